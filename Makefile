@@ -27,7 +27,8 @@ VARIANT :=
 BUILD   := build$(if $(VARIANT),/$(VARIANT))
 
 HEADERS  := memo.h memo_plan.h memo_cuda.cuh memo_sp.h
-EXAMPLES := $(patsubst examples/%.c,build/examples/%,$(wildcard examples/*.c))
+EXAMPLES := $(patsubst %.c,build/examples/%,$(notdir $(wildcard examples/*.c examples/tools/*.c))) \
+	build/examples/train_gpt build/examples/tmp_plan
 BENCHES  := $(patsubst bench/%.c,build/bench/%,$(wildcard bench/*.c))
 MPI_TESTS := $(patsubst tests/%.c,build/mpi/tests/%,$(wildcard tests/test_*_mpi.c))
 FUZZERS  := $(patsubst tests/%.c,build/fuzz/%,$(wildcard tests/fuzz_*.c))
@@ -35,7 +36,7 @@ TESTS    := $(sort $(notdir $(basename $(wildcard tests/test_*.c tests/test_*.sh
 TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard $(TESTS:%=tests/%.c)))
 # Scripts build things of their own; once is enough.
 TEST_SCRIPTS  := $(if $(VARIANT),,$(wildcard $(TESTS:%=tests/%.sh)))
-FORMATTED := $(wildcard *.h *.cuh examples/*.[ch] examples/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*.cu)
+FORMATTED := $(wildcard *.h *.cuh examples/*.[ch] examples/*/*.[ch] examples/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*.cu)
 
 # What needs no compiler must not ask for one.
 NO_SETUP := help clean format format-check install uninstall setup
@@ -92,31 +93,56 @@ test-programs: $(TEST_PROGRAMS) ## build tests/ alone
 bench-programs: $(BENCHES) ## build bench/ alone
 
 # Programs that plan or compute much are worth -O3, the short examples are not.
+# Static functions that a program does not call cost no compile time.
 OPTIMIZE_EXAMPLE = $(if $(filter 0% 1% comm_mpi,$(@F)),-O1,-O3 $(NATIVE))
 build/examples/%: examples/%.c build/config.mk Makefile
-	$(call build,$(OPTIMIZE_EXAMPLE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
-build/examples/train_gpt: examples/train_gpt.c build/config.mk Makefile
-	$(call build,-O3 $(NATIVE) $(LP_SOLVE_CFLAGS) $(BLAS_CFLAGS),$(LP_SOLVE_LIBS) $(BLAS_LIBS))
+	$(call build,$(OPTIMIZE_EXAMPLE) -DMEMO_STATIC $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
+build/examples/%: examples/tools/%.c build/config.mk Makefile
+	$(call build,$(OPTIMIZE_EXAMPLE) -DMEMO_STATIC $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
+# The tool's first name.
+build/examples/tmp_plan: build/examples/degrees_plan
+	@ln -sf degrees_plan $@
+# memo's implementation apart: the optimizer needs a minute for it, and the trainer gains nothing by that.
+build/examples/train_gpt build/examples/train_gpt_mpi: build/examples/memo.o
+build/examples/memo.o: examples/gpt/memo.c build/config.mk Makefile
+	@mkdir -p $(@D)
+	@echo "  CC    $@"
+	$(Q)$(CC) $(FLAGS) -MMD -MP -MF $@.d -MT $@ -O1 $(LP_SOLVE_CFLAGS) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+build/examples/train_gpt: examples/gpt/train_gpt.c build/config.mk Makefile
+	$(call build,-O3 $(NATIVE) $(BLAS_CFLAGS) build/examples/memo.o,$(LP_SOLVE_LIBS) $(BLAS_LIBS))
 # The same over MPI, a rank a process.
-build/examples/train_gpt_mpi: examples/train_gpt.c build/config.mk Makefile
-	$(call build,-O3 -DTRAIN_MPI $(NATIVE) $(LP_SOLVE_CFLAGS) $(BLAS_CFLAGS),$(LP_SOLVE_LIBS) $(BLAS_LIBS))
+build/examples/train_gpt_mpi: examples/gpt/train_gpt.c build/config.mk Makefile
+	$(call build,-O3 -DTRAIN_MPI $(NATIVE) $(BLAS_CFLAGS) build/examples/memo.o,$(LP_SOLVE_LIBS) $(BLAS_LIBS))
 build/examples/train_gpt_mpi: override CC := mpicc
 build/bench/%: bench/%.c build/config.mk Makefile
-	$(call build,-O3 $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
+	$(call build,-O3 -DMEMO_STATIC $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 
+# The implementation is compiled once for all tests of a variant.  A test that reaches inside defines
+# MEMO_IMPLEMENTATION and MEMO_STATIC itself; then nothing is taken from the archive.
+TEST_LIB   := $(BUILD)/tests/lib.a
+TEST_FLAGS := -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE
+$(BUILD)/tests/lib/%.o: tests/lib/%.c build/config.mk Makefile
+	@mkdir -p $(@D)
+	@echo "  CC    $@"
+	$(Q)$(CC) $(FLAGS) -MMD -MP -MF $@.d -MT $@ $(OPTIMIZE_TESTS) $(LP_SOLVE_CFLAGS) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+$(TEST_LIB): $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(wildcard tests/lib/*.c))
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $^
+
+$(TEST_PROGRAMS): $(TEST_LIB)
 $(BUILD)/tests/%: tests/%.c build/config.mk Makefile
-	$(call build,$(OPTIMIZE_TESTS) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
+	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS),$(TEST_LIB) $(LP_SOLVE_LIBS))
 $(BUILD)/tests/test_gpt%: tests/test_gpt%.c build/config.mk Makefile
-	$(call build,$(OPTIMIZE_TESTS) $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
-# Central differences want more digits than a float has.
+	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(TEST_LIB) $(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
+# Central differences need more digits than a float has.
 $(BUILD)/tests/test_gpt_gradients: tests/test_gpt_gradients.c build/config.mk Makefile
-	$(call build,$(OPTIMIZE_TESTS) -DGPT_DOUBLE $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
+	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) -DGPT_DOUBLE $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(TEST_LIB) $(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
 
--include $(wildcard $(BUILD)/tests/*.d build/examples/*.d build/bench/*.d build/fuzz/*.d build/mpi/tests/*.d)
+-include $(wildcard $(BUILD)/tests/*.d $(BUILD)/tests/lib/*.d build/examples/*.d build/bench/*.d build/fuzz/*.d build/mpi/tests/*.d)
 
 # ---- run ----
 
-run: build/examples/train_gpt ## train a small GPT under every policy; pictures in build/run
+run: build/examples/train_gpt ## train a small GPT under every policy for about a minute; pictures in build/run
 	@mkdir -p build/run
 	@build/examples/train_gpt $(RUN_FLAGS)
 
@@ -131,11 +157,14 @@ JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell getconf _NPROCESSORS_ONLN 2
 
 # The programs are built by a make of their own, so that one that does not build counts as a failure and
 # keeps no other from running.  Scripts run the examples.
-test: ## build and run every test; the last line counts them
-	-@$(MAKE) --no-print-directory -k $(JOBS) VARIANT=$(VARIANT) test-programs $(if $(VARIANT),,examples)
+test: ## build and run the tests; the last line counts them
+	-@$(MAKE) --no-print-directory -k $(JOBS) VARIANT=$(VARIANT) test-programs $(if $(TEST_SCRIPTS),examples)
 	@MEMO_TEST_WRAPPER="$(WRAPPER_$(VARIANT))" MEMO_TEST_ARGS="$(ARGS)" \
 	TSAN_OPTIONS="history_size=7 $$TSAN_OPTIONS" \
 	sh tests/run.sh $(BUILD)/logs $(TEST_PROGRAMS) $(TEST_SCRIPTS)
+
+test-all: ## the same with every compiler and standard, every CUDA source, and the longest random campaigns
+	@MEMO_TEST_ALL=1 $(MAKE) --no-print-directory test
 
 # $(call need,TOOL,PACKAGE): TOOL is a command
 need = command -v $(1) >/dev/null 2>&1 || { echo "make $@: needs $(1) (apt-get install $(2))" >&2; exit 1; }
@@ -178,8 +207,8 @@ build/cuda-tests/%: tests/cuda/%.cu tests/cuda/cuda_test.h tests/memo_test.h $(H
 test-cuda: ## compile memo_cuda.cuh with nvcc; run its tests where there is a GPU
 	@command -v nvcc >/dev/null 2>&1 || { echo "make $@: needs nvcc (apt-get install nvidia-cuda-toolkit, or developer.nvidia.com/cuda-downloads)" >&2; exit 1; }
 	-@$(MAKE) --no-print-directory -k $(CUDA_TESTS)
-	@MEMO_TEST_ARGS=nvcc sh tests/run.sh build/logs tests/test_compile.sh
-	@sh tests/run.sh build/logs tests/test_cuda.sh $(CUDA_TESTS)
+	@MEMO_TEST_ALL=1 MEMO_TEST_ARGS=nvcc sh tests/run.sh build/logs tests/test_compile.sh
+	@MEMO_TEST_ALL=1 MEMO_TEST_JOBS=1 sh tests/run.sh build/logs tests/test_cuda.sh $(CUDA_TESTS)
 
 bench-cuda: ## on a machine with a GPU: CUDA tests, compute-sanitizer, benchmarks; writes bench/results
 	@sh bench/device.sh
@@ -195,7 +224,7 @@ test-mpi: ## the tests of comm over MPI, on 4 ranks, and the trainer's
 	@$(call need,mpicc,libopenmpi-dev)
 	@$(call need,mpirun,openmpi-bin)
 	-@$(MAKE) --no-print-directory -k $(MPI_TESTS) build/examples/train_gpt build/examples/train_gpt_mpi
-	@MEMO_TEST_WRAPPER="$(MPIRUN) -n 4" MPIRUN="$(MPIRUN)" MEMO_TEST_ARGS="$(ARGS)" \
+	@MEMO_TEST_JOBS=1 MEMO_TEST_WRAPPER="$(MPIRUN) -n 4" MPIRUN="$(MPIRUN)" MEMO_TEST_ARGS="$(ARGS)" \
 	sh tests/run.sh build/mpi/logs $(MPI_TESTS) tests/mpi_train_gpt.sh
 
 # ---- other checks ----
@@ -262,5 +291,5 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r target text; do \
 		printf '  %-14s %s\n' "$$target" "$$text"; done
 
-.PHONY: all examples test-programs bench-programs run bench test asan ubsan asan-ubsan tsan valgrind \
+.PHONY: all examples test-programs bench-programs run bench test test-all asan ubsan asan-ubsan tsan valgrind \
 	test-cuda bench-cuda test-mpi fuzz analyze coverage format format-check install uninstall setup clean help

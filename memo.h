@@ -1,29 +1,30 @@
 /* memo.h - memory for long-context transformer training: plan it, replay it, move it.
  *
  * A trainer written in C or CUDA runs out of device memory long before it runs out of time.  memo
- * gives it three things, each usable alone:
+ * has three parts for it, and each is usable alone:
  *
- *   trace, plan, arena    one training step's memory requests are recorded, given fixed offsets
- *                         before training, and replayed without a lock, a system call or
- *                         fragmentation;
- *   swap engine           the activations that the backward pass needs leave the device behind the
- *                         computation and come back in time, row by row; the rest is recomputed;
- *   schedule              what was enqueued on which stream, as data: checked for races, simulated,
- *                         drawn.
+ *   trace, plan, arena    Record the memory requests of one training step.  Choose an offset for
+ *                         each buffer before training.  Replay the plan every step, without a lock,
+ *                         a system call or fragmentation.
+ *   swap engine           Move activations that the backward pass needs to host memory, row by row,
+ *                         while the device computes.  Bring them back in time; recompute the rest.
+ *   schedule              Keep what was enqueued on which stream as data: check it for races,
+ *                         simulate it, draw it.
  *
- * Everything runs through a small table of functions, memo_device.  This header brings one for the
- * host (threads as streams, with a hard capacity); memo_cuda.cuh brings the one for CUDA.
+ * All parts call a device through one small table of functions, memo_device.  This header contains
+ * a device of host memory and threads; memo_cuda.cuh contains the CUDA device.
  *
- * Licence: MIT, see LICENSE.  Language: the subset of C99 that is also C++11.  Dependencies: none.
+ * License: MIT, see LICENSE.  Language: the subset of C99 that is also C++11.  Dependencies: none.
+ * Needs 64-bit addresses.
  *
- * USE.  Include it where you need it.  In exactly one translation unit, best a memo.c of its own,
- * compiled without -ffast-math:
+ * USE.  Include memo.h where you need it.  Define MEMO_IMPLEMENTATION in exactly one source file,
+ * preferably a small memo.c, and compile it without -ffast-math:
  *
  *     #define MEMO_IMPLEMENTATION
  *     #include "memo.h"                 // cc -std=c99 -O2 -c memo.c; link with -lpthread -lm
  *
- * EXAMPLE: run one step without computing, plan it, replay it every step (examples/01_arena.c).
- * For a whole trainer, begin with the session of memo_plan.h (examples/05_three_edits.c).
+ * EXAMPLE.  Run one step without computing, plan it, replay it every step (examples/01_arena.c).
+ * For a whole trainer, start with the session of memo_plan.h (examples/05_three_edits.c).
  *
  *     #define MEMO_IMPLEMENTATION
  *     #define MEMO_PLAN_IMPLEMENTATION
@@ -60,25 +61,50 @@
  *         return status;
  *     }
  *
- * RULES.  Every fallible call returns memo_status and takes a memo_error that may be NULL; the
- * message says what was wrong, where, and what would work.  A desc is a plain struct in which zero
- * means default; start from memo_x_desc_default().  What creates, reads or makes an object sets it
- * to NULL where it fails, and destroying NULL does nothing.  No global state.  Once created,
- * nothing here allocates, locks or synchronises on the training path.  An object serves one thread
- * at a time.  Sizes are bytes, times are seconds, intervals are half-open, indices are 64 bits
- * wide.
+ * RULES.  Every function that can fail returns memo_status and takes a memo_error, which may be
+ * NULL; its message names the object, the problem, the value and what would work.  A desc is a
+ * plain struct in which zero means default; start from memo_x_desc_default().  A function that
+ * creates an object sets it to NULL on failure; destroying NULL does nothing.  memo_x_get_y fills a
+ * struct, or returns a handle or an address.  There is no global state.  After creation no function
+ * allocates, locks or synchronizes on the training path.  Only one thread at a time may use an
+ * object.  Sizes are bytes, times are seconds, intervals are half-open, indices are 64 bits wide.
+ *
+ * GLOSSARY.  Terms of all four headers.
+ *
+ *   row             the values of one token in one tensor
+ *   tile            a fixed number of consecutive rows; rows are split between tiles only
+ *   persistent      buffer that lives through the whole step: parameters, optimizer states
+ *   skeletal        buffer that a layer's forward makes and its backward needs
+ *   transient       every other buffer (these three: MEMO paper, section 3.1)
+ *   lifetime        half-open interval [malloc, free) in which a buffer occupies memory
+ *   offset          first byte of a buffer, counted from the start of the arena
+ *   peak            largest end of any buffer: the size of the arena
+ *   lower bound     largest sum of sizes that live at the same time; no peak is smaller
+ *   rounding buffer device memory that layers use in turn for the rows that they swap
+ *   alpha           fraction of rows that are swapped; the others are recomputed
+ *   makespan        time from the start of the first operation to the end of the last
+ *   stall           time in which a stream waits between its first and its last operation
+ *   rank            one of several processes or threads, numbered from 0, each with its own device
+ *   group           the ranks of one communicator
+ *   degree          the number of ranks that share one dimension: ring degree rd, Ulysses degree ud
+ *   Ulysses         each rank computes some heads of all tokens; an all-to-all before and after
+ *   ring            each rank computes its own queries; keys and values pass from rank to rank
+ *   zigzag          ring rank r holds chunks r and 2 rd - 1 - r of 2 rd chunks of the tokens, so
+ *                   that a causal mask gives all ranks equal work
+ *   LSE             log of the sum of exp(score) over the keys of a query; one number per row and
+ *                   head; partial attention is merged with it
+ *   sub-batch       one part of a batch; its collectives overlap the computation of other parts
  *
  * CHAPTERS  1 status and error | 2 trace | 3 plan | 4 device | 5 arena | 6 host device | 7 schedule
- *           8 recorder | 9 swap engine | 10 row kernels | then the implementation, in the same
- *           order.
+ *           8 recorder | 9 swap engine | 10 row kernels | then the implementation, whose rooms have
+ *           words to search for, such as >>swap engine.
  *
  * OPTIONS (define before the implementation)
  *     MEMO_STATIC              all functions are static
  *     MEMO_MALLOC, MEMO_FREE   memory for memo's own bookkeeping (default malloc, free)
  *     MEMO_ASSERT              (default assert)
- *     MEMO_FILE_BYTES_MAX      a larger file is not read: it may never end (default 2^30)
- *     MEMO_NO_HOST_DEVICE      leaves chapter 6 and with it POSIX threads out
- */
+ *     MEMO_FILE_BYTES_MAX      larger files are refused (default 2^30)
+ *     MEMO_NO_HOST_DEVICE      leaves out chapter 6 and with it POSIX threads */
 #ifndef MEMO_H
 #define MEMO_H
 
@@ -87,7 +113,7 @@
 #define MEMO_VERSION_PATCH 0
 
 #if defined(MEMO_IMPLEMENTATION) && !defined(_WIN32)
-/* The implementation uses POSIX (threads, clock, rename); ask before the first system header. */
+/* The implementation uses POSIX: threads, clock, files.  Request it before any system header. */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
 #endif
@@ -96,9 +122,15 @@
 #endif
 #endif
 
-#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#if UINTPTR_MAX < 0xffffffffffffffffu
+#error                                                                                             \
+    "memo.h: a 64-bit target is required: sizes and addresses exceed 32 bits; compile without -m32"
+#endif
+
+#include <math.h>
 #include <string.h>
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -130,77 +162,73 @@ extern "C" {
 
 typedef enum memo_status {
     MEMO_STATUS_OK = 0,
-    MEMO_STATUS_INVALID_ARGUMENT,     /* a desc or an argument that cannot be meant */
+    MEMO_STATUS_INVALID_ARGUMENT,     /* invalid argument or desc */
     MEMO_STATUS_INVALID_STATE,        /* a call out of order */
-    MEMO_STATUS_OUT_OF_DEVICE_MEMORY, /* the device's capacity */
-    MEMO_STATUS_OUT_OF_HOST_MEMORY,   /* pinned memory or memo's own bookkeeping */
-    MEMO_STATUS_DIVERGED,             /* a request that is not the planned one */
-    MEMO_STATUS_INFEASIBLE,           /* no plan meets the capacity that was asked for */
-    MEMO_STATUS_IO,                   /* a file could not be read or written */
-    MEMO_STATUS_FORMAT,               /* a file or text that is not what it should be */
-    MEMO_STATUS_VERSION,              /* a file of a version this header does not know */
+    MEMO_STATUS_OUT_OF_DEVICE_MEMORY, /* the device's capacity is exhausted */
+    MEMO_STATUS_OUT_OF_HOST_MEMORY,   /* pinned memory, or memo's own bookkeeping */
+    MEMO_STATUS_DIVERGED,             /* a request other than the next planned one */
+    MEMO_STATUS_INFEASIBLE,           /* no plan fits into the given capacity */
+    MEMO_STATUS_IO,                   /* a file cannot be read or written */
+    MEMO_STATUS_FORMAT,               /* a file or text has the wrong format */
+    MEMO_STATUS_VERSION,              /* a file has a version that this header cannot read */
     MEMO_STATUS_DEVICE,               /* the device reports an error */
     MEMO_STATUS_UNSUPPORTED,          /* not available in this build or on this device */
-    MEMO_STATUS_COMM /* a rank is lost, late, or does something else than the others */
+    MEMO_STATUS_COMM                  /* a rank is lost, late, or makes a different call */
 } memo_status;
 
-/* What went wrong.  Owned by the caller, filled on failure only; no call needs it. */
+/* Optional; owned by the caller; written only on failure. */
 typedef struct memo_error {
     memo_status status;
-    int64_t line; /* of the text at fault, from 1; 0 where no text is meant */
+    int64_t line; /* of the text with the error, from 1; 0: none */
     char message[496];
 } memo_error;
 
-/* "out of device memory" and the like; never NULL. */
+/* For example "out of device memory"; never NULL. */
 MEMO_API const char* memo_status_name(memo_status status);
 
-/* Fills error (may be NULL) and returns status: `return memo_error_set(error, status, "...",
- * ...);`. For those who write a memo_device or a host function of their own. */
+/* Writes error, which may be NULL, and returns status: `return memo_error_set(error, status, "...",
+ * ...);`.  For a memo_device or host function of your own. */
 MEMO_API memo_status memo_error_set(memo_error* error, memo_status status, const char* format, ...)
     MEMO_PRINTF(3, 4);
 
-/* Where warnings go, one line each without a newline.  Zeroed: nowhere. */
+/* Receives warnings, one line each without a newline.  All zero: warnings are dropped. */
 typedef struct memo_log {
     void (*write)(void* user, const char* message);
     void* user;
 } memo_log;
 
-/* Text that grows in memory and reaches its file whole or not at all; starts as zeros.  What memo's
- * files and pictures are written with, for those a trainer writes beside them. */
+/* Text that grows in memory and is then written to a file, completely or not at all.  Start with
+ * all zero.  memo writes its files and pictures with it; a trainer may use it for its own. */
 typedef struct memo_text {
     char* data; /* n_bytes, and a zero */
     int64_t n_bytes, capacity;
-    int32_t failed; /* there was no memory: memo_text_write says so */
+    int32_t failed; /* memory was exhausted; memo_text_write returns the error */
 } memo_text;
 
-/* Appends as printf does. */
+/* Appends like printf. */
 MEMO_API void memo_text_put(memo_text* text, const char* format, ...) MEMO_PRINTF(2, 3);
-/* Append a string inside an XML element or attribute, or inside a JSON string: markup and quotes
- * escaped, control characters dropped. */
+/* Append a string inside an XML element or attribute, or inside a JSON string.  Markup and quotes
+ * are escaped; control characters are dropped. */
 MEMO_API void memo_text_put_xml(memo_text* text, const char* string);
 MEMO_API void memo_text_put_json(memo_text* text, const char* string);
-/* Frees text, on failure too.  A regular or new file is replaced by rename: no reader ever sees half
- * of it, it keeps its mode, and a signal leaves no other file behind.  A link stays, and the file
- * behind it is replaced.  "-" is standard output, as is any name of it: /dev/stdout, the file it
- * goes to.  Errors: IO (also a read-only file, and one beyond the process's limit on file sizes),
- * OUT_OF_HOST_MEMORY. */
+/* Writes text to path and frees it, on failure too.  A regular file is replaced by rename: readers
+ * see the old or the new file, its mode is kept, and a signal leaves no temporary file.  For a
+ * symbolic link the target is replaced.  "-" means standard output, and so does any path of the
+ * file that standard output goes to.  Errors: IO (also for a read-only file, and beyond the limit
+ * on file sizes), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_text_write(memo_text* text, const char* path, memo_error* error);
 MEMO_API void memo_text_free(memo_text* text);
 
 /* ---- 2 trace: what was requested ----------------------------------------------------------------
  *
- * The memory requests of one step in the order the trainer made them.  Time is counted in mallocs
- * and frees: the k-th of them (from 0) happens at time k.
+ * The memory requests of one step, in order.  Time counts mallocs and frees: number k, from 0,
+ * happens at time k.
  *
- * Class of a buffer: *persistent* lives through the step (parameters, optimizer states, rounding
- * buffers); *skeletal* is made by a layer's forward and needed by its backward; *transient* is the
- * rest. (MEMO paper, section 3.1.)
- *
- * Streams: a buffer belongs to the stream it is requested for.  Where another stream reads or
- * writes it, record a `use`; where streams are ordered by events, record the event's `record` and
- * `wait`.  A stream that has not waited for the buffer's own since it was requested is taken to use
- * it from then on.  At the end of a micro-batch the trainer orders its streams, so that the next
- * one comes after all of its work. */
+ * Streams.  A buffer belongs to the stream that it is requested for.  If another stream reads or
+ * writes it, record a `use`.  If events order streams, record the event's `record` and `wait`.  If
+ * a stream uses a buffer without having waited for the buffer's own stream since the request, it is
+ * assumed to use the buffer from the request on.  At the end of a micro-batch the trainer must
+ * order its streams, so that the next micro-batch starts after all work of this one. */
 
 typedef enum memo_class {
     MEMO_CLASS_TRANSIENT = 0,
@@ -211,10 +239,10 @@ typedef enum memo_class {
 typedef enum memo_request_kind {
     MEMO_REQUEST_MALLOC = 0, /* id, size_bytes, memory_class, stream */
     MEMO_REQUEST_FREE,       /* id */
-    MEMO_REQUEST_USE,    /* id, stream: everything enqueued on stream so far may use the buffer */
-    MEMO_REQUEST_RECORD, /* id = event, stream */
-    MEMO_REQUEST_WAIT,   /* id = event, stream: stream waits for the latest record of event */
-    MEMO_REQUEST_MARK    /* id = offset of the text in memo_trace.text */
+    MEMO_REQUEST_USE,        /* id, stream: all work enqueued on stream so far may use the buffer */
+    MEMO_REQUEST_RECORD,     /* id = event, stream */
+    MEMO_REQUEST_WAIT,       /* id = event, stream: stream waits for the latest record of event */
+    MEMO_REQUEST_MARK        /* id = offset of the text in memo_trace.text */
 } memo_request_kind;
 
 typedef struct memo_request {
@@ -228,19 +256,19 @@ typedef struct memo_request {
 typedef struct memo_trace {
     memo_request* requests;
     int64_t n_requests;
-    char* text; /* the marks, each ended by a zero byte */
+    char* text; /* the marks, each followed by a zero byte */
     int64_t text_bytes;
     int64_t n_buffers; /* mallocs so far */
     int64_t n_live;    /* mallocs not yet freed */
-    void* reserved;    /* bookkeeping of memo.h */
+    void* reserved;    /* for memo.h */
 } memo_trace;
 
 MEMO_API memo_status memo_trace_create(memo_trace** trace, memo_error* error);
 MEMO_API void memo_trace_destroy(memo_trace* trace);
 
-/* Append one request.  Errors: INVALID_ARGUMENT for a negative size, a stream outside [0, 63], an
- * id that is live already (malloc) or not live (free, use), an event never recorded (wait);
- * OUT_OF_HOST_MEMORY.  A failed call leaves the trace as it was. */
+/* Append one request.  On failure the trace is unchanged.  Errors: INVALID_ARGUMENT (negative size;
+ * stream outside 0 to 63; malloc of an id that is live; free or use of an id that is not live; wait
+ * for an event that was never recorded), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
                                        memo_class memory_class, int32_t stream, memo_error* error);
 MEMO_API memo_status memo_trace_free(memo_trace* trace, int64_t id, memo_error* error);
@@ -251,13 +279,13 @@ MEMO_API memo_status memo_trace_record(memo_trace* trace, int64_t event, int32_t
 MEMO_API memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream,
                                      memo_error* error);
 
-/* A mark names a moment.  These are understood; any other one-line text is kept and shown:
- *   "iteration begin" | "iteration end"               the part that repeats, a micro-batch
+/* A mark names a moment.  Two kinds of text have a meaning; any other line is kept and shown:
+ *   "iteration begin" | "iteration end"               the repeated part, a micro-batch
  *   "layer N forward|recompute|backward begin|end"    N from 0
- * Right before a malloc, such other text names the buffer in pictures. */
+ * Other text directly before a malloc names its buffer in pictures. */
 MEMO_API memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* error);
 
-/* What a mark says.  layer is -1 and phase PHASE_NONE where it names none. */
+/* The meaning of a mark.  Without one, layer is -1 and phase MEMO_PHASE_NONE. */
 typedef enum memo_phase {
     MEMO_PHASE_NONE = 0,
     MEMO_PHASE_ITERATION,
@@ -272,17 +300,17 @@ typedef struct memo_mark {
 } memo_mark;
 MEMO_API memo_mark memo_mark_parse(const char* text);
 
-/* Sets the class of every transient buffer born between a layer's forward begin and end, and freed
- * after that end, to skeletal. */
+/* Makes transient buffers skeletal if they are requested inside a layer's forward and freed after
+ * it. */
 MEMO_API void memo_trace_classify(memo_trace* trace);
 
-/* A trace of n_layers layers from one recorded with fewer (paper, section 4.3.2): the recorded
- * layer's forward is repeated, its backward repeated in reverse.  From a trace of one layer, what
- * crosses its border is matched by order and size (the output of layer i is the input of layer
- * i+1); from three or more, the second layer is the pattern, nothing is guessed, and n_layers is at
- * least 2.  What lies outside the layers is taken once, as recorded.  Errors: INVALID_ARGUMENT
- * where the trace has no complete layer, the inner layers differ, or the border of one cannot be
- * matched; the message says to record three layers then. */
+/* Makes a trace of n_layers layers from a trace with one, or with three or more (MEMO paper,
+ * section 4.3.2).  Forwards repeat in order, backwards in reverse; requests outside the layers
+ * occur once.  One recorded layer: buffers that cross its border are matched by order and size,
+ * because the output of layer i is the input of layer i+1.  Three or more: layer 1 is the pattern,
+ * no matching is necessary, and n_layers is at least 2.  Errors: INVALID_ARGUMENT (no complete
+ * layer; inner layers differ; the border of a single layer does not match, so record three),
+ * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_layers,
                                              memo_trace** result, memo_error* error);
 
@@ -298,54 +326,53 @@ MEMO_API memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_
  *   mark TEXT
  *   end REQUESTS CHECKSUM          FNV-1a of all bytes before this line, 16 hexadecimal digits
  *
- * Version 0 has no first and no last line and only malloc, free and mark.  A path "-" is standard
- * input or output.  A write replaces the file at once or not at all.
- * Errors: IO; FORMAT, VERSION with error->line; the message names file, line and reason. */
+ * Version 0 has neither the first nor the last line, and only malloc, free and mark.  Path "-" is
+ * standard input or output.  A file is written completely or not at all.
+ * Errors: IO; FORMAT and VERSION, which set error->line; the message has file, line and reason. */
 MEMO_API memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* error);
 MEMO_API memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_error* error);
-/* The same from memory; name stands for the file in messages.  text needs no zero at its end. */
+/* Reads from memory instead.  name replaces the path in messages; text needs no zero at its end. */
 MEMO_API memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name,
                                       memo_trace** trace, memo_error* error);
 
-/* ---- 3 plan: where it goes ----------------------------------------------------------------------
+/* ---- 3 plan: an offset for each buffer ----------------------------------------------------------
  *
- * The offline placement problem and its solution in one struct: buffers with half-open lifetimes,
- * and their offsets once a planner (memo_plan.h) has set them.  Two buffers *conflict*, and then
- * never share a byte, if they live at the same time, or if a hold of the earlier one covers the
- * later one.
+ * One struct holds the problem, buffers with lifetimes, and its solution, their offsets.  A planner
+ * of memo_plan.h sets the offsets.  Two buffers *conflict* if they live at the same time, or if a
+ * hold of the earlier one covers the later one.  Conflicting buffers never share a byte.
  *
- * Holds are about streams.  A lifetime begins with the malloc and ends with the free.  Another
- * stream may not have waited for all uses of the buffer by then: until it has, the buffer is *held*
- * against the buffers that this stream may use as soon as they are requested. */
+ * Holds make a plan safe on several streams.  When a buffer is freed, another stream may not have
+ * waited yet for all uses of it.  Until it has, the buffer is *held* against every buffer that this
+ * stream may use directly after its request. */
 
 typedef enum memo_proof {
     MEMO_PROOF_NONE = 0, /* not planned yet */
     MEMO_PROOF_FEASIBLE, /* valid; peak_bytes - lower_bound_bytes is the gap */
-    MEMO_PROOF_OPTIMAL   /* valid, and no plan is smaller: also above the bound, if proven */
+    MEMO_PROOF_OPTIMAL   /* valid, and no plan has a smaller peak */
 } memo_proof;
 
 typedef struct memo_buffer {
     int64_t id;
     int64_t size_bytes;
     int64_t begin, end;   /* lifetime [begin, end) */
-    int64_t offset_bytes; /* set by the planner; where is_fixed, by the user before */
-    /* Of the offset; a power of two, not below the plan's; 0: the plan's. */
+    int64_t offset_bytes; /* set by the planner; if is_fixed, by the caller */
+    /* Of the offset: a power of two, not below the plan's.  0: the plan's. */
     int64_t alignment_bytes;
     int32_t is_fixed;
     int32_t stream;
-    /* Which streams may use it as soon as it is requested: its stream, or from 64 on a number for a
-     * set of several. */
+    /* The streams that may use it directly after its request.  0 to 63: this stream alone.  From 64
+     * on: a number for a set of streams. */
     int32_t lane;
     memo_class memory_class;
 } memo_buffer;
 
-/* buffer (an index into buffers) occupies nothing during [begin, end): it is swapped out. */
+/* During [begin, end) the buffer, an index into buffers, is swapped out and occupies no memory. */
 typedef struct memo_gap {
     int64_t buffer;
     int64_t begin, end;
 } memo_gap;
 
-/* buffer (an index into buffers) conflicts with every buffer of this lane that begins before
+/* The buffer, an index into buffers, conflicts with every buffer of this lane that begins before
  * `until`. */
 typedef struct memo_hold {
     int64_t buffer;
@@ -360,72 +387,70 @@ typedef struct memo_plan {
     int64_t n_gaps;
     memo_hold* holds; /* ordered by buffer, then lane; set by memo_plan_from_trace */
     int64_t n_holds;
-    /* A power of two; offsets are multiples, sizes count rounded up to it. */
+    /* A power of two.  Offsets are multiples of it; sizes are rounded up to it. */
     int64_t alignment_bytes;
     int64_t n_times;    /* lifetimes lie in [0, n_times] */
-    int64_t body_begin; /* time at which the repeated part begins; persistent is before it */
-    int64_t peak_bytes; /* largest offset + rounded size: what the arena reserves */
-    /* Largest sum of sizes that live at the same time, without holds; no plan is smaller. */
+    int64_t body_begin; /* start of the repeated part; persistent buffers begin before */
+    int64_t peak_bytes; /* largest offset + rounded size; the arena reserves it */
+    /* Largest sum of rounded sizes that live at the same time; holds are ignored. */
     int64_t lower_bound_bytes;
     memo_proof proof;
-    char engine[16]; /* who set the offsets */
+    char engine[16]; /* the planner's engine that set the offsets */
 } memo_plan;
 
-/* A problem of n buffers, zeroed but for alignment_bytes (0: 1); fill buffers, then plan it. */
+/* A problem of n_buffers, all zero except alignment_bytes (0: 1).  Fill buffers, then plan. */
 MEMO_API memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignment_bytes,
                                       memo_plan** plan, memo_error* error);
 MEMO_API void memo_plan_destroy(memo_plan* plan);
 
-/* The problem that a trace poses.  alignment_bytes 0: 512.  A buffer never freed lives to n_times,
- * and is persistent where it was requested before the body.  A persistent buffer lives to n_times
- * even if freed, and from 0 if requested inside the body, since that is repeated.  With several
- * streams there are holds: two buffers conflict if and only if memo_plan_check refuses a byte that
- * they share.
- * Errors: INVALID_ARGUMENT (a sum of sizes beyond 2^62), OUT_OF_HOST_MEMORY. */
+/* Makes the problem from a trace.  alignment_bytes 0: 512.  A buffer that is never freed lives to
+ * n_times; it is persistent if it was requested before the body.  A persistent buffer lives to
+ * n_times even if it is freed, and from 0 on if it is requested in the body, because the body
+ * repeats.  With several streams there are holds: two buffers conflict if and only if
+ * memo_plan_check refuses to let them share a byte.
+ * Errors: INVALID_ARGUMENT (sizes sum to more than 2^62), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes,
                                           memo_plan** plan, memo_error* error);
 
-/* Sorts buffers by begin (keeping gaps and holds attached), checks sizes, lifetimes, alignments,
- * gaps and holds (a plan has gaps or holds, not both), and
- * sets lower_bound_bytes and, where it is smaller than the last end, n_times.  Every planner calls
- * it first. Errors: INVALID_ARGUMENT naming the buffer. */
+/* Sorts buffers by begin, with their gaps and holds.  Checks sizes, lifetimes, alignments, gaps and
+ * holds; a plan must not have both.  Sets lower_bound_bytes, and raises n_times to the last end.
+ * Every planner calls it first.  Errors: INVALID_ARGUMENT naming the buffer, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_prepare(memo_plan* plan, memo_error* error);
 
-/* Trusts nothing a planner says and shares no code with any: every offset >= 0 and aligned, no two
- * buffers that conflict share a byte, peak and bound are what the buffers make them.
- * (That a plan above its bound is optimal is its engine's word; this cannot be checked here.)
- * Errors: INVALID_ARGUMENT naming the buffers. */
+/* Is the plan valid?  Every offset must be aligned and 0 or more, conflicting buffers must not
+ * share a byte, and peak and bound must follow from the buffers.  It shares no code with the
+ * planners.  It cannot verify that a plan above its bound is optimal.  Errors: INVALID_ARGUMENT
+ * naming the buffers, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_validate(const memo_plan* plan, memo_error* error);
 
-/* Is the plan safe on the streams of its trace?  Two buffers share a byte only where all that is
- * enqueued for the one comes before all that is enqueued for the other, by the order of each stream
- * and the waits between them; lifetimes in the plan are not looked at, a gap counts as occupied.
- * Proven by reachability, buffer by buffer, with nothing that memo_plan_from_trace has computed.
- * Time: requests * buffers at worst, much less where streams wait for each other.
- * Errors: INVALID_ARGUMENT (which two buffers, which stream lacks a wait; or the plan's buffers are
- * not those of the trace), OUT_OF_HOST_MEMORY. */
+/* Is the plan safe on the streams of its trace?  Two buffers may share a byte only if all work on
+ * one comes before all work on the other, by the order of each stream and the waits between
+ * streams.  Lifetimes are ignored, and a gap counts as occupied.  The proof is reachability, buffer
+ * by buffer, and uses nothing that memo_plan_from_trace computed.  Time: at most requests *
+ * buffers; much less if streams wait for each other.  Errors: INVALID_ARGUMENT (the two buffers and
+ * the stream without a wait; or the plan's buffers do not match the trace), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace,
                                      memo_error* error);
 
-/* Text: "memo plan 1", the numbers, a line a buffer, "end" with a checksum; read, write and parse
- * as for traces. A plan that does not validate is refused. */
+/* Files.  Text: "memo plan 1", the numbers, one line per buffer, "end" with a checksum.  Paths and
+ * errors: as for traces.  An invalid plan is refused. */
 MEMO_API memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error);
 MEMO_API memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error* error);
 MEMO_API memo_status memo_plan_parse(const char* text, int64_t n_bytes, const char* name,
                                      memo_plan** plan, memo_error* error);
 
-/* Address over time as SVG: a rectangle a buffer, coloured by class, with hover text; peak and
- * bound marked; phases named where trace (may be NULL) has marks.  Errors: IO; INVALID_STATE
- * without offsets. */
+/* Draws address over time as SVG: one rectangle per buffer, colored by class, with hover text; peak
+ * and lower bound as lines.  trace may be NULL; if it has marks, phases are named.  Errors: IO,
+ * OUT_OF_HOST_MEMORY, INVALID_STATE (no offsets). */
 MEMO_API memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace,
                                          const char* title, const char* path, memo_error* error);
 
 /* ---- 4 device: the table of functions that everything runs on -----------------------------------
  *
- * Events have CUDA's semantics: a wait sees the latest record made before it; waiting for an event
- * never recorded is no wait at all (memo_schedule_check reports it).  A failed operation makes the
- * device fail: the error is returned by the next call and by synchronisation, and work behind it is
- * skipped, never hung.  To change a device, copy its table and replace functions (examples/04). */
+ * Events have CUDA's semantics.  A wait sees the latest record before it.  A wait for an event that
+ * was never recorded does nothing; memo_schedule_check reports it.  If an operation fails, the next
+ * call and every synchronization return its error, and the work behind it is skipped.  To change a
+ * device, copy its table and replace functions (examples/04_custom_device.c). */
 
 typedef struct memo_stream_handle* memo_stream; /* CUDA: a cudaStream_t */
 typedef struct memo_event_handle* memo_event;   /* CUDA: a cudaEvent_t */
@@ -455,12 +480,13 @@ struct memo_add_desc;
 struct memo_row_sums_desc;
 struct memo_cast_desc;
 
-/* A function on the host as an operation of a stream; OK or the status of a failed operation. */
+/* A host function as an operation of a stream.  It returns OK, or an error that fails the
+ * stream. */
 typedef memo_status (*memo_host_function)(void* args, memo_error* error);
 typedef struct memo_host_call {
     memo_host_function function;
     void* argument;
-    void* device; /* set by the device that first enqueues it; no other may */
+    void* device; /* set by the device that first enqueues it; no other device may */
 } memo_host_call;
 
 typedef struct memo_device {
@@ -468,18 +494,18 @@ typedef struct memo_device {
     const char* name;
     void* context; /* first argument of every function */
 
-    /* Device memory and pinned host memory; synchronous; addresses are multiples of 512.  Free only
-     * what no enqueued operation uses any more. */
+    /* Device memory and pinned host memory; synchronous.  Addresses are multiples of 512.  Free
+     * only memory that no enqueued operation still uses. */
     memo_status (*device_alloc)(void* context, int64_t size_bytes, void** address,
                                 memo_error* error);
     memo_status (*device_free)(void* context, void* address, memo_error* error);
     memo_status (*host_alloc)(void* context, int64_t size_bytes, void** address, memo_error* error);
     memo_status (*host_free)(void* context, void* address, memo_error* error);
-    /* Bytes of device memory: still free, and in all. */
+    /* Bytes of device memory: free, and total. */
     memo_status (*memory_info)(void* context, int64_t* free_bytes, int64_t* total_bytes,
                                memo_error* error);
 
-    /* Streams.  A larger priority goes first where the device has priorities. */
+    /* Streams.  A larger priority runs first, if the device has priorities. */
     memo_status (*stream_create)(void* context, const char* name, int32_t priority,
                                  memo_stream* stream, memo_error* error);
     memo_status (*stream_destroy)(void* context, memo_stream stream, memo_error* error);
@@ -495,11 +521,12 @@ typedef struct memo_device {
     memo_status (*event_query)(void* context, memo_event event, int32_t* is_done,
                                memo_error* error);
     memo_status (*event_synchronize)(void* context, memo_event event, memo_error* error);
-    /* From the completion of begin to that of end; both recorded and done. */
+    /* Time from the completion of begin to the completion of end; both must be done. */
     memo_status (*event_elapsed)(void* context, memo_event begin, memo_event end, double* elapsed_s,
                                  memo_error* error);
 
-    /* Enqueued on stream.  copy_rows: n_rows rows of row_bytes, their starts a stride apart. */
+    /* Enqueued on stream.  copy_rows copies n_rows rows of row_bytes; strides are between
+     * starts. */
     memo_status (*copy)(void* context, memo_stream stream, memo_copy_kind kind, void* to,
                         const void* from, int64_t size_bytes, memo_error* error);
     memo_status (*copy_rows)(void* context, memo_stream stream, memo_copy_kind kind, void* to,
@@ -508,17 +535,17 @@ typedef struct memo_device {
     memo_status (*fill)(void* context, memo_stream stream, void* address, int32_t byte_value,
                         int64_t size_bytes, memo_error* error);
 
-    /* The first asynchronous error so far, without waiting. */
+    /* Returns the first asynchronous error so far, without waiting. */
     memo_status (*status)(void* context, memo_error* error);
 
-    /* What the trainer is about to enqueue on stream, which the table does not see: name, bytes
-     * read and written, duration if known.  NULL unless somebody listens (chapter 8). */
+    /* Announces work that the trainer launches itself on stream: name, bytes read and written, and
+     * the duration if known.  NULL unless a recorder listens (chapter 8). */
     memo_status (*annotate)(void* context, memo_stream stream, const struct memo_op_desc* op,
                             memo_error* error);
 
-    /* Row kernels (chapter 10), enqueued on stream; NULL where the device has none.  The desc is
-     * read before the call returns, arrays when the stream gets there.  Errors: INVALID_ARGUMENT,
-     * the device's. */
+    /* Row kernels (chapter 10), enqueued on stream; NULL if the device has none.  The desc is read
+     * before the call returns, arrays when the operation runs.  Errors: INVALID_ARGUMENT, the
+     * device's. */
     memo_status (*gather_rows)(void* context, memo_stream stream, const struct memo_rows_desc* rows,
                                memo_error* error);
     memo_status (*scatter_rows)(void* context, memo_stream stream,
@@ -532,14 +559,18 @@ typedef struct memo_device {
     memo_status (*cast)(void* context, memo_stream stream, const struct memo_cast_desc* cast,
                         memo_error* error);
 
-    /* call->function(call->argument) when stream gets there, on a thread of the device's; NULL
-     * where the device has none.  The function may take its time but calls nothing of this table.
-     * call stays where it is as long as the stream, or a graph captured from it, may run it. */
+    /* Enqueues call->function(call->argument), which runs on a thread of the device; NULL if the
+     * device cannot.  The function may block, but must not call this table.  *call must stay valid
+     * as long as the stream, or a graph captured from it, may run it. */
     memo_status (*launch_host)(void* context, memo_stream stream, memo_host_call* call,
                                memo_error* error);
+
+    /* As event_create, for an event that event_elapsed never reads; NULL: event_create serves. */
+    memo_status (*event_create_untimed)(void* context, memo_event* event, memo_error* error);
 } memo_device;
 
-/* The table, called: memo_copy(device, stream, ...) is device->copy(device->context, stream, ...). */
+/* The table, called: memo_copy(device, stream, ...) is device->copy(device->context, stream,
+ * ...). */
 static inline memo_status memo_device_alloc(const memo_device* device, int64_t size_bytes,
                                             void** address, memo_error* error) {
     return device->device_alloc(device->context, size_bytes, address, error);
@@ -576,6 +607,12 @@ static inline memo_status memo_stream_synchronize(const memo_device* device, mem
 static inline memo_status memo_event_create(const memo_device* device, memo_event* event,
                                             memo_error* error) {
     return device->event_create(device->context, event, error);
+}
+static inline memo_status memo_event_create_untimed(const memo_device* device, memo_event* event,
+                                                    memo_error* error) {
+    if (device->struct_bytes < (int64_t)sizeof *device || !device->event_create_untimed)
+        return device->event_create(device->context, event, error);
+    return device->event_create_untimed(device->context, event, error);
 }
 static inline memo_status memo_event_destroy(const memo_device* device, memo_event event,
                                              memo_error* error) {
@@ -624,7 +661,7 @@ static inline memo_status memo_launch_host(const memo_device* device, memo_strea
                                            memo_host_call* call, memo_error* error) {
     return device->launch_host(device->context, stream, call, error);
 }
-/* Does nothing unless somebody listens. */
+/* Does nothing unless a recorder listens. */
 static inline memo_status memo_annotate(const memo_device* device, memo_stream stream,
                                         const struct memo_op_desc* op, memo_error* error) {
     return device->annotate ? device->annotate(device->context, stream, op, error) : MEMO_STATUS_OK;
@@ -632,22 +669,20 @@ static inline memo_status memo_annotate(const memo_device* device, memo_stream s
 
 /* ---- 5 arena: replays a plan --------------------------------------------------------------------
  *
- * Record:  trace set, plan NULL.  Requests go to the device, or, without a device, return addresses
- *          that must not be used (a dry run); each is appended to the trace.
- * Replay:  plan set.  One block of plan->peak_bytes is taken at creation; the k-th request gets the
- *          address that the plan gave the k-th request: no search, no lock, no system call.
+ * Record:  trace set, plan NULL.  Each request is appended to the trace and served by the device.
+ *          Without a device, the addresses must not be used (a dry run).
+ * Replay:  plan set.  The arena takes one block of plan->peak_bytes at creation.  Request number k
+ *          gets the address of planned request k: no search, no lock, no system call.
  *
- * What is requested before the first memo_arena_begin is persistent.  Between begin and end lies
- * one micro-batch, repeated any number of times; it frees all that it requests, and may end before
- * it has made all planned requests.  A request smaller than planned is served from its slot.  Frees
- * may come early and in any order.  Only the first micro-batch is recorded; those after it are
- * served and not written down.
+ * Requests before the first memo_arena_begin are persistent.  Begin and end enclose one
+ * micro-batch, which may be repeated any number of times.  It must free all its buffers, early and
+ * in any order.  It may request less than planned: smaller sizes, or fewer requests.  Only the
+ * first micro-batch is recorded; later ones are served but not recorded.
  *
- * A request that the plan does not have at this point (too large, one more, or one whose turn has
- * not come) diverges: the call fails with DIVERGED, or, with MEMO_DIVERGENCE_FALLBACK, the device's
- * allocator serves it, it is counted, and replay goes on with the next request that fits the plan
- * (after a fallback, preferably one of exactly a planned size).  A request of 0 bytes gets an
- * address that no other has. */
+ * A request other than the next planned one (too large, or one too many) diverges.  The call fails
+ * with DIVERGED.  With MEMO_DIVERGENCE_FALLBACK the device's allocator serves and counts it
+ * instead, and replay continues with the next request that fits the plan, preferably of exactly a
+ * planned size.  A request of 0 bytes gets a unique address. */
 
 typedef enum memo_divergence {
     MEMO_DIVERGENCE_ERROR = 0,
@@ -659,47 +694,46 @@ typedef struct memo_arena_desc {
     const memo_plan* plan;     /* replay; borrowed until destroy */
     memo_trace* trace;         /* record; borrowed until destroy */
     memo_divergence on_divergence;
-    void* memory; /* replay into these bytes instead of the device's; aligned as the plan is */
+    void* memory; /* replay: use these bytes instead of the device's; aligned like the plan */
     int64_t memory_bytes;
     memo_log log; /* one line for each divergence that falls back */
 } memo_arena_desc;
 
 typedef struct memo_arena_stats {
     int64_t n_requests;     /* served so far */
-    int64_t n_fallbacks;    /* of them by the device's allocator, after a divergence */
-    int64_t fallback_bytes; /* largest sum of such bytes live at once */
-    int64_t reserved_bytes; /* of the block (replay), largest sum of live bytes (record) */
+    int64_t n_fallbacks;    /* of these, served by the device's allocator */
+    int64_t fallback_bytes; /* largest sum of live bytes of fallbacks */
+    int64_t reserved_bytes; /* replay: size of the block; record: largest sum of live bytes */
 } memo_arena_stats;
 
 typedef struct memo_arena memo_arena;
 
 MEMO_API memo_arena_desc memo_arena_desc_default(void);
-/* Errors: INVALID_ARGUMENT (also a plan that does not validate, or whose order of requests is open
- * since buffers begin at the same time), OUT_OF_DEVICE_MEMORY (what is needed and what is free),
- * OUT_OF_HOST_MEMORY. */
+/* Errors: INVALID_ARGUMENT (also an invalid plan, and a plan in which two buffers begin at the same
+ * time, so that the order of requests is ambiguous), OUT_OF_DEVICE_MEMORY (with the needed and the
+ * free bytes), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena,
                                        memo_error* error);
-/* Gives the device its memory back; the caller has synchronised. */
+/* Frees the arena's memory.  Synchronize the streams that use it first. */
 MEMO_API void memo_arena_destroy(memo_arena* arena);
 
-/* Requests between end and begin are refused with INVALID_STATE; frees of persistent buffers are
- * not. */
+/* Starts a micro-batch.  Between end and begin, requests return INVALID_STATE; persistent buffers
+ * may be freed. */
 MEMO_API memo_status memo_arena_begin(memo_arena* arena, memo_error* error);
-/* Errors: INVALID_STATE where a buffer of this micro-batch is still live. */
+/* Errors: INVALID_STATE if a buffer of this micro-batch is live. */
 MEMO_API memo_status memo_arena_end(memo_arena* arena, memo_error* error);
-/* Gives up the current micro-batch: all its buffers are gone, the next call is begin.  Recording,
- * it is taken out of the trace again. */
+/* Abandons the current micro-batch: frees its buffers, and removes it from the trace while
+ * recording.  The next call is memo_arena_begin. */
 MEMO_API void memo_arena_abandon(memo_arena* arena);
 
-/* stream: which stream uses it first, as in the trace (0 where there is one). */
+/* stream: the stream that the buffer belongs to (chapter 2); 0 if there is only one. */
 MEMO_API memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream,
                                       void** address, memo_error* error);
-/* In replay the address may be planned again at once: what is enqueued later on the same stream
- * comes after.  Recording on a device, and where a request fell back, the memory goes back to the
- * device: synchronise before (chapter 4). */
+/* In replay the next request may get the same bytes; stream order protects them.  While recording,
+ * and for fallbacks, the memory returns to the device: synchronize first (chapter 4). */
 MEMO_API memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error);
 
-/* Kept in the trace when recording; cost nothing in replay. */
+/* Append a use, record, wait or mark to the trace (chapter 2).  In replay they do nothing. */
 MEMO_API memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream,
                                     memo_error* error);
 MEMO_API memo_status memo_arena_record(memo_arena* arena, int64_t event, int32_t stream,
@@ -708,32 +742,32 @@ MEMO_API memo_status memo_arena_wait(memo_arena* arena, int64_t event, int32_t s
                                      memo_error* error);
 MEMO_API memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* error);
 
-MEMO_API memo_arena_stats memo_arena_get_stats(const memo_arena* arena);
+MEMO_API void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats);
 
 /* ---- 6 host device: threads as streams ----------------------------------------------------------
  *
- * A device made of host memory.  Each stream is a thread with its own queue, so copies and
- * functions really happen later and elsewhere; capacities are hard.  For tests, for trainers on
- * CPUs, and for trying a schedule: copies can be given a bandwidth and operations a duration.  No
- * lock and no shared counter orders two streams: only events do, so that a race detector sees a
- * missing wait. */
+ * A device of host memory, for tests, for trainers on CPUs, and for experiments with schedules.
+ * Each stream is a thread with its own queue, so copies and functions really run later and on
+ * another thread.  Capacities are hard limits.  Copies can be given a bandwidth and operations a
+ * duration.  Only events order two streams, no lock and no shared counter, so that a race detector
+ * finds a missing wait. */
 #ifndef MEMO_NO_HOST_DEVICE
 
 typedef struct memo_host_device_desc {
     int64_t device_memory_bytes; /* capacity of device_alloc; 0: no limit */
     int64_t host_memory_bytes;   /* capacity of host_alloc; 0: no limit */
-    /* Rate of copies; 0: as fast as memory is. */
+    /* Rate of copies; 0: no limit. */
     double to_host_bytes_per_s;
     double to_device_bytes_per_s;
-    double both_ways_bytes_per_s; /* of both together while both directions copy; 0: their sum */
-    int64_t queue_operations;     /* a stream's queue; enqueueing waits where it is full; 0: 4096 */
-    int32_t start_held;           /* nothing runs before memo_host_device_start */
+    double both_ways_bytes_per_s; /* total while both directions copy; 0: the sum of both */
+    int64_t queue_operations;     /* of a stream's queue; enqueueing waits if it is full; 0: 4096 */
+    int32_t start_held;           /* 1: nothing runs before memo_host_device_start */
 } memo_host_device_desc;
 
 typedef struct memo_host_device_stats {
     int64_t device_bytes, device_peak_bytes;
     int64_t host_bytes, host_peak_bytes;
-    int64_t to_host_bytes, to_device_bytes; /* copied so far; read after synchronisation */
+    int64_t to_host_bytes, to_device_bytes; /* copied so far; read after synchronization */
 } memo_host_device_stats;
 
 #define MEMO_HOST_ARGS_BYTES 256
@@ -741,26 +775,28 @@ typedef struct memo_host_device_stats {
 MEMO_API memo_host_device_desc memo_host_device_desc_default(void);
 MEMO_API memo_status memo_host_device_create(const memo_host_device_desc* desc,
                                              memo_device** device, memo_error* error);
-/* Waits for all streams; frees memory still allocated. */
+/* Waits for all streams, then frees all memory of the device. */
 MEMO_API void memo_host_device_destroy(memo_device* device);
+/* For tests that enqueue everything before anything runs. */
 MEMO_API memo_status memo_host_device_start(memo_device* device, memo_error* error);
-/* Enqueue function(args) on stream, whose thread runs it; at most MEMO_HOST_ARGS_BYTES of args are
- * copied. */
+/* Enqueues function(args); the thread of stream runs it.  args are copied: at most
+ * MEMO_HOST_ARGS_BYTES. */
 MEMO_API memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
                                              memo_host_function function, const void* args,
                                              int64_t args_bytes, memo_error* error);
-/* Enqueue an operation that takes duration_s and no processor. */
+/* Enqueues an operation that takes duration_s and uses no processor. */
 MEMO_API memo_status memo_host_device_sleep(memo_device* device, memo_stream stream,
                                             double duration_s, memo_error* error);
-MEMO_API memo_host_device_stats memo_host_device_get_stats(const memo_device* device);
+MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_device_stats* stats);
 
 #endif
 
 /* ---- 7 schedule: operations on streams, as data -------------------------------------------------
  *
- * A list in the order in which one thread enqueues: operations (RUN), event records, waits, and
- * host synchronisations.  A stream runs its operations in that order, one at a time.  Generators
- * fill it, a recorder (chapter 8) fills it from a real run; check, simulate and draw serve both. */
+ * The list of all that one thread enqueues, in order: operations (RUN), event records, waits, and
+ * host synchronizations.  A stream runs its operations in this order, one at a time.  A generator
+ * predicts a schedule, a recorder (chapter 8) makes one of a real run; both can be checked,
+ * simulated and drawn. */
 
 typedef struct memo_range {
     uint64_t begin, end; /* bytes [begin, end): addresses, or any consistent numbering */
@@ -770,12 +806,12 @@ typedef enum memo_op_kind {
     MEMO_OP_RUN = 0,
     MEMO_OP_RECORD, /* event on stream */
     MEMO_OP_WAIT,   /* stream waits for the latest record of event */
-    MEMO_OP_SYNC    /* the host waits for all of stream, or for the latest record of event:
-                       what is enqueued later, on whatever stream, comes after */
+    MEMO_OP_SYNC    /* the host waits for all of stream, or for the latest record of event;
+                       everything enqueued later, on any stream, comes after */
 } memo_op_kind;
 
-/* What memo_schedule_run takes.  A collective occupies several streams at once.  An operation takes
- * duration_s first (latency, computation) and then the time of its bytes on the link. */
+/* An operation.  A collective occupies several streams at once.  An operation takes duration_s
+ * (latency, computation), and then the time of its bytes on the link. */
 typedef struct memo_op_desc {
     const char* name; /* copied; NULL: "run" */
     int32_t stream;
@@ -783,13 +819,13 @@ typedef struct memo_op_desc {
     int64_t n_more_streams;
     double duration_s;  /* without the bytes on a link, if any */
     int32_t link;       /* from memo_schedule_add_link; 0: none */
-    int64_t link_bytes; /* that pass over it; without a link shown, but they take no time */
+    int64_t link_bytes; /* sent over the link; without a link they are shown but take no time */
     const memo_range* reads;
     int64_t n_reads;
     const memo_range* writes;
     int64_t n_writes;
-    int64_t alloc_bytes; /* taken when it starts */
-    int64_t free_bytes;  /* given back when it ends */
+    int64_t alloc_bytes; /* allocated when it starts */
+    int64_t free_bytes;  /* freed when it ends */
 } memo_op_desc;
 
 typedef struct memo_op {
@@ -805,8 +841,8 @@ typedef struct memo_op {
     int64_t name;          /* offset in memo_schedule.text */
 } memo_op;
 
-/* A link shared by the operations that send over it at the same time, in equal parts.  While link
- * `peer` (0: none) is busy too, the rate is shared_bytes_per_s instead. */
+/* Operations that send over a link at the same time share its rate equally.  While link `peer` (0:
+ * none) is busy too, the rate is shared_bytes_per_s. */
 typedef struct memo_link {
     int64_t name;
     double bytes_per_s;
@@ -825,116 +861,115 @@ typedef struct memo_schedule {
     int32_t* more_streams;
     memo_range* ranges;
     char* text;
-    void* reserved; /* bookkeeping of memo.h */
+    void* reserved; /* for memo.h */
 } memo_schedule;
 
-/* Building.  Streams and events count from 0, links from 1, in the order in which they are added.
- * Errors: INVALID_ARGUMENT (an index never added; a range that ends before it begins; a stream
- * named twice in one operation; negative sizes and durations; a rate that is not above 0),
- * OUT_OF_HOST_MEMORY. A failed call leaves the schedule as it was. */
+/* Building.  Streams and events are numbered from 0, links from 1, in the order of the calls.  On
+ * failure the schedule is unchanged.  Errors: INVALID_ARGUMENT (an index that was never added; a
+ * range that ends before it begins; the same stream twice in one operation; a negative size or
+ * duration; a rate of 0 or less), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_schedule_create(memo_schedule** schedule, memo_error* error);
 MEMO_API void memo_schedule_destroy(memo_schedule* schedule);
 MEMO_API memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name,
                                               int32_t* stream, memo_error* error);
 MEMO_API memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name,
                                             double bytes_per_s, int32_t* link, memo_error* error);
-/* Both links carry shared_bytes_per_s each while both are busy. */
+/* While both links are busy, each has the rate shared_bytes_per_s. */
 MEMO_API memo_status memo_schedule_pair_links(memo_schedule* schedule, int32_t a, int32_t b,
                                               double shared_bytes_per_s, memo_error* error);
 MEMO_API memo_status memo_schedule_add_event(memo_schedule* schedule, int32_t* event,
                                              memo_error* error);
 MEMO_API memo_op_desc memo_op_desc_default(void);
-MEMO_API memo_status memo_schedule_run(memo_schedule* schedule, const memo_op_desc* op,
-                                       memo_error* error);
-MEMO_API memo_status memo_schedule_record(memo_schedule* schedule, int32_t event, int32_t stream,
+MEMO_API memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* op,
                                           memo_error* error);
-MEMO_API memo_status memo_schedule_wait(memo_schedule* schedule, int32_t event, int32_t stream,
-                                        memo_error* error);
-MEMO_API memo_status memo_schedule_sync(memo_schedule* schedule, int32_t stream, memo_error* error);
+MEMO_API memo_status memo_schedule_add_record(memo_schedule* schedule, int32_t event,
+                                              int32_t stream, memo_error* error);
+MEMO_API memo_status memo_schedule_add_wait(memo_schedule* schedule, int32_t event, int32_t stream,
+                                            memo_error* error);
+MEMO_API memo_status memo_schedule_add_sync(memo_schedule* schedule, int32_t stream,
+                                            memo_error* error);
 /* The host waits for the latest record of event. */
-MEMO_API memo_status memo_schedule_sync_event(memo_schedule* schedule, int32_t event,
-                                              memo_error* error);
-/* The name of an operation, or of a record, wait or sync; never NULL. */
+MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32_t event,
+                                                  memo_error* error);
+/* The name of an op: the operation's, or "record", "wait" or "sync"; never NULL. */
 MEMO_API const char* memo_schedule_op_name(const memo_schedule* schedule, int64_t op);
 
-/* Renames an operation (RUN); names bytes, so that diagnoses do not show addresses.
+/* Rename an operation (RUN), and name bytes, so that messages show the name instead of addresses.
  * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_schedule_name_op(memo_schedule* schedule, int64_t op, const char* name,
                                            memo_error* error);
 MEMO_API memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes,
                                               const char* name, memo_error* error);
-/* An entry of ops in words, truncated to n_bytes: `"gemm" (operation 7, on compute)`, `wait for
- * event 3 (operation 8, on compute)`.  Returns buffer. */
+/* Writes an op in words, truncated to n_bytes, and returns buffer: `"gemm" (operation 7, on
+ * compute)`, `wait for event 3 (operation 8, on compute)`. */
 MEMO_API const char* memo_schedule_describe(const memo_schedule* schedule, int64_t op, char* buffer,
                                             size_t n_bytes);
 
-/* Ordering, proven without running: one operation happens before another if a path of stream order
- * and events leads to it.  Two operations that touch a byte, one of them writing, without a path
- * are a race. */
+/* The check proves order without running.  One operation happens before another if a path of stream
+ * order and events leads from it to the other.  Two operations that touch the same byte are a race
+ * if at least one of them writes and no path connects them. */
 typedef struct memo_race {
     int64_t first, second; /* indices of ops, first enqueued first */
     memo_range range;      /* bytes they share */
 } memo_race;
 
 typedef struct memo_check {
-    /* Of each operation with the latest on each other stream that touches the same bytes: what puts
-     * that one before it, puts the earlier ones before it too.  Ordered by second, then first. */
+    /* For each operation, only the latest conflicting operation per stream is listed; earlier ones
+     * follow transitively.  Ordered by second, then first. */
     memo_race* races;
     int64_t n_races;
-    /* Ops of kind WAIT, each of which alone could go without making a race that is not there
-     * yet. */
+    /* Ops of kind WAIT; each can be removed alone without adding a race. */
     int64_t* redundant_waits;
     int64_t n_redundant_waits;
-    int64_t* unrecorded_waits; /* WAIT and SYNC ops for an event never recorded before */
+    int64_t* unrecorded_waits; /* WAIT and SYNC ops for an event that was not recorded before */
     int64_t n_unrecorded_waits;
     int64_t n_waits;
-    int64_t n_conflicts; /* pairs examined: (an operation, the latest on another stream) */
+    int64_t n_conflicts; /* pairs compared: (an operation, the latest one of another stream) */
 } memo_check;
 
-/* Fills *check, which memo_check_destroy frees.  OK also where races were found: look at
- * n_races. */
+/* Creates *check, which memo_check_destroy frees.  Returns OK even if there are races: read
+ * n_races.  Errors: OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** check,
                                          memo_error* error);
 MEMO_API void memo_check_destroy(memo_check* check);
-/* A race in words: both operations and the bytes, why no path leads from the first to the second,
- * and which wait is missing.  Truncated to n_bytes; 512 are enough for usual names.  Returns buffer.
- */
+/* Writes a race in words and returns buffer: both operations, the bytes, why no path connects them,
+ * and the missing wait.  Truncated to n_bytes; 512 are enough for usual names. */
 MEMO_API const char* memo_race_explain(const memo_schedule* schedule, const memo_race* race,
                                        char* buffer, size_t n_bytes);
 
 typedef struct memo_simulation {
-    /* Of each op; n_ops of them.  A WAIT starts when its stream reaches it and ends when it has
-     * passed: end - start is how long it held the stream.  A SYNC holds the host likewise. */
+    /* Of each op.  A WAIT starts when its stream reaches it and ends when the stream continues.  A
+     * SYNC likewise for the host. */
     double* start_s;
     double* end_s;
-    double makespan_s; /* the last end */
-    double* busy_s;    /* of each stream: time inside operations */
-    double* stall_s;   /* of each stream: idle between its first start and its last end */
-    /* Largest sum of alloc_bytes - free_bytes over time; at one moment frees come before allocs. */
+    double makespan_s;
+    double* busy_s;  /* of each stream: time inside operations */
+    double* stall_s; /* of each stream */
+    /* Largest sum of alloc_bytes - free_bytes over time; at equal times frees come first. */
     int64_t peak_bytes;
 } memo_simulation;
 
-/* start(op) = the latest of the end of the op before it on each of its streams, the records it
- * waits for, and host synchronisation; links are shared fairly as memo_link says.  Enqueueing takes
- * no time. O((ops + dependencies) log streams), times the number of links where bytes pass over
- * them. Errors: INVALID_ARGUMENT (times beyond what a double holds), OUT_OF_HOST_MEMORY. */
+/* start(op) is the latest of: the end of the previous op on each of its streams, the records it
+ * waits for, host synchronization.  Links are shared as in memo_link.  Enqueueing takes no time.
+ * Time: O((ops + dependencies) log streams), times the number of links that are used.
+ * Errors: INVALID_ARGUMENT (times overflow a double), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_schedule_simulate(const memo_schedule* schedule,
                                             memo_simulation** simulation, memo_error* error);
-/* The same figures from what a recorder measured, from the first start on.  Errors: INVALID_STATE
- * where nothing was measured. */
+/* The same figures from measured times; the first start is 0.  Errors: INVALID_STATE (nothing was
+ * measured), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_schedule_measured(const memo_schedule* schedule,
                                             memo_simulation** simulation, memo_error* error);
 MEMO_API void memo_simulation_destroy(memo_simulation* simulation);
 
-/* Do two schedules enqueue the same: kinds, names, streams by name, sizes of ranges; and does each
- * wait see the same record, whatever the events are called?
- * Errors: INVALID_ARGUMENT naming the first op that differs. */
+/* Do two schedules match in kinds, names, names of streams and sizes of ranges, and does each wait
+ * see the same record?  Numbers of events may differ.
+ * Errors: INVALID_ARGUMENT naming the first op that differs, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_schedule_compare(const memo_schedule* promised,
                                            const memo_schedule* recorded, memo_error* error);
 
-/* Timelines, a row a stream, of a simulation or measurement of this schedule.  Chrome trace format
- * (open in chrome://tracing or Perfetto) and SVG (busy: share of the makespan).  Errors: IO,
- * OUT_OF_HOST_MEMORY. */
+/* Draw a timeline, one row per stream, from a simulation or measurement: in Chrome trace format
+ * (open it in chrome://tracing or Perfetto), or as SVG with the busy share of the makespan.
+ * Errors: IO, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_schedule_write_chrome(const memo_schedule* schedule,
                                                 const memo_simulation* times, const char* path,
                                                 memo_error* error);
@@ -944,7 +979,7 @@ MEMO_API memo_status memo_schedule_write_svg(const memo_schedule* schedule,
 
 /* Files.  Text, in the order of enqueueing:
  *
- *   memo schedule 1 [OPERATIONS]      with the number of operations, a truncated file is refused
+ *   memo schedule 1 [OPERATIONS]      with their number, a truncated file is refused
  *   # comment
  *   stream NAME
  *   buffer NAME BYTES                 placed after all buffers above, from 0
@@ -956,11 +991,11 @@ MEMO_API memo_status memo_schedule_write_svg(const memo_schedule* schedule,
  *   sync event EVENT                  the host waits for the latest record of the event
  *
  * RANGE is A..B (bytes [A, B), decimal or 0x and hexadecimal), the NAME of a buffer, or NAME+A..B
- * inside that buffer.  NAME is a word, or text in double quotes with \ before a quote or backslash;
- * quoted, it is never a keyword or a number.  Declare streams and buffers before their use; a buffer
- * may be declared again.  memo_schedule_write keeps names, order, ranges and durations; the bytes on
- * a link become time, the rest is left out.  Of streams with the same name, the later ones get their
- * number appended.  Paths and errors: as for traces. */
+ * inside that buffer.  NAME is a word, or text in double quotes with \ before a quote or backslash.
+ * A quoted name is never a keyword or number.  Declare streams and buffers before their use; a
+ * buffer may be declared again.  memo_schedule_write writes names, order, ranges and durations;
+ * bytes on a link become time; nothing else is written.  If streams have the same name, the later
+ * ones get their number appended.  Paths and errors: as for traces. */
 MEMO_API memo_status memo_schedule_read(const char* path, memo_schedule** schedule,
                                         memo_error* error);
 MEMO_API memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
@@ -970,24 +1005,23 @@ MEMO_API memo_status memo_schedule_parse(const char* text, int64_t n_bytes, cons
 
 /* ---- 8 recorder: what was really enqueued -------------------------------------------------------
  *
- * A device that passes every call on to another one and keeps a schedule of it.  Copies are seen
- * with their bytes; what the trainer launches itself it announces through device->annotate.
- * Recording may allocate; where that fails, the call that was passed on returns OUT_OF_HOST_MEMORY.
+ * A device that passes every call on to another device and records it in a schedule.  It sees the
+ * bytes of copies; announce your own launches with device->annotate.  Recording may allocate; on
+ * failure the call that was passed on returns OUT_OF_HOST_MEMORY.
  *
- *   copy, copy_rows, fill     RUN named "to host", "to device", "on device", "fill"; link_bytes are
- *                             the bytes, link is 0; rows that do not touch have a range each
- *   annotate                  RUN with the desc's name, duration, ranges and sizes, its stream and
- *                             link being those of the recorder; it lasts until the next call that
- *                             touches the stream, or the next synchronisation or query
- *   launch_host               passed on; the caller announces it
+ *   copy, copy_rows, fill     RUN named "to host", "to device", "on device" or "fill"; link_bytes
+ *                             is its size, link is 0; one range per row, or one if rows touch
+ *   annotate                  RUN with name, duration, ranges and sizes of the desc; it ends at the
+ *                             next call for the stream, synchronization or query
+ *   launch_host               passed on; announce it yourself
  *   event_record, event_wait  RECORD, WAIT
- *   synchronize               SYNC; so does an event_query that finds a recorded event done
+ *   synchronize               SYNC; also an event_query that finds a recorded event done
  *
- * A stream that was not made through the recorder is called "stream K" until it is named.
+ * A stream that was not created through the recorder is called "stream K" until it is named.
  *
- * A trainer with streams and events of its own is recorded too: on CUDA a memo_stream is a
- * cudaStream_t and a memo_event a cudaEvent_t.  Copies, records and waits go through the recorder's
- * device instead of CUDA, and one line announces each launch:
+ * Streams and events of your own can be recorded too: on CUDA a memo_stream is a cudaStream_t and a
+ * memo_event is a cudaEvent_t.  Call the recorder's device instead of CUDA for copies, records and
+ * waits, and announce each launch with one line:
  *
  *   memo_event_wait(device, (memo_event)loaded, (memo_stream)s, &error);
  *   MEMO_ANNOTATE(device, (memo_stream)s, "relu", &error, memo_reads(x, n), memo_writes(y, n));
@@ -995,13 +1029,13 @@ MEMO_API memo_status memo_schedule_parse(const char* text, int64_t n_bytes, cons
  *
  * Check the schedule in the program, or write it to a file for build/examples/check_schedule. */
 
-/* Bytes that a launch reads, or that it writes (and perhaps reads). */
+/* Bytes that a launch reads, or bytes that it writes and may read. */
 typedef struct memo_access {
     memo_range bytes;
     int32_t is_written;
 } memo_access;
-static inline memo_access memo_access_of(const void* address, int64_t size_bytes,
-                                         int32_t is_written) {
+static inline memo_access memoi_access_of(const void* address, int64_t size_bytes,
+                                          int32_t is_written) {
     memo_access access;
     access.bytes.begin = (uint64_t)(uintptr_t)address;
     access.bytes.end = access.bytes.begin + (uint64_t)(size_bytes > 0 ? size_bytes : 0);
@@ -1009,10 +1043,10 @@ static inline memo_access memo_access_of(const void* address, int64_t size_bytes
     return access;
 }
 static inline memo_access memo_reads(const void* address, int64_t size_bytes) {
-    return memo_access_of(address, size_bytes, 0);
+    return memoi_access_of(address, size_bytes, 0);
 }
 static inline memo_access memo_writes(const void* address, int64_t size_bytes) {
-    return memo_access_of(address, size_bytes, 1);
+    return memoi_access_of(address, size_bytes, 1);
 }
 
 /* memo_annotate of an operation with 1 to 16 accesses; returns a memo_status. */
@@ -1022,7 +1056,7 @@ static inline memo_access memo_writes(const void* address, int64_t size_bytes) {
         MEMO_COUNT_OF(__VA_ARGS__, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),      \
         __VA_ARGS__)
 #define MEMO_COUNT_OF(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, count, ...) count
-/* What it calls: n_accesses values of type memo_access follow. */
+/* Called by the macro; n_accesses values of type memo_access follow. */
 MEMO_API memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream,
                                             const char* name, memo_error* error, int n_accesses,
                                             ...);
@@ -1031,7 +1065,7 @@ typedef struct memo_recorder memo_recorder;
 
 typedef struct memo_recorder_desc {
     const memo_device* device; /* borrowed until destroy */
-    /* Put events around operations and waits, for start_s and end_s; duration_s too, where it was
+    /* 1: measure start_s and end_s of operations and waits with events, and set duration_s if it is
      * 0, so that the schedule can be simulated. */
     int32_t is_timed;
 } memo_recorder_desc;
@@ -1040,27 +1074,26 @@ MEMO_API memo_recorder_desc memo_recorder_desc_default(void);
 MEMO_API memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder** recorder,
                                           memo_error* error);
 MEMO_API void memo_recorder_destroy(memo_recorder* recorder);
-/* The device to use instead, until destroy. */
-MEMO_API memo_device* memo_recorder_device(memo_recorder* recorder);
+/* The device that records.  Use it instead of desc->device, until destroy. */
+MEMO_API memo_device* memo_recorder_get_device(memo_recorder* recorder);
 MEMO_API memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream stream,
                                                const char* name, memo_error* error);
-/* Recording can pause, so that only the steps of interest are kept.  It starts running.  Pause and
- * resume where all streams are synchronised: what was enqueued in between is forgotten, and resume
- * puts a SYNC of every stream in the schedule.  What fails here is returned by
- * memo_recorder_schedule. */
+/* Pause and resume recording, to record only the steps of interest.  Synchronize all streams before
+ * both.  Calls in between are not recorded, and resume adds a SYNC of every stream.
+ * memo_recorder_get_schedule returns errors of both. */
 MEMO_API void memo_recorder_pause(memo_recorder* recorder);
 MEMO_API void memo_recorder_resume(memo_recorder* recorder);
-/* Reads the times (all streams synchronised before) and lends the schedule until destroy.  Errors:
- * the device's, where it cannot tell them. */
-MEMO_API memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedule** schedule,
-                                            memo_error* error);
+/* Reads measured times, and lends the schedule until destroy.  Synchronize all streams first.
+ * Errors: the device's, OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** schedule,
+                                                memo_error* error);
 
 /* ---- 9 swap engine: two rounding buffers --------------------------------------------------------
  *
- * The skeletal tensors of a layer are tables of rows, one row a token.  A trainer describes them
- * once and brackets each layer.  The engine gives each tensor of each layer one address, moves rows
- * to pinned host memory behind the computation, and brings them back in time (MEMO paper, section
- * 4.1).  Rows that are not moved are recomputed by the trainer before the backward.
+ * A skeletal tensor is a table with one row per token.  The trainer describes its tensors once, and
+ * calls the engine before and after each layer.  The engine gives each tensor of each layer one
+ * address, moves rows to pinned host memory while the device computes, and brings them back in time
+ * (MEMO paper, section 4.1).  The trainer recomputes the other rows before the backward.
  *
  *     memo_tensor tensors[] = {{"input", 2 * h, MEMO_TENSOR_SWAPPED, 0},
  *                              {"gelu", 8 * h, MEMO_TENSOR_ROWS, 0}};
@@ -1071,25 +1104,25 @@ MEMO_API memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedu
  *     memo_swap_create(&desc, &swap, &error);
  *
  *     memo_swap_forward_begin(swap, layer, &error);
- *     ... enqueue kernels on memo_swap_address(swap, layer, tensor) ...
+ *     ... enqueue kernels on memo_swap_get_address(swap, layer, tensor) ...
  *     memo_swap_forward_end(swap, layer, &error);
  *
  * Addresses.  A tensor has one region on the device, whose rows lie in this order:
  *
  *     rows that even layers swap | rows that are recomputed | rows that odd layers swap
  *
- * Even layers swap their first rows and odd layers their last, so the rows of each layer lie side
- * by side and kernels take one pointer.  All layers share the middle part; even layers take turns
- * in the first part, odd layers in the last: the paper's two rounding buffers.  A tensor that a
- * layer keeps has a place of its own.  Addresses are multiples of 512.
+ * Even layers swap their first rows and odd layers their last, so the rows of each layer are
+ * contiguous and a kernel takes one pointer.  All layers share the middle part.  Even layers use
+ * the first part in turn, odd layers the last part: the paper's two rounding buffers.  A tensor
+ * that a layer keeps has its own place.  Addresses are multiples of 512.
  *
- * Device bytes, n layers: for each tensor the largest number of rows that an even layer swaps, that
- * an odd layer swaps, and that any layer recomputes, and n_rows for each layer that keeps it; a
- * tensor adds at most 1 KiB of alignment.  For a GPT layer of 16 b s h elements, of which alpha
- * splits 14, this is (18 + 14 alpha) b s h; the paper's buffers take 32 b s h.
+ * Device memory: for each tensor, the rows of the three parts (of each, the most that any layer
+ * needs), and n_rows for each layer that keeps it; alignment adds at most 1 KiB per tensor.  For a
+ * GPT layer of 16 b s h elements, of which alpha splits 14, this is (18 + 14 alpha) b s h; the
+ * paper's buffers take 32 b s h.
  *
- * The engine makes four waits a layer.  "Layer i-2" is the latest layer before i that swaps rows in
- * the same part.  The last layer in each part is not moved.
+ * The engine makes four waits per layer.  "Layer i-2" is the latest layer before i that swaps rows
+ * in the same part.  The last layer in each part is not moved.
  *
  *   forward_begin(i)   compute    waits for  rows of i-2 on the host
  *                                            (else: overwritten before they left)
@@ -1100,27 +1133,26 @@ MEMO_API memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedu
  *   backward_end(i)    to device  waits for  backward of i
  *                                            (else: overwritten while in use)
  *
- * A fifth order follows: rows come back only after they have left, because the compute stream
- * stands between.  With rows chosen by alpha every wait is necessary: without it
- * memo_schedule_check finds a race.  A table of rows may make some waits redundant; the engine
- * makes them all the same.  With p(i) the layer i-2 of layer i, these are
+ * It follows that rows come back only after they have left: the compute stream orders both.  With
+ * alpha every wait of the swap engine is necessary: without it memo_schedule_check finds a race.  A
+ * table of rows may make waits redundant, but the engine still makes them.  Let p(i) be layer i-2
+ * of layer i.  Redundant are:
  *   forward_begin(i), backward_begin(p(i))   if a layer k < i has p(k) > p(i): the copies of p(k)
  *                       are later operations of the same streams, and compute waited for them
  *   forward_begin(i)    if a layer k > i has p(k) > p(i), and none of i .. k-1 touches bytes that
  *                       p(i) swapped
  *   backward_end(i)     if a layer k > i has a p(k), and none of i .. k-1 touches those bytes
  *
- * What a layer may do between its brackets.  The forward writes the layer's rows.  The backward may
- * overwrite them.  A kernel that belongs to two layers may touch the next layer's tensors: the next
- * layer may begin before this one ends (in the backward: layer i-1 before layer i).  Two layers are
- * open at most, and they end in the order in which they began.  Rows that are recomputed share
- * bytes, tensor by tensor: writing a tensor of the next layer ends the life of the same tensor's
- * recomputed rows in this layer.
+ * Between begin and end.  The forward writes the layer's rows; the backward may overwrite them.  A
+ * kernel may work on two layers: the next layer may begin before this one ends (in the backward:
+ * layer i-1 before layer i ends).  At most two layers are open, and they end in the order in which
+ * they began.  Recomputed rows of all layers share bytes, so writing a tensor of the next layer
+ * overwrites the recomputed rows of the same tensor in this layer.
  *
- * A third tier.  If host memory has room for h of the m layers that are moved, these take turns in
- * its h places as layers do in the rounding buffers.  Layer number k of them lies in place k mod h.
- * The last h stay there; the others are spilled to a file and come back from it, behind the
- * computation, on the engine's file stream.  The same four waits, one tier down, each necessary:
+ * Third tier: a file.  If host memory has room for only h of the m moved layers, they use its h
+ * places in turn: number k of them uses place k mod h.  The last h stay there; the others spill to
+ * a file and come back, during the computation, on the engine's file stream.  The same four waits
+ * are made one tier lower, and each is necessary:
  *
  *   forward_end    file       waits for  rows of the k-th on the host
  *                                        (else: written before they were there)
@@ -1131,32 +1163,31 @@ MEMO_API memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedu
  *                  to device  waits for  rows of the k-th on the host again
  *                                        (else: copied before they were read)
  *
- * The file has no name, or loses it at once if the file system requires one, so it is removed
- * however the program ends.  All its bytes are reserved at creation: a full disk is a status before
- * the first step.  Reads and writes bypass the page cache if the file system allows it; otherwise
- * pages are dropped after each, so that they take no host memory beside the engine's.  Each is one
- * operation of a layer's rows, by device->launch_host.  One that fails is a failed operation of the
- * device (chapter 4): the next call and synchronisation return IO, and the device is not usable
- * then.  A device that skips the work behind a failure computes nothing from the missing rows; on
- * CUDA, drop what was computed from them. */
+ * The file is unnamed, and removed on every exit path.  All its bytes are reserved at creation, so
+ * a full disk is an error before the first step.  Reads and writes bypass the page cache if the
+ * file system allows it; otherwise their pages are dropped, so that they take no other host memory.
+ * Each read or write is one operation, by device->launch_host.  If it fails, the device has failed
+ * (chapter 4): the next call and synchronization return IO.  On CUDA, discard what was computed
+ * from the missing rows; other devices skip that work. */
 
-/* What may happen to a tensor's rows.  A planner may also keep a tensor whole in some layers. */
+/* What may be done with a tensor's rows.  A planner may also keep the whole tensor in a layer. */
 typedef enum memo_tensor_rule {
-    MEMO_TENSOR_ROWS = 0, /* any rows are swapped, the others recomputed: alpha says how many */
-    MEMO_TENSOR_WHOLE,    /* all rows are swapped, or all are recomputed; alpha swaps them.
-                             Expensive to recompute (attention), or its rows are not tokens */
-    MEMO_TENSOR_SWAPPED,  /* cannot be recomputed: all rows are swapped */
+    MEMO_TENSOR_ROWS = 0, /* a fraction alpha of the rows is swapped, the others are recomputed */
+    MEMO_TENSOR_WHOLE,    /* all rows are swapped, or all are recomputed; alpha swaps them.  For
+                             tensors that are expensive to recompute (attention), or whose rows
+                             are not tokens */
+    MEMO_TENSOR_SWAPPED,  /* all rows are swapped: it cannot be recomputed */
     MEMO_TENSOR_KEPT      /* stays on the device in every layer */
 } memo_tensor_rule;
 
-/* A skeletal tensor of a layer, for engine, planner and profile alike.  One whose rows are not
- * tokens, such as (3, B, NH, T, HS), is WHOLE, SWAPPED or KEPT; n_rows * row_bytes is its size. */
+/* A skeletal tensor of a layer.  If its rows are not tokens, as in (3, B, NH, T, HS), it must be
+ * WHOLE, SWAPPED or KEPT, and n_rows * row_bytes must be its size. */
 typedef struct memo_tensor {
     const char* name;  /* no blanks */
-    int64_t row_bytes; /* of one token in one layer; 0: the tensor is absent */
+    int64_t row_bytes; /* 0: the tensor is absent */
     memo_tensor_rule rule;
-    /* 1 + index of the tensor whose recomputation gives this one too (a norm its rstd, attention
-     * its LSE): both have the same rows, by the rule of that one.  0: none. */
+    /* 1 + index of the tensor whose recomputation also produces this one (a norm its rstd,
+     * attention its LSE); both then have the same rows, by the rule of that tensor.  0: none. */
     int32_t with;
 } memo_tensor;
 
@@ -1165,41 +1196,41 @@ typedef struct memo_tensor {
 typedef struct memo_swap_desc {
     const memo_device* device; /* may be NULL unless an engine is created */
     memo_stream compute_stream;
-    /* 1: the calling thread computes and compute_stream is not used.  The begin calls return when
-     * the layer's rows are there; what was computed before an end call is done. */
+    /* 1: the calling thread computes, and compute_stream is not used.  Begin calls then return when
+     * the layer's rows are on the device; end calls mean that the layer is computed. */
     int32_t computes_on_host;
-    memo_stream to_host_stream; /* lent until destroy; NULL: the engine makes its own */
+    memo_stream to_host_stream; /* borrowed until destroy; NULL: the engine creates its own */
     memo_stream to_device_stream;
     const memo_tensor* tensors; /* copied */
     int32_t n_tensors;
     int32_t n_layers;
-    int64_t n_rows;    /* tokens of a micro-batch, at most */
-    int64_t tile_rows; /* rows are split in whole tiles; the last may be short; 0: 1 */
-    double alpha;      /* of the rows of each ROWS tensor, in [0, 1], swapped; rounded to tiles */
-    /* (n_layers, n_tensors), copied: rows that are swapped, the first ones in even layers, the last
-     * ones in odd layers; the others are recomputed.  MEMO_ROWS_KEPT: none of either.  The border
-     * of swapped and recomputed rows is a multiple of tile_rows.  NULL: as alpha says. */
+    int64_t n_rows;    /* most tokens of a micro-batch */
+    int64_t tile_rows; /* the last tile may be short; 0: 1 */
+    double alpha;      /* in [0, 1]; rounded to tiles */
+    /* (n_layers, n_tensors), copied: how many rows are swapped, the first ones in even layers, the
+     * last ones in odd layers; the others are recomputed.  MEMO_ROWS_KEPT: neither.  The border
+     * between swapped and recomputed rows must be a multiple of tile_rows.  NULL: use alpha. */
     const int64_t* rows;
     int32_t is_timed;    /* measure stalls with events */
     void* device_memory; /* memo_swap_sizes.device_bytes, 512-aligned; NULL: from the device */
-    /* The third tier.  Places for layers in host memory; 0, or no fewer than layers are moved: each
-     * layer has its own.  With fewer, even and odd layers that are moved must alternate. */
+    /* The third tier.  Places for layers in host memory; 0: one for each moved layer.  With fewer
+     * than that, even and odd layers that are moved must alternate. */
     int32_t n_host_layers;
     const char* spill_directory; /* of the file; may be NULL if no layer is spilled */
-    double spill_bytes_per_s;    /* reads and writes are slowed down to it; 0: no limit */
+    double spill_bytes_per_s;    /* limit of reads and writes; 0: none */
 } memo_swap_desc;
 
-/* What a desc needs and does; exact, before anything is allocated. */
+/* Exact sizes, before anything is allocated. */
 typedef struct memo_swap_sizes {
     double alpha; /* rounded to tiles; 0 with a table of rows */
     int64_t device_bytes;
     int64_t host_bytes;          /* pinned */
-    int64_t layer_swapped_bytes; /* moved each way for the layer that moves most */
+    int64_t layer_swapped_bytes; /* moved each way by the layer that moves most */
     int64_t layer_bytes;         /* skeletal bytes of one layer */
     int32_t n_swapped_layers;    /* layers whose rows are moved */
-    int64_t swapped_bytes;       /* moved each way for all layers of a micro-batch */
-    int32_t n_spilled_layers;    /* of the swapped layers, the first ones: spilled to the file */
-    int64_t spill_bytes;         /* of the file; all are written and read once a micro-batch */
+    int64_t swapped_bytes;       /* moved each way by all layers of a micro-batch */
+    int32_t n_spilled_layers;    /* the first of the swapped layers spill to the file */
+    int64_t spill_bytes;         /* of the file; written and read once per micro-batch */
 } memo_swap_sizes;
 
 typedef struct memo_swap_stats {
@@ -1212,123 +1243,123 @@ typedef struct memo_swap_stats {
 typedef struct memo_swap memo_swap;
 
 MEMO_API memo_swap_desc memo_swap_desc_default(void);
-/* Writes the table of rows (n_layers, n_tensors) that desc->alpha means: a table to start from. */
-MEMO_API memo_status memo_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows,
-                                         memo_error* error);
-/* Errors: INVALID_ARGUMENT; sums beyond 2^62 included. */
-MEMO_API memo_status memo_swap_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
-                                         memo_error* error);
+/* Fills a table of rows (n_layers, n_tensors) from desc->alpha.  Errors: INVALID_ARGUMENT. */
+MEMO_API memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows,
+                                              memo_error* error);
+/* Errors: INVALID_ARGUMENT, also for sums above 2^62. */
+MEMO_API memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
+                                              memo_error* error);
 /* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer; both
- * are n_rows if there are none.  Rows that no later layer writes over are not recomputed: the last
- * layer recomputes nothing.  Errors: INVALID_ARGUMENT. */
-MEMO_API memo_status memo_swap_get_recompute_rows(const memo_swap_desc* desc, int32_t layer,
-                                                  int32_t tensor, int64_t* begin, int64_t* end,
-                                                  memo_error* error);
-/* Sets desc->n_host_layers: as many places as host_bytes have room for, 0 if all layers fit.
- * Errors: as above; OUT_OF_HOST_MEMORY (not even one; n_host_layers is 1 then). */
-MEMO_API memo_status memo_swap_fit_host(memo_swap_desc* desc, int64_t host_bytes,
-                                        memo_error* error);
-/* Errors: also the device's; IO (no file in spill_directory, no room for it, or it cannot be
- * written and read back); UNSUPPORTED (layers are spilled, but the device has no launch_host). */
+ * are n_rows if there are none.  Rows that no later layer overwrites are not recomputed, so the
+ * last layer recomputes nothing.  Errors: INVALID_ARGUMENT. */
+MEMO_API memo_status memo_swap_desc_get_recompute_rows(const memo_swap_desc* desc, int32_t layer,
+                                                       int32_t tensor, int64_t* begin, int64_t* end,
+                                                       memo_error* error);
+/* Sets desc->n_host_layers to the number of places that fit into host_bytes; 0: all layers fit.
+ * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY (not one fits; n_host_layers is then 1). */
+MEMO_API memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes,
+                                             memo_error* error);
+/* Errors: INVALID_ARGUMENT, OUT_OF_DEVICE_MEMORY, OUT_OF_HOST_MEMORY, the device's; IO (no file in
+ * spill_directory, no room for it, or its trial failed); UNSUPPORTED (layers spill, but the device
+ * has no launch_host). */
 MEMO_API memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap,
                                       memo_error* error);
-/* Waits for the streams of copies; the caller has synchronised the compute stream. */
+/* Waits for the streams of copies.  Synchronize the compute stream first. */
 MEMO_API void memo_swap_destroy(memo_swap* swap);
 
-/* The next micro-batches have n_rows rows, at most those of the desc: only these are moved and
- * recomputed.  Files move whole layers.  Errors: INVALID_ARGUMENT; INVALID_STATE unless
- * forward_begin(0) comes next. */
+/* Sets the rows of the next micro-batches, at most desc->n_rows: only these are moved and
+ * recomputed; files still move whole layers.  Errors: INVALID_ARGUMENT; INVALID_STATE (the next
+ * call is not forward_begin(0)). */
 MEMO_API memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, memo_error* error);
 
-/* Bracket a layer; enqueue its work on the compute stream in between.  Forward in order 0, 1, ...,
- * n-1, then backward in reverse; then the next micro-batch.  Errors: INVALID_STATE (order), and the
- * device's. */
+/* Call begin and end around each layer, and enqueue its work on the compute stream in between:
+ * forwards in order 0, 1, ..., n-1, then backwards in reverse, then the next micro-batch.
+ * Errors: INVALID_STATE (wrong order), the device's. */
 MEMO_API memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error);
 MEMO_API memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error);
 MEMO_API memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error);
 MEMO_API memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error);
-/* Ends a forward pass without a backward, or gives up a step: forward_begin(0) comes next.  The
- * compute stream waits for all copies, reads and writes under way.  These waits may be redundant;
- * they are kept because a call that failed half-way leaves copies that no other wait covers. */
+/* Ends a forward without a backward, or abandons a step: forward_begin(0) comes next.  The compute
+ * stream waits for all copies, reads and writes in flight.  These waits may be redundant, but after
+ * a failed call no other wait may cover its copies.  Errors: the device's. */
 MEMO_API memo_status memo_swap_abandon(memo_swap* swap, memo_error* error);
 
-/* Where the rows of a tensor of a layer lie, side by side; NULL if it is absent.  Fixed for the
- * engine's life.  Layer and tensor are asserted. */
-MEMO_API void* memo_swap_address(const memo_swap* swap, int32_t layer, int32_t tensor);
-/* As memo_swap_get_recompute_rows, for the rows of this micro-batch. */
-MEMO_API void memo_swap_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
-                                       int64_t* begin, int64_t* end);
-MEMO_API memo_swap_sizes memo_swap_sizes_of(const memo_swap* swap);
-/* Synchronise first to read stall times. */
+/* Address of the tensor's row 0 in this layer; rows are contiguous.  It never changes.  NULL: the
+ * tensor is absent.  layer and tensor are asserted. */
+MEMO_API void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor);
+/* Like memo_swap_desc_get_recompute_rows, for the rows of this micro-batch. */
+MEMO_API void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
+                                           int64_t* begin, int64_t* end);
+MEMO_API void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes);
+/* Synchronize first to read stall times. */
 MEMO_API memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats,
                                          memo_error* error);
 
-/* How long the operations of a step take, for memo_swap_generate.  Arrays may be NULL: all 0. */
+/* Durations of a step's operations, for memo_swap_generate.  Arrays may be NULL: all 0. */
 typedef struct memo_swap_times {
     const double* forward_s;           /* of each layer */
     const double* backward_s;          /* of each layer, without recomputation */
     const double* recompute_s_per_row; /* of each tensor */
-    double between_s; /* after the last forward, before the first backward: the classifier */
-    /* A copy takes copy_s, and its bytes at these rates; 0: no time. */
+    double between_s; /* between the last forward and the first backward: the classifier */
+    /* A copy takes copy_s plus its bytes at these rates; rate 0: no time for bytes. */
     double copy_s;
     double to_host_bytes_per_s, to_device_bytes_per_s;
-    double both_ways_bytes_per_s; /* of both together while both directions copy; 0: their sum */
+    double both_ways_bytes_per_s; /* total while both directions copy; 0: the sum of both */
     int32_t n_micro_batches;      /* 0: 1 */
-    /* Likewise of a read or write of the file. */
+    /* The same for reads and writes of the file. */
     double file_s;
     double to_file_bytes_per_s, from_file_bytes_per_s;
 } memo_swap_times;
 MEMO_API memo_swap_times memo_swap_times_default(void);
 
-/* What the engine will enqueue for desc, as a schedule on the streams "compute", "to host", "to
- * device" and, where layers are spilled, "file": its copies, reads and writes ("to file", "from
- * file"), events and waits, and between them the trainer's part of each layer, one operation
- * "forward", one "recompute" for each tensor that has rows to, one "backward" ("between" where
- * between_s is above 0).  Numbering of bytes: device memory from 512 on, host memory from 2^62 on,
- * the file from 2^63 on.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+/* Predicts all that the engine enqueues for desc, as a schedule on the streams "compute", "to
+ * host", "to device" and, if layers spill, "file".  It has the engine's copies, reads and writes
+ * ("to file", "from file"), events and waits; and the trainer's operations of each layer:
+ * "forward", "recompute" for each tensor with rows to recompute, "backward"; and "between" if
+ * between_s is above 0.  Bytes are numbered: device memory from 512, host memory from 2^62, the
+ * file from 2^63.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
                                         memo_schedule** schedule, memo_error* error);
 
 /* ---- 10 row kernels: the arithmetic between copies ----------------------------------------------
  *
- * What long-context training does to rows besides multiplying matrices: collect and spread them,
- * merge partial attention, add, sum products, change types.  Each kernel is a loop over an inline
- * function of this chapter.  The loops of memo_row_* run at once on the calling thread; those of
- * memo_cuda.cuh run on a GPU; a device with row kernels enqueues them (chapter 4).
+ * Operations on rows other than matrix products: gather, scatter, merge of partial attention, add,
+ * sum of products, cast.  Each kernel is a loop over an inline function of this chapter. memo_row_*
+ * loop on the calling thread, memo_cuda.cuh loops on a GPU, and a device with row kernels enqueues
+ * them (chapter 4).
  *
- * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even, when stored.
- * Every product that is added to something is an explicit fma, so that host and GPU agree bit for
- * bit; only exp and log1p of the merge may differ: by 4 units in the last place of the weight, and
- * for the LSE of its larger term.  A NaN stays one, with whatever payload.  Arrays are aligned to
- * their element; aligned to 16 bytes they are faster.
+ * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  Every product
+ * that is added is an explicit fma, so that host and GPU agree bit for bit.  Only exp and log1p of
+ * the merge may differ: by 4 units in the last place of the weight, and of the larger term of the
+ * LSE.  A NaN stays a NaN.  Arrays must be aligned to their element; 16 bytes are faster.
  *
- * Strides count elements (gather and scatter: bytes), from the beginning of a row to that of the
- * next; 0 means that rows lie side by side.  Outputs overlap inputs only where they are the same
- * array with the same strides and element size. */
+ * Strides count elements (gather and scatter: bytes) from the start of one row to the next; 0 means
+ * contiguous rows.  An output may overlap an input only if both are the same array with the same
+ * stride and element size. */
 
-/* Bytes of an element; 0 where the row kernels do not take the type. */
-MEMO_INLINE int64_t memo_row_type_bytes(memo_type type) {
+/* Bytes of an element; 0: the row kernels do not accept the type. */
+MEMO_INLINE int64_t memoi_row_type_bytes(memo_type type) {
     return type == MEMO_TYPE_F32 ? 4 : type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16 ? 2 : 0;
 }
 
 /* --- one number --- */
 
-MEMO_INLINE uint32_t memo_f32_bits(float value) {
+MEMO_INLINE uint32_t memoi_f32_bits(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
-MEMO_INLINE float memo_f32_from_bits(uint32_t bits) {
+MEMO_INLINE float memoi_f32_from_bits(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
 MEMO_INLINE float memo_f32_from_bf16(uint16_t bits) {
-    return memo_f32_from_bits((uint32_t)bits << 16);
+    return memoi_f32_from_bits((uint32_t)bits << 16);
 }
 MEMO_INLINE uint16_t memo_bf16_from_f32(float value) {
-    uint32_t bits = memo_f32_bits(value);
+    uint32_t bits = memoi_f32_bits(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
     return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
@@ -1341,14 +1372,14 @@ MEMO_INLINE float memo_f32_from_f16(uint16_t bits) {
 #else
     uint32_t sign = (uint32_t)(bits & 0x8000) << 16, magnitude = bits & 0x7fff;
     if (magnitude >= 0x7c00) /* infinity and NaN */
-        return memo_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
-    if (magnitude >= 0x0400) return memo_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
+        return memoi_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
+    if (magnitude >= 0x0400) return memoi_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
     /* Below the normal ones: a multiple of 2^-24, exact in fp32. */
-    return memo_f32_from_bits(sign | memo_f32_bits((float)magnitude * 5.9604644775390625e-8f));
+    return memoi_f32_from_bits(sign | memoi_f32_bits((float)magnitude * 5.9604644775390625e-8f));
 #endif
 }
 MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
-    uint32_t bits = memo_f32_bits(value), magnitude = bits & 0x7fffffffu;
+    uint32_t bits = memoi_f32_bits(value), magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return 0x7fff;
 #if defined(__CUDA_ARCH__)
     uint16_t rounded;
@@ -1370,15 +1401,15 @@ MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
 #endif
 }
 
-/* --- a few numbers: what a thread reads at a time ---
+/* --- groups: the numbers that a thread reads at a time ---
  *
- * A group: eight of them, 16 bytes of the 16-bit types; four where the output is F32, so that
- * neighbouring threads write neighbouring 16 bytes there too.
+ * A group has eight numbers, 16 bytes of a 16-bit type.  It has four if the output is F32, so that
+ * neighboring threads write neighboring 16 bytes.
  *
- * A GPU is as fast as its memory only where enough of it is on the way.  So an item of gather,
- * scatter, add and cast takes two groups of a row, half a row apart, and reads both before it
- * writes one; row sums read two before they add one; and what is read stays as it lies in memory
- * until all is read, so that nothing waits for the first group before. */
+ * A GPU reaches its memory bandwidth only if enough reads are in flight.  So an item of gather,
+ * scatter, add and cast has two groups, half a row apart, and reads both before it writes one.  Row
+ * sums read two before they add one.  Groups are converted only after all are read, so that no read
+ * waits for a conversion. */
 
 #define MEMO_ROW_GROUP 8
 
@@ -1389,12 +1420,12 @@ MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
 #define MEMOI_UNROLL
 #endif
 
-/* Up to 8 numbers as they lie in memory: one F32 in a word, or two of a 16-bit type; or bytes. */
+/* Up to 8 numbers as in memory: a word is one F32, or two of a 16-bit type; or bytes. */
 typedef struct memo_row_group {
     uint32_t words[MEMO_ROW_GROUP];
 } memo_row_group;
 
-/* 2 or 4 words at an address that is aligned to as many. */
+/* Loads 2 or 4 words; the address is aligned to their size. */
 MEMO_INLINE void memoi_words_load(uint32_t* to, const void* from, int n) {
 #if defined(MEMOI_VECTORS)
     if (n == 4) {
@@ -1427,8 +1458,7 @@ MEMO_INLINE int memoi_is_aligned_to(const void* address, int n_bytes) {
     return ((uintptr_t)address & (uintptr_t)(n_bytes - 1)) == 0;
 }
 
-/* How n elements of a type lie: in 8, 4 or 2 words of aligned accesses, or (0) element by
- * element. */
+/* Words of aligned accesses that hold n elements: 8, 4 or 2; 0: access element by element. */
 MEMO_INLINE int memoi_row_words(const void* address, memo_type type, int32_t n) {
     int is_f32 = type == MEMO_TYPE_F32;
     if (n == 8 && memoi_is_aligned_to(address, 16)) return is_f32 ? 8 : 4;
@@ -1436,7 +1466,7 @@ MEMO_INLINE int memoi_row_words(const void* address, memo_type type, int32_t n) 
     return 0;
 }
 
-/* n elements, at most 8, or none; what lies behind them is 0. */
+/* Loads n elements, 0 to 8, and zeros behind them. */
 MEMO_INLINE void memoi_group_load(memo_row_group* group, const void* from, memo_type type,
                                   int32_t n) {
     int words = memoi_row_words(from, type, n), k;
@@ -1452,18 +1482,18 @@ MEMO_INLINE void memoi_group_load(memo_row_group* group, const void* from, memo_
         for (k = 0; k < MEMO_ROW_GROUP; k++) {
             if (k >= n) continue;
             if (type == MEMO_TYPE_F32)
-                group->words[k] = memo_f32_bits(((const float*)from)[k]);
+                group->words[k] = memoi_f32_bits(((const float*)from)[k]);
             else
                 group->words[k / 2] |= (uint32_t)((const uint16_t*)from)[k] << (k % 2 * 16);
         }
     }
 }
 
-/* A pair of a 16-bit type to numbers, and back. */
+/* A pair of a 16-bit type, to fp32 and back. */
 MEMO_INLINE void memoi_pair_widen(float* to, uint32_t pair, memo_type type) {
     if (type == MEMO_TYPE_BF16) {
-        to[0] = memo_f32_from_bits(pair << 16);
-        to[1] = memo_f32_from_bits(pair & 0xffff0000u);
+        to[0] = memoi_f32_from_bits(pair << 16);
+        to[1] = memoi_f32_from_bits(pair & 0xffff0000u);
     } else {
         to[0] = memo_f32_from_f16((uint16_t)(pair & 0xffff));
         to[1] = memo_f32_from_f16((uint16_t)(pair >> 16));
@@ -1479,16 +1509,18 @@ MEMO_INLINE void memoi_group_widen(float* to, const memo_row_group* group, memo_
     int k;
     if (type == MEMO_TYPE_F32) {
         MEMOI_UNROLL
-        for (k = 0; k < MEMO_ROW_GROUP; k++) to[k] = memo_f32_from_bits(group->words[k]);
+        for (k = 0; k < MEMO_ROW_GROUP; k++) to[k] = memoi_f32_from_bits(group->words[k]);
     } else {
         MEMOI_UNROLL
         for (k = 0; k < MEMO_ROW_GROUP / 2; k++)
             memoi_pair_widen(to + 2 * k, group->words[k], type);
     }
 }
-/* The first n numbers, at most 8, or none; from holds 8. */
+/* Stores the first n of 8 numbers, 0 to 8. */
 MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, int32_t n) {
     int words = memoi_row_words(to, type, n), k;
+
+    /* Aligned groups in few accesses, else element by element. */
     if (words && type != MEMO_TYPE_F32) {
         uint32_t pairs[4];
         MEMOI_UNROLL
@@ -1500,7 +1532,7 @@ MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, 
     } else if (words) {
         uint32_t bits[MEMO_ROW_GROUP];
         MEMOI_UNROLL
-        for (k = 0; k < MEMO_ROW_GROUP; k++) bits[k] = memo_f32_bits(from[k]);
+        for (k = 0; k < MEMO_ROW_GROUP; k++) bits[k] = memoi_f32_bits(from[k]);
         memoi_words_store(to, bits, 4);
         if (words == 8) memoi_words_store((char*)to + 16, bits + 4, 4);
     } else {
@@ -1517,7 +1549,7 @@ MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, 
     }
 }
 
-/* Numbers of a group, as a power of two. */
+/* Numbers of a group: a power of two, whose exponent this is. */
 MEMO_INLINE int memoi_row_shift(memo_type to_type) { return to_type == MEMO_TYPE_F32 ? 2 : 3; }
 MEMO_INLINE int64_t memoi_n_shifted(int64_t n, int shift) {
     return (n + ((int64_t)1 << shift) - 1) >> shift;
@@ -1526,14 +1558,14 @@ MEMO_INLINE int32_t memoi_row_rest(int64_t n, int64_t first, int shift) {
     return n - first < (int64_t)1 << shift ? (int32_t)(n - first) : 1 << shift;
 }
 
-/* The group of a matrix that begins at a column. */
+/* Loads the group of a matrix that begins at row and column. */
 MEMO_INLINE void memoi_group_load_at(memo_row_group* group, const void* matrix, memo_type type,
                                      int64_t stride, int64_t row, int64_t column, int32_t n) {
     memoi_group_load(
-        group, (const char*)matrix + (row * stride + column) * memo_row_type_bytes(type), type, n);
+        group, (const char*)matrix + (row * stride + column) * memoi_row_type_bytes(type), type, n);
 }
 
-/* Item counts rows of n_each items: which row, and which of its items. */
+/* Splits item into its row and its number in the row; a row has n_each items. */
 MEMO_INLINE int64_t memoi_row_of(int64_t item, int64_t n_each, int64_t* rest) {
     int64_t row;
     if (((uint64_t)item | (uint64_t)n_each) >> 32)
@@ -1547,18 +1579,18 @@ MEMO_INLINE int64_t memoi_n_groups(int64_t n, int64_t n_each) {
     return n / n_each + (n % n_each != 0);
 }
 
-/* Items of a row of so many groups; the last one's second group may lie behind the end. */
+/* Items of a row, of two groups each; the last second group may be empty. */
 MEMO_INLINE int64_t memoi_n_pairs(int64_t n_groups) { return n_groups / 2 + n_groups % 2; }
 
 /* --- gather and scatter ---
  *
- * gather:  to[i] = from[index[i]], or zeros where index[i] lies outside of [0, n_indexed_rows);
- * scatter: to[index[i]] = from[i], or nothing where it lies outside; an index that comes twice gets
- * either row. */
+ * gather:  to[i] = from[index[i]]; zeros if index[i] is outside [0, n_indexed_rows)
+ * scatter: to[index[i]] = from[i]; nothing if index[i] is outside; if an index occurs twice, either
+ *          row is written. */
 typedef struct memo_rows_desc {
     void* to;
     const void* from;
-    const int64_t* index;   /* (n_rows), where the kernel runs: device memory for CUDA */
+    const int64_t* index;   /* (n_rows); device memory for CUDA */
     int64_t n_rows;         /* of the side without index */
     int64_t n_indexed_rows; /* of the other side */
     int64_t row_bytes;
@@ -1566,7 +1598,7 @@ typedef struct memo_rows_desc {
 } memo_rows_desc;
 
 #define MEMO_ROW_BLOCK_BYTES 16
-/* Items of a gather or scatter: pairs of blocks of 16 bytes, the last of a row may be short. */
+/* Items of a gather or scatter: pairs of blocks of 16 bytes; the last block may be short. */
 MEMO_INLINE int64_t memoi_rows_pairs(const memo_rows_desc* rows) {
     return memoi_n_pairs(memoi_n_groups(rows->row_bytes, MEMO_ROW_BLOCK_BYTES));
 }
@@ -1574,7 +1606,7 @@ MEMO_INLINE int64_t memo_rows_items(const memo_rows_desc* rows) {
     return rows->n_rows * memoi_rows_pairs(rows);
 }
 
-/* n bytes of a row, at most 16, or none; without a row they are 0. */
+/* Loads n bytes of a row, 0 to 16; zeros if row is NULL. */
 MEMO_INLINE memo_row_group memoi_block_load(const char* row, int64_t at, int32_t n) {
     memo_row_group block;
     int k;
@@ -1601,7 +1633,7 @@ MEMO_INLINE void memoi_block_store(char* to, memo_row_group block, int32_t n) {
     }
 }
 
-/* An item of a row; without from, zeros. */
+/* Copies an item of a row; zeros if from is NULL. */
 MEMO_INLINE void memoi_row_move(char* to, const char* from, int64_t n_bytes, int64_t item,
                                 int64_t n_pairs) {
     int64_t at = item * MEMO_ROW_BLOCK_BYTES, second_at = at + n_pairs * MEMO_ROW_BLOCK_BYTES;
@@ -1631,15 +1663,16 @@ MEMO_INLINE void memo_scatter_item(const memo_rows_desc* rows, int64_t item) {
                    n_pairs);
 }
 
-/* --- rows that several threads share: lane l of 8 takes groups l, l + 8, ... of a row --- */
+/* --- lanes: 8 threads share a row; lane l takes groups l, l + 8, ... --- */
 
 #define MEMO_ROW_LANES 8
 
 /* --- merge of partial attention ---
  *
- * out and lse over some keys, part_out and part_lse over others, become those over all:
+ * out and lse cover some keys, part_out and part_lse cover others.  Afterwards out and lse cover
+ * all:
  *   w = 1 / (1 + exp(a - b)),  O += w (O_b - O),  LSE = max(a, b) + log1p(exp(-|a - b|)).
- * LSE -inf: no key seen, whatever O holds there. */
+ * LSE -inf means that no key was seen; O is then ignored. */
 typedef struct memo_merge_desc {
     float* out;           /* (n_batches, n_rows, n_columns); a row is a token and head */
     float* lse;           /* (n_batches, n_rows) */
@@ -1662,7 +1695,7 @@ MEMO_INLINE float memo_merge_lse(float a, float b) {
     return (a > b ? a : b) + log1pf(expf(-fabsf(a - b)));
 }
 
-/* Row counts through the batches. */
+/* row is counted through all batches. */
 MEMO_INLINE void memob_merge_place(const memo_merge_desc* merge, int64_t row, int64_t* place,
                                    int64_t* part_place) {
     int64_t rest = row, batch = 0;
@@ -1671,31 +1704,47 @@ MEMO_INLINE void memob_merge_place(const memo_merge_desc* merge, int64_t row, in
     *part_place = batch * merge->part_batch_stride_rows + rest;
 }
 
-/* What one lane does to a row; weight is that of the row. */
+MEMO_INLINE void memoi_merge_group(const memo_merge_desc* merge, int64_t place, int64_t column,
+                                   float weight, const memo_row_group* part_group,
+                                   const memo_row_group* out_group, int32_t n) {
+    float out[MEMO_ROW_GROUP], other[MEMO_ROW_GROUP];
+    int k;
+    memoi_group_widen(other, part_group, merge->part_type);
+    memoi_group_widen(out, out_group, MEMO_TYPE_F32);
+    if (weight != 1) {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMO_ROW_GROUP; k++) other[k] = fmaf(weight, other[k] - out[k], out[k]);
+    }
+    memoi_group_store(merge->out + place * merge->n_columns + column, other, MEMO_TYPE_F32, n);
+}
+
+/* The work of one lane on a row; weight belongs to the row. */
 MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int32_t lane,
                                  float weight) {
     const int shift = memoi_row_shift(MEMO_TYPE_F32);
+    const int64_t step = (int64_t)MEMO_ROW_LANES << shift;
     int64_t place, part_place, column;
     if (weight == 0) return;
     memob_merge_place(merge, row, &place, &part_place);
-    for (column = (int64_t)lane << shift; column < merge->n_columns;
-         column += (int64_t)MEMO_ROW_LANES << shift) {
-        float* to = merge->out + place * merge->n_columns + column;
-        const char* part = (const char*)merge->part_out + (part_place * merge->n_columns + column) *
-                                                              memo_row_type_bytes(merge->part_type);
-        int32_t n = memoi_row_rest(merge->n_columns, column, shift);
-        memo_row_group part_group, out_group;
-        float out[MEMO_ROW_GROUP], other[MEMO_ROW_GROUP];
-        int k;
-        memoi_group_load(&part_group, part, merge->part_type, n);
-        memoi_group_load(&out_group, to, MEMO_TYPE_F32, weight != 1 ? n : 0);
-        memoi_group_widen(other, &part_group, merge->part_type);
-        memoi_group_widen(out, &out_group, MEMO_TYPE_F32);
-        if (weight != 1) {
-            MEMOI_UNROLL
-            for (k = 0; k < MEMO_ROW_GROUP; k++) other[k] = fmaf(weight, other[k] - out[k], out[k]);
-        }
-        memoi_group_store(to, other, MEMO_TYPE_F32, n);
+    /* Two groups at a time: all four loads are on their way before the first is used. */
+
+    /* A group at a time; all reads of a group come before its conversion. */
+    for (column = (int64_t)lane << shift; column < merge->n_columns; column += 2 * step) {
+        const int64_t second = column + step;
+        int32_t n = memoi_row_rest(merge->n_columns, column, shift), n_second = 0;
+        memo_row_group part, out, second_part, second_out;
+        if (second < merge->n_columns) n_second = memoi_row_rest(merge->n_columns, second, shift);
+        memoi_group_load_at(&part, merge->part_out, merge->part_type, merge->n_columns, part_place,
+                            column, n);
+        memoi_group_load_at(&out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, column,
+                            weight != 1 ? n : 0);
+        memoi_group_load_at(&second_part, merge->part_out, merge->part_type, merge->n_columns,
+                            part_place, second, n_second);
+        memoi_group_load_at(&second_out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, second,
+                            weight != 1 ? n_second : 0);
+        memoi_merge_group(merge, place, column, weight, &part, &out, n);
+        if (n_second)
+            memoi_merge_group(merge, place, second, weight, &second_part, &second_out, n_second);
     }
 }
 
@@ -1725,7 +1774,7 @@ MEMO_INLINE void memoi_add_groups(const memo_add_desc* add, int64_t row, int64_t
     MEMOI_UNROLL
     for (k = 0; k < MEMO_ROW_GROUP; k++) a[k] += b[k];
     memoi_group_store((char*)add->to +
-                          (row * add->to_stride + column) * memo_row_type_bytes(add->to_type),
+                          (row * add->to_stride + column) * memoi_row_type_bytes(add->to_type),
                       a, add->to_type, n);
 }
 MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
@@ -1746,10 +1795,10 @@ MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
     memoi_add_groups(add, row, second, &second_a, &second_b, n_second);
 }
 
-/* --- row sums: sums[row] = sum over columns of a * b; with a = dO, b = O the D of attention's
- * backward ---
+/* --- row sums: sums[row] = sum over columns of a * b ---
  *
- * Each lane adds in order, by fma; then lanes l and l + 4, l and l + 2, 0 and 1 are added. */
+ * With a = dO and b = O it is D of attention's backward.  Each lane adds its products in order, by
+ * fma; then lanes l and l + 4, l and l + 2, 0 and 1 are added. */
 typedef struct memo_row_sums_desc {
     float* sums;       /* (n_rows) */
     const void *a, *b; /* (n_rows, n_columns) */
@@ -1758,7 +1807,7 @@ typedef struct memo_row_sums_desc {
     int64_t a_stride, b_stride;
 } memo_row_sums_desc;
 
-/* The group of products at a column, in order. */
+/* Adds the products of a group, in order. */
 MEMO_INLINE float memoi_sum_group(const memo_row_sums_desc* sums, float sum,
                                   const memo_row_group* a_group, const memo_row_group* b_group) {
     float a[MEMO_ROW_GROUP], b[MEMO_ROW_GROUP];
@@ -1805,7 +1854,7 @@ MEMO_INLINE void memoi_cast_group(const memo_cast_desc* cast, int64_t first,
                                   const memo_row_group* group, int32_t n) {
     float values[MEMO_ROW_GROUP];
     memoi_group_widen(values, group, cast->from_type);
-    memoi_group_store((char*)cast->to + first * memo_row_type_bytes(cast->to_type), values,
+    memoi_group_store((char*)cast->to + first * memoi_row_type_bytes(cast->to_type), values,
                       cast->to_type, n);
 }
 MEMO_INLINE void memo_cast_item(const memo_cast_desc* cast, int64_t item) {
@@ -1820,10 +1869,10 @@ MEMO_INLINE void memo_cast_item(const memo_cast_desc* cast, int64_t item) {
     memoi_cast_group(cast, second, &second_group, n_second);
 }
 
-/* --- the loops on the host: at once, on the calling thread ---
+/* --- loops on the calling thread ---
  *
- * Errors: INVALID_ARGUMENT for a type that is not F32, BF16 or F16, a negative size, a stride
- * shorter than a row, an address that is NULL or not aligned to its element, sums beyond 2^62. */
+ * Errors: INVALID_ARGUMENT (a type other than F32, BF16 and F16; a negative size; a stride shorter
+ * than a row; an address that is NULL or not aligned to its element; sizes above 2^62). */
 MEMO_API memo_status memo_row_gather(const memo_rows_desc* rows, memo_error* error);
 MEMO_API memo_status memo_row_scatter(const memo_rows_desc* rows, memo_error* error);
 MEMO_API memo_status memo_row_merge(const memo_merge_desc* merge, memo_error* error);
@@ -1831,8 +1880,7 @@ MEMO_API memo_status memo_row_add(const memo_add_desc* add, memo_error* error);
 MEMO_API memo_status memo_row_sums(const memo_row_sums_desc* sums, memo_error* error);
 MEMO_API memo_status memo_row_cast(const memo_cast_desc* cast, memo_error* error);
 
-/* For those who write the loops for another device: checks a desc as above and puts in place of
- * each 0 what it stands for. */
+/* For a device of your own: checks a desc as above, and replaces each 0 by its default. */
 MEMO_API memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error);
 MEMO_API memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error);
 MEMO_API memo_status memo_add_desc_resolve(memo_add_desc* add, memo_error* error);
@@ -1849,9 +1897,43 @@ MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* er
 #if defined(MEMO_IMPLEMENTATION) && !defined(MEMO_IMPLEMENTATION_DONE)
 #define MEMO_IMPLEMENTATION_DONE
 
-/* ---- 1 status, error and what the chapters share ------------------------------------------------
- * Knows: text in and out, growing arrays, one hash map.  Knows nothing of traces, plans or
- * devices. */
+/* ROOMS, each with the words to search for.  A room uses public functions and the rooms above it.
+ *
+ *     >>base                 what memo's own headers share: declarations, with units and errors
+ *     >>memory               errors, arrays, hash map, sorting, clock, numbers
+ *     >>text                 text that is written; files that are replaced whole
+ *     >>svg pieces           rectangles, lines and text of pictures
+ *     >>reader               lines, words, numbers; first and last line of memo's files
+ *     >>trace                requests of a step
+ *     >>trace file           their text
+ *     >>marks                what marks say; classes
+ *     >>trace layers         a trace of n layers from a trace of m
+ *     >>plan                 buffers, gaps and holds in order; the lower bound
+ *     >>plan from trace      lifetimes and holds of a trace's buffers
+ *     >>plan validation      a sweep over time
+ *     >>plan check           a plan against the streams of its trace
+ *     >>plan file            its text
+ *     >>plan picture         address over time
+ *     >>device               a table of functions, checked and copied
+ *     >>arena                blocks of a device, recorded or in use
+ *     >>arena creation       slots of a plan, memory of an arena
+ *     >>arena requests       micro-batches and requests
+ *     >>host device          counters, worker threads, queues, copies
+ *     >>schedule             operations, names and links
+ *     >>schedule order       what each operation comes directly after
+ *     >>schedule check       races and redundant waits
+ *     >>race explanation     a race in words
+ *     >>simulation           start and end of each operation
+ *     >>schedule comparison  promised and recorded
+ *     >>timeline             Chrome trace and SVG
+ *     >>schedule file        its text
+ *     >>recorder             a device that records what it passes on
+ *     >>swap rows            tiles; rows swapped and recomputed
+ *     >>swap places          offsets on the device, on the host and in the file
+ *     >>spill file           an unnamed file and its operations
+ *     >>swap engine          streams, events and waits of a step
+ *     >>swap schedule        the same step as a schedule
+ *     >>row kernels          loops over the inline functions above */
 
 #if defined(__linux__) && defined(_FEATURES_H) && !defined(__USE_POSIX199309)
 #error                                                                                             \
@@ -1870,6 +1952,10 @@ MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* er
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
+#include <time.h>
 #include <unistd.h>
 
 #if defined(MEMO_MALLOC) != defined(MEMO_FREE)
@@ -1886,11 +1972,280 @@ MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* er
 #define MEMO_FILE_BYTES_MAX ((int64_t)1 << 30)
 #endif
 
-/* Internal functions: static, and silent where a build leaves their chapter out. */
+/* ---- >>base -------------------------------------------------------------------------------------
+ * Knows: what memo's own headers share, declared with units and errors.  Defined in the rooms
+ * below, each under its name.
+ *
+ * memo_plan.h, memo_sp.h and the tools use these functions and no memoi_ function of another
+ * header.  Not for trainers: names and arguments may change in any version.
+ *
+ * Unless stated otherwise, a function that returns int returns 1 on success and 0 on failure or
+ * for "no", and a function that returns memo_status sets error if it fails. */
+
+/* Internal functions are static, and cause no warning if a build does not use them. */
 #define MEMOI static MEMO_UNUSED
 
-/* No sum of sizes may pass this, so that sums of two never overflow. */
+/* No sum of sizes exceeds this, so that the sum of two never overflows. */
 #define MEMOB_BYTES_MAX ((int64_t)1 << 62)
+
+/* Bytes.  Every address that device_alloc returns is a multiple of it. */
+#define MEMOB_DEVICE_ALIGNMENT 512
+
+/* Streams of a trace are 0 to MEMOB_STREAMS - 1. */
+#define MEMOB_STREAMS 64
+
+/* --- >>memory --- */
+
+/* Sets error to OUT_OF_HOST_MEMORY, "no host memory for WHAT", and returns that status. */
+MEMOI memo_status memob_no_memory(memo_error* error, const char* what);
+
+/* Zeroed array of count elements, or NULL.  A count of 0 allocates one element, so NULL always
+ * means failure.  The caller frees it with MEMO_FREE. */
+MEMOI void* memob_calloc(int64_t count, size_t element_bytes);
+
+/* Grows *array, whose capacity is counted in elements, to at least `needed` elements by doubling.
+ * New elements are zero.  On failure the array is unchanged. */
+MEMOI int memob_reserve(void** array, int64_t* capacity, int64_t needed, size_t element_bytes);
+
+/* Takes count elements behind the first *used_bytes of block, which it rounds up to alignment.
+ * With block NULL it only counts and returns NULL: run the calls twice, to measure and to take. */
+MEMOI void* memob_carve(char* block, int64_t* used_bytes, int64_t count, size_t element_bytes,
+                        int64_t alignment);
+
+MEMOI int64_t memob_min(int64_t a, int64_t b);
+MEMOI int64_t memob_max(int64_t a, int64_t b);
+/* -1, 0 or 1: a is below, equal to or above b. */
+MEMOI int memob_compare(int64_t a, int64_t b);
+/* The next multiple of alignment, which may be any positive number. */
+MEMOI int64_t memob_align_up(int64_t value, int64_t alignment);
+/* Is value neither infinite nor NaN?  Correct under -ffast-math too. */
+MEMOI int memob_is_finite(double value);
+MEMOI int memob_is_in(double value, double least, double most); /* never true for NaN */
+
+/* Hash map from int64 to int64; all zero is an empty map.  Values are 0 or above. */
+typedef struct memob_map {
+    int64_t* keys;
+    int64_t* values; /* -1: never used, -2: removed */
+    int64_t capacity, n_filled;
+} memob_map;
+/* Adds a key or replaces its value.  Without memory it returns 0 and the map is unchanged. */
+MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value);
+/* The value of key, or -1. */
+MEMOI int64_t memob_map_get(const memob_map* map, int64_t key);
+MEMOI void memob_map_free(memob_map* map);
+
+/* A key and the index of its owner. */
+typedef struct memob_keyed {
+    int64_t key, index;
+} memob_keyed;
+/* For qsort: by key, then by index. */
+MEMOI int memob_keyed_compare(const void* left, const void* right);
+/* Sorts a list that is in the order of index.  Linear if keys are 0 to about 4 n. */
+MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n);
+
+/* The monotonic clock, in nanoseconds and in seconds. */
+MEMOI int64_t memob_now_ns(void);
+MEMOI double memob_now_s(void);
+/* Sleeps until the monotonic clock shows time_ns; signals do not shorten it. */
+MEMOI void memob_sleep_until(int64_t time_ns);
+/* time_ns, 0 or above, as a timespec. */
+MEMOI struct timespec memob_timespec(int64_t time_ns);
+
+/* --- >>text --- */
+
+/* Writes "12.3 MiB" into a buffer of 32 bytes or more and returns it. */
+MEMOI const char* memob_bytes_text(char* buffer, double size_bytes);
+
+/* --- >>reader --- */
+
+/* Reads a whole file ("-": standard input).  *data ends with a zero byte that *n_bytes does not
+ * count; the caller frees it with MEMO_FREE.  Errors: IO, OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_bytes,
+                                  memo_error* error);
+
+/* Position in a text, which it borrows.  A word is bytes between blanks. */
+typedef struct memob_reader {
+    const char* name; /* of the file, for messages */
+    const char* next; /* start of the next line */
+    const char* end;  /* of the text */
+    const char* line; /* start of the current line */
+    const char* stop; /* its end, without newline and carriage return */
+    const char* word; /* where the search for the next word starts */
+    int64_t n_line;   /* its number, from 1 */
+} memob_reader;
+MEMOI void memob_reader_init(memob_reader* reader, const char* name, const char* text,
+                             int64_t n_bytes);
+/* Moves to the next line that is neither blank nor a comment, and reads its first word.  0: end of
+ * the text. */
+MEMOI int memob_next_entry(memob_reader* reader, const char** word, int64_t* length);
+/* The next word of the current line; 0: there is none. */
+MEMOI int memob_next_word(memob_reader* reader, const char** word, int64_t* length);
+/* Does the word equal `expected`? */
+MEMOI int memob_word_is(const char* word, int64_t length, const char* expected);
+/* The word as a decimal int64; 0: it is not one. */
+MEMOI int memob_word_number(const char* word, int64_t length, int64_t* value);
+/* The word for a message: shortened, other than printable bytes as '?'.  Returns out. */
+MEMOI const char* memob_word_text(char out[40], const char* word, int64_t length);
+/* The next word must be a number, or nothing may follow.  Errors: FORMAT. */
+MEMOI memo_status memob_expect_number(memob_reader* reader, const char* what, int64_t* value,
+                                      memo_error* error);
+MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error);
+/* Sets error to "NAME:LINE: MESSAGE" of the current line, and returns status. */
+MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
+                                   memo_status status, const char* format, ...) MEMO_PRINTF(4, 5);
+
+/* Files of memo begin with "memo KIND 1" and end with "end COUNT CHECKSUM". memob_read_first_line
+ * starts after the word `memo` and checks kind and version. memob_read_last_line checks the
+ * checksum of text, the whole file, and sets *count; the reader then ends before that line, which
+ * *last_line keeps for messages.  Errors: FORMAT, VERSION. memob_put_last_line appends it. */
+MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, memo_error* error);
+MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, int64_t* count,
+                                       memob_reader* last_line, memo_error* error);
+MEMOI void memob_put_last_line(memo_text* text, int64_t count);
+
+/* --- >>trace, >>marks, >>plan --- */
+
+/* Index of the malloc that request i refers to; a malloc refers to itself.  -1: none. */
+MEMOI int64_t memob_request_origin(const memo_trace* trace, int64_t i);
+/* The parsed mark of request i; of no phase if it is not a mark. */
+MEMOI memo_mark memob_request_mark(const memo_trace* trace, int64_t i);
+/* Size of a buffer, rounded up to the plan's alignment. */
+MEMOI int64_t memob_buffer_bytes(const memo_plan* plan, int64_t buffer);
+
+/* --- >>recorder --- */
+
+MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes);
+/* Fills at most n_rows ranges, one for each row, or a single one if rows touch.  Returns how
+ * many. */
+MEMOI int64_t memob_row_ranges(memo_range* ranges, const void* address, int64_t stride_bytes,
+                               int64_t row_bytes, int64_t n_rows);
+/* "to host" and the like. */
+MEMOI const char* memob_copy_kind_name(memo_copy_kind kind);
+/* The recorder's device->annotate; a table with it belongs to a recorder. */
+MEMOI memo_status memob_recorder_annotate(void* context, memo_stream stream,
+                                          const struct memo_op_desc* op, memo_error* error);
+
+/* --- >>host device --- */
+
+#ifndef MEMO_NO_HOST_DEVICE
+/* Errors: INVALID_ARGUMENT unless memo_host_device_create made the device. */
+MEMOI memo_status memob_check_host_device(const memo_device* device, memo_error* error);
+/* Call it before waiting for work of a host device: nothing runs before its start.  Errors:
+ * INVALID_STATE, "WHAT would wait forever". */
+MEMOI memo_status memob_check_started(const memo_device* host_device, const char* what,
+                                      memo_error* error);
+/* Is it a rate that copies can be given: 0, or 1 to 1e18 bytes/s? */
+MEMOI int memob_is_copy_rate(double bytes_per_s);
+
+/* A counter is the only way in which two threads meet.  One thread sets it, in steps of two that
+ * wrap; any number wait for it.  Bit 0: somebody sleeps on it.
+ * memob_counter_set releases and wakes sleepers; memob_counter_reached acquires if it returns 1.
+ * memob_counter_is_past compares a value that was loaded before, without any ordering. */
+MEMOI void memob_counter_set(uint32_t* counter, uint32_t value);
+MEMOI int memob_counter_reached(const uint32_t* counter, uint32_t target);
+MEMOI int memob_counter_is_past(uint32_t value, uint32_t target);
+/* Tries before a waiting thread sleeps, with memob_spin_pause between them. */
+#define MEMOB_SPINS 64
+MEMOI void memob_spin_pause(void);
+/* 1: threads sleep on a futex.  syscall() is not in POSIX; if it is not declared, they poll. */
+#if defined(__linux__) && defined(SYS_futex) && (defined(__USE_MISC) || !defined(__GLIBC__))
+#define MEMOB_HAS_FUTEX 1
+#else
+#define MEMOB_HAS_FUTEX 0
+#endif
+#endif
+
+/* --- >>row kernels --- */
+
+/* memob_merge_place is inline, in the public part: rows of out and part_out for a row counted
+ * through all batches. */
+
+/* --- >>swap rows, >>swap places --- */
+
+MEMOI const char* memob_tensor_name(const memo_tensor* tensor);
+/* The rule of tensor t, or of the tensor whose recomputation produces it. */
+MEMOI memo_tensor_rule memob_tensor_rule(const memo_tensor* tensors, int32_t t);
+/* Rows of a tile, at most n_rows. */
+MEMOI int64_t memob_swap_tile_rows(const memo_swap_desc* desc);
+MEMOI int64_t memob_swap_n_tiles(const memo_swap_desc* desc);
+/* Rows that a layer swaps if it swaps n_tiles tiles.  The last tile may be short: even layers swap
+ * it last, odd layers first. */
+MEMOI int64_t memob_swap_rows_of_tiles(const memo_swap_desc* desc, int32_t layer, int64_t n_tiles);
+/* Errors: INVALID_ARGUMENT. */
+MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* error);
+
+/* One tensor of one layer; the ranges of moved and recomputed rows may be empty. */
+typedef struct memob_swap_place {
+    int64_t row_bytes;
+    int64_t offset; /* of row 0, in device memory */
+    int64_t moved_begin, moved_end;
+    int64_t recompute_begin, recompute_end;
+    int64_t host_offset; /* of the moved rows, in the layer's part of host memory */
+} memob_swap_place;
+
+/* One layer in its rounding buffer. */
+typedef struct memob_swap_turn {
+    int32_t uses_buffer; /* swaps rows, in rounding buffer layer & 1 */
+    int32_t previous;    /* the layer whose rows it overwrites in the forward, and to which it
+                            returns the buffer in the backward; -1: none */
+    int64_t moved_bytes; /* 0: not moved */
+    int32_t ordinal;     /* among the moved layers */
+    int64_t host_bytes;  /* of its part of host memory, which begins at host_begin */
+    int64_t host_begin;
+    int64_t file_begin; /* in the file, if it is spilled */
+} memob_swap_turn;
+
+typedef struct memob_swap_placement {
+    memo_swap_sizes sizes;
+    memob_swap_place* places; /* (n_layers, n_tensors) */
+    memob_swap_turn* turns;   /* (n_layers) */
+    int32_t n_host_layers;    /* places for layers in host memory */
+} memob_swap_placement;
+/* Every offset and size that follows from desc.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
+                                            memob_swap_placement* placement, memo_error* error);
+/* The same with as many places as host_bytes have room for, which it writes to desc; 0: no limit.
+ * One place remains even if it does not fit: compare sizes.host_bytes. */
+MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_bytes,
+                                           memob_swap_placement* placement, memo_error* error);
+MEMOI void memob_swap_placement_free(memob_swap_placement* placement);
+
+/* --- >>spill file --- */
+
+/* Bytes.  Sizes and offsets in the file are multiples of it, so that the page cache can be
+ * bypassed. */
+#define MEMOB_SPILL_ALIGNMENT 4096
+
+typedef struct memob_spill_file {
+    int fd; /* -1: none */
+    double bytes_per_s;
+    char directory[160]; /* for messages; may be cut short */
+} memob_spill_file;
+
+/* One layer's rows, to the file or back.  It may be enqueued any number of times. */
+typedef struct memob_spill_op {
+    memo_host_call call;
+    const memob_spill_file* file;
+    char* address;
+    int64_t offset, n_bytes;
+    int32_t is_write;
+} memob_spill_op;
+
+/* Creates an unnamed file of n_bytes, reserves them, and writes and reads MEMOB_SPILL_ALIGNMENT
+ * bytes of zeroed memory as a trial.  bytes_per_s: limit of reads and writes, 0: none.  Destroy it
+ * whatever the status.  Errors: IO. */
+MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directory, int64_t n_bytes,
+                                     double bytes_per_s, char* memory, memo_error* error);
+MEMOI void memob_spill_destroy(memob_spill_file* file);
+MEMOI void memob_spill_op_init(memob_spill_op* op, const memob_spill_file* file, int is_write,
+                               char* address, int64_t offset, int64_t n_bytes);
+/* Enqueues op on stream, and announces it to a recorder.  Errors: the device's. */
+MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stream,
+                                     memob_spill_op* op, memo_error* error);
+
+/* ---- >>memory -----------------------------------------------------------------------------------
+ * Knows: arrays, a hash map, sorting, the clock, numbers.  Knows nothing of traces, plans or
+ * devices. */
 
 const char* memo_status_name(memo_status status) {
     switch (status) {
@@ -1927,8 +2282,6 @@ MEMOI memo_status memob_no_memory(memo_error* error, const char* what) {
     return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
 }
 
-/* Zeroed array of count elements, or NULL; count 0 gives one element, so NULL always means
- * failure. */
 MEMOI void* memob_calloc(int64_t count, size_t element_bytes) {
     void* result;
     if (count < 0 || (uint64_t)count > (uint64_t)MEMOB_BYTES_MAX / element_bytes) return NULL;
@@ -1938,8 +2291,6 @@ MEMOI void* memob_calloc(int64_t count, size_t element_bytes) {
     return result;
 }
 
-/* Makes room for `needed` elements in *array, doubling; 0 where there is no memory (array
- * untouched). */
 MEMOI int memob_reserve(void** array, int64_t* capacity, int64_t needed, size_t element_bytes) {
     int64_t larger;
     void* moved;
@@ -1953,6 +2304,13 @@ MEMOI int memob_reserve(void** array, int64_t* capacity, int64_t needed, size_t 
     *array = moved;
     *capacity = larger;
     return 1;
+}
+
+MEMOI void* memob_carve(char* block, int64_t* used_bytes, int64_t count, size_t element_bytes,
+                        int64_t alignment) {
+    int64_t at = *used_bytes;
+    *used_bytes = memob_align_up(at + count * (int64_t)element_bytes, alignment);
+    return block ? block + at : NULL;
 }
 
 MEMOI uint64_t memoi_fnv1a(const char* bytes, int64_t n_bytes) {
@@ -1973,17 +2331,16 @@ MEMOI int memob_is_in(double value, double least, double most) {
     return memob_is_finite(value) && value >= least && value <= most;
 }
 
+MEMOI int memob_compare(int64_t a, int64_t b) { return (a > b) - (a < b); }
+MEMOI int64_t memob_max(int64_t a, int64_t b) { return a > b ? a : b; }
+MEMOI int64_t memob_min(int64_t a, int64_t b) { return a < b ? a : b; }
+
 MEMOI int64_t memob_align_up(int64_t value, int64_t alignment) {
     int64_t remainder = value % alignment;
     return remainder ? value + (alignment - remainder) : value;
 }
 
-/* --- hash map from int64 to int64, open addressing; values are >= 0 --- */
-typedef struct memob_map {
-    int64_t* keys;
-    int64_t* values; /* -1: never used, -2: removed */
-    int64_t capacity, n_filled;
-} memob_map;
+/* --- hash map, open addressing --- */
 
 MEMOI void memob_map_free(memob_map* map) {
     MEMO_FREE(map->keys);
@@ -2001,7 +2358,6 @@ MEMOI int64_t memoi_map_slot(const memob_map* map, int64_t key) {
     return map->values[slot] == -1 && removed >= 0 ? removed : slot;
 }
 
-/* The value of key, or -1. */
 MEMOI int64_t memob_map_get(const memob_map* map, int64_t key) {
     int64_t value = map->capacity ? map->values[memoi_map_slot(map, key)] : -1;
     return value < 0 ? -1 : value;
@@ -2014,9 +2370,10 @@ MEMOI void memoi_map_remove(memob_map* map, int64_t key) {
     if (map->values[slot] >= 0) map->values[slot] = -2;
 }
 
-/* 0 where there is no memory; the map is then as it was. */
 MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
     int64_t slot, i;
+
+    /* At most half full, or probing gets long.  Removed entries are dropped on the way. */
     if (map->n_filled * 2 >= map->capacity) {
         memob_map grown;
         int64_t n_kept = 0;
@@ -2041,6 +2398,7 @@ MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
         memob_map_free(map);
         *map = grown;
     }
+
     slot = memoi_map_slot(map, key);
     if (map->values[slot] == -1) map->n_filled++;
     map->keys[slot] = key;
@@ -2048,7 +2406,88 @@ MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
     return 1;
 }
 
-/* --- text being written --- */
+/* --- sorting by key --- */
+
+MEMOI int memob_keyed_compare(const void* left, const void* right) {
+    const memob_keyed* a = (const memob_keyed*)left;
+    const memob_keyed* b = (const memob_keyed*)right;
+    return a->key != b->key ? memob_compare(a->key, b->key) : memob_compare(a->index, b->index);
+}
+
+MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n) {
+    int64_t largest = 0, i, sum = 0;
+    memob_keyed* sorted;
+    int64_t* place;
+    int is_sorted = 1;
+
+    for (i = 0; i < n; i++) {
+        largest = memob_max(largest, list[i].key);
+        if (i > 0 && memob_keyed_compare(&list[i - 1], &list[i]) > 0) is_sorted = 0;
+    }
+    if (is_sorted) return;
+
+    /* By counting if keys are small; without memory, or with large keys, by comparing. */
+    sorted = largest / 4 > n ? NULL : (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    place = sorted ? (int64_t*)memob_calloc(largest + 2, sizeof(int64_t)) : NULL;
+    if (!place) {
+        MEMO_FREE(sorted);
+        qsort(list, (size_t)n, sizeof *list, memob_keyed_compare);
+        return;
+    }
+
+    for (i = 0; i < n; i++) place[list[i].key + 1]++;
+    for (i = 0; i <= largest; i++) place[i] = sum += place[i];
+    for (i = 0; i < n; i++) sorted[place[list[i].key]++] = list[i];
+    memcpy(list, sorted, (size_t)n * sizeof *list);
+    MEMO_FREE(sorted);
+    MEMO_FREE(place);
+}
+
+/* --- clock --- */
+
+MEMOI int64_t memob_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + (int64_t)now.tv_nsec;
+}
+
+MEMOI double memob_now_s(void) { return 1e-9 * (double)memob_now_ns(); }
+
+MEMOI struct timespec memob_timespec(int64_t time_ns) {
+    struct timespec time;
+    time.tv_sec = (time_t)(time_ns / 1000000000);
+    time.tv_nsec = (long)(time_ns % 1000000000);
+    return time;
+}
+
+MEMOI void memob_sleep_until(int64_t time_ns) {
+    struct timespec time;
+#if defined(__APPLE__) /* no clock_nanosleep */
+    int64_t left_ns;
+    while ((left_ns = time_ns - memob_now_ns()) > 0) {
+        time = memob_timespec(left_ns);
+        nanosleep(&time, NULL);
+    }
+#else
+    time = memob_timespec(time_ns);
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) {
+    }
+#endif
+}
+
+/* ---- >>text -------------------------------------------------------------------------------------
+ * Knows: memo_text, files that are replaced whole.  Knows nothing of what the text says. */
+
+MEMOI const char* memob_bytes_text(char* buffer, double size_bytes) {
+    static const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    int unit = 0;
+    while (size_bytes >= 1024 && unit < 5) {
+        size_bytes /= 1024;
+        unit++;
+    }
+    snprintf(buffer, 32, unit && size_bytes < 100 ? "%.1f %s" : "%.0f %s", size_bytes, units[unit]);
+    return buffer;
+}
 
 void memo_text_free(memo_text* text) {
     MEMO_FREE(text->data);
@@ -2074,7 +2513,7 @@ void memo_text_put(memo_text* text, const char* format, ...) {
     text->n_bytes += length;
 }
 
-/* A number with a point whatever the locale says. */
+/* A number with a decimal point, in every locale. */
 MEMOI void memoi_put_number(memo_text* text, double value, int decimals) {
     char digits[352];
     char* p;
@@ -2109,7 +2548,182 @@ void memo_text_put_json(memo_text* text, const char* s) {
     }
 }
 
-/* --- pieces of SVG pictures; attributes begin with a blank, or are empty --- */
+#ifdef PATH_MAX
+#define MEMOI_PATH_BYTES PATH_MAX
+#else
+#define MEMOI_PATH_BYTES 4096
+#endif
+
+/* __O_TMPFILE is visible without _GNU_SOURCE. */
+#if defined(O_TMPFILE)
+#define MEMOI_TMPFILE O_TMPFILE
+#elif defined(__O_TMPFILE)
+#define MEMOI_TMPFILE __O_TMPFILE
+#endif
+
+/* Moves a descriptor to 3 or above.  If standard output is closed, a file would get descriptor 1,
+ * and lines that the program prints would go into the file.  Returns -1 on failure, like open. */
+MEMOI int memoi_descriptor_from_3(int descriptor) {
+    int higher, code;
+    if (descriptor < 0 || descriptor > 2) return descriptor;
+    higher = fcntl(descriptor, F_DUPFD_CLOEXEC, 3);
+    code = errno;
+    close(descriptor);
+    errno = code;
+    return higher;
+}
+
+/* Returns an errno.  It checks the limit on file sizes, because exceeding it ends the process. */
+MEMOI int memoi_write_all(int descriptor, const char* data, int64_t n_bytes) {
+    struct rlimit limit;
+    struct stat info;
+    int64_t begin = 0;
+    if (fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode) &&
+        getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+        begin = fcntl(descriptor, F_GETFL) & O_APPEND ? (int64_t)info.st_size
+                                                      : (int64_t)lseek(descriptor, 0, SEEK_CUR);
+        if (limit.rlim_cur < (rlim_t)(begin + n_bytes)) return EFBIG;
+    }
+    while (n_bytes > 0) {
+        ssize_t n = write(descriptor, data, (size_t)n_bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return errno;
+        data += n;
+        n_bytes -= n;
+    }
+    return 0;
+}
+
+/* Appends a short unused name to name, a folder of folder_bytes, and creates a file of that name,
+ * or links the unnamed one to it.  Returns the descriptor, or -1. */
+MEMOI int memoi_temporary_name(char* name, size_t folder_bytes, int unnamed) {
+    char link[48];
+    int k, descriptor;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", unnamed);
+    for (k = 0; k < 1000; k++) {
+        snprintf(name + folder_bytes, 48, ".memo-%ld-%d", (long)getpid(), k);
+        if (unnamed < 0)
+            descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        else if (linkat(AT_FDCWD, link, AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0)
+            descriptor = unnamed;
+        else
+            descriptor = -1;
+        if (descriptor >= 0 || errno != EEXIST) return descriptor;
+    }
+    return -1;
+}
+
+/* Writes a new file and renames it to target; owner and mode of an existing target are kept.  If
+ * may_be_unnamed and the file system allows it, the file has no name while it is written.  Returns
+ * an errno. */
+MEMOI int memoi_replace_file(const char* target, const struct stat* old, const char* data,
+                             int64_t n_bytes, char* name, int may_be_unnamed) {
+    const char* slash = strrchr(target, '/');
+    size_t folder_bytes = slash ? (size_t)(slash - target) + 1 : 0;
+    int descriptor = -1, is_named, code;
+    memcpy(name, target, folder_bytes);
+
+    /* Write the new file under no name or a temporary name, so that no reader sees half of it. */
+#if defined(MEMOI_TMPFILE)
+    memcpy(name + folder_bytes, ".", 2);
+    if (may_be_unnamed) descriptor = open(name, MEMOI_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+#else
+    (void)may_be_unnamed;
+#endif
+    is_named = descriptor < 0;
+    if (is_named) descriptor = memoi_temporary_name(name, folder_bytes, -1);
+    descriptor = memoi_descriptor_from_3(descriptor);
+    if (descriptor < 0) return errno;
+    code = memoi_write_all(descriptor, data, n_bytes);
+    if (!code && old) {
+        (void)!fchown(descriptor, old->st_uid, old->st_gid);
+        if (fchmod(descriptor, old->st_mode & 07777)) code = errno;
+    }
+
+    /* Only a complete file gets the name of the target. */
+    if (!code && !is_named) {
+        is_named = memoi_temporary_name(name, folder_bytes, descriptor) >= 0;
+        if (!is_named) code = errno;
+    }
+    if (close(descriptor) && !code) code = errno;
+    if (!code && rename(name, target)) code = errno;
+    if (code && is_named) unlink(name);
+    return code;
+}
+
+/* Like memoi_replace_file, with signals blocked, so that none leaves a temporary file. */
+MEMOI int memoi_replace_file_safely(const char* target, const struct stat* old, const char* data,
+                                    int64_t n_bytes) {
+    char* name = (char*)MEMO_MALLOC(strlen(target) + 64);
+    sigset_t all, before;
+    int code;
+    if (!name) return ENOMEM;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, &before);
+    code = memoi_replace_file(target, old, data, n_bytes, name, 1);
+    if (code) code = memoi_replace_file(target, old, data, n_bytes, name, 0);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    MEMO_FREE(name);
+    return code;
+}
+
+/* Writes into a device, a pipe, or the missing target of a link.  Returns an errno. */
+MEMOI int memoi_write_through(const char* path, const char* data, int64_t n_bytes) {
+    int descriptor =
+        memoi_descriptor_from_3(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    int code = descriptor < 0 ? errno : memoi_write_all(descriptor, data, n_bytes);
+    if (descriptor >= 0 && close(descriptor) && !code) code = errno;
+    return code;
+}
+
+memo_status memo_text_write(memo_text* text, const char* path, memo_error* error) {
+    struct stat info, output;
+    char* linked = NULL;
+    const char* target = path;
+    int exists = stat(path, &info) == 0, code = 0, descriptor;
+    int is_stdout =
+        strcmp(path, "-") == 0 || (exists && fstat(STDOUT_FILENO, &output) == 0 &&
+                                   info.st_dev == output.st_dev && info.st_ino == output.st_ino);
+    int replaces = !is_stdout && (!exists || S_ISREG(info.st_mode));
+    struct stat link;
+
+    /* The target of a link is replaced, not the link.  A read-only file is refused, because rename
+     * would replace it. */
+    if (text->failed) code = ENOMEM;
+    if (!code && replaces && lstat(path, &link) == 0 && S_ISLNK(link.st_mode)) {
+        linked = (char*)MEMO_MALLOC(MEMOI_PATH_BYTES);
+        if (!linked) code = ENOMEM;
+        replaces = linked && realpath(path, linked);
+        if (replaces) target = linked;
+    }
+    if (!code && replaces && exists) {
+        descriptor = open(target, O_WRONLY | O_CLOEXEC);
+        if (descriptor < 0)
+            code = errno;
+        else
+            close(descriptor);
+    }
+
+    /* Write, then free text on every path. */
+    if (!code && is_stdout)
+        code = fflush(stdout) ? errno : memoi_write_all(fileno(stdout), text->data, text->n_bytes);
+    else if (!code && replaces)
+        code = memoi_replace_file_safely(target, exists ? &info : NULL, text->data, text->n_bytes);
+    else if (!code)
+        code = memoi_write_through(path, text->data, text->n_bytes);
+    MEMO_FREE(linked);
+    memo_text_free(text);
+    if (!code) return MEMO_STATUS_OK;
+    if (code == ENOMEM)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "%s: no host memory for its text", path);
+    return memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be written: %s",
+                          strcmp(path, "-") ? path : "standard output", strerror(code));
+}
+
+/* ---- >>svg pieces -------------------------------------------------------------------------------
+ * Knows: attributes, rectangles, lines and text of SVG.  Knows nothing of what is drawn.
+ * Attributes begin with a blank, or are empty. */
 
 /* ` name="value"` */
 MEMOI void memoi_put_attribute(memo_text* text, const char* name, double value) {
@@ -2118,7 +2732,7 @@ MEMOI void memoi_put_attribute(memo_text* text, const char* name, double value) 
     memo_text_put(text, "\"");
 }
 
-/* Without its closing mark, so that a title can follow. */
+/* Without its closing "/>", so that a title can follow. */
 MEMOI void memoi_put_rect(memo_text* text, const char* attributes, double x, double y, double width,
                           double height) {
     memo_text_put(text, "<rect%s", attributes);
@@ -2146,7 +2760,7 @@ MEMOI void memoi_put_text_at(memo_text* text, const char* attributes, double x, 
     memo_text_put(text, ">");
 }
 
-/* 1, 2 or 5 times a power of ten: about n steps in range. */
+/* Step of an axis: 1, 2 or 5 times a power of ten, about n steps in range. */
 MEMOI double memoi_nice_step(double range, double n) {
     double step = pow(10.0, floor(log10(range / n)));
     if (step * n * 5 < range) return step * 10;
@@ -2154,8 +2768,8 @@ MEMOI double memoi_nice_step(double range, double n) {
     return step * n < range ? step * 2 : step;
 }
 
-/* Width of text in Helvetica and its kin, somewhat generous.  Bytes that continue a letter take
- * none. */
+/* Estimated width of text in Helvetica and similar fonts, a little too wide.  Continuation bytes of
+ * UTF-8 have no width. */
 MEMOI double memoi_text_width(const char* s, int64_t n_bytes, double font_size) {
     double width = 0;
     int64_t i;
@@ -2166,194 +2780,10 @@ MEMOI double memoi_text_width(const char* s, int64_t n_bytes, double font_size) 
     return width * font_size;
 }
 
-/* "12.3 MiB" into a buffer of at least 32 bytes, which it returns. */
-MEMOI const char* memob_bytes_name(char* buffer, double size_bytes) {
-    static const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    int unit = 0;
-    while (size_bytes >= 1024 && unit < 5) {
-        size_bytes /= 1024;
-        unit++;
-    }
-    snprintf(buffer, 32, unit && size_bytes < 100 ? "%.1f %s" : "%.0f %s", size_bytes, units[unit]);
-    return buffer;
-}
+/* ---- >>reader -----------------------------------------------------------------------------------
+ * Knows: lines, words and numbers of a text, and the first and last line of memo's files.  Knows
+ * nothing of what the lines between them say. */
 
-#ifdef PATH_MAX
-#define MEMOI_PATH_BYTES PATH_MAX
-#else
-#define MEMOI_PATH_BYTES 4096
-#endif
-
-/* Also without _GNU_SOURCE. */
-#if defined(O_TMPFILE)
-#define MEMOI_TMPFILE O_TMPFILE
-#elif defined(__O_TMPFILE)
-#define MEMOI_TMPFILE __O_TMPFILE
-#endif
-
-/* A descriptor that is none of the standard ones: if those are closed, a file would get one, and
- * lines that the program prints would land in it.  -1 on failure, as open. */
-MEMOI int memoi_descriptor_from_3(int descriptor) {
-    int higher, code;
-    if (descriptor < 0 || descriptor > 2) return descriptor;
-    higher = fcntl(descriptor, F_DUPFD_CLOEXEC, 3);
-    code = errno;
-    close(descriptor);
-    errno = code;
-    return higher;
-}
-
-/* An errno.  Beyond the limit on file sizes the kernel would end the process. */
-MEMOI int memoi_write_all(int descriptor, const char* data, int64_t n_bytes) {
-    struct rlimit limit;
-    struct stat info;
-    int64_t begin = 0;
-    if (fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode) &&
-        getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-        begin = fcntl(descriptor, F_GETFL) & O_APPEND ? (int64_t)info.st_size
-                                                      : (int64_t)lseek(descriptor, 0, SEEK_CUR);
-        if (limit.rlim_cur < (rlim_t)(begin + n_bytes)) return EFBIG;
-    }
-    while (n_bytes > 0) {
-        ssize_t n = write(descriptor, data, (size_t)n_bytes);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return errno;
-        data += n;
-        n_bytes -= n;
-    }
-    return 0;
-}
-
-/* Completes name, a folder of folder_bytes, by a short name that is free there: of a new file, or
- * of the unnamed one.  Its descriptor, or -1. */
-MEMOI int memoi_temporary_name(char* name, size_t folder_bytes, int unnamed) {
-    char link[48];
-    int k, descriptor;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", unnamed);
-    for (k = 0; k < 1000; k++) {
-        snprintf(name + folder_bytes, 48, ".memo-%ld-%d", (long)getpid(), k);
-        if (unnamed < 0)
-            descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        else if (linkat(AT_FDCWD, link, AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0)
-            descriptor = unnamed;
-        else
-            descriptor = -1;
-        if (descriptor >= 0 || errno != EEXIST) return descriptor;
-    }
-    return -1;
-}
-
-/* Writes a new file and renames it to target, whose owner and mode it keeps if there is one.  While
- * it is written it has no name, if may_be_unnamed and the file system allows that.  An errno. */
-MEMOI int memoi_replace_file(const char* target, const struct stat* old, const char* data,
-                             int64_t n_bytes, char* name, int may_be_unnamed) {
-    const char* slash = strrchr(target, '/');
-    size_t folder_bytes = slash ? (size_t)(slash - target) + 1 : 0;
-    int descriptor = -1, is_named, code;
-    memcpy(name, target, folder_bytes);
-
-    /* The new file. */
-#if defined(MEMOI_TMPFILE)
-    memcpy(name + folder_bytes, ".", 2);
-    if (may_be_unnamed) descriptor = open(name, MEMOI_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
-#else
-    (void)may_be_unnamed;
-#endif
-    is_named = descriptor < 0;
-    if (is_named) descriptor = memoi_temporary_name(name, folder_bytes, -1);
-    descriptor = memoi_descriptor_from_3(descriptor);
-    if (descriptor < 0) return errno;
-    code = memoi_write_all(descriptor, data, n_bytes);
-    if (!code && old) {
-        (void)!fchown(descriptor, old->st_uid, old->st_gid);
-        if (fchmod(descriptor, old->st_mode & 07777)) code = errno;
-    }
-
-    /* Its name. */
-    if (!code && !is_named) {
-        is_named = memoi_temporary_name(name, folder_bytes, descriptor) >= 0;
-        if (!is_named) code = errno;
-    }
-    if (close(descriptor) && !code) code = errno;
-    if (!code && rename(name, target)) code = errno;
-    if (code && is_named) unlink(name);
-    return code;
-}
-
-/* As memoi_replace_file.  Signals that come meanwhile wait, so that none leaves the new file behind
- * under another name. */
-MEMOI int memoi_replace_file_safely(const char* target, const struct stat* old, const char* data,
-                                    int64_t n_bytes) {
-    char* name = (char*)MEMO_MALLOC(strlen(target) + 64);
-    sigset_t all, before;
-    int code;
-    if (!name) return ENOMEM;
-    sigfillset(&all);
-    sigprocmask(SIG_BLOCK, &all, &before);
-    code = memoi_replace_file(target, old, data, n_bytes, name, 1);
-    if (code) code = memoi_replace_file(target, old, data, n_bytes, name, 0);
-    sigprocmask(SIG_SETMASK, &before, NULL);
-    MEMO_FREE(name);
-    return code;
-}
-
-/* Into a device, a pipe, or the file that a link to nothing promises.  An errno. */
-MEMOI int memoi_write_through(const char* path, const char* data, int64_t n_bytes) {
-    int descriptor =
-        memoi_descriptor_from_3(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-    int code = descriptor < 0 ? errno : memoi_write_all(descriptor, data, n_bytes);
-    if (descriptor >= 0 && close(descriptor) && !code) code = errno;
-    return code;
-}
-
-memo_status memo_text_write(memo_text* text, const char* path, memo_error* error) {
-    struct stat info, output;
-    char* linked = NULL;
-    const char* target = path;
-    int exists = stat(path, &info) == 0, code = 0, descriptor;
-    int is_stdout =
-        strcmp(path, "-") == 0 || (exists && fstat(STDOUT_FILENO, &output) == 0 &&
-                                   info.st_dev == output.st_dev && info.st_ino == output.st_ino);
-    int replaces = !is_stdout && (!exists || S_ISREG(info.st_mode));
-    struct stat link;
-
-    /* A file behind a link is replaced, not the link.  One that cannot be written is not replaced. */
-    if (text->failed) code = ENOMEM;
-    if (!code && replaces && lstat(path, &link) == 0 && S_ISLNK(link.st_mode)) {
-        linked = (char*)MEMO_MALLOC(MEMOI_PATH_BYTES);
-        if (!linked) code = ENOMEM;
-        replaces = linked && realpath(path, linked);
-        if (replaces) target = linked;
-    }
-    if (!code && replaces && exists) {
-        descriptor = open(target, O_WRONLY | O_CLOEXEC);
-        if (descriptor < 0)
-            code = errno;
-        else
-            close(descriptor);
-    }
-
-    /* The bytes. */
-    if (!code && is_stdout)
-        code = fflush(stdout) ? errno : memoi_write_all(fileno(stdout), text->data, text->n_bytes);
-    else if (!code && replaces)
-        code = memoi_replace_file_safely(target, exists ? &info : NULL, text->data, text->n_bytes);
-    else if (!code)
-        code = memoi_write_through(path, text->data, text->n_bytes);
-    MEMO_FREE(linked);
-    memo_text_free(text);
-    if (!code) return MEMO_STATUS_OK;
-    if (code == ENOMEM)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                              "%s: no host memory for its text", path);
-    return memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be written: %s",
-                          strcmp(path, "-") ? path : "standard output", strerror(code));
-}
-
-/* --- text being read --- */
-
-/* The whole of a file ("-": standard input) in memory, ended by a zero byte that n_bytes leaves
- * out. */
 MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_bytes,
                                   memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -2363,6 +2793,8 @@ MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_byte
     if (!file)
         return memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be read: %s", path,
                               strerror(errno));
+
+    /* Sizes of pipes and devices are unknown, so read until the end, up to a limit. */
     for (;;) {
         size_t n;
         if (!memob_reserve(&bytes, &capacity, used + 65537, 1)) {
@@ -2376,15 +2808,17 @@ MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_byte
         if (used > MEMO_FILE_BYTES_MAX) {
             char limit[32];
             status = memo_error_set(error, MEMO_STATUS_IO,
-                                    "%s: larger than %s; MEMO_FILE_BYTES_MAX allows more", path,
-                                    memob_bytes_name(limit, (double)MEMO_FILE_BYTES_MAX));
+                                    "%s: larger than %s; define a larger MEMO_FILE_BYTES_MAX", path,
+                                    memob_bytes_text(limit, (double)MEMO_FILE_BYTES_MAX));
             break;
         }
     }
+
     if (!status && ferror(file))
         status =
             memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be read: %s", path, strerror(errno));
     if (file != stdin) fclose(file);
+
     if (status) {
         MEMO_FREE(bytes);
         return status;
@@ -2394,17 +2828,6 @@ MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_byte
     *n_bytes = used;
     return MEMO_STATUS_OK;
 }
-
-/* Lines and words of a text that is not changed.  A word is bytes between blanks. */
-typedef struct memob_reader {
-    const char* name; /* of the file, for messages */
-    const char* next; /* start of the next line */
-    const char* end;  /* of the text */
-    const char* line; /* start of the current line */
-    const char* stop; /* its end, without newline and carriage return */
-    const char* word; /* where the next word of the line is looked for */
-    int64_t n_line;   /* its number, from 1 */
-} memob_reader;
 
 MEMOI void memob_reader_init(memob_reader* reader, const char* name, const char* text,
                              int64_t n_bytes) {
@@ -2427,7 +2850,6 @@ MEMOI int memoi_next_line(memob_reader* reader) {
     return 1;
 }
 
-/* The next word of the line; 0 where there is none. */
 MEMOI int memob_next_word(memob_reader* reader, const char** word, int64_t* length) {
     const char* p = reader->word;
     while (p < reader->stop && (*p == ' ' || *p == '\t')) p++;
@@ -2442,7 +2864,6 @@ MEMOI int memob_word_is(const char* word, int64_t length, const char* expected) 
     return (int64_t)strlen(expected) == length && memcmp(word, expected, (size_t)length) == 0;
 }
 
-/* A whole word as a decimal int64; 0 where it is not one or does not fit. */
 MEMOI int memob_word_number(const char* word, int64_t length, int64_t* value) {
     int64_t i = 0, result = 0;
     int negative = length > 0 && word[0] == '-';
@@ -2465,9 +2886,6 @@ MEMOI int memoi_next_number(memob_reader* reader, int64_t* value) {
     return memob_next_word(reader, &word, &length) && memob_word_number(word, length, value);
 }
 
-/* An error about the current line: "name:line: message". */
-MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
-                                   memo_status status, const char* format, ...) MEMO_PRINTF(4, 5);
 MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
                                    memo_status status, const char* format, ...) {
     if (error) {
@@ -2486,18 +2904,143 @@ MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error
     return status;
 }
 
-/* ---- 2 trace ------------------------------------------------------------------------------------
- * Knows: the requests of a step, their text, what marks say, how layers repeat.  Knows nothing of
- * offsets or devices.  The frame of a file (first line, last line, checksum) is shared with
- * chapter 3. */
+/* --- what a line must hold --- */
 
-#define MEMOI_STREAMS 64
+MEMOI const char* memob_word_text(char out[40], const char* word, int64_t length) {
+    int64_t i;
+    for (i = 0; i < length && i < 36; i++) out[i] = word[i] >= 33 && word[i] < 127 ? word[i] : '?';
+    if (i < length) {
+        memcpy(out + i - 3, "...", 3);
+    }
+    out[i] = 0;
+    return out;
+}
 
-/* What memo_trace.reserved points to. */
+MEMOI memo_status memob_expect_number(memob_reader* reader, const char* what, int64_t* value,
+                                      memo_error* error) {
+    const char* word;
+    int64_t length;
+    char shown[40];
+    if (!memob_next_word(reader, &word, &length))
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "the %s is missing", what);
+    if (!memob_word_number(word, length, value))
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "the %s `%s` is not a whole number of 64 bits", what,
+                                memob_word_text(shown, word, length));
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error) {
+    const char* word;
+    int64_t length;
+    char shown[40];
+    if (!memob_next_word(reader, &word, &length)) return MEMO_STATUS_OK;
+    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "unexpected `%s` at the end",
+                            memob_word_text(shown, word, length));
+}
+
+MEMOI int memob_next_entry(memob_reader* reader, const char** word, int64_t* length) {
+    while (memoi_next_line(reader)) {
+        if (memob_next_word(reader, word, length) && (*word)[0] != '#') return 1;
+    }
+    return 0;
+}
+
+/* --- the frame of a file: "memo KIND 1" first, "end COUNT CHECKSUM" last --- */
+
+MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, memo_error* error) {
+    const char* word;
+    int64_t length, version = 0;
+    char shown[40];
+    memo_status status;
+    if (!memob_next_word(reader, &word, &length) || !memob_word_is(word, length, kind))
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "the file is a memo `%s`; a `memo %s` was expected",
+                                memob_word_text(shown, word, length), kind);
+    status = memob_expect_number(reader, "version", &version, error);
+    if (status) return status;
+    if (version > 1)
+        return memob_line_error(reader, error, MEMO_STATUS_VERSION,
+                                "version %lld is newer than this reader; version 1 is supported",
+                                (long long)version);
+    if (version < 1)
+        return memob_line_error(reader, error, MEMO_STATUS_VERSION,
+                                "version %lld does not exist; version 1 is supported",
+                                (long long)version);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, int64_t* count,
+                                       memob_reader* last_line, memo_error* error) {
+    memob_reader ahead = *reader;
+    const char* word;
+    const char* end_line;
+    int64_t length, i;
+    uint64_t stated = 0, found;
+    memo_status status = memob_expect_line_end(reader, error);
+    int is_end = 0;
+    if (status) return status;
+
+    /* Before any other line is parsed: a damaged file is reported as damaged, and not as whatever
+     * the damage did to a line. */
+    while (!is_end && memob_next_entry(&ahead, &word, &length))
+        is_end = memob_word_is(word, length, "end");
+    if (!is_end)
+        return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT, "truncated: no `end` line");
+    end_line = ahead.line;
+    *last_line = ahead;
+    status = memob_expect_number(&ahead, "count", count, error);
+    if (status) return status;
+
+    /* The stated checksum against the checksum of all bytes before the line. */
+    if (!memob_next_word(&ahead, &word, &length) || length != 16)
+        return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
+                                "the checksum must have 16 hexadecimal digits");
+    for (i = 0; i < length; i++) {
+        char c = word[i];
+        int digit = c >= '0' && c <= '9'   ? c - '0'
+                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                           : -1;
+        if (digit < 0)
+            return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
+                                    "the checksum must have 16 hexadecimal digits");
+        stated = stated << 4 | (uint64_t)digit;
+    }
+    status = memob_expect_line_end(&ahead, error);
+    if (status) return status;
+
+    found = memoi_fnv1a(text, (int64_t)(end_line - text));
+    if (found != stated)
+        return memob_line_error(
+            &ahead, error, MEMO_STATUS_FORMAT,
+            "wrong checksum: the lines above have %016llx; the file was changed "
+            "or damaged",
+            (unsigned long long)found);
+
+    /* Whatever follows is covered by no checksum. */
+    while (memoi_next_line(&ahead)) {
+        if (memob_next_word(&ahead, &word, &length))
+            return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
+                                    "nothing may follow the `end` line");
+    }
+    reader->end = end_line;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI void memob_put_last_line(memo_text* text, int64_t count) {
+    uint64_t checksum = text->failed ? 0 : memoi_fnv1a(text->data, text->n_bytes);
+    memo_text_put(text, "end %lld %016llx\n", (long long)count, (unsigned long long)checksum);
+}
+
+/* ---- >>trace ------------------------------------------------------------------------------------
+ * Knows: requests, marks and ids.  Knows nothing of files, offsets or devices. */
+
+/* memo_trace.reserved points to it. */
 typedef struct memoi_trace_book {
     int64_t requests_capacity, origin_capacity, text_capacity;
-    int64_t* origin; /* of each request: the malloc that it is about, as an index; -1: about none */
-    memob_map live;  /* id -> index of its malloc */
+    int64_t* origin;  /* of each request: index of the malloc that it refers to; -1: none */
+    memob_map live;   /* id -> index of its malloc */
     memob_map events; /* event -> index of its first record */
 } memoi_trace_book;
 
@@ -2505,8 +3048,7 @@ MEMOI memoi_trace_book* memoi_book(const memo_trace* trace) {
     return (memoi_trace_book*)trace->reserved;
 }
 
-/* Index of the malloc that request i is about (a malloc is about itself), or -1. */
-MEMOI int64_t memoi_origin(const memo_trace* trace, int64_t i) {
+MEMOI int64_t memob_request_origin(const memo_trace* trace, int64_t i) {
     return memoi_book(trace)->origin[i];
 }
 
@@ -2542,7 +3084,8 @@ void memo_trace_destroy(memo_trace* trace) {
     MEMO_FREE(trace);
 }
 
-/* --- appending: first everything that can fail, then the request --- */
+/* --- appending: first everything that can fail, then the request, so that a failure changes
+ * nothing --- */
 
 MEMOI memo_status memoi_trace_room(memo_trace* trace, memo_error* error) {
     memoi_trace_book* book = memoi_book(trace);
@@ -2568,12 +3111,13 @@ MEMOI memo_request* memoi_trace_append(memo_trace* trace, memo_request_kind kind
 }
 
 MEMOI memo_status memoi_check_stream(int64_t stream, memo_error* error) {
-    if (stream >= 0 && stream < MEMOI_STREAMS) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "stream %lld is outside [0, %d]",
-                          (long long)stream, MEMOI_STREAMS - 1);
+    if (stream >= 0 && stream < MEMOB_STREAMS) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "stream: out of range (%lld); 0 to %d are valid", (long long)stream,
+                          MEMOB_STREAMS - 1);
 }
 
-/* The malloc of a live id, or an error that says why it is not live. */
+/* Finds the malloc of a live id; the error states whether the id was freed or never requested. */
 MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const char* what,
                                    int64_t* origin, memo_error* error) {
     int64_t i;
@@ -2582,10 +3126,12 @@ MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const ch
     for (i = 0; i < trace->n_requests; i++) {
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC && trace->requests[i].id == id)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "%s of id %lld, which was freed before", what, (long long)id);
+                                  "%s of id %lld: it was freed before; request it again first",
+                                  what, (long long)id);
     }
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s of id %lld, which was never requested", what, (long long)id);
+                          "%s of id %lld: it was never requested; request it first", what,
+                          (long long)id);
 }
 
 memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
@@ -2596,19 +3142,23 @@ memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
     if (status) return status;
     if (size_bytes < 0 || size_bytes > MEMOB_BYTES_MAX)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "size %lld of id %lld is outside [0, 2^62]", (long long)size_bytes,
-                              (long long)id);
+                              "size of id %lld: out of range (%lld); 0 to 2^62 bytes are valid",
+                              (long long)id, (long long)size_bytes);
     if ((int)memory_class < MEMO_CLASS_TRANSIENT || (int)memory_class > MEMO_CLASS_PERSISTENT)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "class %d of id %lld is none",
-                              (int)memory_class, (long long)id);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "class of id %lld: not a memo_class (%d); 0 to %d are valid",
+                              (long long)id, (int)memory_class, (int)MEMO_CLASS_PERSISTENT);
     if (memob_map_get(&book->live, id) >= 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "id %lld is live already; free it first or take another id",
+                              "id %lld is already live; free it first or use another id",
                               (long long)id);
+
+    /* All that can fail, before the trace changes. */
     status = memoi_trace_room(trace, error);
     if (status) return status;
     if (!memob_map_put(&book->live, id, trace->n_requests))
         return memob_no_memory(error, "a trace");
+
     request = memoi_trace_append(trace, MEMO_REQUEST_MALLOC, id, stream, trace->n_requests);
     request->memory_class = memory_class;
     request->size_bytes = size_bytes;
@@ -2654,7 +3204,8 @@ memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream, me
     if (status) return status;
     if (memob_map_get(&memoi_book(trace)->events, event) < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "wait for event %lld, which was never recorded", (long long)event);
+                              "wait for event %lld: it was never recorded; record it first",
+                              (long long)event);
     status = memoi_trace_room(trace, error);
     if (status) return status;
     memoi_trace_append(trace, MEMO_REQUEST_WAIT, event, stream, -1);
@@ -2668,11 +3219,13 @@ memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* err
     memo_status status;
     int fits;
     if (length == 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a mark needs a text");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "mark: the text is empty; pass one line");
     for (i = 0; i < length; i++) {
         if ((unsigned char)text[i] < 32)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "a mark is one line without control characters");
+                                  "mark: it has a control character (%d); pass one line of text",
+                                  (int)(unsigned char)text[i]);
     }
     status = memoi_trace_room(trace, error);
     if (status) return status;
@@ -2685,32 +3238,8 @@ memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* err
     return MEMO_STATUS_OK;
 }
 
-/* --- words of a line --- */
-
-/* The word, shortened and with odd bytes as '?', for a message; returns out. */
-MEMOI const char* memob_shown(char out[40], const char* word, int64_t length) {
-    int64_t i;
-    for (i = 0; i < length && i < 36; i++) out[i] = word[i] >= 33 && word[i] < 127 ? word[i] : '?';
-    if (i < length) {
-        memcpy(out + i - 3, "...", 3);
-    }
-    out[i] = 0;
-    return out;
-}
-
-MEMOI memo_status memob_expect_number(memob_reader* reader, const char* what, int64_t* value,
-                                      memo_error* error) {
-    const char* word;
-    int64_t length;
-    char shown[40];
-    if (!memob_next_word(reader, &word, &length))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "the %s is missing", what);
-    if (!memob_word_number(word, length, value))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "the %s `%s` is not a whole number of 64 bits", what,
-                                memob_shown(shown, word, length));
-    return MEMO_STATUS_OK;
-}
+/* ---- >>trace file -------------------------------------------------------------------------------
+ * Knows: the text of a trace.  Knows nothing of plans. */
 
 MEMOI memo_status memoi_expect_stream(memob_reader* reader, int32_t* stream, memo_error* error) {
     int64_t number = 0;
@@ -2739,109 +3268,8 @@ MEMOI memo_status memoi_expect_class(memob_reader* reader, memo_class* memory_cl
     }
     return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                             "the class `%s` is not transient, skeletal or persistent",
-                            memob_shown(shown, word, length));
+                            memob_word_text(shown, word, length));
 }
-
-MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error) {
-    const char* word;
-    int64_t length;
-    char shown[40];
-    if (!memob_next_word(reader, &word, &length)) return MEMO_STATUS_OK;
-    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "unexpected `%s` at the end",
-                            memob_shown(shown, word, length));
-}
-
-/* The next line that is neither blank nor a comment, and its first word; 0 at the end of the text.
- */
-MEMOI int memob_next_content(memob_reader* reader, const char** word, int64_t* length) {
-    while (memoi_next_line(reader)) {
-        if (memob_next_word(reader, word, length) && (*word)[0] != '#') return 1;
-    }
-    return 0;
-}
-
-/* --- the frame of a file: "memo KIND 1" first, "end COUNT CHECKSUM" last --- */
-
-/* The reader stands behind the word `memo` of the first line, afterwards behind the version. */
-MEMOI memo_status memob_frame_open(memob_reader* reader, const char* kind, memo_error* error) {
-    const char* word;
-    int64_t length, version = 0;
-    char shown[40];
-    memo_status status;
-    if (!memob_next_word(reader, &word, &length) || !memob_word_is(word, length, kind))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "this is a memo `%s`, a `memo %s` was expected",
-                                memob_shown(shown, word, length), kind);
-    status = memob_expect_number(reader, "version", &version, error);
-    if (status) return status;
-    if (version > 1)
-        return memob_line_error(reader, error, MEMO_STATUS_VERSION,
-                                "version %lld is newer than this reader (1)", (long long)version);
-    if (version < 1)
-        return memob_line_error(reader, error, MEMO_STATUS_VERSION, "there is no version %lld",
-                                (long long)version);
-    return MEMO_STATUS_OK;
-}
-
-/* The last line before the lines between: a damaged file is called damaged, whatever the damage
- * made of its lines.  Afterwards the reader ends before the last line.  text is the start of the
- * file. */
-MEMOI memo_status memob_frame_close(memob_reader* reader, const char* text, int64_t* count,
-                                    memob_reader* last_line, memo_error* error) {
-    memob_reader ahead = *reader;
-    const char* word;
-    const char* end_line;
-    int64_t length, i;
-    uint64_t stated = 0, found;
-    memo_status status = memob_expect_line_end(reader, error);
-    int is_end = 0;
-    if (status) return status;
-    while (!is_end && memob_next_content(&ahead, &word, &length))
-        is_end = memob_word_is(word, length, "end");
-    if (!is_end)
-        return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT, "truncated: no `end` line");
-    end_line = ahead.line;
-    *last_line = ahead;
-    status = memob_expect_number(&ahead, "count", count, error);
-    if (status) return status;
-    if (!memob_next_word(&ahead, &word, &length) || length != 16)
-        return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
-                                "the checksum must have 16 hexadecimal digits");
-    for (i = 0; i < length; i++) {
-        char c = word[i];
-        int digit = c >= '0' && c <= '9'   ? c - '0'
-                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                           : -1;
-        if (digit < 0)
-            return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
-                                    "the checksum must have 16 hexadecimal digits");
-        stated = stated << 4 | (uint64_t)digit;
-    }
-    status = memob_expect_line_end(&ahead, error);
-    if (status) return status;
-    found = memoi_fnv1a(text, (int64_t)(end_line - text));
-    if (found != stated)
-        return memob_line_error(
-            &ahead, error, MEMO_STATUS_FORMAT,
-            "wrong checksum: the lines above have %016llx; the file was changed "
-            "or damaged",
-            (unsigned long long)found);
-    while (memoi_next_line(&ahead)) {
-        if (memob_next_word(&ahead, &word, &length))
-            return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
-                                    "nothing may follow the `end` line");
-    }
-    reader->end = end_line;
-    return MEMO_STATUS_OK;
-}
-
-MEMOI void memob_frame_finish(memo_text* text, int64_t count) {
-    uint64_t checksum = text->failed ? 0 : memoi_fnv1a(text->data, text->n_bytes);
-    memo_text_put(text, "end %lld %016llx\n", (long long)count, (unsigned long long)checksum);
-}
-
-/* --- reading and writing --- */
 
 MEMOI memo_status memoi_parse_malloc(memob_reader* reader, memo_trace* trace, int version,
                                      memo_error* error, memo_error* reason) {
@@ -2874,11 +3302,12 @@ MEMOI memo_status memoi_parse_free(memob_reader* reader, memo_trace* trace, memo
     if (status) return status;
     status = memo_trace_free(trace, id, reason);
     if (status) return status;
-    requested = trace->requests[memoi_origin(trace, trace->n_requests - 1)].size_bytes;
+    requested = trace->requests[memob_request_origin(trace, trace->n_requests - 1)].size_bytes;
     if (size_bytes != requested)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "free of id %lld says %lld bytes, its malloc said %lld",
-                                (long long)id, (long long)size_bytes, (long long)requested);
+        return memob_line_error(
+            reader, error, MEMO_STATUS_FORMAT,
+            "free of id %lld: %lld bytes do not match the %lld bytes of its malloc", (long long)id,
+            (long long)size_bytes, (long long)requested);
     return MEMO_STATUS_OK;
 }
 
@@ -2893,14 +3322,14 @@ MEMOI memo_status memoi_parse_mark(memob_reader* reader, memo_trace* trace, memo
     text[length] = 0;
     if (memchr(text, 0, length))
         status = memo_error_set(reason, MEMO_STATUS_INVALID_ARGUMENT,
-                                "a mark is one line without control characters");
+                                "mark: it has a zero byte; write one line of text");
     else
         status = memo_trace_mark(trace, text, reason);
     MEMO_FREE(text);
     return status;
 }
 
-/* One request; the reader stands behind its first word. */
+/* Parses one request; the reader is after its first word. */
 MEMOI memo_status memoi_parse_request(memob_reader* reader, const char* word, int64_t length,
                                       memo_trace* trace, int version, memo_error* error) {
     memo_error reason;
@@ -2908,7 +3337,9 @@ MEMOI memo_status memoi_parse_request(memob_reader* reader, const char* word, in
     int64_t number = 0;
     int32_t stream = 0;
     memo_status status;
-    reason.message[0] = 0; /* stays empty where error has the whole message already */
+    reason.message[0] = 0; /* stays empty if error already has the whole message */
+
+    /* Each branch fails with error, complete, or with reason, which lacks the line. */
     if (memob_word_is(word, length, "malloc")) {
         status = memoi_parse_malloc(reader, trace, version, error, &reason);
     } else if (memob_word_is(word, length, "free")) {
@@ -2932,10 +3363,11 @@ MEMOI memo_status memoi_parse_request(memob_reader* reader, const char* word, in
         return memob_line_error(
             reader, error, MEMO_STATUS_FORMAT,
             version > 0 ? "`%s` is none of malloc, free, use, record, wait, mark and end"
-                        : "`%s` is none of malloc, free and mark; a file with more than these "
-                          "begins with `memo trace 1`",
-            memob_shown(shown, word, length));
+                        : "`%s` is none of malloc, free and mark; a file with more begins "
+                          "with `memo trace 1`",
+            memob_word_text(shown, word, length));
     }
+
     if (status && reason.message[0])
         status = memob_line_error(
             reader, error, status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_FORMAT : status,
@@ -2949,21 +3381,25 @@ MEMOI memo_status memoi_parse_requests(memob_reader* reader, const char* text, m
     int64_t length, count = -1;
     memob_reader last_line;
     memo_status status;
-    int version = 0, more = memob_next_content(reader, &word, &length);
+    int version = 0, more = memob_next_entry(reader, &word, &length);
     if (!more)
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "empty: a trace begins with `memo trace 1` or a request");
+
+    /* Version 1 has a frame, which is checked first. */
     if (memob_word_is(word, length, "memo")) {
         version = 1;
-        status = memob_frame_open(reader, "trace", error);
-        if (!status) status = memob_frame_close(reader, text, &count, &last_line, error);
+        status = memob_read_first_line(reader, "trace", error);
+        if (!status) status = memob_read_last_line(reader, text, &count, &last_line, error);
         if (status) return status;
-        more = memob_next_content(reader, &word, &length);
+        more = memob_next_entry(reader, &word, &length);
     }
-    for (; more; more = memob_next_content(reader, &word, &length)) {
+
+    for (; more; more = memob_next_entry(reader, &word, &length)) {
         status = memoi_parse_request(reader, word, length, trace, version, error);
         if (status) return status;
     }
+
     if (version > 0 && count != trace->n_requests)
         return memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
                                 "wrong count: %lld stated, %lld requests above", (long long)count,
@@ -2977,7 +3413,8 @@ memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name
     memo_status status;
     *trace = NULL;
     if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "text: NULL, or n_bytes is negative; pass a text");
     status = memo_trace_create(trace, error);
     if (status) return status;
     memob_reader_init(&reader, name ? name : "text", text, n_bytes);
@@ -3007,6 +3444,8 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
     int64_t i;
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "memo trace 1\n");
+
+    /* Defaults are not written: class transient and stream 0. */
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         if (request->kind == MEMO_REQUEST_MARK) {
@@ -3020,18 +3459,20 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
                 memo_text_put(&text, " %s", memoi_class_name(request->memory_class));
             if (request->stream != 0) memo_text_put(&text, " %d", (int)request->stream);
         } else if (request->kind == MEMO_REQUEST_FREE) {
-            const memo_request* origin = &trace->requests[memoi_origin(trace, i)];
+            const memo_request* origin = &trace->requests[memob_request_origin(trace, i)];
             memo_text_put(&text, " %lld", (long long)origin->size_bytes);
         } else {
             memo_text_put(&text, " %d", (int)request->stream);
         }
         memo_text_put(&text, "\n");
     }
-    memob_frame_finish(&text, trace->n_requests);
+
+    memob_put_last_line(&text, trace->n_requests);
     return memo_text_write(&text, path, error);
 }
 
-/* --- marks and classes --- */
+/* ---- >>marks ------------------------------------------------------------------------------------
+ * Knows: what a mark says, and classes.  Knows nothing of files. */
 
 memo_mark memo_mark_parse(const char* text) {
     static const char* const phases[] = {"forward", "recompute", "backward"};
@@ -3045,6 +3486,8 @@ memo_mark memo_mark_parse(const char* text) {
     none.is_end = 0;
     mark = none;
     if (!text) return none;
+
+    /* "iteration", or "layer N PHASE". */
     memob_reader_init(&reader, "mark", text, (int64_t)strlen(text));
     if (!memoi_next_line(&reader) || !memob_next_word(&reader, &word, &length)) return none;
     if (memob_word_is(word, length, "iteration")) {
@@ -3059,6 +3502,8 @@ memo_mark memo_mark_parse(const char* text) {
     } else {
         return none;
     }
+
+    /* "begin" or "end", and nothing after it. */
     if (!memob_next_word(&reader, &word, &length)) return none;
     if (memob_word_is(word, length, "end"))
         mark.is_end = 1;
@@ -3074,10 +3519,12 @@ MEMOI memo_mark memob_request_mark(const memo_trace* trace, int64_t i) {
 }
 
 void memo_trace_classify(memo_trace* trace) {
-    /* Born in a forward and not yet known to outlive it: the one value that the enum leaves free.
-     */
+    /* Of buffers requested in a forward until they are freed: a value that the enum does not
+     * use. */
     const memo_class undecided = (memo_class)3;
-    int64_t i, forward_begin = -1; /* of the forward that is open */
+    int64_t i, forward_begin = -1; /* of the open forward */
+
+    /* A free decides: inside the same forward transient, after it skeletal. */
     for (i = 0; i < trace->n_requests; i++) {
         memo_request* request = &trace->requests[i];
         memo_request* origin;
@@ -3088,29 +3535,32 @@ void memo_trace_classify(memo_trace* trace) {
             if (forward_begin >= 0 && request->memory_class == MEMO_CLASS_TRANSIENT)
                 request->memory_class = undecided;
         } else if (request->kind == MEMO_REQUEST_FREE) {
-            origin = &trace->requests[memoi_origin(trace, i)];
+            origin = &trace->requests[memob_request_origin(trace, i)];
             if (origin->memory_class != undecided) continue;
-            origin->memory_class = forward_begin >= 0 && memoi_origin(trace, i) > forward_begin
-                                       ? MEMO_CLASS_TRANSIENT
-                                       : MEMO_CLASS_SKELETAL;
+            origin->memory_class =
+                forward_begin >= 0 && memob_request_origin(trace, i) > forward_begin
+                    ? MEMO_CLASS_TRANSIENT
+                    : MEMO_CLASS_SKELETAL;
         }
     }
+
     for (i = 0; i < trace->n_requests; i++)
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC &&
             trace->requests[i].memory_class == undecided)
             trace->requests[i].memory_class = MEMO_CLASS_TRANSIENT; /* never freed */
 }
 
-/* --- layers: a trace of n from a trace of m ---
+/* ---- >>trace layers -----------------------------------------------------------------------------
+ * Knows: marks of layers, and which requests repeat.  Knows nothing of plans.
  *
  * Marks cut a trace of m layers into 4 m + 1 segments, numbered in the order of time:
  *
  *     0     1    2     3    ...   2m-1    2m      2m+1    ...  4m-1   4m
  *     pre   F0   gap   F1   ...   F(m-1)  middle  B(m-1)  ...  B0     post
  *
- * so odd segments are layers, and even ones lie between them.  The same numbering serves the
- * result. A block is named by its segment and its number among that segment's mallocs: this name
- * survives when the segment is repeated, with its layer shifted. */
+ * Odd segments are layers, even ones lie between them.  The result is numbered in the same way.  A
+ * block is named by its segment and its number among the segment's mallocs, because this name stays
+ * correct when the segment is repeated for another layer. */
 
 typedef struct memoi_layers {
     const memo_trace* trace;
@@ -3120,8 +3570,8 @@ typedef struct memoi_layers {
     int64_t* segment;    /* of each malloc number */
     int64_t* number;     /* of each request that is a malloc */
     int64_t* free_index; /* of each malloc number: the request that frees it, or -1 */
-    int64_t* incoming;   /* one layer: of each malloc number, that of the block which a layer before
-                            it   in time puts in its place; or -1 */
+    int64_t* incoming;   /* one layer: of each malloc number, the block that the layer before it in
+                            time puts in its place; -1: none */
 } memoi_layers;
 
 MEMOI void memoi_layers_free(memoi_layers* layers) {
@@ -3140,7 +3590,7 @@ MEMOI int64_t memoi_segment_layer(int64_t s, int64_t n) {
     return s < 2 * n ? (s - 1) / 2 : (4 * n - s) / 2;
 }
 
-/* Among n layers, the segment like s among m, but of this layer; -1 where there is none. */
+/* The segment of this layer, among n layers, that corresponds to segment s among m; -1: none. */
 MEMOI int64_t memoi_segment_like(int64_t s, int64_t m, int64_t layer, int64_t n) {
     int64_t is_gap = s % 2 == 0;
     if (layer < 0 || layer >= n) return -1;
@@ -3148,12 +3598,14 @@ MEMOI int64_t memoi_segment_like(int64_t s, int64_t m, int64_t layer, int64_t n)
     return is_gap && layer == 0 ? -1 : 4 * n - 1 - 2 * layer + is_gap;
 }
 
-/* Cuts at the marks.  A recomputation between two layers opens the backward that follows it. */
+/* Cuts the trace at its marks.  A recomputation between two layers belongs to the next backward. */
 MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
     const memo_trace* trace = layers->trace;
     int64_t i, n_forward = 0, n_backward = 0, n_cuts = 1, capacity = 0;
     memo_phase open = MEMO_PHASE_NONE;
     void* first = NULL;
+
+    /* One more round than requests, for the room of the last cut. */
     for (i = 0; i <= trace->n_requests; i++) {
         int64_t expected;
         memo_mark mark;
@@ -3163,6 +3615,9 @@ MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
         if (i == trace->n_requests) break;
         mark = memob_request_mark(trace, i);
         if (mark.layer < 0) continue;
+
+        /* A recomputation inside a layer cuts nothing; one that opened a backward replaces its
+         * begin. */
         if (mark.phase == MEMO_PHASE_RECOMPUTE &&
             (open != MEMO_PHASE_NONE || mark.is_end || mark.layer != n_forward - 1 - n_backward))
             continue;
@@ -3170,13 +3625,15 @@ MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
             mark.layer == n_forward - 1 - n_backward &&
             memob_request_mark(trace, layers->first[n_cuts - 1]).phase == MEMO_PHASE_RECOMPUTE)
             continue;
+
+        /* Every other mark must be the next one in order. */
         expected = mark.phase == MEMO_PHASE_FORWARD ? n_forward : n_forward - 1 - n_backward;
         if (mark.layer != expected || (mark.phase == MEMO_PHASE_FORWARD && n_backward > 0) ||
             (mark.is_end ? open != mark.phase : open != MEMO_PHASE_NONE))
             return memo_error_set(
                 error, MEMO_STATUS_INVALID_ARGUMENT,
-                "request %lld, mark \"%.60s\", is out of order; layers go forward 0, 1, ... and "
-                "backward in reverse, once, each with begin and end",
+                "request %lld: the mark \"%.60s\" is out of order; mark forwards 0, 1, ..., then "
+                "backwards in reverse, each with begin and end",
                 (long long)i, trace->text + trace->requests[i].id);
         layers->first[n_cuts++] = mark.is_end ? i + 1 : i;
         if (mark.is_end) {
@@ -3187,13 +3644,15 @@ MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
             open = mark.phase == MEMO_PHASE_FORWARD ? MEMO_PHASE_FORWARD : MEMO_PHASE_BACKWARD;
         }
     }
+
     layers->first[n_cuts] = trace->n_requests;
     layers->n_layers = n_forward;
     if (n_forward == 0 || n_backward != n_forward)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "the trace has %lld forward and %lld backward layers; mark begin and "
-                              "end of both of every layer",
-                              (long long)n_forward, (long long)n_backward);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "trace: %lld forwards and %lld backwards are marked; mark begin and end "
+            "of both in every layer",
+            (long long)n_forward, (long long)n_backward);
     return MEMO_STATUS_OK;
 }
 
@@ -3208,6 +3667,8 @@ MEMOI memo_status memoi_layers_number(memoi_layers* layers, memo_error* error) {
     if (!layers->base || !layers->segment || !layers->number || !layers->free_index ||
         !layers->incoming)
         return memob_no_memory(error, "the layers of a trace");
+
+    /* Frees come after their mallocs, so one pass numbers both. */
     for (s = 0; s < n_segments; s++) {
         layers->base[s] = n;
         for (i = layers->first[s]; i < layers->first[s + 1]; i++) {
@@ -3216,7 +3677,7 @@ MEMOI memo_status memoi_layers_number(memoi_layers* layers, memo_error* error) {
                 layers->free_index[n] = layers->incoming[n] = -1;
                 layers->number[i] = n++;
             } else if (trace->requests[i].kind == MEMO_REQUEST_FREE) {
-                layers->free_index[layers->number[memoi_origin(trace, i)]] = i;
+                layers->free_index[layers->number[memob_request_origin(trace, i)]] = i;
             }
         }
     }
@@ -3239,8 +3700,8 @@ MEMOI int64_t memoi_next_crossing(const memoi_layers* layers, int64_t number, in
     return -1;
 }
 
-/* One layer: the k-th block that comes in from outside is, from the second layer on, the k-th that
- * the layer before hands out. */
+/* One layer: from the second layer on, the k-th block that comes from outside is the k-th that the
+ * previous layer leaves behind. */
 MEMOI memo_status memoi_layers_chain(memoi_layers* layers, const char* what, int64_t outside,
                                      int64_t in_a, int64_t in_b, int64_t inside, int64_t out_a,
                                      int64_t out_b, memo_error* error) {
@@ -3249,8 +3710,9 @@ MEMOI memo_status memoi_layers_chain(memoi_layers* layers, const char* what, int
     while (in >= 0 && out >= 0) {
         const memo_trace* trace = layers->trace;
         int64_t in_bytes, out_bytes;
-        in_bytes = trace->requests[memoi_origin(trace, layers->free_index[in])].size_bytes;
-        out_bytes = trace->requests[memoi_origin(trace, layers->free_index[out])].size_bytes;
+        in_bytes = trace->requests[memob_request_origin(trace, layers->free_index[in])].size_bytes;
+        out_bytes =
+            trace->requests[memob_request_origin(trace, layers->free_index[out])].size_bytes;
         if (in_bytes != out_bytes) break;
         layers->incoming[in] = out;
         in = memoi_next_crossing(layers, in + 1, outside, in_a, in_b);
@@ -3258,13 +3720,13 @@ MEMOI memo_status memoi_layers_chain(memoi_layers* layers, const char* what, int
     }
     if (in < 0 && out < 0) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "what the layer's %s takes from outside and what it leaves behind do not "
-                          "match in number, order and size; record three layers and apply those",
+                          "layer 0: the blocks that its %s takes from outside and those that it "
+                          "leaves behind differ in number, order or size; record three layers",
                           what);
 }
 
-/* Of the result's segment t: the recorded segment that it repeats (-1: empty) and, for a layer or a
- * gap, by how much its layers are shifted. */
+/* The recorded segment that segment t of the result repeats; -1: it is empty.  *shift: what is
+ * added to its layers. */
 MEMOI int64_t memoi_source_segment(int64_t t, int64_t n, int64_t m, int64_t* shift) {
     int64_t layer = memoi_segment_layer(t, n), source;
     *shift = 0;
@@ -3274,21 +3736,22 @@ MEMOI int64_t memoi_source_segment(int64_t t, int64_t n, int64_t m, int64_t* shi
     return memoi_segment_like(t, n, source, m);
 }
 
-/* The layer of the result for a recorded layer that pre, middle or post (t) speaks of: counted from
- * the last layer in the middle, from the first afterwards.  Of a single layer, the forward that
- * middle and post see is the last one. */
+/* Maps a recorded layer that pre, middle or post (t) refers to, to a layer of the result: counted
+ * from the last layer in the middle, from the first afterwards.  With one recorded layer, middle
+ * and post refer to the last forward. */
 MEMOI int64_t memoi_layer_from_outside(int64_t layer, int64_t m, int64_t n, int64_t t,
                                        int is_forward) {
     if (m == 1) return is_forward ? n - 1 : 0;
     return layer == m - 1 || (layer > 0 && t == 2 * n) ? n - (m - layer) : layer;
 }
 
-/* The result's name (its malloc number) for a recorded block that segment t speaks of; `inner` is
- * the layer where middle or post speak of each inner layer's (else -1).  -1: there is no such
- * block. */
+/* The malloc number in the result of a recorded block that segment t refers to; -1: there is no
+ * such block.  inner: the layer, if middle or post refer to every inner layer; else -1. */
 MEMOI int64_t memoi_result_block(const memoi_layers* layers, int64_t number, int64_t t,
                                  int64_t shift, int64_t inner, int64_t n, const int64_t* base) {
     int64_t m = layers->n_layers, layer = memoi_segment_layer(t, n), s, target;
+
+    /* One recorded layer: what came from outside now comes from the previous layer. */
     if (m == 1 && layer >= 0 && layers->incoming[number] >= 0) {
         int is_forward = layers->segment[number] == 0;
         int64_t giver = is_forward ? layer - 1 : layer + 1;
@@ -3297,6 +3760,8 @@ MEMOI int64_t memoi_result_block(const memoi_layers* layers, int64_t number, int
             shift = giver;
         }
     }
+
+    /* The same block, in the segment of its layer in the result. */
     s = layers->segment[number];
     if (memoi_segment_layer(s, m) < 0) {
         target = s == 0 ? 0 : s == 2 * m ? 2 * n : 4 * n;
@@ -3311,6 +3776,7 @@ MEMOI int64_t memoi_result_block(const memoi_layers* layers, int64_t number, int
         target = memoi_segment_like(s, m, of_layer, n);
         if (target < 0) return -1;
     }
+
     number = base[target] + (number - layers->base[s]);
     return number < base[target + 1] ? number : -1;
 }
@@ -3325,13 +3791,15 @@ MEMOI memo_status memoi_apply_request(const memoi_layers* layers, int64_t i, int
     int64_t id = 0, layer;
     memo_mark mark;
     char text[64];
+
     if (request->kind == MEMO_REQUEST_FREE || request->kind == MEMO_REQUEST_USE) {
-        id = memoi_result_block(layers, layers->number[memoi_origin(trace, i)], t, shift, inner, n,
-                                base);
+        id = memoi_result_block(layers, layers->number[memob_request_origin(trace, i)], t, shift,
+                                inner, n, base);
         if (id < 0)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "it is about a block for which other layers have no counterpart");
+                                  "it refers to a block that other layers do not have");
     }
+
     switch (request->kind) {
     case MEMO_REQUEST_MALLOC:
         return memo_trace_malloc(result, result->n_buffers, request->size_bytes,
@@ -3342,6 +3810,8 @@ MEMOI memo_status memoi_apply_request(const memoi_layers* layers, int64_t i, int
     case MEMO_REQUEST_WAIT: return memo_trace_wait(result, request->id, request->stream, error);
     case MEMO_REQUEST_MARK: break;
     }
+
+    /* A mark of a layer gets the number of the layer in the result. */
     mark = memob_request_mark(trace, i);
     if (mark.layer < 0 || mark.layer >= layers->n_layers) /* of no layer that there is: as it is */
         return memo_trace_mark(result, trace->text + request->id, error);
@@ -3354,7 +3824,7 @@ MEMOI memo_status memoi_apply_request(const memoi_layers* layers, int64_t i, int
     return memo_trace_mark(result, text, error);
 }
 
-/* Where the counterpart in another layer of a malloc is freed: the request, or -1. */
+/* The request that frees the corresponding malloc of another layer; -1: none. */
 MEMOI int64_t memoi_counterpart_free(const memoi_layers* layers, int64_t number, int64_t layer) {
     int64_t s = layers->segment[number];
     int64_t like = memoi_segment_like(s, layers->n_layers, layer, layers->n_layers), other;
@@ -3363,11 +3833,11 @@ MEMOI int64_t memoi_counterpart_free(const memoi_layers* layers, int64_t number,
     return other < layers->base[like + 1] ? layers->free_index[other] : -1;
 }
 
-/* Request i, in middle or post (segment z), is about a block of an inner layer, and the same is
- * said of each layer: that layer.  Else -1: no inner layer, or a block passed on between layers,
- * whose free only happens to come behind the last of them. */
+/* The layer, if request i, in middle or post (segment z), refers to a block of an inner layer and
+ * the same request exists for each inner layer.  -1: no inner layer, or a block that layers pass
+ * on, whose free only comes after the last of them. */
 MEMOI int64_t memoi_inner_layer(const memoi_layers* layers, int64_t i, int64_t z) {
-    int64_t origin = memoi_origin(layers->trace, i), number, layer, before, after;
+    int64_t origin = memob_request_origin(layers->trace, i), number, layer, before, after;
     if (origin < 0 || layers->trace->requests[i].kind == MEMO_REQUEST_MALLOC) return -1;
     number = layers->number[origin];
     layer = memoi_segment_layer(layers->segment[number], layers->n_layers);
@@ -3380,9 +3850,9 @@ MEMOI int64_t memoi_inner_layer(const memoi_layers* layers, int64_t i, int64_t z
                : -1;
 }
 
-/* Do middle and post speak of the last layer first?  Request i is about a block of layer 1. */
+/* Do middle and post refer to the last layer first?  Request i refers to a block of layer 1. */
 MEMOI int memoi_is_descending(const memoi_layers* layers, int64_t i) {
-    int64_t number = layers->number[memoi_origin(layers->trace, i)];
+    int64_t number = layers->number[memob_request_origin(layers->trace, i)];
     return memoi_counterpart_free(layers, number, 2) < memoi_counterpart_free(layers, number, 0);
 }
 
@@ -3412,7 +3882,7 @@ MEMOI memo_status memoi_apply_segment(const memoi_layers* layers, int64_t t, int
     return status;
 }
 
-/* The trace of n layers, ids 0, 1, 2, ... in the order of the mallocs. */
+/* Makes the trace of n layers, with ids 0, 1, 2, ... in the order of the mallocs. */
 MEMOI memo_status memoi_apply(const memoi_layers* layers, int64_t n, memo_trace** result,
                               memo_error* error) {
     int64_t n_segments = 4 * n + 1, t, s, number, shift, at = 0, n_never_freed = 0;
@@ -3425,6 +3895,8 @@ MEMOI memo_status memoi_apply(const memoi_layers* layers, int64_t n, memo_trace*
         *result = NULL;
         return memob_no_memory(error, "a trace");
     }
+
+    /* Number the mallocs of every segment first: frees refer to blocks of other segments. */
     for (t = 0; t < n_segments; t++) {
         base[t + 1] = base[t];
         s = memoi_source_segment(t, n, layers->n_layers, &shift);
@@ -3433,19 +3905,23 @@ MEMOI memo_status memoi_apply(const memoi_layers* layers, int64_t n, memo_trace*
         for (number = layers->base[s]; number < layers->base[s + 1]; number++)
             n_never_freed += layers->free_index[number] < 0;
     }
+
     for (t = 0; t < n_segments && !status; t++) {
         status = memoi_apply_segment(layers, t, n, base, *result, &at, &reason);
     }
     if (status == MEMO_STATUS_INVALID_ARGUMENT) {
         memo_error_set(error, status,
-                       "request %lld of the trace cannot be repeated for other layers: %s",
+                       "request %lld cannot be repeated for other layers: %s; record three layers",
                        (long long)at, reason.message);
     } else if (status) {
         memo_error_set(error, status, "%s", reason.message);
     } else if ((*result)->n_live != n_never_freed) {
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "blocks of a layer are freed in a place that other layers lack");
+        status = memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "trace: blocks of one layer are freed where other layers free none; record "
+            "three layers");
     }
+
     MEMO_FREE(base);
     if (status) {
         memo_trace_destroy(*result);
@@ -3454,7 +3930,7 @@ MEMOI memo_status memoi_apply(const memoi_layers* layers, int64_t n, memo_trace*
     return status;
 }
 
-/* Repeating layer 1 must give the recorded trace itself; else its layers are not alike. */
+/* If the layers are alike, repeating layer 1 reproduces the recorded trace. */
 MEMOI memo_status memoi_layers_check(const memoi_layers* layers, memo_error* error) {
     const memo_trace* trace = layers->trace;
     memo_trace* again;
@@ -3462,22 +3938,26 @@ MEMOI memo_status memoi_layers_check(const memoi_layers* layers, memo_error* err
     int64_t i, n_common;
     memo_status status = memoi_apply(layers, layers->n_layers, &again, &reason);
     if (status) return memo_error_set(error, status, "%s", reason.message);
+
+    /* The first request that differs, of those that both have. */
     n_common = trace->n_requests < again->n_requests ? trace->n_requests : again->n_requests;
     for (i = 0; i < n_common; i++) {
         const memo_request* a = &trace->requests[i];
         const memo_request* b = &again->requests[i];
-        int64_t origin = memoi_origin(trace, i);
+        int64_t origin = memob_request_origin(trace, i);
         if (a->kind != b->kind || a->memory_class != b->memory_class || a->stream != b->stream ||
             a->size_bytes != b->size_bytes || (origin >= 0 && layers->number[origin] != b->id) ||
             (origin < 0 && a->kind != MEMO_REQUEST_MARK && a->id != b->id) ||
             (a->kind == MEMO_REQUEST_MARK && strcmp(trace->text + a->id, again->text + b->id)))
             break;
     }
+
     if (i < trace->n_requests || i < again->n_requests)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "request %lld: the layers between the first and the last are not "
-                                "alike, so no pattern can be repeated",
-                                (long long)i);
+        status =
+            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                           "request %lld: the layers between the first and the last are not alike "
+                           "here; record layers with equal requests",
+                           (long long)i);
     memo_trace_destroy(again);
     return status;
 }
@@ -3490,40 +3970,42 @@ memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_layers, m
     *result = NULL;
     if (n_layers < 1 || n_layers > 1 << 20)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "n_layers %lld is outside [1, 2^20]", (long long)n_layers);
+                              "n_layers: out of range (%lld); 1 to 2^20 are valid",
+                              (long long)n_layers);
+
+    /* Cut, number and match the recorded layers. */
     memset(&layers, 0, sizeof layers);
     layers.trace = trace;
     status = memoi_layers_cut(&layers, error);
     if (!status) status = memoi_layers_number(&layers, error);
     m = layers.n_layers;
     if (!status && (m == 2 || (m > 2 && n_layers < 2)))
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "%lld layers cannot be made of %lld: one layer gives any number, "
-                                "three or more give two or more; record one or three",
-                                (long long)n_layers, (long long)m);
+        status = memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "n_layers: %lld layers cannot be made from %lld; record one layer for any "
+            "number, or three for two or more",
+            (long long)n_layers, (long long)m);
     if (!status && m == 1 && n_layers > 1)
         status = memoi_layers_chain(&layers, "forward", 0, 1, 3, 1, 2, 4, error);
     if (!status && m == 1 && n_layers > 1)
         status = memoi_layers_chain(&layers, "backward", 2, 3, 3, 3, 4, 4, error);
+
+    /* Prove the pattern, then repeat it. */
     if (!status && m > 2) status = memoi_layers_check(&layers, error);
     if (!status) status = memoi_apply(&layers, n_layers, result, error);
     memoi_layers_free(&layers);
     return status;
 }
 
-/* ---- 3 plan -------------------------------------------------------------------------------------
- * Knows: buffers, lifetimes, offsets; the problem that a trace poses, the proof that a solution is
- * one, its file and its picture.  Knows nothing of how offsets are found. */
+/* ---- >>plan -------------------------------------------------------------------------------------
+ * Knows: buffers, lifetimes, alignments, gaps and holds.  Knows nothing of how offsets are
+ * found. */
 
 #define MEMOI_ALIGNMENT_MAX ((int64_t)1 << 40)
 
-/* Bytes that a buffer counts for. */
-MEMOI int64_t memob_plan_bytes(const memo_plan* plan, int64_t buffer) {
+MEMOI int64_t memob_buffer_bytes(const memo_plan* plan, int64_t buffer) {
     return memob_align_up(plan->buffers[buffer].size_bytes, plan->alignment_bytes);
 }
-
-MEMOI int64_t memob_max(int64_t a, int64_t b) { return a > b ? a : b; }
-MEMOI int64_t memob_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 MEMOI int memoi_is_alignment(int64_t alignment) {
     return alignment >= 1 && alignment <= MEMOI_ALIGNMENT_MAX && (alignment & (alignment - 1)) == 0;
@@ -3535,12 +4017,17 @@ memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignmen
     *plan = NULL;
     if (alignment_bytes == 0) alignment_bytes = 1;
     if (n_buffers < 0 || n_gaps < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%lld buffers and %lld gaps",
-                              (long long)n_buffers, (long long)n_gaps);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "plan: n_buffers %lld or n_gaps %lld is negative; 0 or more are valid",
+            (long long)n_buffers, (long long)n_gaps);
     if (!memoi_is_alignment(alignment_bytes))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "alignment %lld is not a power of two up to 2^40",
-                              (long long)alignment_bytes);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
+            (long long)alignment_bytes);
+
+    /* One owner for all arrays, so that a failure destroys what exists. */
     made = (memo_plan*)memob_calloc(1, sizeof(memo_plan));
     if (!made) return memob_no_memory(error, "a plan");
     made->buffers = (memo_buffer*)memob_calloc(n_buffers, sizeof(memo_buffer));
@@ -3549,6 +4036,7 @@ memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignmen
         memo_plan_destroy(made);
         return memob_no_memory(error, "a plan");
     }
+
     made->n_buffers = n_buffers;
     made->n_gaps = n_gaps;
     made->alignment_bytes = alignment_bytes;
@@ -3566,46 +4054,8 @@ void memo_plan_destroy(memo_plan* plan) {
 
 /* --- preparing --- */
 
-MEMOI int memob_compare(int64_t a, int64_t b) { return (a > b) - (a < b); }
 MEMOI int memoi_int_compare(const void* a, const void* b) {
     return memob_compare(*(const int64_t*)a, *(const int64_t*)b);
-}
-
-/* A key with what it belongs to; sorted by key, ties by index. */
-typedef struct memob_keyed {
-    int64_t key, index;
-} memob_keyed;
-
-MEMOI int memob_keyed_compare(const void* left, const void* right) {
-    const memob_keyed* a = (const memob_keyed*)left;
-    const memob_keyed* b = (const memob_keyed*)right;
-    return a->key != b->key ? memob_compare(a->key, b->key) : memob_compare(a->index, b->index);
-}
-
-/* The list is in the order of index.  Linear where keys are times of requests, 0 to some 4 n. */
-MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n) {
-    int64_t largest = 0, i, sum = 0;
-    memob_keyed* sorted;
-    int64_t* place;
-    int is_sorted = 1;
-    for (i = 0; i < n; i++) {
-        largest = memob_max(largest, list[i].key);
-        if (i > 0 && memob_keyed_compare(&list[i - 1], &list[i]) > 0) is_sorted = 0;
-    }
-    if (is_sorted) return;
-    sorted = largest / 4 > n ? NULL : (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
-    place = sorted ? (int64_t*)memob_calloc(largest + 2, sizeof(int64_t)) : NULL;
-    if (!place) {
-        MEMO_FREE(sorted);
-        qsort(list, (size_t)n, sizeof *list, memob_keyed_compare);
-        return;
-    }
-    for (i = 0; i < n; i++) place[list[i].key + 1]++;
-    for (i = 0; i <= largest; i++) place[i] = sum += place[i];
-    for (i = 0; i < n; i++) sorted[place[list[i].key]++] = list[i];
-    memcpy(list, sorted, (size_t)n * sizeof *list);
-    MEMO_FREE(sorted);
-    MEMO_FREE(place);
 }
 
 MEMOI int memoi_gap_compare(const void* a, const void* b) {
@@ -3622,29 +4072,30 @@ MEMOI int memoi_hold_compare(const void* a, const void* b) {
                                   : memob_compare(x->lane, y->lane);
 }
 
-/* What is wrong with buffer i taken alone, or NULL. */
+/* What is wrong with buffer i alone; NULL: nothing. */
 MEMOI const char* memoi_buffer_fault(const memo_plan* plan, int64_t i) {
     const memo_buffer* buffer = &plan->buffers[i];
     int64_t alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
     if (buffer->size_bytes < 0 || buffer->size_bytes > MEMOB_BYTES_MAX)
-        return "its size is outside [0, 2^62]";
-    if (buffer->begin < 0 || buffer->end > MEMOB_BYTES_MAX) return "its lifetime leaves [0, 2^62]";
+        return "its size is out of range; 0 to 2^62 bytes are valid";
+    if (buffer->begin < 0 || buffer->end > MEMOB_BYTES_MAX)
+        return "its lifetime is out of range; 0 to 2^62 are valid";
     if (buffer->begin >= buffer->end) return "its lifetime is empty; end must be after begin";
     if (!memoi_is_alignment(alignment) || alignment < plan->alignment_bytes)
-        return "its alignment is not a power of two from the plan's up to 2^40";
-    if (buffer->stream < 0 || buffer->stream >= MEMOI_STREAMS)
-        return "its stream is outside [0, 63]";
-    if (buffer->lane < 0) return "its lane is negative";
+        return "its alignment is invalid; powers of two from the plan's up to 2^40 are valid";
+    if (buffer->stream < 0 || buffer->stream >= MEMOB_STREAMS)
+        return "its stream is out of range; 0 to 63 are valid";
+    if (buffer->lane < 0) return "its lane is negative; 0 or more are valid";
     if ((int)buffer->memory_class < MEMO_CLASS_TRANSIENT ||
         (int)buffer->memory_class > MEMO_CLASS_PERSISTENT)
-        return "its class is none";
+        return "its class is not a memo_class";
     if (buffer->is_fixed && (buffer->offset_bytes < 0 || buffer->offset_bytes > MEMOB_BYTES_MAX ||
                              buffer->offset_bytes % alignment))
         return "its fixed offset is negative, not aligned, or beyond 2^62";
     return NULL;
 }
 
-/* *culprit: the buffer at fault, or -1; so throughout this chapter. */
+/* *culprit: the buffer with the error, or -1, here and in the next rooms. */
 MEMOI memo_status memoi_buffer_error(const memo_plan* plan, int64_t i, int64_t* culprit,
                                      memo_error* error, const char* fault) {
     *culprit = i;
@@ -3652,63 +4103,72 @@ MEMOI memo_status memoi_buffer_error(const memo_plan* plan, int64_t i, int64_t* 
                           (long long)i, (long long)plan->buffers[i].id, fault);
 }
 
-/* Everything that must hold before a planner starts, but for the order. */
+/* All conditions of a problem except the order. */
 MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo_error* error) {
     int64_t i, bytes, total = 0;
     *culprit = -1;
     if (!memoi_is_alignment(plan->alignment_bytes))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "alignment %lld is not a power of two up to 2^40",
-                              (long long)plan->alignment_bytes);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
+            (long long)plan->alignment_bytes);
+
+    /* Buffers: each alone, and the sum of sizes so far. */
     for (i = 0; i < plan->n_buffers; i++) {
         const char* fault = memoi_buffer_fault(plan, i);
         if (fault) return memoi_buffer_error(plan, i, culprit, error, fault);
-        bytes = memob_plan_bytes(plan, i);
+        bytes = memob_buffer_bytes(plan, i);
         if (bytes > MEMOB_BYTES_MAX - total ||
             (plan->buffers[i].is_fixed && plan->buffers[i].offset_bytes > MEMOB_BYTES_MAX - bytes))
             return memoi_buffer_error(plan, i, culprit, error,
                                       "the sizes up to here sum to more than 2^62");
         total += bytes;
     }
+
+    /* Gaps: inside the lifetime of a buffer that exists. */
     for (i = 0; i < plan->n_gaps; i++) {
         const memo_gap* gap = &plan->gaps[i];
         if (gap->buffer < 0 || gap->buffer >= plan->n_buffers)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "gap %lld is of buffer %lld, of which there are %lld",
-                                  (long long)i, (long long)gap->buffer, (long long)plan->n_buffers);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "plan.gaps[%lld].buffer: out of range (%lld); the plan has %lld buffers",
+                (long long)i, (long long)gap->buffer, (long long)plan->n_buffers);
         if (gap->begin >= gap->end || gap->begin < plan->buffers[gap->buffer].begin ||
             gap->end > plan->buffers[gap->buffer].end)
             return memoi_buffer_error(plan, gap->buffer, culprit, error,
-                                      "a gap is empty or leaves the lifetime");
+                                      "a gap is empty or outside the lifetime");
     }
+
+    /* Holds: after the lifetime; never together with gaps. */
     if (plan->n_holds > 0 && plan->n_gaps > 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "plan.holds: a plan with gaps has none (%lld)",
+                              "plan.holds: the plan has gaps and %lld holds; remove one kind",
                               (long long)plan->n_holds);
     for (i = 0; i < plan->n_holds; i++) {
         const memo_hold* hold = &plan->holds[i];
         if (hold->buffer < 0 || hold->buffer >= plan->n_buffers)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "hold %lld is of buffer %lld, of which there are %lld",
-                                  (long long)i, (long long)hold->buffer,
-                                  (long long)plan->n_buffers);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "plan.holds[%lld].buffer: out of range (%lld); the plan has %lld buffers",
+                (long long)i, (long long)hold->buffer, (long long)plan->n_buffers);
         if (hold->lane < 0 || hold->until > MEMOB_BYTES_MAX ||
             hold->until <= plan->buffers[hold->buffer].end)
-            return memoi_buffer_error(plan, hold->buffer, culprit, error,
-                                      "a hold ends with the lifetime or before, or beyond 2^62, or "
-                                      "its lane is negative");
+            return memoi_buffer_error(
+                plan, hold->buffer, culprit, error,
+                "a hold must end after the lifetime and not above 2^62, and its "
+                "lane must be 0 or more");
     }
     return MEMO_STATUS_OK;
 }
 
-/* Gaps and holds are in order. */
+/* Gaps and holds must be in order. */
 MEMOI memo_status memoi_plan_check_order(const memo_plan* plan, int64_t* culprit,
                                          memo_error* error) {
     int64_t i;
     for (i = 1; i < plan->n_holds; i++)
         if (memoi_hold_compare(&plan->holds[i - 1], &plan->holds[i]) >= 0)
             return memoi_buffer_error(plan, plan->holds[i].buffer, culprit, error,
-                                      "its holds are not in order, or two are of one lane; "
+                                      "its holds are not in order, or two have the same lane; "
                                       "memo_plan_prepare sorts them");
     for (i = 1; i < plan->n_gaps; i++) {
         const memo_gap* gap = &plan->gaps[i];
@@ -3721,39 +4181,43 @@ MEMOI memo_status memoi_plan_check_order(const memo_plan* plan, int64_t* culprit
     return MEMO_STATUS_OK;
 }
 
-/* The largest sum of live sizes; no fixed buffer may end above it either.  -1: no memory. */
+/* The largest sum of live sizes, and at least the end of each fixed buffer.  -1: no memory. */
 MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
     int64_t n = plan->n_buffers + plan->n_gaps, born = 0, died = 0, i, live = 0, bound = 0;
     memob_keyed* births = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
     memob_keyed* deaths = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+
+    /* A gap is a death at its begin and a birth at its end. */
     for (i = 0; births && deaths && i < n; i++) {
-        /* A gap dies at its begin and is born at its end. */
         const memo_gap* gap = i < plan->n_buffers ? NULL : &plan->gaps[i - plan->n_buffers];
         births[i].index = deaths[i].index = gap ? gap->buffer : i;
         births[i].key = gap ? gap->end : plan->buffers[i].begin;
         deaths[i].key = gap ? gap->begin : plan->buffers[i].end;
         if (!gap && plan->buffers[i].is_fixed)
-            bound = memob_max(bound, plan->buffers[i].offset_bytes + memob_plan_bytes(plan, i));
+            bound = memob_max(bound, plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i));
     }
+
+    /* Sweep: ends first at equal times, because lifetimes are half-open. */
     if (births && deaths) {
         memob_keyed_sort(births, n);
         memob_keyed_sort(deaths, n);
-        while (born < n) { /* ends come first: lifetimes are half-open */
+        while (born < n) {
             if (died < n && deaths[died].key <= births[born].key)
-                live -= memob_plan_bytes(plan, deaths[died++].index);
+                live -= memob_buffer_bytes(plan, deaths[died++].index);
             else
-                live += memob_plan_bytes(plan, births[born++].index);
+                live += memob_buffer_bytes(plan, births[born++].index);
             bound = memob_max(bound, live);
         }
     } else {
         bound = -1;
     }
+
     MEMO_FREE(births);
     MEMO_FREE(deaths);
     return bound;
 }
 
-/* Puts buffers in the order of begin, stably; gaps and holds go with them. */
+/* Sorts buffers by begin, stably; gaps and holds follow. */
 MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
     int64_t n = plan->n_buffers, i;
     memob_keyed* order = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
@@ -3765,18 +4229,23 @@ MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
         MEMO_FREE(place);
         return memob_no_memory(error, "sorting a plan");
     }
+
     for (i = 0; i < n; i++) {
         order[i].key = plan->buffers[i].begin;
         order[i].index = i;
     }
     memob_keyed_sort(order, n);
+
+    /* Buffers move; gaps and holds follow them. */
     for (i = 0; i < n; i++) {
         sorted[i] = plan->buffers[order[i].index];
         place[order[i].index] = i;
     }
     for (i = 0; i < plan->n_gaps; i++) plan->gaps[i].buffer = place[plan->gaps[i].buffer];
     for (i = 0; i < plan->n_holds; i++) plan->holds[i].buffer = place[plan->holds[i].buffer];
-    memcpy(plan->buffers, sorted, (size_t)n * sizeof(memo_buffer)); /* the array stays the user's */
+
+    /* The array stays the caller's, so copy back. */
+    memcpy(plan->buffers, sorted, (size_t)n * sizeof(memo_buffer));
     MEMO_FREE(sorted);
     MEMO_FREE(order);
     MEMO_FREE(place);
@@ -3807,16 +4276,17 @@ memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
         plan->n_times = memob_max(plan->n_times, plan->buffers[i].end);
     if (plan->body_begin < 0 || plan->body_begin > plan->n_times)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "body_begin %lld is outside the %lld times",
+                              "plan.body_begin: out of range (%lld); 0 to %lld are valid",
                               (long long)plan->body_begin, (long long)plan->n_times);
     return MEMO_STATUS_OK;
 }
 
-/* --- from a trace ---
+/* ---- >>plan from trace --------------------------------------------------------------------------
+ * Knows: requests, streams, and who may use a buffer when.  Knows nothing of offsets.
  *
- * Vector clocks: clock[s][u] is the last request of stream u behind which everything comes that
- * stream s enqueues from now on.  Only waits advance it, so its advances are kept, to be asked
- * later: from which request on is stream s behind a given use on stream u? */
+ * Vector clocks: all that stream s enqueues from now on comes after request clock[s][u] of stream
+ * u.  Only waits advance it.  The advances are kept, to find out later from which request on stream
+ * s is behind a given use on stream u. */
 
 typedef struct memoi_advance {
     int64_t at, reaches; /* from request `at` on, the clock is `reaches` */
@@ -3836,14 +4306,14 @@ typedef struct memoi_lane {
 
 typedef struct memoi_clocks {
     int64_t n;                    /* streams that occur */
-    int64_t index[MEMOI_STREAMS]; /* of a stream among them */
-    int32_t name[MEMOI_STREAMS];  /* the stream of an index */
+    int64_t index[MEMOB_STREAMS]; /* of a stream among them */
+    int32_t name[MEMOB_STREAMS];  /* the stream of an index */
     int64_t* clock;               /* (n, n) */
     memoi_advances* advances;     /* (n, n) */
     int64_t* snapshots;           /* (events, n): the clock of the latest record */
     memob_map events;             /* event -> row of snapshots */
     int64_t* time;                /* of each request that is a malloc */
-    int64_t* last_use;     /* of each request that is a malloc: the latest use of it, or -1 */
+    int64_t* last_use;            /* of each request that is a malloc: its latest use, or -1 */
     int64_t* previous_use; /* of each request that is a use: the one before it of the same buffer */
     uint64_t* starts;      /* of each request that is a malloc: its own stream, and those that use
                               the buffer without having waited for the malloc */
@@ -3870,11 +4340,11 @@ MEMOI void memoi_clocks_free(memoi_clocks* clocks) {
     MEMO_FREE(clocks->lane_of);
 }
 
-/* Which streams occur? */
+/* Numbers the streams that occur. */
 MEMOI void memoi_clocks_count(memoi_clocks* clocks, const memo_trace* trace) {
     int64_t i, s;
     memset(clocks, 0, sizeof *clocks);
-    for (s = 0; s < MEMOI_STREAMS; s++) clocks->index[s] = -1;
+    for (s = 0; s < MEMOB_STREAMS; s++) clocks->index[s] = -1;
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         if (request->kind == MEMO_REQUEST_FREE || request->kind == MEMO_REQUEST_MARK) continue;
@@ -3906,6 +4376,7 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
                                    memo_error* error) {
     int64_t n = clocks->n, i, time = 0, n_events = 0, capacity = 0;
     void* snapshots = NULL;
+
     clocks->clock = (int64_t*)memob_calloc(n * n, 8);
     clocks->advances = (memoi_advances*)memob_calloc(n * n, sizeof(memoi_advances));
     clocks->time = (int64_t*)memob_calloc(trace->n_requests, 8);
@@ -3915,16 +4386,21 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
     if (!clocks->clock || !clocks->advances || !clocks->time || !clocks->last_use ||
         !clocks->previous_use || !clocks->starts)
         return memob_no_memory(error, "the order of streams");
+
     for (i = 0; i < n * n; i++) clocks->clock[i] = -1;
+
+    /* In the order of enqueueing: a record keeps its stream's clock, and a wait takes it over. */
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         int64_t s = request->kind == MEMO_REQUEST_MARK ? 0 : clocks->index[request->stream], row;
-        int64_t origin = memoi_origin(trace, i);
+        int64_t origin = memob_request_origin(trace, i);
         if (request->kind == MEMO_REQUEST_MALLOC) {
             clocks->starts[i] = (uint64_t)1 << s;
             clocks->time[i] = time;
             clocks->last_use[i] = -1;
         } else if (request->kind == MEMO_REQUEST_USE) {
+            /* A stream that uses the buffer before it has waited for the owner's request may use it
+             * directly after the request. */
             int64_t owner = clocks->index[trace->requests[origin].stream];
             clocks->previous_use[i] = clocks->last_use[origin];
             clocks->last_use[origin] = i;
@@ -3953,7 +4429,7 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
     return MEMO_STATUS_OK;
 }
 
-/* The lane of a set of streams, a new one if need be; -1: no memory. */
+/* The lane of a set of streams, created if necessary; -1: no memory. */
 MEMOI int64_t memoi_lane_find(memoi_clocks* clocks, memob_map* known, uint64_t streams) {
     int64_t lane = memob_map_get(known, (int64_t)streams), s = 0;
     void* lanes = clocks->lanes;
@@ -3966,12 +4442,12 @@ MEMOI int64_t memoi_lane_find(memoi_clocks* clocks, memob_map* known, uint64_t s
     while (!(streams >> s & 1)) s++;
     clocks->lanes[clocks->n_lanes].streams = streams;
     clocks->lanes[clocks->n_lanes].name =
-        streams >> s == 1 ? clocks->name[s] : (int32_t)(MEMOI_STREAMS + clocks->n_lanes);
+        streams >> s == 1 ? clocks->name[s] : (int32_t)(MEMOB_STREAMS + clocks->n_lanes);
     return clocks->n_lanes++;
 }
 
-/* Gives each buffer its lane, and each lane its mallocs in order.  A buffer without bytes, and one
- * that lives from 0 whenever it is requested, needs no place in the list. */
+/* Gives each buffer its lane, and each lane its mallocs in order.  Not listed are buffers without
+ * bytes, and buffers that live from 0 on. */
 MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* trace,
                                      const int64_t* number, memo_plan* plan, memo_error* error) {
     memob_map known;
@@ -3980,6 +4456,8 @@ MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* tra
     memset(&known, 0, sizeof known);
     clocks->mallocs = (int64_t*)memob_calloc(trace->n_buffers, 8);
     clocks->lane_of = (int64_t*)memob_calloc(trace->n_requests, 8);
+
+    /* Equal sets of streams share a lane. */
     for (i = 0; clocks->mallocs && clocks->lane_of && i < trace->n_requests; i++) {
         if (trace->requests[i].kind != MEMO_REQUEST_MALLOC) continue;
         clocks->lane_of[i] = memoi_lane_find(clocks, &known, clocks->starts[i]);
@@ -3989,7 +4467,9 @@ MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* tra
     memob_map_free(&known);
     if (!clocks->mallocs || !clocks->lane_of || i < trace->n_requests)
         return memob_no_memory(error, "the order of streams");
-    for (pass = 0; pass < 2; pass++) { /* counts, then lists */
+
+    /* The mallocs of each lane: the first pass counts them, the second lists them. */
+    for (pass = 0; pass < 2; pass++) {
         for (i = 0; i < trace->n_requests; i++) {
             const memo_buffer* buffer = &plan->buffers[number[i]];
             memoi_lane* lane;
@@ -4027,11 +4507,11 @@ MEMOI int64_t memoi_clocks_behind(const memoi_clocks* clocks, int64_t s, int64_t
     return low < advances->n ? advances->list[low].at : INT64_MAX;
 }
 
-/* The time just after the last malloc of a lane up to request `at`; 0 where there is none. */
+/* The time just after the last malloc of a lane up to request `at`; 0: there is none. */
 MEMOI int64_t memoi_lane_until(const memoi_clocks* clocks, const memoi_lane* lane, int64_t at) {
     const int64_t* mallocs = clocks->mallocs + lane->first;
     int64_t low = 0, high = lane->n;
-    while (low < high) { /* the first malloc behind it */
+    while (low < high) { /* the first malloc after it */
         int64_t middle = low + (high - low) / 2;
         if (mallocs[middle] > at)
             high = middle;
@@ -4041,12 +4521,13 @@ MEMOI int64_t memoi_lane_until(const memoi_clocks* clocks, const memoi_lane* lan
     return low > 0 ? clocks->time[mallocs[low - 1]] + 1 : 0;
 }
 
-/* The holds of the buffer that request i frees. */
+/* Adds the holds of the buffer that request i frees. */
 MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
                                   const memo_trace* trace, int64_t i, int64_t buffer,
                                   int64_t* capacity, memo_error* error) {
-    int64_t behind[MEMOI_STREAMS], s, lane, use, origin = memoi_origin(trace, i);
-    /* When is each stream behind all uses? */
+    int64_t behind[MEMOB_STREAMS], s, lane, use, origin = memob_request_origin(trace, i);
+
+    /* The request from which on each stream comes after all uses. */
     for (s = 0; s < clocks->n; s++)
         behind[s] = memoi_clocks_behind(clocks, s, clocks->index[plan->buffers[buffer].stream], i);
     for (use = clocks->last_use[origin]; use >= 0; use = clocks->previous_use[use]) {
@@ -4055,7 +4536,7 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
             behind[s] = memob_max(behind[s], memoi_clocks_behind(clocks, s, used_by, use));
     }
 
-    /* A lane is behind them when its last stream is. */
+    /* A lane comes after them when its last stream does. */
     for (lane = 0; lane < clocks->n_lanes; lane++) {
         int64_t at = 0, until;
         void* holds = plan->holds;
@@ -4074,7 +4555,7 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
     return MEMO_STATUS_OK;
 }
 
-/* Lanes and holds.  number: of each request that is a malloc, its buffer. */
+/* Sets lanes and holds.  number: of each request that is a malloc, its buffer. */
 MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
                                      const int64_t* number, memo_error* error) {
     memoi_clocks clocks;
@@ -4085,7 +4566,7 @@ MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
     status = memoi_clocks_run(&clocks, trace, error);
     if (!status) status = memoi_clocks_lanes(&clocks, trace, number, plan, error);
     for (i = 0; i < trace->n_requests && !status; i++) {
-        int64_t buffer = number[memob_max(memoi_origin(trace, i), 0)];
+        int64_t buffer = number[memob_max(memob_request_origin(trace, i), 0)];
         if (trace->requests[i].kind == MEMO_REQUEST_FREE && plan->buffers[buffer].size_bytes > 0 &&
             plan->buffers[buffer].memory_class != MEMO_CLASS_PERSISTENT)
             status = memoi_plan_hold(plan, &clocks, trace, i, buffer, &capacity, error);
@@ -4094,7 +4575,7 @@ MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
     return status;
 }
 
-/* Lifetimes by the order of the requests alone. */
+/* Sets lifetimes by the order of requests alone. */
 MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* number) {
     int64_t i, time = 0, n = 0, has_body = 0;
     for (i = 0; i < trace->n_requests; i++) {
@@ -4109,7 +4590,7 @@ MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* nu
             buffer->stream = buffer->lane = request->stream;
             buffer->memory_class = request->memory_class;
         } else if (request->kind == MEMO_REQUEST_FREE) {
-            plan->buffers[number[memoi_origin(trace, i)]].end = time++;
+            plan->buffers[number[memob_request_origin(trace, i)]].end = time++;
         } else if (request->kind == MEMO_REQUEST_MARK && !has_body) {
             memo_mark mark = memob_request_mark(trace, i);
             if (mark.phase == MEMO_PHASE_ITERATION && !mark.is_end) {
@@ -4128,6 +4609,8 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
     memo_status status =
         memo_plan_create(trace->n_buffers, 0, alignment_bytes ? alignment_bytes : 512, plan, error);
     if (status) return status;
+
+    /* Lifetimes and holds by the order of requests. */
     number = (int64_t*)memob_calloc(trace->n_requests, 8);
     if (number) {
         memoi_plan_fill(*plan, trace, number);
@@ -4136,6 +4619,8 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
     } else {
         status = memob_no_memory(error, "a plan");
     }
+
+    /* Persistent buffers outlive their frees, because the body repeats. */
     for (i = 0; i < (*plan)->n_buffers && !status; i++) {
         memo_buffer* buffer = &(*plan)->buffers[i];
         int is_before = buffer->begin < (*plan)->body_begin;
@@ -4144,6 +4629,7 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
             buffer->end = (*plan)->n_times;
         if (buffer->memory_class == MEMO_CLASS_PERSISTENT && !is_before) buffer->begin = 0;
     }
+
     if (!status) status = memo_plan_prepare(*plan, error);
     if (status) {
         memo_plan_destroy(*plan);
@@ -4152,13 +4638,14 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
     return status;
 }
 
-/* --- validating: a sweep over time ---
+/* ---- >>plan validation --------------------------------------------------------------------------
+ * Knows: a plan alone.  Shares no code with any planner.
  *
- * What is live is kept by address, as a set of ranks: a complete binary tree of flags, each the
- * "or" of its two children.  A piece that begins to live overlaps one that lives only if it
- * overlaps its neighbour above or below. */
+ * Live pieces are kept by address, as a set of ranks: a complete binary tree of flags, each the
+ * "or" of its two children.  A piece that starts to live overlaps a live piece only if it overlaps
+ * its neighbor above or below. */
 
-/* A stretch of a buffer's life without gaps. */
+/* A part of a buffer's lifetime between gaps. */
 typedef struct memoi_piece {
     int64_t buffer, begin, end;
     int64_t rank; /* among all pieces by offset */
@@ -4171,7 +4658,7 @@ MEMOI void memoi_ranks_set(unsigned char* tree, int64_t n_leaves, int64_t rank, 
         tree[node] = (unsigned char)(tree[2 * node] | tree[2 * node + 1]);
 }
 
-/* The nearest rank in the set above (direction 1) or below (0); -1 where there is none. */
+/* The nearest rank in the set, above (direction 1) or below (0); -1: there is none. */
 MEMOI int64_t memoi_ranks_next(const unsigned char* tree, int64_t n_leaves, int64_t rank,
                                int64_t direction) {
     int64_t node = n_leaves + rank;
@@ -4186,11 +4673,11 @@ MEMOI int64_t memoi_ranks_next(const unsigned char* tree, int64_t n_leaves, int6
 MEMOI int memoi_piece_overlap(const memo_plan* plan, const memoi_piece* a, const memoi_piece* b) {
     int64_t a_begin = plan->buffers[a->buffer].offset_bytes;
     int64_t b_begin = plan->buffers[b->buffer].offset_bytes;
-    return a_begin < b_begin + memob_plan_bytes(plan, b->buffer) &&
-           b_begin < a_begin + memob_plan_bytes(plan, a->buffer);
+    return a_begin < b_begin + memob_buffer_bytes(plan, b->buffer) &&
+           b_begin < a_begin + memob_buffer_bytes(plan, a->buffer);
 }
 
-/* Pieces of all buffers that occupy anything, in the order of buffers; returns how many. */
+/* Lists the pieces of all buffers that have bytes, in the order of buffers; returns how many. */
 MEMOI int64_t memoi_plan_pieces(const memo_plan* plan, memoi_piece* pieces) {
     int64_t i, gap = 0, n = 0;
     for (i = 0; i < plan->n_buffers; i++) {
@@ -4210,7 +4697,7 @@ MEMOI int64_t memoi_plan_pieces(const memo_plan* plan, memoi_piece* pieces) {
     return n;
 }
 
-/* The sweep: every overlap in time and address, and the bound, from the pieces. */
+/* Finds every overlap in time and address, and computes the bound. */
 MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, int64_t n,
                                    memob_keyed* order, memob_keyed* events, unsigned char* tree,
                                    int64_t n_leaves, int check_offsets, int64_t* bound,
@@ -4220,18 +4707,21 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, i
         order[i].key = plan->buffers[pieces[i].buffer].offset_bytes;
         order[i].index = i;
         events[2 * i].key = pieces[i].begin;
-        events[2 * i].index = n + i; /* behind all ends of the same time */
+        events[2 * i].index = n + i; /* after all ends at the same time */
         events[2 * i + 1].key = pieces[i].end;
         events[2 * i + 1].index = i;
     }
+
+    /* Ranks by address, and events by time with ends first. */
     qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
     qsort(events, (size_t)(2 * n), sizeof(memob_keyed), memob_keyed_compare);
     for (i = 0; i < n; i++) pieces[order[i].index].rank = i;
+
     for (i = 0; i < 2 * n; i++) {
         int begins = events[i].index >= n, direction;
         const memoi_piece* piece = &pieces[events[i].index - (begins ? n : 0)];
-        live +=
-            begins ? memob_plan_bytes(plan, piece->buffer) : -memob_plan_bytes(plan, piece->buffer);
+        live += begins ? memob_buffer_bytes(plan, piece->buffer)
+                       : -memob_buffer_bytes(plan, piece->buffer);
         *bound = memob_max(*bound, live);
         if (!check_offsets) continue;
         memoi_ranks_set(tree, n_leaves, piece->rank, begins);
@@ -4261,17 +4751,18 @@ MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culpr
         int64_t alignment =
             buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
         if (buffer->offset_bytes < 0 || buffer->offset_bytes % alignment ||
-            buffer->offset_bytes > MEMOB_BYTES_MAX - memob_plan_bytes(plan, i))
+            buffer->offset_bytes > MEMOB_BYTES_MAX - memob_buffer_bytes(plan, i))
             return memoi_buffer_error(plan, i, culprit, error,
                                       "its offset is negative, not aligned, or ends beyond 2^62");
-        peak = memob_max(peak, buffer->offset_bytes + memob_plan_bytes(plan, i));
+        peak = memob_max(peak, buffer->offset_bytes + memob_buffer_bytes(plan, i));
     }
     if (plan->peak_bytes != peak)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "the peak says %lld, the offsets and sizes make it %lld",
+                              "plan.peak_bytes: wrong (%lld); offsets and sizes give %lld",
                               (long long)plan->peak_bytes, (long long)peak);
     if (plan->proof == MEMO_PROOF_OPTIMAL && peak < plan->lower_bound_bytes)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "the peak is below the bound");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "plan.peak_bytes: below the lower bound");
     return MEMO_STATUS_OK;
 }
 
@@ -4291,7 +4782,7 @@ MEMOI int64_t memoi_lanes_find(const memo_plan* plan, const memob_keyed* lanes, 
     return low;
 }
 
-/* What is held shares no byte with what it is held against. */
+/* No buffer shares a byte with a buffer that it is held against. */
 MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit,
                                          memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -4303,17 +4794,20 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
         lanes[i].index = i;
     }
     qsort(lanes, (size_t)plan->n_buffers, sizeof(memob_keyed), memob_keyed_compare);
+
+    /* Each hold against the buffers of its lane that begin while it lasts. */
     for (i = 0; i < plan->n_holds && !status; i++) {
         const memo_hold* hold = &plan->holds[i];
         const memo_buffer* held = &plan->buffers[hold->buffer];
-        int64_t held_end = held->offset_bytes + memob_plan_bytes(plan, hold->buffer);
+        int64_t held_end = held->offset_bytes + memob_buffer_bytes(plan, hold->buffer);
         k = memoi_lanes_find(plan, lanes, hold->lane, held->end);
         for (; k < plan->n_buffers && lanes[k].key == hold->lane && !status; k++) {
             const memo_buffer* other = &plan->buffers[lanes[k].index];
             if (other->begin >= hold->until) break;
             if (held->size_bytes == 0 || other->size_bytes == 0 ||
                 other->offset_bytes >= held_end ||
-                held->offset_bytes >= other->offset_bytes + memob_plan_bytes(plan, lanes[k].index))
+                held->offset_bytes >=
+                    other->offset_bytes + memob_buffer_bytes(plan, lanes[k].index))
                 continue;
             *culprit = lanes[k].index;
             status = memo_error_set(
@@ -4329,7 +4823,7 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
     return status;
 }
 
-/* Everything, or without what a planner sets (check_offsets 0). */
+/* Checks a plan; with check_offsets 0, only the problem. */
 MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, int64_t* culprit,
                                     memo_error* error) {
     int64_t n = plan->n_buffers + plan->n_gaps, n_leaves = 1, i, bound = 0;
@@ -4340,22 +4834,26 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
     memo_status status = memoi_plan_check(plan, culprit, error);
     if (!status) status = memoi_plan_check_order(plan, culprit, error);
     if (status) return status;
+
+    /* Order, times and offsets of each buffer. */
     for (i = 0; i < plan->n_buffers; i++) {
         if (i > 0 && plan->buffers[i].begin < plan->buffers[i - 1].begin)
             return memoi_buffer_error(
                 plan, i, culprit, error,
-                "it begins before the one before it; memo_plan_prepare sorts");
+                "it begins before the previous buffer; memo_plan_prepare sorts");
         if (plan->buffers[i].end > plan->n_times)
             return memoi_buffer_error(plan, i, culprit, error, "it ends after the last time");
         if (plan->buffers[i].is_fixed)
-            bound = memob_max(bound, plan->buffers[i].offset_bytes + memob_plan_bytes(plan, i));
+            bound = memob_max(bound, plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i));
     }
     if (plan->body_begin < 0 || plan->body_begin > plan->n_times)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "body_begin %lld is outside the %lld times",
+                              "plan.body_begin: out of range (%lld); 0 to %lld are valid",
                               (long long)plan->body_begin, (long long)plan->n_times);
     if (check_offsets) status = memoi_plan_check_offsets(plan, culprit, error);
     if (status) return status;
+
+    /* Overlaps, by a sweep over the pieces. */
     while (n_leaves < n) n_leaves *= 2;
     pieces = (memoi_piece*)memob_calloc(n, sizeof(memoi_piece));
     order = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
@@ -4370,13 +4868,16 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
     MEMO_FREE(order);
     MEMO_FREE(events);
     MEMO_FREE(tree);
+
+    /* The bound last: the sweep has computed it. */
     if (!status && check_offsets && plan->n_holds > 0)
         status = memoi_plan_check_holds(plan, culprit, error);
     if (!status && bound != plan->lower_bound_bytes) {
         *culprit = -1;
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "the bound says %lld, the lifetimes and sizes make it %lld",
-                                (long long)plan->lower_bound_bytes, (long long)bound);
+        status =
+            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                           "plan.lower_bound_bytes: wrong (%lld); lifetimes and sizes give %lld",
+                           (long long)plan->lower_bound_bytes, (long long)bound);
     }
     return status;
 }
@@ -4385,22 +4886,23 @@ memo_status memo_plan_validate(const memo_plan* plan, memo_error* error) {
     int64_t culprit;
     if (plan->proof != MEMO_PROOF_FEASIBLE && plan->proof != MEMO_PROOF_OPTIMAL)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "no planner has set the offsets yet; memo_plan_solve does");
+                              "plan: it has no offsets; call memo_plan_solve first");
     return memoi_plan_verify(plan, 1, &culprit, error);
 }
 
-/* --- checking against the trace: reachability ---
+/* ---- >>plan check -------------------------------------------------------------------------------
+ * Knows: offsets, and the order of requests on streams.  Uses nothing that memo_plan_from_trace
+ * has computed.
  *
- * From each point where a stream has got its last work for a buffer, what comes after it is flooded
- * through the requests: the rest of that stream, and each stream from its wait for a record that
- * was flooded. */
+ * A flood starts where a stream enqueues its last work on a buffer.  It covers all requests that
+ * come later: the rest of that stream, and each stream from its wait for a covered record. */
 
 typedef struct memoi_flood {
     const memo_trace* trace;
     int64_t n_buffers, n_streams;
     int64_t body;                /* the mark that begins the body; -1: there is none */
-    int32_t name[MEMOI_STREAMS]; /* of the streams that occur, which are numbered from 0 */
-    int32_t* stream;             /* of each request; what has none counts as stream 0 */
+    int32_t name[MEMOB_STREAMS]; /* of the streams that occur, numbered from 0 */
+    int32_t* stream;             /* of each request; 0 if it has none */
     int64_t* record;             /* of each request that is a wait: the record it waits for */
     int64_t* last_use;  /* of each request that is a malloc: the latest use or the free; or -1 */
     int64_t* previous;  /* of each such use or free: the one before it, or -1 */
@@ -4437,17 +4939,18 @@ MEMOI void memoi_flood_from(const memoi_flood* flood, int64_t u, int64_t from, i
     }
 }
 
-/* Numbers the streams and links waits, uses and frees to what they belong to. */
+/* Numbers the streams; links waits to records, and uses and frees to mallocs. */
 MEMOI memo_status memoi_flood_link(memoi_flood* flood, memo_error* error) {
     const memo_trace* trace = flood->trace;
     memob_map events;
-    int32_t number[MEMOI_STREAMS];
+    int32_t number[MEMOB_STREAMS];
     int64_t i;
     memset(&events, 0, sizeof events);
-    for (i = 0; i < MEMOI_STREAMS; i++) number[i] = -1;
+    for (i = 0; i < MEMOB_STREAMS; i++) number[i] = -1;
+
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
-        int64_t origin = memoi_origin(trace, i);
+        int64_t origin = memob_request_origin(trace, i);
         int32_t stream =
             request->kind == MEMO_REQUEST_FREE ? trace->requests[origin].stream : request->stream;
         flood->record[i] = flood->last_use[i] = flood->previous[i] = -1;
@@ -4457,12 +4960,16 @@ MEMOI memo_status memoi_flood_link(memoi_flood* flood, memo_error* error) {
             number[stream] = (int32_t)flood->n_streams++;
         }
         flood->stream[i] = number[stream];
+
+        /* The latest record of an event serves its waits. */
         if (request->kind == MEMO_REQUEST_RECORD && !memob_map_put(&events, request->id, i)) {
             memob_map_free(&events);
             return memob_no_memory(error, "checking a plan");
         }
         if (request->kind == MEMO_REQUEST_WAIT)
             flood->record[i] = memob_map_get(&events, request->id);
+
+        /* Uses and the free of a buffer form a list, latest first. */
         if (request->kind != MEMO_REQUEST_USE && request->kind != MEMO_REQUEST_FREE) continue;
         flood->previous[i] = flood->last_use[origin];
         flood->last_use[origin] = i;
@@ -4471,9 +4978,9 @@ MEMOI memo_status memoi_flood_link(memoi_flood* flood, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Sets early: which streams have not waited for a malloc when they use it? */
+/* Sets early: the streams that use a buffer without having waited for its malloc. */
 MEMOI void memoi_flood_early(memoi_flood* flood) {
-    int64_t i, use, reach[MEMOI_STREAMS];
+    int64_t i, use, reach[MEMOB_STREAMS];
     for (i = 0; i < flood->trace->n_requests; i++) {
         int is_foreign = 0;
         if (flood->trace->requests[i].kind != MEMO_REQUEST_MALLOC) continue;
@@ -4492,9 +4999,12 @@ MEMOI memo_status memoi_flood_match(memoi_flood* flood, const memo_plan* plan, m
     const memo_trace* trace = flood->trace;
     int64_t i, k, n = 0, time = 0;
     if (plan->n_buffers != trace->n_buffers)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "the plan has %lld buffers, the trace %lld",
-                              (long long)plan->n_buffers, (long long)trace->n_buffers);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "plan.n_buffers: %lld do not match the %lld of the trace; plan this trace",
+            (long long)plan->n_buffers, (long long)trace->n_buffers);
+
+    /* The order that memo_plan_from_trace gives its buffers. */
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         if (request->kind == MEMO_REQUEST_MALLOC) {
@@ -4507,16 +5017,18 @@ MEMOI memo_status memoi_flood_match(memoi_flood* flood, const memo_plan* plan, m
         time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
     }
     qsort(flood->places, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+
+    /* Position by position, plan and trace must agree. */
     for (k = 0; k < n; k++) {
         const memo_buffer* buffer = &plan->buffers[k];
         const memo_request* request = &trace->requests[flood->places[k].index];
         if (buffer->id != request->id || buffer->size_bytes < request->size_bytes)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "buffer %lld of the plan (id %lld, %lld bytes) is not the "
-                                  "trace's (id %lld, %lld bytes)",
-                                  (long long)k, (long long)buffer->id,
-                                  (long long)buffer->size_bytes, (long long)request->id,
-                                  (long long)request->size_bytes);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "plan.buffers[%lld]: id %lld of %lld bytes does not match the trace's "
+                "id %lld of %lld bytes; plan this trace",
+                (long long)k, (long long)buffer->id, (long long)buffer->size_bytes,
+                (long long)request->id, (long long)request->size_bytes);
         flood->malloc_of[k] = flood->places[k].index;
     }
     return MEMO_STATUS_OK;
@@ -4524,7 +5036,7 @@ MEMOI memo_status memoi_flood_match(memoi_flood* flood, const memo_plan* plan, m
 
 /* cover[k][s]: the request from which on stream s comes after all uses of buffer k. */
 MEMOI void memoi_flood_cover(memoi_flood* flood) {
-    int64_t k, s, use, reach[MEMOI_STREAMS], n = flood->n_streams;
+    int64_t k, s, use, reach[MEMOB_STREAMS], n = flood->n_streams;
     for (k = 0; k < flood->n_buffers; k++) {
         int64_t last = flood->last_use[flood->malloc_of[k]];
         const memo_request* request = &flood->trace->requests[flood->malloc_of[k]];
@@ -4544,11 +5056,10 @@ MEMOI void memoi_flood_cover(memoi_flood* flood) {
     }
 }
 
-/* A stream on which the later requested of two buffers may be used before the earlier is done with;
- * -1: there is none. */
+/* A stream that may use the later of two buffers before all uses of the earlier; -1: none. */
 MEMOI int64_t memoi_flood_clash(const memoi_flood* flood, int64_t earlier, int64_t later) {
     int64_t at = flood->malloc_of[later], own = flood->stream[at], s;
-    /* Each micro-batch finds the later one in place: it was requested in the first. */
+    /* A persistent buffer exists in every micro-batch, not only after its request in the first. */
     if (flood->trace->requests[at].memory_class == MEMO_CLASS_PERSISTENT &&
         flood->malloc_of[earlier] > flood->body)
         return own;
@@ -4559,7 +5070,7 @@ MEMOI int64_t memoi_flood_clash(const memoi_flood* flood, int64_t earlier, int64
     return -1;
 }
 
-/* All pairs that share bytes: by offset, each with those that begin below its end. */
+/* Checks all pairs that share bytes: sorted by offset, each with those that begin below its end. */
 MEMOI memo_status memoi_flood_pairs(memoi_flood* flood, const memo_plan* plan, memo_error* error) {
     int64_t i, j, n = 0, k;
     for (k = 0; k < plan->n_buffers; k++) {
@@ -4568,9 +5079,11 @@ MEMOI memo_status memoi_flood_pairs(memoi_flood* flood, const memo_plan* plan, m
         flood->places[n++].index = k;
     }
     qsort(flood->places, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+
+    /* A pair that shares bytes must not clash on any stream. */
     for (i = 0; i < n; i++) {
         int64_t a = flood->places[i].index;
-        int64_t bytes = memob_plan_bytes(plan, a);
+        int64_t bytes = memob_buffer_bytes(plan, a);
         for (j = i + 1; j < n && flood->places[j].key - flood->places[i].key < bytes; j++) {
             int64_t b = flood->places[j].index, first = a, second = b, s;
             if (flood->malloc_of[b] < flood->malloc_of[a]) {
@@ -4590,7 +5103,7 @@ MEMOI memo_status memoi_flood_pairs(memoi_flood* flood, const memo_plan* plan, m
     return MEMO_STATUS_OK;
 }
 
-/* All but the pairs; to be freed whatever the status. */
+/* Computes all that the pairs need.  Free it whatever the status. */
 MEMOI memo_status memoi_flood_create(memoi_flood* flood, const memo_plan* plan,
                                      const memo_trace* trace, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -4599,10 +5112,13 @@ MEMOI memo_status memoi_flood_create(memoi_flood* flood, const memo_plan* plan,
     flood->trace = trace;
     flood->n_buffers = trace->n_buffers;
     flood->body = -1;
+
+    /* The body begins at its first mark. */
     for (i = 0; i < n && flood->body < 0; i++) {
         memo_mark mark = memob_request_mark(trace, i);
         if (mark.phase == MEMO_PHASE_ITERATION && !mark.is_end) flood->body = i;
     }
+
     flood->stream = (int32_t*)memob_calloc(n, sizeof(int32_t));
     flood->record = (int64_t*)memob_calloc(n, 8);
     flood->last_use = (int64_t*)memob_calloc(n, 8);
@@ -4613,6 +5129,8 @@ MEMOI memo_status memoi_flood_create(memoi_flood* flood, const memo_plan* plan,
     if (!flood->stream || !flood->record || !flood->last_use || !flood->previous || !flood->early ||
         !flood->malloc_of || !flood->places)
         return memob_no_memory(error, "checking a plan");
+
+    /* Each step needs the one before it. */
     status = memoi_flood_link(flood, error);
     if (status) return status;
     flood->cover = (int64_t*)memob_calloc(flood->n_buffers * flood->n_streams, 8);
@@ -4632,7 +5150,8 @@ memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace, memo
     return status;
 }
 
-/* --- files --- */
+/* ---- >>plan file --------------------------------------------------------------------------------
+ * Knows: the text of a plan.  Knows nothing of traces. */
 
 MEMOI const char* memoi_proof_name(memo_proof proof) {
     switch (proof) {
@@ -4643,7 +5162,7 @@ MEMOI const char* memoi_proof_name(memo_proof proof) {
     return "unknown";
 }
 
-/* The engine as one word; "-" where there is none. */
+/* The engine as one word; "-": none. */
 MEMOI const char* memoi_engine_name(const memo_plan* plan, char out[16]) {
     int i;
     for (i = 0; i < 15 && plan->engine[i]; i++)
@@ -4661,6 +5180,8 @@ memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error*
                              ? memoi_plan_verify(plan, 0, &culprit, error)
                              : memo_plan_validate(plan, error);
     if (status) return status;
+
+    /* A plan that is not solved yet is written too, as a problem. */
     memset(&text, 0, sizeof text);
     memo_text_put(
         &text, "memo plan 1\nalignment %lld\ntimes %lld\nbody %lld\npeak %lld\nbound %lld\n",
@@ -4669,6 +5190,8 @@ memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error*
     memo_text_put(&text, "proof %s\nengine %s\nbuffers %lld\ngaps %lld\nholds %lld\n",
                   memoi_proof_name(plan->proof), memoi_engine_name(plan, engine),
                   (long long)plan->n_buffers, (long long)plan->n_gaps, (long long)plan->n_holds);
+
+    /* One line per buffer, gap and hold. */
     for (i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         memo_text_put(&text, "buffer %lld %lld %lld %lld %lld %lld %d %d %d %s\n",
@@ -4684,7 +5207,8 @@ memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error*
     for (i = 0; i < plan->n_holds; i++)
         memo_text_put(&text, "hold %lld %d %lld\n", (long long)plan->holds[i].buffer,
                       (int)plan->holds[i].lane, (long long)plan->holds[i].until);
-    memob_frame_finish(&text, 11 + plan->n_buffers + plan->n_gaps + plan->n_holds);
+
+    memob_put_last_line(&text, 11 + plan->n_buffers + plan->n_gaps + plan->n_holds);
     return memo_text_write(&text, path, error);
 }
 
@@ -4693,12 +5217,12 @@ MEMOI memo_status memoi_expect_word(memob_reader* reader, const char* expected, 
     const char* word;
     int64_t length;
     char shown[40];
-    if (!memob_next_content(reader, &word, &length))
+    if (!memob_next_entry(reader, &word, &length))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "a line `%s` is missing",
                                 expected);
     if (memob_word_is(word, length, expected)) return MEMO_STATUS_OK;
     return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "`%s` where `%s` was expected",
-                            memob_shown(shown, word, length), expected);
+                            memob_word_text(shown, word, length), expected);
 }
 
 MEMOI memo_status memoi_expect_header(memob_reader* reader, const char* key, int64_t* value,
@@ -4717,6 +5241,8 @@ MEMOI memo_status memoi_expect_proof(memob_reader* reader, memo_plan* plan, memo
     int proof;
     memo_status status = memoi_expect_word(reader, "proof", error);
     if (status) return status;
+
+    /* A name of the enum. */
     if (!memob_next_word(reader, &word, &length)) length = 0;
     for (proof = 0; proof < 3; proof++)
         if (memob_word_is(word, length, memoi_proof_name((memo_proof)proof))) break;
@@ -4724,6 +5250,8 @@ MEMOI memo_status memoi_expect_proof(memob_reader* reader, memo_plan* plan, memo
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "the proof must be none, feasible or optimal");
     plan->proof = (memo_proof)proof;
+
+    /* One word; "-" stands for an empty name. */
     status = memob_expect_line_end(reader, error);
     if (!status) status = memoi_expect_word(reader, "engine", error);
     if (status) return status;
@@ -4742,7 +5270,8 @@ MEMOI memo_status memoi_expect_lane(memob_reader* reader, int32_t* lane, memo_er
     int64_t number = 0;
     memo_status status = memob_expect_number(reader, "lane", &number, error);
     if (!status && (number < 0 || number > INT32_MAX))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "lane %lld is outside [0, 2^31)",
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "lane: out of range (%lld); 0 to 2^31 - 1 are valid",
                                 (long long)number);
     *lane = (int32_t)number;
     return status;
@@ -4792,7 +5321,7 @@ MEMOI memo_status memoi_parse_hold(memob_reader* reader, memo_hold* hold, memo_e
     return status;
 }
 
-/* Buffers, gaps, holds, and the verdict on the whole, with the line of the buffer that it names. */
+/* Reads buffers, gaps and holds, then checks the plan; an error has the line of its buffer. */
 MEMOI memo_status memoi_parse_plan_body(memob_reader* reader, memo_plan* plan, int64_t* lines,
                                         memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -4808,9 +5337,9 @@ MEMOI memo_status memoi_parse_plan_body(memob_reader* reader, memo_plan* plan, i
     for (i = 0; i < plan->n_holds && !status; i++)
         status = memoi_parse_hold(reader, &plan->holds[i], error);
     if (status) return status;
-    if (memob_next_content(reader, &word, &length))
+    if (memob_next_entry(reader, &word, &length))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "a line more than `buffers`, `gaps` and `holds` announce");
+                                "there are more lines than `buffers`, `gaps` and `holds` announce");
     status = memoi_plan_verify(plan, plan->proof != MEMO_PROOF_NONE, &culprit, &reason);
     if (!status) return MEMO_STATUS_OK;
     if (culprit >= 0) reader->n_line = lines[culprit];
@@ -4828,11 +5357,13 @@ MEMOI memo_status memoi_parse_plan(memob_reader* reader, const char* text, memo_
     memob_reader last_line;
     memo_plan head;
     memo_status status;
-    if (!memob_next_content(reader, &word, &length) || !memob_word_is(word, length, "memo"))
+    if (!memob_next_entry(reader, &word, &length) || !memob_word_is(word, length, "memo"))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "a plan begins with `memo plan 1`");
-    status = memob_frame_open(reader, "plan", error);
-    if (!status) status = memob_frame_close(reader, text, &count, &last_line, error);
+
+    /* The header lines, in fixed order. */
+    status = memob_read_first_line(reader, "plan", error);
+    if (!status) status = memob_read_last_line(reader, text, &count, &last_line, error);
     for (i = 0; i < 5 && !status; i++)
         status = memoi_expect_header(reader, names[i], &numbers[i], error);
     memset(&head, 0, sizeof head);
@@ -4841,6 +5372,8 @@ MEMOI memo_status memoi_parse_plan(memob_reader* reader, const char* text, memo_
     if (!status) status = memoi_expect_header(reader, "gaps", &n_gaps, error);
     if (!status) status = memoi_expect_header(reader, "holds", &n_holds, error);
     if (status) return status;
+
+    /* Counts are bounded by the file, so that a false count cannot exhaust memory. */
     length = reader->end - reader->next;
     if (n_buffers < 0 || n_gaps < 0 || n_holds < 0 || n_buffers > length || n_gaps > length ||
         n_holds > length)
@@ -4853,9 +5386,11 @@ MEMOI memo_status memoi_parse_plan(memob_reader* reader, const char* text, memo_
                                 "wrong count: %lld stated, %lld lines announced above",
                                 (long long)count, (long long)(11 + n_buffers + n_gaps + n_holds));
     if (!memoi_is_alignment(numbers[0]))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "alignment %lld is not a power of two up to 2^40",
-                                (long long)numbers[0]);
+        return memob_line_error(
+            reader, error, MEMO_STATUS_FORMAT,
+            "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
+            (long long)numbers[0]);
+
     status = memo_plan_create(n_buffers, n_gaps, numbers[0], plan, error);
     if (status) return status;
     (*plan)->n_times = numbers[1];
@@ -4864,6 +5399,8 @@ MEMOI memo_status memoi_parse_plan(memob_reader* reader, const char* text, memo_
     (*plan)->lower_bound_bytes = numbers[4];
     (*plan)->proof = head.proof;
     memcpy((*plan)->engine, head.engine, sizeof head.engine);
+
+    /* Lines of buffers are kept for errors of the whole plan. */
     (*plan)->holds = (memo_hold*)memob_calloc(n_holds, sizeof(memo_hold));
     (*plan)->n_holds = n_holds;
     lines = (int64_t*)memob_calloc(n_buffers, sizeof(int64_t));
@@ -4882,7 +5419,8 @@ memo_status memo_plan_parse(const char* text, int64_t n_bytes, const char* name,
     memo_status status;
     *plan = NULL;
     if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "text: NULL, or n_bytes is negative; pass a text");
     memob_reader_init(&reader, name ? name : "text", text, n_bytes);
     status = memoi_parse_plan(&reader, text, plan, error);
     if (status) {
@@ -4904,7 +5442,8 @@ memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error
     return status;
 }
 
-/* --- picture --- */
+/* ---- >>plan picture -----------------------------------------------------------------------------
+ * Knows: a plan as rectangles, phases from marks.  Knows nothing of how the offsets were found. */
 
 typedef struct memoi_picture {
     memo_text text;
@@ -4928,6 +5467,8 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
         unit *= 1024;
         n_unit++;
     }
+
+    /* Grid lines at round addresses in this unit. */
     step = memoi_nice_step(picture->n_bytes / unit, 8);
     for (value = 0; value * unit <= picture->n_bytes; value += step) {
         double y = memoi_picture_y(picture, value * unit);
@@ -4936,6 +5477,8 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
         memoi_put_number(text, value, step < 1 ? 1 : 0);
         memo_text_put(text, "</text>\n");
     }
+
+    /* Ticks at whole times. */
     step = memoi_nice_step(picture->n_times, 10);
     if (step < 1) step = 1;
     for (value = 0; value <= picture->n_times; value += step) {
@@ -4945,6 +5488,8 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
         memoi_put_number(text, value, 0);
         memo_text_put(text, "</text>\n");
     }
+
+    /* Names of both axes. */
     memoi_put_text_at(text, " class=\"name\" text-anchor=\"middle\"",
                       (picture->left + picture->right) / 2, picture->bottom + 42);
     memo_text_put(text, "time (mallocs and frees)</text>\n");
@@ -4953,37 +5498,40 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
     memo_text_put(text, ") rotate(-90)\">address (%s)</text>\n", units[n_unit]);
 }
 
-/* One piece of a buffer.  Of pieces too narrow to be told apart, the first in a place is drawn. */
+/* Draws a piece of a buffer.  Of pieces too narrow to distinguish, only the first is drawn. */
 MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
                                const memoi_piece* piece, memob_map* drawn) {
     const memo_buffer* buffer = &plan->buffers[piece->buffer];
     double x = memoi_picture_x(picture, (double)piece->begin);
     double width = memoi_picture_x(picture, (double)piece->end) - x;
     double y = memoi_picture_y(picture, (double)buffer->offset_bytes +
-                                            (double)memob_plan_bytes(plan, piece->buffer));
+                                            (double)memob_buffer_bytes(plan, piece->buffer));
     double height = memoi_picture_y(picture, (double)buffer->offset_bytes) - y;
     char bytes[32];
+
+    /* Invisible pieces would only make the file large. */
     if (height < 0.2) return;
     if (width < 0.2) {
         int64_t place =
             ((int64_t)(x * 4) * 10000 + (int64_t)(y * 2)) * 10000 + (int64_t)(height * 2);
         if (memob_map_get(drawn, place) >= 0) return;
-        memob_map_put(drawn, place, 1); /* where this fails, a piece is drawn twice */
+        memob_map_put(drawn, place, 1); /* if this fails, a piece is drawn twice */
         width = 0.2;
     }
+
     memoi_put_rect(&picture->text, width > 3 && height > 3 ? " class=\"b\"" : "", x, y, width,
                    height);
     memo_text_put(
         &picture->text,
         "><title>buffer %lld: %s (%lld bytes)\nlives [%lld, %lld), offset %lld\n%s, stream "
         "%d%s</title></rect>\n",
-        (long long)buffer->id, memob_bytes_name(bytes, (double)buffer->size_bytes),
+        (long long)buffer->id, memob_bytes_text(bytes, (double)buffer->size_bytes),
         (long long)buffer->size_bytes, (long long)piece->begin, (long long)piece->end,
         (long long)buffer->offset_bytes, memoi_class_name(buffer->memory_class),
         (int)buffer->stream, buffer->is_fixed ? ", fixed" : "");
 }
 
-static const char* const memoi_class_colours[] = {"#f0a848", "#4f7fb5", "#9aa3ad"};
+static const char* const memoi_class_colors[] = {"#f0a848", "#4f7fb5", "#9aa3ad"};
 
 MEMOI memo_status memoi_picture_pieces(memoi_picture* picture, const memo_plan* plan,
                                        memo_error* error) {
@@ -4996,7 +5544,7 @@ MEMOI memo_status memoi_picture_pieces(memoi_picture* picture, const memo_plan* 
     memset(&drawn, 0, sizeof drawn);
     n = memoi_plan_pieces(plan, pieces);
     for (c = 0; c < 3; c++) {
-        memo_text_put(&picture->text, "<g fill=\"%s\">\n", memoi_class_colours[c]);
+        memo_text_put(&picture->text, "<g fill=\"%s\">\n", memoi_class_colors[c]);
         for (i = 0; i < n; i++)
             if ((int)plan->buffers[pieces[i].buffer].memory_class == c)
                 memoi_picture_piece(picture, plan, &pieces[i], &drawn);
@@ -5007,14 +5555,14 @@ MEMOI memo_status memoi_picture_pieces(memoi_picture* picture, const memo_plan* 
     return MEMO_STATUS_OK;
 }
 
-/* A band above the plot with its label, where there are label_width pixels for it; a thin one
- * without. */
-MEMOI void memoi_picture_band(memoi_picture* picture, const char* colour, double begin, double end,
+/* A band above the plot, with its label if it is label_width pixels wide; a thin band without a
+ * label. */
+MEMOI void memoi_picture_band(memoi_picture* picture, const char* color, double begin, double end,
                               double y, double label_width, const char* label, const char* hover) {
     double x = memoi_picture_x(picture, begin), width = memoi_picture_x(picture, end) - x;
     char fill[32];
     if (width < 0.2) return;
-    snprintf(fill, sizeof fill, " fill=\"%.16s\"", colour);
+    snprintf(fill, sizeof fill, " fill=\"%.16s\"", color);
     memoi_put_rect(&picture->text, fill, x, label[0] ? y : y + 12, width, label[0] ? 15 : 3);
     memo_text_put(&picture->text, "><title>%s, [%.0f, %.0f)</title></rect>\n", hover, begin, end);
     if (width < label_width || !label[0]) return;
@@ -5023,15 +5571,15 @@ MEMOI void memoi_picture_band(memoi_picture* picture, const char* colour, double
 }
 
 static const char* const memoi_phase_names[] = {"", "", "forward", "recompute", "backward"};
-static const char* const memoi_phase_colours[][2] = {
+static const char* const memoi_phase_colors[][2] = {
     {"", ""}, {"", ""}, {"#c5e1c0", "#a9d1a2"}, {"#c9a6e0", "#b58ad3"}, {"#f2c9c3", "#e8aea6"}};
 
-/* A band for each layer in this phase. */
+/* One band per layer in this phase. */
 MEMOI void memoi_picture_layers(memoi_picture* picture, const memo_trace* trace, memo_phase phase,
                                 double y) {
     double time = 0, begin = -1, label_width = 3;
     int64_t i, last = 1;
-    /* All layers get a label, or none: room for the longest decides. */
+    /* All layers get a label, or none: the longest must fit. */
     for (i = 0; i < trace->n_requests; i++)
         last = memob_max(last, memob_request_mark(trace, i).layer);
     for (; last > 0; last /= 10) label_width += 6.4;
@@ -5044,18 +5592,20 @@ MEMOI void memoi_picture_layers(memoi_picture* picture, const memo_trace* trace,
         if (mark.is_end && begin >= 0) {
             snprintf(label, sizeof label, "%lld", (long long)mark.layer);
             snprintf(hover, sizeof hover, "layer %s %s", label, memoi_phase_names[phase]);
-            memoi_picture_band(picture, memoi_phase_colours[phase][mark.layer % 2], begin, time, y,
+            memoi_picture_band(picture, memoi_phase_colors[phase][mark.layer % 2], begin, time, y,
                                label_width, phase == MEMO_PHASE_RECOMPUTE ? "" : label, hover);
         }
         begin = mark.is_end ? -1 : time;
     }
 }
 
-/* A band for each run of layers that go the same way, and lines through the plot at its ends. */
+/* One band per run of layers of the same pass, and lines through the plot at its ends. */
 MEMOI void memoi_picture_runs(memoi_picture* picture, const memo_trace* trace, double y) {
     double time = 0, begin = -1, run_begin = 0, run_end = 0;
     int64_t i;
     int run = 0; /* its phase; 0: none yet */
+
+    /* One more round than requests, to close the last run. */
     for (i = 0; i <= trace->n_requests && time <= picture->n_times; i++) {
         int at_end = i == trace->n_requests, phase;
         memo_mark mark;
@@ -5067,10 +5617,12 @@ MEMOI void memoi_picture_runs(memoi_picture* picture, const memo_trace* trace, d
         } else {
             mark = memo_mark_parse(NULL);
         }
+
+        /* Another pass closes the open run. */
         phase = (int)mark.phase;
         if (run && phase != run) {
             double x1 = memoi_picture_x(picture, run_begin), x2 = memoi_picture_x(picture, run_end);
-            memoi_picture_band(picture, memoi_phase_colours[run][1], run_begin, run_end, y, 64,
+            memoi_picture_band(picture, memoi_phase_colors[run][1], run_begin, run_end, y, 64,
                                memoi_phase_names[run], memoi_phase_names[run]);
             memoi_put_line(&picture->text, " class=\"phase\"", x1, picture->top, x1,
                            picture->bottom);
@@ -5078,6 +5630,8 @@ MEMOI void memoi_picture_runs(memoi_picture* picture, const memo_trace* trace, d
                            picture->bottom);
             run = 0;
         }
+
+        /* A layer that ends extends its run. */
         if (mark.is_end && begin >= 0) {
             if (!run) run_begin = begin;
             run = phase;
@@ -5103,21 +5657,21 @@ MEMOI void memoi_picture_phases(memoi_picture* picture, const memo_trace* trace)
     }
 }
 
-MEMOI void memoi_picture_level(memoi_picture* picture, const char* what, const char* colour,
+MEMOI void memoi_picture_level(memoi_picture* picture, const char* what, const char* color,
                                const char* dash, int64_t bytes, double label_y) {
     char attributes[96], size[32];
     double y = memoi_picture_y(picture, (double)bytes);
-    snprintf(attributes, sizeof attributes, " stroke=\"%.16s\" stroke-width=\"1.4\"%.40s", colour,
+    snprintf(attributes, sizeof attributes, " stroke=\"%.16s\" stroke-width=\"1.4\"%.40s", color,
              dash);
     memoi_put_line(&picture->text, attributes, picture->left, y, picture->right + 6, y);
-    snprintf(attributes, sizeof attributes, " class=\"level\" fill=\"%.16s\"", colour);
+    snprintf(attributes, sizeof attributes, " class=\"level\" fill=\"%.16s\"", color);
     memoi_put_text_at(&picture->text, attributes, picture->right + 11, label_y + 4);
     memo_text_put(&picture->text, "%s</text>\n", what);
     memoi_put_text_at(&picture->text, attributes, picture->right + 11, label_y + 19);
-    memo_text_put(&picture->text, "%s</text>\n", memob_bytes_name(size, (double)bytes));
+    memo_text_put(&picture->text, "%s</text>\n", memob_bytes_text(size, (double)bytes));
 }
 
-/* Names of buffers: a mark of no phase right before a malloc, written where it fits. */
+/* Names of buffers: a mark without phase directly before a malloc, written if it fits. */
 MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
                                const memo_trace* trace) {
     const char* name = NULL;
@@ -5129,6 +5683,8 @@ MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
             if (memo_mark_parse(name).phase != MEMO_PHASE_NONE) name = NULL;
             continue;
         }
+
+        /* Buffers are in the order of mallocs, so one pass finds each. */
         while (b < plan->n_buffers && plan->buffers[b].begin < time) b++;
         if (name && request->kind == MEMO_REQUEST_MALLOC && b < plan->n_buffers &&
             plan->buffers[b].id == request->id) {
@@ -5137,7 +5693,7 @@ MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
             double right = memoi_picture_x(picture, (double)buffer->end);
             double low = memoi_picture_y(picture, (double)buffer->offset_bytes);
             double high = memoi_picture_y(picture, (double)buffer->offset_bytes +
-                                                       (double)memob_plan_bytes(plan, b));
+                                                       (double)memob_buffer_bytes(plan, b));
             if (low - high > 14 &&
                 right - left > memoi_text_width(name, (int64_t)strlen(name), 12) + 8) {
                 memoi_put_text_at(&picture->text, " class=\"inside\"", (left + right) / 2,
@@ -5146,12 +5702,13 @@ MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
                 memo_text_put(&picture->text, "</text>\n");
             }
         }
+
         name = NULL;
         time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
     }
 }
 
-/* Peak and bound as lines with labels to the right, which keep clear of each other. */
+/* Peak and lower bound as lines; their labels do not overlap. */
 MEMOI void memoi_picture_levels(memoi_picture* picture, const memo_plan* plan) {
     double peak_y = memoi_picture_y(picture, (double)plan->peak_bytes);
     double bound_y = memoi_picture_y(picture, (double)plan->lower_bound_bytes);
@@ -5183,22 +5740,26 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
               ".inside{font-size:12px;fill:#222;text-anchor:middle;pointer-events:none}</style>\n"
               "<rect width=\"1200\" height=\"700\" fill=\"#fff\"/>\n"
               "<text x=\"30\" y=\"34\" font-size=\"19\" fill=\"#111\">");
+
+    /* Title and figures. */
     memo_text_put_xml(text, title ? title : "memory plan");
     memo_text_put(text,
                   "</text>\n<text class=\"name\" x=\"30\" y=\"56\">%lld buffers, peak %s, lower "
                   "bound %s, gap ",
-                  (long long)plan->n_buffers, memob_bytes_name(peak, (double)plan->peak_bytes),
-                  memob_bytes_name(bound, (double)plan->lower_bound_bytes));
+                  (long long)plan->n_buffers, memob_bytes_text(peak, (double)plan->peak_bytes),
+                  memob_bytes_text(bound, (double)plan->lower_bound_bytes));
     memoi_put_number(text, gap, 2);
     memo_text_put(text, "%% (%s, ", memoi_proof_name(plan->proof));
     memo_text_put_xml(text, memoi_engine_name(plan, engine));
     memo_text_put(text, ")</text>\n");
-    for (i = 2; i >= 0; i--) { /* the classes that there are, from the right */
+
+    /* Legend of the classes that occur, from right to left. */
+    for (i = 2; i >= 0; i--) {
         char fill[32];
         int64_t b = 0;
         while (b < plan->n_buffers && (int)plan->buffers[b].memory_class != i) b++;
         if (b == plan->n_buffers) continue;
-        snprintf(fill, sizeof fill, " fill=\"%.16s\"", memoi_class_colours[i]);
+        snprintf(fill, sizeof fill, " fill=\"%.16s\"", memoi_class_colors[i]);
         memoi_put_rect(text, fill, x, 23, 13, 13);
         memo_text_put(text, "/>");
         memoi_put_text_at(text, " class=\"name\"", x + 18, 34);
@@ -5215,7 +5776,9 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
     int64_t i;
     if (plan->proof == MEMO_PROOF_NONE)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "a plan without offsets has no picture; memo_plan_solve sets them");
+                              "plan: it has no offsets to draw; call memo_plan_solve first");
+
+    /* Bands of phases need room above the plot. */
     for (i = 0; trace && i < trace->n_requests && !has_phases; i++)
         has_phases = memob_request_mark(trace, i).layer >= 0;
     memset(&picture, 0, sizeof picture);
@@ -5226,6 +5789,8 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
     picture.n_times = plan->n_times > 0 ? (double)plan->n_times : 1;
     picture.n_bytes = 1.03 * (double)memob_max(plan->peak_bytes, plan->lower_bound_bytes);
     if (picture.n_bytes < 8) picture.n_bytes = 8;
+
+    /* Later elements cover earlier ones: names and axes come after the pieces. */
     memoi_picture_head(&picture, plan, title);
     memoi_picture_axes(&picture);
     status = memoi_picture_pieces(&picture, plan, error);
@@ -5244,27 +5809,30 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
     return memo_text_write(&picture.text, path, error);
 }
 
-/* ---- 4 device: taking a table --------------------------------------------------------------------
- * Knows: the table.  Knows nothing of what is run on it. */
+/* ---- >>device -----------------------------------------------------------------------------------
+ * Knows: the table of functions.  Knows nothing of what runs on it. */
 
-#define MEMOB_DEVICE_ALIGNMENT 512 /* of what device_alloc gives */
-
-/* A copy of the caller's table; what a table of older code is too short for is NULL.  Refuses one
- * that lacks what every engine calls.  what: how the caller knows it, "memo_swap_desc.device". */
+/* Copies the caller's table.  Functions that a shorter, older table does not have become NULL.  It
+ * refuses a table without the functions that every engine calls.  what names the table in messages,
+ * such as "memo_swap_desc.device". */
 MEMOI memo_status memoi_device_take(memo_device* taken, const memo_device* device, const char* what,
                                     memo_error* error) {
     size_t i, known_bytes = sizeof *taken;
     memset(taken, 0, sizeof *taken);
-    if (!device) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s is not set", what);
+    if (!device)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: NULL; pass a device", what);
     if (device->struct_bytes < (int64_t)offsetof(memo_device, annotate))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: a table of %lld bytes, %lld are needed; set struct_bytes to "
-                              "sizeof(memo_device) and fill the table",
-                              what, (long long)device->struct_bytes,
-                              (long long)offsetof(memo_device, annotate));
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "%s.struct_bytes: too small (%lld); set it to sizeof(memo_device), at least "
+            "%lld, and fill the table",
+            what, (long long)device->struct_bytes, (long long)offsetof(memo_device, annotate));
+
     if (device->struct_bytes < (int64_t)known_bytes) known_bytes = (size_t)device->struct_bytes;
     memcpy(taken, device, known_bytes);
     taken->struct_bytes = (int64_t)sizeof *taken;
+
+    /* The functions that every engine calls; the others may be NULL. */
     {
         const struct {
             const char* name;
@@ -5284,17 +5852,18 @@ MEMOI memo_status memoi_device_take(memo_device* taken, const memo_device* devic
                       {"copy", taken->copy != NULL}};
         for (i = 0; i < sizeof needed / sizeof needed[0]; i++)
             if (!needed[i].is_there)
-                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "%s: the table has no %s; fill it, or start from a copy of "
-                                      "another device's",
-                                      what, needed[i].name);
+                return memo_error_set(
+                    error, MEMO_STATUS_INVALID_ARGUMENT,
+                    "%s.%s: NULL; set it, or start from a copy of another device's "
+                    "table",
+                    what, needed[i].name);
     }
     return MEMO_STATUS_OK;
 }
 
-/* ---- 5 arena ------------------------------------------------------------------------------------
- * Knows: traces, plans, and of the device only how to take and give back memory.  Knows nothing of
- * how a plan was found, nor of streams beyond writing them down. */
+/* ---- >>arena ------------------------------------------------------------------------------------
+ * Knows: traces, plans, and how a device gives and takes memory.  Knows nothing of how a plan
+ * was found; streams are only written down. */
 
 /* A block taken from the device (or pretended to be): all of them while recording, fallbacks in
  * replay. */
@@ -5340,7 +5909,7 @@ struct memo_arena {
     memoi_blocks blocks;
 
     /* Recording. */
-    int64_t body_request;                    /* where the micro-batch starts in the trace */
+    int64_t body_request;                    /* first request of the micro-batch in the trace */
     uint64_t dry_address, dry_address_begin; /* next one of a dry run; what it was at begin */
 
     /* Replay.  The planned events in order: malloc of buffer b is 2 b, its free 2 b + 1. */
@@ -5394,7 +5963,7 @@ MEMOI memo_status memoi_dry_alloc(memo_arena* arena, int64_t size_bytes, void** 
     uint64_t bytes = (uint64_t)memob_align_up(size_bytes + !size_bytes, MEMOB_DEVICE_ALIGNMENT);
     if (arena->dry_address > (uint64_t)UINTPTR_MAX - bytes)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
-                              "a dry run has no more addresses for %lld bytes",
+                              "dry run: no addresses are left for %lld bytes",
                               (long long)size_bytes);
     *address = (void*)(uintptr_t)arena->dry_address;
     arena->dry_address += bytes;
@@ -5408,14 +5977,17 @@ MEMOI memo_status memoi_block_alloc(memo_arena* arena, int64_t size_bytes, int64
     memoi_block* block;
     int64_t i;
     memo_status status = memoi_blocks_room(blocks, error);
+
     if (!status && size_bytes > MEMOB_BYTES_MAX - blocks->live_bytes)
         status = memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
-                                "live sizes sum to more than 2^62 bytes");
+                                "size: live sizes sum to more than 2^62 bytes; free some first");
     if (!status)
         status = arena->device
                      ? memo_device_alloc(arena->device, size_bytes + !size_bytes, address, error)
                      : memoi_dry_alloc(arena, size_bytes, address, error);
     if (status) return status;
+
+    /* An unused entry of the list, or a new one. */
     i = blocks->first_unused ? blocks->first_unused - 1 : blocks->n;
     if (!memob_map_put(&blocks->index, memoi_address_key(*address), i)) {
         if (arena->device) memo_device_free(arena->device, *address, NULL);
@@ -5426,6 +5998,7 @@ MEMOI memo_status memoi_block_alloc(memo_arena* arena, int64_t size_bytes, int64
         blocks->n++;
     else
         blocks->first_unused = block->next_unused;
+
     block->address = *address;
     block->size_bytes = size_bytes;
     block->id = id;
@@ -5442,7 +6015,7 @@ MEMOI memo_status memoi_block_free(memo_arena* arena, int64_t i, memo_error* err
     return arena->device ? memo_device_free(arena->device, address, error) : MEMO_STATUS_OK;
 }
 
-/* Gives back all blocks, or those of the micro-batch.  The device's errors have nowhere to go. */
+/* Frees all blocks, or all of the micro-batch.  Errors of the device cannot be reported here. */
 MEMOI void memoi_blocks_drop(memo_arena* arena, int only_body) {
     int64_t i;
     for (i = 0; i < arena->blocks.n; i++) {
@@ -5451,35 +6024,48 @@ MEMOI void memoi_blocks_drop(memo_arena* arena, int only_body) {
     }
 }
 
-/* --- creation --- */
+/* ---- >>arena creation ---------------------------------------------------------------------------
+ * Knows: a plan, the device, and the slots that follow from both.  Knows nothing of requests. */
 
 MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* error) {
     if (desc->device && (!desc->device->device_alloc || !desc->device->device_free))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "the device lacks device_alloc or device_free");
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_arena_desc.device: device_alloc or device_free is NULL; set both");
     if (desc->on_divergence != MEMO_DIVERGENCE_ERROR &&
         desc->on_divergence != MEMO_DIVERGENCE_FALLBACK)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "on_divergence %d is none",
-                              (int)desc->on_divergence);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_arena_desc.on_divergence: not a memo_divergence (%d); 0 and 1 are "
+            "valid",
+            (int)desc->on_divergence);
     if (!desc->plan == !desc->trace)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "set either trace, to record, or plan, to replay");
+                              "memo_arena_desc: set either trace, to record, or plan, to replay");
+
+    /* Recording: an empty trace, and no memory of the caller. */
     if (desc->trace) {
         if (desc->memory)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memory is for replay; recording takes a device or none");
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_arena_desc.memory: not used while recording; set a device, or neither");
         if (desc->trace->n_requests)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "the trace has %lld requests already; record into an empty one",
-                                  (long long)desc->trace->n_requests);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_arena_desc.trace: it already has %lld requests; pass an empty trace",
+                (long long)desc->trace->n_requests);
         return MEMO_STATUS_OK;
     }
+
+    /* Replay: memory, and a valid plan. */
     if (!desc->device && !desc->memory)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "replay needs a device, or memory of its own");
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_arena_desc: device and memory are NULL; replay needs one of them");
     if (!desc->device && desc->on_divergence == MEMO_DIVERGENCE_FALLBACK)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "MEMO_DIVERGENCE_FALLBACK needs a device to fall back to");
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_arena_desc.device: NULL; MEMO_DIVERGENCE_FALLBACK needs a device");
     return memo_plan_validate(desc->plan, error);
 }
 
@@ -5515,6 +6101,8 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
         MEMO_FREE(events);
         return memob_no_memory(error, "an arena");
     }
+
+    /* Frees of persistent buffers are not planned: they may come at any time. */
     for (i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         events[n].time = buffer->begin;
@@ -5527,16 +6115,19 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
         events[n].is_malloc = 0;
         events[n++].buffer = i;
     }
+
+    /* Two requests at one time would leave their order open. */
     qsort(events, (size_t)n, sizeof(memoi_event), memoi_event_compare);
     for (i = 0; i < n && !status; i++) {
         const memoi_event* event = &events[i];
         if (i > 0 && event->in_body && event->is_malloc && event[-1].in_body &&
             event[-1].is_malloc && event[-1].time == event->time)
-            status = memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "buffers %lld and %lld begin at the same time %lld, so the plan does not say which "
-                "is requested first; replay a plan made by memo_plan_from_trace",
-                (long long)event[-1].buffer, (long long)event->buffer, (long long)event->time);
+            status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                    "buffers %lld and %lld begin at the same time (%lld), so their "
+                                    "order of requests is "
+                                    "ambiguous; replay a plan made by memo_plan_from_trace",
+                                    (long long)event[-1].buffer, (long long)event->buffer,
+                                    (long long)event->time);
         arena->events[i] = 2 * event->buffer + !event->is_malloc;
         arena->body_event += !event->in_body;
     }
@@ -5562,6 +6153,8 @@ MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
     arena->slots = (memoi_slot*)memob_calloc(plan->n_buffers, sizeof(memoi_slot));
     arena->holders = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
     if (!arena->slots || !arena->holders) return memob_no_memory(error, "an arena");
+
+    /* Slots at the same address share a holder: at most one of them is live. */
     for (i = 0; i < plan->n_buffers; i++) {
         memoi_slot* slot = &arena->slots[i];
         const memo_buffer* buffer = &plan->buffers[i];
@@ -5592,18 +6185,24 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
     char name[32];
     for (i = 0; i < arena->plan->n_buffers; i++)
         alignment = memob_max(alignment, arena->plan->buffers[i].alignment_bytes);
+
+    /* The caller's memory must suffice. */
     if (desc->memory) {
         arena->memory = (char*)desc->memory;
         if (desc->memory_bytes < needed)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "the plan needs %lld bytes, memory has %lld", (long long)needed,
-                                  (long long)desc->memory_bytes);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_arena_desc.memory_bytes: too small (%lld); the plan needs %lld bytes",
+                (long long)desc->memory_bytes, (long long)needed);
         if ((uintptr_t)desc->memory % (uintptr_t)alignment)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memory is not at a multiple of the plan's alignment, %lld",
-                                  (long long)alignment);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_arena_desc.memory: not aligned (%p); the plan needs %lld bytes", desc->memory,
+                (long long)alignment);
         return MEMO_STATUS_OK;
     }
+
+    /* The device's memory, with room to align it. */
     if (needed == 0) return MEMO_STATUS_OK;
     if (alignment > MEMOB_DEVICE_ALIGNMENT) needed += alignment;
     reason.message[0] = 0;
@@ -5612,19 +6211,20 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
         int64_t free_bytes = -1, total_bytes = 0;
         char free_name[32];
         arena->own_memory = NULL;
-        /* How much is free is worth saying where that is the reason; a device without a capacity of
-         * its own cannot know what the machine has. */
+        /* Free bytes are stated only if they explain the failure: a device without a capacity does
+         * not know how much memory the machine has. */
         if (!device->memory_info || memo_memory_info(device, &free_bytes, &total_bytes, NULL) ||
             free_bytes >= needed)
             return memo_error_set(error, status, "the plan needs %s (%lld bytes) in one block: %s",
-                                  memob_bytes_name(name, (double)needed), (long long)needed,
+                                  memob_bytes_text(name, (double)needed), (long long)needed,
                                   reason.message);
         return memo_error_set(
             error, status,
             "the plan needs %s (%lld bytes) in one block, %s (%lld bytes) are free: %s",
-            memob_bytes_name(name, (double)needed), (long long)needed,
-            memob_bytes_name(free_name, (double)free_bytes), (long long)free_bytes, reason.message);
+            memob_bytes_text(name, (double)needed), (long long)needed,
+            memob_bytes_text(free_name, (double)free_bytes), (long long)free_bytes, reason.message);
     }
+
     arena->memory = (char*)arena->own_memory;
     if ((uintptr_t)arena->memory % (uintptr_t)alignment)
         arena->memory += (uintptr_t)alignment - (uintptr_t)arena->memory % (uintptr_t)alignment;
@@ -5670,17 +6270,19 @@ void memo_arena_destroy(memo_arena* arena) {
     MEMO_FREE(arena);
 }
 
-/* --- micro-batches --- */
+/* ---- >>arena requests ---------------------------------------------------------------------------
+ * Knows: micro-batches, the next planned request, and what to do if another comes. */
 
 memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
     if (arena->state == MEMOI_ARENA_INSIDE)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_arena_begin inside a micro-batch; end or abandon it first");
+                              "memo_arena_begin: a micro-batch is open; end or abandon it first");
     if (arena->n_early_live)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "%lld buffers are still live that the plan frees before the first "
-                              "micro-batch, whose buffers take their place; free them",
-                              (long long)arena->n_early_live);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_STATE,
+            "memo_arena_begin: %lld buffers are live that the plan frees before the "
+            "first micro-batch; free them, their bytes are reused",
+            (long long)arena->n_early_live);
     if (arena->trace) {
         int64_t n_requests = arena->trace->n_requests;
         memo_status status = memo_trace_mark(arena->trace, "iteration begin", error);
@@ -5697,14 +6299,15 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
 memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
     int64_t n_live = arena->n_body_live + arena->blocks.n_in_body;
     if (arena->state != MEMOI_ARENA_INSIDE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_arena_end without memo_arena_begin");
-    if (n_live)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
-            "%lld buffers of this micro-batch are still live; free them before its "
-            "end, or request before memo_arena_begin what stays",
-            (long long)n_live);
+            "memo_arena_end: no micro-batch is open; call memo_arena_begin first");
+    if (n_live)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_arena_end: %lld buffers of this micro-batch are live; free "
+                              "them first, or request "
+                              "persistent buffers before memo_arena_begin",
+                              (long long)n_live);
     if (arena->trace) {
         memo_status status = memo_trace_mark(arena->trace, "iteration end", error);
         if (status) return status;
@@ -5715,8 +6318,7 @@ memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Takes the micro-batch out of the trace again, but for what it freed of the buffers from before.
- */
+/* Removes the micro-batch from the trace, except frees of earlier buffers. */
 MEMOI void memoi_trace_withdraw(memo_trace* trace, int64_t from) {
     memoi_trace_book* book = memoi_book(trace);
     int64_t i, n = from;
@@ -5776,9 +6378,9 @@ MEMOI memo_status memoi_record_alloc(memo_arena* arena, int64_t size_bytes, int3
 
 /* --- requests, replayed ---
  *
- * A request is served from the plan only when all planned events before it have happened or cannot
- * happen any more (a planned free of a buffer that is not live).  So what is live lies where the
- * plan says that it lies at this moment, and addresses never overlap, whatever the trainer does. */
+ * A request is served from the plan only if all planned events before it have happened or can no
+ * longer happen (a planned free of a buffer that is not live).  So live buffers are at their planned
+ * addresses and never overlap, whatever the trainer does. */
 
 /* Moves the cursor over planned frees that have nothing to wait for. */
 MEMOI int64_t memoi_skip_frees(const memo_arena* arena, int64_t cursor) {
@@ -5800,8 +6402,8 @@ MEMOI void memoi_serve(memo_arena* arena, int64_t cursor, void** address) {
     arena->n_unplanned = 0;
 }
 
-/* After fallbacks: was each of them meant for one of the next planned requests?  Then this one has
- * exactly the size of a planned request behind those.  -1: no. */
+/* After fallbacks: the next planned request of exactly this size, if each fallback can stand for
+ * one of the planned requests before it; -1: none. */
 MEMOI int64_t memoi_resume(const memo_arena* arena, int64_t cursor, int64_t end,
                            int64_t size_bytes) {
     int64_t n_passed = 0;
@@ -5817,7 +6419,7 @@ MEMOI int64_t memoi_resume(const memo_arena* arena, int64_t cursor, int64_t end,
     return -1;
 }
 
-/* What the plan has instead of the request; the error, or the device serves it. */
+/* Handles a request other than the planned one: an error, or a fallback to the device. */
 MEMOI memo_status memoi_diverge(memo_arena* arena, int64_t end, int64_t size_bytes, void** address,
                                 memo_error* error) {
     char message[256], planned[128];
@@ -5834,6 +6436,8 @@ MEMOI memo_status memoi_diverge(memo_arena* arena, int64_t end, int64_t size_byt
         snprintf(planned, sizeof planned, "the plan has buffer %lld of %lld bytes (id %lld) here",
                  (long long)(event / 2), (long long)arena->slots[event / 2].size_bytes,
                  (long long)arena->plan->buffers[event / 2].id);
+
+    /* One message serves the error and the log. */
     snprintf(message, sizeof message, "request %lld %s asks for %lld bytes, but %s",
              (long long)arena->n_body_requests,
              arena->state == MEMOI_ARENA_INSIDE ? "of the micro-batch" : "before the micro-batches",
@@ -5842,6 +6446,8 @@ MEMOI memo_status memoi_diverge(memo_arena* arena, int64_t end, int64_t size_byt
         return memo_error_set(error, MEMO_STATUS_DIVERGED,
                               "%s; record and plan again, or set MEMO_DIVERGENCE_FALLBACK",
                               message);
+
+    /* Fall back to the device. */
     status = memoi_block_alloc(arena, size_bytes, -1, address, error);
     if (status) return status;
     arena->n_unplanned++;
@@ -5894,11 +6500,11 @@ memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stre
                              memo_error* error) {
     if (size_bytes < 0 || size_bytes > MEMOB_BYTES_MAX)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "a request of %lld bytes is outside [0, 2^62]",
+                              "size: out of range (%lld); 0 to 2^62 bytes are valid",
                               (long long)size_bytes);
     if (arena->state == MEMOI_ARENA_BETWEEN)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "a request between micro-batches; call memo_arena_begin first");
+                              "request between micro-batches; call memo_arena_begin first");
     return arena->plan ? memoi_replay_alloc(arena, size_bytes, address, error)
                        : memoi_record_alloc(arena, size_bytes, stream, address, error);
 }
@@ -5911,7 +6517,7 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
         arena->cursor = cursor;
         if (cursor < arena->n_events && arena->events[cursor] % 2 &&
             arena->slots[arena->events[cursor] / 2].address == address) {
-            slot = &arena->slots[arena->events[cursor] / 2]; /* its turn, and live */
+            slot = &arena->slots[arena->events[cursor] / 2]; /* planned next, and live */
             arena->cursor++;
         } else {
             slot = memoi_find_slot(arena, address); /* early, or late */
@@ -5921,10 +6527,12 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
             return MEMO_STATUS_OK;
         }
     }
+
+    /* Not a planned buffer: a block of the device, recorded or a fallback. */
     i = memob_map_get(&arena->blocks.index, memoi_address_key(address));
     if (i < 0 || !address)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "free of %p, which is not live: freed before, or not from this arena",
+                              "free of %p: not a live buffer of this arena; free each buffer once",
                               address);
     if (arena->trace) {
         memo_status status = memo_trace_free(arena->trace, arena->blocks.list[i].id, error);
@@ -5938,8 +6546,8 @@ memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream, mem
     if (!arena->trace) return MEMO_STATUS_OK;
     i = memob_map_get(&arena->blocks.index, memoi_address_key(address));
     if (i < 0 || !address)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "use of %p, which is not live",
-                              address);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "use of %p: not a live buffer of this arena", address);
     return memo_trace_use(arena->trace, arena->blocks.list[i].id, stream, error);
 }
 
@@ -5955,78 +6563,38 @@ memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* err
     return arena->trace ? memo_trace_mark(arena->trace, text, error) : MEMO_STATUS_OK;
 }
 
-memo_arena_stats memo_arena_get_stats(const memo_arena* arena) { return arena->stats; }
+void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats) {
+    *stats = arena->stats;
+}
 
-/* ---- 6 host device ------------------------------------------------------------------------------
- * Knows: threads, clocks, the table of chapter 4.  Knows nothing of traces, plans or swapping.
+/* ---- >>host device ------------------------------------------------------------------------------
+ * Knows: threads, counters, the device table.  Knows nothing of traces, plans or swapping.
  *
  * Who writes what.  The caller's thread fills a stream's queue, numbers the records of events and
  * does all bookkeeping of memory.  A stream's worker empties the queue and completes the events
  * recorded on it.  The two meet in counters; what else is shared is relaxed and orders nothing. */
-#include <time.h>
-
-/* --- clock, also of chapter 9 --- */
-
-MEMOI int64_t memob_host_now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + (int64_t)now.tv_nsec;
-}
-
-MEMOI struct timespec memob_host_timespec(int64_t time_ns) {
-    struct timespec time;
-    time.tv_sec = (time_t)(time_ns / 1000000000);
-    time.tv_nsec = (long)(time_ns % 1000000000);
-    return time;
-}
-
-MEMOI void memob_host_sleep_until(int64_t time_ns) {
-    struct timespec time;
-#if defined(__APPLE__) /* no clock_nanosleep */
-    int64_t left_ns;
-    while ((left_ns = time_ns - memob_host_now_ns()) > 0) {
-        time = memob_host_timespec(left_ns);
-        nanosleep(&time, NULL);
-    }
-#else
-    time = memob_host_timespec(time_ns);
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) {
-    }
-#endif
-}
-
 #ifndef MEMO_NO_HOST_DEVICE
 
 #include <pthread.h>
 #if defined(__linux__)
 #include <sys/prctl.h>
-#include <sys/syscall.h>
-#endif
-
-/* syscall() is no part of POSIX; where it is not declared, waiting polls. */
-#if defined(__linux__) && defined(SYS_futex) && (defined(__USE_MISC) || !defined(__GLIBC__))
-#define MEMOB_HAS_FUTEX 1
-#else
-#define MEMOB_HAS_FUTEX 0
 #endif
 
 #define MEMOI_HOST_MAGIC                0x6d656d6f686f7374u /* "memohost" */
 #define MEMOI_HOST_QUEUE_OPERATIONS     4096
 #define MEMOI_HOST_QUEUE_OPERATIONS_MAX ((int64_t)1 << 24)
-#define MEMOB_HOST_SPINS                64
 #define MEMOI_HOST_CHUNK_BYTES                                                                     \
     ((int64_t)256 << 10)        /* a copy looks at its rate at least this often */
 #define MEMOI_HOST_CHUNK_S 1e-3 /* and this often */
 #define MEMOI_HOST_NAP_S   2e-4 /* shorter sleeps than this are saved up */
 
-/* --- counter: the one way in which two threads meet ---
+/* --- counter (see >>base) ---
  *
- * One thread advances it, any number wait for it.  It goes in steps of two and wraps; bit 0 says
- * that somebody sleeps.  The bit lies in the counted word, so setting it fails where the counter
- * moves meanwhile, and moving the counter takes the bit along: no wake-up is missed.
- * Waiters touch it relaxed until they have what they wait for, so that they order nobody. */
+ * The sleepers' bit is part of the counted word.  Setting it fails if the counter moves meanwhile,
+ * and moving the counter clears it, so no wake-up is missed.  Waiters read relaxed until they have
+ * reached their target, so that they order nothing else. */
 
-MEMOI int memob_host_is_past(uint32_t value, uint32_t target) {
+MEMOI int memob_counter_is_past(uint32_t value, uint32_t target) {
     return (value & ~1u) - target < 0x80000000u;
 }
 
@@ -6040,14 +6608,13 @@ MEMOI void memob_counter_set(uint32_t* counter, uint32_t value) {
 #endif
 }
 
-/* Acquires only where it has been reached. */
 MEMOI int memob_counter_reached(const uint32_t* counter, uint32_t target) {
-    if (!memob_host_is_past(__atomic_load_n(counter, __ATOMIC_RELAXED), target)) return 0;
+    if (!memob_counter_is_past(__atomic_load_n(counter, __ATOMIC_RELAXED), target)) return 0;
     (void)__atomic_load_n(counter, __ATOMIC_ACQUIRE);
     return 1;
 }
 
-MEMOI void memob_host_pause(void) {
+MEMOI void memob_spin_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -6058,19 +6625,18 @@ MEMOI void memob_host_pause(void) {
 MEMOI void memoi_counter_wait(uint32_t* counter, uint32_t target) {
     int64_t n_tries = 0;
     for (; !memob_counter_reached(counter, target); n_tries++) {
-        if (n_tries < MEMOB_HOST_SPINS) {
-            memob_host_pause();
+        if (n_tries < MEMOB_SPINS) {
+            memob_spin_pause();
         } else {
 #if MEMOB_HAS_FUTEX
             uint32_t value = __atomic_load_n(counter, __ATOMIC_RELAXED);
-            if (memob_host_is_past(value, target)) continue;
+            if (memob_counter_is_past(value, target)) continue;
             if ((value & 1) || __atomic_compare_exchange_n(counter, &value, value | 1, 0,
                                                            __ATOMIC_RELAXED, __ATOMIC_RELAXED))
                 syscall(SYS_futex, counter, 0 | 128 /* wait, private */, value | 1, NULL, NULL, 0);
 #else
-            int64_t n_naps = n_tries - MEMOB_HOST_SPINS;
-            struct timespec nap =
-                memob_host_timespec(n_naps < 6 ? (int64_t)16000 << n_naps : 1000000);
+            int64_t n_naps = n_tries - MEMOB_SPINS;
+            struct timespec nap = memob_timespec(n_naps < 6 ? (int64_t)16000 << n_naps : 1000000);
             nanosleep(&nap, NULL);
 #endif
         }
@@ -6089,7 +6655,7 @@ typedef struct memoi_host_mark {
     const struct memoi_host_stream* stream; /* NULL: still free */
     uint32_t enqueued;                   /* the caller's: number of the latest record, times two */
     uint32_t counters[MEMOI_HOST_TURNS]; /* the worker's */
-    int64_t time_ns;                     /* of the latest completion; behind its counter */
+    int64_t time_ns;                     /* of the latest completion; published by its counter */
 } memoi_host_mark;
 
 MEMOI uint32_t* memoi_host_counter(memoi_host_mark* mark, uint32_t target) {
@@ -6129,7 +6695,7 @@ typedef struct memoi_host_stream {
     struct memoi_host* host;
     struct memoi_host_stream* next; /* of all; destroyed ones stay for reuse, events name them */
     int32_t is_live;
-    int32_t is_dropped; /* destroyed before the start: only records complete; behind go */
+    int32_t is_dropped; /* destroyed before the start: only records complete; published by go */
     char name[32];
     pthread_t thread;
     memoi_host_op* ops; /* capacity and one more, for STOP */
@@ -6167,7 +6733,7 @@ typedef struct memoi_host {
     /* By memo_copy_kind; relaxed. */
     double bytes_per_s[2];
     int64_t copied_bytes[2];
-    int32_t n_copies[2]; /* under way, where there is a rate */
+    int32_t n_copies[2]; /* in progress, if there is a rate */
 
     /* The first failure: claimed, written, then published. */
     int32_t is_failure_claimed;
@@ -6184,8 +6750,9 @@ MEMOI void memoi_host_fail(memoi_host_stream* stream, memo_status status, const 
                        error->message[0] ? error->message : memo_status_name(status));
         __atomic_store_n(&host->is_failed, 1, __ATOMIC_RELEASE);
     }
-    /* Who lost the claim stays until it is published: synchronising this stream must return it. */
-    while (!__atomic_load_n(&host->is_failed, __ATOMIC_RELAXED)) memob_host_pause();
+    /* The loser of the claim waits until the error is published, because synchronizing this stream
+     * must return it. */
+    while (!__atomic_load_n(&host->is_failed, __ATOMIC_RELAXED)) memob_spin_pause();
 }
 
 MEMOI void* memoi_host_worker(void* argument) {
@@ -6197,13 +6764,17 @@ MEMOI void* memoi_host_worker(void* argument) {
     /* The default of 50 us would lengthen each sleep. */
     prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
 #endif
+
+    /* Until the queue is stopped. */
     memoi_counter_wait(&stream->go, 2);
     for (;;) {
         memoi_host_op* op = &stream->ops[index];
         memoi_counter_wait(&stream->tail, position + 2);
         if (op->kind == MEMOI_HOST_STOP) return NULL;
-        if (op->kind == MEMOI_HOST_RECORD) { /* always, or others would hang */
-            op->mark->time_ns = memob_host_now_ns();
+
+        /* A record is completed even after a failure: other streams may wait for it. */
+        if (op->kind == MEMOI_HOST_RECORD) {
+            op->mark->time_ns = memob_now_ns();
             memob_counter_set(memoi_host_counter(op->mark, op->target), op->target);
         } else if (!stream->is_dropped) {
             if (op->kind == MEMOI_HOST_WAIT) {
@@ -6216,6 +6787,8 @@ MEMOI void* memoi_host_worker(void* argument) {
                 if (status) memoi_host_fail(stream, status, &error);
             }
         }
+
+        /* The place in the queue is free for the caller's thread. */
         position += 2;
         if (++index == stream->n_ops) index = 0;
         memob_counter_set(&stream->head, position);
@@ -6223,11 +6796,11 @@ MEMOI void* memoi_host_worker(void* argument) {
 }
 
 MEMOI memo_status memoi_host_run_sleep(void* args, memo_error* error) {
-    int64_t start_ns = memob_host_now_ns();
+    int64_t start_ns = memob_now_ns();
     double duration_s;
     (void)error;
     memcpy(&duration_s, args, sizeof duration_s);
-    memob_host_sleep_until(start_ns + (int64_t)(duration_s * 1e9));
+    memob_sleep_until(start_ns + (int64_t)(duration_s * 1e9));
     return MEMO_STATUS_OK;
 }
 
@@ -6264,7 +6837,8 @@ MEMOI void memoi_host_copy_part(const memoi_host_copy_args* copy, int64_t begin,
     }
 }
 
-/* What one copy in this direction gets now; 0: no limit.  Copies of a direction share equally. */
+/* The rate of one copy in this direction now; 0: no limit.  Copies in one direction share
+ * equally. */
 MEMOI double memoi_host_rate(const memoi_host* host, int way) {
     double rate = host->bytes_per_s[way], other = host->bytes_per_s[!way];
     double both = host->desc.both_ways_bytes_per_s;
@@ -6279,7 +6853,7 @@ MEMOI double memoi_host_rate(const memoi_host* host, int way) {
 
 MEMOI void memoi_host_copy_slowly(const memoi_host_copy_args* copy, int way, int64_t total_bytes) {
     memoi_host* host = copy->host;
-    int64_t start_ns = memob_host_now_ns(), done_bytes = 0;
+    int64_t start_ns = memob_now_ns(), done_bytes = 0;
     /* After the start.  It grows by exact amounts, so late wake-ups do not add up. */
     double due_s = 0;
     __atomic_fetch_add(&host->n_copies[way], 1, __ATOMIC_RELAXED);
@@ -6291,13 +6865,13 @@ MEMOI void memoi_host_copy_slowly(const memoi_host_copy_args* copy, int way, int
         if (n > total_bytes - done_bytes) n = total_bytes - done_bytes;
         memoi_host_copy_part(copy, done_bytes, done_bytes + n);
         done_bytes += n;
-        elapsed_s = (double)(memob_host_now_ns() - start_ns) * 1e-9;
+        elapsed_s = (double)(memob_now_ns() - start_ns) * 1e-9;
         if (rate > 0)
             due_s += (double)n / rate;
         else if (due_s < elapsed_s)
             due_s = elapsed_s;
         if (due_s - elapsed_s > MEMOI_HOST_NAP_S || done_bytes == total_bytes)
-            memob_host_sleep_until(start_ns + (int64_t)(due_s * 1e9));
+            memob_sleep_until(start_ns + (int64_t)(due_s * 1e9));
     }
     __atomic_fetch_sub(&host->n_copies[way], 1, __ATOMIC_RELAXED);
 }
@@ -6391,34 +6965,39 @@ MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t siz
     *address = NULL;
     if (size_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s memory: size %lld is negative", memory->name,
+                              "%s memory: negative size (%lld); 0 or more are valid", memory->name,
                               (long long)size_bytes);
-    memob_bytes_name(asked, (double)size_bytes);
+
+    /* The capacity counts whole alignments, and is a hard limit. */
+    memob_bytes_text(asked, (double)size_bytes);
     if (size_bytes > MEMOB_BYTES_MAX)
-        return memo_error_set(error, memory->status_when_full, "%s memory: %s asked for, too much",
-                              memory->name, asked);
+        return memo_error_set(error, memory->status_when_full,
+                              "%s memory: %s requested; 2^62 bytes are the limit", memory->name,
+                              asked);
     counted_bytes = memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT);
     if (memory->capacity_bytes && counted_bytes > memory->capacity_bytes - memory->used_bytes) {
         int64_t free_bytes = memory->capacity_bytes - memory->used_bytes;
         return memo_error_set(error, memory->status_when_full,
-                              "%s memory: %s (%lld bytes) asked for, %s (%lld bytes) free of %s",
+                              "%s memory: %s (%lld bytes) requested, %s (%lld bytes) free of %s",
                               memory->name, asked, (long long)size_bytes,
-                              memob_bytes_name(left, (double)free_bytes), (long long)free_bytes,
-                              memob_bytes_name(all, (double)memory->capacity_bytes));
+                              memob_bytes_text(left, (double)free_bytes), (long long)free_bytes,
+                              memob_bytes_text(all, (double)memory->capacity_bytes));
     }
+
+    /* The machine may have less than the capacity. */
     if (counted_bytes > MEMOB_BYTES_MAX - memory->used_bytes ||
         posix_memalign(address, MEMOB_DEVICE_ALIGNMENT, size_bytes ? (size_t)size_bytes : 1)) {
         *address = NULL;
-        return memo_error_set(
-            error, memory->status_when_full,
-            "%s memory: %s (%lld bytes) asked for, which this machine does not have", memory->name,
-            asked, (long long)size_bytes);
+        return memo_error_set(error, memory->status_when_full,
+                              "%s memory: %s (%lld bytes) requested, more than this machine has",
+                              memory->name, asked, (long long)size_bytes);
     }
     if (!memob_map_put(&memory->sizes, (int64_t)(uintptr_t)*address, counted_bytes)) {
         free(*address);
         *address = NULL;
         return memob_no_memory(error, "the sizes of allocations");
     }
+
     memory->used_bytes += counted_bytes;
     if (memory->used_bytes > memory->peak_bytes) memory->peak_bytes = memory->used_bytes;
     return MEMO_STATUS_OK;
@@ -6431,7 +7010,7 @@ MEMOI memo_status memoi_host_memory_free(memoi_host_memory* memory, void* addres
     counted_bytes = memob_map_get(&memory->sizes, key);
     if (counted_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s memory: %p was not allocated here, or is free already",
+                              "%s memory: %p is not allocated; free each address once",
                               memory->name, address);
     memoi_map_remove(&memory->sizes, key);
     memory->used_bytes -= counted_bytes;
@@ -6482,6 +7061,8 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
     (void)priority;
     *handle = NULL;
     if (status) return status;
+
+    /* A destroyed stream is reused, because events may still refer to it. */
     while (stream && stream->is_live) stream = stream->next;
     is_new = !stream;
     if (is_new) {
@@ -6489,6 +7070,8 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
         if (!stream) return memob_no_memory(error, "a stream");
         stream->host = host;
     }
+
+    /* An empty queue. */
     stream->n_ops =
         (host->desc.queue_operations ? host->desc.queue_operations : MEMOI_HOST_QUEUE_OPERATIONS) +
         1;
@@ -6499,19 +7082,23 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
     stream->tail_index = 0;
     stream->tail_position = stream->seen_head = stream->tail = stream->head = 0;
     snprintf(stream->name, sizeof stream->name, "%.31s", name ? name : "stream");
+
+    /* The worker last: it runs at once. */
     if (!stream->ops) {
         status = memob_no_memory(error, "the queue of a stream");
     } else if (pthread_create(&stream->thread, NULL, memoi_host_worker, stream)) {
-        status =
-            memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                           "no thread for stream %s: the system refuses one more", stream->name);
+        status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                "stream %s: the system refuses another thread; use fewer streams",
+                                stream->name);
     }
+
     if (status) {
         MEMO_FREE(stream->ops);
         stream->ops = NULL;
         if (is_new) MEMO_FREE(stream);
         return status;
     }
+
     stream->is_live = 1;
     if (is_new) {
         stream->next = host->streams;
@@ -6550,12 +7137,11 @@ MEMOI memo_status memoi_host_stream_destroy(void* context, memo_stream handle, m
 }
 
 /* The caller is about to wait for something unfinished; nothing finishes before the start. */
-MEMOI memo_status memob_host_check_started(const memoi_host* host, const char* what,
+MEMOI memo_status memoi_host_check_started(const memoi_host* host, const char* what,
                                            memo_error* error) {
     if (host->is_started) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                          "%s would wait for ever: nothing runs before memo_host_device_start",
-                          what);
+                          "%s would wait forever; call memo_host_device_start first", what);
 }
 
 MEMOI memo_status memoi_host_stream_synchronize(void* context, memo_stream handle,
@@ -6565,7 +7151,7 @@ MEMOI memo_status memoi_host_stream_synchronize(void* context, memo_stream handl
     memo_status status = memoi_host_find_stream(host, handle, &stream, error);
     if (status) return status;
     if (!memob_counter_reached(&stream->head, stream->tail_position)) {
-        status = memob_host_check_started(host, "stream_synchronize", error);
+        status = memoi_host_check_started(host, "stream_synchronize", error);
         if (status) return status;
         memoi_counter_wait(&stream->head, stream->tail_position);
     }
@@ -6683,7 +7269,7 @@ MEMOI memo_status memoi_host_event_synchronize(void* context, memo_event handle,
     memo_status status = memoi_host_find_event(host, handle, &event, error);
     if (status) return status;
     if (!memoi_host_event_is_done(event)) {
-        status = memob_host_check_started(host, "event_synchronize", error);
+        status = memoi_host_check_started(host, "event_synchronize", error);
         if (status) return status;
         memoi_counter_wait(memoi_host_counter(event->latest, event->latest->enqueued),
                            event->latest->enqueued);
@@ -6702,11 +7288,11 @@ MEMOI memo_status memoi_host_event_elapsed(void* context, memo_event begin_handl
     if (status) return status;
     if (!begin->latest || !end->latest)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "event_elapsed: the %s event was never recorded",
+                              "event_elapsed: the %s event was never recorded; record it first",
                               begin->latest ? "second" : "first");
     if (!memoi_host_event_is_done(begin) || !memoi_host_event_is_done(end))
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "event_elapsed: the %s event is not done; synchronise first",
+                              "event_elapsed: the %s event is not done; synchronize first",
                               memoi_host_event_is_done(begin) ? "second" : "first");
     *elapsed_s = (double)(end->latest->time_ns - begin->latest->time_ns) * 1e-9;
     return MEMO_STATUS_OK;
@@ -6719,23 +7305,29 @@ MEMOI memo_status memoi_host_copy_rows(void* context, memo_stream stream, memo_c
                                        int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
                                        memo_error* error) {
     memoi_host_copy_args copy;
+
+    /* Everything is checked here: an operation that fails later fails the whole device. */
     if ((int)kind < 0 || kind > MEMO_COPY_ON_DEVICE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy: %d is no memo_copy_kind",
-                              (int)kind);
-    if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOB_BYTES_MAX / n_rows))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "copy: %lld rows of %lld bytes cannot be", (long long)n_rows,
-                              (long long)row_bytes);
+                              "copy.kind: not a memo_copy_kind (%d); 0 to 2 are valid", (int)kind);
+    if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOB_BYTES_MAX / n_rows))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "copy: %lld rows of %lld bytes are invalid; 0 to 2^62 bytes are valid",
+            (long long)n_rows, (long long)row_bytes);
     if (n_rows > 1 && (to_stride_bytes < row_bytes || from_stride_bytes < row_bytes ||
                        to_stride_bytes > MEMOB_BYTES_MAX / n_rows ||
                        from_stride_bytes > MEMOB_BYTES_MAX / n_rows))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "copy: strides %lld and %lld do not fit %lld rows of %lld bytes",
-                              (long long)to_stride_bytes, (long long)from_stride_bytes,
-                              (long long)n_rows, (long long)row_bytes);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "copy: strides %lld and %lld are too short or too long for %lld rows of %lld bytes",
+            (long long)to_stride_bytes, (long long)from_stride_bytes, (long long)n_rows,
+            (long long)row_bytes);
     if ((!to || !from) && row_bytes > 0 && n_rows > 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy: %s is NULL",
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy.%s: NULL; pass an address",
                               to ? "from" : "to");
+
+    /* Rows that touch are one long row. */
     copy.host = (memoi_host*)context;
     copy.kind = kind;
     copy.to = (char*)to;
@@ -6744,7 +7336,7 @@ MEMOI memo_status memoi_host_copy_rows(void* context, memo_stream stream, memo_c
     copy.from_stride_bytes = from_stride_bytes;
     copy.row_bytes = row_bytes;
     copy.n_rows = n_rows;
-    if (to_stride_bytes == row_bytes && from_stride_bytes == row_bytes) { /* one long row */
+    if (to_stride_bytes == row_bytes && from_stride_bytes == row_bytes) {
         copy.row_bytes = row_bytes * n_rows;
         copy.n_rows = 1;
     }
@@ -6785,13 +7377,22 @@ MEMOI memo_status memoi_host_launch_host(void* context, memo_stream stream, memo
 
 /* --- the device --- */
 
-/* NULL where device is none of memo_host_device_create. */
-MEMOI memoi_host* memob_host_of(const memo_device* device, memo_error* error) {
+/* NULL: memo_host_device_create did not make the device. */
+MEMOI memoi_host* memoi_host_of(const memo_device* device, memo_error* error) {
     memoi_host* host = device ? (memoi_host*)device->context : NULL;
     if (host && host->magic == MEMOI_HOST_MAGIC) return host;
     memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                   "the device is not one made by memo_host_device_create");
+                   "device: not a host device; create it with memo_host_device_create");
     return NULL;
+}
+
+MEMOI memo_status memob_check_host_device(const memo_device* device, memo_error* error) {
+    return memoi_host_of(device, error) ? MEMO_STATUS_OK : MEMO_STATUS_INVALID_ARGUMENT;
+}
+
+MEMOI memo_status memob_check_started(const memo_device* host_device, const char* what,
+                                      memo_error* error) {
+    return memoi_host_check_started((const memoi_host*)host_device->context, what, error);
 }
 
 memo_host_device_desc memo_host_device_desc_default(void) {
@@ -6800,8 +7401,8 @@ memo_host_device_desc memo_host_device_desc_default(void) {
     return desc;
 }
 
-/* Below a byte a second, or beyond any number, the ends of copies could not be computed. */
-MEMOI int memob_host_is_rate(double bytes_per_s) {
+MEMOI int memob_is_copy_rate(double bytes_per_s) {
+    /* Outside these limits the ends of copies overflow. */
     return memob_is_finite(bytes_per_s) &&
            (bytes_per_s == 0 || (bytes_per_s >= 1 && bytes_per_s <= 1e18));
 }
@@ -6813,26 +7414,32 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     memoi_host* host;
     memo_device* table;
     *device = NULL;
-    if (!desc) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "desc is NULL");
+    if (!desc)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_host_device_desc: NULL; pass a desc");
+
+    /* Limits that the workers' arithmetic needs. */
     if (desc->device_memory_bytes < 0 || desc->host_memory_bytes < 0 ||
         desc->device_memory_bytes > MEMOB_BYTES_MAX || desc->host_memory_bytes > MEMOB_BYTES_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_host_device_desc: device_memory_bytes %lld and "
+                              "host_memory_bytes %lld must be 0 to 2^62",
+                              (long long)desc->device_memory_bytes,
+                              (long long)desc->host_memory_bytes);
+    if (!memob_is_copy_rate(desc->to_host_bytes_per_s) ||
+        !memob_is_copy_rate(desc->to_device_bytes_per_s) ||
+        !memob_is_copy_rate(desc->both_ways_bytes_per_s))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "device_memory_bytes %lld and host_memory_bytes %lld must lie in [0, 2^62]",
-            (long long)desc->device_memory_bytes, (long long)desc->host_memory_bytes);
-    if (!memob_host_is_rate(desc->to_host_bytes_per_s) ||
-        !memob_host_is_rate(desc->to_device_bytes_per_s) ||
-        !memob_host_is_rate(desc->both_ways_bytes_per_s))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "rates of copies must be 0 (no limit) or at least 1 byte/s; they are "
-                              "%g, %g and, both ways, %g",
-                              desc->to_host_bytes_per_s, desc->to_device_bytes_per_s,
-                              desc->both_ways_bytes_per_s);
+            "memo_host_device_desc: rates of copies out of range (%g, %g and, both "
+            "ways, %g); 0 (no limit) and 1 to 1e18 bytes/s are valid",
+            desc->to_host_bytes_per_s, desc->to_device_bytes_per_s, desc->both_ways_bytes_per_s);
     if (desc->queue_operations < 0 || desc->queue_operations > MEMOI_HOST_QUEUE_OPERATIONS_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "queue_operations is %lld; it must lie in [0, %lld]",
-                              (long long)desc->queue_operations,
-                              (long long)MEMOI_HOST_QUEUE_OPERATIONS_MAX);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_host_device_desc.queue_operations: out of range (%lld); 0 to %lld are valid",
+            (long long)desc->queue_operations, (long long)MEMOI_HOST_QUEUE_OPERATIONS_MAX);
+
     host = (memoi_host*)memob_calloc(1, sizeof *host);
     if (!host) return memob_no_memory(error, "a host device");
     host->magic = MEMOI_HOST_MAGIC;
@@ -6877,17 +7484,21 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
 }
 
 void memo_host_device_destroy(memo_device* device) {
-    memoi_host* host = memob_host_of(device, NULL);
+    memoi_host* host = memoi_host_of(device, NULL);
     memoi_host_stream* stream;
     if (!host) return;
-    /* All are told before any is waited for, as they may wait for each other. */
+
+    /* Stop all before joining any: they may wait for each other. */
     for (stream = host->streams; stream; stream = stream->next)
         if (stream->is_live) memoi_host_stream_stop(stream);
+
     while ((stream = host->streams) != NULL) {
         host->streams = stream->next;
         if (stream->is_live) memoi_host_stream_join(stream);
         MEMO_FREE(stream);
     }
+
+    /* Events and memory last: workers use both. */
     while (host->events) {
         memoi_host_event* event = host->events;
         host->events = event->next;
@@ -6898,6 +7509,7 @@ void memo_host_device_destroy(memo_device* device) {
         }
         MEMO_FREE(event);
     }
+
     memoi_host_memory_destroy(&host->device_memory);
     memoi_host_memory_destroy(&host->host_memory);
     host->magic = 0;
@@ -6905,7 +7517,7 @@ void memo_host_device_destroy(memo_device* device) {
 }
 
 memo_status memo_host_device_start(memo_device* device, memo_error* error) {
-    memoi_host* host = memob_host_of(device, error);
+    memoi_host* host = memoi_host_of(device, error);
     memoi_host_stream* stream;
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
     if (host->is_started) return memoi_host_status(host, error);
@@ -6918,10 +7530,11 @@ memo_status memo_host_device_start(memo_device* device, memo_error* error) {
 memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
                                     memo_host_function function, const void* args,
                                     int64_t args_bytes, memo_error* error) {
-    memoi_host* host = memob_host_of(device, error);
+    memoi_host* host = memoi_host_of(device, error);
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!function)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "launch: function is NULL");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "launch.function: NULL; pass a function");
     if (args_bytes < 0 || args_bytes > MEMO_HOST_ARGS_BYTES || (!args && args_bytes))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -6933,37 +7546,35 @@ memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
 
 memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, double duration_s,
                                    memo_error* error) {
-    memoi_host* host = memob_host_of(device, error);
+    memoi_host* host = memoi_host_of(device, error);
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!memob_is_in(duration_s, 0, 1e9))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sleep: %g s is no duration; it must lie in [0, 1e9]", duration_s);
+                              "sleep.duration_s: out of range (%g); 0 to 1e9 s are valid",
+                              duration_s);
     return memoi_host_call(host, stream, memoi_host_run_sleep, &duration_s, sizeof duration_s,
                            error);
 }
 
-memo_host_device_stats memo_host_device_get_stats(const memo_device* device) {
-    const memoi_host* host = memob_host_of(device, NULL);
-    memo_host_device_stats stats;
-    memset(&stats, 0, sizeof stats);
-    if (!host) return stats;
-    stats.device_bytes = host->device_memory.used_bytes;
-    stats.device_peak_bytes = host->device_memory.peak_bytes;
-    stats.host_bytes = host->host_memory.used_bytes;
-    stats.host_peak_bytes = host->host_memory.peak_bytes;
-    stats.to_host_bytes = __atomic_load_n(&host->copied_bytes[MEMO_COPY_TO_HOST], __ATOMIC_RELAXED);
-    stats.to_device_bytes =
+void memo_host_device_get_stats(const memo_device* device, memo_host_device_stats* stats) {
+    const memoi_host* host = memoi_host_of(device, NULL);
+    memset(stats, 0, sizeof *stats);
+    if (!host) return;
+    stats->device_bytes = host->device_memory.used_bytes;
+    stats->device_peak_bytes = host->device_memory.peak_bytes;
+    stats->host_bytes = host->host_memory.used_bytes;
+    stats->host_peak_bytes = host->host_memory.peak_bytes;
+    stats->to_host_bytes =
+        __atomic_load_n(&host->copied_bytes[MEMO_COPY_TO_HOST], __ATOMIC_RELAXED);
+    stats->to_device_bytes =
         __atomic_load_n(&host->copied_bytes[MEMO_COPY_TO_DEVICE], __ATOMIC_RELAXED);
-    return stats;
 }
 
 #endif /* MEMO_NO_HOST_DEVICE */
 
-/* ---- 7 schedule ---------------------------------------------------------------------------------
- * Knows: operations on streams, byte ranges, time, and their text.  Knows nothing of devices or of
- * what is computed. */
-
-/* --- building --- */
+/* ---- >>schedule ---------------------------------------------------------------------------------
+ * Knows: operations on streams, byte ranges, time.  Knows nothing of devices or of what is
+ * computed. */
 
 typedef struct memoi_room {
     void* data;
@@ -7066,7 +7677,7 @@ MEMOI memo_status memoi_schedule_has_stream(const memo_schedule* schedule, int32
                                             memo_error* error) {
     if (stream >= 0 && stream < schedule->n_streams) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "stream %d: the schedule has %d streams, from 0 on", (int)stream,
+                          "stream: out of range (%d); the schedule has %d streams", (int)stream,
                           (int)schedule->n_streams);
 }
 
@@ -7074,7 +7685,7 @@ MEMOI memo_status memoi_schedule_has_event(const memo_schedule* schedule, int32_
                                            memo_error* error) {
     if (event >= 0 && event < schedule->n_events) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "event %d: the schedule has %d events, from 0 on", (int)event,
+                          "event: out of range (%d); the schedule has %d events", (int)event,
                           (int)schedule->n_events);
 }
 
@@ -7082,13 +7693,15 @@ MEMOI memo_status memoi_schedule_has_link(const memo_schedule* schedule, int32_t
                                           memo_error* error) {
     if (link > 0 && link <= schedule->n_links) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "link %d: the schedule has %d links, from 1 on", (int)link,
-                          (int)schedule->n_links);
+                          "link: out of range (%d); the schedule has %d links, numbered from 1",
+                          (int)link, (int)schedule->n_links);
 }
 
 memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, int32_t* stream,
                                      memo_error* error) {
-    if (!name) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a stream needs a name");
+    if (!name)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "stream: the name is NULL; pass a name");
     if (schedule->n_streams == INT32_MAX || !memoi_schedule_reserve(schedule, 0, 0, name))
         return memob_no_memory(error, "a stream of a schedule");
     *stream = schedule->n_streams++;
@@ -7100,10 +7713,12 @@ memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, 
 memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name, double bytes_per_s,
                                    int32_t* link, memo_error* error) {
     memo_link* added;
-    if (!name) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a link needs a name");
+    if (!name)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "link: the name is NULL; pass a name");
     if (!(bytes_per_s > 0) || !memob_is_finite(bytes_per_s))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "link %s: bytes_per_s must be above 0 and finite", name);
+                              "link %s: bytes_per_s must be finite and above 0", name);
     if (schedule->n_links == INT32_MAX || !memoi_schedule_reserve(schedule, 0, 0, name))
         return memob_no_memory(error, "a link of a schedule");
     added = &schedule->links[schedule->n_links++];
@@ -7124,10 +7739,11 @@ memo_status memo_schedule_pair_links(memo_schedule* schedule, int32_t a, int32_t
     second = &schedule->links[b - 1];
     if (a == b || (first->peer && first->peer != b) || (second->peer && second->peer != a))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "links %d and %d: a link has one peer, another link", (int)a, (int)b);
+                              "links %d and %d: pair two different links that have no peer yet",
+                              (int)a, (int)b);
     if (!(shared_bytes_per_s > 0) || !memob_is_finite(shared_bytes_per_s))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "links %d and %d: shared_bytes_per_s must be above 0 and finite",
+                              "links %d and %d: shared_bytes_per_s must be finite and above 0",
                               (int)a, (int)b);
     first->peer = b;
     second->peer = a;
@@ -7167,6 +7783,8 @@ MEMOI memo_status memoi_check_desc(const memo_schedule* schedule, const memo_op_
     int64_t i, j;
     if (memoi_schedule_has_stream(schedule, desc->stream, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
+
+    /* Streams: each exists and occurs once. */
     if (desc->n_more_streams < 0 || (desc->n_more_streams && !desc->more_streams))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %lld more streams%s", name,
                               (long long)desc->n_more_streams,
@@ -7177,30 +7795,32 @@ MEMOI memo_status memoi_check_desc(const memo_schedule* schedule, const memo_op_
         for (j = -1; j < i; j++)
             if (desc->more_streams[i] == (j < 0 ? desc->stream : desc->more_streams[j]))
                 return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "%s: stream %d is named twice", name,
+                                      "%s: stream %d occurs twice; name each stream once", name,
                                       (int)desc->more_streams[i]);
     }
+
+    /* Time, link and sizes. */
     if (!memob_is_in(desc->duration_s, 0, MEMOI_DOUBLE_MAX))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: duration_s must be finite and not negative", name);
+                              "%s.duration_s: must be finite and 0 or more", name);
     if (desc->link && memoi_schedule_has_link(schedule, desc->link, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->link_bytes < 0 || desc->alloc_bytes < 0 || desc->free_bytes < 0 ||
         desc->alloc_bytes > MEMOB_BYTES_MAX - rooms->alloc_bytes ||
         desc->free_bytes > MEMOB_BYTES_MAX - rooms->free_bytes)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "%s: link_bytes, alloc_bytes and free_bytes must not be negative, nor "
-            "their sums over the schedule above 2^62",
-            name);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s: link_bytes, alloc_bytes and free_bytes must be 0 or more, and "
+                              "their sums over the schedule at most 2^62",
+                              name);
+
     if (memoi_check_ranges(name, "read", desc->reads, desc->n_reads, error) ||
         memoi_check_ranges(name, "written", desc->writes, desc->n_writes, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_schedule_run(memo_schedule* schedule, const memo_op_desc* desc,
-                              memo_error* error) {
+memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* desc,
+                                 memo_error* error) {
     memoi_schedule_rooms* rooms = memoi_rooms_of(schedule);
     const char* name = desc->name ? desc->name : "run";
     memo_op* op;
@@ -7208,6 +7828,8 @@ memo_status memo_schedule_run(memo_schedule* schedule, const memo_op_desc* desc,
     if (!memoi_schedule_reserve(schedule, desc->n_more_streams, desc->n_reads + desc->n_writes,
                                 name))
         return memob_no_memory(error, "an operation of a schedule");
+
+    /* Nothing fails from here on, so a failed call changes nothing. */
     op = memoi_schedule_push(schedule);
     op->kind = MEMO_OP_RUN;
     op->stream = desc->stream;
@@ -7217,6 +7839,8 @@ memo_status memo_schedule_run(memo_schedule* schedule, const memo_op_desc* desc,
     op->free_bytes = desc->free_bytes;
     op->duration_s = desc->duration_s;
     op->name = desc->name ? memoi_schedule_text(schedule, name) : 0;
+
+    /* Lists go to the end of the schedule's arrays. */
     op->first_more_stream = rooms->more_streams.n;
     op->n_more_streams = desc->n_more_streams;
     op->first_range = rooms->ranges.n;
@@ -7251,28 +7875,29 @@ MEMOI memo_status memoi_schedule_order(memo_schedule* schedule, memo_op_kind kin
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_schedule_record(memo_schedule* schedule, int32_t event, int32_t stream,
-                                 memo_error* error) {
+memo_status memo_schedule_add_record(memo_schedule* schedule, int32_t event, int32_t stream,
+                                     memo_error* error) {
     if (memoi_schedule_has_event(schedule, event, error) ||
         memoi_schedule_has_stream(schedule, stream, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_schedule_order(schedule, MEMO_OP_RECORD, event, stream, error);
 }
 
-memo_status memo_schedule_wait(memo_schedule* schedule, int32_t event, int32_t stream,
-                               memo_error* error) {
+memo_status memo_schedule_add_wait(memo_schedule* schedule, int32_t event, int32_t stream,
+                                   memo_error* error) {
     if (memoi_schedule_has_event(schedule, event, error) ||
         memoi_schedule_has_stream(schedule, stream, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_schedule_order(schedule, MEMO_OP_WAIT, event, stream, error);
 }
 
-memo_status memo_schedule_sync(memo_schedule* schedule, int32_t stream, memo_error* error) {
+memo_status memo_schedule_add_sync(memo_schedule* schedule, int32_t stream, memo_error* error) {
     if (memoi_schedule_has_stream(schedule, stream, error)) return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_schedule_order(schedule, MEMO_OP_SYNC, -1, stream, error);
 }
 
-memo_status memo_schedule_sync_event(memo_schedule* schedule, int32_t event, memo_error* error) {
+memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32_t event,
+                                         memo_error* error) {
     if (memoi_schedule_has_event(schedule, event, error)) return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_schedule_order(schedule, MEMO_OP_SYNC, event, -1, error);
 }
@@ -7302,7 +7927,9 @@ memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes, 
                                      memo_error* error) {
     memoi_room* named = &memoi_rooms_of(schedule)->named;
     memoi_named* added;
-    if (!name) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "bytes need a name");
+    if (!name)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "bytes: the name is NULL; pass a name");
     if (memoi_check_ranges(name, "named", &bytes, 1, error)) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!memoi_room_reserve(named, 1, sizeof *added) ||
         !memoi_schedule_reserve(schedule, 0, 0, name))
@@ -7336,7 +7963,7 @@ MEMOI const char* memoi_event_name(const memo_schedule* schedule, int32_t event,
     return offset ? schedule->text + offset : number;
 }
 
-/* In quotes where it has blanks, or where they belong there. */
+/* In quotes if it has blanks or could be mistaken for something else. */
 MEMOI void memoi_put_quoted(memo_text* text, const char* name, int is_quoted) {
     memo_text_put(text, is_quoted || strchr(name, ' ') || !*name ? "\"%s\"" : "%s", name);
 }
@@ -7371,7 +7998,7 @@ MEMOI void memoi_put_op(memo_text* text, const memo_schedule* schedule, int64_t 
     memoi_put_place(text, schedule, op);
 }
 
-/* Moves text, or what fits of it, into a buffer, which it returns. */
+/* Moves text into a buffer, cut to its size, and returns the buffer. */
 MEMOI const char* memoi_take_text(memo_text* text, char* buffer, size_t n_bytes) {
     snprintf(buffer, n_bytes, "%s", text->data ? text->data : "");
     memo_text_free(text);
@@ -7391,7 +8018,8 @@ MEMOI int32_t memoi_op_stream(const memo_schedule* schedule, const memo_op* op, 
     return k == 0 ? op->stream : schedule->more_streams[op->first_more_stream + k - 1];
 }
 
-/* --- what each op comes right after --- */
+/* ---- >>schedule order ---------------------------------------------------------------------------
+ * Knows: which operation comes directly after which.  Knows nothing of bytes. */
 
 /* Reasons that every op can have; more streams follow. */
 enum { MEMOI_AFTER_STREAM, MEMOI_AFTER_HOST, MEMOI_AFTER_RECORD, MEMOI_AFTER_MORE };
@@ -7428,8 +8056,12 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
         memoi_graph_free(graph);
         return memob_no_memory(error, "the order of a schedule");
     }
+
     for (i = 0; i < schedule->n_streams; i++) last[i] = -1;
     for (i = 0; i < schedule->n_events; i++) recorded[i] = -1;
+
+    /* In the order of enqueueing, keeping the last op of each stream and the last record of each
+     * event. */
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         int64_t* after = graph->after + 3 * i;
@@ -7448,12 +8080,14 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
         }
         if (op->kind == MEMO_OP_RECORD) recorded[op->event] = i;
     }
+
     MEMO_FREE(last);
     MEMO_FREE(recorded);
     return MEMO_STATUS_OK;
 }
 
-/* --- check ---
+/* ---- >>schedule check ---------------------------------------------------------------------------
+ * Knows: ranges of bytes, and reachability.  Knows nothing of time.
  *
  * Vector clocks.  clock[b][s] is the latest op on stream s that happens before op b or is b, -1:
  * none.  As the ops of a stream are ordered as they are enqueued, a happens before b just where
@@ -7468,7 +8102,7 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
  * below needed: that of (needed[b][s], b) itself, and any other one on s is with an earlier op than
  * needed[b][s]. */
 
-/* A cell is the bytes between two neighbouring ends of ranges. */
+/* A cell is the bytes between two neighboring ends of ranges. */
 typedef struct memoi_cells {
     int64_t begin, end;
 } memoi_cells;
@@ -7478,7 +8112,7 @@ typedef struct memoi_cells {
  * range's first cell, and is found in covers above that cell, or begins in the range, and is found
  * in begins. */
 typedef struct memoi_touched {
-    int64_t* covers; /* of a node: index + 1 of the last op with a range over all of it; 0: none */
+    int64_t* covers; /* of a node: index + 1 of the last op with a range that covers it; 0: none */
     int64_t* begins; /* of a node: index + 1 of the last op with a range that begins in it */
     int64_t n_leaves;
 } memoi_touched;
@@ -7492,7 +8126,7 @@ MEMOI void memoi_touch(memoi_touched* tree, const memoi_cells* cells, int64_t op
     for (node = cells->begin + tree->n_leaves; node; node /= 2) tree->begins[node] = op + 1;
 }
 
-/* The last op in cells, or latest where that is later. */
+/* The last op in cells, or latest if that is later. */
 MEMOI int64_t memoi_last_touch(const memoi_touched* tree, const memoi_cells* cells,
                                int64_t latest) {
     int64_t left = cells->begin + tree->n_leaves, right = cells->end + tree->n_leaves, node;
@@ -7521,13 +8155,13 @@ typedef struct memoi_checker {
     int64_t n_streams;
     int64_t* clock;    /* n_ops rows of n_streams */
     int64_t* needed;   /* the same */
-    int64_t* lower;    /* the same: clocks without one wait, valid where lowered is that wait + 1 */
+    int64_t* lower;    /* the same clocks without one wait; valid if lowered is that wait + 1 */
     int64_t* lowered;  /* an op */
     int64_t* last_use; /* an op: the last op that comes right after it */
     uint64_t* ends;    /* begins and ends of all ranges, sorted, each once */
     int64_t n_ends;
-    /* Of each op, from its first_range on: the cells that it touches, and those of them that it
-     * writes, sorted, apart from one another. */
+    /* Of each op, from its first_range on: the cells that it touches, and of these the cells that
+     * it writes; sorted and disjoint. */
     memoi_cells *touched, *written;
     int64_t *n_touched, *n_written; /* an op */
     memoi_touched touches, writes;  /* of the ops of one stream */
@@ -7644,12 +8278,17 @@ MEMOI int memoi_check_op(memoi_checker* c, int64_t b, int64_t stream) {
     const memo_op* op = &schedule->ops[b];
     int64_t latest = -1, ordered = c->clock[b * c->n_streams + stream], i;
     memo_range shared;
+
+    /* The latest op of the stream that conflicts: reads against writes, writes against all. */
     for (i = 0; i < c->n_touched[b]; i++)
         latest = memoi_last_touch(&c->writes, &c->touched[op->first_range + i], latest);
     for (i = 0; i < c->n_written[b]; i++)
         latest = memoi_last_touch(&c->touches, &c->written[op->first_range + i], latest);
     if (latest < 0) return 1;
     c->check->n_conflicts++;
+
+    /* Not ordered before b: a race.  Then look for the latest conflict that is ordered, which the
+     * redundant waits must keep. */
     if (latest > ordered) {
         void* races = c->check->races;
         memo_race* race;
@@ -7677,6 +8316,8 @@ MEMOI int memoi_check_conflicts(memoi_checker* c) {
     int64_t stream, i, k;
     size_t tree_bytes = (size_t)(2 * c->writes.n_leaves) * sizeof(int64_t);
     for (i = 0; i < schedule->n_ops * c->n_streams; i++) c->needed[i] = -1;
+
+    /* One stream at a time: the trees hold its last touches only, so they stay small. */
     for (stream = 0; stream < c->n_streams; stream++) {
         memset(c->touches.covers, 0, tree_bytes);
         memset(c->touches.begins, 0, tree_bytes);
@@ -7689,14 +8330,15 @@ MEMOI int memoi_check_conflicts(memoi_checker* c) {
             for (k = 0; k <= op->n_more_streams; k++)
                 is_own |= memoi_op_stream(schedule, op, k) == stream;
             if (!is_own && !memoi_check_op(c, i, stream)) return 0;
-            if (op->stream != stream)
-                continue; /* an op of several streams is kept under its first */
+            /* An op of several streams counts for its first. */
+            if (op->stream != stream) continue;
             for (k = 0; k < c->n_touched[i]; k++)
                 memoi_touch(&c->touches, &c->touched[op->first_range + k], i);
             for (k = 0; k < c->n_written[i]; k++)
                 memoi_touch(&c->writes, &c->written[op->first_range + k], i);
         }
     }
+
     if (c->check->n_races)
         qsort(c->check->races, (size_t)c->check->n_races, sizeof(memo_race), memoi_compare_races);
     return 1;
@@ -7803,10 +8445,14 @@ memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** chec
     memset(&c, 0, sizeof c);
     c.schedule = schedule;
     c.n_streams = schedule->n_streams;
+
+    /* Run the check; it can fail only for lack of memory. */
     status = memoi_graph_build(schedule, &c.graph, error);
     if (status) return status;
     c.check = (memo_check*)memob_calloc(1, sizeof(memo_check));
     is_done = c.check && memoi_checker_run(&c);
+
+    /* Free all but the result. */
     memoi_graph_free(&c.graph);
     MEMO_FREE(c.clock);
     MEMO_FREE(c.needed);
@@ -7822,6 +8468,7 @@ memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** chec
     MEMO_FREE(c.touches.begins);
     MEMO_FREE(c.writes.covers);
     MEMO_FREE(c.writes.begins);
+
     if (!is_done) {
         memo_check_destroy(c.check);
         return memob_no_memory(error, "the check of a schedule");
@@ -7838,7 +8485,8 @@ void memo_check_destroy(memo_check* check) {
     MEMO_FREE(check);
 }
 
-/* --- explain --- */
+/* ---- >>race explanation -------------------------------------------------------------------------
+ * Knows: a race, and the wait that would prevent it. */
 
 MEMOI int memoi_is_on(const memo_schedule* schedule, int64_t op, int32_t stream) {
     int64_t k;
@@ -7865,9 +8513,9 @@ MEMOI int64_t memoi_wait_before(const memo_schedule* schedule, int32_t event, in
     return i;
 }
 
-/* A record after the first operation that would order the race, if the second's stream waited for
- * it; -1: none.  Any would; one whose event that stream waits for at another time, in *wait, is
- * likely the one that was meant. */
+/* A record after the first operation that would order the race if the stream of the second waited
+ * for it; -1: none.  Any would do.  If that stream waits for its event elsewhere (*wait), this is
+ * probably the intended one. */
 MEMOI int64_t memoi_missed_record(const memo_schedule* schedule, const memo_race* race,
                                   int64_t* wait) {
     int64_t i, record = -1;
@@ -7947,7 +8595,7 @@ MEMOI void memoi_put_reason(memo_text* text, const memo_schedule* schedule, cons
         memoi_put_record(text, schedule, record);
     }
 
-    /* What it waits for instead tells which wait was thought to be enough. */
+    /* The existing wait shows which wait was assumed to suffice. */
     last = memoi_wait_before(schedule, -1, race->second);
     if (last >= 0 && last != wait) {
         seen = memoi_record_before(schedule, schedule->ops[last].event, last);
@@ -7997,7 +8645,8 @@ const char* memo_race_explain(const memo_schedule* schedule, const memo_race* ra
     return memoi_take_text(&text, buffer, n_bytes);
 }
 
-/* --- simulate --- */
+/* ---- >>simulation -------------------------------------------------------------------------------
+ * Knows: durations, links, order.  Knows nothing of bytes. */
 
 typedef struct memoi_moment {
     double time;
@@ -8045,9 +8694,9 @@ MEMOI int64_t memoi_heap_pop(memoi_heap* heap) {
     return value;
 }
 
-/* A link in use.  All that is sent over it gets the same rate, so one number tells how far each is:
- * the bytes that an op active all the time would have sent.  An op is done when this passes its own
- * mark. */
+/* A link in use.  All transfers on it have the same rate, so one number gives the progress of each:
+ * the bytes that an op active from the start would have sent.  An op ends when this number reaches
+ * its mark. */
 typedef struct memoi_flow {
     memoi_heap active; /* time: the mark in bytes */
     double sent_bytes; /* at time since_s */
@@ -8060,7 +8709,7 @@ typedef struct memoi_simulator {
     memoi_graph graph;
     double now;
     int64_t* n_missing;  /* an op: ops that must end before it starts, edges counted */
-    int64_t* first_next; /* an op: where its followers begin in next */
+    int64_t* first_next; /* of an op: start of its followers in next */
     int64_t* next;
     int64_t* ready; /* queue of ops; each enters once */
     int64_t ready_begin, ready_end;
@@ -8129,6 +8778,8 @@ MEMOI memo_status memoi_simulation_sum(const memo_schedule* schedule, memo_simul
     memo_status status = MEMO_STATUS_OK;
     if (!first || !last) status = memob_no_memory(error, "the figures of a simulation");
     if (!status) status = memoi_memory_moments(schedule, simulation, &moments, &n_moments, error);
+
+    /* Makespan, and busy time of each stream. */
     for (i = 0; !status && i < schedule->n_streams; i++) first[i] = -1;
     for (i = 0; !status && i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
@@ -8142,14 +8793,19 @@ MEMOI memo_status memoi_simulation_sum(const memo_schedule* schedule, memo_simul
             simulation->busy_s[stream] += end - start;
         }
     }
+
+    /* A stall is idle time between the first start and the last end. */
     for (i = 0; !status && i < schedule->n_streams; i++) {
         double stall = last[i] - first[i] - simulation->busy_s[i];
         simulation->stall_s[i] = first[i] >= 0 && stall > 0 ? stall : 0;
     }
+
+    /* Peak of memory. */
     for (i = 0; i < n_moments; i++) {
         bytes += moments[i].value;
         if (bytes > simulation->peak_bytes) simulation->peak_bytes = bytes;
     }
+
     MEMO_FREE(first);
     MEMO_FREE(last);
     MEMO_FREE(moments);
@@ -8233,6 +8889,8 @@ MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
     s->running.moments = s->moments;
     for (i = 0; i < schedule->n_links; i++)
         s->flows[i].active.moments = s->moments + (i + 1) * schedule->n_streams;
+
+    /* Count what each op waits for, and how many wait for each op. */
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         for (k = 0; k < memoi_n_after(op); k++) {
@@ -8243,6 +8901,8 @@ MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
             n_edges++;
         }
     }
+
+    /* Turn the counts into lists of followers. */
     s->next = (int64_t*)memob_calloc(n_edges, sizeof(int64_t));
     if (!s->next) return 0;
     for (i = 2; i < schedule->n_ops + 2; i++) s->first_next[i] += s->first_next[i - 1];
@@ -8262,7 +8922,11 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
     for (;;) {
         int64_t link = -1; /* whose event is next; -1: the end of a duration */
         double time = 0;
+
+        /* Starting an op takes no simulated time, so start all that can. */
         while (s->ready_begin < s->ready_end) memoi_start_op(s, s->ready[s->ready_begin++]);
+
+        /* The next event: the end of a duration, or of a transfer on a link. */
         if (s->running.n) time = s->running.moments[0].time;
         for (i = 0; i < n_links; i++) {
             memoi_flow* flow = &s->flows[i];
@@ -8275,6 +8939,8 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
                 link = i;
             }
         }
+
+        /* Advance to it.  Time never goes back, whatever rounding does. */
         if (link < 0 && !s->running.n) return;
         if (time > s->now) s->now = time;
         if (link < 0) {
@@ -8282,7 +8948,7 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
         } else {
             memoi_flow* flow = &s->flows[link];
             memoi_flow_update_both(s, link);
-            flow->sent_bytes = flow->active.moments[0].time; /* whatever rounding made of it */
+            flow->sent_bytes = flow->active.moments[0].time;
             while (flow->active.n && flow->active.moments[0].time <= flow->sent_bytes)
                 memoi_end_op(s, memoi_heap_pop(&flow->active));
         }
@@ -8297,11 +8963,14 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
     *simulation = NULL;
     memset(&s, 0, sizeof s);
     s.schedule = schedule;
-    for (i = 0; i < schedule->n_ops; i++) /* the fields are public */
+
+    /* The caller may have changed the public fields. */
+    for (i = 0; i < schedule->n_ops; i++)
         if (!memob_is_in(schedule->ops[i].duration_s, 0, MEMOI_DOUBLE_MAX))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "op %lld (%s): duration_s must be finite and not negative",
+                                  "op %lld (%s): duration_s must be finite and 0 or more",
                                   (long long)i, memo_schedule_op_name(schedule, i));
+
     status = memoi_graph_build(schedule, &s.graph, error);
     if (status) return status;
     status = memoi_simulation_create(schedule, &s.simulation, error);
@@ -8312,7 +8981,8 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
     }
     if (!status && !memob_is_finite(s.simulation->makespan_s))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "the makespan is beyond what a double holds");
+                                "duration_s: their sum overflows a double");
+
     memoi_graph_free(&s.graph);
     MEMO_FREE(s.n_missing);
     MEMO_FREE(s.first_next);
@@ -8337,6 +9007,8 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
     double first = 0;
     int64_t i, k, n_measured = 0;
     *simulation = NULL;
+
+    /* Times are counted from the first start. */
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         if (!memoi_is_measured(op)) continue;
@@ -8345,7 +9017,8 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
     if (!n_measured)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "no operation was measured: set memo_recorder_desc.is_timed, and get "
-                              "the schedule from memo_recorder_schedule");
+                              "the schedule from memo_recorder_get_schedule");
+
     status = memoi_graph_build(schedule, &graph, error);
     if (status) return status;
     status = memoi_simulation_create(schedule, &result, error);
@@ -8356,8 +9029,8 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
             result->end_s[i] = op->end_s - first;
             continue;
         }
-        /* Records and syncs take no time of their own: they pass as soon as what they follow has
-         * ended. */
+
+        /* Records and syncs take no time: they pass when their predecessors have ended. */
         for (k = 0; k < memoi_n_after(op); k++) {
             int64_t before = memoi_after(&graph, op, i, k);
             int holds =
@@ -8367,6 +9040,7 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
             if (end > result->start_s[i] && !holds) result->start_s[i] = end;
         }
     }
+
     memoi_graph_free(&graph);
     if (!status) status = memoi_simulation_sum(schedule, result, error);
     if (status)
@@ -8376,9 +9050,10 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
     return status;
 }
 
-/* --- compare --- */
+/* ---- >>schedule comparison ----------------------------------------------------------------------
+ * Knows: two schedules.  Knows nothing of their times. */
 
-/* Where op i of two schedules differs, in a few words; NULL: nowhere. */
+/* How op i of two schedules differs, in a few words; NULL: it does not. */
 MEMOI const char* memoi_op_difference(const memo_schedule* a, const memoi_graph* graph_a,
                                       const memo_schedule* b, const memoi_graph* graph_b,
                                       int64_t i) {
@@ -8426,6 +9101,8 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
         memoi_graph_free(&graph_p);
         return status;
     }
+
+    /* The first op that differs explains more than the number of ops. */
     for (i = 0; i < n && !status; i++) {
         const char* what = memoi_op_difference(promised, &graph_p, recorded, &graph_r, i);
         if (what)
@@ -8443,12 +9120,14 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
             memoi_op_phrase(promised->n_ops > n ? promised : recorded, n, name_p, sizeof name_p),
             promised->n_ops > n ? "promised" : "recorded", (long long)promised->n_ops,
             (long long)recorded->n_ops);
+
     memoi_graph_free(&graph_p);
     memoi_graph_free(&graph_r);
     return status;
 }
 
-/* --- draw --- */
+/* ---- >>timeline ---------------------------------------------------------------------------------
+ * Knows: a schedule with times, as Chrome trace or SVG. */
 
 /* Ops that have a place of their own in a timeline: what runs, and waits that hold their stream. */
 MEMOI int memoi_is_drawn(const memo_schedule* schedule, const memo_simulation* times, int64_t i) {
@@ -8463,6 +9142,8 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
     int64_t n_moments, i, k, bytes = 0;
     memo_status status = memoi_memory_moments(schedule, times, &moments, &n_moments, error);
     if (status) return status;
+
+    /* A named row per stream, in the order of the streams. */
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
     memo_text_put(&text, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"tid\":0,"
@@ -8478,6 +9159,8 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
                       "\"args\":{\"sort_index\":%d}}",
                       (int)i, (int)i);
     }
+
+    /* A bar per operation and stream; a wait is a bar too. */
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         int64_t read_bytes = 0, written_bytes = 0;
@@ -8503,6 +9186,8 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
                           (long long)written_bytes);
         }
     }
+
+    /* A counter of memory. */
     for (i = 0; i < n_moments; i++) {
         bytes += moments[i].value;
         if (i + 1 < n_moments && !(moments[i + 1].time > moments[i].time)) continue;
@@ -8510,13 +9195,14 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
         memoi_put_number(&text, moments[i].time * 1e6, 3);
         memo_text_put(&text, ",\"args\":{\"bytes\":%lld}}", (long long)bytes);
     }
+
     memo_text_put(&text, "\n]}\n");
     MEMO_FREE(moments);
     return memo_text_write(&text, path, error);
 }
 
-/* What ops of one kind share in their names: all before a number, a bracket or a colon ("forward 3:
- * up" and "forward: loss" are "forward", "B4a" is "B").  Its length in bytes. */
+/* Length in bytes of the part that names of one kind share: all before a number, a bracket or a
+ * colon.  "forward 3: up" and "forward: loss" are "forward", "B4a" is "B". */
 MEMOI int64_t memoi_family(const char* name) {
     int64_t n = 0;
     while (name[n] && !(name[n] >= '0' && name[n] <= '9') && name[n] != '(' && name[n] != ':') n++;
@@ -8528,7 +9214,7 @@ typedef struct memoi_family_color {
     const char* name;
     int64_t length;
     uint32_t color;
-    int rank; /* among the free colours; -1: a family with a colour of its own */
+    int rank; /* among the free colors; -1: a family with a color of its own */
 } memoi_family_color;
 
 #define MEMOI_FAMILIES_MAX 24
@@ -8539,8 +9225,8 @@ typedef struct memoi_legend {
     int n;
 } memoi_legend;
 
-/* Finds or adds the family of a name.  The usual ones keep their colour in all pictures; others
- * start from a hash, so that they mostly do, and step aside where that is taken. */
+/* Finds or adds the family of a name.  Usual names have a fixed color; others start from a hash, so
+ * that their color rarely changes between pictures. */
 MEMOI const memoi_family_color* memoi_legend_find(memoi_legend* legend, const char* name) {
     static const struct {
         const char* name;
@@ -8555,11 +9241,15 @@ MEMOI const memoi_family_color* memoi_legend_find(memoi_legend* legend, const ch
     int64_t length = memoi_family(name);
     memoi_family_color* family;
     int i, is_taken = 1;
+
+    /* A family that has a color already. */
     for (i = 0; i < legend->n; i++)
         if (legend->families[i].length == length &&
             memcmp(legend->families[i].name, name, (size_t)length) == 0)
             return &legend->families[i];
     if (legend->n == MEMOI_FAMILIES_MAX) return &legend->families[MEMOI_FAMILIES_MAX - 1];
+
+    /* Usual names have the same color in every picture. */
     family = &legend->families[legend->n];
     family->name = name;
     family->length = length;
@@ -8570,6 +9260,9 @@ MEMOI const memoi_family_color* memoi_legend_find(memoi_legend* legend, const ch
         legend->n++;
         return family;
     }
+
+    /* Other names get a color by their hash, or the next free one, so that pictures resemble each
+     * other. */
     family->rank = (int)(memoi_fnv1a(name, length) % MEMOI_FREE_COLORS);
     while (is_taken && legend->n < MEMOI_FREE_COLORS) {
         is_taken = 0;
@@ -8611,7 +9304,7 @@ MEMOI void memoi_put_xml_part(memo_text* text, const char* s, int64_t n_bytes) {
     }
 }
 
-/* Where things are in the timeline's picture, in pixels. */
+/* Positions in the picture, in pixels. */
 typedef struct memoi_timeline {
     const memo_schedule* schedule;
     const memo_simulation* times;
@@ -8626,7 +9319,7 @@ typedef struct memoi_timeline {
 #define MEMOI_ROW_HEIGHT    36
 #define MEMOI_BAR_HEIGHT    26
 
-/* The name where it fits, else the number at its end ("forward 12": "12"), else nothing. */
+/* The name if it fits, else the number at its end ("forward 12": "12"), else nothing. */
 MEMOI void memoi_draw_bar_name(memoi_timeline* t, const char* name, double x, double y,
                                double width, uint32_t color) {
     const char* last = strrchr(name, ' ');
@@ -8647,18 +9340,21 @@ MEMOI void memoi_draw_op(memoi_timeline* t, int64_t i) {
     uint32_t color = is_wait ? 0xdadada : memoi_legend_find(&t->legend, name)->color;
     char fill[24], bytes[32];
     int64_t k;
+
     snprintf(fill, sizeof fill, " fill=\"#%06x\"", (unsigned)color);
     for (k = 0; k <= op->n_more_streams; k++) {
         int32_t stream = memoi_op_stream(t->schedule, op, k);
         double y = t->top + MEMOI_ROW_HEIGHT * stream + (MEMOI_ROW_HEIGHT - MEMOI_BAR_HEIGHT) / 2.0;
-        if (is_wait) /* a thin line: the stream is held */
+        if (is_wait) /* a thin line: the stream waits */
             memoi_put_rect(&t->text, fill, x, y + MEMOI_BAR_HEIGHT / 2.0 - 2, width, 4);
-        else /* neighbours stay apart where there is room for it */
+        else /* a gap between neighbors, if there is room */
             memoi_put_rect(&t->text, fill, x, y,
                            width > 3     ? width - 0.6
                            : width > 0.6 ? width
                                          : 0.6,
                            MEMOI_BAR_HEIGHT);
+
+        /* Hover text, then the name if it fits. */
         memo_text_put(&t->text, "%s><title>", !is_wait && width > 8 ? " rx=\"2\"" : "");
         memo_text_put_xml(&t->text, name);
         memo_text_put(&t->text, "\nstart ");
@@ -8666,7 +9362,7 @@ MEMOI void memoi_draw_op(memoi_timeline* t, int64_t i) {
         memo_text_put(&t->text, "\nduration ");
         memoi_put_time(&t->text, duration);
         if (op->link_bytes)
-            memo_text_put(&t->text, "\n%s", memob_bytes_name(bytes, (double)op->link_bytes));
+            memo_text_put(&t->text, "\n%s", memob_bytes_text(bytes, (double)op->link_bytes));
         memo_text_put(&t->text, "</title></rect>");
         if (!is_wait) memoi_draw_bar_name(t, name, x, y, width, color);
         memo_text_put(&t->text, "\n");
@@ -8704,17 +9400,20 @@ MEMOI void memoi_draw_memory(memoi_timeline* t, const memoi_moment* moments, int
     double low = 0;
     char bytes[32];
     int64_t i, sum = 0;
-    for (i = 0; i < n_moments;
-         i++) { /* what was there before the first op shows as a fall below 0 */
+
+    /* Memory that was allocated before the first op makes the sum negative when it is freed. */
+    for (i = 0; i < n_moments; i++) {
         sum += moments[i].value;
         if ((double)sum < low) low = (double)sum;
     }
     sum = 0;
+
+    /* Labels, then one path of steps. */
     memoi_put_text_at(&t->text, "", 16, base - height / 2 + 4);
     memo_text_put(&t->text, "memory</text>\n");
     memoi_put_text_at(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16, base - height / 2 + 4);
     memo_text_put(&t->text, "%s</text>\n",
-                  memob_bytes_name(bytes, (double)t->times->peak_bytes - low));
+                  memob_bytes_text(bytes, (double)t->times->peak_bytes - low));
     memo_text_put(&t->text, "<path fill=\"#b9cbe0\" d=\"M");
     memoi_put_number(&t->text, x, 2);
     memo_text_put(&t->text, " ");
@@ -8722,6 +9421,7 @@ MEMOI void memoi_draw_memory(memoi_timeline* t, const memoi_moment* moments, int
     y = base + low / ((double)t->times->peak_bytes - low) * height;
     memo_text_put(&t->text, "V");
     memoi_put_number(&t->text, y, 2);
+
     for (i = 0; i < n_moments; i++) {
         sum += moments[i].value;
         if (i + 1 < n_moments && !(moments[i + 1].time > moments[i].time)) continue;
@@ -8795,6 +9495,8 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
         MEMO_FREE(moments);
         return memob_no_memory(error, "a timeline");
     }
+
+    /* The left margin fits the longest name of a stream. */
     t->schedule = schedule;
     t->times = times;
     t->left = 100;
@@ -8807,6 +9509,8 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
     t->top = 72;
     t->bottom = t->top + MEMOI_ROW_HEIGHT * (schedule->n_streams + (n_moments ? 1.5 : 0));
     t->scale = times->makespan_s > 0 ? (t->right - t->left) / times->makespan_s : 0;
+
+    /* Head: title and figures. */
     memo_text_put(
         &t->text,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" viewBox=\"0 0 "
@@ -8824,10 +9528,12 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
     memo_text_put(&t->text, "makespan ");
     memoi_put_time(&t->text, times->makespan_s);
     if (times->peak_bytes)
-        memo_text_put(&t->text, ", peak %s", memob_bytes_name(bytes, (double)times->peak_bytes));
+        memo_text_put(&t->text, ", peak %s", memob_bytes_text(bytes, (double)times->peak_bytes));
     memo_text_put(&t->text, "</text>\n");
     memoi_put_text_at(&t->text, " class=\"r s\"", MEMOI_PICTURE_WIDTH - 16, t->top - 8);
     memo_text_put(&t->text, "busy</text>\n");
+
+    /* Bars come after rows and axis, which they cover. */
     memoi_draw_rows(t);
     if (n_moments) memoi_draw_memory(t, moments, n_moments);
     memoi_draw_axis(t);
@@ -8835,13 +9541,15 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
         if (memoi_is_drawn(schedule, times, i)) memoi_draw_op(t, i);
     memoi_draw_legend(t, t->bottom + 44);
     memo_text_put(&t->text, "</svg>\n");
+
     MEMO_FREE(moments);
     status = memo_text_write(&t->text, path, error);
     MEMO_FREE(t);
     return status;
 }
 
-/* --- reading --- */
+/* ---- >>schedule file ----------------------------------------------------------------------------
+ * Knows: the text of a schedule.  Knows nothing of its meaning. */
 
 enum { MEMOI_NAME_STREAM, MEMOI_NAME_EVENT, MEMOI_NAME_BUFFER, MEMOI_NAME_KINDS };
 
@@ -8874,7 +9582,7 @@ MEMOI const char* memoi_name_at(const memo_schedule* schedule, int64_t kind, int
                                  : ((const memoi_named*)rooms->named.data)[number].name);
 }
 
-/* The number of the current word, or -1; *key: where it is, or belongs. */
+/* The number of the current word, or -1.  *key: its place, or the place to insert it. */
 MEMOI int64_t memoi_find_name(const memoi_schedule_reader* r, int64_t kind, int64_t* key) {
     uint64_t hash = memoi_fnv1a(r->word, (int64_t)strlen(r->word));
     int64_t value;
@@ -8916,7 +9624,7 @@ MEMOI memo_status memoi_next_token(memoi_schedule_reader* r) {
     *to++ = 0;
     r->text.n = to - (char*)r->text.data;
     r->reader.word = p;
-    return is_open ? memoi_bad_word(r, "a quote stays open") : MEMO_STATUS_OK;
+    return is_open ? memoi_bad_word(r, "a quote is not closed") : MEMO_STATUS_OK;
 }
 
 /* Moves to the next word, which must be there and whole. */
@@ -8937,7 +9645,7 @@ MEMOI memo_status memoi_token_stream(const memoi_schedule_reader* r, int32_t* st
     return *stream < 0 ? memoi_bad_word(r, "no such stream is declared above") : MEMO_STATUS_OK;
 }
 
-/* An event begins where it is first named. */
+/* An event exists from its first use on. */
 MEMOI memo_status memoi_expect_event(memoi_schedule_reader* r, int32_t* event) {
     int64_t key;
     memo_status status = memoi_expect_token(r, "an event is expected");
@@ -8984,7 +9692,8 @@ MEMOI memo_status memoi_token_range(memoi_schedule_reader* r, memo_range* range)
     if (!dots || !memoi_word_address(part, dots - part, &range->begin) ||
         !memoi_word_address(dots + 2, (int64_t)strlen(dots + 2), &range->end) ||
         range->begin > range->end || range->end > whole.end - whole.begin)
-        return memoi_bad_word(r, "a range is A..B, NAME or NAME+A..B, A <= B, inside the buffer");
+        return memoi_bad_word(r,
+                              "a range must be A..B, NAME or NAME+A..B, A <= B, inside the buffer");
     range->begin += whole.begin;
     range->end += whole.begin;
     return MEMO_STATUS_OK;
@@ -8992,7 +9701,7 @@ MEMOI memo_status memoi_token_range(memoi_schedule_reader* r, memo_range* range)
 
 MEMOI memo_status memoi_parse_stream(memoi_schedule_reader* r) {
     int64_t key;
-    int32_t stream;
+    int32_t stream = 0;
     memo_status status = memoi_expect_token(r, "a stream has a name");
     if (!status && memoi_find_name(r, MEMOI_NAME_STREAM, &key) >= 0)
         status = memoi_bad_word(r, "declared twice");
@@ -9075,7 +9784,7 @@ MEMOI memo_status memoi_parse_run(memoi_schedule_reader* r) {
     desc.n_reads = r->reads.n;
     desc.writes = (const memo_range*)r->writes.data;
     desc.n_writes = r->writes.n;
-    status = memo_schedule_run(r->schedule, &desc, &reason);
+    status = memo_schedule_add_op(r->schedule, &desc, &reason);
     if (!status) return status;
     return memob_line_error(&r->reader, r->error,
                             status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_FORMAT : status,
@@ -9094,7 +9803,7 @@ MEMOI memo_status memoi_parse_order(memoi_schedule_reader* r, memo_op_kind kind)
     return status ? status : memoi_schedule_order(r->schedule, kind, event, stream, r->error);
 }
 
-/* The reader stands behind the first word of the line. */
+/* The reader is after the first word of the line. */
 MEMOI memo_status memoi_parse_schedule_line(memoi_schedule_reader* r, const char* word,
                                             int64_t length) {
     static const char* const words[] = {"run", "record", "wait", "sync", "stream", "buffer"};
@@ -9102,19 +9811,24 @@ MEMOI memo_status memoi_parse_schedule_line(memoi_schedule_reader* r, const char
     const char* p;
     char shown[40];
     int k;
+
+    /* A binary file is named as such, whatever its first word. */
     for (p = r->reader.line; p < r->reader.stop; p++)
         if ((unsigned char)*p < ' ' && *p != '\t')
             return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
-                                    "a control character (%d): this is not text", (int)*p);
-    r->text.n = 0; /* a word of n bytes takes n + 2 at most */
+                                    "control character (%d): the file is not text", (int)*p);
+
+    /* Words are unquoted into one buffer. */
+    r->text.n = 0; /* a word of n bytes needs at most n + 2 */
     if (!memoi_room_reserve(&r->text, 3 * (r->reader.stop - r->reader.line) + 8, 1))
         return memob_no_memory(r->error, "a line");
+
     for (k = 0; k < 6 && !memob_word_is(word, length, words[k]); k++) {
     }
     if (k == 6)
         return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
                                 "`%s` is none of stream, buffer, run, record, wait and sync",
-                                memob_shown(shown, word, length));
+                                memob_word_text(shown, word, length));
     status = k == MEMO_OP_RUN    ? memoi_parse_run(r)
              : k <= MEMO_OP_SYNC ? memoi_parse_order(r, (memo_op_kind)k)
              : k == 4            ? memoi_parse_stream(r)
@@ -9126,16 +9840,16 @@ MEMOI memo_status memoi_parse_schedule(memoi_schedule_reader* r) {
     const char* word;
     int64_t length, count = -1;
     memo_status status;
-    if (!memob_next_content(&r->reader, &word, &length) || !memob_word_is(word, length, "memo"))
+    if (!memob_next_entry(&r->reader, &word, &length) || !memob_word_is(word, length, "memo"))
         return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
                                 "a schedule begins with `memo schedule 1`");
-    status = memob_frame_open(&r->reader, "schedule", r->error);
+    status = memob_read_first_line(&r->reader, "schedule", r->error);
     if (!status && memob_next_word(&r->reader, &word, &length) &&
         (!memob_word_number(word, length, &count) || count < 0))
         status = memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
                                   "after the version only the number of operations may follow");
     if (!status) status = memob_expect_line_end(&r->reader, r->error);
-    while (!status && memob_next_content(&r->reader, &word, &length))
+    while (!status && memob_next_entry(&r->reader, &word, &length))
         status = memoi_parse_schedule_line(r, word, length);
     if (!status && count >= 0 && count != r->schedule->n_ops)
         status = memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
@@ -9151,7 +9865,8 @@ memo_status memo_schedule_parse(const char* text, int64_t n_bytes, const char* n
     memo_status status;
     *schedule = NULL;
     if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "text: NULL, or n_bytes is negative; pass a text");
     memset(&r, 0, sizeof r);
     r.error = error;
     memob_reader_init(&r.reader, name ? name : "text", text, n_bytes);
@@ -9248,7 +9963,7 @@ memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
     return memo_text_write(&text, path, error);
 }
 
-/* ---- 8 recorder ---------------------------------------------------------------------------------
+/* ---- >>recorder ---------------------------------------------------------------------------------
  * Knows: a device to pass calls on to, a schedule to append to.  Knows nothing of what the calls
  * are for. */
 
@@ -9351,7 +10066,7 @@ MEMOI void memoi_recorder_give_back(memo_recorder* r, memo_event* event) {
     *event = NULL;
 }
 
-/* Records a timing event on stream now; *event stays NULL where recording is not timed. */
+/* Records a timing event on stream; *event stays NULL if recording is not timed. */
 MEMOI memo_status memoi_recorder_stamp(memo_recorder* r, memo_stream stream, memo_event* event,
                                        memo_error* error) {
     memo_status status;
@@ -9446,7 +10161,7 @@ MEMOI memo_status memoi_recorder_end(memo_recorder* r, memoi_passing* passing, m
         status = memoi_recorder_stamp(r, r->handles[passing->stream], &passing->timing.end, error);
     if (!status) {
         desc->stream = passing->stream;
-        status = memo_schedule_run(r->schedule, desc, error);
+        status = memo_schedule_add_op(r->schedule, desc, error);
     }
     return memoi_recorder_attach(r, &passing->timing, status);
 }
@@ -9526,15 +10241,23 @@ MEMOI memo_status memoi_rec_stream_synchronize(void* context, memo_stream stream
     if (status || r->is_paused) return status;
     status = memoi_recorder_stream(r, stream, &index, error);
     if (!status) status = memoi_recorder_reserve_timing(r, error);
-    if (!status) status = memo_schedule_sync(r->schedule, index, error);
+    if (!status) status = memo_schedule_add_sync(r->schedule, index, error);
     return status;
 }
 
 MEMOI memo_status memoi_rec_event_create(void* context, memo_event* event, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
     memo_status status = memo_event_create(&r->inner, event, error);
-    /* A handle that was destroyed behind the recorder's back must not bring its old records along.
-     */
+    /* If a handle was destroyed without the recorder, a new one with the same value must not get
+     * its old records. */
+    if (!status) memoi_map_remove(&r->events, memoi_key(*event));
+    return status;
+}
+
+MEMOI memo_status memoi_rec_event_create_untimed(void* context, memo_event* event,
+                                                 memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_status status = memo_event_create_untimed(&r->inner, event, error);
     if (!status) memoi_map_remove(&r->events, memoi_key(*event));
     return status;
 }
@@ -9561,7 +10284,7 @@ MEMOI memo_status memoi_rec_event_record(void* context, memo_event event, memo_s
     known->is_outside = r->is_paused;
     if (r->is_paused) return MEMO_STATUS_OK;
     known->is_recorded = 1;
-    return memo_schedule_record(r->schedule, known->index, index, error);
+    return memo_schedule_add_record(r->schedule, known->index, index, error);
 }
 
 MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_stream stream,
@@ -9581,7 +10304,7 @@ MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_str
     }
     if (!status && passing.timing.begin)
         status = memoi_recorder_stamp(r, stream, &passing.timing.end, error);
-    if (!status) status = memo_schedule_wait(r->schedule, known->index, passing.stream, error);
+    if (!status) status = memo_schedule_add_wait(r->schedule, known->index, passing.stream, error);
     return memoi_recorder_attach(r, &passing.timing, status);
 }
 
@@ -9591,7 +10314,7 @@ MEMOI memo_status memoi_recorder_seen(memo_recorder* r, memo_event event, memo_e
     memo_status status = memoi_recorder_event(r, event, &known, error);
     if (!status && known->is_outside) return MEMO_STATUS_OK;
     if (!status) status = memoi_recorder_reserve_timing(r, error);
-    if (!status) status = memo_schedule_sync_event(r->schedule, known->index, error);
+    if (!status) status = memo_schedule_add_event_sync(r->schedule, known->index, error);
     return status;
 }
 
@@ -9614,7 +10337,7 @@ MEMOI memo_status memoi_rec_event_synchronize(void* context, memo_event event, m
     return memoi_recorder_seen(r, event, error);
 }
 
-MEMOI const char* memob_copy_name(memo_copy_kind kind) {
+MEMOI const char* memob_copy_kind_name(memo_copy_kind kind) {
     return kind == MEMO_COPY_TO_HOST     ? "to host"
            : kind == MEMO_COPY_TO_DEVICE ? "to device"
                                          : "on device";
@@ -9635,7 +10358,7 @@ MEMOI memo_status memoi_rec_copy(void* context, memo_stream stream, memo_copy_ki
     memoi_passing passing;
     memo_status status;
     if (r->is_paused) return memo_copy(&r->inner, stream, kind, to, from, size_bytes, error);
-    desc.name = memob_copy_name(kind);
+    desc.name = memob_copy_kind_name(kind);
     desc.link_bytes = size_bytes;
     desc.reads = &read;
     desc.writes = &written;
@@ -9646,7 +10369,6 @@ MEMOI memo_status memoi_rec_copy(void* context, memo_stream stream, memo_copy_ki
     return memoi_recorder_end(r, &passing, &desc, status, error);
 }
 
-/* A range a row, or one where rows touch; returns their number. */
 MEMOI int64_t memob_row_ranges(memo_range* ranges, const void* address, int64_t stride_bytes,
                                int64_t row_bytes, int64_t n_rows) {
     int64_t row;
@@ -9672,16 +10394,19 @@ MEMOI memo_status memoi_rec_copy_rows(void* context, memo_stream stream, memo_co
     if (r->is_paused)
         return memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from, from_stride_bytes,
                               row_bytes, n_rows, error);
+
+    /* Room first: a copy that was passed on cannot be taken back. */
     if (n_needed > MEMOB_BYTES_MAX / 64 ||
         !memob_reserve(&rows, &r->rows_capacity, 2 * n_needed, sizeof(memo_range)))
         return memob_no_memory(error, "the rows of a recorded copy");
     r->rows = (memo_range*)rows;
+
     status = memoi_recorder_begin(r, stream, &passing, error);
     if (status) return status;
     status = memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from, from_stride_bytes,
                             row_bytes, n_rows, error);
-    if (!status) { /* only now are the sizes known to be sane */
-        desc.name = memob_copy_name(kind);
+    if (!status) { /* the inner device has checked the sizes */
+        desc.name = memob_copy_kind_name(kind);
         desc.link_bytes = row_bytes * n_rows;
         desc.reads = r->rows;
         desc.n_reads = memob_row_ranges(r->rows, from, from_stride_bytes, row_bytes, n_rows);
@@ -9710,8 +10435,8 @@ MEMOI memo_status memoi_rec_fill(void* context, memo_stream stream, void* addres
     return memoi_recorder_end(r, &passing, &desc, status, error);
 }
 
-MEMOI memo_status memob_rec_annotate(void* context, memo_stream stream,
-                                     const struct memo_op_desc* op, memo_error* error) {
+MEMOI memo_status memob_recorder_annotate(void* context, memo_stream stream,
+                                          const struct memo_op_desc* op, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
     memo_op_desc desc = *op;
     memoi_passing passing;
@@ -9723,7 +10448,7 @@ MEMOI memo_status memob_rec_annotate(void* context, memo_stream stream,
     desc.stream = passing.stream;
     desc.n_more_streams = 0;
     desc.link = 0;
-    status = memo_schedule_run(r->schedule, &desc, error);
+    status = memo_schedule_add_op(r->schedule, &desc, error);
     if (!status) r->open[passing.stream] = r->schedule->n_ops - 1;
     return memoi_recorder_attach(r, &passing.timing, status);
 }
@@ -9747,7 +10472,7 @@ memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream
     return memo_annotate(device, stream, &op, error);
 }
 
-/* What it does was announced, and lasts on. */
+/* Its work was announced, and continues. */
 MEMOI memo_status memoi_rec_launch_host(void* context, memo_stream stream, memo_host_call* call,
                                         memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
@@ -9778,6 +10503,8 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
         MEMO_FREE(r);
         return status;
     }
+
+    /* Every function of the table is passed on; optional ones only if the inner device has them. */
     r->is_timed = desc->is_timed;
     device = &r->device;
     device->struct_bytes = sizeof(memo_device);
@@ -9792,6 +10519,7 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
     device->stream_destroy = memoi_rec_stream_destroy;
     device->stream_synchronize = memoi_rec_stream_synchronize;
     device->event_create = memoi_rec_event_create;
+    device->event_create_untimed = memoi_rec_event_create_untimed;
     device->event_destroy = memoi_rec_event_destroy;
     device->event_record = memoi_rec_event_record;
     device->event_wait = memoi_rec_event_wait;
@@ -9802,7 +10530,7 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
     device->copy_rows = memoi_rec_copy_rows;
     device->fill = memoi_rec_fill;
     device->status = memoi_rec_status;
-    device->annotate = memob_rec_annotate;
+    device->annotate = memob_recorder_annotate;
     memoi_rec_fill_row_kernels(r);
     if (r->inner.launch_host) device->launch_host = memoi_rec_launch_host;
     *recorder = r;
@@ -9831,13 +10559,15 @@ void memo_recorder_destroy(memo_recorder* recorder) {
     MEMO_FREE(r);
 }
 
-memo_device* memo_recorder_device(memo_recorder* recorder) { return &recorder->device; }
+memo_device* memo_recorder_get_device(memo_recorder* recorder) { return &recorder->device; }
 
 memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream stream, const char* name,
                                       memo_error* error) {
     int64_t known = memob_map_get(&recorder->streams, memoi_key(stream));
     int32_t index;
-    if (!name) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a stream needs a name");
+    if (!name)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "stream: the name is NULL; pass a name");
     if (known < 0) return memoi_recorder_add_stream(recorder, stream, name, &index, error);
     if (!memoi_schedule_reserve(recorder->schedule, 0, 0, name))
         return memob_no_memory(error, "the name of a stream");
@@ -9859,7 +10589,7 @@ void memo_recorder_resume(memo_recorder* recorder) {
     r->is_paused = 0;
     for (stream = 0; !status && stream < r->schedule->n_streams; stream++) {
         status = memoi_recorder_reserve_timing(r, &r->failure);
-        if (!status) status = memo_schedule_sync(r->schedule, stream, &r->failure);
+        if (!status) status = memo_schedule_add_sync(r->schedule, stream, &r->failure);
     }
 }
 
@@ -9879,8 +10609,8 @@ MEMOI memo_status memoi_recorder_read_time(memo_recorder* r, int64_t i, memo_err
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedule** schedule,
-                                   memo_error* error) {
+memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** schedule,
+                                       memo_error* error) {
     memo_recorder* r = recorder;
     memo_status status = MEMO_STATUS_OK;
     int64_t i;
@@ -9890,7 +10620,7 @@ memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedule** sche
     for (i = 0; i < r->schedule->n_streams && !status; i++) {
         int64_t op = r->open[i];
         status = memoi_recorder_close(r, (int32_t)i, error);
-        /* Its end was recorded just now, after the caller synchronised. */
+        /* Its end was recorded just now, after the caller synchronized. */
         if (!status && op >= 0 && r->timings[op].end)
             status = memo_event_synchronize(&r->inner, r->timings[op].end, error);
     }
@@ -9901,59 +10631,15 @@ memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedule** sche
     return status;
 }
 
-/* ---- 9 swap engine ------------------------------------------------------------------------------
- * Knows: which rows of which layer lie where, the waits, the file.  Knows nothing of what the
- * trainer computes. */
+/* ---- >>swap rows --------------------------------------------------------------------------------
+ * Knows: tensors, tiles, which rows each layer swaps and recomputes.  Knows nothing of
+ * addresses. */
 
-#define MEMOB_SPILL_ALIGNMENT 4096 /* of sizes and offsets in the file, as past the page cache */
 /* Numbering of bytes in schedules: device memory (of generated ones), host memory (likewise), file.
  * No range begins at 0. */
 #define MEMOI_SWAP_DEVICE_BASE MEMOB_DEVICE_ALIGNMENT
 #define MEMOI_SWAP_HOST_BASE   ((uint64_t)1 << 62)
 #define MEMOI_SPILL_FILE_BASE  ((uint64_t)1 << 63)
-
-/* Of one tensor in one layer; moved and recomputed rows may be none. */
-typedef struct memob_swap_place {
-    int64_t row_bytes;
-    int64_t offset; /* of row 0, in device memory */
-    int64_t moved_begin, moved_end;
-    int64_t recompute_begin, recompute_end;
-    int64_t host_offset; /* of the moved rows, in the layer's part of host memory */
-} memob_swap_place;
-
-/* Of one layer in its rounding buffer. */
-typedef struct memob_swap_turn {
-    int32_t uses_buffer; /* swaps rows, in buffer layer & 1 */
-    int32_t previous; /* the layer whose rows it overwrites in the forward and gives room to in the
-                         backward; -1: none */
-    int64_t moved_bytes; /* 0: not moved */
-    int32_t ordinal;     /* among the moved layers */
-    int64_t host_bytes;  /* of its part of host memory, which begins at host_begin */
-    int64_t host_begin;
-    int64_t file_begin; /* in the file, if it is spilled */
-} memob_swap_turn;
-
-typedef struct memob_swap_layout {
-    memo_swap_sizes sizes;
-    memob_swap_place* places; /* (n_layers, n_tensors) */
-    memob_swap_turn* turns;   /* (n_layers) */
-    int32_t n_host_layers;    /* places for layers in host memory */
-} memob_swap_layout;
-
-typedef struct memob_spill_file {
-    int fd; /* -1: none */
-    double bytes_per_s;
-    char directory[160]; /* for messages; may be cut short */
-} memob_spill_file;
-
-/* One layer's rows, to the file or back. */
-typedef struct memob_spill_op {
-    memo_host_call call;
-    const memob_spill_file* file;
-    char* address;
-    int64_t offset, n_bytes;
-    int32_t is_write;
-} memob_spill_op;
 
 struct memo_swap {
     memo_device device;
@@ -9966,7 +10652,7 @@ struct memo_swap {
     memo_event* marks; /* is_timed: before and after each layer's wait, forward then backward */
     int32_t n_marks;
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
-    memob_swap_layout layout;
+    memob_swap_placement placement;
     int32_t n_tensors, n_layers;
     int64_t n_rows;      /* of this micro-batch */
     int64_t n_rows_most; /* of any */
@@ -9987,8 +10673,7 @@ memo_swap_desc memo_swap_desc_default(void) {
 
 /* --- the table of rows --- */
 
-/* The rule of a tensor, or of the one it is recomputed with. */
-MEMOI memo_tensor_rule memob_tensor_rule_of(const memo_tensor* tensors, int32_t t) {
+MEMOI memo_tensor_rule memob_tensor_rule(const memo_tensor* tensors, int32_t t) {
     return tensors[tensors[t].with ? tensors[t].with - 1 : t].rule;
 }
 
@@ -10005,12 +10690,12 @@ MEMOI int64_t memob_swap_n_tiles(const memo_swap_desc* desc) {
     return (desc->n_rows - 1) / memob_swap_tile_rows(desc) + 1;
 }
 
-/* Rows of n_tiles swapped tiles.  The last tile may be short: odd layers swap it first, even layers
- * last. */
 MEMOI int64_t memob_swap_rows_of_tiles(const memo_swap_desc* desc, int32_t layer, int64_t n_tiles) {
     int64_t n_all = memob_swap_n_tiles(desc), tile_rows = memob_swap_tile_rows(desc);
     if (n_tiles == n_all) return desc->n_rows;
     if (n_tiles == 0) return 0;
+
+    /* Tiles count from row 0, so only an odd layer swaps the last tile, which may be short. */
     return layer & 1 ? desc->n_rows - (n_all - n_tiles) * tile_rows : n_tiles * tile_rows;
 }
 
@@ -10020,10 +10705,10 @@ MEMOI int64_t memoi_swap_tiles_of_alpha(const memo_swap_desc* desc) {
     return n_swapped >= (double)n_tiles ? n_tiles : (int64_t)n_swapped;
 }
 
-/* What the table of rows says, or alpha. */
+/* Rows that a layer swaps of tensor t, by the table of rows or by alpha; or MEMO_ROWS_KEPT. */
 MEMOI int64_t memoi_swap_cell(const memo_swap_desc* desc, int32_t layer, int32_t t) {
     if (desc->rows) return desc->rows[(int64_t)layer * desc->n_tensors + t];
-    switch (memob_tensor_rule_of(desc->tensors, t)) {
+    switch (memob_tensor_rule(desc->tensors, t)) {
     case MEMO_TENSOR_ROWS:
         return memob_swap_rows_of_tiles(desc, layer, memoi_swap_tiles_of_alpha(desc));
     case MEMO_TENSOR_KEPT: return MEMO_ROWS_KEPT;
@@ -10031,19 +10716,35 @@ MEMOI int64_t memoi_swap_cell(const memo_swap_desc* desc, int32_t layer, int32_t
     }
 }
 
+/* The border rule: even layers swap their first rows, odd layers their last.  No other function
+ * states it for rows; engine, schedule and session read it from the places. */
+typedef struct memoi_swap_border {
+    int64_t swapped_begin, other_begin; /* first row of either part */
+    int64_t row;                        /* first row after the border */
+} memoi_swap_border;
+
+MEMOI memoi_swap_border memoi_swap_border_of(int32_t layer, int64_t n_rows, int64_t n_swapped) {
+    memoi_swap_border border;
+    int is_odd = layer & 1;
+    border.row = is_odd ? n_rows - n_swapped : n_swapped;
+    border.swapped_begin = is_odd ? border.row : 0;
+    border.other_begin = is_odd ? 0 : border.row;
+    return border;
+}
+
 MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t layer, int32_t t,
                                         memo_error* error) {
     int64_t n = desc->n_rows, tile = memob_swap_tile_rows(desc);
     int64_t swapped = memoi_swap_cell(desc, layer, t);
-    int64_t border = layer & 1 ? n - swapped : swapped;
+    int64_t border = memoi_swap_border_of(layer, n, swapped).row;
     int32_t with = desc->tensors[t].with;
-    memo_tensor_rule rule = memob_tensor_rule_of(desc->tensors, t);
+    memo_tensor_rule rule = memob_tensor_rule(desc->tensors, t);
     const char* why = NULL;
 
     if (swapped == MEMO_ROWS_KEPT)
         why = NULL;
     else if (swapped < 0 || swapped > n)
-        why = "swaps a number of rows outside [0, n_rows]";
+        why = "swaps a number of rows outside 0 to n_rows";
     else if (border < n && border % tile)
         why = "splits a tile; the border of swapped and recomputed rows must be a multiple of "
               "tile_rows";
@@ -10096,10 +10797,11 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
             (int)desc->n_layers, (long long)desc->n_rows, (int)desc->n_tensors);
     if (!desc->rows && !memob_is_in(desc->alpha, 0, 1))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.alpha: %g is not in [0, 1]", desc->alpha);
+                              "memo_swap_desc.alpha: out of range (%g); 0 to 1 are valid",
+                              desc->alpha);
     if (desc->tile_rows < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.tile_rows: %lld is negative",
+                              "memo_swap_desc.tile_rows: negative (%lld); 0 means 1",
                               (long long)desc->tile_rows);
     if (desc->n_host_layers < 0 || !memob_is_in(desc->spill_bytes_per_s, 0, MEMOI_DOUBLE_MAX))
         return memo_error_set(
@@ -10110,7 +10812,7 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
     return memoi_swap_check_tensors(desc, error);
 }
 
-memo_status memo_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows, memo_error* error) {
+memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows, memo_error* error) {
     memo_swap_desc by_alpha = *desc;
     memo_status status;
     int32_t layer, t;
@@ -10121,16 +10823,18 @@ memo_status memo_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows, memo_
     return status;
 }
 
-/* --- places --- */
+/* ---- >>swap places ------------------------------------------------------------------------------
+ * Knows: where the rows of each layer lie, on the device, on the host and in the file.  Knows
+ * nothing of streams. */
 
-/* *sum += count * each, all >= 0; 0 if it would pass MEMOB_BYTES_MAX. */
+/* *sum += count * each, all 0 or more.  0: the result would exceed MEMOB_BYTES_MAX. */
 MEMOI int memoi_add_product(int64_t* sum, int64_t count, int64_t each) {
     if (each > 0 && count > (MEMOB_BYTES_MAX - *sum) / each) return 0;
     *sum += count * each;
     return 1;
 }
 
-/* Appends rows to a part: their offset, and the part grown to a whole number of alignments. */
+/* Appends rows to a part and rounds it up to the alignment; *offset is that of the rows. */
 MEMOI int memoi_swap_append(int64_t* part_bytes, int64_t* offset, int64_t n_rows,
                             int64_t row_bytes) {
     *offset = *part_bytes;
@@ -10139,10 +10843,10 @@ MEMOI int memoi_swap_append(int64_t* part_bytes, int64_t* offset, int64_t n_rows
     return 1;
 }
 
-/* The region of a tensor: bytes that even layers swap, that are recomputed, that odd layers swap.
- * Rows of even layers end their swapped part at the first border, or up to 511 bytes before it, so
- * that row 0 is aligned; rows of odd layers begin theirs at the second border or up to 511 bytes
- * behind it.  The few recomputed bytes beyond a border belong to a layer whose turn it is there. */
+/* The region of a tensor in bytes: swapped by even layers | recomputed | swapped by odd layers.
+ * Row 0 must be aligned.  So the swapped rows of even layers end up to 511 bytes before the first
+ * border, and those of odd layers begin up to 511 bytes after the second.  The recomputed bytes
+ * between belong to the layer that uses the buffer. */
 typedef struct memoi_swap_region {
     int64_t even_bytes, scratch_bytes, odd_bytes;
     int64_t begin; /* offset in device memory */
@@ -10152,13 +10856,13 @@ MEMOI void memoi_swap_widen(int64_t* part_bytes, int64_t n_bytes) {
     if (*part_bytes < n_bytes) *part_bytes = n_bytes;
 }
 
-/* Bytes from the second border on that an odd layer's rows take. */
+/* Bytes after the second border that the rows of an odd layer need. */
 MEMOI int64_t memoi_swap_odd_bytes(int64_t all_bytes, int64_t recomputed_bytes) {
     int64_t before = recomputed_bytes - recomputed_bytes % MEMOB_DEVICE_ALIGNMENT;
     return memob_align_up(all_bytes - before, MEMOB_DEVICE_ALIGNMENT);
 }
 
-/* How much each part of tensor t's region needs. */
+/* The size of each part of tensor t's region. */
 MEMOI memoi_swap_region memoi_swap_region_of(const memo_swap_desc* desc, int32_t t) {
     int64_t n = desc->n_rows, row_bytes = desc->tensors[t].row_bytes;
     memoi_swap_region region;
@@ -10194,10 +10898,10 @@ MEMOI int64_t memoi_swap_offset(const memo_swap_desc* desc, const memoi_swap_reg
     return first_border - memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT);
 }
 
-/* Rows of tensor t that layer must recompute: those that it did not swap, unless no later layer
- * writes over them.  A later layer may if it recomputes rows too; or if it swaps rows in the same
- * buffer and this layer does, since the recomputed rows of this one may begin before the border.
- * Tensors with the same rows get the same answer, so that one recomputation serves them. */
+/* Rows of tensor t that layer must recompute: the rows that it did not swap, if a later layer
+ * overwrites them.  A later layer overwrites them if it also recomputes rows; or if both swap rows
+ * in the same buffer, because recomputed rows may begin before the border.  Tensors with the same
+ * rows get the same answer, so that one recomputation serves them. */
 MEMOI void memoi_swap_find_recomputed(const memo_swap_desc* desc, int32_t layer, int32_t t,
                                       int64_t* begin, int64_t* end) {
     int64_t n = desc->n_rows, swapped = memoi_swap_cell(desc, layer, t);
@@ -10208,13 +10912,13 @@ MEMOI void memoi_swap_find_recomputed(const memo_swap_desc* desc, int32_t layer,
         int64_t theirs = memoi_swap_cell(desc, later, t);
         if (theirs == MEMO_ROWS_KEPT) continue;
         if (theirs == n && ((later ^ layer) & 1 || swapped == 0)) continue;
-        *begin = layer & 1 ? 0 : swapped;
-        *end = layer & 1 ? n - swapped : n;
+        *begin = memoi_swap_border_of(layer, n, swapped).other_begin;
+        *end = *begin + n - swapped;
         return;
     }
 }
 
-/* A tensor's bytes, with what memoi_swap_region_of adds, must not overflow. */
+/* The bytes of all tensors, with alignment, must not overflow. */
 MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error* error) {
     int64_t n_bytes = 0;
     int32_t t;
@@ -10223,27 +10927,29 @@ MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error*
         ok = memoi_add_product(&n_bytes, desc->n_rows, desc->tensors[t].row_bytes);
     if (ok) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "memo_swap_desc: %lld rows of these tensors pass 2^62 bytes",
+                          "memo_swap_desc.n_rows: %lld rows of these tensors exceed 2^62 bytes",
                           (long long)desc->n_rows);
 }
 
-memo_status memo_swap_get_recompute_rows(const memo_swap_desc* desc, int32_t layer, int32_t tensor,
-                                         int64_t* begin, int64_t* end, memo_error* error) {
+memo_status memo_swap_desc_get_recompute_rows(const memo_swap_desc* desc, int32_t layer,
+                                              int32_t tensor, int64_t* begin, int64_t* end,
+                                              memo_error* error) {
     memo_status status = memob_swap_check_desc(desc, error);
     if (!status &&
         (layer < 0 || layer >= desc->n_layers || tensor < 0 || tensor >= desc->n_tensors))
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "memo_swap_get_recompute_rows: layer %d or tensor %d is not one of "
-                                "%d and %d",
-                                (int)layer, (int)tensor, (int)desc->n_layers, (int)desc->n_tensors);
+        status =
+            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                           "memo_swap_desc_get_recompute_rows: layer %d or tensor %d is not one of "
+                           "%d and %d",
+                           (int)layer, (int)tensor, (int)desc->n_layers, (int)desc->n_tensors);
     if (!status) status = memoi_swap_check_cell(desc, layer, tensor, error);
     if (!status) memoi_swap_find_recomputed(desc, layer, tensor, begin, end);
     return status;
 }
 
-/* Offsets of every tensor of every layer.  0 if a sum passes 2^62. */
-MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_layout* layout) {
-    int64_t* total = &layout->sizes.device_bytes;
+/* Sets the offsets of every tensor of every layer.  0: a sum exceeds 2^62. */
+MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement* placement) {
+    int64_t* total = &placement->sizes.device_bytes;
     int64_t n = desc->n_rows;
     int32_t layer, t, n_tensors = desc->n_tensors;
     for (t = 0; t < n_tensors; t++) {
@@ -10255,7 +10961,7 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_layout* l
             return 0;
 
         for (layer = 0; layer < desc->n_layers; layer++) {
-            memob_swap_place* place = &layout->places[(int64_t)layer * n_tensors + t];
+            memob_swap_place* place = &placement->places[(int64_t)layer * n_tensors + t];
             int64_t swapped = memoi_swap_cell(desc, layer, t);
             place->row_bytes = desc->tensors[t].row_bytes;
             memoi_swap_find_recomputed(desc, layer, t, &place->recompute_begin,
@@ -10265,29 +10971,31 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_layout* l
                 continue;
             }
             place->offset = memoi_swap_offset(desc, &region, layer, t);
-            place->moved_begin = layer & 1 ? n - swapped : 0;
+            place->moved_begin = memoi_swap_border_of(layer, n, swapped).swapped_begin;
             place->moved_end = place->moved_begin + swapped;
-            if (swapped && place->row_bytes) layout->turns[layer].uses_buffer = 1;
+            if (swapped && place->row_bytes) placement->turns[layer].uses_buffer = 1;
         }
     }
     return 1;
 }
 
-/* Who follows whom in a rounding buffer.  The last layer there is not moved. */
-MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_layout* layout) {
-    memo_swap_sizes* sizes = &layout->sizes;
+/* Sets the order of layers in the rounding buffers.  The last layer of each buffer is not moved. */
+MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement* placement) {
+    memo_swap_sizes* sizes = &placement->sizes;
     int32_t last[2] = {-1, -1}, layer, t;
     for (layer = 0; layer < desc->n_layers; layer++) {
-        memob_swap_turn* turn = &layout->turns[layer];
+        memob_swap_turn* turn = &placement->turns[layer];
         turn->previous = -1;
         if (!turn->uses_buffer) continue;
         turn->previous = last[layer & 1];
         last[layer & 1] = layer;
     }
+
+    /* Bytes and place in host memory of what is moved. */
     for (layer = 0; layer < desc->n_layers; layer++) {
-        memob_swap_turn* turn = &layout->turns[layer];
+        memob_swap_turn* turn = &placement->turns[layer];
         for (t = 0; t < desc->n_tensors; t++) {
-            memob_swap_place* place = &layout->places[(int64_t)layer * desc->n_tensors + t];
+            memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
             int64_t n_moved;
             if (!turn->uses_buffer || last[layer & 1] == layer)
                 place->moved_end = place->moved_begin;
@@ -10305,14 +11013,14 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_layout* l
     return 1;
 }
 
-/* Places in host memory are given up in the forward and taken again in the backward: the last layer
- * to leave must be the first to come back.  It is where layers take turns in the buffers without a
- * break; a table may break it. */
+/* Layers leave their places in host memory in the forward and return in the backward, so the last
+ * to leave must be the first to return.  This holds if moved layers alternate between the buffers;
+ * a table of rows may violate it. */
 MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
-                                         const memob_swap_layout* layout, memo_error* error) {
+                                         const memob_swap_placement* placement, memo_error* error) {
     int32_t layer, later = -1;
-    for (layer = desc->n_layers - 1; layer >= 0 && layout->sizes.n_spilled_layers; layer--) {
-        int32_t previous = layout->turns[layer].previous;
+    for (layer = desc->n_layers - 1; layer >= 0 && placement->sizes.n_spilled_layers; layer--) {
+        int32_t previous = placement->turns[layer].previous;
         if (previous < 0) continue;
         if (later >= 0 && previous > later)
             return memo_error_set(
@@ -10320,24 +11028,27 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
                 "memo_swap_desc.rows: layers %d and %d would come back in the "
                 "order in which they left; with n_host_layers below the %d layers "
                 "that are moved, even and odd layers that are must alternate",
-                (int)later, (int)previous, (int)layout->sizes.n_swapped_layers);
+                (int)later, (int)previous, (int)placement->sizes.n_swapped_layers);
         later = previous;
     }
     return MEMO_STATUS_OK;
 }
 
-/* Where the moved layers lie in host memory and in the file: one behind the other, or in places
- * that each has room for any of them. */
-MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_layout* layout) {
-    memo_swap_sizes* sizes = &layout->sizes;
+/* Places the moved layers in host memory and in the file: one after the other, or in places that
+ * have room for any layer. */
+MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_placement* placement) {
+    memo_swap_sizes* sizes = &placement->sizes;
     int32_t n_moved = sizes->n_swapped_layers, n_places = desc->n_host_layers, layer;
     int64_t place_bytes = 0;
-    sizes->host_bytes = sizes->spill_bytes = 0; /* a planner may change its mind about the places */
+    sizes->host_bytes = sizes->spill_bytes = 0; /* memob_swap_placement_fit calls it again */
     if (n_places == 0 || n_places > n_moved) n_places = n_moved;
-    layout->n_host_layers = n_places;
+    placement->n_host_layers = n_places;
     sizes->n_spilled_layers = n_moved - n_places;
+
+    /* With a place for each layer they follow each other; otherwise all places have the size of the
+     * largest. */
     for (layer = 0; layer < desc->n_layers; layer++) {
-        memob_swap_turn* turn = &layout->turns[layer];
+        memob_swap_turn* turn = &placement->turns[layer];
         if (turn->moved_bytes == 0) continue;
         if (n_places < n_moved) {
             turn->host_bytes = memob_align_up(turn->host_bytes, MEMOB_SPILL_ALIGNMENT);
@@ -10350,125 +11061,130 @@ MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_lay
         turn->file_begin = sizes->spill_bytes;
         if (!memoi_add_product(&sizes->spill_bytes, 1, turn->host_bytes)) return 0;
     }
+
+    /* Number k of the moved layers uses place k mod n_places. */
     if (n_places == n_moved) return 1;
     if (!memoi_add_product(&sizes->host_bytes, n_places, place_bytes)) return 0;
     for (layer = 0; layer < desc->n_layers; layer++)
-        if (layout->turns[layer].moved_bytes)
-            layout->turns[layer].host_begin = layout->turns[layer].ordinal % n_places * place_bytes;
+        if (placement->turns[layer].moved_bytes)
+            placement->turns[layer].host_begin =
+                placement->turns[layer].ordinal % n_places * place_bytes;
     return 1;
 }
 
-MEMOI void memob_swap_layout_free(memob_swap_layout* layout) {
-    MEMO_FREE(layout->places);
-    MEMO_FREE(layout->turns);
-    memset(layout, 0, sizeof *layout);
+MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
+    MEMO_FREE(placement->places);
+    MEMO_FREE(placement->turns);
+    memset(placement, 0, sizeof *placement);
 }
 
-/* Every offset and size that follows from desc; memob_swap_layout_free gives it back. */
-MEMOI memo_status memob_swap_plan(const memo_swap_desc* desc, memob_swap_layout* layout,
-                                  memo_error* error) {
+MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
+                                            memob_swap_placement* placement, memo_error* error) {
     memo_status status = memob_swap_check_desc(desc, error);
     int32_t layer, t;
-    memset(layout, 0, sizeof *layout);
+    memset(placement, 0, sizeof *placement);
     if (!status) status = memoi_swap_check_bytes(desc, error);
     for (layer = 0; layer < desc->n_layers && !status; layer++)
         for (t = 0; t < desc->n_tensors && !status; t++)
             status = memoi_swap_check_cell(desc, layer, t, error);
     if (status) return status;
 
-    layout->places = (memob_swap_place*)memob_calloc((int64_t)desc->n_layers * desc->n_tensors,
-                                                     sizeof(memob_swap_place));
-    layout->turns = (memob_swap_turn*)memob_calloc(desc->n_layers, sizeof(memob_swap_turn));
-    if (!layout->places || !layout->turns) {
-        memob_swap_layout_free(layout);
+    placement->places = (memob_swap_place*)memob_calloc((int64_t)desc->n_layers * desc->n_tensors,
+                                                        sizeof(memob_swap_place));
+    placement->turns = (memob_swap_turn*)memob_calloc(desc->n_layers, sizeof(memob_swap_turn));
+    if (!placement->places || !placement->turns) {
+        memob_swap_placement_free(placement);
         return memob_no_memory(error, "the table of skeletal tensors");
     }
 
     for (t = 0; t < desc->n_tensors; t++)
-        layout->sizes.layer_bytes += desc->n_rows * desc->tensors[t].row_bytes;
+        placement->sizes.layer_bytes += desc->n_rows * desc->tensors[t].row_bytes;
     if (!desc->rows)
-        layout->sizes.alpha =
+        placement->sizes.alpha =
             (double)memob_swap_rows_of_tiles(desc, 0, memoi_swap_tiles_of_alpha(desc)) /
             (double)desc->n_rows;
-    if (!memoi_swap_place_rows(desc, layout) || !memoi_swap_take_turns(desc, layout) ||
-        !memoi_swap_take_host_memory(desc, layout))
+    if (!memoi_swap_place_rows(desc, placement) || !memoi_swap_take_turns(desc, placement) ||
+        !memoi_swap_take_host_memory(desc, placement))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                 "memo_swap_desc: %lld rows of these tensors, in %d layers, pass "
                                 "2^62 bytes",
                                 (long long)desc->n_rows, (int)desc->n_layers);
-    if (!status) status = memoi_swap_check_order(desc, layout, error);
-    if (status) memob_swap_layout_free(layout);
+    if (!status) status = memoi_swap_check_order(desc, placement, error);
+    if (status) memob_swap_placement_free(placement);
     return status;
 }
 
-/* With as many places as host_bytes have room for, but at least one; 0: no limit. */
-MEMOI memo_status memob_swap_plan_to_fit(memo_swap_desc* desc, int64_t host_bytes,
-                                         memob_swap_layout* layout, memo_error* error) {
+MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_bytes,
+                                           memob_swap_placement* placement, memo_error* error) {
     memo_status status;
     int64_t place_bytes = 1, n_places;
     int32_t layer, n_moved;
     desc->n_host_layers = 0;
-    status = memob_swap_plan(desc, layout, error);
-    n_moved = layout->sizes.n_swapped_layers;
-    if (status || host_bytes == 0 || layout->sizes.host_bytes <= host_bytes || n_moved < 2)
+    status = memob_swap_placement_make(desc, placement, error);
+    n_moved = placement->sizes.n_swapped_layers;
+    if (status || host_bytes == 0 || placement->sizes.host_bytes <= host_bytes || n_moved < 2)
         return status;
     for (layer = 0; layer < desc->n_layers; layer++) {
-        int64_t bytes = memob_align_up(layout->turns[layer].host_bytes, MEMOB_SPILL_ALIGNMENT);
+        int64_t bytes = memob_align_up(placement->turns[layer].host_bytes, MEMOB_SPILL_ALIGNMENT);
         if (place_bytes < bytes) place_bytes = bytes;
     }
     n_places = host_bytes / place_bytes;
-    if (n_places >= n_moved) n_places = n_moved - 1; /* all, but for sizes in whole pages */
+    if (n_places >= n_moved) n_places = n_moved - 1; /* all, except sizes in whole pages */
     desc->n_host_layers = n_places < 1 ? 1 : (int32_t)n_places;
-    (void)memoi_swap_take_host_memory(desc, layout); /* no more bytes than before */
-    status = memoi_swap_check_order(desc, layout, error);
-    if (status) memob_swap_layout_free(layout);
+    (void)memoi_swap_take_host_memory(desc, placement); /* no more bytes than before */
+    status = memoi_swap_check_order(desc, placement, error);
+    if (status) memob_swap_placement_free(placement);
     return status;
 }
 
-memo_status memo_swap_fit_host(memo_swap_desc* desc, int64_t host_bytes, memo_error* error) {
-    memob_swap_layout layout;
+memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes, memo_error* error) {
+    memob_swap_placement placement;
     char needed[32], there[32];
-    memo_status status = memob_swap_plan_to_fit(desc, host_bytes, &layout, error);
-    if (!status && host_bytes && layout.sizes.host_bytes > host_bytes)
-        status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                                "host memory: a place for one layer takes %s of the %s there",
-                                memob_bytes_name(needed, (double)layout.sizes.host_bytes),
-                                memob_bytes_name(there, (double)host_bytes));
-    memob_swap_layout_free(&layout);
+    memo_status status = memob_swap_placement_fit(desc, host_bytes, &placement, error);
+    if (!status && host_bytes && placement.sizes.host_bytes > host_bytes)
+        status = memo_error_set(
+            error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+            "host memory: one layer needs %s, %s are given; give more, or swap fewer rows",
+            memob_bytes_text(needed, (double)placement.sizes.host_bytes),
+            memob_bytes_text(there, (double)host_bytes));
+    memob_swap_placement_free(&placement);
     return status;
 }
 
-memo_status memo_swap_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
-                                memo_error* error) {
-    memob_swap_layout layout;
-    memo_status status = memob_swap_plan(desc, &layout, error);
-    if (!status) *sizes = layout.sizes;
-    memob_swap_layout_free(&layout);
+memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
+                                     memo_error* error) {
+    memob_swap_placement placement;
+    memo_status status = memob_swap_placement_make(desc, &placement, error);
+    if (!status) *sizes = placement.sizes;
+    memob_swap_placement_free(&placement);
     return status;
 }
 
 MEMOI const memob_swap_place* memoi_swap_place_of(const memo_swap* swap, int32_t layer,
                                                   int32_t tensor) {
     MEMO_ASSERT(layer >= 0 && layer < swap->n_layers && tensor >= 0 && tensor < swap->n_tensors);
-    return &swap->layout.places[(int64_t)layer * swap->n_tensors + tensor];
+    return &swap->placement.places[(int64_t)layer * swap->n_tensors + tensor];
 }
 
-void* memo_swap_address(const memo_swap* swap, int32_t layer, int32_t tensor) {
+void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor) {
     const memob_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
     return place->row_bytes ? swap->device_memory + place->offset : NULL;
 }
 
-void memo_swap_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor, int64_t* begin,
-                              int64_t* end) {
+void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
+                                  int64_t* begin, int64_t* end) {
     const memob_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
     *begin = memob_min(place->recompute_begin, swap->n_rows);
     *end = memob_min(place->recompute_end, swap->n_rows);
     if (*begin == *end) *begin = *end = swap->n_rows;
 }
 
-memo_swap_sizes memo_swap_sizes_of(const memo_swap* swap) { return swap->layout.sizes; }
+void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes) {
+    *sizes = swap->placement.sizes;
+}
 
-/* --- the file --- */
+/* ---- >>spill file -------------------------------------------------------------------------------
+ * Knows: an unnamed file, its reads and writes as operations.  Knows nothing of layers. */
 
 /* A file without a name.  The macros of Linux are GNU's alone; glibc has them under two names. */
 #if defined(O_TMPFILE)
@@ -10486,7 +11202,7 @@ MEMOI memo_status memoi_spill_error(const memob_spill_file* file, const char* wh
                                     int64_t offset, const char* why, memo_error* error) {
     char size[32];
     return memo_error_set(error, MEMO_STATUS_IO, "spill_directory %s: %s %s at byte %lld: %s",
-                          file->directory, what, memob_bytes_name(size, (double)n_bytes),
+                          file->directory, what, memob_bytes_text(size, (double)n_bytes),
                           (long long)offset, why);
 }
 
@@ -10509,7 +11225,7 @@ MEMOI memo_status memoi_spill_transfer(const memob_spill_file* file, int is_writ
     return MEMO_STATUS_OK;
 }
 
-/* Where these bytes went through the page cache, they leave it. */
+/* If these bytes went through the page cache, drop them from it. */
 MEMOI memo_status memoi_spill_uncache(const memob_spill_file* file, int is_write, int64_t offset,
                                       int64_t n_bytes, memo_error* error) {
 #if defined(MEMOI_SPILL_DIRECT)
@@ -10525,21 +11241,77 @@ MEMOI memo_status memoi_spill_uncache(const memob_spill_file* file, int is_write
     return MEMO_STATUS_OK;
 }
 
+/* Large operations are split into parts, several in flight at once: a single call does not keep an
+ * array of disks busy, and one processor does not fill a file in memory fast enough. */
+enum { MEMOI_SPILL_THREADS = 4 };
+#define MEMOI_SPILL_PART_BYTES ((int64_t)16 << 20) /* at least, to be worth a thread */
+
+typedef struct memoi_spill_part {
+    const memob_spill_op* op;
+    int64_t begin, n_bytes; /* of the operation's bytes */
+    memo_status status;
+    memo_error error;
+} memoi_spill_part;
+
+MEMOI void* memoi_spill_run_part(void* argument) {
+    memoi_spill_part* part = (memoi_spill_part*)argument;
+    const memob_spill_op* op = part->op;
+    part->status = memoi_spill_transfer(op->file, op->is_write, op->address + part->begin,
+                                        op->offset + part->begin, part->n_bytes, &part->error);
+    return NULL;
+}
+
+MEMOI memo_status memoi_spill_run_parts(const memob_spill_op* op, memo_error* error) {
+    memoi_spill_part parts[MEMOI_SPILL_THREADS];
+    int64_t part_bytes = memob_align_up(
+        (op->n_bytes + MEMOI_SPILL_THREADS - 1) / MEMOI_SPILL_THREADS, MEMOB_SPILL_ALIGNMENT);
+    int64_t begin = 0;
+    int32_t n = 0, k, is_started[MEMOI_SPILL_THREADS] = {0};
+#ifndef MEMO_NO_HOST_DEVICE
+    pthread_t threads[MEMOI_SPILL_THREADS];
+#else
+    part_bytes = op->n_bytes;
+#endif
+    if (part_bytes < MEMOI_SPILL_PART_BYTES) part_bytes = MEMOI_SPILL_PART_BYTES;
+    while (begin < op->n_bytes) {
+        memset(&parts[n], 0, sizeof parts[n]);
+        parts[n].op = op;
+        parts[n].begin = begin;
+        parts[n].n_bytes = memob_min(part_bytes, op->n_bytes - begin);
+        begin += parts[n++].n_bytes;
+    }
+
+    /* The first part, and any without a thread, on this thread. */
+#ifndef MEMO_NO_HOST_DEVICE
+    for (k = 1; k < n; k++)
+        is_started[k] = !pthread_create(&threads[k], NULL, memoi_spill_run_part, &parts[k]);
+#endif
+    for (k = 0; k < n; k++)
+        if (!is_started[k]) (void)memoi_spill_run_part(&parts[k]);
+#ifndef MEMO_NO_HOST_DEVICE
+    for (k = 1; k < n; k++)
+        if (is_started[k]) pthread_join(threads[k], NULL);
+#endif
+    for (k = 0; k < n; k++)
+        if (parts[k].status)
+            return memo_error_set(error, parts[k].status, "%s", parts[k].error.message);
+    return MEMO_STATUS_OK;
+}
+
 MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
     const memob_spill_op* op = (const memob_spill_op*)argument;
     const memob_spill_file* file = op->file;
-    int64_t begin_ns = memob_host_now_ns();
-    memo_status status =
-        memoi_spill_transfer(file, op->is_write, op->address, op->offset, op->n_bytes, error);
+    int64_t begin_ns = memob_now_ns();
+    memo_status status = memoi_spill_run_parts(op, error);
     if (!status) status = memoi_spill_uncache(file, op->is_write, op->offset, op->n_bytes, error);
     if (!status && file->bytes_per_s > 0) {
         double pace_s = (double)op->n_bytes / file->bytes_per_s;
-        memob_host_sleep_until(begin_ns + (int64_t)(1e9 * (pace_s < 1e9 ? pace_s : 1e9)));
+        memob_sleep_until(begin_ns + (int64_t)(1e9 * (pace_s < 1e9 ? pace_s : 1e9)));
     }
     return status;
 }
 
-/* Opens a file that loses its name at once; -1: errno says why not. */
+/* Opens a file and removes its name at once; -1: see errno. */
 MEMOI int memoi_spill_open_named(const char* directory) {
     static const char name[] = "/memo-spill-XXXXXX";
     size_t length = strlen(directory);
@@ -10558,7 +11330,7 @@ MEMOI int memoi_spill_open_named(const char* directory) {
     return fd;
 }
 
-/* Without a name from the beginning where the file system can. */
+/* Unnamed from the start, if the file system can. */
 MEMOI int memoi_spill_open(const char* directory) {
 #if defined(MEMOI_SPILL_TMPFILE)
     int fd = open(directory, MEMOI_SPILL_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
@@ -10582,7 +11354,6 @@ MEMOI int memoi_spill_reserve(int fd, int64_t n_bytes) {
     return ftruncate(fd, (off_t)n_bytes) ? errno : 0; /* a file system that reserves nothing */
 }
 
-/* memory: MEMOB_SPILL_ALIGNMENT bytes of what will be written and read, for a trial; zeroed. */
 MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directory, int64_t n_bytes,
                                      double bytes_per_s, char* memory, memo_error* error) {
     const int64_t trial_bytes = MEMOB_SPILL_ALIGNMENT;
@@ -10593,8 +11364,12 @@ MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directo
     file->fd = memoi_spill_open(directory);
     if (file->fd < 0)
         return memoi_spill_error(file, "a file of", n_bytes, 0, strerror(errno), error);
+
+    /* Reserve all bytes, so that a full disk is found before the first step. */
     code = memoi_spill_reserve(file->fd, n_bytes);
     if (code) return memoi_spill_error(file, "reserving", n_bytes, 0, strerror(code), error);
+
+    /* A trial shows whether the page cache can be bypassed with this memory and file system. */
     memset(memory, 0, (size_t)trial_bytes);
 #if defined(MEMOI_SPILL_DIRECT)
     code = fcntl(file->fd, F_GETFL);
@@ -10607,6 +11382,7 @@ MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directo
 #elif defined(F_NOCACHE)
     (void)fcntl(file->fd, F_NOCACHE, 1);
 #endif
+
     status = memoi_spill_transfer(file, 1, memory, 0, trial_bytes, error);
     if (!status) status = memoi_spill_transfer(file, 0, memory, 0, trial_bytes, error);
     return status;
@@ -10617,7 +11393,6 @@ MEMOI void memob_spill_destroy(memob_spill_file* file) {
     file->fd = -1;
 }
 
-/* An operation that may be enqueued any number of times. */
 MEMOI void memob_spill_op_init(memob_spill_op* op, const memob_spill_file* file, int is_write,
                                char* address, int64_t offset, int64_t n_bytes) {
     memset(op, 0, sizeof *op);
@@ -10630,7 +11405,6 @@ MEMOI void memob_spill_op_init(memob_spill_op* op, const memob_spill_file* file,
     op->is_write = is_write;
 }
 
-/* Enqueues a read or write on stream, announced to whom it concerns. */
 MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stream,
                                      memob_spill_op* op, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -10639,7 +11413,7 @@ MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stre
         memo_range on_host, in_file;
         on_host.begin = (uint64_t)(uintptr_t)op->address;
         on_host.end = on_host.begin + (uint64_t)op->n_bytes;
-        /* Files that are open at the same time are told apart. */
+        /* Files that are open at the same time need different names. */
         in_file.begin =
             MEMOI_SPILL_FILE_BASE + ((uint64_t)op->file->fd << 48) + (uint64_t)op->offset;
         in_file.end = in_file.begin + (uint64_t)op->n_bytes;
@@ -10653,13 +11427,19 @@ MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stre
     return status ? status : memo_launch_host(device, stream, &op->call, error);
 }
 
-/* --- life --- */
+/* ---- >>swap engine ------------------------------------------------------------------------------
+ * Knows: places, streams, events and the waits of a step.  Knows nothing of what the trainer
+ * computes. */
+
+/* --- creation --- */
 
 void memo_swap_destroy(memo_swap* swap) {
     const memo_device* device;
     int32_t i;
     if (!swap) return;
     device = &swap->device;
+
+    /* Copies use the memory below, so wait for them first. */
     if (swap->to_host) memo_stream_synchronize(device, swap->to_host, NULL);
     if (swap->to_device) memo_stream_synchronize(device, swap->to_device, NULL);
     if (swap->owns_to_host) memo_stream_destroy(device, swap->to_host, NULL);
@@ -10669,7 +11449,8 @@ void memo_swap_destroy(memo_swap* swap) {
         memo_stream_destroy(device, swap->file_stream, NULL);
     }
     memob_spill_destroy(&swap->file);
-    for (i = 0; i < swap->layout.n_host_layers && swap->passed; i++)
+
+    for (i = 0; i < swap->placement.n_host_layers && swap->passed; i++)
         if (swap->passed[i]) memo_event_destroy(device, swap->passed[i], NULL);
     for (i = 0; i < 2; i++) {
         if (swap->computed[i]) memo_event_destroy(device, swap->computed[i], NULL);
@@ -10678,12 +11459,13 @@ void memo_swap_destroy(memo_swap* swap) {
     }
     for (i = 0; i < swap->n_marks; i++)
         if (swap->marks[i]) memo_event_destroy(device, swap->marks[i], NULL);
+
     if (swap->host_memory) memo_host_free(device, swap->host_memory, NULL);
     if (swap->owns_device_memory) memo_device_free(device, swap->device_memory, NULL);
     MEMO_FREE(swap->passed);
     MEMO_FREE(swap->spill_ops);
     MEMO_FREE(swap->marks);
-    memob_swap_layout_free(&swap->layout);
+    memob_swap_placement_free(&swap->placement);
     MEMO_FREE(swap);
 }
 
@@ -10691,13 +11473,13 @@ void memo_swap_destroy(memo_swap* swap) {
 MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
     int32_t layer, is_read;
     for (layer = 0; layer < swap->n_layers; layer++) {
-        const memob_swap_turn* turn = &swap->layout.turns[layer];
-        if (!turn->moved_bytes || turn->ordinal >= swap->layout.sizes.n_spilled_layers) continue;
+        const memob_swap_turn* turn = &swap->placement.turns[layer];
+        if (!turn->moved_bytes || turn->ordinal >= swap->placement.sizes.n_spilled_layers) continue;
         for (is_read = 0; is_read < 2; is_read++)
             memob_spill_op_init(&swap->spill_ops[2 * turn->ordinal + is_read], &swap->file,
                                 !is_read, swap->host_memory + turn->host_begin, turn->file_begin,
                                 turn->host_bytes);
-        /* What no copy fills is written too. */
+        /* Bytes that no copy fills are written too, so initialize them. */
         memset(swap->host_memory + turn->host_begin, 0, (size_t)turn->host_bytes);
     }
 }
@@ -10706,11 +11488,11 @@ MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
 MEMOI memo_status memoi_swap_acquire_spill(memo_swap* swap, const memo_swap_desc* desc,
                                            memo_error* error) {
     const memo_device* device = &swap->device;
-    const memo_swap_sizes* sizes = &swap->layout.sizes;
+    const memo_swap_sizes* sizes = &swap->placement.sizes;
     memo_status status;
     int32_t i;
     if (!sizes->n_spilled_layers) return MEMO_STATUS_OK;
-    swap->passed = (memo_event*)memob_calloc(swap->layout.n_host_layers, sizeof(memo_event));
+    swap->passed = (memo_event*)memob_calloc(swap->placement.n_host_layers, sizeof(memo_event));
     swap->spill_ops =
         (memob_spill_op*)memob_calloc(2 * (int64_t)sizes->n_spilled_layers, sizeof(memob_spill_op));
     if (!swap->passed || !swap->spill_ops)
@@ -10720,12 +11502,12 @@ MEMOI memo_status memoi_swap_acquire_spill(memo_swap* swap, const memo_swap_desc
     if (status) return status;
     memoi_swap_describe_spill(swap);
     status = memo_stream_create(device, "file", 0, &swap->file_stream, error);
-    for (i = 0; i < swap->layout.n_host_layers && !status; i++)
-        status = memo_event_create(device, &swap->passed[i], error);
+    for (i = 0; i < swap->placement.n_host_layers && !status; i++)
+        status = memo_event_create_untimed(device, &swap->passed[i], error);
     return status;
 }
 
-/* Everything the engine needs from the device; memo_swap_destroy undoes any part of it. */
+/* Allocates all that the engine needs from the device; memo_swap_destroy frees any part of it. */
 MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc,
                                      memo_error* error) {
     const memo_device* device = &swap->device;
@@ -10735,24 +11517,24 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
 
     /* Memory. */
     if (!address) {
-        status = memo_device_alloc(device, swap->layout.sizes.device_bytes, &address, error);
+        status = memo_device_alloc(device, swap->placement.sizes.device_bytes, &address, error);
         if (status) return status;
         swap->owns_device_memory = 1;
     }
     if ((uintptr_t)address % MEMOB_DEVICE_ALIGNMENT)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "device_memory is not at a multiple of %d bytes",
+                              "memo_swap_desc.device_memory: not a multiple of %d bytes",
                               MEMOB_DEVICE_ALIGNMENT);
     swap->device_memory = (char*)address;
-    if (swap->layout.sizes.n_swapped_layers > 0) {
+    if (swap->placement.sizes.n_swapped_layers > 0) {
         address = NULL;
-        status = memo_host_alloc(device, swap->layout.sizes.host_bytes, &address, error);
+        status = memo_host_alloc(device, swap->placement.sizes.host_bytes, &address, error);
         if (status) return status;
         swap->host_memory = (char*)address;
     }
 
     /* Streams and events. */
-    if (swap->layout.sizes.n_swapped_layers > 0) {
+    if (swap->placement.sizes.n_swapped_layers > 0) {
         swap->to_host = desc->to_host_stream;
         swap->to_device = desc->to_device_stream;
         if (!swap->to_host) {
@@ -10764,9 +11546,9 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
             swap->owns_to_device = !status;
         }
         for (i = 0; i < 2 && !status; i++) {
-            status = memo_event_create(device, &swap->computed[i], error);
-            if (!status) status = memo_event_create(device, &swap->stored[i], error);
-            if (!status) status = memo_event_create(device, &swap->loaded[i], error);
+            status = memo_event_create_untimed(device, &swap->computed[i], error);
+            if (!status) status = memo_event_create_untimed(device, &swap->stored[i], error);
+            if (!status) status = memo_event_create_untimed(device, &swap->loaded[i], error);
         }
     }
     if (!status) status = memoi_swap_acquire_spill(swap, desc, error);
@@ -10777,7 +11559,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
 
 MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_desc* desc,
                                          memo_error* error) {
-    const memo_swap_sizes* sizes = &swap->layout.sizes;
+    const memo_swap_sizes* sizes = &swap->placement.sizes;
     if (sizes->n_spilled_layers && !desc->spill_directory)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_desc: with n_host_layers %d, %d of the %d layers that are "
@@ -10800,6 +11582,7 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
         return status;
     swap = (memo_swap*)memob_calloc(1, sizeof *swap);
     if (!swap) return memob_no_memory(error, "a swap engine");
+
     swap->device = device;
     swap->file.fd = -1;
     swap->compute = desc->compute_stream;
@@ -10808,7 +11591,9 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
     swap->n_rows = swap->n_rows_most = desc->n_rows;
     swap->computes_on_host = desc->computes_on_host;
     swap->is_timed = desc->is_timed;
-    status = memob_swap_plan(desc, &swap->layout, error);
+
+    /* Sizes and conditions first, then memory, streams and events. */
+    status = memob_swap_placement_make(desc, &swap->placement, error);
     if (!status) status = memoi_swap_check_spill(swap, desc, error);
     if (!status && desc->is_timed && !desc->computes_on_host) {
         swap->marks = (memo_event*)memob_calloc((int64_t)4 * desc->n_layers, sizeof(memo_event));
@@ -10818,6 +11603,7 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
             status = memob_no_memory(error, "the events that time the waits");
     }
     if (!status) status = memoi_swap_acquire(swap, desc, error);
+
     if (status) {
         memo_swap_destroy(swap);
         return status;
@@ -10829,7 +11615,7 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
 /* --- a step --- */
 
 MEMOI const memob_swap_turn* memoi_swap_turn_of(const memo_swap* swap, int32_t layer) {
-    return &swap->layout.turns[layer];
+    return &swap->placement.turns[layer];
 }
 
 /* The layer that is number k of this pass. */
@@ -10870,11 +11656,10 @@ MEMOI memo_status memoi_swap_wait(memo_swap* swap, memo_event event, int32_t lay
         swap->marks ? swap->marks + 2 * (swap->is_backward * swap->n_layers + layer) : NULL;
     memo_status status = MEMO_STATUS_OK;
     if (swap->computes_on_host) {
-        int64_t begin_ns = swap->is_timed ? memob_host_now_ns() : 0;
+        int64_t begin_ns = swap->is_timed ? memob_now_ns() : 0;
         status = memo_event_synchronize(device, event, error);
         if (swap->is_timed)
-            swap->host_stall_s[swap->is_backward] +=
-                1e-9 * (double)(memob_host_now_ns() - begin_ns);
+            swap->host_stall_s[swap->is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
         return status;
     }
     /* With is_timed, two marks measure how long. */
@@ -10889,7 +11674,7 @@ MEMOI memo_status memoi_swap_spill(memo_swap* swap, int32_t ordinal, int is_read
                                    memo_error* error) {
     const memo_device* device = &swap->device;
     memob_spill_op* op = &swap->spill_ops[2 * ordinal + is_read];
-    memo_event passed = swap->passed[ordinal % swap->layout.n_host_layers];
+    memo_event passed = swap->passed[ordinal % swap->placement.n_host_layers];
     memo_status status = memo_event_wait(device, event, swap->file_stream, error);
     if (!status) status = memob_spill_launch(device, swap->file_stream, op, error);
     if (!status) status = memo_event_record(device, passed, swap->file_stream, error);
@@ -10898,19 +11683,19 @@ MEMOI memo_status memoi_swap_spill(memo_swap* swap, int32_t ordinal, int is_read
     return MEMO_STATUS_OK;
 }
 
-/* Moves the swapped rows of layer on stream, after the compute stream's work so far; done tells
- * when.  Before it and behind it: what the file has to do with the layer's place in host memory. */
+/* Moves the swapped rows of layer on stream, after the work of the compute stream so far, and
+ * records done.  Before and after it, the file stream uses the layer's place in host memory. */
 MEMOI memo_status memoi_swap_move(memo_swap* swap, int32_t layer, memo_copy_kind kind,
                                   memo_stream stream, memo_event done, memo_error* error) {
     const memo_device* device = &swap->device;
     const memob_swap_turn* turn = memoi_swap_turn_of(swap, layer);
-    int32_t n_places = swap->layout.n_host_layers, t;
-    int is_spilled = turn->ordinal < swap->layout.sizes.n_spilled_layers;
+    int32_t n_places = swap->placement.n_host_layers, t;
+    int is_spilled = turn->ordinal < swap->placement.sizes.n_spilled_layers;
     int is_later = turn->ordinal >= n_places; /* another layer has its place before it */
     memo_event computed = swap->computed[layer & 1];
     memo_status status = MEMO_STATUS_OK;
 
-    /* Behind the layer's work, and behind the file's use of the place in host memory. */
+    /* After the layer's work, and after the file's use of the place in host memory. */
     if (!swap->computes_on_host) {
         status = memo_event_record(device, computed, swap->compute, error);
         if (!status) status = memo_event_wait(device, computed, stream, error);
@@ -10947,11 +11732,11 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, memo_error* erro
     int32_t n_done = swap->n_begun;
     if (n_rows < 1 || n_rows > swap->n_rows_most)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_set_rows: n_rows %lld is not in [1, %lld]",
+                              "memo_swap_set_rows.n_rows: out of range (%lld); 1 to %lld are valid",
                               (long long)n_rows, (long long)swap->n_rows_most);
     if (swap->is_backward ? n_done < swap->n_layers || swap->n_ended < n_done : n_done > 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_swap_set_rows: a micro-batch is under way; end it or call "
+                              "memo_swap_set_rows: a micro-batch is open; end it, or call "
                               "memo_swap_abandon first");
     swap->n_rows = n_rows;
     return MEMO_STATUS_OK;
@@ -11010,8 +11795,8 @@ memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
     events[0] = swap->stored[0];
     events[1] = swap->loaded[0];
     events[2] = swap->passed ? swap->passed[0] : NULL;
-    /* The events are recorded anew: a call that failed half-way may have left copies behind the
-     * last record. */
+
+    /* Record the events again: a failed call may have left copies after the last record. */
     for (i = 0; i < 3 && !status; i++) {
         if (!streams[i]) continue;
         status = memo_event_record(device, events[i], streams[i], error);
@@ -11020,6 +11805,7 @@ memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
         else if (!status)
             status = memo_event_wait(device, events[i], swap->compute, error);
     }
+
     if (status) return status;
     swap->is_backward = 0;
     swap->n_begun = swap->n_ended = 0;
@@ -11052,7 +11838,8 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
     return MEMO_STATUS_OK;
 }
 
-/* --- a step as a schedule --- */
+/* ---- >>swap schedule ----------------------------------------------------------------------------
+ * Knows: the same step, written as a schedule.  Knows nothing of devices. */
 
 memo_swap_times memo_swap_times_default(void) {
     memo_swap_times times;
@@ -11063,7 +11850,7 @@ memo_swap_times memo_swap_times_default(void) {
 typedef struct memoi_swap_generator {
     const memo_swap_desc* desc;
     const memo_swap_times* times;
-    memob_swap_layout layout;
+    memob_swap_placement placement;
     memo_schedule* schedule;
     int32_t compute, to_host, to_device, file;
     int32_t link_to_host, link_to_device, link_to_file, link_from_file;
@@ -11088,8 +11875,8 @@ MEMOI void memoi_swap_generate_all(memoi_swap_generator* g, int32_t layer) {
     int32_t t;
     g->n_ranges = 0;
     for (t = 0; t < g->desc->n_tensors; t++)
-        memoi_swap_generate_range(g, &g->layout.places[(int64_t)layer * g->desc->n_tensors + t], 0,
-                                  g->desc->n_rows);
+        memoi_swap_generate_range(g, &g->placement.places[(int64_t)layer * g->desc->n_tensors + t],
+                                  0, g->desc->n_rows);
 }
 
 MEMOI memo_status memoi_swap_generate_compute(memoi_swap_generator* g, const char* name,
@@ -11101,26 +11888,27 @@ MEMOI memo_status memoi_swap_generate_compute(memoi_swap_generator* g, const cha
     op.reads = op.writes = g->ranges;
     op.n_reads = reads ? g->n_ranges : 0;
     op.n_writes = reads ? 0 : g->n_ranges;
-    return memo_schedule_run(g->schedule, &op, error);
+    return memo_schedule_add_op(g->schedule, &op, error);
 }
 
 MEMOI memo_status memoi_swap_generate_wait(memoi_swap_generator* g, int32_t event,
                                            memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    if (g->desc->is_timed) status = memo_schedule_record(g->schedule, g->mark, g->compute, error);
-    if (!status) status = memo_schedule_wait(g->schedule, event, g->compute, error);
+    if (g->desc->is_timed)
+        status = memo_schedule_add_record(g->schedule, g->mark, g->compute, error);
+    if (!status) status = memo_schedule_add_wait(g->schedule, event, g->compute, error);
     if (!status && g->desc->is_timed)
-        status = memo_schedule_record(g->schedule, g->mark, g->compute, error);
+        status = memo_schedule_add_record(g->schedule, g->mark, g->compute, error);
     return status;
 }
 
 /* The file's operation of the moved layer `ordinal`, after what ends with event. */
 MEMOI memo_status memoi_swap_generate_spill(memoi_swap_generator* g, int32_t ordinal, int is_read,
                                             int32_t event, memo_error* error) {
-    const memob_swap_turn* turn = g->layout.turns;
+    const memob_swap_turn* turn = g->placement.turns;
     memo_op_desc op = memo_op_desc_default();
     memo_range on_host, in_file;
-    memo_status status = memo_schedule_wait(g->schedule, event, g->file, error);
+    memo_status status = memo_schedule_add_wait(g->schedule, event, g->file, error);
     while (turn->moved_bytes == 0 || turn->ordinal != ordinal) turn++;
     on_host.begin = MEMOI_SWAP_HOST_BASE + (uint64_t)turn->host_begin;
     on_host.end = on_host.begin + (uint64_t)turn->host_bytes;
@@ -11134,29 +11922,34 @@ MEMOI memo_status memoi_swap_generate_spill(memoi_swap_generator* g, int32_t ord
     op.reads = is_read ? &in_file : &on_host;
     op.writes = is_read ? &on_host : &in_file;
     op.n_reads = op.n_writes = 1;
-    if (!status) status = memo_schedule_run(g->schedule, &op, error);
+    if (!status) status = memo_schedule_add_op(g->schedule, &op, error);
     if (!status)
-        status = memo_schedule_record(
-            g->schedule, g->first_passed + ordinal % g->layout.n_host_layers, g->file, error);
+        status = memo_schedule_add_record(
+            g->schedule, g->first_passed + ordinal % g->placement.n_host_layers, g->file, error);
     return status;
 }
 
 MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t layer, int is_to_host,
                                            memo_error* error) {
-    const memob_swap_turn* turn = &g->layout.turns[layer];
+    const memob_swap_turn* turn = &g->placement.turns[layer];
     int32_t stream = is_to_host ? g->to_host : g->to_device, t;
     int32_t buffer = layer & 1, computed = g->computed[buffer];
     int32_t done = is_to_host ? g->stored[buffer] : g->loaded[buffer];
-    int32_t n_places = g->layout.n_host_layers;
-    int is_spilled = turn->ordinal < g->layout.sizes.n_spilled_layers;
+    int32_t n_places = g->placement.n_host_layers;
+    int is_spilled = turn->ordinal < g->placement.sizes.n_spilled_layers;
     int is_later = turn->ordinal >= n_places;
-    memo_status status = memo_schedule_record(g->schedule, computed, g->compute, error);
-    if (!status) status = memo_schedule_wait(g->schedule, computed, stream, error);
+    memo_status status = memo_schedule_add_record(g->schedule, computed, g->compute, error);
+    if (!status) status = memo_schedule_add_wait(g->schedule, computed, stream, error);
+
+    /* A shared place must be empty, or filled from the file. */
     if (!status && (is_to_host ? is_later : is_spilled))
-        status = memo_schedule_wait(g->schedule, g->first_passed + turn->ordinal % n_places, stream,
-                                    error);
+        status = memo_schedule_add_wait(g->schedule, g->first_passed + turn->ordinal % n_places,
+                                        stream, error);
+
+    /* One copy per tensor. */
     for (t = 0; t < g->desc->n_tensors && !status; t++) {
-        const memob_swap_place* place = &g->layout.places[(int64_t)layer * g->desc->n_tensors + t];
+        const memob_swap_place* place =
+            &g->placement.places[(int64_t)layer * g->desc->n_tensors + t];
         memo_op_desc op = memo_op_desc_default();
         memo_range on_host;
         g->n_ranges = 0;
@@ -11172,9 +11965,11 @@ MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t laye
         op.reads = is_to_host ? g->ranges : &on_host;
         op.writes = is_to_host ? &on_host : g->ranges;
         op.n_reads = op.n_writes = 1;
-        status = memo_schedule_run(g->schedule, &op, error);
+        status = memo_schedule_add_op(g->schedule, &op, error);
     }
-    if (!status) status = memo_schedule_record(g->schedule, done, stream, error);
+
+    /* The engine waits for this record; the file follows. */
+    if (!status) status = memo_schedule_add_record(g->schedule, done, stream, error);
     if (!status && is_to_host && is_spilled)
         status = memoi_swap_generate_spill(g, turn->ordinal, 0, done, error);
     if (!status && !is_to_host && is_later)
@@ -11184,7 +11979,7 @@ MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t laye
 
 MEMOI memo_status memoi_swap_generate_forward(memoi_swap_generator* g, int32_t layer,
                                               memo_error* error) {
-    const memob_swap_turn* turn = &g->layout.turns[layer];
+    const memob_swap_turn* turn = &g->placement.turns[layer];
     memo_status status = MEMO_STATUS_OK;
     if (turn->previous >= 0) status = memoi_swap_generate_wait(g, g->stored[layer & 1], error);
     memoi_swap_generate_all(g, layer);
@@ -11197,13 +11992,14 @@ MEMOI memo_status memoi_swap_generate_forward(memoi_swap_generator* g, int32_t l
 
 MEMOI memo_status memoi_swap_generate_backward(memoi_swap_generator* g, int32_t layer,
                                                memo_error* error) {
-    const memob_swap_turn* turn = &g->layout.turns[layer];
+    const memob_swap_turn* turn = &g->placement.turns[layer];
     const double* per_row = g->times->recompute_s_per_row;
     memo_status status = MEMO_STATUS_OK;
     int32_t t;
     if (turn->moved_bytes) status = memoi_swap_generate_wait(g, g->loaded[layer & 1], error);
     for (t = 0; t < g->desc->n_tensors && !status; t++) {
-        const memob_swap_place* place = &g->layout.places[(int64_t)layer * g->desc->n_tensors + t];
+        const memob_swap_place* place =
+            &g->placement.places[(int64_t)layer * g->desc->n_tensors + t];
         int64_t n = place->recompute_end - place->recompute_begin;
         g->n_ranges = 0;
         memoi_swap_generate_range(g, place, place->recompute_begin, place->recompute_end);
@@ -11228,6 +12024,8 @@ MEMOI memo_status memoi_swap_generate_begin(memoi_swap_generator* g, memo_error*
     int i;
     if (!status) status = memo_schedule_add_stream(schedule, "to host", &g->to_host, error);
     if (!status) status = memo_schedule_add_stream(schedule, "to device", &g->to_device, error);
+
+    /* Events of both rounding buffers. */
     for (i = 0; i < 2 && !status; i++) {
         status = memo_schedule_add_event(schedule, &g->computed[i], error);
         if (!status) status = memo_schedule_add_event(schedule, &g->stored[i], error);
@@ -11235,11 +12033,16 @@ MEMOI memo_status memoi_swap_generate_begin(memoi_swap_generator* g, memo_error*
     }
     if (!status) status = memo_schedule_add_event(schedule, &g->mark, error);
     g->first_passed = g->mark + 1;
-    for (i = 0; i < g->layout.n_host_layers && g->layout.sizes.n_spilled_layers && !status; i++) {
+
+    /* A file stream and an event per place, if layers spill. */
+    for (i = 0; i < g->placement.n_host_layers && g->placement.sizes.n_spilled_layers && !status;
+         i++) {
         int32_t passed;
         if (i == 0) status = memo_schedule_add_stream(schedule, "file", &g->file, error);
         if (!status) status = memo_schedule_add_event(schedule, &passed, error);
     }
+
+    /* Links of which a rate is given. */
     if (!status && times->to_file_bytes_per_s > 0)
         status = memo_schedule_add_link(schedule, "to file", times->to_file_bytes_per_s,
                                         &g->link_to_file, error);
@@ -11282,7 +12085,7 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     memset(&g, 0, sizeof g);
     g.desc = desc;
     g.times = times;
-    status = memob_swap_plan(desc, &g.layout, error);
+    status = memob_swap_placement_make(desc, &g.placement, error);
     if (!status) status = memo_schedule_create(&g.schedule, error);
     if (!status) {
         g.ranges = (memo_range*)memob_calloc(desc->n_tensors, sizeof(memo_range));
@@ -11290,7 +12093,7 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
                           : memob_no_memory(error, "the schedule of a step");
     }
     MEMO_FREE(g.ranges);
-    memob_swap_layout_free(&g.layout);
+    memob_swap_placement_free(&g.placement);
     if (status)
         memo_schedule_destroy(g.schedule);
     else
@@ -11298,9 +12101,9 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     return status;
 }
 
-/* ---- 10 row kernels -----------------------------------------------------------------------------
- * Knows: the inline functions of its public part.  Knows nothing of CUDA, of attention or of who
- * calls.  At the end it lends its loops to the host device and shows them to the recorder. */
+/* ---- >>row kernels ------------------------------------------------------------------------------
+ * Knows: the inline functions of its public part.  Knows nothing of CUDA, attention or its
+ * callers.  At the end it lends its loops to the host device and shows them to the recorder. */
 
 /* --- descs --- */
 
@@ -11318,22 +12121,25 @@ MEMOI memo_status memoi_row_matrix(const char* desc, const char* name, const voi
                                    int64_t* stride, memo_error* error) {
     if (element_bytes == 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: the type of %s must be F32, BF16 or F16", desc, name);
+                              "%s: invalid type of %s; F32, BF16 and F16 are valid", desc, name);
     if (n_rows < 0 || n_columns < 0 || *stride < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: %lld rows of %lld, %lld apart, cannot be (%s)", desc,
+                              "%s: %lld rows of %lld with stride %lld are invalid (%s)", desc,
                               (long long)n_rows, (long long)n_columns, (long long)*stride, name);
+
     if (*stride == 0) *stride = n_columns;
     if (*stride < n_columns && n_rows > 1)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: the rows of %s are %lld long and only %lld apart", desc, name,
-                              (long long)n_columns, (long long)*stride);
-    /* Rows rounded up to whole groups of 16 bytes must be countable too. */
+                              "%s: rows of %s overlap: they have %lld elements, the stride is %lld",
+                              desc, name, (long long)n_columns, (long long)*stride);
+
+    /* Rows rounded up to whole groups of 16 bytes must not overflow either. */
     if (n_columns > MEMOB_BYTES_MAX / element_bytes - 64 ||
         (n_rows && (n_columns > *stride ? n_columns : *stride) + 64 >
                        MEMOB_BYTES_MAX / element_bytes / n_rows))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %s passes 2^62 bytes", desc,
-                              name);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %s exceeds 2^62 bytes",
+                              desc, name);
+
     if (n_rows && n_columns && (!address || !memoi_row_is_aligned(address, element_bytes)))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s.%s: %s", desc, name,
                               address ? "not aligned to its element" : "is NULL");
@@ -11367,6 +12173,8 @@ memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error) {
     if (merge->n_batches == 0) merge->n_batches = 1;
     if (merge->batch_stride_rows == 0) merge->batch_stride_rows = merge->n_rows;
     if (merge->part_batch_stride_rows == 0) merge->part_batch_stride_rows = merge->n_rows;
+
+    /* Batches must not overlap or overflow. */
     if (merge->n_batches < 0 || merge->n_rows < 0)
         return memoi_row_fail(error, desc, "n_batches or n_rows is negative");
     if (merge->n_batches > 1 &&
@@ -11375,13 +12183,15 @@ memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error) {
     rows = merge->batch_stride_rows > merge->part_batch_stride_rows ? merge->batch_stride_rows
                                                                     : merge->part_batch_stride_rows;
     if (rows > MEMOB_BYTES_MAX / merge->n_batches)
-        return memoi_row_fail(error, desc, "passes 2^62 bytes");
+        return memoi_row_fail(error, desc, "exceeds 2^62 bytes");
     rows = merge->n_rows ? rows * merge->n_batches : 0;
+
+    /* All four arrays have dense rows. */
     status = memoi_row_matrix(desc, "out", merge->out, rows, merge->n_columns, 4, &dense, error);
     dense = 0;
     if (!status)
         status = memoi_row_matrix(desc, "part_out", merge->part_out, rows, merge->n_columns,
-                                  memo_row_type_bytes(merge->part_type), &dense, error);
+                                  memoi_row_type_bytes(merge->part_type), &dense, error);
     dense = 0;
     if (!status) status = memoi_row_matrix(desc, "lse", merge->lse, rows, 1, 4, &dense, error);
     dense = 0;
@@ -11395,13 +12205,13 @@ memo_status memo_add_desc_resolve(memo_add_desc* add, memo_error* error) {
     memo_status status;
     if (add->n_rows == 0) add->n_rows = 1;
     status = memoi_row_matrix(desc, "to", add->to, add->n_rows, add->n_columns,
-                              memo_row_type_bytes(add->to_type), &add->to_stride, error);
+                              memoi_row_type_bytes(add->to_type), &add->to_stride, error);
     if (!status)
         status = memoi_row_matrix(desc, "a", add->a, add->n_rows, add->n_columns,
-                                  memo_row_type_bytes(add->a_type), &add->a_stride, error);
+                                  memoi_row_type_bytes(add->a_type), &add->a_stride, error);
     if (!status)
         status = memoi_row_matrix(desc, "b", add->b, add->n_rows, add->n_columns,
-                                  memo_row_type_bytes(add->b_type), &add->b_stride, error);
+                                  memoi_row_type_bytes(add->b_type), &add->b_stride, error);
     if (status) return status;
     if (add->to_stride == add->n_columns && add->a_stride == add->n_columns &&
         add->b_stride == add->n_columns) { /* one long row */
@@ -11417,10 +12227,10 @@ memo_status memo_row_sums_desc_resolve(memo_row_sums_desc* sums, memo_error* err
     int64_t dense = 0;
     memo_status status =
         memoi_row_matrix(desc, "a", sums->a, sums->n_rows, sums->n_columns,
-                         memo_row_type_bytes(sums->a_type), &sums->a_stride, error);
+                         memoi_row_type_bytes(sums->a_type), &sums->a_stride, error);
     if (!status)
         status = memoi_row_matrix(desc, "b", sums->b, sums->n_rows, sums->n_columns,
-                                  memo_row_type_bytes(sums->b_type), &sums->b_stride, error);
+                                  memoi_row_type_bytes(sums->b_type), &sums->b_stride, error);
     if (!status)
         status = memoi_row_matrix(desc, "sums", sums->sums, sums->n_rows, 1, 4, &dense, error);
     return status;
@@ -11430,11 +12240,11 @@ memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* error) {
     static const char desc[] = "memo_cast_desc";
     int64_t dense = 0;
     memo_status status = memoi_row_matrix(desc, "to", cast->to, 1, cast->n,
-                                          memo_row_type_bytes(cast->to_type), &dense, error);
+                                          memoi_row_type_bytes(cast->to_type), &dense, error);
     dense = 0;
     if (!status)
         status = memoi_row_matrix(desc, "from", cast->from, 1, cast->n,
-                                  memo_row_type_bytes(cast->from_type), &dense, error);
+                                  memoi_row_type_bytes(cast->from_type), &dense, error);
     return status;
 }
 
@@ -11573,7 +12383,7 @@ MEMOI void memoi_row_touch_merge(const memo_merge_desc* merge, memoi_row_ranges_
     touched->reads[0] = memob_range_at(merge->out, n * merge->n_columns * 4);
     touched->reads[1] = memob_range_at(merge->lse, n * 4);
     touched->reads[2] = memob_range_at(merge->part_out, n_part * merge->n_columns *
-                                                            memo_row_type_bytes(merge->part_type));
+                                                            memoi_row_type_bytes(merge->part_type));
     touched->reads[3] = memob_range_at(merge->part_lse, n_part * 4);
     touched->n_writes = 2;
     touched->writes[0] = touched->reads[0];
@@ -11582,27 +12392,27 @@ MEMOI void memoi_row_touch_merge(const memo_merge_desc* merge, memoi_row_ranges_
 MEMOI void memoi_row_touch_add(const memo_add_desc* add, memoi_row_ranges_of* touched) {
     touched->n_reads = 2;
     touched->reads[0] = memoi_row_range(add->a, add->n_rows, add->n_columns, add->a_stride,
-                                        memo_row_type_bytes(add->a_type));
+                                        memoi_row_type_bytes(add->a_type));
     touched->reads[1] = memoi_row_range(add->b, add->n_rows, add->n_columns, add->b_stride,
-                                        memo_row_type_bytes(add->b_type));
+                                        memoi_row_type_bytes(add->b_type));
     touched->n_writes = 1;
     touched->writes[0] = memoi_row_range(add->to, add->n_rows, add->n_columns, add->to_stride,
-                                         memo_row_type_bytes(add->to_type));
+                                         memoi_row_type_bytes(add->to_type));
 }
 MEMOI void memoi_row_touch_sums(const memo_row_sums_desc* sums, memoi_row_ranges_of* touched) {
     touched->n_reads = 2;
     touched->reads[0] = memoi_row_range(sums->a, sums->n_rows, sums->n_columns, sums->a_stride,
-                                        memo_row_type_bytes(sums->a_type));
+                                        memoi_row_type_bytes(sums->a_type));
     touched->reads[1] = memoi_row_range(sums->b, sums->n_rows, sums->n_columns, sums->b_stride,
-                                        memo_row_type_bytes(sums->b_type));
+                                        memoi_row_type_bytes(sums->b_type));
     touched->n_writes = 1;
     touched->writes[0] = memob_range_at(sums->sums, sums->n_rows * 4);
 }
 MEMOI void memoi_row_touch_cast(const memo_cast_desc* cast, memoi_row_ranges_of* touched) {
     touched->n_reads = 1;
-    touched->reads[0] = memob_range_at(cast->from, cast->n * memo_row_type_bytes(cast->from_type));
+    touched->reads[0] = memob_range_at(cast->from, cast->n * memoi_row_type_bytes(cast->from_type));
     touched->n_writes = 1;
-    touched->writes[0] = memob_range_at(cast->to, cast->n * memo_row_type_bytes(cast->to_type));
+    touched->writes[0] = memob_range_at(cast->to, cast->n * memoi_row_type_bytes(cast->to_type));
 }
 
 #define MEMOI_REC_ROW_KERNEL(entry, kernel, shown, desc_type)                                      \
@@ -11635,7 +12445,7 @@ MEMOI_REC_ROW_KERNEL(add, add, "add", memo_add_desc)
 MEMOI_REC_ROW_KERNEL(row_sums, sums, "row sums", memo_row_sums_desc)
 MEMOI_REC_ROW_KERNEL(cast, cast, "cast", memo_cast_desc)
 
-/* What the inner device lacks, the recorder lacks. */
+/* The recorder has only the row kernels that the inner device has. */
 MEMOI void memoi_rec_fill_row_kernels(memo_recorder* r) {
     if (r->inner.gather_rows) r->device.gather_rows = memoi_rec_gather_rows;
     if (r->inner.scatter_rows) r->device.scatter_rows = memoi_rec_scatter_rows;

@@ -1,37 +1,44 @@
-/* memo_cuda.cuh - memo on a real GPU: the device table for CUDA, pinned memory, row kernels, phantom memory.
+/* memo_cuda.cuh - memo on a GPU: the CUDA device, pinned memory, row kernels, phantom memory.
  *
  * In exactly one .cu file (memo.h's implementation may be there too, or in a C file of its own):
  *
  *     #define MEMO_CUDA_IMPLEMENTATION
- *     #include "memo_cuda.cuh"          // nvcc -arch=native ...; the CUDA runtime is all that is linked
+ *     #include "memo_cuda.cuh"          // nvcc -arch=native ...; links with the CUDA runtime only
  *
- * EXAMPLE: what runs on the host device runs here.
+ * EXAMPLE: a program for the host device runs here without changes.
  *
  *     memo_device* device; memo_stream compute; memo_error error;
  *     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
  *     memo_cuda_device_create(&desc, &device, &error);
  *     memo_stream_create(device, "compute", 0, &compute, &error);
- *     // ... arena, swap engine, recorder with this device; kernels of one's own on
+ *     // ... arena, swap engine, recorder with this device; your own kernels:
  *     my_kernel<<<grid, block, 0, memo_cuda_stream(compute)>>>(...);
  *     memo_stream_synchronize(device, compute, &error);
  *
  * RULES.  As in memo.h.  Every error names the CUDA call, CUDA's name of the error and the place:
- * "cudaMemcpyAsync: cudaErrorInvalidValue (invalid argument), memo_cuda.cuh:512".  A call that failed leaves
- * nothing behind in cudaGetLastError, nor does an event that is not ready; errors that CUDA keeps (an illegal
- * address) stay and are returned by every later call.  The calling thread's current device is as it was when
- * a call returns.
+ * "cudaMemcpyAsync: cudaErrorInvalidValue (invalid argument), memo_cuda.cuh:512".  A failed call
+ * removes its own error from cudaGetLastError and leaves any other error there.  Errors that CUDA
+ * keeps, such as an illegal address, are returned by every later call.
  *
- * GRAPHS.  Streams and events are CUDA's own, nothing enqueued allocates or synchronises, and all of it, the
- * swap engine's copies included, may be captured: cudaStreamBeginCapture on the compute stream, one step,
- * cudaStreamEndCapture.  The engine forks its two streams by events and joins them before the step's end.
- * Capture one whole micro-batch, with memo_swap_desc.is_timed 0, since events inside of a graph cannot be read.
- * Run one step uncaptured first: CUDA loads a kernel, and cuBLAS takes its work space, when they are first used.
- * Where other threads use CUDA meanwhile, capture with cudaStreamCaptureModeThreadLocal.  After a capture that
- * failed, end it, and call memo_swap_abandon before the next step.
+ * CONTEXT.  Each call works in the primary context of the desc's GPU.  It restores the thread's
+ * context before it returns: another GPU's, one of the driver's, a green one, or none.  No call
+ * creates a context on another GPU.
  *
- * CHAPTERS  1 device | 2 pinned memory | 3 row kernels | 4 phantom memory
+ * GRAPHS.  Nothing enqueued allocates or synchronizes, so a step can be captured, the swap engine's
+ * copies included: cudaStreamBeginCapture on the compute stream, one step, cudaStreamEndCapture.
+ * The engine forks its streams by events and joins them before the step ends.  Capture one whole
+ * micro-batch with memo_swap_desc.is_timed 0: events inside a graph cannot be read.  Run one step
+ * without capture first: CUDA loads a kernel, and cuBLAS allocates, at the first use.  If other
+ * threads use CUDA meanwhile, capture with cudaStreamCaptureModeThreadLocal.  After a failed
+ * capture, end it and call memo_swap_abandon before the next step.
  *
- * Licence: MIT, see LICENSE.  Language: CUDA C++11.  Dependencies: memo.h, the CUDA runtime 12 or later, Linux. */
+ * OPTIONS, defined before the implementation:
+ *     MEMO_CUDA_NVTX           NVTX ranges for copies and waits (header-only NVTX 3, part of CUDA)
+ *     MEMO_MALLOC, MEMO_FREE   replace malloc and free
+ *
+ * CONTENTS  1 device | 2 pinned memory | 3 row kernels | 4 phantom memory
+ *
+ * License: MIT, see LICENSE.  Language: CUDA C++11.  Requires memo.h, CUDA 12 or later, Linux. */
 #ifndef MEMO_CUDA_CUH
 #define MEMO_CUDA_CUH
 
@@ -40,93 +47,136 @@
 #include <cuda_runtime.h>
 
 #if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 1
-#error "memo_cuda.cuh: this is the one of memo 0.1; take memo.h from the same release"
+#error "memo_cuda.cuh: this file belongs to memo 0.1; take memo.h from the same release"
 #endif
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* ---- 1 device --------------------------------------------------------------------------------------
+/* ---- 1 device -----------------------------------------------------------------------------------
  *
  * What memo.h leaves to the device:
- *   streams      do not synchronise with CUDA's default stream; NULL is that stream.  Priority 0 is CUDA's
- *                lowest, 1 the next, ...; what is above the highest counts as the highest
- *   events       measure time; elapsed times have a resolution of about half a microsecond
- *   copies       of pinned memory are asynchronous, of other host memory CUDA decides
- *   row kernels  of chapter 3, where memo.h's table has room for them
- *   launch_host  by cudaLaunchHostFunc, on a thread of CUDA's own that all streams share.  A function that
- *                fails fails the device: host functions behind it are skipped, kernels and copies cannot be,
- *                so what they computed is to be dropped; every later call that enqueues or synchronises, and
- *                status, returns its error
- * An object serves one thread at a time; several devices may serve several threads. */
+ *   streams      do not synchronize with CUDA's default stream; NULL is that stream.  Priority 0 is
+ *                CUDA's lowest, 1 the next; a number above CUDA's highest means the highest
+ *   events       time to about half a microsecond.  memo_event_create_untimed makes events without
+ *                timing; they are cheaper to record
+ *   copies       of pinned memory are asynchronous; for other host memory CUDA decides
+ *   row kernels  of section 3
+ *   launch_host  runs the function on a thread of this device.  CUDA's own thread for host
+ *                functions, which NCCL needs too, only hands it over.  If the driver lacks
+ *                cuStreamWaitValue32, CUDA's thread runs the function, and the log says so.
+ *                If a function fails, the device fails as if by memo_cuda_device_fail
+ *   status       returns errors that CUDA keeps and failures of the device.  It ignores an error
+ *                that another call left for cudaGetLastError
+ *
+ * A device serves one thread at a time; several devices may serve several threads.
+ *
+ * With CUDA_DEVICE_MAX_CONNECTIONS=1, which some trainers set, all streams share one hardware queue
+ * and copies overlap less.  Creation logs it.  8, CUDA's default, or more is better here.
+ *
+ * After fork, the child must not use CUDA.  Registered memory is not copied to it (MADV_DONTFORK).
+ *
+ * Coherent memory (Grace Hopper): copies each way run at different rates, by a factor above 2.
+ * bench/cuda_memory.cu measures each way alone and both at once.  No figure of such a machine is
+ * known: nothing here has run on one. */
+
+/* What host_alloc does with a request that exceeds this process's share of host memory. */
+typedef enum memo_cuda_host_limit {
+    MEMO_CUDA_HOST_REFUSE = 0, /* return OUT_OF_HOST_MEMORY before a page is touched */
+    MEMO_CUDA_HOST_WARN,       /* log and try: for machines whose memory grows with use */
+    MEMO_CUDA_HOST_IGNORE      /* do not look */
+} memo_cuda_host_limit;
 
 typedef struct memo_cuda_device_desc {
     int32_t ordinal; /* CUDA's number of the GPU */
-    /* A device for recording what does not fit: device_alloc gives phantom addresses (chapter 4) out of so
-     * many bytes of them; memory_info counts these.  0: device memory. */
+    /* Capacity of device_alloc, also in memory_info; 0: the GPU's memory. */
+    int64_t device_memory_bytes;
+    /* A device to record a step that does not fit: device_alloc returns phantom addresses
+     * (section 4) out of this many bytes, and memory_info counts them.  0: device memory. */
     int64_t phantom_bytes;
-    int64_t phantom_chunk_bytes; /* of memory behind them; 0: 1 GiB, or less where less is free */
-    /* Pinned memory (chapter 2). */
-    int32_t host_threads;       /* that touch it; 0: as many as there are processors, at most 16 */
+    int64_t phantom_chunk_bytes; /* memory behind them; 0: 1 GiB, or less if less is free */
+    /* Pinned memory (section 2). */
+    memo_cuda_host_limit host_limit;
+    int32_t local_ranks;        /* processes that share this host; 0: from the environment, or 1 */
+    int32_t host_threads;       /* that touch pages; 0: the number of processors, at most 16 */
     int32_t without_huge_pages; /* 1: pages of the usual size */
     int64_t host_chunk_bytes;   /* registered at once; 0: 8 GiB; at most 64 GiB */
     memo_log log;
 } memo_cuda_device_desc;
 
-/* How the latest pinned memory came about. */
+/* Where the latest pinned memory came from. */
 typedef enum memo_cuda_host_kind {
     MEMO_CUDA_HOST_NONE = 0,
-    MEMO_CUDA_HOST_HUGETLB,     /* from the system's pool of huge pages, registered */
-    MEMO_CUDA_HOST_TRANSPARENT, /* huge pages where the system gives them, registered */
+    MEMO_CUDA_HOST_HUGETLB,     /* the system's pool of huge pages, registered */
+    MEMO_CUDA_HOST_TRANSPARENT, /* transparent huge pages, registered */
     MEMO_CUDA_HOST_PAGES,       /* usual pages, registered */
-    MEMO_CUDA_HOST_CUDA         /* cudaHostAlloc: below 2 MiB, or as a way out */
+    MEMO_CUDA_HOST_CUDA         /* cudaHostAlloc: below 2 MiB, or if registering failed */
 } memo_cuda_host_kind;
 
 typedef struct memo_cuda_device_stats {
-    int64_t device_bytes, host_bytes; /* asked for and not given back */
+    int64_t device_bytes, device_peak_bytes; /* allocated now; at most so far */
+    int64_t host_bytes, host_peak_bytes;
+    /* Of the latest host_alloc. */
     memo_cuda_host_kind host_kind;
-    int64_t host_chunks; /* of it: times that memory was registered */
-    double host_alloc_s; /* and how long it took */
+    int64_t host_chunks; /* number of registrations */
+    double host_alloc_s;
 } memo_cuda_device_stats;
 
 MEMO_API memo_cuda_device_desc memo_cuda_device_desc_default(void);
-/* Errors: UNSUPPORTED (no GPU, no driver, no such ordinal; phantom memory on a device without virtual memory
- * management), INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, DEVICE. */
+/* Errors: UNSUPPORTED (no GPU, no driver, no such ordinal; phantom memory on a GPU without virtual
+ * memory management), INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, DEVICE. */
 MEMO_API memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc,
                                              memo_device** device, memo_error* error);
-/* Waits for the GPU and gives back all memory taken through the table.  Streams and events are CUDA's: those not
- * destroyed stay.  device may be NULL. */
+/* Waits for the GPU and frees all memory allocated through the table.  It does not return while an
+ * NCCL kernel waits for a lost peer: call memo_comm_abort first.  Streams and events are CUDA's;
+ * destroy them first.  device may be NULL. */
 MEMO_API void memo_cuda_device_destroy(memo_device* device);
-MEMO_API memo_cuda_device_stats memo_cuda_device_get_stats(const memo_device* device);
+/* Makes every later call that enqueues or waits, and status, return why.  A call that waits now
+ * returns it when its wait ends.  The first failure counts.  Work already enqueued still runs; drop
+ * its results.  Any thread may call it; device is a memo_device*.  Its type is that of
+ * memo_comm_nccl_desc.failed, so that a lost peer fails the device too. */
+MEMO_API void memo_cuda_device_fail(void* device, const memo_error* why);
+MEMO_API void memo_cuda_device_get_stats(const memo_device* device, memo_cuda_device_stats* stats);
 MEMO_API const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind); /* never NULL */
 
 static inline cudaStream_t memo_cuda_stream(memo_stream stream) { return (cudaStream_t)stream; }
 static inline cudaEvent_t memo_cuda_event(memo_event event) { return (cudaEvent_t)event; }
 static inline memo_stream memo_cuda_from_stream(cudaStream_t stream) { return (memo_stream)stream; }
 
-/* For callers of their own CUDA functions: status and message from what one of them returned.
- *     status = memo_cuda_check(cudaStreamBeginCapture(s, mode), "cudaStreamBeginCapture", &error); */
+/* For your own CUDA calls: the status and message of a cudaError_t.
+ *     status = memo_cuda_check(cudaGraphLaunch(exec, stream), "cudaGraphLaunch", &error); */
 #define memo_cuda_check(code, call, error) memo_cuda_check_at(code, call, __FILE__, __LINE__, error)
 MEMO_API memo_status memo_cuda_check_at(cudaError_t code, const char* call, const char* file,
                                         int line, memo_error* error);
 
-/* ---- 2 pinned memory --------------------------------------------------------------------------------
- *
- * host_alloc is meant for one arena at start.  From 2 MiB on: address space, huge pages where they work
- * (first from the system's pool, then by advice), touched by several threads near the GPU, registered with
- * CUDA in chunks while the next ones are still being touched.  What takes longer than a second is told to the
- * log every second, or after each chunk where that takes longer.  Where registering fails, what was taken is
- * given back, the log told why, and cudaHostAlloc asked; so it is from the start where kernels could not reach
- * registered memory by the host's addresses.  More than the machine (or the container) has left is refused before a
- * page is touched: OUT_OF_HOST_MEMORY with both numbers.  Copies that cross the border of two chunks are enqueued
- * in parts. */
+/* An NVTX range of the calling thread, for example around a layer.  Ranges nest.  Without
+ * MEMO_CUDA_NVTX they do nothing. */
+MEMO_API void memo_cuda_range_begin(const char* name);
+MEMO_API void memo_cuda_range_end(void);
 
-/* ---- 3 row kernels ----------------------------------------------------------------------------------
+/* ---- 2 pinned memory ----------------------------------------------------------------------------
  *
- * The loops of memo.h's chapter on row kernels, on the GPU: enqueued on stream, which belongs to the current device;
- * arrays are in device memory (or pinned).  Any number of elements.  The desc is read before the call returns.
- * Errors: INVALID_ARGUMENT as there, DEVICE. */
+ * host_alloc is meant for one arena at start.  From 2 MiB on it reserves addresses, takes huge
+ * pages if it can (from the system's pool, then by advice), touches them by several threads near
+ * the GPU, and registers each chunk with CUDA while the next ones are touched.  It logs its
+ * progress once a second.  If registering fails, the memory is freed, the reason is logged and
+ * cudaHostAlloc is used instead.  cudaHostAlloc is also used if kernels cannot reach registered
+ * memory by the host's addresses.  A copy across the border of two chunks is enqueued in parts.
+ *
+ * A process's share of host memory, which host_limit guards:
+ *   all it holds  must not exceed the host's memory / local_ranks
+ *   a request     must not exceed the memory available now, for which processes race
+ * Both numbers are the least of /proc/meminfo and of each control group (v1 or v2) from the
+ * process's own up to the root.  A group's cached files count as available.  If local_ranks is 0,
+ * the first of LOCAL_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_SIZE, MPI_LOCALNRANKS and
+ * SLURM_NTASKS_PER_NODE that is set counts. */
+
+/* ---- 3 row kernels ------------------------------------------------------------------------------
+ *
+ * The loops of memo.h's row kernels on the GPU, enqueued on stream, which belongs to the current
+ * device.  Arrays are in device or pinned memory and may be of any length.  The desc is read before
+ * the call returns.  Errors: INVALID_ARGUMENT as in memo.h, DEVICE. */
 MEMO_API memo_status memo_cuda_gather_rows(memo_stream stream, const memo_rows_desc* rows,
                                            memo_error* error);
 MEMO_API memo_status memo_cuda_scatter_rows(memo_stream stream, const memo_rows_desc* rows,
@@ -139,12 +189,14 @@ MEMO_API memo_status memo_cuda_row_sums(memo_stream stream, const memo_row_sums_
 MEMO_API memo_status memo_cuda_cast(memo_stream stream, const memo_cast_desc* cast,
                                     memo_error* error);
 
-/* ---- 4 phantom memory: addresses without memory of their own ----------------------------------------
+/* ---- 4 phantom memory: addresses that share one chunk of memory ---------------------------------
  *
- * A device with phantom_bytes gives terabytes of addresses that kernels can use.  Behind all of them lies one chunk
- * of the GPU's memory, mapped thousands of times, so their contents are garbage.  It records a length that does not
- * fit: the trainer runs its step unchanged, and its requests become a trace.  What one kernel writes through one
- * address, a kernel after it sees through another; within one kernel nothing is promised. */
+ * A device with phantom_bytes has terabytes of addresses that kernels can use.  One chunk of the
+ * GPU's memory is mapped behind all of them, so their contents are garbage.  Use it to record a
+ * length that does not fit: the trainer runs its step unchanged, and its requests become a trace.
+ * A kernel sees what an earlier kernel wrote through another address; within one kernel nothing is
+ * promised.  Pages can be exported as file descriptors and used by GPUDirect RDMA if the GPU
+ * supports it, so that NCCL accepts them. */
 
 #ifdef __cplusplus
 }
@@ -152,11 +204,22 @@ MEMO_API memo_status memo_cuda_cast(memo_stream stream, const memo_cast_desc* ca
 
 #endif /* MEMO_CUDA_CUH */
 
-/* ==== implementation =============================================================================== */
+/* ==== implementation =============================================================================
+ *
+ * Rooms; search for the word:
+ *     >>cuda errors      messages, sizes, clocks
+ *     >>cuda driver      the driver's functions, found once
+ *     >>cuda state       the device's struct; the context of a call
+ *     >>pinned memory    pages, processors, registration
+ *     >>phantom memory   one chunk mapped many times
+ *     >>device table     memory, streams, events, copies: a CUDA call each
+ *     >>host functions   functions on streams, run by a thread of the device
+ *     >>row kernels      grids
+ *     >>device life      create, fail, destroy */
 #if defined(MEMO_CUDA_IMPLEMENTATION) && !defined(MEMO_CUDA_IMPLEMENTATION_DONE)
 #define MEMO_CUDA_IMPLEMENTATION_DONE
 
-#include <cuda.h> /* types only: the driver's functions are asked for at run time */
+#include <cuda.h> /* types only: the driver's functions are found at run time */
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
@@ -168,24 +231,33 @@ MEMO_API memo_status memo_cuda_cast(memo_stream stream, const memo_cast_desc* ca
 #include <time.h>
 #include <unistd.h>
 
+#ifdef MEMO_CUDA_NVTX
+#include <nvtx3/nvToolsExt.h>
+#endif
+
 #ifndef MEMO_MALLOC
 #define MEMO_MALLOC(size_bytes) malloc(size_bytes)
 #define MEMO_FREE(address)      free(address)
 #endif
 
-/* ---- what the chapters share ------------------------------------------------------------------------
+/* ---- >>cuda errors ------------------------------------------------------------------------------
  * Knows: how CUDA reports errors.  Knows nothing of devices and memory. */
 
 #define MEMOI_CUDA           static MEMO_UNUSED
 #define MEMOI_CUDA_BYTES_MAX ((int64_t)1 << 62)
 
-/* Without what the call left for cudaGetLastError: the caller gets it from here. */
+/* Removes code from cudaGetLastError, where the failed call left it.  An error that another call
+ * left there stays for whoever looks next. */
+MEMOI_CUDA void memoi_cuda_forget(cudaError_t code) {
+    if (cudaPeekAtLastError() == code) (void)cudaGetLastError();
+}
+
 memo_status memo_cuda_check_at(cudaError_t code, const char* call, const char* file, int line,
                                memo_error* error) {
     const char* slash = strrchr(file, '/');
     memo_status status = MEMO_STATUS_DEVICE;
     if (code == cudaSuccess) return MEMO_STATUS_OK;
-    (void)cudaGetLastError();
+    memoi_cuda_forget(code);
     if (code == cudaErrorMemoryAllocation) status = MEMO_STATUS_OUT_OF_DEVICE_MEMORY;
     if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver ||
         code == cudaErrorStubLibrary || code == cudaErrorSystemDriverMismatch ||
@@ -195,7 +267,7 @@ memo_status memo_cuda_check_at(cudaError_t code, const char* call, const char* f
                           cudaGetErrorString(code), slash ? slash + 1 : file, line);
 }
 
-/* Behind a message: ", memo_cuda.cuh:512". */
+/* At the end of a message: ", memo_cuda.cuh:512". */
 #define MEMOI_CUDA_TEXT_OF(line) #line
 #define MEMOI_CUDA_TEXT(line)    MEMOI_CUDA_TEXT_OF(line)
 #define MEMOI_CUDA_PLACE         ", memo_cuda.cuh:" MEMOI_CUDA_TEXT(__LINE__)
@@ -235,69 +307,206 @@ MEMOI_CUDA const char* memoi_cuda_bytes_name(char* buffer, int64_t size_bytes) {
     return buffer;
 }
 
-/* The calling thread on a device, and back where it was.  is_bound: the thread has a context from here on, which the
- * driver's functions do not make themselves. */
-struct memoi_cuda_on {
-    int before, ordinal;
-    memo_status status;
-    memoi_cuda_on(int wanted, memo_error* error, int is_bound = 0)
-        : before(wanted), ordinal(wanted) {
-        status = MEMOI_CUDA_CALL(cudaGetDevice, (&before), error);
-        if (!status && (before != wanted || is_bound))
-            status = MEMOI_CUDA_CALL(cudaSetDevice, (wanted), error);
-    }
-    ~memoi_cuda_on() {
-        if (before != ordinal && cudaSetDevice(before) != cudaSuccess) (void)cudaGetLastError();
-    }
-};
+MEMOI_CUDA void memoi_cuda_log(const memo_log* log, const char* message) {
+    if (log->write) log->write(log->user, message);
+}
 
-/* ---- 1 device: what it is made of ------------------------------------------------------------------- */
+#ifdef MEMO_CUDA_NVTX
+void memo_cuda_range_begin(const char* name) { (void)nvtxRangePushA(name); }
+void memo_cuda_range_end(void) { (void)nvtxRangePop(); }
+#else
+void memo_cuda_range_begin(const char* name) { (void)name; }
+void memo_cuda_range_end(void) {}
+#endif
+
+/* ---- >>cuda driver ------------------------------------------------------------------------------
+ * Knows: names and errors of the driver's functions.  Knows nothing of what they are used for.
+ *
+ * The runtime finds them in the driver, so that programs do not link with libcuda.  The runtime 12
+ * requires a driver of CUDA 12.0, which has all of them. */
+
+typedef struct memoi_cuda_driver {
+    decltype(&cuGetErrorName) error_name;
+    decltype(&cuDeviceGetAttribute) get_attribute;
+    decltype(&cuDevicePrimaryCtxRetain) retain;
+    decltype(&cuDevicePrimaryCtxRelease) release_context;
+    decltype(&cuCtxGetCurrent) get_current;
+    decltype(&cuCtxSetCurrent) set_current;
+    decltype(&cuStreamQuery) query_stream;
+    decltype(&cuEventQuery) query_event;
+    decltype(&cuStreamWaitValue32) wait_value;
+    decltype(&cuMemGetAllocationGranularity) granularity;
+    decltype(&cuMemCreate) create;
+    decltype(&cuMemRelease) release;
+    decltype(&cuMemAddressReserve) reserve;
+    decltype(&cuMemAddressFree) free_addresses;
+    decltype(&cuMemMap) map;
+    decltype(&cuMemUnmap) unmap;
+    decltype(&cuMemSetAccess) set_access;
+} memoi_cuda_driver;
+
+MEMOI_CUDA memo_status memoi_cuda_driver_check(const memoi_cuda_driver* driver, CUresult code,
+                                               const char* call, int line, memo_error* error) {
+    const char* name = NULL;
+    memo_status status = MEMO_STATUS_DEVICE;
+    if (code == CUDA_SUCCESS) return MEMO_STATUS_OK;
+    if (driver->error_name) (void)driver->error_name(code, &name);
+    if (code == CUDA_ERROR_OUT_OF_MEMORY) status = MEMO_STATUS_OUT_OF_DEVICE_MEMORY;
+    if (code == CUDA_ERROR_NOT_SUPPORTED) status = MEMO_STATUS_UNSUPPORTED;
+    return memo_error_set(error, status, "%s: %s (%d), memo_cuda.cuh:%d", call,
+                          name ? name : "an error without a name", (int)code, line);
+}
+#define MEMOI_CUDA_DRIVER(driver, member, call, arguments, error)                                  \
+    memoi_cuda_driver_check(driver, (driver)->member arguments, #call, __LINE__, error)
+
+MEMOI_CUDA memo_status memoi_cuda_find(const char* symbol, void** function, memo_error* error) {
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    memo_status status;
+    *function = NULL;
+#if CUDART_VERSION >= 12050
+    status = MEMOI_CUDA_CALL(cudaGetDriverEntryPointByVersion,
+                             (symbol, function, 12000, cudaEnableDefault, &found), error);
+#else
+    status = MEMOI_CUDA_CALL(cudaGetDriverEntryPoint, (symbol, function, cudaEnableDefault, &found),
+                             error);
+#endif
+    if (status) return status;
+    if (found == cudaDriverEntryPointSuccess && *function) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                          "the driver has no %s; memo needs a driver of CUDA 12.0 or later",
+                          symbol);
+}
+
+MEMOI_CUDA memo_status memoi_cuda_driver_open(memoi_cuda_driver* driver, memo_error* error) {
+    const struct {
+        const char* symbol;
+        void** function;
+    } wanted[] = {
+        {"cuGetErrorName", (void**)&driver->error_name},
+        {"cuDeviceGetAttribute", (void**)&driver->get_attribute},
+        {"cuDevicePrimaryCtxRetain", (void**)&driver->retain},
+        {"cuDevicePrimaryCtxRelease", (void**)&driver->release_context},
+        {"cuCtxGetCurrent", (void**)&driver->get_current},
+        {"cuCtxSetCurrent", (void**)&driver->set_current},
+        {"cuStreamQuery", (void**)&driver->query_stream},
+        {"cuEventQuery", (void**)&driver->query_event},
+        {"cuStreamWaitValue32", (void**)&driver->wait_value},
+        {"cuMemGetAllocationGranularity", (void**)&driver->granularity},
+        {"cuMemCreate", (void**)&driver->create},
+        {"cuMemRelease", (void**)&driver->release},
+        {"cuMemAddressReserve", (void**)&driver->reserve},
+        {"cuMemAddressFree", (void**)&driver->free_addresses},
+        {"cuMemMap", (void**)&driver->map},
+        {"cuMemUnmap", (void**)&driver->unmap},
+        {"cuMemSetAccess", (void**)&driver->set_access},
+    };
+    memo_status status = MEMO_STATUS_OK;
+    size_t k;
+
+    /* Each name once; calls use the pointers. */
+    for (k = 0; k < sizeof wanted / sizeof wanted[0] && !status; k++)
+        status = memoi_cuda_find(wanted[k].symbol, wanted[k].function, error);
+    return status;
+}
+
+/* ---- >>cuda state -------------------------------------------------------------------------------
+ * Knows: what a device owns, and the context that its calls need.  Knows nothing of the table. */
 
 #define MEMOI_CUDA_MAGIC     0x6d656d6f63756461u /* "memocuda" */
 #define MEMOI_CUDA_ALIGNMENT 512
 
-/* Memory that was taken and not given back. */
+/* Allocated memory. */
 typedef struct memoi_cuda_block {
     struct memoi_cuda_block* next;
     char* address;
     int64_t size_bytes;
-    void* base;                        /* what CUDA gave; differs from address by alignment */
+    void* base;                        /* what CUDA returned; address is it, aligned */
     int64_t mapped_bytes, chunk_bytes; /* of registered memory; 0: of cudaHostAlloc */
 } memoi_cuda_block;
 
-typedef struct memoi_cuda_phantom memoi_cuda_phantom; /* chapter 4 */
+typedef struct memoi_cuda_phantom memoi_cuda_phantom; /* >>phantom memory */
+typedef struct memoi_cuda_lane memoi_cuda_lane;       /* >>host functions */
 
 typedef struct memoi_cuda {
     uint64_t magic;
     memo_device table;
     memo_cuda_device_desc desc;
+    memoi_cuda_driver driver;
     int ordinal;
+    CUcontext context;      /* the primary one of ordinal, retained */
     size_t max_pitch_bytes; /* of copies of rows in one call */
     int can_register;       /* kernels reach registered memory by the host's addresses */
-    cudaStream_t probe;     /* never used for work: asked for asynchronous errors */
+    cudaStream_t probe;     /* never used for work: queried for asynchronous errors */
     memoi_cuda_block *device_blocks, *host_blocks;
     memoi_cuda_phantom* phantom; /* device_blocks are in it, in the order of their addresses */
     memo_cuda_device_stats stats;
 
-    /* The first failure of a host function: claimed, written, then published. */
+    /* The first failure: claimed, written, then published. */
     int32_t is_failure_claimed;
     int32_t is_failed;
     memo_error failure;
+
+    /* Host functions: lanes that wait for the worker. */
+    int32_t has_worker; /* 0: they run on CUDA's thread */
+    int32_t is_worker_started, is_worker_ending;
+    pthread_t worker;
+    pthread_mutex_t mutex;
+    pthread_cond_t has_work;
+    memoi_cuda_lane *first, *last; /* the queue */
+    memoi_cuda_lane* lanes;        /* all */
+    uint32_t* words;               /* the chunk that new lanes take theirs from */
+    int32_t n_words;               /* left in it */
 } memoi_cuda;
 
-/* The first address from base on that memo.h's table may give out. */
+/* Makes the device's primary context current, and restores the previous one at the end.  By the
+ * driver: cudaSetDevice would replace a driver or green context, and, to restore "none", create a
+ * context on GPU 0. */
+struct memoi_cuda_on {
+    const memoi_cuda* cuda;
+    CUcontext before;
+    memo_status status;
+    memoi_cuda_on(const memoi_cuda* device, memo_error* error) : cuda(device), before(NULL) {
+        const memoi_cuda_driver* driver = &cuda->driver;
+        status = MEMOI_CUDA_DRIVER(driver, get_current, cuCtxGetCurrent, (&before), error);
+        if (status)
+            before = cuda->context; /* nothing to restore */
+        else if (before != cuda->context)
+            status =
+                MEMOI_CUDA_DRIVER(driver, set_current, cuCtxSetCurrent, (cuda->context), error);
+    }
+    ~memoi_cuda_on() {
+        if (before != cuda->context) (void)cuda->driver.set_current(before);
+    }
+};
+
+/* Inside it the thread's calls neither join nor invalidate a capture that goes on elsewhere. */
+struct memoi_cuda_relaxed {
+    cudaStreamCaptureMode mode;
+    memoi_cuda_relaxed() : mode(cudaStreamCaptureModeRelaxed) {
+        (void)cudaThreadExchangeStreamCaptureMode(&mode);
+    }
+    ~memoi_cuda_relaxed() { (void)cudaThreadExchangeStreamCaptureMode(&mode); }
+};
+
+/* The first address from base on that memo.h's table may return. */
 MEMOI_CUDA char* memoi_cuda_aligned(void* base) {
     return (char*)base +
            (MEMOI_CUDA_ALIGNMENT - (uintptr_t)base % MEMOI_CUDA_ALIGNMENT) % MEMOI_CUDA_ALIGNMENT;
 }
 
-/* What a host function left for later calls. */
-MEMOI_CUDA memo_status memoi_cuda_host_status(const memoi_cuda* cuda, memo_error* error) {
+MEMOI_CUDA void memoi_cuda_fail(memoi_cuda* cuda, memo_status status, const char* message) {
+    if (__atomic_exchange_n(&cuda->is_failure_claimed, 1, __ATOMIC_RELAXED)) return;
+    memo_error_set(&cuda->failure, status, "%.400s", message);
+    __atomic_store_n(&cuda->is_failed, 1, __ATOMIC_RELEASE);
+}
+
+/* The failure of the device so far. */
+MEMOI_CUDA memo_status memoi_cuda_failure(const memoi_cuda* cuda, memo_error* error) {
     if (!__atomic_load_n(&cuda->is_failed, __ATOMIC_ACQUIRE)) return MEMO_STATUS_OK;
     return memo_error_set(error, cuda->failure.status, "%s", cuda->failure.message);
 }
 
-/* The block that begins at address, unlinked; NULL: none does. */
+/* Unlinks the block that begins at address; NULL: there is none. */
 MEMOI_CUDA memoi_cuda_block* memoi_cuda_take(memoi_cuda_block** list, const void* address) {
     memoi_cuda_block* block;
     for (; (block = *list) != NULL; list = &block->next) {
@@ -311,19 +520,26 @@ MEMOI_CUDA memoi_cuda_block* memoi_cuda_take(memoi_cuda_block** list, const void
 MEMOI_CUDA memo_status memoi_cuda_not_ours(const char* memory, const void* address,
                                            memo_error* error) {
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s memory: %p was not allocated here, or is free already", memory,
-                          address);
+                          "%s memory: %p was not allocated by this device, or is free already",
+                          memory, address);
 }
 
 MEMOI_CUDA memo_status memoi_cuda_check_size(const char* memory, int64_t size_bytes,
                                              memo_error* error) {
     if (size_bytes >= 0 && size_bytes <= MEMOI_CUDA_BYTES_MAX) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s memory: %lld bytes cannot be",
-                          memory, (long long)size_bytes);
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "%s memory: invalid size (%lld bytes); 0 to 2^62 are valid", memory,
+                          (long long)size_bytes);
 }
 
-/* ---- 2 pinned memory --------------------------------------------------------------------------------
- * Knows: pages, processors, registration.  Knows nothing of who copies what. */
+/* Counts an allocation (or, negative, its end) in a pair of stats. */
+MEMOI_CUDA void memoi_cuda_count(int64_t size_bytes, int64_t* bytes, int64_t* peak_bytes) {
+    *bytes += size_bytes;
+    if (*bytes > *peak_bytes) *peak_bytes = *bytes;
+}
+
+/* ---- >>pinned memory ----------------------------------------------------------------------------
+ * Knows: pages, processors, control groups, registration.  Knows nothing of copies. */
 
 #define MEMOI_CUDA_HUGE_BYTES  ((int64_t)2 << 20)
 #define MEMOI_CUDA_TOUCH_BYTES ((int64_t)32 << 20) /* that a thread takes at a time */
@@ -340,10 +556,10 @@ typedef struct memoi_cuda_touch {
     int32_t has_near_gpu;
 } memoi_cuda_touch;
 
-/* 0: the system has no page left.  A container may have reserved more huge pages than its limit lets it have: a
- * write would then end the program by SIGBUS, where madvise returns. */
+/* 0: the system has no page left.  A container may reserve more huge pages than its limit allows.
+ * A write would then end the program by SIGBUS; madvise returns instead. */
 MEMOI_CUDA int memoi_cuda_touch_pages(char* address, int64_t size_bytes) {
-    const int64_t page_bytes = 4096; /* the smallest there is */
+    const int64_t page_bytes = 4096; /* the smallest */
     const int populate_write = 23;   /* MADV_POPULATE_WRITE, Linux 5.14 */
     int64_t at;
     if (madvise(address, (size_t)size_bytes, populate_write) == 0) return 1;
@@ -371,12 +587,12 @@ MEMOI_CUDA void* memoi_cuda_touch_run(void* argument) {
 
 MEMOI_CUDA void* memoi_cuda_touch_thread(void* argument) {
     memoi_cuda_touch* touch = (memoi_cuda_touch*)argument;
-    /* A wish: what is touched from here lies in this node's memory. */
+    /* Pages come from the node of the thread that touches them first. */
     if (touch->has_near_gpu) (void)sched_setaffinity(0, sizeof touch->near_gpu, &touch->near_gpu);
     return memoi_cuda_touch_run(touch);
 }
 
-/* "0-7,16,20-23" to a set. */
+/* Parses "0-7,16,20-23". */
 MEMOI_CUDA void memoi_cuda_parse_processors(const char* text, cpu_set_t* set) {
     CPU_ZERO(set);
     while (*text >= '0' && *text <= '9') {
@@ -389,16 +605,13 @@ MEMOI_CUDA void memoi_cuda_parse_processors(const char* text, cpu_set_t* set) {
     }
 }
 
-/* The processors of the GPU's node that this process may use; 0: not known, or none. */
+/* The processors of the GPU's node that this process may use; 0: unknown, or none. */
 MEMOI_CUDA int32_t memoi_cuda_near_processors(int ordinal, cpu_set_t* near_gpu) {
     char bus[32], path[96], text[1024] = "";
     cpu_set_t allowed;
     FILE* file;
     char* p;
-    if (cudaDeviceGetPCIBusId(bus, (int)sizeof bus, ordinal) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return 0;
-    }
+    if (MEMOI_CUDA_CALL(cudaDeviceGetPCIBusId, (bus, (int)sizeof bus, ordinal), NULL)) return 0;
     for (p = bus; *p; p++)
         if (*p >= 'A' && *p <= 'F') *p = (char)(*p - 'A' + 'a');
     snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/local_cpulist", bus);
@@ -412,8 +625,9 @@ MEMOI_CUDA int32_t memoi_cuda_near_processors(int ordinal, cpu_set_t* near_gpu) 
     return CPU_COUNT(near_gpu) > 0;
 }
 
-/* --- how much there is --- */
+/* --- the process's share --- */
 
+/* The number behind key in a file, times unit_bytes; -1: none, or not a size ("max"). */
 MEMOI_CUDA int64_t memoi_cuda_read_number(const char* path, const char* key, int64_t unit_bytes) {
     char line[160];
     int64_t result = -1;
@@ -429,34 +643,130 @@ MEMOI_CUDA int64_t memoi_cuda_read_number(const char* path, const char* key, int
     return result >= 0 && result < MEMOI_CUDA_BYTES_MAX / unit_bytes ? result * unit_bytes : -1;
 }
 
-/* Of a container, by the files of its control group; what is cached of files can make room.  Negative: no limit. */
-MEMOI_CUDA int64_t memoi_cuda_container_available(const char* folder) {
-    static const char* const files[] = {"memory.max", "memory.current", "memory.stat",
-                                        "memory.stat"};
-    static const char* const keys[] = {"", "", "inactive_file", "active_file"};
-    int64_t bytes[4];
-    char path[256];
+/* Bytes, of the host or of one control group; negative: no limit, or unknown. */
+typedef struct memoi_cuda_room {
+    int64_t total_bytes, available_bytes;
+} memoi_cuda_room;
+
+/* Lowers room to the limits of the control group in folder; without its files nothing happens.
+ * Cached files count as available: the system drops them when memory is short. */
+MEMOI_CUDA void memoi_cuda_group_room(const char* folder, int is_v2, memoi_cuda_room* room) {
+    static const char* const files[2][2] = {{"memory.limit_in_bytes", "memory.usage_in_bytes"},
+                                            {"memory.max", "memory.current"}};
+    static const char* const keys[2][2] = {{"total_inactive_file", "total_active_file"},
+                                           {"inactive_file", "active_file"}};
+    char path[400];
+    int64_t limit_bytes, used_bytes, cached_bytes;
     int k;
-    for (k = 0; k < 4; k++) {
-        snprintf(path, sizeof path, "%s/%s", folder, files[k]);
-        bytes[k] = memoi_cuda_read_number(path, keys[k], 1);
-        if (k == 0 && bytes[0] < 0) return -1;
-        if (bytes[k] < 0) bytes[k] = 0;
+
+    snprintf(path, sizeof path, "%s/%s", folder, files[is_v2][0]);
+    limit_bytes = memoi_cuda_read_number(path, "", 1);
+    if (limit_bytes < 0) return;
+    snprintf(path, sizeof path, "%s/%s", folder, files[is_v2][1]);
+    used_bytes = memoi_cuda_read_number(path, "", 1);
+    if (used_bytes < 0) used_bytes = 0;
+    snprintf(path, sizeof path, "%s/memory.stat", folder);
+    for (k = 0; k < 2; k++) {
+        cached_bytes = memoi_cuda_read_number(path, keys[is_v2][k], 1);
+        if (cached_bytes > 0) used_bytes -= cached_bytes;
     }
-    bytes[0] += bytes[2] + bytes[3] - bytes[1];
-    return bytes[0] > 0 ? bytes[0] : 0;
+
+    used_bytes = used_bytes < 0 ? 0 : used_bytes < limit_bytes ? used_bytes : limit_bytes;
+    if (room->total_bytes < 0 || limit_bytes < room->total_bytes) room->total_bytes = limit_bytes;
+    if (room->available_bytes < 0 || limit_bytes - used_bytes < room->available_bytes)
+        room->available_bytes = limit_bytes - used_bytes;
 }
 
-/* Bytes that could still be touched, of usual pages or of the pool of huge ones; negative: not known. */
-MEMOI_CUDA int64_t memoi_cuda_host_available(void) {
-    int64_t machine = memoi_cuda_read_number("/proc/meminfo", "MemAvailable:", 1024);
+/* Lowers room to the limits of a group and all groups around it.  Inside a container the path may
+ * be the host's: its folders are then missing and only the mount's root counts. */
+MEMOI_CUDA void memoi_cuda_nested_room(const char* mount, const char* group, int is_v2,
+                                       memoi_cuda_room* room) {
+    char folder[360];
+    size_t root = strlen(mount);
+    snprintf(folder, sizeof folder, "%s%s", mount, group);
+    for (;;) {
+        char* slash;
+        memoi_cuda_group_room(folder, is_v2, room);
+        slash = strrchr(folder, '/');
+        if (strlen(folder) <= root || !slash) return;
+        *slash = 0;
+    }
+}
+
+/* Reads the groups of a process from lines such as "0::/user/job" (v2) and "4:memory:/job" (v1). */
+MEMOI_CUDA void memoi_cuda_groups_room(const char* groups_path, const char* mount,
+                                       memoi_cuda_room* room) {
+    char line[300], folder[320];
+    FILE* file = fopen(groups_path, "r");
+    while (file && fgets(line, (int)sizeof line, file)) {
+        char *controllers = strchr(line, ':'), *group;
+        line[strcspn(line, "\n")] = 0;
+        group = controllers ? strchr(controllers + 1, ':') : NULL;
+        if (!group) continue;
+        *group++ = 0;
+        controllers++;
+        if (!*controllers) {
+            memoi_cuda_nested_room(mount, group, 1, room);
+        } else if (strcmp(controllers, "memory") == 0 || strstr(controllers, ",memory") ||
+                   strncmp(controllers, "memory,", 7) == 0) {
+            snprintf(folder, sizeof folder, "%s/memory", mount);
+            memoi_cuda_nested_room(folder, group, 0, room);
+        }
+    }
+    if (file) fclose(file);
+}
+
+/* Usual pages, or the pool of huge ones if that is more. */
+MEMOI_CUDA memoi_cuda_room memoi_cuda_host_room(void) {
     int64_t n_huge = memoi_cuda_read_number("/proc/meminfo", "HugePages_Free:", 1);
     int64_t huge_bytes = memoi_cuda_read_number("/proc/meminfo", "Hugepagesize:", 1024);
-    int64_t container = memoi_cuda_container_available("/sys/fs/cgroup");
-    if (machine >= 0 && n_huge > 0 && huge_bytes == MEMOI_CUDA_HUGE_BYTES &&
-        n_huge > machine / huge_bytes)
-        machine = n_huge * huge_bytes;
-    return container >= 0 && (machine < 0 || container < machine) ? container : machine;
+    memoi_cuda_room room;
+    room.total_bytes = memoi_cuda_read_number("/proc/meminfo", "MemTotal:", 1024);
+    room.available_bytes = memoi_cuda_read_number("/proc/meminfo", "MemAvailable:", 1024);
+    if (room.available_bytes >= 0 && huge_bytes == MEMOI_CUDA_HUGE_BYTES &&
+        n_huge > room.available_bytes / huge_bytes)
+        room.available_bytes = n_huge * huge_bytes;
+    memoi_cuda_groups_room("/proc/self/cgroup", "/sys/fs/cgroup", &room);
+    return room;
+}
+
+MEMOI_CUDA int32_t memoi_cuda_local_ranks(const memo_cuda_device_desc* desc) {
+    static const char* const names[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                        "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"};
+    size_t k;
+    if (desc->local_ranks) return desc->local_ranks;
+    for (k = 0; k < sizeof names / sizeof names[0]; k++) {
+        const char* text = getenv(names[k]);
+        int n = text ? atoi(text) : 0;
+        if (n > 0) return n;
+    }
+    return 1;
+}
+
+/* Does a request fit?  If not, error says what does.  Available memory alone would not do: ranks
+ * that start together all see the same free bytes. */
+MEMOI_CUDA memo_status memoi_cuda_check_room(const memoi_cuda* cuda, memoi_cuda_room room,
+                                             int64_t size_bytes, memo_error* error) {
+    int32_t n_ranks = memoi_cuda_local_ranks(&cuda->desc);
+    int64_t share_bytes = room.total_bytes < 0 ? MEMOI_CUDA_BYTES_MAX : room.total_bytes / n_ranks;
+    int64_t left_bytes = share_bytes - cuda->stats.host_bytes;
+    char asked[32], left[32], share[32];
+    if (size_bytes > left_bytes)
+        return memo_error_set(
+            error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+            "host memory: %s (%lld bytes) requested, %s available of this process's share, %s (1 "
+            "of %d); memo_cuda_device_desc.local_ranks and host_limit change the limit",
+            memoi_cuda_bytes_name(asked, size_bytes), (long long)size_bytes,
+            memoi_cuda_bytes_name(left, left_bytes > 0 ? left_bytes : 0),
+            memoi_cuda_bytes_name(share, share_bytes), (int)n_ranks);
+    if (room.available_bytes >= 0 && size_bytes > room.available_bytes)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "host memory: %s (%lld bytes) requested, %s (%lld bytes) available; "
+                              "if memory grows with use, set memo_cuda_device_desc.host_limit",
+                              memoi_cuda_bytes_name(asked, size_bytes), (long long)size_bytes,
+                              memoi_cuda_bytes_name(left, room.available_bytes),
+                              (long long)room.available_bytes);
+    return MEMO_STATUS_OK;
 }
 
 /* --- address space --- */
@@ -467,10 +777,11 @@ MEMOI_CUDA char* memoi_cuda_map(int64_t size_bytes, int without_huge_pages, int 
     const int protection = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
     size_t wanted = (size_t)size_bytes, slack = (size_t)MEMOI_CUDA_HUGE_BYTES, before;
     char* address;
+
+    /* The pool reserves all pages at once or refuses.  Pages of 2 MiB, whatever the system's usual
+     * huge page is: munmap needs multiples of the page. */
 #ifdef MAP_HUGETLB
     if (!without_huge_pages && !without_pool) {
-        /* The pool reserves at once or refuses.  Of pages of 2 MiB, whatever the system's usual size is: munmap
-         * wants multiples of the size. */
         const int huge_2mb = 21 << 26; /* MAP_HUGE_2MB */
         address = (char*)mmap(NULL, wanted, protection, flags | MAP_HUGETLB | huge_2mb, -1, 0);
         if (address != (char*)MAP_FAILED) {
@@ -482,6 +793,8 @@ MEMOI_CUDA char* memoi_cuda_map(int64_t size_bytes, int without_huge_pages, int 
         }
     }
 #endif
+
+    /* Usual pages, aligned for transparent huge ones. */
     address = (char*)mmap(NULL, wanted + slack, protection, flags, -1, 0);
     if (address == (char*)MAP_FAILED) return NULL;
     before = (slack - (uintptr_t)address % slack) % slack;
@@ -496,7 +809,7 @@ MEMOI_CUDA char* memoi_cuda_map(int64_t size_bytes, int without_huge_pages, int 
     return address;
 }
 
-/* --- the arena --- */
+/* --- registration --- */
 
 MEMOI_CUDA int64_t memoi_cuda_n_chunks(const memoi_cuda_block* block) {
     return block->chunk_bytes ? (block->mapped_bytes + block->chunk_bytes - 1) / block->chunk_bytes
@@ -512,12 +825,12 @@ MEMOI_CUDA int64_t memoi_cuda_chunk_size(const memoi_cuda_block* block, int64_t 
 MEMOI_CUDA void memoi_cuda_unpin(const memoi_cuda_block* block, int64_t n_registered) {
     int64_t chunk;
     for (chunk = 0; chunk < n_registered; chunk++)
-        if (cudaHostUnregister(block->address + chunk * block->chunk_bytes) != cudaSuccess)
-            (void)cudaGetLastError();
+        (void)MEMOI_CUDA_CALL(cudaHostUnregister, (block->address + chunk * block->chunk_bytes),
+                              NULL);
     munmap(block->address, (size_t)block->mapped_bytes);
 }
 
-/* Told once a second, from the first second on. */
+/* Logged once a second, from the first second on. */
 typedef struct memoi_cuda_progress {
     const memo_log* log;
     double begin_s, told_s;
@@ -537,20 +850,37 @@ MEMOI_CUDA void memoi_cuda_tell(memoi_cuda_progress* progress, const memoi_cuda_
              memoi_cuda_bytes_name(all, progress->size_bytes),
              memoi_cuda_bytes_name(touched, touched_bytes),
              memoi_cuda_bytes_name(registered, registered_bytes), now_s - progress->begin_s);
-    progress->log->write(progress->log->user, message);
+    memoi_cuda_log(progress->log, message);
 }
 
-/* Registers each chunk of block as soon as it is touched.  Undoes all of it, the mapping too, on failure. */
+/* Threads that touch pages; 0: none could be started. */
+MEMOI_CUDA int32_t memoi_cuda_start_touching(const memoi_cuda* cuda, memoi_cuda_touch* touch,
+                                             pthread_t* threads, int32_t n_most) {
+    long n_processors = sysconf(_SC_NPROCESSORS_ONLN);
+    int64_t n_parts = touch->size_bytes / MEMOI_CUDA_TOUCH_BYTES + 1;
+    int32_t n_wanted = cuda->desc.host_threads, n = 0;
+    if (n_wanted == 0)
+        n_wanted = n_processors > 16 ? 16 : n_processors > 0 ? (int32_t)n_processors : 1;
+    if (n_wanted > n_most) n_wanted = n_most;
+    if (n_wanted > n_parts) n_wanted = (int32_t)n_parts;
+    touch->has_near_gpu = memoi_cuda_near_processors(cuda->ordinal, &touch->near_gpu);
+    while (n < n_wanted && !pthread_create(&threads[n], NULL, memoi_cuda_touch_thread, touch)) n++;
+    return n;
+}
+
+/* Registers each chunk of block as soon as it is touched.  On failure everything is undone, the
+ * mapping too. */
 MEMOI_CUDA memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_block* block,
                                       memo_error* error) {
     enum { THREADS_MAX = 64 };
     pthread_t threads[THREADS_MAX];
-    long n_processors = sysconf(_SC_NPROCESSORS_ONLN);
     int64_t n_chunks = memoi_cuda_n_chunks(block), chunk, n_registered = 0;
-    int32_t n_wanted = cuda->desc.host_threads, n_threads = 0, k;
+    int32_t n_threads, k;
     memoi_cuda_touch touch;
     memoi_cuda_progress progress;
     memo_status status = MEMO_STATUS_OK;
+
+    /* Threads touch the pages. */
     memset(&touch, 0, sizeof touch);
     touch.address = block->address;
     touch.size_bytes = block->mapped_bytes;
@@ -560,19 +890,13 @@ MEMOI_CUDA memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_b
         memoi_cuda_unpin(block, 0);
         return memoi_cuda_no_memory(error, "the chunks of pinned memory");
     }
-    touch.has_near_gpu = memoi_cuda_near_processors(cuda->ordinal, &touch.near_gpu);
     progress.log = &cuda->desc.log;
     progress.begin_s = progress.told_s = memoi_cuda_now_s();
     progress.size_bytes = block->mapped_bytes;
-    if (n_wanted == 0)
-        n_wanted = n_processors > 16 ? 16 : n_processors > 0 ? (int32_t)n_processors : 1;
-    if (n_wanted > THREADS_MAX) n_wanted = THREADS_MAX;
-    if (n_wanted > block->mapped_bytes / MEMOI_CUDA_TOUCH_BYTES + 1)
-        n_wanted = (int32_t)(block->mapped_bytes / MEMOI_CUDA_TOUCH_BYTES + 1);
-    while (n_threads < n_wanted &&
-           pthread_create(&threads[n_threads], NULL, memoi_cuda_touch_thread, &touch) == 0)
-        n_threads++;
+    n_threads = memoi_cuda_start_touching(cuda, &touch, threads, THREADS_MAX);
     if (n_threads == 0) (void)memoi_cuda_touch_run(&touch);
+
+    /* This thread registers chunk by chunk behind them. */
     for (chunk = 0; chunk < n_chunks && !status; chunk++) {
         int64_t chunk_bytes = memoi_cuda_chunk_size(block, chunk);
         while (__atomic_load_n(&touch.touched_bytes[chunk], __ATOMIC_ACQUIRE) < chunk_bytes &&
@@ -593,6 +917,8 @@ MEMOI_CUDA memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_b
         if (!status) n_registered++;
         memoi_cuda_tell(&progress, &touch, n_registered * block->chunk_bytes);
     }
+
+    /* Join, and undo after a failure. */
     if (status) __atomic_store_n(&touch.is_stopped, 1, __ATOMIC_RELAXED);
     for (k = 0; k < n_threads; k++) pthread_join(threads[k], NULL);
     MEMO_FREE(touch.touched_bytes);
@@ -600,7 +926,7 @@ MEMOI_CUDA memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_b
     return status;
 }
 
-/* Fills block by touched and registered memory; size_bytes is at least 2 MiB. */
+/* Fills block with registered memory; size_bytes is at least 2 MiB. */
 MEMOI_CUDA memo_status memoi_cuda_register_memory(memoi_cuda* cuda, memoi_cuda_block* block,
                                                   memo_error* error) {
     memo_cuda_host_kind kind = MEMO_CUDA_HOST_NONE;
@@ -616,6 +942,8 @@ MEMOI_CUDA memo_status memoi_cuda_register_memory(memoi_cuda* cuda, memoi_cuda_b
         if (!block->address)
             return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "mmap of %lld bytes: %s",
                                   (long long)block->mapped_bytes, strerror(errno));
+        /* A child of fork would have to copy the pages at once, since CUDA has pinned them. */
+        (void)madvise(block->address, (size_t)block->mapped_bytes, MADV_DONTFORK);
         status = memoi_cuda_pin(cuda, block, error);
     } while (status == MEMO_STATUS_OUT_OF_HOST_MEMORY && kind == MEMO_CUDA_HOST_HUGETLB);
     if (status) return status;
@@ -624,67 +952,77 @@ MEMOI_CUDA memo_status memoi_cuda_register_memory(memoi_cuda* cuda, memoi_cuda_b
     return MEMO_STATUS_OK;
 }
 
+/* cudaHostAlloc, for small requests and as a way out.  first: why registering failed. */
+MEMOI_CUDA memo_status memoi_cuda_host_by_cuda(memoi_cuda* cuda, memoi_cuda_block* block,
+                                               const char* first, memo_error* error) {
+    memo_status status =
+        MEMOI_CUDA_CALL(cudaHostAlloc,
+                        (&block->base, (size_t)block->size_bytes + MEMOI_CUDA_ALIGNMENT,
+                         (unsigned)cudaHostAllocPortable),
+                        error);
+    if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "cudaHostAlloc: cudaErrorMemoryAllocation, %lld bytes of pinned "
+                              "memory" MEMOI_CUDA_PLACE "%s%.300s",
+                              (long long)block->size_bytes, first[0] ? "; before that " : "",
+                              first);
+    if (status) return status;
+    block->mapped_bytes = block->chunk_bytes = 0;
+    block->address = memoi_cuda_aligned(block->base); /* CUDA promises no alignment */
+    cuda->stats.host_kind = MEMO_CUDA_HOST_CUDA;
+    cuda->stats.host_chunks = 1;
+    return MEMO_STATUS_OK;
+}
+
 MEMOI_CUDA memo_status memoi_cuda_host_alloc(void* context, int64_t size_bytes, void** address,
                                              memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
-    memoi_cuda_on on(cuda->ordinal, error);
+    memoi_cuda_on on(cuda, error);
     memoi_cuda_block* block;
     double begin_s = memoi_cuda_now_s();
-    int64_t available_bytes;
     memo_error first;
     memo_status status = on.status;
     *address = NULL;
     if (!status) status = memoi_cuda_check_size("host", size_bytes, error);
     if (status) return status;
-    available_bytes = memoi_cuda_host_available();
-    if (available_bytes >= 0 && size_bytes > available_bytes) {
-        char asked[32], available[32];
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                              "host memory: %s (%lld bytes) asked for, %s (%lld bytes) available",
-                              memoi_cuda_bytes_name(asked, size_bytes), (long long)size_bytes,
-                              memoi_cuda_bytes_name(available, available_bytes),
-                              (long long)available_bytes);
+
+    /* This process's share. */
+    if (cuda->desc.host_limit != MEMO_CUDA_HOST_IGNORE) {
+        status = memoi_cuda_check_room(cuda, memoi_cuda_host_room(), size_bytes, &first);
+        if (status && cuda->desc.host_limit == MEMO_CUDA_HOST_REFUSE)
+            return memo_error_set(error, status, "%s", first.message);
+        if (status) memoi_cuda_log(&cuda->desc.log, first.message);
     }
+
+    /* Registered memory, or CUDA's. */
     block = (memoi_cuda_block*)memoi_cuda_zeroed(sizeof *block);
     if (!block) return memoi_cuda_no_memory(error, "the list of pinned memory");
     block->size_bytes = size_bytes;
     first.message[0] = 0;
     if (size_bytes < MEMOI_CUDA_HUGE_BYTES || !cuda->can_register ||
-        (status = memoi_cuda_register_memory(cuda, block, &first)) != MEMO_STATUS_OK) {
-        block->mapped_bytes = block->chunk_bytes = 0;
-        if (status && cuda->desc.log.write) {
+        memoi_cuda_register_memory(cuda, block, &first)) {
+        if (first.message[0]) {
             char message[600];
-            snprintf(message, sizeof message, "pinned memory: %s; asking cudaHostAlloc instead",
+            snprintf(message, sizeof message, "pinned memory: %s; using cudaHostAlloc instead",
                      first.message);
-            cuda->desc.log.write(cuda->desc.log.user, message);
+            memoi_cuda_log(&cuda->desc.log, message);
         }
-        status = MEMOI_CUDA_CALL(cudaHostAlloc,
-                                 (&block->base, (size_t)size_bytes + MEMOI_CUDA_ALIGNMENT,
-                                  (unsigned)cudaHostAllocPortable),
-                                 error);
-        block->address = memoi_cuda_aligned(block->base); /* CUDA promises no alignment */
-        if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
-            status = memo_error_set(
-                error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                "cudaHostAlloc: cudaErrorMemoryAllocation, %lld bytes of pinned "
-                "memory" MEMOI_CUDA_PLACE "%s%.300s",
-                (long long)size_bytes, first.message[0] ? "; before that " : "", first.message);
+        status = memoi_cuda_host_by_cuda(cuda, block, first.message, error);
         if (status) {
             MEMO_FREE(block);
             return status;
         }
-        cuda->stats.host_kind = MEMO_CUDA_HOST_CUDA;
-        cuda->stats.host_chunks = 1;
     }
+
     block->next = cuda->host_blocks;
     cuda->host_blocks = block;
-    cuda->stats.host_bytes += size_bytes;
+    memoi_cuda_count(size_bytes, &cuda->stats.host_bytes, &cuda->stats.host_peak_bytes);
     cuda->stats.host_alloc_s = memoi_cuda_now_s() - begin_s;
     *address = block->address;
     return MEMO_STATUS_OK;
 }
 
-/* block is in no list any more; it is gone whether CUDA refuses or not. */
+/* block is in no list any more; it is freed whether CUDA refuses or not. */
 MEMOI_CUDA memo_status memoi_cuda_release_host(memoi_cuda* cuda, memoi_cuda_block* block,
                                                memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -692,14 +1030,14 @@ MEMOI_CUDA memo_status memoi_cuda_release_host(memoi_cuda* cuda, memoi_cuda_bloc
         status = MEMOI_CUDA_CALL(cudaFreeHost, (block->base), error);
     else
         memoi_cuda_unpin(block, memoi_cuda_n_chunks(block));
-    cuda->stats.host_bytes -= block->size_bytes;
+    memoi_cuda_count(-block->size_bytes, &cuda->stats.host_bytes, &cuda->stats.host_peak_bytes);
     MEMO_FREE(block);
     return status;
 }
 
 MEMOI_CUDA memo_status memoi_cuda_host_free(void* context, void* address, memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
-    memoi_cuda_on on(cuda->ordinal, error);
+    memoi_cuda_on on(cuda, error);
     memoi_cuda_block* block;
     memo_status status = on.status;
     if (!address || status) return status;
@@ -708,7 +1046,7 @@ MEMOI_CUDA memo_status memoi_cuda_host_free(void* context, void* address, memo_e
                  : memoi_cuda_not_ours("host", address, error);
 }
 
-/* Where the registered chunk that holds address ends; NULL: in memory that has no such borders. */
+/* The end of the registered chunk that holds address; NULL: this memory has no such borders. */
 MEMOI_CUDA const char* memoi_cuda_chunk_end(const memoi_cuda* cuda, const char* address) {
     const memoi_cuda_block* block;
     for (block = cuda->host_blocks; block; block = block->next) {
@@ -720,27 +1058,13 @@ MEMOI_CUDA const char* memoi_cuda_chunk_end(const memoi_cuda* cuda, const char* 
     return NULL;
 }
 
-/* ---- 4 phantom memory -------------------------------------------------------------------------------
- * Knows: the driver's virtual memory management.  Knows nothing of who asked for the addresses. */
-
-typedef struct memoi_cuda_driver {
-    decltype(&cuMemGetAllocationGranularity) granularity;
-    decltype(&cuMemCreate) create;
-    decltype(&cuMemRelease) release;
-    decltype(&cuMemAddressReserve) reserve;
-    decltype(&cuMemAddressFree) free_addresses;
-    decltype(&cuMemMap) map;
-    decltype(&cuMemUnmap) unmap;
-    decltype(&cuMemSetAccess) set_access;
-    decltype(&cuDeviceGetAttribute) get_attribute;
-    decltype(&cuGetErrorName) error_name;
-    CUmemAllocationProp properties;
-    int64_t page_bytes; /* sizes of chunks are multiples of it */
-    int ordinal;
-} memoi_cuda_driver;
+/* ---- >>phantom memory ---------------------------------------------------------------------------
+ * Knows: the driver's virtual memory management.  Knows nothing of who requested the addresses. */
 
 struct memoi_cuda_phantom {
-    memoi_cuda_driver driver;
+    const memoi_cuda* cuda;
+    CUmemAllocationProp properties;
+    int64_t page_bytes; /* sizes of chunks are multiples of it */
     CUmemGenericAllocationHandle chunk;
     int64_t chunk_bytes; /* 0: none yet */
     CUdeviceptr address;
@@ -748,109 +1072,65 @@ struct memoi_cuda_phantom {
     int64_t n_mapped;
 };
 
-MEMOI_CUDA memo_status memoi_cuda_driver_check(const memoi_cuda_driver* driver, CUresult code,
-                                               const char* call, int line, memo_error* error) {
-    const char* name = NULL;
-    memo_status status = MEMO_STATUS_DEVICE;
-    if (code == CUDA_SUCCESS) return MEMO_STATUS_OK;
-    if (driver->error_name) (void)driver->error_name(code, &name);
-    if (code == CUDA_ERROR_OUT_OF_MEMORY) status = MEMO_STATUS_OUT_OF_DEVICE_MEMORY;
-    if (code == CUDA_ERROR_NOT_SUPPORTED) status = MEMO_STATUS_UNSUPPORTED;
-    return memo_error_set(error, status, "%s: %s (%d), memo_cuda.cuh:%d", call,
-                          name ? name : "an error without a name", (int)code, line);
+MEMOI_CUDA int memoi_cuda_has(const memoi_cuda* cuda, CUdevice_attribute attribute) {
+    int value = 0;
+    return cuda->driver.get_attribute(&value, attribute, cuda->ordinal) == CUDA_SUCCESS && value;
 }
-#define MEMOI_CUDA_DRIVER(driver, member, call, arguments, error)                                  \
-    memoi_cuda_driver_check(driver, (driver)->member arguments, #call, __LINE__, error)
 
-MEMOI_CUDA memo_status memoi_cuda_find(const char* symbol, void** function, memo_error* error) {
-    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+/* What the pages must be able to do.  A GPU that lacks something gets pages without it. */
+MEMOI_CUDA memo_status memoi_cuda_phantom_describe(memoi_cuda_phantom* phantom, memo_error* error) {
+    const memoi_cuda* cuda = phantom->cuda;
+    CUmemAllocationProp* properties = &phantom->properties;
+    size_t page_bytes = 0;
     memo_status status;
-    *function = NULL;
-#if CUDART_VERSION >= 12050
-    /* 10.2 is the version that brought all of them. */
-    status = MEMOI_CUDA_CALL(cudaGetDriverEntryPointByVersion,
-                             (symbol, function, 10020, cudaEnableDefault, &found), error);
-#else
-    status = MEMOI_CUDA_CALL(cudaGetDriverEntryPoint, (symbol, function, cudaEnableDefault, &found),
-                             error);
-#endif
-    if (status) return status;
-    if (found == cudaDriverEntryPointSuccess && *function) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                          "the driver has no %s: virtual memory management needs a newer one",
-                          symbol);
-}
-
-/* The caller is on the device. */
-MEMOI_CUDA memo_status memoi_cuda_driver_open(int ordinal, memoi_cuda_driver* driver,
-                                              memo_error* error) {
-    const struct {
-        const char* symbol;
-        void** function;
-    } wanted[] = {
-        {"cuMemGetAllocationGranularity", (void**)&driver->granularity},
-        {"cuMemCreate", (void**)&driver->create},
-        {"cuMemRelease", (void**)&driver->release},
-        {"cuMemAddressReserve", (void**)&driver->reserve},
-        {"cuMemAddressFree", (void**)&driver->free_addresses},
-        {"cuMemMap", (void**)&driver->map},
-        {"cuMemUnmap", (void**)&driver->unmap},
-        {"cuMemSetAccess", (void**)&driver->set_access},
-        {"cuDeviceGetAttribute", (void**)&driver->get_attribute},
-        {"cuGetErrorName", (void**)&driver->error_name},
-    };
-    memo_status status = MEMO_STATUS_OK;
-    size_t page_bytes = 0, k;
-    int is_supported = 0;
-    memset(driver, 0, sizeof *driver);
-    for (k = 0; k < sizeof wanted / sizeof wanted[0] && !status; k++)
-        status = memoi_cuda_find(wanted[k].symbol, wanted[k].function, error);
-    if (!status)
-        status = MEMOI_CUDA_DRIVER(
-            driver, get_attribute, cuDeviceGetAttribute,
-            (&is_supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ordinal),
-            error);
-    if (!status && !is_supported)
-        status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                                "CUDA device %d has no virtual memory management", ordinal);
-    if (status) return status;
-    driver->ordinal = ordinal;
-    driver->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    driver->properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    driver->properties.location.id = ordinal;
-    status = MEMOI_CUDA_DRIVER(
-        driver, granularity, cuMemGetAllocationGranularity,
-        (&page_bytes, &driver->properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED), error);
-    driver->page_bytes = (int64_t)page_bytes;
+    if (!memoi_cuda_has(cuda, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "memo_cuda_device_desc.phantom_bytes: GPU %d has no virtual memory "
+                              "management; use 0",
+                              cuda->ordinal);
+    properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties->location.id = cuda->ordinal;
+    if (memoi_cuda_has(cuda, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
+        properties->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    if (memoi_cuda_has(cuda, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
+        properties->allocFlags.gpuDirectRDMACapable = 1;
+    status =
+        MEMOI_CUDA_DRIVER(&cuda->driver, granularity, cuMemGetAllocationGranularity,
+                          (&page_bytes, properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED), error);
+    phantom->page_bytes = (int64_t)page_bytes;
     return status;
 }
 
+/* The device's context is current. */
 MEMOI_CUDA void memoi_cuda_phantom_destroy(memoi_cuda_phantom* phantom) {
+    const memoi_cuda_driver* driver;
     CUdeviceptr at;
     if (!phantom) return;
-    memoi_cuda_on on(phantom->driver.ordinal, NULL, 1);
+    driver = &phantom->cuda->driver;
     for (at = phantom->address; phantom->n_mapped > 0; phantom->n_mapped--) {
-        (void)phantom->driver.unmap(at, (size_t)phantom->chunk_bytes);
+        (void)driver->unmap(at, (size_t)phantom->chunk_bytes);
         at += (CUdeviceptr)phantom->chunk_bytes;
     }
     if (phantom->address)
-        (void)phantom->driver.free_addresses(phantom->address, (size_t)phantom->size_bytes);
-    if (phantom->chunk_bytes) (void)phantom->driver.release(phantom->chunk);
+        (void)driver->free_addresses(phantom->address, (size_t)phantom->size_bytes);
+    if (phantom->chunk_bytes) (void)driver->release(phantom->chunk);
     MEMO_FREE(phantom);
 }
 
-/* Fewer, larger mappings are quicker; unless its size was asked for, a chunk that is not free is halved. */
+/* Fewer, larger mappings are faster to make.  Without a requested size, a chunk that does not fit
+ * is halved. */
 MEMOI_CUDA memo_status memoi_cuda_take_chunk(memoi_cuda_phantom* phantom, int64_t size_bytes,
                                              int64_t chunk_bytes, memo_error* error) {
     const int64_t most_bytes = (int64_t)1 << 30, least_bytes = (int64_t)16 << 20;
     const int is_chosen = chunk_bytes != 0;
-    const memoi_cuda_driver* driver = &phantom->driver;
+    const memoi_cuda_driver* driver = &phantom->cuda->driver;
     memo_status status;
     if (!is_chosen) chunk_bytes = size_bytes < most_bytes ? size_bytes : most_bytes;
     for (;;) {
-        int64_t whole_bytes = memoi_cuda_round_up(chunk_bytes, driver->page_bytes);
+        int64_t whole_bytes = memoi_cuda_round_up(chunk_bytes, phantom->page_bytes);
         status = MEMOI_CUDA_DRIVER(driver, create, cuMemCreate,
-                                   (&phantom->chunk, (size_t)whole_bytes, &driver->properties, 0),
+                                   (&phantom->chunk, (size_t)whole_bytes, &phantom->properties, 0),
                                    error);
         if (!status) phantom->chunk_bytes = whole_bytes;
         if (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY || is_chosen || chunk_bytes <= least_bytes)
@@ -862,7 +1142,7 @@ MEMOI_CUDA memo_status memoi_cuda_take_chunk(memoi_cuda_phantom* phantom, int64_
 MEMOI_CUDA memo_status memoi_cuda_map_chunk(memoi_cuda_phantom* phantom, int64_t size_bytes,
                                             memo_error* error) {
     const int64_t n_chunks = (size_bytes - 1) / phantom->chunk_bytes + 1;
-    const memoi_cuda_driver* driver = &phantom->driver;
+    const memoi_cuda_driver* driver = &phantom->cuda->driver;
     CUmemAccessDesc access;
     CUdeviceptr at;
     memo_status status;
@@ -876,7 +1156,7 @@ MEMOI_CUDA memo_status memoi_cuda_map_chunk(memoi_cuda_phantom* phantom, int64_t
         if (!status) phantom->n_mapped++;
     }
     memset(&access, 0, sizeof access);
-    access.location = driver->properties.location;
+    access.location = phantom->properties.location;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     return status ? status
                   : MEMOI_CUDA_DRIVER(driver, set_access, cuMemSetAccess,
@@ -884,34 +1164,36 @@ MEMOI_CUDA memo_status memoi_cuda_map_chunk(memoi_cuda_phantom* phantom, int64_t
                                       error);
 }
 
-/* The caller is on the device.  chunk_bytes 0: as is free. */
-MEMOI_CUDA memo_status memoi_cuda_phantom_make(int ordinal, int64_t size_bytes, int64_t chunk_bytes,
-                                               memoi_cuda_phantom** result, memo_error* error) {
+/* The device's context is current.  chunk_bytes 0: as large as is free. */
+MEMOI_CUDA memo_status memoi_cuda_phantom_make(memoi_cuda* cuda, memo_error* error) {
+    const int64_t size_bytes = cuda->desc.phantom_bytes;
     memoi_cuda_phantom* phantom = (memoi_cuda_phantom*)memoi_cuda_zeroed(sizeof *phantom);
     memo_status status;
     if (!phantom) return memoi_cuda_no_memory(error, "phantom memory");
-    status = memoi_cuda_driver_open(ordinal, &phantom->driver, error);
-    if (!status) status = memoi_cuda_take_chunk(phantom, size_bytes, chunk_bytes, error);
+    phantom->cuda = cuda;
+    status = memoi_cuda_phantom_describe(phantom, error);
+    if (!status)
+        status = memoi_cuda_take_chunk(phantom, size_bytes, cuda->desc.phantom_chunk_bytes, error);
     if (!status) status = memoi_cuda_map_chunk(phantom, size_bytes, error);
     if (status)
         memoi_cuda_phantom_destroy(phantom);
     else
-        *result = phantom;
+        cuda->phantom = phantom;
     return status;
 }
 
-/* ---- 1 device -----------------------------------------------------------------------------------------
- * Knows: the table of memo.h, a CUDA call an entry.  Knows nothing of plans, layers or swapping. */
+/* ---- >>device table -----------------------------------------------------------------------------
+ * Knows: the table of memo.h, a CUDA call per function.  Knows nothing of plans or layers. */
 
 /* --- device memory --- */
 
 MEMOI_CUDA memo_status memoi_cuda_out_of_memory(int64_t size_bytes, memo_error* error) {
     size_t free_bytes = 0, total_bytes = 0;
     char asked[32], left[32], all[32];
-    if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) (void)cudaGetLastError();
+    (void)MEMOI_CUDA_CALL(cudaMemGetInfo, (&free_bytes, &total_bytes), NULL);
     return memo_error_set(
         error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
-        "cudaMalloc: cudaErrorMemoryAllocation, %s (%lld bytes) asked for, %s (%lld bytes) free of "
+        "cudaMalloc: cudaErrorMemoryAllocation, %s (%lld bytes) requested, %s (%lld bytes) free of "
         "%s" MEMOI_CUDA_PLACE,
         memoi_cuda_bytes_name(asked, size_bytes), (long long)size_bytes,
         memoi_cuda_bytes_name(left, (int64_t)free_bytes), (long long)free_bytes,
@@ -934,7 +1216,7 @@ MEMOI_CUDA memo_status memoi_cuda_malloc(memoi_cuda_block* block, memo_error* er
     return MEMO_STATUS_OK;
 }
 
-/* The first gap between blocks that is large enough; *place is where the list goes on behind it. */
+/* The first gap between blocks that is large enough; *place is the link behind it. */
 MEMOI_CUDA memo_status memoi_cuda_find_phantom(memoi_cuda* cuda, memoi_cuda_block* block,
                                                memoi_cuda_block*** place, memo_error* error) {
     char* at = (char*)(uintptr_t)cuda->phantom->address;
@@ -945,10 +1227,11 @@ MEMOI_CUDA memo_status memoi_cuda_find_phantom(memoi_cuda* cuda, memoi_cuda_bloc
     for (; *list && (*list)->address - at < needed; list = &(*list)->next)
         at = (*list)->address + (*list)->mapped_bytes;
     if (!*list && end - at < needed)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
-                              "phantom memory: %lld bytes asked for, no gap is so large; raise "
-                              "phantom_bytes above %lld",
-                              (long long)block->size_bytes, (long long)cuda->desc.phantom_bytes);
+        return memo_error_set(
+            error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
+            "phantom memory: no gap is large enough (%lld bytes requested); raise "
+            "memo_cuda_device_desc.phantom_bytes above %lld",
+            (long long)block->size_bytes, (long long)cuda->desc.phantom_bytes);
     block->address = at;
     block->mapped_bytes = needed;
     *place = list;
@@ -958,13 +1241,26 @@ MEMOI_CUDA memo_status memoi_cuda_find_phantom(memoi_cuda* cuda, memoi_cuda_bloc
 MEMOI_CUDA memo_status memoi_cuda_device_alloc(void* context, int64_t size_bytes, void** address,
                                                memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
-    memoi_cuda_on on(cuda->ordinal, error);
+    memoi_cuda_on on(cuda, error);
     memoi_cuda_block** place = &cuda->device_blocks;
     memoi_cuda_block* block;
     memo_status status = on.status;
     *address = NULL;
     if (!status) status = memoi_cuda_check_size("device", size_bytes, error);
     if (status) return status;
+
+    /* The capacity. */
+    if (cuda->desc.device_memory_bytes &&
+        size_bytes > cuda->desc.device_memory_bytes - cuda->stats.device_bytes)
+        return memo_error_set(
+            error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
+            "device memory: %lld bytes requested, %lld available; raise "
+            "memo_cuda_device_desc.device_memory_bytes above %lld",
+            (long long)size_bytes,
+            (long long)(cuda->desc.device_memory_bytes - cuda->stats.device_bytes),
+            (long long)cuda->desc.device_memory_bytes);
+
+    /* A block of CUDA's, or phantom addresses; the list knows it from now on. */
     block = (memoi_cuda_block*)memoi_cuda_zeroed(sizeof *block);
     if (!block) return memoi_cuda_no_memory(error, "the list of device memory");
     block->size_bytes = size_bytes;
@@ -976,24 +1272,24 @@ MEMOI_CUDA memo_status memoi_cuda_device_alloc(void* context, int64_t size_bytes
     }
     block->next = *place;
     *place = block;
-    cuda->stats.device_bytes += size_bytes;
+    memoi_cuda_count(size_bytes, &cuda->stats.device_bytes, &cuda->stats.device_peak_bytes);
     *address = block->address;
     return MEMO_STATUS_OK;
 }
 
-/* block is in no list any more; it is gone whether CUDA refuses or not. */
+/* block is in no list any more; it is freed whether CUDA refuses or not. */
 MEMOI_CUDA memo_status memoi_cuda_release_device(memoi_cuda* cuda, memoi_cuda_block* block,
                                                  memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     if (block->base) status = MEMOI_CUDA_CALL(cudaFree, (block->base), error);
-    cuda->stats.device_bytes -= block->size_bytes;
+    memoi_cuda_count(-block->size_bytes, &cuda->stats.device_bytes, &cuda->stats.device_peak_bytes);
     MEMO_FREE(block);
     return status;
 }
 
 MEMOI_CUDA memo_status memoi_cuda_device_free(void* context, void* address, memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
-    memoi_cuda_on on(cuda->ordinal, error);
+    memoi_cuda_on on(cuda, error);
     memoi_cuda_block* block;
     memo_status status = on.status;
     if (!address || status) return status;
@@ -1005,7 +1301,7 @@ MEMOI_CUDA memo_status memoi_cuda_device_free(void* context, void* address, memo
 MEMOI_CUDA memo_status memoi_cuda_memory_info(void* context, int64_t* free_bytes,
                                               int64_t* total_bytes, memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
-    memoi_cuda_on on(cuda->ordinal, error);
+    memoi_cuda_on on(cuda, error);
     size_t left = 0, all = 0;
     memo_status status = on.status;
     if (!status) status = MEMOI_CUDA_CALL(cudaMemGetInfo, (&left, &all), error);
@@ -1016,6 +1312,12 @@ MEMOI_CUDA memo_status memoi_cuda_memory_info(void* context, int64_t* free_bytes
         *total_bytes = cuda->phantom->size_bytes;
         *free_bytes = *total_bytes - cuda->stats.device_bytes;
     }
+    if (cuda->desc.device_memory_bytes) {
+        int64_t left_bytes = cuda->desc.device_memory_bytes - cuda->stats.device_bytes;
+        if (*total_bytes > cuda->desc.device_memory_bytes)
+            *total_bytes = cuda->desc.device_memory_bytes;
+        if (*free_bytes > left_bytes) *free_bytes = left_bytes;
+    }
     return MEMO_STATUS_OK;
 }
 
@@ -1024,7 +1326,7 @@ MEMOI_CUDA memo_status memoi_cuda_memory_info(void* context, int64_t* free_bytes
 MEMOI_CUDA memo_status memoi_cuda_stream_create(void* context, const char* name, int32_t priority,
                                                 memo_stream* stream, memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
-    memoi_cuda_on on(cuda->ordinal, error);
+    memoi_cuda_on on(cuda, error);
     int least = 0, greatest = 0, wanted; /* CUDA counts down: least is 0, greatest is negative */
     cudaStream_t created = NULL;
     memo_status status = on.status;
@@ -1042,7 +1344,7 @@ MEMOI_CUDA memo_status memoi_cuda_stream_create(void* context, const char* name,
 
 MEMOI_CUDA memo_status memoi_cuda_stream_destroy(void* context, memo_stream stream,
                                                  memo_error* error) {
-    memoi_cuda_on on(((memoi_cuda*)context)->ordinal, error);
+    memoi_cuda_on on((memoi_cuda*)context, error);
     if (!stream || on.status) return on.status;
     return MEMOI_CUDA_CALL(cudaStreamDestroy, (memo_cuda_stream(stream)), error);
 }
@@ -1050,29 +1352,38 @@ MEMOI_CUDA memo_status memoi_cuda_stream_destroy(void* context, memo_stream stre
 MEMOI_CUDA memo_status memoi_cuda_stream_synchronize(void* context, memo_stream stream,
                                                      memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
-    memoi_cuda_on on(cuda->ordinal, error);
+    memoi_cuda_on on(cuda, error);
     memo_status status = on.status;
     if (!status) status = MEMOI_CUDA_CALL(cudaStreamSynchronize, (memo_cuda_stream(stream)), error);
-    return status ? status : memoi_cuda_host_status(cuda, error);
+    return status ? status : memoi_cuda_failure(cuda, error);
 }
 
 /* --- events --- */
 
-MEMOI_CUDA memo_status memoi_cuda_event_create(void* context, memo_event* event,
-                                               memo_error* error) {
-    memoi_cuda_on on(((memoi_cuda*)context)->ordinal, error);
+MEMOI_CUDA memo_status memoi_cuda_event_make(void* context, unsigned flags, memo_event* event,
+                                             memo_error* error) {
+    memoi_cuda_on on((memoi_cuda*)context, error);
     cudaEvent_t created = NULL;
     memo_status status = on.status;
     *event = NULL;
-    if (!status)
-        status = MEMOI_CUDA_CALL(cudaEventCreateWithFlags, (&created, cudaEventDefault), error);
+    if (!status) status = MEMOI_CUDA_CALL(cudaEventCreateWithFlags, (&created, flags), error);
     if (!status) *event = (memo_event)created;
     return status;
 }
 
+MEMOI_CUDA memo_status memoi_cuda_event_create(void* context, memo_event* event,
+                                               memo_error* error) {
+    return memoi_cuda_event_make(context, cudaEventDefault, event, error);
+}
+
+MEMOI_CUDA memo_status memoi_cuda_event_create_untimed(void* context, memo_event* event,
+                                                       memo_error* error) {
+    return memoi_cuda_event_make(context, cudaEventDisableTiming, event, error);
+}
+
 MEMOI_CUDA memo_status memoi_cuda_event_destroy(void* context, memo_event event,
                                                 memo_error* error) {
-    memoi_cuda_on on(((memoi_cuda*)context)->ordinal, error);
+    memoi_cuda_on on((memoi_cuda*)context, error);
     if (!event || on.status) return on.status;
     return MEMOI_CUDA_CALL(cudaEventDestroy, (memo_cuda_event(event)), error);
 }
@@ -1080,8 +1391,8 @@ MEMOI_CUDA memo_status memoi_cuda_event_destroy(void* context, memo_event event,
 MEMOI_CUDA memo_status memoi_cuda_event_record(void* context, memo_event event, memo_stream stream,
                                                memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
-    memoi_cuda_on on(cuda->ordinal, error);
-    memo_status status = on.status ? on.status : memoi_cuda_host_status(cuda, error);
+    memoi_cuda_on on(cuda, error);
+    memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
     if (status) return status;
     return MEMOI_CUDA_CALL(cudaEventRecord, (memo_cuda_event(event), memo_cuda_stream(stream)),
                            error);
@@ -1090,67 +1401,57 @@ MEMOI_CUDA memo_status memoi_cuda_event_record(void* context, memo_event event, 
 MEMOI_CUDA memo_status memoi_cuda_event_wait(void* context, memo_event event, memo_stream stream,
                                              memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
-    memoi_cuda_on on(cuda->ordinal, error);
-    memo_status status = on.status ? on.status : memoi_cuda_host_status(cuda, error);
+    memoi_cuda_on on(cuda, error);
+    memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
     if (status) return status;
-    return MEMOI_CUDA_CALL(cudaStreamWaitEvent,
-                           (memo_cuda_stream(stream), memo_cuda_event(event), 0), error);
+    memo_cuda_range_begin("memo: wait");
+    status = MEMOI_CUDA_CALL(cudaStreamWaitEvent,
+                             (memo_cuda_stream(stream), memo_cuda_event(event), 0), error);
+    memo_cuda_range_end();
+    return status;
 }
 
-/* "Not ready" is an answer and no error, but CUDA leaves it for cudaGetLastError, where the next check of a kernel
- * would take it for one. */
-MEMOI_CUDA void memoi_cuda_forget_not_ready(void) {
-    if (cudaPeekAtLastError() == cudaErrorNotReady) (void)cudaGetLastError();
-}
-
-/* Asking is no work: it neither joins nor spoils a capture that goes on elsewhere. */
-struct memoi_cuda_relaxed {
-    cudaStreamCaptureMode mode;
-    memoi_cuda_relaxed() : mode(cudaStreamCaptureModeRelaxed) {
-        (void)cudaThreadExchangeStreamCaptureMode(&mode);
-    }
-    ~memoi_cuda_relaxed() { (void)cudaThreadExchangeStreamCaptureMode(&mode); }
-};
-
+/* By the driver: the runtime would leave "not ready" for cudaGetLastError, in the place of an error
+ * that the caller has not seen yet. */
 MEMOI_CUDA memo_status memoi_cuda_event_query(void* context, memo_event event, int32_t* is_done,
                                               memo_error* error) {
-    memoi_cuda_on on(((memoi_cuda*)context)->ordinal, error);
+    const memoi_cuda* cuda = (const memoi_cuda*)context;
+    memoi_cuda_on on(cuda, error);
     memoi_cuda_relaxed relaxed;
-    cudaError_t code;
+    CUresult code;
     if (on.status) return on.status;
-    code = cudaEventQuery(memo_cuda_event(event));
-    *is_done = code == cudaSuccess;
-    if (code == cudaErrorNotReady) {
-        memoi_cuda_forget_not_ready();
-        return MEMO_STATUS_OK;
-    }
-    return memo_cuda_check_at(code, "cudaEventQuery", __FILE__, __LINE__, error);
+    code = cuda->driver.query_event((CUevent)memo_cuda_event(event));
+    *is_done = code == CUDA_SUCCESS;
+    if (code == CUDA_ERROR_NOT_READY) return MEMO_STATUS_OK;
+    return memoi_cuda_driver_check(&cuda->driver, code, "cuEventQuery", __LINE__, error);
 }
 
 MEMOI_CUDA memo_status memoi_cuda_event_synchronize(void* context, memo_event event,
                                                     memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
-    memoi_cuda_on on(cuda->ordinal, error);
+    memoi_cuda_on on(cuda, error);
     memo_status status = on.status;
     if (!status) status = MEMOI_CUDA_CALL(cudaEventSynchronize, (memo_cuda_event(event)), error);
-    return status ? status : memoi_cuda_host_status(cuda, error);
+    return status ? status : memoi_cuda_failure(cuda, error);
 }
 
 MEMOI_CUDA memo_status memoi_cuda_event_elapsed(void* context, memo_event begin, memo_event end,
                                                 double* elapsed_s, memo_error* error) {
-    memoi_cuda_on on(((memoi_cuda*)context)->ordinal, error);
+    memoi_cuda_on on((memoi_cuda*)context, error);
     float elapsed_ms = 0;
     cudaError_t code;
     if (on.status) return on.status;
     code = cudaEventElapsedTime(&elapsed_ms, memo_cuda_event(begin), memo_cuda_event(end));
     if (code == cudaErrorNotReady || code == cudaErrorInvalidResourceHandle ||
         code == cudaErrorCapturedEvent) {
-        (void)cudaGetLastError();
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "cudaEventElapsedTime: %s: one of the events %s" MEMOI_CUDA_PLACE,
-                              cudaGetErrorName(code),
-                              code == cudaErrorNotReady ? "is not done; synchronise first"
-                                                        : "was never recorded, or in a graph");
+        memoi_cuda_forget(code);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_STATE,
+            "cudaEventElapsedTime: %s: one of the events %s" MEMOI_CUDA_PLACE,
+            cudaGetErrorName(code),
+            code == cudaErrorNotReady
+                ? "is not done; synchronize first"
+                : "was never recorded, was captured in a graph, or has no timing");
     }
     *elapsed_s = (double)elapsed_ms * 1e-3;
     return memo_cuda_check_at(code, "cudaEventElapsedTime", __FILE__, __LINE__, error);
@@ -1167,7 +1468,7 @@ MEMOI_CUDA memo_status memoi_cuda_copy_once(memo_copy_kind kind, cudaStream_t st
                            error);
 }
 
-/* In parts where the host's side crosses the border of two registered chunks. */
+/* In parts if the host's side crosses the border of two registered chunks. */
 MEMOI_CUDA memo_status memoi_cuda_copy_bytes(const memoi_cuda* cuda, memo_copy_kind kind,
                                              cudaStream_t stream, char* to, const char* from,
                                              int64_t size_bytes, memo_error* error) {
@@ -1184,7 +1485,7 @@ MEMOI_CUDA memo_status memoi_cuda_copy_bytes(const memoi_cuda* cuda, memo_copy_k
     return status;
 }
 
-/* How many rows from on_host on lie wholly before the border of their chunk. */
+/* The number of rows from on_host on that end before the border of their chunk. */
 MEMOI_CUDA int64_t memoi_cuda_rows_before_border(const memoi_cuda* cuda, const char* on_host,
                                                  int64_t stride_bytes, int64_t row_bytes,
                                                  int64_t n_rows) {
@@ -1197,24 +1498,16 @@ MEMOI_CUDA int64_t memoi_cuda_rows_before_border(const memoi_cuda* cuda, const c
     return n < n_rows ? n : n_rows;
 }
 
-MEMOI_CUDA memo_status memoi_cuda_copy_rows(void* context, memo_stream stream, memo_copy_kind kind,
-                                            void* to, int64_t to_stride_bytes, const void* from,
-                                            int64_t from_stride_bytes, int64_t row_bytes,
-                                            int64_t n_rows, memo_error* error) {
-    static const cudaMemcpyKind kinds[] = {cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice,
-                                           cudaMemcpyDeviceToDevice};
-    const memoi_cuda* cuda = (const memoi_cuda*)context;
-    memoi_cuda_on on(cuda->ordinal, error);
-    char* target = (char*)to;
-    const char* source = (const char*)from;
-    memo_status status = on.status ? on.status : memoi_cuda_host_status(cuda, error);
-    if (status) return status;
+MEMOI_CUDA memo_status memoi_cuda_check_copy(memo_copy_kind kind, const void* to,
+                                             int64_t to_stride_bytes, const void* from,
+                                             int64_t from_stride_bytes, int64_t row_bytes,
+                                             int64_t n_rows, memo_error* error) {
     if ((int)kind < 0 || kind > MEMO_COPY_ON_DEVICE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy: %d is no memo_copy_kind",
-                              (int)kind);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "copy.kind: not a memo_copy_kind (%d)", (int)kind);
     if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOI_CUDA_BYTES_MAX / n_rows))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "copy: %lld rows of %lld bytes cannot be", (long long)n_rows,
+                              "copy: invalid size (%lld rows of %lld bytes)", (long long)n_rows,
                               (long long)row_bytes);
     if (n_rows > 1 && (to_stride_bytes < row_bytes || from_stride_bytes < row_bytes ||
                        to_stride_bytes > MEMOI_CUDA_BYTES_MAX / n_rows ||
@@ -1223,38 +1516,69 @@ MEMOI_CUDA memo_status memoi_cuda_copy_rows(void* context, memo_stream stream, m
                               "copy: strides %lld and %lld do not fit %lld rows of %lld bytes",
                               (long long)to_stride_bytes, (long long)from_stride_bytes,
                               (long long)n_rows, (long long)row_bytes);
-    if (row_bytes == 0 || n_rows == 0) return MEMO_STATUS_OK;
-    if (!to || !from)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy: %s is NULL",
+    if (row_bytes && n_rows && (!to || !from))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy.%s: NULL",
                               to ? "from" : "to");
-    if (n_rows == 1 || (to_stride_bytes == row_bytes && from_stride_bytes == row_bytes))
-        return memoi_cuda_copy_bytes(cuda, kind, memo_cuda_stream(stream), target, source,
-                                     row_bytes * n_rows, error);
+    return MEMO_STATUS_OK;
+}
+
+/* Rows with gaps between them: as many in one call as the pitch and the chunks allow. */
+MEMOI_CUDA memo_status memoi_cuda_copy_strided(const memoi_cuda* cuda, memo_copy_kind kind,
+                                               cudaStream_t stream, char* to,
+                                               int64_t to_stride_bytes, const char* from,
+                                               int64_t from_stride_bytes, int64_t row_bytes,
+                                               int64_t n_rows, memo_error* error) {
+    static const cudaMemcpyKind kinds[] = {cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice,
+                                           cudaMemcpyDeviceToDevice};
+    const int is_pitch_allowed = (size_t)to_stride_bytes <= cuda->max_pitch_bytes &&
+                                 (size_t)from_stride_bytes <= cuda->max_pitch_bytes;
+    memo_status status = MEMO_STATUS_OK;
     while (n_rows > 0 && !status) {
-        int64_t n = 1;
-        if ((size_t)to_stride_bytes <= cuda->max_pitch_bytes &&
-            (size_t)from_stride_bytes <= cuda->max_pitch_bytes)
-            n = kind == MEMO_COPY_ON_DEVICE
-                    ? n_rows
-                    : memoi_cuda_rows_before_border(
-                          cuda, kind == MEMO_COPY_TO_HOST ? target : source,
-                          kind == MEMO_COPY_TO_HOST ? to_stride_bytes : from_stride_bytes,
-                          row_bytes, n_rows);
+        int64_t n = is_pitch_allowed ? n_rows : 1;
+        if (n > 1 && kind == MEMO_COPY_TO_HOST)
+            n = memoi_cuda_rows_before_border(cuda, to, to_stride_bytes, row_bytes, n_rows);
+        if (n > 1 && kind == MEMO_COPY_TO_DEVICE)
+            n = memoi_cuda_rows_before_border(cuda, from, from_stride_bytes, row_bytes, n_rows);
+
+        /* A row that crosses a border, or is too far from the next, goes alone. */
         if (n > 1) {
             status = MEMOI_CUDA_CALL(cudaMemcpy2DAsync,
-                                     (target, (size_t)to_stride_bytes, source,
-                                      (size_t)from_stride_bytes, (size_t)row_bytes, (size_t)n,
-                                      kinds[kind], memo_cuda_stream(stream)),
+                                     (to, (size_t)to_stride_bytes, from, (size_t)from_stride_bytes,
+                                      (size_t)row_bytes, (size_t)n, kinds[kind], stream),
                                      error);
         } else {
             n = 1;
-            status = memoi_cuda_copy_bytes(cuda, kind, memo_cuda_stream(stream), target, source,
-                                           row_bytes, error);
+            status = memoi_cuda_copy_bytes(cuda, kind, stream, to, from, row_bytes, error);
         }
-        target += n * to_stride_bytes;
-        source += n * from_stride_bytes;
+        to += n * to_stride_bytes;
+        from += n * from_stride_bytes;
         n_rows -= n;
     }
+    return status;
+}
+
+MEMOI_CUDA memo_status memoi_cuda_copy_rows(void* context, memo_stream stream, memo_copy_kind kind,
+                                            void* to, int64_t to_stride_bytes, const void* from,
+                                            int64_t from_stride_bytes, int64_t row_bytes,
+                                            int64_t n_rows, memo_error* error) {
+    static const char* const ranges[] = {"memo: to host", "memo: to device", "memo: on device"};
+    const memoi_cuda* cuda = (const memoi_cuda*)context;
+    memoi_cuda_on on(cuda, error);
+    memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
+    if (!status)
+        status = memoi_cuda_check_copy(kind, to, to_stride_bytes, from, from_stride_bytes,
+                                       row_bytes, n_rows, error);
+    if (status || row_bytes == 0 || n_rows == 0) return status;
+
+    memo_cuda_range_begin(ranges[kind]);
+    if (n_rows == 1 || (to_stride_bytes == row_bytes && from_stride_bytes == row_bytes))
+        status = memoi_cuda_copy_bytes(cuda, kind, memo_cuda_stream(stream), (char*)to,
+                                       (const char*)from, row_bytes * n_rows, error);
+    else
+        status = memoi_cuda_copy_strided(cuda, kind, memo_cuda_stream(stream), (char*)to,
+                                         to_stride_bytes, (const char*)from, from_stride_bytes,
+                                         row_bytes, n_rows, error);
+    memo_cuda_range_end();
     return status;
 }
 
@@ -1268,70 +1592,210 @@ MEMOI_CUDA memo_status memoi_cuda_copy(void* context, memo_stream stream, memo_c
 MEMOI_CUDA memo_status memoi_cuda_fill(void* context, memo_stream stream, void* address,
                                        int32_t byte_value, int64_t size_bytes, memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
-    memoi_cuda_on on(cuda->ordinal, error);
-    memo_status status = on.status ? on.status : memoi_cuda_host_status(cuda, error);
+    memoi_cuda_on on(cuda, error);
+    memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
     if (status) return status;
     if (size_bytes < 0 || (!address && size_bytes))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "fill: %lld bytes at %p",
-                              (long long)size_bytes, address);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "fill: invalid memory (%lld bytes at %p)", (long long)size_bytes,
+                              address);
     if (size_bytes == 0) return MEMO_STATUS_OK;
     return MEMOI_CUDA_CALL(cudaMemsetAsync,
                            (address, (int)byte_value, (size_t)size_bytes, memo_cuda_stream(stream)),
                            error);
 }
 
-/* --- host functions --- */
+/* Errors that CUDA keeps show on every stream, so a stream without work is queried.  What waits for
+ * cudaGetLastError is the trainer's and is not looked at. */
+MEMOI_CUDA memo_status memoi_cuda_status(void* context, memo_error* error) {
+    const memoi_cuda* cuda = (const memoi_cuda*)context;
+    memoi_cuda_on on(cuda, error);
+    memoi_cuda_relaxed relaxed;
+    CUresult code;
+    if (on.status) return on.status;
+    if (memoi_cuda_failure(cuda, error)) return cuda->failure.status;
+    code = cuda->driver.query_stream((CUstream)cuda->probe);
+    if (code == CUDA_ERROR_NOT_READY) return MEMO_STATUS_OK;
+    return memoi_cuda_driver_check(&cuda->driver, code, "cuStreamQuery", __LINE__, error);
+}
 
-/* On CUDA's thread; nothing here may call CUDA. */
-MEMOI_CUDA void CUDART_CB memoi_cuda_run_host(void* argument) {
-    const memo_host_call* call = (const memo_host_call*)argument;
-    memoi_cuda* cuda = (memoi_cuda*)call->device;
+/* ---- >>host functions ---------------------------------------------------------------------------
+ * Knows: a queue, a worker thread and words of pinned memory.  Knows nothing of what functions do.
+ *
+ * cudaLaunchHostFunc calls everything on one thread, which the proxy work of NCCL in graphs needs
+ * too.  A read of gigabytes there would hold up all streams.  So it only hands the function to this
+ * device's worker, and the stream waits for a word that the worker sets:
+ *
+ *     stream    cudaLaunchHostFunc: word = 0, enqueue | cuStreamWaitValue32: word == 1 | goes on
+ *     worker                                 function, then word = 1
+ *
+ * A graph that captured both may be replayed: the first sets the word back.  The stream's own order
+ * is all that CUDA has to know; the function waits for nothing on the GPU. */
+
+enum { MEMOI_CUDA_WORDS = 1024 }; /* allocated at once */
+
+/* Of one memo_host_call, whose `device` it becomes. */
+struct memoi_cuda_lane {
+    memoi_cuda_lane* next;     /* in the queue */
+    memoi_cuda_lane* next_all; /* of the device */
+    memoi_cuda* cuda;
+    const memo_host_call* call;
+    uint32_t* word; /* NULL: CUDA's thread runs the function */
+};
+
+MEMOI_CUDA void memoi_cuda_run_call(memoi_cuda* cuda, const memo_host_call* call) {
     memo_error error;
     memo_status status;
+    char message[440];
     if (__atomic_load_n(&cuda->is_failed, __ATOMIC_ACQUIRE)) return;
     memset(&error, 0, sizeof error);
     status = call->function(call->argument, &error);
-    if (!status || __atomic_exchange_n(&cuda->is_failure_claimed, 1, __ATOMIC_RELAXED)) return;
-    memo_error_set(&cuda->failure, status, "host function: %.400s",
-                   error.message[0] ? error.message : memo_status_name(status));
-    __atomic_store_n(&cuda->is_failed, 1, __ATOMIC_RELEASE);
+    if (!status) return;
+    snprintf(message, sizeof message, "host function: %.400s",
+             error.message[0] ? error.message : memo_status_name(status));
+    memoi_cuda_fail(cuda, status, message);
+}
+
+/* On CUDA's thread; nothing here may call CUDA. */
+MEMOI_CUDA void CUDART_CB memoi_cuda_on_stream(void* argument) {
+    memoi_cuda_lane* lane = (memoi_cuda_lane*)argument;
+    memoi_cuda* cuda = lane->cuda;
+    if (!lane->word) {
+        memoi_cuda_run_call(cuda, lane->call);
+        return;
+    }
+    __atomic_store_n(lane->word, 0, __ATOMIC_SEQ_CST);
+    lane->next = NULL;
+    pthread_mutex_lock(&cuda->mutex);
+    if (cuda->last)
+        cuda->last->next = lane;
+    else
+        cuda->first = lane;
+    cuda->last = lane;
+    pthread_cond_signal(&cuda->has_work);
+    pthread_mutex_unlock(&cuda->mutex);
+}
+
+MEMOI_CUDA void* memoi_cuda_worker(void* argument) {
+    memoi_cuda* cuda = (memoi_cuda*)argument;
+    pthread_mutex_lock(&cuda->mutex);
+    for (;;) {
+        memoi_cuda_lane* lane = cuda->first;
+        if (!lane) {
+            if (cuda->is_worker_ending) break;
+            pthread_cond_wait(&cuda->has_work, &cuda->mutex);
+            continue;
+        }
+        cuda->first = lane->next;
+        if (!cuda->first) cuda->last = NULL;
+        pthread_mutex_unlock(&cuda->mutex);
+        memoi_cuda_run_call(cuda, lane->call);
+        __atomic_store_n(lane->word, 1, __ATOMIC_SEQ_CST);
+        pthread_mutex_lock(&cuda->mutex);
+    }
+    pthread_mutex_unlock(&cuda->mutex);
+    return NULL;
+}
+
+/* Words of pinned memory, also while a capture goes on. */
+MEMOI_CUDA memo_status memoi_cuda_more_words(memoi_cuda* cuda, memo_error* error) {
+    const int64_t n_bytes = MEMOI_CUDA_WORDS * (int64_t)sizeof(uint32_t);
+    memoi_cuda_relaxed relaxed;
+    memoi_cuda_block* block = (memoi_cuda_block*)memoi_cuda_zeroed(sizeof *block);
+    memo_status status;
+    if (!block) return memoi_cuda_no_memory(error, "the list of pinned memory");
+    status = MEMOI_CUDA_CALL(
+        cudaHostAlloc, (&block->base, (size_t)n_bytes, (unsigned)cudaHostAllocPortable), error);
+    if (status) {
+        MEMO_FREE(block);
+        return status;
+    }
+    block->address = (char*)block->base;
+    block->next = cuda->host_blocks;
+    cuda->host_blocks = block;
+    memset(block->base, 0, (size_t)n_bytes);
+    cuda->words = (uint32_t*)block->base;
+    cuda->n_words = MEMOI_CUDA_WORDS;
+    return MEMO_STATUS_OK;
+}
+
+/* The lane of a call that is enqueued for the first time.  Its word stays its own, since a graph
+ * may hold both. */
+MEMOI_CUDA memo_status memoi_cuda_make_lane(memoi_cuda* cuda, memo_host_call* call,
+                                            memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    memoi_cuda_lane* lane;
+    if (cuda->has_worker && !cuda->is_worker_started) {
+        int code = pthread_create(&cuda->worker, NULL, memoi_cuda_worker, cuda);
+        if (code)
+            return memo_error_set(error, MEMO_STATUS_DEVICE, "a thread for host functions: %s",
+                                  strerror(code));
+        cuda->is_worker_started = 1;
+    }
+    if (cuda->has_worker && !cuda->n_words) status = memoi_cuda_more_words(cuda, error);
+    if (status) return status;
+    lane = (memoi_cuda_lane*)memoi_cuda_zeroed(sizeof *lane);
+    if (!lane) return memoi_cuda_no_memory(error, "a host function");
+    lane->cuda = cuda;
+    lane->call = call;
+    if (cuda->has_worker) lane->word = &cuda->words[--cuda->n_words];
+    lane->next_all = cuda->lanes;
+    cuda->lanes = lane;
+    call->device = lane;
+    return MEMO_STATUS_OK;
 }
 
 MEMOI_CUDA memo_status memoi_cuda_launch_host(void* context, memo_stream stream,
                                               memo_host_call* call, memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
-    memoi_cuda_on on(cuda->ordinal, error);
-    memo_status status = on.status ? on.status : memoi_cuda_host_status(cuda, error);
+    memoi_cuda_on on(cuda, error);
+    memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
+    memoi_cuda_lane* lane;
+    if (!status && !call->device) status = memoi_cuda_make_lane(cuda, call, error);
     if (status) return status;
-    if (call->device != cuda) call->device = cuda; /* else CUDA's thread may be reading it */
-    return MEMOI_CUDA_CALL(cudaLaunchHostFunc,
-                           (memo_cuda_stream(stream), memoi_cuda_run_host, call), error);
+    lane = (memoi_cuda_lane*)call->device;
+    status = MEMOI_CUDA_CALL(cudaLaunchHostFunc,
+                             (memo_cuda_stream(stream), memoi_cuda_on_stream, lane), error);
+    if (status || !lane->word) return status;
+    return MEMOI_CUDA_DRIVER(
+        &cuda->driver, wait_value, cuStreamWaitValue32,
+        ((CUstream)stream, (CUdeviceptr)(uintptr_t)lane->word, 1, CU_STREAM_WAIT_VALUE_EQ), error);
 }
 
-/* Peeks: what the trainer's own cudaGetLastError would find stays there. */
-MEMOI_CUDA memo_status memoi_cuda_status(void* context, memo_error* error) {
-    const memoi_cuda* cuda = (const memoi_cuda*)context;
-    memoi_cuda_on on(cuda->ordinal, error);
-    memoi_cuda_relaxed relaxed;
-    cudaError_t code;
-    if (on.status) return on.status;
-    if (memoi_cuda_host_status(cuda, error)) return cuda->failure.status;
-    memoi_cuda_forget_not_ready();
-    code = cudaPeekAtLastError();
-    if (code != cudaSuccess)
-        return memo_error_set(error, MEMO_STATUS_DEVICE,
-                              "cudaPeekAtLastError: %s (%s)" MEMOI_CUDA_PLACE,
-                              cudaGetErrorName(code), cudaGetErrorString(code));
-    code = cudaStreamQuery(cuda->probe);
-    if (code == cudaErrorNotReady) {
-        memoi_cuda_forget_not_ready();
-        return MEMO_STATUS_OK;
+/* The first chunk of words, and a wait that ends at once as a trial. */
+MEMOI_CUDA memo_status memoi_cuda_prepare_worker(memoi_cuda* cuda, memo_error* error) {
+    memo_error why;
+    memo_status status = memoi_cuda_more_words(cuda, error);
+    if (status) return status;
+    cuda->has_worker = !MEMOI_CUDA_DRIVER(
+        &cuda->driver, wait_value, cuStreamWaitValue32,
+        ((CUstream)cuda->probe, (CUdeviceptr)(uintptr_t)cuda->words, 0, CU_STREAM_WAIT_VALUE_EQ),
+        &why);
+    if (!cuda->has_worker) {
+        char message[600];
+        snprintf(message, sizeof message, "%s; host functions run on CUDA's thread instead",
+                 why.message);
+        memoi_cuda_log(&cuda->desc.log, message);
     }
-    return memo_cuda_check_at(code, "cudaStreamQuery", __FILE__, __LINE__, error);
+    return MEMO_STATUS_OK;
 }
 
-/* ---- 3 row kernels --------------------------------------------------------------------------------------
- * Knows: grids.  What is computed is in memo.h, for host and GPU. */
+/* All streams are done. */
+MEMOI_CUDA void memoi_cuda_end_worker(memoi_cuda* cuda) {
+    memoi_cuda_lane* lane;
+    pthread_mutex_lock(&cuda->mutex);
+    cuda->is_worker_ending = 1;
+    pthread_cond_signal(&cuda->has_work);
+    pthread_mutex_unlock(&cuda->mutex);
+    if (cuda->is_worker_started) pthread_join(cuda->worker, NULL);
+    while ((lane = cuda->lanes) != NULL) {
+        cuda->lanes = lane->next_all;
+        MEMO_FREE(lane);
+    }
+}
+
+/* ---- >>row kernels ------------------------------------------------------------------------------
+ * Knows: grids.  The arithmetic is in memo.h, for host and GPU. */
 
 #define MEMOI_CUDA_THREADS 256
 
@@ -1362,7 +1826,7 @@ MEMOI_CUDA_ITEMS(scatter, memo_rows_desc, memo_scatter_item)
 MEMOI_CUDA_ITEMS(add, memo_add_desc, memo_add_item)
 MEMOI_CUDA_ITEMS(cast, memo_cast_desc, memo_cast_item)
 
-/* A row to 8 lanes, so four rows to a warp, which stays together. */
+/* 8 lanes per row, so 4 rows per warp, whose threads stay together. */
 #define MEMOI_CUDA_WARP_ROWS (32 / MEMO_ROW_LANES)
 
 MEMOI_CUDA __device__ int64_t memoi_cuda_first_row(void) {
@@ -1372,7 +1836,8 @@ MEMOI_CUDA __device__ int64_t memoi_cuda_row_step(void) {
     return (int64_t)gridDim.x * blockDim.x / 32 * MEMOI_CUDA_WARP_ROWS;
 }
 
-static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
+/* Four blocks at a time; without the bound the compiler uses registers for three. */
+static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
     memoi_cuda_merge_kernel(const __grid_constant__ memo_merge_desc merge, int64_t n_rows) {
     int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);
     int64_t first = memoi_cuda_first_row();
@@ -1390,7 +1855,7 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
     }
 }
 
-/* Four blocks at a time: left alone, the compiler takes registers for three. */
+/* Four blocks, as above. */
 static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
     memoi_cuda_row_sums_kernel(const __grid_constant__ memo_row_sums_desc sums, int64_t n_rows) {
     int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);
@@ -1405,7 +1870,8 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
     }
 }
 
-/* kernel<<<n_blocks, MEMOI_CUDA_THREADS, 0, stream>>>(desc, n_items), with its own error and nobody else's. */
+/* kernel<<<n_blocks, MEMOI_CUDA_THREADS, 0, stream>>>(desc, n_items), but returns only its own
+ * error, not an earlier one. */
 template <typename Desc>
 static cudaError_t memoi_cuda_launch(void (*kernel)(Desc, int64_t), unsigned n_blocks,
                                      memo_stream stream, const Desc& desc, int64_t n_items) {
@@ -1446,7 +1912,7 @@ MEMOI_CUDA_LAUNCH(row_sums, memo_row_sums_desc, resolved.n_rows, MEMOI_CUDA_ROWS
 #define MEMOI_CUDA_ENTRY(name, desc_type)                                                          \
     MEMOI_CUDA memo_status memoi_cuda_entry_##name(void* context, memo_stream stream,              \
                                                    const desc_type* desc, memo_error* error) {     \
-        memoi_cuda_on on(((memoi_cuda*)context)->ordinal, error);                                  \
+        memoi_cuda_on on((memoi_cuda*)context, error);                                             \
         return on.status ? on.status : memo_cuda_##name(stream, desc, error);                      \
     }
 MEMOI_CUDA_ENTRY(gather_rows, memo_rows_desc)
@@ -1456,7 +1922,8 @@ MEMOI_CUDA_ENTRY(add, memo_add_desc)
 MEMOI_CUDA_ENTRY(row_sums, memo_row_sums_desc)
 MEMOI_CUDA_ENTRY(cast, memo_cast_desc)
 
-/* ---- 1 device: life -------------------------------------------------------------------------------------- */
+/* ---- >>device life ------------------------------------------------------------------------------
+ * Knows: what a device takes from CUDA, and in which order it gives it back. */
 
 memo_cuda_device_desc memo_cuda_device_desc_default(void) {
     memo_cuda_device_desc desc;
@@ -1477,47 +1944,72 @@ const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind) {
 
 MEMOI_CUDA memo_status memoi_cuda_check_desc(const memo_cuda_device_desc* desc, memo_error* error) {
     const int64_t most_bytes = (int64_t)64 << 30;
-    if (!desc) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "desc is NULL");
-    if (desc->ordinal < 0 || desc->host_threads < 0)
+    if (!desc)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_cuda_device_desc: ordinal %d and host_threads %d must not be "
-                              "negative",
-                              (int)desc->ordinal, (int)desc->host_threads);
-    if (desc->host_chunk_bytes < 0 || desc->host_chunk_bytes > most_bytes)
+                              "memo_cuda_device_desc: NULL; pass a desc");
+
+    if (desc->ordinal < 0 || desc->host_threads < 0 || desc->local_ranks < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_cuda_device_desc.host_chunk_bytes: %lld is not in [0, 64 GiB]",
-                              (long long)desc->host_chunk_bytes);
-    if (desc->phantom_bytes < 0 || desc->phantom_bytes > MEMOI_CUDA_BYTES_MAX / 2 ||
-        desc->phantom_chunk_bytes < 0 || desc->phantom_chunk_bytes > MEMOI_CUDA_BYTES_MAX / 2)
+                              "memo_cuda_device_desc: negative ordinal, host_threads or "
+                              "local_ranks (%d, %d, %d); use 0 or more",
+                              (int)desc->ordinal, (int)desc->host_threads, (int)desc->local_ranks);
+    if ((int)desc->host_limit < 0 || desc->host_limit > MEMO_CUDA_HOST_IGNORE)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_cuda_device_desc.host_limit: not a memo_cuda_host_limit (%d)",
+                              (int)desc->host_limit);
+    if (desc->device_memory_bytes < 0 || desc->device_memory_bytes > MEMOI_CUDA_BYTES_MAX)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_cuda_device_desc: phantom_bytes %lld and phantom_chunk_bytes %lld must be in [0, "
-            "2^61]",
-            (long long)desc->phantom_bytes, (long long)desc->phantom_chunk_bytes);
+            "memo_cuda_device_desc.device_memory_bytes: out of range (%lld); 0 to 2^62 are valid",
+            (long long)desc->device_memory_bytes);
+    if (desc->host_chunk_bytes < 0 || desc->host_chunk_bytes > most_bytes)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_cuda_device_desc.host_chunk_bytes: out of range (%lld); 0 to 64 GiB are valid",
+            (long long)desc->host_chunk_bytes);
+    if (desc->phantom_bytes < 0 || desc->phantom_bytes > MEMOI_CUDA_BYTES_MAX / 2 ||
+        desc->phantom_chunk_bytes < 0 || desc->phantom_chunk_bytes > MEMOI_CUDA_BYTES_MAX / 2)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_cuda_device_desc: phantom_bytes or phantom_chunk_bytes out of "
+                              "range (%lld, %lld); 0 to 2^61 are valid",
+                              (long long)desc->phantom_bytes, (long long)desc->phantom_chunk_bytes);
     return MEMO_STATUS_OK;
 }
 
-/* What the device takes from CUDA; memo_cuda_device_destroy gives any part of it back. */
-MEMOI_CUDA memo_status memoi_cuda_acquire(memoi_cuda* cuda, memo_error* error) {
+/* Properties of the GPU that change what calls do. */
+MEMOI_CUDA memo_status memoi_cuda_read_attributes(memoi_cuda* cuda, memo_error* error) {
+    const char* connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     int max_pitch = 0;
-    memoi_cuda_on on(cuda->ordinal, error);
-    memo_status status = on.status;
-    if (!status) status = MEMOI_CUDA_CALL(cudaFree, (NULL), error); /* makes the context */
-    if (!status)
-        status = MEMOI_CUDA_CALL(cudaDeviceGetAttribute,
-                                 (&max_pitch, cudaDevAttrMaxPitch, cuda->ordinal), error);
+    memo_status status = MEMOI_CUDA_CALL(cudaDeviceGetAttribute,
+                                         (&max_pitch, cudaDevAttrMaxPitch, cuda->ordinal), error);
     cuda->max_pitch_bytes = (size_t)max_pitch;
     if (!status)
         status = MEMOI_CUDA_CALL(
             cudaDeviceGetAttribute,
             (&cuda->can_register, cudaDevAttrCanUseHostPointerForRegisteredMem, cuda->ordinal),
             error);
+    if (connections && atoi(connections) == 1)
+        memoi_cuda_log(&cuda->desc.log,
+                       "CUDA_DEVICE_MAX_CONNECTIONS is 1: all streams share one hardware queue, "
+                       "and copies overlap less with computation; 8 or more is better");
+    return status;
+}
+
+/* What the device takes from CUDA; memo_cuda_device_destroy gives back any part of it. */
+MEMOI_CUDA memo_status memoi_cuda_acquire(memoi_cuda* cuda, memo_error* error) {
+    memo_status status = memoi_cuda_driver_open(&cuda->driver, error);
+    if (!status)
+        status = MEMOI_CUDA_DRIVER(&cuda->driver, retain, cuDevicePrimaryCtxRetain,
+                                   (&cuda->context, cuda->ordinal), error);
+    if (status) return status;
+    memoi_cuda_on on(cuda, error);
+    status = on.status;
+    if (!status) status = memoi_cuda_read_attributes(cuda, error);
     if (!status)
         status = MEMOI_CUDA_CALL(cudaStreamCreateWithFlags, (&cuda->probe, cudaStreamNonBlocking),
                                  error);
-    if (!status && cuda->desc.phantom_bytes)
-        status = memoi_cuda_phantom_make(cuda->ordinal, cuda->desc.phantom_bytes,
-                                         cuda->desc.phantom_chunk_bytes, &cuda->phantom, error);
+    if (!status) status = memoi_cuda_prepare_worker(cuda, error);
+    if (!status && cuda->desc.phantom_bytes) status = memoi_cuda_phantom_make(cuda, error);
     return status;
 }
 
@@ -1526,21 +2018,28 @@ MEMOI_CUDA void memoi_cuda_fill_table(memoi_cuda* cuda) {
     table->struct_bytes = (int64_t)sizeof *table;
     table->name = cuda->phantom ? "cuda phantom" : "cuda";
     table->context = cuda;
+
+    /* Memory. */
     table->device_alloc = memoi_cuda_device_alloc;
     table->device_free = memoi_cuda_device_free;
     table->host_alloc = memoi_cuda_host_alloc;
     table->host_free = memoi_cuda_host_free;
     table->memory_info = memoi_cuda_memory_info;
+
+    /* Streams and events. */
     table->stream_create = memoi_cuda_stream_create;
     table->stream_destroy = memoi_cuda_stream_destroy;
     table->stream_synchronize = memoi_cuda_stream_synchronize;
     table->event_create = memoi_cuda_event_create;
+    table->event_create_untimed = memoi_cuda_event_create_untimed;
     table->event_destroy = memoi_cuda_event_destroy;
     table->event_record = memoi_cuda_event_record;
     table->event_wait = memoi_cuda_event_wait;
     table->event_query = memoi_cuda_event_query;
     table->event_synchronize = memoi_cuda_event_synchronize;
     table->event_elapsed = memoi_cuda_event_elapsed;
+
+    /* Operations. */
     table->copy = memoi_cuda_copy;
     table->copy_rows = memoi_cuda_copy_rows;
     table->fill = memoi_cuda_fill;
@@ -1564,14 +2063,18 @@ memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc, memo_devi
     if (status) return status;
     if (desc->ordinal >= n_devices)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "memo_cuda_device_desc.ordinal: %d, but CUDA sees %d devices",
+                              "memo_cuda_device_desc.ordinal: no such GPU (%d); CUDA has %d",
                               (int)desc->ordinal, n_devices);
+
+    /* What failed half-way is given back by destroy. */
     cuda = (memoi_cuda*)memoi_cuda_zeroed(sizeof *cuda);
     if (!cuda) return memoi_cuda_no_memory(error, "a CUDA device");
     cuda->magic = MEMOI_CUDA_MAGIC;
     cuda->desc = *desc;
     cuda->ordinal = (int)desc->ordinal;
     cuda->table.context = cuda;
+    pthread_mutex_init(&cuda->mutex, NULL);
+    pthread_cond_init(&cuda->has_work, NULL);
     status = memoi_cuda_acquire(cuda, error);
     if (status) {
         memo_cuda_device_destroy(&cuda->table);
@@ -1582,7 +2085,7 @@ memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc, memo_devi
     return MEMO_STATUS_OK;
 }
 
-/* NULL: not one made by memo_cuda_device_create. */
+/* NULL: memo_cuda_device_create did not make it. */
 MEMOI_CUDA memoi_cuda* memoi_cuda_of(const memo_device* device) {
     memoi_cuda* cuda = device ? (memoi_cuda*)device->context : NULL;
     return cuda && cuda->magic == MEMOI_CUDA_MAGIC ? cuda : NULL;
@@ -1592,10 +2095,11 @@ void memo_cuda_device_destroy(memo_device* device) {
     memoi_cuda* cuda = memoi_cuda_of(device);
     memoi_cuda_block* block;
     if (!cuda) return;
-    {
-        memoi_cuda_on on(cuda->ordinal, NULL);
-        if (cuda->probe && cudaDeviceSynchronize() != cudaSuccess) (void)cudaGetLastError();
-        /* Also where CUDA refuses everything after a kept error, or because the program ends. */
+    if (cuda->context) {
+        memoi_cuda_on on(cuda, NULL);
+        /* Nothing uses the memory any more, unless CUDA refuses all calls after an error. */
+        if (cuda->probe) (void)MEMOI_CUDA_CALL(cudaDeviceSynchronize, (), NULL);
+        memoi_cuda_end_worker(cuda);
         while ((block = cuda->device_blocks) != NULL) {
             cuda->device_blocks = block->next;
             (void)memoi_cuda_release_device(cuda, block, NULL);
@@ -1605,17 +2109,25 @@ void memo_cuda_device_destroy(memo_device* device) {
             (void)memoi_cuda_release_host(cuda, block, NULL);
         }
         memoi_cuda_phantom_destroy(cuda->phantom);
-        if (cuda->probe && cudaStreamDestroy(cuda->probe) != cudaSuccess) (void)cudaGetLastError();
+        if (cuda->probe) (void)MEMOI_CUDA_CALL(cudaStreamDestroy, (cuda->probe), NULL);
     }
+
+    if (cuda->context) (void)cuda->driver.release_context(cuda->ordinal);
+    pthread_mutex_destroy(&cuda->mutex);
+    pthread_cond_destroy(&cuda->has_work);
     cuda->magic = 0;
     MEMO_FREE(cuda);
 }
 
-memo_cuda_device_stats memo_cuda_device_get_stats(const memo_device* device) {
+void memo_cuda_device_fail(void* device, const memo_error* why) {
+    memoi_cuda* cuda = memoi_cuda_of((const memo_device*)device);
+    if (cuda) memoi_cuda_fail(cuda, why->status, why->message);
+}
+
+void memo_cuda_device_get_stats(const memo_device* device, memo_cuda_device_stats* stats) {
     const memoi_cuda* cuda = memoi_cuda_of(device);
-    memo_cuda_device_stats stats;
-    memset(&stats, 0, sizeof stats);
-    return cuda ? cuda->stats : stats;
+    memset(stats, 0, sizeof *stats);
+    if (cuda) *stats = cuda->stats;
 }
 
 #endif /* MEMO_CUDA_IMPLEMENTATION */

@@ -736,6 +736,9 @@ typedef struct memo_session_desc {
     /* Gives all ranks rank 0's bytes, so that all choose the same rows; NULL: one rank.  Every rank
      * creates its session at the same time. */
     memo_status (*share)(void* user, void* data, int64_t n_bytes, memo_error* error);
+    /* 1: backward computes rows again by itself (memo_swap_get_recompute_rows), in an order of its own.
+     * recompute is called to measure alone, for all rows of each tensor of one layer. */
+    int32_t backward_recomputes;
 
     /* Budgets: everything that the session may take, and what the trainer holds beside it. */
     int64_t device_bytes;       /* 0: what is free on device */
@@ -745,6 +748,7 @@ typedef struct memo_session_desc {
     const char* spill_directory; /* for what host memory has no room for; NULL: none */
     int64_t disk_bytes;          /* 0: no limit */
     double spill_bytes_per_s;    /* as in memo_swap_desc */
+    int64_t largest_copy_bytes;  /* to measure, as in memo_profile_desc; 0: 32 MiB, less if short */
 
     /* Instead of measuring, or of planning too. */
     const memo_profile* profile;
@@ -804,10 +808,10 @@ MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_computes(const memo_session* session);
-MEMO_API int64_t memo_session_rows(const memo_session* session); /* of this micro-batch */
+MEMO_API int64_t memo_session_get_n_rows(const memo_session* session); /* of this micro-batch */
 
 /* Where a tensor of a layer lies; NULL if it is absent.  Fixed once the session is created. */
-MEMO_API void* memo_session_address(const memo_session* session, int32_t layer, int32_t tensor);
+MEMO_API void* memo_session_get_address(const memo_session* session, int32_t layer, int32_t tensor);
 /* A buffer until memo_session_free, at its planned address; NULL behind an error.  Another stream
  * than the first: memo_arena_alloc of memo_session_info.arena. */
 MEMO_API void* memo_session_alloc(memo_session* session, int64_t size_bytes);
@@ -861,12 +865,6 @@ MEMOI void memoi_number_name(char* buffer, double value) {
     exponent++;
     if (*exponent == '-') exponent++;
     while (*exponent == '+' || *exponent == '0') memmove(exponent, exponent + 1, strlen(exponent));
-}
-
-MEMOI double memoi_plan_clock(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* ---- 1 offsets: the problem in units ------------------------------------------------------------
@@ -1031,7 +1029,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
             problem->ranges[problem->n_ranges++].end = buffer->end;
         }
         item->n_ranges = problem->n_ranges - item->first_range;
-        item->size = memob_plan_bytes(plan, i);
+        item->size = memob_buffer_bytes(plan, i);
         if (item->size == 0 || item->n_ranges == 0) {
             problem->n_ranges = item->first_range;
             continue;
@@ -1379,15 +1377,25 @@ typedef struct memoi_solution {
     int64_t* offsets;
     int64_t peak;
     int32_t is_optimal;
+    int32_t fit_order; /* the memoi_item_order that gives it by first fit, or -1 */
 } memoi_solution;
 
-/* Takes offsets where they are better. */
+/* Nothing yet, in the caller's array of n offsets. */
+MEMOI void memoi_solution_begin(memoi_solution* best, int64_t* offsets) {
+    best->offsets = offsets;
+    best->peak = INT64_MAX;
+    best->is_optimal = 0;
+    best->fit_order = -1;
+}
+
+/* Takes offsets if they are better. */
 MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* offsets,
-                                memoi_solution* best) {
+                                int32_t fit_order, memoi_solution* best) {
     int64_t i, peak = 0;
     for (i = 0; i < problem->n_items; i++)
         if (offsets[i] + problem->items[i].size > peak) peak = offsets[i] + problem->items[i].size;
     if (peak >= best->peak) return;
+    best->fit_order = fit_order;
     best->peak = peak;
     best->is_optimal = peak <= problem->lower_bound;
     memcpy(best->offsets, offsets, (size_t)problem->n_items * sizeof(int64_t));
@@ -1937,7 +1945,7 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
         int64_t top = at < 0 ? INT64_MAX : greedy->plateau[at].top, key = top;
         int is_waiting = waiting->n > 0 && waiting->list[0].key <= top;
         const memoi_item* item;
-        if (round % MEMOI_GREEDY_CLOCK == 0 && memoi_plan_clock() > greedy->deadline) return 0;
+        if (round % MEMOI_GREEDY_CLOCK == 0 && memob_now_s() > greedy->deadline) return 0;
 
         /* Which? */
         if (is_waiting) {
@@ -2152,15 +2160,12 @@ MEMOI int memoi_range_compare(const void* a, const void* b) {
     return memob_compare(((const memoi_range*)a)->begin, ((const memoi_range*)b)->begin);
 }
 
-/* The lowest offset for item i: jumps on top of what is in the way, round and round, as long as
- * anything is.  What ends below is dropped.  Many rounds are worth a sort: then one more is enough.
- */
-MEMOI int64_t memoi_fit_find(memoi_fit* fit, int64_t i) {
-    const memoi_item* item = &fit->problem->items[i];
-    memoi_range* taken = fit->taken;
-    int64_t offset, next = 0, n, round = 0, n_above, k;
-    if (item->fixed >= 0) return item->fixed;
-    n = memoi_fit_list(fit, i);
+/* The lowest offset for an item, `from` or higher, clear of n ranges: jumps on top of what is in the
+ * way, round and round, as long as anything is.  What ends below is dropped.  Many rounds are worth
+ * a sort: then one more is enough. */
+MEMOI int64_t memoi_taken_lowest(memoi_range* taken, int64_t n, int64_t from,
+                                 const memoi_item* item) {
+    int64_t offset, next = from, round = 0, n_above, k;
     do {
         if (++round == MEMOI_FIT_ROUNDS)
             qsort(taken, (size_t)n, sizeof *taken, memoi_range_compare);
@@ -2178,19 +2183,23 @@ MEMOI int64_t memoi_fit_find(memoi_fit* fit, int64_t i) {
     return offset;
 }
 
+MEMOI int64_t memoi_fit_find(memoi_fit* fit, int64_t i) {
+    const memoi_item* item = &fit->problem->items[i];
+    if (item->fixed >= 0) return item->fixed;
+    return memoi_taken_lowest(fit->taken, memoi_fit_list(fit, i), 0, item);
+}
+
 /* Everything in its turn. */
 MEMOI int memoi_fit_run(memoi_fit* fit, double deadline, int64_t* offsets) {
     int64_t turn;
     for (turn = 0; turn < fit->problem->n_items; turn++) {
         int64_t i = fit->order[turn];
-        if (turn % 64 == 63 && memoi_plan_clock() > deadline) return 0;
+        if (turn % 64 == 63 && memob_now_s() > deadline) return 0;
         offsets[i] = memoi_fit_find(fit, i);
         memoi_fit_put(fit, i, offsets[i]);
     }
     return 1;
 }
-
-enum { MEMOI_FIRST_FIT_ITEMS = 4096 }; /* its time is quadratic */
 
 /* Orders by lowest offset or first fit: the first that come are those that find the most. */
 typedef struct memoi_rule {
@@ -2226,7 +2235,7 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     for (k = plain; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
         int is_done;
         if (k == AGAIN && !plain) continue;
-        if (best->peak < INT64_MAX && memoi_plan_clock() > last_begin) break;
+        if (best->peak < INT64_MAX && memob_now_s() > last_begin) break;
         memoi_order_items(problem, rules[k].order, greedy.ranked);
         if (rules[k].is_fit && !fit.order) ok = memoi_fit_create(&fit, problem);
         if (!ok) break;
@@ -2239,7 +2248,8 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
         }
         if (!is_done && best->peak < INT64_MAX) break;
         if (!is_done) memoi_greedy_stack(&greedy);
-        memoi_solution_offer(problem, greedy.offsets, best);
+        memoi_solution_offer(problem, greedy.offsets,
+                             rules[k].is_fit && is_done ? (int32_t)rules[k].order : -1, best);
     }
     memoi_fit_free(&fit);
     memoi_greedy_free(&greedy);
@@ -2271,7 +2281,11 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
  *           not the one looked for
  *
  * Parts.  Where no unplaced item reaches from a section into the next, the two sides are searched
- * alone; one that fails fails the node, without trying the other again. */
+ * alone; one that fails fails the node, without trying the other again.
+ *
+ * Failures.  What comes of a part depends on its unplaced items alone: their minimums, bounds and
+ * blocks.  Orders that lead to the same are searched once: a failure is remembered as 128 bits of
+ * hash.  It outlasts restarts, so that these prove something too. */
 
 typedef enum memoi_verdict {
     MEMOI_FAILED = 0, /* exhausted: there is no such plan */
@@ -2324,6 +2338,14 @@ typedef struct memoi_old_look {
     int64_t section;
 } memoi_old_look;
 
+/* A state of a part that has failed: its unplaced items with all that is known of them, in 128
+ * bits. */
+typedef struct memoi_failure {
+    uint64_t low, high;
+} memoi_failure;
+
+enum { MEMOI_FAILURES = 1 << 16 }; /* remembered; a later one replaces an earlier one */
+
 typedef struct memoi_search {
     const memoi_problem* problem;
     void* memory; /* of all arrays but the two logs */
@@ -2351,6 +2373,7 @@ typedef struct memoi_search {
     int64_t n_changes, change_capacity;
     memoi_old_look* old_looks;
     int64_t n_old_looks, old_look_capacity;
+    memoi_failure* failures;
 
     /* the run */
     int64_t capacity;
@@ -2368,7 +2391,8 @@ typedef struct memoi_search {
     /* within one capacity */
     int64_t n_runs;
     double run_length;
-    int64_t node_end; /* of its budget */
+    int64_t node_end;  /* of its budget */
+    int64_t node_long; /* the run that reaches it has all the rest */
 
     /* side by side with others */
     int64_t place;      /* among them */
@@ -2388,32 +2412,27 @@ MEMOI double memoi_random_real(uint64_t* state) { /* [0, 1) */
     return (double)(memoi_random(state) >> 11) * (1.0 / 9007199254740992.0);
 }
 
-/* The next count elements of a block; with block NULL only counts. */
-MEMOI void* memoi_carve(char* block, int64_t* used, int64_t count, size_t element_bytes) {
-    int64_t at = *used;
-    *used += memob_align_up(count * (int64_t)element_bytes, 16);
-    return block ? block + at : NULL;
-}
-
 MEMOI int64_t memoi_search_layout(memoi_search* search, char* block, int64_t n_members) {
     int64_t n = search->problem->n_items, n_sections = search->problem->n_sections, used = 0;
-    search->size = (int64_t*)memoi_carve(block, &used, n, sizeof(int64_t));
-    search->members = (int32_t*)memoi_carve(block, &used, n_members, sizeof(int32_t));
-    search->first_member = (int64_t*)memoi_carve(block, &used, n_sections + 1, sizeof(int64_t));
-    search->first_item = (int32_t*)memoi_carve(block, &used, n_sections + 1, sizeof(int32_t));
-    search->minimum = (int64_t*)memoi_carve(block, &used, n, sizeof(int64_t));
-    search->bound = (int64_t*)memoi_carve(block, &used, n, sizeof(int64_t));
-    search->is_placed = (char*)memoi_carve(block, &used, n, 1);
-    search->is_blocked = (char*)memoi_carve(block, &used, n, 1);
-    search->unplaced_sum = (int64_t*)memoi_carve(block, &used, n_sections, sizeof(int64_t));
-    search->n_unplaced = (int32_t*)memoi_carve(block, &used, n_sections, sizeof(int32_t));
-    search->crossing = (int32_t*)memoi_carve(block, &used, n_sections, sizeof(int32_t));
-    search->looks = (memoi_look*)memoi_carve(block, &used, n_sections, sizeof(memoi_look));
-    search->is_stale = (char*)memoi_carve(block, &used, n_sections, 1);
-    search->rank = (int32_t*)memoi_carve(block, &used, n, sizeof(int32_t));
-    search->weight = (double*)memoi_carve(block, &used, n_sections, sizeof(double));
-    search->sorted = (int32_t*)memoi_carve(block, &used, n, sizeof(int32_t));
-    search->ranked = (memoi_ranked*)memoi_carve(block, &used, n, sizeof(memoi_ranked));
+    search->size = (int64_t*)memob_carve(block, &used, n, sizeof(int64_t), 16);
+    search->members = (int32_t*)memob_carve(block, &used, n_members, sizeof(int32_t), 16);
+    search->first_member = (int64_t*)memob_carve(block, &used, n_sections + 1, sizeof(int64_t), 16);
+    search->first_item = (int32_t*)memob_carve(block, &used, n_sections + 1, sizeof(int32_t), 16);
+    search->minimum = (int64_t*)memob_carve(block, &used, n, sizeof(int64_t), 16);
+    search->bound = (int64_t*)memob_carve(block, &used, n, sizeof(int64_t), 16);
+    search->is_placed = (char*)memob_carve(block, &used, n, 1, 16);
+    search->is_blocked = (char*)memob_carve(block, &used, n, 1, 16);
+    search->unplaced_sum = (int64_t*)memob_carve(block, &used, n_sections, sizeof(int64_t), 16);
+    search->n_unplaced = (int32_t*)memob_carve(block, &used, n_sections, sizeof(int32_t), 16);
+    search->crossing = (int32_t*)memob_carve(block, &used, n_sections, sizeof(int32_t), 16);
+    search->looks = (memoi_look*)memob_carve(block, &used, n_sections, sizeof(memoi_look), 16);
+    search->is_stale = (char*)memob_carve(block, &used, n_sections, 1, 16);
+    search->rank = (int32_t*)memob_carve(block, &used, n, sizeof(int32_t), 16);
+    search->weight = (double*)memob_carve(block, &used, n_sections, sizeof(double), 16);
+    search->sorted = (int32_t*)memob_carve(block, &used, n, sizeof(int32_t), 16);
+    search->ranked = (memoi_ranked*)memob_carve(block, &used, n, sizeof(memoi_ranked), 16);
+    search->failures =
+        (memoi_failure*)memob_carve(block, &used, MEMOI_FAILURES, sizeof(memoi_failure), 16);
     return used;
 }
 
@@ -2684,17 +2703,36 @@ MEMOI int memoi_search_block(memoi_search* search, int64_t i) {
     return least < INT64_MAX && memoi_search_raise(search, i, least);
 }
 
+/* Mixes an unplaced item into a state. */
+MEMOI void memoi_failure_add(memoi_failure* state, int64_t i, int64_t minimum, int64_t bound,
+                             int is_blocked) {
+    /* Two hashes that share no constant: both agree by chance once in 2^128. */
+    uint64_t x = (uint64_t)minimum * 0x9e3779b97f4a7c15u + (uint64_t)(2 * i + is_blocked);
+    uint64_t y = (uint64_t)bound * 0xc2b2ae3d27d4eb4fu + (uint64_t)i;
+    state->low = (state->low ^ x ^ (y << 32 | y >> 32)) * 0xbf58476d1ce4e5b9u;
+    state->low ^= state->low >> 29;
+    state->high = (state->high ^ y ^ (x << 32 | x >> 32)) * 0x94d049bb133111ebu;
+    state->high ^= state->high >> 31;
+}
+
+MEMOI memoi_failure* memoi_failure_slot(const memoi_search* search, const memoi_failure* state) {
+    return &search->failures[state->low % MEMOI_FAILURES];
+}
+
 /* Sections [begin, end) with their floor, the lowest offset at which one of their items can be
  * first. */
 typedef struct memoi_part {
     int64_t begin, end, floor;
-    int32_t is_done; /* nothing is unplaced */
-    int32_t is_dead; /* nothing can be first, or a hole is left */
+    memoi_failure state; /* all that decides what comes of the part */
+    int32_t is_done;     /* nothing is unplaced */
+    int32_t is_dead;     /* nothing can be first, or a hole is left */
 } memoi_part;
 
 MEMOI memoi_part memoi_search_part(const memoi_search* search, int64_t begin, int64_t end) {
     int64_t last = search->first_item[end], hole = INT64_MAX, i;
     memoi_part part;
+    part.state.low = (uint64_t)search->capacity;
+    part.state.high = ~part.state.low;
     part.begin = begin;
     part.end = end;
     part.floor = INT64_MAX;
@@ -2703,6 +2741,7 @@ MEMOI memoi_part memoi_search_part(const memoi_search* search, int64_t begin, in
         int64_t minimum = search->minimum[i];
         if (search->is_placed[i]) continue;
         part.is_done = 0;
+        memoi_failure_add(&part.state, i, minimum, search->bound[i], search->is_blocked[i]);
         if (minimum < part.floor && !search->is_blocked[i] && search->bound[i] == minimum)
             part.floor = minimum;
         if (minimum + search->size[i] < hole && search->problem->items[i].fixed < 0)
@@ -2791,7 +2830,7 @@ MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
 
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
     if (++search->n_nodes % 64 == 0) {
-        if (memoi_plan_clock() > search->deadline) search->is_out_of_time = 1;
+        if (memob_now_s() > search->deadline) search->is_out_of_time = 1;
         if (__atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search))
             search->is_overtaken = 1;
     }
@@ -2804,11 +2843,16 @@ MEMOI int memoi_search_is_stopped(memoi_search* search) {
 MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end) {
     memoi_search_moment start = memoi_search_now(search), branch;
     memoi_verdict verdict = MEMOI_FAILED;
-    for (;;) {
+    memoi_failure state = {0, 0};
+    int is_first = 1;
+    for (;; is_first = 0) {
         int64_t chosen, s, cut;
         memoi_part part = memoi_search_part(search, begin, end);
+        const memoi_failure* known = memoi_failure_slot(search, &part.state);
         if (part.is_done) return MEMOI_FOUND;
+        if (is_first) state = part.state;
         if (memoi_search_is_stopped(search)) verdict = MEMOI_STOPPED;
+        if (known->low == part.state.low && known->high == part.state.high) break;
         if (verdict == MEMOI_STOPPED || part.is_dead) break;
         if (!memoi_search_prune(search, &part)) break;
         cut = memoi_search_cut(search, begin, end);
@@ -2833,6 +2877,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
         search->is_blocked[chosen] = 1;
     }
     if (verdict != MEMOI_FOUND) memoi_search_undo(search, start);
+    if (verdict == MEMOI_FAILED) *memoi_failure_slot(search, &state) = state;
     return verdict;
 }
 
@@ -2896,7 +2941,7 @@ MEMOI int memoi_search_run(memoi_search* search) {
     memoi_search_reset(search);
     memoi_search_rank(search, (memoi_rank_order)(style % MEMOI_N_RANKS));
     search->node_stop = search->n_nodes + (int64_t)search->run_length;
-    if (search->node_stop > search->node_end) search->node_stop = search->node_end;
+    if (search->node_stop > search->node_long) search->node_stop = search->node_end;
     search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
     if (search->verdict != MEMOI_STOPPED || search->is_out_of_time || search->is_out_of_memory ||
         search->is_overtaken)
@@ -3011,6 +3056,7 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
     /* The first run; then all. */
     searches[0].node_begin = before;
     searches[0].node_end = before + budget;
+    searches[0].node_long = before + budget / 2;
     is_open = memoi_search_run(&searches[0]);
     *n_nodes = searches[0].n_nodes - before;
     if (!is_open && searches[0].verdict != MEMOI_STOPPED) first = &searches[0];
@@ -3018,6 +3064,7 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
         for (k = 0; k < team->n; k++) {
             searches[k].node_begin = searches[k].n_nodes;
             searches[k].node_end = searches[k].n_nodes + budget - *n_nodes;
+            searches[k].node_long = searches[k].n_nodes + (budget - *n_nodes) / 2;
         }
         memoi_team_runs(team);
         for (k = 0; k < team->n; k++) {
@@ -3055,10 +3102,11 @@ typedef struct memoi_effort {
 
 /* A share of what is left; what remains of its nodes is given back by adding them again. */
 MEMOI memoi_effort memoi_effort_take(memoi_effort* effort, double share) {
-    double now = memoi_plan_clock();
+    double now = memob_now_s();
     memoi_effort own = *effort;
     own.deadline = now + share * (effort->deadline - now);
-    own.nodes_left = (int64_t)(share * (double)effort->nodes_left);
+    own.nodes_left =
+        share < 1 ? (int64_t)ceil(share * (double)effort->nodes_left) : effort->nodes_left;
     effort->nodes_left -= own.nodes_left;
     return own;
 }
@@ -3073,144 +3121,415 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
     effort->log->write(effort->log->user, message);
 }
 
-/* --- local search ---
+/* --- climb ---
  *
- * For problems too large for a search, and before it where it is slow: the lowest-offset greedy
- * again and again, each time with some of the items that lie above the bound moved to an earlier
- * place in the order.  An order is kept where its plan is not worse: in peak, then in what lies
- * above the bound. */
+ * First fit by an order that is changed a little, again and again.  A change is kept unless more
+ * lies above the goal than before.  Items are moved that end above the goal, or that conflict with
+ * one of these.
+ *
+ * After a change only a few items are placed again, in their turn: those that moved in the order,
+ * those that an item placed again now covers, and those above a place that it has left.  For every
+ * other item the lowest hole is still the one that it lies in. */
 
 enum {
-    MEMOI_LOCAL_MOVES = 12,  /* at most, between two plans */
-    MEMOI_LOCAL_ITEMS = 1500 /* beyond, a search begins with some of it */
+    MEMOI_CLIMB_MOVES = 3,   /* at most, in one change */
+    MEMOI_CLIMB_CLOCK = 64,  /* items placed between two looks at the clock */
+    MEMOI_CLIMB_NODES = 8,   /* items placed that count as a node of the search */
+    MEMOI_CLIMB_LATER = 500, /* items of a plain problem whose first round begins with the search */
+    MEMOI_CLIMB_FIRST = 100  /* times its items: what a problem's first climb may place */
 };
 
-/* Bytes times sections above the bound; *peak is set. */
-MEMOI double memoi_overflow(const memoi_problem* problem, const int64_t* offsets, int64_t* peak) {
-    double above = 0;
+/* An item in the order, and where it lies. */
+typedef struct memoi_place {
+    int64_t key; /* its turn: least first, ties by index; fixed items INT64_MIN */
+    int64_t low, high;
+    int64_t from;      /* open: below, no hole is large enough */
+    int32_t is_open;   /* to be placed again */
+    int32_t is_forced; /* open: it cannot stay */
+} memoi_place;
+
+/* What a change has replaced: keys of moved items, then offsets, in the order of the changes. */
+typedef struct memoi_replaced {
+    int64_t item, value;
+} memoi_replaced;
+
+typedef struct memoi_climb {
+    const memoi_problem* problem;
+    const memoi_neighbours* neighbours;
+    memoi_place* places; /* of an item */
+    memoi_queue open;    /* by key */
+    memoi_range* taken;  /* scratch */
+    int64_t* offsets;    /* scratch */
+    memoi_replaced *keys, *lows;
+    int64_t n_keys, n_lows;
+
+    int64_t goal;
+    double above;      /* bytes times sections above the goal */
+    int64_t* critical; /* items that end above the goal, in any order */
+    int64_t* rank;     /* of an item in that list, or -1 */
+    int64_t n_critical;
+
+    uint64_t random;
+    double deadline;
+    int64_t n_nodes; /* items placed */
+    int32_t is_out_of_time;
+} memoi_climb;
+
+MEMOI void memoi_climb_free(memoi_climb* climb) {
+    MEMO_FREE(climb->places);
+    MEMO_FREE(climb->open.list);
+    MEMO_FREE(climb->taken);
+    MEMO_FREE(climb->offsets);
+    MEMO_FREE(climb->keys);
+    MEMO_FREE(climb->lows);
+    MEMO_FREE(climb->critical);
+    MEMO_FREE(climb->rank);
+    memset(climb, 0, sizeof *climb);
+}
+
+/* Does item j come before item i? */
+MEMOI int memoi_climb_is_before(const memoi_climb* climb, int64_t j, int64_t i) {
+    int64_t key_j = climb->places[j].key, key_i = climb->places[i].key;
+    return (key_j < key_i) | ((key_j == key_i) & (j < i));
+}
+
+/* Bytes times sections of item i above the goal. */
+MEMOI double memoi_climb_over(const memoi_climb* climb, int64_t i) {
+    const memoi_item* item = &climb->problem->items[i];
+    int64_t over = climb->places[i].high - climb->goal;
+    if (over <= 0) return 0;
+    return (double)(over < item->size ? over : item->size) * (double)(item->end - item->begin);
+}
+
+MEMOI void memoi_climb_put(memoi_climb* climb, int64_t i, int64_t low) {
+    memoi_place* place = &climb->places[i];
+    int64_t rank = climb->rank[i];
+    climb->above -= memoi_climb_over(climb, i);
+    place->low = low;
+    place->high = low + climb->problem->items[i].size;
+    climb->above += memoi_climb_over(climb, i);
+    if (place->high > climb->goal && rank < 0) {
+        climb->rank[i] = climb->n_critical;
+        climb->critical[climb->n_critical++] = i;
+    } else if (place->high <= climb->goal && rank >= 0) {
+        int64_t last = climb->critical[--climb->n_critical];
+        climb->critical[rank] = last;
+        climb->rank[last] = rank;
+        climb->rank[i] = -1;
+    }
+}
+
+/* Another goal: everything is counted anew. */
+MEMOI void memoi_climb_set_goal(memoi_climb* climb, int64_t goal) {
     int64_t i;
-    *peak = 0;
-    for (i = 0; i < problem->n_items; i++) {
-        const memoi_item* item = &problem->items[i];
-        int64_t top = offsets[i] + item->size, over = top - problem->lower_bound;
-        *peak = memob_max(*peak, top);
-        if (over <= 0) continue;
-        above +=
-            (double)(over < item->size ? over : item->size) * (double)(item->end - item->begin);
-    }
-    return above;
-}
-
-/* order with some items that end above the bound moved forward. */
-MEMOI void memoi_local_move(const memoi_problem* problem, memoi_ranked* order,
-                            const int64_t* offsets, int64_t* critical, uint64_t* random) {
-    int64_t n_critical = 0, n_moves, i;
-    for (i = 0; i < problem->n_items; i++) {
-        int64_t item = order[i].index;
-        if (offsets[item] + problem->items[item].size > problem->lower_bound)
-            critical[n_critical++] = i;
-    }
-    n_moves = 1 + (int64_t)(memoi_random(random) % MEMOI_LOCAL_MOVES);
-    for (; n_moves > 0 && n_critical > 0; n_moves--) {
-        int64_t from = critical[memoi_random(random) % (uint64_t)n_critical];
-        int64_t to = (int64_t)(memoi_random(random) % (uint64_t)(from + 1));
-        memoi_ranked moved = order[from];
-        memmove(order + to + 1, order + to, (size_t)(from - to) * sizeof moved);
-        order[to] = moved;
+    climb->goal = goal;
+    climb->above = 0;
+    climb->n_critical = 0;
+    for (i = 0; i < climb->problem->n_items; i++) {
+        climb->rank[i] = -1;
+        climb->places[i].high = goal;
+        memoi_climb_put(climb, i, climb->places[i].low);
     }
 }
 
-/* Lowers best->peak towards target; a plan counts as a node for each item.  0: no memory. */
-MEMOI int memoi_local_search(const memoi_problem* problem, int64_t target, memoi_effort* effort,
-                             memoi_solution* best) {
-    int64_t n = problem->n_items, peak, least = INT64_MAX, round;
-    double above, least_above = 0;
-    uint64_t random = effort->seed;
-    memoi_greedy greedy;
-    memoi_ranked* order = (memoi_ranked*)memob_calloc(n, sizeof(memoi_ranked));
-    int64_t* offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    int64_t* critical = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    int ok = memoi_greedy_create(&greedy, problem, effort->deadline);
-    int runs = ok && order && offsets && critical;
-    for (round = 0; runs && best->peak > target && effort->nodes_left >= n &&
-                    memoi_plan_clock() < effort->deadline;
-         round++) {
-        if (round < (int64_t)MEMOI_N_ORDERS) {
-            memoi_order_items(problem, (memoi_item_order)round, greedy.ranked);
-        } else {
-            memcpy(greedy.ranked, order, (size_t)n * sizeof *order);
-            memoi_local_move(problem, greedy.ranked, offsets, critical, &random);
+/* Begins with best, and the order that gives it by first fit; if there is none, with the order of
+ * its offsets, which raises nothing.  0: no memory. */
+MEMOI int memoi_climb_begin(memoi_climb* climb, const memoi_solution* best) {
+    const memoi_problem* problem = climb->problem;
+    int64_t n = problem->n_items, k;
+    memoi_ranked* ranked = (memoi_ranked*)memob_calloc(n, sizeof(memoi_ranked));
+    if (!ranked) return 0;
+    if (best->fit_order >= 0) {
+        memoi_order_items(problem, (memoi_item_order)best->fit_order, ranked);
+    } else {
+        for (k = 0; k < n; k++) {
+            ranked[k].index = k;
+            ranked[k].first = -(double)best->offsets[k];
+            ranked[k].second = 0;
         }
-        if (!memoi_greedy_run(&greedy)) break;
-        effort->nodes_left -= n;
-        memoi_solution_offer(problem, greedy.offsets, best);
-        above = memoi_overflow(problem, greedy.offsets, &peak);
-        if (peak > least || (peak == least && above > least_above)) continue;
-        if (peak < least) memoi_search_report(effort, problem, best, problem->lower_bound, round);
-        least = peak;
-        least_above = above;
-        memcpy(order, greedy.ranked, (size_t)n * sizeof *order);
-        memcpy(offsets, greedy.offsets, (size_t)n * sizeof *offsets);
+        qsort(ranked, (size_t)n, sizeof *ranked, memoi_ranked_compare);
     }
-    if (ok) memoi_greedy_free(&greedy);
-    MEMO_FREE(order);
-    MEMO_FREE(offsets);
-    MEMO_FREE(critical);
-    return runs;
+    for (k = 0; k < n; k++) {
+        memoi_place* place = &climb->places[ranked[k].index];
+        place->key = problem->items[ranked[k].index].fixed < 0 ? k << 32 : INT64_MIN;
+        place->low = best->offsets[ranked[k].index];
+    }
+    MEMO_FREE(ranked);
+    return 1;
 }
 
-/* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
- * proven. Rounds of attempts: at the goal; where that fails or is given up, halfway between there
- * and the best peak, and so on. Each round spends more on an attempt, and on one at the goal as much
- * as on a few others together.  Where not the goal alone counts, only every third of the later
- * rounds begins with it, since what was given up often is rarely met.  1, or 0 where there is no
- * memory. */
-MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, memoi_effort* effort,
-                                memoi_solution* best, int64_t* bound) {
-    enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4 };
-    memoi_team team;
-    int64_t given_up = -1, budget, n_spent, n_nodes = 0, round = 0, k;
-    int created =
-        memoi_team_create(&team, problem, effort->n_threads, effort->seed, effort->deadline);
-    int ok = 1, is_over = 0, is_at_goal = 1;
-    if (created < 0) return memoi_local_search(problem, target, effort, best);
-    if (created == 0) return 0;
-    if (problem->n_items > MEMOI_LOCAL_ITEMS) {
-        memoi_effort own = memoi_effort_take(effort, 0.1);
-        ok = memoi_local_search(problem, target, &own, best);
-        effort->nodes_left += own.nodes_left;
+/* 1; 0 without memory; -1 where the lists of neighbours would be too long. */
+MEMOI int memoi_climb_create(memoi_climb* climb, const memoi_problem* problem,
+                             const memoi_effort* effort, const memoi_solution* best) {
+    int64_t n = problem->n_items;
+    int listed = memoi_neighbours_list(problem);
+    memset(climb, 0, sizeof *climb);
+    if (listed <= 0) return listed;
+    climb->problem = problem;
+    climb->neighbours = problem->neighbours;
+    climb->random = effort->seed;
+    climb->deadline = effort->deadline;
+    climb->places = (memoi_place*)memob_calloc(n, sizeof(memoi_place));
+    climb->open.list = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    climb->taken = (memoi_range*)memob_calloc(n, sizeof(memoi_range));
+    climb->offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    climb->keys = (memoi_replaced*)memob_calloc(MEMOI_CLIMB_MOVES, sizeof(memoi_replaced));
+    climb->lows = (memoi_replaced*)memob_calloc(n, sizeof(memoi_replaced));
+    climb->critical = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    climb->rank = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    if (climb->places && climb->open.list && climb->taken && climb->offsets && climb->keys &&
+        climb->lows && climb->critical && climb->rank && memoi_climb_begin(climb, best))
+        return 1;
+    memoi_climb_free(climb);
+    return 0;
+}
+
+/* Item i is to be placed again; below `from` there is no hole for it. */
+MEMOI void memoi_climb_open(memoi_climb* climb, int64_t i, int64_t from, int is_forced) {
+    memoi_place* place = &climb->places[i];
+    if (climb->problem->items[i].fixed >= 0) return;
+    if (!place->is_open) {
+        place->is_open = 1;
+        place->is_forced = 0;
+        place->from = place->low;
+        memoi_queue_push(&climb->open, place->key, i);
     }
-    budget = 10 * memoi_search_shortest_run(&team.searches[0]);
-    while (ok && best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
+    if (from < place->from) place->from = from;
+    place->is_forced |= is_forced;
+}
+
+/* The lowest hole for item i between those before it.  Unless it is forced, it can at least stay. */
+MEMOI int64_t memoi_climb_find(memoi_climb* climb, int64_t i) {
+    const memoi_item* item = &climb->problem->items[i];
+    const memoi_place* place = &climb->places[i];
+    const int32_t* list = climb->neighbours->list;
+    int64_t from = memob_align_up(memob_max(place->from, 0), item->alignment);
+    int64_t to = place->is_forced ? INT64_MAX : place->high, key = place->key, n = 0, k;
+    for (k = climb->neighbours->first[i]; k < climb->neighbours->first[i + 1]; k++) {
+        const memoi_place* other = &climb->places[list[k]];
+        climb->taken[n].begin = other->low;
+        climb->taken[n].end = other->high;
+        n += ((other->key < key) | ((other->key == key) & (list[k] < i))) & (other->high > from) &
+             (other->low < to);
+    }
+    return memoi_taken_lowest(climb->taken, n, from, item);
+}
+
+/* Item i moves from low to now: which later items must be placed again? */
+MEMOI void memoi_climb_spread(memoi_climb* climb, int64_t i, int64_t low, int64_t now) {
+    int64_t high = now + climb->problem->items[i].size, k;
+    for (k = climb->neighbours->first[i]; k < climb->neighbours->first[i + 1]; k++) {
+        int64_t j = climb->neighbours->list[k];
+        const memoi_place* other = &climb->places[j];
+        int is_covered = (other->low < high) & (other->high > now);
+        if (!(is_covered | (low < other->low)) || !memoi_climb_is_before(climb, i, j)) continue;
+        memoi_climb_open(climb, j, low < other->low ? low - (other->high - other->low) + 1 : low,
+                         is_covered);
+    }
+}
+
+/* Places all open items; 0 if more than limit would lie above the goal, or time is up. */
+MEMOI int memoi_climb_settle(memoi_climb* climb, double limit) {
+    double above = 0; /* of items that have been placed: none is placed twice */
+    while (climb->open.n > 0) {
+        int64_t i = climb->open.list[0].index, low = climb->places[i].low, now;
+        memoi_queue_pop(&climb->open);
+        climb->places[i].is_open = 0;
+        if (above > limit || climb->is_out_of_time) continue;
+        if (++climb->n_nodes % MEMOI_CLIMB_CLOCK == 0 && memob_now_s() > climb->deadline)
+            climb->is_out_of_time = 1;
+        now = memoi_climb_find(climb, i);
+        if (now != low) {
+            climb->lows[climb->n_lows].item = i;
+            climb->lows[climb->n_lows++].value = low;
+            memoi_climb_put(climb, i, now);
+            memoi_climb_spread(climb, i, low, now);
+        }
+        above += memoi_climb_over(climb, i);
+    }
+    return above <= limit && climb->above <= limit && !climb->is_out_of_time;
+}
+
+/* An item to be moved before another in the order that it conflicts with and lies above, or now
+ * and then behind one; of two of these the nearer.  0: there is none. */
+MEMOI int memoi_climb_choose(memoi_climb* climb, int64_t* moved, int64_t* to, int* is_behind) {
+    const int64_t* first = climb->neighbours->first;
+    uint64_t* random = &climb->random;
+    int64_t i = climb->critical[memoi_random(random) % (uint64_t)climb->n_critical];
+    int64_t n_found = 0, n, k, pair[2];
+    *is_behind = 0;
+    n = first[i + 1] - first[i];
+    if (n > 0 && memoi_random(random) % 4 > 0) {
+        i = climb->neighbours->list[first[i] + (int64_t)(memoi_random(random) % (uint64_t)n)];
+        *is_behind = memoi_random(random) % 4 == 0;
+    }
+    if (climb->problem->items[i].fixed >= 0) return 0;
+    pair[0] = pair[1] = -1;
+    for (k = first[i]; k < first[i + 1]; k++) { /* each is in the pair with the same chance */
+        int64_t j = climb->neighbours->list[k];
+        if (climb->problem->items[j].fixed >= 0 ||
+            memoi_climb_is_before(climb, j, i) == *is_behind ||
+            (!*is_behind && climb->places[j].low >= climb->places[i].low))
+            continue;
+        n_found++;
+        if (memoi_random(random) % (uint64_t)n_found == 0) pair[0] = j;
+        if (memoi_random(random) % (uint64_t)n_found == 0) pair[1] = j;
+    }
+    if (n_found == 0) return 0;
+    *moved = i;
+    *to = memoi_climb_is_before(climb, pair[0], pair[1]) == *is_behind ? pair[0] : pair[1];
+    return 1;
+}
+
+/* Moves an item in the order, and opens what that may move. */
+MEMOI void memoi_climb_move(memoi_climb* climb, int64_t i, int64_t to, int is_behind) {
+    memoi_place* place = &climb->places[i];
+    int64_t step = 1 + (int64_t)(memoi_random(&climb->random) >> 34), k;
+    climb->keys[climb->n_keys].item = i;
+    climb->keys[climb->n_keys++].value = place->key;
+    place->key = climb->places[to].key + (is_behind ? step : -step);
+    for (k = climb->neighbours->first[i]; is_behind && k < climb->neighbours->first[i + 1]; k++) {
+        int64_t j = climb->neighbours->list[k];
+        const memoi_place* other = &climb->places[j];
+        if (other->low > place->low && memoi_climb_is_before(climb, j, i))
+            memoi_climb_open(climb, j, place->low - (other->high - other->low) + 1, 0);
+    }
+}
+
+/* One change; it is undone where it is not kept. */
+MEMOI void memoi_climb_change(memoi_climb* climb) {
+    double above = climb->above;
+    int64_t n = 1 + (int64_t)(memoi_random(&climb->random) % MEMOI_CLIMB_MOVES), moved, to, k;
+    int is_behind;
+    climb->n_keys = climb->n_lows = 0;
+    for (; n > 0; n--) {
+        if (!memoi_climb_choose(climb, &moved, &to, &is_behind)) continue;
+        for (k = 0; k < climb->n_keys && climb->keys[k].item != moved;) k++;
+        if (k == climb->n_keys && !climb->places[moved].is_open)
+            memoi_climb_move(climb, moved, to, is_behind);
+    }
+    for (k = 0; k < climb->n_keys; k++) memoi_climb_open(climb, climb->keys[k].item, 0, 1);
+    climb->n_nodes++; /* a change that places nothing counts too */
+    if (memoi_climb_settle(climb, above)) return;
+    while (climb->n_lows > 0) {
+        const memoi_replaced* replaced = &climb->lows[--climb->n_lows];
+        memoi_climb_put(climb, replaced->item, replaced->value);
+    }
+    while (climb->n_keys > 0) {
+        const memoi_replaced* replaced = &climb->keys[--climb->n_keys];
+        climb->places[replaced->item].key = replaced->value;
+    }
+    climb->above = above; /* as it was to the last bit */
+}
+
+/* Lowers best->peak towards goal, with so many items placed at most; returns how many. */
+MEMOI int64_t memoi_climb_run(memoi_climb* climb, int64_t goal, int64_t n_nodes,
+                              memoi_solution* best) {
+    int64_t begin = climb->n_nodes, peak, k, i;
+    memoi_climb_set_goal(climb, goal);
+    while (climb->n_critical > 0 && climb->n_nodes - begin < n_nodes && !climb->is_out_of_time) {
+        memoi_climb_change(climb);
+        if (memob_now_s() > climb->deadline) climb->is_out_of_time = 1;
+        for (peak = goal, k = 0; k < climb->n_critical && peak < best->peak; k++)
+            peak = memob_max(peak, climb->places[climb->critical[k]].high);
+        if (peak >= best->peak) continue;
+        for (i = 0; i < climb->problem->n_items; i++) climb->offsets[i] = climb->places[i].low;
+        memoi_solution_offer(climb->problem, climb->offsets, -1, best);
+    }
+    return climb->n_nodes - begin;
+}
+
+/* Climbs towards goal with so many items placed, and with as many again as long as that lowers by a
+ * twentieth what lies above the goal.  Where the lists of neighbours are too long, it does nothing.
+ * 0: no memory. */
+MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, int64_t goal,
+                             int64_t n_placed, memoi_effort* effort, memoi_solution* best) {
+    int created = climb->problem ? 1 : memoi_climb_create(climb, problem, effort, best);
+    double above = HUGE_VAL;
+    while (created > 0 && climb->above < 0.95 * above && effort->nodes_left > 0) {
+        int64_t most = MEMOI_CLIMB_NODES * memob_min(effort->nodes_left, INT64_MAX / 16);
+        above = climb->n_nodes > 0 ? climb->above : HUGE_VAL;
+        effort->nodes_left -=
+            memoi_climb_run(climb, goal, memob_min(n_placed, most), best) / MEMOI_CLIMB_NODES + 1;
+        if (climb->n_critical == 0 || climb->is_out_of_time) break;
+    }
+    return created != 0;
+}
+
+/* Rounds of attempts by a team: at the goal; if that fails or is given up, halfway between there and
+ * the best peak, and so on.  Each round begins with a climb.  Each spends more on an attempt than
+ * the one before, and on an attempt at the goal as much as on a few others together.  Where not the
+ * goal alone counts, only every third of the later rounds begins with it, since what was given up
+ * often is rarely met. */
+MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_problem* problem,
+                              int64_t target, memoi_effort* effort, memoi_solution* best,
+                              int64_t* bound) {
+    enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4 };
+    int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
+    int64_t budget = 5 * memoi_search_shortest_run(&team->searches[0]);
+    int is_over = 0, is_at_goal = 0;
+    int is_small = problem->n_items <= MEMOI_CLIMB_LATER && memoi_problem_is_plain(problem);
+    while (best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
         int64_t goal = memob_max(target, *bound), capacity, limit;
         int is_keen = effort->has_capacity || round < KEEN_ROUNDS;
         const memoi_search* answer;
-        if (!is_at_goal && given_up >= best->peak - 1) {
+
+        /* Nothing is left between what was given up and the best: another round. */
+        if (round < 0 || (!is_at_goal && given_up >= best->peak - 1)) {
             is_at_goal = ++round % 3 == 0 || is_keen;
             given_up = goal;
             if (budget < (int64_t)1 << 40) budget *= 2;
+            limit = (MEMOI_CLIMB_FIRST * problem->n_items) << memob_min(round, 20);
+            if ((round > 0 || !is_small) &&
+                !memoi_search_climb(climb, problem, goal, limit, effort, best))
+                return 0;
+            memoi_search_report(effort, problem, best, *bound, n_nodes);
+            is_over = climb->is_out_of_time;
             continue;
         }
+
+        /* An attempt. */
         capacity = is_at_goal ? goal : given_up + (best->peak - given_up) / 2;
         limit = is_keen && is_at_goal ? GOAL_SHARE * budget : budget;
         is_at_goal = 0;
         if (limit > effort->nodes_left) limit = effort->nodes_left;
-        answer = memoi_team_capacity(&team, capacity, limit, &n_spent);
+        answer = memoi_team_capacity(team, capacity, limit, &n_spent);
         effort->nodes_left -= n_spent;
         n_nodes += n_spent;
-        for (k = 0; k < team.n; k++) {
-            if (team.searches[k].is_out_of_memory) ok = 0;
-            if (team.searches[k].is_out_of_time) is_over = 1;
+        for (k = 0; k < team->n; k++) {
+            if (team->searches[k].is_out_of_memory) return 0;
+            if (team->searches[k].is_out_of_time) is_over = 1;
         }
-        if (!ok) break;
+
+        /* What it says. */
         if (answer && answer->verdict == MEMOI_FOUND)
-            memoi_solution_offer(problem, answer->minimum, best);
+            memoi_solution_offer(problem, answer->minimum, -1, best);
         else
             given_up = capacity;
         if (answer && answer->verdict == MEMOI_FAILED) *bound = capacity + 1;
         memoi_search_report(effort, problem, best, *bound, n_nodes);
     }
-    memoi_team_free(&team);
+    return 1;
+}
+
+/* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
+ * proven.  A problem too large for the search gets a climb alone.  0: no memory. */
+MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, memoi_effort* effort,
+                                memoi_solution* best, int64_t* bound) {
+    memoi_team team;
+    memoi_climb climb;
+    int created =
+        memoi_team_create(&team, problem, effort->n_threads, effort->seed, effort->deadline);
+    int ok = created != 0;
+    memset(&climb, 0, sizeof climb);
+    if (created > 0) ok = memoi_search_rounds(&team, &climb, problem, target, effort, best, bound);
+    if (created < 0) {
+        ok =
+            memoi_search_climb(&climb, problem, memob_max(target, *bound), INT64_MAX, effort, best);
+        memoi_search_report(effort, problem, best, *bound, 0);
+    }
+    if (created > 0) memoi_team_free(&team);
+    memoi_climb_free(&climb);
     return ok;
 }
 
@@ -3265,20 +3584,22 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     return 1;
 }
 
-/* Lowers one part to goal if it can; offsets and peak, which come with a plan of the part,
- * follow. */
+/* Lowers one part to goal if it can; offsets and *peak, a plan of the part, follow.  is_whole: the
+ * greedy planner has done what it can. */
 MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_problem* part,
-                                          int64_t goal, memoi_effort* effort, int64_t* offsets,
-                                          int64_t* peak, int64_t* bound, memo_error* error) {
-    memo_status status;
+                                          int is_whole, int64_t goal, memoi_effort* effort,
+                                          int32_t fit_order, int64_t* offsets, int64_t* peak,
+                                          int64_t* bound, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
     int64_t proven = part->lower_bound;
+    int64_t* own = (int64_t*)memob_calloc(part->n_items, sizeof(int64_t));
     memoi_solution best;
-    best.peak = *peak;
-    best.is_optimal = 0;
-    best.offsets = (int64_t*)memob_calloc(part->n_items, sizeof(int64_t));
-    if (!best.offsets) return memob_no_memory(error, "a part of the plan");
-    memcpy(best.offsets, offsets, (size_t)part->n_items * sizeof(int64_t));
-    status = memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &best, error);
+    if (!own) return memob_no_memory(error, "a part of the plan");
+    memoi_solution_begin(&best, own);
+    memoi_solution_offer(part, offsets, fit_order, &best);
+    if (!is_whole)
+        status =
+            memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &best, error);
     if (!status && !memoi_search_minimise(part, goal, effort, &best, &proven))
         status = memob_no_memory(error, "the search");
     if (!status) {
@@ -3286,7 +3607,7 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
         *peak = best.peak;
         *bound = memob_max(*bound, proven);
     }
-    MEMO_FREE(best.offsets);
+    MEMO_FREE(own);
     return status;
 }
 
@@ -3304,35 +3625,47 @@ MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* o
     return last;
 }
 
-/* Searches the parts that end above goal one after the other, each with its share of the effort;
- * none needs to be lower than one before it.  *peak: of all parts. */
+/* Searches the part that begins with item first: sets its peak. */
+MEMOI memo_status memoi_search_part_at(const memo_plan* plan, const memoi_problem* problem,
+                                       int64_t first, int64_t goal, memoi_effort* effort,
+                                       memoi_solution* best, int64_t* bound, int64_t* peak,
+                                       memo_error* error) {
+    memo_status status;
+    memoi_problem part;
+    int64_t end, last = memoi_search_extent(problem, best->offsets, first, &end, peak);
+    if (!memoi_problem_extract(problem, first, last, problem->items[first].begin, end, &part))
+        return memob_no_memory(error, "a part of the plan");
+    status = memoi_search_part_solve(plan, &part, last - first == problem->n_items, goal, effort,
+                                     best->fit_order, best->offsets + first, peak, bound, error);
+    memoi_problem_free(&part);
+    return status;
+}
+
+/* Searches the parts that end above the goal, the highest first: the others need not be lower than
+ * what comes of it.  Each gets half of what is left, the last one all.  parts: scratch, one an
+ * item.  *peak: of all parts. */
 MEMOI memo_status memoi_search_pass(const memo_plan* plan, const memoi_problem* problem,
-                                    int64_t target, memoi_effort* effort, int64_t* offsets,
-                                    int64_t* bound, int64_t* peak, memo_error* error) {
+                                    int64_t target, memoi_effort* effort, memob_keyed* parts,
+                                    memoi_solution* best, int64_t* bound, int64_t* peak,
+                                    memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int64_t n_open = 0, first, last, end, part_peak;
+    int64_t n = 0, first, last, end, part_peak, k;
     for (first = 0; first < problem->n_items; first = last) {
-        last = memoi_search_extent(problem, offsets, first, &end, &part_peak);
-        if (part_peak > memob_max(target, *bound)) n_open += last - first;
+        last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
+        parts[n].key = -part_peak;
+        parts[n++].index = first;
     }
+    qsort(parts, (size_t)n, sizeof *parts, memob_keyed_compare);
     *peak = 0;
-    for (first = 0; first < problem->n_items && !status; first = last) {
+    for (k = 0; k < n && !status; k++) {
         int64_t goal = memob_max(memob_max(target, *bound), *peak);
-        last = memoi_search_extent(problem, offsets, first, &end, &part_peak);
+        part_peak = -parts[k].key;
         if (part_peak > goal) {
-            memoi_problem part;
-            if (!memoi_problem_extract(problem, first, last, problem->items[first].begin, end,
-                                       &part)) {
-                status = memob_no_memory(error, "a part of the plan");
-            } else {
-                memoi_effort own =
-                    memoi_effort_take(effort, (double)(last - first) / (double)n_open);
-                status = memoi_search_part_solve(plan, &part, goal, &own, offsets + first,
-                                                 &part_peak, bound, error);
-                effort->nodes_left += own.nodes_left;
-                n_open -= last - first;
-                memoi_problem_free(&part);
-            }
+            int is_last = k + 1 == n || -parts[k + 1].key <= goal;
+            memoi_effort own = memoi_effort_take(effort, is_last ? 1 : 0.5);
+            status = memoi_search_part_at(plan, problem, parts[k].index, goal, &own, best, bound,
+                                          &part_peak, error);
+            effort->nodes_left += own.nodes_left;
         }
         *peak = memob_max(*peak, part_peak);
     }
@@ -3344,17 +3677,21 @@ MEMOI memo_status memoi_search_pass(const memo_plan* plan, const memoi_problem* 
 MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem* problem,
                                      int64_t target, memoi_effort* effort, memoi_solution* best,
                                      memo_error* error) {
-    enum { PASSES = 8 };
     memo_status status;
-    int64_t bound = problem->lower_bound, peak = 0, pass = 0;
+    int64_t bound = problem->lower_bound, peak = 0, nodes_before;
     uint64_t seed = effort->seed;
+    memob_keyed* parts = (memob_keyed*)memob_calloc(problem->n_items, sizeof(memob_keyed));
+    if (!parts) return memob_no_memory(error, "the parts of the plan");
     do {
-        effort->seed = seed + (uint64_t)pass;
+        nodes_before = effort->nodes_left;
         status =
-            memoi_search_pass(plan, problem, target, effort, best->offsets, &bound, &peak, error);
-    } while (!status && ++pass < PASSES && peak > memob_max(target, bound) &&
-             effort->nodes_left > 0 && memoi_plan_clock() < effort->deadline);
+            memoi_search_pass(plan, problem, target, effort, parts, best, &bound, &peak, error);
+        best->fit_order = -1;
+        effort->seed++;
+    } while (!status && peak > memob_max(target, bound) && effort->nodes_left > 0 &&
+             effort->nodes_left < nodes_before && memob_now_s() < effort->deadline);
     effort->seed = seed;
+    MEMO_FREE(parts);
     if (!status) {
         best->peak = peak;
         best->is_optimal = peak <= bound;
@@ -3402,7 +3739,7 @@ typedef struct memoi_mip_setting {
 
 static int __WINAPI memoi_mip_abort(lprec* lp, void* user) {
     (void)lp;
-    return memoi_plan_clock() > ((const memoi_mip*)user)->deadline;
+    return memob_now_s() > ((const memoi_mip*)user)->deadline;
 }
 
 /* Appends "i below j" times factor to a row of n terms; returns its constant, which goes to the
@@ -3633,7 +3970,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
     mip.scale = best->peak > 100000 ? 100000.0 / (double)best->peak : 1.0;
     for (run = 0; run < 3 && !status && !best->is_optimal; run++) {
         int result;
-        double now = memoi_plan_clock();
+        double now = memob_now_s();
         if (now >= deadline) break;
         mip.deadline = now + (deadline - now) * settings[run].share;
         mip.lp = make_lp(0, (int)(n + 1 + mip.n_pairs));
@@ -3646,7 +3983,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         if (result == OPTIMAL || result == SUBOPTIMAL) {
             double peak = get_objective(mip.lp) / mip.scale;
             if (get_variables(mip.lp, columns) && memoi_mip_rebuild(&mip, columns, offsets)) {
-                memoi_solution_offer(problem, offsets, best);
+                memoi_solution_offer(problem, offsets, -1, best);
                 /* Exhausted, and the rebuilt plan is what was proven to within half a unit. */
                 if (result == OPTIMAL && (double)best->peak < peak + 0.5) best->is_optimal = 1;
             }
@@ -3699,7 +4036,7 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
             best->offsets[i] * problem->unit_bytes;
     plan->peak_bytes = 0;
     for (i = 0; i < plan->n_buffers; i++) {
-        int64_t end = plan->buffers[i].offset_bytes + memob_plan_bytes(plan, i);
+        int64_t end = plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i);
         if (end > plan->peak_bytes) plan->peak_bytes = end;
     }
     /* A fixed buffer that occupies nothing is no item, but counts in the peak and the bound. */
@@ -3717,9 +4054,7 @@ MEMOI memo_status memoi_level_solve(memo_plan* plan, double deadline, memoi_effo
     memo_status status = memo_plan_prepare(plan, error);
     if (!status) status = memoi_problem_create(plan, &problem, error);
     if (status) return status;
-    best.peak = INT64_MAX;
-    best.is_optimal = 0;
-    best.offsets = (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t));
+    memoi_solution_begin(&best, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
     if (!best.offsets) status = memob_no_memory(error, "a level of the plan");
     if (!status)
         status = memoi_greedy_solve(plan, &problem, problem.lower_bound, deadline, deadline, &best,
@@ -3862,7 +4197,7 @@ enum { MEMOI_REPEAT_GRAM = 8, MEMOI_REPEAT_PERIODS = 8, MEMOI_BILEVEL_ROUNDS = 4
 
 MEMOI uint64_t memoi_event_symbol(const memoi_bilevel* bilevel, int64_t e) {
     int64_t i = bilevel->events[e];
-    uint64_t bytes = (uint64_t)memob_plan_bytes(bilevel->plan, i < 0 ? -1 - i : i);
+    uint64_t bytes = (uint64_t)memob_buffer_bytes(bilevel->plan, i < 0 ? -1 - i : i);
     return (2 * bytes + (i < 0) + 1) * 0x9e3779b97f4a7c15u;
 }
 
@@ -3874,7 +4209,7 @@ MEMOI int64_t memoi_repeat_phase(const memoi_bilevel* bilevel, int64_t begin, in
     for (e = begin; e < end; e++) {
         int64_t i = bilevel->events[e], first, stop, bytes;
         if (i < 0 || bilevel->ends[i] >= end || bilevel->ends[i] - e >= period) continue;
-        bytes = memob_plan_bytes(bilevel->plan, i);
+        bytes = memob_buffer_bytes(bilevel->plan, i);
         first = (e + 1 - begin) % period; /* cuts [first, stop), as differences */
         stop = (bilevel->ends[i] + 1 - begin) % period;
         across[first] += bytes;
@@ -4146,7 +4481,7 @@ MEMOI void memoi_groups_open(memoi_bilevel* bilevel, int64_t target_bytes) {
         int64_t i = bilevel->events[e], is_end = i < 0, buffer = is_end ? -1 - i : i;
         int64_t m = bilevel->member_of[buffer], bytes;
         if (m < 0) {
-            bytes = memob_plan_bytes(bilevel->plan, buffer);
+            bytes = memob_buffer_bytes(bilevel->plan, buffer);
         } else { /* a block begins with its first event and ends with its last */
             const memoi_member* member = &bilevel->members[m];
             memoi_group* group = &bilevel->groups[member->group];
@@ -4248,10 +4583,10 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
     if (!status && effort) effort->nodes_left += own.nodes_left;
     if (!status) {
         memoi_bilevel_compose(bilevel, outer, problem, item_of, offsets);
-        memoi_solution_offer(problem, offsets, best);
+        memoi_solution_offer(problem, offsets, -1, best);
         if (best->peak > target) {
             if (memoi_justify(problem, offsets))
-                memoi_solution_offer(problem, offsets, best);
+                memoi_solution_offer(problem, offsets, -1, best);
             else
                 status = memob_no_memory(error, "the plan of the layers");
         }
@@ -4286,7 +4621,7 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
     for (i = 0; i < plan->n_buffers && !status; i++) item_of[i] = -1;
     for (i = 0; i < problem->n_items && !status; i++) item_of[problem->items[i].buffer] = i;
     for (; round < 2 * MEMOI_BILEVEL_ROUNDS && !status && best->peak > target &&
-           memoi_plan_clock() < own.deadline;
+           memob_now_s() < own.deadline;
          round++) {
         int is_last = round == 2 * MEMOI_BILEVEL_ROUNDS - 1;
         if (round == MEMOI_BILEVEL_ROUNDS) { /* no marks, or they cut in the wrong places */
@@ -4398,7 +4733,7 @@ MEMOI memo_status memoi_task_run(const memoi_task* task, const memo_plan_desc* s
     const memo_plan* interval_plan = task->stretched_plan ? task->stretched_plan : task->plan;
     const memoi_problem* intervals = task->stretched_plan ? &task->stretched : &task->problem;
     const memoi_problem* pairs = task->has_pairs ? &task->problem : intervals;
-    double now = memoi_plan_clock(), share = engine == MEMO_PLAN_ENGINE_GREEDY ? 1 : 0.5;
+    double now = memob_now_s(), share = engine == MEMO_PLAN_ENGINE_GREEDY ? 1 : 0.5;
     double last_greedy = now + share * (effort->deadline - now);
     int stage;
     for (stage = 0; stage < 6 && !status && best->peak > target; stage++) {
@@ -4411,6 +4746,7 @@ MEMOI memo_status memoi_task_run(const memoi_task* task, const memo_plan_desc* s
         if (stage == 1)
             status = memoi_greedy_solve(interval_plan, intervals, target, last_greedy,
                                         effort->deadline, best, error);
+        if (stage == 2 && task->has_pairs) best->fit_order = -1; /* it was for other conflicts */
         if (stage == 2 && task->has_pairs)
             status = memoi_greedy_solve(task->plan, pairs, target, last_greedy, effort->deadline,
                                         best, error);
@@ -4452,7 +4788,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     if (!(settings.time_limit_s > 0))
         settings.time_limit_s = plan->n_buffers > MEMOI_SEARCH_ITEMS ? 3 : 10;
     /* A second for each million buffers is left for what follows the search. */
-    effort.deadline = memoi_plan_clock() + settings.time_limit_s;
+    effort.deadline = memob_now_s() + settings.time_limit_s;
     effort.deadline -= fmin(0.25 * settings.time_limit_s, 1e-6 * (double)plan->n_buffers);
     effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
     effort.seed = settings.seed;
@@ -4471,9 +4807,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
     status = memoi_task_create(&task, plan, error);
     if (status) return status;
-    best.peak = INT64_MAX;
-    best.is_optimal = 0;
-    best.offsets = (int64_t*)memob_calloc(task.problem.n_items, sizeof(int64_t));
+    memoi_solution_begin(&best, (int64_t*)memob_calloc(task.problem.n_items, sizeof(int64_t)));
     if (!best.offsets) {
         memoi_task_free(&task);
         return memob_no_memory(error, "the plan");
@@ -4858,17 +5192,32 @@ MEMOI memo_status memoi_profile_check_name(const char* name, memo_error* error) 
     return MEMO_STATUS_OK;
 }
 
+/* Names the field that would help a device that has no room for the copies. */
+MEMOI memo_status memoi_profiler_refuse(const memoi_profiler* p, memo_status status,
+                                        const char* memory, memo_error* error) {
+    if (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY && status != MEMO_STATUS_OUT_OF_HOST_MEMORY)
+        return status;
+    return memo_error_set(error, status,
+                          "memo_profile_desc.largest_copy_bytes: %s memory has no room for two "
+                          "copies of %lld bytes; try a smaller largest_copy_bytes, such as %d",
+                          memory, (long long)p->half_bytes, MEMOI_PROFILE_LEAST_BYTES);
+}
+
 MEMOI memo_status memoi_profiler_acquire(memoi_profiler* p, memo_error* error) {
     const memo_device* d = p->device;
     void* address = NULL;
     memo_status status = memo_device_alloc(d, 2 * p->half_bytes, &address, error);
     int i;
+
+    /* Two copies at a time, on the device and on the host. */
     p->on_device = (char*)address;
-    if (status) return status;
+    if (status) return memoi_profiler_refuse(p, status, "device", error);
     address = NULL;
     status = memo_host_alloc(d, 2 * p->half_bytes, &address, error);
     p->on_host = (char*)address;
-    if (status) return status;
+    if (status) return memoi_profiler_refuse(p, status, "host", error);
+
+    /* Streams and events that time them. */
     for (i = 0; i < 2 && !status; i++) {
         status = memo_stream_create(d, i ? "profile to device" : "profile to host", 0,
                                     &p->streams[i], error);
@@ -4996,8 +5345,8 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
         memo_text_free(&text);
         return status;
     }
-    memob_frame_finish(&text, 2 + (int64_t)profile->n_tensors + profile->n_copies +
-                                  (profile->file.size_bytes > 0));
+    memob_put_last_line(&text, 2 + (int64_t)profile->n_tensors + profile->n_copies +
+                                   (profile->file.size_bytes > 0));
     return memo_text_write(&text, path, error);
 }
 
@@ -5090,7 +5439,7 @@ MEMOI memo_status memoi_profile_parse_line(memob_reader* reader, const char* wor
     if (kind == 5 || (kind < 2 ? kind != *stage : *stage < 2 || kind < *stage))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "`%s` here; a profile has rows, layer, tensors, copies, file",
-                                memob_shown(shown, word, length));
+                                memob_word_text(shown, word, length));
     *stage = kind < 2 ? kind + 1 : kind;
     if (kind == 0) {
         status = memob_expect_number(reader, "number of rows", &profile->n_rows, error);
@@ -5124,12 +5473,12 @@ memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* na
     if (!text || n_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
     memob_reader_init(&reader, name ? name : "text", text, n_bytes);
-    if (!memob_next_content(&reader, &word, &length) || !memob_word_is(word, length, "memo"))
+    if (!memob_next_entry(&reader, &word, &length) || !memob_word_is(word, length, "memo"))
         return memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
                                 "a profile begins with `memo profile 1`");
-    status = memob_frame_open(&reader, "profile", error);
-    if (!status) status = memob_frame_close(&reader, text, &count, &last_line, error);
-    while (!status && memob_next_content(&reader, &word, &length)) {
+    status = memob_read_first_line(&reader, "profile", error);
+    if (!status) status = memob_read_last_line(&reader, text, &count, &last_line, error);
+    while (!status && memob_next_entry(&reader, &word, &length)) {
         status = memoi_profile_parse_line(&reader, word, length, &stage, profile, error);
         n_lines++;
     }
@@ -5513,7 +5862,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     memo_status status;
     memset(p, 0, sizeof *p);
     status = memoi_rows_check(desc, error);
-    if (!status) status = memo_swap_get_sizes(swap, &sizes, error); /* no sum of sizes overflows */
+    if (!status)
+        status = memo_swap_desc_get_sizes(swap, &sizes, error); /* no sum of sizes overflows */
     if (status) return status;
 
     p->desc = desc;
@@ -5544,16 +5894,17 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
 }
 
 /* What the file has to do with layer i.  p->moved holds the moved layers up to i. */
-MEMOI void memoi_rows_time_file(memoi_rows_planner* p, const memob_swap_layout* layout, int32_t i) {
+MEMOI void memoi_rows_time_file(memoi_rows_planner* p, const memob_swap_placement* placement,
+                                int32_t i) {
     const memo_swap_plan_desc* desc = p->desc;
-    const memob_swap_turn* turn = &layout->turns[i];
+    const memob_swap_turn* turn = &placement->turns[i];
     memoi_rows_layer* layer = &p->layers[i];
     layer->before = -1;
-    if (!layer->is_moved || !layout->sizes.n_spilled_layers) return;
+    if (!layer->is_moved || !placement->sizes.n_spilled_layers) return;
     p->moved[turn->ordinal] = i;
-    layer->is_spilled = turn->ordinal < layout->sizes.n_spilled_layers;
-    if (turn->ordinal >= layout->n_host_layers)
-        layer->before = p->moved[turn->ordinal - layout->n_host_layers];
+    layer->is_spilled = turn->ordinal < placement->sizes.n_spilled_layers;
+    if (turn->ordinal >= placement->n_host_layers)
+        layer->before = p->moved[turn->ordinal - placement->n_host_layers];
     layer->write_s = layer->read_s = desc->file_s;
     if (desc->to_file_bytes_per_s > 0)
         layer->write_s += (double)turn->host_bytes / desc->to_file_bytes_per_s;
@@ -5564,15 +5915,16 @@ MEMOI void memoi_rows_time_file(memoi_rows_planner* p, const memob_swap_layout* 
 }
 
 /* Times of one layer; 0 if it recomputes a tensor that cannot be recomputed. */
-MEMOI int memoi_rows_time_layer(memoi_rows_planner* p, const memob_swap_layout* layout, int32_t i) {
+MEMOI int memoi_rows_time_layer(memoi_rows_planner* p, const memob_swap_placement* placement,
+                                int32_t i) {
     const memo_swap_plan_desc* desc = p->desc;
     const memo_swap_desc* swap = desc->swap;
-    const memob_swap_place* places = &layout->places[(int64_t)i * swap->n_tensors];
+    const memob_swap_place* places = &placement->places[(int64_t)i * swap->n_tensors];
     memoi_rows_layer* layer = &p->layers[i];
-    double bytes = (double)layout->turns[i].moved_bytes, copies_s = 0;
+    double bytes = (double)placement->turns[i].moved_bytes, copies_s = 0;
     int32_t t, b;
     memset(layer, 0, sizeof *layer);
-    layer->previous = layout->turns[i].previous;
+    layer->previous = placement->turns[i].previous;
     layer->is_moved = bytes > 0;
 
     for (t = 0; t < swap->n_tensors; t++)
@@ -5590,7 +5942,7 @@ MEMOI int memoi_rows_time_layer(memoi_rows_planner* p, const memob_swap_layout* 
     if (desc->to_device_bytes_per_s > 0) layer->load_s += bytes / desc->to_device_bytes_per_s;
     layer->store_s *= p->link_factor;
     layer->load_s *= p->link_factor;
-    memoi_rows_time_file(p, layout, i);
+    memoi_rows_time_file(p, placement, i);
     return 1;
 }
 
@@ -5602,9 +5954,9 @@ MEMOI double memoi_rows_excess(int64_t capacity_bytes, int64_t n_bytes) {
 MEMOI memo_status memoi_rows_score_desc(memoi_rows_planner* p, memo_swap_desc* swap,
                                         memoi_rows_score* score, memo_error* error) {
     const memo_swap_plan_desc* desc = p->desc;
-    memob_swap_layout layout;
+    memob_swap_placement placement;
     int64_t host_bytes = desc->spill_bytes ? p->host_bytes : 0; /* else it fits or does not */
-    memo_status status = memob_swap_plan_to_fit(swap, host_bytes, &layout, error);
+    memo_status status = memob_swap_placement_fit(swap, host_bytes, &placement, error);
     double busy_s;
     int32_t i;
     memset(score, 0, sizeof *score);
@@ -5612,18 +5964,18 @@ MEMOI memo_status memoi_rows_score_desc(memoi_rows_planner* p, memo_swap_desc* s
     /* Layers out of turn, or beyond 2^62 bytes: desc itself has been checked. */
     if (status) return status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_OK : status;
 
-    score->sizes = layout.sizes;
-    score->excess_bytes = memoi_rows_excess(p->device_bytes, layout.sizes.device_bytes) +
-                          memoi_rows_excess(p->host_bytes, layout.sizes.host_bytes);
-    if (layout.sizes.spill_bytes > desc->spill_bytes)
-        score->excess_bytes += (double)(layout.sizes.spill_bytes - desc->spill_bytes);
-    score->n_host_layers = layout.sizes.n_spilled_layers ? layout.n_host_layers : 0;
+    score->sizes = placement.sizes;
+    score->excess_bytes = memoi_rows_excess(p->device_bytes, placement.sizes.device_bytes) +
+                          memoi_rows_excess(p->host_bytes, placement.sizes.host_bytes);
+    if (placement.sizes.spill_bytes > desc->spill_bytes)
+        score->excess_bytes += (double)(placement.sizes.spill_bytes - desc->spill_bytes);
+    score->n_host_layers = placement.sizes.n_spilled_layers ? placement.n_host_layers : 0;
 
     for (i = 0; i < p->n_layers; i++) {
-        if (!memoi_rows_time_layer(p, &layout, i)) score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
+        if (!memoi_rows_time_layer(p, &placement, i)) score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
         score->recompute_s += p->layers[i].recompute_s;
     }
-    memob_swap_layout_free(&layout);
+    memob_swap_placement_free(&placement);
     score->step_s = memoi_rows_step(desc, p->layers).time_s;
     busy_s =
         p->n_layers * (desc->forward_s + desc->backward_s) + desc->between_s + score->recompute_s;
@@ -6610,7 +6962,7 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
     else
         snprintf(plan->reason, sizeof plan->reason,
                  "%s is the limit; %s more would save %.2g%% of the step",
-                 memo_alpha_limit_name(limit), memob_bytes_name(bytes, extra_bytes), 100 * saved);
+                 memo_alpha_limit_name(limit), memob_bytes_text(bytes, extra_bytes), 100 * saved);
     return status;
 }
 
@@ -6640,8 +6992,8 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
         error, MEMO_STATUS_INFEASIBLE, "%s: %s needs %s of the %s there", names[which],
         p->desc->is_alpha_only ? "a single alpha, with as much recomputed as can be,"
                                : "the plan that is nearest to fitting",
-        memob_bytes_name(needed, (double)needed_bytes[which]),
-        memob_bytes_name(there, (double)there_bytes[which]));
+        memob_bytes_text(needed, (double)needed_bytes[which]),
+        memob_bytes_text(there, (double)there_bytes[which]));
 }
 
 MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, memo_error* error) {
@@ -7770,13 +8122,13 @@ MEMOI memo_status memoi_degrees_open(memob_reader* reader, const char* text, con
                                      memob_reader* last_line, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     *count = -1;
-    if (!memob_next_content(reader, word, length))
+    if (!memob_next_entry(reader, word, length))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "empty: `memo %s 1` is expected",
                                 kind);
     if (!memob_word_is(*word, *length, "memo")) return MEMO_STATUS_OK;
-    status = memob_frame_open(reader, kind, error);
-    if (!status) status = memob_frame_close(reader, text, count, last_line, error);
-    if (!status && !memob_next_content(reader, word, length))
+    status = memob_read_first_line(reader, kind, error);
+    if (!status) status = memob_read_last_line(reader, text, count, last_line, error);
+    if (!status && !memob_next_entry(reader, word, length))
         status = memob_line_error(reader, error, MEMO_STATUS_FORMAT, "nothing between the frame");
     return status;
 }
@@ -7951,7 +8303,7 @@ MEMOI memo_status memoi_degrees_parse_line(memoi_degrees_profile* profile, memob
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "`%s` is not blocks, degrees, memory, boundary, gradients, gather "
                                 "or block",
-                                memob_shown(shown, word, length));
+                                memob_word_text(shown, word, length));
     }
     return status ? status : memob_expect_line_end(reader, error);
 }
@@ -8000,7 +8352,7 @@ memo_status memo_degrees_problem_parse(const char* text, int64_t n_bytes, const 
                                 &last_line, error);
     for (; !status && more; n_lines++) {
         status = memoi_degrees_parse_line(&profile, &reader, word, length, error);
-        more = !status && memob_next_content(&reader, &word, &length);
+        more = !status && memob_next_entry(&reader, &word, &length);
     }
     if (!status) status = memoi_degrees_count(&last_line, stated, n_lines, error);
     if (!status) status = memoi_degrees_complete(&profile, &reader, error);
@@ -8054,7 +8406,7 @@ memo_status memo_degrees_problem_write(const memo_degrees_problem* problem, cons
                 memoi_degrees_ns(c->backward_collective_s), memoi_degrees_ns(c->gradient_s),
                 (long long)c->state_bytes, (long long)c->saved_bytes, (long long)c->runtime_bytes);
         }
-    memob_frame_finish(&text, n_lines);
+    memob_put_last_line(&text, n_lines);
     return memo_text_write(&text, path, error);
 }
 
@@ -8071,7 +8423,7 @@ memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, c
     memo_text_put(&text, "memo degrees 1\n");
     for (i = 0; i < n_blocks; i++)
         memo_text_put(&text, "block %d %d\n", (int)i, (int)block_degrees[i]);
-    memob_frame_finish(&text, n_blocks);
+    memob_put_last_line(&text, n_blocks);
     return memo_text_write(&text, path, error);
 }
 
@@ -8094,7 +8446,7 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
         char shown[40];
         if (!memob_word_is(word, length, "block"))
             status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT, "`%s` is not block",
-                                      memob_shown(shown, word, length));
+                                      memob_word_text(shown, word, length));
         /* In order, so that none is missing. */
         if (!status && n == MEMOI_DEGREES_BLOCKS)
             status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT, "more than %d blocks",
@@ -8109,7 +8461,7 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
             status = memob_no_memory(error, "degrees");
         if (status) break;
         ((int32_t*)degrees)[n++] = (int32_t)degree;
-        more = memob_next_content(&reader, &word, &length);
+        more = memob_next_entry(&reader, &word, &length);
     }
     if (!status) status = memoi_degrees_count(&last_line, stated, n, error);
     if (status) {
@@ -8259,7 +8611,7 @@ typedef struct memoi_degrees_search {
 #define MEMOI_DEGREES_TRAILS ((int64_t)1 << 25)
 
 MEMOI int memoi_degrees_is_late(const memoi_degrees_search* search) {
-    return memoi_plan_clock() > search->deadline_s;
+    return memob_now_s() > search->deadline_s;
 }
 
 MEMOI int memoi_degrees_is_closed(const memoi_degrees_search* search, double bound_s) {
@@ -8650,7 +9002,7 @@ MEMOI void memoi_degrees_search_clear(memoi_degrees_search* search) {
 /* From the plan of least memory. */
 MEMOI memo_status memoi_degrees_run(const memo_degrees_problem* problem, double time_limit_s,
                                     memo_degrees_plan* plan, int32_t* indices, memo_error* error) {
-    double begin_s = memoi_plan_clock();
+    double begin_s = memob_now_s();
     int64_t least;
     int32_t i;
     memoi_degrees_search search;
@@ -8671,7 +9023,7 @@ MEMOI memo_status memoi_degrees_run(const memo_degrees_problem* problem, double 
     memoi_degrees_search_clear(&search);
     memoi_degrees_sum(problem, indices, &plan->step_s, &plan->memory_bytes);
     plan->proof = plan->lower_bound_s < plan->step_s ? MEMO_PROOF_FEASIBLE : MEMO_PROOF_OPTIMAL;
-    plan->solve_s = memoi_plan_clock() - begin_s;
+    plan->solve_s = memob_now_s() - begin_s;
     for (i = 0; i < problem->n_blocks; i++) plan->degrees[i] = problem->degrees[indices[i]];
     return status;
 }
@@ -8742,7 +9094,7 @@ struct memo_session {
     memo_swap_desc swap_desc;
     int64_t* rows;
     memo_swap_sizes sizes;
-    memob_swap_layout layout;
+    memob_swap_placement placement;
     memo_trace* trace;
     memo_plan* plan;
     memo_swap_plan* swap_plan; /* NULL: rows were given, or nothing had to be planned */
@@ -8800,7 +9152,7 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t mark) {
     memo_status status;
     if (s->measured_layer < 0 || s->error.status) return;
     if (s->desc.computes_on_host) {
-        s->marks_s[mark] = memoi_plan_clock();
+        s->marks_s[mark] = memob_now_s();
         return;
     }
     status = memo_event_record(s->device, s->events[mark], s->desc.compute_stream, &error);
@@ -8824,13 +9176,13 @@ MEMOI double memoi_session_between(memo_session* s, int32_t first, int32_t last)
 /* --- a micro-batch --- */
 
 int memo_session_computes(const memo_session* s) { return !s->is_dry && !s->error.status; }
-int64_t memo_session_rows(const memo_session* s) { return s->n_rows; }
+int64_t memo_session_get_n_rows(const memo_session* s) { return s->n_rows; }
 
-void* memo_session_address(const memo_session* s, int32_t layer, int32_t tensor) {
+void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
     const memob_swap_place* place;
     MEMO_ASSERT(layer >= 0 && layer < s->desc.n_layers);
     MEMO_ASSERT(tensor >= 0 && tensor < s->desc.n_tensors);
-    place = &s->layout.places[(int64_t)layer * s->desc.n_tensors + tensor];
+    place = &s->placement.places[(int64_t)layer * s->desc.n_tensors + tensor];
     return place->row_bytes ? s->base + place->offset : NULL;
 }
 
@@ -8940,7 +9292,9 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         int64_t begin = 0, end = s->n_rows;
         if (!memoi_session_recomputes(s, t)) continue;
-        if (layer != s->measured_layer) memo_swap_recompute_rows(s->swap, layer, t, &begin, &end);
+        if (s->desc.backward_recomputes && layer != s->measured_layer) continue;
+        if (layer != s->measured_layer)
+            memo_swap_get_recompute_rows(s->swap, layer, t, &begin, &end);
         if (begin == end) continue;
         if (layer == s->measured_layer) memoi_session_mark(s, first + 2 * t);
         s->desc.recompute(s->desc.user, s, layer, t, begin, end);
@@ -8994,7 +9348,7 @@ memo_status memo_session_run(memo_session* s, int64_t n_rows, memo_error* error)
 MEMOI void memoi_session_clear_stage(memo_session* s) {
     memo_plan_destroy(s->plan);
     memo_trace_destroy(s->trace);
-    memob_swap_layout_free(&s->layout);
+    memob_swap_placement_free(&s->placement);
     s->plan = NULL;
     s->trace = NULL;
 }
@@ -9022,9 +9376,9 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_error* error) {
 
     memoi_session_clear_stage(s);
     s->swap_desc.rows = s->rows;
-    status = memob_swap_plan(&s->swap_desc, &s->layout, error);
+    status = memob_swap_placement_make(&s->swap_desc, &s->placement, error);
     if (status) return status;
-    s->sizes = s->layout.sizes;
+    s->sizes = s->placement.sizes;
 
     status = memo_trace_create(&s->trace, error);
     dry.trace = s->trace;
@@ -9056,7 +9410,7 @@ MEMOI void memoi_session_fill(memo_session* s, int recomputes, int64_t rest) {
     int64_t* rows = s->rows;
     for (layer = 0; layer < s->desc.n_layers; layer++) {
         for (t = 0; t < s->desc.n_tensors; t++) {
-            memo_tensor_rule rule = memob_tensor_rule_of(s->tensors, t);
+            memo_tensor_rule rule = memob_tensor_rule(s->tensors, t);
             if (rule == MEMO_TENSOR_KEPT)
                 *rows++ = MEMO_ROWS_KEPT;
             else
@@ -9070,8 +9424,8 @@ MEMOI void memoi_session_fill(memo_session* s, int recomputes, int64_t rest) {
 MEMOI const char* memoi_session_needs(char* buffer, size_t n_buffer, int64_t needed_bytes,
                                       int64_t there_bytes) {
     char needed[32], there[32];
-    memob_bytes_name(needed, (double)needed_bytes);
-    memob_bytes_name(there, (double)there_bytes);
+    memob_bytes_text(needed, (double)needed_bytes);
+    memob_bytes_text(there, (double)there_bytes);
     if (strcmp(needed, there))
         snprintf(buffer, n_buffer, "needs %s of %s", needed, there);
     else
@@ -9111,8 +9465,8 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
             "other buffers); raise device_bytes to %lld, or lower n_rows",
             memoi_session_needs(needs, sizeof needs, peak_bytes[k] + s->desc.other_device_bytes,
                                 s->device_bytes + s->desc.other_device_bytes),
-            memob_bytes_name(activations, (double)(peak_bytes[k] - others_bytes)),
-            memob_bytes_name(others, (double)(others_bytes + s->desc.other_device_bytes)),
+            memob_bytes_text(activations, (double)(peak_bytes[k] - others_bytes)),
+            memob_bytes_text(others, (double)(others_bytes + s->desc.other_device_bytes)),
             (long long)(peak_bytes[k] + s->desc.other_device_bytes));
     return memo_error_set(
         error, MEMO_STATUS_INFEASIBLE,
@@ -9164,7 +9518,7 @@ MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profil
         if (swap.rows)
             memcpy(s->rows, swap.rows, (size_t)n_cells * sizeof *s->rows);
         else
-            status = memo_swap_fill_rows(&swap, s->rows, error);
+            status = memo_swap_desc_fill_rows(&swap, s->rows, error);
         if (!status) status = memoi_session_stage(s, error);
         if (status) return status;
         *fits = memoi_session_fits_device(s) && memoi_session_fits_host(s);
@@ -9206,7 +9560,8 @@ MEMOI memo_status memoi_session_open(memo_session* s, memo_error* error) {
 /* Copies and the file, within the budgets and what is really free. */
 MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_error* error) {
     memo_profile_desc desc = memo_profile_desc_default();
-    int64_t largest_bytes = (int64_t)32 << 20;
+    int64_t largest_bytes =
+        s->desc.largest_copy_bytes ? s->desc.largest_copy_bytes : (int64_t)32 << 20;
     memo_status status;
     desc.device = s->device;
     desc.tensors = s->tensors;
@@ -9270,14 +9625,14 @@ MEMOI memo_status memoi_session_measure_once(memo_session* s, double* layers_s, 
 MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* layers_s,
                                                memo_error* error) {
     double figures_s[MEMOI_SESSION_FIGURES][MEMOI_SESSION_REPETITIONS];
-    double once_s[MEMOI_SESSION_FIGURES], begin_s = memoi_plan_clock();
+    double once_s[MEMOI_SESSION_FIGURES], begin_s = memob_now_s();
     int32_t k, i, n = MEMOI_SESSION_REPETITIONS;
     memo_status status;
     memset(once_s, 0, sizeof once_s);
 
     /* If one micro-batch takes long, its layers are enough. */
     status = memoi_session_measure_once(s, layers_s, once_s, error);
-    if (memoi_plan_clock() - begin_s > 5) n = 1;
+    if (memob_now_s() - begin_s > 5) n = 1;
     if (!status && s->desc.share)
         status = s->desc.share(s->desc.user, &n, (int64_t)sizeof n, error);
     for (i = 0; i < n && !status; i++) {
@@ -9293,8 +9648,8 @@ MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* layers_s
         s->profile.tensors[k].recompute_s_per_row =
             memoi_session_recomputes(s, k)
                 ? memoi_session_median(figures_s[3 + k], n) / (double)s->desc.n_rows
-            : memob_tensor_rule_of(s->tensors, k) <= MEMO_TENSOR_WHOLE ? 0
-                                                                       : -1;
+            : memob_tensor_rule(s->tensors, k) <= MEMO_TENSOR_WHOLE ? 0
+                                                                    : -1;
     return MEMO_STATUS_OK;
 }
 
@@ -9355,7 +9710,7 @@ MEMOI void memoi_session_estimate(const memo_session* s, memo_profile* profile) 
     for (t = 0; t < s->desc.n_tensors; t++) {
         memcpy(profile->tensors[t].name, s->names[t], sizeof s->names[t]);
         profile->tensors[t].recompute_s_per_row =
-            memob_tensor_rule_of(s->tensors, t) <= MEMO_TENSOR_WHOLE
+            memob_tensor_rule(s->tensors, t) <= MEMO_TENSOR_WHOLE
                 ? 0.5 / (double)s->desc.n_rows / (double)s->desc.n_tensors
                 : -1;
     }
@@ -9378,7 +9733,7 @@ memo_status memo_session_write(const memo_session* s, const char* path, memo_err
         for (t = 0; t < s->desc.n_tensors; t++) memo_text_put(&text, " %lld", (long long)*rows++);
         memo_text_put(&text, "\n");
     }
-    memob_frame_finish(&text, 2 + (int64_t)s->desc.n_tensors + s->desc.n_layers);
+    memob_put_last_line(&text, 2 + (int64_t)s->desc.n_tensors + s->desc.n_layers);
     return memo_text_write(&text, path, error);
 }
 
@@ -9405,7 +9760,7 @@ MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader
     if (!memob_word_is(word, length, kinds[kind]) || line >= 2 + n_tensors + s->desc.n_layers)
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "`%s` here; a session has shape, host_layers, tensors, layers",
-                                memob_shown(shown, word, length));
+                                memob_word_text(shown, word, length));
     if (kind == 0) {
         status = memoi_session_expect(reader, "n_layers", s->desc.n_layers, error);
         if (!status) status = memoi_session_expect(reader, "n_tensors", n_tensors, error);
@@ -9440,12 +9795,12 @@ MEMOI memo_status memoi_session_read(memo_session* s, memo_error* error) {
     memo_status status = memob_read_file(s->desc.plan_path, &text, &n_bytes, error);
     if (status) return status;
     memob_reader_init(&reader, s->desc.plan_path, text, n_bytes);
-    if (!memob_next_content(&reader, &word, &length) || !memob_word_is(word, length, "memo"))
+    if (!memob_next_entry(&reader, &word, &length) || !memob_word_is(word, length, "memo"))
         status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
                                   "a session begins with `memo session 1`");
-    if (!status) status = memob_frame_open(&reader, "session", error);
-    if (!status) status = memob_frame_close(&reader, text, &count, &last_line, error);
-    while (!status && memob_next_content(&reader, &word, &length))
+    if (!status) status = memob_read_first_line(&reader, "session", error);
+    if (!status) status = memob_read_last_line(&reader, text, &count, &last_line, error);
+    while (!status && memob_next_entry(&reader, &word, &length))
         status = memoi_session_parse_line(s, &reader, word, length, n_lines++, error);
     if (!status &&
         (count != n_lines || n_lines != 2 + (int64_t)s->desc.n_tensors + s->desc.n_layers))
@@ -9469,25 +9824,25 @@ void memo_session_put_report(const memo_session* s, memo_text* text) {
         memo_text_put(text, "keep      every tensor stays on the device\n");
 
     /* Where it all goes. */
-    memo_text_put(text, "plan      device %s", memob_bytes_name(bytes, (double)info.device_bytes));
+    memo_text_put(text, "plan      device %s", memob_bytes_text(bytes, (double)info.device_bytes));
     if (s->device_bytes)
         memo_text_put(
             text, " of %s",
-            memob_bytes_name(bytes, (double)(s->device_bytes + s->desc.other_device_bytes)));
+            memob_bytes_text(bytes, (double)(s->device_bytes + s->desc.other_device_bytes)));
     memo_text_put(text, " (%lld buffer%s, %s", (long long)s->plan->n_buffers,
                   s->plan->n_buffers == 1 ? "" : "s",
                   s->plan->proof == MEMO_PROOF_OPTIMAL ? "optimal" : "lower bound ");
     if (s->plan->proof != MEMO_PROOF_OPTIMAL)
-        memo_text_put(text, "%s", memob_bytes_name(bytes, (double)s->plan->lower_bound_bytes));
-    memo_text_put(text, "), host %s", memob_bytes_name(bytes, (double)info.host_bytes));
+        memo_text_put(text, "%s", memob_bytes_text(bytes, (double)s->plan->lower_bound_bytes));
+    memo_text_put(text, "), host %s", memob_bytes_text(bytes, (double)info.host_bytes));
     if (s->host_bytes)
         memo_text_put(text, " of %s",
-                      memob_bytes_name(bytes, (double)(s->host_bytes + s->desc.other_host_bytes)));
+                      memob_bytes_text(bytes, (double)(s->host_bytes + s->desc.other_host_bytes)));
     memo_text_put(text, ", %s moved each way",
-                  memob_bytes_name(bytes, (double)s->sizes.swapped_bytes));
+                  memob_bytes_text(bytes, (double)s->sizes.swapped_bytes));
     if (s->sizes.n_spilled_layers)
         memo_text_put(text, ", %d layers through a file of %s", (int)s->sizes.n_spilled_layers,
-                      memob_bytes_name(bytes, (double)s->sizes.spill_bytes));
+                      memob_bytes_text(bytes, (double)s->sizes.spill_bytes));
     memo_text_put(text, "\n");
 }
 
@@ -9625,7 +9980,7 @@ MEMOI memo_status memoi_session_follow(memo_session* s, memo_error* error) {
         status = memoi_session_read(s, error);
     s->swap_desc.rows = s->rows;
     if (!status && s->desc.rows && s->desc.spill_directory && s->host_bytes)
-        status = memo_swap_fit_host(&s->swap_desc, s->host_bytes, error);
+        status = memo_swap_desc_fit_host(&s->swap_desc, s->host_bytes, error);
     if (s->desc.is_dry_run && status == MEMO_STATUS_OUT_OF_HOST_MEMORY) status = MEMO_STATUS_OK;
     if (!status) status = memoi_session_stage(s, error);
     return status || s->desc.is_dry_run ? status : memoi_session_check_fit(s, error);

@@ -4,15 +4,7 @@
  * ends: ranks as threads of one process (no dependency), and NCCL (MEMO_SP_NCCL, CUDA).
  * examples/comm_mpi.h implements a third one over MPI.
  *
- * TERMS
- *     rank       one of size processes or threads, numbered from 0, each with its own device
- *     group      the ranks of one communicator
- *     degree     the number of ranks that share one dimension, such as ring degree rd, ulysses ud
- *     Ulysses    each rank computes some heads of all tokens; an all-to-all before and after
- *     ring       each rank computes its own queries; keys and values go from rank to rank
- *     zigzag     a layout in which ring rank r holds chunks r and 2 rd - 1 - r of 2 rd chunks
- *     LSE        log of the sum of exp(score) over the keys of a query; one number per row and head
- *     sub-batch  one part of a batch; its collectives overlap the computation of other parts
+ * The glossary of memo.h defines the terms, such as ring, Ulysses, zigzag and LSE.
  *
  * In exactly one translation unit, the one that contains memo.h's implementation:
  *
@@ -27,15 +19,15 @@
  *     memo_status attend(memo_mesh* mesh, memo_device* device, memo_stream stream,
  *                        memo_sp_attention_tensors* t, memo_error* error) {
  *         memo_host_attention local = {device, 0};         // computes one rank's part, on the host
- *         memo_layout_desc layout = memo_layout_desc_default();
+ *         memo_sharding_desc sharding = memo_sharding_desc_default();
  *         memo_sp_attention_desc desc = memo_sp_attention_desc_default();
  *         memo_sp_attention* attention = NULL;
  *         memo_mask causal = memo_mask_default();
  *         memo_status status;
- *         layout.ring = mesh->degrees.ring;
- *         layout.ulysses = mesh->degrees.ulysses;
- *         layout.n_tokens = 1000;                          // any number; padded if necessary
- *         status = memo_layout_make(&layout, &desc.layout, error);   // which rank holds what
+ *         sharding.ring = mesh->degrees.ring;
+ *         sharding.ulysses = mesh->degrees.ulysses;
+ *         sharding.n_tokens = 1000;                          // any number; padded if necessary
+ *         status = memo_sharding_make(&sharding, &desc.sharding, error);   // which rank holds what
  *         desc.device = device;
  *         desc.stream = stream;
  *         desc.ring = mesh->ring;
@@ -52,14 +44,14 @@
  *         return status;
  *     }
  *
- * CHAPTERS  1 comm | 2 mesh | 3 layouts | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
+ * CHAPTERS  1 comm | 2 mesh | 3 shardings | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
  *           8 overlapped tensor-parallel blocks
  *
  * OPTIONS (define before the implementation, and identically in every file that includes memo_sp.h)
  *     MEMO_SP_NCCL             adds the NCCL back end; requires nccl.h and cuda_runtime_api.h
  *     MEMO_NO_HOST_DEVICE      removes the threads back end, and chapter 6 of memo.h
  *
- * Licence: MIT.  Language: C99 that is also C++11.  With MEMO_SP_NCCL the CUDA runtime's C headers
+ * License: MIT.  Language: C99 that is also C++11.  With MEMO_SP_NCCL the CUDA runtime's C headers
  * set the language. */
 #ifndef MEMO_SP_H
 #define MEMO_SP_H
@@ -93,7 +85,7 @@ extern "C" {
  *
  * If a rank is lost, or does not arrive within the communicator's time-out, the operation fails on
  * every rank with MEMO_STATUS_COMM.  The next call returns the error, and so do memo_comm_status
- * and the synchronisation of the stream.  The communicator, and every communicator split from the
+ * and the synchronization of the stream.  The communicator, and every communicator split from the
  * same one, is then unusable.
  *
  * Errors of every enqueueing call: INVALID_ARGUMENT; INVALID_STATE (a collective inside a group,
@@ -149,7 +141,7 @@ typedef struct memo_comm {
      * NULL. */
     memo_status (*split)(struct memo_comm* comm, int32_t color, int32_t key, const char* name,
                          struct memo_comm** part, memo_error* error);
-    /* The caller must have synchronised its streams.  Call it before the rank's device is
+    /* The caller must have synchronized its streams.  Call it before the rank's device is
      * destroyed. Communicators may be destroyed in any order. */
     void (*destroy)(struct memo_comm* comm);
 
@@ -315,36 +307,79 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  *
  * Each rank is a process or a thread.  The current CUDA device is the rank's device; streams are
  * cudaStream_t.  NCCL computes the sums: all ranks get the same bits, but not the bits of the
- * threads back end.  Communicators fail independently.  The first message between two ranks creates
- * their connection; the call that enqueues it waits for both ranks.
+ * threads back end.  The first message between two ranks creates their connection; the call that
+ * enqueues it waits for both ranks.  Calls are not compared between ranks, and there is no debug
+ * mode.  If they differ, NCCL hangs or moves the wrong bytes.  To find such an error, run the same
+ * program over threads, which always compares, or over MPI (examples/comm_mpi.h, is_debug).
  *
- * Calls are not compared between ranks, and there is no debug mode.  If they differ, NCCL hangs or
- * moves the wrong bytes.  To find such an error, run the same program over threads, which always
- * compares, or over MPI (examples/comm_mpi.h, is_debug). */
+ * FAILURE.  A world and all its parts fail together.  A watchdog thread of the world looks at every
+ * communicator.  It aborts all of them after an asynchronous error, or if an operation has not
+ * ended timeout_s after the latest call.  Any wait for a stream ends then.  Set failed and
+ * failed_user, so that the wait also returns COMM:
+ *
+ *     desc.failed = memo_cuda_device_fail;  desc.failed_user = device;
+ *
+ * The watchdog does not time operations inside a replayed graph; memo_comm_nccl_synchronize does.
+ * Before a program leaves after an error, call memo_comm_abort, then destroy the device.
+ *
+ * ORDER.  NCCL may deadlock if two communicators of a rank are busy at once, unless all ranks start
+ * the operations in one order.  Enqueue them in the same order on all ranks, from one thread.  The
+ * world does the rest: it sets NCCL_LAUNCH_ORDER_IMPLICIT=1 if NCCL is 2.26 or later and the
+ * variable is not set.  Otherwise an event makes each operation wait for the previous one of
+ * another communicator.  Operations captured in a graph need NCCL 2.26, or your own events between
+ * them.
+ *
+ * GRAPHS.  Capture the same operations on all ranks, with cudaStreamCaptureModeThreadLocal because
+ * NCCL has threads, and replay them on all ranks.  Send each message once before the capture:
+ * connections cannot be created inside it.  Destroy the graph before the communicators, or their
+ * destruction hangs.  examples/12_ring_nccl.cu shows this.
+ *
+ * COST.  Calls do not block, which NCCL requires for a safe abort.  Since 2.23 NCCL starts a thread
+ * for each of them (about 0.1 ms).  A graph avoids it.  NCCL_COMM_BLOCKING=1 in the environment
+ * avoids it too, but a call that waits for a lost peer then cannot be aborted. */
 #ifdef MEMO_SP_NCCL
 
 typedef struct memo_comm_nccl_desc {
-    /* size 0: read the environment variables that torchrun and Slurm wrappers set: RANK,
-     * WORLD_SIZE, MASTER_ADDR, MASTER_PORT.  Rank 0 listens there until all ranks have
-     * connected. */
+    /* size 0: read the environment variables that torchrun and Slurm wrappers set: RANK and
+     * WORLD_SIZE. */
     int32_t rank, size;
-    /* A file that all ranks can read.  Rank 0 writes NCCL's unique id to it and deletes it when all
-     * ranks have joined.  Use a new name for each run.  NULL: use MASTER_ADDR and MASTER_PORT. */
+    /* How all ranks get NCCL's unique id; the first one that is set:
+     *   unique_id   an ncclUniqueId that the caller has distributed, for example by MPI_Bcast
+     *   id_path     a file that all ranks can read.  Rank 0 writes it, and deletes it when all have
+     *               joined.  Use a new name for each run
+     *   neither     NCCL's own meeting: its variable NCCL_COMM_ID (address:port of rank 0), which
+     *               is MASTER_ADDR:(MASTER_PORT + 1) unless it is set.  Each host needs an interface
+     *               in the subnet of that address */
+    const void* unique_id;
     const char* id_path;
-    const char* name; /* copied; NULL: "nccl world" */
-    double timeout_s; /* limit for joining, splits and connections; 0: 30 */
+    const char* name;      /* copied; NULL: "nccl world" */
+    double join_timeout_s; /* for joining, splits and connections; 0: 120 */
+    double timeout_s;      /* for operations; must exceed the longest step; 0: 600 */
+    /* Called once, from the watchdog or a failing call, before the communicators are aborted; must
+     * not call any function of memo_comm.  Optional. */
+    void (*failed)(void* failed_user, const memo_error* why);
+    void* failed_user;
 } memo_comm_nccl_desc;
 
 MEMO_API memo_comm_nccl_desc memo_comm_nccl_desc_default(void);
-/* All ranks must call it; they wait for each other.  Errors: INVALID_ARGUMENT, IO (the file or the
- * connection), DEVICE, COMM. */
+/* All ranks must call it; they wait for each other.  Errors: INVALID_ARGUMENT, IO (the file),
+ * DEVICE, COMM. */
 MEMO_API memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
                                            memo_error* error);
-/* Synchronises stream and checks the communicator while it waits.  A lost peer or the time-out (0:
- * the desc's) aborts the communicator and is returned; cudaStreamSynchronise would hang.  Errors:
- * COMM, DEVICE. */
+/* cudaStreamSynchronize with a time-out (0: the desc's), after which the world is aborted.  Leaves
+ * an earlier error of the caller for cudaGetLastError.  Errors: COMM, DEVICE. */
 MEMO_API memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream,
                                                 double timeout_s, memo_error* error);
+/* Device memory that the communicator holds, for a plan to leave room.  NCCL 2.30 and later report
+ * it.  Before, it is what creation took from the GPU's free memory; connections come on top.  A
+ * part shares the buffers of its world. */
+MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
+/* Registers memory for transfers without a copy, until destroy.  All ranks must call it.  The
+ * memory must come from ncclMemAlloc, or from cuMemCreate with exportable handles; pass it as the
+ * device_memory of a desc.  If one buffer of an operation is registered, all its buffers on all
+ * ranks must be.  Errors: UNSUPPORTED (NCCL before 2.27), COMM, OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
+                                             memo_error* error);
 
 #endif
 
@@ -386,7 +421,7 @@ MEMO_API memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* de
                                       memo_mesh** mesh, memo_error* error);
 MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
 
-/* ---- 3 layouts: which rank holds which tokens ---------------------------------------------------
+/* ---- 3 shardings: which rank holds which tokens ---------------------------------------------------
  *
  * A sequence is split over ring x ulysses ranks; sequence rank = ring_rank * ulysses +
  * ulysses_rank.  Each rank holds local_tokens rows.  The ranks of one ulysses group together hold
@@ -402,26 +437,26 @@ MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
  *
  * Padding.  If the length does not divide, fewer than 2 ring * ulysses padding tokens follow the
  * last token, at positions n_tokens and above.  They are masked; their output and gradient are 0,
- * their LSE is -inf, and they have no label.  In the layout "documents" each ring rank's padding
+ * their LSE is -inf, and they have no label.  In the sharding "documents" each ring rank's padding
  * follows its rows of the last document.  A short sequence may leave a rank with padding only.
  *
  * Documents.  Packed documents need not divide by anything, and may be empty: the mask (chapter 4)
- * decides what attends to what.  In the layout "documents" the chunks of a document may differ by
+ * decides what attends to what.  In the sharding "documents" the chunks of a document may differ by
  * one token.  The tokens of the sequence are dealt, one by one, to ranks 0 .. rd - 1 in turn; each
  * rank's tokens go to its first and second chunk in turn.  This gives the size of every chunk.  So
  * the token counts of two ranks differ by at most one over all documents.  Their causal scores
  * differ by less than two rows of each document.  A document that 2 rd divides is cut evenly.
  *
  * The rows of a rank are runs of positions, ascending: at most MEMO_RUNS_MAX runs, and at most
- * 2 n_documents + 1 in the layout "documents". */
+ * 2 n_documents + 1 in the sharding "documents". */
 
-typedef enum memo_layout_kind {
-    MEMO_LAYOUT_ZIGZAG = 0,
-    MEMO_LAYOUT_PLAIN,
-    MEMO_LAYOUT_STRIPED,
-    MEMO_LAYOUT_DOCUMENTS
-} memo_layout_kind;
-MEMO_API const char* memo_layout_name(memo_layout_kind kind); /* "zigzag"; never NULL */
+typedef enum memo_sharding_kind {
+    MEMO_SHARDING_ZIGZAG = 0,
+    MEMO_SHARDING_PLAIN,
+    MEMO_SHARDING_STRIPED,
+    MEMO_SHARDING_DOCUMENTS
+} memo_sharding_kind;
+MEMO_API const char* memo_sharding_name(memo_sharding_kind kind); /* "zigzag"; never NULL */
 
 /* The count positions start, start + stride, ... */
 typedef struct memo_run {
@@ -429,18 +464,18 @@ typedef struct memo_run {
 } memo_run;
 #define MEMO_RUNS_MAX 2
 
-typedef struct memo_layout_desc {
-    memo_layout_kind kind;
+typedef struct memo_sharding_desc {
+    memo_sharding_kind kind;
     int32_t ring, ulysses; /* degrees; 0: 1 */
     int64_t n_tokens;      /* of the whole sequence */
-    /* MEMO_LAYOUT_DOCUMENTS only: n_documents + 1 positions from 0 to n_tokens, not descending
-     * (cu_seqlens).  Borrowed as long as the layout is used. */
+    /* MEMO_SHARDING_DOCUMENTS only: n_documents + 1 positions from 0 to n_tokens, not descending
+     * (cu_seqlens).  Borrowed as long as the sharding is used. */
     const int64_t* document_begins;
     int64_t n_documents;
-} memo_layout_desc;
+} memo_sharding_desc;
 
-typedef struct memo_layout {
-    memo_layout_kind kind;
+typedef struct memo_sharding {
+    memo_sharding_kind kind;
     int32_t ring, ulysses;
     int64_t n_tokens;
     int64_t padded_tokens;          /* ring * ulysses * local_tokens */
@@ -448,62 +483,66 @@ typedef struct memo_layout {
     int64_t ring_tokens;            /* ulysses * local_tokens */
     const int64_t* document_begins; /* as in the desc; otherwise NULL */
     int64_t n_documents;
-} memo_layout;
+} memo_sharding;
 
-MEMO_API memo_layout_desc memo_layout_desc_default(void);
-/* Pure arithmetic, without memory.  Every rank makes its own layout.  Errors: INVALID_ARGUMENT. */
-MEMO_API memo_status memo_layout_make(const memo_layout_desc* desc, memo_layout* layout,
-                                      memo_error* error);
+MEMO_API memo_sharding_desc memo_sharding_desc_default(void);
+/* Pure arithmetic, without memory.  Every rank makes its own sharding.  Errors: INVALID_ARGUMENT. */
+MEMO_API memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
+                                        memo_error* error);
 
 /* The position of a row in [0, local_tokens) of a sequence rank.  O(1); for documents
  * O(log n_documents). */
-MEMO_API int64_t memo_layout_position(const memo_layout* layout, int32_t sequence_rank,
-                                      int64_t row);
+MEMO_API int64_t memo_sharding_position(const memo_sharding* sharding, int32_t sequence_rank,
+                                        int64_t row);
 /* The inverse: sequence rank and row of a position in [0, padded_tokens).  O(1); for documents
  * O(log n_documents + ring). */
-MEMO_API void memo_layout_find(const memo_layout* layout, int64_t position, int32_t* sequence_rank,
-                               int64_t* row);
+MEMO_API void memo_sharding_find(const memo_sharding* sharding, int64_t position,
+                                 int32_t* sequence_rank, int64_t* row);
 /* Writes the runs of a sequence rank and returns their number; no run is empty.  runs NULL: returns
  * the number only. */
-MEMO_API int32_t memo_layout_runs(const memo_layout* layout, int32_t sequence_rank, memo_run* runs);
+MEMO_API int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t sequence_rank,
+                                    memo_run* runs);
 /* positions[local_tokens] of a rank's rows, for rotary and other position embeddings.  With
  * documents, positions count from the begin of each document.  document_begins (n_documents + 1):
- * NULL means the layout's, otherwise one document.  Padding counts on from n_tokens, so a table of
+ * NULL means the sharding's, otherwise one document.  Padding counts on from n_tokens, so a table of
  * padded_tokens angles is large enough. */
-MEMO_API void memo_layout_positions(const memo_layout* layout, int32_t sequence_rank,
-                                    const int64_t* document_begins, int64_t n_documents,
-                                    int64_t* positions);
+MEMO_API void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
+                                      const int64_t* document_begins, int64_t n_documents,
+                                      int64_t* positions);
 
 /* Copies rows from the whole sequence (n_batch, n_tokens, row_bytes) to a rank's share (n_batch,
  * local_tokens, row_bytes), both in host memory.  Padding rows are set to zero bytes. */
-MEMO_API void memo_layout_scatter(const memo_layout* layout, int32_t sequence_rank, int64_t n_batch,
-                                  int64_t row_bytes, const void* whole, void* share);
+MEMO_API void memo_sharding_scatter(const memo_sharding* sharding, int32_t sequence_rank,
+                                    int64_t n_batch, int64_t row_bytes, const void* whole,
+                                    void* share);
 /* The inverse: writes the rank's rows into whole and drops padding.  Calls for all ranks fill
  * whole. */
-MEMO_API void memo_layout_gather(const memo_layout* layout, int32_t sequence_rank, int64_t n_batch,
-                                 int64_t row_bytes, const void* share, void* whole);
+MEMO_API void memo_sharding_gather(const memo_sharding* sharding, int32_t sequence_rank,
+                                   int64_t n_batch, int64_t row_bytes, const void* share,
+                                   void* whole);
 
 /* Sets a rank's labels (n_batch, local_tokens): the label of a position is the next token, taken
  * before the sequence is split.  The last token of the sequence and of each document (as in
- * memo_layout_positions), and padding, get `ignored`.  tokens (n_batch, n_tokens) are in host
+ * memo_sharding_positions), and padding, get `ignored`.  tokens (n_batch, n_tokens) are in host
  * memory.  Returns the number of labels that are not ignored. */
-MEMO_API int64_t memo_layout_labels(const memo_layout* layout, int32_t sequence_rank,
-                                    int64_t n_batch, const int32_t* tokens,
-                                    const int64_t* document_begins, int64_t n_documents,
-                                    int32_t ignored, int32_t* labels);
+MEMO_API int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_rank,
+                                      int64_t n_batch, const int32_t* tokens,
+                                      const int64_t* document_begins, int64_t n_documents,
+                                      int32_t ignored, int32_t* labels);
 
 /* Sums losses for the mean over the labels of all ranks.  sums (device memory, 2) contains the sum
  * of this rank's losses and its number of labels; it becomes the sums over comm
  * (memo_mesh.gradient).  Afterwards loss = sums[0] / sums[1] on every rank.  The gradient of each
  * label's loss is 1 / sums[1].  Sum parameter gradients over comm; do not average them.  Enqueues
  * on stream; all ranks must call it.  Errors: as memo_all_reduce. */
-MEMO_API memo_status memo_layout_sum_loss(memo_comm* comm, memo_stream stream, double* sums,
-                                          memo_error* error);
+MEMO_API memo_status memo_sharding_sum_loss(memo_comm* comm, memo_stream stream, double* sums,
+                                            memo_error* error);
 
 /* Writes one line per rank, its positions in runs, into text, and cuts it to capacity_bytes
  * including the final zero.  Returns the bytes of the whole text without the zero.  text may be
  * NULL if capacity_bytes is 0. */
-MEMO_API int64_t memo_layout_print(const memo_layout* layout, char* text, int64_t capacity_bytes);
+MEMO_API int64_t memo_sharding_print(const memo_sharding* sharding, char* text,
+                                     int64_t capacity_bytes);
 
 /* ---- 4 local attention: a block of queries against a block of keys ------------------------------
  *
@@ -581,7 +620,7 @@ typedef struct memo_attention {
 typedef struct memo_host_attention {
     memo_device* device;
     /* Scores computed so far, including masked ones in partly masked tiles.  Read it after
-     * synchronisation. */
+     * synchronization. */
     int64_t n_scores;
 } memo_host_attention;
 
@@ -630,7 +669,7 @@ typedef struct memo_ulysses_heads {
  *   step s       waits for  exchange s - 1, which brought its keys; in backward, before it adds to
  *                           d_k and d_v, for exchange s, which brought these
  *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and a
- *                           synchronised stream has passed every exchange
+ *                           synchronized stream has passed every exchange
  *
  * There is one exception: on a rank whose last steps see nothing, after others that did, the wait
  * at the end of forward is redundant.  memo_schedule_check lists it, and no other. */
@@ -642,11 +681,11 @@ typedef struct memo_ulysses_heads {
  * nothing: no copy, no message, no buffer.
  *
  *     memo_mesh_create(world, &mesh_desc, &mesh, &error);
- *     memo_layout_make(&layout_desc, &layout, &error);       // the same degrees
+ *     memo_sharding_make(&sharding_desc, &sharding, &error);       // the same degrees
  *     desc = memo_sp_attention_desc_default();
  *     desc.device = device;      desc.stream = compute;
  *     desc.ring = mesh->ring;    desc.ulysses = mesh->ulysses;
- *     desc.layout = layout;      desc.n_batch = 1;
+ *     desc.sharding = sharding;      desc.n_batch = 1;
  *     desc.n_q_heads = 32;       desc.n_kv_heads = 8;       desc.head_size = 128;
  *     desc.type = MEMO_TYPE_BF16;
  *     desc.attention = memo_host_attention_functions(&state);
@@ -661,7 +700,7 @@ typedef struct memo_sp_attention_desc {
     /* memo_mesh.ring and .ulysses; NULL if the degree is 1, and for get_sizes. */
     memo_comm *ring, *ulysses;
     int32_t ring_rank, ulysses_rank; /* used if ring or ulysses is NULL */
-    memo_layout layout;
+    memo_sharding sharding;
     int32_t n_batch; /* 0: 1 */
     /* n_q_heads must be a multiple of n_kv_heads.  The local attention may limit head_size: the
      * host's returns UNSUPPORTED above MEMO_HOST_ATTENTION_HEAD_SIZE. */
@@ -674,7 +713,7 @@ typedef struct memo_sp_attention_desc {
     memo_attention attention;
     /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
     void* device_memory;
-    /* The most documents that memo_sp_attention_set_layout may pass; 0: as many as layout has. */
+    /* The most documents that memo_sp_attention_set_sharding may pass; 0: as many as sharding has. */
     int64_t max_documents;
 } memo_sp_attention_desc;
 
@@ -714,8 +753,9 @@ typedef struct memo_sp_attention memo_sp_attention;
 
 MEMO_API memo_sp_attention_desc memo_sp_attention_desc_default(void);
 /* Errors: INVALID_ARGUMENT. */
-MEMO_API memo_status memo_sp_attention_get_sizes(const memo_sp_attention_desc* desc,
-                                                 memo_sp_attention_sizes* sizes, memo_error* error);
+MEMO_API memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
+                                                      memo_sp_attention_sizes* sizes,
+                                                      memo_error* error);
 /* Each rank calls it independently.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, and errors of
  * the device. */
 MEMO_API memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc,
@@ -724,16 +764,17 @@ MEMO_API memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc
  * communicators are destroyed. */
 MEMO_API void memo_sp_attention_destroy(memo_sp_attention* attention);
 
-/* Changes the documents, for a new batch.  Kind, degrees and n_tokens of layout must match the
+/* Changes the documents, for a new batch.  Kind, degrees and n_tokens of sharding must match the
  * desc's.  All ranks of the sequence group must do the same.  Waits for the desc's stream, which
- * may still read the old documents.  Allocates nothing.  Errors: INVALID_ARGUMENT (another layout;
+ * may still read the old documents.  Allocates nothing.  Errors: INVALID_ARGUMENT (another sharding;
  * more documents than desc.max_documents), and errors of the device. */
-MEMO_API memo_status memo_sp_attention_set_layout(memo_sp_attention* attention,
-                                                  const memo_layout* layout, memo_error* error);
+MEMO_API memo_status memo_sp_attention_set_sharding(memo_sp_attention* attention,
+                                                    const memo_sharding* sharding,
+                                                    memo_error* error);
 
 /* All ranks of the sequence group must call them, each from its own thread.  They enqueue on the
- * desc's stream and return at once.  mask.n_tokens is ignored; the layout's is used.  If the mask
- * has no documents, the layout's are used.  Pass the same mask to forward and backward.  Gradients
+ * desc's stream and return at once.  mask.n_tokens is ignored; the sharding's is used.  If the mask
+ * has no documents, the sharding's are used.  Pass the same mask to forward and backward.  Gradients
  * of padding rows are 0.  After a failure the results are undefined.  Errors: INVALID_ARGUMENT
  * (invalid documents, missing tensors); COMM (a rank runs another pass); errors of the device, of
  * memo_comm and of the local attention. */
@@ -1072,9 +1113,9 @@ MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_devi
  *     >>comm checks         types, bytes of collectives, checks and labels for all back ends
  *     >>reductions          sums and maxima in the order of ranks
  *     >>threads back end    ranks as threads: messages, meetings, failures, simulated links
- *     >>nccl back end       ranks over NCCL: the first meeting, polling, time-outs
+ *     >>nccl back end       ranks over NCCL: the meeting, the watchdog, time-outs, order
  *     >>mesh                coordinates and groups of a rank
- *     >>layouts             positions, ranks and rows
+ *     >>shardings             positions, ranks and rows
  *     >>queue               a device or a schedule to enqueue on; the row kernels
  *     >>masks               which keys a query sees
  *     >>host attention      tiles of queries against tiles of keys, on the host
@@ -1221,11 +1262,10 @@ MEMOI memo_status memoi_comm_check_message(const memo_comm* comm, int32_t is_sen
 MEMOI memo_status memoi_comm_check_group_end(const memo_comm* comm, int32_t group_depth,
                                              int has_other_stream, memo_error* error) {
     if (!group_depth)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_STATE,
-            "group_end on '%s': no group is open, or a refused call cancelled it; "
-            "call group_begin first",
-            comm->name);
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "group_end on '%s': no group is open, or a refused call canceled it; "
+                              "call group_begin first",
+                              comm->name);
     if (has_other_stream)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "group_end.stream on '%s': not the stream of the group's sends and "
@@ -1377,14 +1417,15 @@ void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t
 }
 
 /* ---- >>threads back end -------------------------------------------------------------------------
- * Knows: the host device, its counters and clock.  Knows nothing of attention, layouts or meshes.
+ * Knows: the host device, its counters and clock.  Knows nothing of attention, shardings or meshes.
  *
  * The caller's thread of a rank fills its messages and launches operations.  The stream that runs
  * an operation does the rest.  Ranks share four things:
  *
  *   way        from a sender to a receiver.  The sender posts a chain of messages; the receiver
  *              copies each and takes the chain.  A waiting rank sleeps on its bell, and the other
- *              side rings it.  Posts and takes order memory; the bell does not.
+ *              side rings it.  The bell is released and acquired, as posts and takes are: who
+ *              sees a ring sees the post or take it announces.
  *   meeting    all ranks of a group arrive; none leaves before the last one has arrived.
  *   failure    the world keeps the first one.  A waiting rank checks it at least every
  *              MEMOI_THREADS_NAP_NS.
@@ -1530,7 +1571,7 @@ MEMOI void memoi_threads_fail(memoi_threads_world* world, const char* format, ..
         world->failure.status = MEMO_STATUS_COMM;
         __atomic_store_n(&world->is_failed, 1, __ATOMIC_SEQ_CST);
     }
-    while (!memoi_threads_has_failed(world)) memob_host_pause();
+    while (!memoi_threads_has_failed(world)) memob_spin_pause();
 }
 
 /* Returns 0, with the flag clear, if the world has failed. */
@@ -1552,7 +1593,7 @@ MEMOI void memoi_threads_await_idle(memoi_threads_group* group) {
     for (r = 0; r < group->n_ranks; r++)
         for (lane = 0; lane < MEMOI_N_LANES; lane++)
             while (__atomic_load_n(&group->seats[r].is_busy[lane], __ATOMIC_SEQ_CST))
-                memob_host_sleep_until(memob_host_now_ns() + 50000);
+                memob_sleep_until(memob_now_ns() + 50000);
 }
 
 MEMOI memo_status memoi_threads_give_up(memoi_threads_rank* me, memo_error* error) {
@@ -1585,19 +1626,19 @@ MEMOI int memoi_threads_is_lost(memoi_threads_rank* me, int lane, int32_t rank, 
 /* Sleeps while *word is value, at most MEMOI_THREADS_NAP_NS. */
 MEMOI void memoi_threads_nap(uint32_t* word, uint32_t value) {
 #if MEMOB_HAS_FUTEX
-    struct timespec limit = memob_host_timespec(MEMOI_THREADS_NAP_NS);
+    struct timespec limit = memob_timespec(MEMOI_THREADS_NAP_NS);
     if ((value & 1) ||
         __atomic_compare_exchange_n(word, &value, value | 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         syscall(SYS_futex, word, 0 | 128 /* wait, private */, value | 1, &limit, NULL, 0);
 #else
     (void)word;
     (void)value;
-    memob_host_sleep_until(memob_host_now_ns() + 100000);
+    memob_sleep_until(memob_now_ns() + 100000);
 #endif
 }
 
 MEMOI void memoi_threads_ring(memoi_threads_seat* seat) {
-    uint32_t before = __atomic_fetch_add(&seat->bell, 2, __ATOMIC_RELAXED);
+    uint32_t before = __atomic_fetch_add(&seat->bell, 2, __ATOMIC_RELEASE);
 #if MEMOB_HAS_FUTEX
     if (before & 1)
         syscall(SYS_futex, &seat->bell, 1 | 128 /* wake, private */, INT32_MAX, NULL, NULL, 0);
@@ -1616,12 +1657,12 @@ typedef struct memoi_threads_patience {
  * value.  Returns 1 when it is time to check the ranks that this one waits for. */
 MEMOI int memoi_threads_rest(memoi_threads_patience* patience, uint32_t* word, uint32_t value) {
     int64_t now_ns;
-    if (patience->n_tries++ < MEMOB_HOST_SPINS) {
-        memob_host_pause();
+    if (patience->n_tries++ < MEMOB_SPINS) {
+        memob_spin_pause();
         return 0;
     }
     memoi_threads_nap(word, value);
-    now_ns = memob_host_now_ns();
+    now_ns = memob_now_ns();
     if (!patience->since_ns) patience->since_ns = patience->looked_ns = now_ns;
     if (now_ns - patience->looked_ns < MEMOI_THREADS_NAP_NS / 2) return 0;
     patience->looked_ns = now_ns;
@@ -1649,13 +1690,13 @@ MEMOI void memoi_threads_look_for_missing(memoi_threads_rank* me, int lane, cons
     for (r = 0; r < group->n_ranks; r++) {
         memoi_threads_seat* seat = &group->seats[r];
         int is_lost;
-        if (memob_host_is_past(__atomic_load_n(&seat->arrived[lane], __ATOMIC_RELAXED), target))
+        if (memob_counter_is_past(__atomic_load_n(&seat->arrived[lane], __ATOMIC_RELAXED), target))
             continue;
 
         /* Check the arrival again: the rank may have arrived, and left, before it was lost. */
         is_lost = memoi_threads_is_lost(me, lane, r, reason);
         if ((!is_lost && !is_late) ||
-            memob_host_is_past(__atomic_load_n(&seat->arrived[lane], __ATOMIC_ACQUIRE), target))
+            memob_counter_is_past(__atomic_load_n(&seat->arrived[lane], __ATOMIC_ACQUIRE), target))
             continue;
 
         if (is_lost)
@@ -1687,7 +1728,7 @@ MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* what)
     memset(&patience, 0, sizeof patience);
     while (!memob_counter_reached(&meeting->passed, target)) {
         uint32_t value = __atomic_load_n(&meeting->passed, __ATOMIC_RELAXED);
-        if (memob_host_is_past(value, target)) continue;
+        if (memob_counter_is_past(value, target)) continue;
         if (memoi_threads_rest(&patience, &meeting->passed, value)) {
             if (memoi_threads_has_failed(group->world)) return 0;
             memoi_threads_look_for_missing(me, lane, what, memoi_threads_is_late(me, &patience));
@@ -1731,10 +1772,10 @@ MEMOI int32_t memoi_threads_node(const memoi_threads_group* group, int32_t rank)
 /* Returns 0 if the world fails meanwhile. */
 MEMOI int memoi_threads_sleep_until(memoi_threads_world* world, int64_t due_ns) {
     int64_t now_ns;
-    while ((now_ns = memob_host_now_ns()) < due_ns) {
+    while ((now_ns = memob_now_ns()) < due_ns) {
         int64_t until_ns = now_ns + MEMOI_THREADS_NAP_NS;
         if (memoi_threads_has_failed(world)) return 0;
-        memob_host_sleep_until(until_ns < due_ns ? until_ns : due_ns);
+        memob_sleep_until(until_ns < due_ns ? until_ns : due_ns);
     }
     return 1;
 }
@@ -1902,7 +1943,7 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     const memoi_threads_group_args* run = (const memoi_threads_group_args*)args;
     memoi_threads_rank* me = run->me;
     memoi_threads_world* world = me->group->world;
-    int64_t start_ns = memoi_threads_has_links(world) ? memob_host_now_ns() : 0;
+    int64_t start_ns = memoi_threads_has_links(world) ? memob_now_ns() : 0;
     memoi_threads_patience patience;
     uint32_t position;
     int n_left = 1;
@@ -1913,7 +1954,7 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     memset(&patience, 0, sizeof patience);
     while (n_left) {
         /* Read the bell before the attempt: a ring during it ends the rest at once. */
-        uint32_t bell = __atomic_fetch_and(&me->seat->bell, ~1u, __ATOMIC_RELAXED) & ~1u;
+        uint32_t bell = __atomic_fetch_and(&me->seat->bell, ~1u, __ATOMIC_ACQUIRE) & ~1u;
         int has_moved = memoi_threads_try_group(run, start_ns, &n_left);
         if (has_moved < 0) return memoi_threads_give_up(me, error);
         if (has_moved) memset(&patience, 0, sizeof patience);
@@ -2078,7 +2119,7 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* 
     if (!memoi_threads_meet(me, MEMOI_LANE_STREAM, what) || !memoi_threads_all_agree(me, turn))
         return 0;
 
-    if (has_links) start_ns = memob_host_now_ns();
+    if (has_links) start_ns = memob_now_ns();
     for (stage = 0; stage < n_stages; stage++) {
         if (!memoi_threads_begin_work(me, MEMOI_LANE_STREAM)) return 0;
         memoi_threads_work(me, call, turn, stage);
@@ -2191,11 +2232,10 @@ MEMOI memo_status memoi_threads_make_room(memoi_threads_rank* me, memo_error* er
                               me->table.name, MEMOI_THREADS_MESSAGES);
     while (!status && !memob_counter_reached(&me->head, me->seen_head + 2)) {
         uint32_t value = __atomic_load_n(&me->head, __ATOMIC_RELAXED);
-        status =
-            memob_host_check_started(memob_host_of(me->device, NULL), "send or receive", error);
+        status = memob_check_started(me->device, "send or receive", error);
         if (!status) status = memo_device_status(me->device, error);
         if (!status) status = memoi_threads_status(&me->table, error);
-        if (!status && !memob_host_is_past(value, me->seen_head + 2))
+        if (!status && !memob_counter_is_past(value, me->seen_head + 2))
             memoi_threads_nap(&me->head, value);
     }
     if (!status) me->seen_head = __atomic_load_n(&me->head, __ATOMIC_ACQUIRE) & ~1u;
@@ -2480,7 +2520,7 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, m
                               "comm_threads_desc.devices: NULL; pass a host device for each rank");
     for (r = 0; r < desc->n_ranks; r++) {
         memo_error reason;
-        if (!memob_host_of(desc->devices[r], &reason))
+        if (memob_check_host_device(desc->devices[r], &reason))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "comm_threads_desc.devices, rank %d: %.400s", (int)r,
                                   reason.message);
@@ -2492,7 +2532,7 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, m
 
     /* Simulated links. */
     for (k = 0; k < 2; k++) {
-        if (!memob_host_is_rate(rates[k]))
+        if (!memob_is_copy_rate(rates[k]))
             return memo_error_set(
                 error, MEMO_STATUS_INVALID_ARGUMENT,
                 "comm_threads_desc.%sbytes_per_s: out of range (%g); 0 (no limit) "
@@ -2545,33 +2585,26 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
 #endif /* MEMO_NO_HOST_DEVICE */
 
 /* ---- >>nccl back end ----------------------------------------------------------------------------
- * Knows: NCCL, the CUDA runtime; files and sockets for the first meeting.  Knows nothing of the
- * threads back end, attention or layouts.
+ * Knows: NCCL, the CUDA runtime, a file for the unique id.  Knows nothing of the threads back end,
+ * attention or layouts.
  *
- * Communicators are non-blocking (NCCL 2.14): a call may still be in progress when it returns.  It
- * is polled, so that a missing peer ends in a time-out.  NCCL does not allow one thread to abort a
- * communicator while another uses it.  A mutex, held for single calls only, separates the two. */
+ * NCCL allows an abort only while no other thread is inside one of its calls, so communicators do
+ * not block (NCCL 2.14): a call may still be in progress when it returns, and is polled.  One mutex
+ * of the world, held for single calls, separates the caller from the watchdog.  Parts share NCCL's
+ * resources with their world, which needs the same. */
 #ifdef MEMO_SP_NCCL
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <poll.h>
 #include <pthread.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <time.h>
+#include <sched.h>
 
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 18, 0)
 #error "memo_sp.h: the NCCL back end needs NCCL 2.18 (ncclCommSplit)"
 #endif
 
 #define MEMOI_NCCL_MESSAGES 2048 /* NCCL's limit for a group */
-#define MEMOI_NCCL_PORTS    8    /* tried from MASTER_PORT on; torchrun itself may use the first */
 
 typedef struct memoi_nccl_message {
     void* address;
@@ -2581,251 +2614,59 @@ typedef struct memoi_nccl_message {
     int32_t is_send;
 } memoi_nccl_message;
 
-typedef struct memoi_nccl {
+typedef struct memoi_nccl memoi_nccl;
+
+typedef struct memoi_nccl_world {
+    pthread_mutex_t mutex; /* of everything here and of NCCL's calls */
+    pthread_t watchdog;
+    int32_t is_ending;
+    memoi_nccl* comms;  /* the world and its parts */
+    memo_error failure; /* status OK: none */
+    double join_timeout_s, timeout_s;
+    void (*failed)(void* failed_user, const memo_error* why);
+    void* failed_user;
+    int gpu;
+    int32_t orders_by_events; /* NCCL does not order communicators itself */
+    memoi_nccl* latest;       /* the communicator of the latest operation that was not captured */
+} memoi_nccl_world;
+
+struct memoi_nccl {
     memo_comm table;
     char name[64];
+    memoi_nccl* next; /* of the world */
+    memoi_nccl_world* world;
     ncclComm_t comm; /* NULL once aborted */
-    double timeout_s;
-    pthread_mutex_t mutex; /* of comm and failure */
-    memo_error failure;    /* status OK: none */
-    void* barrier_word;    /* device memory */
+    int64_t creation_bytes;
+    void* barrier_word;
 
-    /* The open group. */
-    int32_t group_depth;
-    int32_t n_messages;
+    /* For the watchdog and for other communicators. */
+    cudaEvent_t done; /* recorded after each operation */
+    int32_t is_pending;
+    double enqueued_s;     /* when `done` was recorded */
+    double wait_ends_at_s; /* the time-out of a wait; 0: nobody waits */
+
+    /* The group that is open. */
+    int32_t group_depth, n_messages;
     memo_stream group_stream;
     memoi_nccl_message messages[MEMOI_NCCL_MESSAGES];
-} memoi_nccl;
 
-MEMOI double memoi_nccl_now_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    ncclWindow_t* windows;
+    int32_t n_windows;
+#endif
+};
 
-/* Sleeps a tenth of the time waited so far, but 10 us to 10 ms. */
+/* Between two looks at a call in progress: most end within 0.2 ms, a missing peer takes long. */
 MEMOI void memoi_nccl_nap(double waited_s) {
-    double nap_s = waited_s * 0.1;
-    struct timespec time;
-    if (nap_s < 1e-5) nap_s = 1e-5;
-    if (nap_s > 1e-2) nap_s = 1e-2;
-    time.tv_sec = 0;
-    time.tv_nsec = (long)(nap_s * 1e9);
-    nanosleep(&time, NULL);
+    if (waited_s < 5e-4)
+        sched_yield();
+    else
+        memob_sleep_until(memob_now_ns() + (int64_t)(waited_s < 1e-2 ? waited_s * 1e8 : 1e6));
 }
 
-/* --- the first meeting: all ranks get rank 0's unique id --- */
-
-typedef struct memoi_nccl_hello {
-    char magic[8];
-    int32_t rank, size;
-} memoi_nccl_hello;
-
-typedef struct memoi_nccl_answer {
-    char magic[8];
-    ncclUniqueId id;
-} memoi_nccl_answer;
+/* --- the meeting: all ranks get rank 0's unique id --- */
 
 static const char memoi_nccl_magic[9] = "memoNCCL";
-
-/* Returns 0 if not all of n_bytes are transferred. */
-MEMOI int memoi_nccl_send_all(int socket_fd, const void* bytes, size_t n_bytes) {
-    const char* next = (const char*)bytes;
-    while (n_bytes) {
-        ssize_t n = send(socket_fd, next, n_bytes, MSG_NOSIGNAL);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return 0;
-        next += n;
-        n_bytes -= (size_t)n;
-    }
-    return 1;
-}
-MEMOI int memoi_nccl_receive_all(int socket_fd, void* bytes, size_t n_bytes) {
-    char* next = (char*)bytes;
-    while (n_bytes) {
-        ssize_t n = recv(socket_fd, next, n_bytes, 0);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return 0;
-        next += n;
-        n_bytes -= (size_t)n;
-    }
-    return 1;
-}
-
-/* A silent connection must not block the meeting. */
-MEMOI void memoi_nccl_limit(int socket_fd) {
-    struct timeval limit;
-    limit.tv_sec = 2;
-    limit.tv_usec = 0;
-    (void)setsockopt(socket_fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    (void)setsockopt(socket_fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-}
-
-/* Returns 0 on success.  An IPv6 socket accepts IPv4 connections too. */
-MEMOI int memoi_nccl_bind(int fd, int is_v4, int port) {
-    struct sockaddr_in6 v6;
-    struct sockaddr_in v4;
-    int no = 0;
-    if (is_v4) {
-        memset(&v4, 0, sizeof v4);
-        v4.sin_family = AF_INET;
-        v4.sin_addr.s_addr = htonl(INADDR_ANY);
-        v4.sin_port = htons((uint16_t)port);
-        return bind(fd, (const struct sockaddr*)(const void*)&v4, sizeof v4);
-    }
-    (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
-    memset(&v6, 0, sizeof v6);
-    v6.sin6_family = AF_INET6;
-    v6.sin6_addr = in6addr_any;
-    v6.sin6_port = htons((uint16_t)port);
-    return bind(fd, (const struct sockaddr*)(const void*)&v6, sizeof v6);
-}
-
-/* A listening socket on the first free port; -1: none is free. */
-MEMOI int memoi_nccl_listen(int port) {
-    int k, is_v4, yes = 1;
-    for (k = 0; k < MEMOI_NCCL_PORTS; k++)
-        for (is_v4 = 0; is_v4 < 2; is_v4++) {
-            int fd = socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM, 0);
-            if (fd < 0) continue;
-            (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-            if (!memoi_nccl_bind(fd, is_v4, port + k) && !listen(fd, 1024)) return fd;
-            close(fd);
-        }
-    return -1;
-}
-
-/* Answers one connection.  Returns the rank that got the id, or 0 if none did.  Connections of
- * other programs are ignored. */
-MEMOI int32_t memoi_nccl_serve_one(int fd, int32_t size, const ncclUniqueId* id,
-                                   memo_status* status, memo_error* error) {
-    memoi_nccl_hello hello;
-    memoi_nccl_answer answer;
-    char thanks = 0;
-    memoi_nccl_limit(fd);
-    memcpy(answer.magic, memoi_nccl_magic, 8);
-    answer.id = *id;
-    if (!memoi_nccl_receive_all(fd, &hello, sizeof hello) ||
-        memcmp(hello.magic, memoi_nccl_magic, 8) != 0)
-        return 0;
-    if (hello.size != size || hello.rank < 1 || hello.rank >= size) {
-        *status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                 "comm_nccl: rank %d of %d joined a world of %d ranks; start all "
-                                 "ranks with the same size",
-                                 (int)hello.rank, (int)hello.size, (int)size);
-        return 0;
-    }
-    if (!memoi_nccl_send_all(fd, &answer, sizeof answer) ||
-        !memoi_nccl_receive_all(fd, &thanks, 1) || thanks != 1)
-        return 0;
-    return hello.rank;
-}
-
-MEMOI memo_status memoi_nccl_serve_all(int listener, int port, int32_t size, double timeout_s,
-                                       const ncclUniqueId* id, char* has_come, memo_error* error) {
-    double end_s = memoi_nccl_now_s() + timeout_s;
-    int32_t n_missing = size - 1, rank;
-    memo_status status = MEMO_STATUS_OK;
-    while (n_missing && !status) {
-        struct pollfd waiting;
-        double left_s = end_s - memoi_nccl_now_s();
-        int fd;
-        if (left_s <= 0) {
-            for (rank = 1; rank < size - 1 && has_come[rank];) rank++;
-            return memo_error_set(
-                error, MEMO_STATUS_COMM,
-                "comm_nccl: %d of %d ranks, the first is rank %d, did not connect "
-                "to MASTER_PORT %d within %g s",
-                (int)n_missing, (int)size, (int)rank, port, timeout_s);
-        }
-        waiting.fd = listener;
-        waiting.events = POLLIN;
-        waiting.revents = 0;
-        if (poll(&waiting, 1, left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500) <= 0) continue;
-
-        fd = accept(listener, NULL, NULL);
-        if (fd < 0) continue;
-        rank = memoi_nccl_serve_one(fd, size, id, &status, error);
-        close(fd);
-        n_missing -= rank && !has_come[rank];
-        has_come[rank] = 1; /* of rank 0: never read */
-    }
-    return status;
-}
-
-/* Rank 0: returns when every other rank has confirmed that it has the id. */
-MEMOI memo_status memoi_nccl_serve(int port, int32_t size, double timeout_s, const ncclUniqueId* id,
-                                   memo_error* error) {
-    char* has_come = (char*)memob_calloc(size, 1);
-    int listener = has_come ? memoi_nccl_listen(port) : -1;
-    memo_status status;
-    if (!has_come) return memob_no_memory(error, "the meeting of ranks");
-    if (listener < 0) {
-        status = memo_error_set(error, MEMO_STATUS_IO,
-                                "MASTER_PORT: cannot listen on ports %d to %d: %s; choose another",
-                                port, port + MEMOI_NCCL_PORTS - 1, strerror(errno));
-    } else {
-        status = memoi_nccl_serve_all(listener, port, size, timeout_s, id, has_come, error);
-        close(listener);
-    }
-    MEMO_FREE(has_come);
-    return status;
-}
-
-/* One attempt at one address. */
-MEMOI int memoi_nccl_ask(const struct addrinfo* address, int32_t rank, int32_t size,
-                         ncclUniqueId* id) {
-    memoi_nccl_hello hello;
-    memoi_nccl_answer answer;
-    char thanks = 1;
-    int is_answered = 0, fd = socket(address->ai_family, SOCK_STREAM, 0);
-    if (fd < 0) return 0;
-    memoi_nccl_limit(fd);
-    memcpy(hello.magic, memoi_nccl_magic, 8);
-    hello.rank = rank;
-    hello.size = size;
-    if (connect(fd, address->ai_addr, address->ai_addrlen) == 0 &&
-        memoi_nccl_send_all(fd, &hello, sizeof hello) &&
-        memoi_nccl_receive_all(fd, &answer, sizeof answer) &&
-        memcmp(answer.magic, memoi_nccl_magic, 8) == 0 && memoi_nccl_send_all(fd, &thanks, 1)) {
-        *id = answer.id;
-        is_answered = 1;
-    }
-    close(fd);
-    return is_answered;
-}
-
-/* Returns 1 if rank 0 answered on this port.  *problem: of getaddrinfo. */
-MEMOI int memoi_nccl_ask_port(const char* host, int port, int32_t rank, int32_t size,
-                              ncclUniqueId* id, int* problem) {
-    struct addrinfo hints, *addresses = NULL, *address;
-    char service[16];
-    memset(&hints, 0, sizeof hints);
-    hints.ai_socktype = SOCK_STREAM;
-    snprintf(service, sizeof service, "%d", port);
-    *problem = getaddrinfo(host, service, &hints, &addresses);
-    if (*problem) return 0;
-    for (address = addresses; address; address = address->ai_next)
-        if (memoi_nccl_ask(address, rank, size, id)) break;
-    freeaddrinfo(addresses);
-    return address != NULL;
-}
-
-MEMOI memo_status memoi_nccl_fetch(const char* host, int port, int32_t rank, int32_t size,
-                                   double timeout_s, ncclUniqueId* id, memo_error* error) {
-    double start_s = memoi_nccl_now_s();
-    int k = 0, problem = 0;
-    do {
-        if (memoi_nccl_ask_port(host, port + k, rank, size, id, &problem)) return MEMO_STATUS_OK;
-        k = (k + 1) % MEMOI_NCCL_PORTS;
-        if (k == 0) memoi_nccl_nap(1);
-    } while (memoi_nccl_now_s() - start_s < timeout_s);
-    return memo_error_set(error, MEMO_STATUS_COMM,
-                          "MASTER_ADDR: rank 0 did not answer at %.200s, ports %d to %d, within %g "
-                          "s%s%s",
-                          host, port, port + MEMOI_NCCL_PORTS - 1, timeout_s, problem ? ": " : "",
-                          problem ? gai_strerror(problem) : "");
-}
 
 /* Rank 0 writes a new file and renames it, so that no rank reads half of it. */
 MEMOI memo_status memoi_nccl_write_id(const char* path, const ncclUniqueId* id, memo_error* error) {
@@ -2849,9 +2690,9 @@ MEMOI memo_status memoi_nccl_write_id(const char* path, const ncclUniqueId* id, 
 /* The other ranks wait until the file exists. */
 MEMOI memo_status memoi_nccl_read_id(const char* path, double timeout_s, ncclUniqueId* id,
                                      memo_error* error) {
-    double start_s = memoi_nccl_now_s();
+    double start_s = memob_now_s();
     for (;;) {
-        double waited_s = memoi_nccl_now_s() - start_s;
+        double waited_s = memob_now_s() - start_s;
         FILE* file = fopen(path, "rb");
         if (file) {
             char magic[8];
@@ -2887,22 +2728,49 @@ MEMOI memo_status memoi_nccl_environment_number(const char* name, int64_t* numbe
                           "%s: not a number in the environment ('%.100s')", name, text);
 }
 
-MEMOI memo_status memoi_nccl_share_by_network(int32_t rank, int32_t size, double timeout_s,
-                                              ncclUniqueId* id, memo_error* error) {
+/* NCCL's own meeting.  The launcher itself listens on MASTER_PORT, so the next port is used. */
+MEMOI memo_status memoi_nccl_name_meeting(int* is_named, memo_error* error) {
     const char* host = getenv("MASTER_ADDR");
+    char address[300];
     int64_t port = 0;
-    memo_status status = memoi_nccl_environment_number("MASTER_PORT", &port, error);
-    if (status) return status;
-    if (port < 1 || port > 65535 - MEMOI_NCCL_PORTS)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "MASTER_PORT: out of range (%lld); 1 to %d are valid",
-                              (long long)port, 65535 - MEMOI_NCCL_PORTS);
-    if (!host && rank)
+    memo_status status;
+    if (getenv("NCCL_COMM_ID")) return MEMO_STATUS_OK;
+    if (!host)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "MASTER_ADDR: not set in the environment; set it to rank 0's address");
-    return rank ? memoi_nccl_fetch(host, (int)port, rank, size, timeout_s, id, error)
-                : memoi_nccl_serve((int)port, size, timeout_s, id, error);
+    status = memoi_nccl_environment_number("MASTER_PORT", &port, error);
+    if (status) return status;
+    if (port < 1 || port > 65534)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "MASTER_PORT: out of range (%lld); 1 to 65534 are valid",
+                              (long long)port);
+    snprintf(address, sizeof address, strchr(host, ':') ? "[%.200s]:%d" : "%.200s:%d", host,
+             (int)port + 1);
+    setenv("NCCL_COMM_ID", address, 1);
+    *is_named = 1;
+    return MEMO_STATUS_OK;
+}
+
+/* All ranks get the same id.  *is_named: NCCL_COMM_ID is to be removed after joining. */
+MEMOI memo_status memoi_nccl_share_id(const memo_comm_nccl_desc* desc, int32_t rank, int32_t size,
+                                      ncclUniqueId* id, int* is_named, memo_error* error) {
+    const int is_by_file = !desc->unique_id && desc->id_path && size > 1;
+    const int is_by_nccl = !desc->unique_id && !desc->id_path && size > 1;
+    double timeout_s = desc->join_timeout_s > 0 ? desc->join_timeout_s : 120;
+    memo_status status = MEMO_STATUS_OK;
+    memset(id, 0, sizeof *id);
+    if (desc->unique_id) memcpy(id, desc->unique_id, sizeof *id);
+    if (is_by_nccl) status = memoi_nccl_name_meeting(is_named, error);
+    if (is_by_file && rank) return memoi_nccl_read_id(desc->id_path, timeout_s, id, error);
+    if (!status && !desc->unique_id) {
+        ncclResult_t result = ncclGetUniqueId(id);
+        if (result != ncclSuccess)
+            status = memo_error_set(error, MEMO_STATUS_COMM, "ncclGetUniqueId: %s; %.300s",
+                                    ncclGetErrorString(result), ncclGetLastError(NULL));
+    }
+    if (!status && is_by_file) status = memoi_nccl_write_id(desc->id_path, id, error);
+    return status;
 }
 
 /* --- errors --- */
@@ -2911,7 +2779,7 @@ MEMOI ncclDataType_t memoi_nccl_type(memo_type type) {
     switch (type) {
     case MEMO_TYPE_F32: return ncclFloat32;
     case MEMO_TYPE_F64: return ncclFloat64;
-    case MEMO_TYPE_BF16: return ncclBfloat16;
+    case MEMO_TYPE_BF16: return (ncclDataType_t)9; /* ncclBfloat16; before 2.24 not in C */
     case MEMO_TYPE_F16: return ncclFloat16;
     case MEMO_TYPE_I32: return ncclInt32;
     case MEMO_TYPE_I64: return ncclInt64;
@@ -2920,26 +2788,35 @@ MEMOI ncclDataType_t memoi_nccl_type(memo_type type) {
     return ncclUint8;
 }
 
-/* The mutex is held.  Aborts the communicator, so that operations on the device end. */
+/* The mutex is held.  Aborts the world, so that its operations on the device end. */
 MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* why,
                                   memo_error* error) {
-    if (!me->failure.status)
-        memo_error_set(&me->failure, MEMO_STATUS_COMM, "%s on '%s', rank %d: %.350s", what,
+    memoi_nccl_world* world = me->world;
+    memoi_nccl* each;
+    if (!world->failure.status) {
+        memo_error_set(&world->failure, MEMO_STATUS_COMM, "%s on '%s', rank %d: %.350s", what,
                        me->name, (int)me->table.rank, why);
-    if (me->comm) {
-        (void)ncclCommAbort(me->comm);
-        me->comm = NULL;
+        /* First, so that a wait which the abort ends already finds it. */
+        if (world->failed) world->failed(world->failed_user, &world->failure);
     }
-    return memo_error_set(error, me->failure.status, "%s", me->failure.message);
+    for (each = world->comms; each; each = each->next) {
+        if (each->comm) (void)ncclCommAbort(each->comm);
+        each->comm = NULL;
+    }
+    return memo_error_set(error, world->failure.status, "%s", world->failure.message);
 }
 
 /* The mutex is held.  OK with *is_done = 0: the call is still in progress. */
 MEMOI memo_status memoi_nccl_look(memoi_nccl* me, const char* what, ncclResult_t result,
                                   int* is_done, memo_error* error) {
+    const memo_error* failure = &me->world->failure;
     ncclResult_t state = ncclSuccess;
     *is_done = 0;
-    if (me->failure.status)
-        return memo_error_set(error, me->failure.status, "%s", me->failure.message);
+    if (failure->status) return memo_error_set(error, failure->status, "%s", failure->message);
+    if (!me->comm) { /* not joined yet, or in no part */
+        *is_done = 1;
+        return MEMO_STATUS_OK;
+    }
     if (result == ncclSuccess || result == ncclInProgress) {
         ncclResult_t asked = ncclCommGetAsyncError(me->comm, &state);
         result = asked == ncclSuccess ? state : asked;
@@ -2957,16 +2834,16 @@ MEMOI memo_status memoi_nccl_look(memoi_nccl* me, const char* what, ncclResult_t
 /* Waits until a call that returned result is no longer in progress.  The mutex is not held. */
 MEMOI memo_status memoi_nccl_finish(memoi_nccl* me, const char* what, ncclResult_t result,
                                     memo_error* error) {
-    double start_s = memoi_nccl_now_s();
+    double start_s = memob_now_s();
     for (;;) {
-        double waited_s = memoi_nccl_now_s() - start_s;
+        double waited_s = memob_now_s() - start_s;
         int is_done;
         memo_status status;
-        pthread_mutex_lock(&me->mutex);
+        pthread_mutex_lock(&me->world->mutex);
         status = memoi_nccl_look(me, what, result, &is_done, error);
-        if (!status && !is_done && waited_s > me->timeout_s)
+        if (!status && !is_done && waited_s > me->world->join_timeout_s)
             status = memoi_nccl_fail(me, what, "its peers did not join within the time-out", error);
-        pthread_mutex_unlock(&me->mutex);
+        pthread_mutex_unlock(&me->world->mutex);
         if (status || is_done) return status;
         memoi_nccl_nap(waited_s);
     }
@@ -2976,45 +2853,102 @@ MEMOI memo_status memoi_nccl_status(memo_comm* comm, memo_error* error) {
     memoi_nccl* me = (memoi_nccl*)comm->context;
     memo_status status;
     int is_done;
-    pthread_mutex_lock(&me->mutex);
+    pthread_mutex_lock(&me->world->mutex);
     status = memoi_nccl_look(me, "an operation", ncclSuccess, &is_done, error);
-    pthread_mutex_unlock(&me->mutex);
+    pthread_mutex_unlock(&me->world->mutex);
     return status;
 }
 
 MEMOI void memoi_nccl_abort(memo_comm* comm) {
     memoi_nccl* me = (memoi_nccl*)comm->context;
-    pthread_mutex_lock(&me->mutex);
+    pthread_mutex_lock(&me->world->mutex);
     (void)memoi_nccl_fail(me, "abort", "called", NULL);
-    pthread_mutex_unlock(&me->mutex);
+    pthread_mutex_unlock(&me->world->mutex);
+}
+
+/* --- the watchdog --- */
+
+/* The mutex is held. */
+MEMOI void memoi_nccl_watch(memoi_nccl* me) {
+    double now_s = memob_now_s();
+    int is_done;
+    if (memoi_nccl_look(me, "an operation", ncclSuccess, &is_done, NULL)) return;
+    if (me->is_pending && cudaEventQuery(me->done) != cudaErrorNotReady) me->is_pending = 0;
+    if (me->is_pending && now_s - me->enqueued_s > me->world->timeout_s)
+        (void)memoi_nccl_fail(me, "an operation", "it did not end within the time-out", NULL);
+    else if (me->wait_ends_at_s > 0 && now_s > me->wait_ends_at_s)
+        (void)memoi_nccl_fail(me, "synchronize", "the stream did not end within the time-out",
+                              NULL);
+}
+
+MEMOI void* memoi_nccl_watchdog(void* argument) {
+    memoi_nccl_world* world = (memoi_nccl_world*)argument;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    memoi_nccl* each;
+    int32_t is_ending = 0;
+    (void)cudaSetDevice(world->gpu);
+    (void)cudaThreadExchangeStreamCaptureMode(&mode); /* queries do not invalidate captures */
+    while (!is_ending) {
+        memob_sleep_until(memob_now_ns() + 20000000);
+        pthread_mutex_lock(&world->mutex);
+        is_ending = world->is_ending;
+        for (each = world->comms; each && !world->failure.status; each = each->next)
+            if (each->comm) memoi_nccl_watch(each);
+        pthread_mutex_unlock(&world->mutex);
+    }
+    return NULL;
 }
 
 memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream, double timeout_s,
                                        memo_error* error) {
     memoi_nccl* me = (memoi_nccl*)comm->context;
-    double start_s = memoi_nccl_now_s();
-    double limit_s = timeout_s > 0 ? timeout_s : me->timeout_s;
-    for (;;) {
-        cudaError_t result = cudaStreamQuery((cudaStream_t)(void*)stream);
-        double waited_s = memoi_nccl_now_s() - start_s;
-        memo_status status = memoi_nccl_status(comm, error);
-        /* "Not ready" would stay and fail the next check of a kernel launch. */
-        if (result != cudaSuccess) (void)cudaGetLastError();
-        if (status) return status;
-        if (result == cudaSuccess) return MEMO_STATUS_OK;
-        if (result != cudaErrorNotReady)
-            return memo_error_set(error, MEMO_STATUS_DEVICE, "cudaStreamQuery: %s",
-                                  cudaGetErrorString(result));
+    double limit_s = timeout_s > 0 ? timeout_s : me->world->timeout_s;
+    cudaError_t result;
+    memo_status status;
+    pthread_mutex_lock(&me->world->mutex);
+    me->wait_ends_at_s = memob_now_s() + limit_s;
+    pthread_mutex_unlock(&me->world->mutex);
 
-        if (waited_s > limit_s) {
-            pthread_mutex_lock(&me->mutex);
-            status = memoi_nccl_fail(me, "synchronize",
-                                     "the stream did not finish within the time-out", error);
-            pthread_mutex_unlock(&me->mutex);
-            return status;
-        }
-        memoi_nccl_nap(waited_s);
+    result = cudaStreamSynchronize((cudaStream_t)(void*)stream);
+
+    pthread_mutex_lock(&me->world->mutex);
+    me->wait_ends_at_s = 0;
+    pthread_mutex_unlock(&me->world->mutex);
+    status = memoi_nccl_status(comm, error);
+    if (!status && result != cudaSuccess)
+        status = memo_error_set(error, MEMO_STATUS_DEVICE, "cudaStreamSynchronize: %s",
+                                cudaGetErrorString(result));
+    if (result != cudaSuccess && cudaPeekAtLastError() == result) (void)cudaGetLastError();
+    return status;
+}
+
+/* --- order --- */
+
+MEMOI int memoi_nccl_is_captured(cudaStream_t stream) {
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    return cudaStreamIsCapturing(stream, &status) == cudaSuccess &&
+           status != cudaStreamCaptureStatusNone;
+}
+
+/* The mutex is held, before an operation.  Two communicators that are busy at once could deadlock.
+ */
+MEMOI ncclResult_t memoi_nccl_order(memoi_nccl* me, cudaStream_t stream) {
+    const memoi_nccl* latest = me->world->latest;
+    if (!me->world->orders_by_events || !latest || latest == me || memoi_nccl_is_captured(stream))
+        return ncclSuccess;
+    return cudaStreamWaitEvent(stream, latest->done, 0) == cudaSuccess ? ncclSuccess
+                                                                       : ncclUnhandledCudaError;
+}
+
+/* After an operation.  An event recorded in a capture cannot be queried. */
+MEMOI void memoi_nccl_mark(memoi_nccl* me, cudaStream_t stream) {
+    pthread_mutex_lock(&me->world->mutex);
+    if (!memoi_nccl_is_captured(stream) && cudaEventRecord(me->done, stream) == cudaSuccess) {
+        me->is_pending = 1;
+        me->enqueued_s = memob_now_s();
+        me->world->latest = me;
     }
+    pthread_mutex_unlock(&me->world->mutex);
 }
 
 /* --- sends and receives --- */
@@ -3063,10 +2997,12 @@ MEMOI memo_status memoi_nccl_group_end(memo_comm* comm, memo_stream stream, memo
                                             me->n_messages && me->group_stream != stream, error);
     if (status || !me->n_messages) return memoi_nccl_drop_group(me, status);
 
-    pthread_mutex_lock(&me->mutex);
-    if (me->comm) result = memoi_nccl_issue(me);
-    pthread_mutex_unlock(&me->mutex);
+    pthread_mutex_lock(&me->world->mutex);
+    if (me->comm) result = memoi_nccl_order(me, (cudaStream_t)(void*)stream);
+    if (me->comm && result == ncclSuccess) result = memoi_nccl_issue(me);
+    pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_finish(me, "a group", result, error);
+    if (!status) memoi_nccl_mark(me, (cudaStream_t)(void*)stream);
     for (i = 0; i < me->n_messages && !status; i++)
         if (me->messages[i].is_send && me->messages[i].peer != comm->rank)
             comm->sent_bytes += me->messages[i].count * memo_type_bytes(me->messages[i].type);
@@ -3132,7 +3068,7 @@ MEMOI ncclResult_t memoi_nccl_enqueue(memoi_nccl* me, cudaStream_t stream,
         return ncclBroadcast(call->from, call->to, count, type, call->root, me->comm, stream);
     case MEMO_COLLECTIVE_BARRIER: break;
     }
-    /* NCCL has no barrier; a number that all reduce is one. */
+    /* NCCL has no barrier; the reduction of one number serves. */
     return ncclAllReduce(me->barrier_word, me->barrier_word, 1, ncclInt32, ncclMax, me->comm,
                          stream);
 }
@@ -3144,26 +3080,94 @@ MEMOI memo_status memoi_nccl_collective(memo_comm* comm, memo_stream stream,
     memo_status status = memoi_nccl_status(comm, error);
     if (!status) status = memoi_comm_check_collective(comm, call, me->group_depth, error);
     if (status) return memoi_nccl_drop_group(me, status);
-    pthread_mutex_lock(&me->mutex);
-    if (me->comm) result = memoi_nccl_enqueue(me, (cudaStream_t)(void*)stream, call);
-    pthread_mutex_unlock(&me->mutex);
+    pthread_mutex_lock(&me->world->mutex);
+    if (me->comm) result = memoi_nccl_order(me, (cudaStream_t)(void*)stream);
+    if (me->comm && result == ncclSuccess)
+        result = memoi_nccl_enqueue(me, (cudaStream_t)(void*)stream, call);
+    pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_finish(me, memoi_collective_name(call->kind), result, error);
+    if (!status) memoi_nccl_mark(me, (cudaStream_t)(void*)stream);
     if (!status) comm->sent_bytes += memo_comm_bytes(call, comm->size, comm->rank);
     return status;
 }
 
-/* --- making, splitting and destroying --- */
+/* --- creating, splitting and destroying --- */
 
+MEMOI void memoi_nccl_world_destroy(memoi_nccl_world* world) {
+    pthread_mutex_lock(&world->mutex);
+    world->is_ending = 1;
+    pthread_mutex_unlock(&world->mutex);
+    pthread_join(world->watchdog, NULL);
+    pthread_mutex_destroy(&world->mutex);
+    MEMO_FREE(world);
+}
+
+MEMOI memo_status memoi_nccl_world_make(const memo_comm_nccl_desc* desc, memoi_nccl_world** result,
+                                        memo_error* error) {
+    memoi_nccl_world* world = (memoi_nccl_world*)memob_calloc(1, sizeof *world);
+    int version = 0;
+    const char* is_implicit;
+    *result = NULL;
+    if (!world) return memob_no_memory(error, "a world of communicators");
+    world->join_timeout_s = desc->join_timeout_s > 0 ? desc->join_timeout_s : 120;
+    world->timeout_s = desc->timeout_s > 0 ? desc->timeout_s : 600;
+    world->failed = desc->failed;
+    world->failed_user = desc->failed_user;
+    (void)cudaGetDevice(&world->gpu);
+
+    /* Order of communicators: NCCL's, or by events.  NCCL reads the variable at its first use. */
+    if (ncclGetVersion(&version) != ncclSuccess) version = 0;
+    if (version >= NCCL_VERSION(2, 26, 0)) setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+    is_implicit = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    world->orders_by_events =
+        version < NCCL_VERSION(2, 26, 0) || !is_implicit || strcmp(is_implicit, "1") != 0;
+
+    pthread_mutex_init(&world->mutex, NULL);
+    if (pthread_create(&world->watchdog, NULL, memoi_nccl_watchdog, world)) {
+        pthread_mutex_destroy(&world->mutex);
+        MEMO_FREE(world);
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "comm_nccl: no thread for the watchdog");
+    }
+    *result = world;
+    return MEMO_STATUS_OK;
+}
+
+/* The last communicator takes the world with it. */
 MEMOI void memoi_nccl_destroy(memo_comm* comm) {
-    memoi_nccl* me;
+    memoi_nccl *me, **link;
+    memoi_nccl_world* world;
+    ncclResult_t result = ncclSuccess;
+    int is_last;
     if (!comm) return;
     me = (memoi_nccl*)comm->context;
-    if (me->comm) {
-        ncclResult_t result = ncclCommFinalize(me->comm);
-        if (!memoi_nccl_finish(me, "destroy", result, NULL)) (void)ncclCommDestroy(me->comm);
-    }
+    world = me->world;
+
+    /* Finish what is under way with the peers, unless it was aborted. */
+    pthread_mutex_lock(&world->mutex);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    while (me->comm && me->n_windows)
+        (void)ncclCommWindowDeregister(me->comm, me->windows[--me->n_windows]);
+#endif
+    if (me->comm) result = ncclCommFinalize(me->comm);
+    pthread_mutex_unlock(&world->mutex);
+    (void)memoi_nccl_finish(me, "destroy", result, NULL);
+
+    /* Leave the world. */
+    pthread_mutex_lock(&world->mutex);
+    for (link = &world->comms; *link && *link != me;) link = &(*link)->next;
+    if (*link) *link = me->next;
+    if (world->latest == me) world->latest = NULL;
+    is_last = !world->comms;
+    if (me->comm) (void)ncclCommDestroy(me->comm);
+    pthread_mutex_unlock(&world->mutex);
+
+    if (is_last) memoi_nccl_world_destroy(world);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    MEMO_FREE(me->windows);
+#endif
+    if (me->done) (void)cudaEventDestroy(me->done);
     (void)cudaFree(me->barrier_word);
-    pthread_mutex_destroy(&me->mutex);
     MEMO_FREE(me);
 }
 
@@ -3187,25 +3191,34 @@ MEMOI void memoi_nccl_fill_table(memoi_nccl* me) {
 }
 
 /* Everything except NCCL's communicator. */
-MEMOI memo_status memoi_nccl_make(const char* name, double timeout_s, memoi_nccl** result,
+MEMOI memo_status memoi_nccl_make(const char* name, memoi_nccl_world* world, memoi_nccl** result,
                                   memo_error* error) {
     memoi_nccl* me = (memoi_nccl*)memob_calloc(1, sizeof *me);
     *result = NULL;
     if (!me) return memob_no_memory(error, "a communicator");
     if (cudaMalloc(&me->barrier_word, 512) != cudaSuccess ||
-        cudaMemset(me->barrier_word, 0, 512) != cudaSuccess) {
+        cudaMemset(me->barrier_word, 0, 512) != cudaSuccess ||
+        cudaEventCreateWithFlags(&me->done, cudaEventDisableTiming) != cudaSuccess) {
         (void)cudaFree(me->barrier_word);
         MEMO_FREE(me);
         return memo_error_set(error, MEMO_STATUS_DEVICE,
-                              "comm_nccl: no 512 bytes on the device: %s",
+                              "comm_nccl: no 512 bytes and no event on the device: %s",
                               cudaGetErrorString(cudaGetLastError()));
     }
-    pthread_mutex_init(&me->mutex, NULL);
-    me->timeout_s = timeout_s;
     snprintf(me->name, sizeof me->name, "%.63s", name);
     memoi_nccl_fill_table(me);
+    me->world = world;
+    pthread_mutex_lock(&world->mutex);
+    me->next = world->comms;
+    world->comms = me;
+    pthread_mutex_unlock(&world->mutex);
     *result = me;
     return MEMO_STATUS_OK;
+}
+
+MEMOI int64_t memoi_nccl_free_bytes(void) {
+    size_t free_bytes = 0, total_bytes = 0;
+    return cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess ? (int64_t)free_bytes : 0;
 }
 
 /* Sets rank and size as NCCL has numbered them. */
@@ -3221,36 +3234,49 @@ MEMOI memo_status memoi_nccl_read_rank(memoi_nccl* me, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
+MEMOI ncclConfig_t memoi_nccl_config(void) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    config.splitShare = 1; /* parts use the buffers and connections of their world */
+    return config;
+}
+
 /* First the parent is in progress, until the child's handle exists; then the child, until it is
- * ready. */
+ * ready.  The watchdog sees the child's handle only then. */
 MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
                                    memo_comm** part, memo_error* error) {
     memoi_nccl *me = (memoi_nccl*)comm->context, *child;
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclConfig_t config = memoi_nccl_config();
+    ncclComm_t made = NULL;
     ncclResult_t result = ncclSuccess;
     char full_name[64];
+    int64_t free_bytes;
     memo_status status = memoi_nccl_status(comm, error);
     *part = NULL;
     if (status) return status;
     snprintf(full_name, sizeof full_name, "nccl %.50s", name ? name : "part");
-    status = memoi_nccl_make(full_name, me->timeout_s, &child, error);
+    status = memoi_nccl_make(full_name, me->world, &child, error);
     if (status) return status;
 
-    config.blocking = 0;
-    pthread_mutex_lock(&me->mutex);
+    free_bytes = memoi_nccl_free_bytes();
+    pthread_mutex_lock(&me->world->mutex);
     if (me->comm)
-        result = ncclCommSplit(me->comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &child->comm,
-                               &config);
-    pthread_mutex_unlock(&me->mutex);
+        result =
+            ncclCommSplit(me->comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &made, &config);
+    pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_finish(me, "split", result, error);
+    pthread_mutex_lock(&me->world->mutex);
+    child->comm = made;
+    if (status && made) (void)memoi_nccl_fail(child, "split", "it failed", NULL);
+    pthread_mutex_unlock(&me->world->mutex);
     if (!status && child->comm) status = memoi_nccl_finish(child, "split", ncclSuccess, error);
     if (!status && child->comm) status = memoi_nccl_read_rank(child, error);
 
     if (status || !child->comm) {
-        if (status && child->comm) memoi_nccl_abort(&child->table);
         memoi_nccl_destroy(&child->table);
         return status;
     }
+    child->creation_bytes = free_bytes - memoi_nccl_free_bytes();
     *part = &child->table;
     return MEMO_STATUS_OK;
 }
@@ -3261,64 +3287,116 @@ memo_comm_nccl_desc memo_comm_nccl_desc_default(void) {
     return desc;
 }
 
-/* All ranks get rank 0's id. */
-MEMOI memo_status memoi_nccl_share_id(const char* path, int32_t rank, int32_t size,
-                                      double timeout_s, ncclUniqueId* id, memo_error* error) {
-    memset(id, 0, sizeof *id);
-    if (rank == 0) {
-        ncclResult_t result = ncclGetUniqueId(id);
-        if (result != ncclSuccess)
-            return memo_error_set(error, MEMO_STATUS_COMM, "ncclGetUniqueId: %s; %.300s",
-                                  ncclGetErrorString(result), ncclGetLastError(NULL));
+/* Rank and size of the desc, or of the environment. */
+MEMOI memo_status memoi_nccl_place(const memo_comm_nccl_desc* desc, int32_t* rank, int32_t* size,
+                                   memo_error* error) {
+    int64_t r = desc->rank, n = desc->size;
+    memo_status status = MEMO_STATUS_OK;
+    if (n == 0) {
+        status = memoi_nccl_environment_number("RANK", &r, error);
+        if (!status) status = memoi_nccl_environment_number("WORLD_SIZE", &n, error);
+        if (status) return status;
     }
-    if (size == 1) return MEMO_STATUS_OK;
-    if (!path) return memoi_nccl_share_by_network(rank, size, timeout_s, id, error);
-    return rank ? memoi_nccl_read_id(path, timeout_s, id, error)
-                : memoi_nccl_write_id(path, id, error);
+    if (n < 1 || n > INT32_MAX || r < 0 || r >= n)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1", (long long)r,
+            (long long)n);
+    *rank = (int32_t)r;
+    *size = (int32_t)n;
+    return MEMO_STATUS_OK;
 }
 
 memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
                                   memo_error* error) {
-    int64_t rank = desc->rank, size = desc->size;
-    double timeout_s = desc->timeout_s > 0 ? desc->timeout_s : 30;
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclConfig_t config = memoi_nccl_config();
     ncclUniqueId id;
+    ncclComm_t made = NULL;
     ncclResult_t result;
+    memoi_nccl_world* world;
     memoi_nccl* me;
-    memo_status status = MEMO_STATUS_OK;
+    int64_t free_bytes;
+    int32_t rank = 0, size = 0;
+    int is_named = 0;
+    memo_status status;
     *comm = NULL;
-    if (size == 0) {
-        status = memoi_nccl_environment_number("RANK", &rank, error);
-        if (!status) status = memoi_nccl_environment_number("WORLD_SIZE", &size, error);
-        if (status) return status;
-    }
-    if (size < 1 || size > INT32_MAX || rank < 0 || rank >= size)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1",
-            (long long)rank, (long long)size);
-    status =
-        memoi_nccl_share_id(desc->id_path, (int32_t)rank, (int32_t)size, timeout_s, &id, error);
-    if (!status)
-        status = memoi_nccl_make(desc->name ? desc->name : "nccl world", timeout_s, &me, error);
+    status = memoi_nccl_place(desc, &rank, &size, error);
+    if (!status) status = memoi_nccl_world_make(desc, &world, error);
     if (status) return status;
+    status = memoi_nccl_share_id(desc, rank, size, &id, &is_named, error);
+    if (!status)
+        status = memoi_nccl_make(desc->name ? desc->name : "nccl world", world, &me, error);
+    if (status) {
+        memoi_nccl_world_destroy(world);
+        return status;
+    }
 
     /* Join. */
-    me->table.rank = (int32_t)rank;
-    me->table.size = (int32_t)size;
-    config.blocking = 0;
-    result = ncclCommInitRankConfig(&me->comm, (int)size, id, (int)rank, &config);
-    if (!me->comm)
+    me->table.rank = rank;
+    me->table.size = size;
+    free_bytes = memoi_nccl_free_bytes();
+    result = ncclCommInitRankConfig(&made, (int)size, id, (int)rank, &config);
+    pthread_mutex_lock(&world->mutex);
+    me->comm = made;
+    pthread_mutex_unlock(&world->mutex);
+    if (!made)
         status = memo_error_set(error, MEMO_STATUS_COMM, "ncclCommInitRankConfig: %s; %.300s",
                                 ncclGetErrorString(result), ncclGetLastError(NULL));
     if (!status) status = memoi_nccl_finish(me, "joining", result, error);
     if (rank == 0 && size > 1 && desc->id_path) (void)unlink(desc->id_path);
+    if (is_named) unsetenv("NCCL_COMM_ID"); /* a later world may meet elsewhere */
     if (status) {
         memoi_nccl_destroy(&me->table);
         return status;
     }
+    me->creation_bytes = free_bytes - memoi_nccl_free_bytes();
     *comm = &me->table;
     return MEMO_STATUS_OK;
+}
+
+/* --- memory --- */
+
+int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm) {
+    memoi_nccl* me = (memoi_nccl*)comm->context;
+    int64_t n_bytes = me->creation_bytes > 0 ? me->creation_bytes : 0;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 0)
+    uint64_t reported = 0;
+    pthread_mutex_lock(&me->world->mutex);
+    if (me->comm && ncclCommMemStats(me->comm, ncclStatGpuMemTotal, &reported) == ncclSuccess)
+        n_bytes = (int64_t)reported;
+    pthread_mutex_unlock(&me->world->mutex);
+#endif
+    return n_bytes;
+}
+
+memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
+                                    memo_error* error) {
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    memoi_nccl* me = (memoi_nccl*)comm->context;
+    ncclResult_t result = ncclSuccess;
+    ncclWindow_t* windows;
+    memo_status status = memoi_nccl_status(comm, error);
+    if (status) return status;
+    windows = (ncclWindow_t*)memob_calloc(me->n_windows + 1, sizeof *windows);
+    if (!windows) return memob_no_memory(error, "the windows of a communicator");
+    if (me->n_windows) memcpy(windows, me->windows, (size_t)me->n_windows * sizeof *windows);
+    MEMO_FREE(me->windows);
+    me->windows = windows;
+
+    pthread_mutex_lock(&me->world->mutex);
+    if (me->comm)
+        result = ncclCommWindowRegister(me->comm, address, (size_t)size_bytes,
+                                        &windows[me->n_windows], NCCL_WIN_DEFAULT);
+    pthread_mutex_unlock(&me->world->mutex);
+    status = memoi_nccl_finish(me, "registering memory", result, error);
+    if (!status && windows[me->n_windows]) me->n_windows++;
+    return status;
+#else
+    (void)address, (void)size_bytes;
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                          "'%s': memory cannot be registered with NCCL %d; 2.27 or later can",
+                          comm->name, NCCL_VERSION_CODE);
+#endif
 }
 
 #endif /* MEMO_SP_NCCL */
@@ -3502,21 +3580,21 @@ void memo_mesh_destroy(memo_mesh* mesh) {
     MEMO_FREE(mesh);
 }
 
-/* ---- >>layouts ----------------------------------------------------------------------------------
+/* ---- >>shardings ----------------------------------------------------------------------------------
  * Knows: positions, ranks and rows.  Knows nothing of attention, masks, streams or devices. */
 
-const char* memo_layout_name(memo_layout_kind kind) {
+const char* memo_sharding_name(memo_sharding_kind kind) {
     switch (kind) {
-    case MEMO_LAYOUT_ZIGZAG: return "zigzag";
-    case MEMO_LAYOUT_PLAIN: return "plain";
-    case MEMO_LAYOUT_STRIPED: return "striped";
-    case MEMO_LAYOUT_DOCUMENTS: return "documents";
+    case MEMO_SHARDING_ZIGZAG: return "zigzag";
+    case MEMO_SHARDING_PLAIN: return "plain";
+    case MEMO_SHARDING_STRIPED: return "striped";
+    case MEMO_SHARDING_DOCUMENTS: return "documents";
     }
-    return "no layout";
+    return "no sharding";
 }
 
-memo_layout_desc memo_layout_desc_default(void) {
-    memo_layout_desc desc;
+memo_sharding_desc memo_sharding_desc_default(void) {
+    memo_sharding_desc desc;
     memset(&desc, 0, sizeof desc);
     return desc;
 }
@@ -3547,129 +3625,134 @@ MEMOI int64_t memoi_document_of(const int64_t* begins, int64_t n_documents, int6
     return low;
 }
 
-MEMOI memo_status memoi_layout_check(const memo_layout_desc* desc, memo_error* error) {
-    if ((int)desc->kind < MEMO_LAYOUT_ZIGZAG || (int)desc->kind > MEMO_LAYOUT_DOCUMENTS)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "layout_desc.kind: not a memo_layout_kind (%d); 0 to %d are valid",
-                              (int)desc->kind, (int)MEMO_LAYOUT_DOCUMENTS);
+MEMOI memo_status memoi_sharding_check(const memo_sharding_desc* desc, memo_error* error) {
+    if ((int)desc->kind < MEMO_SHARDING_ZIGZAG || (int)desc->kind > MEMO_SHARDING_DOCUMENTS)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "sharding_desc.kind: not a memo_sharding_kind (%d); 0 to %d are valid", (int)desc->kind,
+            (int)MEMO_SHARDING_DOCUMENTS);
     if (desc->ring < 0 || desc->ulysses < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "layout_desc.%s: negative (%d); 0 means 1",
+                              "sharding_desc.%s: negative (%d); 0 means 1",
                               desc->ring < 0 ? "ring" : "ulysses",
                               (int)(desc->ring < 0 ? desc->ring : desc->ulysses));
     if (desc->n_tokens < 1 || desc->n_tokens > MEMOB_BYTES_MAX / 2)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "layout_desc.n_tokens: out of range (%lld); 1 to %lld are valid",
+                              "sharding_desc.n_tokens: out of range (%lld); 1 to %lld are valid",
                               (long long)desc->n_tokens, (long long)(MEMOB_BYTES_MAX / 2));
-    if (desc->kind != MEMO_LAYOUT_DOCUMENTS && desc->document_begins)
+
+    /* Documents belong to one kind, which needs them. */
+    if (desc->kind != MEMO_SHARDING_DOCUMENTS && desc->document_begins)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "layout_desc.document_begins: not used by the layout %s; use "
-                              "MEMO_LAYOUT_DOCUMENTS, or pass the documents in the mask",
-                              memo_layout_name(desc->kind));
-    if (desc->kind == MEMO_LAYOUT_DOCUMENTS &&
+                              "sharding_desc.document_begins: not used by the sharding %s; use "
+                              "MEMO_SHARDING_DOCUMENTS, or pass the documents in the mask",
+                              memo_sharding_name(desc->kind));
+    if (desc->kind == MEMO_SHARDING_DOCUMENTS &&
         (desc->n_documents > MEMOI_DOCUMENTS_MAX ||
          !memoi_are_documents(desc->document_begins, desc->n_documents, desc->n_tokens)))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "layout_desc.document_begins: invalid (%lld documents); 1 to %d that "
-                              "ascend from 0 to n_tokens (%lld) are valid",
-                              (long long)desc->n_documents, MEMOI_DOCUMENTS_MAX,
-                              (long long)desc->n_tokens);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "sharding_desc.document_begins: invalid (%lld documents); 1 to %d that "
+            "ascend from 0 to n_tokens (%lld) are valid",
+            (long long)desc->n_documents, MEMOI_DOCUMENTS_MAX, (long long)desc->n_tokens);
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_layout_make(const memo_layout_desc* desc, memo_layout* layout, memo_error* error) {
+memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
+                               memo_error* error) {
     int64_t unit;
-    memo_status status = memoi_layout_check(desc, error);
-    memset(layout, 0, sizeof *layout);
+    memo_status status = memoi_sharding_check(desc, error);
+    memset(sharding, 0, sizeof *sharding);
     if (status) return status;
-    layout->kind = desc->kind;
-    layout->ring = desc->ring ? desc->ring : 1;
-    layout->ulysses = desc->ulysses ? desc->ulysses : 1;
-    layout->n_tokens = desc->n_tokens;
-    layout->document_begins = desc->document_begins;
-    layout->n_documents = desc->document_begins ? desc->n_documents : 0;
+    sharding->kind = desc->kind;
+    sharding->ring = desc->ring ? desc->ring : 1;
+    sharding->ulysses = desc->ulysses ? desc->ulysses : 1;
+    sharding->n_tokens = desc->n_tokens;
+    sharding->document_begins = desc->document_begins;
+    sharding->n_documents = desc->document_begins ? desc->n_documents : 0;
 
     /* Equal shares.  Zigzag cuts the rows of a ring rank in two, so their number must be even. */
-    unit = (int64_t)layout->ring * layout->ulysses;
-    if (desc->kind == MEMO_LAYOUT_ZIGZAG && layout->ulysses % 2) unit *= 2;
+    unit = (int64_t)sharding->ring * sharding->ulysses;
+    if (desc->kind == MEMO_SHARDING_ZIGZAG && sharding->ulysses % 2) unit *= 2;
     if (unit > INT32_MAX)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "layout_desc: ring %d x ulysses %d are too many ranks; at most %d are "
+            "sharding_desc: ring %d x ulysses %d are too many ranks; at most %d are "
             "valid",
-            (int)layout->ring, (int)layout->ulysses, INT32_MAX / 2);
-    layout->padded_tokens = (desc->n_tokens + unit - 1) / unit * unit;
-    layout->local_tokens = layout->padded_tokens / layout->ring / layout->ulysses;
-    layout->ring_tokens = layout->local_tokens * layout->ulysses;
+            (int)sharding->ring, (int)sharding->ulysses, INT32_MAX / 2);
+    sharding->padded_tokens = (desc->n_tokens + unit - 1) / unit * unit;
+    sharding->local_tokens = sharding->padded_tokens / sharding->ring / sharding->ulysses;
+    sharding->ring_tokens = sharding->local_tokens * sharding->ulysses;
     return MEMO_STATUS_OK;
 }
 
-/* --- the layout of documents ---
+/* --- the sharding of documents ---
  *
  * Tokens are dealt in turn, so the share of a rank among the first n tokens has a closed form.  The
  * share of a document is the difference of two of them. */
 
 /* Of the first n tokens: the number that ring ranks below r get. */
-MEMOI int64_t memoi_layout_dealt(const memo_layout* layout, int64_t r, int64_t n) {
-    int64_t rest = n % layout->ring;
-    return n / layout->ring * r + (rest < r ? rest : r);
+MEMOI int64_t memoi_sharding_dealt(const memo_sharding* sharding, int64_t r, int64_t n) {
+    int64_t rest = n % sharding->ring;
+    return n / sharding->ring * r + (rest < r ? rest : r);
 }
 /* Of these, the number in first chunks, or in second ones. */
-MEMOI int64_t memoi_layout_dealt_chunk(const memo_layout* layout, int is_second, int64_t r,
-                                       int64_t n) {
-    int64_t each = n / layout->ring, rest = n % layout->ring, n_more = rest < r ? rest : r;
+MEMOI int64_t memoi_sharding_dealt_chunk(const memo_sharding* sharding, int is_second, int64_t r,
+                                         int64_t n) {
+    int64_t each = n / sharding->ring, rest = n % sharding->ring, n_more = rest < r ? rest : r;
     if (is_second) return n_more * ((each + 1) / 2) + (r - n_more) * (each / 2);
     return n_more * ((each + 2) / 2) + (r - n_more) * ((each + 1) / 2);
 }
 
 /* The number that ring rank r gets. */
-MEMOI int64_t memoi_layout_rows(const memo_layout* layout, int64_t r, int64_t n) {
-    return memoi_layout_dealt(layout, r + 1, n) - memoi_layout_dealt(layout, r, n);
+MEMOI int64_t memoi_sharding_rows(const memo_sharding* sharding, int64_t r, int64_t n) {
+    return memoi_sharding_dealt(sharding, r + 1, n) - memoi_sharding_dealt(sharding, r, n);
 }
 
 /* Positions [*begin, *end) of chunk r of a document, or of chunk 2 rd - 1 - r (is_second). */
-MEMOI void memoi_layout_chunk(const memo_layout* layout, int64_t document, int64_t r, int is_second,
-                              int64_t* begin, int64_t* end) {
-    int64_t first = layout->document_begins[document], last = layout->document_begins[document + 1];
-    int64_t below = memoi_layout_dealt_chunk(layout, is_second, r, last) -
-                    memoi_layout_dealt_chunk(layout, is_second, r, first);
-    int64_t with = memoi_layout_dealt_chunk(layout, is_second, r + 1, last) -
-                   memoi_layout_dealt_chunk(layout, is_second, r + 1, first);
+MEMOI void memoi_sharding_chunk(const memo_sharding* sharding, int64_t document, int64_t r,
+                                int is_second, int64_t* begin, int64_t* end) {
+    int64_t first = sharding->document_begins[document],
+            last = sharding->document_begins[document + 1];
+    int64_t below = memoi_sharding_dealt_chunk(sharding, is_second, r, last) -
+                    memoi_sharding_dealt_chunk(sharding, is_second, r, first);
+    int64_t with = memoi_sharding_dealt_chunk(sharding, is_second, r + 1, last) -
+                   memoi_sharding_dealt_chunk(sharding, is_second, r + 1, first);
     *begin = is_second ? last - with : first + below;
     *end = is_second ? last - below : first + with;
 }
 
 /* The first position of a ring rank's padding, which follows its tokens. */
-MEMOI int64_t memoi_layout_padding(const memo_layout* layout, int64_t r) {
-    return layout->n_tokens + r * layout->ring_tokens -
-           memoi_layout_dealt(layout, r, layout->n_tokens);
+MEMOI int64_t memoi_sharding_padding(const memo_sharding* sharding, int64_t r) {
+    return sharding->n_tokens + r * sharding->ring_tokens -
+           memoi_sharding_dealt(sharding, r, sharding->n_tokens);
 }
 
 /* The run that begins at a row of ring rank r. */
-MEMOI memo_run memoi_layout_documents_run(const memo_layout* layout, int64_t r, int64_t row) {
-    int64_t n_rows = memoi_layout_rows(layout, r, layout->n_tokens), begin, end;
-    int64_t low = 0, high = layout->n_documents;
+MEMOI memo_run memoi_sharding_documents_run(const memo_sharding* sharding, int64_t r, int64_t row) {
+    int64_t n_rows = memoi_sharding_rows(sharding, r, sharding->n_tokens), begin, end;
+    int64_t low = 0, high = sharding->n_documents;
     memo_run run;
     run.stride = 1;
-    run.start = memoi_layout_padding(layout, r) + row - n_rows;
-    run.count = layout->ring_tokens - row;
+    run.start = memoi_sharding_padding(sharding, r) + row - n_rows;
+    run.count = sharding->ring_tokens - row;
     if (row >= n_rows) return run;
 
     /* The document: rows before low <= row < rows before high. */
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
-        if (memoi_layout_rows(layout, r, layout->document_begins[middle]) <= row)
+        if (memoi_sharding_rows(sharding, r, sharding->document_begins[middle]) <= row)
             low = middle;
         else
             high = middle;
     }
 
     /* The chunk, and the place in it. */
-    row -= memoi_layout_rows(layout, r, layout->document_begins[low]);
-    memoi_layout_chunk(layout, low, r, 0, &begin, &end);
+    row -= memoi_sharding_rows(sharding, r, sharding->document_begins[low]);
+    memoi_sharding_chunk(sharding, low, r, 0, &begin, &end);
     if (row >= end - begin) {
         row -= end - begin;
-        memoi_layout_chunk(layout, low, r, 1, &begin, &end);
+        memoi_sharding_chunk(sharding, low, r, 1, &begin, &end);
     }
     run.start = begin + row;
     run.count = end - begin - row;
@@ -3677,26 +3760,26 @@ MEMOI memo_run memoi_layout_documents_run(const memo_layout* layout, int64_t r, 
 }
 
 /* The inverse: ring rank and place among its rows. */
-MEMOI void memoi_layout_documents_find(const memo_layout* layout, int64_t position,
-                                       int64_t* ring_rank, int64_t* place) {
+MEMOI void memoi_sharding_documents_find(const memo_sharding* sharding, int64_t position,
+                                         int64_t* ring_rank, int64_t* place) {
     int64_t document, r = 0, begin, end;
-    if (position >= layout->n_tokens) {
-        while (position >= memoi_layout_padding(layout, r + 1)) r++;
+    if (position >= sharding->n_tokens) {
+        while (position >= memoi_sharding_padding(sharding, r + 1)) r++;
         *ring_rank = r;
-        *place = memoi_layout_rows(layout, r, layout->n_tokens) + position -
-                 memoi_layout_padding(layout, r);
+        *place = memoi_sharding_rows(sharding, r, sharding->n_tokens) + position -
+                 memoi_sharding_padding(sharding, r);
         return;
     }
 
-    document = memoi_document_of(layout->document_begins, layout->n_documents, position);
+    document = memoi_document_of(sharding->document_begins, sharding->n_documents, position);
     for (r = 0;; r++) {
         *ring_rank = r;
-        *place = memoi_layout_rows(layout, r, layout->document_begins[document]) + position;
-        memoi_layout_chunk(layout, document, r, 0, &begin, &end);
+        *place = memoi_sharding_rows(sharding, r, sharding->document_begins[document]) + position;
+        memoi_sharding_chunk(sharding, document, r, 0, &begin, &end);
         *place -= begin;
         if (position >= begin && position < end) return;
         *place += end;
-        memoi_layout_chunk(layout, document, r, 1, &begin, &end);
+        memoi_sharding_chunk(sharding, document, r, 1, &begin, &end);
         *place -= begin;
         if (position >= begin && position < end) return;
     }
@@ -3705,19 +3788,20 @@ MEMOI void memoi_layout_documents_find(const memo_layout* layout, int64_t positi
 /* --- runs --- */
 
 /* The run that begins at a row of a ring rank. */
-MEMOI memo_run memoi_layout_run_at(const memo_layout* layout, int64_t ring_rank, int64_t row) {
-    int64_t n = layout->ring_tokens, rd = layout->ring;
+MEMOI memo_run memoi_sharding_run_at(const memo_sharding* sharding, int64_t ring_rank,
+                                     int64_t row) {
+    int64_t n = sharding->ring_tokens, rd = sharding->ring;
     memo_run run;
     run.stride = 1;
     run.start = ring_rank * n + row;
     run.count = n - row;
-    switch (layout->kind) {
-    case MEMO_LAYOUT_PLAIN: break;
-    case MEMO_LAYOUT_STRIPED:
+    switch (sharding->kind) {
+    case MEMO_SHARDING_PLAIN: break;
+    case MEMO_SHARDING_STRIPED:
         run.start = ring_rank + row * rd;
         run.stride = rd;
         break;
-    case MEMO_LAYOUT_ZIGZAG:
+    case MEMO_SHARDING_ZIGZAG:
         if (rd == 1) break; /* the two chunks touch */
         run.start = ring_rank * (n / 2) + row;
         run.count = n / 2 - row;
@@ -3725,97 +3809,98 @@ MEMOI memo_run memoi_layout_run_at(const memo_layout* layout, int64_t ring_rank,
         run.start = (2 * rd - 1 - ring_rank) * (n / 2) + row - n / 2;
         run.count = n - row;
         break;
-    case MEMO_LAYOUT_DOCUMENTS: return memoi_layout_documents_run(layout, ring_rank, row);
+    case MEMO_SHARDING_DOCUMENTS: return memoi_sharding_documents_run(sharding, ring_rank, row);
     }
     return run;
 }
 
 /* The run that begins at *row of a sequence rank.  Advances *row past it.  Returns 0 at the end. */
-MEMOI int memoi_layout_next(const memo_layout* layout, int32_t sequence_rank, int64_t* row,
-                            memo_run* run) {
-    int64_t left = layout->local_tokens - *row;
+MEMOI int memoi_sharding_next(const memo_sharding* sharding, int32_t sequence_rank, int64_t* row,
+                              memo_run* run) {
+    int64_t left = sharding->local_tokens - *row;
     if (left <= 0) return 0;
-    *run = memoi_layout_run_at(layout, sequence_rank / layout->ulysses,
-                               sequence_rank % layout->ulysses * layout->local_tokens + *row);
+    *run = memoi_sharding_run_at(sharding, sequence_rank / sharding->ulysses,
+                                 sequence_rank % sharding->ulysses * sharding->local_tokens + *row);
     if (run->count > left) run->count = left;
     *row += run->count;
     return 1;
 }
 
 /* The runs of all ranks of a ulysses group.  Returns their number; runs NULL: the number only. */
-MEMOI int32_t memoi_layout_ring_runs(const memo_layout* layout, int32_t ring_rank, memo_run* runs) {
+MEMOI int32_t memoi_sharding_ring_runs(const memo_sharding* sharding, int32_t ring_rank,
+                                       memo_run* runs) {
     memo_run run;
     int64_t row;
     int32_t n = 0;
-    for (row = 0; row < layout->ring_tokens; row += run.count) {
-        run = memoi_layout_run_at(layout, ring_rank, row);
+    for (row = 0; row < sharding->ring_tokens; row += run.count) {
+        run = memoi_sharding_run_at(sharding, ring_rank, row);
         if (runs) runs[n] = run;
         n++;
     }
     return n;
 }
 
-int32_t memo_layout_runs(const memo_layout* layout, int32_t sequence_rank, memo_run* runs) {
+int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t sequence_rank, memo_run* runs) {
     memo_run run;
     int64_t row = 0;
     int32_t n = 0;
-    while (memoi_layout_next(layout, sequence_rank, &row, &run)) {
+    while (memoi_sharding_next(sharding, sequence_rank, &row, &run)) {
         if (runs) runs[n] = run;
         n++;
     }
     return n;
 }
 
-void memo_layout_find(const memo_layout* layout, int64_t position, int32_t* sequence_rank,
-                      int64_t* row) {
-    int64_t ring_rank = position / layout->ring_tokens, place = position % layout->ring_tokens;
-    if (layout->kind == MEMO_LAYOUT_STRIPED) {
-        ring_rank = position % layout->ring;
-        place = position / layout->ring;
-    } else if (layout->kind == MEMO_LAYOUT_ZIGZAG) {
-        int64_t n = layout->ring_tokens / 2, chunk = position / n;
-        int is_second = chunk >= layout->ring;
-        ring_rank = is_second ? 2 * (int64_t)layout->ring - 1 - chunk : chunk;
+void memo_sharding_find(const memo_sharding* sharding, int64_t position, int32_t* sequence_rank,
+                        int64_t* row) {
+    int64_t ring_rank = position / sharding->ring_tokens, place = position % sharding->ring_tokens;
+    if (sharding->kind == MEMO_SHARDING_STRIPED) {
+        ring_rank = position % sharding->ring;
+        place = position / sharding->ring;
+    } else if (sharding->kind == MEMO_SHARDING_ZIGZAG) {
+        int64_t n = sharding->ring_tokens / 2, chunk = position / n;
+        int is_second = chunk >= sharding->ring;
+        ring_rank = is_second ? 2 * (int64_t)sharding->ring - 1 - chunk : chunk;
         place = position % n + (is_second ? n : 0);
-    } else if (layout->kind == MEMO_LAYOUT_DOCUMENTS)
-        memoi_layout_documents_find(layout, position, &ring_rank, &place);
-    *sequence_rank = (int32_t)(ring_rank * layout->ulysses + place / layout->local_tokens);
-    *row = place % layout->local_tokens;
+    } else if (sharding->kind == MEMO_SHARDING_DOCUMENTS)
+        memoi_sharding_documents_find(sharding, position, &ring_rank, &place);
+    *sequence_rank = (int32_t)(ring_rank * sharding->ulysses + place / sharding->local_tokens);
+    *row = place % sharding->local_tokens;
 }
 
-int64_t memo_layout_position(const memo_layout* layout, int32_t sequence_rank, int64_t row) {
-    return memoi_layout_run_at(layout, sequence_rank / layout->ulysses,
-                               sequence_rank % layout->ulysses * layout->local_tokens + row)
+int64_t memo_sharding_position(const memo_sharding* sharding, int32_t sequence_rank, int64_t row) {
+    return memoi_sharding_run_at(sharding, sequence_rank / sharding->ulysses,
+                                 sequence_rank % sharding->ulysses * sharding->local_tokens + row)
         .start;
 }
 
 /* The borders [*begin, *end) of the document that contains position.  *document remembers it, for
  * ascending positions. */
-MEMOI void memoi_layout_document(const memo_layout* layout, const int64_t* document_begins,
-                                 int64_t n_documents, int64_t position, int64_t* document,
-                                 int64_t* begin, int64_t* end) {
+MEMOI void memoi_sharding_document(const memo_sharding* sharding, const int64_t* document_begins,
+                                   int64_t n_documents, int64_t position, int64_t* document,
+                                   int64_t* begin, int64_t* end) {
     *begin = 0;
-    *end = layout->n_tokens;
+    *end = sharding->n_tokens;
     if (!document_begins) {
-        document_begins = layout->document_begins;
-        n_documents = layout->n_documents;
+        document_begins = sharding->document_begins;
+        n_documents = sharding->n_documents;
     }
-    if (!document_begins || position >= layout->n_tokens) return;
+    if (!document_begins || position >= sharding->n_tokens) return;
     while (*document < n_documents - 1 && document_begins[*document + 1] <= position) ++*document;
     *begin = document_begins[*document];
     *end = document_begins[*document + 1];
 }
 
-void memo_layout_positions(const memo_layout* layout, int32_t sequence_rank,
-                           const int64_t* document_begins, int64_t n_documents,
-                           int64_t* positions) {
+void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
+                             const int64_t* document_begins, int64_t n_documents,
+                             int64_t* positions) {
     int64_t document = 0, row = 0, i, begin, end;
     memo_run run;
-    while (memoi_layout_next(layout, sequence_rank, &row, &run))
+    while (memoi_sharding_next(sharding, sequence_rank, &row, &run))
         for (i = 0; i < run.count; i++) {
             int64_t position = run.start + i * run.stride;
-            memoi_layout_document(layout, document_begins, n_documents, position, &document, &begin,
-                                  &end);
+            memoi_sharding_document(sharding, document_begins, n_documents, position, &document,
+                                    &begin, &end);
             *positions++ = position - begin;
         }
 }
@@ -3826,15 +3911,15 @@ MEMOI int64_t memoi_run_tokens(const memo_run* run, int64_t n_tokens) {
     return n < run->count ? n : run->count;
 }
 
-void memo_layout_scatter(const memo_layout* layout, int32_t sequence_rank, int64_t n_batch,
-                         int64_t row_bytes, const void* whole, void* share) {
+void memo_sharding_scatter(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
+                           int64_t row_bytes, const void* whole, void* share) {
     const char* from = (const char*)whole;
     char* to = (char*)share;
     memo_run run;
     int64_t b, i, row;
-    for (b = 0; b < n_batch; b++, from += layout->n_tokens * row_bytes)
-        for (row = 0; memoi_layout_next(layout, sequence_rank, &row, &run);) {
-            int64_t n_rows = memoi_run_tokens(&run, layout->n_tokens);
+    for (b = 0; b < n_batch; b++, from += sharding->n_tokens * row_bytes)
+        for (row = 0; memoi_sharding_next(sharding, sequence_rank, &row, &run);) {
+            int64_t n_rows = memoi_run_tokens(&run, sharding->n_tokens);
             for (i = 0; i < n_rows; i++)
                 memcpy(to + i * row_bytes, from + (run.start + i * run.stride) * row_bytes,
                        (size_t)row_bytes);
@@ -3843,15 +3928,15 @@ void memo_layout_scatter(const memo_layout* layout, int32_t sequence_rank, int64
         }
 }
 
-void memo_layout_gather(const memo_layout* layout, int32_t sequence_rank, int64_t n_batch,
-                        int64_t row_bytes, const void* share, void* whole) {
+void memo_sharding_gather(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
+                          int64_t row_bytes, const void* share, void* whole) {
     const char* from = (const char*)share;
     char* to = (char*)whole;
     memo_run run;
     int64_t b, i, row;
-    for (b = 0; b < n_batch; b++, to += layout->n_tokens * row_bytes)
-        for (row = 0; memoi_layout_next(layout, sequence_rank, &row, &run);) {
-            int64_t n_rows = memoi_run_tokens(&run, layout->n_tokens);
+    for (b = 0; b < n_batch; b++, to += sharding->n_tokens * row_bytes)
+        for (row = 0; memoi_sharding_next(sharding, sequence_rank, &row, &run);) {
+            int64_t n_rows = memoi_run_tokens(&run, sharding->n_tokens);
             for (i = 0; i < n_rows; i++)
                 memcpy(to + (run.start + i * run.stride) * row_bytes, from + i * row_bytes,
                        (size_t)row_bytes);
@@ -3859,18 +3944,18 @@ void memo_layout_gather(const memo_layout* layout, int32_t sequence_rank, int64_
         }
 }
 
-int64_t memo_layout_labels(const memo_layout* layout, int32_t sequence_rank, int64_t n_batch,
-                           const int32_t* tokens, const int64_t* document_begins,
-                           int64_t n_documents, int32_t ignored, int32_t* labels) {
+int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
+                             const int32_t* tokens, const int64_t* document_begins,
+                             int64_t n_documents, int32_t ignored, int32_t* labels) {
     memo_run run;
     int64_t b, i, n_labels = 0;
-    for (b = 0; b < n_batch; b++, tokens += layout->n_tokens) {
+    for (b = 0; b < n_batch; b++, tokens += sharding->n_tokens) {
         int64_t document = 0, row = 0, begin, end;
-        while (memoi_layout_next(layout, sequence_rank, &row, &run))
+        while (memoi_sharding_next(sharding, sequence_rank, &row, &run))
             for (i = 0; i < run.count; i++) {
                 int64_t position = run.start + i * run.stride;
-                memoi_layout_document(layout, document_begins, n_documents, position, &document,
-                                      &begin, &end);
+                memoi_sharding_document(sharding, document_begins, n_documents, position, &document,
+                                        &begin, &end);
                 *labels = position + 1 < end ? tokens[position + 1] : ignored;
                 n_labels += *labels++ != ignored;
             }
@@ -3878,39 +3963,40 @@ int64_t memo_layout_labels(const memo_layout* layout, int32_t sequence_rank, int
     return n_labels;
 }
 
-memo_status memo_layout_sum_loss(memo_comm* comm, memo_stream stream, double* sums,
-                                 memo_error* error) {
+memo_status memo_sharding_sum_loss(memo_comm* comm, memo_stream stream, double* sums,
+                                   memo_error* error) {
     return memo_all_reduce(comm, stream, sums, sums, 2, MEMO_TYPE_F64, MEMO_REDUCTION_SUM, error);
 }
 
-MEMOI void memoi_layout_print_rank(const memo_layout* layout, int32_t rank, memo_text* lines) {
+MEMOI void memoi_sharding_print_rank(const memo_sharding* sharding, int32_t rank,
+                                     memo_text* lines) {
     memo_run run;
     int64_t n_tokens = 0, row = 0;
-    memo_text_put(lines, "rank %d (ring %d, ulysses %d):", (int)rank, (int)(rank / layout->ulysses),
-                  (int)(rank % layout->ulysses));
-    while (memoi_layout_next(layout, rank, &row, &run)) {
+    memo_text_put(lines, "rank %d (ring %d, ulysses %d):", (int)rank,
+                  (int)(rank / sharding->ulysses), (int)(rank % sharding->ulysses));
+    while (memoi_sharding_next(sharding, rank, &row, &run)) {
         memo_text_put(lines, "%s %lld..%lld", row > run.count ? "," : "", (long long)run.start,
                       (long long)(run.start + (run.count - 1) * run.stride));
         if (run.stride > 1) memo_text_put(lines, " step %lld", (long long)run.stride);
-        n_tokens += memoi_run_tokens(&run, layout->n_tokens);
+        n_tokens += memoi_run_tokens(&run, sharding->n_tokens);
     }
-    if (n_tokens < layout->local_tokens)
-        memo_text_put(lines, " (%lld of padding)", (long long)(layout->local_tokens - n_tokens));
+    if (n_tokens < sharding->local_tokens)
+        memo_text_put(lines, " (%lld of padding)", (long long)(sharding->local_tokens - n_tokens));
     memo_text_put(lines, "\n");
 }
 
-int64_t memo_layout_print(const memo_layout* layout, char* text, int64_t capacity_bytes) {
+int64_t memo_sharding_print(const memo_sharding* sharding, char* text, int64_t capacity_bytes) {
     memo_text lines;
     int64_t n_bytes;
     int32_t rank;
     memset(&lines, 0, sizeof lines);
     memo_text_put(&lines, "%s, ring %d x ulysses %d: %lld tokens, %lld of padding, %lld a rank\n",
-                  memo_layout_name(layout->kind), (int)layout->ring, (int)layout->ulysses,
-                  (long long)layout->n_tokens,
-                  (long long)(layout->padded_tokens - layout->n_tokens),
-                  (long long)layout->local_tokens);
-    for (rank = 0; rank < layout->ring * layout->ulysses; rank++)
-        memoi_layout_print_rank(layout, rank, &lines);
+                  memo_sharding_name(sharding->kind), (int)sharding->ring, (int)sharding->ulysses,
+                  (long long)sharding->n_tokens,
+                  (long long)(sharding->padded_tokens - sharding->n_tokens),
+                  (long long)sharding->local_tokens);
+    for (rank = 0; rank < sharding->ring * sharding->ulysses; rank++)
+        memoi_sharding_print_rank(sharding, rank, &lines);
 
     /* Cut to what fits. */
     n_bytes = lines.n_bytes;
@@ -3959,7 +4045,7 @@ MEMOI memo_status memoi_sp_announce(const memoi_sp_queue* queue, int stream, mem
                    : MEMO_STATUS_OK;
     op->stream = queue->stream_indices[stream];
     if (!queue->has_ranges) op->n_reads = op->n_writes = 0;
-    return memo_schedule_run(queue->schedule, op, error);
+    return memo_schedule_add_op(queue->schedule, op, error);
 }
 
 MEMOI memo_status memoi_sp_record(const memoi_sp_queue* queue, int event, int stream,
@@ -3967,16 +4053,16 @@ MEMOI memo_status memoi_sp_record(const memoi_sp_queue* queue, int event, int st
     if (queue->device)
         return memo_event_record(queue->device, queue->events[event], queue->streams[stream],
                                  error);
-    return memo_schedule_record(queue->schedule, queue->event_indices[event],
-                                queue->stream_indices[stream], error);
+    return memo_schedule_add_record(queue->schedule, queue->event_indices[event],
+                                    queue->stream_indices[stream], error);
 }
 
 MEMOI memo_status memoi_sp_wait(const memoi_sp_queue* queue, int event, int stream,
                                 memo_error* error) {
     if (queue->device)
         return memo_event_wait(queue->device, queue->events[event], queue->streams[stream], error);
-    return memo_schedule_wait(queue->schedule, queue->event_indices[event],
-                              queue->stream_indices[stream], error);
+    return memo_schedule_add_wait(queue->schedule, queue->event_indices[event],
+                                  queue->stream_indices[stream], error);
 }
 
 MEMOI memo_status memoi_sp_fill(const memoi_sp_queue* queue, void* address, int64_t n_bytes,
@@ -4008,7 +4094,7 @@ MEMOI memo_status memoi_sp_copy_rows(const memoi_sp_queue* queue, void* to, int6
                               error);
     ranges = (memo_range*)memob_calloc(2 * n_rows, sizeof(memo_range));
     if (!ranges) return memob_no_memory(error, "the rows of a copy in a schedule");
-    op.name = memob_copy_name(MEMO_COPY_ON_DEVICE);
+    op.name = memob_copy_kind_name(MEMO_COPY_ON_DEVICE);
     op.link_bytes = row_bytes * n_rows;
     op.reads = ranges;
     op.n_reads = memob_row_ranges(ranges, from, from_stride_bytes, row_bytes, n_rows);
@@ -4031,7 +4117,7 @@ MEMOI memo_status memoi_schedule_stream(memo_schedule* schedule, const char* nam
 
 /* Functions are launched on the device itself, not on a recorder around it. */
 MEMOI memo_device* memoi_sp_host_of(const memo_device* device) {
-    while (memoi_sp_has_annotate(device) && device->annotate == memob_rec_annotate)
+    while (memoi_sp_has_annotate(device) && device->annotate == memob_recorder_annotate)
         device = &((const memo_recorder*)device->context)->inner;
     return (memo_device*)(uintptr_t)device;
 }
@@ -4161,7 +4247,7 @@ MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, const flo
 }
 
 /* ---- >>masks ------------------------------------------------------------------------------------
- * Knows: positions and documents.  Knows nothing of ranks, layouts or devices. */
+ * Knows: positions and documents.  Knows nothing of ranks, shardings or devices. */
 
 memo_mask memo_mask_default(void) {
     memo_mask mask;
@@ -4215,7 +4301,7 @@ MEMOI double memoi_mask_count(const memo_mask* mask, const memo_run* q_runs, int
 }
 
 /* The positions [*low, *high) that the queries of a run see together.  With stride 1 they are one
- * interval, because neighbours' intervals overlap or touch.  Returns 0 if they see none. */
+ * interval, because neighbors' intervals overlap or touch.  Returns 0 if they see none. */
 MEMOI int memoi_run_sees(const memo_mask* mask, const memo_run* q, int64_t* low, int64_t* high) {
     int64_t n_queries = memoi_run_tokens(q, mask->n_tokens), ignored;
     if (!n_queries) return 0;
@@ -4225,7 +4311,7 @@ MEMOI int memoi_run_sees(const memo_mask* mask, const memo_run* q, int64_t* low,
 }
 
 /* ---- >>host attention ---------------------------------------------------------------------------
- * Knows: masks and runs; the host device, which it launches on.  Knows nothing of ranks or layouts.
+ * Knows: masks and runs; the host device, which it launches on.  Knows nothing of ranks or shardings.
  *
  * Exact attention in tiles of queries against tiles of keys, with fp32 sums. */
 #ifndef MEMO_NO_HOST_DEVICE
@@ -4595,7 +4681,7 @@ MEMOI memo_ulysses_heads memoi_ulysses_heads_of(int32_t n_q_heads, int32_t n_kv_
 
 /* An attention on one rank; only documents change from call to call. */
 typedef struct memoi_sp_shape {
-    memo_layout layout;
+    memo_sharding sharding;
     int32_t ring_rank, ulysses_rank;
     int32_t n_batch, n_q_heads, n_kv_heads, head_size;
     memo_type type;
@@ -4626,7 +4712,7 @@ typedef struct memoi_heads {
 
 MEMOI memoi_heads memoi_heads_of(const memoi_sp_shape* shape, int32_t is_kv, int32_t rank) {
     memo_ulysses_heads both =
-        memoi_ulysses_heads_of(shape->n_q_heads, shape->n_kv_heads, shape->layout.ulysses, rank);
+        memoi_ulysses_heads_of(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses, rank);
     memoi_heads heads;
     heads.first = is_kv ? both.first_kv : both.first_q;
     heads.n = is_kv ? both.n_kv : both.n_q;
@@ -4637,18 +4723,18 @@ MEMOI memoi_heads memoi_heads_of(const memoi_sp_shape* shape, int32_t is_kv, int
 MEMOI int64_t memoi_heads_needed(const memoi_sp_shape* shape, int32_t is_kv) {
     int64_t n = 0;
     int32_t p;
-    for (p = 0; p < shape->layout.ulysses; p++) n += memoi_heads_of(shape, is_kv, p).n;
+    for (p = 0; p < shape->sharding.ulysses; p++) n += memoi_heads_of(shape, is_kv, p).n;
     return n;
 }
 
 MEMOI int64_t memoi_to_heads_bytes(const memoi_sp_shape* shape, const memoi_exchanged* x) {
-    return shape->n_batch * shape->layout.local_tokens * x->n * memo_type_bytes(x->type) *
+    return shape->n_batch * shape->sharding.local_tokens * x->n * memo_type_bytes(x->type) *
            (memoi_heads_needed(shape, x->is_kv) -
             memoi_heads_of(shape, x->is_kv, shape->ulysses_rank).n);
 }
 MEMOI int64_t memoi_to_rows_bytes(const memoi_sp_shape* shape, const memoi_exchanged* x) {
-    return shape->n_batch * shape->layout.local_tokens * x->n * memo_type_bytes(x->type) *
-           memoi_heads_of(shape, x->is_kv, shape->ulysses_rank).n * (shape->layout.ulysses - 1);
+    return shape->n_batch * shape->sharding.local_tokens * x->n * memo_type_bytes(x->type) *
+           memoi_heads_of(shape, x->is_kv, shape->ulysses_rank).n * (shape->sharding.ulysses - 1);
 }
 
 typedef struct memoi_ulysses {
@@ -4694,15 +4780,15 @@ MEMOI memoi_ulysses_measures memoi_ulysses_measure(const memoi_ulysses* u,
     const memoi_sp_shape* shape = u->shape;
     memoi_heads own = memoi_heads_of(shape, x->is_kv, shape->ulysses_rank);
     memoi_ulysses_measures m;
-    m.degree = shape->layout.ulysses;
+    m.degree = shape->sharding.ulysses;
     m.me = shape->ulysses_rank;
     m.n_heads = x->is_kv ? shape->n_kv_heads : shape->n_q_heads;
     m.own_heads = own.n;
     m.first_head = own.first;
     m.unit = x->n * memo_type_bytes(x->type);
-    m.n_local = shape->layout.local_tokens;
+    m.n_local = shape->sharding.local_tokens;
     m.n_rows = shape->n_batch * m.n_local;
-    m.ring_tokens = shape->layout.ring_tokens;
+    m.ring_tokens = shape->sharding.ring_tokens;
     m.row_bytes = m.n_heads * m.unit;
     m.own_bytes = m.own_heads * m.unit;
     return m;
@@ -4935,7 +5021,7 @@ MEMOI int memoi_ring_rectangle(const memoi_sp_shape* shape, const memo_mask* mas
 
 /* All ranks must find the same step, so it looks at all of them. */
 MEMOI int32_t memoi_ring_last_step(const memoi_sp_shape* shape, const memo_mask* mask) {
-    int32_t rd = shape->layout.ring, step, rank;
+    int32_t rd = shape->sharding.ring, step, rank;
     memoi_rectangle rectangle;
     if (!shape->heads.n_q) return 0;
     for (step = rd - 1; step > 0; step--)
@@ -4952,7 +5038,7 @@ MEMOI int32_t memoi_ring_n_exchanges(const memoi_ring* ring) {
 
 /* Elements of k or v. */
 MEMOI int64_t memoi_ring_kv_elements(const memoi_sp_shape* shape) {
-    return shape->n_batch * shape->layout.ring_tokens * shape->heads.n_kv * shape->head_size;
+    return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_kv * shape->head_size;
 }
 
 /* What an exchange sends and receives. */
@@ -4977,7 +5063,7 @@ MEMOI void memoi_message_list_add(memoi_message_list* list, const void* from, vo
 /* Exchange s: keys and values of step s + 1; in backward, gradients of step s - 1, or their last
  * hop home. */
 MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_list* list) {
-    int32_t rd = ring->shape->layout.ring, me = ring->shape->ring_rank;
+    int32_t rd = ring->shape->sharding.ring, me = ring->shape->ring_rank;
     int32_t next = (me + 1) % rd, previous = (me - 1 + rd) % rd;
     memo_type type = ring->shape->type;
     list->n = 0;
@@ -5089,7 +5175,7 @@ MEMOI int32_t memoi_ring_head_parts(const memoi_sp_shape* shape, memo_ulysses_he
 MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, const memoi_rectangle* r,
                                             int32_t s) {
     const memoi_sp_shape* shape = ring->shape;
-    int32_t rd = shape->layout.ring, k_rank = (shape->ring_rank - s + rd) % rd, n_runs;
+    int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd, n_runs;
     const memo_run* q_runs = memoi_sp_runs(shape, shape->ring_rank, &n_runs);
     const memo_run* k_runs = memoi_sp_runs(shape, k_rank, &n_runs);
     int64_t q_row = memoi_runs_rows(q_runs, r->q_begin);
@@ -5111,9 +5197,9 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, const memoi_
     block.q_row_stride = (int64_t)shape->heads.n_q * shape->head_size;
     block.k_row_stride = (int64_t)shape->heads.n_kv * shape->head_size;
     block.lse_row_stride = shape->heads.n_q;
-    block.q_batch_stride = shape->layout.ring_tokens * block.q_row_stride;
-    block.k_batch_stride = shape->layout.ring_tokens * block.k_row_stride;
-    block.lse_batch_stride = shape->layout.ring_tokens * block.lse_row_stride;
+    block.q_batch_stride = shape->sharding.ring_tokens * block.q_row_stride;
+    block.k_batch_stride = shape->sharding.ring_tokens * block.k_row_stride;
+    block.lse_batch_stride = shape->sharding.ring_tokens * block.lse_row_stride;
 
     /* Addresses of the rectangle's first rows. */
     q_at = q_row * block.q_row_stride;
@@ -5247,7 +5333,7 @@ MEMOI memo_status memoi_ring_merge(const memoi_ring* ring, const memo_attention_
     merge.n_rows = memoi_runs_rows(block->q_runs, block->n_q_runs) * shape->heads.n_q;
     merge.n_columns = shape->head_size;
     merge.batch_stride_rows = merge.part_batch_stride_rows =
-        shape->layout.ring_tokens * shape->heads.n_q;
+        shape->sharding.ring_tokens * shape->heads.n_q;
     return memoi_sp_merge(ring->queue, &merge, error);
 }
 
@@ -5294,7 +5380,7 @@ MEMOI memo_status memoi_ring_later_step(memoi_ring* ring, const memo_attention_b
 
 MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error) {
     const memoi_sp_shape* shape = ring->shape;
-    int32_t rd = shape->layout.ring, k_rank = (shape->ring_rank - s + rd) % rd;
+    int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd;
     memoi_rectangle rectangle;
     memo_attention_block block;
     memo_status status;
@@ -5320,8 +5406,8 @@ MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
 MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
     int64_t n_kv = memoi_ring_kv_elements(ring->shape);
-    int64_t n_q = ring->shape->n_batch * ring->shape->layout.ring_tokens * ring->shape->heads.n_q *
-                  ring->shape->head_size;
+    int64_t n_q = ring->shape->n_batch * ring->shape->sharding.ring_tokens *
+                  ring->shape->heads.n_q * ring->shape->head_size;
     memo_status status = MEMO_STATUS_OK;
     ring->n_awaited = 0;
     ring->has_worked = 0;
@@ -5403,23 +5489,26 @@ memo_sp_attention_desc memo_sp_attention_desc_default(void) {
 /* --- shapes and sizes --- */
 
 MEMOI memo_status memoi_sp_ranks_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    const memo_layout* layout = &desc->layout;
+    const memo_sharding* sharding = &desc->sharding;
     const memo_comm* comms[2];
     const char* const names[2] = {"ring", "ulysses"};
     int32_t degrees[2], ranks[2];
     int k;
     comms[0] = desc->ring;
     comms[1] = desc->ulysses;
-    degrees[0] = layout->ring;
-    degrees[1] = layout->ulysses;
+    degrees[0] = sharding->ring;
+    degrees[1] = sharding->ulysses;
     ranks[0] = desc->ring_rank;
     ranks[1] = desc->ulysses_rank;
+
+    /* Communicators and shardings come from different calls, so they may disagree. */
     for (k = 0; k < 2; k++) {
         if (comms[k] && comms[k]->size != degrees[k])
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "sp_attention_desc.%s: its size is not the layout's degree (%d, "
-                                  "%d); make both from one mesh",
-                                  names[k], (int)comms[k]->size, (int)degrees[k]);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "sp_attention_desc.%s: its size is not the sharding's degree (%d, "
+                "%d); make both from one mesh",
+                names[k], (int)comms[k]->size, (int)degrees[k]);
         if (ranks[k] < 0 || ranks[k] >= degrees[k])
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "sp_attention_desc.%s_rank: out of range (%d); 0 to %d are valid",
@@ -5451,45 +5540,46 @@ MEMOI memo_status memoi_sp_heads_check(const memo_sp_attention_desc* desc, memo_
 
 /* Everything that does not need a device. */
 MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    const memo_layout* layout = &desc->layout;
+    const memo_sharding* sharding = &desc->sharding;
     int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
     memo_status status;
-    if (layout->ring < 1 || layout->ulysses < 1 || layout->local_tokens < 1)
+    if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.layout: empty; fill it with memo_layout_make");
+                              "sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
     status = memoi_sp_ranks_check(desc, error);
     if (!status) status = memoi_sp_heads_check(desc, error);
     if (status) return status;
     if (desc->max_documents < 0 || desc->max_documents > MEMOI_DOCUMENTS_MAX ||
-        layout->n_documents > MEMOI_DOCUMENTS_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.max_documents: out of range (%lld; the layout has "
-                              "%lld); 0 to %d are valid",
-                              (long long)desc->max_documents, (long long)layout->n_documents,
-                              MEMOI_DOCUMENTS_MAX);
+        sharding->n_documents > MEMOI_DOCUMENTS_MAX)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "sp_attention_desc.max_documents: out of range (%lld; the sharding has "
+            "%lld); 0 to %d are valid",
+            (long long)desc->max_documents, (long long)sharding->n_documents, MEMOI_DOCUMENTS_MAX);
 
     /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
-    if ((double)layout->ring_tokens * layout->ring * n_batch * desc->n_q_heads * desc->head_size *
-            layout->ulysses >
+    if ((double)sharding->ring_tokens * sharding->ring * n_batch * desc->n_q_heads *
+            desc->head_size * sharding->ulysses >
         (double)(MEMOB_BYTES_MAX / 1024))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc: too large (%lld tokens, %d query heads of %d, "
                               "batch %d); tokens x heads x head size x batch x ulysses may be 2^52",
-                              (long long)layout->n_tokens, (int)desc->n_q_heads,
+                              (long long)sharding->n_tokens, (int)desc->n_q_heads,
                               (int)desc->head_size, (int)n_batch);
     return MEMO_STATUS_OK;
 }
 
 /* The most runs that all ring ranks can have together. */
-MEMOI int64_t memoi_sp_max_runs(const memo_layout* layout, int64_t max_documents) {
-    return layout->ring * (layout->document_begins ? 2 * max_documents + 1 : MEMO_RUNS_MAX);
+MEMOI int64_t memoi_sp_max_runs(const memo_sharding* sharding, int64_t max_documents) {
+    return sharding->ring * (sharding->document_begins ? 2 * max_documents + 1 : MEMO_RUNS_MAX);
 }
 
-MEMOI void memoi_sp_take_runs(const memo_layout* layout, memo_run* runs, int64_t* first_run) {
+MEMOI void memoi_sp_take_runs(const memo_sharding* sharding, memo_run* runs, int64_t* first_run) {
     int32_t r;
     first_run[0] = 0;
-    for (r = 0; r < layout->ring; r++)
-        first_run[r + 1] = first_run[r] + memoi_layout_ring_runs(layout, r, runs + first_run[r]);
+    for (r = 0; r < sharding->ring; r++)
+        first_run[r + 1] =
+            first_run[r] + memoi_sharding_ring_runs(sharding, r, runs + first_run[r]);
 }
 
 /* runs and first_run are NULL if only sizes are needed. */
@@ -5499,7 +5589,7 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc, memo_r
     memo_status status = memoi_sp_shape_check(desc, error);
     memset(shape, 0, sizeof *shape);
     if (status) return status;
-    shape->layout = desc->layout;
+    shape->sharding = desc->sharding;
     shape->ring_rank = desc->ring ? desc->ring->rank : desc->ring_rank;
     shape->ulysses_rank = desc->ulysses ? desc->ulysses->rank : desc->ulysses_rank;
     shape->n_batch = desc->n_batch ? desc->n_batch : 1;
@@ -5509,12 +5599,12 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc, memo_r
     shape->type = desc->type;
     shape->scale = desc->scale != 0 ? desc->scale : (float)(1 / sqrt((double)desc->head_size));
     shape->sends_again = desc->sends_again;
-    shape->heads = memoi_ulysses_heads_of(desc->n_q_heads, desc->n_kv_heads, desc->layout.ulysses,
+    shape->heads = memoi_ulysses_heads_of(desc->n_q_heads, desc->n_kv_heads, desc->sharding.ulysses,
                                           shape->ulysses_rank);
     shape->is_replicated = memoi_heads_needed(shape, 1) > desc->n_kv_heads;
     shape->runs = runs;
     shape->first_run = first_run;
-    if (runs) memoi_sp_take_runs(&desc->layout, runs, first_run);
+    if (runs) memoi_sp_take_runs(&desc->sharding, runs, first_run);
     return MEMO_STATUS_OK;
 }
 
@@ -5546,7 +5636,7 @@ MEMOI int64_t memoi_sp_elements(const memoi_sp_shape* shape, int64_t n_tokens, i
 
 /* Tensors that need no exchange and no rounding are computed in the user's memory. */
 MEMOI int memoi_sp_is_direct(const memoi_sp_shape* shape) {
-    return shape->layout.ulysses == 1 && shape->type == MEMO_TYPE_F32;
+    return shape->sharding.ulysses == 1 && shape->type == MEMO_TYPE_F32;
 }
 
 typedef struct memoi_hybrid_carver {
@@ -5555,15 +5645,13 @@ typedef struct memoi_hybrid_carver {
 } memoi_hybrid_carver;
 
 MEMOI char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
-    char* address = carver->base ? carver->base + carver->n_bytes : NULL;
-    carver->n_bytes = memob_align_up(carver->n_bytes + n_bytes, 512);
-    return address;
+    return (char*)memob_carve(carver->base, &carver->n_bytes, n_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
 }
 
 /* q, k and v by heads, in this order.  Returns their bytes. */
 MEMOI int64_t memoi_sp_carve_heads(const memoi_sp_shape* shape, char* base, char** q, char** k,
                                    char** v) {
-    int64_t element_bytes = memo_type_bytes(shape->type), n = shape->layout.ring_tokens;
+    int64_t element_bytes = memo_type_bytes(shape->type), n = shape->sharding.ring_tokens;
     memoi_hybrid_carver carver;
     carver.base = base;
     carver.n_bytes = 0;
@@ -5579,7 +5667,7 @@ MEMOI int64_t memoi_sp_carve_heads(const memoi_sp_shape* shape, char* base, char
 MEMOI void memoi_sp_carve_ulysses(const memoi_sp_shape* shape, memoi_hybrid_carver* carver,
                                   int is_backward, memoi_sp_buffers* buffers) {
     int64_t element_bytes = memo_type_bytes(shape->type);
-    int64_t n_q = memoi_sp_elements(shape, shape->layout.ring_tokens, shape->heads.n_q);
+    int64_t n_q = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q);
     int64_t kv_needed =
         memoi_heads_needed(shape, 1) * (is_backward && shape->is_replicated ? 4 : element_bytes);
     int64_t q_needed = shape->n_q_heads * element_bytes;
@@ -5592,7 +5680,7 @@ MEMOI void memoi_sp_carve_ulysses(const memoi_sp_shape* shape, memoi_hybrid_carv
     if (q_needed * shape->head_size < 4 * (int64_t)shape->n_q_heads)
         q_needed = 4 * (int64_t)shape->n_q_heads;
     buffers->staging =
-        memoi_hybrid_carve(carver, memoi_sp_elements(shape, shape->layout.local_tokens,
+        memoi_hybrid_carve(carver, memoi_sp_elements(shape, shape->sharding.local_tokens,
                                                      kv_needed > q_needed ? kv_needed : q_needed));
     if (is_backward || shape->type != MEMO_TYPE_F32)
         buffers->typed = memoi_hybrid_carve(carver, n_q * element_bytes);
@@ -5601,10 +5689,10 @@ MEMOI void memoi_sp_carve_ulysses(const memoi_sp_shape* shape, memoi_hybrid_carv
 /* Buffers of gradients. */
 MEMOI void memoi_sp_carve_backward(const memoi_sp_shape* shape, memoi_hybrid_carver* carver,
                                    memoi_sp_buffers* buffers) {
-    int64_t n_q = memoi_sp_elements(shape, shape->layout.ring_tokens, shape->heads.n_q);
-    int64_t n_kv = memoi_sp_elements(shape, shape->layout.ring_tokens, shape->heads.n_kv);
-    int64_t n_local = shape->layout.local_tokens;
-    int has_ulysses = shape->layout.ulysses > 1, has_ring = shape->layout.ring > 1, i;
+    int64_t n_q = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q);
+    int64_t n_kv = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_kv);
+    int64_t n_local = shape->sharding.local_tokens;
+    int has_ulysses = shape->sharding.ulysses > 1, has_ring = shape->sharding.ring > 1, i;
     buffers->dots = (float*)memoi_hybrid_carve(carver, n_q / shape->head_size * 4);
     buffers->dots_rows = buffers->dots;
     if (has_ulysses)
@@ -5627,10 +5715,10 @@ MEMOI void memoi_sp_carve_backward(const memoi_sp_shape* shape, memoi_hybrid_car
 /* Returns the bytes needed. */
 MEMOI int64_t memoi_sp_carve(const memoi_sp_shape* shape, char* base, int is_backward,
                              memoi_sp_buffers* buffers) {
-    int64_t n_q = memoi_sp_elements(shape, shape->layout.ring_tokens, shape->heads.n_q);
-    int64_t kv_bytes = memoi_sp_elements(shape, shape->layout.ring_tokens, shape->heads.n_kv) *
+    int64_t n_q = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q);
+    int64_t kv_bytes = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_kv) *
                        memo_type_bytes(shape->type);
-    int has_ring = shape->layout.ring > 1, i;
+    int has_ring = shape->sharding.ring > 1, i;
     memoi_hybrid_carver carver;
     memset(buffers, 0, sizeof *buffers);
     carver.base = base;
@@ -5642,7 +5730,7 @@ MEMOI int64_t memoi_sp_carve(const memoi_sp_shape* shape, char* base, int is_bac
         buffers->ring_k[i] = memoi_hybrid_carve(&carver, kv_bytes);
         buffers->ring_v[i] = memoi_hybrid_carve(&carver, kv_bytes);
     }
-    if (shape->layout.ulysses > 1) memoi_sp_carve_ulysses(shape, &carver, is_backward, buffers);
+    if (shape->sharding.ulysses > 1) memoi_sp_carve_ulysses(shape, &carver, is_backward, buffers);
     if (!memoi_sp_is_direct(shape)) buffers->out = (float*)memoi_hybrid_carve(&carver, n_q * 4);
     if (is_backward) {
         memoi_sp_carve_backward(shape, &carver, buffers);
@@ -5657,7 +5745,7 @@ MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* 
     memoi_exchanged q = memoi_sp_exchanged(shape, "", 0), kv = memoi_sp_exchanged(shape, "", 1);
     memoi_exchanged d_kv = memoi_sp_exchanged_d_kv(shape, "");
     memoi_exchanged dots = memoi_sp_exchanged_dots(shape);
-    int64_t n_kv = memoi_sp_elements(shape, shape->layout.ring_tokens, shape->heads.n_kv);
+    int64_t n_kv = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_kv);
     int64_t to_heads = memoi_to_heads_bytes(shape, &q) + 2 * memoi_to_heads_bytes(shape, &kv);
     int64_t forward, backward;
     memoi_sp_buffers buffers;
@@ -5668,9 +5756,9 @@ MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* 
     forward = memoi_sp_carve(shape, NULL, 0, &buffers);
     backward = memoi_sp_carve(shape, NULL, 1, &buffers);
     sizes->device_bytes = forward > backward ? forward : backward;
-    if (shape->layout.ulysses > 1 && !shape->sends_again)
+    if (shape->sharding.ulysses > 1 && !shape->sends_again)
         sizes->saved_bytes = memoi_sp_carve_heads(shape, NULL, &ignored, &ignored, &ignored);
-    sizes->lse_bytes = (int64_t)shape->n_batch * shape->layout.ring_tokens * shape->heads.n_q * 4;
+    sizes->lse_bytes = (int64_t)shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * 4;
     sizes->heads = shape->heads;
 
     /* Traffic. */
@@ -5679,13 +5767,14 @@ MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* 
         memoi_to_heads_bytes(shape, &q) + memoi_to_heads_bytes(shape, &dots) +
         memoi_to_rows_bytes(shape, &q) + 2 * memoi_to_rows_bytes(shape, &d_kv) +
         (shape->sends_again ? to_heads : 0);
-    sizes->ring_forward_bytes = 2 * n_kv * memo_type_bytes(shape->type) * (shape->layout.ring - 1);
+    sizes->ring_forward_bytes =
+        2 * n_kv * memo_type_bytes(shape->type) * (shape->sharding.ring - 1);
     sizes->ring_backward_bytes = sizes->ring_forward_bytes;
-    if (shape->layout.ring > 1) sizes->ring_backward_bytes += 2 * n_kv * 4 * shape->layout.ring;
+    if (shape->sharding.ring > 1) sizes->ring_backward_bytes += 2 * n_kv * 4 * shape->sharding.ring;
 }
 
-memo_status memo_sp_attention_get_sizes(const memo_sp_attention_desc* desc,
-                                        memo_sp_attention_sizes* sizes, memo_error* error) {
+memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
+                                             memo_sp_attention_sizes* sizes, memo_error* error) {
     memoi_sp_shape shape;
     memo_status status = memoi_sp_shape_make(desc, NULL, NULL, &shape, error);
     memset(sizes, 0, sizeof *sizes);
@@ -5696,17 +5785,17 @@ memo_status memo_sp_attention_get_sizes(const memo_sp_attention_desc* desc,
 /* --- creation --- */
 
 MEMOI memo_status memoi_sp_device_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    const char* missing = !desc->device                                ? "device"
-                          : !desc->stream                              ? "stream"
-                          : !desc->attention.forward                   ? "attention.forward"
-                          : !desc->attention.backward                  ? "attention.backward"
-                          : !desc->ring && desc->layout.ring > 1       ? "ring"
-                          : !desc->ulysses && desc->layout.ulysses > 1 ? "ulysses"
-                                                                       : NULL;
+    const char* missing = !desc->device                                  ? "device"
+                          : !desc->stream                                ? "stream"
+                          : !desc->attention.forward                     ? "attention.forward"
+                          : !desc->attention.backward                    ? "attention.backward"
+                          : !desc->ring && desc->sharding.ring > 1       ? "ring"
+                          : !desc->ulysses && desc->sharding.ulysses > 1 ? "ulysses"
+                                                                         : NULL;
     if (missing)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.%s: NULL; it is required for ring %d x ulysses %d",
-                              missing, (int)desc->layout.ring, (int)desc->layout.ulysses);
+                              missing, (int)desc->sharding.ring, (int)desc->sharding.ulysses);
     if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.device_memory: not aligned (%p); align it to %d "
@@ -5729,10 +5818,10 @@ MEMOI memo_status memoi_sp_attention_open(memo_sp_attention* a, const memo_sp_at
     a->queue.device = device;
     a->queue.has_ranges = 1;
     a->queue.streams[MEMOI_SP_COMPUTE] = desc->stream;
-    if (a->shape.layout.ring > 1) {
+    if (a->shape.sharding.ring > 1) {
         status = memo_stream_create(device, "ring", 1, &a->queue.streams[MEMOI_SP_RING], error);
         for (i = 0; i < MEMOI_SP_N_EVENTS && !status; i++)
-            status = memo_event_create(device, &a->queue.events[i], error);
+            status = memo_event_create_untimed(device, &a->queue.events[i], error);
     }
 
     /* Scratch memory. */
@@ -5756,11 +5845,12 @@ memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc, memo_sp
     if (status) return status;
     a = (memo_sp_attention*)memob_calloc(1, sizeof *a);
     if (!a) return memob_no_memory(error, "an attention over ranks");
-    a->max_documents = desc->max_documents > desc->layout.n_documents ? desc->max_documents
-                                                                      : desc->layout.n_documents;
-    a->runs = (memo_run*)memob_calloc(memoi_sp_max_runs(&desc->layout, a->max_documents),
+    a->max_documents = desc->max_documents > desc->sharding.n_documents
+                           ? desc->max_documents
+                           : desc->sharding.n_documents;
+    a->runs = (memo_run*)memob_calloc(memoi_sp_max_runs(&desc->sharding, a->max_documents),
                                       sizeof(memo_run));
-    a->first_run = (int64_t*)memob_calloc((int64_t)desc->layout.ring + 1, sizeof(int64_t));
+    a->first_run = (int64_t*)memob_calloc((int64_t)desc->sharding.ring + 1, sizeof(int64_t));
     status = a->runs && a->first_run ? memoi_sp_attention_open(a, desc, error)
                                      : memob_no_memory(error, "an attention over ranks");
     if (status) {
@@ -5791,28 +5881,28 @@ void memo_sp_attention_destroy(memo_sp_attention* a) {
     MEMO_FREE(a);
 }
 
-memo_status memo_sp_attention_set_layout(memo_sp_attention* a, const memo_layout* layout,
-                                         memo_error* error) {
-    const memo_layout* own = &a->shape.layout;
+memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_sharding* sharding,
+                                           memo_error* error) {
+    const memo_sharding* own = &a->shape.sharding;
     const memo_device* device = a->queue.device;
     memo_status status;
-    if (layout->kind != own->kind || layout->ring != own->ring || layout->ulysses != own->ulysses ||
-        layout->n_tokens != own->n_tokens)
+    if (sharding->kind != own->kind || sharding->ring != own->ring ||
+        sharding->ulysses != own->ulysses || sharding->n_tokens != own->n_tokens)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "sp_attention_set_layout.layout: does not match %s, ring %d x ulysses "
+            "sp_attention_set_sharding.sharding: does not match %s, ring %d x ulysses "
             "%d, %lld tokens; change only its documents",
-            memo_layout_name(own->kind), (int)own->ring, (int)own->ulysses,
+            memo_sharding_name(own->kind), (int)own->ring, (int)own->ulysses,
             (long long)own->n_tokens);
-    if (layout->n_documents > a->max_documents)
+    if (sharding->n_documents > a->max_documents)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_set_layout.layout: too many documents (%lld); "
+                              "sp_attention_set_sharding.sharding: too many documents (%lld); "
                               "desc.max_documents allows %lld",
-                              (long long)layout->n_documents, (long long)a->max_documents);
+                              (long long)sharding->n_documents, (long long)a->max_documents);
     status = memo_stream_synchronize(device, a->queue.streams[MEMOI_SP_COMPUTE], error);
     if (status) return status;
-    a->shape.layout = *layout;
-    memoi_sp_take_runs(layout, a->runs, a->first_run);
+    a->shape.sharding = *sharding;
+    memoi_sp_take_runs(sharding, a->runs, a->first_run);
     return MEMO_STATUS_OK;
 }
 
@@ -5832,7 +5922,7 @@ MEMOI memo_status memoi_sp_mask_check(const memo_mask* mask, int64_t n_tokens, m
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "mask.document_begins: invalid (%lld documents); they must ascend from "
-            "0 to the layout's n_tokens (%lld)",
+            "0 to the sharding's n_tokens (%lld)",
             (long long)mask->n_documents, (long long)n_tokens);
     return MEMO_STATUS_OK;
 }
@@ -5861,10 +5951,10 @@ MEMOI void memoi_sp_walk_init(memoi_sp_walk* walk, const memoi_sp_shape* shape,
     walk->ulysses.staging = buffers->staging;
     walk->ring.is_backward = is_backward;
     walk->ring.mask = *mask;
-    walk->ring.mask.n_tokens = shape->layout.n_tokens;
+    walk->ring.mask.n_tokens = shape->sharding.n_tokens;
     if (!mask->document_begins) {
-        walk->ring.mask.document_begins = shape->layout.document_begins;
-        walk->ring.mask.n_documents = shape->layout.n_documents;
+        walk->ring.mask.document_begins = shape->sharding.document_begins;
+        walk->ring.mask.n_documents = shape->sharding.n_documents;
     }
     walk->ring.last_step = memoi_ring_last_step(shape, &walk->ring.mask);
 }
@@ -5884,7 +5974,7 @@ MEMOI memo_status memoi_sp_take_qkv(memoi_sp_walk* walk, int is_sent, memo_error
     memoi_exchanged v = memoi_sp_exchanged(walk->shape, "v to heads", 1);
     char *q_heads = walk->buffers.q, *k_heads = walk->buffers.k, *v_heads = walk->buffers.v;
     memo_status status;
-    if (walk->shape->layout.ulysses == 1) {
+    if (walk->shape->sharding.ulysses == 1) {
         walk->ring.q = (const char*)t->q;
         walk->ring.k = (const char*)t->k;
         walk->ring.v = (const char*)t->v;
@@ -5910,14 +6000,14 @@ MEMOI memo_status memoi_sp_give(memoi_sp_walk* walk, const memoi_exchanged* x, f
                                 void* to, memo_error* error) {
     const memoi_sp_shape* shape = walk->shape;
     memo_type type = shape->type;
-    int64_t n = memoi_sp_elements(shape, shape->layout.ring_tokens,
+    int64_t n = memoi_sp_elements(shape, shape->sharding.ring_tokens,
                                   x->is_kv ? shape->heads.n_kv : shape->heads.n_q);
     memo_status status = MEMO_STATUS_OK;
     if (memoi_sp_is_direct(shape)) return MEMO_STATUS_OK; /* computed in place */
-    if (shape->layout.ulysses == 1) return memoi_sp_cast(&walk->queue, to, from, type, n, error);
+    if (shape->sharding.ulysses == 1) return memoi_sp_cast(&walk->queue, to, from, type, n, error);
     if (x->is_kv && shape->is_replicated) {
         status = memoi_ulysses_to_rows(&walk->ulysses, x, from, NULL, walk->buffers.sums, error);
-        n = memoi_sp_elements(shape, shape->layout.local_tokens, shape->n_kv_heads);
+        n = memoi_sp_elements(shape, shape->sharding.local_tokens, shape->n_kv_heads);
         return status ? status
                       : memoi_sp_cast(&walk->queue, to, walk->buffers.sums, type, n, error);
     }
@@ -5981,9 +6071,9 @@ MEMOI memo_status memoi_sp_backward_begin(memoi_sp_walk* walk, memo_error* error
     if (!status)
         status = memoi_sp_row_sums(
             &walk->queue, b->dots_rows, t->out, t->d_out, shape->type, shape->head_size,
-            shape->n_batch * shape->layout.local_tokens * shape->n_q_heads, error);
+            shape->n_batch * shape->sharding.local_tokens * shape->n_q_heads, error);
     ring->d_out = (const char*)t->d_out;
-    if (shape->layout.ulysses == 1 || status) return status;
+    if (shape->sharding.ulysses == 1 || status) return status;
     ring->d_out = b->typed;
     status = memoi_ulysses_to_heads(&walk->ulysses, &d_out, t->d_out, b->typed, error);
     if (!status)
@@ -6013,8 +6103,8 @@ MEMOI memo_status memoi_sp_end(memoi_sp_walk* walk, memo_error* error) {
 MEMOI memo_status memoi_sp_check_call(const memo_sp_attention* a,
                                       const memo_sp_attention_tensors* t, const memo_mask* mask,
                                       int is_backward, memo_error* error) {
-    int needs_saved = a->shape.layout.ulysses > 1 && !a->shape.sends_again && a->shape.heads.n_q;
-    int needs_qkv = !is_backward || a->shape.layout.ulysses == 1 || a->shape.sends_again;
+    int needs_saved = a->shape.sharding.ulysses > 1 && !a->shape.sends_again && a->shape.heads.n_q;
+    int needs_qkv = !is_backward || a->shape.sharding.ulysses == 1 || a->shape.sends_again;
     const char* missing = needs_qkv && (!t->q || !t->k || !t->v)           ? "q, k or v"
                           : !t->out                                        ? "out"
                           : !t->lse && a->shape.heads.n_q                  ? "lse"
@@ -6025,7 +6115,7 @@ MEMOI memo_status memoi_sp_check_call(const memo_sp_attention* a,
     if (missing)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_tensors: %s is NULL; it is required here", missing);
-    return memoi_sp_mask_check(mask, a->shape.layout.n_tokens, error);
+    return memoi_sp_mask_check(mask, a->shape.sharding.n_tokens, error);
 }
 
 MEMOI memo_status memoi_sp_walk_through(memoi_sp_walk* walk, memo_error* error) {
@@ -6088,7 +6178,7 @@ memo_status memo_sp_attention_schedule(const memo_sp_attention* a,
     memo_status status = memoi_sp_check_call(a, tensors, mask, is_backward, error);
     memset(&none, 0, sizeof none);
     if (!status)
-        status = memoi_sp_schedule_queue(schedule, "compute", "ring", a->shape.layout.ring > 1,
+        status = memoi_sp_schedule_queue(schedule, "compute", "ring", a->shape.sharding.ring > 1,
                                          &queue, error);
     if (status) return status;
     queue.has_ranges = 1;
@@ -6140,7 +6230,7 @@ MEMOI memo_status memoi_sp_all_ranks_add(memoi_sp_all_ranks* all,
     snprintf(ring_name, sizeof ring_name, "ring %d", (int)r);
     status = memoi_sp_shape_make(&desc, all->runs, all->first_run, &all->shapes[r], error);
     if (!status)
-        status = memoi_sp_schedule_queue(schedule, compute_name, ring_name, desc.layout.ring > 1,
+        status = memoi_sp_schedule_queue(schedule, compute_name, ring_name, desc.sharding.ring > 1,
                                          &queue, error);
     if (status) return status;
 
@@ -6164,8 +6254,8 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     memo_sp_attention_costs none;
     memo_sp_attention_desc rank_desc = *desc;
     memoi_sp_all_ranks all;
-    int32_t rd = desc->layout.ring, r;
-    if (!status) status = memoi_sp_mask_check(mask, desc->layout.n_tokens, error);
+    int32_t rd = desc->sharding.ring, r;
+    if (!status) status = memoi_sp_mask_check(mask, desc->sharding.n_tokens, error);
     if (status) return status;
     memset(&none, 0, sizeof none);
     if (desc->ulysses) rank_desc.ulysses_rank = desc->ulysses->rank;
@@ -6173,8 +6263,8 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     all.shapes = (memoi_sp_shape*)memob_calloc(rd, sizeof(memoi_sp_shape));
     all.walks = (memoi_sp_walk*)memob_calloc(rd, sizeof(memoi_sp_walk));
     all.rings = (memoi_ring*)memob_calloc(rd, sizeof(memoi_ring));
-    all.runs = (memo_run*)memob_calloc(memoi_sp_max_runs(&desc->layout, desc->layout.n_documents),
-                                       sizeof(memo_run));
+    all.runs = (memo_run*)memob_calloc(
+        memoi_sp_max_runs(&desc->sharding, desc->sharding.n_documents), sizeof(memo_run));
     all.first_run = (int64_t*)memob_calloc((int64_t)rd + 1, sizeof(int64_t));
     all.more_streams = (int32_t*)memob_calloc(rd, sizeof(int32_t));
     if (!all.shapes || !all.walks || !all.rings || !all.runs || !all.first_run || !all.more_streams)
@@ -6465,6 +6555,8 @@ MEMOI void memoi_blocks_touched(memoi_blocks_builder* b, const memoi_blocks_step
                                 int is_backward) {
     const int32_t block = step->block, part = step->part, last = b->desc.n_blocks - 1;
     int is_saved = memoi_blocks_is_saved(&b->desc, block);
+
+    /* Computation touches activations; reductions and gathers touch what they send and fill. */
     switch (step->kind) {
     case MEMOI_BLOCKS_FORWARD:
         memoi_blocks_read_input(b, block, part, block == 0);
@@ -6581,7 +6673,7 @@ MEMOI void memoi_blocks_run_op(memoi_blocks_builder* b, memoi_blocks_kind kind, 
     op.n_reads = b->n_reads;
     op.writes = b->ranges + b->n_reads;
     op.n_writes = b->n_writes;
-    b->status = memo_schedule_run(b->schedule, &op, b->error);
+    b->status = memo_schedule_add_op(b->schedule, &op, b->error);
     memoi_blocks_added(b, kind, block, part);
 }
 
@@ -6591,13 +6683,13 @@ MEMOI int32_t memoi_blocks_event(const memoi_blocks_builder* b, int event, int32
 MEMOI void memoi_blocks_record(memoi_blocks_builder* b, int event, int32_t part, int32_t stream) {
     if (b->status) return;
     b->status =
-        memo_schedule_record(b->schedule, memoi_blocks_event(b, event, part), stream, b->error);
+        memo_schedule_add_record(b->schedule, memoi_blocks_event(b, event, part), stream, b->error);
     memoi_blocks_added(b, MEMOI_BLOCKS_NONE, 0, part);
 }
 MEMOI void memoi_blocks_await(memoi_blocks_builder* b, int event, int32_t part, int32_t stream) {
     if (b->status) return;
     b->status =
-        memo_schedule_wait(b->schedule, memoi_blocks_event(b, event, part), stream, b->error);
+        memo_schedule_add_wait(b->schedule, memoi_blocks_event(b, event, part), stream, b->error);
     memoi_blocks_added(b, MEMOI_BLOCKS_NONE, 0, part);
 }
 
@@ -7172,7 +7264,7 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
     blocks->events = (memo_event*)memob_calloc(n_events, sizeof(memo_event));
     if (!blocks->events) return memob_no_memory(error, "overlapped blocks");
     for (k = 0; k < n_events && !status; k++) {
-        status = memo_event_create(d, &blocks->events[k], error);
+        status = memo_event_create_untimed(d, &blocks->events[k], error);
         blocks->n_events += !status;
     }
     if (!status && !blocks->desc.comm_stream) {

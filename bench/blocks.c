@@ -132,14 +132,14 @@ static memo_status run_recorded(rank* r, memo_error* error) {
     recorder_desc.is_timed = 1;
     status = memo_recorder_create(&recorder_desc, &recorder, error);
     if (status) return status;
-    desc = desc_of(r, memo_recorder_device(recorder), buffers);
+    desc = desc_of(r, memo_recorder_get_device(recorder), buffers);
     status = memo_recorder_name_stream(recorder, r->stream, "compute", error);
     if (!status) status = memo_blocks_create(&desc, &blocks, error);
     if (!status) status = run_once(r, blocks, &ignored_s, error);
     if (!status) {
         memo_schedule* recorded;
         memo_simulation* measured = NULL;
-        status = memo_recorder_schedule(recorder, &recorded, error);
+        status = memo_recorder_get_schedule(recorder, &recorded, error);
         if (!status) status = memo_schedule_measured(recorded, &measured, error);
         if (!status) r->busy = measured->busy_s[0] / measured->makespan_s;
         memo_simulation_destroy(measured);

@@ -1,5 +1,5 @@
-/* cuda_bench.h - what the benchmarks on a GPU share: leaving on errors, medians, times of a stream.
- * They print Markdown, which bench/device.sh puts together. */
+/* cuda_bench.h - shared by the benchmarks on a GPU: exit on errors, medians, times of a stream.
+ * They print Markdown; bench/device.sh joins it. */
 #ifndef CUDA_BENCH_H
 #define CUDA_BENCH_H
 

@@ -2,13 +2,15 @@
  * products in bf16 (cuBLASLt), without a trainer around it: h = 4096, heads of 128, MLP 4h.
  *
  *   nvcc -O3 -arch=native -I. bench/cuda_chain.cu -lcublasLt -o cuda_chain
- *   ./cuda_chain [--tokens 65536] [--layers 6] [--repetitions 5] [--seconds 120] [--alpha A] [--out FOLDER]
+ *   ./cuda_chain [--tokens 65536] [--layers 6] [--repetitions 5] [--seconds 120] [--alpha A] [--causal 1] [--out FOLDER]
  *
  * A layer, a row a token:
  *   qkv = x Wqkv,  o = (q k^T / sqrt(128)) v / n for each head,  r = x + o Wo,  u = r W1,  g = gelu(u),
  *   next x = r + g W2
- * Attention is the two products over all pairs of tokens, in blocks of rows, without softmax: its work grows with the
- * length as the real one's does.  The backward is that of these formulas; q k^T is computed again in it.
+ * Attention is the two products, in blocks of rows, without softmax: its work grows with the length as the real one's
+ * does.  It is causal (--causal 0: over all pairs): a block of rows sees the keys before it, and of its own block the
+ * lower triangle.  It is not fused: scores of a block go through device memory, so it is slower than FlashAttention and
+ * hides more.  The backward is that of these formulas; q k^T is computed again in it.
  * Kept for the backward are x (h), qkv (3h), o (h), r (h), u (4h), g (4h): 14 h numbers a token.
  *
  * Compared in one run: keep (all of it on the device), swap (all but the last two layers' leaves and comes back),
@@ -22,9 +24,8 @@
  * and the output must be the bits of keep's step of the same round.  Products over tokens run in tiles of rows, the
  * same everywhere.
  *
- * Do the copies fit?  A layer's forward takes 24 n h^2 + 4 n^2 h operations, its copies 28 n h bytes: at 600 TFLOP/s
- * and 55 GB/s from about 50000 tokens on; a causal attention does half of the attention's work, and it takes 100000.
- * What the run found is printed. */
+ * Do the copies fit?  A layer's forward takes 24 n h^2 + 2 n^2 h operations (4 n^2 h if not causal), its copies 28 n h
+ * bytes: at 600 TFLOP/s and 55 GB/s they fit from about 100000 tokens on (50000).  What the run found is printed. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"
@@ -42,8 +43,9 @@ static struct {
     int n_repetitions;
     double seconds; /* no further round after it, but for the first that counts */
     double alpha;
+    int is_causal;
     const char* folder;
-} options = {65536, 6, 5, 120, 1, NULL};
+} options = {65536, 6, 5, 120, 1, 1, NULL};
 
 /* --- small kernels --- */
 
@@ -72,6 +74,13 @@ __global__ static void gelu_backward(bf16* gradient, const bf16* from, int64_t n
         float slope = s * (1 + 1.702f * x * (1 - s));
         gradient[i] = memo_bf16_from_f32(memo_f32_from_bf16(gradient[i]) * slope);
     }
+}
+
+/* Scores of a block of rows against its own tokens: 0 above the diagonal.  A block a row of a head. */
+__global__ static void mask_diagonal(bf16* scores, int64_t row, int64_t n_tokens) {
+    int64_t head = blockIdx.x / BLOCK, i = blockIdx.x % BLOCK;
+    bf16* own = scores + (head * BLOCK + i) * n_tokens + row;
+    for (int64_t k = i + 1 + threadIdx.x; k < BLOCK; k += blockDim.x) own[k] = 0;
 }
 
 typedef struct digest {
@@ -116,12 +125,15 @@ static struct {
     void* kept; /* rows and tensors of the way whose step it is */
     int64_t kept_bytes;
     memo_stream compute;
+    struct attention_products* attention; /* of each block of rows; not causal: of all */
 } chain;
 
 /* Products over a tile of tokens, then of attention over a block of rows. */
 static gemm to_qkv, to_r, to_u, to_value, from_value, from_u, from_r, from_qkv;
 static gemm into_qkv, into_o, into_in, into_out;
-static gemm make_scores, make_o, make_d_scores, into_v, into_k, make_d_q;
+typedef struct attention_products {
+    gemm make_scores, make_o, make_d_scores, into_v, into_k, make_d_q;
+} attention_products;
 
 static gemm shape(int64_t m, int64_t n, int64_t k, int a_transposed, int b_transposed, int64_t lda,
                   int64_t ldb, int64_t ldd, float alpha, float beta) {
@@ -147,12 +159,32 @@ static void over_heads(gemm* g, int64_t a_stride, int64_t b_stride, int64_t d_st
     g->d_stride = d_stride;
 }
 
-static void prepare_products(void) {
+/* A block of rows against the first n_keys tokens. */
+static void prepare_attention(attention_products* p, int64_t n_keys) {
     const int64_t n = options.n_tokens, scores = BLOCK * n;
     const float scale = 1 / sqrtf((float)HEAD), mean = 1 / (float)n;
-    gemm* all[] = {&to_qkv,      &to_r,     &to_u,          &to_value, &from_value, &from_u,
-                   &from_r,      &from_qkv, &into_qkv,      &into_o,   &into_in,    &into_out,
-                   &make_scores, &make_o,   &make_d_scores, &into_v,   &into_k,     &make_d_q};
+    p->make_scores = shape(BLOCK, n_keys, HEAD, 0, 1, 3 * H, 3 * H, n, scale, 0);
+    over_heads(&p->make_scores, HEAD, HEAD, scores);
+    p->make_o = shape(BLOCK, HEAD, n_keys, 0, 0, n, 3 * H, H, mean, 0);
+    over_heads(&p->make_o, scores, HEAD, HEAD);
+    p->make_d_scores = shape(BLOCK, n_keys, HEAD, 0, 1, H, 3 * H, n, mean, 0);
+    over_heads(&p->make_d_scores, HEAD, HEAD, scores);
+    p->into_v = shape(n_keys, HEAD, BLOCK, 1, 0, n, H, H, mean, 1);
+    over_heads(&p->into_v, scores, HEAD, HEAD);
+    p->into_k = shape(n_keys, HEAD, BLOCK, 1, 0, n, 3 * H, H, scale, 1);
+    over_heads(&p->into_k, scores, HEAD, HEAD);
+    p->make_d_q = shape(BLOCK, HEAD, n_keys, 0, 0, n, 3 * H, H, scale, 0);
+    over_heads(&p->make_d_q, scores, HEAD, HEAD);
+    p->into_v.is_fp32 = p->into_k.is_fp32 = 1;
+    for (gemm* g :
+         {&p->make_scores, &p->make_o, &p->make_d_scores, &p->into_v, &p->into_k, &p->make_d_q})
+        gemm_prepare(&chain.library, g);
+}
+
+static void prepare_products(void) {
+    gemm* all[] = {&to_qkv, &to_r,     &to_u,     &to_value, &from_value, &from_u,
+                   &from_r, &from_qkv, &into_qkv, &into_o,   &into_in,    &into_out};
+    const int64_t n_blocks = options.is_causal ? options.n_tokens / BLOCK : 1;
     to_qkv = shape(TILE, 3 * H, H, 0, 0, H, 3 * H, 3 * H, 1, 0);
     to_r = shape(TILE, H, H, 0, 0, H, H, H, 1, 1);
     to_u = shape(TILE, 4 * H, H, 0, 0, H, 4 * H, 4 * H, 1, 0);
@@ -166,21 +198,11 @@ static void prepare_products(void) {
     into_in = shape(H, 4 * H, TILE, 1, 0, H, 4 * H, 4 * H, 1, 1);
     into_out = shape(4 * H, H, TILE, 1, 0, 4 * H, H, H, 1, 1);
     into_qkv.is_fp32 = into_o.is_fp32 = into_in.is_fp32 = into_out.is_fp32 = 1;
-
-    make_scores = shape(BLOCK, n, HEAD, 0, 1, 3 * H, 3 * H, n, scale, 0);
-    over_heads(&make_scores, HEAD, HEAD, scores);
-    make_o = shape(BLOCK, HEAD, n, 0, 0, n, 3 * H, H, mean, 0);
-    over_heads(&make_o, scores, HEAD, HEAD);
-    make_d_scores = shape(BLOCK, n, HEAD, 0, 1, H, 3 * H, n, mean, 0);
-    over_heads(&make_d_scores, HEAD, HEAD, scores);
-    into_v = shape(n, HEAD, BLOCK, 1, 0, n, H, H, mean, 1);
-    over_heads(&into_v, scores, HEAD, HEAD);
-    into_k = shape(n, HEAD, BLOCK, 1, 0, n, 3 * H, H, scale, 1);
-    over_heads(&into_k, scores, HEAD, HEAD);
-    make_d_q = shape(BLOCK, HEAD, n, 0, 0, n, 3 * H, H, scale, 0);
-    over_heads(&make_d_q, scores, HEAD, HEAD);
-    into_v.is_fp32 = into_k.is_fp32 = 1;
     for (gemm* g : all) gemm_prepare(&chain.library, g);
+    chain.attention = (attention_products*)calloc((size_t)n_blocks, sizeof(attention_products));
+    for (int64_t i = 0; i < n_blocks; i++)
+        prepare_attention(&chain.attention[i],
+                          options.is_causal ? (i + 1) * BLOCK : options.n_tokens);
 }
 
 static void* take(int64_t size_bytes) {
@@ -191,6 +213,7 @@ static void* take(int64_t size_bytes) {
 static void open_chain(void) {
     const int64_t n = options.n_tokens;
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    desc.host_limit = MEMO_CUDA_HOST_WARN; /* some machines' memory grows with use */
     desc.log.write = write_line;
     desc.log.user = stderr;
     check(memo_cuda_device_create(&desc, &chain.device, &error));
@@ -249,7 +272,8 @@ static bf16* at(const policy* w, int tensor, int64_t row) {
 }
 
 static void look_up(policy* w, int32_t layer) {
-    for (int t = 0; t < N_TENSORS; t++) w->rows[t] = (bf16*)memo_swap_address(w->swap, layer, t);
+    for (int t = 0; t < N_TENSORS; t++)
+        w->rows[t] = (bf16*)memo_swap_get_address(w->swap, layer, t);
 }
 
 static void run(const policy* w, const gemm* g, const void* a, const void* b, const void* c,
@@ -266,11 +290,23 @@ static void announce(const policy* w, const char* what, int32_t layer) {
     check(memo_annotate(w->device, w->compute, &op, &error));
 }
 
+static const attention_products* attention_of(int64_t row) {
+    return &chain.attention[options.is_causal ? row / BLOCK : 0];
+}
+
+/* scores (N_HEADS, BLOCK, n_tokens) of the rows from `row` on. */
+static void mask(const policy* w, bf16* scores, int64_t row) {
+    if (options.is_causal)
+        mask_diagonal<<<N_HEADS * BLOCK, 128, 0, stream_of(w)>>>(scores, row, options.n_tokens);
+}
+
 static void attention(const policy* w) {
     for (int64_t row = 0; row < options.n_tokens; row += BLOCK) {
         const bf16 *q = at(w, QKV, row), *k = at(w, QKV, 0) + H, *v = at(w, QKV, 0) + 2 * H;
-        run(w, &make_scores, q, k, NULL, chain.scores);
-        run(w, &make_o, chain.scores, v, NULL, at(w, O, row));
+        const attention_products* p = attention_of(row);
+        run(w, &p->make_scores, q, k, NULL, chain.scores);
+        mask(w, chain.scores, row);
+        run(w, &p->make_o, chain.scores, v, NULL, at(w, O, row));
     }
 }
 
@@ -328,11 +364,14 @@ static void backward_attention(const policy* w) {
     for (int64_t row = 0; row < n; row += BLOCK) {
         const bf16 *q = at(w, QKV, row), *k = at(w, QKV, 0) + H, *v = at(w, QKV, 0) + 2 * H;
         const bf16* d_o = chain.d_o + row * H;
-        run(w, &make_scores, q, k, NULL, chain.scores);
-        run(w, &into_v, chain.scores, d_o, chain.sum_v, chain.sum_v);
-        run(w, &make_d_scores, d_o, v, NULL, chain.d_scores);
-        run(w, &make_d_q, chain.d_scores, k, NULL, chain.d_q + row * H);
-        run(w, &into_k, chain.d_scores, q, chain.sum_k, chain.sum_k);
+        const attention_products* p = attention_of(row);
+        run(w, &p->make_scores, q, k, NULL, chain.scores);
+        mask(w, chain.scores, row);
+        run(w, &p->into_v, chain.scores, d_o, chain.sum_v, chain.sum_v);
+        run(w, &p->make_d_scores, d_o, v, NULL, chain.d_scores);
+        mask(w, chain.d_scores, row);
+        run(w, &p->make_d_q, chain.d_scores, k, NULL, chain.d_q + row * H);
+        run(w, &p->into_k, chain.d_scores, q, chain.sum_k, chain.sum_k);
     }
     cast_gradient(w, chain.d_k, chain.sum_k);
     cast_gradient(w, chain.d_v, chain.sum_v);
@@ -346,7 +385,7 @@ static void backward(policy* w, int32_t layer) {
     check(memo_swap_backward_begin(w->swap, layer, &error));
     look_up(w, layer);
     for (int t = 0; t < N_TENSORS; t++) {
-        memo_swap_recompute_rows(w->swap, layer, t, &begins[t], &ends[t]);
+        memo_swap_get_recompute_rows(w->swap, layer, t, &begins[t], &ends[t]);
         any |= begins[t] < ends[t];
     }
     if (any) {
@@ -570,7 +609,7 @@ static void look_inside(policy* w, int64_t layer_bytes, const double* bare_bytes
     desc.device = chain.device;
     desc.is_timed = 1;
     check(memo_recorder_create(&desc, &recorder, &error));
-    open_way(w, memo_recorder_device(recorder));
+    open_way(w, memo_recorder_get_device(recorder));
     memo_recorder_pause(recorder);
     begin_step(w, 0);
     step(w);
@@ -579,7 +618,7 @@ static void look_inside(policy* w, int64_t layer_bytes, const double* bare_bytes
     memo_recorder_resume(recorder);
     step(w);
     synchronize(w);
-    check(memo_recorder_schedule(recorder, &schedule, &error));
+    check(memo_recorder_get_schedule(recorder, &schedule, &error));
     check(memo_schedule_measured(schedule, &measured, &error));
     check(memo_schedule_add_link(schedule, "to host", bare_bytes_per_s[0], &links[0], &error));
     check(memo_schedule_add_link(schedule, "to device", bare_bytes_per_s[1], &links[1], &error));
@@ -681,6 +720,8 @@ static void read_options(int argc, char** argv) {
             options.seconds = atof(value);
         else if (strcmp(argv[k], "--alpha") == 0)
             options.alpha = atof(value);
+        else if (strcmp(argv[k], "--causal") == 0)
+            options.is_causal = atoi(value);
         else if (strcmp(argv[k], "--out") == 0)
             options.folder = value;
         else
@@ -693,7 +734,7 @@ static void read_options(int argc, char** argv) {
     fprintf(
         stderr,
         "usage: cuda_chain [--tokens N] [--layers N] [--repetitions N] [--seconds S] [--alpha A] "
-        "[--out FOLDER]\n"
+        "[--causal 0|1] [--out FOLDER]\n"
         "tokens: a multiple of %d; layers: 3 or more; repetitions: 1 to %d; seconds: no further "
         "repetition after them; alpha: in [0, 1]\n",
         (int)TILE, (int)ROUNDS_MAX - 1);
@@ -708,7 +749,7 @@ static void open_ways(policy* ways, int n_ways, memo_swap_sizes* sizes) {
         memo_tensor tensors[N_TENSORS];
         ways[i].device = chain.device;
         memo_swap_desc desc = swap_desc(&ways[i], tensors);
-        check(memo_swap_get_sizes(&desc, &sizes[i], &error));
+        check(memo_swap_desc_get_sizes(&desc, &sizes[i], &error));
         if (sizes[i].device_bytes > chain.kept_bytes) chain.kept_bytes = sizes[i].device_bytes;
     }
     chain.kept = device_memory(chain.device, chain.kept_bytes);
@@ -733,10 +774,12 @@ static int take_turns(policy* ways, int n_ways, measured_step (*steps)[ROUNDS_MA
 static void print_ways(const policy* ways, int n_ways, const memo_swap_sizes* sizes,
                        const measured_step (*steps)[ROUNDS_MAX], int n_rounds) {
     const double gib = (double)((int64_t)1 << 30), n = (double)options.n_tokens;
-    const double operations = options.n_layers * (72 * n * H * H + 14 * n * n * H);
+    /* Seven products of attention in a step; causal: a block sees the blocks before it and itself. */
+    const double pairs = options.is_causal ? n * (n + BLOCK) / 2 : n * n;
+    const double operations = options.n_layers * (72 * n * H * H + 14 * pairs * H);
     size_t version = cublasLtGetVersion();
-    printf("### Chain of %d layers, %lld tokens, h = %d\n\n", (int)options.n_layers,
-           (long long)options.n_tokens, (int)H);
+    printf("### Chain of %d layers, %lld tokens, h = %d, %s attention\n\n", (int)options.n_layers,
+           (long long)options.n_tokens, (int)H, options.is_causal ? "causal" : "full");
     printf("| way | step | of keep | least to most | rows and tensors on the device | on the host "
            "| bits |\n|---|---|---|---|---|---|---|\n");
     for (int i = 0; i < n_ways; i++) {
@@ -769,6 +812,7 @@ int main(int argc, char** argv) {
         {"swap", {swapped, rows, whole, rows, rows, rows}, 1, NULL, NULL, NULL, {}},
         {"recompute", {kept, rows, rows, rows, rows, rows}, 0, NULL, NULL, NULL, {}},
         {"swap and recompute", {swapped, rows, whole, rows, rows, rows}, 1, NULL, NULL, NULL, {}}};
+    char mixture[48];
     static measured_step steps[N_WAYS_MAX][ROUNDS_MAX];
     memo_swap_sizes sizes[N_WAYS_MAX];
     double bare_bytes_per_s[2];
@@ -776,6 +820,8 @@ int main(int argc, char** argv) {
     read_options(argc, argv);
     n_ways = options.alpha < 1 ? N_WAYS_MAX : MIXTURE;
     ways[MIXTURE].alpha = options.alpha;
+    snprintf(mixture, sizeof mixture, "swap and recompute, alpha %g", options.alpha);
+    ways[MIXTURE].name = mixture;
     open_chain();
     open_ways(ways, n_ways, sizes);
     n_rounds = take_turns(ways, n_ways, steps);
@@ -786,6 +832,7 @@ int main(int argc, char** argv) {
     look_inside(&ways[SWAP], sizes[SWAP].layer_swapped_bytes, bare_bytes_per_s);
     memo_cuda_device_destroy(chain.device);
     free(chain.layers);
+    free(chain.attention);
     CHECK_LT(cublasLtDestroy(chain.library.handle));
     return all_is_well ? 0 : 1;
 }

@@ -1,4 +1,4 @@
-/* cuda_gemm.h - row-major matrix products by cuBLASLt, each shape prepared once: the same algorithm in every run.
+/* cuda_gemm.h - row-major matrix products by cuBLASLt.  Each shape is prepared once, so every run uses one algorithm.
  * Knows: cuBLASLt.  Knows nothing of layers. */
 #ifndef CUDA_GEMM_H
 #define CUDA_GEMM_H
@@ -18,7 +18,7 @@
     } while (0)
 
 /* D (m, n) = alpha op(A) (m, k) op(B) (k, n) + beta C (m, n), n_batches times.  A and B are bf16, C and D bf16 or
- * fp32; a transposed one is stored the other way round.  ld: from row to row as stored; stride: from batch to batch. */
+ * fp32; a transposed operand is stored transposed.  ld: distance of stored rows; stride: distance of batches. */
 typedef struct gemm {
     int64_t m, n, k;
     int a_transposed, b_transposed, is_fp32;
@@ -97,7 +97,7 @@ static inline void gemm_release(gemm* g) {
     CHECK_LT(cublasLtMatmulDescDestroy(g->desc));
 }
 
-/* c is only read where beta is not 0, and may be d, or NULL where it is not read. */
+/* c is read only if beta is not 0.  It may be d, or NULL if it is not read. */
 static inline void gemm_run(const gemm_library* library, const gemm* g, const void* a,
                             const void* b, const void* c, void* d, cudaStream_t stream) {
     CHECK_LT(cublasLtMatmul(library->handle, g->desc, &g->alpha, b, g->b, a, g->a, &g->beta,

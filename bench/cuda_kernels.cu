@@ -2,9 +2,9 @@
  *
  *   nvcc -O3 -arch=native -I. bench/cuda_kernels.cu -o cuda_kernels && ./cuda_kernels [LOG2_ELEMENTS]
  *
- * A rate is bytes read and written over time; beside it a cudaMemcpyAsync on the device that reads and writes as many
- * (at most the whole array: 4 bytes for each element), measured right after.  Medians of 9, each of several enqueued at
- * once, so that the time to enqueue hides behind the one before. */
+ * A rate is bytes read and written per second.  Its baseline is a cudaMemcpyAsync on the device that reads and writes as
+ * many bytes (at most the whole array, 4 bytes per element), measured right after it.  Medians of 9; each time covers
+ * several launches, so that the time to enqueue one hides behind the launch before. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"

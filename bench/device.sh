@@ -3,19 +3,23 @@
 #
 #   sh bench/device.sh
 #
-# Builds the CUDA tests, examples and benchmarks; runs the tests, compute-sanitizer (memcheck, racecheck, synccheck) on the
-# kernels and on a short run with swaps, the benchmarks, the examples, and, with the time that is left, the tests over NCCL
-# with 2, 4 and 8 ranks, which share the GPU; writes one Markdown file with machine, date and commit to
-# bench/results/GPU.md, with the timelines of the chain beside it.  What comes before the benchmarks leaves them half of
-# the time.
+# Builds the CUDA tests, examples and benchmarks.  Runs the tests, compute-sanitizer (memcheck, initcheck, synccheck) on the
+# kernels and on a short run with swaps, the benchmarks, the examples, and, if time is left, the tests over NCCL with 2, 4
+# and 8 ranks, which share the GPU.  Writes one Markdown file with machine, date and commit to bench/results/GPU.md, with
+# the timelines of the chain beside it.  The stages before the benchmarks leave them half of the time.
+#
+# Correctness tests decide on results only.  Times and free memory are measured here and compared with goals in a table.
+# racecheck is absent: it checks shared memory, which no kernel here uses.
 #
 # Environment: OUT       folder of the results, instead of bench/results; gets all messages, too
 #              LIMIT_S   seconds for everything, default 540
-#              TOKENS    length of the chain, default 65536
-#              COMMIT    where this is no git checkout
-#              CUDNN     folder of cudnn-frontend: its example is built, beside the rest, and run, too
-# cuBLAS, NCCL and cuDNN are taken from where nvcc finds them, else from Python's packages (nvidia-cublas, ...).
-# Exit status 1 where anything failed, was cut short, or there is no GPU; the file is written all the same, if there is one.
+#              TOKENS    length of the chain, default 98304
+#              ALPHA     of the chain's fourth way, swap and recompute, default 0.5
+#              COMMIT    needed if this is no git checkout
+#              CUDNN     folder of cudnn-frontend: its example is built and run too
+# cuBLAS, NCCL and cuDNN come from where nvcc finds them, otherwise from Python's packages (nvidia-cublas, ...), whose
+# headers are searched after nvcc's own: a package may bring older headers of the CUDA runtime.
+# Exit status 1 if anything failed or was cut short, or if there is no GPU; the file is written if there is one.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -63,8 +67,9 @@ stage() {
         failed=1 result="**failed, exit status $status**"
         case $status in 124 | 137) result="**stopped after $seconds s**" ;; esac
     fi
-    # A test that was skipped here has shown nothing.
-    [ "$result" = passed ] && grep -q '^ok .*# SKIP' "$folder/$stage_name.log" && failed=1 result="**tests were skipped**"
+    # A test that was skipped has shown nothing; that memory was too small or in use is no failure.
+    [ "$result" = passed ] && grep '^ok .*# SKIP' "$folder/$stage_name.log" | grep -qv 'are not free$' &&
+        failed=1 result="**tests were skipped**"
     counts=$(awk '/^ok .*# SKIP/ { s++; next } /^ok / { p++ } /^not ok / { f++ }
         END { if (p + f + s) printf ": %d passed, %d failed, %d skipped", p, f, s }' "$folder/$stage_name.log")
     echo "| $stage_name | $result$counts | $(($(date +%s) - stage_begin_s)) s |" >>"$stages"
@@ -91,7 +96,7 @@ find_library() {
             home=${library%/lib/*}
             [ -f "$home/include/$2" ] || continue
             ln -sf "$library" "$folder/lib$1.so" # there its name ends in a version
-            flags="-I$home/include -L$folder -Xlinker -rpath=$home/lib -l$1"
+            flags="-Xcompiler -idirafter,$home/include -L$folder -Xlinker -rpath=$home/lib -l$1"
             nvcc "$folder/probe.cpp" $flags -o "$folder/probe" >"$folder/probe.log" 2>&1 && return
         done
     done
@@ -128,6 +133,7 @@ compile tests/cuda/test_step.cu test_step $wraps
 compile bench/cuda_memory.cu cuda_memory
 compile bench/cuda_kernels.cu cuda_kernels
 compile bench/cuda_chain.cu cuda_chain $cublas_lt
+compile examples/05_three_edits.cu 05_three_edits
 compile examples/06_cuda_arena.cu 06_cuda_arena
 compile examples/07_cuda_swap_gemm.cu 07_cuda_swap_gemm $cublas
 compile examples/08_cuda_phantom.cu 08_cuda_phantom
@@ -151,7 +157,7 @@ done
 # ---- compute-sanitizer: the kernels but for the huge arrays, a short run with swaps ----
 
 if command -v compute-sanitizer >/dev/null 2>&1; then
-    for tool in memcheck racecheck synccheck; do
+    for tool in memcheck initcheck synccheck; do
         stage "$tool-kernels" 40 compute-sanitizer --tool $tool --error-exitcode 9 \
             "$folder/test_kernels" as_on_the_host
         stage "$tool-swap" 40 compute-sanitizer --tool $tool --error-exitcode 9 \
@@ -175,17 +181,18 @@ bench() {
 benchmarks_s=0
 timeout 240 nvidia-smi -i 0 --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv,noheader,nounits -l 1 \
     >"$folder/clocks.txt" 2>/dev/null & monitor=$!
-bench cuda_chain 240 --tokens "${TOKENS:-65536}" --seconds 75 --out "$folder"
+bench cuda_chain 240 --tokens "${TOKENS:-98304}" --alpha "${ALPHA:-0.5}" --seconds 75 --out "$folder"
 kill $monitor 2>/dev/null
 wait $monitor 2>/dev/null
 bench cuda_kernels 60 30
 bench cuda_memory 120 16
 
-# ---- examples: the output is the one in their heads ----
+# ---- examples: they print what their heads say ----
 
 cat >"$folder/examples.sh" <<'END'
 . tests/heads.sh
 bad=0
+"$1/05_three_edits" || bad=1 # its plan is the machine's own; it compares the gradients itself
 for source in examples/0[678]_cuda_*.cu; do
     program=$1/$(basename "$source" .cu)
     "$program" >"$program.txt" || bad=1
@@ -245,21 +252,24 @@ function goal(i, figure, is_reached) {
 }
 BEGIN {
     n_goals = split("swap at most 1.02 of keep;bits of swap against those of keep;" \
+        "swap and recompute faster than recompute alone;bits of swap and recompute against those of keep;" \
         "launching the step as a graph costs the host microseconds;bits of the graph against those of keep;" \
         "copies to host inside the step at least 0.95 of bare ones;" \
         "copies to device inside the step at least 0.95 of bare ones;pinning below 0.25 s/GiB;" \
         "2 TiB of phantom addresses in under a second;row kernels at least 90% of a copy", names, ";")
 }
 $2 == "swap" { goal(1, $4, $4 + 0 <= 1.02); goal(2, $8, $8 == "the same") }
-$2 ~ /^as one CUDA graph/ { goal(3, $5, $5 + 0 < 1000); goal(4, $6, $6 == "the same") }
-$2 ~ /^to (host|device)$/ && NF == 6 { goal($2 == "to host" ? 5 : 6, $5, $5 + 0 >= 0.95) }
-$2 ~ /^memo, default/ { goal(7, $3, $3 + 0 < 0.25) }
-$2 == "1024 MiB" { goal(8, $3, $3 + 0 < 1) }
+$2 == "recompute" { recompute = $4 + 0 }
+$2 ~ /^swap and recompute/ { goal(3, $4 " of keep, " recompute " recompute alone", $4 + 0 < recompute); goal(4, $8, $8 == "the same") }
+$2 ~ /^as one CUDA graph/ { goal(5, $5, $5 + 0 < 1000); goal(6, $6, $6 == "the same") }
+$2 ~ /^to (host|device)$/ && NF == 6 { goal($2 == "to host" ? 7 : 8, $5, $5 + 0 >= 0.95) }
+$2 ~ /^memo, default/ { goal(9, $3, $3 + 0 < 0.25) }
+$2 == "1024 MiB" { goal(10, $3, $3 + 0 < 1) }
 $4 ~ /%$/ && $2 !~ /^cudaMemcpy/ {
     n++
     if (n == 1 || $4 + 0 < least) { least = $4 + 0; which = $2 } }
 END {
-    if (n) goal(9, least "%, " which, least >= 90)
+    if (n) goal(11, least "%, " which, least >= 90)
     for (i = 1; i <= n_goals; i++) if (!seen[i]) printf "| %s | not measured | **no** |\n", names[i]
 }'
 
@@ -304,9 +314,9 @@ done
     echo "| goal | figure | reached |"
     echo "|---|---|---|"
     awk -F' *[|] *' "$goals" "$folder/cuda_chain.md" "$folder/cuda_memory.md" "$folder/cuda_kernels.md" 2>/dev/null
-    tested "reserved memory is the plan's peak, rounded up to the granularity" the_arena_reserves_the_plan_s_peak test_step
+    tested "reserved memory is the plan's peak" the_arena_reserves_the_plan_s_peak test_step
     tested "a graph's replay gives the same bits" a_graph_gives_the_same_bits test_step
-    tested "a step neither allocates nor synchronises" a_step_neither_allocates_nor_synchronises test_step
+    tested "a step neither allocates nor synchronizes" a_step_neither_allocates_nor_synchronizes test_step
     tested "phantom memory records, request by request, what a real run does" phantom_records_what_a_real_run_records test_device
     echo
     grep -h '^# alpha' "$folder/test_step.log" 2>/dev/null | sed 's/^# /- test_step, /'

@@ -9,7 +9,7 @@
 #define PAPER_MEMO_H
 
 #include "paper_common.h"
-#include "caching_model.h"
+#include "tools/caching_model.h"
 
 /* ---- published figures ----------------------------------------------------------------------- */
 
@@ -657,14 +657,14 @@ static inline memo_trace* swap_unplanned_trace(double tokens) {
         if (memob_request_mark(t, i).phase == MEMO_PHASE_BACKWARD) end = i;
     /* What lives at the end of the backward pass, or comes after it: gradients, the optimizer's. */
     for (i = end; !is_bad && i < t->n_requests; i++) {
-        int64_t origin = memoi_origin(t, i);
+        int64_t origin = memob_request_origin(t, i);
         if (origin > end || (origin >= 0 && t->requests[origin].size_bytes != u))
             t->requests[origin].memory_class = MEMO_CLASS_PERSISTENT;
     }
     for (i = 0; !is_bad && i < t->n_requests; i++) {
         const memo_request* r = &t->requests[i];
         memo_mark mark = memob_request_mark(t, i);
-        int64_t origin = memoi_origin(t, i);
+        int64_t origin = memob_request_origin(t, i);
         if (origin >= 0 && t->requests[origin].memory_class == MEMO_CLASS_PERSISTENT) continue;
         if (r->kind == MEMO_REQUEST_MALLOC) {
             int is_reduced = i + 2 < t->n_requests && swap_is_reduced(r, u, h);

@@ -11,9 +11,9 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
-#include "caching_model.h"
+#include "tools/caching_model.h"
 
-static double now_s(void) { return memoi_plan_clock(); }
+static double now_s(void) { return memob_now_s(); }
 
 static int compare_doubles(const void* a, const void* b) {
     double x = *(const double*)a, y = *(const double*)b;
@@ -611,14 +611,14 @@ static memo_trace* whole_run(const memo_trace* trace, int is_late) {
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC) tail = i;
     for (first = tail; first + 1 < trace->n_requests; first++)
         if (trace->requests[first].kind == MEMO_REQUEST_FREE &&
-            trace->requests[memoi_origin(trace, first)].size_bytes == 4)
+            trace->requests[memob_request_origin(trace, first)].size_bytes == 4)
             break;
     first++;
     for (i = 0; i < 2; i++) {
         int64_t k;
         if (i == 1 && is_late) copy_requests(trace, 0, first, 1000000, made);
         for (k = first; k < trace->n_requests; k++) {
-            int64_t origin = memoi_origin(trace, k), bytes;
+            int64_t origin = memob_request_origin(trace, k), bytes;
             if (trace->requests[k].kind != MEMO_REQUEST_FREE) continue;
             bytes = trace->requests[origin].size_bytes;
             if (bytes == 4) continue;

@@ -1,4 +1,4 @@
-/* bench/sp.c - sequence-parallel attention: bytes, time and efficiency of each layout, beside the ideal.
+/* bench/sp.c - sequence-parallel attention: bytes, time and efficiency of each sharding, beside the ideal.
  *
  *   cc -O2 -I. bench/sp.c -lpthread -lm && ./a.out [REPETITIONS]
  *
@@ -99,7 +99,7 @@ static memo_status sleeping_backward(void* user, memo_stream stream,
 /* ---- ranks ---- */
 
 typedef struct run {
-    memo_layout_kind layout;
+    memo_sharding_kind sharding;
     int32_t ring, ulysses;
     double bytes_per_s;
     int repetitions;
@@ -118,13 +118,13 @@ typedef struct rank_args {
 
 static memo_sp_attention_desc desc_of(const run* r) {
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
-    memo_layout_desc layout_desc = memo_layout_desc_default();
+    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_error error;
-    layout_desc.kind = r->layout;
-    layout_desc.ring = r->ring;
-    layout_desc.ulysses = r->ulysses;
-    layout_desc.n_tokens = N_TOKENS;
-    if (memo_layout_make(&layout_desc, &desc.layout, &error)) fail(&error);
+    sharding_desc.kind = r->sharding;
+    sharding_desc.ring = r->ring;
+    sharding_desc.ulysses = r->ulysses;
+    sharding_desc.n_tokens = N_TOKENS;
+    if (memo_sharding_make(&sharding_desc, &desc.sharding, &error)) fail(&error);
     desc.n_q_heads = desc.n_kv_heads = N_HEADS;
     desc.head_size = HEAD_SIZE;
     return desc;
@@ -144,7 +144,7 @@ static void* rank_main(void* argument) {
     memo_error error;
     void* memory = NULL;
     char* next;
-    int64_t share_bytes = desc.layout.local_tokens * N_HEADS * HEAD_SIZE * (int64_t)sizeof(float);
+    int64_t share_bytes = desc.sharding.local_tokens * N_HEADS * HEAD_SIZE * (int64_t)sizeof(float);
     int k;
     mesh_desc.ring = r->ring;
     mesh_desc.ulysses = r->ulysses;
@@ -158,7 +158,7 @@ static void* rank_main(void* argument) {
     desc.attention.backward = sleeping_backward;
     r->sleepers[args->rank].device = device;
     desc.attention.user = &r->sleepers[args->rank];
-    if (memo_sp_attention_get_sizes(&desc, &sizes, &error) ||
+    if (memo_sp_attention_desc_get_sizes(&desc, &sizes, &error) ||
         memo_sp_attention_create(&desc, &attention, &error) ||
         memo_device_alloc(device, 8 * share_bytes + sizes.lse_bytes + sizes.saved_bytes, &memory,
                           &error) ||
@@ -248,7 +248,7 @@ static double simulated_s(const run* r, int is_backward) {
     return makespan_s;
 }
 
-static double report(memo_layout_kind layout, int32_t ring, int32_t ulysses, double hop,
+static double report(memo_sharding_kind sharding, int32_t ring, int32_t ulysses, double hop,
                      int repetitions) {
     static run r;
     int32_t n = ring * ulysses, rank;
@@ -256,7 +256,7 @@ static double report(memo_layout_kind layout, int32_t ring, int32_t ulysses, dou
     int64_t hop_bytes = 2 * N_TOKENS / 4 * N_HEADS * HEAD_SIZE * (int64_t)sizeof(float);
     int is_backward;
     memset(&r, 0, sizeof r);
-    r.layout = layout;
+    r.sharding = sharding;
     r.ring = ring;
     r.ulysses = ulysses;
     r.repetitions = repetitions;
@@ -273,7 +273,7 @@ static double report(memo_layout_kind layout, int32_t ring, int32_t ulysses, dou
         double expected_s = simulated_s(&r, is_backward);
         double ideal = ideal_s * (is_backward ? BACKWARD : 1), off = measured_s / expected_s - 1;
         printf("%-8s %d x %d  %4.2f  %-8s %8.0f %8.1f %9.1f %9.1f  %+5.1f %%  %5.1f %%  %6.2f\n",
-               memo_layout_name(layout), (int)ring, (int)ulysses, hop,
+               memo_sharding_name(sharding), (int)ring, (int)ulysses, hop,
                is_backward ? "backward" : "forward", (double)r.sent_bytes[is_backward] / 1024,
                1e3 * ideal, 1e3 * expected_s, 1e3 * measured_s, 100 * off, 100 * ideal / measured_s,
                most / fewest);
@@ -288,7 +288,7 @@ static double report(memo_layout_kind layout, int32_t ring, int32_t ulysses, dou
 static void report_host_attention(void) {
     memo_host_device_desc device_desc = memo_host_device_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
-    memo_layout_desc layout_desc = memo_layout_desc_default();
+    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_tensors t;
     memo_sp_attention* attention = NULL;
     memo_mask mask = memo_mask_default();
@@ -310,9 +310,9 @@ static void report_host_attention(void) {
     t.d_v = data + 7 * n;
     t.lse = data + 8 * n;
     t.saved = NULL;
-    layout_desc.n_tokens = 1024;
+    sharding_desc.n_tokens = 1024;
     if (memo_host_device_create(&device_desc, &device, &error) ||
-        memo_layout_make(&layout_desc, &desc.layout, &error) ||
+        memo_sharding_make(&sharding_desc, &desc.sharding, &error) ||
         memo_stream_create(device, "compute", 0, &desc.stream, &error))
         fail(&error);
     state.device = device;
@@ -343,17 +343,17 @@ static void report_memory(void) {
     printf("scratch of a rank with 8192 tokens, 32 heads, 8 key heads of 128, bf16:");
     for (ring = 1; ring <= 64; ring *= 4) {
         memo_sp_attention_desc desc = memo_sp_attention_desc_default();
-        memo_layout_desc layout_desc = memo_layout_desc_default();
+        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
         memo_sp_attention_sizes sizes;
         memo_error error;
-        layout_desc.ring = ring;
-        layout_desc.n_tokens = 8192 * ring;
+        sharding_desc.ring = ring;
+        sharding_desc.n_tokens = 8192 * ring;
         desc.n_q_heads = 32;
         desc.n_kv_heads = 8;
         desc.head_size = 128;
         desc.type = MEMO_TYPE_BF16;
-        if (memo_layout_make(&layout_desc, &desc.layout, &error) ||
-            memo_sp_attention_get_sizes(&desc, &sizes, &error))
+        if (memo_sharding_make(&sharding_desc, &desc.sharding, &error) ||
+            memo_sp_attention_desc_get_sizes(&desc, &sizes, &error))
             fail(&error);
         printf("%s ring %d %.0f MiB", ring > 1 ? "," : "", (int)ring,
                (double)sizes.device_bytes / (1 << 20));
@@ -364,7 +364,7 @@ static void report_memory(void) {
 int main(int argc, char** argv) {
     int repetitions = argc > 1 ? atoi(argv[1]) : 5;
     double worst = 0, off;
-    int layout, hop;
+    int sharding, hop;
     if (repetitions < 1 || repetitions > REPETITIONS_MAX) {
         fprintf(stderr, "bench/sp: 1 to %d repetitions\n", REPETITIONS_MAX);
         return 1;
@@ -372,19 +372,19 @@ int main(int argc, char** argv) {
     printf("%d tokens, %d heads of %d, causal; attention sleeps, links are throttled; median of "
            "%d\n\n",
            N_TOKENS, N_HEADS, HEAD_SIZE, repetitions);
-    printf("layout   r x u   hop  pass      KiB/rank ideal ms simulated  measured     off  "
+    printf("sharding   r x u   hop  pass      KiB/rank ideal ms simulated  measured     off  "
            "efficiency  work\n");
-    for (layout = 0; layout < 3; layout++)
+    for (sharding = 0; sharding < 3; sharding++)
         for (hop = 0; hop < 3; hop++) {
             static const double hops[] = {0.25, 1, 2};
-            off = report((memo_layout_kind)layout, 4, 1, hops[hop], repetitions);
+            off = report((memo_sharding_kind)sharding, 4, 1, hops[hop], repetitions);
             if (fabs(off) > fabs(worst)) worst = off;
         }
     for (hop = 0; hop < 2; hop++) {
         static const double hops[] = {0.25, 1};
-        off = report(MEMO_LAYOUT_ZIGZAG, 2, 2, hops[hop], repetitions);
+        off = report(MEMO_SHARDING_ZIGZAG, 2, 2, hops[hop], repetitions);
         if (fabs(off) > fabs(worst)) worst = off;
-        off = report(MEMO_LAYOUT_ZIGZAG, 1, 4, hops[hop], repetitions);
+        off = report(MEMO_SHARDING_ZIGZAG, 1, 4, hops[hop], repetitions);
         if (fabs(off) > fabs(worst)) worst = off;
     }
     printf("\nmeasured is at most %.1f %% off the simulation\n", 100 * fabs(worst));

@@ -62,7 +62,7 @@ static void step(memo_device* host, const memo_device* device, memo_stream strea
     for (layer = N_LAYERS - 1; layer >= 0; layer--) {
         int64_t begin, end;
         check(memo_swap_backward_begin(swap, layer, &error));
-        memo_swap_recompute_rows(swap, layer, 2, &begin, &end);
+        memo_swap_get_recompute_rows(swap, layer, 2, &begin, &end);
         compute(host, device, stream, "recompute", begin < end ? recompute_s : 0);
         compute(host, device, stream, "backward", BACKWARD_S);
         check(memo_swap_backward_end(swap, layer, &error));
@@ -110,7 +110,7 @@ static run measure(memo_tensor_rule whole, memo_tensor_rule others, double alpha
     check(memo_host_device_create(&host_desc, &host, &error));
     recorder_desc.device = host;
     check(memo_recorder_create(&recorder_desc, &recorder, &error));
-    device = memo_recorder_device(recorder);
+    device = memo_recorder_get_device(recorder);
     check(memo_stream_create(device, "compute", 0, &stream, &error));
     check(memo_event_create(host, &begin, &error));
     check(memo_event_create(host, &end, &error));
@@ -140,7 +140,7 @@ static run measure(memo_tensor_rule whole, memo_tensor_rule others, double alpha
     check(memo_event_elapsed(host, begin, end, &result.step_s, &error));
     check(memo_swap_get_stats(swap, &stats, &error));
     result.stall_s = stats.forward_stall_s + stats.backward_stall_s;
-    check(memo_recorder_schedule(recorder, &schedule, &error));
+    check(memo_recorder_get_schedule(recorder, &schedule, &error));
     simulate(schedule, bytes_per_s, &result);
     memo_swap_destroy(swap);
     memo_event_destroy(host, begin, NULL);

@@ -108,7 +108,7 @@ static void step(trainer* t, memo_swap* swap) {
         check(memo_swap_backward_begin(swap, layer, &error));
         for (k = 0; k < N_TENSORS; k++) {
             int64_t begin, end;
-            memo_swap_recompute_rows(swap, layer, k, &begin, &end);
+            memo_swap_get_recompute_rows(swap, layer, k, &begin, &end);
             recompute_s += t->recompute_s[k] * (double)(end - begin) / (double)t->n_rows;
         }
         if (recompute_s > 0)
@@ -153,8 +153,8 @@ typedef struct fixed_plan {
 static int fits(memo_swap_desc* desc, int64_t device_bytes, int64_t host_bytes) {
     memo_swap_sizes sizes;
     desc->n_host_layers = 0;
-    if (desc->spill_directory) (void)memo_swap_fit_host(desc, host_bytes, &error);
-    check(memo_swap_get_sizes(desc, &sizes, &error));
+    if (desc->spill_directory) (void)memo_swap_desc_fit_host(desc, host_bytes, &error);
+    check(memo_swap_desc_get_sizes(desc, &sizes, &error));
     return sizes.device_bytes <= device_bytes && sizes.host_bytes <= host_bytes;
 }
 

@@ -17,7 +17,8 @@ static float value[N_ROWS], gradient[N_ROWS]; /* passed from layer to layer */
 
 static memo_status step(memo_swap* swap, memo_error* error) {
     for (int32_t layer = 0; layer < N_LAYERS; layer++) {
-        float *x = memo_swap_address(swap, layer, 0), *sine = memo_swap_address(swap, layer, 1);
+        float *x = memo_swap_get_address(swap, layer, 0),
+              *sine = memo_swap_get_address(swap, layer, 1);
         if (memo_swap_forward_begin(swap, layer, error)) return error->status;
         for (int64_t i = 0; i < N_ROWS; i++) {
             x[i] = value[i];
@@ -27,10 +28,11 @@ static memo_status step(memo_swap* swap, memo_error* error) {
         if (memo_swap_forward_end(swap, layer, error)) return error->status;
     }
     for (int32_t layer = N_LAYERS - 1; layer >= 0; layer--) {
-        float *x = memo_swap_address(swap, layer, 0), *sine = memo_swap_address(swap, layer, 1);
+        float *x = memo_swap_get_address(swap, layer, 0),
+              *sine = memo_swap_get_address(swap, layer, 1);
         int64_t begin, end;
         if (memo_swap_backward_begin(swap, layer, error)) return error->status;
-        memo_swap_recompute_rows(swap, layer, 1, &begin, &end);
+        memo_swap_get_recompute_rows(swap, layer, 1, &begin, &end);
         for (int64_t i = begin; i < end; i++) sine[i] = sinf(x[i]);
         for (int64_t i = 0; i < N_ROWS; i++) gradient[i] *= 1 + sine[i] * cosf(x[i]) / 2;
         if (memo_swap_backward_end(swap, layer, error)) return error->status;
@@ -56,13 +58,15 @@ int main(void) {
     int failed = memo_host_device_create(&device_desc, &device, &error) ||
                  (desc.device = device, memo_swap_create(&desc, &swap, &error)) ||
                  step(swap, &error);
-    if (failed)
+    if (failed) {
         fprintf(stderr, "03_swap_layers: %s\n", error.message);
-    else
+    } else {
+        memo_swap_sizes sizes;
+        memo_swap_get_sizes(swap, &sizes);
         printf("%d layers of %d KiB: device %d KiB, host %d KiB; last gradient %.4f\n", N_LAYERS,
-               (int)(memo_swap_sizes_of(swap).layer_bytes >> 10),
-               (int)(memo_swap_sizes_of(swap).device_bytes >> 10),
-               (int)(memo_swap_sizes_of(swap).host_bytes >> 10), gradient[N_ROWS - 1]);
+               (int)(sizes.layer_bytes >> 10), (int)(sizes.device_bytes >> 10),
+               (int)(sizes.host_bytes >> 10), gradient[N_ROWS - 1]);
+    }
     memo_swap_destroy(swap);
     memo_host_device_destroy(device);
     return failed;

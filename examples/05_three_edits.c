@@ -32,7 +32,7 @@ enum { INP, HIDDEN, GELU, N_ACTS };
 static const memo_tensor acts[N_ACTS] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},  /* (T, C) */
                                          {"hidden", 16 * C, MEMO_TENSOR_ROWS, 0}, /* (T, 4C) */
                                          {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};  /* (T, 4C) */
-#define ACT(l, act) ((float*)memo_session_address(session, l, act)) /* was acts + l * size */
+#define ACT(l, act) ((float*)memo_session_get_address(session, l, act)) /* was acts + l * size */
 
 static void matmul(float* c, const float* a, const float* b, int64_t rows, int k, int n) {
     for (int64_t r = 0; r < rows; r++) /* c (rows, n) += a (rows, k) b (k, n) */

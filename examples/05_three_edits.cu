@@ -32,7 +32,7 @@ enum { INP, HIDDEN, GELU, N_ACTS };
 static const memo_tensor acts[N_ACTS] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},  /* (T, C) */
                                          {"hidden", 16 * C, MEMO_TENSOR_ROWS, 0}, /* (T, 4C) */
                                          {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};  /* (T, 4C) */
-#define ACT(l, act) ((float*)memo_session_address(session, l, act)) /* was acts + l * size */
+#define ACT(l, act) ((float*)memo_session_get_address(session, l, act)) /* was acts + l * size */
 
 /* c (m, n) = beta c + a (m, k) b (k, n); ta, tb: the array holds the transpose.  A thread an element,
  * so that a row has the same bits whatever rows are computed with it. */

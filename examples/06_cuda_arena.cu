@@ -1,4 +1,4 @@
-/* 06_cuda_arena.cu - one step's memory is planned before any of it exists, then served on a GPU.
+/* 06_cuda_arena.cu - plans the memory of a step before it is allocated, then serves it on a GPU.
  *
  * Build:
  *     nvcc -arch=native -I. examples/06_cuda_arena.cu -o 06_cuda_arena
@@ -67,12 +67,14 @@ int main(void) {
     for (int k = 0; k < 100 && !failed; k++)
         failed = step(arena, device, stream, (float*)result, &error) != MEMO_STATUS_OK;
     failed = failed || memo_stream_synchronize(device, stream, &error);
-    if (failed)
+    if (failed) {
         fprintf(stderr, "06_cuda_arena: %s\n", error.message);
-    else
+    } else {
+        memo_arena_stats stats;
+        memo_arena_get_stats(arena, &stats);
         printf("3 buffers of 16 MiB in a block of %d MiB; %d requests served; z[0] is %g\n",
-               (int)(memo_arena_get_stats(arena).reserved_bytes >> 20),
-               (int)memo_arena_get_stats(arena).n_requests, *(float*)result);
+               (int)(stats.reserved_bytes >> 20), (int)stats.n_requests, *(float*)result);
+    }
     memo_arena_destroy(arena);
     memo_arena_destroy(dry);
     memo_plan_destroy(plan);

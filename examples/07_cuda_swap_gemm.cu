@@ -1,7 +1,7 @@
-/* 07_cuda_swap_gemm.cu - a chain of products whose activations leave the GPU behind the computation.
+/* 07_cuda_swap_gemm.cu - swaps the activations of a chain of products while the GPU computes.
  *
- * z = x W, next x = relu(z), eight times; x is swapped, of z half is swapped and half computed again.  The
- * weights' gradients are those of keeping everything on the GPU, bit for bit.
+ * z = x W, next x = relu(z), eight times.  x is swapped; half of the rows of z are swapped, the other half recomputed.
+ * The weights' gradients are bitwise the same as with everything kept on the GPU.
  *
  * Build:
  *     nvcc -arch=native -I. examples/07_cuda_swap_gemm.cu -lcublas -o 07_cuda_swap_gemm
@@ -45,11 +45,11 @@ static memo_status step(const memo_device* d, memo_stream stream, memo_swap* swa
     set<<<ROWS * H / 256, 256, 0, s>>>(value, 1);
     for (int32_t k = 0; k < 2 * N_LAYERS; k++) { /* layers 0, 1, ..., and back */
         int32_t back = k >= N_LAYERS, i = back ? 2 * N_LAYERS - 1 - k : k;
-        float *x = (float*)memo_swap_address(swap, i, 0),
-              *z = (float*)memo_swap_address(swap, i, 1);
+        float *x = (float*)memo_swap_get_address(swap, i, 0),
+              *z = (float*)memo_swap_get_address(swap, i, 1);
         float *wi = w + i * H * H, *dwi = dw + i * H * H;
         int64_t begin = 0, end = ROWS; /* of z, to compute */
-        if (back) memo_swap_recompute_rows(swap, i, 1, &begin, &end);
+        if (back) memo_swap_get_recompute_rows(swap, i, 1, &begin, &end);
         if ((back ? memo_swap_backward_begin : memo_swap_forward_begin)(swap, i, e) ||
             (!back &&
              memo_copy(d, stream, MEMO_COPY_ON_DEVICE, x, value, sizeof(float) * ROWS * H, e)))
@@ -89,10 +89,12 @@ static memo_status run(const memo_device* d, memo_stream stream, int is_swapped,
         status =
             memo_copy(d, stream, MEMO_COPY_TO_HOST, dw_of[is_swapped], dw, sizeof(float) * DW, e);
     if (memo_stream_synchronize(d, stream, status ? NULL : e) && !status) status = e->status;
-    if (!status)
+    if (!status) {
+        memo_swap_sizes sizes;
+        memo_swap_get_sizes(swap, &sizes);
         printf("%s: %d MiB on the device, %d MiB on the host\n", is_swapped ? "swap" : "keep",
-               (int)(memo_swap_sizes_of(swap).device_bytes >> 20),
-               (int)(memo_swap_sizes_of(swap).host_bytes >> 20));
+               (int)(sizes.device_bytes >> 20), (int)(sizes.host_bytes >> 20));
+    }
     memo_swap_destroy(swap);
     return status;
 }

@@ -1,8 +1,8 @@
 /* 08_cuda_phantom.cu - record a length that does not fit.
  *
- * A device with phantom memory gives terabytes of addresses that kernels can use; behind all of them lies one
- * chunk of the GPU's memory.  The trainer runs its step unchanged, with garbage for numbers, and what it requested
- * is recorded; from that one knows what the step would take, and plans it.
+ * A device with phantom memory has terabytes of addresses that kernels can use; one chunk of the GPU's memory is behind
+ * all of them.  The trainer runs its step unchanged; its numbers are garbage, but its requests are recorded.  They tell
+ * how much memory the step needs, and are planned.
  *
  * Build:
  *     nvcc -arch=native -I. examples/08_cuda_phantom.cu -o 08_cuda_phantom

@@ -21,7 +21,7 @@ enum { Q_ROW = N_Q_HEADS * HEAD_SIZE, KV_ROW = N_KV_HEADS * HEAD_SIZE };
 static float v[N_TOKENS][KV_ROW], out[N_TOKENS][Q_ROW];
 
 static memo_status attend(thread_rank* r, memo_error* error) {
-    memo_layout_desc layout_desc = memo_layout_desc_default();
+    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_host_attention state = {r->device, 0};
     memo_sp_attention* attention = NULL;
@@ -30,9 +30,9 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     memo_mask causal = memo_mask_default();
     memo_device* d = r->device;
     void* memory[5]; /* q, k, v, out, lse */
-    layout_desc.ulysses = N_RANKS;
-    layout_desc.n_tokens = N_TOKENS; /* not a multiple of 4: padded */
-    if (memo_layout_make(&layout_desc, &desc.layout, error)) return error->status;
+    sharding_desc.ulysses = N_RANKS;
+    sharding_desc.n_tokens = N_TOKENS; /* not a multiple of 4: padded */
+    if (memo_sharding_make(&sharding_desc, &desc.sharding, error)) return error->status;
     desc.device = d;
     desc.stream = r->stream;
     desc.ulysses = r->comm; /* memo_mesh_create would split a world that has a ring, too */
@@ -41,10 +41,10 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     desc.head_size = HEAD_SIZE;
     desc.attention = memo_host_attention_functions(&state);
     desc.sends_again = 1; /* there is no backward to keep q, k and v by heads for */
-    if (memo_sp_attention_get_sizes(&desc, &sizes, error)) return error->status;
+    if (memo_sp_attention_desc_get_sizes(&desc, &sizes, error)) return error->status;
     for (int i = 0; i < 5; i++) {
         int64_t row = i == 0 || i == 3 ? Q_ROW : KV_ROW;
-        int64_t n_bytes = i == 4 ? sizes.lse_bytes : desc.layout.local_tokens * row * 4;
+        int64_t n_bytes = i == 4 ? sizes.lse_bytes : desc.sharding.local_tokens * row * 4;
         if (memo_device_alloc(d, n_bytes, &memory[i], error)) return error->status;
         memset(memory[i], 0, (size_t)n_bytes);
     }
@@ -54,18 +54,18 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     t.v = memory[2];
     t.out = memory[3];
     t.lse = (float*)memory[4];
-    memo_layout_scatter(&desc.layout, r->comm->rank, 1, sizeof v[0], v, memory[2]);
+    memo_sharding_scatter(&desc.sharding, r->comm->rank, 1, sizeof v[0], v, memory[2]);
     error->status = MEMO_STATUS_OK;
     if (memo_sp_attention_create(&desc, &attention, error) ||
         memo_sp_attention_forward(attention, &t, &causal, error))
         memo_stream_synchronize(d, r->stream, NULL); /* what has begun must end */
     else
         memo_stream_synchronize(d, r->stream, error);
-    memo_layout_gather(&desc.layout, r->comm->rank, 1, sizeof out[0], memory[3], out);
+    memo_sharding_gather(&desc.sharding, r->comm->rank, 1, sizeof out[0], memory[3], out);
     if (!error->status && r->comm->rank == 0)
         printf("rank 0 holds %d tokens, works on %d tokens of %d heads, and sends %d bytes\n",
-               (int)desc.layout.local_tokens, (int)desc.layout.ring_tokens, (int)sizes.heads.n_q,
-               (int)r->comm->sent_bytes);
+               (int)desc.sharding.local_tokens, (int)desc.sharding.ring_tokens,
+               (int)sizes.heads.n_q, (int)r->comm->sent_bytes);
     memo_sp_attention_destroy(attention);
     return error->status;
 }

@@ -32,24 +32,24 @@ static float v[N_TOKENS][ROW], out[N_BATCHES][N_TOKENS][ROW];
 static int64_t positions[N_BATCHES][N_TOKENS];
 
 typedef struct rank_state {
-    memo_layout layout;
+    memo_sharding sharding;
     memo_sp_attention* attention;
     memo_sp_attention_tensors tensors;
-    memo_mask mask; /* causal, within the layout's documents */
+    memo_mask mask; /* causal, within the sharding's documents */
     float qk[MAX_LOCAL][ROW], v[MAX_LOCAL][ROW], out[MAX_LOCAL][ROW], lse[MAX_LOCAL][N_HEADS];
     int64_t positions[MAX_LOCAL]; /* for rotary embeddings */
     int32_t labels[MAX_LOCAL];
     double sums[2]; /* of losses, of labels */
 } rank_state;
 
-static memo_status layout_of(int batch, memo_layout* layout, memo_error* error) {
-    memo_layout_desc desc = memo_layout_desc_default();
-    desc.kind = MEMO_LAYOUT_DOCUMENTS;
+static memo_status sharding_of(int batch, memo_sharding* sharding, memo_error* error) {
+    memo_sharding_desc desc = memo_sharding_desc_default();
+    desc.kind = MEMO_SHARDING_DOCUMENTS;
     desc.ring = N_RANKS;
     desc.n_tokens = N_TOKENS;
     desc.document_begins = begins[batch];
     desc.n_documents = n_documents[batch];
-    return memo_layout_make(&desc, layout, error);
+    return memo_sharding_make(&desc, sharding, error);
 }
 
 /* What a forward enqueues on this rank, as data. */
@@ -69,25 +69,27 @@ static memo_status check_schedule(const rank_state* s, memo_error* error) {
 
 static memo_status train_batch(thread_rank* r, rank_state* s, int batch, memo_error* error) {
     int32_t me = r->comm->rank;
-    if (layout_of(batch, &s->layout, error) ||
-        memo_sp_attention_set_layout(s->attention, &s->layout, error)) /* waits for the stream */
+    if (sharding_of(batch, &s->sharding, error) ||
+        memo_sp_attention_set_sharding(s->attention, &s->sharding,
+                                       error)) /* waits for the stream */
         return error->status;
 
-    /* NULL: the layout's documents. */
-    memo_layout_positions(&s->layout, me, NULL, 0, s->positions);
+    /* NULL: the sharding's documents. */
+    memo_sharding_positions(&s->sharding, me, NULL, 0, s->positions);
     s->sums[0] = 0;
-    s->sums[1] = (double)memo_layout_labels(&s->layout, me, 1, tokens, NULL, 0, -1, s->labels);
-    memo_layout_scatter(&s->layout, me, 1, sizeof v[0], v, s->v);
+    s->sums[1] = (double)memo_sharding_labels(&s->sharding, me, 1, tokens, NULL, 0, -1, s->labels);
+    memo_sharding_scatter(&s->sharding, me, 1, sizeof v[0], v, s->v);
 
     if (memo_sp_attention_forward(s->attention, &s->tensors, &s->mask, error) ||
-        memo_layout_sum_loss(r->comm, r->stream, s->sums, error) ||
+        memo_sharding_sum_loss(r->comm, r->stream, s->sums, error) ||
         memo_stream_synchronize(r->device, r->stream, error))
         return error->status;
     if (me == 0)
         printf("%.0f labels of all ranks: the loss is the sum over them, divided by this\n",
                s->sums[1]);
-    memo_layout_gather(&s->layout, me, 1, sizeof out[0][0], s->out, out[batch]);
-    memo_layout_gather(&s->layout, me, 1, sizeof positions[0][0], s->positions, positions[batch]);
+    memo_sharding_gather(&s->sharding, me, 1, sizeof out[0][0], s->out, out[batch]);
+    memo_sharding_gather(&s->sharding, me, 1, sizeof positions[0][0], s->positions,
+                         positions[batch]);
     return MEMO_STATUS_OK;
 }
 
@@ -96,7 +98,7 @@ static memo_status train(thread_rank* r, memo_error* error) {
     memo_host_attention state = {r->device, 0};
     rank_state* s = (rank_state*)calloc(1, sizeof *s);
     int batch;
-    if (!s || layout_of(0, &desc.layout, error)) abort();
+    if (!s || sharding_of(0, &desc.sharding, error)) abort();
     desc.max_documents = MAX_DOCUMENTS; /* of any batch */
     desc.device = r->device;
     desc.stream = r->stream;
@@ -120,14 +122,14 @@ static memo_status train(thread_rank* r, memo_error* error) {
 }
 
 int main(void) {
-    memo_layout layout;
+    memo_sharding sharding;
     memo_error error;
     char text[512];
     int n_wrong = 0;
     int64_t row;
     int32_t rank;
     for (int i = 0; i < N_TOKENS * ROW; i++) v[i / ROW][i % ROW] = (float)(i / ROW);
-    if (layout_of(0, &layout, &error) || thread_ranks_run(N_RANKS, train, NULL, &error)) {
+    if (sharding_of(0, &sharding, &error) || thread_ranks_run(N_RANKS, train, NULL, &error)) {
         fprintf(stderr, "11_packed_documents: %s\n", error.message);
         return 1;
     }
@@ -137,8 +139,8 @@ int main(void) {
             n_wrong +=
                 fabsf(out[batch][i][0] - 0.5f * (float)(begins[batch][document] + i)) > 1e-4f;
         }
-    memo_layout_print(&layout, text, sizeof text);
-    memo_layout_find(&layout, 130, &rank, &row);
+    memo_sharding_print(&sharding, text, sizeof text);
+    memo_sharding_find(&sharding, 130, &rank, &row);
     printf("%stoken 130 is row %d of rank %d, number %d of its document, its output %.1f; %s\n",
            text, (int)row, (int)rank, (int)positions[0][130], (double)out[0][130][0],
            n_wrong ? "some are WRONG" : "all are right");

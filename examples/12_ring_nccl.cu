@@ -1,14 +1,15 @@
-/* 12_ring_nccl.cu - causal ring attention over NCCL, a process a rank, with a kernel of one's own on each block.
+/* 12_ring_nccl.cu - causal ring attention over NCCL, a process per rank, with your own kernel on each block.
  *
- * q and k are 0, so attention is the mean of v up to one's own token; v is the token's place in the sequence.
+ * q and k are 0, so attention is the mean of v up to the token itself; v is the token's place in the sequence.  The first
+ * pass runs call by call and creates NCCL's connections; the second one is captured in a graph and replayed.
  *
  * Build:
  *     nvcc -arch=native -I. examples/12_ring_nccl.cu -lnccl -o 12_ring_nccl
- * Run (torchrun sets the same variables; where ranks share a GPU, NCCL wants NCCL_HOSTID=$r for each):
+ * Run (torchrun sets the same variables; ranks that share a GPU also need NCCL_HOSTID=$r):
  *     for r in 0 1; do RANK=$r LOCAL_RANK=$r WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 ./12_ring_nccl &
  *     done; wait
  * Expected output:
- *     2 ranks of 2048 tokens; rank 0 sent 262144 bytes; 0 of its numbers are wrong
+ *     2 ranks of 2048 tokens; rank 0 sent 524288 bytes; 0 of its numbers are wrong
  */
 #define MEMO_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
@@ -20,7 +21,7 @@
 
 enum { N_TOKENS = 4096, HEADS = 2, HEAD_SIZE = 8, ROW = HEADS * HEAD_SIZE };
 
-/* The runs travel with the kernel: those of the block are in host memory.  A zigzag has two at most. */
+/* The block's runs are in host memory, so they are passed by value.  A zigzag has at most two. */
 typedef struct block_args {
     memo_attention_block b;
     memo_run q[MEMO_RUNS_MAX], k[MEMO_RUNS_MAX];
@@ -33,7 +34,7 @@ __device__ static int64_t position(const memo_run* runs, int64_t row) {
     return row < runs[0].count ? runs[0].start + row : runs[1].start + row - runs[0].count;
 }
 
-/* A thread a row and head; one pass over the keys, sums relative to the largest score so far. */
+/* A thread per row and head; one pass over the keys, sums relative to the largest score so far. */
 __global__ static void attend(const block_args a) {
     const memo_attention_block* b = &a.b;
     int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / HEADS, e;
@@ -66,30 +67,54 @@ static memo_status forward(void*, memo_stream stream, const memo_attention_block
     return memo_cuda_check(cudaGetLastError(), "attend", error);
 }
 
+/* The second pass, as a graph: the same on all ranks, and destroyed before the communicator. */
+static memo_status attend_by_graph(memo_comm* comm, memo_stream stream,
+                                   memo_sp_attention* attention, memo_sp_attention_tensors* t,
+                                   memo_error* error) {
+    const cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal; /* NCCL has threads */
+    const memo_mask causal = memo_mask_default();
+    cudaStream_t s = memo_cuda_stream(stream);
+    cudaGraphExec_t exec = NULL;
+    cudaGraph_t graph = NULL;
+    memo_status status =
+        memo_cuda_check(cudaStreamBeginCapture(s, mode), "cudaStreamBeginCapture", error);
+    if (!status) status = memo_sp_attention_forward(attention, t, &causal, error);
+    if (!status)
+        status = memo_cuda_check(cudaStreamEndCapture(s, &graph), "cudaStreamEndCapture", error);
+    if (!status)
+        status =
+            memo_cuda_check(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate", error);
+    if (!status) status = memo_cuda_check(cudaGraphLaunch(exec, s), "cudaGraphLaunch", error);
+    if (!status) status = memo_comm_nccl_synchronize(comm, stream, 0, error);
+    if (exec) cudaGraphExecDestroy(exec);
+    if (graph) cudaGraphDestroy(graph);
+    return status;
+}
+
 /* A rank's rows; each checks its own. */
 static memo_status attend_rows(memo_comm* comm, memo_device* device, memo_error* error) {
-    memo_layout_desc layout = memo_layout_desc_default();
+    memo_sharding_desc sharding = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_sp_attention_tensors t = {};
     memo_mask causal = memo_mask_default();
     memo_sp_attention* attention = NULL;
     float* rows[4] = {}; /* q and k, v, out, lse: managed memory, so that the host can look */
     int64_t n_wrong = 0, n;
-    layout.ring = comm->size;
-    layout.n_tokens = N_TOKENS;
+    sharding.ring = comm->size;
+    sharding.n_tokens = N_TOKENS;
     desc.device = device;
     desc.ring = comm;
     desc.n_q_heads = desc.n_kv_heads = HEADS;
     desc.head_size = HEAD_SIZE;
     desc.attention.forward = desc.attention.backward = forward; /* the latter is not called */
-    if (memo_layout_make(&layout, &desc.layout, error)) return error->status;
-    n = desc.layout.local_tokens * ROW;
+    if (memo_sharding_make(&sharding, &desc.sharding, error)) return error->status;
+    n = desc.sharding.local_tokens * ROW;
     for (int i = 0; i < 4; i++)
         if (memo_cuda_check(cudaMallocManaged(&rows[i], n * sizeof(float)), "rows", error))
             return error->status; /* the process ends, and all with it */
     for (int64_t i = 0; i < n; i++) {
         rows[0][i] = 0;
-        rows[1][i] = (float)memo_layout_position(&desc.layout, comm->rank, i / ROW);
+        rows[1][i] = (float)memo_sharding_position(&desc.sharding, comm->rank, i / ROW);
     }
     t.q = t.k = rows[0];
     t.v = rows[1];
@@ -98,8 +123,10 @@ static memo_status attend_rows(memo_comm* comm, memo_device* device, memo_error*
     if (memo_stream_create(device, "compute", 0, &desc.stream, error) ||
         memo_sp_attention_create(&desc, &attention, error) ||
         memo_sp_attention_forward(attention, &t, &causal, error) ||
-        memo_comm_nccl_synchronize(comm, desc.stream, 0, error)) /* notices a lost peer, too */
+        memo_comm_nccl_synchronize(comm, desc.stream, 0, error)) /* ends if a peer is lost */
         return error->status;
+    for (int64_t i = 0; i < n; i++) rows[2][i] = 0;
+    if (attend_by_graph(comm, desc.stream, attention, &t, error)) return error->status;
     for (int64_t i = 0; i < n; i++) n_wrong += fabs(rows[2][i] - 0.5 * rows[1][i]) > 0.01;
     if (comm->rank == 0)
         printf("%d ranks of %d tokens; rank 0 sent %lld bytes; %lld of its numbers are wrong\n",
@@ -119,8 +146,12 @@ int main() {
     if (cudaGetDeviceCount(&n_gpus) == cudaSuccess && n_gpus && local_rank)
         device_desc.ordinal = atoi(local_rank) % n_gpus;
     cudaSetDevice(device_desc.ordinal); /* NCCL takes the current device */
-    if (memo_cuda_device_create(&device_desc, &device, &error) ||
-        memo_comm_create_nccl(&desc, &comm, &error) || attend_rows(comm, device, &error)) {
+    memo_status status = memo_cuda_device_create(&device_desc, &device, &error);
+    desc.failed =
+        memo_cuda_device_fail; /* a lost peer fails the device, so that any wait returns */
+    desc.failed_user = device;
+    if (status || memo_comm_create_nccl(&desc, &comm, &error) ||
+        attend_rows(comm, device, &error)) {
         fprintf(stderr, "12_ring_nccl: %s\n", error.message);
         if (comm) memo_comm_abort(comm); /* so that nobody waits for this rank */
         return 1;

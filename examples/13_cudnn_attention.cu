@@ -1,18 +1,17 @@
 /* 13_cudnn_attention.cu - cuDNN's attention as the local attention of memo_sp.h: bf16, causal and full blocks.
  *
- * The blocks of a zigzag without padding, window or documents are one of two kinds: the rank's own keys, causal by rows,
- * and others' keys, seen whole.  Anything else is refused with MEMO_STATUS_UNSUPPORTED; nothing is silently unmasked.
- * A graph of cuDNN is built for each shape when it is first met (a ring meets three, forward and backward), so the
- * first step allocates; scratch is taken then, too.
+ * A zigzag without padding, window or documents has two kinds of blocks: the rank's own keys, causal by rows, and keys of
+ * other ranks, all of them visible.  Other masks fail with MEMO_STATUS_UNSUPPORTED.  The first use of a shape builds a
+ * graph of cuDNN (a ring has three shapes, forward and backward), so the first step allocates.
  *
- * cuDNN writes bf16, memo merges and adds in fp32: the rounding of each block's result stays.  Its backward wants the
- * output, but only for the row sums of d_out * output.  Those of the final output are known (row_dots), so it is given
- * d_out * row_dots / |d_out|^2, which has them.
+ * cuDNN writes bf16; memo merges and adds in fp32, so the rounding of each block's result remains.  cuDNN's backward reads
+ * the output only for the row sums of d_out * output.  These are known for the final output (row_dots), so it gets
+ * d_out * row_dots / |d_out|^2, which has the same row sums.
  *
- * On Hopper cuDNN's backward adds up d_q in no fixed order: bits differ from run to run.  set_deterministic_algorithm
- * would fix it, at the price of a workspace that grows with the square of the length.
+ * On Hopper cuDNN's backward sums d_q in no fixed order: bits differ between runs.  set_deterministic_algorithm fixes it
+ * with a workspace that grows with the square of the length.
  *
- * Here: one rank, its attention checked against a plain loop on the host.  Unmeasured.
+ * This program has one rank and compares its attention with a plain loop on the host.  It has not run yet.
  *
  * Build (CUDNN is the folder of cudnn-frontend, headers only: github.com/NVIDIA/cudnn-frontend; make test-cuda
  * CUDNN=... compiles it too, which takes minutes):
@@ -230,14 +229,14 @@ static memo_status classify(const memo_attention_block* b, shape* s, memo_error*
                               "cuDNN's attention: no windows or documents over a ring");
     if (q_last >= b->mask.n_tokens || k_last >= b->mask.n_tokens)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "cuDNN's attention: the layout has padding; take a length that 2 x "
+                              "cuDNN's attention: the sharding has padding; take a length that 2 x "
                               "ring x ulysses divides");
     s->is_causal = b->mask.kind == MEMO_MASK_CAUSAL && is_own;
     if (b->mask.kind == MEMO_MASK_CAUSAL && !is_own && k_last > b->q_runs[0].start)
         return memo_error_set(
             error, MEMO_STATUS_UNSUPPORTED,
             "cuDNN's attention: a block that is neither causal by rows nor whole; "
-            "take the zigzag layout");
+            "take the zigzag sharding");
     return MEMO_STATUS_OK;
 }
 
@@ -355,7 +354,7 @@ static void reference(const std::vector<bf16>* in, std::vector<double>* to) {
 }
 
 static memo_status check(memo_device* device, cudnn_attention* c, memo_error* error) {
-    memo_layout_desc layout = memo_layout_desc_default();
+    memo_sharding_desc sharding = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_sp_attention_tensors t = {};
     memo_mask mask = memo_mask_default();
@@ -365,7 +364,7 @@ static memo_status check(memo_device* device, cudnn_attention* c, memo_error* er
     bf16* rows[8]; /* these, then out, d_q, d_k, d_v; managed memory */
     float* lse;
     double worst[4];
-    layout.n_tokens = N;
+    sharding.n_tokens = N;
     desc.device = device;
     desc.n_q_heads = H_Q;
     desc.n_kv_heads = H_K;
@@ -394,7 +393,7 @@ static memo_status check(memo_device* device, cudnn_attention* c, memo_error* er
     t.d_k = rows[6];
     t.d_v = rows[7];
     t.lse = lse;
-    if (memo_layout_make(&layout, &desc.layout, error) ||
+    if (memo_sharding_make(&sharding, &desc.sharding, error) ||
         memo_stream_create(device, "compute", 0, &desc.stream, error) ||
         memo_sp_attention_create(&desc, &attention, error) ||
         memo_sp_attention_forward(attention, &t, &mask, error) ||

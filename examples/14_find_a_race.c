@@ -70,8 +70,8 @@ static memo_status find_races(int with_wait, const char* path, memo_error* error
     memo_status status = memo_host_device_create(&host_desc, &host, error);
     desc.device = host;
     if (!status) status = memo_recorder_create(&desc, &recorder, error);
-    if (!status) status = work(host, memo_recorder_device(recorder), &x, with_wait, error);
-    if (!status) status = memo_recorder_schedule(recorder, &schedule, error);
+    if (!status) status = work(host, memo_recorder_get_device(recorder), &x, with_wait, error);
+    if (!status) status = memo_recorder_get_schedule(recorder, &schedule, error);
     if (!status) {
         bytes = memo_writes(x, BYTES).bytes;
         status = memo_schedule_name_bytes(schedule, bytes, "x", error);

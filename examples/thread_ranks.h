@@ -2,6 +2,8 @@
 #ifndef THREAD_RANKS_H
 #define THREAD_RANKS_H
 
+#include <pthread.h>
+
 enum { THREAD_RANKS_MAX = 64 };
 
 typedef struct thread_rank {

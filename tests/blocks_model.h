@@ -879,7 +879,7 @@ static memo_status run_model(blocks_model* m, thread_rank* rank, job* j, memo_er
     if (j->setup.is_recorded) {
         status = memo_recorder_create(&recorder_desc, &recorder, e);
         if (status) return status;
-        desc.device = memo_recorder_device(recorder);
+        desc.device = memo_recorder_get_device(recorder);
         blocks_log_init(&log, &desc);
         status = memo_recorder_name_stream(recorder, rank->stream, "compute", e);
     }
@@ -888,7 +888,7 @@ static memo_status run_model(blocks_model* m, thread_rank* rank, job* j, memo_er
     if (!status) status = memo_stream_synchronize(rank->device, rank->stream, e);
     if (!status && recorder) {
         memo_schedule* recorded;
-        status = memo_recorder_schedule(recorder, &recorded, e);
+        status = memo_recorder_get_schedule(recorder, &recorded, e);
         if (!status)
             compare_recorded(&desc, j->setup.n_steps, recorded, &log,
                              &j->recorded[rank->comm->rank]);

@@ -1,11 +1,13 @@
 /* fake_nccl.h - NCCL and as much of the CUDA runtime as it needs, without a GPU: for test_comm_nccl.c, built with
  * FAKE_NCCL.  Ranks are processes and send packets through rings in shared memory.  Operations wait on streams, as
- * CUDA's do, and get on whenever a stream is queried; a send is done once its bytes are copied.
+ * CUDA's do, and get on whenever a stream is synchronized; a send is done once its bytes are copied.  Several threads of
+ * a rank may call; one lock serves all of them.
  *
  * Include after memo_sp.h with MEMO_SP_NCCL. */
 #ifndef FAKE_NCCL_H
 #define FAKE_NCCL_H
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -50,10 +52,19 @@ typedef struct fake_op {
     char *temporary, *to; /* what arrives goes to `to` once all is there; NULL: is there */
     size_t count;
     ncclRedOp_t reduction;
+    cudaStream_t other; /* or: wait until so many of its operations are done */
+    int64_t n_other;
 } fake_op;
 
 struct CUstream_st {
     fake_op* first;
+    int64_t n_enqueued, n_done;
+    int is_capturing;
+};
+
+struct CUevent_st {
+    cudaStream_t stream; /* NULL: never recorded */
+    int64_t n_before;
 };
 
 static struct {
@@ -65,7 +76,13 @@ static struct {
     fake_part group[FAKE_PARTS];
     ncclComm_t group_comm;
     cudaStream_t group_stream;
+    int n_overlaps; /* operations of two communicators under way at once */
+    int n_windows;
 } fake;
+
+static pthread_mutex_t fake_mutex = PTHREAD_MUTEX_INITIALIZER;
+#define FAKE_LOCK()   pthread_mutex_lock(&fake_mutex)
+#define FAKE_UNLOCK() pthread_mutex_unlock(&fake_mutex)
 
 static uint64_t fake_least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
@@ -161,6 +178,7 @@ static void fake_finish(fake_op* op) {
 /* Is the operation through? */
 static int fake_step(fake_op* op) {
     int i, k, is_done = 1;
+    if (op->other) return op->other->n_done >= op->n_other;
     if (op->comm->is_aborted) return 1;
     for (i = 0; i < op->n_parts; i++) {
         fake_part* part = &op->parts[i];
@@ -182,18 +200,34 @@ static int fake_step(fake_op* op) {
 }
 
 static void fake_progress(void) {
+    ncclComm_t busy = NULL;
     int s;
     fake_traffic();
     for (s = 0; s < fake.n_streams; s++)
         while (fake.streams[s] && fake.streams[s]->first && fake_step(fake.streams[s]->first)) {
             fake_op* op = fake.streams[s]->first;
             fake.streams[s]->first = op->next;
+            fake.streams[s]->n_done++;
             free(op->parts);
             free(op->temporary);
             free(op);
             fake_traffic();
         }
+    for (s = 0; s < fake.n_streams; s++) {
+        const fake_op* op = fake.streams[s] ? fake.streams[s]->first : NULL;
+        if (!op || op->other) continue;
+        if (busy && busy != op->comm) fake.n_overlaps++;
+        busy = op->comm;
+    }
     fake_traffic();
+}
+
+static cudaError_t fake_append_op(cudaStream_t stream, fake_op* op) {
+    fake_op** last = &stream->first;
+    while (*last) last = &(*last)->next;
+    *last = op;
+    stream->n_enqueued++;
+    return cudaSuccess;
 }
 
 /* --- CUDA --- */
@@ -205,6 +239,18 @@ static cudaError_t fake_stream_make(cudaStream_t* stream) {
 }
 cudaError_t cudaGetDeviceCount(int* n) {
     *n = 1;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* ordinal) {
+    *ordinal = 0;
+    return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+    *free_bytes = *total_bytes = (size_t)1 << 30;
+    return cudaSuccess;
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode* mode) {
+    *mode = cudaStreamCaptureModeGlobal;
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int ordinal) { return ordinal ? cudaErrorInvalidDevice : cudaSuccess; }
@@ -224,7 +270,8 @@ cudaError_t cudaMemset(void* address, int value, size_t n_bytes) {
     memset(address, value, n_bytes);
     return cudaSuccess;
 }
-static cudaError_t fake_last_error;
+static __thread cudaError_t fake_last_error;
+cudaError_t cudaPeekAtLastError(void) { return fake_last_error; }
 cudaError_t cudaGetLastError(void) {
     cudaError_t code = fake_last_error;
     fake_last_error = cudaSuccess;
@@ -242,18 +289,85 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     free(stream);
     return cudaSuccess;
 }
-cudaError_t cudaStreamQuery(cudaStream_t stream) {
-    fake_progress();
-    if (!stream || !stream->first) return cudaSuccess;
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    for (;;) {
+        int is_done;
+        FAKE_LOCK();
+        fake_progress();
+        is_done = !stream || !stream->first;
+        FAKE_UNLOCK();
+        if (is_done) return cudaSuccess;
+        usleep(100);
+    }
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus* status) {
+    *status = stream && stream->is_capturing ? cudaStreamCaptureStatusActive
+                                             : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+    fake_op* op;
+    (void)flags;
+    if (!event->stream) return cudaSuccess;
+    op = (fake_op*)calloc(1, sizeof *op);
+    op->other = event->stream;
+    op->n_other = event->n_before;
+    FAKE_LOCK();
+    fake_append_op(stream, op);
+    FAKE_UNLOCK();
+    return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+    if (flags != cudaEventDisableTiming) return cudaErrorInvalidValue;
+    *event = (cudaEvent_t)calloc(1, sizeof **event);
+    return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    free(event);
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    FAKE_LOCK();
+    event->stream = stream;
+    event->n_before = stream->n_enqueued;
+    FAKE_UNLOCK();
+    return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    int is_done;
+    FAKE_LOCK();
+    is_done = !event->stream || event->stream->n_done >= event->n_before;
+    FAKE_UNLOCK();
+    if (is_done) return cudaSuccess;
     return fake_last_error = cudaErrorNotReady; /* as CUDA: cudaGetLastError finds it */
 }
 
 /* --- NCCL --- */
 
+/* NCCL_COMM_ID, as NCCL: every rank has the same id then, and rank 0 opens the meeting when it joins.  Here the id is a
+ * file of the world. */
+static int fake_open_world(const ncclUniqueId* id, int rank) {
+    int file, n_tries, has_address = getenv("NCCL_COMM_ID") != NULL;
+    for (n_tries = 0; n_tries < 100000; n_tries++) {
+        file = open(id->internal, rank == 0 && has_address ? O_RDWR | O_CREAT : O_RDWR, 0600);
+        if (file >= 0 && rank == 0 && has_address && ftruncate(file, (off_t)sizeof(fake_world)))
+            return -1;
+        if (file >= 0 && lseek(file, 0, SEEK_END) == (off_t)sizeof(fake_world)) return file;
+        if (file >= 0) close(file);
+        usleep(100);
+    }
+    return -1;
+}
+
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
-    const char* folder = getenv("TMPDIR");
+    const char *folder = getenv("TMPDIR"), *address = getenv("NCCL_COMM_ID");
     int file, is_made;
     memset(id, 0, sizeof *id);
+    if (address) {
+        snprintf(id->internal, sizeof id->internal, "%.60s/fake_nccl.%.50s",
+                 folder && *folder ? folder : "/tmp", address);
+        return ncclSuccess;
+    }
     snprintf(id->internal, sizeof id->internal, "%.100s/fake_nccl.XXXXXX",
              folder && *folder ? folder : "/tmp");
     file = mkstemp(id->internal);
@@ -261,6 +375,10 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
     is_made = ftruncate(file, (off_t)sizeof(fake_world)) == 0;
     close(file);
     return is_made ? ncclSuccess : ncclSystemError;
+}
+ncclResult_t ncclGetVersion(int* version) {
+    *version = NCCL_VERSION(2, 27, 0);
+    return ncclSuccess;
 }
 
 static ncclComm_t fake_comm(uint64_t id) {
@@ -271,9 +389,10 @@ static ncclComm_t fake_comm(uint64_t id) {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int n, ncclUniqueId id, int rank,
                                     ncclConfig_t* config) {
-    int file = open(id.internal, O_RDWR), r;
+    int file = fake_open_world(&id, rank), r;
     void* memory;
-    if (file < 0 || n > FAKE_RANKS || config->blocking) return ncclInvalidArgument;
+    if (file < 0 || n > FAKE_RANKS || config->blocking || !config->splitShare)
+        return ncclInvalidArgument;
     memory = mmap(NULL, sizeof(fake_world), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     close(file);
     if (memory == MAP_FAILED) return ncclSystemError;
@@ -293,7 +412,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int n, ncclUniqueId id, in
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part,
                            ncclConfig_t* config) {
     int mine[2], all[FAKE_RANKS][2], r, k, n_missing = comm->size, has[FAKE_RANKS] = {0};
-    (void)config;
+    if (config->blocking || !config->splitShare) return ncclInvalidArgument;
+    FAKE_LOCK();
     mine[0] = color;
     mine[1] = key;
     *part = NULL;
@@ -308,6 +428,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
             }
         if (n_missing) usleep(50);
     }
+    FAKE_UNLOCK();
     if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
     *part = fake_comm((comm->id * 1009 + (uint64_t)comm->n_splits) * 1009 + (uint64_t)color);
     for (r = 0; r < comm->size; r++) {
@@ -336,20 +457,23 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
     return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-    comm->is_aborted = 1;
-    fake_progress(); /* what waits ends */
-    free(comm);
+    FAKE_LOCK();
+    comm->is_aborted = 1; /* what waits ends; operations behind others' may still name it */
+    fake_progress();
+    FAKE_UNLOCK();
     return ncclSuccess;
 }
 ncclResult_t
 ncclCommFinalize(ncclComm_t comm) { /* what was sent gets through, if anybody reads it */
     int r, n_tries, n_left = 1;
     (void)comm;
+    FAKE_LOCK();
     for (n_tries = 0; n_left && n_tries < 2000; n_tries++) {
         fake_progress();
         for (r = 0, n_left = 0; r < FAKE_RANKS; r++) n_left += fake.out[r] != NULL;
         if (n_left) usleep(1000);
     }
+    FAKE_UNLOCK();
     return ncclSuccess;
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
@@ -362,18 +486,41 @@ const char* ncclGetLastError(ncclComm_t comm) {
     return "";
 }
 
+ncclResult_t ncclMemAlloc(void** address, size_t n_bytes) {
+    return (*address = malloc(n_bytes)) ? ncclSuccess : ncclSystemError;
+}
+ncclResult_t ncclMemFree(void* address) {
+    free(address);
+    return ncclSuccess;
+}
+/* As NCCL 2.27: a window is an address in memory of its own allocator. */
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* address, size_t n_bytes,
+                                    ncclWindow_t* window, int flags) {
+    if (comm->is_aborted || !address || !n_bytes || flags != NCCL_WIN_DEFAULT)
+        return ncclInvalidArgument;
+    *window = (ncclWindow_t)address;
+    fake.n_windows++;
+    return ncclSuccess;
+}
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
+    if (comm->is_aborted || !window) return ncclInvalidArgument;
+    fake.n_windows--;
+    return ncclSuccess;
+}
+
 /* Takes temporary. */
 static ncclResult_t fake_enqueue(ncclComm_t comm, cudaStream_t stream, const fake_part* parts,
                                  int n_parts, const fake_op* what) {
-    fake_op *op = (fake_op*)malloc(sizeof *op), **last = &stream->first;
+    fake_op* op = (fake_op*)malloc(sizeof *op);
     *op = *what;
     op->next = NULL;
     op->comm = comm;
     op->n_parts = n_parts;
     op->parts = (fake_part*)malloc((size_t)n_parts * sizeof *parts + 1);
     memcpy(op->parts, parts, (size_t)n_parts * sizeof *parts);
-    while (*last) last = &(*last)->next;
-    *last = op;
+    FAKE_LOCK();
+    fake_append_op(stream, op);
+    FAKE_UNLOCK();
     return ncclSuccess;
 }
 

@@ -3,7 +3,7 @@
  *
  * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays what was found. */
 #define main plan_trace_main /* its readers are what a user's file meets */
-#include "plan_trace.c"
+#include "tools/plan_trace.c"
 #undef main
 #include "fuzz.h"
 

@@ -68,7 +68,7 @@ static inline memo_status train_steps(training* t, const thread_rank* rank, gpt_
     if (!status)
         status = gpt_get_parameters(model, t->parameters + rank->comm->rank * t->layout.n, error);
     if (status || !recorder || rank->comm->rank) return status;
-    status = memo_recorder_schedule(recorder, &schedule, error);
+    status = memo_recorder_get_schedule(recorder, &schedule, error);
     if (!status) status = memo_schedule_check(schedule, &check, error);
     if (status) return status;
     t->n_races = check->n_races;
@@ -97,8 +97,7 @@ static inline memo_status train_on_rank(thread_rank* rank, memo_error* error) {
     if (!status && rank->comm->rank == t->failing_rank && !t->fails_later)
         status = memo_device_alloc(rank->device, 512, &taken, error);
     desc.host_device = rank->device;
-    desc.device = recorder ? memo_recorder_device(recorder) : rank->device;
-    desc.plan = t->planned.plan;
+    desc.device = recorder ? memo_recorder_get_device(recorder) : rank->device;
     desc.mesh = mesh;
     if (!status) status = gpt_create(&desc, &model, error);
     if (!status) status = train_steps(t, rank, model, recorder, error);

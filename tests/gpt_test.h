@@ -3,7 +3,7 @@
 #ifndef GPT_TEST_H
 #define GPT_TEST_H
 
-#include "gpt_model.h"
+#include "gpt/gpt_generate.h"
 #include "memo_plan.h"
 #include "memo_test.h"
 
@@ -67,7 +67,7 @@ static inline void gpt_test_close(gpt_test_run* run) {
 static inline memo_status gpt_test_plan(const gpt_desc* desc, gpt_test_run* run,
                                         memo_error* error) {
     memo_session_info info;
-    memo_status status = gpt_plan(desc, NULL, &run->session, error);
+    memo_status status = gpt_plan(desc, &run->session, error);
     if (status) return status;
     memo_session_get_info(run->session, &info);
     run->trace = info.trace;
@@ -94,7 +94,6 @@ static inline memo_status gpt_test_open(const gpt_desc* desc, gpt_test_run* run,
     host.host_memory_bytes = sizes.host_bytes + gpt_staging_bytes(&desc->config);
     status = memo_host_device_create(&host, &run->host, error);
     real.host_device = run->host;
-    real.plan = run->plan;
     if (!status) status = gpt_create(&real, &run->model, error);
     if (status) gpt_test_close(run);
     return status;

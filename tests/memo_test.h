@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static struct {
@@ -41,6 +42,12 @@ static inline double memo_test_real(void) {
     return (double)(memo_test_random() >> 11) * (1.0 / 9007199254740992.0);
 }
 
+/* Whether this is `make test-all`: random campaigns may be long. */
+static inline int memo_test_all(void) {
+    const char* all = getenv("MEMO_TEST_ALL");
+    return all && *all;
+}
+
 /* A NaN whatever -ffast-math makes of arithmetic. */
 static inline double memo_test_nan(void) {
     const uint64_t bits = (uint64_t)0x7ff8 << 48;
@@ -57,6 +64,92 @@ static inline double memo_test_nan(void) {
                 printf("# %s:%d: CHECK(%s) is false\n", __FILE__, __LINE__, #condition);           \
         }                                                                                          \
     } while (0)
+
+/* CHECK(left op right) that prints both values when it fails; each is evaluated once. */
+#ifdef __cplusplus
+#define CHECK_IS(left, op, right) CHECK((left)op(right))
+#else
+#define CHECK_IS(left, op, right)                                                                  \
+    do {                                                                                           \
+        _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wsign-compare\"")        \
+            _Pragma("GCC diagnostic ignored \"-Wconversion\"") __typeof__(left) check_left =       \
+                (left);                                                                            \
+        __typeof__(right) check_right = (right);                                                   \
+        if (!(check_left op check_right)) {                                                        \
+            memo_test_value check_l, check_r;                                                      \
+            check_l =                                                                              \
+                memo_test_value_of(&check_left, sizeof check_left, MEMO_TEST_KIND(check_left));    \
+            check_r =                                                                              \
+                memo_test_value_of(&check_right, sizeof check_right, MEMO_TEST_KIND(check_right)); \
+            memo_test_differ(__FILE__, __LINE__, #left " " #op " " #right, &check_l, &check_r);    \
+        }                                                                                          \
+        _Pragma("GCC diagnostic pop")                                                              \
+    } while (0)
+#define MEMO_TEST_KIND(x)                                                                          \
+    __extension__ _Generic((x), float                                                              \
+                           : 'f', double                                                           \
+                           : 'f', char                                                             \
+                           : 'i', signed char                                                      \
+                           : 'i', short                                                            \
+                           : 'i', int                                                              \
+                           : 'i', long                                                             \
+                           : 'i', long long                                                        \
+                           : 'i', unsigned char                                                    \
+                           : 'u', unsigned short                                                   \
+                           : 'u', unsigned                                                         \
+                           : 'u', unsigned long                                                    \
+                           : 'u', unsigned long long                                               \
+                           : 'u', default                                                          \
+                           : 'p')
+#endif
+
+typedef struct memo_test_value {
+    const void* bytes;
+    size_t n_bytes;
+    int kind; /* 'i' signed, 'u' unsigned, 'f' floating-point, 'p' other */
+} memo_test_value;
+
+static inline memo_test_value memo_test_value_of(const void* bytes, size_t n_bytes, int kind) {
+    memo_test_value value;
+    value.bytes = bytes;
+    value.n_bytes = n_bytes;
+    value.kind = kind;
+    return value;
+}
+
+/* A value of n bytes is read through a type of n bytes, whatever the order of bytes. */
+static inline void memo_test_put_value(const memo_test_value* v) {
+    int64_t i = 0;
+    if (v->kind == 'f') {
+        double real;
+        float single;
+        memcpy(&single, v->bytes, sizeof single);
+        real = single;
+        if (v->n_bytes == sizeof real) memcpy(&real, v->bytes, sizeof real);
+        printf("%.17g", real);
+        return;
+    }
+    if (v->n_bytes == 1) i = *(const int8_t*)v->bytes;
+    if (v->n_bytes == 2) i = *(const int16_t*)v->bytes;
+    if (v->n_bytes == 4) i = *(const int32_t*)v->bytes;
+    if (v->n_bytes == 8) memcpy(&i, v->bytes, 8);
+    if (v->kind == 'i') printf("%lld", (long long)i);
+    if (v->kind == 'u') {
+        if (v->n_bytes < 8) i &= ((int64_t)1 << 8 * v->n_bytes) - 1;
+        printf("%llu", (unsigned long long)i);
+    }
+    if (v->kind == 'p') printf("0x%llx", (unsigned long long)i);
+}
+
+static inline void memo_test_differ(const char* file, int line, const char* condition,
+                                    const memo_test_value* left, const memo_test_value* right) {
+    if (++memo_test.failures > 10) return;
+    printf("# %s:%d: CHECK(%s) is false: ", file, line, condition);
+    memo_test_put_value(left);
+    printf(" and ");
+    memo_test_put_value(right);
+    printf("\n");
+}
 
 /* CHECK with a printf message that says which case it was. */
 #define CHECK_CASE(condition, ...)                                                                 \
@@ -99,6 +192,24 @@ static inline const char* memo_test_path(char* path, const char* name) {
     return path;
 }
 
+/* The bytes of a file and a 0 behind them; free it.  NULL if it cannot be read. */
+static inline char* memo_test_file(const char* path, int64_t* n_bytes) {
+    FILE* file = fopen(path, "rb");
+    long size = -1;
+    char* text = NULL;
+    if (n_bytes) *n_bytes = 0;
+    if (file && fseek(file, 0, SEEK_END) == 0) size = ftell(file);
+    if (size >= 0) text = (char*)malloc((size_t)size + 1);
+    if (text) {
+        rewind(file);
+        size = (long)fread(text, 1, (size_t)size, file);
+        text[size] = 0;
+        if (n_bytes) *n_bytes = size;
+    }
+    if (file) fclose(file);
+    return text;
+}
+
 static inline void memo_test_begin(int argc, char** argv) {
     int i;
     memo_test.seed = 20240607;
@@ -112,12 +223,17 @@ static inline void memo_test_begin(int argc, char** argv) {
 }
 
 static inline void memo_test_run(const char* name, void (*function)(void)) {
+    clock_t begin;
+    double used_s;
     if (memo_test.filter && !strstr(name, memo_test.filter)) return;
     memo_test.failures = 0;
     memo_test.skip_reason = NULL;
     memo_test.state = memo_test.seed;
     memo_test.n_tests++;
+    begin = clock();
     function();
+    used_s = (double)(clock() - begin) / CLOCKS_PER_SEC;
+    if (used_s >= 3) printf("# %s: %.1f s of processor time\n", name, used_s);
     if (memo_test.failures) {
         memo_test.n_failed++;
         printf("not ok %d - %s\n", memo_test.n_tests, name);

@@ -1,9 +1,9 @@
-/* nccl_ranks.h - a test program that runs as n ranks over NCCL, a process a rank:
+/* nccl_ranks.h - a test program that runs as n ranks over NCCL, a process per rank:
  *
  *   ./test_comm_nccl 4 [NAME] [--seed N]         4 ranks; more ranks than GPUs share them
  *
- * NCCL refuses two ranks on one GPU of one host, so ranks that share one call themselves different hosts and talk over
- * the loopback.  Rank 0 prints, and with MEMO_TEST_ALL_RANKS in the environment the others too.
+ * NCCL refuses two ranks on one GPU of one host.  Ranks that share a GPU therefore get different host names and use the
+ * loopback.  Rank 0 prints; with MEMO_TEST_ALL_RANKS in the environment all ranks do.
  *
  * Include after memo_sp.h with MEMO_SP_NCCL, and memo_test.h. */
 #ifndef NCCL_RANKS_H
@@ -20,7 +20,7 @@ static void* managed_malloc(size_t size_bytes) {
                : NULL;
 }
 
-/* A failure anywhere is one of the test, on every rank. */
+/* A failure on one rank counts on every rank. */
 static void nccl_count_failures(memo_comm* comm, memo_stream stream) {
     memo_error error;
     int32_t* failures = (int32_t*)managed_malloc(sizeof *failures);
@@ -56,7 +56,7 @@ static int nccl_run_rank(int argc, char** argv, int my_rank, int n_ranks, void (
     return memo_test_end();
 }
 
-/* tests: TEST(...) of all, in every rank's process. */
+/* tests: runs all TEST(...) in every rank's process. */
 static int nccl_ranks_main(int argc, char** argv, void (*tests)(void)) {
     int n_ranks = argc > 1 ? atoi(argv[1]) : 2, result, r;
     char number[16];

@@ -7,7 +7,9 @@
 # ends early or exits nonzero without a failed test counts as a failed test of its own name.
 # Environment: MEMO_TEST_WRAPPER  put before each executable (valgrind, ...)
 #              MEMO_TEST_ARGS     given to each program: [NAME] [--seed N]
+#              MEMO_TEST_JOBS     programs at a time, default: the processors
 #              MEMO_TEST_TIMEOUT  seconds for a program, default 600
+#              MEMO_TEST_ALL      not empty: `make test-all`; scripts and programs run their slow tests too
 # The last line is "N passed, N failed", with ", N skipped" where some were.  Exit status 1 on a failure.
 set -u
 
@@ -25,11 +27,41 @@ fi
 passed=0 failed=0 skipped=0
 : >"$logs/failures"
 
-# Reads one program's output; leaves the counts and the number of tests it promised in $log.counts.
-show() {
-    ok=0 bad=0 skip=0 promised=none
+# Programs run side by side, one for each processor, and are shown in order.
+jobs=${MEMO_TEST_JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)}
+# A shell lets background programs ignore Ctrl-C: pass it on to all of them.
+trap 'trap - TERM; kill 0; exit 130' INT
+begun_s=$(date +%s)
+
+# Runs one program; leaves its output in LOG.log, its exit status and seconds in LOG.status.
+start() { # PROGRAM LOG
+    case $1 in
+    *.sh) command="$limit sh $1" ;;
+    *) command="$limit ${MEMO_TEST_WRAPPER:-} $1" ;;
+    esac
+    start_s=$(date +%s)
+    $command ${MEMO_TEST_ARGS:-} >"$2.log" 2>&1
+    echo "$? $(($(date +%s) - start_s))" >"$2.status"
+}
+
+fail() {
+    failed=$((failed + 1))
+    printf '  FAIL  %s: %s\n' "$name" "$1"
+    printf '  %s: %s\n' "$name" "$1" >>"$logs/failures"
+}
+
+# Shows the output of a program that has ended, and counts its tests.
+show() { # PROGRAM LOG
+    name=$(basename "$1" .sh) ok=0 bad=0 skip=0 promised=none status=0 elapsed_s=0
+    if [ ! -f "$1" ]; then
+        echo "$name"
+        fail "did not build"
+        return
+    fi
+    read -r status elapsed_s <"$2.status"
+    rm -f "$2.status"
+    echo "$name, $elapsed_s s"
     while IFS= read -r line || [ -n "$line" ]; do
-        printf '%s\n' "$line" >&3
         case $line in
         "ok "*"# SKIP"*)
             skip=$((skip + 1))
@@ -46,40 +78,12 @@ show() {
             printf '  %s: %s\n' "$name" "${line#not ok * - }" >>"$logs/failures"
             ;;
         "1.."*) promised=${line#1..} ;;
-        "# $program --seed "*) ;;
+        "# $1 --seed "*) ;;
         *) printf '        %s\n' "$line" ;;
         esac
-    done
-    echo "$ok $bad $skip $promised" >"$log.counts"
-}
-
-fail() {
-    failed=$((failed + 1))
-    printf '  FAIL  %s: %s\n' "$name" "$1"
-    printf '  %s: %s\n' "$name" "$1" >>"$logs/failures"
-}
-
-for program; do
-    name=$(basename "$program" .sh)
-    log=$logs/$name
-    echo "$name"
-    case $program in
-    *.sh) command="$limit sh $program" ;;
-    *) command="$limit ${MEMO_TEST_WRAPPER:-} $program" ;;
-    esac
-    if [ ! -f "$program" ]; then
-        fail "did not build"
-        continue
-    fi
-    rm -f "$log.status" "$log.counts"
-    {
-        $command ${MEMO_TEST_ARGS:-} 2>&1
-        echo $? >"$log.status"
-    } | show 3>"$log.log"
-    status=$(cat "$log.status")
-    read -r ok bad skip promised <"$log.counts"
-    rm -f "$log.status" "$log.counts"
+    done <"$2.log"
     passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + skip))
+
     if [ "$status" = 124 ] || [ "$status" = 137 ]; then
         fail "stopped after $limit_s s, or killed"
     elif [ "$status" -gt 128 ]; then
@@ -89,10 +93,32 @@ for program; do
     elif [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; then
         fail "exit status $status although no test failed"
     fi
-    if [ "$bad" -gt 0 ] && [ "${program%.sh}" = "$program" ]; then
-        echo "        to repeat: $program NAME $(sed -n '1s/.*\(--seed [0-9]*\)$/\1/p' "$log.log")"
+    if [ "$bad" -gt 0 ] && [ "${1%.sh}" = "$1" ]; then
+        echo "        to repeat: $1 NAME $(sed -n '1s/.*\(--seed [0-9]*\)$/\1/p' "$2.log")"
     fi
+}
+
+# Shows the oldest program under way.
+show_next() {
+    n_shown=$((n_shown + 1))
+    eval "wait \$process_$n_shown; show \"\$program_$n_shown\" \"\$log_$n_shown\""
+}
+
+n=0 n_shown=0
+for program; do
+    n=$((n + 1))
+    log=$logs/$(basename "$program" .sh)
+    rm -f "$log.status"
+    if [ -f "$program" ]; then
+        start "$program" "$log" &
+        eval "process_$n=$!"
+    else
+        eval "process_$n="
+    fi
+    eval "program_$n=\$program log_$n=\$log"
+    [ $((n - n_shown)) -lt "$jobs" ] || show_next
 done
+while [ $n_shown -lt $n ]; do show_next; done
 
 echo
 if [ -s "$logs/failures" ]; then
@@ -100,6 +126,7 @@ if [ -s "$logs/failures" ]; then
     cat "$logs/failures"
     echo
 fi
+echo "$(($(date +%s) - begun_s)) s"
 if [ $skipped -gt 0 ]; then
     echo "$passed passed, $failed failed, $skipped skipped"
 else

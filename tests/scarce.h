@@ -1,25 +1,19 @@
-/* scarce.h - memory for memo's bookkeeping that runs out when a test says so, on whatever thread.
- * Included before memo.h, so it must not include what would settle the feature macros. */
+/* scarce.h - the memory that memo takes for its own bookkeeping in tests: requests are counted, and one of
+ * them fails when a test says so, on any thread.  Include it before the implementation; the functions are
+ * in tests/lib. */
 #ifndef SCARCE_H
 #define SCARCE_H
 
 #include <stddef.h>
 
-void* malloc(size_t size_bytes); /* stdlib.h's */
-
 #define MEMO_MALLOC(size_bytes) scarce_malloc(size_bytes)
-#define MEMO_FREE(address)      free(address)
+#define MEMO_FREE(address)      scarce_free(address)
 
-/* After so many allocations there is none; below 0: it never runs out. */
-static long long mallocs_left = -1;
+extern long long mallocs_left; /* the request after so many fails, once; below 0: none fails */
+extern long long mallocs_done; /* requests so far, refused ones too */
+extern long long mallocs_live; /* blocks not freed yet */
 
-static void* scarce_malloc(size_t size_bytes) {
-    if (__atomic_load_n(&mallocs_left, __ATOMIC_RELAXED) >= 0 &&
-        __atomic_fetch_sub(&mallocs_left, 1, __ATOMIC_RELAXED) <= 0) {
-        __atomic_store_n(&mallocs_left, 0, __ATOMIC_RELAXED);
-        return NULL;
-    }
-    return malloc(size_bytes);
-}
+void* scarce_malloc(size_t size_bytes);
+void scarce_free(void* address);
 
 #endif

@@ -17,7 +17,7 @@ static long long malloc_count; /* of memo's own, where the includer counts them 
 
 typedef struct attention_case {
     int32_t ring, ulysses, ring_is_inner;
-    memo_layout_kind layout;
+    memo_sharding_kind sharding;
     memo_mask_kind mask;
     int64_t window;
     int64_t document_begins[MAX_DOCUMENTS + 1];
@@ -53,7 +53,7 @@ static const char* case_text(const attention_case* c) {
              "ring %d ulysses %d%s %s %s window %d documents %d, batch %d tokens %d heads %d/%d of "
              "%d, %s%s",
              c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
-             memo_layout_name(c->layout), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
+             memo_sharding_name(c->sharding), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
              (int)c->window, (int)c->n_documents, c->n_batch, (int)c->n_tokens, c->n_q_heads,
              c->n_kv_heads, c->head_size, memo_type_name(c->type),
              c->sends_again ? ", sends again" : "");
@@ -360,7 +360,7 @@ static memo_status copy_tensor(memo_device* device, memo_stream stream, memo_sch
     op.reads = &read;
     op.writes = &written;
     op.n_reads = op.n_writes = 1;
-    return memo_schedule_run(schedule, &op, error);
+    return memo_schedule_add_op(schedule, &op, error);
 }
 
 typedef struct step_buffers {
@@ -405,13 +405,13 @@ static memo_status attention_step(memo_device* device, memo_stream stream, memo_
 }
 
 /* A rank that works on keys of others, but not in the last step of the ring. */
-static int ends_early(const run_result* result, const memo_layout* layout) {
+static int ends_early(const run_result* result, const memo_sharding* sharding) {
     int64_t hop_bytes = result->sizes.ring_forward_bytes, row;
     int32_t rank, step;
-    if (layout->ring == 1 || !hop_bytes || !result->n_asked[0]) return 0;
-    hop_bytes /= layout->ring - 1;
-    memo_layout_find(layout, result->asked[0][result->n_asked[0] - 1].k_start, &rank, &row);
-    step = (result->ring_rank - rank / layout->ulysses + layout->ring) % layout->ring;
+    if (sharding->ring == 1 || !hop_bytes || !result->n_asked[0]) return 0;
+    hop_bytes /= sharding->ring - 1;
+    memo_sharding_find(sharding, result->asked[0][result->n_asked[0] - 1].k_start, &rank, &row);
+    step = (result->ring_rank - rank / sharding->ulysses + sharding->ring) % sharding->ring;
     return step && step < result->ring_forward_bytes / hop_bytes;
 }
 
@@ -419,22 +419,23 @@ static int ends_early(const run_result* result, const memo_layout* layout) {
 static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention,
                            const memo_sp_attention_tensors* tensors, const memo_mask* mask,
                            const step_buffers* buffers, const attention_case* c,
-                           const run_result* result, const memo_layout* layout, int32_t n_repeats) {
+                           const run_result* result, const memo_sharding* sharding,
+                           int32_t n_repeats) {
     memo_schedule *promised = NULL, *recorded = NULL;
     memo_check* check = NULL;
     memo_error error;
     int32_t stream, k;
     CHECK_OK(memo_schedule_create(&promised, &error));
     CHECK_OK(memo_schedule_add_stream(promised, "compute", &stream, &error));
-    CHECK_OK(memo_schedule_sync(promised, stream, &error)); /* a recorder resumes with these */
+    CHECK_OK(memo_schedule_add_sync(promised, stream, &error)); /* a recorder resumes with these */
     if (c->ring > 1) {
         CHECK_OK(memo_schedule_add_stream(promised, "ring", &stream, &error));
-        CHECK_OK(memo_schedule_sync(promised, stream, &error));
+        CHECK_OK(memo_schedule_add_sync(promised, stream, &error));
     }
     for (k = 0; k < 2 * n_repeats; k++)
         CHECK_OK(
             attention_step(NULL, NULL, promised, attention, tensors, mask, buffers, k % 2, &error));
-    CHECK_OK(memo_recorder_schedule(recorder, &recorded, &error));
+    CHECK_OK(memo_recorder_get_schedule(recorder, &recorded, &error));
     CHECK_CASE(!memo_schedule_compare(promised, recorded, &error), "%s: %s", case_text(c),
                error.message);
     CHECK_OK(memo_schedule_check(recorded, &check, &error));
@@ -445,7 +446,7 @@ static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention
     CHECK(check->n_unrecorded_waits == 0);
     /* One wait needs no bytes to be ordered: at the end of a forward pass whose last exchange brings this rank nothing
      * that it computes with, while the wait for an earlier one has set k and v free. */
-    CHECK_CASE(check->n_redundant_waits == (ends_early(result, layout) ? n_repeats : 0),
+    CHECK_CASE(check->n_redundant_waits == (ends_early(result, sharding) ? n_repeats : 0),
                "%s: %d of %d waits, the first is op %d", case_text(c),
                (int)check->n_redundant_waits, (int)check->n_waits,
                check->n_redundant_waits ? (int)check->redundant_waits[0] : -1);
@@ -463,12 +464,12 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     run_result* result = &all->results[rank];
     int64_t row_bytes[N_TENSORS], element_bytes = memo_type_bytes(c->type), share_bytes;
     memo_host_attention state;
-    memo_layout_desc layout_desc = memo_layout_desc_default();
+    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_sp_attention_tensors tensors, other;
     memo_sp_attention* attention = NULL;
     memo_mask mask = memo_mask_default();
-    memo_layout layout;
+    memo_sharding sharding;
     memo_status status;
     sleeper sleeping;
     watched_attention watched;
@@ -482,21 +483,21 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     int t;
     state.device = all->devices[rank];
     state.n_scores = 0;
-    layout_desc.kind = c->layout;
-    layout_desc.ring = c->ring;
-    layout_desc.ulysses = c->ulysses;
-    layout_desc.n_tokens = c->n_tokens;
-    if (c->layout == MEMO_LAYOUT_DOCUMENTS) {
-        layout_desc.document_begins = c->document_begins;
-        layout_desc.n_documents = c->n_documents;
+    sharding_desc.kind = c->sharding;
+    sharding_desc.ring = c->ring;
+    sharding_desc.ulysses = c->ulysses;
+    sharding_desc.n_tokens = c->n_tokens;
+    if (c->sharding == MEMO_SHARDING_DOCUMENTS) {
+        sharding_desc.document_begins = c->document_begins;
+        sharding_desc.n_documents = c->n_documents;
     }
-    status = memo_layout_make(&layout_desc, &layout, error);
+    status = memo_sharding_make(&sharding_desc, &sharding, error);
     if (status) return status;
     desc.device = device;
     desc.stream = stream;
     desc.ring = mesh->ring;
     desc.ulysses = mesh->ulysses;
-    desc.layout = layout;
+    desc.sharding = sharding;
     desc.n_batch = c->n_batch;
     desc.n_q_heads = c->n_q_heads;
     desc.n_kv_heads = c->n_kv_heads;
@@ -518,7 +519,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     desc.attention.user = &watched;
     result->ring_rank = mesh->ring->rank;
     result->ulysses_rank = mesh->ulysses->rank;
-    status = memo_sp_attention_get_sizes(&desc, &result->sizes, error);
+    status = memo_sp_attention_desc_get_sizes(&desc, &result->sizes, error);
     if (!status && all->is_alone) {
         scratch = (char*)CASE_CALLOC((size_t)result->sizes.device_bytes + 512, 1);
         desc.device_memory = (void*)(((uintptr_t)scratch + 511) / 512 * 512);
@@ -531,16 +532,16 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     result->device_bytes -= free_bytes;
     for (t = 0; t < N_TENSORS; t++) {
         row_bytes[t] = all->w->n_heads[t] * c->head_size * element_bytes;
-        share_bytes = c->n_batch * layout.local_tokens * row_bytes[t];
+        share_bytes = c->n_batch * sharding.local_tokens * row_bytes[t];
         share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         other_share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         memset(share[t], 0x7f, (size_t)share_bytes);
         if (t == Q || t == K || t == V || t == D_OUT)
-            memo_layout_scatter(&layout, mesh->sequence_rank, c->n_batch, row_bytes[t],
-                                all->w->typed[t], share[t]);
+            memo_sharding_scatter(&sharding, mesh->sequence_rank, c->n_batch, row_bytes[t],
+                                  all->w->typed[t], share[t]);
     }
-    buffers.q_bytes = c->n_batch * layout.local_tokens * row_bytes[Q];
-    buffers.kv_bytes = c->n_batch * layout.local_tokens * row_bytes[K];
+    buffers.q_bytes = c->n_batch * sharding.local_tokens * row_bytes[Q];
+    buffers.kv_bytes = c->n_batch * sharding.local_tokens * row_bytes[K];
     buffers.saved_bytes = result->sizes.saved_bytes;
     buffers.made = (char*)CASE_CALLOC((size_t)(buffers.q_bytes + buffers.saved_bytes), 1);
     buffers.used = (char*)CASE_CALLOC((size_t)buffers.q_bytes, 1);
@@ -572,7 +573,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     other.d_v = other_share[D_V];
     mask.kind = c->mask;
     mask.window = c->window;
-    if (c->n_documents && c->layout != MEMO_LAYOUT_DOCUMENTS) { /* which it tells the mask */
+    if (c->n_documents && c->sharding != MEMO_SHARDING_DOCUMENTS) { /* which it tells the mask */
         mask.document_begins = c->document_begins;
         mask.n_documents = c->n_documents;
     }
@@ -609,16 +610,17 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     result->n_mallocs = __atomic_load_n(&malloc_count, __ATOMIC_RELAXED) - result->n_mallocs;
     result->n_scores = state.n_scores;
     if (!status && recorder)
-        check_schedule(recorder, attention, &tensors, &mask, &buffers, c, result, &layout,
+        check_schedule(recorder, attention, &tensors, &mask, &buffers, c, result, &sharding,
                        all->n_repeats);
     if (!status) {
-        int64_t n_rows = c->n_batch * layout.ring_tokens, n_wrong = 0, i, h;
+        int64_t n_rows = c->n_batch * sharding.ring_tokens, n_wrong = 0, i, h;
         for (i = 0; i < n_rows; i++)
             for (h = 0; h < result->sizes.heads.n_q; h++) {
-                int64_t row = i % layout.ring_tokens;
+                int64_t row = i % sharding.ring_tokens;
                 int32_t holder =
-                    result->ring_rank * c->ulysses + (int32_t)(row / layout.local_tokens);
-                int64_t position = memo_layout_position(&layout, holder, row % layout.local_tokens);
+                    result->ring_rank * c->ulysses + (int32_t)(row / sharding.local_tokens);
+                int64_t position =
+                    memo_sharding_position(&sharding, holder, row % sharding.local_tokens);
                 if (position >= c->n_tokens)
                     n_wrong += ((float*)lse)[i * result->sizes.heads.n_q + h] != -INFINITY;
             }
@@ -627,17 +629,17 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     }
     for (t = 0; t < N_TENSORS; t++) {
         if (!status && (t == OUT || t == D_Q || t == D_K || t == D_V))
-            memo_layout_gather(&layout, mesh->sequence_rank, c->n_batch, row_bytes[t], share[t],
-                               all->w->typed[t]);
+            memo_sharding_gather(&sharding, mesh->sequence_rank, c->n_batch, row_bytes[t], share[t],
+                                 all->w->typed[t]);
         if (!status && (t == OUT || t == D_Q || t == D_K || t == D_V)) {
             /* Padding has output and gradient 0. */
             int64_t b, row, i, n_wrong = 0;
             for (b = 0; b < c->n_batch; b++)
-                for (row = 0; row < layout.local_tokens; row++)
-                    if (memo_layout_position(&layout, mesh->sequence_rank, row) >= c->n_tokens)
+                for (row = 0; row < sharding.local_tokens; row++)
+                    if (memo_sharding_position(&sharding, mesh->sequence_rank, row) >= c->n_tokens)
                         for (i = 0; i < row_bytes[t]; i++)
                             n_wrong +=
-                                share[t][(b * layout.local_tokens + row) * row_bytes[t] + i] != 0;
+                                share[t][(b * sharding.local_tokens + row) * row_bytes[t] + i] != 0;
             if (n_wrong)
                 status =
                     memo_error_set(error, MEMO_STATUS_DEVICE, "padding is not 0 in tensor %d", t);
@@ -680,7 +682,7 @@ static void* rank_main(void* argument) {
         recorder_desc.device = device;
         status = memo_recorder_create(&recorder_desc, &recorder, &error);
         if (recorder) {
-            device = memo_recorder_device(recorder);
+            device = memo_recorder_get_device(recorder);
             memo_recorder_pause(recorder);
         }
     }

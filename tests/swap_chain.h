@@ -73,7 +73,7 @@ static memo_status chain_compare(void* arguments, memo_error* error) {
 /* The bytes of rows [begin, end). */
 static memo_range chain_range(const chain* c, int32_t layer, int32_t tensor, int64_t begin,
                               int64_t end) {
-    const uint64_t address = (uint64_t)(uintptr_t)memo_swap_address(c->swap, layer, tensor);
+    const uint64_t address = (uint64_t)(uintptr_t)memo_swap_get_address(c->swap, layer, tensor);
     memo_range range;
     range.begin = address + (uint64_t)(begin * c->tensors[tensor].row_bytes);
     range.end = address + (uint64_t)(end * c->tensors[tensor].row_bytes);
@@ -104,7 +104,7 @@ static memo_status chain_launch(chain* c, memo_host_function function, int32_t l
                                 memo_error* error) {
     chain_op op;
     if (begin >= end || !c->tensors[tensor].row_bytes) return MEMO_STATUS_OK;
-    op.address = (char*)memo_swap_address(c->swap, layer, tensor);
+    op.address = (char*)memo_swap_get_address(c->swap, layer, tensor);
     op.row_bytes = c->tensors[tensor].row_bytes;
     op.begin = begin;
     op.end = end;
@@ -133,7 +133,7 @@ static memo_status chain_recompute(chain* c, int32_t layer, int32_t first, int32
     int32_t t;
     for (t = first; t < last && !status; t++) {
         int64_t begin, end;
-        memo_swap_recompute_rows(c->swap, layer, t, &begin, &end);
+        memo_swap_get_recompute_rows(c->swap, layer, t, &begin, &end);
         if (begin < end)
             status = chain_announce(c, "recompute", 1, layer, t, t + 1, begin, end, error);
         if (!status)

@@ -3,6 +3,7 @@
 #   test_is NAME COMMAND...   passes where the command does; its output is shown where it does not
 #   tap_jobs=N                from here on, N of them at a time, shown in order; each has a $folder of its own in $folder
 #   skip NAME REASON
+#   tests_all                 whether this is `make test-all`, with its slow tests
 #   tap_end                   the last line; its status is the script's
 #
 # Arguments of the script: [NAME] [--seed N]   NAME: only tests whose name contains it.  Run from the project's root.
@@ -66,6 +67,8 @@ skip() {
     tap_n=$((tap_n + 1)) tap_n_shown=$((tap_n_shown + 1))
     echo "ok $tap_n - $1 # SKIP $2"
 }
+
+tests_all() { [ -n "${MEMO_TEST_ALL:-}" ]; }
 
 tap_end() {
     tap_show_all

@@ -1,23 +1,12 @@
 /* test_arena.c - chapter 5 of memo.h: recording, replaying, and what happens to those who diverge. */
-#include <stddef.h>
-static void* test_malloc(size_t n_bytes);
-#define MEMO_MALLOC(n_bytes) test_malloc(n_bytes)
-#define MEMO_FREE(address)   free(address)
+#include "scarce.h"
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
+#include "stats.h"
 
 static memo_error error;
-
-/* memo's own memory can be made to run out: after memory_left allocations; -1: never. */
-static long memory_left = -1;
-static long n_mallocs;
-static void* test_malloc(size_t n_bytes) {
-    n_mallocs++;
-    if (memory_left == 0) return NULL;
-    if (memory_left > 0) memory_left--;
-    return malloc(n_bytes);
-}
 
 /* --- a device of the C library's memory --- */
 
@@ -107,15 +96,15 @@ static void first_fit(memo_plan* plan) {
         buffer->offset_bytes = 0;
         for (k = 0; k < i && buffer->size_bytes > 0; k++) {
             const memo_buffer* other = &plan->buffers[k];
-            int64_t top = other->offset_bytes + memob_plan_bytes(plan, k);
+            int64_t top = other->offset_bytes + memob_buffer_bytes(plan, k);
             if (other->size_bytes == 0 || !conflict(plan, k, i) || top <= buffer->offset_bytes ||
-                buffer->offset_bytes + memob_plan_bytes(plan, i) <= other->offset_bytes)
+                buffer->offset_bytes + memob_buffer_bytes(plan, i) <= other->offset_bytes)
                 continue;
             buffer->offset_bytes = memob_align_up(top, alignment);
             k = -1; /* again from the start */
         }
         plan->peak_bytes =
-            memob_max(plan->peak_bytes, buffer->offset_bytes + memob_plan_bytes(plan, i));
+            memob_max(plan->peak_bytes, buffer->offset_bytes + memob_buffer_bytes(plan, i));
     }
     plan->proof = MEMO_PROOF_FEASIBLE;
 }
@@ -175,7 +164,7 @@ static void the_example_works(void) {
     memo_arena* arena;
     memo_arena_desc desc = memo_arena_desc_default();
     const memo_device* device = fresh_device(5 << 20);
-    long before;
+    long long before;
     int i;
     CHECK_OK(memo_trace_create(&trace, &error));
     desc.trace = trace;
@@ -188,11 +177,11 @@ static void the_example_works(void) {
     desc.device = device;
     desc.plan = plan;
     CHECK_OK(memo_arena_create(&desc, &arena, &error));
-    before = n_mallocs;
+    before = mallocs_done;
     for (i = 0; i < 1000; i++) CHECK_OK(step(arena, &error));
-    CHECK(n_mallocs == before && the_device.n_allocs == 1 && the_device.used == 4 << 20);
-    CHECK(memo_arena_get_stats(arena).n_requests == 2000);
-    CHECK(memo_arena_get_stats(arena).reserved_bytes == 4 << 20);
+    CHECK(mallocs_done == before && the_device.n_allocs == 1 && the_device.used == 4 << 20);
+    CHECK(arena_stats(arena).n_requests == 2000);
+    CHECK(arena_stats(arena).reserved_bytes == 4 << 20);
     memo_arena_destroy(arena);
     CHECK(the_device.n_live == 0);
     memo_plan_destroy(plan);
@@ -235,8 +224,8 @@ static void recording_writes_the_requests_down(void) {
               trace->requests[3].memory_class == MEMO_CLASS_TRANSIENT);
         CHECK(strcmp(trace->text + trace->requests[1].id, "iteration begin") == 0);
         CHECK(strcmp(trace->text + trace->requests[10].id, "iteration end") == 0);
-        CHECK(memo_arena_get_stats(arena).n_requests == 7);
-        CHECK(memo_arena_get_stats(arena).reserved_bytes == 1100);
+        CHECK(arena_stats(arena).n_requests == 7);
+        CHECK(arena_stats(arena).reserved_bytes == 1100);
         memo_arena_destroy(arena);
         if (device_too[round]) CHECK(the_device.n_live == 0 && the_device.n_allocs == 7);
         memo_trace_destroy(trace);
@@ -270,7 +259,7 @@ static void misuse_is_named(void) {
     CHECK(memo_arena_mark(arena, "", &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(trace->n_requests == n_requests);
     CHECK(memo_arena_end(arena, &error) == MEMO_STATUS_INVALID_STATE);
-    CHECK(strstr(error.message, "1 buffers of this micro-batch are still live"));
+    CHECK(strstr(error.message, "1 buffers of this micro-batch are live"));
     drop(arena, a);
     CHECK(memo_arena_free(arena, a, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_arena_end(arena, &error));
@@ -326,7 +315,7 @@ static void replay_gives_the_planned_addresses(void) {
     const memo_device* device = fresh_device(1 << 20);
     memo_arena* arena = replay(device, plan, MEMO_DIVERGENCE_ERROR);
     char* base = (char*)the_device.addresses[0];
-    long before = n_mallocs;
+    long long before = mallocs_done;
     int round;
     void *w, *v, *a, *b, *c, *d;
     w = take(arena, 1000);
@@ -352,9 +341,9 @@ static void replay_gives_the_planned_addresses(void) {
         CHECK_OK(memo_arena_mark(arena, "here", &error));
         CHECK_OK(memo_arena_end(arena, &error));
     }
-    CHECK(n_mallocs == before && the_device.n_allocs == 1);
-    CHECK(memo_arena_get_stats(arena).n_requests == 22);
-    CHECK(memo_arena_get_stats(arena).n_fallbacks == 0);
+    CHECK(mallocs_done == before && the_device.n_allocs == 1);
+    CHECK(arena_stats(arena).n_requests == 22);
+    CHECK(arena_stats(arena).n_fallbacks == 0);
     drop(arena, v);
     CHECK(memo_arena_free(arena, v, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(memo_arena_free(arena, NULL, &error) == MEMO_STATUS_INVALID_ARGUMENT);
@@ -524,7 +513,7 @@ static void divergence_is_an_error(void) {
     CHECK(memo_arena_alloc(arena, 0, 0, &b, &error) == MEMO_STATUS_DIVERGED);
     CHECK_CASE(strstr(error.message, "no more requests"), "%s", error.message);
     CHECK_OK(memo_arena_end(arena, &error));
-    CHECK(memo_arena_get_stats(arena).n_requests == 4);
+    CHECK(arena_stats(arena).n_requests == 4);
     memo_arena_destroy(arena);
     memo_plan_destroy(plan);
 }
@@ -563,15 +552,15 @@ static void divergence_falls_back(void) {
     drop(arena, d);
     CHECK(the_device.n_live == 1);
     CHECK_OK(memo_arena_end(arena, &error));
-    CHECK(memo_arena_get_stats(arena).n_fallbacks == 2 && n_logs == 2);
-    CHECK(memo_arena_get_stats(arena).fallback_bytes == 5040);
-    CHECK(memo_arena_get_stats(arena).n_requests == 5);
+    CHECK(arena_stats(arena).n_fallbacks == 2 && n_logs == 2);
+    CHECK(arena_stats(arena).fallback_bytes == 5040);
+    CHECK(arena_stats(arena).n_requests == 5);
     CHECK_OK(memo_arena_begin(arena, &error));
     x = take(arena, 0); /* fits, though smaller */
     CHECK((char*)x == base + plan->buffers[2].offset_bytes);
     a = take(arena, 4000);
     b = take(arena, 0); /* of no bytes, and not planned so */
-    CHECK(a && b && memo_arena_get_stats(arena).n_fallbacks == 3);
+    CHECK(a && b && arena_stats(arena).n_fallbacks == 3);
     drop(arena, b);
     drop(arena, x);
     memo_arena_destroy(arena); /* also with a fallback still live */
@@ -655,7 +644,7 @@ static batch mutated(const batch* source) {
  * refusals. */
 static int run_batch(memo_arena* arena, const batch* b, int touches, int may_diverge) {
     void* address[200];
-    int64_t k, n_diverged = 0, before = memo_arena_get_stats(arena).n_fallbacks;
+    int64_t k, n_diverged = 0, before = arena_stats(arena).n_fallbacks;
     int i, j;
     memset(address, 0, sizeof address);
     CHECK_OK(memo_arena_begin(arena, &error));
@@ -680,7 +669,7 @@ static int run_batch(memo_arena* arena, const batch* b, int touches, int may_div
         if (touches) memset(address[block], (int)(block + 1) & 255, (size_t)size_bytes);
     }
     CHECK_OK(memo_arena_end(arena, &error));
-    return (int)(n_diverged + memo_arena_get_stats(arena).n_fallbacks - before);
+    return (int)(n_diverged + arena_stats(arena).n_fallbacks - before);
 }
 
 static void random_trainers_never_share_a_byte(void) {
@@ -740,7 +729,7 @@ static void recorded_traces_replay(void) {
                     CHECK((char*)addresses[k] ==
                           (char*)desc.memory + plan->buffers[n++].offset_bytes);
                 } else if (trace->requests[k].kind == MEMO_REQUEST_FREE) {
-                    drop(arena, addresses[memoi_origin(trace, k)]);
+                    drop(arena, addresses[memob_request_origin(trace, k)]);
                 }
             }
             CHECK_OK(memo_arena_end(arena, &error));
@@ -847,27 +836,27 @@ static void bad_descs_are_named(void) {
     desc.trace = NULL;
     memset(&lame, 0, sizeof lame);
     desc.device = &lame;
-    refuses(&desc, bad, "lacks device_alloc");
+    refuses(&desc, bad, "device_alloc or device_free is NULL");
     desc.device = NULL;
-    refuses(&desc, bad, "needs a device, or memory");
+    refuses(&desc, bad, "device and memory are NULL");
     desc.memory = memory;
     desc.memory_bytes = plan->peak_bytes - 1;
-    refuses(&desc, bad, "memory has");
+    refuses(&desc, bad, "memory_bytes: too small");
     desc.memory_bytes = plan->peak_bytes;
     desc.memory = memory + 8;
-    refuses(&desc, bad, "multiple of the plan's alignment, 256");
+    refuses(&desc, bad, "the plan needs 256 bytes");
     desc.memory = memory;
     desc.on_divergence = MEMO_DIVERGENCE_FALLBACK;
-    refuses(&desc, bad, "needs a device to fall back to");
+    refuses(&desc, bad, "MEMO_DIVERGENCE_FALLBACK needs a device");
     desc.on_divergence = MEMO_DIVERGENCE_ERROR;
     CHECK_OK(memo_arena_create(&desc, &arena, &error));
     CHECK((char*)take(arena, 1000) == memory + plan->buffers[0].offset_bytes);
     memo_arena_destroy(arena);
     plan->proof = MEMO_PROOF_NONE;
-    refuses(&desc, bad, "no planner");
+    refuses(&desc, bad, "it has no offsets");
     plan->proof = MEMO_PROOF_FEASIBLE;
     plan->peak_bytes++;
-    refuses(&desc, bad, "the peak says");
+    refuses(&desc, bad, "peak_bytes: wrong");
     plan->peak_bytes--;
     plan->buffers[2].begin = plan->buffers[3].begin = 2;
     plan->buffers[2].offset_bytes = 8192;
@@ -880,10 +869,10 @@ static void bad_descs_are_named(void) {
     desc = memo_arena_desc_default();
     desc.trace = trace;
     desc.memory = memory;
-    refuses(&desc, bad, "memory is for replay");
+    refuses(&desc, bad, "memory: not used while recording");
     desc.memory = NULL;
     CHECK_OK(memo_trace_malloc(trace, 1, 8, MEMO_CLASS_TRANSIENT, 0, &error));
-    refuses(&desc, bad, "has 1 requests already");
+    refuses(&desc, bad, "already has 1 requests");
     memo_trace_destroy(trace);
 }
 
@@ -923,7 +912,7 @@ static void running_out_of_memory_is_reported(void) {
         memo_arena* other = NULL;
         void* address;
         desc.device = fresh_device(1 << 20);
-        memory_left = k;
+        mallocs_left = k;
         status = memo_trace_create(&trace, &error);
         desc.trace = trace;
         if (!status) status = memo_arena_create(&desc, &arena, &error);
@@ -937,7 +926,7 @@ static void running_out_of_memory_is_reported(void) {
         desc.on_divergence = MEMO_DIVERGENCE_FALLBACK;
         if (!status) status = memo_arena_create(&desc, &other, &error);
         if (!status) status = memo_arena_alloc(other, 5000, 0, &address, &error);
-        memory_left = -1;
+        mallocs_left = -1;
         CHECK_CASE(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%ld: %s",
                    k, error.message);
         memo_arena_destroy(arena);

@@ -1,11 +1,9 @@
 /* Chapter 8 of memo_sp.h, run over threads: the schedule as recorded, losses and gradients bitwise those of the default
  * order and within rounding those of the unsplit model, the layers of a split model, order and errors. */
-#define MEMO_IMPLEMENTATION
-#define MEMO_PLAN_IMPLEMENTATION
-#define MEMO_SP_IMPLEMENTATION
 #include "memo_plan.h"
 #include "memo_sp.h"
 #include "memo_test.h"
+#include "stats.h"
 #include "thread_ranks.h"
 #include "blocks_model.h"
 
@@ -579,7 +577,7 @@ static memo_status measure_rank(thread_rank* rank, memo_error* e) {
                               MEMO_TYPE_F32, measured_counts, MEASURED,
                               to->measured_s[rank->comm->rank][kind], e))
             return e->status;
-    return memo_host_device_get_stats(rank->device).device_bytes
+    return host_device_stats(rank->device).device_bytes
                ? memo_error_set(e, MEMO_STATUS_INVALID_STATE, "memory is left")
                : MEMO_STATUS_OK;
 }

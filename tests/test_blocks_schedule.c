@@ -1,27 +1,8 @@
 /* Chapter 8 of memo_sp.h, the schedules: the published test vector, closed forms, bounds and recurrences against
  * the simulation of random cases, order of the schedules, races. */
-#include <stddef.h>
-
-static void* counted_malloc(size_t size_bytes);
-static void counted_free(void* address);
-#define MEMO_MALLOC(size_bytes) counted_malloc(size_bytes)
-#define MEMO_FREE(address)      counted_free(address)
-#define MEMO_IMPLEMENTATION
-#define MEMO_SP_IMPLEMENTATION
+#include "scarce.h"
 #include "memo_sp.h"
 #include "memo_test.h"
-
-static int64_t n_live, fail_at = -1; /* fail_at 0: the next request fails */
-static void* counted_malloc(size_t size_bytes) {
-    void* result = NULL;
-    if (fail_at < 0 || fail_at-- > 0) result = malloc(size_bytes);
-    n_live += result != NULL;
-    return result;
-}
-static void counted_free(void* address) {
-    n_live -= address != NULL;
-    free(address);
-}
 
 static memo_error error;
 
@@ -558,12 +539,12 @@ static void without_memory(void) {
         memo_status status;
         memo_blocks_schedule_desc desc = p.desc;
         desc.order = (memo_blocks_order)(k % 4);
-        fail_at = k;
+        mallocs_left = k;
         status = memo_blocks_best_parts(&desc, &overhead, 4, &n_parts, NULL, &error);
-        done = fail_at >= 0;
-        fail_at = -1;
+        done = mallocs_left >= 0;
+        mallocs_left = -1;
         CHECK(status == (done ? MEMO_STATUS_OK : MEMO_STATUS_OUT_OF_HOST_MEMORY));
-        CHECK(n_live == 0);
+        CHECK(mallocs_live == 0);
         if (status && status != MEMO_STATUS_OUT_OF_HOST_MEMORY) break;
     }
     CHECK(k > 10);

@@ -1,7 +1,8 @@
 /* The model of PyTorch's caching allocator: cases worked out by hand from its rules, and a slow twin. */
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
-#include "caching_model.h"
+#include "tools/caching_model.h"
 #include "memo_test.h"
 
 #define MIB ((int64_t)1 << 20)

@@ -2,6 +2,7 @@
  * beyond: bits, time-outs, failures, names of those who differ, links. */
 #include "scarce.h"
 
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"

@@ -5,6 +5,7 @@
  *   ./test_comm_nccl 4 [NAME] [--seed N]         4 ranks, see nccl_ranks.h
  *
  * Built without MEMO_SP_NCCL it skips. */
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
@@ -30,9 +31,14 @@ static rank_case rank;
 static memo_device device; /* as much of one as the cases use */
 
 static memo_status synchronize(void* context, memo_stream stream, memo_error* error) {
-    memo_status status = memo_comm_nccl_synchronize((memo_comm*)context, stream, 60, error);
-    CHECK(status || cudaGetLastError() == cudaSuccess); /* the next check of a kernel */
-    return status;
+    return memo_comm_nccl_synchronize((memo_comm*)context, stream, 60, error);
+}
+
+static memo_error world_failure;
+static int n_world_failures;
+static void keep_failure(void* user, const memo_error* why) {
+    world_failure = *why;
+    __atomic_fetch_add((int*)user, 1, __ATOMIC_SEQ_CST);
 }
 
 static int world_begin(void) {
@@ -40,7 +46,11 @@ static int world_begin(void) {
     memo_error error;
     int i;
     memset(&rank, 0, sizeof rank);
+    desc.join_timeout_s = 60;
     desc.timeout_s = 60;
+    desc.id_path = getenv("MEMO_TEST_ID_PATH"); /* NULL: NCCL's own meeting */
+    desc.failed = keep_failure;
+    desc.failed_user = &n_world_failures;
     CHECK_OK(memo_comm_create_nccl(&desc, &rank.comm, &error));
     if (!rank.comm) return 0;
     for (i = 0; i < CASE_STREAMS; i++) {
@@ -89,24 +99,132 @@ static void splits_make_the_right_groups_which_work_at_once(void) { run_case("sp
 static void meshes_make_the_right_groups(void) { run_case("meshes"); }
 static void refused_calls_harm_nobody(void) { run_case("refused_calls"); }
 
-/* Rank 1 goes; the others' operation ends with a status, not never. */
-static void a_peer_that_never_comes_ends_in_a_timeout(void) {
+static void memory_is_told_and_registered(void) {
     memo_error error;
+    void* address = NULL;
+    memo_comm* part = NULL;
+    if (!rank.comm) SKIP("not joined");
+    CHECK(memo_comm_nccl_get_device_bytes(rank.comm) >= 0);
+    CHECK_OK(memo_comm_split(rank.comm, 0, 0, "registered", &part, &error));
+    if (!part) return;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    CHECK(ncclMemAlloc(&address, 2 << 20) == ncclSuccess);
+    CHECK_OK(memo_comm_nccl_register(part, address, 1 << 20, &error));
+    CHECK_OK(memo_comm_nccl_register(part, (char*)address + (1 << 20), 1 << 20, &error));
+#ifdef FAKE_NCCL
+    CHECK(fake.n_windows == 2);
+#endif
+    memo_comm_destroy(part);
+#ifdef FAKE_NCCL
+    CHECK(fake.n_windows == 0);
+#endif
+    CHECK(ncclMemFree(address) == ncclSuccess);
+#else
+    CHECK(memo_comm_nccl_register(part, &address, 8, &error) == MEMO_STATUS_UNSUPPORTED);
+    memo_comm_destroy(part);
+#endif
+}
+
+#ifdef FAKE_NCCL
+/* NCCL may deadlock if a rank has operations of two communicators under way.  Where NCCL does not order them, events do.
+ * Rank 1 is late, so that the others have both enqueued; the stand-in counts how often both were under way. */
+static void operations_of_two_communicators_take_turns(void) {
+    const char* implicit = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    memo_comm* parts[2] = {NULL, NULL};
+    memo_error error;
+    float* x[2];
+    int k;
+    if (!rank.comm || rank.comm->size < 2) SKIP("needs two ranks");
+    CHECK(implicit != NULL); /* set if the caller has not */
+    for (k = 0; k < 2; k++) {
+        x[k] = (float*)case_array(1, MEMO_TYPE_F32);
+        CHECK_OK(memo_comm_split(rank.comm, 0, 0, "turns", &parts[k], &error));
+    }
+    fake.n_overlaps = 0;
+    if (rank.comm->rank == 1) usleep(200000);
+    for (k = 0; k < 2; k++)
+        CHECK_OK(memo_all_reduce(parts[k], rank.streams[k], x[k], x[k], 1, MEMO_TYPE_F32,
+                                 MEMO_REDUCTION_SUM, &error));
+    for (k = 0; k < 2; k++)
+        CHECK_OK(memo_comm_nccl_synchronize(parts[k], rank.streams[k], 60, &error));
+    if (implicit && strcmp(implicit, "0") == 0)
+        CHECK_CASE(fake.n_overlaps == 0, "%d at once", fake.n_overlaps);
+    for (k = 0; k < 2; k++) {
+        memo_comm_destroy(parts[k]);
+        CASE_FREE(x[k]);
+    }
+}
+
+/* An event recorded in a capture cannot be queried: a captured operation is neither timed nor waited for. */
+static void captured_operations_leave_no_event(void) {
+    memoi_nccl* me;
+    memo_comm* part = NULL;
+    memo_error error;
+    cudaStream_t stream = (cudaStream_t)(void*)rank.streams[1];
     float* x;
-    double start_s;
+    int is_captured;
+    if (!rank.comm) SKIP("not joined");
+    x = (float*)case_array(1, MEMO_TYPE_F32);
+    CHECK_OK(memo_comm_split(rank.comm, 0, 0, "captured", &part, &error));
+    me = (memoi_nccl*)part->context;
+    for (is_captured = 1; is_captured >= 0; is_captured--) {
+        stream->is_capturing = is_captured;
+        CHECK_OK(memo_all_reduce(part, rank.streams[1], x, x, 1, MEMO_TYPE_F32, MEMO_REDUCTION_SUM,
+                                 &error));
+        CHECK((me->world->latest == me) == !is_captured && (me->enqueued_s > 0) == !is_captured);
+        CHECK_OK(memo_comm_nccl_synchronize(part, rank.streams[1], 60, &error));
+    }
+    memo_comm_destroy(part);
+    CASE_FREE(x);
+}
+#endif
+
+/* Rank 1 goes.  The others' wait ends, even one that knows nothing of NCCL, and every communicator of the world says
+ * why.  MEMO_TEST_WAIT: how they wait. */
+static void a_lost_peer_ends_every_wait(void) {
+    const char* how = getenv("MEMO_TEST_WAIT");
+    const int is_plain = how && strcmp(how, "plain") == 0;
+    memo_comm* part = NULL;
+    memo_error error;
+    memo_status status;
+    float* x;
     if (!rank.comm || rank.comm->size < 2) SKIP("needs two ranks");
     x = (float*)case_array(1, MEMO_TYPE_F32);
-    start_s = memoi_nccl_now_s();
+    CHECK_OK(memo_comm_split(rank.comm, 0, 0, "all", &part, &error));
+    CHECK(n_world_failures == 0);
     if (rank.comm->rank != 1) {
-        memo_status status = memo_all_reduce(rank.comm, rank.streams[0], x, x, 1, MEMO_TYPE_F32,
-                                             MEMO_REDUCTION_SUM, &error);
-        if (!status) status = memo_comm_nccl_synchronize(rank.comm, rank.streams[0], 2, &error);
-        CHECK_CASE(status == MEMO_STATUS_COMM, "%s", error.message);
+        if (is_plain) ((memoi_nccl*)rank.comm->context)->world->timeout_s = 0.5;
+        status = memo_all_reduce(part, rank.streams[0], x, x, 1, MEMO_TYPE_F32, MEMO_REDUCTION_SUM,
+                                 &error);
+        if (!status && is_plain)
+            CHECK(cudaStreamSynchronize((cudaStream_t)(void*)rank.streams[0]) == cudaSuccess);
+        else if (!status)
+            status = memo_comm_nccl_synchronize(part, rank.streams[0], 2, &error);
+        CHECK_CASE(is_plain || status == MEMO_STATUS_COMM, "%s", error.message);
+        CHECK(__atomic_load_n(&n_world_failures, __ATOMIC_SEQ_CST) == 1);
+        CHECK(world_failure.status == MEMO_STATUS_COMM);
+        CHECK(memo_comm_status(part, &error) == MEMO_STATUS_COMM);
         CHECK(memo_comm_status(rank.comm, &error) == MEMO_STATUS_COMM);
-        CHECK(memoi_nccl_now_s() - start_s < 90);
+        CHECK(strcmp(error.message, world_failure.message) == 0);
     }
     memo_comm_abort(rank.comm);
+    memo_comm_destroy(part);
     CASE_FREE(x);
+}
+
+/* A world of one by an id of the caller's own. */
+static void an_id_of_the_callers_own_serves(void) {
+    memo_comm_nccl_desc desc = memo_comm_nccl_desc_default();
+    memo_comm* comm = NULL;
+    ncclUniqueId id;
+    memo_error error;
+    CHECK(getenv("NCCL_COMM_ID") == NULL); /* it named the first world's meeting only */
+    CHECK(ncclGetUniqueId(&id) == ncclSuccess);
+    desc.unique_id = &id;
+    desc.size = 1;
+    CHECK_OK(memo_comm_create_nccl(&desc, &comm, &error));
+    CHECK(comm && comm->rank == 0 && comm->size == 1);
+    memo_comm_destroy(comm);
 }
 
 static void tests(void) {
@@ -119,8 +237,14 @@ static void tests(void) {
     TEST(splits_make_the_right_groups_which_work_at_once);
     TEST(meshes_make_the_right_groups);
     TEST(refused_calls_harm_nobody);
-    TEST(a_peer_that_never_comes_ends_in_a_timeout);
+    TEST(memory_is_told_and_registered);
+#ifdef FAKE_NCCL
+    TEST(operations_of_two_communicators_take_turns);
+    TEST(captured_operations_leave_no_event);
+#endif
+    TEST(a_lost_peer_ends_every_wait);
     if (rank.comm) world_end();
+    TEST(an_id_of_the_callers_own_serves);
 }
 
 int main(int argc, char** argv) { return nccl_ranks_main(argc, argv, tests); }

@@ -1,5 +1,6 @@
 #!/bin/sh
 # test_compile.sh - the headers under every compiler here: alone, in every standard, in one program, warnings as errors.
+# `make test` takes the first C and C++ compiler, the oldest standards and no nvcc; `make test-all` takes all.
 #
 # Sources in tests/compile.  Output: TAP.
 set -u
@@ -33,6 +34,11 @@ set -- $c_compilers
 first_c=$1
 set -- $cxx_compilers
 first_cxx=${1:-}
+c_standards="c99 c11 c17" cxx_standards="c++11 c++17 c++20"
+if ! tests_all; then
+    c_compilers=$first_c cxx_compilers=$first_cxx
+    c_standards=c99 cxx_standards=c++11
+fi
 
 # The standards of those named that the compiler knows.
 standards() { # COMPILER LANGUAGE STANDARD...
@@ -150,6 +156,35 @@ types() {
         END { if (n < 20) { print "no types found"; bad = 1 } exit bad }' memo.h memo_plan.h memo_sp.h memo_cuda.cuh
 }
 
+names_of() { grep -oE "\\b($1)[A-Za-z0-9_]+" "$2" | sort -u; }
+
+# A name that begins with memoi_ belongs to one header.
+borrowings() {
+    for header in memo.h memo_plan.h memo_sp.h memo_cuda.cuh; do names_of 'memoi_|MEMOI_' $header; done | sort | uniq -d >"$folder/borrowed"
+    [ "$(names_of 'memoi_|MEMOI_' memo.h | wc -l)" -gt 100 ] || { echo "no names found"; return 1; }
+    [ ! -s "$folder/borrowed" ] || { cat "$folder/borrowed"; echo "in more than one header"; return 1; }
+    names_of 'memoi_|MEMOI_' examples/caching_model.h | grep . && { echo "of a header, in examples/caching_model.h"; return 1; }
+    return 0
+}
+
+# What the headers share is declared in the room >>base of memo.h.
+base() {
+    sed -n '/^\/\* ---- >>base/,/^\/\* ---- >>memory/p' memo.h >"$folder/base"
+    names_of 'memob_|MEMOB_' "$folder/base" >"$folder/declared"
+    for file in memo_plan.h memo_sp.h memo_cuda.cuh examples/caching_model.h; do names_of 'memob_|MEMOB_' $file; done | sort -u >"$folder/used"
+    [ "$(wc -l <"$folder/used")" -gt 40 ] || { echo "no names found"; return 1; }
+    comm -13 "$folder/declared" "$folder/used" | grep . && { echo "used, but not declared in >>base"; return 1; }
+    return 0
+}
+
+# The table of rooms names each room, in order, and none else.
+rooms() { # HEADER
+    sed -n '/^\/\* ROOMS/,/\*\//s/^ \* *\(>>[a-z -]*[a-z]\)  .*/\1/p' "$1" >"$folder/table"
+    sed -n 's/^\/\* ---- \(>>[a-z -]*[a-z]\) -*$/\1/p' "$1" >"$folder/heads"
+    [ "$(wc -l <"$folder/table")" -gt 10 ] || { echo "no table found"; return 1; }
+    run diff "$folder/table" "$folder/heads"
+}
+
 # The user's allocator is the only one, and without the host device there are no threads.
 options() { # COMPILER LANGUAGE STANDARD
     object "$1" "$2" "$3" options.c options.o || return 1
@@ -171,6 +206,12 @@ late_header() { # COMPILER
         run $1 -std=gnu99 $warnings -I. -fsyntax-only $sources/late.c
 }
 
+# The check comes before the first header that a system without 32-bit headers lacks.
+narrow_target() { # COMPILER
+    $1 -std=c99 -m32 -ffreestanding -I. -DHEADER='"memo.h"' -fsyntax-only $sources/alone.c >"$folder/narrow" 2>&1
+    grep -q 'error.*memo\.h: a 64-bit target is required' "$folder/narrow" || { cat "$folder/narrow"; return 1; }
+}
+
 with_nvcc() { # HEADER ARCHITECTURES
     generate=
     for architecture in $2; do
@@ -186,7 +227,7 @@ with_nvcc() { # HEADER ARCHITECTURES
 
 tap_jobs=$tap_processors
 for compiler in $c_compilers; do
-    known=$(standards $compiler c c99 c11 c17)
+    known=$(standards $compiler c $c_standards)
     for header in memo.h memo_plan.h memo_sp.h; do
         test_is "$header alone, $compiler: $known" alone $header $compiler c "$known"
     done
@@ -197,7 +238,7 @@ if [ -z "$cxx_compilers" ]; then
     skip "C and C++ in one program" "no C++ compiler here (g++ or clang++)"
 fi
 for compiler in $cxx_compilers; do
-    known=$(standards $compiler c++ c++11 c++17 c++20)
+    known=$(standards $compiler c++ $cxx_standards)
     for header in memo.h memo_plan.h memo_sp.h; do
         test_is "$header alone, $compiler: $known" alone $header $compiler c++ "$known"
     done
@@ -221,7 +262,17 @@ test_is "two translation units with MEMO_STATIC" two_static_units $first_c c c99
 test_is "only memo_ is exported" exports $first_c c c99
 test_is "only MEMO is defined by the preprocessor" macros $first_c
 test_is "public types begin with memo_" types
+test_is "no header uses another's memoi_" borrowings
+test_is "what headers share is in the room >>base" base
+for header in memo.h memo_sp.h; do
+    test_is "the table of rooms of $header" rooms $header
+done
 test_is "MEMO_MALLOC and MEMO_NO_HOST_DEVICE are obeyed" options $first_c c c99
+if : | $first_c -x c -m32 -ffreestanding -fsyntax-only - 2>/dev/null; then
+    test_is "a 32-bit target is refused" narrow_target $first_c
+else
+    skip "a 32-bit target is refused" "$first_c has no 32-bit target"
+fi
 for header in memo.h memo_plan.h memo_sp.h; do
     test_is "the example in the head of $header" head_example $first_c $header
 done
@@ -234,7 +285,9 @@ else
     done
 fi
 
-if has nvcc; then
+if ! tests_all; then
+    skip "headers alone, nvcc" "run make test-all"
+elif has nvcc; then
     architectures=
     for architecture in 80 90 100; do
         nvcc --list-gpu-code 2>/dev/null | grep -qx "sm_$architecture" && architectures="$architectures $architecture"

@@ -3,6 +3,7 @@
  *
  * Each file goes through the fuzz target as it is, cut after each of its bytes, and with each byte
  * altered: refused with a message or used, never worse.  Run from the project's root. */
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define FUZZ_REPLAY
 #include "memo.h"

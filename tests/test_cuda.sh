@@ -73,7 +73,14 @@ test_is "examples/08_cuda_phantom.cu prints what its head says, on a runtime wit
     prints_its_head examples/08_cuda_phantom.cu
 test_is "the row kernels as their host twins, on an emulated grid" on_the_emulated_grid tests/cuda/test_kernels.cu
 test_is "the row kernels within their arrays, beyond 32 bits" on_the_emulated_grid tests/cuda/test_emulated_grid.cpp
+if ! tests_all; then
+    skip "every program for GPUs compiles" "run make test-all"
+    tap_end
+    exit
+fi
 test_is "the row kernels keep to registers, sm_90" keeps_to_registers
+test_is "memo_cuda.cuh compiles with NVTX ranges" nvcc -arch=sm_90 $flags -DMEMO_CUDA_NVTX -DMEMO_IMPLEMENTATION \
+    -DMEMO_CUDA_IMPLEMENTATION '-DHEADER="memo_cuda.cuh"' -x cu -c tests/compile/alone.c -o "$folder/nvtx.o"
 for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu bench/*.cu; do
     [ -f "$source" ] || continue
     case $source in tests/cuda/test_device.cu | tests/cuda/test_step.cu | examples/08_cuda_phantom.cu) continue ;; esac

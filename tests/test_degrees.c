@@ -1,29 +1,10 @@
 /* The planner of degrees: against every plan there is and against a table of all bytes, sizes and times, its cost
  * against the simulated schedule, files. */
-#include <stddef.h>
-
-static void* counted_malloc(size_t size_bytes);
-static void counted_free(void* address);
-#define MEMO_MALLOC(size_bytes) counted_malloc(size_bytes)
-#define MEMO_FREE(address)      counted_free(address)
-#define MEMO_IMPLEMENTATION
-#define MEMO_SP_IMPLEMENTATION
-#define MEMO_PLAN_IMPLEMENTATION
+#include "scarce.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
 #include "memo_test.h"
-
-static int64_t n_live, fail_at = -1; /* fail_at 0: the next request fails */
-static void* counted_malloc(size_t size_bytes) {
-    void* result = NULL;
-    if (fail_at < 0 || fail_at-- > 0) result = malloc(size_bytes);
-    n_live += result != NULL;
-    return result;
-}
-static void counted_free(void* address) {
-    n_live -= address != NULL;
-    free(address);
-}
+#include <time.h>
 
 static memo_error error;
 
@@ -611,7 +592,7 @@ static void damaged_profiles(void) {
             memo_degrees_problem_destroy(problem);
         }
     }
-    CHECK(n_read > 0 && n_live == 0);
+    CHECK(n_read > 0 && mallocs_live == 0);
 }
 
 /* Each request for host memory refused in turn, also those of labels. */
@@ -625,16 +606,16 @@ static void without_memory(void) {
             memo_status status;
             memo_test.state = state;
             if (n > 0) problem = random_problem();
-            fail_at = k;
+            mallocs_left = k;
             status = n > 0 ? MEMO_STATUS_OK : parse(profile, &problem);
             if (!status) status = memo_degrees_solve(problem, 600, &plan, &error);
-            done = fail_at >= 0;
-            fail_at = -1;
+            done = mallocs_left >= 0;
+            mallocs_left = -1;
             CHECK(done ? !status || status == MEMO_STATUS_INFEASIBLE
                        : status == MEMO_STATUS_OUT_OF_HOST_MEMORY);
             memo_degrees_plan_destroy(plan);
             memo_degrees_problem_destroy(problem);
-            CHECK(n_live == 0);
+            CHECK(mallocs_live == 0);
         }
         CHECK(done);
     }
@@ -660,11 +641,11 @@ static void degree_files(void) {
     CHECK_OK(memo_degrees_read(path, &read, &n, &error));
     CHECK(n == 4 && !memcmp(read, degrees, sizeof degrees));
     memo_degrees_free(read);
-    CHECK_OK(memob_read_file(path, &text, &n_bytes, &error));
+    text = memo_test_file(path, &n_bytes);
     text[strlen("memo degrees 1\nblock 0 ")] = '4'; /* was 2: the checksum tells */
     CHECK(memo_degrees_parse(text, n_bytes, "d", &read, &n, &error) == MEMO_STATUS_FORMAT);
     CHECK(strstr(error.message, "checksum") != NULL);
-    MEMO_FREE(text);
+    free(text);
     CHECK_OK(memo_degrees_parse("block 0 1\nblock 1 16\n", 21, "d", &read, &n, &error));
     CHECK(n == 2 && read[1] == 16);
     memo_degrees_free(read);

@@ -1,13 +1,11 @@
 /* The trainer's maths against slow, obvious references; the model under every policy, bit by bit.
  */
-#define MEMO_IMPLEMENTATION
 #include "memo.h"
-#define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
-#define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 
 #include "gpt_test.h"
+#include "stats.h"
 
 #ifdef GPT_DOUBLE
 static const double rounding = 1e-12;
@@ -181,7 +179,7 @@ static void adamw_matches_its_paper(void) {
 /* ---- the model, plainly ---------------------------------------------------------------------
  *
  * In double, all rows of one sequence at once, with the whole score matrix; nothing in common with
- * gpt_ops.h but the function that draws a dropout mask. */
+ * gpt_math.h but the function that draws a dropout mask. */
 
 static void plain_linear(double* y, const double* x, const double* w, int64_t rows, int64_t outputs,
                          int64_t inputs) {
@@ -560,7 +558,9 @@ static void check_policies(gpt_config config) {
             snprintf(name, sizeof name, "policy %d, alpha %g, %d layers", (int)cases[i].policy,
                      cases[i].alpha, config.n_layers);
             desc = gpt_test_desc(config, cases[i].policy, cases[i].alpha);
+            gpt_helpers_begin(1 + i % 3); /* nor does the number of threads change a bit */
             check_rows(&desc, name, text, &expected);
+            gpt_helpers_end();
         }
     }
     gpt_test_close(&run);
@@ -666,87 +666,6 @@ static void tables_of_rows_give_the_same_bits(void) {
                                      memo_test_int(1, 12), 0.1),
                      6);
     check_tables(gpt_test_config(4, WIDE, 4, 2, 100, 1, 64, 0.1), 4);
-}
-
-/* ---- memory -------------------------------------------------------------------------------------
- */
-
-/* Recording on a real device frees what is still in use, so its device_free must wait, as CUDA's
- * does. */
-static struct {
-    memo_device original;
-    memo_stream streams[8];
-    int n_streams;
-} waiting;
-
-static memo_status waiting_stream_create(void* context, const char* name, int32_t priority,
-                                         memo_stream* stream, memo_error* error) {
-    memo_status status = waiting.original.stream_create(context, name, priority, stream, error);
-    if (!status && waiting.n_streams < 8) waiting.streams[waiting.n_streams++] = *stream;
-    return status;
-}
-static memo_status waiting_stream_destroy(void* context, memo_stream stream, memo_error* error) {
-    int i;
-    for (i = 0; i < waiting.n_streams; i++)
-        if (waiting.streams[i] == stream)
-            waiting.streams[i--] = waiting.streams[--waiting.n_streams];
-    return waiting.original.stream_destroy(context, stream, error);
-}
-static memo_status waiting_device_free(void* context, void* address, memo_error* error) {
-    int i;
-    for (i = 0; i < waiting.n_streams; i++)
-        waiting.original.stream_synchronize(context, waiting.streams[i], error);
-    return waiting.original.device_free(context, address, error);
-}
-
-static void dry_run_requests_what_a_real_run_does(void) {
-    static const gpt_policy policies[7] = {GPT_POLICY_KEEP,  GPT_POLICY_RECOMPUTE, GPT_POLICY_SWAP,
-                                           GPT_POLICY_ALPHA, GPT_POLICY_MEMO,      GPT_POLICY_MEMO,
-                                           GPT_POLICY_MEMO};
-    const gpt_config config = gpt_test_config(4, 32, 4, 2, 50, 1, 8, 0.1);
-    const memo_host_device_desc host = memo_host_device_desc_default();
-    uint8_t text[51];
-    int i;
-    gpt_test_text(text, 51);
-    for (i = 0; i < 7; i++) {
-        gpt_desc desc = gpt_test_desc(config, policies[i], 0.5);
-        gpt_test_run run;
-        gpt_model* model = NULL;
-        memo_trace* real = NULL;
-        memo_device table;
-        memo_error error;
-        int64_t r;
-        memset(&run, 0, sizeof run);
-        if (policies[i] == GPT_POLICY_MEMO) desc.rows = random_rows(&config);
-        CHECK_OK(gpt_test_plan(&desc, &run, &error));
-        CHECK_OK(memo_plan_validate(run.plan, &error));
-        CHECK_OK(memo_trace_create(&real, &error));
-        CHECK_OK(memo_host_device_create(&host, &run.host, &error));
-        memset(&waiting, 0, sizeof waiting);
-        table = waiting.original = *run.host;
-        table.stream_create = waiting_stream_create;
-        table.stream_destroy = waiting_stream_destroy;
-        table.device_free = waiting_device_free;
-        desc.host_device = run.host;
-        desc.device = &table;
-        desc.trace = real;
-        CHECK_OK(gpt_create(&desc, &model, &error)); /* records, on a device without a limit */
-        if (model) {
-            CHECK_OK(gpt_micro_batch(model, text, text + 1, 0, 0, 1, &error));
-            CHECK_OK(gpt_discard(model, NULL, &error));
-        }
-        CHECK(real->n_requests == run.trace->n_requests && real->n_requests > 0);
-        for (r = 0; r < real->n_requests && r < run.trace->n_requests; r++) {
-            const memo_request *a = &real->requests[r], *b = &run.trace->requests[r];
-            CHECK(a->kind == b->kind && a->size_bytes == b->size_bytes && a->stream == b->stream &&
-                  a->id == b->id && a->memory_class == b->memory_class);
-        }
-        CHECK(real->text_bytes == run.trace->text_bytes &&
-              !memcmp(real->text, run.trace->text, (size_t)real->text_bytes));
-        gpt_destroy(model);
-        memo_trace_destroy(real);
-        gpt_test_close(&run);
-    }
 }
 
 /* Each policy below the one before; the sizes promised are the sizes used. */
@@ -883,15 +802,14 @@ static void recorded_steps_have_no_race(void) {
         recorder_desc.device = run.host;
         CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
         desc.host_device = run.host;
-        desc.device = memo_recorder_device(recorder);
-        desc.plan = run.plan;
+        desc.device = memo_recorder_get_device(recorder);
         CHECK_OK(gpt_create(&desc, &run.model, &error));
         for (i = 0; i < 4 && run.model; i++) {
             CHECK_OK(gpt_micro_batch(run.model, text, text + 1, i / 2, i % 2, 0.5 / (double)n_rows,
                                      &error));
             if (i % 2) CHECK_OK(gpt_discard(run.model, NULL, &error));
         }
-        CHECK_OK(memo_recorder_schedule(recorder, &schedule, &error));
+        CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
         CHECK_OK(memo_schedule_check(schedule, &check, &error));
         if (check) {
             n_conflicts += check->n_conflicts;
@@ -911,79 +829,48 @@ static void recorded_steps_have_no_race(void) {
     CHECK(n_conflicts > 0 && n_promised > 0); /* there was something to order */
 }
 
-/* ---- parts of a micro-batch ------------------------------------------------------------------- */
+/* ---- rows of the model's own choice ------------------------------------------------------------ */
 
-enum { PART_OPS = 256 };
-
-/* Names of the operations on the compute stream that `parts` (or recomputing `tensor` alone, below 0:
- * no) enqueue. */
-static int names_of_parts(const gpt_desc* model_desc, int parts, int32_t tensor,
-                          char names[PART_OPS][96]) {
-    const memo_host_device_desc host = memo_host_device_desc_default();
-    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
-    memo_recorder* recorder = NULL;
-    memo_schedule* schedule = NULL;
-    gpt_desc desc = *model_desc;
+/* In a device too small for everything the session measures, plans and runs: the same numbers. */
+static void a_model_chooses_its_rows(void) {
+    const gpt_config config = gpt_test_config(6, 32, 4, 2, 100, 1, 8, 0.1);
+    const int64_t n_bytes = N_STEPS * N_ACCUMULATED * 100 + 1;
+    uint8_t* text = (uint8_t*)allocate(n_bytes, 1);
+    history expected = history_make(&config), result = history_make(&config);
+    gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    memo_session_desc budgets = memo_session_desc_default();
+    memo_host_device_desc host = memo_host_device_desc_default();
+    memo_session_info info;
+    memo_tensor tensors[GPT_N_TENSORS];
     gpt_test_run run;
     memo_error error;
-    uint8_t text[64];
-    int64_t k;
-    int n = 0;
-    gpt_test_text(text, 64);
-    memset(&run, 0, sizeof run);
-    CHECK_OK(gpt_test_plan(&desc, &run, &error));
-    CHECK_OK(memo_host_device_create(&host, &run.host, &error));
-    recorder_desc.device = run.host;
-    CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
-    desc.host_device = run.host;
-    desc.device = memo_recorder_device(recorder);
-    desc.plan = run.plan;
-    memo_recorder_pause(recorder);
-    CHECK_OK(gpt_create(&desc, &run.model, &error));
-    CHECK_OK(gpt_micro_batch(run.model, text, text + 1, 0, 0, 1, &error));
-    CHECK_OK(gpt_wait(run.model, &error));
-    memo_recorder_resume(recorder);
-    gpt_set_parts(run.model, parts);
-    if (tensor < 0)
-        CHECK_OK(gpt_micro_batch(run.model, text, text + 1, 0, 0, 1, &error));
-    else
-        CHECK_OK(gpt_recompute_alone(run.model, tensor, &error));
-    CHECK_OK(gpt_wait(run.model, &error));
-    CHECK_OK(memo_recorder_schedule(recorder, &schedule, &error));
-    for (k = 0; schedule && k < schedule->n_ops && n < PART_OPS; k++)
-        if (schedule->ops[k].kind == MEMO_OP_RUN)
-            snprintf(names[n++], 96, "%s", memo_schedule_op_name(schedule, k));
-    CHECK(gpt_recompute_alone(run.model, GPT_INPUT, &error) == MEMO_STATUS_UNSUPPORTED);
-    CHECK(gpt_recompute_alone(run.model, GPT_LSE, &error) == MEMO_STATUS_UNSUPPORTED);
-    gpt_destroy(run.model);
-    run.model = NULL;
-    memo_recorder_destroy(recorder);
+    int t;
+    gpt_test_text(text, n_bytes);
+    gpt_fill_tensors(&config, tensors);
+    CHECK_OK(gpt_test_open(&desc, &run, &error));
+    if (run.model) CHECK_OK(train(run.model, &config, N_STEPS, text, &expected, &error));
+    host.device_memory_bytes = budgets.device_bytes = run.plan->peak_bytes * 3 / 4;
     gpt_test_close(&run);
-    return n;
-}
 
-/* The three parts enqueue what the whole does, each in its order and none twice; recomputing every
- * tensor alone is the forward but its copy of the input, the last product and the last residual. */
-static void parts_make_up_a_micro_batch(void) {
-    static char all[PART_OPS][96], part[PART_OPS][96];
-    const gpt_desc desc =
-        gpt_test_desc(gpt_test_config(1, 16, 2, 1, 30, 1, 8, 0.1), GPT_POLICY_KEEP, 0);
-    const int n_all = names_of_parts(&desc, GPT_PART_ALL, -1, all);
-    int n_parts = 0, n_alone = 0, n_forward = 0, parts, t, i, at;
-    for (parts = GPT_PART_FORWARD; parts <= GPT_PART_REST; parts *= 2) {
-        const int n = names_of_parts(&desc, parts, -1, part);
-        for (i = at = 0; i < n; i++, at++) {
-            while (at < n_all && strcmp(all[at], part[i])) at++;
-            CHECK_CASE(at < n_all, "part %d: %s", parts, part[i]);
-        }
-        if (parts == GPT_PART_FORWARD) n_forward = n;
-        n_parts += n;
+    CHECK_OK(memo_host_device_create(&host, &run.host, &error));
+    desc.host_device = run.host;
+    desc.session = &budgets;
+    CHECK_OK(gpt_create(&desc, &run.model, &error));
+    if (run.model) {
+        memo_session_get_info(gpt_session(run.model), &info);
+        CHECK(info.profile && info.swap_plan && info.profile->forward_s > 0);
+        for (t = 0; t < GPT_N_TENSORS && info.profile; t++)
+            if (tensors[t].rule <= MEMO_TENSOR_WHOLE && !tensors[t].with)
+                CHECK_CASE(info.profile->tensors[t].recompute_s_per_row > 0, "%s", tensors[t].name);
+        CHECK_OK(train(run.model, &config, N_STEPS, text, &result, &error));
+        CHECK(!memcmp(result.loss, expected.loss, sizeof result.loss));
+        CHECK(!memcmp(result.parameters, expected.parameters,
+                      (size_t)gpt_n_parameters(&config) * sizeof(gpt_real)));
     }
-    CHECK_CASE(n_parts == n_all && n_all > 40, "%d of %d", n_parts, n_all);
-    for (t = 0; t < GPT_N_TENSORS; t++)
-        if (t != GPT_INPUT && t != GPT_RSTD1 && t != GPT_LSE && t != GPT_RSTD2)
-            n_alone += names_of_parts(&desc, GPT_PART_ALL, t, part);
-    CHECK_CASE(n_alone == n_forward - 3, "%d of %d", n_alone, n_forward);
+    gpt_test_close(&run);
+    history_free(&expected);
+    history_free(&result);
+    free(text);
 }
 
 /* ---- failures -----------------------------------------------------------------------------------
@@ -1049,7 +936,6 @@ static void any_failing_call_is_reported(void) {
     CHECK_OK(memo_host_device_create(&host, &run.host, &error));
     if (!run.host || !run.plan) return;
     desc.host_device = run.host;
-    desc.plan = run.plan;
     CHECK_OK(gpt_create(&desc, &run.model, &error));
     if (run.model) CHECK_OK(train(run.model, &config, 1, text, &expected, &error));
     gpt_destroy(run.model);
@@ -1096,8 +982,8 @@ static void any_failing_call_is_reported(void) {
             free(start);
         }
         gpt_destroy(model);
-        CHECK(memo_host_device_get_stats(run.host).device_bytes == 0);
-        CHECK(memo_host_device_get_stats(run.host).host_bytes == 0);
+        CHECK(host_device_stats(run.host).device_bytes == 0);
+        CHECK(host_device_stats(run.host).host_bytes == 0);
         if (failing > 10000) break;
     }
     CHECK(is_done && failing > 100 && n_recovered > 5);
@@ -1149,11 +1035,11 @@ static void tables_that_cannot_be_are_refused(void) {
     int i;
     desc.rows = rows;
     for (i = 0; i < 4; i++) {
-        gpt_model* model = NULL;
+        memo_session* session = NULL;
         CHECK_OK(gpt_fill_rows(&config, GPT_POLICY_SWAP, 0, rows, &error));
         rows[cases[i].cell] = cases[i].rows;
         memset(&error, 0, sizeof error);
-        CHECK(gpt_create(&desc, &model, &error) == MEMO_STATUS_INVALID_ARGUMENT && !model);
+        CHECK(gpt_plan(&desc, &session, &error) == MEMO_STATUS_INVALID_ARGUMENT && !session);
         CHECK_CASE(strstr(error.message, cases[i].reason), "%s", error.message);
     }
     CHECK(gpt_fill_rows(&config, GPT_POLICY_ALPHA, 1.5, rows, &error) ==
@@ -1172,15 +1058,15 @@ static void too_small_a_device_is_refused(void) {
     CHECK_OK(gpt_test_plan(&desc, &run, &error));
     CHECK_OK(gpt_swap_sizes(&desc, &sizes, &error));
     if (!run.plan) return;
+    CHECK(gpt_create(&desc, &run.model, &error) == MEMO_STATUS_INVALID_ARGUMENT && !run.model);
     for (i = 0; i < 2; i++) {
         const int64_t staging = gpt_staging_bytes(&desc.config);
         host.device_memory_bytes = run.plan->peak_bytes - (i == 0 ? 512 : 0);
         host.host_memory_bytes = sizes.host_bytes + staging - (i == 1 ? 512 : 0);
         CHECK_OK(memo_host_device_create(&host, &run.host, &error));
         desc.host_device = run.host;
-        desc.plan = run.plan;
         CHECK(gpt_create(&desc, &run.model, &error) ==
-              (i == 0 ? MEMO_STATUS_OUT_OF_DEVICE_MEMORY : MEMO_STATUS_OUT_OF_HOST_MEMORY));
+              (i == 0 ? MEMO_STATUS_INFEASIBLE : MEMO_STATUS_OUT_OF_HOST_MEMORY));
         CHECK(!run.model);
         memo_host_device_destroy(run.host);
         run.host = NULL;
@@ -1263,10 +1149,9 @@ int main(int argc, char** argv) {
     TEST(policies_give_the_same_bits_with_odd_rows);
     TEST(policies_give_the_same_bits_with_large_tiles);
     TEST(tables_of_rows_give_the_same_bits);
-    TEST(dry_run_requests_what_a_real_run_does);
     TEST(policies_save_memory);
     TEST(recorded_steps_have_no_race);
-    TEST(parts_make_up_a_micro_batch);
+    TEST(a_model_chooses_its_rows);
     TEST(any_failing_call_is_reported);
     TEST(impossible_configurations_are_refused);
     TEST(tables_that_cannot_be_are_refused);

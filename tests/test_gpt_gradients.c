@@ -3,11 +3,8 @@
 #ifndef GPT_DOUBLE
 #define GPT_DOUBLE
 #endif
-#define MEMO_IMPLEMENTATION
 #include "memo.h"
-#define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
-#define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 
 #include "gpt_test.h"

@@ -1,9 +1,11 @@
 /* The host device: what chapter 4 promises of any device, and chapter 6 of this one. */
 #include "scarce.h"
 
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
+#include "stats.h"
 
 #include <time.h>
 
@@ -126,7 +128,7 @@ static void memory_is_counted_and_capped(void) {
 
     CHECK(memo_host_alloc(r.d, 1025, &h, &error) == MEMO_STATUS_OUT_OF_HOST_MEMORY);
     CHECK_OK(memo_host_alloc(r.d, 1024, &h, &error));
-    stats = memo_host_device_get_stats(r.device);
+    memo_host_device_get_stats(r.device, &stats);
     CHECK(stats.device_bytes == 512 + 2560 && stats.device_peak_bytes == 4096);
     CHECK(stats.host_bytes == 1024 && stats.host_peak_bytes == 1024);
     CHECK_OK(memo_host_free(r.d, h, &error));
@@ -146,7 +148,7 @@ static void empty_allocations_are_distinct(void) {
     CHECK(addresses[0] && addresses[0] != addresses[1] && addresses[1] != addresses[2] &&
           addresses[0] != addresses[2]);
     for (i = 0; i < 3; i++) CHECK_OK(memo_device_free(r.d, addresses[i], &error));
-    CHECK(memo_host_device_get_stats(r.device).device_bytes == 0);
+    CHECK(host_device_stats(r.device).device_bytes == 0);
     memo_host_device_destroy(r.device);
 }
 
@@ -174,8 +176,8 @@ static void many_allocations_come_and_go(void) {
             if (sum > peak) peak = sum;
         }
     }
-    CHECK(memo_host_device_get_stats(r.device).device_bytes == sum);
-    CHECK(memo_host_device_get_stats(r.device).device_peak_bytes == peak);
+    CHECK(host_device_stats(r.device).device_bytes == sum);
+    CHECK(host_device_stats(r.device).device_peak_bytes == peak);
     memo_host_device_destroy(r.device);
 }
 
@@ -201,7 +203,7 @@ static void copies_go_both_ways(void) {
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
     for (i = 0; i < N; i++) n_wrong += ((char*)back)[i] != (i < 10 ? 0x5a : (char)(i * 31));
     CHECK(n_wrong == 0);
-    stats = memo_host_device_get_stats(r.device);
+    memo_host_device_get_stats(r.device, &stats);
     CHECK(stats.to_device_bytes == N && stats.to_host_bytes == N);
     memo_host_device_destroy(r.device);
 }
@@ -703,7 +705,7 @@ static void arguments_are_checked(void) {
     INVALID(memo_host_device_sleep(&foreign, r.streams[0], 0, &error));
     INVALID(memo_host_device_start(&foreign, &error));
     INVALID(memo_host_device_start(NULL, &error));
-    CHECK(memo_host_device_get_stats(&foreign).device_bytes == 0);
+    CHECK(host_device_stats(&foreign).device_bytes == 0);
     memo_host_device_destroy(&foreign);
     memo_host_device_destroy(NULL);
 
@@ -806,7 +808,7 @@ static void copies_take_their_time(void) {
     finish(&r, start_s, 0);
     elapsed_s = finish(&r, start_s, 1);
     CHECK_CASE(elapsed_s >= 70 * MS && elapsed_s < 2, "shared: %g s", elapsed_s);
-    CHECK(memo_host_device_get_stats(r.device).to_host_bytes == 3 * (int64_t)N + 1000000);
+    CHECK(host_device_stats(r.device).to_host_bytes == 3 * (int64_t)N + 1000000);
     memo_host_device_destroy(r.device);
     free(a);
     free(b);
@@ -862,7 +864,7 @@ static void devices_do_not_know_each_other(void) {
     CHECK(value == 1);
     CHECK_OK(memo_device_alloc(a.d, 512, &memory, &error));
     CHECK(memo_device_free(b.d, memory, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_host_device_get_stats(b.device).device_bytes == 0);
+    CHECK(host_device_stats(b.device).device_bytes == 0);
     memo_host_device_destroy(a.device);
     CHECK_OK(
         memo_host_device_launch(b.device, b.streams[1], set_value, &target, sizeof target, &error));

@@ -1,7 +1,7 @@
 /* The planner of layouts: against a list by brute force, formulas of its own, the paper's seven tips, and the tool that
  * prints it. */
 #define main layout_plan_main
-#include "../examples/layout_plan.c"
+#include "../examples/tools/layout_plan.c"
 #undef main
 
 #include "memo_test.h"

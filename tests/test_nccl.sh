@@ -10,8 +10,10 @@ mkdir -p "$folder" || exit 1
 cuda=${CUDA_HOME:-/usr/local/cuda}/include
 flags="-std=c99 -O1 -g -D_GNU_SOURCE -DFAKE_NCCL -DMEMO_SP_NCCL -I. -Itests"
 
-on_ranks() { # RANKS
-    MASTER_PORT=$((29000 + $$ % 500)) "$folder/test_comm_nccl" "$1"
+on_ranks() { # RANKS [VARIABLE=VALUE]...
+    ranks_=$1
+    shift
+    env MASTER_PORT=$((29000 + $$ % 500)) "$@" "$folder/test_comm_nccl" "$ranks_"
 }
 
 printf '#include <cuda_runtime_api.h>\n#include <nccl.h>\n' >"$folder/probe.c"
@@ -21,6 +23,9 @@ if ${CC:-cc} -I"$cuda" -fsyntax-only "$folder/probe.c" 2>/dev/null; then
     for ranks in 1 2 3 8; do
         test_is "comm over a stand-in for NCCL, $ranks ranks" on_ranks $ranks
     done
+    test_is "ranks meet by a file" on_ranks 3 MEMO_TEST_ID_PATH="$folder/id.$$"
+    test_is "communicators take turns where NCCL does not order them" on_ranks 4 NCCL_LAUNCH_ORDER_IMPLICIT=0
+    test_is "a lost peer ends a plain wait for the stream" on_ranks 3 MEMO_TEST_WAIT=plain
 else
     skip "the NCCL back end on a stand-in" "nccl.h or cuda_runtime_api.h is not here"
 fi

@@ -1,7 +1,5 @@
 /* Many small problems with every feature that a plan has: whoever plans them, the plan holds before a validator that
  * knows nothing of the library's, or the error is the one that is documented.  And three ways to the optimum. */
-#define MEMO_IMPLEMENTATION
-#define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 #include "memo_test.h"
 

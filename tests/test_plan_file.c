@@ -1,23 +1,13 @@
 /* test_plan_file.c - chapter 3 of memo.h: the problem of a trace, preparing, validating, files,
  * pictures. */
-#include <stddef.h>
-static void* test_malloc(size_t n_bytes);
-#define MEMO_MALLOC(n_bytes) test_malloc(n_bytes)
-#define MEMO_FREE(address)   free(address)
+#include "scarce.h"
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
 #include <time.h>
 
 static memo_error error;
-
-/* memo's own memory can be made to run out: after memory_left allocations; -1: never. */
-static long memory_left = -1;
-static void* test_malloc(size_t n_bytes) {
-    if (memory_left == 0) return NULL;
-    if (memory_left > 0) memory_left--;
-    return malloc(n_bytes);
-}
 
 static const char* temporary_path(void) {
     static char path[250];
@@ -282,7 +272,7 @@ static void another_stream_keeps_a_buffer(void) {
  * Forward, step by step: which streams are behind the use by now, and which events carry that? */
 static int comes_after(const memo_trace* trace, int64_t use, int32_t stream, int32_t on,
                        int64_t later) {
-    char behind[MEMOI_STREAMS], carries[16];
+    char behind[MEMOB_STREAMS], carries[16];
     int64_t i;
     memset(behind, 0, sizeof behind);
     memset(carries, 0, sizeof carries);
@@ -301,7 +291,7 @@ static int may_share(const memo_trace* trace, int64_t use, int32_t stream, int64
     int64_t i;
     int is_behind = comes_after(trace, use, stream, trace->requests[m].stream, m);
     for (i = m + 1; i < trace->n_requests && is_behind; i++)
-        if (trace->requests[i].kind == MEMO_REQUEST_USE && memoi_origin(trace, i) == m &&
+        if (trace->requests[i].kind == MEMO_REQUEST_USE && memob_request_origin(trace, i) == m &&
             !comes_after(trace, m, trace->requests[m].stream, trace->requests[i].stream, i))
             is_behind = comes_after(trace, use, stream, trace->requests[i].stream, m);
     return is_behind;
@@ -352,13 +342,13 @@ static void holds_wait_for_all_streams(void) {
         for (i = 0; i < trace->n_requests; i++)
             if (trace->requests[i].kind == MEMO_REQUEST_MALLOC) number[i] = n++;
         for (i = 0; i < trace->n_requests; i++) {
-            int64_t origin = memoi_origin(trace, i);
+            int64_t origin = memob_request_origin(trace, i);
             if (trace->requests[i].kind != MEMO_REQUEST_FREE) continue;
             for (m = i + 1; m < trace->n_requests; m++) {
                 int may = 1;
                 if (trace->requests[m].kind != MEMO_REQUEST_MALLOC) continue;
                 for (k = origin + 1; k <= i && may; k++)
-                    may = memoi_origin(trace, k) != origin ||
+                    may = memob_request_origin(trace, k) != origin ||
                           may_share(trace, k,
                                     k == i ? trace->requests[origin].stream
                                            : trace->requests[k].stream,
@@ -497,7 +487,7 @@ static void validator_demands_a_plan(void) {
     memo_plan* plan = random_plan(5);
     plan->proof = MEMO_PROOF_NONE;
     CHECK(memo_plan_validate(plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "no planner"));
+    CHECK(strstr(error.message, "it has no offsets"));
     plan->proof = MEMO_PROOF_OPTIMAL;
     CHECK_OK(memo_plan_validate(plan, &error));
     plan->n_times = 1;
@@ -607,22 +597,22 @@ static void bad_plans_are_named(void) {
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 4, 13,
             "wrong count");
     refuses(HEAD "buffers 0\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 11, 12,
-            "a line more");
+            "more lines than");
     refuses(HEAD "buffers 2\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 13, 12,
             "a line `buffer` is missing");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 2 0 0 transient\n", 12, 12,
             "0 or 1");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 99 0 transient\n", 12, 12,
-            "stream 99");
+            "stream: out of range (99)");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0\n", 12, 12,
             "class is missing");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 4 0 20 0 0 0 0 0 transient\n", 12, 12,
             "not a valid plan: buffer 0 (id 1): its lifetime is empty");
     refuses(HEAD "buffers 1\ngaps 1\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\ngap 5 1 2\n", 13,
-            13, "gap 0 is of buffer 5");
+            13, "gaps[0].buffer: out of range (5)");
     refuses(HEAD "buffers 2\ngaps 0\nholds 0\n# two\nbuffer 1 0 4 10 0 0 0 0 0 transient\n"
                  "buffer 2 1 4 10 9 0 0 0 0 transient\n",
-            13, 14, "the peak says 20");
+            13, 14, "peak_bytes: wrong (20)");
     refuses(HEAD "buffers 2\ngaps 0\nholds 0\n# two\nbuffer 1 0 4 11 0 0 0 0 0 transient\n"
                  "buffer 2 1 4 10 10 0 0 0 0 transient\n",
             13, 14, "share bytes");
@@ -630,23 +620,23 @@ static void bad_plans_are_named(void) {
                  "buffer 2 0 4 10 10 0 0 0 0 transient\n",
             13, 13, "it begins before");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 10 10 0 0 0 0 transient\n", 12, 12,
-            "the bound says 20");
+            "lower_bound_bytes: wrong (20)");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 5 20 0 0 0 0 0 transient\n", 12, 12,
             "after the last time");
     refuses(HEAD "buffers 1\ngaps 0\nholds -1\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 0, 11,
             "do not fit");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 -1 transient\n", 12, 12,
-            "lane -1");
+            "lane: out of range (-1)");
     refuses(HEAD "buffers 1\ngaps 0\nholds 1\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 1 0 4\n",
-            13, 13, "hold 0 is of buffer 1");
+            13, 13, "holds[0].buffer: out of range (1)");
     refuses(HEAD "buffers 1\ngaps 0\nholds 1\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 0 0 3\n",
-            13, 12, "a hold ends with the lifetime");
+            13, 12, "a hold must end after the lifetime");
     refuses(HEAD "buffers 1\ngaps 0\nholds 2\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 0 1 4\n"
                  "hold 0 1 4\n",
             14, 12, "its holds are not in order");
     refuses(HEAD "buffers 1\ngaps 1\nholds 1\nbuffer 1 0 3 20 0 0 0 0 0 transient\ngap 0 1 2\n"
                  "hold 0 0 4\n",
-            14, 14, "a plan with gaps has none");
+            14, 14, "the plan has gaps and 1 holds");
     refuses(HEAD "buffers 2\ngaps 0\nholds 1\nbuffer 1 0 2 20 0 0 0 0 0 transient\n"
                  "buffer 2 3 4 10 10 0 0 0 1 transient\nhold 0 1 4\n",
             14, 13, "the first is held against lane 1 until 4");
@@ -790,13 +780,13 @@ static void running_out_of_memory_is_reported(void) {
     for (k = 0; status == MEMO_STATUS_OUT_OF_HOST_MEMORY; k++) {
         memo_plan* plan = NULL;
         memo_plan* again = NULL;
-        memory_left = k;
+        mallocs_left = k;
         status = memo_plan_from_trace(trace, 0, &plan, &error);
         if (!status) first_fit(plan);
         if (!status) status = memo_plan_write(plan, temporary_path(), &error);
         if (!status) status = memo_plan_read(temporary_path(), &again, &error);
         if (!status) status = memo_plan_write_svg(plan, trace, "x", temporary_path(), &error);
-        memory_left = -1;
+        mallocs_left = -1;
         CHECK_CASE(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%ld: %s",
                    k, error.message);
         memo_plan_destroy(plan);

@@ -1,4 +1,5 @@
 /* Plans and streams: memo_plan_check against reachability by brute force, and lifetimes that keep to it. */
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
@@ -65,7 +66,7 @@ static void lay_out(const memo_trace* trace, const unsigned char* early) {
         if (copy) add_node(-1);
         for (i = copy ? body : 0; i < trace->n_requests; i++) {
             const memo_request* r = &trace->requests[i];
-            int origin = (int)memoi_origin(trace, i);
+            int origin = (int)memob_request_origin(trace, i);
             int is_again =
                 copy && origin >= 0 &&
                 (origin < body || trace->requests[origin].memory_class == MEMO_CLASS_PERSISTENT);
@@ -84,7 +85,7 @@ static void lay_out(const memo_trace* trace, const unsigned char* early) {
                 add_point(&usages[n_usages++], node_of[i]);
                 for (k = i + 1; k < trace->n_requests; k++)
                     if (trace->requests[k].kind == MEMO_REQUEST_USE &&
-                        memoi_origin(trace, k) == i && early && early[k])
+                        memob_request_origin(trace, k) == i && early && early[k])
                         add_point(&usages[usage_of[i]], add_node(trace->requests[k].stream));
             } else if (origin >= 0) {
                 add_point(&usages[usage_of[origin]], node_of[i]);
@@ -95,8 +96,8 @@ static void lay_out(const memo_trace* trace, const unsigned char* early) {
             int is_freed = 0;
             if (trace->requests[i].kind != MEMO_REQUEST_MALLOC) continue;
             for (k = i; k < trace->n_requests; k++)
-                is_freed |=
-                    trace->requests[k].kind == MEMO_REQUEST_FREE && memoi_origin(trace, k) == i;
+                is_freed |= trace->requests[k].kind == MEMO_REQUEST_FREE &&
+                            memob_request_origin(trace, k) == i;
             if (!is_freed) add_point(&usages[usage_of[i]], last);
         }
     }
@@ -113,7 +114,7 @@ static void reference_prepare(const memo_trace* trace) {
     lay_out(trace, NULL);
     memset(early, 0, sizeof early);
     for (i = 0; i < trace->n_requests; i++) {
-        int origin = (int)memoi_origin(trace, i);
+        int origin = (int)memob_request_origin(trace, i);
         int stream = trace->requests[i].stream;
         if (trace->requests[i].kind != MEMO_REQUEST_USE || stream == trace->requests[origin].stream)
             continue;
@@ -123,8 +124,8 @@ static void reference_prepare(const memo_trace* trace) {
             for (j = 0; j < origin; j++) buffer += trace->requests[j].kind == MEMO_REQUEST_MALLOC;
             if (usages[u].buffer != buffer) continue;
             for (j = origin + 1; j <= i; j++)
-                nth +=
-                    trace->requests[j].kind == MEMO_REQUEST_USE && memoi_origin(trace, j) == origin;
+                nth += trace->requests[j].kind == MEMO_REQUEST_USE &&
+                       memob_request_origin(trace, j) == origin;
             early[i] = !g.reaches[usages[u].points[0]][usages[u].points[nth]];
             break;
         }
@@ -493,10 +494,10 @@ static void plans_of_other_traces_are_refused(void) {
     CHECK_OK(memo_plan_solve(plan, NULL, &error));
     plan->buffers[plan->n_buffers - 1].id++;
     CHECK(memo_plan_check(plan, trace, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "is not the trace's") != NULL);
+    CHECK(strstr(error.message, "does not match the trace's") != NULL);
     plan->n_buffers--;
     CHECK(memo_plan_check(plan, trace, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "buffers, the trace") != NULL);
+    CHECK(strstr(error.message, "do not match the") != NULL);
     plan->n_buffers++;
     memo_plan_destroy(plan);
     memo_trace_destroy(trace);

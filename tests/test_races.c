@@ -1,6 +1,5 @@
 /* Schedules as text, and what is said of their races: bugs that others shipped (tests/races, each faulty and
  * mended), and random schedules whose races go where the diagnosis is followed.  Run from the project's root. */
-#define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
 
@@ -16,9 +15,10 @@ static memo_schedule* parsed(const char* text) {
 
 /* Through a file and back into a buffer of the caller. */
 static const char* written(const memo_schedule* schedule, char* text, size_t n_bytes) {
-    static const char path[] = "build/tests/test_races.schedule";
+    char path[250];
     size_t n = 0;
     FILE* file;
+    memo_test_path(path, "races.schedule");
     CHECK_OK(memo_schedule_write(schedule, path, &error));
     file = fopen(path, "rb");
     CHECK(file != NULL);
@@ -200,13 +200,13 @@ static memo_schedule* random_schedule(void) {
         int64_t kind = memo_test_int(0, 20);
         event = (int32_t)memo_test_int(0, 1);
         if (kind == 0)
-            CHECK_OK(memo_schedule_sync(schedule, stream, &error));
+            CHECK_OK(memo_schedule_add_sync(schedule, stream, &error));
         else if (kind == 1)
-            CHECK_OK(memo_schedule_sync_event(schedule, event, &error));
+            CHECK_OK(memo_schedule_add_event_sync(schedule, event, &error));
         else if (kind < 8)
-            CHECK_OK(memo_schedule_record(schedule, event, stream, &error));
+            CHECK_OK(memo_schedule_add_record(schedule, event, stream, &error));
         else if (kind < 14)
-            CHECK_OK(memo_schedule_wait(schedule, event, stream, &error));
+            CHECK_OK(memo_schedule_add_wait(schedule, event, stream, &error));
         else {
             memo_op_desc op = memo_op_desc_default();
             memo_range ranges[4];
@@ -224,7 +224,7 @@ static memo_schedule* random_schedule(void) {
             op.writes = ranges + 2;
             op.n_writes = memo_test_int(0, 2);
             op.duration_s = (double)memo_test_int(0, 3) * 1e-6;
-            CHECK_OK(memo_schedule_run(schedule, &op, &error));
+            CHECK_OK(memo_schedule_add_op(schedule, &op, &error));
         }
     }
     return schedule;
@@ -260,9 +260,9 @@ static memo_schedule* with_op(const memo_schedule* schedule, int64_t at, memo_op
         const memo_op* from = &schedule->ops[i];
         memo_op_desc op = memo_op_desc_default();
         if (i == at && kind == MEMO_OP_RECORD)
-            CHECK_OK(memo_schedule_record(result, event, stream, &error));
+            CHECK_OK(memo_schedule_add_record(result, event, stream, &error));
         if (i == at && kind == MEMO_OP_WAIT)
-            CHECK_OK(memo_schedule_wait(result, event, stream, &error));
+            CHECK_OK(memo_schedule_add_wait(result, event, stream, &error));
         op.stream = from->stream;
         op.more_streams = schedule->more_streams + from->first_more_stream;
         op.n_more_streams = from->n_more_streams;
@@ -271,15 +271,15 @@ static memo_schedule* with_op(const memo_schedule* schedule, int64_t at, memo_op
         op.writes = op.reads + from->n_reads;
         op.n_writes = from->n_writes;
         if (from->kind == MEMO_OP_RUN)
-            CHECK_OK(memo_schedule_run(result, &op, &error));
+            CHECK_OK(memo_schedule_add_op(result, &op, &error));
         else if (from->kind == MEMO_OP_RECORD)
-            CHECK_OK(memo_schedule_record(result, from->event, from->stream, &error));
+            CHECK_OK(memo_schedule_add_record(result, from->event, from->stream, &error));
         else if (from->kind == MEMO_OP_WAIT)
-            CHECK_OK(memo_schedule_wait(result, from->event, from->stream, &error));
+            CHECK_OK(memo_schedule_add_wait(result, from->event, from->stream, &error));
         else if (from->stream >= 0)
-            CHECK_OK(memo_schedule_sync(result, from->stream, &error));
+            CHECK_OK(memo_schedule_add_sync(result, from->stream, &error));
         else
-            CHECK_OK(memo_schedule_sync_event(result, from->event, &error));
+            CHECK_OK(memo_schedule_add_event_sync(result, from->event, &error));
     }
     return result;
 }
@@ -401,7 +401,7 @@ static void faults_have_a_file_a_line_and_a_reason(void) {
                  {"memo schedule 1\nstream\n", "ends early", 2},
                  {"memo schedule 1\nstream a b\n", "unexpected `b`", 2},
                  {"memo schedule 1\nstream a\nstream \"a\"\n", "declared twice", 3},
-                 {"memo schedule 1\nstream \"a\n", "a quote stays open", 2},
+                 {"memo schedule 1\nstream \"a\n", "a quote is not closed", 2},
                  {"memo schedule 1\nstream \"a\"b\n", "a stream has a name", 2},
                  {"memo schedule 1\nstream a\x01\n", "control character", 2},
                  {"memo schedule 1\nleap a\n", "`leap` is none of", 2},
@@ -409,15 +409,15 @@ static void faults_have_a_file_a_line_and_a_reason(void) {
                  {"memo schedule 1\nbuffer a b\n", "no such buffer", 2},
                  {"memo schedule 1\nbuffer a 18446744073709551616\n", "range", 2},
                  {"memo schedule 1\nbuffer a 18446744073709551615\nbuffer b 1\n", "too large", 3},
-                 {"memo schedule 1\nbuffer a 10\nbuffer b a+5..11\n", "a range is", 3},
-                 {"memo schedule 1\nbuffer a 10\nbuffer b \"a\"x5..6\n", "a range is", 3},
+                 {"memo schedule 1\nbuffer a 10\nbuffer b a+5..11\n", "a range must be", 3},
+                 {"memo schedule 1\nbuffer a 10\nbuffer b \"a\"x5..6\n", "a range must be", 3},
                  {"memo schedule 1\nrun\n", "ends early", 2},
                  {"memo schedule 1\nrun x\n", "a stream is expected", 2},
                  {"memo schedule 1\nrun x a\n", "no such stream", 2},
-                 {"memo schedule 1\nstream a\nrun x a a\n", "named twice", 3},
-                 {"memo schedule 1\nstream a\nrun x a reads 5..4\n", "a range is", 3},
-                 {"memo schedule 1\nstream a\nrun x a reads 5..\n", "a range is", 3},
-                 {"memo schedule 1\nstream a\nrun x a reads 0x..5\n", "a range is", 3},
+                 {"memo schedule 1\nstream a\nrun x a a\n", "occurs twice", 3},
+                 {"memo schedule 1\nstream a\nrun x a reads 5..4\n", "a range must be", 3},
+                 {"memo schedule 1\nstream a\nrun x a reads 5..\n", "a range must be", 3},
+                 {"memo schedule 1\nstream a\nrun x a reads 0x..5\n", "a range must be", 3},
                  {"memo schedule 1\nstream a\nrun x a reads y\n", "no such buffer", 3},
                  {"memo schedule 1\nstream a\nrun x a takes\n", "nanoseconds", 3},
                  {"memo schedule 1\nstream a\nrun x a takes 1.5\n", "nanoseconds", 3},
@@ -455,7 +455,7 @@ static void streams_of_one_name_stay_two(void) {
     op.n_writes = 1;
     for (i = 0; i < 2; i++) {
         CHECK_OK(memo_schedule_add_stream(schedule, "ring \"", &op.stream, &error));
-        CHECK_OK(memo_schedule_run(schedule, &op, &error));
+        CHECK_OK(memo_schedule_add_op(schedule, &op, &error));
     }
     again = parsed(written(schedule, text, sizeof text));
     CHECK(again && again->n_streams == 2);
@@ -492,7 +492,7 @@ static void links_become_time(void) {
     op.duration_s = 2e-6;
     op.link = link;
     op.link_bytes = 3;
-    CHECK_OK(memo_schedule_run(schedule, &op, &error));
+    CHECK_OK(memo_schedule_add_op(schedule, &op, &error));
     written(schedule, text, sizeof text);
     CHECK_CASE(strstr(text, "takes 5000\n") && strstr(text, "buffer \"weights\" 0x4..0x8\n"), "%s",
                text);

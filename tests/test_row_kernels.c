@@ -1,5 +1,6 @@
 /* The row kernels against slow, obvious references.  The functions called here are those that the CUDA
  * kernels loop over. */
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 
@@ -131,8 +132,8 @@ static void casts_each_element_and_no_other(void) {
         cast.from_type = types[memo_test_int(0, N_TYPES - 1)];
         cast.n = memo_test_int(0, 100);
         /* Aligned to 16 bytes or only to the element. */
-        to = (char*)to_memory + memo_row_type_bytes(cast.to_type) * (1 + memo_test_int(0, 8));
-        from = (char*)from_memory + memo_row_type_bytes(cast.from_type) * memo_test_int(0, 8);
+        to = (char*)to_memory + memoi_row_type_bytes(cast.to_type) * (1 + memo_test_int(0, 8));
+        from = (char*)from_memory + memoi_row_type_bytes(cast.from_type) * memo_test_int(0, 8);
         fill_random(from_memory, cast.from_type, 150);
         memset(to_memory, 0x55, sizeof to_memory);
         cast.to = to;
@@ -145,7 +146,7 @@ static void casts_each_element_and_no_other(void) {
             if (cast.to_type == MEMO_TYPE_F16) value = memo_f32_from_f16(memo_f16_from_f32(value));
             CHECK_CASE(same_bits(get(to, cast.to_type, i), value), "element %d", (int)i);
         }
-        element = memo_row_type_bytes(cast.to_type);
+        element = memoi_row_type_bytes(cast.to_type);
         CHECK(to[-1] == 0x55 && to[cast.n * element] == 0x55);
     }
 }
@@ -509,7 +510,7 @@ static void refuses_what_cannot_be_meant(void) {
     CHECK_OK(memo_row_gather(&rows, &error));
     rows.to_stride_bytes = 8;
     CHECK(memo_row_scatter(&rows, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
-          strstr(error.message, "only 8 apart"));
+          strstr(error.message, "the stride is 8"));
     rows.to_stride_bytes = (int64_t)1 << 61;
     CHECK(memo_row_scatter(&rows, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     memset(&cast, 0, sizeof cast);
@@ -518,7 +519,7 @@ static void refuses_what_cannot_be_meant(void) {
     cast.n = 4;
     cast.to_type = MEMO_TYPE_I64;
     CHECK(memo_row_cast(&cast, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
-          strstr(error.message, "F32, BF16 or F16"));
+          strstr(error.message, "F32, BF16 and F16"));
     cast.to_type = MEMO_TYPE_F32;
     cast.to = (char*)numbers + 2;
     CHECK(memo_row_cast(&cast, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
@@ -570,7 +571,7 @@ static void run_on_a_host_stream(void) {
     CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
     recorder_desc.device = host;
     CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
-    device = memo_recorder_device(recorder);
+    device = memo_recorder_get_device(recorder);
     CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
     for (i = 0; i < N; i++) from[i] = (float)i;
     memset(&cast, 0, sizeof cast);
@@ -599,7 +600,7 @@ static void run_on_a_host_stream(void) {
     CHECK(device->cast(device->context, stream, &cast, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     for (i = 0; i < N; i++) CHECK(sum[i] == (float)(2 * i));
     CHECK(memo_f32_from_f16(gathered[0]) == 99.0f && gathered[1] == 0);
-    CHECK_OK(memo_recorder_schedule(recorder, &schedule, &error));
+    CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
     for (i = 0; i < schedule->n_ops; i++)
         if (schedule->ops[i].kind == MEMO_OP_RUN && n < 3)
             CHECK(strcmp(memo_schedule_op_name(schedule, i), names[n++]) == 0);

@@ -1,26 +1,8 @@
 /* Chapter 7: building, checking against brute force, simulating against a slow reference,
  * timelines. */
-#include <stddef.h>
-
-static void* counted_malloc(size_t size_bytes);
-static void counted_free(void* address);
-#define MEMO_MALLOC(size_bytes) counted_malloc(size_bytes)
-#define MEMO_FREE(address)      counted_free(address)
-#define MEMO_IMPLEMENTATION
+#include "scarce.h"
 #include "memo.h"
 #include "memo_test.h"
-
-static int64_t n_live, fail_at = -1; /* fail_at 0: the next request fails */
-static void* counted_malloc(size_t size_bytes) {
-    void* result = NULL;
-    if (fail_at < 0 || fail_at-- > 0) result = malloc(size_bytes);
-    n_live += result != NULL;
-    return result;
-}
-static void counted_free(void* address) {
-    n_live -= address != NULL;
-    free(address);
-}
 
 static memo_error error;
 
@@ -60,7 +42,7 @@ static void run_bytes(memo_schedule* schedule, int32_t stream, const char* name,
     desc.n_reads = read_end > read_begin;
     desc.writes = &write;
     desc.n_writes = write_end > write_begin;
-    CHECK_OK(memo_schedule_run(schedule, &desc, &error));
+    CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
 }
 
 static void run_time(memo_schedule* schedule, int32_t stream, const char* name, double duration_s,
@@ -71,7 +53,7 @@ static void run_time(memo_schedule* schedule, int32_t stream, const char* name, 
     desc.duration_s = duration_s;
     desc.link = link;
     desc.link_bytes = link_bytes;
-    CHECK_OK(memo_schedule_run(schedule, &desc, &error));
+    CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
 }
 
 /* --- building --- */
@@ -88,7 +70,7 @@ static void builder_refuses_and_leaves_no_trace(void) {
         desc = good;                                                                               \
         change;                                                                                    \
         error.message[0] = 0;                                                                      \
-        CHECK(memo_schedule_run(schedule, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT);         \
+        CHECK(memo_schedule_add_op(schedule, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT);      \
         CHECK(error.message[0] && schedule->n_ops == 0);                                           \
     } while (0)
     REFUSED(desc.stream = 2);
@@ -109,12 +91,12 @@ static void builder_refuses_and_leaves_no_trace(void) {
     REFUSED(desc.n_more_streams = 1);
     REFUSED((desc.more_streams = more, desc.n_more_streams = 2));
     REFUSED((desc.stream = 1, desc.more_streams = more, desc.n_more_streams = 1));
-    CHECK(memo_schedule_record(schedule, 1, 0, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_record(schedule, 0, 2, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_wait(schedule, -1, 0, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_wait(schedule, 0, -1, NULL) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_sync(schedule, 2, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_sync_event(schedule, 1, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_add_record(schedule, 1, 0, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_add_record(schedule, 0, 2, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_add_wait(schedule, -1, 0, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_add_wait(schedule, 0, -1, NULL) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_add_sync(schedule, 2, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_add_event_sync(schedule, 1, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(memo_schedule_add_link(schedule, "l", 0, &link, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(memo_schedule_add_link(schedule, "l", -1, &link, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(memo_schedule_add_link(schedule, "l", 1 / zero, &link, &error) ==
@@ -129,14 +111,14 @@ static void builder_refuses_and_leaves_no_trace(void) {
     CHECK_OK(memo_schedule_pair_links(schedule, 1, 2, 5, &error));
     CHECK_OK(memo_schedule_add_link(schedule, "n", 10, &other, &error));
     CHECK(memo_schedule_pair_links(schedule, 1, 3, 5, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_OK(memo_schedule_run(schedule, &good, &error));
+    CHECK_OK(memo_schedule_add_op(schedule, &good, &error));
     good.name = NULL;
-    CHECK_OK(memo_schedule_run(schedule, &good, &error));
+    CHECK_OK(memo_schedule_add_op(schedule, &good, &error));
     CHECK(strcmp(memo_schedule_op_name(schedule, 0), "work") == 0);
     CHECK(strcmp(memo_schedule_op_name(schedule, 1), "run") == 0);
     memo_schedule_destroy(schedule);
     memo_schedule_destroy(NULL);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 /* --- check --- */
@@ -155,11 +137,11 @@ static void check_finds_the_textbook_cases(void) {
 
     schedule = new_schedule(2, 2);
     run_bytes(schedule, 0, "write", 0, 0, 0, 100);
-    CHECK_OK(memo_schedule_record(schedule, 0, 0, &error));
-    CHECK_OK(memo_schedule_wait(schedule, 0, 1, &error)); /* op 2: needed */
-    CHECK_OK(memo_schedule_wait(schedule, 1, 1, &error)); /* op 3: never recorded */
+    CHECK_OK(memo_schedule_add_record(schedule, 0, 0, &error));
+    CHECK_OK(memo_schedule_add_wait(schedule, 0, 1, &error)); /* op 2: needed */
+    CHECK_OK(memo_schedule_add_wait(schedule, 1, 1, &error)); /* op 3: never recorded */
     run_bytes(schedule, 1, "read", 40, 160, 0, 0);
-    CHECK_OK(memo_schedule_wait(schedule, 0, 1, &error)); /* op 5: the same again */
+    CHECK_OK(memo_schedule_add_wait(schedule, 0, 1, &error)); /* op 5: the same again */
     run_bytes(schedule, 1, "read", 0, 10, 0, 0);
     CHECK_OK(memo_schedule_check(schedule, &check, &error));
     CHECK(check->n_races == 0 && check->n_waits == 3);
@@ -172,10 +154,10 @@ static void check_finds_the_textbook_cases(void) {
     /* Two waits for the same thing: each alone could go, both together could not. */
     schedule = new_schedule(2, 2);
     run_bytes(schedule, 0, "write", 0, 0, 0, 100);
-    CHECK_OK(memo_schedule_record(schedule, 0, 0, &error));
-    CHECK_OK(memo_schedule_record(schedule, 1, 0, &error));
-    CHECK_OK(memo_schedule_wait(schedule, 0, 1, &error));
-    CHECK_OK(memo_schedule_wait(schedule, 1, 1, &error));
+    CHECK_OK(memo_schedule_add_record(schedule, 0, 0, &error));
+    CHECK_OK(memo_schedule_add_record(schedule, 1, 0, &error));
+    CHECK_OK(memo_schedule_add_wait(schedule, 0, 1, &error));
+    CHECK_OK(memo_schedule_add_wait(schedule, 1, 1, &error));
     run_bytes(schedule, 1, "read", 40, 160, 0, 0);
     CHECK_OK(memo_schedule_check(schedule, &check, &error));
     CHECK(check->n_races == 0 && check->n_redundant_waits == 2);
@@ -185,12 +167,12 @@ static void check_finds_the_textbook_cases(void) {
     /* The host stands between. */
     schedule = new_schedule(3, 1);
     run_bytes(schedule, 0, "write", 0, 0, 0, 100);
-    CHECK_OK(memo_schedule_record(schedule, 0, 0, &error));
+    CHECK_OK(memo_schedule_add_record(schedule, 0, 0, &error));
     run_bytes(schedule, 0, "write", 0, 0, 200, 300);
-    CHECK_OK(memo_schedule_sync_event(schedule, 0, &error));
+    CHECK_OK(memo_schedule_add_event_sync(schedule, 0, &error));
     run_bytes(schedule, 1, "read", 0, 100, 0, 0);
     run_bytes(schedule, 1, "read", 200, 300, 0, 0); /* not covered by the event */
-    CHECK_OK(memo_schedule_sync(schedule, 0, &error));
+    CHECK_OK(memo_schedule_add_sync(schedule, 0, &error));
     run_bytes(schedule, 2, "read", 200, 300, 0, 0);
     CHECK_OK(memo_schedule_check(schedule, &check, &error));
     CHECK(check->n_races == 1 && check->races[0].first == 2 && check->races[0].second == 5);
@@ -203,7 +185,7 @@ static void check_finds_the_textbook_cases(void) {
     memo_check_destroy(check);
     memo_check_destroy(NULL);
     memo_schedule_destroy(schedule);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 static memo_schedule* random_schedule(int n_ops, int n_streams, int64_t n_bytes, int n_links) {
@@ -253,15 +235,15 @@ static memo_schedule* random_schedule(int n_ops, int n_streams, int64_t n_bytes,
             desc.link_bytes = memo_test_int(0, 8);
             desc.alloc_bytes = memo_test_int(0, 10);
             desc.free_bytes = memo_test_int(0, 10);
-            CHECK_OK(memo_schedule_run(schedule, &desc, &error));
+            CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
         } else if (kind <= 6) {
-            CHECK_OK(memo_schedule_record(schedule, event, stream, &error));
+            CHECK_OK(memo_schedule_add_record(schedule, event, stream, &error));
         } else if (kind <= 9) {
-            CHECK_OK(memo_schedule_wait(schedule, event, stream, &error));
+            CHECK_OK(memo_schedule_add_wait(schedule, event, stream, &error));
         } else if (kind == 10 && memo_test_int(0, 2) == 0) {
-            CHECK_OK(memo_schedule_sync(schedule, stream, &error));
+            CHECK_OK(memo_schedule_add_sync(schedule, stream, &error));
         } else if (kind == 11 && memo_test_int(0, 2) == 0) {
-            CHECK_OK(memo_schedule_sync_event(schedule, event, &error));
+            CHECK_OK(memo_schedule_add_event_sync(schedule, event, &error));
         }
     }
     return schedule;
@@ -395,7 +377,7 @@ static void check_agrees_with_brute_force(void) {
         memo_schedule_destroy(schedule);
     }
     CHECK(n_racy > 100 && n_clean > 100 && n_redundant > 100 && n_needed > 100);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 /* --- simulate --- */
@@ -516,7 +498,7 @@ static void simulation_agrees_with_slow_one(void) {
         memo_simulation_destroy(simulation);
         memo_schedule_destroy(schedule);
     }
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 static void links_are_shared(void) {
@@ -555,18 +537,18 @@ static void links_are_shared(void) {
     schedule->ops[0].duration_s = -1;
     CHECK(memo_schedule_simulate(schedule, &simulation, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     memo_schedule_destroy(schedule);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 static void waits_show_how_long_they_hold(void) {
     memo_schedule* schedule = new_schedule(2, 1);
     memo_simulation* simulation;
     run_time(schedule, 0, "long", 10, 0, 0);
-    CHECK_OK(memo_schedule_record(schedule, 0, 0, &error));
+    CHECK_OK(memo_schedule_add_record(schedule, 0, 0, &error));
     run_time(schedule, 1, "short", 4, 0, 0);
-    CHECK_OK(memo_schedule_wait(schedule, 0, 1, &error));
+    CHECK_OK(memo_schedule_add_wait(schedule, 0, 1, &error));
     run_time(schedule, 1, "after", 1, 0, 0);
-    CHECK_OK(memo_schedule_sync(schedule, 1, &error));
+    CHECK_OK(memo_schedule_add_sync(schedule, 1, &error));
     run_time(schedule, 0, "last", 2, 0, 0);
     CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
     CHECK(simulation->start_s[3] == 4 && simulation->end_s[3] == 10);
@@ -583,11 +565,11 @@ static void waits_show_how_long_they_hold(void) {
 static int32_t timed_op(memo_schedule* schedule, int32_t stream, const char* name,
                         double duration_s, int32_t after, int32_t after_too) {
     int32_t event = -1;
-    if (after >= 0) CHECK_OK(memo_schedule_wait(schedule, after, stream, &error));
-    if (after_too >= 0) CHECK_OK(memo_schedule_wait(schedule, after_too, stream, &error));
+    if (after >= 0) CHECK_OK(memo_schedule_add_wait(schedule, after, stream, &error));
+    if (after_too >= 0) CHECK_OK(memo_schedule_add_wait(schedule, after_too, stream, &error));
     run_time(schedule, stream, name, duration_s, 0, 0);
     CHECK_OK(memo_schedule_add_event(schedule, &event, &error));
-    CHECK_OK(memo_schedule_record(schedule, event, stream, &error));
+    CHECK_OK(memo_schedule_add_record(schedule, event, stream, &error));
     return event;
 }
 
@@ -687,7 +669,7 @@ static void oases_makespans(void) {
         memo_simulation_destroy(simulation);
         memo_schedule_destroy(schedule);
     }
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 /* --- measured, compare --- */
@@ -697,10 +679,10 @@ static void measured_starts_at_zero(void) {
     memo_simulation* times;
     int64_t i;
     run_time(schedule, 0, "long", 10, 0, 0);
-    CHECK_OK(memo_schedule_record(schedule, 0, 0, &error));
-    CHECK_OK(memo_schedule_wait(schedule, 0, 1, &error));
+    CHECK_OK(memo_schedule_add_record(schedule, 0, 0, &error));
+    CHECK_OK(memo_schedule_add_wait(schedule, 0, 1, &error));
     run_time(schedule, 1, "after", 1, 0, 0);
-    CHECK_OK(memo_schedule_sync(schedule, 1, &error));
+    CHECK_OK(memo_schedule_add_sync(schedule, 1, &error));
     CHECK(memo_schedule_measured(schedule, &times, &error) == MEMO_STATUS_INVALID_STATE);
     CHECK(times == NULL);
     for (i = 0; i < 4; i++) { /* as if the base were 100 s later */
@@ -717,7 +699,7 @@ static void measured_starts_at_zero(void) {
     CHECK(times->makespan_s == 11 && times->busy_s[0] == 10 && times->busy_s[1] == 1);
     memo_simulation_destroy(times);
     memo_schedule_destroy(schedule);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 static memo_schedule* to_compare(int variant) {
@@ -734,9 +716,9 @@ static memo_schedule* to_compare(int variant) {
               variant == 1   ? 1100
               : variant == 4 ? 101
                              : 100);
-    CHECK_OK(memo_schedule_record(schedule, event, 0, &error));
-    CHECK_OK(memo_schedule_record(schedule, other, 0, &error));
-    CHECK_OK(memo_schedule_wait(schedule, variant == 5 ? other : event, 1, &error));
+    CHECK_OK(memo_schedule_add_record(schedule, event, 0, &error));
+    CHECK_OK(memo_schedule_add_record(schedule, other, 0, &error));
+    CHECK_OK(memo_schedule_add_wait(schedule, variant == 5 ? other : event, 1, &error));
     if (variant == 6) run_bytes(schedule, 1, "more", 0, 0, 0, 0);
     return schedule;
 }
@@ -758,7 +740,7 @@ static void compare_names_the_first_difference(void) {
         memo_schedule_destroy(recorded);
     }
     memo_schedule_destroy(promised);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 /* --- files --- */
@@ -857,13 +839,12 @@ static char* written(memo_schedule* schedule, const memo_simulation* times, cons
                      int is_svg) {
     char path[250];
     char* data = NULL;
-    int64_t n_bytes;
     memo_test_path(path, "schedule");
     if (is_svg)
         CHECK_OK(memo_schedule_write_svg(schedule, times, title, path, &error));
     else
         CHECK_OK(memo_schedule_write_chrome(schedule, times, path, &error));
-    CHECK_OK(memob_read_file(path, &data, &n_bytes, &error));
+    data = memo_test_file(path, NULL);
     unlink(path);
     return data;
 }
@@ -899,8 +880,8 @@ static void files_are_well_formed(void) {
         CHECK_CASE(is_xml(svg), "%.2000s", svg);
         CHECK(count_of(svg, "<title>") == n_drawn + n_waits);
         CHECK(!strstr(svg, "nan") && !strstr(svg, "inf"));
-        MEMO_FREE(chrome);
-        MEMO_FREE(svg);
+        free(chrome);
+        free(svg);
         memo_simulation_destroy(times);
         memo_schedule_destroy(schedule);
     }
@@ -911,7 +892,7 @@ static void files_are_well_formed(void) {
         CHECK_OK(memo_schedule_simulate(schedule, &times, &error));
         svg = written(schedule, times, NULL, 1);
         CHECK(is_xml(svg));
-        MEMO_FREE(svg);
+        free(svg);
         CHECK(memo_schedule_write_svg(schedule, times, "", "/nowhere/at/all", &error) ==
               MEMO_STATUS_IO);
         CHECK(memo_schedule_write_chrome(schedule, times, "/nowhere/at/all", &error) ==
@@ -919,7 +900,7 @@ static void files_are_well_formed(void) {
         memo_simulation_destroy(times);
         memo_schedule_destroy(schedule);
     }
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 /* --- what happens without memory: an error, nothing lost, nothing leaked --- */
@@ -945,16 +926,16 @@ static memo_status everything(void) {
     desc.link = 1;
     desc.link_bytes = desc.alloc_bytes = 5;
     desc.more_streams = &more;
-    if (!status) status = memo_schedule_run(schedule, &desc, &error);
+    if (!status) status = memo_schedule_add_op(schedule, &desc, &error);
     desc.n_more_streams = 1;
-    if (!status) status = memo_schedule_run(schedule, &desc, &error);
+    if (!status) status = memo_schedule_add_op(schedule, &desc, &error);
     desc.n_more_streams = 0;
     desc.stream = 1;
-    if (!status) status = memo_schedule_run(schedule, &desc, &error);
+    if (!status) status = memo_schedule_add_op(schedule, &desc, &error);
     desc.stream = 0;
-    if (!status) status = memo_schedule_run(schedule, &desc, &error);
-    if (!status) status = memo_schedule_record(schedule, event, 0, &error);
-    if (!status) status = memo_schedule_wait(schedule, event, 1, &error);
+    if (!status) status = memo_schedule_add_op(schedule, &desc, &error);
+    if (!status) status = memo_schedule_add_record(schedule, event, 0, &error);
+    if (!status) status = memo_schedule_add_wait(schedule, event, 1, &error);
     if (!status) status = memo_schedule_check(schedule, &check, &error);
     if (!status) status = memo_schedule_simulate(schedule, &times, &error);
     if (!status) status = memo_schedule_compare(schedule, schedule, &error);
@@ -980,18 +961,18 @@ static void no_memory_is_an_error(void) {
     int n;
     for (n = 0; n < 1000; n++) {
         memo_status status;
-        fail_at = n;
+        mallocs_left = n;
         status = everything();
-        if (fail_at >= 0) { /* this time all requests were met */
+        if (mallocs_left >= 0) { /* this time all requests were met */
             CHECK(status == MEMO_STATUS_OK && n > 40);
             break;
         }
         CHECK_CASE(status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "request %d: %s", n,
                    memo_status_name(status));
-        CHECK_CASE(n_live == 0, "request %d leaks", n);
+        CHECK_CASE(mallocs_live == 0, "request %d leaks", n);
     }
-    fail_at = -1;
-    CHECK(n_live == 0);
+    mallocs_left = -1;
+    CHECK(mallocs_live == 0);
 }
 
 /* Many ops with many ranges, as a long run leaves them: this must not take minutes. */
@@ -1017,9 +998,9 @@ static void large_schedules_are_handled(void) {
         desc.duration_s = memo_test_real();
         desc.link = link;
         desc.link_bytes = memo_test_int(0, 1000000000);
-        CHECK_OK(memo_schedule_wait(schedule, (i + 7) % 8, i % 4, &error));
-        CHECK_OK(memo_schedule_run(schedule, &desc, &error));
-        CHECK_OK(memo_schedule_record(schedule, i % 8, i % 4, &error));
+        CHECK_OK(memo_schedule_add_wait(schedule, (i + 7) % 8, i % 4, &error));
+        CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
+        CHECK_OK(memo_schedule_add_record(schedule, i % 8, i % 4, &error));
     }
     CHECK_OK(memo_schedule_check(schedule, &check, &error));
     CHECK(check->n_races == 0 && check->n_waits == 4000);
@@ -1040,14 +1021,14 @@ static void large_schedules_are_handled(void) {
         desc.stream = i == 2 ? 0 : i % 2;
         desc.writes = rows;
         desc.n_writes = 100000;
-        CHECK_OK(memo_schedule_run(schedule, &desc, &error));
+        CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
     }
     CHECK_OK(memo_schedule_check(schedule, &check, &error));
     CHECK(check->n_races == 1 && check->races[0].first == 2 && check->races[0].second == 3);
     CHECK(check->races[0].range.begin == 0 && check->races[0].range.end == 32);
     memo_check_destroy(check);
     memo_schedule_destroy(schedule);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 int main(int argc, char** argv) {

@@ -8,26 +8,27 @@
  *                                                infinite_scores_are_right
  *    4 the degree is capped by key heads         every_number_of_heads_is_exact, replicas_are_sent_where_needed,
  *                                                gradients_of_replicas_are_summed_in_fp32
- *    5 query heads that do not divide            every_number_of_heads_is_exact; test_layout: heads_are_dealt_out
- *    6 lengths that do not divide, a lost token  random_cases_are_exact; test_layout: rows_go_and_come_back
- *    7 documents that must divide by 2 cp        every_mask_in_every_layout_is_exact, documents_are_balanced
- *    8 positions after reordering                test_layout: positions_count_within_documents
- *    9 loss and gradients off by a factor        test_layout: the_mean_loss_is_that_of_one_rank
- *   10 labels shifted after sharding             test_layout: labels_are_shifted_before_sharding
+ *    5 query heads that do not divide            every_number_of_heads_is_exact; test_sharding: heads_are_dealt_out
+ *    6 lengths that do not divide, a lost token  random_cases_are_exact; test_sharding: rows_go_and_come_back
+ *    7 documents that must divide by 2 cp        every_mask_in_every_sharding_is_exact, documents_are_balanced
+ *    8 positions after reordering                test_sharding: positions_count_within_documents
+ *    9 loss and gradients off by a factor        test_sharding: the_mean_loss_is_that_of_one_rank
+ *   10 labels shifted after sharding             test_sharding: labels_are_shifted_before_sharding
  *   11 deadlocks                                 test_comm: exchange_of_all_with_all_does_not_deadlock,
  *                                                groups_of_random_messages_arrive,
  *                                                splits_make_the_right_groups_which_work_at_once
  *   12 no overlap                                the_ring_s_schedule_overlaps, the_ring_really_overlaps;
  *                                                cuda/nccl_blocks: priorities_differ
  *   13 memory that grows with the ring           memory_does_not_grow_with_the_ring
- *   14 a window that is ignored                  every_mask_in_every_layout_is_exact, a_narrow_window_needs_few_hops
+ *   14 a window that is ignored                  every_mask_in_every_sharding_is_exact, a_narrow_window_needs_few_hops
  *   15 parallelism that does nothing             zigzag_is_balanced_and_plain_is_not, what_sees_nothing_is_not_computed,
- *                                                bytes_follow_the_heads_that_ranks_need; test_layout: who_holds_what_is_printed */
+ *                                                bytes_follow_the_heads_that_ranks_need; test_sharding: who_holds_what_is_printed */
 #include <stddef.h>
 
 static void* counted_malloc(size_t n_bytes); /* memo's own bookkeeping */
 #define MEMO_MALLOC(n_bytes) counted_malloc(n_bytes)
 #define MEMO_FREE(address)   free(address)
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
@@ -105,12 +106,12 @@ static void every_pair_of_degrees_is_exact(void) {
         for (u = 0; u < 5; u++) {
             attention_case c = case_of(degrees[r], degrees[u], 97 + k, 8, 4, 32);
             if (degrees[r] * degrees[u] > (IS_SLOW ? 8 : 16)) continue;
-            c.layout = (memo_layout_kind)(k % 3);
+            c.sharding = (memo_sharding_kind)(k % 3);
             c.ring_is_inner = k % 2;
             c.window = k % 4 == 3 ? 19 : 0;
             k++;
             expect_exact(&c);
-            c.layout = MEMO_LAYOUT_ZIGZAG;
+            c.sharding = MEMO_SHARDING_ZIGZAG;
             c.mask = k % 5 == 0 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
             c.sends_again = k % 2;
             expect_exact(&c);
@@ -118,18 +119,18 @@ static void every_pair_of_degrees_is_exact(void) {
     report_worst();
 }
 
-static void every_mask_in_every_layout_is_exact(void) {
-    int layout, mask, window, documents;
-    for (layout = 0; layout < 4; layout++)
+static void every_mask_in_every_sharding_is_exact(void) {
+    int sharding, mask, window, documents;
+    for (sharding = 0; sharding < 4; sharding++)
         for (mask = 0; mask < 2; mask++)
             for (window = 0; window < 2; window++)
                 for (documents = 0; documents < 2; documents++) {
                     attention_case c = case_of(3, 2, 101, 4, 2, 32);
-                    c.layout = (memo_layout_kind)layout;
+                    c.sharding = (memo_sharding_kind)sharding;
                     c.mask = (memo_mask_kind)mask;
                     c.window = window ? 13 : 0;
                     if (documents ||
-                        c.layout == MEMO_LAYOUT_DOCUMENTS) { /* of 1, 0, 40, 2 and 58 tokens */
+                        c.sharding == MEMO_SHARDING_DOCUMENTS) { /* of 1, 0, 40, 2 and 58 tokens */
                         static const int64_t begins[] = {0, 1, 1, 41, 43, 101};
                         memcpy(c.document_begins, begins, sizeof begins);
                         c.n_documents = 5;
@@ -181,13 +182,13 @@ static void random_cases_are_exact(void) {
         }
         c = case_of(ring, ulysses, memo_test_int(1, 120), n_kv_heads * (int32_t)memo_test_int(1, 4),
                     n_kv_heads, (int32_t)memo_test_int(2, 40));
-        c.layout = (memo_layout_kind)memo_test_int(0, 3);
+        c.sharding = (memo_sharding_kind)memo_test_int(0, 3);
         c.mask = (memo_mask_kind)memo_test_int(0, 1);
         c.window = memo_test_int(0, 2) ? 0 : memo_test_int(1, 40);
         c.n_batch = (int32_t)memo_test_int(1, 2);
         c.sends_again = (int32_t)memo_test_int(0, 1);
         c.ring_is_inner = (int32_t)memo_test_int(0, 1);
-        if (c.layout == MEMO_LAYOUT_DOCUMENTS || memo_test_int(0, 1)) {
+        if (c.sharding == MEMO_SHARDING_DOCUMENTS || memo_test_int(0, 1)) {
             c.n_documents = memo_test_int(1, MAX_DOCUMENTS);
             for (k = 1; k < c.n_documents; k++)
                 c.document_begins[k] = memo_test_int(
@@ -329,12 +330,12 @@ static void cut_up(attention_case* c) {
  * hence the bounds. */
 static void extreme_scores_are_right(void) {
     static const int32_t degrees[][2] = {{4, 2}, {8, 1}, {1, 4}, {1, 1}};
-    int i, layout, documents;
+    int i, sharding, documents;
     for (i = 0; i < 4; i++)
-        for (layout = 0; layout < 4; layout++)
-            for (documents = layout == 3; documents < 2; documents++) {
+        for (sharding = 0; sharding < 4; sharding++)
+            for (documents = sharding == 3; documents < 2; documents++) {
                 attention_case c = case_of(degrees[i][0], degrees[i][1], 96, 4, 2, 64);
-                c.layout = (memo_layout_kind)layout;
+                c.sharding = (memo_sharding_kind)sharding;
                 c.step = 131072;           /* of the scores: 16384, every 24 keys */
                 c.window = i == 1 ? 3 : 0; /* most blocks see nothing of each other */
                 c.mask = i == 3 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
@@ -348,18 +349,18 @@ static void extreme_scores_are_right(void) {
  * and gradients 0.  Padded. */
 static void infinite_scores_are_right(void) {
     static const int32_t degrees[][2] = {{4, 2}, {8, 1}, {1, 4}, {1, 1}};
-    int i, layout, documents, window, type;
+    int i, sharding, documents, window, type;
     for (i = 0; i < 4; i++)
-        for (layout = 0; layout < 4; layout++)
-            for (documents = layout == 3; documents < 2; documents++)
+        for (sharding = 0; sharding < 4; sharding++)
+            for (documents = sharding == 3; documents < 2; documents++)
                 for (window = 0; window < 2; window++) {
                     attention_case c = case_of(degrees[i][0], degrees[i][1], 93, 4, 2, 16);
-                    c.layout = (memo_layout_kind)layout;
+                    c.sharding = (memo_sharding_kind)sharding;
                     c.huge = 1e25;
                     c.window = window ? 1 + i % 2 : 0;
                     c.mask = i >= 2 && window ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
                     if (documents) cut_up(&c);
-                    type = (layout + documents + i) % 2;
+                    type = (sharding + documents + i) % 2;
                     c.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
                     /* Where few keys are seen, differences of rounded outputs are small. */
                     expect_right(&c, type ? 2e-3 : 2e-6, type ? 6e-3 : 5e-6, NULL);
@@ -370,11 +371,11 @@ static void infinite_scores_are_right(void) {
 /* Every row sees one key only, by far: gradients of q and k are 0 but for rounding of numbers of size spread. */
 static void saturated_scores_are_finite(void) {
     attention_case c = case_of(4, 2, 96, 2, 2, 32);
-    int layout, t;
-    for (layout = 0; layout < 3; layout++) {
+    int sharding, t;
+    for (sharding = 0; sharding < 3; sharding++) {
         world all;
         whole w;
-        c.layout = (memo_layout_kind)layout;
+        c.sharding = (memo_sharding_kind)sharding;
         c.spread = 100;
         whole_create(&w, &c);
         reference_run(&c, &w);
@@ -483,13 +484,13 @@ static void pairs_beyond_64_bits_are_counted(void) {
 }
 
 /* Scores computed by each rank, forward and backward. */
-static void count_scores(memo_layout_kind layout, int32_t ring, int64_t n_tokens,
+static void count_scores(memo_sharding_kind sharding, int32_t ring, int64_t n_tokens,
                          int64_t n_scores[16]) {
     attention_case c = case_of(ring, 1, n_tokens, 1, 1, 4);
     whole w;
     world all;
     int32_t r;
-    c.layout = layout;
+    c.sharding = sharding;
     whole_create(&w, &c);
     world_init(&all, &c, &w);
     CHECK(world_run(&all));
@@ -506,7 +507,7 @@ static void zigzag_is_balanced_and_plain_is_not(void) {
     int64_t s = 1024;
     int i;
     for (i = 0; i < 4; i++) {
-        count_scores(MEMO_LAYOUT_ZIGZAG, 4, lengths[i], n);
+        count_scores(MEMO_SHARDING_ZIGZAG, 4, lengths[i], n);
         for (r = 0, total = 0; r < 4; r++) total += n[r];
         pairs = 2 * (lengths[i] * (lengths[i] + 1) / 2);
         for (r = 0; r < 4; r++) /* padding is with rank 0 */
@@ -518,13 +519,13 @@ static void zigzag_is_balanced_and_plain_is_not(void) {
                    "%lld tokens: %lld of %lld", (long long)lengths[i], (long long)total,
                    (long long)pairs);
     }
-    count_scores(MEMO_LAYOUT_PLAIN, 4, s, n);
-    printf("# plain layout, last rank over first: %.2f to 1\n", (double)n[3] / (double)n[0]);
+    count_scores(MEMO_SHARDING_PLAIN, 4, s, n);
+    printf("# plain sharding, last rank over first: %.2f to 1\n", (double)n[3] / (double)n[0]);
     c = s /
         4; /* half a square against three and a half: 7 to 1 but for the tiles of the diagonal */
     CHECK(n[0] >= c * (c + 1) && n[0] - c * (c + 1) <= 2 * DIAGONAL(c));
     for (r = 1; r < 4; r++) CHECK(n[r] - n[0] == 2 * r * c * c);
-    count_scores(MEMO_LAYOUT_STRIPED, 4, s, n);
+    count_scores(MEMO_SHARDING_STRIPED, 4, s, n);
     for (r = 1; r < 4; r++) CHECK(n[r] - n[r - 1] == 2 * s / 4); /* a diagonal more each */
 }
 
@@ -578,33 +579,34 @@ static int expected_call(const attention_case* c, const memo_run* q_runs, int32_
 
 /* The calls of the local attention on every rank, one by one, and what the host's computes in them. */
 static void expect_only_what_is_seen(const attention_case* c) {
-    memo_layout_desc layout_desc = memo_layout_desc_default();
+    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_run* runs = (memo_run*)calloc(2 * (2 * MAX_DOCUMENTS + 1), sizeof *runs);
     memo_run* k_runs = runs + 2 * MAX_DOCUMENTS + 1;
-    memo_layout layout;
+    memo_sharding sharding;
     memo_error error;
     world all;
     whole w;
     int32_t r, s, i, pass;
-    layout_desc.kind = c->layout;
-    layout_desc.ring = c->ring;
-    layout_desc.ulysses = c->ulysses;
-    layout_desc.n_tokens = c->n_tokens;
-    if (c->layout == MEMO_LAYOUT_DOCUMENTS) {
-        layout_desc.document_begins = c->document_begins;
-        layout_desc.n_documents = c->n_documents;
+    sharding_desc.kind = c->sharding;
+    sharding_desc.ring = c->ring;
+    sharding_desc.ulysses = c->ulysses;
+    sharding_desc.n_tokens = c->n_tokens;
+    if (c->sharding == MEMO_SHARDING_DOCUMENTS) {
+        sharding_desc.document_begins = c->document_begins;
+        sharding_desc.n_documents = c->n_documents;
     }
-    CHECK_OK(memo_layout_make(&layout_desc, &layout, &error));
+    CHECK_OK(memo_sharding_make(&sharding_desc, &sharding, &error));
     whole_create(&w, c);
     world_init(&all, c, &w);
     CHECK(world_run(&all));
     for (r = 0; r < c->ring * c->ulysses; r++) {
         const run_result* result = &all.results[r];
-        int32_t n_q_runs = memoi_layout_ring_runs(&layout, result->ring_rank, runs), n_calls = 0;
+        int32_t n_q_runs = memoi_sharding_ring_runs(&sharding, result->ring_rank, runs),
+                n_calls = 0;
         int64_t most_scores = 0, pairs = 0, n_heads = result->sizes.heads.n_q * c->n_batch;
         for (s = 0; s < c->ring; s++) {
             int32_t k_rank = (result->ring_rank - s + c->ring) % c->ring;
-            int32_t n_k_runs = memoi_layout_ring_runs(&layout, k_rank, k_runs);
+            int32_t n_k_runs = memoi_sharding_ring_runs(&sharding, k_rank, k_runs);
             asked_call expected;
             if (!expected_call(c, runs, n_q_runs, k_runs, n_k_runs, s == 0, &expected, &most_scores,
                                &pairs))
@@ -640,16 +642,16 @@ static void what_sees_nothing_is_not_computed(void) {
     static const int32_t degrees[][2] = {{1, 1}, {2, 1}, {4, 1}, {8, 1}, {2, 2}, {4, 2}};
     static const int64_t begins[] = {0, 8, 9, 9, 150, 217};
     size_t i;
-    int layout, window, documents;
+    int sharding, window, documents;
     for (i = 0; i < sizeof degrees / sizeof *degrees; i += IS_SLOW + 1)
-        for (layout = 0; layout < 4; layout++)
+        for (sharding = 0; sharding < 4; sharding++)
             for (window = 0; window < 2; window++)
                 for (documents = 0; documents < 2; documents++) {
                     attention_case c = case_of(degrees[i][0], degrees[i][1], 217, 2, 2, 2);
-                    c.layout = (memo_layout_kind)layout;
+                    c.sharding = (memo_sharding_kind)sharding;
                     c.window = !window ? 0 : i % 2 ? 3 : 21;
                     c.mask = i % 3 == 2 && window ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
-                    if (documents || c.layout == MEMO_LAYOUT_DOCUMENTS) {
+                    if (documents || c.sharding == MEMO_SHARDING_DOCUMENTS) {
                         memcpy(c.document_begins, begins, sizeof begins);
                         c.n_documents = 5;
                     }
@@ -667,7 +669,7 @@ static void documents_are_balanced(void) {
         world all;
         whole w;
         int32_t r;
-        c.layout = MEMO_LAYOUT_DOCUMENTS;
+        c.sharding = MEMO_SHARDING_DOCUMENTS;
         c.n_documents = is_odd ? 5 : 4;
         memcpy(c.document_begins, is_odd ? odd : even, is_odd ? sizeof odd : sizeof even);
         whole_create(&w, &c);
@@ -693,7 +695,7 @@ static void documents_are_balanced(void) {
 /* One object, a batch after another; one rank of a ring of one, with its own reference. */
 static void documents_may_change_from_batch_to_batch(void) {
     static const int64_t begins[][4] = {{0, 5, 30, 40}, {0, 1, 20, 40}, {0, 39, 39, 40}};
-    memo_layout_desc layout_desc = memo_layout_desc_default();
+    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_host_device_desc device_desc = memo_host_device_desc_default();
     memo_sp_attention_tensors tensors;
@@ -701,7 +703,7 @@ static void documents_may_change_from_batch_to_batch(void) {
     memo_mask mask = memo_mask_default();
     memo_host_attention state;
     memo_device* device = NULL;
-    memo_layout layout;
+    memo_sharding sharding;
     memo_error error;
     long long n_mallocs;
     float lse[40 * 2];
@@ -710,15 +712,15 @@ static void documents_may_change_from_batch_to_batch(void) {
     CHECK_OK(memo_stream_create(device, "compute", 0, &desc.stream, &error));
     state.device = device;
     state.n_scores = 0;
-    layout_desc.kind = MEMO_LAYOUT_DOCUMENTS;
-    layout_desc.n_tokens = 40;
-    layout_desc.document_begins = begins[0];
-    layout_desc.n_documents = 1;
-    CHECK(memo_layout_make(&layout_desc, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    layout_desc.n_documents = 3;
-    CHECK_OK(memo_layout_make(&layout_desc, &layout, &error));
+    sharding_desc.kind = MEMO_SHARDING_DOCUMENTS;
+    sharding_desc.n_tokens = 40;
+    sharding_desc.document_begins = begins[0];
+    sharding_desc.n_documents = 1;
+    CHECK(memo_sharding_make(&sharding_desc, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    sharding_desc.n_documents = 3;
+    CHECK_OK(memo_sharding_make(&sharding_desc, &sharding, &error));
     desc.device = device;
-    desc.layout = layout;
+    desc.sharding = sharding;
     desc.n_q_heads = desc.n_kv_heads = 2;
     desc.head_size = 4;
     desc.attention = memo_host_attention_functions(&state);
@@ -726,15 +728,15 @@ static void documents_may_change_from_batch_to_batch(void) {
     for (k = 0; k < 3; k++) {
         attention_case c = case_of(1, 1, 40, 2, 2, 4);
         whole w;
-        c.layout = MEMO_LAYOUT_DOCUMENTS;
+        c.sharding = MEMO_SHARDING_DOCUMENTS;
         c.n_documents = 3;
         memcpy(c.document_begins, begins[k], sizeof begins[k]);
         whole_create(&w, &c);
         reference_run(&c, &w);
-        layout_desc.document_begins = begins[k];
-        CHECK_OK(memo_layout_make(&layout_desc, &layout, &error));
+        sharding_desc.document_begins = begins[k];
+        CHECK_OK(memo_sharding_make(&sharding_desc, &sharding, &error));
         n_mallocs = malloc_count;
-        CHECK_OK(memo_sp_attention_set_layout(attention, &layout, &error));
+        CHECK_OK(memo_sp_attention_set_sharding(attention, &sharding, &error));
         CHECK(malloc_count == n_mallocs);
         memset(&tensors, 0, sizeof tensors);
         tensors.q = w.typed[Q]; /* on one rank in the order of the sequence */
@@ -747,11 +749,13 @@ static void documents_may_change_from_batch_to_batch(void) {
         CHECK(error_of(&c, &w, OUT) < 2e-6);
         whole_destroy(&w);
     }
-    layout.n_documents = 4;
-    CHECK(memo_sp_attention_set_layout(attention, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    layout.n_documents = 3;
-    layout.n_tokens = 39;
-    CHECK(memo_sp_attention_set_layout(attention, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    sharding.n_documents = 4;
+    CHECK(memo_sp_attention_set_sharding(attention, &sharding, &error) ==
+          MEMO_STATUS_INVALID_ARGUMENT);
+    sharding.n_documents = 3;
+    sharding.n_tokens = 39;
+    CHECK(memo_sp_attention_set_sharding(attention, &sharding, &error) ==
+          MEMO_STATUS_INVALID_ARGUMENT);
     memo_sp_attention_destroy(attention);
     memo_host_device_destroy(device);
 }
@@ -923,18 +927,18 @@ static void the_paper_s_table_2(void) {
     static const double ratios[] = {1.33, 5.33, 10.67};
     int i;
     for (i = 0; i < 3; i++) {
-        memo_layout_desc layout_desc = memo_layout_desc_default();
+        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
         memo_sp_attention_desc desc = memo_sp_attention_desc_default();
         memo_sp_attention_sizes sizes;
         memo_error error;
         double sent, ratio;
-        layout_desc.ulysses = 8;
-        layout_desc.n_tokens = lengths[i];
-        CHECK_OK(memo_layout_make(&layout_desc, &desc.layout, &error));
+        sharding_desc.ulysses = 8;
+        sharding_desc.n_tokens = lengths[i];
+        CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
         desc.n_q_heads = desc.n_kv_heads = 32;
         desc.head_size = 128;
         desc.type = MEMO_TYPE_BF16;
-        CHECK_OK(memo_sp_attention_get_sizes(&desc, &sizes, &error));
+        CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
         /* All ranks; the paper takes (n - 1) / n for 1. */
         sent = (double)(sizes.ulysses_forward_bytes + sizes.ulysses_backward_bytes) * 8 * 8 / 7;
         ratio = sent / (12.0 * 4096 * 4096 * 2);
@@ -945,17 +949,17 @@ static void the_paper_s_table_2(void) {
 static void what_runs_is_what_was_promised(void) {
     static const int32_t degrees[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {1, 2}, {2, 2}, {5, 1}};
     size_t i;
-    int layout;
+    int sharding;
     for (i = 0; i < sizeof degrees / sizeof *degrees; i++)
-        for (layout = 0; layout < 3; layout++) {
+        for (sharding = 0; sharding < 3; sharding++) {
             attention_case c = case_of(degrees[i][0], degrees[i][1], 30, 4, i % 2 ? 2 : 4, 4);
             world all;
-            c.layout = (memo_layout_kind)layout;
+            c.sharding = (memo_sharding_kind)sharding;
             c.n_batch = 1 + (int32_t)(i % 2);
-            c.type = layout == 1 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+            c.type = sharding == 1 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
             c.mask = i % 3 == 2 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
             world_init(&all, &c, NULL);
-            all.recorded_rank = layout % (c.ring * c.ulysses);
+            all.recorded_rank = sharding % (c.ring * c.ulysses);
             all.n_repeats = 2; /* so that steps of different calls can race, too */
             expect_right(&c, 4e-3, 6e-3, &all);
             c.window = 4;
@@ -964,7 +968,7 @@ static void what_runs_is_what_was_promised(void) {
     for (i = 0; i < 3 * 5; i++) { /* every rank of a ring of 5, of which most skip steps */
         attention_case c = case_of(5, 1, 60, 1, 1, 4);
         world all;
-        c.layout = i < 10 ? MEMO_LAYOUT_PLAIN : MEMO_LAYOUT_ZIGZAG;
+        c.sharding = i < 10 ? MEMO_SHARDING_PLAIN : MEMO_SHARDING_ZIGZAG;
         c.window = i < 5 ? 0 : 20;
         world_init(&all, &c, NULL);
         all.recorded_rank = (int32_t)i % 5;
@@ -975,7 +979,7 @@ static void what_runs_is_what_was_promised(void) {
         static const int64_t begins[] = {0, 8, 9, 9, 30};
         attention_case c = case_of(degrees[i][0], degrees[i][1], 30, 4, i % 2 ? 2 : 4, 4);
         world all;
-        c.layout = MEMO_LAYOUT_DOCUMENTS;
+        c.sharding = MEMO_SHARDING_DOCUMENTS;
         memcpy(c.document_begins, begins, sizeof begins);
         c.n_documents = 4;
         world_init(&all, &c, NULL);
@@ -1001,19 +1005,19 @@ static void memory_does_not_grow_with_the_ring(void) {
     int i;
     for (i = 0; i < 3; i++) {
         int32_t ring = 2 << i;
-        memo_layout_desc layout_desc = memo_layout_desc_default();
+        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
         memo_sp_attention_desc desc = memo_sp_attention_desc_default();
         memo_sp_attention_sizes sizes;
         memo_error error;
-        layout_desc.ring = ring;
-        layout_desc.ulysses = 2;
-        layout_desc.n_tokens = 1024 * ring;
-        CHECK_OK(memo_layout_make(&layout_desc, &desc.layout, &error));
+        sharding_desc.ring = ring;
+        sharding_desc.ulysses = 2;
+        sharding_desc.n_tokens = 1024 * ring;
+        CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
         desc.n_q_heads = 8;
         desc.n_kv_heads = 2;
         desc.head_size = 64;
         desc.type = MEMO_TYPE_BF16;
-        CHECK_OK(memo_sp_attention_get_sizes(&desc, &sizes, &error));
+        CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
         n_bytes[i] = sizes.device_bytes + sizes.saved_bytes + sizes.lse_bytes;
     }
     CHECK(n_bytes[0] > 0 && n_bytes[0] == n_bytes[1] && n_bytes[1] == n_bytes[2]);
@@ -1040,18 +1044,18 @@ static void degree_1_costs_nothing(void) {
     int type, is_backward;
     for (type = 0; type < 2; type++)
         for (is_backward = 0; is_backward < 2; is_backward++) {
-            memo_layout_desc layout_desc = memo_layout_desc_default();
+            memo_sharding_desc sharding_desc = memo_sharding_desc_default();
             memo_sp_attention_desc desc = memo_sp_attention_desc_default();
             memo_sp_attention_sizes sizes;
             memo_mask mask = memo_mask_default();
             memo_schedule* schedule = NULL;
             memo_error error;
-            layout_desc.n_tokens = 1024;
-            CHECK_OK(memo_layout_make(&layout_desc, &desc.layout, &error));
+            sharding_desc.n_tokens = 1024;
+            CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
             desc.n_q_heads = desc.n_kv_heads = 8;
             desc.head_size = 64;
             desc.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
-            CHECK_OK(memo_sp_attention_get_sizes(&desc, &sizes, &error));
+            CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
             CHECK(sizes.saved_bytes == 0);
             CHECK(sizes.ring_forward_bytes + sizes.ring_backward_bytes == 0);
             CHECK(sizes.ulysses_forward_bytes + sizes.ulysses_backward_bytes == 0);
@@ -1077,7 +1081,7 @@ static void ulysses_copies_one_side_only(void) {
     int k;
     for (i = 0; i < sizeof heads / sizeof *heads; i++)
         for (k = 0; k < 8; k++) { /* backward, a ring, sent again */
-            memo_layout_desc layout_desc = memo_layout_desc_default();
+            memo_sharding_desc sharding_desc = memo_sharding_desc_default();
             memo_sp_attention_desc desc = memo_sp_attention_desc_default();
             memo_mask mask = memo_mask_default();
             memo_schedule* schedule = NULL;
@@ -1087,10 +1091,10 @@ static void ulysses_copies_one_side_only(void) {
             int64_t expected_copies, expected_bytes, row_bytes;
             int is_backward = k % 2, is_replicated, to_heads;
             int32_t p;
-            layout_desc.ring = k / 2 % 2 ? 2 : 1;
-            layout_desc.ulysses = c.ulysses;
-            layout_desc.n_tokens = 64;
-            CHECK_OK(memo_layout_make(&layout_desc, &desc.layout, &error));
+            sharding_desc.ring = k / 2 % 2 ? 2 : 1;
+            sharding_desc.ulysses = c.ulysses;
+            sharding_desc.n_tokens = 64;
+            CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
             desc.n_q_heads = c.n_q_heads;
             desc.n_kv_heads = c.n_kv_heads;
             desc.head_size = 4;
@@ -1107,7 +1111,7 @@ static void ulysses_copies_one_side_only(void) {
             for (p = 0; p < c.ulysses; p++) is_replicated += (int)kv_needed(&c, p);
             is_replicated = is_replicated > c.n_kv_heads;
             to_heads = !is_backward || desc.sends_again; /* q, k, v */
-            row_bytes = desc.layout.local_tokens * 4;
+            row_bytes = desc.sharding.local_tokens * 4;
             expected_copies = to_heads ? q_copies + 2 * kv_copies : 0;
             expected_bytes = to_heads ? (q_heads + 2 * kv_heads) * 4 * row_bytes : 0;
             expected_copies += q_copies * (is_backward ? 3 : 1); /* out; d_out, dots, d_q */
@@ -1137,7 +1141,7 @@ static void a_narrow_window_needs_few_hops(void) {
     attention_case c = case_of(8, 1, 64, 1, 1, 4);
     world all;
     int32_t r;
-    c.layout = MEMO_LAYOUT_PLAIN;
+    c.sharding = MEMO_SHARDING_PLAIN;
     c.window = 4; /* less than the 8 tokens of a rank: one neighbour's keys are enough */
     world_init(&all, &c, NULL);
     expect_right(&c, 2e-6, 5e-6, &all);
@@ -1153,7 +1157,7 @@ static void the_ring_s_schedule_overlaps(void) {
     size_t k;
     int is_backward;
     for (k = 0; k < 2 * sizeof hops / sizeof *hops; k++) {
-        memo_layout_desc layout_desc = memo_layout_desc_default();
+        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
         memo_sp_attention_desc desc = memo_sp_attention_desc_default();
         memo_sp_attention_costs costs;
         memo_mask mask = memo_mask_default();
@@ -1165,9 +1169,9 @@ static void the_ring_s_schedule_overlaps(void) {
         int64_t op, n_steps = 0, n_exchanges = 0;
         int s;
         is_backward = k % 2;
-        layout_desc.ring = 4;
-        layout_desc.n_tokens = 4096;
-        CHECK_OK(memo_layout_make(&layout_desc, &desc.layout, &error));
+        sharding_desc.ring = 4;
+        sharding_desc.n_tokens = 4096;
+        CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
         desc.n_q_heads = desc.n_kv_heads = 1;
         desc.head_size = 64;
         memset(&costs, 0, sizeof costs);
@@ -1230,7 +1234,7 @@ static void the_ring_really_overlaps(void) {
     if (IS_SLOW) SKIP("times mean nothing here");
     for (is_slow = 0; is_slow < 2; is_slow++) {
         attention_case c = case_of(4, 1, 512, 2, 2, 8);
-        memo_layout_desc layout_desc = memo_layout_desc_default();
+        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
         memo_sp_attention_desc desc = memo_sp_attention_desc_default();
         memo_sp_attention_costs costs;
         memo_mask mask = memo_mask_default();
@@ -1243,9 +1247,9 @@ static void the_ring_really_overlaps(void) {
         int32_t r;
         c.s_per_score = step_s / (128.0 * 128 / 2 * 2);
         c.bytes_per_s = hop_bytes / (is_slow ? 2 * step_s : step_s / 4);
-        layout_desc.ring = 4;
-        layout_desc.n_tokens = 512;
-        CHECK_OK(memo_layout_make(&layout_desc, &desc.layout, &error));
+        sharding_desc.ring = 4;
+        sharding_desc.n_tokens = 512;
+        CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
         desc.n_q_heads = desc.n_kv_heads = 2;
         desc.head_size = 8;
         memset(&costs, 0, sizeof costs);
@@ -1314,7 +1318,7 @@ static memo_status stray_pass(thread_rank* rank, memo_error* error) {
     static float lse[16][PASS_TOKENS * PASS_HEADS];
     static float saved[16][4 * PASS_TOKENS * PASS_HEADS * PASS_SIZE];
     float(*t)[PASS_TOKENS * PASS_HEADS * PASS_SIZE] = tensors[rank->comm->rank];
-    memo_layout_desc layout = memo_layout_desc_default();
+    memo_sharding_desc sharding = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_sp_attention_tensors own;
     memo_sp_attention* attention = NULL;
@@ -1323,10 +1327,10 @@ static memo_status stray_pass(thread_rank* rank, memo_error* error) {
     memo_status status, late;
     state.device = rank->device;
     state.n_scores = 0;
-    layout.ring = p->ring;
-    layout.ulysses = p->ulysses;
-    layout.n_tokens = PASS_TOKENS;
-    status = memo_layout_make(&layout, &desc.layout, error);
+    sharding.ring = p->ring;
+    sharding.ulysses = p->ulysses;
+    sharding.n_tokens = PASS_TOKENS;
+    status = memo_sharding_make(&sharding, &desc.sharding, error);
     desc.device = rank->device;
     desc.stream = rank->stream;
     desc.ring = p->ring > 1 ? rank->comm : NULL;
@@ -1382,34 +1386,34 @@ static void sizes_that_overflow_are_refused(void) {
     int i, n_refused = 0;
     memo_error error;
     for (i = 0; i < 2000; i++) {
-        memo_layout_desc layout_desc = memo_layout_desc_default();
+        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
         memo_sp_attention_desc desc = memo_sp_attention_desc_default();
         memo_sp_attention_sizes sizes;
         double n, ring;
         memo_status status;
-        layout_desc.kind = (memo_layout_kind)memo_test_int(0, 2);
-        layout_desc.ring = (int32_t)1 << memo_test_int(0, 20);
-        layout_desc.n_tokens = memo_test_int(1, (int64_t)1 << memo_test_int(20, 60));
-        CHECK_OK(memo_layout_make(&layout_desc, &desc.layout, &error));
+        sharding_desc.kind = (memo_sharding_kind)memo_test_int(0, 2);
+        sharding_desc.ring = (int32_t)1 << memo_test_int(0, 20);
+        sharding_desc.n_tokens = memo_test_int(1, (int64_t)1 << memo_test_int(20, 60));
+        CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
         desc.n_batch = (int32_t)1 << memo_test_int(0, 4);
         desc.n_q_heads = desc.n_kv_heads = (int32_t)1 << memo_test_int(0, 4);
         desc.head_size = (int32_t)1 << memo_test_int(0, 4);
-        status = memo_sp_attention_get_sizes(&desc, &sizes, &error);
+        status = memo_sp_attention_desc_get_sizes(&desc, &sizes, &error);
         n_refused += status != MEMO_STATUS_OK;
         CHECK(!status || status == MEMO_STATUS_INVALID_ARGUMENT);
         if (status) continue;
-        ring = layout_desc.ring;
-        n = (double)desc.layout.local_tokens * desc.n_batch * desc.n_kv_heads * desc.head_size;
+        ring = sharding_desc.ring;
+        n = (double)desc.sharding.local_tokens * desc.n_batch * desc.n_kv_heads * desc.head_size;
         CHECK_CASE(fabs((double)sizes.ring_forward_bytes - 8 * n * (ring - 1)) <= 1e-9 * n * ring &&
                        (double)sizes.device_bytes >= (ring > 1 ? 16 * n : 0),
-                   "%lld tokens, ring %g: %lld bytes", (long long)layout_desc.n_tokens, ring,
+                   "%lld tokens, ring %g: %lld bytes", (long long)sharding_desc.n_tokens, ring,
                    (long long)sizes.ring_forward_bytes);
     }
     CHECK_CASE(n_refused > 100 && n_refused < 1900, "%d refused", n_refused);
 }
 
 static void what_cannot_be_meant_is_refused(void) {
-    memo_layout_desc layout_desc = memo_layout_desc_default();
+    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc good = memo_sp_attention_desc_default(), desc;
     memo_host_device_desc device_desc = memo_host_device_desc_default();
     static const int64_t wrong_end[] = {0, 5, 9}, falling[] = {0, 7, 5, 8}, right[] = {0, 3, 8};
@@ -1423,26 +1427,26 @@ static void what_cannot_be_meant_is_refused(void) {
     float lse[16];
     memo_error error;
     memset(data, 0, sizeof data);
-    layout_desc.n_tokens = 8;
-    CHECK_OK(memo_layout_make(&layout_desc, &good.layout, &error));
+    sharding_desc.n_tokens = 8;
+    CHECK_OK(memo_sharding_make(&sharding_desc, &good.sharding, &error));
     good.n_q_heads = good.n_kv_heads = 2;
     good.head_size = 4;
-    CHECK_OK(memo_sp_attention_get_sizes(&good, &sizes, &error));
+    CHECK_OK(memo_sp_attention_desc_get_sizes(&good, &sizes, &error));
     desc = good;
     desc.n_kv_heads = 3;
-    CHECK(memo_sp_attention_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc = good;
     desc.type = MEMO_TYPE_I32;
-    CHECK(memo_sp_attention_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc = good;
-    memset(&desc.layout, 0, sizeof desc.layout);
-    CHECK(memo_sp_attention_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    memset(&desc.sharding, 0, sizeof desc.sharding);
+    CHECK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc = good;
     desc.ring_rank = 1;
-    CHECK(memo_sp_attention_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc = good;
     desc.max_documents = -1;
-    CHECK(memo_sp_attention_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(memo_sp_attention_create(&good, &attention, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_host_device_create(&device_desc, &device, &error));
     state.device = device;
@@ -1451,15 +1455,16 @@ static void what_cannot_be_meant_is_refused(void) {
     CHECK_OK(memo_stream_create(device, "compute", 0, &good.stream, &error));
     good.attention = memo_host_attention_functions(&state);
     desc = good;
-    layout_desc.ring = 2;
-    CHECK_OK(memo_layout_make(&layout_desc, &desc.layout, &error));
+    sharding_desc.ring = 2;
+    CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
     CHECK(memo_sp_attention_create(&desc, &attention, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    layout_desc.kind = MEMO_LAYOUT_DOCUMENTS; /* in 64 bits 2 ring ranks of 2^63 + 1 runs are 2 */
-    layout_desc.ring = 2;
-    layout_desc.document_begins = right;
-    layout_desc.n_documents = 2;
+    sharding_desc.kind =
+        MEMO_SHARDING_DOCUMENTS; /* in 64 bits 2 ring ranks of 2^63 + 1 runs are 2 */
+    sharding_desc.ring = 2;
+    sharding_desc.document_begins = right;
+    sharding_desc.n_documents = 2;
     desc = good;
-    CHECK_OK(memo_layout_make(&layout_desc, &desc.layout, &error));
+    CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
     desc.max_documents = (int64_t)1 << 62;
     CHECK(memo_sp_attention_create(&desc, &attention, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "max_documents"), "%s", error.message);
@@ -1509,7 +1514,7 @@ int main(int argc, char** argv) {
     TEST(pairs_beyond_64_bits_are_counted);
     TEST(one_rank_is_exact);
     TEST(every_pair_of_degrees_is_exact);
-    TEST(every_mask_in_every_layout_is_exact);
+    TEST(every_mask_in_every_sharding_is_exact);
     TEST(every_number_of_heads_is_exact);
     TEST(every_head_size_is_exact);
     TEST(random_cases_are_exact);

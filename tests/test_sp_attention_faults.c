@@ -2,10 +2,10 @@
  * or of the local attention, the k-th for every k.  Both ranks get a status with a message in bounded time, nothing
  * leaks, and the next run gives the right results: on a fresh communicator, and, as an operation that failed leaves a
  * host device of no use, on fresh devices. */
-#define MEMO_IMPLEMENTATION
-#define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
+#include <pthread.h>
 #include "memo_test.h"
+#include "stats.h"
 #include <time.h>
 
 #define N_TOKENS 16
@@ -183,7 +183,7 @@ typedef struct rank_run {
 /* Everything that a trainer does from creation to synchronisation. */
 static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* comm, faults* f,
                              memo_stream stream, memo_error* e) {
-    memo_layout_desc layout_desc = memo_layout_desc_default();
+    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_sp_attention_tensors t;
     memo_sp_attention_sizes sizes;
@@ -195,10 +195,10 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     float* lse = NULL;
     state.device = r->device;
     state.n_scores = 0;
-    layout_desc.ring = r->ring;
-    layout_desc.ulysses = 2 / r->ring;
-    layout_desc.n_tokens = N_TOKENS;
-    status = memo_layout_make(&layout_desc, &desc.layout, e);
+    sharding_desc.ring = r->ring;
+    sharding_desc.ulysses = 2 / r->ring;
+    sharding_desc.n_tokens = N_TOKENS;
+    status = memo_sharding_make(&sharding_desc, &desc.sharding, e);
     desc.device = table;
     desc.stream = stream;
     *(r->ring == 2 ? &desc.ring : &desc.ulysses) = comm;
@@ -213,7 +213,7 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
         desc.attention.backward = faulty_backward;
         desc.attention.user = f;
     }
-    if (!status) status = memo_sp_attention_get_sizes(&desc, &sizes, e);
+    if (!status) status = memo_sp_attention_desc_get_sizes(&desc, &sizes, e);
     if (status) return status;
     lse = (float*)calloc((size_t)sizes.lse_bytes, 1);
     saved = calloc((size_t)sizes.saved_bytes + 1, 1);
@@ -293,7 +293,7 @@ static void run_ranks(rank_run* ranks) {
     }
     for (r = 0; r < 2; r++) pthread_join(threads[r], NULL);
     for (r = 0; r < 2; r++) {
-        CHECK(memo_host_device_get_stats(devices[r]).device_bytes == 0);
+        CHECK(host_device_stats(devices[r]).device_bytes == 0);
         memo_host_device_destroy(devices[r]);
     }
     pthread_barrier_destroy(&finished);

@@ -56,12 +56,12 @@ static void count_failures(void) {
 
 static void every_way_to_split_the_ranks_is_exact(void) {
     int32_t ring;
-    int layout, k = 0;
+    int sharding, k = 0;
     for (ring = 1; ring <= n_ranks; ring++) {
         if (n_ranks % ring) continue;
-        for (layout = 0; layout < 3; layout++, k++) {
+        for (sharding = 0; sharding < 3; sharding++, k++) {
             attention_case c = case_of(ring, n_ranks / ring, 77, 8, k % 2 ? 2 : 8, 32);
-            c.layout = (memo_layout_kind)layout;
+            c.sharding = (memo_sharding_kind)sharding;
             c.mask = k % 3 == 1 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
             c.window = k % 4 == 2 ? 9 : 0;
             c.n_batch = 1 + k % 2;

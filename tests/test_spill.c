@@ -1,8 +1,10 @@
 /* The third tier: a file that nobody sees and that is gone afterwards, sizes that are exact, and a
  * status for everything that a disk can do. */
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
+#include "stats.h"
 #include "swap_chain.h"
 
 #include <dirent.h>
@@ -58,7 +60,7 @@ static memo_device* open_host(chain* c) {
 
 /* Everything given back, nothing in the folder. */
 static void close_host(memo_device* host, int n_files) {
-    memo_host_device_stats stats = memo_host_device_get_stats(host);
+    memo_host_device_stats stats = host_device_stats(host);
     CHECK(stats.device_bytes == 0 && stats.host_bytes == 0);
     memo_host_device_destroy(host);
     CHECK_CASE(n_entries(folder) == 0, "%d files left", n_entries(folder));
@@ -79,7 +81,7 @@ static void sizes_are_exact(void) {
             chain c;
             small_chain(&c, n_layers, n_host_layers);
             memset(&sizes, 0, sizeof sizes);
-            CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+            CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
             CHECK(sizes.n_swapped_layers == n_moved && sizes.n_spilled_layers == n_spilled);
             CHECK(sizes.swapped_bytes == n_moved * (1000 + 2000 + 3500));
             CHECK(sizes.spill_bytes == n_spilled * up(layer, 4096));
@@ -99,19 +101,19 @@ static void places_fit_host_memory(void) {
         chain c;
         memset(&sizes, 0, sizeof sizes);
         small_chain(&c, 8, 0);
-        CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+        CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
         most = sizes.host_bytes <= host_bytes ? 0 : -1;
         for (n = 5; n > 0 && most < 0; n--) {
             c.desc.n_host_layers = n;
-            CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+            CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
             if (sizes.host_bytes <= host_bytes) most = n;
         }
-        status = memo_swap_fit_host(&c.desc, host_bytes, &error);
+        status = memo_swap_desc_fit_host(&c.desc, host_bytes, &error);
         CHECK_CASE(status == (most < 0 ? MEMO_STATUS_OUT_OF_HOST_MEMORY : MEMO_STATUS_OK) &&
                        c.desc.n_host_layers == (most < 0 ? 1 : most),
                    "%lld bytes: %d places, not %d", (long long)host_bytes,
                    (int)c.desc.n_host_layers, (int)most);
-        CHECK_OK(memo_swap_fit_host(&c.desc, 0, &error));
+        CHECK_OK(memo_swap_desc_fit_host(&c.desc, 0, &error));
         CHECK(c.desc.n_host_layers == 0);
     }
 }
@@ -131,7 +133,7 @@ static void rows_come_back_from_the_file(void) {
             c.desc.alpha = n_host_layers % 3 / 2.0;
             host = open_host(&c);
             CHECK_OK(chain_open(&c, &error));
-            sizes = memo_swap_sizes_of(c.swap);
+            memo_swap_get_sizes(c.swap, &sizes);
             CHECK(n_entries(folder) == 0);
             CHECK(n_files == 0 || n_open_files() == n_files + (sizes.n_spilled_layers > 0));
             for (micro_batch = 0; micro_batch < 3; micro_batch++)
@@ -142,7 +144,7 @@ static void rows_come_back_from_the_file(void) {
                        (int)n_host_layers, (long long)c.n_wrong);
             CHECK(stats.to_file_bytes == 3 * sizes.spill_bytes);
             CHECK(stats.from_file_bytes == 3 * sizes.spill_bytes);
-            CHECK(memo_host_device_get_stats(host).host_bytes == up(sizes.host_bytes, 512));
+            CHECK(host_device_stats(host).host_bytes == up(sizes.host_bytes, 512));
             chain_close(&c);
             close_host(host, n_files);
         }
@@ -251,14 +253,14 @@ static void a_table_out_of_order_is_refused(void) {
     c.desc.rows = c.rows;
     for (layer = 0; layer < 8; layer++)
         for (t = 0; t < 3; t++) c.rows[layer * 3 + t] = 100;
-    CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+    CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
     CHECK(sizes.n_spilled_layers == 5);
     for (layer = 3; layer < 7; layer += 2)
         for (t = 0; t < 3; t++) c.rows[layer * 3 + t] = 0;
-    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "alternate") != NULL, "%s", error.message);
     c.desc.n_host_layers = 0;
-    CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+    CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
 }
 
 /* A limit of the system stands for a full disk: refused before anything is written. */
@@ -277,7 +279,7 @@ static void a_full_disk_is_a_status(void) {
     status = chain_open(&c, &error);
     CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
     CHECK_CASE(status == MEMO_STATUS_IO && strstr(error.message, "40.0 KiB"), "%s", error.message);
-    CHECK(memo_host_device_get_stats(host).host_bytes == 0);
+    CHECK(host_device_stats(host).host_bytes == 0);
     close_host(host, n_files);
 }
 
@@ -412,6 +414,43 @@ static void a_slow_file_takes_its_time(void) {
     memo_host_device_destroy(host);
 }
 
+/* Sizes from one part to four, and one that no part divides. */
+static void large_operations_go_in_parts(void) {
+    static const int64_t sizes[] = {4096, (int64_t)16 << 20, ((int64_t)16 << 20) + 4096,
+                                    ((int64_t)64 << 20) + 4096, (int64_t)70 << 20};
+    const int64_t most = (int64_t)72 << 20;
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_device* host = NULL;
+    memo_stream stream;
+    memob_spill_file file;
+    memob_spill_op op[2];
+    void* memory;
+    size_t k;
+    int64_t i;
+    CHECK_OK(memo_host_device_create(&desc, &host, &error));
+    CHECK_OK(memo_stream_create(host, "file", 0, &stream, &error));
+    CHECK_OK(memo_host_alloc(host, 2 * most, &memory, &error));
+    CHECK_OK(memob_spill_create(&file, folder, most, 0, (char*)memory, &error));
+    for (k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+        char *from = (char*)memory, *to = from + most;
+        for (i = 0; i < sizes[k]; i += 64) from[i] = (char)memo_test_random();
+        memset(to, 0, (size_t)sizes[k]);
+        memob_spill_op_init(&op[0], &file, 1, from, most - sizes[k], sizes[k]);
+        memob_spill_op_init(&op[1], &file, 0, to, most - sizes[k], sizes[k]);
+        CHECK_OK(memob_spill_launch(host, stream, &op[0], &error));
+        CHECK_OK(memob_spill_launch(host, stream, &op[1], &error));
+        CHECK_OK(memo_stream_synchronize(host, stream, &error));
+        CHECK_CASE(memcmp(from, to, (size_t)sizes[k]) == 0, "%lld bytes", (long long)sizes[k]);
+    }
+    memob_spill_destroy(&file);
+    /* A part that fails is the operation's failure. */
+    file.fd = open("/dev/null", O_RDONLY);
+    CHECK_OK(memob_spill_launch(host, stream, &op[0], &error));
+    CHECK(memo_stream_synchronize(host, stream, &error) == MEMO_STATUS_IO);
+    close(file.fd);
+    memo_host_device_destroy(host);
+}
+
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     memo_test_path(folder, "spill");
@@ -428,6 +467,7 @@ int main(int argc, char** argv) {
     TEST(a_failing_disk_is_a_status);
     TEST(every_operation_may_fail);
     TEST(a_slow_file_takes_its_time);
+    TEST(large_operations_go_in_parts);
     rmdir(folder);
     return memo_test_end();
 }

@@ -1,13 +1,23 @@
 /* The swap engine: what comes back is what left, over random tables of tensors; ordering proven on
  * what was really enqueued; every fault is a status. */
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
+#include "stats.h"
 #include "swap_chain.h"
 
 static memo_error error;
 
 /* --- random cases --- */
+
+/* The border rule, written apart from memo.h: even layers swap their first rows, odd ones their last. */
+static int64_t first_swapped_row(int32_t layer, int64_t n_rows, int64_t n_swapped) {
+    return layer % 2 ? n_rows - n_swapped : 0;
+}
+static int64_t first_other_row(int32_t layer, int64_t n_swapped) {
+    return layer % 2 ? 0 : n_swapped;
+}
 
 /* Swapped tiles of a layer as rows; the last tile may be short. */
 static int64_t rows_of_tiles(const chain* c, int32_t layer, int64_t swapped) {
@@ -82,7 +92,8 @@ static void random_chain(chain* c) {
         c->desc.n_host_layers = (int32_t)memo_test_int(1, memo_test_int(0, 2) ? 2 : 6);
         c->desc.spill_directory = chain_folder();
         c->desc.rows = c->has_rows ? c->rows : NULL;
-        if (memo_swap_get_sizes(&c->desc, &sizes, &error)) { /* a table may come back in disorder */
+        if (memo_swap_desc_get_sizes(&c->desc, &sizes,
+                                     &error)) { /* a table may come back in disorder */
             CHECK_CASE(c->has_rows && strstr(error.message, "must alternate"), "%s", error.message);
             c->desc.n_host_layers = 0;
         }
@@ -145,7 +156,7 @@ static void values_come_back(void) {
         c.desc.computes_on_host = memo_test_int(0, 3) == 0;
         n_on_host += c.desc.computes_on_host;
         CHECK_OK(chain_open(&c, &error));
-        n_spilled += memo_swap_sizes_of(c.swap).n_spilled_layers;
+        n_spilled += swap_sizes(c.swap).n_spilled_layers;
         for (micro_batch = 0; micro_batch < 4; micro_batch++) {
             c.n_rows = memo_test_int(0, 1) ? c.desc.n_rows : memo_test_int(1, c.desc.n_rows);
             n_short += c.n_rows < c.desc.n_rows;
@@ -158,8 +169,8 @@ static void values_come_back(void) {
         CHECK_CASE(c.n_wrong == 0, "round %d: %lld rows differ: %s", round, (long long)c.n_wrong,
                    describe(&c));
         chain_close(&c);
-        CHECK_CASE(memo_host_device_get_stats(host).device_bytes == 0 &&
-                       memo_host_device_get_stats(host).host_bytes == 0,
+        CHECK_CASE(host_device_stats(host).device_bytes == 0 &&
+                       host_device_stats(host).host_bytes == 0,
                    "round %d", round);
         memo_host_device_destroy(host);
     }
@@ -189,12 +200,12 @@ static void fused_layers_are_ordered(void) {
         recorder_desc.device = host;
         CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
         c.host = host;
-        c.device = memo_recorder_device(recorder);
+        c.device = memo_recorder_get_device(recorder);
         CHECK_OK(chain_open(&c, &error));
         for (micro_batch = 0; micro_batch < 3; micro_batch++)
             CHECK_OK(chain_fused_micro_batch(&c, micro_batch, &error));
         CHECK_OK(memo_stream_synchronize(c.device, c.compute, &error));
-        CHECK_OK(memo_recorder_schedule(recorder, &schedule, &error));
+        CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
         CHECK_OK(memo_schedule_check(schedule, &check, &error));
         CHECK_CASE(check->n_races == 0 && check->n_unrecorded_waits == 0, "%s", describe(&c));
         CHECK_CASE(c.n_wrong == 0, "round %d: %lld rows differ: %s", round, (long long)c.n_wrong,
@@ -237,7 +248,7 @@ static void copy_streams_may_be_lent(void) {
 static int64_t cell(const chain* c, int32_t layer, int32_t t) {
     static int64_t rows[CHAIN_LAYERS_MAX * CHAIN_TENSORS_MAX];
     if (c->has_rows) return c->rows[layer * c->desc.n_tensors + t];
-    CHECK_OK(memo_swap_fill_rows(&c->desc, rows, &error));
+    CHECK_OK(memo_swap_desc_fill_rows(&c->desc, rows, &error));
     return rows[layer * c->desc.n_tensors + t];
 }
 
@@ -246,9 +257,9 @@ static int64_t cell(const chain* c, int32_t layer, int32_t t) {
 static int stays(const chain* c, int32_t layer, int32_t t, int64_t row) {
     int64_t begin, end, swapped = cell(c, layer, t), moved;
     int32_t j, u;
-    memo_swap_recompute_rows(c->swap, layer, t, &begin, &end);
+    memo_swap_get_recompute_rows(c->swap, layer, t, &begin, &end);
     if (row >= begin && row < end) return 0;
-    moved = layer % 2 ? c->desc.n_rows - swapped : 0;
+    moved = first_swapped_row(layer, c->desc.n_rows, swapped);
     if (swapped == MEMO_ROWS_KEPT || row < moved || row >= moved + swapped) return 1;
     for (j = layer + 2; j < c->desc.n_layers; j += 2)
         for (u = 0; u < c->desc.n_tensors; u++)
@@ -271,7 +282,7 @@ static void places_are_disjoint(void) {
         CHECK_OK(chain_open(&c, &error));
         for (i = 0; i < c.desc.n_layers; i++) {
             for (t = 0; t < c.desc.n_tensors; t++) {
-                uint64_t address = (uint64_t)(uintptr_t)memo_swap_address(c.swap, i, t);
+                uint64_t address = (uint64_t)(uintptr_t)memo_swap_get_address(c.swap, i, t);
                 CHECK_CASE(address % 512 == 0 && (address == 0) == (c.tensors[t].row_bytes == 0),
                            "%llx", (unsigned long long)address);
                 for (row = 0; row < c.desc.n_rows && address; row++) {
@@ -313,13 +324,13 @@ static void rows_to_recompute_are_known_before(void) {
             for (t = 0; t < c.desc.n_tensors; t++) {
                 int64_t begin, end, begin_before = 0, end_before = 0, n = c.desc.n_rows;
                 int64_t swapped = cell(&c, layer, t), n_expected = 0;
-                memo_swap_recompute_rows(c.swap, layer, t, &begin, &end);
-                CHECK_OK(memo_swap_get_recompute_rows(&c.desc, layer, t, &begin_before, &end_before,
-                                                      &error));
+                memo_swap_get_recompute_rows(c.swap, layer, t, &begin, &end);
+                CHECK_OK(memo_swap_desc_get_recompute_rows(&c.desc, layer, t, &begin_before,
+                                                           &end_before, &error));
                 CHECK_CASE(begin == begin_before && end == end_before, "%s", describe(&c));
                 /* Recomputed if a later layer writes over any of their bytes; never in the last. */
                 for (later = layer + 1; later < c.desc.n_layers; later++) {
-                    int64_t first = layer % 2 ? 0 : swapped;
+                    int64_t first = first_other_row(layer, swapped);
                     memo_range mine = chain_range(&c, layer, t, first, first + n - swapped);
                     memo_range theirs = chain_range(&c, later, t, 0, n);
                     if (swapped >= 0 && swapped < n && cell(&c, later, t) >= 0 &&
@@ -332,7 +343,8 @@ static void rows_to_recompute_are_known_before(void) {
                 CHECK(layer + 1 < c.desc.n_layers || begin == end);
                 n_needless += end - begin > n_expected;
                 n_needed += n_expected > 0;
-                CHECK_CASE(!n_expected || (layer % 2 ? begin == 0 : end == n), "%s", describe(&c));
+                CHECK_CASE(!n_expected || begin == first_other_row(layer, swapped), "%s",
+                           describe(&c));
             }
         }
         chain_close(&c);
@@ -356,7 +368,7 @@ static void sizes_follow_the_formulas(void) {
         c.desc.n_rows = s;
         c.desc.alpha = alpha;
         c.desc.tile_rows = 64;
-        CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+        CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
         CHECK(sizes.layer_bytes == 16 * s * h);
         CHECK(sizes.alpha == alpha);
         CHECK(sizes.device_bytes == (int64_t)((18 + 14 * alpha) * (double)(s * h)));
@@ -379,7 +391,7 @@ static void alignment_costs_little(void) {
         c.desc.n_rows = 10 * memo_test_int(1, 50);
         c.desc.tile_rows = 10;
         c.desc.alpha = memo_test_real();
-        CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+        CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
         for (t = 0; t < n_tensors; t++) {
             swapped = cell(&c, 0, t);
             rows_bytes += (c.desc.n_rows + swapped) * c.tensors[t].row_bytes;
@@ -396,24 +408,24 @@ static void bad_descs_are_refused(void) {
     gpt_table(&c, 64);
     c.desc.n_layers = 4;
     c.desc.n_rows = 8;
-    CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+    CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
     c.desc.alpha = 1.5;
-    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "1.5") != NULL);
     c.desc.alpha = memo_test_nan();
-    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     c.desc.alpha = 0;
     c.desc.n_rows = 0;
-    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     c.desc.n_rows = INT64_MAX / 2;
-    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "2^62") != NULL);
     c.desc.n_rows = 8;
     c.tensors[3].row_bytes = -1;
-    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     c.tensors[3].row_bytes = 1;
     c.desc.tile_rows = -1;
-    CHECK(memo_swap_get_sizes(&c.desc, &sizes, NULL) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, NULL) == MEMO_STATUS_INVALID_ARGUMENT);
 }
 
 static void calls_out_of_order_are_refused(void) {
@@ -430,7 +442,7 @@ static void calls_out_of_order_are_refused(void) {
     CHECK(memo_swap_backward_begin(c.swap, 2, &error) == MEMO_STATUS_INVALID_STATE);
     CHECK(memo_swap_forward_end(c.swap, 0, &error) == MEMO_STATUS_INVALID_STATE);
     CHECK(memo_swap_set_rows(c.swap, 9, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "n_rows 9 is not in [1, 8]") != NULL);
+    CHECK(strstr(error.message, "out of range (9); 1 to 8") != NULL);
     CHECK_OK(memo_swap_forward_begin(c.swap, 0, &error));
     CHECK(memo_swap_set_rows(c.swap, 8, &error) == MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_swap_forward_begin(c.swap, 1, &error));
@@ -498,7 +510,7 @@ static void recorded_steps_are_ordered(void) {
         recorder_desc.device = host;
         CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
         c.host = host;
-        c.device = memo_recorder_device(recorder);
+        c.device = memo_recorder_get_device(recorder);
         CHECK_OK(chain_open(&c, &error));
         for (micro_batch = 0; micro_batch < 3; micro_batch++) {
             int64_t n_calls = memo_test_int(0, 4) ? 1000 : memo_test_int(0, 2 * c.desc.n_layers);
@@ -506,7 +518,7 @@ static void recorded_steps_are_ordered(void) {
             CHECK_OK(chain_micro_batch(&c, micro_batch, n_calls, &error));
         }
         CHECK_OK(memo_stream_synchronize(c.device, c.compute, &error));
-        CHECK_OK(memo_recorder_schedule(recorder, &schedule, &error));
+        CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
         CHECK_OK(memo_schedule_check(schedule, &check, &error));
         CHECK_CASE(check->n_races == 0, "round %d: %s", round, describe(&c));
         CHECK_CASE(check->n_unrecorded_waits == 0, "round %d: %s", round, describe(&c));
@@ -578,7 +590,7 @@ static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dr
     int32_t i;
     recorder_desc.device = host;
     CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
-    d.inner = memo_recorder_device(recorder);
+    d.inner = memo_recorder_get_device(recorder);
     d.table = *d.inner;
     d.host = host;
     d.n_waits = 0;
@@ -607,7 +619,7 @@ static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dr
     }
     for (i = 0; i < n_micro_batches; i++) CHECK_OK(chain_micro_batch(c, i, 1000, &error));
     c->swap->device = *d.inner;
-    CHECK_OK(memo_recorder_schedule(recorder, &recorded, &error));
+    CHECK_OK(memo_recorder_get_schedule(recorder, &recorded, &error));
     status = memo_schedule_compare(promised, recorded, &error);
     CHECK_OK(memo_schedule_check(promised, &check, &error));
     CHECK_CASE(check->n_races == 0 && check->n_unrecorded_waits == 0, "%s", describe(c));
@@ -671,33 +683,33 @@ static void tables_of_rows_have_their_sizes(void) {
     c.tensors[0].name = "x";
     c.tensors[0].row_bytes = 512;
     for (layer = 0; layer < 5; layer++) c.rows[layer] = 4;
-    CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+    CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
     CHECK(sizes.device_bytes == 512 * (2 * 4 + 6));
     CHECK(sizes.host_bytes == 512 * 3 * 4 && sizes.swapped_bytes == sizes.host_bytes);
     CHECK(sizes.n_swapped_layers == 3 && sizes.layer_swapped_bytes == 512 * 4);
     c.rows[2] = MEMO_ROWS_KEPT; /* layer 0 is then followed by layer 4 */
-    CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+    CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
     CHECK(sizes.device_bytes == 512 * (2 * 4 + 6 + 10));
     CHECK(sizes.n_swapped_layers == 2);
     c.rows[1] = 3;
-    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "layer 1") != NULL && strstr(error.message, "tile_rows 2"));
     c.rows[1] = 11;
-    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "11 of 10 rows") != NULL);
     c.rows[1] = 4;
     c.tensors[0].rule = MEMO_TENSOR_WHOLE;
-    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "whole by its rule") != NULL);
     c.tensors[0].rule = MEMO_TENSOR_SWAPPED;
-    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "cannot be recomputed by its rule") != NULL);
     c.tensors[0].rule = MEMO_TENSOR_KEPT;
-    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "MEMO_ROWS_KEPT by its rule") != NULL);
     c.tensors[0].rule = MEMO_TENSOR_ROWS;
     c.desc.n_rows = INT64_MAX / 2;
-    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "2^62") != NULL);
 }
 
@@ -822,8 +834,8 @@ static void every_fault_is_a_status(void) {
             n_failed++;
             CHECK_CASE(strstr(error.message, "injected") != NULL, "call %lld", (long long)k);
         }
-        CHECK_CASE(memo_host_device_get_stats(host).device_bytes == 0, "call %lld", (long long)k);
-        CHECK_CASE(memo_host_device_get_stats(host).host_bytes == 0, "call %lld", (long long)k);
+        CHECK_CASE(host_device_stats(host).device_bytes == 0, "call %lld", (long long)k);
+        CHECK_CASE(host_device_stats(host).host_bytes == 0, "call %lld", (long long)k);
         memo_host_device_destroy(host);
         CHECK_CASE(k < 5000, "the run never gets through");
         if (k >= 5000) break;
@@ -869,8 +881,8 @@ static void a_late_fault_is_a_status(void) {
             CHECK_CASE(status == MEMO_STATUS_DEVICE && strstr(error.message, "on the stream"),
                        "copy %lld: %s", (long long)late_failing, error.message);
         chain_close(&c);
-        CHECK(memo_host_device_get_stats(c.host).device_bytes == 0);
-        CHECK(memo_host_device_get_stats(c.host).host_bytes == 0);
+        CHECK(host_device_stats(c.host).device_bytes == 0);
+        CHECK(host_device_stats(c.host).host_bytes == 0);
         memo_host_device_destroy(c.host);
     }
     CHECK_CASE(late_failing > 20 && late_failing == n_late_copies + 1, "%lld of %lld copies",
@@ -891,7 +903,7 @@ static void too_little_memory_is_refused(void) {
     c.host = host;
     c.device = host;
     CHECK(chain_open(&c, &error) == MEMO_STATUS_OUT_OF_HOST_MEMORY);
-    CHECK(memo_host_device_get_stats(host).device_bytes == 0);
+    CHECK(host_device_stats(host).device_bytes == 0);
     memo_host_device_destroy(host);
 }
 
@@ -914,7 +926,7 @@ static void stalls_are_measured(void) {
         CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
         CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
         CHECK_OK(memo_swap_get_stats(c.swap, &stats, &error));
-        CHECK(stats.to_host_bytes == 3 * memo_swap_sizes_of(c.swap).layer_swapped_bytes);
+        CHECK(stats.to_host_bytes == 3 * swap_sizes(c.swap).layer_swapped_bytes);
         CHECK(stats.to_device_bytes == stats.to_host_bytes);
         stall_s[i] = stats.forward_stall_s + stats.backward_stall_s;
         CHECK(stats.forward_stall_s >= 0 && stats.backward_stall_s >= 0);

@@ -2,11 +2,13 @@
  * time for each operation, against the engine; profiles and their file. */
 #include "scarce.h"
 
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 #include "memo_test.h"
+#include "stats.h"
 #include "swap_chain.h"
 
 static memo_error error;
@@ -418,9 +420,9 @@ static double best_alpha_by_trying(const problem* p) {
         }
         if (t < p->swap.n_tensors) continue;
         if (p->desc.spill_bytes && p->desc.host_bytes &&
-            memo_swap_fit_host(&swap, p->desc.host_bytes, &error))
+            memo_swap_desc_fit_host(&swap, p->desc.host_bytes, &error))
             continue;
-        CHECK_OK(memo_swap_get_sizes(&swap, &sizes, &error));
+        CHECK_OK(memo_swap_desc_get_sizes(&swap, &sizes, &error));
         if ((p->desc.device_bytes && sizes.device_bytes > p->desc.device_bytes) ||
             (p->desc.host_bytes && sizes.host_bytes > p->desc.host_bytes) ||
             sizes.spill_bytes > p->desc.spill_bytes)
@@ -438,7 +440,7 @@ static void check_plan(const problem* p, const memo_swap_plan* plan, int round) 
     int32_t n_micro_batches = (int32_t)memo_test_int(1, 2);
     double simulated = simulate_plan(p, plan, n_micro_batches), alpha_s = best_alpha_by_trying(p);
     memo_swap_plan_apply(plan, &swap);
-    CHECK_OK(memo_swap_get_sizes(&swap, &sizes, &error));
+    CHECK_OK(memo_swap_desc_get_sizes(&swap, &sizes, &error));
     CHECK_CASE(sizes.device_bytes == plan->device_bytes && sizes.host_bytes == plan->host_bytes,
                "round %d: %s", round, describe(p));
     CHECK_CASE(sizes.spill_bytes == plan->spill_bytes && sizes.spill_bytes <= p->desc.spill_bytes &&
@@ -584,7 +586,7 @@ static void climbing_finds_little_more(void) {
         n_planned++;
         swap = p.swap;
         memo_swap_plan_apply(plan, &swap);
-        CHECK_OK(memo_swap_fill_rows(&swap, rows, &error));
+        CHECK_OK(memo_swap_desc_fill_rows(&swap, rows, &error));
         if (plan->rows)
             memcpy(rows, plan->rows, sizeof(int64_t) * (size_t)(swap.n_layers * swap.n_tensors));
         climbed_s = climb(&p, rows, plan->step_s, 20000);
@@ -788,7 +790,7 @@ static void little_memory_is_used_well(void) {
         CHECK_CASE(plan->step_s <= cases[i].by_hand_s, "%g and %g GiB: %.6g s, by hand %.6g",
                    cases[i].device_gib, cases[i].host_gib, plan->step_s, cases[i].by_hand_s);
         memo_swap_plan_apply(plan, &swap);
-        CHECK_OK(memo_swap_get_sizes(&swap, &sizes, &error));
+        CHECK_OK(memo_swap_desc_get_sizes(&swap, &sizes, &error));
         CHECK(sizes.device_bytes <= desc.device_bytes && sizes.host_bytes <= desc.host_bytes);
         memo_swap_plan_destroy(plan);
     }
@@ -1168,6 +1170,8 @@ static void a_device_is_measured(void) {
     host_desc.to_host_bytes_per_s = 100e6;
     host_desc.to_device_bytes_per_s = 50e6;
     host_desc.both_ways_bytes_per_s = 80e6;
+    host_desc.device_memory_bytes = 32 << 20;
+    host_desc.host_memory_bytes = 16 << 20;
     p.host = NULL;
     CHECK_OK(memo_host_device_create(&host_desc, &p.host, &error));
     CHECK_OK(memo_stream_create(p.host, "compute", 0, &p.stream, &error));
@@ -1201,8 +1205,7 @@ static void a_device_is_measured(void) {
     CHECK_CASE(last->to_host_s > 0.020 && last->to_host_s < 0.1, "%g", last->to_host_s);
     CHECK_CASE(last->to_device_s > 0.041 && last->to_device_s < 0.2, "%g", last->to_device_s);
     CHECK_CASE(last->both_ways_s > last->to_device_s * 0.99, "%g", last->both_ways_s);
-    CHECK(memo_host_device_get_stats(p.host).device_bytes == 0 &&
-          memo_host_device_get_stats(p.host).host_bytes == 0);
+    CHECK(host_device_stats(p.host).device_bytes == 0 && host_device_stats(p.host).host_bytes == 0);
     /* Into a plan. */
     swap.tensors = tensors;
     swap.n_tensors = 2;
@@ -1222,10 +1225,22 @@ static void a_device_is_measured(void) {
     CHECK(memo_swap_plan_use_profile(&plan_desc, per_row, &profile, &error) ==
           MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "`other`") != NULL);
+    /* A device without room for two copies. */
+    desc.largest_copy_bytes = 64 << 20;
+    CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK_CASE(strstr(error.message, "largest_copy_bytes: device memory has no room for two") !=
+                   NULL,
+               "%s", error.message);
+    desc.largest_copy_bytes = 9 << 20;
+    CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_OUT_OF_HOST_MEMORY);
+    CHECK_CASE(strstr(error.message, "largest_copy_bytes: host memory has no room for two") != NULL,
+               "%s", error.message);
+    CHECK(host_device_stats(p.host).device_bytes == 0);
+    desc.largest_copy_bytes = 2 << 20;
     /* Faults. */
     desc.n_tensors = 3;
     CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_DEVICE);
-    CHECK(memo_host_device_get_stats(p.host).device_bytes == 0);
+    CHECK(host_device_stats(p.host).device_bytes == 0);
     tensors[1].name = "two words";
     CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc.n_repetitions = -1;
@@ -1257,8 +1272,7 @@ static void a_disk_is_measured(void) {
     CHECK_CASE(profile.file.read_s > 0.02 && profile.file.read_s < 0.2, "%g", profile.file.read_s);
     CHECK_CASE(profile.file.write_with_copies_s > 0.02 && profile.file.read_with_copies_s > 0.02,
                "%g and %g", profile.file.write_with_copies_s, profile.file.read_with_copies_s);
-    CHECK(memo_host_device_get_stats(host).device_bytes == 0 &&
-          memo_host_device_get_stats(host).host_bytes == 0);
+    CHECK(host_device_stats(host).device_bytes == 0 && host_device_stats(host).host_bytes == 0);
     swap.n_rows = 100;
     plan_desc.swap = &swap;
     CHECK_OK(memo_swap_plan_use_profile(&plan_desc, NULL, &profile, &error));
@@ -1273,8 +1287,7 @@ static void a_disk_is_measured(void) {
     table.launch_host = NULL;
     desc.device = &table;
     CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_UNSUPPORTED);
-    CHECK(memo_host_device_get_stats(host).device_bytes == 0 &&
-          memo_host_device_get_stats(host).host_bytes == 0);
+    CHECK(host_device_stats(host).device_bytes == 0 && host_device_stats(host).host_bytes == 0);
     memo_host_device_destroy(host);
 }
 
@@ -1356,7 +1369,7 @@ static memo_status parse_lines(const char* lines, int64_t count, memo_profile* p
     memo_status status;
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "%s", lines);
-    memob_frame_finish(&text, count);
+    memob_put_last_line(&text, count);
     status = memo_profile_parse(text.data, text.n_bytes, "profile", profile, &error);
     memo_text_free(&text);
     return status;

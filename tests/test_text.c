@@ -17,6 +17,7 @@ static int lowest;
 #define lseek(descriptor, offset, whence)                                                          \
     (lowest = descriptor < lowest ? descriptor : lowest, lseek(descriptor, offset, whence))
 #define umask(mask) umask_is_of_the_whole_process(mask)
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #undef umask

@@ -10,13 +10,13 @@ mkdir -p "$folder" || exit 1
 
 # For each tool a command that prints much, and one that prints little.
 commands() {
-    for tool in plan_trace tmp_plan layout_plan train_gpt; do
+    for tool in plan_trace degrees_plan layout_plan train_gpt; do
         echo "build/examples/$tool --help"
     done
     command -v python3 >/dev/null 2>&1 && echo "python3 examples/pytorch/snapshot_to_trace.py --help"
     echo "build/examples/layout_plan --top 0"
     echo "build/examples/plan_trace examples/layer.trace"
-    echo "build/examples/tmp_plan --forward 1,1 --recompute 1,1 --backward 1,1 --comm 1,1"
+    echo "build/examples/degrees_plan --forward 1,1 --recompute 1,1 --backward 1,1 --comm 1,1"
     echo "build/examples/train_gpt --layers 1 --hidden 8 --heads 1 --seq 16 --batch 1 --dry-run"
 }
 

@@ -1,22 +1,12 @@
 /* test_trace.c - chapter 2 of memo.h: requests, their text, marks, classes, layers. */
-#include <stddef.h>
-static void* test_malloc(size_t n_bytes);
-#define MEMO_MALLOC(n_bytes) test_malloc(n_bytes)
-#define MEMO_FREE(address)   free(address)
-#define MEMO_FILE_BYTES_MAX  ((int64_t)2 << 20)
+#include "scarce.h"
+#define MEMO_FILE_BYTES_MAX ((int64_t)2 << 20)
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
 
 static memo_error error;
-
-/* memo's own memory can be made to run out: after memory_left allocations; -1: never. */
-static long memory_left = -1;
-static void* test_malloc(size_t n_bytes) {
-    if (memory_left == 0) return NULL;
-    if (memory_left > 0) memory_left--;
-    return malloc(n_bytes);
-}
 
 /* --- helpers --- */
 
@@ -55,7 +45,8 @@ static int64_t first_difference(const memo_trace* a, const memo_trace* b) {
         const memo_request* x = &a->requests[i];
         const memo_request* y = &b->requests[i];
         if (x->kind != y->kind || x->memory_class != y->memory_class || x->stream != y->stream ||
-            x->size_bytes != y->size_bytes || memoi_origin(a, i) != memoi_origin(b, i))
+            x->size_bytes != y->size_bytes ||
+            memob_request_origin(a, i) != memob_request_origin(b, i))
             return i;
         if (x->kind == MEMO_REQUEST_MARK && strcmp(a->text + x->id, b->text + y->id)) return i;
         if ((x->kind == MEMO_REQUEST_RECORD || x->kind == MEMO_REQUEST_WAIT) && x->id != y->id)
@@ -87,7 +78,7 @@ static void requests_are_kept(void) {
     CHECK_OK(memo_trace_malloc(trace, -5, 8, MEMO_CLASS_TRANSIENT, 0, &error)); /* id reused */
     CHECK(trace->n_requests == 8 && trace->n_buffers == 3 && trace->n_live == 2);
     CHECK(trace->requests[1].size_bytes == 100 && trace->requests[1].stream == 3);
-    CHECK(memoi_origin(trace, 3) == 1 && memoi_origin(trace, 6) == 1);
+    CHECK(memob_request_origin(trace, 3) == 1 && memob_request_origin(trace, 6) == 1);
     CHECK(strcmp(trace->text + trace->requests[0].id, "iteration begin") == 0);
     memo_trace_destroy(trace);
     memo_trace_destroy(NULL);
@@ -165,8 +156,9 @@ static void bad_lines_are_named(void) {
     refuses("memo plan 1\n", format, 1, "`memo trace` was expected");
     refuses("memo trace\n", format, 1, "version is missing");
     refuses("memo trace 1 x\nend 0 0\n", format, 1, "unexpected `x`");
-    refuses("memo trace 2\n", MEMO_STATUS_VERSION, 1, "version 2 is newer than this reader (1)");
-    refuses("memo trace 0\n", MEMO_STATUS_VERSION, 1, "no version 0");
+    refuses("memo trace 2\n", MEMO_STATUS_VERSION, 1,
+            "version 2 is newer than this reader; version 1");
+    refuses("memo trace 0\n", MEMO_STATUS_VERSION, 1, "version 0 does not exist");
     refuses("memo trace 1\nmalloc 1 2\n", format, 2, "truncated: no `end` line");
     refuses("memo trace 1\nend\n", format, 2, "count is missing");
     refuses("memo trace 1\nend 0 12\n", format, 2, "16 hexadecimal digits");
@@ -176,7 +168,7 @@ static void bad_lines_are_named(void) {
     refuses("malloc 1 2\nend 1 0000000000000000\n", format, 2, "none of malloc, free and mark");
     refuses("malloc 1 2 transient\n", format, 1, "unexpected `transient`");
     refuses("alloc 1 2\n", format, 1, "`alloc` is none of");
-    refuses("malloc 1 2\nfree 1 3\n", format, 2, "says 3 bytes, its malloc said 2");
+    refuses("malloc 1 2\nfree 1 3\n", format, 2, "3 bytes do not match the 2 bytes of its malloc");
     refuses("malloc 1 2\nfree 1\n", format, 2, "size is missing");
     refuses_lines("malloc 1 2\n", 2, 3, "wrong count: 2 stated, 1 requests above");
     refuses_lines("frob 1\n", 1, 2, "`frob` is none of malloc, free, use");
@@ -188,22 +180,22 @@ static void bad_lines_are_named(void) {
     refuses_lines("malloc x 2\n", 1, 2, "id `x` is not a whole number");
     refuses_lines("malloc 1 2.5\n", 1, 2, "size `2.5` is not");
     refuses_lines("malloc 1 99999999999999999999\n", 1, 2, "is not a whole number of 64 bits");
-    refuses_lines("malloc 1 -2\n", 1, 2, "size -2 of id 1 is outside");
-    refuses_lines("malloc 1 4611686018427387905\n", 1, 2, "is outside [0, 2^62]");
+    refuses_lines("malloc 1 -2\n", 1, 2, "size of id 1: out of range (-2)");
+    refuses_lines("malloc 1 4611686018427387905\n", 1, 2, "0 to 2^62 bytes are valid");
     refuses_lines("malloc 1 2 big\n", 1, 2, "class `big` is not");
-    refuses_lines("malloc 1 2 transient 64\n", 1, 2, "stream 64 is outside");
-    refuses_lines("malloc 1 2 transient 4294967296\n", 1, 2, "stream 4294967296 is outside");
+    refuses_lines("malloc 1 2 transient 64\n", 1, 2, "stream: out of range (64)");
+    refuses_lines("malloc 1 2 transient 4294967296\n", 1, 2, "stream: out of range (4294967296)");
     refuses_lines("malloc 1 2 transient 1 1\n", 1, 2, "unexpected `1`");
-    refuses_lines("malloc 1 2\nmalloc 1 2\n", 2, 3, "live already");
+    refuses_lines("malloc 1 2\nmalloc 1 2\n", 2, 3, "already live");
     refuses_lines("malloc 1 2\nfree 1 2\nfree 1 2\n", 3, 4, "freed before");
     refuses_lines("free 1 2\n", 1, 2, "never requested");
     refuses_lines("malloc 1 2\nfree 1 2 3\n", 2, 3, "unexpected `3`");
     refuses_lines("use 1 0\n", 1, 2, "never requested");
     refuses_lines("malloc 1 2\nuse 1\n", 2, 3, "stream is missing");
     refuses_lines("wait 1 0\n", 1, 2, "never recorded");
-    refuses_lines("record 1 -1\n", 1, 2, "stream -1 is outside");
-    refuses_lines("mark\n", 1, 2, "needs a text");
-    refuses_lines("mark a\tb\n", 1, 2, "without control characters");
+    refuses_lines("record 1 -1\n", 1, 2, "stream: out of range (-1)");
+    refuses_lines("mark\n", 1, 2, "the text is empty");
+    refuses_lines("mark a\tb\n", 1, 2, "mark: it has a");
     {
         char* text = framed("", 0);
         char longer[128];
@@ -592,13 +584,13 @@ static void marks_of_no_layer_are_kept(void) {
 
 static void unsuitable_layers_are_refused(void) {
     static const char* const cases[][2] = {
-        {"malloc 1 8\n", "0 forward and 0 backward"},
-        {"mark layer 0 forward begin\nmark layer 0 forward end\n", "1 forward and 0 backward"},
+        {"malloc 1 8\n", "0 forwards and 0 backwards"},
+        {"mark layer 0 forward begin\nmark layer 0 forward end\n", "1 forwards and 0 backwards"},
         {"mark layer 1 forward begin\n", "out of order"},
         {"mark layer 0 forward begin\nmark layer 0 backward begin\n", "out of order"},
         {"mark layer 0 forward end\n", "out of order"},
         {"mark layer 0 forward begin\nmark layer 0 forward end\nmark layer 0 backward begin\n",
-         "1 forward and 0 backward"},
+         "1 forwards and 0 backwards"},
         /* the input stays for the backward, the output has another size */
         {"malloc 1 8\nmark layer 0 forward begin\nmalloc 2 9\nmark layer 0 forward end\n"
          "mark layer 0 backward begin\nfree 1 8\nmark layer 0 backward end\nfree 2 9\n",
@@ -677,11 +669,11 @@ static void running_out_of_memory_is_reported(void) {
     for (k = 0; status == MEMO_STATUS_OUT_OF_HOST_MEMORY; k++) {
         memo_trace* trace = NULL;
         memo_trace* result = NULL;
-        memory_left = k;
+        mallocs_left = k;
         status = memo_trace_parse(text, (int64_t)strlen(text), "t", &trace, &error);
         if (!status) status = memo_trace_apply_layers(trace, 5, &result, &error);
         if (!status) status = memo_trace_write(result, temporary_path(), &error);
-        memory_left = -1;
+        mallocs_left = -1;
         CHECK_CASE(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%ld: %s",
                    k, error.message);
         memo_trace_destroy(trace);

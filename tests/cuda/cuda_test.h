@@ -1,4 +1,4 @@
-/* cuda_test.h - what the tests on a GPU share.  Without a GPU each test counts as skipped. */
+/* cuda_test.h - shared by the tests on a GPU.  Without a GPU each test counts as skipped. */
 #ifndef CUDA_TEST_H
 #define CUDA_TEST_H
 
@@ -6,7 +6,7 @@
 
 static memo_error error;
 
-/* A device with small chunks of pinned memory, so that their borders are met; NULL: there is no GPU. */
+/* A device with small chunks of pinned memory, so that copies cross their borders; NULL: no GPU. */
 static inline memo_device* open_device(void) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_device* device = NULL;

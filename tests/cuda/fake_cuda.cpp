@@ -2,7 +2,7 @@
  *   copies     that cross the border of two registered ranges, overlap, leave their memory, go another way than
  *              their kind says, or are of memory that is not pinned; pitches beyond the limit
  *   events     elapsed times of those never recorded, not done or captured; recorded on another device's stream
- *   captures   that wait for what is outside of them, allocate, synchronise, ask, or leave a stream unjoined; an
+ *   captures   that wait for what is outside of them, allocate, synchronize, ask, or leave a stream unjoined; an
  *              event recorded in one does not serve afterwards
  *   pages      sizes and addresses that are no multiples of the granularity, mappings outside of a reservation, on
  *              top of each other or larger than their pages, access to what is not mapped, unmapping or freeing in
@@ -27,9 +27,27 @@
 
 enum { MOST = 4096, N_DEVICES = 2 };
 static const size_t DEVICE_BYTES = (size_t)8 << 30, GRANULE = (size_t)2 << 20;
-static thread_local int current_device;
-static thread_local bool
-    has_context; /* of the thread; the runtime makes one, the driver does not */
+
+/* A thread's context: none, the primary one of a device, or one that a caller made by the driver.  The runtime makes
+ * and takes the primary one of device 0 where a thread has none; the driver does not. */
+struct fake_context {
+    int device, n_retained;
+    bool is_made;
+};
+static fake_context primary[N_DEVICES] = {{0, 0, false}, {1, 0, false}}, foreign = {0, 0, true};
+static thread_local fake_context* current;
+static int current_device(void) { return current ? current->device : 0; }
+static void need_context(void) {
+    if (!current) (current = &primary[0])->is_made = true;
+}
+int fake_has_context(int device) { return primary[device].is_made; }
+void fake_forget_contexts(void) {
+    for (auto& context : primary) context.is_made = false;
+    current = NULL;
+}
+void fake_set_foreign_context(int is_foreign) { current = is_foreign ? &foreign : NULL; }
+int fake_is_foreign_context(void) { return current == &foreign; }
+int fake_is_without_context(void) { return !current; }
 
 /* --- failures on demand --- */
 
@@ -53,7 +71,7 @@ void fake_fail(const char* function, int k, cudaError_t code) {
 void fake_forget_failures(void) { memset(failures, 0, sizeof failures); }
 
 static cudaError_t broken; /* kept: what every call returns */
-static bool is_in_host_function;
+static thread_local bool is_in_host_function;
 void fake_break(cudaError_t code) { broken = code; }
 
 static cudaError_t due(const char* function) {
@@ -64,14 +82,27 @@ static cudaError_t due(const char* function) {
             return last_error = failure.code;
     return cudaSuccess;
 }
-#define FAIL_IF_DUE(function)                                                                      \
+/* CALL_...: of a function that needs no context. */
+#define CALL_FAIL_IF_DUE(function)                                                                 \
     do {                                                                                           \
         cudaError_t code_ = due(function);                                                         \
         if (code_ != cudaSuccess) return code_;                                                    \
     } while (0)
+#define FAIL_IF_DUE(function)                                                                      \
+    need_context();                                                                                \
+    CALL_FAIL_IF_DUE(function)
+/* The driver leaves nothing for cudaGetLastError. */
+static bool is_driver_due(const char* function) {
+    cudaError_t before = last_error;
+    bool is_due = due(function) != cudaSuccess;
+    last_error = before;
+    return is_due;
+}
+#define DRIVER_CALL_FAIL_IF_DUE(function)                                                          \
+    if (is_driver_due(function)) return CUDA_ERROR_UNKNOWN
 #define DRIVER_FAIL_IF_DUE(function)                                                               \
-    if (!has_context) return CUDA_ERROR_INVALID_CONTEXT;                                           \
-    if (due(function) != cudaSuccess) return CUDA_ERROR_UNKNOWN
+    if (!current) return CUDA_ERROR_INVALID_CONTEXT;                                               \
+    DRIVER_CALL_FAIL_IF_DUE(function)
 
 static cudaError_t refuse(cudaError_t code) { return last_error = code; }
 
@@ -101,12 +132,23 @@ struct ranges {
 };
 static ranges device_memory, host_memory, registered, reserved, mapped;
 static size_t device_bytes;
+static bool has_wait_value = true;
+void fake_set_wait_value(int has) { has_wait_value = has; }
+static CUmemAllocationProp latest_pages;
+int fake_are_pages_exportable(void) {
+    return latest_pages.requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
+           latest_pages.allocFlags.gpuDirectRDMACapable;
+}
 static int n_streams, n_events, n_pages, max_pitch = 2147483647, n_processors = 132;
 static unsigned grid;
 static int n_graphs;
 
 int fake_n_registered(void) { return registered.n; }
-int fake_n_host_allocs(void) { return host_memory.n; }
+int fake_n_host_allocs(void) {
+    int n = 0;
+    for (int i = 0; i < host_memory.n; i++) n += host_memory.all[i].n_bytes >= GRANULE;
+    return n;
+}
 int fake_n_objects(void) {
     return device_memory.n + host_memory.n + registered.n + reserved.n + mapped.n + n_streams +
            n_events + n_pages + n_graphs;
@@ -201,7 +243,8 @@ struct fake_stream {
     std::shared_ptr<queue> work;
 };
 struct fake_event {
-    bool is_recorded, is_done;   /* is_done: once asked, or synchronised */
+    bool is_timed;
+    bool is_recorded, is_done;   /* is_done: once asked, or synchronized */
     std::shared_ptr<queue> work; /* where it was recorded */
     size_t n_before;             /* items of work */
     int capture, device;         /* capture: number of the one that recorded it; 0: none */
@@ -333,7 +376,7 @@ cudaError_t cudaGetLastError(void) {
     return code;
 }
 cudaError_t cudaPeekAtLastError(void) {
-    FAIL_IF_DUE("cudaPeekAtLastError");
+    CALL_FAIL_IF_DUE("cudaPeekAtLastError");
     return last_error;
 }
 const char* cudaGetErrorName(cudaError_t code) {
@@ -354,20 +397,19 @@ const char* cudaGetErrorName(cudaError_t code) {
 }
 const char* cudaGetErrorString(cudaError_t) { return "as told"; }
 cudaError_t cudaGetDeviceCount(int* n) {
-    FAIL_IF_DUE("cudaGetDeviceCount");
+    CALL_FAIL_IF_DUE("cudaGetDeviceCount");
     *n = N_DEVICES;
     return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* ordinal) {
-    FAIL_IF_DUE("cudaGetDevice");
-    *ordinal = current_device;
+    CALL_FAIL_IF_DUE("cudaGetDevice");
+    *ordinal = current_device();
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int ordinal) {
-    FAIL_IF_DUE("cudaSetDevice");
+    CALL_FAIL_IF_DUE("cudaSetDevice");
     if (ordinal < 0 || ordinal >= N_DEVICES) return refuse(cudaErrorInvalidDevice);
-    current_device = ordinal;
-    has_context = true;
+    (current = &primary[ordinal])->is_made = true;
     return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize(void) {
@@ -377,7 +419,7 @@ cudaError_t cudaDeviceSynchronize(void) {
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-    FAIL_IF_DUE("cudaDeviceGetAttribute");
+    CALL_FAIL_IF_DUE("cudaDeviceGetAttribute");
     switch (attribute) {
     case cudaDevAttrMaxPitch: *value = max_pitch; break;
     case cudaDevAttrCanUseHostPointerForRegisteredMem: *value = has_same_pointers; break;
@@ -386,7 +428,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* bus, int, int) {
-    FAIL_IF_DUE("cudaDeviceGetPCIBusId");
+    CALL_FAIL_IF_DUE("cudaDeviceGetPCIBusId");
     strcpy(bus, "0000:3B:00.0");
     return cudaSuccess;
 }
@@ -397,7 +439,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
     return cudaSuccess;
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-    FAIL_IF_DUE("cudaThreadExchangeStreamCaptureMode");
+    CALL_FAIL_IF_DUE("cudaThreadExchangeStreamCaptureMode");
     cudaStreamCaptureMode before = thread_mode;
     thread_mode = *mode;
     *mode = before;
@@ -420,7 +462,6 @@ cudaError_t cudaFree(void* address) {
     range taken;
     FAIL_IF_DUE("cudaFree");
     REFUSE_IF_CAPTURING();
-    has_context = true;
     if (!address) return cudaSuccess;
     if (!device_memory.take(address, &taken)) return refuse(cudaErrorInvalidValue);
     finish_all();
@@ -545,7 +586,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
     streams[number] = new fake_stream();
     streams[number]->priority = priority;
     streams[number]->number = number;
-    streams[number]->device = current_device;
+    streams[number]->device = current_device();
     streams[number]->before.assign(MOST_STREAMS, 0);
     streams[number]->work = std::make_shared<queue>();
     n_streams++;
@@ -610,9 +651,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
     FAIL_IF_DUE("cudaEventCreateWithFlags");
-    if (flags != cudaEventDefault) return refuse(cudaErrorInvalidValue); /* all measure time */
+    if (flags & ~(unsigned)cudaEventDisableTiming) return refuse(cudaErrorInvalidValue);
     fake_event* created = new fake_event();
-    created->device = current_device;
+    created->is_timed = !flags;
+    created->device = current_device();
     events.insert(created);
     *event = (cudaEvent_t)created;
     n_events++;
@@ -632,7 +674,7 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
     NEED_STREAM(stream);
     NEED_EVENT(handle);
     REFUSE_IF_SPOILT(stream);
-    if (event->device != (stream ? ((fake_stream*)stream)->device : current_device))
+    if (event->device != (stream ? ((fake_stream*)stream)->device : current_device()))
         return refuse(cudaErrorInvalidResourceHandle);
     event->capture = is_capturing(stream) ? n_captures : 0;
     event->is_recorded = !event->capture;
@@ -669,7 +711,8 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin_handle, cudaEvent_
     NEED_EVENT(begin_handle);
     NEED_EVENT(end_handle);
     if (begin->capture || end->capture) return refuse(cudaErrorCapturedEvent);
-    if (!begin->is_recorded || !end->is_recorded) return refuse(cudaErrorInvalidResourceHandle);
+    if (!begin->is_timed || !end->is_timed || !begin->is_recorded || !end->is_recorded)
+        return refuse(cudaErrorInvalidResourceHandle);
     if (!begin->is_done || !end->is_done) return refuse(cudaErrorNotReady);
     *ms = (float)((double)(end->time.tv_sec - begin->time.tv_sec) * 1e3 +
                   (double)(end->time.tv_nsec - begin->time.tv_nsec) * 1e-6);
@@ -787,6 +830,7 @@ static CUresult fake_create(CUmemGenericAllocationHandle* handle, size_t n_bytes
     if (n_bytes > DEVICE_BYTES - device_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
     int file = memfd_create("pages", 0);
     if (file < 0 || ftruncate(file, (off_t)n_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    latest_pages = *properties;
     pages[*handle = next++] = {file, n_bytes, properties->location.id};
     n_pages++;
     return CUDA_SUCCESS;
@@ -881,12 +925,65 @@ static CUresult fake_get_attribute(int* value, CUdevice_attribute, CUdevice) {
     *value = 1;
     return CUDA_SUCCESS;
 }
+
+static CUresult fake_retain(CUcontext* context, CUdevice device) {
+    DRIVER_CALL_FAIL_IF_DUE("cuDevicePrimaryCtxRetain");
+    primary[device].is_made = true;
+    primary[device].n_retained++;
+    *context = (CUcontext)&primary[device];
+    return CUDA_SUCCESS;
+}
+static CUresult fake_release_context(CUdevice device) {
+    if (!primary[device].n_retained--) abort();
+    return CUDA_SUCCESS;
+}
+static CUresult fake_get_current(CUcontext* context) {
+    DRIVER_CALL_FAIL_IF_DUE("cuCtxGetCurrent");
+    *context = (CUcontext)current;
+    return CUDA_SUCCESS;
+}
+static CUresult fake_set_current(CUcontext context) {
+    DRIVER_CALL_FAIL_IF_DUE("cuCtxSetCurrent");
+    current = (fake_context*)context;
+    return CUDA_SUCCESS;
+}
+
+/* The runtime's answer, without what it leaves for cudaGetLastError. */
+static CUresult as_driver(cudaError_t code, cudaError_t before) {
+    last_error = before;
+    return code == cudaErrorNotReady ? CUDA_ERROR_NOT_READY
+           : code                    ? CUDA_ERROR_UNKNOWN
+                                     : CUDA_SUCCESS;
+}
+static CUresult fake_query_stream(CUstream stream) {
+    cudaError_t before = last_error;
+    DRIVER_FAIL_IF_DUE("cuStreamQuery");
+    return as_driver(cudaStreamQuery(stream), before);
+}
+static CUresult fake_query_event(CUevent event) {
+    cudaError_t before = last_error;
+    DRIVER_FAIL_IF_DUE("cuEventQuery");
+    return as_driver(cudaEventQuery(event), before);
+}
+static CUresult fake_wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value,
+                                unsigned flags) {
+    uint32_t* word = (uint32_t*)address;
+    DRIVER_FAIL_IF_DUE("cuStreamWaitValue32");
+    if (!has_wait_value) return CUDA_ERROR_NOT_SUPPORTED;
+    if (flags != CU_STREAM_WAIT_VALUE_EQ || !is_pinned((char*)word, sizeof *word))
+        return CUDA_ERROR_INVALID_VALUE;
+    cudaError_t code = enqueue(stream, [=] {
+        while (__atomic_load_n(word, __ATOMIC_SEQ_CST) != value) usleep(50);
+    });
+    return code ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
 static CUresult fake_error_name(CUresult, const char** name) {
     *name = "CUDA_ERROR_AS_TOLD";
     return CUDA_SUCCESS;
 }
 
-/* The oldest driver that had all of them is CUDA 10.2's; this one is CUDA 13's. */
+/* cuStreamWaitValue32 as it is now came with CUDA 11.7, the last of them; this driver is CUDA 13's. */
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
@@ -902,11 +999,18 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
                  {"cuMemUnmap", (void*)fake_unmap},
                  {"cuMemSetAccess", (void*)fake_set_access},
                  {"cuDeviceGetAttribute", (void*)fake_get_attribute},
+                 {"cuDevicePrimaryCtxRetain", (void*)fake_retain},
+                 {"cuDevicePrimaryCtxRelease", (void*)fake_release_context},
+                 {"cuCtxGetCurrent", (void*)fake_get_current},
+                 {"cuCtxSetCurrent", (void*)fake_set_current},
+                 {"cuStreamQuery", (void*)fake_query_stream},
+                 {"cuEventQuery", (void*)fake_query_event},
+                 {"cuStreamWaitValue32", (void*)fake_wait_value},
                  {"cuGetErrorName", (void*)fake_error_name}};
-    FAIL_IF_DUE("cudaGetDriverEntryPointByVersion");
+    CALL_FAIL_IF_DUE("cudaGetDriverEntryPointByVersion");
     if (version > 13000) return refuse(cudaErrorInvalidValue);
     *function = NULL;
-    if (version < 10020) {
+    if (version < 11070) {
         *result = cudaDriverEntryPointVersionNotSufficent;
         return cudaSuccess;
     }

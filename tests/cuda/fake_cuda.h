@@ -14,13 +14,21 @@ void fake_set_late(int late);      /* 1: streams and graphs do what they must wh
 void fake_break(cudaError_t code); /* from now on every call returns it; cudaSuccess: no more */
 void fake_abandon(void); /* memory and pages that were not given back, as at the end of a process */
 int fake_n_registered(void);
-int fake_n_host_allocs(void);
+int fake_n_host_allocs(void);             /* of 2 MiB or more */
 int fake_n_objects(void);                 /* allocations, registrations, streams, events, pages */
 void fake_set_register_s(double seconds); /* that cudaHostRegister takes */
 void fake_set_max_pitch(int n_bytes);
 void fake_set_same_pointers(int same); /* 0: registered memory has another address on the device */
 void fake_set_n_processors(int n);     /* 132 until then */
+void fake_set_wait_value(int has);     /* 0: the driver lacks cuStreamWaitValue32's support */
+int fake_are_pages_exportable(void);   /* the latest: as file descriptors and to other hardware */
 int fake_device_of(cudaStream_t stream);
+/* Contexts: whether a device's primary one was made; the calling thread's. */
+int fake_has_context(int device);
+void fake_forget_contexts(void);
+void fake_set_foreign_context(int is_foreign); /* one made by the driver; 0: none */
+int fake_is_foreign_context(void);
+int fake_is_without_context(void);
 unsigned fake_grid(void); /* blocks of the latest kernel */
 /* What a kernel would do; when the graph is launched, where stream is captured. */
 void fake_enqueue(cudaStream_t stream, std::function<void()> operation);

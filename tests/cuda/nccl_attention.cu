@@ -6,7 +6,7 @@
 
 #include "../sp_attention_cases.h"
 
-/* Rank of this process; its device and communicator are the only ones that a world has. */
+/* The rank of this process, with the only device and communicator of its world. */
 static int world_run(world* all) {
     int32_t rank = nccl_world->rank;
     rank_args args;
@@ -21,7 +21,7 @@ static int world_run(world* all) {
     return !all->results[rank].status;
 }
 
-/* Each case makes the communicators of a mesh anew: few cases. */
+/* Few cases, since each creates the communicators of a mesh. */
 static void every_way_to_split_the_ranks_is_exact(void) {
     int32_t ring, n;
     int k = 0;
@@ -44,7 +44,7 @@ static void packed_documents_and_bf16_are_right(void) {
     NEED_WORLD();
     for (is_bf16 = 0; is_bf16 < 2; is_bf16++) {
         attention_case c = case_of(nccl_world->size, 1, 77, 6, 3, 32);
-        c.layout = MEMO_LAYOUT_DOCUMENTS;
+        c.sharding = MEMO_SHARDING_DOCUMENTS;
         c.type = is_bf16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
         memcpy(c.document_begins, begins, sizeof begins);
         c.n_documents = 4;

@@ -7,7 +7,7 @@
 
 #include "thread_ranks.h"
 
-/* As thread_ranks_run; of n ranks this process is one, or, of 1, one of its own. */
+/* As thread_ranks_run: this process is one of n ranks, or the only one. */
 static memo_status nccl_ranks_run(int32_t n,
                                   memo_status (*function)(thread_rank* rank, memo_error* error),
                                   void* user, memo_error* error) {
@@ -28,7 +28,7 @@ static memo_status nccl_ranks_run(int32_t n,
 #define CASE_RANKS_RUN nccl_ranks_run
 #include "../blocks_model.h"
 
-/* Streams of the next priority go first on this GPU: what the blocks' own comm stream relies on. */
+/* The blocks' comm stream relies on this: streams of the next priority go first on this GPU. */
 static void priorities_differ(void) {
     int priorities[2] = {0, 0}, i;
     NEED_WORLD();
@@ -42,7 +42,7 @@ static void priorities_differ(void) {
     ranks_agree();
 }
 
-/* Every order against the unsplit model, which each rank runs alone; to rounding, as NCCL promises no order of sums. */
+/* Every order against the unsplit model, which each rank runs alone; up to rounding, since NCCL promises no order of sums. */
 static void orders_equal_the_unsplit_model(int is_scattered) {
     model_setup setup = setup_of(MEMO_BLOCKS_DEFAULT, 1);
     double worst = 0;

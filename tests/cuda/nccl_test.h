@@ -1,8 +1,8 @@
-/* nccl_test.h - the cases of the tests over threads, run over NCCL and CUDA streams, a process a rank (nccl_ranks.h).
+/* nccl_test.h - runs the cases of the tests over threads over NCCL and CUDA streams, a process per rank (nccl_ranks.h).
  *
- * What these cases compute on a stream of the host device is enqueued here as a host function of a CUDA stream
- * (cudaLaunchHostFunc), on managed memory: the same numbers, and kernels, copies, collectives and events around them are
- * CUDA's and NCCL's.  So this shows ordering and communication on a GPU, and says nothing of speed. */
+ * The computation of these cases is a host function of a CUDA stream (cudaLaunchHostFunc) on managed memory.  Kernels,
+ * copies, collectives and events around it are CUDA's and NCCL's.  This tests ordering and communication on a GPU, not
+ * speed. */
 #ifndef NCCL_TEST_H
 #define NCCL_TEST_H
 
@@ -63,11 +63,14 @@ static void ranks_join(void) {
     memo_cuda_device_desc device_desc = memo_cuda_device_desc_default();
     int is_concurrent = 0;
     memo_error error;
+    desc.join_timeout_s = 60;
     desc.timeout_s = 60;
+    desc.failed = memo_cuda_device_fail;
     cudaGetDevice(&device_desc.ordinal);
     cudaDeviceGetAttribute(&is_concurrent, cudaDevAttrConcurrentManagedAccess, device_desc.ordinal);
     if (!is_concurrent) SKIP("the host cannot touch managed memory while the GPU works");
     CHECK_OK(memo_cuda_device_create(&device_desc, &cuda_device, &error));
+    desc.failed_user = cuda_device;
     CHECK_OK(memo_comm_create_nccl(&desc, &nccl_world, &error));
 }
 

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "memo.h"
-#include "tool_files.h"
+#include "tools/tool_files.h"
 
 typedef struct train_text {
     uint8_t* bytes;
@@ -50,8 +50,8 @@ static memo_status train_text_append_all(train_text* text, char** paths, int64_t
 /* The project's own sources, as far as they are found from the current directory, and the patterns
  * that found them. */
 static void train_text_find_sources(glob_t* found, char* sources /* 96 bytes */) {
-    static const char* const patterns[] = {"memo*.h", "memo*.cuh", "README.md", "examples/*.h",
-                                           "examples/*.c"};
+    static const char* const patterns[] = {"memo*.h", "memo*.cuh", "README.md", "examples/*.[ch]",
+                                           "examples/*/*.[ch]"};
     size_t i;
     memset(found, 0, sizeof *found);
     *sources = 0;

@@ -1,21 +1,22 @@
-/* test_layout.c - which rank holds which tokens: maps, runs, rows, labels, the mean loss. */
+/* test_sharding.c - which rank holds which tokens: maps, runs, rows, labels, the mean loss. */
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 #include "memo_test.h"
-#include "layout_check.h"
+#include "sharding_check.h"
 
-static memo_layout layout_of(memo_layout_kind kind, int32_t ring, int32_t ulysses,
-                             int64_t n_tokens) {
-    memo_layout_desc desc = memo_layout_desc_default();
-    memo_layout layout;
+static memo_sharding sharding_of(memo_sharding_kind kind, int32_t ring, int32_t ulysses,
+                                 int64_t n_tokens) {
+    memo_sharding_desc desc = memo_sharding_desc_default();
+    memo_sharding sharding;
     memo_error error;
     desc.kind = kind;
     desc.ring = ring;
     desc.ulysses = ulysses;
     desc.n_tokens = n_tokens;
-    CHECK_OK(memo_layout_make(&desc, &layout, &error));
-    return layout;
+    CHECK_OK(memo_sharding_make(&desc, &sharding, &error));
+    return sharding;
 }
 
 /* Random documents, some of them empty; begins (MAX_DOCUMENTS + 1). */
@@ -28,29 +29,30 @@ static int64_t make_documents(int64_t n_tokens, int64_t* begins) {
     begins[n] = n_tokens;
     return n;
 }
-static memo_layout layout_of_documents(int32_t ring, int32_t ulysses, const int64_t* begins,
-                                       int64_t n_documents) {
-    memo_layout_desc desc = memo_layout_desc_default();
-    memo_layout layout;
+static memo_sharding sharding_of_documents(int32_t ring, int32_t ulysses, const int64_t* begins,
+                                           int64_t n_documents) {
+    memo_sharding_desc desc = memo_sharding_desc_default();
+    memo_sharding sharding;
     memo_error error;
-    desc.kind = MEMO_LAYOUT_DOCUMENTS;
+    desc.kind = MEMO_SHARDING_DOCUMENTS;
     desc.ring = ring;
     desc.ulysses = ulysses;
     desc.n_tokens = begins[n_documents];
     desc.document_begins = begins;
     desc.n_documents = n_documents;
-    CHECK_OK(memo_layout_make(&desc, &layout, &error));
-    return layout;
+    CHECK_OK(memo_sharding_make(&desc, &sharding, &error));
+    return sharding;
 }
 /* Any kind; begins as above. */
-static memo_layout random_layout(int32_t ring, int32_t ulysses, int64_t n_tokens, int64_t* begins) {
-    memo_layout_kind kind = (memo_layout_kind)memo_test_int(0, 3);
-    return kind == MEMO_LAYOUT_DOCUMENTS
-               ? layout_of_documents(ring, ulysses, begins, make_documents(n_tokens, begins))
-               : layout_of(kind, ring, ulysses, n_tokens);
+static memo_sharding random_sharding(int32_t ring, int32_t ulysses, int64_t n_tokens,
+                                     int64_t* begins) {
+    memo_sharding_kind kind = (memo_sharding_kind)memo_test_int(0, 3);
+    return kind == MEMO_SHARDING_DOCUMENTS
+               ? sharding_of_documents(ring, ulysses, begins, make_documents(n_tokens, begins))
+               : sharding_of(kind, ring, ulysses, n_tokens);
 }
 
-static void every_layout_validates(void) {
+static void every_sharding_validates(void) {
     int32_t kind, ring, ulysses;
     int64_t n_tokens;
     memo_error error;
@@ -58,14 +60,15 @@ static void every_layout_validates(void) {
         for (ring = 1; ring <= 9; ring++)
             for (ulysses = 1; ulysses <= 9; ulysses++)
                 for (n_tokens = 1; n_tokens <= 600; n_tokens += memo_test_int(1, 150)) {
-                    memo_layout layout = layout_of((memo_layout_kind)kind, ring, ulysses, n_tokens);
-                    CHECK_CASE(!layout_check(&layout, &error), "%s ring %d ulysses %d: %s",
-                               memo_layout_name(layout.kind), ring, ulysses, error.message);
-                    CHECK(layout.local_tokens * ring * ulysses == layout.padded_tokens);
+                    memo_sharding sharding =
+                        sharding_of((memo_sharding_kind)kind, ring, ulysses, n_tokens);
+                    CHECK_CASE(!sharding_check(&sharding, &error), "%s ring %d ulysses %d: %s",
+                               memo_sharding_name(sharding.kind), ring, ulysses, error.message);
+                    CHECK(sharding.local_tokens * ring * ulysses == sharding.padded_tokens);
                 }
 }
 
-static void every_layout_of_documents_validates(void) {
+static void every_sharding_of_documents_validates(void) {
     int32_t ring, ulysses;
     int k;
     memo_error error;
@@ -74,10 +77,10 @@ static void every_layout_of_documents_validates(void) {
             for (k = 0; k < 5; k++) {
                 int64_t begins[MAX_DOCUMENTS + 1];
                 int64_t n_documents = make_documents(memo_test_int(1, 400), begins);
-                memo_layout layout = layout_of_documents(ring, ulysses, begins, n_documents);
-                CHECK_CASE(!layout_check(&layout, &error), "ring %d ulysses %d: %s", ring, ulysses,
-                           error.message);
-                CHECK(layout.padded_tokens - layout.n_tokens < ring * ulysses);
+                memo_sharding sharding = sharding_of_documents(ring, ulysses, begins, n_documents);
+                CHECK_CASE(!sharding_check(&sharding, &error), "ring %d ulysses %d: %s", ring,
+                           ulysses, error.message);
+                CHECK(sharding.padded_tokens - sharding.n_tokens < ring * ulysses);
             }
 }
 
@@ -86,33 +89,34 @@ static void documents_that_divide_are_zigzags(void) {
     static const int64_t begins[] = {0, 12, 12, 48, 60, 84};
     int32_t rank;
     int64_t d, i;
-    memo_layout layout = layout_of_documents(3, 1, begins, 5);
-    CHECK(layout.padded_tokens == 84);
+    memo_sharding sharding = sharding_of_documents(3, 1, begins, 5);
+    CHECK(sharding.padded_tokens == 84);
     for (rank = 0; rank < 3; rank++) {
         int64_t row = 0;
         for (d = 0; d < 5; d++) {
             int64_t n = begins[d + 1] - begins[d];
-            memo_layout zigzag = layout_of(MEMO_LAYOUT_ZIGZAG, 3, 1, n ? n : 6);
+            memo_sharding zigzag = sharding_of(MEMO_SHARDING_ZIGZAG, 3, 1, n ? n : 6);
             for (i = 0; i < n / 3; i++)
-                CHECK(memo_layout_position(&layout, rank, row++) ==
-                      begins[d] + memo_layout_position(&zigzag, rank, i));
+                CHECK(memo_sharding_position(&sharding, rank, row++) ==
+                      begins[d] + memo_sharding_position(&zigzag, rank, i));
         }
     }
 }
 
 /* Pairs of query and key of a causal mask within documents, by ring rank. */
-static void count_pairs(const memo_layout* layout, int64_t* n_pairs) {
+static void count_pairs(const memo_sharding* sharding, int64_t* n_pairs) {
     memo_mask mask = memo_mask_default();
     memo_run whole, runs[2 * MAX_DOCUMENTS + 1];
     int32_t r;
-    mask.n_tokens = whole.count = layout->n_tokens;
-    mask.document_begins = layout->document_begins;
-    mask.n_documents = layout->n_documents;
+    mask.n_tokens = whole.count = sharding->n_tokens;
+    mask.document_begins = sharding->document_begins;
+    mask.n_documents = sharding->n_documents;
     whole.start = 0;
     whole.stride = 1;
-    for (r = 0; r < layout->ring; r++) {
-        int32_t n = memoi_layout_ring_runs(layout, r, runs);
-        CHECK(n <= 2 * layout->n_documents + 1 && n == memoi_layout_ring_runs(layout, r, NULL));
+    for (r = 0; r < sharding->ring; r++) {
+        int32_t n = memoi_sharding_ring_runs(sharding, r, runs);
+        CHECK(n <= 2 * sharding->n_documents + 1 &&
+              n == memoi_sharding_ring_runs(sharding, r, NULL));
         n_pairs[r] = (int64_t)memoi_mask_count(&mask, runs, n, &whole, 1);
     }
 }
@@ -127,18 +131,18 @@ static void documents_are_balanced(void) {
         int64_t begins[MAX_DOCUMENTS + 1], n_pairs[9], least, most;
         int64_t n_documents = make_documents(memo_test_int(1, 3000), begins), d;
         int is_even = k % 2;
-        memo_layout layout;
+        memo_sharding sharding;
         for (d = 0; d <= n_documents && is_even; d++) begins[d] *= 2 * ring;
-        layout = layout_of_documents(ring, 1, begins, n_documents);
-        count_pairs(&layout, n_pairs);
+        sharding = sharding_of_documents(ring, 1, begins, n_documents);
+        count_pairs(&sharding, n_pairs);
         least = most = n_pairs[0];
         for (r = 1; r < ring; r++) {
             if (n_pairs[r] < least) least = n_pairs[r];
             if (n_pairs[r] > most) most = n_pairs[r];
         }
-        CHECK(most - least <= (is_even ? 0 : 2 * layout.n_tokens));
-        if ((double)(most - least) / (double)layout.n_tokens > worst)
-            worst = (double)(most - least) / (double)layout.n_tokens;
+        CHECK(most - least <= (is_even ? 0 : 2 * sharding.n_tokens));
+        if ((double)(most - least) / (double)sharding.n_tokens > worst)
+            worst = (double)(most - least) / (double)sharding.n_tokens;
     }
     printf("# ranks differ by at most %.2f rows of each document\n", worst);
 }
@@ -146,12 +150,12 @@ static void documents_are_balanced(void) {
 /* Packed documents under the zigzag of the sequence: the same documents, unequal work. */
 static void zigzag_of_the_sequence_does_not_balance_documents(void) {
     static const int64_t begins[] = {0, 64, 128, 192, 256, 384, 512};
-    memo_layout layout = layout_of_documents(4, 1, begins, 6), zigzag;
+    memo_sharding sharding = sharding_of_documents(4, 1, begins, 6), zigzag;
     int64_t n_pairs[4];
-    count_pairs(&layout, n_pairs);
+    count_pairs(&sharding, n_pairs);
     CHECK(n_pairs[0] == n_pairs[1] && n_pairs[1] == n_pairs[2] && n_pairs[2] == n_pairs[3]);
-    zigzag = layout;
-    zigzag.kind = MEMO_LAYOUT_ZIGZAG;
+    zigzag = sharding;
+    zigzag.kind = MEMO_SHARDING_ZIGZAG;
     count_pairs(&zigzag, n_pairs);
     CHECK(n_pairs[0] != n_pairs[3]);
 }
@@ -162,8 +166,8 @@ static void zigzag_is_algorithm_2(void) {
     for (rd = 1; rd <= 5; rd++)
         for (ud = 1; ud <= 5; ud++) {
             int64_t s = 2 * rd * ud * 3, chunk = s / (2 * rd), local = s / (rd * ud), i;
-            memo_layout layout = layout_of(MEMO_LAYOUT_ZIGZAG, rd, ud, s);
-            CHECK(layout.padded_tokens == s && layout.local_tokens == local);
+            memo_sharding sharding = sharding_of(MEMO_SHARDING_ZIGZAG, rd, ud, s);
+            CHECK(sharding.padded_tokens == s && sharding.local_tokens == local);
             for (r = 0; r < rd; r++)
                 for (u = 0; u < ud; u++)
                     for (i = 0; i < local; i++) {
@@ -171,73 +175,73 @@ static void zigzag_is_algorithm_2(void) {
                         int64_t seq = in_reorder < chunk
                                           ? r * chunk + in_reorder
                                           : (2 * rd - r - 1) * chunk + in_reorder - chunk;
-                        CHECK(memo_layout_position(&layout, r * ud + u, i) == seq);
+                        CHECK(memo_sharding_position(&sharding, r * ud + u, i) == seq);
                     }
         }
 }
 
-/* What checks the layouts finds what is wrong. */
-static void the_check_finds_wrong_layouts(void) {
-    memo_layout good = layout_of(MEMO_LAYOUT_ZIGZAG, 3, 2, 50), wrong;
+/* What checks the shardings finds what is wrong. */
+static void the_check_finds_wrong_shardings(void) {
+    memo_sharding good = sharding_of(MEMO_SHARDING_ZIGZAG, 3, 2, 50), wrong;
     memo_error error;
-    CHECK_OK(layout_check(&good, &error));
+    CHECK_OK(sharding_check(&good, &error));
     wrong = good;
     wrong.local_tokens--;
-    CHECK(layout_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(sharding_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     wrong = good;
     wrong.ring_tokens += 2;
-    CHECK(layout_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(sharding_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     wrong = good;
     wrong.padded_tokens += 12;
-    CHECK(layout_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(sharding_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     wrong = good;
     wrong.n_tokens = 30; /* more padding than needed */
-    CHECK(layout_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(sharding_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     wrong = good;
     wrong.n_tokens = 70;
-    CHECK(layout_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(sharding_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     wrong = good;
     wrong.ring = 0;
-    CHECK(layout_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(sharding_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     {
         static const int64_t begins[] = {0, 20, 50}, falling[] = {0, 60, 50};
-        good = layout_of_documents(3, 2, begins, 2);
-        CHECK_OK(layout_check(&good, &error));
+        good = sharding_of_documents(3, 2, begins, 2);
+        CHECK_OK(sharding_check(&good, &error));
         wrong = good;
         wrong.document_begins = falling;
-        CHECK(layout_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK(sharding_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
         wrong = good;
         wrong.n_documents = 1;
-        CHECK(layout_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK(sharding_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     }
 }
 
 static void what_cannot_be_meant_is_refused(void) {
     static const int64_t begins[] = {0, 3, 8};
-    memo_layout_desc desc = memo_layout_desc_default();
-    memo_layout layout;
+    memo_sharding_desc desc = memo_sharding_desc_default();
+    memo_sharding sharding;
     memo_error error;
-    CHECK(memo_layout_make(&desc, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_sharding_make(&desc, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc.n_tokens = 8;
-    CHECK_OK(memo_layout_make(&desc, &layout, &error));
-    CHECK(layout.ring == 1 && layout.ulysses == 1 && layout.local_tokens == 8);
+    CHECK_OK(memo_sharding_make(&desc, &sharding, &error));
+    CHECK(sharding.ring == 1 && sharding.ulysses == 1 && sharding.local_tokens == 8);
     desc.ring = -1;
-    CHECK(memo_layout_make(&desc, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_sharding_make(&desc, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc.ring = desc.ulysses = 0x7fffffff;
-    CHECK(memo_layout_make(&desc, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_sharding_make(&desc, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc.ring = desc.ulysses = 1;
-    desc.kind = (memo_layout_kind)7;
-    CHECK(memo_layout_make(&desc, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    desc.kind = MEMO_LAYOUT_DOCUMENTS; /* without any */
-    CHECK(memo_layout_make(&desc, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.kind = (memo_sharding_kind)7;
+    CHECK(memo_sharding_make(&desc, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.kind = MEMO_SHARDING_DOCUMENTS; /* without any */
+    CHECK(memo_sharding_make(&desc, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc.document_begins = begins;
     desc.n_documents = 2;
-    CHECK_OK(memo_layout_make(&desc, &layout, &error));
+    CHECK_OK(memo_sharding_make(&desc, &sharding, &error));
     desc.n_tokens = 9;
-    CHECK(memo_layout_make(&desc, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_sharding_make(&desc, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc.n_tokens = 8;
-    desc.kind = MEMO_LAYOUT_ZIGZAG;
-    CHECK(memo_layout_make(&desc, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.kind = MEMO_SHARDING_ZIGZAG;
+    CHECK(memo_sharding_make(&desc, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT);
 }
 
 static void rows_go_and_come_back(void) {
@@ -247,24 +251,24 @@ static void rows_go_and_come_back(void) {
         int64_t n_tokens = memo_test_int(1, 90), n_batch = memo_test_int(1, 3);
         int64_t row_bytes = memo_test_int(1, 9), n_bytes = n_batch * n_tokens * row_bytes, i, b;
         int64_t documents[MAX_DOCUMENTS + 1];
-        memo_layout layout = random_layout(ring, ulysses, n_tokens, documents);
+        memo_sharding sharding = random_sharding(ring, ulysses, n_tokens, documents);
         char* whole = (char*)malloc((size_t)n_bytes);
         char* again = (char*)malloc((size_t)n_bytes);
-        char* share = (char*)malloc((size_t)(n_batch * layout.local_tokens * row_bytes));
+        char* share = (char*)malloc((size_t)(n_batch * sharding.local_tokens * row_bytes));
         for (i = 0; i < n_bytes; i++) whole[i] = (char)memo_test_random();
         memset(again, 0, (size_t)n_bytes);
         for (rank = 0; rank < ring * ulysses; rank++) {
-            memo_layout_scatter(&layout, rank, n_batch, row_bytes, whole, share);
+            memo_sharding_scatter(&sharding, rank, n_batch, row_bytes, whole, share);
             for (b = 0; b < n_batch; b++)
-                for (i = 0; i < layout.local_tokens; i++) {
-                    int64_t position = memo_layout_position(&layout, rank, i), e;
-                    const char* row = share + (b * layout.local_tokens + i) * row_bytes;
+                for (i = 0; i < sharding.local_tokens; i++) {
+                    int64_t position = memo_sharding_position(&sharding, rank, i), e;
+                    const char* row = share + (b * sharding.local_tokens + i) * row_bytes;
                     for (e = 0; e < row_bytes; e++)
                         CHECK(row[e] == (position < n_tokens
                                              ? whole[(b * n_tokens + position) * row_bytes + e]
                                              : 0));
                 }
-            memo_layout_gather(&layout, rank, n_batch, row_bytes, share, again);
+            memo_sharding_gather(&sharding, rank, n_batch, row_bytes, share, again);
         }
         CHECK(!memcmp(whole, again, (size_t)n_bytes));
         free(whole);
@@ -275,26 +279,26 @@ static void rows_go_and_come_back(void) {
 
 static void positions_count_within_documents(void) {
     static const int64_t begins[] = {0, 4, 4, 11, 20};
-    memo_layout layout = layout_of(MEMO_LAYOUT_ZIGZAG, 3, 2, 20);
+    memo_sharding sharding = sharding_of(MEMO_SHARDING_ZIGZAG, 3, 2, 20);
     int64_t positions[8], i;
     int32_t rank;
-    CHECK(layout.local_tokens == 4);
+    CHECK(sharding.local_tokens == 4);
     for (rank = 0; rank < 6; rank++) {
-        memo_layout_positions(&layout, rank, NULL, 0, positions);
-        for (i = 0; i < 4; i++) CHECK(positions[i] == memo_layout_position(&layout, rank, i));
-        memo_layout_positions(&layout, rank, begins, 4, positions);
+        memo_sharding_positions(&sharding, rank, NULL, 0, positions);
+        for (i = 0; i < 4; i++) CHECK(positions[i] == memo_sharding_position(&sharding, rank, i));
+        memo_sharding_positions(&sharding, rank, begins, 4, positions);
         for (i = 0; i < 4; i++) {
-            int64_t t = memo_layout_position(&layout, rank, i);
+            int64_t t = memo_sharding_position(&sharding, rank, i);
             int64_t begin = t >= 20 ? 0 : t >= 11 ? 11 : t >= 4 ? 4 : 0;
             CHECK(positions[i] == t - begin);
         }
     }
-    layout = layout_of_documents(2, 1, begins, 4); /* knows them itself */
+    sharding = sharding_of_documents(2, 1, begins, 4); /* knows them itself */
     for (rank = 0; rank < 2; rank++) {
         int64_t n_zeros = 0, more[10];
-        memo_layout_positions(&layout, rank, NULL, 0, more);
+        memo_sharding_positions(&sharding, rank, NULL, 0, more);
         for (i = 0; i < 10; i++) {
-            int64_t t = memo_layout_position(&layout, rank, i);
+            int64_t t = memo_sharding_position(&sharding, rank, i);
             CHECK(more[i] == t - (t >= 11 ? 11 : t >= 4 ? 4 : 0));
             n_zeros += more[i] == 0;
         }
@@ -316,14 +320,14 @@ static void labels_are_shifted_before_sharding(void) {
         int64_t begins[4], n_found = 0, n_expected = 0;
         int32_t tokens[140], labels[140];
         double sum = 0, expected = 0;
-        memo_layout layout;
+        memo_sharding sharding;
         int is_documents = k % 4 == 3;
         begins[0] = 0;
         begins[1] = memo_test_int(0, n_tokens);
         begins[2] = memo_test_int(begins[1], n_tokens);
         begins[3] = n_tokens;
-        layout = is_documents ? layout_of_documents(ring, ulysses, begins, 3)
-                              : layout_of((memo_layout_kind)(k % 4), ring, ulysses, n_tokens);
+        sharding = is_documents ? sharding_of_documents(ring, ulysses, begins, 3)
+                                : sharding_of((memo_sharding_kind)(k % 4), ring, ulysses, n_tokens);
         for (i = 0; i < n_batch * n_tokens; i++) tokens[i] = (int32_t)memo_test_int(0, 99);
         for (b = 0; b < n_batch; b++)
             for (i = 0; i + 1 < n_tokens; i++)
@@ -333,12 +337,12 @@ static void labels_are_shifted_before_sharding(void) {
                 }
         for (rank = 0; rank < ring * ulysses; rank++) {
             n_found +=
-                memo_layout_labels(&layout, rank, n_batch, tokens, is_documents ? NULL : begins,
-                                   is_documents ? 0 : 3, -100, labels);
+                memo_sharding_labels(&sharding, rank, n_batch, tokens, is_documents ? NULL : begins,
+                                     is_documents ? 0 : 3, -100, labels);
             for (b = 0; b < n_batch; b++)
-                for (i = 0; i < layout.local_tokens; i++) {
-                    int64_t t = memo_layout_position(&layout, rank, i);
-                    int32_t label = labels[b * layout.local_tokens + i];
+                for (i = 0; i < sharding.local_tokens; i++) {
+                    int64_t t = memo_sharding_position(&sharding, rank, i);
+                    int32_t label = labels[b * sharding.local_tokens + i];
                     if (label == -100) continue;
                     sum += loss_of(t, label);
                     CHECK(t + 1 < n_tokens && label == tokens[b * n_tokens + t + 1]);
@@ -356,7 +360,7 @@ static void labels_are_shifted_before_sharding(void) {
 typedef struct loss_rank {
     memo_device* device;
     memo_comm* comm;
-    memo_layout layout;
+    memo_sharding sharding;
     int32_t rank;
     const int32_t* tokens;
     double loss, n_labels, gradient;
@@ -370,14 +374,15 @@ static void* loss_main(void* argument) {
     memo_stream stream;
     memo_error error;
     int64_t i;
-    sums[1] = (double)memo_layout_labels(&r->layout, r->rank, 1, r->tokens, NULL, 0, -1, labels);
+    sums[1] =
+        (double)memo_sharding_labels(&r->sharding, r->rank, 1, r->tokens, NULL, 0, -1, labels);
     sums[0] = 0;
-    for (i = 0; i < r->layout.local_tokens; i++)
+    for (i = 0; i < r->sharding.local_tokens; i++)
         if (labels[i] != -1)
-            sums[0] += loss_of(memo_layout_position(&r->layout, r->rank, i), labels[i]);
+            sums[0] += loss_of(memo_sharding_position(&r->sharding, r->rank, i), labels[i]);
     r->gradient = sums[0];
     r->status = memo_stream_create(r->device, "compute", 0, &stream, &error);
-    if (!r->status) r->status = memo_layout_sum_loss(r->comm, stream, sums, &error);
+    if (!r->status) r->status = memo_sharding_sum_loss(r->comm, stream, sums, &error);
     if (!r->status) r->status = memo_stream_synchronize(r->device, stream, &error);
     /* Of a weight that scales all losses: each label's is loss / n, and ranks are summed, not averaged. */
     r->gradient /= sums[1];
@@ -412,7 +417,8 @@ static void the_mean_loss_is_that_of_one_rank(void) {
     for (r = 0; r < N_RANKS; r++) {
         ranks[r].device = devices[r];
         ranks[r].comm = comms[r];
-        ranks[r].layout = layout_of(MEMO_LAYOUT_ZIGZAG, 3, 2, 101); /* rank 0 has the padding */
+        ranks[r].sharding =
+            sharding_of(MEMO_SHARDING_ZIGZAG, 3, 2, 101); /* rank 0 has the padding */
         ranks[r].rank = r;
         ranks[r].tokens = tokens;
         pthread_create(&threads[r], NULL, loss_main, &ranks[r]);
@@ -429,25 +435,25 @@ static void the_mean_loss_is_that_of_one_rank(void) {
 
 static void who_holds_what_is_printed(void) {
     static const int64_t begins[] = {0, 8, 15};
-    memo_layout layout = layout_of(MEMO_LAYOUT_ZIGZAG, 2, 1, 15);
+    memo_sharding sharding = sharding_of(MEMO_SHARDING_ZIGZAG, 2, 1, 15);
     char text[512], cut[10];
-    int64_t n = memo_layout_print(&layout, text, sizeof text);
+    int64_t n = memo_sharding_print(&sharding, text, sizeof text);
     CHECK(!strcmp(text, "zigzag, ring 2 x ulysses 1: 15 tokens, 1 of padding, 8 a rank\n"
                         "rank 0 (ring 0, ulysses 0): 0..3, 12..15 (1 of padding)\n"
                         "rank 1 (ring 1, ulysses 0): 4..7, 8..11\n"));
     CHECK(n == (int64_t)strlen(text));
-    CHECK(memo_layout_print(&layout, cut, sizeof cut) == n);
+    CHECK(memo_sharding_print(&sharding, cut, sizeof cut) == n);
     CHECK(!strcmp(cut, "zigzag, r"));
-    CHECK(memo_layout_print(&layout, NULL, 0) == n);
-    layout = layout_of(MEMO_LAYOUT_STRIPED, 2, 2, 8);
-    memo_layout_print(&layout, text, sizeof text);
+    CHECK(memo_sharding_print(&sharding, NULL, 0) == n);
+    sharding = sharding_of(MEMO_SHARDING_STRIPED, 2, 2, 8);
+    memo_sharding_print(&sharding, text, sizeof text);
     CHECK(!strcmp(text, "striped, ring 2 x ulysses 2: 8 tokens, 0 of padding, 2 a rank\n"
                         "rank 0 (ring 0, ulysses 0): 0..2 step 2\n"
                         "rank 1 (ring 0, ulysses 1): 4..6 step 2\n"
                         "rank 2 (ring 1, ulysses 0): 1..3 step 2\n"
                         "rank 3 (ring 1, ulysses 1): 5..7 step 2\n"));
-    layout = layout_of_documents(2, 1, begins, 2);
-    memo_layout_print(&layout, text, sizeof text);
+    sharding = sharding_of_documents(2, 1, begins, 2);
+    memo_sharding_print(&sharding, text, sizeof text);
     CHECK(!strcmp(text, "documents, ring 2 x ulysses 1: 15 tokens, 1 of padding, 8 a rank\n"
                         "rank 0 (ring 0, ulysses 0): 0..1, 6..7, 8..9, 13..14\n"
                         "rank 1 (ring 1, ulysses 0): 2..3, 4..5, 10..11, 12..12, 15..15 "
@@ -478,13 +484,13 @@ static void heads_are_dealt_out(void) {
 
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
-    TEST(every_layout_validates);
-    TEST(every_layout_of_documents_validates);
+    TEST(every_sharding_validates);
+    TEST(every_sharding_of_documents_validates);
     TEST(documents_that_divide_are_zigzags);
     TEST(documents_are_balanced);
     TEST(zigzag_of_the_sequence_does_not_balance_documents);
     TEST(zigzag_is_algorithm_2);
-    TEST(the_check_finds_wrong_layouts);
+    TEST(the_check_finds_wrong_shardings);
     TEST(what_cannot_be_meant_is_refused);
     TEST(rows_go_and_come_back);
     TEST(positions_count_within_documents);

@@ -1,10 +1,13 @@
-/* gpt_operations.h - the model's state, memory from its arena, and its operations: each a struct of
+/* gpt_enqueue.h - the model's state, memory from its arena, and its operations: each a struct of
  * arguments, a function that runs with them on the compute stream, and one that announces and
  * enqueues it.
  *
- * Included by gpt_model.h. */
-#ifndef GPT_OPERATIONS_H
-#define GPT_OPERATIONS_H
+ * Single translation unit: everything is static. */
+#ifndef GPT_ENQUEUE_H
+#define GPT_ENQUEUE_H
+
+#include "gpt_layout.h"
+#include "gpt_threads.h"
 
 /* ---- the model ----------------------------------------------------------------------------- */
 
@@ -41,11 +44,11 @@ typedef struct gpt_tensor_state {
     memo_degree_comms pairs[GPT_MAX_LEVELS][GPT_MAX_LEVELS];
     int32_t n_parts;
     int32_t splits_sequence;
-    gpt_array partial, gradient; /* y and g of memo_blocks (rows, hidden); persistent */
-    gpt_array x, dx;             /* the residual stream and its gradient, of this micro-batch */
-    gpt_array d_key, d_value;    /* (rows, kv_hidden), where parts add to each other's */
-    const gpt_rows* need;        /* of the layer at hand: what it recomputes */
-    int64_t sum_begin, sum_end;  /* what the next sum is of: reals of the part's buffer */
+    gpt_array partial, gradient;  /* y and g of memo_blocks (rows, hidden); persistent */
+    gpt_array x, dx;              /* the residual stream and its gradient, of this micro-batch */
+    gpt_array d_key, d_value;     /* (rows, kv_hidden), where parts add to each other's */
+    gpt_rows need[GPT_N_TENSORS]; /* of the layer at hand: what it recomputes */
+    int64_t sum_begin, sum_end;   /* what the next sum is of: reals of the part's buffer */
     /* Memory for what a block needs while it runs; a block's requests begin anew. */
     char* work;
     int64_t work_bytes, work_used;
@@ -72,13 +75,15 @@ struct gpt_model {
     memo_event tokens_copied[2]; /* of either half of the staging buffer */
     int32_t is_copying[2];
     int32_t half;
-    memo_arena* arena;
-    memo_swap* swap;
-    int64_t columns[GPT_N_TENSORS];   /* of the skeletal tensors, in a block of degree `tensor` */
-    gpt_rows (*needs)[GPT_N_TENSORS]; /* of each layer: rows that it recomputes */
+    memo_session* session;
+    memo_arena* arena; /* the session's, as the two below */
+    memo_status (*share_plan)(void* user, void* data, int64_t n_bytes, memo_error* error);
+    void* share_user;
+    const memo_mesh* mesh;          /* while the session is created */
+    int32_t is_measured;            /* likewise */
+    int64_t columns[GPT_N_TENSORS]; /* of the skeletal tensors, in a block of degree `tensor` */
     gpt_tensor_state tensor;
     gpt_pass pass;
-    int32_t parts, is_skipped; /* which parts are enqueued; whether the one at hand is not */
 
     /* On the device. */
     gpt_real *parameters, *gradients, *moments1, *moments2; /* (n parameters), or a rank's part */
@@ -93,6 +98,9 @@ struct gpt_model {
     uint8_t* staging; /* two halves, each tokens and targets (2, rows) */
 
     int64_t n_updates;
+    /* Of the micro-batch at hand. */
+    const uint8_t *tokens, *targets; /* NULL: zeros, to measure */
+    double loss_scale;
     int64_t step;        /* keys the dropout, as does */
     int64_t first_token; /* the global number of the micro-batch's first token, of all ranks */
     char phase[32];      /* "forward 3", for the names of operations */
@@ -160,15 +168,7 @@ static void* gpt_take_persistent(gpt_model* model, const char* name, int64_t siz
 
 /* phase: forward, recompute or backward. */
 static void gpt_begin_phase(gpt_model* model, int32_t layer, const char* phase) {
-    char text[64];
     snprintf(model->phase, sizeof model->phase, "%s %d", phase, layer);
-    snprintf(text, sizeof text, "layer %d %s begin", layer, phase);
-    if (!model->status) model->status = memo_arena_mark(model->arena, text, &model->error);
-}
-static void gpt_end_phase(gpt_model* model, int32_t layer, const char* phase) {
-    char text[64];
-    snprintf(text, sizeof text, "layer %d %s end", layer, phase);
-    if (!model->status) model->status = memo_arena_mark(model->arena, text, &model->error);
 }
 
 /* ---- operations -------------------------------------------------------------------------------
@@ -220,16 +220,17 @@ static gpt_real* gpt_writes_rows(gpt_op* op, gpt_array x, gpt_rows rows) {
 
 /* A dry run only requests memory, and after a failure nothing more is enqueued. */
 static int gpt_is_idle(const gpt_model* model) { return model->is_dry_run || model->status; }
-/* Nor is a part that is not measured. */
-static int gpt_is_silent(const gpt_model* model) { return gpt_is_idle(model) || model->is_skipped; }
-static void gpt_begin_part(gpt_model* model, int part) {
-    model->is_skipped = !(model->parts & part);
+/* The session keeps its own first error; from then on it computes nothing. */
+static void gpt_follow_session(gpt_model* model) {
+    if (!gpt_is_idle(model) && !memo_session_computes(model->session))
+        model->status =
+            memo_error_set(&model->error, MEMO_STATUS_INVALID_STATE, "the session failed");
 }
 
 static void gpt_announce(gpt_model* model, const gpt_op* op) {
     memo_op_desc announced = memo_op_desc_default();
     char name[96];
-    if (gpt_is_silent(model) || !model->device.annotate) return;
+    if (gpt_is_idle(model) || !model->device.annotate) return;
     snprintf(name, sizeof name, "%s: %s", model->phase, op->name);
     announced.name = name;
     announced.reads = op->reads;
@@ -241,7 +242,7 @@ static void gpt_announce(gpt_model* model, const gpt_op* op) {
 
 static void gpt_enqueue(gpt_model* model, const gpt_op* op, memo_host_function function,
                         const void* args, size_t args_bytes) {
-    if (gpt_is_silent(model)) return;
+    if (gpt_is_idle(model)) return;
     gpt_announce(model, op);
     if (!model->status)
         model->status = memo_host_device_launch(model->host_device, model->compute, function, args,
@@ -253,6 +254,10 @@ static void gpt_launch(gpt_model* model, const gpt_op* op, memo_host_function fu
                        const void* args, size_t args_bytes) {
     if (model->pass != GPT_PASS_WEIGHTS) gpt_enqueue(model, op, function, args, args_bytes);
 }
+
+/* Pieces of an operation that threads share: rows of operations that treat each alone, and outputs of
+ * the gradient of a weight. */
+enum { GPT_PIECE_ROWS = 64, GPT_PIECE_OUTPUTS = 48 };
 
 /* Where the gradient of the parameters from `offset` on is added up. */
 static gpt_real* gpt_gradient(const gpt_model* model, int64_t offset) {
@@ -276,16 +281,16 @@ typedef struct gpt_linear_args {
 
 /* A tile at a time, so that a row is recomputed in the company in which it was first computed.  (A
  * part may begin inside a tile; it then has the rest of it, whoever computes it and when.) */
+static void gpt_linear_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
+    const int64_t at = begin - a->rows.begin;
+    gpt_linear_forward(a->y + at * a->n_outputs, a->x + at * a->n_inputs, a->weight, end - begin,
+                       a->n_outputs, a->n_inputs);
+}
 static memo_status gpt_linear_run(void* pointer, memo_error* error) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    int64_t row, next;
     (void)error;
-    for (row = a->rows.begin; row < a->rows.end; row = next) {
-        const int64_t at = row - a->rows.begin;
-        next = gpt_min((row / a->tile_rows + 1) * a->tile_rows, a->rows.end);
-        gpt_linear_forward(a->y + at * a->n_outputs, a->x + at * a->n_inputs, a->weight, next - row,
-                           a->n_outputs, a->n_inputs);
-    }
+    gpt_over(gpt_linear_rows, a, a->rows.begin, a->rows.end, a->tile_rows);
     return MEMO_STATUS_OK;
 }
 
@@ -306,14 +311,25 @@ static void gpt_linear(gpt_model* model, const char* name, gpt_array y, gpt_arra
     gpt_launch(model, &op, gpt_linear_run, &a, sizeof a);
 }
 
+static void gpt_linear_backward_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
+    const int64_t at = begin - a->rows.begin;
+    gpt_linear_backward(a->dx + at * a->n_inputs, a->y + at * a->n_outputs, a->weight, a->is_first,
+                        end - begin, a->n_outputs, a->n_inputs);
+}
+/* Outputs [begin, end), of all rows. */
+static void gpt_linear_weights_outputs(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
+    gpt_linear_weights(a->dweight + begin * a->n_inputs, a->y + begin, a->n_outputs, a->x,
+                       gpt_count(a->rows), end - begin, a->n_inputs);
+}
 static memo_status gpt_linear_backward_run(void* pointer, memo_error* error) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    const int64_t n = gpt_count(a->rows);
     (void)error;
     if (a->pass != GPT_PASS_WEIGHTS)
-        gpt_linear_backward(a->dx, a->y, a->weight, a->is_first, n, a->n_outputs, a->n_inputs);
+        gpt_over(gpt_linear_backward_rows, a, a->rows.begin, a->rows.end, a->tile_rows);
     if (a->pass != GPT_PASS_INPUTS)
-        gpt_linear_weights(a->dweight, a->y, a->x, n, a->n_outputs, a->n_inputs);
+        gpt_over(gpt_linear_weights_outputs, a, 0, a->n_outputs, GPT_PIECE_OUTPUTS);
     return MEMO_STATUS_OK;
 }
 
@@ -330,6 +346,7 @@ static void gpt_linear_back(gpt_model* model, const char* name, gpt_array dx, gp
     a.weight = model->parameters + weight;
     a.dweight = gpt_gradient(model, weight);
     a.rows = rows;
+    a.tile_rows = model->config.tile_rows;
     a.n_outputs = dy.n_columns;
     a.n_inputs = x.n_columns;
     a.is_first = is_first;
@@ -357,10 +374,16 @@ typedef struct gpt_norm_args {
     int64_t hidden;
 } gpt_norm_args;
 
+static void gpt_norm_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_norm_args* a = (const gpt_norm_args*)pointer;
+    const int64_t at = begin - a->rows.begin;
+    gpt_norm_forward(a->y + at * a->hidden, a->rstd + at, a->x + at * a->hidden, a->weight,
+                     end - begin, a->hidden);
+}
 static memo_status gpt_norm_run(void* pointer, memo_error* error) {
     const gpt_norm_args* a = (const gpt_norm_args*)pointer;
     (void)error;
-    gpt_norm_forward(a->y, a->rstd, a->x, a->weight, gpt_count(a->rows), a->hidden);
+    gpt_over(gpt_norm_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
     return MEMO_STATUS_OK;
 }
 
@@ -418,13 +441,12 @@ typedef struct gpt_elements_args {
 } gpt_elements_args;
 
 /* Of x, or of x and z: as many rows at a time as hold consecutive tokens. */
-static memo_status gpt_dropout_run(void* pointer, memo_error* error) {
+static void gpt_dropout_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
     int64_t row, n, token;
-    (void)error;
-    for (row = a->rows.begin; row < a->rows.end; row += n) {
+    for (row = begin; row < end; row += n) {
         const int64_t at = (row - a->rows.begin) * a->n_columns;
-        n = gpt_run_of_tokens(a->share, row, a->rows.end, &token);
+        n = gpt_run_of_tokens(a->share, row, end, &token);
         token += a->first_token;
         if (a->z)
             gpt_residual_forward(a->y + at, a->x + at, a->z + at, &a->dropout, token, n,
@@ -432,20 +454,35 @@ static memo_status gpt_dropout_run(void* pointer, memo_error* error) {
         else
             gpt_dropout_apply(a->y + at, a->x + at, &a->dropout, token, n, a->n_columns);
     }
+}
+static memo_status gpt_dropout_run(void* pointer, memo_error* error) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    (void)error;
+    gpt_over(gpt_dropout_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
     return MEMO_STATUS_OK;
 }
 
+static void gpt_gelu_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    const int64_t at = (begin - a->rows.begin) * a->n_columns;
+    gpt_gelu_forward(a->y + at, a->x + at, end - begin, a->n_columns);
+}
 static memo_status gpt_gelu_run(void* pointer, memo_error* error) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
     (void)error;
-    gpt_gelu_forward(a->y, a->x, gpt_count(a->rows), a->n_columns);
+    gpt_over(gpt_gelu_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
     return MEMO_STATUS_OK;
 }
 
+static void gpt_gelu_backward_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    const int64_t at = (begin - a->rows.begin) * a->n_columns;
+    gpt_gelu_backward(a->y + at, a->x + at, a->z + at, end - begin, a->n_columns);
+}
 static memo_status gpt_gelu_backward_run(void* pointer, memo_error* error) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
     (void)error;
-    gpt_gelu_backward(a->y, a->x, a->z, gpt_count(a->rows), a->n_columns);
+    gpt_over(gpt_gelu_backward_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
     return MEMO_STATUS_OK;
 }
 
@@ -506,7 +543,7 @@ static void gpt_rope_rows(gpt_model* model, const char* name, gpt_array x, int d
 /* --- attention over the ranks that hold a sequence --- */
 static memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_share* share) {
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
-    desc.layout = share->layout;
+    desc.sharding = share->layout;
     desc.n_batch = (int32_t)share->batch / gpt_degree(config->sub_batches);
     desc.n_q_heads = config->n_heads / gpt_degree(config->tensor);
     desc.n_kv_heads = config->n_kv_heads / gpt_degree(config->tensor);
@@ -522,7 +559,7 @@ static int64_t gpt_sp_bytes(const gpt_config* config, const gpt_share* share) {
     int64_t most = 0;
     if (share->layout.ring * share->layout.ulysses == 1) return 0;
     for (; desc.ulysses_rank < share->layout.ulysses; desc.ulysses_rank++)
-        if (!memo_sp_attention_get_sizes(&desc, &sizes, NULL) && sizes.device_bytes > most)
+        if (!memo_sp_attention_desc_get_sizes(&desc, &sizes, NULL) && sizes.device_bytes > most)
             most = sizes.device_bytes;
     return most;
 }
@@ -575,18 +612,22 @@ static gpt_attention_args gpt_attention_args_make(const gpt_model* model, const 
     return a;
 }
 
-static memo_status gpt_attention_run(void* pointer, memo_error* error) {
+/* Key-value head `piece % n_kv_heads` of sequence `piece / n_kv_heads`, with its query heads. */
+static void gpt_attention_piece(const void* pointer, int64_t piece, int64_t end) {
     const gpt_attention_args* a = (const gpt_attention_args*)pointer;
     const int64_t q_columns = a->shape.n_heads * a->shape.head_size;
     const int64_t kv_columns = a->shape.n_kv_heads * a->shape.head_size;
-    int64_t b;
-    (void)error;
-    for (b = 0; b < a->batch; b++) {
-        const int64_t row = b * a->shape.sequence;
+    for (; piece < end; piece++) {
+        const int64_t row = piece / a->shape.n_kv_heads * a->shape.sequence;
         gpt_attention_forward(a->out + row * q_columns, a->lse + row * a->shape.n_heads,
                               a->q + row * q_columns, a->k + row * kv_columns,
-                              a->v + row * kv_columns, &a->shape);
+                              a->v + row * kv_columns, &a->shape, piece % a->shape.n_kv_heads);
     }
+}
+static memo_status gpt_attention_run(void* pointer, memo_error* error) {
+    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
+    (void)error;
+    gpt_over(gpt_attention_piece, a, 0, a->batch * a->shape.n_kv_heads, 1);
     return MEMO_STATUS_OK;
 }
 
@@ -610,20 +651,24 @@ static void gpt_attention(gpt_model* model, const gpt_array* tensors, gpt_rows r
     gpt_launch(model, &op, gpt_attention_run, &a, sizeof a);
 }
 
-static memo_status gpt_attention_backward_run(void* pointer, memo_error* error) {
+static void gpt_attention_backward_piece(const void* pointer, int64_t piece, int64_t end) {
     const gpt_attention_args* a = (const gpt_attention_args*)pointer;
     const int64_t q_columns = a->shape.n_heads * a->shape.head_size;
     const int64_t kv_columns = a->shape.n_kv_heads * a->shape.head_size;
-    int64_t b;
-    (void)error;
-    for (b = 0; b < a->batch; b++) {
-        const int64_t row = b * a->shape.sequence, head_row = row * a->shape.n_heads;
+    for (; piece < end; piece++) {
+        const int64_t row = piece / a->shape.n_kv_heads * a->shape.sequence;
+        const int64_t head_row = row * a->shape.n_heads;
         gpt_attention_backward(a->dq + row * q_columns, a->dk + row * kv_columns,
                                a->dv + row * kv_columns, a->delta + head_row,
                                a->dout + row * q_columns, a->out + row * q_columns,
                                a->lse + head_row, a->q + row * q_columns, a->k + row * kv_columns,
-                               a->v + row * kv_columns, &a->shape);
+                               a->v + row * kv_columns, &a->shape, piece % a->shape.n_kv_heads);
     }
+}
+static memo_status gpt_attention_backward_run(void* pointer, memo_error* error) {
+    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
+    (void)error;
+    gpt_over(gpt_attention_backward_piece, a, 0, a->batch * a->shape.n_kv_heads, 1);
     return MEMO_STATUS_OK;
 }
 

@@ -1,9 +1,11 @@
 /* gpt_parallel.h - what several ranks do together at the end of a step, and what ZeRO splits: sums of
  * gradients and totals, each rank's part of the update, parameters gathered.
  *
- * Included by gpt_model.h. */
+ * Single translation unit: everything is static. */
 #ifndef GPT_PARALLEL_H
 #define GPT_PARALLEL_H
+
+#include "gpt_enqueue.h"
 
 /* --- buckets: what is summed, and split, at a time --- */
 

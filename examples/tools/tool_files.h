@@ -39,7 +39,7 @@ static MEMO_UNUSED memo_status tool_flush(memo_error* error) {
  * byte follows.  Files that never end end here. */
 static MEMO_UNUSED memo_status tool_append_file(const char* path, char** bytes, int64_t* n_bytes,
                                                 memo_error* error) {
-    const int64_t most = MEMO_FILE_BYTES_MAX, step = 1 << 20;
+    const int64_t most = (int64_t)1 << 30, step = 1 << 20;
     FILE* file = strcmp(path, "-") ? fopen(path, "rb") : stdin;
     memo_status status = MEMO_STATUS_OK;
     size_t n = 1;

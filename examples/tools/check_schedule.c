@@ -5,7 +5,7 @@
  * FILE is a schedule as memo.h (chapter 7) describes it: written by hand, by memo_schedule_write from a
  * recorded program, or by any other program; "-" is standard input.
  *
- * Build:   cc -std=c99 -O2 -I. examples/check_schedule.c -o check_schedule -lpthread -lm
+ * Build:   cc -std=c99 -O2 -I. examples/tools/check_schedule.c -o check_schedule -lpthread -lm
  * Try:     build/examples/check_schedule tests/races/torchtune-1867.faulty.schedule --svg race.svg */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"

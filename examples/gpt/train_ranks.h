@@ -328,12 +328,12 @@ static memo_status train_check_agreement(thread_rank* rank, const candidate* c, 
     return status;
 }
 
-/* What the first rank measured, so that each makes the same plan.  All ranks call it; waits. */
-static memo_status train_share_profile(thread_rank* rank, memo_profile* profile,
-                                       memo_error* error) {
+/* Gives all ranks the first one's bytes, so that what follows from a measurement is the same on all.
+ * All ranks call it; waits. */
+static memo_status train_share(thread_rank* rank, void* data, int64_t n_bytes, memo_error* error) {
     const memo_device* device = rank->device;
-    memo_status status = memo_broadcast(rank->comm, rank->stream, profile, (int64_t)sizeof *profile,
-                                        MEMO_TYPE_U8, 0, error);
+    memo_status status =
+        memo_broadcast(rank->comm, rank->stream, data, n_bytes, MEMO_TYPE_U8, 0, error);
     if (memo_stream_synchronize(device, rank->stream, status ? NULL : error))
         return status ? status : MEMO_STATUS_COMM;
     return status;
@@ -412,10 +412,10 @@ static void print_ranks(const train_options* o) {
 }
 
 /* "0-12, 39-50": the positions of a rank's tokens, without padding. */
-static const char* token_ranges(const memo_layout* layout, int32_t sequence_rank, char* text,
+static const char* token_ranges(const memo_sharding* layout, int32_t sequence_rank, char* text,
                                 size_t n_text) {
     memo_run runs[MEMO_RUNS_MAX];
-    int32_t n = memo_layout_runs(layout, sequence_rank, runs), k;
+    int32_t n = memo_sharding_runs(layout, sequence_rank, runs), k;
     size_t used = 0;
     *text = 0;
     for (k = 0; k < n; k++) {
@@ -463,9 +463,11 @@ static memo_status train_report_ranks(thread_rank* rank, const memo_mesh* mesh,
                                       int64_t n_steps, memo_error* error) {
     const memo_device* device = rank->device;
     int64_t mine[3], of_ranks[THREAD_RANKS_MAX][3];
+    memo_host_device_stats stats;
     memo_status status;
     if (o->ranks == 1 || n_steps < 1) return MEMO_STATUS_OK;
-    mine[0] = memo_host_device_get_stats(rank->device).device_peak_bytes;
+    memo_host_device_get_stats(rank->device, &stats);
+    mine[0] = stats.device_peak_bytes;
     mine[2] = gpt_tensor_bytes(model);
     mine[1] =
         mesh->gradient->sent_bytes + mesh->ring->sent_bytes + mesh->ulysses->sent_bytes + mine[2];

@@ -5,13 +5,14 @@
  * Prints every legal layout (data, pipeline, tensor, ulysses, ring, ZeRO stage, activations), the fastest that fits
  * first, with predicted memory, bytes sent inside and between nodes, step time and MFU.
  *
- * Build:   cc -std=c99 -O2 -I. examples/layout_plan.c -o layout_plan -lpthread -lm
+ * Build:   cc -std=c99 -O2 -I. examples/tools/layout_plan.c -o layout_plan -lpthread -lm
  * Try:     build/examples/layout_plan --model llama3-8b --gpus 16 --sequence 80K --cluster h100
  *          build/examples/layout_plan --model llama3-8b --gpus 16 --explain 1,1,16,1,1 */
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 
+#include "clusters.h"
 #include "tool_files.h"
 
 #define GIB 1073741824.0
@@ -47,28 +48,6 @@ static const preset presets[] = {{"llama2-7b", 32, 4096, 11008, 3, 32, 32, 32000
                                  {"gpt-30b", 48, 7168, 28672, 2, 56, 56, 50257},
                                  {"gpt-65b", 80, 8192, 32768, 2, 64, 64, 50257}};
 enum { N_PRESETS = sizeof presets / sizeof *presets };
-
-/* A GPU and its node; every figure has its option.
- *
- * TFLOPS and memory: NVIDIA's data sheets of A100 (A800 is alike), H100, H200 and HGX B200, and the
- * GA102 white paper, dense bf16; the memory of H200 is what the CUDA runtime reports.
- * Bandwidths, each way: what collectives and kernels reach is taken as 0.75 of those data sheets.
- *   inside a node   NVLink 200 (A800), 300 (A100), 450 (H100, H200), 900 GB/s (B200)
- *   between nodes   0.8 of a port for each GPU: 200 Gb/s in DGX A100, 400 Gb/s in DGX H100 to B200
- *   memory          2039 (A800, A100), 3350, 4800, 8000 and 936 GB/s
- *   to the host     PCIe 5.0 x16, 64 GB/s; PCIe 4.0 x16, 32 GB/s, which two GPUs of a DGX A100 share;
- *                   for A800 as fitted to Table 4 of the MEMO paper (bench/paper_tables)
- * 3090-pcie is the second cluster of the Oases paper: nodes of four GPUs and one 100 Gb/s port, with
- * processors of PCIe 3.0; its links are those that bench/paper_oases.h assumes. */
-typedef struct cluster_preset {
-    const char* name;
-    double per_node, memory, flops, link, nic, memory_bandwidth, host_link, shared_bus;
-} cluster_preset;
-static const cluster_preset clusters[] = {
-    {"a800", 8, 80, 312, 150, 20, 1500, 10, 0},   {"a100", 8, 80, 312, 225, 20, 1500, 12, 0},
-    {"h100", 8, 80, 989, 337, 40, 2500, 48, 0},   {"h200", 8, 139, 989, 337, 40, 3600, 48, 0},
-    {"b200", 8, 180, 2250, 675, 40, 6000, 48, 0}, {"3090-pcie", 4, 24, 71, 4, 3, 700, 12, 1}};
-enum { N_CLUSTERS = sizeof clusters / sizeof *clusters };
 
 static void print_help(FILE* out) {
     int i;
@@ -231,7 +210,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
             if (j == N_PRESETS) return refuse(err, "--model: no such preset:", argv[i + 1]);
             take_preset(n, &presets[j]);
         } else if (!strcmp(argv[i], "--cluster")) {
-            for (j = 0; j < N_CLUSTERS && strcmp(argv[i + 1], clusters[j].name); j++) continue;
+            j = cluster_find(argv[i + 1]);
             if (j == N_CLUSTERS) return refuse(err, "--cluster: no such preset:", argv[i + 1]);
             take_cluster(n, &clusters[j]);
         }

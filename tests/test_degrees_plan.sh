@@ -1,12 +1,12 @@
 #!/bin/sh
-# test_tmp_plan.sh - the tool as a user meets it: makespans, timeline, degrees, refusals.  TAP.
-# Environment: TMP_PLAN   the program (default build/examples/tmp_plan)
+# test_degrees_plan.sh - the tool as a user meets it: makespans, timeline, degrees, refusals.  TAP.
+# Environment: DEGREES_PLAN   the program (default build/examples/degrees_plan)
 set -u
 
 . tests/tap.sh
 
-program=${TMP_PLAN:-build/examples/tmp_plan}
-folder=build/tests/tmp_plan
+program=${DEGREES_PLAN:-build/examples/degrees_plan}
+folder=build/tests/degrees_plan
 rm -rf "$folder"
 mkdir -p "$folder" || exit 1
 if [ ! -x "$program" ]; then
@@ -148,12 +148,12 @@ outputs_replace_nothing() {
     profile 0 >"$folder/own"
     ln -sf own "$folder/link"
     ln -f "$folder/own" "$folder/twin"
-    for name in own link twin ../tmp_plan/own; do
+    for name in own link twin ../degrees_plan/own; do
         refuses "is also the file of --degrees-profile" --degrees-profile "$folder/own" --output "$folder/$name" || return 1
     done
     profile 0 | cmp - "$folder/own" || return 1
     refuses "is also the file of --output" --degrees-profile "$folder/own" --output "$folder/new" $lists --comm 1,1,1,1 \
-        --timeline "$folder/../tmp_plan/new" && [ ! -e "$folder/new" ]
+        --timeline "$folder/../degrees_plan/new" && [ ! -e "$folder/new" ]
 }
 
 test_is published_vector_c_2 published_2
@@ -172,4 +172,8 @@ test_is memory_too_small too_small
 test_is damaged_profile bad_profile
 test_is output_unwritable output_unwritable
 test_is outputs_replace_nothing outputs_replace_nothing
+old_name_works() {
+    build/examples/tmp_plan $lists --comm 2,2,2,2 >"$folder/old" && run $lists --comm 2,2,2,2 && cmp "$folder/old" "$folder/out"
+}
+test_is "the tool's first name, tmp_plan, still runs it" old_name_works
 tap_end

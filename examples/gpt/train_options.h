@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpt_model.h"
+#include "gpt.h"
+#include "tools/clusters.h"
 
 typedef struct train_options {
     char** text_files; /* n_text_files of argv; 0 of them: the project's own sources */
@@ -20,6 +21,8 @@ typedef struct train_options {
     double alpha;                       /* below 0: planned */
     int64_t device_memory, host_memory; /* bytes; 0: no limit */
     int64_t link_bandwidth;             /* bytes per second and direction; 0: as fast as memory */
+    double flops;    /* of a dry run: peak of a device, TFLOP/s; 0: the default */
+    int64_t cluster; /* of a dry run: 1 + index in clusters; 0: none */
     int64_t layers, hidden, heads, kv_heads, sequence, batch, accumulate, tile;
     int64_t ranks, data, ring, ulysses, zero; /* 0: not given; completed by train_check_ranks */
     int64_t tensor, sub_batches;              /* likewise */
@@ -27,7 +30,7 @@ typedef struct train_options {
     int32_t* block_degrees;                   /* what it says, of 2 x layers blocks */
     int64_t schedule;                         /* memo_blocks_order */
     double dropout;
-    int64_t steps, seed;
+    int64_t steps, seconds, seed; /* seconds 0: as long as it takes */
     double learning_rate;
     const char *loss_log, *output, *spill; /* NULL: none */
     int64_t compare, sample;
@@ -42,6 +45,7 @@ typedef enum option_kind {
     OPTION_REAL,
     OPTION_SIZE, /* bytes, with a suffix */
     OPTION_POLICY,
+    OPTION_CLUSTER,
     OPTION_SCHEDULE,
     OPTION_PATH,
     OPTION_FILES,
@@ -72,6 +76,14 @@ static const option option_table[] = {
      "capacity for swapped rows (default: no limit)"},
     {"--link-bandwidth", OPTION_SIZE, OPTION_FIELD(link_bandwidth), 1, 1e18, "SIZE",
      "bytes per second of each direction of the copies (default: as fast as memory is)"},
+    {"--flops", OPTION_REAL, OPTION_FIELD(flops), 1e-6, 1e9, "TFLOPS",
+     "--dry-run: peak of a rank's device; products are taken to reach 0.75 of it, attention 0.6 "
+     "and "
+     "in the backward 0.55 (default 312)"},
+    {"--cluster", OPTION_CLUSTER, OPTION_FIELD(cluster), 0, 0, "NAME",
+     "--dry-run: --flops, --link-bandwidth and --device-memory of this GPU, if not given: a800, "
+     "a100, "
+     "h100, h200, b200 or 3090-pcie"},
     {"--spill", OPTION_PATH, OPTION_FIELD(spill), 0, 0, "DIR",
      "rows that --host-memory has no room for go on to a file there, unseen and gone afterwards"},
     {"--layers", OPTION_COUNT, OPTION_FIELD(layers), 1, 4096, "N", "layers"},
@@ -100,7 +112,7 @@ static const option option_table[] = {
      "largest of "
      "--degrees, or 1)"},
     {"--degrees", OPTION_PATH, OPTION_FIELD(degrees), 0, 0, "FILE",
-     "ranks that split each block, attention and MLP in turn, as tmp_plan writes it"},
+     "ranks that split each block, attention and MLP in turn, as degrees_plan writes it"},
     {"--sub-batches", OPTION_COUNT, OPTION_FIELD(sub_batches), 1, 64, "N",
      "parts of a rank's micro-batch, sums of one behind computation of another (default: 1)"},
     {"--schedule", OPTION_SCHEDULE, OPTION_FIELD(schedule), 0, 0, "NAME",
@@ -109,6 +121,8 @@ static const option option_table[] = {
      "what the ranks split: 0 nothing, 1 Adam's moments, 2 also the gradient"},
     {"--dropout", OPTION_REAL, OPTION_FIELD(dropout), 0, 0.95, "P", "probability, 0 to 0.95"},
     {"--steps", OPTION_COUNT, OPTION_FIELD(steps), 1, 1e9, "N", "training steps"},
+    {"--seconds", OPTION_COUNT, OPTION_FIELD(seconds), 1, 1e9, "N",
+     "measure a step first, and take fewer --steps if the whole would last longer"},
     {"--seed", OPTION_COUNT, OPTION_FIELD(seed), 0, 9e15, "N", "of parameters, dropout and data"},
     {"--learning-rate", OPTION_REAL, OPTION_FIELD(learning_rate), 0, 1, "X",
      "largest of the cosine schedule"},
@@ -128,10 +142,11 @@ static const option option_table[] = {
 
 /* The default model in a budget that holds neither all activations, nor all rows swapped, nor the
  * inputs of all layers beside a recomputed layer: a plan has to lie in between. */
-static char* demo_arguments[] = {
-    "--policy",         "memo", "--device-memory", "34MiB", "--host-memory", "32MiB",
-    "--link-bandwidth", "1GB",  "--dropout",       "0.02",  "--steps",       "400",
-    "--compare",        "3",    "--sample",        "400",   "--output",      "build/run"};
+static char* demo_arguments[] = {"--policy",      "memo",  "--device-memory",  "34MiB",
+                                 "--host-memory", "32MiB", "--link-bandwidth", "1GB",
+                                 "--dropout",     "0.02",  "--steps",          "400",
+                                 "--seconds",     "70",    "--compare",        "3",
+                                 "--sample",      "400",   "--output",         "build/run"};
 #define N_DEMO_ARGUMENTS ((int)(sizeof demo_arguments / sizeof demo_arguments[0]))
 
 static train_options train_options_default(void) {
@@ -170,10 +185,11 @@ static void option_print_default(const option* o) {
             printf(" (default %lld)", (long long)*option_integer(&options, o));
         break;
     case OPTION_REAL:
-        if (*option_real(&options, o) >= 0) printf(" (default %g)", *option_real(&options, o));
+        if (*option_real(&options, o) >= o->low) printf(" (default %g)", *option_real(&options, o));
         break;
     case OPTION_POLICY: printf(" (default %s)", policy_names[options.policy]); break;
     case OPTION_SCHEDULE: /* it is called default */
+    case OPTION_CLUSTER:
     case OPTION_SIZE:
     case OPTION_PATH:
     case OPTION_FILES:
@@ -268,6 +284,11 @@ static memo_status option_bad_value(const option* o, const char* value, memo_err
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "--schedule %.80s: no such schedule; default, pipelined, cross and fine are", value);
+    if (o->kind == OPTION_CLUSTER)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "--cluster %.80s: unknown; a800, a100, h100, h200, b200 and 3090-pcie are known",
+            value);
     if (o->kind == OPTION_SIZE)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s %.80s: not a size above 0; 64MiB, 1.5GiB or 500KB would be",
@@ -306,6 +327,11 @@ static memo_status option_set(train_options* options, const option* o, char* val
             return MEMO_STATUS_OK;
         }
         return option_bad_value(o, value, error);
+    case OPTION_CLUSTER:
+        i = cluster_find(value);
+        if (i == N_CLUSTERS) return option_bad_value(o, value, error);
+        options->cluster = i + 1;
+        return MEMO_STATUS_OK;
     case OPTION_COUNT:
     case OPTION_REAL:
     case OPTION_SIZE:
@@ -468,6 +494,14 @@ static memo_status train_check_model(train_options* o, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
+/* What --cluster stands for, where no option says it. */
+static void train_take_cluster(train_options* o) {
+    const cluster_preset* c = &clusters[o->cluster - 1];
+    if (o->flops <= 0) o->flops = c->flops;
+    if (!o->link_bandwidth) o->link_bandwidth = (int64_t)(1e9 * c->host_link);
+    if (!o->device_memory) o->device_memory = (int64_t)c->memory << 30;
+}
+
 /* Does each option that is given change something?  After train_check_ranks. */
 static memo_status train_check_effects(const train_options* o, memo_error* error) {
     const memo_status no = MEMO_STATUS_INVALID_ARGUMENT;
@@ -479,6 +513,10 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
     if (o->is_dry_run && unused && !o->is_demo)
         return memo_error_set(error, no, "%s has no say in --dry-run, which does not train",
                               unused);
+    if (!o->is_dry_run && (o->flops > 0 || o->cluster))
+        return memo_error_set(error, no,
+                              "%s has no say without --dry-run: a run measures how long it takes",
+                              o->cluster ? "--cluster" : "--flops");
     if (o->spill && !o->host_memory)
         return memo_error_set(error, no,
                               "--spill %.300s: without --host-memory SIZE all rows stay in memory",
@@ -500,6 +538,7 @@ static memo_status train_parse(int argc, char** argv, train_options* options, me
     memo_status status;
     *options = train_options_default();
     status = train_parse_arguments(argc - 1, argv + 1, options, error);
+    if (!status && options->cluster) train_take_cluster(options);
     return status || options->is_help ? status : train_check_model(options, error);
 }
 

@@ -1,5 +1,5 @@
 /* gpt_tensor.h - layers split by columns over tensor ranks, and a micro-batch into parts: the two
- * blocks of a layer (gpt_model.h) as functions that memo_blocks calls in its schedule's order.
+ * blocks of a layer (gpt_layer.h) as functions that memo_blocks calls in its schedule's order.
  *
  * Each rank has its heads and its columns of the MLP; everything of the width of the residual stream
  * is whole on all of them and has the same bits, since a sum over ranks has.  Norms, and embedding
@@ -22,16 +22,14 @@
  * the rows that it needs.  A block's tensors are fewer and wider rows in the smaller degree, and as
  * many bytes; parameters have room for the smallest degree's share in every layer.
  *
- * Included by gpt_model.h. */
+ * Single translation unit: everything is static. */
 #ifndef GPT_TENSOR_H
 #define GPT_TENSOR_H
 
-/* ---- parts ---- */
+#include "gpt_layer.h"
+#include "gpt_parallel.h"
 
-static gpt_rows gpt_part_rows(const gpt_model* model, int32_t part) {
-    const memo_share share = memo_share_of(model->n_rows, model->tensor.n_parts, part);
-    return gpt_rows_make(share.begin, share.begin + share.count);
-}
+/* ---- parts ---- */
 
 /* What the larger of the two backward functions requests. */
 static int64_t gpt_work_bytes(const gpt_model* model) {
@@ -42,33 +40,6 @@ static int64_t gpt_work_bytes(const gpt_model* model) {
     const int64_t attention = 2 * hidden + 2 * q + 2 * kv + heads;
     const int64_t mlp = 2 * hidden + 8 * q; /* a smaller degree has wider rows, but fewer */
     return n_rows * (attention > mlp ? attention : mlp) * (int64_t)sizeof(gpt_real) + 8 * 64;
-}
-
-/* Of the degree's group of this rank. */
-static gpt_rows gpt_slice(const gpt_model* model, gpt_rows part, int32_t degree) {
-    const int32_t n_slices = gpt_degree(model->config.tensor) / degree;
-    const memo_share share =
-        memo_share_of(part.end - part.begin, n_slices, model->share.tensor_rank / degree);
-    return gpt_rows_make(part.begin + share.begin, part.begin + share.begin + share.count);
-}
-
-/* A skeletal tensor; of the part at hand if degrees differ.  Then the engine has room for all rows in
- * the width of the largest degree.  This rank's rows are fewer and wider, and lie there side by
- * side, part by part. */
-static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
-    const int32_t degree = gpt_block_degree(&model->config, 2 * layer + (tensor >= GPT_MIDDLE));
-    const int32_t wider = gpt_degree(model->config.tensor) / degree;
-    const gpt_rows part = gpt_part_rows(model, model->tensor.part);
-    gpt_array x;
-    memset(&x, 0, sizeof x);
-    if (model->is_dry_run) return x;
-    x.address = (gpt_real*)memo_swap_address(model->swap, layer, tensor);
-    x.n_columns = model->columns[tensor];
-    if ((tensor >= GPT_Q && tensor <= GPT_LSE) || tensor == GPT_UP || tensor == GPT_GELU)
-        x.n_columns *= wider;
-    x.address += part.begin / wider * x.n_columns;
-    x.begin = gpt_slice(model, part, degree).begin;
-    return x;
 }
 
 /* The degree of a block; before the first and behind the last one all ranks have all rows. */
@@ -190,7 +161,7 @@ static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream,
     memo_comm* ranks = gpt_ranks_of(model, degree);
     gpt_real* sum = (gpt_real*)call->to + t->sum_begin;
     memo_status status;
-    if (n == 0 || model->is_skipped) return MEMO_STATUS_OK;
+    if (n == 0) return MEMO_STATUS_OK;
     status = gpt_tell(model, stream, "sum over ranks",
                       gpt_range(sum, n * (int64_t)sizeof(gpt_real)), error);
     if (!status)
@@ -303,7 +274,7 @@ static memo_status gpt_block_recompute(void* context, const memo_block_call* cal
 /* ---- backward ---- */
 
 static void gpt_clear_gradient(gpt_model* model, gpt_rows rows) {
-    if (!gpt_is_silent(model))
+    if (!gpt_is_idle(model))
         model->status =
             memo_fill(&model->device, model->compute, gpt_at(model->tensor.gradient, rows.begin), 0,
                       gpt_bytes(model->tensor.gradient, rows), &model->error);
@@ -359,6 +330,18 @@ static void gpt_forward_blocks(gpt_model* model, int32_t layer, gpt_array x) {
         model->status = memo_blocks_forward_layer(model->tensor.blocks, layer, &model->error);
 }
 
+/* What the engine did not bring back.  While the session measures it times recomputation apart. */
+static void gpt_find_need(gpt_model* model, int32_t layer) {
+    gpt_rows* need = model->tensor.need;
+    memo_session_info info;
+    int t;
+    memset(need, 0, sizeof model->tensor.need);
+    if (model->is_measured || gpt_is_idle(model)) return;
+    memo_session_get_info(model->session, &info);
+    for (t = 0; t < GPT_N_TENSORS; t++)
+        memo_swap_get_recompute_rows(info.swap, layer, t, &need[t].begin, &need[t].end);
+}
+
 static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {
     const int64_t kv_hidden = model->layout.kv_hidden;
     gpt_tensor_state* t = &model->tensor;
@@ -371,7 +354,7 @@ static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {
     t->dx = dx;
     t->work = (char*)work.address;
     t->work_bytes = gpt_work_bytes(model);
-    t->need = model->needs[layer];
+    gpt_find_need(model, layer);
     if (!gpt_is_idle(model))
         model->status = memo_blocks_backward_layer(t->blocks, layer, &model->error);
     if (t->splits_sequence) {
@@ -381,25 +364,21 @@ static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {
     gpt_give(model, work);
 }
 
-/* Both blocks, of need, part by part, without overlap: to measure recomputation. */
+/* Both blocks, of need, part by part, to measure recomputation.  The sum of `middle` over ranks is left
+ * out: sums of the layer before may be under way on another stream, and would meet this one in an order
+ * that differs between ranks. */
 static void gpt_compute_parts(gpt_model* model, int32_t layer,
                               const gpt_rows whole[GPT_N_TENSORS]) {
     gpt_tensor_state* t = &model->tensor;
     int32_t s, i;
     for (s = 0; s < t->n_parts; s++) {
         const gpt_rows rows = gpt_part_rows(model, s);
-        gpt_rows need[GPT_N_TENSORS], middle;
+        gpt_rows need[GPT_N_TENSORS];
         for (i = 0; i < GPT_N_TENSORS; i++) need[i] = gpt_rows_in(whole[i], rows);
-        middle = need[GPT_MIDDLE];
         gpt_compute_attention(model, layer, need, rows, t->partial);
-        if (!gpt_is_idle(model) && gpt_count(middle))
-            model->status = memo_all_reduce(
-                t->ranks, model->compute, gpt_at(t->partial, middle.begin),
-                gpt_at(t->partial, middle.begin), gpt_count(middle) * model->config.hidden,
-                GPT_TYPE, MEMO_REDUCTION_SUM, &model->error);
         gpt_residual(model, gpt_tensor(model, layer, GPT_MIDDLE),
                      gpt_tensor(model, layer, GPT_INPUT), t->partial, layer, GPT_SITE_PROJECTION,
-                     middle);
+                     need[GPT_MIDDLE]);
         gpt_compute_mlp(model, layer, need);
     }
 }
@@ -446,9 +425,11 @@ static void gpt_destroy_blocks(gpt_model* model) {
     memo_blocks_destroy(model->tensor.blocks);
     for (a = 0; a < GPT_MAX_LEVELS; a++)
         for (b = 0; b < GPT_MAX_LEVELS; b++) memo_degree_comms_destroy(&model->tensor.pairs[a][b]);
+    memset(model->tensor.pairs, 0, sizeof model->tensor.pairs);
+    model->tensor.blocks = NULL;
 }
 
-static void gpt_create_blocks(gpt_model* model, const gpt_desc* desc) {
+static void gpt_create_blocks(gpt_model* model) {
     gpt_tensor_state* t = &model->tensor;
     memo_blocks_desc blocks = memo_blocks_desc_default();
     memo_block_buffers* buffers;
@@ -466,7 +447,7 @@ static void gpt_create_blocks(gpt_model* model, const gpt_desc* desc) {
         buffers[s].gradient = gpt_at(t->gradient, rows.begin);
         buffers[s].count = gpt_count(rows) * model->config.hidden;
     }
-    t->ranks = desc->mesh->tensor;
+    t->ranks = model->mesh->tensor;
     gpt_create_pairs(model);
     t->sums = *t->ranks;
     t->sums.context = model;

@@ -1,9 +1,9 @@
-/* tmp_plan.c - tensor model parallelism on paper: how long the overlapped schedules take, and which degree each
+/* degrees_plan.c - tensor model parallelism on paper: how long the overlapped schedules take, and which degree each
  * block should have.
  *
- *   tmp_plan --forward 2,3,2,3 --recompute 2,3,2,3 --backward 4,6,4,6 --comm 2,2,2,2
+ *   degrees_plan --forward 2,3,2,3 --recompute 2,3,2,3 --backward 4,6,4,6 --comm 2,2,2,2
  *
- * prints the makespans of two sub-batches, and with --degrees-profile FILE it solves the planner.  tmp_plan --help
+ * prints the makespans of two sub-batches, and with --degrees-profile FILE it solves the planner.  degrees_plan --help
  * says the rest.
  *
  * A profile is written by memo_degrees_problem_write, from constants (memo_degrees_problem_from_model) or as measured,
@@ -21,7 +21,7 @@
  *
  * Exit status: 0, 1 where no plan exists or a file cannot be written, 2 for a mistake in the command line or a file.
  *
- * Build:  cc -std=c99 -O2 -I. examples/tmp_plan.c -o tmp_plan -lpthread -lm */
+ * Build:  cc -std=c99 -O2 -I. examples/tools/degrees_plan.c -o degrees_plan -lpthread -lm */
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
@@ -34,9 +34,10 @@
 #define N_PARTS    2
 
 static const char help[] =
-    "usage: tmp_plan --forward F,... --recompute R,... --backward B,... --comm C,... [--timeline "
+    "usage: degrees_plan --forward F,... --recompute R,... --backward B,... --comm C,... "
+    "[--timeline "
     "OUT.json]\n"
-    "       tmp_plan --degrees-profile FILE [--output FILE]\n"
+    "       degrees_plan --degrees-profile FILE [--output FILE]\n"
     "\n"
     "Schedules of two sub-batches over blocks (attention, MLP, attention, MLP, ...), from the time "
     "of one sub-batch\n"
@@ -78,9 +79,9 @@ static int mistake(const char* format, ...) MEMO_PRINTF(1, 2);
 static int mistake(const char* format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    fprintf(stderr, "tmp_plan: ");
+    fprintf(stderr, "degrees_plan: ");
     vfprintf(stderr, format, arguments);
-    fprintf(stderr, "; tmp_plan --help shows how\n");
+    fprintf(stderr, "; degrees_plan --help shows how\n");
     va_end(arguments);
     return 2;
 }
@@ -295,9 +296,9 @@ int main(int argc, char** argv) {
         if (!status) status = plan_degrees(problem, &o, &error);
         memo_degrees_problem_destroy(problem);
     }
-    if (status) fprintf(stderr, "tmp_plan: %s\n", error.message);
+    if (status) fprintf(stderr, "degrees_plan: %s\n", error.message);
     code = exit_code(status, is_reading);
     if (!tool_flush(&error)) return code;
-    fprintf(stderr, "tmp_plan: %s\n", error.message);
+    fprintf(stderr, "degrees_plan: %s\n", error.message);
     return 1;
 }

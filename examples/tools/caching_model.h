@@ -85,8 +85,8 @@ typedef struct caching {
     uint64_t next_address;
     int64_t now; /* requests replayed so far */
     /* clock[s][u]: what stream u was given before this moment comes before all that s is given now */
-    int64_t clock[MEMOI_STREAMS][MEMOI_STREAMS];
-    memob_map events; /* event -> row of snapshots, (MEMOI_STREAMS) each */
+    int64_t clock[MEMOB_STREAMS][MEMOB_STREAMS];
+    memob_map events; /* event -> row of snapshots, (MEMOB_STREAMS) each */
     int64_t* snapshots;
     int64_t n_events, events_capacity;
 } caching;
@@ -184,7 +184,7 @@ static int caching_return(caching* c, int64_t at) {
 
 static int caching_is_done(const caching* c, const caching_block* b) {
     int u;
-    for (u = 0; u < MEMOI_STREAMS; u++)
+    for (u = 0; u < MEMOB_STREAMS; u++)
         if (b->users >> u & 1 && c->clock[b->stream][u] < b->freed_at) return 0;
     return 1;
 }
@@ -301,27 +301,27 @@ static int caching_record(caching* c, int64_t event, int32_t stream) {
     int64_t row = memob_map_get(&c->events, event);
     if (row < 0) {
         row = c->n_events;
-        if (!caching_room(&c->snapshots, &c->events_capacity, row, MEMOI_STREAMS) ||
+        if (!caching_room(&c->snapshots, &c->events_capacity, row, MEMOB_STREAMS) ||
             !memob_map_put(&c->events, event, row))
             return 0;
         c->n_events++;
     }
-    memcpy(c->snapshots + row * MEMOI_STREAMS, c->clock[stream], sizeof c->clock[stream]);
-    c->snapshots[row * MEMOI_STREAMS + stream] = c->now;
+    memcpy(c->snapshots + row * MEMOB_STREAMS, c->clock[stream], sizeof c->clock[stream]);
+    c->snapshots[row * MEMOB_STREAMS + stream] = c->now;
     return 1;
 }
 
 static void caching_wait(caching* c, int64_t event, int32_t stream) {
-    const int64_t* snapshot = c->snapshots + memob_map_get(&c->events, event) * MEMOI_STREAMS;
+    const int64_t* snapshot = c->snapshots + memob_map_get(&c->events, event) * MEMOB_STREAMS;
     int u;
-    for (u = 0; u < MEMOI_STREAMS; u++)
+    for (u = 0; u < MEMOB_STREAMS; u++)
         c->clock[stream][u] = memob_max(c->clock[stream][u], snapshot[u]);
 }
 
 /* Request i; where[i] is the block that the malloc i has got, or -1. */
 static int caching_request(caching* c, const memo_trace* trace, int64_t i, int64_t* where) {
     const memo_request* request = &trace->requests[i];
-    int64_t origin = memoi_origin(trace, i), at = origin >= 0 ? where[origin] : -1;
+    int64_t origin = memob_request_origin(trace, i), at = origin >= 0 ? where[origin] : -1;
     c->now++;
     switch (request->kind) {
     case MEMO_REQUEST_MALLOC:

@@ -1,8 +1,10 @@
 /* gpt_generate.h - continues a text, on the host with a key-value cache.
  *
- * Included by gpt_model.h. */
+ * Single translation unit: everything is static. */
 #ifndef GPT_GENERATE_H
 #define GPT_GENERATE_H
+
+#include "gpt_model.h"
 
 /* ---- generation, on the host --------------------------------------------------------------- */
 

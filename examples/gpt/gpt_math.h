@@ -1,4 +1,4 @@
-/* gpt_ops.h - the maths of a small GPT: pure functions on arrays, each beside its backward.
+/* gpt_math.h - the math of a small GPT: pure functions on arrays, each beside its backward.
  *
  * Nothing here knows of memo, of layers or of where a tensor lies.  A tensor of tokens is a table
  * of rows, a row a token, given by its address and a number of rows, so that any range of rows can
@@ -18,8 +18,8 @@
  *
  * Shapes are in parentheses, rows first: (rows, hidden).  Matrices are row-major; a weight of a
  * linear layer is (outputs, inputs).  Backward functions add to the gradients of parameters. */
-#ifndef GPT_OPS_H
-#define GPT_OPS_H
+#ifndef GPT_MATH_H
+#define GPT_MATH_H
 
 #include <math.h>
 #include <stdint.h>
@@ -364,11 +364,12 @@ GPT_FUNCTION void gpt_linear_backward(gpt_real* dx,           /* (rows, inputs) 
              is_first ? (gpt_real)0 : (gpt_real)1, dx, n_inputs);
 }
 
+/* dy has n_columns columns, of which the first n_outputs count. */
 GPT_FUNCTION void gpt_linear_weights(gpt_real* dweight,  /* (outputs, inputs), added to */
-                                     const gpt_real* dy, /* (rows, outputs) */
-                                     const gpt_real* x,  /* (rows, inputs) */
+                                     const gpt_real* dy, /* (rows, columns) */
+                                     int64_t n_columns, const gpt_real* x, /* (rows, inputs) */
                                      int64_t n_rows, int64_t n_outputs, int64_t n_inputs) {
-    gpt_gemm(1, 0, n_outputs, n_inputs, n_rows, 1, dy, n_outputs, x, n_inputs, 1, dweight,
+    gpt_gemm(1, 0, n_outputs, n_inputs, n_rows, 1, dy, n_columns, x, n_inputs, 1, dweight,
              n_inputs);
 }
 
@@ -472,7 +473,7 @@ GPT_FUNCTION void gpt_rope(gpt_real* x,           /* (rows, heads * head_size) *
 
 /* ---- causal attention in tiles ----------------------------------------------------------------
  *
- * One sequence, or the queries [first, sequence) of it against the keys before each; query head h uses key-value head h * n_kv_heads / n_heads.  Scores exist a tile at
+ * One sequence, or the queries [first, sequence) of it against the keys before each; query head h uses key-value head h * n_kv_heads / n_heads. A call does one key-value head with its query heads.  Scores exist a tile at
  * a time (FlashAttention-2, Dao 2023); a row's log-sum-exp is all that the backward needs to make
  * them again:  P = exp(S - LSE),  S = q k^T / sqrt(head_size). */
 
@@ -504,14 +505,14 @@ GPT_FUNCTION void gpt_attention_forward(gpt_real* out,     /* (queries, heads * 
                                         const gpt_real* q, /* (queries, heads * head_size) */
                                         const gpt_real* k, /* (sequence, kv_heads * head_size) */
                                         const gpt_real* v, /* (sequence, kv_heads * head_size) */
-                                        const gpt_attention_shape* shape) {
+                                        const gpt_attention_shape* shape, int64_t kv_head) {
     enum { TILE = GPT_ATTENTION_TILE };
     const int64_t size = shape->head_size, stride = shape->n_heads * size;
     const int64_t kv_stride = shape->n_kv_heads * size;
+    const int64_t group = shape->n_heads / shape->n_kv_heads;
     gpt_real scores[TILE * TILE], max[TILE], sum[TILE];
     int64_t head, i, j, row, column;
-    for (head = 0; head < shape->n_heads; head++) {
-        const int64_t kv_head = head * shape->n_kv_heads / shape->n_heads;
+    for (head = kv_head * group; head < (kv_head + 1) * group; head++) {
         const gpt_real* head_k = k + kv_head * size;
         const gpt_real* head_v = v + kv_head * size;
         for (i = 0; i < shape->sequence - shape->first; i += TILE) {
@@ -558,23 +559,25 @@ GPT_FUNCTION void gpt_attention_backward(gpt_real* dq,    /* (queries, heads * h
                                          const gpt_real* q,    /* (queries, heads * head_size) */
                                          const gpt_real* k, /* (sequence, kv_heads * head_size) */
                                          const gpt_real* v, /* (sequence, kv_heads * head_size) */
-                                         const gpt_attention_shape* shape) {
+                                         const gpt_attention_shape* shape, int64_t kv_head) {
     enum { TILE = GPT_ATTENTION_TILE };
     const int64_t size = shape->head_size, stride = shape->n_heads * size;
     const int64_t kv_stride = shape->n_kv_heads * size;
     const gpt_real scale = (gpt_real)(1 / sqrt((double)size));
+    const int64_t group = shape->n_heads / shape->n_kv_heads, kv_offset = kv_head * size;
     gpt_real p[TILE * TILE], ds[TILE * TILE];
     int64_t head, i, j, row, column;
-    memset(dq, 0, (size_t)((shape->sequence - shape->first) * stride) * sizeof *dq);
-    if (!shape->adds) memset(dk, 0, (size_t)(shape->sequence * kv_stride) * sizeof *dk);
-    if (!shape->adds) memset(dv, 0, (size_t)(shape->sequence * kv_stride) * sizeof *dv);
-    /* delta = rowsum(dO * O), which equals rowsum(dP * P). */
-    for (row = 0; row < shape->sequence - shape->first; row++)
-        for (head = 0; head < shape->n_heads; head++)
-            delta[row * shape->n_heads + head] =
-                gpt_dot(dout + row * stride + head * size, out + row * stride + head * size, size);
-    for (head = 0; head < shape->n_heads; head++) {
-        const int64_t kv_offset = head * shape->n_kv_heads / shape->n_heads * size;
+    for (row = 0; row < shape->sequence && !shape->adds; row++) {
+        memset(dk + row * kv_stride + kv_offset, 0, (size_t)size * sizeof *dk);
+        memset(dv + row * kv_stride + kv_offset, 0, (size_t)size * sizeof *dv);
+    }
+    for (head = kv_head * group; head < (kv_head + 1) * group; head++) {
+        /* delta = rowsum(dO * O), which equals rowsum(dP * P). */
+        for (row = 0; row < shape->sequence - shape->first; row++) {
+            const int64_t at = row * stride + head * size;
+            memset(dq + at, 0, (size_t)size * sizeof *dq);
+            delta[row * shape->n_heads + head] = gpt_dot(dout + at, out + at, size);
+        }
         for (j = 0; j < shape->sequence; j += TILE) {
             const int64_t n_keys = gpt_min(shape->sequence - j, TILE);
             const int64_t kv = j * kv_stride + kv_offset;

@@ -1,23 +1,24 @@
 /* train_gpt.c - a byte-level GPT learns from text inside a memory budget that could not hold it.
  *
- *     gcc -std=c99 -O2 -I. -Iexamples examples/train_gpt.c -o train_gpt -lpthread -lm
+ *     gcc -std=c99 -O3 -I. -Iexamples examples/gpt/train_gpt.c examples/gpt/memo.c -o train_gpt \
+ *         -lpthread -lm
  *         faster with   -DGPT_BLAS -lopenblas    and   -DMEMO_LP_SOLVE -llpsolve55
  *     ./train_gpt --help
  *
- * What happens, in the order of this file: a run is set up on a host device of the given capacity;
- * one layer is profiled to plan rows; the model trains; one step is recorded, its ordering proven
- * and its timeline drawn; every policy repeats the first steps and is compared bitwise.
+ * What happens: a run is set up on a host device of the given capacity; one layer is profiled to plan
+ * rows; every policy runs the first steps, and all are compared bitwise; the model trains; one step is
+ * recorded, its ordering proven and its timeline drawn.
  *
  *     train_options.h   the command line          train_text.h     bytes, windows, entropies
  *     train_plan.h      what fits, which rows      train_report.h   progress, pictures
+ *     train_compute.h   threads, OpenBLAS's kernels
  *     train_ranks.h     several ranks: threads, or processes of MPI (mpicc -DTRAIN_MPI)
- *     gpt_model.h       the model on memo          gpt_ops.h        its maths
- *     gpt_tensor.h      the same, with layers split over ranks and sums behind computation */
-#define MEMO_IMPLEMENTATION
+ *     gpt.h             the model on memo; lists the files that implement it
+ *     README.md         all files in reading order, options by task */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE 1
 #include "memo.h"
-#define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
-#define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 
 #include <signal.h>
@@ -25,9 +26,12 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "gpt_generate.h"
 #include "gpt_model.h"
-#include "tool_files.h"
+#include "tools/tool_files.h"
+#include "train_compute.h"
 #include "train_options.h"
+#include "train_picture.h"
 #include "train_plan.h"
 #include "train_ranks.h"
 #include "train_report.h"
@@ -46,7 +50,9 @@ typedef struct job {
     candidate plan; /* of the chosen policy */
     memo_profile profile;
     int has_profile;
-    double* losses;           /* of the n_done steps done, nats per byte */
+    double begin_s;   /* when the program began */
+    double* compared; /* losses of the options.compare first steps under keep; NULL: not compared */
+    double* losses;   /* of the n_done steps done, nats per byte */
     int64_t n_done, n_losses; /* there is room for n_losses */
     FILE* loss_log;
 } job;
@@ -54,9 +60,10 @@ typedef struct job {
 /* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
 
 enum {
-    RUN_LIFTED = 1,  /* without capacities: a reference where the budget is too small */
-    RUN_TIMED = 2,   /* measure stalls */
-    RUN_RECORDED = 4 /* keep a timed schedule of what is enqueued */
+    RUN_LIFTED = 1,   /* without capacities: a reference where the budget is too small */
+    RUN_TIMED = 2,    /* measure stalls */
+    RUN_RECORDED = 4, /* keep a timed schedule of what is enqueued */
+    RUN_MEASURED = 8  /* rows are the session's choice, which measures for it */
 };
 
 typedef struct run {
@@ -91,11 +98,17 @@ static memo_status run_create_recorder(run* r, memo_error* error) {
     return status;
 }
 
+/* Gives all ranks the first one's figures, for the session. */
+static memo_status run_share(void* user, void* data, int64_t n_bytes, memo_error* error) {
+    return train_share((thread_rank*)user, data, n_bytes, error);
+}
+
 static memo_status run_create(run* r, thread_rank* rank, const train_options* o, const candidate* c,
                               int flags, memo_error* error) {
     size_t n_rows = (size_t)(o->batch * o->sequence);
     memo_mesh_desc degrees = train_mesh_desc(o);
     gpt_desc desc = c->desc;
+    memo_session_desc session = flags & RUN_LIFTED ? memo_session_desc_default() : train_budgets(o);
     memo_status status;
     memset(r, 0, sizeof *r);
     r->rank = rank;
@@ -107,14 +120,20 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
                  ? MEMO_STATUS_OK
                  : memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                                   "no host memory for the tokens of a micro-batch");
-    if (!status) status = train_check_agreement(rank, c, error);
+    if (!status && !(flags & RUN_MEASURED)) status = train_check_agreement(rank, c, error);
     if (!status) status = memo_mesh_create(rank->comm, &degrees, &r->mesh, error);
     if (!status && (flags & RUN_RECORDED)) status = run_create_recorder(r, error);
     desc.host_device = rank->device;
-    desc.device = r->recorder ? memo_recorder_device(r->recorder) : rank->device;
-    desc.plan = c->plan;
-    desc.is_timed = r->is_timed;
+    desc.device = r->recorder ? memo_recorder_get_device(r->recorder) : rank->device;
     desc.mesh = r->mesh;
+    desc.session = &session;
+    session.is_timed = r->is_timed;
+    if (flags & RUN_MEASURED) {
+        session.is_alpha_only = 1; /* it measures even if everything fits */
+        session.largest_copy_bytes = o->link_bandwidth / 50;
+        session.share = run_share;
+        session.user = rank;
+    }
     return status ? status : gpt_create(&desc, &r->model, error);
 }
 
@@ -159,11 +178,13 @@ static memo_status run_on_ranks(const job* j, const candidate* plan, int flags,
 }
 
 static memo_status run_add_stall(run* r, memo_error* error) {
+    memo_session_info info;
     memo_swap_stats stats;
     memo_status status;
     if (!r->is_timed) return MEMO_STATUS_OK;
     if ((status = gpt_wait(r->model, error))) return status;
-    if ((status = memo_swap_get_stats(gpt_swap(r->model), &stats, error))) return status;
+    memo_session_get_info(gpt_session(r->model), &info);
+    if ((status = memo_swap_get_stats(info.swap, &stats, error))) return status;
     r->stall_s += stats.forward_stall_s + stats.backward_stall_s;
     return MEMO_STATUS_OK;
 }
@@ -222,71 +243,24 @@ static memo_status run_step(run* r, const job* j, int64_t step, double* loss, me
 
 /* ---- profile: how long a layer's parts take, and how fast copies are ------------------------- */
 
-static memo_status profile_parts(run* r, int parts, memo_error* error) {
-    gpt_set_parts(r->model, parts);
-    return gpt_micro_batch(r->model, r->tokens, r->targets, 0, 0, 1, error);
-}
-static memo_status profile_forward(void* user, memo_error* error) {
-    return profile_parts((run*)user, GPT_PART_FORWARD, error);
-}
-static memo_status profile_backward(void* user, memo_error* error) {
-    return profile_parts((run*)user, GPT_PART_BACKWARD, error);
-}
-static memo_status profile_between(void* user, memo_error* error) {
-    return profile_parts((run*)user, GPT_PART_REST, error);
-}
-static memo_status profile_recompute(void* user, int32_t tensor, memo_error* error) {
-    return gpt_recompute_alone(((run*)user)->model, tensor, error);
-}
-
-/* Copies of the largest tensor are long enough to tell a rate; where the link is slow, less is. */
-static int64_t profile_copy_bytes(const train_options* o) {
-    int64_t n_bytes = 4 * o->hidden * train_rows(o) * (int64_t)sizeof(gpt_real);
-    int64_t most = o->link_bandwidth ? o->link_bandwidth / 50 + 512 : (int64_t)32 << 20;
-    return counted_bytes(n_bytes < most ? n_bytes : most);
-}
-
-/* On a model of one layer that keeps everything.  All ranks do the same equally often; what the
- * first one measures counts for all. */
+/* The session has measured while it was created. */
 static memo_status profile_on_rank(run* r, const job* j, void* result, memo_error* error) {
-    const train_options* o = &j->options;
-    memo_profile_desc desc = memo_profile_desc_default();
-    memo_tensor tensors[GPT_N_TENSORS];
-    const gpt_config config = train_config(o);
-    memo_profile profile;
-    memo_status status;
-    gpt_fill_tensors(&config, tensors);
-    desc.device = r->rank->device;
-    desc.compute_stream = gpt_compute_stream(r->model);
-    desc.forward = profile_forward;
-    desc.backward = profile_backward;
-    desc.between = profile_between;
-    desc.recompute = profile_recompute;
-    desc.user = r;
-    desc.tensors = tensors;
-    desc.n_tensors = GPT_N_TENSORS;
-    desc.n_rows = train_rows(o);
-    desc.largest_copy_bytes = profile_copy_bytes(o);
-    desc.spill_directory = o->host_memory ? o->spill : NULL;
-    /* A whole micro-batch first: it fills all memory with numbers of the usual size. */
-    status = run_gradients(r, j, 0, error);
-    if (!status) status = memo_profile_measure(&desc, &profile, error);
-    if (!status) status = train_share_profile(r->rank, &profile, error);
-    if (!status && r->reports) *(memo_profile*)result = profile;
-    return status;
+    memo_session_info info;
+    (void)j;
+    memo_session_get_info(gpt_session(r->model), &info);
+    if (!info.profile)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "the session did not measure");
+    if (r->reports) *(memo_profile*)result = *info.profile;
+    return MEMO_STATUS_OK;
 }
 
-/* Beside the budget: the run's own model is not made yet. */
 static memo_status measure_profile(job* j, memo_error* error) {
-    train_options one_layer = j->options;
-    candidate c;
     memo_status status;
+    candidate c;
     if (j->has_profile) return MEMO_STATUS_OK;
-    one_layer.layers = 1;
-    status = candidate_create(&one_layer, GPT_POLICY_KEEP, 0, &c, error);
-    if (status) return status;
-    status = run_on_ranks(j, &c, RUN_LIFTED, profile_on_rank, &j->profile, error);
-    candidate_destroy(&c);
+    memset(&c, 0, sizeof c);
+    c.desc.config = train_config(&j->options);
+    status = run_on_ranks(j, &c, RUN_MEASURED, profile_on_rank, &j->profile, error);
     j->has_profile = !status;
     return status;
 }
@@ -350,10 +324,11 @@ static memo_status check_directory(const char* path, memo_error* error) {
 }
 
 /* What --output is for: files there, and what they show. */
-#define N_OUTPUTS 6
+#define N_OUTPUTS 7
 static const char* const output_files[N_OUTPUTS][2] = {
     {"loss.svg", "loss over steps, beside the entropies of the text"},
     {"plan.svg", "address over time of every buffer of a micro-batch"},
+    {"step.svg", "one step: streams, and device memory beside keeping every activation"},
     {"timeline.svg", "what each stream did in one step"},
     {"timeline.json", "the same, for chrome://tracing or ui.perfetto.dev"},
     {"step.trace", "the memory requests of a micro-batch"},
@@ -464,12 +439,14 @@ static memo_status print_keep(const train_options* o, memo_error* error) {
 }
 
 static void print_run(const train_options* o) {
-    printf("run       %lld step%s", (long long)o->steps, o->steps == 1 ? "" : "s");
-    if (o->sample) printf(", then %lld bytes generated", (long long)o->sample);
-    if (o->output) printf(", one step recorded");
+    printf("run       ");
     if (o->compare)
-        printf(", %lld step%s of every policy compared", (long long)o->compare,
+        printf("%lld step%s of every policy compared, ", (long long)o->compare,
                o->compare == 1 ? "" : "s");
+    printf("%s%lld step%s trained", o->seconds ? "up to " : "", (long long)o->steps,
+           o->steps == 1 ? "" : "s");
+    if (o->sample) printf(", %lld bytes generated", (long long)o->sample);
+    if (o->output) printf(", one step recorded");
     printf("\n");
 }
 
@@ -492,6 +469,7 @@ static memo_status prepare(job* j, memo_error* error) {
     print_text(j);
     print_model(o);
     print_ranks(o);
+    print_compute(train_n_started() ? 1 : o->ranks, o->ranks);
     print_run(o);
     if ((status = print_keep(o, error))) return status;
     fflush(stdout);
@@ -620,6 +598,25 @@ static memo_status check_schedule(const memo_schedule* schedule, memo_error* err
     return status;
 }
 
+static memo_status draw_step(const job* j, const memo_schedule* schedule,
+                             const memo_simulation* times, memo_error* error) {
+    step_memory memory;
+    candidate keep;
+    char path[1024], title[128];
+    memo_status status = candidate_create(&j->options, GPT_POLICY_KEEP, 0, &keep, error);
+    if (status) return status;
+    memory.n_layers = (int32_t)j->options.layers;
+    memory.keep_bytes = keep.device_bytes;
+    memory.activation_bytes = keep.sizes.device_bytes;
+    memory.plan_bytes = j->plan.device_bytes;
+    snprintf(title, sizeof title, "One training step, policy %s, measured",
+             policy_names[j->plan.policy]);
+    status = step_picture_write(schedule, times, &memory, title,
+                                output_path(j, "step.svg", path, sizeof path), error);
+    candidate_destroy(&keep);
+    return status;
+}
+
 static memo_status draw_schedule(const job* j, const memo_schedule* schedule, memo_error* error) {
     memo_simulation* times = NULL;
     char path[1024], title[128];
@@ -633,6 +630,7 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
     if (!status)
         status = memo_schedule_write_svg(schedule, times, title,
                                          output_path(j, "timeline.svg", path, sizeof path), error);
+    if (!status) status = draw_step(j, schedule, times, error);
     memo_simulation_destroy(times);
     return status;
 }
@@ -645,10 +643,57 @@ static memo_status record_step(run* r, const job* j, void* unused, memo_error* e
     (void)unused;
     memo_recorder_resume(r->recorder);
     if (!status) status = run_step(r, j, 1, &loss, error);
-    if (!status) status = memo_recorder_schedule(r->recorder, &schedule, error);
+    if (!status) status = memo_recorder_get_schedule(r->recorder, &schedule, error);
     if (status || !r->reports) return status;
     status = check_schedule(schedule, error);
     return status || !train_is_first() ? status : draw_schedule(j, schedule, error);
+}
+
+/* ---- how many steps ------------------------------------------------------------------------- */
+
+/* A step of the chosen plan, the median of three after one that touches all memory first; and how much
+ * time has passed.  All ranks get the first one's figures. */
+static memo_status time_steps(run* r, const job* j, void* result, memo_error* error) {
+    enum { N = 3 };
+    double step_s[N], shared[2], loss, begin_s;
+    memo_status status = run_step(r, j, 0, &loss, error);
+    int i;
+    for (i = 0; i < N && !status; i++) {
+        begin_s = clock_s();
+        status = run_step(r, j, i + 1, &loss, error);
+        step_s[i] = clock_s() - begin_s;
+    }
+    if (status) return status;
+    shared[0] = median(step_s, N);
+    shared[1] = clock_s() - j->begin_s;
+    status = train_share(r->rank, shared, (int64_t)sizeof shared, error);
+    if (!status && r->reports) memcpy(result, shared, sizeof shared);
+    return status;
+}
+
+/* Shortens the run to --seconds, so that machines of any speed end in time: steps, and where a step
+ * takes long the comparison too. */
+static memo_status choose_steps(job* j, memo_error* error) {
+    train_options* o = &j->options;
+    const double slack = 1.3; /* other policies take longer than the chosen one, and steps vary */
+    double shared[2], step_s, left_s, n;
+    memo_status status;
+    if (!o->seconds) return MEMO_STATUS_OK;
+    status = run_on_ranks(j, &j->plan, 0, time_steps, shared, error);
+    if (status || interrupted) return status;
+
+    step_s = shared[0];
+    left_s = (double)o->seconds - shared[1];
+    n = left_s / 3 / (slack * step_s * (double)train_n_policies(o));
+    if (o->compare && n < (double)o->compare) o->compare = n > 1 ? (int64_t)n : 1;
+    left_s -= slack * step_s * (double)(train_n_policies(o) * o->compare);
+    if (o->output) left_s -= 3 * slack * step_s;
+    n = left_s / (slack * step_s);
+    if (n < (double)o->steps) o->steps = n > 20 ? (int64_t)n : gpt_min(20, o->steps);
+    if (train_is_first())
+        printf("steps     %lld, to end within %lld s: one takes %.0f ms\n", (long long)o->steps,
+               (long long)o->seconds, 1e3 * step_s);
+    return MEMO_STATUS_OK;
 }
 
 /* ---- comparison of the policies ------------------------------------------------------------- */
@@ -724,13 +769,15 @@ static memo_status compare_on_rank(run* r, const job* j, void* result, memo_erro
     comparison_table* table = (comparison_table*)result;
     comparison* row = &table->rows[table->plan->policy];
     memo_host_device_stats stats;
+    memo_session_info info;
     memo_swap_stats moved;
     memo_status status = compare_steps(r, j, table, error);
     if (status || !r->reports) return status;
-    status = memo_swap_get_stats(gpt_swap(r->model), &moved, error);
+    memo_session_get_info(gpt_session(r->model), &info);
+    status = memo_swap_get_stats(info.swap, &moved, error);
     if (!status)
         row->moved_bytes = (moved.to_host_bytes + moved.to_device_bytes) / j->options.compare;
-    stats = memo_host_device_get_stats(r->rank->device);
+    memo_host_device_get_stats(r->rank->device, &stats);
     row->device_peak_bytes = stats.device_peak_bytes;
     row->host_peak_bytes = stats.host_peak_bytes;
     return status;
@@ -753,11 +800,11 @@ static memo_status compare_policy(const job* j, comparison_table* table, const c
                         error);
 }
 
-/* Is everything bitwise the same, the losses of the training run above included? */
+/* Is everything bitwise the same? */
 static int compare_results(const job* j, comparison_table* table) {
     size_t n_bytes = (size_t)j->options.compare * sizeof(double);
     const double* losses = table->rows[0].losses;
-    int are_equal = memcmp(j->losses, losses, n_bytes) == 0, policy;
+    int are_equal = 1, policy;
     int64_t step;
     for (policy = 0; policy < train_n_policies(&j->options); policy++) {
         comparison* row = &table->rows[policy];
@@ -771,10 +818,10 @@ static int compare_results(const job* j, comparison_table* table) {
 
 static void print_comparison(const job* j, const comparison_table* table) {
     int policy;
-    printf(
-        "\n%lld step%s of every policy, on the data and parameters of the first steps above; time "
-        "and stall are medians of a step, loss difference is in nats per byte\n",
-        (long long)j->options.compare, j->options.compare == 1 ? "" : "s");
+    printf("\n%lld step%s of every policy, each from the initial parameters; time and stall are "
+           "medians "
+           "of a step, loss difference is in nats per byte\n",
+           (long long)j->options.compare, j->options.compare == 1 ? "" : "s");
     printf("policy      alpha  device peak   host peak  moved/step   step time     stall  "
            "loss diff  gradients  budget\n");
     for (policy = 0; policy < train_n_policies(&j->options); policy++) {
@@ -821,7 +868,7 @@ static memo_status compare_policies(job* j, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int policy;
     memset(&table, 0, sizeof table);
-    if (o->compare > j->n_done) o->compare = j->n_done;
+    if (o->compare > o->steps) o->compare = o->steps;
     table.n_parameters = gpt_n_parameters(&j->plan.desc.config);
     table.reference =
         (gpt_real*)calloc((size_t)o->compare, (size_t)table.n_parameters * sizeof(gpt_real));
@@ -840,7 +887,8 @@ static memo_status compare_policies(job* j, memo_error* error) {
             printf("All losses and all gradients of these steps%s are bitwise the same.\n",
                    o->zero && o->ranks > 1 ? ", rank 0's part of them," : "");
     }
-    for (policy = 0; policy < N_POLICIES; policy++) free(table.rows[policy].losses);
+    j->compared = table.rows[GPT_POLICY_KEEP].losses;
+    for (policy = 1; policy < N_POLICIES; policy++) free(table.rows[policy].losses);
     free(table.reference);
     free(table.gradients);
     return status;
@@ -883,6 +931,17 @@ static void print_outputs(const job* j) {
 
 /* ---- the program ---------------------------------------------------------------------------- */
 
+static void print_estimate(const train_options* o) {
+    printf(
+        "profile   estimated: %g TFLOP/s, of which products reach %g and attention %g, %g in the "
+        "backward; ",
+        estimate_tflops(o), ESTIMATE_GEMM, ESTIMATE_ATTENTION_FORWARD, ESTIMATE_ATTENTION_BACKWARD);
+    if (o->link_bandwidth)
+        printf("copies %.4g GB/s each way\n", 1e-9 * (double)o->link_bandwidth);
+    else
+        printf("copies take no time; --link-bandwidth or --cluster would give their rate\n");
+}
+
 /* Plans every policy.  No text is needed, nothing is measured: memory alone limits what is planned. */
 static memo_status dry_run(job* j, memo_error* error) {
     const train_options* o = &j->options;
@@ -895,12 +954,23 @@ static memo_status dry_run(job* j, memo_error* error) {
     if (status) return status;
     print_model(o);
     print_ranks(o);
-    if (j->plan.swap_plan)
-        printf("profile   none in a dry run: operations are counted, and copies cost nothing\n");
-    print_choice(o, &j->plan, 0);
+    if (j->plan.swap_plan) print_estimate(o);
+    print_choice(o, &j->plan, o->link_bandwidth > 0);
     print_plan(o, &j->plan);
     status = print_policies(o, &j->plan, &j->profile, &fits, error);
     return status || fits ? status : refuse(o, &j->plan, error);
+}
+
+/* Training repeats the steps of the comparison. */
+static memo_status check_training(const job* j, memo_error* error) {
+    const int64_t n = gpt_min(j->options.compare, j->n_done);
+    if (!j->compared || memcmp(j->losses, j->compared, (size_t)n * sizeof *j->losses) == 0)
+        return MEMO_STATUS_OK;
+    return memo_error_set(
+        error, MEMO_STATUS_INVALID_STATE,
+        "training and the comparison disagree: the losses of the first %lld steps "
+        "differ",
+        (long long)n);
 }
 
 static memo_status work(job* j, memo_error* error) {
@@ -909,11 +979,13 @@ static memo_status work(job* j, memo_error* error) {
 #ifdef TRAIN_MPI
     signal(SIGTERM, on_interrupt); /* what mpirun makes of Ctrl-C */
 #endif
-    status = run_on_ranks(j, &j->plan, 0, train_and_sample, j, error);
+    status = choose_steps(j, error);
+    if (!status && !interrupted && o->compare) status = compare_policies(j, error);
+    if (!status && !interrupted) status = run_on_ranks(j, &j->plan, 0, train_and_sample, j, error);
+    if (!status) status = check_training(j, error);
     if (!status && !interrupted && o->output)
         status = run_on_ranks(j, &j->plan, RUN_RECORDED, record_step, NULL, error);
     if (!status && !interrupted && o->output && train_is_first()) status = write_outputs(j, error);
-    if (!status && !interrupted && o->compare) status = compare_policies(j, error);
     if (!status && !interrupted && o->output) print_outputs(j);
     return status;
 }
@@ -932,6 +1004,7 @@ static void job_destroy(job* j) {
     candidate_destroy(&j->plan);
     train_text_free(&j->text);
     free(j->losses);
+    free(j->compared);
     memo_degrees_free(j->options.block_degrees);
     if (j->loss_log) fclose(j->loss_log);
 }
@@ -948,10 +1021,8 @@ int main(int argc, char** argv) {
     action.sa_handler = on_interrupt;
     action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
     sigaction(SIGINT, &action, NULL);
-#ifdef GPT_BLAS
-    /* A stream is one thread.  OpenBLAS's own threads would mostly wait for each other. */
-    openblas_set_num_threads(1);
-#endif
+    compute_choose_kernels(argv);
+    j.begin_s = clock_s();
     status = train_ranks_begin(&argc, &argv, &error);
     if (!status) status = train_parse(argc, argv, &j.options, &error);
     if (!status && !j.options.is_help) status = train_check_ranks(&j.options, &error);
@@ -961,7 +1032,8 @@ int main(int argc, char** argv) {
     } else if (!status && j.options.is_dry_run) {
         status = dry_run(&j, &error);
     } else if (!status) {
-        status = prepare(&j, &error);
+        status = compute_begin(train_n_started() ? 1 : j.options.ranks, j.options.ranks, &error);
+        if (!status) status = prepare(&j, &error);
         if (!status && !interrupted) status = open_outputs(&j, &error);
         is_training = !status;
         if (!status && !interrupted) status = work(&j, &error);
@@ -971,5 +1043,6 @@ int main(int argc, char** argv) {
     if (!status && interrupted && train_is_first())
         fprintf(stderr, "train_gpt: interrupted after step %lld\n", (long long)j.n_done);
     job_destroy(&j);
+    gpt_helpers_end();
     return train_ranks_end(code, status, error.message);
 }

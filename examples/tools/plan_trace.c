@@ -5,7 +5,7 @@
  * FILE is a memo trace or a CSV of buffers (id,lower,upper,size; optional columns alignment, offset, gaps),
  * recognised by its content; "-" is standard input.  Prints `key: value` lines.
  *
- * Build:   cc -std=c99 -O2 -I. examples/plan_trace.c -o plan_trace -lpthread -lm
+ * Build:   cc -std=c99 -O2 -I. examples/tools/plan_trace.c -o plan_trace -lpthread -lm
  *          (add -DMEMO_LP_SOLVE -llpsolve55 for --engine mip)
  * Try:     build/examples/plan_trace examples/layer.trace --svg plan.svg --compare-caching */
 #define MEMO_IMPLEMENTATION

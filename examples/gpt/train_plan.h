@@ -19,13 +19,14 @@
 
 typedef struct candidate {
     gpt_policy policy;
-    gpt_desc desc; /* without devices; rows of session */
+    gpt_desc desc; /* without devices and budgets; rows of session */
     memo_session* session;
     memo_swap_sizes sizes;
     int64_t device_bytes; /* all of the plan */
     int64_t host_bytes;   /* pinned: swapped rows, and the way in for tokens */
     const memo_trace* trace;
     const memo_plan* plan;
+    const memo_swap_desc* swap_desc;
     const memo_swap_plan* swap_plan; /* how the session chose rows; NULL: it did not */
 } candidate;
 
@@ -91,35 +92,43 @@ static int64_t spill_bytes_free(const train_options* o) {
     return n_bytes > 1e18 ? (int64_t)1e18 : n_bytes > 1 ? (int64_t)n_bytes : 1;
 }
 
-/* A session of rows; NULL: it plans them by profile, in the budgets.  Frees rows. */
-static memo_status candidate_plan(const train_options* o, gpt_policy policy, int64_t* rows,
-                                  const memo_profile* profile, candidate* c, memo_error* error) {
+/* Of a session on a rank. */
+static memo_session_desc train_budgets(const train_options* o) {
     memo_session_desc desc = memo_session_desc_default();
-    memo_session_info info;
-    memo_status status;
-    memset(c, 0, sizeof *c);
-    c->policy = policy;
-    c->desc.config = train_config(o);
-    c->desc.rows = rows;
-    c->desc.spill_directory = o->spill;
-    desc.profile = profile;
-    desc.is_alpha_only = policy == GPT_POLICY_ALPHA;
     if (o->device_memory) /* in units that are counted */
         desc.device_bytes = o->device_memory > 512 ? o->device_memory / 512 * 512 : 1;
     if (o->host_memory) desc.host_bytes = host_bytes_for_rows(o);
     if (o->spill && o->host_memory) desc.disk_bytes = spill_bytes_free(o);
-    status = gpt_plan(&c->desc, &desc, &c->session, error);
+    desc.spill_directory = o->spill;
+    return desc;
+}
+
+/* A session of rows; NULL: it plans them by profile, in the budgets.  Frees rows. */
+static memo_status candidate_plan(const train_options* o, gpt_policy policy, int64_t* rows,
+                                  const memo_profile* profile, candidate* c, memo_error* error) {
+    memo_session_desc budgets = train_budgets(o);
+    memo_session_info info;
+    memo_status status;
+    memset(c, 0, sizeof *c);
+    budgets.profile = profile;
+    budgets.is_alpha_only = policy == GPT_POLICY_ALPHA;
+    c->policy = policy;
+    c->desc.config = train_config(o);
+    c->desc.rows = rows;
+    c->desc.session = &budgets;
+    status = gpt_plan(&c->desc, &c->session, error);
+    c->desc.session = NULL;
     free(rows);
     if (status) return status;
 
     memo_session_get_info(c->session, &info);
     c->desc.rows = info.rows;
-    c->desc.n_host_layers = info.n_host_layers;
     c->sizes = info.sizes;
     c->device_bytes = counted_bytes(info.device_bytes);
     c->host_bytes = counted_bytes(info.host_bytes) + gpt_staging_bytes(&c->desc.config);
     c->trace = info.trace;
     c->plan = info.plan;
+    c->swap_desc = info.swap_desc;
     c->swap_plan = info.swap_plan;
     return status;
 }
@@ -201,31 +210,56 @@ static const char* shortage(const train_options* o, const candidate* c, char* te
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-/* In place of a measured one: seconds stand for multiplications and additions, and copies take no
- * time. */
+/* The rates of a dry run: reached of the peak, as layout_plan has it. */
+#define ESTIMATE_TFLOPS             312.0 /* A100 */
+#define ESTIMATE_GEMM               0.75
+#define ESTIMATE_ATTENTION_FORWARD  0.6
+#define ESTIMATE_ATTENTION_BACKWARD 0.55
+static double estimate_tflops(const train_options* o) {
+    return o->flops > 0 ? o->flops : ESTIMATE_TFLOPS;
+}
+
+/* In place of a measured profile: products and attention at the rates of --flops, copies at that of
+ * --link-bandwidth.  Without one, copies take no time.  Attention has two products of the causal half
+ * forward and five backward; the backward of other products is twice their forward. */
 static void estimate_profile(const train_options* o, memo_profile* profile) {
     const gpt_config config = train_config(o);
     const gpt_layout at = gpt_layout_make(&config);
     const double h = (double)o->hidden, q = (double)at.q_hidden, kv = (double)at.kv_hidden;
-    const double wide = (double)at.wide, attention = (double)o->sequence * q;
-    const double per_row[GPT_N_TENSORS] = {-1, -1,    4 * h, h * q, h * kv,   h * kv,   attention,
-                                           -1, h * q, -1,    4 * h, h * wide, 10 * wide};
+    const double wide = (double)at.wide, peak = 1e12 * estimate_tflops(o);
+    const double product_s = 2 / (ESTIMATE_GEMM * peak); /* a multiplication and an addition */
+    const double attention_flops = 2 * (double)o->sequence * q;
+    const double attention_s = attention_flops / (ESTIMATE_ATTENTION_FORWARD * peak);
+    const double attention_back_s = 2.5 * attention_flops / (ESTIMATE_ATTENTION_BACKWARD * peak);
+    const double products[GPT_N_TENSORS] = {-1, -1,    4 * h, h * q, h * kv,   h * kv,   0,
+                                            -1, h * q, -1,    4 * h, h * wide, 10 * wide};
+    double row_s = product_s * h * wide; /* down; what it reads is below */
     memo_tensor tensors[GPT_N_TENSORS];
     int t;
     gpt_fill_tensors(&config, tensors);
     memset(profile, 0, sizeof *profile);
     profile->n_rows = train_rows(o);
     profile->n_tensors = GPT_N_TENSORS;
-    profile->forward_s = h * wide * (double)profile->n_rows; /* down; what it reads is below */
+
+    /* A row of each tensor, and of the layer. */
     for (t = 0; t < GPT_N_TENSORS; t++) {
         memo_profile_tensor* tensor = &profile->tensors[t];
         snprintf(tensor->name, sizeof tensor->name, "%s", tensors[t].name);
-        tensor->recompute_s_per_row = per_row[t];
-        if (per_row[t] > 0) profile->forward_s += per_row[t] * (double)profile->n_rows;
-        if (tensors[t].rule == MEMO_TENSOR_SWAPPED) tensor->recompute_s_per_row = -1;
+        tensor->recompute_s_per_row = product_s * products[t];
+        if (products[t] > 0) row_s += product_s * products[t];
+        if (t == GPT_ATTENTION) tensor->recompute_s_per_row = attention_s;
+        if (products[t] < 0 || tensors[t].rule == MEMO_TENSOR_SWAPPED)
+            tensor->recompute_s_per_row = -1;
     }
-    profile->backward_s = 2 * profile->forward_s;
-    profile->between_s = 3 * GPT_VOCABULARY * h * (double)profile->n_rows;
+    profile->forward_s = (row_s + attention_s) * (double)profile->n_rows;
+    profile->backward_s = (2 * row_s + attention_back_s) * (double)profile->n_rows;
+    profile->between_s = 3 * GPT_VOCABULARY * h * product_s * (double)profile->n_rows;
+
+    if (o->link_bandwidth) {
+        memo_profile_copy* copy = &profile->copies[profile->n_copies++];
+        copy->size_bytes = o->link_bandwidth;
+        copy->to_host_s = copy->to_device_s = copy->both_ways_s = 1;
+    }
 }
 
 /* Replaces *c, the least demanding candidate of its policy, by one that takes the least time; where
@@ -356,15 +390,13 @@ static void print_alpha(const train_options* o, const candidate* c) {
 
 /* Which rows go where, and why.  Times are worth printing where they were measured. */
 static void print_choice(const train_options* o, const candidate* c, int is_measured) {
-    memo_tensor tensors[GPT_N_TENSORS];
-    const memo_swap_desc swap = gpt_swap_desc(&c->desc, tensors);
     memo_text text;
     if (c->policy < GPT_POLICY_ALPHA) return;
     memset(&text, 0, sizeof text);
     if (is_by_alpha(o, c))
         print_alpha(o, c);
     else
-        memo_swap_put_rows(&swap, &text);
+        memo_swap_put_rows(c->swap_desc, &text);
     if (c->swap_plan) memo_swap_plan_put(c->swap_plan, is_measured, &text);
     if (text.data) fputs(text.data, stdout);
     memo_text_free(&text);

@@ -1,9 +1,11 @@
 /* gpt_layout.h - what a rank holds: where its parameters lie, which tokens are its rows, what a layer's
  * backward needs of its forward; and which configurations can be meant.
  *
- * Included by gpt_model.h. */
+ * Single translation unit: everything is static. */
 #ifndef GPT_LAYOUT_H
 #define GPT_LAYOUT_H
+
+#include "gpt.h"
 
 /* ---- parameters: one flat array ------------------------------------------------------------ */
 
@@ -177,9 +179,9 @@ static void gpt_initial_parameters(const gpt_config* config, int32_t tensor_rank
 /* ---- what a rank holds --------------------------------------------------------------------- */
 
 typedef struct gpt_share {
-    memo_layout layout; /* of a sequence over ring x ulysses ranks */
-    int64_t batch;      /* sequences of each rank */
-    int64_t n_rows;     /* batch * layout.local_tokens */
+    memo_sharding layout; /* of a sequence over ring x ulysses ranks */
+    int64_t batch;        /* sequences of each rank */
+    int64_t n_rows;       /* batch * layout.local_tokens */
     int32_t n_ranks;
     int32_t data_rank, sequence_rank, rank; /* 0 in a dry run */
     int32_t tensor_rank;
@@ -187,14 +189,14 @@ typedef struct gpt_share {
 
 /* The config has been checked. */
 static gpt_share gpt_share_make(const gpt_config* config, const memo_mesh* mesh) {
-    memo_layout_desc desc = memo_layout_desc_default();
+    memo_sharding_desc desc = memo_sharding_desc_default();
     gpt_share share;
     memset(&share, 0, sizeof share);
-    desc.kind = config->ring > 1 ? MEMO_LAYOUT_ZIGZAG : MEMO_LAYOUT_PLAIN;
+    desc.kind = config->ring > 1 ? MEMO_SHARDING_ZIGZAG : MEMO_SHARDING_PLAIN;
     desc.ring = config->ring;
     desc.ulysses = config->ulysses;
     desc.n_tokens = config->sequence;
-    memo_layout_make(&desc, &share.layout, NULL);
+    memo_sharding_make(&desc, &share.layout, NULL);
     share.batch = config->batch / gpt_degree(config->data);
     share.n_rows = share.batch * share.layout.local_tokens;
     share.n_ranks = gpt_n_ranks(config);
@@ -213,10 +215,10 @@ GPT_FUNCTION int64_t gpt_n_rows(const gpt_config* config) {
 
 /* The number of a row's token in the micro-batch of all ranks; -1: padding. */
 static int64_t gpt_token_of(const gpt_share* share, int64_t row) {
-    const memo_layout* layout = &share->layout;
+    const memo_sharding* layout = &share->layout;
     const int64_t sequence = share->data_rank * share->batch + row / layout->local_tokens;
     const int64_t position =
-        memo_layout_position(layout, share->sequence_rank, row % layout->local_tokens);
+        memo_sharding_position(layout, share->sequence_rank, row % layout->local_tokens);
     return position < layout->n_tokens ? sequence * layout->n_tokens + position : -1;
 }
 
@@ -301,9 +303,6 @@ static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_tensor tensors[GP
     swap.n_rows = gpt_n_rows(&desc->config);
     swap.tile_rows = desc->config.tile_rows;
     swap.rows = desc->rows;
-    swap.n_host_layers = desc->n_host_layers;
-    swap.spill_directory = desc->spill_directory;
-    swap.is_timed = desc->is_timed;
     return swap;
 }
 
@@ -401,7 +400,7 @@ GPT_FUNCTION memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* s
     memo_status status = gpt_check_config(&desc->config, error);
     if (status) return status;
     swap = gpt_swap_desc(desc, tensors);
-    return memo_swap_get_sizes(&swap, sizes, error);
+    return memo_swap_desc_get_sizes(&swap, sizes, error);
 }
 
 GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, gpt_policy policy, double alpha,
@@ -417,7 +416,7 @@ GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, gpt_policy poli
     desc.rows = rows;
     swap = gpt_swap_desc(&desc, tensors);
     swap.alpha = alpha;
-    status = memo_swap_fill_rows(&swap, rows, error);
+    status = memo_swap_desc_fill_rows(&swap, rows, error);
     for (i = 0; i < (int64_t)config->n_layers * GPT_N_TENSORS && !status; i++) {
         const int is_lost = tensors[i % GPT_N_TENSORS].rule == MEMO_TENSOR_SWAPPED;
         if (policy == GPT_POLICY_KEEP) rows[i] = MEMO_ROWS_KEPT;

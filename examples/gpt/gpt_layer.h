@@ -1,0 +1,236 @@
+/* gpt_layer.h - a layer: where its tensors lie, its two blocks (attention and MLP) forward and
+ * backward, and the plain order of the blocks.
+ *
+ * Knows nothing of tensor ranks beyond the width of a tensor.  Single translation unit: everything is static. */
+#ifndef GPT_LAYER_H
+#define GPT_LAYER_H
+
+#include "gpt_enqueue.h"
+
+/* ---- where a tensor lies ------------------------------------------------------------------- */
+
+/* Rows of a sub-batch. */
+static gpt_rows gpt_part_rows(const gpt_model* model, int32_t part) {
+    const memo_share share = memo_share_of(model->n_rows, model->tensor.n_parts, part);
+    return gpt_rows_make(share.begin, share.begin + share.count);
+}
+
+/* Of the degree's group of this rank. */
+static gpt_rows gpt_slice(const gpt_model* model, gpt_rows part, int32_t degree) {
+    const int32_t n_slices = gpt_degree(model->config.tensor) / degree;
+    const memo_share share =
+        memo_share_of(part.end - part.begin, n_slices, model->share.tensor_rank / degree);
+    return gpt_rows_make(part.begin + share.begin, part.begin + share.begin + share.count);
+}
+
+/* A skeletal tensor; of the part at hand if degrees differ.  Then the engine has room for all rows in
+ * the width of the largest degree.  This rank's rows are fewer and wider, and lie there side by
+ * side, part by part. */
+static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
+    const int32_t degree = gpt_block_degree(&model->config, 2 * layer + (tensor >= GPT_MIDDLE));
+    const int32_t wider = gpt_degree(model->config.tensor) / degree;
+    const gpt_rows part = gpt_part_rows(model, model->tensor.part);
+    gpt_array x;
+    memset(&x, 0, sizeof x);
+    if (model->is_dry_run) return x;
+    x.address = (gpt_real*)memo_session_get_address(model->session, layer, tensor);
+    x.n_columns = model->columns[tensor];
+    if ((tensor >= GPT_Q && tensor <= GPT_LSE) || tensor == GPT_UP || tensor == GPT_GELU)
+        x.n_columns *= wider;
+    x.address += part.begin / wider * x.n_columns;
+    x.begin = gpt_slice(model, part, degree).begin;
+    return x;
+}
+
+/* ---- a layer ------------------------------------------------------------------------------- */
+
+static gpt_dropout gpt_dropout_at(const gpt_model* model, int32_t layer, int site) {
+    return gpt_dropout_make(model->config.dropout, model->config.seed, model->step, layer, site);
+}
+
+static gpt_rows gpt_rows_in(gpt_rows need, gpt_rows rows) {
+    need.begin = need.begin > rows.begin ? need.begin : rows.begin;
+    need.end = gpt_min(need.end, rows.end);
+    if (need.begin >= need.end) need.begin = need.end = rows.begin;
+    return need;
+}
+
+/* --- two blocks ---
+ *
+ * Rows to compute: all of a part in the forward; before the backward, those of the part that were
+ * neither kept nor swapped, whatever they are of each tensor: what they are computed from is kept,
+ * back, or recomputed just before.  The same operations on the same tiles give the same bits. */
+
+/* From the layer's input to the projection, into y (rows, hidden), of as many rows as `middle`
+ * needs; over tensor ranks y is a partial sum. */
+static void gpt_compute_attention(gpt_model* model, int32_t layer,
+                                  const gpt_rows need[GPT_N_TENSORS], gpt_rows rows, gpt_array y) {
+    const gpt_layout* at = &model->layout;
+    const int64_t weights = at->layers + layer * at->layer_stride;
+    gpt_array t[GPT_N_TENSORS];
+    int i;
+    for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
+
+    gpt_norm(model, "norm1", t[GPT_NORM1], t[GPT_RSTD1], t[GPT_INPUT], weights + at->norm1,
+             need[GPT_NORM1]);
+    gpt_linear(model, "query", t[GPT_Q], t[GPT_NORM1], weights + at->query, need[GPT_Q]);
+    gpt_linear(model, "key", t[GPT_K], t[GPT_NORM1], weights + at->key, need[GPT_K]);
+    gpt_linear(model, "value", t[GPT_V], t[GPT_NORM1], weights + at->value, need[GPT_V]);
+    gpt_rope_rows(model, "RoPE of q", t[GPT_Q], 1, need[GPT_Q]);
+    gpt_rope_rows(model, "RoPE of k", t[GPT_K], 1, need[GPT_K]);
+    /* A query needs keys of all rows before it: attention is computed for all rows or not at all. */
+    if (gpt_count(need[GPT_ATTENTION])) gpt_attention(model, t, rows);
+    gpt_linear(model, "projection", y, t[GPT_ATTENTION], weights + at->projection,
+               need[GPT_MIDDLE]);
+}
+
+/* `to` = `from` and what a block makes of it: y, dropped out. */
+static void gpt_residual(gpt_model* model, gpt_array to, gpt_array from, gpt_array y, int32_t layer,
+                         int site, gpt_rows rows) {
+    const gpt_dropout dropout = gpt_dropout_at(model, layer, site);
+    gpt_elements(model, "residual", gpt_dropout_run, to, from, &y, &dropout, rows);
+}
+
+/* From middle to GELU. */
+static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS]) {
+    const gpt_layout* at = &model->layout;
+    const int64_t weights = at->layers + layer * at->layer_stride;
+    gpt_norm(model, "norm2", gpt_tensor(model, layer, GPT_NORM2),
+             gpt_tensor(model, layer, GPT_RSTD2), gpt_tensor(model, layer, GPT_MIDDLE),
+             weights + at->norm2, need[GPT_NORM2]);
+    gpt_linear(model, "up", gpt_tensor(model, layer, GPT_UP), gpt_tensor(model, layer, GPT_NORM2),
+               weights + at->up, need[GPT_UP]);
+    gpt_elements(model, "GELU", gpt_gelu_run, gpt_tensor(model, layer, GPT_GELU),
+                 gpt_tensor(model, layer, GPT_UP), NULL, NULL, need[GPT_GELU]);
+}
+
+/* The MLP's last product, which the backward does not need; over tensor ranks a partial sum. */
+static void gpt_down(gpt_model* model, int32_t layer, gpt_array y, gpt_rows rows) {
+    const gpt_layout* at = &model->layout;
+    gpt_linear(model, "down", y, gpt_tensor(model, layer, GPT_GELU),
+               at->layers + layer * at->layer_stride + at->down, rows);
+}
+
+/* dx: the gradient of the block's output stream.  That of its input, the stream itself left out, is
+ * added to `to`, which may be dx; over tensor ranks it is a partial sum, through the norm, which is
+ * linear in it. */
+static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_array dx,
+                             gpt_rows rows) {
+    const gpt_layout* at = &model->layout;
+    const int64_t weights = at->layers + layer * at->layer_stride;
+    const int64_t hidden = model->config.hidden;
+    const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_MLP);
+    const gpt_array up = gpt_tensor(model, layer, GPT_UP);
+    const gpt_widths w = gpt_widths_of(&model->config, layer);
+    gpt_array masked, d_gelu, d_up, d_norm;
+    masked = gpt_take(model, rows, hidden);
+    gpt_elements(model, "dropout", gpt_dropout_run, masked, dx, NULL, &dropout, rows);
+    d_gelu = gpt_take(model, rows, w.wide);
+    gpt_linear_back(model, "down", d_gelu, masked, gpt_tensor(model, layer, GPT_GELU), 1,
+                    weights + at->down, rows);
+    gpt_give(model, masked);
+    d_up = gpt_take(model, rows, w.wide);
+    gpt_elements(model, "GELU", gpt_gelu_backward_run, d_up, d_gelu, &up, NULL, rows);
+    gpt_give(model, d_gelu);
+    d_norm = gpt_take(model, rows, hidden);
+    gpt_linear_back(model, "up", d_norm, d_up, gpt_tensor(model, layer, GPT_NORM2), 1,
+                    weights + at->up, rows);
+    gpt_give(model, d_up);
+    gpt_norm_back(model, "norm2", to, d_norm, gpt_tensor(model, layer, GPT_MIDDLE),
+                  gpt_tensor(model, layer, GPT_RSTD2), weights + at->norm2, rows);
+    gpt_give(model, d_norm);
+}
+
+/* Rows of the keys' gradients: those of the part, or all where other parts add to them. */
+static gpt_array gpt_take_keys(gpt_model* model, gpt_array shared, gpt_rows rows,
+                               int64_t n_columns) {
+    return model->tensor.splits_sequence ? shared : gpt_take(model, rows, n_columns);
+}
+static void gpt_give_keys(gpt_model* model, gpt_array keys) {
+    if (!model->tensor.splits_sequence) gpt_give(model, keys);
+}
+
+static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to, gpt_array dx,
+                                   gpt_rows rows) {
+    const gpt_layout* at = &model->layout;
+    const int64_t weights = at->layers + layer * at->layer_stride;
+    const int64_t hidden = model->config.hidden;
+    const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_PROJECTION);
+    const gpt_widths w = gpt_widths_of(&model->config, layer);
+    gpt_array t[GPT_N_TENSORS], masked, d_norm, d_attention, dq, dk, dv, delta;
+    int i;
+    for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
+
+    masked = gpt_take(model, rows, hidden);
+    gpt_elements(model, "dropout", gpt_dropout_run, masked, dx, NULL, &dropout, rows);
+    d_attention = gpt_take(model, rows, w.q);
+    gpt_linear_back(model, "projection", d_attention, masked, t[GPT_ATTENTION], 1,
+                    weights + at->projection, rows);
+    gpt_give(model, masked);
+    dq = gpt_take(model, rows, w.q);
+    dk = gpt_take_keys(model, model->tensor.d_key, rows, w.kv);
+    dv = gpt_take_keys(model, model->tensor.d_value, rows, w.kv);
+    /* Not needed over ranks of a sequence, but small. */
+    delta = gpt_take(model, rows, w.heads);
+    gpt_attention_back(model, t, dq, dk, dv, delta, d_attention, rows);
+    gpt_give(model, delta);
+    gpt_give(model, d_attention);
+    gpt_rope_rows(model, "RoPE of q", dq, -1, rows);
+    gpt_rope_rows(model, "RoPE of k", dk, -1, rows);
+    d_norm = gpt_take(model, rows, hidden);
+    gpt_linear_back(model, "query", d_norm, dq, t[GPT_NORM1], 1, weights + at->query, rows);
+    gpt_give(model, dq);
+    gpt_linear_back(model, "key", d_norm, dk, t[GPT_NORM1], 0, weights + at->key, rows);
+    gpt_give_keys(model, dk);
+    gpt_linear_back(model, "value", d_norm, dv, t[GPT_NORM1], 0, weights + at->value, rows);
+    gpt_give_keys(model, dv);
+    gpt_norm_back(model, "norm1", to, d_norm, t[GPT_INPUT], t[GPT_RSTD1], weights + at->norm1,
+                  rows);
+    gpt_give(model, d_norm);
+}
+
+/* --- both, one after the other --- */
+
+/* Both, of need.  Where `middle` lies, the projection lies before. */
+static void gpt_compute(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS]) {
+    const gpt_array middle = gpt_tensor(model, layer, GPT_MIDDLE);
+    gpt_compute_attention(model, layer, need, gpt_all_rows(model), middle);
+    gpt_residual(model, middle, gpt_tensor(model, layer, GPT_INPUT), middle, layer,
+                 GPT_SITE_PROJECTION, need[GPT_MIDDLE]);
+    gpt_compute_mlp(model, layer, need);
+}
+
+static void gpt_copy_rows(gpt_model* model, gpt_array to, gpt_array from, gpt_rows rows) {
+    if (!gpt_is_idle(model) && gpt_count(rows))
+        model->status =
+            memo_copy(&model->device, model->compute, MEMO_COPY_ON_DEVICE, gpt_at(to, rows.begin),
+                      gpt_at(from, rows.begin), gpt_bytes(to, rows), &model->error);
+}
+
+/* x: the residual stream (rows, hidden), in place. */
+static void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_array x) {
+    const gpt_rows rows = gpt_all_rows(model);
+    gpt_rows all[GPT_N_TENSORS];
+    gpt_array y;
+    int i;
+    for (i = 0; i < GPT_N_TENSORS; i++) all[i] = rows;
+    gpt_copy_rows(model, gpt_tensor(model, layer, GPT_INPUT), x, rows);
+    gpt_compute(model, layer, all);
+    y = gpt_take(model, rows, model->config.hidden);
+    gpt_down(model, layer, y, rows);
+    gpt_residual(model, x, gpt_tensor(model, layer, GPT_MIDDLE), y, layer, GPT_SITE_MLP, rows);
+    gpt_give(model, y);
+}
+
+/* dx: the gradient of the layer's output (rows, hidden), replaced by that of its input.  The
+ * residual stream passes gradients on unchanged, so each block adds to it. */
+static void gpt_backward_plain(gpt_model* model, int32_t layer, gpt_array dx) {
+    gpt_rows rows;
+    for (rows.begin = 0; rows.begin < model->n_rows; rows.begin = rows.end) {
+        rows.end = gpt_min(rows.begin + model->chunk_rows, model->n_rows);
+        gpt_backward_mlp(model, layer, dx, dx, rows);
+    }
+    gpt_backward_attention(model, layer, dx, dx, gpt_all_rows(model));
+}
+
+#endif

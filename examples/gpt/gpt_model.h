@@ -1,0 +1,572 @@
+/* gpt_model.h - a micro-batch, the end of a step, create and destroy, and planning: the functions of gpt.h
+ * but gpt_generate.
+ *
+ * Single translation unit: everything is static. */
+#ifndef GPT_MODEL_H
+#define GPT_MODEL_H
+
+#include "gpt_tensor.h"
+
+static void gpt_forward(gpt_model* model, int32_t layer, gpt_array x) {
+    gpt_begin_phase(model, layer, "forward");
+    (void)memo_session_forward_begin(model->session, layer);
+    gpt_follow_session(model);
+    if (gpt_is_split(&model->config))
+        gpt_forward_blocks(model, layer, x);
+    else
+        gpt_forward_plain(model, layer, x);
+    memo_session_forward_end(model->session, layer);
+    gpt_follow_session(model);
+}
+
+/* The session recomputes rows of the plain model in backward_begin; memo_blocks recomputes its own. */
+static void gpt_backward(gpt_model* model, int32_t layer, gpt_array dx) {
+    gpt_begin_bucket(model, layer + 1);
+    (void)memo_session_backward_begin(model->session, layer);
+    gpt_follow_session(model);
+    gpt_begin_phase(model, layer, "backward");
+    if (gpt_is_split(&model->config))
+        gpt_backward_blocks(model, layer, dx);
+    else
+        gpt_backward_plain(model, layer, dx);
+    gpt_end_bucket(model, layer + 1);
+    memo_session_backward_end(model->session, layer);
+    gpt_follow_session(model);
+}
+
+/* Rows of a tensor of a layer, for the session. */
+static void gpt_recompute(void* user, memo_session* session, int32_t layer, int32_t tensor,
+                          int64_t begin, int64_t end) {
+    gpt_model* model = (gpt_model*)user;
+    gpt_rows need[GPT_N_TENSORS];
+    memset(need, 0, sizeof need);
+    need[tensor] = gpt_rows_make(begin, end);
+    gpt_begin_phase(model, layer, "recompute");
+    if (gpt_is_split(&model->config))
+        gpt_compute_parts(model, layer, need);
+    else
+        gpt_compute(model, layer, need);
+    memo_session_fail(session, model->status, model->error.message);
+}
+
+/* Final norm, classifier and loss, forward and backward together in chunks of tokens, so that
+ * logits exist for one chunk at a time.  dx: the gradient of x. */
+static void gpt_classify(gpt_model* model, gpt_array dx, gpt_array x, const uint8_t* targets,
+                         double loss_scale) {
+    const int64_t hidden = model->config.hidden, n = model->n_rows;
+    const int64_t classifier = model->layout.classifier, norm = model->layout.final_norm;
+    gpt_rows rows;
+    gpt_array normed, rstd, logits, d_norm;
+    snprintf(model->phase, sizeof model->phase, "classifier");
+    gpt_begin_bucket(model, gpt_n_buckets(&model->config) - 1);
+    if (!gpt_is_idle(model))
+        model->status = memo_fill(&model->device, model->compute, dx.address, 0,
+                                  gpt_bytes(dx, gpt_all_rows(model)), &model->error);
+    for (rows.begin = 0; rows.begin < n; rows.begin = rows.end) {
+        rows.end = gpt_min(rows.begin + model->chunk_rows, n);
+        normed = gpt_take(model, rows, hidden);
+        rstd = gpt_take(model, rows, 1);
+        gpt_norm(model, "norm", normed, rstd, x, norm, rows);
+        logits = gpt_take(model, rows, GPT_VOCABULARY);
+        gpt_linear(model, "logits", logits, normed, classifier, rows);
+        gpt_loss(model, logits, targets, loss_scale, rows);
+        d_norm = gpt_take(model, rows, hidden);
+        gpt_linear_back(model, "logits backward", d_norm, logits, normed, 1, classifier, rows);
+        gpt_give(model, logits);
+        gpt_give(model, normed);
+        gpt_norm_back(model, "norm backward", dx, d_norm, x, rstd, norm, rows);
+        gpt_give(model, rstd);
+        gpt_give(model, d_norm);
+    }
+    gpt_end_bucket(model, gpt_n_buckets(&model->config) - 1);
+}
+
+/* ---- a micro-batch ------------------------------------------------------------------------- */
+
+/* This rank's of them, through one half of the staging buffer, while the other may still be on its
+ * way to the device. */
+static void gpt_copy_tokens(gpt_model* model, uint8_t* to) {
+    const memo_device* device = &model->device;
+    const uint8_t *tokens = model->tokens, *targets = model->targets;
+    const int32_t half = model->half;
+    int64_t row, n, first;
+    uint8_t* staging;
+    if (gpt_is_idle(model)) return;
+    staging = model->staging + half * 2 * model->n_rows;
+    if (model->is_copying[half])
+        model->status = memo_event_synchronize(device, model->tokens_copied[half], &model->error);
+    if (model->status) return;
+    for (row = 0; row < model->n_rows; row += n) {
+        n = gpt_run_of_tokens(&model->share, row, model->n_rows, &first);
+        if (first < 0 || !tokens) { /* padding, or to measure: any byte does */
+            memset(staging + row, 0, (size_t)n);
+            memset(staging + model->n_rows + row, 0, (size_t)n);
+        } else {
+            memcpy(staging + row, tokens + first, (size_t)n);
+            memcpy(staging + model->n_rows + row, targets + first, (size_t)n);
+        }
+    }
+    model->is_copying[half] = 1;
+    model->half = 1 - half;
+    model->status = memo_copy(device, model->compute, MEMO_COPY_TO_DEVICE, to, staging,
+                              2 * model->n_rows, &model->error);
+    if (!model->status)
+        model->status =
+            memo_event_record(device, model->tokens_copied[half], model->compute, &model->error);
+}
+
+/* What the session runs: one micro-batch, dry or not. */
+static void gpt_step(void* user, memo_session* session) {
+    gpt_model* model = (gpt_model*)user;
+    const int64_t hidden = model->config.hidden, n_rows = model->n_rows;
+    const int32_t n_layers = model->config.n_layers;
+    const gpt_rows all = gpt_all_rows(model);
+    const gpt_dropout dropout = gpt_dropout_at(model, 0, GPT_SITE_EMBEDDING);
+    gpt_array x, dx;
+    uint8_t *inputs, *labels;
+    void* device_tokens;
+    int32_t layer;
+
+    /* Tokens and targets. */
+    model->status = MEMO_STATUS_OK;
+    device_tokens = memo_session_alloc(session, 2 * n_rows);
+    gpt_follow_session(model);
+    inputs = (uint8_t*)device_tokens;
+    labels = model->is_dry_run || !inputs ? NULL : inputs + n_rows;
+    gpt_copy_tokens(model, inputs);
+
+    snprintf(model->phase, sizeof model->phase, "forward");
+    x = gpt_take(model, all, hidden);
+    gpt_embedding(model, x, inputs, 0);
+    gpt_elements(model, "dropout", gpt_dropout_run, x, x, NULL, &dropout, all);
+    for (layer = 0; layer < n_layers; layer++) gpt_forward(model, layer, x);
+
+    dx = gpt_take(model, all, hidden);
+    gpt_classify(model, dx, x, labels, model->loss_scale);
+    gpt_give(model, x);
+
+    for (layer = n_layers - 1; layer >= 0; layer--) gpt_backward(model, layer, dx);
+    snprintf(model->phase, sizeof model->phase, "backward");
+    gpt_elements(model, "dropout", gpt_dropout_run, dx, dx, NULL, &dropout, all);
+    gpt_begin_bucket(model, 0);
+    gpt_embedding(model, dx, inputs, 1);
+    gpt_end_bucket(model, 0);
+    gpt_give(model, dx);
+
+    memo_session_free(session, device_tokens);
+    memo_session_fail(session, model->status, model->error.message);
+}
+
+GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens,
+                                         const uint8_t* targets, int64_t step, int64_t micro_batch,
+                                         double loss_scale, memo_error* error) {
+    model->tokens = tokens;
+    model->targets = targets;
+    model->step = step;
+    model->first_token = micro_batch * model->config.batch * model->config.sequence;
+    model->loss_scale = loss_scale;
+    return memo_session_run(model->session, 0, error);
+}
+
+/* ---- the end of a step --------------------------------------------------------------------- */
+
+/* What a rank holds of the gradients, and of either moment. */
+static int64_t gpt_gradient_bytes(const gpt_model* model) {
+    return model->layout.n / (model->zero == 2 ? model->share.n_ranks : 1) *
+           (int64_t)sizeof(gpt_real);
+}
+static int64_t gpt_moment_bytes(const gpt_model* model) {
+    return model->layout.n / (model->zero ? model->share.n_ranks : 1) * (int64_t)sizeof(gpt_real);
+}
+
+/* Waits, reads the totals, and clears gradients and totals for the next step. */
+static void gpt_end_step(gpt_model* model) {
+    const memo_device* device = &model->device;
+    if (model->status) return;
+    if ((model->status =
+             memo_copy(device, model->compute, MEMO_COPY_TO_HOST, model->host_totals, model->totals,
+                       GPT_N_TOTALS * (int64_t)sizeof(double), &model->error)) ||
+        (model->status = memo_fill(device, model->compute, model->totals, 0,
+                                   GPT_N_TOTALS * (int64_t)sizeof(double), &model->error)) ||
+        (model->status = memo_fill(device, model->compute, model->gradients, 0,
+                                   gpt_gradient_bytes(model), &model->error)))
+        return;
+    model->is_reduced = 0;
+    model->status = memo_stream_synchronize(device, model->compute, &model->error);
+}
+
+GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_desc* desc, double* loss,
+                                    double* gradient_norm, memo_error* error) {
+    gpt_op norm = gpt_op_make("gradient norm"), adamw = gpt_op_make("AdamW");
+    gpt_update_args a;
+    model->status = MEMO_STATUS_OK;
+    snprintf(model->phase, sizeof model->phase, "update");
+    memset(&a, 0, sizeof a);
+    a.model = model;
+    a.adamw.learning_rate = desc->learning_rate;
+    a.adamw.beta1 = desc->beta1;
+    a.adamw.beta2 = desc->beta2;
+    a.adamw.epsilon = desc->epsilon;
+    a.adamw.weight_decay = desc->weight_decay;
+    a.adamw.update = model->n_updates + 1;
+    a.clip = desc->clip;
+    a.vote = desc->vote;
+
+    gpt_reduce_gradients(model);
+    gpt_reads(&norm, model->gradients, gpt_gradient_bytes(model));
+    gpt_writes(&norm, &model->totals[GPT_TOTAL_VOTES], 2 * (int64_t)sizeof(double));
+    gpt_launch(model, &norm, gpt_gradient_norm_run, &a, sizeof a);
+    gpt_reduce_totals(model);
+    gpt_reads(&adamw, model->gradients, gpt_gradient_bytes(model));
+    gpt_reads(&adamw, &model->totals[GPT_TOTAL_SQUARES], (int64_t)sizeof(double));
+    gpt_writes(&adamw, model->parameters, model->layout.n * (int64_t)sizeof(gpt_real));
+    gpt_writes(&adamw, model->moments1, gpt_moment_bytes(model));
+    gpt_writes(&adamw, model->moments2, gpt_moment_bytes(model));
+    gpt_launch(model, &adamw, gpt_adamw_run, &a, sizeof a);
+    gpt_gather_parameters(model);
+    gpt_end_step(model);
+    if (!model->status) {
+        model->n_updates++;
+        if (loss) *loss = model->host_totals[GPT_TOTAL_LOSS];
+        if (gradient_norm) *gradient_norm = sqrt(model->host_totals[GPT_TOTAL_SQUARES]);
+    }
+    return gpt_finish(model, error);
+}
+
+GPT_FUNCTION memo_status gpt_discard(gpt_model* model, double* loss, memo_error* error) {
+    model->status = MEMO_STATUS_OK;
+    gpt_end_step(model);
+    if (!model->status && loss) *loss = model->host_totals[GPT_TOTAL_LOSS];
+    return gpt_finish(model, error);
+}
+
+GPT_FUNCTION memo_status gpt_reduce(gpt_model* model, memo_error* error) {
+    model->status = MEMO_STATUS_OK;
+    snprintf(model->phase, sizeof model->phase, "gradients");
+    gpt_reduce_gradients(model);
+    return gpt_finish(model, error);
+}
+
+GPT_FUNCTION double gpt_votes(const gpt_model* model) {
+    return model->host_totals[GPT_TOTAL_VOTES];
+}
+
+GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error) {
+    return memo_stream_synchronize(&model->device, model->compute, error);
+}
+
+/* Copies all parameters or gradients, and waits. */
+static memo_status gpt_copy_flat(gpt_model* model, memo_copy_kind kind, void* to, const void* from,
+                                 memo_error* error) {
+    const memo_device* device = &model->device;
+    memo_status status = memo_copy(device, model->compute, kind, to, from,
+                                   model->layout.n * (int64_t)sizeof(gpt_real), error);
+    return status ? status : memo_stream_synchronize(device, model->compute, error);
+}
+
+GPT_FUNCTION memo_status gpt_get_gradients(gpt_model* model, gpt_real* gradients,
+                                           memo_error* error) {
+    const memo_device* device = &model->device;
+    int64_t b;
+    if (gpt_reduce(model, error)) return model->status;
+    if (!model->zero)
+        return gpt_copy_flat(model, MEMO_COPY_TO_HOST, gradients, model->gradients, error);
+    memset(gradients, 0, (size_t)model->layout.n * sizeof *gradients);
+    for (b = 0; b < gpt_n_buckets(&model->config) && !model->status; b++) {
+        const gpt_part part = gpt_part_at(model, b, model->share.rank);
+        model->status = memo_copy(
+            device, model->compute, MEMO_COPY_TO_HOST, gradients + part.begin, part.gradients,
+            (part.end - part.begin) * (int64_t)sizeof(gpt_real), &model->error);
+    }
+    if (!model->status)
+        model->status = memo_stream_synchronize(device, model->compute, &model->error);
+    return gpt_finish(model, error);
+}
+
+GPT_FUNCTION memo_status gpt_get_parameters(gpt_model* model, gpt_real* parameters,
+                                            memo_error* error) {
+    return gpt_copy_flat(model, MEMO_COPY_TO_HOST, parameters, model->parameters, error);
+}
+
+GPT_FUNCTION memo_status gpt_set_parameters(gpt_model* model, const gpt_real* parameters,
+                                            memo_error* error) {
+    return gpt_copy_flat(model, MEMO_COPY_TO_DEVICE, model->parameters, parameters, error);
+}
+
+/* ---- create and destroy -------------------------------------------------------------------- */
+
+GPT_FUNCTION int64_t gpt_staging_bytes(const gpt_config* config) {
+    const int64_t n_bytes = 4 * gpt_n_rows(config) + GPT_N_TOTALS * (int64_t)sizeof(double);
+    return (n_bytes + 511) / 512 * 512;
+}
+
+static int64_t gpt_rope_bytes(const gpt_config* config) {
+    return gpt_share_make(config, NULL).layout.local_tokens * (config->hidden / config->n_heads) *
+           (int64_t)sizeof(gpt_real);
+}
+
+/* Stream, events, pinned memory: what the session needs, or knows nothing of. */
+static void gpt_create_streams(gpt_model* model) {
+    const memo_device* device = &model->device;
+    void* pinned;
+    int32_t i;
+    if ((model->status = memo_stream_create(device, "compute", 0, &model->compute, &model->error)))
+        return;
+    for (i = 0; i < 2; i++)
+        if ((model->status = memo_event_create(device, &model->tokens_copied[i], &model->error)))
+            return;
+    if ((model->status =
+             memo_host_alloc(device, gpt_staging_bytes(&model->config), &pinned, &model->error)))
+        return;
+    model->host_totals = (double*)pinned;
+    model->staging = (uint8_t*)(model->host_totals + GPT_N_TOTALS);
+}
+
+/* Attention over ranks, and the blocks. */
+static void gpt_create_collectives(gpt_model* model, void* sp_memory) {
+    if (model->share.layout.ring * model->share.layout.ulysses > 1) {
+        memo_sp_attention_desc sp = gpt_sp_desc(&model->config, &model->share);
+        model->attention_state.device = model->host_device;
+        sp.attention = memo_host_attention_functions(&model->attention_state);
+        sp.device = &model->device;
+        sp.stream = model->compute;
+        sp.ring = model->mesh->ring;
+        sp.ulysses = model->mesh->ulysses;
+        sp.device_memory = sp_memory;
+        model->status = memo_sp_attention_create(&sp, &model->attention, &model->error);
+    }
+    if (!model->status) gpt_create_blocks(model);
+}
+
+static void gpt_destroy_collectives(gpt_model* model) {
+    gpt_destroy_blocks(model);
+    if (model->attention) memo_sp_attention_destroy(model->attention);
+    model->attention = NULL;
+}
+
+/* The angles of this rank's positions.  host: room for those of the whole sequence and of a rank. */
+static void gpt_initialize_rope(gpt_model* model, gpt_real* host) {
+    const memo_sharding* layout = &model->share.layout;
+    const int64_t head_size = model->config.hidden / model->config.n_heads;
+    gpt_real* local = host + layout->n_tokens * head_size;
+    gpt_rope_table(host, layout->n_tokens, head_size);
+    memo_sharding_scatter(layout, model->share.sequence_rank, 1, head_size * (int64_t)sizeof *host,
+                          host, local);
+    model->status = memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, model->rope,
+                              local, gpt_rope_bytes(&model->config), &model->error);
+}
+
+/* Parameters, the table of RoPE, and zeros for all that is added to. */
+static void gpt_initialize(gpt_model* model) {
+    const memo_device* device = &model->device;
+    const int64_t n_bytes = model->layout.n * (int64_t)sizeof(gpt_real);
+    const int64_t rope_bytes = 2 * gpt_rope_bytes(&model->config) * model->share.n_ranks;
+    void* const zeroed[4] = {model->gradients, model->moments1, model->moments2, model->totals};
+    const int64_t sizes[4] = {gpt_gradient_bytes(model), gpt_moment_bytes(model),
+                              gpt_moment_bytes(model), GPT_N_TOTALS * (int64_t)sizeof(double)};
+    gpt_real* host = (gpt_real*)malloc((size_t)(n_bytes > rope_bytes ? n_bytes : rope_bytes));
+    int i;
+    if (!host) {
+        model->status = memo_error_set(&model->error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                       "no host memory for the initial parameters");
+        return;
+    }
+    for (i = 0; i < 4 && !model->status; i++)
+        model->status = memo_fill(device, model->compute, zeroed[i], 0, sizes[i], &model->error);
+    gpt_initial_parameters(&model->config, model->share.tensor_rank, host);
+    if (!model->status)
+        model->status =
+            gpt_copy_flat(model, MEMO_COPY_TO_DEVICE, model->parameters, host, &model->error);
+    if (!model->status) gpt_initialize_rope(model, host);
+    if (memo_stream_synchronize(device, model->compute, NULL) && !model->status)
+        model->status = memo_device_status(device, &model->error);
+    free(host);
+}
+
+/* The communicators must be those of the config. */
+static memo_status gpt_check_mesh(const gpt_config* config, const memo_mesh* mesh,
+                                  memo_error* error) {
+    if ((gpt_n_ranks(config) == 1 && !gpt_is_split(config)) ||
+        (mesh && mesh->gradient && mesh->tensor &&
+         mesh->degrees.tensor == gpt_degree(config->tensor) &&
+         mesh->degrees.data == gpt_degree(config->data) &&
+         mesh->degrees.ring == gpt_degree(config->ring) &&
+         mesh->degrees.ulysses == gpt_degree(config->ulysses)))
+        return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "data %d x ring %d x ulysses %d x tensor %d ranks need a mesh of these "
+                          "degrees",
+                          gpt_degree(config->data), gpt_degree(config->ring),
+                          gpt_degree(config->ulysses), gpt_degree(config->tensor));
+}
+
+/* What lives as long as the session.  It is called for each plan that is tried, and to run: then all
+ * memory is new, and so are the parameters in it. */
+static void gpt_setup(void* user, memo_session* session) {
+    gpt_model* model = (gpt_model*)user;
+    const gpt_config* config = &model->config;
+    const int64_t n_bytes = model->layout.n * (int64_t)sizeof(gpt_real);
+    memo_session_info info;
+    void* sp_memory = NULL;
+    memo_session_get_info(session, &info);
+    model->session = session;
+    model->arena = info.arena;
+    model->is_dry_run = !memo_session_computes(session);
+    model->status = MEMO_STATUS_OK;
+    gpt_destroy_collectives(model);
+
+    model->parameters = (gpt_real*)gpt_take_persistent(model, "parameters", n_bytes);
+    model->gradients =
+        (gpt_real*)gpt_take_persistent(model, "gradients", gpt_gradient_bytes(model));
+    model->moments1 =
+        (gpt_real*)gpt_take_persistent(model, "Adam's first moments", gpt_moment_bytes(model));
+    model->moments2 =
+        (gpt_real*)gpt_take_persistent(model, "Adam's second moments", gpt_moment_bytes(model));
+    model->rope = (gpt_real*)gpt_take_persistent(model, "angles of RoPE", gpt_rope_bytes(config));
+    model->totals =
+        (double*)gpt_take_persistent(model, "totals", GPT_N_TOTALS * (int64_t)sizeof(double));
+    gpt_take_partial_sums(model);
+    if (gpt_sp_bytes(config, &model->share))
+        sp_memory =
+            gpt_take_persistent(model, "attention over ranks", gpt_sp_bytes(config, &model->share));
+
+    if (!gpt_is_idle(model)) gpt_create_collectives(model, sp_memory);
+    if (!gpt_is_idle(model)) gpt_initialize(model);
+    memo_session_fail(session, model->status, model->error.message);
+}
+
+static memo_status gpt_share_plan(void* user, void* data, int64_t n_bytes, memo_error* error) {
+    const gpt_model* model = (const gpt_model*)user;
+    return model->share_plan(model->share_user, data, n_bytes, error);
+}
+
+/* The caller's budgets, and the model. */
+static memo_status gpt_create_session(gpt_model* model, const gpt_desc* desc, int is_dry_run,
+                                      memo_session** session, memo_error* error) {
+    memo_session_desc s = desc->session ? *desc->session : memo_session_desc_default();
+    memo_tensor tensors[GPT_N_TENSORS];
+    memo_session* created = NULL;
+    memo_status status;
+    int t;
+    gpt_fill_tensors(&desc->config, tensors);
+    for (t = 0; t < GPT_N_TENSORS; t++)
+        model->columns[t] = tensors[t].row_bytes / (int64_t)sizeof(gpt_real);
+    model->share_plan = s.share;
+    model->share_user = s.user;
+    model->mesh = desc->mesh;
+    model->is_measured = 1;
+
+    s.device = is_dry_run ? NULL : &model->device;
+    s.compute_stream = model->compute;
+    s.tensors = tensors;
+    s.n_tensors = GPT_N_TENSORS;
+    s.n_layers = desc->config.n_layers;
+    s.n_rows = model->n_rows;
+    s.tile_rows = desc->config.tile_rows;
+    s.rows = desc->rows;
+    s.user = model;
+    s.setup = gpt_setup;
+    s.step = gpt_step;
+    s.recompute = gpt_recompute;
+    s.backward_recomputes = gpt_is_split(&desc->config);
+    if (s.share) s.share = gpt_share_plan;
+    s.is_dry_run = is_dry_run;
+    status = memo_session_create(&s, &created, error);
+    *session = model->session = created; /* NULL after a failure, though setup has set it */
+    model->is_measured = 0;
+    return status;
+}
+
+static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo_error* error) {
+    const gpt_config* config = &desc->config;
+    int64_t n_tiles;
+    gpt_model* model;
+    memo_status status = gpt_check_config(config, error);
+    *result = NULL;
+    if (status) return status;
+    model = (gpt_model*)calloc(1, sizeof *model);
+    if (!model)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for a model");
+    model->config = *config;
+    model->layout = gpt_layout_make(config);
+    model->share = gpt_share_make(config, desc->mesh);
+    model->zero = model->share.n_ranks > 1 ? config->zero : 0;
+    model->n_rows = model->share.n_rows;
+    n_tiles = (model->n_rows - 1) / config->tile_rows + 1;
+    model->chunk_rows = (n_tiles + 3) / 4 * config->tile_rows; /* four chunks */
+    *result = model;
+    return MEMO_STATUS_OK;
+}
+
+GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, memo_error* error) {
+    gpt_model* model = NULL;
+    memo_status status;
+    *result = NULL;
+    status = gpt_check_config(&desc->config, error);
+    if (!status && !desc->host_device)
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "gpt_desc.host_device: must be set; gpt_plan needs none");
+    if (!status) status = gpt_check_mesh(&desc->config, desc->mesh, error);
+    if (!status) status = gpt_model_make(desc, &model, error);
+    if (status) return status;
+    model->host_device = desc->host_device;
+    model->device = desc->device ? *desc->device : *desc->host_device;
+    if (model->share.n_ranks > 1) model->gradient = desc->mesh->gradient;
+
+    gpt_create_streams(model);
+    status = gpt_finish(model, error);
+    if (!status) status = gpt_create_session(model, desc, 0, &model->session, error);
+    if (status)
+        gpt_destroy(model);
+    else
+        *result = model;
+    return status;
+}
+
+GPT_FUNCTION void gpt_destroy(gpt_model* model) {
+    const memo_device* device;
+    int i;
+    if (!model) return;
+    device = &model->device;
+    /* In the reverse order of creation; what was not created yet is NULL. */
+    if (model->compute) memo_stream_synchronize(device, model->compute, NULL);
+    gpt_destroy_collectives(model);
+    memo_session_destroy(model->session);
+    if (model->host_totals) memo_host_free(device, model->host_totals, NULL);
+    for (i = 0; i < 2; i++)
+        if (model->tokens_copied[i]) memo_event_destroy(device, model->tokens_copied[i], NULL);
+    if (model->compute) memo_stream_destroy(device, model->compute, NULL);
+    free(model);
+}
+
+/* The session outlives the model that it planned for: a dry run does not call it again. */
+GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, memo_session** session, memo_error* error) {
+    gpt_desc dry = *desc;
+    gpt_model* model;
+    memo_status status;
+    dry.mesh = NULL;
+    *session = NULL;
+    if ((status = gpt_model_make(&dry, &model, error))) return status;
+    status = gpt_create_session(model, &dry, 1, session, error);
+    model->session = NULL;
+    gpt_destroy(model);
+    return status;
+}
+
+GPT_FUNCTION memo_session* gpt_session(gpt_model* model) { return model->session; }
+GPT_FUNCTION memo_stream gpt_compute_stream(gpt_model* model) { return model->compute; }
+
+GPT_FUNCTION int64_t gpt_tensor_bytes(const gpt_model* model) {
+    const gpt_tensor_state* t = &model->tensor;
+    int64_t n_bytes = t->ranks ? t->ranks->sent_bytes : 0;
+    int a, b;
+    for (a = 0; a < GPT_MAX_LEVELS; a++)
+        for (b = 0; b < GPT_MAX_LEVELS; b++) {
+            const memo_degree_comms* pair = &t->pairs[a][b];
+            if (pair->tensor) n_bytes += pair->tensor->sent_bytes + pair->data->sent_bytes;
+            if (pair->across) n_bytes += pair->across->sent_bytes;
+        }
+    return n_bytes;
+}
+
+#endif

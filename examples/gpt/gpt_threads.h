@@ -1,0 +1,140 @@
+/* gpt_threads.h - helper threads that share the work of one operation.
+ *
+ * The compute stream is one thread.  An operation that can be done in pieces calls gpt_over, and the
+ * helpers take pieces too.  Pieces depend on the sizes alone, never on the number of threads, and no two
+ * write the same element: the bits are the same with and without helpers.
+ *
+ * There is one pool.  While one stream uses it, other streams (ranks are threads) work alone.  Single
+ * translation unit: everything is static. */
+#ifndef GPT_THREADS_H
+#define GPT_THREADS_H
+
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { GPT_THREADS_MAX = 16 };
+
+/* Does [begin, end) of an operation. */
+typedef void (*gpt_work)(const void* args, int64_t begin, int64_t end);
+
+typedef struct gpt_pool {
+    pthread_mutex_t owner; /* held by the stream that uses the helpers */
+    pthread_mutex_t mutex; /* of all below but `next` */
+    pthread_cond_t begins, ends;
+    pthread_t threads[GPT_THREADS_MAX];
+    int n_threads, n_busy, is_over;
+    uint64_t generation; /* counts operations */
+    gpt_work work;
+    const void* args;
+    int64_t begin, end, unit;
+    int64_t next; /* piece that nobody has taken */
+} gpt_pool;
+
+static gpt_pool gpt_helpers = {PTHREAD_MUTEX_INITIALIZER,
+                               PTHREAD_MUTEX_INITIALIZER,
+                               PTHREAD_COND_INITIALIZER,
+                               PTHREAD_COND_INITIALIZER,
+                               {0},
+                               0,
+                               0,
+                               0,
+                               0,
+                               NULL,
+                               NULL,
+                               0,
+                               0,
+                               0,
+                               0};
+
+/* Takes pieces until none is left. */
+static void gpt_take_pieces(gpt_pool* pool) {
+    const int64_t first = pool->begin / pool->unit, n = (pool->end - 1) / pool->unit - first + 1;
+    int64_t i;
+    while ((i = __atomic_fetch_add(&pool->next, 1, __ATOMIC_RELAXED)) < n) {
+        const int64_t from = (first + i) * pool->unit, to = from + pool->unit;
+        pool->work(pool->args, from > pool->begin ? from : pool->begin,
+                   to < pool->end ? to : pool->end);
+    }
+}
+
+static void* gpt_help(void* argument) {
+    gpt_pool* pool = (gpt_pool*)argument;
+    uint64_t seen = 0;
+    pthread_mutex_lock(&pool->mutex);
+    for (;;) {
+        while (pool->generation == seen && !pool->is_over)
+            pthread_cond_wait(&pool->begins, &pool->mutex);
+        if (pool->is_over) break;
+        seen = pool->generation;
+        pthread_mutex_unlock(&pool->mutex);
+        gpt_take_pieces(pool);
+        pthread_mutex_lock(&pool->mutex);
+        if (--pool->n_busy == 0) pthread_cond_signal(&pool->ends);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    return NULL;
+}
+
+/* Ends the helpers.  No operation may be under way. */
+static inline void gpt_helpers_end(void) {
+    gpt_pool* pool = &gpt_helpers;
+    int i;
+    pthread_mutex_lock(&pool->mutex);
+    pool->is_over = 1;
+    pthread_cond_broadcast(&pool->begins);
+    pthread_mutex_unlock(&pool->mutex);
+    for (i = 0; i < pool->n_threads; i++) pthread_join(pool->threads[i], NULL);
+    pool->n_threads = pool->is_over = 0;
+    pool->generation = 0;
+}
+
+/* n_threads compute from here on, the stream's own included.  Fewer if the system gives fewer. */
+static inline void gpt_helpers_begin(int n_threads) {
+    gpt_pool* pool = &gpt_helpers;
+    while (pool->n_threads < n_threads - 1 && pool->n_threads < GPT_THREADS_MAX &&
+           pthread_create(&pool->threads[pool->n_threads], NULL, gpt_help, pool) == 0)
+        pool->n_threads++;
+}
+
+/* work on [begin, end) in pieces that end at multiples of unit, and at end; returns when all is done. */
+static void gpt_over(gpt_work work, const void* args, int64_t begin, int64_t end, int64_t unit) {
+    gpt_pool* pool = &gpt_helpers;
+    if (begin >= end) return;
+
+    /* Alone: with nothing to share or no helpers, or while another stream has them. */
+    if ((end - 1) / unit == begin / unit || !pool->n_threads ||
+        pthread_mutex_trylock(&pool->owner)) {
+        gpt_pool alone;
+        memset(&alone, 0, sizeof alone);
+        alone.work = work;
+        alone.args = args;
+        alone.begin = begin;
+        alone.end = end;
+        alone.unit = unit;
+        gpt_take_pieces(&alone);
+        return;
+    }
+
+    pthread_mutex_lock(&pool->mutex);
+    pool->work = work;
+    pool->args = args;
+    pool->begin = begin;
+    pool->end = end;
+    pool->unit = unit;
+    pool->next = 0;
+    pool->n_busy = pool->n_threads;
+    pool->generation++;
+    pthread_cond_broadcast(&pool->begins);
+    pthread_mutex_unlock(&pool->mutex);
+
+    gpt_take_pieces(pool);
+
+    /* All helpers have left: the next operation may write the pool. */
+    pthread_mutex_lock(&pool->mutex);
+    while (pool->n_busy) pthread_cond_wait(&pool->ends, &pool->mutex);
+    pthread_mutex_unlock(&pool->mutex);
+    pthread_mutex_unlock(&pool->owner);
+}
+
+#endif

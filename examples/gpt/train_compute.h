@@ -1,0 +1,140 @@
+/* train_compute.h - with what the trainer computes: how many threads, and which kernels OpenBLAS takes.
+ *
+ * Single translation unit: everything is static. */
+#ifndef TRAIN_COMPUTE_H
+#define TRAIN_COMPUTE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "memo.h"
+#include "memo_sp.h"
+#include "gpt_math.h"
+#include "gpt_threads.h"
+#include "thread_ranks.h"
+
+/* ---- threads -------------------------------------------------------------------------------- */
+
+/* Threads of this process that compute: one for each of its ranks and, of a single rank, helpers on the
+ * other processors.  More than 8 have nothing to do in a model of this size. */
+static int compute_threads(int64_t n_here, int64_t n_ranks) {
+    const long n_processors = sysconf(_SC_NPROCESSORS_ONLN);
+    if (n_ranks > 1) return (int)n_here;
+    return n_processors > 8 ? 8 : n_processors > 1 ? (int)n_processors : 1;
+}
+
+/* ---- OpenBLAS ------------------------------------------------------------------------------- */
+
+#ifdef GPT_BLAS
+
+/* An OpenBLAS that is older than the processor falls back on kernels for an ancient one, which take
+ * three times as long.  The name of better ones that this processor has the instructions for; NULL:
+ * those taken are right, or nobody knows better. */
+static const char* compute_better_kernels(void) {
+#if defined(__x86_64__) && defined(__GNUC__)
+    static const char* const with_avx2[] = {"Haswell", "Zen", "SkylakeX", "Cooperlake",
+                                            "SapphireRapids"};
+    const char* name = openblas_get_corename();
+    size_t i;
+    for (i = 0; i < sizeof with_avx2 / sizeof *with_avx2; i++)
+        if (strcasecmp(name, with_avx2[i]) == 0) return NULL;
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return NULL;
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+                   __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")
+               ? "SkylakeX"
+               : "Haswell";
+#else
+    return NULL;
+#endif
+}
+
+/* OpenBLAS chooses while the program is loaded, by the environment: starts the program again.  Returns
+ * where nothing is to be done or nothing can be. */
+static void compute_choose_kernels(char** argv) {
+    const char* better = compute_better_kernels();
+    if (!better || getenv("OPENBLAS_CORETYPE")) return;
+    if (setenv("OPENBLAS_CORETYPE", better, 1) == 0) execv("/proc/self/exe", argv);
+    unsetenv("OPENBLAS_CORETYPE");
+}
+
+/* OpenBLAS's own, in its shared object and archive; an OpenBLAS without them is used without this care. */
+extern void* blas_memory_alloc(int position) __attribute__((weak));
+extern void blas_memory_free(void* buffer) __attribute__((weak));
+
+/* Each thread that computes needs a buffer.  OpenBLAS keeps asking for it where the system refuses one, as
+ * under `ulimit -v`: looks first, then lets it take them all before other memory fills the address space. */
+static memo_status compute_take_buffers(int n_buffers, memo_error* error) {
+    const size_t buffer = (size_t)129 << 20, n_bytes = buffer * (size_t)n_buffers;
+    void *buffers[4 * THREAD_RANKS_MAX], *address;
+    int i;
+    address = mmap(NULL, n_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (address == MAP_FAILED)
+        return memo_error_set(
+            error, MEMO_STATUS_INFEASIBLE,
+            "OpenBLAS needs %lld MiB of address space for %d thread%s, more than this process may "
+            "have; raise `ulimit -v`, or build without OpenBLAS: make -B BLAS_CFLAGS= BLAS_LIBS= "
+            "build/examples/train_gpt",
+            (long long)(n_bytes >> 20), n_buffers, n_buffers == 1 ? "" : "s");
+    munmap(address, n_bytes);
+    if (!blas_memory_alloc || !blas_memory_free) return MEMO_STATUS_OK;
+    for (i = 0; i < n_buffers; i++) buffers[i] = blas_memory_alloc(0);
+    for (i = 0; i < n_buffers; i++) blas_memory_free(buffers[i]);
+    return MEMO_STATUS_OK;
+}
+
+/* "OpenBLAS with kernels for Haswell", and how to do better. */
+static void compute_put_kernels(memo_text* text) {
+    const char* better = compute_better_kernels();
+    memo_text_put(text, "OpenBLAS with kernels for %s", openblas_get_corename());
+    if (better)
+        memo_text_put(text, "; OPENBLAS_CORETYPE=%s would be faster on this processor", better);
+    else if (getenv("OPENBLAS_CORETYPE"))
+        memo_text_put(text, " (OPENBLAS_CORETYPE)");
+}
+
+#else
+
+static void compute_choose_kernels(char** argv) { (void)argv; }
+static void compute_put_kernels(memo_text* text) {
+    memo_text_put(text, "a plain matrix product; with OpenBLAS it would be faster (make setup)");
+}
+
+#endif
+
+/* ---- both ----------------------------------------------------------------------------------- */
+
+/* Before the first product.  Until gpt_helpers_end. */
+static memo_status compute_begin(int64_t n_here, int64_t n_ranks, memo_error* error) {
+    const int n_threads = compute_threads(n_here, n_ranks);
+#ifdef GPT_BLAS
+    int n_buffers;
+#endif
+    if (n_ranks == 1) gpt_helpers_begin(n_threads);
+#ifdef GPT_BLAS
+    /* It is called by several threads, each of which computes alone; its own threads, which it has begun,
+     * hold a buffer each. */
+    n_buffers = n_threads + openblas_get_num_threads() - 1;
+    openblas_set_num_threads(1);
+    return compute_take_buffers(n_buffers < 4 * THREAD_RANKS_MAX ? n_buffers : 4 * THREAD_RANKS_MAX,
+                                error);
+#else
+    (void)error;
+    return MEMO_STATUS_OK;
+#endif
+}
+
+static void print_compute(int64_t n_here, int64_t n_ranks) {
+    memo_text text;
+    memset(&text, 0, sizeof text);
+    compute_put_kernels(&text);
+    printf("compute   %d thread%s, %s\n", compute_threads(n_here, n_ranks),
+           compute_threads(n_here, n_ranks) == 1 ? "" : "s", text.data ? text.data : "");
+    memo_text_free(&text);
+}
+
+#endif

@@ -1,0 +1,203 @@
+/* train_picture.h - one step in one picture: what each stream did, and device memory below it.
+ *
+ * The curve is what keeping every activation would hold at each moment of this step: all that does not
+ * depend on the policy, and the activations of each layer from its first forward operation to its last
+ * backward operation.  The line below it is what the plan reserves. */
+#ifndef TRAIN_PICTURE_H
+#define TRAIN_PICTURE_H
+
+#include "train_report.h"
+
+typedef struct step_memory {
+    int32_t n_layers;
+    int64_t keep_bytes;       /* peak of keeping every activation */
+    int64_t activation_bytes; /* of these, the activations of all layers */
+    int64_t plan_bytes;       /* peak of the plan that runs */
+} step_memory;
+
+enum { PICTURE_LEFT = 96, PICTURE_WIDTH = 700, PICTURE_LANE = 26, PICTURE_MEMORY = 150 };
+
+typedef struct step_picture {
+    memo_text text;
+    const memo_schedule* schedule;
+    const memo_simulation* times;
+    double begin_s, span_s;
+    double top;
+} step_picture;
+
+static const struct {
+    const char *prefix, *color, *label;
+} picture_kinds[] = {{"forward", "#4c78a8", "forward"},     {"recompute", "#f2a33a", "recompute"},
+                     {"backward", "#d65f5f", "backward"},   {"to host", "#54a24b", "to host"},
+                     {"to device", "#3a9b98", "to device"}, {"", "#9b8bbf", "other"}};
+enum { N_PICTURE_KINDS = sizeof picture_kinds / sizeof *picture_kinds };
+
+static int picture_kind(const char* name) {
+    int kind = 0;
+    while (strncmp(name, picture_kinds[kind].prefix, strlen(picture_kinds[kind].prefix))) kind++;
+    return kind;
+}
+
+static double picture_x(const step_picture* p, double time_s) {
+    return PICTURE_LEFT + PICTURE_WIDTH * (time_s - p->begin_s) / p->span_s;
+}
+
+static int picture_shows(const step_picture* p, int64_t i) {
+    return p->schedule->ops[i].kind == MEMO_OP_RUN && p->times->end_s[i] > p->times->start_s[i];
+}
+
+/* Operations of one stream; those of one kind that touch become one rectangle. */
+static void picture_put_lane(step_picture* p, int32_t stream, const char* label) {
+    double from = 0, to = -1;
+    int64_t i;
+    int kind = -1;
+    memo_text_put(&p->text, "<text x='%d' y='%.0f' text-anchor='end'>%s</text>\n", PICTURE_LEFT - 8,
+                  p->top + 17, label);
+    for (i = 0; i <= p->schedule->n_ops; i++) {
+        const int is_end = i == p->schedule->n_ops;
+        int next = -1;
+        if (!is_end) {
+            if (p->schedule->ops[i].stream != stream || !picture_shows(p, i)) continue;
+            next = picture_kind(memo_schedule_op_name(p->schedule, i));
+            if (next == kind && picture_x(p, p->times->start_s[i]) - to < 0.5) {
+                to = picture_x(p, p->times->end_s[i]);
+                continue;
+            }
+        }
+        if (kind >= 0)
+            memo_text_put(&p->text,
+                          "<rect x='%.1f' y='%.0f' width='%.1f' height='20' fill='%s'/>\n", from,
+                          p->top + 3, to - from < 0.4 ? 0.4 : to - from, picture_kinds[kind].color);
+        if (is_end) break;
+        kind = next;
+        from = picture_x(p, p->times->start_s[i]);
+        to = picture_x(p, p->times->end_s[i]);
+    }
+    p->top += PICTURE_LANE;
+}
+
+/* The time between the first and the last operation whose name begins with "PHASE LAYER:". */
+static int picture_phase(const step_picture* p, const char* phase, int32_t layer, double* begin_s,
+                         double* end_s) {
+    char prefix[48];
+    int64_t i;
+    int is_there = 0;
+    snprintf(prefix, sizeof prefix, "%s %d:", phase, (int)layer);
+    for (i = 0; i < p->schedule->n_ops; i++) {
+        if (!picture_shows(p, i) ||
+            strncmp(memo_schedule_op_name(p->schedule, i), prefix, strlen(prefix)))
+            continue;
+        if (!is_there || p->times->start_s[i] < *begin_s) *begin_s = p->times->start_s[i];
+        if (!is_there || p->times->end_s[i] > *end_s) *end_s = p->times->end_s[i];
+        is_there = 1;
+    }
+    return is_there;
+}
+
+static double picture_y(const step_picture* p, const step_memory* memory, double n_bytes) {
+    return p->top + PICTURE_MEMORY * (1 - n_bytes / (1.08 * (double)memory->keep_bytes));
+}
+
+static void picture_put_memory(step_picture* p, const step_memory* memory) {
+    const double layer_bytes = (double)memory->activation_bytes / memory->n_layers;
+    const double bottom = p->top + PICTURE_MEMORY, right = PICTURE_LEFT + PICTURE_WIDTH;
+    double held = (double)(memory->keep_bytes - memory->activation_bytes), begin_s = 0, end_s = 0;
+    double y;
+    int32_t i;
+    memo_text_put(&p->text, "<path d='M%d %.1f L%d %.1f", PICTURE_LEFT, bottom, PICTURE_LEFT,
+                  picture_y(p, memory, held));
+    for (i = 0; i < memory->n_layers; i++)
+        if (picture_phase(p, "forward", i, &begin_s, &end_s)) {
+            held += layer_bytes;
+            memo_text_put(&p->text, " H%.1f V%.1f", picture_x(p, begin_s),
+                          picture_y(p, memory, held));
+        }
+    for (i = memory->n_layers - 1; i >= 0; i--)
+        if (picture_phase(p, "backward", i, &begin_s, &end_s)) {
+            held -= layer_bytes;
+            memo_text_put(&p->text, " H%.1f V%.1f", picture_x(p, end_s),
+                          picture_y(p, memory, held));
+        }
+    memo_text_put(&p->text, " H%.1f V%.1f Z' fill='#d9dde3' stroke='#8a93a0'/>\n", right, bottom);
+
+    y = picture_y(p, memory, (double)memory->plan_bytes);
+    memo_text_put(&p->text,
+                  "<line x1='%d' y1='%.1f' x2='%.0f' y2='%.1f' stroke='#1f4e9c' "
+                  "stroke-width='2.5'/>\n<text x='%.0f' y='%.1f' text-anchor='end' fill='#1f4e9c' "
+                  "font-weight='bold'>memo reserves %s</text>\n",
+                  PICTURE_LEFT, y, right, y, right - 6, y - 6,
+                  bytes_name((double)memory->plan_bytes));
+    y = picture_y(p, memory, (double)memory->keep_bytes);
+    memo_text_put(&p->text,
+                  "<text x='%.0f' y='%.1f' text-anchor='end'>keeping every activation: %s</text>\n"
+                  "<text x='%d' y='%.1f' text-anchor='end'>device</text>\n"
+                  "<text x='%d' y='%.1f' text-anchor='end'>memory</text>\n",
+                  right - 6, y + 14, bytes_name((double)memory->keep_bytes), PICTURE_LEFT - 8,
+                  bottom - 24, PICTURE_LEFT - 8, bottom - 8);
+    p->top = bottom;
+}
+
+static void picture_put_axis(step_picture* p) {
+    double step_s = 1e-6;
+    int k = 0;
+    while (p->span_s / step_s > 8) step_s *= k++ % 3 == 1 ? 2.5 : 2;
+    for (k = 0; k * step_s <= p->span_s; k++) {
+        double x = picture_x(p, p->begin_s + k * step_s);
+        memo_text_put(&p->text,
+                      "<line x1='%.1f' y1='%.0f' x2='%.1f' y2='%.0f' stroke='#888'/>"
+                      "<text x='%.1f' y='%.0f' text-anchor='middle'>%g%s</text>\n",
+                      x, p->top, x, p->top + 5, x, p->top + 19, k * step_s * 1e3, k ? "" : " ms");
+    }
+    p->top += 26;
+}
+
+static void picture_put_legend(step_picture* p) {
+    double x = PICTURE_LEFT;
+    int kind;
+    for (kind = 0; kind < N_PICTURE_KINDS; kind++) {
+        memo_text_put(&p->text,
+                      "<rect x='%.0f' y='%.0f' width='12' height='12' fill='%s'/>"
+                      "<text x='%.0f' y='%.0f'>%s</text>\n",
+                      x, p->top + 4, picture_kinds[kind].color, x + 17, p->top + 15,
+                      picture_kinds[kind].label);
+        x += 40 + 7.5 * (double)strlen(picture_kinds[kind].label);
+    }
+    p->top += 24;
+}
+
+/* times: measured, of schedule.  Errors: OUT_OF_HOST_MEMORY, IO. */
+static memo_status step_picture_write(const memo_schedule* schedule, const memo_simulation* times,
+                                      const step_memory* memory, const char* title,
+                                      const char* path, memo_error* error) {
+    step_picture p;
+    int32_t s;
+    int64_t i;
+    const int height = 62 + PICTURE_LANE * schedule->n_streams + PICTURE_MEMORY + 60;
+    memset(&p, 0, sizeof p);
+    p.schedule = schedule;
+    p.times = times;
+    p.begin_s = times->makespan_s;
+    for (i = 0; i < schedule->n_ops; i++)
+        if (picture_shows(&p, i) && times->start_s[i] < p.begin_s) p.begin_s = times->start_s[i];
+    p.span_s = times->makespan_s > p.begin_s ? times->makespan_s - p.begin_s : 1;
+
+    memo_text_put(&p.text,
+                  "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 830 %d' width='830' "
+                  "height='%d' font-family='sans-serif' font-size='13' fill='#222'>\n"
+                  "<rect width='830' height='%d' fill='white'/>\n"
+                  "<text x='%d' y='26' font-size='16' font-weight='bold'>",
+                  height, height, height, PICTURE_LEFT);
+    memo_text_put_xml(&p.text, title);
+    memo_text_put(&p.text, "</text>\n");
+    p.top = 40;
+    for (s = 0; s < schedule->n_streams; s++)
+        picture_put_lane(&p, s, schedule->text + schedule->streams[s]);
+    p.top += 6;
+    picture_put_memory(&p, memory);
+    picture_put_axis(&p);
+    picture_put_legend(&p);
+    memo_text_put(&p.text, "</svg>\n");
+    return memo_text_write(&p.text, path, error);
+}
+
+#endif

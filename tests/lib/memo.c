@@ -1,0 +1,8 @@
+/* The implementation, compiled once for all tests that use public functions alone. */
+#include "../scarce.h"
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
+#include "memo.h"
+#include "memo_plan.h"
+#include "memo_sp.h"

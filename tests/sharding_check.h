@@ -1,0 +1,123 @@
+/* sharding_check.h - is a sharding valid?  It deals the positions out one by one, as the definition in memo_sp.h says, and
+ * shares no code with the functions that it checks.
+ *
+ * Include after memo_sp.h. */
+#ifndef SHARDING_CHECK_H
+#define SHARDING_CHECK_H
+
+#include <stdlib.h>
+
+static memo_status check_wrong(memo_error* error, const char* what, int64_t position, int64_t rank,
+                               int64_t row) {
+    return memo_error_set(
+        error, MEMO_STATUS_INVALID_ARGUMENT,
+        "sharding: %s; the definition puts position %lld at row %lld of rank %lld", what,
+        (long long)position, (long long)row, (long long)rank);
+}
+
+/* Of the sharding of documents; seats (4 ring): of each ring rank, the tokens that it has got of
+ * all, how many of this document are for its first and second chunk, and its next place. */
+static void check_deal_documents(const memo_sharding* sharding, int64_t n_rows, int64_t* seats,
+                                 int64_t* dealt) {
+    int64_t rd = sharding->ring, d, t, r, i;
+    for (d = 0; d < sharding->n_documents; d++) {
+        for (r = 0; r < rd; r++) seats[4 * r + 1] = seats[4 * r + 2] = 0;
+        for (t = sharding->document_begins[d]; t < sharding->document_begins[d + 1]; t++)
+            seats[4 * (t % rd) + 1 + seats[4 * (t % rd)]++ % 2]++;
+        t = sharding->document_begins[d];
+        for (r = 0; r < rd; r++)
+            for (i = 0; i < seats[4 * r + 1]; i++) dealt[r * n_rows + seats[4 * r + 3]++] = t++;
+        for (r = rd; r-- > 0;)
+            for (i = 0; i < seats[4 * r + 2]; i++) dealt[r * n_rows + seats[4 * r + 3]++] = t++;
+    }
+    for (r = 0, t = sharding->n_tokens; r < rd; r++)
+        while (seats[4 * r + 3] < n_rows) dealt[r * n_rows + seats[4 * r + 3]++] = t++;
+}
+
+/* dealt[ring rank * rows of a ring rank + place] = position. */
+static void check_deal(const memo_sharding* sharding, int64_t n_rows, int64_t* dealt) {
+    int64_t rd = sharding->ring, t = 0, chunk, i;
+    if (sharding->kind == MEMO_SHARDING_STRIPED) {
+        for (i = 0; i < n_rows; i++)
+            for (chunk = 0; chunk < rd; chunk++) dealt[chunk * n_rows + i] = t++;
+    } else if (sharding->kind == MEMO_SHARDING_PLAIN) {
+        for (chunk = 0; chunk < rd; chunk++)
+            for (i = 0; i < n_rows; i++) dealt[chunk * n_rows + i] = t++;
+    } else { /* there and back */
+        for (chunk = 0; chunk < rd; chunk++)
+            for (i = 0; i < n_rows / 2; i++) dealt[chunk * n_rows + i] = t++;
+        for (chunk = rd; chunk-- > 0;)
+            for (i = n_rows / 2; i < n_rows; i++) dealt[chunk * n_rows + i] = t++;
+    }
+}
+
+static memo_status check_compare(const memo_sharding* sharding, const int64_t* dealt,
+                                 memo_run* runs, memo_error* error) {
+    int64_t n_local = sharding->padded_tokens / sharding->ring / sharding->ulysses;
+    int32_t rank;
+    for (rank = 0; rank < sharding->ring * sharding->ulysses; rank++) {
+        int32_t n_runs = memo_sharding_runs(sharding, rank, runs), run = 0;
+        int64_t row, in_run = 0, n_rows = 0, k;
+        for (k = 0; k < n_runs; k++) n_rows += runs[k].count;
+        if (n_rows != n_local)
+            return check_wrong(error, "the runs of a rank have another length than its rows",
+                               dealt[rank * n_local], rank, 0);
+        for (row = 0; row < n_local; row++) {
+            int64_t position = dealt[rank * n_local + row], found_row;
+            int32_t found_rank;
+            if (memo_sharding_position(sharding, rank, row) != position)
+                return check_wrong(error, "memo_sharding_position says otherwise", position, rank,
+                                   row);
+            memo_sharding_find(sharding, position, &found_rank, &found_row);
+            if (found_rank != rank || found_row != row)
+                return check_wrong(error, "memo_sharding_find says otherwise", position, rank, row);
+            while (in_run == runs[run].count) {
+                run++;
+                in_run = 0;
+            }
+            if (runs[run].start + in_run++ * runs[run].stride != position)
+                return check_wrong(error, "the runs say otherwise", position, rank, row);
+        }
+    }
+    return MEMO_STATUS_OK;
+}
+
+static memo_status sharding_check(const memo_sharding* sharding, memo_error* error) {
+    int64_t n_ranks = (int64_t)sharding->ring * sharding->ulysses, n_rows;
+    int is_documents = sharding->kind == MEMO_SHARDING_DOCUMENTS;
+    int64_t *dealt, *seats;
+    memo_run* runs;
+    memo_status status;
+    if (sharding->ring < 1 || sharding->ulysses < 1 ||
+        sharding->padded_tokens < sharding->n_tokens || sharding->n_tokens < 1 ||
+        sharding->padded_tokens - sharding->n_tokens >= 2 * n_ranks ||
+        sharding->padded_tokens % n_ranks ||
+        sharding->local_tokens != sharding->padded_tokens / n_ranks ||
+        sharding->ring_tokens != sharding->padded_tokens / sharding->ring ||
+        (sharding->kind == MEMO_SHARDING_ZIGZAG && sharding->ring_tokens % 2) ||
+        (is_documents && !memoi_are_documents(sharding->document_begins, sharding->n_documents,
+                                              sharding->n_tokens)))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "sharding: %lld tokens, %lld with padding, %lld a rank and %lld a ring "
+            "rank do not fit %lld ranks",
+            (long long)sharding->n_tokens, (long long)sharding->padded_tokens,
+            (long long)sharding->local_tokens, (long long)sharding->ring_tokens,
+            (long long)n_ranks);
+    n_rows = sharding->padded_tokens / sharding->ring;
+    dealt = (int64_t*)calloc((size_t)sharding->padded_tokens, sizeof *dealt);
+    seats = (int64_t*)calloc((size_t)sharding->ring, 4 * sizeof *seats);
+    runs = (memo_run*)calloc((size_t)(2 * sharding->n_documents + MEMO_RUNS_MAX), sizeof *runs);
+    if (!dealt || !seats || !runs) abort();
+    if (is_documents)
+        check_deal_documents(sharding, n_rows, seats, dealt);
+    else
+        check_deal(sharding, n_rows, dealt);
+    status = check_compare(sharding, dealt, runs, error);
+    free(dealt);
+    free(seats);
+    free(runs);
+    return status;
+}
+
+#endif

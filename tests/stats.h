@@ -1,0 +1,27 @@
+/* stats.h - getters of memo.h as values, so that a CHECK can use them in an expression. */
+#ifndef STATS_H
+#define STATS_H
+
+#include "memo.h"
+
+static MEMO_UNUSED memo_arena_stats arena_stats(const memo_arena* arena) {
+    memo_arena_stats stats;
+    memo_arena_get_stats(arena, &stats);
+    return stats;
+}
+
+static MEMO_UNUSED memo_swap_sizes swap_sizes(const memo_swap* swap) {
+    memo_swap_sizes sizes;
+    memo_swap_get_sizes(swap, &sizes);
+    return sizes;
+}
+
+#ifndef MEMO_NO_HOST_DEVICE
+static MEMO_UNUSED memo_host_device_stats host_device_stats(const memo_device* device) {
+    memo_host_device_stats stats;
+    memo_host_device_get_stats(device, &stats);
+    return stats;
+}
+#endif
+
+#endif
