@@ -6646,6 +6646,7 @@ MEMOI memo_status memoi_rows_run(memoi_rows_program* g, int n_best, memo_error* 
 #define MEMOI_ROWS_TRIALS_MAX 20000
 #define MEMOI_ROWS_LOOKS_MAX  1500000
 #define MEMOI_ROWS_PASSES     6
+#define MEMOI_ROWS_IDLE       3    /* passes that find nothing better before the search ends */
 #define MEMOI_ROWS_HEAT       0.04 /* how much longer a step is accepted at first */
 
 /* In [0, n) */
@@ -6717,39 +6718,47 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
     return is_changed;
 }
 
-MEMOI memo_status memoi_rows_search(memoi_rows_planner* p, memo_error* error) {
+/* From the best table.  Longer steps are accepted too, less and less; tables that do not fit are
+ * accepted only on the way from one that fits less. */
+MEMOI memo_status memoi_rows_pass(memoi_rows_planner* p, int64_t n_trials, memo_error* error) {
     size_t n_bytes = (size_t)p->n_cells * sizeof(int64_t);
-    int64_t n_trials = MEMOI_ROWS_LOOKS_MAX / ((int64_t)p->n_layers * p->desc->swap->n_tensors);
-    int64_t i, k;
+    const memoi_rows_score *here = &p->here.score, *trial = &p->trial.score;
     memo_status status = MEMO_STATUS_OK;
-    if (n_trials > MEMOI_ROWS_TRIALS_MAX) n_trials = MEMOI_ROWS_TRIALS_MAX;
-    p->random = 0x9e3779b97f4a7c15u;
+    int64_t i, k;
+    p->here.score = p->best.score;
+    memcpy(p->here.cells, p->best.cells, n_bytes);
     for (i = 0; i < n_trials && !status; i++) {
-        const memoi_rows_score *best = &p->best.score, *trial = &p->trial.score;
-        double left = 1 - (double)(i % (n_trials / MEMOI_ROWS_PASSES + 1)) /
-                              (double)(n_trials / MEMOI_ROWS_PASSES + 1);
+        double left = 1 - (double)i / (double)n_trials;
         int is_changed = 0;
-        if (best->excess_bytes <= 0 && best->stall_s <= 0 && best->recompute_s <= 0 &&
-            !best->sizes.swapped_bytes)
-            break;
-
-        /* From the best table, in several passes; longer steps are accepted less and less. */
-        if (i % (n_trials / MEMOI_ROWS_PASSES + 1) == 0) {
-            p->here.score = *best;
-            memcpy(p->here.cells, p->best.cells, n_bytes);
-        }
         memcpy(p->trial.cells, p->here.cells, n_bytes);
         if (memoi_rows_random(p, 16) == 0) is_changed = memoi_rows_exchange(p);
         for (k = memoi_rows_random(p, 3); k >= 0; k--) is_changed |= memoi_rows_change(p);
         if (!is_changed) continue;
         status = memoi_rows_try(p, error);
-        if (status ||
-            (!memoi_rows_is_better(trial, &p->here.score) &&
-             (trial->excess_bytes > 0 ||
-              trial->step_s > p->here.score.step_s * (1 + MEMOI_ROWS_HEAT * left * left))))
+        if (status) break;
+        if (!memoi_rows_is_better(trial, here) &&
+            (trial->excess_bytes > 0 ||
+             trial->step_s > here->step_s * (1 + MEMOI_ROWS_HEAT * left * left)))
             continue;
         p->here.score = *trial;
         memcpy(p->here.cells, p->trial.cells, n_bytes);
+    }
+    return status;
+}
+
+MEMOI memo_status memoi_rows_search(memoi_rows_planner* p, memo_error* error) {
+    int64_t n_trials = MEMOI_ROWS_LOOKS_MAX / ((int64_t)p->n_layers * p->desc->swap->n_tensors);
+    memo_status status = MEMO_STATUS_OK;
+    int pass, n_idle = 0;
+    if (n_trials > MEMOI_ROWS_TRIALS_MAX) n_trials = MEMOI_ROWS_TRIALS_MAX;
+    p->random = 0x9e3779b97f4a7c15u;
+    for (pass = 0; pass < MEMOI_ROWS_PASSES && n_idle < MEMOI_ROWS_IDLE && !status; pass++) {
+        memoi_rows_score before = p->best.score;
+        if (before.excess_bytes <= 0 && before.stall_s <= 0 && before.recompute_s <= 0 &&
+            !before.sizes.swapped_bytes)
+            break;
+        status = memoi_rows_pass(p, n_trials / MEMOI_ROWS_PASSES + 1, error);
+        n_idle = memoi_rows_is_better(&p->best.score, &before) ? 0 : n_idle + 1;
     }
     return status;
 }
