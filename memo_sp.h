@@ -4,15 +4,7 @@
  * ends: ranks as threads of one process (no dependency), and NCCL (MEMO_SP_NCCL, CUDA).
  * examples/comm_mpi.h implements a third one over MPI.
  *
- * TERMS
- *     rank       one of size processes or threads, numbered from 0, each with its own device
- *     group      the ranks of one communicator
- *     degree     the number of ranks that share one dimension, such as ring degree rd, ulysses ud
- *     Ulysses    each rank computes some heads of all tokens; an all-to-all before and after
- *     ring       each rank computes its own queries; keys and values go from rank to rank
- *     zigzag     a sharding in which ring rank r holds chunks r and 2 rd - 1 - r of 2 rd chunks
- *     LSE        log of the sum of exp(score) over the keys of a query; one number per row and head
- *     sub-batch  one part of a batch; its collectives overlap the computation of other parts
+ * The glossary of memo.h defines the terms, such as ring, Ulysses, zigzag and LSE.
  *
  * In exactly one translation unit, the one that contains memo.h's implementation:
  *
@@ -3648,6 +3640,8 @@ MEMOI memo_status memoi_sharding_check(const memo_sharding_desc* desc, memo_erro
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sharding_desc.n_tokens: out of range (%lld); 1 to %lld are valid",
                               (long long)desc->n_tokens, (long long)(MEMOB_BYTES_MAX / 2));
+
+    /* Documents belong to one kind, which needs them. */
     if (desc->kind != MEMO_SHARDING_DOCUMENTS && desc->document_begins)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sharding_desc.document_begins: not used by the sharding %s; use "
@@ -5506,6 +5500,8 @@ MEMOI memo_status memoi_sp_ranks_check(const memo_sp_attention_desc* desc, memo_
     degrees[1] = sharding->ulysses;
     ranks[0] = desc->ring_rank;
     ranks[1] = desc->ulysses_rank;
+
+    /* Communicators and shardings come from different calls, so they may disagree. */
     for (k = 0; k < 2; k++) {
         if (comms[k] && comms[k]->size != degrees[k])
             return memo_error_set(
@@ -6559,6 +6555,8 @@ MEMOI void memoi_blocks_touched(memoi_blocks_builder* b, const memoi_blocks_step
                                 int is_backward) {
     const int32_t block = step->block, part = step->part, last = b->desc.n_blocks - 1;
     int is_saved = memoi_blocks_is_saved(&b->desc, block);
+
+    /* Computation touches activations; reductions and gathers touch what they send and fill. */
     switch (step->kind) {
     case MEMOI_BLOCKS_FORWARD:
         memoi_blocks_read_input(b, block, part, block == 0);
