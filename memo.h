@@ -11360,7 +11360,7 @@ MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directo
     const int64_t trial_bytes = MEMOB_SPILL_ALIGNMENT;
     memo_status status;
     int code;
-    snprintf(file->directory, sizeof file->directory, "%s", directory);
+    snprintf(file->directory, sizeof file->directory, "%s", directory ? directory : "");
     file->bytes_per_s = bytes_per_s;
     file->fd = memoi_spill_open(directory);
     if (file->fd < 0)

@@ -3428,8 +3428,8 @@ MEMOI int64_t memoi_climb_run(memoi_climb* climb, int64_t goal, int64_t n_nodes,
     int64_t begin = climb->n_nodes, peak, k, i;
     memoi_climb_set_goal(climb, goal);
     while (climb->n_critical > 0 && climb->n_nodes - begin < n_nodes && !climb->is_out_of_time) {
-        if (memob_now_s() > climb->deadline) break;
         memoi_climb_change(climb);
+        if (memob_now_s() > climb->deadline) climb->is_out_of_time = 1;
         for (peak = goal, k = 0; k < climb->n_critical && peak < best->peak; k++)
             peak = memob_max(peak, climb->places[climb->critical[k]].high);
         if (peak >= best->peak) continue;
@@ -3439,14 +3439,19 @@ MEMOI int64_t memoi_climb_run(memoi_climb* climb, int64_t goal, int64_t n_nodes,
     return climb->n_nodes - begin;
 }
 
-/* Climbs towards goal with so many items placed at most; 0 without memory.  Where the lists of
- * neighbours are too long, it does nothing. */
+/* Climbs towards goal with so many items placed, and with as many again as long as that lowers by a
+ * twentieth what lies above the goal.  Where the lists of neighbours are too long, it does nothing.
+ * 0: no memory. */
 MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, int64_t goal,
                              int64_t n_placed, memoi_effort* effort, memoi_solution* best) {
     int created = climb->problem ? 1 : memoi_climb_create(climb, problem, effort, best);
-    if (created > 0) {
-        n_placed = memoi_climb_run(climb, goal, n_placed, best);
-        effort->nodes_left -= n_placed / MEMOI_CLIMB_NODES + 1;
+    double above = HUGE_VAL;
+    while (created > 0 && climb->above < 0.95 * above && effort->nodes_left > 0) {
+        int64_t most = MEMOI_CLIMB_NODES * memob_min(effort->nodes_left, INT64_MAX / 16);
+        above = climb->n_nodes > 0 ? climb->above : HUGE_VAL;
+        effort->nodes_left -=
+            memoi_climb_run(climb, goal, memob_min(n_placed, most), best) / MEMOI_CLIMB_NODES + 1;
+        if (climb->n_critical == 0 || climb->is_out_of_time) break;
     }
     return created != 0;
 }
@@ -3474,12 +3479,12 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
             is_at_goal = ++round % 3 == 0 || is_keen;
             given_up = goal;
             if (budget < (int64_t)1 << 40) budget *= 2;
-            limit = memob_min((MEMOI_CLIMB_FIRST * problem->n_items) << memob_min(round, 20),
-                              MEMOI_CLIMB_NODES * memob_min(effort->nodes_left, INT64_MAX / 16));
+            limit = (MEMOI_CLIMB_FIRST * problem->n_items) << memob_min(round, 20);
             if ((round > 0 || !is_small) &&
                 !memoi_search_climb(climb, problem, goal, limit, effort, best))
                 return 0;
             memoi_search_report(effort, problem, best, *bound, n_nodes);
+            is_over = climb->is_out_of_time;
             continue;
         }
 
@@ -3519,9 +3524,8 @@ MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, me
     memset(&climb, 0, sizeof climb);
     if (created > 0) ok = memoi_search_rounds(&team, &climb, problem, target, effort, best, bound);
     if (created < 0) {
-        ok = memoi_search_climb(&climb, problem, memob_max(target, *bound),
-                                MEMOI_CLIMB_NODES * memob_min(effort->nodes_left, INT64_MAX / 16),
-                                effort, best);
+        ok =
+            memoi_search_climb(&climb, problem, memob_max(target, *bound), INT64_MAX, effort, best);
         memoi_search_report(effort, problem, best, *bound, 0);
     }
     if (created > 0) memoi_team_free(&team);
@@ -4942,8 +4946,8 @@ memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha, memo
     if (desc->whole_bytes < 0 || desc->others_bytes < 0 || desc->host_bytes < 0 ||
         desc->device_base_bytes < 0 || desc->device_slope_bytes < 0 || desc->device_bytes < 0 ||
         desc->n_layers < 0 || desc->n_rows < 0 || desc->tile_rows < 0 ||
-        !(desc->bandwidth_bytes_per_s >= 0) || !(desc->layer_forward_s >= 0) ||
-        desc->bandwidth_bytes_per_s > 1e300 || desc->layer_forward_s > 1e300)
+        !memob_is_in(desc->bandwidth_bytes_per_s, 0, 1e150) ||
+        !memob_is_in(desc->layer_forward_s, 0, 1e150))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "the sizes, times and counts of alpha must be finite and not negative");
@@ -6639,9 +6643,10 @@ MEMOI memo_status memoi_rows_run(memoi_rows_program* g, int n_best, memo_error* 
  * table is better.  One change makes room for another; that needs no list of what fits. */
 
 /* Trials, each of which looks at every tensor of every layer, and all looks that they may take. */
-#define MEMOI_ROWS_TRIALS_MAX 4000
+#define MEMOI_ROWS_TRIALS_MAX 20000
 #define MEMOI_ROWS_LOOKS_MAX  1500000
-#define MEMOI_ROWS_HEAT       0.06 /* how much longer a step is accepted at first */
+#define MEMOI_ROWS_PASSES     6
+#define MEMOI_ROWS_HEAT       0.04 /* how much longer a step is accepted at first */
 
 /* In [0, n) */
 MEMOI int64_t memoi_rows_random(memoi_rows_planner* p, int64_t n) {
@@ -6651,20 +6656,39 @@ MEMOI int64_t memoi_rows_random(memoi_rows_planner* p, int64_t n) {
     return (int64_t)((p->random >> 1) % (uint64_t)n);
 }
 
+/* Lets two layers of the trial change places; 0: they are alike. */
+MEMOI int memoi_rows_exchange(memoi_rows_planner* p) {
+    int64_t* a = p->trial.cells + memoi_rows_random(p, p->n_layers) * p->n_bundles;
+    int64_t* other = p->trial.cells + memoi_rows_random(p, p->n_layers) * p->n_bundles;
+    int32_t b;
+    int is_changed = 0;
+    for (b = 0; b < p->n_bundles; b++) {
+        int64_t cell = a[b];
+        is_changed |= cell != other[b];
+        a[b] = other[b];
+        other[b] = cell;
+    }
+    return is_changed;
+}
+
 /* Changes one bundle of the trial in a few layers; 0: nothing is different. */
 MEMOI int memoi_rows_change(memoi_rows_planner* p) {
     int32_t n = p->n_layers, b = (int32_t)memoi_rows_random(p, p->n_bundles);
-    int32_t begin = (int32_t)memoi_rows_random(p, n), end = begin + 1, i;
+    int32_t begin = (int32_t)memoi_rows_random(p, n), end = begin + 1, stride = 1, i;
     int64_t* cells = p->trial.cells + b;
     int64_t value = 0, delta = 0, step;
     int is_changed = 0;
 
-    /* Which layers: one, some side by side, all, all that may move, or the last two. */
-    switch (memoi_rows_random(p, 6)) {
-    case 0: end = begin + 1 + (int32_t)memoi_rows_random(p, n - begin); break;
-    case 1: begin = 0, end = n; break;
-    case 2: begin = 0, end = p->n_moved; break;
-    case 3: begin = p->n_moved, end = n; break;
+    /* Which layers: one, all, all that may move, the last two, even or odd ones, a range. */
+    switch (memoi_rows_random(p, 8)) {
+    case 0: begin = 0, end = n; break;
+    case 1: begin = 0, end = p->n_moved; break;
+    case 2: begin = p->n_moved, end = n; break;
+    case 3: begin &= 1, end = n, stride = 2; break;
+    case 4:
+        end = begin + 1 + (int32_t)memoi_rows_random(p, n - begin);
+        stride = 1 + (int32_t)memoi_rows_random(p, 2);
+        break;
     default: break;
     }
 
@@ -6680,7 +6704,7 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
         delta = memoi_rows_random(p, 2) ? step : -step;
     }
 
-    for (i = begin; i < end; i++) {
+    for (i = begin; i < end; i += stride) {
         int64_t* cell = &cells[(int64_t)i * p->n_bundles];
         int64_t next = delta ? *cell + delta : value;
         if (delta && *cell == MEMOI_ROWS_KEPT) continue;
@@ -6702,18 +6726,20 @@ MEMOI memo_status memoi_rows_search(memoi_rows_planner* p, memo_error* error) {
     p->random = 0x9e3779b97f4a7c15u;
     for (i = 0; i < n_trials && !status; i++) {
         const memoi_rows_score *best = &p->best.score, *trial = &p->trial.score;
-        double left = 1 - (double)(i % (n_trials / 2 + 1)) / (double)(n_trials / 2 + 1);
+        double left = 1 - (double)(i % (n_trials / MEMOI_ROWS_PASSES + 1)) /
+                              (double)(n_trials / MEMOI_ROWS_PASSES + 1);
         int is_changed = 0;
         if (best->excess_bytes <= 0 && best->stall_s <= 0 && best->recompute_s <= 0 &&
             !best->sizes.swapped_bytes)
             break;
 
-        /* From the best table, twice; longer steps are accepted less and less. */
-        if (i % (n_trials / 2 + 1) == 0) {
+        /* From the best table, in several passes; longer steps are accepted less and less. */
+        if (i % (n_trials / MEMOI_ROWS_PASSES + 1) == 0) {
             p->here.score = *best;
             memcpy(p->here.cells, p->best.cells, n_bytes);
         }
         memcpy(p->trial.cells, p->here.cells, n_bytes);
+        if (memoi_rows_random(p, 16) == 0) is_changed = memoi_rows_exchange(p);
         for (k = memoi_rows_random(p, 3); k >= 0; k--) is_changed |= memoi_rows_change(p);
         if (!is_changed) continue;
         status = memoi_rows_try(p, error);

@@ -2599,7 +2599,6 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
 
 #include <pthread.h>
 #include <sched.h>
-#include <time.h>
 
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 18, 0)
 #error "memo_sp.h: the NCCL back end needs NCCL 2.18 (ncclCommSplit)"
@@ -2657,25 +2656,12 @@ struct memoi_nccl {
 #endif
 };
 
-MEMOI double memoi_nccl_now_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-MEMOI void memoi_nccl_sleep(double duration_s) {
-    struct timespec time;
-    time.tv_sec = (time_t)duration_s;
-    time.tv_nsec = (long)((duration_s - (double)time.tv_sec) * 1e9);
-    nanosleep(&time, NULL);
-}
-
 /* Between two looks at a call in progress: most end within 0.2 ms, a missing peer takes long. */
 MEMOI void memoi_nccl_nap(double waited_s) {
     if (waited_s < 5e-4)
         sched_yield();
     else
-        memoi_nccl_sleep(waited_s < 1e-2 ? waited_s * 0.1 : 1e-3);
+        memob_sleep_until(memob_now_ns() + (int64_t)(waited_s < 1e-2 ? waited_s * 1e8 : 1e6));
 }
 
 /* --- the meeting: all ranks get rank 0's unique id --- */
@@ -2827,6 +2813,10 @@ MEMOI memo_status memoi_nccl_look(memoi_nccl* me, const char* what, ncclResult_t
     ncclResult_t state = ncclSuccess;
     *is_done = 0;
     if (failure->status) return memo_error_set(error, failure->status, "%s", failure->message);
+    if (!me->comm) { /* not joined yet, or in no part */
+        *is_done = 1;
+        return MEMO_STATUS_OK;
+    }
     if (result == ncclSuccess || result == ncclInProgress) {
         ncclResult_t asked = ncclCommGetAsyncError(me->comm, &state);
         result = asked == ncclSuccess ? state : asked;
@@ -2844,9 +2834,9 @@ MEMOI memo_status memoi_nccl_look(memoi_nccl* me, const char* what, ncclResult_t
 /* Waits until a call that returned result is no longer in progress.  The mutex is not held. */
 MEMOI memo_status memoi_nccl_finish(memoi_nccl* me, const char* what, ncclResult_t result,
                                     memo_error* error) {
-    double start_s = memoi_nccl_now_s();
+    double start_s = memob_now_s();
     for (;;) {
-        double waited_s = memoi_nccl_now_s() - start_s;
+        double waited_s = memob_now_s() - start_s;
         int is_done;
         memo_status status;
         pthread_mutex_lock(&me->world->mutex);
@@ -2880,7 +2870,7 @@ MEMOI void memoi_nccl_abort(memo_comm* comm) {
 
 /* The mutex is held. */
 MEMOI void memoi_nccl_watch(memoi_nccl* me) {
-    double now_s = memoi_nccl_now_s();
+    double now_s = memob_now_s();
     int is_done;
     if (memoi_nccl_look(me, "an operation", ncclSuccess, &is_done, NULL)) return;
     if (me->is_pending && cudaEventQuery(me->done) != cudaErrorNotReady) me->is_pending = 0;
@@ -2899,7 +2889,7 @@ MEMOI void* memoi_nccl_watchdog(void* argument) {
     (void)cudaSetDevice(world->gpu);
     (void)cudaThreadExchangeStreamCaptureMode(&mode); /* queries do not invalidate captures */
     while (!is_ending) {
-        memoi_nccl_sleep(0.02);
+        memob_sleep_until(memob_now_ns() + 20000000);
         pthread_mutex_lock(&world->mutex);
         is_ending = world->is_ending;
         for (each = world->comms; each && !world->failure.status; each = each->next)
@@ -2916,7 +2906,7 @@ memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream, doub
     cudaError_t result;
     memo_status status;
     pthread_mutex_lock(&me->world->mutex);
-    me->wait_ends_at_s = memoi_nccl_now_s() + limit_s;
+    me->wait_ends_at_s = memob_now_s() + limit_s;
     pthread_mutex_unlock(&me->world->mutex);
 
     result = cudaStreamSynchronize((cudaStream_t)(void*)stream);
@@ -2955,7 +2945,7 @@ MEMOI void memoi_nccl_mark(memoi_nccl* me, cudaStream_t stream) {
     pthread_mutex_lock(&me->world->mutex);
     if (!memoi_nccl_is_captured(stream) && cudaEventRecord(me->done, stream) == cudaSuccess) {
         me->is_pending = 1;
-        me->enqueued_s = memoi_nccl_now_s();
+        me->enqueued_s = memob_now_s();
         me->world->latest = me;
     }
     pthread_mutex_unlock(&me->world->mutex);
@@ -3147,24 +3137,23 @@ MEMOI memo_status memoi_nccl_world_make(const memo_comm_nccl_desc* desc, memoi_n
 MEMOI void memoi_nccl_destroy(memo_comm* comm) {
     memoi_nccl *me, **link;
     memoi_nccl_world* world;
+    ncclResult_t result = ncclSuccess;
     int is_last;
     if (!comm) return;
     me = (memoi_nccl*)comm->context;
     world = me->world;
 
-    if (me->comm) {
-        ncclResult_t result;
+    /* Finish what is under way with the peers, unless it was aborted. */
+    pthread_mutex_lock(&world->mutex);
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-        int32_t i;
-        for (i = 0; i < me->n_windows; i++)
-            (void)ncclCommWindowDeregister(me->comm, me->windows[i]);
+    while (me->comm && me->n_windows)
+        (void)ncclCommWindowDeregister(me->comm, me->windows[--me->n_windows]);
 #endif
-        pthread_mutex_lock(&world->mutex);
-        result = me->comm ? ncclCommFinalize(me->comm) : ncclSuccess;
-        pthread_mutex_unlock(&world->mutex);
-        (void)memoi_nccl_finish(me, "destroy", result, NULL);
-    }
+    if (me->comm) result = ncclCommFinalize(me->comm);
+    pthread_mutex_unlock(&world->mutex);
+    (void)memoi_nccl_finish(me, "destroy", result, NULL);
 
+    /* Leave the world. */
     pthread_mutex_lock(&world->mutex);
     for (link = &world->comms; *link && *link != me;) link = &(*link)->next;
     if (*link) *link = me->next;
