@@ -5000,8 +5000,8 @@ memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha, memo
     if (desc->whole_bytes < 0 || desc->others_bytes < 0 || desc->host_bytes < 0 ||
         desc->device_base_bytes < 0 || desc->device_slope_bytes < 0 || desc->device_bytes < 0 ||
         desc->n_layers < 0 || desc->n_rows < 0 || desc->tile_rows < 0 ||
-        !(desc->bandwidth_bytes_per_s >= 0) || !(desc->layer_forward_s >= 0) ||
-        desc->bandwidth_bytes_per_s > 1e300 || desc->layer_forward_s > 1e300)
+        !memob_is_in(desc->bandwidth_bytes_per_s, 0, 1e150) ||
+        !memob_is_in(desc->layer_forward_s, 0, 1e150))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "the sizes, times and counts of alpha must be finite and not negative");
@@ -6697,9 +6697,10 @@ MEMOI memo_status memoi_rows_run(memoi_rows_program* g, int n_best, memo_error* 
  * table is better.  One change makes room for another; that needs no list of what fits. */
 
 /* Trials, each of which looks at every tensor of every layer, and all looks that they may take. */
-#define MEMOI_ROWS_TRIALS_MAX 4000
+#define MEMOI_ROWS_TRIALS_MAX 20000
 #define MEMOI_ROWS_LOOKS_MAX  1500000
-#define MEMOI_ROWS_HEAT       0.06 /* how much longer a step is accepted at first */
+#define MEMOI_ROWS_PASSES     6
+#define MEMOI_ROWS_HEAT       0.04 /* how much longer a step is accepted at first */
 
 /* In [0, n) */
 MEMOI int64_t memoi_rows_random(memoi_rows_planner* p, int64_t n) {
@@ -6709,20 +6710,39 @@ MEMOI int64_t memoi_rows_random(memoi_rows_planner* p, int64_t n) {
     return (int64_t)((p->random >> 1) % (uint64_t)n);
 }
 
+/* Lets two layers of the trial change places; 0: they are alike. */
+MEMOI int memoi_rows_exchange(memoi_rows_planner* p) {
+    int64_t* a = p->trial.cells + memoi_rows_random(p, p->n_layers) * p->n_bundles;
+    int64_t* other = p->trial.cells + memoi_rows_random(p, p->n_layers) * p->n_bundles;
+    int32_t b;
+    int is_changed = 0;
+    for (b = 0; b < p->n_bundles; b++) {
+        int64_t cell = a[b];
+        is_changed |= cell != other[b];
+        a[b] = other[b];
+        other[b] = cell;
+    }
+    return is_changed;
+}
+
 /* Changes one bundle of the trial in a few layers; 0: nothing is different. */
 MEMOI int memoi_rows_change(memoi_rows_planner* p) {
     int32_t n = p->n_layers, b = (int32_t)memoi_rows_random(p, p->n_bundles);
-    int32_t begin = (int32_t)memoi_rows_random(p, n), end = begin + 1, i;
+    int32_t begin = (int32_t)memoi_rows_random(p, n), end = begin + 1, stride = 1, i;
     int64_t* cells = p->trial.cells + b;
     int64_t value = 0, delta = 0, step;
     int is_changed = 0;
 
-    /* Which layers: one, some side by side, all, all that may move, or the last two. */
-    switch (memoi_rows_random(p, 6)) {
-    case 0: end = begin + 1 + (int32_t)memoi_rows_random(p, n - begin); break;
-    case 1: begin = 0, end = n; break;
-    case 2: begin = 0, end = p->n_moved; break;
-    case 3: begin = p->n_moved, end = n; break;
+    /* Which layers: one, all, all that may move, the last two, even or odd ones, a range. */
+    switch (memoi_rows_random(p, 8)) {
+    case 0: begin = 0, end = n; break;
+    case 1: begin = 0, end = p->n_moved; break;
+    case 2: begin = p->n_moved, end = n; break;
+    case 3: begin &= 1, end = n, stride = 2; break;
+    case 4:
+        end = begin + 1 + (int32_t)memoi_rows_random(p, n - begin);
+        stride = 1 + (int32_t)memoi_rows_random(p, 2);
+        break;
     default: break;
     }
 
@@ -6738,7 +6758,7 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
         delta = memoi_rows_random(p, 2) ? step : -step;
     }
 
-    for (i = begin; i < end; i++) {
+    for (i = begin; i < end; i += stride) {
         int64_t* cell = &cells[(int64_t)i * p->n_bundles];
         int64_t next = delta ? *cell + delta : value;
         if (delta && *cell == MEMOI_ROWS_KEPT) continue;
@@ -6760,18 +6780,20 @@ MEMOI memo_status memoi_rows_search(memoi_rows_planner* p, memo_error* error) {
     p->random = 0x9e3779b97f4a7c15u;
     for (i = 0; i < n_trials && !status; i++) {
         const memoi_rows_score *best = &p->best.score, *trial = &p->trial.score;
-        double left = 1 - (double)(i % (n_trials / 2 + 1)) / (double)(n_trials / 2 + 1);
+        double left = 1 - (double)(i % (n_trials / MEMOI_ROWS_PASSES + 1)) /
+                              (double)(n_trials / MEMOI_ROWS_PASSES + 1);
         int is_changed = 0;
         if (best->excess_bytes <= 0 && best->stall_s <= 0 && best->recompute_s <= 0 &&
             !best->sizes.swapped_bytes)
             break;
 
-        /* From the best table, twice; longer steps are accepted less and less. */
-        if (i % (n_trials / 2 + 1) == 0) {
+        /* From the best table, in several passes; longer steps are accepted less and less. */
+        if (i % (n_trials / MEMOI_ROWS_PASSES + 1) == 0) {
             p->here.score = *best;
             memcpy(p->here.cells, p->best.cells, n_bytes);
         }
         memcpy(p->trial.cells, p->here.cells, n_bytes);
+        if (memoi_rows_random(p, 16) == 0) is_changed = memoi_rows_exchange(p);
         for (k = memoi_rows_random(p, 3); k >= 0; k--) is_changed |= memoi_rows_change(p);
         if (!is_changed) continue;
         status = memoi_rows_try(p, error);

@@ -384,6 +384,19 @@ ranks_have_the_losses_of_one() {
     expect_out '^   7     1     1        1  1-1 '
 }
 
+# Each rank measures; all take the first one's figures, and so the same rows.
+ranks_plan_their_rows() {
+    for ranks in '--ring 2' '--data 2 --zero 2' '--tensor 2 --sub-batches 2' '--tensor 2 --sub-batches 2 --schedule cross' \
+        '--tensor 2 --ulysses 2 --schedule fine'; do
+        run $tiny $ranks --policy keep --loss-log ranks.log
+        timeout 120 "$program" $tiny $ranks --device-memory 420KiB --loss-log planned.log >out 2>err
+        code=$?
+        expect_code 0
+        expect_out '^predicted '
+        expect_same ranks.log planned.log
+    done
+}
+
 # block_degrees DEGREE...: the file degrees, of as many blocks.
 block_degrees() {
     block=0
@@ -727,6 +740,7 @@ for name in help_lists_every_option \
     spilled_rows_come_back \
     losses_equal_with_accumulation_and_few_layers \
     ranks_have_the_losses_of_one \
+    ranks_plan_their_rows \
     ranks_compare_and_draw \
     tensor_ranks_have_the_losses_of_one \
     bad_degrees_are_refused \

@@ -364,25 +364,21 @@ static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {
     gpt_give(model, work);
 }
 
-/* Both blocks, of need, part by part, without overlap: to measure recomputation. */
+/* Both blocks, of need, part by part, to measure recomputation.  The sum of `middle` over ranks is left
+ * out: sums of the layer before may be under way on another stream, and would meet this one in an order
+ * that differs between ranks. */
 static void gpt_compute_parts(gpt_model* model, int32_t layer,
                               const gpt_rows whole[GPT_N_TENSORS]) {
     gpt_tensor_state* t = &model->tensor;
     int32_t s, i;
     for (s = 0; s < t->n_parts; s++) {
         const gpt_rows rows = gpt_part_rows(model, s);
-        gpt_rows need[GPT_N_TENSORS], middle;
+        gpt_rows need[GPT_N_TENSORS];
         for (i = 0; i < GPT_N_TENSORS; i++) need[i] = gpt_rows_in(whole[i], rows);
-        middle = need[GPT_MIDDLE];
         gpt_compute_attention(model, layer, need, rows, t->partial);
-        if (!gpt_is_idle(model) && gpt_count(middle))
-            model->status = memo_all_reduce(
-                t->ranks, model->compute, gpt_at(t->partial, middle.begin),
-                gpt_at(t->partial, middle.begin), gpt_count(middle) * model->config.hidden,
-                GPT_TYPE, MEMO_REDUCTION_SUM, &model->error);
         gpt_residual(model, gpt_tensor(model, layer, GPT_MIDDLE),
                      gpt_tensor(model, layer, GPT_INPUT), t->partial, layer, GPT_SITE_PROJECTION,
-                     middle);
+                     need[GPT_MIDDLE]);
         gpt_compute_mlp(model, layer, need);
     }
 }
