@@ -7212,6 +7212,8 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         {"kv_gradient_bytes", desc->kv_gradient_bytes, 0, 1e3},
         {"max_pipeline", (double)desc->max_pipeline, 0, MEMOI_PARALLEL_GPUS}};
     size_t i;
+
+    /* Each field has a least and a largest value, so that no product or quotient overflows. */
     for (i = 0; i < sizeof fields / sizeof *fields; i++) {
         const memoi_parallel_field* f = &fields[i];
         char value[32], low[32], high[32];
@@ -7224,6 +7226,8 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
                               "%s: out of range (%s); %s to %s%s would work", f->name, value, low,
                               high, f->low > 0 ? "" : " or 0");
     }
+
+    /* The cost formulas assume whole groups of query heads and whole head sizes. */
     if (m->n_q_heads % m->n_kv_heads)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "model.n_kv_heads: %d does not divide the %d query heads",
@@ -7240,7 +7244,7 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
     return MEMO_STATUS_OK;
 }
 
-/* desc with its defaults in place. */
+/* The desc with its defaults filled in. */
 MEMOI memo_parallel_desc memoi_parallel_settle(const memo_parallel_desc* given) {
     memo_parallel_desc desc = *given;
     memo_parallel_cluster* c = &desc.cluster;
@@ -7260,7 +7264,7 @@ MEMOI memo_parallel_desc memoi_parallel_settle(const memo_parallel_desc* given) 
     return desc;
 }
 
-/* Why the layout cannot be; desc is checked and settled. */
+/* Returns the first reason why the layout is illegal.  desc is checked and settled. */
 MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
                                         const memo_parallel_layout* l, memo_error* error) {
     static const char* const names[] = {"data", "pipeline", "tensor", "ulysses", "ring"};
@@ -7270,6 +7274,9 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     double product = 1, pieces;
     int32_t degrees[5];
     int i;
+
+    /* The degrees must use every GPU once.  The product is a double because five degrees of 32 bits
+     * overflow an integer. */
     degrees[0] = l->data;
     degrees[1] = l->pipeline;
     degrees[2] = l->tensor;
@@ -7287,6 +7294,8 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
             "data %d x pipeline %d x tensor %d x ulysses %d x ring %d is %.0f; there are %d GPUs",
             (int)l->data, (int)l->pipeline, (int)l->tensor, (int)l->ulysses, (int)l->ring, product,
             (int)c->n_gpus);
+
+    /* Tensor ranks have equal shares of the key/value heads and of the MLP's columns. */
     if (l->tensor > m->n_kv_heads)
         return memo_error_set(error, no,
                               "tensor degree %d is above the %d key/value heads, which it splits; "
@@ -7299,6 +7308,9 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
         return memo_error_set(error, no,
                               "tensor degree %d does not divide the %d columns of the MLP",
                               (int)l->tensor, (int)m->ffn);
+
+    /* Ulysses may deal heads unevenly, but every rank needs a query head.  Several ranks may copy a
+     * key/value head unless the desc forbids it. */
     if (l->ulysses > m->n_q_heads / l->tensor)
         return memo_error_set(
             error, no,
@@ -7313,6 +7325,9 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
             "kv_heads_must_divide forbids",
             (int)(l->tensor * l->ulysses), (int)m->n_kv_heads,
             l->ulysses > m->n_kv_heads / l->tensor ? "heads on several ranks" : "uneven heads");
+
+    /* Zigzag gives every rank two pieces of the sequence.  A shorter sequence would leave ranks
+     * without tokens. */
     pieces = 2.0 * l->tensor * l->ulysses * l->ring;
     if ((double)desc->sequence < pieces)
         return memo_error_set(
@@ -7320,6 +7335,9 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
             "a sequence of %lld tokens is shorter than the 2 x tensor x ulysses x "
             "ring = %.0f pieces that it is dealt in",
             (long long)desc->sequence, pieces);
+
+    /* The prediction times one replica, one micro-batch and one stage, so all of them must be
+     * equal. */
     if (desc->global_batch % l->data)
         return memo_error_set(error, no, "data degree %d does not divide the batch of %lld",
                               (int)l->data, (long long)desc->global_batch);
@@ -7330,6 +7348,8 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     if (m->n_layers % l->pipeline)
         return memo_error_set(error, no, "pipeline degree %d does not divide the %d layers",
                               (int)l->pipeline, (int)m->n_layers);
+
+    /* A ZeRO stage above 0 needs several ranks to shard over. */
     if (l->zero_stage < 0 || l->zero_stage > 3)
         return memo_error_set(error, no, "ZeRO stage %d: there are 0, 1, 2 and 3",
                               (int)l->zero_stage);
@@ -7337,6 +7357,8 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
         return memo_error_set(error, no,
                               "ZeRO stage %d has nothing to shard: data x ulysses x ring is 1",
                               (int)l->zero_stage);
+
+    /* Swapping needs a layer besides the last two, which stay on the device. */
     if (l->activations == MEMO_PARALLEL_SWAP) {
         if (!(c->host_bytes > 0) || !(c->host_bytes_per_s > 0))
             return memo_error_set(error, no,
@@ -7401,14 +7423,19 @@ MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
                         memoi_parallel_head_size(&desc->model);
     double n_kv_all = 0, d_kv_scale = 1;
     int32_t u, n_q, n_kv;
+
+    /* Uneven heads: the rank with most heads sets memory and compute time. */
     for (u = 0; u < l->ulysses; u++) {
         memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
         n_kv_all += n_kv;
         if (n_q > share->n_q) share->n_q = n_q;
         if (n_kv > share->n_kv) share->n_kv = n_kv;
     }
-    /* Gradients of heads that several ranks have travel in fp32. */
+
+    /* Several ranks add their gradients of a shared key/value head, so these travel in fp32. */
     if (n_kv_all > n_kv_heads && desc->element_bytes < 4) d_kv_scale = 4 / desc->element_bytes;
+
+    /* The rank that sends most sets the time of an all-to-all. */
     for (u = 0; u < l->ulysses; u++) {
         double to_heads, to_rows, d_kv_to_rows;
         memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
@@ -7430,6 +7457,8 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     double sequence_degree = (double)l->ulysses * l->ring, head = memoi_parallel_head_size(m);
     memoi_parallel_share share;
     memset(&share, 0, sizeof share);
+
+    /* The rank's part of the tokens, layers, micro-batches and parameters. */
     share.rows = tokens / (l->tensor * sequence_degree);
     share.attention_rows = tokens / l->ring;
     share.n_layers = (double)m->n_layers / l->pipeline;
@@ -7437,13 +7466,17 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     share.n_held = share.n_micro < l->pipeline ? share.n_micro : l->pipeline;
     share.group = (double)memo_parallel_zero_group(l);
     share.parameters = memo_parallel_parameters(m) / ((double)l->tensor * l->pipeline);
+
+    /* Bytes sent by tensor parallelism, Ulysses and the ring. */
     share.tensor_bytes =
         desc->element_bytes * tokens / sequence_degree * m->hidden * (l->tensor - 1) / l->tensor;
     memoi_parallel_share_ulysses(desc, l, &share);
     share.kv_bytes = 2 * desc->element_bytes * share.attention_rows * share.n_kv * head;
     share.d_kv_bytes = share.kv_bytes * desc->kv_gradient_bytes / desc->element_bytes;
-    /* Input, two norms, residual: 4 h; q and attention's output, k and v: by the heads a rank has;
-     * the MLP's columns: 3 ffn with a gate, else 2. */
+
+    /* Saved elements of a row.  Input, two norms and residual have 4 * hidden.  Query and attention
+     * output, key and value depend on the rank's heads.  The MLP has 3 * ffn with a gate, otherwise
+     * 2 * ffn. */
     share.input_elements = m->hidden;
     share.attention_elements = head * share.n_q * l->ulysses * l->tensor;
     share.layer_elements = 4.0 * m->hidden + 2 * share.attention_elements +
@@ -7464,9 +7497,8 @@ MEMOI double memoi_parallel_link(const memo_parallel_cluster* c, double extent) 
     return memoi_parallel_leaves(c, extent) ? c->nic_bytes_per_s : c->link_bytes_per_s;
 }
 
-/* A collective over a group with members `stride` ranks apart.  Where it has all GPUs of a node
- * each drives its own NIC; a group with some of them gets one NIC (found on the paper's Table
- * 6). */
+/* A collective over a group with members `stride` ranks apart.  If the group has all GPUs of a
+ * node, each uses its own NIC; otherwise the group uses one NIC (fitted to the paper's Table 6). */
 MEMOI double memoi_parallel_group_link(const memo_parallel_cluster* c, double n, double stride) {
     if (!memoi_parallel_leaves(c, n * stride)) return c->link_bytes_per_s;
     if (stride > 1) return c->nic_bytes_per_s;
@@ -7492,8 +7524,9 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
     double hop = (share->kv_bytes + (is_backward ? share->d_kv_bytes : 0)) / link + c->collective_s;
     memo_parallel_attention a;
     memset(&a, 0, sizeof a);
-    /* A balanced step costs half a block of scores, as does every rank's own; the last rank of
-     * contiguous pieces does whole blocks after its own.  The next K and V travel meanwhile. */
+
+    /* A balanced step and each rank's own step cost half a block of scores.  With contiguous pieces
+     * the last rank computes whole blocks after its own.  The next K and V travel meanwhile. */
     a.compute_s = step;
     if (l->ring > 1) {
         double later = desc->is_contiguous ? 2 * step : step;
@@ -7501,12 +7534,15 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
         a.compute_s += (l->ring - 1) * later;
         a.hops_s =
             memoi_parallel_max(0, hop - step) + (l->ring - 2) * memoi_parallel_max(0, hop - later);
-        /* dK and dV make one hop more, home. */
+
+        /* dK and dV need one more hop, back to their owner. */
         if (is_backward) a.hops_s += share->d_kv_bytes / link + c->collective_s;
         a.blocks_s = l->ring * c->block_s;
         if (c->device_memory_bytes_per_s > 0)
             a.blocks_s += l->ring * c->merge_bytes * elements / c->device_memory_bytes_per_s;
     }
+
+    /* Ulysses exchanges before and after attention, so nothing hides it. */
     if (l->ulysses > 1) {
         link = memoi_parallel_link(c, (double)l->tensor * l->ulysses);
         if (c->is_shared_bus) link /= l->ulysses - 1;
@@ -7523,12 +7559,16 @@ MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
                                                  const memoi_parallel_share* share) {
     memo_parallel_memory memory;
     memset(&memory, 0, sizeof memory);
+
+    /* ZeRO stages 1, 2 and 3 shard the optimizer, then the gradients, then the parameters. */
     memory.parameters_bytes =
         desc->element_bytes * share->parameters / (l->zero_stage >= 3 ? share->group : 1);
     memory.gradients_bytes =
         desc->gradient_bytes * share->parameters / (l->zero_stage >= 2 ? share->group : 1);
     memory.optimizer_bytes =
         desc->optimizer_bytes * share->parameters / (l->zero_stage >= 1 ? share->group : 1);
+
+    /* Sharded parameters need two gathered layers: the current one and the next. */
     if (l->zero_stage >= 3)
         memory.gathered_bytes =
             2 * desc->element_bytes * memo_parallel_layer_parameters(&desc->model) / l->tensor;
@@ -7540,13 +7580,12 @@ MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
 
 /* --- >>layout swapping --- */
 
-/* A whole number of bytes above, so that no rounding passes a memory. */
+/* Rounds up to whole bytes, so that rounding never exceeds a budget. */
 MEMOI int64_t memoi_parallel_above(double bytes) {
     return bytes < 4e18 ? (int64_t)bytes + 1 : (int64_t)4e18;
 }
 
-/* The largest alpha that hides behind a layer's forward and meets both memories; 0 where none
- * does. */
+/* The largest alpha that hides behind a layer's forward and fits both memories; 0 if none does. */
 MEMOI double memoi_parallel_alpha(const memo_parallel_desc* desc, const memoi_parallel_share* share,
                                   double device_base, double whole, double others,
                                   double host_bytes, double layer_forward_s) {
@@ -7556,8 +7595,9 @@ MEMOI double memoi_parallel_alpha(const memo_parallel_desc* desc, const memoi_pa
     alpha_desc.others_bytes = memoi_parallel_above(others);
     alpha_desc.bandwidth_bytes_per_s = desc->cluster.host_bytes_per_s;
     alpha_desc.layer_forward_s = layer_forward_s;
-    /* The last two layers of each micro-batch that a stage holds stay: two more for memo_plan_alpha
-     * to leave out. */
+
+    /* A stage holds several micro-batches, and each keeps its last two layers.  memo_plan_alpha
+     * itself leaves out two layers, so they are added. */
     alpha_desc.n_layers = (int32_t)(share->n_held * (share->n_layers - 2) + 2);
     alpha_desc.host_bytes = (int64_t)host_bytes;
     alpha_desc.n_rows = (int64_t)ceil(share->rows < 1e15 ? share->rows : 1e15);
@@ -7570,7 +7610,7 @@ MEMOI double memoi_parallel_alpha(const memo_parallel_desc* desc, const memoi_pa
 
 /* --- >>layout step --- */
 
-/* What runs a second time, of a micro-batch. */
+/* What the backward of a micro-batch recomputes. */
 typedef struct memoi_parallel_again {
     double n_layers, gemm_share, n_collectives; /* of the forward's products; of 4 */
     double ulysses_bytes, ulysses_s, attention; /* of a layer; 1: attention too */
@@ -7600,6 +7640,7 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     memset(prediction, 0, sizeof *prediction);
     memset(&again, 0, sizeof again);
 
+    /* Which groups cross nodes: these use a NIC, which is the slower link. */
     prediction->leaves_node[MEMO_PARALLEL_TENSOR] =
         l->tensor > 1 && memoi_parallel_leaves(c, l->tensor);
     prediction->leaves_node[MEMO_PARALLEL_ULYSSES] =
@@ -7613,7 +7654,7 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     prediction->leaves_node[MEMO_PARALLEL_PIPELINE] =
         l->pipeline > 1 && memoi_parallel_leaves(c, c->n_gpus);
 
-    /* One micro-batch of a stage. */
+    /* Times of one micro-batch of a stage. */
     time->gemm_s =
         3 * share.n_layers * layer_gemm_s + 6 * vocabulary / l->pipeline * share.rows / gemm_flops;
     time->attention_s = share.n_layers * (forward.compute_s + backward.compute_s);
@@ -7632,6 +7673,7 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     backward_s = 2 * layer_gemm_s + backward.compute_s + backward.hops_s + backward.blocks_s +
                  backward.all_to_all_s + 4 * collective_s;
 
+    /* Memory, and what the backward recomputes for the chosen activations. */
     *memory = memoi_parallel_states(desc, l, &share);
     if (l->activations == MEMO_PARALLEL_KEEP) {
         memory->activations_bytes =
@@ -7652,12 +7694,14 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
         prediction->alpha =
             memoi_parallel_alpha(desc, &share, memory->device_bytes + 2 * whole + others, whole,
                                  others, host_share, forward_s);
-        /* Two buffers of what travels, and a scratch for the rows that are computed again. */
+
+        /* Two buffers of the swapped rows, and a scratch buffer for the recomputed rows. */
         memory->activations_bytes = 2 * whole + (1 + prediction->alpha) * others;
         swapped = whole + prediction->alpha * others;
         memory->host_bytes = share.n_held * n_swapped * swapped;
-        /* All but attention and the MLP's last matrix, and three of the four collectives; the last
-         * layer's rows are still there. */
+
+        /* Recomputed: everything except attention and the MLP's last matrix, with three of the four
+         * collectives.  The last layer's rows are still on the device. */
         again.n_layers = (1 - prediction->alpha) * (share.n_layers - 1);
         again.gemm_share = 1 - (double)m->hidden * m->ffn / layer_weights;
         again.n_collectives = 3;
@@ -7671,6 +7715,7 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     }
     memory->device_bytes += memory->activations_bytes;
 
+    /* Recomputation sends again what its part of the forward sent. */
     time->recompute_s =
         again.n_layers * (again.gemm_share * layer_gemm_s + again.attention * forward_attention_s +
                           again.ulysses_s + again.n_collectives * collective_s);
@@ -7682,7 +7727,7 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
         (l->ring - 1) * share.kv_bytes * (2 * share.n_layers + again.attention * again.n_layers);
     if (l->ring > 1) sent[MEMO_PARALLEL_RING] += l->ring * share.d_kv_bytes * share.n_layers;
 
-    /* All of them, and the bubble of one pipeline. */
+    /* All micro-batches of a step.  The bubble is computed first because it has the time of one. */
     scale = share.n_micro;
     time->bubble_s =
         (l->pipeline - 1) * (time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s +
@@ -7701,6 +7746,8 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     sent[MEMO_PARALLEL_PIPELINE] *= scale;
     sent[MEMO_PARALLEL_HOST] *= scale;
 
+    /* ZeRO: a stage above 1 reduces gradients once per micro-batch, because it keeps no whole
+     * copy. */
     stay_bytes = share.parameters * (share.group - 1) / share.group;
     n_passes = l->zero_stage == 0 ? 2 : l->zero_stage == 1 ? 1 : share.n_micro;
     pass_bytes = desc->gradient_bytes * stay_bytes;
@@ -7711,6 +7758,7 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     time->zero_s = (sent[MEMO_PARALLEL_GRADIENTS] + sent[MEMO_PARALLEL_PARAMETERS]) /
                    memoi_parallel_group_link(c, share.group, l->tensor);
 
+    /* MFU counts the model's flops only: recomputation is no useful work. */
     time->step_s = time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s +
                    time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s + time->zero_s +
                    time->bubble_s;
@@ -7761,12 +7809,16 @@ memo_status memo_parallel_longest(const memo_parallel_desc* desc,
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "step_tokens is %lld; it must lie in 1 to 2^40",
                               (long long)step_tokens);
+
+    /* The longest length decides whether the layout is legal; it has enough pieces. */
     high = MEMOI_PARALLEL_SEQUENCE / step_tokens + 1;
     trial.sequence = (high - 1) * step_tokens;
     status = memo_parallel_check(&trial, layout, error);
     if (status) return status;
     trial = memoi_parallel_settle(&trial);
-    /* Memory grows with the length; a length too short for its pieces has an answer too. */
+
+    /* Bisection is valid because memory grows with the length.  Lengths with too few pieces are
+     * skipped below, so predict them as well. */
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
         trial.sequence = middle * step_tokens;
@@ -7776,6 +7828,8 @@ memo_status memo_parallel_longest(const memo_parallel_desc* desc,
         else
             high = middle;
     }
+
+    /* The length found may be too short for its pieces; then no length works. */
     trial.sequence = low * step_tokens;
     if (low > 0 && !memoi_parallel_refuse(&trial, layout, NULL)) *sequence = trial.sequence;
     return MEMO_STATUS_OK;
@@ -7790,20 +7844,23 @@ MEMOI int memoi_parallel_class(const memo_parallel_entry* entry) {
     return entry->reason[0] ? 2 : !entry->prediction.fits;
 }
 
-/* Fitting, legal, refused; time, memory; the order in which they were made, for lists that are the
- * same each time. */
+/* Fitting layouts first, then legal ones, then illegal ones. */
 MEMOI int memoi_parallel_compare(const void* left, const void* right) {
     const memo_parallel_entry* a = (const memo_parallel_entry*)left;
     const memo_parallel_entry* b = (const memo_parallel_entry*)right;
     const memo_parallel_layout *x = &a->layout, *y = &b->layout;
     int32_t degrees[7][2];
     int i;
+
+    /* Within a class the fastest layout comes first, then the smallest. */
     if (memoi_parallel_class(a) != memoi_parallel_class(b))
         return memoi_parallel_class(a) - memoi_parallel_class(b);
     if (a->prediction.time.step_s < b->prediction.time.step_s) return -1;
     if (a->prediction.time.step_s > b->prediction.time.step_s) return 1;
     if (a->prediction.memory.device_bytes < b->prediction.memory.device_bytes) return -1;
     if (a->prediction.memory.device_bytes > b->prediction.memory.device_bytes) return 1;
+
+    /* The degrees break ties, so that the order never depends on qsort. */
     degrees[0][0] = x->pipeline, degrees[0][1] = y->pipeline;
     degrees[1][0] = x->tensor, degrees[1][1] = y->tensor;
     degrees[2][0] = x->ring, degrees[2][1] = y->ring;
@@ -7816,12 +7873,14 @@ MEMOI int memoi_parallel_compare(const void* left, const void* right) {
     return 0;
 }
 
-/* Calls visit for every layout that is asked for; entries NULL: only counts. */
+/* Lists every layout that the desc allows; entries NULL: only counts. */
 MEMOI int64_t memoi_parallel_enumerate(const memo_parallel_desc* desc,
                                        memo_parallel_entry* entries) {
     int32_t n = desc->cluster.n_gpus, zero, activations;
     int64_t count = 0;
     memo_parallel_layout l;
+
+    /* Only divisors of the GPUs that are left; ring takes the remainder, so it needs no loop. */
     for (l.pipeline = 1; l.pipeline <= n; l.pipeline++) {
         int32_t data = n / l.pipeline;
         if (n % l.pipeline || (desc->max_pipeline && l.pipeline > desc->max_pipeline)) continue;
@@ -7834,6 +7893,8 @@ MEMOI int64_t memoi_parallel_enumerate(const memo_parallel_desc* desc,
                 for (l.ulysses = 1; l.ulysses <= ulysses; l.ulysses++) {
                     if (ulysses % l.ulysses) continue;
                     l.ring = ulysses / l.ulysses;
+
+                    /* A mask of 0 allows every ZeRO stage and every kind of activations. */
                     for (zero = 0; zero < 4; zero++)
                         for (activations = 0; activations < MEMO_PARALLEL_N_ACTIVATIONS;
                              activations++) {
@@ -7861,12 +7922,15 @@ memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list
     *list = NULL;
     if (status) return status;
     settled = memoi_parallel_settle(desc);
+
+    /* Count first: a large cluster could exhaust host memory. */
     n = memoi_parallel_enumerate(&settled, NULL);
     if (n > MEMOI_PARALLEL_ENTRIES)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "cluster.n_gpus: %d GPUs have %lld layouts, more than %d; ask for "
                               "fewer ZeRO stages, activations or pipeline degrees",
                               (int)desc->cluster.n_gpus, (long long)n, MEMOI_PARALLEL_ENTRIES);
+
     made = (memo_parallel_list*)memob_calloc(1, sizeof *made);
     if (made)
         made->entries = (memo_parallel_entry*)memob_calloc(n > 0 ? n : 1, sizeof *made->entries);
@@ -7874,6 +7938,9 @@ memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list
         MEMO_FREE(made);
         return memob_no_memory(error, "the list of layouts");
     }
+
+    /* Illegal layouts stay in the list with their reason, so that users see why they are
+     * missing. */
     made->n_entries = memoi_parallel_enumerate(&settled, made->entries);
     for (i = 0; i < n; i++) {
         memo_parallel_entry* entry = &made->entries[i];
@@ -7887,6 +7954,7 @@ memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list
         made->n_legal++;
         made->n_fitting += entry->prediction.fits;
     }
+
     qsort(made->entries, (size_t)n, sizeof *made->entries, memoi_parallel_compare);
     *list = made;
     return MEMO_STATUS_OK;
