@@ -7993,6 +7993,8 @@ memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees
     memo_degrees_problem* made;
     int32_t k;
     *problem = NULL;
+
+    /* Degrees must ascend because the costs compare them by index. */
     if (n_blocks < 1 || n_blocks > MEMOI_DEGREES_BLOCKS)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%d blocks; there may be 1 to %d", (int)n_blocks,
@@ -8005,6 +8007,8 @@ memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "degree %d: degrees are powers of two and ascend",
                                   (int)degrees[k]);
+
+    /* One allocation for all costs, so that a block's degrees lie side by side. */
     made = (memo_degrees_problem*)memob_calloc(1, sizeof *made);
     if (made)
         made->costs =
@@ -8030,12 +8034,16 @@ void memo_degrees_problem_destroy(memo_degrees_problem* problem) {
 
 MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_error* error) {
     int32_t i, p, q;
+
+    /* With these limits sums of times keep their digits, and sums of bytes stay below 2^62. */
     for (i = 0; i < problem->n_blocks; i++)
         for (p = 0; p < problem->n_degrees; p++) {
             const memo_degree_cost* c = memoi_degree_cost(problem, i, p);
             int64_t bytes_max = MEMOB_BYTES_MAX / (2 * (int64_t)problem->n_blocks + 1);
             double s[5], sum = 0;
             int k, is_good = 1;
+
+            /* A NaN fails these comparisons as well. */
             s[0] = c->forward_s;
             s[1] = c->forward_collective_s;
             s[2] = c->backward_s;
@@ -8049,6 +8057,7 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
                 return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                       "block %d at degree %d: a time is below 0 or beyond 1e9 s",
                                       (int)i, (int)problem->degrees[p]);
+
             if (c->state_bytes < 0 || c->saved_bytes < 0 || c->runtime_bytes < 0 ||
                 c->state_bytes > bytes_max || c->saved_bytes > bytes_max ||
                 c->runtime_bytes > bytes_max)
@@ -8057,12 +8066,15 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
                                       "than 2^62",
                                       (int)i, (int)problem->degrees[p]);
         }
+
+    /* Only gathers from a smaller degree to a larger one exist; a scatter costs the same. */
     for (p = 0; p < problem->n_degrees; p++)
         for (q = p + 1; q < problem->n_degrees; q++)
             if (!(problem->gather_s[p][q] >= 0 && problem->gather_s[p][q] <= MEMOI_DEGREES_SECONDS))
                 return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                       "the gather from degree %d to %d is below 0 or beyond 1e9 s",
                                       (int)problem->degrees[p], (int)problem->degrees[q]);
+
     if (problem->boundary_degree && memoi_degree_index(problem, problem->boundary_degree) < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "the boundary's degree %d is none of the degrees",
@@ -8095,7 +8107,7 @@ MEMOI double memoi_degrees_node_s(const memo_degrees_problem* problem, int32_t b
     return cost_s + (problem->has_gradients ? c->gradient_s : 0);
 }
 
-/* From block at p to the one behind it at q. */
+/* From a block at degree p to the next block at degree q. */
 MEMOI double memoi_degrees_edge_s(const memo_degrees_problem* problem, int32_t block, int32_t p,
                                   int32_t q) {
     const memo_degree_cost* from = memoi_degree_cost(problem, block, p);
@@ -8196,6 +8208,9 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
         status = memo_degrees_problem_create(2 * model->n_layers, model->degrees, model->n_degrees,
                                              problem, error);
     if (status) return status;
+
+    /* Two blocks per layer, attention and MLP.  The time of a ring all-reduce or gather is latency
+     * plus bytes by bandwidth. */
     for (p = 0; p < model->n_degrees; p++) {
         double d = model->degrees[p], replicas = model->n_gpus / d;
         double tokens = (double)model->batch * d * s / (2.0 * model->n_gpus);
@@ -8208,6 +8223,9 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
                 (1 - 1 / ratio) * message_bytes / model->bandwidth_bytes_per_s[p] +
                 (ratio - 1) * model->latency_s;
         }
+
+        /* The backward costs twice the forward plus a recomputation, which omits the last
+         * product. */
         for (i = 0; i < 2 * model->n_layers; i++) {
             int is_mlp = i % 2;
             double parameters = (is_mlp ? 8 : 4) * h * h;
@@ -8225,6 +8243,8 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
             c->runtime_bytes = (int64_t)(2 * tokens * (4 * h + 4 * (is_mlp ? 4 : 3) * h / d));
         }
     }
+
+    /* Extreme constants can pass the limits of a problem, so check the result. */
     (*problem)->memory_bytes = model->memory_bytes;
     (*problem)->boundary_degree = model->boundary_degree;
     (*problem)->has_gradients = model->data_bandwidth_bytes_per_s > 0;
@@ -8238,7 +8258,7 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
 
 /* --- >>degree text --- */
 
-/* Opens the frame where there is one and leaves the reader at the first line of content. */
+/* Reads the frame, if the text has one, up to the first line of content. */
 MEMOI memo_status memoi_degrees_open(memob_reader* reader, const char* text, const char* kind,
                                      const char** word, int64_t* length, int64_t* count,
                                      memob_reader* last_line, memo_error* error) {
@@ -8373,6 +8393,8 @@ MEMOI memo_status memoi_degrees_parse_block(memoi_degrees_profile* profile, memo
     memo_degree_cost* cost;
     memo_status status = memoi_degrees_begin(profile, reader, error);
     memset(n, 0, sizeof n);
+
+    /* Limits as in memoi_degrees_check, so that a bad number is reported with its line. */
     if (!status)
         status = memoi_degrees_number(reader, "block", 0, profile->n_blocks - 1, &block, error);
     if (!status) status = memoi_degrees_expect(profile, reader, &p, error);
@@ -8382,8 +8404,11 @@ MEMOI memo_status memoi_degrees_parse_block(memoi_degrees_profile* profile, memo
                                             : MEMOB_BYTES_MAX / (2 * profile->n_blocks + 1),
                                       &n[k], error);
     if (status) return status;
+
     if (profile->has_block[block * profile->n_degrees + p]++)
         return memoi_degrees_twice(reader, "this block and degree", error);
+
+    /* The file has whole nanoseconds. */
     cost = memoi_degree_cost(profile->problem, (int32_t)block, p);
     cost->forward_s = 1e-9 * (double)n[0];
     cost->forward_collective_s = 1e-9 * (double)n[1];
@@ -8400,6 +8425,8 @@ MEMOI memo_status memoi_degrees_parse_line(memoi_degrees_profile* profile, memob
                                            const char* word, int64_t length, memo_error* error) {
     memo_status status;
     char shown[40];
+
+    /* Each setting may occur once; otherwise the later line would silently win. */
     if (memob_word_is(word, length, "blocks")) {
         if (profile->n_blocks) return memoi_degrees_twice(reader, "`blocks`", error);
         status = memoi_degrees_number(reader, "number of blocks", 1, MEMOI_DEGREES_BLOCKS,
@@ -8427,10 +8454,11 @@ MEMOI memo_status memoi_degrees_parse_line(memoi_degrees_profile* profile, memob
                                 "or block",
                                 memob_word_text(shown, word, length));
     }
+
     return status ? status : memob_expect_line_end(reader, error);
 }
 
-/* Is everything there that has no default? */
+/* Checks that every value without a default was given. */
 MEMOI memo_status memoi_degrees_complete(memoi_degrees_profile* profile, const memob_reader* reader,
                                          memo_error* error) {
     int64_t i;
@@ -8508,6 +8536,8 @@ memo_status memo_degrees_problem_write(const memo_degrees_problem* problem, cons
     int64_t n_lines = 5;
     memo_status status = memoi_degrees_check(problem, error);
     if (status) return status;
+
+    /* n_lines counts the 5 lines without a loop, then the gathers and blocks, for the last line. */
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "memo degrees-profile 1\nblocks %d\ndegrees", (int)problem->n_blocks);
     for (p = 0; p < problem->n_degrees; p++) memo_text_put(&text, " %d", (int)problem->degrees[p]);
@@ -8561,15 +8591,19 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
     *n_blocks = 0;
     if (!text || n_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+
+    /* The first entry is read here: the text may begin with or without a frame. */
     memob_reader_init(&reader, name ? name : "text", text, n_bytes);
     status =
         memoi_degrees_open(&reader, text, "degrees", &word, &length, &stated, &last_line, error);
+
     while (!status && more) {
         char shown[40];
         if (!memob_word_is(word, length, "block"))
             status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT, "`%s` is not block",
                                       memob_word_text(shown, word, length));
-        /* In order, so that none is missing. */
+
+        /* Blocks must ascend by 1, so that none can be missing. */
         if (!status && n == MEMOI_DEGREES_BLOCKS)
             status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT, "more than %d blocks",
                                       MEMOI_DEGREES_BLOCKS);
@@ -8578,6 +8612,8 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
         if (!status && !memoi_is_degree(degree))
             status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
                                       "the degree %lld is no power of two", (long long)degree);
+
+        /* The number of blocks is unknown before the end, so the list grows. */
         if (!status) status = memob_expect_line_end(&reader, error);
         if (!status && !memob_reserve(&degrees, &capacity, n + 1, sizeof(int32_t)))
             status = memob_no_memory(error, "degrees");
@@ -8585,6 +8621,8 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
         ((int32_t*)degrees)[n++] = (int32_t)degree;
         more = memob_next_entry(&reader, &word, &length);
     }
+
+    /* A truncated file has fewer lines than its last line states. */
     if (!status) status = memoi_degrees_count(&last_line, stated, n, error);
     if (status) {
         MEMO_FREE(degrees);
@@ -8625,7 +8663,7 @@ MEMOI int memoi_degrees_cell_compare(const void* left, const void* right) {
     return (a->runtime_bytes > b->runtime_bytes) - (a->runtime_bytes < b->runtime_bytes);
 }
 
-/* Degree of a block that keeps least while no more than that runs; -1: none. */
+/* Degree with the least kept bytes whose runtime fits in runtime_bytes; -1: none. */
 MEMOI int32_t memoi_degrees_smallest(const memo_degrees_problem* problem, int32_t block,
                                      int64_t runtime_bytes) {
     int32_t p, smallest = -1;
@@ -8637,8 +8675,8 @@ MEMOI int32_t memoi_degrees_smallest(const memo_degrees_problem* problem, int32_
     return smallest;
 }
 
-/* The largest runtime is each of its values in turn, the smallest first; what the blocks keep
- * becomes less with each. */
+/* Tries each value as the largest runtime, the smallest first.  A larger limit admits more degrees,
+ * so the blocks keep less. */
 MEMOI memo_status memoi_degrees_least(const memo_degrees_problem* problem, int32_t* indices,
                                       int64_t* least_bytes, memo_error* error) {
     int64_t n = (int64_t)problem->n_blocks * problem->n_degrees, k, kept = 0, runtime = 0;
@@ -8646,12 +8684,17 @@ MEMOI memo_status memoi_degrees_least(const memo_degrees_problem* problem, int32
     int32_t i, n_open = problem->n_blocks;
     *least_bytes = INT64_MAX;
     if (!cells) return memob_no_memory(error, "the plan of degrees");
+
+    /* Every choice of block and degree, the smallest runtime first. */
     for (k = 0; k < n; k++) {
         cells[k].runtime_bytes = problem->costs[k].runtime_bytes;
         cells[k].block = (int32_t)(k / problem->n_degrees);
         cells[k].degree = (int32_t)(k % problem->n_degrees);
     }
     qsort(cells, (size_t)n, sizeof *cells, memoi_degrees_cell_compare);
+
+    /* Admit one choice after another.  Each block uses its admitted degree that keeps least.  A
+     * total is valid once every block has a degree. */
     for (i = 0; i < problem->n_blocks; i++) indices[i] = -1;
     for (k = 0; k < n; k++) {
         int32_t* index = &indices[cells[k].block];
@@ -8666,6 +8709,8 @@ MEMOI memo_status memoi_degrees_least(const memo_degrees_problem* problem, int32
             runtime = cells[k].runtime_bytes;
         }
     }
+
+    /* The loop went past the best runtime, so choose again for it. */
     for (i = 0; i < problem->n_blocks; i++)
         indices[i] = memoi_degrees_smallest(problem, i, runtime);
     MEMO_FREE(cells);
@@ -8766,20 +8811,22 @@ MEMOI void memoi_degrees_take(memoi_degrees_search* search) {
     memcpy(search->indices, search->path, (size_t)problem->n_blocks * sizeof(int32_t));
 }
 
-/* What a block at a degree and all behind it cost; INFINITY if it runs in more than limit. */
+/* Cost of a block at a degree and of the path behind it; INFINITY if its runtime exceeds limit. */
 MEMOI double memoi_degrees_from_s(const memoi_degrees_search* search, int64_t at, double price_s,
                                   int64_t limit) {
     if (search->problem->costs[at].runtime_bytes > limit) return INFINITY;
     return search->node_s[at] + price_s * (double)search->extra[at] + search->rest_s[at];
 }
 
-/* rest_s and path at a price, of blocks that run in limit bytes.  Each block must have one. */
+/* Sets rest_s and path at a price, with runtimes up to limit.  Each block must have such a
+ * degree. */
 MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int64_t limit,
                               double* time_s, int64_t* extra) {
     int32_t n = search->problem->n_blocks, d = search->problem->n_degrees, i, p, q;
     double from_s[MEMO_DEGREES_MAX];
 
-    /* What is cheapest behind each block, the last block first: nothing is behind that. */
+    /* Cost of the cheapest path behind each block.  The last block comes first because nothing is
+     * behind it. */
     for (q = 0; q < d; q++) from_s[q] = 0;
     for (i = n - 1; i >= 0; i--) {
         int64_t at = (int64_t)i * d;
@@ -8793,7 +8840,7 @@ MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int6
         for (p = 0; p < d; p++) from_s[p] = memoi_degrees_from_s(search, at + p, price_s, limit);
     }
 
-    /* The path, the first block first. */
+    /* The path, from the first block on. */
     for (i = 0; i < n; i++) {
         int64_t at = (int64_t)i * d;
         const double* edge_s = i > 0 ? &search->edge_s[(at - d + search->path[i - 1]) * d] : NULL;
@@ -8816,6 +8863,8 @@ MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range
     double over_s, time_s;
     int32_t i;
     int k;
+
+    /* Until a path is found, the range has no plan and an infinite bound. */
     range->room = problem->memory_bytes
                       ? problem->memory_bytes - search->limits[range->low] - search->least
                       : INT64_MAX;
@@ -8823,7 +8872,7 @@ MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range
     range->bound_s = INFINITY;
     range->n_labels = 256;
 
-    /* If any path is in the room, that of least memory is. */
+    /* If any path fits the room, the path of least memory does. */
     for (i = 0; i < problem->n_blocks; i++) {
         search->path[i] = memoi_degrees_smallest(problem, i, limit);
         if (search->path[i] < 0) return;
@@ -8866,17 +8915,17 @@ MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range
 /* ---- >>degree labels ----------------------------------------------------------------------------
  * Knows: a range and its price.  Knows nothing of other ranges.  Exact unless labels are left out.
  *
- * A label is a partial plan up to some block and degree.  It is dropped if another needs no more
- * time and bytes, if the blocks to come do not fit behind it, or if with them, by the price, it
- * takes no less than the best plan. */
+ * A label is a partial plan up to some block and degree.  It is dropped in three cases: another
+ * label needs no more time and bytes, the blocks behind it do not fit, or its bound is no less than
+ * the time of the best plan. */
 
 MEMOI int memoi_double_compare(const void* left, const void* right) {
     double a = *(const double*)left, b = *(const double*)right;
     return (a > b) - (a < b);
 }
 
-/* Labels of block i at degree q: those of the block before in order of their time, from the heads
- * of its lists.  0: no host memory. */
+/* Makes the labels of block i at degree q by merging the lists of the block before by time.  0: no
+ * host memory. */
 MEMOI int memoi_labels_extend(memoi_degrees_search* search, const memoi_degrees_range* range,
                               int32_t i, int32_t q) {
     memoi_labels *from = &search->labels[(i + 1) % 2], *to = &search->labels[i % 2];
@@ -8884,14 +8933,15 @@ MEMOI int memoi_labels_extend(memoi_degrees_search* search, const memoi_degrees_
     int64_t at = (int64_t)i * d + q, head[MEMO_DEGREES_MAX], least = INT64_MAX;
     double edge_s[MEMO_DEGREES_MAX], time_s[MEMO_DEGREES_MAX];
 
-    /* The heads. */
+    /* The first label of each list, which is its fastest. */
     for (p = 0; p < d; p++) {
         head[p] = p > 0 ? from->ends[p - 1] : 0;
         edge_s[p] = i > 0 ? search->edge_s[((int64_t)(i - 1) * d + p) * d + q] : 0;
         time_s[p] = head[p] < from->ends[p] ? from->at[head[p]].time_s + edge_s[p] : INFINITY;
     }
 
-    /* The fastest head makes a label; fewer bytes than all before it have room. */
+    /* The fastest first label makes a new one.  Later labels are slower, so they must have fewer
+     * bytes. */
     for (;;) {
         memoi_label label;
         void* labels = to->at;
@@ -8972,14 +9022,14 @@ MEMOI memo_status memoi_labels_pass(memoi_degrees_search* search, memoi_degrees_
     double bound_s = INFINITY, time_s;
     int64_t extra, best = 0, k;
 
-    /* What the blocks behind each need. */
+    /* The least bytes of the blocks behind each: a label without room for them is dropped. */
     for (i = n - 1; i >= 0; i--) {
         int32_t q = memoi_degrees_smallest(problem, i, search->limits[range->high]);
         search->rest[i] = search->rest[i + 1] + search->extra[(int64_t)i * d + q];
     }
     memoi_degrees_walk(search, range->price_s, search->limits[range->high], &time_s, &extra);
 
-    /* Block after block, from one label before the first. */
+    /* Only the labels of two blocks are kept, and the trails of all. */
     search->n_trails = 0;
     memset(search->labels[1].at, 0, sizeof(memoi_label));
     for (i = 0; i < d; i++) search->labels[1].ends[i] = 1;
@@ -8989,7 +9039,8 @@ MEMOI memo_status memoi_labels_pass(memoi_degrees_search* search, memoi_degrees_
             return memob_no_memory(error, "the plan of degrees");
     }
 
-    /* The fastest, and the bound of those left out. */
+    /* The fastest complete label is a plan.  The bound is its time, or the least bound of the
+     * labels left out. */
     range->n_labels *= 4;
     for (k = 1; k < last->ends[d - 1]; k++)
         if (last->at[k].time_s < last->at[best].time_s) best = k;
@@ -9025,23 +9076,30 @@ MEMOI memo_status memoi_degrees_open_range(memoi_degrees_search* search, int64_t
     return MEMO_STATUS_OK;
 }
 
-/* Improves the plan until none is faster, or time or labels run out; the range of least bound is
- * next.  It is halved if its width costs more than its paths differ, for labels cannot help it. */
+/* Improves the plan until none is faster, or time or labels run out.  The range of least bound is
+ * next.  It is halved if its width costs more than its paths differ, because labels cannot close
+ * that gap. */
 MEMOI memo_status memoi_degrees_improve(memoi_degrees_search* search, double* lower_bound_s,
                                         memo_error* error) {
     memo_status status = memoi_degrees_open_range(search, 0, search->n_limits - 1, 0, error);
     while (!status) {
         memoi_degrees_range range;
         int64_t k, next = 0;
+
+        /* The range of least bound limits the lower bound, so only it can raise that. */
         for (k = 1; k < search->n_ranges; k++)
             if (search->ranges[k].bound_s < search->ranges[next].bound_s) next = k;
         range = search->ranges[next];
+
+        /* Stop if no range can contain a faster plan, or if time or memory for labels runs out. */
         *lower_bound_s = search->step_s;
         if (memoi_degrees_is_closed(search, range.bound_s)) break;
         *lower_bound_s = range.bound_s * (1 - MEMOI_DEGREES_EXACT);
         if (memoi_degrees_is_late(search) ||
             range.n_labels > MEMOI_DEGREES_TRAILS / search->problem->n_blocks)
             break;
+
+        /* Halving tightens the room of each half.  Labels tighten the bound at the same room. */
         if (range.low < range.high &&
             (range.price_s == 0 || range.n_labels == 0 ||
              range.price_s * (double)(search->limits[range.high] - search->limits[range.low]) >=
@@ -9071,7 +9129,7 @@ MEMOI int memoi_degrees_search_create(memoi_degrees_search* search) {
     int64_t n = problem->n_blocks, d = problem->n_degrees, i, k;
     int32_t p, q;
 
-    /* All that has a known size, and room for the label before the first block. */
+    /* Everything of known size, and room for the label before the first block. */
     void* label = memob_calloc(1, sizeof(memoi_label));
     search->labels[1].at = (memoi_label*)label;
     search->labels[1].capacity = 1;
@@ -9086,7 +9144,8 @@ MEMOI int memoi_degrees_search_create(memoi_degrees_search* search) {
         !search->rest_s || !search->rest || !search->path)
         return 0;
 
-    /* Times and bytes. */
+    /* Times, and the bytes beyond the least of each block, because only these depend on the
+     * choice. */
     for (i = 0; i < n; i++) {
         int32_t block = (int32_t)i, smallest = memoi_degrees_smallest(problem, block, INT64_MAX);
         int64_t least = memoi_degrees_kept(problem, block, smallest);
@@ -9099,7 +9158,7 @@ MEMOI int memoi_degrees_search_create(memoi_degrees_search* search) {
         }
     }
 
-    /* Each runtime once. */
+    /* Each runtime once: equal limits would only repeat a range. */
     for (k = 0; k < n * d; k++) search->limits[k] = problem->costs[k].runtime_bytes;
     qsort(search->limits, (size_t)(n * d), sizeof(int64_t), memoi_int64_compare);
     for (k = 0; k < n * d; k++)
@@ -9122,7 +9181,7 @@ MEMOI void memoi_degrees_search_clear(memoi_degrees_search* search) {
     MEMO_FREE(search->trails);
 }
 
-/* From the plan of least memory. */
+/* Starts from the plan of least memory, so that a plan is known whatever the time limit. */
 MEMOI memo_status memoi_degrees_run(const memo_degrees_problem* problem, double time_limit_s,
                                     memo_degrees_plan* plan, int32_t* indices, memo_error* error) {
     double begin_s = memob_now_s();
@@ -9161,6 +9220,7 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                 "a time limit of %g s; 0 to 1000000 would work", time_limit_s);
     if (status) return status;
+
     made = (memo_degrees_plan*)memob_calloc(1, sizeof *made);
     if (made) made->degrees = (int32_t*)memob_calloc(problem->n_blocks, sizeof(int32_t));
     if (!made || !made->degrees) {
@@ -9168,6 +9228,8 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_
         return memob_no_memory(error, "the plan of degrees");
     }
     made->n_blocks = problem->n_blocks;
+
+    /* The search uses indices of degrees; the plan has the degrees themselves. */
     indices = (int32_t*)memob_calloc(problem->n_blocks, sizeof(int32_t));
     status = indices ? memoi_degrees_run(problem, time_limit_s > 0 ? time_limit_s : 10, made,
                                          indices, error)
