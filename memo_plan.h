@@ -9386,7 +9386,7 @@ void memo_session_free(memo_session* s, void* address) {
         (void)memoi_session_is_ok(s, memo_arena_free(s->arena, address, &error), &error);
 }
 
-/* After an error, and where a micro-batch ends without a backward. */
+/* After an error, and if a micro-batch ends without a backward. */
 MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
     memo_error error;
     memo_status status = MEMO_STATUS_OK;
@@ -9434,7 +9434,7 @@ MEMOI void memoi_session_name(memo_session* s, int32_t layer, const char* what) 
     (void)memoi_session_is_ok(s, memo_arena_mark(s->arena, text, &error), &error);
 }
 
-/* Every layer call begins so: 1 if the engine is to be called. */
+/* Begins every layer call.  Returns 1 if the engine must be called. */
 MEMOI int memoi_session_enter(memo_session* s, int32_t layer, const char* what) {
     char text[96];
     if (s->error.status) return 0;
@@ -9465,13 +9465,13 @@ void memo_session_forward_end(memo_session* s, int32_t layer) {
     (void)memoi_session_is_ok(s, memo_swap_forward_end(s->swap, layer, &error), &error);
 }
 
-/* Is it recomputed by a call of its own? */
+/* Does the tensor need its own call of recompute? */
 MEMOI int memoi_session_recomputes(const memo_session* s, int32_t t) {
     const memo_tensor* tensor = &s->tensors[t];
     return !tensor->with && tensor->row_bytes > 0 && tensor->rule <= MEMO_TENSOR_WHOLE;
 }
 
-/* Recomputes what the engine did not bring back; of the measured layer everything. */
+/* Recomputes the rows that the engine did not bring back, or all rows of the measured layer. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
     int32_t t, first = MEMOI_MARKS_OF_LAYER * s->desc.n_layers;
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
@@ -9506,7 +9506,7 @@ void memo_session_backward_end(memo_session* s, int32_t layer) {
         s->is_midway = 0;
 }
 
-/* The step of a trainer that has none of its own. */
+/* The step if the trainer gives none. */
 MEMOI void memoi_session_run_layers(memo_session* s) {
     const memo_session_desc* desc = &s->desc;
     int32_t layer;
@@ -9565,6 +9565,7 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_error* error) {
     if (status) return status;
     s->sizes = s->placement.sizes;
 
+    /* The dry run has addresses but no memory, so it can exceed the budgets. */
     status = memo_trace_create(&s->trace, error);
     dry.trace = s->trace;
     if (!status) status = memo_arena_create(&dry, &s->arena, error);
@@ -9576,6 +9577,7 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_error* error) {
     s->base = NULL;
     s->is_dry = 0;
 
+    /* The trace gives sizes and lifetimes; solve for offsets. */
     if (!status) status = memo_plan_from_trace(s->trace, 0, &s->plan, error);
     plan_desc.trace = s->trace;
     if (!status) status = memo_plan_solve(s->plan, &plan_desc, error);
@@ -9589,7 +9591,8 @@ MEMOI int memoi_session_fits_host(const memo_session* s) {
     return !s->host_bytes || s->sizes.host_bytes <= s->host_bytes;
 }
 
-/* Everything kept, or everything recomputed that can be, with the rest swapped or kept. */
+/* Fills the table of rows.  Recomputes every tensor that it can if `recomputes`; otherwise, and for
+ * the other tensors, the rows are `rest`. */
 MEMOI void memoi_session_fill(memo_session* s, int recomputes, int64_t rest) {
     int32_t layer, t;
     int64_t* rows = s->rows;
@@ -9619,14 +9622,16 @@ MEMOI const char* memoi_session_needs(char* buffer, size_t n_buffer, int64_t nee
     return buffer;
 }
 
-/* Where the planner found nothing: a stage of the least rows, or what these lack. */
+/* If the planner found nothing: makes a stage of the least memory, or an error with the missing
+ * bytes. */
 MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
     int64_t peak_bytes[2], host_bytes = 0, others_bytes;
     char needs[96], activations[32], others[32];
     memo_status status;
     int k;
 
-    /* All that can be is recomputed; the rest is swapped, or kept. */
+    /* Recomputes every tensor that it can.  The rest is swapped, or kept if that needs less device
+     * memory. */
     for (k = 0; k < 2; k++) {
         memoi_session_fill(s, 1, k ? MEMO_ROWS_KEPT : s->desc.n_rows);
         if (k == 0 && s->host_bytes && s->desc.spill_directory) s->swap_desc.n_host_layers = 1;
@@ -9640,6 +9645,8 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
         peak_bytes[k] = s->plan->peak_bytes;
         if (k == 0) host_bytes = s->sizes.host_bytes;
     }
+
+    /* Neither stage fits.  The error names the smaller one and the budget that would be enough. */
     others_bytes = s->plan->peak_bytes - s->sizes.device_bytes;
     k = peak_bytes[1] < peak_bytes[0];
 
@@ -9666,9 +9673,9 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
 
 #define MEMOI_SESSION_ROUNDS 8
 
-/* A stage whose rows take the least time by profile and that fits; *fits: 0 if there is none.
- * Buffers that are not activations take as much whatever the rows, as far as the planner is told;
- * if the dry run shows otherwise, the planner gets that much less. */
+/* Makes a stage that fits, with the rows that take least time by the profile; *fits: 0 if there is
+ * none.  The planner assumes that the other buffers do not depend on the rows.  If the dry run
+ * shows otherwise, the planner's budget is lowered. */
 MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profile, int* fits,
                                      memo_error* error) {
     double recompute_s_per_row[MEMO_PROFILE_TENSORS_MAX];
@@ -9679,6 +9686,8 @@ MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profil
     int round;
 
     *fits = 0;
+
+    /* The profile's costs, and the budgets that are left for activations. */
     swap.rows = NULL;
     desc.swap = &swap;
     desc.recompute_s_per_row = recompute_s_per_row;
@@ -9689,6 +9698,8 @@ MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profil
         desc.spill_bytes = s->desc.disk_bytes ? s->desc.disk_bytes : MEMOB_BYTES_MAX;
     if (s->device_bytes)
         desc.device_bytes = s->device_bytes - (s->plan->peak_bytes - s->sizes.device_bytes);
+
+    /* Each round lowers the device budget by the excess that its dry run shows. */
     for (round = 0; round < MEMOI_SESSION_ROUNDS && !status; round++) {
         if (s->device_bytes && desc.device_bytes <= 0) return MEMO_STATUS_OK;
         memo_swap_plan_destroy(s->swap_plan);
@@ -9696,6 +9707,7 @@ MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profil
         if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK;
         if (status) return status;
 
+        /* The dry run needs the table of rows, even if the plan is only an alpha. */
         swap = s->swap_desc;
         swap.rows = NULL;
         memo_swap_plan_apply(s->swap_plan, &swap);
@@ -9704,6 +9716,9 @@ MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profil
             memcpy(s->rows, swap.rows, (size_t)n_cells * sizeof *s->rows);
         else
             status = memo_swap_desc_fill_rows(&swap, s->rows, error);
+
+        /* The planner estimates the other buffers from the last stage, so check the plan that
+         * results. */
         if (!status) status = memoi_session_stage(s, error);
         if (status) return status;
         *fits = memoi_session_fits_device(s) && memoi_session_fits_host(s);
@@ -9742,7 +9757,7 @@ MEMOI memo_status memoi_session_open(memo_session* s, memo_error* error) {
 
 #define MEMOI_SESSION_LEAST_COPY 64
 
-/* Copies and the file, within the budgets and what is really free. */
+/* Measures copies and the file, within the budgets and the memory that is free. */
 MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_error* error) {
     memo_profile_desc desc = memo_profile_desc_default();
     int64_t largest_bytes =
@@ -9754,6 +9769,8 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_error* erro
     desc.n_rows = s->desc.n_rows;
     if (s->host_bytes) desc.spill_directory = s->desc.spill_directory;
     desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
+
+    /* Larger copies measure the rate better, but their buffers must fit beside the trainer's. */
     if (s->device_bytes) largest_bytes = memob_min(largest_bytes, s->device_bytes / 4);
     if (s->host_bytes) largest_bytes = memob_min(largest_bytes, s->host_bytes / 4);
     do {
@@ -9779,7 +9796,7 @@ MEMOI double memoi_session_median(double* times_s, int64_t n) {
 enum { MEMOI_SESSION_REPETITIONS = 3, MEMOI_SESSION_FIGURES = 3 + MEMO_PROFILE_TENSORS_MAX };
 
 /* Runs a micro-batch and reads its marks: medians over layers of forward and backward, the time
- * between, the recomputation of each tensor.  layers_s: (n_layers). */
+ * between them, and the recomputation of each tensor.  layers_s: (n_layers). */
 MEMOI memo_status memoi_session_measure_once(memo_session* s, double* layers_s, double* figures_s,
                                              memo_error* error) {
     const int32_t n = s->desc.n_layers, last = MEMOI_MARKS_OF_LAYER * (n - 1);
@@ -9790,6 +9807,7 @@ MEMOI memo_status memoi_session_measure_once(memo_session* s, double* layers_s, 
         status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
     if (status) return status;
 
+    /* Medians over the layers, so that one slow layer does not count. */
     for (k = 0; k < 2; k++) {
         const int32_t begin = k ? MEMOI_MARK_BACKWARD : MEMOI_MARK_FORWARD;
         for (layer = 0; layer < n; layer++)
@@ -9815,7 +9833,8 @@ MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* layers_s
     memo_status status;
     memset(once_s, 0, sizeof once_s);
 
-    /* If one micro-batch takes long, its layers are enough. */
+    /* One more micro-batch is enough if the first takes over 5 s.  All ranks must run as many,
+     * because layers may contain collectives. */
     status = memoi_session_measure_once(s, layers_s, once_s, error);
     if (memob_now_s() - begin_s > 5) n = 1;
     if (!status && s->desc.share)
@@ -9826,6 +9845,8 @@ MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* layers_s
     }
     if (status) return status;
 
+    /* Tensors that cannot be recomputed get -1.  Tensors recomputed with another one cost nothing
+     * themselves. */
     s->profile.forward_s = memoi_session_median(figures_s[0], n);
     s->profile.backward_s = memoi_session_median(figures_s[1], n);
     s->profile.between_s = memoi_session_median(figures_s[2], n);
@@ -9849,7 +9870,7 @@ MEMOI memo_status memoi_session_clear(memo_session* s, memo_error* error) {
     return status;
 }
 
-/* Fills s->profile on the stage, which fits. */
+/* Fills s->profile by running the stage, which fits. */
 MEMOI memo_status memoi_session_measure(memo_session* s, memo_error* error) {
     const int32_t n_marks = MEMOI_MARKS_OF_LAYER * s->desc.n_layers + 2 * s->desc.n_tensors;
     double* layers_s = NULL;
@@ -9866,12 +9887,14 @@ MEMOI memo_status memoi_session_measure(memo_session* s, memo_error* error) {
     for (i = 0; i < n_marks && !status && !s->desc.computes_on_host; i++)
         status = memo_event_create(s->device, &s->events[i], error);
 
+    /* One layer in the middle recomputes every tensor, so that all of them are timed. */
     if (!status) status = memoi_session_open(s, error);
     if (!status) status = memoi_session_clear(s, error);
     s->measured_layer = s->desc.n_layers / 2;
     if (!status) status = memoi_session_measure_layers(s, layers_s, error);
     s->measured_layer = -1;
 
+    /* The stage stays, but its arena and engine are freed: the next plan needs the memory. */
     memoi_session_close(s);
     for (i = 0; s->events && i < n_marks; i++)
         if (s->events[i]) memo_event_destroy(s->device, s->events[i], NULL);
@@ -9884,7 +9907,7 @@ MEMOI memo_status memoi_session_measure(memo_session* s, memo_error* error) {
     return status;
 }
 
-/* A profile of no device: a plan that fits is all that is wanted of it. */
+/* An estimated profile.  Its plan must fit, but need not be fast. */
 MEMOI void memoi_session_estimate(const memo_session* s, memo_profile* profile) {
     int32_t t;
     memset(profile, 0, sizeof *profile);
@@ -9922,7 +9945,7 @@ memo_status memo_session_write(const memo_session* s, const char* path, memo_err
     return memo_text_write(&text, path, error);
 }
 
-/* A number of the file that must be the session's. */
+/* Reads a number that must match the session's. */
 MEMOI memo_status memoi_session_expect(memob_reader* reader, const char* what, int64_t expected,
                                        memo_error* error) {
     int64_t value = 0;
@@ -9942,10 +9965,15 @@ MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader
     memo_status status = MEMO_STATUS_OK;
     int64_t value = 0, t;
     char shown[40];
+
+    /* The order of lines is fixed, so the line number decides what must come. */
     if (!memob_word_is(word, length, kinds[kind]) || line >= 2 + n_tensors + s->desc.n_layers)
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "`%s` here; a session has shape, host_layers, tensors, layers",
                                 memob_word_text(shown, word, length));
+
+    /* A plan for another shape would put rows into the wrong tensors.  Rows themselves are checked
+     * with the desc. */
     if (kind == 0) {
         status = memoi_session_expect(reader, "n_layers", s->desc.n_layers, error);
         if (!status) status = memoi_session_expect(reader, "n_tensors", n_tensors, error);
@@ -9969,6 +9997,7 @@ MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader
         for (t = 0; t < n_tensors && !status; t++)
             status = memob_expect_number(reader, "number of rows", &rows[t], error);
     }
+
     return status ? status : memob_expect_line_end(reader, error);
 }
 
@@ -10008,7 +10037,7 @@ void memo_session_put_report(const memo_session* s, memo_text* text) {
     if (!s->sizes.n_swapped_layers && !plan)
         memo_text_put(text, "keep      every tensor stays on the device\n");
 
-    /* Where it all goes. */
+    /* Planned bytes beside their budgets, which include the bytes that the trainer holds. */
     memo_text_put(text, "plan      device %s", memob_bytes_text(bytes, (double)info.device_bytes));
     if (s->device_bytes)
         memo_text_put(
@@ -10069,6 +10098,8 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, memo_e
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_session_desc.tensors: %d tensors; give 1 to %d",
                               (int)desc->n_tensors, MEMO_PROFILE_TENSORS_MAX);
+
+    /* One message for each field, without repeating the call; the last problem found wins. */
     if (desc->n_layers < 1) field = "n_layers must be 1 or more";
     if (desc->n_rows < 1) field = "n_rows must be 1 or more";
     if (!desc->step && (!desc->forward || !desc->backward))
@@ -10080,6 +10111,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, memo_e
         field = "other_device_bytes leaves nothing of device_bytes";
     if (desc->host_bytes && desc->other_host_bytes >= desc->host_bytes)
         field = "other_host_bytes leaves nothing of host_bytes";
+
     for (t = 0; t < desc->n_tensors && !field; t++) {
         memo_status status = memoi_profile_check_name(desc->tensors[t].name, error);
         if (status) return status;
@@ -10097,6 +10129,8 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
     int64_t total_bytes = 0;
     memo_status status = MEMO_STATUS_OK;
     int32_t t;
+
+    /* Copies, so that the caller may free its table and names. */
     s->desc = *desc;
     s->measured_layer = -1;
     for (t = 0; t < desc->n_tensors; t++) {
@@ -10105,7 +10139,7 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
         s->tensors[t].name = s->names[t];
     }
 
-    /* The device, and what is free there. */
+    /* The device, or a host device of the session's own. */
     s->device = desc->device;
 #ifndef MEMO_NO_HOST_DEVICE
     if (!s->device) {
@@ -10119,6 +10153,9 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "memo_session_desc.device: must be set, since MEMO_NO_HOST_DEVICE "
                               "leaves the host device out");
+
+    /* Budgets without the bytes that the trainer holds.  Without a budget, the free memory of the
+     * device is used. */
     s->device_bytes = desc->device_bytes - desc->other_device_bytes;
     s->host_bytes = desc->host_bytes - desc->other_host_bytes;
     if (!status && !desc->device_bytes)
@@ -10127,6 +10164,7 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
         s->device_bytes = total_bytes == MEMOB_BYTES_MAX ? 0 /* a device without a limit */
                                                          : memob_max(s->device_bytes, 1);
 
+    /* The swap desc has no rows yet; every stage sets them. */
     *swap = memo_swap_desc_default();
     swap->device = s->device;
     swap->compute_stream = desc->compute_stream;
@@ -10142,7 +10180,7 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
     return status ? status : memob_swap_check_desc(swap, error);
 }
 
-/* Do rows that somebody else chose fit? */
+/* Do the given rows fit? */
 MEMOI memo_status memoi_session_check_fit(const memo_session* s, memo_error* error) {
     const int is_device = !memoi_session_fits_device(s);
     char needs[96];
@@ -10155,7 +10193,7 @@ MEMOI memo_status memoi_session_check_fit(const memo_session* s, memo_error* err
                                               is_device ? s->device_bytes : s->host_bytes));
 }
 
-/* Rows that were given, by the desc or a file. */
+/* Makes a stage of the rows given by the desc or a file. */
 MEMOI memo_status memoi_session_follow(memo_session* s, memo_error* error) {
     const int64_t n_cells = (int64_t)s->desc.n_layers * s->desc.n_tensors;
     memo_status status = MEMO_STATUS_OK;
@@ -10171,16 +10209,18 @@ MEMOI memo_status memoi_session_follow(memo_session* s, memo_error* error) {
     return status || s->desc.is_dry_run ? status : memoi_session_check_fit(s, error);
 }
 
-/* Leaves a stage that fits. */
+/* Chooses rows and leaves their stage, which fits. */
 MEMOI memo_status memoi_session_choose(memo_session* s, memo_error* error) {
     memo_status status;
     int fits;
 
+    /* Keeping everything is fastest, so the first stage that fits needs no measurement. */
     memoi_session_log(s, "session: a dry run with every tensor kept");
     memoi_session_fill(s, 0, MEMO_ROWS_KEPT);
     status = memoi_session_stage(s, error);
     if (status || (memoi_session_fits_device(s) && !s->desc.is_alpha_only)) return status;
 
+    /* A measurement must fit the budgets, so first plan rows from estimated times. */
     if (s->desc.profile) {
         s->profile = *s->desc.profile;
         s->is_profiled = 1;
@@ -10194,16 +10234,19 @@ MEMOI memo_status memoi_session_choose(memo_session* s, memo_error* error) {
         memoi_session_log(s, "session: measuring copies, layers and recomputation");
         status = memoi_session_measure(s, error);
     }
+
+    /* All ranks must plan from the same times.  Otherwise their rows could differ. */
     if (!status && s->desc.share)
         status = s->desc.share(s->desc.user, &s->profile, (int64_t)sizeof s->profile, error);
     if (status) return status;
 
+    /* Now choose the fastest rows by these times. */
     memoi_session_log(s, "session: planning rows and addresses");
     status = memoi_session_plan(s, &s->profile, &fits, error);
     return status || fits ? status : memoi_session_take_least(s, error);
 }
 
-/* All ranks take rank 0's rows, and its refusal. */
+/* All ranks use rank 0's rows, or fail if rank 0 found none. */
 MEMOI memo_status memoi_session_agree(memo_session* s, memo_status status, memo_error* error) {
     const int64_t n_cells = (int64_t)s->desc.n_layers * s->desc.n_tensors;
     struct {
@@ -10211,12 +10254,16 @@ MEMOI memo_status memoi_session_agree(memo_session* s, memo_status status, memo_
     } first;
     memo_status shared;
     if (!s->desc.share) return status;
+
+    /* Every rank must make the same calls of share, even after an error, or the others would wait
+     * forever. */
     first.status = (int32_t)status;
     first.n_host_layers = s->swap_desc.n_host_layers;
     shared = s->desc.share(s->desc.user, &first, (int64_t)sizeof first, error);
     if (!shared)
         shared = s->desc.share(s->desc.user, s->rows, n_cells * (int64_t)sizeof *s->rows, error);
     if (shared || status) return status ? status : shared;
+
     if (first.status)
         return memo_error_set(error, (memo_status)first.status,
                               "memo_session_create: rank 0 found no plan; see its message");
@@ -10231,6 +10278,7 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** re
     memo_status status = memoi_session_check_desc(desc, error);
     *result = NULL;
     if (status) return status;
+
     s = (memo_session*)memob_calloc(1, sizeof *s);
     if (!s) return memob_no_memory(error, "a session");
     status = memoi_session_take_desc(s, desc, error);
@@ -10240,6 +10288,7 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** re
         if (!s->rows) status = memob_no_memory(error, "the rows of a session");
     }
 
+    /* Given rows are only checked.  Otherwise all ranks agree on the rows of rank 0. */
     if (!status && (desc->rows || desc->plan_path))
         status = memoi_session_follow(s, error);
     else if (!status)
