@@ -84,13 +84,16 @@
  *   alpha           fraction of rows that are swapped; the others are recomputed
  *   makespan        time from the start of the first operation to the end of the last
  *   stall           time in which a stream waits between its first and its last operation
- *   rank, group     one of several cooperating processes or threads; ranks that communicate
- *   degree          number of ranks over which one kind of parallelism divides the work
- *   Ulysses         sequence parallelism that exchanges rows for attention heads
- *   ring            sequence parallelism in which keys and values pass from rank to rank
- *   zigzag          order of tokens over ranks that gives each rank equal work under a causal mask
- *   LSE             log-sum-exp of a row's attention scores; merges partial attention exactly
- *   sub-batch       part of a batch, computed while the sums of another part are communicated
+ *   rank            one of several processes or threads, numbered from 0, each with its own device
+ *   group           the ranks of one communicator
+ *   degree          the number of ranks that share one dimension: ring degree rd, Ulysses degree ud
+ *   Ulysses         each rank computes some heads of all tokens; an all-to-all before and after
+ *   ring            each rank computes its own queries; keys and values pass from rank to rank
+ *   zigzag          ring rank r holds chunks r and 2 rd - 1 - r of 2 rd chunks of the tokens, so
+ *                   that a causal mask gives all ranks equal work
+ *   LSE             log of the sum of exp(score) over the keys of a query; one number per row and
+ *                   head; partial attention is merged with it
+ *   sub-batch       one part of a batch; its collectives overlap the computation of other parts
  *
  * CHAPTERS  1 status and error | 2 trace | 3 plan | 4 device | 5 arena | 6 host device | 7 schedule
  *           8 recorder | 9 swap engine | 10 row kernels | then the implementation, whose rooms have
@@ -1006,8 +1009,8 @@ MEMO_API memo_status memo_schedule_parse(const char* text, int64_t n_bytes, cons
  * bytes of copies; announce your own launches with device->annotate.  Recording may allocate; on
  * failure the call that was passed on returns OUT_OF_HOST_MEMORY.
  *
- *   copy, copy_rows, fill     RUN named "to host", "to device", "on device" or "fill"; link_bytes is
- *                             its size, link is 0; rows that do not touch have one range each
+ *   copy, copy_rows, fill     RUN named "to host", "to device", "on device" or "fill"; link_bytes
+ *                             is its size, link is 0; one range per row, or one if rows touch
  *   annotate                  RUN with name, duration, ranges and sizes of the desc; it ends at the
  *                             next call for the stream, synchronization or query
  *   launch_host               passed on; announce it yourself
@@ -1031,8 +1034,8 @@ typedef struct memo_access {
     memo_range bytes;
     int32_t is_written;
 } memo_access;
-static inline memo_access memo_access_of(const void* address, int64_t size_bytes,
-                                         int32_t is_written) {
+static inline memo_access memoi_access_of(const void* address, int64_t size_bytes,
+                                          int32_t is_written) {
     memo_access access;
     access.bytes.begin = (uint64_t)(uintptr_t)address;
     access.bytes.end = access.bytes.begin + (uint64_t)(size_bytes > 0 ? size_bytes : 0);
@@ -1040,10 +1043,10 @@ static inline memo_access memo_access_of(const void* address, int64_t size_bytes
     return access;
 }
 static inline memo_access memo_reads(const void* address, int64_t size_bytes) {
-    return memo_access_of(address, size_bytes, 0);
+    return memoi_access_of(address, size_bytes, 0);
 }
 static inline memo_access memo_writes(const void* address, int64_t size_bytes) {
-    return memo_access_of(address, size_bytes, 1);
+    return memoi_access_of(address, size_bytes, 1);
 }
 
 /* memo_annotate of an operation with 1 to 16 accesses; returns a memo_status. */
@@ -1335,28 +1338,28 @@ MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_s
  * stride and element size. */
 
 /* Bytes of an element; 0: the row kernels do not accept the type. */
-MEMO_INLINE int64_t memo_row_type_bytes(memo_type type) {
+MEMO_INLINE int64_t memoi_row_type_bytes(memo_type type) {
     return type == MEMO_TYPE_F32 ? 4 : type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16 ? 2 : 0;
 }
 
 /* --- one number --- */
 
-MEMO_INLINE uint32_t memo_f32_bits(float value) {
+MEMO_INLINE uint32_t memoi_f32_bits(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
-MEMO_INLINE float memo_f32_from_bits(uint32_t bits) {
+MEMO_INLINE float memoi_f32_from_bits(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
 MEMO_INLINE float memo_f32_from_bf16(uint16_t bits) {
-    return memo_f32_from_bits((uint32_t)bits << 16);
+    return memoi_f32_from_bits((uint32_t)bits << 16);
 }
 MEMO_INLINE uint16_t memo_bf16_from_f32(float value) {
-    uint32_t bits = memo_f32_bits(value);
+    uint32_t bits = memoi_f32_bits(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
     return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
@@ -1369,14 +1372,14 @@ MEMO_INLINE float memo_f32_from_f16(uint16_t bits) {
 #else
     uint32_t sign = (uint32_t)(bits & 0x8000) << 16, magnitude = bits & 0x7fff;
     if (magnitude >= 0x7c00) /* infinity and NaN */
-        return memo_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
-    if (magnitude >= 0x0400) return memo_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
+        return memoi_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
+    if (magnitude >= 0x0400) return memoi_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
     /* Below the normal ones: a multiple of 2^-24, exact in fp32. */
-    return memo_f32_from_bits(sign | memo_f32_bits((float)magnitude * 5.9604644775390625e-8f));
+    return memoi_f32_from_bits(sign | memoi_f32_bits((float)magnitude * 5.9604644775390625e-8f));
 #endif
 }
 MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
-    uint32_t bits = memo_f32_bits(value), magnitude = bits & 0x7fffffffu;
+    uint32_t bits = memoi_f32_bits(value), magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return 0x7fff;
 #if defined(__CUDA_ARCH__)
     uint16_t rounded;
@@ -1479,7 +1482,7 @@ MEMO_INLINE void memoi_group_load(memo_row_group* group, const void* from, memo_
         for (k = 0; k < MEMO_ROW_GROUP; k++) {
             if (k >= n) continue;
             if (type == MEMO_TYPE_F32)
-                group->words[k] = memo_f32_bits(((const float*)from)[k]);
+                group->words[k] = memoi_f32_bits(((const float*)from)[k]);
             else
                 group->words[k / 2] |= (uint32_t)((const uint16_t*)from)[k] << (k % 2 * 16);
         }
@@ -1489,8 +1492,8 @@ MEMO_INLINE void memoi_group_load(memo_row_group* group, const void* from, memo_
 /* A pair of a 16-bit type, to fp32 and back. */
 MEMO_INLINE void memoi_pair_widen(float* to, uint32_t pair, memo_type type) {
     if (type == MEMO_TYPE_BF16) {
-        to[0] = memo_f32_from_bits(pair << 16);
-        to[1] = memo_f32_from_bits(pair & 0xffff0000u);
+        to[0] = memoi_f32_from_bits(pair << 16);
+        to[1] = memoi_f32_from_bits(pair & 0xffff0000u);
     } else {
         to[0] = memo_f32_from_f16((uint16_t)(pair & 0xffff));
         to[1] = memo_f32_from_f16((uint16_t)(pair >> 16));
@@ -1506,7 +1509,7 @@ MEMO_INLINE void memoi_group_widen(float* to, const memo_row_group* group, memo_
     int k;
     if (type == MEMO_TYPE_F32) {
         MEMOI_UNROLL
-        for (k = 0; k < MEMO_ROW_GROUP; k++) to[k] = memo_f32_from_bits(group->words[k]);
+        for (k = 0; k < MEMO_ROW_GROUP; k++) to[k] = memoi_f32_from_bits(group->words[k]);
     } else {
         MEMOI_UNROLL
         for (k = 0; k < MEMO_ROW_GROUP / 2; k++)
@@ -1529,7 +1532,7 @@ MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, 
     } else if (words) {
         uint32_t bits[MEMO_ROW_GROUP];
         MEMOI_UNROLL
-        for (k = 0; k < MEMO_ROW_GROUP; k++) bits[k] = memo_f32_bits(from[k]);
+        for (k = 0; k < MEMO_ROW_GROUP; k++) bits[k] = memoi_f32_bits(from[k]);
         memoi_words_store(to, bits, 4);
         if (words == 8) memoi_words_store((char*)to + 16, bits + 4, 4);
     } else {
@@ -1559,7 +1562,7 @@ MEMO_INLINE int32_t memoi_row_rest(int64_t n, int64_t first, int shift) {
 MEMO_INLINE void memoi_group_load_at(memo_row_group* group, const void* matrix, memo_type type,
                                      int64_t stride, int64_t row, int64_t column, int32_t n) {
     memoi_group_load(
-        group, (const char*)matrix + (row * stride + column) * memo_row_type_bytes(type), type, n);
+        group, (const char*)matrix + (row * stride + column) * memoi_row_type_bytes(type), type, n);
 }
 
 /* Splits item into its row and its number in the row; a row has n_each items. */
@@ -1724,6 +1727,8 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
     if (weight == 0) return;
     memob_merge_place(merge, row, &place, &part_place);
     /* Two groups at a time: all four loads are on their way before the first is used. */
+
+    /* A group at a time; all reads of a group come before its conversion. */
     for (column = (int64_t)lane << shift; column < merge->n_columns; column += 2 * step) {
         const int64_t second = column + step;
         int32_t n = memoi_row_rest(merge->n_columns, column, shift), n_second = 0;
@@ -1769,7 +1774,7 @@ MEMO_INLINE void memoi_add_groups(const memo_add_desc* add, int64_t row, int64_t
     MEMOI_UNROLL
     for (k = 0; k < MEMO_ROW_GROUP; k++) a[k] += b[k];
     memoi_group_store((char*)add->to +
-                          (row * add->to_stride + column) * memo_row_type_bytes(add->to_type),
+                          (row * add->to_stride + column) * memoi_row_type_bytes(add->to_type),
                       a, add->to_type, n);
 }
 MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
@@ -1849,7 +1854,7 @@ MEMO_INLINE void memoi_cast_group(const memo_cast_desc* cast, int64_t first,
                                   const memo_row_group* group, int32_t n) {
     float values[MEMO_ROW_GROUP];
     memoi_group_widen(values, group, cast->from_type);
-    memoi_group_store((char*)cast->to + first * memo_row_type_bytes(cast->to_type), values,
+    memoi_group_store((char*)cast->to + first * memoi_row_type_bytes(cast->to_type), values,
                       cast->to_type, n);
 }
 MEMO_INLINE void memo_cast_item(const memo_cast_desc* cast, int64_t item) {
@@ -2065,7 +2070,7 @@ typedef struct memob_reader {
     const char* end;  /* of the text */
     const char* line; /* start of the current line */
     const char* stop; /* its end, without newline and carriage return */
-    const char* word; /* where the next word of the line is looked for */
+    const char* word; /* where the search for the next word starts */
     int64_t n_line;   /* its number, from 1 */
 } memob_reader;
 MEMOI void memob_reader_init(memob_reader* reader, const char* name, const char* text,
@@ -2682,8 +2687,8 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
     int replaces = !is_stdout && (!exists || S_ISREG(info.st_mode));
     struct stat link;
 
-    /* A file behind a link is replaced, not the link.  One that cannot be written is not
-     * replaced. */
+    /* The target of a link is replaced, not the link.  A read-only file is refused, because rename
+     * would replace it. */
     if (text->failed) code = ENOMEM;
     if (!code && replaces && lstat(path, &link) == 0 && S_ISLNK(link.st_mode)) {
         linked = (char*)MEMO_MALLOC(MEMOI_PATH_BYTES);
@@ -3440,7 +3445,7 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "memo trace 1\n");
 
-    /* What is usual is left out: class transient and stream 0. */
+    /* Defaults are not written: class transient and stream 0. */
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         if (request->kind == MEMO_REQUEST_MARK) {
@@ -3585,7 +3590,7 @@ MEMOI int64_t memoi_segment_layer(int64_t s, int64_t n) {
     return s < 2 * n ? (s - 1) / 2 : (4 * n - s) / 2;
 }
 
-/* Among n layers, the segment like s among m, but of this layer; -1 where there is none. */
+/* The segment of this layer, among n layers, that corresponds to segment s among m; -1: none. */
 MEMOI int64_t memoi_segment_like(int64_t s, int64_t m, int64_t layer, int64_t n) {
     int64_t is_gap = s % 2 == 0;
     if (layer < 0 || layer >= n) return -1;
@@ -3731,18 +3736,17 @@ MEMOI int64_t memoi_source_segment(int64_t t, int64_t n, int64_t m, int64_t* shi
     return memoi_segment_like(t, n, source, m);
 }
 
-/* The layer of the result for a recorded layer that pre, middle or post (t) speaks of: counted from
- * the last layer in the middle, from the first afterwards.  Of a single layer, the forward that
- * middle and post see is the last one. */
+/* Maps a recorded layer that pre, middle or post (t) refers to, to a layer of the result: counted
+ * from the last layer in the middle, from the first afterwards.  With one recorded layer, middle
+ * and post refer to the last forward. */
 MEMOI int64_t memoi_layer_from_outside(int64_t layer, int64_t m, int64_t n, int64_t t,
                                        int is_forward) {
     if (m == 1) return is_forward ? n - 1 : 0;
     return layer == m - 1 || (layer > 0 && t == 2 * n) ? n - (m - layer) : layer;
 }
 
-/* The result's name (its malloc number) for a recorded block that segment t speaks of; `inner` is
- * the layer where middle or post speak of each inner layer's (else -1).  -1: there is no such
- * block. */
+/* The malloc number in the result of a recorded block that segment t refers to; -1: there is no
+ * such block.  inner: the layer, if middle or post refer to every inner layer; else -1. */
 MEMOI int64_t memoi_result_block(const memoi_layers* layers, int64_t number, int64_t t,
                                  int64_t shift, int64_t inner, int64_t n, const int64_t* base) {
     int64_t m = layers->n_layers, layer = memoi_segment_layer(t, n), s, target;
@@ -3820,7 +3824,7 @@ MEMOI memo_status memoi_apply_request(const memoi_layers* layers, int64_t i, int
     return memo_trace_mark(result, text, error);
 }
 
-/* Where the counterpart in another layer of a malloc is freed: the request, or -1. */
+/* The request that frees the corresponding malloc of another layer; -1: none. */
 MEMOI int64_t memoi_counterpart_free(const memoi_layers* layers, int64_t number, int64_t layer) {
     int64_t s = layers->segment[number];
     int64_t like = memoi_segment_like(s, layers->n_layers, layer, layers->n_layers), other;
@@ -3829,9 +3833,9 @@ MEMOI int64_t memoi_counterpart_free(const memoi_layers* layers, int64_t number,
     return other < layers->base[like + 1] ? layers->free_index[other] : -1;
 }
 
-/* Request i, in middle or post (segment z), is about a block of an inner layer, and the same is
- * said of each layer: that layer.  Else -1: no inner layer, or a block passed on between layers,
- * whose free only happens to come behind the last of them. */
+/* The layer, if request i, in middle or post (segment z), refers to a block of an inner layer and
+ * the same request exists for each inner layer.  -1: no inner layer, or a block that layers pass
+ * on, whose free only comes after the last of them. */
 MEMOI int64_t memoi_inner_layer(const memoi_layers* layers, int64_t i, int64_t z) {
     int64_t origin = memob_request_origin(layers->trace, i), number, layer, before, after;
     if (origin < 0 || layers->trace->requests[i].kind == MEMO_REQUEST_MALLOC) return -1;
@@ -3846,7 +3850,7 @@ MEMOI int64_t memoi_inner_layer(const memoi_layers* layers, int64_t i, int64_t z
                : -1;
 }
 
-/* Do middle and post speak of the last layer first?  Request i is about a block of layer 1. */
+/* Do middle and post refer to the last layer first?  Request i refers to a block of layer 1. */
 MEMOI int memoi_is_descending(const memoi_layers* layers, int64_t i) {
     int64_t number = layers->number[memob_request_origin(layers->trace, i)];
     return memoi_counterpart_free(layers, number, 2) < memoi_counterpart_free(layers, number, 0);
@@ -4309,7 +4313,7 @@ typedef struct memoi_clocks {
     int64_t* snapshots;           /* (events, n): the clock of the latest record */
     memob_map events;             /* event -> row of snapshots */
     int64_t* time;                /* of each request that is a malloc */
-    int64_t* last_use;     /* of each request that is a malloc: the latest use of it, or -1 */
+    int64_t* last_use;            /* of each request that is a malloc: its latest use, or -1 */
     int64_t* previous_use; /* of each request that is a use: the one before it of the same buffer */
     uint64_t* starts;      /* of each request that is a malloc: its own stream, and those that use
                               the buffer without having waited for the malloc */
@@ -4372,6 +4376,7 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
                                    memo_error* error) {
     int64_t n = clocks->n, i, time = 0, n_events = 0, capacity = 0;
     void* snapshots = NULL;
+
     clocks->clock = (int64_t*)memob_calloc(n * n, 8);
     clocks->advances = (memoi_advances*)memob_calloc(n * n, sizeof(memoi_advances));
     clocks->time = (int64_t*)memob_calloc(trace->n_requests, 8);
@@ -4394,6 +4399,8 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
             clocks->time[i] = time;
             clocks->last_use[i] = -1;
         } else if (request->kind == MEMO_REQUEST_USE) {
+            /* A stream that uses the buffer before it has waited for the owner's request may use it
+             * directly after the request. */
             int64_t owner = clocks->index[trace->requests[origin].stream];
             clocks->previous_use[i] = clocks->last_use[origin];
             clocks->last_use[origin] = i;
@@ -4504,7 +4511,7 @@ MEMOI int64_t memoi_clocks_behind(const memoi_clocks* clocks, int64_t s, int64_t
 MEMOI int64_t memoi_lane_until(const memoi_clocks* clocks, const memoi_lane* lane, int64_t at) {
     const int64_t* mallocs = clocks->mallocs + lane->first;
     int64_t low = 0, high = lane->n;
-    while (low < high) { /* the first malloc behind it */
+    while (low < high) { /* the first malloc after it */
         int64_t middle = low + (high - low) / 2;
         if (mallocs[middle] > at)
             high = middle;
@@ -4520,7 +4527,7 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
                                   int64_t* capacity, memo_error* error) {
     int64_t behind[MEMOB_STREAMS], s, lane, use, origin = memob_request_origin(trace, i);
 
-    /* When is each stream behind all uses? */
+    /* The request from which on each stream comes after all uses. */
     for (s = 0; s < clocks->n; s++)
         behind[s] = memoi_clocks_behind(clocks, s, clocks->index[plan->buffers[buffer].stream], i);
     for (use = clocks->last_use[origin]; use >= 0; use = clocks->previous_use[use]) {
@@ -4529,7 +4536,7 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
             behind[s] = memob_max(behind[s], memoi_clocks_behind(clocks, s, used_by, use));
     }
 
-    /* A lane is behind them when its last stream is. */
+    /* A lane comes after them when its last stream does. */
     for (lane = 0; lane < clocks->n_lanes; lane++) {
         int64_t at = 0, until;
         void* holds = plan->holds;
@@ -4700,7 +4707,7 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, i
         order[i].key = plan->buffers[pieces[i].buffer].offset_bytes;
         order[i].index = i;
         events[2 * i].key = pieces[i].begin;
-        events[2 * i].index = n + i; /* behind all ends of the same time */
+        events[2 * i].index = n + i; /* after all ends at the same time */
         events[2 * i + 1].key = pieces[i].end;
         events[2 * i + 1].index = i;
     }
@@ -5155,7 +5162,7 @@ MEMOI const char* memoi_proof_name(memo_proof proof) {
     return "unknown";
 }
 
-/* The engine as one word; "-" where there is none. */
+/* The engine as one word; "-": none. */
 MEMOI const char* memoi_engine_name(const memo_plan* plan, char out[16]) {
     int i;
     for (i = 0; i < 15 && plan->engine[i]; i++)
@@ -5902,7 +5909,7 @@ struct memo_arena {
     memoi_blocks blocks;
 
     /* Recording. */
-    int64_t body_request;                    /* where the micro-batch starts in the trace */
+    int64_t body_request;                    /* first request of the micro-batch in the trace */
     uint64_t dry_address, dry_address_begin; /* next one of a dry run; what it was at begin */
 
     /* Replay.  The planned events in order: malloc of buffer b is 2 b, its free 2 b + 1. */
@@ -6008,7 +6015,7 @@ MEMOI memo_status memoi_block_free(memo_arena* arena, int64_t i, memo_error* err
     return arena->device ? memo_device_free(arena->device, address, error) : MEMO_STATUS_OK;
 }
 
-/* Gives back all blocks, or those of the micro-batch.  The device's errors have nowhere to go. */
+/* Frees all blocks, or all of the micro-batch.  Errors of the device cannot be reported here. */
 MEMOI void memoi_blocks_drop(memo_arena* arena, int only_body) {
     int64_t i;
     for (i = 0; i < arena->blocks.n; i++) {
@@ -6311,8 +6318,7 @@ memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Takes the micro-batch out of the trace again, but for what it freed of the buffers from before.
- */
+/* Removes the micro-batch from the trace, except frees of earlier buffers. */
 MEMOI void memoi_trace_withdraw(memo_trace* trace, int64_t from) {
     memoi_trace_book* book = memoi_book(trace);
     int64_t i, n = from;
@@ -6372,9 +6378,9 @@ MEMOI memo_status memoi_record_alloc(memo_arena* arena, int64_t size_bytes, int3
 
 /* --- requests, replayed ---
  *
- * A request is served from the plan only when all planned events before it have happened or cannot
- * happen any more (a planned free of a buffer that is not live).  So what is live lies where the
- * plan says that it lies at this moment, and addresses never overlap, whatever the trainer does. */
+ * A request is served from the plan only if all planned events before it have happened or can no
+ * longer happen (a planned free of a buffer that is not live).  So live buffers are at their
+ * planned addresses and never overlap, whatever the trainer does. */
 
 /* Moves the cursor over planned frees that have nothing to wait for. */
 MEMOI int64_t memoi_skip_frees(const memo_arena* arena, int64_t cursor) {
@@ -6396,8 +6402,8 @@ MEMOI void memoi_serve(memo_arena* arena, int64_t cursor, void** address) {
     arena->n_unplanned = 0;
 }
 
-/* After fallbacks: was each of them meant for one of the next planned requests?  Then this one has
- * exactly the size of a planned request behind those.  -1: no. */
+/* After fallbacks: the next planned request of exactly this size, if each fallback can stand for
+ * one of the planned requests before it; -1: none. */
 MEMOI int64_t memoi_resume(const memo_arena* arena, int64_t cursor, int64_t end,
                            int64_t size_bytes) {
     int64_t n_passed = 0;
@@ -6413,7 +6419,7 @@ MEMOI int64_t memoi_resume(const memo_arena* arena, int64_t cursor, int64_t end,
     return -1;
 }
 
-/* What the plan has instead of the request; the error, or the device serves it. */
+/* Handles a request other than the planned one: an error, or a fallback to the device. */
 MEMOI memo_status memoi_diverge(memo_arena* arena, int64_t end, int64_t size_bytes, void** address,
                                 memo_error* error) {
     char message[256], planned[128];
@@ -6582,12 +6588,11 @@ void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats) {
 #define MEMOI_HOST_CHUNK_S 1e-3 /* and this often */
 #define MEMOI_HOST_NAP_S   2e-4 /* shorter sleeps than this are saved up */
 
-/* --- counter: the one way in which two threads meet ---
+/* --- counter (see >>base) ---
  *
- * One thread advances it, any number wait for it.  It goes in steps of two and wraps; bit 0 says
- * that somebody sleeps.  The bit lies in the counted word, so setting it fails where the counter
- * moves meanwhile, and moving the counter takes the bit along: no wake-up is missed.
- * Waiters touch it relaxed until they have what they wait for, so that they order nobody. */
+ * The sleepers' bit is part of the counted word.  Setting it fails if the counter moves meanwhile,
+ * and moving the counter clears it, so no wake-up is missed.  Waiters read relaxed until they have
+ * reached their target, so that they order nothing else. */
 
 MEMOI int memob_counter_is_past(uint32_t value, uint32_t target) {
     return (value & ~1u) - target < 0x80000000u;
@@ -6650,7 +6655,7 @@ typedef struct memoi_host_mark {
     const struct memoi_host_stream* stream; /* NULL: still free */
     uint32_t enqueued;                   /* the caller's: number of the latest record, times two */
     uint32_t counters[MEMOI_HOST_TURNS]; /* the worker's */
-    int64_t time_ns;                     /* of the latest completion; behind its counter */
+    int64_t time_ns;                     /* of the latest completion; published by its counter */
 } memoi_host_mark;
 
 MEMOI uint32_t* memoi_host_counter(memoi_host_mark* mark, uint32_t target) {
@@ -6690,7 +6695,7 @@ typedef struct memoi_host_stream {
     struct memoi_host* host;
     struct memoi_host_stream* next; /* of all; destroyed ones stay for reuse, events name them */
     int32_t is_live;
-    int32_t is_dropped; /* destroyed before the start: only records complete; behind go */
+    int32_t is_dropped; /* destroyed before the start: only records complete; published by go */
     char name[32];
     pthread_t thread;
     memoi_host_op* ops; /* capacity and one more, for STOP */
@@ -6728,7 +6733,7 @@ typedef struct memoi_host {
     /* By memo_copy_kind; relaxed. */
     double bytes_per_s[2];
     int64_t copied_bytes[2];
-    int32_t n_copies[2]; /* under way, where there is a rate */
+    int32_t n_copies[2]; /* in progress, if there is a rate */
 
     /* The first failure: claimed, written, then published. */
     int32_t is_failure_claimed;
@@ -6745,7 +6750,8 @@ MEMOI void memoi_host_fail(memoi_host_stream* stream, memo_status status, const 
                        error->message[0] ? error->message : memo_status_name(status));
         __atomic_store_n(&host->is_failed, 1, __ATOMIC_RELEASE);
     }
-    /* Who lost the claim stays until it is published: synchronizing this stream must return it. */
+    /* The loser of the claim waits until the error is published, because synchronizing this stream
+     * must return it. */
     while (!__atomic_load_n(&host->is_failed, __ATOMIC_RELAXED)) memob_spin_pause();
 }
 
@@ -6831,7 +6837,8 @@ MEMOI void memoi_host_copy_part(const memoi_host_copy_args* copy, int64_t begin,
     }
 }
 
-/* What one copy in this direction gets now; 0: no limit.  Copies of a direction share equally. */
+/* The rate of one copy in this direction now; 0: no limit.  Copies in one direction share
+ * equally. */
 MEMOI double memoi_host_rate(const memoi_host* host, int way) {
     double rate = host->bytes_per_s[way], other = host->bytes_per_s[!way];
     double both = host->desc.both_ways_bytes_per_s;
@@ -7370,7 +7377,7 @@ MEMOI memo_status memoi_host_launch_host(void* context, memo_stream stream, memo
 
 /* --- the device --- */
 
-/* NULL where device is none of memo_host_device_create. */
+/* NULL: memo_host_device_create did not make the device. */
 MEMOI memoi_host* memoi_host_of(const memo_device* device, memo_error* error) {
     memoi_host* host = device ? (memoi_host*)device->context : NULL;
     if (host && host->magic == MEMOI_HOST_MAGIC) return host;
@@ -7407,7 +7414,11 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     memoi_host* host;
     memo_device* table;
     *device = NULL;
-    if (!desc) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "desc is NULL");
+    if (!desc)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_host_device_desc: NULL; pass a desc");
+
+    /* Limits that the workers' arithmetic needs. */
     if (desc->device_memory_bytes < 0 || desc->host_memory_bytes < 0 ||
         desc->device_memory_bytes > MEMOB_BYTES_MAX || desc->host_memory_bytes > MEMOB_BYTES_MAX)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -7418,16 +7429,17 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     if (!memob_is_copy_rate(desc->to_host_bytes_per_s) ||
         !memob_is_copy_rate(desc->to_device_bytes_per_s) ||
         !memob_is_copy_rate(desc->both_ways_bytes_per_s))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "rates of copies must be 0 (no limit) or at least 1 byte/s; they are "
-                              "%g, %g and, both ways, %g",
-                              desc->to_host_bytes_per_s, desc->to_device_bytes_per_s,
-                              desc->both_ways_bytes_per_s);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_host_device_desc: rates of copies out of range (%g, %g and, both "
+            "ways, %g); 0 (no limit) and 1 to 1e18 bytes/s are valid",
+            desc->to_host_bytes_per_s, desc->to_device_bytes_per_s, desc->both_ways_bytes_per_s);
     if (desc->queue_operations < 0 || desc->queue_operations > MEMOI_HOST_QUEUE_OPERATIONS_MAX)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "memo_host_device_desc.queue_operations: out of range (%lld); 0 to %lld are valid",
             (long long)desc->queue_operations, (long long)MEMOI_HOST_QUEUE_OPERATIONS_MAX);
+
     host = (memoi_host*)memob_calloc(1, sizeof *host);
     if (!host) return memob_no_memory(error, "a host device");
     host->magic = MEMOI_HOST_MAGIC;
@@ -7951,7 +7963,7 @@ MEMOI const char* memoi_event_name(const memo_schedule* schedule, int32_t event,
     return offset ? schedule->text + offset : number;
 }
 
-/* In quotes where it has blanks, or where they belong there. */
+/* In quotes if it has blanks or could be mistaken for something else. */
 MEMOI void memoi_put_quoted(memo_text* text, const char* name, int is_quoted) {
     memo_text_put(text, is_quoted || strchr(name, ' ') || !*name ? "\"%s\"" : "%s", name);
 }
@@ -7986,7 +7998,7 @@ MEMOI void memoi_put_op(memo_text* text, const memo_schedule* schedule, int64_t 
     memoi_put_place(text, schedule, op);
 }
 
-/* Moves text, or what fits of it, into a buffer, which it returns. */
+/* Moves text into a buffer, cut to its size, and returns the buffer. */
 MEMOI const char* memoi_take_text(memo_text* text, char* buffer, size_t n_bytes) {
     snprintf(buffer, n_bytes, "%s", text->data ? text->data : "");
     memo_text_free(text);
@@ -8013,9 +8025,10 @@ MEMOI int32_t memoi_op_stream(const memo_schedule* schedule, const memo_op* op, 
 enum { MEMOI_AFTER_STREAM, MEMOI_AFTER_HOST, MEMOI_AFTER_RECORD, MEMOI_AFTER_MORE };
 
 typedef struct memoi_graph {
-    int64_t* after; /* 3 an op: indices of ops, -1: none.  The op before it on its stream (SYNC of a
-                      stream: the last op there), the SYNC before it, the record that it waits for */
-    int64_t* more;  /* the op before it on each of its more_streams, numbered as these are */
+    /* 3 per op, indices of ops, -1: none: the previous op of its stream (SYNC of a stream: its last
+     * op), the previous SYNC, the record that it waits for. */
+    int64_t* after;
+    int64_t* more; /* the op before it on each of its more_streams, numbered as these are */
 } memoi_graph;
 
 MEMOI void memoi_graph_free(memoi_graph* graph) {
@@ -8100,7 +8113,7 @@ typedef struct memoi_cells {
  * range's first cell, and is found in covers above that cell, or begins in the range, and is found
  * in begins. */
 typedef struct memoi_touched {
-    int64_t* covers; /* of a node: index + 1 of the last op with a range over all of it; 0: none */
+    int64_t* covers; /* of a node: index + 1 of the last op with a range that covers it; 0: none */
     int64_t* begins; /* of a node: index + 1 of the last op with a range that begins in it */
     int64_t n_leaves;
 } memoi_touched;
@@ -8114,7 +8127,7 @@ MEMOI void memoi_touch(memoi_touched* tree, const memoi_cells* cells, int64_t op
     for (node = cells->begin + tree->n_leaves; node; node /= 2) tree->begins[node] = op + 1;
 }
 
-/* The last op in cells, or latest where that is later. */
+/* The last op in cells, or latest if that is later. */
 MEMOI int64_t memoi_last_touch(const memoi_touched* tree, const memoi_cells* cells,
                                int64_t latest) {
     int64_t left = cells->begin + tree->n_leaves, right = cells->end + tree->n_leaves, node;
@@ -8143,13 +8156,13 @@ typedef struct memoi_checker {
     int64_t n_streams;
     int64_t* clock;    /* n_ops rows of n_streams */
     int64_t* needed;   /* the same */
-    int64_t* lower;    /* the same: clocks without one wait, valid where lowered is that wait + 1 */
+    int64_t* lower;    /* the same clocks without one wait; valid if lowered is that wait + 1 */
     int64_t* lowered;  /* an op */
     int64_t* last_use; /* an op: the last op that comes right after it */
     uint64_t* ends;    /* begins and ends of all ranges, sorted, each once */
     int64_t n_ends;
-    /* Of each op, from its first_range on: the cells that it touches, and those of them that it
-     * writes, sorted, apart from one another. */
+    /* Of each op, from its first_range on: the cells that it touches, and of these the cells that
+     * it writes; sorted and disjoint. */
     memoi_cells *touched, *written;
     int64_t *n_touched, *n_written; /* an op */
     memoi_touched touches, writes;  /* of the ops of one stream */
@@ -8501,9 +8514,9 @@ MEMOI int64_t memoi_wait_before(const memo_schedule* schedule, int32_t event, in
     return i;
 }
 
-/* A record after the first operation that would order the race, if the second's stream waited for
- * it; -1: none.  Any would; one whose event that stream waits for at another time, in *wait, is
- * likely the one that was meant. */
+/* A record after the first operation that would order the race if the stream of the second waited
+ * for it; -1: none.  Any would do.  If that stream waits for its event elsewhere (*wait), this is
+ * probably the intended one. */
 MEMOI int64_t memoi_missed_record(const memo_schedule* schedule, const memo_race* race,
                                   int64_t* wait) {
     int64_t i, record = -1;
@@ -8583,7 +8596,7 @@ MEMOI void memoi_put_reason(memo_text* text, const memo_schedule* schedule, cons
         memoi_put_record(text, schedule, record);
     }
 
-    /* What it waits for instead tells which wait was thought to be enough. */
+    /* The existing wait shows which wait was assumed to suffice. */
     last = memoi_wait_before(schedule, -1, race->second);
     if (last >= 0 && last != wait) {
         seen = memoi_record_before(schedule, schedule->ops[last].event, last);
@@ -8682,9 +8695,9 @@ MEMOI int64_t memoi_heap_pop(memoi_heap* heap) {
     return value;
 }
 
-/* A link in use.  All that is sent over it gets the same rate, so one number tells how far each is:
- * the bytes that an op active all the time would have sent.  An op is done when this passes its own
- * mark. */
+/* A link in use.  All transfers on it have the same rate, so one number gives the progress of each:
+ * the bytes that an op active from the start would have sent.  An op ends when this number reaches
+ * its mark. */
 typedef struct memoi_flow {
     memoi_heap active; /* time: the mark in bytes */
     double sent_bytes; /* at time since_s */
@@ -8697,7 +8710,7 @@ typedef struct memoi_simulator {
     memoi_graph graph;
     double now;
     int64_t* n_missing;  /* an op: ops that must end before it starts, edges counted */
-    int64_t* first_next; /* an op: where its followers begin in next */
+    int64_t* first_next; /* of an op: start of its followers in next */
     int64_t* next;
     int64_t* ready; /* queue of ops; each enters once */
     int64_t ready_begin, ready_end;
@@ -9041,7 +9054,7 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
 /* ---- >>schedule comparison ----------------------------------------------------------------------
  * Knows: two schedules.  Knows nothing of their times. */
 
-/* Where op i of two schedules differs, in a few words; NULL: nowhere. */
+/* How op i of two schedules differs, in a few words; NULL: it does not. */
 MEMOI const char* memoi_op_difference(const memo_schedule* a, const memoi_graph* graph_a,
                                       const memo_schedule* b, const memoi_graph* graph_b,
                                       int64_t i) {
@@ -9189,8 +9202,8 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
     return memo_text_write(&text, path, error);
 }
 
-/* What ops of one kind share in their names: all before a number, a bracket or a colon ("forward 3:
- * up" and "forward: loss" are "forward", "B4a" is "B").  Its length in bytes. */
+/* Length in bytes of the part that names of one kind share: all before a number, a bracket or a
+ * colon.  "forward 3: up" and "forward: loss" are "forward", "B4a" is "B". */
 MEMOI int64_t memoi_family(const char* name) {
     int64_t n = 0;
     while (name[n] && !(name[n] >= '0' && name[n] <= '9') && name[n] != '(' && name[n] != ':') n++;
@@ -9213,8 +9226,8 @@ typedef struct memoi_legend {
     int n;
 } memoi_legend;
 
-/* Finds or adds the family of a name.  The usual ones keep their color in all pictures; others
- * start from a hash, so that they mostly do, and step aside where that is taken. */
+/* Finds or adds the family of a name.  Usual names have a fixed color; others start from a hash, so
+ * that their color rarely changes between pictures. */
 MEMOI const memoi_family_color* memoi_legend_find(memoi_legend* legend, const char* name) {
     static const struct {
         const char* name;
@@ -9292,7 +9305,7 @@ MEMOI void memoi_put_xml_part(memo_text* text, const char* s, int64_t n_bytes) {
     }
 }
 
-/* Where things are in the timeline's picture, in pixels. */
+/* Positions in the picture, in pixels. */
 typedef struct memoi_timeline {
     const memo_schedule* schedule;
     const memo_simulation* times;
@@ -9307,7 +9320,7 @@ typedef struct memoi_timeline {
 #define MEMOI_ROW_HEIGHT    36
 #define MEMOI_BAR_HEIGHT    26
 
-/* The name where it fits, else the number at its end ("forward 12": "12"), else nothing. */
+/* The name if it fits, else the number at its end ("forward 12": "12"), else nothing. */
 MEMOI void memoi_draw_bar_name(memoi_timeline* t, const char* name, double x, double y,
                                double width, uint32_t color) {
     const char* last = strrchr(name, ' ');
@@ -9570,7 +9583,7 @@ MEMOI const char* memoi_name_at(const memo_schedule* schedule, int64_t kind, int
                                  : ((const memoi_named*)rooms->named.data)[number].name);
 }
 
-/* The number of the current word, or -1; *key: where it is, or belongs. */
+/* The number of the current word, or -1.  *key: its place, or the place to insert it. */
 MEMOI int64_t memoi_find_name(const memoi_schedule_reader* r, int64_t kind, int64_t* key) {
     uint64_t hash = memoi_fnv1a(r->word, (int64_t)strlen(r->word));
     int64_t value;
@@ -9633,7 +9646,7 @@ MEMOI memo_status memoi_token_stream(const memoi_schedule_reader* r, int32_t* st
     return *stream < 0 ? memoi_bad_word(r, "no such stream is declared above") : MEMO_STATUS_OK;
 }
 
-/* An event begins where it is first named. */
+/* An event exists from its first use on. */
 MEMOI memo_status memoi_expect_event(memoi_schedule_reader* r, int32_t* event) {
     int64_t key;
     memo_status status = memoi_expect_token(r, "an event is expected");
@@ -9791,7 +9804,7 @@ MEMOI memo_status memoi_parse_order(memoi_schedule_reader* r, memo_op_kind kind)
     return status ? status : memoi_schedule_order(r->schedule, kind, event, stream, r->error);
 }
 
-/* The reader stands behind the first word of the line. */
+/* The reader is after the first word of the line. */
 MEMOI memo_status memoi_parse_schedule_line(memoi_schedule_reader* r, const char* word,
                                             int64_t length) {
     static const char* const words[] = {"run", "record", "wait", "sync", "stream", "buffer"};
@@ -10054,7 +10067,7 @@ MEMOI void memoi_recorder_give_back(memo_recorder* r, memo_event* event) {
     *event = NULL;
 }
 
-/* Records a timing event on stream now; *event stays NULL where recording is not timed. */
+/* Records a timing event on stream; *event stays NULL if recording is not timed. */
 MEMOI memo_status memoi_recorder_stamp(memo_recorder* r, memo_stream stream, memo_event* event,
                                        memo_error* error) {
     memo_status status;
@@ -10236,8 +10249,8 @@ MEMOI memo_status memoi_rec_stream_synchronize(void* context, memo_stream stream
 MEMOI memo_status memoi_rec_event_create(void* context, memo_event* event, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
     memo_status status = memo_event_create(&r->inner, event, error);
-    /* A handle that was destroyed behind the recorder's back must not bring its old records along.
-     */
+    /* If a handle was destroyed without the recorder, a new one with the same value must not get
+     * its old records. */
     if (!status) memoi_map_remove(&r->events, memoi_key(*event));
     return status;
 }
@@ -10460,7 +10473,7 @@ memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream
     return memo_annotate(device, stream, &op, error);
 }
 
-/* What it does was announced, and lasts on. */
+/* Its work was announced, and continues. */
 MEMOI memo_status memoi_rec_launch_host(void* context, memo_stream stream, memo_host_call* call,
                                         memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
@@ -11033,8 +11046,8 @@ MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_pla
     placement->n_host_layers = n_places;
     sizes->n_spilled_layers = n_moved - n_places;
 
-    /* With a place for each layer they lie one behind the other; else all places have the size of
-     * the largest. */
+    /* With a place for each layer they follow each other; otherwise all places have the size of the
+     * largest. */
     for (layer = 0; layer < desc->n_layers; layer++) {
         memob_swap_turn* turn = &placement->turns[layer];
         if (turn->moved_bytes == 0) continue;
@@ -11117,7 +11130,7 @@ MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_by
         if (place_bytes < bytes) place_bytes = bytes;
     }
     n_places = host_bytes / place_bytes;
-    if (n_places >= n_moved) n_places = n_moved - 1; /* all, but for sizes in whole pages */
+    if (n_places >= n_moved) n_places = n_moved - 1; /* all, except sizes in whole pages */
     desc->n_host_layers = n_places < 1 ? 1 : (int32_t)n_places;
     (void)memoi_swap_take_host_memory(desc, placement); /* no more bytes than before */
     status = memoi_swap_check_order(desc, placement, error);
@@ -11213,7 +11226,7 @@ MEMOI memo_status memoi_spill_transfer(const memob_spill_file* file, int is_writ
     return MEMO_STATUS_OK;
 }
 
-/* Where these bytes went through the page cache, they leave it. */
+/* If these bytes went through the page cache, drop them from it. */
 MEMOI memo_status memoi_spill_uncache(const memob_spill_file* file, int is_write, int64_t offset,
                                       int64_t n_bytes, memo_error* error) {
 #if defined(MEMOI_SPILL_DIRECT)
@@ -11229,8 +11242,8 @@ MEMOI memo_status memoi_spill_uncache(const memob_spill_file* file, int is_write
     return MEMO_STATUS_OK;
 }
 
-/* Large operations go in parts, several under way at once: a single call does not fill an array of
- * disks, and copies to a file in memory by one processor. */
+/* Large operations are split into parts, several in flight at once: a single call does not keep an
+ * array of disks busy, and one processor does not fill a file in memory fast enough. */
 enum { MEMOI_SPILL_THREADS = 4 };
 #define MEMOI_SPILL_PART_BYTES ((int64_t)16 << 20) /* at least, to be worth a thread */
 
@@ -11299,7 +11312,7 @@ MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
     return status;
 }
 
-/* Opens a file that loses its name at once; -1: errno says why not. */
+/* Opens a file and removes its name at once; -1: see errno. */
 MEMOI int memoi_spill_open_named(const char* directory) {
     static const char name[] = "/memo-spill-XXXXXX";
     size_t length = strlen(directory);
@@ -11318,7 +11331,7 @@ MEMOI int memoi_spill_open_named(const char* directory) {
     return fd;
 }
 
-/* Without a name from the beginning where the file system can. */
+/* Unnamed from the start, if the file system can. */
 MEMOI int memoi_spill_open(const char* directory) {
 #if defined(MEMOI_SPILL_TMPFILE)
     int fd = open(directory, MEMOI_SPILL_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
@@ -11347,7 +11360,7 @@ MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directo
     const int64_t trial_bytes = MEMOB_SPILL_ALIGNMENT;
     memo_status status;
     int code;
-    snprintf(file->directory, sizeof file->directory, "%s", directory);
+    snprintf(file->directory, sizeof file->directory, "%s", directory ? directory : "");
     file->bytes_per_s = bytes_per_s;
     file->fd = memoi_spill_open(directory);
     if (file->fd < 0)
@@ -11401,7 +11414,7 @@ MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stre
         memo_range on_host, in_file;
         on_host.begin = (uint64_t)(uintptr_t)op->address;
         on_host.end = on_host.begin + (uint64_t)op->n_bytes;
-        /* Files that are open at the same time are told apart. */
+        /* Files that are open at the same time need different names. */
         in_file.begin =
             MEMOI_SPILL_FILE_BASE + ((uint64_t)op->file->fd << 48) + (uint64_t)op->offset;
         in_file.end = in_file.begin + (uint64_t)op->n_bytes;
@@ -11467,7 +11480,7 @@ MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
             memob_spill_op_init(&swap->spill_ops[2 * turn->ordinal + is_read], &swap->file,
                                 !is_read, swap->host_memory + turn->host_begin, turn->file_begin,
                                 turn->host_bytes);
-        /* What no copy fills is written too. */
+        /* Bytes that no copy fills are written too, so initialize them. */
         memset(swap->host_memory + turn->host_begin, 0, (size_t)turn->host_bytes);
     }
 }
@@ -11495,7 +11508,7 @@ MEMOI memo_status memoi_swap_acquire_spill(memo_swap* swap, const memo_swap_desc
     return status;
 }
 
-/* Everything the engine needs from the device; memo_swap_destroy undoes any part of it. */
+/* Allocates all that the engine needs from the device; memo_swap_destroy frees any part of it. */
 MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc,
                                      memo_error* error) {
     const memo_device* device = &swap->device;
@@ -11671,8 +11684,8 @@ MEMOI memo_status memoi_swap_spill(memo_swap* swap, int32_t ordinal, int is_read
     return MEMO_STATUS_OK;
 }
 
-/* Moves the swapped rows of layer on stream, after the compute stream's work so far; done tells
- * when.  Before it and behind it: what the file has to do with the layer's place in host memory. */
+/* Moves the swapped rows of layer on stream, after the work of the compute stream so far, and
+ * records done.  Before and after it, the file stream uses the layer's place in host memory. */
 MEMOI memo_status memoi_swap_move(memo_swap* swap, int32_t layer, memo_copy_kind kind,
                                   memo_stream stream, memo_event done, memo_error* error) {
     const memo_device* device = &swap->device;
@@ -11683,7 +11696,7 @@ MEMOI memo_status memoi_swap_move(memo_swap* swap, int32_t layer, memo_copy_kind
     memo_event computed = swap->computed[layer & 1];
     memo_status status = MEMO_STATUS_OK;
 
-    /* Behind the layer's work, and behind the file's use of the place in host memory. */
+    /* After the layer's work, and after the file's use of the place in host memory. */
     if (!swap->computes_on_host) {
         status = memo_event_record(device, computed, swap->compute, error);
         if (!status) status = memo_event_wait(device, computed, stream, error);
@@ -12179,7 +12192,7 @@ memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error) {
     dense = 0;
     if (!status)
         status = memoi_row_matrix(desc, "part_out", merge->part_out, rows, merge->n_columns,
-                                  memo_row_type_bytes(merge->part_type), &dense, error);
+                                  memoi_row_type_bytes(merge->part_type), &dense, error);
     dense = 0;
     if (!status) status = memoi_row_matrix(desc, "lse", merge->lse, rows, 1, 4, &dense, error);
     dense = 0;
@@ -12193,13 +12206,13 @@ memo_status memo_add_desc_resolve(memo_add_desc* add, memo_error* error) {
     memo_status status;
     if (add->n_rows == 0) add->n_rows = 1;
     status = memoi_row_matrix(desc, "to", add->to, add->n_rows, add->n_columns,
-                              memo_row_type_bytes(add->to_type), &add->to_stride, error);
+                              memoi_row_type_bytes(add->to_type), &add->to_stride, error);
     if (!status)
         status = memoi_row_matrix(desc, "a", add->a, add->n_rows, add->n_columns,
-                                  memo_row_type_bytes(add->a_type), &add->a_stride, error);
+                                  memoi_row_type_bytes(add->a_type), &add->a_stride, error);
     if (!status)
         status = memoi_row_matrix(desc, "b", add->b, add->n_rows, add->n_columns,
-                                  memo_row_type_bytes(add->b_type), &add->b_stride, error);
+                                  memoi_row_type_bytes(add->b_type), &add->b_stride, error);
     if (status) return status;
     if (add->to_stride == add->n_columns && add->a_stride == add->n_columns &&
         add->b_stride == add->n_columns) { /* one long row */
@@ -12215,10 +12228,10 @@ memo_status memo_row_sums_desc_resolve(memo_row_sums_desc* sums, memo_error* err
     int64_t dense = 0;
     memo_status status =
         memoi_row_matrix(desc, "a", sums->a, sums->n_rows, sums->n_columns,
-                         memo_row_type_bytes(sums->a_type), &sums->a_stride, error);
+                         memoi_row_type_bytes(sums->a_type), &sums->a_stride, error);
     if (!status)
         status = memoi_row_matrix(desc, "b", sums->b, sums->n_rows, sums->n_columns,
-                                  memo_row_type_bytes(sums->b_type), &sums->b_stride, error);
+                                  memoi_row_type_bytes(sums->b_type), &sums->b_stride, error);
     if (!status)
         status = memoi_row_matrix(desc, "sums", sums->sums, sums->n_rows, 1, 4, &dense, error);
     return status;
@@ -12228,11 +12241,11 @@ memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* error) {
     static const char desc[] = "memo_cast_desc";
     int64_t dense = 0;
     memo_status status = memoi_row_matrix(desc, "to", cast->to, 1, cast->n,
-                                          memo_row_type_bytes(cast->to_type), &dense, error);
+                                          memoi_row_type_bytes(cast->to_type), &dense, error);
     dense = 0;
     if (!status)
         status = memoi_row_matrix(desc, "from", cast->from, 1, cast->n,
-                                  memo_row_type_bytes(cast->from_type), &dense, error);
+                                  memoi_row_type_bytes(cast->from_type), &dense, error);
     return status;
 }
 
@@ -12371,7 +12384,7 @@ MEMOI void memoi_row_touch_merge(const memo_merge_desc* merge, memoi_row_ranges_
     touched->reads[0] = memob_range_at(merge->out, n * merge->n_columns * 4);
     touched->reads[1] = memob_range_at(merge->lse, n * 4);
     touched->reads[2] = memob_range_at(merge->part_out, n_part * merge->n_columns *
-                                                            memo_row_type_bytes(merge->part_type));
+                                                            memoi_row_type_bytes(merge->part_type));
     touched->reads[3] = memob_range_at(merge->part_lse, n_part * 4);
     touched->n_writes = 2;
     touched->writes[0] = touched->reads[0];
@@ -12380,27 +12393,27 @@ MEMOI void memoi_row_touch_merge(const memo_merge_desc* merge, memoi_row_ranges_
 MEMOI void memoi_row_touch_add(const memo_add_desc* add, memoi_row_ranges_of* touched) {
     touched->n_reads = 2;
     touched->reads[0] = memoi_row_range(add->a, add->n_rows, add->n_columns, add->a_stride,
-                                        memo_row_type_bytes(add->a_type));
+                                        memoi_row_type_bytes(add->a_type));
     touched->reads[1] = memoi_row_range(add->b, add->n_rows, add->n_columns, add->b_stride,
-                                        memo_row_type_bytes(add->b_type));
+                                        memoi_row_type_bytes(add->b_type));
     touched->n_writes = 1;
     touched->writes[0] = memoi_row_range(add->to, add->n_rows, add->n_columns, add->to_stride,
-                                         memo_row_type_bytes(add->to_type));
+                                         memoi_row_type_bytes(add->to_type));
 }
 MEMOI void memoi_row_touch_sums(const memo_row_sums_desc* sums, memoi_row_ranges_of* touched) {
     touched->n_reads = 2;
     touched->reads[0] = memoi_row_range(sums->a, sums->n_rows, sums->n_columns, sums->a_stride,
-                                        memo_row_type_bytes(sums->a_type));
+                                        memoi_row_type_bytes(sums->a_type));
     touched->reads[1] = memoi_row_range(sums->b, sums->n_rows, sums->n_columns, sums->b_stride,
-                                        memo_row_type_bytes(sums->b_type));
+                                        memoi_row_type_bytes(sums->b_type));
     touched->n_writes = 1;
     touched->writes[0] = memob_range_at(sums->sums, sums->n_rows * 4);
 }
 MEMOI void memoi_row_touch_cast(const memo_cast_desc* cast, memoi_row_ranges_of* touched) {
     touched->n_reads = 1;
-    touched->reads[0] = memob_range_at(cast->from, cast->n * memo_row_type_bytes(cast->from_type));
+    touched->reads[0] = memob_range_at(cast->from, cast->n * memoi_row_type_bytes(cast->from_type));
     touched->n_writes = 1;
-    touched->writes[0] = memob_range_at(cast->to, cast->n * memo_row_type_bytes(cast->to_type));
+    touched->writes[0] = memob_range_at(cast->to, cast->n * memoi_row_type_bytes(cast->to_type));
 }
 
 #define MEMOI_REC_ROW_KERNEL(entry, kernel, shown, desc_type)                                      \
@@ -12433,7 +12446,7 @@ MEMOI_REC_ROW_KERNEL(add, add, "add", memo_add_desc)
 MEMOI_REC_ROW_KERNEL(row_sums, sums, "row sums", memo_row_sums_desc)
 MEMOI_REC_ROW_KERNEL(cast, cast, "cast", memo_cast_desc)
 
-/* What the inner device lacks, the recorder lacks. */
+/* The recorder has only the row kernels that the inner device has. */
 MEMOI void memoi_rec_fill_row_kernels(memo_recorder* r) {
     if (r->inner.gather_rows) r->device.gather_rows = memoi_rec_gather_rows;
     if (r->inner.scatter_rows) r->device.scatter_rows = memoi_rec_scatter_rows;

@@ -4,15 +4,7 @@
  * ends: ranks as threads of one process (no dependency), and NCCL (MEMO_SP_NCCL, CUDA).
  * examples/comm_mpi.h implements a third one over MPI.
  *
- * TERMS
- *     rank       one of size processes or threads, numbered from 0, each with its own device
- *     group      the ranks of one communicator
- *     degree     the number of ranks that share one dimension, such as ring degree rd, ulysses ud
- *     Ulysses    each rank computes some heads of all tokens; an all-to-all before and after
- *     ring       each rank computes its own queries; keys and values go from rank to rank
- *     zigzag     a sharding in which ring rank r holds chunks r and 2 rd - 1 - r of 2 rd chunks
- *     LSE        log of the sum of exp(score) over the keys of a query; one number per row and head
- *     sub-batch  one part of a batch; its collectives overlap the computation of other parts
+ * The glossary of memo.h defines the terms, such as ring, Ulysses, zigzag and LSE.
  *
  * In exactly one translation unit, the one that contains memo.h's implementation:
  *
@@ -2607,7 +2599,6 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
 
 #include <pthread.h>
 #include <sched.h>
-#include <time.h>
 
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 18, 0)
 #error "memo_sp.h: the NCCL back end needs NCCL 2.18 (ncclCommSplit)"
@@ -2665,25 +2656,12 @@ struct memoi_nccl {
 #endif
 };
 
-MEMOI double memoi_nccl_now_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-MEMOI void memoi_nccl_sleep(double duration_s) {
-    struct timespec time;
-    time.tv_sec = (time_t)duration_s;
-    time.tv_nsec = (long)((duration_s - (double)time.tv_sec) * 1e9);
-    nanosleep(&time, NULL);
-}
-
 /* Between two looks at a call in progress: most end within 0.2 ms, a missing peer takes long. */
 MEMOI void memoi_nccl_nap(double waited_s) {
     if (waited_s < 5e-4)
         sched_yield();
     else
-        memoi_nccl_sleep(waited_s < 1e-2 ? waited_s * 0.1 : 1e-3);
+        memob_sleep_until(memob_now_ns() + (int64_t)(waited_s < 1e-2 ? waited_s * 1e8 : 1e6));
 }
 
 /* --- the meeting: all ranks get rank 0's unique id --- */
@@ -2835,6 +2813,10 @@ MEMOI memo_status memoi_nccl_look(memoi_nccl* me, const char* what, ncclResult_t
     ncclResult_t state = ncclSuccess;
     *is_done = 0;
     if (failure->status) return memo_error_set(error, failure->status, "%s", failure->message);
+    if (!me->comm) { /* not joined yet, or in no part */
+        *is_done = 1;
+        return MEMO_STATUS_OK;
+    }
     if (result == ncclSuccess || result == ncclInProgress) {
         ncclResult_t asked = ncclCommGetAsyncError(me->comm, &state);
         result = asked == ncclSuccess ? state : asked;
@@ -2852,9 +2834,9 @@ MEMOI memo_status memoi_nccl_look(memoi_nccl* me, const char* what, ncclResult_t
 /* Waits until a call that returned result is no longer in progress.  The mutex is not held. */
 MEMOI memo_status memoi_nccl_finish(memoi_nccl* me, const char* what, ncclResult_t result,
                                     memo_error* error) {
-    double start_s = memoi_nccl_now_s();
+    double start_s = memob_now_s();
     for (;;) {
-        double waited_s = memoi_nccl_now_s() - start_s;
+        double waited_s = memob_now_s() - start_s;
         int is_done;
         memo_status status;
         pthread_mutex_lock(&me->world->mutex);
@@ -2888,7 +2870,7 @@ MEMOI void memoi_nccl_abort(memo_comm* comm) {
 
 /* The mutex is held. */
 MEMOI void memoi_nccl_watch(memoi_nccl* me) {
-    double now_s = memoi_nccl_now_s();
+    double now_s = memob_now_s();
     int is_done;
     if (memoi_nccl_look(me, "an operation", ncclSuccess, &is_done, NULL)) return;
     if (me->is_pending && cudaEventQuery(me->done) != cudaErrorNotReady) me->is_pending = 0;
@@ -2907,7 +2889,7 @@ MEMOI void* memoi_nccl_watchdog(void* argument) {
     (void)cudaSetDevice(world->gpu);
     (void)cudaThreadExchangeStreamCaptureMode(&mode); /* queries do not invalidate captures */
     while (!is_ending) {
-        memoi_nccl_sleep(0.02);
+        memob_sleep_until(memob_now_ns() + 20000000);
         pthread_mutex_lock(&world->mutex);
         is_ending = world->is_ending;
         for (each = world->comms; each && !world->failure.status; each = each->next)
@@ -2924,7 +2906,7 @@ memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream, doub
     cudaError_t result;
     memo_status status;
     pthread_mutex_lock(&me->world->mutex);
-    me->wait_ends_at_s = memoi_nccl_now_s() + limit_s;
+    me->wait_ends_at_s = memob_now_s() + limit_s;
     pthread_mutex_unlock(&me->world->mutex);
 
     result = cudaStreamSynchronize((cudaStream_t)(void*)stream);
@@ -2963,7 +2945,7 @@ MEMOI void memoi_nccl_mark(memoi_nccl* me, cudaStream_t stream) {
     pthread_mutex_lock(&me->world->mutex);
     if (!memoi_nccl_is_captured(stream) && cudaEventRecord(me->done, stream) == cudaSuccess) {
         me->is_pending = 1;
-        me->enqueued_s = memoi_nccl_now_s();
+        me->enqueued_s = memob_now_s();
         me->world->latest = me;
     }
     pthread_mutex_unlock(&me->world->mutex);
@@ -3155,24 +3137,23 @@ MEMOI memo_status memoi_nccl_world_make(const memo_comm_nccl_desc* desc, memoi_n
 MEMOI void memoi_nccl_destroy(memo_comm* comm) {
     memoi_nccl *me, **link;
     memoi_nccl_world* world;
+    ncclResult_t result = ncclSuccess;
     int is_last;
     if (!comm) return;
     me = (memoi_nccl*)comm->context;
     world = me->world;
 
-    if (me->comm) {
-        ncclResult_t result;
+    /* Finish what is under way with the peers, unless it was aborted. */
+    pthread_mutex_lock(&world->mutex);
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-        int32_t i;
-        for (i = 0; i < me->n_windows; i++)
-            (void)ncclCommWindowDeregister(me->comm, me->windows[i]);
+    while (me->comm && me->n_windows)
+        (void)ncclCommWindowDeregister(me->comm, me->windows[--me->n_windows]);
 #endif
-        pthread_mutex_lock(&world->mutex);
-        result = me->comm ? ncclCommFinalize(me->comm) : ncclSuccess;
-        pthread_mutex_unlock(&world->mutex);
-        (void)memoi_nccl_finish(me, "destroy", result, NULL);
-    }
+    if (me->comm) result = ncclCommFinalize(me->comm);
+    pthread_mutex_unlock(&world->mutex);
+    (void)memoi_nccl_finish(me, "destroy", result, NULL);
 
+    /* Leave the world. */
     pthread_mutex_lock(&world->mutex);
     for (link = &world->comms; *link && *link != me;) link = &(*link)->next;
     if (*link) *link = me->next;
@@ -3659,6 +3640,8 @@ MEMOI memo_status memoi_sharding_check(const memo_sharding_desc* desc, memo_erro
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sharding_desc.n_tokens: out of range (%lld); 1 to %lld are valid",
                               (long long)desc->n_tokens, (long long)(MEMOB_BYTES_MAX / 2));
+
+    /* Documents belong to one kind, which needs them. */
     if (desc->kind != MEMO_SHARDING_DOCUMENTS && desc->document_begins)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sharding_desc.document_begins: not used by the sharding %s; use "
@@ -5517,6 +5500,8 @@ MEMOI memo_status memoi_sp_ranks_check(const memo_sp_attention_desc* desc, memo_
     degrees[1] = sharding->ulysses;
     ranks[0] = desc->ring_rank;
     ranks[1] = desc->ulysses_rank;
+
+    /* Communicators and shardings come from different calls, so they may disagree. */
     for (k = 0; k < 2; k++) {
         if (comms[k] && comms[k]->size != degrees[k])
             return memo_error_set(
@@ -6570,6 +6555,8 @@ MEMOI void memoi_blocks_touched(memoi_blocks_builder* b, const memoi_blocks_step
                                 int is_backward) {
     const int32_t block = step->block, part = step->part, last = b->desc.n_blocks - 1;
     int is_saved = memoi_blocks_is_saved(&b->desc, block);
+
+    /* Computation touches activations; reductions and gathers touch what they send and fill. */
     switch (step->kind) {
     case MEMOI_BLOCKS_FORWARD:
         memoi_blocks_read_input(b, block, part, block == 0);

@@ -213,6 +213,7 @@ static void* take(int64_t size_bytes) {
 static void open_chain(void) {
     const int64_t n = options.n_tokens;
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    desc.host_limit = MEMO_CUDA_HOST_WARN; /* some machines' memory grows with use */
     desc.log.write = write_line;
     desc.log.user = stderr;
     check(memo_cuda_device_create(&desc, &chain.device, &error));

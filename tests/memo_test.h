@@ -197,6 +197,7 @@ static inline char* memo_test_file(const char* path, int64_t* n_bytes) {
     FILE* file = fopen(path, "rb");
     long size = -1;
     char* text = NULL;
+    if (n_bytes) *n_bytes = 0;
     if (file && fseek(file, 0, SEEK_END) == 0) size = ftell(file);
     if (size >= 0) text = (char*)malloc((size_t)size + 1);
     if (text) {

@@ -154,6 +154,29 @@ static void operations_of_two_communicators_take_turns(void) {
         CASE_FREE(x[k]);
     }
 }
+
+/* An event recorded in a capture cannot be queried: a captured operation is neither timed nor waited for. */
+static void captured_operations_leave_no_event(void) {
+    memoi_nccl* me;
+    memo_comm* part = NULL;
+    memo_error error;
+    cudaStream_t stream = (cudaStream_t)(void*)rank.streams[1];
+    float* x;
+    int is_captured;
+    if (!rank.comm) SKIP("not joined");
+    x = (float*)case_array(1, MEMO_TYPE_F32);
+    CHECK_OK(memo_comm_split(rank.comm, 0, 0, "captured", &part, &error));
+    me = (memoi_nccl*)part->context;
+    for (is_captured = 1; is_captured >= 0; is_captured--) {
+        stream->is_capturing = is_captured;
+        CHECK_OK(memo_all_reduce(part, rank.streams[1], x, x, 1, MEMO_TYPE_F32, MEMO_REDUCTION_SUM,
+                                 &error));
+        CHECK((me->world->latest == me) == !is_captured && (me->enqueued_s > 0) == !is_captured);
+        CHECK_OK(memo_comm_nccl_synchronize(part, rank.streams[1], 60, &error));
+    }
+    memo_comm_destroy(part);
+    CASE_FREE(x);
+}
 #endif
 
 /* Rank 1 goes.  The others' wait ends, even one that knows nothing of NCCL, and every communicator of the world says
@@ -217,6 +240,7 @@ static void tests(void) {
     TEST(memory_is_told_and_registered);
 #ifdef FAKE_NCCL
     TEST(operations_of_two_communicators_take_turns);
+    TEST(captured_operations_leave_no_event);
 #endif
     TEST(a_lost_peer_ends_every_wait);
     if (rank.comm) world_end();

@@ -103,6 +103,13 @@ two_units() { # COMPILER LANGUAGE STANDARD (of the implementation) COMPILER LANG
         run "$folder/two"
 }
 
+# -ffast-math lets a compiler assume that no value is NaN.  Bad descs are refused nevertheless.  -Ofast would take
+# three times as long to compile.
+refuses_with_fast_math() { # COMPILER TEST
+    run $1 -std=c99 -O1 -ffast-math -I. -Itests $lp_cflags "tests/$2.c" -o "$folder/$2" $lp_libs -lpthread -lm &&
+        run "$folder/$2" refuse
+}
+
 two_static_units() { # COMPILER LANGUAGE STANDARD
     object "$1" "$2" "$3" static.c first.o $lp_cflags &&
         object "$1" "$2" "$3" static.c second.o $lp_cflags -DSECOND &&
@@ -174,7 +181,7 @@ base() {
 rooms() { # HEADER
     sed -n '/^\/\* ROOMS/,/\*\//s/^ \* *\(>>[a-z -]*[a-z]\)  .*/\1/p' "$1" >"$folder/table"
     sed -n 's/^\/\* ---- \(>>[a-z -]*[a-z]\) -*$/\1/p' "$1" >"$folder/heads"
-    [ "$(wc -l <"$folder/table")" -gt 10 ] || { echo "no table found"; return 1; }
+    [ "$(wc -l <"$folder/table")" -gt 5 ] || { echo "no table found"; return 1; }
     run diff "$folder/table" "$folder/heads"
 }
 
@@ -248,13 +255,16 @@ if [ -n "$first_cxx" ]; then
     test_is "only memo_ is exported, C++" exports $first_cxx c++ c++11
     test_is "MEMO_MALLOC and MEMO_NO_HOST_DEVICE are obeyed, C++" options $first_cxx c++ c++11
 fi
+for test in test_plan test_swap_plan test_swap; do
+    test_is "$test refuses NaN with -ffast-math, $first_c" refuses_with_fast_math $first_c $test
+done
 test_is "two translation units with MEMO_STATIC" two_static_units $first_c c c99
 test_is "only memo_ is exported" exports $first_c c c99
 test_is "only MEMO is defined by the preprocessor" macros $first_c
 test_is "public types begin with memo_" types
 test_is "no header uses another's memoi_" borrowings
 test_is "what headers share is in the room >>base" base
-for header in memo.h memo_sp.h; do
+for header in memo.h memo_sp.h memo_cuda.cuh; do
     test_is "the table of rooms of $header" rooms $header
 done
 test_is "MEMO_MALLOC and MEMO_NO_HOST_DEVICE are obeyed" options $first_c c c99

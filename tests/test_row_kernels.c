@@ -132,8 +132,8 @@ static void casts_each_element_and_no_other(void) {
         cast.from_type = types[memo_test_int(0, N_TYPES - 1)];
         cast.n = memo_test_int(0, 100);
         /* Aligned to 16 bytes or only to the element. */
-        to = (char*)to_memory + memo_row_type_bytes(cast.to_type) * (1 + memo_test_int(0, 8));
-        from = (char*)from_memory + memo_row_type_bytes(cast.from_type) * memo_test_int(0, 8);
+        to = (char*)to_memory + memoi_row_type_bytes(cast.to_type) * (1 + memo_test_int(0, 8));
+        from = (char*)from_memory + memoi_row_type_bytes(cast.from_type) * memo_test_int(0, 8);
         fill_random(from_memory, cast.from_type, 150);
         memset(to_memory, 0x55, sizeof to_memory);
         cast.to = to;
@@ -146,7 +146,7 @@ static void casts_each_element_and_no_other(void) {
             if (cast.to_type == MEMO_TYPE_F16) value = memo_f32_from_f16(memo_f16_from_f32(value));
             CHECK_CASE(same_bits(get(to, cast.to_type, i), value), "element %d", (int)i);
         }
-        element = memo_row_type_bytes(cast.to_type);
+        element = memoi_row_type_bytes(cast.to_type);
         CHECK(to[-1] == 0x55 && to[cast.n * element] == 0x55);
     }
 }

@@ -468,7 +468,7 @@ static void random_plans_are_near_the_best(void) {
     int round, n_planned = 0, n_spilled = 0, n_refused = 0, n_layers_only = 0, n_shorter = 0;
     int n_longer = 0;
     double worst = 0;
-    for (round = 0; n_planned < 1000 && round < 2000; round++) {
+    for (round = 0; n_planned < 200 && round < 1000; round++) {
         problem p;
         memo_swap_plan* plan = NULL;
         memo_status status;
@@ -498,16 +498,13 @@ static void random_plans_are_near_the_best(void) {
         check_plan(&p, plan, round);
         CHECK_CASE(plan->program_s <= best * (1 + 1e-6), "round %d: program %.12g, best %.12g: %s",
                    round, plan->program_s, best, describe(&p));
-        if (plan->step_s > best * 1.001)
-            printf("# round %d: %.4f times, program %.4f: %s\n", round, plan->step_s / best,
-                   plan->program_s / best, describe(&p));
         worst = larger(worst, plan->step_s / best);
         memo_swap_plan_destroy(plan);
     }
     printf("# %d planned, %d spilled; %d refused, %d fit by layers only; at worst %.4f times the "
            "best choice for all layers, %d more than 0.1 %% longer, %d shorter\n",
            n_planned, n_spilled, n_refused, n_layers_only, worst, n_longer, n_shorter);
-    CHECK(n_planned == 1000 && n_refused > 20 && n_spilled > 30);
+    CHECK(n_planned == 200 && n_refused > 20 && n_spilled > 10);
     CHECK_CASE(worst < 1.01, "%.4f", worst);
 }
 
@@ -565,11 +562,11 @@ static double climb(const problem* p, const int64_t* start, double step_s, int n
     return step_s;
 }
 
-static int n_climbs = 40; /* --climbs N: more of them */
+static int n_climbs = 20; /* --climbs 470: the campaign, minutes */
 
 /* Hill climbing from the plan and from random tables seldom finds a table that is 1 % shorter. */
 static void climbing_finds_little_more(void) {
-    int round, n_planned = 0, n_beaten = 0, most_beaten = 1 + n_climbs / 100;
+    int round, n_planned = 0, n_beaten = 0, most_beaten = n_climbs / 235;
     double worst = 1;
     for (round = 0; n_planned < n_climbs; round++) {
         problem p;
@@ -723,6 +720,51 @@ static void large_stacks_are_planned_quickly(void) {
         CHECK_CASE(took_s < 1 * slowness(), "%g s", took_s);
         memo_swap_plan_destroy(plan);
     }
+}
+
+/* Dry runs of 16M rows and 1,000 layers; times in seconds, or in a unit of which they are many. */
+static void any_unit_and_many_layers_are_planned(void) {
+    static const struct {
+        double unit;
+        int32_t n_layers;
+        int64_t device_tib, host_tib, spill_tib;
+    } cases[] = {{1, 1000, 4, 200, 0},
+                 {1e30, 1000, 4, 200, 0},
+                 {1, 1000, 4, 200, 500},
+                 {1e-30, 1000, 0, 0, 0}};
+    double steps_s[4];
+    size_t i, t;
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        memo_tensor tensors[GPT_TENSORS];
+        double per_row[GPT_TENSORS], unit = cases[i].unit, begin_s = seconds(), took_s;
+        memo_swap_desc swap;
+        memo_swap_plan_desc desc;
+        memo_swap_plan* plan = NULL;
+        gpt_problem(tensors, per_row, &swap, &desc, cases[i].n_layers, (int64_t)16 << 20);
+        for (t = 0; t < GPT_TENSORS; t++) per_row[t] *= unit;
+        desc.forward_s *= unit;
+        desc.backward_s *= unit;
+        desc.between_s *= unit;
+        desc.copy_s *= unit;
+        desc.to_host_bytes_per_s /= unit;
+        desc.to_device_bytes_per_s /= unit;
+        desc.to_file_bytes_per_s = 6e9 / unit;
+        desc.from_file_bytes_per_s = 10e9 / unit;
+        desc.device_bytes = cases[i].device_tib << 40;
+        desc.host_bytes = cases[i].host_tib << 40;
+        desc.spill_bytes = cases[i].spill_tib << 40;
+        CHECK_OK(memo_plan_swap(&desc, &plan, &error));
+        if (!plan) continue;
+        took_s = seconds() - begin_s;
+        steps_s[i] = plan->step_s / unit;
+        printf("# unit %g: step %.8g s, program %.8g s, planned in %.3g s, %s\n", unit, steps_s[i],
+               plan->program_s / unit, took_s, plan->reason);
+        CHECK_CASE(plan->step_s <= plan->program_s * 1.005, "%.12g, program %.12g", plan->step_s,
+                   plan->program_s);
+        CHECK_CASE(took_s < 5 * slowness(), "%g s", took_s);
+        memo_swap_plan_destroy(plan);
+    }
+    CHECK_CASE(fabs(steps_s[0] / steps_s[1] - 1) < 1e-4, "%.12g, %.12g", steps_s[0], steps_s[1]);
 }
 
 /* 32 layers of 256K rows; seconds of tables found by hand that fit: attention swapped in every layer or in
@@ -953,7 +995,7 @@ static void what_only_keeping_fits_is_found(void) {
 static void out_of_host_memory_is_a_status(void) {
     int64_t k;
     int done = 0, n_failed = 0;
-    for (k = 0; !done && k < 100000; k += k < 200 ? 1 : 37) {
+    for (k = 0; !done && k < 10000000; k += k < 200 ? 1 : k / 4) {
         memo_swap_plan* plan = NULL;
         memo_status status;
         problem p;
@@ -996,18 +1038,46 @@ static void alpha_only_is_the_papers_alpha(void) {
 static void bad_descs_are_refused(void) {
     problem p;
     memo_swap_plan* plan = NULL;
+    double* const times[] = {
+        &p.desc.forward_s,        &p.desc.backward_s,          &p.desc.between_s,
+        &p.desc.copy_s,           &p.desc.to_host_bytes_per_s, &p.desc.to_device_bytes_per_s,
+        &p.desc.file_s,           &p.desc.to_file_bytes_per_s, &p.desc.from_file_bytes_per_s,
+        &p.recompute_s_per_row[0]};
+    const double bad[] = {memo_test_nan(), 1e300 * memo_test_real() + 1e300, -1};
+    size_t i, k;
+    for (i = 0; i < sizeof times / sizeof times[0]; i++)
+        for (k = 0; k < 3; k++) {
+            simple_problem(&p);
+            *times[i] = bad[k];
+            if (k == 2 && times[i] == &p.recompute_s_per_row[0])
+                continue; /* cannot be recomputed */
+            CHECK_CASE(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+                           !plan && strstr(error.message, "memo_swap_plan_desc."),
+                       "%d, %d: %s", (int)i, (int)k, error.message);
+        }
     simple_problem(&p);
-    p.desc.forward_s = -1;
-    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
-    simple_problem(&p);
-    p.recompute_s_per_row[0] = (double)NAN;
+    p.desc.host_bytes = -1;
     CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "memo_swap_plan_desc.host_bytes") != NULL);
     simple_problem(&p);
     p.tensors[0].with = 1;
     CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "tensors[0].with") != NULL);
     p.tensors[0].with = 7;
     CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+
+    /* With a tensor of 0 bytes: refused, unless both are absent. */
+    simple_problem(&p);
+    p.swap.n_tensors = 3;
+    p.tensors[1] = p.tensors[2] = p.tensors[0];
+    p.tensors[1].row_bytes = 0;
+    p.tensors[2].with = 2;
+    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "tensors[2].with") != NULL);
+    p.tensors[2].row_bytes = 0;
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    memo_swap_plan_destroy(plan);
+
     simple_problem(&p);
     p.swap.n_rows = 0;
     CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
@@ -1367,6 +1437,7 @@ int main(int argc, char** argv) {
     TEST(random_plans_are_near_the_best);
     TEST(climbing_finds_little_more);
     TEST(large_stacks_are_planned_quickly);
+    TEST(any_unit_and_many_layers_are_planned);
     TEST(what_fits_only_in_parts_is_found);
     TEST(reasons_are_named);
     TEST(the_disk_is_named);

@@ -50,7 +50,7 @@ static void close_sides(sides* s) {
 
 /* Numbers in [-2, 2] of a type, n_bytes of them from begin on. */
 static void fill_numbers(char* begin, memo_type type, int64_t n_bytes) {
-    int64_t i, n = n_bytes / memo_row_type_bytes(type);
+    int64_t i, n = n_bytes / memoi_row_type_bytes(type);
     for (i = 0; i < n; i++) {
         float value = (float)(memo_test_real() * 4 - 2);
         if (type == MEMO_TYPE_F32)
@@ -88,8 +88,8 @@ static void casts_as_on_the_host(void) {
         cast.to_type = random_type();
         cast.from_type = random_type();
         cast.n = memo_test_int(0, 120000);
-        cast.from = s.host + memo_test_int(0, 5) * memo_row_type_bytes(cast.from_type);
-        cast.to = s.host + 2 * QUARTER + memo_test_int(0, 5) * memo_row_type_bytes(cast.to_type);
+        cast.from = s.host + memo_test_int(0, 5) * memoi_row_type_bytes(cast.from_type);
+        cast.to = s.host + 2 * QUARTER + memo_test_int(0, 5) * memoi_row_type_bytes(cast.to_type);
         fill_numbers(s.host, cast.from_type, 2 * QUARTER);
         if (cast.from_type == MEMO_TYPE_F32) { /* any finite bits, infinities */
             int64_t i;
