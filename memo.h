@@ -6379,8 +6379,8 @@ MEMOI memo_status memoi_record_alloc(memo_arena* arena, int64_t size_bytes, int3
 /* --- requests, replayed ---
  *
  * A request is served from the plan only if all planned events before it have happened or can no
- * longer happen (a planned free of a buffer that is not live).  So live buffers are at their planned
- * addresses and never overlap, whatever the trainer does. */
+ * longer happen (a planned free of a buffer that is not live).  So live buffers are at their
+ * planned addresses and never overlap, whatever the trainer does. */
 
 /* Moves the cursor over planned frees that have nothing to wait for. */
 MEMOI int64_t memoi_skip_frees(const memo_arena* arena, int64_t cursor) {
@@ -8025,9 +8025,10 @@ MEMOI int32_t memoi_op_stream(const memo_schedule* schedule, const memo_op* op, 
 enum { MEMOI_AFTER_STREAM, MEMOI_AFTER_HOST, MEMOI_AFTER_RECORD, MEMOI_AFTER_MORE };
 
 typedef struct memoi_graph {
-    int64_t* after; /* 3 an op: indices of ops, -1: none.  The op before it on its stream (SYNC of a
-                      stream: the last op there), the SYNC before it, the record that it waits for */
-    int64_t* more;  /* the op before it on each of its more_streams, numbered as these are */
+    /* 3 per op, indices of ops, -1: none: the previous op of its stream (SYNC of a stream: its last
+     * op), the previous SYNC, the record that it waits for. */
+    int64_t* after;
+    int64_t* more; /* the op before it on each of its more_streams, numbered as these are */
 } memoi_graph;
 
 MEMOI void memoi_graph_free(memoi_graph* graph) {
@@ -11359,7 +11360,7 @@ MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directo
     const int64_t trial_bytes = MEMOB_SPILL_ALIGNMENT;
     memo_status status;
     int code;
-    snprintf(file->directory, sizeof file->directory, "%s", directory);
+    snprintf(file->directory, sizeof file->directory, "%s", directory ? directory : "");
     file->bytes_per_s = bytes_per_s;
     file->fd = memoi_spill_open(directory);
     if (file->fd < 0)

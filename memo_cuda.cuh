@@ -204,9 +204,9 @@ MEMO_API memo_status memo_cuda_cast(memo_stream stream, const memo_cast_desc* ca
 
 #endif /* MEMO_CUDA_CUH */
 
-/* ==== implementation =============================================================================
+/* ==== implementation ========================================================================== */
+/* ROOMS.  Search for the word:
  *
- * Rooms; search for the word:
  *     >>cuda errors      messages, sizes, clocks
  *     >>cuda driver      the driver's functions, found once
  *     >>cuda state       the device's struct; the context of a call

@@ -1,41 +1,40 @@
 /* memo_plan.h - the planners: where every tensor goes, how many rows travel, which degrees.
  *
- *   memo_plan_solve     offsets for a memo_plan: greedy, bi-level, exact search, or lp_solve's
- *                       mixed-integer program; proven optimal, or with its gap
- *   memo_plan_alpha     the MEMO paper's linear program: one fraction of the rows to swap
- *   memo_profile_*      what a trainer measures for the planners: kernels, copies, the file
- *   memo_plan_swap      which rows of which tensor of which layer to keep, swap or recompute
- *   memo_plan_layouts   data x pipeline x tensor x ring x ulysses: memory and time of all that fit
- *   memo_degrees_solve  a tensor-parallel degree for every block
- *
- * In exactly one translation unit, the one with memo.h's implementation; -DMEMO_LP_SOLVE and
- * -llpsolve55 where lp_solve 5.5 is there:
- *
- *     #define MEMO_IMPLEMENTATION
- *     #define MEMO_PLAN_IMPLEMENTATION
- *     #include "memo_plan.h"            // cc -std=c99 ... -lpthread -lm
- *
  * EXAMPLE: plan a file of requests (examples/02_plan_trace_file.c).
  *
- *     memo_status plan_file(const char* trace_path, const char* plan_path, memo_error* error) {
+ *     #define MEMO_IMPLEMENTATION             // in exactly one translation unit
+ *     #define MEMO_PLAN_IMPLEMENTATION        // in the same one
+ *     #include "memo_plan.h"                  // cc -std=c99 plan.c -lpthread -lm
+ *
+ *     int main(void) {
  *         memo_trace* trace = NULL;
  *         memo_plan* plan = NULL;
- *         memo_status status = memo_trace_read(trace_path, &trace, error);
- *         if (!status) status = memo_plan_from_trace(trace, 512, &plan, error);
- *         if (!status) status = memo_plan_solve(plan, NULL, error);
- *         if (!status) status = memo_plan_write(plan, plan_path, error);
+ *         memo_error error;
+ *         memo_status status = memo_trace_read("layer.trace", &trace, &error);
+ *         if (!status) status = memo_plan_from_trace(trace, 512, &plan, &error);
+ *         if (!status) status = memo_plan_solve(plan, NULL, &error);
+ *         if (!status) status = memo_plan_write(plan, "layer.plan", &error);
+ *         if (status) fprintf(stderr, "%s\n", error.message);
  *         memo_plan_destroy(plan);
  *         memo_trace_destroy(trace);
- *         return status;
+ *         return status != MEMO_STATUS_OK;
  *     }
  *
- * CHAPTERS  1 offsets | 2 alpha | 3 profile | 4 rows of every tensor | 5 layouts | 6 degrees
- *           7 session: the front door
+ * CHAPTERS
+ *   1 offsets  memo_plan_solve     offsets of a memo_plan: proven optimal, or with its gap
+ *   2 alpha    memo_plan_alpha     the paper's linear program: one fraction of rows to swap
+ *   3 profile  memo_profile_*      times of a trainer's kernels and copies, measured, in a file
+ *   4 rows     memo_plan_swap      which rows of each tensor and layer to keep, swap, recompute
+ *   5 layouts  memo_plan_layouts   data x pipeline x tensor x ring x ulysses: memory and time
+ *   6 degrees  memo_degrees_solve  a tensor-parallel degree for every block
+ *   7 session  memo_session_*      from tensors and a budget to a running step
+ * The implementation begins with a table of its rooms and the words to search for.
  *
- * Without MEMO_LP_SOLVE the built-in planners are used: offsets by search, alpha in closed form.
- * Rows never need it.  What needs lp_solve returns UNSUPPORTED and a message that names it.
+ * lp_solve 5.5 is optional: compile with -DMEMO_LP_SOLVE and link -llpsolve55.  Without it the
+ * built-in planners are used: offsets by search, alpha in closed form.  Rows never need it.  What
+ * needs lp_solve returns UNSUPPORTED and a message that names it.
  *
- * Licence: MIT.  lp_solve is LGPL and is linked, never copied in.  Language: C99 that is also
+ * License: MIT.  lp_solve is LGPL and is linked, never copied in.  Language: C99 that is also
  * C++11. */
 #ifndef MEMO_PLAN_H
 #define MEMO_PLAN_H
@@ -43,7 +42,7 @@
 #include "memo.h"
 
 #if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 1
-#error "memo_plan.h: this is the one of memo 0.1; take memo.h from the same release"
+#error "memo_plan.h: memo.h is not version 0.1; use the memo.h of the same release"
 #endif
 
 #ifdef __cplusplus
@@ -53,59 +52,61 @@ extern "C" {
 /* ---- 1 offsets: where every buffer goes ------------------------------------------------------ */
 
 typedef enum memo_plan_engine {
-    MEMO_PLAN_ENGINE_AUTO = 0, /* greedy; where it misses the bound, bi-level, then the search */
-    MEMO_PLAN_ENGINE_GREEDY,   /* a few orders, the best of them: milliseconds */
-    MEMO_PLAN_ENGINE_SEARCH,   /* greedy, then branch and bound */
-    MEMO_PLAN_ENGINE_MIP,      /* greedy, then the paper's program; needs lp_solve; small cases */
-    MEMO_PLAN_ENGINE_BILEVEL /* layers once, then what joins them; where it misses the bound, AUTO's
-                                  others */
+    MEMO_PLAN_ENGINE_AUTO = 0, /* greedy; if it misses the bound, bi-level, then the search */
+    MEMO_PLAN_ENGINE_GREEDY,   /* the best of a few orders, in milliseconds */
+    MEMO_PLAN_ENGINE_SEARCH,   /* greedy, then local search and branch and bound */
+    MEMO_PLAN_ENGINE_MIP,      /* greedy, then the paper's program by lp_solve; small cases */
+    MEMO_PLAN_ENGINE_BILEVEL   /* bi-level, then what AUTO does */
 } memo_plan_engine;
 
 typedef struct memo_plan_desc {
     memo_plan_engine engine;
-    int64_t capacity_bytes; /* stop as soon as a plan is this small; 0: look for the smallest */
-    double time_limit_s;    /* the best valid plan so far is kept; 0: 10, beyond 8,000 buffers 3 */
-    int64_t node_limit; /* of the search, which is deterministic where this ends it; 0: no limit */
-    uint64_t seed;      /* of the search's tie breaks */
-    int32_t n_threads;  /* of the search, side by side; 0: 1; without threads in memo.h always 1 */
-    memo_log log;       /* progress of the search: a line for every attempt */
-    /* The plan's trace, whose marks say where layers begin and end.  NULL, or without such marks:
-     * bi-level finds by itself what repeats. */
+    int64_t capacity_bytes; /* stops at a plan this small; 0: looks for the smallest */
+    double time_limit_s;    /* then the best plan found is kept; 0: 10, beyond 8,000 buffers 3 */
+    int64_t node_limit;     /* of the search in each thread; 0: no limit */
+    uint64_t seed;          /* of random choices */
+    int32_t n_threads;      /* of the search; 0: 1.  Always 1 with MEMO_NO_HOST_DEVICE */
+    memo_log log;           /* receives a line for every attempt of the search */
+    /* Optional: the trace of the plan.  Its marks tell bi-level where layers begin and end.
+     * Otherwise bi-level finds by itself what repeats. */
     const memo_trace* trace;
 } memo_plan_desc;
 
 MEMO_API memo_plan_desc memo_plan_desc_default(void);
 
-/* Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.  The plan is valid also
- * where the status is INFEASIBLE: the best found is above the capacity; the message says what is
- * proven.  OPTIMAL is about all that conflicts, holds included.  Where a node limit (of each thread) ends the search, the same seed and number of threads
- * give the same plan; the time limit may not.  Problem: MEMO paper, section 4.2.  The search takes
- * some 300 bytes of stack a buffer, of at most 8,000 that nothing separates in time; beyond, orders
- * of the greedy planner are improved within the limits.  Each further thread has its own copy.
- * Errors: INVALID_ARGUMENT (memo_plan_prepare; fixed buffers that overlap; a trace that is not the
- * plan's; n_threads outside [0, 64]), INFEASIBLE,
- * OUT_OF_HOST_MEMORY, UNSUPPORTED (the MIP without lp_solve, with alignments that scaling does not
- * settle, or with more pairs of buffers than it can take). */
+/* Chooses an offset for every buffer of a plan, with the smallest peak it can find (MEMO paper,
+ * section 4.2).  Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.
+ *
+ * Proof is OPTIMAL if no plan is smaller; holds count as conflicts.  The plan is valid even if the
+ * capacity is not met: then the call returns INFEASIBLE, and the message states what is proven.
+ * The same seed, node limit and number of threads give the same plan, unless time runs out first.
+ *
+ * The exact search takes buffers that overlap in time without a break: at most 8,000 of them, 300
+ * bytes of stack and a megabyte of memory each thread.  Larger problems are improved by local
+ * search.
+ * Errors: INVALID_ARGUMENT (as memo_plan_prepare; overlapping fixed buffers; another plan's trace;
+ * a negative limit; n_threads outside [0, 64]), INFEASIBLE, OUT_OF_HOST_MEMORY, UNSUPPORTED (the
+ * MIP without lp_solve, with unlike alignments, or with too many pairs of buffers). */
 MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
 
 /* ---- 2 alpha: one fraction of the rows to swap ----------------------------------------------- */
 
-/* MEMO paper, equations (1) to (3):  maximise alpha  subject to
+/* MEMO paper, equations (1) to (3):  maximize alpha  subject to
  *     (S_input + S_attn + alpha S_others) / B <= T_layer
  *     (n - 2) (S_input + S_attn + alpha S_others) <= M_CPU
  *     0 <= alpha <= 1
  * and, since the rounding buffers grow with alpha,
  *     device_base + alpha * device_slope <= device_capacity. */
 typedef struct memo_alpha_desc {
-    int64_t whole_bytes;  /* S_input + S_attn and all else that is swapped whole, of one layer */
+    int64_t whole_bytes;  /* S_input + S_attn, and other tensors swapped whole, of one layer */
     int64_t others_bytes; /* S_others */
     double bandwidth_bytes_per_s; /* B; 0: not a limit */
     double layer_forward_s;       /* T_layer */
     int32_t n_layers;             /* n */
     int64_t host_bytes;           /* M_CPU; 0: no limit */
     int64_t device_base_bytes;    /* peak of the step at alpha = 0 */
-    int64_t device_slope_bytes;   /* what alpha = 1 adds to it */
+    int64_t device_slope_bytes;   /* added to the peak by alpha = 1 */
     int64_t device_bytes;         /* capacity; 0: no limit */
     int64_t n_rows, tile_rows;    /* alpha is rounded down to whole tiles; n_rows 0: not rounded */
 } memo_alpha_desc;
@@ -115,27 +116,28 @@ typedef enum memo_alpha_limit {
     MEMO_ALPHA_LIMIT_BANDWIDTH,
     MEMO_ALPHA_LIMIT_HOST_MEMORY,
     MEMO_ALPHA_LIMIT_DEVICE_MEMORY,
-    MEMO_ALPHA_LIMIT_DISK /* of memo_plan_swap alone: reading and writing the file */
+    MEMO_ALPHA_LIMIT_DISK /* from memo_plan_swap only: reading and writing the file */
 } memo_alpha_limit;
 
 typedef struct memo_alpha {
     double alpha;           /* rounded down to whole tiles */
-    double exact_alpha;     /* the program's */
-    memo_alpha_limit limit; /* what binds */
-    int32_t is_hidden;      /* 0: even alpha = 0 takes longer than the layer; alpha is 0 then */
+    double exact_alpha;     /* before rounding */
+    memo_alpha_limit limit; /* the limit that alpha meets */
+    int32_t is_hidden;      /* 0: alpha is 0, and the copies still take longer than the layer */
 } memo_alpha;
 
 MEMO_API memo_alpha_desc memo_alpha_desc_default(void);
 MEMO_API const char* memo_alpha_limit_name(memo_alpha_limit limit);
-/* By lp_solve where it is there, else in closed form; both give the same.
- * Errors: INVALID_ARGUMENT; INFEASIBLE where even alpha = 0 passes a memory (which, and by how
- * much). */
+/* Finds the largest alpha: by lp_solve if it is compiled in, otherwise in closed form.  Both give
+ * the same value.
+ * Errors: INVALID_ARGUMENT naming the field; INFEASIBLE if alpha = 0 exceeds a memory: the message
+ * names it and states by how much. */
 MEMO_API memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha,
                                      memo_error* error);
 
-/* ---- 3 profile: what a trainer's kernels and copies take ----------------------------------------
+/* ---- 3 profile: times of a trainer's kernels and copies -----------------------------------------
  *
- * What the planner needs to know of a device and of a trainer on it: measured once, kept in a
+ * The planner needs a few times of a trainer on a device.  Measure them once and keep them in a
  * file. */
 
 #define MEMO_PROFILE_TENSORS_MAX 64
@@ -150,24 +152,21 @@ typedef struct memo_profile_tensor {
 typedef struct memo_profile_copy {
     int64_t size_bytes;
     double to_host_s, to_device_s; /* alone */
-    /* One each way at the same time, until both are done.  For people and for simulations
-     * (memo_swap_times): no planner reads it, since copies of a step never go both ways at once,
-     * nor do those of one micro-batch and the next.  The last forwards wait for all that leaves,
-     * nothing comes back before the first backward, and all is back before the last.  Reads and
-     * writes of a file are measured beside copies that go their way. */
+    /* One copy each way at the same time, until both are done.  No planner reads it: the copies of
+     * a step never go both ways at once.  memo_swap_times does, and people may. */
     double both_ways_s;
 } memo_profile_copy;
 
-/* How long it takes to write and read a file, in seconds.  A disk that takes more for a while than
- * it can keep up (a cache of its own) looks better than it is. */
+/* How long it takes to write and read a file, in seconds.  A disk with a cache of its own may look
+ * faster than it stays. */
 typedef struct memo_profile_file {
     int64_t size_bytes; /* 0: not measured */
     double write_s, read_s;
-    double write_with_copies_s, read_with_copies_s; /* while rows move the same way: what counts */
+    double write_with_copies_s, read_with_copies_s; /* beside copies that go the same way */
 } memo_profile_file;
 
 typedef struct memo_profile {
-    int64_t n_rows;               /* of a micro-batch: what the times below are for */
+    int64_t n_rows;               /* of the micro-batch that the times below are for */
     double forward_s, backward_s; /* of a layer */
     double between_s;             /* between the last forward and the first backward */
     int32_t n_tensors, n_copies;
@@ -176,37 +175,37 @@ typedef struct memo_profile {
     memo_profile_file file;
 } memo_profile;
 
-/* The trainer's part: each function enqueues its work on compute_stream; NULL: takes no time. */
+/* Each function of the trainer enqueues its work on compute_stream.  NULL: no time. */
 typedef struct memo_profile_desc {
     const memo_device* device;
     memo_stream compute_stream;
     memo_status (*forward)(void* user, memo_error* error);
     memo_status (*backward)(void* user, memo_error* error); /* without recomputation */
     memo_status (*between)(void* user, memo_error* error);
-    /* All rows of one tensor; NULL: no tensor can be recomputed.  UNSUPPORTED: this one cannot. */
+    /* Recomputes all rows of one tensor; returns UNSUPPORTED if it cannot.  NULL: none can be. */
     memo_status (*recompute)(void* user, int32_t tensor, memo_error* error);
     void* user;
     const memo_tensor* tensors;
     int32_t n_tensors; /* at most MEMO_PROFILE_TENSORS_MAX */
     int64_t n_rows;
-    int64_t largest_copy_bytes; /* from 64 KiB on in steps of 8; device and host memory for two are
-                                   taken meanwhile; 0: 32 MiB */
-    int32_t n_repetitions;      /* each figure is the median of these, after one more to warm up;
-                                   0: 5 */
-    const char*
-        spill_directory;      /* measured by a file of largest_copy_bytes, as the swap engine makes
-                                    its own; NULL: not measured */
-    double spill_bytes_per_s; /* as in memo_swap_desc */
+    /* Copies of 64 KiB, eight times as much, and so on up to this size are measured.  The call
+     * takes device and host memory for two of the largest.  0: 32 MiB. */
+    int64_t largest_copy_bytes;
+    int32_t n_repetitions;       /* each time is the median of these after one warm-up; 0: 5 */
+    const char* spill_directory; /* measures a file of largest_copy_bytes in it; NULL: no file */
+    double spill_bytes_per_s;    /* as in memo_swap_desc */
 } memo_profile_desc;
 
 MEMO_API memo_profile_desc memo_profile_desc_default(void);
-/* Waits for the device again and again: not for the training path.  Errors: INVALID_ARGUMENT, the
- * device's, those of the functions; IO, UNSUPPORTED (spill_directory, as memo_swap_create). */
+/* Measures a profile.  It synchronizes with the device many times, so call it before training.
+ * Errors: INVALID_ARGUMENT; errors of the device and of the functions; IO and UNSUPPORTED of
+ * spill_directory, as memo_swap_create. */
 MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* profile,
                                           memo_error* error);
 
-/* Text: "memo profile 1", a line a figure, "end" with a checksum, as for traces.  Times are whole
- * femtoseconds, so that reading gives back what was written to within one; below 9000 s.
+/* A profile as text: "memo profile 1", a line for each figure, "end" with a checksum, as for
+ * traces.  Times are whole femtoseconds, at most 9000 s, so reading returns the written value within
+ * one.
  *
  *   rows ROWS
  *   layer FORWARD BACKWARD BETWEEN
@@ -303,8 +302,8 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
 
 /* ---- 5 layouts: data x pipeline x tensor x ring x ulysses ---------------------------------------
  *
- * How should these GPUs share this model?  Every legal layout with its memory, what it sends and
- * its step time, and in words why the others are not legal:
+ * How should these GPUs share this model?  The list has every layout.  A legal one comes with its
+ * memory, the bytes it sends and its step time.  Any other comes with the reason:
  *
  *     memo_parallel_desc desc = memo_parallel_desc_default();
  *     memo_parallel_list* list;
@@ -313,10 +312,10 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *     if (list->n_fitting > 0) use(&list->entries[0]);       // the fastest that fits
  *     memo_parallel_list_destroy(list);
  *
- * A cost model, not a measurement: products and attention at a stated rate, collectives at a stated
- * bandwidth.  With S tokens of a sequence, h hidden size, G query heads of a key/value head, P
- * parameters (P_local of a rank), T, U, R the tensor, ulysses and ring degrees, and each term over
- * the ranks that share it:
+ * This is a cost model, not a measurement: products and attention run at a stated rate, collectives
+ * at a stated bandwidth.  With S tokens of a sequence, h hidden size, G query heads of a key/value
+ * head, P parameters (P_local of a rank), T, U, R the tensor, ulysses and ring degrees, and each
+ * term over the ranks that share it:
  *
  *   products          6 P S flops of a step, P without the embedding, / (peak * gemm_efficiency)
  *   attention         2 S^2 h a layer forward, 5 S^2 h backward: the causal half, two products and
@@ -330,8 +329,8 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *
  * Sources: "A Unified Sequence Parallelism Approach for Long Context Generative AI" (section 4,
  * Table 2; "tip" below is one of its seven), fitted to its Tables 3 to 6 by bench/paper_tables;
- * what a rank sends, as memo_sp.h sends it; swapping, as memo_plan_alpha has it.  Not counted:
- * padding of lengths that do not divide, a layer's transients. */
+ * a rank sends the same bytes as in memo_sp.h; swapping follows memo_plan_alpha.  Not counted:
+ * padding of lengths that do not divide, and a layer's transients. */
 
 /* A decoder of identical layers: attention, MLP. */
 typedef struct memo_parallel_model {
@@ -340,32 +339,33 @@ typedef struct memo_parallel_model {
     int32_t n_q_heads, n_kv_heads;
     int32_t head_size;      /* 0: hidden / n_q_heads */
     int32_t n_ffn_matrices; /* 3: gate, up, down (also 0); 2: up, down */
-    int32_t is_tied;        /* embedding and classifier are one */
-    int64_t vocabulary;     /* 0: neither */
-    int64_t n_parameters;   /* 0: from the shape; decides states and gradients, not the work */
+    int32_t is_tied;        /* embedding and classifier share one matrix */
+    int64_t vocabulary;     /* 0: no embedding and no classifier */
+    int64_t n_parameters;   /* for states and gradients, not for work; 0: from the shape */
 } memo_parallel_model;
 
 typedef struct memo_parallel_cluster {
     int32_t n_gpus, gpus_per_node;
     int32_t is_shared_bus; /* PCIe: the n - 1 flows of an all-to-all share one link */
-    int64_t device_bytes;  /* of a GPU, that the step may use */
+    int64_t device_bytes;  /* of a GPU, available to the step */
     double peak_flops_per_s;
-    /* Of the peak, reached by the matrix products and by attention; 0: 0.75, 0.6, 0.55 */
+    /* Fractions of the peak that matrix products and attention reach; 0: 0.75, 0.6, 0.55 */
     double gemm_efficiency, attention_forward_efficiency, attention_backward_efficiency;
     double link_bytes_per_s;          /* of one GPU inside a node, each way */
     double nic_bytes_per_s;           /* of one GPU between nodes, each way */
     double device_memory_bytes_per_s; /* 0: merges of ring blocks cost no time */
     double collective_s;              /* start of a collective or hop */
     double block_s;                   /* start of a block of ring attention */
-    double merge_bytes;      /* moved by its merge into the running output, an element; 0: 30 */
-    int64_t host_bytes;      /* pinned, of a node; 0: no swapping */
-    double host_bytes_per_s; /* of one GPU, each way; 0: no swapping */
+    double merge_bytes;               /* moved for each element by a block's merge; 0: 30 */
+    int64_t host_bytes;               /* pinned, of a node; 0: no swapping */
+    double host_bytes_per_s;          /* of one GPU, each way; 0: no swapping */
 } memo_parallel_cluster;
 
 typedef enum memo_parallel_activations {
-    MEMO_PARALLEL_KEEP = 0,  /* all of them, on the device */
-    MEMO_PARALLEL_RECOMPUTE, /* the layers' inputs; each layer's forward runs again */
-    MEMO_PARALLEL_SWAP, /* MEMO: alpha of the rows to the host; the rest, but for attention, again */
+    MEMO_PARALLEL_KEEP = 0,  /* all activations stay on the device */
+    MEMO_PARALLEL_RECOMPUTE, /* only layer inputs stay; each layer's forward runs again */
+    /* MEMO: alpha of the rows go to the host; the others are recomputed, except for attention. */
+    MEMO_PARALLEL_SWAP,
     MEMO_PARALLEL_N_ACTIVATIONS
 } memo_parallel_activations;
 
@@ -380,19 +380,19 @@ typedef struct memo_parallel_desc {
     memo_parallel_cluster cluster;
     int64_t sequence;       /* tokens of a sequence, S */
     int64_t global_batch;   /* sequences of a step; 0: 1 */
-    int64_t micro_batch;    /* of them at a time on each replica; 0: 1 */
+    int64_t micro_batch;    /* sequences at a time on each replica; 0: 1 */
     double element_bytes;   /* of activations and working parameters; 0: 2, bf16 */
     double gradient_bytes;  /* of a parameter's gradient; 0: 4 */
     double optimizer_bytes; /* of a parameter; 0: 12, fp32 parameters and two moments */
     double logit_bytes;     /* of a logit with its gradient; 0: 6 */
-    /* Of the gradients of keys and values that ring attention carries; 0: 4 */
+    /* Of an element of the key and value gradients that ring attention sends; 0: 4 */
     double kv_gradient_bytes;
-    /* tensor x ulysses must divide the key/value heads, as in the paper; memo_sp.h deals any to
-     * any. */
+    /* 1: tensor x ulysses must divide the key/value heads, as in the paper.  memo_sp.h needs no
+     * such rule. */
     int32_t kv_heads_must_divide;
-    /* The ring's pieces are contiguous, not zigzag: all blocks of its last rank are full. */
+    /* 1: the ring's pieces are contiguous, not zigzag; its last rank then has full blocks only. */
     int32_t is_contiguous;
-    /* What memo_plan_layouts lists; 0: all. */
+    /* Filters for memo_plan_layouts; 0: all. */
     uint32_t zero_stages; /* bit z: stage z */
     uint32_t activations; /* bit a: memo_parallel_activations a */
     int32_t max_pipeline;
@@ -412,14 +412,18 @@ MEMO_API int64_t memo_parallel_rank(const memo_parallel_layout* layout, int32_t 
 
 /* ZeRO shards over the ulysses x ring x data ranks that hold the same parameters. */
 MEMO_API int64_t memo_parallel_zero_group(const memo_parallel_layout* layout);
-/* 1 where sequence parallelism makes replicas, else 0 (tip 3). */
+/* 1 if sequence parallelism makes replicas, otherwise 0 (tip 3). */
 MEMO_API int32_t memo_parallel_zero_default(const memo_parallel_layout* layout);
 
-/* May it be?  Degrees multiply to the GPUs; tensor divides the key/value heads and the MLP's
- * columns; every rank has a query head and two pieces of the sequence; data and micro-batch divide
- * the batch, pipeline the layers; a ZeRO stage has something to shard; swapping has a host, and
- * layers before the last two.  Whether it fits is another question. Errors: INFEASIBLE with the
- * reason in words; INVALID_ARGUMENT naming the field of desc. */
+/* Is this layout valid?  It is if
+ *   the degrees multiply to the number of GPUs;
+ *   tensor divides the key/value heads and the MLP's columns;
+ *   every rank has a query head and two pieces of the sequence;
+ *   data and micro-batch divide the batch, and pipeline divides the layers;
+ *   the ZeRO stage has something to shard;
+ *   swapping has host memory, and layers before the last two.
+ * Whether it fits in memory is not checked.  Errors: INFEASIBLE with the reason in words;
+ * INVALID_ARGUMENT naming the field of desc. */
 MEMO_API memo_status memo_parallel_check(const memo_parallel_desc* desc,
                                          const memo_parallel_layout* layout, memo_error* error);
 
@@ -446,8 +450,8 @@ MEMO_API const char* memo_parallel_kind_name(memo_parallel_kind kind); /* "ulyss
 /* "keep"; never NULL */
 MEMO_API const char* memo_parallel_activations_name(memo_parallel_activations activations);
 
-/* Bytes of the GPU that holds most.  With a pipeline every stage counts 1 / pipeline of the layers
- * and of the vocabulary, and as many micro-batches as the first. */
+/* Bytes of the GPU that holds most.  With a pipeline, each stage has 1 / pipeline of the layers and
+ * of the vocabulary, and as many micro-batches as the first stage. */
 typedef struct memo_parallel_memory {
     double parameters_bytes;  /* 2 P_local, over the group at stage 3 */
     double gathered_bytes;    /* stage 3: the layer in use and the next */
@@ -459,8 +463,8 @@ typedef struct memo_parallel_memory {
     double host_bytes;   /* of this GPU's rows */
 } memo_parallel_memory;
 
-/* Seconds of a step.  What hides behind computation is not counted, except that ZeRO's collectives
- * never hide. */
+/* Seconds of a step.  Communication that computation hides is not counted.  ZeRO's collectives are
+ * never hidden. */
 typedef struct memo_parallel_time {
     double gemm_s, attention_s;
     double recompute_s;                 /* computed again, with its collectives */
@@ -474,14 +478,14 @@ typedef struct memo_parallel_prediction {
     memo_parallel_memory memory;
     memo_parallel_time time;
     double sent_bytes[MEMO_PARALLEL_N_KINDS];   /* by a rank in a step, recomputation included */
-    int32_t leaves_node[MEMO_PARALLEL_N_KINDS]; /* some group of the kind spans nodes */
+    int32_t leaves_node[MEMO_PARALLEL_N_KINDS]; /* a group of the kind spans nodes */
     double alpha; /* of the rows that are swapped; 0 without swapping */
     double flops; /* of the model in a step: 6 P S, and 6 S^2 h a layer, as the MEMO paper counts */
     double mfu;   /* flops / (n_gpus * peak * step_s) */
-    int32_t fits; /* device and host */
+    int32_t fits; /* on the device and on the host */
 } memo_parallel_prediction;
 
-/* Errors: as memo_parallel_check.  A layout that does not fit is no error. */
+/* Errors: as memo_parallel_check.  A layout that does not fit is not an error. */
 MEMO_API memo_status memo_parallel_predict(const memo_parallel_desc* desc,
                                            const memo_parallel_layout* layout,
                                            memo_parallel_prediction* prediction, memo_error* error);
@@ -499,26 +503,26 @@ MEMO_API memo_status memo_parallel_predict_attention(const memo_parallel_desc* d
                                                      memo_parallel_attention* attention,
                                                      memo_error* error);
 
-/* The longest sequence that fits, a multiple of step_tokens; 0 where none does.  desc->sequence is
- * not looked at. Errors: as memo_parallel_check; INVALID_ARGUMENT for step_tokens. */
+/* Finds the longest sequence that fits, a multiple of step_tokens; 0 if none fits.  desc->sequence
+ * is ignored.  Errors: as memo_parallel_check; INVALID_ARGUMENT for step_tokens. */
 MEMO_API memo_status memo_parallel_longest(const memo_parallel_desc* desc,
                                            const memo_parallel_layout* layout, int64_t step_tokens,
                                            int64_t* sequence, memo_error* error);
 
 typedef struct memo_parallel_entry {
     memo_parallel_layout layout;
-    memo_parallel_prediction prediction; /* zero where it is not legal */
-    char reason[240];                    /* why it is not legal; "" where it is */
+    memo_parallel_prediction prediction; /* zero if the layout is not legal */
+    char reason[240];                    /* why it is not legal; "" if it is */
 } memo_parallel_entry;
 
-/* First the n_fitting that fit, then what is legal and does not fit, both by step time and then by
- * memory; last what is not legal. */
+/* First the n_fitting layouts that fit, then the legal ones that do not, both by step time and then
+ * by memory.  Those that are not legal come last. */
 typedef struct memo_parallel_list {
     int64_t n_fitting, n_legal, n_entries;
     memo_parallel_entry* entries;
 } memo_parallel_list;
 
-/* Every layout whose degrees multiply to n_gpus.  That none fits is no error.
+/* Lists every layout whose degrees multiply to n_gpus.  The list may have none that fits.
  * Errors: INVALID_ARGUMENT naming the field; OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list** list,
                                        memo_error* error);
@@ -526,10 +530,10 @@ MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);
 
 /* ---- 6 tensor-parallel degrees ------------------------------------------------------------------
  *
- * A degree for every block (attention, MLP, ...) that costs the least time within a device's memory
- * (Oases paper, section 4; the overlapped schedule with fine-grained recomputation).  A small
- * degree communicates less, a large one holds less.  With F, X forward and recomputation +
- * backward, C, CB the collectives behind them, of one of two sub-batches:
+ * Chooses a degree for every block (attention, MLP, ...), so that a step takes least time within a
+ * device's memory (Oases paper, section 4; the overlapped schedule with fine-grained
+ * recomputation).  A small degree communicates less; a large one holds less.  With F, X forward and
+ * recomputation + backward, C, CB the collectives behind them, of one of two sub-batches:
  *
  *   block i at degree p     max(F_i, C_i) + max(X_i, CB_i); the first also F + CB, the last also
  *                           C + X
@@ -539,7 +543,7 @@ MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);
  *     backward   q >= p ? max(X_i[p], CB_{i+1}[q]) : CB_{i+1}[q] + AllGather[q][p] + X_i[p]
  *   memory                  sum over blocks of state + saved, + the largest runtime <= the device's
  *
- * Embedding and head stay at boundary_degree; a first or last block of another degree pays one
+ * Embedding and head stay at boundary_degree.  A first or last block of another degree costs one
  * AllGather. */
 
 /* One block at one degree, of one sub-batch. */
@@ -565,11 +569,11 @@ typedef struct memo_degrees_problem {
      * ranks to groups of degrees[q]. */
     double gather_s[MEMO_DEGREES_MAX][MEMO_DEGREES_MAX];
     int64_t memory_bytes;    /* of a device; 0: no limit */
-    int32_t boundary_degree; /* of embedding and head, one of degrees; 0: as their neighbours */
+    int32_t boundary_degree; /* of embedding and head, one of degrees; 0: as their neighbors */
     int32_t has_gradients;   /* gradient_s counts */
 } memo_degrees_problem;
 
-/* Costs are zero.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+/* Creates a problem whose costs are zero.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees,
                                                  int32_t n_degrees, memo_degrees_problem** problem,
                                                  memo_error* error);
@@ -593,8 +597,8 @@ typedef struct memo_degrees_model {
     int32_t degrees[MEMO_DEGREES_MAX];
     double bandwidth_bytes_per_s[MEMO_DEGREES_MAX]; /* of a collective over degrees[k] ranks */
     double data_bandwidth_bytes_per_s;              /* of the gradients; 0: they do not count */
-    double latency_s;                               /* of a step of a collective */
-    double flops_per_s;                             /* that a block reaches */
+    double latency_s;                               /* of one step of a collective */
+    double flops_per_s;                             /* reached by a block */
     int64_t memory_bytes;
     int32_t boundary_degree;
 } memo_degrees_model;
@@ -607,10 +611,9 @@ MEMO_API memo_status memo_degrees_problem_from_model(const memo_degrees_model* m
 /* A profile as text, measured or not; whole nanoseconds and bytes:
  *
  *   memo degrees-profile 1
- *   blocks N                            the frame (first and last line) may be left out, as for
- *                                       traces
+ *   blocks N                            the first and last line are optional, as for traces
  *   degrees 2 4 8
- *   memory BYTES                        these three may be left out
+ *   memory BYTES                        these three lines are optional
  *   boundary DEGREE
  *   gradients 1
  *   gather FROM TO NS                   each pair, FROM < TO
@@ -625,8 +628,8 @@ MEMO_API memo_status memo_degrees_problem_parse(const char* text, int64_t n_byte
 MEMO_API memo_status memo_degrees_problem_write(const memo_degrees_problem* problem,
                                                 const char* path, memo_error* error);
 
-/* Time and memory of a plan; block_degrees (n_blocks) are degrees, not indices.  Errors:
- * INVALID_ARGUMENT naming the block. */
+/* Computes time and memory of a plan; block_degrees (n_blocks) are degrees, not indices.
+ * Errors: INVALID_ARGUMENT naming the block. */
 MEMO_API memo_status memo_degrees_evaluate(const memo_degrees_problem* problem,
                                            const int32_t* block_degrees, double* step_s,
                                            int64_t* memory_bytes, memo_error* error);
@@ -634,7 +637,7 @@ MEMO_API memo_status memo_degrees_evaluate(const memo_degrees_problem* problem,
 typedef struct memo_degrees_plan {
     int32_t n_blocks;
     int32_t* degrees;
-    double step_s;        /* as memo_degrees_evaluate computes it: what overlaps counts once */
+    double step_s;        /* from memo_degrees_evaluate */
     double lower_bound_s; /* no plan that fits takes less; step_s if proof is OPTIMAL */
     int64_t memory_bytes;
     memo_proof proof; /* OPTIMAL up to 1e-10 of step_s; FEASIBLE if time or labels ran out */
@@ -643,15 +646,15 @@ typedef struct memo_degrees_plan {
 
 /* Finds the fastest plan that fits; ties are broken arbitrarily.  time_limit_s 0: 10.  If time or
  * labels (2^25, 256 MiB) run out, the plan is the best one found, and step_s / lower_bound_s - 1
- * bounds what it loses.  Errors: INVALID_ARGUMENT (a negative cost; the boundary's degree is none
- * of degrees), INFEASIBLE (how much memory the smallest plan needs), OUT_OF_HOST_MEMORY. */
+ * bounds its loss.  Errors: INVALID_ARGUMENT (a negative cost; boundary_degree not among degrees),
+ * INFEASIBLE (the message states how much memory the smallest plan needs), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_limit_s,
                                         memo_degrees_plan** plan, memo_error* error);
 MEMO_API void memo_degrees_plan_destroy(memo_degrees_plan* plan);
 
 /* The trainer's --degrees file: "memo degrees 1", a line "block I DEGREE" each in order, "end" with
- * a checksum; the frame may be left out.  *block_degrees is freed with memo_degrees_free.  Errors:
- * as above. */
+ * a checksum; the first and last line are optional.  Free *block_degrees with memo_degrees_free.
+ * Errors: as memo_degrees_problem_read. */
 MEMO_API memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks,
                                         const char* path, memo_error* error);
 MEMO_API memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,
@@ -834,6 +837,54 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
 #endif /* MEMO_PLAN_H */
 
 /* ==== implementation ======================================================================== */
+
+/* ROOMS, each with the words to search for.  A room uses public functions, memo.h's >>base and the
+ * rooms above it.
+ *
+ *   1 offsets
+ *     >>problem                a plan in units of size and sections of time
+ *     >>holds                  pairs that streams keep apart; their bound
+ *     >>neighbors              lists of what conflicts with an item
+ *     >>greedy                 orders of items
+ *     >>lowest offset          greedy: the item that can lie lowest comes next
+ *     >>first fit              greedy: each item into the lowest hole
+ *     >>exact search           is there a plan within a capacity?
+ *     >>search state           what a node knows, and how it is undone
+ *     >>pruning                bounds of a section's items; failures that are remembered
+ *     >>branching              which item is first among its neighbors
+ *     >>smallest peak          runs, rounds of attempts, parts
+ *     >>side by side           several searches on threads
+ *     >>climb                  first fit by an order that is changed item by item
+ *     >>mixed-integer program  the paper's, by lp_solve
+ *     >>bi-level               layers once, then what joins them
+ *     >>marked windows         windows of layers from marks
+ *     >>repeated windows       windows from requests that repeat
+ *     >>groups and kinds       buffers of a window; groups that are alike
+ *     >>two levels             the inner plans and the outer one
+ *     >>plan solve             memo_plan_solve: which engine comes next
+ *   2 alpha
+ *     >>alpha                  the paper's linear program in one variable
+ *   3 profile
+ *     >>profile                measures kernels, copies and a file
+ *     >>profile file           its text
+ *   4 rows of every tensor
+ *     >>row words              and the other rooms of rows, listed there
+ *   5 layouts
+ *     >>layout rules           which layouts are legal, or why not
+ *     >>layout costs           bytes and seconds of one layout
+ *     >>layout links, >>layout attention, >>layout memory, >>layout swapping, >>layout step
+ *     >>layout list            all layouts in order
+ *   6 degrees
+ *     >>degree problem         costs of blocks
+ *     >>degree costs           time and memory of a plan
+ *     >>degree model           costs of a GPT from constants
+ *     >>degree text            files of costs and of degrees
+ *     >>least memory           the plan that needs least memory
+ *     >>memory price           a plan and a bound from one price on memory
+ *     >>degree labels          partial plans, from the first block to the last
+ *     >>degree solve           memo_degrees_solve: which range of runtimes comes next
+ *   7 session
+ *     >>session                from tensors and a budget to a running step */
 #if defined(MEMO_PLAN_IMPLEMENTATION) && !defined(MEMO_PLAN_IMPLEMENTATION_DONE)
 #define MEMO_PLAN_IMPLEMENTATION_DONE
 
@@ -867,8 +918,8 @@ MEMOI void memoi_number_name(char* buffer, double value) {
     while (*exponent == '+' || *exponent == '0') memmove(exponent, exponent + 1, strlen(exponent));
 }
 
-/* ---- 1 offsets: the problem in units ------------------------------------------------------------
- * Knows: a memo_plan, as input.  Does not know how it is solved.
+/* ---- >>problem ----------------------------------------------------------------------------------
+ * Knows: a memo_plan, as input.  Knows nothing of how it is solved.
  *
  * Sizes are divided by their common unit, time by what matters: a *section* is a largest set of
  * items that live together.  Two items overlap exactly where they share a section, so a packing of
@@ -904,16 +955,16 @@ typedef struct memoi_problem {
      * held against, ascending.  NULL: there are none. */
     int64_t* first_held;
     int32_t* held;
-    struct memoi_neighbours* neighbours;
+    struct memoi_neighbors* neighbors;
 } memoi_problem;
 
 /* Which items conflict?  Of item i: list[first[i]] to list[first[i + 1]], in any order.  Made when
  * somebody asks. */
-typedef struct memoi_neighbours {
+typedef struct memoi_neighbors {
     int64_t* first;
     int32_t* list;
     int32_t are_too_many;
-} memoi_neighbours;
+} memoi_neighbors;
 
 MEMOI void memoi_problem_free(memoi_problem* problem) {
     MEMO_FREE(problem->items);
@@ -921,11 +972,11 @@ MEMOI void memoi_problem_free(memoi_problem* problem) {
     MEMO_FREE(problem->section_sums);
     MEMO_FREE(problem->first_held);
     MEMO_FREE(problem->held);
-    if (problem->neighbours) {
-        MEMO_FREE(problem->neighbours->first);
-        MEMO_FREE(problem->neighbours->list);
+    if (problem->neighbors) {
+        MEMO_FREE(problem->neighbors->first);
+        MEMO_FREE(problem->neighbors->list);
     }
-    MEMO_FREE(problem->neighbours);
+    MEMO_FREE(problem->neighbors);
     memset(problem, 0, sizeof *problem);
 }
 
@@ -1009,8 +1060,8 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
     problem->items = (memoi_item*)memob_calloc(plan->n_buffers, sizeof(memoi_item));
     problem->ranges =
         (memoi_range*)memob_calloc(plan->n_buffers + plan->n_gaps, sizeof(memoi_range));
-    problem->neighbours = (memoi_neighbours*)memob_calloc(1, sizeof(memoi_neighbours));
-    if (!problem->items || !problem->ranges || !problem->neighbours) goto no_memory;
+    problem->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
+    if (!problem->items || !problem->ranges || !problem->neighbors) goto no_memory;
     for (i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         memoi_item* item = &problem->items[problem->n_items];
@@ -1133,7 +1184,7 @@ MEMOI int memoi_items_conflict(const memoi_problem* problem, int64_t i, int64_t 
     return low < problem->first_held[i + 1] && problem->held[low] == j;
 }
 
-/* --- holds --- */
+/* --- >>holds --- */
 
 enum {
     MEMOI_HELD_PAIRS = 1 << 25,  /* beyond, lifetimes are stretched instead */
@@ -1338,7 +1389,8 @@ MEMOI int64_t memoi_moments_bound(memoi_moments* moments) {
     return bound;
 }
 
-/* Adds what holds say to a problem: pairs and, in reasonable time, the bound.  As memoi_problem_hold. */
+/* Adds what holds say to a problem: pairs and, in reasonable time, the bound.  As
+ * memoi_problem_hold. */
 MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan) {
     int64_t n = problem->n_items, i;
     int64_t* item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
@@ -1401,12 +1453,12 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
     memcpy(best->offsets, offsets, (size_t)problem->n_items * sizeof(int64_t));
 }
 
-/* --- neighbours --- */
+/* --- >>neighbors --- */
 
-enum { MEMOI_NEIGHBOURS = 1 << 26 }; /* beyond, whoever wants lists does without */
+enum { MEMOI_NEIGHBORS = 1 << 26 }; /* beyond, whoever wants lists does without */
 
-/* The item behind those that begin before i ends: items are ordered by begin, so the later ones that
- * i overlaps follow it in one piece; with gaps, some of those. */
+/* The item behind those that begin before i ends: items are ordered by begin, so the later ones
+ * that i overlaps follow it in one piece; with gaps, some of those. */
 MEMOI int64_t memoi_item_last(const memoi_problem* problem, int64_t i) {
     int64_t low = i + 1, high = problem->n_items;
     while (low < high) {
@@ -1420,30 +1472,30 @@ MEMOI int64_t memoi_item_last(const memoi_problem* problem, int64_t i) {
 }
 
 /* How many entries the lists have, with gaps at most. */
-MEMOI int64_t memoi_neighbours_count(const memoi_problem* problem) {
+MEMOI int64_t memoi_neighbors_count(const memoi_problem* problem) {
     int64_t n = problem->n_items, n_entries = problem->held ? problem->first_held[n] : 0, i;
     for (i = 0; i < n; i++) n_entries += 2 * (memoi_item_last(problem, i) - i - 1);
     return n_entries;
 }
 
 /* Makes the lists: 1; 0 without memory; -1 where they would be too long. */
-MEMOI int memoi_neighbours_list(const memoi_problem* problem) {
-    memoi_neighbours* neighbours = problem->neighbours;
+MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
+    memoi_neighbors* neighbors = problem->neighbors;
     int64_t n = problem->n_items, n_entries, i, j, k;
     int64_t* fill;
     int pass;
-    if (neighbours->list) return 1;
-    n_entries = neighbours->are_too_many ? 0 : memoi_neighbours_count(problem);
-    if (n_entries > MEMOI_NEIGHBOURS) neighbours->are_too_many = 1;
-    if (neighbours->are_too_many) return -1;
+    if (neighbors->list) return 1;
+    n_entries = neighbors->are_too_many ? 0 : memoi_neighbors_count(problem);
+    if (n_entries > MEMOI_NEIGHBORS) neighbors->are_too_many = 1;
+    if (neighbors->are_too_many) return -1;
     fill = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    neighbours->first = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
-    neighbours->list = (int32_t*)memob_calloc(n_entries, sizeof(int32_t));
-    if (!fill || !neighbours->first || !neighbours->list) {
+    neighbors->first = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
+    neighbors->list = (int32_t*)memob_calloc(n_entries, sizeof(int32_t));
+    if (!fill || !neighbors->first || !neighbors->list) {
         MEMO_FREE(fill);
-        MEMO_FREE(neighbours->first);
-        MEMO_FREE(neighbours->list);
-        memset(neighbours, 0, sizeof *neighbours);
+        MEMO_FREE(neighbors->first);
+        MEMO_FREE(neighbors->list);
+        memset(neighbors, 0, sizeof *neighbors);
         return 0;
     }
     for (pass = 0; pass < 2; pass++) { /* counts, then lists */
@@ -1452,32 +1504,32 @@ MEMOI int memoi_neighbours_list(const memoi_problem* problem) {
             for (j = i + 1; j < last; j++) {
                 if (problem->has_gaps && !memoi_items_overlap(problem, i, j)) continue;
                 if (pass == 0) {
-                    neighbours->first[i + 1]++;
-                    neighbours->first[j + 1]++;
+                    neighbors->first[i + 1]++;
+                    neighbors->first[j + 1]++;
                 } else {
-                    neighbours->list[fill[i]++] = (int32_t)j;
-                    neighbours->list[fill[j]++] = (int32_t)i;
+                    neighbors->list[fill[i]++] = (int32_t)j;
+                    neighbors->list[fill[j]++] = (int32_t)i;
                 }
             }
             if (!problem->held) continue;
             for (k = problem->first_held[i]; k < problem->first_held[i + 1]; k++) {
                 if (pass == 0)
-                    neighbours->first[i + 1]++;
+                    neighbors->first[i + 1]++;
                 else
-                    neighbours->list[fill[i]++] = problem->held[k];
+                    neighbors->list[fill[i]++] = problem->held[k];
             }
         }
         for (i = 0; i < n && pass == 0; i++) {
-            neighbours->first[i + 1] += neighbours->first[i];
-            fill[i] = neighbours->first[i];
+            neighbors->first[i + 1] += neighbors->first[i];
+            fill[i] = neighbors->first[i];
         }
     }
     MEMO_FREE(fill);
     return 1;
 }
 
-/* ---- 1 offsets: greedy --------------------------------------------------------------------------
- * Knows: the problem.  Does not look back.
+/* ---- >>greedy -----------------------------------------------------------------------------------
+ * Knows: the problem and orders of its items.  Knows nothing of plans found before.
  *
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.
  * First fit: take the items in an order; put each into the lowest hole. */
@@ -1761,10 +1813,10 @@ MEMOI void memoi_queue_pop(memoi_queue* heap) {
     memoi_queue_sink(heap);
 }
 
-/* --- lowest offset ---
+/* --- >>lowest offset ---
  * A plateau is a run of sections of one top, as long as it can be.  On the lowest one the item that
  * can lie lowest is one that lives within it.  Where there is none, nothing will ever fill it: it
- * rises to its lower neighbour.
+ * rises to its lower neighbor.
  *
  * Items with gaps and fixed ones wait beside the plateaus, as do those that an alignment, a fixed
  * item or a hold keeps off the plateau that they live within.  Each waits with a lower bound of its
@@ -1780,7 +1832,7 @@ MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, i
     if (previous >= 0) greedy->plateau[previous].end = (int32_t)begin;
 }
 
-/* Joins the plateau at begin with neighbours of its top; enters it into the queue. */
+/* Joins the plateau at begin with neighbors of its top; enters it into the queue. */
 MEMOI void memoi_plateau_join(memoi_greedy* greedy, int64_t begin) {
     memoi_plateau here = greedy->plateau[begin];
     if (here.end < greedy->problem->n_sections && greedy->plateau[here.end].top == here.top) {
@@ -1933,8 +1985,8 @@ MEMOI int64_t memoi_greedy_lowest(const memoi_greedy* greedy, int64_t i, int64_t
     return offset;
 }
 
-/* Each item in turn that can lie lowest, of equals the first of greedy->ranked; 0 where the deadline
- * ends it. */
+/* Each item in turn that can lie lowest, of equals the first of greedy->ranked; 0 where the
+ * deadline ends it. */
 MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     memoi_queue* waiting = &greedy->waiting;
@@ -2017,7 +2069,7 @@ MEMOI void memoi_greedy_stack(memoi_greedy* greedy) {
     }
 }
 
-/* --- first fit ---
+/* --- >>first fit ---
  *
  * Each item in turn goes into the lowest hole that those before it have left.  What it must keep
  * away from is found in a grid: ranges of about the same length stand together, by where they
@@ -2160,9 +2212,9 @@ MEMOI int memoi_range_compare(const void* a, const void* b) {
     return memob_compare(((const memoi_range*)a)->begin, ((const memoi_range*)b)->begin);
 }
 
-/* The lowest offset for an item, `from` or higher, clear of n ranges: jumps on top of what is in the
- * way, round and round, as long as anything is.  What ends below is dropped.  Many rounds are worth
- * a sort: then one more is enough. */
+/* The lowest offset for an item, `from` or higher, clear of n ranges: jumps on top of what is in
+ * the way, round and round, as long as anything is.  What ends below is dropped.  Many rounds are
+ * worth a sort: then one more is enough. */
 MEMOI int64_t memoi_taken_lowest(memoi_range* taken, int64_t n, int64_t from,
                                  const memoi_item* item) {
     int64_t offset, next = from, round = 0, n_above, k;
@@ -2256,18 +2308,18 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     return ok ? MEMO_STATUS_OK : memob_no_memory(error, "the greedy planner");
 }
 
-/* ---- 1 offsets: exact search --------------------------------------------------------------------
- * Knows: the problem and a capacity.  Does not know where the capacity comes from.
+/* ---- >>exact search -----------------------------------------------------------------------------
+ * Knows: the problem and a capacity.  Knows nothing of where the capacity comes from.
  *
  * Is there a plan within the capacity?  Among all plans take one whose offsets sum to least: in it
  * every item lies at 0, right on top of an item below it, or where it is fixed.  So it is reached
- * by placing items upwards, each at its *minimum*, the top of its placed neighbours.  (Neighbours:
+ * by placing items upwards, each at its *minimum*, the top of its placed neighbors.  (Neighbors:
  * items that overlap in time.)
  *
- * Branching.  An unplaced item c is *first* among its unplaced neighbours, and then lies at its
- * minimum; or it is not, and then is *blocked* until a neighbour is placed.  The two exclude each
+ * Branching.  An unplaced item c is *first* among its unplaced neighbors, and then lies at its
+ * minimum; or it is not, and then is *blocked* until a neighbor is placed.  The two exclude each
  * other and leave nothing out.  c is an item that can be first and would lie lowest, at the
- * *floor*: the lowest unplaced item of the plan is first among its neighbours, so every unplaced
+ * *floor*: the lowest unplaced item of the plan is first among its neighbors, so every unplaced
  * item lies at the floor or higher.
  *
  * Pruning.  Every unplaced item has a *bound* >= its minimum; above it, the item cannot be first.
@@ -2352,7 +2404,7 @@ typedef struct memoi_search {
 
     /* fixed for the problem */
     int64_t* size; /* of item i */
-    const memoi_neighbours* neighbours;
+    const memoi_neighbors* neighbors;
     int32_t* members; /* of section s at [first_member[s], first_member[s + 1]), in any order */
     int64_t* first_member;
     int32_t* first_item; /* that begins in section s or later; items are ordered by begin */
@@ -2473,7 +2525,7 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
     int64_t n_members = 0, i, s, used;
     memset(search, 0, sizeof *search);
     search->problem = problem;
-    search->neighbours = problem->neighbours;
+    search->neighbors = problem->neighbors;
     for (i = 0; i < problem->n_ranges; i++)
         n_members += problem->ranges[i].end - problem->ranges[i].begin;
     if (n_members > MEMOI_SEARCH_MEMBERS) return -1;
@@ -2492,7 +2544,7 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
     return 1;
 }
 
-/* --- the node's state, and undoing it --- */
+/* --- >>search state --- */
 
 typedef struct memoi_search_moment {
     int64_t n_changes, n_old_looks;
@@ -2592,17 +2644,17 @@ MEMOI int memoi_search_raise(memoi_search* search, int64_t i, int64_t bound) {
     return 1;
 }
 
-/* Puts i at its minimum; 0 where a neighbour then no longer fits. */
+/* Puts i at its minimum; 0 where a neighbor then no longer fits. */
 MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     const memoi_problem* problem = search->problem;
-    const int64_t* first = search->neighbours->first;
+    const int64_t* first = search->neighbors->first;
     int64_t top = search->minimum[i] + search->size[i], k;
     memoi_search_log(search, MEMOI_CHANGE_PLACED, i, 0);
     search->is_placed[i] = 1;
     memoi_search_count(search, i, -1);
     memoi_search_touch(search, i);
     for (k = first[i]; k < first[i + 1]; k++) {
-        int64_t j = search->neighbours->list[k], offset = top;
+        int64_t j = search->neighbors->list[k], offset = top;
         if (search->is_placed[j]) continue;
         if (search->is_blocked[j]) {
             memoi_search_log(search, MEMOI_CHANGE_BLOCKED, j, 1);
@@ -2617,7 +2669,7 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     return 1;
 }
 
-/* --- pruning --- */
+/* --- >>pruning --- */
 
 /* Sorts a section's unplaced items by bound into search->sorted, and keeps that order, placed items
  * behind, for the next time: from node to node it hardly changes.  Returns how many there are. */
@@ -2769,7 +2821,7 @@ MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
     return 1;
 }
 
-/* --- branching --- */
+/* --- >>branching --- */
 
 MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
@@ -2881,8 +2933,9 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
     return verdict;
 }
 
-/* ---- 1 offsets: search for the smallest peak ----------------------------------------------------
- * Knows: how to ask the exact search well: with restarts, capacity after capacity, part after part.
+/* ---- >>smallest peak ----------------------------------------------------------------------------
+ * Knows: restarts, capacities and parts for the exact search, and the climb.  Knows nothing of
+ * plans in bytes.
  *
  * Running times of one order are heavy-tailed: a run succeeds soon or not for ages.  So runs are
  * short, grow slowly, and differ in the order of the items, in what counts as tight, and in whether
@@ -2964,13 +3017,14 @@ MEMOI void memoi_search_runs(memoi_search* search) {
         ;
 }
 
-/* --- side by side ---
+/* --- >>side by side ---
  *
  * Several searches within a capacity, one a thread, each begins with another style of run.  The
- * first run is alone: most attempts end with it, sooner than a thread starts.  The answer is that of the search that has spent the fewest nodes on its own; the others stop where
- * they have spent as many, take over what the first has learned about sections, and go on with the
- * random numbers that they had.  So it depends on seed, budget and number of threads alone; and the
- * first search is that of a single thread, until another answers before it. */
+ * first run is alone: most attempts end with it, sooner than a thread starts.  The answer is that
+ * of the search that has spent the fewest nodes on its own; the others stop where they have spent
+ * as many, take over what the first has learned about sections, and go on with the random numbers
+ * that they had.  So it depends on seed, budget and number of threads alone; and the first search
+ * is that of a single thread, until another answers before it. */
 
 typedef struct memoi_team {
     memoi_search* searches;
@@ -2989,7 +3043,7 @@ MEMOI int memoi_team_create(memoi_team* team, const memoi_problem* problem, int6
     int created;
     memset(team, 0, sizeof *team);
     if (problem->n_items > MEMOI_SEARCH_ITEMS) return -1;
-    created = memoi_neighbours_list(problem);
+    created = memoi_neighbors_list(problem);
     if (created <= 0) return created;
     team->searches = (memoi_search*)memob_calloc(n, sizeof(memoi_search));
     if (!team->searches) created = 0;
@@ -3121,7 +3175,7 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
     effort->log->write(effort->log->user, message);
 }
 
-/* --- climb ---
+/* --- >>climb ---
  *
  * First fit by an order that is changed a little, again and again.  A change is kept unless more
  * lies above the goal than before.  Items are moved that end above the goal, or that conflict with
@@ -3155,7 +3209,7 @@ typedef struct memoi_replaced {
 
 typedef struct memoi_climb {
     const memoi_problem* problem;
-    const memoi_neighbours* neighbours;
+    const memoi_neighbors* neighbors;
     memoi_place* places; /* of an item */
     memoi_queue open;    /* by key */
     memoi_range* taken;  /* scratch */
@@ -3258,15 +3312,15 @@ MEMOI int memoi_climb_begin(memoi_climb* climb, const memoi_solution* best) {
     return 1;
 }
 
-/* 1; 0 without memory; -1 where the lists of neighbours would be too long. */
+/* 1; 0 without memory; -1 where the lists of neighbors would be too long. */
 MEMOI int memoi_climb_create(memoi_climb* climb, const memoi_problem* problem,
                              const memoi_effort* effort, const memoi_solution* best) {
     int64_t n = problem->n_items;
-    int listed = memoi_neighbours_list(problem);
+    int listed = memoi_neighbors_list(problem);
     memset(climb, 0, sizeof *climb);
     if (listed <= 0) return listed;
     climb->problem = problem;
-    climb->neighbours = problem->neighbours;
+    climb->neighbors = problem->neighbors;
     climb->random = effort->seed;
     climb->deadline = effort->deadline;
     climb->places = (memoi_place*)memob_calloc(n, sizeof(memoi_place));
@@ -3298,14 +3352,14 @@ MEMOI void memoi_climb_open(memoi_climb* climb, int64_t i, int64_t from, int is_
     place->is_forced |= is_forced;
 }
 
-/* The lowest hole for item i between those before it.  Unless it is forced, it can at least stay. */
+/* The lowest hole for item i between those before it.  Unless it is forced, it can stay. */
 MEMOI int64_t memoi_climb_find(memoi_climb* climb, int64_t i) {
     const memoi_item* item = &climb->problem->items[i];
     const memoi_place* place = &climb->places[i];
-    const int32_t* list = climb->neighbours->list;
+    const int32_t* list = climb->neighbors->list;
     int64_t from = memob_align_up(memob_max(place->from, 0), item->alignment);
     int64_t to = place->is_forced ? INT64_MAX : place->high, key = place->key, n = 0, k;
-    for (k = climb->neighbours->first[i]; k < climb->neighbours->first[i + 1]; k++) {
+    for (k = climb->neighbors->first[i]; k < climb->neighbors->first[i + 1]; k++) {
         const memoi_place* other = &climb->places[list[k]];
         climb->taken[n].begin = other->low;
         climb->taken[n].end = other->high;
@@ -3318,8 +3372,8 @@ MEMOI int64_t memoi_climb_find(memoi_climb* climb, int64_t i) {
 /* Item i moves from low to now: which later items must be placed again? */
 MEMOI void memoi_climb_spread(memoi_climb* climb, int64_t i, int64_t low, int64_t now) {
     int64_t high = now + climb->problem->items[i].size, k;
-    for (k = climb->neighbours->first[i]; k < climb->neighbours->first[i + 1]; k++) {
-        int64_t j = climb->neighbours->list[k];
+    for (k = climb->neighbors->first[i]; k < climb->neighbors->first[i + 1]; k++) {
+        int64_t j = climb->neighbors->list[k];
         const memoi_place* other = &climb->places[j];
         int is_covered = (other->low < high) & (other->high > now);
         if (!(is_covered | (low < other->low)) || !memoi_climb_is_before(climb, i, j)) continue;
@@ -3353,20 +3407,20 @@ MEMOI int memoi_climb_settle(memoi_climb* climb, double limit) {
 /* An item to be moved before another in the order that it conflicts with and lies above, or now
  * and then behind one; of two of these the nearer.  0: there is none. */
 MEMOI int memoi_climb_choose(memoi_climb* climb, int64_t* moved, int64_t* to, int* is_behind) {
-    const int64_t* first = climb->neighbours->first;
+    const int64_t* first = climb->neighbors->first;
     uint64_t* random = &climb->random;
     int64_t i = climb->critical[memoi_random(random) % (uint64_t)climb->n_critical];
     int64_t n_found = 0, n, k, pair[2];
     *is_behind = 0;
     n = first[i + 1] - first[i];
     if (n > 0 && memoi_random(random) % 4 > 0) {
-        i = climb->neighbours->list[first[i] + (int64_t)(memoi_random(random) % (uint64_t)n)];
+        i = climb->neighbors->list[first[i] + (int64_t)(memoi_random(random) % (uint64_t)n)];
         *is_behind = memoi_random(random) % 4 == 0;
     }
     if (climb->problem->items[i].fixed >= 0) return 0;
     pair[0] = pair[1] = -1;
     for (k = first[i]; k < first[i + 1]; k++) { /* each is in the pair with the same chance */
-        int64_t j = climb->neighbours->list[k];
+        int64_t j = climb->neighbors->list[k];
         if (climb->problem->items[j].fixed >= 0 ||
             memoi_climb_is_before(climb, j, i) == *is_behind ||
             (!*is_behind && climb->places[j].low >= climb->places[i].low))
@@ -3388,8 +3442,8 @@ MEMOI void memoi_climb_move(memoi_climb* climb, int64_t i, int64_t to, int is_be
     climb->keys[climb->n_keys].item = i;
     climb->keys[climb->n_keys++].value = place->key;
     place->key = climb->places[to].key + (is_behind ? step : -step);
-    for (k = climb->neighbours->first[i]; is_behind && k < climb->neighbours->first[i + 1]; k++) {
-        int64_t j = climb->neighbours->list[k];
+    for (k = climb->neighbors->first[i]; is_behind && k < climb->neighbors->first[i + 1]; k++) {
+        int64_t j = climb->neighbors->list[k];
         const memoi_place* other = &climb->places[j];
         if (other->low > place->low && memoi_climb_is_before(climb, j, i))
             memoi_climb_open(climb, j, place->low - (other->high - other->low) + 1, 0);
@@ -3440,7 +3494,7 @@ MEMOI int64_t memoi_climb_run(memoi_climb* climb, int64_t goal, int64_t n_nodes,
 }
 
 /* Climbs towards goal with so many items placed, and with as many again as long as that lowers by a
- * twentieth what lies above the goal.  Where the lists of neighbours are too long, it does nothing.
+ * twentieth what lies above the goal.  Where the lists of neighbors are too long, it does nothing.
  * 0: no memory. */
 MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, int64_t goal,
                              int64_t n_placed, memoi_effort* effort, memoi_solution* best) {
@@ -3456,11 +3510,11 @@ MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, i
     return created != 0;
 }
 
-/* Rounds of attempts by a team: at the goal; if that fails or is given up, halfway between there and
- * the best peak, and so on.  Each round begins with a climb.  Each spends more on an attempt than
- * the one before, and on an attempt at the goal as much as on a few others together.  Where not the
- * goal alone counts, only every third of the later rounds begins with it, since what was given up
- * often is rarely met. */
+/* Rounds of attempts by a team: at the goal; if that fails or is given up, halfway between there
+ * and the best peak, and so on.  Each round begins with a climb.  Each spends more on an attempt
+ * than the one before, and on an attempt at the goal as much as on a few others together.  Where
+ * not the goal alone counts, only every third of the later rounds begins with it, since what was
+ * given up often is rarely met. */
 MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_problem* problem,
                               int64_t target, memoi_effort* effort, memoi_solution* best,
                               int64_t* bound) {
@@ -3514,7 +3568,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
 
 /* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
  * proven.  A problem too large for the search gets a climb alone.  0: no memory. */
-MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, memoi_effort* effort,
+MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, memoi_effort* effort,
                                 memoi_solution* best, int64_t* bound) {
     memoi_team team;
     memoi_climb climb;
@@ -3547,7 +3601,7 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     part->items = (memoi_item*)memob_calloc(part->n_items, sizeof(memoi_item));
     part->ranges = (memoi_range*)memob_calloc(part->n_ranges, sizeof(memoi_range));
     part->section_sums = (int64_t*)memob_calloc(part->n_sections, sizeof(int64_t));
-    part->neighbours = (memoi_neighbours*)memob_calloc(1, sizeof(memoi_neighbours));
+    part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
     if (whole->held) {
         int64_t from = whole->first_held[first], n = whole->first_held[last] - from;
         part->first_held = (int64_t*)memob_calloc(part->n_items + 1, sizeof(int64_t));
@@ -3557,7 +3611,7 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
         for (i = 0; part->held && i < n; i++)
             part->held[i] = whole->held[from + i] - (int32_t)first;
     }
-    if (!part->items || !part->ranges || !part->section_sums || !part->neighbours ||
+    if (!part->items || !part->ranges || !part->section_sums || !part->neighbors ||
         (whole->held && (!part->first_held || !part->held))) {
         memoi_problem_free(part);
         return 0;
@@ -3600,7 +3654,7 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
     if (!is_whole)
         status =
             memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &best, error);
-    if (!status && !memoi_search_minimise(part, goal, effort, &best, &proven))
+    if (!status && !memoi_search_minimize(part, goal, effort, &best, &proven))
         status = memob_no_memory(error, "the search");
     if (!status) {
         memcpy(offsets, best.offsets, (size_t)part->n_items * sizeof(int64_t));
@@ -3699,20 +3753,20 @@ MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem*
     return status;
 }
 
-/* ---- 1 offsets: mixed-integer program -----------------------------------------------------------
- * Knows: the problem and lp_solve.  Of its answer only the order of the items is believed; the
- * offsets are rebuilt from it in whole units.
+/* ---- >>mixed-integer program --------------------------------------------------------------------
+ * Knows: the problem and lp_solve.  Knows nothing of the search.  Only the order of the items is
+ * taken from lp_solve's answer; the offsets are rebuilt from it in whole units.
  *
  * MEMO paper, section 4.2.1: offsets o_i, peak M, and for every overlapping pair i < j a binary
  * z_ij, "i lies below j":
- *     minimise M,   o_i + s_i <= M,   o_i + s_i <= o_j + U (1 - z_ij),   o_j + s_j <= o_i + U z_ij
+ *     minimize M,   o_i + s_i <= M,   o_i + s_i <= o_j + U (1 - z_ij),   o_j + s_j <= o_i + U z_ij
  * where U is the best peak known.  Added: bounds on M; for every section K and i in K
  *     o_i >= sum of s_j [j below i],   o_i + s_i + sum of s_j [i below j] <= M
  * which lift the linear bound to the largest section; an order among twins; one pair fixed, since a
  * plan upside down is a plan; in some of the runs transitivity of "below". */
 
 enum {
-    MEMOI_MIP_PAIRS = 20000,   /* beyond this lp_solve does not get through one factorisation */
+    MEMOI_MIP_PAIRS = 20000,   /* beyond this lp_solve does not get through one factorization */
     MEMOI_MIP_TRIPLES = 20000, /* transitivity is left out beyond */
     MEMOI_MIP_AUTO_PAIRS = 60  /* what AUTO hands to it */
 };
@@ -4013,7 +4067,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
 
 #endif /* MEMO_LP_SOLVE */
 
-/* ---- 1 offsets: bi-level ------------------------------------------------------------------------
+/* ---- >>bi-level ---------------------------------------------------------------------------------
  * Knows: a plan, the marks of its trace, how to pose and compose smaller plans.  Knows nothing of
  * how one is solved.
  *
@@ -4159,7 +4213,7 @@ MEMOI int memoi_window_add(memoi_bilevel* bilevel, int64_t begin, int64_t end) {
     return 1;
 }
 
-/* --- windows from marks --- */
+/* --- >>marked windows --- */
 
 /* What is marked inside a phase belongs to it, and a recomputation right before a backward too; a
  * phase that another layer's interrupts is none. */
@@ -4187,7 +4241,7 @@ MEMOI int memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* tra
     return 1;
 }
 
-/* --- windows from what repeats ---
+/* --- >>repeated windows ---
  *
  * An event's symbol is what it does and to how many bytes.  Where events repeat with period p, the
  * last place with the same few symbols lies p back: the commonest distances are the periods to try.
@@ -4285,7 +4339,7 @@ MEMOI int memoi_windows_from_repeats(memoi_bilevel* bilevel) {
     return ok;
 }
 
-/* --- groups and kinds --- */
+/* --- >>groups and kinds --- */
 
 /* Ends the group that is being made; a group of one is no group. */
 MEMOI void memoi_group_close(memoi_bilevel* bilevel) {
@@ -4409,7 +4463,7 @@ MEMOI int memoi_bilevel_sort_kinds(memoi_bilevel* bilevel) {
     return ok;
 }
 
-/* --- the two levels --- */
+/* --- >>two levels --- */
 
 MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, memoi_effort* effort,
                                    memo_error* error) {
@@ -4664,8 +4718,8 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
     return status;
 }
 
-/* ---- 1 offsets: memo_plan_solve -----------------------------------------------------------------
- * Knows: the engines, and which of them to ask.  Does not plan. */
+/* ---- >>plan solve -------------------------------------------------------------------------------
+ * Knows: the engines, and which of them comes next.  Knows nothing of how they plan. */
 
 memo_plan_desc memo_plan_desc_default(void) {
     memo_plan_desc desc;
@@ -4834,7 +4888,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     return status;
 }
 
-/* ---- 2 alpha ------------------------------------------------------------------------------------
+/* ---- >>alpha ------------------------------------------------------------------------------------
  * Knows: the paper's linear program in one variable.  Knows nothing of plans. */
 
 memo_alpha_desc memo_alpha_desc_default(void) {
@@ -4900,7 +4954,7 @@ MEMOI double memoi_alpha_closed(const memoi_alpha_row* rows, int n_rows) {
 }
 
 #ifdef MEMO_LP_SOLVE
-/* The same by lp_solve: maximise alpha.  -1 where lp_solve gives up.  Rows are divided by their
+/* The same by lp_solve: maximize alpha.  -1 where lp_solve gives up.  Rows are divided by their
  * bound: bytes and seconds differ by more than its tolerances take. */
 MEMOI double memoi_alpha_lp(const memoi_alpha_row* rows, int n_rows) {
     double alpha = -1, value = 1;
@@ -4990,7 +5044,7 @@ memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha, memo
     return MEMO_STATUS_OK;
 }
 
-/* ---- 3 profile ----------------------------------------------------------------------------------
+/* ---- >>profile ----------------------------------------------------------------------------------
  * Knows: a device's clock, copies, the profile's file.  Knows nothing of plans. */
 
 memo_profile_desc memo_profile_desc_default(void) {
@@ -5284,7 +5338,7 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
     return status;
 }
 
-/* --- its file --- */
+/* --- >>profile file --- */
 
 #define MEMOI_FEMTOSECONDS_MAX 9e18
 
@@ -7044,7 +7098,7 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
     return status;
 }
 
-/* ---- 5 layouts: what may be ---------------------------------------------------------------------
+/* ---- >>layout rules -----------------------------------------------------------------------------
  * Knows: a model's shape, a cluster, degrees.  Knows nothing of bytes or seconds. */
 
 memo_parallel_desc memo_parallel_desc_default(void) {
@@ -7307,7 +7361,7 @@ memo_status memo_parallel_check(const memo_parallel_desc* desc, const memo_paral
     return memoi_parallel_refuse(&settled, layout, error);
 }
 
-/* ---- 5 layouts: bytes and seconds ---------------------------------------------------------------
+/* ---- >>layout costs -----------------------------------------------------------------------------
  * Knows: one legal layout.  Knows nothing of the others. */
 
 MEMOI double memoi_parallel_max(double a, double b) { return a > b ? a : b; }
@@ -7398,7 +7452,7 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     return share;
 }
 
-/* --- links --- */
+/* --- >>layout links --- */
 
 /* Groups are blocks of `extent` ranks in the order of memo_parallel_rank. */
 MEMOI int memoi_parallel_leaves(const memo_parallel_cluster* c, double extent) {
@@ -7421,7 +7475,7 @@ MEMOI double memoi_parallel_group_link(const memo_parallel_cluster* c, double n,
                : c->gpus_per_node * c->nic_bytes_per_s;
 }
 
-/* --- attention --- */
+/* --- >>layout attention --- */
 
 MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* desc,
                                                     const memo_parallel_layout* l,
@@ -7462,7 +7516,7 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
     return a;
 }
 
-/* --- memory without activations --- */
+/* --- >>layout memory --- */
 
 MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
                                                  const memo_parallel_layout* l,
@@ -7484,7 +7538,7 @@ MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
     return memory;
 }
 
-/* --- swapping --- */
+/* --- >>layout swapping --- */
 
 /* A whole number of bytes above, so that no rounding passes a memory. */
 MEMOI int64_t memoi_parallel_above(double bytes) {
@@ -7514,7 +7568,7 @@ MEMOI double memoi_parallel_alpha(const memo_parallel_desc* desc, const memoi_pa
     return alpha.alpha;
 }
 
-/* --- a step --- */
+/* --- >>layout step --- */
 
 /* What runs a second time, of a micro-batch. */
 typedef struct memoi_parallel_again {
@@ -7727,7 +7781,7 @@ memo_status memo_parallel_longest(const memo_parallel_desc* desc,
     return MEMO_STATUS_OK;
 }
 
-/* ---- 5 layouts: all of them ---------------------------------------------------------------------
+/* ---- >>layout list ------------------------------------------------------------------------------
  * Knows: the list and its order.  Knows nothing of what a layout costs. */
 
 #define MEMOI_PARALLEL_ENTRIES 1000000
@@ -7844,7 +7898,7 @@ void memo_parallel_list_destroy(memo_parallel_list* list) {
     MEMO_FREE(list);
 }
 
-/* ---- 6 degrees: the problem ---------------------------------------------------------------------
+/* ---- >>degree problem ---------------------------------------------------------------------------
  * Knows: costs of blocks, and their text.  Knows nothing of how a plan is found. */
 
 MEMOI memo_degree_cost* memoi_degree_cost(const memo_degrees_problem* problem, int32_t block,
@@ -7950,7 +8004,7 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
     return MEMO_STATUS_OK;
 }
 
-/* --- costs --- */
+/* --- >>degree costs --- */
 
 MEMOI double memoi_degrees_gather_s(const memo_degrees_problem* problem, int32_t p, int32_t q) {
     return p == q ? 0 : p < q ? problem->gather_s[p][q] : problem->gather_s[q][p];
@@ -8030,7 +8084,7 @@ memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int
     return status;
 }
 
-/* --- from constants --- */
+/* --- >>degree model --- */
 
 memo_degrees_model memo_degrees_model_default(void) {
     memo_degrees_model model;
@@ -8114,7 +8168,7 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
     return status;
 }
 
-/* --- text --- */
+/* --- >>degree text --- */
 
 /* Opens the frame where there is one and leaves the reader at the first line of content. */
 MEMOI memo_status memoi_degrees_open(memob_reader* reader, const char* text, const char* kind,
@@ -8489,7 +8543,7 @@ memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t
 
 void memo_degrees_free(int32_t* block_degrees) { MEMO_FREE(block_degrees); }
 
-/* ---- 6 degrees: the plan of least memory --------------------------------------------------------
+/* ---- >>least memory -----------------------------------------------------------------------------
  * Knows: what blocks hold.  Knows nothing of time. */
 
 typedef struct memoi_degrees_cell {
@@ -8550,8 +8604,9 @@ MEMOI memo_status memoi_degrees_least(const memo_degrees_problem* problem, int32
     return MEMO_STATUS_OK;
 }
 
-/* ---- 6 degrees: a price on memory ---------------------------------------------------------------
- * Knows: times of blocks and of their neighbours, and what blocks hold.  Knows no partial plans.
+/* ---- >>memory price -----------------------------------------------------------------------------
+ * Knows: times of blocks and of their neighbors, and what blocks hold.  Knows nothing of partial
+ * plans.
  *
  * With a price, in seconds for each byte kept, one pass over the blocks finds the cheapest path
  * (Viterbi).  Its cost less the price of the room bounds the time of every plan that fits.  The
@@ -8740,8 +8795,8 @@ MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range
     }
 }
 
-/* ---- 6 degrees: labels --------------------------------------------------------------------------
- * Knows: a range and its price.  Exact unless labels are left out.
+/* ---- >>degree labels ----------------------------------------------------------------------------
+ * Knows: a range and its price.  Knows nothing of other ranges.  Exact unless labels are left out.
  *
  * A label is a partial plan up to some block and degree.  It is dropped if another needs no more
  * time and bytes, if the blocks to come do not fit behind it, or if with them, by the price, it
@@ -8884,8 +8939,8 @@ MEMOI memo_status memoi_labels_pass(memoi_degrees_search* search, memoi_degrees_
     return MEMO_STATUS_OK;
 }
 
-/* ---- 6 degrees: solve ---------------------------------------------------------------------------
- * Knows: which range to look into next.  Does not plan. */
+/* ---- >>degree solve -----------------------------------------------------------------------------
+ * Knows: which range of runtimes comes next.  Knows nothing of how a range is planned. */
 
 MEMOI memo_status memoi_degrees_open_range(memoi_degrees_search* search, int64_t low, int64_t high,
                                            double bound_s, memo_error* error) {

@@ -1,10 +1,10 @@
 /* The memory planner, measured: every table prints the machine's answer and what it is held against.
  *
- *   plan [traces] [engines] [minimalloc] [minimise] [tight] [growth] [layers] [caching] [streams]
+ *   plan [traces] [engines] [minimalloc] [minimise] [tight] [growth] [features] [layers] [caching] [streams]
  *        [--seeds N] [--limit S] [--threads N]     default: all tables; threads are the search's
  *
  * Run at the root of the repository.  The traces, of one training iteration each, are in tests/data (of your own, made
- * by examples/pytorch/snapshot_to_trace.py: build/examples/plan_trace).  Environment: INSTANCES, the folder of the
+ * by examples/pytorch/snapshot_to_trace.py: build/examples/tools/plan_trace).  Environment: INSTANCES, the folder of the
  * public hard instances (default ../shared/minimalloc; all of A to K are in benchmarks/challenging of
  * google/minimalloc); MINIMALLOC, that public solver's program, which is then run beside.  Exit status 1 where a table
  * found none of its data. */
@@ -563,6 +563,68 @@ static void print_growth(double limit) {
     }
 }
 
+/* A number from low to high whose logarithm is uniform. */
+static int64_t random_log(int64_t low, int64_t high) {
+    double share = (double)random_int(0, 1000000) / 1e6;
+    return (int64_t)((double)low * pow((double)high / (double)low, share));
+}
+
+/* Buffers with every feature.  Half have an alignment of 16 bytes to 64 KiB, as kernels and copies
+ * ask for; a third are free for a while in the middle of their life, as swapped tensors are; every
+ * second problem has buffers that an earlier plan has fixed. */
+static memo_plan* with_features(int64_t n, uint64_t seed) {
+    memo_plan* plan;
+    memo_error error;
+    int64_t n_gaps = 0, i;
+    random_state = seed;
+    if (memo_plan_create(n, n, 1, &plan, &error)) fail("features", &error);
+    for (i = 0; i < n; i++) {
+        memo_buffer* buffer = &plan->buffers[i];
+        buffer->id = i;
+        buffer->size_bytes = random_log(64, 1 << 18);
+        buffer->begin = random_int(0, 2 * n - 1);
+        buffer->end = buffer->begin + random_log(1, n < 100 ? n : n / 4);
+        if (random_int(0, 1)) buffer->alignment_bytes = (int64_t)1 << random_int(4, 16);
+        if (buffer->end - buffer->begin < 3 || random_int(0, 2) > 0) continue;
+        plan->gaps[n_gaps].buffer = i;
+        plan->gaps[n_gaps].begin = random_int(buffer->begin + 1, buffer->end - 2);
+        plan->gaps[n_gaps].end = random_int(plan->gaps[n_gaps].begin + 1, buffer->end - 1);
+        n_gaps++;
+    }
+    plan->n_gaps = n_gaps;
+    if (seed % 2) {
+        run_engine(plan, MEMO_PLAN_ENGINE_GREEDY, 0, 10, 0);
+        for (i = 0; i < n; i++) plan->buffers[i].is_fixed = random_int(0, 5) == 0;
+    }
+    return plan;
+}
+
+static void print_features(int seeds, double limit) {
+    static const int64_t counts[] = {40, 200, 1000, 3000};
+    size_t c;
+    printf("\n## Every feature: %d problems each, limit %.0f s\n\n", seeds, limit);
+    printf("| buffers | proven | greedy: mean over bound %% | auto %% | auto: mean s |\n");
+    printf("|---|---|---|---|---|\n");
+    for (c = 0; c < sizeof counts / sizeof *counts; c++) {
+        double greedy_over = 0, over = 0, seconds = 0;
+        int n_proven = 0, seed;
+        for (seed = 0; seed < seeds; seed++) {
+            memo_plan* plan = with_features(counts[c], (uint64_t)seed);
+            outcome greedy = run_engine(plan, MEMO_PLAN_ENGINE_GREEDY, 0, limit, 0);
+            outcome result = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0);
+            int64_t bound = plan->lower_bound_bytes;
+            greedy_over += (double)greedy.peak_bytes / (double)bound - 1;
+            over += (double)result.peak_bytes / (double)bound - 1;
+            seconds += result.seconds;
+            n_proven += result.proof == MEMO_PROOF_OPTIMAL;
+            memo_plan_destroy(plan);
+        }
+        printf("| %lld | %d of %d | %.3f | %.3f | %.2f |\n", (long long)counts[c], n_proven, seeds,
+               100 * greedy_over / seeds, 100 * over / seeds, seconds / seeds);
+        fflush(stdout);
+    }
+}
+
 /* ---- PyTorch's caching allocator ------------------------------------------------------------------------ */
 
 /* What a trace's heading says of the allocator that it was recorded in; 0 where it does not. */
@@ -909,12 +971,13 @@ static int is_asked(int argc, char** argv, const char* name) {
 
 int main(int argc, char** argv) {
     static const char* const names[] = {"traces", "engines", "minimalloc", "minimise", "tight",
-                                        "growth", "layers",  "caching",    "streams"};
+                                        "growth", "layers",  "caching",    "streams",  "features"};
     int seeds = 5, i, k;
     double limit = 10;
     for (i = 1; i < argc; i++) {
         int is_known = 0;
-        for (k = 0; k < 9; k++) is_known |= !strcmp(argv[i], names[k]);
+        for (k = 0; k < (int)(sizeof names / sizeof *names); k++)
+            is_known |= !strcmp(argv[i], names[k]);
         if (is_known) continue;
         if (!strcmp(argv[i], "--seeds") && i + 1 < argc)
             seeds = atoi(argv[++i]);
@@ -939,6 +1002,7 @@ int main(int argc, char** argv) {
     if (is_asked(argc, argv, "minimise")) print_minimise(seeds, limit);
     if (is_asked(argc, argv, "tight")) print_tight(seeds, limit);
     if (is_asked(argc, argv, "growth")) print_growth(limit);
+    if (is_asked(argc, argv, "features")) print_features(seeds, limit);
     if (is_asked(argc, argv, "caching")) print_caching();
     if (is_asked(argc, argv, "streams")) print_streams();
     if (is_asked(argc, argv, "layers")) print_layers(limit);

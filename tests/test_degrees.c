@@ -635,7 +635,7 @@ static void degree_files(void) {
     int32_t n = 0, not_power = 6;
     size_t i;
     char path[250], *text;
-    int64_t n_bytes;
+    int64_t n_bytes = 0;
     memo_test_path(path, "degrees");
     CHECK_OK(memo_degrees_write(degrees, 4, path, &error));
     CHECK_OK(memo_degrees_read(path, &read, &n, &error));

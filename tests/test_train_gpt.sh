@@ -386,10 +386,12 @@ ranks_have_the_losses_of_one() {
 
 # Each rank measures; all take the first one's figures, and so the same rows.
 ranks_plan_their_rows() {
-    for ranks in '--ring 2' '--data 2 --zero 2' '--tensor 2 --sub-batches 2' '--tensor 2 --sub-batches 2 --schedule cross' \
+    for ranks in '--ring 2' '--tensor 2 --sub-batches 2' '--tensor 2 --sub-batches 2 --schedule cross' \
         '--tensor 2 --ulysses 2 --schedule fine'; do
         run $tiny $ranks --policy keep --loss-log ranks.log
-        timeout 120 "$program" $tiny $ranks --device-memory 420KiB --loss-log planned.log >out 2>err
+        budget=380
+        [ "$ranks" != '--ring 2' ] || budget=420 # which has buffers of its own
+        timeout 120 "$program" $tiny $ranks --device-memory ${budget}KiB --loss-log planned.log >out 2>err
         code=$?
         expect_code 0
         expect_out '^predicted '
