@@ -631,29 +631,35 @@ static void one_alpha_is_planned_if_everything_fits(void) {
     close_device(&m);
 }
 
-/* Each request for memo's own bookkeeping refused in turn: a status, or a plan that does without; and
- * nothing left. */
+/* Creates a session whose request k for memo's own bookkeeping is refused: a status, or a plan that
+ * does without; and nothing left.  Returns the number of requests. */
+static int64_t create_without_request(int64_t k, int64_t* n_refused) {
+    memo_session* s = NULL;
+    memo_status status;
+    int64_t n = mallocs_done;
+    int is_through;
+    model m;
+    tight_model(&m);
+    open_device(&m, m.desc.device_bytes, 0);
+    mallocs_left = k;
+    status = memo_session_create(&m.desc, &s, &error);
+    is_through = mallocs_left >= 0; /* no request was refused */
+    mallocs_left = -1;
+    *n_refused += status == MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    CHECK_CASE(!status || (status == MEMO_STATUS_OUT_OF_HOST_MEMORY && !s && !is_through),
+               "request %lld: %s", (long long)k, error.message);
+    memo_session_destroy(s);
+    close_device(&m);
+    return mallocs_done - n;
+}
+
+/* Each of the first and last requests, and some of the planner's, which are many and alike. */
 static void every_lack_of_memory_is_a_status(void) {
-    int is_through = 0;
-    int64_t k, n_refused = 0;
-    for (k = 0; !is_through && k < 20000; k += k < 100 ? 1 : 97) {
-        memo_session* s = NULL;
-        memo_status status;
-        model m;
-        tight_model(&m);
-        open_device(&m, m.desc.device_bytes, 0);
-        mallocs_left = k;
-        status = memo_session_create(&m.desc, &s, &error);
-        is_through = mallocs_left >= 0; /* no request was refused */
-        mallocs_left = -1;
-        n_refused += status == MEMO_STATUS_OUT_OF_HOST_MEMORY;
-        CHECK_CASE(!status || (status == MEMO_STATUS_OUT_OF_HOST_MEMORY && !s && !is_through),
-                   "request %lld: %s", (long long)k, error.message);
-        memo_session_destroy(s);
-        close_device(&m);
-    }
-    CHECK_CASE(is_through && n_refused > 50, "%lld requests, %lld refused", (long long)k,
-               (long long)n_refused);
+    int64_t n_refused = 0, k, n = create_without_request((int64_t)1 << 40, &n_refused);
+    CHECK(n_refused == 0);
+    for (k = 0; k < n; k += k < 100 || k >= n - 60 ? 1 : memob_min(k / 8, n - 61 - k) + 1)
+        create_without_request(k, &n_refused);
+    CHECK_CASE(n_refused > 50, "%lld requests, %lld refused", (long long)n, (long long)n_refused);
 }
 
 int main(int argc, char** argv) {
