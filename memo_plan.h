@@ -9110,7 +9110,7 @@ void memo_degrees_plan_destroy(memo_degrees_plan* plan) {
     MEMO_FREE(plan);
 }
 
-/* ---- 7 session ----------------------------------------------------------------------------------
+/* ---- >>session ----------------------------------------------------------------------------------
  * Knows: which phase of its life it is in, budgets, the chapters above and memo.h's arena and swap
  * engine.  Knows nothing of how rows or offsets are found.
  *
