@@ -3500,12 +3500,12 @@ MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, i
                              int64_t n_placed, memoi_effort* effort, memoi_solution* best) {
     int created = climb->problem ? 1 : memoi_climb_create(climb, problem, effort, best);
     double above = HUGE_VAL;
-    while (created > 0 && climb->above < 0.95 * above && effort->nodes_left > 0) {
+    while (created > 0 && effort->nodes_left > 0 && memob_now_s() < effort->deadline) {
         int64_t most = MEMOI_CLIMB_NODES * memob_min(effort->nodes_left, INT64_MAX / 16);
-        above = climb->n_nodes > 0 ? climb->above : HUGE_VAL;
         effort->nodes_left -=
             memoi_climb_run(climb, goal, memob_min(n_placed, most), best) / MEMOI_CLIMB_NODES + 1;
-        if (climb->n_critical == 0 || climb->is_out_of_time) break;
+        if (climb->n_critical == 0 || climb->is_out_of_time || climb->above >= 0.95 * above) break;
+        above = climb->above;
     }
     return created != 0;
 }
@@ -3713,14 +3713,18 @@ MEMOI memo_status memoi_search_pass(const memo_plan* plan, const memoi_problem* 
     *peak = 0;
     for (k = 0; k < n && !status; k++) {
         int64_t goal = memob_max(memob_max(target, *bound), *peak);
+        memoi_effort own;
+        int is_last;
         part_peak = -parts[k].key;
-        if (part_peak > goal) {
-            int is_last = k + 1 == n || -parts[k + 1].key <= goal;
-            memoi_effort own = memoi_effort_take(effort, is_last ? 1 : 0.5);
-            status = memoi_search_part_at(plan, problem, parts[k].index, goal, &own, best, bound,
-                                          &part_peak, error);
-            effort->nodes_left += own.nodes_left;
+        if (part_peak <= goal || effort->nodes_left <= 0 || memob_now_s() > effort->deadline) {
+            *peak = memob_max(*peak, part_peak); /* the others are no higher */
+            break;
         }
+        is_last = k + 1 == n || -parts[k + 1].key <= goal;
+        own = memoi_effort_take(effort, is_last ? 1 : 0.5);
+        status = memoi_search_part_at(plan, problem, parts[k].index, goal, &own, best, bound,
+                                      &part_peak, error);
+        effort->nodes_left += own.nodes_left;
         *peak = memob_max(*peak, part_peak);
     }
     return status;
@@ -9249,7 +9253,7 @@ void memo_degrees_plan_destroy(memo_degrees_plan* plan) {
     MEMO_FREE(plan);
 }
 
-/* ---- 7 session ----------------------------------------------------------------------------------
+/* ---- >>session ----------------------------------------------------------------------------------
  * Knows: which phase of its life it is in, budgets, the chapters above and memo.h's arena and swap
  * engine.  Knows nothing of how rows or offsets are found.
  *

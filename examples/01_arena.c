@@ -1,5 +1,5 @@
-/* 01_arena.c - record one step's memory requests without computing, plan them, replay them for
- * ever.
+/* 01_arena.c - record one step's memory requests without computing, plan them, and replay them every
+ * step.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/01_arena.c -o 01_arena -lpthread -lm

@@ -1,6 +1,6 @@
 /* 02_plan_trace_file.c - read a trace of memory requests, plan it, write the plan and its picture.
  *
- * A trace is text, and any framework's allocator log is quickly made one (memo.h, chapter 2):
+ * A trace is text that is easy to write from the log of any framework's allocator (memo.h, chapter 2):
  * "malloc ID SIZE", "free ID SIZE", "mark TEXT".  examples/layer.trace is a small one.
  *
  * Build:

@@ -1,7 +1,7 @@
-/* 03_swap_layers.c - a chain of layers whose activations leave the device behind the computation.
+/* 03_swap_layers.c - a chain of layers whose activations move to the host while the next layers compute.
  *
- * y = x + sin(x)^2 / 4, six times, computed by the calling thread.  x is swapped, of sin(x) half is
- * swapped and half recomputed.
+ * Each of six layers is y = x + sin(x)^2 / 4.  The calling thread computes.  All rows of x are swapped.
+ * Half of the rows of sin(x) are swapped, the other half is recomputed.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/03_swap_layers.c -o 03_swap_layers -lpthread -lm

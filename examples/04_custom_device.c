@@ -1,7 +1,7 @@
-/* A device of your own: copy the table of one that exists and replace functions.
+/* 04_custom_device.c - a device of your own: copy the table of an existing device and replace functions.
  *
- * Here the host device is wrapped by one that counts what is copied each way.  In the same manner
- * one adds a check, a log, or another allocator.
+ * This device wraps the host device and counts the bytes copied each way.  A check, a log or another
+ * allocator is added in the same way.
  *
  * Build:  cc -std=c99 -I. examples/04_custom_device.c -o 04_custom_device -lpthread -lm
  * Prints:

@@ -1,9 +1,9 @@
-/* 05_three_edits.c - memo in a trainer of plain C, shaped like llm.c.  The edits are numbered; the
- * rest was there.
+/* 05_three_edits.c - memo in a trainer of plain C, shaped like llm.c.  Three numbered edits add memo to
+ * it; the rest is the trainer.
  *
  * The trainer is a stack of MLP blocks, out = inp + gelu(inp W1) W2, and computes on the calling
- * thread.  Its activations were one array; its layers were calls in two loops.  It runs twice, with
- * and without a budget.
+ * thread.  Before the edits its activations were one array, and two loops called its layers.  It runs
+ * twice, without and with a budget.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/05_three_edits.c -o 05_three_edits -lpthread -lm

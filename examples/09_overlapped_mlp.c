@@ -1,8 +1,8 @@
-/* 09_overlapped_mlp.c - one MLP split over two ranks, threads of this process: the all-reduce of one half of the batch
- * runs behind the computation of the other.
+/* 09_overlapped_mlp.c - one MLP split over two ranks, which are threads of this process.  The all-reduce of one half of
+ * the batch runs while the other half computes.
  *
- * The first product is column-parallel, the second row-parallel: each rank has half of the width, and the sum of both is
- * the output.  The trainer gives the pieces; the helper calls them in order, with all-reduces and events between.
+ * The first product is column-parallel, the second row-parallel.  Each rank has half of the width; the output is the sum
+ * over both ranks.  The trainer supplies the functions; memo_blocks calls them in order, with all-reduces and events.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/09_overlapped_mlp.c -o 09_overlapped_mlp -lpthread -lm

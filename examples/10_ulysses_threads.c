@@ -1,8 +1,8 @@
-/* 10_ulysses_threads.c - attention over four ranks, threads of this process, each with a quarter of the tokens.
+/* 10_ulysses_threads.c - attention over four ranks, which are threads of this process, each with a quarter of the tokens.
  *
- * Around attention, all to all gives each rank all tokens of a quarter of the heads; 8 query heads share 2 key heads,
- * fewer than there are ranks.  q and k are 0, so attention is the mean of v over all tokens up to one's own; v is the
- * token's position.
+ * An all-to-all before attention gives each rank all tokens of a quarter of the heads; one after it returns the output.
+ * 8 query heads share 2 key heads, fewer than there are ranks.  q and k are 0 and v is the token's position, so the
+ * output is the mean position of all tokens up to this one.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/10_ulysses_threads.c -o 10_ulysses_threads -lpthread -lm

@@ -1,8 +1,8 @@
-/* A program of your own, recorded: one line announces each launch, and memo checks the order.
+/* 14_find_a_race.c - record a program of your own: one line announces each launch, and memo checks the order.
  *
- * compute fills a buffer, copy brings it to the host, twice.  A wait is forgotten: compute fills the
- * buffer again while copy may still read it.  Nothing has to go wrong for memo to find it: it checks
- * the order, not the result.  The lines are the same on a GPU (memo.h, chapter 8).
+ * Stream `compute` fills a buffer and stream `copy` copies it to the host, twice.  A wait is missing:
+ * `compute` fills the buffer again while `copy` may still read it.  memo checks the order, not the result,
+ * so it finds the race in a run that went well.  The lines are the same on a GPU (memo.h, chapter 8).
  *
  * With an argument the first schedule is written to that file, for build/examples/check_schedule.
  *

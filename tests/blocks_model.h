@@ -1022,7 +1022,7 @@ static double compare_unsplit(const job* whole, const job* split, int T, const c
         for (o = 0; o < vocabulary.count * HIDDEN; o++) {
             keep_worst(&worst, (double)g[at++], (double)w[base + vocabulary.begin * HIDDEN + o]);
         }
-        CHECK(at == split->n_gradients[r]);
+        CHECK_IS(at, ==, split->n_gradients[r]);
     }
     CHECK_CASE(worst < 3e-6, "%s: %g", what, worst); /* values are of order 1 */
     return worst;

@@ -33,7 +33,7 @@ static inline gpt_desc gpt_test_desc(gpt_config config, gpt_policy policy, doubl
     memset(&desc, 0, sizeof desc);
     desc.config = config;
     if (policy == GPT_POLICY_KEEP) return desc;
-    CHECK(config.n_layers <= GPT_TEST_LAYERS);
+    CHECK_IS(config.n_layers, <=, GPT_TEST_LAYERS);
     CHECK_OK(gpt_fill_rows(&config, policy, alpha, rows, &error));
     desc.rows = rows;
     return desc;

@@ -443,7 +443,7 @@ static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention
                case_text(c), (int)check->n_races, (int)check->races[0].first,
                memo_schedule_op_name(recorded, check->races[0].first), (int)check->races[0].second,
                memo_schedule_op_name(recorded, check->races[0].second));
-    CHECK(check->n_unrecorded_waits == 0);
+    CHECK_IS(check->n_unrecorded_waits, ==, 0);
     /* One wait needs no bytes to be ordered: at the end of a forward pass whose last exchange brings this rank nothing
      * that it computes with, while the wait for an earlier one has set k and v free. */
     CHECK_CASE(check->n_redundant_waits == (ends_early(result, sharding) ? n_repeats : 0),
@@ -733,7 +733,7 @@ static void expect_right(const attention_case* c, double forward_bound, double g
         }
     if (c->huge > 0) /* finite, but nothing else would show beside it */
         for (t = 0; t < w.n[D_K]; t += c->head_size) {
-            CHECK(fabs(typed_at(w.typed[D_K], t, c->type)) <= 1e3 * c->huge);
+            CHECK_IS(fabs(typed_at(w.typed[D_K], t, c->type)), <=, 1e3 * c->huge);
             typed_set(w.typed[D_K], t, c->type, 0);
             w.reference[D_K][t] = 0;
         }

@@ -21,7 +21,7 @@ typedef struct test_device {
 static memo_status device_alloc(void* context, int64_t size_bytes, void** address, memo_error* e) {
     test_device* device = (test_device*)context;
     int k;
-    CHECK(size_bytes > 0);
+    CHECK_IS(size_bytes, >, 0);
     if (size_bytes > device->capacity - device->used)
         return memo_error_set(e, MEMO_STATUS_OUT_OF_DEVICE_MEMORY, "the test device is full");
     if (posix_memalign(address, 512, (size_t)size_bytes))
@@ -42,7 +42,7 @@ static memo_status device_free(void* context, void* address, memo_error* e) {
     (void)e;
     for (k = 0; k < 4095 && device->addresses[k] != address; k++) {
     }
-    CHECK(k < 4095);
+    CHECK_IS(k, <, 4095);
     device->addresses[k] = NULL;
     device->used -= device->sizes[k];
     device->n_live--;
@@ -180,10 +180,10 @@ static void the_example_works(void) {
     before = mallocs_done;
     for (i = 0; i < 1000; i++) CHECK_OK(step(arena, &error));
     CHECK(mallocs_done == before && the_device.n_allocs == 1 && the_device.used == 4 << 20);
-    CHECK(arena_stats(arena).n_requests == 2000);
-    CHECK(arena_stats(arena).reserved_bytes == 4 << 20);
+    CHECK_IS(arena_stats(arena).n_requests, ==, 2000);
+    CHECK_IS(arena_stats(arena).reserved_bytes, ==, 4 << 20);
     memo_arena_destroy(arena);
-    CHECK(the_device.n_live == 0);
+    CHECK_IS(the_device.n_live, ==, 0);
     memo_plan_destroy(plan);
     memo_trace_destroy(trace);
 }
@@ -216,16 +216,16 @@ static void recording_writes_the_requests_down(void) {
             drop(arena, b);
             CHECK_OK(memo_arena_end(arena, &error));
         }
-        CHECK(memo_arena_alloc(arena, 8, 0, &a, &error) == MEMO_STATUS_INVALID_STATE);
+        CHECK_IS(memo_arena_alloc(arena, 8, 0, &a, &error), ==, MEMO_STATUS_INVALID_STATE);
         drop(arena, weights);
         CHECK(trace->n_requests == 11 && trace->n_buffers == 3 && trace->n_live == 1);
-        CHECK(trace->requests[0].memory_class == MEMO_CLASS_PERSISTENT);
+        CHECK_IS(trace->requests[0].memory_class, ==, MEMO_CLASS_PERSISTENT);
         CHECK(trace->requests[3].id == 1 && trace->requests[3].stream == 2 &&
               trace->requests[3].memory_class == MEMO_CLASS_TRANSIENT);
-        CHECK(strcmp(trace->text + trace->requests[1].id, "iteration begin") == 0);
-        CHECK(strcmp(trace->text + trace->requests[10].id, "iteration end") == 0);
-        CHECK(arena_stats(arena).n_requests == 7);
-        CHECK(arena_stats(arena).reserved_bytes == 1100);
+        CHECK_IS(strcmp(trace->text + trace->requests[1].id, "iteration begin"), ==, 0);
+        CHECK_IS(strcmp(trace->text + trace->requests[10].id, "iteration end"), ==, 0);
+        CHECK_IS(arena_stats(arena).n_requests, ==, 7);
+        CHECK_IS(arena_stats(arena).reserved_bytes, ==, 1100);
         memo_arena_destroy(arena);
         if (device_too[round]) CHECK(the_device.n_live == 0 && the_device.n_allocs == 7);
         memo_trace_destroy(trace);
@@ -243,25 +243,25 @@ static void misuse_is_named(void) {
     desc.trace = trace;
     desc.device = device;
     CHECK_OK(memo_arena_create(&desc, &arena, &error));
-    CHECK(memo_arena_end(arena, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_arena_end(arena, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_arena_begin(arena, &error));
-    CHECK(memo_arena_begin(arena, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_arena_begin(arena, &error), ==, MEMO_STATUS_INVALID_STATE);
     a = take(arena, 100);
     n_requests = trace->n_requests;
-    CHECK(memo_arena_alloc(arena, -1, 0, &b, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_arena_alloc(arena, 10, 64, &b, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(the_device.n_live == 1); /* the block of the refused request went back */
-    CHECK(memo_arena_alloc(arena, 1000, 0, &b, &error) == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
-    CHECK(memo_arena_free(arena, NULL, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_arena_free(arena, &error, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_arena_use(arena, &error, 0, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_arena_wait(arena, 3, 0, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_arena_mark(arena, "", &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(trace->n_requests == n_requests);
-    CHECK(memo_arena_end(arena, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_arena_alloc(arena, -1, 0, &b, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_arena_alloc(arena, 10, 64, &b, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(the_device.n_live, ==, 1); /* the block of the refused request went back */
+    CHECK_IS(memo_arena_alloc(arena, 1000, 0, &b, &error), ==, MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK_IS(memo_arena_free(arena, NULL, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_arena_free(arena, &error, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_arena_use(arena, &error, 0, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_arena_wait(arena, 3, 0, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_arena_mark(arena, "", &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(trace->n_requests, ==, n_requests);
+    CHECK_IS(memo_arena_end(arena, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK(strstr(error.message, "1 buffers of this micro-batch are live"));
     drop(arena, a);
-    CHECK(memo_arena_free(arena, a, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_arena_free(arena, a, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_arena_end(arena, &error));
     memo_arena_destroy(arena);
     memo_trace_destroy(trace);
@@ -286,9 +286,9 @@ static void dry_addresses_never_meet(void) {
             CHECK(live[i] && (uintptr_t)live[i] % 512 == 0);
             if (i == 0 && round == 0) first = (uintptr_t)live[0];
             if (i == 0)
-                CHECK((uintptr_t)live[0] == first); /* addresses are used again */
+                CHECK_IS((uintptr_t)live[0], ==, first); /* addresses are used again */
             else
-                CHECK((uintptr_t)live[i] >= top);
+                CHECK_IS((uintptr_t)live[i], >=, top);
             top = (uintptr_t)live[i] + (uintptr_t)(size_bytes + !size_bytes);
         }
         for (i = 0; i < 50; i++) drop(arena, live[i]);
@@ -320,8 +320,8 @@ static void replay_gives_the_planned_addresses(void) {
     void *w, *v, *a, *b, *c, *d;
     w = take(arena, 1000);
     v = take(arena, 500);
-    CHECK((char*)w == base + plan->buffers[0].offset_bytes);
-    CHECK((char*)v == base + plan->buffers[1].offset_bytes);
+    CHECK_IS((char*)w, ==, base + plan->buffers[0].offset_bytes);
+    CHECK_IS((char*)v, ==, base + plan->buffers[1].offset_bytes);
     for (round = 0; round < 5; round++) {
         int64_t less = round % 3; /* smaller than planned is served from the slot */
         CHECK_OK(memo_arena_begin(arena, &error));
@@ -330,10 +330,10 @@ static void replay_gives_the_planned_addresses(void) {
         c = take(arena, 300);
         drop(arena, b);
         d = take(arena, 700);
-        CHECK((char*)a == base + plan->buffers[2].offset_bytes);
-        CHECK((char*)b == base + plan->buffers[3].offset_bytes);
-        CHECK((char*)c == base + plan->buffers[4].offset_bytes);
-        CHECK((char*)d == base + plan->buffers[5].offset_bytes);
+        CHECK_IS((char*)a, ==, base + plan->buffers[2].offset_bytes);
+        CHECK_IS((char*)b, ==, base + plan->buffers[3].offset_bytes);
+        CHECK_IS((char*)c, ==, base + plan->buffers[4].offset_bytes);
+        CHECK_IS((char*)d, ==, base + plan->buffers[5].offset_bytes);
         drop(arena, a);
         drop(arena, c);
         drop(arena, d);
@@ -342,13 +342,13 @@ static void replay_gives_the_planned_addresses(void) {
         CHECK_OK(memo_arena_end(arena, &error));
     }
     CHECK(mallocs_done == before && the_device.n_allocs == 1);
-    CHECK(arena_stats(arena).n_requests == 22);
-    CHECK(arena_stats(arena).n_fallbacks == 0);
+    CHECK_IS(arena_stats(arena).n_requests, ==, 22);
+    CHECK_IS(arena_stats(arena).n_fallbacks, ==, 0);
     drop(arena, v);
-    CHECK(memo_arena_free(arena, v, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_arena_free(arena, NULL, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_arena_free(arena, v, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_arena_free(arena, NULL, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memo_arena_destroy(arena);
-    CHECK(the_device.n_live == 0);
+    CHECK_IS(the_device.n_live, ==, 0);
     memo_plan_destroy(plan);
 }
 
@@ -368,14 +368,14 @@ static void frees_may_come_early_and_batches_stop_early(void) {
     drop(arena, d);
     CHECK_OK(memo_arena_end(arena, &error));
     CHECK_OK(memo_arena_begin(arena, &error));
-    CHECK(take(arena, 100) == a);
+    CHECK_IS(take(arena, 100), ==, a);
     drop(arena, a);
     CHECK_OK(memo_arena_end(arena, &error));
     CHECK_OK(memo_arena_begin(arena, &error));
     CHECK_OK(memo_arena_end(arena, &error));
     CHECK_OK(memo_arena_begin(arena, &error));
     CHECK(take(arena, 100) == a && take(arena, 2000) == b);
-    CHECK(memo_arena_end(arena, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_arena_end(arena, &error), ==, MEMO_STATUS_INVALID_STATE);
     memo_arena_destroy(arena);
     memo_plan_destroy(plan);
 }
@@ -395,7 +395,7 @@ static void requests_of_no_bytes_have_addresses(void) {
             CHECK_OK(memo_arena_begin(arena, &error));
             for (k = 0; k < 5; k++) {
                 live[k] = take(arena, k == 1 || k == 4 ? 8 * !round : 0);
-                for (j = 0; j < k; j++) CHECK(live[j] != live[k]);
+                for (j = 0; j < k; j++) CHECK_IS(live[j], !=, live[k]);
             }
             for (k = 4; k >= 0; k--) drop(arena, live[k]);
             CHECK_OK(memo_arena_end(arena, &error));
@@ -410,7 +410,7 @@ static void an_empty_plan_replays(void) {
     memo_arena* arena = replay(fresh_device(0), plan, MEMO_DIVERGENCE_ERROR);
     void* address;
     CHECK_OK(memo_arena_begin(arena, &error));
-    CHECK(memo_arena_alloc(arena, 0, 0, &address, &error) == MEMO_STATUS_DIVERGED);
+    CHECK_IS(memo_arena_alloc(arena, 0, 0, &address, &error), ==, MEMO_STATUS_DIVERGED);
     CHECK_OK(memo_arena_end(arena, &error));
     memo_arena_destroy(arena);
     memo_plan_destroy(plan);
@@ -424,16 +424,17 @@ static void temporaries_before_the_body_are_planned(void) {
     char* base = (char*)the_device.addresses[0];
     void *t, *u, *a;
     int round;
-    CHECK((char*)take(arena, 8) == base + plan->buffers[0].offset_bytes);
+    CHECK_IS((char*)take(arena, 8), ==, base + plan->buffers[0].offset_bytes);
     t = take(arena, 100);
-    CHECK((char*)take(arena, 8) == base + plan->buffers[2].offset_bytes);
-    CHECK(memo_arena_begin(arena, &error) == MEMO_STATUS_INVALID_STATE); /* its place is needed */
+    CHECK_IS((char*)take(arena, 8), ==, base + plan->buffers[2].offset_bytes);
+    CHECK_IS(memo_arena_begin(arena, &error), ==,
+             MEMO_STATUS_INVALID_STATE); /* its place is needed */
     drop(arena, t);
     u = take(arena, 50);
     for (round = 0; round < 2; round++) {
         CHECK_OK(memo_arena_begin(arena, &error));
         a = take(arena, 100);
-        CHECK((char*)a == base + plan->buffers[4].offset_bytes);
+        CHECK_IS((char*)a, ==, base + plan->buffers[4].offset_bytes);
         drop(arena, a);
         if (round == 0) drop(arena, u);
         CHECK_OK(memo_arena_end(arena, &error));
@@ -495,25 +496,26 @@ static void divergence_is_an_error(void) {
     memo_arena* arena = replay(fresh_device(1 << 20), plan, MEMO_DIVERGENCE_ERROR);
     void *a, *b, *c, *d;
     CHECK_OK(memo_arena_begin(arena, &error));
-    CHECK(memo_arena_alloc(arena, 101, 0, &a, &error) == MEMO_STATUS_DIVERGED); /* too large */
+    CHECK_IS(memo_arena_alloc(arena, 101, 0, &a, &error), ==, MEMO_STATUS_DIVERGED); /* too large */
     CHECK(strstr(error.message, "request 0 of the micro-batch asks for 101 bytes, but the plan has "
                                 "buffer 2 of 100 bytes (id 2) here"));
     a = take(arena, 100); /* a refused request changes nothing */
     b = take(arena, 2000);
     c = take(arena, 300);
-    CHECK(memo_arena_alloc(arena, 700, 0, &d, &error) == MEMO_STATUS_DIVERGED); /* not its turn */
+    CHECK_IS(memo_arena_alloc(arena, 700, 0, &d, &error), ==,
+             MEMO_STATUS_DIVERGED); /* not its turn */
     CHECK_CASE(strstr(error.message, "first frees buffer 3 of 2000 bytes"), "%s", error.message);
     drop(arena, b);
     d = take(arena, 700);
-    CHECK(memo_arena_alloc(arena, 0, 0, &b, &error) == MEMO_STATUS_DIVERGED); /* one more */
+    CHECK_IS(memo_arena_alloc(arena, 0, 0, &b, &error), ==, MEMO_STATUS_DIVERGED); /* one more */
     CHECK_CASE(strstr(error.message, "first frees buffer 2"), "%s", error.message);
     drop(arena, a);
     drop(arena, c);
     drop(arena, d);
-    CHECK(memo_arena_alloc(arena, 0, 0, &b, &error) == MEMO_STATUS_DIVERGED);
+    CHECK_IS(memo_arena_alloc(arena, 0, 0, &b, &error), ==, MEMO_STATUS_DIVERGED);
     CHECK_CASE(strstr(error.message, "no more requests"), "%s", error.message);
     CHECK_OK(memo_arena_end(arena, &error));
-    CHECK(arena_stats(arena).n_requests == 4);
+    CHECK_IS(arena_stats(arena).n_requests, ==, 4);
     memo_arena_destroy(arena);
     memo_plan_destroy(plan);
 }
@@ -536,35 +538,35 @@ static void divergence_falls_back(void) {
     a = take(arena, 5000); /* larger than planned; the rest is as planned */
     CHECK(n_logs == 1 && strstr(last_log, "request 0 of the micro-batch asks for 5000 bytes"));
     b = take(arena, 2000);
-    CHECK((char*)b == base + plan->buffers[3].offset_bytes);
+    CHECK_IS((char*)b, ==, base + plan->buffers[3].offset_bytes);
     c = take(arena, 300);
-    CHECK((char*)c == base + plan->buffers[4].offset_bytes);
+    CHECK_IS((char*)c, ==, base + plan->buffers[4].offset_bytes);
     x = take(arena, 40); /* one more */
     drop(arena, b);
     d = take(arena, 700);
-    CHECK((char*)d == base + plan->buffers[5].offset_bytes);
-    CHECK(the_device.n_live == 3);
-    CHECK(memo_arena_end(arena, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS((char*)d, ==, base + plan->buffers[5].offset_bytes);
+    CHECK_IS(the_device.n_live, ==, 3);
+    CHECK_IS(memo_arena_end(arena, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK(strstr(error.message, "4 buffers"));
     drop(arena, x);
     drop(arena, a);
     drop(arena, c);
     drop(arena, d);
-    CHECK(the_device.n_live == 1);
+    CHECK_IS(the_device.n_live, ==, 1);
     CHECK_OK(memo_arena_end(arena, &error));
     CHECK(arena_stats(arena).n_fallbacks == 2 && n_logs == 2);
-    CHECK(arena_stats(arena).fallback_bytes == 5040);
-    CHECK(arena_stats(arena).n_requests == 5);
+    CHECK_IS(arena_stats(arena).fallback_bytes, ==, 5040);
+    CHECK_IS(arena_stats(arena).n_requests, ==, 5);
     CHECK_OK(memo_arena_begin(arena, &error));
     x = take(arena, 0); /* fits, though smaller */
-    CHECK((char*)x == base + plan->buffers[2].offset_bytes);
+    CHECK_IS((char*)x, ==, base + plan->buffers[2].offset_bytes);
     a = take(arena, 4000);
     b = take(arena, 0); /* of no bytes, and not planned so */
     CHECK(a && b && arena_stats(arena).n_fallbacks == 3);
     drop(arena, b);
     drop(arena, x);
     memo_arena_destroy(arena); /* also with a fallback still live */
-    CHECK(the_device.n_live == 0);
+    CHECK_IS(the_device.n_live, ==, 0);
     memo_plan_destroy(plan);
 }
 
@@ -692,14 +694,14 @@ static void random_trainers_never_share_a_byte(void) {
         for (k = 0; k < 6; k++) {
             batch changed = mutated(&b);
             n_diverged += run_batch(arena, &changed, 1, 1);
-            if (k % 2) CHECK(run_batch(arena, &b, 1, 0) == 0); /* none is remembered */
+            if (k % 2) CHECK_IS(run_batch(arena, &b, 1, 0), ==, 0); /* none is remembered */
         }
         memo_arena_destroy(arena);
-        CHECK(the_device.n_live == 0);
+        CHECK_IS(the_device.n_live, ==, 0);
         memo_plan_destroy(plan);
         memo_trace_destroy(trace);
     }
-    CHECK(n_diverged > 200);
+    CHECK_IS(n_diverged, >, 200);
 }
 
 static void recorded_traces_replay(void) {
@@ -726,8 +728,8 @@ static void recorded_traces_replay(void) {
             for (k = 0, n = 0; k < trace->n_requests; k++) {
                 if (trace->requests[k].kind == MEMO_REQUEST_MALLOC) {
                     addresses[k] = take(arena, trace->requests[k].size_bytes);
-                    CHECK((char*)addresses[k] ==
-                          (char*)desc.memory + plan->buffers[n++].offset_bytes);
+                    CHECK_IS((char*)addresses[k], ==,
+                             (char*)desc.memory + plan->buffers[n++].offset_bytes);
                 } else if (trace->requests[k].kind == MEMO_REQUEST_FREE) {
                     drop(arena, addresses[memob_request_origin(trace, k)]);
                 }
@@ -751,18 +753,18 @@ static void abandoned_batches_leave_nothing(void) {
     CHECK_OK(memo_arena_begin(arena, &error));
     a = take(arena, 100);
     x = take(arena, 9000);
-    CHECK(the_device.n_live == 2);
+    CHECK_IS(the_device.n_live, ==, 2);
     memo_arena_abandon(arena);
-    CHECK(the_device.n_live == 1);
-    CHECK(memo_arena_free(arena, a, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_arena_free(arena, x, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_arena_alloc(arena, 8, 0, &x, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(the_device.n_live, ==, 1);
+    CHECK_IS(memo_arena_free(arena, a, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_arena_free(arena, x, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_arena_alloc(arena, 8, 0, &x, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_arena_begin(arena, &error));
-    CHECK(take(arena, 100) == a);
+    CHECK_IS(take(arena, 100), ==, a);
     memo_arena_abandon(arena);
     drop(arena, w);
     memo_arena_destroy(arena);
-    CHECK(the_device.n_live == 0);
+    CHECK_IS(the_device.n_live, ==, 0);
     memo_plan_destroy(plan);
 }
 
@@ -790,10 +792,10 @@ static void an_abandoned_recording_starts_again(void) {
     take(arena, 40);
     drop(arena, a);
     memo_arena_abandon(arena);
-    CHECK(the_device.n_live == 1);
+    CHECK_IS(the_device.n_live, ==, 1);
     CHECK(trace->n_requests == 4 && trace->n_live == 1 && trace->n_buffers == 2);
     CHECK(trace->requests[3].kind == MEMO_REQUEST_FREE && trace->requests[3].id == 0);
-    CHECK(memo_arena_wait(arena, 2, 0, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_arena_wait(arena, 2, 0, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_arena_wait(arena, 1, 0, &error));
     CHECK_OK(memo_arena_begin(arena, &error));
     a = take(arena, 50);
@@ -850,7 +852,7 @@ static void bad_descs_are_named(void) {
     refuses(&desc, bad, "MEMO_DIVERGENCE_FALLBACK needs a device");
     desc.on_divergence = MEMO_DIVERGENCE_ERROR;
     CHECK_OK(memo_arena_create(&desc, &arena, &error));
-    CHECK((char*)take(arena, 1000) == memory + plan->buffers[0].offset_bytes);
+    CHECK_IS((char*)take(arena, 1000), ==, memory + plan->buffers[0].offset_bytes);
     memo_arena_destroy(arena);
     plan->proof = MEMO_PROOF_NONE;
     refuses(&desc, bad, "it has no offsets");
@@ -895,8 +897,8 @@ static void large_alignments_are_kept(void) {
     CHECK_OK(memo_plan_prepare(plan, &error));
     first_fit(plan);
     arena = replay(fresh_device(1 << 20), plan, MEMO_DIVERGENCE_ERROR);
-    CHECK((uintptr_t)take(arena, 1000) % 4096 == 0);
-    CHECK((uintptr_t)take(arena, 500) % (1 << 16) == 0);
+    CHECK_IS((uintptr_t)take(arena, 1000) % 4096, ==, 0);
+    CHECK_IS((uintptr_t)take(arena, 500) % (1 << 16), ==, 0);
     memo_arena_destroy(arena);
     memo_plan_destroy(plan);
 }
@@ -932,7 +934,7 @@ static void running_out_of_memory_is_reported(void) {
         memo_arena_destroy(arena);
         memo_arena_destroy(other);
         memo_trace_destroy(trace);
-        CHECK(the_device.n_live == 0);
+        CHECK_IS(the_device.n_live, ==, 0);
     }
     CHECK(status == MEMO_STATUS_OK && k > 10);
     memo_plan_destroy(plan);

@@ -208,7 +208,7 @@ static void check_groups(const memoi_bilevel* bilevel) {
     const memo_plan* plan = bilevel->plan;
     int64_t i, j, g, w;
     for (w = 1; w < bilevel->n_windows; w++)
-        CHECK(bilevel->windows[w - 1].end <= bilevel->windows[w].begin);
+        CHECK_IS(bilevel->windows[w - 1].end, <=, bilevel->windows[w].begin);
     for (i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* a = &plan->buffers[i];
         int64_t group = -1, local = -1, meets = 0;
@@ -225,7 +225,7 @@ static void check_groups(const memoi_bilevel* bilevel) {
             CHECK(group >= 0 && bilevel->member_of[j] >= 0 &&
                   bilevel->members[bilevel->member_of[j]].group == group);
         }
-        CHECK(meets == (group >= 0));
+        CHECK_IS(meets, ==, (group >= 0));
     }
     for (g = 0; g < bilevel->n_groups; g++)
         CHECK(alike_by_pairs(bilevel, &bilevel->groups[g],
@@ -293,7 +293,7 @@ static void a_differing_layer_is_a_kind_of_its_own(void) {
                    "odd layer %d: %lld groups of %lld kinds", odd, (long long)bilevel.n_groups,
                    (long long)bilevel.n_kinds);
         memoi_bilevel_free(&bilevel);
-        CHECK(bilevel_peak(plan, trace, 1 << 20) == plan->lower_bound_bytes);
+        CHECK_IS(bilevel_peak(plan, trace, 1 << 20), ==, plan->lower_bound_bytes);
         memo_plan_destroy(plan);
         memo_trace_destroy(trace);
     }
@@ -476,13 +476,13 @@ static void groups_beyond_the_target_are_opened(void) {
                         live += plan->buffers[i].size_bytes;
                 is_beyond |= live > target;
             }
-            CHECK(group->is_open == is_beyond);
+            CHECK_IS(group->is_open, ==, is_beyond);
             n_open += is_beyond;
             n_closed += !is_beyond;
         }
         CHECK_OK(memoi_outer_create(&bilevel, &outer, &error));
         CHECK_OK(memo_plan_prepare(outer, &error));
-        CHECK(outer->lower_bound_bytes <= target);
+        CHECK_IS(outer->lower_bound_bytes, <=, target);
         memo_plan_destroy(outer);
         memoi_bilevel_free(&bilevel);
         memo_plan_destroy(plan);
@@ -545,11 +545,11 @@ static void mutated_layers_stay_valid(void) {
             const memo_trace* marks = n ? trace : NULL;
             bilevel_peak(plan, marks, 20000);
             plan_with(plan, marks, MEMO_PLAN_ENGINE_BILEVEL, 20000);
-            CHECK(plan->peak_bytes >= plan->lower_bound_bytes);
+            CHECK_IS(plan->peak_bytes, >=, plan->lower_bound_bytes);
             plan_with(plan, marks, MEMO_PLAN_ENGINE_GREEDY, 0);
             peak = plan->peak_bytes;
             plan_with(plan, marks, MEMO_PLAN_ENGINE_AUTO, 20000);
-            CHECK(plan->peak_bytes <= peak);
+            CHECK_IS(plan->peak_bytes, <=, peak);
         }
         memo_plan_destroy(plan);
         memo_trace_destroy(trace);
@@ -599,7 +599,7 @@ static void the_same_nodes_give_the_same_plan(void) {
         plan_with(a, trace, MEMO_PLAN_ENGINE_BILEVEL, 3000);
         plan_with(b, trace, MEMO_PLAN_ENGINE_BILEVEL, 3000);
         for (i = 0; i < a->n_buffers; i++)
-            CHECK(a->buffers[i].offset_bytes == b->buffers[i].offset_bytes);
+            CHECK_IS(a->buffers[i].offset_bytes, ==, b->buffers[i].offset_bytes);
         memo_plan_destroy(a);
         memo_plan_destroy(b);
         memo_trace_destroy(trace);
@@ -647,12 +647,12 @@ static void another_trace_is_refused(void) {
     s.n_layers = 5;
     other = layered(s);
     desc.trace = other;
-    CHECK(memo_plan_solve(plan, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_plan_solve(plan, &desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "desc.trace") != NULL, "%s", error.message);
     memo_plan_destroy(plan);
     CHECK_OK(memo_plan_create(0, 0, 1, &plan, &error));
     plan_with(plan, NULL, MEMO_PLAN_ENGINE_BILEVEL, 10);
-    CHECK(plan->peak_bytes == 0);
+    CHECK_IS(plan->peak_bytes, ==, 0);
     memo_plan_destroy(plan);
     memo_trace_destroy(trace);
     memo_trace_destroy(other);

@@ -37,8 +37,8 @@ static void same_bits(int is_scattered, int splits_sequence) {
                 CHECK_CASE(!found->compared, "%s, T = %d, %d parts: %s",
                            memo_blocks_order_name(setup.order), splits[t], n_parts,
                            found->difference);
-                CHECK(found->n_races == 0);
-                for (r = 0; r < splits[t]; r++) CHECK(found->recorded[r].n_recorded > 0);
+                CHECK_IS(found->n_races, ==, 0);
+                for (r = 0; r < splits[t]; r++) CHECK_IS(found->recorded[r].n_recorded, >, 0);
                 free_job(found);
             }
             free_job(expected);
@@ -511,7 +511,7 @@ static double mixed_compare(const mixed_job* whole, const mixed_job* mix, int si
             const recorded_rank* recorded = &mix->recorded[r][k];
             CHECK_CASE(!recorded->compared && recorded->n_races == 0, "rank %d, stage %d: %s", r, k,
                        recorded->difference);
-            CHECK(recorded->n_recorded > 0);
+            CHECK_IS(recorded->n_recorded, >, 0);
         }
     }
     for (k = 0; k < MIXED_STAGES; k++) expected += size * MIXED_STAGE_WEIGHTS / mix->degrees[k];
@@ -567,11 +567,12 @@ static memo_status measure_rank(thread_rank* rank, memo_error* e) {
     measurement* to = (measurement*)rank->user;
     int64_t none = 0;
     int kind;
-    CHECK(memo_comm_measure(rank->comm, rank->device, rank->stream, MEMO_COLLECTIVE_ALL_REDUCE,
-                            MEMO_TYPE_F32, &none, 1, NULL, e) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_comm_measure(rank->comm, rank->device, rank->stream, MEMO_COLLECTIVE_BARRIER,
-                            MEMO_TYPE_F32, measured_counts, 1, NULL,
-                            e) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_comm_measure(rank->comm, rank->device, rank->stream, MEMO_COLLECTIVE_ALL_REDUCE,
+                               MEMO_TYPE_F32, &none, 1, NULL, e),
+             ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_comm_measure(rank->comm, rank->device, rank->stream, MEMO_COLLECTIVE_BARRIER,
+                               MEMO_TYPE_F32, measured_counts, 1, NULL, e),
+             ==, MEMO_STATUS_INVALID_ARGUMENT);
     for (kind = 0; kind < 3; kind++)
         if (memo_comm_measure(rank->comm, rank->device, rank->stream, (memo_collective)kind,
                               MEMO_TYPE_F32, measured_counts, MEASURED,
@@ -627,7 +628,7 @@ static void measured_collectives(void) {
             least = (double)memo_comm_bytes(&call, MEASURED_RANKS, 0) / measured_bytes_per_s;
             CHECK_CASE(got.measured_s[0][kind][k] >= 0.9 * least, "%g s, not %g",
                        got.measured_s[0][kind][k], least);
-            CHECK(got.measured_s[0][kind][k] == got.measured_s[1][kind][k]);
+            CHECK_IS(got.measured_s[0][kind][k], ==, got.measured_s[1][kind][k]);
         }
     for (k = 0; k < MEASURED; k++) bytes[k] = measured_counts[k] * (int64_t)sizeof(float);
     for (k = 0; k < MEASURED; k += MEASURED - 1) { /* the shortest message, the longest */
@@ -730,12 +731,12 @@ static void measured_profile(void) {
     memo_test_path(path, "blocks");
     measured_start(profile_rank, path);
     CHECK_OK(memo_degrees_problem_read(path, &problem, &error));
-    CHECK(problem->gather_s[0][1] >= 0.9 * message_s);
+    CHECK_IS(problem->gather_s[0][1], >=, 0.9 * message_s);
     for (i = 0; i < PROFILE_BLOCKS; i++)
         for (k = 0; k < 2; k++) {
             const memo_degree_cost* c = &problem->costs[2 * i + k];
-            CHECK(c->forward_s >= 0.9 * profile_forward_s);
-            CHECK(c->backward_s >= 0.9 * 3 * profile_forward_s);
+            CHECK_IS(c->forward_s, >=, 0.9 * profile_forward_s);
+            CHECK_IS(c->backward_s, >=, 0.9 * 3 * profile_forward_s);
             /* Over two ranks an all-reduce moves the message once; alone nothing, but then gradients move. */
             CHECK(k ? c->forward_collective_s >= 0.9 * 2 * message_s
                     : c->gradient_s >= 0.9 * message_s * PROFILE_WEIGHTS / PROFILE_COUNT);
@@ -756,7 +757,7 @@ static void calls(void) {
         model_setup setup = setup_of((memo_blocks_order)order, 2);
         job* j = run_job(2, &setup);
         int k;
-        for (k = 0; k < 4; k++) CHECK(j->n_calls[k] == 2 * N_BLOCKS);
+        for (k = 0; k < 4; k++) CHECK_IS(j->n_calls[k], ==, 2 * N_BLOCKS);
         free_job(j);
     }
 }
@@ -801,42 +802,42 @@ static memo_status run_refusals(thread_rank* rank, memo_error* e) {
     CHECK(memo_blocks_create(&bad, &blocks, &error) == MEMO_STATUS_INVALID_ARGUMENT && !blocks);
     bad = desc;
     bad.comm = NULL;
-    CHECK(memo_blocks_create(&bad, &blocks, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_create(&bad, &blocks, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     bad = desc;
     bad.schedule.n_blocks = 3;
-    CHECK(memo_blocks_create(&bad, &blocks, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_create(&bad, &blocks, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     bad = desc;
     bad.schedule.is_scattered = 1;
-    CHECK(memo_blocks_create(&bad, &blocks, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_create(&bad, &blocks, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "forward_rows") != NULL);
     buffers[1].gradient = NULL;
-    CHECK(memo_blocks_create(&desc, &blocks, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_create(&desc, &blocks, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     buffers[1].gradient = g[1];
 
     CHECK_OK(memo_blocks_create(&desc, &blocks, &error));
-    CHECK(memo_blocks_forward_layer(blocks, -1, &error) == MEMO_STATUS_INVALID_STATE);
-    CHECK(memo_blocks_backward_layer(blocks, -1, &error) == MEMO_STATUS_INVALID_STATE);
-    CHECK(memo_blocks_backward(blocks, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_blocks_forward_layer(blocks, -1, &error), ==, MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_blocks_backward_layer(blocks, -1, &error), ==, MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_blocks_backward(blocks, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK(strstr(error.message, "run forward for all layers first") != NULL);
-    CHECK(memo_blocks_forward_layer(blocks, 1, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_blocks_forward_layer(blocks, 1, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_blocks_forward_layer(blocks, 0, &error));
-    CHECK(memo_blocks_backward_layer(blocks, 1, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_blocks_backward_layer(blocks, 1, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_blocks_forward_layer(blocks, 0, &error)); /* begins anew */
     CHECK_OK(memo_blocks_forward_layer(blocks, 1, &error));
-    CHECK(memo_blocks_forward_layer(blocks, 2, &error) == MEMO_STATUS_INVALID_STATE);
-    CHECK(memo_blocks_backward_layer(blocks, 0, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_blocks_forward_layer(blocks, 2, &error), ==, MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_blocks_backward_layer(blocks, 0, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_blocks_backward(blocks, &error));
-    CHECK(memo_blocks_backward(blocks, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_blocks_backward(blocks, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_blocks_forward(blocks, &error));
-    CHECK(memo_blocks_get_schedule(blocks, 0)->n_ops > 0);
+    CHECK_IS(memo_blocks_get_schedule(blocks, 0)->n_ops, >, 0);
     memo_blocks_destroy(blocks);
     memo_blocks_destroy(NULL);
 
     desc.functions.forward = fails;
     CHECK_OK(memo_blocks_create(&desc, &blocks, &error));
-    CHECK(memo_blocks_forward(blocks, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_blocks_forward(blocks, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK(strstr(error.message, "not today") != NULL);
-    CHECK(memo_blocks_forward_layer(blocks, 1, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_blocks_forward_layer(blocks, 1, &error), ==, MEMO_STATUS_INVALID_STATE);
     memo_blocks_destroy(blocks);
     return MEMO_STATUS_OK;
 }
@@ -893,7 +894,7 @@ static void shares(void) {
                       share.count <= n / size + 1);
                 next += share.count;
             }
-            CHECK(next == n);
+            CHECK_IS(next, ==, n);
         }
 }
 

@@ -96,13 +96,13 @@ static void test_vector(void) {
         set_problem(&p, 4, 2);
         for (i = 0; i < 4; i++)
             set_block(&p, i, i % 2 ? 3 : 2, i % 2 ? 3 : 2, i % 2 ? 6 : 4, k ? 5 : 2);
-        CHECK(makespan(&p, MEMO_BLOCKS_DEFAULT, 0) == expected[k][0]);
-        CHECK(makespan(&p, MEMO_BLOCKS_PIPELINED, 0) == expected[k][1]);
-        CHECK(makespan(&p, MEMO_BLOCKS_CROSS, 0) == expected[k][1]);
-        CHECK(makespan(&p, MEMO_BLOCKS_DEFAULT, 1) == expected[k][2]);
-        CHECK(makespan(&p, MEMO_BLOCKS_PIPELINED, 1) == expected[k][3]);
-        CHECK(makespan(&p, MEMO_BLOCKS_CROSS, 1) == expected[k][4]);
-        CHECK(makespan(&p, MEMO_BLOCKS_FINE, 1) == expected[k][5]);
+        CHECK_IS(makespan(&p, MEMO_BLOCKS_DEFAULT, 0), ==, expected[k][0]);
+        CHECK_IS(makespan(&p, MEMO_BLOCKS_PIPELINED, 0), ==, expected[k][1]);
+        CHECK_IS(makespan(&p, MEMO_BLOCKS_CROSS, 0), ==, expected[k][1]);
+        CHECK_IS(makespan(&p, MEMO_BLOCKS_DEFAULT, 1), ==, expected[k][2]);
+        CHECK_IS(makespan(&p, MEMO_BLOCKS_PIPELINED, 1), ==, expected[k][3]);
+        CHECK_IS(makespan(&p, MEMO_BLOCKS_CROSS, 1), ==, expected[k][4]);
+        CHECK_IS(makespan(&p, MEMO_BLOCKS_FINE, 1), ==, expected[k][5]);
     }
 }
 
@@ -128,17 +128,17 @@ static void fine_order(void) {
         if (schedule->ops[i].kind != MEMO_OP_RUN) continue;
         CHECK_CASE(!strcmp(memo_schedule_op_name(schedule, i), expected[k].name), "%s is not %s",
                    memo_schedule_op_name(schedule, i), expected[k].name);
-        CHECK(simulation->start_s[i] == expected[k].start);
-        CHECK(simulation->end_s[i] == expected[k].end);
+        CHECK_IS(simulation->start_s[i], ==, expected[k].start);
+        CHECK_IS(simulation->end_s[i], ==, expected[k].end);
         k++;
     }
-    CHECK(simulation->busy_s[1] == 16);
+    CHECK_IS(simulation->busy_s[1], ==, 16);
     memo_simulation_destroy(simulation);
     memo_schedule_destroy(schedule);
     p.desc.order = MEMO_BLOCKS_CROSS;
     schedule = make(&p, 1);
     CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
-    CHECK(simulation->busy_s[1] == 24);
+    CHECK_IS(simulation->busy_s[1], ==, 24);
     memo_simulation_destroy(simulation);
     memo_schedule_destroy(schedule);
 }
@@ -193,14 +193,15 @@ static void closed_forms(void) {
         CHECK_CASE(is_close(backward[3], y), "backward fine %g, not %g", backward[3], y);
         t = time_of(&p, 0, 0);
         m = time_of(&p, K - 1, 0);
-        CHECK(forward[1] >=
-              (1 - 1e-12) * larger(2 * f_sum + m->reduce_s, t->forward_s + 2 * c_sum));
-        CHECK(backward[3] >= (1 - 1e-12) * larger(2 * rb_sum + t->reduce_s,
-                                                  m->recompute_s + m->backward_s + 2 * c_sum));
-        CHECK(forward[1] <= forward[0] * (1 + 1e-12));
+        CHECK_IS(forward[1], >=,
+                 (1 - 1e-12) * larger(2 * f_sum + m->reduce_s, t->forward_s + 2 * c_sum));
+        CHECK_IS(backward[3], >=,
+                 (1 - 1e-12) *
+                     larger(2 * rb_sum + t->reduce_s, m->recompute_s + m->backward_s + 2 * c_sum));
+        CHECK_IS(forward[1], <=, forward[0] * (1 + 1e-12));
         CHECK_CASE(backward[2] <= backward[1] * (1 + 1e-12), "cross %g > pipelined %g", backward[2],
                    backward[1]);
-        CHECK(backward[1] <= backward[0] * (1 + 1e-12));
+        CHECK_IS(backward[1], <=, backward[0] * (1 + 1e-12));
     }
 }
 
@@ -323,7 +324,7 @@ static void never_slower(void) {
         int i;
         set_random(&p, 2 * (int)memo_test_int(1, 5), (int)memo_test_int(1, MAX_PARTS));
         for (i = 0; i < 4; i++) backward[i] = makespan(&p, (memo_blocks_order)i, 1);
-        CHECK(backward[1] <= backward[0] * (1 + 1e-12));
+        CHECK_IS(backward[1], <=, backward[0] * (1 + 1e-12));
         CHECK_CASE(backward[2] <= backward[1] * (1 + 1e-12), "%d parts, cross %g > pipelined %g",
                    (int)p.desc.n_parts, backward[2], backward[1]);
     }
@@ -335,20 +336,20 @@ static void one_part(void) {
     int i;
     set_problem(&p, 4, 1);
     for (i = 0; i < 4; i++) set_block(&p, i, 2, 2, 4, 3);
-    CHECK(makespan(&p, MEMO_BLOCKS_DEFAULT, 0) == 20);
-    CHECK(makespan(&p, MEMO_BLOCKS_PIPELINED, 0) == 20);
-    CHECK(makespan(&p, MEMO_BLOCKS_DEFAULT, 1) == 48);
-    CHECK(makespan(&p, MEMO_BLOCKS_PIPELINED, 1) == 48);
+    CHECK_IS(makespan(&p, MEMO_BLOCKS_DEFAULT, 0), ==, 20);
+    CHECK_IS(makespan(&p, MEMO_BLOCKS_PIPELINED, 0), ==, 20);
+    CHECK_IS(makespan(&p, MEMO_BLOCKS_DEFAULT, 1), ==, 48);
+    CHECK_IS(makespan(&p, MEMO_BLOCKS_PIPELINED, 1), ==, 48);
     /* No all-reduce behind the last recomputation of each layer; the first of a layer hides one of the layer
      * above. */
-    CHECK(makespan(&p, MEMO_BLOCKS_CROSS, 1) == 48 - 2 * 3 - 2);
-    CHECK(makespan(&p, MEMO_BLOCKS_FINE, 1) == 4 * (4 + 3) + 2);
+    CHECK_IS(makespan(&p, MEMO_BLOCKS_CROSS, 1), ==, 48 - 2 * 3 - 2);
+    CHECK_IS(makespan(&p, MEMO_BLOCKS_FINE, 1), ==, 4 * (4 + 3) + 2);
     for (i = 0; i < 4; i++) {
         p.times[i].backward_s = 3;
         p.times[i].weights_s = 1;
     }
     p.desc.weights_apart = 1;
-    CHECK(makespan(&p, MEMO_BLOCKS_FINE, 1) == 4 * (3 + 3) + 2);
+    CHECK_IS(makespan(&p, MEMO_BLOCKS_FINE, 1), ==, 4 * (3 + 3) + 2);
 }
 
 /* Halves of one sequence: the second half of attention costs three times the first. */
@@ -366,7 +367,7 @@ static void one_sequence(void) {
     for (order = 0; order < 4; order++) {
         int64_t k, r1a = -1, b1a = -1, b1b = -1;
         double whole = makespan(&p, MEMO_BLOCKS_DEFAULT, 1);
-        CHECK(makespan(&p, (memo_blocks_order)order, 1) <= whole);
+        CHECK_IS(makespan(&p, (memo_blocks_order)order, 1), <=, whole);
         p.desc.order = (memo_blocks_order)order;
         schedule = make(&p, 1);
         for (k = 0; k < schedule->n_ops; k++) {
@@ -445,7 +446,7 @@ static void each_wait_counts(void) {
                 memo_check_destroy(check);
                 schedule->ops[i] = op;
             }
-            CHECK(n_waits > 0);
+            CHECK_IS(n_waits, >, 0);
             memo_schedule_destroy(schedule);
         }
 }
@@ -468,19 +469,19 @@ static void best_parts(void) {
     desc.times = times;
     /* Without overhead the finest; with some, fewer; where a message is all latency, one. */
     CHECK_OK(memo_blocks_best_parts(&desc, &overhead, 8, &n_parts, &split_s, &error));
-    CHECK(n_parts == 8);
+    CHECK_IS(n_parts, ==, 8);
     overhead.collective_s = 0.2;
     overhead.operation_s = 0.2;
     CHECK_OK(memo_blocks_best_parts(&desc, &overhead, 8, &n_parts, &makespan_s, &error));
     CHECK_CASE(n_parts > 1 && n_parts < 8, "%d", (int)n_parts);
-    CHECK(makespan_s > split_s);
+    CHECK_IS(makespan_s, >, split_s);
     overhead.collective_s = 2;
     overhead.operation_s = 1;
     CHECK_OK(memo_blocks_best_parts(&desc, &overhead, 8, &n_parts, NULL, &error));
-    CHECK(n_parts == 1);
+    CHECK_IS(n_parts, ==, 1);
     overhead.collective_s = -1;
-    CHECK(memo_blocks_best_parts(&desc, &overhead, 8, &n_parts, NULL, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_best_parts(&desc, &overhead, 8, &n_parts, NULL, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
 }
 
 static void latency(void) {
@@ -488,9 +489,9 @@ static void latency(void) {
     static const double measured[] = {1e-3, 2e-3, 3e-3, 5e-3}, steep[] = {0, 1, 4, 16};
     CHECK(is_close(memo_blocks_latency(bytes, measured, 4), 1e-3));
     CHECK(is_close(memo_blocks_latency(bytes + 1, measured + 1, 2), 1e-3));
-    CHECK(memo_blocks_latency(bytes, steep, 4) == 0);
-    CHECK(memo_blocks_latency(same, measured, 2) == 0);
-    CHECK(memo_blocks_latency(bytes, measured, 1) == 0);
+    CHECK_IS(memo_blocks_latency(bytes, steep, 4), ==, 0);
+    CHECK_IS(memo_blocks_latency(same, measured, 2), ==, 0);
+    CHECK_IS(memo_blocks_latency(bytes, measured, 1), ==, 0);
 }
 
 static void refusals(void) {
@@ -501,27 +502,35 @@ static void refusals(void) {
     CHECK_OK(memo_schedule_create(&schedule, &error));
     set_problem(&p, 3, 2);
     desc = p.desc;
-    CHECK(memo_blocks_forward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_forward_schedule(&desc, schedule, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "not whole layers (3 blocks, 2 per layer)") != NULL);
     desc.n_blocks = 0;
-    CHECK(memo_blocks_forward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_forward_schedule(&desc, schedule, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     desc.n_blocks = INT32_MAX - 1; /* their names alone would not fit into memory */
-    CHECK(memo_blocks_forward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_forward_schedule(&desc, schedule, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "2147483646"), "%s", error.message);
-    CHECK(memo_blocks_backward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_backward_schedule(&desc, schedule, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     desc.n_blocks = 4;
     desc.n_parts = -1;
-    CHECK(memo_blocks_forward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_forward_schedule(&desc, schedule, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     desc.n_parts = 2;
     desc.order = (memo_blocks_order)none;
-    CHECK(memo_blocks_backward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_backward_schedule(&desc, schedule, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     desc.order = MEMO_BLOCKS_FINE;
     desc.times = p.times;
     p.times[3].reduce_s = -1;
-    CHECK(memo_blocks_backward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_backward_schedule(&desc, schedule, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "block 2, part 2") != NULL);
     p.times[3].reduce_s = NAN;
-    CHECK(memo_blocks_backward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_backward_schedule(&desc, schedule, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(schedule->n_ops == 0 && schedule->n_streams == 0);
     memo_schedule_destroy(schedule);
     CHECK(!strcmp(memo_blocks_order_name(MEMO_BLOCKS_FINE), "fine"));
@@ -543,11 +552,11 @@ static void without_memory(void) {
         status = memo_blocks_best_parts(&desc, &overhead, 4, &n_parts, NULL, &error);
         done = mallocs_left >= 0;
         mallocs_left = -1;
-        CHECK(status == (done ? MEMO_STATUS_OK : MEMO_STATUS_OUT_OF_HOST_MEMORY));
-        CHECK(mallocs_live == 0);
+        CHECK_IS(status, ==, (done ? MEMO_STATUS_OK : MEMO_STATUS_OUT_OF_HOST_MEMORY));
+        CHECK_IS(mallocs_live, ==, 0);
         if (status && status != MEMO_STATUS_OUT_OF_HOST_MEMORY) break;
     }
-    CHECK(k > 10);
+    CHECK_IS(k, >, 10);
 }
 
 int main(int argc, char** argv) {

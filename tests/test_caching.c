@@ -80,7 +80,7 @@ static void best_fit_and_merging(void) {
     /* Streams do not share. */
     s = replayed("malloc 1 20971520 transient 0\nfree 1 20971520\nmalloc 2 20971520 transient 1\n",
                  0, 1, CACHING_ORDERED);
-    CHECK(s.reserved_bytes == 40 * MIB);
+    CHECK_IS(s.reserved_bytes, ==, 40 * MIB);
 }
 
 static void retries_and_the_end(void) {
@@ -107,17 +107,18 @@ static void other_streams_defer_frees(void) {
         "malloc 1 20971520\nuse 1 1\nfree 1 20971520\nrecord 0 1\nwait 0 0\nmalloc 2 20971520\n";
     static const char early[] = /* the record comes before the free: it says nothing of the rest */
         "malloc 1 20971520\nuse 1 1\nrecord 0 1\nfree 1 20971520\nwait 0 0\nmalloc 2 20971520\n";
-    CHECK(replayed(unordered, 0, 1, CACHING_ORDERED).reserved_bytes == 40 * MIB);
-    CHECK(replayed(ordered, 0, 1, CACHING_ORDERED).reserved_bytes == 20 * MIB);
-    CHECK(replayed(ordered, 0, 1, CACHING_LATE).reserved_bytes == 40 * MIB);
-    CHECK(replayed(early, 0, 1, CACHING_ORDERED).reserved_bytes == 40 * MIB);
+    CHECK_IS(replayed(unordered, 0, 1, CACHING_ORDERED).reserved_bytes, ==, 40 * MIB);
+    CHECK_IS(replayed(ordered, 0, 1, CACHING_ORDERED).reserved_bytes, ==, 20 * MIB);
+    CHECK_IS(replayed(ordered, 0, 1, CACHING_LATE).reserved_bytes, ==, 40 * MIB);
+    CHECK_IS(replayed(early, 0, 1, CACHING_ORDERED).reserved_bytes, ==, 40 * MIB);
     /* A retry waits for all streams. */
-    CHECK(replayed(unordered, 30 * MIB, 1, CACHING_LATE).n_retries == 1);
-    CHECK(replayed(unordered, 30 * MIB, 1, CACHING_LATE).refused_request < 0);
+    CHECK_IS(replayed(unordered, 30 * MIB, 1, CACHING_LATE).n_retries, ==, 1);
+    CHECK_IS(replayed(unordered, 30 * MIB, 1, CACHING_LATE).refused_request, <, 0);
     /* Use on its own stream is no reason to wait. */
-    CHECK(replayed("malloc 1 20971520\nuse 1 0\nfree 1 20971520\nmalloc 2 20971520\n", 0, 1,
-                   CACHING_LATE)
-              .reserved_bytes == 20 * MIB);
+    CHECK_IS(replayed("malloc 1 20971520\nuse 1 0\nfree 1 20971520\nmalloc 2 20971520\n", 0, 1,
+                      CACHING_LATE)
+                 .reserved_bytes,
+             ==, 20 * MIB);
 }
 
 static void iterations_repeat_what_is_marked(void) {

@@ -172,8 +172,8 @@ static void halves_round_to_nearest_even(void) {
         float f = memo_f32_from_f16(half), b = memo_f32_from_bf16(half);
         CHECK_CASE(f != f || memo_f16_from_f32(f) == half, "f16 %04x", (unsigned)bits);
         CHECK_CASE(b != b || memo_bf16_from_f32(b) == half, "bf16 %04x", (unsigned)bits);
-        if (f != f) CHECK((memo_f16_from_f32(f) & 0x7fff) > 0x7c00);
-        if (b != b) CHECK((memo_bf16_from_f32(b) & 0x7fff) > 0x7f80);
+        if (f != f) CHECK_IS((memo_f16_from_f32(f) & 0x7fff), >, 0x7c00);
+        if (b != b) CHECK_IS((memo_bf16_from_f32(b) & 0x7fff), >, 0x7f80);
     }
     for (i = 0; i < 200; i++) {
         static const float scales[] = {1.0f, 1e-7f, 3e-5f, 60000.0f, 1000.0f};
@@ -321,7 +321,7 @@ static void nothing_is_a_count_too(void) {
     rig_synchronize(&g);
     for (r = 0; r < 3; r++) {
         CHECK_OK(memo_comm_status(g.comms[r], &error));
-        CHECK(g.comms[r]->sent_bytes == 0);
+        CHECK_IS(g.comms[r]->sent_bytes, ==, 0);
     }
     rig_end(&g);
 }
@@ -385,8 +385,8 @@ static void messages_wait_for_room(void) {
     CHECK_OK(memo_group_begin(a, &error));
     for (i = 0; i < MEMOI_THREADS_MESSAGES; i++)
         CHECK_OK(memo_send(a, g.cases[0].streams[0], &x[i], 1, MEMO_TYPE_I32, 1, &error));
-    CHECK(memo_send(a, g.cases[0].streams[0], x, 1, MEMO_TYPE_I32, 1, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_send(a, g.cases[0].streams[0], x, 1, MEMO_TYPE_I32, 1, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "4096"), "%s", error.message);
     rig_end(&g);
 }
@@ -418,7 +418,7 @@ static void messages_before_the_start_are_refused_when_full(void) {
         CHECK_OK(memo_receive(comms[1], streams[1], &x[1], 1, MEMO_TYPE_I32, 0, &error));
     for (r = 0; r < 2; r++) CHECK_OK(memo_host_device_start(devices[r], &error));
     for (r = 0; r < 2; r++) CHECK_OK(memo_stream_synchronize(devices[r], streams[r], &error));
-    CHECK(x[1] == 7);
+    CHECK_IS(x[1], ==, 7);
     for (r = 0; r < 2; r++) memo_comm_destroy(comms[r]);
     for (r = 0; r < 2; r++) memo_host_device_destroy(devices[r]);
 }
@@ -432,9 +432,9 @@ static void a_group_is_on_one_stream(void) {
     comm = g.comms[0];
     CHECK_OK(memo_group_begin(comm, &error));
     CHECK_OK(memo_send(comm, g.cases[0].streams[0], &x, 1, MEMO_TYPE_I32, 1, &error));
-    CHECK(memo_group_end(comm, g.cases[0].streams[1], &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_group_end(comm, g.cases[0].streams[1], &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_comm_status(comm, &error));
-    CHECK(comm->sent_bytes == 0);
+    CHECK_IS(comm->sent_bytes, ==, 0);
     rig_end(&g);
 }
 
@@ -454,11 +454,12 @@ static void expect_failure(rig* g, double start_s, double bound_s, const char* w
         CHECK_CASE(memo_comm_status(comm, &error) == MEMO_STATUS_COMM &&
                        strstr(error.message, words) && strstr(error.message, more_words),
                    "rank %d: %s", (int)r, error.message);
-        CHECK(memo_all_reduce(comm, g->cases[r].streams[0], &x, &x, 1, MEMO_TYPE_F32,
-                              MEMO_REDUCTION_SUM, &error) != MEMO_STATUS_OK);
-        CHECK(memo_group_begin(comm, &error) == MEMO_STATUS_COMM);
-        CHECK(memo_send(comm, g->cases[r].streams[0], &x, 1, MEMO_TYPE_F32, 0, &error) ==
-              MEMO_STATUS_COMM);
+        CHECK_IS(memo_all_reduce(comm, g->cases[r].streams[0], &x, &x, 1, MEMO_TYPE_F32,
+                                 MEMO_REDUCTION_SUM, &error),
+                 !=, MEMO_STATUS_OK);
+        CHECK_IS(memo_group_begin(comm, &error), ==, MEMO_STATUS_COMM);
+        CHECK_IS(memo_send(comm, g->cases[r].streams[0], &x, 1, MEMO_TYPE_F32, 0, &error), ==,
+                 MEMO_STATUS_COMM);
     }
     CHECK_CASE(now_s() - start_s < bound_s, "%g s", now_s() - start_s);
 }
@@ -493,7 +494,7 @@ static void a_rank_that_never_comes_is_named(void) {
                                               MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error)));
     expect_failure(&g, start, BOUND_S, "rank 2 of 'threads world' did not arrive at all_reduce",
                    "0.3 s");
-    CHECK(now_s() - start >= 0.3);
+    CHECK_IS(now_s() - start, >=, 0.3);
     rig_end(&g);
 }
 
@@ -614,7 +615,7 @@ static void a_rank_that_is_done_may_go(void) {
     CHECK_OK(memo_send(g.comms[1], g.cases[1].streams[0], &x, 1, MEMO_TYPE_F32, 0, &error));
     rig_synchronize(&g);
     CHECK_OK(memo_comm_status(g.comms[0], &error));
-    CHECK(y == 3);
+    CHECK_IS(y, ==, 3);
     rig_end(&g);
 }
 
@@ -722,7 +723,7 @@ static void a_split_times_out(void) {
     double start = now_s();
     if (!rig_begin(&g, 3, &desc)) return;
     rig_run(&g, split_with_missing, "split_with_missing", 1);
-    CHECK(now_s() - start < BOUND_S);
+    CHECK_IS(now_s() - start, <, BOUND_S);
     rig_end(&g);
 }
 
@@ -872,7 +873,7 @@ static void labels_that_match_harm_nobody(void) {
     rig_synchronize(&g);
     for (r = 0; r < 3; r++) {
         CHECK_OK(memo_comm_status(g.comms[r], &error));
-        CHECK(x[r] == 7);
+        CHECK_IS(x[r], ==, 7);
     }
     rig_end(&g);
 }
@@ -993,26 +994,26 @@ static void descs_that_cannot_be_are_refused(void) {
     memo_error error;
     CHECK_OK(memo_host_device_create(&host, &device, &error));
     desc.devices = &device;
-    CHECK(memo_comm_create_threads(&desc, &comm, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_comm_create_threads(&desc, &comm, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.n_ranks = 1;
     desc.timeout_s = -1;
-    CHECK(memo_comm_create_threads(&desc, &comm, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_comm_create_threads(&desc, &comm, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.timeout_s = 0;
     desc.bytes_per_s = 0.5;
-    CHECK(memo_comm_create_threads(&desc, &comm, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_comm_create_threads(&desc, &comm, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.bytes_per_s = 0;
     desc.latency_s = -1;
-    CHECK(memo_comm_create_threads(&desc, &comm, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_comm_create_threads(&desc, &comm, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.latency_s = 0;
     desc.devices = &none;
-    CHECK(memo_comm_create_threads(&desc, &comm, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_comm_create_threads(&desc, &comm, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memset(&other, 0, sizeof other); /* a device of somebody else's */
     other.context = &desc;
     none = &other;
-    CHECK(memo_comm_create_threads(&desc, &comm, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_comm_create_threads(&desc, &comm, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "rank 0"), "%s", error.message);
     desc.devices = NULL;
-    CHECK(memo_comm_create_threads(&desc, &comm, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_comm_create_threads(&desc, &comm, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memo_host_device_destroy(device);
 }
 
@@ -1063,20 +1064,20 @@ static void mesh_says_what_would_fit(void) {
     desc.data = 2;
     desc.ring = 3;
     desc.ulysses = 2;
-    CHECK(memo_mesh_place(&desc, 24, 0, &mesh, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_mesh_place(&desc, 24, 0, &mesh, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "24") && strstr(error.message, "ring 3") &&
                    strstr(error.message, "ring 6") && strstr(error.message, "data 4"),
                "%s", error.message);
-    CHECK(memo_mesh_place(&desc, 7, 0, &mesh, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_mesh_place(&desc, 7, 0, &mesh, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "no change"), "%s", error.message);
     desc.ring = 1 << 30;
     desc.ulysses = 1 << 30;
-    CHECK(memo_mesh_place(&desc, 8, 0, &mesh, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_mesh_place(&desc, 8, 0, &mesh, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.ring = -1;
-    CHECK(memo_mesh_place(&desc, 8, 0, &mesh, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_mesh_place(&desc, 8, 0, &mesh, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.ring = desc.ulysses = 2;
     desc.data = 0;
-    CHECK(memo_mesh_place(&desc, 4, 4, &mesh, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_mesh_place(&desc, 4, 4, &mesh, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_mesh_place(&desc, 4, 2, &mesh, &error));
     CHECK(mesh.ring_rank == 1 && mesh.ulysses_rank == 0 && mesh.degrees.data == 1);
 }

@@ -126,7 +126,7 @@ static void expect_failure(double start_s, const char* words) {
                (int)rank.comm->rank, error.message);
     CHECK_CASE(strstr(error.message, words), "rank %d: %s", (int)rank.comm->rank, error.message);
     CHECK_CASE(MPI_Wtime() - start_s < 10, "%g s", MPI_Wtime() - start_s);
-    CHECK(memo_barrier(rank.comm, rank.streams[0], &error) != MEMO_STATUS_OK);
+    CHECK_IS(memo_barrier(rank.comm, rank.streams[0], &error), !=, MEMO_STATUS_OK);
     world_end();
     count_failures();
 }

@@ -55,7 +55,7 @@ static int world_begin(void) {
     if (!rank.comm) return 0;
     for (i = 0; i < CASE_STREAMS; i++) {
         cudaStream_t stream = NULL;
-        CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+        CHECK_IS(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), ==, cudaSuccess);
         rank.streams[i] = (memo_stream)(void*)stream;
     }
     device.context = rank.comm;
@@ -104,23 +104,23 @@ static void memory_is_told_and_registered(void) {
     void* address = NULL;
     memo_comm* part = NULL;
     if (!rank.comm) SKIP("not joined");
-    CHECK(memo_comm_nccl_get_device_bytes(rank.comm) >= 0);
+    CHECK_IS(memo_comm_nccl_get_device_bytes(rank.comm), >=, 0);
     CHECK_OK(memo_comm_split(rank.comm, 0, 0, "registered", &part, &error));
     if (!part) return;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    CHECK(ncclMemAlloc(&address, 2 << 20) == ncclSuccess);
+    CHECK_IS(ncclMemAlloc(&address, 2 << 20), ==, ncclSuccess);
     CHECK_OK(memo_comm_nccl_register(part, address, 1 << 20, &error));
     CHECK_OK(memo_comm_nccl_register(part, (char*)address + (1 << 20), 1 << 20, &error));
 #ifdef FAKE_NCCL
-    CHECK(fake.n_windows == 2);
+    CHECK_IS(fake.n_windows, ==, 2);
 #endif
     memo_comm_destroy(part);
 #ifdef FAKE_NCCL
-    CHECK(fake.n_windows == 0);
+    CHECK_IS(fake.n_windows, ==, 0);
 #endif
-    CHECK(ncclMemFree(address) == ncclSuccess);
+    CHECK_IS(ncclMemFree(address), ==, ncclSuccess);
 #else
-    CHECK(memo_comm_nccl_register(part, &address, 8, &error) == MEMO_STATUS_UNSUPPORTED);
+    CHECK_IS(memo_comm_nccl_register(part, &address, 8, &error), ==, MEMO_STATUS_UNSUPPORTED);
     memo_comm_destroy(part);
 #endif
 }
@@ -191,21 +191,21 @@ static void a_lost_peer_ends_every_wait(void) {
     if (!rank.comm || rank.comm->size < 2) SKIP("needs two ranks");
     x = (float*)case_array(1, MEMO_TYPE_F32);
     CHECK_OK(memo_comm_split(rank.comm, 0, 0, "all", &part, &error));
-    CHECK(n_world_failures == 0);
+    CHECK_IS(n_world_failures, ==, 0);
     if (rank.comm->rank != 1) {
         if (is_plain) ((memoi_nccl*)rank.comm->context)->world->timeout_s = 0.5;
         status = memo_all_reduce(part, rank.streams[0], x, x, 1, MEMO_TYPE_F32, MEMO_REDUCTION_SUM,
                                  &error);
         if (!status && is_plain)
-            CHECK(cudaStreamSynchronize((cudaStream_t)(void*)rank.streams[0]) == cudaSuccess);
+            CHECK_IS(cudaStreamSynchronize((cudaStream_t)(void*)rank.streams[0]), ==, cudaSuccess);
         else if (!status)
             status = memo_comm_nccl_synchronize(part, rank.streams[0], 2, &error);
         CHECK_CASE(is_plain || status == MEMO_STATUS_COMM, "%s", error.message);
-        CHECK(__atomic_load_n(&n_world_failures, __ATOMIC_SEQ_CST) == 1);
-        CHECK(world_failure.status == MEMO_STATUS_COMM);
-        CHECK(memo_comm_status(part, &error) == MEMO_STATUS_COMM);
-        CHECK(memo_comm_status(rank.comm, &error) == MEMO_STATUS_COMM);
-        CHECK(strcmp(error.message, world_failure.message) == 0);
+        CHECK_IS(__atomic_load_n(&n_world_failures, __ATOMIC_SEQ_CST), ==, 1);
+        CHECK_IS(world_failure.status, ==, MEMO_STATUS_COMM);
+        CHECK_IS(memo_comm_status(part, &error), ==, MEMO_STATUS_COMM);
+        CHECK_IS(memo_comm_status(rank.comm, &error), ==, MEMO_STATUS_COMM);
+        CHECK_IS(strcmp(error.message, world_failure.message), ==, 0);
     }
     memo_comm_abort(rank.comm);
     memo_comm_destroy(part);
@@ -219,7 +219,7 @@ static void an_id_of_the_callers_own_serves(void) {
     ncclUniqueId id;
     memo_error error;
     CHECK(getenv("NCCL_COMM_ID") == NULL); /* it named the first world's meeting only */
-    CHECK(ncclGetUniqueId(&id) == ncclSuccess);
+    CHECK_IS(ncclGetUniqueId(&id), ==, ncclSuccess);
     desc.unique_id = &id;
     desc.size = 1;
     CHECK_OK(memo_comm_create_nccl(&desc, &comm, &error));

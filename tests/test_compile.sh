@@ -106,7 +106,8 @@ two_units() { # COMPILER LANGUAGE STANDARD (of the implementation) COMPILER LANG
 # -ffast-math lets a compiler assume that no value is NaN.  Bad descs are refused nevertheless.  -Ofast would take
 # three times as long to compile.
 refuses_with_fast_math() { # COMPILER TEST
-    run $1 -std=c99 -O1 -ffast-math -I. -Itests $lp_cflags "tests/$2.c" -o "$folder/$2" $lp_libs -lpthread -lm &&
+    run $1 -std=c99 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -ffast-math -I. -Itests $lp_cflags \
+        "tests/$2.c" tests/lib/scarce.c -o "$folder/$2" $lp_libs -lpthread -lm &&
         run "$folder/$2" refuse
 }
 

@@ -138,9 +138,9 @@ static void check_plan(const memo_degrees_problem* problem, const memo_degrees_p
     CHECK_CASE(plan->lower_bound_s <= best + 1e-9 && best <= plan->step_s + 1e-9,
                "case %d: the bound %.12g, the best %.12g, the plan %.12g", n, plan->lower_bound_s,
                best, plan->step_s);
-    CHECK((plan->proof == MEMO_PROOF_OPTIMAL) == (plan->lower_bound_s == plan->step_s));
+    CHECK_IS((plan->proof == MEMO_PROOF_OPTIMAL), ==, (plan->lower_bound_s == plan->step_s));
     CHECK(plan->proof == MEMO_PROOF_OPTIMAL || plan->proof == MEMO_PROOF_FEASIBLE);
-    CHECK(plan->solve_s >= 0);
+    CHECK_IS(plan->solve_s, >=, 0);
     if (plan->proof == MEMO_PROOF_OPTIMAL)
         CHECK_CASE(plan->step_s <= best + 1e-9, "case %d: %.12g, the best is %.12g", n,
                    plan->step_s, best);
@@ -166,12 +166,12 @@ static void equals_brute_force(void) {
                 continue;
             }
             check_plan(problem, plan, best, n);
-            if (!is_late) CHECK(plan->proof == MEMO_PROOF_OPTIMAL);
+            if (!is_late) CHECK_IS(plan->proof, ==, MEMO_PROOF_OPTIMAL);
             memo_degrees_plan_destroy(plan);
         }
         memo_degrees_problem_destroy(problem);
     }
-    CHECK(n_infeasible > 0);
+    CHECK_IS(n_infeasible, >, 0);
 }
 
 /* ---- the optimum from a table of all bytes ---- */
@@ -258,14 +258,14 @@ static void equals_a_table_of_bytes(void) {
                        "case %d: %d", n, (int)status);
             if (status) continue;
             check_plan(problem, plan, best, n);
-            if (k == 0) CHECK(plan->proof == MEMO_PROOF_OPTIMAL);
+            if (k == 0) CHECK_IS(plan->proof, ==, MEMO_PROOF_OPTIMAL);
             n_open += plan->proof == MEMO_PROOF_FEASIBLE;
             memo_degrees_plan_destroy(plan);
         }
         memo_degrees_problem_destroy(problem);
     }
     printf("# %d problems that a plan fits, %d runs cut by time\n", n_feasible, n_open);
-    CHECK(n_feasible > n / 2);
+    CHECK_IS(n_feasible, >, n / 2);
 }
 
 /* ---- models ---- */
@@ -333,7 +333,7 @@ static void solve_sizes(int32_t n_layers, int32_t n_degrees, double share, doubl
         CHECK_OK(memo_degrees_problem_from_model(&model, &problem, &error));
         perturb(problem, share);
         problem->memory_bytes = 1;
-        CHECK(memo_degrees_solve(problem, 0, &plan, &error) == MEMO_STATUS_INFEASIBLE);
+        CHECK_IS(memo_degrees_solve(problem, 0, &plan, &error), ==, MEMO_STATUS_INFEASIBLE);
         least = atoll(strstr(error.message, "needs ") + 6);
         for (k = 0; k < 6; k++) {
             double begin_s = cpu_s();
@@ -391,13 +391,13 @@ static void boundary_is_pinned(void) {
     CHECK_OK(memo_degrees_evaluate(problem, uniform, &step_s, &bytes, &error));
     problem->memory_bytes = bytes;
     CHECK_OK(memo_degrees_solve(problem, 0, &plan, &error));
-    CHECK(plan->step_s <= step_s * (1 + 1e-12));
+    CHECK_IS(plan->step_s, <=, step_s * (1 + 1e-12));
     memo_degrees_plan_destroy(plan);
     problem->boundary_degree = 3;
-    CHECK(memo_degrees_solve(problem, 0, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_degrees_solve(problem, 0, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     problem->boundary_degree = 4;
     problem->memory_bytes = 1000;
-    CHECK(memo_degrees_solve(problem, 0, &plan, &error) == MEMO_STATUS_INFEASIBLE);
+    CHECK_IS(memo_degrees_solve(problem, 0, &plan, &error), ==, MEMO_STATUS_INFEASIBLE);
     CHECK(strstr(error.message, "the smallest needs") != NULL);
     memo_degrees_problem_destroy(problem);
 }
@@ -544,7 +544,7 @@ static void profile_files(void) {
     CHECK(problem->n_blocks == 2 && problem->n_degrees == 2 && problem->memory_bytes == 5000);
     CHECK(problem->costs[3].forward_collective_s == 900 * 1e-9 &&
           problem->costs[3].saved_bytes == 400);
-    CHECK(problem->gather_s[0][1] == 100 * 1e-9);
+    CHECK_IS(problem->gather_s[0][1], ==, 100 * 1e-9);
     CHECK_OK(memo_degrees_problem_write(problem, path, &error));
     CHECK_OK(memo_degrees_problem_read(path, &again, &error));
     CHECK(!memcmp(problem->costs, again->costs, 4 * sizeof(memo_degree_cost)));
@@ -565,10 +565,10 @@ static void profile_files(void) {
                    "%s -> %s: %s", damage[i].from, damage[i].to, error.message);
         memo_degrees_problem_destroy(problem);
     }
-    CHECK(parse("", &problem) == MEMO_STATUS_FORMAT);
-    CHECK(parse("memo degrees-profile 2\n", &problem) == MEMO_STATUS_VERSION);
-    CHECK(parse("memo plan 1\n", &problem) == MEMO_STATUS_FORMAT);
-    CHECK(memo_degrees_problem_read("/nonexistent/p", &problem, &error) == MEMO_STATUS_IO);
+    CHECK_IS(parse("", &problem), ==, MEMO_STATUS_FORMAT);
+    CHECK_IS(parse("memo degrees-profile 2\n", &problem), ==, MEMO_STATUS_VERSION);
+    CHECK_IS(parse("memo plan 1\n", &problem), ==, MEMO_STATUS_FORMAT);
+    CHECK_IS(memo_degrees_problem_read("/nonexistent/p", &problem, &error), ==, MEMO_STATUS_IO);
     remove(path);
 }
 
@@ -615,7 +615,7 @@ static void without_memory(void) {
                        : status == MEMO_STATUS_OUT_OF_HOST_MEMORY);
             memo_degrees_plan_destroy(plan);
             memo_degrees_problem_destroy(problem);
-            CHECK(mallocs_live == 0);
+            CHECK_IS(mallocs_live, ==, 0);
         }
         CHECK(done);
     }
@@ -643,7 +643,7 @@ static void degree_files(void) {
     memo_degrees_free(read);
     text = memo_test_file(path, &n_bytes);
     text[strlen("memo degrees 1\nblock 0 ")] = '4'; /* was 2: the checksum tells */
-    CHECK(memo_degrees_parse(text, n_bytes, "d", &read, &n, &error) == MEMO_STATUS_FORMAT);
+    CHECK_IS(memo_degrees_parse(text, n_bytes, "d", &read, &n, &error), ==, MEMO_STATUS_FORMAT);
     CHECK(strstr(error.message, "checksum") != NULL);
     free(text);
     CHECK_OK(memo_degrees_parse("block 0 1\nblock 1 16\n", 21, "d", &read, &n, &error));
@@ -655,7 +655,7 @@ static void degree_files(void) {
                    "%s", bad[i]);
         CHECK(!read && n == 0);
     }
-    CHECK(memo_degrees_write(&not_power, 1, path, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_degrees_write(&not_power, 1, path, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     remove(path);
 }
 
@@ -664,25 +664,25 @@ static void refusals(void) {
     memo_degrees_problem* problem;
     memo_degrees_plan* plan;
     static const int32_t falling[] = {4, 2};
-    CHECK(memo_degrees_problem_create(0, powers, 3, &problem, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_degrees_problem_create(4, falling, 2, &problem, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_degrees_problem_create(0, powers, 3, &problem, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_degrees_problem_create(4, falling, 2, &problem, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     model.degrees[2] = 64; /* more than there are devices */
-    CHECK(memo_degrees_problem_from_model(&model, &problem, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_degrees_problem_from_model(&model, &problem, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     model = model_of(2, 64, 3);
     model.flops_per_s = 0;
-    CHECK(memo_degrees_problem_from_model(&model, &problem, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_degrees_problem_from_model(&model, &problem, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "flops_per_s") != NULL);
     model = model_of(2, 64, 3);
     CHECK_OK(memo_degrees_problem_from_model(&model, &problem, &error));
     problem->costs[4].forward_s = -1;
-    CHECK(memo_degrees_solve(problem, 0, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_degrees_solve(problem, 0, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "block 1 at degree 4") != NULL);
     problem->costs[4].forward_s = 0;
-    CHECK(memo_degrees_solve(problem, -1, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_degrees_solve(problem, -1, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memo_degrees_problem_destroy(problem);
     memo_degrees_problem_destroy(NULL);
     memo_degrees_plan_destroy(NULL);

@@ -46,8 +46,8 @@ static void exponential_is_accurate(void) {
         if (!(error <= worst)) worst = error;
     }
     CHECK_CASE(worst < 1.2e-7, "relative error %g", worst);
-    CHECK(gpt_exp(-(gpt_real)INFINITY) == 0);
-    CHECK(gpt_exp(0) == 1);
+    CHECK_IS(gpt_exp(-(gpt_real)INFINITY), ==, 0);
+    CHECK_IS(gpt_exp(0), ==, 1);
 }
 
 static void gemm_matches_three_loops(void) {
@@ -131,11 +131,11 @@ static void dropout_keeps_its_rate(void) {
             same[1] += mask == gpt_mask(&other_layer, gpt_token_key(&other_layer, row), column);
             same[2] += mask == gpt_mask(&other_site, gpt_token_key(&other_site, row), column);
         }
-    CHECK(fabs((double)dropped / n - 0.3) < tolerance);
+    CHECK_IS(fabs((double)dropped / n - 0.3), <, tolerance);
     /* Independent masks agree with probability 0.3^2 + 0.7^2. */
-    CHECK(fabs((double)below / n - 0.58) < tolerance);
-    CHECK(fabs((double)beside / n - 0.58) < tolerance);
-    for (row = 0; row < 3; row++) CHECK(fabs((double)same[row] / n - 0.58) < tolerance);
+    CHECK_IS(fabs((double)below / n - 0.58), <, tolerance);
+    CHECK_IS(fabs((double)beside / n - 0.58), <, tolerance);
+    for (row = 0; row < 3; row++) CHECK_IS(fabs((double)same[row] / n - 0.58), <, tolerance);
 }
 
 /* Rows alone give the bits of all rows together, for everything that is not a GEMM. */
@@ -754,12 +754,12 @@ static int64_t check_promise(const gpt_desc* desc, const memo_schedule* recorded
             const memo_op* p = next_of_engine(promised, p_streams[i], i == 0, &p_next);
             const memo_op* r =
                 r_streams[i] < 0 ? NULL : next_of_engine(recorded, r_streams[i], i == 0, &r_next);
-            CHECK(!p == !r);
+            CHECK_IS(!p, ==, !r);
             if (!p || !r) break;
             CHECK(p->kind == r->kind && p->link_bytes == r->link_bytes);
             if (p->kind == MEMO_OP_WAIT)
-                CHECK(awaited(promised, p_next - 1, p_streams) ==
-                      awaited(recorded, r_next - 1, r_streams));
+                CHECK_IS(awaited(promised, p_next - 1, p_streams), ==,
+                         awaited(recorded, r_next - 1, r_streams));
             if (p->kind == MEMO_OP_RUN && r->kind == MEMO_OP_RUN) {
                 const memo_range* x = promised->ranges + p->first_range; /* what is read, written */
                 const memo_range* y = recorded->ranges + r->first_range;
@@ -767,7 +767,7 @@ static int64_t check_promise(const gpt_desc* desc, const memo_schedule* recorded
                 const uint64_t host = y[i == 1].begin - x[i == 1].begin;
                 if (!on_device && !on_host) on_device = device, on_host = host;
                 CHECK(device == on_device && host == on_host);
-                CHECK(y[0].end - y[0].begin == x[0].end - x[0].begin);
+                CHECK_IS(y[0].end - y[0].begin, ==, x[0].end - x[0].begin);
             }
         }
     }
@@ -813,7 +813,7 @@ static void recorded_steps_have_no_race(void) {
         CHECK_OK(memo_schedule_check(schedule, &check, &error));
         if (check) {
             n_conflicts += check->n_conflicts;
-            CHECK(check->n_unrecorded_waits == 0);
+            CHECK_IS(check->n_unrecorded_waits, ==, 0);
             CHECK_CASE(check->n_races == 0, "%lld races, trial %d; the first between %s and %s",
                        (long long)check->n_races, trial,
                        memo_schedule_op_name(schedule, check->races[0].first),
@@ -982,8 +982,8 @@ static void any_failing_call_is_reported(void) {
             free(start);
         }
         gpt_destroy(model);
-        CHECK(host_device_stats(run.host).device_bytes == 0);
-        CHECK(host_device_stats(run.host).host_bytes == 0);
+        CHECK_IS(host_device_stats(run.host).device_bytes, ==, 0);
+        CHECK_IS(host_device_stats(run.host).host_bytes, ==, 0);
         if (failing > 10000) break;
     }
     CHECK(is_done && failing > 100 && n_recovered > 5);
@@ -1015,7 +1015,7 @@ static void impossible_configurations_are_refused(void) {
         CHECK_CASE(gpt_create(&cases[i], &model, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
                        error.message[0] && !model,
                    "case %d", i);
-        CHECK(gpt_swap_sizes(&cases[i], &sizes, NULL) == MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_IS(gpt_swap_sizes(&cases[i], &sizes, NULL), ==, MEMO_STATUS_INVALID_ARGUMENT);
     }
 }
 
@@ -1042,8 +1042,8 @@ static void tables_that_cannot_be_are_refused(void) {
         CHECK(gpt_plan(&desc, &session, &error) == MEMO_STATUS_INVALID_ARGUMENT && !session);
         CHECK_CASE(strstr(error.message, cases[i].reason), "%s", error.message);
     }
-    CHECK(gpt_fill_rows(&config, GPT_POLICY_ALPHA, 1.5, rows, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(gpt_fill_rows(&config, GPT_POLICY_ALPHA, 1.5, rows, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
 }
 
 static void too_small_a_device_is_refused(void) {
@@ -1065,8 +1065,8 @@ static void too_small_a_device_is_refused(void) {
         host.host_memory_bytes = sizes.host_bytes + staging - (i == 1 ? 512 : 0);
         CHECK_OK(memo_host_device_create(&host, &run.host, &error));
         desc.host_device = run.host;
-        CHECK(gpt_create(&desc, &run.model, &error) ==
-              (i == 0 ? MEMO_STATUS_INFEASIBLE : MEMO_STATUS_OUT_OF_HOST_MEMORY));
+        CHECK_IS(gpt_create(&desc, &run.model, &error), ==,
+                 (i == 0 ? MEMO_STATUS_INFEASIBLE : MEMO_STATUS_OUT_OF_HOST_MEMORY));
         CHECK(!run.model);
         memo_host_device_destroy(run.host);
         run.host = NULL;
@@ -1106,8 +1106,8 @@ static void a_model_learns_and_recites(void) {
     CHECK_OK(gpt_generate(run.model, text, LENGTH, 0.8, 1, recited, N_NEW, &error));
     CHECK_OK(gpt_generate(run.model, text, LENGTH, 0.8, 1, again, N_NEW, &error));
     CHECK(!memcmp(recited, again, N_NEW));
-    CHECK(gpt_generate(run.model, text, 0, 0, 1, recited, N_NEW, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(gpt_generate(run.model, text, 0, 0, 1, recited, N_NEW, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     {
         /* The generator's logits are the model's. */
         gpt_config plain = config;
@@ -1126,7 +1126,7 @@ static void a_model_learns_and_recites(void) {
         gpt_generator_read(&generator, text + 16, 16, 1);
         gpt_generator_read(&generator, text + 17, 17, 7);
         gpt_generator_read(&generator, text + 24, 24, 16);
-        CHECK(largest_difference(generator.logits, logits, 256) < 20 * rounding);
+        CHECK_IS(largest_difference(generator.logits, logits, 256), <, 20 * rounding);
         free(generator.memory);
         free(parameters), free(w), free(dw);
     }

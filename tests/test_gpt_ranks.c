@@ -125,7 +125,7 @@ static void zero_stages_give_the_same_bits(void) {
         if (accumulate == 1)
             CHECK(are_the_same(&t[0], &t[2]));
         else
-            CHECK(loss_difference(&t[0], &t[2]) < 1e-6);
+            CHECK_IS(loss_difference(&t[0], &t[2]), <, 1e-6);
         for (zero = 0; zero < 3; zero++) training_free(&t[zero]);
         free(text);
     }
@@ -166,14 +166,15 @@ static void ranks_divide_the_optimizer(void) {
         memset(&run, 0, sizeof run);
         CHECK_OK(gpt_test_plan(&desc, &run, &error));
         peaks[config.zero] = run.plan ? run.plan->peak_bytes : 0;
-        CHECK(gpt_state_bytes(&config) == (config.zero == 0   ? 4 * n
-                                           : config.zero == 1 ? 2 * n + 2 * (n / 4)
-                                                              : n + 3 * (n / 4)));
+        CHECK_IS(gpt_state_bytes(&config), ==,
+                 (config.zero == 0   ? 4 * n
+                  : config.zero == 1 ? 2 * n + 2 * (n / 4)
+                                     : n + 3 * (n / 4)));
         gpt_test_close(&run);
     }
     /* Two moments, but for what sizes are rounded to. */
-    CHECK(llabs(peaks[0] - peaks[1] - 2 * (n - n / 4)) < 2048);
-    CHECK(peaks[2] < peaks[1]);
+    CHECK_IS(llabs(peaks[0] - peaks[1] - 2 * (n - n / 4)), <, 2048);
+    CHECK_IS(peaks[2], <, peaks[1]);
 }
 
 static void recorded_steps_have_no_race(void) {
@@ -202,7 +203,7 @@ static void a_rank_that_fails_ends_all(void) {
     for (rank = 0; rank < 4; rank += 3) {
         training t = training_of(config, GPT_POLICY_RECOMPUTE, 1, text);
         t.failing_rank = rank;
-        CHECK(train_all(&t, &error) == MEMO_STATUS_INFEASIBLE);
+        CHECK_IS(train_all(&t, &error), ==, MEMO_STATUS_INFEASIBLE);
         training_free(&t);
     }
     free(text);
@@ -219,7 +220,7 @@ static void impossible_ranks_are_refused(void) {
     for (k = 0; k < sizeof bad / sizeof bad[0]; k++) {
         desc = gpt_test_desc(config_of(bad[k][0], bad[k][1], bad[k][2], bad[k][3]), GPT_POLICY_KEEP,
                              0);
-        CHECK(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_IS(gpt_swap_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     }
     desc = gpt_test_desc(config_of(2, 1, 1, 0), GPT_POLICY_KEEP, 0);
     CHECK_OK(memo_host_device_create(&host_desc, &desc.host_device, &error));

@@ -306,8 +306,8 @@ static void a_rank_that_fails_ends_all(void) {
             t = training_of(config, GPT_POLICY_RECOMPUTE, 1, text);
             t.failing_rank = rank;
             t.fails_later = fails_later;
-            CHECK(train_all(&t, &error) ==
-                  (fails_later ? MEMO_STATUS_UNSUPPORTED : MEMO_STATUS_INFEASIBLE));
+            CHECK_IS(train_all(&t, &error), ==,
+                     (fails_later ? MEMO_STATUS_UNSUPPORTED : MEMO_STATUS_INFEASIBLE));
             training_free(&t);
             free(text);
         }
@@ -324,7 +324,7 @@ static void impossible_degrees_are_refused(void) {
     size_t k;
     config.degrees = mixed;
     desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
-    CHECK(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(gpt_swap_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.config.sub_batches = 2;
     CHECK_OK(gpt_swap_sizes(&desc, &sizes, &error));
     CHECK_OK(gpt_fill_rows(&desc.config, GPT_POLICY_SWAP, 0, rows, &error));
@@ -333,11 +333,11 @@ static void impossible_degrees_are_refused(void) {
     CHECK(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
           strstr(error.message, "is whole by its rule"));
     desc.config.ulysses = 2;
-    CHECK(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(gpt_swap_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.config.ulysses = 1;
     for (k = 0; k < sizeof bad / sizeof bad[0]; k++) {
         desc.config.degrees = bad[k];
-        CHECK(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_IS(gpt_swap_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     }
 }
 

@@ -114,26 +114,26 @@ static void memory_is_counted_and_capped(void) {
     CHECK(total_bytes == 4096 && free_bytes == 4096 - 1536);
 
     c = &r;
-    CHECK(memo_device_alloc(r.d, 2561, &c, &error) == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK_IS(memo_device_alloc(r.d, 2561, &c, &error), ==, MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
     CHECK(c == NULL && error.status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
     CHECK_CASE(strstr(error.message, "2561 bytes") && strstr(error.message, "2560 bytes") &&
                    strstr(error.message, "4.0 KiB"),
                "%s", error.message);
     CHECK_OK(memo_device_alloc(r.d, 2560, &c, &error));
     CHECK_OK(memo_device_free(r.d, b, &error));
-    CHECK(memo_device_free(r.d, b, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_device_free(r.d, (char*)c + 512, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_host_free(r.d, c, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_device_free(r.d, b, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_device_free(r.d, (char*)c + 512, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_host_free(r.d, c, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_device_free(r.d, NULL, NULL));
 
-    CHECK(memo_host_alloc(r.d, 1025, &h, &error) == MEMO_STATUS_OUT_OF_HOST_MEMORY);
+    CHECK_IS(memo_host_alloc(r.d, 1025, &h, &error), ==, MEMO_STATUS_OUT_OF_HOST_MEMORY);
     CHECK_OK(memo_host_alloc(r.d, 1024, &h, &error));
     memo_host_device_get_stats(r.device, &stats);
     CHECK(stats.device_bytes == 512 + 2560 && stats.device_peak_bytes == 4096);
     CHECK(stats.host_bytes == 1024 && stats.host_peak_bytes == 1024);
     CHECK_OK(memo_host_free(r.d, h, &error));
-    CHECK(memo_device_alloc(r.d, -1, &b, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_device_alloc(r.d, INT64_MAX, &b, &error) == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK_IS(memo_device_alloc(r.d, -1, &b, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_device_alloc(r.d, INT64_MAX, &b, &error), ==, MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
     /* Nothing but c and a is left, and destroy frees them. */
     memo_host_device_destroy(r.device);
 }
@@ -148,7 +148,7 @@ static void empty_allocations_are_distinct(void) {
     CHECK(addresses[0] && addresses[0] != addresses[1] && addresses[1] != addresses[2] &&
           addresses[0] != addresses[2]);
     for (i = 0; i < 3; i++) CHECK_OK(memo_device_free(r.d, addresses[i], &error));
-    CHECK(host_device_stats(r.device).device_bytes == 0);
+    CHECK_IS(host_device_stats(r.device).device_bytes, ==, 0);
     memo_host_device_destroy(r.device);
 }
 
@@ -176,8 +176,8 @@ static void many_allocations_come_and_go(void) {
             if (sum > peak) peak = sum;
         }
     }
-    CHECK(host_device_stats(r.device).device_bytes == sum);
-    CHECK(host_device_stats(r.device).device_peak_bytes == peak);
+    CHECK_IS(host_device_stats(r.device).device_bytes, ==, sum);
+    CHECK_IS(host_device_stats(r.device).device_peak_bytes, ==, peak);
     memo_host_device_destroy(r.device);
 }
 
@@ -202,7 +202,7 @@ static void copies_go_both_ways(void) {
     CHECK_OK(memo_copy(r.d, r.streams[0], MEMO_COPY_TO_HOST, back, twin, N, &error));
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
     for (i = 0; i < N; i++) n_wrong += ((char*)back)[i] != (i < 10 ? 0x5a : (char)(i * 31));
-    CHECK(n_wrong == 0);
+    CHECK_IS(n_wrong, ==, 0);
     memo_host_device_get_stats(r.device, &stats);
     CHECK(stats.to_device_bytes == N && stats.to_host_bytes == N);
     memo_host_device_destroy(r.device);
@@ -255,9 +255,9 @@ static void a_stream_keeps_order(void) {
             memo_host_device_launch(r.device, r.streams[0], append, &args, sizeof args, &error));
     }
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
-    CHECK(n_log == N);
+    CHECK_IS(n_log, ==, N);
     for (i = 0; i < N; i++) n_wrong += log[i] != i;
-    CHECK(n_wrong == 0);
+    CHECK_IS(n_wrong, ==, 0);
     memo_host_device_destroy(r.device);
     free(log);
 }
@@ -310,7 +310,7 @@ static void a_wait_orders_two_streams(void) {
     CHECK_OK(memo_host_device_launch(r.device, r.streams[1], expect_value, &target, sizeof target,
                                      &error));
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[1], &error));
-    CHECK(value == 1);
+    CHECK_IS(value, ==, 1);
     memo_host_device_destroy(r.device);
 }
 
@@ -323,11 +323,12 @@ static void an_event_never_recorded_holds_nobody(void) {
     if (!rig_begin(&r, NULL, 1)) return;
     CHECK_OK(memo_event_create(r.d, &event, &error));
     CHECK_OK(memo_event_query(r.d, event, &is_done, &error));
-    CHECK(is_done == 1);
+    CHECK_IS(is_done, ==, 1);
     CHECK_OK(memo_event_synchronize(r.d, event, &error));
     CHECK_OK(memo_event_wait(r.d, event, r.streams[0], &error));
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
-    CHECK(memo_event_elapsed(r.d, event, event, &elapsed_s, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_event_elapsed(r.d, event, event, &elapsed_s, &error), ==,
+             MEMO_STATUS_INVALID_STATE);
     memo_host_device_destroy(r.device);
 }
 
@@ -348,7 +349,7 @@ static void a_wait_means_the_record_before_it(void) {
     CHECK_OK(memo_event_record(r.d, event, r.streams[0], &error));
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[2], &error));
     CHECK_OK(memo_event_query(r.d, event, &is_done, &error));
-    CHECK(is_done == 0);
+    CHECK_IS(is_done, ==, 0);
 
     /* A later record on another stream, reached first, does not satisfy it. */
     CHECK_OK(memo_event_wait(r.d, event, r.streams[2], &error));
@@ -358,7 +359,7 @@ static void a_wait_means_the_record_before_it(void) {
     CHECK_OK(memo_event_wait(r.d, event, r.streams[3], &error));
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[3], &error));
     CHECK_OK(memo_event_query(r.d, other, &is_done, &error));
-    CHECK(is_done == 0);
+    CHECK_IS(is_done, ==, 0);
     __atomic_store_n(&gate0, 1, __ATOMIC_RELEASE);
     CHECK_OK(memo_event_synchronize(r.d, other, &error));
 
@@ -366,11 +367,11 @@ static void a_wait_means_the_record_before_it(void) {
     close_with_gate(&r, 0, &gate1);
     CHECK_OK(memo_event_record(r.d, event, r.streams[0], &error));
     CHECK_OK(memo_event_query(r.d, event, &is_done, &error));
-    CHECK(is_done == 0);
+    CHECK_IS(is_done, ==, 0);
     __atomic_store_n(&gate1, 1, __ATOMIC_RELEASE);
     CHECK_OK(memo_event_synchronize(r.d, event, &error));
     CHECK_OK(memo_event_query(r.d, event, &is_done, &error));
-    CHECK(is_done == 1);
+    CHECK_IS(is_done, ==, 1);
     memo_host_device_destroy(r.device);
 }
 
@@ -391,10 +392,10 @@ static void a_destroyed_event_still_orders(void) {
     CHECK_OK(memo_host_device_launch(r.device, r.streams[1], expect_value, &target, sizeof target,
                                      &error));
     CHECK_OK(memo_event_destroy(r.d, event, &error));
-    CHECK(memo_event_record(r.d, event, r.streams[0], &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_event_record(r.d, event, r.streams[0], &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_event_create(r.d, &next, &error));
     CHECK_OK(memo_event_query(r.d, next, &is_done, &error));
-    CHECK(is_done == 1); /* new, though it may be the old one's place */
+    CHECK_IS(is_done, ==, 1); /* new, though it may be the old one's place */
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[1], &error));
     memo_host_device_destroy(r.device);
@@ -413,13 +414,13 @@ static void time_passes_between_events(void) {
     close_with_gate(&r, 0, &gate);
     CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 20 * MS, &error));
     CHECK_OK(memo_event_record(r.d, b, r.streams[0], &error));
-    CHECK(memo_event_elapsed(r.d, a, b, &elapsed_s, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_event_elapsed(r.d, a, b, &elapsed_s, &error), ==, MEMO_STATUS_INVALID_STATE);
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
     CHECK_OK(memo_event_synchronize(r.d, b, &error));
     CHECK_OK(memo_event_elapsed(r.d, a, b, &elapsed_s, &error));
     CHECK_CASE(elapsed_s >= 20 * MS && elapsed_s < 2, "%g s", elapsed_s);
     CHECK_OK(memo_event_elapsed(r.d, b, a, &elapsed_s, &error));
-    CHECK(elapsed_s <= -20 * MS);
+    CHECK_IS(elapsed_s, <=, -20 * MS);
     memo_host_device_destroy(r.device);
 }
 
@@ -435,9 +436,9 @@ static void a_full_queue_holds_the_caller(void) {
         if (!rig_begin(&r, &desc, 1)) return;
         for (i = 0; i < 8; i++)
             CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 4 * MS, &error));
-        CHECK(now_s() - start_s >= (double)(8 - capacity) * 4 * MS);
+        CHECK_IS(now_s() - start_s, >=, (double)(8 - capacity) * 4 * MS);
         memo_host_device_destroy(r.device); /* also where the queue is full */
-        CHECK(now_s() - start_s >= 8 * 4 * MS);
+        CHECK_IS(now_s() - start_s, >=, 8 * 4 * MS);
     }
 }
 
@@ -463,8 +464,9 @@ static void many_short_streams(void) {
                                          sizeof target, &error));
         if (i % 10) { /* some are left to the device */
             CHECK_OK(memo_stream_destroy(r.d, stream, &error));
-            CHECK(value == 1);
-            CHECK(memo_stream_synchronize(r.d, stream, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+            CHECK_IS(value, ==, 1);
+            CHECK_IS(memo_stream_synchronize(r.d, stream, &error), ==,
+                     MEMO_STATUS_INVALID_ARGUMENT);
         }
         CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
     }
@@ -491,26 +493,27 @@ static void nothing_runs_before_the_start(void) {
         memo_host_device_launch(r.device, r.streams[0], set_value, &target, sizeof target, &error));
     CHECK_OK(memo_event_record(r.d, event, r.streams[0], &error));
     CHECK_OK(memo_event_wait(r.d, event, r.streams[1], &error));
-    CHECK(memo_stream_synchronize(r.d, r.streams[0], &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_stream_synchronize(r.d, r.streams[0], &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK(strstr(error.message, "memo_host_device_start") != NULL);
-    CHECK(memo_event_synchronize(r.d, event, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_event_synchronize(r.d, event, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_event_query(r.d, event, &is_done, &error));
-    CHECK(is_done == 0);
+    CHECK_IS(is_done, ==, 0);
     CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 0, &error));
     CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 0, &error));
-    CHECK(memo_host_device_sleep(r.device, r.streams[0], 0, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_host_device_sleep(r.device, r.streams[0], 0, &error), ==,
+             MEMO_STATUS_INVALID_STATE);
     CHECK_CASE(strstr(error.message, "queue_operations above 4") != NULL, "%s", error.message);
-    CHECK(value == 0); /* a race detector would object if anything ran */
+    CHECK_IS(value, ==, 0); /* a race detector would object if anything ran */
     CHECK_OK(memo_host_device_start(r.device, &error));
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[1], &error));
-    CHECK(value == 1);
+    CHECK_IS(value, ==, 1);
     CHECK_OK(memo_host_device_start(r.device, &error)); /* again: nothing */
     CHECK_OK(memo_stream_create(r.d, "late", 0, &late, &error));
     value = 0;
     CHECK_OK(memo_host_device_launch(r.device, late, set_value, &target, sizeof target, &error));
     CHECK_OK(memo_stream_synchronize(r.d, late, &error));
-    CHECK(value == 1);
+    CHECK_IS(value, ==, 1);
     memo_host_device_destroy(r.device);
 }
 
@@ -539,7 +542,7 @@ static void destroyed_before_the_start(void) {
             CHECK_OK(memo_stream_synchronize(r.d, r.streams[1], &error));
         }
         memo_host_device_destroy(r.device);
-        CHECK(value == 0);
+        CHECK_IS(value, ==, 0);
     }
 }
 
@@ -568,29 +571,30 @@ static void a_failure_surfaces_and_nothing_hangs(void) {
     CHECK_OK(memo_event_wait(r.d, event, r.streams[1], &error));
     CHECK_OK(memo_host_device_launch(r.device, r.streams[1], fail_silently, NULL, 0, &error));
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
-    CHECK(memo_stream_synchronize(r.d, r.streams[1], &error) == MEMO_STATUS_DIVERGED);
+    CHECK_IS(memo_stream_synchronize(r.d, r.streams[1], &error), ==, MEMO_STATUS_DIVERGED);
     CHECK_CASE(strcmp(error.message, "stream s0: the cat sat on layer 7") == 0, "%s",
                error.message);
-    CHECK(error.status == MEMO_STATUS_DIVERGED);
-    CHECK(memo_stream_synchronize(r.d, r.streams[0], NULL) == MEMO_STATUS_DIVERGED);
-    CHECK(value == 0);
+    CHECK_IS(error.status, ==, MEMO_STATUS_DIVERGED);
+    CHECK_IS(memo_stream_synchronize(r.d, r.streams[0], NULL), ==, MEMO_STATUS_DIVERGED);
+    CHECK_IS(value, ==, 0);
 
     /* Everything says so from now on, */
-    CHECK(memo_device_status(r.d, &error) == MEMO_STATUS_DIVERGED);
-    CHECK(memo_event_synchronize(r.d, event, &error) == MEMO_STATUS_DIVERGED);
+    CHECK_IS(memo_device_status(r.d, &error), ==, MEMO_STATUS_DIVERGED);
+    CHECK_IS(memo_event_synchronize(r.d, event, &error), ==, MEMO_STATUS_DIVERGED);
     CHECK(memo_event_query(r.d, event, &is_done, &error) == MEMO_STATUS_DIVERGED && is_done);
-    CHECK(memo_event_elapsed(r.d, event, event, &elapsed_s, &error) == MEMO_STATUS_DIVERGED);
-    CHECK(memo_event_record(r.d, event, r.streams[2], &error) == MEMO_STATUS_DIVERGED);
-    CHECK(memo_event_wait(r.d, event, r.streams[2], &error) == MEMO_STATUS_DIVERGED);
+    CHECK_IS(memo_event_elapsed(r.d, event, event, &elapsed_s, &error), ==, MEMO_STATUS_DIVERGED);
+    CHECK_IS(memo_event_record(r.d, event, r.streams[2], &error), ==, MEMO_STATUS_DIVERGED);
+    CHECK_IS(memo_event_wait(r.d, event, r.streams[2], &error), ==, MEMO_STATUS_DIVERGED);
     CHECK(memo_event_create(r.d, &unused, &error) == MEMO_STATUS_DIVERGED && !unused);
     CHECK(memo_stream_create(r.d, "x", 0, &stream, &error) == MEMO_STATUS_DIVERGED && !stream);
-    CHECK(memo_fill(r.d, r.streams[2], &a, 0, 8, &error) == MEMO_STATUS_DIVERGED);
-    CHECK(memo_copy(r.d, r.streams[2], MEMO_COPY_TO_HOST, &a, &b, 8, &error) ==
-          MEMO_STATUS_DIVERGED);
-    CHECK(memo_memory_info(r.d, &a, &b, &error) == MEMO_STATUS_DIVERGED);
-    CHECK(memo_host_device_sleep(r.device, r.streams[2], 0, &error) == MEMO_STATUS_DIVERGED);
-    CHECK(memo_host_device_launch(r.device, r.streams[2], set_value, &target, sizeof target,
-                                  &error) == MEMO_STATUS_DIVERGED);
+    CHECK_IS(memo_fill(r.d, r.streams[2], &a, 0, 8, &error), ==, MEMO_STATUS_DIVERGED);
+    CHECK_IS(memo_copy(r.d, r.streams[2], MEMO_COPY_TO_HOST, &a, &b, 8, &error), ==,
+             MEMO_STATUS_DIVERGED);
+    CHECK_IS(memo_memory_info(r.d, &a, &b, &error), ==, MEMO_STATUS_DIVERGED);
+    CHECK_IS(memo_host_device_sleep(r.device, r.streams[2], 0, &error), ==, MEMO_STATUS_DIVERGED);
+    CHECK_IS(
+        memo_host_device_launch(r.device, r.streams[2], set_value, &target, sizeof target, &error),
+        ==, MEMO_STATUS_DIVERGED);
     /* but for what cleans up. */
     CHECK_OK(memo_device_alloc(r.d, 100, &memory, &error));
     CHECK_OK(memo_device_free(r.d, memory, &error));
@@ -613,7 +617,7 @@ static void several_streams_fail_at_once(void) {
                 memo_host_device_launch(r.device, r.streams[i], fail_silently, NULL, 0, &error));
         CHECK_OK(memo_host_device_start(r.device, &error));
         for (i = 2; i >= 0; i--)
-            CHECK(memo_stream_synchronize(r.d, r.streams[i], &error) == MEMO_STATUS_DEVICE);
+            CHECK_IS(memo_stream_synchronize(r.d, r.streams[i], &error), ==, MEMO_STATUS_DEVICE);
         CHECK(strstr(error.message, "device error") != NULL);
         memo_host_device_destroy(r.device);
     }
@@ -705,7 +709,7 @@ static void arguments_are_checked(void) {
     INVALID(memo_host_device_sleep(&foreign, r.streams[0], 0, &error));
     INVALID(memo_host_device_start(&foreign, &error));
     INVALID(memo_host_device_start(NULL, &error));
-    CHECK(host_device_stats(&foreign).device_bytes == 0);
+    CHECK_IS(host_device_stats(&foreign).device_bytes, ==, 0);
     memo_host_device_destroy(&foreign);
     memo_host_device_destroy(NULL);
 
@@ -808,7 +812,7 @@ static void copies_take_their_time(void) {
     finish(&r, start_s, 0);
     elapsed_s = finish(&r, start_s, 1);
     CHECK_CASE(elapsed_s >= 70 * MS && elapsed_s < 2, "shared: %g s", elapsed_s);
-    CHECK(host_device_stats(r.device).to_host_bytes == 3 * (int64_t)N + 1000000);
+    CHECK_IS(host_device_stats(r.device).to_host_bytes, ==, 3 * (int64_t)N + 1000000);
     memo_host_device_destroy(r.device);
     free(a);
     free(b);
@@ -857,14 +861,14 @@ static void devices_do_not_know_each_other(void) {
     int64_t* target = &value;
     if (!rig_begin(&a, NULL, 2) || !rig_begin(&b, NULL, 2)) return;
     CHECK_OK(memo_host_device_launch(a.device, a.streams[0], fail_silently, NULL, 0, &error));
-    CHECK(memo_stream_synchronize(a.d, a.streams[0], &error) == MEMO_STATUS_DEVICE);
+    CHECK_IS(memo_stream_synchronize(a.d, a.streams[0], &error), ==, MEMO_STATUS_DEVICE);
     CHECK_OK(
         memo_host_device_launch(b.device, b.streams[0], set_value, &target, sizeof target, &error));
     CHECK_OK(memo_stream_synchronize(b.d, b.streams[0], &error));
-    CHECK(value == 1);
+    CHECK_IS(value, ==, 1);
     CHECK_OK(memo_device_alloc(a.d, 512, &memory, &error));
-    CHECK(memo_device_free(b.d, memory, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(host_device_stats(b.device).device_bytes == 0);
+    CHECK_IS(memo_device_free(b.d, memory, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(host_device_stats(b.device).device_bytes, ==, 0);
     memo_host_device_destroy(a.device);
     CHECK_OK(
         memo_host_device_launch(b.device, b.streams[1], set_value, &target, sizeof target, &error));
@@ -1015,7 +1019,7 @@ static void random_work(int64_t n_operations, int64_t queue_operations, int32_t 
             int32_t is_done = 0;
             CHECK_OK(w.r.d->event_synchronize(w.r.context, w.events[event], &error));
             CHECK_OK(w.r.d->event_query(w.r.context, w.events[event], &is_done, &error));
-            CHECK(is_done == 1);
+            CHECK_IS(is_done, ==, 1);
         }
         if (memo_test_int(0, 49) == 0) { /* its place may serve the next one at once */
             int event = (int)memo_test_int(0, N_EVENTS - 1);
@@ -1028,7 +1032,7 @@ static void random_work(int64_t n_operations, int64_t queue_operations, int32_t 
     for (i = 0; i < N_STREAMS; i++)
         CHECK_OK(w.r.d->stream_synchronize(w.r.context, w.r.streams[i], &error));
     for (i = 0; i < N_CELLS; i++)
-        for (k = 0; k < N_WORDS; k++) CHECK(cells[i].words[k] == version[i]);
+        for (k = 0; k < N_WORDS; k++) CHECK_IS(cells[i].words[k], ==, version[i]);
     memo_host_device_destroy(w.r.device);
 }
 

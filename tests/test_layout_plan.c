@@ -154,18 +154,18 @@ static void no_layout_is_missing_or_twice(void) {
             const memo_parallel_layout* l = &e->layout;
             int legal = is_legal(&desc, l->data, l->pipeline, l->tensor, l->ulysses, l->ring,
                                  l->zero_stage, (int)l->activations);
-            CHECK(l->data * l->pipeline * l->tensor * l->ulysses * l->ring == n);
+            CHECK_IS(l->data * l->pipeline * l->tensor * l->ulysses * l->ring, ==, n);
             CHECK_CASE(legal == (e->reason[0] == 0), "round %d: %d-%d-%d-%d-%d zero %d act %d: %s",
                        round, (int)l->data, (int)l->pipeline, (int)l->tensor, (int)l->ulysses,
                        (int)l->ring, (int)l->zero_stage, (int)l->activations, e->reason);
-            CHECK(legal == (i < list->n_legal));
+            CHECK_IS(legal, ==, (i < list->n_legal));
             CHECK(!legal || e->prediction.fits == (i < list->n_fitting));
             n_legal += legal;
             codes[i] = layout_code(l);
         }
-        CHECK(n_legal == list->n_legal);
+        CHECK_IS(n_legal, ==, list->n_legal);
         qsort(codes, (size_t)list->n_entries, sizeof *codes, compare_codes);
-        for (i = 1; i < list->n_entries; i++) CHECK(codes[i] != codes[i - 1]);
+        for (i = 1; i < list->n_entries; i++) CHECK_IS(codes[i], !=, codes[i - 1]);
         for (d = 1; d <= n; d++)
             for (p = 1; p * d <= n; p++)
                 for (t = 1; t * p * d <= n; t++)
@@ -193,7 +193,7 @@ static void lists_are_sorted_and_repeat(void) {
         CHECK_OK(memo_plan_layouts(&desc, &again, &error));
         for (i = 0; i < list->n_entries; i++) {
             const memo_parallel_entry *e = &list->entries[i], *last = e - 1;
-            CHECK(layout_code(&e->layout) == layout_code(&again->entries[i].layout));
+            CHECK_IS(layout_code(&e->layout), ==, layout_code(&again->entries[i].layout));
             if (i == 0 || i == list->n_fitting || i >= list->n_legal) continue;
             CHECK(e->prediction.time.step_s > last->prediction.time.step_s ||
                   (e->prediction.time.step_s >= last->prediction.time.step_s &&
@@ -231,8 +231,8 @@ static void refused(const memo_parallel_desc* desc, memo_parallel_layout l, cons
     error.message[0] = 0;
     CHECK_CASE(memo_parallel_check(desc, &l, &error) == MEMO_STATUS_INFEASIBLE, "%s", words);
     CHECK_CASE(strstr(error.message, words) != NULL, "'%s' lacks '%s'", error.message, words);
-    CHECK(memo_parallel_predict(desc, &l, &p, NULL) == MEMO_STATUS_INFEASIBLE);
-    CHECK(p.fits == 0);
+    CHECK_IS(memo_parallel_predict(desc, &l, &p, NULL), ==, MEMO_STATUS_INFEASIBLE);
+    CHECK_IS(p.fits, ==, 0);
 }
 
 static void layouts_are_refused_in_words(void) {
@@ -284,7 +284,7 @@ static void few_key_heads_are_replicated_or_refused(void) {
     sent += head * (30 + 2 * 2 * 15 + 30); /* dK, dV in fp32 */
     CHECK_CASE(fabs(p.sent_bytes[MEMO_PARALLEL_ULYSSES] / (32 * sent) - 1) < 1e-12, "%g",
                p.sent_bytes[MEMO_PARALLEL_ULYSSES] / (32 * sent));
-    CHECK(p.memory.activations_bytes > q.memory.activations_bytes);
+    CHECK_IS(p.memory.activations_bytes, >, q.memory.activations_bytes);
     d.kv_heads_must_divide = 1;
     refused(&d, l, "tensor x ulysses = 16 does not divide the 8 key/value heads");
     refused(&d, l, "heads on several ranks");
@@ -299,7 +299,7 @@ static void few_key_heads_are_replicated_or_refused(void) {
     d.cluster.device_memory_bytes_per_s = 0;
     q = predict(&d, &l);
     /* 11 of the 32 heads on the busiest of three ranks. */
-    CHECK(fabs(p.time.attention_s / q.time.attention_s - 11 * 3 / 32.0) < 1e-9);
+    CHECK_IS(fabs(p.time.attention_s / q.time.attention_s - 11 * 3 / 32.0), <, 1e-9);
 }
 
 static void descs_are_checked(void) {
@@ -312,7 +312,7 @@ static void descs_are_checked(void) {
     do {                                                                                           \
         memo_parallel_desc bad = good;                                                             \
         bad.field = value;                                                                         \
-        CHECK(memo_parallel_check(&bad, &l, &error) == MEMO_STATUS_INVALID_ARGUMENT);              \
+        CHECK_IS(memo_parallel_check(&bad, &l, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);         \
         CHECK_CASE(strstr(error.message, words) != NULL, "%s", error.message);                     \
         CHECK(memo_plan_layouts(&bad, &list, &error) == MEMO_STATUS_INVALID_ARGUMENT && !list);    \
     } while (0)
@@ -337,7 +337,8 @@ static void descs_are_checked(void) {
     CHECK_FIELD(cluster.host_bytes_per_s, 1e-300, "(1e-300)");
     CHECK_FIELD(cluster.link_bytes_per_s, 2e18, "(2e18); 1 to 1e18 would work");
     CHECK_FIELD(cluster.n_gpus, 2000000, "cluster.n_gpus: out of range (2000000); 1 to 1048576");
-    CHECK(memo_parallel_longest(&good, &l, 0, &longest, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_parallel_longest(&good, &l, 0, &longest, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     {
         memo_parallel_desc many = good;
         many.cluster.n_gpus = 720720;
@@ -469,7 +470,7 @@ static void recomputing_sends_the_forward_again(void) {
     CHECK(near(q.sent_bytes[MEMO_PARALLEL_RING], 7.0 / 6 * p.sent_bytes[MEMO_PARALLEL_RING]));
     CHECK(near(q.sent_bytes[MEMO_PARALLEL_GRADIENTS], p.sent_bytes[MEMO_PARALLEL_GRADIENTS]));
     CHECK(q.time.recompute_s > 0 && q.time.step_s > p.time.step_s);
-    CHECK(q.memory.activations_bytes < p.memory.activations_bytes);
+    CHECK_IS(q.memory.activations_bytes, <, p.memory.activations_bytes);
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------------- */
@@ -512,10 +513,11 @@ static void memory_is_the_sum_of_its_parts(void) {
         CHECK(near(p.memory.parameters_bytes, 2 * P / (l.zero_stage >= 3 ? N : 1)));
         CHECK(near(p.memory.gradients_bytes, 4 * P / (l.zero_stage >= 2 ? N : 1)));
         CHECK(near(p.memory.optimizer_bytes, 12 * P / (l.zero_stage >= 1 ? N : 1)));
-        CHECK((p.memory.gathered_bytes > 0) == (l.zero_stage == 3));
-        CHECK((p.memory.host_bytes > 0) == (l.activations == MEMO_PARALLEL_SWAP));
-        CHECK(p.fits == (p.memory.device_bytes <= (double)d.cluster.device_bytes &&
-                         p.memory.host_bytes <= host));
+        CHECK_IS((p.memory.gathered_bytes > 0), ==, (l.zero_stage == 3));
+        CHECK_IS((p.memory.host_bytes > 0), ==, (l.activations == MEMO_PARALLEL_SWAP));
+        CHECK_IS(p.fits, ==,
+                 (p.memory.device_bytes <= (double)d.cluster.device_bytes &&
+                  p.memory.host_bytes <= host));
         CHECK(p.alpha >= 0 && p.alpha <= 1 && p.memory.activations_bytes > 0);
         CHECK(near(p.time.step_s, p.time.gemm_s + p.time.attention_s + p.time.recompute_s +
                                       p.time.tensor_s + p.time.ulysses_s + p.time.ring_s +
@@ -587,7 +589,7 @@ static void pipelines_hold_their_micro_batches(void) {
     d.cluster.host_bytes = (int64_t)(4 * 4 * 6 * (whole + 0.25 * others));
     p = predict(&d, &l);
     CHECK_CASE(fabs(p.alpha - 0.25) < 1.0 / 2048, "%.6f", p.alpha);
-    CHECK(p.memory.host_bytes <= (double)d.cluster.host_bytes / 4);
+    CHECK_IS(p.memory.host_bytes, <=, (double)d.cluster.host_bytes / 4);
     CHECK(near(p.memory.host_bytes, 4 * 6 * (whole + p.alpha * others)));
     CHECK(near(p.sent_bytes[MEMO_PARALLEL_HOST], 8 * 6 * (whole + p.alpha * others)));
 }
@@ -599,7 +601,7 @@ static void memory_shrinks_with_the_zero_stage(void) {
     for (zero = 0; zero < 4; zero++) {
         memo_parallel_layout l = make_layout(1, 1, 1, 8, 2, zero);
         double bytes = predict(&d, &l).memory.device_bytes;
-        CHECK(bytes < last);
+        CHECK_IS(bytes, <, last);
         last = bytes;
     }
 }
@@ -644,13 +646,13 @@ static void swapping_is_memos(void) {
     CHECK(near(p.memory.activations_bytes, (18 + 14 * p.alpha) * u));
     CHECK(near(p.memory.host_bytes, 30 * (whole + p.alpha * others)));
     CHECK(near(p.sent_bytes[MEMO_PARALLEL_HOST], p.memory.host_bytes));
-    CHECK(p.time.host_s < 1e-9);
+    CHECK_IS(p.time.host_s, <, 1e-9);
     /* What binds: a slower link, less host memory, a smaller device each lower alpha to just what they allow. */
     d.cluster.host_bytes = (int64_t)8 * 30 * (int64_t)(whole + 0.25 * others);
-    CHECK(fabs(predict(&d, &l).alpha - 0.25) < row);
+    CHECK_IS(fabs(predict(&d, &l).alpha - 0.25), <, row);
     d.cluster.host_bytes = (int64_t)4000 << 30;
     d.cluster.device_bytes = (int64_t)(p.memory.device_bytes + (0.125 - p.alpha) * others);
-    CHECK(fabs(predict(&d, &l).alpha - 0.125) < row);
+    CHECK_IS(fabs(predict(&d, &l).alpha - 0.125), <, row);
     d.cluster.device_bytes = (int64_t)80 << 30;
     /* The forward of a layer: what attention and products take, and four collectives of the tensor group. */
     {
@@ -689,7 +691,7 @@ static void swapping_sends_to_heads_again(void) {
     l.activations = MEMO_PARALLEL_SWAP;
     d.cluster.host_bytes_per_s = 3e9;
     p = predict(&d, &l);
-    CHECK(p.alpha < 1);
+    CHECK_IS(p.alpha, <, 1);
     CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &a, &error));
     again = (1 - p.alpha) * 31;
     forward = kept.sent_bytes[MEMO_PARALLEL_ULYSSES] / 64;
@@ -714,7 +716,7 @@ static void swapping_without_stalls_beats_recomputation(void) {
         CHECK(keep.time.step_s <= swap.time.step_s && keep.time.step_s < recompute.time.step_s);
         if (swap.time.host_s > 0) continue;
         n++;
-        CHECK(swap.time.step_s < recompute.time.step_s);
+        CHECK_IS(swap.time.step_s, <, recompute.time.step_s);
     }
     CHECK_CASE(n > 5, "%d", n);
 }
@@ -803,7 +805,7 @@ static void hops_hide_behind_blocks(void) {
     d.cluster.collective_s = 0;
     d.cluster.link_bytes_per_s = 1e15;
     CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &fast, &error));
-    CHECK(fast.hops_s <= 0);
+    CHECK_IS(fast.hops_s, <=, 0);
     d.cluster.link_bytes_per_s = 2 * 2 * 1024 * 4096 / (3 * fast.compute_s / 8);
     CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &slow, &error));
     CHECK(near(slow.hops_s, 7 * 2 * fast.compute_s / 8));
@@ -822,7 +824,7 @@ static void extreme_cases_stay_finite(void) {
     d.cluster.gpus_per_node = 72;
     d.cluster.host_bytes = (int64_t)1 << 59;
     CHECK_OK(memo_plan_layouts(&d, &list, &error));
-    CHECK(list->n_legal > 0);
+    CHECK_IS(list->n_legal, >, 0);
     for (i = 0; i < list->n_legal; i++) {
         const memo_parallel_prediction* p = &list->entries[i].prediction;
         CHECK(p->time.step_s > 0 && p->time.step_s < 1e30 && p->memory.device_bytes > 0 &&
@@ -874,7 +876,7 @@ static void any_case_stays_finite(void) {
         CHECK(p.alpha >= 0 && p.alpha <= 1 && p.flops < 1e300);
         CHECK(p.time.bubble_s >= 0 && p.time.host_s >= 0 && p.time.ring_s >= 0);
     }
-    CHECK(n_predicted > 100);
+    CHECK_IS(n_predicted, >, 100);
 }
 
 /* ---- the seven tips of the paper, one test each ---------------------------------------------------------------- */
@@ -900,7 +902,7 @@ static void tip_1_the_best_of_both_is_a_mixture(void) {
                 if (!best) best = l;
             }
             for (u = 1; u <= 8; u *= 2) CHECK(is_listed[u]);
-            CHECK(is_listed[16] == !must_divide);
+            CHECK_IS(is_listed[16], ==, !must_divide);
             CHECK_CASE(best && best->ulysses > 1 && best->ring > 1, "ulysses %d, ring %d",
                        best ? (int)best->ulysses : 0, best ? (int)best->ring : 0);
             memo_parallel_list_destroy(list);
@@ -949,7 +951,7 @@ static void tip_3_zero_spans_sequence_and_data(void) {
         CHECK(near((double)memo_parallel_zero_group(&l), group));
         if (l.zero_stage >= 1)
             CHECK(near(predict(&d, &l).memory.optimizer_bytes, 12 * local / group));
-        CHECK((memo_parallel_zero_default(&l) >= 1) == (l.ulysses * l.ring > 1));
+        CHECK_IS((memo_parallel_zero_default(&l) >= 1), ==, (l.ulysses * l.ring > 1));
     }
     /* A block of 12 d^2 parameters; all-gather and reduce-scatter pass half of what an all-reduce does, and over 16
      * ranks 15 / 16 of that. */
@@ -1008,9 +1010,9 @@ static void tip_5_sequence_with_zero_3_is_as_long_as_tensor(void) {
 static void tip_6_rings_grow_where_heads_end(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
     refused(&d, make_layout(1, 1, 16, 1, 1, 0), "tensor degree 16 is above the 8 key/value heads");
-    CHECK(longest_k(16, make_layout(1, 1, 1, 8, 2, 3)) == 227);
-    CHECK(longest_k(32, make_layout(1, 1, 1, 8, 4, 3)) == 481);
-    CHECK(longest_k(64, make_layout(1, 1, 1, 8, 8, 3)) == 989);
+    CHECK_IS(longest_k(16, make_layout(1, 1, 1, 8, 2, 3)), ==, 227);
+    CHECK_IS(longest_k(32, make_layout(1, 1, 1, 8, 4, 3)), ==, 481);
+    CHECK_IS(longest_k(64, make_layout(1, 1, 1, 8, 8, 3)), ==, 989);
 }
 
 /* rank = t + T*(u + U*(r + R*(d + D*p))); with T*U dividing the GPUs of a node no tensor or ulysses group leaves it. */
@@ -1022,7 +1024,7 @@ static void tip_7_inner_groups_stay_in_a_node(void) {
     d.zero_stages = 1;
     d.activations = 1u << MEMO_PARALLEL_KEEP;
     CHECK_OK(memo_plan_layouts(&d, &list, &error));
-    CHECK(list->n_legal > 100);
+    CHECK_IS(list->n_legal, >, 100);
     for (i = 0; i < list->n_legal; i++) {
         const memo_parallel_entry* e = &list->entries[i];
         const memo_parallel_layout* l = &e->layout;
@@ -1033,15 +1035,16 @@ static void tip_7_inner_groups_stay_in_a_node(void) {
                     for (u = 0; u < l->ulysses; u++)
                         for (t = 0; t < l->tensor; t++) {
                             int64_t rank = memo_parallel_rank(l, t, u, r, k, p);
-                            CHECK(rank ==
-                                  t + l->tensor *
-                                          (u + l->ulysses * (r + l->ring * (k + l->data * p))));
+                            CHECK_IS(rank, ==,
+                                     t + l->tensor *
+                                             (u + l->ulysses * (r + l->ring * (k + l->data * p))));
                             CHECK(rank >= 0 && rank < 64 && !seen[rank]++);
                             leaves |= rank / 8 != memo_parallel_rank(l, 0, 0, r, k, p) / 8;
                         }
         if (8 % (l->tensor * l->ulysses) == 0) CHECK(!leaves);
-        CHECK((e->prediction.leaves_node[MEMO_PARALLEL_TENSOR] ||
-               e->prediction.leaves_node[MEMO_PARALLEL_ULYSSES]) == leaves);
+        CHECK_IS((e->prediction.leaves_node[MEMO_PARALLEL_TENSOR] ||
+                  e->prediction.leaves_node[MEMO_PARALLEL_ULYSSES]),
+                 ==, leaves);
     }
     memo_parallel_list_destroy(list);
 }
@@ -1086,14 +1089,14 @@ static void tool_prints_the_list(void) {
     CHECK(tool("--gpus 16 --sequence 80K --host-memory 1000") == 0 && !tool_err[0]);
     CHECK(n_lines(tool_out) == 22 && strstr(tool_out, "MFU"));
     CHECK(strstr(tool_out, "840 layouts"));
-    CHECK(
-        tool("--model llama2-7b --gpus 8 --zero 1 --activations swap --host-memory 2000 --top 3") ==
-        0);
+    CHECK_IS(
+        tool("--model llama2-7b --gpus 8 --zero 1 --activations swap --host-memory 2000 --top 3"),
+        ==, 0);
     CHECK(n_lines(tool_out) == 5 && strstr(tool_out, "swap") && !strstr(tool_out, "keep"));
-    CHECK(tool("--gpus 8 --memory 1 --top 0") == 1);
+    CHECK_IS(tool("--gpus 8 --memory 1 --top 0"), ==, 1);
     CHECK(strstr(tool_out, "does not fit") && strstr(tool_out, " 0 fit"));
     /* The preset comes first wherever it stands. */
-    CHECK(tool("--layers 2 --model gpt-7b --explain 1,4,1,1,2") == 1);
+    CHECK_IS(tool("--layers 2 --model gpt-7b --explain 1,4,1,1,2"), ==, 1);
     CHECK(strstr(tool_out, "does not divide the 2 layers"));
     CHECK(tool("--help") == 0 && strstr(tool_out, "--explain D,P,T,U,R") && !tool_err[0]);
 }
@@ -1120,14 +1123,14 @@ static void tool_takes_clusters(void) {
     *other = 0;
     for (k = 0; k < sizeof figures / sizeof *figures; k++) {
         snprintf(line, sizeof line, "%s %s", rest, figures[k][1]);
-        CHECK(tool(line) < 2);
+        CHECK_IS(tool(line), <, 2);
         strcpy(expected, tool_out);
         snprintf(line, sizeof line, "%s --cluster %s", rest, figures[k][0]);
-        CHECK(tool(line) < 2);
+        CHECK_IS(tool(line), <, 2);
         CHECK_CASE(!strcmp(tool_out, expected) && strcmp(tool_out, other), "%s", figures[k][0]);
         strcpy(other, expected);
         snprintf(line, sizeof line, "--flops 100 %s --cluster %s --memory 50", rest, figures[k][0]);
-        CHECK(tool(line) < 2);
+        CHECK_IS(tool(line), <, 2);
         strcpy(expected, tool_out);
         snprintf(line, sizeof line, "%s %s --flops 100 --memory 50", rest, figures[k][1]);
         CHECK(tool(line) < 2 && !strcmp(tool_out, expected));
@@ -1135,15 +1138,16 @@ static void tool_takes_clusters(void) {
 }
 
 static void tool_explains(void) {
-    CHECK(tool("--gpus 16 --explain 1,1,16,1,1") == 1);
+    CHECK_IS(tool("--gpus 16 --explain 1,1,16,1,1"), ==, 1);
     CHECK(strstr(tool_out, "illegal: tensor degree 16 is above the 8 key/value heads"));
-    CHECK(tool("--gpus 16 --explain 1,1,1,16,1 --kv-heads-must-divide") == 1);
+    CHECK_IS(tool("--gpus 16 --explain 1,1,1,16,1 --kv-heads-must-divide"), ==, 1);
     CHECK(strstr(tool_out, "does not divide the 8 key/value heads"));
     CHECK(strstr(tool_out, "which --kv-heads-must-divide forbids"));
-    CHECK(tool("--gpus 16 --explain 1,1,1,8,2") == 0);
+    CHECK_IS(tool("--gpus 16 --explain 1,1,1,8,2"), ==, 0);
     CHECK(strstr(tool_out, "legal: data 1, pipeline 1, tensor 1, ulysses 8, ring 2, ZeRO 1"));
     CHECK(strstr(tool_out, "70.42 of 80.00: fits"));
-    CHECK(tool("--gpus 16 --explain 1,1,1,8,2 --activations swap --host-memory 900 --zero 3") == 0);
+    CHECK_IS(tool("--gpus 16 --explain 1,1,1,8,2 --activations swap --host-memory 900 --zero 3"),
+             ==, 0);
     CHECK(strstr(tool_out, "alpha 0.") && strstr(tool_out, "ZeRO 3"));
 }
 

@@ -37,8 +37,8 @@ static void print_everything(void) {
 }
 
 static void memo_verdicts(void) {
-    CHECK(memo.n_right_ablation == 24);
-    CHECK(memo.n_right_7b == 12);
+    CHECK_IS(memo.n_right_ablation, ==, 24);
+    CHECK_IS(memo.n_right_7b, ==, 12);
 }
 
 static void memo_intervals_contain_the_constants(void) {
@@ -52,21 +52,21 @@ static void memo_intervals_contain_the_constants(void) {
 }
 
 static void memo_mfu_of_the_fitted_rows(void) {
-    CHECK(memo.n_fitted == 16);
+    CHECK_IS(memo.n_fitted, ==, 16);
     CHECK_CASE(memo.ablation_error <= 0.75, "%.3f", memo.ablation_error);
 }
 
 static void memo_mfu_without_refitting(void) {
     int i;
-    CHECK(memo.n_cells == 44);
+    CHECK_IS(memo.n_cells, ==, 44);
     CHECK_CASE(memo.cells_error <= 1.25, "%.3f", memo.cells_error);
     for (i = 0; i < SWAP_N_MODELS; i++)
         CHECK_CASE(memo.model_error[i] <= 2, "%s: %.3f", swap_models[i].name, memo.model_error[i]);
 }
 
 static void memo_stated_pcie_cannot_explain_the_swap_row(void) {
-    CHECK(fabs(memo.swap_64k_fitted_pcie - 37.40) < 2);
-    CHECK(memo.swap_64k_stated_pcie > 50);
+    CHECK_IS(fabs(memo.swap_64k_fitted_pcie - 37.40), <, 2);
+    CHECK_IS(memo.swap_64k_stated_pcie, >, 50);
 }
 
 static void memo_figure_1b(void) {
@@ -74,9 +74,9 @@ static void memo_figure_1b(void) {
 }
 
 static void memo_plan_is_no_longer_than_the_published_alpha(void) {
-    CHECK(memo.n_plan_compared >= 40);
-    CHECK(memo.n_plan_longer == 0);
-    CHECK(memo.n_planned_longer == 0);
+    CHECK_IS(memo.n_plan_compared, >=, 40);
+    CHECK_IS(memo.n_plan_longer, ==, 0);
+    CHECK_IS(memo.n_planned_longer, ==, 0);
 }
 
 static void memo_unplanned_row_reorganises_where_memory_is_short(void) {
@@ -88,7 +88,7 @@ static void memo_unplanned_row_reorganises_where_memory_is_short(void) {
     int i;
     CHECK(trace != NULL);
     if (!trace) return;
-    CHECK(memo.n_unplanned == 2 * SWAP_N_ABLATION);
+    CHECK_IS(memo.n_unplanned, ==, 2 * SWAP_N_ABLATION);
     for (i = 0; i < memo.n_unplanned; i += 2) {
         const caching_stats* s = &memo.unplanned[i];
         CHECK(s[1].refused_request >= 0 || s[1].n_retries_last >= s[0].n_retries_last);
@@ -113,13 +113,13 @@ static void sp_end_to_end_tables(void) {
     CHECK_CASE(sp.table6.spearman >= 0.85, "%.3f", sp.table6.spearman);
     CHECK_CASE(sp.table6_64k.spearman >= 0.7, "%.3f", sp.table6_64k.spearman);
     CHECK_CASE(sp.table6_80k.spearman >= 0.7, "%.3f", sp.table6_80k.spearman);
-    CHECK(sp.table5.spearman > sp.table5.by_length);
-    CHECK(sp.table6.spearman > sp.table6.by_length);
+    CHECK_IS(sp.table5.spearman, >, sp.table5.by_length);
+    CHECK_IS(sp.table6.spearman, >, sp.table6.by_length);
 }
 
 static void sp_memory(void) {
     CHECK(sp.n_ran == 40 && sp.n_ran_right == sp.n_ran);
-    CHECK(sp.n_oom_right == SP_N_OOM);
+    CHECK_IS(sp.n_oom_right, ==, SP_N_OOM);
 }
 
 static void sp_seven_tips(void) {
@@ -130,10 +130,10 @@ static void sp_seven_tips(void) {
 static void sp_longest_lengths(void) {
     layout_cluster c = sp_a800(16);
     layout_4d sequence = {1, 1, 1, 8, 2, 1}, tensor = {1, 1, 8, 1, 2, 1};
-    CHECK(fabs(layout_longest_k(&sp_llama3_8b, &c, sequence) - 94) < 0.5);
-    CHECK(fabs(layout_longest_k(&sp_llama3_8b, &c, tensor) - 220) < 0.5);
+    CHECK_IS(fabs(layout_longest_k(&sp_llama3_8b, &c, sequence) - 94), <, 0.5);
+    CHECK_IS(fabs(layout_longest_k(&sp_llama3_8b, &c, tensor) - 220), <, 0.5);
     sequence.zero_stage = 3;
-    CHECK(fabs(layout_longest_k(&sp_llama3_8b, &c, sequence) - 227) < 0.5);
+    CHECK_IS(fabs(layout_longest_k(&sp_llama3_8b, &c, sequence) - 227), <, 0.5);
 }
 
 static void oases_order_of_the_schedules(void) {
@@ -153,9 +153,9 @@ static void oases_calibration_meets_the_megatron_row(void) {
 }
 
 static void oases_plans(void) {
-    CHECK(oases.n_equal_plans[0] >= 5);
-    CHECK(oases.n_equal_plans[1] >= 5);
-    CHECK(oases.n_slower_than_uniform == 0);
+    CHECK_IS(oases.n_equal_plans[0], >=, 5);
+    CHECK_IS(oases.n_equal_plans[1], >=, 5);
+    CHECK_IS(oases.n_slower_than_uniform, ==, 0);
 }
 
 /* ---- what is printed ------------------------------------------------------------------------- */
@@ -187,8 +187,8 @@ static void constants_come_first_and_each_says_where_from(void) {
         }
         line += n + (n > 0 || *line == '\n');
     }
-    CHECK(n_constants > 40);
-    CHECK(n_fitted_memo == 4);
+    CHECK_IS(n_constants, >, 40);
+    CHECK_IS(n_fitted_memo, ==, 4);
 }
 
 static void misses_are_printed_as_misses(void) {
@@ -198,8 +198,8 @@ static void misses_are_printed_as_misses(void) {
         n++;
         at++;
     }
-    CHECK(n == criteria.n_missed);
-    CHECK(criteria.n_met + criteria.n_missed >= 30);
+    CHECK_IS(n, ==, criteria.n_missed);
+    CHECK_IS(criteria.n_met + criteria.n_missed, >=, 30);
     CHECK(strstr(printed, "30B at 1408K, published oohm, predicted runs") != NULL);
     CHECK(strstr(printed, "65B at 128K, published runs, predicted oom") != NULL);
 }
@@ -211,10 +211,12 @@ static void fit_is_reproducible_and_a_minimum(void) {
     double fitted, v[4];
     int i, sign;
     swap_fit(&again);
-    CHECK(fabs(again.gemm_efficiency - a800.gemm_efficiency) < 1e-12);
-    CHECK(fabs(again.attention[0].forward_flops / a800.attention[0].forward_flops - 1) < 1e-12);
-    CHECK(fabs(again.attention[0].backward_flops / a800.attention[0].backward_flops - 1) < 1e-12);
-    CHECK(fabs(again.pcie_bytes_per_s / a800.pcie_bytes_per_s - 1) < 1e-12);
+    CHECK_IS(fabs(again.gemm_efficiency - a800.gemm_efficiency), <, 1e-12);
+    CHECK_IS(fabs(again.attention[0].forward_flops / a800.attention[0].forward_flops - 1), <,
+             1e-12);
+    CHECK_IS(fabs(again.attention[0].backward_flops / a800.attention[0].backward_flops - 1), <,
+             1e-12);
+    CHECK_IS(fabs(again.pcie_bytes_per_s / a800.pcie_bytes_per_s - 1), <, 1e-12);
     v[0] = a800.gemm_efficiency;
     v[1] = a800.attention[0].forward_flops / a800.peak_flops;
     v[2] = a800.attention[0].backward_flops / a800.peak_flops;
@@ -243,11 +245,11 @@ static void optimiser_finds_a_known_minimum(void) {
 static void spearman_of_known_rankings(void) {
     double a[5] = {1, 2, 3, 4, 5}, b[5] = {10, 20, 30, 40, 50}, c[5] = {5, 4, 3, 2, 1};
     double d[5] = {1, 1, 2, 3, 3}, e[5] = {7, 7, 7, 7, 7}, f[5] = {2, 1, 4, 3, 5};
-    CHECK(fabs(paper_spearman(a, b, 5) - 1) < 1e-12);
-    CHECK(fabs(paper_spearman(a, c, 5) + 1) < 1e-12);
-    CHECK(fabs(paper_spearman(a, f, 5) - 0.8) < 1e-12); /* 1 - 6 * 4 / (5 * 24) */
-    CHECK(fabs(paper_spearman(a, d, 5) - 9 / sqrt(90)) < 1e-12);
-    CHECK(fabs(paper_spearman(a, e, 5)) < 1e-12);
+    CHECK_IS(fabs(paper_spearman(a, b, 5) - 1), <, 1e-12);
+    CHECK_IS(fabs(paper_spearman(a, c, 5) + 1), <, 1e-12);
+    CHECK_IS(fabs(paper_spearman(a, f, 5) - 0.8), <, 1e-12); /* 1 - 6 * 4 / (5 * 24) */
+    CHECK_IS(fabs(paper_spearman(a, d, 5) - 9 / sqrt(90)), <, 1e-12);
+    CHECK_IS(fabs(paper_spearman(a, e, 5)), <, 1e-12);
 }
 
 /* The swap schedule once more, as operations with dependencies, by relaxation until nothing moves. */
@@ -330,7 +332,7 @@ static void swap_simulation_against_relaxation(void) {
 
 static void swap_without_a_bottleneck_costs_nothing(void) {
     swap_schedule s = {32, 1, 2, 0, 0.5, 0.99, 0.99, 2};
-    CHECK(fabs(swap_simulate(&s) - (32 * 3 + 0.5)) < 1e-9);
+    CHECK_IS(fabs(swap_simulate(&s) - (32 * 3 + 0.5)), <, 1e-9);
 }
 
 /* The closed forms of the schedules, against the simulation that the tables use. */
@@ -410,7 +412,7 @@ static double oases_backward_fine(const oases_blocks* k) {
 
 static void oases_makespans(void) {
     int round, i;
-    CHECK(oases_n_right_makespans() == 12);
+    CHECK_IS(oases_n_right_makespans(), ==, 12);
     for (round = 0; round < 1000; round++) {
         oases_blocks k;
         double got[OASES_N_SCHEDULES], compute = 0, comm = 0;
@@ -424,17 +426,17 @@ static void oases_makespans(void) {
             comm += 2 * k.c[i];
         }
         for (i = 0; i < OASES_N_SCHEDULES; i++) got[i] = oases_simulate(&k, (oases_schedule)i, 1);
-        CHECK(fabs(oases_simulate(&k, OASES_DEFAULT, 0) - oases_forward_default(&k)) < 1e-9);
-        CHECK(fabs(oases_simulate(&k, OASES_FINE, 0) - oases_forward_pipelined(&k)) < 1e-9);
-        CHECK(fabs(got[OASES_DEFAULT] - oases_backward_default(&k)) < 1e-9);
-        CHECK(fabs(got[OASES_PIPELINED] - oases_backward_pipelined(&k)) < 1e-9);
-        CHECK(fabs(got[OASES_CROSS] - oases_backward_cross(&k)) < 1e-9);
-        CHECK(fabs(got[OASES_FINE] - oases_backward_fine(&k)) < 1e-9);
-        CHECK(oases_forward_pipelined(&k) <= oases_forward_default(&k) + 1e-9);
-        CHECK(got[OASES_CROSS] <= got[OASES_PIPELINED] + 1e-9);
-        CHECK(got[OASES_PIPELINED] <= got[OASES_DEFAULT] + 1e-9);
-        CHECK(got[OASES_FINE] >= compute + k.c[0] - 1e-9);
-        CHECK(got[OASES_FINE] >= k.r[k.n - 1] + k.b[k.n - 1] + comm - 1e-9);
+        CHECK_IS(fabs(oases_simulate(&k, OASES_DEFAULT, 0) - oases_forward_default(&k)), <, 1e-9);
+        CHECK_IS(fabs(oases_simulate(&k, OASES_FINE, 0) - oases_forward_pipelined(&k)), <, 1e-9);
+        CHECK_IS(fabs(got[OASES_DEFAULT] - oases_backward_default(&k)), <, 1e-9);
+        CHECK_IS(fabs(got[OASES_PIPELINED] - oases_backward_pipelined(&k)), <, 1e-9);
+        CHECK_IS(fabs(got[OASES_CROSS] - oases_backward_cross(&k)), <, 1e-9);
+        CHECK_IS(fabs(got[OASES_FINE] - oases_backward_fine(&k)), <, 1e-9);
+        CHECK_IS(oases_forward_pipelined(&k), <=, oases_forward_default(&k) + 1e-9);
+        CHECK_IS(got[OASES_CROSS], <=, got[OASES_PIPELINED] + 1e-9);
+        CHECK_IS(got[OASES_PIPELINED], <=, got[OASES_DEFAULT] + 1e-9);
+        CHECK_IS(got[OASES_FINE], >=, compute + k.c[0] - 1e-9);
+        CHECK_IS(got[OASES_FINE], >=, k.r[k.n - 1] + k.b[k.n - 1] + comm - 1e-9);
     }
 }
 
@@ -473,8 +475,8 @@ static void oases_planner_against_brute_force(void) {
         if (!plan.is_feasible) continue;
         CHECK_CASE(fabs(plan.cost_s - best) < 1e-9, "round %d: %g, not %g", round, plan.cost_s,
                    best);
-        CHECK(fabs(oases_plan_cost(&problem, plan.degree) - plan.cost_s) < 1e-9);
-        CHECK(plan.memory_bytes <= problem.memory_bytes * (1 + 1e-9));
+        CHECK_IS(fabs(oases_plan_cost(&problem, plan.degree) - plan.cost_s), <, 1e-9);
+        CHECK_IS(plan.memory_bytes, <=, problem.memory_bytes * (1 + 1e-9));
     }
 }
 

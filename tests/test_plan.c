@@ -145,7 +145,7 @@ static void greedy_is_valid(void) {
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k,
                    error.message);
-        CHECK(plan->peak_bytes >= plan->lower_bound_bytes);
+        CHECK_IS(plan->peak_bytes, >=, plan->lower_bound_bytes);
         CHECK(plan->proof == MEMO_PROOF_OPTIMAL || plan->peak_bytes > plan->lower_bound_bytes);
         memo_plan_destroy(plan);
     }
@@ -292,7 +292,7 @@ static void search_fills_cut_rectangles(void) {
         n_met += plan->peak_bytes == 1000;
         for (i = 0; i < n; i++) offsets[i] = plan->buffers[i].offset_bytes;
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        for (i = 0; i < n; i++) CHECK(plan->buffers[i].offset_bytes == offsets[i]);
+        for (i = 0; i < n; i++) CHECK_IS(plan->buffers[i].offset_bytes, ==, offsets[i]);
         memo_plan_destroy(plan);
     }
     CHECK_CASE(n_met == 40, "%d of 40 met their optimum", n_met);
@@ -339,7 +339,7 @@ static void no_effort_is_left_over(void) {
         memoi_problem_free(&problem);
         memo_plan_destroy(plan);
     }
-    CHECK(n_open > 0);
+    CHECK_IS(n_open, >, 0);
 }
 
 static void traces_meet_their_bound(void) {
@@ -384,7 +384,7 @@ static void search_meets_brute_force(void) {
                    "case %d: search %lld, brute force %lld", k, (long long)plan->peak_bytes,
                    (long long)least);
         desc.capacity_bytes = least - 1;
-        if (least > 1) CHECK(memo_plan_solve(plan, &desc, &error) == MEMO_STATUS_INFEASIBLE);
+        if (least > 1) CHECK_IS(memo_plan_solve(plan, &desc, &error), ==, MEMO_STATUS_INFEASIBLE);
         memo_plan_destroy(plan);
     }
 }
@@ -416,7 +416,7 @@ static void search_is_valid_and_deterministic(void) {
         }
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         CHECK_CASE(plan->peak_bytes == peak, "case %d", k);
-        for (i = 0; i < n; i++) CHECK(plan->buffers[i].offset_bytes == offsets[i]);
+        for (i = 0; i < n; i++) CHECK_IS(plan->buffers[i].offset_bytes, ==, offsets[i]);
         memo_plan_destroy(plan);
     }
 }
@@ -485,7 +485,7 @@ static void a_climb_is_first_fit(void) {
         memset(&effort, 0, sizeof effort);
         effort.deadline = HUGE_VAL;
         effort.seed = (uint64_t)k;
-        CHECK(memoi_climb_create(&climb, &problem, &effort, &best) == 1);
+        CHECK_IS(memoi_climb_create(&climb, &problem, &effort, &best), ==, 1);
         memoi_climb_run(&climb, problem.lower_bound, 100 * n, &best);
         n_better += best.peak < before;
 
@@ -603,7 +603,7 @@ static void large_plans_are_improved(void) {
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k,
                    error.message);
-        CHECK(plan->peak_bytes <= greedy);
+        CHECK_IS(plan->peak_bytes, <=, greedy);
         n_better += plan->peak_bytes < greedy;
         for (i = 0; i < n; i++) sum += (i + 1) * plan->buffers[i].offset_bytes;
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
@@ -648,7 +648,7 @@ static void threads_give_the_same_plan_twice(void) {
         for (i = 0; i < n && plan->buffers[i].offset_bytes == offsets[i];) i++;
         n_other += i < n;
         desc.n_threads = 65;
-        CHECK(memo_plan_solve(plan, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_IS(memo_plan_solve(plan, &desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
         memo_plan_destroy(plan);
     }
     CHECK_CASE(n_other > 0, "it was always the first one that answered");
@@ -757,18 +757,18 @@ static void odd_problems_are_answered(void) {
     plan->buffers[1].id = 8;
     plan->buffers[1].begin = 1;
     plan->buffers[1].offset_bytes = 32;
-    CHECK(memo_plan_solve(plan, NULL, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_plan_solve(plan, NULL, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "7") && strstr(error.message, "8"), "%s", error.message);
     plan->buffers[1].offset_bytes = 48;
     CHECK_OK(memo_plan_solve(plan, NULL, &error));
-    CHECK(plan->peak_bytes == 80);
+    CHECK_IS(plan->peak_bytes, ==, 80);
     desc.capacity_bytes = 79;
-    CHECK(memo_plan_solve(plan, &desc, &error) == MEMO_STATUS_INFEASIBLE);
+    CHECK_IS(memo_plan_solve(plan, &desc, &error), ==, MEMO_STATUS_INFEASIBLE);
     CHECK_OK(memo_plan_validate(plan, &error));
     desc.capacity_bytes = 80;
     CHECK_OK(memo_plan_solve(plan, &desc, &error));
     desc.time_limit_s = -1;
-    CHECK(memo_plan_solve(plan, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_plan_solve(plan, &desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memo_plan_destroy(plan);
 
     /* Sizes beyond what a double holds. */
@@ -779,7 +779,7 @@ static void odd_problems_are_answered(void) {
     plan->buffers[0].end = plan->buffers[1].end = plan->buffers[2].end = 1;
     CHECK_OK(memo_plan_solve(plan, NULL, &error));
     CHECK_OK(memo_plan_validate(plan, &error));
-    CHECK(plan->peak_bytes == ((int64_t)1 << 61) + 6);
+    CHECK_IS(plan->peak_bytes, ==, ((int64_t)1 << 61) + 6);
     memo_plan_destroy(plan);
 }
 
@@ -818,7 +818,7 @@ static void alpha_is_the_largest(void) {
         int fits_device = desc.device_bytes == 0 || desc.device_base_bytes <= desc.device_bytes;
         CHECK_CASE((status == MEMO_STATUS_OK) == (fits_host && fits_device), "case %d", k);
         if (status) {
-            CHECK(status == MEMO_STATUS_INFEASIBLE);
+            CHECK_IS(status, ==, MEMO_STATUS_INFEASIBLE);
             CHECK(strstr(error.message, fits_host ? "device memory" : "host memory") != NULL);
             continue;
         }
@@ -882,10 +882,10 @@ static void alpha_refuses_nonsense(void) {
     CHECK_OK(memo_plan_alpha(&desc, &alpha, &error));
     CHECK(alpha.alpha >= 1 && alpha.limit == MEMO_ALPHA_LIMIT_NONE && alpha.is_hidden);
     desc.others_bytes = -1;
-    CHECK(memo_plan_alpha(&desc, &alpha, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_plan_alpha(&desc, &alpha, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.others_bytes = 1;
     desc.layer_forward_s = memo_test_nan();
-    CHECK(memo_plan_alpha(&desc, &alpha, NULL) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_plan_alpha(&desc, &alpha, NULL), ==, MEMO_STATUS_INVALID_ARGUMENT);
     /* The paper's setting in kind: half the rows hide behind the layer; the last tile is short. */
     desc = memo_alpha_desc_default();
     desc.whole_bytes = 2000;
@@ -897,12 +897,12 @@ static void alpha_refuses_nonsense(void) {
     desc.tile_rows = 3;
     CHECK_OK(memo_plan_alpha(&desc, &alpha, &error));
     CHECK(fabs(alpha.exact_alpha - 0.5) < 1e-9 && fabs(alpha.alpha - 0.3) < 1e-12);
-    CHECK(alpha.limit == MEMO_ALPHA_LIMIT_BANDWIDTH);
+    CHECK_IS(alpha.limit, ==, MEMO_ALPHA_LIMIT_BANDWIDTH);
     desc.bandwidth_bytes_per_s = 0;
     CHECK_OK(memo_plan_alpha(&desc, &alpha, &error));
-    CHECK(alpha.alpha >= 1);
+    CHECK_IS(alpha.alpha, >=, 1);
     desc.host_bytes = 2 * 2000 - 1;
-    CHECK(memo_plan_alpha(&desc, &alpha, &error) == MEMO_STATUS_INFEASIBLE);
+    CHECK_IS(memo_plan_alpha(&desc, &alpha, &error), ==, MEMO_STATUS_INFEASIBLE);
 }
 
 int main(int argc, char** argv) {

@@ -193,15 +193,15 @@ static void lifetimes_are_those_of_the_trace(void) {
     CHECK_OK(memo_plan_from_trace(trace, 0, &plan, &error));
     CHECK(plan->n_buffers == 5 && plan->n_times == 8 && plan->body_begin == 3);
     CHECK(plan->alignment_bytes == 512 && plan->proof == MEMO_PROOF_NONE);
-    CHECK(plan->lower_bound_bytes == 512 + 512 + 1024);
+    CHECK_IS(plan->lower_bound_bytes, ==, 512 + 512 + 1024);
     for (i = 0; i < 5; i++) {
-        CHECK(plan->buffers[i].id == 10 + i);
+        CHECK_IS(plan->buffers[i].id, ==, 10 + i);
         CHECK(plan->buffers[i].begin == begins[i] && plan->buffers[i].end == ends[i]);
-        CHECK((plan->buffers[i].memory_class == MEMO_CLASS_PERSISTENT) == (i == 0));
+        CHECK_IS((plan->buffers[i].memory_class == MEMO_CLASS_PERSISTENT), ==, (i == 0));
     }
     memo_plan_destroy(plan);
     CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
-    CHECK(plan->lower_bound_bytes == 100 + 512 + 513);
+    CHECK_IS(plan->lower_bound_bytes, ==, 100 + 512 + 513);
     memo_plan_destroy(plan);
     CHECK(memo_plan_from_trace(trace, 48, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
     trace->requests[0].memory_class = MEMO_CLASS_TRANSIENT;
@@ -220,7 +220,7 @@ static void sums_that_overflow_are_refused(void) {
     memo_trace_destroy(trace);
     trace = parsed("malloc 1 4611686018427387904\nfree 1 4611686018427387904\n");
     CHECK_OK(memo_plan_from_trace(trace, 0, &plan, &error));
-    CHECK(plan->lower_bound_bytes == (int64_t)1 << 62);
+    CHECK_IS(plan->lower_bound_bytes, ==, (int64_t)1 << 62);
     memo_plan_destroy(plan);
     memo_trace_destroy(trace);
 }
@@ -263,7 +263,7 @@ static void another_stream_keeps_a_buffer(void) {
     CHECK_OK(memo_plan_from_trace(trace, 0, &plan, &error));
     CHECK(plan->buffers[0].end == 1 && plan->n_holds == 1); /* against the malloc of 2, at time 2 */
     CHECK(plan->holds[0].buffer == 0 && plan->holds[0].lane == 0 && plan->holds[0].until == 3);
-    CHECK(plan->n_times == 4);
+    CHECK_IS(plan->n_times, ==, 4);
     memo_plan_destroy(plan);
     memo_trace_destroy(trace);
 }
@@ -370,7 +370,7 @@ static void holds_wait_for_all_streams(void) {
 static void preparing_sorts_and_sums(void) {
     memo_plan* plan;
     CHECK_OK(memo_plan_create(3, 2, 0, &plan, &error));
-    CHECK(plan->alignment_bytes == 1);
+    CHECK_IS(plan->alignment_bytes, ==, 1);
     plan->buffers[0].id = 7;
     plan->buffers[0].begin = 5;
     plan->buffers[0].end = 9;
@@ -392,11 +392,11 @@ static void preparing_sorts_and_sums(void) {
     CHECK(plan->lower_bound_bytes == 30 && plan->n_times == 9);
     plan->gaps[0].end = 7; /* touches the next gap */
     CHECK_OK(memo_plan_prepare(plan, &error));
-    CHECK(plan->lower_bound_bytes == 20);
+    CHECK_IS(plan->lower_bound_bytes, ==, 20);
     plan->buffers[2].is_fixed = 1;
     plan->buffers[2].offset_bytes = 100;
     CHECK_OK(memo_plan_prepare(plan, &error));
-    CHECK(plan->lower_bound_bytes == 110);
+    CHECK_IS(plan->lower_bound_bytes, ==, 110);
     memo_plan_destroy(plan);
     memo_plan_destroy(NULL);
 }
@@ -406,8 +406,8 @@ static void bad_problems_are_named(void) {
     memo_plan* plan = (memo_plan*)&plan;
     CHECK(memo_plan_create(-1, 0, 1, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
     CHECK(memo_plan_create(1, 0, 3, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
-    CHECK(memo_plan_create((int64_t)1 << 60, 0, 1, &plan, &error) ==
-          MEMO_STATUS_OUT_OF_HOST_MEMORY);
+    CHECK_IS(memo_plan_create((int64_t)1 << 60, 0, 1, &plan, &error), ==,
+             MEMO_STATUS_OUT_OF_HOST_MEMORY);
     for (i = 0; i < 16; i++) {
         memo_buffer* buffer;
         CHECK_OK(memo_plan_create(2, 2, 64, &plan, &error));
@@ -486,12 +486,12 @@ static void validator_agrees_with_the_slow_one(void) {
 static void validator_demands_a_plan(void) {
     memo_plan* plan = random_plan(5);
     plan->proof = MEMO_PROOF_NONE;
-    CHECK(memo_plan_validate(plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_plan_validate(plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "it has no offsets"));
     plan->proof = MEMO_PROOF_OPTIMAL;
     CHECK_OK(memo_plan_validate(plan, &error));
     plan->n_times = 1;
-    CHECK(memo_plan_validate(plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_plan_validate(plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memo_plan_destroy(plan);
 }
 
@@ -513,13 +513,13 @@ static void large_plans_validate_quickly(void) {
     }
     CHECK_OK(memo_plan_prepare(plan, &error));
     set_peak(plan);
-    CHECK(plan->peak_bytes == plan->lower_bound_bytes);
+    CHECK_IS(plan->peak_bytes, ==, plan->lower_bound_bytes);
     start = clock();
     CHECK_OK(memo_plan_validate(plan, &error));
     seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
     CHECK_CASE(seconds < 2, "%g s", seconds); /* some 0.1 without a sanitizer */
     plan->buffers[n / 2].size_bytes++;
-    CHECK(memo_plan_validate(plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_plan_validate(plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memo_plan_destroy(plan);
 }
 
@@ -539,13 +539,14 @@ static void plans_make_the_round_trip(void) {
         CHECK_OK(memo_plan_read(temporary_path(), &again, &error));
         if (again) {
             CHECK(again->n_buffers == plan->n_buffers && again->n_gaps == plan->n_gaps);
-            CHECK(again->n_holds == plan->n_holds);
+            CHECK_IS(again->n_holds, ==, plan->n_holds);
             CHECK(again->body_begin == plan->body_begin && again->n_times == plan->n_times);
             CHECK(again->proof == plan->proof && strcmp(again->engine, plan->engine) == 0);
-            CHECK(memcmp(again->gaps, plan->gaps, (size_t)plan->n_gaps * sizeof(memo_gap)) == 0);
+            CHECK_IS(memcmp(again->gaps, plan->gaps, (size_t)plan->n_gaps * sizeof(memo_gap)), ==,
+                     0);
             CHECK_OK(memo_plan_write(again, temporary_path(), &error));
             second = file_text(temporary_path());
-            CHECK(strcmp(first, second) == 0);
+            CHECK_IS(strcmp(first, second), ==, 0);
             free(second);
         }
         free(first);
@@ -574,11 +575,11 @@ static void bad_plans_are_named(void) {
     memo_plan* plan;
     const char* newer = "memo plan 2\n";
     const char* trace = "memo trace 1\n";
-    CHECK(memo_plan_parse(newer, 12, "p", &plan, &error) == MEMO_STATUS_VERSION);
-    CHECK(memo_plan_parse(trace, 13, "p", &plan, &error) == MEMO_STATUS_FORMAT);
+    CHECK_IS(memo_plan_parse(newer, 12, "p", &plan, &error), ==, MEMO_STATUS_VERSION);
+    CHECK_IS(memo_plan_parse(trace, 13, "p", &plan, &error), ==, MEMO_STATUS_FORMAT);
     CHECK(strstr(error.message, "`memo plan` was expected"));
-    CHECK(memo_plan_parse("", 0, "p", &plan, &error) == MEMO_STATUS_FORMAT);
-    CHECK(memo_plan_parse("memo plan 1\n", 12, "p", &plan, &error) == MEMO_STATUS_FORMAT);
+    CHECK_IS(memo_plan_parse("", 0, "p", &plan, &error), ==, MEMO_STATUS_FORMAT);
+    CHECK_IS(memo_plan_parse("memo plan 1\n", 12, "p", &plan, &error), ==, MEMO_STATUS_FORMAT);
     CHECK(strstr(error.message, "truncated"));
     refuses("alignment x\n", 0, 2, "the alignment `x` is not");
     refuses("times 1\n", 0, 2, "`times` where `alignment` was expected");
@@ -654,7 +655,7 @@ static void damaged_plans_are_refused(void) {
     unlink(temporary_path());
     n = (int64_t)strlen(text);
     for (i = 0; i < n - 1; i++)
-        CHECK(memo_plan_parse(text, i, "p", &again, &error) != MEMO_STATUS_OK);
+        CHECK_IS(memo_plan_parse(text, i, "p", &again, &error), !=, MEMO_STATUS_OK);
     for (i = 0; i < (n - 1) * 8; i++) {
         int upper = text[i / 8] >= 'a' && text[i / 8] <= 'f' && i % 8 == 5;
         text[i / 8] = (char)(text[i / 8] ^ (1 << i % 8));
@@ -698,8 +699,8 @@ static void damage_with_a_right_checksum_is_no_crash(void) {
 static void invalid_plans_are_not_written(void) {
     memo_plan* plan = random_plan(6);
     plan->peak_bytes++;
-    CHECK(memo_plan_write(plan, temporary_path(), &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(access(temporary_path(), F_OK) != 0);
+    CHECK_IS(memo_plan_write(plan, temporary_path(), &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(access(temporary_path(), F_OK), !=, 0);
     memo_plan_destroy(plan);
     CHECK(memo_plan_read("/nowhere/x.plan", &plan, &error) == MEMO_STATUS_IO && !plan);
 }
@@ -732,15 +733,15 @@ static void pictures_are_well_formed(void) {
                                      round % 3 ? "a < b & \"c\"" : NULL, temporary_path(), &error));
         text = file_text(temporary_path());
         CHECK(strncmp(text, "<svg", 4) == 0 && count(text, "</svg>") == 1);
-        CHECK(count(text, "<text") == count(text, "</text>"));
-        CHECK(count(text, "<title>") == count(text, "</title>"));
-        CHECK(count(text, "<g ") == count(text, "</g>"));
+        CHECK_IS(count(text, "<text"), ==, count(text, "</text>"));
+        CHECK_IS(count(text, "<title>"), ==, count(text, "</title>"));
+        CHECK_IS(count(text, "<g "), ==, count(text, "</g>"));
         /* Without a closing mark: the background, and in the legend each class that there is. */
-        CHECK(count(text, "<rect") == count(text, "</rect>") + 1 + n_classes(plan));
+        CHECK_IS(count(text, "<rect"), ==, count(text, "</rect>") + 1 + n_classes(plan));
         CHECK(count(text, "nan") == 0 && count(text, "inf") == 0 && count(text, "\"-") == 0);
-        if (round % 3) CHECK(count(text, "a &lt; b &amp; &quot;c&quot;") == 1);
+        if (round % 3) CHECK_IS(count(text, "a &lt; b &amp; &quot;c&quot;"), ==, 1);
         CHECK(count(text, ">forward<") == 0 || round % 2);
-        CHECK(count(text, "peak") >= 2);
+        CHECK_IS(count(text, "peak"), >=, 2);
         free(text);
         memo_plan_destroy(plan);
         memo_trace_destroy(trace);
@@ -760,8 +761,8 @@ static void pictures_of_large_plans_stay_small(void) {
         plan->buffers[i].offset_bytes = i % 3 * 512;
     }
     CHECK_OK(memo_plan_prepare(plan, &error));
-    CHECK(memo_plan_write_svg(plan, NULL, "x", temporary_path(), &error) ==
-          MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_plan_write_svg(plan, NULL, "x", temporary_path(), &error), ==,
+             MEMO_STATUS_INVALID_STATE);
     set_peak(plan);
     CHECK_OK(memo_plan_write_svg(plan, NULL, "x", temporary_path(), &error));
     text = file_text(temporary_path());

@@ -449,7 +449,7 @@ static void too_many_pairs_are_planned_as_lifetimes(void) {
         CHECK_OK(memo_trace_malloc(trace, i, 8, MEMO_CLASS_TRANSIENT, 1, &error));
         CHECK_OK(memo_trace_free(trace, i, &error));
     }
-    CHECK((int64_t)N * N > MEMOI_HELD_PAIRS);
+    CHECK_IS((int64_t)N * N, >, MEMOI_HELD_PAIRS);
     CHECK_OK(memo_plan_from_trace(trace, 8, &plan, &error));
     desc.engine = MEMO_PLAN_ENGINE_GREEDY;
     CHECK_OK(memo_plan_solve(plan, &desc, &error));
@@ -477,10 +477,10 @@ static void early_users_are_seen(void) {
         CHECK_OK(memo_trace_free(trace, 2, &error));
         CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
         CHECK_OK(memo_plan_solve(plan, NULL, &error));
-        CHECK(plan->peak_bytes == (is_waited ? 8 : 16));
+        CHECK_IS(plan->peak_bytes, ==, (is_waited ? 8 : 16));
         CHECK_OK(memo_plan_check(plan, trace, &error));
         plan->buffers[0].offset_bytes = plan->buffers[1].offset_bytes = 0;
-        CHECK((memo_plan_check(plan, trace, &error) == MEMO_STATUS_OK) == is_waited);
+        CHECK_IS((memo_plan_check(plan, trace, &error) == MEMO_STATUS_OK), ==, is_waited);
         CHECK(is_waited || strstr(error.message, "stream 1") != NULL);
         memo_plan_destroy(plan);
         memo_trace_destroy(trace);
@@ -493,10 +493,10 @@ static void plans_of_other_traces_are_refused(void) {
     CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
     CHECK_OK(memo_plan_solve(plan, NULL, &error));
     plan->buffers[plan->n_buffers - 1].id++;
-    CHECK(memo_plan_check(plan, trace, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_plan_check(plan, trace, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "does not match the trace's") != NULL);
     plan->n_buffers--;
-    CHECK(memo_plan_check(plan, trace, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_plan_check(plan, trace, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "do not match the") != NULL);
     plan->n_buffers++;
     memo_plan_destroy(plan);

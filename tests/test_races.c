@@ -126,7 +126,7 @@ static void check_why(const char* text, const char* expected) {
     memo_check* check;
     char why[1024], cut[16];
     CHECK_OK(memo_schedule_check(schedule, &check, &error));
-    CHECK(check->n_races == 1);
+    CHECK_IS(check->n_races, ==, 1);
     if (check->n_races) {
         memo_race_explain(schedule, &check->races[0], why, sizeof why);
         CHECK_CASE(strstr(why, expected), "%s", why);
@@ -178,9 +178,9 @@ static void operations_are_described(void) {
     CHECK_OK(memo_schedule_name_op(schedule, 2, "another", &error));
     memo_schedule_describe(schedule, 2, text, sizeof text);
     CHECK_CASE(!strcmp(text, "\"another\" (operation 2, on c)"), "%s", text);
-    CHECK(memo_schedule_name_op(schedule, 1, "wait", &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_name_op(schedule, 5, "x", &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_name_op(schedule, 2, NULL, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_name_op(schedule, 1, "wait", &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_name_op(schedule, 5, "x", &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_name_op(schedule, 2, NULL, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memo_schedule_destroy(schedule);
 }
 
@@ -234,10 +234,10 @@ static memo_schedule* random_schedule(void) {
 static void check_same(const memo_schedule* a, const memo_schedule* b) {
     int64_t i, k;
     CHECK_OK(memo_schedule_compare(a, b, &error));
-    CHECK(a->n_streams == b->n_streams);
+    CHECK_IS(a->n_streams, ==, b->n_streams);
     for (i = 0; i < a->n_ops && i < b->n_ops; i++) {
         const memo_op *x = &a->ops[i], *y = &b->ops[i];
-        CHECK(fabs(x->duration_s - y->duration_s) < 1e-12);
+        CHECK_IS(fabs(x->duration_s - y->duration_s), <, 1e-12);
         for (k = 0; k < x->n_reads + x->n_writes; k++)
             CHECK(!memcmp(&a->ranges[x->first_range + k], &b->ranges[y->first_range + k],
                           sizeof(memo_range)));
@@ -375,7 +375,7 @@ static void every_line_of_the_format(void) {
     CHECK(!strcmp(memo_schedule_op_name(s, 0), "reads it"));
     CHECK(s->ops[0].stream == 0 && s->ops[0].n_more_streams == 1 && s->more_streams[0] == 2);
     CHECK(s->ops[0].n_reads == 4 && s->ops[0].n_writes == 2);
-    CHECK(fabs(s->ops[0].duration_s - 1.5e-6) < 1e-15);
+    CHECK_IS(fabs(s->ops[0].duration_s - 1.5e-6), <, 1e-15);
     for (i = 0; i < 6; i++)
         CHECK(s->ranges[i].begin == ranges[i][0] && s->ranges[i].end == ranges[i][1]);
     CHECK(s->ops[1].kind == MEMO_OP_RECORD && s->ops[1].stream == 1 && s->ops[1].event == 0);
@@ -436,9 +436,10 @@ static void faults_have_a_file_a_line_and_a_reason(void) {
                        strstr(error.message, cases[i].words),
                    "%s: %s", cases[i].text, error.message);
     }
-    CHECK(memo_schedule_parse("memo schedule 2\n", 16, "file", &schedule, &error) ==
-          MEMO_STATUS_VERSION);
-    CHECK(memo_schedule_parse(NULL, 0, NULL, &schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_parse("memo schedule 2\n", 16, "file", &schedule, &error), ==,
+             MEMO_STATUS_VERSION);
+    CHECK_IS(memo_schedule_parse(NULL, 0, NULL, &schedule, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(memo_schedule_read("/nowhere/at/all", &schedule, &error) == MEMO_STATUS_IO && !schedule);
 }
 
@@ -461,7 +462,7 @@ static void streams_of_one_name_stay_two(void) {
     CHECK(again && again->n_streams == 2);
     CHECK(again && !strcmp(again->text + again->streams[1], "ring \" #1"));
     CHECK_OK(memo_schedule_check(again, &check, &error));
-    CHECK(check->n_races == 1);
+    CHECK_IS(check->n_races, ==, 1);
     memo_check_destroy(check);
     memo_schedule_destroy(schedule);
     memo_schedule_destroy(again);
@@ -471,9 +472,11 @@ static void names_are_checked(void) {
     memo_schedule* schedule;
     memo_range bytes = {3, 2};
     CHECK_OK(memo_schedule_create(&schedule, &error));
-    CHECK(memo_schedule_name_bytes(schedule, bytes, "x", &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_name_bytes(schedule, bytes, "x", &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     bytes.end = 9;
-    CHECK(memo_schedule_name_bytes(schedule, bytes, NULL, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_name_bytes(schedule, bytes, NULL, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_schedule_name_bytes(schedule, bytes, "x", &error));
     memo_schedule_destroy(schedule);
 }

@@ -253,7 +253,7 @@ static void calls_become_a_schedule(void) {
     CHECK_OK(d->device_free(c, memory, &error));
     CHECK_OK(d->host_alloc(c, 8, &memory, &error));
     CHECK_OK(d->host_free(c, memory, &error));
-    CHECK(f->n_calls == 4);
+    CHECK_IS(f->n_calls, ==, 4);
     CHECK_OK(d->memory_info(c, &free_bytes, &total_bytes, &error));
     CHECK_OK(d->status(c, &error));
     CHECK(free_bytes == 1 && total_bytes == 2);
@@ -272,12 +272,12 @@ static void calls_become_a_schedule(void) {
     CHECK_OK(d->event_record(c, event, compute, &error));            /* 1 */
     CHECK_OK(d->event_wait(c, event, copy, &error));                 /* 2 */
     CHECK_OK(d->copy(c, copy, MEMO_COPY_TO_HOST, b, a, 10, &error)); /* 3 */
-    CHECK(strcmp(b, "from here") == 0);
+    CHECK_IS(strcmp(b, "from here"), ==, 0);
     CHECK_OK(d->stream_synchronize(c, copy, &error));                                  /* 4 */
     CHECK_OK(d->copy(c, compute, MEMO_COPY_TO_DEVICE, a, b, 10, &error));              /* 5 */
     CHECK_OK(d->copy_rows(c, compute, MEMO_COPY_ON_DEVICE, a, 8, b, 4, 4, 3, &error)); /* 6 */
     CHECK_OK(d->fill(c, compute, a, 7, 64, &error));                                   /* 7 */
-    CHECK(a[63] == 7);
+    CHECK_IS(a[63], ==, 7);
     CHECK_OK(d->event_record(c, event, compute, &error)); /* 8 */
     CHECK_OK(d->event_query(c, event, &is_done, &error));
     CHECK(!is_done);
@@ -285,12 +285,12 @@ static void calls_become_a_schedule(void) {
     CHECK_OK(d->event_query(c, event, &is_done, &error)); /* 10 */
     CHECK(is_done);
     f->copy_fails = 1;
-    CHECK(d->copy(c, compute, MEMO_COPY_TO_DEVICE, a, b, 10, &error) == MEMO_STATUS_DEVICE);
-    CHECK(strcmp(error.message, "copying fails") == 0);
+    CHECK_IS(d->copy(c, compute, MEMO_COPY_TO_DEVICE, a, b, 10, &error), ==, MEMO_STATUS_DEVICE);
+    CHECK_IS(strcmp(error.message, "copying fails"), ==, 0);
     CHECK_OK(memo_recorder_get_schedule(recorder, &s, &error));
     CHECK(s->n_ops == 11 && s->n_streams == 2 && s->n_events == 1 && s->n_links == 0);
-    CHECK(strcmp(s->text + s->streams[0], "compute") == 0);
-    CHECK(strcmp(s->text + s->streams[1], "stream 1") == 0);
+    CHECK_IS(strcmp(s->text + s->streams[0], "compute"), ==, 0);
+    CHECK_IS(strcmp(s->text + s->streams[1], "stream 1"), ==, 0);
     CHECK(is_op(s, 0, MEMO_OP_RUN, "forward 0", 0) && s->ops[0].link == 0);
     CHECK(s->ops[0].n_writes == 1 && is_range(s, 0, 0, a, 10));
     CHECK(is_op(s, 1, MEMO_OP_RECORD, "record", 0) && s->ops[1].event == 0);
@@ -308,12 +308,13 @@ static void calls_become_a_schedule(void) {
     CHECK(is_op(s, 9, MEMO_OP_SYNC, "sync", -1) && s->ops[9].event == 0);
     CHECK(is_op(s, 10, MEMO_OP_SYNC, "sync", -1));
     CHECK_OK(memo_recorder_name_stream(recorder, copy, "copy", &error));
-    CHECK(strcmp(s->text + s->streams[1], "copy") == 0);
-    CHECK(memo_recorder_name_stream(recorder, copy, NULL, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(strcmp(s->text + s->streams[1], "copy"), ==, 0);
+    CHECK_IS(memo_recorder_name_stream(recorder, copy, NULL, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     memo_recorder_destroy(recorder);
     memo_recorder_destroy(NULL);
     free(f);
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 /* One line a launch; nothing where nobody listens. */
@@ -346,10 +347,10 @@ static void launches_are_annotated_in_a_line(void) {
     for (k = 0; k < 16; k++) CHECK(is_range(s, 2, k, x + k, 1));
     f->device.annotate = NULL;
     CHECK_OK(MEMO_ANNOTATE(&f->device, stream, "nothing", &error, memo_reads(x, 16)));
-    CHECK(f->n_annotated == 0);
+    CHECK_IS(f->n_annotated, ==, 0);
     memo_recorder_destroy(recorder);
     free(f);
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 static void a_missing_wait_is_found(void) {
@@ -377,7 +378,7 @@ static void a_missing_wait_is_found(void) {
         memo_recorder_destroy(recorder);
         free(f);
     }
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 static void handles_may_come_again(void) {
@@ -393,11 +394,11 @@ static void handles_may_come_again(void) {
     CHECK_OK(memo_event_record(d, event, first, &error));
     CHECK_OK(memo_event_destroy(d, event, &error));
     CHECK_OK(memo_event_create(d, &again, &error));
-    CHECK(again == event);
+    CHECK_IS(again, ==, event);
     CHECK_OK(memo_event_wait(d, again, first, &error)); /* another event, never recorded */
     CHECK_OK(memo_stream_destroy(d, first, &error));
     CHECK_OK(memo_stream_create(d, "second", 0, &second, &error));
-    CHECK(second == first);
+    CHECK_IS(second, ==, first);
     CHECK_OK(memo_event_record(d, again, second, &error));
     CHECK_OK(memo_recorder_get_schedule(recorder, &s, &error));
     CHECK(s->n_streams == 2 && s->n_events == 2 && s->n_ops == 3);
@@ -407,7 +408,7 @@ static void handles_may_come_again(void) {
     memo_check_destroy(check);
     memo_recorder_destroy(recorder);
     free(f);
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 static void times_are_those_of_the_device(void) {
@@ -438,8 +439,8 @@ static void times_are_those_of_the_device(void) {
     CHECK_OK(memo_copy(d, copy, MEMO_COPY_TO_HOST, b, a, 30, &error)); /* 4: 20 to 50 */
     CHECK_OK(memo_annotate(d, compute, &desc, &error));                /* 5: 20 to 27 */
     fake_launch(f, compute, 7);
-    CHECK(memo_recorder_get_schedule(recorder, &s, &error) ==
-          MEMO_STATUS_DEVICE); /* copy still runs */
+    CHECK_IS(memo_recorder_get_schedule(recorder, &s, &error), ==,
+             MEMO_STATUS_DEVICE); /* copy still runs */
     CHECK(s == NULL && strcmp(error.message, "not done yet") == 0);
     CHECK_OK(memo_stream_synchronize(d, copy, &error)); /* 6: at 50 */
     desc.name = "backward";
@@ -448,7 +449,7 @@ static void times_are_those_of_the_device(void) {
     fake_launch(f, compute, 3);
     CHECK_OK(memo_stream_synchronize(d, compute, &error)); /* 8: at 53 */
     CHECK_OK(memo_recorder_get_schedule(recorder, &s, &error));
-    CHECK(s->n_ops == 9);
+    CHECK_IS(s->n_ops, ==, 9);
     CHECK_OK(memo_schedule_measured(s, &measured, &error));
     {
         static const double start[9] = {0, 20, 0, 5, 20, 20, 0, 50, 50};
@@ -471,13 +472,13 @@ static void times_are_those_of_the_device(void) {
     CHECK(again == s && s->ops[4].end_s == 50);
     i = n_events_used(f);
     CHECK_OK(memo_fill(d, copy, b, 0, 5, &error)); /* timing events are used again */
-    CHECK(n_events_used(f) == i);
+    CHECK_IS(n_events_used(f), ==, i);
     f->elapsed_fails = 1;
-    CHECK(memo_recorder_get_schedule(recorder, &s, &error) == MEMO_STATUS_DEVICE);
+    CHECK_IS(memo_recorder_get_schedule(recorder, &s, &error), ==, MEMO_STATUS_DEVICE);
     memo_recorder_destroy(recorder);
-    CHECK(n_events_used(f) == n_before);
+    CHECK_IS(n_events_used(f), ==, n_before);
     free(f);
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 static void an_open_operation_ends_with_the_schedule(void) {
@@ -495,7 +496,7 @@ static void an_open_operation_ends_with_the_schedule(void) {
     CHECK(s->n_ops == 1 && s->ops[0].end_s - s->ops[0].start_s == 4);
     memo_recorder_destroy(recorder);
     free(f);
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 static void pauses_leave_no_trace_but_a_sync(void) {
@@ -533,7 +534,7 @@ static void pauses_leave_no_trace_but_a_sync(void) {
     CHECK_OK(memo_fill(d, copy, a, 0, 64, &error));     /* 3 */
     CHECK_OK(memo_stream_synchronize(d, copy, &error)); /* 4 */
     CHECK_OK(memo_recorder_get_schedule(recorder, &s, &error));
-    CHECK(f->n_annotated == 1);
+    CHECK_IS(f->n_annotated, ==, 1);
     CHECK(s->n_ops == 5 && s->n_streams == 2);
     CHECK(is_op(s, 1, MEMO_OP_SYNC, "sync", 0) && is_op(s, 2, MEMO_OP_SYNC, "sync", 1));
     CHECK(is_op(s, 3, MEMO_OP_RUN, "fill", 1));
@@ -541,9 +542,9 @@ static void pauses_leave_no_trace_but_a_sync(void) {
     CHECK(check->n_races == 0 && check->n_unrecorded_waits == 0);
     memo_check_destroy(check);
     memo_recorder_destroy(recorder);
-    CHECK(n_events_used(f) == 1);
+    CHECK_IS(n_events_used(f), ==, 1);
     free(f);
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 static void recorders_stack(void) {
@@ -562,12 +563,12 @@ static void recorders_stack(void) {
     CHECK_OK(memo_stream_synchronize(d, stream, &error));
     CHECK_OK(memo_recorder_get_schedule(inner, &a, &error));
     CHECK_OK(memo_recorder_get_schedule(outer, &b, &error));
-    CHECK(a->n_ops == 3);
+    CHECK_IS(a->n_ops, ==, 3);
     CHECK_OK(memo_schedule_compare(a, b, &error));
     memo_recorder_destroy(outer);
     memo_recorder_destroy(inner);
     free(f);
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 static void shorter_tables_are_understood(void) {
@@ -577,20 +578,20 @@ static void shorter_tables_are_understood(void) {
     memo_device* d;
     memo_stream stream;
     memo_op_desc op = memo_op_desc_default();
-    CHECK(memo_recorder_create(&desc, &recorder, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_recorder_create(&desc, &recorder, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.device = &f->device;
     f->device.struct_bytes = 8;
-    CHECK(memo_recorder_create(&desc, &recorder, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_recorder_create(&desc, &recorder, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(recorder == NULL);
     f->device.struct_bytes = (int64_t)offsetof(memo_device, annotate); /* ends before annotate */
     CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
     d = memo_recorder_get_device(recorder);
     CHECK_OK(memo_stream_create(d, NULL, 0, &stream, &error));
     CHECK_OK(memo_annotate(d, stream, &op, &error));
-    CHECK(f->n_annotated == 0);
+    CHECK_IS(f->n_annotated, ==, 0);
     memo_recorder_destroy(recorder);
     free(f);
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 /* An event without timing comes from the function for it, through a recorder too; a table without that function, or one
@@ -666,10 +667,10 @@ static memo_status short_run(fake* f) {
     if (!status) status = d->stream_synchronize(c, b, &error);
     if (!status) status = memo_recorder_name_stream(recorder, b, "a longer name", &error);
     if (!status) status = memo_recorder_get_schedule(recorder, &s, &error);
-    if (!status) CHECK(s->n_ops == 64);
-    if (event) CHECK(d->event_destroy(c, event, &error) == MEMO_STATUS_OK);
-    if (a) CHECK(d->stream_destroy(c, a, NULL) != MEMO_STATUS_DEVICE);
-    if (b) CHECK(d->stream_destroy(c, b, NULL) != MEMO_STATUS_DEVICE);
+    if (!status) CHECK_IS(s->n_ops, ==, 64);
+    if (event) CHECK_IS(d->event_destroy(c, event, &error), ==, MEMO_STATUS_OK);
+    if (a) CHECK_IS(d->stream_destroy(c, a, NULL), !=, MEMO_STATUS_DEVICE);
+    if (b) CHECK_IS(d->stream_destroy(c, b, NULL), !=, MEMO_STATUS_DEVICE);
     memo_recorder_destroy(recorder);
     return status;
 }
@@ -742,17 +743,18 @@ static void the_host_device_is_recorded(void) {
     CHECK_OK(d->stream_synchronize(c, compute, &error));       /* 8 */
     CHECK_OK(d->stream_synchronize(c, copy, &error));          /* 9 */
     CHECK_OK(memo_recorder_get_schedule(recorder, &s, &error));
-    CHECK(s->n_ops == 10);
+    CHECK_IS(s->n_ops, ==, 10);
     CHECK_OK(memo_schedule_check(s, &check, &error));
     CHECK(check->n_races == 0 && check->n_redundant_waits == 0 && check->n_waits == 2);
     memo_check_destroy(check);
     CHECK_OK(memo_schedule_measured(s, &measured, &error));
-    for (i = 0; i < s->n_ops; i++) CHECK(measured->start_s[i] <= measured->end_s[i]);
-    CHECK(measured->end_s[0] - measured->start_s[0] > 0.018);
-    CHECK(measured->end_s[3] - measured->start_s[3] > 0.027);
-    CHECK(measured->start_s[3] >= measured->end_s[0] - 0.001);
-    CHECK(measured->start_s[7] >= measured->end_s[3] - 0.001);
-    CHECK(measured->end_s[6] >= measured->end_s[3] - 0.001); /* held until the rows have left */
+    for (i = 0; i < s->n_ops; i++) CHECK_IS(measured->start_s[i], <=, measured->end_s[i]);
+    CHECK_IS(measured->end_s[0] - measured->start_s[0], >, 0.018);
+    CHECK_IS(measured->end_s[3] - measured->start_s[3], >, 0.027);
+    CHECK_IS(measured->start_s[3], >=, measured->end_s[0] - 0.001);
+    CHECK_IS(measured->start_s[7], >=, measured->end_s[3] - 0.001);
+    CHECK_IS(measured->end_s[6], >=,
+             measured->end_s[3] - 0.001); /* held until the rows have left */
     CHECK_CASE(measured->makespan_s > 0.045 && measured->makespan_s < 5, "%g s",
                measured->makespan_s);
     CHECK(measured->stall_s[0] >= 0 && measured->busy_s[1] > 0.027);
@@ -770,7 +772,7 @@ static void the_host_device_is_recorded(void) {
     CHECK_OK(d->host_free(c, on_host, &error));
     memo_recorder_destroy(recorder);
     memo_host_device_destroy(host);
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 int main(int argc, char** argv) {

@@ -347,9 +347,9 @@ static void merge_survives_extremes(void) {
             CHECK(same_bits(lse, memo_merge_lse(b, a)));
         }
     }
-    CHECK(memo_merge_weight(-INFINITY, -INFINITY) == 0);
+    CHECK_IS(memo_merge_weight(-INFINITY, -INFINITY), ==, 0);
     CHECK(memo_merge_weight(0, 0) == 0.5f && memo_merge_lse(0, 0) == log1pf(1));
-    CHECK(memo_merge_weight(NAN, 0) != memo_merge_weight(NAN, 0)); /* a NaN is not hidden */
+    CHECK_IS(memo_merge_weight(NAN, 0), !=, memo_merge_weight(NAN, 0)); /* a NaN is not hidden */
 }
 
 static void merge_leaves_other_batches_alone(void) {
@@ -427,7 +427,7 @@ static void indices_pass_32_bits(void) {
         ((float*)a)[last] = 3.0f;
         CHECK_OK(memo_cast_desc_resolve(&cast, &error));
         memo_cast_item(&cast, memo_cast_items(&cast) - 2); /* its second group is the last one */
-        CHECK(memo_f32_from_bf16(((uint16_t*)b)[last]) == 3.0f);
+        CHECK_IS(memo_f32_from_bf16(((uint16_t*)b)[last]), ==, 3.0f);
 
         memset(&add, 0, sizeof add);
         add.to = b;
@@ -437,7 +437,7 @@ static void indices_pass_32_bits(void) {
         add.n_rows = HUGE_ELEMENTS / 4;
         CHECK_OK(memo_add_desc_resolve(&add, &error));
         memo_add_item(&add, memo_add_items(&add) - 1);
-        CHECK(((float*)b)[last] == 6.0f);
+        CHECK_IS(((float*)b)[last], ==, 6.0f);
         add.n_rows = HUGE_ELEMENTS / 4; /* the same as rows that do not touch */
         add.n_columns = 3;
         add.to_stride = add.a_stride = add.b_stride = 4;
@@ -454,12 +454,12 @@ static void indices_pass_32_bits(void) {
         rows.row_bytes = 32;
         index[2] = rows.n_indexed_rows - 1;
         CHECK_OK(memo_row_gather(&rows, &error));
-        CHECK(((float*)b)[2 * 8 + 7] == 3.0f);
+        CHECK_IS(((float*)b)[2 * 8 + 7], ==, 3.0f);
         rows.from = b;
         rows.to = a;
         ((float*)b)[2 * 8 + 7] = 4.0f;
         CHECK_OK(memo_row_scatter(&rows, &error));
-        CHECK(((float*)a)[last] == 4.0f);
+        CHECK_IS(((float*)a)[last], ==, 4.0f);
 
         memset(&sums, 0, sizeof sums);
         sums.a = a;
@@ -468,7 +468,7 @@ static void indices_pass_32_bits(void) {
         sums.n_rows = n_rows;
         sums.n_columns = sums.a_stride = sums.b_stride = n_columns;
         ((float*)a)[n_rows * n_columns - 128] = 7.0f;
-        CHECK(memo_row_sum_lane(&sums, n_rows - 1, 0) == 49.0f);
+        CHECK_IS(memo_row_sum_lane(&sums, n_rows - 1, 0), ==, 49.0f);
 
         memset(&merge, 0, sizeof merge);
         merge.out = (float*)(void*)b;
@@ -477,7 +477,7 @@ static void indices_pass_32_bits(void) {
         merge.n_rows = n_rows;
         merge.n_columns = n_columns;
         memo_merge_lane(&merge, n_rows - 1, 0, 1);
-        CHECK(merge.out[n_rows * n_columns - 128] == 7.0f);
+        CHECK_IS(merge.out[n_rows * n_columns - 128], ==, 7.0f);
     }
     if (a) munmap(a, (size_t)(4 * HUGE_ELEMENTS));
     if (b) munmap(b, (size_t)(4 * HUGE_ELEMENTS));
@@ -512,7 +512,7 @@ static void refuses_what_cannot_be_meant(void) {
     CHECK(memo_row_scatter(&rows, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
           strstr(error.message, "the stride is 8"));
     rows.to_stride_bytes = (int64_t)1 << 61;
-    CHECK(memo_row_scatter(&rows, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_row_scatter(&rows, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memset(&cast, 0, sizeof cast);
     cast.to = numbers;
     cast.from = numbers + 32;
@@ -526,7 +526,7 @@ static void refuses_what_cannot_be_meant(void) {
           strstr(error.message, "not aligned"));
     cast.to = numbers;
     cast.n = -1;
-    CHECK(memo_row_cast(&cast, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_row_cast(&cast, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memset(&add, 0, sizeof add);
     CHECK_OK(memo_row_add(&add, &error)); /* nothing to do needs no addresses */
     add.n_columns = 3;
@@ -597,16 +597,17 @@ static void run_on_a_host_stream(void) {
     CHECK_OK(device->gather_rows(device->context, stream, &rows, &error));
     CHECK_OK(memo_stream_synchronize(device, stream, &error));
     cast.n = -1;
-    CHECK(device->cast(device->context, stream, &cast, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    for (i = 0; i < N; i++) CHECK(sum[i] == (float)(2 * i));
+    CHECK_IS(device->cast(device->context, stream, &cast, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    for (i = 0; i < N; i++) CHECK_IS(sum[i], ==, (float)(2 * i));
     CHECK(memo_f32_from_f16(gathered[0]) == 99.0f && gathered[1] == 0);
     CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
     for (i = 0; i < schedule->n_ops; i++)
         if (schedule->ops[i].kind == MEMO_OP_RUN && n < 3)
-            CHECK(strcmp(memo_schedule_op_name(schedule, i), names[n++]) == 0);
-    CHECK(n == 3);
+            CHECK_IS(strcmp(memo_schedule_op_name(schedule, i), names[n++]), ==, 0);
+    CHECK_IS(n, ==, 3);
     CHECK_OK(memo_schedule_check(schedule, &check, &error));
-    CHECK(check->n_races == 0);
+    CHECK_IS(check->n_races, ==, 0);
     memo_check_destroy(check);
     memo_stream_destroy(device, stream, NULL);
     memo_recorder_destroy(recorder);

@@ -15,11 +15,11 @@ static memo_schedule* new_schedule(int n_streams, int n_events) {
     for (i = 0; i < n_streams; i++) {
         snprintf(name, sizeof name, "s%d", i);
         CHECK_OK(memo_schedule_add_stream(schedule, name, &index, &error));
-        CHECK(index == i);
+        CHECK_IS(index, ==, i);
     }
     for (i = 0; i < n_events; i++) {
         CHECK_OK(memo_schedule_add_event(schedule, &index, &error));
-        CHECK(index == i);
+        CHECK_IS(index, ==, i);
     }
     return schedule;
 }
@@ -70,7 +70,7 @@ static void builder_refuses_and_leaves_no_trace(void) {
         desc = good;                                                                               \
         change;                                                                                    \
         error.message[0] = 0;                                                                      \
-        CHECK(memo_schedule_add_op(schedule, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT);      \
+        CHECK_IS(memo_schedule_add_op(schedule, &desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT); \
         CHECK(error.message[0] && schedule->n_ops == 0);                                           \
     } while (0)
     REFUSED(desc.stream = 2);
@@ -91,34 +91,36 @@ static void builder_refuses_and_leaves_no_trace(void) {
     REFUSED(desc.n_more_streams = 1);
     REFUSED((desc.more_streams = more, desc.n_more_streams = 2));
     REFUSED((desc.stream = 1, desc.more_streams = more, desc.n_more_streams = 1));
-    CHECK(memo_schedule_add_record(schedule, 1, 0, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_add_record(schedule, 0, 2, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_add_wait(schedule, -1, 0, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_add_wait(schedule, 0, -1, NULL) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_add_sync(schedule, 2, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_add_event_sync(schedule, 1, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_add_link(schedule, "l", 0, &link, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_add_link(schedule, "l", -1, &link, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_add_link(schedule, "l", 1 / zero, &link, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_add_record(schedule, 1, 0, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_add_record(schedule, 0, 2, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_add_wait(schedule, -1, 0, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_add_wait(schedule, 0, -1, NULL), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_add_sync(schedule, 2, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_add_event_sync(schedule, 1, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_add_link(schedule, "l", 0, &link, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_add_link(schedule, "l", -1, &link, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_add_link(schedule, "l", 1 / zero, &link, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(schedule->n_ops == 0 && schedule->n_links == 0);
     CHECK_OK(memo_schedule_add_link(schedule, "l", 10, &link, &error));
     CHECK_OK(memo_schedule_add_link(schedule, "m", 10, &other, &error));
     CHECK(link == 1 && other == 2);
-    CHECK(memo_schedule_pair_links(schedule, 1, 1, 5, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_pair_links(schedule, 0, 1, 5, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_pair_links(schedule, 1, 2, 0, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_pair_links(schedule, 1, 1, 5, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_pair_links(schedule, 0, 1, 5, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_pair_links(schedule, 1, 2, 0, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_schedule_pair_links(schedule, 1, 2, 5, &error));
     CHECK_OK(memo_schedule_add_link(schedule, "n", 10, &other, &error));
-    CHECK(memo_schedule_pair_links(schedule, 1, 3, 5, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_pair_links(schedule, 1, 3, 5, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_schedule_add_op(schedule, &good, &error));
     good.name = NULL;
     CHECK_OK(memo_schedule_add_op(schedule, &good, &error));
-    CHECK(strcmp(memo_schedule_op_name(schedule, 0), "work") == 0);
-    CHECK(strcmp(memo_schedule_op_name(schedule, 1), "run") == 0);
+    CHECK_IS(strcmp(memo_schedule_op_name(schedule, 0), "work"), ==, 0);
+    CHECK_IS(strcmp(memo_schedule_op_name(schedule, 1), "run"), ==, 0);
     memo_schedule_destroy(schedule);
     memo_schedule_destroy(NULL);
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 /* --- check --- */
@@ -147,7 +149,7 @@ static void check_finds_the_textbook_cases(void) {
     CHECK(check->n_races == 0 && check->n_waits == 3);
     CHECK(check->n_unrecorded_waits == 1 && check->unrecorded_waits[0] == 3);
     CHECK(check->n_redundant_waits == 2 && check->redundant_waits[0] == 3);
-    CHECK(check->redundant_waits[1] == 5);
+    CHECK_IS(check->redundant_waits[1], ==, 5);
     memo_check_destroy(check);
     memo_schedule_destroy(schedule);
 
@@ -185,7 +187,7 @@ static void check_finds_the_textbook_cases(void) {
     memo_check_destroy(check);
     memo_check_destroy(NULL);
     memo_schedule_destroy(schedule);
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 static memo_schedule* random_schedule(int n_ops, int n_streams, int64_t n_bytes, int n_links) {
@@ -332,7 +334,7 @@ static void check_agrees_with_brute_force(void) {
             CHECK_CASE(race->first < race->second && conflict[race->first][race->second] &&
                            !path[race->first][race->second],
                        "round %d", round);
-            CHECK(race->range.begin < race->range.end);
+            CHECK_IS(race->range.begin, <, race->range.end);
             for (byte = race->range.begin; byte < race->range.end; byte++)
                 CHECK(brute_conflict(schedule, race->first, race->second, byte));
             for (byte = 0; byte < race->range.begin; byte++)
@@ -371,13 +373,13 @@ static void check_agrees_with_brute_force(void) {
             *(is_redundant ? &n_redundant : &n_needed) += 1;
             CHECK_CASE(is_told == is_redundant, "round %d: wait %d", round, (int)i);
         }
-        CHECK(next_redundant == check->n_redundant_waits);
-        CHECK(next_unrecorded == check->n_unrecorded_waits);
+        CHECK_IS(next_redundant, ==, check->n_redundant_waits);
+        CHECK_IS(next_unrecorded, ==, check->n_unrecorded_waits);
         memo_check_destroy(check);
         memo_schedule_destroy(schedule);
     }
     CHECK(n_racy > 100 && n_clean > 100 && n_redundant > 100 && n_needed > 100);
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 /* --- simulate --- */
@@ -469,11 +471,11 @@ static void simulation_agrees_with_slow_one(void) {
             CHECK_CASE(fabs(simulation->end_s[i] - end[i]) < 1e-9, "round %d op %d: %g, not %g",
                        round, (int)i, simulation->end_s[i], end[i]);
             if (is_run)
-                CHECK(fabs(simulation->start_s[i] - start[i]) < 1e-9);
+                CHECK_IS(fabs(simulation->start_s[i] - start[i]), <, 1e-9);
             else
-                CHECK(simulation->start_s[i] <= simulation->end_s[i]);
+                CHECK_IS(simulation->start_s[i], <=, simulation->end_s[i]);
         }
-        CHECK(fabs(simulation->makespan_s - makespan) < 1e-9);
+        CHECK_IS(fabs(simulation->makespan_s - makespan), <, 1e-9);
         for (s = 0; s < schedule->n_streams; s++) {
             double first = -1, last = 0, busy = 0;
             for (i = 0; i < schedule->n_ops; i++) {
@@ -482,8 +484,8 @@ static void simulation_agrees_with_slow_one(void) {
                 last = end[i];
                 busy += end[i] - start[i];
             }
-            CHECK(fabs(simulation->busy_s[s] - busy) < 1e-9);
-            CHECK(fabs(simulation->stall_s[s] - (first < 0 ? 0 : last - first - busy)) < 1e-9);
+            CHECK_IS(fabs(simulation->busy_s[s] - busy), <, 1e-9);
+            CHECK_IS(fabs(simulation->stall_s[s] - (first < 0 ? 0 : last - first - busy)), <, 1e-9);
         }
         for (i = 0; i < schedule->n_ops; i++) { /* memory right after each alloc */
             int64_t sum = 0;
@@ -494,11 +496,11 @@ static void simulation_agrees_with_slow_one(void) {
             }
             if (sum > peak) peak = sum;
         }
-        CHECK(simulation->peak_bytes == peak);
+        CHECK_IS(simulation->peak_bytes, ==, peak);
         memo_simulation_destroy(simulation);
         memo_schedule_destroy(schedule);
     }
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 static void links_are_shared(void) {
@@ -521,7 +523,7 @@ static void links_are_shared(void) {
     CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
     /* until 5: 50 of 200 bytes down; then both at 5 until up has its 100 at 25; the last 50 at 10
      */
-    CHECK(fabs(simulation->end_s[2] - 25) < 1e-12);
+    CHECK_IS(fabs(simulation->end_s[2] - 25), <, 1e-12);
     CHECK(fabs(simulation->end_s[0] - 30) < 1e-12 && fabs(simulation->end_s[1] - 30) < 1e-12);
     memo_simulation_destroy(simulation);
     memo_schedule_destroy(schedule);
@@ -532,12 +534,14 @@ static void links_are_shared(void) {
     run_time(schedule, 0, "b", 1e308, down, INT64_MAX);
     run_time(schedule, 0, "c", 1e308, down, INT64_MAX);
     run_time(schedule, 0, "d", 1e308, 0, 0);
-    CHECK(memo_schedule_simulate(schedule, &simulation, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_simulate(schedule, &simulation, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(simulation == NULL);
     schedule->ops[0].duration_s = -1;
-    CHECK(memo_schedule_simulate(schedule, &simulation, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_simulate(schedule, &simulation, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     memo_schedule_destroy(schedule);
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 static void waits_show_how_long_they_hold(void) {
@@ -553,7 +557,7 @@ static void waits_show_how_long_they_hold(void) {
     CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
     CHECK(simulation->start_s[3] == 4 && simulation->end_s[3] == 10);
     CHECK(simulation->start_s[4] == 10 && simulation->start_s[6] == 11);
-    CHECK(simulation->makespan_s == 13);
+    CHECK_IS(simulation->makespan_s, ==, 13);
     CHECK(simulation->stall_s[1] == 6 && simulation->stall_s[0] == 1);
     memo_simulation_destroy(simulation);
     memo_schedule_destroy(schedule);
@@ -665,11 +669,11 @@ static void oases_makespans(void) {
         CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
         CHECK_CASE(simulation->makespan_s == cases[i].makespan, "case %d: %g, not %g", (int)i,
                    simulation->makespan_s, cases[i].makespan);
-        CHECK(simulation->busy_s[1] == cases[i].comm_busy);
+        CHECK_IS(simulation->busy_s[1], ==, cases[i].comm_busy);
         memo_simulation_destroy(simulation);
         memo_schedule_destroy(schedule);
     }
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 /* --- measured, compare --- */
@@ -683,7 +687,7 @@ static void measured_starts_at_zero(void) {
     CHECK_OK(memo_schedule_add_wait(schedule, 0, 1, &error));
     run_time(schedule, 1, "after", 1, 0, 0);
     CHECK_OK(memo_schedule_add_sync(schedule, 1, &error));
-    CHECK(memo_schedule_measured(schedule, &times, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_schedule_measured(schedule, &times, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK(times == NULL);
     for (i = 0; i < 4; i++) { /* as if the base were 100 s later */
         static const double start[4] = {-100, 0, -99, -90}, end[4] = {-90, 0, -90, -89};
@@ -699,7 +703,7 @@ static void measured_starts_at_zero(void) {
     CHECK(times->makespan_s == 11 && times->busy_s[0] == 10 && times->busy_s[1] == 1);
     memo_simulation_destroy(times);
     memo_schedule_destroy(schedule);
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 static memo_schedule* to_compare(int variant) {
@@ -733,14 +737,14 @@ static void compare_names_the_first_difference(void) {
         if (!words[variant]) {
             CHECK_OK(memo_schedule_compare(promised, recorded, &error));
         } else {
-            CHECK(memo_schedule_compare(promised, recorded, &error) ==
-                  MEMO_STATUS_INVALID_ARGUMENT);
+            CHECK_IS(memo_schedule_compare(promised, recorded, &error), ==,
+                     MEMO_STATUS_INVALID_ARGUMENT);
             CHECK_CASE(strstr(error.message, words[variant]), "%s", error.message);
         }
         memo_schedule_destroy(recorded);
     }
     memo_schedule_destroy(promised);
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 /* --- files --- */
@@ -873,12 +877,12 @@ static void files_are_well_formed(void) {
         chrome = written(schedule, times, NULL, 0);
         end = json_blank(json_value(chrome));
         CHECK_CASE(end && !*end, "%.2000s", chrome);
-        CHECK(count_of(chrome, "\"cat\":\"run\",\"ph\":\"X\"") == n_drawn);
-        CHECK(count_of(chrome, "\"cat\":\"wait\",\"ph\":\"X\"") == n_waits);
-        CHECK(count_of(chrome, "\"thread_name\"") == schedule->n_streams);
+        CHECK_IS(count_of(chrome, "\"cat\":\"run\",\"ph\":\"X\""), ==, n_drawn);
+        CHECK_IS(count_of(chrome, "\"cat\":\"wait\",\"ph\":\"X\""), ==, n_waits);
+        CHECK_IS(count_of(chrome, "\"thread_name\""), ==, schedule->n_streams);
         svg = written(schedule, times, "Losses & <gains>", 1);
         CHECK_CASE(is_xml(svg), "%.2000s", svg);
-        CHECK(count_of(svg, "<title>") == n_drawn + n_waits);
+        CHECK_IS(count_of(svg, "<title>"), ==, n_drawn + n_waits);
         CHECK(!strstr(svg, "nan") && !strstr(svg, "inf"));
         free(chrome);
         free(svg);
@@ -893,14 +897,14 @@ static void files_are_well_formed(void) {
         svg = written(schedule, times, NULL, 1);
         CHECK(is_xml(svg));
         free(svg);
-        CHECK(memo_schedule_write_svg(schedule, times, "", "/nowhere/at/all", &error) ==
-              MEMO_STATUS_IO);
-        CHECK(memo_schedule_write_chrome(schedule, times, "/nowhere/at/all", &error) ==
-              MEMO_STATUS_IO);
+        CHECK_IS(memo_schedule_write_svg(schedule, times, "", "/nowhere/at/all", &error), ==,
+                 MEMO_STATUS_IO);
+        CHECK_IS(memo_schedule_write_chrome(schedule, times, "/nowhere/at/all", &error), ==,
+                 MEMO_STATUS_IO);
         memo_simulation_destroy(times);
         memo_schedule_destroy(schedule);
     }
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 /* --- what happens without memory: an error, nothing lost, nothing leaked --- */
@@ -972,7 +976,7 @@ static void no_memory_is_an_error(void) {
         CHECK_CASE(mallocs_live == 0, "request %d leaks", n);
     }
     mallocs_left = -1;
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 /* Many ops with many ranges, as a long run leaves them: this must not take minutes. */
@@ -1006,7 +1010,7 @@ static void large_schedules_are_handled(void) {
     CHECK(check->n_races == 0 && check->n_waits == 4000);
     memo_check_destroy(check);
     CHECK_OK(memo_schedule_simulate(schedule, &times, &error));
-    CHECK(times->makespan_s > 0);
+    CHECK_IS(times->makespan_s, >, 0);
     memo_simulation_destroy(times);
     memo_schedule_destroy(schedule);
 
@@ -1028,7 +1032,7 @@ static void large_schedules_are_handled(void) {
     CHECK(check->races[0].range.begin == 0 && check->races[0].range.end == 32);
     memo_check_destroy(check);
     memo_schedule_destroy(schedule);
-    CHECK(mallocs_live == 0);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 int main(int argc, char** argv) {

@@ -261,7 +261,7 @@ static void any_budget_is_met_or_refused(void) {
         n_moved += info.sizes.swapped_bytes > 0;
         n_spilled += info.sizes.n_spilled_layers > 0;
         n_recomputed += info.swap_plan && info.swap_plan->recompute_s > 0;
-        CHECK(info.device_bytes <= m.desc.device_bytes);
+        CHECK_IS(info.device_bytes, <=, m.desc.device_bytes);
         CHECK(!m.desc.host_bytes || info.host_bytes <= m.desc.host_bytes);
         for (i = 0; i < 4; i++) {
             m.micro_batch = i;
@@ -270,7 +270,7 @@ static void any_budget_is_met_or_refused(void) {
         }
         CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
         CHECK_CASE(m.n_wrong == 0, "round %d: %lld bytes differ", round, (long long)m.n_wrong);
-        CHECK(arena_stats(info.arena).n_fallbacks == 0);
+        CHECK_IS(arena_stats(info.arena).n_fallbacks, ==, 0);
         memo_session_destroy(s);
         close_device(&m);
     }
@@ -318,7 +318,7 @@ static void forward_alone_needs_nothing_else(void) {
         CHECK_OK(memo_session_run(s, 0, &error));
     }
     CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
-    CHECK(m.n_wrong == 0);
+    CHECK_IS(m.n_wrong, ==, 0);
     memo_session_destroy(s);
     close_device(&m);
 }
@@ -330,41 +330,41 @@ static void the_first_error_is_kept(void) {
     tight_model(&m);
     open_device(&m, m.desc.device_bytes, 0);
     CHECK_OK(memo_session_create(&m.desc, &s, &error));
-    CHECK(memo_session_end(s, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_session_end(s, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK(strstr(error.message, "memo_session_begin first") != NULL);
 
     /* The trainer's own: what comes after does nothing. */
     m.failing_layer = 2;
     n_calls = m.n_calls;
-    CHECK(memo_session_run(s, 0, &error) == MEMO_STATUS_DEVICE);
+    CHECK_IS(memo_session_run(s, 0, &error), ==, MEMO_STATUS_DEVICE);
     CHECK(strstr(error.message, "the trainer's own") != NULL);
-    CHECK(m.n_calls == n_calls + 3 * 4);
+    CHECK_IS(m.n_calls, ==, n_calls + 3 * 4);
     m.failing_layer = -1;
     m.micro_batch = 1;
     CHECK_OK(memo_session_run(s, 0, &error));
 
     /* The engine's, the arena's, and calls that make no sense. */
-    CHECK(memo_session_run(s, 65, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_session_run(s, 65, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "n_rows: out of range (65)") != NULL);
-    CHECK(memo_session_begin(s, 0) == 1);
+    CHECK_IS(memo_session_begin(s, 0), ==, 1);
     CHECK(memo_session_forward_begin(s, 1) == 0 && memo_session_computes(s) == 0);
     CHECK(memo_session_alloc(s, 1) == NULL);
-    CHECK(memo_session_end(s, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_session_end(s, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK(strstr(error.message, "forward_begin(0) comes next") != NULL);
-    CHECK(memo_session_begin(s, 0) == 1);
-    CHECK(memo_session_forward_begin(s, 8) == 0);
-    CHECK(memo_session_end(s, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_session_begin(s, 0) == 1);
+    CHECK_IS(memo_session_begin(s, 0), ==, 1);
+    CHECK_IS(memo_session_forward_begin(s, 8), ==, 0);
+    CHECK_IS(memo_session_end(s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_session_begin(s, 0), ==, 1);
     CHECK(memo_session_alloc(s, 1 << 20) == NULL);
-    CHECK(memo_session_end(s, NULL) == MEMO_STATUS_DIVERGED);
+    CHECK_IS(memo_session_end(s, NULL), ==, MEMO_STATUS_DIVERGED);
 
     /* begin gives up what was not ended. */
-    CHECK(memo_session_begin(s, 0) == 1);
-    CHECK(memo_session_forward_begin(s, 0) == 1);
+    CHECK_IS(memo_session_begin(s, 0), ==, 1);
+    CHECK_IS(memo_session_forward_begin(s, 0), ==, 1);
     m.micro_batch = 2;
     CHECK_OK(memo_session_run(s, 0, &error));
     CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
-    CHECK(m.n_wrong == 0);
+    CHECK_IS(m.n_wrong, ==, 0);
     memo_session_destroy(s);
     close_device(&m);
 }
@@ -379,18 +379,18 @@ static void bad_descs_are_refused(void) {
                    strstr(error.message, " of 2.9 KiB") && strstr(error.message, "of activations"),
                "%s", error.message);
     m.desc.other_device_bytes = 3000;
-    CHECK(memo_session_create(&m.desc, &s, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "other_device_bytes leaves nothing") != NULL);
     m.desc.other_device_bytes = 0;
     m.desc.step = NULL;
-    CHECK(memo_session_create(&m.desc, &s, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "set step, or forward and backward") != NULL);
     m.desc.step = step;
     m.desc.recompute = NULL;
-    CHECK(memo_session_create(&m.desc, &s, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     m.desc.recompute = recompute;
     m.tensors[1].name = "with blanks";
-    CHECK(memo_session_create(&m.desc, &s, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     m.tensors[1].name = "up";
     m.desc.n_tensors = 0;
     CHECK(memo_session_create(&m.desc, &s, &error) == MEMO_STATUS_INVALID_ARGUMENT && !s);
@@ -464,12 +464,13 @@ static void a_plan_is_written_and_read(void) {
         CHECK(!b.profile && !memcmp(a.rows, b.rows, 8 * 4 * sizeof *a.rows));
         CHECK(a.device_bytes == b.device_bytes && a.n_host_layers == b.n_host_layers);
         CHECK_OK(memo_session_run(again, 0, &error));
-        CHECK(other.n_wrong == 0);
+        CHECK_IS(other.n_wrong, ==, 0);
         memo_session_destroy(again);
 
         other.tensors[1].row_bytes++;
         other.desc.tensors = other.tensors;
-        CHECK(memo_session_create(&other.desc, &again, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_IS(memo_session_create(&other.desc, &again, &error), ==,
+                 MEMO_STATUS_INVALID_ARGUMENT);
         CHECK_CASE(strstr(error.message, "row_bytes") && error.line > 0, "%s", error.message);
         other.tensors[1].row_bytes--;
 
@@ -487,7 +488,7 @@ static void a_plan_is_written_and_read(void) {
         }
         MEMO_FREE(text);
         other.desc.plan_path = "/nonexistent/plan";
-        CHECK(memo_session_create(&other.desc, &again, &error) == MEMO_STATUS_IO);
+        CHECK_IS(memo_session_create(&other.desc, &again, &error), ==, MEMO_STATUS_IO);
     }
     remove(scratch_file());
     memo_session_destroy(s);
@@ -503,11 +504,11 @@ static memo_status share(void* user, void* data, int64_t n_bytes, memo_error* e)
     (void)user;
     (void)e;
     if (is_first) {
-        CHECK(n_shared + n_bytes <= (int64_t)sizeof shared);
+        CHECK_IS(n_shared + n_bytes, <=, (int64_t)sizeof shared);
         memcpy(shared + n_shared, data, (size_t)n_bytes);
         n_shared += n_bytes;
     } else {
-        CHECK(n_taken + n_bytes <= n_shared);
+        CHECK_IS(n_taken + n_bytes, <=, n_shared);
         memcpy(data, shared + n_taken, (size_t)n_bytes);
         n_taken += n_bytes;
     }
@@ -554,13 +555,13 @@ static void given_rows_are_used(void) {
     CHECK(!memcmp(info.rows, rows, sizeof rows) && !info.profile);
     CHECK_OK(memo_session_run(s, 0, &error));
     CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
-    CHECK(m.n_wrong == 0);
+    CHECK_IS(m.n_wrong, ==, 0);
     memo_session_destroy(s);
     rows[1] = 15;
-    CHECK(memo_session_create(&m.desc, &s, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     rows[1] = 16;
     m.desc.device_bytes = 50000;
-    CHECK(memo_session_create(&m.desc, &s, &error) == MEMO_STATUS_INFEASIBLE);
+    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INFEASIBLE);
     CHECK(strstr(error.message, "device_bytes: the given table of rows needs ") != NULL);
     close_device(&m);
 }
@@ -581,16 +582,16 @@ static void a_dry_run_takes_no_memory(void) {
     memo_session_get_info(s, &info);
     CHECK(info.device_bytes <= m.desc.device_bytes && info.sizes.swapped_bytes > 0);
     CHECK(!info.arena && !info.swap && !info.profile && m.n_calls == 0);
-    CHECK(host_device_stats(m.host).device_peak_bytes == 0);
+    CHECK_IS(host_device_stats(m.host).device_peak_bytes, ==, 0);
     memset(&report, 0, sizeof report);
     memo_session_put_report(s, &report);
     CHECK(strstr(report.data, " of 32.0 GiB") && !strstr(report.data, "predicted"));
     memo_text_free(&report);
-    CHECK(memo_session_run(s, 0, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_session_run(s, 0, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK(strstr(error.message, "cannot run") != NULL);
     memo_session_destroy(s);
     m.desc.device_bytes = (int64_t)4 << 30;
-    CHECK(memo_session_create(&m.desc, &s, &error) == MEMO_STATUS_INFEASIBLE);
+    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INFEASIBLE);
     close_device(&m);
 }
 
@@ -601,7 +602,7 @@ static void a_dry_run_reports_rows_that_do_not_fit(void) {
     memo_session_info info;
     model m;
     tight_model(&m);
-    CHECK((int64_t)m.desc.n_layers * m.desc.n_tensors <= 64);
+    CHECK_IS((int64_t)m.desc.n_layers * m.desc.n_tensors, <=, 64);
     for (i = 0; i < 64; i++) rows[i] = MEMO_ROWS_KEPT;
     open_device(&m, 4096, 4096);
     m.desc.is_dry_run = 1;
@@ -631,29 +632,35 @@ static void one_alpha_is_planned_if_everything_fits(void) {
     close_device(&m);
 }
 
-/* Each request for memo's own bookkeeping refused in turn: a status, or a plan that does without; and
- * nothing left. */
+/* Creates a session whose request k for memo's own bookkeeping is refused: a status, or a plan that
+ * does without; and nothing left.  Returns the number of requests. */
+static int64_t create_without_request(int64_t k, int64_t* n_refused) {
+    memo_session* s = NULL;
+    memo_status status;
+    int64_t n = mallocs_done;
+    int is_through;
+    model m;
+    tight_model(&m);
+    open_device(&m, m.desc.device_bytes, 0);
+    mallocs_left = k;
+    status = memo_session_create(&m.desc, &s, &error);
+    is_through = mallocs_left >= 0; /* no request was refused */
+    mallocs_left = -1;
+    *n_refused += status == MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    CHECK_CASE(!status || (status == MEMO_STATUS_OUT_OF_HOST_MEMORY && !s && !is_through),
+               "request %lld: %s", (long long)k, error.message);
+    memo_session_destroy(s);
+    close_device(&m);
+    return mallocs_done - n;
+}
+
+/* Each of the first and last requests, and some of the planner's, which are many and alike. */
 static void every_lack_of_memory_is_a_status(void) {
-    int is_through = 0;
-    int64_t k, n_refused = 0;
-    for (k = 0; !is_through && k < 20000; k += k < 100 ? 1 : 97) {
-        memo_session* s = NULL;
-        memo_status status;
-        model m;
-        tight_model(&m);
-        open_device(&m, m.desc.device_bytes, 0);
-        mallocs_left = k;
-        status = memo_session_create(&m.desc, &s, &error);
-        is_through = mallocs_left >= 0; /* no request was refused */
-        mallocs_left = -1;
-        n_refused += status == MEMO_STATUS_OUT_OF_HOST_MEMORY;
-        CHECK_CASE(!status || (status == MEMO_STATUS_OUT_OF_HOST_MEMORY && !s && !is_through),
-                   "request %lld: %s", (long long)k, error.message);
-        memo_session_destroy(s);
-        close_device(&m);
-    }
-    CHECK_CASE(is_through && n_refused > 50, "%lld requests, %lld refused", (long long)k,
-               (long long)n_refused);
+    int64_t n_refused = 0, k, n = create_without_request((int64_t)1 << 40, &n_refused);
+    CHECK_IS(n_refused, ==, 0);
+    for (k = 0; k < n; k += k < 100 || k >= n - 60 ? 1 : memob_min(k / 8, n - 61 - k) + 1)
+        create_without_request(k, &n_refused);
+    CHECK_CASE(n_refused > 50, "%lld requests, %lld refused", (long long)n, (long long)n_refused);
 }
 
 int main(int argc, char** argv) {

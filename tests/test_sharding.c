@@ -64,7 +64,7 @@ static void every_sharding_validates(void) {
                         sharding_of((memo_sharding_kind)kind, ring, ulysses, n_tokens);
                     CHECK_CASE(!sharding_check(&sharding, &error), "%s ring %d ulysses %d: %s",
                                memo_sharding_name(sharding.kind), ring, ulysses, error.message);
-                    CHECK(sharding.local_tokens * ring * ulysses == sharding.padded_tokens);
+                    CHECK_IS(sharding.local_tokens * ring * ulysses, ==, sharding.padded_tokens);
                 }
 }
 
@@ -80,7 +80,7 @@ static void every_sharding_of_documents_validates(void) {
                 memo_sharding sharding = sharding_of_documents(ring, ulysses, begins, n_documents);
                 CHECK_CASE(!sharding_check(&sharding, &error), "ring %d ulysses %d: %s", ring,
                            ulysses, error.message);
-                CHECK(sharding.padded_tokens - sharding.n_tokens < ring * ulysses);
+                CHECK_IS(sharding.padded_tokens - sharding.n_tokens, <, ring * ulysses);
             }
 }
 
@@ -90,15 +90,15 @@ static void documents_that_divide_are_zigzags(void) {
     int32_t rank;
     int64_t d, i;
     memo_sharding sharding = sharding_of_documents(3, 1, begins, 5);
-    CHECK(sharding.padded_tokens == 84);
+    CHECK_IS(sharding.padded_tokens, ==, 84);
     for (rank = 0; rank < 3; rank++) {
         int64_t row = 0;
         for (d = 0; d < 5; d++) {
             int64_t n = begins[d + 1] - begins[d];
             memo_sharding zigzag = sharding_of(MEMO_SHARDING_ZIGZAG, 3, 1, n ? n : 6);
             for (i = 0; i < n / 3; i++)
-                CHECK(memo_sharding_position(&sharding, rank, row++) ==
-                      begins[d] + memo_sharding_position(&zigzag, rank, i));
+                CHECK_IS(memo_sharding_position(&sharding, rank, row++), ==,
+                         begins[d] + memo_sharding_position(&zigzag, rank, i));
         }
     }
 }
@@ -140,7 +140,7 @@ static void documents_are_balanced(void) {
             if (n_pairs[r] < least) least = n_pairs[r];
             if (n_pairs[r] > most) most = n_pairs[r];
         }
-        CHECK(most - least <= (is_even ? 0 : 2 * sharding.n_tokens));
+        CHECK_IS(most - least, <=, (is_even ? 0 : 2 * sharding.n_tokens));
         if ((double)(most - least) / (double)sharding.n_tokens > worst)
             worst = (double)(most - least) / (double)sharding.n_tokens;
     }
@@ -157,7 +157,7 @@ static void zigzag_of_the_sequence_does_not_balance_documents(void) {
     zigzag = sharding;
     zigzag.kind = MEMO_SHARDING_ZIGZAG;
     count_pairs(&zigzag, n_pairs);
-    CHECK(n_pairs[0] != n_pairs[3]);
+    CHECK_IS(n_pairs[0], !=, n_pairs[3]);
 }
 
 /* The paper's Algorithm 2, as it is written: chunk the sequence, concatenate, chunk again. */
@@ -175,7 +175,7 @@ static void zigzag_is_algorithm_2(void) {
                         int64_t seq = in_reorder < chunk
                                           ? r * chunk + in_reorder
                                           : (2 * rd - r - 1) * chunk + in_reorder - chunk;
-                        CHECK(memo_sharding_position(&sharding, r * ud + u, i) == seq);
+                        CHECK_IS(memo_sharding_position(&sharding, r * ud + u, i), ==, seq);
                     }
         }
 }
@@ -187,32 +187,32 @@ static void the_check_finds_wrong_shardings(void) {
     CHECK_OK(sharding_check(&good, &error));
     wrong = good;
     wrong.local_tokens--;
-    CHECK(sharding_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(sharding_check(&wrong, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     wrong = good;
     wrong.ring_tokens += 2;
-    CHECK(sharding_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(sharding_check(&wrong, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     wrong = good;
     wrong.padded_tokens += 12;
-    CHECK(sharding_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(sharding_check(&wrong, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     wrong = good;
     wrong.n_tokens = 30; /* more padding than needed */
-    CHECK(sharding_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(sharding_check(&wrong, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     wrong = good;
     wrong.n_tokens = 70;
-    CHECK(sharding_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(sharding_check(&wrong, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     wrong = good;
     wrong.ring = 0;
-    CHECK(sharding_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(sharding_check(&wrong, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     {
         static const int64_t begins[] = {0, 20, 50}, falling[] = {0, 60, 50};
         good = sharding_of_documents(3, 2, begins, 2);
         CHECK_OK(sharding_check(&good, &error));
         wrong = good;
         wrong.document_begins = falling;
-        CHECK(sharding_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_IS(sharding_check(&wrong, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
         wrong = good;
         wrong.n_documents = 1;
-        CHECK(sharding_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_IS(sharding_check(&wrong, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     }
 }
 
@@ -221,27 +221,27 @@ static void what_cannot_be_meant_is_refused(void) {
     memo_sharding_desc desc = memo_sharding_desc_default();
     memo_sharding sharding;
     memo_error error;
-    CHECK(memo_sharding_make(&desc, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sharding_make(&desc, &sharding, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.n_tokens = 8;
     CHECK_OK(memo_sharding_make(&desc, &sharding, &error));
     CHECK(sharding.ring == 1 && sharding.ulysses == 1 && sharding.local_tokens == 8);
     desc.ring = -1;
-    CHECK(memo_sharding_make(&desc, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sharding_make(&desc, &sharding, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.ring = desc.ulysses = 0x7fffffff;
-    CHECK(memo_sharding_make(&desc, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sharding_make(&desc, &sharding, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.ring = desc.ulysses = 1;
     desc.kind = (memo_sharding_kind)7;
-    CHECK(memo_sharding_make(&desc, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sharding_make(&desc, &sharding, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.kind = MEMO_SHARDING_DOCUMENTS; /* without any */
-    CHECK(memo_sharding_make(&desc, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sharding_make(&desc, &sharding, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.document_begins = begins;
     desc.n_documents = 2;
     CHECK_OK(memo_sharding_make(&desc, &sharding, &error));
     desc.n_tokens = 9;
-    CHECK(memo_sharding_make(&desc, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sharding_make(&desc, &sharding, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.n_tokens = 8;
     desc.kind = MEMO_SHARDING_ZIGZAG;
-    CHECK(memo_sharding_make(&desc, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sharding_make(&desc, &sharding, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
 }
 
 static void rows_go_and_come_back(void) {
@@ -264,9 +264,10 @@ static void rows_go_and_come_back(void) {
                     int64_t position = memo_sharding_position(&sharding, rank, i), e;
                     const char* row = share + (b * sharding.local_tokens + i) * row_bytes;
                     for (e = 0; e < row_bytes; e++)
-                        CHECK(row[e] == (position < n_tokens
-                                             ? whole[(b * n_tokens + position) * row_bytes + e]
-                                             : 0));
+                        CHECK_IS(row[e], ==,
+                                 (position < n_tokens
+                                      ? whole[(b * n_tokens + position) * row_bytes + e]
+                                      : 0));
                 }
             memo_sharding_gather(&sharding, rank, n_batch, row_bytes, share, again);
         }
@@ -282,15 +283,16 @@ static void positions_count_within_documents(void) {
     memo_sharding sharding = sharding_of(MEMO_SHARDING_ZIGZAG, 3, 2, 20);
     int64_t positions[8], i;
     int32_t rank;
-    CHECK(sharding.local_tokens == 4);
+    CHECK_IS(sharding.local_tokens, ==, 4);
     for (rank = 0; rank < 6; rank++) {
         memo_sharding_positions(&sharding, rank, NULL, 0, positions);
-        for (i = 0; i < 4; i++) CHECK(positions[i] == memo_sharding_position(&sharding, rank, i));
+        for (i = 0; i < 4; i++)
+            CHECK_IS(positions[i], ==, memo_sharding_position(&sharding, rank, i));
         memo_sharding_positions(&sharding, rank, begins, 4, positions);
         for (i = 0; i < 4; i++) {
             int64_t t = memo_sharding_position(&sharding, rank, i);
             int64_t begin = t >= 20 ? 0 : t >= 11 ? 11 : t >= 4 ? 4 : 0;
-            CHECK(positions[i] == t - begin);
+            CHECK_IS(positions[i], ==, t - begin);
         }
     }
     sharding = sharding_of_documents(2, 1, begins, 4); /* knows them itself */
@@ -299,10 +301,10 @@ static void positions_count_within_documents(void) {
         memo_sharding_positions(&sharding, rank, NULL, 0, more);
         for (i = 0; i < 10; i++) {
             int64_t t = memo_sharding_position(&sharding, rank, i);
-            CHECK(more[i] == t - (t >= 11 ? 11 : t >= 4 ? 4 : 0));
+            CHECK_IS(more[i], ==, t - (t >= 11 ? 11 : t >= 4 ? 4 : 0));
             n_zeros += more[i] == 0;
         }
-        CHECK(n_zeros == (rank ? 0 : 3)); /* rank 0 has the begin of each */
+        CHECK_IS(n_zeros, ==, (rank ? 0 : 3)); /* rank 0 has the begin of each */
     }
 }
 
@@ -348,8 +350,8 @@ static void labels_are_shifted_before_sharding(void) {
                     CHECK(t + 1 < n_tokens && label == tokens[b * n_tokens + t + 1]);
                 }
         }
-        CHECK(n_found == n_expected);
-        CHECK(fabs(sum - expected) < 1e-9);
+        CHECK_IS(n_found, ==, n_expected);
+        CHECK_IS(fabs(sum - expected), <, 1e-9);
     }
 }
 
@@ -426,9 +428,9 @@ static void the_mean_loss_is_that_of_one_rank(void) {
     for (r = 0; r < N_RANKS; r++) {
         pthread_join(threads[r], NULL);
         CHECK(!ranks[r].status);
-        CHECK(ranks[r].n_labels == 100);
-        CHECK(fabs(ranks[r].loss - expected) < 1e-12 * expected);
-        CHECK(fabs(ranks[r].gradient - expected) < 1e-12 * expected);
+        CHECK_IS(ranks[r].n_labels, ==, 100);
+        CHECK_IS(fabs(ranks[r].loss - expected), <, 1e-12 * expected);
+        CHECK_IS(fabs(ranks[r].gradient - expected), <, 1e-12 * expected);
     }
     for (r = 0; r < N_RANKS; r++) memo_host_device_destroy(devices[r]);
 }
@@ -441,10 +443,10 @@ static void who_holds_what_is_printed(void) {
     CHECK(!strcmp(text, "zigzag, ring 2 x ulysses 1: 15 tokens, 1 of padding, 8 a rank\n"
                         "rank 0 (ring 0, ulysses 0): 0..3, 12..15 (1 of padding)\n"
                         "rank 1 (ring 1, ulysses 0): 4..7, 8..11\n"));
-    CHECK(n == (int64_t)strlen(text));
-    CHECK(memo_sharding_print(&sharding, cut, sizeof cut) == n);
+    CHECK_IS(n, ==, (int64_t)strlen(text));
+    CHECK_IS(memo_sharding_print(&sharding, cut, sizeof cut), ==, n);
     CHECK(!strcmp(cut, "zigzag, r"));
-    CHECK(memo_sharding_print(&sharding, NULL, 0) == n);
+    CHECK_IS(memo_sharding_print(&sharding, NULL, 0), ==, n);
     sharding = sharding_of(MEMO_SHARDING_STRIPED, 2, 2, 8);
     memo_sharding_print(&sharding, text, sizeof text);
     CHECK(!strcmp(text, "striped, ring 2 x ulysses 2: 8 tokens, 0 of padding, 2 a rank\n"
@@ -468,17 +470,17 @@ static void heads_are_dealt_out(void) {
                 int32_t n_q = group * n_kv, next = 0;
                 for (u = 0; u < ulysses; u++) {
                     memo_ulysses_heads heads = memoi_ulysses_heads_of(n_q, n_kv, ulysses, u);
-                    CHECK(heads.first_q == next);
+                    CHECK_IS(heads.first_q, ==, next);
                     CHECK(heads.n_q >= n_q / ulysses && heads.n_q <= (n_q + ulysses - 1) / ulysses);
                     next += heads.n_q;
                     if (!heads.n_q) {
                         CHECK(!heads.n_kv);
                         continue;
                     }
-                    CHECK(heads.first_kv == heads.first_q / group);
-                    CHECK(heads.first_kv + heads.n_kv - 1 == (next - 1) / group);
+                    CHECK_IS(heads.first_kv, ==, heads.first_q / group);
+                    CHECK_IS(heads.first_kv + heads.n_kv - 1, ==, (next - 1) / group);
                 }
-                CHECK(next == n_q);
+                CHECK_IS(next, ==, n_q);
             }
 }
 

@@ -296,7 +296,7 @@ static void a_row_that_sees_nothing_is_0(void) {
     for (i = 0; i < 4; i++) /* only query 9 sees keys, 8 and 9 */
         if (i != 2) CHECK(out[2 * i] == 0 && out[2 * i + 1] == 0 && lse[i] == -(float)HUGE_VAL);
     CHECK(out[4] > 2 && out[4] <= 3 && lse[2] > 0 && lse[2] < 99);
-    CHECK(state.n_scores == 4 * 2); /* one tile: of its 4 queries, keys 8 and 9 */
+    CHECK_IS(state.n_scores, ==, 4 * 2); /* one tile: of its 4 queries, keys 8 and 9 */
     memset(dots, 0, sizeof dots);
     memset(d_q, 0, sizeof d_q);
     memset(d_k, 0, sizeof d_k);
@@ -311,10 +311,12 @@ static void a_row_that_sees_nothing_is_0(void) {
     CHECK(d_q[0] == 0 && d_q[3] == 0 && d_q[6] == 0 && d_q[4] > 0);
     CHECK(d_k[4] == 0 && d_v[5] == 0 && d_v[2] > 0);
     block.head_size = MEMO_HOST_ATTENTION_HEAD_SIZE + 1;
-    CHECK(attention.forward(attention.user, stream, &block, &error) == MEMO_STATUS_UNSUPPORTED);
+    CHECK_IS(attention.forward(attention.user, stream, &block, &error), ==,
+             MEMO_STATUS_UNSUPPORTED);
     block.head_size = 2;
     block.type = MEMO_TYPE_I64;
-    CHECK(attention.forward(attention.user, stream, &block, &error) == MEMO_STATUS_UNSUPPORTED);
+    CHECK_IS(attention.forward(attention.user, stream, &block, &error), ==,
+             MEMO_STATUS_UNSUPPORTED);
     memo_host_device_destroy(device);
 }
 
@@ -389,7 +391,7 @@ static void saturated_scores_are_finite(void) {
                 double off = typed_at(w.typed[t], i, c.type) - w.reference[t][i];
                 sum += off * off;
             }
-            CHECK(sqrt(sum / (double)w.n[t]) < 1e-5 * c.spread);
+            CHECK_IS(sqrt(sum / (double)w.n[t]), <, 1e-5 * c.spread);
         }
         whole_destroy(&w);
     }
@@ -422,9 +424,9 @@ static void merging_is_exact_and_never_overflows(void) {
             out[1] = -1;
             lse = lses[i];
             merge_2(out, &lse, part, lses[j]);
-            CHECK(fabs(out[0] - (3 * wa - 2 * wb) / (wa + wb)) <= 1e-6 * 4);
-            CHECK(fabs(out[1] - (-1 * wa + 5 * wb) / (wa + wb)) <= 1e-6 * 6);
-            CHECK(fabs(lse - sum) <= 1e-6 * (1 + fabs(sum)));
+            CHECK_IS(fabs(out[0] - (3 * wa - 2 * wb) / (wa + wb)), <=, 1e-6 * 4);
+            CHECK_IS(fabs(out[1] - (-1 * wa + 5 * wb) / (wa + wb)), <=, 1e-6 * 6);
+            CHECK_IS(fabs(lse - sum), <=, 1e-6 * (1 + fabs(sum)));
         }
     out[0] = 3;
     out[1] = -1;
@@ -458,16 +460,16 @@ static void masks_are_intervals(void) {
         for (q = 0; q < c.n_tokens; q++) {
             memo_mask_interval(&mask, q, &begin, &end);
             for (k = 0; k < c.n_tokens; k++) {
-                CHECK((k >= begin && k < end) == is_visible(&c, q, k));
+                CHECK_IS((k >= begin && k < end), ==, is_visible(&c, q, k));
                 n += is_visible(&c, q, k);
             }
         }
         memo_mask_interval(&mask, c.n_tokens + 3, &begin, &end);
-        CHECK(begin == end);
+        CHECK_IS(begin, ==, end);
         run.start = 0;
         run.stride = 1;
         run.count = c.n_tokens + 2; /* padding counts nothing */
-        CHECK(memoi_mask_count(&mask, &run, 1, &run, 1) == n);
+        CHECK_IS(memoi_mask_count(&mask, &run, 1, &run, 1), ==, n);
     }
 }
 
@@ -480,7 +482,7 @@ static void pairs_beyond_64_bits_are_counted(void) {
     queries.start = keys.start = 0;
     queries.stride = keys.stride = 1;
     queries.count = 16;
-    CHECK((double)memoi_mask_count(&mask, &queries, 1, &keys, 1) == ldexp(1, 64));
+    CHECK_IS((double)memoi_mask_count(&mask, &queries, 1, &keys, 1), ==, ldexp(1, 64));
 }
 
 /* Scores computed by each rank, forward and backward. */
@@ -524,9 +526,9 @@ static void zigzag_is_balanced_and_plain_is_not(void) {
     c = s /
         4; /* half a square against three and a half: 7 to 1 but for the tiles of the diagonal */
     CHECK(n[0] >= c * (c + 1) && n[0] - c * (c + 1) <= 2 * DIAGONAL(c));
-    for (r = 1; r < 4; r++) CHECK(n[r] - n[0] == 2 * r * c * c);
+    for (r = 1; r < 4; r++) CHECK_IS(n[r] - n[0], ==, 2 * r * c * c);
     count_scores(MEMO_SHARDING_STRIPED, 4, s, n);
-    for (r = 1; r < 4; r++) CHECK(n[r] - n[r - 1] == 2 * s / 4); /* a diagonal more each */
+    for (r = 1; r < 4; r++) CHECK_IS(n[r] - n[r - 1], ==, 2 * s / 4); /* a diagonal more each */
 }
 
 /* What a call for these runs should be: the smallest rectangle of runs that holds all pairs that see each other.
@@ -685,8 +687,8 @@ static void documents_are_balanced(void) {
             int64_t n = c.document_begins[i + 1] - c.document_begins[i];
             expected += n * (n + 1); /* half of the square, twice */
         }
-        CHECK(total >= expected);
-        CHECK(most - least <= (is_odd ? 4 * c.n_tokens : 0));
+        CHECK_IS(total, >=, expected);
+        CHECK_IS(most - least, <=, (is_odd ? 4 * c.n_tokens : 0));
         printf("# scores of ranks: %lld to %lld\n", (long long)least, (long long)most);
         whole_destroy(&w);
     }
@@ -716,7 +718,8 @@ static void documents_may_change_from_batch_to_batch(void) {
     sharding_desc.n_tokens = 40;
     sharding_desc.document_begins = begins[0];
     sharding_desc.n_documents = 1;
-    CHECK(memo_sharding_make(&sharding_desc, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sharding_make(&sharding_desc, &sharding, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     sharding_desc.n_documents = 3;
     CHECK_OK(memo_sharding_make(&sharding_desc, &sharding, &error));
     desc.device = device;
@@ -737,7 +740,7 @@ static void documents_may_change_from_batch_to_batch(void) {
         CHECK_OK(memo_sharding_make(&sharding_desc, &sharding, &error));
         n_mallocs = malloc_count;
         CHECK_OK(memo_sp_attention_set_sharding(attention, &sharding, &error));
-        CHECK(malloc_count == n_mallocs);
+        CHECK_IS(malloc_count, ==, n_mallocs);
         memset(&tensors, 0, sizeof tensors);
         tensors.q = w.typed[Q]; /* on one rank in the order of the sequence */
         tensors.k = w.typed[K];
@@ -746,16 +749,16 @@ static void documents_may_change_from_batch_to_batch(void) {
         tensors.lse = lse;
         CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
         CHECK_OK(memo_stream_synchronize(device, desc.stream, &error));
-        CHECK(error_of(&c, &w, OUT) < 2e-6);
+        CHECK_IS(error_of(&c, &w, OUT), <, 2e-6);
         whole_destroy(&w);
     }
     sharding.n_documents = 4;
-    CHECK(memo_sp_attention_set_sharding(attention, &sharding, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sp_attention_set_sharding(attention, &sharding, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     sharding.n_documents = 3;
     sharding.n_tokens = 39;
-    CHECK(memo_sp_attention_set_sharding(attention, &sharding, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sp_attention_set_sharding(attention, &sharding, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     memo_sp_attention_destroy(attention);
     memo_host_device_destroy(device);
 }
@@ -791,10 +794,10 @@ static void bytes_are_those_of_the_formulas(void) {
                                case_text(&c));
                     CHECK_CASE(x->ring_forward_bytes == ring, "%s", case_text(&c));
                     CHECK_CASE(x->ring_backward_bytes == ring + carried, "%s", case_text(&c));
-                    CHECK(x->sizes.ulysses_forward_bytes == forward);
-                    CHECK(x->sizes.ulysses_backward_bytes == forward + dots + resent);
-                    CHECK(x->sizes.ring_forward_bytes == ring);
-                    CHECK(x->sizes.ring_backward_bytes == ring + carried);
+                    CHECK_IS(x->sizes.ulysses_forward_bytes, ==, forward);
+                    CHECK_IS(x->sizes.ulysses_backward_bytes, ==, forward + dots + resent);
+                    CHECK_IS(x->sizes.ring_forward_bytes, ==, ring);
+                    CHECK_IS(x->sizes.ring_backward_bytes, ==, ring + carried);
                 }
                 whole_destroy(&w);
             }
@@ -812,9 +815,9 @@ static void replicas_are_sent_where_needed(void) {
     CHECK(world_run(&all));
     for (r = 0; r < 4; r++) {
         /* q and out: 2 heads to each of 3 ranks.  k and v: 1 head to each of 3; their gradients likewise. */
-        CHECK(all.results[r].ulysses_forward_bytes == (2 * 2 * 3 + 2 * 3) * row);
-        CHECK(all.results[r].ulysses_backward_bytes ==
-              (2 * 2 * 3 + 2 * 3) * row + 8 / 4 * 3 * (32 / 4) * 4);
+        CHECK_IS(all.results[r].ulysses_forward_bytes, ==, (2 * 2 * 3 + 2 * 3) * row);
+        CHECK_IS(all.results[r].ulysses_backward_bytes, ==,
+                 (2 * 2 * 3 + 2 * 3) * row + 8 / 4 * 3 * (32 / 4) * 4);
     }
     whole_destroy(&w);
 }
@@ -881,10 +884,10 @@ static void bytes_follow_the_heads_that_ranks_need(void) {
                     CHECK_CASE(x->ring_forward_bytes == ring, "%s, rank %d", case_text(&c), (int)r);
                     CHECK_CASE(x->ring_backward_bytes == ring + carried, "%s, rank %d",
                                case_text(&c), (int)r);
-                    CHECK(x->sizes.ulysses_forward_bytes == to_heads + out);
-                    CHECK(x->sizes.ulysses_backward_bytes == backward);
-                    CHECK(x->sizes.ring_forward_bytes == ring);
-                    CHECK(x->sizes.ring_backward_bytes == ring + carried);
+                    CHECK_IS(x->sizes.ulysses_forward_bytes, ==, to_heads + out);
+                    CHECK_IS(x->sizes.ulysses_backward_bytes, ==, backward);
+                    CHECK_IS(x->sizes.ring_forward_bytes, ==, ring);
+                    CHECK_IS(x->sizes.ring_backward_bytes, ==, ring + carried);
                 }
                 whole_destroy(&w);
             }
@@ -997,7 +1000,7 @@ static void nothing_is_allocated_once_created(void) {
     world_init(&all, &c, NULL);
     all.n_repeats = 5;
     expect_right(&c, 2e-6, 5e-6, &all);
-    for (r = 0; r < 6; r++) CHECK(all.results[r].n_mallocs == 0);
+    for (r = 0; r < 6; r++) CHECK_IS(all.results[r].n_mallocs, ==, 0);
 }
 
 static void memory_does_not_grow_with_the_ring(void) {
@@ -1031,9 +1034,9 @@ static void memory_does_not_grow_with_the_ring(void) {
         world_init(&all, &c, &w);
         CHECK(world_run(&all));
         for (r = 0; r < c.ring; r++) {
-            CHECK(all.results[r].device_bytes == all.results[0].sizes.device_bytes);
+            CHECK_IS(all.results[r].device_bytes, ==, all.results[0].sizes.device_bytes);
             if (i == 0 && r == 0) n_bytes[0] = all.results[r].device_bytes;
-            CHECK(all.results[r].device_bytes == n_bytes[0]);
+            CHECK_IS(all.results[r].device_bytes, ==, n_bytes[0]);
         }
         whole_destroy(&w);
     }
@@ -1056,17 +1059,17 @@ static void degree_1_costs_nothing(void) {
             desc.head_size = 64;
             desc.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
             CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
-            CHECK(sizes.saved_bytes == 0);
-            CHECK(sizes.ring_forward_bytes + sizes.ring_backward_bytes == 0);
-            CHECK(sizes.ulysses_forward_bytes + sizes.ulysses_backward_bytes == 0);
-            if (!type) CHECK(sizes.device_bytes == 1024 * 8 * 4); /* row dots */
+            CHECK_IS(sizes.saved_bytes, ==, 0);
+            CHECK_IS(sizes.ring_forward_bytes + sizes.ring_backward_bytes, ==, 0);
+            CHECK_IS(sizes.ulysses_forward_bytes + sizes.ulysses_backward_bytes, ==, 0);
+            if (!type) CHECK_IS(sizes.device_bytes, ==, 1024 * 8 * 4); /* row dots */
             CHECK_OK(memo_schedule_create(&schedule, &error));
             CHECK_OK(
                 memo_sp_attention_ring_schedule(&desc, &mask, is_backward, NULL, schedule, &error));
             /* Backward: row dots, three fills, attention. */
             CHECK_CASE(schedule->n_ops == (is_backward ? 5 + 3 * type : 1 + type), "%d",
                        (int)schedule->n_ops);
-            CHECK(schedule->n_streams == 1);
+            CHECK_IS(schedule->n_streams, ==, 1);
             memo_schedule_destroy(schedule);
         }
 }
@@ -1146,8 +1149,8 @@ static void a_narrow_window_needs_few_hops(void) {
     world_init(&all, &c, NULL);
     expect_right(&c, 2e-6, 5e-6, &all);
     for (r = 0; r < 8; r++) {
-        CHECK(all.results[r].ring_forward_bytes == 2 * 8 * 4 * 4);
-        CHECK(all.results[r].ring_backward_bytes == 2 * 8 * 4 * 4 * (1 + 2));
+        CHECK_IS(all.results[r].ring_forward_bytes, ==, 2 * 8 * 4 * 4);
+        CHECK_IS(all.results[r].ring_backward_bytes, ==, 2 * 8 * 4 * 4 * (1 + 2));
     }
 }
 
@@ -1270,7 +1273,7 @@ static void the_ring_really_overlaps(void) {
         }
         printf("# %s links: %.1f ms, simulated %.1f\n", is_slow ? "slow" : "fast", 1e3 * best_s,
                1e3 * simulation->makespan_s);
-        CHECK(fabs(best_s / simulation->makespan_s - 1) <= 0.1);
+        CHECK_IS(fabs(best_s / simulation->makespan_s - 1), <=, 0.1);
         memo_simulation_destroy(simulation);
         memo_schedule_destroy(schedule);
         whole_destroy(&w);
@@ -1300,7 +1303,7 @@ static void a_failing_rank_is_seen_by_all(void) {
     all.failing_rank = 2;
     CHECK(!world_run(&all));
     for (r = 0; r < 4; r++)
-        CHECK(all.results[r].status == (r == 2 ? MEMO_STATUS_DEVICE : MEMO_STATUS_COMM));
+        CHECK_IS(all.results[r].status, ==, (r == 2 ? MEMO_STATUS_DEVICE : MEMO_STATUS_COMM));
     whole_destroy(&w);
 }
 
@@ -1434,20 +1437,25 @@ static void what_cannot_be_meant_is_refused(void) {
     CHECK_OK(memo_sp_attention_desc_get_sizes(&good, &sizes, &error));
     desc = good;
     desc.n_kv_heads = 3;
-    CHECK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     desc = good;
     desc.type = MEMO_TYPE_I32;
-    CHECK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     desc = good;
     memset(&desc.sharding, 0, sizeof desc.sharding);
-    CHECK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     desc = good;
     desc.ring_rank = 1;
-    CHECK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     desc = good;
     desc.max_documents = -1;
-    CHECK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_sp_attention_create(&good, &attention, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sp_attention_create(&good, &attention, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_host_device_create(&device_desc, &device, &error));
     state.device = device;
     state.n_scores = 0;
@@ -1457,7 +1465,7 @@ static void what_cannot_be_meant_is_refused(void) {
     desc = good;
     sharding_desc.ring = 2;
     CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
-    CHECK(memo_sp_attention_create(&desc, &attention, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sp_attention_create(&desc, &attention, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     sharding_desc.kind =
         MEMO_SHARDING_DOCUMENTS; /* in 64 bits 2 ring ranks of 2^63 + 1 runs are 2 */
     sharding_desc.ring = 2;
@@ -1466,43 +1474,44 @@ static void what_cannot_be_meant_is_refused(void) {
     desc = good;
     CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
     desc.max_documents = (int64_t)1 << 62;
-    CHECK(memo_sp_attention_create(&desc, &attention, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sp_attention_create(&desc, &attention, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "max_documents"), "%s", error.message);
     desc.max_documents = INT64_MAX;
-    CHECK(memo_sp_attention_create(&desc, &attention, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sp_attention_create(&desc, &attention, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_sp_attention_create(&good, &attention, &error));
     memset(&tensors, 0, sizeof tensors);
-    CHECK(memo_sp_attention_forward(attention, &tensors, &mask, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     tensors.q = data[0];
     tensors.k = data[1];
     tensors.v = data[2];
     tensors.out = data[3];
     tensors.lse = lse;
     CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
-    CHECK(memo_sp_attention_backward(attention, &tensors, &mask, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sp_attention_backward(attention, &tensors, &mask, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     mask.n_documents = 2;
     mask.document_begins = wrong_end;
-    CHECK(memo_sp_attention_forward(attention, &tensors, &mask, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     mask.n_documents = 3;
     mask.document_begins = falling;
-    CHECK(memo_sp_attention_forward(attention, &tensors, &mask, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     mask.n_documents = 2;
     mask.document_begins = right;
     CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
     mask.window = -1;
-    CHECK(memo_sp_attention_forward(attention, &tensors, &mask, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
     memo_sp_attention_destroy(attention);
     desc = good;
     desc.head_size = MEMO_HOST_ATTENTION_HEAD_SIZE + 1; /* the local attention's own limit */
     mask.window = 0;
     CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
-    CHECK(memo_sp_attention_forward(attention, &tensors, &mask, &error) == MEMO_STATUS_UNSUPPORTED);
+    CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
+             MEMO_STATUS_UNSUPPORTED);
     memo_sp_attention_destroy(attention);
     memo_host_device_destroy(device);
 }

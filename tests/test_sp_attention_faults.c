@@ -228,7 +228,7 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     t.lse = lse;
     t.saved = saved;
     status = memo_sp_attention_create(&desc, &attention, e);
-    CHECK(!status == (attention != NULL));
+    CHECK_IS(!status, ==, (attention != NULL));
     if (!status) status = memo_sp_attention_forward(attention, &t, &mask, e);
     if (!status) status = memo_sp_attention_backward(attention, &t, &mask, e);
     if (!status) status = memo_stream_synchronize(table, stream, e);
@@ -293,7 +293,7 @@ static void run_ranks(rank_run* ranks) {
     }
     for (r = 0; r < 2; r++) pthread_join(threads[r], NULL);
     for (r = 0; r < 2; r++) {
-        CHECK(host_device_stats(devices[r]).device_bytes == 0);
+        CHECK_IS(host_device_stats(devices[r]).device_bytes, ==, 0);
         memo_host_device_destroy(devices[r]);
     }
     pthread_barrier_destroy(&finished);
@@ -372,7 +372,7 @@ static void expect_statuses(int32_t ring, memo_type type, int fault) {
     printf("# %s %d, %s: %d faults, in %d both ranks failed, at most %.2f s\n",
            ring == 2 ? "ring" : "ulysses", 2, memo_type_name(type), (int)n_runs, (int)n_both,
            longest_s);
-    CHECK(n_both > n_runs / 3);
+    CHECK_IS(n_both, >, n_runs / 3);
 }
 
 static void every_call_of_the_device_may_fail(void) {

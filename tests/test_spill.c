@@ -83,10 +83,10 @@ static void sizes_are_exact(void) {
             memset(&sizes, 0, sizeof sizes);
             CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
             CHECK(sizes.n_swapped_layers == n_moved && sizes.n_spilled_layers == n_spilled);
-            CHECK(sizes.swapped_bytes == n_moved * (1000 + 2000 + 3500));
-            CHECK(sizes.spill_bytes == n_spilled * up(layer, 4096));
-            CHECK(sizes.host_bytes ==
-                  (n_spilled ? n_host_layers * up(layer, 4096) : n_moved * layer));
+            CHECK_IS(sizes.swapped_bytes, ==, n_moved * (1000 + 2000 + 3500));
+            CHECK_IS(sizes.spill_bytes, ==, n_spilled * up(layer, 4096));
+            CHECK_IS(sizes.host_bytes, ==,
+                     (n_spilled ? n_host_layers * up(layer, 4096) : n_moved * layer));
         }
     }
 }
@@ -114,7 +114,7 @@ static void places_fit_host_memory(void) {
                    "%lld bytes: %d places, not %d", (long long)host_bytes,
                    (int)c.desc.n_host_layers, (int)most);
         CHECK_OK(memo_swap_desc_fit_host(&c.desc, 0, &error));
-        CHECK(c.desc.n_host_layers == 0);
+        CHECK_IS(c.desc.n_host_layers, ==, 0);
     }
 }
 
@@ -134,7 +134,7 @@ static void rows_come_back_from_the_file(void) {
             host = open_host(&c);
             CHECK_OK(chain_open(&c, &error));
             memo_swap_get_sizes(c.swap, &sizes);
-            CHECK(n_entries(folder) == 0);
+            CHECK_IS(n_entries(folder), ==, 0);
             CHECK(n_files == 0 || n_open_files() == n_files + (sizes.n_spilled_layers > 0));
             for (micro_batch = 0; micro_batch < 3; micro_batch++)
                 CHECK_OK(chain_micro_batch(&c, micro_batch, 1000, &error));
@@ -142,9 +142,9 @@ static void rows_come_back_from_the_file(void) {
             CHECK_OK(memo_swap_get_stats(c.swap, &stats, &error));
             CHECK_CASE(c.n_wrong == 0, "%d layers, %d on the host: %lld rows", (int)n_layers,
                        (int)n_host_layers, (long long)c.n_wrong);
-            CHECK(stats.to_file_bytes == 3 * sizes.spill_bytes);
-            CHECK(stats.from_file_bytes == 3 * sizes.spill_bytes);
-            CHECK(host_device_stats(host).host_bytes == up(sizes.host_bytes, 512));
+            CHECK_IS(stats.to_file_bytes, ==, 3 * sizes.spill_bytes);
+            CHECK_IS(stats.from_file_bytes, ==, 3 * sizes.spill_bytes);
+            CHECK_IS(host_device_stats(host).host_bytes, ==, up(sizes.host_bytes, 512));
             chain_close(&c);
             close_host(host, n_files);
         }
@@ -170,7 +170,7 @@ static void a_killed_program_leaves_nothing(void) {
     }
     CHECK(child > 0 && waitpid(child, &how, 0) == child);
     CHECK(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
-    CHECK(n_entries(folder) == 0);
+    CHECK_IS(n_entries(folder), ==, 0);
 }
 
 /* On a file system in memory, where reads and writes may have to go through the page cache. */
@@ -185,7 +185,7 @@ static void a_folder_in_memory_will_do(void) {
     CHECK_OK(chain_open(&c, &error));
     CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
     CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
-    CHECK(c.n_wrong == 0);
+    CHECK_IS(c.n_wrong, ==, 0);
     chain_close(&c);
     close_host(host, n_files);
 }
@@ -199,17 +199,17 @@ static void plain_files_will_do(void) {
     memset(&file, 0, sizeof file);
     file.fd = memoi_spill_open_named(folder);
     CHECK(file.fd >= 0 && n_entries(folder) == 0);
-    CHECK(memoi_spill_reserve(file.fd, 3 * 8192) == 0);
+    CHECK_IS(memoi_spill_reserve(file.fd, 3 * 8192), ==, 0);
     for (k = 0; k < 6; k++) {
         int number = k % 3;
         memob_spill_op_init(&op, &file, k < 3, memory, number * 8192, 8192);
         memset(expected, 'a' + number, sizeof expected);
         memset(memory, op.is_write ? 'a' + number : 0, sizeof memory);
         CHECK_OK(memoi_spill_run(&op, &error));
-        CHECK(memcmp(memory, expected, sizeof memory) == 0);
+        CHECK_IS(memcmp(memory, expected, sizeof memory), ==, 0);
     }
     memob_spill_destroy(&file);
-    CHECK(n_open_files() == n_files);
+    CHECK_IS(n_open_files(), ==, n_files);
 }
 
 static void what_cannot_be_is_refused(void) {
@@ -220,22 +220,22 @@ static void what_cannot_be_is_refused(void) {
     small_chain(&c, 6, 1);
     host = open_host(&c);
     c.desc.spill_directory = NULL;
-    CHECK(chain_open(&c, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "3 of the 4 layers") && strstr(error.message, "spill_directory"));
     c.desc.spill_directory = "/no such folder";
-    CHECK(chain_open(&c, &error) == MEMO_STATUS_IO);
+    CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_IO);
     CHECK_CASE(strstr(error.message, "/no such folder") != NULL, "%s", error.message);
     c.desc.spill_directory = folder;
     c.desc.n_host_layers = -1;
-    CHECK(chain_open(&c, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     c.desc.n_host_layers = 1;
     c.desc.spill_bytes_per_s = -1;
-    CHECK(chain_open(&c, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     c.desc.spill_bytes_per_s = 0;
     table = *host; /* one made before there was such an entry */
     table.struct_bytes = (int64_t)offsetof(memo_device, launch_host);
     c.device = &table;
-    CHECK(chain_open(&c, &error) == MEMO_STATUS_UNSUPPORTED);
+    CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_UNSUPPORTED);
     CHECK(strstr(error.message, "launch_host") != NULL);
     c.desc.n_host_layers = 0; /* nothing needs a file */
     c.desc.spill_directory = "/no such folder";
@@ -254,10 +254,10 @@ static void a_table_out_of_order_is_refused(void) {
     for (layer = 0; layer < 8; layer++)
         for (t = 0; t < 3; t++) c.rows[layer * 3 + t] = 100;
     CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
-    CHECK(sizes.n_spilled_layers == 5);
+    CHECK_IS(sizes.n_spilled_layers, ==, 5);
     for (layer = 3; layer < 7; layer += 2)
         for (t = 0; t < 3; t++) c.rows[layer * 3 + t] = 0;
-    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "alternate") != NULL, "%s", error.message);
     c.desc.n_host_layers = 0;
     CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
@@ -272,14 +272,14 @@ static void a_full_disk_is_a_status(void) {
     memo_status status;
     small_chain(&c, 8, 1);
     host = open_host(&c);
-    CHECK(getrlimit(RLIMIT_FSIZE, &before) == 0);
+    CHECK_IS(getrlimit(RLIMIT_FSIZE, &before), ==, 0);
     small = before;
     small.rlim_cur = 10000;
-    CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
+    CHECK_IS(setrlimit(RLIMIT_FSIZE, &small), ==, 0);
     status = chain_open(&c, &error);
-    CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
+    CHECK_IS(setrlimit(RLIMIT_FSIZE, &before), ==, 0);
     CHECK_CASE(status == MEMO_STATUS_IO && strstr(error.message, "40.0 KiB"), "%s", error.message);
-    CHECK(host_device_stats(host).host_bytes == 0);
+    CHECK_IS(host_device_stats(host).host_bytes, ==, 0);
     close_host(host, n_files);
 }
 
@@ -290,16 +290,16 @@ static void do_mishap(mishap what, int fd) {
     struct rlimit small;
     int other;
     switch (what) {
-    case CUT_SHORT: CHECK(ftruncate(fd, 4096) == 0); break;
+    case CUT_SHORT: CHECK_IS(ftruncate(fd, 4096), ==, 0); break;
     case READ_ONLY:
         other = open("/dev/null", O_RDONLY);
         CHECK(other >= 0 && dup2(other, fd) == fd);
         close(other);
         break;
     default: /* the next write comes to 4 KiB, the one after it to none */
-        CHECK(getrlimit(RLIMIT_FSIZE, &small) == 0);
+        CHECK_IS(getrlimit(RLIMIT_FSIZE, &small), ==, 0);
         small.rlim_cur = 4096;
-        CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
+        CHECK_IS(setrlimit(RLIMIT_FSIZE, &small), ==, 0);
     }
 }
 
@@ -308,7 +308,7 @@ static void a_failing_disk_is_a_status(void) {
     static const char* const words[] = {"the file ends there", "writing", "writing"};
     struct rlimit before;
     int what;
-    CHECK(getrlimit(RLIMIT_FSIZE, &before) == 0);
+    CHECK_IS(getrlimit(RLIMIT_FSIZE, &before), ==, 0);
     signal(SIGXFSZ, SIG_IGN);
     for (what = 0; what < N_MISHAPS; what++) {
         int n_files = n_open_files();
@@ -332,12 +332,12 @@ static void a_failing_disk_is_a_status(void) {
         for (layer = 7; layer >= 0 && !status; layer--)
             status = chain_backward(&c, layer, 1, &error);
         if (!status) status = memo_stream_synchronize(host, c.compute, &error);
-        CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
+        CHECK_IS(setrlimit(RLIMIT_FSIZE, &before), ==, 0);
         CHECK_CASE(status == MEMO_STATUS_IO && strstr(error.message, words[what]) &&
                        strstr(error.message, folder),
                    "%s", error.message);
-        CHECK(memo_swap_abandon(c.swap, &error) == MEMO_STATUS_IO);
-        CHECK(c.n_wrong == 0); /* what came behind was skipped */
+        CHECK_IS(memo_swap_abandon(c.swap, &error), ==, MEMO_STATUS_IO);
+        CHECK_IS(c.n_wrong, ==, 0); /* what came behind was skipped */
         chain_close(&c);
         close_host(host, n_files);
     }
@@ -377,7 +377,7 @@ static void every_operation_may_fail(void) {
         if (!status) status = memo_stream_synchronize(&table, c.compute, &error);
         CHECK_CASE(!status || (status == MEMO_STATUS_IO && strstr(error.message, "injected")), "%s",
                    error.message);
-        CHECK(c.n_wrong == 0);
+        CHECK_IS(c.n_wrong, ==, 0);
         chain_close(&c);
         close_host(failing_host, n_files);
     }
@@ -403,7 +403,7 @@ static void a_slow_file_takes_its_time(void) {
     simulated_s = simulation->makespan_s;
     memo_simulation_destroy(simulation);
     memo_schedule_destroy(schedule);
-    CHECK(fabs(simulated_s - 0.06) < 1e-9);
+    CHECK_IS(fabs(simulated_s - 0.06), <, 1e-9);
     CHECK_OK(chain_open(&c, &error));
     CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
     CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
@@ -446,7 +446,7 @@ static void large_operations_go_in_parts(void) {
     /* A part that fails is the operation's failure. */
     file.fd = open("/dev/null", O_RDONLY);
     CHECK_OK(memob_spill_launch(host, stream, &op[0], &error));
-    CHECK(memo_stream_synchronize(host, stream, &error) == MEMO_STATUS_IO);
+    CHECK_IS(memo_stream_synchronize(host, stream, &error), ==, MEMO_STATUS_IO);
     close(file.fd);
     memo_host_device_destroy(host);
 }

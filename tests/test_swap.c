@@ -236,7 +236,7 @@ static void copy_streams_may_be_lent(void) {
     CHECK(c.swap->to_host == to_host && c.swap->to_device == to_device);
     CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
     CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
-    CHECK(c.n_wrong == 0);
+    CHECK_IS(c.n_wrong, ==, 0);
     chain_close(&c);
     CHECK_OK(memo_stream_synchronize(host, to_host, &error));
     CHECK_OK(memo_stream_destroy(host, to_host, &error));
@@ -369,12 +369,12 @@ static void sizes_follow_the_formulas(void) {
         c.desc.alpha = alpha;
         c.desc.tile_rows = 64;
         CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
-        CHECK(sizes.layer_bytes == 16 * s * h);
-        CHECK(sizes.alpha == alpha);
-        CHECK(sizes.device_bytes == (int64_t)((18 + 14 * alpha) * (double)(s * h)));
-        CHECK(sizes.layer_swapped_bytes == (int64_t)((2 + 14 * alpha) * (double)(s * h)));
-        CHECK(sizes.n_swapped_layers == 30);
-        CHECK(sizes.host_bytes == 30 * sizes.layer_swapped_bytes);
+        CHECK_IS(sizes.layer_bytes, ==, 16 * s * h);
+        CHECK_IS(sizes.alpha, ==, alpha);
+        CHECK_IS(sizes.device_bytes, ==, (int64_t)((18 + 14 * alpha) * (double)(s * h)));
+        CHECK_IS(sizes.layer_swapped_bytes, ==, (int64_t)((2 + 14 * alpha) * (double)(s * h)));
+        CHECK_IS(sizes.n_swapped_layers, ==, 30);
+        CHECK_IS(sizes.host_bytes, ==, 30 * sizes.layer_swapped_bytes);
     }
 }
 
@@ -410,22 +410,22 @@ static void bad_descs_are_refused(void) {
     c.desc.n_rows = 8;
     CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
     c.desc.alpha = 1.5;
-    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "1.5") != NULL);
     c.desc.alpha = memo_test_nan();
-    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     c.desc.alpha = 0;
     c.desc.n_rows = 0;
-    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     c.desc.n_rows = INT64_MAX / 2;
-    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "2^62") != NULL);
     c.desc.n_rows = 8;
     c.tensors[3].row_bytes = -1;
-    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     c.tensors[3].row_bytes = 1;
     c.desc.tile_rows = -1;
-    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, NULL) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, NULL), ==, MEMO_STATUS_INVALID_ARGUMENT);
 }
 
 static void calls_out_of_order_are_refused(void) {
@@ -437,25 +437,25 @@ static void calls_out_of_order_are_refused(void) {
     c.host = host;
     c.device = host;
     CHECK_OK(chain_open(&c, &error));
-    CHECK(memo_swap_forward_begin(c.swap, 1, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_swap_forward_begin(c.swap, 1, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK(strstr(error.message, "forward_begin(0) comes next") != NULL);
-    CHECK(memo_swap_backward_begin(c.swap, 2, &error) == MEMO_STATUS_INVALID_STATE);
-    CHECK(memo_swap_forward_end(c.swap, 0, &error) == MEMO_STATUS_INVALID_STATE);
-    CHECK(memo_swap_set_rows(c.swap, 9, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_swap_backward_begin(c.swap, 2, &error), ==, MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_swap_forward_end(c.swap, 0, &error), ==, MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_swap_set_rows(c.swap, 9, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "out of range (9); 1 to 8") != NULL);
     CHECK_OK(memo_swap_forward_begin(c.swap, 0, &error));
-    CHECK(memo_swap_set_rows(c.swap, 8, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_swap_set_rows(c.swap, 8, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_swap_forward_begin(c.swap, 1, &error));
-    CHECK(memo_swap_forward_begin(c.swap, 2, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_swap_forward_begin(c.swap, 2, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK(strstr(error.message, "forward_end(0) comes next") != NULL);
-    CHECK(memo_swap_forward_end(c.swap, 1, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_swap_forward_end(c.swap, 1, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_swap_abandon(c.swap, &error));
     CHECK_OK(chain_forward(&c, 0, 0, &error));
-    CHECK(memo_swap_forward_begin(c.swap, 0, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_swap_forward_begin(c.swap, 0, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_swap_abandon(c.swap, &error));
     CHECK_OK(chain_micro_batch(&c, 1, 1000, &error));
     CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
-    CHECK(c.n_wrong == 0);
+    CHECK_IS(c.n_wrong, ==, 0);
     chain_close(&c);
     memo_host_device_destroy(host);
 }
@@ -535,7 +535,7 @@ static void recorded_steps_are_ordered(void) {
         memo_recorder_destroy(recorder);
         memo_host_device_destroy(host);
     }
-    CHECK(n_waits > 500);
+    CHECK_IS(n_waits, >, 500);
     printf("# chains with redundant waits: %lld of 100\n", (long long)n_explained);
 }
 
@@ -661,7 +661,7 @@ static void a_broken_promise_is_noticed(void) {
         c.desc.spill_directory = chain_folder();
         CHECK_OK(run_and_compare(&c, 1, -1, &n_waits));
     } while (!n_waits);
-    CHECK(n_waits == 4 * 3 + 4 * 2);
+    CHECK_IS(n_waits, ==, 4 * 3 + 4 * 2);
     for (k = 0; k < n_waits; k++)
         n_noticed += run_and_compare(&c, 1, k, NULL) == MEMO_STATUS_INVALID_ARGUMENT;
     CHECK_CASE(n_noticed == n_waits, "%lld of %lld", (long long)n_noticed, (long long)n_waits);
@@ -684,32 +684,32 @@ static void tables_of_rows_have_their_sizes(void) {
     c.tensors[0].row_bytes = 512;
     for (layer = 0; layer < 5; layer++) c.rows[layer] = 4;
     CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
-    CHECK(sizes.device_bytes == 512 * (2 * 4 + 6));
+    CHECK_IS(sizes.device_bytes, ==, 512 * (2 * 4 + 6));
     CHECK(sizes.host_bytes == 512 * 3 * 4 && sizes.swapped_bytes == sizes.host_bytes);
     CHECK(sizes.n_swapped_layers == 3 && sizes.layer_swapped_bytes == 512 * 4);
     c.rows[2] = MEMO_ROWS_KEPT; /* layer 0 is then followed by layer 4 */
     CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
-    CHECK(sizes.device_bytes == 512 * (2 * 4 + 6 + 10));
-    CHECK(sizes.n_swapped_layers == 2);
+    CHECK_IS(sizes.device_bytes, ==, 512 * (2 * 4 + 6 + 10));
+    CHECK_IS(sizes.n_swapped_layers, ==, 2);
     c.rows[1] = 3;
-    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "layer 1") != NULL && strstr(error.message, "tile_rows 2"));
     c.rows[1] = 11;
-    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "11 of 10 rows") != NULL);
     c.rows[1] = 4;
     c.tensors[0].rule = MEMO_TENSOR_WHOLE;
-    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "whole by its rule") != NULL);
     c.tensors[0].rule = MEMO_TENSOR_SWAPPED;
-    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "cannot be recomputed by its rule") != NULL);
     c.tensors[0].rule = MEMO_TENSOR_KEPT;
-    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "MEMO_ROWS_KEPT by its rule") != NULL);
     c.tensors[0].rule = MEMO_TENSOR_ROWS;
     c.desc.n_rows = INT64_MAX / 2;
-    CHECK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "2^62") != NULL);
 }
 
@@ -840,7 +840,7 @@ static void every_fault_is_a_status(void) {
         CHECK_CASE(k < 5000, "the run never gets through");
         if (k >= 5000) break;
     }
-    CHECK(n_failed > 50);
+    CHECK_IS(n_failed, >, 50);
 }
 
 /* A copy that fails later, on its stream: the error is kept, what comes behind is skipped, and no
@@ -881,8 +881,8 @@ static void a_late_fault_is_a_status(void) {
             CHECK_CASE(status == MEMO_STATUS_DEVICE && strstr(error.message, "on the stream"),
                        "copy %lld: %s", (long long)late_failing, error.message);
         chain_close(&c);
-        CHECK(host_device_stats(c.host).device_bytes == 0);
-        CHECK(host_device_stats(c.host).host_bytes == 0);
+        CHECK_IS(host_device_stats(c.host).device_bytes, ==, 0);
+        CHECK_IS(host_device_stats(c.host).host_bytes, ==, 0);
         memo_host_device_destroy(c.host);
     }
     CHECK_CASE(late_failing > 20 && late_failing == n_late_copies + 1, "%lld of %lld copies",
@@ -902,8 +902,8 @@ static void too_little_memory_is_refused(void) {
     CHECK_OK(memo_host_device_create(&desc, &host, &error));
     c.host = host;
     c.device = host;
-    CHECK(chain_open(&c, &error) == MEMO_STATUS_OUT_OF_HOST_MEMORY);
-    CHECK(host_device_stats(host).device_bytes == 0);
+    CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_OUT_OF_HOST_MEMORY);
+    CHECK_IS(host_device_stats(host).device_bytes, ==, 0);
     memo_host_device_destroy(host);
 }
 
@@ -926,8 +926,8 @@ static void stalls_are_measured(void) {
         CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
         CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
         CHECK_OK(memo_swap_get_stats(c.swap, &stats, &error));
-        CHECK(stats.to_host_bytes == 3 * swap_sizes(c.swap).layer_swapped_bytes);
-        CHECK(stats.to_device_bytes == stats.to_host_bytes);
+        CHECK_IS(stats.to_host_bytes, ==, 3 * swap_sizes(c.swap).layer_swapped_bytes);
+        CHECK_IS(stats.to_device_bytes, ==, stats.to_host_bytes);
         stall_s[i] = stats.forward_stall_s + stats.backward_stall_s;
         CHECK(stats.forward_stall_s >= 0 && stats.backward_stall_s >= 0);
         chain_close(&c);

@@ -461,7 +461,7 @@ static void check_plan(const problem* p, const memo_swap_plan* plan, int round) 
                                  fabs(plan->alpha_step_s - alpha_s) <= 1e-9 * alpha_s,
                "round %d: %.12g, alpha %g: %.12g, by trying %.12g: %s", round, plan->step_s,
                plan->alpha, plan->alpha_step_s, alpha_s, describe(p));
-    CHECK(plan->reason[0] != 0);
+    CHECK_IS(plan->reason[0], !=, 0);
 }
 
 static void random_plans_are_near_the_best(void) {
@@ -562,11 +562,10 @@ static double climb(const problem* p, const int64_t* start, double step_s, int n
     return step_s;
 }
 
-static int n_climbs = 20; /* --climbs 470: the campaign, minutes */
-
 /* Hill climbing from the plan and from random tables seldom finds a table that is 1 % shorter. */
 static void climbing_finds_little_more(void) {
-    int round, n_planned = 0, n_beaten = 0, most_beaten = n_climbs / 235;
+    int round, n_planned = 0, n_beaten = 0;
+    int n_climbs = memo_test_all() ? 470 : 20, most_beaten = n_climbs / 235;
     double worst = 1;
     for (round = 0; n_planned < n_climbs; round++) {
         problem p;
@@ -867,7 +866,7 @@ static void reasons_are_named(void) {
                "%s", plan->reason);
     CHECK(plan->host_bytes == p.desc.host_bytes && plan->recompute_s > 0);
     step_s = plan->step_s;
-    CHECK(sscanf(strstr(plan->reason, "save"), "save %lf%%", &percent) == 1);
+    CHECK_IS(sscanf(strstr(plan->reason, "save"), "save %lf%%", &percent), ==, 1);
     memo_swap_plan_destroy(plan);
     p.desc.host_bytes += 65536; /* as much more, as much saved */
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
@@ -899,7 +898,7 @@ static void reasons_are_named(void) {
     p.desc.host_bytes = 1000;
     p.desc.is_alpha_only = 1;
     p.tensors[0].rule = MEMO_TENSOR_SWAPPED;
-    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INFEASIBLE);
+    CHECK_IS(memo_plan_swap(&p.desc, &plan, &error), ==, MEMO_STATUS_INFEASIBLE);
     CHECK_CASE(strstr(error.message, "host memory: a single alpha"), "%s", error.message);
 }
 
@@ -913,10 +912,10 @@ static void the_disk_is_named(void) {
     p.recompute_s_per_row[0] = -1;
     p.desc.device_bytes = 2 * 65536;
     p.desc.host_bytes = 65536 + 100;
-    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INFEASIBLE);
+    CHECK_IS(memo_plan_swap(&p.desc, &plan, &error), ==, MEMO_STATUS_INFEASIBLE);
     CHECK_CASE(strstr(error.message, "host memory"), "%s", error.message);
     p.desc.spill_bytes = 2 * 65536;
-    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INFEASIBLE);
+    CHECK_IS(memo_plan_swap(&p.desc, &plan, &error), ==, MEMO_STATUS_INFEASIBLE);
     CHECK_CASE(strstr(error.message, "the disk") && strstr(error.message, "needs 192 KiB"), "%s",
                error.message);
     p.desc.spill_bytes = 3 * 65536;
@@ -928,21 +927,21 @@ static void the_disk_is_named(void) {
                plan->reason);
     swap = p.swap;
     memo_swap_plan_apply(plan, &swap);
-    CHECK(swap.n_host_layers == 1);
+    CHECK_IS(swap.n_host_layers, ==, 1);
     memo_swap_plan_destroy(plan);
     p.desc.to_file_bytes_per_s = p.desc.from_file_bytes_per_s = 16384; /* 4 s a layer */
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
     CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_DISK &&
                    strstr(plan->reason, "the disk is the limit"),
                "%s", plan->reason);
-    CHECK(plan->stall_s > 0);
+    CHECK_IS(plan->stall_s, >, 0);
     memo_swap_plan_destroy(plan);
     p.desc.host_bytes = 0; /* room for all: no disk */
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
     CHECK(plan->n_host_layers == 0 && plan->spill_bytes == 0 && plan->step_s == 18);
     memo_swap_plan_destroy(plan);
     p.desc.spill_bytes = -1;
-    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_plan_swap(&p.desc, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
 }
 
 /* What is left of device memory goes to single layers. */
@@ -961,9 +960,9 @@ static void leftover_memory_is_used(void) {
     for (layer = 0; layer < 5 && plan && plan->rows; layer++)
         stay += plan->rows[layer] == MEMO_ROWS_KEPT ? 64 : plan->rows[layer];
     CHECK(stay == 32 && plan->rows[5] == 0);
-    CHECK(plan->host_bytes == 0);
+    CHECK_IS(plan->host_bytes, ==, 0);
     CHECK_CASE(fabs(plan->step_s - (18 + 0.5 * (5 - 0.5))) < 1e-12, "%.12g", plan->step_s);
-    CHECK(plan->step_s < brute_force(&p));
+    CHECK_IS(plan->step_s, <, brute_force(&p));
     check_plan(&p, plan, 0);
     memo_swap_plan_destroy(plan);
 }
@@ -989,7 +988,7 @@ static void what_only_keeping_fits_is_found(void) {
     CHECK(plan && plan->rows);
     memo_swap_plan_destroy(plan);
     p.desc.device_bytes -= 1024;
-    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INFEASIBLE);
+    CHECK_IS(memo_plan_swap(&p.desc, &plan, &error), ==, MEMO_STATUS_INFEASIBLE);
 }
 
 static void out_of_host_memory_is_a_status(void) {
@@ -1057,14 +1056,14 @@ static void bad_descs_are_refused(void) {
         }
     simple_problem(&p);
     p.desc.host_bytes = -1;
-    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_plan_swap(&p.desc, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "memo_swap_plan_desc.host_bytes") != NULL);
     simple_problem(&p);
     p.tensors[0].with = 1;
-    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_plan_swap(&p.desc, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "tensors[0].with") != NULL);
     p.tensors[0].with = 7;
-    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_plan_swap(&p.desc, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
 
     /* With a tensor of 0 bytes: refused, unless both are absent. */
     simple_problem(&p);
@@ -1072,7 +1071,7 @@ static void bad_descs_are_refused(void) {
     p.tensors[1] = p.tensors[2] = p.tensors[0];
     p.tensors[1].row_bytes = 0;
     p.tensors[2].with = 2;
-    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_plan_swap(&p.desc, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "tensors[2].with") != NULL);
     p.tensors[2].row_bytes = 0;
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
@@ -1080,7 +1079,7 @@ static void bad_descs_are_refused(void) {
 
     simple_problem(&p);
     p.swap.n_rows = 0;
-    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_plan_swap(&p.desc, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     p.desc.swap = NULL;
     CHECK(memo_plan_swap(&p.desc, &plan, NULL) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
 }
@@ -1194,14 +1193,14 @@ static void a_device_is_measured(void) {
     CHECK_CASE(profile.forward_s > 0.0199 && profile.forward_s < 0.1, "%g", profile.forward_s);
     CHECK_CASE(profile.backward_s > 0.0399 && profile.backward_s < 0.2, "%g", profile.backward_s);
     CHECK(profile.between_s == 0 && profile.n_rows == 100 && profile.n_tensors == 2);
-    CHECK(profile.tensors[0].recompute_s_per_row < 0);
+    CHECK_IS(profile.tensors[0].recompute_s_per_row, <, 0);
     CHECK_CASE(profile.tensors[1].recompute_s_per_row > 0.000099 &&
                    profile.tensors[1].recompute_s_per_row < 0.0005,
                "%g", profile.tensors[1].recompute_s_per_row);
     CHECK(profile.n_copies == 3 && profile.copies[0].size_bytes == 65536 &&
           profile.copies[1].size_bytes == 524288);
     last = &profile.copies[2];
-    CHECK(last->size_bytes == 2 << 20);
+    CHECK_IS(last->size_bytes, ==, 2 << 20);
     CHECK_CASE(last->to_host_s > 0.020 && last->to_host_s < 0.1, "%g", last->to_host_s);
     CHECK_CASE(last->to_device_s > 0.041 && last->to_device_s < 0.2, "%g", last->to_device_s);
     CHECK_CASE(last->both_ways_s > last->to_device_s * 0.99, "%g", last->both_ways_s);
@@ -1218,33 +1217,33 @@ static void a_device_is_measured(void) {
     CHECK(plan_desc.forward_s == profile.forward_s && per_row[0] < 0 &&
           per_row[1] == profile.tensors[1].recompute_s_per_row);
     swap.n_rows = 99;
-    CHECK(memo_swap_plan_use_profile(&plan_desc, per_row, &profile, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_swap_plan_use_profile(&plan_desc, per_row, &profile, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     swap.n_rows = 100;
     tensors[1].name = "other";
-    CHECK(memo_swap_plan_use_profile(&plan_desc, per_row, &profile, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_swap_plan_use_profile(&plan_desc, per_row, &profile, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "`other`") != NULL);
     /* A device without room for two copies. */
     desc.largest_copy_bytes = 64 << 20;
-    CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK_IS(memo_profile_measure(&desc, &profile, &error), ==, MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
     CHECK_CASE(strstr(error.message, "largest_copy_bytes: device memory has no room for two") !=
                    NULL,
                "%s", error.message);
     desc.largest_copy_bytes = 9 << 20;
-    CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_OUT_OF_HOST_MEMORY);
+    CHECK_IS(memo_profile_measure(&desc, &profile, &error), ==, MEMO_STATUS_OUT_OF_HOST_MEMORY);
     CHECK_CASE(strstr(error.message, "largest_copy_bytes: host memory has no room for two") != NULL,
                "%s", error.message);
-    CHECK(host_device_stats(p.host).device_bytes == 0);
+    CHECK_IS(host_device_stats(p.host).device_bytes, ==, 0);
     desc.largest_copy_bytes = 2 << 20;
     /* Faults. */
     desc.n_tensors = 3;
-    CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_DEVICE);
-    CHECK(host_device_stats(p.host).device_bytes == 0);
+    CHECK_IS(memo_profile_measure(&desc, &profile, &error), ==, MEMO_STATUS_DEVICE);
+    CHECK_IS(host_device_stats(p.host).device_bytes, ==, 0);
     tensors[1].name = "two words";
-    CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_profile_measure(&desc, &profile, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.n_repetitions = -1;
-    CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_profile_measure(&desc, &profile, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memo_stream_destroy(p.host, p.stream, NULL);
     memo_host_device_destroy(p.host);
 }
@@ -1266,7 +1265,7 @@ static void a_disk_is_measured(void) {
     desc.spill_directory = chain_folder();
     desc.spill_bytes_per_s = 50e6;
     CHECK_OK(memo_profile_measure(&desc, &profile, &error));
-    CHECK(profile.file.size_bytes == 245 * 4096);
+    CHECK_IS(profile.file.size_bytes, ==, 245 * 4096);
     CHECK_CASE(profile.file.write_s > 0.02 && profile.file.write_s < 0.2, "%g",
                profile.file.write_s);
     CHECK_CASE(profile.file.read_s > 0.02 && profile.file.read_s < 0.2, "%g", profile.file.read_s);
@@ -1276,17 +1275,19 @@ static void a_disk_is_measured(void) {
     swap.n_rows = 100;
     plan_desc.swap = &swap;
     CHECK_OK(memo_swap_plan_use_profile(&plan_desc, NULL, &profile, &error));
-    CHECK(fabs(plan_desc.to_file_bytes_per_s * profile.file.write_with_copies_s -
-               (double)profile.file.size_bytes) < 1);
-    CHECK(fabs(plan_desc.from_file_bytes_per_s * profile.file.read_with_copies_s -
-               (double)profile.file.size_bytes) < 1);
+    CHECK_IS(fabs(plan_desc.to_file_bytes_per_s * profile.file.write_with_copies_s -
+                  (double)profile.file.size_bytes),
+             <, 1);
+    CHECK_IS(fabs(plan_desc.from_file_bytes_per_s * profile.file.read_with_copies_s -
+                  (double)profile.file.size_bytes),
+             <, 1);
     desc.spill_directory = "/no such folder";
-    CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_IO);
+    CHECK_IS(memo_profile_measure(&desc, &profile, &error), ==, MEMO_STATUS_IO);
     desc.spill_directory = chain_folder();
     table = *host;
     table.launch_host = NULL;
     desc.device = &table;
-    CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_UNSUPPORTED);
+    CHECK_IS(memo_profile_measure(&desc, &profile, &error), ==, MEMO_STATUS_UNSUPPORTED);
     CHECK(host_device_stats(host).device_bytes == 0 && host_device_stats(host).host_bytes == 0);
     memo_host_device_destroy(host);
 }
@@ -1382,53 +1383,57 @@ static void bad_profiles_are_refused(void) {
     CHECK_OK(parse_lines(good, 6, &profile));
     CHECK(profile.n_tensors == 2 && profile.tensors[0].recompute_s_per_row < 0 &&
           is_near(profile.tensors[1].recompute_s_per_row, 5e-15) && profile.n_copies == 2);
-    CHECK(parse_lines(good, 5, &profile) == MEMO_STATUS_FORMAT);
+    CHECK_IS(parse_lines(good, 5, &profile), ==, MEMO_STATUS_FORMAT);
     CHECK(strstr(error.message, "profile:9: wrong count: 5 stated, 6 lines") && error.line == 9);
-    CHECK(parse_lines("memo plan 1\n", 0, &profile) == MEMO_STATUS_FORMAT);
+    CHECK_IS(parse_lines("memo plan 1\n", 0, &profile), ==, MEMO_STATUS_FORMAT);
     CHECK(parse_lines("memo profile 2\n", 0, &profile) == MEMO_STATUS_VERSION && error.line == 1);
-    CHECK(parse_lines("memo profile 1\nrows 8\n", 1, &profile) == MEMO_STATUS_FORMAT);
-    CHECK(parse_lines("memo profile 1\nrows 0\nlayer 1 2 3\n", 2, &profile) == MEMO_STATUS_FORMAT);
-    CHECK(parse_lines("memo profile 1\nlayer 1 2 3\nrows 1\n", 2, &profile) == MEMO_STATUS_FORMAT);
-    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 -3\n", 2, &profile) == MEMO_STATUS_FORMAT);
+    CHECK_IS(parse_lines("memo profile 1\nrows 8\n", 1, &profile), ==, MEMO_STATUS_FORMAT);
+    CHECK_IS(parse_lines("memo profile 1\nrows 0\nlayer 1 2 3\n", 2, &profile), ==,
+             MEMO_STATUS_FORMAT);
+    CHECK_IS(parse_lines("memo profile 1\nlayer 1 2 3\nrows 1\n", 2, &profile), ==,
+             MEMO_STATUS_FORMAT);
+    CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 -3\n", 2, &profile), ==,
+             MEMO_STATUS_FORMAT);
     CHECK(strstr(error.message, "profile:3:") != NULL);
-    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3 4\n", 2, &profile) ==
-          MEMO_STATUS_FORMAT);
-    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\ncopy 8 1 1 1\ncopy 8 1 1 1\n", 4,
-                      &profile) == MEMO_STATUS_FORMAT);
+    CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3 4\n", 2, &profile), ==,
+             MEMO_STATUS_FORMAT);
+    CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\ncopy 8 1 1 1\ncopy 8 1 1 1\n", 4,
+                         &profile),
+             ==, MEMO_STATUS_FORMAT);
     CHECK(strstr(error.message, "must rise") && error.line == 5);
-    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\ncopy 8 1 1 1\ntensor x 1\n", 4,
-                      &profile) == MEMO_STATUS_FORMAT);
+    CHECK_IS(
+        parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\ncopy 8 1 1 1\ntensor x 1\n", 4, &profile),
+        ==, MEMO_STATUS_FORMAT);
     CHECK_OK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 2 3 4\n", 3, &profile));
     CHECK(profile.file.size_bytes == 8 && is_near(profile.file.read_s, 2e-15));
-    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1 1\nfile 8 1 1 1 1\n", 4,
-                      &profile) == MEMO_STATUS_FORMAT);
+    CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1 1\nfile 8 1 1 1 1\n", 4,
+                         &profile),
+             ==, MEMO_STATUS_FORMAT);
     CHECK(strstr(error.message, "second line") && error.line == 5);
-    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 0 1 1 1 1\n", 3, &profile) ==
-          MEMO_STATUS_FORMAT);
-    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1\n", 3, &profile) ==
-          MEMO_STATUS_FORMAT);
-    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1 1\ncopy 8 1 1 1\n", 4,
-                      &profile) == MEMO_STATUS_FORMAT);
-    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\ntensor "
-                      "a_name_that_is_much_too_long_to_be_that_of_a_tensor 1\n",
-                      3, &profile) == MEMO_STATUS_FORMAT);
-    CHECK(memo_profile_read("no/such/file", &profile, &error) == MEMO_STATUS_IO);
+    CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 0 1 1 1 1\n", 3, &profile), ==,
+             MEMO_STATUS_FORMAT);
+    CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1\n", 3, &profile), ==,
+             MEMO_STATUS_FORMAT);
+    CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1 1\ncopy 8 1 1 1\n", 4,
+                         &profile),
+             ==, MEMO_STATUS_FORMAT);
+    CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\ntensor "
+                         "a_name_that_is_much_too_long_to_be_that_of_a_tensor 1\n",
+                         3, &profile),
+             ==, MEMO_STATUS_FORMAT);
+    CHECK_IS(memo_profile_read("no/such/file", &profile, &error), ==, MEMO_STATUS_IO);
     memset(&profile, 0, sizeof profile);
-    CHECK(memo_profile_write(&profile, "-", &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_profile_write(&profile, "-", &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     profile.n_rows = 1;
     profile.forward_s = -1;
-    CHECK(memo_profile_write(&profile, "-", &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_profile_write(&profile, "-", &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     profile.forward_s = 1;
     profile.n_tensors = 1;
     strcpy(profile.tensors[0].name, "a b");
-    CHECK(memo_profile_write(&profile, "-", &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_profile_write(&profile, "-", &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
 }
 
 int main(int argc, char** argv) {
-    if (argc > 2 && strcmp(argv[argc - 2], "--climbs") == 0) {
-        n_climbs = atoi(argv[argc - 1]);
-        argc -= 2;
-    }
     memo_test_begin(argc, argv);
 #ifdef MEMO_LP_SOLVE
     TEST(paths_give_the_value_of_start_times);

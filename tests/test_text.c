@@ -70,7 +70,7 @@ static int mode_of(const char* of) {
 
 static void begin(void) {
     memo_test_path(folder, "text");
-    CHECK(mkdir(folder, 0700) == 0);
+    CHECK_IS(mkdir(folder, 0700), ==, 0);
 }
 
 static void end(void) {
@@ -79,7 +79,7 @@ static void end(void) {
     while (directory && (entry = readdir(directory)))
         if (entry->d_name[0] != '.' || strlen(entry->d_name) > 2) remove(name_of(entry->d_name));
     if (directory) closedir(directory);
-    CHECK(rmdir(folder) == 0);
+    CHECK_IS(rmdir(folder), ==, 0);
 }
 
 static void new_files_have_the_mode_of_the_umask(void) {
@@ -97,7 +97,7 @@ static void old_files_keep_their_mode(void) {
     begin();
     for (i = 0; i < sizeof modes / sizeof *modes; i++) {
         CHECK_OK(write_letters(name_of("old"), 'a', 10));
-        CHECK(chmod(path, modes[i]) == 0);
+        CHECK_IS(chmod(path, modes[i]), ==, 0);
         CHECK_OK(write_letters(path, 'b', 20));
         CHECK_CASE(mode_of(path) == (int)modes[i], "%o became %o", (unsigned)modes[i],
                    (unsigned)mode_of(path));
@@ -113,7 +113,7 @@ static void in_a_child(int (*function)(void)) {
     fflush(stdout);
     child = fork();
     if (child == 0) _exit(function());
-    CHECK(waitpid(child, &status, 0) == child);
+    CHECK_IS(waitpid(child, &status, 0), ==, child);
     CHECK_CASE(status == 0, "the child's status is %d", status);
 }
 
@@ -128,9 +128,9 @@ static int write_read_only(void) {
 static void read_only_files_stay(void) {
     begin();
     CHECK_OK(write_letters(name_of("old"), 'a', 10));
-    CHECK(chmod(path, 0444) == 0);
+    CHECK_IS(chmod(path, 0444), ==, 0);
     in_a_child(write_read_only);
-    CHECK(mode_of(path) == 0444);
+    CHECK_IS(mode_of(path), ==, 0444);
     end();
 }
 
@@ -145,7 +145,7 @@ static void the_longest_names_work(void) {
         CHECK_OK(write_letters(path, 'b', 20));
         CHECK(holds(path, 'b', 20));
     }
-    CHECK(count_files() == 4);
+    CHECK_IS(count_files(), ==, 4);
     end();
 }
 
@@ -158,7 +158,7 @@ static void named_files_work(void) {
     CHECK(chmod(path, 0600) == 0 && stat(path, &info) == 0);
     CHECK(memoi_replace_file(path, &info, "bbbb", 4, name, 0) == 0 && holds(path, 'b', 4));
     CHECK(mode_of(path) == 0600 && count_files() == 1);
-    CHECK(memoi_replace_file(name_of("none/file"), NULL, "a", 1, name, 0) == ENOENT);
+    CHECK_IS(memoi_replace_file(name_of("none/file"), NULL, "a", 1, name, 0), ==, ENOENT);
     end();
 }
 
@@ -167,17 +167,17 @@ static void links_stay(void) {
     char linked[300];
     begin();
     CHECK_OK(write_letters(name_of("file"), 'a', 10));
-    CHECK(chmod(path, 0600) == 0);
-    CHECK(symlink("file", name_of("link")) == 0);
+    CHECK_IS(chmod(path, 0600), ==, 0);
+    CHECK_IS(symlink("file", name_of("link")), ==, 0);
     CHECK_OK(write_letters(name_of("link"), 'b', 20));
     CHECK(lstat(path, &info) == 0 && S_ISLNK(info.st_mode));
     CHECK(holds(name_of("file"), 'b', 20) && mode_of(path) == 0600);
     /* To nothing yet. */
-    CHECK(symlink("later", name_of("promise")) == 0);
+    CHECK_IS(symlink("later", name_of("promise")), ==, 0);
     snprintf(linked, sizeof linked, "%s", name_of("promise"));
     CHECK_OK(write_letters(linked, 'c', 30));
     CHECK(lstat(linked, &info) == 0 && S_ISLNK(info.st_mode) && holds(name_of("later"), 'c', 30));
-    CHECK(count_files() == 4);
+    CHECK_IS(count_files(), ==, 4);
     end();
 }
 
@@ -211,12 +211,12 @@ static void a_limit_on_file_sizes_is_an_error(void) {
 
 static void no_folder_and_no_room_are_errors(void) {
     begin();
-    CHECK(write_letters(name_of("none/file"), 'a', 10) == MEMO_STATUS_IO);
+    CHECK_IS(write_letters(name_of("none/file"), 'a', 10), ==, MEMO_STATUS_IO);
     CHECK(strstr(error.message, "none/file: cannot be written: ") != NULL);
-    CHECK(write_letters(folder, 'a', 10) == MEMO_STATUS_IO);
+    CHECK_IS(write_letters(folder, 'a', 10), ==, MEMO_STATUS_IO);
     if (access("/dev/full", W_OK) == 0)
-        CHECK(write_letters("/dev/full", 'a', 10) == MEMO_STATUS_IO);
-    CHECK(count_files() == 0);
+        CHECK_IS(write_letters("/dev/full", 'a', 10), ==, MEMO_STATUS_IO);
+    CHECK_IS(count_files(), ==, 0);
     end();
 }
 
@@ -224,7 +224,7 @@ static void lack_of_memory_names_the_file(void) {
     memo_text text;
     memset(&text, 0, sizeof text);
     text.failed = 1;
-    CHECK(memo_text_write(&text, "a/name", &error) == MEMO_STATUS_OUT_OF_HOST_MEMORY);
+    CHECK_IS(memo_text_write(&text, "a/name", &error), ==, MEMO_STATUS_OUT_OF_HOST_MEMORY);
     CHECK_CASE(strstr(error.message, "a/name: no host memory") != NULL, "%s", error.message);
 }
 

@@ -79,7 +79,7 @@ static void requests_are_kept(void) {
     CHECK(trace->n_requests == 8 && trace->n_buffers == 3 && trace->n_live == 2);
     CHECK(trace->requests[1].size_bytes == 100 && trace->requests[1].stream == 3);
     CHECK(memob_request_origin(trace, 3) == 1 && memob_request_origin(trace, 6) == 1);
-    CHECK(strcmp(trace->text + trace->requests[0].id, "iteration begin") == 0);
+    CHECK_IS(strcmp(trace->text + trace->requests[0].id, "iteration begin"), ==, 0);
     memo_trace_destroy(trace);
     memo_trace_destroy(NULL);
 }
@@ -91,20 +91,20 @@ static void bad_requests_leave_the_trace(void) {
     CHECK_OK(memo_trace_malloc(trace, 1, 8, MEMO_CLASS_TRANSIENT, 0, &error));
     CHECK_OK(memo_trace_malloc(trace, 2, 8, MEMO_CLASS_TRANSIENT, 0, &error));
     CHECK_OK(memo_trace_free(trace, 2, &error));
-    CHECK(memo_trace_malloc(trace, 1, 8, MEMO_CLASS_TRANSIENT, 0, &error) == bad);
-    CHECK(memo_trace_malloc(trace, 3, -1, MEMO_CLASS_TRANSIENT, 0, &error) == bad);
-    CHECK(memo_trace_malloc(trace, 3, INT64_MAX, MEMO_CLASS_TRANSIENT, 0, &error) == bad);
-    CHECK(memo_trace_malloc(trace, 3, 8, MEMO_CLASS_TRANSIENT, 64, &error) == bad);
-    CHECK(memo_trace_malloc(trace, 3, 8, MEMO_CLASS_TRANSIENT, -1, &error) == bad);
+    CHECK_IS(memo_trace_malloc(trace, 1, 8, MEMO_CLASS_TRANSIENT, 0, &error), ==, bad);
+    CHECK_IS(memo_trace_malloc(trace, 3, -1, MEMO_CLASS_TRANSIENT, 0, &error), ==, bad);
+    CHECK_IS(memo_trace_malloc(trace, 3, INT64_MAX, MEMO_CLASS_TRANSIENT, 0, &error), ==, bad);
+    CHECK_IS(memo_trace_malloc(trace, 3, 8, MEMO_CLASS_TRANSIENT, 64, &error), ==, bad);
+    CHECK_IS(memo_trace_malloc(trace, 3, 8, MEMO_CLASS_TRANSIENT, -1, &error), ==, bad);
     CHECK(memo_trace_free(trace, 2, &error) == bad && strstr(error.message, "freed before"));
     CHECK(memo_trace_free(trace, 9, &error) == bad && strstr(error.message, "never requested"));
-    CHECK(memo_trace_use(trace, 2, 0, &error) == bad);
-    CHECK(memo_trace_use(trace, 1, 64, &error) == bad);
+    CHECK_IS(memo_trace_use(trace, 2, 0, &error), ==, bad);
+    CHECK_IS(memo_trace_use(trace, 1, 64, &error), ==, bad);
     CHECK(memo_trace_wait(trace, 5, 0, &error) == bad && strstr(error.message, "never recorded"));
-    CHECK(memo_trace_record(trace, 5, -1, &error) == bad);
-    CHECK(memo_trace_mark(trace, "", &error) == bad);
-    CHECK(memo_trace_mark(trace, "two\nlines", &error) == bad);
-    CHECK(memo_trace_mark(trace, "return\r", NULL) == bad);
+    CHECK_IS(memo_trace_record(trace, 5, -1, &error), ==, bad);
+    CHECK_IS(memo_trace_mark(trace, "", &error), ==, bad);
+    CHECK_IS(memo_trace_mark(trace, "two\nlines", &error), ==, bad);
+    CHECK_IS(memo_trace_mark(trace, "return\r", NULL), ==, bad);
     CHECK(trace->n_requests == 3 && trace->n_buffers == 2 && trace->n_live == 1);
     memo_trace_destroy(trace);
 }
@@ -119,17 +119,17 @@ static void version_0_and_1_are_read(void) {
     memo_trace* trace = parsed(text);
     free(text);
     CHECK(trace->n_requests == 8 && trace->n_buffers == 3 && trace->n_live == 2);
-    CHECK(trace->requests[1].memory_class == MEMO_CLASS_SKELETAL);
+    CHECK_IS(trace->requests[1].memory_class, ==, MEMO_CLASS_SKELETAL);
     CHECK(trace->requests[2].memory_class == MEMO_CLASS_PERSISTENT &&
           trace->requests[2].stream == 4);
-    CHECK(strcmp(trace->text + trace->requests[6].id, " two  words ") == 0);
+    CHECK_IS(strcmp(trace->text + trace->requests[6].id, " two  words "), ==, 0);
     memo_trace_destroy(trace);
     trace = parsed("# before\nmalloc 1 10\nmark here\nfree 1 10\nmalloc 1 5");
     CHECK(trace->n_requests == 4 && trace->n_live == 1);
     memo_trace_destroy(trace);
     text = framed("", 0);
     trace = parsed(text);
-    CHECK(trace->n_requests == 0);
+    CHECK_IS(trace->n_requests, ==, 0);
     memo_trace_destroy(trace);
     free(text);
 }
@@ -205,8 +205,8 @@ static void bad_lines_are_named(void) {
     }
     {
         memo_trace* trace;
-        CHECK(memo_trace_parse(NULL, 0, "t", &trace, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-        CHECK(memo_trace_parse("x", -1, "t", &trace, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_IS(memo_trace_parse(NULL, 0, "t", &trace, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_IS(memo_trace_parse("x", -1, "t", &trace, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     }
 }
 
@@ -252,10 +252,10 @@ static void files_make_the_round_trip(void) {
         CHECK_OK(memo_trace_write(trace, temporary_path(), &error));
         first = file_text(temporary_path());
         CHECK_OK(memo_trace_read(temporary_path(), &again, &error));
-        CHECK(first_difference(trace, again) == -1);
+        CHECK_IS(first_difference(trace, again), ==, -1);
         CHECK_OK(memo_trace_write(again, temporary_path(), &error));
         second = file_text(temporary_path());
-        CHECK(strcmp(first, second) == 0);
+        CHECK_IS(strcmp(first, second), ==, 0);
         free(first);
         free(second);
         memo_trace_destroy(trace);
@@ -266,10 +266,10 @@ static void files_make_the_round_trip(void) {
 
 static void unreadable_files_are_named(void) {
     memo_trace* trace = (memo_trace*)&trace;
-    CHECK(memo_trace_read("/nowhere/x.trace", &trace, &error) == MEMO_STATUS_IO);
+    CHECK_IS(memo_trace_read("/nowhere/x.trace", &trace, &error), ==, MEMO_STATUS_IO);
     CHECK(trace == NULL && strstr(error.message, "/nowhere/x.trace"));
     CHECK_OK(memo_trace_create(&trace, &error));
-    CHECK(memo_trace_write(trace, "/nowhere/x.trace", &error) == MEMO_STATUS_IO);
+    CHECK_IS(memo_trace_write(trace, "/nowhere/x.trace", &error), ==, MEMO_STATUS_IO);
     memo_trace_destroy(trace);
 }
 
@@ -277,12 +277,12 @@ static void files_that_never_end_are_refused(void) {
     memo_trace* trace;
     FILE* file = fopen(temporary_path(), "wb");
     CHECK(file && ftruncate(fileno(file), MEMO_FILE_BYTES_MAX) == 0 && fclose(file) == 0);
-    CHECK(memo_trace_read(temporary_path(), &trace, &error) == MEMO_STATUS_FORMAT);
-    CHECK(truncate(temporary_path(), MEMO_FILE_BYTES_MAX + 1) == 0);
-    CHECK(memo_trace_read(temporary_path(), &trace, &error) == MEMO_STATUS_IO);
+    CHECK_IS(memo_trace_read(temporary_path(), &trace, &error), ==, MEMO_STATUS_FORMAT);
+    CHECK_IS(truncate(temporary_path(), MEMO_FILE_BYTES_MAX + 1), ==, 0);
+    CHECK_IS(memo_trace_read(temporary_path(), &trace, &error), ==, MEMO_STATUS_IO);
     CHECK_CASE(strstr(error.message, ": larger than 2.0 MiB; ") != NULL, "%s", error.message);
     unlink(temporary_path());
-    CHECK(memo_trace_read("/dev/zero", &trace, &error) == MEMO_STATUS_IO);
+    CHECK_IS(memo_trace_read("/dev/zero", &trace, &error), ==, MEMO_STATUS_IO);
     CHECK_CASE(!strncmp(error.message, "/dev/zero: larger than ", 23), "%s", error.message);
 }
 
@@ -366,7 +366,7 @@ static void marks_are_understood(void) {
         mark = memo_mark_parse(others[i]);
         CHECK_CASE(mark.phase == MEMO_PHASE_NONE && mark.layer == -1, "%s", others[i]);
     }
-    CHECK(memo_mark_parse(NULL).phase == MEMO_PHASE_NONE);
+    CHECK_IS(memo_mark_parse(NULL).phase, ==, MEMO_PHASE_NONE);
 }
 
 static void classes_follow_from_marks(void) {
@@ -376,16 +376,16 @@ static void classes_follow_from_marks(void) {
                "free 3 8\nmalloc 4 8\nmark layer 1 forward end\nfree 2 8\n");
     trace->requests[3].memory_class = MEMO_CLASS_TRANSIENT;
     memo_trace_classify(trace);
-    CHECK(trace->requests[0].memory_class == MEMO_CLASS_TRANSIENT);
-    CHECK(trace->requests[2].memory_class == MEMO_CLASS_TRANSIENT); /* freed inside */
-    CHECK(trace->requests[3].memory_class == MEMO_CLASS_SKELETAL);
-    CHECK(trace->requests[4].memory_class == MEMO_CLASS_SKELETAL);
-    CHECK(trace->requests[10].memory_class == MEMO_CLASS_TRANSIENT); /* never freed */
+    CHECK_IS(trace->requests[0].memory_class, ==, MEMO_CLASS_TRANSIENT);
+    CHECK_IS(trace->requests[2].memory_class, ==, MEMO_CLASS_TRANSIENT); /* freed inside */
+    CHECK_IS(trace->requests[3].memory_class, ==, MEMO_CLASS_SKELETAL);
+    CHECK_IS(trace->requests[4].memory_class, ==, MEMO_CLASS_SKELETAL);
+    CHECK_IS(trace->requests[10].memory_class, ==, MEMO_CLASS_TRANSIENT); /* never freed */
     memo_trace_destroy(trace);
     trace = parsed("mark layer 0 forward begin\nmalloc 1 8\nmark layer 0 forward end\nfree 1 8\n");
     trace->requests[1].memory_class = MEMO_CLASS_PERSISTENT;
     memo_trace_classify(trace);
-    CHECK(trace->requests[1].memory_class == MEMO_CLASS_PERSISTENT);
+    CHECK_IS(trace->requests[1].memory_class, ==, MEMO_CLASS_PERSISTENT);
     memo_trace_destroy(trace);
 }
 
@@ -545,7 +545,7 @@ static void check_layers(const trainer* t, int recorded, int n) {
     if (result) {
         int64_t i = first_difference(result, expected);
         CHECK_CASE(i == -1, "%d layers from %d: request %lld", n, recorded, (long long)i);
-        CHECK(result->n_live == expected->n_live);
+        CHECK_IS(result->n_live, ==, expected->n_live);
     }
     memo_trace_destroy(from);
     memo_trace_destroy(expected);
@@ -574,10 +574,11 @@ static void marks_of_no_layer_are_kept(void) {
         "mark layer 0 forward end\nmark layer 0 backward begin\nmark layer 0 backward end\n");
     memo_trace* result;
     CHECK_OK(memo_trace_apply_layers(trace, 2, &result, &error));
-    CHECK(result->n_requests == 10);
-    CHECK(strcmp(result->text + result->requests[4].id,
-                 "layer 9223372036854775807 recompute begin") == 0);
-    CHECK(strcmp(result->text + result->requests[5].id, "layer 1 forward end") == 0);
+    CHECK_IS(result->n_requests, ==, 10);
+    CHECK_IS(
+        strcmp(result->text + result->requests[4].id, "layer 9223372036854775807 recompute begin"),
+        ==, 0);
+    CHECK_IS(strcmp(result->text + result->requests[5].id, "layer 1 forward end"), ==, 0);
     memo_trace_destroy(trace);
     memo_trace_destroy(result);
 }
@@ -606,18 +607,19 @@ static void unsuitable_layers_are_refused(void) {
     for (i = 0; i < sizeof cases / sizeof *cases; i++) {
         trace = parsed(cases[i][0]);
         result = (memo_trace*)&result;
-        CHECK(memo_trace_apply_layers(trace, 4, &result, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_IS(memo_trace_apply_layers(trace, 4, &result, &error), ==,
+                 MEMO_STATUS_INVALID_ARGUMENT);
         CHECK_CASE(strstr(error.message, cases[i][1]) && !result, "%s", error.message);
         memo_trace_destroy(trace);
     }
     trace = record_trainer(&t, 2);
-    CHECK(memo_trace_apply_layers(trace, 4, &result, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_trace_apply_layers(trace, 4, &result, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memo_trace_destroy(trace);
     trace = record_trainer(&t, 3);
-    CHECK(memo_trace_apply_layers(trace, 1, &result, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_trace_apply_layers(trace, 0, &result, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_trace_apply_layers(trace, INT64_MAX, &result, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_trace_apply_layers(trace, 1, &result, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_trace_apply_layers(trace, 0, &result, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_trace_apply_layers(trace, INT64_MAX, &result, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     memo_trace_destroy(trace);
     /* An inner layer that differs in one size. */
     t.n_skeletal = 2;
@@ -631,7 +633,7 @@ static void unsuitable_layers_are_refused(void) {
         }
         trace->requests[k].size_bytes++;
     }
-    CHECK(memo_trace_apply_layers(trace, 5, &result, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_trace_apply_layers(trace, 5, &result, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "not alike"), "%s", error.message);
     memo_trace_destroy(trace);
 }

@@ -95,9 +95,9 @@ help_lists_every_option() {
 }
 
 unknown_options_are_refused() {
-    refused 'no such option; --layers is the nearest' $tiny --layer 3
-    refused 'no such option; --device-memory is the nearest' $tiny --devicememory 3MiB
-    refused 'no such option; --help lists them' $tiny --zzzzzzzz
+    refused 'unknown option; the nearest is --layers' $tiny --layer 3
+    refused 'unknown option; the nearest is --device-memory' $tiny --devicememory 3MiB
+    refused 'unknown option; --help lists all' $tiny --zzzzzzzz
     refused 'not an option; files to learn from follow --text' lonely
     refused '--steps needs a value' $tiny --steps
     refused '--seed needs a value' $tiny --seed --steps 3
@@ -109,7 +109,7 @@ bad_values_are_refused() {
     for value in 0 -1 1.5 x 3x '' 1e300 nan inf 0x10; do refused '^train_gpt: --layers .*not a whole number' $tiny --layers "$value"; done
     for value in -0.1 1.01 half nan; do refused '^train_gpt: --alpha .*not a number from 0 to 1' $tiny --alpha "$value"; done
     for value in 0 -5MiB 5XB 5MiBs MiB inf 1e30; do refused '^train_gpt: --device-memory .*not a size' $tiny --device-memory "$value"; done
-    refused '^train_gpt: --policy best: no such policy; keep, recompute, swap, alpha and memo are' $tiny --policy best
+    refused '^train_gpt: --policy best: unknown policy; use keep, recompute, swap, alpha or memo' $tiny --policy best
     refused '^train_gpt: --dropout 1: not a number' $tiny --dropout 1
     refused '^train_gpt: --seed -1: not a whole number from 0 to 9000000000000000$' $tiny --seed -1
     refused '^train_gpt: --steps 0: not a whole number from 1 to 1000000000$' $tiny --steps 0
@@ -120,7 +120,7 @@ options_without_effect_are_refused() {
         run $tiny --dry-run $option
         expect_code 2
         expect_one_line
-        expect_err "^train_gpt: ${option% *} has no say in --dry-run"
+        expect_err "^train_gpt: ${option% *} has no effect with --dry-run"
     done
     run --demo --text text --dry-run
     expect_code 0
@@ -151,7 +151,7 @@ ranks_that_cannot_be_are_refused() {
     refused '--ranks 3 cannot be divided into .* x --tensor 2; --ranks 4 can' $tiny --ranks 3 --tensor 2
     refused '--ulysses 4 splits the 2 heads of a rank of --tensor 2' $tiny --tensor 2 --ulysses 4
     refused '--sub-batches 3 does not divide the 2 sequences of a rank; --sub-batches 2 does' $tiny --sub-batches 3
-    refused '--schedule best: no such schedule; default, pipelined, cross and fine are' $tiny --schedule best
+    refused '--schedule best: unknown schedule; use default, pipelined, cross or fine' $tiny --schedule best
     refused 'heads of 512: attention over ranks takes 256 at most' $tiny --hidden 2048 --ring 2
     refused 'of device memory cannot hold this run' $tiny --ranks 2 --device-memory 100KiB
 }
@@ -294,9 +294,9 @@ rates_give_times() {
     run --hidden 4096 --layers 8 --heads 32 --seq 65536 --batch 1 --dry-run --cluster h100 --flops 100 --device-memory 70GiB
     expect_out '^budget .*device 70.0 GiB'
     expect_out '^profile   estimated: 100 TFLOP/s'
-    refused '--flops has no say without --dry-run' $tiny --flops 100
-    refused '--cluster has no say without --dry-run' $tiny --cluster h100
-    refused '--cluster z80: unknown; a800, a100, h100, h200, b200 and 3090-pcie are known' $tiny --cluster z80
+    refused '--flops has no effect without --dry-run' $tiny --flops 100
+    refused '--cluster has no effect without --dry-run' $tiny --cluster h100
+    refused '--cluster z80: unknown; use a800, a100, h100, h200, b200 or 3090-pcie' $tiny --cluster z80
 }
 
 # ---- the same numbers whatever the policy ----------------------------------------------------------
@@ -470,7 +470,7 @@ ranks_compare_and_draw() {
     expect_out 'bitwise the same'
     expect_out ' 0 races'
     expect_out '30 more, generated:'
-    [ "$(ls ranks/run | wc -l)" -eq 6 ] || fail "unexpected files: $(ls ranks/run)"
+    [ "$(ls ranks/run | wc -l)" -eq 7 ] || fail "unexpected files: $(ls ranks/run)"
 }
 
 alpha_is_rounded_to_tiles_and_said() {
@@ -615,7 +615,7 @@ files_are_written() {
         grep -q '</svg>' "$file" || fail "$file has no end"
         if command -v xmllint >/dev/null 2>&1; then xmllint --noout "$file" 2>/dev/null || fail "$file is not XML"; fi
     done
-    [ "$(ls new/run | wc -l)" -eq 6 ] || fail "unexpected files: $(ls new/run)"
+    [ "$(ls new/run | wc -l)" -eq 7 ] || fail "unexpected files: $(ls new/run)"
     expect_out ' 0 races'
     expect_out '30 more, generated:'
 }
@@ -688,7 +688,7 @@ signals_leave_no_directory() {
     done
     run $tiny --output d --loss-log d/log
     expect_code 0
-    [ "$(ls d | wc -l)" -eq 7 ] || fail "unexpected files: $(ls d)"
+    [ "$(ls d | wc -l)" -eq 8 ] || fail "unexpected files: $(ls d)"
 }
 
 # Ctrl-C of one leaves the other's files alone.
@@ -705,7 +705,7 @@ two_runs_share_a_new_directory() {
     wait $second
     code=$?
     expect_code 0
-    [ "$(ls shared/new | wc -l)" -eq 6 ] || fail "unexpected files: $(ls shared/new)"
+    [ "$(ls shared/new | wc -l)" -eq 7 ] || fail "unexpected files: $(ls shared/new)"
 }
 
 # One line that is written anew, and an end to it, also where Ctrl-C comes.

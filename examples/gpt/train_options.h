@@ -66,8 +66,7 @@ static const option option_table[] = {
     {"--text", OPTION_FILES, OPTION_FIELD(text_files), 0, 0, "FILE...",
      "bytes to learn from, concatenated (default: the project's own sources)"},
     {"--policy", OPTION_POLICY, OPTION_FIELD(policy), 0, 0, "NAME",
-     "keep, recompute, swap, alpha or memo: what becomes of a layer's activations until its "
-     "backward"},
+     "keep, recompute, swap, alpha or memo: how a layer's activations reach its backward"},
     {"--alpha", OPTION_REAL, OPTION_FIELD(alpha), 0, 1, "X",
      "alpha, memo: one fraction for all tensors, 0 to 1, rounded to tiles (default: planned)"},
     {"--device-memory", OPTION_SIZE, OPTION_FIELD(device_memory), 1, 1e18, "SIZE",
@@ -75,7 +74,7 @@ static const option option_table[] = {
     {"--host-memory", OPTION_SIZE, OPTION_FIELD(host_memory), 1, 1e18, "SIZE",
      "capacity for swapped rows (default: no limit)"},
     {"--link-bandwidth", OPTION_SIZE, OPTION_FIELD(link_bandwidth), 1, 1e18, "SIZE",
-     "bytes per second of each direction of the copies (default: as fast as memory is)"},
+     "bytes per second of copies, each way (default: the speed of memory)"},
     {"--flops", OPTION_REAL, OPTION_FIELD(flops), 1e-6, 1e9, "TFLOPS",
      "--dry-run: peak of a rank's device; products are taken to reach 0.75 of it, attention 0.6 "
      "and "
@@ -85,7 +84,7 @@ static const option option_table[] = {
      "a100, "
      "h100, h200, b200 or 3090-pcie"},
     {"--spill", OPTION_PATH, OPTION_FIELD(spill), 0, 0, "DIR",
-     "rows that --host-memory has no room for go on to a file there, unseen and gone afterwards"},
+     "spill rows that exceed --host-memory to an unnamed file in this folder"},
     {"--layers", OPTION_COUNT, OPTION_FIELD(layers), 1, 4096, "N", "layers"},
     {"--hidden", OPTION_COUNT, OPTION_FIELD(hidden), 2, 65536, "N", "width of a token"},
     {"--heads", OPTION_COUNT, OPTION_FIELD(heads), 1, 4096, "N", "attention heads"},
@@ -104,9 +103,9 @@ static const option option_table[] = {
     {"--data", OPTION_COUNT, OPTION_FIELD(data), 1, 64, "N",
      "ranks that split the batch (default: what --ranks leaves)"},
     {"--ring", OPTION_COUNT, OPTION_FIELD(ring), 1, 64, "N",
-     "ranks that split each sequence, keys and values going round (default: 1)"},
+     "ranks that split each sequence; keys and values pass from rank to rank (default: 1)"},
     {"--ulysses", OPTION_COUNT, OPTION_FIELD(ulysses), 1, 64, "N",
-     "ranks that split each sequence, and in attention the heads (default: 1)"},
+     "ranks that split each sequence and, during attention, the heads (default: 1)"},
     {"--tensor", OPTION_COUNT, OPTION_FIELD(tensor), 1, 64, "N",
      "ranks that split every layer: heads, both kinds, and columns of the MLP (default: the "
      "largest of "
@@ -114,11 +113,12 @@ static const option option_table[] = {
     {"--degrees", OPTION_PATH, OPTION_FIELD(degrees), 0, 0, "FILE",
      "ranks that split each block, attention and MLP in turn, as degrees_plan writes it"},
     {"--sub-batches", OPTION_COUNT, OPTION_FIELD(sub_batches), 1, 64, "N",
-     "parts of a rank's micro-batch, sums of one behind computation of another (default: 1)"},
+     "parts of a rank's micro-batch; sums of one part overlap another part's computation (default: "
+     "1)"},
     {"--schedule", OPTION_SCHEDULE, OPTION_FIELD(schedule), 0, 0, "NAME",
      "default, pipelined, cross or fine: the order of sub-batches; see below"},
     {"--zero", OPTION_COUNT, OPTION_FIELD(zero), 0, 2, "N",
-     "what the ranks split: 0 nothing, 1 Adam's moments, 2 also the gradient"},
+     "split over the ranks: 0 nothing, 1 Adam's moments, 2 also the gradient"},
     {"--dropout", OPTION_REAL, OPTION_FIELD(dropout), 0, 0.95, "P", "probability, 0 to 0.95"},
     {"--steps", OPTION_COUNT, OPTION_FIELD(steps), 1, 1e9, "N", "training steps"},
     {"--seconds", OPTION_COUNT, OPTION_FIELD(seconds), 1, 1e9, "N",
@@ -129,10 +129,11 @@ static const option option_table[] = {
     {"--loss-log", OPTION_PATH, OPTION_FIELD(loss_log), 0, 0, "FILE",
      "one line a step: step, loss in decimal, loss in hexadecimal (nats per byte)"},
     {"--output", OPTION_PATH, OPTION_FIELD(output), 0, 0, "DIR",
-     "pictures, timelines, trace and plan go here (default: none)"},
+     "write pictures, timelines, trace and plan to this folder (default: none)"},
     {"--compare", OPTION_COUNT, OPTION_FIELD(compare), 0, 1e6, "N",
-     "afterwards run the first N steps under every policy; exit 1 unless all agree bitwise"},
-    {"--sample", OPTION_COUNT, OPTION_FIELD(sample), 0, 1e6, "N", "afterwards generate N bytes"},
+     "first run N steps under every policy; exit 1 unless all are bitwise equal"},
+    {"--sample", OPTION_COUNT, OPTION_FIELD(sample), 0, 1e6, "N",
+     "generate N bytes after training"},
     {"--dry-run", OPTION_FLAG, OPTION_FIELD(is_dry_run), 0, 0, "",
      "plan every policy, allocate nothing, do not train; exit 2 where the run does not fit"},
     {"--demo", OPTION_FLAG, OPTION_FIELD(is_demo), 0, 0, "", "what `make run` does; see below"},
@@ -279,16 +280,15 @@ static memo_status option_bad_value(const option* o, const char* value, memo_err
     if (o->kind == OPTION_POLICY)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--policy %.80s: no such policy; keep, recompute, swap, alpha and memo are", value);
+            "--policy %.80s: unknown policy; use keep, recompute, swap, alpha or memo", value);
     if (o->kind == OPTION_SCHEDULE)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--schedule %.80s: no such schedule; default, pipelined, cross and fine are", value);
+            "--schedule %.80s: unknown schedule; use default, pipelined, cross or fine", value);
     if (o->kind == OPTION_CLUSTER)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--cluster %.80s: unknown; a800, a100, h100, h200, b200 and 3090-pcie are known",
-            value);
+            "--cluster %.80s: unknown; use a800, a100, h100, h200, b200 or 3090-pcie", value);
     if (o->kind == OPTION_SIZE)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s %.80s: not a size above 0; 64MiB, 1.5GiB or 500KB would be",
@@ -393,9 +393,9 @@ static memo_status option_unknown(const char* name, memo_error* error) {
     }
     if (nearest)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%.80s: no such option; %s is the nearest", name, nearest);
+                              "%.80s: unknown option; the nearest is %s", name, nearest);
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%.80s: no such option; --help lists them", name);
+                          "%.80s: unknown option; --help lists all", name);
 }
 
 static const option* option_find(const char* name, size_t length) {
@@ -463,9 +463,10 @@ static memo_status train_check_model(train_options* o, memo_error* error) {
                       ((double)o->sequence * (double)o->batch + 12 * (double)o->hidden);
     if (o->alpha >= 0 && o->policy != GPT_POLICY_ALPHA && o->policy != GPT_POLICY_MEMO &&
         !o->compare)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--alpha %g has no say in --policy %s; it has in alpha and memo",
-                              o->alpha, policy_names[o->policy]);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "--alpha %g has no effect with --policy %s; use --policy alpha or memo", o->alpha,
+            policy_names[o->policy]);
     if (!o->kv_heads) o->kv_heads = o->heads;
     if (o->hidden % o->heads)
         return memo_error_set(
@@ -511,11 +512,11 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
                          : o->sample   ? "--sample"
                                        : NULL;
     if (o->is_dry_run && unused && !o->is_demo)
-        return memo_error_set(error, no, "%s has no say in --dry-run, which does not train",
+        return memo_error_set(error, no, "%s has no effect with --dry-run, which does not train",
                               unused);
     if (!o->is_dry_run && (o->flops > 0 || o->cluster))
         return memo_error_set(error, no,
-                              "%s has no say without --dry-run: a run measures how long it takes",
+                              "%s has no effect without --dry-run: a run measures its times",
                               o->cluster ? "--cluster" : "--flops");
     if (o->spill && !o->host_memory)
         return memo_error_set(error, no,
