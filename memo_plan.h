@@ -958,8 +958,8 @@ typedef struct memoi_problem {
     struct memoi_neighbors* neighbors;
 } memoi_problem;
 
-/* Which items conflict?  Of item i: list[first[i]] to list[first[i + 1]], in any order.  Made when
- * somebody asks. */
+/* The items that conflict with item i are list[first[i]] to list[first[i + 1] - 1], in any order.
+ * The lists are made on first use. */
 typedef struct memoi_neighbors {
     int64_t* first;
     int32_t* list;
@@ -989,8 +989,8 @@ MEMOI int64_t memoi_gcd(int64_t a, int64_t b) {
     return a;
 }
 
-/* Turns the ranges from times into sections: sweep the end points; where a range ends and one has
- * begun since the last section was closed, the live set is a largest one. */
+/* Turns the ranges from times into sections.  A section ends if a range ends and another has begun
+ * since the section before: only then is the live set a largest one. */
 MEMOI int memoi_problem_sections(memoi_problem* problem) {
     int64_t n = problem->n_ranges, born = 0, died = 0, closed = 0, i;
     int has_birth = 0;
@@ -1001,6 +1001,8 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
         MEMO_FREE(ends);
         return 0;
     }
+
+    /* Begins and ends in order of time. */
     for (i = 0; i < n; i++) {
         begins[i].key = problem->ranges[i].begin;
         ends[i].key = problem->ranges[i].end;
@@ -1008,6 +1010,8 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
     }
     memob_keyed_sort(begins, n);
     memob_keyed_sort(ends, n);
+
+    /* At equal times ends come first: a range that ends and one that begins then do not overlap. */
     while (died < n) {
         if (born < n && begins[born].key < ends[died].key) {
             problem->ranges[begins[born++].index].begin = closed;
@@ -1062,6 +1066,9 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         (memoi_range*)memob_calloc(plan->n_buffers + plan->n_gaps, sizeof(memoi_range));
     problem->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
     if (!problem->items || !problem->ranges || !problem->neighbors) goto no_memory;
+
+    /* An item has a range between each two gaps.  Empty buffers need no place, so they become no
+     * item. */
     for (i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         memoi_item* item = &problem->items[problem->n_items];
@@ -1085,6 +1092,9 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
             problem->n_ranges = item->first_range;
             continue;
         }
+
+        /* The unit is the largest that divides all sizes and fixed offsets: smaller numbers make a
+         * smaller search. */
         item->alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
         item->fixed = buffer->is_fixed ? buffer->offset_bytes : -1;
         item->lifetime = buffer->end - buffer->begin;
@@ -1095,8 +1105,9 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         problem->has_gaps |= item->n_ranges > 1;
         problem->n_items++;
     }
-    /* Where an offset is a sum of sizes, a unit that an alignment divides settles that
-     * alignment. */
+
+    /* If all offsets are sums of sizes, they are multiples of the unit.  An alignment that divides
+     * the unit then holds by itself. */
     for (i = 0; i < problem->n_items; i++)
         if (unit % problem->items[i].alignment) problem->has_alignment = 1;
     for (i = 0; i < problem->n_items; i++) {
@@ -1107,6 +1118,8 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         unit = memoi_gcd(unit, item->alignment);
         padding = memob_max(padding, item->alignment);
     }
+
+    /* Refuse what could overflow: offsets in 64 bits, indices of ranges in 32. */
     if (highest > MEMOB_BYTES_MAX - fixed_top ||
         padding > (MEMOB_BYTES_MAX - fixed_top - highest) / (problem->n_items + 1)) {
         memoi_problem_free(problem);
@@ -1120,11 +1133,15 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
             "plan.n_buffers: with gaps %lld is too many; at most 2^31 are planned",
             (long long)problem->n_ranges);
     }
+
+    /* Sections replace times, because the search goes through live sets, not through requests. */
     problem->unit_bytes = unit ? unit : 1;
     if (plan->n_gaps > 0 && !memoi_problem_sort(problem)) goto no_memory;
     if (!memoi_problem_sections(problem)) goto no_memory;
     problem->section_sums = (int64_t*)memob_calloc(problem->n_sections, sizeof(int64_t));
     if (!problem->section_sums) goto no_memory;
+
+    /* Sizes in units, and the sum of live sizes in each section as differences. */
     for (i = 0; i < problem->n_items; i++) {
         memoi_item* item = &problem->items[i];
         const memoi_range* range = &problem->ranges[item->first_range];
@@ -1142,6 +1159,8 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         if (item->fixed >= 0 && item->fixed + item->size > problem->lower_bound)
             problem->lower_bound = item->fixed + item->size;
     }
+
+    /* No plan is lower than a live set or than the top of a fixed item. */
     for (i = 0; i < problem->n_sections; i++) {
         if (i > 0) problem->section_sums[i] += problem->section_sums[i - 1];
         if (problem->section_sums[i] > problem->lower_bound)
@@ -1227,7 +1246,7 @@ MEMOI void memoi_lanes_held(const memoi_lanes* lanes, const memo_hold* hold, int
     *end = memoi_lanes_at(lanes, hold->lane, hold->until);
 }
 
-/* Lists the pairs that holds keep apart: 1; 0 without memory; -1 where they are too many. */
+/* Lists the pairs that holds keep apart.  Returns 1; 0 without memory; -1 if they are too many. */
 MEMOI int memoi_problem_hold(memoi_problem* problem, const memoi_lanes* lanes,
                              const int64_t* item_of) {
     const memo_plan* plan = lanes->plan;
@@ -1239,7 +1258,7 @@ MEMOI int memoi_problem_hold(memoi_problem* problem, const memoi_lanes* lanes,
         return 0;
     }
 
-    /* Counts. */
+    /* Count pairs first, to reserve each list once and to stop before there are too many. */
     for (i = 0; i < plan->n_holds && n_pairs <= MEMOI_HELD_PAIRS; i++) {
         int64_t item = item_of[plan->holds[i].buffer];
         if (item < 0) continue;
@@ -1261,7 +1280,7 @@ MEMOI int memoi_problem_hold(memoi_problem* problem, const memoi_lanes* lanes,
         return n_pairs > MEMOI_HELD_PAIRS ? -1 : 0;
     }
 
-    /* Lists: holds and items are in order, so each list is; earlier items come first. */
+    /* Holds and items are in order, so each list is as well.  Earlier items come first. */
     for (i = 0; i < plan->n_holds; i++) {
         int64_t item = item_of[plan->holds[i].buffer];
         if (item < 0) continue;
@@ -1325,12 +1344,16 @@ MEMOI int memoi_moments_create(memoi_moments* moments, const memoi_lanes* lanes,
         memoi_moments_free(moments);
         return 0;
     }
+
+    /* Each lane's items, and the rank of each item in its lane. */
     for (k = 0, l = -1; k < n; k++) {
         if (k == 0 || lanes->list[k].key != lanes->list[k - 1].key) moments->first[++l] = k;
         moments->lane[lanes->list[k].index] = l;
         moments->rank[lanes->list[k].index] = k - moments->first[l];
     }
     moments->first[moments->n_lanes] = n;
+
+    /* How many items of each lane have begun before an item ends, or before its hold ends. */
     for (i = 0; i < n; i++)
         for (l = 0; l < moments->n_lanes; l++)
             moments->n_over[i * moments->n_lanes + l] =
@@ -1389,7 +1412,7 @@ MEMOI int64_t memoi_moments_bound(memoi_moments* moments) {
     return bound;
 }
 
-/* Adds what holds say to a problem: pairs and, in reasonable time, the bound.  As
+/* Adds holds to a problem: pairs and, in reasonable time, the bound.  Returns as
  * memoi_problem_hold. */
 MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan) {
     int64_t n = problem->n_items, i;
@@ -1400,6 +1423,8 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
     lanes.plan = plan;
     lanes.problem = problem;
     lanes.list = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+
+    /* Items by lane, in order of time, because a hold names a lane and a time. */
     if (item_of && lanes.list) {
         for (i = 0; i < plan->n_buffers; i++) item_of[i] = -1;
         for (i = 0; i < n; i++) {
@@ -1408,6 +1433,8 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
             lanes.list[i].index = i;
         }
         memob_keyed_sort(lanes.list, n);
+
+        /* The bound costs items times lanes, so large problems do without it. */
         added = memoi_problem_hold(problem, &lanes, item_of);
         if (added && n * memoi_lanes_count(&lanes) <= MEMOI_MOMENTS_WORK) {
             if (!memoi_moments_create(&moments, &lanes, item_of)) {
@@ -1478,16 +1505,19 @@ MEMOI int64_t memoi_neighbors_count(const memoi_problem* problem) {
     return n_entries;
 }
 
-/* Makes the lists: 1; 0 without memory; -1 where they would be too long. */
+/* Makes the lists.  Returns 1; 0 without memory; -1 if they would be too long. */
 MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     memoi_neighbors* neighbors = problem->neighbors;
     int64_t n = problem->n_items, n_entries, i, j, k;
     int64_t* fill;
     int pass;
+
+    /* A dense problem would need too much memory; callers then do without lists. */
     if (neighbors->list) return 1;
     n_entries = neighbors->are_too_many ? 0 : memoi_neighbors_count(problem);
     if (n_entries > MEMOI_NEIGHBORS) neighbors->are_too_many = 1;
     if (neighbors->are_too_many) return -1;
+
     fill = (int64_t*)memob_calloc(n, sizeof(int64_t));
     neighbors->first = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
     neighbors->list = (int32_t*)memob_calloc(n_entries, sizeof(int32_t));
@@ -1498,6 +1528,8 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
         memset(neighbors, 0, sizeof *neighbors);
         return 0;
     }
+
+    /* Two passes, so that all lists share one array of the exact size. */
     for (pass = 0; pass < 2; pass++) { /* counts, then lists */
         for (i = 0; i < n; i++) {
             int64_t last = memoi_item_last(problem, i);
@@ -1709,6 +1741,8 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
         memoi_greedy_free(greedy);
         return 0;
     }
+
+    /* Fixed items by offset, because the search for a free place goes upward. */
     for (i = 0; i < n; i++) {
         if (problem->items[i].fixed < 0) continue;
         greedy->waiting.list[k].key = problem->items[i].fixed;
@@ -1716,6 +1750,8 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     }
     qsort(greedy->waiting.list, (size_t)k, sizeof(memob_keyed), memob_keyed_compare);
     for (i = 0; i < k; i++) greedy->fixed[i] = greedy->waiting.list[i].index;
+
+    /* The first item of each section makes the items of a plateau one interval of the tree. */
     for (s = 0, i = 0; s <= n_sections; s++) {
         while (i < n && problem->items[i].begin < s) i++;
         greedy->first_item[s] = (int32_t)i;
@@ -1934,8 +1970,8 @@ MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
     return !problem->n_fixed && !problem->has_gaps && !problem->has_alignment && !problem->held;
 }
 
-/* Nothing is placed: items on the tree of the unplaced, or waiting.  Returns how many are on the
- * tree. */
+/* Starts with nothing placed: each item is on the tree of the unplaced or waits.  Returns the
+ * number of items on the tree. */
 MEMOI int64_t memoi_greedy_begin(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     int64_t n = problem->n_items, n_waiting = 0, rank, i;
@@ -1944,6 +1980,9 @@ MEMOI int64_t memoi_greedy_begin(memoi_greedy* greedy) {
         greedy->unplaced[i].largest_end = -1;
     }
     greedy->plateaus.n = greedy->waiting.n = 0;
+
+    /* Fixed items and items with gaps wait in a queue: they do not fit one interval of a
+     * plateau. */
     for (rank = 0; rank < n; rank++) {
         int64_t at = greedy->ranked[rank].index;
         const memoi_item* item = &problem->items[at];
@@ -1958,6 +1997,8 @@ MEMOI int64_t memoi_greedy_begin(memoi_greedy* greedy) {
         leaf->rank = (int32_t)rank;
         leaf->least_end = leaf->largest_end = (int32_t)item->end;
     }
+
+    /* Build the tree from its leaves, then one plateau at offset 0 over all sections. */
     for (i = greedy->n_leaves - 1; i > 0; i--) memoi_unplaced_join(greedy->unplaced, i);
     for (i = 0; i < problem->n_sections; i++) greedy->plateau[i].top = -1;
     if (n > 0) memoi_plateau_add(greedy, 0, problem->n_sections, 0, -1);
@@ -1985,8 +2026,8 @@ MEMOI int64_t memoi_greedy_lowest(const memoi_greedy* greedy, int64_t i, int64_t
     return offset;
 }
 
-/* Each item in turn that can lie lowest, of equals the first of greedy->ranked; 0 where the
- * deadline ends it. */
+/* Places the item that can lie lowest, until none is left; of equals the first of greedy->ranked.
+ * Returns 0 if the deadline passes. */
 MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     memoi_queue* waiting = &greedy->waiting;
@@ -1999,7 +2040,8 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
         const memoi_item* item;
         if (round % MEMOI_GREEDY_CLOCK == 0 && memob_now_s() > greedy->deadline) return 0;
 
-        /* Which? */
+        /* Choose the next item: one that waits, or the first in order that fits the lowest
+         * plateau. */
         if (is_waiting) {
             rank = waiting->list[0].index;
             key = waiting->list[0].key;
@@ -2016,7 +2058,8 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
         chosen = greedy->order[rank];
         item = &problem->items[chosen];
 
-        /* Where?  If not here, it waits until its time has come. */
+        /* Find its offset.  An item that does not fit here waits until the plateaus reach that
+         * offset. */
         while (next_fixed < problem->n_fixed &&
                problem->items[greedy->fixed[next_fixed]].fixed < key)
             next_fixed++;
@@ -2033,7 +2076,7 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
         }
         if (offset > key) continue;
 
-        /* There. */
+        /* Place it and raise the plateaus below it. */
         if (is_plain)
             greedy->offsets[chosen] = offset;
         else
@@ -2114,6 +2157,8 @@ MEMOI int memoi_fit_create(memoi_fit* fit, const memoi_problem* problem) {
     int64_t n = problem->n_items, n_ranges = problem->n_ranges, n_buckets = 0, i, k;
     memset(fit, 0, sizeof *fit);
     fit->problem = problem;
+
+    /* A range belongs to the level of its length, so a bucket has few ranges without an overlap. */
     for (k = 0; k < MEMOI_FIT_LEVELS; k++) {
         fit->first_bucket[k] = n_buckets;
         if (problem->n_sections >> k) n_buckets += (problem->n_sections >> k) + 1;
@@ -2128,6 +2173,8 @@ MEMOI int memoi_fit_create(memoi_fit* fit, const memoi_problem* problem) {
         memoi_fit_free(fit);
         return 0;
     }
+
+    /* Counting sort of the ranges into buckets. */
     for (k = 0; k < n_ranges; k++) fit->buckets[memoi_fit_bucket(fit, &problem->ranges[k]) + 1]++;
     for (k = 0; k < n_buckets; k++) fit->buckets[k + 1] += fit->buckets[k];
     for (i = n - 1; i >= 0; i--) { /* from the back: then each bucket begins where it should */
@@ -2140,6 +2187,8 @@ MEMOI int memoi_fit_create(memoi_fit* fit, const memoi_problem* problem) {
             fit->stays[at].item = (int32_t)i;
         }
     }
+
+    /* The sort moved each begin by one bucket; move them back. */
     for (k = 0; k < n_buckets; k++) fit->buckets[k] = fit->buckets[k + 1];
     fit->buckets[n_buckets] = n_ranges;
     return 1;
@@ -2177,12 +2226,14 @@ MEMOI void memoi_fit_order(memoi_fit* fit, const memoi_ranked* ranked) {
                 memoi_fit_set_turn(fit, ranked[k].index, turn++);
 }
 
-/* Lists what conflicts with item i and comes before it; returns how many. */
+/* Lists the items that conflict with item i and come before it; returns their number. */
 MEMOI int64_t memoi_fit_list(const memoi_fit* fit, int64_t i) {
     const memoi_problem* problem = fit->problem;
     const memoi_item* item = &problem->items[i];
     int32_t turn = memoi_fit_stay(fit, i)->turn, before = -1;
     int64_t n = 0, r, k, l;
+
+    /* Overlapping ranges, from the buckets of each level that the range meets. */
     for (r = item->first_range; r < item->first_range + item->n_ranges; r++) {
         int32_t begin = (int32_t)problem->ranges[r].begin, end = (int32_t)problem->ranges[r].end;
         for (l = 0; problem->n_sections >> l; l++) {
@@ -2198,6 +2249,8 @@ MEMOI int64_t memoi_fit_list(const memoi_fit* fit, int64_t i) {
         }
         before = end;
     }
+
+    /* Items held against it conflict as well, even if their ranges do not overlap. */
     for (k = problem->held ? problem->first_held[i] : 0;
          problem->held && k < problem->first_held[i + 1]; k++) {
         const memoi_stay* stay = memoi_fit_stay(fit, problem->held[k]);
@@ -2277,6 +2330,8 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     memset(&fit, 0, sizeof fit);
     if (!memoi_greedy_create(&greedy, problem, deadline))
         return memob_no_memory(error, "the greedy planner");
+
+    /* No order can help fixed items that overlap. */
     if (problem->n_fixed && memoi_fixed_clash(&greedy, &first, &second)) {
         memoi_greedy_free(&greedy);
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -2284,6 +2339,9 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
                               (long long)plan->buffers[problem->items[first].buffer].id,
                               (long long)plan->buffers[problem->items[second].buffer].id);
     }
+
+    /* One attempt for each rule.  The first always runs to its end or is completed, so that there
+     * is a plan. */
     for (k = plain; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
         int is_done;
         if (k == AGAIN && !plain) continue;
@@ -2690,7 +2748,7 @@ MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
     return n;
 }
 
-/* Head and lift; 0 where the section cannot be filled. */
+/* Applies the rules head and lift; returns 0 if the section cannot be filled. */
 MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
     const int32_t* members = search->members + search->first_member[s];
     const int64_t* bound = search->bound;
@@ -2701,6 +2759,9 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
     look.least_end = look.second_end = INT64_MAX;
     look.least_item = -1;
     look.n_choices = 0;
+
+    /* Look at every unplaced member: how many can start low enough to be the lowest, and where
+     * these would end. */
     for (m = 0, k = 0; k < n; m++) {
         int32_t i = members[m];
         int64_t end;
@@ -2719,16 +2780,24 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
             look.second_end = end;
         }
     }
+
     look.slack = n ? latest - lowest : INT64_MAX;
     memoi_search_log_look(search, s);
     search->looks[s] = look;
+
+    /* The rules below need an item that cannot be the lowest, and one that can. */
     if (n == 0 || highest <= latest) return 1; /* then neither rule says more */
     if (lowest > latest) return 0;
+
+    /* Head: the items from each bound upward must fit under the capacity. */
     n = memoi_search_sort(search, s);
     for (k = n - 1; bound[search->sorted[k]] > latest; k--) {
         above += search->size[search->sorted[k]];
         if (bound[search->sorted[k]] + above > search->capacity) return 0;
     }
+
+    /* Lift: an item that cannot be lowest starts no lower than the earliest end of those that
+     * can. */
     for (k = n - 1; bound[search->sorted[k]] > latest; k--)
         if (!memoi_search_raise(search, search->sorted[k], look.least_end)) return 0;
     return 1;
@@ -2890,8 +2959,8 @@ MEMOI int memoi_search_is_stopped(memoi_search* search) {
            search->n_nodes >= search->node_stop;
 }
 
-/* Places all unplaced items of sections [begin, end), whose ends none of them crosses; where it
- * fails, all is as it was. */
+/* Places all unplaced items of sections [begin, end); none of them crosses these ends.  A failure
+ * leaves the search unchanged. */
 MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end) {
     memoi_search_moment start = memoi_search_now(search), branch;
     memoi_verdict verdict = MEMOI_FAILED;
@@ -2903,10 +2972,14 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
         const memoi_failure* known = memoi_failure_slot(search, &part.state);
         if (part.is_done) return MEMOI_FOUND;
         if (is_first) state = part.state;
+
+        /* Stop here if this state failed before, or if a bound shows that it must fail. */
         if (memoi_search_is_stopped(search)) verdict = MEMOI_STOPPED;
         if (known->low == part.state.low && known->high == part.state.high) break;
         if (verdict == MEMOI_STOPPED || part.is_dead) break;
         if (!memoi_search_prune(search, &part)) break;
+
+        /* Parts that share no item are independent: solve one after the other. */
         cut = memoi_search_cut(search, begin, end);
         if (cut < end) {
             for (s = begin, verdict = MEMOI_FOUND; s < end && verdict == MEMOI_FOUND; s = cut) {
@@ -2915,9 +2988,12 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
             }
             break;
         }
+
         part = memoi_search_part(search, begin, end); /* a lift may have raised the floor */
         if (part.is_dead) break;
         chosen = memoi_search_choose(search, &part);
+
+        /* Place the chosen item.  If that fails, forbid its place and choose again. */
         branch = memoi_search_now(search);
         for (s = begin; s < end; s++)
             if (search->is_stale[s]) memoi_search_log(search, MEMOI_CHANGE_STALE, s, 0);
@@ -2928,6 +3004,8 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
         memoi_search_log(search, MEMOI_CHANGE_BLOCKED, chosen, 0);
         search->is_blocked[chosen] = 1;
     }
+
+    /* Only a complete failure is remembered: a stopped search proves nothing. */
     if (verdict != MEMOI_FOUND) memoi_search_undo(search, start);
     if (verdict == MEMOI_FAILED) *memoi_failure_slot(search, &state) = state;
     return verdict;
@@ -3098,6 +3176,7 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
     uint64_t random[MEMOI_THREADS];
     int64_t answered = INT64_MAX, before = searches[0].n_nodes, n_together = 0, k;
     int is_open;
+
     for (k = 0; k < team->n; k++) {
         searches[k].capacity = capacity;
         searches[k].answered = &answered;
@@ -3107,7 +3186,8 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
         random[k] = searches[k].random;
     }
 
-    /* The first run; then all. */
+    /* One thread does the first run, because most attempts end there.  All threads share the
+     * rest. */
     searches[0].node_begin = before;
     searches[0].node_end = before + budget;
     searches[0].node_long = before + budget / 2;
@@ -3134,7 +3214,8 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
         *n_nodes += n_together;
     }
 
-    /* The others take over what the first has learned. */
+    /* The others take the weights of the thread that answered and restore their random state.  Then
+     * the result does not depend on timing. */
     for (k = 0; first && k < team->n; k++) {
         if (&searches[k] == first) continue;
         searches[k].random = random[k];
@@ -3404,20 +3485,24 @@ MEMOI int memoi_climb_settle(memoi_climb* climb, double limit) {
     return above <= limit && climb->above <= limit && !climb->is_out_of_time;
 }
 
-/* An item to be moved before another in the order that it conflicts with and lies above, or now
- * and then behind one; of two of these the nearer.  0: there is none. */
+/* Chooses an item and a neighbor to move it before, which lies lower; sometimes one to move it
+ * behind.  Of two neighbors it takes the nearer in the order.  0: there is none. */
 MEMOI int memoi_climb_choose(memoi_climb* climb, int64_t* moved, int64_t* to, int* is_behind) {
     const int64_t* first = climb->neighbors->first;
     uint64_t* random = &climb->random;
     int64_t i = climb->critical[memoi_random(random) % (uint64_t)climb->n_critical];
     int64_t n_found = 0, n, k, pair[2];
     *is_behind = 0;
+
+    /* Usually take a neighbor of the critical item instead, because moving it can make room. */
     n = first[i + 1] - first[i];
     if (n > 0 && memoi_random(random) % 4 > 0) {
         i = climb->neighbors->list[first[i] + (int64_t)(memoi_random(random) % (uint64_t)n)];
         *is_behind = memoi_random(random) % 4 == 0;
     }
     if (climb->problem->items[i].fixed >= 0) return 0;
+
+    /* Two random neighbors on the right side; the nearer one changes the order less. */
     pair[0] = pair[1] = -1;
     for (k = first[i]; k < first[i + 1]; k++) { /* each is in the pair with the same chance */
         int64_t j = climb->neighbors->list[k];
@@ -3528,7 +3613,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
         int is_keen = effort->has_capacity || round < KEEN_ROUNDS;
         const memoi_search* answer;
 
-        /* Nothing is left between what was given up and the best: another round. */
+        /* No capacity is left between the last one given up and the best: begin another round. */
         if (round < 0 || (!is_at_goal && given_up >= best->peak - 1)) {
             is_at_goal = ++round % 3 == 0 || is_keen;
             given_up = goal;
@@ -3542,7 +3627,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
             continue;
         }
 
-        /* An attempt. */
+        /* Attempt the goal, or the middle between the last capacity given up and the best. */
         capacity = is_at_goal ? goal : given_up + (best->peak - given_up) / 2;
         limit = is_keen && is_at_goal ? GOAL_SHARE * budget : budget;
         is_at_goal = 0;
@@ -3555,7 +3640,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
             if (team->searches[k].is_out_of_time) is_over = 1;
         }
 
-        /* What it says. */
+        /* A plan lowers the best; an exhausted search raises the bound. */
         if (answer && answer->verdict == MEMOI_FOUND)
             memoi_solution_offer(problem, answer->minimum, -1, best);
         else
@@ -3587,7 +3672,7 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     return ok;
 }
 
-/* The items of sections [begin, end) as a problem of their own. */
+/* Makes the items of sections [begin, end) a problem of their own. */
 MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64_t last,
                                 int64_t begin, int64_t end, memoi_problem* part) {
     int64_t first_range = whole->items[first].first_range, i, k;
@@ -3598,10 +3683,13 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     part->n_sections = end - begin;
     part->n_fixed = 0;
     part->lower_bound = 0;
+
     part->items = (memoi_item*)memob_calloc(part->n_items, sizeof(memoi_item));
     part->ranges = (memoi_range*)memob_calloc(part->n_ranges, sizeof(memoi_range));
     part->section_sums = (int64_t*)memob_calloc(part->n_sections, sizeof(int64_t));
     part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
+
+    /* Holds never cross the ends of a part, so a slice of the lists is enough. */
     if (whole->held) {
         int64_t from = whole->first_held[first], n = whole->first_held[last] - from;
         part->first_held = (int64_t*)memob_calloc(part->n_items + 1, sizeof(int64_t));
@@ -3611,11 +3699,14 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
         for (i = 0; part->held && i < n; i++)
             part->held[i] = whole->held[from + i] - (int32_t)first;
     }
+
     if (!part->items || !part->ranges || !part->section_sums || !part->neighbors ||
         (whole->held && (!part->first_held || !part->held))) {
         memoi_problem_free(part);
         return 0;
     }
+
+    /* Indices and sections count from the part's first. */
     for (i = 0; i < part->n_items; i++) {
         memoi_item* item = &part->items[i];
         *item = whole->items[first + i];
@@ -3631,6 +3722,8 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
         part->n_fixed++;
         part->lower_bound = memob_max(part->lower_bound, item->fixed + item->size);
     }
+
+    /* The bound of the part can be lower than the whole's. */
     for (i = 0; i < part->n_sections; i++) {
         part->section_sums[i] = whole->section_sums[begin + i];
         part->lower_bound = memob_max(part->lower_bound, part->section_sums[i]);
@@ -3841,11 +3934,15 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
     int peak_column = (int)n + 1, ok = 1;
     double slack = 0.25 * mip->scale, limit = (double)best->peak * mip->scale;
     lprec* lp = mip->lp;
+
+    /* The peak lies between the bound and the best plan; slack allows for lp_solve's tolerances. */
     set_verbose(lp, 0);
     set_minim(lp);
     ok &= set_mat(lp, 0, peak_column, 1.0);
     ok &= set_bounds(lp, peak_column, (double)problem->lower_bound * mip->scale - slack,
                      limit + slack);
+
+    /* Offsets, and which of a pair lies below the other. */
     for (i = 0; i < n; i++) {
         const memoi_item* item = &problem->items[i];
         double fixed = (double)item->fixed * mip->scale;
@@ -3855,6 +3952,8 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
             ok &= set_bounds(lp, 1 + (int)i, 0, limit - (double)item->size * mip->scale + slack);
     }
     for (k = 1; k <= mip->n_pairs; k++) ok &= set_binary(lp, peak_column + (int)k, TRUE);
+
+    /* Each item ends at the peak or below.  Row mode makes adding rows faster. */
     ok &= set_add_rowmode(lp, TRUE);
     for (i = 0; i < n; i++) {
         double size = (double)problem->items[i].size * mip->scale;
@@ -3864,6 +3963,9 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
         mip->value[1] = -1;
         ok &= add_constraintex(lp, 2, mip->value, mip->column, LE, -size);
     }
+
+    /* One of each conflicting pair lies below the other.  Twins have a fixed order, which removes
+     * equal plans. */
     for (i = 0; i < n; i++) {
         for (j = i + 1; j < n; j++) {
             int side;
@@ -3887,6 +3989,9 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
             }
         }
     }
+
+    /* Redundant for whole solutions, but tighter for fractional ones: the items below and above one
+     * in a section need their room. */
     for (section = 0; section < problem->n_sections; section++) {
         for (i = 0; i < n; i++) {
             double below_constant = 0, above_constant = 0;
@@ -3910,6 +4015,8 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
                                    -size - above_constant + slack);
         }
     }
+
+    /* Below is transitive.  These rows cut off cycles, but they are cubic in number. */
     for (i = 0; i < n; i++)
         for (j = i + 1; j < n; j++)
             for (k = j + 1; k < n && mip->pair[i * n + j]; k++)
@@ -3931,7 +4038,9 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
             }
         }
     }
-    /* Upside down: the widest pair without twins, whose order nothing else has settled. */
+
+    /* A plan can be turned upside down, so fix the order of one pair.  Take the widest without
+     * twins, because the order of twins is fixed already. */
     for (i = 0; i < n && problem->n_fixed == 0; i++) {
         for (j = i + 1; j < n; j++) {
             int has_twin = 0;
@@ -3950,11 +4059,14 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
         mip->value[0] = 1;
         ok &= add_constraintex(lp, 1, mip->value, mip->column, GE, 1);
     }
+
+    /* Only an exact optimum is a proof. */
     ok &= set_add_rowmode(lp, FALSE);
     set_bb_floorfirst(lp, setting->is_up_first ? BRANCH_CEILING : BRANCH_FLOOR);
     set_mip_gap(lp, TRUE, 0);
     set_mip_gap(lp, FALSE, 0);
-    /* Peaks are whole units: within half a unit of the bound is the bound. */
+
+    /* Peaks are whole units, so a peak within half a unit of the bound is at the bound. */
     set_break_at_value(lp, ((double)problem->lower_bound + 0.5) * mip->scale);
     put_abortfunc(lp, memoi_mip_abort, mip);
     return ok;
@@ -3999,6 +4111,8 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
     memoi_mip mip;
     memset(&mip, 0, sizeof mip);
     mip.problem = problem;
+
+    /* The program has one column for each pair, so refuse what lp_solve cannot handle. */
     if (problem->has_alignment)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "the MIP counts in one unit, which these alignments do not allow; "
@@ -4007,6 +4121,8 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "%lld buffers are too many for the MIP; use the search",
                               (long long)n);
+
+    /* Number the pairs that conflict. */
     mip.pair = (int32_t*)memob_calloc(n * n, sizeof(int32_t));
     offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
     if (!mip.pair || !offsets) status = memob_no_memory(error, "the MIP");
@@ -4025,7 +4141,11 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         columns = (double*)memob_calloc(n + 1 + mip.n_pairs, sizeof(double));
         if (!mip.value || !mip.column || !columns) status = memob_no_memory(error, "the MIP");
     }
+
+    /* lp_solve's tolerances are absolute: scale the peak to at most 100000. */
     mip.scale = best->peak > 100000 ? 100000.0 / (double)best->peak : 1.0;
+
+    /* Each setting solves problems that the others do not, so share the time between three. */
     for (run = 0; run < 3 && !status && !best->is_optimal; run++) {
         int result;
         double now = memob_now_s();
@@ -4042,7 +4162,9 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
             double peak = get_objective(mip.lp) / mip.scale;
             if (get_variables(mip.lp, columns) && memoi_mip_rebuild(&mip, columns, offsets)) {
                 memoi_solution_offer(problem, offsets, -1, best);
-                /* Exhausted, and the rebuilt plan is what was proven to within half a unit. */
+
+                /* The search was complete, and the rebuilt plan is within half a unit of the proven
+                 * peak. */
                 if (result == OPTIMAL && (double)best->peak < peak + 0.5) best->is_optimal = 1;
             }
         }
@@ -4182,11 +4304,15 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, const memo_plan* plan) {
         memoi_bilevel_free(bilevel);
         return 0;
     }
+
+    /* Ends in order of time; buffers already are in order of their begin. */
     for (i = 0; i < n; i++) {
         ends[i].key = plan->buffers[i].end;
         ends[i].index = i;
     }
     memob_keyed_sort(ends, n);
+
+    /* Merge begins and ends into one list of events, in which repetition is found. */
     while (died < n) {
         if (born < n && plan->buffers[born].begin < ends[died].key) {
             bilevel->events[born + died] = born;
@@ -4312,6 +4438,9 @@ MEMOI int memoi_windows_from_repeats(memoi_bilevel* bilevel) {
     int ok = symbols && count && scratch && is_taken;
     memob_map last;
     memset(&last, 0, sizeof last);
+
+    /* Count the distances between equal runs of events.  The period of the layers is frequent among
+     * them. */
     for (e = 0; ok && e < n; e++) symbols[e] = memoi_event_symbol(bilevel, e);
     for (e = 0; ok && e + MEMOI_REPEAT_GRAM <= n; e++) {
         uint64_t gram = 0;
@@ -4321,6 +4450,8 @@ MEMOI int memoi_windows_from_repeats(memoi_bilevel* bilevel) {
         if (before >= 0) count[e - before]++;
         ok = memob_map_put(&last, (int64_t)gram, e);
     }
+
+    /* Forward and backward have different periods, so try the most frequent ones. */
     for (round = 0; ok && round < MEMOI_REPEAT_PERIODS; round++) {
         int64_t period = 0;
         for (e = MEMOI_REPEAT_GRAM; e <= n / 2; e++)
@@ -4329,6 +4460,8 @@ MEMOI int memoi_windows_from_repeats(memoi_bilevel* bilevel) {
         count[period] = 0;
         ok = memoi_repeat_windows(bilevel, symbols, period, is_taken, scratch);
     }
+
+    /* Later steps need the windows in order of time. */
     for (k = 0; ok && k < bilevel->n_windows; k++) { /* by insertion: periods come in stretches */
         memoi_range window = bilevel->windows[k];
         for (e = k; e > 0 && bilevel->windows[e - 1].begin > window.begin; e--)
@@ -4370,13 +4503,16 @@ MEMOI memoi_group* memoi_group_begin(memoi_bilevel* bilevel, int64_t begin) {
     return group;
 }
 
-/* What lives for longer than life_limit is left to the outer plan.  0: no memory. */
+/* Forms groups.  Buffers that live longer than life_limit stay in the outer plan.  0: no memory. */
 MEMOI int memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
     const memo_plan* plan = bilevel->plan;
     int64_t window = 0, gap = 0, e, i;
     memoi_group* group;
     bilevel->n_groups = bilevel->n_members = bilevel->n_kinds = bilevel->longest_life = 0;
     group = memoi_group_begin(bilevel, 0);
+
+    /* A group is a chain of buffers that overlap within one window; a new one begins if none is
+     * live. */
     for (i = 0; group && i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         int64_t alignment =
@@ -4390,6 +4526,7 @@ MEMOI int memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
             buffer->end > bilevel->windows[window].end || has_gap || buffer->is_fixed ||
             buffer->size_bytes == 0 || buffer->end - buffer->begin > life_limit)
             continue;
+
         bilevel->longest_life = memob_max(bilevel->longest_life, buffer->end - buffer->begin);
         if (buffer->begin >= group->end) {
             memoi_group_close(bilevel);
@@ -4404,6 +4541,8 @@ MEMOI int memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
     }
     if (!group) return 0;
     memoi_group_close(bilevel);
+
+    /* Number the events of each group, so that groups at different times can be compared. */
     for (i = 0; i < bilevel->n_groups; i++) bilevel->groups[i].kind = 0; /* counts events here */
     for (e = 0; e < bilevel->n_events; e++) {
         int64_t buffer = bilevel->events[e];
@@ -4447,11 +4586,14 @@ MEMOI int memoi_bilevel_sort_kinds(memoi_bilevel* bilevel) {
         memoi_group* group = &bilevel->groups[g];
         uint64_t hash = 0;
         int64_t first;
+
+        /* The hash finds candidates; only the full comparison decides. */
         for (k = group->first; k < group->first + group->n; k++) {
             const memoi_member* member = &bilevel->members[k];
             hash = memoi_hash_add(hash, bilevel->plan->buffers[member->buffer].size_bytes);
             hash = memoi_hash_add(memoi_hash_add(hash, member->begin), member->end);
         }
+
         first = memob_map_get(&kinds, (int64_t)hash);
         group->kind = first;
         while (group->kind >= 0 &&
@@ -4494,7 +4636,8 @@ MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, me
     return status;
 }
 
-/* Each closed group a block with id n_buffers + group, each other buffer with its index as id. */
+/* Makes the outer plan: each closed group is a block with id n_buffers + group; each other buffer
+ * has its index as id. */
 MEMOI memo_status memoi_outer_create(const memoi_bilevel* bilevel, memo_plan** outer,
                                      memo_error* error) {
     const memo_plan* plan = bilevel->plan;
@@ -4504,6 +4647,8 @@ MEMOI memo_status memoi_outer_create(const memoi_bilevel* bilevel, memo_plan** o
     memo_status status = memo_plan_create(n - n_inside + n_blocks, plan->n_gaps,
                                           plan->alignment_bytes, outer, error);
     if (status) return status;
+
+    /* The first member of a group stands for its block, so buffers stay in order of their begin. */
     for (i = 0; i < n; i++) {
         int64_t m = bilevel->member_of[i];
         const memoi_group* group = m < 0 ? NULL : &bilevel->groups[bilevel->members[m].group];
@@ -4605,9 +4750,9 @@ MEMOI int memoi_kinds_are_tight(const memoi_bilevel* bilevel) {
     return 1;
 }
 
-/* Both levels and the plan that they make; with effort, kinds above their bound are searched, and
- * without, no group is opened before they were.  With most groups open the outer plan is nearly the
- * flat one: it is solved only the last time. */
+/* Solves both levels and combines their plans.  With effort, kinds above their bound are searched;
+ * without, no group is opened before that.  With most groups open the outer plan is nearly the flat
+ * one, so it is solved only in the last round. */
 MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_problem* problem,
                                       int64_t target, int is_last, memoi_effort* effort,
                                       const int64_t* item_of, int64_t* offsets,
@@ -4617,6 +4762,8 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
     memoi_effort own;
     memo_status status = MEMO_STATUS_OK;
     int64_t g, n_left = bilevel->n_kinds;
+
+    /* Inner plans: one of each kind serves all its groups. */
     for (g = 0; g < bilevel->n_groups && !status; g++) {
         memoi_group* kind = &bilevel->groups[g];
         if (kind->kind != g) continue;
@@ -4629,16 +4776,22 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
         }
         n_left--;
     }
+
     if (!status) memoi_groups_open(bilevel, target * problem->unit_bytes);
     is_vain = bilevel->n_open_members > bilevel->n_members / 2 ||
               (!effort && bilevel->n_open > 0 && !memoi_kinds_are_tight(bilevel));
     if (status || (is_vain && !is_last)) return status;
+
+    /* Outer plan: each closed group is one block. */
     status = memoi_outer_create(bilevel, &outer, error);
     if (!status && effort) own = memoi_effort_take(effort, is_vain ? 0 : 0.25);
     if (!status)
         status =
             memoi_level_solve(outer, bilevel->deadline, effort && !is_vain ? &own : NULL, error);
     if (!status && effort) effort->nodes_left += own.nodes_left;
+
+    /* Together they are a plan.  If it misses the target, moving items down often closes the
+     * gap. */
     if (!status) {
         memoi_bilevel_compose(bilevel, outer, problem, item_of, offsets);
         memoi_solution_offer(problem, offsets, -1, best);
@@ -4653,11 +4806,10 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
     return status;
 }
 
-/* Offers to best what the two levels make of plan: greedy on both, then searched where a kind is
- * above its bound.  Where they miss the target, most blocks take more room than their buffers:
- * those that live longest are left to the outer plan, and so on; first with windows from marks,
- * then from what repeats.  No repetition is no error, nor are sizes that only blocks make too
- * large. */
+/* Offers the plan of the two levels to best: greedy on both, then a search if a kind is above its
+ * bound.  If they miss the target, blocks waste room, so the longest-lived buffers move to the
+ * outer plan, round after round.  Windows come from marks first, then from repetition.  A plan
+ * without repetition is no error. */
 MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* trace,
                                       const memoi_problem* problem, int64_t target,
                                       memoi_effort* effort, memoi_solution* best,
@@ -4669,6 +4821,8 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
     int64_t *item_of = NULL, *offsets = NULL, life_limit = INT64_MAX, i;
     int ok = memoi_bilevel_create(&bilevel, plan), round = 0;
     if (!ok) return memob_no_memory(error, "the layers of the plan");
+
+    /* Windows from marks first; without marks, from repetition only. */
     own.log = &silent;
     bilevel.deadline = own.deadline;
     if (trace) ok = memoi_windows_from_marks(&bilevel, trace);
@@ -4678,6 +4832,8 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
     if (!ok || !item_of || !offsets) status = memob_no_memory(error, "the layers of the plan");
     for (i = 0; i < plan->n_buffers && !status; i++) item_of[i] = -1;
     for (i = 0; i < problem->n_items && !status; i++) item_of[problem->items[i].buffer] = i;
+
+    /* Each round leaves the longest-lived buffers to the outer plan. */
     for (; round < 2 * MEMOI_BILEVEL_ROUNDS && !status && best->peak > target &&
            memob_now_s() < own.deadline;
          round++) {
@@ -4696,11 +4852,14 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
             round = (round / MEMOI_BILEVEL_ROUNDS + 1) * MEMOI_BILEVEL_ROUNDS - 1;
             continue;
         }
+
+        /* Greedy on both levels first, because it is fast and often enough. */
         status = memoi_bilevel_round(&bilevel, problem, target, is_last, NULL, item_of, offsets,
                                      best, error);
         if (!status && best->peak > target && !memoi_kinds_are_tight(&bilevel))
             status = memoi_bilevel_round(&bilevel, problem, target, is_last, &own, item_of, offsets,
                                          best, error);
+
         if (effort->log->write) {
             char message[160];
             snprintf(message, sizeof message,
@@ -4714,6 +4873,8 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
         }
         life_limit = bilevel.longest_life / 2;
     }
+
+    /* Blocks can pass 2^62 bytes although the plan does not, so that is no error. */
     if (status == MEMO_STATUS_INVALID_ARGUMENT) status = MEMO_STATUS_OK;
     effort->nodes_left += own.nodes_left;
     memoi_bilevel_free(&bilevel);
@@ -4780,8 +4941,8 @@ MEMOI memo_status memoi_task_create(memoi_task* task, const memo_plan* plan, mem
     return status;
 }
 
-/* Greedy, bi-level and the search as engine asks for them, each only where those before it have
- * missed target; *name becomes the one whose plan it is. */
+/* Runs the engines that the settings select, each only if those before it missed the target; *name
+ * becomes the engine of the best plan. */
 MEMOI memo_status memoi_task_run(const memoi_task* task, const memo_plan_desc* settings,
                                  int64_t target, memoi_effort* effort, memoi_solution* best,
                                  const char** name, memo_error* error) {
@@ -4794,6 +4955,8 @@ MEMOI memo_status memoi_task_run(const memoi_task* task, const memo_plan_desc* s
     double now = memob_now_s(), share = engine == MEMO_PLAN_ENGINE_GREEDY ? 1 : 0.5;
     double last_greedy = now + share * (effort->deadline - now);
     int stage;
+
+    /* From the fastest engine to the most thorough; each starts from the best plan so far. */
     for (stage = 0; stage < 6 && !status && best->peak > target; stage++) {
         int64_t before = best->peak;
         int was_optimal = best->is_optimal;
@@ -4814,12 +4977,13 @@ MEMOI memo_status memoi_task_run(const memoi_task* task, const memo_plan_desc* s
             status = memoi_search_solve(task->plan, pairs, target, effort, best, error);
         if (best->peak < before || best->is_optimal > was_optimal) *name = names[stage];
     }
+
     if (pairs == &task->stretched) /* a proof there says nothing of the plan */
         best->is_optimal = best->peak <= task->problem.lower_bound;
     return status;
 }
 
-/* 0 where trace is another plan's. */
+/* Returns 0 if trace belongs to another plan. */
 MEMOI int memoi_trace_fits(const memo_trace* trace, const memo_plan* plan) {
     int64_t i, n_times = 0;
     for (i = 0; i < trace->n_requests; i++)
@@ -4843,9 +5007,12 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "n_threads %d is outside [0, %d]", (int)settings.n_threads,
                               (int)MEMOI_THREADS);
+
+    /* Large plans get less time by default, because their search rarely ends. */
     if (!(settings.time_limit_s > 0))
         settings.time_limit_s = plan->n_buffers > MEMOI_SEARCH_ITEMS ? 3 : 10;
-    /* A second for each million buffers is left for what follows the search. */
+
+    /* Reserve a second per million buffers for the work after the search. */
     effort.deadline = memob_now_s() + settings.time_limit_s;
     effort.deadline -= fmin(0.25 * settings.time_limit_s, 1e-6 * (double)plan->n_buffers);
     effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
@@ -4856,6 +5023,8 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     effort.n_threads = 1;
 #endif
     effort.log = &settings.log;
+
+    /* A trace of another plan would put its marks on the wrong buffers. */
     status = memo_plan_prepare(plan, error);
     if (status) return status;
     if (settings.trace && !memoi_trace_fits(settings.trace, plan))
@@ -4863,6 +5032,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
                               "desc.trace is not the trace of this plan: its mallocs and frees are "
                               "others in number");
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
+
     status = memoi_task_create(&task, plan, error);
     if (status) return status;
     memoi_solution_begin(&best, (int64_t*)memob_calloc(task.problem.n_items, sizeof(int64_t)));
@@ -4870,10 +5040,14 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
         memoi_task_free(&task);
         return memob_no_memory(error, "the plan");
     }
+
+    /* No plan is below the bound, so a smaller capacity is no useful target. */
     target = settings.capacity_bytes > MEMOB_BYTES_MAX ? MEMOB_BYTES_MAX : settings.capacity_bytes;
     target /= task.problem.unit_bytes;
     if (target < task.problem.lower_bound) target = task.problem.lower_bound;
     status = memoi_task_run(&task, &settings, target, &effort, &best, &engine, error);
+
+    /* The plan is stored even if it misses the capacity, so that the caller can look at it. */
     if (!status) {
         memoi_plan_store(plan, &task.problem, &best, engine);
         if (settings.capacity_bytes > 0 && plan->peak_bytes > settings.capacity_bytes) {
@@ -4887,6 +5061,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
                 (long long)(best.is_optimal ? plan->peak_bytes : bound));
         }
     }
+
     MEMO_FREE(best.offsets);
     memoi_task_free(&task);
     return status;
