@@ -5133,8 +5133,8 @@ MEMOI double memoi_alpha_closed(const memoi_alpha_row* rows, int n_rows) {
 }
 
 #ifdef MEMO_LP_SOLVE
-/* The same by lp_solve: maximize alpha.  -1 where lp_solve gives up.  Rows are divided by their
- * bound: bytes and seconds differ by more than its tolerances take. */
+/* Maximizes alpha by lp_solve; -1 if lp_solve gives up.  Rows are divided by their bound, because
+ * bytes and seconds differ by more than its tolerances allow. */
 MEMOI double memoi_alpha_lp(const memoi_alpha_row* rows, int n_rows) {
     double alpha = -1, value = 1;
     int column = 1, i, result, ok;
@@ -5184,6 +5184,8 @@ memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha, memo
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "the sizes, times and counts of alpha must be finite and not negative");
+
+    /* Alpha 0 must fit both memories.  It need not hide behind the forward: the rest is a stall. */
     n = memoi_alpha_rows(desc, rows);
     alpha->is_hidden = 1;
     for (i = 0; i < n; i++) {
@@ -5197,6 +5199,8 @@ memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha, memo
                 memo_alpha_limit_name(rows[i].limit), rows[i].whole, rows[i].whole - rows[i].bound,
                 rows[i].bound);
     }
+
+    /* lp_solve and the closed form agree; the latter needs no library. */
 #ifdef MEMO_LP_SOLVE
     exact = memoi_alpha_lp(rows, n);
 #endif
@@ -5206,12 +5210,16 @@ memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha, memo
         double own = memoi_alpha_of_row(&rows[i]);
         if (own < 1 && own <= exact + 1e-9) alpha->limit = rows[i].limit;
     }
+
+    /* Round down to whole tiles, because a split tile would not be recomputed to the same
+     * values. */
     alpha->alpha = exact;
     if (desc->n_rows > 0) {
         int64_t tile = desc->tile_rows > 0 ? desc->tile_rows : 1;
         int64_t n_tiles = desc->n_rows / tile + (desc->n_rows % tile != 0);
-        /* A hair above, since 0.5 of 4 tiles may come out as 1.999...; then down to what meets all
-         * rows. */
+
+        /* The 1e-6 corrects rounding: 0.5 of 4 tiles may come out as 1.999.  The loop then lowers
+         * it until all rows hold. */
         int64_t tiles = (int64_t)(exact * (double)desc->n_rows / (double)tile + 1e-6);
         if (exact >= 1 - 1e-12 || tiles > n_tiles) tiles = n_tiles;
         for (;; tiles--) {
@@ -5340,6 +5348,8 @@ MEMOI memo_status memoi_profile_layer(memoi_profiler* p, memo_profile* profile, 
     memo_stream stream = desc->compute_stream;
     memo_status status = MEMO_STATUS_OK;
     int32_t t;
+
+    /* The trainer's functions are optional: without one its time stays 0. */
     if (desc->forward)
         status = memoi_profile_time(p, stream, stream, memoi_profile_forward, &profile->forward_s,
                                     error);
@@ -5349,6 +5359,8 @@ MEMOI memo_status memoi_profile_layer(memoi_profiler* p, memo_profile* profile, 
     if (!status && desc->backward)
         status = memoi_profile_time(p, stream, stream, memoi_profile_backward, &profile->backward_s,
                                     error);
+
+    /* A tensor that recompute does not support gets -1, and is not recomputed. */
     for (t = 0; t < desc->n_tensors && !status; t++) {
         memo_profile_tensor* tensor = &profile->tensors[t];
         double time_s = -1;
@@ -5383,16 +5395,22 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, 
     memo_profile_file* file = &profile->file;
     memo_status status;
     int is_read;
+
+    /* File operations are host functions on a stream, which the device must support. */
     if (!p->desc->spill_directory) return MEMO_STATUS_OK;
     if (d->struct_bytes < (int64_t)(offsetof(memo_device, launch_host) + sizeof d->launch_host) ||
         !d->launch_host)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "memo_profile_desc.spill_directory: the device has no launch_host");
+
     status = memob_spill_create(&p->file, p->desc->spill_directory, p->half_bytes,
                                 p->desc->spill_bytes_per_s, p->on_host, error);
     if (!status) status = memo_stream_create(d, "profile file", 0, &p->file_stream, error);
     memset(p->on_host, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
     p->copy_bytes = copy->size_bytes;
+
+    /* Each direction alone first, then beside as many copies as fit into that time.  Both use the
+     * bandwidth of host memory. */
     for (is_read = 0; is_read < 2 && !status; is_read++) {
         double* alone_s = is_read ? &file->read_s : &file->write_s;
         double copy_s = is_read ? copy->to_device_s : copy->to_host_s;
@@ -5489,6 +5507,7 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
     memset(profile, 0, sizeof *profile);
     memset(&p, 0, sizeof p);
     p.file.fd = -1;
+
     if (!desc->device || desc->n_rows < 1 || desc->n_tensors < 0 ||
         desc->n_tensors > MEMO_PROFILE_TENSORS_MAX || (desc->n_tensors && !desc->tensors) ||
         desc->largest_copy_bytes < 0 || desc->largest_copy_bytes > MEMOB_BYTES_MAX / 2 ||
@@ -5502,6 +5521,8 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
                               MEMOI_PROFILE_REPETITIONS_MAX);
     for (t = 0; t < desc->n_tensors; t++)
         if ((status = memoi_profile_check_name(desc->tensors[t].name, error))) return status;
+
+    /* 32 MiB copies are large enough to show the full rate of a link. */
     p.desc = desc;
     p.device = desc->device;
     p.largest_bytes = desc->largest_copy_bytes ? desc->largest_copy_bytes : (int64_t)32 << 20;
@@ -5509,6 +5530,8 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
                                          : p.largest_bytes;
     p.n_repetitions = desc->n_repetitions ? desc->n_repetitions : 5;
     profile->n_rows = desc->n_rows;
+
+    /* The copies come before the file, which is timed beside the largest of them. */
     status = memoi_profiler_acquire(&p, error);
     if (!status) status = memoi_profile_layer(&p, profile, error);
     if (!status) status = memoi_profile_copies(&p, profile, error);
@@ -5535,12 +5558,15 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
     memo_status status = MEMO_STATUS_OK;
     int32_t i;
     memset(&text, 0, sizeof text);
+
+    /* A profile may come from the caller, so check its counts before using its arrays. */
     if (profile->n_rows < 1 || profile->n_tensors < 0 ||
         profile->n_tensors > MEMO_PROFILE_TENSORS_MAX || profile->n_copies < 0 ||
         profile->n_copies > MEMO_PROFILE_COPIES_MAX)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT, "a profile of %lld rows, %d tensors and %d copies",
             (long long)profile->n_rows, (int)profile->n_tensors, (int)profile->n_copies);
+
     memo_text_put(&text, "memo profile 1\nrows %lld\nlayer", (long long)profile->n_rows);
     status = memoi_profile_put_time(&text, profile->forward_s, error);
     if (!status) status = memoi_profile_put_time(&text, profile->backward_s, error);
@@ -5554,6 +5580,9 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
         else if (!status)
             status = memoi_profile_put_time(&text, tensor->recompute_s_per_row, error);
     }
+
+    /* Sizes must rise, because readers take the first as the smallest and the last as the
+     * largest. */
     for (i = 0; i < profile->n_copies && !status; i++) {
         const memo_profile_copy* copy = &profile->copies[i];
         if (copy->size_bytes <= (i ? copy[-1].size_bytes : 0))
@@ -5564,6 +5593,8 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
         if (!status) status = memoi_profile_put_time(&text, copy->to_device_s, error);
         if (!status) status = memoi_profile_put_time(&text, copy->both_ways_s, error);
     }
+
+    /* The line is absent if no file was measured. */
     if (profile->file.size_bytes > 0) {
         memo_text_put(&text, "\nfile %lld", (long long)profile->file.size_bytes);
         if (!status) status = memoi_profile_put_time(&text, profile->file.write_s, error);
@@ -5573,6 +5604,7 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
         if (!status)
             status = memoi_profile_put_time(&text, profile->file.read_with_copies_s, error);
     }
+
     memo_text_put(&text, "\n");
     if (status) {
         memo_text_free(&text);
@@ -5668,12 +5700,15 @@ MEMOI memo_status memoi_profile_parse_line(memob_reader* reader, const char* wor
     char shown[40];
     memo_status status = MEMO_STATUS_OK;
     int kind = 0;
+
+    /* Lines have a fixed order: `rows` and `layer` once, the others any number of times. */
     while (kind < 5 && !memob_word_is(word, length, kinds[kind])) kind++;
     if (kind == 5 || (kind < 2 ? kind != *stage : *stage < 2 || kind < *stage))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "`%s` here; a profile has rows, layer, tensors, copies, file",
                                 memob_word_text(shown, word, length));
     *stage = kind < 2 ? kind + 1 : kind;
+
     if (kind == 0) {
         status = memob_expect_number(reader, "number of rows", &profile->n_rows, error);
         if (!status && profile->n_rows < 1)
@@ -5692,6 +5727,7 @@ MEMOI memo_status memoi_profile_parse_line(memob_reader* reader, const char* wor
     } else {
         status = memoi_profile_parse_file(reader, profile, error);
     }
+
     return status ? status : memob_expect_line_end(reader, error);
 }
 
@@ -5705,16 +5741,21 @@ memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* na
     memset(profile, 0, sizeof *profile);
     if (!text || n_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+
+    /* The frame has the version first and the count of lines last. */
     memob_reader_init(&reader, name ? name : "text", text, n_bytes);
     if (!memob_next_entry(&reader, &word, &length) || !memob_word_is(word, length, "memo"))
         return memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
                                 "a profile begins with `memo profile 1`");
     status = memob_read_first_line(&reader, "profile", error);
     if (!status) status = memob_read_last_line(&reader, text, &count, &last_line, error);
+
     while (!status && memob_next_entry(&reader, &word, &length)) {
         status = memoi_profile_parse_line(&reader, word, length, &stage, profile, error);
         n_lines++;
     }
+
+    /* A truncated file lacks these lines, or has fewer than its last line states. */
     if (!status && stage < 2)
         status = memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
                                   "a profile has a line `rows` and a line `layer`");
@@ -5791,6 +5832,8 @@ void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
     memo_text_put(text,
                   "rows      layers    kept  swapped  recomputed   of %lld in tiles of %lld\n",
                   (long long)desc->n_rows, (long long)memob_swap_tile_rows(desc));
+
+    /* Tensors with equal rows share their lines, so that the table stays short. */
     for (t = 0; t < desc->n_tensors; t++) {
         for (other = 0; other < t && !memoi_rows_are_alike(desc, other, t); other++) {
         }
@@ -5837,6 +5880,8 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recomp
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "the profile is of %lld rows, the plan is for %lld",
                               (long long)profile->n_rows, (long long)desc->swap->n_rows);
+
+    /* Match tensors by name, because a profile may have others or another order. */
     for (t = 0; recompute_s_per_row && t < desc->swap->n_tensors; t++) {
         const char* name = desc->swap->tensors[t].name;
         for (k = 0; k < profile->n_tensors; k++)
@@ -5846,9 +5891,13 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recomp
                                   "the profile has no tensor `%s`", name ? name : "NULL");
         recompute_s_per_row[t] = profile->tensors[k].recompute_s_per_row;
     }
+
+    /* The layer times are used as they are. */
     desc->forward_s = profile->forward_s;
     desc->backward_s = profile->backward_s;
     desc->between_s = profile->between_s;
+
+    /* Two copies give a line: its slope is the rate, and its value at 0 bytes is copy_s. */
     desc->copy_s = desc->to_host_bytes_per_s = desc->to_device_bytes_per_s = 0;
     if (profile->n_copies > 0) {
         const memo_profile_copy* large = &profile->copies[profile->n_copies - 1];
@@ -5868,6 +5917,8 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recomp
                  2;
         if (rest_s > 0) desc->copy_s = rest_s;
     }
+
+    /* The file's rates beside copies count, because a step does both at once. */
     desc->file_s = desc->to_file_bytes_per_s = desc->from_file_bytes_per_s = 0;
     if (profile->file.write_with_copies_s > 0)
         desc->to_file_bytes_per_s =
@@ -5900,16 +5951,17 @@ typedef struct memoi_rows_layer {
     memoi_rows_path passed;         /* when the file has its rows, then when it gave them back */
 } memoi_rows_layer;
 
-/* The makespan of memo_swap_generate's schedule: the waits, and streams that do one thing at a
- * time.  Both directions never copy at once: the last two forwards wait for all that left, and
- * nothing comes back before the last backward. */
+/* The makespan of memo_swap_generate's schedule, with its waits and one operation at a time on each
+ * stream.  The two directions never copy at once.  The last two forwards wait for all stores, and
+ * no load begins before the backward of the last layer. */
 MEMOI memoi_rows_path memoi_rows_step(const memo_swap_plan_desc* desc, memoi_rows_layer* layers) {
     int32_t n = desc->swap->n_layers, i;
     memoi_rows_path compute, store, load, file;
     memset(&compute, 0, sizeof compute);
     store = load = file = compute;
 
-    /* Forward: a layer waits for the rows that it overwrites; its own rows leave behind it. */
+    /* Forward: a layer waits until the rows that it overwrites have left.  Its own rows leave
+     * afterwards. */
     for (i = 0; i < n; i++) {
         memoi_rows_layer* layer = &layers[i];
         if (layer->previous >= 0)
@@ -5931,7 +5983,8 @@ MEMOI memoi_rows_path memoi_rows_step(const memo_swap_plan_desc* desc, memoi_row
     compute.time_s += desc->between_s;
     compute.fixed_s += desc->between_s;
 
-    /* Backward: a layer waits for its rows; behind it rows come back into the buffer it frees. */
+    /* Backward: a layer waits for its rows.  Afterwards earlier rows come back into the buffer that
+     * it frees. */
     for (i = n - 1; i >= 0; i--) {
         memoi_rows_layer* layer = &layers[i];
         if (layer->is_moved) compute = memoi_rows_later(compute, layer->loaded);
@@ -6030,16 +6083,21 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
                   {"to_file_bytes_per_s", desc->to_file_bytes_per_s},
                   {"from_file_bytes_per_s", desc->from_file_bytes_per_s}};
     size_t i;
+
+    /* Required pointers first: the other checks read them. */
     if (!desc->swap || !desc->recompute_s_per_row)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_plan_desc.%s: is NULL; it is required",
                               desc->swap ? "recompute_s_per_row" : "swap");
+
+    /* The limit keeps sums over all layers finite. */
     for (i = 0; i < sizeof fields / sizeof fields[0]; i++)
         if (!memob_is_in(fields[i].value, 0, MEMOI_ROWS_TIME_MAX))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "memo_swap_plan_desc.%s: is negative or not finite (%g); 0 to "
                                   "%g is valid",
                                   fields[i].name, fields[i].value, MEMOI_ROWS_TIME_MAX);
+
     if (desc->device_bytes < 0 || desc->host_bytes < 0 || desc->spill_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_plan_desc.%s_bytes: is negative; 0 is no limit",
@@ -6057,6 +6115,8 @@ MEMOI memo_status memoi_rows_find_bundles(memoi_rows_planner* p, memo_error* err
             const memo_tensor* tensor = &swap->tensors[t];
             double per_row_s = p->desc->recompute_s_per_row[t];
             memoi_rows_bundle* bundle;
+
+            /* No sum of times over the layers may overflow. */
             if (!memob_is_in(per_row_s * (double)swap->n_rows, -MEMOI_ROWS_TIME_MAX,
                              MEMOI_ROWS_TIME_MAX))
                 return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -6064,6 +6124,8 @@ MEMOI memo_status memoi_rows_find_bundles(memoi_rows_planner* p, memo_error* err
                                       "finite (%g); give a time, or a negative number if it cannot "
                                       "be recomputed",
                                       (int)t, memob_tensor_name(tensor), per_row_s);
+
+            /* A tensor recomputed with another must have the same rows, so both are one bundle. */
             if (pass != (tensor->with != 0)) continue;
             p->bundle_of[t] = tensor->with ? p->bundle_of[tensor->with - 1] : -1;
             if (tensor->row_bytes == 0) continue;
@@ -6079,6 +6141,8 @@ MEMOI memo_status memoi_rows_find_bundles(memoi_rows_planner* p, memo_error* err
                         ? per_row_s * (double)swap->n_rows
                         : 0;
             }
+
+            /* Every tensor adds its bytes; the leader alone has the time. */
             bundle = &p->bundles[p->bundle_of[t]];
             bundle->row_bytes += tensor->row_bytes;
             bundle->layer_bytes = (double)bundle->row_bytes * (double)swap->n_rows;
@@ -6099,6 +6163,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
         status = memo_swap_desc_get_sizes(swap, &sizes, error); /* no sum of sizes overflows */
     if (status) return status;
 
+    /* Only the first layers move: the last ones are used again at once, so they stay in the
+     * buffers. */
     p->desc = desc;
     p->device_bytes = desc->device_bytes;
     p->host_bytes = desc->host_bytes;
@@ -6109,6 +6175,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->n_tiles = memob_swap_n_tiles(swap);
     n_tensors = swap->n_tensors;
 
+    /* Three tables of cells: the trial, the accepted one, and the best. */
     p->bundles = (memoi_rows_bundle*)memob_calloc(n_tensors, sizeof(memoi_rows_bundle));
     p->bundle_of = (int32_t*)memob_calloc(n_tensors, sizeof(int32_t));
     p->layers = (memoi_rows_layer*)memob_calloc(p->n_layers, sizeof(memoi_rows_layer));
@@ -6160,6 +6227,7 @@ MEMOI int memoi_rows_time_layer(memoi_rows_planner* p, const memob_swap_placemen
     layer->previous = placement->turns[i].previous;
     layer->is_moved = bytes > 0;
 
+    /* Each moved tensor is a copy of its own with its own start time. */
     for (t = 0; t < swap->n_tensors; t++)
         if (places[t].row_bytes && places[t].moved_end > places[t].moved_begin)
             copies_s += desc->copy_s;
@@ -6170,6 +6238,7 @@ MEMOI int memoi_rows_time_layer(memoi_rows_planner* p, const memob_swap_placemen
         layer->recompute_s += p->bundles[b].recompute_s * (n / (double)swap->n_rows);
     }
 
+    /* The factors are 1, except while a faster link or disk is tried out. */
     layer->store_s = layer->load_s = copies_s;
     if (desc->to_host_bytes_per_s > 0) layer->store_s += bytes / desc->to_host_bytes_per_s;
     if (desc->to_device_bytes_per_s > 0) layer->load_s += bytes / desc->to_device_bytes_per_s;
@@ -6183,7 +6252,7 @@ MEMOI double memoi_rows_excess(int64_t capacity_bytes, int64_t n_bytes) {
     return capacity_bytes && n_bytes > capacity_bytes ? (double)(n_bytes - capacity_bytes) : 0;
 }
 
-/* Sizes and step of what the engine would do with swap, and as many layers on the host as fit. */
+/* Scores a desc: sizes and step, with as many layers in host memory as fit. */
 MEMOI memo_status memoi_rows_score_desc(memoi_rows_planner* p, memo_swap_desc* swap,
                                         memoi_rows_score* score, memo_error* error) {
     const memo_swap_plan_desc* desc = p->desc;
@@ -6194,9 +6263,12 @@ MEMOI memo_status memoi_rows_score_desc(memoi_rows_planner* p, memo_swap_desc* s
     int32_t i;
     memset(score, 0, sizeof *score);
     score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
-    /* Layers out of turn, or beyond 2^62 bytes: desc itself has been checked. */
+
+    /* An invalid table here means layers out of order or more than 2^62 bytes, because desc was
+     * checked.  It only scores badly. */
     if (status) return status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_OK : status;
 
+    /* The excess over all budgets guides the search toward tables that fit. */
     score->sizes = placement.sizes;
     score->excess_bytes = memoi_rows_excess(p->device_bytes, placement.sizes.device_bytes) +
                           memoi_rows_excess(p->host_bytes, placement.sizes.host_bytes);
@@ -6204,6 +6276,7 @@ MEMOI memo_status memoi_rows_score_desc(memoi_rows_planner* p, memo_swap_desc* s
         score->excess_bytes += (double)(placement.sizes.spill_bytes - desc->spill_bytes);
     score->n_host_layers = placement.sizes.n_spilled_layers ? placement.n_host_layers : 0;
 
+    /* The makespan, and the stall: the part in which nothing is computed. */
     for (i = 0; i < p->n_layers; i++) {
         if (!memoi_rows_time_layer(p, &placement, i)) score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
         score->recompute_s += p->layers[i].recompute_s;
@@ -6282,7 +6355,7 @@ MEMOI void memoi_rows_set(memoi_rows_planner* p, int32_t b, int32_t begin, int32
 
 /* --- >>row alpha --- */
 
-/* All alphas of whole tiles if these are few, else 64 and then those around the best. */
+/* Scores all alphas of whole tiles if they are few; otherwise about 64, then some near the best. */
 MEMOI memo_status memoi_rows_best_alpha(memoi_rows_planner* p, memoi_rows_score* best,
                                         double* alpha, memo_error* error) {
     memo_swap_desc swap = *p->desc->swap;
@@ -6291,6 +6364,8 @@ MEMOI memo_status memoi_rows_best_alpha(memoi_rows_planner* p, memoi_rows_score*
     best->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
     *alpha = -1;
     swap.rows = NULL;
+
+    /* Score the alphas of one grid. */
     for (;;) {
         for (k = low;; k = k + step < high ? k + step : high) {
             memoi_rows_score score;
@@ -6307,7 +6382,7 @@ MEMOI memo_status memoi_rows_best_alpha(memoi_rows_planner* p, memoi_rows_score*
         }
         if (step == 1 || best_tiles < 0) return MEMO_STATUS_OK;
 
-        /* Finer, around the best. */
+        /* Refine the grid around the best alpha. */
         low = best_tiles > step ? best_tiles - step : 0;
         high = best_tiles + step < p->n_tiles ? best_tiles + step : p->n_tiles;
         step = step / 16 + (step > 1 && step < 16);
@@ -6433,6 +6508,8 @@ MEMOI memo_status memoi_rows_program_create(memoi_rows_planner* p, memoi_rows_ai
         return memob_no_memory(error, "the program of rows");
     }
 
+    /* Rules limit the boxes.  The units scale all numbers near 1, which the simplex tolerances
+     * assume. */
     g->time_unit_s = p->n_layers * (desc->forward_s + desc->backward_s) + desc->between_s;
     for (b = 0; b < p->n_bundles; b++) {
         memo_tensor_rule rule = p->bundles[b].rule;
@@ -6457,11 +6534,15 @@ MEMOI void memoi_rows_find_columns(memoi_rows_program* g) {
         const memoi_rows_bundle* bundle = &p->bundles[b];
         const memoi_rows_box* box = &g->boxes[b];
         int is_mixed = box->mode == MEMOI_ROWS_MIXED;
+
+        /* A corner keeps the least or the most layers, and swaps or recomputes the rest. */
         for (k = 0; k < 4; k++) {
             memoi_rows_column* c = &g->columns[g->n_columns];
             double share;
             if ((k & 1) && box->least_kept == box->most_kept) continue;
             if (box->mode == ((k & 2) ? MEMOI_ROWS_RECOMPUTED : MEMOI_ROWS_SWAPPED)) continue;
+
+            /* What a corner costs if its weight is 1. */
             c->b = b;
             c->kept = (k & 1) ? box->most_kept : box->least_kept;
             c->swapped = (k & 2) ? 1 : 0;
@@ -6548,17 +6629,20 @@ MEMOI void memoi_rows_put_all(memoi_rows_program* g) {
     g->n_rows = 0;
     for (c = 0; c <= n; c++) g->free[c] = c;
 
-    /* A bundle's weights sum to 1 or more: more helps nobody. */
+    /* A bundle's weights sum to 1 or more.  An inequality is enough, because more weight only costs
+     * more. */
     for (b = 0, c = 0; b < p->n_bundles; b++) {
         row = memoi_rows_put_row(g, -1);
         for (; c < n && g->columns[c].b == b; c++) row[c] = -1;
     }
 
+    /* Budgets; a budget of 0 is no limit. */
     if (p->device_bytes) memoi_rows_put_capacity(g, (double)p->device_bytes, 0);
     if (p->host_bytes && g->places > 0)
         memoi_rows_put_capacity(g, (double)p->host_bytes / g->places, 1);
     if (n_file > 0) memoi_rows_put_capacity(g, (double)p->desc->spill_bytes / n_file, 2);
 
+    /* The step takes at least as long as each path found so far. */
     for (i = 0; i < g->n_cuts; i++) {
         const memoi_rows_cut* cut = &g->cuts[i];
         row = memoi_rows_put_row(g, -cut->fixed_s / g->time_unit_s);
@@ -6570,7 +6654,8 @@ MEMOI void memoi_rows_put_all(memoi_rows_program* g) {
         row[n] = -1;
     }
 
-    /* The step.  Of equal steps the one with least work, or with least of a memory. */
+    /* Minimize the step.  Tiny costs prefer, among equal steps, the one with least work or least
+     * memory. */
     row = memoi_rows_put_row(g, 0);
     g->n_rows--;
     for (c = 0; c < n; c++) {
@@ -6611,6 +6696,8 @@ MEMOI int memoi_rows_simplex(memoi_rows_program* g) {
         const double* row;
         int32_t leaves = -1, enters = -1;
         double least = -1e-9;
+
+        /* The most violated row leaves the basis. */
         for (i = 0; i < g->n_rows; i++) {
             double value = g->cells[(int64_t)i * width + n];
             if (value >= least) continue;
@@ -6619,6 +6706,8 @@ MEMOI int memoi_rows_simplex(memoi_rows_program* g) {
         }
         if (leaves < 0) return 1;
 
+        /* The column with the least cost per unit enters.  Among equals a larger pivot is more
+         * accurate. */
         row = g->cells + (int64_t)leaves * width;
         for (c = 0; c < n; c++) {
             double left, right;
@@ -6645,9 +6734,12 @@ MEMOI int memoi_rows_solve(memoi_rows_program* g) {
         int32_t width = g->n_columns + 2, c, first, i;
         memoi_rows_path path;
         memoi_rows_cut* cut;
+
+        /* Paths are too many to list, so solve with the cuts found so far. */
         memoi_rows_put_all(g);
         if (!memoi_rows_simplex(g)) return 0;
 
+        /* Read the weights, and scale each bundle's weights to a sum of 1. */
         for (c = 0; c < g->n_columns; c++) g->columns[c].weight = 0;
         for (i = 0; i < g->n_rows; i++) {
             double value = g->cells[(int64_t)i * width + g->n_columns + 1];
@@ -6670,6 +6762,8 @@ MEMOI int memoi_rows_solve(memoi_rows_program* g) {
             }
         }
 
+        /* Add the longest path as a cut.  If it is no longer than the step, the solution is
+         * exact. */
         path = memoi_rows_path_of(g);
         if (path.time_s <= g->step_s + 1e-9 * g->time_unit_s || g->n_cuts == MEMOI_ROWS_CUTS_MAX)
             return 1;
@@ -6712,13 +6806,16 @@ MEMOI memoi_rows_shares memoi_rows_shares_of(const memoi_rows_program* g, int32_
     return shares;
 }
 
-/* Tables near the shares of a leaf: what is kept spread over the layers, in the first or the last
- * of them; the number of tiles rounded down. */
+/* Tries tables near the shares of a leaf: kept layers are spread out, first, or last.  The number
+ * of tiles is rounded down. */
 MEMOI memo_status memoi_rows_round(memoi_rows_program* g, memo_error* error) {
     memoi_rows_planner* p = g->p;
     memo_status status = MEMO_STATUS_OK;
     int32_t n = p->n_moved, b, i;
     int way;
+
+    /* Three ways, because the place of kept layers changes the stall, which the program does not
+     * show. */
     for (way = 0; way < 3 && !status; way++) {
         for (b = 0; b < p->n_bundles; b++) {
             memoi_rows_shares shares = memoi_rows_shares_of(g, b);
@@ -6730,6 +6827,8 @@ MEMOI memo_status memoi_rows_round(memoi_rows_program* g, memo_error* error) {
                            is_mixed                           ? p->n_tiles
                            : kept == n && tiles == p->n_tiles ? MEMOI_ROWS_KEPT
                                                               : tiles);
+
+            /* (i + 1) * kept / n spreads the kept layers evenly. */
             for (i = 0; i < n; i++) {
                 int is_kept = way == 0   ? (i + 1) * kept / n > i * kept / n
                               : way == 1 ? i < kept
@@ -6795,7 +6894,7 @@ MEMOI memo_status memoi_rows_branch(memoi_rows_program* g, memo_error* error) {
     int is_hopeless;
     if (!memoi_rows_solve(g)) return MEMO_STATUS_OK;
 
-    /* Give up what cannot be better, and everything when nodes run out. */
+    /* Give up if no better solution is possible, or if the limit of nodes is reached. */
     here_s = g->step_s;
     if (g->aim == MEMOI_ROWS_AIM_TABLE && p->best.score.excess_bytes <= 0 &&
         p->best.score.step_s < best_s)
@@ -6806,7 +6905,7 @@ MEMOI memo_status memoi_rows_branch(memoi_rows_program* g, memo_error* error) {
     if (b < 0 && (g->bound_s < 0 || here_s < g->bound_s)) g->bound_s = here_s;
     if (is_hopeless) return MEMO_STATUS_OK;
 
-    /* A leaf. */
+    /* A leaf: nothing is left to split, so round its shares to a table. */
     if (b < 0) {
         if (g->leaf_s < 0 || here_s < g->leaf_s) {
             g->leaf_s = here_s;
@@ -6816,7 +6915,8 @@ MEMOI memo_status memoi_rows_branch(memoi_rows_program* g, memo_error* error) {
         return g->aim == MEMOI_ROWS_AIM_TABLE ? memoi_rows_round(g, error) : MEMO_STATUS_OK;
     }
 
-    /* Whole tensors first say how, the nearer end first. */
+    /* Split whole tensors by their mode first, the likelier mode first: a good solution early
+     * prunes more. */
     box = g->boxes[b];
     if (p->bundles[b].rule == MEMO_TENSOR_WHOLE && box.mode == MEMOI_ROWS_ANY &&
         shares.swapped > 1e-7 && shares.swapped < 1 - 1e-7) {
@@ -6830,7 +6930,7 @@ MEMOI memo_status memoi_rows_branch(memoi_rows_program* g, memo_error* error) {
         return status;
     }
 
-    /* Then k is below or above what the weights say. */
+    /* Then split the number of kept layers below and above its fractional value. */
     down = (int32_t)floor(shares.kept + 1e-9);
     if (down >= box.most_kept) down = box.most_kept - 1;
     if (down < box.least_kept) down = box.least_kept;
@@ -6848,11 +6948,14 @@ MEMOI memo_status memoi_rows_run(memoi_rows_program* g, int n_best, memo_error* 
     double* bounds = (double*)memob_calloc(n, sizeof(double)); /* negative: none */
     memo_status status = bounds ? MEMO_STATUS_OK : memob_no_memory(error, "the program of rows");
 
+    /* Bound the step for each number of places in host memory. */
     for (i = 0; i < n && !status; i++) {
         g->places = most - i * step;
         g->n_cuts = 0;
         bounds[i] = memoi_rows_solve(g) ? g->step_s : -1;
     }
+
+    /* Branch only where the bound is least, because each search is expensive. */
     for (k = 0; k < n_best && !status; k++) {
         int32_t best = -1;
         for (i = 0; i < n; i++)
@@ -6864,6 +6967,7 @@ MEMOI memo_status memoi_rows_run(memoi_rows_program* g, int n_best, memo_error* 
         status = memoi_rows_branch(g, error);
     }
 
+    /* The bound of all is the least, including the numbers that were not searched. */
     for (i = 0; i < n && !status; i++)
         if (bounds[i] >= 0 && (g->bound_s < 0 || bounds[i] < g->bound_s)) g->bound_s = bounds[i];
     MEMO_FREE(bounds);
@@ -6913,7 +7017,7 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
     int64_t value = 0, delta = 0, step;
     int is_changed = 0;
 
-    /* Which layers: one, all, all that may move, the last two, even or odd ones, a range. */
+    /* Choose layers: one, all, all that move, the last ones, every second one, or a range. */
     switch (memoi_rows_random(p, 8)) {
     case 0: begin = 0, end = n; break;
     case 1: begin = 0, end = p->n_moved; break;
@@ -6926,7 +7030,8 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
     default: break;
     }
 
-    /* What: kept, swapped, recomputed, as another layer, or some tiles more or fewer. */
+    /* Choose a value: kept, swapped, recomputed, that of another layer, or some tiles more or
+     * fewer. */
     switch (memoi_rows_random(p, 6)) {
     case 0: value = MEMOI_ROWS_KEPT; break;
     case 1: value = p->n_tiles; break;
@@ -6938,6 +7043,8 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
         delta = memoi_rows_random(p, 2) ? step : -step;
     }
 
+    /* Skip invalid changes, and report whether any cell differs: scoring an equal table wastes
+     * time. */
     for (i = begin; i < end; i += stride) {
         int64_t* cell = &cells[(int64_t)i * p->n_bundles];
         int64_t next = delta ? *cell + delta : value;
@@ -7153,8 +7260,8 @@ MEMOI memo_status memoi_rows_gain(memoi_rows_planner* p, memo_alpha_limit limit,
     return status;
 }
 
-/* The limit of which a tenth more saves most, and what the plan would gain without it; if a tenth
- * saves nothing (attention is recomputed whole or not at all), the limit that costs most in all. */
+/* Names the limit of which a tenth more saves most, and what the plan would gain without it.  If a
+ * tenth saves nothing (whole tensors), it names the limit that costs most altogether. */
 MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan,
                                         memo_error* error) {
     static const memo_alpha_limit limits[] = {MEMO_ALPHA_LIMIT_HOST_MEMORY,
@@ -7166,6 +7273,8 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
     char bytes[32];
     memo_status status = memoi_rows_foresee(p, 0, &now, error);
     int is_all, i;
+
+    /* The reason if no limit is found below. */
     snprintf(plan->reason, sizeof plan->reason, "%s",
              plan->stall_s < 1e-3 * plan->step_s && plan->recompute_s < 1e-3 * plan->step_s
                  ? "nothing limits it: every copy hides behind the computation, and nothing is "
@@ -7174,6 +7283,7 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
                    "save anything");
     if (status || !(now.step_s > 0)) return status;
 
+    /* A tenth more of each limit first; then the limit lifted altogether. */
     for (is_all = 0; is_all < 2 && limit == MEMO_ALPHA_LIMIT_NONE; is_all++, most = 5e-4) {
         for (i = 0; i < 4 && !status; i++) {
             status = memoi_rows_lift(p, limits[i], is_all, now.step_s, &then, &saved, error);
@@ -7184,6 +7294,7 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
     }
     if (status || limit == MEMO_ALPHA_LIMIT_NONE) return status;
 
+    /* State the gain of the whole plan, which the estimate above only ranks. */
     status = memoi_rows_gain(p, limit, plan->step_s, &saved, &extra_bytes, error);
     if (status || saved < 1e-5) return status;
     plan->limit = limit;
@@ -7199,7 +7310,7 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
     return status;
 }
 
-/* What the plan that is nearest to fitting lacks. */
+/* Fails with the memory that the nearest plan lacks. */
 MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     static const char* const names[] = {"device memory", "host memory", "the disk"};
     int64_t needed_bytes[3], there_bytes[3];
@@ -7207,12 +7318,16 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     memoi_rows_score score = p->best.score;
     memo_status status;
     int which = 0;
+
+    /* Without a usable table, score alpha 0, which recomputes most. */
     if (p->desc->is_alpha_only || score.excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) {
         memoi_rows_set_alpha(p, 0, 0);
         status = memoi_rows_score_trial(p, error);
         if (status) return status;
         score = p->trial.score;
     }
+
+    /* Name the first budget that is exceeded. */
     needed_bytes[0] = score.sizes.device_bytes;
     needed_bytes[1] = score.sizes.host_bytes;
     needed_bytes[2] = score.sizes.spill_bytes;
@@ -7234,6 +7349,8 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
     memo_status status = memoi_rows_best_alpha(p, &score, &plan->alpha, error);
     if (status) return status;
     plan->alpha_step_s = score.excess_bytes > 0 ? 0 : score.step_s;
+
+    /* A table is used only if it is faster than the best alpha, which is simpler. */
     if (!p->desc->is_alpha_only) {
         status = memoi_rows_best_table(p, plan->alpha, error);
         if (status) return status;
@@ -7247,6 +7364,7 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
     }
     if (score.excess_bytes > 0) return memoi_rows_refuse(p, error);
 
+    /* The predicted times and bytes. */
     plan->step_s = score.step_s;
     plan->stall_s = score.stall_s;
     plan->recompute_s = score.recompute_s;
