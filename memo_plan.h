@@ -934,7 +934,7 @@ typedef struct memoi_range {
 
 typedef struct memoi_item {
     int64_t size;       /* in units, as all below */
-    int64_t alignment;  /* 1 where the unit settles it */
+    int64_t alignment;  /* 1 if the unit guarantees it */
     int64_t fixed;      /* offset, or -1 */
     int64_t begin, end; /* sections from first to last, what a gap skips included */
     int64_t reach;      /* behind the sections in which items begin that it is held against */
@@ -1482,7 +1482,7 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
 
 /* --- >>neighbors --- */
 
-enum { MEMOI_NEIGHBORS = 1 << 26 }; /* beyond, whoever wants lists does without */
+enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
 
 /* The item behind those that begin before i ends: items are ordered by begin, so the later ones
  * that i overlaps follow it in one piece; with gaps, some of those. */
@@ -1566,8 +1566,8 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.
  * First fit: take the items in an order; put each into the lowest hole. */
 
-/* For every section the top of what lies in it.  A tree: top[node] is the largest below the node,
- * mark[node] a top that the whole node has got; marks stay where they are. */
+/* For every section the top of its placed items, as a tree.  top[node] is the largest top below the
+ * node; mark[node] is a top that applies to the whole node.  Marks are not pushed down. */
 typedef struct memoi_skyline {
     int64_t n_leaves;
     int64_t* top;
@@ -1759,7 +1759,7 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     return 1;
 }
 
-/* The top of what is placed and conflicts with item i. */
+/* The top of the placed items that conflict with item i. */
 MEMOI int64_t memoi_item_top(const memoi_greedy* greedy, int64_t i) {
     const memoi_problem* problem = greedy->problem;
     const memoi_item* item = &problem->items[i];
@@ -1795,7 +1795,7 @@ MEMOI void memoi_greedy_clear(memoi_greedy* greedy) {
         memset(greedy->held_top, 0, (size_t)greedy->problem->n_items * sizeof(int64_t));
 }
 
-/* Two fixed items that share a byte; 0 where there are none. */
+/* Finds two fixed items that share a byte; returns 0 if there are none. */
 MEMOI int memoi_fixed_clash(memoi_greedy* greedy, int64_t* first, int64_t* second) {
     const memoi_problem* problem = greedy->problem;
     int64_t k, l;
@@ -1850,13 +1850,13 @@ MEMOI void memoi_queue_pop(memoi_queue* heap) {
 }
 
 /* --- >>lowest offset ---
- * A plateau is a run of sections of one top, as long as it can be.  On the lowest one the item that
- * can lie lowest is one that lives within it.  Where there is none, nothing will ever fill it: it
- * rises to its lower neighbor.
+ * A plateau is a longest run of sections with one top.  The item that can lie lowest lives within
+ * the lowest plateau.  If no item does, nothing can fill that plateau, so it rises to its lower
+ * neighbor.
  *
- * Items with gaps and fixed ones wait beside the plateaus, as do those that an alignment, a fixed
- * item or a hold keeps off the plateau that they live within.  Each waits with a lower bound of its
- * offset, since tops only rise; the true one is found when its time has come. */
+ * Items with gaps and fixed items wait beside the plateaus.  So do items that an alignment, a fixed
+ * item or a hold keeps off their plateau.  Each waits with a lower bound of its offset, because
+ * tops only rise.  Its offset is found when the plateaus reach that bound. */
 
 MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
                              int64_t previous) {
@@ -1924,7 +1924,7 @@ MEMOI void memoi_plateau_raise(memoi_greedy* greedy, int64_t begin) {
     memoi_plateau_join(greedy, begin);
 }
 
-/* 0 where nothing has changed. */
+/* Returns 0 if nothing has changed. */
 MEMOI int memoi_unplaced_join(memoi_unplaced* tree, int64_t node) {
     const memoi_unplaced *left = &tree[2 * node], *right = left + 1;
     memoi_unplaced before = tree[node], *here = &tree[node];
@@ -2096,7 +2096,7 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
 
 /* --- on top: if there is no time for better --- */
 
-/* Puts what is not placed yet (offset -1) on top of the rest. */
+/* Puts the items that are not placed yet (offset -1) on top of the others. */
 MEMOI void memoi_greedy_stack(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     int64_t k;
@@ -2114,11 +2114,11 @@ MEMOI void memoi_greedy_stack(memoi_greedy* greedy) {
 
 /* --- >>first fit ---
  *
- * Each item in turn goes into the lowest hole that those before it have left.  What it must keep
- * away from is found in a grid: ranges of about the same length stand together, by where they
- * begin; so those that meet a range stand in a few places. */
+ * Each item, in order, goes into the lowest hole that the items before it have left.  A grid finds
+ * its conflicts.  It stores ranges of similar length together, by their begin, so the ranges that
+ * overlap one range are in a few places. */
 
-/* A range of an item, and where it lies. */
+/* A range of an item, and its place in memory. */
 typedef struct memoi_stay {
     int64_t low, high;  /* bytes [low, high), in units */
     int32_t begin, end; /* sections */
@@ -2177,7 +2177,7 @@ MEMOI int memoi_fit_create(memoi_fit* fit, const memoi_problem* problem) {
     /* Counting sort of the ranges into buckets. */
     for (k = 0; k < n_ranges; k++) fit->buckets[memoi_fit_bucket(fit, &problem->ranges[k]) + 1]++;
     for (k = 0; k < n_buckets; k++) fit->buckets[k + 1] += fit->buckets[k];
-    for (i = n - 1; i >= 0; i--) { /* from the back: then each bucket begins where it should */
+    for (i = n - 1; i >= 0; i--) { /* from the back, so that each bucket keeps the order of items */
         const memoi_item* item = &problem->items[i];
         for (k = item->first_range + item->n_ranges - 1; k >= item->first_range; k--) {
             int64_t at = --fit->buckets[memoi_fit_bucket(fit, &problem->ranges[k]) + 1];
@@ -2188,7 +2188,7 @@ MEMOI int memoi_fit_create(memoi_fit* fit, const memoi_problem* problem) {
         }
     }
 
-    /* The sort moved each begin by one bucket; move them back. */
+    /* The begin of bucket k is at k + 1 now; move it to k. */
     for (k = 0; k < n_buckets; k++) fit->buckets[k] = fit->buckets[k + 1];
     fit->buckets[n_buckets] = n_ranges;
     return 1;
@@ -2265,9 +2265,9 @@ MEMOI int memoi_range_compare(const void* a, const void* b) {
     return memob_compare(((const memoi_range*)a)->begin, ((const memoi_range*)b)->begin);
 }
 
-/* The lowest offset for an item, `from` or higher, clear of n ranges: jumps on top of what is in
- * the way, round and round, as long as anything is.  What ends below is dropped.  Many rounds are
- * worth a sort: then one more is enough. */
+/* The lowest offset for an item, `from` or higher, that is clear of n ranges.  It jumps on top of
+ * ranges in the way, round after round, and drops ranges that end below.  After many rounds it
+ * sorts the ranges; then one more round is enough. */
 MEMOI int64_t memoi_taken_lowest(memoi_range* taken, int64_t n, int64_t from,
                                  const memoi_item* item) {
     int64_t offset, next = from, round = 0, n_above, k;
@@ -2383,8 +2383,8 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
  * Pruning.  Every unplaced item has a *bound* >= its minimum; above it, the item cannot be first.
  * In each section that a decision touched, once in a node:
  *   head    for every t: t + the sizes of the items with bound >= t must fit below the capacity
- *   lift    where bound of i + all unplaced sizes do not fit, i is not the section's lowest: its
- *           bound becomes the least end of those that can be
+ *   lift    if bound of i + all unplaced sizes do not fit, i is not the section's lowest: its bound
+ *           becomes the least end of the items that can be
  *   block   a blocked item likewise, over all the sections that it meets and what it is held
  *           against
  *   hole    an unplaced item would fit under the floor: then it could be lowered, and the plan is
@@ -2578,7 +2578,7 @@ enum {
     MEMOI_THREAD_STACK_BYTES = 1 << 26
 };
 
-/* 1, or 0 where there is no memory, or -1 where the problem is too large for a search. */
+/* Returns 1; 0 without memory; -1 if the problem is too large for a search. */
 MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem) {
     int64_t n_members = 0, i, s, used;
     memset(search, 0, sizeof *search);
@@ -2689,7 +2689,7 @@ MEMOI void memoi_search_touch(memoi_search* search, int64_t i) {
     }
 }
 
-/* 0 where the item then no longer fits. */
+/* Returns 0 if the item then no longer fits. */
 MEMOI int memoi_search_raise(memoi_search* search, int64_t i, int64_t bound) {
     const memoi_item* item = &search->problem->items[i];
     if (bound <= search->bound[i]) return 1;
@@ -2702,7 +2702,7 @@ MEMOI int memoi_search_raise(memoi_search* search, int64_t i, int64_t bound) {
     return 1;
 }
 
-/* Puts i at its minimum; 0 where a neighbor then no longer fits. */
+/* Puts i at its minimum; returns 0 if a neighbor then no longer fits. */
 MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     const memoi_problem* problem = search->problem;
     const int64_t* first = search->neighbors->first;
@@ -2872,7 +2872,7 @@ MEMOI memoi_part memoi_search_part(const memoi_search* search, int64_t begin, in
     return part;
 }
 
-/* All rules; 0 where the part cannot be filled. */
+/* Applies all rules; returns 0 if the part cannot be filled. */
 MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
     int64_t first = search->first_item[part->begin], last = search->first_item[part->end], i, s;
     for (i = first; i < last; i++)
@@ -2943,8 +2943,8 @@ MEMOI int64_t memoi_search_cut(const memoi_search* search, int64_t begin, int64_
     return s;
 }
 
-/* When, of all searches side by side: counted in nodes, which no clock disturbs; of equals the
- * first. */
+/* A moment of the searches side by side.  It counts nodes, which do not depend on a clock; the
+ * place of the search breaks ties. */
 MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
     return (search->n_nodes - search->node_begin) * MEMOI_THREADS + search->place;
 }
@@ -3060,8 +3060,8 @@ MEMOI int64_t memoi_search_shortest_run(const memoi_search* search) {
     return memob_max(500, search->problem->n_items + search->problem->n_items / 2);
 }
 
-/* A run within search->capacity: every rank with every kind of tightness in turn, and after these
- * one that does not learn from the sections that failed.  1 where there may be another. */
+/* A run within search->capacity.  Runs try each rank with each kind of tightness; a later run does
+ * not learn from the sections that failed.  Returns 1 if another run may follow. */
 MEMOI int memoi_search_run(memoi_search* search) {
     enum { N_LEARNING = (int)MEMOI_N_RANKS * (int)MEMOI_N_TIGHTNESSES };
     int style = (int)((search->place + search->n_runs++) % (N_LEARNING + 1));
@@ -3097,12 +3097,13 @@ MEMOI void memoi_search_runs(memoi_search* search) {
 
 /* --- >>side by side ---
  *
- * Several searches within a capacity, one a thread, each begins with another style of run.  The
- * first run is alone: most attempts end with it, sooner than a thread starts.  The answer is that
- * of the search that has spent the fewest nodes on its own; the others stop where they have spent
- * as many, take over what the first has learned about sections, and go on with the random numbers
- * that they had.  So it depends on seed, budget and number of threads alone; and the first search
- * is that of a single thread, until another answers before it. */
+ * Several searches within a capacity, one per thread.  Each begins with another style of run.  The
+ * first run is alone, because most attempts end with it, sooner than a thread starts.
+ *
+ * The answer comes from the search that needed the fewest nodes.  The others stop at that number of
+ * nodes, take over its weights of sections, and keep their random numbers.  So the answer depends
+ * only on seed, budget and number of threads.  The first search is the same as with one thread,
+ * until another answers before it. */
 
 typedef struct memoi_team {
     memoi_search* searches;
@@ -3235,7 +3236,7 @@ typedef struct memoi_effort {
     const memo_log* log;
 } memoi_effort;
 
-/* A share of what is left; what remains of its nodes is given back by adding them again. */
+/* Takes a share of the remaining effort.  The caller adds its unused nodes back. */
 MEMOI memoi_effort memoi_effort_take(memoi_effort* effort, double share) {
     double now = memob_now_s();
     memoi_effort own = *effort;
@@ -3274,7 +3275,7 @@ enum {
     MEMOI_CLIMB_FIRST = 100  /* times its items: what a problem's first climb may place */
 };
 
-/* An item in the order, and where it lies. */
+/* An item in the order, and its place. */
 typedef struct memoi_place {
     int64_t key; /* its turn: least first, ties by index; fixed items INT64_MIN */
     int64_t low, high;
@@ -3393,7 +3394,7 @@ MEMOI int memoi_climb_begin(memoi_climb* climb, const memoi_solution* best) {
     return 1;
 }
 
-/* 1; 0 without memory; -1 where the lists of neighbors would be too long. */
+/* Returns 1; 0 without memory; -1 if the lists of neighbors would be too long. */
 MEMOI int memoi_climb_create(memoi_climb* climb, const memoi_problem* problem,
                              const memoi_effort* effort, const memoi_solution* best) {
     int64_t n = problem->n_items;
@@ -3535,7 +3536,7 @@ MEMOI void memoi_climb_move(memoi_climb* climb, int64_t i, int64_t to, int is_be
     }
 }
 
-/* One change; it is undone where it is not kept. */
+/* Makes one change, and undoes it if it is not kept. */
 MEMOI void memoi_climb_change(memoi_climb* climb) {
     double above = climb->above;
     int64_t n = 1 + (int64_t)(memoi_random(&climb->random) % MEMOI_CLIMB_MOVES), moved, to, k;
@@ -3578,9 +3579,9 @@ MEMOI int64_t memoi_climb_run(memoi_climb* climb, int64_t goal, int64_t n_nodes,
     return climb->n_nodes - begin;
 }
 
-/* Climbs towards goal with so many items placed, and with as many again as long as that lowers by a
- * twentieth what lies above the goal.  Where the lists of neighbors are too long, it does nothing.
- * 0: no memory. */
+/* Climbs toward goal for a given number of placed items.  It repeats this as long as each climb
+ * lowers the bytes above the goal by a twentieth.  It does nothing if the lists of neighbors are
+ * too long.  0: no memory. */
 MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, int64_t goal,
                              int64_t n_placed, memoi_effort* effort, memoi_solution* best) {
     int created = climb->problem ? 1 : memoi_climb_create(climb, problem, effort, best);
@@ -3595,11 +3596,12 @@ MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, i
     return created != 0;
 }
 
-/* Rounds of attempts by a team: at the goal; if that fails or is given up, halfway between there
- * and the best peak, and so on.  Each round begins with a climb.  Each spends more on an attempt
- * than the one before, and on an attempt at the goal as much as on a few others together.  Where
- * not the goal alone counts, only every third of the later rounds begins with it, since what was
- * given up often is rarely met. */
+/* Makes rounds of attempts by a team.  A round begins with a climb and an attempt at the goal.  If
+ * that fails or is given up, it attempts halfway to the best peak, and so on.
+ *
+ * Each round spends more on an attempt than the one before.  An attempt at the goal may spend as
+ * much as a few others together.  Later rounds attempt the goal only every third time, unless only
+ * the goal counts, because a capacity that was given up often is rarely met. */
 MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_problem* problem,
                               int64_t target, memoi_effort* effort, memoi_solution* best,
                               int64_t* bound) {
@@ -3788,21 +3790,27 @@ MEMOI memo_status memoi_search_part_at(const memo_plan* plan, const memoi_proble
     return status;
 }
 
-/* Searches the parts that end above the goal, the highest first: the others need not be lower than
- * what comes of it.  Each gets half of what is left, the last one all.  parts: scratch, one an
- * item.  *peak: of all parts. */
+/* Searches the parts that end above the goal, the highest first.  The others need not become lower
+ * than its result.  Each part gets half of the remaining effort; the last one gets all.  parts:
+ * scratch, one per item.  *peak: of all parts. */
 MEMOI memo_status memoi_search_pass(const memo_plan* plan, const memoi_problem* problem,
                                     int64_t target, memoi_effort* effort, memob_keyed* parts,
                                     memoi_solution* best, int64_t* bound, int64_t* peak,
                                     memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t n = 0, first, last, end, part_peak, k;
+
+    /* Parts of the plan that share no item, the highest first: only the highest decides the
+     * peak. */
     for (first = 0; first < problem->n_items; first = last) {
         last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
         parts[n].key = -part_peak;
         parts[n++].index = first;
     }
     qsort(parts, (size_t)n, sizeof *parts, memob_keyed_compare);
+
+    /* Lower each part no further than the goal or the highest part so far, because more gains
+     * nothing. */
     *peak = 0;
     for (k = 0; k < n && !status; k++) {
         int64_t goal = memob_max(memob_max(target, *bound), *peak);
@@ -4197,13 +4205,14 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
  * Knows: a plan, the marks of its trace, how to pose and compose smaller plans.  Knows nothing of
  * how one is solved.
  *
- * MEMO paper, section 4.2 and Figure 8: the layers of a step are alike, so what a layer requests
- * and frees by itself is placed once.  Time is cut into *windows*, a phase of a layer each, from
- * marks or from what repeats.  The buffers that live inside a window are its locals; they fall into
- * *groups* where none of them lives across.  Groups that are alike request by request are of one
- * *kind*.  A kind is solved once, a group becomes a single block of the outer plan, beside the
- * buffers that live longer.  A layer that differs is a kind of its own.  (The paper makes one block
- * of all groups of a window; several leave room between them.)  A recomputation inside a backward
+ * MEMO paper, section 4.2 and Figure 8: the layers of a step are alike, so the buffers inside a
+ * layer are placed once.  Time is cut into *windows*, one per phase of a layer, from marks or from
+ * repeated requests.  The buffers that live inside a window are its locals.  They form *groups*; a
+ * group ends if none of them is live.  Groups that are alike request by request are of one *kind*.
+ *
+ * A kind is solved once.  A group becomes a single block of the outer plan, beside the buffers that
+ * live longer.  A layer that differs is a kind of its own.  (The paper makes one block of all
+ * groups of a window; several blocks leave room between them.)  A recomputation inside a backward
  * belongs to it. */
 
 MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
@@ -4226,7 +4235,7 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
     snprintf(plan->engine, sizeof plan->engine, "%s", engine);
 }
 
-/* Greedy, and where effort is given the search, on a plan of its own. */
+/* Runs greedy on a separate plan, and the search if effort is given. */
 MEMOI memo_status memoi_level_solve(memo_plan* plan, double deadline, memoi_effort* effort,
                                     memo_error* error) {
     memoi_problem problem;
@@ -4385,7 +4394,8 @@ MEMOI uint64_t memoi_event_symbol(const memoi_bilevel* bilevel, int64_t e) {
     return (2 * bytes + (i < 0) + 1) * 0x9e3779b97f4a7c15u;
 }
 
-/* Where in the period to cut: where the fewest bytes live across that live for less than it. */
+/* Chooses the cut in the period that the fewest bytes live across.  Only lives shorter than the
+ * period count. */
 MEMOI int64_t memoi_repeat_phase(const memoi_bilevel* bilevel, int64_t begin, int64_t end,
                                  int64_t period, int64_t* across) {
     int64_t e, best = 0, here = 0;
@@ -4671,9 +4681,10 @@ MEMOI memo_status memoi_outer_create(const memoi_bilevel* bilevel, memo_plan** o
     return MEMO_STATUS_OK;
 }
 
-/* The largest sum of blocks and other buffers that live together, gaps aside.  A block takes the
- * room of its kind as long as it lives, its buffers less at times: groups that reach beyond the
- * target are opened.  No two groups live at once, so what is left keeps to the target. */
+/* Finds the largest sum of blocks and other buffers that live together, without gaps.  A block uses
+ * the room of its kind all its life, though its buffers need less at times.  So groups that reach
+ * beyond the target are opened.  No two groups live at once, so the other groups stay within the
+ * target. */
 MEMOI void memoi_groups_open(memoi_bilevel* bilevel, int64_t target_bytes) {
     int64_t live = 0, e;
     memoi_group* inside = NULL;
@@ -4892,9 +4903,9 @@ memo_plan_desc memo_plan_desc_default(void) {
     return desc;
 }
 
-/* What is to be solved.  With holds there are two problems of the same items: in the stretched one,
- * which is easier, a lifetime reaches to the end of its last hold, so its plans are plans of the
- * other too. */
+/* The problems to solve.  With holds there are two problems of the same items.  In the stretched
+ * one, which is easier, a lifetime reaches to the end of its last hold.  So its plans are valid for
+ * the other as well. */
 typedef struct memoi_task {
     const memo_plan* plan;
     memo_plan* stretched_plan;
@@ -4927,7 +4938,7 @@ MEMOI memo_status memoi_task_hold(memoi_task* task, memo_error* error) {
     }
     status = memo_plan_prepare(stretched, error);
     if (!status) status = memoi_problem_create(stretched, &task->stretched, error);
-    task->stretched.lower_bound = task->problem.lower_bound; /* what is asked for is not its own */
+    task->stretched.lower_bound = task->problem.lower_bound; /* the target is the original's */
     return status;
 }
 
@@ -5206,7 +5217,7 @@ memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha, memo
 #endif
     if (exact < 0) exact = memoi_alpha_closed(rows, n);
     alpha->exact_alpha = exact;
-    for (i = n - 1; i >= 0; i--) { /* where two bind, the first in the order of the rows is named */
+    for (i = n - 1; i >= 0; i--) { /* if two limits bind, the first row is named */
         double own = memoi_alpha_of_row(&rows[i]);
         if (own < 1 && own <= exact + 1e-9) alpha->limit = rows[i].limit;
     }
@@ -6472,7 +6483,7 @@ typedef struct memoi_rows_program {
     memoi_rows_cut cuts[MEMOI_ROWS_CUTS_MAX];
     int32_t n_cuts;
     double time_unit_s, bytes_unit; /* all are divided by: seconds and bytes differ by too much */
-    double* cells;                  /* (n_rows + 1, n_columns + 2): what is basic = the last */
+    double* cells;                  /* (n_rows + 1, n_columns + 2): the last is the basic value */
     int32_t *basic, *free;          /* the variable of each row, column; slacks behind columns */
     double step_s, moved_bytes, recompute_s, last_s, device_bytes; /* of the solution */
     int32_t n_nodes;
@@ -6979,7 +6990,8 @@ MEMOI memo_status memoi_rows_run(memoi_rows_program* g, int n_best, memo_error* 
  * From the best table so far: random changes of a few cells or groups of cells at once, kept if the
  * table is better.  One change makes room for another; that needs no list of what fits. */
 
-/* Trials, each of which looks at every tensor of every layer, and all looks that they may take. */
+/* The number of trials, and of cells that all trials may visit.  A trial visits every tensor of
+ * every layer. */
 #define MEMOI_ROWS_TRIALS_MAX 20000
 #define MEMOI_ROWS_LOOKS_MAX  1500000
 #define MEMOI_ROWS_PASSES     6
@@ -7236,8 +7248,8 @@ MEMOI memo_status memoi_rows_lift(memoi_rows_planner* p, memo_alpha_limit limit,
     return status;
 }
 
-/* What the plan gains without this limit, planned anew; for a memory with as much of it as the
- * shortest step takes. */
+/* Plans again without this limit, for the plan's gain.  A memory becomes as large as the shortest
+ * step needs. */
 MEMOI memo_status memoi_rows_gain(memoi_rows_planner* p, memo_alpha_limit limit, double now_s,
                                   double* saved, double* extra_bytes, memo_error* error) {
     int is_host = limit == MEMO_ALPHA_LIMIT_HOST_MEMORY;
@@ -7250,7 +7262,7 @@ MEMOI memo_status memoi_rows_gain(memoi_rows_planner* p, memo_alpha_limit limit,
     if (status || then.step_s < 0) return status;
     (void)memoi_rows_raise(p, limit, 1);
     if (limit == MEMO_ALPHA_LIMIT_HOST_MEMORY || limit == MEMO_ALPHA_LIMIT_DEVICE_MEMORY) {
-        *capacity = (int64_t)(then.bytes * (1 + 1e-4)) + 1; /* a hair more, for rounding */
+        *capacity = (int64_t)(then.bytes * (1 + 1e-4)) + 1; /* slightly more, for rounding */
         if (*capacity < there) *capacity = there;
         *extra_bytes = (double)(*capacity - there);
     }
