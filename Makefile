@@ -192,7 +192,7 @@ valgrind: ## the tests under valgrind, leaks are errors
 
 # On a machine without a GPU the programs build, and their tests count as skipped.
 CUDA_ARCH  ?= native
-# The folder of cudnn-frontend: with it examples/13_cudnn_attention.cu is compiled too.
+# The folder of cudnn-frontend: examples/13_cudnn_attention.cu needs it; bench/cuda_chain.cu is compiled with it too.
 CUDNN      ?=
 export CUDNN
 CUDA_TESTS := $(patsubst tests/cuda/%.cu,build/cuda-tests/%,$(wildcard tests/cuda/test_*.cu))

@@ -4,18 +4,28 @@
  *   nvcc -O3 -arch=native -I. bench/cuda_chain.cu -lcublasLt -o cuda_chain
  *   ./cuda_chain [--tokens 65536] [--layers 6] [--repetitions 5] [--seconds 120] [--alpha A] [--causal 1] [--out FOLDER]
  *
+ * With cudnn-frontend, headers only, in the folder $CUDNN, attention is cuDNN's (the compiler then takes minutes):
+ *   nvcc -O3 -arch=native -std=c++17 -I. -I$CUDNN/include -DCHAIN_CUDNN bench/cuda_chain.cu -lcublasLt -lcudnn -lnvrtc \
+ *       -o cuda_chain
+ *
  * A layer, a row a token:
- *   qkv = x Wqkv,  o = (q k^T / sqrt(128)) v / n for each head,  r = x + o Wo,  u = r W1,  g = gelu(u),
- *   next x = r + g W2
- * Attention is the two products, in blocks of rows, without softmax: its work grows with the length as the real one's
- * does.  It is causal (--causal 0: over all pairs): a block of rows sees the keys before it, and of its own block the
- * lower triangle.  It is not fused: scores of a block go through device memory, so it is slower than FlashAttention and
- * hides more.  The backward is that of these formulas; q k^T is computed again in it.
- * Kept for the backward are x (h), qkv (3h), o (h), r (h), u (4h), g (4h): 14 h numbers a token.
+ *   qkv = x Wqkv,  o = attention(q, k, v) for each head,  r = x + o Wo,  u = r W1,  g = gelu(u),  next x = r + g W2
+ * Attention is causal (--causal 0: over all pairs), one of two; the table says which:
+ *   fused       softmax(q k^T / sqrt(128)) v by cuDNN.  The forward saves the LSE of each row.  The backward uses cuDNN's
+ *               deterministic algorithm, because the bits of the ways are compared.  On Hopper that needs 2 n^2 bytes
+ *               of work space a head: a call takes as many heads as fit in 24 GiB.  This is slower than the algorithm
+ *               that sums in no fixed order, and hides more.  It has not run yet.
+ *   in blocks   (q k^T / sqrt(128)) v / n as two products, in blocks of rows, without softmax.  Its work grows with the
+ *               length as the real one's does.  A block of rows sees the keys before it, and of its own block the
+ *               lower triangle.  Scores of a block go through device memory, so it is slower than FlashAttention and
+ *               hides more.
+ * The backward is that of these formulas; q k^T is computed again in it.
+ * Kept for the backward are x (h), qkv (3h), o (h), r (h), u (4h), g (4h): 14 h numbers a token; fused, the LSE too.
  *
  * Compared in one run: keep (all of it on the device), swap (all but the last two layers' leaves and comes back),
  * recompute (only x is kept; the rest is computed again before the backward), and where alpha is below 1 the mixture:
- * x and o swapped whole, of the others alpha swapped and the rest recomputed.
+ * x and o swapped whole, of the others alpha swapped and the rest recomputed.  Fused, recompute also keeps o and the
+ * LSE: compare it with the recompute of attention in blocks only with that in mind.
  *
  * Rounds: each way takes one step a round, and begins it one place later in the next, so that clocks that drift and
  * chips that warm up meet all of them.  A step's time is that between two events; a ratio is taken within a round; both
@@ -31,9 +41,14 @@
 #include "memo_cuda.cuh"
 
 #include "cuda_gemm.h"
+#ifdef CHAIN_CUDNN
+#include "examples/cudnn_attention.h"
+
+#include <algorithm>
+#endif
 
 enum { H = 4096, HEAD = 128, N_HEADS = H / HEAD, TILE = 4096, BLOCK = 1024, ROUNDS_MAX = 33 };
-enum { X, QKV, O, R, U, G, N_TENSORS };
+enum { X, QKV, O, R, U, G, STATS, N_TENSORS };
 
 typedef uint16_t bf16;
 
@@ -76,13 +91,6 @@ __global__ static void gelu_backward(bf16* gradient, const bf16* from, int64_t n
     }
 }
 
-/* Scores of a block of rows against its own tokens: 0 above the diagonal.  A block a row of a head. */
-__global__ static void mask_diagonal(bf16* scores, int64_t row, int64_t n_tokens) {
-    int64_t head = blockIdx.x / BLOCK, i = blockIdx.x % BLOCK;
-    bf16* own = scores + (head * BLOCK + i) * n_tokens + row;
-    for (int64_t k = i + 1 + threadIdx.x; k < BLOCK; k += blockDim.x) own[k] = 0;
-}
-
 typedef struct digest {
     unsigned long long sum;          /* of a hash of each word and its place, in any order */
     unsigned long long n_not_finite; /* words */
@@ -117,23 +125,17 @@ static struct {
     weights* layers;
     bf16 *value, *gradient;      /* (n_tokens, H): what goes from layer to layer */
     bf16 *d_o, *d_q, *d_k, *d_v; /* (n_tokens, H) */
-    float *sum_k, *sum_v;        /* (n_tokens, H) */
-    bf16 *scores, *d_scores;     /* (N_HEADS, BLOCK, n_tokens) */
     bf16* d_hidden;              /* (TILE, 4H) */
     digest* result;
     int64_t common_bytes;
     void* kept; /* rows and tensors of the way whose step it is */
     int64_t kept_bytes;
     memo_stream compute;
-    struct attention_products* attention; /* of each block of rows; not causal: of all */
 } chain;
 
-/* Products over a tile of tokens, then of attention over a block of rows. */
+/* Products over a tile of tokens. */
 static gemm to_qkv, to_r, to_u, to_value, from_value, from_u, from_r, from_qkv;
 static gemm into_qkv, into_o, into_in, into_out;
-typedef struct attention_products {
-    gemm make_scores, make_o, make_d_scores, into_v, into_k, make_d_q;
-} attention_products;
 
 static gemm shape(int64_t m, int64_t n, int64_t k, int a_transposed, int b_transposed, int64_t lda,
                   int64_t ldb, int64_t ldd, float alpha, float beta) {
@@ -150,6 +152,190 @@ static gemm shape(int64_t m, int64_t n, int64_t k, int a_transposed, int b_trans
     g.alpha = alpha;
     g.beta = beta;
     return g;
+}
+
+static void prepare_products(void) {
+    gemm* all[] = {&to_qkv, &to_r,     &to_u,     &to_value, &from_value, &from_u,
+                   &from_r, &from_qkv, &into_qkv, &into_o,   &into_in,    &into_out};
+    to_qkv = shape(TILE, 3 * H, H, 0, 0, H, 3 * H, 3 * H, 1, 0);
+    to_r = shape(TILE, H, H, 0, 0, H, H, H, 1, 1);
+    to_u = shape(TILE, 4 * H, H, 0, 0, H, 4 * H, 4 * H, 1, 0);
+    to_value = shape(TILE, H, 4 * H, 0, 0, 4 * H, H, H, 1, 1);
+    from_value = shape(TILE, 4 * H, H, 0, 1, H, H, 4 * H, 1, 0); /* dg = dy W2^T */
+    from_u = shape(TILE, H, 4 * H, 0, 1, 4 * H, 4 * H, H, 1, 1); /* dr = dy + du W1^T */
+    from_r = shape(TILE, H, H, 0, 1, H, H, H, 1, 0);             /* do = dr Wo^T */
+    from_qkv = shape(TILE, H, H, 0, 1, H, 3 * H, H, 1, 1);       /* dx = dr + dq Wq^T + ... */
+    into_qkv = shape(H, H, TILE, 1, 0, H, H, 3 * H, 1, 1);       /* dWq += x^T dq, ... */
+    into_o = shape(H, H, TILE, 1, 0, H, H, H, 1, 1);
+    into_in = shape(H, 4 * H, TILE, 1, 0, H, 4 * H, 4 * H, 1, 1);
+    into_out = shape(4 * H, H, TILE, 1, 0, 4 * H, H, H, 1, 1);
+    into_qkv.is_fp32 = into_o.is_fp32 = into_in.is_fp32 = into_out.is_fp32 = 1;
+    for (gemm* g : all) gemm_prepare(&chain.library, g);
+}
+
+static void* take(int64_t size_bytes) {
+    chain.common_bytes += size_bytes;
+    return device_memory(chain.device, size_bytes);
+}
+
+typedef struct policy {
+    const char* name;
+    memo_tensor_rule rules[STATS]; /* statistics follow the rule of o */
+    double alpha;
+    const memo_device* device; /* the chain's, or a recorder of it */
+    memo_stream compute;
+    memo_swap* swap;
+    bf16* rows[N_TENSORS]; /* of the layer at hand */
+} policy;
+
+static const int widths[STATS] = {1, 3, 1, 1, 4, 4}; /* in H */
+
+static cudaStream_t stream_of(const policy* w) { return memo_cuda_stream(w->compute); }
+
+static bf16* at(const policy* w, int tensor, int64_t row) {
+    return w->rows[tensor] + row * widths[tensor] * H;
+}
+
+static void look_up(policy* w, int32_t layer) {
+    for (int t = 0; t < N_TENSORS; t++)
+        w->rows[t] = (bf16*)memo_swap_get_address(w->swap, layer, t);
+}
+
+static void run(const policy* w, const gemm* g, const void* a, const void* b, const void* c,
+                void* d) {
+    gemm_run(&chain.library, g, a, b, c, d, stream_of(w));
+}
+
+static void announce(const policy* w, const char* what, int32_t layer) {
+    memo_op_desc op = memo_op_desc_default();
+    char name[48];
+    if (!w->device->annotate) return;
+    snprintf(name, sizeof name, "%s %d", what, (int)layer);
+    op.name = name;
+    check(memo_annotate(w->device, w->compute, &op, &error));
+}
+
+static void copy_on_device(const policy* w, void* to, const void* from, int64_t size_bytes) {
+    CHECK_CUDA(
+        cudaMemcpyAsync(to, from, (size_t)size_bytes, cudaMemcpyDeviceToDevice, stream_of(w)));
+}
+static void zero(const policy* w, void* address, int64_t size_bytes) {
+    CHECK_CUDA(cudaMemsetAsync(address, 0, (size_t)size_bytes, stream_of(w)));
+}
+
+#ifdef CHAIN_CUDNN
+
+/* --- attention of cuDNN, fused --- */
+
+enum { DIAGONAL = 1 };
+static const int64_t stats_bytes = 4 * N_HEADS; /* of a token; cuDNN stores them by head */
+/* A part of the rows would be another shape, with other bits: o and its statistics are never recomputed. */
+static const memo_tensor_rule o_if_swapped = MEMO_TENSOR_SWAPPED;
+static const memo_tensor_rule o_if_recomputed = MEMO_TENSOR_KEPT;
+
+static struct {
+    attention_plans plans;
+    const attention_plan *forward, *backward;
+    int64_t n_heads; /* of a call of the backward */
+    void* workspace;
+} fused;
+
+static attention_shape fused_shape(int64_t n_heads, bool is_backward) {
+    const int64_t n = options.n_tokens;
+    attention_shape s = {};
+    s.b = 1;
+    s.n_q = s.n_k = n;
+    s.h_q = s.h_k = n_heads;
+    s.d = HEAD;
+    s.q = s.k = {3 * H, 3 * H * n};
+    s.d_out = s.q_result = s.k_result = {H, H * n};
+    s.scale = 1 / sqrtf((float)HEAD);
+    s.is_causal = options.is_causal;
+    s.is_backward = s.is_deterministic = is_backward;
+    return s;
+}
+
+static void open_attention(void) {
+    const int64_t workspace_max = (int64_t)24 << 30;
+    if (cudnnCreate(&fused.plans.handle) != CUDNN_STATUS_SUCCESS)
+        check(attention_failed(&error, "cudnnCreate", "failed"));
+    check(attention_find(&fused.plans, fused_shape(N_HEADS, false), &fused.forward, &error));
+
+    /* As many heads at once as the deterministic backward has work space for. */
+    for (fused.n_heads = N_HEADS;; fused.n_heads /= 2) {
+        memo_status status =
+            attention_find(&fused.plans, fused_shape(fused.n_heads, true), &fused.backward, &error);
+        if (fused.n_heads == 1) check(status);
+        if (fused.n_heads == 1 || (!status && fused.backward->workspace_bytes <= workspace_max))
+            break;
+    }
+
+    fused.workspace =
+        take(std::max(fused.forward->workspace_bytes, fused.backward->workspace_bytes) + 1);
+}
+
+static void close_attention(void) { cudnnDestroy(fused.plans.handle); }
+
+static void name_attention(char* name, size_t size) {
+    size_t version = cudnnGetVersion();
+    snprintf(name, size, "of cuDNN %d.%d.%d, fused, backward deterministic and by %d heads",
+             (int)(version / 10000), (int)(version / 100 % 100), (int)(version % 100),
+             (int)fused.n_heads);
+}
+
+static void attention(const policy* w) {
+    bf16* qkv = at(w, QKV, 0);
+    std::unordered_map<int64_t, void*> addresses = {{ATTENTION_Q, qkv},
+                                                    {ATTENTION_K, qkv + H},
+                                                    {ATTENTION_V, qkv + 2 * H},
+                                                    {ATTENTION_OUT, at(w, O, 0)},
+                                                    {ATTENTION_STATS, w->rows[STATS]}};
+    check(attention_run(&fused.plans, fused.forward, addresses, fused.workspace, stream_of(w),
+                        &error));
+}
+
+static void backward_attention(const policy* w) {
+    for (int64_t head = 0; head < N_HEADS; head += fused.n_heads) {
+        bf16* qkv = at(w, QKV, 0) + head * HEAD;
+        float* stats = (float*)(void*)w->rows[STATS] + head * options.n_tokens;
+        std::unordered_map<int64_t, void*> addresses = {{ATTENTION_Q, qkv},
+                                                        {ATTENTION_K, qkv + H},
+                                                        {ATTENTION_V, qkv + 2 * H},
+                                                        {ATTENTION_OUT, at(w, O, 0) + head * HEAD},
+                                                        {ATTENTION_STATS, stats},
+                                                        {ATTENTION_D_OUT, chain.d_o + head * HEAD},
+                                                        {ATTENTION_D_Q, chain.d_q + head * HEAD},
+                                                        {ATTENTION_D_K, chain.d_k + head * HEAD},
+                                                        {ATTENTION_D_V, chain.d_v + head * HEAD}};
+        check(attention_run(&fused.plans, fused.backward, addresses, fused.workspace, stream_of(w),
+                            &error));
+    }
+}
+
+#else
+
+/* --- attention in blocks of rows, not fused --- */
+
+typedef struct attention_products {
+    gemm make_scores, make_o, make_d_scores, into_v, into_k, make_d_q;
+} attention_products;
+
+enum { DIAGONAL = BLOCK };
+static const int64_t stats_bytes = 0; /* there are none */
+static const memo_tensor_rule o_if_swapped = MEMO_TENSOR_WHOLE;
+static const memo_tensor_rule o_if_recomputed = MEMO_TENSOR_ROWS;
+
+static struct {
+    attention_products* products; /* of each block of rows; not causal: of all */
+    float *sum_k, *sum_v;         /* (n_tokens, H) */
+    bf16 *scores, *d_scores;      /* (N_HEADS, BLOCK, n_tokens) */
+} blocks;
+
+/* Scores of a block of rows against its own tokens: 0 above the diagonal.  A block a row of a head. */
+__global__ static void mask_diagonal(bf16* scores, int64_t row, int64_t n_tokens) {
+    int64_t head = blockIdx.x / BLOCK, i = blockIdx.x % BLOCK;
+    bf16* own = scores + (head * BLOCK + i) * n_tokens + row;
+    for (int64_t k = i + 1 + threadIdx.x; k < BLOCK; k += blockDim.x) own[k] = 0;
 }
 
 static void over_heads(gemm* g, int64_t a_stride, int64_t b_stride, int64_t d_stride) {
@@ -181,34 +367,74 @@ static void prepare_attention(attention_products* p, int64_t n_keys) {
         gemm_prepare(&chain.library, g);
 }
 
-static void prepare_products(void) {
-    gemm* all[] = {&to_qkv, &to_r,     &to_u,     &to_value, &from_value, &from_u,
-                   &from_r, &from_qkv, &into_qkv, &into_o,   &into_in,    &into_out};
-    const int64_t n_blocks = options.is_causal ? options.n_tokens / BLOCK : 1;
-    to_qkv = shape(TILE, 3 * H, H, 0, 0, H, 3 * H, 3 * H, 1, 0);
-    to_r = shape(TILE, H, H, 0, 0, H, H, H, 1, 1);
-    to_u = shape(TILE, 4 * H, H, 0, 0, H, 4 * H, 4 * H, 1, 0);
-    to_value = shape(TILE, H, 4 * H, 0, 0, 4 * H, H, H, 1, 1);
-    from_value = shape(TILE, 4 * H, H, 0, 1, H, H, 4 * H, 1, 0); /* dg = dy W2^T */
-    from_u = shape(TILE, H, 4 * H, 0, 1, 4 * H, 4 * H, H, 1, 1); /* dr = dy + du W1^T */
-    from_r = shape(TILE, H, H, 0, 1, H, H, H, 1, 0);             /* do = dr Wo^T */
-    from_qkv = shape(TILE, H, H, 0, 1, H, 3 * H, H, 1, 1);       /* dx = dr + dq Wq^T + ... */
-    into_qkv = shape(H, H, TILE, 1, 0, H, H, 3 * H, 1, 1);       /* dWq += x^T dq, ... */
-    into_o = shape(H, H, TILE, 1, 0, H, H, H, 1, 1);
-    into_in = shape(H, 4 * H, TILE, 1, 0, H, 4 * H, 4 * H, 1, 1);
-    into_out = shape(4 * H, H, TILE, 1, 0, 4 * H, H, H, 1, 1);
-    into_qkv.is_fp32 = into_o.is_fp32 = into_in.is_fp32 = into_out.is_fp32 = 1;
-    for (gemm* g : all) gemm_prepare(&chain.library, g);
-    chain.attention = (attention_products*)calloc((size_t)n_blocks, sizeof(attention_products));
+static void open_attention(void) {
+    const int64_t n = options.n_tokens, n_blocks = options.is_causal ? n / BLOCK : 1;
+    blocks.sum_k = (float*)take(4 * n * H);
+    blocks.sum_v = (float*)take(4 * n * H);
+    blocks.scores = (bf16*)take(2 * n * BLOCK * N_HEADS);
+    blocks.d_scores = (bf16*)take(2 * n * BLOCK * N_HEADS);
+    blocks.products = (attention_products*)calloc((size_t)n_blocks, sizeof(attention_products));
     for (int64_t i = 0; i < n_blocks; i++)
-        prepare_attention(&chain.attention[i],
-                          options.is_causal ? (i + 1) * BLOCK : options.n_tokens);
+        prepare_attention(&blocks.products[i], options.is_causal ? (i + 1) * BLOCK : n);
 }
 
-static void* take(int64_t size_bytes) {
-    chain.common_bytes += size_bytes;
-    return device_memory(chain.device, size_bytes);
+static void close_attention(void) { free(blocks.products); }
+
+static void name_attention(char* name, size_t size) {
+    snprintf(name, size, "in blocks of %d rows", (int)BLOCK);
 }
+
+static const attention_products* attention_of(int64_t row) {
+    return &blocks.products[options.is_causal ? row / BLOCK : 0];
+}
+
+/* scores (N_HEADS, BLOCK, n_tokens) of the rows from `row` on. */
+static void mask(const policy* w, bf16* scores, int64_t row) {
+    if (options.is_causal)
+        mask_diagonal<<<N_HEADS * BLOCK, 128, 0, stream_of(w)>>>(scores, row, options.n_tokens);
+}
+
+static void attention(const policy* w) {
+    for (int64_t row = 0; row < options.n_tokens; row += BLOCK) {
+        const bf16 *q = at(w, QKV, row), *k = at(w, QKV, 0) + H, *v = at(w, QKV, 0) + 2 * H;
+        const attention_products* p = attention_of(row);
+        run(w, &p->make_scores, q, k, NULL, blocks.scores);
+        mask(w, blocks.scores, row);
+        run(w, &p->make_o, blocks.scores, v, NULL, at(w, O, row));
+    }
+}
+
+static void cast_gradient(const policy* w, bf16* to, const float* from) {
+    memo_cast_desc cast;
+    memset(&cast, 0, sizeof cast);
+    cast.to = to;
+    cast.to_type = MEMO_TYPE_BF16;
+    cast.from = from;
+    cast.n = options.n_tokens * H;
+    check(memo_cuda_cast(w->compute, &cast, &error));
+}
+
+static void backward_attention(const policy* w) {
+    const int64_t n = options.n_tokens;
+    zero(w, blocks.sum_k, 4 * n * H);
+    zero(w, blocks.sum_v, 4 * n * H);
+    for (int64_t row = 0; row < n; row += BLOCK) {
+        const bf16 *q = at(w, QKV, row), *k = at(w, QKV, 0) + H, *v = at(w, QKV, 0) + 2 * H;
+        const bf16* d_o = chain.d_o + row * H;
+        const attention_products* p = attention_of(row);
+        run(w, &p->make_scores, q, k, NULL, blocks.scores);
+        mask(w, blocks.scores, row);
+        run(w, &p->into_v, blocks.scores, d_o, blocks.sum_v, blocks.sum_v);
+        run(w, &p->make_d_scores, d_o, v, NULL, blocks.d_scores);
+        mask(w, blocks.d_scores, row);
+        run(w, &p->make_d_q, blocks.d_scores, k, NULL, chain.d_q + row * H);
+        run(w, &p->into_k, blocks.d_scores, q, blocks.sum_k, blocks.sum_k);
+    }
+    cast_gradient(w, chain.d_k, blocks.sum_k);
+    cast_gradient(w, chain.d_v, blocks.sum_v);
+}
+
+#endif
 
 static void open_chain(void) {
     const int64_t n = options.n_tokens;
@@ -240,75 +466,15 @@ static void open_chain(void) {
     bf16** const rows[] = {&chain.value, &chain.gradient, &chain.d_o,
                            &chain.d_q,   &chain.d_k,      &chain.d_v};
     for (bf16** each : rows) *each = (bf16*)take(2 * n * H);
-    chain.sum_k = (float*)take(4 * n * H);
-    chain.sum_v = (float*)take(4 * n * H);
-    chain.scores = (bf16*)take(2 * n * BLOCK * N_HEADS);
-    chain.d_scores = (bf16*)take(2 * n * BLOCK * N_HEADS);
     chain.d_hidden = (bf16*)take(2ll * TILE * 4 * H);
     chain.result = (digest*)take(sizeof(digest));
     chain.compute = new_stream(chain.device, "compute", 0);
     prepare_products();
+    open_attention();
     CHECK_CUDA(cudaDeviceSynchronize());
 }
 
 /* --- a layer --- */
-
-typedef struct policy {
-    const char* name;
-    memo_tensor_rule rules[N_TENSORS];
-    double alpha;
-    const memo_device* device; /* the chain's, or a recorder of it */
-    memo_stream compute;
-    memo_swap* swap;
-    bf16* rows[N_TENSORS]; /* of the layer at hand */
-} policy;
-
-static const int widths[N_TENSORS] = {1, 3, 1, 1, 4, 4}; /* in H */
-
-static cudaStream_t stream_of(const policy* w) { return memo_cuda_stream(w->compute); }
-
-static bf16* at(const policy* w, int tensor, int64_t row) {
-    return w->rows[tensor] + row * widths[tensor] * H;
-}
-
-static void look_up(policy* w, int32_t layer) {
-    for (int t = 0; t < N_TENSORS; t++)
-        w->rows[t] = (bf16*)memo_swap_get_address(w->swap, layer, t);
-}
-
-static void run(const policy* w, const gemm* g, const void* a, const void* b, const void* c,
-                void* d) {
-    gemm_run(&chain.library, g, a, b, c, d, stream_of(w));
-}
-
-static void announce(const policy* w, const char* what, int32_t layer) {
-    memo_op_desc op = memo_op_desc_default();
-    char name[48];
-    if (!w->device->annotate) return;
-    snprintf(name, sizeof name, "%s %d", what, (int)layer);
-    op.name = name;
-    check(memo_annotate(w->device, w->compute, &op, &error));
-}
-
-static const attention_products* attention_of(int64_t row) {
-    return &chain.attention[options.is_causal ? row / BLOCK : 0];
-}
-
-/* scores (N_HEADS, BLOCK, n_tokens) of the rows from `row` on. */
-static void mask(const policy* w, bf16* scores, int64_t row) {
-    if (options.is_causal)
-        mask_diagonal<<<N_HEADS * BLOCK, 128, 0, stream_of(w)>>>(scores, row, options.n_tokens);
-}
-
-static void attention(const policy* w) {
-    for (int64_t row = 0; row < options.n_tokens; row += BLOCK) {
-        const bf16 *q = at(w, QKV, row), *k = at(w, QKV, 0) + H, *v = at(w, QKV, 0) + 2 * H;
-        const attention_products* p = attention_of(row);
-        run(w, &p->make_scores, q, k, NULL, chain.scores);
-        mask(w, chain.scores, row);
-        run(w, &p->make_o, chain.scores, v, NULL, at(w, O, row));
-    }
-}
 
 /* Rows [begins[t], ends[t]) of each tensor t, from tensors before it. */
 static void compute_rows(const policy* w, const weights* p, const int64_t* begins,
@@ -325,17 +491,9 @@ static void compute_rows(const policy* w, const weights* p, const int64_t* begin
                                              4 * (ends[G] - begins[G]) * H);
 }
 
-static void copy_on_device(const policy* w, void* to, const void* from, int64_t size_bytes) {
-    CHECK_CUDA(
-        cudaMemcpyAsync(to, from, (size_t)size_bytes, cudaMemcpyDeviceToDevice, stream_of(w)));
-}
-static void zero(const policy* w, void* address, int64_t size_bytes) {
-    CHECK_CUDA(cudaMemsetAsync(address, 0, (size_t)size_bytes, stream_of(w)));
-}
-
 static void forward(policy* w, int32_t layer) {
     const int64_t n = options.n_tokens, begins[N_TENSORS] = {0},
-                  ends[N_TENSORS] = {n, n, n, n, n, n};
+                  ends[N_TENSORS] = {n, n, n, n, n, n, n};
     const weights* p = &chain.layers[layer];
     check(memo_swap_forward_begin(w->swap, layer, &error));
     look_up(w, layer);
@@ -345,36 +503,6 @@ static void forward(policy* w, int32_t layer) {
     for (int64_t row = 0; row < n; row += TILE)
         run(w, &to_value, at(w, G, row), p->out, at(w, R, row), chain.value + row * H);
     check(memo_swap_forward_end(w->swap, layer, &error));
-}
-
-static void cast_gradient(const policy* w, bf16* to, const float* from) {
-    memo_cast_desc cast;
-    memset(&cast, 0, sizeof cast);
-    cast.to = to;
-    cast.to_type = MEMO_TYPE_BF16;
-    cast.from = from;
-    cast.n = options.n_tokens * H;
-    check(memo_cuda_cast(w->compute, &cast, &error));
-}
-
-static void backward_attention(const policy* w) {
-    const int64_t n = options.n_tokens;
-    zero(w, chain.sum_k, 4 * n * H);
-    zero(w, chain.sum_v, 4 * n * H);
-    for (int64_t row = 0; row < n; row += BLOCK) {
-        const bf16 *q = at(w, QKV, row), *k = at(w, QKV, 0) + H, *v = at(w, QKV, 0) + 2 * H;
-        const bf16* d_o = chain.d_o + row * H;
-        const attention_products* p = attention_of(row);
-        run(w, &p->make_scores, q, k, NULL, chain.scores);
-        mask(w, chain.scores, row);
-        run(w, &p->into_v, chain.scores, d_o, chain.sum_v, chain.sum_v);
-        run(w, &p->make_d_scores, d_o, v, NULL, chain.d_scores);
-        mask(w, chain.d_scores, row);
-        run(w, &p->make_d_q, chain.d_scores, k, NULL, chain.d_q + row * H);
-        run(w, &p->into_k, chain.d_scores, q, chain.sum_k, chain.sum_k);
-    }
-    cast_gradient(w, chain.d_k, chain.sum_k);
-    cast_gradient(w, chain.d_v, chain.sum_v);
 }
 
 static void backward(policy* w, int32_t layer) {
@@ -445,14 +573,15 @@ static void synchronize(const policy* w) {
 }
 
 static memo_swap_desc swap_desc(const policy* w, memo_tensor* tensors) {
-    static const char* const names[N_TENSORS] = {"x", "qkv", "o", "r", "u", "g"};
+    static const char* const names[N_TENSORS] = {"x", "qkv", "o", "r", "u", "g", "statistics"};
     memo_swap_desc desc = memo_swap_desc_default();
     memset(tensors, 0, N_TENSORS * sizeof *tensors);
     for (int t = 0; t < N_TENSORS; t++) {
         tensors[t].name = names[t];
-        tensors[t].row_bytes = 2ll * H * widths[t];
-        tensors[t].rule = w->rules[t];
+        tensors[t].row_bytes = t == STATS ? stats_bytes : 2ll * H * widths[t];
+        tensors[t].rule = w->rules[t == STATS ? O : t];
     }
+    tensors[STATS].with = 1 + O;
     desc.device = w->device;
     desc.compute_stream = w->compute;
     desc.tensors = tensors;
@@ -774,12 +903,15 @@ static int take_turns(policy* ways, int n_ways, measured_step (*steps)[ROUNDS_MA
 static void print_ways(const policy* ways, int n_ways, const memo_swap_sizes* sizes,
                        const measured_step (*steps)[ROUNDS_MAX], int n_rounds) {
     const double gib = (double)((int64_t)1 << 30), n = (double)options.n_tokens;
-    /* Seven products of attention in a step; causal: a block sees the blocks before it and itself. */
-    const double pairs = options.is_causal ? n * (n + BLOCK) / 2 : n * n;
+    /* Seven products of attention in a step; causal: a block, or fused a row, sees those up to itself. */
+    const double pairs = options.is_causal ? n * (n + DIAGONAL) / 2 : n * n;
     const double operations = options.n_layers * (72 * n * H * H + 14 * pairs * H);
     size_t version = cublasLtGetVersion();
-    printf("### Chain of %d layers, %lld tokens, h = %d, %s attention\n\n", (int)options.n_layers,
-           (long long)options.n_tokens, (int)H, options.is_causal ? "causal" : "full");
+    char attention_name[96];
+    name_attention(attention_name, sizeof attention_name);
+    printf("### Chain of %d layers, %lld tokens, h = %d, %s attention %s\n\n",
+           (int)options.n_layers, (long long)options.n_tokens, (int)H,
+           options.is_causal ? "causal" : "full", attention_name);
     printf("| way | step | of keep | least to most | rows and tensors on the device | on the host "
            "| bits |\n|---|---|---|---|---|---|---|\n");
     for (int i = 0; i < n_ways; i++) {
@@ -800,18 +932,26 @@ static void print_ways(const policy* ways, int n_ways, const memo_swap_sizes* si
         n_rounds - 1, (double)chain.common_bytes / gib,
         operations / median_s(steps[KEEP], n_rounds) * 1e-12, (int)(version / 10000),
         (int)(version / 100 % 100), (int)(version % 100));
+    if (o_if_recomputed == MEMO_TENSOR_KEPT)
+        printf("Recompute keeps the output of attention and its statistics.\n\n");
     fflush(stdout);
 }
 
 int main(int argc, char** argv) {
     const memo_tensor_rule kept = MEMO_TENSOR_KEPT, rows = MEMO_TENSOR_ROWS;
-    const memo_tensor_rule swapped = MEMO_TENSOR_SWAPPED, whole = MEMO_TENSOR_WHOLE;
+    const memo_tensor_rule swapped = MEMO_TENSOR_SWAPPED;
     /* x, qkv, o, r, u, g */
     policy ways[N_WAYS_MAX] = {
         {"keep", {kept, kept, kept, kept, kept, kept}, 0, NULL, NULL, NULL, {}},
-        {"swap", {swapped, rows, whole, rows, rows, rows}, 1, NULL, NULL, NULL, {}},
-        {"recompute", {kept, rows, rows, rows, rows, rows}, 0, NULL, NULL, NULL, {}},
-        {"swap and recompute", {swapped, rows, whole, rows, rows, rows}, 1, NULL, NULL, NULL, {}}};
+        {"swap", {swapped, rows, o_if_swapped, rows, rows, rows}, 1, NULL, NULL, NULL, {}},
+        {"recompute", {kept, rows, o_if_recomputed, rows, rows, rows}, 0, NULL, NULL, NULL, {}},
+        {"swap and recompute",
+         {swapped, rows, o_if_swapped, rows, rows, rows},
+         1,
+         NULL,
+         NULL,
+         NULL,
+         {}}};
     char mixture[48];
     static measured_step steps[N_WAYS_MAX][ROUNDS_MAX];
     memo_swap_sizes sizes[N_WAYS_MAX];
@@ -830,9 +970,9 @@ int main(int argc, char** argv) {
     for (int i = 0; i < n_ways; i++) close_way(&ways[i]);
     bare_copies(sizes[SWAP].layer_swapped_bytes, bare_bytes_per_s);
     look_inside(&ways[SWAP], sizes[SWAP].layer_swapped_bytes, bare_bytes_per_s);
+    close_attention();
     memo_cuda_device_destroy(chain.device);
     free(chain.layers);
-    free(chain.attention);
     CHECK_LT(cublasLtDestroy(chain.library.handle));
     return all_is_well ? 0 : 1;
 }

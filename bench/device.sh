@@ -16,7 +16,8 @@
 #              TOKENS    length of the chain, default 98304
 #              ALPHA     of the chain's fourth way, swap and recompute, default 0.5
 #              COMMIT    needed if this is no git checkout
-#              CUDNN     folder of cudnn-frontend: its example is built and run too
+#              CUDNN     folder of cudnn-frontend: its example is built and run too, and the chain's attention is cuDNN's;
+#                        if that chain prints no table, the chain with attention in blocks runs
 # cuBLAS, NCCL and cuDNN come from where nvcc finds them, otherwise from Python's packages (nvidia-cublas, ...), whose
 # headers are searched after nvcc's own: a package may bring older headers of the CUDA runtime.
 # Exit status 1 if anything failed or was cut short, or if there is no GPU; the file is written if there is one.
@@ -109,15 +110,19 @@ has_nccl=no
 find_library nccl nccl.h && has_nccl=yes
 nccl=$flags
 
-# In the background: it takes longer than all others together.
+# In the background: they take longer than all others together.
+compile_with_cudnn() { # SOURCE PROGRAM FLAGS...
+    source=$1 program=$2
+    shift 2
+    timeout 240 nvcc $nvcc_flags -O1 -I"$CUDNN/include" "$source" $cudnn $nvrtc "$@" -o "$folder/$program" \
+        >"$folder/$program.build.txt" 2>&1
+    echo $? >"$folder/$program.status"
+}
 if [ -n "${CUDNN:-}" ]; then
     find_library cudnn cudnn.h; cudnn=$flags
     find_library nvrtc nvrtc.h; nvrtc=$flags
-    (
-        timeout 240 nvcc $nvcc_flags -O1 -I"$CUDNN/include" examples/13_cudnn_attention.cu $cudnn $nvrtc \
-            -o "$folder/13_cudnn_attention" >"$folder/cudnn.txt" 2>&1
-        echo $? >"$folder/cudnn.status"
-    ) &
+    compile_with_cudnn bench/cuda_chain.cu cuda_chain_cudnn -DCHAIN_CUDNN $cublas_lt &
+    compile_with_cudnn examples/13_cudnn_attention.cu 13_cudnn_attention &
 fi
 
 cat >"$folder/build.sh" <<END
@@ -168,6 +173,21 @@ else
     echo "| compute-sanitizer | **not run: it is not installed** | |" >>"$stages"
 fi
 
+# ---- what was built in the background ----
+
+if [ -n "${CUDNN:-}" ]; then
+    cat >"$folder/cudnn.sh" <<'END'
+bad=0
+for program in cuda_chain_cudnn 13_cudnn_attention; do
+    while [ ! -f "$1/$program.status" ]; do sleep 1; done
+    cat "$1/$program.build.txt"
+    [ "$(cat "$1/$program.status")" = 0 ] || bad=1
+done
+exit $bad
+END
+    stage build-cudnn 240 sh "$folder/cudnn.sh" "$folder"
+fi
+
 # ---- benchmarks ----
 
 # bench NAME SECONDS ARGS...: its tables in a file, its other messages in the log.
@@ -181,7 +201,15 @@ bench() {
 benchmarks_s=0
 timeout 240 nvidia-smi -i 0 --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv,noheader,nounits -l 1 \
     >"$folder/clocks.txt" 2>/dev/null & monitor=$!
-bench cuda_chain 240 --tokens "${TOKENS:-98304}" --alpha "${ALPHA:-0.5}" --seconds 75 --out "$folder"
+chain() { # PROGRAM
+    bench "$1" 240 --tokens "${TOKENS:-98304}" --alpha "${ALPHA:-0.5}" --seconds 75 --out "$folder"
+}
+[ "$(cat "$folder/cuda_chain_cudnn.status" 2>/dev/null)" = 0 ] && chain cuda_chain_cudnn
+if [ -s "$folder/cuda_chain_cudnn.md" ]; then
+    mv "$folder/cuda_chain_cudnn.md" "$folder/cuda_chain.md"
+else
+    chain cuda_chain
+fi
 kill $monitor 2>/dev/null
 wait $monitor 2>/dev/null
 bench cuda_kernels 60 30
@@ -203,15 +231,7 @@ done
 exit $bad
 END
 stage examples 60 sh "$folder/examples.sh" "$folder"
-if [ -n "${CUDNN:-}" ]; then
-    cat >"$folder/cudnn.sh" <<'END'
-while [ ! -f "$1/cudnn.status" ]; do sleep 1; done
-cat "$1/cudnn.txt"
-exit "$(cat "$1/cudnn.status")"
-END
-    stage build-cudnn 240 sh "$folder/cudnn.sh" "$folder"
-    stage 13_cudnn_attention 60 "$folder/13_cudnn_attention"
-fi
+[ -z "${CUDNN:-}" ] || stage 13_cudnn_attention 60 "$folder/13_cudnn_attention"
 
 # ---- NCCL: comm, attention over ranks, overlapped blocks; correctness only, as ranks take turns on one GPU ----
 

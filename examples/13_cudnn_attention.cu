@@ -8,8 +8,8 @@
  * the output only for the row sums of d_out * output.  These are known for the final output (row_dots), so it gets
  * d_out * row_dots / |d_out|^2, which has the same row sums.
  *
- * On Hopper cuDNN's backward sums d_q in no fixed order: bits differ between runs.  set_deterministic_algorithm fixes it
- * with a workspace that grows with the square of the length.
+ * On Hopper cuDNN's backward sums d_q in no fixed order: bits differ between runs.  attention_shape.is_deterministic
+ * fixes it with a workspace that grows with the square of the length.
  *
  * This program has one rank and compares its attention with a plain loop on the host.  It has not run yet.
  *
@@ -26,116 +26,18 @@
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 
+#include "cudnn_attention.h"
+
 #include <cuda_bf16.h>
-#include <cudnn_frontend.h>
-#include <map>
-#include <tuple>
 #include <vector>
 
-namespace fe = cudnn_frontend;
 using bf16 = __nv_bfloat16;
-using tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
-
-/* ---- graphs ---- */
-
-/* What a graph is built for: rows of q and k, heads, strides, kind. */
-struct shape {
-    int64_t b, n_q, n_k, h_q, h_k, d, q_row, q_batch, k_row, k_batch;
-    float scale;
-    bool is_causal, is_backward;
-    auto key() const {
-        return std::tie(b, n_q, n_k, h_q, h_k, d, q_row, q_batch, k_row, k_batch, scale, is_causal,
-                        is_backward);
-    }
-    bool operator<(const shape& other) const { return key() < other.key(); }
-};
-
-enum { Q = 1, K, V, OUT, STATS, D_OUT, D_Q, D_K, D_V };
-
-struct plan {
-    std::shared_ptr<fe::graph::Graph> graph;
-    int64_t workspace_bytes = 0;
-};
 
 struct cudnn_attention {
-    cudnnHandle_t handle = nullptr;
-    std::map<shape, plan> plans;
+    attention_plans plans;
     std::vector<void*> scratch; /* cudaMalloc */
     std::vector<int64_t> scratch_bytes;
 };
-
-static memo_status failed(memo_error* error, const char* what, const std::string& why) {
-    return memo_error_set(error, MEMO_STATUS_DEVICE, "cuDNN: %s: %.300s", what, why.c_str());
-}
-
-/* (b, h, n, d) over memory with heads of a row side by side; results of ours are contiguous rows. */
-static tensor rows(fe::graph::Graph& graph, int64_t uid, const char* name, const shape& s,
-                   bool is_k, bool is_result) {
-    int64_t n = is_k ? s.n_k : s.n_q, h = is_k ? s.h_k : s.h_q;
-    int64_t row = is_result ? h * s.d : is_k ? s.k_row : s.q_row;
-    int64_t batch = is_result ? n * row : is_k ? s.k_batch : s.q_batch;
-    return graph.tensor(fe::graph::Tensor_attributes()
-                            .set_name(name)
-                            .set_uid(uid)
-                            .set_dim({s.b, h, n, s.d})
-                            .set_stride({batch, s.d, row, 1}));
-}
-
-static void be_result(const tensor& t, int64_t uid, const shape& s, bool is_k) {
-    int64_t n = is_k ? s.n_k : s.n_q, h = is_k ? s.h_k : s.h_q;
-    t->set_output(true)
-        .set_uid(uid)
-        .set_dim({s.b, h, n, s.d})
-        .set_stride({n * h * s.d, s.d, h * s.d, 1});
-}
-
-static memo_status find_plan(cudnn_attention* c, const shape& s, plan** result, memo_error* error) {
-    auto found = c->plans.find(s);
-    if (found != c->plans.end()) {
-        *result = &found->second;
-        return MEMO_STATUS_OK;
-    }
-    plan p;
-    p.graph = std::make_shared<fe::graph::Graph>();
-    fe::graph::Graph& g = *p.graph;
-    g.set_io_data_type(fe::DataType_t::BFLOAT16)
-        .set_intermediate_data_type(fe::DataType_t::FLOAT)
-        .set_compute_data_type(fe::DataType_t::FLOAT);
-    tensor q = rows(g, Q, "q", s, false, false), k = rows(g, K, "k", s, true, false);
-    tensor v = rows(g, V, "v", s, true, false);
-    if (!s.is_backward) {
-        auto [out, stats] = g.sdpa(q, k, v,
-                                   fe::graph::SDPA_attributes()
-                                       .set_name("attention")
-                                       .set_generate_stats(true)
-                                       .set_causal_mask(s.is_causal)
-                                       .set_attn_scale(s.scale));
-        be_result(out, OUT, s, false);
-        stats->set_output(true).set_uid(STATS).set_data_type(fe::DataType_t::FLOAT);
-    } else {
-        tensor out = rows(g, OUT, "out", s, false, true);
-        tensor d_out = rows(g, D_OUT, "d_out", s, false, false);
-        tensor stats = g.tensor(fe::graph::Tensor_attributes()
-                                    .set_name("stats")
-                                    .set_uid(STATS)
-                                    .set_dim({s.b, s.h_q, s.n_q, 1})
-                                    .set_stride({s.h_q * s.n_q, s.n_q, 1, 1})
-                                    .set_data_type(fe::DataType_t::FLOAT));
-        auto [d_q, d_k, d_v] = g.sdpa_backward(q, k, v, out, d_out, stats,
-                                               fe::graph::SDPA_backward_attributes()
-                                                   .set_name("attention backward")
-                                                   .set_causal_mask(s.is_causal)
-                                                   .set_attn_scale(s.scale));
-        be_result(d_q, D_Q, s, false);
-        be_result(d_k, D_K, s, true);
-        be_result(d_v, D_V, s, true);
-    }
-    auto built = g.build(c->handle, {fe::HeurMode_t::A});
-    auto status = built.is_good() ? g.get_workspace_size(p.workspace_bytes) : built;
-    if (status.is_bad()) return failed(error, "no kernel for this shape", status.get_message());
-    *result = &c->plans.emplace(s, p).first->second;
-    return MEMO_STATUS_OK;
-}
 
 /* Buffer i, of at least n_bytes; what was smaller is freed once the device has passed it. */
 static memo_status take_scratch(cudnn_attention* c, size_t i, int64_t n_bytes, void** address,
@@ -215,7 +117,7 @@ static int64_t count_rows(const memo_run* runs, int32_t n_runs, int64_t* last) {
 }
 
 /* Causal by rows, or whole; else refused. */
-static memo_status classify(const memo_attention_block* b, shape* s, memo_error* error) {
+static memo_status classify(const memo_attention_block* b, attention_shape* s, memo_error* error) {
     int64_t q_last = 0, k_last = 0;
     s->n_q = count_rows(b->q_runs, b->n_q_runs, &q_last);
     s->n_k = count_rows(b->k_runs, b->n_k_runs, &k_last);
@@ -248,22 +150,24 @@ static memo_status run(void* user, memo_stream memo, const memo_attention_block*
                        bool is_backward, memo_error* error) {
     cudnn_attention* c = (cudnn_attention*)user;
     cudaStream_t stream = memo_cuda_stream(memo);
-    shape s = {b->n_batch,
-               0,
-               0,
-               b->n_q_heads,
-               b->n_kv_heads,
-               b->head_size,
-               b->q_row_stride,
-               b->q_batch_stride,
-               b->k_row_stride,
-               b->k_batch_stride,
-               b->scale,
-               false,
-               is_backward};
-    plan* p;
+    attention_shape s = {};
+    const attention_plan* p;
     void *stats, *out, *d_q = nullptr, *d_k = nullptr, *d_v = nullptr, *workspace;
-    if (classify(b, &s, error) || find_plan(c, s, &p, error)) return error->status;
+
+    /* cuDNN's results are contiguous rows. */
+    s.b = b->n_batch;
+    s.h_q = b->n_q_heads;
+    s.h_k = b->n_kv_heads;
+    s.d = b->head_size;
+    s.scale = b->scale;
+    s.is_backward = is_backward;
+    if (classify(b, &s, error)) return error->status;
+    s.q = s.d_out = {b->q_row_stride, b->q_batch_stride};
+    s.k = {b->k_row_stride, b->k_batch_stride};
+    s.q_result = {s.h_q * s.d, s.n_q * s.h_q * s.d};
+    s.k_result = {s.h_k * s.d, s.n_k * s.h_k * s.d};
+    if (attention_find(&c->plans, s, &p, error)) return error->status;
+
     int64_t n_lse = s.b * s.h_q * s.n_q, total_q = n_lse * s.d, total_k = s.b * s.h_k * s.n_k * s.d;
     if (take_scratch(c, 0, n_lse * 4, &stats, error) ||
         take_scratch(c, 1, total_q * 2, &out, error) ||
@@ -272,10 +176,13 @@ static memo_status run(void* user, memo_stream memo, const memo_attention_block*
                          take_scratch(c, 4, total_k * 2, &d_k, error) ||
                          take_scratch(c, 5, total_k * 2, &d_v, error))))
         return error->status;
-    placed_rows q_rows = {s.n_q, s.h_q, s.d, s.q_row, s.q_batch};
-    placed_rows k_rows = {s.n_k, s.h_k, s.d, s.k_row, s.k_batch};
-    std::unordered_map<int64_t, void*> pack = {
-        {Q, (void*)b->q}, {K, (void*)b->k}, {V, (void*)b->v}, {OUT, out}, {STATS, stats}};
+    placed_rows q_rows = {s.n_q, s.h_q, s.d, s.q.row, s.q.batch};
+    placed_rows k_rows = {s.n_k, s.h_k, s.d, s.k.row, s.k.batch};
+    std::unordered_map<int64_t, void*> pack = {{ATTENTION_Q, (void*)b->q},
+                                               {ATTENTION_K, (void*)b->k},
+                                               {ATTENTION_V, (void*)b->v},
+                                               {ATTENTION_OUT, out},
+                                               {ATTENTION_STATS, stats}};
     if (is_backward) {
         turn_lse<<<n_blocks(n_lse, 256), 256, 0, stream>>>(b->lse, (float*)stats, s.n_q, s.h_q,
                                                            b->lse_row_stride, b->lse_batch_stride,
@@ -283,13 +190,12 @@ static memo_status run(void* user, memo_stream memo, const memo_attention_block*
         make_out<<<n_blocks(n_lse, 8), 256, 0, stream>>>((bf16*)out, (const bf16*)b->d_out,
                                                          b->row_dots, q_rows, b->lse_row_stride,
                                                          b->lse_batch_stride, n_lse);
-        pack.insert({{D_OUT, (void*)b->d_out}, {D_Q, d_q}, {D_K, d_k}, {D_V, d_v}});
+        pack.insert({{ATTENTION_D_OUT, (void*)b->d_out},
+                     {ATTENTION_D_Q, d_q},
+                     {ATTENTION_D_K, d_k},
+                     {ATTENTION_D_V, d_v}});
     }
-    cudnnStatus_t code = cudnnSetStream(c->handle, stream);
-    if (code != CUDNN_STATUS_SUCCESS)
-        return failed(error, "cudnnSetStream", cudnnGetErrorString(code));
-    auto status = p->graph->execute(c->handle, pack, workspace);
-    if (status.is_bad()) return failed(error, "execute", status.get_message());
+    if (attention_run(&c->plans, p, pack, workspace, stream, error)) return error->status;
     if (is_backward) {
         put<<<1024, 256, 0, stream>>>(b->d_q, (const bf16*)d_q, q_rows, total_q, true);
         put<<<1024, 256, 0, stream>>>(b->d_k, (const bf16*)d_k, k_rows, total_k, true);
@@ -426,12 +332,12 @@ int main() {
     cudnn_attention c;
     memo_error error;
     memo_status status = memo_cuda_device_create(&desc, &device, &error);
-    if (!status && cudnnCreate(&c.handle) != CUDNN_STATUS_SUCCESS)
+    if (!status && cudnnCreate(&c.plans.handle) != CUDNN_STATUS_SUCCESS)
         status = memo_error_set(&error, MEMO_STATUS_DEVICE, "cudnnCreate failed");
     if (!status) status = check(device, &c, &error);
     if (status) fprintf(stderr, "13_cudnn_attention: %s\n", error.message);
     for (void* buffer : c.scratch) cudaFree(buffer);
-    if (c.handle) cudnnDestroy(c.handle);
+    if (c.plans.handle) cudnnDestroy(c.plans.handle);
     memo_cuda_device_destroy(device);
     return status != MEMO_STATUS_OK;
 }

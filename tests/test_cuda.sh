@@ -66,6 +66,13 @@ compiles() { # SOURCE
     nvcc -arch=sm_90 $flags -Itests -Iexamples -c "$1" -o "$folder/compiles.o"
 }
 
+has_cudnn() { [ -f "${CUDNN:-}/include/cudnn_frontend.h" ]; }
+compiles_with_cudnn() { # SOURCE FLAGS...; its headers are not free of warnings
+    source=$1
+    shift
+    nvcc -arch=sm_90 -std=c++17 -O1 -I. -I"$CUDNN/include" "$@" -c "$source" -o "$folder/compiles.o"
+}
+
 tap_jobs=$tap_processors
 test_is "the device table, pinned memory, phantom memory on a runtime without a GPU" on_the_fake test_device -Xlinker --wrap=madvise
 test_is "a step with swaps, call by call and as a graph, on a runtime without a GPU" on_the_fake test_step $wraps
@@ -86,9 +93,8 @@ for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu bench/*.cu
     case $source in tests/cuda/test_device.cu | tests/cuda/test_step.cu | examples/08_cuda_phantom.cu) continue ;; esac
     case $source in
     *cudnn*)
-        [ -f "${CUDNN:-}/include/cudnn_frontend.h" ] || { skip "$source compiles" "CUDNN= names no folder of cudnn-frontend"; continue; }
-        # Its headers are not free of warnings.
-        test_is "$source compiles" nvcc -arch=sm_90 -std=c++17 -O1 -I. -I"$CUDNN/include" -c "$source" -o "$folder/compiles.o"
+        has_cudnn || { skip "$source compiles" "CUDNN= names no folder of cudnn-frontend"; continue; }
+        test_is "$source compiles" compiles_with_cudnn "$source"
         continue ;;
     *nccl*)
         echo '#include <nccl.h>' >"$folder/probe.cu"
@@ -98,5 +104,7 @@ for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu bench/*.cu
         nvcc -c "$folder/probe.cu" -o "$folder/probe.o" 2>/dev/null || { skip "$source compiles" "cuBLASLt's header is not here"; continue; } ;;
     esac
     test_is "$source compiles" compiles "$source"
+    [ "$source" != bench/cuda_chain.cu ] || ! has_cudnn ||
+        test_is "$source compiles with cuDNN's attention" compiles_with_cudnn "$source" -DCHAIN_CUDNN
 done
 tap_end
