@@ -220,8 +220,8 @@ MEMO_API memo_status memo_profile_parse(const char* text, int64_t n_bytes, const
 
 /* ---- 4 rows of every tensor: kept, swapped, recomputed ------------------------------------------
  *
- * Chooses, for each skeletal tensor of each layer, whether the device keeps it, and if not how many
- * of its rows are swapped.  The others are recomputed.  The aim is the shortest step within device
+ * Chooses, for each skeletal tensor of each layer, whether the device keeps it.  If not, it chooses
+ * the number of swapped rows; the other rows are recomputed.  The aim is the shortest step within device
  * memory, host memory and the file.
  *
  * The step of a table of rows is the makespan that memo_schedule_simulate finds for
@@ -229,22 +229,22 @@ MEMO_API memo_status memo_profile_parse(const char* text, int64_t n_bytes, const
  *
  *   1. A mixed-integer program over shares of rows, for each number of places for layers in host
  *      memory.  Its value is a lower bound if all layers are alike.
- *   2. Tables near its solution, rounded to tiles, beside the best single alpha (MEMO paper) and,
- *      if there are few, every table in which all layers are alike.
+ *   2. Tables near its solution, rounded to tiles, and the best single alpha (MEMO paper).  If there
+ *      are few tables in which all layers are alike, all of them as well.
  *   3. Random changes of the best table: of single layers, of ranges of layers, of tiles.
  *
  * The best table of all is the plan.  Ties go to the plan that recomputes least, then to the one
  * that moves least.  The same desc always gives the same plan.
  *
  * With a third tier (memo_swap_desc.n_host_layers), fewer places in host memory leave room for more
- * rows of each layer, but more layers go on to the file.  A table gets the most places that fit. */
+ * rows of each layer, but more layers spill to disk.  A table gets the most places that fit. */
 
 typedef struct memo_swap_plan_desc {
     const memo_swap_desc* swap; /* tensors, n_layers, n_rows and tile_rows count */
     /* (n_tensors), of ROWS and WHOLE tensors.  A tensor is recomputed from tensors before it in the
-     * table, whose rows are there by then.  So each tensor pays for itself alone: a GELU for its few
-     * operations, its input for the product before.  A tensor that is recomputed with another costs
-     * nothing.  Negative: cannot be recomputed.  Times may be in any unit, if all are. */
+     * table, whose rows are recomputed first.  So each time covers one tensor: a GELU's few
+     * operations, or the product that makes its input.  A tensor that is recomputed with another
+     * costs nothing.  Negative: cannot be recomputed.  Times may be in any unit, if all are. */
     const double* recompute_s_per_row;
     double forward_s, backward_s; /* of a layer */
     double between_s;             /* after the last forward */
@@ -684,8 +684,8 @@ MEMO_API void memo_degrees_free(int32_t* block_degrees);
  *     }
  *
  * Functions.  forward, between, backward and recompute compute; they are never called in a dry run.
- * A trainer with a loop of its own, or with buffers that live for a part of a step, gives `step`
- * instead of the first three: what lies between the begin and the end of a micro-batch.
+ * A trainer with its own loop, or with buffers that live for a part of a step, gives `step` instead
+ * of the first three.  It computes everything between begin and end of a micro-batch.
  *
  *     static void step(void* user, memo_session* s) {
  *         for (l = 0; l < L; l++) {
@@ -936,8 +936,8 @@ typedef struct memoi_item {
     int64_t size;       /* in units, as all below */
     int64_t alignment;  /* 1 if the unit guarantees it */
     int64_t fixed;      /* offset, or -1 */
-    int64_t begin, end; /* sections from first to last, what a gap skips included */
-    int64_t reach;      /* behind the sections in which items begin that it is held against */
+    int64_t begin, end; /* sections from first to last, including those in gaps */
+    int64_t reach;      /* after the begin of every item that it is held against */
     int64_t first_range, n_ranges;
     int64_t lifetime; /* in the plan's time */
     int64_t buffer;   /* index in the plan */
@@ -1371,7 +1371,7 @@ MEMOI int memoi_moments_create(memoi_moments* moments, const memoi_lanes* lanes,
     return 1;
 }
 
-/* Moves the moment of one lane to where most bytes are; returns how many. */
+/* Moves the moment of one lane to the most live bytes; returns these bytes. */
 MEMOI int64_t memoi_moments_move(memoi_moments* moments, int64_t lane) {
     int64_t n_lanes = moments->n_lanes, sum = 0, best = -1, i, k;
     int64_t n_moments = moments->first[lane + 1] - moments->first[lane] + 1;
@@ -2240,7 +2240,7 @@ MEMOI int64_t memoi_fit_list(const memoi_fit* fit, int64_t i) {
             int64_t from = memob_max(begin - ((int64_t)2 << l) + 1, 0) >> l, to = (end - 1) >> l;
             const memoi_stay* stay = &fit->stays[fit->buckets[fit->first_bucket[l] + from]];
             const memoi_stay* last = &fit->stays[fit->buckets[fit->first_bucket[l] + to + 1]];
-            for (; stay < last; stay++) { /* what an earlier range has met is listed already */
+            for (; stay < last; stay++) { /* stays that an earlier range met are listed already */
                 fit->taken[n].begin = stay->low;
                 fit->taken[n].end = stay->high;
                 n += (stay->begin < end) & (stay->end > begin) & (stay->begin >= before) &
@@ -2844,7 +2844,7 @@ MEMOI memoi_failure* memoi_failure_slot(const memoi_search* search, const memoi_
  * first. */
 typedef struct memoi_part {
     int64_t begin, end, floor;
-    memoi_failure state; /* all that decides what comes of the part */
+    memoi_failure state; /* hash of everything that decides the result */
     int32_t is_done;     /* nothing is unplaced */
     int32_t is_dead;     /* nothing can be first, or a hole is left */
 } memoi_part;
@@ -3015,9 +3015,9 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
  * Knows: restarts, capacities and parts for the exact search, and the climb.  Knows nothing of
  * plans in bytes.
  *
- * Running times of one order are heavy-tailed: a run succeeds soon or not for ages.  So runs are
- * short, grow slowly, and differ in the order of the items, in what counts as tight, and in whether
- * sections that failed often go first. */
+ * Running times of one order are heavy-tailed: a run succeeds soon or takes very long.  So runs are
+ * short and grow slowly.  They differ in the order of the items, in the rule for tight sections,
+ * and in whether sections that failed often go first. */
 
 MEMOI void memoi_search_reset(memoi_search* search) {
     const memoi_problem* problem = search->problem;
@@ -3272,7 +3272,7 @@ enum {
     MEMOI_CLIMB_CLOCK = 64,  /* items placed between two looks at the clock */
     MEMOI_CLIMB_NODES = 8,   /* items placed that count as a node of the search */
     MEMOI_CLIMB_LATER = 500, /* items of a plain problem whose first round begins with the search */
-    MEMOI_CLIMB_FIRST = 100  /* times its items: what a problem's first climb may place */
+    MEMOI_CLIMB_FIRST = 100  /* items placed by a problem's first climb, per item */
 };
 
 /* An item in the order, and its place. */
@@ -3355,7 +3355,7 @@ MEMOI void memoi_climb_put(memoi_climb* climb, int64_t i, int64_t low) {
     }
 }
 
-/* Another goal: everything is counted anew. */
+/* Sets another goal, and counts everything again. */
 MEMOI void memoi_climb_set_goal(memoi_climb* climb, int64_t goal) {
     int64_t i;
     climb->goal = goal;
@@ -3867,12 +3867,12 @@ MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem*
  *     minimize M,   o_i + s_i <= M,   o_i + s_i <= o_j + U (1 - z_ij),   o_j + s_j <= o_i + U z_ij
  * where U is the best peak known.  Added: bounds on M; for every section K and i in K
  *     o_i >= sum of s_j [j below i],   o_i + s_i + sum of s_j [i below j] <= M
- * which lift the linear bound to the largest section; an order among twins; one pair fixed, since a
- * plan upside down is a plan; in some of the runs transitivity of "below". */
+ * which lift the linear bound to the largest section.  Twins get an order.  The order of one pair
+ * is fixed, because a plan upside down is a plan.  Some runs add transitivity of "below". */
 
 enum {
-    MEMOI_MIP_PAIRS = 20000,   /* beyond this lp_solve does not get through one factorization */
-    MEMOI_MIP_TRIPLES = 20000, /* transitivity is left out beyond */
+    MEMOI_MIP_PAIRS = 20000,   /* more pairs are too many for lp_solve to factorize */
+    MEMOI_MIP_TRIPLES = 20000, /* with more, transitivity is left out */
     MEMOI_MIP_AUTO_PAIRS = 60  /* what AUTO hands to it */
 };
 
@@ -4080,7 +4080,7 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
     return ok;
 }
 
-/* Offsets from the order z by longest path: repeatedly place what has nothing unplaced below it. */
+/* Offsets from the order z by longest path: repeatedly places items with nothing unplaced below. */
 MEMOI int memoi_mip_rebuild(const memoi_mip* mip, const double* columns, int64_t* offsets) {
     const memoi_problem* problem = mip->problem;
     int64_t n = problem->n_items, n_placed = 0, i, j;
@@ -4382,9 +4382,9 @@ MEMOI int memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* tra
 
 /* --- >>repeated windows ---
  *
- * An event's symbol is what it does and to how many bytes.  Where events repeat with period p, the
- * last place with the same few symbols lies p back: the commonest distances are the periods to try.
- * What looks alike here is compared request by request later. */
+ * An event's symbol combines its kind and its bytes.  If events repeat with period p, the same few
+ * symbols last occurred p events before.  So the most frequent distances are the periods to try.
+ * Repetitions found here are compared request by request later. */
 
 enum { MEMOI_REPEAT_GRAM = 8, MEMOI_REPEAT_PERIODS = 8, MEMOI_BILEVEL_ROUNDS = 4 };
 
@@ -6615,7 +6615,7 @@ MEMOI double* memoi_rows_put_row(memoi_rows_program* g, double bound) {
     return row;
 }
 
-/* A capacity, divided by what a bundle takes at most. */
+/* Puts a row for a capacity, divided by the most bytes of a bundle. */
 MEMOI void memoi_rows_put_capacity(memoi_rows_program* g, double bytes, int memory) {
     double* row = memoi_rows_put_row(g, 0);
     double most = 0;
