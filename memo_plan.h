@@ -204,8 +204,8 @@ MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_pr
                                           memo_error* error);
 
 /* A profile as text: "memo profile 1", a line for each figure, "end" with a checksum, as for
- * traces.  Times are whole femtoseconds, at most 9000 s, so reading returns the written value within
- * one.
+ * traces.  Times are whole femtoseconds, at most 9000 s.  Reading returns the written value within
+ * one femtosecond.
  *
  *   rows ROWS
  *   layer FORWARD BACKWARD BETWEEN
@@ -221,16 +221,16 @@ MEMO_API memo_status memo_profile_parse(const char* text, int64_t n_bytes, const
 /* ---- 4 rows of every tensor: kept, swapped, recomputed ------------------------------------------
  *
  * Chooses, for each skeletal tensor of each layer, whether the device keeps it.  If not, it chooses
- * the number of swapped rows; the other rows are recomputed.  The aim is the shortest step within device
- * memory, host memory and the file.
+ * the number of swapped rows; the other rows are recomputed.  The aim is the shortest step within
+ * device memory, host memory and the file.
  *
  * The step of a table of rows is the makespan that memo_schedule_simulate finds for
  * memo_swap_generate's schedule.  The planner needs no lp_solve.  It has three stages:
  *
  *   1. A mixed-integer program over shares of rows, for each number of places for layers in host
  *      memory.  Its value is a lower bound if all layers are alike.
- *   2. Tables near its solution, rounded to tiles, and the best single alpha (MEMO paper).  If there
- *      are few tables in which all layers are alike, all of them as well.
+ *   2. Tables near its solution, rounded to tiles, and the best single alpha (MEMO paper).  Also
+ *      every table in which all layers are alike, if there are few.
  *   3. Random changes of the best table: of single layers, of ranges of layers, of tiles.
  *
  * The best table of all is the plan.  Ties go to the plan that recomputes least, then to the one
@@ -281,21 +281,22 @@ typedef struct memo_swap_plan {
 
 MEMO_API memo_swap_plan_desc memo_swap_plan_desc_default(void);
 /* Fills in times and rates.  Copies: copy_s and the rates of the line through the smallest and the
- * largest copy of the profile.  The file: its rates beside copies, where it was measured.  recompute_s_per_row
- * (n_tensors of desc->swap, may be NULL) is filled by the names of the tensors.
+ * largest copy of the profile.  The file: its rates beside copies, if it was
+ * measured.  recompute_s_per_row (n_tensors of desc->swap, may be NULL) is filled by the names of
+ * the tensors.
  * Errors: INVALID_ARGUMENT (another number of rows; a tensor the profile does not have). */
 MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc,
                                                 double* recompute_s_per_row,
                                                 const memo_profile* profile, memo_error* error);
-/* Errors: INVALID_ARGUMENT (naming the field); INFEASIBLE (which memory, and how much the least demanding plan needs);
- * OUT_OF_HOST_MEMORY. */
+/* Errors: INVALID_ARGUMENT (naming the field); INFEASIBLE (naming the memory and the bytes that the
+ * smallest plan needs); OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                                     memo_error* error);
 MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
-/* Sets rows, alpha and n_host_layers of a desc with the same tensors, layers and rows; plan lives as
- * long as desc is used. */
+/* Sets rows, alpha and n_host_layers of a desc with the same tensors, layers and rows.  The plan must
+ * live as long as desc is used. */
 MEMO_API void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc);
-/* Appends desc's table of rows: a line for neighbouring layers and for tensors that are alike. */
+/* Appends desc's table of rows: one line for neighboring layers and tensors that are alike. */
 MEMO_API void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text);
 /* Appends the limit, and if they were measured the predicted times of a micro-batch. */
 MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* text);
@@ -739,8 +740,8 @@ typedef struct memo_session_desc {
     /* Gives all ranks rank 0's bytes, so that all choose the same rows; NULL: one rank.  Every rank
      * creates its session at the same time. */
     memo_status (*share)(void* user, void* data, int64_t n_bytes, memo_error* error);
-    /* 1: backward computes rows again by itself (memo_swap_get_recompute_rows), in an order of its own.
-     * recompute is called to measure alone, for all rows of each tensor of one layer. */
+    /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
+     * recompute is called only to measure, for all rows of each tensor of one layer. */
     int32_t backward_recomputes;
 
     /* Budgets: everything that the session may take, and what the trainer holds beside it. */
