@@ -293,8 +293,8 @@ MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc,
 MEMO_API memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                                     memo_error* error);
 MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
-/* Sets rows, alpha and n_host_layers of a desc with the same tensors, layers and rows.  The plan must
- * live as long as desc is used. */
+/* Sets rows, alpha and n_host_layers of a desc with the same tensors, layers and rows.  The plan
+ * must live as long as desc is used. */
 MEMO_API void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc);
 /* Appends desc's table of rows: one line for neighboring layers and tensors that are alike. */
 MEMO_API void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text);
@@ -3563,7 +3563,7 @@ MEMOI void memoi_climb_change(memoi_climb* climb) {
     climb->above = above; /* as it was to the last bit */
 }
 
-/* Lowers best->peak towards goal, with so many items placed at most; returns how many. */
+/* Lowers best->peak toward goal with a limit on placed items; returns their number. */
 MEMOI int64_t memoi_climb_run(memoi_climb* climb, int64_t goal, int64_t n_nodes,
                               memoi_solution* best) {
     int64_t begin = climb->n_nodes, peak, k, i;
@@ -4121,7 +4121,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
     memset(&mip, 0, sizeof mip);
     mip.problem = problem;
 
-    /* The program has one column for each pair, so refuse what lp_solve cannot handle. */
+    /* Refuse what the program cannot express, or what lp_solve cannot handle. */
     if (problem->has_alignment)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "the MIP counts in one unit, which these alignments do not allow; "
