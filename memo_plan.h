@@ -1519,6 +1519,7 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     if (n_entries > MEMOI_NEIGHBORS) neighbors->are_too_many = 1;
     if (neighbors->are_too_many) return -1;
 
+    /* The lists stay until the problem is freed, because several searches read them. */
     fill = (int64_t*)memob_calloc(n, sizeof(int64_t));
     neighbors->first = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
     neighbors->list = (int32_t*)memob_calloc(n_entries, sizeof(int32_t));
@@ -2782,6 +2783,7 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
         }
     }
 
+    /* Branching reads the look later.  The log restores the old one if the node fails. */
     look.slack = n ? latest - lowest : INT64_MAX;
     memoi_search_log_look(search, s);
     search->looks[s] = look;
@@ -2990,6 +2992,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
             break;
         }
 
+        /* Choose the item to branch on. */
         part = memoi_search_part(search, begin, end); /* a lift may have raised the floor */
         if (part.is_dead) break;
         chosen = memoi_search_choose(search, &part);
@@ -3179,6 +3182,7 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
     int64_t answered = INT64_MAX, before = searches[0].n_nodes, n_together = 0, k;
     int is_open;
 
+    /* Each attempt begins again with the first style of run and the shortest run. */
     for (k = 0; k < team->n; k++) {
         searches[k].capacity = capacity;
         searches[k].answered = &answered;
@@ -3687,6 +3691,7 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     part->n_fixed = 0;
     part->lower_bound = 0;
 
+    /* The part needs arrays of its own, because its indices and sections begin at 0. */
     part->items = (memoi_item*)memob_calloc(part->n_items, sizeof(memoi_item));
     part->ranges = (memoi_range*)memob_calloc(part->n_ranges, sizeof(memoi_range));
     part->section_sums = (int64_t*)memob_calloc(part->n_sections, sizeof(int64_t));
@@ -3703,6 +3708,7 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
             part->held[i] = whole->held[from + i] - (int32_t)first;
     }
 
+    /* An incomplete part is freed here, so callers need not clean up. */
     if (!part->items || !part->ranges || !part->section_sums || !part->neighbors ||
         (whole->held && (!part->first_held || !part->held))) {
         memoi_problem_free(part);
@@ -4538,6 +4544,7 @@ MEMOI int memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
             buffer->size_bytes == 0 || buffer->end - buffer->begin > life_limit)
             continue;
 
+        /* The longest life becomes the limit of the next round. */
         bilevel->longest_life = memob_max(bilevel->longest_life, buffer->end - buffer->begin);
         if (buffer->begin >= group->end) {
             memoi_group_close(bilevel);
@@ -4605,6 +4612,7 @@ MEMOI int memoi_bilevel_sort_kinds(memoi_bilevel* bilevel) {
             hash = memoi_hash_add(memoi_hash_add(hash, member->begin), member->end);
         }
 
+        /* The first group of a kind represents it; groups with the same hash form a list. */
         first = memob_map_get(&kinds, (int64_t)hash);
         group->kind = first;
         while (group->kind >= 0 &&
@@ -4789,6 +4797,7 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
         n_left--;
     }
 
+    /* With most groups open the outer plan brings little, so only the last round solves it. */
     if (!status) memoi_groups_open(bilevel, target * problem->unit_bytes);
     is_vain = bilevel->n_open_members > bilevel->n_members / 2 ||
               (!effort && bilevel->n_open > 0 && !memoi_kinds_are_tight(bilevel));
@@ -4872,6 +4881,7 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
             status = memoi_bilevel_round(&bilevel, problem, target, is_last, &own, item_of, offsets,
                                          best, error);
 
+        /* The bounds show in the log whether blocks waste room. */
         if (effort->log->write) {
             char message[160];
             snprintf(message, sizeof message,
@@ -4990,6 +5000,7 @@ MEMOI memo_status memoi_task_run(const memoi_task* task, const memo_plan_desc* s
         if (best->peak < before || best->is_optimal > was_optimal) *name = names[stage];
     }
 
+    /* Optimality in the stretched problem does not prove the original. */
     if (pairs == &task->stretched) /* a proof there says nothing of the plan */
         best->is_optimal = best->peak <= task->problem.lower_bound;
     return status;
@@ -5045,6 +5056,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
                               "others in number");
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
 
+    /* The problems, and room for the best plan. */
     status = memoi_task_create(&task, plan, error);
     if (status) return status;
     memoi_solution_begin(&best, (int64_t*)memob_calloc(task.problem.n_items, sizeof(int64_t)));
@@ -5074,6 +5086,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
         }
     }
 
+    /* Reached after a failure as well. */
     MEMO_FREE(best.offsets);
     memoi_task_free(&task);
     return status;
@@ -5415,6 +5428,7 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, 
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "memo_profile_desc.spill_directory: the device has no launch_host");
 
+    /* A file like the swap engine's, with its own stream, so that copies run beside it. */
     status = memob_spill_create(&p->file, p->desc->spill_directory, p->half_bytes,
                                 p->desc->spill_bytes_per_s, p->on_host, error);
     if (!status) status = memo_stream_create(d, "profile file", 0, &p->file_stream, error);
@@ -5520,6 +5534,7 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
     memset(&p, 0, sizeof p);
     p.file.fd = -1;
 
+    /* Check before any allocation, so that nothing must be released. */
     if (!desc->device || desc->n_rows < 1 || desc->n_tensors < 0 ||
         desc->n_tensors > MEMO_PROFILE_TENSORS_MAX || (desc->n_tensors && !desc->tensors) ||
         desc->largest_copy_bytes < 0 || desc->largest_copy_bytes > MEMOB_BYTES_MAX / 2 ||
@@ -5579,6 +5594,7 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
             error, MEMO_STATUS_INVALID_ARGUMENT, "a profile of %lld rows, %d tensors and %d copies",
             (long long)profile->n_rows, (int)profile->n_tensors, (int)profile->n_copies);
 
+    /* One line for the layer, then one for each tensor; `-` if it cannot be recomputed. */
     memo_text_put(&text, "memo profile 1\nrows %lld\nlayer", (long long)profile->n_rows);
     status = memoi_profile_put_time(&text, profile->forward_s, error);
     if (!status) status = memoi_profile_put_time(&text, profile->backward_s, error);
@@ -5617,6 +5633,7 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
             status = memoi_profile_put_time(&text, profile->file.read_with_copies_s, error);
     }
 
+    /* No file is written after a failure, so an older one stays valid. */
     memo_text_put(&text, "\n");
     if (status) {
         memo_text_free(&text);
@@ -5721,6 +5738,7 @@ MEMOI memo_status memoi_profile_parse_line(memob_reader* reader, const char* wor
                                 memob_word_text(shown, word, length));
     *stage = kind < 2 ? kind + 1 : kind;
 
+    /* Each kind has its own values; words left over are an error. */
     if (kind == 0) {
         status = memob_expect_number(reader, "number of rows", &profile->n_rows, error);
         if (!status && profile->n_rows < 1)
@@ -5739,7 +5757,6 @@ MEMOI memo_status memoi_profile_parse_line(memob_reader* reader, const char* wor
     } else {
         status = memoi_profile_parse_file(reader, profile, error);
     }
-
     return status ? status : memob_expect_line_end(reader, error);
 }
 
@@ -5762,6 +5779,7 @@ memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* na
     status = memob_read_first_line(&reader, "profile", error);
     if (!status) status = memob_read_last_line(&reader, text, &count, &last_line, error);
 
+    /* Count the lines, to compare with the stated count. */
     while (!status && memob_next_entry(&reader, &word, &length)) {
         status = memoi_profile_parse_line(&reader, word, length, &stage, profile, error);
         n_lines++;
@@ -6110,6 +6128,7 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
                                   "%g is valid",
                                   fields[i].name, fields[i].value, MEMOI_ROWS_TIME_MAX);
 
+    /* 0 is no limit, so only negative budgets are invalid. */
     if (desc->device_bytes < 0 || desc->host_bytes < 0 || desc->spill_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_plan_desc.%s_bytes: is negative; 0 is no limit",
@@ -8241,6 +8260,7 @@ memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list
                               "fewer ZeRO stages, activations or pipeline degrees",
                               (int)desc->cluster.n_gpus, (long long)n, MEMOI_PARALLEL_ENTRIES);
 
+    /* Room for every layout, legal or not. */
     made = (memo_parallel_list*)memob_calloc(1, sizeof *made);
     if (made)
         made->entries = (memo_parallel_entry*)memob_calloc(n > 0 ? n : 1, sizeof *made->entries);
@@ -8265,6 +8285,7 @@ memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list
         made->n_fitting += entry->prediction.fits;
     }
 
+    /* The user reads the best layouts first. */
     qsort(made->entries, (size_t)n, sizeof *made->entries, memoi_parallel_compare);
     *list = made;
     return MEMO_STATUS_OK;
@@ -8368,6 +8389,7 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
                                       "block %d at degree %d: a time is below 0 or beyond 1e9 s",
                                       (int)i, (int)problem->degrees[p]);
 
+            /* The sum over all blocks must not overflow. */
             if (c->state_bytes < 0 || c->saved_bytes < 0 || c->runtime_bytes < 0 ||
                 c->state_bytes > bytes_max || c->saved_bytes > bytes_max ||
                 c->runtime_bytes > bytes_max)
@@ -8385,6 +8407,7 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
                                       "the gather from degree %d to %d is below 0 or beyond 1e9 s",
                                       (int)problem->degrees[p], (int)problem->degrees[q]);
 
+    /* The boundary needs gather times, which only listed degrees have. */
     if (problem->boundary_degree && memoi_degree_index(problem, problem->boundary_degree) < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "the boundary's degree %d is none of the degrees",
@@ -8715,6 +8738,7 @@ MEMOI memo_status memoi_degrees_parse_block(memoi_degrees_profile* profile, memo
                                       &n[k], error);
     if (status) return status;
 
+    /* A second line for the same cost would silently replace the first. */
     if (profile->has_block[block * profile->n_degrees + p]++)
         return memoi_degrees_twice(reader, "this block and degree", error);
 
@@ -8764,7 +8788,6 @@ MEMOI memo_status memoi_degrees_parse_line(memoi_degrees_profile* profile, memob
                                 "or block",
                                 memob_word_text(shown, word, length));
     }
-
     return status ? status : memob_expect_line_end(reader, error);
 }
 
@@ -8907,6 +8930,7 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
     status =
         memoi_degrees_open(&reader, text, "degrees", &word, &length, &stated, &last_line, error);
 
+    /* One line for each block. */
     while (!status && more) {
         char shown[40];
         if (!memob_word_is(word, length, "block"))
@@ -9531,6 +9555,7 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_
                                 "a time limit of %g s; 0 to 1000000 would work", time_limit_s);
     if (status) return status;
 
+    /* The caller's plan stays NULL until the new one is complete. */
     made = (memo_degrees_plan*)memob_calloc(1, sizeof *made);
     if (made) made->degrees = (int32_t*)memob_calloc(problem->n_blocks, sizeof(int32_t));
     if (!made || !made->degrees) {
@@ -9869,6 +9894,7 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_error* error) {
     memo_plan_desc plan_desc = memo_plan_desc_default();
     memo_status status;
 
+    /* The rows give the places of tensors, and with them the size of the engine's memory. */
     memoi_session_clear_stage(s);
     s->swap_desc.rows = s->rows;
     status = memob_swap_placement_make(&s->swap_desc, &s->placement, error);
@@ -9940,8 +9966,8 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
     memo_status status;
     int k;
 
-    /* Recomputes every tensor that it can.  The rest is swapped, or kept if that needs less device
-     * memory. */
+    /* Recomputes every tensor that it can.  The rest is swapped; if that does not fit, it is
+     * kept. */
     for (k = 0; k < 2; k++) {
         memoi_session_fill(s, 1, k ? MEMO_ROWS_KEPT : s->desc.n_rows);
         if (k == 0 && s->host_bytes && s->desc.spill_directory) s->swap_desc.n_host_layers = 1;
@@ -9960,6 +9986,7 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
     others_bytes = s->plan->peak_bytes - s->sizes.device_bytes;
     k = peak_bytes[1] < peak_bytes[0];
 
+    /* Device memory comes first: more host memory cannot replace it here. */
     if (s->device_bytes && peak_bytes[k] > s->device_bytes)
         return memo_error_set(
             error, MEMO_STATUS_INFEASIBLE,
@@ -9995,9 +10022,8 @@ MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profil
     memo_status status;
     int round;
 
-    *fits = 0;
-
     /* The profile's costs, and the budgets that are left for activations. */
+    *fits = 0;
     swap.rows = NULL;
     desc.swap = &swap;
     desc.recompute_s_per_row = recompute_s_per_row;
@@ -10307,7 +10333,6 @@ MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader
         for (t = 0; t < n_tensors && !status; t++)
             status = memob_expect_number(reader, "number of rows", &rows[t], error);
     }
-
     return status ? status : memob_expect_line_end(reader, error);
 }
 
@@ -10422,6 +10447,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, memo_e
     if (desc->host_bytes && desc->other_host_bytes >= desc->host_bytes)
         field = "other_host_bytes leaves nothing of host_bytes";
 
+    /* Names go into files, so they must be single words. */
     for (t = 0; t < desc->n_tensors && !field; t++) {
         memo_status status = memoi_profile_check_name(desc->tensors[t].name, error);
         if (status) return status;
@@ -10589,6 +10615,7 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** re
     *result = NULL;
     if (status) return status;
 
+    /* From here on memo_session_destroy releases a partly made session. */
     s = (memo_session*)memob_calloc(1, sizeof *s);
     if (!s) return memob_no_memory(error, "a session");
     status = memoi_session_take_desc(s, desc, error);
