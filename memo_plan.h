@@ -204,8 +204,8 @@ MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_pr
                                           memo_error* error);
 
 /* A profile as text: "memo profile 1", a line for each figure, "end" with a checksum, as for
- * traces.  Times are whole femtoseconds, at most 9000 s, so reading returns the written value within
- * one.
+ * traces.  Times are whole femtoseconds, at most 9000 s.  Reading returns the written value within
+ * one femtosecond.
  *
  *   rows ROWS
  *   layer FORWARD BACKWARD BETWEEN
@@ -220,31 +220,31 @@ MEMO_API memo_status memo_profile_parse(const char* text, int64_t n_bytes, const
 
 /* ---- 4 rows of every tensor: kept, swapped, recomputed ------------------------------------------
  *
- * Chooses, for each skeletal tensor of each layer, whether the device keeps it, and if not how many
- * of its rows are swapped.  The others are recomputed.  The aim is the shortest step within device
- * memory, host memory and the file.
+ * Chooses, for each skeletal tensor of each layer, whether the device keeps it.  If not, it chooses
+ * the number of swapped rows; the other rows are recomputed.  The aim is the shortest step within
+ * device memory, host memory and the file.
  *
  * The step of a table of rows is the makespan that memo_schedule_simulate finds for
  * memo_swap_generate's schedule.  The planner needs no lp_solve.  It has three stages:
  *
  *   1. A mixed-integer program over shares of rows, for each number of places for layers in host
  *      memory.  Its value is a lower bound if all layers are alike.
- *   2. Tables near its solution, rounded to tiles, beside the best single alpha (MEMO paper) and,
- *      if there are few, every table in which all layers are alike.
+ *   2. Tables near its solution, rounded to tiles, and the best single alpha (MEMO paper).  Also
+ *      every table in which all layers are alike, if there are few.
  *   3. Random changes of the best table: of single layers, of ranges of layers, of tiles.
  *
  * The best table of all is the plan.  Ties go to the plan that recomputes least, then to the one
  * that moves least.  The same desc always gives the same plan.
  *
  * With a third tier (memo_swap_desc.n_host_layers), fewer places in host memory leave room for more
- * rows of each layer, but more layers go on to the file.  A table gets the most places that fit. */
+ * rows of each layer, but more layers spill to disk.  A table gets the most places that fit. */
 
 typedef struct memo_swap_plan_desc {
     const memo_swap_desc* swap; /* tensors, n_layers, n_rows and tile_rows count */
     /* (n_tensors), of ROWS and WHOLE tensors.  A tensor is recomputed from tensors before it in the
-     * table, whose rows are there by then.  So each tensor pays for itself alone: a GELU for its few
-     * operations, its input for the product before.  A tensor that is recomputed with another costs
-     * nothing.  Negative: cannot be recomputed.  Times may be in any unit, if all are. */
+     * table, whose rows are recomputed first.  So each time covers one tensor: a GELU's few
+     * operations, or the product that makes its input.  A tensor that is recomputed with another
+     * costs nothing.  Negative: cannot be recomputed.  Times may be in any unit, if all are. */
     const double* recompute_s_per_row;
     double forward_s, backward_s; /* of a layer */
     double between_s;             /* after the last forward */
@@ -281,21 +281,22 @@ typedef struct memo_swap_plan {
 
 MEMO_API memo_swap_plan_desc memo_swap_plan_desc_default(void);
 /* Fills in times and rates.  Copies: copy_s and the rates of the line through the smallest and the
- * largest copy of the profile.  The file: its rates beside copies, where it was measured.  recompute_s_per_row
- * (n_tensors of desc->swap, may be NULL) is filled by the names of the tensors.
+ * largest copy of the profile.  The file: its rates beside copies, if it was
+ * measured.  recompute_s_per_row (n_tensors of desc->swap, may be NULL) is filled by the names of
+ * the tensors.
  * Errors: INVALID_ARGUMENT (another number of rows; a tensor the profile does not have). */
 MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc,
                                                 double* recompute_s_per_row,
                                                 const memo_profile* profile, memo_error* error);
-/* Errors: INVALID_ARGUMENT (naming the field); INFEASIBLE (which memory, and how much the least demanding plan needs);
- * OUT_OF_HOST_MEMORY. */
+/* Errors: INVALID_ARGUMENT (naming the field); INFEASIBLE (naming the memory and the bytes that the
+ * smallest plan needs); OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                                     memo_error* error);
 MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
-/* Sets rows, alpha and n_host_layers of a desc with the same tensors, layers and rows; plan lives as
- * long as desc is used. */
+/* Sets rows, alpha and n_host_layers of a desc with the same tensors, layers and rows.  The plan
+ * must live as long as desc is used. */
 MEMO_API void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc);
-/* Appends desc's table of rows: a line for neighbouring layers and for tensors that are alike. */
+/* Appends desc's table of rows: one line for neighboring layers and tensors that are alike. */
 MEMO_API void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text);
 /* Appends the limit, and if they were measured the predicted times of a micro-batch. */
 MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* text);
@@ -684,8 +685,8 @@ MEMO_API void memo_degrees_free(int32_t* block_degrees);
  *     }
  *
  * Functions.  forward, between, backward and recompute compute; they are never called in a dry run.
- * A trainer with a loop of its own, or with buffers that live for a part of a step, gives `step`
- * instead of the first three: what lies between the begin and the end of a micro-batch.
+ * A trainer with its own loop, or with buffers that live for a part of a step, gives `step` instead
+ * of the first three.  It computes everything between begin and end of a micro-batch.
  *
  *     static void step(void* user, memo_session* s) {
  *         for (l = 0; l < L; l++) {
@@ -739,8 +740,8 @@ typedef struct memo_session_desc {
     /* Gives all ranks rank 0's bytes, so that all choose the same rows; NULL: one rank.  Every rank
      * creates its session at the same time. */
     memo_status (*share)(void* user, void* data, int64_t n_bytes, memo_error* error);
-    /* 1: backward computes rows again by itself (memo_swap_get_recompute_rows), in an order of its own.
-     * recompute is called to measure alone, for all rows of each tensor of one layer. */
+    /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
+     * recompute is called only to measure, for all rows of each tensor of one layer. */
     int32_t backward_recomputes;
 
     /* Budgets: everything that the session may take, and what the trainer holds beside it. */
@@ -934,10 +935,10 @@ typedef struct memoi_range {
 
 typedef struct memoi_item {
     int64_t size;       /* in units, as all below */
-    int64_t alignment;  /* 1 where the unit settles it */
+    int64_t alignment;  /* 1 if the unit guarantees it */
     int64_t fixed;      /* offset, or -1 */
-    int64_t begin, end; /* sections from first to last, what a gap skips included */
-    int64_t reach;      /* behind the sections in which items begin that it is held against */
+    int64_t begin, end; /* sections from first to last, including those in gaps */
+    int64_t reach;      /* after the begin of every item that it is held against */
     int64_t first_range, n_ranges;
     int64_t lifetime; /* in the plan's time */
     int64_t buffer;   /* index in the plan */
@@ -958,8 +959,8 @@ typedef struct memoi_problem {
     struct memoi_neighbors* neighbors;
 } memoi_problem;
 
-/* Which items conflict?  Of item i: list[first[i]] to list[first[i + 1]], in any order.  Made when
- * somebody asks. */
+/* The items that conflict with item i are list[first[i]] to list[first[i + 1] - 1], in any order.
+ * The lists are made on first use. */
 typedef struct memoi_neighbors {
     int64_t* first;
     int32_t* list;
@@ -989,8 +990,8 @@ MEMOI int64_t memoi_gcd(int64_t a, int64_t b) {
     return a;
 }
 
-/* Turns the ranges from times into sections: sweep the end points; where a range ends and one has
- * begun since the last section was closed, the live set is a largest one. */
+/* Turns the ranges from times into sections.  A section ends if a range ends and another has begun
+ * since the section before: only then is the live set a largest one. */
 MEMOI int memoi_problem_sections(memoi_problem* problem) {
     int64_t n = problem->n_ranges, born = 0, died = 0, closed = 0, i;
     int has_birth = 0;
@@ -1001,6 +1002,8 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
         MEMO_FREE(ends);
         return 0;
     }
+
+    /* Begins and ends in order of time. */
     for (i = 0; i < n; i++) {
         begins[i].key = problem->ranges[i].begin;
         ends[i].key = problem->ranges[i].end;
@@ -1008,6 +1011,8 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
     }
     memob_keyed_sort(begins, n);
     memob_keyed_sort(ends, n);
+
+    /* At equal times ends come first: a range that ends and one that begins then do not overlap. */
     while (died < n) {
         if (born < n && begins[born].key < ends[died].key) {
             problem->ranges[begins[born++].index].begin = closed;
@@ -1062,6 +1067,9 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         (memoi_range*)memob_calloc(plan->n_buffers + plan->n_gaps, sizeof(memoi_range));
     problem->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
     if (!problem->items || !problem->ranges || !problem->neighbors) goto no_memory;
+
+    /* An item has a range between each two gaps.  Empty buffers need no place, so they become no
+     * item. */
     for (i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         memoi_item* item = &problem->items[problem->n_items];
@@ -1085,6 +1093,9 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
             problem->n_ranges = item->first_range;
             continue;
         }
+
+        /* The unit is the largest that divides all sizes and fixed offsets: smaller numbers make a
+         * smaller search. */
         item->alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
         item->fixed = buffer->is_fixed ? buffer->offset_bytes : -1;
         item->lifetime = buffer->end - buffer->begin;
@@ -1095,8 +1106,9 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         problem->has_gaps |= item->n_ranges > 1;
         problem->n_items++;
     }
-    /* Where an offset is a sum of sizes, a unit that an alignment divides settles that
-     * alignment. */
+
+    /* If all offsets are sums of sizes, they are multiples of the unit.  An alignment that divides
+     * the unit then holds by itself. */
     for (i = 0; i < problem->n_items; i++)
         if (unit % problem->items[i].alignment) problem->has_alignment = 1;
     for (i = 0; i < problem->n_items; i++) {
@@ -1107,6 +1119,8 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         unit = memoi_gcd(unit, item->alignment);
         padding = memob_max(padding, item->alignment);
     }
+
+    /* Refuse what could overflow: offsets in 64 bits, indices of ranges in 32. */
     if (highest > MEMOB_BYTES_MAX - fixed_top ||
         padding > (MEMOB_BYTES_MAX - fixed_top - highest) / (problem->n_items + 1)) {
         memoi_problem_free(problem);
@@ -1120,11 +1134,15 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
             "plan.n_buffers: with gaps %lld is too many; at most 2^31 are planned",
             (long long)problem->n_ranges);
     }
+
+    /* Sections replace times, because the search goes through live sets, not through requests. */
     problem->unit_bytes = unit ? unit : 1;
     if (plan->n_gaps > 0 && !memoi_problem_sort(problem)) goto no_memory;
     if (!memoi_problem_sections(problem)) goto no_memory;
     problem->section_sums = (int64_t*)memob_calloc(problem->n_sections, sizeof(int64_t));
     if (!problem->section_sums) goto no_memory;
+
+    /* Sizes in units, and the sum of live sizes in each section as differences. */
     for (i = 0; i < problem->n_items; i++) {
         memoi_item* item = &problem->items[i];
         const memoi_range* range = &problem->ranges[item->first_range];
@@ -1142,6 +1160,8 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         if (item->fixed >= 0 && item->fixed + item->size > problem->lower_bound)
             problem->lower_bound = item->fixed + item->size;
     }
+
+    /* No plan is lower than a live set or than the top of a fixed item. */
     for (i = 0; i < problem->n_sections; i++) {
         if (i > 0) problem->section_sums[i] += problem->section_sums[i - 1];
         if (problem->section_sums[i] > problem->lower_bound)
@@ -1227,7 +1247,7 @@ MEMOI void memoi_lanes_held(const memoi_lanes* lanes, const memo_hold* hold, int
     *end = memoi_lanes_at(lanes, hold->lane, hold->until);
 }
 
-/* Lists the pairs that holds keep apart: 1; 0 without memory; -1 where they are too many. */
+/* Lists the pairs that holds keep apart.  Returns 1; 0 without memory; -1 if they are too many. */
 MEMOI int memoi_problem_hold(memoi_problem* problem, const memoi_lanes* lanes,
                              const int64_t* item_of) {
     const memo_plan* plan = lanes->plan;
@@ -1239,7 +1259,7 @@ MEMOI int memoi_problem_hold(memoi_problem* problem, const memoi_lanes* lanes,
         return 0;
     }
 
-    /* Counts. */
+    /* Count pairs first, to reserve each list once and to stop before there are too many. */
     for (i = 0; i < plan->n_holds && n_pairs <= MEMOI_HELD_PAIRS; i++) {
         int64_t item = item_of[plan->holds[i].buffer];
         if (item < 0) continue;
@@ -1261,7 +1281,7 @@ MEMOI int memoi_problem_hold(memoi_problem* problem, const memoi_lanes* lanes,
         return n_pairs > MEMOI_HELD_PAIRS ? -1 : 0;
     }
 
-    /* Lists: holds and items are in order, so each list is; earlier items come first. */
+    /* Holds and items are in order, so each list is as well.  Earlier items come first. */
     for (i = 0; i < plan->n_holds; i++) {
         int64_t item = item_of[plan->holds[i].buffer];
         if (item < 0) continue;
@@ -1325,12 +1345,16 @@ MEMOI int memoi_moments_create(memoi_moments* moments, const memoi_lanes* lanes,
         memoi_moments_free(moments);
         return 0;
     }
+
+    /* Each lane's items, and the rank of each item in its lane. */
     for (k = 0, l = -1; k < n; k++) {
         if (k == 0 || lanes->list[k].key != lanes->list[k - 1].key) moments->first[++l] = k;
         moments->lane[lanes->list[k].index] = l;
         moments->rank[lanes->list[k].index] = k - moments->first[l];
     }
     moments->first[moments->n_lanes] = n;
+
+    /* How many items of each lane have begun before an item ends, or before its hold ends. */
     for (i = 0; i < n; i++)
         for (l = 0; l < moments->n_lanes; l++)
             moments->n_over[i * moments->n_lanes + l] =
@@ -1348,7 +1372,7 @@ MEMOI int memoi_moments_create(memoi_moments* moments, const memoi_lanes* lanes,
     return 1;
 }
 
-/* Moves the moment of one lane to where most bytes are; returns how many. */
+/* Moves the moment of one lane to the most live bytes; returns these bytes. */
 MEMOI int64_t memoi_moments_move(memoi_moments* moments, int64_t lane) {
     int64_t n_lanes = moments->n_lanes, sum = 0, best = -1, i, k;
     int64_t n_moments = moments->first[lane + 1] - moments->first[lane] + 1;
@@ -1389,7 +1413,7 @@ MEMOI int64_t memoi_moments_bound(memoi_moments* moments) {
     return bound;
 }
 
-/* Adds what holds say to a problem: pairs and, in reasonable time, the bound.  As
+/* Adds holds to a problem: pairs and, in reasonable time, the bound.  Returns as
  * memoi_problem_hold. */
 MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan) {
     int64_t n = problem->n_items, i;
@@ -1400,6 +1424,8 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
     lanes.plan = plan;
     lanes.problem = problem;
     lanes.list = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+
+    /* Items by lane, in order of time, because a hold names a lane and a time. */
     if (item_of && lanes.list) {
         for (i = 0; i < plan->n_buffers; i++) item_of[i] = -1;
         for (i = 0; i < n; i++) {
@@ -1408,6 +1434,8 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
             lanes.list[i].index = i;
         }
         memob_keyed_sort(lanes.list, n);
+
+        /* The bound costs items times lanes, so large problems do without it. */
         added = memoi_problem_hold(problem, &lanes, item_of);
         if (added && n * memoi_lanes_count(&lanes) <= MEMOI_MOMENTS_WORK) {
             if (!memoi_moments_create(&moments, &lanes, item_of)) {
@@ -1455,7 +1483,7 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
 
 /* --- >>neighbors --- */
 
-enum { MEMOI_NEIGHBORS = 1 << 26 }; /* beyond, whoever wants lists does without */
+enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
 
 /* The item behind those that begin before i ends: items are ordered by begin, so the later ones
  * that i overlaps follow it in one piece; with gaps, some of those. */
@@ -1478,16 +1506,19 @@ MEMOI int64_t memoi_neighbors_count(const memoi_problem* problem) {
     return n_entries;
 }
 
-/* Makes the lists: 1; 0 without memory; -1 where they would be too long. */
+/* Makes the lists.  Returns 1; 0 without memory; -1 if they would be too long. */
 MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     memoi_neighbors* neighbors = problem->neighbors;
     int64_t n = problem->n_items, n_entries, i, j, k;
     int64_t* fill;
     int pass;
+
+    /* A dense problem would need too much memory; callers then do without lists. */
     if (neighbors->list) return 1;
     n_entries = neighbors->are_too_many ? 0 : memoi_neighbors_count(problem);
     if (n_entries > MEMOI_NEIGHBORS) neighbors->are_too_many = 1;
     if (neighbors->are_too_many) return -1;
+
     fill = (int64_t*)memob_calloc(n, sizeof(int64_t));
     neighbors->first = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
     neighbors->list = (int32_t*)memob_calloc(n_entries, sizeof(int32_t));
@@ -1498,6 +1529,8 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
         memset(neighbors, 0, sizeof *neighbors);
         return 0;
     }
+
+    /* Two passes, so that all lists share one array of the exact size. */
     for (pass = 0; pass < 2; pass++) { /* counts, then lists */
         for (i = 0; i < n; i++) {
             int64_t last = memoi_item_last(problem, i);
@@ -1534,8 +1567,8 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.
  * First fit: take the items in an order; put each into the lowest hole. */
 
-/* For every section the top of what lies in it.  A tree: top[node] is the largest below the node,
- * mark[node] a top that the whole node has got; marks stay where they are. */
+/* For every section the top of its placed items, as a tree.  top[node] is the largest top below the
+ * node; mark[node] is a top that applies to the whole node.  Marks are not pushed down. */
 typedef struct memoi_skyline {
     int64_t n_leaves;
     int64_t* top;
@@ -1709,6 +1742,8 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
         memoi_greedy_free(greedy);
         return 0;
     }
+
+    /* Fixed items by offset, because the search for a free place goes upward. */
     for (i = 0; i < n; i++) {
         if (problem->items[i].fixed < 0) continue;
         greedy->waiting.list[k].key = problem->items[i].fixed;
@@ -1716,6 +1751,8 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     }
     qsort(greedy->waiting.list, (size_t)k, sizeof(memob_keyed), memob_keyed_compare);
     for (i = 0; i < k; i++) greedy->fixed[i] = greedy->waiting.list[i].index;
+
+    /* The first item of each section makes the items of a plateau one interval of the tree. */
     for (s = 0, i = 0; s <= n_sections; s++) {
         while (i < n && problem->items[i].begin < s) i++;
         greedy->first_item[s] = (int32_t)i;
@@ -1723,7 +1760,7 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     return 1;
 }
 
-/* The top of what is placed and conflicts with item i. */
+/* The top of the placed items that conflict with item i. */
 MEMOI int64_t memoi_item_top(const memoi_greedy* greedy, int64_t i) {
     const memoi_problem* problem = greedy->problem;
     const memoi_item* item = &problem->items[i];
@@ -1759,7 +1796,7 @@ MEMOI void memoi_greedy_clear(memoi_greedy* greedy) {
         memset(greedy->held_top, 0, (size_t)greedy->problem->n_items * sizeof(int64_t));
 }
 
-/* Two fixed items that share a byte; 0 where there are none. */
+/* Finds two fixed items that share a byte; returns 0 if there are none. */
 MEMOI int memoi_fixed_clash(memoi_greedy* greedy, int64_t* first, int64_t* second) {
     const memoi_problem* problem = greedy->problem;
     int64_t k, l;
@@ -1814,13 +1851,13 @@ MEMOI void memoi_queue_pop(memoi_queue* heap) {
 }
 
 /* --- >>lowest offset ---
- * A plateau is a run of sections of one top, as long as it can be.  On the lowest one the item that
- * can lie lowest is one that lives within it.  Where there is none, nothing will ever fill it: it
- * rises to its lower neighbor.
+ * A plateau is a longest run of sections with one top.  The item that can lie lowest lives within
+ * the lowest plateau.  If no item does, nothing can fill that plateau, so it rises to its lower
+ * neighbor.
  *
- * Items with gaps and fixed ones wait beside the plateaus, as do those that an alignment, a fixed
- * item or a hold keeps off the plateau that they live within.  Each waits with a lower bound of its
- * offset, since tops only rise; the true one is found when its time has come. */
+ * Items with gaps and fixed items wait beside the plateaus.  So do items that an alignment, a fixed
+ * item or a hold keeps off their plateau.  Each waits with a lower bound of its offset, because
+ * tops only rise.  Its offset is found when the plateaus reach that bound. */
 
 MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
                              int64_t previous) {
@@ -1888,7 +1925,7 @@ MEMOI void memoi_plateau_raise(memoi_greedy* greedy, int64_t begin) {
     memoi_plateau_join(greedy, begin);
 }
 
-/* 0 where nothing has changed. */
+/* Returns 0 if nothing has changed. */
 MEMOI int memoi_unplaced_join(memoi_unplaced* tree, int64_t node) {
     const memoi_unplaced *left = &tree[2 * node], *right = left + 1;
     memoi_unplaced before = tree[node], *here = &tree[node];
@@ -1934,8 +1971,8 @@ MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
     return !problem->n_fixed && !problem->has_gaps && !problem->has_alignment && !problem->held;
 }
 
-/* Nothing is placed: items on the tree of the unplaced, or waiting.  Returns how many are on the
- * tree. */
+/* Starts with nothing placed: each item is on the tree of the unplaced or waits.  Returns the
+ * number of items on the tree. */
 MEMOI int64_t memoi_greedy_begin(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     int64_t n = problem->n_items, n_waiting = 0, rank, i;
@@ -1944,6 +1981,9 @@ MEMOI int64_t memoi_greedy_begin(memoi_greedy* greedy) {
         greedy->unplaced[i].largest_end = -1;
     }
     greedy->plateaus.n = greedy->waiting.n = 0;
+
+    /* Fixed items and items with gaps wait in a queue: they do not fit one interval of a
+     * plateau. */
     for (rank = 0; rank < n; rank++) {
         int64_t at = greedy->ranked[rank].index;
         const memoi_item* item = &problem->items[at];
@@ -1958,6 +1998,8 @@ MEMOI int64_t memoi_greedy_begin(memoi_greedy* greedy) {
         leaf->rank = (int32_t)rank;
         leaf->least_end = leaf->largest_end = (int32_t)item->end;
     }
+
+    /* Build the tree from its leaves, then one plateau at offset 0 over all sections. */
     for (i = greedy->n_leaves - 1; i > 0; i--) memoi_unplaced_join(greedy->unplaced, i);
     for (i = 0; i < problem->n_sections; i++) greedy->plateau[i].top = -1;
     if (n > 0) memoi_plateau_add(greedy, 0, problem->n_sections, 0, -1);
@@ -1985,8 +2027,8 @@ MEMOI int64_t memoi_greedy_lowest(const memoi_greedy* greedy, int64_t i, int64_t
     return offset;
 }
 
-/* Each item in turn that can lie lowest, of equals the first of greedy->ranked; 0 where the
- * deadline ends it. */
+/* Places the item that can lie lowest, until none is left; of equals the first of greedy->ranked.
+ * Returns 0 if the deadline passes. */
 MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     memoi_queue* waiting = &greedy->waiting;
@@ -1999,7 +2041,8 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
         const memoi_item* item;
         if (round % MEMOI_GREEDY_CLOCK == 0 && memob_now_s() > greedy->deadline) return 0;
 
-        /* Which? */
+        /* Choose the next item: one that waits, or the first in order that fits the lowest
+         * plateau. */
         if (is_waiting) {
             rank = waiting->list[0].index;
             key = waiting->list[0].key;
@@ -2016,7 +2059,8 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
         chosen = greedy->order[rank];
         item = &problem->items[chosen];
 
-        /* Where?  If not here, it waits until its time has come. */
+        /* Find its offset.  An item that does not fit here waits until the plateaus reach that
+         * offset. */
         while (next_fixed < problem->n_fixed &&
                problem->items[greedy->fixed[next_fixed]].fixed < key)
             next_fixed++;
@@ -2033,7 +2077,7 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
         }
         if (offset > key) continue;
 
-        /* There. */
+        /* Place it and raise the plateaus below it. */
         if (is_plain)
             greedy->offsets[chosen] = offset;
         else
@@ -2053,7 +2097,7 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
 
 /* --- on top: if there is no time for better --- */
 
-/* Puts what is not placed yet (offset -1) on top of the rest. */
+/* Puts the items that are not placed yet (offset -1) on top of the others. */
 MEMOI void memoi_greedy_stack(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     int64_t k;
@@ -2071,11 +2115,11 @@ MEMOI void memoi_greedy_stack(memoi_greedy* greedy) {
 
 /* --- >>first fit ---
  *
- * Each item in turn goes into the lowest hole that those before it have left.  What it must keep
- * away from is found in a grid: ranges of about the same length stand together, by where they
- * begin; so those that meet a range stand in a few places. */
+ * Each item, in order, goes into the lowest hole that the items before it have left.  A grid finds
+ * its conflicts.  It stores ranges of similar length together, by their begin, so the ranges that
+ * overlap one range are in a few places. */
 
-/* A range of an item, and where it lies. */
+/* A range of an item, and its place in memory. */
 typedef struct memoi_stay {
     int64_t low, high;  /* bytes [low, high), in units */
     int32_t begin, end; /* sections */
@@ -2114,6 +2158,8 @@ MEMOI int memoi_fit_create(memoi_fit* fit, const memoi_problem* problem) {
     int64_t n = problem->n_items, n_ranges = problem->n_ranges, n_buckets = 0, i, k;
     memset(fit, 0, sizeof *fit);
     fit->problem = problem;
+
+    /* A range belongs to the level of its length, so a bucket has few ranges without an overlap. */
     for (k = 0; k < MEMOI_FIT_LEVELS; k++) {
         fit->first_bucket[k] = n_buckets;
         if (problem->n_sections >> k) n_buckets += (problem->n_sections >> k) + 1;
@@ -2128,9 +2174,11 @@ MEMOI int memoi_fit_create(memoi_fit* fit, const memoi_problem* problem) {
         memoi_fit_free(fit);
         return 0;
     }
+
+    /* Counting sort of the ranges into buckets. */
     for (k = 0; k < n_ranges; k++) fit->buckets[memoi_fit_bucket(fit, &problem->ranges[k]) + 1]++;
     for (k = 0; k < n_buckets; k++) fit->buckets[k + 1] += fit->buckets[k];
-    for (i = n - 1; i >= 0; i--) { /* from the back: then each bucket begins where it should */
+    for (i = n - 1; i >= 0; i--) { /* from the back, so that each bucket keeps the order of items */
         const memoi_item* item = &problem->items[i];
         for (k = item->first_range + item->n_ranges - 1; k >= item->first_range; k--) {
             int64_t at = --fit->buckets[memoi_fit_bucket(fit, &problem->ranges[k]) + 1];
@@ -2140,6 +2188,8 @@ MEMOI int memoi_fit_create(memoi_fit* fit, const memoi_problem* problem) {
             fit->stays[at].item = (int32_t)i;
         }
     }
+
+    /* The begin of bucket k is at k + 1 now; move it to k. */
     for (k = 0; k < n_buckets; k++) fit->buckets[k] = fit->buckets[k + 1];
     fit->buckets[n_buckets] = n_ranges;
     return 1;
@@ -2177,19 +2227,21 @@ MEMOI void memoi_fit_order(memoi_fit* fit, const memoi_ranked* ranked) {
                 memoi_fit_set_turn(fit, ranked[k].index, turn++);
 }
 
-/* Lists what conflicts with item i and comes before it; returns how many. */
+/* Lists the items that conflict with item i and come before it; returns their number. */
 MEMOI int64_t memoi_fit_list(const memoi_fit* fit, int64_t i) {
     const memoi_problem* problem = fit->problem;
     const memoi_item* item = &problem->items[i];
     int32_t turn = memoi_fit_stay(fit, i)->turn, before = -1;
     int64_t n = 0, r, k, l;
+
+    /* Overlapping ranges, from the buckets of each level that the range meets. */
     for (r = item->first_range; r < item->first_range + item->n_ranges; r++) {
         int32_t begin = (int32_t)problem->ranges[r].begin, end = (int32_t)problem->ranges[r].end;
         for (l = 0; problem->n_sections >> l; l++) {
             int64_t from = memob_max(begin - ((int64_t)2 << l) + 1, 0) >> l, to = (end - 1) >> l;
             const memoi_stay* stay = &fit->stays[fit->buckets[fit->first_bucket[l] + from]];
             const memoi_stay* last = &fit->stays[fit->buckets[fit->first_bucket[l] + to + 1]];
-            for (; stay < last; stay++) { /* what an earlier range has met is listed already */
+            for (; stay < last; stay++) { /* stays that an earlier range met are listed already */
                 fit->taken[n].begin = stay->low;
                 fit->taken[n].end = stay->high;
                 n += (stay->begin < end) & (stay->end > begin) & (stay->begin >= before) &
@@ -2198,6 +2250,8 @@ MEMOI int64_t memoi_fit_list(const memoi_fit* fit, int64_t i) {
         }
         before = end;
     }
+
+    /* Items held against it conflict as well, even if their ranges do not overlap. */
     for (k = problem->held ? problem->first_held[i] : 0;
          problem->held && k < problem->first_held[i + 1]; k++) {
         const memoi_stay* stay = memoi_fit_stay(fit, problem->held[k]);
@@ -2212,9 +2266,9 @@ MEMOI int memoi_range_compare(const void* a, const void* b) {
     return memob_compare(((const memoi_range*)a)->begin, ((const memoi_range*)b)->begin);
 }
 
-/* The lowest offset for an item, `from` or higher, clear of n ranges: jumps on top of what is in
- * the way, round and round, as long as anything is.  What ends below is dropped.  Many rounds are
- * worth a sort: then one more is enough. */
+/* The lowest offset for an item, `from` or higher, that is clear of n ranges.  It jumps on top of
+ * ranges in the way, round after round, and drops ranges that end below.  After many rounds it
+ * sorts the ranges; then one more round is enough. */
 MEMOI int64_t memoi_taken_lowest(memoi_range* taken, int64_t n, int64_t from,
                                  const memoi_item* item) {
     int64_t offset, next = from, round = 0, n_above, k;
@@ -2277,6 +2331,8 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     memset(&fit, 0, sizeof fit);
     if (!memoi_greedy_create(&greedy, problem, deadline))
         return memob_no_memory(error, "the greedy planner");
+
+    /* No order can help fixed items that overlap. */
     if (problem->n_fixed && memoi_fixed_clash(&greedy, &first, &second)) {
         memoi_greedy_free(&greedy);
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -2284,6 +2340,9 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
                               (long long)plan->buffers[problem->items[first].buffer].id,
                               (long long)plan->buffers[problem->items[second].buffer].id);
     }
+
+    /* One attempt for each rule.  The first always runs to its end or is completed, so that there
+     * is a plan. */
     for (k = plain; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
         int is_done;
         if (k == AGAIN && !plain) continue;
@@ -2325,8 +2384,8 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
  * Pruning.  Every unplaced item has a *bound* >= its minimum; above it, the item cannot be first.
  * In each section that a decision touched, once in a node:
  *   head    for every t: t + the sizes of the items with bound >= t must fit below the capacity
- *   lift    where bound of i + all unplaced sizes do not fit, i is not the section's lowest: its
- *           bound becomes the least end of those that can be
+ *   lift    if bound of i + all unplaced sizes do not fit, i is not the section's lowest: its bound
+ *           becomes the least end of the items that can be
  *   block   a blocked item likewise, over all the sections that it meets and what it is held
  *           against
  *   hole    an unplaced item would fit under the floor: then it could be lowered, and the plan is
@@ -2520,7 +2579,7 @@ enum {
     MEMOI_THREAD_STACK_BYTES = 1 << 26
 };
 
-/* 1, or 0 where there is no memory, or -1 where the problem is too large for a search. */
+/* Returns 1; 0 without memory; -1 if the problem is too large for a search. */
 MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem) {
     int64_t n_members = 0, i, s, used;
     memset(search, 0, sizeof *search);
@@ -2631,7 +2690,7 @@ MEMOI void memoi_search_touch(memoi_search* search, int64_t i) {
     }
 }
 
-/* 0 where the item then no longer fits. */
+/* Returns 0 if the item then no longer fits. */
 MEMOI int memoi_search_raise(memoi_search* search, int64_t i, int64_t bound) {
     const memoi_item* item = &search->problem->items[i];
     if (bound <= search->bound[i]) return 1;
@@ -2644,7 +2703,7 @@ MEMOI int memoi_search_raise(memoi_search* search, int64_t i, int64_t bound) {
     return 1;
 }
 
-/* Puts i at its minimum; 0 where a neighbor then no longer fits. */
+/* Puts i at its minimum; returns 0 if a neighbor then no longer fits. */
 MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     const memoi_problem* problem = search->problem;
     const int64_t* first = search->neighbors->first;
@@ -2690,7 +2749,7 @@ MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
     return n;
 }
 
-/* Head and lift; 0 where the section cannot be filled. */
+/* Applies the rules head and lift; returns 0 if the section cannot be filled. */
 MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
     const int32_t* members = search->members + search->first_member[s];
     const int64_t* bound = search->bound;
@@ -2701,6 +2760,9 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
     look.least_end = look.second_end = INT64_MAX;
     look.least_item = -1;
     look.n_choices = 0;
+
+    /* Look at every unplaced member: how many can start low enough to be the lowest, and where
+     * these would end. */
     for (m = 0, k = 0; k < n; m++) {
         int32_t i = members[m];
         int64_t end;
@@ -2719,16 +2781,24 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
             look.second_end = end;
         }
     }
+
     look.slack = n ? latest - lowest : INT64_MAX;
     memoi_search_log_look(search, s);
     search->looks[s] = look;
+
+    /* The rules below need an item that cannot be the lowest, and one that can. */
     if (n == 0 || highest <= latest) return 1; /* then neither rule says more */
     if (lowest > latest) return 0;
+
+    /* Head: the items from each bound upward must fit under the capacity. */
     n = memoi_search_sort(search, s);
     for (k = n - 1; bound[search->sorted[k]] > latest; k--) {
         above += search->size[search->sorted[k]];
         if (bound[search->sorted[k]] + above > search->capacity) return 0;
     }
+
+    /* Lift: an item that cannot be lowest starts no lower than the earliest end of those that
+     * can. */
     for (k = n - 1; bound[search->sorted[k]] > latest; k--)
         if (!memoi_search_raise(search, search->sorted[k], look.least_end)) return 0;
     return 1;
@@ -2775,7 +2845,7 @@ MEMOI memoi_failure* memoi_failure_slot(const memoi_search* search, const memoi_
  * first. */
 typedef struct memoi_part {
     int64_t begin, end, floor;
-    memoi_failure state; /* all that decides what comes of the part */
+    memoi_failure state; /* hash of everything that decides the result */
     int32_t is_done;     /* nothing is unplaced */
     int32_t is_dead;     /* nothing can be first, or a hole is left */
 } memoi_part;
@@ -2803,7 +2873,7 @@ MEMOI memoi_part memoi_search_part(const memoi_search* search, int64_t begin, in
     return part;
 }
 
-/* All rules; 0 where the part cannot be filled. */
+/* Applies all rules; returns 0 if the part cannot be filled. */
 MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
     int64_t first = search->first_item[part->begin], last = search->first_item[part->end], i, s;
     for (i = first; i < last; i++)
@@ -2874,8 +2944,8 @@ MEMOI int64_t memoi_search_cut(const memoi_search* search, int64_t begin, int64_
     return s;
 }
 
-/* When, of all searches side by side: counted in nodes, which no clock disturbs; of equals the
- * first. */
+/* A moment of the searches side by side.  It counts nodes, which do not depend on a clock; the
+ * place of the search breaks ties. */
 MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
     return (search->n_nodes - search->node_begin) * MEMOI_THREADS + search->place;
 }
@@ -2890,8 +2960,8 @@ MEMOI int memoi_search_is_stopped(memoi_search* search) {
            search->n_nodes >= search->node_stop;
 }
 
-/* Places all unplaced items of sections [begin, end), whose ends none of them crosses; where it
- * fails, all is as it was. */
+/* Places all unplaced items of sections [begin, end); none of them crosses these ends.  A failure
+ * leaves the search unchanged. */
 MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end) {
     memoi_search_moment start = memoi_search_now(search), branch;
     memoi_verdict verdict = MEMOI_FAILED;
@@ -2903,10 +2973,14 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
         const memoi_failure* known = memoi_failure_slot(search, &part.state);
         if (part.is_done) return MEMOI_FOUND;
         if (is_first) state = part.state;
+
+        /* Stop here if this state failed before, or if a bound shows that it must fail. */
         if (memoi_search_is_stopped(search)) verdict = MEMOI_STOPPED;
         if (known->low == part.state.low && known->high == part.state.high) break;
         if (verdict == MEMOI_STOPPED || part.is_dead) break;
         if (!memoi_search_prune(search, &part)) break;
+
+        /* Parts that share no item are independent: solve one after the other. */
         cut = memoi_search_cut(search, begin, end);
         if (cut < end) {
             for (s = begin, verdict = MEMOI_FOUND; s < end && verdict == MEMOI_FOUND; s = cut) {
@@ -2915,9 +2989,12 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
             }
             break;
         }
+
         part = memoi_search_part(search, begin, end); /* a lift may have raised the floor */
         if (part.is_dead) break;
         chosen = memoi_search_choose(search, &part);
+
+        /* Place the chosen item.  If that fails, forbid its place and choose again. */
         branch = memoi_search_now(search);
         for (s = begin; s < end; s++)
             if (search->is_stale[s]) memoi_search_log(search, MEMOI_CHANGE_STALE, s, 0);
@@ -2928,6 +3005,8 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
         memoi_search_log(search, MEMOI_CHANGE_BLOCKED, chosen, 0);
         search->is_blocked[chosen] = 1;
     }
+
+    /* Only a complete failure is remembered: a stopped search proves nothing. */
     if (verdict != MEMOI_FOUND) memoi_search_undo(search, start);
     if (verdict == MEMOI_FAILED) *memoi_failure_slot(search, &state) = state;
     return verdict;
@@ -2937,9 +3016,9 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
  * Knows: restarts, capacities and parts for the exact search, and the climb.  Knows nothing of
  * plans in bytes.
  *
- * Running times of one order are heavy-tailed: a run succeeds soon or not for ages.  So runs are
- * short, grow slowly, and differ in the order of the items, in what counts as tight, and in whether
- * sections that failed often go first. */
+ * Running times of one order are heavy-tailed: a run succeeds soon or takes very long.  So runs are
+ * short and grow slowly.  They differ in the order of the items, in the rule for tight sections,
+ * and in whether sections that failed often go first. */
 
 MEMOI void memoi_search_reset(memoi_search* search) {
     const memoi_problem* problem = search->problem;
@@ -2982,8 +3061,8 @@ MEMOI int64_t memoi_search_shortest_run(const memoi_search* search) {
     return memob_max(500, search->problem->n_items + search->problem->n_items / 2);
 }
 
-/* A run within search->capacity: every rank with every kind of tightness in turn, and after these
- * one that does not learn from the sections that failed.  1 where there may be another. */
+/* A run within search->capacity.  Runs try each rank with each kind of tightness; a later run does
+ * not learn from the sections that failed.  Returns 1 if another run may follow. */
 MEMOI int memoi_search_run(memoi_search* search) {
     enum { N_LEARNING = (int)MEMOI_N_RANKS * (int)MEMOI_N_TIGHTNESSES };
     int style = (int)((search->place + search->n_runs++) % (N_LEARNING + 1));
@@ -3019,12 +3098,13 @@ MEMOI void memoi_search_runs(memoi_search* search) {
 
 /* --- >>side by side ---
  *
- * Several searches within a capacity, one a thread, each begins with another style of run.  The
- * first run is alone: most attempts end with it, sooner than a thread starts.  The answer is that
- * of the search that has spent the fewest nodes on its own; the others stop where they have spent
- * as many, take over what the first has learned about sections, and go on with the random numbers
- * that they had.  So it depends on seed, budget and number of threads alone; and the first search
- * is that of a single thread, until another answers before it. */
+ * Several searches within a capacity, one per thread.  Each begins with another style of run.  The
+ * first run is alone, because most attempts end with it, sooner than a thread starts.
+ *
+ * The answer comes from the search that needed the fewest nodes.  The others stop at that number of
+ * nodes, take over its weights of sections, and keep their random numbers.  So the answer depends
+ * only on seed, budget and number of threads.  The first search is the same as with one thread,
+ * until another answers before it. */
 
 typedef struct memoi_team {
     memoi_search* searches;
@@ -3098,6 +3178,7 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
     uint64_t random[MEMOI_THREADS];
     int64_t answered = INT64_MAX, before = searches[0].n_nodes, n_together = 0, k;
     int is_open;
+
     for (k = 0; k < team->n; k++) {
         searches[k].capacity = capacity;
         searches[k].answered = &answered;
@@ -3107,7 +3188,8 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
         random[k] = searches[k].random;
     }
 
-    /* The first run; then all. */
+    /* One thread does the first run, because most attempts end there.  All threads share the
+     * rest. */
     searches[0].node_begin = before;
     searches[0].node_end = before + budget;
     searches[0].node_long = before + budget / 2;
@@ -3134,7 +3216,8 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
         *n_nodes += n_together;
     }
 
-    /* The others take over what the first has learned. */
+    /* The others take the weights of the thread that answered and restore their random state.  Then
+     * the result does not depend on timing. */
     for (k = 0; first && k < team->n; k++) {
         if (&searches[k] == first) continue;
         searches[k].random = random[k];
@@ -3154,7 +3237,7 @@ typedef struct memoi_effort {
     const memo_log* log;
 } memoi_effort;
 
-/* A share of what is left; what remains of its nodes is given back by adding them again. */
+/* Takes a share of the remaining effort.  The caller adds its unused nodes back. */
 MEMOI memoi_effort memoi_effort_take(memoi_effort* effort, double share) {
     double now = memob_now_s();
     memoi_effort own = *effort;
@@ -3190,10 +3273,10 @@ enum {
     MEMOI_CLIMB_CLOCK = 64,  /* items placed between two looks at the clock */
     MEMOI_CLIMB_NODES = 8,   /* items placed that count as a node of the search */
     MEMOI_CLIMB_LATER = 500, /* items of a plain problem whose first round begins with the search */
-    MEMOI_CLIMB_FIRST = 100  /* times its items: what a problem's first climb may place */
+    MEMOI_CLIMB_FIRST = 100  /* items placed by a problem's first climb, per item */
 };
 
-/* An item in the order, and where it lies. */
+/* An item in the order, and its place. */
 typedef struct memoi_place {
     int64_t key; /* its turn: least first, ties by index; fixed items INT64_MIN */
     int64_t low, high;
@@ -3273,7 +3356,7 @@ MEMOI void memoi_climb_put(memoi_climb* climb, int64_t i, int64_t low) {
     }
 }
 
-/* Another goal: everything is counted anew. */
+/* Sets another goal, and counts everything again. */
 MEMOI void memoi_climb_set_goal(memoi_climb* climb, int64_t goal) {
     int64_t i;
     climb->goal = goal;
@@ -3312,7 +3395,7 @@ MEMOI int memoi_climb_begin(memoi_climb* climb, const memoi_solution* best) {
     return 1;
 }
 
-/* 1; 0 without memory; -1 where the lists of neighbors would be too long. */
+/* Returns 1; 0 without memory; -1 if the lists of neighbors would be too long. */
 MEMOI int memoi_climb_create(memoi_climb* climb, const memoi_problem* problem,
                              const memoi_effort* effort, const memoi_solution* best) {
     int64_t n = problem->n_items;
@@ -3404,20 +3487,24 @@ MEMOI int memoi_climb_settle(memoi_climb* climb, double limit) {
     return above <= limit && climb->above <= limit && !climb->is_out_of_time;
 }
 
-/* An item to be moved before another in the order that it conflicts with and lies above, or now
- * and then behind one; of two of these the nearer.  0: there is none. */
+/* Chooses an item and a neighbor to move it before, which lies lower; sometimes one to move it
+ * behind.  Of two neighbors it takes the nearer in the order.  0: there is none. */
 MEMOI int memoi_climb_choose(memoi_climb* climb, int64_t* moved, int64_t* to, int* is_behind) {
     const int64_t* first = climb->neighbors->first;
     uint64_t* random = &climb->random;
     int64_t i = climb->critical[memoi_random(random) % (uint64_t)climb->n_critical];
     int64_t n_found = 0, n, k, pair[2];
     *is_behind = 0;
+
+    /* Usually take a neighbor of the critical item instead, because moving it can make room. */
     n = first[i + 1] - first[i];
     if (n > 0 && memoi_random(random) % 4 > 0) {
         i = climb->neighbors->list[first[i] + (int64_t)(memoi_random(random) % (uint64_t)n)];
         *is_behind = memoi_random(random) % 4 == 0;
     }
     if (climb->problem->items[i].fixed >= 0) return 0;
+
+    /* Two random neighbors on the right side; the nearer one changes the order less. */
     pair[0] = pair[1] = -1;
     for (k = first[i]; k < first[i + 1]; k++) { /* each is in the pair with the same chance */
         int64_t j = climb->neighbors->list[k];
@@ -3450,7 +3537,7 @@ MEMOI void memoi_climb_move(memoi_climb* climb, int64_t i, int64_t to, int is_be
     }
 }
 
-/* One change; it is undone where it is not kept. */
+/* Makes one change, and undoes it if it is not kept. */
 MEMOI void memoi_climb_change(memoi_climb* climb) {
     double above = climb->above;
     int64_t n = 1 + (int64_t)(memoi_random(&climb->random) % MEMOI_CLIMB_MOVES), moved, to, k;
@@ -3476,7 +3563,7 @@ MEMOI void memoi_climb_change(memoi_climb* climb) {
     climb->above = above; /* as it was to the last bit */
 }
 
-/* Lowers best->peak towards goal, with so many items placed at most; returns how many. */
+/* Lowers best->peak toward goal with a limit on placed items; returns their number. */
 MEMOI int64_t memoi_climb_run(memoi_climb* climb, int64_t goal, int64_t n_nodes,
                               memoi_solution* best) {
     int64_t begin = climb->n_nodes, peak, k, i;
@@ -3493,9 +3580,9 @@ MEMOI int64_t memoi_climb_run(memoi_climb* climb, int64_t goal, int64_t n_nodes,
     return climb->n_nodes - begin;
 }
 
-/* Climbs towards goal with so many items placed, and with as many again as long as that lowers by a
- * twentieth what lies above the goal.  Where the lists of neighbors are too long, it does nothing.
- * 0: no memory. */
+/* Climbs toward goal for a given number of placed items.  It repeats this as long as each climb
+ * lowers the bytes above the goal by a twentieth.  It does nothing if the lists of neighbors are
+ * too long.  0: no memory. */
 MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, int64_t goal,
                              int64_t n_placed, memoi_effort* effort, memoi_solution* best) {
     int created = climb->problem ? 1 : memoi_climb_create(climb, problem, effort, best);
@@ -3510,11 +3597,12 @@ MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, i
     return created != 0;
 }
 
-/* Rounds of attempts by a team: at the goal; if that fails or is given up, halfway between there
- * and the best peak, and so on.  Each round begins with a climb.  Each spends more on an attempt
- * than the one before, and on an attempt at the goal as much as on a few others together.  Where
- * not the goal alone counts, only every third of the later rounds begins with it, since what was
- * given up often is rarely met. */
+/* Makes rounds of attempts by a team.  A round begins with a climb and an attempt at the goal.  If
+ * that fails or is given up, it attempts halfway to the best peak, and so on.
+ *
+ * Each round spends more on an attempt than the one before.  An attempt at the goal may spend as
+ * much as a few others together.  Later rounds attempt the goal only every third time, unless only
+ * the goal counts, because a capacity that was given up often is rarely met. */
 MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_problem* problem,
                               int64_t target, memoi_effort* effort, memoi_solution* best,
                               int64_t* bound) {
@@ -3528,7 +3616,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
         int is_keen = effort->has_capacity || round < KEEN_ROUNDS;
         const memoi_search* answer;
 
-        /* Nothing is left between what was given up and the best: another round. */
+        /* No capacity is left between the last one given up and the best: begin another round. */
         if (round < 0 || (!is_at_goal && given_up >= best->peak - 1)) {
             is_at_goal = ++round % 3 == 0 || is_keen;
             given_up = goal;
@@ -3542,7 +3630,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
             continue;
         }
 
-        /* An attempt. */
+        /* Attempt the goal, or the middle between the last capacity given up and the best. */
         capacity = is_at_goal ? goal : given_up + (best->peak - given_up) / 2;
         limit = is_keen && is_at_goal ? GOAL_SHARE * budget : budget;
         is_at_goal = 0;
@@ -3555,7 +3643,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
             if (team->searches[k].is_out_of_time) is_over = 1;
         }
 
-        /* What it says. */
+        /* A plan lowers the best; an exhausted search raises the bound. */
         if (answer && answer->verdict == MEMOI_FOUND)
             memoi_solution_offer(problem, answer->minimum, -1, best);
         else
@@ -3587,7 +3675,7 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     return ok;
 }
 
-/* The items of sections [begin, end) as a problem of their own. */
+/* Makes the items of sections [begin, end) a problem of their own. */
 MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64_t last,
                                 int64_t begin, int64_t end, memoi_problem* part) {
     int64_t first_range = whole->items[first].first_range, i, k;
@@ -3598,10 +3686,13 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     part->n_sections = end - begin;
     part->n_fixed = 0;
     part->lower_bound = 0;
+
     part->items = (memoi_item*)memob_calloc(part->n_items, sizeof(memoi_item));
     part->ranges = (memoi_range*)memob_calloc(part->n_ranges, sizeof(memoi_range));
     part->section_sums = (int64_t*)memob_calloc(part->n_sections, sizeof(int64_t));
     part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
+
+    /* Holds never cross the ends of a part, so a slice of the lists is enough. */
     if (whole->held) {
         int64_t from = whole->first_held[first], n = whole->first_held[last] - from;
         part->first_held = (int64_t*)memob_calloc(part->n_items + 1, sizeof(int64_t));
@@ -3611,11 +3702,14 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
         for (i = 0; part->held && i < n; i++)
             part->held[i] = whole->held[from + i] - (int32_t)first;
     }
+
     if (!part->items || !part->ranges || !part->section_sums || !part->neighbors ||
         (whole->held && (!part->first_held || !part->held))) {
         memoi_problem_free(part);
         return 0;
     }
+
+    /* Indices and sections count from the part's first. */
     for (i = 0; i < part->n_items; i++) {
         memoi_item* item = &part->items[i];
         *item = whole->items[first + i];
@@ -3631,6 +3725,8 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
         part->n_fixed++;
         part->lower_bound = memob_max(part->lower_bound, item->fixed + item->size);
     }
+
+    /* The bound of the part can be lower than the whole's. */
     for (i = 0; i < part->n_sections; i++) {
         part->section_sums[i] = whole->section_sums[begin + i];
         part->lower_bound = memob_max(part->lower_bound, part->section_sums[i]);
@@ -3695,21 +3791,27 @@ MEMOI memo_status memoi_search_part_at(const memo_plan* plan, const memoi_proble
     return status;
 }
 
-/* Searches the parts that end above the goal, the highest first: the others need not be lower than
- * what comes of it.  Each gets half of what is left, the last one all.  parts: scratch, one an
- * item.  *peak: of all parts. */
+/* Searches the parts that end above the goal, the highest first.  The others need not become lower
+ * than its result.  Each part gets half of the remaining effort; the last one gets all.  parts:
+ * scratch, one per item.  *peak: of all parts. */
 MEMOI memo_status memoi_search_pass(const memo_plan* plan, const memoi_problem* problem,
                                     int64_t target, memoi_effort* effort, memob_keyed* parts,
                                     memoi_solution* best, int64_t* bound, int64_t* peak,
                                     memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t n = 0, first, last, end, part_peak, k;
+
+    /* Parts of the plan that share no item, the highest first: only the highest decides the
+     * peak. */
     for (first = 0; first < problem->n_items; first = last) {
         last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
         parts[n].key = -part_peak;
         parts[n++].index = first;
     }
     qsort(parts, (size_t)n, sizeof *parts, memob_keyed_compare);
+
+    /* Lower each part no further than the goal or the highest part so far, because more gains
+     * nothing. */
     *peak = 0;
     for (k = 0; k < n && !status; k++) {
         int64_t goal = memob_max(memob_max(target, *bound), *peak);
@@ -3766,12 +3868,12 @@ MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem*
  *     minimize M,   o_i + s_i <= M,   o_i + s_i <= o_j + U (1 - z_ij),   o_j + s_j <= o_i + U z_ij
  * where U is the best peak known.  Added: bounds on M; for every section K and i in K
  *     o_i >= sum of s_j [j below i],   o_i + s_i + sum of s_j [i below j] <= M
- * which lift the linear bound to the largest section; an order among twins; one pair fixed, since a
- * plan upside down is a plan; in some of the runs transitivity of "below". */
+ * which lift the linear bound to the largest section.  Twins get an order.  The order of one pair
+ * is fixed, because a plan upside down is a plan.  Some runs add transitivity of "below". */
 
 enum {
-    MEMOI_MIP_PAIRS = 20000,   /* beyond this lp_solve does not get through one factorization */
-    MEMOI_MIP_TRIPLES = 20000, /* transitivity is left out beyond */
+    MEMOI_MIP_PAIRS = 20000,   /* more pairs are too many for lp_solve to factorize */
+    MEMOI_MIP_TRIPLES = 20000, /* with more, transitivity is left out */
     MEMOI_MIP_AUTO_PAIRS = 60  /* what AUTO hands to it */
 };
 
@@ -3841,11 +3943,15 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
     int peak_column = (int)n + 1, ok = 1;
     double slack = 0.25 * mip->scale, limit = (double)best->peak * mip->scale;
     lprec* lp = mip->lp;
+
+    /* The peak lies between the bound and the best plan; slack allows for lp_solve's tolerances. */
     set_verbose(lp, 0);
     set_minim(lp);
     ok &= set_mat(lp, 0, peak_column, 1.0);
     ok &= set_bounds(lp, peak_column, (double)problem->lower_bound * mip->scale - slack,
                      limit + slack);
+
+    /* Offsets, and which of a pair lies below the other. */
     for (i = 0; i < n; i++) {
         const memoi_item* item = &problem->items[i];
         double fixed = (double)item->fixed * mip->scale;
@@ -3855,6 +3961,8 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
             ok &= set_bounds(lp, 1 + (int)i, 0, limit - (double)item->size * mip->scale + slack);
     }
     for (k = 1; k <= mip->n_pairs; k++) ok &= set_binary(lp, peak_column + (int)k, TRUE);
+
+    /* Each item ends at the peak or below.  Row mode makes adding rows faster. */
     ok &= set_add_rowmode(lp, TRUE);
     for (i = 0; i < n; i++) {
         double size = (double)problem->items[i].size * mip->scale;
@@ -3864,6 +3972,9 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
         mip->value[1] = -1;
         ok &= add_constraintex(lp, 2, mip->value, mip->column, LE, -size);
     }
+
+    /* One of each conflicting pair lies below the other.  Twins have a fixed order, which removes
+     * equal plans. */
     for (i = 0; i < n; i++) {
         for (j = i + 1; j < n; j++) {
             int side;
@@ -3887,6 +3998,9 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
             }
         }
     }
+
+    /* Redundant for whole solutions, but tighter for fractional ones: the items below and above one
+     * in a section need their room. */
     for (section = 0; section < problem->n_sections; section++) {
         for (i = 0; i < n; i++) {
             double below_constant = 0, above_constant = 0;
@@ -3910,6 +4024,8 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
                                    -size - above_constant + slack);
         }
     }
+
+    /* Below is transitive.  These rows cut off cycles, but they are cubic in number. */
     for (i = 0; i < n; i++)
         for (j = i + 1; j < n; j++)
             for (k = j + 1; k < n && mip->pair[i * n + j]; k++)
@@ -3931,7 +4047,9 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
             }
         }
     }
-    /* Upside down: the widest pair without twins, whose order nothing else has settled. */
+
+    /* A plan can be turned upside down, so fix the order of one pair.  Take the widest without
+     * twins, because the order of twins is fixed already. */
     for (i = 0; i < n && problem->n_fixed == 0; i++) {
         for (j = i + 1; j < n; j++) {
             int has_twin = 0;
@@ -3950,17 +4068,20 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
         mip->value[0] = 1;
         ok &= add_constraintex(lp, 1, mip->value, mip->column, GE, 1);
     }
+
+    /* Only an exact optimum is a proof. */
     ok &= set_add_rowmode(lp, FALSE);
     set_bb_floorfirst(lp, setting->is_up_first ? BRANCH_CEILING : BRANCH_FLOOR);
     set_mip_gap(lp, TRUE, 0);
     set_mip_gap(lp, FALSE, 0);
-    /* Peaks are whole units: within half a unit of the bound is the bound. */
+
+    /* Peaks are whole units, so a peak within half a unit of the bound is at the bound. */
     set_break_at_value(lp, ((double)problem->lower_bound + 0.5) * mip->scale);
     put_abortfunc(lp, memoi_mip_abort, mip);
     return ok;
 }
 
-/* Offsets from the order z by longest path: repeatedly place what has nothing unplaced below it. */
+/* Offsets from the order z by longest path: repeatedly places items with nothing unplaced below. */
 MEMOI int memoi_mip_rebuild(const memoi_mip* mip, const double* columns, int64_t* offsets) {
     const memoi_problem* problem = mip->problem;
     int64_t n = problem->n_items, n_placed = 0, i, j;
@@ -3999,6 +4120,8 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
     memoi_mip mip;
     memset(&mip, 0, sizeof mip);
     mip.problem = problem;
+
+    /* Refuse what the program cannot express, or what lp_solve cannot handle. */
     if (problem->has_alignment)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "the MIP counts in one unit, which these alignments do not allow; "
@@ -4007,6 +4130,8 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "%lld buffers are too many for the MIP; use the search",
                               (long long)n);
+
+    /* Number the pairs that conflict. */
     mip.pair = (int32_t*)memob_calloc(n * n, sizeof(int32_t));
     offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
     if (!mip.pair || !offsets) status = memob_no_memory(error, "the MIP");
@@ -4025,7 +4150,11 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         columns = (double*)memob_calloc(n + 1 + mip.n_pairs, sizeof(double));
         if (!mip.value || !mip.column || !columns) status = memob_no_memory(error, "the MIP");
     }
+
+    /* lp_solve's tolerances are absolute: scale the peak to at most 100000. */
     mip.scale = best->peak > 100000 ? 100000.0 / (double)best->peak : 1.0;
+
+    /* Each setting solves problems that the others do not, so share the time between three. */
     for (run = 0; run < 3 && !status && !best->is_optimal; run++) {
         int result;
         double now = memob_now_s();
@@ -4042,7 +4171,9 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
             double peak = get_objective(mip.lp) / mip.scale;
             if (get_variables(mip.lp, columns) && memoi_mip_rebuild(&mip, columns, offsets)) {
                 memoi_solution_offer(problem, offsets, -1, best);
-                /* Exhausted, and the rebuilt plan is what was proven to within half a unit. */
+
+                /* The search was complete, and the rebuilt plan is within half a unit of the proven
+                 * peak. */
                 if (result == OPTIMAL && (double)best->peak < peak + 0.5) best->is_optimal = 1;
             }
         }
@@ -4075,13 +4206,14 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
  * Knows: a plan, the marks of its trace, how to pose and compose smaller plans.  Knows nothing of
  * how one is solved.
  *
- * MEMO paper, section 4.2 and Figure 8: the layers of a step are alike, so what a layer requests
- * and frees by itself is placed once.  Time is cut into *windows*, a phase of a layer each, from
- * marks or from what repeats.  The buffers that live inside a window are its locals; they fall into
- * *groups* where none of them lives across.  Groups that are alike request by request are of one
- * *kind*.  A kind is solved once, a group becomes a single block of the outer plan, beside the
- * buffers that live longer.  A layer that differs is a kind of its own.  (The paper makes one block
- * of all groups of a window; several leave room between them.)  A recomputation inside a backward
+ * MEMO paper, section 4.2 and Figure 8: the layers of a step are alike, so the buffers inside a
+ * layer are placed once.  Time is cut into *windows*, one per phase of a layer, from marks or from
+ * repeated requests.  The buffers that live inside a window are its locals.  They form *groups*; a
+ * group ends if none of them is live.  Groups that are alike request by request are of one *kind*.
+ *
+ * A kind is solved once.  A group becomes a single block of the outer plan, beside the buffers that
+ * live longer.  A layer that differs is a kind of its own.  (The paper makes one block of all
+ * groups of a window; several blocks leave room between them.)  A recomputation inside a backward
  * belongs to it. */
 
 MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
@@ -4104,7 +4236,7 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
     snprintf(plan->engine, sizeof plan->engine, "%s", engine);
 }
 
-/* Greedy, and where effort is given the search, on a plan of its own. */
+/* Runs greedy on a separate plan, and the search if effort is given. */
 MEMOI memo_status memoi_level_solve(memo_plan* plan, double deadline, memoi_effort* effort,
                                     memo_error* error) {
     memoi_problem problem;
@@ -4182,11 +4314,15 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, const memo_plan* plan) {
         memoi_bilevel_free(bilevel);
         return 0;
     }
+
+    /* Ends in order of time; buffers already are in order of their begin. */
     for (i = 0; i < n; i++) {
         ends[i].key = plan->buffers[i].end;
         ends[i].index = i;
     }
     memob_keyed_sort(ends, n);
+
+    /* Merge begins and ends into one list of events, in which repetition is found. */
     while (died < n) {
         if (born < n && plan->buffers[born].begin < ends[died].key) {
             bilevel->events[born + died] = born;
@@ -4247,9 +4383,9 @@ MEMOI int memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* tra
 
 /* --- >>repeated windows ---
  *
- * An event's symbol is what it does and to how many bytes.  Where events repeat with period p, the
- * last place with the same few symbols lies p back: the commonest distances are the periods to try.
- * What looks alike here is compared request by request later. */
+ * An event's symbol combines its kind and its bytes.  If events repeat with period p, the same few
+ * symbols last occurred p events before.  So the most frequent distances are the periods to try.
+ * Repetitions found here are compared request by request later. */
 
 enum { MEMOI_REPEAT_GRAM = 8, MEMOI_REPEAT_PERIODS = 8, MEMOI_BILEVEL_ROUNDS = 4 };
 
@@ -4259,7 +4395,8 @@ MEMOI uint64_t memoi_event_symbol(const memoi_bilevel* bilevel, int64_t e) {
     return (2 * bytes + (i < 0) + 1) * 0x9e3779b97f4a7c15u;
 }
 
-/* Where in the period to cut: where the fewest bytes live across that live for less than it. */
+/* Chooses the cut in the period that the fewest bytes live across.  Only lives shorter than the
+ * period count. */
 MEMOI int64_t memoi_repeat_phase(const memoi_bilevel* bilevel, int64_t begin, int64_t end,
                                  int64_t period, int64_t* across) {
     int64_t e, best = 0, here = 0;
@@ -4312,6 +4449,9 @@ MEMOI int memoi_windows_from_repeats(memoi_bilevel* bilevel) {
     int ok = symbols && count && scratch && is_taken;
     memob_map last;
     memset(&last, 0, sizeof last);
+
+    /* Count the distances between equal runs of events.  The period of the layers is frequent among
+     * them. */
     for (e = 0; ok && e < n; e++) symbols[e] = memoi_event_symbol(bilevel, e);
     for (e = 0; ok && e + MEMOI_REPEAT_GRAM <= n; e++) {
         uint64_t gram = 0;
@@ -4321,6 +4461,8 @@ MEMOI int memoi_windows_from_repeats(memoi_bilevel* bilevel) {
         if (before >= 0) count[e - before]++;
         ok = memob_map_put(&last, (int64_t)gram, e);
     }
+
+    /* Forward and backward have different periods, so try the most frequent ones. */
     for (round = 0; ok && round < MEMOI_REPEAT_PERIODS; round++) {
         int64_t period = 0;
         for (e = MEMOI_REPEAT_GRAM; e <= n / 2; e++)
@@ -4329,6 +4471,8 @@ MEMOI int memoi_windows_from_repeats(memoi_bilevel* bilevel) {
         count[period] = 0;
         ok = memoi_repeat_windows(bilevel, symbols, period, is_taken, scratch);
     }
+
+    /* Later steps need the windows in order of time. */
     for (k = 0; ok && k < bilevel->n_windows; k++) { /* by insertion: periods come in stretches */
         memoi_range window = bilevel->windows[k];
         for (e = k; e > 0 && bilevel->windows[e - 1].begin > window.begin; e--)
@@ -4370,13 +4514,16 @@ MEMOI memoi_group* memoi_group_begin(memoi_bilevel* bilevel, int64_t begin) {
     return group;
 }
 
-/* What lives for longer than life_limit is left to the outer plan.  0: no memory. */
+/* Forms groups.  Buffers that live longer than life_limit stay in the outer plan.  0: no memory. */
 MEMOI int memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
     const memo_plan* plan = bilevel->plan;
     int64_t window = 0, gap = 0, e, i;
     memoi_group* group;
     bilevel->n_groups = bilevel->n_members = bilevel->n_kinds = bilevel->longest_life = 0;
     group = memoi_group_begin(bilevel, 0);
+
+    /* A group is a chain of buffers that overlap within one window; a new one begins if none is
+     * live. */
     for (i = 0; group && i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         int64_t alignment =
@@ -4390,6 +4537,7 @@ MEMOI int memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
             buffer->end > bilevel->windows[window].end || has_gap || buffer->is_fixed ||
             buffer->size_bytes == 0 || buffer->end - buffer->begin > life_limit)
             continue;
+
         bilevel->longest_life = memob_max(bilevel->longest_life, buffer->end - buffer->begin);
         if (buffer->begin >= group->end) {
             memoi_group_close(bilevel);
@@ -4404,6 +4552,8 @@ MEMOI int memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
     }
     if (!group) return 0;
     memoi_group_close(bilevel);
+
+    /* Number the events of each group, so that groups at different times can be compared. */
     for (i = 0; i < bilevel->n_groups; i++) bilevel->groups[i].kind = 0; /* counts events here */
     for (e = 0; e < bilevel->n_events; e++) {
         int64_t buffer = bilevel->events[e];
@@ -4447,11 +4597,14 @@ MEMOI int memoi_bilevel_sort_kinds(memoi_bilevel* bilevel) {
         memoi_group* group = &bilevel->groups[g];
         uint64_t hash = 0;
         int64_t first;
+
+        /* The hash finds candidates; only the full comparison decides. */
         for (k = group->first; k < group->first + group->n; k++) {
             const memoi_member* member = &bilevel->members[k];
             hash = memoi_hash_add(hash, bilevel->plan->buffers[member->buffer].size_bytes);
             hash = memoi_hash_add(memoi_hash_add(hash, member->begin), member->end);
         }
+
         first = memob_map_get(&kinds, (int64_t)hash);
         group->kind = first;
         while (group->kind >= 0 &&
@@ -4494,7 +4647,8 @@ MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, me
     return status;
 }
 
-/* Each closed group a block with id n_buffers + group, each other buffer with its index as id. */
+/* Makes the outer plan: each closed group is a block with id n_buffers + group; each other buffer
+ * has its index as id. */
 MEMOI memo_status memoi_outer_create(const memoi_bilevel* bilevel, memo_plan** outer,
                                      memo_error* error) {
     const memo_plan* plan = bilevel->plan;
@@ -4504,6 +4658,8 @@ MEMOI memo_status memoi_outer_create(const memoi_bilevel* bilevel, memo_plan** o
     memo_status status = memo_plan_create(n - n_inside + n_blocks, plan->n_gaps,
                                           plan->alignment_bytes, outer, error);
     if (status) return status;
+
+    /* The first member of a group stands for its block, so buffers stay in order of their begin. */
     for (i = 0; i < n; i++) {
         int64_t m = bilevel->member_of[i];
         const memoi_group* group = m < 0 ? NULL : &bilevel->groups[bilevel->members[m].group];
@@ -4526,9 +4682,10 @@ MEMOI memo_status memoi_outer_create(const memoi_bilevel* bilevel, memo_plan** o
     return MEMO_STATUS_OK;
 }
 
-/* The largest sum of blocks and other buffers that live together, gaps aside.  A block takes the
- * room of its kind as long as it lives, its buffers less at times: groups that reach beyond the
- * target are opened.  No two groups live at once, so what is left keeps to the target. */
+/* Finds the largest sum of blocks and other buffers that live together, without gaps.  A block uses
+ * the room of its kind all its life, though its buffers need less at times.  So groups that reach
+ * beyond the target are opened.  No two groups live at once, so the other groups stay within the
+ * target. */
 MEMOI void memoi_groups_open(memoi_bilevel* bilevel, int64_t target_bytes) {
     int64_t live = 0, e;
     memoi_group* inside = NULL;
@@ -4605,9 +4762,9 @@ MEMOI int memoi_kinds_are_tight(const memoi_bilevel* bilevel) {
     return 1;
 }
 
-/* Both levels and the plan that they make; with effort, kinds above their bound are searched, and
- * without, no group is opened before they were.  With most groups open the outer plan is nearly the
- * flat one: it is solved only the last time. */
+/* Solves both levels and combines their plans.  With effort, kinds above their bound are searched;
+ * without, no group is opened before that.  With most groups open the outer plan is nearly the flat
+ * one, so it is solved only in the last round. */
 MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_problem* problem,
                                       int64_t target, int is_last, memoi_effort* effort,
                                       const int64_t* item_of, int64_t* offsets,
@@ -4617,6 +4774,8 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
     memoi_effort own;
     memo_status status = MEMO_STATUS_OK;
     int64_t g, n_left = bilevel->n_kinds;
+
+    /* Inner plans: one of each kind serves all its groups. */
     for (g = 0; g < bilevel->n_groups && !status; g++) {
         memoi_group* kind = &bilevel->groups[g];
         if (kind->kind != g) continue;
@@ -4629,16 +4788,22 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
         }
         n_left--;
     }
+
     if (!status) memoi_groups_open(bilevel, target * problem->unit_bytes);
     is_vain = bilevel->n_open_members > bilevel->n_members / 2 ||
               (!effort && bilevel->n_open > 0 && !memoi_kinds_are_tight(bilevel));
     if (status || (is_vain && !is_last)) return status;
+
+    /* Outer plan: each closed group is one block. */
     status = memoi_outer_create(bilevel, &outer, error);
     if (!status && effort) own = memoi_effort_take(effort, is_vain ? 0 : 0.25);
     if (!status)
         status =
             memoi_level_solve(outer, bilevel->deadline, effort && !is_vain ? &own : NULL, error);
     if (!status && effort) effort->nodes_left += own.nodes_left;
+
+    /* Together they are a plan.  If it misses the target, moving items down often closes the
+     * gap. */
     if (!status) {
         memoi_bilevel_compose(bilevel, outer, problem, item_of, offsets);
         memoi_solution_offer(problem, offsets, -1, best);
@@ -4653,11 +4818,10 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
     return status;
 }
 
-/* Offers to best what the two levels make of plan: greedy on both, then searched where a kind is
- * above its bound.  Where they miss the target, most blocks take more room than their buffers:
- * those that live longest are left to the outer plan, and so on; first with windows from marks,
- * then from what repeats.  No repetition is no error, nor are sizes that only blocks make too
- * large. */
+/* Offers the plan of the two levels to best: greedy on both, then a search if a kind is above its
+ * bound.  If they miss the target, blocks waste room, so the longest-lived buffers move to the
+ * outer plan, round after round.  Windows come from marks first, then from repetition.  A plan
+ * without repetition is no error. */
 MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* trace,
                                       const memoi_problem* problem, int64_t target,
                                       memoi_effort* effort, memoi_solution* best,
@@ -4669,6 +4833,8 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
     int64_t *item_of = NULL, *offsets = NULL, life_limit = INT64_MAX, i;
     int ok = memoi_bilevel_create(&bilevel, plan), round = 0;
     if (!ok) return memob_no_memory(error, "the layers of the plan");
+
+    /* Windows from marks first; without marks, from repetition only. */
     own.log = &silent;
     bilevel.deadline = own.deadline;
     if (trace) ok = memoi_windows_from_marks(&bilevel, trace);
@@ -4678,6 +4844,8 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
     if (!ok || !item_of || !offsets) status = memob_no_memory(error, "the layers of the plan");
     for (i = 0; i < plan->n_buffers && !status; i++) item_of[i] = -1;
     for (i = 0; i < problem->n_items && !status; i++) item_of[problem->items[i].buffer] = i;
+
+    /* Each round leaves the longest-lived buffers to the outer plan. */
     for (; round < 2 * MEMOI_BILEVEL_ROUNDS && !status && best->peak > target &&
            memob_now_s() < own.deadline;
          round++) {
@@ -4696,11 +4864,14 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
             round = (round / MEMOI_BILEVEL_ROUNDS + 1) * MEMOI_BILEVEL_ROUNDS - 1;
             continue;
         }
+
+        /* Greedy on both levels first, because it is fast and often enough. */
         status = memoi_bilevel_round(&bilevel, problem, target, is_last, NULL, item_of, offsets,
                                      best, error);
         if (!status && best->peak > target && !memoi_kinds_are_tight(&bilevel))
             status = memoi_bilevel_round(&bilevel, problem, target, is_last, &own, item_of, offsets,
                                          best, error);
+
         if (effort->log->write) {
             char message[160];
             snprintf(message, sizeof message,
@@ -4714,6 +4885,8 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
         }
         life_limit = bilevel.longest_life / 2;
     }
+
+    /* Blocks can pass 2^62 bytes although the plan does not, so that is no error. */
     if (status == MEMO_STATUS_INVALID_ARGUMENT) status = MEMO_STATUS_OK;
     effort->nodes_left += own.nodes_left;
     memoi_bilevel_free(&bilevel);
@@ -4731,9 +4904,9 @@ memo_plan_desc memo_plan_desc_default(void) {
     return desc;
 }
 
-/* What is to be solved.  With holds there are two problems of the same items: in the stretched one,
- * which is easier, a lifetime reaches to the end of its last hold, so its plans are plans of the
- * other too. */
+/* The problems to solve.  With holds there are two problems of the same items.  In the stretched
+ * one, which is easier, a lifetime reaches to the end of its last hold.  So its plans are valid for
+ * the other as well. */
 typedef struct memoi_task {
     const memo_plan* plan;
     memo_plan* stretched_plan;
@@ -4766,7 +4939,7 @@ MEMOI memo_status memoi_task_hold(memoi_task* task, memo_error* error) {
     }
     status = memo_plan_prepare(stretched, error);
     if (!status) status = memoi_problem_create(stretched, &task->stretched, error);
-    task->stretched.lower_bound = task->problem.lower_bound; /* what is asked for is not its own */
+    task->stretched.lower_bound = task->problem.lower_bound; /* the target is the original's */
     return status;
 }
 
@@ -4780,8 +4953,8 @@ MEMOI memo_status memoi_task_create(memoi_task* task, const memo_plan* plan, mem
     return status;
 }
 
-/* Greedy, bi-level and the search as engine asks for them, each only where those before it have
- * missed target; *name becomes the one whose plan it is. */
+/* Runs the engines that the settings select, each only if those before it missed the target; *name
+ * becomes the engine of the best plan. */
 MEMOI memo_status memoi_task_run(const memoi_task* task, const memo_plan_desc* settings,
                                  int64_t target, memoi_effort* effort, memoi_solution* best,
                                  const char** name, memo_error* error) {
@@ -4794,6 +4967,8 @@ MEMOI memo_status memoi_task_run(const memoi_task* task, const memo_plan_desc* s
     double now = memob_now_s(), share = engine == MEMO_PLAN_ENGINE_GREEDY ? 1 : 0.5;
     double last_greedy = now + share * (effort->deadline - now);
     int stage;
+
+    /* From the fastest engine to the most thorough; each starts from the best plan so far. */
     for (stage = 0; stage < 6 && !status && best->peak > target; stage++) {
         int64_t before = best->peak;
         int was_optimal = best->is_optimal;
@@ -4814,12 +4989,13 @@ MEMOI memo_status memoi_task_run(const memoi_task* task, const memo_plan_desc* s
             status = memoi_search_solve(task->plan, pairs, target, effort, best, error);
         if (best->peak < before || best->is_optimal > was_optimal) *name = names[stage];
     }
+
     if (pairs == &task->stretched) /* a proof there says nothing of the plan */
         best->is_optimal = best->peak <= task->problem.lower_bound;
     return status;
 }
 
-/* 0 where trace is another plan's. */
+/* Returns 0 if trace belongs to another plan. */
 MEMOI int memoi_trace_fits(const memo_trace* trace, const memo_plan* plan) {
     int64_t i, n_times = 0;
     for (i = 0; i < trace->n_requests; i++)
@@ -4843,9 +5019,12 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "n_threads %d is outside [0, %d]", (int)settings.n_threads,
                               (int)MEMOI_THREADS);
+
+    /* Large plans get less time by default, because their search rarely ends. */
     if (!(settings.time_limit_s > 0))
         settings.time_limit_s = plan->n_buffers > MEMOI_SEARCH_ITEMS ? 3 : 10;
-    /* A second for each million buffers is left for what follows the search. */
+
+    /* Reserve a second per million buffers for the work after the search. */
     effort.deadline = memob_now_s() + settings.time_limit_s;
     effort.deadline -= fmin(0.25 * settings.time_limit_s, 1e-6 * (double)plan->n_buffers);
     effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
@@ -4856,6 +5035,8 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     effort.n_threads = 1;
 #endif
     effort.log = &settings.log;
+
+    /* A trace of another plan would put its marks on the wrong buffers. */
     status = memo_plan_prepare(plan, error);
     if (status) return status;
     if (settings.trace && !memoi_trace_fits(settings.trace, plan))
@@ -4863,6 +5044,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
                               "desc.trace is not the trace of this plan: its mallocs and frees are "
                               "others in number");
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
+
     status = memoi_task_create(&task, plan, error);
     if (status) return status;
     memoi_solution_begin(&best, (int64_t*)memob_calloc(task.problem.n_items, sizeof(int64_t)));
@@ -4870,10 +5052,14 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
         memoi_task_free(&task);
         return memob_no_memory(error, "the plan");
     }
+
+    /* No plan is below the bound, so a smaller capacity is no useful target. */
     target = settings.capacity_bytes > MEMOB_BYTES_MAX ? MEMOB_BYTES_MAX : settings.capacity_bytes;
     target /= task.problem.unit_bytes;
     if (target < task.problem.lower_bound) target = task.problem.lower_bound;
     status = memoi_task_run(&task, &settings, target, &effort, &best, &engine, error);
+
+    /* The plan is stored even if it misses the capacity, so that the caller can look at it. */
     if (!status) {
         memoi_plan_store(plan, &task.problem, &best, engine);
         if (settings.capacity_bytes > 0 && plan->peak_bytes > settings.capacity_bytes) {
@@ -4887,6 +5073,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
                 (long long)(best.is_optimal ? plan->peak_bytes : bound));
         }
     }
+
     MEMO_FREE(best.offsets);
     memoi_task_free(&task);
     return status;
@@ -4958,8 +5145,8 @@ MEMOI double memoi_alpha_closed(const memoi_alpha_row* rows, int n_rows) {
 }
 
 #ifdef MEMO_LP_SOLVE
-/* The same by lp_solve: maximize alpha.  -1 where lp_solve gives up.  Rows are divided by their
- * bound: bytes and seconds differ by more than its tolerances take. */
+/* Maximizes alpha by lp_solve; -1 if lp_solve gives up.  Rows are divided by their bound, because
+ * bytes and seconds differ by more than its tolerances allow. */
 MEMOI double memoi_alpha_lp(const memoi_alpha_row* rows, int n_rows) {
     double alpha = -1, value = 1;
     int column = 1, i, result, ok;
@@ -5009,6 +5196,8 @@ memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha, memo
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "the sizes, times and counts of alpha must be finite and not negative");
+
+    /* Alpha 0 must fit both memories.  It need not hide behind the forward: the rest is a stall. */
     n = memoi_alpha_rows(desc, rows);
     alpha->is_hidden = 1;
     for (i = 0; i < n; i++) {
@@ -5022,21 +5211,27 @@ memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha, memo
                 memo_alpha_limit_name(rows[i].limit), rows[i].whole, rows[i].whole - rows[i].bound,
                 rows[i].bound);
     }
+
+    /* lp_solve and the closed form agree; the latter needs no library. */
 #ifdef MEMO_LP_SOLVE
     exact = memoi_alpha_lp(rows, n);
 #endif
     if (exact < 0) exact = memoi_alpha_closed(rows, n);
     alpha->exact_alpha = exact;
-    for (i = n - 1; i >= 0; i--) { /* where two bind, the first in the order of the rows is named */
+    for (i = n - 1; i >= 0; i--) { /* if two limits bind, the first row is named */
         double own = memoi_alpha_of_row(&rows[i]);
         if (own < 1 && own <= exact + 1e-9) alpha->limit = rows[i].limit;
     }
+
+    /* Round down to whole tiles, because a split tile would not be recomputed to the same
+     * values. */
     alpha->alpha = exact;
     if (desc->n_rows > 0) {
         int64_t tile = desc->tile_rows > 0 ? desc->tile_rows : 1;
         int64_t n_tiles = desc->n_rows / tile + (desc->n_rows % tile != 0);
-        /* A hair above, since 0.5 of 4 tiles may come out as 1.999...; then down to what meets all
-         * rows. */
+
+        /* The 1e-6 corrects rounding: 0.5 of 4 tiles may come out as 1.999.  The loop then lowers
+         * it until all rows hold. */
         int64_t tiles = (int64_t)(exact * (double)desc->n_rows / (double)tile + 1e-6);
         if (exact >= 1 - 1e-12 || tiles > n_tiles) tiles = n_tiles;
         for (;; tiles--) {
@@ -5165,6 +5360,8 @@ MEMOI memo_status memoi_profile_layer(memoi_profiler* p, memo_profile* profile, 
     memo_stream stream = desc->compute_stream;
     memo_status status = MEMO_STATUS_OK;
     int32_t t;
+
+    /* The trainer's functions are optional: without one its time stays 0. */
     if (desc->forward)
         status = memoi_profile_time(p, stream, stream, memoi_profile_forward, &profile->forward_s,
                                     error);
@@ -5174,6 +5371,8 @@ MEMOI memo_status memoi_profile_layer(memoi_profiler* p, memo_profile* profile, 
     if (!status && desc->backward)
         status = memoi_profile_time(p, stream, stream, memoi_profile_backward, &profile->backward_s,
                                     error);
+
+    /* A tensor that recompute does not support gets -1, and is not recomputed. */
     for (t = 0; t < desc->n_tensors && !status; t++) {
         memo_profile_tensor* tensor = &profile->tensors[t];
         double time_s = -1;
@@ -5208,16 +5407,22 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, 
     memo_profile_file* file = &profile->file;
     memo_status status;
     int is_read;
+
+    /* File operations are host functions on a stream, which the device must support. */
     if (!p->desc->spill_directory) return MEMO_STATUS_OK;
     if (d->struct_bytes < (int64_t)(offsetof(memo_device, launch_host) + sizeof d->launch_host) ||
         !d->launch_host)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "memo_profile_desc.spill_directory: the device has no launch_host");
+
     status = memob_spill_create(&p->file, p->desc->spill_directory, p->half_bytes,
                                 p->desc->spill_bytes_per_s, p->on_host, error);
     if (!status) status = memo_stream_create(d, "profile file", 0, &p->file_stream, error);
     memset(p->on_host, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
     p->copy_bytes = copy->size_bytes;
+
+    /* Each direction alone first, then beside as many copies as fit into that time.  Both use the
+     * bandwidth of host memory. */
     for (is_read = 0; is_read < 2 && !status; is_read++) {
         double* alone_s = is_read ? &file->read_s : &file->write_s;
         double copy_s = is_read ? copy->to_device_s : copy->to_host_s;
@@ -5314,6 +5519,7 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
     memset(profile, 0, sizeof *profile);
     memset(&p, 0, sizeof p);
     p.file.fd = -1;
+
     if (!desc->device || desc->n_rows < 1 || desc->n_tensors < 0 ||
         desc->n_tensors > MEMO_PROFILE_TENSORS_MAX || (desc->n_tensors && !desc->tensors) ||
         desc->largest_copy_bytes < 0 || desc->largest_copy_bytes > MEMOB_BYTES_MAX / 2 ||
@@ -5327,6 +5533,8 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
                               MEMOI_PROFILE_REPETITIONS_MAX);
     for (t = 0; t < desc->n_tensors; t++)
         if ((status = memoi_profile_check_name(desc->tensors[t].name, error))) return status;
+
+    /* 32 MiB copies are large enough to show the full rate of a link. */
     p.desc = desc;
     p.device = desc->device;
     p.largest_bytes = desc->largest_copy_bytes ? desc->largest_copy_bytes : (int64_t)32 << 20;
@@ -5334,6 +5542,8 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
                                          : p.largest_bytes;
     p.n_repetitions = desc->n_repetitions ? desc->n_repetitions : 5;
     profile->n_rows = desc->n_rows;
+
+    /* The copies come before the file, which is timed beside the largest of them. */
     status = memoi_profiler_acquire(&p, error);
     if (!status) status = memoi_profile_layer(&p, profile, error);
     if (!status) status = memoi_profile_copies(&p, profile, error);
@@ -5360,12 +5570,15 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
     memo_status status = MEMO_STATUS_OK;
     int32_t i;
     memset(&text, 0, sizeof text);
+
+    /* A profile may come from the caller, so check its counts before using its arrays. */
     if (profile->n_rows < 1 || profile->n_tensors < 0 ||
         profile->n_tensors > MEMO_PROFILE_TENSORS_MAX || profile->n_copies < 0 ||
         profile->n_copies > MEMO_PROFILE_COPIES_MAX)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT, "a profile of %lld rows, %d tensors and %d copies",
             (long long)profile->n_rows, (int)profile->n_tensors, (int)profile->n_copies);
+
     memo_text_put(&text, "memo profile 1\nrows %lld\nlayer", (long long)profile->n_rows);
     status = memoi_profile_put_time(&text, profile->forward_s, error);
     if (!status) status = memoi_profile_put_time(&text, profile->backward_s, error);
@@ -5379,6 +5592,9 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
         else if (!status)
             status = memoi_profile_put_time(&text, tensor->recompute_s_per_row, error);
     }
+
+    /* Sizes must rise, because readers take the first as the smallest and the last as the
+     * largest. */
     for (i = 0; i < profile->n_copies && !status; i++) {
         const memo_profile_copy* copy = &profile->copies[i];
         if (copy->size_bytes <= (i ? copy[-1].size_bytes : 0))
@@ -5389,6 +5605,8 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
         if (!status) status = memoi_profile_put_time(&text, copy->to_device_s, error);
         if (!status) status = memoi_profile_put_time(&text, copy->both_ways_s, error);
     }
+
+    /* The line is absent if no file was measured. */
     if (profile->file.size_bytes > 0) {
         memo_text_put(&text, "\nfile %lld", (long long)profile->file.size_bytes);
         if (!status) status = memoi_profile_put_time(&text, profile->file.write_s, error);
@@ -5398,6 +5616,7 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
         if (!status)
             status = memoi_profile_put_time(&text, profile->file.read_with_copies_s, error);
     }
+
     memo_text_put(&text, "\n");
     if (status) {
         memo_text_free(&text);
@@ -5493,12 +5712,15 @@ MEMOI memo_status memoi_profile_parse_line(memob_reader* reader, const char* wor
     char shown[40];
     memo_status status = MEMO_STATUS_OK;
     int kind = 0;
+
+    /* Lines have a fixed order: `rows` and `layer` once, the others any number of times. */
     while (kind < 5 && !memob_word_is(word, length, kinds[kind])) kind++;
     if (kind == 5 || (kind < 2 ? kind != *stage : *stage < 2 || kind < *stage))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "`%s` here; a profile has rows, layer, tensors, copies, file",
                                 memob_word_text(shown, word, length));
     *stage = kind < 2 ? kind + 1 : kind;
+
     if (kind == 0) {
         status = memob_expect_number(reader, "number of rows", &profile->n_rows, error);
         if (!status && profile->n_rows < 1)
@@ -5517,6 +5739,7 @@ MEMOI memo_status memoi_profile_parse_line(memob_reader* reader, const char* wor
     } else {
         status = memoi_profile_parse_file(reader, profile, error);
     }
+
     return status ? status : memob_expect_line_end(reader, error);
 }
 
@@ -5530,16 +5753,21 @@ memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* na
     memset(profile, 0, sizeof *profile);
     if (!text || n_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+
+    /* The frame has the version first and the count of lines last. */
     memob_reader_init(&reader, name ? name : "text", text, n_bytes);
     if (!memob_next_entry(&reader, &word, &length) || !memob_word_is(word, length, "memo"))
         return memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
                                 "a profile begins with `memo profile 1`");
     status = memob_read_first_line(&reader, "profile", error);
     if (!status) status = memob_read_last_line(&reader, text, &count, &last_line, error);
+
     while (!status && memob_next_entry(&reader, &word, &length)) {
         status = memoi_profile_parse_line(&reader, word, length, &stage, profile, error);
         n_lines++;
     }
+
+    /* A truncated file lacks these lines, or has fewer than its last line states. */
     if (!status && stage < 2)
         status = memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
                                   "a profile has a line `rows` and a line `layer`");
@@ -5616,6 +5844,8 @@ void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
     memo_text_put(text,
                   "rows      layers    kept  swapped  recomputed   of %lld in tiles of %lld\n",
                   (long long)desc->n_rows, (long long)memob_swap_tile_rows(desc));
+
+    /* Tensors with equal rows share their lines, so that the table stays short. */
     for (t = 0; t < desc->n_tensors; t++) {
         for (other = 0; other < t && !memoi_rows_are_alike(desc, other, t); other++) {
         }
@@ -5662,6 +5892,8 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recomp
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "the profile is of %lld rows, the plan is for %lld",
                               (long long)profile->n_rows, (long long)desc->swap->n_rows);
+
+    /* Match tensors by name, because a profile may have others or another order. */
     for (t = 0; recompute_s_per_row && t < desc->swap->n_tensors; t++) {
         const char* name = desc->swap->tensors[t].name;
         for (k = 0; k < profile->n_tensors; k++)
@@ -5671,9 +5903,13 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recomp
                                   "the profile has no tensor `%s`", name ? name : "NULL");
         recompute_s_per_row[t] = profile->tensors[k].recompute_s_per_row;
     }
+
+    /* The layer times are used as they are. */
     desc->forward_s = profile->forward_s;
     desc->backward_s = profile->backward_s;
     desc->between_s = profile->between_s;
+
+    /* Two copies give a line: its slope is the rate, and its value at 0 bytes is copy_s. */
     desc->copy_s = desc->to_host_bytes_per_s = desc->to_device_bytes_per_s = 0;
     if (profile->n_copies > 0) {
         const memo_profile_copy* large = &profile->copies[profile->n_copies - 1];
@@ -5693,6 +5929,8 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recomp
                  2;
         if (rest_s > 0) desc->copy_s = rest_s;
     }
+
+    /* The file's rates beside copies count, because a step does both at once. */
     desc->file_s = desc->to_file_bytes_per_s = desc->from_file_bytes_per_s = 0;
     if (profile->file.write_with_copies_s > 0)
         desc->to_file_bytes_per_s =
@@ -5725,16 +5963,17 @@ typedef struct memoi_rows_layer {
     memoi_rows_path passed;         /* when the file has its rows, then when it gave them back */
 } memoi_rows_layer;
 
-/* The makespan of memo_swap_generate's schedule: the waits, and streams that do one thing at a
- * time.  Both directions never copy at once: the last two forwards wait for all that left, and
- * nothing comes back before the last backward. */
+/* The makespan of memo_swap_generate's schedule, with its waits and one operation at a time on each
+ * stream.  The two directions never copy at once.  The last two forwards wait for all stores, and
+ * no load begins before the backward of the last layer. */
 MEMOI memoi_rows_path memoi_rows_step(const memo_swap_plan_desc* desc, memoi_rows_layer* layers) {
     int32_t n = desc->swap->n_layers, i;
     memoi_rows_path compute, store, load, file;
     memset(&compute, 0, sizeof compute);
     store = load = file = compute;
 
-    /* Forward: a layer waits for the rows that it overwrites; its own rows leave behind it. */
+    /* Forward: a layer waits until the rows that it overwrites have left.  Its own rows leave
+     * afterwards. */
     for (i = 0; i < n; i++) {
         memoi_rows_layer* layer = &layers[i];
         if (layer->previous >= 0)
@@ -5756,7 +5995,8 @@ MEMOI memoi_rows_path memoi_rows_step(const memo_swap_plan_desc* desc, memoi_row
     compute.time_s += desc->between_s;
     compute.fixed_s += desc->between_s;
 
-    /* Backward: a layer waits for its rows; behind it rows come back into the buffer it frees. */
+    /* Backward: a layer waits for its rows.  Afterwards earlier rows come back into the buffer that
+     * it frees. */
     for (i = n - 1; i >= 0; i--) {
         memoi_rows_layer* layer = &layers[i];
         if (layer->is_moved) compute = memoi_rows_later(compute, layer->loaded);
@@ -5855,16 +6095,21 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
                   {"to_file_bytes_per_s", desc->to_file_bytes_per_s},
                   {"from_file_bytes_per_s", desc->from_file_bytes_per_s}};
     size_t i;
+
+    /* Required pointers first: the other checks read them. */
     if (!desc->swap || !desc->recompute_s_per_row)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_plan_desc.%s: is NULL; it is required",
                               desc->swap ? "recompute_s_per_row" : "swap");
+
+    /* The limit keeps sums over all layers finite. */
     for (i = 0; i < sizeof fields / sizeof fields[0]; i++)
         if (!memob_is_in(fields[i].value, 0, MEMOI_ROWS_TIME_MAX))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "memo_swap_plan_desc.%s: is negative or not finite (%g); 0 to "
                                   "%g is valid",
                                   fields[i].name, fields[i].value, MEMOI_ROWS_TIME_MAX);
+
     if (desc->device_bytes < 0 || desc->host_bytes < 0 || desc->spill_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_plan_desc.%s_bytes: is negative; 0 is no limit",
@@ -5882,6 +6127,8 @@ MEMOI memo_status memoi_rows_find_bundles(memoi_rows_planner* p, memo_error* err
             const memo_tensor* tensor = &swap->tensors[t];
             double per_row_s = p->desc->recompute_s_per_row[t];
             memoi_rows_bundle* bundle;
+
+            /* No sum of times over the layers may overflow. */
             if (!memob_is_in(per_row_s * (double)swap->n_rows, -MEMOI_ROWS_TIME_MAX,
                              MEMOI_ROWS_TIME_MAX))
                 return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -5889,6 +6136,8 @@ MEMOI memo_status memoi_rows_find_bundles(memoi_rows_planner* p, memo_error* err
                                       "finite (%g); give a time, or a negative number if it cannot "
                                       "be recomputed",
                                       (int)t, memob_tensor_name(tensor), per_row_s);
+
+            /* A tensor recomputed with another must have the same rows, so both are one bundle. */
             if (pass != (tensor->with != 0)) continue;
             p->bundle_of[t] = tensor->with ? p->bundle_of[tensor->with - 1] : -1;
             if (tensor->row_bytes == 0) continue;
@@ -5904,6 +6153,8 @@ MEMOI memo_status memoi_rows_find_bundles(memoi_rows_planner* p, memo_error* err
                         ? per_row_s * (double)swap->n_rows
                         : 0;
             }
+
+            /* Every tensor adds its bytes; the leader alone has the time. */
             bundle = &p->bundles[p->bundle_of[t]];
             bundle->row_bytes += tensor->row_bytes;
             bundle->layer_bytes = (double)bundle->row_bytes * (double)swap->n_rows;
@@ -5924,6 +6175,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
         status = memo_swap_desc_get_sizes(swap, &sizes, error); /* no sum of sizes overflows */
     if (status) return status;
 
+    /* Only the first layers move: the last ones are used again at once, so they stay in the
+     * buffers. */
     p->desc = desc;
     p->device_bytes = desc->device_bytes;
     p->host_bytes = desc->host_bytes;
@@ -5934,6 +6187,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->n_tiles = memob_swap_n_tiles(swap);
     n_tensors = swap->n_tensors;
 
+    /* Three tables of cells: the trial, the accepted one, and the best. */
     p->bundles = (memoi_rows_bundle*)memob_calloc(n_tensors, sizeof(memoi_rows_bundle));
     p->bundle_of = (int32_t*)memob_calloc(n_tensors, sizeof(int32_t));
     p->layers = (memoi_rows_layer*)memob_calloc(p->n_layers, sizeof(memoi_rows_layer));
@@ -5985,6 +6239,7 @@ MEMOI int memoi_rows_time_layer(memoi_rows_planner* p, const memob_swap_placemen
     layer->previous = placement->turns[i].previous;
     layer->is_moved = bytes > 0;
 
+    /* Each moved tensor is a copy of its own with its own start time. */
     for (t = 0; t < swap->n_tensors; t++)
         if (places[t].row_bytes && places[t].moved_end > places[t].moved_begin)
             copies_s += desc->copy_s;
@@ -5995,6 +6250,7 @@ MEMOI int memoi_rows_time_layer(memoi_rows_planner* p, const memob_swap_placemen
         layer->recompute_s += p->bundles[b].recompute_s * (n / (double)swap->n_rows);
     }
 
+    /* The factors are 1, except while a faster link or disk is tried out. */
     layer->store_s = layer->load_s = copies_s;
     if (desc->to_host_bytes_per_s > 0) layer->store_s += bytes / desc->to_host_bytes_per_s;
     if (desc->to_device_bytes_per_s > 0) layer->load_s += bytes / desc->to_device_bytes_per_s;
@@ -6008,7 +6264,7 @@ MEMOI double memoi_rows_excess(int64_t capacity_bytes, int64_t n_bytes) {
     return capacity_bytes && n_bytes > capacity_bytes ? (double)(n_bytes - capacity_bytes) : 0;
 }
 
-/* Sizes and step of what the engine would do with swap, and as many layers on the host as fit. */
+/* Scores a desc: sizes and step, with as many layers in host memory as fit. */
 MEMOI memo_status memoi_rows_score_desc(memoi_rows_planner* p, memo_swap_desc* swap,
                                         memoi_rows_score* score, memo_error* error) {
     const memo_swap_plan_desc* desc = p->desc;
@@ -6019,9 +6275,12 @@ MEMOI memo_status memoi_rows_score_desc(memoi_rows_planner* p, memo_swap_desc* s
     int32_t i;
     memset(score, 0, sizeof *score);
     score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
-    /* Layers out of turn, or beyond 2^62 bytes: desc itself has been checked. */
+
+    /* An invalid table here means layers out of order or more than 2^62 bytes, because desc was
+     * checked.  It only scores badly. */
     if (status) return status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_OK : status;
 
+    /* The excess over all budgets guides the search toward tables that fit. */
     score->sizes = placement.sizes;
     score->excess_bytes = memoi_rows_excess(p->device_bytes, placement.sizes.device_bytes) +
                           memoi_rows_excess(p->host_bytes, placement.sizes.host_bytes);
@@ -6029,6 +6288,7 @@ MEMOI memo_status memoi_rows_score_desc(memoi_rows_planner* p, memo_swap_desc* s
         score->excess_bytes += (double)(placement.sizes.spill_bytes - desc->spill_bytes);
     score->n_host_layers = placement.sizes.n_spilled_layers ? placement.n_host_layers : 0;
 
+    /* The makespan, and the stall: the part in which nothing is computed. */
     for (i = 0; i < p->n_layers; i++) {
         if (!memoi_rows_time_layer(p, &placement, i)) score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
         score->recompute_s += p->layers[i].recompute_s;
@@ -6107,7 +6367,7 @@ MEMOI void memoi_rows_set(memoi_rows_planner* p, int32_t b, int32_t begin, int32
 
 /* --- >>row alpha --- */
 
-/* All alphas of whole tiles if these are few, else 64 and then those around the best. */
+/* Scores all alphas of whole tiles if they are few; otherwise about 64, then some near the best. */
 MEMOI memo_status memoi_rows_best_alpha(memoi_rows_planner* p, memoi_rows_score* best,
                                         double* alpha, memo_error* error) {
     memo_swap_desc swap = *p->desc->swap;
@@ -6116,6 +6376,8 @@ MEMOI memo_status memoi_rows_best_alpha(memoi_rows_planner* p, memoi_rows_score*
     best->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
     *alpha = -1;
     swap.rows = NULL;
+
+    /* Score the alphas of one grid. */
     for (;;) {
         for (k = low;; k = k + step < high ? k + step : high) {
             memoi_rows_score score;
@@ -6132,7 +6394,7 @@ MEMOI memo_status memoi_rows_best_alpha(memoi_rows_planner* p, memoi_rows_score*
         }
         if (step == 1 || best_tiles < 0) return MEMO_STATUS_OK;
 
-        /* Finer, around the best. */
+        /* Refine the grid around the best alpha. */
         low = best_tiles > step ? best_tiles - step : 0;
         high = best_tiles + step < p->n_tiles ? best_tiles + step : p->n_tiles;
         step = step / 16 + (step > 1 && step < 16);
@@ -6222,7 +6484,7 @@ typedef struct memoi_rows_program {
     memoi_rows_cut cuts[MEMOI_ROWS_CUTS_MAX];
     int32_t n_cuts;
     double time_unit_s, bytes_unit; /* all are divided by: seconds and bytes differ by too much */
-    double* cells;                  /* (n_rows + 1, n_columns + 2): what is basic = the last */
+    double* cells;                  /* (n_rows + 1, n_columns + 2): the last is the basic value */
     int32_t *basic, *free;          /* the variable of each row, column; slacks behind columns */
     double step_s, moved_bytes, recompute_s, last_s, device_bytes; /* of the solution */
     int32_t n_nodes;
@@ -6258,6 +6520,8 @@ MEMOI memo_status memoi_rows_program_create(memoi_rows_planner* p, memoi_rows_ai
         return memob_no_memory(error, "the program of rows");
     }
 
+    /* Rules limit the boxes.  The units scale all numbers near 1, which the simplex tolerances
+     * assume. */
     g->time_unit_s = p->n_layers * (desc->forward_s + desc->backward_s) + desc->between_s;
     for (b = 0; b < p->n_bundles; b++) {
         memo_tensor_rule rule = p->bundles[b].rule;
@@ -6282,11 +6546,15 @@ MEMOI void memoi_rows_find_columns(memoi_rows_program* g) {
         const memoi_rows_bundle* bundle = &p->bundles[b];
         const memoi_rows_box* box = &g->boxes[b];
         int is_mixed = box->mode == MEMOI_ROWS_MIXED;
+
+        /* A corner keeps the least or the most layers, and swaps or recomputes the rest. */
         for (k = 0; k < 4; k++) {
             memoi_rows_column* c = &g->columns[g->n_columns];
             double share;
             if ((k & 1) && box->least_kept == box->most_kept) continue;
             if (box->mode == ((k & 2) ? MEMOI_ROWS_RECOMPUTED : MEMOI_ROWS_SWAPPED)) continue;
+
+            /* What a corner costs if its weight is 1. */
             c->b = b;
             c->kept = (k & 1) ? box->most_kept : box->least_kept;
             c->swapped = (k & 2) ? 1 : 0;
@@ -6348,7 +6616,7 @@ MEMOI double* memoi_rows_put_row(memoi_rows_program* g, double bound) {
     return row;
 }
 
-/* A capacity, divided by what a bundle takes at most. */
+/* Puts a row for a capacity, divided by the most bytes of a bundle. */
 MEMOI void memoi_rows_put_capacity(memoi_rows_program* g, double bytes, int memory) {
     double* row = memoi_rows_put_row(g, 0);
     double most = 0;
@@ -6373,17 +6641,20 @@ MEMOI void memoi_rows_put_all(memoi_rows_program* g) {
     g->n_rows = 0;
     for (c = 0; c <= n; c++) g->free[c] = c;
 
-    /* A bundle's weights sum to 1 or more: more helps nobody. */
+    /* A bundle's weights sum to 1 or more.  An inequality is enough, because more weight only costs
+     * more. */
     for (b = 0, c = 0; b < p->n_bundles; b++) {
         row = memoi_rows_put_row(g, -1);
         for (; c < n && g->columns[c].b == b; c++) row[c] = -1;
     }
 
+    /* Budgets; a budget of 0 is no limit. */
     if (p->device_bytes) memoi_rows_put_capacity(g, (double)p->device_bytes, 0);
     if (p->host_bytes && g->places > 0)
         memoi_rows_put_capacity(g, (double)p->host_bytes / g->places, 1);
     if (n_file > 0) memoi_rows_put_capacity(g, (double)p->desc->spill_bytes / n_file, 2);
 
+    /* The step takes at least as long as each path found so far. */
     for (i = 0; i < g->n_cuts; i++) {
         const memoi_rows_cut* cut = &g->cuts[i];
         row = memoi_rows_put_row(g, -cut->fixed_s / g->time_unit_s);
@@ -6395,7 +6666,8 @@ MEMOI void memoi_rows_put_all(memoi_rows_program* g) {
         row[n] = -1;
     }
 
-    /* The step.  Of equal steps the one with least work, or with least of a memory. */
+    /* Minimize the step.  Tiny costs prefer, among equal steps, the one with least work or least
+     * memory. */
     row = memoi_rows_put_row(g, 0);
     g->n_rows--;
     for (c = 0; c < n; c++) {
@@ -6436,6 +6708,8 @@ MEMOI int memoi_rows_simplex(memoi_rows_program* g) {
         const double* row;
         int32_t leaves = -1, enters = -1;
         double least = -1e-9;
+
+        /* The most violated row leaves the basis. */
         for (i = 0; i < g->n_rows; i++) {
             double value = g->cells[(int64_t)i * width + n];
             if (value >= least) continue;
@@ -6444,6 +6718,8 @@ MEMOI int memoi_rows_simplex(memoi_rows_program* g) {
         }
         if (leaves < 0) return 1;
 
+        /* The column with the least cost per unit enters.  Among equals a larger pivot is more
+         * accurate. */
         row = g->cells + (int64_t)leaves * width;
         for (c = 0; c < n; c++) {
             double left, right;
@@ -6470,9 +6746,12 @@ MEMOI int memoi_rows_solve(memoi_rows_program* g) {
         int32_t width = g->n_columns + 2, c, first, i;
         memoi_rows_path path;
         memoi_rows_cut* cut;
+
+        /* Paths are too many to list, so solve with the cuts found so far. */
         memoi_rows_put_all(g);
         if (!memoi_rows_simplex(g)) return 0;
 
+        /* Read the weights, and scale each bundle's weights to a sum of 1. */
         for (c = 0; c < g->n_columns; c++) g->columns[c].weight = 0;
         for (i = 0; i < g->n_rows; i++) {
             double value = g->cells[(int64_t)i * width + g->n_columns + 1];
@@ -6495,6 +6774,8 @@ MEMOI int memoi_rows_solve(memoi_rows_program* g) {
             }
         }
 
+        /* Add the longest path as a cut.  If it is no longer than the step, the solution is
+         * exact. */
         path = memoi_rows_path_of(g);
         if (path.time_s <= g->step_s + 1e-9 * g->time_unit_s || g->n_cuts == MEMOI_ROWS_CUTS_MAX)
             return 1;
@@ -6537,13 +6818,16 @@ MEMOI memoi_rows_shares memoi_rows_shares_of(const memoi_rows_program* g, int32_
     return shares;
 }
 
-/* Tables near the shares of a leaf: what is kept spread over the layers, in the first or the last
- * of them; the number of tiles rounded down. */
+/* Tries tables near the shares of a leaf: kept layers are spread out, first, or last.  The number
+ * of tiles is rounded down. */
 MEMOI memo_status memoi_rows_round(memoi_rows_program* g, memo_error* error) {
     memoi_rows_planner* p = g->p;
     memo_status status = MEMO_STATUS_OK;
     int32_t n = p->n_moved, b, i;
     int way;
+
+    /* Three ways, because the place of kept layers changes the stall, which the program does not
+     * show. */
     for (way = 0; way < 3 && !status; way++) {
         for (b = 0; b < p->n_bundles; b++) {
             memoi_rows_shares shares = memoi_rows_shares_of(g, b);
@@ -6555,6 +6839,8 @@ MEMOI memo_status memoi_rows_round(memoi_rows_program* g, memo_error* error) {
                            is_mixed                           ? p->n_tiles
                            : kept == n && tiles == p->n_tiles ? MEMOI_ROWS_KEPT
                                                               : tiles);
+
+            /* (i + 1) * kept / n spreads the kept layers evenly. */
             for (i = 0; i < n; i++) {
                 int is_kept = way == 0   ? (i + 1) * kept / n > i * kept / n
                               : way == 1 ? i < kept
@@ -6620,7 +6906,7 @@ MEMOI memo_status memoi_rows_branch(memoi_rows_program* g, memo_error* error) {
     int is_hopeless;
     if (!memoi_rows_solve(g)) return MEMO_STATUS_OK;
 
-    /* Give up what cannot be better, and everything when nodes run out. */
+    /* Give up if no better solution is possible, or if the limit of nodes is reached. */
     here_s = g->step_s;
     if (g->aim == MEMOI_ROWS_AIM_TABLE && p->best.score.excess_bytes <= 0 &&
         p->best.score.step_s < best_s)
@@ -6631,7 +6917,7 @@ MEMOI memo_status memoi_rows_branch(memoi_rows_program* g, memo_error* error) {
     if (b < 0 && (g->bound_s < 0 || here_s < g->bound_s)) g->bound_s = here_s;
     if (is_hopeless) return MEMO_STATUS_OK;
 
-    /* A leaf. */
+    /* A leaf: nothing is left to split, so round its shares to a table. */
     if (b < 0) {
         if (g->leaf_s < 0 || here_s < g->leaf_s) {
             g->leaf_s = here_s;
@@ -6641,7 +6927,8 @@ MEMOI memo_status memoi_rows_branch(memoi_rows_program* g, memo_error* error) {
         return g->aim == MEMOI_ROWS_AIM_TABLE ? memoi_rows_round(g, error) : MEMO_STATUS_OK;
     }
 
-    /* Whole tensors first say how, the nearer end first. */
+    /* Split whole tensors by their mode first, the likelier mode first: a good solution early
+     * prunes more. */
     box = g->boxes[b];
     if (p->bundles[b].rule == MEMO_TENSOR_WHOLE && box.mode == MEMOI_ROWS_ANY &&
         shares.swapped > 1e-7 && shares.swapped < 1 - 1e-7) {
@@ -6655,7 +6942,7 @@ MEMOI memo_status memoi_rows_branch(memoi_rows_program* g, memo_error* error) {
         return status;
     }
 
-    /* Then k is below or above what the weights say. */
+    /* Then split the number of kept layers below and above its fractional value. */
     down = (int32_t)floor(shares.kept + 1e-9);
     if (down >= box.most_kept) down = box.most_kept - 1;
     if (down < box.least_kept) down = box.least_kept;
@@ -6673,11 +6960,14 @@ MEMOI memo_status memoi_rows_run(memoi_rows_program* g, int n_best, memo_error* 
     double* bounds = (double*)memob_calloc(n, sizeof(double)); /* negative: none */
     memo_status status = bounds ? MEMO_STATUS_OK : memob_no_memory(error, "the program of rows");
 
+    /* Bound the step for each number of places in host memory. */
     for (i = 0; i < n && !status; i++) {
         g->places = most - i * step;
         g->n_cuts = 0;
         bounds[i] = memoi_rows_solve(g) ? g->step_s : -1;
     }
+
+    /* Branch only where the bound is least, because each search is expensive. */
     for (k = 0; k < n_best && !status; k++) {
         int32_t best = -1;
         for (i = 0; i < n; i++)
@@ -6689,6 +6979,7 @@ MEMOI memo_status memoi_rows_run(memoi_rows_program* g, int n_best, memo_error* 
         status = memoi_rows_branch(g, error);
     }
 
+    /* The bound of all is the least, including the numbers that were not searched. */
     for (i = 0; i < n && !status; i++)
         if (bounds[i] >= 0 && (g->bound_s < 0 || bounds[i] < g->bound_s)) g->bound_s = bounds[i];
     MEMO_FREE(bounds);
@@ -6700,7 +6991,8 @@ MEMOI memo_status memoi_rows_run(memoi_rows_program* g, int n_best, memo_error* 
  * From the best table so far: random changes of a few cells or groups of cells at once, kept if the
  * table is better.  One change makes room for another; that needs no list of what fits. */
 
-/* Trials, each of which looks at every tensor of every layer, and all looks that they may take. */
+/* The number of trials, and of cells that all trials may visit.  A trial visits every tensor of
+ * every layer. */
 #define MEMOI_ROWS_TRIALS_MAX 20000
 #define MEMOI_ROWS_LOOKS_MAX  1500000
 #define MEMOI_ROWS_PASSES     6
@@ -6738,7 +7030,7 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
     int64_t value = 0, delta = 0, step;
     int is_changed = 0;
 
-    /* Which layers: one, all, all that may move, the last two, even or odd ones, a range. */
+    /* Choose layers: one, all, all that move, the last ones, every second one, or a range. */
     switch (memoi_rows_random(p, 8)) {
     case 0: begin = 0, end = n; break;
     case 1: begin = 0, end = p->n_moved; break;
@@ -6751,7 +7043,8 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
     default: break;
     }
 
-    /* What: kept, swapped, recomputed, as another layer, or some tiles more or fewer. */
+    /* Choose a value: kept, swapped, recomputed, that of another layer, or some tiles more or
+     * fewer. */
     switch (memoi_rows_random(p, 6)) {
     case 0: value = MEMOI_ROWS_KEPT; break;
     case 1: value = p->n_tiles; break;
@@ -6763,6 +7056,8 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
         delta = memoi_rows_random(p, 2) ? step : -step;
     }
 
+    /* Skip invalid changes, and report whether any cell differs: scoring an equal table wastes
+     * time. */
     for (i = begin; i < end; i += stride) {
         int64_t* cell = &cells[(int64_t)i * p->n_bundles];
         int64_t next = delta ? *cell + delta : value;
@@ -6954,8 +7249,8 @@ MEMOI memo_status memoi_rows_lift(memoi_rows_planner* p, memo_alpha_limit limit,
     return status;
 }
 
-/* What the plan gains without this limit, planned anew; for a memory with as much of it as the
- * shortest step takes. */
+/* Plans again without this limit, for the plan's gain.  A memory becomes as large as the shortest
+ * step needs. */
 MEMOI memo_status memoi_rows_gain(memoi_rows_planner* p, memo_alpha_limit limit, double now_s,
                                   double* saved, double* extra_bytes, memo_error* error) {
     int is_host = limit == MEMO_ALPHA_LIMIT_HOST_MEMORY;
@@ -6968,7 +7263,7 @@ MEMOI memo_status memoi_rows_gain(memoi_rows_planner* p, memo_alpha_limit limit,
     if (status || then.step_s < 0) return status;
     (void)memoi_rows_raise(p, limit, 1);
     if (limit == MEMO_ALPHA_LIMIT_HOST_MEMORY || limit == MEMO_ALPHA_LIMIT_DEVICE_MEMORY) {
-        *capacity = (int64_t)(then.bytes * (1 + 1e-4)) + 1; /* a hair more, for rounding */
+        *capacity = (int64_t)(then.bytes * (1 + 1e-4)) + 1; /* slightly more, for rounding */
         if (*capacity < there) *capacity = there;
         *extra_bytes = (double)(*capacity - there);
     }
@@ -6978,8 +7273,8 @@ MEMOI memo_status memoi_rows_gain(memoi_rows_planner* p, memo_alpha_limit limit,
     return status;
 }
 
-/* The limit of which a tenth more saves most, and what the plan would gain without it; if a tenth
- * saves nothing (attention is recomputed whole or not at all), the limit that costs most in all. */
+/* Names the limit of which a tenth more saves most, and what the plan would gain without it.  If a
+ * tenth saves nothing (whole tensors), it names the limit that costs most altogether. */
 MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan,
                                         memo_error* error) {
     static const memo_alpha_limit limits[] = {MEMO_ALPHA_LIMIT_HOST_MEMORY,
@@ -6991,6 +7286,8 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
     char bytes[32];
     memo_status status = memoi_rows_foresee(p, 0, &now, error);
     int is_all, i;
+
+    /* The reason if no limit is found below. */
     snprintf(plan->reason, sizeof plan->reason, "%s",
              plan->stall_s < 1e-3 * plan->step_s && plan->recompute_s < 1e-3 * plan->step_s
                  ? "nothing limits it: every copy hides behind the computation, and nothing is "
@@ -6999,6 +7296,7 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
                    "save anything");
     if (status || !(now.step_s > 0)) return status;
 
+    /* A tenth more of each limit first; then the limit lifted altogether. */
     for (is_all = 0; is_all < 2 && limit == MEMO_ALPHA_LIMIT_NONE; is_all++, most = 5e-4) {
         for (i = 0; i < 4 && !status; i++) {
             status = memoi_rows_lift(p, limits[i], is_all, now.step_s, &then, &saved, error);
@@ -7009,6 +7307,7 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
     }
     if (status || limit == MEMO_ALPHA_LIMIT_NONE) return status;
 
+    /* State the gain of the whole plan, which the estimate above only ranks. */
     status = memoi_rows_gain(p, limit, plan->step_s, &saved, &extra_bytes, error);
     if (status || saved < 1e-5) return status;
     plan->limit = limit;
@@ -7024,7 +7323,7 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
     return status;
 }
 
-/* What the plan that is nearest to fitting lacks. */
+/* Fails with the memory that the nearest plan lacks. */
 MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     static const char* const names[] = {"device memory", "host memory", "the disk"};
     int64_t needed_bytes[3], there_bytes[3];
@@ -7032,12 +7331,16 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     memoi_rows_score score = p->best.score;
     memo_status status;
     int which = 0;
+
+    /* Without a usable table, score alpha 0, which recomputes most. */
     if (p->desc->is_alpha_only || score.excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) {
         memoi_rows_set_alpha(p, 0, 0);
         status = memoi_rows_score_trial(p, error);
         if (status) return status;
         score = p->trial.score;
     }
+
+    /* Name the first budget that is exceeded. */
     needed_bytes[0] = score.sizes.device_bytes;
     needed_bytes[1] = score.sizes.host_bytes;
     needed_bytes[2] = score.sizes.spill_bytes;
@@ -7059,6 +7362,8 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
     memo_status status = memoi_rows_best_alpha(p, &score, &plan->alpha, error);
     if (status) return status;
     plan->alpha_step_s = score.excess_bytes > 0 ? 0 : score.step_s;
+
+    /* A table is used only if it is faster than the best alpha, which is simpler. */
     if (!p->desc->is_alpha_only) {
         status = memoi_rows_best_table(p, plan->alpha, error);
         if (status) return status;
@@ -7072,6 +7377,7 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
     }
     if (score.excess_bytes > 0) return memoi_rows_refuse(p, error);
 
+    /* The predicted times and bytes. */
     plan->step_s = score.step_s;
     plan->stall_s = score.stall_s;
     plan->recompute_s = score.recompute_s;
@@ -7216,6 +7522,8 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         {"kv_gradient_bytes", desc->kv_gradient_bytes, 0, 1e3},
         {"max_pipeline", (double)desc->max_pipeline, 0, MEMOI_PARALLEL_GPUS}};
     size_t i;
+
+    /* Each field has a least and a largest value, so that no product or quotient overflows. */
     for (i = 0; i < sizeof fields / sizeof *fields; i++) {
         const memoi_parallel_field* f = &fields[i];
         char value[32], low[32], high[32];
@@ -7228,6 +7536,8 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
                               "%s: out of range (%s); %s to %s%s would work", f->name, value, low,
                               high, f->low > 0 ? "" : " or 0");
     }
+
+    /* The cost formulas assume whole groups of query heads and whole head sizes. */
     if (m->n_q_heads % m->n_kv_heads)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "model.n_kv_heads: %d does not divide the %d query heads",
@@ -7244,7 +7554,7 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
     return MEMO_STATUS_OK;
 }
 
-/* desc with its defaults in place. */
+/* The desc with its defaults filled in. */
 MEMOI memo_parallel_desc memoi_parallel_settle(const memo_parallel_desc* given) {
     memo_parallel_desc desc = *given;
     memo_parallel_cluster* c = &desc.cluster;
@@ -7264,7 +7574,7 @@ MEMOI memo_parallel_desc memoi_parallel_settle(const memo_parallel_desc* given) 
     return desc;
 }
 
-/* Why the layout cannot be; desc is checked and settled. */
+/* Returns the first reason why the layout is illegal.  desc is checked and settled. */
 MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
                                         const memo_parallel_layout* l, memo_error* error) {
     static const char* const names[] = {"data", "pipeline", "tensor", "ulysses", "ring"};
@@ -7274,6 +7584,9 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     double product = 1, pieces;
     int32_t degrees[5];
     int i;
+
+    /* The degrees must use every GPU once.  The product is a double because five degrees of 32 bits
+     * overflow an integer. */
     degrees[0] = l->data;
     degrees[1] = l->pipeline;
     degrees[2] = l->tensor;
@@ -7291,6 +7604,8 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
             "data %d x pipeline %d x tensor %d x ulysses %d x ring %d is %.0f; there are %d GPUs",
             (int)l->data, (int)l->pipeline, (int)l->tensor, (int)l->ulysses, (int)l->ring, product,
             (int)c->n_gpus);
+
+    /* Tensor ranks have equal shares of the key/value heads and of the MLP's columns. */
     if (l->tensor > m->n_kv_heads)
         return memo_error_set(error, no,
                               "tensor degree %d is above the %d key/value heads, which it splits; "
@@ -7303,6 +7618,9 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
         return memo_error_set(error, no,
                               "tensor degree %d does not divide the %d columns of the MLP",
                               (int)l->tensor, (int)m->ffn);
+
+    /* Ulysses may deal heads unevenly, but every rank needs a query head.  Several ranks may copy a
+     * key/value head unless the desc forbids it. */
     if (l->ulysses > m->n_q_heads / l->tensor)
         return memo_error_set(
             error, no,
@@ -7317,6 +7635,9 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
             "kv_heads_must_divide forbids",
             (int)(l->tensor * l->ulysses), (int)m->n_kv_heads,
             l->ulysses > m->n_kv_heads / l->tensor ? "heads on several ranks" : "uneven heads");
+
+    /* Zigzag gives every rank two pieces of the sequence.  A shorter sequence would leave ranks
+     * without tokens. */
     pieces = 2.0 * l->tensor * l->ulysses * l->ring;
     if ((double)desc->sequence < pieces)
         return memo_error_set(
@@ -7324,6 +7645,9 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
             "a sequence of %lld tokens is shorter than the 2 x tensor x ulysses x "
             "ring = %.0f pieces that it is dealt in",
             (long long)desc->sequence, pieces);
+
+    /* The prediction times one replica, one micro-batch and one stage, so all of them must be
+     * equal. */
     if (desc->global_batch % l->data)
         return memo_error_set(error, no, "data degree %d does not divide the batch of %lld",
                               (int)l->data, (long long)desc->global_batch);
@@ -7334,6 +7658,8 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     if (m->n_layers % l->pipeline)
         return memo_error_set(error, no, "pipeline degree %d does not divide the %d layers",
                               (int)l->pipeline, (int)m->n_layers);
+
+    /* A ZeRO stage above 0 needs several ranks to shard over. */
     if (l->zero_stage < 0 || l->zero_stage > 3)
         return memo_error_set(error, no, "ZeRO stage %d: there are 0, 1, 2 and 3",
                               (int)l->zero_stage);
@@ -7341,6 +7667,8 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
         return memo_error_set(error, no,
                               "ZeRO stage %d has nothing to shard: data x ulysses x ring is 1",
                               (int)l->zero_stage);
+
+    /* Swapping needs a layer besides the last two, which stay on the device. */
     if (l->activations == MEMO_PARALLEL_SWAP) {
         if (!(c->host_bytes > 0) || !(c->host_bytes_per_s > 0))
             return memo_error_set(error, no,
@@ -7405,14 +7733,19 @@ MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
                         memoi_parallel_head_size(&desc->model);
     double n_kv_all = 0, d_kv_scale = 1;
     int32_t u, n_q, n_kv;
+
+    /* Uneven heads: the rank with most heads sets memory and compute time. */
     for (u = 0; u < l->ulysses; u++) {
         memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
         n_kv_all += n_kv;
         if (n_q > share->n_q) share->n_q = n_q;
         if (n_kv > share->n_kv) share->n_kv = n_kv;
     }
-    /* Gradients of heads that several ranks have travel in fp32. */
+
+    /* Several ranks add their gradients of a shared key/value head, so these travel in fp32. */
     if (n_kv_all > n_kv_heads && desc->element_bytes < 4) d_kv_scale = 4 / desc->element_bytes;
+
+    /* The rank that sends most sets the time of an all-to-all. */
     for (u = 0; u < l->ulysses; u++) {
         double to_heads, to_rows, d_kv_to_rows;
         memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
@@ -7434,6 +7767,8 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     double sequence_degree = (double)l->ulysses * l->ring, head = memoi_parallel_head_size(m);
     memoi_parallel_share share;
     memset(&share, 0, sizeof share);
+
+    /* The rank's part of the tokens, layers, micro-batches and parameters. */
     share.rows = tokens / (l->tensor * sequence_degree);
     share.attention_rows = tokens / l->ring;
     share.n_layers = (double)m->n_layers / l->pipeline;
@@ -7441,13 +7776,17 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     share.n_held = share.n_micro < l->pipeline ? share.n_micro : l->pipeline;
     share.group = (double)memo_parallel_zero_group(l);
     share.parameters = memo_parallel_parameters(m) / ((double)l->tensor * l->pipeline);
+
+    /* Bytes sent by tensor parallelism, Ulysses and the ring. */
     share.tensor_bytes =
         desc->element_bytes * tokens / sequence_degree * m->hidden * (l->tensor - 1) / l->tensor;
     memoi_parallel_share_ulysses(desc, l, &share);
     share.kv_bytes = 2 * desc->element_bytes * share.attention_rows * share.n_kv * head;
     share.d_kv_bytes = share.kv_bytes * desc->kv_gradient_bytes / desc->element_bytes;
-    /* Input, two norms, residual: 4 h; q and attention's output, k and v: by the heads a rank has;
-     * the MLP's columns: 3 ffn with a gate, else 2. */
+
+    /* Saved elements of a row.  Input, two norms and residual have 4 * hidden.  Query and attention
+     * output, key and value depend on the rank's heads.  The MLP has 3 * ffn with a gate, otherwise
+     * 2 * ffn. */
     share.input_elements = m->hidden;
     share.attention_elements = head * share.n_q * l->ulysses * l->tensor;
     share.layer_elements = 4.0 * m->hidden + 2 * share.attention_elements +
@@ -7468,9 +7807,8 @@ MEMOI double memoi_parallel_link(const memo_parallel_cluster* c, double extent) 
     return memoi_parallel_leaves(c, extent) ? c->nic_bytes_per_s : c->link_bytes_per_s;
 }
 
-/* A collective over a group with members `stride` ranks apart.  Where it has all GPUs of a node
- * each drives its own NIC; a group with some of them gets one NIC (found on the paper's Table
- * 6). */
+/* A collective over a group with members `stride` ranks apart.  If the group has all GPUs of a
+ * node, each uses its own NIC; otherwise the group uses one NIC (fitted to the paper's Table 6). */
 MEMOI double memoi_parallel_group_link(const memo_parallel_cluster* c, double n, double stride) {
     if (!memoi_parallel_leaves(c, n * stride)) return c->link_bytes_per_s;
     if (stride > 1) return c->nic_bytes_per_s;
@@ -7496,8 +7834,9 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
     double hop = (share->kv_bytes + (is_backward ? share->d_kv_bytes : 0)) / link + c->collective_s;
     memo_parallel_attention a;
     memset(&a, 0, sizeof a);
-    /* A balanced step costs half a block of scores, as does every rank's own; the last rank of
-     * contiguous pieces does whole blocks after its own.  The next K and V travel meanwhile. */
+
+    /* A balanced step and each rank's own step cost half a block of scores.  With contiguous pieces
+     * the last rank computes whole blocks after its own.  The next K and V travel meanwhile. */
     a.compute_s = step;
     if (l->ring > 1) {
         double later = desc->is_contiguous ? 2 * step : step;
@@ -7505,12 +7844,15 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
         a.compute_s += (l->ring - 1) * later;
         a.hops_s =
             memoi_parallel_max(0, hop - step) + (l->ring - 2) * memoi_parallel_max(0, hop - later);
-        /* dK and dV make one hop more, home. */
+
+        /* dK and dV need one more hop, back to their owner. */
         if (is_backward) a.hops_s += share->d_kv_bytes / link + c->collective_s;
         a.blocks_s = l->ring * c->block_s;
         if (c->device_memory_bytes_per_s > 0)
             a.blocks_s += l->ring * c->merge_bytes * elements / c->device_memory_bytes_per_s;
     }
+
+    /* Ulysses exchanges before and after attention, so nothing hides it. */
     if (l->ulysses > 1) {
         link = memoi_parallel_link(c, (double)l->tensor * l->ulysses);
         if (c->is_shared_bus) link /= l->ulysses - 1;
@@ -7527,12 +7869,16 @@ MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
                                                  const memoi_parallel_share* share) {
     memo_parallel_memory memory;
     memset(&memory, 0, sizeof memory);
+
+    /* ZeRO stages 1, 2 and 3 shard the optimizer, then the gradients, then the parameters. */
     memory.parameters_bytes =
         desc->element_bytes * share->parameters / (l->zero_stage >= 3 ? share->group : 1);
     memory.gradients_bytes =
         desc->gradient_bytes * share->parameters / (l->zero_stage >= 2 ? share->group : 1);
     memory.optimizer_bytes =
         desc->optimizer_bytes * share->parameters / (l->zero_stage >= 1 ? share->group : 1);
+
+    /* Sharded parameters need two gathered layers: the current one and the next. */
     if (l->zero_stage >= 3)
         memory.gathered_bytes =
             2 * desc->element_bytes * memo_parallel_layer_parameters(&desc->model) / l->tensor;
@@ -7544,13 +7890,12 @@ MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
 
 /* --- >>layout swapping --- */
 
-/* A whole number of bytes above, so that no rounding passes a memory. */
+/* Rounds up to whole bytes, so that rounding never exceeds a budget. */
 MEMOI int64_t memoi_parallel_above(double bytes) {
     return bytes < 4e18 ? (int64_t)bytes + 1 : (int64_t)4e18;
 }
 
-/* The largest alpha that hides behind a layer's forward and meets both memories; 0 where none
- * does. */
+/* The largest alpha that hides behind a layer's forward and fits both memories; 0 if none does. */
 MEMOI double memoi_parallel_alpha(const memo_parallel_desc* desc, const memoi_parallel_share* share,
                                   double device_base, double whole, double others,
                                   double host_bytes, double layer_forward_s) {
@@ -7560,8 +7905,9 @@ MEMOI double memoi_parallel_alpha(const memo_parallel_desc* desc, const memoi_pa
     alpha_desc.others_bytes = memoi_parallel_above(others);
     alpha_desc.bandwidth_bytes_per_s = desc->cluster.host_bytes_per_s;
     alpha_desc.layer_forward_s = layer_forward_s;
-    /* The last two layers of each micro-batch that a stage holds stay: two more for memo_plan_alpha
-     * to leave out. */
+
+    /* A stage holds several micro-batches, and each keeps its last two layers.  memo_plan_alpha
+     * itself leaves out two layers, so they are added. */
     alpha_desc.n_layers = (int32_t)(share->n_held * (share->n_layers - 2) + 2);
     alpha_desc.host_bytes = (int64_t)host_bytes;
     alpha_desc.n_rows = (int64_t)ceil(share->rows < 1e15 ? share->rows : 1e15);
@@ -7574,7 +7920,7 @@ MEMOI double memoi_parallel_alpha(const memo_parallel_desc* desc, const memoi_pa
 
 /* --- >>layout step --- */
 
-/* What runs a second time, of a micro-batch. */
+/* What the backward of a micro-batch recomputes. */
 typedef struct memoi_parallel_again {
     double n_layers, gemm_share, n_collectives; /* of the forward's products; of 4 */
     double ulysses_bytes, ulysses_s, attention; /* of a layer; 1: attention too */
@@ -7604,6 +7950,7 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     memset(prediction, 0, sizeof *prediction);
     memset(&again, 0, sizeof again);
 
+    /* Which groups cross nodes: these use a NIC, which is the slower link. */
     prediction->leaves_node[MEMO_PARALLEL_TENSOR] =
         l->tensor > 1 && memoi_parallel_leaves(c, l->tensor);
     prediction->leaves_node[MEMO_PARALLEL_ULYSSES] =
@@ -7617,7 +7964,7 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     prediction->leaves_node[MEMO_PARALLEL_PIPELINE] =
         l->pipeline > 1 && memoi_parallel_leaves(c, c->n_gpus);
 
-    /* One micro-batch of a stage. */
+    /* Times of one micro-batch of a stage. */
     time->gemm_s =
         3 * share.n_layers * layer_gemm_s + 6 * vocabulary / l->pipeline * share.rows / gemm_flops;
     time->attention_s = share.n_layers * (forward.compute_s + backward.compute_s);
@@ -7636,6 +7983,7 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     backward_s = 2 * layer_gemm_s + backward.compute_s + backward.hops_s + backward.blocks_s +
                  backward.all_to_all_s + 4 * collective_s;
 
+    /* Memory, and what the backward recomputes for the chosen activations. */
     *memory = memoi_parallel_states(desc, l, &share);
     if (l->activations == MEMO_PARALLEL_KEEP) {
         memory->activations_bytes =
@@ -7656,12 +8004,14 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
         prediction->alpha =
             memoi_parallel_alpha(desc, &share, memory->device_bytes + 2 * whole + others, whole,
                                  others, host_share, forward_s);
-        /* Two buffers of what travels, and a scratch for the rows that are computed again. */
+
+        /* Two buffers of the swapped rows, and a scratch buffer for the recomputed rows. */
         memory->activations_bytes = 2 * whole + (1 + prediction->alpha) * others;
         swapped = whole + prediction->alpha * others;
         memory->host_bytes = share.n_held * n_swapped * swapped;
-        /* All but attention and the MLP's last matrix, and three of the four collectives; the last
-         * layer's rows are still there. */
+
+        /* Recomputed: everything except attention and the MLP's last matrix, with three of the four
+         * collectives.  The last layer's rows are still on the device. */
         again.n_layers = (1 - prediction->alpha) * (share.n_layers - 1);
         again.gemm_share = 1 - (double)m->hidden * m->ffn / layer_weights;
         again.n_collectives = 3;
@@ -7675,6 +8025,7 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     }
     memory->device_bytes += memory->activations_bytes;
 
+    /* Recomputation sends again what its part of the forward sent. */
     time->recompute_s =
         again.n_layers * (again.gemm_share * layer_gemm_s + again.attention * forward_attention_s +
                           again.ulysses_s + again.n_collectives * collective_s);
@@ -7686,7 +8037,7 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
         (l->ring - 1) * share.kv_bytes * (2 * share.n_layers + again.attention * again.n_layers);
     if (l->ring > 1) sent[MEMO_PARALLEL_RING] += l->ring * share.d_kv_bytes * share.n_layers;
 
-    /* All of them, and the bubble of one pipeline. */
+    /* All micro-batches of a step.  The bubble is computed first because it has the time of one. */
     scale = share.n_micro;
     time->bubble_s =
         (l->pipeline - 1) * (time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s +
@@ -7705,6 +8056,8 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     sent[MEMO_PARALLEL_PIPELINE] *= scale;
     sent[MEMO_PARALLEL_HOST] *= scale;
 
+    /* ZeRO: a stage above 1 reduces gradients once per micro-batch, because it keeps no whole
+     * copy. */
     stay_bytes = share.parameters * (share.group - 1) / share.group;
     n_passes = l->zero_stage == 0 ? 2 : l->zero_stage == 1 ? 1 : share.n_micro;
     pass_bytes = desc->gradient_bytes * stay_bytes;
@@ -7715,6 +8068,7 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     time->zero_s = (sent[MEMO_PARALLEL_GRADIENTS] + sent[MEMO_PARALLEL_PARAMETERS]) /
                    memoi_parallel_group_link(c, share.group, l->tensor);
 
+    /* MFU counts the model's flops only: recomputation is no useful work. */
     time->step_s = time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s +
                    time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s + time->zero_s +
                    time->bubble_s;
@@ -7765,12 +8119,16 @@ memo_status memo_parallel_longest(const memo_parallel_desc* desc,
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "step_tokens is %lld; it must lie in 1 to 2^40",
                               (long long)step_tokens);
+
+    /* The longest length decides whether the layout is legal; it has enough pieces. */
     high = MEMOI_PARALLEL_SEQUENCE / step_tokens + 1;
     trial.sequence = (high - 1) * step_tokens;
     status = memo_parallel_check(&trial, layout, error);
     if (status) return status;
     trial = memoi_parallel_settle(&trial);
-    /* Memory grows with the length; a length too short for its pieces has an answer too. */
+
+    /* Bisection is valid because memory grows with the length.  Lengths with too few pieces are
+     * skipped below, so predict them as well. */
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
         trial.sequence = middle * step_tokens;
@@ -7780,6 +8138,8 @@ memo_status memo_parallel_longest(const memo_parallel_desc* desc,
         else
             high = middle;
     }
+
+    /* The length found may be too short for its pieces; then no length works. */
     trial.sequence = low * step_tokens;
     if (low > 0 && !memoi_parallel_refuse(&trial, layout, NULL)) *sequence = trial.sequence;
     return MEMO_STATUS_OK;
@@ -7794,20 +8154,23 @@ MEMOI int memoi_parallel_class(const memo_parallel_entry* entry) {
     return entry->reason[0] ? 2 : !entry->prediction.fits;
 }
 
-/* Fitting, legal, refused; time, memory; the order in which they were made, for lists that are the
- * same each time. */
+/* Fitting layouts first, then legal ones, then illegal ones. */
 MEMOI int memoi_parallel_compare(const void* left, const void* right) {
     const memo_parallel_entry* a = (const memo_parallel_entry*)left;
     const memo_parallel_entry* b = (const memo_parallel_entry*)right;
     const memo_parallel_layout *x = &a->layout, *y = &b->layout;
     int32_t degrees[7][2];
     int i;
+
+    /* Within a class the fastest layout comes first, then the smallest. */
     if (memoi_parallel_class(a) != memoi_parallel_class(b))
         return memoi_parallel_class(a) - memoi_parallel_class(b);
     if (a->prediction.time.step_s < b->prediction.time.step_s) return -1;
     if (a->prediction.time.step_s > b->prediction.time.step_s) return 1;
     if (a->prediction.memory.device_bytes < b->prediction.memory.device_bytes) return -1;
     if (a->prediction.memory.device_bytes > b->prediction.memory.device_bytes) return 1;
+
+    /* The degrees break ties, so that the order never depends on qsort. */
     degrees[0][0] = x->pipeline, degrees[0][1] = y->pipeline;
     degrees[1][0] = x->tensor, degrees[1][1] = y->tensor;
     degrees[2][0] = x->ring, degrees[2][1] = y->ring;
@@ -7820,12 +8183,14 @@ MEMOI int memoi_parallel_compare(const void* left, const void* right) {
     return 0;
 }
 
-/* Calls visit for every layout that is asked for; entries NULL: only counts. */
+/* Lists every layout that the desc allows; entries NULL: only counts. */
 MEMOI int64_t memoi_parallel_enumerate(const memo_parallel_desc* desc,
                                        memo_parallel_entry* entries) {
     int32_t n = desc->cluster.n_gpus, zero, activations;
     int64_t count = 0;
     memo_parallel_layout l;
+
+    /* Only divisors of the GPUs that are left; ring takes the remainder, so it needs no loop. */
     for (l.pipeline = 1; l.pipeline <= n; l.pipeline++) {
         int32_t data = n / l.pipeline;
         if (n % l.pipeline || (desc->max_pipeline && l.pipeline > desc->max_pipeline)) continue;
@@ -7838,6 +8203,8 @@ MEMOI int64_t memoi_parallel_enumerate(const memo_parallel_desc* desc,
                 for (l.ulysses = 1; l.ulysses <= ulysses; l.ulysses++) {
                     if (ulysses % l.ulysses) continue;
                     l.ring = ulysses / l.ulysses;
+
+                    /* A mask of 0 allows every ZeRO stage and every kind of activations. */
                     for (zero = 0; zero < 4; zero++)
                         for (activations = 0; activations < MEMO_PARALLEL_N_ACTIVATIONS;
                              activations++) {
@@ -7865,12 +8232,15 @@ memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list
     *list = NULL;
     if (status) return status;
     settled = memoi_parallel_settle(desc);
+
+    /* Count first: a large cluster could exhaust host memory. */
     n = memoi_parallel_enumerate(&settled, NULL);
     if (n > MEMOI_PARALLEL_ENTRIES)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "cluster.n_gpus: %d GPUs have %lld layouts, more than %d; ask for "
                               "fewer ZeRO stages, activations or pipeline degrees",
                               (int)desc->cluster.n_gpus, (long long)n, MEMOI_PARALLEL_ENTRIES);
+
     made = (memo_parallel_list*)memob_calloc(1, sizeof *made);
     if (made)
         made->entries = (memo_parallel_entry*)memob_calloc(n > 0 ? n : 1, sizeof *made->entries);
@@ -7878,6 +8248,9 @@ memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list
         MEMO_FREE(made);
         return memob_no_memory(error, "the list of layouts");
     }
+
+    /* Illegal layouts stay in the list with their reason, so that users see why they are
+     * missing. */
     made->n_entries = memoi_parallel_enumerate(&settled, made->entries);
     for (i = 0; i < n; i++) {
         memo_parallel_entry* entry = &made->entries[i];
@@ -7891,6 +8264,7 @@ memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list
         made->n_legal++;
         made->n_fitting += entry->prediction.fits;
     }
+
     qsort(made->entries, (size_t)n, sizeof *made->entries, memoi_parallel_compare);
     *list = made;
     return MEMO_STATUS_OK;
@@ -7929,6 +8303,8 @@ memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees
     memo_degrees_problem* made;
     int32_t k;
     *problem = NULL;
+
+    /* Degrees must ascend because the costs compare them by index. */
     if (n_blocks < 1 || n_blocks > MEMOI_DEGREES_BLOCKS)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%d blocks; there may be 1 to %d", (int)n_blocks,
@@ -7941,6 +8317,8 @@ memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "degree %d: degrees are powers of two and ascend",
                                   (int)degrees[k]);
+
+    /* One allocation for all costs, so that a block's degrees lie side by side. */
     made = (memo_degrees_problem*)memob_calloc(1, sizeof *made);
     if (made)
         made->costs =
@@ -7966,12 +8344,16 @@ void memo_degrees_problem_destroy(memo_degrees_problem* problem) {
 
 MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_error* error) {
     int32_t i, p, q;
+
+    /* With these limits sums of times keep their digits, and sums of bytes stay below 2^62. */
     for (i = 0; i < problem->n_blocks; i++)
         for (p = 0; p < problem->n_degrees; p++) {
             const memo_degree_cost* c = memoi_degree_cost(problem, i, p);
             int64_t bytes_max = MEMOB_BYTES_MAX / (2 * (int64_t)problem->n_blocks + 1);
             double s[5], sum = 0;
             int k, is_good = 1;
+
+            /* A NaN fails these comparisons as well. */
             s[0] = c->forward_s;
             s[1] = c->forward_collective_s;
             s[2] = c->backward_s;
@@ -7985,6 +8367,7 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
                 return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                       "block %d at degree %d: a time is below 0 or beyond 1e9 s",
                                       (int)i, (int)problem->degrees[p]);
+
             if (c->state_bytes < 0 || c->saved_bytes < 0 || c->runtime_bytes < 0 ||
                 c->state_bytes > bytes_max || c->saved_bytes > bytes_max ||
                 c->runtime_bytes > bytes_max)
@@ -7993,12 +8376,15 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
                                       "than 2^62",
                                       (int)i, (int)problem->degrees[p]);
         }
+
+    /* Only gathers from a smaller degree to a larger one exist; a scatter costs the same. */
     for (p = 0; p < problem->n_degrees; p++)
         for (q = p + 1; q < problem->n_degrees; q++)
             if (!(problem->gather_s[p][q] >= 0 && problem->gather_s[p][q] <= MEMOI_DEGREES_SECONDS))
                 return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                       "the gather from degree %d to %d is below 0 or beyond 1e9 s",
                                       (int)problem->degrees[p], (int)problem->degrees[q]);
+
     if (problem->boundary_degree && memoi_degree_index(problem, problem->boundary_degree) < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "the boundary's degree %d is none of the degrees",
@@ -8031,7 +8417,7 @@ MEMOI double memoi_degrees_node_s(const memo_degrees_problem* problem, int32_t b
     return cost_s + (problem->has_gradients ? c->gradient_s : 0);
 }
 
-/* From block at p to the one behind it at q. */
+/* From a block at degree p to the next block at degree q. */
 MEMOI double memoi_degrees_edge_s(const memo_degrees_problem* problem, int32_t block, int32_t p,
                                   int32_t q) {
     const memo_degree_cost* from = memoi_degree_cost(problem, block, p);
@@ -8132,6 +8518,9 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
         status = memo_degrees_problem_create(2 * model->n_layers, model->degrees, model->n_degrees,
                                              problem, error);
     if (status) return status;
+
+    /* Two blocks per layer, attention and MLP.  The time of a ring all-reduce or gather is latency
+     * plus bytes by bandwidth. */
     for (p = 0; p < model->n_degrees; p++) {
         double d = model->degrees[p], replicas = model->n_gpus / d;
         double tokens = (double)model->batch * d * s / (2.0 * model->n_gpus);
@@ -8144,6 +8533,9 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
                 (1 - 1 / ratio) * message_bytes / model->bandwidth_bytes_per_s[p] +
                 (ratio - 1) * model->latency_s;
         }
+
+        /* The backward costs twice the forward plus a recomputation, which omits the last
+         * product. */
         for (i = 0; i < 2 * model->n_layers; i++) {
             int is_mlp = i % 2;
             double parameters = (is_mlp ? 8 : 4) * h * h;
@@ -8161,6 +8553,8 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
             c->runtime_bytes = (int64_t)(2 * tokens * (4 * h + 4 * (is_mlp ? 4 : 3) * h / d));
         }
     }
+
+    /* Extreme constants can pass the limits of a problem, so check the result. */
     (*problem)->memory_bytes = model->memory_bytes;
     (*problem)->boundary_degree = model->boundary_degree;
     (*problem)->has_gradients = model->data_bandwidth_bytes_per_s > 0;
@@ -8174,7 +8568,7 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
 
 /* --- >>degree text --- */
 
-/* Opens the frame where there is one and leaves the reader at the first line of content. */
+/* Reads the frame, if the text has one, up to the first line of content. */
 MEMOI memo_status memoi_degrees_open(memob_reader* reader, const char* text, const char* kind,
                                      const char** word, int64_t* length, int64_t* count,
                                      memob_reader* last_line, memo_error* error) {
@@ -8309,6 +8703,8 @@ MEMOI memo_status memoi_degrees_parse_block(memoi_degrees_profile* profile, memo
     memo_degree_cost* cost;
     memo_status status = memoi_degrees_begin(profile, reader, error);
     memset(n, 0, sizeof n);
+
+    /* Limits as in memoi_degrees_check, so that a bad number is reported with its line. */
     if (!status)
         status = memoi_degrees_number(reader, "block", 0, profile->n_blocks - 1, &block, error);
     if (!status) status = memoi_degrees_expect(profile, reader, &p, error);
@@ -8318,8 +8714,11 @@ MEMOI memo_status memoi_degrees_parse_block(memoi_degrees_profile* profile, memo
                                             : MEMOB_BYTES_MAX / (2 * profile->n_blocks + 1),
                                       &n[k], error);
     if (status) return status;
+
     if (profile->has_block[block * profile->n_degrees + p]++)
         return memoi_degrees_twice(reader, "this block and degree", error);
+
+    /* The file has whole nanoseconds. */
     cost = memoi_degree_cost(profile->problem, (int32_t)block, p);
     cost->forward_s = 1e-9 * (double)n[0];
     cost->forward_collective_s = 1e-9 * (double)n[1];
@@ -8336,6 +8735,8 @@ MEMOI memo_status memoi_degrees_parse_line(memoi_degrees_profile* profile, memob
                                            const char* word, int64_t length, memo_error* error) {
     memo_status status;
     char shown[40];
+
+    /* Each setting may occur once; otherwise the later line would silently win. */
     if (memob_word_is(word, length, "blocks")) {
         if (profile->n_blocks) return memoi_degrees_twice(reader, "`blocks`", error);
         status = memoi_degrees_number(reader, "number of blocks", 1, MEMOI_DEGREES_BLOCKS,
@@ -8363,10 +8764,11 @@ MEMOI memo_status memoi_degrees_parse_line(memoi_degrees_profile* profile, memob
                                 "or block",
                                 memob_word_text(shown, word, length));
     }
+
     return status ? status : memob_expect_line_end(reader, error);
 }
 
-/* Is everything there that has no default? */
+/* Checks that every value without a default was given. */
 MEMOI memo_status memoi_degrees_complete(memoi_degrees_profile* profile, const memob_reader* reader,
                                          memo_error* error) {
     int64_t i;
@@ -8444,6 +8846,8 @@ memo_status memo_degrees_problem_write(const memo_degrees_problem* problem, cons
     int64_t n_lines = 5;
     memo_status status = memoi_degrees_check(problem, error);
     if (status) return status;
+
+    /* n_lines counts the 5 lines without a loop, then the gathers and blocks, for the last line. */
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "memo degrees-profile 1\nblocks %d\ndegrees", (int)problem->n_blocks);
     for (p = 0; p < problem->n_degrees; p++) memo_text_put(&text, " %d", (int)problem->degrees[p]);
@@ -8497,15 +8901,19 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
     *n_blocks = 0;
     if (!text || n_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+
+    /* The first entry is read here: the text may begin with or without a frame. */
     memob_reader_init(&reader, name ? name : "text", text, n_bytes);
     status =
         memoi_degrees_open(&reader, text, "degrees", &word, &length, &stated, &last_line, error);
+
     while (!status && more) {
         char shown[40];
         if (!memob_word_is(word, length, "block"))
             status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT, "`%s` is not block",
                                       memob_word_text(shown, word, length));
-        /* In order, so that none is missing. */
+
+        /* Blocks must ascend by 1, so that none can be missing. */
         if (!status && n == MEMOI_DEGREES_BLOCKS)
             status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT, "more than %d blocks",
                                       MEMOI_DEGREES_BLOCKS);
@@ -8514,6 +8922,8 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
         if (!status && !memoi_is_degree(degree))
             status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
                                       "the degree %lld is no power of two", (long long)degree);
+
+        /* The number of blocks is unknown before the end, so the list grows. */
         if (!status) status = memob_expect_line_end(&reader, error);
         if (!status && !memob_reserve(&degrees, &capacity, n + 1, sizeof(int32_t)))
             status = memob_no_memory(error, "degrees");
@@ -8521,6 +8931,8 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
         ((int32_t*)degrees)[n++] = (int32_t)degree;
         more = memob_next_entry(&reader, &word, &length);
     }
+
+    /* A truncated file has fewer lines than its last line states. */
     if (!status) status = memoi_degrees_count(&last_line, stated, n, error);
     if (status) {
         MEMO_FREE(degrees);
@@ -8561,7 +8973,7 @@ MEMOI int memoi_degrees_cell_compare(const void* left, const void* right) {
     return (a->runtime_bytes > b->runtime_bytes) - (a->runtime_bytes < b->runtime_bytes);
 }
 
-/* Degree of a block that keeps least while no more than that runs; -1: none. */
+/* Degree with the least kept bytes whose runtime fits in runtime_bytes; -1: none. */
 MEMOI int32_t memoi_degrees_smallest(const memo_degrees_problem* problem, int32_t block,
                                      int64_t runtime_bytes) {
     int32_t p, smallest = -1;
@@ -8573,8 +8985,8 @@ MEMOI int32_t memoi_degrees_smallest(const memo_degrees_problem* problem, int32_
     return smallest;
 }
 
-/* The largest runtime is each of its values in turn, the smallest first; what the blocks keep
- * becomes less with each. */
+/* Tries each value as the largest runtime, the smallest first.  A larger limit admits more degrees,
+ * so the blocks keep less. */
 MEMOI memo_status memoi_degrees_least(const memo_degrees_problem* problem, int32_t* indices,
                                       int64_t* least_bytes, memo_error* error) {
     int64_t n = (int64_t)problem->n_blocks * problem->n_degrees, k, kept = 0, runtime = 0;
@@ -8582,12 +8994,17 @@ MEMOI memo_status memoi_degrees_least(const memo_degrees_problem* problem, int32
     int32_t i, n_open = problem->n_blocks;
     *least_bytes = INT64_MAX;
     if (!cells) return memob_no_memory(error, "the plan of degrees");
+
+    /* Every choice of block and degree, the smallest runtime first. */
     for (k = 0; k < n; k++) {
         cells[k].runtime_bytes = problem->costs[k].runtime_bytes;
         cells[k].block = (int32_t)(k / problem->n_degrees);
         cells[k].degree = (int32_t)(k % problem->n_degrees);
     }
     qsort(cells, (size_t)n, sizeof *cells, memoi_degrees_cell_compare);
+
+    /* Admit one choice after another.  Each block uses its admitted degree that keeps least.  A
+     * total is valid once every block has a degree. */
     for (i = 0; i < problem->n_blocks; i++) indices[i] = -1;
     for (k = 0; k < n; k++) {
         int32_t* index = &indices[cells[k].block];
@@ -8602,6 +9019,8 @@ MEMOI memo_status memoi_degrees_least(const memo_degrees_problem* problem, int32
             runtime = cells[k].runtime_bytes;
         }
     }
+
+    /* The loop went past the best runtime, so choose again for it. */
     for (i = 0; i < problem->n_blocks; i++)
         indices[i] = memoi_degrees_smallest(problem, i, runtime);
     MEMO_FREE(cells);
@@ -8702,20 +9121,22 @@ MEMOI void memoi_degrees_take(memoi_degrees_search* search) {
     memcpy(search->indices, search->path, (size_t)problem->n_blocks * sizeof(int32_t));
 }
 
-/* What a block at a degree and all behind it cost; INFINITY if it runs in more than limit. */
+/* Cost of a block at a degree and of the path behind it; INFINITY if its runtime exceeds limit. */
 MEMOI double memoi_degrees_from_s(const memoi_degrees_search* search, int64_t at, double price_s,
                                   int64_t limit) {
     if (search->problem->costs[at].runtime_bytes > limit) return INFINITY;
     return search->node_s[at] + price_s * (double)search->extra[at] + search->rest_s[at];
 }
 
-/* rest_s and path at a price, of blocks that run in limit bytes.  Each block must have one. */
+/* Sets rest_s and path at a price, with runtimes up to limit.  Each block must have such a
+ * degree. */
 MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int64_t limit,
                               double* time_s, int64_t* extra) {
     int32_t n = search->problem->n_blocks, d = search->problem->n_degrees, i, p, q;
     double from_s[MEMO_DEGREES_MAX];
 
-    /* What is cheapest behind each block, the last block first: nothing is behind that. */
+    /* Cost of the cheapest path behind each block.  The last block comes first because nothing is
+     * behind it. */
     for (q = 0; q < d; q++) from_s[q] = 0;
     for (i = n - 1; i >= 0; i--) {
         int64_t at = (int64_t)i * d;
@@ -8729,7 +9150,7 @@ MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int6
         for (p = 0; p < d; p++) from_s[p] = memoi_degrees_from_s(search, at + p, price_s, limit);
     }
 
-    /* The path, the first block first. */
+    /* The path, from the first block on. */
     for (i = 0; i < n; i++) {
         int64_t at = (int64_t)i * d;
         const double* edge_s = i > 0 ? &search->edge_s[(at - d + search->path[i - 1]) * d] : NULL;
@@ -8752,6 +9173,8 @@ MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range
     double over_s, time_s;
     int32_t i;
     int k;
+
+    /* Until a path is found, the range has no plan and an infinite bound. */
     range->room = problem->memory_bytes
                       ? problem->memory_bytes - search->limits[range->low] - search->least
                       : INT64_MAX;
@@ -8759,7 +9182,7 @@ MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range
     range->bound_s = INFINITY;
     range->n_labels = 256;
 
-    /* If any path is in the room, that of least memory is. */
+    /* If any path fits the room, the path of least memory does. */
     for (i = 0; i < problem->n_blocks; i++) {
         search->path[i] = memoi_degrees_smallest(problem, i, limit);
         if (search->path[i] < 0) return;
@@ -8802,17 +9225,17 @@ MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range
 /* ---- >>degree labels ----------------------------------------------------------------------------
  * Knows: a range and its price.  Knows nothing of other ranges.  Exact unless labels are left out.
  *
- * A label is a partial plan up to some block and degree.  It is dropped if another needs no more
- * time and bytes, if the blocks to come do not fit behind it, or if with them, by the price, it
- * takes no less than the best plan. */
+ * A label is a partial plan up to some block and degree.  It is dropped in three cases: another
+ * label needs no more time and bytes, the blocks behind it do not fit, or its bound is no less than
+ * the time of the best plan. */
 
 MEMOI int memoi_double_compare(const void* left, const void* right) {
     double a = *(const double*)left, b = *(const double*)right;
     return (a > b) - (a < b);
 }
 
-/* Labels of block i at degree q: those of the block before in order of their time, from the heads
- * of its lists.  0: no host memory. */
+/* Makes the labels of block i at degree q by merging the lists of the block before by time.  0: no
+ * host memory. */
 MEMOI int memoi_labels_extend(memoi_degrees_search* search, const memoi_degrees_range* range,
                               int32_t i, int32_t q) {
     memoi_labels *from = &search->labels[(i + 1) % 2], *to = &search->labels[i % 2];
@@ -8820,14 +9243,15 @@ MEMOI int memoi_labels_extend(memoi_degrees_search* search, const memoi_degrees_
     int64_t at = (int64_t)i * d + q, head[MEMO_DEGREES_MAX], least = INT64_MAX;
     double edge_s[MEMO_DEGREES_MAX], time_s[MEMO_DEGREES_MAX];
 
-    /* The heads. */
+    /* The first label of each list, which is its fastest. */
     for (p = 0; p < d; p++) {
         head[p] = p > 0 ? from->ends[p - 1] : 0;
         edge_s[p] = i > 0 ? search->edge_s[((int64_t)(i - 1) * d + p) * d + q] : 0;
         time_s[p] = head[p] < from->ends[p] ? from->at[head[p]].time_s + edge_s[p] : INFINITY;
     }
 
-    /* The fastest head makes a label; fewer bytes than all before it have room. */
+    /* The fastest first label makes a new one.  Later labels are slower, so they must have fewer
+     * bytes. */
     for (;;) {
         memoi_label label;
         void* labels = to->at;
@@ -8908,14 +9332,14 @@ MEMOI memo_status memoi_labels_pass(memoi_degrees_search* search, memoi_degrees_
     double bound_s = INFINITY, time_s;
     int64_t extra, best = 0, k;
 
-    /* What the blocks behind each need. */
+    /* The least bytes of the blocks behind each: a label without room for them is dropped. */
     for (i = n - 1; i >= 0; i--) {
         int32_t q = memoi_degrees_smallest(problem, i, search->limits[range->high]);
         search->rest[i] = search->rest[i + 1] + search->extra[(int64_t)i * d + q];
     }
     memoi_degrees_walk(search, range->price_s, search->limits[range->high], &time_s, &extra);
 
-    /* Block after block, from one label before the first. */
+    /* Only the labels of two blocks are kept, and the trails of all. */
     search->n_trails = 0;
     memset(search->labels[1].at, 0, sizeof(memoi_label));
     for (i = 0; i < d; i++) search->labels[1].ends[i] = 1;
@@ -8925,7 +9349,8 @@ MEMOI memo_status memoi_labels_pass(memoi_degrees_search* search, memoi_degrees_
             return memob_no_memory(error, "the plan of degrees");
     }
 
-    /* The fastest, and the bound of those left out. */
+    /* The fastest complete label is a plan.  The bound is its time, or the least bound of the
+     * labels left out. */
     range->n_labels *= 4;
     for (k = 1; k < last->ends[d - 1]; k++)
         if (last->at[k].time_s < last->at[best].time_s) best = k;
@@ -8961,23 +9386,30 @@ MEMOI memo_status memoi_degrees_open_range(memoi_degrees_search* search, int64_t
     return MEMO_STATUS_OK;
 }
 
-/* Improves the plan until none is faster, or time or labels run out; the range of least bound is
- * next.  It is halved if its width costs more than its paths differ, for labels cannot help it. */
+/* Improves the plan until none is faster, or time or labels run out.  The range of least bound is
+ * next.  It is halved if its width costs more than its paths differ, because labels cannot close
+ * that gap. */
 MEMOI memo_status memoi_degrees_improve(memoi_degrees_search* search, double* lower_bound_s,
                                         memo_error* error) {
     memo_status status = memoi_degrees_open_range(search, 0, search->n_limits - 1, 0, error);
     while (!status) {
         memoi_degrees_range range;
         int64_t k, next = 0;
+
+        /* The range of least bound limits the lower bound, so only it can raise that. */
         for (k = 1; k < search->n_ranges; k++)
             if (search->ranges[k].bound_s < search->ranges[next].bound_s) next = k;
         range = search->ranges[next];
+
+        /* Stop if no range can contain a faster plan, or if time or memory for labels runs out. */
         *lower_bound_s = search->step_s;
         if (memoi_degrees_is_closed(search, range.bound_s)) break;
         *lower_bound_s = range.bound_s * (1 - MEMOI_DEGREES_EXACT);
         if (memoi_degrees_is_late(search) ||
             range.n_labels > MEMOI_DEGREES_TRAILS / search->problem->n_blocks)
             break;
+
+        /* Halving tightens the room of each half.  Labels tighten the bound at the same room. */
         if (range.low < range.high &&
             (range.price_s == 0 || range.n_labels == 0 ||
              range.price_s * (double)(search->limits[range.high] - search->limits[range.low]) >=
@@ -9007,7 +9439,7 @@ MEMOI int memoi_degrees_search_create(memoi_degrees_search* search) {
     int64_t n = problem->n_blocks, d = problem->n_degrees, i, k;
     int32_t p, q;
 
-    /* All that has a known size, and room for the label before the first block. */
+    /* Everything of known size, and room for the label before the first block. */
     void* label = memob_calloc(1, sizeof(memoi_label));
     search->labels[1].at = (memoi_label*)label;
     search->labels[1].capacity = 1;
@@ -9022,7 +9454,8 @@ MEMOI int memoi_degrees_search_create(memoi_degrees_search* search) {
         !search->rest_s || !search->rest || !search->path)
         return 0;
 
-    /* Times and bytes. */
+    /* Times, and the bytes beyond the least of each block, because only these depend on the
+     * choice. */
     for (i = 0; i < n; i++) {
         int32_t block = (int32_t)i, smallest = memoi_degrees_smallest(problem, block, INT64_MAX);
         int64_t least = memoi_degrees_kept(problem, block, smallest);
@@ -9035,7 +9468,7 @@ MEMOI int memoi_degrees_search_create(memoi_degrees_search* search) {
         }
     }
 
-    /* Each runtime once. */
+    /* Each runtime once: equal limits would only repeat a range. */
     for (k = 0; k < n * d; k++) search->limits[k] = problem->costs[k].runtime_bytes;
     qsort(search->limits, (size_t)(n * d), sizeof(int64_t), memoi_int64_compare);
     for (k = 0; k < n * d; k++)
@@ -9058,7 +9491,7 @@ MEMOI void memoi_degrees_search_clear(memoi_degrees_search* search) {
     MEMO_FREE(search->trails);
 }
 
-/* From the plan of least memory. */
+/* Starts from the plan of least memory, so that a plan is known whatever the time limit. */
 MEMOI memo_status memoi_degrees_run(const memo_degrees_problem* problem, double time_limit_s,
                                     memo_degrees_plan* plan, int32_t* indices, memo_error* error) {
     double begin_s = memob_now_s();
@@ -9097,6 +9530,7 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                 "a time limit of %g s; 0 to 1000000 would work", time_limit_s);
     if (status) return status;
+
     made = (memo_degrees_plan*)memob_calloc(1, sizeof *made);
     if (made) made->degrees = (int32_t*)memob_calloc(problem->n_blocks, sizeof(int32_t));
     if (!made || !made->degrees) {
@@ -9104,6 +9538,8 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_
         return memob_no_memory(error, "the plan of degrees");
     }
     made->n_blocks = problem->n_blocks;
+
+    /* The search uses indices of degrees; the plan has the degrees themselves. */
     indices = (int32_t*)memob_calloc(problem->n_blocks, sizeof(int32_t));
     status = indices ? memoi_degrees_run(problem, time_limit_s > 0 ? time_limit_s : 10, made,
                                          indices, error)
@@ -9260,7 +9696,7 @@ void memo_session_free(memo_session* s, void* address) {
         (void)memoi_session_is_ok(s, memo_arena_free(s->arena, address, &error), &error);
 }
 
-/* After an error, and where a micro-batch ends without a backward. */
+/* After an error, and if a micro-batch ends without a backward. */
 MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
     memo_error error;
     memo_status status = MEMO_STATUS_OK;
@@ -9308,7 +9744,7 @@ MEMOI void memoi_session_name(memo_session* s, int32_t layer, const char* what) 
     (void)memoi_session_is_ok(s, memo_arena_mark(s->arena, text, &error), &error);
 }
 
-/* Every layer call begins so: 1 if the engine is to be called. */
+/* Begins every layer call.  Returns 1 if the engine must be called. */
 MEMOI int memoi_session_enter(memo_session* s, int32_t layer, const char* what) {
     char text[96];
     if (s->error.status) return 0;
@@ -9339,13 +9775,13 @@ void memo_session_forward_end(memo_session* s, int32_t layer) {
     (void)memoi_session_is_ok(s, memo_swap_forward_end(s->swap, layer, &error), &error);
 }
 
-/* Is it recomputed by a call of its own? */
+/* Does the tensor need its own call of recompute? */
 MEMOI int memoi_session_recomputes(const memo_session* s, int32_t t) {
     const memo_tensor* tensor = &s->tensors[t];
     return !tensor->with && tensor->row_bytes > 0 && tensor->rule <= MEMO_TENSOR_WHOLE;
 }
 
-/* Recomputes what the engine did not bring back; of the measured layer everything. */
+/* Recomputes the rows that the engine did not bring back, or all rows of the measured layer. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
     int32_t t, first = MEMOI_MARKS_OF_LAYER * s->desc.n_layers;
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
@@ -9380,7 +9816,7 @@ void memo_session_backward_end(memo_session* s, int32_t layer) {
         s->is_midway = 0;
 }
 
-/* The step of a trainer that has none of its own. */
+/* The step if the trainer gives none. */
 MEMOI void memoi_session_run_layers(memo_session* s) {
     const memo_session_desc* desc = &s->desc;
     int32_t layer;
@@ -9439,6 +9875,7 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_error* error) {
     if (status) return status;
     s->sizes = s->placement.sizes;
 
+    /* The dry run has addresses but no memory, so it can exceed the budgets. */
     status = memo_trace_create(&s->trace, error);
     dry.trace = s->trace;
     if (!status) status = memo_arena_create(&dry, &s->arena, error);
@@ -9450,6 +9887,7 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_error* error) {
     s->base = NULL;
     s->is_dry = 0;
 
+    /* The trace gives sizes and lifetimes; solve for offsets. */
     if (!status) status = memo_plan_from_trace(s->trace, 0, &s->plan, error);
     plan_desc.trace = s->trace;
     if (!status) status = memo_plan_solve(s->plan, &plan_desc, error);
@@ -9463,7 +9901,8 @@ MEMOI int memoi_session_fits_host(const memo_session* s) {
     return !s->host_bytes || s->sizes.host_bytes <= s->host_bytes;
 }
 
-/* Everything kept, or everything recomputed that can be, with the rest swapped or kept. */
+/* Fills the table of rows.  Recomputes every tensor that it can if `recomputes`; otherwise, and for
+ * the other tensors, the rows are `rest`. */
 MEMOI void memoi_session_fill(memo_session* s, int recomputes, int64_t rest) {
     int32_t layer, t;
     int64_t* rows = s->rows;
@@ -9493,14 +9932,16 @@ MEMOI const char* memoi_session_needs(char* buffer, size_t n_buffer, int64_t nee
     return buffer;
 }
 
-/* Where the planner found nothing: a stage of the least rows, or what these lack. */
+/* If the planner found nothing: makes a stage of the least memory, or an error with the missing
+ * bytes. */
 MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
     int64_t peak_bytes[2], host_bytes = 0, others_bytes;
     char needs[96], activations[32], others[32];
     memo_status status;
     int k;
 
-    /* All that can be is recomputed; the rest is swapped, or kept. */
+    /* Recomputes every tensor that it can.  The rest is swapped, or kept if that needs less device
+     * memory. */
     for (k = 0; k < 2; k++) {
         memoi_session_fill(s, 1, k ? MEMO_ROWS_KEPT : s->desc.n_rows);
         if (k == 0 && s->host_bytes && s->desc.spill_directory) s->swap_desc.n_host_layers = 1;
@@ -9514,6 +9955,8 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
         peak_bytes[k] = s->plan->peak_bytes;
         if (k == 0) host_bytes = s->sizes.host_bytes;
     }
+
+    /* Neither stage fits.  The error names the smaller one and the budget that would be enough. */
     others_bytes = s->plan->peak_bytes - s->sizes.device_bytes;
     k = peak_bytes[1] < peak_bytes[0];
 
@@ -9540,9 +9983,9 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
 
 #define MEMOI_SESSION_ROUNDS 8
 
-/* A stage whose rows take the least time by profile and that fits; *fits: 0 if there is none.
- * Buffers that are not activations take as much whatever the rows, as far as the planner is told;
- * if the dry run shows otherwise, the planner gets that much less. */
+/* Makes a stage that fits, with the rows that take least time by the profile; *fits: 0 if there is
+ * none.  The planner assumes that the other buffers do not depend on the rows.  If the dry run
+ * shows otherwise, the planner's budget is lowered. */
 MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profile, int* fits,
                                      memo_error* error) {
     double recompute_s_per_row[MEMO_PROFILE_TENSORS_MAX];
@@ -9553,6 +9996,8 @@ MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profil
     int round;
 
     *fits = 0;
+
+    /* The profile's costs, and the budgets that are left for activations. */
     swap.rows = NULL;
     desc.swap = &swap;
     desc.recompute_s_per_row = recompute_s_per_row;
@@ -9563,6 +10008,8 @@ MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profil
         desc.spill_bytes = s->desc.disk_bytes ? s->desc.disk_bytes : MEMOB_BYTES_MAX;
     if (s->device_bytes)
         desc.device_bytes = s->device_bytes - (s->plan->peak_bytes - s->sizes.device_bytes);
+
+    /* Each round lowers the device budget by the excess that its dry run shows. */
     for (round = 0; round < MEMOI_SESSION_ROUNDS && !status; round++) {
         if (s->device_bytes && desc.device_bytes <= 0) return MEMO_STATUS_OK;
         memo_swap_plan_destroy(s->swap_plan);
@@ -9570,6 +10017,7 @@ MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profil
         if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK;
         if (status) return status;
 
+        /* The dry run needs the table of rows, even if the plan is only an alpha. */
         swap = s->swap_desc;
         swap.rows = NULL;
         memo_swap_plan_apply(s->swap_plan, &swap);
@@ -9578,6 +10026,9 @@ MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profil
             memcpy(s->rows, swap.rows, (size_t)n_cells * sizeof *s->rows);
         else
             status = memo_swap_desc_fill_rows(&swap, s->rows, error);
+
+        /* The planner estimates the other buffers from the last stage, so check the plan that
+         * results. */
         if (!status) status = memoi_session_stage(s, error);
         if (status) return status;
         *fits = memoi_session_fits_device(s) && memoi_session_fits_host(s);
@@ -9616,7 +10067,7 @@ MEMOI memo_status memoi_session_open(memo_session* s, memo_error* error) {
 
 #define MEMOI_SESSION_LEAST_COPY 64
 
-/* Copies and the file, within the budgets and what is really free. */
+/* Measures copies and the file, within the budgets and the memory that is free. */
 MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_error* error) {
     memo_profile_desc desc = memo_profile_desc_default();
     int64_t largest_bytes =
@@ -9628,6 +10079,8 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_error* erro
     desc.n_rows = s->desc.n_rows;
     if (s->host_bytes) desc.spill_directory = s->desc.spill_directory;
     desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
+
+    /* Larger copies measure the rate better, but their buffers must fit beside the trainer's. */
     if (s->device_bytes) largest_bytes = memob_min(largest_bytes, s->device_bytes / 4);
     if (s->host_bytes) largest_bytes = memob_min(largest_bytes, s->host_bytes / 4);
     do {
@@ -9653,7 +10106,7 @@ MEMOI double memoi_session_median(double* times_s, int64_t n) {
 enum { MEMOI_SESSION_REPETITIONS = 3, MEMOI_SESSION_FIGURES = 3 + MEMO_PROFILE_TENSORS_MAX };
 
 /* Runs a micro-batch and reads its marks: medians over layers of forward and backward, the time
- * between, the recomputation of each tensor.  layers_s: (n_layers). */
+ * between them, and the recomputation of each tensor.  layers_s: (n_layers). */
 MEMOI memo_status memoi_session_measure_once(memo_session* s, double* layers_s, double* figures_s,
                                              memo_error* error) {
     const int32_t n = s->desc.n_layers, last = MEMOI_MARKS_OF_LAYER * (n - 1);
@@ -9664,6 +10117,7 @@ MEMOI memo_status memoi_session_measure_once(memo_session* s, double* layers_s, 
         status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
     if (status) return status;
 
+    /* Medians over the layers, so that one slow layer does not count. */
     for (k = 0; k < 2; k++) {
         const int32_t begin = k ? MEMOI_MARK_BACKWARD : MEMOI_MARK_FORWARD;
         for (layer = 0; layer < n; layer++)
@@ -9689,7 +10143,8 @@ MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* layers_s
     memo_status status;
     memset(once_s, 0, sizeof once_s);
 
-    /* If one micro-batch takes long, its layers are enough. */
+    /* One more micro-batch is enough if the first takes over 5 s.  All ranks must run as many,
+     * because layers may contain collectives. */
     status = memoi_session_measure_once(s, layers_s, once_s, error);
     if (memob_now_s() - begin_s > 5) n = 1;
     if (!status && s->desc.share)
@@ -9700,6 +10155,8 @@ MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* layers_s
     }
     if (status) return status;
 
+    /* Tensors that cannot be recomputed get -1.  Tensors recomputed with another one cost nothing
+     * themselves. */
     s->profile.forward_s = memoi_session_median(figures_s[0], n);
     s->profile.backward_s = memoi_session_median(figures_s[1], n);
     s->profile.between_s = memoi_session_median(figures_s[2], n);
@@ -9723,7 +10180,7 @@ MEMOI memo_status memoi_session_clear(memo_session* s, memo_error* error) {
     return status;
 }
 
-/* Fills s->profile on the stage, which fits. */
+/* Fills s->profile by running the stage, which fits. */
 MEMOI memo_status memoi_session_measure(memo_session* s, memo_error* error) {
     const int32_t n_marks = MEMOI_MARKS_OF_LAYER * s->desc.n_layers + 2 * s->desc.n_tensors;
     double* layers_s = NULL;
@@ -9740,12 +10197,14 @@ MEMOI memo_status memoi_session_measure(memo_session* s, memo_error* error) {
     for (i = 0; i < n_marks && !status && !s->desc.computes_on_host; i++)
         status = memo_event_create(s->device, &s->events[i], error);
 
+    /* One layer in the middle recomputes every tensor, so that all of them are timed. */
     if (!status) status = memoi_session_open(s, error);
     if (!status) status = memoi_session_clear(s, error);
     s->measured_layer = s->desc.n_layers / 2;
     if (!status) status = memoi_session_measure_layers(s, layers_s, error);
     s->measured_layer = -1;
 
+    /* The stage stays, but its arena and engine are freed: the next plan needs the memory. */
     memoi_session_close(s);
     for (i = 0; s->events && i < n_marks; i++)
         if (s->events[i]) memo_event_destroy(s->device, s->events[i], NULL);
@@ -9758,7 +10217,7 @@ MEMOI memo_status memoi_session_measure(memo_session* s, memo_error* error) {
     return status;
 }
 
-/* A profile of no device: a plan that fits is all that is wanted of it. */
+/* An estimated profile.  Its plan must fit, but need not be fast. */
 MEMOI void memoi_session_estimate(const memo_session* s, memo_profile* profile) {
     int32_t t;
     memset(profile, 0, sizeof *profile);
@@ -9796,7 +10255,7 @@ memo_status memo_session_write(const memo_session* s, const char* path, memo_err
     return memo_text_write(&text, path, error);
 }
 
-/* A number of the file that must be the session's. */
+/* Reads a number that must match the session's. */
 MEMOI memo_status memoi_session_expect(memob_reader* reader, const char* what, int64_t expected,
                                        memo_error* error) {
     int64_t value = 0;
@@ -9816,10 +10275,15 @@ MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader
     memo_status status = MEMO_STATUS_OK;
     int64_t value = 0, t;
     char shown[40];
+
+    /* The order of lines is fixed, so the line number decides what must come. */
     if (!memob_word_is(word, length, kinds[kind]) || line >= 2 + n_tensors + s->desc.n_layers)
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "`%s` here; a session has shape, host_layers, tensors, layers",
                                 memob_word_text(shown, word, length));
+
+    /* A plan for another shape would put rows into the wrong tensors.  Rows themselves are checked
+     * with the desc. */
     if (kind == 0) {
         status = memoi_session_expect(reader, "n_layers", s->desc.n_layers, error);
         if (!status) status = memoi_session_expect(reader, "n_tensors", n_tensors, error);
@@ -9843,6 +10307,7 @@ MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader
         for (t = 0; t < n_tensors && !status; t++)
             status = memob_expect_number(reader, "number of rows", &rows[t], error);
     }
+
     return status ? status : memob_expect_line_end(reader, error);
 }
 
@@ -9882,7 +10347,7 @@ void memo_session_put_report(const memo_session* s, memo_text* text) {
     if (!s->sizes.n_swapped_layers && !plan)
         memo_text_put(text, "keep      every tensor stays on the device\n");
 
-    /* Where it all goes. */
+    /* Planned bytes beside their budgets, which include the bytes that the trainer holds. */
     memo_text_put(text, "plan      device %s", memob_bytes_text(bytes, (double)info.device_bytes));
     if (s->device_bytes)
         memo_text_put(
@@ -9943,6 +10408,8 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, memo_e
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_session_desc.tensors: %d tensors; give 1 to %d",
                               (int)desc->n_tensors, MEMO_PROFILE_TENSORS_MAX);
+
+    /* One message for each field, without repeating the call; the last problem found wins. */
     if (desc->n_layers < 1) field = "n_layers must be 1 or more";
     if (desc->n_rows < 1) field = "n_rows must be 1 or more";
     if (!desc->step && (!desc->forward || !desc->backward))
@@ -9954,6 +10421,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, memo_e
         field = "other_device_bytes leaves nothing of device_bytes";
     if (desc->host_bytes && desc->other_host_bytes >= desc->host_bytes)
         field = "other_host_bytes leaves nothing of host_bytes";
+
     for (t = 0; t < desc->n_tensors && !field; t++) {
         memo_status status = memoi_profile_check_name(desc->tensors[t].name, error);
         if (status) return status;
@@ -9971,6 +10439,8 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
     int64_t total_bytes = 0;
     memo_status status = MEMO_STATUS_OK;
     int32_t t;
+
+    /* Copies, so that the caller may free its table and names. */
     s->desc = *desc;
     s->measured_layer = -1;
     for (t = 0; t < desc->n_tensors; t++) {
@@ -9979,7 +10449,7 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
         s->tensors[t].name = s->names[t];
     }
 
-    /* The device, and what is free there. */
+    /* The device, or a host device of the session's own. */
     s->device = desc->device;
 #ifndef MEMO_NO_HOST_DEVICE
     if (!s->device) {
@@ -9993,6 +10463,9 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "memo_session_desc.device: must be set, since MEMO_NO_HOST_DEVICE "
                               "leaves the host device out");
+
+    /* Budgets without the bytes that the trainer holds.  Without a budget, the free memory of the
+     * device is used. */
     s->device_bytes = desc->device_bytes - desc->other_device_bytes;
     s->host_bytes = desc->host_bytes - desc->other_host_bytes;
     if (!status && !desc->device_bytes)
@@ -10001,6 +10474,7 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
         s->device_bytes = total_bytes == MEMOB_BYTES_MAX ? 0 /* a device without a limit */
                                                          : memob_max(s->device_bytes, 1);
 
+    /* The swap desc has no rows yet; every stage sets them. */
     *swap = memo_swap_desc_default();
     swap->device = s->device;
     swap->compute_stream = desc->compute_stream;
@@ -10016,7 +10490,7 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
     return status ? status : memob_swap_check_desc(swap, error);
 }
 
-/* Do rows that somebody else chose fit? */
+/* Do the given rows fit? */
 MEMOI memo_status memoi_session_check_fit(const memo_session* s, memo_error* error) {
     const int is_device = !memoi_session_fits_device(s);
     char needs[96];
@@ -10029,7 +10503,7 @@ MEMOI memo_status memoi_session_check_fit(const memo_session* s, memo_error* err
                                               is_device ? s->device_bytes : s->host_bytes));
 }
 
-/* Rows that were given, by the desc or a file. */
+/* Makes a stage of the rows given by the desc or a file. */
 MEMOI memo_status memoi_session_follow(memo_session* s, memo_error* error) {
     const int64_t n_cells = (int64_t)s->desc.n_layers * s->desc.n_tensors;
     memo_status status = MEMO_STATUS_OK;
@@ -10045,16 +10519,18 @@ MEMOI memo_status memoi_session_follow(memo_session* s, memo_error* error) {
     return status || s->desc.is_dry_run ? status : memoi_session_check_fit(s, error);
 }
 
-/* Leaves a stage that fits. */
+/* Chooses rows and leaves their stage, which fits. */
 MEMOI memo_status memoi_session_choose(memo_session* s, memo_error* error) {
     memo_status status;
     int fits;
 
+    /* Keeping everything is fastest, so the first stage that fits needs no measurement. */
     memoi_session_log(s, "session: a dry run with every tensor kept");
     memoi_session_fill(s, 0, MEMO_ROWS_KEPT);
     status = memoi_session_stage(s, error);
     if (status || (memoi_session_fits_device(s) && !s->desc.is_alpha_only)) return status;
 
+    /* A measurement must fit the budgets, so first plan rows from estimated times. */
     if (s->desc.profile) {
         s->profile = *s->desc.profile;
         s->is_profiled = 1;
@@ -10068,16 +10544,19 @@ MEMOI memo_status memoi_session_choose(memo_session* s, memo_error* error) {
         memoi_session_log(s, "session: measuring copies, layers and recomputation");
         status = memoi_session_measure(s, error);
     }
+
+    /* All ranks must plan from the same times.  Otherwise their rows could differ. */
     if (!status && s->desc.share)
         status = s->desc.share(s->desc.user, &s->profile, (int64_t)sizeof s->profile, error);
     if (status) return status;
 
+    /* Now choose the fastest rows by these times. */
     memoi_session_log(s, "session: planning rows and addresses");
     status = memoi_session_plan(s, &s->profile, &fits, error);
     return status || fits ? status : memoi_session_take_least(s, error);
 }
 
-/* All ranks take rank 0's rows, and its refusal. */
+/* All ranks use rank 0's rows, or fail if rank 0 found none. */
 MEMOI memo_status memoi_session_agree(memo_session* s, memo_status status, memo_error* error) {
     const int64_t n_cells = (int64_t)s->desc.n_layers * s->desc.n_tensors;
     struct {
@@ -10085,12 +10564,16 @@ MEMOI memo_status memoi_session_agree(memo_session* s, memo_status status, memo_
     } first;
     memo_status shared;
     if (!s->desc.share) return status;
+
+    /* Every rank must make the same calls of share, even after an error, or the others would wait
+     * forever. */
     first.status = (int32_t)status;
     first.n_host_layers = s->swap_desc.n_host_layers;
     shared = s->desc.share(s->desc.user, &first, (int64_t)sizeof first, error);
     if (!shared)
         shared = s->desc.share(s->desc.user, s->rows, n_cells * (int64_t)sizeof *s->rows, error);
     if (shared || status) return status ? status : shared;
+
     if (first.status)
         return memo_error_set(error, (memo_status)first.status,
                               "memo_session_create: rank 0 found no plan; see its message");
@@ -10105,6 +10588,7 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** re
     memo_status status = memoi_session_check_desc(desc, error);
     *result = NULL;
     if (status) return status;
+
     s = (memo_session*)memob_calloc(1, sizeof *s);
     if (!s) return memob_no_memory(error, "a session");
     status = memoi_session_take_desc(s, desc, error);
@@ -10114,6 +10598,7 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** re
         if (!s->rows) status = memob_no_memory(error, "the rows of a session");
     }
 
+    /* Given rows are only checked.  Otherwise all ranks agree on the rows of rank 0. */
     if (!status && (desc->rows || desc->plan_path))
         status = memoi_session_follow(s, error);
     else if (!status)
