@@ -109,7 +109,7 @@
 #define MEMO_H
 
 #define MEMO_VERSION_MAJOR 0
-#define MEMO_VERSION_MINOR 1
+#define MEMO_VERSION_MINOR 2
 #define MEMO_VERSION_PATCH 0
 
 #if defined(MEMO_IMPLEMENTATION) && !defined(_WIN32)
@@ -1935,7 +1935,7 @@ MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* er
  *     >>row kernels          loops over the inline functions above */
 
 #if defined(__linux__) && defined(_FEATURES_H) && !defined(__USE_POSIX199309)
-#error "memo.h: a 64-bit target is required: sizes exceed 32 bits; compile without -m32"
+#error                                                                                             \
     "memo.h: a system header came before the implementation without POSIX; include memo.h first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #endif
 

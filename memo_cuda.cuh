@@ -46,8 +46,8 @@
 
 #include <cuda_runtime.h>
 
-#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 1
-#error "memo_cuda.cuh: this file belongs to memo 0.1; take memo.h from the same release"
+#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 2
+#error "memo_cuda.cuh: memo.h is of another release; use the memo.h of the same release"
 #endif
 
 #ifdef __cplusplus

@@ -41,8 +41,8 @@
 
 #include "memo.h"
 
-#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 1
-#error "memo_plan.h: memo.h is not version 0.1; use the memo.h of the same release"
+#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 2
+#error "memo_plan.h: memo.h is of another release; use the memo.h of the same release"
 #endif
 
 #ifdef __cplusplus

@@ -59,8 +59,8 @@
 #include "memo.h"
 #include <math.h>
 
-#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 1
-#error "memo_sp.h: memo.h is not version 0.1; take both files from the same release"
+#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 2
+#error "memo_sp.h: memo.h is of another release; use the memo.h of the same release"
 #endif
 
 #ifdef __cplusplus
