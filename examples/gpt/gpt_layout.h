@@ -1,5 +1,5 @@
 /* gpt_layout.h - what a rank holds: where its parameters lie, which tokens are its rows, what a layer's
- * backward needs of its forward; and which configurations can be meant.
+ * backward needs from its forward; and which configurations are valid.
  *
  * Single translation unit: everything is static. */
 #ifndef GPT_LAYOUT_H
