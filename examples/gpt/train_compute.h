@@ -1,4 +1,4 @@
-/* train_compute.h - with what the trainer computes: how many threads, and which kernels OpenBLAS takes.
+/* train_compute.h - the trainer's processors: the number of threads and the kernels of OpenBLAS.
  *
  * Single translation unit: everything is static. */
 #ifndef TRAIN_COMPUTE_H
