@@ -1,4 +1,4 @@
-/* blocks.c - compares the simulated and the measured time of overlapped schedules: computation sleeps, links have a rate.
+/* blocks.c - compares simulated and measured times of overlapped schedules: computation sleeps, links have a rate.
  *
  *   build/bench/blocks [MS]     MS: milliseconds in a unit of time (default 5)
  *

@@ -17,11 +17,12 @@
  *     segment without a live block to the device and tries once more.  This is a *retry*; the MEMO paper
  *     calls it a reorganization.  If the retry fails too, memory has run out.
  *
- * A trace of one iteration does not show the earlier content of the cache.  A second replay of the iteration
- * changes nothing.  However, Adam allocates its states at the end of the first step, in memory that activations
- * have left, and they remain there.  With these states, the largest of five recorded runs reserves exactly
- * PyTorch's bytes (55977181184), and the two that recompute differ by at most 2%.  The other two are 5 and 6% too
- * small, or within 1.2% if the states are allocated first (bench/plan.c, "caching").
+ * A trace of one iteration does not show the earlier content of the cache.  A second replay of the
+ * iteration changes nothing.  However, Adam allocates its states at the end of the first step, in memory
+ * that activations have left, and they remain there.  With these states, the largest of five recorded runs
+ * reserves exactly PyTorch's bytes (55977181184), and the two that recompute differ by at most 2%.  The
+ * other two are 5 and 6% too small, or within 1.2% if the states are allocated first (bench/plan.c,
+ * "caching").
  *
  * Omitted, because off by default: max_split_size, roundup_power2_divisions, garbage collection,
  * expandable segments.  The device itself never fragments here. */
