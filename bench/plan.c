@@ -3,8 +3,8 @@
  *   plan [traces] [engines] [minimalloc] [minimise] [tight] [growth] [features] [layers] [caching] [streams]
  *        [--seeds N] [--limit S] [--threads N]     default: all tables; --threads: of the search
  *
- * Run it at the root of the repository.  The traces in tests/data have one training iteration each.  For your own trace,
- * run examples/pytorch/snapshot_to_trace.py and then build/examples/tools/plan_trace.  Environment:
+ * Run it at the root of the repository.  The traces in tests/data have one training iteration each.  For your own
+ * trace, run examples/pytorch/snapshot_to_trace.py and then build/examples/tools/plan_trace.  Environment:
  *
  *   INSTANCES    folder of the public hard instances (default ../shared/minimalloc; all of A to K are in
  *                benchmarks/challenging of google/minimalloc)

@@ -48,7 +48,7 @@ typedef struct gpt_tensor_state {
     gpt_array partial, gradient;  /* y and g of memo_blocks (rows, hidden); persistent */
     gpt_array x, dx;              /* the residual stream and its gradient, of this micro-batch */
     gpt_array d_key, d_value;     /* (rows, kv_hidden), sums of the gradients of all parts */
-    gpt_rows need[GPT_N_TENSORS]; /* what the current layer recomputes */
+    gpt_rows need[GPT_N_TENSORS]; /* rows that the current layer recomputes */
     int64_t sum_begin, sum_end;   /* operand of the next sum: reals of the part's buffer */
     /* Memory that a block needs while it runs; each block starts its requests again. */
     char* work;

@@ -7,7 +7,7 @@
 
 #include "gpt_enqueue.h"
 
-/* ---- where a tensor lies ------------------------------------------------------------------- */
+/* ---- addresses of tensors ------------------------------------------------------------------ */
 
 /* Rows of a sub-batch. */
 static gpt_rows gpt_part_rows(const gpt_model* model, int32_t part) {

@@ -177,7 +177,7 @@ static void gpt_initial_parameters(const gpt_config* config, int32_t tensor_rank
     }
 }
 
-/* ---- what a rank holds --------------------------------------------------------------------- */
+/* ---- a rank's rows ------------------------------------------------------------------------- */
 
 typedef struct gpt_share {
     memo_sharding layout; /* of a sequence over ring x ulysses ranks */

@@ -241,7 +241,7 @@ static memo_status run_step(run* r, const job* j, int64_t step, double* loss, me
     return status ? status : run_update(r, j, step, loss, error);
 }
 
-/* ---- profile: how long a layer's parts take, and how fast copies are ------------------------- */
+/* ---- profile: the times of a layer's parts and of copies ------------------------------------- */
 
 /* The session has measured during its creation. */
 static memo_status profile_on_rank(run* r, const job* j, void* result, memo_error* error) {
@@ -649,7 +649,7 @@ static memo_status record_step(run* r, const job* j, void* unused, memo_error* e
     return status || !train_is_first() ? status : draw_schedule(j, schedule, error);
 }
 
-/* ---- how many steps ------------------------------------------------------------------------- */
+/* ---- number of steps ------------------------------------------------------------------------ */
 
 /* Measures the time of a step of the chosen plan: the median of three, after one step that touches
  * all memory first.  It also returns the elapsed time.  All ranks receive the first rank's
@@ -716,7 +716,7 @@ typedef struct comparison_table {
     gpt_real* reference;         /* (steps, parameters): gradients under keep */
     gpt_real* gradients;         /* (parameters): of the current policy and step */
     int64_t n_parameters;
-    const candidate* plan; /* at hand */
+    const candidate* plan; /* of the current policy */
 } comparison_table;
 
 /* Waits for the gradients of a step and stores them, or compares them with the stored ones.  The

@@ -374,7 +374,7 @@ static memo_status refuse(const train_options* o, const candidate* c, memo_error
                           bytes_name((double)c->host_bytes), bytes_option(c->host_bytes), others);
 }
 
-/* ---- what is printed ------------------------------------------------------------------------ */
+/* ---- output --------------------------------------------------------------------------------- */
 
 static void print_alpha(const train_options* o, const candidate* c) {
     printf("alpha     %.4g: %lld of %lld rows swapped, the others recomputed, in tiles of %lld",

@@ -111,7 +111,7 @@ static int train_rank_reports(const thread_rank* rank) { return rank->comm->rank
 static int32_t train_n_started(void) { return 0; } /* as many as asked for */
 #endif
 
-/* ---- how many ------------------------------------------------------------------------------- */
+/* ---- number of ranks ------------------------------------------------------------------------ */
 
 /* Any error in the file is a mistake of the caller. */
 static memo_status train_read_degrees(train_options* o, memo_error* error) {
@@ -297,7 +297,7 @@ static memo_mesh_desc train_mesh_desc(const train_options* o) {
     return desc;
 }
 
-/* ---- what all must know --------------------------------------------------------------------- */
+/* ---- agreement between ranks ---------------------------------------------------------------- */
 
 /* Returns a number that distinguishes plans. */
 static int64_t train_plan_mark(const candidate* c) {
@@ -339,7 +339,7 @@ static memo_status train_share(thread_rank* rank, void* data, int64_t n_bytes, m
     return status;
 }
 
-/* ---- what is printed ------------------------------------------------------------------------ */
+/* ---- output --------------------------------------------------------------------------------- */
 
 /* Prints "degrees   blocks 0-3: 2, 4-7: 4". */
 static void print_degrees(const train_options* o) {

@@ -93,7 +93,7 @@ static MEMO_UNUSED void tool_find_place(const char* path, struct stat* place,
             continue;
         }
 
-        /* What is missing. */
+        /* Moves the missing last part of the path to name. */
         if (*base && strcmp(base, ".") && strlen(name) + n_base + 2 < TOOL_PATH_BYTES) {
             memmove(name + n_base + 1, name, strlen(name) + 1);
             memcpy(name, base, n_base);
