@@ -586,7 +586,7 @@ END
 # OpenBLAS itself tries for ever to get its buffers.
 little_address_space_is_refused() {
     n_refused=0
-    for kib in 200000 250000 300000 350000 400000 500000; do
+    for kib in 200000 300000 400000 500000 600000 1200000; do
         (ulimit -v $kib && exec timeout 60 "$program" $tiny >out 2>err)
         code=$?
         case $code in

@@ -69,7 +69,9 @@ extern void blas_memory_free(void* buffer) __attribute__((weak));
  * tries again for ever.  This checks first, then reserves all buffers before other memory fills the
  * address space. */
 static memo_status compute_take_buffers(int n_buffers, memo_error* error) {
-    const size_t buffer = (size_t)129 << 20, n_bytes = buffer * (size_t)n_buffers;
+    /* The C library reserves address space for each thread that allocates, at the same time. */
+    const size_t buffer = (size_t)129 << 20, others = (size_t)512 << 20;
+    const size_t n_bytes = buffer * (size_t)n_buffers + others;
     void *buffers[4 * THREAD_RANKS_MAX], *address;
     int i;
     address = mmap(NULL, n_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
