@@ -1,12 +1,12 @@
-/* arena.c - what does a request cost?  Replay beside malloc and free of the C library.
+/* arena.c - measures the cost of a request: replay against malloc and free of the C library.
  *
  *   cc -O2 -I. bench/arena.c -lpthread -lm && ./a.out [million requests]
  *
- * One micro-batch of a made-up trainer (12 layers, 24 requests each way in a layer, sizes from 256 bytes to
- * 8 MiB) is recorded, planned and repeated.  A request is one malloc or one free; no memory is touched, so
- * that only the allocators are measured.  The C library asks the kernel for large blocks; so a second row
- * gives it the same sequence with sizes 1024 times smaller, which it serves from its own lists.  Rounds
- * alternate between the three; the median is shown. */
+ * The program records, plans and repeats one micro-batch of a synthetic trainer: 12 layers, 24 requests each
+ * way in a layer, sizes from 256 bytes to 8 MiB.  A request is one malloc or one free.  No memory is touched,
+ * so that only the allocators are measured.  The C library requests large blocks from the kernel.  A second
+ * row therefore repeats the sequence with sizes 1024 times smaller, which it serves from its own lists.  Rounds
+ * alternate between the three; the table shows the median. */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include <time.h>

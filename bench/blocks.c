@@ -1,22 +1,22 @@
-/* blocks.c - what the overlapped schedules promise against what they take: computation that sleeps, links with a rate.
+/* blocks.c - compares simulated and measured times of overlapped schedules: computation sleeps, links have a rate.
  *
- *   build/bench/blocks [MS]     milliseconds of a unit of time (default 5)
+ *   build/bench/blocks [MS]     MS: milliseconds in a unit of time (default 5)
  *
- * Ranks are threads.  Each computation is an operation of the host device that takes its time and no processor; each
- * all-reduce takes its bytes over the link's rate.  So the figures are those of the schedule and of the engine that
- * runs it: events, queues and the launching thread; two cores are enough for four ranks.
+ * Ranks are threads.  Each computation is an operation of the host device that takes time but no processor.  Each
+ * all-reduce takes its bytes / the link's rate.  The figures therefore show the schedule and the engine that runs it:
+ * events, queues and the launching thread.  Two cores are enough for four ranks.
  *
- *   simulated   memo_schedule_simulate of what the engine promises, forward and backward of two layers
+ *   simulated   memo_schedule_simulate of the engine's schedule, forward and backward of two layers
  *   measured    the same from the clock, until all streams are done: median of the runs
- *   busy        of the compute stream over the makespan, simulated and as measured by a recorder
+ *   busy        busy time of the compute stream / makespan, simulated and measured by a recorder
  *
- *   parts       in how many the batch had better be cut, from all-reduces as the ranks measure them (memo_comm_measure):
- *               of the message above, and of one whose time is nearly all latency
+ *   parts       the best number of parts of the batch, from all-reduces that the ranks measure (memo_comm_measure):
+ *               for the message above, and for one whose time is nearly all latency
  *
- * Exit status 1 where a measured time is further than 10 % from the simulation, or the four schedules come in another
- * order than simulated: so make bench fails.  A busy machine wakes sleepers late; a larger unit helps.
+ * Exit status 1, which fails make bench, if a measured time differs by more than 10 % from the simulation, or if the
+ * four schedules have another order than simulated.  A busy machine wakes sleepers late; a larger unit helps.
  *
- * The last table is simulated only: a batch of one sequence, cut in two, against two sequences. */
+ * The last table is only simulated: one sequence, split in two, against two sequences. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"

@@ -1,12 +1,12 @@
-/* paper_tables - the published tables of three papers, computed from constants and printed beside
- * the published figures: MEMO (swapping), unified sequence parallelism, Oases (overlapped tensor
+/* paper_tables - computes the tables of three papers from constants and prints them beside the
+ * published figures: MEMO (swapping), unified sequence parallelism, Oases (overlapped tensor
  * parallelism).
  *
- *   paper_tables          all of it
+ *   paper_tables          prints all tables
  *
- * First comes one table of all constants, each marked as stated by the paper, fitted (and on what)
- * or assumed (and why); then the tables with residuals; last, what was to be reached and what was
- * missed. */
+ * The first table lists all constants.  Each is stated by the paper, fitted (with its data) or
+ * assumed (with its reason).  The tables with residuals follow.  The last table lists the targets and
+ * the missed targets. */
 #include "paper_common.h"
 #include "paper_memo.h"
 #include "paper_sp.h"

@@ -1,13 +1,16 @@
-/* The memory planner, measured: every table prints the machine's answer and what it is held against.
+/* plan.c - measures the memory planner: every table prints its result beside a reference.
  *
  *   plan [traces] [engines] [minimalloc] [minimise] [tight] [growth] [features] [layers] [caching] [streams]
- *        [--seeds N] [--limit S] [--threads N]     default: all tables; threads are the search's
+ *        [--seeds N] [--limit S] [--threads N]     default: all tables; --threads: of the search
  *
- * Run at the root of the repository.  The traces, of one training iteration each, are in tests/data (of your own, made
- * by examples/pytorch/snapshot_to_trace.py: build/examples/tools/plan_trace).  Environment: INSTANCES, the folder of the
- * public hard instances (default ../shared/minimalloc; all of A to K are in benchmarks/challenging of
- * google/minimalloc); MINIMALLOC, that public solver's program, which is then run beside.  Exit status 1 where a table
- * found none of its data. */
+ * Run it at the root of the repository.  The traces in tests/data have one training iteration each.  For your own
+ * trace, run examples/pytorch/snapshot_to_trace.py and then build/examples/tools/plan_trace.  Environment:
+ *
+ *   INSTANCES    folder of the public hard instances (default ../shared/minimalloc; all of A to K are in
+ *                benchmarks/challenging of google/minimalloc)
+ *   MINIMALLOC   optional: program of that public solver, to run it too
+ *
+ * Exit status 1 if a table finds no data. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"

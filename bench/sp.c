@@ -1,17 +1,17 @@
-/* bench/sp.c - sequence-parallel attention: bytes, time and efficiency of each sharding, beside the ideal.
+/* bench/sp.c - sequence-parallel attention: measures bytes, time and efficiency of each sharding against the ideal.
  *
  *   cc -O2 -I. bench/sp.c -lpthread -lm && ./a.out [REPETITIONS]
  *
- * Ranks are threads.  Their attention sleeps, S_PER_SCORE for each score that a kernel computes whose tiles are TILE
- * queries high: each tile against every key that one of its queries sees.  Their links are throttled, so that overlap
- * can be measured on any machine with two cores; everything else really happens.
+ * Ranks are threads.  Their attention sleeps S_PER_SCORE for each score of a kernel with tiles of TILE queries.  Such a
+ * kernel computes each tile against every key that one of its queries sees.  The links are throttled, so that overlap
+ * can be measured on any machine with two cores.  All other work is real.
  *
- *   ideal        the pairs (query, key) that the mask lets through / ranks * S_PER_SCORE: perfect balance, no communication
+ *   ideal        visible pairs (query, key) / ranks * S_PER_SCORE: perfect balance, no communication
  *   hop          time of one exchange of keys and values / time of one zigzag step
- *   measured     median over the repetitions, from a common start until the last rank is done
+ *   measured     median over the repetitions, from a common start to the end of the last rank
  *   simulated    makespan of memo_sp_attention_ring_schedule with the same rates
  *   efficiency   ideal / measured
- *   work         scores that the rank with most was asked for / the rank with fewest */
+ *   work         scores of the rank with most / scores of the rank with fewest */
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"

@@ -1,11 +1,11 @@
-/* bench/swap.c - does swapping cost time?  A chain of layers whose computation sleeps and whose
+/* bench/swap.c - measures the time that swapping costs.  In a chain of layers, computation sleeps and
  * copies are throttled, so that overlap can be measured on any machine with two cores.
  *
  *   cc -O2 -I. bench/swap.c -lpthread -lm && ./a.out [REPETITIONS]
  *
- * Prints, for copies from half to twice as long as a layer's forward: the step of keep-everything
- * and of swapping (medians of the same run, in turn), their ratio, and the stall of the compute
- * stream, measured by events and simulated from the schedule that the engine really enqueued. */
+ * Copies take from half to twice the time of a layer's forward.  For each, it prints the step if
+ * everything is kept and if rows are swapped (medians of alternating steps), and their ratio.  It also
+ * prints the stall of the compute stream, measured by events and simulated from the recorded schedule. */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 

@@ -1,21 +1,22 @@
-/* bench/swap_plan.c - does the swap planner predict what happens, and choose well?  A chain of layers
- * whose computation sleeps and whose copies are throttled, so that overlap can be measured on any
- * machine with two cores.
+/* bench/swap_plan.c - measures the predictions and the choices of the swap planner.  In a chain of
+ * layers, computation sleeps and copies are throttled, so that overlap can be measured on any machine
+ * with two cores.
  *
  *   cc -O2 -I. -DMEMO_LP_SOLVE bench/swap_plan.c -llpsolve55 -lcolamd -ldl -lpthread -lm
  *   ./a.out [REPETITIONS]      measures
  *   ./a.out predict            predicts only
  *
- * predict: for stacks of a 7B layer's shape, the predicted step beside the program's bound.  The bound
- * holds for tables in which all layers are alike, so other tables may take less.  Fails where a plan
- * of 8 layers or more takes 0.5 % more than the bound.
+ * predict: prints the predicted step beside the program's bound, for stacks of a 7B layer's shape.  The
+ * bound holds for tables in which all layers are alike, so other tables may take less.  It fails if a
+ * plan of 8 layers or more takes 0.5 % more than the bound.
  *
- * Measured: for two lengths, two bandwidths and three capacities, then for little host memory and a file on a
- * disk half and a fifth as fast as the link: the device is profiled, rows are planned, and the plan is
- * run, as are all fixed plans of a grid that fit: five alphas, and every choice of kept, swapped or
- * recomputed for whole tensors, with as many layers on the host as fit.  Prints the step predicted and
- * measured (medians of the same run, all plans in turn), and the best of the grid.  Fails where the prediction is off by more
- * than 10 %, or the plan takes 3 % more than the best of the grid. */
+ * Measurement: two lengths, two bandwidths and three capacities; then little host memory, with a file on a
+ * disk half and a fifth as fast as the link.  In each case the bench profiles the device, plans rows and
+ * runs the plan.  It also runs every fixed plan of a grid that fits.  The grid has five alphas, and every
+ * choice of kept, swapped or recomputed for whole tensors, with as many layers on the host as fit.  It
+ * prints the predicted and the measured step (medians, all plans in turn) and the best of the grid.  It
+ * fails if the prediction differs by more than 10 %, or if the plan takes 3 % more than the best of the
+ * grid. */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #define MEMO_PLAN_IMPLEMENTATION

@@ -1,4 +1,4 @@
-/* 06_cuda_arena.cu - plans the memory of a step before it is allocated, then serves it on a GPU.
+/* 06_cuda_arena.cu - plans the memory of a step before its allocation, then serves it on a GPU.
  *
  * Build:
  *     nvcc -arch=native -I. examples/06_cuda_arena.cu -o 06_cuda_arena

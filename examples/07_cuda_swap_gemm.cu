@@ -1,7 +1,7 @@
 /* 07_cuda_swap_gemm.cu - swaps the activations of a chain of products while the GPU computes.
  *
  * z = x W, next x = relu(z), eight times.  x is swapped; half of the rows of z are swapped, the other half recomputed.
- * The weights' gradients are bitwise the same as with everything kept on the GPU.
+ * The gradients of the weights have the same bits as if everything is kept on the GPU.
  *
  * Build:
  *     nvcc -arch=native -I. examples/07_cuda_swap_gemm.cu -lcublas -o 07_cuda_swap_gemm

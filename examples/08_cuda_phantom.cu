@@ -1,8 +1,8 @@
-/* 08_cuda_phantom.cu - record a length that does not fit.
+/* 08_cuda_phantom.cu - records a step of a length that does not fit.
  *
- * A device with phantom memory has terabytes of addresses that kernels can use; one chunk of the GPU's memory is behind
- * all of them.  The trainer runs its step unchanged; its numbers are garbage, but its requests are recorded.  They tell
- * how much memory the step needs, and are planned.
+ * A device with phantom memory has terabytes of addresses that kernels can use.  One chunk of the GPU's memory backs
+ * all of them.  The trainer runs its step unchanged.  Its numbers are garbage, but its requests are recorded and
+ * planned.  The plan shows how much memory the step needs.
  *
  * Build:
  *     nvcc -arch=native -I. examples/08_cuda_phantom.cu -o 08_cuda_phantom

@@ -1,7 +1,7 @@
 /* 12_ring_nccl.cu - causal ring attention over NCCL, a process per rank, with your own kernel on each block.
  *
  * q and k are 0, so attention is the mean of v up to the token itself; v is the token's place in the sequence.  The first
- * pass runs call by call and creates NCCL's connections; the second one is captured in a graph and replayed.
+ * pass runs call by call and creates NCCL's connections.  The second pass is captured in a graph and replayed.
  *
  * Build:
  *     nvcc -arch=native -I. examples/12_ring_nccl.cu -lnccl -o 12_ring_nccl

@@ -4,9 +4,9 @@
  * other ranks, all of them visible.  Other masks fail with MEMO_STATUS_UNSUPPORTED.  The first use of a shape builds a
  * graph of cuDNN (a ring has three shapes, forward and backward), so the first step allocates.
  *
- * cuDNN writes bf16; memo merges and adds in fp32, so the rounding of each block's result remains.  cuDNN's backward reads
- * the output only for the row sums of d_out * output.  These are known for the final output (row_dots), so it gets
- * d_out * row_dots / |d_out|^2, which has the same row sums.
+ * cuDNN writes bf16.  memo merges and adds in fp32, so each block's result is rounded once.  cuDNN's backward reads the
+ * output only for the row sums of d_out * output.  row_dots holds these sums for the final output.  The backward
+ * therefore receives d_out * row_dots / |d_out|^2 as output, which has the same row sums.
  *
  * On Hopper cuDNN's backward sums d_q in no fixed order: bits differ between runs.  attention_shape.is_deterministic
  * fixes it with a workspace that grows with the square of the length.

@@ -1,26 +1,25 @@
 /* gpt.h - a byte-level GPT on memo: which operation runs where, and where its tensors lie.
  *
- * The math is in gpt_math.h; the other files are what memo has to do with it.  All device memory comes from one
- * arena: parameters, gradients, Adam's moments and the swap engine's rounding buffers are requested
- * before the first micro-batch (persistent), everything else inside it.  Every operation is
- * enqueued on one compute stream of the host device and announced to the device table, so that a
- * recorder sees which bytes it reads and writes.
+ * The math is in gpt_math.h; the other files use memo.  All device memory comes from one arena.
+ * Parameters, gradients, Adam's moments and the swap engine's rounding buffers are persistent: they
+ * are requested before the first micro-batch.  Everything else is requested inside a micro-batch.
+ * Every operation is enqueued on one compute stream of the host device.  It is announced to the
+ * device table, so that a recorder sees which bytes it reads and writes.
  *
  * A layer (pre-norm):  input -> norm1 -> q, k, v -> RoPE -> causal attention -> projection ->
  * dropout
  * -> + input = middle -> norm2 -> up (4h) -> GELU -> down -> dropout -> + middle.
  *
- * Every product over tokens is done in tiles of config.tile_rows rows, under every policy, and the
- * border between swapped and recomputed rows lies between two tiles.  So a row is recomputed in the
- * company in which it was first computed, and all policies give the same bits.
+ * Under every policy, products over tokens run in tiles of config.tile_rows rows.  The border between
+ * swapped and recomputed rows lies between two tiles.  A row is therefore recomputed in the same tile
+ * as in the forward, and all policies give the same bits.
  *
  * Ranks split the sequences of a micro-batch (data) and the tokens of each sequence (ring x ulysses,
- * zigzag); all that knows of it is which tokens a row of this rank is (gpt_share), attention, and
- * what is summed at the end of a step.  The optimizer is split as config.zero says.
+ * zigzag).  Only three parts depend on this split: the map from rows to tokens (gpt_share), attention,
+ * and the sums at the end of a step.  config.zero selects how ranks split the optimizer.
  *
  * A layer is two blocks, attention and MLP, each a function on a range of rows.  The plain model calls
- * them one after the other; split by columns (tensor), and into sub-batches that overlap with sums
- * over ranks, they are called by memo_blocks: gpt_tensor.h.
+ * them one after the other.  With tensor ranks or sub-batches, memo_blocks calls them: gpt_tensor.h.
  *
  * This file is the interface.  The implementation, in reading order:
  *
@@ -51,48 +50,50 @@ typedef struct gpt_config {
     int32_t n_heads,
         n_kv_heads;          /* hidden % n_heads = 0, n_heads % n_kv_heads = 0, head size even */
     int64_t sequence, batch; /* a micro-batch has batch * sequence rows (tokens) */
-    int64_t tile_rows;       /* rows of a GEMM and of the split between swapped and recomputed */
+    int64_t tile_rows;       /* rows of a GEMM; swapped and recomputed rows meet between tiles */
     double dropout;          /* in [0, 1): embedding, after the projection, after the MLP */
     uint64_t seed;           /* of the initial parameters and of dropout */
 
-    /* Ranks that train together: batch and sequence above are those of all ranks. */
+    /* Ranks that train together.  batch and sequence above count all ranks. */
     int32_t data;          /* ranks that split the batch, batch % data = 0; 0: 1 */
     int32_t ring, ulysses; /* ranks that split each sequence; 0: 1 */
-    /* Ranks that split each layer by heads and columns; 0: 1.  Heads of either kind are a multiple. */
+    /* Ranks that split each layer by heads and columns; 0: 1.  It must divide n_heads and
+     * n_kv_heads. */
     int32_t tensor;
-    /* Parts of a rank's micro-batch whose sums over tensor ranks run behind each other's
-     * computation; 0: 1.  Whole sequences each, or ranges of a single one. */
+    /* Parts of a rank's micro-batch; 0: 1.  The sum over tensor ranks of one part overlaps the
+     * computation of another.  A part is whole sequences, or a range of a single sequence. */
     int32_t sub_batches;
-    /* (2 n_layers), of attention and MLP in turn, lent; NULL: all tensor.  Powers of two, tensor one
-     * of them or larger.  Where a block has fewer ranks, the others take other rows: gpt_tensor.h. */
+    /* Optional: (2 n_layers) degrees, attention and MLP in turn; borrowed.  NULL: every block has
+     * degree tensor.  Degrees and tensor are powers of two, at most tensor and 128.  Blocks of a
+     * smaller degree split rows over the remaining ranks: gpt_tensor.h. */
     const int32_t* degrees;
-    memo_blocks_order schedule; /* of these; the losses are the same under all */
-    int32_t zero; /* what data x ring x ulysses ranks split (ZeRO): 0 nothing, 1 Adam's moments, 2
-                     also the gradient, summed over ranks after every micro-batch */
+    memo_blocks_order schedule; /* order of the parts; the losses are the same in every order */
+    int32_t zero; /* ZeRO, what data x ring x ulysses ranks split.  0: nothing; 1: Adam's moments;
+                     2: also the gradient, summed over ranks after every micro-batch */
 } gpt_config;
 
-/* Usual tables of rows: gpt_fill_rows. */
+/* Policies that gpt_fill_rows turns into a table of rows. */
 typedef enum gpt_policy {
     GPT_POLICY_KEEP = 0,  /* every skeletal tensor of every layer stays on the device */
-    GPT_POLICY_RECOMPUTE, /* only layer inputs stay; the rest is recomputed, attention too */
-    GPT_POLICY_SWAP,      /* everything is swapped */
-    GPT_POLICY_ALPHA,     /* input and attention output swapped, the other tensors by alpha */
-    GPT_POLICY_MEMO       /* the same; a planner writes a better one */
+    GPT_POLICY_RECOMPUTE, /* only layer inputs stay; the rest, attention too, is recomputed */
+    GPT_POLICY_SWAP,      /* every tensor is swapped */
+    GPT_POLICY_ALPHA,     /* input and attention output are swapped; alpha splits the others */
+    GPT_POLICY_MEMO       /* like ALPHA; a planner writes a better table */
 } gpt_policy;
 
 typedef struct gpt_desc {
     gpt_config config;
-    /* (n_layers, GPT_N_TENSORS), lent until gpt_create returns: as in memo_swap_desc.  NULL: the
-     * session chooses, by `session`. */
+    /* Optional: (n_layers, GPT_N_TENSORS), as in memo_swap_desc; borrowed until gpt_create returns.
+     * NULL: the session chooses the rows by `session`. */
     const int64_t* rows;
-    /* Budgets, profile, share with its user, spill and is_timed of the session that the model runs in,
-     * lent until gpt_create returns; the model fills in the rest.  NULL: no limits. */
+    /* Optional: budgets, profile, share and its user, spill and is_timed of the model's session;
+     * borrowed until gpt_create returns.  The model fills in the other fields.  NULL: no limits. */
     const memo_session_desc* session;
-    memo_device* host_device; /* where functions are launched; not of gpt_plan */
-    /* The table that copies, events and announcements go to: host_device itself, or a recorder's or
-     * a test's table around it; NULL: host_device. */
+    memo_device* host_device; /* launches functions; unused by gpt_plan */
+    /* Optional: the table that receives copies, events and announcements.  It is host_device, or
+     * the table of a recorder or a test around it.  NULL: host_device. */
     const memo_device* device;
-    const memo_mesh* mesh; /* of several ranks: of the config's degrees; not of gpt_plan */
+    const memo_mesh* mesh; /* required for several ranks, with their degrees; unused by gpt_plan */
 } gpt_desc;
 
 typedef struct gpt_model gpt_model;
@@ -100,83 +101,85 @@ typedef struct gpt_model gpt_model;
 /* Writes the table of a policy.  Errors: INVALID_ARGUMENT. */
 GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, gpt_policy policy, double alpha,
                                        int64_t* rows, memo_error* error);
-/* What the swap engine needs.  Errors: as gpt_create. */
+/* Returns the sizes of the swap engine.  Errors: as gpt_create. */
 GPT_FUNCTION memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* sizes,
                                         memo_error* error);
 
-/* Plans the rows and requests of one micro-batch, in a session that is a dry run.  Errors: as
- * gpt_create. */
+/* Plans the rows and requests of one micro-batch in a dry-run session.  Errors: as gpt_create. */
 GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, memo_session** session, memo_error* error);
 
-/* Creates the session, which measures where it has neither rows nor a profile and not everything fits,
- * and initializes the parameters from config.seed.  All ranks call it.  Errors: INVALID_ARGUMENT for an
- * impossible configuration; those of memo_session_create. */
+/* Creates the session and initializes the parameters from config.seed.  The session measures a
+ * profile if rows and profile are both NULL and not everything fits.  All ranks call it.  Errors:
+ * INVALID_ARGUMENT for an invalid configuration; otherwise as memo_session_create. */
 GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** model, memo_error* error);
 GPT_FUNCTION void gpt_destroy(gpt_model* model);
 
-/* Pinned host memory beside the swap engine's: tokens on their way to the device, the loss back; a
- * multiple of 512, as the host device counts. */
+/* Returns the pinned host bytes beyond the swap engine's: tokens on their way to the device, and
+ * the loss on its way back.  A multiple of 512, the unit of the host device. */
 GPT_FUNCTION int64_t gpt_staging_bytes(const gpt_config* config);
 
-/* Rows (tokens, padding included) that a rank holds of a micro-batch. */
+/* Returns the rows of a micro-batch on one rank: tokens, padding included. */
 GPT_FUNCTION int64_t gpt_n_rows(const gpt_config* config);
 
-/* Length of the flat array of parameters; each tensor begins at a multiple of 16, and each bucket
- * (embedding, a layer, final norm with classifier) can be split evenly among the ranks. */
+/* Returns the length of the flat array of parameters.  Each tensor begins at a multiple of 16.
+ * Each bucket (embedding, a layer, final norm with classifier) splits evenly among the ranks. */
 GPT_FUNCTION int64_t gpt_n_parameters(const gpt_config* config);
 
-/* Of a rank: Adam's moments; these with parameters and gradients. */
+/* Return bytes of one rank: Adam's moments; Adam's moments, parameters and gradients. */
 GPT_FUNCTION int64_t gpt_optimizer_bytes(const gpt_config* config);
 GPT_FUNCTION int64_t gpt_state_bytes(const gpt_config* config);
 
-/* The tensors in that array: 0 is the embedding, then 8 a layer, final norm, classifier. */
+/* The tensors in that array: 0 is the embedding; 8 for each layer follow, then final norm and
+ * classifier. */
 typedef struct gpt_parameter {
     const char* name;
     int64_t offset, n; /* of this rank */
-    /* Element i is gpt_element_of_whole of the unsplit tensor. */
-    int64_t n_columns, stride; /* columns of a row, here and of the whole */
-    int64_t step;              /* from a rank's first element to the next one's */
-    int32_t degree;            /* ranks that share it, side by side; 1: each has a copy */
-    double initial_std;        /* 0: starts as ones and does not decay (the weight of a norm) */
+    /* Element i is element gpt_element_of_whole(i) of the unsplit tensor. */
+    int64_t n_columns, stride; /* columns of a row: of this rank; of the whole */
+    int64_t step;              /* from a rank's first element to the next rank's */
+    int32_t degree;            /* ranks that split it, side by side; 1: each has a copy */
+    double initial_std;        /* 0: starts as ones, without weight decay (the weight of a norm) */
 } gpt_parameter;
 GPT_FUNCTION int64_t gpt_n_parameter_tensors(const gpt_config* config);
 GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t index);
 GPT_FUNCTION int64_t gpt_element_of_whole(const gpt_parameter* p, int32_t tensor_rank, int64_t i);
 
-/* Enqueues forward and backward of one micro-batch; gradients and loss add up over the
- * micro-batches of a step.  tokens, targets: batch * sequence bytes each, of all ranks, copied
- * before it returns; target[t] follows token[t].  step and micro_batch key the dropout; loss_scale
- * is 1 / (tokens of the whole step, all ranks). After an error the step is lost, but not the model:
- * gpt_discard, then begin the step again; of several ranks none can go on.
+/* Enqueues forward and backward of one micro-batch.  Gradients and loss add up over the
+ * micro-batches of a step.  tokens and targets have batch * sequence bytes each, of all ranks; both
+ * are copied before the call returns.  target[t] follows token[t].  step and micro_batch are the
+ * key of the dropout.  loss_scale is 1 / (tokens of the whole step, all ranks).
  *
- * All ranks call this, gpt_update and gpt_reduce, in the same order. */
+ * After an error the step is lost and the model remains valid: call gpt_discard and begin the step
+ * again.  Several ranks cannot continue after an error.
+ *
+ * All ranks call this function, gpt_update and gpt_reduce in the same order. */
 GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens,
                                          const uint8_t* targets, int64_t step, int64_t micro_batch,
                                          double loss_scale, memo_error* error);
 
 typedef struct gpt_update_desc {
     double learning_rate, beta1, beta2, epsilon, weight_decay;
-    double clip; /* largest norm of the whole gradient; 0: none */
-    double vote; /* summed over ranks: gpt_votes */
+    double clip; /* largest norm of the whole gradient; 0: no limit */
+    double vote; /* summed over ranks: see gpt_votes */
 } gpt_update_desc;
-/* Sums over ranks, AdamW, then waits for the step; returns its mean loss (nats per byte) and the
- * norm of its gradient before clipping, over all ranks; clears gradients. */
+/* Sums over ranks, runs AdamW, waits for the step and clears the gradients.  Returns the mean loss
+ * of the step (nats per byte) and the norm of its gradient before clipping, both over all ranks. */
 GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_desc* desc, double* loss,
                                     double* gradient_norm, memo_error* error);
-/* Sums the gradients over ranks, which ends the step's micro-batches; gpt_update does it too, where
- * it has not been done. */
+/* Sums the gradients over ranks.  This ends the micro-batches of the step.  gpt_update does it too
+ * unless it is already done. */
 GPT_FUNCTION memo_status gpt_reduce(gpt_model* model, memo_error* error);
-/* The sum of all ranks' desc.vote in the last update: what all must agree on. */
+/* Returns the sum of all ranks' desc.vote in the last update.  Ranks use it to decide together. */
 GPT_FUNCTION double gpt_votes(const gpt_model* model);
-/* The same without touching parameters or moments: waits, returns the loss of this rank's rows,
- * clears gradients. */
+/* Ends the step without an update: parameters and moments remain.  It waits, returns the loss of
+ * this rank's rows and clears the gradients. */
 GPT_FUNCTION memo_status gpt_discard(gpt_model* model, double* loss, memo_error* error);
 
-/* Waits for all that was enqueued. */
+/* Waits for all enqueued work. */
 GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error);
-/* Copies to and from caller's memory, gpt_n_parameters reals each, of this tensor rank; they wait
- * for what was enqueued.
- * Gradients are gpt_reduced first; where config.zero splits them, those of other ranks are 0. */
+/* Copy from and to the caller's memory, gpt_n_parameters reals each, of this tensor rank.  They
+ * wait for all enqueued work.  gpt_get_gradients calls gpt_reduce first.  If config.zero splits the
+ * gradients, the parts of other ranks are 0. */
 GPT_FUNCTION memo_status gpt_get_gradients(gpt_model* model, gpt_real* gradients,
                                            memo_error* error);
 GPT_FUNCTION memo_status gpt_get_parameters(gpt_model* model, gpt_real* parameters,
@@ -184,18 +187,17 @@ GPT_FUNCTION memo_status gpt_get_parameters(gpt_model* model, gpt_real* paramete
 GPT_FUNCTION memo_status gpt_set_parameters(gpt_model* model, const gpt_real* parameters,
                                             memo_error* error);
 
-/* Continues `text` (n_text bytes, of which the last `sequence` count; at least 1) by n_new sampled
- * bytes, on the host with a key-value cache, from a copy of the parameters; all tensor ranks call it.
- * Each byte sees the
- * `sequence` bytes before it.  temperature 0: always the likeliest. */
+/* Continues `text` by n_new sampled bytes, on the host, with a key-value cache and a copy of the
+ * parameters.  n_text is at least 1.  Each byte depends on the `sequence` bytes before it.
+ * temperature 0 takes the most probable byte.  All tensor ranks call it. */
 GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int64_t n_text,
                                       double temperature, uint64_t seed, uint8_t* result,
                                       int64_t n_new, memo_error* error);
 
-/* The session, with what it chose, and the stream: for statistics and timelines. */
+/* Return the session, with the rows that it chose, and the stream: for statistics and timelines. */
 GPT_FUNCTION memo_session* gpt_session(gpt_model* model);
 GPT_FUNCTION memo_stream gpt_compute_stream(gpt_model* model);
-/* Sent so far to tensor ranks, as memo_comm counts. */
+/* Returns the bytes sent so far to tensor ranks, as memo_comm counts. */
 GPT_FUNCTION int64_t gpt_tensor_bytes(const gpt_model* model);
 
 #endif

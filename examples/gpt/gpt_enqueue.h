@@ -1,6 +1,7 @@
-/* gpt_enqueue.h - the model's state, memory from its arena, and its operations: each a struct of
- * arguments, a function that runs with them on the compute stream, and one that announces and
- * enqueues it.
+/* gpt_enqueue.h - the model's state, memory from its arena, and its operations.
+ *
+ * Each operation is a struct of arguments, a function that runs on the compute stream, and a
+ * function that announces and enqueues it.
  *
  * Single translation unit: everything is static. */
 #ifndef GPT_ENQUEUE_H
@@ -17,7 +18,7 @@ typedef struct gpt_array {
     int64_t begin, n_columns;
 } gpt_array;
 
-/* A range of them: what a pass computes of a tensor, or a part of a micro-batch. */
+/* A range of rows: the part of a tensor that a pass computes, or a part of a micro-batch. */
 typedef struct gpt_rows {
     int64_t begin, end;
 } gpt_rows;
@@ -30,30 +31,30 @@ static gpt_rows gpt_rows_make(int64_t begin, int64_t end) {
 }
 static int64_t gpt_count(gpt_rows rows) { return rows.end - rows.begin; }
 
-/* What a backward function does: both, or first what the sum over tensor ranks waits for. */
+/* The work of a backward function: everything, or first what the sum over tensor ranks needs. */
 typedef enum gpt_pass { GPT_PASS_BOTH = 0, GPT_PASS_INPUTS, GPT_PASS_WEIGHTS } gpt_pass;
 
 enum { GPT_MAX_LEVELS = 8 }; /* degrees of 1 to 128 */
 
-/* Of a model that memo_blocks runs: gpt_tensor.h. */
+/* State of a model that memo_blocks runs: gpt_tensor.h. */
 typedef struct gpt_tensor_state {
     memo_blocks* blocks;
     memo_comm* ranks; /* memo_mesh.tensor */
-    memo_comm sums;   /* the same, but with sums of the rows that are read */
-    /* Of degrees 2^a < 2^b: ranks of the first, and what exchanges rows with the second. */
+    memo_comm sums;   /* the same, with sums over the rows that are read */
+    /* For degrees 2^a < 2^b: the ranks of the first, and the communicator to the second. */
     memo_degree_comms pairs[GPT_MAX_LEVELS][GPT_MAX_LEVELS];
     int32_t n_parts;
     int32_t splits_sequence;
     gpt_array partial, gradient;  /* y and g of memo_blocks (rows, hidden); persistent */
     gpt_array x, dx;              /* the residual stream and its gradient, of this micro-batch */
-    gpt_array d_key, d_value;     /* (rows, kv_hidden), where parts add to each other's */
-    gpt_rows need[GPT_N_TENSORS]; /* of the layer at hand: what it recomputes */
-    int64_t sum_begin, sum_end;   /* what the next sum is of: reals of the part's buffer */
-    /* Memory for what a block needs while it runs; a block's requests begin anew. */
+    gpt_array d_key, d_value;     /* (rows, kv_hidden), sums of the gradients of all parts */
+    gpt_rows need[GPT_N_TENSORS]; /* rows that the current layer recomputes */
+    int64_t sum_begin, sum_end;   /* operand of the next sum: reals of the part's buffer */
+    /* Memory that a block needs while it runs; each block starts its requests again. */
     char* work;
     int64_t work_bytes, work_used;
     int is_in_block;
-    /* Of the block that was called last, whose collective comes next. */
+    /* The block that was called last; its collective comes next. */
     int32_t block, part;
     int is_forward, is_backward;
 } gpt_tensor_state;
@@ -62,26 +63,27 @@ struct gpt_model {
     gpt_config config;
     gpt_layout layout;
     gpt_share share;
-    memo_comm* gradient;          /* those of gpt_n_ranks; NULL: one */
+    memo_comm* gradient;          /* over gpt_n_ranks ranks; NULL: one rank */
     int32_t zero;                 /* config.zero, 0 on one rank */
-    memo_sp_attention* attention; /* over the ranks of a sequence; NULL: one */
+    memo_sp_attention* attention; /* over the ranks of a sequence; NULL: one rank */
     memo_host_attention attention_state;
-    int64_t n_rows, chunk_rows; /* chunk: what the MLP's backward and the classifier do at a time */
+    int64_t n_rows, chunk_rows; /* chunk: rows that the MLP's backward and the classifier process
+                                   at a time */
     int32_t is_dry_run;
 
     memo_device* host_device;
     memo_device device;
     memo_stream compute;
-    memo_event tokens_copied[2]; /* of either half of the staging buffer */
+    memo_event tokens_copied[2]; /* of each half of the staging buffer */
     int32_t is_copying[2];
     int32_t half;
     memo_session* session;
-    memo_arena* arena; /* the session's, as the two below */
+    memo_arena* arena; /* owned by the session, as the next two */
     memo_status (*share_plan)(void* user, void* data, int64_t n_bytes, memo_error* error);
     void* share_user;
-    const memo_mesh* mesh;          /* while the session is created */
+    const memo_mesh* mesh;          /* while gpt_create creates the session */
     int32_t is_measured;            /* likewise */
-    int64_t columns[GPT_N_TENSORS]; /* of the skeletal tensors, in a block of degree `tensor` */
+    int64_t columns[GPT_N_TENSORS]; /* of skeletal tensors, in a block of degree `tensor` */
     gpt_tensor_state tensor;
     gpt_pass pass;
 
@@ -89,31 +91,31 @@ struct gpt_model {
     gpt_real *parameters, *gradients, *moments1, *moments2; /* (n parameters), or a rank's part */
     gpt_real* rope;                                         /* (local tokens, head size) */
     double* totals;                                         /* (GPT_N_TOTALS), of this step */
-    /* zero 2: the gradients of the bucket that is computed at the moment, and its first one. */
+    /* zero 2: the gradients of the current bucket, and its first parameter. */
     gpt_array bucket;
     int64_t bucket_begin;
-    int32_t is_reduced; /* the gradients are those of all ranks */
+    int32_t is_reduced; /* the gradients are sums over all ranks */
     /* In pinned host memory. */
     double* host_totals;
     uint8_t* staging; /* two halves, each tokens and targets (2, rows) */
 
     int64_t n_updates;
-    /* Of the micro-batch at hand. */
+    /* State of the current micro-batch. */
     const uint8_t *tokens, *targets; /* NULL: zeros, to measure */
     double loss_scale;
-    int64_t step;        /* keys the dropout, as does */
-    int64_t first_token; /* the global number of the micro-batch's first token, of all ranks */
+    int64_t step;        /* keys the dropout, with the next field */
+    int64_t first_token; /* the global number of the micro-batch's first token, over all ranks */
     char phase[32];      /* "forward 3", for the names of operations */
 
-    /* The first failure of the call at hand.  After it every further operation does nothing, so the
-     * code below reads from top to bottom and asks once, at the end. */
+    /* The first failure of the current call.  Every later operation does nothing, so callers check
+     * it once, at the end. */
     memo_status status;
     memo_error error;
 };
 
 enum { GPT_SITE_EMBEDDING, GPT_SITE_PROJECTION, GPT_SITE_MLP };
-/* Totals of a step.  The squares, of the gradient, come last: where it is whole on every rank they
- * are not summed. */
+/* Totals of a step.  The sum of squares of the gradient comes last: it is not summed over ranks if
+ * every rank has the whole gradient. */
 enum { GPT_TOTAL_LOSS, GPT_TOTAL_VOTES, GPT_TOTAL_SQUARES, GPT_N_TOTALS };
 #define GPT_TYPE (sizeof(gpt_real) == sizeof(float) ? MEMO_TYPE_F32 : MEMO_TYPE_F64)
 
@@ -124,7 +126,8 @@ static memo_status gpt_finish(gpt_model* model, memo_error* error) {
 
 static gpt_rows gpt_all_rows(const gpt_model* model) { return gpt_rows_make(0, model->n_rows); }
 
-/* In a block whose parts take turns in the schedule's order: the arena knows one order alone. */
+/* The parts of a block run in the schedule's order, but the arena allows only one order of
+ * requests. */
 static void* gpt_take_work(gpt_model* model, int64_t size_bytes) {
     gpt_tensor_state* t = &model->tensor;
     void* address = t->work + t->work_used;
@@ -136,7 +139,7 @@ static void* gpt_take_work(gpt_model* model, int64_t size_bytes) {
     return address;
 }
 
-/* Rows of a tensor that lives until gpt_give. */
+/* Requests rows of a tensor; they live until gpt_give. */
 static gpt_array gpt_take(gpt_model* model, gpt_rows rows, int64_t n_columns) {
     const int64_t n_bytes = gpt_count(rows) * n_columns * (int64_t)sizeof(gpt_real);
     gpt_array x;
@@ -156,8 +159,8 @@ static void gpt_give(gpt_model* model, gpt_array x) {
     if (!model->status) model->status = memo_arena_free(model->arena, x.address, &model->error);
 }
 
-/* Device memory that lives as long as the model: the same requests in a dry run and a real one.
- * The mark gives it its name in the picture of the plan. */
+/* Requests device memory that lives as long as the model.  A dry run makes the same requests.  The
+ * mark names the memory in the picture of the plan. */
 static void* gpt_take_persistent(gpt_model* model, const char* name, int64_t size_bytes) {
     void* address = NULL;
     if (!model->status) model->status = memo_arena_mark(model->arena, name, &model->error);
@@ -208,7 +211,7 @@ static gpt_real* gpt_at(gpt_array x, int64_t row) {
 static int64_t gpt_bytes(gpt_array x, gpt_rows rows) {
     return gpt_count(rows) * x.n_columns * (int64_t)sizeof(gpt_real);
 }
-/* These return where the first row lies. */
+/* These return the address of the first row. */
 static gpt_real* gpt_reads_rows(gpt_op* op, gpt_array x, gpt_rows rows) {
     gpt_reads(op, gpt_at(x, rows.begin), gpt_bytes(x, rows));
     return gpt_at(x, rows.begin);
@@ -218,9 +221,9 @@ static gpt_real* gpt_writes_rows(gpt_op* op, gpt_array x, gpt_rows rows) {
     return gpt_at(x, rows.begin);
 }
 
-/* A dry run only requests memory, and after a failure nothing more is enqueued. */
+/* A dry run only requests memory.  After a failure nothing more is enqueued. */
 static int gpt_is_idle(const gpt_model* model) { return model->is_dry_run || model->status; }
-/* The session keeps its own first error; from then on it computes nothing. */
+/* The session keeps its own first error and computes nothing afterwards. */
 static void gpt_follow_session(gpt_model* model) {
     if (!gpt_is_idle(model) && !memo_session_computes(model->session))
         model->status =
@@ -249,17 +252,17 @@ static void gpt_enqueue(gpt_model* model, const gpt_op* op, memo_host_function f
                                                 (int64_t)args_bytes, &model->error);
 }
 
-/* All but the gradients of weights has been done when their turn comes alone. */
+/* A pass of weights alone skips this: the pass of inputs has already done it. */
 static void gpt_launch(gpt_model* model, const gpt_op* op, memo_host_function function,
                        const void* args, size_t args_bytes) {
     if (model->pass != GPT_PASS_WEIGHTS) gpt_enqueue(model, op, function, args, args_bytes);
 }
 
-/* Pieces of an operation that threads share: rows of operations that treat each alone, and outputs of
- * the gradient of a weight. */
+/* Pieces of an operation that threads share: rows, if the operation treats each row alone; outputs,
+ * for the gradient of a weight. */
 enum { GPT_PIECE_ROWS = 64, GPT_PIECE_OUTPUTS = 48 };
 
-/* Where the gradient of the parameters from `offset` on is added up. */
+/* Returns the sum of gradients of the parameters from `offset` on. */
 static gpt_real* gpt_gradient(const gpt_model* model, int64_t offset) {
     return model->zero == 2 ? model->bucket.address + (offset - model->bucket_begin)
                             : model->gradients + offset;
@@ -275,12 +278,12 @@ typedef struct gpt_linear_args {
     gpt_rows rows;
     int64_t tile_rows;
     int64_t n_outputs, n_inputs;
-    int32_t is_first; /* backward: dx is set, else added to */
+    int32_t is_first; /* backward: dx is set, otherwise added to */
     gpt_pass pass;
 } gpt_linear_args;
 
-/* A tile at a time, so that a row is recomputed in the company in which it was first computed.  (A
- * part may begin inside a tile; it then has the rest of it, whoever computes it and when.) */
+/* Works a tile at a time, so that a row is recomputed with the same bits.  A part may begin inside
+ * a tile.  It then always has the rest of that tile, on every rank and in every pass. */
 static void gpt_linear_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
     const int64_t at = begin - a->rows.begin;
@@ -433,14 +436,14 @@ static void gpt_norm_back(gpt_model* model, const char* name, gpt_array dx, gpt_
 /* --- element by element: dropout, residual, GELU --- */
 typedef struct gpt_elements_args {
     gpt_real* y;
-    const gpt_real *x, *z; /* y from x and, where there are two, z */
+    const gpt_real *x, *z; /* y from x and, if there are two inputs, z */
     gpt_rows rows;
     int64_t n_columns, first_token;
-    const gpt_share* share; /* of the model, which outlives the operation */
+    const gpt_share* share; /* owned by the model, which outlives the operation */
     gpt_dropout dropout;
 } gpt_elements_args;
 
-/* Of x, or of x and z: as many rows at a time as hold consecutive tokens. */
+/* Reads x, or x and z.  Each step takes as many rows as hold consecutive tokens. */
 static void gpt_dropout_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
     int64_t row, n, token;
@@ -548,11 +551,11 @@ static memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_sh
     desc.n_q_heads = config->n_heads / gpt_degree(config->tensor);
     desc.n_kv_heads = config->n_kv_heads / gpt_degree(config->tensor);
     desc.head_size = config->hidden / config->n_heads;
-    desc.sends_again = 1; /* by heads, q, k and v are not kept: by rows they are there anyhow */
+    desc.sends_again = 1; /* used if split by heads: q, k and v by rows are stored anyway */
     return desc;
 }
 
-/* Of the rank that needs most, so that all ranks have one plan; 0 where no sequence is split. */
+/* The most that any rank needs, so that all ranks have one plan; 0 if no sequence is split. */
 static int64_t gpt_sp_bytes(const gpt_config* config, const gpt_share* share) {
     memo_sp_attention_desc desc = gpt_sp_desc(config, share);
     memo_sp_attention_sizes sizes;
@@ -575,7 +578,7 @@ static memo_sp_attention_tensors gpt_sp_tensors(const gpt_array* tensors, int64_
     return t;
 }
 
-/* --- attention, of whole sequences, or of the queries of a part of one --- */
+/* --- attention of whole sequences, or of the queries of a part of one sequence --- */
 typedef struct gpt_attention_args {
     gpt_attention_shape shape;
     int64_t batch;
@@ -585,7 +588,7 @@ typedef struct gpt_attention_args {
     gpt_real *dq, *dk, *dv, *delta;
 } gpt_attention_args;
 
-/* Of the keys of these queries. */
+/* Keys that these queries read. */
 static gpt_rows gpt_key_rows(const gpt_model* model, gpt_rows rows) {
     if (model->tensor.splits_sequence) rows.begin = 0;
     return rows;
@@ -601,7 +604,7 @@ static gpt_attention_args gpt_attention_args_make(const gpt_model* model, const 
     a.shape.head_size = model->config.hidden / model->config.n_heads;
     a.shape.n_heads = tensors[GPT_Q].n_columns / a.shape.head_size; /* of this rank */
     a.shape.n_kv_heads = tensors[GPT_K].n_columns / a.shape.head_size;
-    /* To what later parts, which came before, have added. */
+    /* Adds to the gradients of later parts, whose backward ran first. */
     a.shape.adds = model->tensor.splits_sequence && rows.end < model->n_rows;
     a.batch = model->tensor.splits_sequence ? 1 : gpt_count(rows) / model->config.sequence;
     a.q = gpt_at(tensors[GPT_Q], rows.begin);
@@ -701,7 +704,7 @@ static void gpt_attention_back(gpt_model* model, const gpt_array* tensors, gpt_a
     gpt_launch(model, &op, gpt_attention_backward_run, &a, sizeof a);
 }
 
-/* --- what touches tokens: embedding, loss --- */
+/* --- operations on tokens: embedding, loss --- */
 typedef struct gpt_tokens_args {
     gpt_real* x;
     gpt_real* table;       /* embedding (vocabulary, hidden), or its gradient */
@@ -734,7 +737,7 @@ static memo_status gpt_cross_entropy_run(void* pointer, memo_error* error) {
     for (row = a->rows.begin; row < a->rows.end; row += n) {
         gpt_real* logits = a->x + (row - a->rows.begin) * a->n_columns;
         n = gpt_run_of_tokens(a->share, row, a->rows.end, &token);
-        if (token < 0) /* padding has no loss, and so no gradient */
+        if (token < 0) /* padding has no loss and therefore no gradient */
             memset(logits, 0, (size_t)(n * a->n_columns) * sizeof(gpt_real));
         else
             *a->loss += gpt_cross_entropy(logits, a->tokens + (row - a->rows.begin), a->loss_scale,
@@ -768,7 +771,7 @@ static void gpt_embedding(gpt_model* model, gpt_array x, const uint8_t* tokens, 
                sizeof a);
 }
 
-/* Adds to the loss; logits become their gradient. */
+/* Adds to the loss and replaces the logits by their gradient. */
 static void gpt_loss(gpt_model* model, gpt_array logits, const uint8_t* targets, double loss_scale,
                      gpt_rows rows) {
     gpt_op op = gpt_op_make("cross-entropy");

@@ -11,8 +11,8 @@
 typedef struct gpt_generator {
     gpt_config config;
     gpt_layout layout;
-    int64_t n_positions, max_rows; /* in all; of one pass */
-    gpt_real* memory;              /* all that follows, in one piece */
+    int64_t n_positions, max_rows; /* rows: in total; of one pass */
+    gpt_real* memory;              /* one allocation for all arrays below */
     gpt_real* parameters;
     gpt_real *keys, *values; /* (layers, positions, kv_hidden) */
     gpt_real* rope;          /* (positions, head size) */
@@ -50,8 +50,7 @@ static int gpt_generator_create(gpt_generator* g, const gpt_config* config, int6
     return 1;
 }
 
-/* One query (heads * head size) at `position` against the keys of the `sequence` positions up to
- * it. */
+/* One query (heads * head_size) at `position`; it reads the keys of up to `sequence` positions. */
 static void gpt_generate_attention(gpt_generator* g, gpt_real* out, const gpt_real* q,
                                    const gpt_real* keys, const gpt_real* values, int64_t position) {
     const int64_t kv_hidden = g->layout.kv_hidden, size = g->config.hidden / g->config.n_heads;
@@ -74,7 +73,7 @@ static void gpt_generate_attention(gpt_generator* g, gpt_real* out, const gpt_re
     }
 }
 
-/* Takes n tokens at positions first, first + 1, ... in; logits are those after the last. */
+/* Adds n tokens at positions first, first + 1, ...; logits are those that follow the last token. */
 static void gpt_generator_read(gpt_generator* g, const uint8_t* tokens, int64_t first, int64_t n) {
     const gpt_layout* at = &g->layout;
     const int64_t hidden = g->config.hidden, kv_hidden = at->kv_hidden;
@@ -126,7 +125,7 @@ static uint8_t gpt_sample(const gpt_real* logits, double temperature, double uni
     return (uint8_t)likeliest;
 }
 
-/* Those of all tensor ranks, in the layout of one rank. */
+/* The parameters of all tensor ranks, in the layout of one rank. */
 static memo_status gpt_get_whole_parameters(gpt_model* model, const gpt_config* one,
                                             gpt_real* whole, memo_error* error) {
     memo_comm* ranks = model->tensor.ranks;

@@ -1,13 +1,13 @@
 /* gpt_layer.h - a layer: where its tensors lie, its two blocks (attention and MLP) forward and
  * backward, and the plain order of the blocks.
  *
- * Knows nothing of tensor ranks beyond the width of a tensor.  Single translation unit: everything is static. */
+ * Of tensor ranks it uses only the width of a tensor.  Single translation unit: everything is static. */
 #ifndef GPT_LAYER_H
 #define GPT_LAYER_H
 
 #include "gpt_enqueue.h"
 
-/* ---- where a tensor lies ------------------------------------------------------------------- */
+/* ---- addresses of tensors ------------------------------------------------------------------ */
 
 /* Rows of a sub-batch. */
 static gpt_rows gpt_part_rows(const gpt_model* model, int32_t part) {
@@ -15,7 +15,7 @@ static gpt_rows gpt_part_rows(const gpt_model* model, int32_t part) {
     return gpt_rows_make(share.begin, share.begin + share.count);
 }
 
-/* Of the degree's group of this rank. */
+/* Rows of the part in this rank's group of ranks that share the block. */
 static gpt_rows gpt_slice(const gpt_model* model, gpt_rows part, int32_t degree) {
     const int32_t n_slices = gpt_degree(model->config.tensor) / degree;
     const memo_share share =
@@ -23,9 +23,9 @@ static gpt_rows gpt_slice(const gpt_model* model, gpt_rows part, int32_t degree)
     return gpt_rows_make(part.begin + share.begin, part.begin + share.begin + share.count);
 }
 
-/* A skeletal tensor; of the part at hand if degrees differ.  Then the engine has room for all rows in
- * the width of the largest degree.  This rank's rows are fewer and wider, and lie there side by
- * side, part by part. */
+/* A skeletal tensor; only the current part's rows if degrees differ.  The engine then has room for
+ * all rows in the width of the largest degree.  This rank has fewer and wider rows, stored part by
+ * part. */
 static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
     const int32_t degree = gpt_block_degree(&model->config, 2 * layer + (tensor >= GPT_MIDDLE));
     const int32_t wider = gpt_degree(model->config.tensor) / degree;
@@ -57,12 +57,13 @@ static gpt_rows gpt_rows_in(gpt_rows need, gpt_rows rows) {
 
 /* --- two blocks ---
  *
- * Rows to compute: all of a part in the forward; before the backward, those of the part that were
- * neither kept nor swapped, whatever they are of each tensor: what they are computed from is kept,
- * back, or recomputed just before.  The same operations on the same tiles give the same bits. */
+ * Each function computes a range of rows.  The forward computes all rows of a part.  Before the
+ * backward, it computes the rows of the part that were neither kept nor swapped.  Their inputs are
+ * kept, swapped in, or recomputed just before.  The same operations on the same tiles give the same
+ * bits. */
 
-/* From the layer's input to the projection, into y (rows, hidden), of as many rows as `middle`
- * needs; over tensor ranks y is a partial sum. */
+/* From the layer's input to the projection, for the rows that `middle` needs; the result is y
+ * (rows, hidden).  Over tensor ranks y is a partial sum. */
 static void gpt_compute_attention(gpt_model* model, int32_t layer,
                                   const gpt_rows need[GPT_N_TENSORS], gpt_rows rows, gpt_array y) {
     const gpt_layout* at = &model->layout;
@@ -78,13 +79,14 @@ static void gpt_compute_attention(gpt_model* model, int32_t layer,
     gpt_linear(model, "value", t[GPT_V], t[GPT_NORM1], weights + at->value, need[GPT_V]);
     gpt_rope_rows(model, "RoPE of q", t[GPT_Q], 1, need[GPT_Q]);
     gpt_rope_rows(model, "RoPE of k", t[GPT_K], 1, need[GPT_K]);
-    /* A query needs keys of all rows before it: attention is computed for all rows or not at all. */
+    /* A query needs the keys of all earlier rows: attention is computed for all rows or for
+     * none. */
     if (gpt_count(need[GPT_ATTENTION])) gpt_attention(model, t, rows);
     gpt_linear(model, "projection", y, t[GPT_ATTENTION], weights + at->projection,
                need[GPT_MIDDLE]);
 }
 
-/* `to` = `from` and what a block makes of it: y, dropped out. */
+/* `to` = `from` + dropout(y), with the output y of a block. */
 static void gpt_residual(gpt_model* model, gpt_array to, gpt_array from, gpt_array y, int32_t layer,
                          int site, gpt_rows rows) {
     const gpt_dropout dropout = gpt_dropout_at(model, layer, site);
@@ -104,16 +106,17 @@ static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need
                  gpt_tensor(model, layer, GPT_UP), NULL, NULL, need[GPT_GELU]);
 }
 
-/* The MLP's last product, which the backward does not need; over tensor ranks a partial sum. */
+/* The MLP's last product, which the backward does not need.  Over tensor ranks it is a partial
+ * sum. */
 static void gpt_down(gpt_model* model, int32_t layer, gpt_array y, gpt_rows rows) {
     const gpt_layout* at = &model->layout;
     gpt_linear(model, "down", y, gpt_tensor(model, layer, GPT_GELU),
                at->layers + layer * at->layer_stride + at->down, rows);
 }
 
-/* dx: the gradient of the block's output stream.  That of its input, the stream itself left out, is
- * added to `to`, which may be dx; over tensor ranks it is a partial sum, through the norm, which is
- * linear in it. */
+/* dx is the gradient of the block's output stream.  The gradient of the block's input, without the
+ * stream itself, is added to `to`, which may be dx.  Over tensor ranks this is a partial sum, also
+ * through the norm, which is linear in it. */
 static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_array dx,
                              gpt_rows rows) {
     const gpt_layout* at = &model->layout;
@@ -141,7 +144,7 @@ static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_
     gpt_give(model, d_norm);
 }
 
-/* Rows of the keys' gradients: those of the part, or all where other parts add to them. */
+/* Rows of the keys' gradients: the part's rows, or all rows if other parts add to them. */
 static gpt_array gpt_take_keys(gpt_model* model, gpt_array shared, gpt_rows rows,
                                int64_t n_columns) {
     return model->tensor.splits_sequence ? shared : gpt_take(model, rows, n_columns);
@@ -170,7 +173,7 @@ static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to
     dq = gpt_take(model, rows, w.q);
     dk = gpt_take_keys(model, model->tensor.d_key, rows, w.kv);
     dv = gpt_take_keys(model, model->tensor.d_value, rows, w.kv);
-    /* Not needed over ranks of a sequence, but small. */
+    /* unused over ranks of a sequence, but small */
     delta = gpt_take(model, rows, w.heads);
     gpt_attention_back(model, t, dq, dk, dv, delta, d_attention, rows);
     gpt_give(model, delta);
@@ -189,9 +192,9 @@ static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to
     gpt_give(model, d_norm);
 }
 
-/* --- both, one after the other --- */
+/* --- both blocks, one after the other --- */
 
-/* Both, of need.  Where `middle` lies, the projection lies before. */
+/* Both blocks, for the rows in `need`.  The projection shares the memory of `middle`. */
 static void gpt_compute(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS]) {
     const gpt_array middle = gpt_tensor(model, layer, GPT_MIDDLE);
     gpt_compute_attention(model, layer, need, gpt_all_rows(model), middle);
@@ -222,8 +225,8 @@ static void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_array x) {
     gpt_give(model, y);
 }
 
-/* dx: the gradient of the layer's output (rows, hidden), replaced by that of its input.  The
- * residual stream passes gradients on unchanged, so each block adds to it. */
+/* dx: the gradient of the layer's output (rows, hidden), replaced by the gradient of its input.
+ * The residual stream passes gradients on unchanged, so each block adds to it. */
 static void gpt_backward_plain(gpt_model* model, int32_t layer, gpt_array dx) {
     gpt_rows rows;
     for (rows.begin = 0; rows.begin < model->n_rows; rows.begin = rows.end) {

@@ -1,5 +1,5 @@
 /* gpt_layout.h - what a rank holds: where its parameters lie, which tokens are its rows, what a layer's
- * backward needs of its forward; and which configurations can be meant.
+ * backward needs from its forward; and which configurations are valid.
  *
  * Single translation unit: everything is static. */
 #ifndef GPT_LAYOUT_H
@@ -9,10 +9,10 @@
 
 /* ---- parameters: one flat array ------------------------------------------------------------ */
 
-/* Offsets in reals; those of a layer count from the layer's begin. */
+/* Offsets in reals; offsets of a layer's tensors count from the begin of the layer. */
 typedef struct gpt_layout {
-    /* Columns of q, of k and of v, and of the MLP, of a rank; where degrees differ, there is room for
-     * the smallest's, and gpt_widths_of says how much of it a layer takes. */
+    /* Columns of q, of k and of v, and of the MLP, of a rank.  If degrees differ, there is room for
+     * the smallest degree, and gpt_widths_of returns the columns that a layer uses. */
     int64_t q_hidden, kv_hidden, wide;
     int64_t embedding; /* (vocabulary, hidden) */
     int64_t layers, layer_stride;
@@ -45,11 +45,11 @@ static int32_t gpt_least_degree(const gpt_config* config) {
         if (config->degrees[block] < least) least = config->degrees[block];
     return least;
 }
-static int gpt_is_mixed(const gpt_config* config) { /* not all of degree tensor */
+static int gpt_is_mixed(const gpt_config* config) { /* blocks do not all have degree tensor */
     return gpt_least_degree(config) < gpt_degree(config->tensor);
 }
 
-/* What a rank has of a layer. */
+/* A rank's share of a layer. */
 typedef struct gpt_widths {
     int32_t degrees[2];         /* of attention, of the MLP */
     int64_t q, kv, heads, wide; /* columns of q, of k and of v; heads of q; columns of the MLP */
@@ -66,7 +66,8 @@ static gpt_widths gpt_widths_of(const gpt_config* config, int32_t layer) {
     return w;
 }
 
-/* Those that train copies of a parameter: gradients are summed, and ZeRO splits, over them. */
+/* Ranks that train copies of a parameter.  Gradients are summed over them, and ZeRO splits over
+ * them. */
 static int32_t gpt_n_ranks(const gpt_config* config) {
     return gpt_degree(config->data) * gpt_degree(config->ring) * gpt_degree(config->ulysses);
 }
@@ -126,16 +127,16 @@ GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t in
     const int64_t hidden = config->hidden, q = w.q, kv = w.kv, wide = w.wide;
     const int32_t attention = w.degrees[0], mlp = w.degrees[1];
     const int64_t vocabulary = GPT_VOCABULARY * hidden;
-    /* The two matrices that add to the residual stream start smaller: the sum over all layers then
-     * has the size of one (GPT-2). */
+    /* The two matrices that add to the residual stream start smaller, so that the sum over all
+     * layers has the size of one (GPT-2). */
     const double std = 0.02, residual_std = std / sqrt(2.0 * config->n_layers);
     const gpt_parameter of_model[3] = {
         {"embedding", l.embedding, vocabulary, hidden, hidden, 0, 1, std},
         {"final norm", l.final_norm, hidden, hidden, hidden, 0, 1, 0},
         {"classifier", l.classifier, vocabulary, hidden, hidden, 0, 1, std},
     };
-    /* Tensor ranks have some of the outputs of what reads the whole stream, and some of the inputs
-     * of what adds to it. */
+    /* If an operation reads the whole stream, tensor ranks split its outputs.  If it adds to the
+     * stream, they split its inputs. */
     const gpt_parameter of_layer[8] = {
         {"norm1", l.norm1, hidden, hidden, hidden, 0, 1, 0},
         {"query", l.query, q * hidden, hidden, hidden, q * hidden, attention, std},
@@ -159,7 +160,7 @@ GPT_FUNCTION int64_t gpt_element_of_whole(const gpt_parameter* p, int32_t tensor
     return tensor_rank % p->degree * p->step + i / p->n_columns * p->stride + i % p->n_columns;
 }
 
-/* A rank's share of those of one. */
+/* A rank's share of the parameters of one rank. */
 static void gpt_initial_parameters(const gpt_config* config, int32_t tensor_rank,
                                    gpt_real* parameters) {
     int64_t t, i;
@@ -176,7 +177,7 @@ static void gpt_initial_parameters(const gpt_config* config, int32_t tensor_rank
     }
 }
 
-/* ---- what a rank holds --------------------------------------------------------------------- */
+/* ---- a rank's rows ------------------------------------------------------------------------- */
 
 typedef struct gpt_share {
     memo_sharding layout; /* of a sequence over ring x ulysses ranks */
@@ -187,7 +188,7 @@ typedef struct gpt_share {
     int32_t tensor_rank;
 } gpt_share;
 
-/* The config has been checked. */
+/* Requires a valid config. */
 static gpt_share gpt_share_make(const gpt_config* config, const memo_mesh* mesh) {
     memo_sharding_desc desc = memo_sharding_desc_default();
     gpt_share share;
@@ -213,7 +214,7 @@ GPT_FUNCTION int64_t gpt_n_rows(const gpt_config* config) {
     return gpt_share_make(config, NULL).n_rows;
 }
 
-/* The number of a row's token in the micro-batch of all ranks; -1: padding. */
+/* Returns the number of a row's token in the micro-batch of all ranks; -1: padding. */
 static int64_t gpt_token_of(const gpt_share* share, int64_t row) {
     const memo_sharding* layout = &share->layout;
     const int64_t sequence = share->data_rank * share->batch + row / layout->local_tokens;
@@ -222,7 +223,7 @@ static int64_t gpt_token_of(const gpt_share* share, int64_t row) {
     return position < layout->n_tokens ? sequence * layout->n_tokens + position : -1;
 }
 
-/* How many rows from `row` on, up to `end`, hold consecutive tokens, from *token on, or padding
+/* Returns how many rows from `row` to `end` hold consecutive tokens from *token on, or padding
  * (*token = -1). */
 static int64_t gpt_run_of_tokens(const gpt_share* share, int64_t row, int64_t end, int64_t* token) {
     const int64_t first = gpt_token_of(share, row);
@@ -234,7 +235,7 @@ static int64_t gpt_run_of_tokens(const gpt_share* share, int64_t row, int64_t en
 
 /* ---- skeletal tensors ---------------------------------------------------------------------- */
 
-/* What a layer's backward needs of its forward, in the order in which it is computed. */
+/* The tensors that a layer's backward needs from its forward, in the order of computation. */
 enum {
     GPT_INPUT,     /* (rows, hidden) */
     GPT_RSTD1,     /* (rows) */
@@ -243,7 +244,7 @@ enum {
     GPT_K,         /* (rows, kv_hidden), turned by RoPE */
     GPT_V,         /* (rows, kv_hidden) */
     GPT_ATTENTION, /* (rows, q_hidden) */
-    GPT_LSE,       /* (rows, heads); split by heads: as memo_sp_attention_tensors says */
+    GPT_LSE,       /* (rows, heads); if split by heads, as memo_sp_attention_tensors */
     GPT_MIDDLE,    /* (rows, hidden) */
     GPT_RSTD2,     /* (rows) */
     GPT_NORM2,     /* (rows, hidden) */
@@ -252,22 +253,22 @@ enum {
     GPT_N_TENSORS
 };
 
-/* The order `fine`, and any order if degrees differ, recomputes without a sum over ranks, from the
- * input of every block.  The others recompute a layer from its input, and repeat the sum that ends
- * attention for the rows of middle that are recomputed. */
+/* With order `fine`, or if degrees differ, recomputation needs no sum over ranks: it starts from
+ * the input of each block.  Other orders recompute a layer from its input.  They repeat attention's
+ * final sum for the recomputed rows of middle. */
 static int gpt_has_middle(const gpt_config* config) {
     return gpt_is_split(config) && (config->schedule == MEMO_BLOCKS_FINE || gpt_is_mixed(config));
 }
 
-/* The table for engine, planner and profile.  Operations run in the order of the table and each
- * reads tensors before its own, so any rows can be recomputed alone.  Attention cannot: a query
- * needs keys of all rows before it. */
+/* The table for engine, planner and profile.  Operations run in the order of the table, and each
+ * reads only earlier tensors, so any rows can be recomputed alone.  Attention is the exception: a
+ * query needs the keys of all earlier rows. */
 static void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N_TENSORS]) {
     const int64_t hidden = config->hidden, tensor = gpt_degree(config->tensor);
     const int64_t q = hidden / tensor, wide = 4 * hidden / tensor;
     const int64_t kv = hidden / config->n_heads * config->n_kv_heads / tensor;
     const int64_t lse = gpt_round_up(config->n_heads / tensor, gpt_degree(config->ulysses));
-    /* If degrees differ, a rank has other rows of each block: a tensor is treated as a whole. */
+    /* If degrees differ, a rank has other rows in each block, so a tensor is treated as a whole. */
     const memo_tensor_rule rows = gpt_is_mixed(config) ? MEMO_TENSOR_WHOLE : MEMO_TENSOR_ROWS;
     const memo_tensor_rule middle = gpt_has_middle(config) ? MEMO_TENSOR_SWAPPED : rows;
     const memo_tensor table[GPT_N_TENSORS] = {
@@ -384,7 +385,7 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "attention over ranks takes floats, in heads of at most %d",
                               MEMO_HOST_ATTENTION_HEAD_SIZE);
-    /* Up to here no product of sizes passes 64 bits, and no dimension of a GEMM an int. */
+    /* Up to here no product of sizes exceeds 64 bits, and no dimension of a GEMM exceeds an int. */
     if (config->n_layers > 1 << 16 || config->hidden > 1 << 18 || config->tile_rows > 1 << 28 ||
         config->sequence > ((int64_t)1 << 36) / config->batch)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,

@@ -1,17 +1,17 @@
 /* gpt_math.h - the math of a small GPT: pure functions on arrays, each beside its backward.
  *
- * Nothing here knows of memo, of layers or of where a tensor lies.  A tensor of tokens is a table
- * of rows, a row a token, given by its address and a number of rows, so that any range of rows can
- * be computed alone, at any time, in any order, and gives bitwise the values of the first time:
+ * These functions do not depend on memo, on layers or on the place of a tensor.  A tensor of tokens
+ * is a table with a row for each token, given by its address and a number of rows.  Any range of rows
+ * can be computed alone, at any time, in any order, and gives the same bits as the first time:
  *
- *   - every sum has a fixed order, written down in the code, not left to the compiler;
- *   - a row's result never depends on the other rows beside it, except in a GEMM, where a caller
- * that wants the same bits passes the same rows together: fixed tiles;
+ *   - the code, not the compiler, fixes the order of every sum;
+ *   - a row's result never depends on the rows beside it, except in a GEMM: for the same bits, a
+ * caller passes the same rows together, in fixed tiles;
  *   - dropout has no state: a mask element is a function of seed, step, layer, site, token and
  * column.
  *
- * Compile with -std=c99 or -ffp-contract=off: a compiler that fuses a product and a sum on its own
- * need not do it everywhere alike.  Where a fused multiply-add pays, it is written as one.
+ * Compile with -std=c99 or -ffp-contract=off: otherwise a compiler may fuse a product and a sum in
+ * one place and not in another.  The code calls fused multiply-add if it is faster.
  *
  *   GPT_DOUBLE   computes in double precision instead of float
  *   GPT_BLAS     takes the GEMM from a CBLAS library (-lopenblas) instead of the one below
@@ -41,7 +41,7 @@ typedef float gpt_real;
 #define GPT_FUNCTION static
 #endif
 
-/* a * b + c, rounded once where the processor can. */
+/* a * b + c, rounded once if the processor has the instruction. */
 #if defined(GPT_DOUBLE) && defined(FP_FAST_FMA)
 #define GPT_FMA(a, b, c) fma(a, b, c)
 #elif !defined(GPT_DOUBLE) && defined(FP_FAST_FMAF)
@@ -52,7 +52,7 @@ typedef float gpt_real;
 
 enum {
     GPT_VOCABULARY = 256,    /* bytes */
-    GPT_LANES = 16,          /* partial sums of a reduction: what vectorises, and a fixed order */
+    GPT_LANES = 16,          /* partial sums of a reduction: vectorizable, in a fixed order */
     GPT_ATTENTION_TILE = 64, /* queries, and keys, of a tile of scores */
     GPT_GEMM_M = 6,          /* the block of C that a micro-kernel keeps in registers */
     GPT_GEMM_N = 64 / (int)sizeof(gpt_real),
@@ -79,7 +79,8 @@ static inline gpt_real gpt_sum_lanes(const gpt_real lanes[GPT_LANES]) {
     return sum;
 }
 
-/* sum of a[i] * b[i]; element i is added to lane i % GPT_LANES, then lanes in order. */
+/* Returns the sum of a[i] * b[i].  Element i is added to lane i % GPT_LANES; then the lanes are added
+ * in order. */
 static inline gpt_real gpt_dot(const gpt_real* a, const gpt_real* b, int64_t n) {
     gpt_real lanes[GPT_LANES] = {0};
     int64_t i;
@@ -113,14 +114,14 @@ static inline gpt_real gpt_max(const gpt_real* a, int64_t n) {
     return max;
 }
 
-/* e^x.  In float a polynomial that a compiler vectorises, within 1.2e-7 relative of the true value;
- * 0 below -87, which includes -infinity; above 88 it stays at e^88. */
+/* e^x.  In float it is a polynomial that a compiler vectorizes, with a relative error up to 1.2e-7.
+ * It returns 0 below -87, -infinity included, and e^88 above 88. */
 #ifdef GPT_DOUBLE
 static inline gpt_real gpt_exp(gpt_real x) { return exp(x); }
 #else
 static inline gpt_real gpt_exp(gpt_real x) {
-    /* x = n ln 2 + r with |r| <= ln 2 / 2.  Adding 1.5 * 2^23 rounds to an integer, which then
-     * stands in the lowest bits of the sum. */
+    /* x = n ln 2 + r with |r| <= ln 2 / 2.  Adding 1.5 * 2^23 rounds to an integer, in the lowest
+     * bits of the sum. */
     const float round = 12582912.0f;
     float bounded = x > -87.0f ? x : -87.0f, shifted, n, r, p, power;
     uint32_t bits;
@@ -144,7 +145,7 @@ static inline gpt_real gpt_exp(gpt_real x) {
 
 /* ---- random numbers: counters, no state ---------------------------------------------------- */
 
-/* The finaliser of splitmix64: every bit of the result depends on every bit of z. */
+/* The finalizer of splitmix64: every bit of the result depends on every bit of z. */
 static inline uint64_t gpt_mix(uint64_t z) {
     z += 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -152,7 +153,7 @@ static inline uint64_t gpt_mix(uint64_t z) {
     return z ^ (z >> 31);
 }
 
-/* The same for 32 bits, which vectorises everywhere. */
+/* The same for 32 bits, which vectorizes on every processor. */
 static inline uint32_t gpt_mix32(uint32_t z) {
     z = (z ^ (z >> 16)) * 0x7feb352du;
     z = (z ^ (z >> 15)) * 0x846ca68bu;
@@ -171,14 +172,14 @@ static inline double gpt_normal(uint64_t key, uint64_t counter) {
            cos(two_pi * gpt_uniform(key, 2 * counter + 1));
 }
 
-/* Where a dropout mask is drawn: all that a mask depends on beside token and column. */
+/* The key of a dropout mask: everything that it depends on except token and column. */
 typedef struct gpt_dropout {
     uint64_t key;
-    uint32_t threshold; /* drawn numbers below it are dropped */
-    gpt_real scale;     /* of what is kept: 1 / (1 - rate) */
+    uint32_t threshold; /* numbers below it drop the element */
+    gpt_real scale;     /* factor of the other elements: 1 / (1 - rate) */
 } gpt_dropout;
 
-/* rate in [0, 1).  site tells the places in a layer apart. */
+/* rate in [0, 1).  site distinguishes the dropouts of a layer. */
 static inline gpt_dropout gpt_dropout_make(double rate, uint64_t seed, int64_t step, int64_t layer,
                                            int64_t site) {
     gpt_dropout dropout;
@@ -189,7 +190,7 @@ static inline gpt_dropout gpt_dropout_make(double rate, uint64_t seed, int64_t s
     return dropout;
 }
 
-/* What element `column` of a token is multiplied by: 0 or scale.  token_key is gpt_token_key's. */
+/* The factor of element `column` of a token: 0 or scale.  gpt_token_key returns token_key. */
 static inline uint64_t gpt_token_key(const gpt_dropout* dropout, int64_t token) {
     return gpt_mix(dropout->key ^ (uint64_t)token);
 }
@@ -199,8 +200,8 @@ static inline gpt_real gpt_mask(const gpt_dropout* dropout, uint64_t token_key, 
     return drawn < dropout->threshold ? (gpt_real)0 : dropout->scale;
 }
 
-/* y = mask * x; its own backward.  first_token: the global number of row 0.  x and y may be the
- * same. */
+/* y = mask * x, which is its own backward.  first_token: the global number of row 0.  x and y may be
+ * the same. */
 GPT_FUNCTION void gpt_dropout_apply(gpt_real* y,       /* (rows, columns) */
                                     const gpt_real* x, /* (rows, columns) */
                                     const gpt_dropout* dropout, int64_t first_token, int64_t n_rows,
@@ -240,8 +241,8 @@ GPT_FUNCTION void gpt_residual_forward(gpt_real* y,              /* (rows, colum
 /* ---- GEMM: C = alpha op(A) op(B) + beta C -------------------------------------------------- */
 
 #ifndef GPT_BLAS
-/* (GEMM_M, GEMM_N) sums over k of panels a (k, GEMM_M) and b (k, GEMM_N).  The rows have names, not
- * an index, since that is the form in which compilers keep all of them in registers. */
+/* (GEMM_M, GEMM_N) sums over k of panels a (k, GEMM_M) and b (k, GEMM_N).  Named rows, not an array,
+ * because compilers keep all of them in registers only in this form. */
 static void gpt_gemm_kernel(int64_t k, const gpt_real* a, const gpt_real* b,
                             gpt_real sums[GPT_GEMM_M][GPT_GEMM_N]) {
     gpt_real s0[GPT_GEMM_N], s1[GPT_GEMM_N], s2[GPT_GEMM_N];
@@ -293,9 +294,9 @@ static inline void gpt_gemm_pack(gpt_real* panels, const gpt_real* x, int64_t n,
 }
 #endif
 
-/* op(X) is X, or its transpose where is_transposed.  op(A) is (m, k), op(B) (k, n), C (m, n); a
- * leading dimension is the distance of two rows as stored.  beta = 0 does not read C. The same
- * shapes and values give the same bits, wherever the operands lie. */
+/* op(X) is X, or its transpose if is_transposed.  op(A) is (m, k), op(B) (k, n), C (m, n).  A leading
+ * dimension is the distance between two stored rows.  beta = 0 does not read C.  The same shapes and
+ * values give the same bits at any address. */
 GPT_FUNCTION void gpt_gemm(int a_is_transposed, int b_is_transposed, int64_t m, int64_t n,
                            int64_t k, gpt_real alpha, const gpt_real* a, int64_t lda,
                            const gpt_real* b, int64_t ldb, gpt_real beta, gpt_real* c,
@@ -354,7 +355,7 @@ GPT_FUNCTION void gpt_linear_forward(gpt_real* y,            /* (rows, outputs) 
     gpt_gemm(0, 1, n_rows, n_outputs, n_inputs, 1, x, n_inputs, weight, n_inputs, 0, y, n_outputs);
 }
 
-/* is_first: dx is set, else added to. */
+/* is_first: dx is set, otherwise added to. */
 GPT_FUNCTION void gpt_linear_backward(gpt_real* dx,           /* (rows, inputs) */
                                       const gpt_real* dy,     /* (rows, outputs) */
                                       const gpt_real* weight, /* (outputs, inputs) */
@@ -364,7 +365,7 @@ GPT_FUNCTION void gpt_linear_backward(gpt_real* dx,           /* (rows, inputs) 
              is_first ? (gpt_real)0 : (gpt_real)1, dx, n_inputs);
 }
 
-/* dy has n_columns columns, of which the first n_outputs count. */
+/* dy has n_columns columns; only the first n_outputs are used. */
 GPT_FUNCTION void gpt_linear_weights(gpt_real* dweight,  /* (outputs, inputs), added to */
                                      const gpt_real* dy, /* (rows, columns) */
                                      int64_t n_columns, const gpt_real* x, /* (rows, inputs) */
@@ -437,8 +438,7 @@ GPT_FUNCTION void gpt_norm_backward(gpt_real* dx,      /* (rows, hidden), added 
 
 /* ---- rotary position embedding ------------------------------------------------------------- */
 
-/* Row p of the table: head_size / 2 cosines, then as many sines, of p * 10000^(-2 j / head_size).
- */
+/* Row p of the table: head_size / 2 cosines of p * 10000^(-2 j / head_size), then their sines. */
 GPT_FUNCTION void gpt_rope_table(gpt_real* table, /* (positions, head_size) */
                                  int64_t n_positions, int64_t head_size) {
     int64_t position, j;
@@ -451,8 +451,8 @@ GPT_FUNCTION void gpt_rope_table(gpt_real* table, /* (positions, head_size) */
         }
 }
 
-/* Turns the pairs (j, j + head_size / 2) of every head in place; row r has position
- * (first_row + r) % sequence.  direction 1: forward; -1: backward, the gradient turned back. */
+/* Rotates the pairs (j, j + head_size / 2) of every head in place.  Row r has position (first_row +
+ * r) % sequence.  direction 1: forward; -1: backward, which rotates the gradient back. */
 GPT_FUNCTION void gpt_rope(gpt_real* x,           /* (rows, heads * head_size) */
                            const gpt_real* table, /* (sequence, head_size) */
                            int direction, int64_t first_row, int64_t n_rows, int64_t sequence,
@@ -483,7 +483,7 @@ typedef struct gpt_attention_shape {
     int adds; /* backward: dk and dv are added to, not set */
 } gpt_attention_shape;
 
-/* Scores of a tile of queries against a tile of keys; those of later keys, and columns that fill up
+/* Scores of a tile of queries against a tile of keys.  Scores of later keys, and of columns that pad
  * the tile, are -infinity. */
 static void gpt_attention_scores(gpt_real* scores, /* (n_queries, GPT_ATTENTION_TILE) */
                                  const gpt_real* q, int64_t q_stride, const gpt_real* k,
@@ -640,7 +640,7 @@ GPT_FUNCTION void gpt_gelu_backward(gpt_real* dx,       /* (rows, columns), set 
 
 /* ---- softmax and cross-entropy, fused with their gradient ---------------------------------- */
 
-/* Replaces the logits by scale * d(loss of the row) / d(logits); returns scale * (sum of the
+/* Replaces the logits by scale * d(loss of the row) / d(logits).  Returns scale * (sum of the
  * losses), in nats, added row by row. */
 GPT_FUNCTION double gpt_cross_entropy(gpt_real* logits,       /* (rows, columns) */
                                       const uint8_t* targets, /* (rows) */
@@ -663,8 +663,8 @@ GPT_FUNCTION double gpt_cross_entropy(gpt_real* logits,       /* (rows, columns)
 
 /* ---- the optimizer ------------------------------------------------------------------------- */
 
-/* Adds the squares of n reals, in double, each to lane i % GPT_LANES.  Of pieces whose lengths are
- * multiples of GPT_LANES the bits are those of the whole. */
+/* Adds the squares of n reals, in double, each to lane i % GPT_LANES.  Splitting at multiples of
+ * GPT_LANES does not change the bits. */
 GPT_FUNCTION void gpt_add_squares(double lanes[GPT_LANES], const gpt_real* x, int64_t n) {
     int64_t i;
     int j;
@@ -681,10 +681,10 @@ GPT_FUNCTION double gpt_sum_squares(const double lanes[GPT_LANES]) {
 
 typedef struct gpt_adamw_desc {
     double learning_rate, beta1, beta2, epsilon, weight_decay;
-    int64_t update; /* from 1: for the correction of the moments' bias */
+    int64_t update; /* from 1: for the bias correction of the moments */
 } gpt_adamw_desc;
 
-/* AdamW (Loshchilov and Hutter 2019); the gradient is multiplied by gradient_scale first. */
+/* AdamW (Loshchilov and Hutter 2019).  The gradient is first multiplied by gradient_scale. */
 GPT_FUNCTION void gpt_adamw(gpt_real* parameter, gpt_real* m, gpt_real* v, /* (n) */
                             const gpt_real* gradient,                      /* (n) */
                             double gradient_scale, const gpt_adamw_desc* desc, int64_t n) {

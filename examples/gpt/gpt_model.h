@@ -19,7 +19,8 @@ static void gpt_forward(gpt_model* model, int32_t layer, gpt_array x) {
     gpt_follow_session(model);
 }
 
-/* The session recomputes rows of the plain model in backward_begin; memo_blocks recomputes its own. */
+/* The session recomputes rows of the plain model in backward_begin.  memo_blocks recomputes its own
+ * rows. */
 static void gpt_backward(gpt_model* model, int32_t layer, gpt_array dx) {
     gpt_begin_bucket(model, layer + 1);
     (void)memo_session_backward_begin(model->session, layer);
@@ -34,7 +35,7 @@ static void gpt_backward(gpt_model* model, int32_t layer, gpt_array dx) {
     gpt_follow_session(model);
 }
 
-/* Rows of a tensor of a layer, for the session. */
+/* Callback of the session: recomputes rows of a tensor of a layer. */
 static void gpt_recompute(void* user, memo_session* session, int32_t layer, int32_t tensor,
                           int64_t begin, int64_t end) {
     gpt_model* model = (gpt_model*)user;
@@ -49,8 +50,8 @@ static void gpt_recompute(void* user, memo_session* session, int32_t layer, int3
     memo_session_fail(session, model->status, model->error.message);
 }
 
-/* Final norm, classifier and loss, forward and backward together in chunks of tokens, so that
- * logits exist for one chunk at a time.  dx: the gradient of x. */
+/* Final norm, classifier and loss, forward and backward together.  They run in chunks of tokens, so
+ * that logits exist for one chunk at a time.  dx: the gradient of x. */
 static void gpt_classify(gpt_model* model, gpt_array dx, gpt_array x, const uint8_t* targets,
                          double loss_scale) {
     const int64_t hidden = model->config.hidden, n = model->n_rows;
@@ -83,8 +84,8 @@ static void gpt_classify(gpt_model* model, gpt_array dx, gpt_array x, const uint
 
 /* ---- a micro-batch ------------------------------------------------------------------------- */
 
-/* This rank's of them, through one half of the staging buffer, while the other may still be on its
- * way to the device. */
+/* Copies this rank's tokens through one half of the staging buffer, while the other half may still
+ * be on its way to the device. */
 static void gpt_copy_tokens(gpt_model* model, uint8_t* to) {
     const memo_device* device = &model->device;
     const uint8_t *tokens = model->tokens, *targets = model->targets;
@@ -98,7 +99,7 @@ static void gpt_copy_tokens(gpt_model* model, uint8_t* to) {
     if (model->status) return;
     for (row = 0; row < model->n_rows; row += n) {
         n = gpt_run_of_tokens(&model->share, row, model->n_rows, &first);
-        if (first < 0 || !tokens) { /* padding, or to measure: any byte does */
+        if (first < 0 || !tokens) { /* padding, or a measurement: any byte is valid */
             memset(staging + row, 0, (size_t)n);
             memset(staging + model->n_rows + row, 0, (size_t)n);
         } else {
@@ -115,7 +116,7 @@ static void gpt_copy_tokens(gpt_model* model, uint8_t* to) {
             memo_event_record(device, model->tokens_copied[half], model->compute, &model->error);
 }
 
-/* What the session runs: one micro-batch, dry or not. */
+/* Callback of the session: runs one micro-batch, or plans it in a dry run. */
 static void gpt_step(void* user, memo_session* session) {
     gpt_model* model = (gpt_model*)user;
     const int64_t hidden = model->config.hidden, n_rows = model->n_rows;
@@ -170,7 +171,7 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens
 
 /* ---- the end of a step --------------------------------------------------------------------- */
 
-/* What a rank holds of the gradients, and of either moment. */
+/* Bytes of the gradients, and of each moment, on this rank. */
 static int64_t gpt_gradient_bytes(const gpt_model* model) {
     return model->layout.n / (model->zero == 2 ? model->share.n_ranks : 1) *
            (int64_t)sizeof(gpt_real);
@@ -305,7 +306,7 @@ static int64_t gpt_rope_bytes(const gpt_config* config) {
            (int64_t)sizeof(gpt_real);
 }
 
-/* Stream, events, pinned memory: what the session needs, or knows nothing of. */
+/* Stream, events, pinned memory: resources that the session requires or does not manage. */
 static void gpt_create_streams(gpt_model* model) {
     const memo_device* device = &model->device;
     void* pinned;
@@ -344,7 +345,8 @@ static void gpt_destroy_collectives(gpt_model* model) {
     model->attention = NULL;
 }
 
-/* The angles of this rank's positions.  host: room for those of the whole sequence and of a rank. */
+/* The angles of this rank's positions.  host has room for the angles of the whole sequence and of a
+ * rank. */
 static void gpt_initialize_rope(gpt_model* model, gpt_real* host) {
     const memo_sharding* layout = &model->share.layout;
     const int64_t head_size = model->config.hidden / model->config.n_heads;
@@ -356,7 +358,7 @@ static void gpt_initialize_rope(gpt_model* model, gpt_real* host) {
                               local, gpt_rope_bytes(&model->config), &model->error);
 }
 
-/* Parameters, the table of RoPE, and zeros for all that is added to. */
+/* Parameters, the table of RoPE, and zeros for all sums. */
 static void gpt_initialize(gpt_model* model) {
     const memo_device* device = &model->device;
     const int64_t n_bytes = model->layout.n * (int64_t)sizeof(gpt_real);
@@ -383,7 +385,7 @@ static void gpt_initialize(gpt_model* model) {
     free(host);
 }
 
-/* The communicators must be those of the config. */
+/* The communicators must match the config. */
 static memo_status gpt_check_mesh(const gpt_config* config, const memo_mesh* mesh,
                                   memo_error* error) {
     if ((gpt_n_ranks(config) == 1 && !gpt_is_split(config)) ||
@@ -400,8 +402,8 @@ static memo_status gpt_check_mesh(const gpt_config* config, const memo_mesh* mes
                           gpt_degree(config->ulysses), gpt_degree(config->tensor));
 }
 
-/* What lives as long as the session.  It is called for each plan that is tried, and to run: then all
- * memory is new, and so are the parameters in it. */
+/* Requests the memory that lives as long as the session.  The session calls it for each plan that
+ * it tries, and before it runs.  Then all memory is new, the parameters included. */
 static void gpt_setup(void* user, memo_session* session) {
     gpt_model* model = (gpt_model*)user;
     const gpt_config* config = &model->config;
@@ -472,7 +474,7 @@ static memo_status gpt_create_session(gpt_model* model, const gpt_desc* desc, in
     if (s.share) s.share = gpt_share_plan;
     s.is_dry_run = is_dry_run;
     status = memo_session_create(&s, &created, error);
-    *session = model->session = created; /* NULL after a failure, though setup has set it */
+    *session = model->session = created; /* NULL after a failure, even if setup has set it */
     model->is_measured = 0;
     return status;
 }
@@ -528,7 +530,7 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model) {
     int i;
     if (!model) return;
     device = &model->device;
-    /* In the reverse order of creation; what was not created yet is NULL. */
+    /* Destroys in the reverse order of creation; objects that were not created are NULL. */
     if (model->compute) memo_stream_synchronize(device, model->compute, NULL);
     gpt_destroy_collectives(model);
     memo_session_destroy(model->session);
@@ -539,7 +541,7 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model) {
     free(model);
 }
 
-/* The session outlives the model that it planned for: a dry run does not call it again. */
+/* The session outlives its model: after a dry run it does not call the model again. */
 GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, memo_session** session, memo_error* error) {
     gpt_desc dry = *desc;
     gpt_model* model;

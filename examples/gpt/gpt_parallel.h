@@ -7,9 +7,9 @@
 
 #include "gpt_enqueue.h"
 
-/* --- buckets: what is summed, and split, at a time --- */
+/* --- buckets: the units of sums and of ZeRO --- */
 
-/* The embedding, each layer, and final norm with classifier. */
+/* Buckets are the embedding, each layer, and final norm with classifier. */
 static int64_t gpt_n_buckets(const gpt_config* config) { return config->n_layers + 2; }
 static int64_t gpt_bucket_begin(const gpt_model* model, int64_t bucket) {
     const gpt_layout* at = &model->layout;
@@ -22,7 +22,8 @@ static int64_t gpt_bucket_of(const gpt_config* config, int64_t tensor) { /* gpt_
     return tensor == 0 ? 0 : gpt_min((tensor - 1) / 8 + 1, last);
 }
 
-/* A rank's part of a bucket: parameters [begin, end), and where its gradient and moments lie. */
+/* A rank's part of a bucket: parameters [begin, end), with the addresses of its gradient and
+ * moments. */
 typedef struct gpt_part {
     int64_t begin, end;
     gpt_real *gradients, *moments1, *moments2;
@@ -40,7 +41,7 @@ static gpt_part gpt_part_at(const gpt_model* model, int64_t bucket, int32_t rank
     return part;
 }
 
-/* The ranks whose parts this one updates: its own, or all. */
+/* Ranks whose parts this rank updates: its own part, or all parts. */
 static int32_t gpt_first_part(const gpt_model* model) {
     return model->zero ? model->share.rank : 0;
 }
@@ -62,7 +63,7 @@ static memo_status gpt_sum_run(void* pointer, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Sums n reals at `gradients` over ranks; each gets its part of the sum, in place. */
+/* Sums n reals at `gradients` over ranks.  Each rank receives its part of the sum, in place. */
 static void gpt_reduce_scatter(gpt_model* model, gpt_real* gradients, int64_t n) {
     const int64_t n_part = n / model->share.n_ranks;
     gpt_op op = gpt_op_make("sum over ranks");
@@ -108,7 +109,8 @@ static void gpt_end_bucket(gpt_model* model, int64_t bucket) {
 
 static void gpt_sum_layer_gradients(gpt_model* model);
 
-/* The gradient of all micro-batches becomes that of all ranks, once a step; with zero 2 it is. */
+/* Sums the gradient of all micro-batches over ranks, once a step.  With zero 2 this is already
+ * done. */
 static void gpt_reduce_gradients(gpt_model* model) {
     gpt_op op = gpt_op_make("sum over ranks");
     int64_t b;
@@ -142,14 +144,14 @@ static void gpt_reduce_total(gpt_model* model, memo_comm* ranks, int first, int 
                                         MEMO_TYPE_F64, MEMO_REDUCTION_SUM, &model->error);
 }
 
-/* Loss and votes of all ranks; the squares too where each has summed its own part.  Tensor ranks
- * have the same loss. */
+/* Sums loss and votes over all ranks, and the squares if each rank has only its own part.  Tensor
+ * ranks have the same loss. */
 static void gpt_reduce_totals(gpt_model* model) {
     gpt_reduce_total(model, model->tensor.ranks, GPT_TOTAL_VOTES, GPT_N_TOTALS);
     gpt_reduce_total(model, model->gradient, 0, model->zero ? GPT_N_TOTALS : GPT_TOTAL_SQUARES);
 }
 
-/* Each rank has updated its part; all get the others'. */
+/* Gathers the parts of the parameters, after each rank has updated its own part. */
 static void gpt_gather_parameters(gpt_model* model) {
     int64_t b;
     for (b = 0; b < gpt_n_buckets(&model->config) && model->zero && !model->status; b++) {
@@ -174,7 +176,7 @@ typedef struct gpt_update_args {
     double clip, vote;
 } gpt_update_args;
 
-/* Of what lower tensor ranks have no copy of. */
+/* Adds the squares of the elements that no lower tensor rank holds. */
 static void gpt_add_split_squares(const gpt_model* model, double lanes[GPT_LANES], int64_t bucket,
                                   const gpt_part* part) {
     int64_t t;
@@ -188,7 +190,7 @@ static void gpt_add_split_squares(const gpt_model* model, double lanes[GPT_LANES
     }
 }
 
-/* Part by part in the order of ranks, as they are summed where each rank has its own. */
+/* Adds part by part in the order of ranks: the sum over ranks has the same order. */
 static memo_status gpt_gradient_norm_run(void* pointer, memo_error* error) {
     const gpt_update_args* a = (const gpt_update_args*)pointer;
     const gpt_model* model = a->model;
@@ -211,7 +213,7 @@ static memo_status gpt_gradient_norm_run(void* pointer, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* What of a tensor lies in the part. */
+/* Updates the elements of a tensor in this part. */
 static void gpt_adamw_part(gpt_model* model, const gpt_part* part, const gpt_parameter* p,
                            double scale, const gpt_adamw_desc* adamw) {
     const int64_t begin = p->offset > part->begin ? p->offset : part->begin;
@@ -241,7 +243,7 @@ static memo_status gpt_adamw_run(void* pointer, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* The arguments are copied at launch and must fit. */
+/* The arguments are copied at launch, and their size is limited. */
 typedef char gpt_linear_args_fit[sizeof(gpt_linear_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
 typedef char gpt_norm_args_fit[sizeof(gpt_norm_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
 typedef char gpt_elements_args_fit[sizeof(gpt_elements_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];

@@ -1,26 +1,26 @@
 /* gpt_tensor.h - layers split by columns over tensor ranks, and a micro-batch into parts: the two
  * blocks of a layer (gpt_layer.h) as functions that memo_blocks calls in its schedule's order.
  *
- * Each rank has its heads and its columns of the MLP; everything of the width of the residual stream
- * is whole on all of them and has the same bits, since a sum over ranks has.  Norms, and embedding
- * and classifier (of 256 bytes: splitting them would save little and cost a sum of logits), are
- * copies.  The copies' gradients: those of embedding, final norm and classifier come out whole and
- * alike on every rank; those of a layer's norms are partial sums, since g is carried through the
- * norm before it is summed, and are summed with the step's gradients.  In the norm of the whole
- * gradient a copy counts once.
+ * Each rank has its heads and its columns of the MLP.  Tensors as wide as the residual stream are
+ * whole on all ranks and have the same bits, because a sum over ranks has.  Norms, embedding and
+ * classifier are copies: with 256 byte values, splitting saves little and costs a sum of logits.
+ * The gradients of embedding, final norm and classifier are whole and equal on every rank.  The
+ * gradients of a layer's norms are partial sums, because g passes through the norm before it is
+ * summed.  They are summed with the step's gradients.  In the norm of the whole gradient a copy
+ * counts once.
  *
- * What is recomputed is what the policy has left, by rows, as in the plain model.  `fine` recomputes
- * without a collective, so `middle` is kept or swapped; the other orders repeat the projection and
- * its sum for those rows of `middle` that are recomputed, and no others: a sum of the published order
- * that nobody reads is not run.
+ * The policy selects the rows to recompute, as in the plain model.  `fine` recomputes without a
+ * collective, so `middle` is kept or swapped.  The other orders repeat the projection and its sum,
+ * but only for recomputed rows of `middle`.  A sum of the published order is omitted if nothing
+ * reads it.
  *
- * Blocks may have degrees of their own (config.degrees).  Of the tensor ranks, `degree` side by side
- * then share a block, and each such group has a slice of every part's rows; its weights' gradients
- * are summed over the groups at the end of a step.  Where a larger degree follows, or the
- * classifier, the residual stream of the slices is gathered on the comm stream, right behind the
- * sum, and in the backward its gradient is where a smaller one was; otherwise a rank goes on with
- * the rows that it needs.  A block's tensors are fewer and wider rows in the smaller degree, and as
- * many bytes; parameters have room for the smallest degree's share in every layer.
+ * Blocks may have different degrees (config.degrees).  Each group of `degree` adjacent tensor ranks
+ * then shares a block and has a slice of every part's rows.  The gradients of its weights are summed
+ * over the groups at the end of a step.  If a larger degree or the classifier follows, the slices of
+ * the residual stream are gathered on the comm stream, right after the sum.  In the backward, slices
+ * of the gradient are gathered before a block of a larger degree.  Otherwise a rank continues with
+ * the rows that it needs.  In a smaller degree a block's tensors have fewer and wider rows, and the
+ * same bytes.  In every layer, parameters have room for the smallest degree's share.
  *
  * Single translation unit: everything is static. */
 #ifndef GPT_TENSOR_H
@@ -31,25 +31,27 @@
 
 /* ---- parts ---- */
 
-/* What the larger of the two backward functions requests. */
+/* Bytes that the larger of the two backward functions requests. */
 static int64_t gpt_work_bytes(const gpt_model* model) {
     const int64_t n_rows = gpt_part_rows(model, 0).end, hidden = model->config.hidden;
     const int64_t tensor = gpt_degree(model->config.tensor), heads = model->config.n_heads / tensor;
     const int64_t q = hidden / tensor;
     const int64_t kv = hidden / model->config.n_heads * model->config.n_kv_heads / tensor;
     const int64_t attention = 2 * hidden + 2 * q + 2 * kv + heads;
-    const int64_t mlp = 2 * hidden + 8 * q; /* a smaller degree has wider rows, but fewer */
+    const int64_t mlp = 2 * hidden + 8 * q; /* a smaller degree has fewer and wider rows */
     return n_rows * (attention > mlp ? attention : mlp) * (int64_t)sizeof(gpt_real) + 8 * 64;
 }
 
-/* The degree of a block; before the first and behind the last one all ranks have all rows. */
+/* Returns the degree of a block.  Before the first block and after the last one, all ranks have all
+ * rows. */
 static int32_t gpt_degree_at(const gpt_model* model, int32_t block) {
     return block < 0 || block >= 2 * model->config.n_layers
                ? gpt_degree(model->config.tensor)
                : gpt_block_degree(&model->config, block);
 }
 
-/* Rows of a block's part begin its work: its operations get the name, its requests begin anew. */
+/* Begins the work of a block's part and returns its rows.  Its operations take its name, and its
+ * requests start again. */
 static gpt_rows gpt_begin_block(gpt_model* model, const memo_block_call* call, const char* phase) {
     const gpt_rows part = gpt_part_rows(model, call->part);
     const gpt_rows rows = gpt_slice(model, part, gpt_degree_at(model, call->block));
@@ -74,14 +76,14 @@ static memo_status gpt_end_block(gpt_model* model, memo_error* error) {
 
 /* ---- the residual stream and its gradient ---- */
 
-/* x takes up what a block has made. */
+/* Adds the output of a block to x. */
 static void gpt_add_output(gpt_model* model, int32_t block, gpt_rows rows) {
     const gpt_tensor_state* t = &model->tensor;
     gpt_residual(model, t->x, t->x, t->partial, block / 2,
                  block % 2 ? GPT_SITE_MLP : GPT_SITE_PROJECTION, rows);
 }
 
-/* dx += g, the sum of what the block above has made of its gradient. */
+/* dx += g, the sum of the gradient from the block above. */
 static void gpt_add_gradient(gpt_model* model, gpt_rows rows) {
     const gpt_tensor_state* t = &model->tensor;
     gpt_op op = gpt_op_make("gradient of the block above");
@@ -123,8 +125,8 @@ static memo_status gpt_tell(gpt_model* model, memo_stream stream, const char* wh
     return memo_annotate(&model->device, stream, &told, error);
 }
 
-/* Slices of the stream, or of its gradient, become those of the larger degree that comes next: this
- * rank's takes up its block's sum, then all are gathered. */
+/* Gathers slices of the stream, or of its gradient, for the larger degree that comes next.  This rank
+ * first adds the sum of its block to its slice. */
 static memo_status gpt_gather_slices(gpt_model* model, memo_stream stream, int32_t degree,
                                      int32_t next, memo_error* error) {
     const gpt_tensor_state* t = &model->tensor;
@@ -148,7 +150,7 @@ static memo_status gpt_gather_slices(gpt_model* model, memo_stream stream, int32
                                     gpt_count(from) * model->config.hidden, GPT_TYPE, error);
 }
 
-/* The collective of the block that was called last: memo_blocks calls it right behind. */
+/* The collective of the block that was called last.  memo_blocks calls it right after the block. */
 static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream,
                                    const memo_collective_call* call, memo_error* error) {
     gpt_model* model = (gpt_model*)comm->context;
@@ -170,14 +172,15 @@ static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream,
                                     : gpt_gather_slices(model, stream, degree, next, error);
 }
 
-/* Those that have other rows of a layer's parameter; all, for a norm. */
+/* Ranks that have other rows of a layer's parameter; for a norm, all ranks. */
 static memo_comm* gpt_ranks_to_sum(gpt_model* model, const gpt_parameter* p) {
     const int32_t all = gpt_degree(model->config.tensor);
     if (p->initial_std <= 0) return model->tensor.ranks;
     return p->degree == all ? NULL : gpt_pair(model, p->degree, all)->data;
 }
 
-/* Gradients of layers that are partial sums on tensor ranks, of the parts that this rank updates. */
+/* Sums the gradients of layers that are partial sums on tensor ranks, for the parts that this rank
+ * updates. */
 static void gpt_sum_layer_gradients(gpt_model* model) {
     gpt_op op = gpt_op_make("sum over tensor ranks");
     int64_t i;
@@ -206,12 +209,13 @@ static void gpt_sum_layer_gradients(gpt_model* model) {
 
 /* ---- forward ---- */
 
-/* The residual stream takes up what the block before has made; a layer keeps what backward needs. */
+/* The residual stream adds the output of the previous block; a layer keeps what its backward
+ * needs. */
 static void gpt_enter_block(gpt_model* model, const memo_block_call* call, gpt_rows rows) {
     const gpt_tensor_state* t = &model->tensor;
     if (call->block > 0 &&
         gpt_degree_at(model, call->block - 1) >= gpt_degree_at(model, call->block))
-        gpt_add_output(model, call->block - 1, rows); /* else it is gathered with it */
+        gpt_add_output(model, call->block - 1, rows); /* otherwise it is gathered with the output */
     gpt_copy_rows(model,
                   gpt_tensor(model, call->block / 2, call->block % 2 ? GPT_MIDDLE : GPT_INPUT),
                   t->x, rows);
@@ -256,7 +260,7 @@ static memo_status gpt_block_recompute(void* context, const memo_block_call* cal
     gpt_rows need[GPT_N_TENSORS];
     int i;
     for (i = 0; i < GPT_N_TENSORS; i++) need[i] = gpt_rows_in(t->need[i], rows);
-    t->sum_end = t->sum_begin; /* nobody reads what the MLP would make */
+    t->sum_end = t->sum_begin; /* no operation reads the output of the MLP */
     if (call->block % 2 == 0) {
         const int64_t begin = gpt_part_rows(model, call->part).begin;
         t->sum_begin = (need[GPT_MIDDLE].begin - begin) * model->config.hidden;
@@ -295,15 +299,15 @@ static memo_status gpt_block_backward(void* context, const memo_block_call* call
     model->tensor.is_backward = 1;
     if (call->block < 2 * model->config.n_layers - 1 &&
         gpt_degree_at(model, call->block + 1) >= gpt_degree_at(model, call->block))
-        gpt_add_gradient(model, rows); /* else it is gathered with it */
+        gpt_add_gradient(model, rows); /* otherwise it is gathered with the gradient */
     gpt_clear_gradient(model, rows);
     model->pass = GPT_PASS_INPUTS;
     gpt_backward_block(model, call, rows);
     return gpt_end_block(model, error);
 }
 
-/* Of the part whose inputs' gradients were computed last: the requests are the same, and so find
- * them again. */
+/* For the part whose inputs' gradients were computed last: the same requests return the same
+ * addresses. */
 static memo_status gpt_block_weights(void* context, const memo_block_call* call,
                                      memo_error* error) {
     gpt_model* model = (gpt_model*)context;
@@ -330,7 +334,8 @@ static void gpt_forward_blocks(gpt_model* model, int32_t layer, gpt_array x) {
         model->status = memo_blocks_forward_layer(model->tensor.blocks, layer, &model->error);
 }
 
-/* What the engine did not bring back.  While the session measures it times recomputation apart. */
+/* Recomputes the rows that the engine did not restore.  While the session measures, it times
+ * recomputation separately. */
 static void gpt_find_need(gpt_model* model, int32_t layer) {
     gpt_rows* need = model->tensor.need;
     memo_session_info info;
@@ -364,9 +369,9 @@ static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {
     gpt_give(model, work);
 }
 
-/* Both blocks, of need, part by part, to measure recomputation.  The sum of `middle` over ranks is left
- * out: sums of the layer before may be under way on another stream, and would meet this one in an order
- * that differs between ranks. */
+/* Both blocks, for the rows in `need`, part by part, to measure recomputation.  The sum of `middle`
+ * over ranks is omitted.  Sums of the previous layer may still run on another stream, and their order
+ * would differ between ranks. */
 static void gpt_compute_parts(gpt_model* model, int32_t layer,
                               const gpt_rows whole[GPT_N_TENSORS]) {
     gpt_tensor_state* t = &model->tensor;
@@ -385,8 +390,8 @@ static void gpt_compute_parts(gpt_model* model, int32_t layer,
 
 /* ---- begin and end ---- */
 
-/* Sums lie in the same place from step to step: their stream reads and writes them while the compute
- * stream goes on. */
+/* Sums have the same address in every step: their stream accesses them while the compute stream
+ * continues. */
 static void gpt_take_partial_sums(gpt_model* model) {
     const int64_t hidden = model->config.hidden, n_bytes = 2 * model->n_rows * hidden;
     gpt_tensor_state* t = &model->tensor;
@@ -408,7 +413,7 @@ static void gpt_create_pair(gpt_model* model, int32_t degree, int32_t larger) {
             memo_degree_comms_create(model->tensor.ranks, degree, larger, pair, &model->error);
 }
 
-/* All tensor ranks come here, and find the same pairs in the same order. */
+/* All tensor ranks call this and make the same pairs in the same order. */
 static void gpt_create_pairs(gpt_model* model) {
     const int32_t all = gpt_degree(model->config.tensor);
     int32_t block;

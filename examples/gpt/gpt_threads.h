@@ -1,8 +1,8 @@
 /* gpt_threads.h - helper threads that share the work of one operation.
  *
- * The compute stream is one thread.  An operation that can be done in pieces calls gpt_over, and the
- * helpers take pieces too.  Pieces depend on the sizes alone, never on the number of threads, and no two
- * write the same element: the bits are the same with and without helpers.
+ * The compute stream is one thread.  If an operation can be done in pieces, it calls gpt_over, and the
+ * helpers take pieces too.  Pieces depend only on the sizes, never on the number of threads, and no two
+ * pieces write the same element.  The bits are therefore the same with and without helpers.
  *
  * There is one pool.  While one stream uses it, other streams (ranks are threads) work alone.  Single
  * translation unit: everything is static. */
@@ -15,12 +15,12 @@
 
 enum { GPT_THREADS_MAX = 16 };
 
-/* Does [begin, end) of an operation. */
+/* Computes [begin, end) of an operation. */
 typedef void (*gpt_work)(const void* args, int64_t begin, int64_t end);
 
 typedef struct gpt_pool {
     pthread_mutex_t owner; /* held by the stream that uses the helpers */
-    pthread_mutex_t mutex; /* of all below but `next` */
+    pthread_mutex_t mutex; /* protects all fields below but `next` */
     pthread_cond_t begins, ends;
     pthread_t threads[GPT_THREADS_MAX];
     int n_threads, n_busy, is_over;
@@ -28,7 +28,7 @@ typedef struct gpt_pool {
     gpt_work work;
     const void* args;
     int64_t begin, end, unit;
-    int64_t next; /* piece that nobody has taken */
+    int64_t next; /* the next piece to take */
 } gpt_pool;
 
 static gpt_pool gpt_helpers = {PTHREAD_MUTEX_INITIALIZER,
@@ -47,7 +47,7 @@ static gpt_pool gpt_helpers = {PTHREAD_MUTEX_INITIALIZER,
                                0,
                                0};
 
-/* Takes pieces until none is left. */
+/* Takes pieces until none remains. */
 static void gpt_take_pieces(gpt_pool* pool) {
     const int64_t first = pool->begin / pool->unit, n = (pool->end - 1) / pool->unit - first + 1;
     int64_t i;
@@ -89,7 +89,8 @@ static inline void gpt_helpers_end(void) {
     pool->generation = 0;
 }
 
-/* n_threads compute from here on, the stream's own included.  Fewer if the system gives fewer. */
+/* Sets the number of computing threads, the stream's own thread included.  It is smaller if the
+ * system provides fewer. */
 static inline void gpt_helpers_begin(int n_threads) {
     gpt_pool* pool = &gpt_helpers;
     while (pool->n_threads < n_threads - 1 && pool->n_threads < GPT_THREADS_MAX &&
@@ -97,12 +98,14 @@ static inline void gpt_helpers_begin(int n_threads) {
         pool->n_threads++;
 }
 
-/* work on [begin, end) in pieces that end at multiples of unit, and at end; returns when all is done. */
+/* Runs work on [begin, end) in pieces that end at multiples of unit, and at end.  Returns when all
+ * pieces are done. */
 static void gpt_over(gpt_work work, const void* args, int64_t begin, int64_t end, int64_t unit) {
     gpt_pool* pool = &gpt_helpers;
     if (begin >= end) return;
 
-    /* Alone: with nothing to share or no helpers, or while another stream has them. */
+    /* Works alone if there is nothing to share, if there are no helpers, or while another stream uses
+     * them. */
     if ((end - 1) / unit == begin / unit || !pool->n_threads ||
         pthread_mutex_trylock(&pool->owner)) {
         gpt_pool alone;

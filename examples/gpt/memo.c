@@ -1,5 +1,5 @@
-/* memo.c - memo's implementation, compiled once.  It takes the compiler longer than the trainer does, and gains
- * nothing from the optimization that the trainer's products need. */
+/* memo.c - memo's implementation, compiled once.  It takes longer to compile than the trainer, and
+ * does not need the optimization that the trainer's products need. */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #define MEMO_PLAN_IMPLEMENTATION

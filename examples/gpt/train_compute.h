@@ -1,4 +1,4 @@
-/* train_compute.h - with what the trainer computes: how many threads, and which kernels OpenBLAS takes.
+/* train_compute.h - the trainer's processors: the number of threads and the kernels of OpenBLAS.
  *
  * Single translation unit: everything is static. */
 #ifndef TRAIN_COMPUTE_H
@@ -19,8 +19,8 @@
 
 /* ---- threads -------------------------------------------------------------------------------- */
 
-/* Threads of this process that compute: one for each of its ranks and, of a single rank, helpers on the
- * other processors.  More than 8 have nothing to do in a model of this size. */
+/* Threads of this process that compute: one for each of its ranks.  A single rank adds helpers on the
+ * other processors.  A model of this size has no work for more than 8. */
 static int compute_threads(int64_t n_here, int64_t n_ranks) {
     const long n_processors = sysconf(_SC_NPROCESSORS_ONLN);
     if (n_ranks > 1) return (int)n_here;
@@ -31,9 +31,8 @@ static int compute_threads(int64_t n_here, int64_t n_ranks) {
 
 #ifdef GPT_BLAS
 
-/* An OpenBLAS that is older than the processor falls back on kernels for an ancient one, which take
- * three times as long.  The name of better ones that this processor has the instructions for; NULL:
- * those taken are right, or nobody knows better. */
+/* An OpenBLAS that is older than the processor uses kernels for an old one, which take three times as
+ * long.  Returns the name of faster kernels that this processor supports; NULL: there are none. */
 static const char* compute_better_kernels(void) {
 #if defined(__x86_64__) && defined(__GNUC__)
     static const char* const with_avx2[] = {"Haswell", "Zen", "SkylakeX", "Cooperlake",
@@ -53,8 +52,8 @@ static const char* compute_better_kernels(void) {
 #endif
 }
 
-/* OpenBLAS chooses while the program is loaded, by the environment: starts the program again.  Returns
- * where nothing is to be done or nothing can be. */
+/* OpenBLAS chooses its kernels at load time, by the environment, so this starts the program again.
+ * Returns if nothing needs to change, or if nothing can. */
 static void compute_choose_kernels(char** argv) {
     const char* better = compute_better_kernels();
     if (!better || getenv("OPENBLAS_CORETYPE")) return;
@@ -62,12 +61,13 @@ static void compute_choose_kernels(char** argv) {
     unsetenv("OPENBLAS_CORETYPE");
 }
 
-/* OpenBLAS's own, in its shared object and archive; an OpenBLAS without them is used without this care. */
+/* Functions of OpenBLAS itself; an OpenBLAS without them is used as it is. */
 extern void* blas_memory_alloc(int position) __attribute__((weak));
 extern void blas_memory_free(void* buffer) __attribute__((weak));
 
-/* Each thread that computes needs a buffer.  OpenBLAS keeps asking for it where the system refuses one, as
- * under `ulimit -v`: looks first, then lets it take them all before other memory fills the address space. */
+/* Each computing thread needs a buffer.  If the system refuses one, as under `ulimit -v`, OpenBLAS
+ * tries again for ever.  This checks first, then reserves all buffers before other memory fills the
+ * address space. */
 static memo_status compute_take_buffers(int n_buffers, memo_error* error) {
     /* The C library reserves address space for each thread that allocates, at the same time. */
     const size_t buffer = (size_t)129 << 20, others = (size_t)512 << 20;
@@ -89,7 +89,7 @@ static memo_status compute_take_buffers(int n_buffers, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* "OpenBLAS with kernels for Haswell", and how to do better. */
+/* Text for the user: "OpenBLAS with kernels for Haswell", and how to get faster ones. */
 static void compute_put_kernels(memo_text* text) {
     const char* better = compute_better_kernels();
     memo_text_put(text, "OpenBLAS with kernels for %s", openblas_get_corename());
@@ -110,7 +110,7 @@ static void compute_put_kernels(memo_text* text) {
 
 /* ---- both ----------------------------------------------------------------------------------- */
 
-/* Before the first product.  Until gpt_helpers_end. */
+/* Call before the first product; gpt_helpers_end ends it. */
 static memo_status compute_begin(int64_t n_here, int64_t n_ranks, memo_error* error) {
     const int n_threads = compute_threads(n_here, n_ranks);
 #ifdef GPT_BLAS
@@ -118,7 +118,7 @@ static memo_status compute_begin(int64_t n_here, int64_t n_ranks, memo_error* er
 #endif
     if (n_ranks == 1) gpt_helpers_begin(n_threads);
 #ifdef GPT_BLAS
-    /* It is called by several threads, each of which computes alone; its own threads, which it has begun,
+    /* Several threads call OpenBLAS, and each computes alone.  The threads that OpenBLAS has started
      * hold a buffer each. */
     n_buffers = n_threads + openblas_get_num_threads() - 1;
     openblas_set_num_threads(1);

@@ -5,9 +5,9 @@
  *         faster with   -DGPT_BLAS -lopenblas    and   -DMEMO_LP_SOLVE -llpsolve55
  *     ./train_gpt --help
  *
- * What happens: a run is set up on a host device of the given capacity; one layer is profiled to plan
- * rows; every policy runs the first steps, and all are compared bitwise; the model trains; one step is
- * recorded, its ordering proven and its timeline drawn.
+ * A run has four phases on a host device of the given capacity.  It profiles one layer to plan rows.
+ * It runs the first steps under every policy and compares the results bitwise.  It trains the model.
+ * It records one step, proves that the step has no race, and draws its timeline.
  *
  *     train_options.h   the command line          train_text.h     bytes, windows, entropies
  *     train_plan.h      what fits, which rows      train_report.h   progress, pictures
@@ -37,7 +37,7 @@
 #include "train_report.h"
 #include "train_text.h"
 
-/* Set by Ctrl-C; loops over steps look at it.  A second Ctrl-C ends the program at once. */
+/* Ctrl-C sets it, and loops over steps read it.  A second Ctrl-C ends the program at once. */
 static volatile sig_atomic_t interrupted;
 static void on_interrupt(int signal_number) {
     (void)signal_number;
@@ -51,19 +51,19 @@ typedef struct job {
     memo_profile profile;
     int has_profile;
     double begin_s;   /* when the program began */
-    double* compared; /* losses of the options.compare first steps under keep; NULL: not compared */
-    double* losses;   /* of the n_done steps done, nats per byte */
-    int64_t n_done, n_losses; /* there is room for n_losses */
+    double* compared; /* losses of the first options.compare steps under keep; NULL: not compared */
+    double* losses;   /* of the n_done steps so far, nats per byte */
+    int64_t n_done, n_losses; /* n_losses: capacity of losses */
     FILE* loss_log;
 } job;
 
 /* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
 
 enum {
-    RUN_LIFTED = 1,   /* without capacities: a reference where the budget is too small */
+    RUN_LIFTED = 1,   /* without capacities: a reference if the budget is too small */
     RUN_TIMED = 2,    /* measure stalls */
-    RUN_RECORDED = 4, /* keep a timed schedule of what is enqueued */
-    RUN_MEASURED = 8  /* rows are the session's choice, which measures for it */
+    RUN_RECORDED = 4, /* record a timed schedule */
+    RUN_MEASURED = 8  /* the session measures and chooses the rows */
 };
 
 typedef struct run {
@@ -74,7 +74,7 @@ typedef struct run {
     uint8_t *tokens, *targets; /* (batch, sequence), of all ranks */
     double stall_s;            /* of the last step; RUN_TIMED */
     int is_timed;
-    int reports; /* this rank speaks for the process: it prints, and fills results */
+    int reports; /* this rank prints and fills results for its process */
     int stops;   /* some rank was interrupted before the end of the last step */
 } run;
 
@@ -87,7 +87,7 @@ static void run_destroy(run* r) {
     memset(r, 0, sizeof *r);
 }
 
-/* It stays paused until the steps of interest. */
+/* Creates the recorder, paused until the steps of interest. */
 static memo_status run_create_recorder(run* r, memo_error* error) {
     memo_recorder_desc desc = memo_recorder_desc_default();
     memo_status status;
@@ -98,7 +98,7 @@ static memo_status run_create_recorder(run* r, memo_error* error) {
     return status;
 }
 
-/* Gives all ranks the first one's figures, for the session. */
+/* Copies the first rank's figures to all ranks, for the session. */
 static memo_status run_share(void* user, void* data, int64_t n_bytes, memo_error* error) {
     return train_share((thread_rank*)user, data, n_bytes, error);
 }
@@ -152,12 +152,12 @@ static memo_status run_on_rank(thread_rank* rank, memo_error* error) {
     run r;
     memo_status status = run_create(&r, rank, &call->j->options, call->plan, call->flags, error);
     if (!status) status = call->function(&r, call->j, call->result, error);
-    if (status) memo_comm_abort(rank->comm); /* streams may wait for messages that never come */
+    if (status) memo_comm_abort(rank->comm); /* streams may wait for messages that never arrive */
     run_destroy(&r);
     return status;
 }
 
-/* A fresh model on each rank; only the rank that reports touches result. */
+/* Runs a new model on each rank; only the reporting rank writes result. */
 static memo_status run_on_ranks(const job* j, const candidate* plan, int flags,
                                 run_function function, void* result, memo_error* error) {
     const train_options* o = &j->options;
@@ -189,7 +189,7 @@ static memo_status run_add_stall(run* r, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Forward and backward of all micro-batches of a step. */
+/* Runs forward and backward of all micro-batches of a step. */
 static memo_status run_gradients(run* r, const job* j, int64_t step, memo_error* error) {
     const train_options* o = &j->options;
     double loss_scale = 1.0 / (double)(o->accumulate * o->batch * o->sequence);
@@ -241,9 +241,9 @@ static memo_status run_step(run* r, const job* j, int64_t step, double* loss, me
     return status ? status : run_update(r, j, step, loss, error);
 }
 
-/* ---- profile: how long a layer's parts take, and how fast copies are ------------------------- */
+/* ---- profile: the times of a layer's parts and of copies ------------------------------------- */
 
-/* The session has measured while it was created. */
+/* The session has measured during its creation. */
 static memo_status profile_on_rank(run* r, const job* j, void* result, memo_error* error) {
     memo_session_info info;
     (void)j;
@@ -297,8 +297,8 @@ static memo_status make_directory(const char* path, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Can it be made, and written to?  Another run may be about to make the same one, so that it is
- * tried under another name, where the first part is missing. */
+/* Checks that the directory exists and is writable, or that it can be created.  Another run may
+ * create it at the same time, so the test creates the first missing part under another name. */
 static memo_status check_directory(const char* path, memo_error* error) {
     char part[1024 + 32];
     size_t i, n = strlen(path), n_parent = 0;
@@ -323,7 +323,7 @@ static memo_status check_directory(const char* path, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* What --output is for: files there, and what they show. */
+/* Files in --output, and their contents. */
 #define N_OUTPUTS 7
 static const char* const output_files[N_OUTPUTS][2] = {
     {"loss.svg", "loss over steps, beside the entropies of the text"},
@@ -339,7 +339,7 @@ static const char* output_path(const job* j, const char* name, char* path, size_
     return path;
 }
 
-/* No file that is written is read too, or written twice. */
+/* Checks that no output file is also an input, or another output. */
 static memo_status check_files(const job* j, memo_error* error) {
     const train_options* o = &j->options;
     char paths[N_OUTPUTS][1024], sources[96];
@@ -375,8 +375,8 @@ static memo_status check_files(const job* j, memo_error* error) {
     return status;
 }
 
-/* Last before training, so that no mistake found earlier leaves anything behind.  --output is made
- * when it is written, or for a loss log in it. */
+/* The last step before training, so that an earlier error leaves no files behind.  --output is
+ * created when it is written, or now for a loss log in it. */
 static memo_status open_outputs(job* j, memo_error* error) {
     const train_options* o = &j->options;
     size_t n_output = o->output ? strlen(o->output) : 0;
@@ -450,7 +450,7 @@ static void print_run(const train_options* o) {
     printf("\n");
 }
 
-/* Text, profile and plan; nothing is trained or written yet. */
+/* Loads text and profile and plans.  Nothing is trained or written yet. */
 static memo_status check_spill(const train_options* o, memo_error* error) {
     if (!o->spill || access(o->spill, W_OK | X_OK) == 0) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_IO, "--spill %.300s: no file can be made there: %s",
@@ -538,9 +538,9 @@ static void print_loss(const job* j) {
            mean < j->text.bigram_nats ? ", which the model beats" : "");
 }
 
-/* Continues a place of the text, at the start of a line, with what the model makes of it.  Tensor
- * ranks each have a share of the parameters, so all come here.  In pieces, between which one rank
- * heeds Ctrl-C; several would have to agree on when. */
+/* Continues the text from the start of a line with generated bytes.  All tensor ranks call it,
+ * because each has a share of the parameters.  It generates in pieces, so that a single rank can
+ * react to Ctrl-C; several ranks would have to agree. */
 static memo_status print_sample(const job* j, run* r, memo_error* error) {
     enum { N_PIECE = 64 };
     const train_options* o = &j->options;
@@ -569,7 +569,7 @@ static memo_status print_sample(const job* j, run* r, memo_error* error) {
     return status;
 }
 
-/* result: the job, where losses go. */
+/* result: the job, which receives the losses. */
 static memo_status train_and_sample(run* r, const job* j, void* result, memo_error* error) {
     memo_status status = train(r, (job*)result, error);
     if (status) return status;
@@ -635,7 +635,7 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
     return status;
 }
 
-/* The second step of a fresh run: the first touches all memory for the first time. */
+/* Records the second step of a new run, because the first step touches memory for the first time. */
 static memo_status record_step(run* r, const job* j, void* unused, memo_error* error) {
     memo_schedule* schedule = NULL;
     double loss;
@@ -649,10 +649,11 @@ static memo_status record_step(run* r, const job* j, void* unused, memo_error* e
     return status || !train_is_first() ? status : draw_schedule(j, schedule, error);
 }
 
-/* ---- how many steps ------------------------------------------------------------------------- */
+/* ---- number of steps ------------------------------------------------------------------------ */
 
-/* A step of the chosen plan, the median of three after one that touches all memory first; and how much
- * time has passed.  All ranks get the first one's figures. */
+/* Measures the time of a step of the chosen plan: the median of three, after one step that touches
+ * all memory first.  It also returns the elapsed time.  All ranks receive the first rank's
+ * figures. */
 static memo_status time_steps(run* r, const job* j, void* result, memo_error* error) {
     enum { N = 3 };
     double step_s[N], shared[2], loss, begin_s;
@@ -671,11 +672,11 @@ static memo_status time_steps(run* r, const job* j, void* result, memo_error* er
     return status;
 }
 
-/* Shortens the run to --seconds, so that machines of any speed end in time: steps, and where a step
- * takes long the comparison too. */
+/* Shortens the run to --seconds, so that it ends in time on any machine.  It reduces the steps and,
+ * if a step is slow, the comparison. */
 static memo_status choose_steps(job* j, memo_error* error) {
     train_options* o = &j->options;
-    const double slack = 1.3; /* other policies take longer than the chosen one, and steps vary */
+    const double slack = 1.3; /* other policies are slower than the chosen one, and steps vary */
     double shared[2], step_s, left_s, n;
     memo_status status;
     if (!o->seconds) return MEMO_STATUS_OK;
@@ -699,12 +700,12 @@ static memo_status choose_steps(job* j, memo_error* error) {
 /* ---- comparison of the policies ------------------------------------------------------------- */
 
 typedef struct comparison {
-    char alpha[16]; /* of the rows swapped */
+    char alpha[16]; /* fraction of the rows that are swapped */
     char shortage[160];
     int64_t device_peak_bytes, host_peak_bytes, moved_bytes; /* moved in a step */
     double step_s, stall_s;                                  /* medians over steps */
-    double layers_s;    /* the same, of forward and backward alone */
-    double predicted_s; /* what the planner said of these; 0: it was not asked */
+    double layers_s;    /* the same, for forward and backward only */
+    double predicted_s; /* the planner's prediction of layers_s; 0: none */
     double* losses;
     double loss_difference; /* largest */
     int gradients_equal;    /* of every step */
@@ -713,13 +714,13 @@ typedef struct comparison {
 typedef struct comparison_table {
     comparison rows[N_POLICIES]; /* by policy; keep is the reference */
     gpt_real* reference;         /* (steps, parameters): gradients under keep */
-    gpt_real* gradients;         /* (parameters): of the policy and step at hand */
+    gpt_real* gradients;         /* (parameters): of the current policy and step */
     int64_t n_parameters;
-    const candidate* plan; /* at hand */
+    const candidate* plan; /* of the current policy */
 } comparison_table;
 
-/* Waits for the gradients of a step, and keeps them or compares them with those kept: those that
- * the rank that reports has. */
+/* Waits for the gradients of a step and stores them, or compares them with the stored ones.  The
+ * reporting rank's gradients are used. */
 static memo_status compare_gradients(comparison_table* table, gpt_policy policy, int64_t step,
                                      gpt_model* model, memo_error* error) {
     gpt_real* reference = table->reference + step * table->n_parameters;
@@ -800,7 +801,7 @@ static memo_status compare_policy(const job* j, comparison_table* table, const c
                         error);
 }
 
-/* Is everything bitwise the same? */
+/* Returns whether all results are bitwise equal. */
 static int compare_results(const job* j, comparison_table* table) {
     size_t n_bytes = (size_t)j->options.compare * sizeof(double);
     const double* losses = table->rows[0].losses;
@@ -942,7 +943,7 @@ static void print_estimate(const train_options* o) {
         printf("copies take no time; --link-bandwidth or --cluster would give their rate\n");
 }
 
-/* Plans every policy.  No text is needed, nothing is measured: memory alone limits what is planned. */
+/* Plans every policy.  It needs no text and measures nothing, so only memory limits the plans. */
 static memo_status dry_run(job* j, memo_error* error) {
     const train_options* o = &j->options;
     int fits = 0;
@@ -977,7 +978,7 @@ static memo_status work(job* j, memo_error* error) {
     const train_options* o = &j->options;
     memo_status status;
 #ifdef TRAIN_MPI
-    signal(SIGTERM, on_interrupt); /* what mpirun makes of Ctrl-C */
+    signal(SIGTERM, on_interrupt); /* mpirun sends it after Ctrl-C */
 #endif
     status = choose_steps(j, error);
     if (!status && !interrupted && o->compare) status = compare_policies(j, error);
@@ -990,7 +991,7 @@ static memo_status work(job* j, memo_error* error) {
     return status;
 }
 
-/* Before training, what can be wrong is what was asked for: 2.  Afterwards: 1. */
+/* An error before training is an error of the command line: 2.  Later errors: 1. */
 static int exit_code_of(memo_status status, int is_training) {
     if (interrupted) return 130;
     if (!status) return 0;

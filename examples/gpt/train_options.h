@@ -1,6 +1,6 @@
 /* train_options.h - the command line of the trainer: a table of options, their limits and defaults.
  *
- * Every mistake is one line that says what was wrong and what would work.  Single translation unit:
+ * Every mistake prints one line: the error and a value that would work.  Single translation unit:
  * everything is static. */
 #ifndef TRAIN_OPTIONS_H
 #define TRAIN_OPTIONS_H
@@ -15,22 +15,22 @@
 #include "tools/clusters.h"
 
 typedef struct train_options {
-    char** text_files; /* n_text_files of argv; 0 of them: the project's own sources */
+    char** text_files; /* n_text_files entries of argv; 0: the project's own sources */
     int64_t n_text_files;
     int64_t policy;                     /* gpt_policy */
     double alpha;                       /* below 0: planned */
     int64_t device_memory, host_memory; /* bytes; 0: no limit */
     int64_t link_bandwidth;             /* bytes per second and direction; 0: as fast as memory */
-    double flops;    /* of a dry run: peak of a device, TFLOP/s; 0: the default */
-    int64_t cluster; /* of a dry run: 1 + index in clusters; 0: none */
+    double flops;    /* in a dry run: peak of a device, TFLOP/s; 0: the default */
+    int64_t cluster; /* in a dry run: 1 + index in clusters; 0: none */
     int64_t layers, hidden, heads, kv_heads, sequence, batch, accumulate, tile;
-    int64_t ranks, data, ring, ulysses, zero; /* 0: not given; completed by train_check_ranks */
+    int64_t ranks, data, ring, ulysses, zero; /* 0: not given; train_check_ranks sets it */
     int64_t tensor, sub_batches;              /* likewise */
     const char* degrees;                      /* a file; NULL: none */
-    int32_t* block_degrees;                   /* what it says, of 2 x layers blocks */
+    int32_t* block_degrees;                   /* the degrees in the file, of 2 x layers blocks */
     int64_t schedule;                         /* memo_blocks_order */
     double dropout;
-    int64_t steps, seconds, seed; /* seconds 0: as long as it takes */
+    int64_t steps, seconds, seed; /* seconds 0: no limit */
     double learning_rate;
     const char *loss_log, *output, *spill; /* NULL: none */
     int64_t compare, sample;
@@ -57,7 +57,7 @@ typedef struct option {
     option_kind kind;
     size_t field; /* offset in train_options */
     double low, high;
-    const char* value; /* what stands for it in the help */
+    const char* value; /* name of the value in the help */
     const char* help;
 } option;
 
@@ -141,8 +141,8 @@ static const option option_table[] = {
 };
 #define N_OPTIONS (sizeof option_table / sizeof option_table[0])
 
-/* The default model in a budget that holds neither all activations, nor all rows swapped, nor the
- * inputs of all layers beside a recomputed layer: a plan has to lie in between. */
+/* The default model in a small budget.  It cannot hold all activations, nor all swapped rows, nor the
+ * inputs of all layers beside a recomputed layer.  A plan has to combine the three. */
 static char* demo_arguments[] = {"--policy",      "memo",  "--device-memory",  "34MiB",
                                  "--host-memory", "32MiB", "--link-bandwidth", "1GB",
                                  "--dropout",     "0.02",  "--steps",          "400",
@@ -189,7 +189,7 @@ static void option_print_default(const option* o) {
         if (*option_real(&options, o) >= o->low) printf(" (default %g)", *option_real(&options, o));
         break;
     case OPTION_POLICY: printf(" (default %s)", policy_names[options.policy]); break;
-    case OPTION_SCHEDULE: /* it is called default */
+    case OPTION_SCHEDULE: /* the help calls it default */
     case OPTION_CLUSTER:
     case OPTION_SIZE:
     case OPTION_PATH:
@@ -240,8 +240,8 @@ static void train_print_help(void) {
 
 /* ---- values --------------------------------------------------------------------------------- */
 
-/* A decimal number from the start of text; *rest is what follows.  0 where there is none.  (strtod
- * alone would take "inf", "nan", hexadecimal and leading blanks.) */
+/* Parses a decimal number from the start of text and sets *rest to the text after it.  Returns 0 if
+ * there is none.  strtod alone would accept "inf", "nan", hexadecimal and leading blanks. */
 static int parse_number(const char* text, double* value, const char** rest) {
     const char* first = text + (*text == '-');
     char* stop;
@@ -254,7 +254,7 @@ static int parse_number(const char* text, double* value, const char** rest) {
 
 static char option_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
 
-/* What a suffix multiplies by; 0 where it is none. */
+/* Returns the factor of a suffix; 0 if there is none. */
 static double size_unit(const char* suffix) {
     static const char letters[] = "kmgt";
     const char* letter;
@@ -358,7 +358,8 @@ static memo_status option_set(train_options* options, const option* o, char* val
 
 /* ---- names ---------------------------------------------------------------------------------- */
 
-/* Letters to insert, remove or change to make b of a (Levenshtein); names are short. */
+/* Returns how many letters to insert, remove or change to turn a into b (Levenshtein).  Names are
+ * short. */
 static int edit_distance(const char* a, const char* b) {
     int row[64], n_b = (int)strlen(b), i, j;
     if (n_b > 62 || strlen(a) > 62) return 99;
@@ -411,7 +412,7 @@ static const option* option_find(const char* name, size_t length) {
 static memo_status train_parse_arguments(int argc, char** argv, train_options* options,
                                          memo_error* error);
 
-/* One option and its value, which begin at argv[*next]; *next moves past them. */
+/* Reads one option and its value, at argv[*next]; *next moves past them. */
 static memo_status train_parse_option(int argc, char** argv, int* next, train_options* options,
                                       memo_error* error) {
     char* name = argv[(*next)++];
@@ -431,7 +432,7 @@ static memo_status train_parse_option(int argc, char** argv, int* next, train_op
     if (o->kind == OPTION_FILES) {
         options->text_files = argv + *next;
         options->n_text_files = 0;
-        if (equals && equals[1]) { /* --text=FILE MORE... : the first one, without its name */
+        if (equals && equals[1]) { /* --text=FILE MORE... : the first FILE */
             options->text_files = argv + *next - 1;
             options->text_files[0] = equals + 1;
             options->n_text_files = 1;
@@ -457,7 +458,7 @@ static memo_status train_parse_arguments(int argc, char** argv, train_options* o
     return MEMO_STATUS_OK;
 }
 
-/* What no single option can know: that they fit together. */
+/* Checks that the options fit together. */
 static memo_status train_check_model(train_options* o, memo_error* error) {
     double elements = (double)o->layers * (double)o->hidden *
                       ((double)o->sequence * (double)o->batch + 12 * (double)o->hidden);
@@ -495,7 +496,7 @@ static memo_status train_check_model(train_options* o, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* What --cluster stands for, where no option says it. */
+/* Sets the options that --cluster implies and that are not given. */
 static void train_take_cluster(train_options* o) {
     const cluster_preset* c = &clusters[o->cluster - 1];
     if (o->flops <= 0) o->flops = c->flops;
@@ -503,7 +504,7 @@ static void train_take_cluster(train_options* o) {
     if (!o->device_memory) o->device_memory = (int64_t)c->memory << 30;
 }
 
-/* Does each option that is given change something?  After train_check_ranks. */
+/* Checks that each given option has an effect.  Call it after train_check_ranks. */
 static memo_status train_check_effects(const train_options* o, memo_error* error) {
     const memo_status no = MEMO_STATUS_INVALID_ARGUMENT;
     const char* unused = o->output     ? "--output"

@@ -1,8 +1,8 @@
-/* train_picture.h - one step in one picture: what each stream did, and device memory below it.
+/* train_picture.h - draws one step: the operations of each stream, and device memory below.
  *
- * The curve is what keeping every activation would hold at each moment of this step: all that does not
- * depend on the policy, and the activations of each layer from its first forward operation to its last
- * backward operation.  The line below it is what the plan reserves. */
+ * The curve is the memory of this step if every activation is kept.  It has a part that does not depend
+ * on the policy, and each layer's activations from its first forward to its last backward operation.
+ * The line below the curve is the memory that the plan reserves. */
 #ifndef TRAIN_PICTURE_H
 #define TRAIN_PICTURE_H
 
@@ -10,8 +10,8 @@
 
 typedef struct step_memory {
     int32_t n_layers;
-    int64_t keep_bytes;       /* peak of keeping every activation */
-    int64_t activation_bytes; /* of these, the activations of all layers */
+    int64_t keep_bytes;       /* peak if every activation is kept */
+    int64_t activation_bytes; /* its part for the activations of all layers */
     int64_t plan_bytes;       /* peak of the plan that runs */
 } step_memory;
 
@@ -46,7 +46,7 @@ static int picture_shows(const step_picture* p, int64_t i) {
     return p->schedule->ops[i].kind == MEMO_OP_RUN && p->times->end_s[i] > p->times->start_s[i];
 }
 
-/* Operations of one stream; those of one kind that touch become one rectangle. */
+/* Operations of one stream; adjacent operations of one kind become one rectangle. */
 static void picture_put_lane(step_picture* p, int32_t stream, const char* label) {
     double from = 0, to = -1;
     int64_t i;
@@ -76,7 +76,7 @@ static void picture_put_lane(step_picture* p, int32_t stream, const char* label)
     p->top += PICTURE_LANE;
 }
 
-/* The time between the first and the last operation whose name begins with "PHASE LAYER:". */
+/* Returns the time between the first and the last operation whose name begins with "PHASE LAYER:". */
 static int picture_phase(const step_picture* p, const char* phase, int32_t layer, double* begin_s,
                          double* end_s) {
     char prefix[48];
@@ -165,7 +165,7 @@ static void picture_put_legend(step_picture* p) {
     p->top += 24;
 }
 
-/* times: measured, of schedule.  Errors: OUT_OF_HOST_MEMORY, IO. */
+/* times: measured times of schedule.  Errors: OUT_OF_HOST_MEMORY, IO. */
 static memo_status step_picture_write(const memo_schedule* schedule, const memo_simulation* times,
                                       const step_memory* memory, const char* title,
                                       const char* path, memo_error* error) {

@@ -1,8 +1,8 @@
-/* train_plan.h - before anything is allocated: what a run needs under each policy, and which rows are
- * kept, swapped and recomputed.
+/* train_plan.h - plans a run before any allocation: its memory under each policy, and the rows to
+ * keep, swap and recompute.
  *
- * A candidate is a policy and a session that is a dry run of the model: with the policy's rows, or
- * with rows that it plans.  Single translation unit: everything is static. */
+ * A candidate is a policy and a dry-run session of the model.  The session takes the policy's rows or
+ * plans its own.  Single translation unit: everything is static. */
 #ifndef TRAIN_PLAN_H
 #define TRAIN_PLAN_H
 
@@ -19,18 +19,18 @@
 
 typedef struct candidate {
     gpt_policy policy;
-    gpt_desc desc; /* without devices and budgets; rows of session */
+    gpt_desc desc; /* without devices and budgets; rows are the session's rows */
     memo_session* session;
     memo_swap_sizes sizes;
     int64_t device_bytes; /* all of the plan */
-    int64_t host_bytes;   /* pinned: swapped rows, and the way in for tokens */
+    int64_t host_bytes;   /* pinned: swapped rows, and the staging buffer for tokens */
     const memo_trace* trace;
     const memo_plan* plan;
     const memo_swap_desc* swap_desc;
-    const memo_swap_plan* swap_plan; /* how the session chose rows; NULL: it did not */
+    const memo_swap_plan* swap_plan; /* how the session chose rows; NULL: the caller gave them */
 } candidate;
 
-/* What an allocation takes of a capacity: the host device hands out units of 512 bytes. */
+/* An allocation's share of a capacity: the host device allocates in units of 512 bytes. */
 static int64_t counted_bytes(int64_t size_bytes) { return (size_bytes + 511) / 512 * 512; }
 
 static gpt_config train_config(const train_options* o) {
@@ -56,8 +56,8 @@ static gpt_config train_config(const train_options* o) {
     return config;
 }
 
-/* How many policies there are for it, of the first ones: plans of rows need one degree of all
- * blocks. */
+/* Returns how many of the policies, from the first, support the config.  Plans of rows need one
+ * degree for all blocks. */
 static int train_n_policies(const train_options* o) {
     const gpt_config config = train_config(o);
     return gpt_is_mixed(&config) ? GPT_POLICY_SWAP + 1 : N_POLICIES;
@@ -74,16 +74,16 @@ static void candidate_destroy(candidate* c) {
     memset(c, 0, sizeof *c);
 }
 
-/* Host memory for swapped rows, beside the way in for tokens. */
+/* Returns the host memory for swapped rows, without the staging buffer for tokens. */
 static int64_t host_bytes_for_rows(const train_options* o) {
     const gpt_config config = train_config(o);
     const int64_t staging = gpt_staging_bytes(&config);
-    const int64_t host = o->host_memory / 512 * 512; /* in units that are counted */
+    const int64_t host = o->host_memory / 512 * 512; /* in units of the host device */
     return host > staging ? host - staging : 1;
 }
 
-/* What a rank may have of what is free in --spill; 1 where that cannot be known: the engine reserves
- * the file before the first step, and says what is wrong. */
+/* Returns a rank's share of the free space in --spill; 1 if the free space is unknown.  The engine
+ * reserves the file before the first step and reports the error. */
 static int64_t spill_bytes_free(const train_options* o) {
     struct statvfs info;
     double n_bytes;
@@ -92,10 +92,10 @@ static int64_t spill_bytes_free(const train_options* o) {
     return n_bytes > 1e18 ? (int64_t)1e18 : n_bytes > 1 ? (int64_t)n_bytes : 1;
 }
 
-/* Of a session on a rank. */
+/* Returns the budgets of a session on a rank. */
 static memo_session_desc train_budgets(const train_options* o) {
     memo_session_desc desc = memo_session_desc_default();
-    if (o->device_memory) /* in units that are counted */
+    if (o->device_memory) /* in units of the host device */
         desc.device_bytes = o->device_memory > 512 ? o->device_memory / 512 * 512 : 1;
     if (o->host_memory) desc.host_bytes = host_bytes_for_rows(o);
     if (o->spill && o->host_memory) desc.disk_bytes = spill_bytes_free(o);
@@ -103,7 +103,8 @@ static memo_session_desc train_budgets(const train_options* o) {
     return desc;
 }
 
-/* A session of rows; NULL: it plans them by profile, in the budgets.  Frees rows. */
+/* Creates a candidate from rows.  NULL: the session plans the rows from profile, in the budgets.
+ * Frees rows. */
 static memo_status candidate_plan(const train_options* o, gpt_policy policy, int64_t* rows,
                                   const memo_profile* profile, candidate* c, memo_error* error) {
     memo_session_desc budgets = train_budgets(o);
@@ -133,8 +134,8 @@ static memo_status candidate_plan(const train_options* o, gpt_policy policy, int
     return status;
 }
 
-/* The policy's table of rows.  is_least: layer inputs, which cannot be recomputed, are swapped
- * nevertheless. */
+/* Uses the policy's table of rows.  is_least: layer inputs are swapped instead of kept, because they
+ * cannot be recomputed. */
 static memo_status candidate_of_rows(const train_options* o, gpt_policy rows_policy, double alpha,
                                      int is_least, gpt_policy policy, candidate* c,
                                      memo_error* error) {
@@ -159,12 +160,12 @@ static memo_status candidate_create(const train_options* o, gpt_policy policy, d
     return candidate_of_rows(o, policy, alpha, 0, policy, c, error);
 }
 
-/* Has it one fraction for all tensors, not a table that a planner writes? */
+/* Returns whether the policy has one fraction for all tensors, instead of a planner's table. */
 static int is_by_alpha(const train_options* o, const candidate* c) {
     return c->policy == GPT_POLICY_ALPHA || (c->policy == GPT_POLICY_MEMO && o->alpha >= 0);
 }
 
-/* Its rows, of a tensor that alpha splits, in an even layer. */
+/* Returns the rows of a tensor that alpha splits, in an even layer. */
 static int64_t alpha_rows(const candidate* c) { return c->desc.rows[GPT_NORM1]; }
 static double alpha_of(const candidate* c) {
     return (double)alpha_rows(c) / (double)gpt_n_rows(&c->desc.config);
@@ -182,20 +183,20 @@ static int candidate_fits(const train_options* o, const candidate* c) {
     return device_fits(o, c) && host_fits(o, c);
 }
 
-/* The least that GPT_POLICY_MEMO can do with: everything recomputed but the layers' inputs (and what
- * else cannot be), which are swapped, or kept. */
+/* The least demanding candidate of GPT_POLICY_MEMO.  Layer inputs, and other tensors that cannot be recomputed,
+ * are swapped or kept; the rest is recomputed. */
 static memo_status candidate_create_least(const train_options* o, int is_kept, candidate* c,
                                           memo_error* error) {
     return candidate_of_rows(o, GPT_POLICY_RECOMPUTE, 0, !is_kept, GPT_POLICY_MEMO, c, error);
 }
 
-/* Bytes that travel in a step, both ways. */
+/* Returns the bytes copied in a step, both ways. */
 static int64_t moved_bytes(const train_options* o, const candidate* c) {
     return 2 * o->accumulate * c->sizes.swapped_bytes;
 }
 
-/* "device: needs 163.0 MiB of 48.0 MiB", and of the host where that is short; empty where the
- * candidate fits. */
+/* Writes "device: needs 163.0 MiB of 48.0 MiB", and the same for the host if it is short; empty if
+ * the candidate fits. */
 static const char* shortage(const train_options* o, const candidate* c, char* text, size_t n_text) {
     *text = 0;
     if (!device_fits(o, c))
@@ -210,7 +211,7 @@ static const char* shortage(const train_options* o, const candidate* c, char* te
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-/* The rates of a dry run: reached of the peak, as layout_plan has it. */
+/* Rates of a dry run: the fractions of the peak that layout_plan assumes too. */
 #define ESTIMATE_TFLOPS             312.0 /* A100 */
 #define ESTIMATE_GEMM               0.75
 #define ESTIMATE_ATTENTION_FORWARD  0.6
@@ -219,9 +220,9 @@ static double estimate_tflops(const train_options* o) {
     return o->flops > 0 ? o->flops : ESTIMATE_TFLOPS;
 }
 
-/* In place of a measured profile: products and attention at the rates of --flops, copies at that of
- * --link-bandwidth.  Without one, copies take no time.  Attention has two products of the causal half
- * forward and five backward; the backward of other products is twice their forward. */
+/* Replaces a measured profile.  Products and attention run at the rates of --flops, copies at the
+ * rate of --link-bandwidth; without it copies take no time.  Attention has two products of the causal
+ * half forward and five backward.  The backward of other products takes twice their forward. */
 static void estimate_profile(const train_options* o, memo_profile* profile) {
     const gpt_config config = train_config(o);
     const gpt_layout at = gpt_layout_make(&config);
@@ -233,7 +234,7 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     const double attention_back_s = 2.5 * attention_flops / (ESTIMATE_ATTENTION_BACKWARD * peak);
     const double products[GPT_N_TENSORS] = {-1, -1,    4 * h, h * q, h * kv,   h * kv,   0,
                                             -1, h * q, -1,    4 * h, h * wide, 10 * wide};
-    double row_s = product_s * h * wide; /* down; what it reads is below */
+    double row_s = product_s * h * wide; /* down; the other tensors it reads are below */
     memo_tensor tensors[GPT_N_TENSORS];
     int t;
     gpt_fill_tensors(&config, tensors);
@@ -262,8 +263,8 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     }
 }
 
-/* Replaces *c, the least demanding candidate of its policy, by one that takes the least time; where
- * no plan fits, *c stays. */
+/* Replaces *c, the least demanding candidate of its policy, by the fastest one.  If no plan fits, *c
+ * remains. */
 static memo_status candidate_choose_rows(const train_options* o, const memo_profile* profile,
                                          candidate* c, memo_error* error) {
     candidate planned;
@@ -275,8 +276,7 @@ static memo_status candidate_choose_rows(const train_options* o, const memo_prof
     return status;
 }
 
-/* The plan for a policy as far as it goes without knowing times: the least demanding where there is
- * a choice. */
+/* The plan for a policy without known times: the least demanding if there is a choice. */
 static memo_status candidate_of_policy(const train_options* o, gpt_policy policy, candidate* c,
                                        memo_error* error) {
     candidate kept;
@@ -294,14 +294,14 @@ static memo_status candidate_of_policy(const train_options* o, gpt_policy policy
     return MEMO_STATUS_OK;
 }
 
-/* Is there something to choose, in this budget?  (Layer inputs partly kept and partly swapped may
- * fit where neither alone does.) */
+/* Returns whether the budget leaves a choice.  Layer inputs may fit partly kept and partly swapped
+ * when neither alone fits. */
 static int has_choice(const train_options* o, const candidate* c) {
     return c->policy >= GPT_POLICY_ALPHA && o->alpha < 0 &&
            (candidate_fits(o, c) || (c->policy == GPT_POLICY_MEMO && device_fits(o, c)));
 }
 
-/* Both together.  Where nothing fits, the least demanding. */
+/* Combines both; if nothing fits, the least demanding candidate. */
 static memo_status candidate_planned(const train_options* o, gpt_policy policy,
                                      const memo_profile* profile, candidate* c, memo_error* error) {
     memo_status status = candidate_of_policy(o, policy, c, error);
@@ -313,7 +313,7 @@ static memo_status candidate_planned(const train_options* o, gpt_policy policy,
 
 /* ---- refusal -------------------------------------------------------------------------------- */
 
-/* ", --policy recompute" for each other policy that fits, or nothing. */
+/* Writes ", --policy recompute" for each other policy that fits, or nothing. */
 static void append_fitting_policies(const train_options* o, gpt_policy except, char* text,
                                     size_t n_text) {
     train_options other = *o;
@@ -346,7 +346,8 @@ static const char* refused_policy(const train_options* o, const candidate* c, ch
     return text;
 }
 
-/* Why this candidate, the least demanding of its policy, cannot run, and what could. */
+/* Explains why this candidate, the least demanding of its policy, cannot run, and suggests what would
+ * work. */
 static memo_status refuse(const train_options* o, const candidate* c, memo_error* error) {
     char policy[80], others[160] = "";
     double peak = (double)c->device_bytes, rounding = (double)c->sizes.device_bytes;
@@ -373,7 +374,7 @@ static memo_status refuse(const train_options* o, const candidate* c, memo_error
                           bytes_name((double)c->host_bytes), bytes_option(c->host_bytes), others);
 }
 
-/* ---- what is printed ------------------------------------------------------------------------ */
+/* ---- output --------------------------------------------------------------------------------- */
 
 static void print_alpha(const train_options* o, const candidate* c) {
     printf("alpha     %.4g: %lld of %lld rows swapped, the others recomputed, in tiles of %lld",
@@ -388,7 +389,7 @@ static void print_alpha(const train_options* o, const candidate* c) {
         printf("; as --alpha says\n");
 }
 
-/* Which rows go where, and why.  Times are worth printing where they were measured. */
+/* Prints the placement of rows and the reason.  Times are printed only if they were measured. */
 static void print_choice(const train_options* o, const candidate* c, int is_measured) {
     memo_text text;
     if (c->policy < GPT_POLICY_ALPHA) return;
@@ -420,7 +421,7 @@ static void print_plan(const train_options* o, const candidate* c) {
     printf("\n");
 }
 
-/* What a table has in the column of alpha. */
+/* The entry of a table in the column of alpha. */
 static const char* alpha_name(const train_options* o, const candidate* c, char* text,
                               size_t n_text) {
     snprintf(text, n_text, "%s", c->policy == GPT_POLICY_MEMO ? "rows" : "-");
@@ -429,7 +430,7 @@ static const char* alpha_name(const train_options* o, const candidate* c, char* 
     return text;
 }
 
-/* Sets *fits: whether the chosen policy does. */
+/* Sets *fits to whether the chosen policy fits. */
 static memo_status print_policies(const train_options* o, const candidate* chosen,
                                   const memo_profile* profile, int* fits, memo_error* error) {
     int policy;

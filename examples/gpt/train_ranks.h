@@ -1,8 +1,8 @@
-/* train_ranks.h - the trainer on several ranks: how many of which kind, how they are started, and
- * what each of them holds.
+/* train_ranks.h - the trainer on several ranks: the number of each kind, their start, and the
+ * share of each rank.
  *
- * A rank is a thread of this process with a host device of its own; compiled with -DTRAIN_MPI it is
- * a process that mpirun started (comm_mpi.h).  How it comes by its communicator is all that differs.
+ * A rank is a thread of this process with its own host device.  Compiled with -DTRAIN_MPI, it is a
+ * process that mpirun started (comm_mpi.h).  Only the creation of the communicator differs.
  * Single translation unit: everything is static. */
 #ifndef TRAIN_RANKS_H
 #define TRAIN_RANKS_H
@@ -22,14 +22,14 @@
 #include "comm_mpi.h"
 #endif
 
-#define TRAIN_TIMEOUT_S 600 /* longer than any rank may lag behind another */
+#define TRAIN_TIMEOUT_S 600 /* longer than one rank may lag behind another */
 
 /* ---- start and end -------------------------------------------------------------------------- */
 
 #ifdef TRAIN_MPI
 static int train_process, train_n_processes;
 
-/* Only the first process is heard, but in an emergency. */
+/* Only the first process prints, except in an emergency. */
 static memo_status train_ranks_begin(int* argc, char*** argv, memo_error* error) {
     int provided;
     MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
@@ -40,8 +40,8 @@ static memo_status train_ranks_begin(int* argc, char*** argv, memo_error* error)
     return MEMO_STATUS_OK;
 }
 
-/* The process that knows the cause ends all, before those who only heard of it; where all know it,
- * the first does. */
+/* The process that detects the cause ends all processes, before those that only receive the error.
+ * If all detect it, the first process does. */
 static int train_ranks_end(int code, memo_status status, const char* message) {
     if (!status) {
         MPI_Finalize();
@@ -60,7 +60,7 @@ static memo_status train_ranks_run(const memo_host_device_desc* desc, int32_t n_
     memo_device* device = NULL;
     thread_rank rank;
     memo_status status = memo_host_device_create(desc, &device, error);
-    (void)n_ranks; /* those that mpirun has started */
+    (void)n_ranks; /* mpirun has started the processes */
     if (status) return status;
     memset(&rank, 0, sizeof rank);
     rank.device = device;
@@ -77,9 +77,9 @@ static memo_status train_ranks_run(const memo_host_device_desc* desc, int32_t n_
     return status;
 }
 
-/* Of the process: one of them writes the files. */
+/* Returns whether this process writes the files. */
 static int train_is_first(void) { return train_process == 0; }
-/* Of a rank: it speaks for its process. */
+/* Returns whether this rank prints for its process. */
 static int train_rank_reports(const thread_rank* rank) {
     (void)rank;
     return 1;
@@ -111,9 +111,9 @@ static int train_rank_reports(const thread_rank* rank) { return rank->comm->rank
 static int32_t train_n_started(void) { return 0; } /* as many as asked for */
 #endif
 
-/* ---- how many ------------------------------------------------------------------------------- */
+/* ---- number of ranks ------------------------------------------------------------------------ */
 
-/* Whatever is wrong with the file is a mistake of who named it. */
+/* Any error in the file is a mistake of the caller. */
 static memo_status train_read_degrees(train_options* o, memo_error* error) {
     int32_t n_blocks = 0, block, largest = 1;
     memo_error reason;
@@ -145,7 +145,7 @@ static memo_status train_read_degrees(train_options* o, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* "--ring 2 x --ulysses 1", with --tensor where it is above 1. */
+/* Writes "--ring 2 x --ulysses 1", with --tensor if it is above 1. */
 static const char* degree_names(const train_options* o, char* text, size_t n_text) {
     snprintf(text, n_text, "--ring %lld x --ulysses %lld", (long long)o->ring,
              (long long)o->ulysses);
@@ -155,8 +155,8 @@ static const char* degree_names(const train_options* o, char* text, size_t n_tex
     return text;
 }
 
-/* What is not given follows: ring, ulysses and tensor are 1, data is what --ranks leaves, and --ranks
- * is the product. */
+/* Sets the options that are not given.  ring, ulysses and tensor default to 1, data to the remaining
+ * factor of --ranks, and --ranks to the product. */
 static memo_status train_check_degrees(train_options* o, memo_error* error) {
     char names[96];
     int64_t n_others;
@@ -190,13 +190,13 @@ static memo_status train_check_degrees(train_options* o, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* The largest number up to n that divides both. */
+/* Returns the largest number up to n that divides both. */
 static int64_t common_divisor(int64_t n, int64_t a, int64_t b) {
     while (a % n || b % n) n--;
     return n;
 }
 
-/* Degrees that differ. */
+/* Checks degrees that differ. */
 static memo_status train_check_mixed(const train_options* o, memo_error* error) {
     const gpt_config config = train_config(o);
     const int64_t unit = o->data * o->sub_batches * (o->tensor / gpt_least_degree(&config));
@@ -219,8 +219,8 @@ static memo_status train_check_mixed(const train_options* o, memo_error* error) 
     return MEMO_STATUS_OK;
 }
 
-/* Key and value heads are not copied where ranks are more than they: a rank without one of its own
- * would have to sum the gradient of another's. */
+/* Checks heads.  Key and value heads are not copied to more ranks: a rank without its own head would
+ * have to sum another rank's gradient. */
 static memo_status train_check_tensor(const train_options* o, memo_error* error) {
     const int64_t n_sequences = o->batch / o->data, n = o->ring * o->ulysses;
     const int is_split = n_sequences == 1 && n == 1 && o->sub_batches <= o->sequence;
@@ -251,7 +251,7 @@ static memo_status train_check_tensor(const train_options* o, memo_error* error)
     return train_check_mixed(o, error);
 }
 
-/* Can the model be split like that? */
+/* Checks that the model can be split in this way. */
 static memo_status train_check_ranks(train_options* o, memo_error* error) {
     int64_t least, n;
     memo_status status = train_read_degrees(o, error);
@@ -297,23 +297,23 @@ static memo_mesh_desc train_mesh_desc(const train_options* o) {
     return desc;
 }
 
-/* ---- what all must know --------------------------------------------------------------------- */
+/* ---- agreement between ranks ---------------------------------------------------------------- */
 
-/* A number that tells plans apart. */
+/* Returns a number that distinguishes plans. */
 static int64_t train_plan_mark(const candidate* c) {
     uint64_t mark = (uint64_t)c->policy;
     int64_t i;
     for (i = 0; i < c->desc.config.n_layers * (int64_t)GPT_N_TENSORS; i++)
         mark = train_mix(mark) + (uint64_t)c->desc.rows[i];
-    return (int64_t)(train_mix(mark) >> 1); /* its negative is one too */
+    return (int64_t)(train_mix(mark) >> 1); /* its negative is valid too */
 }
 
-/* Ranks that decided differently would wait for each other's messages in vain: says so instead.
+/* Fails if ranks decided differently, since they would then wait for each other's messages for ever.
  * All ranks call it; waits. */
 static memo_status train_check_agreement(thread_rank* rank, const candidate* c, memo_error* error) {
     const memo_device* device = rank->device;
     const int64_t mine = train_plan_mark(c);
-    int64_t bounds[2]; /* the largest, and that of the negatives */
+    int64_t bounds[2]; /* the maximum of the values, and of their negatives */
     memo_status status;
     bounds[0] = mine;
     bounds[1] = -mine;
@@ -328,8 +328,8 @@ static memo_status train_check_agreement(thread_rank* rank, const candidate* c, 
     return status;
 }
 
-/* Gives all ranks the first one's bytes, so that what follows from a measurement is the same on all.
- * All ranks call it; waits. */
+/* Copies the first rank's bytes to all ranks, so that a measurement has the same effect on all. All
+ * ranks call it; waits. */
 static memo_status train_share(thread_rank* rank, void* data, int64_t n_bytes, memo_error* error) {
     const memo_device* device = rank->device;
     memo_status status =
@@ -339,9 +339,9 @@ static memo_status train_share(thread_rank* rank, void* data, int64_t n_bytes, m
     return status;
 }
 
-/* ---- what is printed ------------------------------------------------------------------------ */
+/* ---- output --------------------------------------------------------------------------------- */
 
-/* "degrees   blocks 0-3: 2, 4-7: 4" */
+/* Prints "degrees   blocks 0-3: 2, 4-7: 4". */
 static void print_degrees(const train_options* o) {
     int64_t first, i;
     if (!o->block_degrees) return;
@@ -357,7 +357,7 @@ static void print_degrees(const train_options* o) {
     printf("\n");
 }
 
-/* Who has what of a layer, and in which order its parts run. */
+/* Prints each rank's share of a layer, and the order of its parts. */
 static void print_tensor(const train_options* o) {
     const gpt_config config = train_config(o);
     if (!gpt_is_split(&config)) return;
@@ -411,7 +411,7 @@ static void print_ranks(const train_options* o) {
                (long long)o->accumulate);
 }
 
-/* "0-12, 39-50": the positions of a rank's tokens, without padding. */
+/* Writes "0-12, 39-50": the positions of a rank's tokens, without padding. */
 static const char* token_ranges(const memo_sharding* layout, int32_t sequence_rank, char* text,
                                 size_t n_text) {
     memo_run runs[MEMO_RUNS_MAX];
@@ -457,7 +457,8 @@ static void print_ranks_table(const train_options* o, const int64_t (*of_ranks)[
     }
 }
 
-/* What each rank needed and sent.  All ranks call it, after the same number of steps; waits. */
+/* Prints the memory and traffic of each rank.  All ranks call it, after the same number of steps;
+ * waits. */
 static memo_status train_report_ranks(thread_rank* rank, const memo_mesh* mesh,
                                       const gpt_model* model, const train_options* o, double step_s,
                                       int64_t n_steps, memo_error* error) {

@@ -1,5 +1,4 @@
-/* train_report.h - what the trainer shows: sizes, a progress line, generated text, a picture of the
- * loss.
+/* train_report.h - the trainer's output: sizes, a progress line, generated text, a picture of the loss.
  *
  * Single translation unit: everything is static. */
 #ifndef TRAIN_REPORT_H
@@ -17,7 +16,7 @@
 
 /* ---- numbers -------------------------------------------------------------------------------- */
 
-/* Room for a short text: the next 15 calls leave it alone. */
+/* Returns room for a short text, valid during the next 15 calls. */
 static char* short_text(void) {
     static char ring[16][32];
     static int next;
@@ -38,7 +37,8 @@ static const char* bytes_name(double n_bytes) {
     return text;
 }
 
-/* The least size with a suffix that is not below n_bytes, as an option takes it: "72MiB". */
+/* Returns the smallest size with a suffix that is at least n_bytes, in the form of an option:
+ * "72MiB". */
 static const char* bytes_option(int64_t n_bytes) {
     static const char* const units[] = {"KiB", "MiB", "GiB", "TiB"};
     char* text = short_text();
@@ -88,8 +88,8 @@ static void progress_begin(progress* p, int64_t n_steps, int64_t step_tokens) {
     p->shown_s = 0;
 }
 
-/* On a terminal one line that is written anew, five times a second at most; else a line now and
- * then. */
+/* On a terminal, one line that is rewritten at most five times a second; otherwise a line at
+ * intervals. */
 static void progress_show(progress* p, int64_t step, double loss) {
     double now = clock_s(), done = (double)(step + 1), elapsed = now - p->begin_s;
     double left_s = elapsed / done * ((double)p->n_steps - done);
@@ -103,7 +103,7 @@ static void progress_show(progress* p, int64_t step, double loss) {
     fflush(stdout);
 }
 
-/* Leaves the terminal at the start of an empty line, however training ended. */
+/* Leaves the terminal at the start of an empty line, even after an error. */
 static void progress_end(const progress* p) {
     if (p->is_terminal) printf("\n");
     fflush(stdout);
@@ -111,8 +111,8 @@ static void progress_end(const progress* p) {
 
 /* ---- generated text ------------------------------------------------------------------------- */
 
-/* Printable bytes and line ends as they are, others as \xNN, with a margin: a terminal shows it
- * safely. */
+/* Prints printable bytes and line ends unchanged, other bytes as \xNN, with a margin.  A terminal can
+ * show the text safely. */
 static void print_bytes(const uint8_t* bytes, int64_t n_bytes) {
     int64_t i;
     printf("    | ");
@@ -154,15 +154,15 @@ static double chart_y(const chart_axes* axes, double y) {
     return CHART_TOP + CHART_HEIGHT * (axes->y_high - y) / (axes->y_high - axes->y_low);
 }
 
-/* 1, 2 or 5 times a power of ten, so that `range` has about `wanted` of it. */
+/* Returns 1, 2 or 5 times a power of ten, so that `range` has about `wanted` intervals. */
 static double chart_tick(double range, double wanted) {
     double step = pow(10, floor(log10(range / wanted)));
     double ratio = range / wanted / step;
     return step * (ratio > 5 ? 10 : ratio > 2 ? 5 : ratio > 1 ? 2 : 1);
 }
 
-/* The mean over the last eighth of the steps so far, at most the twentieth part of all steps:
- * little lag where the loss falls fast, little noise where it does not. */
+/* The mean over the last eighth of the steps so far, at most a twentieth of all steps.  It lags
+ * little while the loss falls fast, and smooths well later. */
 static void loss_smooth(const double* losses, int64_t n, double* smooth) {
     double sum = 0;
     int64_t i, begin = 0;

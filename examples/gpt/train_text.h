@@ -1,5 +1,4 @@
-/* train_text.h - the bytes a trainer learns from: files, random windows, and how much order is in
- * them.
+/* train_text.h - the text that a trainer learns from: files, random windows and entropies.
  *
  * Single translation unit: everything is static. */
 #ifndef TRAIN_TEXT_H
@@ -17,8 +16,8 @@
 typedef struct train_text {
     uint8_t* bytes;
     int64_t n_bytes, n_files;
-    char sources[96]; /* " memo*.h README.md ...", where the project's own sources are the text */
-    double unigram_nats, bigram_nats; /* entropy of a byte; of a byte given the one before */
+    char sources[96]; /* " memo*.h README.md ...", if the project's own sources are the text */
+    double unigram_nats, bigram_nats; /* entropy of a byte; of a byte given the previous byte */
 } train_text;
 
 static void train_text_free(train_text* text) {
@@ -47,8 +46,7 @@ static memo_status train_text_append_all(train_text* text, char** paths, int64_t
     return status;
 }
 
-/* The project's own sources, as far as they are found from the current directory, and the patterns
- * that found them. */
+/* Finds the project's own sources from the current directory, and returns the patterns that match. */
 static void train_text_find_sources(glob_t* found, char* sources /* 96 bytes */) {
     static const char* const patterns[] = {"memo*.h", "memo*.cuh", "README.md", "examples/*.[ch]",
                                            "examples/*/*.[ch]"};
@@ -82,7 +80,7 @@ static double entropy_term(int64_t count, int64_t total) {
     return count ? -p * log(p) : 0;
 }
 
-/* H(byte) and H(byte | byte before) = H(pair) - H(first of a pair), in nats. */
+/* H(byte) and H(byte | previous byte) = H(pair) - H(first of a pair), in nats. */
 static memo_status train_text_measure(train_text* text, memo_error* error) {
     int64_t* pairs = (int64_t*)calloc(65536, sizeof *pairs);
     int64_t singles[256] = {0}, firsts[256] = {0}, i;
@@ -103,7 +101,7 @@ static memo_status train_text_measure(train_text* text, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* n_files 0: the project's own sources.  A sequence and the byte after its last must fit. */
+/* n_files 0: the project's own sources.  The text must hold a sequence and the byte after it. */
 static memo_status train_text_load(train_text* text, char** files, int64_t n_files,
                                    int64_t sequence, memo_error* error) {
     memo_status status;
@@ -122,15 +120,15 @@ static memo_status train_text_load(train_text* text, char** files, int64_t n_fil
 
 /* ---- windows -------------------------------------------------------------------------------- */
 
-static uint64_t train_mix(uint64_t z) { /* the finaliser of splitmix64 */
+static uint64_t train_mix(uint64_t z) { /* the finalizer of splitmix64 */
     z += 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
 }
 
-/* batch windows of the text: tokens, and for each token the byte that follows.  They depend on
- * nothing but the four numbers, so that every policy learns from the same bytes. */
+/* Writes batch windows of the text: tokens, and for each token the next byte.  They depend only on
+ * the four numbers, so that every policy learns from the same bytes. */
 static void train_text_windows(const train_text* text, int64_t seed, int64_t step,
                                int64_t micro_batch, int64_t batch, int64_t sequence,
                                uint8_t* tokens /* (batch, sequence) */,

@@ -1,34 +1,35 @@
-/* caching_model.h - what a trace would cost in PyTorch's caching allocator: a model of it, replayed on
- * the host.
+/* caching_model.h - replays a trace on the host in a model of PyTorch's caching allocator.
  *
- * Knows: a memo_trace and the allocator's published rules.  Knows nothing of plans.  Include it after
- * the implementation of memo.h of the same release, of whose inner functions it borrows some (memoi_);
- * everything is static.
+ * The model uses a memo_trace and the allocator's published rules, but no plan.  Include it after the
+ * implementation of memo.h of the same release, because it calls internal functions (memob_).  Everything
+ * is static.
  *
- * The rules (PyTorch's "CUDA semantics: memory management", and what _snapshot() shows of them):
+ * The rules come from PyTorch's "CUDA semantics: memory management" and from the output of _snapshot():
  *   - Sizes round up to 512 bytes.  Up to 1 MiB a request comes from the small pool, whose segments
- *     have 2 MiB; larger ones from the large pool: segments of 20 MiB for requests below 10 MiB, else
- *     the size itself rounded up to 2 MiB.
- *   - A freed block is kept and serves its own stream alone.  The smallest that fits is taken, at the
- *     lowest address among equals, and split where 512 bytes (small) or more than 1 MiB (large) are
- *     left.  Freed neighbours in a segment merge.
- *   - A block that other streams use (`use` in the trace, record_stream in PyTorch) is kept back when
- *     freed, until what they have been given so far is done.
- *   - Where the device has no room for a new segment, the allocator waits for all streams, gives every
- *     segment without a live block back to the device and tries once more: a *retry*, what the MEMO
- *     paper calls a reorganisation.  Where that fails too, memory has run out.
- * What a trace of one iteration cannot show is what lay in the cache before it.  Replaying an iteration again
- * changes nothing; but Adam makes its states at the end of the first step, in what activations have left, and they
- * stay there.  Replayed so, the largest of five recorded runs reserves to the byte what PyTorch did (55977181184),
- * and the two that recompute within 2%; the other two come out 5 and 6% too small so, and within 1.2% where the
- * states are made beforehand (bench/plan.c, "caching").
+ *     have 2 MiB; larger requests from the large pool.  Its segments have 20 MiB for
+ *     requests below 10 MiB; otherwise the size itself, rounded up to 2 MiB.
+ *   - A freed block is kept and serves only its own stream.  The allocator takes the smallest block that
+ *     fits, at the lowest address among equals.  It splits the block if 512 bytes (small) or more than
+ *     1 MiB (large) remain.  Freed neighbors in a segment merge.
+ *   - If other streams use a block (`use` in the trace, record_stream in PyTorch), a free has to wait.
+ *     The block returns when the work that these streams have at the free is done.
+ *   - If the device has no room for a new segment, the allocator waits for all streams.  It returns every
+ *     segment without a live block to the device and tries once more.  This is a *retry*; the MEMO paper
+ *     calls it a reorganization.  If the retry fails too, memory has run out.
  *
- * Left out, since off by default: max_split_size, roundup_power2_divisions, garbage collection,
+ * A trace of one iteration does not show the earlier content of the cache.  A second replay of the
+ * iteration changes nothing.  However, Adam allocates its states at the end of the first step, in memory
+ * that activations have left, and they remain there.  With these states, the largest of five recorded runs
+ * reserves exactly PyTorch's bytes (55977181184), and the two that recompute differ by at most 2%.  The
+ * other two are 5 and 6% too small, or within 1.2% if the states are allocated first (bench/plan.c,
+ * "caching").
+ *
+ * Omitted, because off by default: max_split_size, roundup_power2_divisions, garbage collection,
  * expandable segments.  The device itself never fragments here. */
 #ifndef CACHING_MODEL_H
 #define CACHING_MODEL_H
 
-/* When is the other streams' work done, in the order of the requests? */
+/* When the work of the other streams is done, in the order of the requests. */
 typedef enum caching_deferral {
     CACHING_ORDERED = 0, /* once the block's own stream has waited for it */
     CACHING_LATE /* not before the allocator waits for all streams: the host runs far ahead */
@@ -36,37 +37,38 @@ typedef enum caching_deferral {
 
 typedef struct caching_desc {
     int64_t capacity_bytes; /* of the device; 0: 2^62 */
-    int64_t n_iterations;   /* of what lies between the marks "iteration begin" and "iteration end";
-                               0: 1.  What it leaves live is not requested again. */
+    int64_t n_iterations;   /* of the requests between the marks "iteration begin" and "iteration
+                               end"; 0: 1.  Memory that remains live is not requested again. */
     caching_deferral deferral;
 } caching_desc;
 
 typedef struct caching_stats {
-    int64_t allocated_bytes; /* largest sum of what is handed out, rounded */
+    int64_t allocated_bytes; /* largest sum of live blocks, rounded sizes */
     int64_t reserved_bytes;  /* largest sum of segments */
-    int64_t n_segments;      /* taken from the device, all in all */
+    int64_t n_segments;      /* total taken from the device */
     int64_t n_retries;
-    int64_t n_retries_first; /* of them up to the end of the first iteration */
-    int64_t n_retries_last;  /* of them in the last iteration: the steady state */
-    int64_t refused_request; /* at which memory ran out, and the replay ended; -1: it did not */
+    int64_t n_retries_first; /* n_retries up to the end of the first iteration */
+    int64_t n_retries_last;  /* n_retries in the last iteration: the steady state */
+    int64_t refused_request; /* request at which memory ran out and the replay ended; -1: none */
 } caching_stats;
 
 enum { CACHING_KIB = 1024, CACHING_MIB = 1024 * 1024 };
 
 typedef enum caching_state {
-    CACHING_UNUSED = 0, /* the struct, not the memory */
+    CACHING_UNUSED = 0, /* an unused struct; it has no memory */
     CACHING_IDLE,
     CACHING_LIVE,
-    CACHING_PENDING /* freed, but another stream still uses it */
+    CACHING_PENDING /* freed, while another stream still uses it */
 } caching_state;
 
 typedef struct caching_block {
     int64_t size;
-    uint64_t address; /* segments follow each other */
+    uint64_t address; /* segments have consecutive addresses */
     int64_t previous,
-        next;         /* in the segment; -1: none.  Of an unused one, next is the next unused */
-    int64_t freed_at; /* request number, of a pending block */
-    uint64_t users;   /* streams other than its own that it is used on, a bit each */
+        next;         /* in the segment; -1: none.  In an unused block, next is the next unused
+                         block */
+    int64_t freed_at; /* request number at which a pending block was freed */
+    uint64_t users;   /* other streams that use it, one bit each */
     int32_t stream;
     int32_t is_small;
     caching_state state;
@@ -84,14 +86,14 @@ typedef struct caching {
     int64_t reserved, allocated;
     uint64_t next_address;
     int64_t now; /* requests replayed so far */
-    /* clock[s][u]: what stream u was given before this moment comes before all that s is given now */
+    /* clock[s][u]: work given to stream u before this moment precedes all new work of s */
     int64_t clock[MEMOB_STREAMS][MEMOB_STREAMS];
     memob_map events; /* event -> row of snapshots, (MEMOB_STREAMS) each */
     int64_t* snapshots;
     int64_t n_events, events_capacity;
 } caching;
 
-/* Room for one more element of 8 * n bytes. */
+/* Makes room for one more element of 8 * n bytes. */
 static int caching_room(int64_t** array, int64_t* capacity, int64_t count, int64_t n) {
     void* grown = *array;
     int fits = memob_reserve(&grown, capacity, count + 1, 8 * (size_t)n);
@@ -101,7 +103,7 @@ static int caching_room(int64_t** array, int64_t* capacity, int64_t count, int64
 
 /* ---- blocks ------------------------------------------------------------------------------------------ */
 
-/* An unused block, or -1 where there is no memory. */
+/* Returns an unused block, or -1 if there is no memory. */
 static int64_t caching_new_block(caching* c) {
     int64_t at = c->first_unused;
     if (at >= 0) {
@@ -130,7 +132,7 @@ static int caching_is_before(const caching_block* a, const caching_block* b) {
     return a->size != b->size ? a->size < b->size : a->address < b->address;
 }
 
-/* The place in idle of the first block that is not before key. */
+/* Returns the place in idle of the first block that is not before key. */
 static int64_t caching_place(const caching* c, const caching_block* key) {
     int64_t low = 0, high = c->n_idle;
     while (low < high) {
@@ -157,7 +159,7 @@ static void caching_remove_idle(caching* c, int64_t at) {
     memmove(c->idle + place, c->idle + place + 1, 8 * (size_t)(--c->n_idle - place));
 }
 
-/* Block `into` swallows its right neighbour. */
+/* Merges block `into` with its right neighbor. */
 static void caching_merge(caching* c, int64_t into) {
     int64_t gone = c->blocks[into].next;
     c->blocks[into].size += c->blocks[gone].size;
@@ -189,7 +191,7 @@ static int caching_is_done(const caching* c, const caching_block* b) {
     return 1;
 }
 
-/* Returns what is done, or, after the allocator has waited for all streams, everything. */
+/* Returns blocks whose work is done; after the allocator has waited for all streams, all blocks. */
 static int caching_return_pending(caching* c, int is_synchronised) {
     int64_t i, n = c->n_pending;
     c->n_pending = 0;
@@ -206,7 +208,7 @@ static int caching_return_pending(caching* c, int is_synchronised) {
 
 /* ---- requests ----------------------------------------------------------------------------------------- */
 
-/* Every segment without a live block goes back to the device. */
+/* Returns every segment without a live block to the device. */
 static void caching_release(caching* c) {
     int64_t i, n = c->n_idle;
     c->n_idle = 0;
@@ -221,8 +223,8 @@ static void caching_release(caching* c) {
     }
 }
 
-/* A free block for this request: 1, with its number or, where the device has no room, -1 in *at;
- * 0: no host memory. */
+/* Finds a free block for this request.  Returns 1 and its number in *at, or -1 in *at if the device
+ * has no room.  Returns 0 if there is no host memory. */
 static int caching_take(caching* c, const caching_block* key, int64_t* at) {
     int64_t place = caching_place(c, key), segment = 2 * CACHING_MIB;
     *at = -1;
@@ -318,7 +320,7 @@ static void caching_wait(caching* c, int64_t event, int32_t stream) {
         c->clock[stream][u] = memob_max(c->clock[stream][u], snapshot[u]);
 }
 
-/* Request i; where[i] is the block that the malloc i has got, or -1. */
+/* Replays request i.  where[i] is the block of malloc i, or -1. */
 static int caching_request(caching* c, const memo_trace* trace, int64_t i, int64_t* where) {
     const memo_request* request = &trace->requests[i];
     int64_t origin = memob_request_origin(trace, i), at = origin >= 0 ? where[origin] : -1;
@@ -344,7 +346,7 @@ static int caching_request(caching* c, const memo_trace* trace, int64_t i, int64
     return 1;
 }
 
-/* The requests of the iteration: [*begin, *end); without marks all of them. */
+/* Finds the requests of the iteration: [*begin, *end); without marks, all of them. */
 static void caching_body(const memo_trace* trace, int64_t* begin, int64_t* end) {
     int64_t i;
     *begin = 0;
@@ -358,8 +360,8 @@ static void caching_body(const memo_trace* trace, int64_t* begin, int64_t* end) 
     if (*end < *begin) *end = trace->n_requests;
 }
 
-/* Replays trace; where memory runs out stats say so, and up to where they count.
- * Errors: OUT_OF_HOST_MEMORY. */
+/* Replays trace.  If memory runs out, stats contain the request, and count up to it. Errors:
+ * OUT_OF_HOST_MEMORY. */
 static memo_status caching_replay(const memo_trace* trace, const caching_desc* desc,
                                   caching_stats* stats, memo_error* error) {
     int64_t i, begin, end, iteration, n, before = 0;

@@ -12,7 +12,7 @@
 #include "tool_files.h"
 
 typedef struct options {
-    const char *file, *svg, *chrome; /* NULL: not asked for */
+    const char *file, *svg, *chrome; /* NULL: not given */
 } options;
 
 static int refuse(const char* what, const char* value) {
@@ -47,7 +47,7 @@ static int check_files(const options* o) {
     return tool_check_files(files, 3, &error) ? refuse(error.message, NULL) : 0;
 }
 
-/* 0, or the exit status; -1 for help. */
+/* Returns 0, or the exit status; -1 for help. */
 static int parse_options(int argc, char** argv, options* o) {
     int i;
     memset(o, 0, sizeof *o);
@@ -92,7 +92,7 @@ static void print_check(const memo_schedule* schedule, const memo_check* check) 
     print_waits(schedule, "redundant", check->redundant_waits, check->n_redundant_waits);
 }
 
-/* "race: NAME": the timeline gives operations with the same word before a colon the same colour. */
+/* Renames to "race: NAME": the timeline gives one color to operations with the same word before the colon. */
 static memo_status mark_race(memo_schedule* schedule, int64_t op, memo_error* error) {
     const char* name = memo_schedule_op_name(schedule, op);
     char marked[256];
@@ -108,7 +108,7 @@ static memo_status draw(const options* o, memo_schedule* schedule, const memo_ch
     double sum_s = 0;
     int64_t i;
     for (i = 0; i < schedule->n_ops; i++) sum_s += schedule->ops[i].duration_s;
-    for (i = 0; i < schedule->n_ops && sum_s == 0; i++) /* order is all that the file tells */
+    for (i = 0; i < schedule->n_ops && sum_s == 0; i++) /* the file contains only the order */
         if (schedule->ops[i].kind == MEMO_OP_RUN) schedule->ops[i].duration_s = 1e-3;
     for (i = 0; i < check->n_races && !status; i++) {
         status = mark_race(schedule, check->races[i].first, error);

@@ -1,4 +1,4 @@
-/* clusters.h - figures of GPUs and their nodes, for estimates: layout_plan and the dry runs of train_gpt.
+/* clusters.h - figures of GPUs and their nodes, used by the estimates of layout_plan and of train_gpt's dry runs.
  *
  * Single translation unit: everything is static. */
 #ifndef CLUSTERS_H
@@ -32,7 +32,7 @@ static const cluster_preset clusters[] = {
     {"b200", 8, 180, 2250, 675, 40, 6000, 48, 0}, {"3090-pcie", 4, 24, 71, 4, 3, 700, 12, 1}};
 enum { N_CLUSTERS = sizeof clusters / sizeof *clusters };
 
-/* Index of the preset; N_CLUSTERS if there is none of this name. */
+/* Returns the index of the preset; N_CLUSTERS if none has this name. */
 static int cluster_find(const char* name) {
     int i;
     for (i = 0; i < N_CLUSTERS && strcmp(name, clusters[i].name); i++) continue;

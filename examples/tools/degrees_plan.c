@@ -1,13 +1,13 @@
-/* degrees_plan.c - tensor model parallelism on paper: how long the overlapped schedules take, and which degree each
- * block should have.
+/* degrees_plan.c - predicts tensor model parallelism: the time of overlapped schedules, and the best degree of
+ * each block.
  *
  *   degrees_plan --forward 2,3,2,3 --recompute 2,3,2,3 --backward 4,6,4,6 --comm 2,2,2,2
  *
- * prints the makespans of two sub-batches, and with --degrees-profile FILE it solves the planner.  degrees_plan --help
- * says the rest.
+ * prints the makespans of two sub-batches.  With --degrees-profile FILE it plans degrees.  degrees_plan --help lists
+ * all options.
  *
- * A profile is written by memo_degrees_problem_write, from constants (memo_degrees_problem_from_model) or as measured,
- * by all ranks, for each degree d:
+ * memo_degrees_problem_write writes a profile.  Its figures are constants (memo_degrees_problem_from_model) or
+ * measured by all ranks, for each degree d:
  *
  *   memo_degree_comms_create(world, d, next, ...)         the groups of d, and across to the next larger degree
  *   memo_comm_measure(comms.tensor, ..., ALL_REDUCE, ...) C and CB: of a part's rows x hidden elements
@@ -16,10 +16,10 @@
  *   event_elapsed around the block's functions, no comm   F: forward; X: recompute, backward and weights
  *   memory_info, or the plan of the arena                 STATE, SAVED, RUNTIME
  *
- * The gather between degrees that are not neighbours has across between those two.  tests/test_blocks.c,
- * measured_profile, does it for two degrees.
+ * If two degrees are not adjacent, their gather uses the communicator across between these two.  For an example with
+ * two degrees, see measured_profile in tests/test_blocks.c.
  *
- * Exit status: 0, 1 where no plan exists or a file cannot be written, 2 for a mistake in the command line or a file.
+ * Exit status: 0, 1 if no plan exists or a file cannot be written, 2 for a mistake in the command line or a file.
  *
  * Build:  cc -std=c99 -O2 -I. examples/tools/degrees_plan.c -o degrees_plan -lpthread -lm */
 #define MEMO_IMPLEMENTATION
@@ -86,7 +86,7 @@ static int mistake(const char* format, ...) {
     return 2;
 }
 
-/* Only what a person would write as a time: digits, a point, an exponent. */
+/* Accepts only a plain time: digits, a point, an exponent. */
 static int is_number(const char* text, size_t length) {
     return length > 0 && strspn(text, "0123456789.eE+-") >= length;
 }
@@ -147,7 +147,7 @@ static int check_files(const options* o) {
     return tool_check_files(files, 3, &error) ? mistake("%s", error.message) : 0;
 }
 
-/* Do the options fit together? */
+/* Checks that the options fit together. */
 static int check_options(const options* o) {
     int k, has_lists = 0;
     for (k = 0; k < 4; k++) has_lists |= o->n_blocks[k] > 0;
@@ -165,7 +165,8 @@ static int check_options(const options* o) {
     return check_files(o);
 }
 
-/* The shortest decimal that reads back as the same number, without an exponent.  value >= 0. */
+/* Writes the shortest decimal, without an exponent, that reads back as the same number.  value
+ * >= 0. */
 static void print_number(const char* key, double value) {
     char text[40], digits[24];
     int n_digits = 1, exponent, i;
@@ -216,7 +217,7 @@ static memo_status print_makespans(const options* o, memo_error* error) {
     return status;
 }
 
-/* Both passes on the same streams, one behind the other. */
+/* Prints both passes on the same streams, one after the other. */
 static memo_status write_timeline(const options* o, memo_error* error) {
     memo_blocks_schedule_desc desc = memo_blocks_schedule_desc_default();
     memo_schedule* schedule;
@@ -236,7 +237,7 @@ static memo_status write_timeline(const options* o, memo_error* error) {
     return status;
 }
 
-/* "2*16+4*32": runs of blocks of one degree. */
+/* Prints "2*16+4*32": runs of blocks with one degree. */
 static void print_degrees(const memo_degrees_plan* plan) {
     int32_t begin, end;
     printf("degrees:");
@@ -267,7 +268,7 @@ static memo_status plan_degrees(const memo_degrees_problem* problem, const optio
     return status;
 }
 
-/* A file that cannot be read or understood is a mistake of whoever named it. */
+/* An unreadable or invalid file is a mistake of the caller. */
 static int exit_code(memo_status status, int is_reading) {
     if (!status) return 0;
     return status == MEMO_STATUS_FORMAT || status == MEMO_STATUS_VERSION ||

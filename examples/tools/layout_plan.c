@@ -19,7 +19,7 @@
 
 /* ---- options ---------------------------------------------------------------------------------------- */
 
-/* Numbers as they are typed, in the units of --help. */
+/* Values as the user enters them, in the units of --help. */
 typedef struct numbers {
     double layers, hidden, ffn, ffn_matrices, heads, kv_heads, head_size, vocabulary;
     double sequence, batch, micro_batch;
@@ -103,7 +103,7 @@ static int refuse(FILE* err, const char* what, const char* value) {
     return 2;
 }
 
-/* A number from 0, "64K" and "1M" in powers of 1024. */
+/* Reads a number from 0; "64K" and "1M" are powers of 1024. */
 static int parse_number(const char* text, double* value) {
     char* end;
     if (!(*text >= '0' && *text <= '9') && *text != '.') return 0;
@@ -157,7 +157,7 @@ static void take_cluster(numbers* n, const cluster_preset* c) {
     n->shared_bus = c->shared_bus;
 }
 
-/* 0, or the exit status; -1 asks for help. */
+/* Returns 0, or the exit status; -1 for help. */
 static int parse_options(int argc, char** argv, options* o, FILE* err) {
     numbers* n = &o->n;
     const struct {
@@ -202,7 +202,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
     n->latency = n->top = 20;
     n->batch = n->micro_batch = 1;
     o->activations = -1;
-    /* The presets first, so that the order of the options says nothing. */
+    /* Reads the presets first, so that the order of the options does not matter. */
     for (i = 1; i + 1 < argc; i++) {
         if (!strncmp(argv[i + 1], "--", 2)) continue;
         if (!strcmp(argv[i], "--model")) {
@@ -288,7 +288,7 @@ static memo_parallel_desc make_desc(const options* o) {
     return desc;
 }
 
-/* Names options where the planner names fields. */
+/* Replaces the planner's field names by options. */
 static void print_reason(FILE* out, const char* message) {
     static const char* const names[][2] = {{"model.n_kv_heads", "--kv-heads"},
                                            {"model.head_size", "--head-size"},

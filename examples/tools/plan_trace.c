@@ -3,7 +3,7 @@
  *   plan_trace FILE [options]; plan_trace --help lists them
  *
  * FILE is a memo trace or a CSV of buffers (id,lower,upper,size; optional columns alignment, offset, gaps),
- * recognised by its content; "-" is standard input.  Prints `key: value` lines.
+ * recognized by its content; "-" is standard input.  Prints `key: value` lines.
  *
  * Build:   cc -std=c99 -O2 -I. examples/tools/plan_trace.c -o plan_trace -lpthread -lm
  *          (add -DMEMO_LP_SOLVE -llpsolve55 for --engine mip)
@@ -35,7 +35,7 @@ enum {
 
 typedef struct options {
     const char* file;
-    const char* outputs[N_OPTIONS]; /* from CSV on; NULL: not asked for */
+    const char* outputs[N_OPTIONS]; /* from CSV on; NULL: not given */
     memo_plan_desc solve;
     int64_t alignment_bytes;
     int is_quiet, compare_caching;
@@ -107,14 +107,14 @@ static int parse_count(const char* text, int64_t* value) {
     return end != text && *end == 0 && errno == 0 && number >= 0;
 }
 
-/* Which of those that take a value; N_OPTIONS: none. */
+/* Returns the index of an option with a value; N_OPTIONS: none. */
 static int find_option(const char* name) {
     int k = 0;
     while (k < N_OPTIONS && strcmp(name, option_names[k]) != 0) k++;
     return k;
 }
 
-/* 0, or the exit status; -1 asks for help. */
+/* Returns 0, or the exit status; -1 for help. */
 static int parse_options(int argc, char** argv, options* o) {
     int i, which;
     memset(o, 0, sizeof *o);
@@ -184,13 +184,13 @@ static int parse_options(int argc, char** argv, options* o) {
 
 /* ---- input ------------------------------------------------------------------------------------------- */
 
-/* What was read: always a plan; a trace where the file is one; the rows' ids where it is a CSV. */
+/* The input: always a plan; a trace if the file is one; the rows' ids if it is a CSV. */
 typedef struct input {
     char* text;
     int64_t n_bytes;
     memo_trace* trace;
     memo_plan* plan;
-    char** names; /* of CSV row i, which is the buffer with id i */
+    char** names; /* buffer of CSV row i, with id i */
 } input;
 
 static void close_input(input* in) {
@@ -218,8 +218,9 @@ static memo_status csv_error(memo_error* error, const char* path, int64_t line, 
 
 typedef enum column { ID, LOWER, UPPER, SIZE, ALIGNMENT, OFFSET, GAPS, N_COLUMNS } column;
 
-/* Reads one field in place, blanks around it dropped: what stands in quotes may hold commas, and "" is a quote.
- * Returns what follows its comma, or NULL after the last; *field is NULL where a quote is left open. */
+/* Reads one field in place, without the blanks around it.  Quotes may contain commas, and "" is a
+ * quote. Returns the text after its comma, or NULL after the last field; *field is NULL if a quote is
+ * not closed. */
 static char* split_field(char* at, char** field) {
     char *to, *kept; /* blanks before kept belong to the field */
     int is_quoted = 0, is_last;
@@ -241,7 +242,7 @@ static char* split_field(char* at, char** field) {
     return is_last ? NULL : at + 1;
 }
 
-/* Returns how many, at most limit; -1 where a quote is left open. */
+/* Returns the number of fields, at most limit; -1 if a quote is not closed. */
 static int split_fields(char* line, char** fields, int limit) {
     int n = 0;
     while (line && n < limit) {
@@ -251,7 +252,7 @@ static int split_fields(char* line, char** fields, int limit) {
     return n;
 }
 
-/* "3-5 8-9": adds them to the plan's gaps. */
+/* Adds "3-5 8-9" to the plan's gaps. */
 static const char* read_gaps(const char* text, memo_plan* plan, int64_t buffer, int64_t* n_gaps) {
     const memo_buffer* life = &plan->buffers[buffer];
     while (*text) {
@@ -305,7 +306,7 @@ static memo_status read_row(const char* path, int64_t line, char** fields, int n
     return MEMO_STATUS_OK;
 }
 
-/* Two passes: count rows and gaps, then read them. */
+/* Works in two passes: it counts rows and gaps, then reads them. */
 static memo_status read_csv(const char* path, input* in, int64_t alignment, memo_error* error) {
     static const char* const names[] = {"id",        "lower",  "upper", "size",
                                         "alignment", "offset", "gaps"};
@@ -362,7 +363,8 @@ static memo_status read_csv(const char* path, input* in, int64_t alignment, memo
     return MEMO_STATUS_OK;
 }
 
-/* What in->text says: a CSV, whose first line that is neither blank nor a comment has a comma, or a trace. */
+/* Parses in->text as a CSV or a trace.  In a CSV, the first line that is neither blank nor a comment
+ * has a comma. */
 static memo_status parse_input(const char* name, input* in, int64_t alignment, memo_error* error) {
     const char* heading = in->text;
     memo_status status;
@@ -421,7 +423,8 @@ static void put_field(memo_text* text, const char* field) {
     memo_text_put(text, "\"");
 }
 
-/* The rows of a CSV in its order, which the plan has sorted; the buffers of a trace as they are requested. */
+/* Prints the rows of a CSV in its order, because the plan has sorted them; the buffers of a trace in
+ * order of request. */
 static memo_status write_csv(const input* in, const char* path, memo_error* error) {
     const memo_plan* plan = in->plan;
     memo_text text;
@@ -443,7 +446,7 @@ static memo_status write_csv(const input* in, const char* path, memo_error* erro
     return memo_text_write(&text, path, error);
 }
 
-/* A stretch of a buffer's life without gaps begins or ends. */
+/* Begin or end of a part of a buffer's life without gaps. */
 typedef struct event {
     int64_t time, piece, buffer;
     int is_end;
@@ -457,8 +460,8 @@ static int by_time(const void* left, const void* right) {
     return (a->piece > b->piece) - (a->piece < b->piece);
 }
 
-/* All of them in order, ends first; buffers of no bytes have none, since they share their address with
- * others.  *events is to be freed. */
+/* Returns all events in order, ends first.  Buffers of no bytes have none, since they share their
+ * address with others.  The caller frees *events. */
 static memo_status list_events(const memo_plan* plan, event** events, int64_t* n,
                                memo_error* error) {
     int64_t i, gap = 0;
@@ -489,8 +492,8 @@ static memo_status list_events(const memo_plan* plan, event** events, int64_t* n
     return MEMO_STATUS_OK;
 }
 
-/* The layout of torch.cuda.memory._snapshot(): one segment, and its events in order of time.  A free has two
- * moments, which the viewer joins where one follows the other. */
+/* The layout of torch.cuda.memory._snapshot(): one segment, and its events in order of time.  A free
+ * has two moments; the viewer joins them if one follows the other. */
 static memo_status put_snapshot(const input* in, memo_text* text, memo_error* error) {
     static const char* const actions[] = {"alloc", "free_requested", "free_completed"};
     const memo_plan* plan = in->plan;
@@ -532,10 +535,10 @@ static void put_bytes(memo_text* text, uint64_t value, int n) { /* least signifi
     for (; n > 0; n--, value >>= 8) memo_text_put(text, "%c", (int)(value & 255));
 }
 
-/* The JSON value at *json as a pickle, of protocol 2 but for the stop, as is the file that _dump_snapshot() writes.
- * Only what put_snapshot writes is understood. */
+/* Writes the JSON value at *json as a pickle of protocol 2 without the stop, like the file of
+ * _dump_snapshot().  It supports only the output of put_snapshot. */
 static void put_pickle(memo_text* text, const char** json) {
-    enum { BATCH = 1000 }; /* the viewer spreads what is appended at once over its stack */
+    enum { BATCH = 1000 }; /* the viewer puts all values of one append on its stack */
     char open = *(*json)++;
     int n = 0;
     if (open == '{' || open == '[') {
@@ -592,7 +595,7 @@ static memo_status write_snapshot(const input* in, const char* path, int is_pick
 
 /* ---- PyTorch's caching allocator ------------------------------------------------------------------------ */
 
-/* The trace that was read; of a CSV, which has none, the requests that its lifetimes without gaps make. */
+/* Makes a trace for a CSV, which has none: a request for each lifetime without gaps. */
 static memo_status requests_of(const input* in, memo_trace** trace, memo_error* error) {
     const memo_plan* plan = in->plan;
     int64_t i, n = 0;
@@ -609,8 +612,8 @@ static memo_status requests_of(const input* in, memo_trace** trace, memo_error* 
     return status;
 }
 
-/* The least capacity at which the replay comes through, by bisection between what is handed out and what is
- * reserved without a limit. */
+/* Returns the least capacity at which the replay succeeds, by bisection.  The bounds are the
+ * allocated bytes and the reserved bytes without a limit. */
 static memo_status least_capacity(const memo_trace* trace, const caching_stats* unlimited,
                                   caching_desc* desc, caching_stats* stats, memo_error* error) {
     int64_t low = unlimited->allocated_bytes, high = unlimited->reserved_bytes;
@@ -638,7 +641,8 @@ static memo_status compare_caching(const input* in, int64_t capacity, memo_error
     if (!trace) trace = made;
     memset(&desc, 0, sizeof desc);
     memset(&s, 0, sizeof s);
-    desc.n_iterations = 3; /* the second and third find what those before have left in the cache */
+    desc.n_iterations = 3; /* the second and third iteration start with the cache of the previous
+                              ones */
     if (!status) status = caching_replay(trace, &desc, &s, error);
     least = s;
     if (!status) status = least_capacity(trace, &s, &desc, &least, error);

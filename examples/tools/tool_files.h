@@ -1,5 +1,5 @@
-/* tool_files.h - the files of a tool: no output takes the place of an input, of another output, or
- * of a standard stream.
+/* tool_files.h - the files of a tool: no output overwrites an input, another output or a standard
+ * stream.
  *
  * Single translation unit: everything is static. */
 #ifndef TOOL_FILES_H
@@ -16,27 +16,27 @@
 #include "memo.h"
 
 typedef struct tool_file {
-    const char* option; /* what names it, for messages */
+    const char* option; /* its name in messages */
     const char* path;   /* NULL: not given; "-": a standard stream */
     int is_output;
 } tool_file;
 
-/* A closed standard stream stays one that fails: the next file to be opened would take its
- * descriptor, and get the lines that are printed. */
+/* Replaces a closed standard stream by one that fails.  Otherwise the next file would take its
+ * descriptor and receive the printed lines. */
 static MEMO_UNUSED void tool_keep_standard_streams(void) {
     int k;
     for (k = 0; k < 3; k++)
         if (fcntl(k, F_GETFD) < 0) (void)!open("/dev/null", k ? O_RDONLY : O_WRONLY);
 }
 
-/* Has all that was printed been written? */
+/* Returns whether all output has been written. */
 static MEMO_UNUSED memo_status tool_flush(memo_error* error) {
     if (fflush(stdout) == 0 && !ferror(stdout)) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_IO, "standard output cannot be written");
 }
 
-/* Appends a file ("-": standard input) to *bytes, which is freed with free, on failure too.  A zero
- * byte follows.  Files that never end end here. */
+/* Appends a file ("-": standard input) to *bytes; free it with free, also after a failure.  A zero
+ * byte follows.  A file that is too long, or endless, fails. */
 static MEMO_UNUSED memo_status tool_append_file(const char* path, char** bytes, int64_t* n_bytes,
                                                 memo_error* error) {
     const int64_t most = (int64_t)1 << 30, step = 1 << 20;
@@ -71,8 +71,8 @@ static MEMO_UNUSED memo_status tool_append_file(const char* path, char** bytes, 
 
 #define TOOL_PATH_BYTES 4096
 
-/* Of a file its numbers, and no name; of a file to be made those of the nearest folder there is, and
- * its name below that. */
+/* For a file, sets its numbers and an empty name.  For a new file, sets the numbers of the nearest
+ * existing folder, and the name below that folder. */
 static MEMO_UNUSED void tool_find_place(const char* path, struct stat* place,
                                         char* name /* TOOL_PATH_BYTES */) {
     char at[TOOL_PATH_BYTES], link[TOOL_PATH_BYTES];
@@ -85,7 +85,7 @@ static MEMO_UNUSED void tool_find_place(const char* path, struct stat* place,
         size_t n_base = strlen(base);
         ssize_t n = n_links++ < 40 ? readlink(at, link, sizeof link - 1) : -1;
 
-        /* A link to a file to be made. */
+        /* A link to a new file. */
         if (n >= 0) {
             link[n] = 0;
             if (*link == '/' || !slash) slash = at - 1;
@@ -93,7 +93,7 @@ static MEMO_UNUSED void tool_find_place(const char* path, struct stat* place,
             continue;
         }
 
-        /* What is missing. */
+        /* Moves the missing last part of the path to name. */
         if (*base && strcmp(base, ".") && strlen(name) + n_base + 2 < TOOL_PATH_BYTES) {
             memmove(name + n_base + 1, name, strlen(name) + 1);
             memcpy(name, base, n_base);
@@ -109,7 +109,7 @@ static MEMO_UNUSED void tool_find_place(const char* path, struct stat* place,
     }
 }
 
-/* One file, whatever its names.  A device or a pipe can be several. */
+/* Returns whether both names are one file.  A device or a pipe can be several files. */
 static MEMO_UNUSED int tool_is_same_file(const char* a, const char* b) {
     struct stat x, y;
     char x_name[TOOL_PATH_BYTES], y_name[TOOL_PATH_BYTES];
@@ -121,7 +121,7 @@ static MEMO_UNUSED int tool_is_same_file(const char* a, const char* b) {
            (*x_name || S_ISREG(x.st_mode));
 }
 
-/* An output that is an input would take it from its user; of two outputs in one file, the first
+/* An output with the name of an input would destroy the input.  Of two outputs in one file, the first
  * would be lost. */
 static MEMO_UNUSED memo_status tool_check_files(const tool_file* files, int n_files,
                                                 memo_error* error) {
