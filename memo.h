@@ -2278,7 +2278,8 @@ memo_status memo_error_set(memo_error* error, memo_status status, const char* fo
 }
 
 MEMOI memo_status memob_no_memory(memo_error* error, const char* what) {
-    return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
+    (void)memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
+    return MEMO_STATUS_OUT_OF_HOST_MEMORY;
 }
 
 MEMOI void* memob_calloc(int64_t count, size_t element_bytes) {
