@@ -164,7 +164,7 @@ borrowings() {
     for header in memo.h memo_plan.h memo_sp.h memo_cuda.cuh; do names_of 'memoi_|MEMOI_' $header; done | sort | uniq -d >"$folder/borrowed"
     [ "$(names_of 'memoi_|MEMOI_' memo.h | wc -l)" -gt 100 ] || { echo "no names found"; return 1; }
     [ ! -s "$folder/borrowed" ] || { cat "$folder/borrowed"; echo "in more than one header"; return 1; }
-    names_of 'memoi_|MEMOI_' examples/caching_model.h | grep . && { echo "of a header, in examples/caching_model.h"; return 1; }
+    names_of 'memoi_|MEMOI_' examples/tools/caching_model.h | grep . && { echo "of a header, in examples/tools/caching_model.h"; return 1; }
     return 0
 }
 
@@ -172,13 +172,20 @@ borrowings() {
 base() {
     sed -n '/^\/\* ---- >>base/,/^\/\* ---- >>memory/p' memo.h >"$folder/base"
     names_of 'memob_|MEMOB_' "$folder/base" >"$folder/declared"
-    for file in memo_plan.h memo_sp.h memo_cuda.cuh examples/caching_model.h; do names_of 'memob_|MEMOB_' $file; done | sort -u >"$folder/used"
+    for file in memo_plan.h memo_sp.h memo_cuda.cuh examples/tools/caching_model.h; do names_of 'memob_|MEMOB_' $file; done | sort -u >"$folder/used"
     [ "$(wc -l <"$folder/used")" -gt 40 ] || { echo "no names found"; return 1; }
     comm -13 "$folder/declared" "$folder/used" | grep . && { echo "used, but not declared in >>base"; return 1; }
     return 0
 }
 
 # The table of rooms names each room, in order, and none else.
+rooms_and_parts() { # HEADER
+    sed -n '/^\/\* ROOMS/,/\*\//s/^ \* *\(>>[a-z -]*[a-z]\)  .*/\1/p' "$1" >"$folder/table"
+    [ "$(wc -l <"$folder/table")" -gt 5 ] || { echo "no table found"; return 1; }
+    while read -r word; do
+        [ "$(grep -cE "^/\\* ---+ $word( -| [*]|\$)" "$1")" -eq 1 ] || { echo "not one room: $word"; return 1; }
+    done <"$folder/table"
+}
 rooms() { # HEADER
     sed -n '/^\/\* ROOMS/,/\*\//s/^ \* *\(>>[a-z -]*[a-z]\)  .*/\1/p' "$1" >"$folder/table"
     sed -n 's/^\/\* ---- \(>>[a-z -]*[a-z]\) -*$/\1/p' "$1" >"$folder/heads"
@@ -268,6 +275,7 @@ test_is "what headers share is in the room >>base" base
 for header in memo.h memo_sp.h memo_cuda.cuh; do
     test_is "the table of rooms of $header" rooms $header
 done
+test_is "each word in the table of rooms of memo_plan.h has its room" rooms_and_parts memo_plan.h
 test_is "MEMO_MALLOC and MEMO_NO_HOST_DEVICE are obeyed" options $first_c c c99
 if : | $first_c -x c -m32 -ffreestanding -fsyntax-only - 2>/dev/null; then
     test_is "a 32-bit target is refused" narrow_target $first_c
