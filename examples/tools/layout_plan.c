@@ -98,9 +98,7 @@ static void print_help(FILE* out) {
 }
 
 static int refuse(FILE* err, const char* what, const char* value) {
-    fprintf(err, "layout_plan: %s%s%s; --help lists the options\n", what, value ? " " : "",
-            value ? value : "");
-    return 2;
+    return tool_refuse(err, "layout_plan", what, value);
 }
 
 /* Reads a number from 0; "64K" and "1M" are powers of 1024. */
