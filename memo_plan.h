@@ -320,7 +320,7 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *
  *   products          6 P S flops of a step, P without the embedding, / (peak * gemm_efficiency)
  *   attention         2 S^2 h a layer forward, 5 S^2 h backward: the causal half, two products and
- *                     five
+ *                     five; one of the two, and two of the five, have v_head_size
  *   ring              every step max(block, hop); a start and a merge a block; dK and dV hop once
  *                     more, home
  *   ulysses, tensor   bytes / bandwidth + a start for each of 4 collectives a layer and way
@@ -338,7 +338,8 @@ typedef struct memo_parallel_model {
     int32_t n_layers, hidden;
     int32_t ffn; /* columns of the MLP; 0: no MLP */
     int32_t n_q_heads, n_kv_heads;
-    int32_t head_size;      /* 0: hidden / n_q_heads */
+    int32_t head_size;      /* of queries and keys; 0: hidden / n_q_heads */
+    int32_t v_head_size;    /* of values and output; 0: head_size */
     int32_t n_ffn_matrices; /* 3: gate, up, down (also 0); 2: up, down */
     int32_t is_tied;        /* embedding and classifier share one matrix */
     int64_t vocabulary;     /* 0: no embedding and no classifier */
@@ -7464,14 +7465,18 @@ MEMOI double memoi_parallel_head_size(const memo_parallel_model* model) {
     return model->head_size > 0 ? model->head_size : (double)model->hidden / model->n_q_heads;
 }
 
+MEMOI double memoi_parallel_v_head_size(const memo_parallel_model* model) {
+    return model->v_head_size > 0 ? model->v_head_size : memoi_parallel_head_size(model);
+}
+
 MEMOI double memoi_parallel_ffn_parameters(const memo_parallel_model* model) {
     return (model->n_ffn_matrices == 2 ? 2.0 : 3.0) * model->hidden * model->ffn;
 }
 
 double memo_parallel_layer_parameters(const memo_parallel_model* model) {
-    double head = memoi_parallel_head_size(model);
-    return 2.0 * model->hidden * head * model->n_q_heads +
-           2.0 * model->hidden * head * model->n_kv_heads + memoi_parallel_ffn_parameters(model);
+    double both = memoi_parallel_head_size(model) + memoi_parallel_v_head_size(model);
+    return model->hidden * both * model->n_q_heads + model->hidden * both * model->n_kv_heads +
+           memoi_parallel_ffn_parameters(model);
 }
 
 double memo_parallel_parameters(const memo_parallel_model* model) {
@@ -7513,6 +7518,7 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         {"model.n_q_heads", (double)m->n_q_heads, 1, 1e6},
         {"model.n_kv_heads", (double)m->n_kv_heads, 1, 1e6},
         {"model.head_size", (double)m->head_size, 0, 1e6},
+        {"model.v_head_size", (double)m->v_head_size, 0, 1e6},
         {"model.vocabulary", (double)m->vocabulary, 0, 1e12},
         {"model.n_parameters", (double)m->n_parameters, 0, 1e18},
         {"cluster.n_gpus", (double)c->n_gpus, 1, MEMOI_PARALLEL_GPUS},
@@ -7579,6 +7585,7 @@ MEMOI memo_parallel_desc memoi_parallel_settle(const memo_parallel_desc* given) 
     memo_parallel_cluster* c = &desc.cluster;
     if (desc.model.head_size == 0)
         desc.model.head_size = (int32_t)memoi_parallel_head_size(&desc.model);
+    if (desc.model.v_head_size == 0) desc.model.v_head_size = desc.model.head_size;
     if (!(c->gemm_efficiency > 0)) c->gemm_efficiency = 0.75;
     if (!(c->attention_forward_efficiency > 0)) c->attention_forward_efficiency = 0.6;
     if (!(c->attention_backward_efficiency > 0)) c->attention_backward_efficiency = 0.55;
@@ -7729,7 +7736,8 @@ typedef struct memoi_parallel_share {
     double tensor_bytes;    /* sent for one all-gather or reduce-scatter */
     double to_heads_bytes, forward_bytes, backward_bytes; /* sent by ulysses; to_heads: q, k, v */
     double kv_bytes, d_kv_bytes;                          /* a hop of the ring */
-    double input_elements, attention_elements, layer_elements; /* saved, of a row of `rows` */
+    /* Saved, of a row of `rows`.  attention: the output of attention. */
+    double input_elements, attention_elements, layer_elements;
 } memoi_parallel_share;
 
 /* Query heads of ulysses rank u, and the key heads that these read, as memo_sp.h deals them. */
@@ -7747,9 +7755,10 @@ MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
                                         memoi_parallel_share* share) {
     int32_t n_q_heads = desc->model.n_q_heads / l->tensor;
     int32_t n_kv_heads = desc->model.n_kv_heads / l->tensor;
-    /* A head of the rows that this rank has before the all-to-all. */
-    double head_bytes = desc->element_bytes * share->attention_rows / l->ulysses *
-                        memoi_parallel_head_size(&desc->model);
+    /* A head of the rows that this rank has before the all-to-all, of q or k, and of v or out. */
+    double row_bytes = desc->element_bytes * share->attention_rows / l->ulysses;
+    double head_bytes = row_bytes * desc->model.head_size;
+    double v_bytes = row_bytes * desc->model.v_head_size;
     double n_kv_all = 0, d_kv_scale = 1;
     int32_t u, n_q, n_kv;
 
@@ -7766,15 +7775,16 @@ MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
 
     /* The rank that sends most sets the time of an all-to-all. */
     for (u = 0; u < l->ulysses; u++) {
-        double to_heads, to_rows, d_kv_to_rows;
+        double to_heads, others, own; /* heads that others need, and own heads of their rows */
         memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
-        to_heads = head_bytes * (n_q_heads - n_q);
-        to_rows = head_bytes * n_q * (l->ulysses - 1);
-        d_kv_to_rows = 2 * head_bytes * d_kv_scale * n_kv * (l->ulysses - 1);
+        others = n_q_heads - n_q;
+        own = (double)n_q * (l->ulysses - 1);
         share->backward_bytes =
-            memoi_parallel_max(share->backward_bytes, to_heads + to_rows + d_kv_to_rows);
-        to_heads += 2 * head_bytes * (n_kv_all - n_kv);
-        share->forward_bytes = memoi_parallel_max(share->forward_bytes, to_heads + to_rows);
+            memoi_parallel_max(share->backward_bytes,
+                               v_bytes * others + head_bytes * own +
+                                   (head_bytes + v_bytes) * d_kv_scale * n_kv * (l->ulysses - 1));
+        to_heads = head_bytes * others + (head_bytes + v_bytes) * (n_kv_all - n_kv);
+        share->forward_bytes = memoi_parallel_max(share->forward_bytes, to_heads + v_bytes * own);
         share->to_heads_bytes = memoi_parallel_max(share->to_heads_bytes, to_heads);
     }
 }
@@ -7783,7 +7793,7 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
                                                    const memo_parallel_layout* l) {
     const memo_parallel_model* m = &desc->model;
     double tokens = (double)desc->sequence * (double)desc->micro_batch;
-    double sequence_degree = (double)l->ulysses * l->ring, head = memoi_parallel_head_size(m);
+    double sequence_degree = (double)l->ulysses * l->ring, both = m->head_size + m->v_head_size;
     memoi_parallel_share share;
     memset(&share, 0, sizeof share);
 
@@ -7800,16 +7810,16 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     share.tensor_bytes =
         desc->element_bytes * tokens / sequence_degree * m->hidden * (l->tensor - 1) / l->tensor;
     memoi_parallel_share_ulysses(desc, l, &share);
-    share.kv_bytes = 2 * desc->element_bytes * share.attention_rows * share.n_kv * head;
+    share.kv_bytes = desc->element_bytes * share.attention_rows * share.n_kv * both;
     share.d_kv_bytes = share.kv_bytes * desc->kv_gradient_bytes / desc->element_bytes;
 
     /* Saved elements of a row.  Input, two norms and residual have 4 * hidden.  Query and attention
      * output, key and value depend on the rank's heads.  The MLP has 3 * ffn with a gate, otherwise
      * 2 * ffn. */
     share.input_elements = m->hidden;
-    share.attention_elements = head * share.n_q * l->ulysses * l->tensor;
-    share.layer_elements = 4.0 * m->hidden + 2 * share.attention_elements +
-                           2 * head * share.n_kv * l->ulysses * l->tensor +
+    share.attention_elements = (double)m->v_head_size * share.n_q * l->ulysses * l->tensor;
+    share.layer_elements = 4.0 * m->hidden + both * share.n_q * l->ulysses * l->tensor +
+                           both * share.n_kv * l->ulysses * l->tensor +
                            (m->n_ffn_matrices == 2 ? 2.0 : 3.0) * m->ffn;
     return share;
 }
@@ -7843,12 +7853,12 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
                                                     const memoi_parallel_share* share,
                                                     int is_backward) {
     const memo_parallel_cluster* c = &desc->cluster;
-    double head = memoi_parallel_head_size(&desc->model);
+    double head = desc->model.head_size, v_head = desc->model.v_head_size;
     double flops = c->peak_flops_per_s * (is_backward ? c->attention_backward_efficiency
                                                       : c->attention_forward_efficiency);
     /* Two products forward, five backward; the causal half of S x S scores. */
-    double step = (is_backward ? 5 : 2) * (double)desc->sequence * share->attention_rows *
-                  share->n_q * head / flops / l->ring;
+    double step = (is_backward ? 3 * head + 2 * v_head : head + v_head) * (double)desc->sequence *
+                  share->attention_rows * share->n_q / flops / l->ring;
     double link = memoi_parallel_link(c, (double)l->tensor * l->ulysses * l->ring);
     double hop = (share->kv_bytes + (is_backward ? share->d_kv_bytes : 0)) / link + c->collective_s;
     memo_parallel_attention a;
@@ -7859,7 +7869,7 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
     a.compute_s = step;
     if (l->ring > 1) {
         double later = desc->is_contiguous ? 2 * step : step;
-        double elements = share->attention_rows * share->n_q * head;
+        double elements = share->attention_rows * share->n_q * v_head;
         a.compute_s += (l->ring - 1) * later;
         a.hops_s =
             memoi_parallel_max(0, hop - step) + (l->ring - 2) * memoi_parallel_max(0, hop - later);
@@ -8093,8 +8103,8 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
                    time->bubble_s;
     tokens = (double)desc->sequence * (double)desc->global_batch;
     prediction->flops = tokens * (6 * (m->n_layers * layer_weights + vocabulary) +
-                                  6.0 * m->n_layers * (double)desc->sequence * m->n_q_heads *
-                                      memoi_parallel_head_size(m));
+                                  3.0 * m->n_layers * (double)desc->sequence * m->n_q_heads *
+                                      (m->head_size + m->v_head_size));
     prediction->mfu = prediction->flops / (c->n_gpus * c->peak_flops_per_s * time->step_s);
     prediction->fits =
         memory->device_bytes <= (double)c->device_bytes && memory->host_bytes <= host_share;

@@ -578,18 +578,20 @@ MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* 
 /* Rows are the positions of q_runs and k_runs in their order.  The heads of a row are contiguous:
  * element e of head h of row i of batch b of q is at
  *     q[b * q_batch_stride + i * q_row_stride + h * head_size + e].
- * The strides of q apply to d_out, out and d_q too; the strides of k to v, d_k and d_v.  lse and
- * row_dots have one number per row and head, with the strides of lse.  Strides count elements.
+ * k, v and out have strides of their own.  The strides of q, k, v and out apply to d_q, d_k, d_v and
+ * d_out too.  Heads of v, out and their gradients have v_head_size elements.  lse and row_dots have
+ * one number per row and head, with the strides of lse.  Strides count elements.
  * Query head h reads key head h / (n_q_heads / n_kv_heads). */
 typedef struct memo_attention_block {
     memo_type type; /* of q, k, v, d_out: F32, BF16 or F16 */
     float scale;    /* of the scores */
-    int32_t n_batch, n_q_heads, n_kv_heads, head_size;
+    int32_t n_batch, n_q_heads, n_kv_heads;
+    int32_t head_size, v_head_size; /* of q and k; of v and out */
     int32_t n_q_runs, n_k_runs;
     const memo_run *q_runs, *k_runs; /* unchanged until the stream has passed */
     memo_mask mask;
-    int64_t q_row_stride, q_batch_stride, k_row_stride, k_batch_stride, lse_row_stride,
-        lse_batch_stride;
+    int64_t q_row_stride, q_batch_stride, k_row_stride, k_batch_stride, v_row_stride,
+        v_batch_stride, out_row_stride, out_batch_stride, lse_row_stride, lse_batch_stride;
     const void *q, *k, *v, *d_out;
     float* out;             /* set by forward */
     float* lse;             /* set by forward, read by backward */
@@ -615,8 +617,8 @@ typedef struct memo_attention {
 #ifndef MEMO_NO_HOST_DEVICE
 
 /* Exact attention for the host device: tiles, fp32 sums; it skips what the mask excludes.
- * head_size must be at most MEMO_HOST_ATTENTION_HEAD_SIZE.  The state must outlive the
- * attention. */
+ * head_size and v_head_size must be at most MEMO_HOST_ATTENTION_HEAD_SIZE.  The state must outlive
+ * the attention. */
 #define MEMO_HOST_ATTENTION_HEAD_SIZE 256
 typedef struct memo_host_attention {
     memo_device* device;
@@ -703,9 +705,10 @@ typedef struct memo_sp_attention_desc {
     int32_t ring_rank, ulysses_rank; /* used if ring or ulysses is NULL */
     memo_sharding sharding;
     int32_t n_batch; /* 0: 1 */
-    /* n_q_heads must be a multiple of n_kv_heads.  The local attention may limit head_size: the
-     * host's returns UNSUPPORTED above MEMO_HOST_ATTENTION_HEAD_SIZE. */
-    int32_t n_q_heads, n_kv_heads, head_size;
+    /* n_q_heads must be a multiple of n_kv_heads.  head_size: of q and k.  v_head_size: of v and out;
+     * 0: head_size.  The local attention may limit both: the host's returns UNSUPPORTED above
+     * MEMO_HOST_ATTENTION_HEAD_SIZE. */
+    int32_t n_q_heads, n_kv_heads, head_size, v_head_size;
     memo_type type; /* of all tensors except lse: F32, BF16, F16 */
     float scale;    /* 0: 1 / sqrt(head_size) */
     /* If ulysses > 1, backward needs q, k and v by heads.  0: forward keeps them in tensors.saved.
@@ -724,21 +727,22 @@ typedef struct memo_sp_attention_sizes {
     int64_t saved_bytes;  /* tensors.saved, kept from forward to backward */
     int64_t lse_bytes;    /* tensors.lse, kept from forward to backward */
     memo_ulysses_heads heads;
-    /* Bytes that this rank sends to others in one call.  With n = n_batch * local_tokens *
-     * head_size elements, ud = ulysses dividing both numbers of heads, and rd = ring:
-     *   ulysses forward    (2 Hq + 2 Hkv) n (ud - 1) / ud, in type
-     *   ulysses backward   the same, and n_batch * local_tokens * Hq (ud - 1) / ud of fp32
-     *                      (row_dots); with sends_again another (Hq + 2 Hkv) n (ud - 1) / ud
-     *   ring forward       2 Hkv n (rd - 1), in type
-     *   ring backward      the same, and 2 Hkv n rd in fp32
+    /* Bytes that this rank sends to others in one call.  With n = n_batch * local_tokens rows,
+     * D = head_size + v_head_size, ud = ulysses dividing both numbers of heads, and rd = ring:
+     *   ulysses forward    (Hq + Hkv) D n (ud - 1) / ud, in type
+     *   ulysses backward   the same, and Hq n (ud - 1) / ud of fp32 (row_dots); with sends_again
+     *                      another (Hq head_size + Hkv D) n (ud - 1) / ud
+     *   ring forward       Hkv D n (rd - 1), in type
+     *   ring backward      the same, and Hkv D n rd in fp32
      * The ring's bytes are upper bounds.  A sliding window, documents, or ranks with padding only
      * may need fewer hops. */
     int64_t ulysses_forward_bytes, ulysses_backward_bytes;
     int64_t ring_forward_bytes, ring_backward_bytes;
 } memo_sp_attention_sizes;
 
-/* A layer's tensors in device memory: the rows of this rank, contiguous.  q, out, d_out and d_q are
- * (n_batch, local_tokens, n_q_heads, head_size); k, v, d_k and d_v have n_kv_heads. */
+/* A layer's tensors in device memory: the rows of this rank, contiguous.  q and d_q are (n_batch,
+ * local_tokens, n_q_heads, head_size); k and d_k have n_kv_heads.  out and d_out are (n_batch,
+ * local_tokens, n_q_heads, v_head_size); v and d_v have n_kv_heads. */
 typedef struct memo_sp_attention_tensors {
     const void *q, *k, *v; /* backward does not read them if it has tensors.saved */
     void* out;             /* set by forward, read by backward */
@@ -4470,6 +4474,13 @@ MEMOI int64_t memoi_q_offset(const memo_attention_block* block, int64_t b, int64
 MEMOI int64_t memoi_k_offset(const memo_attention_block* block, int64_t b, int64_t row, int64_t h) {
     return b * block->k_batch_stride + row * block->k_row_stride + h * block->head_size;
 }
+MEMOI int64_t memoi_v_offset(const memo_attention_block* block, int64_t b, int64_t row, int64_t h) {
+    return b * block->v_batch_stride + row * block->v_row_stride + h * block->v_head_size;
+}
+MEMOI int64_t memoi_out_offset(const memo_attention_block* block, int64_t b, int64_t row,
+                               int64_t h) {
+    return b * block->out_batch_stride + row * block->out_row_stride + h * block->v_head_size;
+}
 MEMOI int64_t memoi_lse_offset(const memo_attention_block* block, int64_t b, int64_t row,
                                int64_t h) {
     return b * block->lse_batch_stride + row * block->lse_row_stride + h;
@@ -4494,15 +4505,16 @@ MEMOI int memoi_k_tile_place(memoi_k_tile* tile, const memoi_q_tile* q_tile, con
     return has_pairs;
 }
 
+/* Loads n rows of d elements, as rows, as columns, or both. */
 MEMOI void memoi_k_tile_load(float* transposed, float rows[][MEMOI_HEAD], const void* from,
-                             const memo_attention_block* block, int64_t b, int64_t row, int64_t n,
-                             int64_t head) {
+                             int64_t first, int64_t row_stride, int64_t n, int32_t d,
+                             memo_type type) {
     float line[MEMOI_HEAD];
     int64_t i;
-    int32_t e, d = block->head_size;
+    int32_t e;
     for (i = 0; i < n; i++) {
         float* to = rows ? rows[i] : line;
-        memoi_row_load(to, from, memoi_k_offset(block, b, row + i, head), d, block->type);
+        memoi_row_load(to, from, first + i * row_stride, d, type);
         if (transposed)
             for (e = 0; e < d; e++) transposed[e * MEMOI_TILE_K + i] = to[e];
     }
@@ -4536,16 +4548,16 @@ typedef struct memoi_softmax {
 } memoi_softmax;
 
 MEMOI void memoi_softmax_add(memoi_softmax* softmax, const memoi_q_tile* q_tile,
-                             const memoi_k_tile* k_tile, float scale, int32_t d) {
+                             const memoi_k_tile* k_tile, const memo_attention_block* block) {
     float scores[MEMOI_TILE_K], part[MEMOI_HEAD];
     int64_t i, j;
-    int32_t e;
+    int32_t e, d = block->v_head_size;
     for (i = 0; i < q_tile->n; i++) {
         float largest = softmax->largest[i], correction, sum = 0;
         if (k_tile->begin[i] == k_tile->end[i]) continue;
-        memoi_tile_products(scores, q_tile->q[i], k_tile->k_transposed, d);
+        memoi_tile_products(scores, q_tile->q[i], k_tile->k_transposed, block->head_size);
         for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
-            scores[j] *= scale;
+            scores[j] *= block->scale;
             if (scores[j] > largest) largest = scores[j];
         }
         if (largest == -INFINITY) continue; /* every score is */
@@ -4567,9 +4579,9 @@ MEMOI void memoi_softmax_add(memoi_softmax* softmax, const memoi_q_tile* q_tile,
 MEMOI void memoi_softmax_finish(const memoi_softmax* softmax, const memo_attention_block* block,
                                 const memoi_q_tile* tile, int64_t b, int64_t h) {
     int64_t i;
-    int32_t e, d = block->head_size;
+    int32_t e, d = block->v_head_size;
     for (i = 0; i < tile->n; i++) {
-        float* out = block->out + memoi_q_offset(block, b, tile->row + i, h);
+        float* out = block->out + memoi_out_offset(block, b, tile->row + i, h);
         float sum = softmax->sum[i];
         for (e = 0; e < d; e++) out[e] = sum > 0 ? softmax->out[i][e] / sum : 0;
         block->lse[memoi_lse_offset(block, b, tile->row + i, h)] =
@@ -4586,21 +4598,21 @@ typedef struct memoi_tile_gradients {
 } memoi_tile_gradients;
 
 MEMOI void memoi_gradients_add(memoi_tile_gradients* g, const memoi_q_tile* q_tile,
-                               const memoi_k_tile* k_tile, float scale, int32_t d) {
-    float scores[MEMOI_TILE_K], d_p[MEMOI_TILE_K], part[MEMOI_HEAD];
+                               const memoi_k_tile* k_tile, const memo_attention_block* block) {
+    float scores[MEMOI_TILE_K], d_p[MEMOI_TILE_K], part[MEMOI_HEAD], scale = block->scale;
     int64_t i, j;
-    int32_t e;
+    int32_t e, d = block->head_size, d_v = block->v_head_size;
     for (i = 0; i < q_tile->n; i++) {
         if (k_tile->begin[i] == k_tile->end[i] || g->lse[i] == -INFINITY) continue;
         memoi_tile_products(scores, q_tile->q[i], k_tile->k_transposed, d);
-        memoi_tile_products(d_p, g->d_out[i], g->v_transposed, d);
+        memoi_tile_products(d_p, g->d_out[i], g->v_transposed, d_v);
         for (e = 0; e < d; e++) part[e] = 0;
         for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
             float p = expf(scale * scores[j] - g->lse[i]);
             float d_s = scale * p * (d_p[j] - g->row_dot[i]);
             memoi_row_add(part, d_s, k_tile->rows[j], d);
             memoi_row_add(g->d_k[j], d_s, q_tile->q[i], d);
-            memoi_row_add(g->d_v[j], p, g->d_out[i], d);
+            memoi_row_add(g->d_v[j], p, g->d_out[i], d_v);
         }
         memoi_row_add(g->d_q[i], 1, part, d);
     }
@@ -4616,7 +4628,7 @@ MEMOI int64_t memoi_tile_forward(const memo_attention_block* block, memoi_q_tile
     for (i = 0; i < q_tile->n; i++) {
         softmax.largest[i] = -INFINITY;
         softmax.sum[i] = 0;
-        memset(softmax.out[i], 0, (size_t)block->head_size * sizeof(float));
+        memset(softmax.out[i], 0, (size_t)block->v_head_size * sizeof(float));
         memoi_row_load(q_tile->q[i], block->q, memoi_q_offset(block, b, q_tile->row + i, h),
                        block->head_size, block->type);
     }
@@ -4628,10 +4640,13 @@ MEMOI int64_t memoi_tile_forward(const memo_attention_block* block, memoi_q_tile
             if (!memoi_k_tile_place(&k_tile, q_tile, &block->k_runs[k], run_row, first, last))
                 continue;
             n_scores += q_tile->n * k_tile.n;
-            memoi_k_tile_load(k_tile.k_transposed, NULL, block->k, block, b, k_tile.row, k_tile.n,
-                              kv_head);
-            memoi_k_tile_load(NULL, k_tile.rows, block->v, block, b, k_tile.row, k_tile.n, kv_head);
-            memoi_softmax_add(&softmax, q_tile, &k_tile, block->scale, block->head_size);
+            memoi_k_tile_load(k_tile.k_transposed, NULL, block->k,
+                              memoi_k_offset(block, b, k_tile.row, kv_head), block->k_row_stride,
+                              k_tile.n, block->head_size, block->type);
+            memoi_k_tile_load(NULL, k_tile.rows, block->v,
+                              memoi_v_offset(block, b, k_tile.row, kv_head), block->v_row_stride,
+                              k_tile.n, block->v_head_size, block->type);
+            memoi_softmax_add(&softmax, q_tile, &k_tile, block);
         }
     }
     memoi_softmax_finish(&softmax, block, q_tile, b, h);
@@ -4643,39 +4658,41 @@ MEMOI int64_t memoi_tile_backward(const memo_attention_block* block, memoi_q_til
     memoi_tile_gradients g;
     memoi_k_tile k_tile;
     int64_t kv_head = h / (block->n_q_heads / block->n_kv_heads), i, run_row = 0, n_scores = 0;
-    int32_t k, d = block->head_size;
+    int32_t k, d = block->head_size, d_v = block->v_head_size;
     for (i = 0; i < q_tile->n; i++) {
         int64_t at = memoi_q_offset(block, b, q_tile->row + i, h);
+        int64_t out_at = memoi_out_offset(block, b, q_tile->row + i, h);
         int64_t lse_at = memoi_lse_offset(block, b, q_tile->row + i, h);
         g.lse[i] = block->lse[lse_at];
         g.row_dot[i] = block->row_dots[lse_at];
         memset(g.d_q[i], 0, (size_t)d * sizeof(float));
         memoi_row_load(q_tile->q[i], block->q, at, d, block->type);
-        memoi_row_load(g.d_out[i], block->d_out, at, d, block->type);
+        memoi_row_load(g.d_out[i], block->d_out, out_at, d_v, block->type);
     }
 
     for (k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
-        int64_t first, last;
+        int64_t first, last, k_at, v_at;
         memoi_run_interval(&block->k_runs[k], q_tile->min_low, q_tile->max_high, &first, &last);
         for (; first < last; first += MEMOI_TILE_K) {
             if (!memoi_k_tile_place(&k_tile, q_tile, &block->k_runs[k], run_row, first, last))
                 continue;
             n_scores += q_tile->n * k_tile.n;
-            memoi_k_tile_load(k_tile.k_transposed, k_tile.rows, block->k, block, b, k_tile.row,
-                              k_tile.n, kv_head);
-            memoi_k_tile_load(g.v_transposed, NULL, block->v, block, b, k_tile.row, k_tile.n,
-                              kv_head);
+            k_at = memoi_k_offset(block, b, k_tile.row, kv_head);
+            v_at = memoi_v_offset(block, b, k_tile.row, kv_head);
+            memoi_k_tile_load(k_tile.k_transposed, k_tile.rows, block->k, k_at, block->k_row_stride,
+                              k_tile.n, d, block->type);
+            memoi_k_tile_load(g.v_transposed, NULL, block->v, v_at, block->v_row_stride, k_tile.n,
+                              d_v, block->type);
 
             /* The keys' gradients are summed in the tile, then added to the block's. */
             for (i = 0; i < k_tile.n; i++) {
                 memset(g.d_k[i], 0, (size_t)d * sizeof(float));
-                memset(g.d_v[i], 0, (size_t)d * sizeof(float));
+                memset(g.d_v[i], 0, (size_t)d_v * sizeof(float));
             }
-            memoi_gradients_add(&g, q_tile, &k_tile, block->scale, d);
+            memoi_gradients_add(&g, q_tile, &k_tile, block);
             for (i = 0; i < k_tile.n; i++) {
-                int64_t at = memoi_k_offset(block, b, k_tile.row + i, kv_head);
-                memoi_row_add(block->d_k + at, 1, g.d_k[i], d);
-                memoi_row_add(block->d_v + at, 1, g.d_v[i], d);
+                memoi_row_add(block->d_k + k_at + i * block->k_row_stride, 1, g.d_k[i], d);
+                memoi_row_add(block->d_v + v_at + i * block->v_row_stride, 1, g.d_v[i], d_v);
             }
         }
     }
@@ -4715,10 +4732,13 @@ MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
                                               const memo_attention_block* block,
                                               memo_host_function function, memo_error* error) {
     memoi_host_attention_args args;
-    if (block->head_size < 1 || block->head_size > MEMOI_HEAD)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "host attention.head_size: out of range (%d); 1 to %d are supported",
-                              (int)block->head_size, MEMOI_HEAD);
+    if (block->head_size < 1 || block->head_size > MEMOI_HEAD || block->v_head_size < 1 ||
+        block->v_head_size > MEMOI_HEAD)
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "host attention: head_size or v_head_size is out of range (%d, %d); 1 to %d are "
+            "supported",
+            (int)block->head_size, (int)block->v_head_size, MEMOI_HEAD);
     if (block->type != MEMO_TYPE_F32 && block->type != MEMO_TYPE_BF16 &&
         block->type != MEMO_TYPE_F16)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
@@ -4778,7 +4798,7 @@ MEMOI memo_ulysses_heads memoi_ulysses_heads_of(int32_t n_q_heads, int32_t n_kv_
 typedef struct memoi_sp_shape {
     memo_sharding sharding;
     int32_t ring_rank, ulysses_rank;
-    int32_t n_batch, n_q_heads, n_kv_heads, head_size;
+    int32_t n_batch, n_q_heads, n_kv_heads, head_size, v_head_size;
     memo_type type;
     float scale;
     int32_t sends_again;
@@ -5036,7 +5056,7 @@ MEMOI memo_status memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exch
 /* ---- >>ring attention ---------------------------------------------------------------------------
  * Knows: the runs of each ring rank, the mask, the local attention, two streams.  Knows nothing of
  * Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
- * the rank, head_size). */
+ * the rank, head_size or v_head_size). */
 
 /* One forward or backward on one rank. */
 typedef struct memoi_ring {
@@ -5131,24 +5151,30 @@ MEMOI int32_t memoi_ring_n_exchanges(const memoi_ring* ring) {
     return ring->is_backward ? ring->last_step + 2 : ring->last_step;
 }
 
-/* Elements of k or v. */
-MEMOI int64_t memoi_ring_kv_elements(const memoi_sp_shape* shape) {
+/* Elements of k, or of v. */
+MEMOI int64_t memoi_ring_k_elements(const memoi_sp_shape* shape) {
     return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_kv * shape->head_size;
+}
+MEMOI int64_t memoi_ring_v_elements(const memoi_sp_shape* shape) {
+    return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_kv * shape->v_head_size;
 }
 
 /* What an exchange sends and receives. */
 typedef struct memoi_message_list {
     const void* from[4];
     void* to[4];
+    int64_t n_elements[4];
     memo_type types[4];
     int32_t to_ranks[4], from_ranks[4];
     int32_t n;
 } memoi_message_list;
 
 MEMOI void memoi_message_list_add(memoi_message_list* list, const void* from, void* to,
-                                  memo_type type, int32_t to_rank, int32_t from_rank) {
+                                  int64_t n_elements, memo_type type, int32_t to_rank,
+                                  int32_t from_rank) {
     list->from[list->n] = from;
     list->to[list->n] = to;
+    list->n_elements[list->n] = n_elements;
     list->types[list->n] = type;
     list->to_ranks[list->n] = to_rank;
     list->from_ranks[list->n] = from_rank;
@@ -5160,24 +5186,27 @@ MEMOI void memoi_message_list_add(memoi_message_list* list, const void* from, vo
 MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_list* list) {
     int32_t rd = ring->shape->sharding.ring, me = ring->shape->ring_rank;
     int32_t next = (me + 1) % rd, previous = (me - 1 + rd) % rd;
+    int64_t n_k = memoi_ring_k_elements(ring->shape), n_v = memoi_ring_v_elements(ring->shape);
     memo_type type = ring->shape->type;
     list->n = 0;
     if (s < ring->last_step) {
         memoi_message_list_add(list, s ? ring->k_buffers[(s + 1) % 2] : ring->k,
-                               ring->k_buffers[s % 2], type, next, previous);
+                               ring->k_buffers[s % 2], n_k, type, next, previous);
         memoi_message_list_add(list, s ? ring->v_buffers[(s + 1) % 2] : ring->v,
-                               ring->v_buffers[s % 2], type, next, previous);
+                               ring->v_buffers[s % 2], n_v, type, next, previous);
     }
     if (!ring->is_backward || !s) return;
     if (s <= ring->last_step) {
-        memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k[(s + 1) % 2], MEMO_TYPE_F32, next,
-                               previous);
-        memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v[(s + 1) % 2], MEMO_TYPE_F32, next,
-                               previous);
+        memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k[(s + 1) % 2], n_k, MEMO_TYPE_F32,
+                               next, previous);
+        memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v[(s + 1) % 2], n_v, MEMO_TYPE_F32,
+                               next, previous);
     } else {
         int32_t home = (me - ring->last_step + rd) % rd, other = (me + ring->last_step) % rd;
-        memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k_final, MEMO_TYPE_F32, home, other);
-        memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v_final, MEMO_TYPE_F32, home, other);
+        memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k_final, n_k, MEMO_TYPE_F32, home,
+                               other);
+        memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v_final, n_v, MEMO_TYPE_F32, home,
+                               other);
     }
 }
 
@@ -5189,7 +5218,6 @@ MEMOI memo_status memoi_ring_exchange_begin(memoi_ring* ring, int32_t s, memo_er
 }
 
 MEMOI memo_status memoi_ring_exchange(memoi_ring* ring, int32_t s, memo_error* error) {
-    int64_t n = memoi_ring_kv_elements(ring->shape);
     memo_stream stream = ring->queue->streams[MEMOI_SP_RING];
     memo_op_desc op = memo_op_desc_default();
     memo_range reads[4], writes[4];
@@ -5200,7 +5228,7 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* ring, int32_t s, memo_error* e
     /* Announce what is read and written. */
     memoi_ring_messages(ring, s, &list);
     for (i = 0; i < list.n; i++) {
-        int64_t n_bytes = n * memo_type_bytes(list.types[i]);
+        int64_t n_bytes = list.n_elements[i] * memo_type_bytes(list.types[i]);
         reads[i] = memob_range_at(list.from[i], n_bytes);
         writes[i] = memob_range_at(list.to[i], n_bytes);
         op.link_bytes += n_bytes;
@@ -5220,9 +5248,9 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* ring, int32_t s, memo_error* e
     memoi_comm_label(ring->comm, ring->is_backward ? "ring backward" : "ring forward", s);
     status = memo_group_begin(ring->comm, error);
     for (i = 0; i < list.n && !status; i++)
-        status =
-            memoi_comm_exchange(ring->comm, stream, (const char*)list.from[i], n, list.to_ranks[i],
-                                (char*)list.to[i], n, list.from_ranks[i], list.types[i], error);
+        status = memoi_comm_exchange(ring->comm, stream, (const char*)list.from[i],
+                                     list.n_elements[i], list.to_ranks[i], (char*)list.to[i],
+                                     list.n_elements[i], list.from_ranks[i], list.types[i], error);
     if (!status) status = memo_group_end(ring->comm, stream, error);
     memoi_comm_label(ring->comm, NULL, 0);
     return status;
@@ -5275,7 +5303,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, const memoi_
     const memo_run* k_runs = memoi_sp_runs(shape, k_rank, &n_runs);
     int64_t q_row = memoi_runs_rows(q_runs, r->q_begin);
     int64_t k_row = memoi_runs_rows(k_runs, r->k_begin);
-    int64_t element_bytes = memo_type_bytes(shape->type), q_at, k_at, lse_at;
+    int64_t element_bytes = memo_type_bytes(shape->type), q_at, k_at, v_at, out_at, lse_at;
     const char* k = s ? ring->k_buffers[(s + 1) % 2] : ring->k;
     const char* v = s ? ring->v_buffers[(s + 1) % 2] : ring->v;
     memo_attention_block block;
@@ -5284,6 +5312,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, const memoi_
     block.scale = shape->scale;
     block.n_batch = shape->n_batch;
     block.head_size = shape->head_size;
+    block.v_head_size = shape->v_head_size;
     block.q_runs = q_runs + r->q_begin;
     block.n_q_runs = r->q_end - r->q_begin;
     block.k_runs = k_runs + r->k_begin;
@@ -5291,29 +5320,35 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, const memoi_
     block.mask = ring->mask;
     block.q_row_stride = (int64_t)shape->heads.n_q * shape->head_size;
     block.k_row_stride = (int64_t)shape->heads.n_kv * shape->head_size;
+    block.v_row_stride = (int64_t)shape->heads.n_kv * shape->v_head_size;
+    block.out_row_stride = (int64_t)shape->heads.n_q * shape->v_head_size;
     block.lse_row_stride = shape->heads.n_q;
     block.q_batch_stride = shape->sharding.ring_tokens * block.q_row_stride;
     block.k_batch_stride = shape->sharding.ring_tokens * block.k_row_stride;
+    block.v_batch_stride = shape->sharding.ring_tokens * block.v_row_stride;
+    block.out_batch_stride = shape->sharding.ring_tokens * block.out_row_stride;
     block.lse_batch_stride = shape->sharding.ring_tokens * block.lse_row_stride;
 
     /* Addresses of the rectangle's first rows. */
     q_at = q_row * block.q_row_stride;
     k_at = k_row * block.k_row_stride;
+    v_at = k_row * block.v_row_stride;
+    out_at = q_row * block.out_row_stride;
     lse_at = q_row * block.lse_row_stride;
     block.q = ring->q + q_at * element_bytes;
     block.k = k + k_at * element_bytes;
-    block.v = v + k_at * element_bytes;
+    block.v = v + v_at * element_bytes;
     if (!ring->is_backward) {
-        block.out = (s ? ring->block_out : ring->out) + q_at;
+        block.out = (s ? ring->block_out : ring->out) + out_at;
         block.lse = (s ? ring->block_lse : ring->lse) + lse_at;
         return block;
     }
-    block.d_out = ring->d_out + q_at * element_bytes;
+    block.d_out = ring->d_out + out_at * element_bytes;
     block.lse = ring->lse + lse_at;
     block.row_dots = ring->row_dots + lse_at;
     block.d_q = ring->d_q + q_at;
     block.d_k = (s ? ring->d_k_step : ring->d_k[1]) + k_at;
-    block.d_v = (s ? ring->d_v_step : ring->d_v[1]) + k_at;
+    block.d_v = (s ? ring->d_v_step : ring->d_v[1]) + v_at;
     return block;
 }
 
@@ -5323,43 +5358,55 @@ MEMOI memo_attention_block memoi_ring_block_of_heads(const memo_attention_block*
     memo_attention_block part = *block;
     int64_t q_at = (int64_t)heads->first_q * block->head_size;
     int64_t k_at = (int64_t)heads->first_kv * block->head_size;
+    int64_t v_at = (int64_t)heads->first_kv * block->v_head_size;
+    int64_t out_at = (int64_t)heads->first_q * block->v_head_size;
     int64_t element_bytes = memo_type_bytes(block->type);
     part.n_q_heads = heads->n_q;
     part.n_kv_heads = heads->n_kv;
     part.q = (const char*)block->q + q_at * element_bytes;
     part.k = (const char*)block->k + k_at * element_bytes;
-    part.v = (const char*)block->v + k_at * element_bytes;
+    part.v = (const char*)block->v + v_at * element_bytes;
     part.lse = block->lse + heads->first_q;
-    if (block->out) part.out = block->out + q_at;
+    if (block->out) part.out = block->out + out_at;
     if (!block->d_q) return part;
-    part.d_out = (const char*)block->d_out + q_at * element_bytes;
+    part.d_out = (const char*)block->d_out + out_at * element_bytes;
     part.row_dots = block->row_dots + heads->first_q;
     part.d_q = block->d_q + q_at;
     part.d_k = block->d_k + k_at;
-    part.d_v = block->d_v + k_at;
+    part.d_v = block->d_v + v_at;
     return part;
 }
 
-/* The bytes of rows of q (out, d_q), k (v, d_k, d_v) and lse (row_dots), from the first row of the
- * first batch to the last row of the last one. */
+/* The bytes of n rows of each batch, from the first row of the first batch to the last row of the
+ * last one. */
+MEMOI memo_range memoi_ring_range(const memo_attention_block* block, const void* first, int64_t n,
+                                  int64_t row_stride, int64_t batch_stride, int64_t element_bytes) {
+    return memob_range_at(first,
+                          ((block->n_batch - 1) * batch_stride + n * row_stride) * element_bytes);
+}
 MEMOI memo_range memoi_ring_q_range(const memo_attention_block* block, const void* first,
                                     int64_t element_bytes) {
-    int64_t n = memoi_runs_rows(block->q_runs, block->n_q_runs);
-    return memob_range_at(first,
-                          ((block->n_batch - 1) * block->q_batch_stride + n * block->q_row_stride) *
-                              element_bytes);
+    return memoi_ring_range(block, first, memoi_runs_rows(block->q_runs, block->n_q_runs),
+                            block->q_row_stride, block->q_batch_stride, element_bytes);
 }
 MEMOI memo_range memoi_ring_k_range(const memo_attention_block* block, const void* first,
                                     int64_t element_bytes) {
-    int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs);
-    return memob_range_at(first,
-                          ((block->n_batch - 1) * block->k_batch_stride + n * block->k_row_stride) *
-                              element_bytes);
+    return memoi_ring_range(block, first, memoi_runs_rows(block->k_runs, block->n_k_runs),
+                            block->k_row_stride, block->k_batch_stride, element_bytes);
+}
+MEMOI memo_range memoi_ring_v_range(const memo_attention_block* block, const void* first,
+                                    int64_t element_bytes) {
+    return memoi_ring_range(block, first, memoi_runs_rows(block->k_runs, block->n_k_runs),
+                            block->v_row_stride, block->v_batch_stride, element_bytes);
+}
+MEMOI memo_range memoi_ring_out_range(const memo_attention_block* block, const void* first,
+                                      int64_t element_bytes) {
+    return memoi_ring_range(block, first, memoi_runs_rows(block->q_runs, block->n_q_runs),
+                            block->out_row_stride, block->out_batch_stride, element_bytes);
 }
 MEMOI memo_range memoi_ring_lse_range(const memo_attention_block* block, const void* first) {
-    int64_t n = memoi_runs_rows(block->q_runs, block->n_q_runs);
-    return memob_range_at(
-        first, ((block->n_batch - 1) * block->lse_batch_stride + n * block->lse_row_stride) * 4);
+    return memoi_ring_range(block, first, memoi_runs_rows(block->q_runs, block->n_q_runs),
+                            block->lse_row_stride, block->lse_batch_stride, 4);
 }
 
 /* Announces the operation with what it reads and writes. */
@@ -5370,16 +5417,16 @@ MEMOI memo_status memoi_ring_announce(const memoi_ring* ring, const memo_attenti
     memo_range reads[6], writes[3];
     reads[0] = memoi_ring_q_range(block, block->q, bytes);
     reads[1] = memoi_ring_k_range(block, block->k, bytes);
-    reads[2] = memoi_ring_k_range(block, block->v, bytes);
+    reads[2] = memoi_ring_v_range(block, block->v, bytes);
     if (ring->is_backward) {
-        reads[3] = memoi_ring_q_range(block, block->d_out, bytes);
+        reads[3] = memoi_ring_out_range(block, block->d_out, bytes);
         reads[4] = memoi_ring_lse_range(block, block->lse);
         reads[5] = memoi_ring_lse_range(block, block->row_dots);
         writes[0] = memoi_ring_q_range(block, block->d_q, 4);
         writes[1] = memoi_ring_k_range(block, block->d_k, 4);
-        writes[2] = memoi_ring_k_range(block, block->d_v, 4);
+        writes[2] = memoi_ring_v_range(block, block->d_v, 4);
     } else {
-        writes[0] = memoi_ring_q_range(block, block->out, 4);
+        writes[0] = memoi_ring_out_range(block, block->out, 4);
         writes[1] = memoi_ring_lse_range(block, block->lse);
     }
     op.name = ring->is_backward ? "attention backward" : "attention";
@@ -5426,30 +5473,39 @@ MEMOI memo_status memoi_ring_merge(const memoi_ring* ring, const memo_attention_
     merge.lse = ring->lse + (block->lse - ring->block_lse);
     merge.n_batches = shape->n_batch;
     merge.n_rows = memoi_runs_rows(block->q_runs, block->n_q_runs) * shape->heads.n_q;
-    merge.n_columns = shape->head_size;
+    merge.n_columns = shape->v_head_size;
     merge.batch_stride_rows = merge.part_batch_stride_rows =
         shape->sharding.ring_tokens * shape->heads.n_q;
     return memoi_sp_merge(ring->queue, &merge, error);
 }
 
-/* Zeroes the rows of d_k_step or d_v_step that block adds to. */
-MEMOI memo_status memoi_ring_clear_rows(const memoi_ring* ring, float* rows,
-                                        const memo_attention_block* block, memo_error* error) {
-    int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs) * block->k_row_stride;
+/* Zeroes the rows of d_k_step and d_v_step that block adds to. */
+MEMOI memo_status memoi_ring_clear_rows(const memoi_ring* ring, const memo_attention_block* block,
+                                        memo_error* error) {
+    int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs);
     memo_status status = MEMO_STATUS_OK;
     int32_t b;
-    for (b = 0; b < block->n_batch && !status; b++)
-        status = memoi_sp_fill(ring->queue, rows + b * block->k_batch_stride, n * 4, error);
+    for (b = 0; b < block->n_batch && !status; b++) {
+        status = memoi_sp_fill(ring->queue, block->d_k + b * block->k_batch_stride,
+                               n * block->k_row_stride * 4, error);
+        if (!status)
+            status = memoi_sp_fill(ring->queue, block->d_v + b * block->v_batch_stride,
+                                   n * block->v_row_stride * 4, error);
+    }
     return status;
 }
 
 /* Adds them to the gradients that travel. */
-MEMOI memo_status memoi_ring_add_rows(const memoi_ring* ring, float* to, const float* all,
-                                      const float* rows, const memo_attention_block* block,
-                                      memo_error* error) {
-    int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs) * block->k_row_stride;
-    return memoi_sp_add(ring->queue, to + (rows - all), block->k_batch_stride, rows,
-                        block->k_batch_stride, n, block->n_batch, error);
+MEMOI memo_status memoi_ring_add_rows(const memoi_ring* ring, float* d_k, float* d_v,
+                                      const memo_attention_block* block, memo_error* error) {
+    int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs);
+    memo_status status = memoi_sp_add(ring->queue, d_k + (block->d_k - ring->d_k_step),
+                                      block->k_batch_stride, block->d_k, block->k_batch_stride,
+                                      n * block->k_row_stride, block->n_batch, error);
+    return status ? status
+                  : memoi_sp_add(ring->queue, d_v + (block->d_v - ring->d_v_step),
+                                 block->v_batch_stride, block->d_v, block->v_batch_stride,
+                                 n * block->v_row_stride, block->n_batch, error);
 }
 
 /* A step after the first: its result is merged with, or added to, the earlier ones. */
@@ -5460,16 +5516,12 @@ MEMOI memo_status memoi_ring_later_step(memoi_ring* ring, const memo_attention_b
         if (!status) status = memoi_ring_attend(ring, block, error);
         return status ? status : memoi_ring_merge(ring, block, error);
     }
-    if (!status) status = memoi_ring_clear_rows(ring, block->d_k, block, error);
-    if (!status) status = memoi_ring_clear_rows(ring, block->d_v, block, error);
+    if (!status) status = memoi_ring_clear_rows(ring, block, error);
     if (!status) status = memoi_ring_attend(ring, block, error);
     if (!status) status = memoi_ring_await(ring, s, error); /* their gradients so far */
     if (!status)
-        status = memoi_ring_add_rows(ring, ring->d_k[(s + 1) % 2], ring->d_k_step, block->d_k,
-                                     block, error);
-    if (!status)
-        status = memoi_ring_add_rows(ring, ring->d_v[(s + 1) % 2], ring->d_v_step, block->d_v,
-                                     block, error);
+        status =
+            memoi_ring_add_rows(ring, ring->d_k[(s + 1) % 2], ring->d_v[(s + 1) % 2], block, error);
     return status;
 }
 
@@ -5500,7 +5552,7 @@ MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error
 
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
 MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
-    int64_t n_kv = memoi_ring_kv_elements(ring->shape);
+    int64_t n_k = memoi_ring_k_elements(ring->shape), n_v = memoi_ring_v_elements(ring->shape);
     int64_t n_q = ring->shape->n_batch * ring->shape->sharding.ring_tokens *
                   ring->shape->heads.n_q * ring->shape->head_size;
     memo_status status = MEMO_STATUS_OK;
@@ -5512,8 +5564,8 @@ MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
             ring->d_v[1] = ring->d_v_final;
         }
         status = memoi_sp_fill(ring->queue, ring->d_q, n_q * 4, error);
-        if (!status) status = memoi_sp_fill(ring->queue, ring->d_k[1], n_kv * 4, error);
-        if (!status) status = memoi_sp_fill(ring->queue, ring->d_v[1], n_kv * 4, error);
+        if (!status) status = memoi_sp_fill(ring->queue, ring->d_k[1], n_k * 4, error);
+        if (!status) status = memoi_sp_fill(ring->queue, ring->d_v[1], n_v * 4, error);
     }
     if (!status && memoi_ring_n_exchanges(ring))
         status = memoi_sp_record(ring->queue, MEMOI_SP_COMPUTED, MEMOI_SP_COMPUTE, error);
@@ -5559,7 +5611,7 @@ typedef struct memoi_sp_buffers {
     float *block_out, *block_lse;
     float *dots_rows, *dots; /* row dots by rows, by heads */
     float *d_k[2], *d_v[2], *d_k_step, *d_v_step;
-    float* sums; /* (n_batch, local_tokens, n_kv_heads, head_size) of d_k or d_v of replicas */
+    float* sums; /* (n_batch, local_tokens, n_kv_heads, larger head) of d_k or d_v of replicas */
     char *ring_k[2], *ring_v[2];
 } memoi_sp_buffers;
 
@@ -5626,6 +5678,10 @@ MEMOI memo_status memoi_sp_heads_check(const memo_sp_attention_desc* desc, memo_
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.head_size: out of range (%d); at least 1 is valid",
                               (int)desc->head_size);
+    if (desc->v_head_size < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.v_head_size: negative (%d); 0 means head_size",
+                              (int)desc->v_head_size);
     if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.type: not supported (%s); f32, bf16 and f16 are",
@@ -5633,10 +5689,13 @@ MEMOI memo_status memoi_sp_heads_check(const memo_sp_attention_desc* desc, memo_
     return MEMO_STATUS_OK;
 }
 
+MEMOI int32_t memoi_sp_larger(int32_t a, int32_t b) { return a > b ? a : b; }
+
 /* Everything that does not need a device. */
 MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
     const memo_sharding* sharding = &desc->sharding;
     int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
+    int32_t head_size = memoi_sp_larger(desc->head_size, desc->v_head_size);
     memo_status status;
     if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -5653,14 +5712,14 @@ MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_
             (long long)desc->max_documents, (long long)sharding->n_documents, MEMOI_DOCUMENTS_MAX);
 
     /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
-    if ((double)sharding->ring_tokens * sharding->ring * n_batch * desc->n_q_heads *
-            desc->head_size * sharding->ulysses >
+    if ((double)sharding->ring_tokens * sharding->ring * n_batch * desc->n_q_heads * head_size *
+            sharding->ulysses >
         (double)(MEMOB_BYTES_MAX / 1024))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc: too large (%lld tokens, %d query heads of %d, "
                               "batch %d); tokens x heads x head size x batch x ulysses may be 2^52",
-                              (long long)sharding->n_tokens, (int)desc->n_q_heads,
-                              (int)desc->head_size, (int)n_batch);
+                              (long long)sharding->n_tokens, (int)desc->n_q_heads, (int)head_size,
+                              (int)n_batch);
     return MEMO_STATUS_OK;
 }
 
@@ -5691,6 +5750,7 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc, memo_r
     shape->n_q_heads = desc->n_q_heads;
     shape->n_kv_heads = desc->n_kv_heads;
     shape->head_size = desc->head_size;
+    shape->v_head_size = desc->v_head_size ? desc->v_head_size : desc->head_size;
     shape->type = desc->type;
     shape->scale = desc->scale != 0 ? desc->scale : (float)(1 / sqrt((double)desc->head_size));
     shape->sends_again = desc->sends_again;
@@ -5703,30 +5763,32 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc, memo_r
     return MEMO_STATUS_OK;
 }
 
+/* size: of a head, head_size or v_head_size. */
 MEMOI memoi_exchanged memoi_sp_exchanged(const memoi_sp_shape* shape, const char* name,
-                                         int32_t is_kv) {
+                                         int32_t is_kv, int32_t size) {
     memoi_exchanged x;
     x.name = name;
     x.is_kv = is_kv;
-    x.n = shape->head_size;
+    x.n = size;
     x.type = shape->type;
     return x;
 }
 MEMOI memoi_exchanged memoi_sp_exchanged_dots(const memoi_sp_shape* shape) {
-    memoi_exchanged x = memoi_sp_exchanged(shape, "row dots to heads", 0);
-    x.n = 1;
+    memoi_exchanged x = memoi_sp_exchanged(shape, "row dots to heads", 0, 1);
     x.type = MEMO_TYPE_F32;
     return x;
 }
 /* Gradients of replicas are summed before they are rounded. */
-MEMOI memoi_exchanged memoi_sp_exchanged_d_kv(const memoi_sp_shape* shape, const char* name) {
-    memoi_exchanged x = memoi_sp_exchanged(shape, name, 1);
+MEMOI memoi_exchanged memoi_sp_exchanged_d_kv(const memoi_sp_shape* shape, const char* name,
+                                              int32_t size) {
+    memoi_exchanged x = memoi_sp_exchanged(shape, name, 1, size);
     if (shape->is_replicated) x.type = MEMO_TYPE_F32;
     return x;
 }
 
-MEMOI int64_t memoi_sp_elements(const memoi_sp_shape* shape, int64_t n_tokens, int64_t n_heads) {
-    return shape->n_batch * n_tokens * n_heads * shape->head_size;
+MEMOI int64_t memoi_sp_elements(const memoi_sp_shape* shape, int64_t n_tokens, int64_t n_heads,
+                                int64_t size) {
+    return shape->n_batch * n_tokens * n_heads * size;
 }
 
 /* Tensors that need no exchange and no rounding are computed in the user's memory. */
@@ -5747,14 +5809,16 @@ MEMOI char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
 MEMOI int64_t memoi_sp_carve_heads(const memoi_sp_shape* shape, char* base, char** q, char** k,
                                    char** v) {
     int64_t element_bytes = memo_type_bytes(shape->type), n = shape->sharding.ring_tokens;
+    const memo_ulysses_heads* heads = &shape->heads;
     memoi_hybrid_carver carver;
     carver.base = base;
     carver.n_bytes = 0;
-    *q = memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, shape->heads.n_q) * element_bytes);
-    *k =
-        memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, shape->heads.n_kv) * element_bytes);
-    *v =
-        memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, shape->heads.n_kv) * element_bytes);
+    *q = memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, heads->n_q, shape->head_size) *
+                                         element_bytes);
+    *k = memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, heads->n_kv, shape->head_size) *
+                                         element_bytes);
+    *v = memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, heads->n_kv, shape->v_head_size) *
+                                         element_bytes);
     return carver.n_bytes;
 }
 
@@ -5762,7 +5826,7 @@ MEMOI int64_t memoi_sp_carve_heads(const memoi_sp_shape* shape, char* base, char
 MEMOI void memoi_sp_carve_ulysses(const memoi_sp_shape* shape, memoi_hybrid_carver* carver,
                                   int is_backward, memoi_sp_buffers* buffers) {
     int64_t element_bytes = memo_type_bytes(shape->type);
-    int64_t n_q = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q);
+    int64_t size = memoi_sp_larger(shape->head_size, shape->v_head_size);
     int64_t kv_needed =
         memoi_heads_needed(shape, 1) * (is_backward && shape->is_replicated ? 4 : element_bytes);
     int64_t q_needed = shape->n_q_heads * element_bytes;
@@ -5772,47 +5836,51 @@ MEMOI void memoi_sp_carve_ulysses(const memoi_sp_shape* shape, memoi_hybrid_carv
         if (part) memoi_sp_carve_heads(shape, part, &buffers->q, &buffers->k, &buffers->v);
     }
     /* Row dots are smaller than q, except for heads of one or two elements. */
-    if (q_needed * shape->head_size < 4 * (int64_t)shape->n_q_heads)
-        q_needed = 4 * (int64_t)shape->n_q_heads;
-    buffers->staging =
-        memoi_hybrid_carve(carver, memoi_sp_elements(shape, shape->sharding.local_tokens,
-                                                     kv_needed > q_needed ? kv_needed : q_needed));
+    if (q_needed * size < 4 * (int64_t)shape->n_q_heads) q_needed = 4 * (int64_t)shape->n_q_heads;
+    buffers->staging = memoi_hybrid_carve(
+        carver, memoi_sp_elements(shape, shape->sharding.local_tokens,
+                                  kv_needed > q_needed ? kv_needed : q_needed, size));
     if (is_backward || shape->type != MEMO_TYPE_F32)
-        buffers->typed = memoi_hybrid_carve(carver, n_q * element_bytes);
+        buffers->typed = memoi_hybrid_carve(
+            carver, memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, size) *
+                        element_bytes);
 }
 
 /* Buffers of gradients. */
 MEMOI void memoi_sp_carve_backward(const memoi_sp_shape* shape, memoi_hybrid_carver* carver,
                                    memoi_sp_buffers* buffers) {
-    int64_t n_q = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q);
-    int64_t n_kv = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_kv);
+    int64_t n_k = memoi_ring_k_elements(shape), n_v = memoi_ring_v_elements(shape);
     int64_t n_local = shape->sharding.local_tokens;
     int has_ulysses = shape->sharding.ulysses > 1, has_ring = shape->sharding.ring > 1, i;
-    buffers->dots = (float*)memoi_hybrid_carve(carver, n_q / shape->head_size * 4);
+    buffers->dots = (float*)memoi_hybrid_carve(
+        carver, memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, 1) * 4);
     buffers->dots_rows = buffers->dots;
     if (has_ulysses)
         buffers->dots_rows =
             (float*)memoi_hybrid_carve(carver, shape->n_batch * n_local * shape->n_q_heads * 4);
     for (i = 0; i < 2; i++) {
         if (i == 0 ? !has_ring : !has_ring && memoi_sp_is_direct(shape)) continue;
-        buffers->d_k[i] = (float*)memoi_hybrid_carve(carver, n_kv * 4);
-        buffers->d_v[i] = (float*)memoi_hybrid_carve(carver, n_kv * 4);
+        buffers->d_k[i] = (float*)memoi_hybrid_carve(carver, n_k * 4);
+        buffers->d_v[i] = (float*)memoi_hybrid_carve(carver, n_v * 4);
     }
     if (has_ring) {
-        buffers->d_k_step = (float*)memoi_hybrid_carve(carver, n_kv * 4);
-        buffers->d_v_step = (float*)memoi_hybrid_carve(carver, n_kv * 4);
+        buffers->d_k_step = (float*)memoi_hybrid_carve(carver, n_k * 4);
+        buffers->d_v_step = (float*)memoi_hybrid_carve(carver, n_v * 4);
     }
     if (has_ulysses && shape->is_replicated)
         buffers->sums = (float*)memoi_hybrid_carve(
-            carver, memoi_sp_elements(shape, n_local, shape->n_kv_heads) * 4);
+            carver, memoi_sp_elements(shape, n_local, shape->n_kv_heads,
+                                      memoi_sp_larger(shape->head_size, shape->v_head_size)) *
+                        4);
 }
 
 /* Returns the bytes needed. */
 MEMOI int64_t memoi_sp_carve(const memoi_sp_shape* shape, char* base, int is_backward,
                              memoi_sp_buffers* buffers) {
-    int64_t n_q = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q);
-    int64_t kv_bytes = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_kv) *
-                       memo_type_bytes(shape->type);
+    int64_t n_lse = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, 1);
+    int64_t k_bytes = memoi_ring_k_elements(shape) * memo_type_bytes(shape->type);
+    int64_t v_bytes = memoi_ring_v_elements(shape) * memo_type_bytes(shape->type);
+    int64_t size = is_backward ? shape->head_size : shape->v_head_size; /* of d_q, or of out */
     int has_ring = shape->sharding.ring > 1, i;
     memoi_hybrid_carver carver;
     memset(buffers, 0, sizeof *buffers);
@@ -5822,26 +5890,30 @@ MEMOI int64_t memoi_sp_carve(const memoi_sp_shape* shape, char* base, int is_bac
     /* First, so that forward and backward have the ring's buffers at the same place: then the waits
      * that order their use in one pass order it between passes too. */
     for (i = 0; has_ring && i < 2; i++) {
-        buffers->ring_k[i] = memoi_hybrid_carve(&carver, kv_bytes);
-        buffers->ring_v[i] = memoi_hybrid_carve(&carver, kv_bytes);
+        buffers->ring_k[i] = memoi_hybrid_carve(&carver, k_bytes);
+        buffers->ring_v[i] = memoi_hybrid_carve(&carver, v_bytes);
     }
     if (shape->sharding.ulysses > 1) memoi_sp_carve_ulysses(shape, &carver, is_backward, buffers);
-    if (!memoi_sp_is_direct(shape)) buffers->out = (float*)memoi_hybrid_carve(&carver, n_q * 4);
+    if (!memoi_sp_is_direct(shape))
+        buffers->out = (float*)memoi_hybrid_carve(&carver, n_lse * size * 4);
     if (is_backward) {
         memoi_sp_carve_backward(shape, &carver, buffers);
     } else if (has_ring) {
-        buffers->block_out = (float*)memoi_hybrid_carve(&carver, n_q * 4);
-        buffers->block_lse = (float*)memoi_hybrid_carve(&carver, n_q / shape->head_size * 4);
+        buffers->block_out = (float*)memoi_hybrid_carve(&carver, n_lse * size * 4);
+        buffers->block_lse = (float*)memoi_hybrid_carve(&carver, n_lse * 4);
     }
     return carver.n_bytes;
 }
 
 MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* sizes) {
-    memoi_exchanged q = memoi_sp_exchanged(shape, "", 0), kv = memoi_sp_exchanged(shape, "", 1);
-    memoi_exchanged d_kv = memoi_sp_exchanged_d_kv(shape, "");
+    int32_t size = shape->head_size, v_size = shape->v_head_size;
+    memoi_exchanged q = memoi_sp_exchanged(shape, "", 0, size);
+    memoi_exchanged kv = memoi_sp_exchanged(shape, "", 1, size + v_size); /* k and v together */
+    memoi_exchanged out = memoi_sp_exchanged(shape, "", 0, v_size);
+    memoi_exchanged d_kv = memoi_sp_exchanged_d_kv(shape, "", size + v_size);
     memoi_exchanged dots = memoi_sp_exchanged_dots(shape);
-    int64_t n_kv = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_kv);
-    int64_t to_heads = memoi_to_heads_bytes(shape, &q) + 2 * memoi_to_heads_bytes(shape, &kv);
+    int64_t n_kv = memoi_ring_k_elements(shape) + memoi_ring_v_elements(shape);
+    int64_t to_heads = memoi_to_heads_bytes(shape, &q) + memoi_to_heads_bytes(shape, &kv);
     int64_t forward, backward;
     memoi_sp_buffers buffers;
     char* ignored;
@@ -5857,15 +5929,14 @@ MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* 
     sizes->heads = shape->heads;
 
     /* Traffic. */
-    sizes->ulysses_forward_bytes = to_heads + memoi_to_rows_bytes(shape, &q);
+    sizes->ulysses_forward_bytes = to_heads + memoi_to_rows_bytes(shape, &out);
     sizes->ulysses_backward_bytes =
-        memoi_to_heads_bytes(shape, &q) + memoi_to_heads_bytes(shape, &dots) +
-        memoi_to_rows_bytes(shape, &q) + 2 * memoi_to_rows_bytes(shape, &d_kv) +
+        memoi_to_heads_bytes(shape, &out) + memoi_to_heads_bytes(shape, &dots) +
+        memoi_to_rows_bytes(shape, &q) + memoi_to_rows_bytes(shape, &d_kv) +
         (shape->sends_again ? to_heads : 0);
-    sizes->ring_forward_bytes =
-        2 * n_kv * memo_type_bytes(shape->type) * (shape->sharding.ring - 1);
+    sizes->ring_forward_bytes = n_kv * memo_type_bytes(shape->type) * (shape->sharding.ring - 1);
     sizes->ring_backward_bytes = sizes->ring_forward_bytes;
-    if (shape->sharding.ring > 1) sizes->ring_backward_bytes += 2 * n_kv * 4 * shape->sharding.ring;
+    if (shape->sharding.ring > 1) sizes->ring_backward_bytes += n_kv * 4 * shape->sharding.ring;
 }
 
 memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
@@ -6064,9 +6135,10 @@ MEMOI void memoi_sp_walk_set_costs(memoi_sp_walk* walk, const memo_sp_attention_
  * saved. */
 MEMOI memo_status memoi_sp_take_qkv(memoi_sp_walk* walk, int is_sent, memo_error* error) {
     const memo_sp_attention_tensors* t = &walk->tensors;
-    memoi_exchanged q = memoi_sp_exchanged(walk->shape, "q to heads", 0);
-    memoi_exchanged k = memoi_sp_exchanged(walk->shape, "k to heads", 1);
-    memoi_exchanged v = memoi_sp_exchanged(walk->shape, "v to heads", 1);
+    int32_t size = walk->shape->head_size, v_size = walk->shape->v_head_size;
+    memoi_exchanged q = memoi_sp_exchanged(walk->shape, "q to heads", 0, size);
+    memoi_exchanged k = memoi_sp_exchanged(walk->shape, "k to heads", 1, size);
+    memoi_exchanged v = memoi_sp_exchanged(walk->shape, "v to heads", 1, v_size);
     char *q_heads = walk->buffers.q, *k_heads = walk->buffers.k, *v_heads = walk->buffers.v;
     memo_status status;
     if (walk->shape->sharding.ulysses == 1) {
@@ -6096,13 +6168,13 @@ MEMOI memo_status memoi_sp_give(memoi_sp_walk* walk, const memoi_exchanged* x, f
     const memoi_sp_shape* shape = walk->shape;
     memo_type type = shape->type;
     int64_t n = memoi_sp_elements(shape, shape->sharding.ring_tokens,
-                                  x->is_kv ? shape->heads.n_kv : shape->heads.n_q);
+                                  x->is_kv ? shape->heads.n_kv : shape->heads.n_q, x->n);
     memo_status status = MEMO_STATUS_OK;
     if (memoi_sp_is_direct(shape)) return MEMO_STATUS_OK; /* computed in place */
     if (shape->sharding.ulysses == 1) return memoi_sp_cast(&walk->queue, to, from, type, n, error);
     if (x->is_kv && shape->is_replicated) {
         status = memoi_ulysses_to_rows(&walk->ulysses, x, from, NULL, walk->buffers.sums, error);
-        n = memoi_sp_elements(shape, shape->sharding.local_tokens, shape->n_kv_heads);
+        n = memoi_sp_elements(shape, shape->sharding.local_tokens, shape->n_kv_heads, x->n);
         return status ? status
                       : memoi_sp_cast(&walk->queue, to, walk->buffers.sums, type, n, error);
     }
@@ -6130,7 +6202,8 @@ MEMOI memo_status memoi_sp_forward_begin(memoi_sp_walk* walk, memo_error* error)
 }
 
 MEMOI memo_status memoi_sp_forward_end(memoi_sp_walk* walk, memo_error* error) {
-    memoi_exchanged out = memoi_sp_exchanged(walk->shape, "out to rows", 0);
+    memoi_exchanged out =
+        memoi_sp_exchanged(walk->shape, "out to rows", 0, walk->shape->v_head_size);
     return memoi_sp_give(walk, &out, walk->ring.out, walk->tensors.out, error);
 }
 
@@ -6138,7 +6211,7 @@ MEMOI memo_status memoi_sp_backward_begin(memoi_sp_walk* walk, memo_error* error
     const memoi_sp_shape* shape = walk->shape;
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_sp_buffers* b = &walk->buffers;
-    memoi_exchanged d_out = memoi_sp_exchanged(shape, "d_out to heads", 0);
+    memoi_exchanged d_out = memoi_sp_exchanged(shape, "d_out to heads", 0, shape->v_head_size);
     memoi_exchanged dots = memoi_sp_exchanged_dots(shape);
     memoi_ring* ring = &walk->ring;
     int is_direct = memoi_sp_is_direct(shape), i;
@@ -6165,7 +6238,7 @@ MEMOI memo_status memoi_sp_backward_begin(memoi_sp_walk* walk, memo_error* error
     status = memoi_sp_take_qkv(walk, shape->sends_again, error);
     if (!status)
         status = memoi_sp_row_sums(
-            &walk->queue, b->dots_rows, t->out, t->d_out, shape->type, shape->head_size,
+            &walk->queue, b->dots_rows, t->out, t->d_out, shape->type, shape->v_head_size,
             shape->n_batch * shape->sharding.local_tokens * shape->n_q_heads, error);
     ring->d_out = (const char*)t->d_out;
     if (shape->sharding.ulysses == 1 || status) return status;
@@ -6177,9 +6250,10 @@ MEMOI memo_status memoi_sp_backward_begin(memoi_sp_walk* walk, memo_error* error
 }
 
 MEMOI memo_status memoi_sp_backward_end(memoi_sp_walk* walk, memo_error* error) {
-    memoi_exchanged d_q = memoi_sp_exchanged(walk->shape, "d_q to rows", 0);
-    memoi_exchanged d_k = memoi_sp_exchanged_d_kv(walk->shape, "d_k to rows");
-    memoi_exchanged d_v = memoi_sp_exchanged_d_kv(walk->shape, "d_v to rows");
+    int32_t size = walk->shape->head_size, v_size = walk->shape->v_head_size;
+    memoi_exchanged d_q = memoi_sp_exchanged(walk->shape, "d_q to rows", 0, size);
+    memoi_exchanged d_k = memoi_sp_exchanged_d_kv(walk->shape, "d_k to rows", size);
+    memoi_exchanged d_v = memoi_sp_exchanged_d_kv(walk->shape, "d_v to rows", v_size);
     memo_status status = memoi_sp_give(walk, &d_q, walk->ring.d_q, walk->tensors.d_q, error);
     if (!status) status = memoi_sp_give(walk, &d_k, walk->ring.d_k_final, walk->tensors.d_k, error);
     if (!status) status = memoi_sp_give(walk, &d_v, walk->ring.d_v_final, walk->tensors.d_v, error);

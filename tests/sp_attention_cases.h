@@ -24,6 +24,7 @@ typedef struct attention_case {
     int64_t n_documents; /* 0: one, without a list */
     int64_t n_tokens;
     int32_t n_batch, n_q_heads, n_kv_heads, head_size;
+    int32_t v_head_size; /* 0: head_size */
     memo_type type;
     int32_t sends_again;
     double spread;                   /* of q and k; 0: 1 */
@@ -51,22 +52,22 @@ static const char* case_text(const attention_case* c) {
     static char text[256];
     snprintf(text, sizeof text,
              "ring %d ulysses %d%s %s %s window %d documents %d, batch %d tokens %d heads %d/%d of "
-             "%d, %s%s",
+             "%d/%d, %s%s",
              c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
              memo_sharding_name(c->sharding), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
              (int)c->window, (int)c->n_documents, c->n_batch, (int)c->n_tokens, c->n_q_heads,
-             c->n_kv_heads, c->head_size, memo_type_name(c->type),
+             c->n_kv_heads, c->head_size, c->v_head_size, memo_type_name(c->type),
              c->sends_again ? ", sends again" : "");
     return text;
 }
 
-/* ---- whole tensors: (batch, tokens, heads, head_size), as floats and in the case's type ---- */
+/* ---- whole tensors: (batch, tokens, heads, head size), as floats and in the case's type ---- */
 
 enum { Q, K, V, OUT, D_OUT, D_Q, D_K, D_V, N_TENSORS };
 
 typedef struct whole {
     int64_t n[N_TENSORS]; /* elements */
-    int32_t n_heads[N_TENSORS];
+    int32_t n_heads[N_TENSORS], head_size[N_TENSORS];
     char* typed[N_TENSORS];
     double* reference[N_TENSORS];
 } whole;
@@ -125,14 +126,16 @@ static void whole_create(whole* w, const attention_case* c) {
     for (t = 0; t < N_TENSORS; t++) {
         int is_kv = t == K || t == V || t == D_K || t == D_V;
         double spread = (t == Q || t == K) && c->spread > 0 ? c->spread : 1;
+        int is_v = t == V || t == OUT || t == D_OUT || t == D_V;
         w->n_heads[t] = is_kv ? c->n_kv_heads : c->n_q_heads;
-        w->n[t] = c->n_batch * c->n_tokens * w->n_heads[t] * c->head_size;
+        w->head_size[t] = is_v && c->v_head_size ? c->v_head_size : c->head_size;
+        w->n[t] = c->n_batch * c->n_tokens * w->n_heads[t] * w->head_size[t];
         w->typed[t] = (char*)CASE_CALLOC((size_t)w->n[t], (size_t)memo_type_bytes(c->type));
         w->reference[t] = (double*)calloc((size_t)w->n[t], sizeof(double));
         if (t != Q && t != K && t != V && t != D_OUT) continue;
         for (i = 0; i < w->n[t]; i++) {
             double x = spread * test_normal();
-            int64_t position = i / (w->n_heads[t] * c->head_size) % c->n_tokens;
+            int64_t position = i / (w->n_heads[t] * w->head_size[t]) % c->n_tokens;
             if (c->step > 0 && i % c->head_size == 0 && t != V && t != D_OUT)
                 x = t == Q ? 1 : c->step * (double)(position / 24);
             if (c->huge > 0 && i % c->head_size == 0 && (t == Q || t == K))
@@ -162,11 +165,12 @@ static int is_visible(const attention_case* c, int64_t query, int64_t key) {
 }
 
 static void reference_run(const attention_case* c, whole* w) {
-    int64_t n = c->n_tokens, d = c->head_size, i, j, e, b, h;
+    int64_t n = c->n_tokens, d = w->head_size[Q], d_of_v = w->head_size[V], i, j, e, b, h;
     int64_t group = c->n_q_heads / c->n_kv_heads;
     double scale = 1 / sqrt((double)d);
     double* p = (double*)malloc((size_t)n * sizeof(double));
-#define ROW(t, row, head) (w->reference[t] + (((b * n + (row)) * w->n_heads[t] + (head)) * d))
+#define ROW(t, row, head)                                                                          \
+    (w->reference[t] + (((b * n + (row)) * w->n_heads[t] + (head)) * w->head_size[t]))
     for (b = 0; b < c->n_batch; b++)
         for (h = 0; h < c->n_q_heads; h++)
             for (i = 0; i < n; i++) {
@@ -190,21 +194,21 @@ static void reference_run(const attention_case* c, whole* w) {
                 for (j = 0; j < n; j++) {
                     const double* v = ROW(V, j, h / group);
                     p[j] = sum > 0 ? p[j] / sum : 0;
-                    for (e = 0; e < d; e++) out[e] += p[j] * v[e];
+                    for (e = 0; e < d_of_v; e++) out[e] += p[j] * v[e];
                 }
-                for (e = 0; e < d; e++) dot += out[e] * d_out[e];
+                for (e = 0; e < d_of_v; e++) dot += out[e] * d_out[e];
                 for (j = 0; j < n; j++) {
                     const double *k = ROW(K, j, h / group), *v = ROW(V, j, h / group);
                     double *d_k = ROW(D_K, j, h / group), *d_v = ROW(D_V, j, h / group);
                     double d_p = 0, d_s;
                     if (p[j] == 0) continue;
-                    for (e = 0; e < d; e++) d_p += d_out[e] * v[e];
+                    for (e = 0; e < d_of_v; e++) d_p += d_out[e] * v[e];
                     d_s = scale * p[j] * (d_p - dot);
                     for (e = 0; e < d; e++) {
                         d_q[e] += d_s * k[e];
                         d_k[e] += d_s * q[e];
-                        d_v[e] += p[j] * d_out[e];
                     }
+                    for (e = 0; e < d_of_v; e++) d_v[e] += p[j] * d_out[e];
                 }
             }
 #undef ROW
@@ -365,7 +369,7 @@ static memo_status copy_tensor(memo_device* device, memo_stream stream, memo_sch
 
 typedef struct step_buffers {
     char *made, *used; /* as large as any tensor */
-    int64_t q_bytes, kv_bytes, saved_bytes;
+    int64_t k_bytes, v_bytes, out_bytes, saved_bytes;
 } step_buffers;
 
 /* A step on the device, or, where schedule is given, what it would be. */
@@ -382,7 +386,8 @@ static memo_status attention_step(memo_device* device, memo_stream stream, memo_
     tensors[0] = t->k;
     tensors[1] = t->v;
     tensors[2] = t->saved;
-    n_bytes[0] = n_bytes[1] = b->kv_bytes;
+    n_bytes[0] = b->k_bytes;
+    n_bytes[1] = b->v_bytes;
     n_bytes[2] = is_backward ? b->saved_bytes : 0;
     for (i = 0; i < 3; i++) {
         if (!n_bytes[i]) continue;
@@ -398,10 +403,10 @@ static memo_status attention_step(memo_device* device, memo_stream stream, memo_
                               : memo_sp_attention_forward)(attention, t, mask, error);
     if (status) return status;
     if (!is_backward)
-        return copy_tensor(device, stream, schedule, b->used, t->out, b->q_bytes, error);
-    status = copy_tensor(device, stream, schedule, b->used, t->d_k, b->kv_bytes, error);
+        return copy_tensor(device, stream, schedule, b->used, t->out, b->out_bytes, error);
+    status = copy_tensor(device, stream, schedule, b->used, t->d_k, b->k_bytes, error);
     return status ? status
-                  : copy_tensor(device, stream, schedule, b->used, t->d_v, b->kv_bytes, error);
+                  : copy_tensor(device, stream, schedule, b->used, t->d_v, b->v_bytes, error);
 }
 
 /* A rank that works on keys of others, but not in the last step of the ring. */
@@ -478,7 +483,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     char* scratch =
         NULL; /* of the caller, where a device's own could not be reached from the host */
     step_buffers buffers;
-    int64_t free_bytes = 0, total_bytes = 0;
+    int64_t free_bytes = 0, total_bytes = 0, largest_bytes = 0;
     int32_t k;
     int t;
     state.device = all->devices[rank];
@@ -502,6 +507,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     desc.n_q_heads = c->n_q_heads;
     desc.n_kv_heads = c->n_kv_heads;
     desc.head_size = c->head_size;
+    desc.v_head_size = c->v_head_size;
     desc.type = c->type;
     desc.sends_again = c->sends_again;
     desc.attention = memo_host_attention_functions(&state);
@@ -531,8 +537,9 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     if (status) return status;
     result->device_bytes -= free_bytes;
     for (t = 0; t < N_TENSORS; t++) {
-        row_bytes[t] = all->w->n_heads[t] * c->head_size * element_bytes;
+        row_bytes[t] = all->w->n_heads[t] * all->w->head_size[t] * element_bytes;
         share_bytes = c->n_batch * sharding.local_tokens * row_bytes[t];
+        if (share_bytes > largest_bytes) largest_bytes = share_bytes;
         share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         other_share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         memset(share[t], 0x7f, (size_t)share_bytes);
@@ -540,11 +547,12 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
             memo_sharding_scatter(&sharding, mesh->sequence_rank, c->n_batch, row_bytes[t],
                                   all->w->typed[t], share[t]);
     }
-    buffers.q_bytes = c->n_batch * sharding.local_tokens * row_bytes[Q];
-    buffers.kv_bytes = c->n_batch * sharding.local_tokens * row_bytes[K];
+    buffers.k_bytes = c->n_batch * sharding.local_tokens * row_bytes[K];
+    buffers.v_bytes = c->n_batch * sharding.local_tokens * row_bytes[V];
+    buffers.out_bytes = c->n_batch * sharding.local_tokens * row_bytes[OUT];
     buffers.saved_bytes = result->sizes.saved_bytes;
-    buffers.made = (char*)CASE_CALLOC((size_t)(buffers.q_bytes + buffers.saved_bytes), 1);
-    buffers.used = (char*)CASE_CALLOC((size_t)buffers.q_bytes, 1);
+    buffers.made = (char*)CASE_CALLOC((size_t)(largest_bytes + buffers.saved_bytes), 1);
+    buffers.used = (char*)CASE_CALLOC((size_t)largest_bytes, 1);
     lse = CASE_CALLOC((size_t)result->sizes.lse_bytes + 1, 1);
     saved = CASE_CALLOC((size_t)result->sizes.saved_bytes + 1, 1);
     other_lse = CASE_CALLOC((size_t)result->sizes.lse_bytes + 1, 1);
@@ -560,7 +568,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     tensors.d_q = share[D_Q];
     tensors.d_k = share[D_K];
     tensors.d_v = share[D_V];
-    /* The other layer has the same numbers in other roles. */
+    /* The other layer has the same numbers in other roles, which takes one head size. */
     other.q = share[D_OUT];
     other.k = share[V];
     other.v = share[K];

@@ -158,10 +158,14 @@ static void every_number_of_heads_is_exact(void) {
 }
 
 static void every_head_size_is_exact(void) {
-    static const int32_t sizes[] = {32, 64, 80, 128, 1, 3, 256};
+    static const int32_t sizes[][2] = {/* of q and k, of v */
+                                       {32, 0},  {64, 0},    {80, 0},  {128, 0},
+                                       {1, 0},   {3, 0},     {256, 0}, {24, 16},
+                                       {16, 24}, {192, 128}, {1, 256}, {256, 1}};
     size_t i;
     for (i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        attention_case c = case_of(2, 2, 70, 4, 2, sizes[i]);
+        attention_case c = case_of(2, 2, 70, 4, 2, sizes[i][0]);
+        c.v_head_size = sizes[i][1];
         c.n_batch = 2;
         expect_exact(&c);
     }
@@ -185,6 +189,7 @@ static void random_cases_are_exact(void) {
         c.sharding = (memo_sharding_kind)memo_test_int(0, 3);
         c.mask = (memo_mask_kind)memo_test_int(0, 1);
         c.window = memo_test_int(0, 2) ? 0 : memo_test_int(1, 40);
+        c.v_head_size = memo_test_int(0, 1) ? 0 : (int32_t)memo_test_int(1, 40);
         c.n_batch = (int32_t)memo_test_int(1, 2);
         c.sends_again = (int32_t)memo_test_int(0, 1);
         c.ring_is_inner = (int32_t)memo_test_int(0, 1);
@@ -245,6 +250,7 @@ static void the_16_bit_types_work_in_every_way(void) {
         for (i = 0; i < 6; i++) {
             attention_case c = case_of(1 + i % 3, 1 + i / 2, 61, 6, i % 2 ? 2 : 3, 32);
             c.type = type ? MEMO_TYPE_F16 : MEMO_TYPE_BF16;
+            c.v_head_size = i % 3 == 1 ? 48 : i % 3 == 2 ? 8 : 0;
             c.n_batch = 1 + i % 2;
             c.sends_again = i % 2;
             expect_right(&c, type ? 3e-4 : 2e-3, type ? 4e-4 : 3e-3, NULL);
@@ -273,13 +279,13 @@ static void a_row_that_sees_nothing_is_0(void) {
     memset(&block, 0, sizeof block);
     block.scale = 1;
     block.n_batch = block.n_q_heads = block.n_kv_heads = 1;
-    block.head_size = 2;
+    block.head_size = block.v_head_size = 2;
     block.n_q_runs = block.n_k_runs = 1;
     block.q_runs = &q_run;
     block.k_runs = &k_run;
     block.mask = memo_mask_default();
     block.mask.n_tokens = 11; /* query 11 is padding */
-    block.q_row_stride = block.k_row_stride = 2;
+    block.q_row_stride = block.k_row_stride = block.v_row_stride = block.out_row_stride = 2;
     block.lse_row_stride = 1;
     block.q = q;
     block.k = k;
@@ -314,6 +320,10 @@ static void a_row_that_sees_nothing_is_0(void) {
     CHECK_IS(attention.forward(attention.user, stream, &block, &error), ==,
              MEMO_STATUS_UNSUPPORTED);
     block.head_size = 2;
+    block.v_head_size = MEMO_HOST_ATTENTION_HEAD_SIZE + 1;
+    CHECK_IS(attention.forward(attention.user, stream, &block, &error), ==,
+             MEMO_STATUS_UNSUPPORTED);
+    block.v_head_size = 2;
     block.type = MEMO_TYPE_I64;
     CHECK_IS(attention.forward(attention.user, stream, &block, &error), ==,
              MEMO_STATUS_UNSUPPORTED);
@@ -766,41 +776,44 @@ static void documents_may_change_from_batch_to_batch(void) {
 static void bytes_are_those_of_the_formulas(void) {
     static const int32_t degrees[][2] = {{1, 1}, {1, 4}, {4, 1}, {2, 2}, {3, 2}, {2, 4}};
     size_t i;
-    int type, again;
+    int type, again, v_size;
     for (i = 0; i < sizeof degrees / sizeof *degrees; i++)
         for (type = 0; type < 2; type++)
-            for (again = 0; again < 2; again++) {
-                int32_t rd = degrees[i][0], ud = degrees[i][1], r;
-                int64_t element = type ? 2 : 4;
-                attention_case c = case_of(rd, ud, 48, 8, 4, 16);
-                int64_t n = 2 * 48 / (rd * ud) * 16; /* batch * local tokens * head size */
-                int64_t forward = (2 * 8 + 2 * 4) * n * (ud - 1) / ud * element;
-                int64_t dots = 8 * n / 16 * (ud - 1) / ud * 4;
-                int64_t resent = again ? (8 + 2 * 4) * n * (ud - 1) / ud * element : 0;
-                int64_t ring = 2 * 4 * n * (rd - 1) * element;
-                int64_t carried = rd > 1 ? 2 * 4 * n * rd * 4 : 0;
-                world all;
-                whole w;
-                c.n_batch = 2;
-                c.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
-                c.sends_again = again;
-                whole_create(&w, &c);
-                world_init(&all, &c, &w);
-                CHECK(world_run(&all));
-                for (r = 0; r < rd * ud; r++) {
-                    const run_result* x = &all.results[r];
-                    CHECK_CASE(x->ulysses_forward_bytes == forward, "%s", case_text(&c));
-                    CHECK_CASE(x->ulysses_backward_bytes == forward + dots + resent, "%s",
-                               case_text(&c));
-                    CHECK_CASE(x->ring_forward_bytes == ring, "%s", case_text(&c));
-                    CHECK_CASE(x->ring_backward_bytes == ring + carried, "%s", case_text(&c));
-                    CHECK_IS(x->sizes.ulysses_forward_bytes, ==, forward);
-                    CHECK_IS(x->sizes.ulysses_backward_bytes, ==, forward + dots + resent);
-                    CHECK_IS(x->sizes.ring_forward_bytes, ==, ring);
-                    CHECK_IS(x->sizes.ring_backward_bytes, ==, ring + carried);
+            for (again = 0; again < 2; again++)
+                for (v_size = 0; v_size < 24; v_size += 8) {
+                    int32_t rd = degrees[i][0], ud = degrees[i][1], r;
+                    int64_t element = type ? 2 : 4;
+                    attention_case c = case_of(rd, ud, 48, 8, 4, 16);
+                    int64_t both = 16 + (v_size ? v_size : 16); /* head sizes */
+                    int64_t n = 2 * 48 / (rd * ud);             /* batch * local tokens */
+                    int64_t forward = (8 + 4) * both * n * (ud - 1) / ud * element;
+                    int64_t dots = 8 * n * (ud - 1) / ud * 4;
+                    int64_t resent = again ? (8 * 16 + 4 * both) * n * (ud - 1) / ud * element : 0;
+                    int64_t ring = 4 * both * n * (rd - 1) * element;
+                    int64_t carried = rd > 1 ? 4 * both * n * rd * 4 : 0;
+                    world all;
+                    whole w;
+                    c.n_batch = 2;
+                    c.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+                    c.sends_again = again;
+                    c.v_head_size = v_size;
+                    whole_create(&w, &c);
+                    world_init(&all, &c, &w);
+                    CHECK(world_run(&all));
+                    for (r = 0; r < rd * ud; r++) {
+                        const run_result* x = &all.results[r];
+                        CHECK_CASE(x->ulysses_forward_bytes == forward, "%s", case_text(&c));
+                        CHECK_CASE(x->ulysses_backward_bytes == forward + dots + resent, "%s",
+                                   case_text(&c));
+                        CHECK_CASE(x->ring_forward_bytes == ring, "%s", case_text(&c));
+                        CHECK_CASE(x->ring_backward_bytes == ring + carried, "%s", case_text(&c));
+                        CHECK_IS(x->sizes.ulysses_forward_bytes, ==, forward);
+                        CHECK_IS(x->sizes.ulysses_backward_bytes, ==, forward + dots + resent);
+                        CHECK_IS(x->sizes.ring_forward_bytes, ==, ring);
+                        CHECK_IS(x->sizes.ring_backward_bytes, ==, ring + carried);
+                    }
+                    whole_destroy(&w);
                 }
-                whole_destroy(&w);
-            }
 }
 
 /* Fewer key heads than ranks: each is sent to those who need it, and no further. */
@@ -849,13 +862,15 @@ static void bytes_follow_the_heads_that_ranks_need(void) {
             for (again = 0; again < 2; again++) {
                 attention_case c =
                     case_of(cases[i][0], cases[i][1], 45, cases[i][2], cases[i][3], 4);
-                int64_t element = type ? 2 : 4, all_kv = 0, padded = 45;
+                int64_t element = type ? 2 : 4, all_kv = 0, padded = 45, both;
                 int32_t rd = c.ring, ud = c.ulysses, r;
                 world all;
                 whole w;
                 c.type = type == 0 ? MEMO_TYPE_F32 : type == 1 ? MEMO_TYPE_BF16 : MEMO_TYPE_F16;
                 c.sends_again = again;
                 c.n_batch = 1 + type % 2;
+                c.v_head_size = i % 2 ? 6 : 0;
+                both = c.head_size + (c.v_head_size ? c.v_head_size : c.head_size);
                 for (r = 0; r < ud; r++) all_kv += kv_needed(&c, r);
                 while (padded % (2 * rd) || padded % (rd * ud)) padded++; /* zigzag */
                 whole_create(&w, &c);
@@ -866,17 +881,18 @@ static void bytes_follow_the_heads_that_ranks_need(void) {
                     int32_t u = x->ulysses_rank;
                     int64_t n_q = c.n_q_heads * (u + 1) / ud - c.n_q_heads * u / ud;
                     int64_t n_kv = kv_needed(&c, u);
-                    int64_t head =
-                        c.n_batch * (padded / (rd * ud)) * 4; /* elements of local rows */
-                    int64_t to_heads = (c.n_q_heads - n_q + 2 * (all_kv - n_kv)) * head * element;
-                    int64_t out = n_q * (ud - 1) * head * element;
-                    int64_t dots = (c.n_q_heads - n_q) * head;
-                    int64_t d_kv = 2 * n_kv * (ud - 1) * head *
+                    int64_t n = c.n_batch * (padded / (rd * ud)); /* local rows */
+                    int64_t to_heads =
+                        ((c.n_q_heads - n_q) * 4 + (all_kv - n_kv) * both) * n * element;
+                    int64_t out = n_q * (ud - 1) * (both - 4) * n * element;
+                    int64_t d_out = (c.n_q_heads - n_q) * (both - 4) * n * element;
+                    int64_t dots = (c.n_q_heads - n_q) * n * 4;
+                    int64_t d_q = n_q * (ud - 1) * 4 * n * element;
+                    int64_t d_kv = n_kv * (ud - 1) * both * n *
                                    (all_kv > c.n_kv_heads ? 4 : element); /* of replicas fp32 */
-                    int64_t backward = (c.n_q_heads - n_q) * head * element + dots + out + d_kv +
-                                       (again ? to_heads : 0);
-                    int64_t ring = 2 * n_kv * ud * head * (rd - 1) * element;
-                    int64_t carried = rd > 1 ? 2 * n_kv * ud * head * rd * 4 : 0;
+                    int64_t backward = d_out + dots + d_q + d_kv + (again ? to_heads : 0);
+                    int64_t ring = n_kv * ud * both * n * (rd - 1) * element;
+                    int64_t carried = rd > 1 ? n_kv * ud * both * n * rd * 4 : 0;
                     CHECK_CASE(x->ulysses_forward_bytes == to_heads + out, "%s, rank %d",
                                case_text(&c), (int)r);
                     CHECK_CASE(x->ulysses_backward_bytes == backward, "%s, rank %d", case_text(&c),
@@ -961,6 +977,7 @@ static void what_runs_is_what_was_promised(void) {
             c.n_batch = 1 + (int32_t)(i % 2);
             c.type = sharding == 1 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
             c.mask = i % 3 == 2 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
+            c.v_head_size = sharding == 2 ? 6 : 0;
             world_init(&all, &c, NULL);
             all.recorded_rank = sharding % (c.ring * c.ulysses);
             all.n_repeats = 2; /* so that steps of different calls can race, too */
