@@ -18,6 +18,14 @@ typedef struct gpt_test_run {
     gpt_model* model;
 } gpt_test_run;
 
+/* Kernels without a device, to plan. */
+static inline const gpt_kernels* gpt_test_kernels(void) {
+    static gpt_host_kernels host;
+    static gpt_kernels kernels;
+    kernels = gpt_kernels_host(&host, NULL);
+    return &kernels;
+}
+
 enum { GPT_TEST_TABLES = 64, GPT_TEST_LAYERS = 8 };
 
 /* Room for a table of rows: the next 63 calls leave it alone. */
@@ -35,6 +43,7 @@ static inline gpt_desc gpt_test_desc(gpt_config config, gpt_policy policy, doubl
     memo_error error;
     memset(&desc, 0, sizeof desc);
     desc.config = config;
+    desc.kernels = gpt_test_kernels();
     if (policy == GPT_POLICY_KEEP) return desc;
     CHECK_IS(config.n_layers, <=, GPT_TEST_LAYERS);
     CHECK_OK(gpt_fill_rows(&config, policy, alpha, rows, &error));

@@ -58,7 +58,9 @@ typedef struct gpt_config {
     int64_t tile_rows;       /* rows of a GEMM; swapped and recomputed rows meet between tiles */
     double dropout;          /* in [0, 1): embedding, after the projection, after the MLP */
     uint64_t seed;           /* of the initial parameters and of dropout */
-    memo_type type;          /* of activations and weights: F32, or F64 with GPT_DOUBLE */
+    /* Of activations, their gradients and weights: F32, BF16 with master weights in F32, or F64
+     * (host kernels with GPT_DOUBLE).  What is summed has gpt_sum_type. */
+    memo_type type;
 
     /* Ranks that train together.  batch and sequence above count all ranks. */
     int32_t data;          /* ranks that split the batch, batch % data = 0; 0: 1 */
@@ -74,8 +76,8 @@ typedef struct gpt_config {
      * smaller degree split rows over the remaining ranks: gpt_tensor.h. */
     const int32_t* degrees;
     memo_blocks_order schedule; /* order of the parts; the losses are the same in every order */
-    int32_t zero; /* ZeRO, what data x ring x ulysses ranks split.  0: nothing; 1: Adam's moments;
-                     2: also the gradient, summed over ranks after every micro-batch */
+    int32_t zero; /* ZeRO, what data x ring x ulysses ranks split.  0: nothing; 1: Adam's moments
+                     and master weights; 2: also the gradient, summed over ranks after every micro-batch */
 } gpt_config;
 
 /* Policies that gpt_fill_rows turns into a table of rows. */
@@ -131,7 +133,7 @@ GPT_FUNCTION int64_t gpt_n_rows(const gpt_config* config);
  * Each bucket (embedding, a layer, final norm with classifier) splits evenly among the ranks. */
 GPT_FUNCTION int64_t gpt_n_parameters(const gpt_config* config);
 
-/* Return bytes of one rank: Adam's moments; Adam's moments, parameters and gradients. */
+/* Return bytes of one rank: Adam's moments and master weights; these, parameters and gradients. */
 GPT_FUNCTION int64_t gpt_optimizer_bytes(const gpt_config* config);
 GPT_FUNCTION int64_t gpt_state_bytes(const gpt_config* config);
 
@@ -183,9 +185,10 @@ GPT_FUNCTION memo_status gpt_discard(gpt_model* model, double* loss, memo_error*
 
 /* Waits for all enqueued work. */
 GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error);
-/* Copy from and to the caller's memory, gpt_n_parameters elements of gpt_sum_type each, of this
- * tensor rank.  They wait for all enqueued work.  gpt_get_gradients calls gpt_reduce first.  If
- * config.zero splits the gradients, the parts of other ranks are 0. */
+/* Copy from and to the caller's memory, gpt_n_parameters elements each, of this tensor rank:
+ * gradients of gpt_sum_type, parameters of config.type.  They wait for all enqueued work.
+ * gpt_get_gradients calls gpt_reduce first.  If config.zero splits the gradients, the parts of other
+ * ranks are 0. */
 GPT_FUNCTION memo_status gpt_get_gradients(gpt_model* model, void* gradients, memo_error* error);
 GPT_FUNCTION memo_status gpt_get_parameters(gpt_model* model, void* parameters, memo_error* error);
 GPT_FUNCTION memo_status gpt_set_parameters(gpt_model* model, const void* parameters,

@@ -69,8 +69,9 @@ struct gpt_model {
     gpt_tensor_state tensor;
     gpt_pass pass;
 
-    /* On the device: parameters have the type of the model, the next four are sums. */
+    /* On the device: parameters have the type of the model, the next five are sums. */
     char* parameters;
+    char* masters; /* as the next three; the parameters themselves unless they are rounded */
     char *gradients, *moments1, *moments2; /* (n parameters), or a rank's part */
     char* rope;                            /* (local tokens, head size) */
     int64_t* token_numbers;                /* (rows), as gpt_token_of */
@@ -124,6 +125,10 @@ static int64_t gpt_n_bytes(const gpt_model* model, int64_t n) {
 }
 static int64_t gpt_sum_bytes(const gpt_model* model, int64_t n) {
     return n * gpt_type_bytes(gpt_sum_type(model->config.type));
+}
+/* The weights are rounded copies of master weights. */
+static int gpt_has_masters(const gpt_config* config) {
+    return gpt_sum_type(config->type) != config->type;
 }
 static char* gpt_weight(const gpt_model* model, int64_t offset) {
     return model->parameters + gpt_n_bytes(model, offset);
@@ -286,7 +291,6 @@ static gpt_linear_args gpt_linear_args_make(const gpt_model* model, int64_t weig
                                             int64_t n_outputs, int64_t n_inputs) {
     gpt_linear_args a;
     memset(&a, 0, sizeof a);
-    a.type = model->config.type;
     a.weight = gpt_weight(model, weight);
     a.rows = rows;
     a.tile_rows = model->config.tile_rows;
@@ -339,7 +343,6 @@ static void gpt_norm(gpt_model* model, const char* name, gpt_array y, gpt_array 
     gpt_norm_args a;
     if (gpt_is_idle(model) || !gpt_count(rows)) return;
     memset(&a, 0, sizeof a);
-    a.type = model->config.type;
     a.y = gpt_writes_rows(&op, y, rows);
     a.x = gpt_reads_rows(&op, x, rows);
     a.rstd = gpt_writes_rows(&op, rstd, rows);
@@ -356,7 +359,6 @@ static void gpt_norm_back(gpt_model* model, const char* name, gpt_array dx, gpt_
     gpt_norm_args a;
     if (gpt_is_idle(model)) return;
     memset(&a, 0, sizeof a);
-    a.type = model->config.type;
     a.y = gpt_reads_rows(&op, dy, rows);
     a.x = gpt_reads_rows(&op, x, rows);
     a.rstd = gpt_reads_rows(&op, rstd, rows);
@@ -380,7 +382,6 @@ static void gpt_elements(gpt_model* model, const char* name, gpt_kind kind, gpt_
     gpt_elements_args a;
     if (gpt_is_idle(model) || !gpt_count(rows)) return;
     memset(&a, 0, sizeof a);
-    a.type = model->config.type;
     a.y = gpt_writes_rows(&op, y, rows);
     a.x = gpt_reads_rows(&op, x, rows);
     if (z) a.z = gpt_reads_rows(&op, *z, rows);
@@ -401,7 +402,6 @@ static void gpt_rope_rows(gpt_model* model, const char* name, gpt_array x, int32
     gpt_rope_args a;
     if (gpt_is_idle(model) || !gpt_count(rows)) return;
     memset(&a, 0, sizeof a);
-    a.type = model->config.type;
     a.x = gpt_reads_rows(&op, x, rows);
     a.table = model->rope;
     a.rows = rows;
@@ -464,7 +464,6 @@ static gpt_attention_args gpt_attention_args_make(const gpt_model* model, const 
     const gpt_rows keys = gpt_key_rows(model, rows);
     gpt_attention_args a;
     memset(&a, 0, sizeof a);
-    a.type = model->config.type;
     a.shape.first = rows.begin - keys.begin;
     a.shape.sequence = model->tensor.splits_sequence ? rows.end : model->config.sequence;
     a.shape.head_size = model->config.hidden / model->config.n_heads;
@@ -539,7 +538,6 @@ static void gpt_embedding(gpt_model* model, gpt_array x, const uint8_t* tokens, 
     gpt_tokens_args a;
     if (gpt_is_idle(model)) return;
     memset(&a, 0, sizeof a);
-    a.type = model->config.type;
     a.x = gpt_at(x, rows.begin);
     a.rows = rows;
     a.tokens = tokens + rows.begin;
@@ -564,7 +562,6 @@ static void gpt_loss(gpt_model* model, gpt_array logits, const uint8_t* targets,
     gpt_tokens_args a;
     if (gpt_is_idle(model)) return;
     memset(&a, 0, sizeof a);
-    a.type = model->config.type;
     a.x = gpt_reads_rows(&op, logits, rows);
     a.tokens = targets + rows.begin;
     a.token_numbers = model->token_numbers + rows.begin;

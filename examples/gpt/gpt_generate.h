@@ -130,24 +130,27 @@ static memo_status gpt_get_whole_parameters(gpt_model* model, const gpt_config* 
                                             gpt_real* whole, memo_error* error) {
     memo_comm* ranks = model->tensor.ranks;
     const int64_t n = model->layout.n, size = ranks ? ranks->size : 1;
-    gpt_real* shares = (gpt_real*)malloc((size_t)(n * size) * sizeof *shares);
+    const memo_type type = model->config.type;
+    const int64_t n_bytes = gpt_n_bytes(model, n);
+    char* shares = (char*)malloc((size_t)(n_bytes * size));
     memo_status status;
     int64_t t, i;
     int32_t r;
     if (!shares)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "no host memory for the parameters of all ranks");
-    status = gpt_get_parameters(model, shares + model->share.tensor_rank * n, error);
+    status = gpt_get_parameters(model, shares + model->share.tensor_rank * n_bytes, error);
     if (!status && size > 1)
-        status = memo_all_gather(ranks, model->compute, shares + model->share.tensor_rank * n,
-                                 shares, n, gpt_sum_type(one->type), error);
+        status = memo_all_gather(ranks, model->compute, shares + model->share.tensor_rank * n_bytes,
+                                 shares, n, type, error);
     if (!status) status = gpt_wait(model, error);
     for (t = 0; t < gpt_n_parameter_tensors(one) && !status; t++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
         gpt_real* to = whole + gpt_parameter_at(one, t).offset;
         for (r = 0; r < p.degree; r++)
             for (i = 0; i < p.n; i++)
-                to[gpt_element_of_whole(&p, r, i)] = shares[r * n + p.offset + i];
+                to[gpt_element_of_whole(&p, r, i)] =
+                    gpt_load(shares + r * n_bytes, type, p.offset + i);
     }
     free(shares);
     return status;

@@ -5,9 +5,9 @@
  * computed nor the C type of an element.  Arguments are plain numbers and addresses of device memory;
  * no operation reads host memory.  gpt_kernels_host.h computes on threads.
  *
- * Types: activations, their gradients and weights have the type of the model (`type`).  Everything
- * that is summed has gpt_sum_type: rstd, LSE, gradients of parameters, Adam's moments.  Totals are
- * F64.  Shapes are in parentheses, rows first. */
+ * Types: activations, their gradients and weights have the type of the model (gpt_config.type).
+ * "sums" have gpt_sum_type: rstd, LSE, gradients of parameters, master weights, Adam's moments.
+ * Totals are F64.  Shapes are in parentheses, rows first. */
 #ifndef GPT_KERNELS_H
 #define GPT_KERNELS_H
 
@@ -117,7 +117,6 @@ typedef enum gpt_pass { GPT_PASS_BOTH = 0, GPT_PASS_INPUTS, GPT_PASS_WEIGHTS } g
 /* A product computes whole tiles of tile_rows rows, so that a row is recomputed with the same bits.
  * If a part of a micro-batch begins inside a tile, it has the rest of that tile in every pass. */
 typedef struct gpt_linear_args {
-    memo_type type;
     void* y;            /* (rows, outputs); backward: dy, only read */
     const void* x;      /* (rows, inputs) */
     void* dx;           /* (rows, inputs) */
@@ -130,7 +129,6 @@ typedef struct gpt_linear_args {
 } gpt_linear_args;
 
 typedef struct gpt_norm_args {
-    memo_type type;
     void* y; /* (rows, hidden); backward: dy, only read */
     const void* x;
     void* rstd; /* (rows), sums */
@@ -143,7 +141,6 @@ typedef struct gpt_norm_args {
 
 /* token_numbers: (rows), the number of a row's token in the micro-batch of all ranks; -1: padding. */
 typedef struct gpt_elements_args {
-    memo_type type;
     void* y;           /* (rows, columns) */
     const void *x, *z; /* y from x and, if there are two inputs, z */
     gpt_rows rows;
@@ -154,7 +151,6 @@ typedef struct gpt_elements_args {
 } gpt_elements_args;
 
 typedef struct gpt_rope_args {
-    memo_type type;
     void* x;           /* (rows, heads * head_size), in place */
     const void* table; /* (sequence, head_size), sums */
     gpt_rows rows;
@@ -171,7 +167,6 @@ typedef struct gpt_attention_shape {
 } gpt_attention_shape;
 
 typedef struct gpt_attention_args {
-    memo_type type;
     gpt_attention_shape shape;
     int64_t batch;
     const void *q, *k, *v; /* (queries, heads * head_size), (sequence, kv_heads * head_size) */
@@ -183,7 +178,6 @@ typedef struct gpt_attention_args {
 } gpt_attention_args;
 
 typedef struct gpt_tokens_args {
-    memo_type type;
     void* x;               /* (rows, columns) */
     const void* table;     /* (vocabulary, columns) */
     void* dtable;          /* (vocabulary, columns), sums */
@@ -203,7 +197,6 @@ typedef struct gpt_add_args {
 } gpt_add_args;
 
 typedef struct gpt_squares_args {
-    memo_type type; /* of x */
     const void* x;
     double* lanes; /* (GPT_LANES); element i is added to lane i % GPT_LANES */
     int64_t n;
@@ -221,10 +214,10 @@ typedef struct gpt_adamw_desc {
 } gpt_adamw_desc;
 
 typedef struct gpt_adamw_args {
-    memo_type type;
-    void* parameters;
+    void* parameters; /* sums: the master weights */
+    void* weights;    /* their rounded copy; NULL: none */
     const void* gradients;
-    void *moments1, *moments2; /* sums, as gradients and parameters */
+    void *moments1, *moments2; /* sums */
     const double* squares;     /* of the whole gradient */
     double clip;               /* its largest norm; 0: no limit */
     gpt_adamw_desc adamw;
@@ -240,7 +233,6 @@ typedef struct gpt_digest_args {
 
 /* Element i is element offset + i / n_columns * stride + i % n_columns of the unsplit parameter. */
 typedef struct gpt_initial_args {
-    memo_type type;
     void* to;
     int64_t n, n_columns, stride, offset;
     uint64_t key;
@@ -248,7 +240,6 @@ typedef struct gpt_initial_args {
 } gpt_initial_args;
 
 typedef struct gpt_rope_table_args {
-    memo_type type;
     void* table;                  /* (positions, head_size), sums */
     const int64_t* token_numbers; /* (positions): position is number % sequence */
     int64_t n_positions, sequence, head_size;
@@ -265,10 +256,11 @@ typedef struct gpt_kernels {
                            memo_error* error);
     /* Optional: device memory that the operations of a model need beside their arguments. */
     int64_t (*scratch_bytes)(void* context, const struct gpt_config* config);
-    /* Optional, before the first operation: refuses what the kernels cannot compute, and chooses
-     * algorithms.  scratch has scratch_bytes bytes and outlives the operations. */
-    memo_status (*prepare)(void* context, const struct gpt_config* config, void* scratch,
-                           memo_error* error);
+    /* Before the first operation: refuses what the kernels cannot compute, and chooses algorithms.
+     * scratch has scratch_bytes bytes and outlives the operations.  Operations are enqueued on
+     * compute; those of GPT_KIND_ADD and GPT_KIND_DROPOUT also on one more stream. */
+    memo_status (*prepare)(void* context, const struct gpt_config* config, memo_stream compute,
+                           void* scratch, memo_error* error);
     memo_attention attention; /* of one rank, for memo_sp */
 } gpt_kernels;
 

@@ -5,6 +5,7 @@
 #ifndef GPT_KERNELS_HOST_H
 #define GPT_KERNELS_HOST_H
 
+#include "gpt.h"
 #include "gpt_math.h"
 #include "gpt_threads.h"
 
@@ -251,6 +252,9 @@ static void gpt_adamw_elements(const void* pointer, int64_t begin, int64_t end) 
     gpt_adamw(gpt_out(a->parameters, begin), gpt_out(a->moments1, begin),
               gpt_out(a->moments2, begin), gpt_in(a->gradients, begin),
               gpt_clip_scale(*a->squares, a->clip), &a->adamw, end - begin);
+    if (a->weights)
+        memcpy(gpt_out(a->weights, begin), gpt_in(a->parameters, begin),
+               (size_t)(end - begin) * sizeof(gpt_real));
 }
 static memo_status gpt_adamw_run(void* pointer, memo_error* error) {
     const gpt_adamw_args* a = (const gpt_adamw_args*)pointer;
@@ -298,59 +302,244 @@ static memo_status gpt_rope_table_run(void* pointer, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
+/* ---- storage in bf16 ---------------------------------------------------------------------------
+ *
+ * With type BF16 an operation widens its operands into scratch, computes in float as above, and rounds
+ * what it wrote: an operation is rounded once, whatever it sums. */
+
+enum { GPT_READ = 1, GPT_WRITTEN = 2, GPT_OPERANDS_MAX = 8 };
+
+typedef struct gpt_operand {
+    float* wide;
+    uint16_t* stored;
+    int64_t n;
+    int what;
+} gpt_operand;
+
+typedef struct gpt_storage {
+    gpt_operand operands[GPT_OPERANDS_MAX];
+    int32_t n_operands;
+    float* scratch;
+    int64_t used; /* floats */
+} gpt_storage;
+
+/* Returns the address of n floats that stand for the stored elements. */
+static void* gpt_widen(gpt_storage* s, const void* stored, int64_t n, int what) {
+    gpt_operand* o = &s->operands[s->n_operands++];
+    int64_t i;
+    o->wide = s->scratch + s->used;
+    o->stored = (uint16_t*)(uintptr_t)stored;
+    o->n = n;
+    o->what = what;
+    s->used += (n + 15) / 16 * 16;
+    for (i = 0; i < n && (what & GPT_READ); i++) o->wide[i] = memo_f32_from_bf16(o->stored[i]);
+    return o->wide;
+}
+
+static void gpt_widen_linear(gpt_storage* s, void* pointer) {
+    gpt_linear_args* a = (gpt_linear_args*)pointer;
+    const int64_t n = gpt_count(a->rows);
+    a->y = gpt_widen(s, a->y, n * a->n_outputs, GPT_WRITTEN);
+    a->x = gpt_widen(s, a->x, n * a->n_inputs, GPT_READ);
+    a->weight = gpt_widen(s, a->weight, a->n_outputs * a->n_inputs, GPT_READ);
+}
+static void gpt_widen_linear_backward(gpt_storage* s, void* pointer) {
+    gpt_linear_args* a = (gpt_linear_args*)pointer;
+    const int64_t n = gpt_count(a->rows);
+    a->y = gpt_widen(s, a->y, n * a->n_outputs, GPT_READ);
+    if (a->pass != GPT_PASS_INPUTS) a->x = gpt_widen(s, a->x, n * a->n_inputs, GPT_READ);
+    if (a->pass == GPT_PASS_WEIGHTS) return;
+    a->dx =
+        gpt_widen(s, a->dx, n * a->n_inputs, a->is_first ? GPT_WRITTEN : GPT_READ | GPT_WRITTEN);
+    a->weight = gpt_widen(s, a->weight, a->n_outputs * a->n_inputs, GPT_READ);
+}
+static void gpt_widen_norm(gpt_storage* s, void* pointer) {
+    gpt_norm_args* a = (gpt_norm_args*)pointer;
+    const int64_t n = gpt_count(a->rows) * a->hidden;
+    a->y = gpt_widen(s, a->y, n, a->dx ? GPT_READ : GPT_WRITTEN);
+    a->x = gpt_widen(s, a->x, n, GPT_READ);
+    if (a->dx) a->dx = gpt_widen(s, a->dx, n, GPT_READ | GPT_WRITTEN);
+    a->weight = gpt_widen(s, a->weight, a->hidden, GPT_READ);
+}
+static void gpt_widen_elements(gpt_storage* s, void* pointer) {
+    gpt_elements_args* a = (gpt_elements_args*)pointer;
+    const int64_t n = gpt_count(a->rows) * a->n_columns;
+    a->y = gpt_widen(s, a->y, n, GPT_WRITTEN);
+    a->x = gpt_widen(s, a->x, n, GPT_READ);
+    if (a->z) a->z = gpt_widen(s, a->z, n, GPT_READ);
+}
+static void gpt_widen_rope(gpt_storage* s, void* pointer) {
+    gpt_rope_args* a = (gpt_rope_args*)pointer;
+    a->x =
+        gpt_widen(s, a->x, gpt_count(a->rows) * a->n_heads * a->head_size, GPT_READ | GPT_WRITTEN);
+}
+static void gpt_widen_attention(gpt_storage* s, void* pointer) {
+    gpt_attention_args* a = (gpt_attention_args*)pointer;
+    const gpt_attention_shape* shape = &a->shape;
+    const int64_t n_q =
+        a->batch * (shape->sequence - shape->first) * shape->n_heads * shape->head_size;
+    const int64_t n_k = a->batch * shape->sequence * shape->n_kv_heads * shape->head_size;
+    const int of_keys = shape->adds ? GPT_READ | GPT_WRITTEN : GPT_WRITTEN;
+    a->q = gpt_widen(s, a->q, n_q, GPT_READ);
+    a->k = gpt_widen(s, a->k, n_k, GPT_READ);
+    a->v = gpt_widen(s, a->v, n_k, GPT_READ);
+    a->out = gpt_widen(s, a->out, n_q, a->dout ? GPT_READ : GPT_WRITTEN);
+    if (!a->dout) return;
+    a->dout = gpt_widen(s, a->dout, n_q, GPT_READ);
+    a->dq = gpt_widen(s, a->dq, n_q, GPT_WRITTEN);
+    a->dk = gpt_widen(s, a->dk, n_k, of_keys);
+    a->dv = gpt_widen(s, a->dv, n_k, of_keys);
+}
+static void gpt_widen_tokens(gpt_storage* s, void* pointer) {
+    gpt_tokens_args* a = (gpt_tokens_args*)pointer;
+    const int64_t n = gpt_count(a->rows) * a->n_columns;
+    if (a->table) a->table = gpt_widen(s, a->table, GPT_VOCABULARY * a->n_columns, GPT_READ);
+    a->x = gpt_widen(s, a->x, n,
+                     a->table    ? GPT_WRITTEN
+                     : a->dtable ? GPT_READ
+                                 : GPT_READ | GPT_WRITTEN);
+}
+static void gpt_widen_add(gpt_storage* s, void* pointer) {
+    gpt_add_args* a = (gpt_add_args*)pointer;
+    if (a->type != MEMO_TYPE_BF16) return;
+    a->to = gpt_widen(s, a->to, a->n, GPT_READ | GPT_WRITTEN);
+    a->from = gpt_widen(s, a->from, a->n, GPT_READ);
+}
+static void gpt_widen_adamw(gpt_storage* s, void* pointer) {
+    gpt_adamw_args* a = (gpt_adamw_args*)pointer;
+    a->weights = gpt_widen(s, a->weights, a->n, GPT_WRITTEN);
+}
+static void gpt_widen_initial(gpt_storage* s, void* pointer) {
+    gpt_initial_args* a = (gpt_initial_args*)pointer;
+    a->to = gpt_widen(s, a->to, a->n, GPT_WRITTEN);
+}
+
+/* Floats that the operations of a model widen at once: all operands of the largest one. */
+static int64_t gpt_widened_most(const gpt_config* config) {
+    const int64_t hidden = config->hidden, n = gpt_n_rows(config);
+    const int64_t columns = 9 * hidden > GPT_VOCABULARY + 2 * hidden
+                                ? 9 * hidden /* the MLP's, or all of attention's */
+                                : GPT_VOCABULARY + 2 * hidden;
+    const int64_t weight =
+        4 * hidden > GPT_VOCABULARY ? 4 * hidden * hidden : GPT_VOCABULARY * hidden;
+    return n * columns + weight + 16 * GPT_OPERANDS_MAX;
+}
+/* On the stream that adds and drops beside compute. */
+static int64_t gpt_widened_beside(const gpt_config* config) {
+    return 3 * gpt_n_rows(config) * config->hidden + 16 * GPT_OPERANDS_MAX;
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 typedef struct gpt_host_kind {
     memo_host_function function;
     size_t args_bytes;
+    void (*widen)(gpt_storage* s, void* args); /* NULL: all operands are sums */
 } gpt_host_kind;
 
 /* In the order of gpt_kind. */
 static const gpt_host_kind gpt_host_kinds[GPT_N_KINDS] = {
-    {gpt_linear_run, sizeof(gpt_linear_args)},
-    {gpt_linear_backward_run, sizeof(gpt_linear_args)},
-    {gpt_norm_run, sizeof(gpt_norm_args)},
-    {gpt_norm_backward_run, sizeof(gpt_norm_args)},
-    {gpt_dropout_run, sizeof(gpt_elements_args)},
-    {gpt_gelu_run, sizeof(gpt_elements_args)},
-    {gpt_gelu_backward_run, sizeof(gpt_elements_args)},
-    {gpt_rope_run, sizeof(gpt_rope_args)},
-    {gpt_attention_run, sizeof(gpt_attention_args)},
-    {gpt_attention_backward_run, sizeof(gpt_attention_args)},
-    {gpt_embedding_run, sizeof(gpt_tokens_args)},
-    {gpt_embedding_backward_run, sizeof(gpt_tokens_args)},
-    {gpt_cross_entropy_run, sizeof(gpt_tokens_args)},
-    {gpt_add_run, sizeof(gpt_add_args)},
-    {gpt_squares_run, sizeof(gpt_squares_args)},
-    {gpt_norm_total_run, sizeof(gpt_total_args)},
-    {gpt_adamw_run, sizeof(gpt_adamw_args)},
-    {gpt_digest_run, sizeof(gpt_digest_args)},
-    {gpt_initial_run, sizeof(gpt_initial_args)},
-    {gpt_rope_table_run, sizeof(gpt_rope_table_args)},
+    {gpt_linear_run, sizeof(gpt_linear_args), gpt_widen_linear},
+    {gpt_linear_backward_run, sizeof(gpt_linear_args), gpt_widen_linear_backward},
+    {gpt_norm_run, sizeof(gpt_norm_args), gpt_widen_norm},
+    {gpt_norm_backward_run, sizeof(gpt_norm_args), gpt_widen_norm},
+    {gpt_dropout_run, sizeof(gpt_elements_args), gpt_widen_elements},
+    {gpt_gelu_run, sizeof(gpt_elements_args), gpt_widen_elements},
+    {gpt_gelu_backward_run, sizeof(gpt_elements_args), gpt_widen_elements},
+    {gpt_rope_run, sizeof(gpt_rope_args), gpt_widen_rope},
+    {gpt_attention_run, sizeof(gpt_attention_args), gpt_widen_attention},
+    {gpt_attention_backward_run, sizeof(gpt_attention_args), gpt_widen_attention},
+    {gpt_embedding_run, sizeof(gpt_tokens_args), gpt_widen_tokens},
+    {gpt_embedding_backward_run, sizeof(gpt_tokens_args), gpt_widen_tokens},
+    {gpt_cross_entropy_run, sizeof(gpt_tokens_args), gpt_widen_tokens},
+    {gpt_add_run, sizeof(gpt_add_args), gpt_widen_add},
+    {gpt_squares_run, sizeof(gpt_squares_args), NULL},
+    {gpt_norm_total_run, sizeof(gpt_total_args), NULL},
+    {gpt_adamw_run, sizeof(gpt_adamw_args), gpt_widen_adamw},
+    {gpt_digest_run, sizeof(gpt_digest_args), NULL},
+    {gpt_initial_run, sizeof(gpt_initial_args), gpt_widen_initial},
+    {gpt_rope_table_run, sizeof(gpt_rope_table_args), NULL},
 };
 
-/* Arguments are copied at launch, and their size is limited. */
-typedef char gpt_host_args_fit[sizeof(gpt_attention_args) <= MEMO_HOST_ARGS_BYTES &&
-                                       sizeof(gpt_elements_args) <= MEMO_HOST_ARGS_BYTES &&
-                                       sizeof(gpt_adamw_args) <= MEMO_HOST_ARGS_BYTES
+enum { GPT_HOST_ARGS_BYTES = 192 };
+/* An operation with its operands in bf16; it is copied at launch, and its size is limited. */
+typedef struct gpt_stored_call {
+    double args[GPT_HOST_ARGS_BYTES / sizeof(double)]; /* aligned */
+    gpt_kind kind;
+    float* scratch;
+} gpt_stored_call;
+
+typedef char gpt_host_args_fit[sizeof(gpt_attention_args) <= GPT_HOST_ARGS_BYTES &&
+                                       sizeof(gpt_elements_args) <= GPT_HOST_ARGS_BYTES &&
+                                       sizeof(gpt_adamw_args) <= GPT_HOST_ARGS_BYTES &&
+                                       sizeof(gpt_stored_call) <= MEMO_HOST_ARGS_BYTES
                                    ? 1
                                    : -1];
 
-/* Lives as long as the models that use it. */
+static memo_status gpt_stored_run(void* pointer, memo_error* error) {
+    gpt_stored_call* call = (gpt_stored_call*)pointer;
+    const gpt_host_kind* kind = &gpt_host_kinds[call->kind];
+    gpt_storage s;
+    memo_status status;
+    int64_t i;
+    int32_t o;
+    memset(&s, 0, sizeof s);
+    s.scratch = call->scratch;
+    kind->widen(&s, call->args);
+    status = kind->function(call->args, error);
+    for (o = 0; o < s.n_operands; o++)
+        for (i = 0; i < s.operands[o].n && (s.operands[o].what & GPT_WRITTEN); i++)
+            s.operands[o].stored[i] = memo_bf16_from_f32(s.operands[o].wide[i]);
+    return status;
+}
+
+/* Lives as long as the models that use it; one model at a time. */
 typedef struct gpt_host_kernels {
     memo_device* device;
     memo_host_attention attention;
+    memo_type type;
+    memo_stream compute;
+    float *scratch, *scratch_beside; /* of compute; of another stream */
 } gpt_host_kernels;
 
 static memo_status gpt_host_enqueue(void* context, memo_stream stream, gpt_kind kind,
                                     const void* args, memo_error* error) {
     const gpt_host_kernels* host = (const gpt_host_kernels*)context;
     const gpt_host_kind* k = &gpt_host_kinds[kind];
-    return memo_host_device_launch(host->device, stream, k->function, args, (int64_t)k->args_bytes,
-                                   error);
+    gpt_stored_call call;
+    if (host->type != MEMO_TYPE_BF16 || !k->widen)
+        return memo_host_device_launch(host->device, stream, k->function, args,
+                                       (int64_t)k->args_bytes, error);
+    memset(&call, 0, sizeof call);
+    memcpy(call.args, args, k->args_bytes);
+    call.kind = kind;
+    call.scratch = stream == host->compute ? host->scratch : host->scratch_beside;
+    return memo_host_device_launch(host->device, stream, gpt_stored_run, &call,
+                                   (int64_t)sizeof call, error);
 }
 
-/* device: a host device. */
+static int64_t gpt_host_scratch_bytes(void* context, const struct gpt_config* config) {
+    (void)context;
+    return config->type == MEMO_TYPE_BF16
+               ? (gpt_widened_most(config) + gpt_widened_beside(config)) * (int64_t)sizeof(float)
+               : 0;
+}
+
+static memo_status gpt_host_prepare(void* context, const struct gpt_config* config,
+                                    memo_stream compute, void* scratch, memo_error* error) {
+    gpt_host_kernels* host = (gpt_host_kernels*)context;
+    if (gpt_sum_type(config->type) != GPT_REAL_TYPE)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "gpt_config.type: the host kernels are compiled for %s",
+                              GPT_REAL_TYPE == MEMO_TYPE_F64 ? "f64" : "f32 and bf16");
+    host->type = config->type;
+    host->compute = compute;
+    host->scratch = (float*)scratch;
+    if (scratch) host->scratch_beside = host->scratch + gpt_widened_most(config);
+    return MEMO_STATUS_OK;
+}
+
+/* device: a host device; NULL: to plan only. */
 GPT_FUNCTION gpt_kernels gpt_kernels_host(gpt_host_kernels* host, memo_device* device) {
     gpt_kernels kernels;
     memset(host, 0, sizeof *host);
@@ -358,6 +547,8 @@ GPT_FUNCTION gpt_kernels gpt_kernels_host(gpt_host_kernels* host, memo_device* d
     host->device = host->attention.device = device;
     kernels.context = host;
     kernels.enqueue = gpt_host_enqueue;
+    kernels.scratch_bytes = gpt_host_scratch_bytes;
+    kernels.prepare = gpt_host_prepare;
     kernels.attention = memo_host_attention_functions(&host->attention);
     return kernels;
 }

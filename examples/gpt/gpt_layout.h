@@ -106,8 +106,9 @@ GPT_FUNCTION int64_t gpt_n_parameters(const gpt_config* config) {
 }
 
 GPT_FUNCTION int64_t gpt_optimizer_bytes(const gpt_config* config) {
-    return 2 * gpt_n_parameters(config) / (config->zero ? gpt_n_ranks(config) : 1) *
-           gpt_type_bytes(gpt_sum_type(config->type));
+    const memo_type sum = gpt_sum_type(config->type);
+    return (sum == config->type ? 2 : 3) * gpt_n_parameters(config) /
+           (config->zero ? gpt_n_ranks(config) : 1) * gpt_type_bytes(sum);
 }
 GPT_FUNCTION int64_t gpt_state_bytes(const gpt_config* config) {
     const int64_t n = gpt_n_parameters(config);

@@ -62,6 +62,12 @@ static inline gpt_real gpt_sqrt(gpt_real x) {
 #endif
 }
 
+/* Element i of an array of the kernels' types. */
+GPT_INLINE gpt_real gpt_load(const void* x, memo_type type, int64_t i) {
+    return type == MEMO_TYPE_BF16 ? (gpt_real)memo_f32_from_bf16(((const uint16_t*)x)[i])
+                                  : ((const gpt_real*)x)[i];
+}
+
 /* ---- sums, exponential --------------------------------------------------------------------- */
 
 static inline gpt_real gpt_sum_lanes(const gpt_real lanes[GPT_LANES]) {

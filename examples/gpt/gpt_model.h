@@ -248,10 +248,9 @@ GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error) {
 
 /* Copies all parameters or gradients, and waits. */
 static memo_status gpt_copy_flat(gpt_model* model, memo_copy_kind kind, void* to, const void* from,
-                                 memo_error* error) {
+                                 int64_t n_bytes, memo_error* error) {
     const memo_device* device = &model->device;
-    memo_status status = memo_copy(device, model->compute, kind, to, from,
-                                   gpt_sum_bytes(model, model->layout.n), error);
+    memo_status status = memo_copy(device, model->compute, kind, to, from, n_bytes, error);
     return status ? status : memo_stream_synchronize(device, model->compute, error);
 }
 
@@ -260,7 +259,8 @@ GPT_FUNCTION memo_status gpt_get_gradients(gpt_model* model, void* gradients, me
     int64_t b;
     if (gpt_reduce(model, error)) return model->status;
     if (!model->zero)
-        return gpt_copy_flat(model, MEMO_COPY_TO_HOST, gradients, model->gradients, error);
+        return gpt_copy_flat(model, MEMO_COPY_TO_HOST, gradients, model->gradients,
+                             gpt_gradient_bytes(model), error);
     memset(gradients, 0, (size_t)gpt_sum_bytes(model, model->layout.n));
     for (b = 0; b < gpt_n_buckets(&model->config) && !model->status; b++) {
         const gpt_part part = gpt_part_at(model, b, model->share.rank);
@@ -285,12 +285,16 @@ GPT_FUNCTION memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest
 }
 
 GPT_FUNCTION memo_status gpt_get_parameters(gpt_model* model, void* parameters, memo_error* error) {
-    return gpt_copy_flat(model, MEMO_COPY_TO_HOST, parameters, model->parameters, error);
+    return gpt_copy_flat(model, MEMO_COPY_TO_HOST, parameters, model->parameters,
+                         gpt_n_bytes(model, model->layout.n), error);
 }
 
 GPT_FUNCTION memo_status gpt_set_parameters(gpt_model* model, const void* parameters,
                                             memo_error* error) {
-    return gpt_copy_flat(model, MEMO_COPY_TO_DEVICE, model->parameters, parameters, error);
+    model->status = gpt_copy_flat(model, MEMO_COPY_TO_DEVICE, model->parameters, parameters,
+                                  gpt_n_bytes(model, model->layout.n), &model->error);
+    gpt_set_masters(model);
+    return gpt_finish(model, error);
 }
 
 /* ---- create and destroy -------------------------------------------------------------------- */
@@ -363,7 +367,6 @@ static void gpt_initialize_parameter(gpt_model* model, int64_t index) {
     gpt_op op = gpt_op_make(p.name);
     gpt_initial_args a;
     memset(&a, 0, sizeof a);
-    a.type = model->config.type;
     a.to = gpt_weight(model, p.offset);
     a.n = p.n;
     a.n_columns = p.n_columns;
@@ -379,7 +382,6 @@ static void gpt_initialize_rope(gpt_model* model) {
     gpt_op op = gpt_op_make("angles of RoPE");
     gpt_rope_table_args a;
     memset(&a, 0, sizeof a);
-    a.type = model->config.type;
     a.table = model->rope;
     a.token_numbers = model->token_numbers;
     a.n_positions = model->share.layout.local_tokens;
@@ -401,6 +403,7 @@ static void gpt_initialize(gpt_model* model) {
     gpt_clear(model, model->parameters, gpt_n_bytes(model, model->layout.n));
     for (t = 0; t < gpt_n_parameter_tensors(&model->config); t++)
         gpt_initialize_parameter(model, t);
+    gpt_set_masters(model);
     gpt_initialize_numbers(model);
     gpt_initialize_rope(model);
     if (memo_stream_synchronize(&model->device, model->compute, NULL) && !model->status)
@@ -441,6 +444,8 @@ static void gpt_setup(void* user, memo_session* session) {
     gpt_destroy_collectives(model);
 
     model->parameters = gpt_take_persistent(model, "parameters", gpt_n_bytes(model, n));
+    if (gpt_has_masters(config))
+        model->masters = gpt_take_persistent(model, "master weights", gpt_moment_bytes(model));
     model->gradients = gpt_take_persistent(model, "gradients", gpt_gradient_bytes(model));
     model->moments1 = gpt_take_persistent(model, "Adam's first moments", gpt_moment_bytes(model));
     model->moments2 = gpt_take_persistent(model, "Adam's second moments", gpt_moment_bytes(model));
@@ -457,9 +462,9 @@ static void gpt_setup(void* user, memo_session* session) {
         sp_memory =
             gpt_take_persistent(model, "attention over ranks", gpt_sp_bytes(config, &model->share));
 
-    if (!gpt_is_idle(model) && model->kernels.prepare)
-        model->status =
-            model->kernels.prepare(model->kernels.context, config, scratch, &model->error);
+    if (!gpt_is_idle(model))
+        model->status = model->kernels.prepare(model->kernels.context, config, model->compute,
+                                               scratch, &model->error);
     if (!gpt_is_idle(model)) gpt_create_collectives(model, sp_memory);
     if (!gpt_is_idle(model)) gpt_initialize(model);
     memo_session_fail(session, model->status, model->error.message);
@@ -537,6 +542,9 @@ GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, me
     if (!status && (!desc->kernels || !desc->device))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                 "gpt_desc.kernels, device: must be set; gpt_plan needs none");
+    if (!status && gpt_has_masters(&desc->config) && !desc->device->cast)
+        status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                                "gpt_desc.device: has no cast for master weights");
     if (!status) status = gpt_check_mesh(&desc->config, desc->mesh, error);
     if (!status) status = gpt_model_make(desc, &model, error);
     if (status) return status;

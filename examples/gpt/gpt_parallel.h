@@ -26,7 +26,7 @@ static int64_t gpt_bucket_of(const gpt_config* config, int64_t tensor) { /* gpt_
  * moments. */
 typedef struct gpt_part {
     int64_t begin, end;
-    char *gradients, *moments1, *moments2;
+    char *masters, *gradients, *moments1, *moments2;
 } gpt_part;
 
 static gpt_part gpt_part_at(const gpt_model* model, int64_t bucket, int32_t rank) {
@@ -40,6 +40,9 @@ static gpt_part gpt_part_at(const gpt_model* model, int64_t bucket, int32_t rank
     part.moments1 =
         model->moments1 + gpt_sum_bytes(model, model->zero ? begin / n_ranks : part.begin);
     part.moments2 = model->moments2 + (part.moments1 - model->moments1);
+    part.masters = gpt_has_masters(&model->config)
+                       ? model->masters + (part.moments1 - model->moments1)
+                       : gpt_weight(model, part.begin);
     return part;
 }
 
@@ -169,7 +172,6 @@ static void gpt_add_squares_of(gpt_model* model, const gpt_part* part, gpt_rows 
     gpt_squares_args a;
     if (!gpt_count(rows)) return;
     memset(&a, 0, sizeof a);
-    a.type = gpt_sum_type(model->config.type);
     a.x = part->gradients + gpt_sum_bytes(model, rows.begin - part->begin);
     a.n = gpt_count(rows);
     a.lanes = &model->totals[GPT_TOTAL_LANES];
@@ -221,13 +223,15 @@ static void gpt_adamw_part(gpt_model* model, const gpt_part* part, const gpt_par
     if (!gpt_count(rows)) return;
     if (p->initial_std <= 0) a.adamw.weight_decay = 0;
     a.n = gpt_count(rows);
-    a.parameters = gpt_weight(model, rows.begin);
+    a.parameters = part->masters + at;
+    if (gpt_has_masters(&model->config)) a.weights = gpt_weight(model, rows.begin);
     a.gradients = part->gradients + at;
     a.moments1 = part->moments1 + at;
     a.moments2 = part->moments2 + at;
     gpt_reads(&op, a.gradients, gpt_sum_bytes(model, a.n));
     gpt_reads(&op, a.squares, (int64_t)sizeof(double));
-    gpt_writes(&op, a.parameters, gpt_n_bytes(model, a.n));
+    gpt_writes(&op, a.parameters, gpt_sum_bytes(model, a.n));
+    if (a.weights) gpt_writes(&op, a.weights, gpt_n_bytes(model, a.n));
     gpt_writes(&op, a.moments1, gpt_sum_bytes(model, a.n));
     gpt_writes(&op, a.moments2, gpt_sum_bytes(model, a.n));
     gpt_launch(model, &op, GPT_KIND_ADAMW, &a);
@@ -238,7 +242,6 @@ static void gpt_adamw_parts(gpt_model* model, const gpt_adamw_desc* desc, double
     int64_t t;
     int32_t r;
     memset(&a, 0, sizeof a);
-    a.type = model->config.type;
     a.squares = &model->totals[GPT_TOTAL_SQUARES];
     a.clip = clip;
     a.adamw = *desc;
@@ -249,6 +252,24 @@ static void gpt_adamw_parts(gpt_model* model, const gpt_adamw_desc* desc, double
             gpt_adamw_part(model, &part, &p, a);
         }
     }
+}
+
+/* Sets the master weights that this rank updates to the weights. */
+static void gpt_set_masters(gpt_model* model) {
+    int64_t b;
+    int32_t r;
+    for (b = 0; b < gpt_n_buckets(&model->config) && gpt_has_masters(&model->config); b++)
+        for (r = gpt_first_part(model); r < gpt_end_part(model) && !gpt_is_idle(model); r++) {
+            const gpt_part part = gpt_part_at(model, b, r);
+            memo_cast_desc cast;
+            cast.to = part.masters;
+            cast.to_type = gpt_sum_type(model->config.type);
+            cast.from = gpt_weight(model, part.begin);
+            cast.from_type = model->config.type;
+            cast.n = part.end - part.begin;
+            model->status =
+                model->device.cast(model->device.context, model->compute, &cast, &model->error);
+        }
 }
 
 /* Adds a digest of the gradients that this rank updates. */
