@@ -808,7 +808,7 @@ static void reasons_are_named(void) {
     memo_swap_plan* plan = NULL;
     simple_problem(&p);
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-    CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_NONE && strstr(plan->reason, "nothing limits"), "%s",
+    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_NONE && strstr(plan->reason, "nothing limits"), "%s",
                plan->reason);
     CHECK(plan->step_s == 18 && plan->stall_s == 0 && plan->alpha == 1);
     CHECK(plan->swapped_bytes == 0 &&
@@ -819,7 +819,7 @@ static void reasons_are_named(void) {
     p.desc.host_bytes = 4 * 48 * 1024;
     p.desc.device_bytes = 2 * 65536;
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-    CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_HOST_MEMORY &&
+    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_HOST_MEMORY &&
                    strstr(plan->reason, "host memory is the limit; 64.0 KiB more would save"),
                "%s", plan->reason);
     CHECK(plan->host_bytes == p.desc.host_bytes && plan->recompute_s > 0);
@@ -835,7 +835,7 @@ static void reasons_are_named(void) {
     p.desc.host_bytes = 0;
     p.desc.device_bytes = 80 * 1024;
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-    CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_DEVICE_MEMORY &&
+    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_DEVICE_MEMORY &&
                    strstr(plan->reason, "device memory is the limit; 48.0 KiB more would save"),
                "%s", plan->reason);
     memo_swap_plan_destroy(plan);
@@ -844,7 +844,7 @@ static void reasons_are_named(void) {
     p.desc.to_host_bytes_per_s = p.desc.to_device_bytes_per_s = 16384;
     p.recompute_s_per_row[0] = 1;
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-    CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_BANDWIDTH && strstr(plan->reason, "twice as fast"),
+    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_BANDWIDTH && strstr(plan->reason, "twice as fast"),
                "%s", plan->reason);
     memo_swap_plan_destroy(plan);
 
@@ -889,7 +889,7 @@ static void the_disk_is_named(void) {
     memo_swap_plan_destroy(plan);
     p.desc.to_file_bytes_per_s = p.desc.from_file_bytes_per_s = 16384; /* 4 s a layer */
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-    CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_DISK &&
+    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_DISK &&
                    strstr(plan->reason, "the disk is the limit"),
                "%s", plan->reason);
     CHECK_IS(plan->stall_s, >, 0);
@@ -982,7 +982,7 @@ static void alpha_only_is_the_papers_alpha(void) {
     p.swap.tile_rows = 8;
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
     CHECK(plan->rows == NULL && plan->alpha == 40.0 / 64 && plan->step_s == plan->alpha_step_s);
-    CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_HOST_MEMORY &&
+    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_HOST_MEMORY &&
                    strstr(plan->reason, "96.0 KiB more would save"),
                "%s", plan->reason);
     check_plan(&p, plan, 0);
