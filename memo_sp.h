@@ -45,7 +45,7 @@
  *     }
  *
  * CHAPTERS  1 comm | 2 mesh | 3 shardings | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
- *           8 overlapped tensor-parallel blocks
+ *           8 overlapped tensor-parallel blocks | 9 loss in tiles
  *
  * OPTIONS (define before the implementation, and identically in every file that includes memo_sp.h)
  *     MEMO_SP_NCCL             adds the NCCL back end; requires nccl.h and cuda_runtime_api.h
@@ -521,12 +521,13 @@ MEMO_API void memo_sharding_gather(const memo_sharding* sharding, int32_t sequen
                                    int64_t n_batch, int64_t row_bytes, const void* share,
                                    void* whole);
 
-/* Sets a rank's labels (n_batch, local_tokens): the label of a position is the next token, taken
- * before the sequence is split.  The last token of the sequence and of each document (as in
- * memo_sharding_positions), and padding, get `ignored`.  tokens (n_batch, n_tokens) are in host
- * memory.  Returns the number of labels that are not ignored. */
+/* Sets a rank's labels (n_batch, local_tokens): the label of a position is the token `ahead`
+ * positions later, taken before the sequence is split.  ahead is 1 for the next token, and 2, 3, ...
+ * for the further ones of multi-token prediction.  The last `ahead` tokens of the sequence and of
+ * each document (as in memo_sharding_positions), and padding, get `ignored`.  tokens (n_batch,
+ * n_tokens) are in host memory.  Returns the number of labels that are not ignored. */
 MEMO_API int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_rank,
-                                      int64_t n_batch, const int32_t* tokens,
+                                      int64_t n_batch, const int32_t* tokens, int64_t ahead,
                                       const int64_t* document_begins, int64_t n_documents,
                                       int32_t ignored, int32_t* labels);
 
@@ -658,8 +659,9 @@ typedef struct memo_ulysses_heads {
  * exception: striped documents shorter than the ring.)
  *
  * Every rank makes every hop up to the last one that any rank needs: rd - 1 hops with causal and
- * full masks.  In a plain ring under a causal mask, half of the hops carry keys that no rank reads
- * any more.  In a zigzag ring every receiver reads half of the keys or all of them.
+ * full masks.  A hop carries the rows of keys that a later step reads on any rank: from the first run
+ * that is seen to the last.  In a plain ring under a causal mask half of the hops are empty.  In a
+ * zigzag ring the keys of rank 0 travel as half.
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32
  *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32; the
@@ -744,8 +746,8 @@ typedef struct memo_sp_attention_sizes {
      *                      another (Hq head_size + Hkv D) n (ud - 1) / ud
      *   ring forward       Hkv D n (rd - 1), in type
      *   ring backward      the same, and Hkv D n rd in fp32
-     * The ring's bytes are upper bounds.  A sliding window, documents, or ranks with padding only
-     * may need fewer hops. */
+     * The ring's bytes are those of a full mask, and upper bounds for others: only rows that a later
+     * step reads travel (chapter 6). */
     int64_t ulysses_forward_bytes, ulysses_backward_bytes;
     int64_t ring_forward_bytes, ring_backward_bytes;
 } memo_sp_attention_sizes;
@@ -1111,6 +1113,99 @@ MEMO_API memo_status memo_linear_weights(const memo_linear* linear, memo_stream 
 MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_device);
 #endif
 
+/* ---- 9 loss in tiles: classifier and cross-entropy without the logits of all rows ----------------
+ *
+ * The logits of a long sequence are larger than all its activations.  So the classifier runs on
+ * tiles of rows: logits of a tile, its loss, its gradient in the same memory, and the products of
+ * that gradient.  Logits exist for one tile at a time.
+ *
+ * Tensor ranks may split the vocabulary: rank r has the columns memo_share_of(vocabulary, size, r).
+ * Each rank has all rows of x.  An all-gather of 8 bytes per row and rank (LSE, logit of the label)
+ * makes the loss of the whole vocabulary.  All ranks get bitwise the same losses.
+ *
+ * The matrix products are the trainer's (BLAS, cuBLASLt):
+ *
+ *     memo_status logits(void* context, const memo_loss_tile* t, memo_error* error) {
+ *         // t->logits (t->n_rows, t->n_columns) = x rows [t->first_row, ...) times W^T
+ *     }
+ *     memo_status gradients(void* context, const memo_loss_tile* t, memo_error* error) {
+ *         // d_x rows = t->logits times W;  d_W += t->logits^T times x rows
+ *     }
+ *     desc = memo_loss_desc_default();
+ *     desc.device = device;  desc.stream = stream;  desc.tensor = mesh->tensor;
+ *     desc.vocabulary = 128256;  desc.type = MEMO_TYPE_BF16;
+ *     desc.functions.logits = logits;  desc.functions.gradients = gradients;
+ *     memo_loss_create(&desc, &loss, &error);                           // once
+ *     memo_fill(device, stream, sums, 0, 16, &error);
+ *     memo_loss_run(loss, &tensors, &error);                            // each micro-batch
+ *     memo_sharding_sum_loss(mesh->gradient, stream, sums, &error);     // loss = sums[0] / sums[1]
+ *
+ * For multi-token prediction run it once for each head, with labels from memo_sharding_labels. */
+
+/* Rows [first_row, first_row + n_rows) and this rank's columns. */
+typedef struct memo_loss_tile {
+    memo_stream stream; /* enqueue on it */
+    int64_t first_row, n_rows;
+    int64_t first_column, n_columns; /* of the vocabulary; n_columns may be 0 */
+    void* logits;                    /* (n_rows, n_columns) in desc.type; later their gradient */
+} memo_loss_tile;
+
+typedef struct memo_loss_functions {
+    void* context;
+    memo_status (*logits)(void* context, const memo_loss_tile* tile, memo_error* error);
+    /* With tensor ranks d_x is a partial sum; reduce it over them, here or after the run.  Optional
+     * if every run has scale 0. */
+    memo_status (*gradients)(void* context, const memo_loss_tile* tile, memo_error* error);
+} memo_loss_functions;
+
+typedef struct memo_loss_desc {
+    const memo_device* device; /* optional for get_sizes */
+    memo_stream stream;
+    memo_comm* tensor; /* NULL: one rank has the whole vocabulary */
+    int64_t vocabulary;
+    memo_type type;    /* of logits: F32, BF16, F16 */
+    int64_t tile_rows; /* 0: as many as 64 MiB of logits hold, at least 1 */
+    memo_loss_functions functions;
+    /* memo_loss_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
+    void* device_memory;
+} memo_loss_desc;
+
+typedef struct memo_loss_sizes {
+    int64_t device_bytes; /* logits, parts and losses of one tile */
+    int64_t tile_rows;    /* the same on all tensor ranks */
+    int64_t first_column, n_columns;
+    int64_t sent_bytes_per_row; /* to other tensor ranks: 8 (size - 1) */
+} memo_loss_sizes;
+
+/* In device memory. */
+typedef struct memo_loss_tensors {
+    int64_t n_rows;
+    const int32_t* labels; /* (n_rows); below 0: no loss and no gradient */
+    float* losses;         /* (n_rows), in nats; optional */
+    double* sums;          /* (2): the losses and the number of labels are added; optional */
+    /* The gradient of each label's loss: usually 1 / number of labels of all ranks.  0: only the
+     * loss; functions.gradients is not called. */
+    float scale;
+} memo_loss_tensors;
+
+typedef struct memo_loss memo_loss;
+
+MEMO_API memo_loss_desc memo_loss_desc_default(void);
+/* Errors: INVALID_ARGUMENT. */
+MEMO_API memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes* sizes,
+                                              memo_error* error);
+/* Each rank calls it independently.  Errors: INVALID_ARGUMENT, UNSUPPORTED (the device has no
+ * cross-entropy kernels), OUT_OF_HOST_MEMORY, and errors of the device. */
+MEMO_API memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** loss,
+                                      memo_error* error);
+/* Waits for the desc's stream. */
+MEMO_API void memo_loss_destroy(memo_loss* loss);
+/* Enqueues all tiles on the desc's stream.  All tensor ranks must call it with the same n_rows,
+ * labels and scale.  Errors: INVALID_ARGUMENT (a missing array, or functions.gradients); errors of
+ * the functions, of comm and of the device. */
+MEMO_API memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors,
+                                   memo_error* error);
+
 #ifdef __cplusplus
 }
 #endif
@@ -1142,7 +1237,8 @@ MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_devi
  *     >>block costs         measured collectives; the best number of parts
  *     >>block runs          a schedule of blocks, enqueued
  *     >>degrees             groups of two degrees
- *     >>linear layers       shares and products of a split layer */
+ *     >>linear layers       shares and products of a split layer
+ *     >>loss                tiles of the classifier, their losses and gradients */
 
 /* ---- >>comm checks ------------------------------------------------------------------------------
  * Knows: the table of communication functions.  Knows nothing of back ends, devices or
@@ -3961,7 +4057,7 @@ void memo_sharding_gather(const memo_sharding* sharding, int32_t sequence_rank, 
 }
 
 int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
-                             const int32_t* tokens, const int64_t* document_begins,
+                             const int32_t* tokens, int64_t ahead, const int64_t* document_begins,
                              int64_t n_documents, int32_t ignored, int32_t* labels) {
     memo_run run;
     int64_t b, i, n_labels = 0;
@@ -3972,7 +4068,7 @@ int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_ran
                 int64_t position = run.start + i * run.stride;
                 memoi_sharding_document(sharding, document_begins, n_documents, position, &document,
                                         &begin, &end);
-                *labels = position + 1 < end ? tokens[position + 1] : ignored;
+                *labels = end - position > ahead ? tokens[position + ahead] : ignored;
                 n_labels += *labels++ != ignored;
             }
     }
@@ -5104,55 +5200,130 @@ MEMOI int64_t memoi_ring_v_elements(const memoi_sp_shape* shape) {
     return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_kv * shape->v_head_size;
 }
 
+/* Rows [begin, end) of each sequence of the batch. */
+typedef struct memoi_ring_rows {
+    int64_t begin, end;
+} memoi_ring_rows;
+
 /* What an exchange sends and receives. */
 typedef struct memoi_message_list {
     const void* from[4];
     void* to[4];
-    int64_t n_elements[4];
+    int64_t row_elements[4];
     memo_type types[4];
     int32_t to_ranks[4], from_ranks[4];
+    memoi_ring_rows sent[4], received[4];
     int32_t n;
 } memoi_message_list;
 
 MEMOI void memoi_message_list_add(memoi_message_list* list, const void* from, void* to,
-                                  int64_t n_elements, memo_type type, int32_t to_rank,
-                                  int32_t from_rank) {
+                                  int64_t row_elements, memo_type type, int32_t to_rank,
+                                  int32_t from_rank, memoi_ring_rows sent,
+                                  memoi_ring_rows received) {
     list->from[list->n] = from;
     list->to[list->n] = to;
-    list->n_elements[list->n] = n_elements;
+    list->row_elements[list->n] = row_elements;
     list->types[list->n] = type;
     list->to_ranks[list->n] = to_rank;
     list->from_ranks[list->n] = from_rank;
+    list->sent[list->n] = sent;
+    list->received[list->n] = received;
     list->n++;
+}
+
+/* The rows of the keys of a rank that steps after s read, on any rank.  Sender and receiver both find
+ * them. */
+MEMOI memoi_ring_rows memoi_ring_needed(const memoi_ring* ring, int32_t owner, int32_t s) {
+    const memoi_sp_shape* shape = ring->shape;
+    int32_t rd = shape->sharding.ring, begin = INT32_MAX, end = 0, n_runs, k, step;
+    const memo_run* runs = memoi_sp_runs(shape, owner, &n_runs);
+    memoi_rectangle rectangle;
+    memoi_ring_rows rows;
+    for (step = s + 1; step <= ring->last_step; step++) {
+        if (!memoi_ring_rectangle(shape, &ring->mask, (owner + step) % rd, owner, &rectangle))
+            continue;
+        if (rectangle.k_begin < begin) begin = rectangle.k_begin;
+        if (rectangle.k_end > end) end = rectangle.k_end;
+    }
+    rows.begin = rows.end = 0;
+    for (k = 0; k < end; k++) {
+        if (k < begin) rows.begin += runs[k].count;
+        rows.end += runs[k].count;
+    }
+    return rows;
 }
 
 /* Exchange s: keys and values of step s + 1; in backward, gradients of step s - 1, or their last
  * hop home. */
 MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_list* list) {
-    int32_t rd = ring->shape->sharding.ring, me = ring->shape->ring_rank;
+    const memoi_sp_shape* shape = ring->shape;
+    int32_t rd = shape->sharding.ring, me = shape->ring_rank;
     int32_t next = (me + 1) % rd, previous = (me - 1 + rd) % rd;
-    int64_t n_k = memoi_ring_k_elements(ring->shape), n_v = memoi_ring_v_elements(ring->shape);
-    memo_type type = ring->shape->type;
+    int64_t n_k = (int64_t)shape->heads.n_kv * shape->head_size;
+    int64_t n_v = (int64_t)shape->heads.n_kv * shape->v_head_size;
+    memoi_ring_rows all;
     list->n = 0;
     if (s < ring->last_step) {
+        memoi_ring_rows sent = memoi_ring_needed(ring, (me - s + rd) % rd, s);
+        memoi_ring_rows received = memoi_ring_needed(ring, (previous - s + rd) % rd, s);
         memoi_message_list_add(list, s ? ring->k_buffers[(s + 1) % 2] : ring->k,
-                               ring->k_buffers[s % 2], n_k, type, next, previous);
+                               ring->k_buffers[s % 2], n_k, shape->type, next, previous, sent,
+                               received);
         memoi_message_list_add(list, s ? ring->v_buffers[(s + 1) % 2] : ring->v,
-                               ring->v_buffers[s % 2], n_v, type, next, previous);
+                               ring->v_buffers[s % 2], n_v, shape->type, next, previous, sent,
+                               received);
     }
     if (!ring->is_backward || !s) return;
+    all.begin = 0;
+    all.end = shape->sharding.ring_tokens;
     if (s <= ring->last_step) {
         memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k[(s + 1) % 2], n_k, MEMO_TYPE_F32,
-                               next, previous);
+                               next, previous, all, all);
         memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v[(s + 1) % 2], n_v, MEMO_TYPE_F32,
-                               next, previous);
+                               next, previous, all, all);
     } else {
         int32_t home = (me - ring->last_step + rd) % rd, other = (me + ring->last_step) % rd;
         memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k_final, n_k, MEMO_TYPE_F32, home,
-                               other);
+                               other, all, all);
         memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v_final, n_v, MEMO_TYPE_F32, home,
-                               other);
+                               other, all, all);
     }
+}
+
+/* One message of the list.  Rows of all sequences are one piece if they are whole, otherwise one
+ * piece each; sender and receiver see the same rows, so they agree. */
+MEMOI memo_status memoi_ring_send(const memoi_ring* ring, const memoi_message_list* list, int32_t i,
+                                  memo_error* error) {
+    const int64_t n_tokens = ring->shape->sharding.ring_tokens, row = list->row_elements[i];
+    const int64_t row_bytes = row * memo_type_bytes(list->types[i]);
+    const int32_t n_batch = ring->shape->n_batch;
+    memo_stream stream = ring->queue->streams[MEMOI_SP_RING];
+    memo_status status = MEMO_STATUS_OK;
+    int32_t is_receive, b;
+    for (is_receive = 0; is_receive < 2; is_receive++) {
+        const memoi_ring_rows* rows = is_receive ? &list->received[i] : &list->sent[i];
+        int64_t n = rows->end - rows->begin;
+        int32_t n_pieces = n == n_tokens ? 1 : n ? n_batch : 0;
+        int64_t count = n * row * (n == n_tokens ? n_batch : 1);
+        for (b = 0; b < n_pieces && !status; b++) {
+            int64_t at = (b * n_tokens + rows->begin) * row_bytes;
+            status = is_receive ? memo_receive(ring->comm, stream, (char*)list->to[i] + at, count,
+                                               list->types[i], list->from_ranks[i], error)
+                                : memo_send(ring->comm, stream, (const char*)list->from[i] + at,
+                                            count, list->types[i], list->to_ranks[i], error);
+        }
+    }
+    return status;
+}
+
+/* Bytes that this rank sends in an exchange. */
+MEMOI int64_t memoi_ring_sent_bytes(const memoi_ring* ring, const memoi_message_list* list) {
+    int64_t n_bytes = 0;
+    int32_t i;
+    for (i = 0; i < list->n; i++)
+        n_bytes += ring->shape->n_batch * (list->sent[i].end - list->sent[i].begin) *
+                   list->row_elements[i] * memo_type_bytes(list->types[i]);
+    return n_bytes;
 }
 
 /* An exchange has three parts, so that one schedule can contain those of all ranks. */
@@ -5162,21 +5333,27 @@ MEMOI memo_status memoi_ring_exchange_begin(memoi_ring* ring, int32_t s, memo_er
                      : MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_ring_exchange(memoi_ring* ring, int32_t s, memo_error* error) {
-    memo_stream stream = ring->queue->streams[MEMOI_SP_RING];
+/* rings: this rank's; or all ranks', for one schedule. */
+MEMOI memo_status memoi_ring_exchange(memoi_ring* rings, int32_t n_rings, int32_t s,
+                                      memo_error* error) {
+    memoi_ring* ring = &rings[0];
     memo_op_desc op = memo_op_desc_default();
     memo_range reads[4], writes[4];
     memoi_message_list list;
     memo_status status;
     int32_t i;
 
-    /* Announce what is read and written. */
-    memoi_ring_messages(ring, s, &list);
+    /* Announce what is read and written: whole buffers, whichever rows travel.  The rank that sends
+     * most sets the time. */
+    for (i = n_rings - 1; i >= 0; i--) {
+        memoi_ring_messages(&rings[i], s, &list);
+        op.link_bytes = memob_max(op.link_bytes, memoi_ring_sent_bytes(&rings[i], &list));
+    }
     for (i = 0; i < list.n; i++) {
-        int64_t n_bytes = list.n_elements[i] * memo_type_bytes(list.types[i]);
+        int64_t n_bytes = ring->shape->n_batch * ring->shape->sharding.ring_tokens *
+                          list.row_elements[i] * memo_type_bytes(list.types[i]);
         reads[i] = memob_range_at(list.from[i], n_bytes);
         writes[i] = memob_range_at(list.to[i], n_bytes);
-        op.link_bytes += n_bytes;
     }
     op.name = "ring exchange";
     op.reads = reads;
@@ -5192,11 +5369,8 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* ring, int32_t s, memo_error* e
 
     memoi_comm_label(ring->comm, ring->is_backward ? "ring backward" : "ring forward", s);
     status = memo_group_begin(ring->comm, error);
-    for (i = 0; i < list.n && !status; i++)
-        status = memoi_comm_exchange(ring->comm, stream, (const char*)list.from[i],
-                                     list.n_elements[i], list.to_ranks[i], (char*)list.to[i],
-                                     list.n_elements[i], list.from_ranks[i], list.types[i], error);
-    if (!status) status = memo_group_end(ring->comm, stream, error);
+    for (i = 0; i < list.n && !status; i++) status = memoi_ring_send(ring, &list, i, error);
+    if (!status) status = memo_group_end(ring->comm, ring->queue->streams[MEMOI_SP_RING], error);
     memoi_comm_label(ring->comm, NULL, 0);
     return status;
 }
@@ -5537,7 +5711,7 @@ MEMOI memo_status memoi_ring_run(memoi_ring* rings, int32_t n_rings, memo_error*
         if (s < n_exchanges) {
             for (i = 0; i < n_rings && !status; i++)
                 status = memoi_ring_exchange_begin(&rings[i], s, error);
-            if (!status) status = memoi_ring_exchange(&rings[0], s, error);
+            if (!status) status = memoi_ring_exchange(rings, n_rings, s, error);
             for (i = 0; i < n_rings && !status; i++)
                 status = memoi_ring_exchange_end(&rings[i], s, error);
         }
@@ -7880,5 +8054,195 @@ memo_linear_functions memo_host_linear_functions(memo_device* host_device) {
 }
 
 #endif
+
+/* ---- >>loss -------------------------------------------------------------------------------------
+ * Knows: shares, row kernels, one all-gather.  Knows nothing of attention or of matrix products. */
+
+#define MEMOI_LOSS_TILE_BYTES ((int64_t)64 << 20)
+
+struct memo_loss {
+    memo_loss_desc desc;
+    memo_loss_sizes sizes;
+    memo_device device;
+    int32_t n_parts, part;
+    char* logits;
+    float *parts, *losses;
+    void* memory; /* owned; NULL: the user's */
+};
+
+memo_loss_desc memo_loss_desc_default(void) {
+    memo_loss_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+/* Buffers of one tile.  Returns their bytes. */
+MEMOI int64_t memoi_loss_carve(const memo_loss_desc* desc, const memo_loss_sizes* sizes, char* base,
+                               char** logits, float** parts, float** losses) {
+    int64_t n_ranks = desc->tensor ? desc->tensor->size : 1, n_bytes = 0;
+    int64_t logits_bytes = sizes->tile_rows * sizes->n_columns * memo_type_bytes(desc->type);
+    int64_t parts_bytes = sizes->tile_rows * n_ranks * 8;
+    *logits = (char*)memob_carve(base, &n_bytes, logits_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
+    *parts = (float*)memob_carve(base, &n_bytes, parts_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
+    *losses = (float*)memob_carve(base, &n_bytes, sizes->tile_rows, 4, MEMOB_DEVICE_ALIGNMENT);
+    return n_bytes;
+}
+
+memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes* sizes,
+                                     memo_error* error) {
+    int32_t n_ranks = desc->tensor ? desc->tensor->size : 1;
+    int32_t rank = desc->tensor ? desc->tensor->rank : 0;
+    int64_t row_bytes;
+    memo_share share;
+    char* logits;
+    float* ignored;
+    memset(sizes, 0, sizeof *sizes);
+    if (desc->vocabulary < 1 || desc->vocabulary > INT32_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "loss_desc.vocabulary: out of range (%lld); 1 to 2^31 - 1 are valid",
+                              (long long)desc->vocabulary);
+    if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "loss_desc.type: not supported (%s); f32, bf16 and f16 are",
+                              memo_type_name(desc->type));
+    if (desc->tile_rows < 0 || desc->tile_rows > (int64_t)1 << 28)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "loss_desc.tile_rows: out of range (%lld); 0 to 2^28 are valid",
+                              (long long)desc->tile_rows);
+
+    /* Rank 0 has the largest share, so all ranks find the same tile. */
+    row_bytes = memo_share_of(desc->vocabulary, n_ranks, 0).count * memo_type_bytes(desc->type);
+    sizes->tile_rows = desc->tile_rows                          ? desc->tile_rows
+                       : row_bytes >= MEMOI_LOSS_TILE_BYTES / 2 ? 1
+                                                                : MEMOI_LOSS_TILE_BYTES / row_bytes;
+    share = memo_share_of(desc->vocabulary, n_ranks, rank);
+    sizes->first_column = share.begin;
+    sizes->n_columns = share.count;
+    sizes->sent_bytes_per_row = 8 * ((int64_t)n_ranks - 1);
+    sizes->device_bytes = memoi_loss_carve(desc, sizes, NULL, &logits, &ignored, &ignored);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_loss_check(const memo_loss_desc* desc, memo_error* error) {
+    const char* missing = !desc->device             ? "device"
+                          : !desc->stream           ? "stream"
+                          : !desc->functions.logits ? "functions.logits"
+                                                    : NULL;
+    if (missing)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "loss_desc.%s: NULL; it is required", missing);
+    if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "loss_desc.device_memory: not aligned (%p); align it to %d bytes",
+                              desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
+    /* A table from older code may end before these kernels. */
+    if (desc->device->struct_bytes <
+            (int64_t)(offsetof(memo_device, loss_sums) + sizeof desc->device->loss_sums) ||
+        !desc->device->softmax_parts || !desc->device->cross_entropy || !desc->device->loss_sums)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "device '%s': it has no cross-entropy kernels; use a device that has "
+                              "them",
+                              desc->device->name);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** result, memo_error* error) {
+    memo_loss_sizes sizes;
+    memo_loss* loss;
+    memo_status status;
+    *result = NULL;
+    status = memo_loss_desc_get_sizes(desc, &sizes, error);
+    if (!status) status = memoi_loss_check(desc, error);
+    if (status) return status;
+    loss = (memo_loss*)memob_calloc(1, sizeof *loss);
+    if (!loss) return memob_no_memory(error, "a loss in tiles");
+    loss->desc = *desc;
+    loss->sizes = sizes;
+    loss->device = *desc->device;
+    loss->n_parts = desc->tensor ? desc->tensor->size : 1;
+    loss->part = desc->tensor ? desc->tensor->rank : 0;
+    if (!desc->device_memory)
+        status = memo_device_alloc(&loss->device, sizes.device_bytes, &loss->memory, error);
+    if (status) {
+        MEMO_FREE(loss);
+        return status;
+    }
+    memoi_loss_carve(desc, &sizes, (char*)(loss->memory ? loss->memory : desc->device_memory),
+                     &loss->logits, &loss->parts, &loss->losses);
+    *result = loss;
+    return MEMO_STATUS_OK;
+}
+
+void memo_loss_destroy(memo_loss* loss) {
+    if (!loss) return;
+    memo_stream_synchronize(&loss->device, loss->desc.stream, NULL);
+    if (loss->memory) memo_device_free(&loss->device, loss->memory, NULL);
+    MEMO_FREE(loss);
+}
+
+MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* tensors,
+                                      const memo_loss_tile* tile, memo_error* error) {
+    const memo_loss_functions* functions = &loss->desc.functions;
+    const memo_device* device = &loss->device;
+    memo_comm* tensor = loss->desc.tensor;
+    memo_cross_entropy_desc entropy;
+    memo_status status = functions->logits(functions->context, tile, error);
+    memset(&entropy, 0, sizeof entropy);
+    entropy.logits = tile->logits;
+    entropy.d_logits = tensors->scale != 0 ? tile->logits : NULL;
+    entropy.labels = tensors->labels + tile->first_row;
+    entropy.parts = loss->parts;
+    entropy.losses = tensors->losses ? tensors->losses + tile->first_row : loss->losses;
+    entropy.sums = tensors->sums;
+    entropy.type = loss->desc.type;
+    entropy.n_parts = loss->n_parts;
+    entropy.part = loss->part;
+    entropy.scale = tensors->scale;
+    entropy.n_rows = tile->n_rows;
+    entropy.n_columns = tile->n_columns;
+    entropy.first_column = tile->first_column;
+    if (!status) status = device->softmax_parts(device->context, tile->stream, &entropy, error);
+
+    /* In place: this rank's part is where the gather puts it. */
+    if (!status && loss->n_parts > 1) {
+        int64_t count = tile->n_rows * 2;
+        memoi_comm_label(tensor, "loss", tile->first_row);
+        status = memo_all_gather(tensor, tile->stream, loss->parts + loss->part * count,
+                                 loss->parts, count, MEMO_TYPE_F32, error);
+        memoi_comm_label(tensor, NULL, 0);
+    }
+    if (!status) status = device->cross_entropy(device->context, tile->stream, &entropy, error);
+    if (!status && tensors->sums)
+        status = device->loss_sums(device->context, tile->stream, &entropy, error);
+    if (!status && tensors->scale != 0)
+        status = functions->gradients(functions->context, tile, error);
+    return status;
+}
+
+memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    memo_loss_tile tile;
+    if (tensors->n_rows < 0 || (tensors->n_rows && !tensors->labels))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "loss_tensors: %lld rows, labels %p; labels are required",
+                              (long long)tensors->n_rows, (const void*)tensors->labels);
+    if (tensors->scale != 0 && !loss->desc.functions.gradients)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "loss_tensors.scale: not 0 (%g), but functions.gradients is NULL; set "
+            "either",
+            (double)tensors->scale);
+    tile.stream = loss->desc.stream;
+    tile.first_column = loss->sizes.first_column;
+    tile.n_columns = loss->sizes.n_columns;
+    tile.logits = loss->logits;
+    for (tile.first_row = 0; tile.first_row < tensors->n_rows && !status;
+         tile.first_row += tile.n_rows) {
+        int64_t rest = tensors->n_rows - tile.first_row;
+        tile.n_rows = rest < loss->sizes.tile_rows ? rest : loss->sizes.tile_rows;
+        status = memoi_loss_tile_run(loss, tensors, &tile, error);
+    }
+    return status;
+}
 
 #endif /* MEMO_SP_IMPLEMENTATION */
