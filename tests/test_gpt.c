@@ -123,7 +123,7 @@ static void dropout_keeps_its_rate(void) {
         for (column = 0; column < N_COLUMNS; column++) {
             const uint64_t key = gpt_token_key(&dropout, row);
             const gpt_real mask = gpt_mask(&dropout, key, column);
-            CHECK(mask == 0 || mask == dropout.scale);
+            CHECK(mask == 0 || mask == (gpt_real)dropout.scale);
             dropped += mask == 0;
             below += mask == gpt_mask(&dropout, gpt_token_key(&dropout, row + 1), column);
             beside += mask == gpt_mask(&dropout, key, column + 1);
@@ -474,8 +474,9 @@ enum { N_STEPS = 3, N_ACCUMULATED = 2 };
 
 typedef struct history {
     double loss[N_STEPS], gradient_norm[N_STEPS];
-    gpt_real* gradients;  /* (N_STEPS, n) */
-    gpt_real* parameters; /* (n), at the end */
+    uint64_t digests[N_STEPS]; /* of the gradients */
+    gpt_real* gradients;       /* (N_STEPS, n) */
+    gpt_real* parameters;      /* (n), at the end */
 } history;
 
 static memo_status train(gpt_model* model, const gpt_config* config, int64_t n_steps,
@@ -491,6 +492,7 @@ static memo_status train(gpt_model* model, const gpt_config* config, int64_t n_s
                                      1.0 / (double)(N_ACCUMULATED * n_rows), error);
         }
         if (!status) status = gpt_get_gradients(model, result->gradients + step * n, error);
+        if (!status) status = gpt_digest_gradients(model, &result->digests[step], error);
         if (!status)
             status = gpt_update(model, &update, &result->loss[step], &result->gradient_norm[step],
                                 error);
@@ -524,6 +526,7 @@ static void check_rows(const gpt_desc* desc, const char* name, const uint8_t* te
         CHECK_CASE(
             !memcmp(result.gradient_norm, expected->gradient_norm, sizeof result.gradient_norm),
             "%s", name);
+        CHECK_CASE(!memcmp(result.digests, expected->digests, sizeof result.digests), "%s", name);
         CHECK_CASE(!memcmp(result.gradients, expected->gradients,
                            (size_t)(N_STEPS * n) * sizeof(gpt_real)),
                    "%s", name);
@@ -566,6 +569,42 @@ static void check_policies(gpt_config config) {
     gpt_test_close(&run);
     history_free(&expected);
     free(text);
+}
+
+/* The definition in gpt_kernels.h, word by word; a digest differs if any bit does. */
+static uint64_t plain_digest(const gpt_real* x, int64_t n) {
+    uint64_t sum = 0;
+    int64_t i;
+    for (i = 0; i < n * (int64_t)sizeof *x / 4; i++) {
+        uint32_t word;
+        memcpy(&word, (const char*)x + 4 * i, sizeof word);
+        sum += gpt_mix(word + gpt_mix((uint64_t)i));
+    }
+    return sum;
+}
+static void a_digest_has_every_bit(void) {
+    const gpt_config config = gpt_test_config(2, 16, 2, 1, 20, 1, 4, 0.1);
+    const gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    const int64_t n = gpt_n_parameters(&config);
+    uint8_t text[N_ACCUMULATED * 20 + 1];
+    history result = history_make(&config);
+    gpt_test_run run;
+    memo_error error;
+    int trial;
+    gpt_test_text(text, (int64_t)sizeof text);
+    CHECK_OK(gpt_test_open(&desc, &run, &error));
+    if (run.model) CHECK_OK(train(run.model, &config, 1, text, &result, &error));
+    CHECK(result.digests[0] != 0 && result.digests[0] == plain_digest(result.gradients, n));
+    for (trial = 0; trial < 100; trial++) {
+        unsigned char* byte =
+            (unsigned char*)result.gradients + memo_test_int(0, n * (int64_t)sizeof(gpt_real) - 1);
+        const unsigned char bit = (unsigned char)(1 << memo_test_int(0, 7));
+        *byte ^= bit;
+        CHECK(plain_digest(result.gradients, n) != result.digests[0]);
+        *byte ^= bit;
+    }
+    gpt_test_close(&run);
+    history_free(&result);
 }
 
 static void policies_give_the_same_bits_with_1_layer(void) {
@@ -801,7 +840,7 @@ static void recorded_steps_have_no_race(void) {
         CHECK_OK(memo_host_device_create(&host, &run.host, &error));
         recorder_desc.device = run.host;
         CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
-        desc.host_device = run.host;
+        gpt_test_attach(&run, &desc);
         desc.device = memo_recorder_get_device(recorder);
         CHECK_OK(gpt_create(&desc, &run.model, &error));
         for (i = 0; i < 4 && run.model; i++) {
@@ -853,7 +892,7 @@ static void a_model_chooses_its_rows(void) {
     gpt_test_close(&run);
 
     CHECK_OK(memo_host_device_create(&host, &run.host, &error));
-    desc.host_device = run.host;
+    gpt_test_attach(&run, &desc);
     desc.session = &budgets;
     CHECK_OK(gpt_create(&desc, &run.model, &error));
     if (run.model) {
@@ -924,6 +963,7 @@ static void any_failing_call_is_reported(void) {
     const int64_t n = gpt_n_parameters(&config);
     uint8_t text[N_ACCUMULATED * 20 + 1];
     history expected = history_make(&config), result = history_make(&config);
+    gpt_real* start = (gpt_real*)allocate(n, sizeof(gpt_real));
     memo_device table;
     const memo_host_device_desc host = memo_host_device_desc_default();
     gpt_test_run run;
@@ -935,9 +975,12 @@ static void any_failing_call_is_reported(void) {
     CHECK_OK(gpt_test_plan(&desc, &run, &error));
     CHECK_OK(memo_host_device_create(&host, &run.host, &error));
     if (!run.host || !run.plan) return;
-    desc.host_device = run.host;
+    gpt_test_attach(&run, &desc);
     CHECK_OK(gpt_create(&desc, &run.model, &error));
-    if (run.model) CHECK_OK(train(run.model, &config, 1, text, &expected, &error));
+    if (run.model) {
+        CHECK_OK(gpt_get_parameters(run.model, start, &error));
+        CHECK_OK(train(run.model, &config, 1, text, &expected, &error));
+    }
     gpt_destroy(run.model);
     run.model = NULL;
 
@@ -964,10 +1007,8 @@ static void any_failing_call_is_reported(void) {
         CHECK_CASE(is_done ? !status : status && error.message[0], "call %lld", (long long)failing);
         if (model && status && failing % 7 == 0) {
             /* The step is lost, the model is not: from the same start it gives the same numbers. */
-            gpt_real* start = (gpt_real*)allocate(n, sizeof(gpt_real));
             double loss = 0;
             int64_t i;
-            gpt_initial_parameters(&config, 0, start);
             CHECK_OK(gpt_discard(model, NULL, &error));
             CHECK_OK(gpt_set_parameters(model, start, &error));
             for (i = 0; i < N_ACCUMULATED; i++)
@@ -979,7 +1020,6 @@ static void any_failing_call_is_reported(void) {
                                                            (size_t)n * sizeof(gpt_real)),
                        "after call %lld", (long long)failing);
             n_recovered++;
-            free(start);
         }
         gpt_destroy(model);
         CHECK_IS(host_device_stats(run.host).device_bytes, ==, 0);
@@ -991,6 +1031,7 @@ static void any_failing_call_is_reported(void) {
     gpt_test_close(&run);
     history_free(&expected);
     history_free(&result);
+    free(start);
 }
 
 static void impossible_configurations_are_refused(void) {
@@ -1064,7 +1105,7 @@ static void too_small_a_device_is_refused(void) {
         host.device_memory_bytes = run.plan->peak_bytes - (i == 0 ? 512 : 0);
         host.host_memory_bytes = sizes.host_bytes + staging - (i == 1 ? 512 : 0);
         CHECK_OK(memo_host_device_create(&host, &run.host, &error));
-        desc.host_device = run.host;
+        gpt_test_attach(&run, &desc);
         CHECK_IS(gpt_create(&desc, &run.model, &error), ==,
                  (i == 0 ? MEMO_STATUS_INFEASIBLE : MEMO_STATUS_OUT_OF_HOST_MEMORY));
         CHECK(!run.model);
@@ -1142,6 +1183,7 @@ int main(int argc, char** argv) {
     TEST(rows_do_not_depend_on_their_company);
     TEST(adamw_matches_its_paper);
     TEST(model_matches_the_plain_one);
+    TEST(a_digest_has_every_bit);
     TEST(policies_give_the_same_bits_with_1_layer);
     TEST(policies_give_the_same_bits_with_2_layers);
     TEST(policies_give_the_same_bits_with_3_layers);

@@ -215,7 +215,7 @@ static void impossible_ranks_are_refused(void) {
     memo_swap_sizes sizes;
     memo_error error;
     gpt_desc desc;
-    gpt_model* model = NULL;
+    gpt_test_run run;
     size_t k;
     for (k = 0; k < sizeof bad / sizeof bad[0]; k++) {
         desc = gpt_test_desc(config_of(bad[k][0], bad[k][1], bad[k][2], bad[k][3]), GPT_POLICY_KEEP,
@@ -223,10 +223,12 @@ static void impossible_ranks_are_refused(void) {
         CHECK_IS(gpt_swap_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     }
     desc = gpt_test_desc(config_of(2, 1, 1, 0), GPT_POLICY_KEEP, 0);
-    CHECK_OK(memo_host_device_create(&host_desc, &desc.host_device, &error));
-    CHECK(gpt_create(&desc, &model, &error) == MEMO_STATUS_INVALID_ARGUMENT && !model);
+    memset(&run, 0, sizeof run);
+    CHECK_OK(memo_host_device_create(&host_desc, &run.host, &error));
+    gpt_test_attach(&run, &desc);
+    CHECK(gpt_create(&desc, &run.model, &error) == MEMO_STATUS_INVALID_ARGUMENT && !run.model);
     CHECK(strstr(error.message, "need a mesh of these degrees") != NULL);
-    memo_host_device_destroy(desc.host_device);
+    gpt_test_close(&run);
 }
 
 int main(int argc, char** argv) {

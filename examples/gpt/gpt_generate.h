@@ -4,6 +4,7 @@
 #ifndef GPT_GENERATE_H
 #define GPT_GENERATE_H
 
+#include "gpt_math.h"
 #include "gpt_model.h"
 
 /* ---- generation, on the host --------------------------------------------------------------- */
@@ -28,8 +29,7 @@ static int gpt_generator_create(gpt_generator* g, const gpt_config* config, int6
     gpt_real** const places[11] = {&g->parameters, &g->keys,   &g->values, &g->rope,
                                    &g->x,          &g->y,      &g->q,      &g->up,
                                    &g->rstd,       &g->scores, &g->logits};
-    int64_t sizes[11], n = 0;
-    int i;
+    int64_t sizes[11], n = 0, i;
     g->config = *config;
     g->layout = gpt_layout_make(config);
     g->n_positions = n_positions;
@@ -46,7 +46,7 @@ static int gpt_generator_create(gpt_generator* g, const gpt_config* config, int6
     g->memory = (gpt_real*)malloc((size_t)n * sizeof(gpt_real));
     if (!g->memory) return 0;
     for (i = 0, n = 0; i < 11; n += sizes[i++]) *places[i] = g->memory + n;
-    gpt_rope_table(g->rope, n_positions, head_size);
+    for (i = 0; i < n_positions; i++) gpt_rope_row(g->rope + i * head_size, i, head_size);
     return 1;
 }
 
@@ -140,7 +140,7 @@ static memo_status gpt_get_whole_parameters(gpt_model* model, const gpt_config* 
     status = gpt_get_parameters(model, shares + model->share.tensor_rank * n, error);
     if (!status && size > 1)
         status = memo_all_gather(ranks, model->compute, shares + model->share.tensor_rank * n,
-                                 shares, n, GPT_TYPE, error);
+                                 shares, n, gpt_sum_type(one->type), error);
     if (!status) status = gpt_wait(model, error);
     for (t = 0; t < gpt_n_parameter_tensors(one) && !status; t++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
