@@ -478,6 +478,7 @@ struct memo_merge_desc;
 struct memo_add_desc;
 struct memo_row_sums_desc;
 struct memo_cast_desc;
+struct memo_cross_entropy_desc;
 
 /* A host function as an operation of a stream.  It returns OK, or an error that fails the
  * stream. */
@@ -566,6 +567,14 @@ typedef struct memo_device {
 
     /* As event_create, for an event that event_elapsed never reads; NULL: event_create serves. */
     memo_status (*event_create_untimed)(void* context, memo_event* event, memo_error* error);
+
+    /* More row kernels. */
+    memo_status (*softmax_parts)(void* context, memo_stream stream,
+                                 const struct memo_cross_entropy_desc* entropy, memo_error* error);
+    memo_status (*cross_entropy)(void* context, memo_stream stream,
+                                 const struct memo_cross_entropy_desc* entropy, memo_error* error);
+    memo_status (*loss_sums)(void* context, memo_stream stream,
+                             const struct memo_cross_entropy_desc* entropy, memo_error* error);
 } memo_device;
 
 /* The table, called: memo_copy(device, stream, ...) is device->copy(device->context, stream,
@@ -609,7 +618,9 @@ static inline memo_status memo_event_create(const memo_device* device, memo_even
 }
 static inline memo_status memo_event_create_untimed(const memo_device* device, memo_event* event,
                                                     memo_error* error) {
-    if (device->struct_bytes < (int64_t)sizeof *device || !device->event_create_untimed)
+    const int64_t needed = (int64_t)(offsetof(memo_device, event_create_untimed) +
+                                     sizeof device->event_create_untimed);
+    if (device->struct_bytes < needed || !device->event_create_untimed)
         return device->event_create(device->context, event, error);
     return device->event_create_untimed(device->context, event, error);
 }
@@ -769,7 +780,7 @@ typedef struct memo_host_device_stats {
     int64_t to_host_bytes, to_device_bytes; /* copied so far; read after synchronization */
 } memo_host_device_stats;
 
-#define MEMO_HOST_ARGS_BYTES 256
+#define MEMO_HOST_ARGS_BYTES 384
 
 MEMO_API memo_host_device_desc memo_host_device_desc_default(void);
 MEMO_API memo_status memo_host_device_create(const memo_host_device_desc* desc,
@@ -1323,14 +1334,15 @@ MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_s
 /* ---- 10 row kernels: the arithmetic between copies ----------------------------------------------
  *
  * Operations on rows other than matrix products: gather, scatter, merge of partial attention, add,
- * sum of products, cast.  Each kernel is a loop over an inline function of this chapter. memo_row_*
- * loop on the calling thread, memo_cuda.cuh loops on a GPU, and a device with row kernels enqueues
- * them (chapter 4).
+ * sum of products, cast, cross-entropy.  Each kernel is a loop over an inline function of this
+ * chapter.  memo_row_* loop on the calling thread, memo_cuda.cuh loops on a GPU, and a device with
+ * row kernels enqueues them (chapter 4).
  *
  * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  Every product
  * that is added is an explicit fma, so that host and GPU agree bit for bit.  Only exp and log1p of
  * the merge may differ: by 4 units in the last place of the weight, and of the larger term of the
- * LSE.  A NaN stays a NaN.  Arrays must be aligned to their element; 16 bytes are faster.
+ * LSE.  So may exp and log of the cross-entropy: each exp by 2 units, the LSE by 4 units of 1 or of
+ * the LSE.  A NaN stays a NaN.  Arrays must be aligned to their element; 16 bytes are faster.
  *
  * Strides count elements (gather and scatter: bytes) from the start of one row to the next; 0 means
  * contiguous rows.  An output may overlap an input only if both are the same array with the same
@@ -1868,6 +1880,197 @@ MEMO_INLINE void memo_cast_item(const memo_cast_desc* cast, int64_t item) {
     memoi_cast_group(cast, second, &second_group, n_second);
 }
 
+/* --- cross-entropy of logits, of which this rank may hold only some columns ---
+ *
+ * logits are columns first_column, first_column + 1, ... of the whole vocabulary.  Three kernels use
+ * one desc, in this order:
+ *
+ *   softmax_parts   parts[part][row] = LSE of the row's logits, and the logit of the row's label;
+ *                   -inf if the label is not among these columns
+ *   cross_entropy   reads all parts.  LSE = log sum exp(LSE of the parts), and
+ *                   losses[row] = LSE - logit of the label
+ *                   d_logits = scale (exp(logit - LSE) - [the column is the label])
+ *                   A row without label (label < 0) gets loss 0 and gradient 0.
+ *   loss_sums       sums[0] += the losses of the rows with a label, sums[1] += their number
+ *
+ * A label that no part holds gives a loss of +inf.  32 lanes share a row: lane l takes groups l,
+ * l + 32, ... in order; then lanes l and l + 16, l and l + 8, ... are joined.  Lane l of loss_sums
+ * adds rows l, l + 32, ... in double. */
+typedef struct memo_cross_entropy_desc {
+    const void* logits;    /* (n_rows, n_columns) */
+    void* d_logits;        /* likewise, same stride; may be logits; NULL: no gradient */
+    const int32_t* labels; /* (n_rows) */
+    float* parts;          /* (n_parts, n_rows, 2) */
+    float* losses;         /* (n_rows), in nats */
+    double* sums;          /* (2); loss_sums only */
+    memo_type type;        /* of logits and d_logits */
+    int32_t n_parts;       /* 0: 1 */
+    int32_t part;          /* the one that softmax_parts writes */
+    float scale;
+    int64_t n_rows, n_columns, stride;
+    int64_t first_column;
+} memo_cross_entropy_desc;
+
+#define MEMO_LOSS_LANES 32
+
+/* The sum of exp(x - max) over some numbers x. */
+typedef struct memo_softmax_sum {
+    float max, sum;
+} memo_softmax_sum;
+
+MEMO_INLINE memo_softmax_sum memo_softmax_sum_none(void) {
+    memo_softmax_sum none;
+    none.max = -INFINITY;
+    none.sum = 0;
+    return none;
+}
+/* The sum relative to a maximum that is not below its own. */
+MEMO_INLINE float memoi_softmax_scaled(memo_softmax_sum x, float max) {
+    return x.max == max ? x.sum : x.sum * expf(x.max - max);
+}
+MEMO_INLINE memo_softmax_sum memo_softmax_join(memo_softmax_sum a, memo_softmax_sum b) {
+    memo_softmax_sum both;
+    both.max = a.max > b.max ? a.max : b.max;
+    both.sum = memoi_softmax_scaled(a, both.max) + memoi_softmax_scaled(b, both.max);
+    return both;
+}
+MEMO_INLINE float memo_softmax_lse(memo_softmax_sum x) { return x.max + logf(x.sum); }
+
+/* Adds the first n numbers of a group, in order.  A logit of -inf adds nothing, even first. */
+MEMO_INLINE memo_softmax_sum memoi_softmax_group(memo_softmax_sum to, const memo_row_group* group,
+                                                 memo_type type, int32_t n) {
+    float x[MEMO_ROW_GROUP], max = to.max;
+    int k;
+    memoi_group_widen(x, group, type);
+    MEMOI_UNROLL
+    for (k = 0; k < MEMO_ROW_GROUP; k++)
+        if (k < n && x[k] > max) max = x[k];
+    to.sum = memoi_softmax_scaled(to, max);
+    to.max = max;
+    MEMOI_UNROLL
+    for (k = 0; k < MEMO_ROW_GROUP; k++)
+        if (k < n && x[k] != -INFINITY) to.sum += expf(x[k] - max);
+    return to;
+}
+
+MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* entropy, int64_t row,
+                                               int32_t lane) {
+    const int shift = memoi_row_shift(entropy->type);
+    const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
+    memo_softmax_sum sum = memo_softmax_sum_none();
+    int64_t column;
+    for (column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
+        const int64_t second = column + step;
+        int32_t n = memoi_row_rest(entropy->n_columns, column, shift), n_second = 0;
+        memo_row_group group, second_group;
+        if (second < entropy->n_columns)
+            n_second = memoi_row_rest(entropy->n_columns, second, shift);
+        memoi_group_load_at(&group, entropy->logits, entropy->type, entropy->stride, row, column,
+                            n);
+        memoi_group_load_at(&second_group, entropy->logits, entropy->type, entropy->stride, row,
+                            second, n_second);
+        sum = memoi_softmax_group(sum, &group, entropy->type, n);
+        if (n_second) sum = memoi_softmax_group(sum, &second_group, entropy->type, n_second);
+    }
+    return sum;
+}
+
+/* Of the label's column among these; -1: it is not. */
+MEMO_INLINE int64_t memoi_label_column(const memo_cross_entropy_desc* entropy, int64_t row) {
+    int64_t column = (int64_t)entropy->labels[row] - entropy->first_column;
+    return entropy->labels[row] >= 0 && column >= 0 && column < entropy->n_columns ? column : -1;
+}
+
+/* The end of softmax_parts for a row, with the sum of all lanes. */
+MEMO_INLINE void memo_softmax_end(const memo_cross_entropy_desc* entropy, int64_t row,
+                                  memo_softmax_sum sum) {
+    float* part = entropy->parts + (entropy->part * entropy->n_rows + row) * 2;
+    int64_t column = memoi_label_column(entropy, row);
+    part[0] = memo_softmax_lse(sum);
+    part[1] = -INFINITY;
+    if (column >= 0) {
+        memo_row_group group;
+        float x[MEMO_ROW_GROUP];
+        memoi_group_load_at(&group, entropy->logits, entropy->type, entropy->stride, row, column,
+                            1);
+        memoi_group_widen(x, &group, entropy->type);
+        part[1] = x[0];
+    }
+}
+
+/* Joins the parts of a row, in order.  Every lane does. */
+MEMO_INLINE float memo_entropy_lse(const memo_cross_entropy_desc* entropy, int64_t row,
+                                   float* target) {
+    memo_softmax_sum sum = memo_softmax_sum_none();
+    int32_t p;
+    *target = -INFINITY;
+    for (p = 0; p < entropy->n_parts; p++) {
+        const float* part = entropy->parts + (p * entropy->n_rows + row) * 2;
+        memo_softmax_sum next;
+        next.max = part[0];
+        next.sum = part[0] == -INFINITY ? 0.0f : 1.0f;
+        sum = memo_softmax_join(sum, next);
+        if (!(part[1] <= *target)) *target = part[1]; /* a NaN too */
+    }
+    return memo_softmax_lse(sum);
+}
+MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int64_t row,
+                                     int64_t column, int64_t label, float lse,
+                                     const memo_row_group* group, int32_t n) {
+    float x[MEMO_ROW_GROUP];
+    int k;
+    memoi_group_widen(x, group, entropy->type);
+    MEMOI_UNROLL
+    for (k = 0; k < MEMO_ROW_GROUP; k++)
+        x[k] = (expf(x[k] - lse) - (column + k == label ? 1.0f : 0.0f)) * entropy->scale;
+    if (entropy->labels[row] < 0) {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMO_ROW_GROUP; k++) x[k] = 0;
+    }
+    memoi_group_store((char*)entropy->d_logits +
+                          (row * entropy->stride + column) * memoi_row_type_bytes(entropy->type),
+                      x, entropy->type, n);
+}
+/* The work of one lane on a row.  Lane 0 writes the loss. */
+MEMO_INLINE void memo_entropy_lane(const memo_cross_entropy_desc* entropy, int64_t row,
+                                   int32_t lane) {
+    const int shift = memoi_row_shift(entropy->type);
+    const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
+    const int64_t label = memoi_label_column(entropy, row);
+    float target, lse = memo_entropy_lse(entropy, row, &target);
+    int64_t column;
+    if (lane == 0) entropy->losses[row] = entropy->labels[row] < 0 ? 0 : lse - target;
+    if (!entropy->d_logits) return;
+    for (column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
+        const int64_t second = column + step;
+        int32_t n = memoi_row_rest(entropy->n_columns, column, shift), n_second = 0;
+        memo_row_group group, second_group;
+        if (second < entropy->n_columns)
+            n_second = memoi_row_rest(entropy->n_columns, second, shift);
+        memoi_group_load_at(&group, entropy->logits, entropy->type, entropy->stride, row, column,
+                            n);
+        memoi_group_load_at(&second_group, entropy->logits, entropy->type, entropy->stride, row,
+                            second, n_second);
+        memoi_entropy_group(entropy, row, column, label, lse, &group, n);
+        if (n_second)
+            memoi_entropy_group(entropy, row, second, label, lse, &second_group, n_second);
+    }
+}
+
+/* One lane's share of loss_sums: the losses and the number of its rows with a label. */
+MEMO_INLINE double memo_loss_lane(const memo_cross_entropy_desc* entropy, int32_t lane,
+                                  int64_t* n_labels) {
+    double sum = 0;
+    int64_t row;
+    *n_labels = 0;
+    for (row = lane; row < entropy->n_rows; row += MEMO_LOSS_LANES) {
+        int has_label = entropy->labels[row] >= 0;
+        *n_labels += has_label;
+        if (has_label) sum += (double)entropy->losses[row];
+    }
+    return sum;
+}
+
 /* --- loops on the calling thread ---
  *
  * Errors: INVALID_ARGUMENT (a type other than F32, BF16 and F16; a negative size; a stride shorter
@@ -1878,6 +2081,11 @@ MEMO_API memo_status memo_row_merge(const memo_merge_desc* merge, memo_error* er
 MEMO_API memo_status memo_row_add(const memo_add_desc* add, memo_error* error);
 MEMO_API memo_status memo_row_sums(const memo_row_sums_desc* sums, memo_error* error);
 MEMO_API memo_status memo_row_cast(const memo_cast_desc* cast, memo_error* error);
+MEMO_API memo_status memo_row_softmax_parts(const memo_cross_entropy_desc* entropy,
+                                            memo_error* error);
+MEMO_API memo_status memo_row_cross_entropy(const memo_cross_entropy_desc* entropy,
+                                            memo_error* error);
+MEMO_API memo_status memo_row_loss_sums(const memo_cross_entropy_desc* entropy, memo_error* error);
 
 /* For a device of your own: checks a desc as above, and replaces each 0 by its default. */
 MEMO_API memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error);
@@ -1885,6 +2093,8 @@ MEMO_API memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error*
 MEMO_API memo_status memo_add_desc_resolve(memo_add_desc* add, memo_error* error);
 MEMO_API memo_status memo_row_sums_desc_resolve(memo_row_sums_desc* sums, memo_error* error);
 MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* error);
+MEMO_API memo_status memo_cross_entropy_desc_resolve(memo_cross_entropy_desc* entropy,
+                                                     memo_error* error);
 
 #ifdef __cplusplus
 }
@@ -12249,6 +12459,42 @@ memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* error) {
     return status;
 }
 
+memo_status memo_cross_entropy_desc_resolve(memo_cross_entropy_desc* entropy, memo_error* error) {
+    static const char desc[] = "memo_cross_entropy_desc";
+    int64_t element_bytes = memoi_row_type_bytes(entropy->type), dense = 0;
+    memo_status status;
+    if (entropy->n_parts == 0) entropy->n_parts = 1;
+    if (entropy->n_parts < 1 || entropy->part < 0 || entropy->part >= entropy->n_parts)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s.part: out of range (%d of %d); 0 to n_parts - 1 are valid", desc,
+                              (int)entropy->part, (int)entropy->n_parts);
+    if (entropy->first_column < 0 || entropy->first_column > MEMOB_BYTES_MAX)
+        return memoi_row_fail(error, desc, "first_column is out of range; 0 to 2^62 are valid");
+
+    /* Sizes of every array; cross_entropy may have no gradient, and softmax_parts no sums. */
+    status = memoi_row_matrix(desc, "logits", entropy->logits, entropy->n_rows, entropy->n_columns,
+                              element_bytes, &entropy->stride, error);
+    if (!status && entropy->d_logits)
+        status = memoi_row_matrix(desc, "d_logits", entropy->d_logits, entropy->n_rows,
+                                  entropy->n_columns, element_bytes, &entropy->stride, error);
+    if (!status)
+        status =
+            memoi_row_matrix(desc, "labels", entropy->labels, entropy->n_rows, 1, 4, &dense, error);
+    if (!status) {
+        dense = 0;
+        status = memoi_row_matrix(desc, "parts", entropy->parts, entropy->n_rows,
+                                  2 * (int64_t)entropy->n_parts, 4, &dense, error);
+    }
+    if (!status) {
+        dense = 0;
+        status =
+            memoi_row_matrix(desc, "losses", entropy->losses, entropy->n_rows, 1, 4, &dense, error);
+    }
+    if (!status && entropy->sums && !memoi_row_is_aligned(entropy->sums, 8))
+        return memoi_row_fail(error, desc, "sums is not aligned to its element");
+    return status;
+}
+
 /* --- the loops; descs are resolved --- */
 
 MEMOI void memoi_loop_gather(const memo_rows_desc* rows) {
@@ -12294,6 +12540,40 @@ MEMOI void memoi_loop_cast(const memo_cast_desc* cast) {
     for (item = 0; item < n; item++) memo_cast_item(cast, item);
 }
 
+MEMOI void memoi_loop_softmax_parts(const memo_cross_entropy_desc* entropy) {
+    int64_t row;
+    for (row = 0; row < entropy->n_rows; row++) {
+        memo_softmax_sum parts[MEMO_LOSS_LANES];
+        int32_t lane, apart;
+        for (lane = 0; lane < MEMO_LOSS_LANES; lane++)
+            parts[lane] = memo_softmax_lane(entropy, row, lane);
+        for (apart = MEMO_LOSS_LANES / 2; apart > 0; apart /= 2)
+            for (lane = 0; lane < apart; lane++)
+                parts[lane] = memo_softmax_join(parts[lane], parts[lane + apart]);
+        memo_softmax_end(entropy, row, parts[0]);
+    }
+}
+MEMOI void memoi_loop_cross_entropy(const memo_cross_entropy_desc* entropy) {
+    int64_t row;
+    int32_t lane;
+    for (row = 0; row < entropy->n_rows; row++)
+        for (lane = 0; lane < MEMO_LOSS_LANES; lane++) memo_entropy_lane(entropy, row, lane);
+}
+MEMOI void memoi_loop_loss_sums(const memo_cross_entropy_desc* entropy) {
+    double sums[MEMO_LOSS_LANES];
+    int64_t n_labels = 0, n;
+    int32_t lane, apart;
+    for (lane = 0; lane < MEMO_LOSS_LANES; lane++) {
+        sums[lane] = memo_loss_lane(entropy, lane, &n);
+        n_labels += n;
+    }
+    for (apart = MEMO_LOSS_LANES / 2; apart > 0; apart /= 2)
+        for (lane = 0; lane < apart; lane++) sums[lane] += sums[lane + apart];
+    if (!entropy->sums) return;
+    entropy->sums[0] += sums[0];
+    entropy->sums[1] += (double)n_labels;
+}
+
 /* Of each kernel: at once, with a desc of the user's; and as a function for a host stream, with a
  * resolved one. */
 #define MEMOI_ROW_KERNEL(name, desc_type)                                                          \
@@ -12315,6 +12595,9 @@ MEMOI_ROW_KERNEL(merge, memo_merge_desc)
 MEMOI_ROW_KERNEL(add, memo_add_desc)
 MEMOI_ROW_KERNEL(sums, memo_row_sums_desc)
 MEMOI_ROW_KERNEL(cast, memo_cast_desc)
+MEMOI_ROW_KERNEL(softmax_parts, memo_cross_entropy_desc)
+MEMOI_ROW_KERNEL(cross_entropy, memo_cross_entropy_desc)
+MEMOI_ROW_KERNEL(loss_sums, memo_cross_entropy_desc)
 
 /* --- on the host device --- */
 
@@ -12336,6 +12619,9 @@ MEMOI_HOST_ROW_KERNEL(merge, merge, memo_merge_desc)
 MEMOI_HOST_ROW_KERNEL(add, add, memo_add_desc)
 MEMOI_HOST_ROW_KERNEL(row_sums, sums, memo_row_sums_desc)
 MEMOI_HOST_ROW_KERNEL(cast, cast, memo_cast_desc)
+MEMOI_HOST_ROW_KERNEL(softmax_parts, softmax_parts, memo_cross_entropy_desc)
+MEMOI_HOST_ROW_KERNEL(cross_entropy, cross_entropy, memo_cross_entropy_desc)
+MEMOI_HOST_ROW_KERNEL(loss_sums, loss_sums, memo_cross_entropy_desc)
 
 MEMOI void memoi_host_fill_row_kernels(memo_device* table) {
     table->gather_rows = memoi_host_gather_rows;
@@ -12344,6 +12630,9 @@ MEMOI void memoi_host_fill_row_kernels(memo_device* table) {
     table->add = memoi_host_add;
     table->row_sums = memoi_host_row_sums;
     table->cast = memoi_host_cast;
+    table->softmax_parts = memoi_host_softmax_parts;
+    table->cross_entropy = memoi_host_cross_entropy;
+    table->loss_sums = memoi_host_loss_sums;
 }
 
 #endif
@@ -12416,6 +12705,41 @@ MEMOI void memoi_row_touch_cast(const memo_cast_desc* cast, memoi_row_ranges_of*
     touched->writes[0] = memob_range_at(cast->to, cast->n * memoi_row_type_bytes(cast->to_type));
 }
 
+/* n_parts: how many, from first_part on. */
+MEMOI memo_range memoi_row_parts(const memo_cross_entropy_desc* entropy, int32_t first_part,
+                                 int32_t n_parts) {
+    return memob_range_at(entropy->parts + first_part * entropy->n_rows * 2,
+                          n_parts * entropy->n_rows * 8);
+}
+MEMOI void memoi_row_touch_softmax_parts(const memo_cross_entropy_desc* entropy,
+                                         memoi_row_ranges_of* touched) {
+    touched->n_reads = 2;
+    touched->reads[0] = memoi_row_range(entropy->logits, entropy->n_rows, entropy->n_columns,
+                                        entropy->stride, memoi_row_type_bytes(entropy->type));
+    touched->reads[1] = memob_range_at(entropy->labels, entropy->n_rows * 4);
+    touched->n_writes = 1;
+    touched->writes[0] = memoi_row_parts(entropy, entropy->part, 1);
+}
+MEMOI void memoi_row_touch_cross_entropy(const memo_cross_entropy_desc* entropy,
+                                         memoi_row_ranges_of* touched) {
+    memoi_row_touch_softmax_parts(entropy, touched);
+    touched->n_reads = 3;
+    touched->reads[2] = memoi_row_parts(entropy, 0, entropy->n_parts);
+    touched->writes[0] = memob_range_at(entropy->losses, entropy->n_rows * 4);
+    if (!entropy->d_logits) return;
+    touched->n_writes = 2;
+    touched->writes[1] = memoi_row_range(entropy->d_logits, entropy->n_rows, entropy->n_columns,
+                                         entropy->stride, memoi_row_type_bytes(entropy->type));
+}
+MEMOI void memoi_row_touch_loss_sums(const memo_cross_entropy_desc* entropy,
+                                     memoi_row_ranges_of* touched) {
+    touched->n_reads = 2;
+    touched->reads[0] = memob_range_at(entropy->losses, entropy->n_rows * 4);
+    touched->reads[1] = memob_range_at(entropy->labels, entropy->n_rows * 4);
+    touched->n_writes = 1;
+    touched->writes[0] = memob_range_at(entropy->sums, entropy->sums ? 16 : 0);
+}
+
 #define MEMOI_REC_ROW_KERNEL(entry, kernel, shown, desc_type)                                      \
     MEMOI memo_status memoi_rec_##entry(void* context, memo_stream stream, const desc_type* desc,  \
                                         memo_error* error) {                                       \
@@ -12445,6 +12769,9 @@ MEMOI_REC_ROW_KERNEL(merge, merge, "merge", memo_merge_desc)
 MEMOI_REC_ROW_KERNEL(add, add, "add", memo_add_desc)
 MEMOI_REC_ROW_KERNEL(row_sums, sums, "row sums", memo_row_sums_desc)
 MEMOI_REC_ROW_KERNEL(cast, cast, "cast", memo_cast_desc)
+MEMOI_REC_ROW_KERNEL(softmax_parts, softmax_parts, "softmax parts", memo_cross_entropy_desc)
+MEMOI_REC_ROW_KERNEL(cross_entropy, cross_entropy, "cross entropy", memo_cross_entropy_desc)
+MEMOI_REC_ROW_KERNEL(loss_sums, loss_sums, "loss sums", memo_cross_entropy_desc)
 
 /* The recorder has only the row kernels that the inner device has. */
 MEMOI void memoi_rec_fill_row_kernels(memo_recorder* r) {
@@ -12454,6 +12781,9 @@ MEMOI void memoi_rec_fill_row_kernels(memo_recorder* r) {
     if (r->inner.add) r->device.add = memoi_rec_add;
     if (r->inner.row_sums) r->device.row_sums = memoi_rec_row_sums;
     if (r->inner.cast) r->device.cast = memoi_rec_cast;
+    if (r->inner.softmax_parts) r->device.softmax_parts = memoi_rec_softmax_parts;
+    if (r->inner.cross_entropy) r->device.cross_entropy = memoi_rec_cross_entropy;
+    if (r->inner.loss_sums) r->device.loss_sums = memoi_rec_loss_sums;
 }
 
 #endif /* MEMO_IMPLEMENTATION */

@@ -16,9 +16,7 @@ typedef struct options {
 } options;
 
 static int refuse(const char* what, const char* value) {
-    fprintf(stderr, "check_schedule: %s%s%s; --help lists the options\n", what, value ? " " : "",
-            value ? value : "");
-    return 2;
+    return tool_refuse(stderr, "check_schedule", what, value);
 }
 
 static void print_help(void) {

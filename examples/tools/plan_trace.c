@@ -42,9 +42,7 @@ typedef struct options {
 } options;
 
 static int refuse(const char* what, const char* value) {
-    fprintf(stderr, "plan_trace: %s%s%s; --help lists the options\n", what, value ? " " : "",
-            value ? value : "");
-    return 2;
+    return tool_refuse(stderr, "plan_trace", what, value);
 }
 
 static void print_help(void) {
