@@ -659,8 +659,9 @@ typedef struct memo_ulysses_heads {
  * exception: striped documents shorter than the ring.)
  *
  * Every rank makes every hop up to the last one that any rank needs: rd - 1 hops with causal and
- * full masks.  In a plain ring under a causal mask, half of the hops carry keys that no rank reads
- * any more.  In a zigzag ring every receiver reads half of the keys or all of them.
+ * full masks.  A hop carries the rows of keys that a later step reads on any rank: from the first run
+ * that is seen to the last.  In a plain ring under a causal mask half of the hops are empty.  In a
+ * zigzag ring the keys of rank 0 travel as half.
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32
  *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32; the
@@ -745,8 +746,8 @@ typedef struct memo_sp_attention_sizes {
      *                      another (Hq head_size + Hkv D) n (ud - 1) / ud
      *   ring forward       Hkv D n (rd - 1), in type
      *   ring backward      the same, and Hkv D n rd in fp32
-     * The ring's bytes are upper bounds.  A sliding window, documents, or ranks with padding only
-     * may need fewer hops. */
+     * The ring's bytes are those of a full mask, and upper bounds for others: only rows that a later
+     * step reads travel (chapter 6). */
     int64_t ulysses_forward_bytes, ulysses_backward_bytes;
     int64_t ring_forward_bytes, ring_backward_bytes;
 } memo_sp_attention_sizes;
@@ -5199,55 +5200,130 @@ MEMOI int64_t memoi_ring_v_elements(const memoi_sp_shape* shape) {
     return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_kv * shape->v_head_size;
 }
 
+/* Rows [begin, end) of each sequence of the batch. */
+typedef struct memoi_ring_rows {
+    int64_t begin, end;
+} memoi_ring_rows;
+
 /* What an exchange sends and receives. */
 typedef struct memoi_message_list {
     const void* from[4];
     void* to[4];
-    int64_t n_elements[4];
+    int64_t row_elements[4];
     memo_type types[4];
     int32_t to_ranks[4], from_ranks[4];
+    memoi_ring_rows sent[4], received[4];
     int32_t n;
 } memoi_message_list;
 
 MEMOI void memoi_message_list_add(memoi_message_list* list, const void* from, void* to,
-                                  int64_t n_elements, memo_type type, int32_t to_rank,
-                                  int32_t from_rank) {
+                                  int64_t row_elements, memo_type type, int32_t to_rank,
+                                  int32_t from_rank, memoi_ring_rows sent,
+                                  memoi_ring_rows received) {
     list->from[list->n] = from;
     list->to[list->n] = to;
-    list->n_elements[list->n] = n_elements;
+    list->row_elements[list->n] = row_elements;
     list->types[list->n] = type;
     list->to_ranks[list->n] = to_rank;
     list->from_ranks[list->n] = from_rank;
+    list->sent[list->n] = sent;
+    list->received[list->n] = received;
     list->n++;
+}
+
+/* The rows of the keys of a rank that steps after s read, on any rank.  Sender and receiver both find
+ * them. */
+MEMOI memoi_ring_rows memoi_ring_needed(const memoi_ring* ring, int32_t owner, int32_t s) {
+    const memoi_sp_shape* shape = ring->shape;
+    int32_t rd = shape->sharding.ring, begin = INT32_MAX, end = 0, n_runs, k, step;
+    const memo_run* runs = memoi_sp_runs(shape, owner, &n_runs);
+    memoi_rectangle rectangle;
+    memoi_ring_rows rows;
+    for (step = s + 1; step <= ring->last_step; step++) {
+        if (!memoi_ring_rectangle(shape, &ring->mask, (owner + step) % rd, owner, &rectangle))
+            continue;
+        if (rectangle.k_begin < begin) begin = rectangle.k_begin;
+        if (rectangle.k_end > end) end = rectangle.k_end;
+    }
+    rows.begin = rows.end = 0;
+    for (k = 0; k < end; k++) {
+        if (k < begin) rows.begin += runs[k].count;
+        rows.end += runs[k].count;
+    }
+    return rows;
 }
 
 /* Exchange s: keys and values of step s + 1; in backward, gradients of step s - 1, or their last
  * hop home. */
 MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_list* list) {
-    int32_t rd = ring->shape->sharding.ring, me = ring->shape->ring_rank;
+    const memoi_sp_shape* shape = ring->shape;
+    int32_t rd = shape->sharding.ring, me = shape->ring_rank;
     int32_t next = (me + 1) % rd, previous = (me - 1 + rd) % rd;
-    int64_t n_k = memoi_ring_k_elements(ring->shape), n_v = memoi_ring_v_elements(ring->shape);
-    memo_type type = ring->shape->type;
+    int64_t n_k = (int64_t)shape->heads.n_kv * shape->head_size;
+    int64_t n_v = (int64_t)shape->heads.n_kv * shape->v_head_size;
+    memoi_ring_rows all;
     list->n = 0;
     if (s < ring->last_step) {
+        memoi_ring_rows sent = memoi_ring_needed(ring, (me - s + rd) % rd, s);
+        memoi_ring_rows received = memoi_ring_needed(ring, (previous - s + rd) % rd, s);
         memoi_message_list_add(list, s ? ring->k_buffers[(s + 1) % 2] : ring->k,
-                               ring->k_buffers[s % 2], n_k, type, next, previous);
+                               ring->k_buffers[s % 2], n_k, shape->type, next, previous, sent,
+                               received);
         memoi_message_list_add(list, s ? ring->v_buffers[(s + 1) % 2] : ring->v,
-                               ring->v_buffers[s % 2], n_v, type, next, previous);
+                               ring->v_buffers[s % 2], n_v, shape->type, next, previous, sent,
+                               received);
     }
     if (!ring->is_backward || !s) return;
+    all.begin = 0;
+    all.end = shape->sharding.ring_tokens;
     if (s <= ring->last_step) {
         memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k[(s + 1) % 2], n_k, MEMO_TYPE_F32,
-                               next, previous);
+                               next, previous, all, all);
         memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v[(s + 1) % 2], n_v, MEMO_TYPE_F32,
-                               next, previous);
+                               next, previous, all, all);
     } else {
         int32_t home = (me - ring->last_step + rd) % rd, other = (me + ring->last_step) % rd;
         memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k_final, n_k, MEMO_TYPE_F32, home,
-                               other);
+                               other, all, all);
         memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v_final, n_v, MEMO_TYPE_F32, home,
-                               other);
+                               other, all, all);
     }
+}
+
+/* One message of the list.  Rows of all sequences are one piece if they are whole, otherwise one
+ * piece each; sender and receiver see the same rows, so they agree. */
+MEMOI memo_status memoi_ring_send(const memoi_ring* ring, const memoi_message_list* list, int32_t i,
+                                  memo_error* error) {
+    const int64_t n_tokens = ring->shape->sharding.ring_tokens, row = list->row_elements[i];
+    const int64_t row_bytes = row * memo_type_bytes(list->types[i]);
+    const int32_t n_batch = ring->shape->n_batch;
+    memo_stream stream = ring->queue->streams[MEMOI_SP_RING];
+    memo_status status = MEMO_STATUS_OK;
+    int32_t is_receive, b;
+    for (is_receive = 0; is_receive < 2; is_receive++) {
+        const memoi_ring_rows* rows = is_receive ? &list->received[i] : &list->sent[i];
+        int64_t n = rows->end - rows->begin;
+        int32_t n_pieces = n == n_tokens ? 1 : n ? n_batch : 0;
+        int64_t count = n * row * (n == n_tokens ? n_batch : 1);
+        for (b = 0; b < n_pieces && !status; b++) {
+            int64_t at = (b * n_tokens + rows->begin) * row_bytes;
+            status = is_receive ? memo_receive(ring->comm, stream, (char*)list->to[i] + at, count,
+                                               list->types[i], list->from_ranks[i], error)
+                                : memo_send(ring->comm, stream, (const char*)list->from[i] + at,
+                                            count, list->types[i], list->to_ranks[i], error);
+        }
+    }
+    return status;
+}
+
+/* Bytes that this rank sends in an exchange. */
+MEMOI int64_t memoi_ring_sent_bytes(const memoi_ring* ring, const memoi_message_list* list) {
+    int64_t n_bytes = 0;
+    int32_t i;
+    for (i = 0; i < list->n; i++)
+        n_bytes += ring->shape->n_batch * (list->sent[i].end - list->sent[i].begin) *
+                   list->row_elements[i] * memo_type_bytes(list->types[i]);
+    return n_bytes;
 }
 
 /* An exchange has three parts, so that one schedule can contain those of all ranks. */
@@ -5257,21 +5333,27 @@ MEMOI memo_status memoi_ring_exchange_begin(memoi_ring* ring, int32_t s, memo_er
                      : MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_ring_exchange(memoi_ring* ring, int32_t s, memo_error* error) {
-    memo_stream stream = ring->queue->streams[MEMOI_SP_RING];
+/* rings: this rank's; or all ranks', for one schedule. */
+MEMOI memo_status memoi_ring_exchange(memoi_ring* rings, int32_t n_rings, int32_t s,
+                                      memo_error* error) {
+    memoi_ring* ring = &rings[0];
     memo_op_desc op = memo_op_desc_default();
     memo_range reads[4], writes[4];
     memoi_message_list list;
     memo_status status;
     int32_t i;
 
-    /* Announce what is read and written. */
-    memoi_ring_messages(ring, s, &list);
+    /* Announce what is read and written: whole buffers, whichever rows travel.  The rank that sends
+     * most sets the time. */
+    for (i = n_rings - 1; i >= 0; i--) {
+        memoi_ring_messages(&rings[i], s, &list);
+        op.link_bytes = memob_max(op.link_bytes, memoi_ring_sent_bytes(&rings[i], &list));
+    }
     for (i = 0; i < list.n; i++) {
-        int64_t n_bytes = list.n_elements[i] * memo_type_bytes(list.types[i]);
+        int64_t n_bytes = ring->shape->n_batch * ring->shape->sharding.ring_tokens *
+                          list.row_elements[i] * memo_type_bytes(list.types[i]);
         reads[i] = memob_range_at(list.from[i], n_bytes);
         writes[i] = memob_range_at(list.to[i], n_bytes);
-        op.link_bytes += n_bytes;
     }
     op.name = "ring exchange";
     op.reads = reads;
@@ -5287,11 +5369,8 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* ring, int32_t s, memo_error* e
 
     memoi_comm_label(ring->comm, ring->is_backward ? "ring backward" : "ring forward", s);
     status = memo_group_begin(ring->comm, error);
-    for (i = 0; i < list.n && !status; i++)
-        status = memoi_comm_exchange(ring->comm, stream, (const char*)list.from[i],
-                                     list.n_elements[i], list.to_ranks[i], (char*)list.to[i],
-                                     list.n_elements[i], list.from_ranks[i], list.types[i], error);
-    if (!status) status = memo_group_end(ring->comm, stream, error);
+    for (i = 0; i < list.n && !status; i++) status = memoi_ring_send(ring, &list, i, error);
+    if (!status) status = memo_group_end(ring->comm, ring->queue->streams[MEMOI_SP_RING], error);
     memoi_comm_label(ring->comm, NULL, 0);
     return status;
 }
@@ -5632,7 +5711,7 @@ MEMOI memo_status memoi_ring_run(memoi_ring* rings, int32_t n_rings, memo_error*
         if (s < n_exchanges) {
             for (i = 0; i < n_rings && !status; i++)
                 status = memoi_ring_exchange_begin(&rings[i], s, error);
-            if (!status) status = memoi_ring_exchange(&rings[0], s, error);
+            if (!status) status = memoi_ring_exchange(rings, n_rings, s, error);
             for (i = 0; i < n_rings && !status; i++)
                 status = memoi_ring_exchange_end(&rings[i], s, error);
         }

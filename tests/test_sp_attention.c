@@ -828,6 +828,97 @@ static void documents_may_change_from_batch_to_batch(void) {
     memo_host_device_destroy(device);
 }
 
+/* The rows of a rank's keys that steps after `step` read, from the runs that see each other: obviously, pair by pair. */
+static int64_t rows_to_send(const attention_case* c, const memo_sharding* sharding, int32_t owner,
+                            int32_t step, int32_t* last_step) {
+    memo_run q_runs[2 * MAX_DOCUMENTS + 1], k_runs[2 * MAX_DOCUMENTS + 1];
+    int32_t n_k_runs = memoi_sharding_ring_runs(sharding, owner, k_runs), k, later;
+    int64_t begin = INT64_MAX, end = 0, at;
+    for (later = step + 1; later < c->ring; later++) {
+        int32_t n_q_runs = memoi_sharding_ring_runs(sharding, (owner + later) % c->ring, q_runs);
+        int64_t most_scores = 0, pairs = 0;
+        asked_call call;
+        if (!expected_call(c, q_runs, n_q_runs, k_runs, n_k_runs, 0, &call, &most_scores, &pairs))
+            continue;
+        if (later > *last_step) *last_step = later;
+        for (k = 0, at = 0; k_runs[k].start != call.k_start; k++) at += k_runs[k].count;
+        if (at < begin) begin = at;
+        if (at + call.k_rows > end) end = at + call.k_rows;
+    }
+    return end > begin ? end - begin : 0;
+}
+
+static void only_rows_that_are_read_travel(void) {
+    int i, n = IS_SLOW ? 8 : 60;
+    int64_t least_percent = 100, k;
+    for (i = 0; i < n; i++) {
+        int32_t ring = (int32_t)memo_test_int(2, 6), r, s, owner, last_step = 0;
+        attention_case c = case_of(ring, 1 + i % 2, memo_test_int(12 * ring, 150), 4, 2, 8);
+        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+        memo_sharding sharding;
+        memo_error error;
+        world all;
+        whole w;
+        c.sharding = (memo_sharding_kind)(i % 4);
+        c.mask = i % 5 == 4 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
+        c.window = memo_test_int(0, 1) * memo_test_int(ring, 40);
+        c.n_batch = (int32_t)memo_test_int(1, 3);
+        c.type = memo_test_int(0, 1) ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+        if (c.sharding == MEMO_SHARDING_DOCUMENTS) {
+            c.n_documents = memo_test_int(1, 6);
+            for (k = 1; k < c.n_documents; k++)
+                c.document_begins[k] = memo_test_int(c.document_begins[k - 1], c.n_tokens);
+            c.document_begins[c.n_documents] = c.n_tokens;
+            sharding_desc.document_begins = c.document_begins;
+            sharding_desc.n_documents = c.n_documents;
+        }
+        sharding_desc.kind = c.sharding;
+        sharding_desc.ring = c.ring;
+        sharding_desc.ulysses = c.ulysses;
+        sharding_desc.n_tokens = c.n_tokens;
+        CHECK_OK(memo_sharding_make(&sharding_desc, &sharding, &error));
+        whole_create(&w, &c);
+        world_init(&all, &c, &w);
+        CHECK(world_run(&all));
+        for (owner = 0; owner < ring; owner++) rows_to_send(&c, &sharding, owner, 0, &last_step);
+        for (r = 0; r < ring * c.ulysses; r++) {
+            const run_result* x = &all.results[r];
+            int64_t row_bytes = 2 * x->sizes.heads.n_kv * 8 * memo_type_bytes(c.type) * c.n_batch;
+            int64_t forward = 0, carried = 2 * x->sizes.heads.n_kv * 8 * 4 * c.n_batch;
+            carried *= last_step ? (last_step + 1) * sharding.ring_tokens : 0;
+            for (s = 0; s < last_step; s++)
+                forward += row_bytes * rows_to_send(&c, &sharding, (x->ring_rank - s + ring) % ring,
+                                                    s, &last_step);
+            CHECK_CASE(x->ring_forward_bytes == forward, "%s: rank %d sends %lld bytes, not %lld",
+                       case_text(&c), (int)r, (long long)x->ring_forward_bytes, (long long)forward);
+            CHECK_CASE(x->ring_backward_bytes == forward + carried, "%s", case_text(&c));
+            CHECK(forward <= x->sizes.ring_forward_bytes);
+            if (100 * forward < least_percent * x->sizes.ring_forward_bytes)
+                least_percent = 100 * forward / x->sizes.ring_forward_bytes;
+        }
+        whole_destroy(&w);
+    }
+    CHECK_IS(least_percent, ==, 0); /* the last rank of a plain ring */
+}
+
+/* Of all ranks together, under a causal mask: a plain ring sends half of what full hops send. */
+static void a_causal_ring_sends_less(void) {
+    static const memo_sharding_kind kinds[] = {MEMO_SHARDING_PLAIN, MEMO_SHARDING_ZIGZAG};
+    int i;
+    for (i = 0; i < 2; i++) {
+        attention_case c = case_of(4, 1, 64, 1, 1, 4);
+        int64_t sent = 0, hop = 2 * 16 * 4 * 4; /* bytes */
+        int32_t r;
+        world all;
+        c.sharding = kinds[i];
+        world_init(&all, &c, NULL);
+        expect_right(&c, 2e-6, 5e-6, &all);
+        for (r = 0; r < 4; r++) sent += all.results[r].ring_forward_bytes;
+        /* 4 ranks, 3 hops; the keys of rank r go to the 3 - r ranks above; or those of rank 0 as half. */
+        CHECK_IS(sent, ==, i ? 9 * hop + 3 * hop / 2 : 6 * hop);
+    }
+}
+
 static void bytes_are_those_of_the_formulas(void) {
     static const int32_t degrees[][2] = {{1, 1}, {1, 4}, {4, 1}, {2, 2}, {3, 2}, {2, 4}};
     size_t i;
@@ -852,6 +943,7 @@ static void bytes_are_those_of_the_formulas(void) {
                     c.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
                     c.sends_again = again;
                     c.v_head_size = v_size;
+                    c.mask = MEMO_MASK_FULL; /* every rank reads all keys */
                     whole_create(&w, &c);
                     world_init(&all, &c, &w);
                     CHECK(world_run(&all));
@@ -916,8 +1008,8 @@ static void bytes_follow_the_heads_that_ranks_need(void) {
         for (type = 0; type < 3; type++)
             for (again = 0; again < 2; again++) {
                 attention_case c =
-                    case_of(cases[i][0], cases[i][1], 45, cases[i][2], cases[i][3], 4);
-                int64_t element = type ? 2 : 4, all_kv = 0, padded = 45, both;
+                    case_of(cases[i][0], cases[i][1], 47, cases[i][2], cases[i][3], 4);
+                int64_t element = type ? 2 : 4, all_kv = 0, padded = 47, both;
                 int32_t rd = c.ring, ud = c.ulysses, r;
                 world all;
                 whole w;
@@ -925,6 +1017,7 @@ static void bytes_follow_the_heads_that_ranks_need(void) {
                 c.sends_again = again;
                 c.n_batch = 1 + type % 2;
                 c.v_head_size = i % 2 ? 6 : 0;
+                c.mask = MEMO_MASK_FULL; /* and no run has padding only */
                 both = c.head_size + (c.v_head_size ? c.v_head_size : c.head_size);
                 for (r = 0; r < ud; r++) all_kv += kv_needed(&c, r);
                 while (padded % (2 * rd) || padded % (rd * ud)) padded++; /* zigzag */
@@ -1235,8 +1328,9 @@ static void a_narrow_window_needs_few_hops(void) {
     world_init(&all, &c, NULL);
     expect_right(&c, 2e-6, 5e-6, &all);
     for (r = 0; r < 8; r++) {
-        CHECK_IS(all.results[r].ring_forward_bytes, ==, 2 * 8 * 4 * 4);
-        CHECK_IS(all.results[r].ring_backward_bytes, ==, 2 * 8 * 4 * 4 * (1 + 2));
+        int32_t n_hops = r < 7; /* nobody reads the keys of the last rank */
+        CHECK_IS(all.results[r].ring_forward_bytes, ==, 2 * 8 * 4 * 4 * n_hops);
+        CHECK_IS(all.results[r].ring_backward_bytes, ==, 2 * 8 * 4 * 4 * (n_hops + 2));
     }
 }
 
@@ -1641,6 +1735,8 @@ int main(int argc, char** argv) {
     TEST(documents_are_balanced);
     TEST(documents_may_change_from_batch_to_batch);
     TEST(bytes_are_those_of_the_formulas);
+    TEST(only_rows_that_are_read_travel);
+    TEST(a_causal_ring_sends_less);
     TEST(replicas_are_sent_where_needed);
     TEST(bytes_follow_the_heads_that_ranks_need);
     TEST(gradients_of_replicas_are_summed_in_fp32);
