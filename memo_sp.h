@@ -5231,25 +5231,31 @@ MEMOI void memoi_message_list_add(memoi_message_list* list, const void* from, vo
     list->n++;
 }
 
-/* The rows of the keys of a rank that steps after s read, on any rank.  Sender and receiver both find
- * them. */
+/* The rows of the keys of a rank that steps after s read, on any rank and in any sequence.  Sender and
+ * receiver both find them. */
 MEMOI memoi_ring_rows memoi_ring_needed(const memoi_ring* ring, int32_t owner, int32_t s) {
     const memoi_sp_shape* shape = ring->shape;
-    int32_t rd = shape->sharding.ring, begin = INT32_MAX, end = 0, n_runs, k, step;
-    const memo_run* runs = memoi_sp_runs(shape, owner, &n_runs);
-    memoi_rectangle rectangle;
+    int32_t rd = shape->sharding.ring, part, step, n_runs, k;
     memoi_ring_rows rows;
-    for (step = s + 1; step <= ring->last_step; step++) {
-        if (!memoi_ring_rectangle(shape, &ring->mask, (owner + step) % rd, owner, &rectangle))
-            continue;
-        if (rectangle.k_begin < begin) begin = rectangle.k_begin;
-        if (rectangle.k_end > end) end = rectangle.k_end;
+    rows.begin = INT64_MAX;
+    rows.end = 0;
+    for (part = 0; part < shape->n_parts; part++) {
+        const memo_run* runs = memoi_sp_runs(shape, part, owner, &n_runs);
+        for (step = s + 1; step <= ring->last_step; step++) {
+            memoi_rectangle r;
+            int64_t begin = 0, end = 0;
+            if (!memoi_ring_rectangle(ring, part, (owner + step) % rd, owner, &r)) continue;
+
+            /* From runs to rows. */
+            for (k = 0; k < r.k_end; k++) {
+                if (k < r.k_begin) begin += runs[k].count;
+                end += runs[k].count;
+            }
+            if (begin < rows.begin) rows.begin = begin;
+            if (end > rows.end) rows.end = end;
+        }
     }
-    rows.begin = rows.end = 0;
-    for (k = 0; k < end; k++) {
-        if (k < begin) rows.begin += runs[k].count;
-        rows.end += runs[k].count;
-    }
+    if (rows.begin > rows.end) rows.begin = rows.end;
     return rows;
 }
 
