@@ -2225,6 +2225,10 @@ MEMOI int64_t memob_min(int64_t a, int64_t b);
 MEMOI int64_t memob_max(int64_t a, int64_t b);
 /* -1, 0 or 1: a is below, equal to or above b. */
 MEMOI int memob_compare(int64_t a, int64_t b);
+
+/* For qsort: the smallest int64_t or double first. */
+MEMOI int memob_compare_int64s(const void* left, const void* right);
+MEMOI int memob_compare_doubles(const void* left, const void* right);
 /* The next multiple of alignment, which may be any positive number. */
 MEMOI int64_t memob_align_up(int64_t value, int64_t alignment);
 /* Is value neither infinite nor NaN?  Correct under -ffast-math too. */
@@ -2542,6 +2546,15 @@ MEMOI int memob_is_in(double value, double least, double most) {
 }
 
 MEMOI int memob_compare(int64_t a, int64_t b) { return (a > b) - (a < b); }
+
+MEMOI int memob_compare_int64s(const void* left, const void* right) {
+    return memob_compare(*(const int64_t*)left, *(const int64_t*)right);
+}
+
+MEMOI int memob_compare_doubles(const void* left, const void* right) {
+    double a = *(const double*)left, b = *(const double*)right;
+    return (a > b) - (a < b);
+}
 MEMOI int64_t memob_max(int64_t a, int64_t b) { return a > b ? a : b; }
 MEMOI int64_t memob_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -4273,10 +4286,6 @@ void memo_plan_destroy(memo_plan* plan) {
 }
 
 /* --- preparing --- */
-
-MEMOI int memoi_plan_compare_ints(const void* a, const void* b) {
-    return memob_compare(*(const int64_t*)a, *(const int64_t*)b);
-}
 
 MEMOI int memoi_plan_compare_gaps(const void* a, const void* b) {
     const memo_gap* x = (const memo_gap*)a;

@@ -5085,11 +5085,6 @@ typedef struct memoi_profiler {
     int32_t tensor;   /* that is recomputed */
 } memoi_profiler;
 
-MEMOI int memoi_compare_doubles(const void* left, const void* right) {
-    double a = *(const double*)left, b = *(const double*)right;
-    return (a > b) - (a < b);
-}
-
 /* What lies between two events on two streams, 0 and 1; they may be the same. */
 typedef memo_status (*memoi_profiled)(memoi_profiler* profiler, memo_error* error);
 
@@ -5114,7 +5109,7 @@ MEMOI memo_status memoi_profile_time(memoi_profiler* p, memo_stream first, memo_
         if (i >= 0) times[i] = to_first > to_second ? to_first : to_second;
     }
     if (status) return status;
-    qsort(times, (size_t)n, sizeof(double), memoi_compare_doubles);
+    qsort(times, (size_t)n, sizeof(double), memob_compare_doubles);
     *median_s = times[n / 2];
     return MEMO_STATUS_OK;
 }
@@ -8128,20 +8123,20 @@ void memo_parallel_list_destroy(memo_parallel_list* list) {
 /* ---- >>degree problem ---------------------------------------------------------------------------
  * Knows: costs of blocks, and their text.  Knows nothing of how a plan is found. */
 
-MEMOI memo_degree_cost* memoi_degree_cost(const memo_degrees_problem* problem, int32_t block,
-                                          int32_t degree) {
+MEMOI memo_degree_cost* memoi_degrees_cost(const memo_degrees_problem* problem, int32_t block,
+                                           int32_t degree) {
     return &problem->costs[(int64_t)block * problem->n_degrees + degree];
 }
 
 /* Index of a degree, or -1. */
-MEMOI int32_t memoi_degree_index(const memo_degrees_problem* problem, int64_t degree) {
+MEMOI int32_t memoi_degrees_index(const memo_degrees_problem* problem, int64_t degree) {
     int32_t k;
     for (k = 0; k < problem->n_degrees; k++)
         if (problem->degrees[k] == degree) return k;
     return -1;
 }
 
-MEMOI int memoi_is_degree(int64_t degree) {
+MEMOI int memoi_degrees_is_degree(int64_t degree) {
     return degree > 0 && degree <= 1 << 20 && (degree & (degree - 1)) == 0;
 }
 
@@ -8162,7 +8157,7 @@ memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%d degrees; there may be 1 to %d", (int)n_degrees, MEMO_DEGREES_MAX);
     for (k = 0; k < n_degrees; k++)
-        if (!memoi_is_degree(degrees[k]) || (k > 0 && degrees[k] <= degrees[k - 1]))
+        if (!memoi_degrees_is_degree(degrees[k]) || (k > 0 && degrees[k] <= degrees[k - 1]))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "degree %d: degrees are powers of two and ascend",
                                   (int)degrees[k]);
@@ -8197,7 +8192,7 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
     /* With these limits sums of times keep their digits, and sums of bytes stay below 2^62. */
     for (i = 0; i < problem->n_blocks; i++)
         for (p = 0; p < problem->n_degrees; p++) {
-            const memo_degree_cost* c = memoi_degree_cost(problem, i, p);
+            const memo_degree_cost* c = memoi_degrees_cost(problem, i, p);
             int64_t bytes_max = MEMOB_BYTES_MAX / (2 * (int64_t)problem->n_blocks + 1);
             double s[5], sum = 0;
             int k, is_good = 1;
@@ -8236,7 +8231,7 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
                                       (int)problem->degrees[p], (int)problem->degrees[q]);
 
     /* The boundary needs gather times, which only listed degrees have. */
-    if (problem->boundary_degree && memoi_degree_index(problem, problem->boundary_degree) < 0)
+    if (problem->boundary_degree && memoi_degrees_index(problem, problem->boundary_degree) < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "the boundary's degree %d is none of the degrees",
                               (int)problem->boundary_degree);
@@ -8254,9 +8249,9 @@ MEMOI double memoi_degrees_gather_s(const memo_degrees_problem* problem, int32_t
 MEMOI double memoi_degrees_max(double a, double b) { return a > b ? a : b; }
 
 MEMOI double memoi_degrees_node_s(const memo_degrees_problem* problem, int32_t block, int32_t p) {
-    const memo_degree_cost* c = memoi_degree_cost(problem, block, p);
+    const memo_degree_cost* c = memoi_degrees_cost(problem, block, p);
     int32_t boundary =
-        problem->boundary_degree ? memoi_degree_index(problem, problem->boundary_degree) : p;
+        problem->boundary_degree ? memoi_degrees_index(problem, problem->boundary_degree) : p;
     double cost_s = memoi_degrees_max(c->forward_s, c->forward_collective_s) +
                     memoi_degrees_max(c->backward_s, c->backward_collective_s);
     if (block == 0)
@@ -8271,8 +8266,8 @@ MEMOI double memoi_degrees_node_s(const memo_degrees_problem* problem, int32_t b
 /* From a block at degree p to the next block at degree q. */
 MEMOI double memoi_degrees_edge_s(const memo_degrees_problem* problem, int32_t block, int32_t p,
                                   int32_t q) {
-    const memo_degree_cost* from = memoi_degree_cost(problem, block, p);
-    const memo_degree_cost* to = memoi_degree_cost(problem, block + 1, q);
+    const memo_degree_cost* from = memoi_degrees_cost(problem, block, p);
+    const memo_degree_cost* to = memoi_degrees_cost(problem, block + 1, q);
     double gather_s = memoi_degrees_gather_s(problem, p, q), forward_s, backward_s;
     if (q <= p)
         forward_s = memoi_degrees_max(to->forward_s, from->forward_collective_s);
@@ -8286,7 +8281,7 @@ MEMOI double memoi_degrees_edge_s(const memo_degrees_problem* problem, int32_t b
 }
 
 MEMOI int64_t memoi_degrees_kept(const memo_degrees_problem* problem, int32_t block, int32_t p) {
-    const memo_degree_cost* c = memoi_degree_cost(problem, block, p);
+    const memo_degree_cost* c = memoi_degrees_cost(problem, block, p);
     return c->state_bytes + c->saved_bytes;
 }
 
@@ -8300,7 +8295,7 @@ MEMOI void memoi_degrees_sum(const memo_degrees_problem* problem, const int32_t*
         if (i + 1 < problem->n_blocks)
             *step_s += memoi_degrees_edge_s(problem, i, indices[i], indices[i + 1]);
         kept += memoi_degrees_kept(problem, i, indices[i]);
-        runtime = memob_max(runtime, memoi_degree_cost(problem, i, indices[i])->runtime_bytes);
+        runtime = memob_max(runtime, memoi_degrees_cost(problem, i, indices[i])->runtime_bytes);
     }
     *memory_bytes = kept + runtime;
 }
@@ -8314,7 +8309,7 @@ memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int
     indices = (int32_t*)memob_calloc(problem->n_blocks, sizeof(int32_t));
     if (!indices) return memob_no_memory(error, "degrees");
     for (i = 0; i < problem->n_blocks && !status; i++) {
-        indices[i] = memoi_degree_index(problem, block_degrees[i]);
+        indices[i] = memoi_degrees_index(problem, block_degrees[i]);
         if (indices[i] < 0)
             status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                     "block %d has degree %d, which the profile does not know",
@@ -8392,7 +8387,7 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
             double parameters = (is_mlp ? 8 : 4) * h * h;
             double last_flops = (is_mlp ? 8 : 2) * tokens * h * h;
             double flops = is_mlp ? 16 * tokens * h * h : 8 * tokens * h * h + 2 * tokens * s * h;
-            memo_degree_cost* c = memoi_degree_cost(*problem, i, p);
+            memo_degree_cost* c = memoi_degrees_cost(*problem, i, p);
             c->forward_s = flops / d / model->flops_per_s;
             c->forward_collective_s = c->backward_collective_s = reduce_s;
             c->backward_s = (3 * flops - last_flops) / d / model->flops_per_s;
@@ -8499,7 +8494,7 @@ MEMOI memo_status memoi_degrees_expect(const memoi_degrees_profile* profile, mem
     int64_t degree = 0;
     memo_status status = memob_expect_number(reader, "degree", &degree, error);
     if (status) return status;
-    *index = memoi_degree_index(profile->problem, degree);
+    *index = memoi_degrees_index(profile->problem, degree);
     if (*index >= 0) return MEMO_STATUS_OK;
     return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%lld is none of the degrees",
                             (long long)degree);
@@ -8516,7 +8511,7 @@ MEMOI memo_status memoi_degrees_parse_degrees(memoi_degrees_profile* profile, me
         if (profile->n_degrees == MEMO_DEGREES_MAX)
             return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "more than %d degrees",
                                     MEMO_DEGREES_MAX);
-        if (!memoi_is_degree(degree) ||
+        if (!memoi_degrees_is_degree(degree) ||
             (profile->n_degrees && degree <= profile->degrees[profile->n_degrees - 1]))
             return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                     "degree %lld: degrees are powers of two and ascend",
@@ -8571,7 +8566,7 @@ MEMOI memo_status memoi_degrees_parse_block(memoi_degrees_profile* profile, memo
         return memoi_degrees_twice(reader, "this block and degree", error);
 
     /* The file has whole nanoseconds. */
-    cost = memoi_degree_cost(profile->problem, (int32_t)block, p);
+    cost = memoi_degrees_cost(profile->problem, (int32_t)block, p);
     cost->forward_s = 1e-9 * (double)n[0];
     cost->forward_collective_s = 1e-9 * (double)n[1];
     cost->backward_s = 1e-9 * (double)n[2];
@@ -8711,7 +8706,7 @@ memo_status memo_degrees_problem_write(const memo_degrees_problem* problem, cons
                           (int)problem->degrees[q], memoi_degrees_ns(problem->gather_s[p][q]));
     for (i = 0; i < problem->n_blocks; i++)
         for (p = 0; p < problem->n_degrees; p++, n_lines++) {
-            const memo_degree_cost* c = memoi_degree_cost(problem, i, p);
+            const memo_degree_cost* c = memoi_degrees_cost(problem, i, p);
             memo_text_put(
                 &text, "block %d %d %lld %lld %lld %lld %lld %lld %lld %lld\n", (int)i,
                 (int)problem->degrees[p], memoi_degrees_ns(c->forward_s),
@@ -8728,7 +8723,7 @@ memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, c
     memo_text text;
     int32_t i;
     for (i = 0; i < n_blocks; i++)
-        if (!memoi_is_degree(block_degrees[i]))
+        if (!memoi_degrees_is_degree(block_degrees[i]))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "block %d: the degree %d is no power of two", (int)i,
                                   (int)block_degrees[i]);
@@ -8771,7 +8766,7 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
                                       MEMOI_DEGREES_BLOCKS);
         if (!status) status = memoi_degrees_number(&reader, "block", n, n, &block, error);
         if (!status) status = memoi_degrees_number(&reader, "degree", 1, 1 << 20, &degree, error);
-        if (!status && !memoi_is_degree(degree))
+        if (!status && !memoi_degrees_is_degree(degree))
             status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
                                       "the degree %lld is no power of two", (long long)degree);
 
@@ -8830,7 +8825,7 @@ MEMOI int32_t memoi_degrees_smallest(const memo_degrees_problem* problem, int32_
                                      int64_t runtime_bytes) {
     int32_t p, smallest = -1;
     for (p = 0; p < problem->n_degrees; p++)
-        if (memoi_degree_cost(problem, block, p)->runtime_bytes <= runtime_bytes &&
+        if (memoi_degrees_cost(problem, block, p)->runtime_bytes <= runtime_bytes &&
             (smallest < 0 ||
              memoi_degrees_kept(problem, block, p) < memoi_degrees_kept(problem, block, smallest)))
             smallest = p;
@@ -9081,15 +9076,10 @@ MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range
  * label needs no more time and bytes, the blocks behind it do not fit, or its bound is no less than
  * the time of the best plan. */
 
-MEMOI int memoi_double_compare(const void* left, const void* right) {
-    double a = *(const double*)left, b = *(const double*)right;
-    return (a > b) - (a < b);
-}
-
 /* Makes the labels of block i at degree q by merging the lists of the block before by time.  0: no
  * host memory. */
-MEMOI int memoi_labels_extend(memoi_degrees_search* search, const memoi_degrees_range* range,
-                              int32_t i, int32_t q) {
+MEMOI int memoi_degrees_labels_extend(memoi_degrees_search* search,
+                                      const memoi_degrees_range* range, int32_t i, int32_t q) {
     memoi_labels *from = &search->labels[(i + 1) % 2], *to = &search->labels[i % 2];
     int32_t d = search->problem->n_degrees, p;
     int64_t at = (int64_t)i * d + q, head[MEMO_DEGREES_MAX], least = INT64_MAX;
@@ -9130,7 +9120,8 @@ MEMOI int memoi_labels_extend(memoi_degrees_search* search, const memoi_degrees_
 }
 
 /* Leaves out all labels but the n of least bound.  *left_out_s: the least bound left out so far. */
-MEMOI int memoi_labels_cut(memoi_labels* labels, int32_t n_degrees, int64_t n, double* left_out_s) {
+MEMOI int memoi_degrees_labels_cut(memoi_labels* labels, int32_t n_degrees, int64_t n,
+                                   double* left_out_s) {
     int64_t n_all = labels->ends[n_degrees - 1], n_kept = 0, k;
     double *bounds, limit_s;
     int32_t q;
@@ -9138,7 +9129,7 @@ MEMOI int memoi_labels_cut(memoi_labels* labels, int32_t n_degrees, int64_t n, d
     bounds = (double*)memob_calloc(n_all, sizeof(double));
     if (!bounds) return 0;
     for (k = 0; k < n_all; k++) bounds[k] = labels->at[k].bound_s;
-    qsort(bounds, (size_t)n_all, sizeof(double), memoi_double_compare);
+    qsort(bounds, (size_t)n_all, sizeof(double), memob_compare_doubles);
     limit_s = bounds[n];
     MEMO_FREE(bounds);
     if (limit_s < *left_out_s) *left_out_s = limit_s;
@@ -9151,20 +9142,21 @@ MEMOI int memoi_labels_cut(memoi_labels* labels, int32_t n_degrees, int64_t n, d
 }
 
 /* All labels of block i, and their trails.  0: no host memory. */
-MEMOI int memoi_labels_of_block(memoi_degrees_search* search, const memoi_degrees_range* range,
-                                int32_t i, double* left_out_s) {
+MEMOI int memoi_degrees_labels_of_block(memoi_degrees_search* search,
+                                        const memoi_degrees_range* range, int32_t i,
+                                        double* left_out_s) {
     memoi_labels* labels = &search->labels[i % 2];
     int32_t d = search->problem->n_degrees, q;
     int64_t n, k;
     void* trails = search->trails;
     for (q = 0; q < d; q++) {
         labels->ends[q] = q > 0 ? labels->ends[q - 1] : 0;
-        if (memoi_degree_cost(search->problem, i, q)->runtime_bytes <=
+        if (memoi_degrees_cost(search->problem, i, q)->runtime_bytes <=
                 search->limits[range->high] &&
-            !memoi_labels_extend(search, range, i, q))
+            !memoi_degrees_labels_extend(search, range, i, q))
             return 0;
     }
-    if (!memoi_labels_cut(labels, d, range->n_labels, left_out_s)) return 0;
+    if (!memoi_degrees_labels_cut(labels, d, range->n_labels, left_out_s)) return 0;
     n = labels->ends[d - 1];
     if (!memob_reserve(&trails, &search->trail_capacity, search->n_trails + n, sizeof(int64_t)))
         return 0;
@@ -9176,8 +9168,8 @@ MEMOI int memoi_labels_of_block(memoi_degrees_search* search, const memoi_degree
 
 /* Raises the bound of a range.  n_labels grows, or becomes 0 if a path of the range is faster than
  * the best plan but does not fit. */
-MEMOI memo_status memoi_labels_pass(memoi_degrees_search* search, memoi_degrees_range* range,
-                                    memo_error* error) {
+MEMOI memo_status memoi_degrees_labels_pass(memoi_degrees_search* search,
+                                            memoi_degrees_range* range, memo_error* error) {
     const memo_degrees_problem* problem = search->problem;
     int32_t n = problem->n_blocks, d = problem->n_degrees, i;
     memoi_labels* last = &search->labels[(n - 1) % 2];
@@ -9197,7 +9189,7 @@ MEMOI memo_status memoi_labels_pass(memoi_degrees_search* search, memoi_degrees_
     for (i = 0; i < d; i++) search->labels[1].ends[i] = 1;
     for (i = 0; i < n; i++) {
         if (memoi_degrees_is_late(search)) return MEMO_STATUS_OK;
-        if (!memoi_labels_of_block(search, range, i, &bound_s))
+        if (!memoi_degrees_labels_of_block(search, range, i, &bound_s))
             return memob_no_memory(error, "the plan of degrees");
     }
 
@@ -9273,16 +9265,11 @@ MEMOI memo_status memoi_degrees_improve(memoi_degrees_search* search, double* lo
                 status =
                     memoi_degrees_open_range(search, middle + 1, range.high, range.bound_s, error);
         } else {
-            status = memoi_labels_pass(search, &range, error);
+            status = memoi_degrees_labels_pass(search, &range, error);
             search->ranges[next] = range;
         }
     }
     return status;
-}
-
-MEMOI int memoi_int64_compare(const void* left, const void* right) {
-    int64_t a = *(const int64_t*)left, b = *(const int64_t*)right;
-    return (a > b) - (a < b);
 }
 
 /* Tables of the costs.  0: no host memory. */
@@ -9322,7 +9309,7 @@ MEMOI int memoi_degrees_search_create(memoi_degrees_search* search) {
 
     /* Each runtime once: equal limits would only repeat a range. */
     for (k = 0; k < n * d; k++) search->limits[k] = problem->costs[k].runtime_bytes;
-    qsort(search->limits, (size_t)(n * d), sizeof(int64_t), memoi_int64_compare);
+    qsort(search->limits, (size_t)(n * d), sizeof(int64_t), memob_compare_int64s);
     for (k = 0; k < n * d; k++)
         if (k == 0 || search->limits[k] != search->limits[search->n_limits - 1])
             search->limits[search->n_limits++] = search->limits[k];
@@ -9947,13 +9934,8 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_error* erro
     return status;
 }
 
-MEMOI int memoi_session_compare_times(const void* a, const void* b) {
-    const double x = *(const double*)a, y = *(const double*)b;
-    return x < y ? -1 : x > y;
-}
-
 MEMOI double memoi_session_median(double* times_s, int64_t n) {
-    qsort(times_s, (size_t)n, sizeof *times_s, memoi_session_compare_times);
+    qsort(times_s, (size_t)n, sizeof *times_s, memob_compare_doubles);
     return times_s[n / 2] > 0 ? times_s[n / 2] : 0;
 }
 
