@@ -661,8 +661,8 @@ typedef struct memo_ulysses_heads {
  * zigzag ring the keys of rank 0 travel as half.
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32
- *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32; the
- *              last hop returns them to their rank
+ *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32 or
+ *              rounded to the tensors' type; the last hop returns them to their rank
  *
  * Memory does not grow with the ring: two buffers for keys and values, two for d_k and d_v, one for
  * the contribution of a step.  memo_schedule_check finds a race if any of these waits is removed:
@@ -712,6 +712,10 @@ typedef struct memo_sp_attention_desc {
     int32_t n_q_heads, n_kv_heads, head_size, v_head_size;
     memo_type type; /* of all tensors except lse: F32, BF16, F16 */
     float scale;    /* 0: 1 / sqrt(head_size) */
+    /* 1: d_k and d_v travel round the ring in the tensors' type: half the bytes of fp32 if it has 16
+     * bits.  Each hop rounds once, so their error grows with the ring: in bf16, 1.8 times that of one
+     * rank at 4 ranks, 2.5 times at 8, 3.6 times at 16 (test_sp_attention, "rounded"). */
+    int32_t rounds_gradients;
     /* If ulysses > 1, backward needs q, k and v by heads.  0: forward keeps them in tensors.saved.
      * 1: backward sends them again, and saved is not used. */
     int32_t sends_again;
@@ -734,7 +738,7 @@ typedef struct memo_sp_attention_sizes {
      *   ulysses backward   the same, and Hq n (ud - 1) / ud of fp32 (row_dots); with sends_again
      *                      another (Hq head_size + Hkv D) n (ud - 1) / ud
      *   ring forward       Hkv D n (rd - 1), in type
-     *   ring backward      the same, and Hkv D n rd in fp32
+     *   ring backward      the same, and Hkv D n rd in fp32 (rounds_gradients: in type)
      * The ring's bytes are those of a full mask, and upper bounds for others: only rows that a later
      * step reads travel (chapter 6). */
     int64_t ulysses_forward_bytes, ulysses_backward_bytes;
@@ -4266,17 +4270,18 @@ MEMOI memo_status memoi_sp_merge(const memoi_sp_queue* queue, memo_merge_desc* m
     return MEMOI_SP_KERNEL(queue, &op, merge, merge);
 }
 
-/* to += from, in rows of n elements. */
-MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, float* to, int64_t to_stride,
-                               const float* from, int64_t from_stride, int64_t n, int64_t n_rows,
-                               memo_error* error) {
+/* to (type) += from, in rows of n elements. */
+MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, void* to, memo_type type,
+                               int64_t to_stride, const float* from, int64_t from_stride, int64_t n,
+                               int64_t n_rows, memo_error* error) {
     memo_op_desc op = memo_op_desc_default();
     memo_add_desc add;
     memo_range reads[2];
     memo_status status = MEMO_STATUS_OK;
     if (!n || !n_rows) return MEMO_STATUS_OK;
-    memset(&add, 0, sizeof add); /* F32 */
+    memset(&add, 0, sizeof add); /* b is F32 */
     add.to = to;
+    add.to_type = add.a_type = type;
     add.a = to;
     add.b = from;
     add.n_rows = n_rows;
@@ -4284,7 +4289,7 @@ MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, float* to, int64_t t
     add.to_stride = add.a_stride = to_stride;
     add.b_stride = from_stride;
 
-    reads[0] = memob_range_at(to, ((n_rows - 1) * to_stride + n) * 4);
+    reads[0] = memob_range_at(to, ((n_rows - 1) * to_stride + n) * memo_type_bytes(type));
     reads[1] = memob_range_at(from, ((n_rows - 1) * from_stride + n) * 4);
     op.name = "add";
     op.reads = reads;
@@ -4322,9 +4327,10 @@ MEMOI memo_status memoi_sp_row_sums(const memoi_sp_queue* queue, float* to, cons
     return status ? status : MEMOI_SP_KERNEL(queue, &op, row_sums, &sums);
 }
 
-/* to (type) = from, n elements. */
-MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, const float* from,
-                                memo_type type, int64_t n, memo_error* error) {
+/* to (type) = from (from_type), n elements. */
+MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, memo_type type,
+                                const void* from, memo_type from_type, int64_t n,
+                                memo_error* error) {
     memo_op_desc op = memo_op_desc_default();
     memo_cast_desc cast;
     memo_range ranges[2];
@@ -4334,8 +4340,9 @@ MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, const flo
     cast.to = to;
     cast.from = from;
     cast.to_type = type;
+    cast.from_type = from_type;
     cast.n = n;
-    ranges[0] = memob_range_at(from, n * 4);
+    ranges[0] = memob_range_at(from, n * memo_type_bytes(from_type));
     ranges[1] = memob_range_at(to, n * memo_type_bytes(type));
     op.name = "cast";
     op.reads = ranges;
@@ -4803,6 +4810,7 @@ typedef struct memoi_sp_shape {
     memo_type type;
     float scale;
     int32_t sends_again;
+    memo_type carried_type; /* of d_k and d_v in the ring: F32, or type */
     memo_ulysses_heads heads;
     int32_t is_replicated;    /* more than one rank needs some key head */
     const memo_run* runs;     /* of all ring ranks, in their order */
@@ -5022,8 +5030,9 @@ MEMOI memo_status memoi_ulysses_place(const memoi_ulysses* u, const memoi_exchan
     memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
     int64_t at = (first_row * m.n_heads + first_head) * x->n;
     if (sums)
-        return memoi_sp_add(u->queue, sums + at, m.n_heads * x->n, (const float*)(const void*)rows,
-                            n_heads * x->n, n_heads * x->n, n_rows, error);
+        return memoi_sp_add(u->queue, sums + at, MEMO_TYPE_F32, m.n_heads * x->n,
+                            (const float*)(const void*)rows, n_heads * x->n, n_heads * x->n, n_rows,
+                            error);
     return memoi_sp_copy_rows(u->queue, to + at * memo_type_bytes(x->type), m.row_bytes, rows,
                               n_heads * m.unit, n_heads * m.unit, n_rows, error);
 }
@@ -5077,9 +5086,10 @@ typedef struct memoi_ring {
     const float* row_dots;
     float* d_q;
     char *k_buffers[2], *v_buffers[2]; /* keys of step s > 0 lie in buffer (s - 1) % 2 */
-    float *d_k[2], *d_v[2];       /* step s adds to, and exchange s + 1 sends, number (s + 1) % 2 */
-    float *d_k_step, *d_v_step;   /* the contribution of a step */
-    float *d_k_final, *d_v_final; /* destination of the last hop; may be one of the above */
+    /* In carried_type.  Step s adds to, and exchange s + 1 sends, number (s + 1) % 2. */
+    char *d_k[2], *d_v[2];
+    float *d_k_step, *d_v_step;  /* the contribution of a step */
+    char *d_k_final, *d_v_final; /* destination of the last hop; may be one of the above */
 
     int32_t last_step;  /* the last one in which any rank computes */
     int32_t n_awaited;  /* exchanges that the compute stream has waited for */
@@ -5221,6 +5231,7 @@ MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_
     int32_t next = (me + 1) % rd, previous = (me - 1 + rd) % rd;
     int64_t n_k = (int64_t)shape->heads.n_kv * shape->head_size;
     int64_t n_v = (int64_t)shape->heads.n_kv * shape->v_head_size;
+    memo_type carried = shape->carried_type;
     memoi_ring_rows all;
     list->n = 0;
     if (s < ring->last_step) {
@@ -5237,16 +5248,16 @@ MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_
     all.begin = 0;
     all.end = shape->sharding.ring_tokens;
     if (s <= ring->last_step) {
-        memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k[(s + 1) % 2], n_k, MEMO_TYPE_F32,
-                               next, previous, all, all);
-        memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v[(s + 1) % 2], n_v, MEMO_TYPE_F32,
-                               next, previous, all, all);
+        memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k[(s + 1) % 2], n_k, carried, next,
+                               previous, all, all);
+        memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v[(s + 1) % 2], n_v, carried, next,
+                               previous, all, all);
     } else {
         int32_t home = (me - ring->last_step + rd) % rd, other = (me + ring->last_step) % rd;
-        memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k_final, n_k, MEMO_TYPE_F32, home,
-                               other, all, all);
-        memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v_final, n_v, MEMO_TYPE_F32, home,
-                               other, all, all);
+        memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k_final, n_k, carried, home, other,
+                               all, all);
+        memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v_final, n_v, carried, home, other,
+                               all, all);
     }
 }
 
@@ -5385,6 +5396,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, const memoi_
     int64_t element_bytes = memo_type_bytes(shape->type), q_at, k_at, v_at, out_at, lse_at;
     const char* k = s ? ring->k_buffers[(s + 1) % 2] : ring->k;
     const char* v = s ? ring->v_buffers[(s + 1) % 2] : ring->v;
+    int is_apart; /* the step's d_k and d_v, from the ones that travel */
     memo_attention_block block;
     memset(&block, 0, sizeof block);
     block.type = shape->type;
@@ -5426,8 +5438,9 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, const memoi_
     block.lse = ring->lse + lse_at;
     block.row_dots = ring->row_dots + lse_at;
     block.d_q = ring->d_q + q_at;
-    block.d_k = (s ? ring->d_k_step : ring->d_k[1]) + k_at;
-    block.d_v = (s ? ring->d_v_step : ring->d_v[1]) + v_at;
+    is_apart = s || shape->carried_type != MEMO_TYPE_F32;
+    block.d_k = (is_apart ? ring->d_k_step : (float*)(void*)ring->d_k[1]) + k_at;
+    block.d_v = (is_apart ? ring->d_v_step : (float*)(void*)ring->d_v[1]) + v_at;
     return block;
 }
 
@@ -5575,16 +5588,34 @@ MEMOI memo_status memoi_ring_clear_rows(const memoi_ring* ring, const memo_atten
 }
 
 /* Adds them to the gradients that travel. */
-MEMOI memo_status memoi_ring_add_rows(const memoi_ring* ring, float* d_k, float* d_v,
+MEMOI memo_status memoi_ring_add_rows(const memoi_ring* ring, char* d_k, char* d_v,
                                       const memo_attention_block* block, memo_error* error) {
-    int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs);
-    memo_status status = memoi_sp_add(ring->queue, d_k + (block->d_k - ring->d_k_step),
-                                      block->k_batch_stride, block->d_k, block->k_batch_stride,
-                                      n * block->k_row_stride, block->n_batch, error);
+    memo_type type = ring->shape->carried_type;
+    int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs), bytes = memo_type_bytes(type);
+    memo_status status = memoi_sp_add(
+        ring->queue, d_k + (block->d_k - ring->d_k_step) * bytes, type, block->k_batch_stride,
+        block->d_k, block->k_batch_stride, n * block->k_row_stride, block->n_batch, error);
     return status ? status
-                  : memoi_sp_add(ring->queue, d_v + (block->d_v - ring->d_v_step),
+                  : memoi_sp_add(ring->queue, d_v + (block->d_v - ring->d_v_step) * bytes, type,
                                  block->v_batch_stride, block->d_v, block->v_batch_stride,
                                  n * block->v_row_stride, block->n_batch, error);
+}
+
+/* The first step: its result is what later ones are merged with, or added to. */
+MEMOI memo_status memoi_ring_first_step(const memoi_ring* ring, const memo_attention_block* block,
+                                        memo_error* error) {
+    const memoi_sp_shape* shape = ring->shape;
+    memo_type type = shape->carried_type;
+    memo_status status = MEMO_STATUS_OK;
+    if (!ring->is_backward || type == MEMO_TYPE_F32) return memoi_ring_attend(ring, block, error);
+    status = memoi_ring_clear_rows(ring, block, error);
+    if (!status) status = memoi_ring_attend(ring, block, error);
+    if (!status)
+        status = memoi_sp_cast(ring->queue, ring->d_k[1], type, block->d_k, MEMO_TYPE_F32,
+                               memoi_ring_k_elements(shape), error);
+    return status ? status
+                  : memoi_sp_cast(ring->queue, ring->d_v[1], type, block->d_v, MEMO_TYPE_F32,
+                                  memoi_ring_v_elements(shape), error);
 }
 
 /* A step after the first: its result is merged with, or added to, the earlier ones. */
@@ -5621,8 +5652,8 @@ MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error
     if (!ring->has_worked) return MEMO_STATUS_OK;
 
     block = memoi_ring_block(ring, &rectangle, s);
-    status =
-        s ? memoi_ring_later_step(ring, &block, s, error) : memoi_ring_attend(ring, &block, error);
+    status = s ? memoi_ring_later_step(ring, &block, s, error)
+               : memoi_ring_first_step(ring, &block, error);
     /* The next exchange overwrites what this step used; the first one of forward needs nothing. */
     if (!status && s + 1 < memoi_ring_n_exchanges(ring) && (s || ring->is_backward))
         status = memoi_sp_record(ring->queue, MEMOI_SP_COMPUTED, MEMOI_SP_COMPUTE, error);
@@ -5643,6 +5674,8 @@ MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
             ring->d_v[1] = ring->d_v_final;
         }
         status = memoi_sp_fill(ring->queue, ring->d_q, n_q * 4, error);
+        if (ring->shape->carried_type != MEMO_TYPE_F32)
+            n_k = n_v = 0; /* the first step sets them */
         if (!status) status = memoi_sp_fill(ring->queue, ring->d_k[1], n_k * 4, error);
         if (!status) status = memoi_sp_fill(ring->queue, ring->d_v[1], n_v * 4, error);
     }
@@ -5689,7 +5722,8 @@ typedef struct memoi_sp_buffers {
     float* out;      /* by heads: fp32 output; d_q */
     float *block_out, *block_lse;
     float *dots_rows, *dots; /* row dots by rows, by heads */
-    float *d_k[2], *d_v[2], *d_k_step, *d_v_step;
+    char *d_k[2], *d_v[2];
+    float *d_k_step, *d_v_step;
     float* sums; /* (n_batch, local_tokens, n_kv_heads, larger head) of d_k or d_v of replicas */
     char *ring_k[2], *ring_v[2];
 } memoi_sp_buffers;
@@ -5833,6 +5867,8 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc, memo_r
     shape->type = desc->type;
     shape->scale = desc->scale != 0 ? desc->scale : (float)(1 / sqrt((double)desc->head_size));
     shape->sends_again = desc->sends_again;
+    shape->carried_type =
+        desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
     shape->heads = memoi_ulysses_heads_of(desc->n_q_heads, desc->n_kv_heads, desc->sharding.ulysses,
                                           shape->ulysses_rank);
     shape->is_replicated = memoi_heads_needed(shape, 1) > desc->n_kv_heads;
@@ -5930,6 +5966,7 @@ MEMOI void memoi_sp_carve_backward(const memoi_sp_shape* shape, memoi_hybrid_car
                                    memoi_sp_buffers* buffers) {
     int64_t n_k = memoi_ring_k_elements(shape), n_v = memoi_ring_v_elements(shape);
     int64_t n_local = shape->sharding.local_tokens;
+    int64_t carried_bytes = memo_type_bytes(shape->carried_type);
     int has_ulysses = shape->sharding.ulysses > 1, has_ring = shape->sharding.ring > 1, i;
     buffers->dots = (float*)memoi_hybrid_carve(
         carver, memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, 1) * 4);
@@ -5939,8 +5976,8 @@ MEMOI void memoi_sp_carve_backward(const memoi_sp_shape* shape, memoi_hybrid_car
             (float*)memoi_hybrid_carve(carver, shape->n_batch * n_local * shape->n_q_heads * 4);
     for (i = 0; i < 2; i++) {
         if (i == 0 ? !has_ring : !has_ring && memoi_sp_is_direct(shape)) continue;
-        buffers->d_k[i] = (float*)memoi_hybrid_carve(carver, n_k * 4);
-        buffers->d_v[i] = (float*)memoi_hybrid_carve(carver, n_v * 4);
+        buffers->d_k[i] = memoi_hybrid_carve(carver, n_k * carried_bytes);
+        buffers->d_v[i] = memoi_hybrid_carve(carver, n_v * carried_bytes);
     }
     if (has_ring) {
         buffers->d_k_step = (float*)memoi_hybrid_carve(carver, n_k * 4);
@@ -6015,7 +6052,9 @@ MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* 
         (shape->sends_again ? to_heads : 0);
     sizes->ring_forward_bytes = n_kv * memo_type_bytes(shape->type) * (shape->sharding.ring - 1);
     sizes->ring_backward_bytes = sizes->ring_forward_bytes;
-    if (shape->sharding.ring > 1) sizes->ring_backward_bytes += n_kv * 4 * shape->sharding.ring;
+    if (shape->sharding.ring > 1)
+        sizes->ring_backward_bytes +=
+            n_kv * memo_type_bytes(shape->carried_type) * shape->sharding.ring;
 }
 
 memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
@@ -6241,27 +6280,34 @@ MEMOI memo_status memoi_sp_take_qkv(memoi_sp_walk* walk, int is_sent, memo_error
     return status;
 }
 
-/* Converts an fp32 result by heads to the tensors' type, and moves it to the user's rows. */
-MEMOI memo_status memoi_sp_give(memoi_sp_walk* walk, const memoi_exchanged* x, float* from,
-                                void* to, memo_error* error) {
+/* Converts a result by heads to the tensors' type, and moves it to the user's rows.  from_type: F32,
+ * or the tensors'. */
+MEMOI memo_status memoi_sp_give(memoi_sp_walk* walk, const memoi_exchanged* x, const void* from,
+                                memo_type from_type, void* to, memo_error* error) {
     const memoi_sp_shape* shape = walk->shape;
     memo_type type = shape->type;
     int64_t n = memoi_sp_elements(shape, shape->sharding.ring_tokens,
                                   x->is_kv ? shape->heads.n_kv : shape->heads.n_q, x->n);
     memo_status status = MEMO_STATUS_OK;
-    if (memoi_sp_is_direct(shape)) return MEMO_STATUS_OK; /* computed in place */
-    if (shape->sharding.ulysses == 1) return memoi_sp_cast(&walk->queue, to, from, type, n, error);
-    if (x->is_kv && shape->is_replicated) {
-        status = memoi_ulysses_to_rows(&walk->ulysses, x, from, NULL, walk->buffers.sums, error);
-        n = memoi_sp_elements(shape, shape->sharding.local_tokens, shape->n_kv_heads, x->n);
-        return status ? status
-                      : memoi_sp_cast(&walk->queue, to, walk->buffers.sums, type, n, error);
+    if (from == to) return MEMO_STATUS_OK; /* computed in place */
+    if (shape->sharding.ulysses == 1)
+        return memoi_sp_cast(&walk->queue, to, type, from, from_type, n, error);
+
+    /* What the exchange sends, in its type.  The contribution of a step is no longer used. */
+    if (from_type != x->type) {
+        float* step =
+            from == walk->ring.d_k_final ? walk->buffers.d_k_step : walk->buffers.d_v_step;
+        void* sent = x->type == MEMO_TYPE_F32 ? (void*)step : (void*)walk->buffers.typed;
+        status = memoi_sp_cast(&walk->queue, sent, x->type, from, from_type, n, error);
+        from = sent;
     }
-    if (type == MEMO_TYPE_F32)
-        return memoi_ulysses_to_rows(&walk->ulysses, x, from, to, NULL, error);
-    status = memoi_sp_cast(&walk->queue, walk->buffers.typed, from, type, n, error);
-    return status ? status
-                  : memoi_ulysses_to_rows(&walk->ulysses, x, walk->buffers.typed, to, NULL, error);
+    if (status || !x->is_kv || !shape->is_replicated)
+        return status ? status : memoi_ulysses_to_rows(&walk->ulysses, x, from, to, NULL, error);
+    status = memoi_ulysses_to_rows(&walk->ulysses, x, from, NULL, walk->buffers.sums, error);
+    n = memoi_sp_elements(shape, shape->sharding.local_tokens, shape->n_kv_heads, x->n);
+    return status
+               ? status
+               : memoi_sp_cast(&walk->queue, to, type, walk->buffers.sums, MEMO_TYPE_F32, n, error);
 }
 
 /* A pass is begin, ring, end.  In one schedule the rings of all ranks run together in between. */
@@ -6283,7 +6329,7 @@ MEMOI memo_status memoi_sp_forward_begin(memoi_sp_walk* walk, memo_error* error)
 MEMOI memo_status memoi_sp_forward_end(memoi_sp_walk* walk, memo_error* error) {
     memoi_exchanged out =
         memoi_sp_exchanged(walk->shape, "out to rows", 0, walk->shape->v_head_size);
-    return memoi_sp_give(walk, &out, walk->ring.out, walk->tensors.out, error);
+    return memoi_sp_give(walk, &out, walk->ring.out, MEMO_TYPE_F32, walk->tensors.out, error);
 }
 
 MEMOI memo_status memoi_sp_backward_begin(memoi_sp_walk* walk, memo_error* error) {
@@ -6310,8 +6356,9 @@ MEMOI memo_status memoi_sp_backward_begin(memoi_sp_walk* walk, memo_error* error
     /* The last exchange, last_step + 1, sends buffer (last_step + 1) % 2, so the other one is free
      * to receive. */
     i = ring->last_step ? ring->last_step % 2 : 1;
-    ring->d_k_final = is_direct ? (float*)t->d_k : ring->d_k[i];
-    ring->d_v_final = is_direct ? (float*)t->d_v : ring->d_v[i];
+    is_direct = shape->sharding.ulysses == 1 && shape->type == shape->carried_type;
+    ring->d_k_final = is_direct ? (char*)t->d_k : ring->d_k[i];
+    ring->d_v_final = is_direct ? (char*)t->d_v : ring->d_v[i];
 
     /* Row dots are computed from rows, where out and d_out are, then exchanged with d_out. */
     status = memoi_sp_take_qkv(walk, shape->sends_again, error);
@@ -6333,9 +6380,13 @@ MEMOI memo_status memoi_sp_backward_end(memoi_sp_walk* walk, memo_error* error) 
     memoi_exchanged d_q = memoi_sp_exchanged(walk->shape, "d_q to rows", 0, size);
     memoi_exchanged d_k = memoi_sp_exchanged_d_kv(walk->shape, "d_k to rows", size);
     memoi_exchanged d_v = memoi_sp_exchanged_d_kv(walk->shape, "d_v to rows", v_size);
-    memo_status status = memoi_sp_give(walk, &d_q, walk->ring.d_q, walk->tensors.d_q, error);
-    if (!status) status = memoi_sp_give(walk, &d_k, walk->ring.d_k_final, walk->tensors.d_k, error);
-    if (!status) status = memoi_sp_give(walk, &d_v, walk->ring.d_v_final, walk->tensors.d_v, error);
+    memo_type carried = walk->shape->carried_type;
+    memo_status status =
+        memoi_sp_give(walk, &d_q, walk->ring.d_q, MEMO_TYPE_F32, walk->tensors.d_q, error);
+    if (!status)
+        status = memoi_sp_give(walk, &d_k, walk->ring.d_k_final, carried, walk->tensors.d_k, error);
+    if (!status)
+        status = memoi_sp_give(walk, &d_v, walk->ring.d_v_final, carried, walk->tensors.d_v, error);
     return status;
 }
 
@@ -6486,7 +6537,7 @@ MEMOI memo_status memoi_sp_all_ranks_add(memoi_sp_all_ranks* all,
     tensors.q = tensors.k = tensors.v = tensors.d_out = somewhere;
     tensors.out = tensors.saved = tensors.d_q = tensors.d_k = tensors.d_v = somewhere;
     tensors.lse = (float*)(void*)somewhere;
-    memoi_sp_carve(&all->shapes[r], somewhere, is_backward, &buffers);
+    memoi_sp_carve(&all->shapes[r], somewhere + ((int64_t)1 << 40), is_backward, &buffers);
     memoi_sp_walk_init(&all->walks[r], &all->shapes[r], &queue, &buffers, &tensors, mask,
                        is_backward);
     memoi_sp_walk_set_costs(&all->walks[r], costs);

@@ -889,8 +889,7 @@ static void the_disk_is_named(void) {
     memo_swap_plan_destroy(plan);
     p.desc.to_file_bytes_per_s = p.desc.from_file_bytes_per_s = 16384; /* 4 s a layer */
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_DISK &&
-                   strstr(plan->reason, "the disk is the limit"),
+    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_DISK && strstr(plan->reason, "the disk is the limit"),
                "%s", plan->reason);
     CHECK_IS(plan->stall_s, >, 0);
     memo_swap_plan_destroy(plan);
