@@ -563,8 +563,9 @@ typedef struct memo_mask {
     int64_t window;   /* a query sees only keys less than this many positions away; 0: no limit */
     int64_t n_tokens; /* positions from n_tokens on are padding: they neither see nor are seen */
     /* Packed documents (cu_seqlens): n_documents + 1 positions from 0 to n_tokens, not descending.
-     * A query sees only keys of its own document.  All sequences of a batch share the documents.
-     * Host memory; it must stay unchanged until the stream has passed.  NULL: one document. */
+     * A query sees only keys of its own document.  Two equal positions are an empty document, which
+     * has no tokens and changes nothing.  Host memory; it must stay unchanged until the stream has
+     * passed.  NULL: one document. */
     const int64_t* document_begins;
     int64_t n_documents;
 } memo_mask;
@@ -581,7 +582,8 @@ MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* 
  * k, v and out have strides of their own.  The strides of q, k, v and out apply to d_q, d_k, d_v and
  * d_out too.  Heads of v, out and their gradients have v_head_size elements.  lse and row_dots have
  * one number per row and head, with the strides of lse.  Strides count elements.
- * Query head h reads key head h / (n_q_heads / n_kv_heads). */
+ * Query head h reads key head h / (n_q_heads / n_kv_heads).  The n_batch sequences share the runs and
+ * the mask: sequences that differ in these come in blocks of their own. */
 typedef struct memo_attention_block {
     memo_type type; /* of q, k, v, d_out: F32, BF16 or F16 */
     float scale;    /* of the scores */
@@ -652,8 +654,9 @@ typedef struct memo_ulysses_heads {
  *
  * In step s ring rank r computes its queries against the keys and values of rank r - s (mod rd).
  * Meanwhile the keys and values of step s + 1 arrive on a stream of the engine.  Each step calls
- * the local attention once, with the runs that see each other under the mask.  It skips what sees
- * nothing.  (One exception: striped documents shorter than the ring.)
+ * the local attention once, with the runs that see each other under the mask; once per sequence, if
+ * the sequences of a batch have masks or shardings of their own.  It skips what sees nothing.  (One
+ * exception: striped documents shorter than the ring.)
  *
  * Every rank makes every hop up to the last one that any rank needs: rd - 1 hops with causal and
  * full masks.  A hop carries the rows of keys that a later step reads on any rank: from the first run
@@ -706,6 +709,13 @@ typedef struct memo_sp_attention_desc {
     int32_t ring_rank, ulysses_rank; /* used if ring or ulysses is NULL */
     memo_sharding sharding;
     int32_t n_batch; /* 0: 1 */
+    /* The masks that a call gets: 1 (or 0) for all sequences of the batch, or n_batch in an array, so
+     * that each sequence has its own documents. */
+    int32_t n_masks;
+    /* n_batch shardings, if each sequence is cut by its own documents.  They differ from sharding
+     * only in their documents.  Scatter and gather each sequence with its own.  NULL: sharding cuts
+     * every sequence. */
+    const memo_sharding* row_shardings;
     /* n_q_heads must be a multiple of n_kv_heads.  head_size: of q and k.  v_head_size: of v and out;
      * 0: head_size.  The local attention may limit both: the host's returns UNSUPPORTED above
      * MEMO_HOST_ATTENTION_HEAD_SIZE. */
@@ -722,7 +732,8 @@ typedef struct memo_sp_attention_desc {
     memo_attention attention;
     /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
     void* device_memory;
-    /* The most documents that memo_sp_attention_set_sharding may pass; 0: as many as sharding has. */
+    /* The most documents of a sharding that memo_sp_attention_set_sharding may pass; 0: as many as
+     * the shardings here have. */
     int64_t max_documents;
 } memo_sp_attention_desc;
 
@@ -774,26 +785,27 @@ MEMO_API memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc
  * communicators are destroyed. */
 MEMO_API void memo_sp_attention_destroy(memo_sp_attention* attention);
 
-/* Changes the documents, for a new batch.  Kind, degrees and n_tokens of sharding must match the
- * desc's.  All ranks of the sequence group must do the same.  Waits for the desc's stream, which
- * may still read the old documents.  Allocates nothing.  Errors: INVALID_ARGUMENT (another sharding;
- * more documents than desc.max_documents), and errors of the device. */
+/* Changes the documents, for a new batch.  shardings: one, or n_batch if the desc has row_shardings.
+ * Their kind, degrees and n_tokens must match the desc's.  All ranks of the sequence group must do
+ * the same.  Waits for the desc's stream, which may still read the old documents.  Allocates nothing.
+ * Errors: INVALID_ARGUMENT (another sharding; more documents than desc.max_documents), and errors of
+ * the device. */
 MEMO_API memo_status memo_sp_attention_set_sharding(memo_sp_attention* attention,
-                                                    const memo_sharding* sharding,
+                                                    const memo_sharding* shardings,
                                                     memo_error* error);
 
 /* All ranks of the sequence group must call them, each from its own thread.  They enqueue on the
- * desc's stream and return at once.  mask.n_tokens is ignored; the sharding's is used.  If the mask
- * has no documents, the sharding's are used.  Pass the same mask to forward and backward.  Gradients
- * of padding rows are 0.  After a failure the results are undefined.  Errors: INVALID_ARGUMENT
- * (invalid documents, missing tensors); COMM (a rank runs another pass); errors of the device, of
- * memo_comm and of the local attention. */
+ * desc's stream and return at once.  masks: desc.n_masks.  n_tokens of a mask is ignored; the
+ * sharding's is used.  If a mask has no documents, the sharding's are used.  Pass the same masks to
+ * forward and backward.  Gradients of padding rows are 0.  After a failure the results are undefined.
+ * Errors: INVALID_ARGUMENT (invalid documents, missing tensors); COMM (a rank runs another pass);
+ * errors of the device, of memo_comm and of the local attention. */
 MEMO_API memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_sp_attention_tensors* tensors,
-                                               const memo_mask* mask, memo_error* error);
+                                               const memo_mask* masks, memo_error* error);
 MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
                                                 const memo_sp_attention_tensors* tensors,
-                                                const memo_mask* mask, memo_error* error);
+                                                const memo_mask* masks, memo_error* error);
 
 /* Durations for schedules.  A rate of 0 bytes per second means no time except the latency. */
 typedef struct memo_sp_attention_costs {
@@ -807,13 +819,13 @@ typedef struct memo_sp_attention_costs {
  * compared with a record.  costs is optional. */
 MEMO_API memo_status memo_sp_attention_schedule(const memo_sp_attention* attention,
                                                 const memo_sp_attention_tensors* tensors,
-                                                const memo_mask* mask, int32_t is_backward,
+                                                const memo_mask* masks, int32_t is_backward,
                                                 const memo_sp_attention_costs* costs,
                                                 memo_schedule* schedule, memo_error* error);
 /* The same for all ring ranks together, without addresses, to simulate and draw.  Streams are
  * "compute 0", "ring 0", ...; an exchange occupies the ring streams of all ranks. */
 MEMO_API memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
-                                                     const memo_mask* mask, int32_t is_backward,
+                                                     const memo_mask* masks, int32_t is_backward,
                                                      const memo_sp_attention_costs* costs,
                                                      memo_schedule* schedule, memo_error* error);
 
@@ -4802,9 +4814,16 @@ MEMOI memo_ulysses_heads memoi_ulysses_heads_of(int32_t n_q_heads, int32_t n_kv_
     return heads;
 }
 
+/* A sharding, and the runs of all ring ranks under it. */
+typedef struct memoi_sp_tokens {
+    memo_sharding sharding;
+    memo_run* runs;     /* in the order of ring ranks */
+    int64_t* first_run; /* (ring + 1) */
+} memoi_sp_tokens;
+
 /* An attention on one rank; only documents change from call to call. */
 typedef struct memoi_sp_shape {
-    memo_sharding sharding;
+    memo_sharding sharding; /* without documents */
     int32_t ring_rank, ulysses_rank;
     int32_t n_batch, n_q_heads, n_kv_heads, head_size, v_head_size;
     memo_type type;
@@ -4812,14 +4831,21 @@ typedef struct memoi_sp_shape {
     int32_t sends_again;
     memo_type carried_type; /* of d_k and d_v in the ring: F32, or type */
     memo_ulysses_heads heads;
-    int32_t is_replicated;    /* more than one rank needs some key head */
-    const memo_run* runs;     /* of all ring ranks, in their order */
-    const int64_t* first_run; /* (ring + 1) */
+    int32_t is_replicated; /* more than one rank needs some key head */
+    /* Parts of the batch: 1, or n_batch if sequences have masks or shardings of their own. */
+    int32_t n_parts, n_masks, n_tokens_of; /* each 1 or n_batch */
+    const memoi_sp_tokens* tokens;         /* (n_tokens_of) */
 } memoi_sp_shape;
 
-MEMOI const memo_run* memoi_sp_runs(const memoi_sp_shape* shape, int32_t ring_rank, int32_t* n) {
-    *n = (int32_t)(shape->first_run[ring_rank + 1] - shape->first_run[ring_rank]);
-    return shape->runs + shape->first_run[ring_rank];
+MEMOI const memoi_sp_tokens* memoi_sp_tokens_of(const memoi_sp_shape* shape, int32_t part) {
+    return &shape->tokens[shape->n_tokens_of > 1 ? part : 0];
+}
+
+MEMOI const memo_run* memoi_sp_runs(const memoi_sp_shape* shape, int32_t part, int32_t ring_rank,
+                                    int32_t* n) {
+    const memoi_sp_tokens* tokens = memoi_sp_tokens_of(shape, part);
+    *n = (int32_t)(tokens->first_run[ring_rank + 1] - tokens->first_run[ring_rank]);
+    return tokens->runs + tokens->first_run[ring_rank];
 }
 
 /* A tensor to exchange: in each row n elements per head. */
@@ -5075,7 +5101,7 @@ typedef struct memoi_ring {
     memo_comm* comm;
     const memo_attention* attention;
     const memo_sp_attention_costs* costs; /* for a schedule */
-    memo_mask mask;
+    const memo_mask* masks;               /* (n_masks), of the caller */
     int32_t is_backward;
     const int32_t* more_streams; /* the other ranks' streams, in a schedule of all ranks */
     int32_t n_more_streams;
@@ -5096,6 +5122,18 @@ typedef struct memoi_ring {
     int32_t has_worked; /* this rank computed in the previous step */
 } memoi_ring;
 
+/* The mask of a part of the batch: the caller's, with the tokens and documents of the sharding. */
+MEMOI memo_mask memoi_ring_mask(const memoi_ring* ring, int32_t part) {
+    const memo_sharding* sharding = &memoi_sp_tokens_of(ring->shape, part)->sharding;
+    memo_mask mask = ring->masks[ring->shape->n_masks > 1 ? part : 0];
+    mask.n_tokens = sharding->n_tokens;
+    if (!mask.document_begins) {
+        mask.document_begins = sharding->document_begins;
+        mask.n_documents = sharding->n_documents;
+    }
+    return mask;
+}
+
 /* Runs of queries [q_begin, q_end) and of keys [k_begin, k_end). */
 typedef struct memoi_rectangle {
     int32_t q_begin, q_end, k_begin, k_end;
@@ -5114,15 +5152,16 @@ MEMOI int memoi_runs_may_meet(const memo_mask* mask, const memo_run* q, const me
 
 /* The smallest rectangle that contains every pair of runs that see each other.  Returns 0 if there
  * is none.  O(runs): runs ascend, and so do the ends of what they see. */
-MEMOI int memoi_ring_rectangle(const memoi_sp_shape* shape, const memo_mask* mask, int32_t q_rank,
-                               int32_t k_rank, memoi_rectangle* r) {
+MEMOI int memoi_ring_rectangle(const memoi_ring* ring, int32_t part, int32_t q_rank, int32_t k_rank,
+                               memoi_rectangle* r) {
     int32_t n_q, n_k, q, k_first = 0, k_behind = 0;
-    const memo_run* q_runs = memoi_sp_runs(shape, q_rank, &n_q);
-    const memo_run* k_runs = memoi_sp_runs(shape, k_rank, &n_k);
+    const memo_run* q_runs = memoi_sp_runs(ring->shape, part, q_rank, &n_q);
+    const memo_run* k_runs = memoi_sp_runs(ring->shape, part, k_rank, &n_k);
+    const memo_mask mask = memoi_ring_mask(ring, part);
     memset(r, 0, sizeof *r);
     for (q = 0; q < n_q; q++) {
         int64_t low, high, begin, end;
-        if (!memoi_run_sees(mask, &q_runs[q], &low, &high)) continue;
+        if (!memoi_run_sees(&mask, &q_runs[q], &low, &high)) continue;
 
         /* Key runs [k_first, k_behind) reach into [low, high). */
         while (k_first < n_k &&
@@ -5133,7 +5172,7 @@ MEMOI int memoi_ring_rectangle(const memoi_sp_shape* shape, const memo_mask* mas
 
         /* A striped run may have no position in between. */
         memoi_run_interval(&k_runs[k_first], low, high, &begin, &end);
-        if (begin == end || !memoi_runs_may_meet(mask, &q_runs[q], &k_runs[k_first])) continue;
+        if (begin == end || !memoi_runs_may_meet(&mask, &q_runs[q], &k_runs[k_first])) continue;
 
         if (!r->q_end) {
             r->q_begin = q;
@@ -5146,14 +5185,15 @@ MEMOI int memoi_ring_rectangle(const memoi_sp_shape* shape, const memo_mask* mas
 }
 
 /* All ranks must find the same step, so it looks at all of them. */
-MEMOI int32_t memoi_ring_last_step(const memoi_sp_shape* shape, const memo_mask* mask) {
-    int32_t rd = shape->sharding.ring, step, rank;
+MEMOI int32_t memoi_ring_last_step(const memoi_ring* ring) {
+    int32_t rd = ring->shape->sharding.ring, step, rank, part;
     memoi_rectangle rectangle;
-    if (!shape->heads.n_q) return 0;
+    if (!ring->shape->heads.n_q) return 0;
     for (step = rd - 1; step > 0; step--)
-        for (rank = 0; rank < rd; rank++)
-            if (memoi_ring_rectangle(shape, mask, rank, (rank - step + rd) % rd, &rectangle))
-                return step;
+        for (part = 0; part < ring->shape->n_parts; part++)
+            for (rank = 0; rank < rd; rank++)
+                if (memoi_ring_rectangle(ring, part, rank, (rank - step + rd) % rd, &rectangle))
+                    return step;
     return 0;
 }
 
@@ -5170,48 +5210,48 @@ MEMOI int64_t memoi_ring_v_elements(const memoi_sp_shape* shape) {
     return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_kv * shape->v_head_size;
 }
 
-/* Rows [begin, end) of each sequence of the batch. */
+/* Rows [begin, end) of a sequence. */
 typedef struct memoi_ring_rows {
     int64_t begin, end;
 } memoi_ring_rows;
 
-/* What an exchange sends and receives. */
+/* What an exchange sends and receives: of keys and values the rows that are needed later. */
 typedef struct memoi_message_list {
     const void* from[4];
     void* to[4];
     int64_t row_elements[4];
     memo_type types[4];
+    int32_t is_kv[4];
     int32_t to_ranks[4], from_ranks[4];
-    memoi_ring_rows sent[4], received[4];
     int32_t n;
 } memoi_message_list;
 
-MEMOI void memoi_message_list_add(memoi_message_list* list, const void* from, void* to,
-                                  int64_t row_elements, memo_type type, int32_t to_rank,
-                                  int32_t from_rank, memoi_ring_rows sent,
-                                  memoi_ring_rows received) {
+MEMOI void memoi_message_list_add(memoi_message_list* list, int32_t is_kv, const void* from,
+                                  void* to, int64_t row_elements, memo_type type, int32_t to_rank,
+                                  int32_t from_rank) {
+    list->is_kv[list->n] = is_kv;
     list->from[list->n] = from;
     list->to[list->n] = to;
     list->row_elements[list->n] = row_elements;
     list->types[list->n] = type;
     list->to_ranks[list->n] = to_rank;
     list->from_ranks[list->n] = from_rank;
-    list->sent[list->n] = sent;
-    list->received[list->n] = received;
     list->n++;
 }
 
-/* The rows of the keys of a rank that steps after s read, on any rank.  Sender and receiver both find
+/* The rows of a rank's keys that steps after s read, on any rank.  Sender and receiver both find
  * them. */
-MEMOI memoi_ring_rows memoi_ring_needed(const memoi_ring* ring, int32_t owner, int32_t s) {
+MEMOI memoi_ring_rows memoi_ring_needed(const memoi_ring* ring, int32_t part, int32_t owner,
+                                        int32_t s) {
     const memoi_sp_shape* shape = ring->shape;
-    int32_t rd = shape->sharding.ring, begin = INT32_MAX, end = 0, n_runs, k, step;
-    const memo_run* runs = memoi_sp_runs(shape, owner, &n_runs);
+    int32_t rd = shape->sharding.ring, n_runs, k, step;
+    const memo_run* runs = memoi_sp_runs(shape, part, owner, &n_runs);
+    int32_t begin = n_runs, end = 0;
     memoi_rectangle rectangle;
     memoi_ring_rows rows;
-    for (step = s + 1; step <= ring->last_step; step++) {
-        if (!memoi_ring_rectangle(shape, &ring->mask, (owner + step) % rd, owner, &rectangle))
-            continue;
+    /* Backwards, because the last step often reads all. */
+    for (step = ring->last_step; step > s && end - begin < n_runs; step--) {
+        if (!memoi_ring_rectangle(ring, part, (owner + step) % rd, owner, &rectangle)) continue;
         if (rectangle.k_begin < begin) begin = rectangle.k_begin;
         if (rectangle.k_end > end) end = rectangle.k_end;
     }
@@ -5231,69 +5271,77 @@ MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_
     int32_t next = (me + 1) % rd, previous = (me - 1 + rd) % rd;
     int64_t n_k = (int64_t)shape->heads.n_kv * shape->head_size;
     int64_t n_v = (int64_t)shape->heads.n_kv * shape->v_head_size;
-    memo_type carried = shape->carried_type;
-    memoi_ring_rows all;
+    memo_type type = shape->type, carried = shape->carried_type;
     list->n = 0;
     if (s < ring->last_step) {
-        memoi_ring_rows sent = memoi_ring_needed(ring, (me - s + rd) % rd, s);
-        memoi_ring_rows received = memoi_ring_needed(ring, (previous - s + rd) % rd, s);
-        memoi_message_list_add(list, s ? ring->k_buffers[(s + 1) % 2] : ring->k,
-                               ring->k_buffers[s % 2], n_k, shape->type, next, previous, sent,
-                               received);
-        memoi_message_list_add(list, s ? ring->v_buffers[(s + 1) % 2] : ring->v,
-                               ring->v_buffers[s % 2], n_v, shape->type, next, previous, sent,
-                               received);
+        memoi_message_list_add(list, 1, s ? ring->k_buffers[(s + 1) % 2] : ring->k,
+                               ring->k_buffers[s % 2], n_k, type, next, previous);
+        memoi_message_list_add(list, 1, s ? ring->v_buffers[(s + 1) % 2] : ring->v,
+                               ring->v_buffers[s % 2], n_v, type, next, previous);
     }
     if (!ring->is_backward || !s) return;
-    all.begin = 0;
-    all.end = shape->sharding.ring_tokens;
     if (s <= ring->last_step) {
-        memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k[(s + 1) % 2], n_k, carried, next,
-                               previous, all, all);
-        memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v[(s + 1) % 2], n_v, carried, next,
-                               previous, all, all);
+        memoi_message_list_add(list, 0, ring->d_k[s % 2], ring->d_k[(s + 1) % 2], n_k, carried,
+                               next, previous);
+        memoi_message_list_add(list, 0, ring->d_v[s % 2], ring->d_v[(s + 1) % 2], n_v, carried,
+                               next, previous);
     } else {
         int32_t home = (me - ring->last_step + rd) % rd, other = (me + ring->last_step) % rd;
-        memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k_final, n_k, carried, home, other,
-                               all, all);
-        memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v_final, n_v, carried, home, other,
-                               all, all);
+        memoi_message_list_add(list, 0, ring->d_k[s % 2], ring->d_k_final, n_k, carried, home,
+                               other);
+        memoi_message_list_add(list, 0, ring->d_v[s % 2], ring->d_v_final, n_v, carried, home,
+                               other);
     }
 }
 
-/* One message of the list.  Rows of all sequences are one piece if they are whole, otherwise one
- * piece each; sender and receiver see the same rows, so they agree. */
+/* The rows of sequence b that message i sends or receives in exchange s. */
+MEMOI memoi_ring_rows memoi_ring_message_rows(const memoi_ring* ring,
+                                              const memoi_message_list* list, int32_t i, int32_t s,
+                                              int32_t is_receive, int32_t b) {
+    const memoi_sp_shape* shape = ring->shape;
+    int32_t rd = shape->sharding.ring, owner = (shape->ring_rank - is_receive - s + 2 * rd) % rd;
+    memoi_ring_rows rows;
+    rows.begin = 0;
+    rows.end = shape->sharding.ring_tokens;
+    if (list->is_kv[i]) rows = memoi_ring_needed(ring, shape->n_parts > 1 ? b : 0, owner, s);
+    return rows;
+}
+
+/* Message i of exchange s, one way.  Whole sequences that are alike are one piece; sender and
+ * receiver find the same rows, so they agree. */
 MEMOI memo_status memoi_ring_send(const memoi_ring* ring, const memoi_message_list* list, int32_t i,
-                                  memo_error* error) {
-    const int64_t n_tokens = ring->shape->sharding.ring_tokens, row = list->row_elements[i];
+                                  int32_t s, int32_t is_receive, memo_error* error) {
+    const memoi_sp_shape* shape = ring->shape;
+    const int64_t n_tokens = shape->sharding.ring_tokens, row = list->row_elements[i];
     const int64_t row_bytes = row * memo_type_bytes(list->types[i]);
-    const int32_t n_batch = ring->shape->n_batch;
     memo_stream stream = ring->queue->streams[MEMOI_SP_RING];
     memo_status status = MEMO_STATUS_OK;
-    int32_t is_receive, b;
-    for (is_receive = 0; is_receive < 2; is_receive++) {
-        const memoi_ring_rows* rows = is_receive ? &list->received[i] : &list->sent[i];
-        int64_t n = rows->end - rows->begin;
-        int32_t n_pieces = n == n_tokens ? 1 : n ? n_batch : 0;
-        int64_t count = n * row * (n == n_tokens ? n_batch : 1);
-        for (b = 0; b < n_pieces && !status; b++) {
-            int64_t at = (b * n_tokens + rows->begin) * row_bytes;
-            status = is_receive ? memo_receive(ring->comm, stream, (char*)list->to[i] + at, count,
-                                               list->types[i], list->from_ranks[i], error)
-                                : memo_send(ring->comm, stream, (const char*)list->from[i] + at,
-                                            count, list->types[i], list->to_ranks[i], error);
-        }
+    int32_t b, n_alike;
+    for (b = 0; b < shape->n_batch && !status; b += n_alike) {
+        memoi_ring_rows rows = memoi_ring_message_rows(ring, list, i, s, is_receive, b);
+        int64_t n = rows.end - rows.begin, at = (b * n_tokens + rows.begin) * row_bytes;
+        n_alike = n == n_tokens && (shape->n_parts == 1 || !list->is_kv[i]) ? shape->n_batch : 1;
+        n *= n_alike * row;
+        if (!n) continue;
+        status = is_receive ? memo_receive(ring->comm, stream, (char*)list->to[i] + at, n,
+                                           list->types[i], list->from_ranks[i], error)
+                            : memo_send(ring->comm, stream, (const char*)list->from[i] + at, n,
+                                        list->types[i], list->to_ranks[i], error);
     }
     return status;
 }
 
-/* Bytes that this rank sends in an exchange. */
-MEMOI int64_t memoi_ring_sent_bytes(const memoi_ring* ring, const memoi_message_list* list) {
+/* Bytes that this rank sends in exchange s. */
+MEMOI int64_t memoi_ring_sent_bytes(const memoi_ring* ring, const memoi_message_list* list,
+                                    int32_t s) {
     int64_t n_bytes = 0;
-    int32_t i;
+    int32_t i, b;
     for (i = 0; i < list->n; i++)
-        n_bytes += ring->shape->n_batch * (list->sent[i].end - list->sent[i].begin) *
-                   list->row_elements[i] * memo_type_bytes(list->types[i]);
+        for (b = 0; b < ring->shape->n_batch; b++) {
+            memoi_ring_rows rows = memoi_ring_message_rows(ring, list, i, s, 0, b);
+            n_bytes +=
+                (rows.end - rows.begin) * list->row_elements[i] * memo_type_bytes(list->types[i]);
+        }
     return n_bytes;
 }
 
@@ -5318,7 +5366,8 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* rings, int32_t n_rings, int32_
      * most sets the time. */
     for (i = n_rings - 1; i >= 0; i--) {
         memoi_ring_messages(&rings[i], s, &list);
-        op.link_bytes = memob_max(op.link_bytes, memoi_ring_sent_bytes(&rings[i], &list));
+        if (!ring->queue->device || memoi_sp_has_annotate(ring->queue->device))
+            op.link_bytes = memob_max(op.link_bytes, memoi_ring_sent_bytes(&rings[i], &list, s));
     }
     for (i = 0; i < list.n; i++) {
         int64_t n_bytes = ring->shape->n_batch * ring->shape->sharding.ring_tokens *
@@ -5340,7 +5389,8 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* rings, int32_t n_rings, int32_
 
     memoi_comm_label(ring->comm, ring->is_backward ? "ring backward" : "ring forward", s);
     status = memo_group_begin(ring->comm, error);
-    for (i = 0; i < list.n && !status; i++) status = memoi_ring_send(ring, &list, i, error);
+    for (i = 0; i < 2 * list.n && !status; i++)
+        status = memoi_ring_send(ring, &list, i / 2, s, i % 2, error);
     if (!status) status = memo_group_end(ring->comm, ring->queue->streams[MEMOI_SP_RING], error);
     memoi_comm_label(ring->comm, NULL, 0);
     return status;
@@ -5385,12 +5435,12 @@ MEMOI int32_t memoi_ring_head_parts(const memoi_sp_shape* shape, memo_ulysses_he
     return n;
 }
 
-MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, const memoi_rectangle* r,
-                                            int32_t s) {
+MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part,
+                                            const memoi_rectangle* r, int32_t s) {
     const memoi_sp_shape* shape = ring->shape;
     int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd, n_runs;
-    const memo_run* q_runs = memoi_sp_runs(shape, shape->ring_rank, &n_runs);
-    const memo_run* k_runs = memoi_sp_runs(shape, k_rank, &n_runs);
+    const memo_run* q_runs = memoi_sp_runs(shape, part, shape->ring_rank, &n_runs);
+    const memo_run* k_runs = memoi_sp_runs(shape, part, k_rank, &n_runs);
     int64_t q_row = memoi_runs_rows(q_runs, r->q_begin);
     int64_t k_row = memoi_runs_rows(k_runs, r->k_begin);
     int64_t element_bytes = memo_type_bytes(shape->type), q_at, k_at, v_at, out_at, lse_at;
@@ -5401,14 +5451,14 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, const memoi_
     memset(&block, 0, sizeof block);
     block.type = shape->type;
     block.scale = shape->scale;
-    block.n_batch = shape->n_batch;
+    block.n_batch = shape->n_batch / shape->n_parts;
     block.head_size = shape->head_size;
     block.v_head_size = shape->v_head_size;
     block.q_runs = q_runs + r->q_begin;
     block.n_q_runs = r->q_end - r->q_begin;
     block.k_runs = k_runs + r->k_begin;
     block.n_k_runs = r->k_end - r->k_begin;
-    block.mask = ring->mask;
+    block.mask = memoi_ring_mask(ring, part);
     block.q_row_stride = (int64_t)shape->heads.n_q * shape->head_size;
     block.k_row_stride = (int64_t)shape->heads.n_kv * shape->head_size;
     block.v_row_stride = (int64_t)shape->heads.n_kv * shape->v_head_size;
@@ -5421,6 +5471,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, const memoi_
     block.lse_batch_stride = shape->sharding.ring_tokens * block.lse_row_stride;
 
     /* Addresses of the rectangle's first rows. */
+    q_row += part * shape->sharding.ring_tokens;
+    k_row += part * shape->sharding.ring_tokens;
     q_at = q_row * block.q_row_stride;
     k_at = k_row * block.k_row_stride;
     v_at = k_row * block.v_row_stride;
@@ -5563,7 +5615,7 @@ MEMOI memo_status memoi_ring_merge(const memoi_ring* ring, const memo_attention_
     merge.part_type = MEMO_TYPE_F32;
     merge.out = ring->out + (block->out - ring->block_out);
     merge.lse = ring->lse + (block->lse - ring->block_lse);
-    merge.n_batches = shape->n_batch;
+    merge.n_batches = block->n_batch;
     merge.n_rows = memoi_runs_rows(block->q_runs, block->n_q_runs) * shape->heads.n_q;
     merge.n_columns = shape->v_head_size;
     merge.batch_stride_rows = merge.part_batch_stride_rows =
@@ -5604,18 +5656,21 @@ MEMOI memo_status memoi_ring_add_rows(const memoi_ring* ring, char* d_k, char* d
 /* The first step: its result is what later ones are merged with, or added to. */
 MEMOI memo_status memoi_ring_first_step(const memoi_ring* ring, const memo_attention_block* block,
                                         memo_error* error) {
-    const memoi_sp_shape* shape = ring->shape;
-    memo_type type = shape->carried_type;
+    memo_type type = ring->shape->carried_type;
     memo_status status = MEMO_STATUS_OK;
     if (!ring->is_backward || type == MEMO_TYPE_F32) return memoi_ring_attend(ring, block, error);
     status = memoi_ring_clear_rows(ring, block, error);
     if (!status) status = memoi_ring_attend(ring, block, error);
     if (!status)
-        status = memoi_sp_cast(ring->queue, ring->d_k[1], type, block->d_k, MEMO_TYPE_F32,
-                               memoi_ring_k_elements(shape), error);
-    return status ? status
-                  : memoi_sp_cast(ring->queue, ring->d_v[1], type, block->d_v, MEMO_TYPE_F32,
-                                  memoi_ring_v_elements(shape), error);
+        status = memoi_sp_cast(
+            ring->queue, ring->d_k[1] + (block->d_k - ring->d_k_step) * memo_type_bytes(type), type,
+            block->d_k, MEMO_TYPE_F32, block->n_batch * block->k_batch_stride, error);
+    return status
+               ? status
+               : memoi_sp_cast(ring->queue,
+                               ring->d_v[1] + (block->d_v - ring->d_v_step) * memo_type_bytes(type),
+                               type, block->d_v, MEMO_TYPE_F32,
+                               block->n_batch * block->v_batch_stride, error);
 }
 
 /* A step after the first: its result is merged with, or added to, the earlier ones. */
@@ -5637,25 +5692,27 @@ MEMOI memo_status memoi_ring_later_step(memoi_ring* ring, const memo_attention_b
 
 MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error) {
     const memoi_sp_shape* shape = ring->shape;
-    int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd;
-    memoi_rectangle rectangle;
-    memo_attention_block block;
-    memo_status status;
-    ring->has_worked =
-        memoi_ring_rectangle(shape, &ring->mask, shape->ring_rank, k_rank, &rectangle);
-    if (s == 0) { /* the whole square, because it sets every row */
+    int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd, part;
+    memo_status status = MEMO_STATUS_OK;
+    ring->has_worked = 0;
+    for (part = 0; part < shape->n_parts && !status; part++) {
+        memoi_rectangle rectangle;
+        memo_attention_block block;
+        int is_seen = memoi_ring_rectangle(ring, part, shape->ring_rank, k_rank, &rectangle);
+        if (s == 0) { /* the whole square, because it sets every row */
+            rectangle.q_begin = rectangle.k_begin = 0;
+            memoi_sp_runs(shape, part, shape->ring_rank, &rectangle.q_end);
+            rectangle.k_end = rectangle.q_end;
+        } else if (!is_seen)
+            continue;
         ring->has_worked = 1;
-        rectangle.q_begin = rectangle.k_begin = 0;
-        memoi_sp_runs(shape, shape->ring_rank, &rectangle.q_end);
-        rectangle.k_end = rectangle.q_end;
+        block = memoi_ring_block(ring, part, &rectangle, s);
+        status = s ? memoi_ring_later_step(ring, &block, s, error)
+                   : memoi_ring_first_step(ring, &block, error);
     }
-    if (!ring->has_worked) return MEMO_STATUS_OK;
-
-    block = memoi_ring_block(ring, &rectangle, s);
-    status = s ? memoi_ring_later_step(ring, &block, s, error)
-               : memoi_ring_first_step(ring, &block, error);
     /* The next exchange overwrites what this step used; the first one of forward needs nothing. */
-    if (!status && s + 1 < memoi_ring_n_exchanges(ring) && (s || ring->is_backward))
+    if (!status && ring->has_worked && s + 1 < memoi_ring_n_exchanges(ring) &&
+        (s || ring->is_backward))
         status = memoi_sp_record(ring->queue, MEMOI_SP_COMPUTED, MEMOI_SP_COMPUTE, error);
     return status;
 }
@@ -5730,8 +5787,7 @@ typedef struct memoi_sp_buffers {
 
 struct memo_sp_attention {
     memoi_sp_shape shape;
-    memo_run* runs;
-    int64_t* first_run;
+    memoi_sp_tokens* tokens; /* one allocation, with their runs */
     int64_t max_documents;
     memo_attention attention;
     memo_comm *ring, *ulysses;
@@ -5747,6 +5803,12 @@ memo_sp_attention_desc memo_sp_attention_desc_default(void) {
 }
 
 /* --- shapes and sizes --- */
+
+/* Returns 1 if the shardings differ in their documents at most. */
+MEMOI int memoi_sp_is_alike(const memo_sharding* a, const memo_sharding* b) {
+    return a->kind == b->kind && a->ring == b->ring && a->ulysses == b->ulysses &&
+           a->n_tokens == b->n_tokens;
+}
 
 MEMOI memo_status memoi_sp_ranks_check(const memo_sp_attention_desc* desc, memo_error* error) {
     const memo_sharding* sharding = &desc->sharding;
@@ -5804,6 +5866,33 @@ MEMOI memo_status memoi_sp_heads_check(const memo_sp_attention_desc* desc, memo_
 
 MEMOI int32_t memoi_sp_larger(int32_t a, int32_t b) { return a > b ? a : b; }
 
+MEMOI memo_status memoi_sp_masks_check(const memo_sp_attention_desc* desc, memo_error* error) {
+    const memo_sharding* sharding = &desc->sharding;
+    int32_t n_batch = desc->n_batch ? desc->n_batch : 1, b;
+    if (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
+                              (int)desc->n_masks, (int)n_batch);
+    for (b = 0; desc->row_shardings && b < n_batch; b++)
+        if (!memoi_sp_is_alike(&desc->row_shardings[b], sharding))
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "sp_attention_desc.row_shardings[%d]: does not match sharding, "
+                                  "which is %s, ring %d "
+                                  "x ulysses %d, %lld tokens; only its documents may differ",
+                                  (int)b, memo_sharding_name(sharding->kind), (int)sharding->ring,
+                                  (int)sharding->ulysses, (long long)sharding->n_tokens);
+    return MEMO_STATUS_OK;
+}
+
+/* The most documents of a sharding of the desc. */
+MEMOI int64_t memoi_sp_most_documents(const memo_sp_attention_desc* desc) {
+    int64_t most = desc->sharding.n_documents;
+    int32_t b;
+    for (b = 0; desc->row_shardings && b < (desc->n_batch ? desc->n_batch : 1); b++)
+        if (desc->row_shardings[b].n_documents > most) most = desc->row_shardings[b].n_documents;
+    return desc->max_documents > most ? desc->max_documents : most;
+}
+
 /* Everything that does not need a device. */
 MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
     const memo_sharding* sharding = &desc->sharding;
@@ -5815,14 +5904,15 @@ MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_
                               "sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
     status = memoi_sp_ranks_check(desc, error);
     if (!status) status = memoi_sp_heads_check(desc, error);
+    if (!status) status = memoi_sp_masks_check(desc, error);
     if (status) return status;
-    if (desc->max_documents < 0 || desc->max_documents > MEMOI_DOCUMENTS_MAX ||
-        sharding->n_documents > MEMOI_DOCUMENTS_MAX)
+    if (desc->max_documents < 0 || memoi_sp_most_documents(desc) > MEMOI_DOCUMENTS_MAX / n_batch)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "sp_attention_desc.max_documents: out of range (%lld; the sharding has "
             "%lld); 0 to %d are valid",
-            (long long)desc->max_documents, (long long)sharding->n_documents, MEMOI_DOCUMENTS_MAX);
+            (long long)desc->max_documents, (long long)memoi_sp_most_documents(desc),
+            (int)(MEMOI_DOCUMENTS_MAX / n_batch));
 
     /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
     if ((double)sharding->ring_tokens * sharding->ring * n_batch * desc->n_q_heads * head_size *
@@ -5841,17 +5931,51 @@ MEMOI int64_t memoi_sp_max_runs(const memo_sharding* sharding, int64_t max_docum
     return sharding->ring * (sharding->document_begins ? 2 * max_documents + 1 : MEMO_RUNS_MAX);
 }
 
-MEMOI void memoi_sp_take_runs(const memo_sharding* sharding, memo_run* runs, int64_t* first_run) {
+MEMOI void memoi_sp_take_runs(memoi_sp_tokens* tokens, const memo_sharding* sharding) {
+    int64_t* first_run = tokens->first_run;
     int32_t r;
+    tokens->sharding = *sharding;
     first_run[0] = 0;
     for (r = 0; r < sharding->ring; r++)
         first_run[r + 1] =
-            first_run[r] + memoi_sharding_ring_runs(sharding, r, runs + first_run[r]);
+            first_run[r] + memoi_sharding_ring_runs(sharding, r, tokens->runs + first_run[r]);
 }
 
-/* runs and first_run are NULL if only sizes are needed. */
-MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc, memo_run* runs,
-                                      int64_t* first_run, memoi_sp_shape* shape,
+/* One for all sequences, or one for each if the desc has row_shardings.  A single allocation; NULL if
+ * there is no memory. */
+MEMOI memoi_sp_tokens* memoi_sp_tokens_create(const memo_sp_attention_desc* desc) {
+    int64_t n = desc->row_shardings && desc->n_batch ? desc->n_batch : 1, i;
+    int64_t n_runs = memoi_sp_max_runs(&desc->sharding, memoi_sp_most_documents(desc));
+    int64_t ring = desc->sharding.ring, n_bytes = 0;
+    memoi_sp_tokens* tokens = NULL;
+    int pass;
+    if ((double)n * ((double)n_runs * sizeof(memo_run) + (double)ring * 8) >
+        (double)(MEMOB_BYTES_MAX / 2))
+        return NULL;
+    for (pass = 0; pass < 2; pass++) { /* to measure, to place */
+        char* base = (char*)tokens;
+        n_bytes = 0;
+        (void)memob_carve(base, &n_bytes, n, sizeof *tokens, 8);
+        for (i = 0; i < n; i++) {
+            memo_run* runs =
+                (memo_run*)(void*)memob_carve(base, &n_bytes, n_runs, sizeof(memo_run), 8);
+            int64_t* first_run =
+                (int64_t*)(void*)memob_carve(base, &n_bytes, ring + 1, sizeof(int64_t), 8);
+            if (!tokens) continue;
+            tokens[i].runs = runs;
+            tokens[i].first_run = first_run;
+            memoi_sp_take_runs(&tokens[i],
+                               desc->row_shardings ? &desc->row_shardings[i] : &desc->sharding);
+        }
+        if (!pass) tokens = (memoi_sp_tokens*)memob_calloc(n_bytes, 1);
+        if (!tokens) return NULL;
+    }
+    return tokens;
+}
+
+/* tokens is NULL if only sizes are needed. */
+MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc,
+                                      const memoi_sp_tokens* tokens, memoi_sp_shape* shape,
                                       memo_error* error) {
     memo_status status = memoi_sp_shape_check(desc, error);
     memset(shape, 0, sizeof *shape);
@@ -5872,9 +5996,10 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc, memo_r
     shape->heads = memoi_ulysses_heads_of(desc->n_q_heads, desc->n_kv_heads, desc->sharding.ulysses,
                                           shape->ulysses_rank);
     shape->is_replicated = memoi_heads_needed(shape, 1) > desc->n_kv_heads;
-    shape->runs = runs;
-    shape->first_run = first_run;
-    if (runs) memoi_sp_take_runs(&desc->sharding, runs, first_run);
+    shape->n_masks = desc->n_masks ? desc->n_masks : 1;
+    shape->n_tokens_of = desc->row_shardings ? shape->n_batch : 1;
+    shape->n_parts = shape->n_masks > 1 || shape->n_tokens_of > 1 ? shape->n_batch : 1;
+    shape->tokens = tokens;
     return MEMO_STATUS_OK;
 }
 
@@ -6060,7 +6185,7 @@ MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* 
 memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
                                              memo_sp_attention_sizes* sizes, memo_error* error) {
     memoi_sp_shape shape;
-    memo_status status = memoi_sp_shape_make(desc, NULL, NULL, &shape, error);
+    memo_status status = memoi_sp_shape_make(desc, NULL, &shape, error);
     memset(sizes, 0, sizeof *sizes);
     if (!status) memoi_sp_sizes(&shape, sizes);
     return status;
@@ -6092,7 +6217,7 @@ MEMOI memo_status memoi_sp_attention_open(memo_sp_attention* a, const memo_sp_at
                                           memo_error* error) {
     const memo_device* device = desc->device;
     memo_sp_attention_sizes sizes;
-    memo_status status = memoi_sp_shape_make(desc, a->runs, a->first_run, &a->shape, error);
+    memo_status status = memoi_sp_shape_make(desc, a->tokens, &a->shape, error);
     int i;
     if (!status) status = memoi_sp_device_check(desc, error);
     if (status) return status;
@@ -6129,14 +6254,10 @@ memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc, memo_sp
     if (status) return status;
     a = (memo_sp_attention*)memob_calloc(1, sizeof *a);
     if (!a) return memob_no_memory(error, "an attention over ranks");
-    a->max_documents = desc->max_documents > desc->sharding.n_documents
-                           ? desc->max_documents
-                           : desc->sharding.n_documents;
-    a->runs = (memo_run*)memob_calloc(memoi_sp_max_runs(&desc->sharding, a->max_documents),
-                                      sizeof(memo_run));
-    a->first_run = (int64_t*)memob_calloc((int64_t)desc->sharding.ring + 1, sizeof(int64_t));
-    status = a->runs && a->first_run ? memoi_sp_attention_open(a, desc, error)
-                                     : memob_no_memory(error, "an attention over ranks");
+    a->max_documents = memoi_sp_most_documents(desc);
+    a->tokens = memoi_sp_tokens_create(desc);
+    status = a->tokens ? memoi_sp_attention_open(a, desc, error)
+                       : memob_no_memory(error, "an attention over ranks");
     if (status) {
         memo_sp_attention_destroy(a);
         return status;
@@ -6160,39 +6281,41 @@ void memo_sp_attention_destroy(memo_sp_attention* a) {
             if (a->queue.events[i]) memo_event_destroy(device, a->queue.events[i], NULL);
         if (a->memory) memo_device_free(device, a->memory, NULL);
     }
-    MEMO_FREE(a->runs);
-    MEMO_FREE(a->first_run);
+    MEMO_FREE(a->tokens);
     MEMO_FREE(a);
 }
 
-memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_sharding* sharding,
+memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_sharding* shardings,
                                            memo_error* error) {
     const memo_sharding* own = &a->shape.sharding;
     const memo_device* device = a->queue.device;
     memo_status status;
-    if (sharding->kind != own->kind || sharding->ring != own->ring ||
-        sharding->ulysses != own->ulysses || sharding->n_tokens != own->n_tokens)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "sp_attention_set_sharding.sharding: does not match %s, ring %d x ulysses "
-            "%d, %lld tokens; change only its documents",
-            memo_sharding_name(own->kind), (int)own->ring, (int)own->ulysses,
-            (long long)own->n_tokens);
-    if (sharding->n_documents > a->max_documents)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_set_sharding.sharding: too many documents (%lld); "
-                              "desc.max_documents allows %lld",
-                              (long long)sharding->n_documents, (long long)a->max_documents);
+    int32_t i;
+    for (i = 0; i < a->shape.n_tokens_of; i++) {
+        if (!memoi_sp_is_alike(&shardings[i], own))
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "sp_attention_set_sharding.shardings[%d]: does not match %s, ring %d x ulysses "
+                "%d, %lld tokens; change only its documents",
+                (int)i, memo_sharding_name(own->kind), (int)own->ring, (int)own->ulysses,
+                (long long)own->n_tokens);
+        if (shardings[i].n_documents > a->max_documents)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "sp_attention_set_sharding.shardings[%d]: too many documents "
+                                  "(%lld); desc.max_documents allows %lld",
+                                  (int)i, (long long)shardings[i].n_documents,
+                                  (long long)a->max_documents);
+    }
     status = memo_stream_synchronize(device, a->queue.streams[MEMOI_SP_COMPUTE], error);
-    if (status) return status;
-    a->shape.sharding = *sharding;
-    memoi_sp_take_runs(sharding, a->runs, a->first_run);
-    return MEMO_STATUS_OK;
+    for (i = 0; i < a->shape.n_tokens_of && !status; i++)
+        memoi_sp_take_runs(&a->tokens[i], &shardings[i]);
+    return status;
 }
 
 /* --- one forward or backward --- */
 
-MEMOI memo_status memoi_sp_mask_check(const memo_mask* mask, int64_t n_tokens, memo_error* error) {
+MEMOI memo_status memoi_sp_one_mask_check(const memo_mask* mask, int64_t n_tokens,
+                                          memo_error* error) {
     if (mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
@@ -6211,6 +6334,15 @@ MEMOI memo_status memoi_sp_mask_check(const memo_mask* mask, int64_t n_tokens, m
     return MEMO_STATUS_OK;
 }
 
+MEMOI memo_status memoi_sp_mask_check(const memo_mask* masks, int32_t n_masks, int64_t n_tokens,
+                                      memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i;
+    for (i = 0; i < n_masks && !status; i++)
+        status = memoi_sp_one_mask_check(&masks[i], n_tokens, error);
+    return status;
+}
+
 /* One forward or backward of this rank, on a device or into a schedule. */
 typedef struct memoi_sp_walk {
     const memoi_sp_shape* shape;
@@ -6223,7 +6355,7 @@ typedef struct memoi_sp_walk {
 
 MEMOI void memoi_sp_walk_init(memoi_sp_walk* walk, const memoi_sp_shape* shape,
                               const memoi_sp_queue* queue, const memoi_sp_buffers* buffers,
-                              const memo_sp_attention_tensors* tensors, const memo_mask* mask,
+                              const memo_sp_attention_tensors* tensors, const memo_mask* masks,
                               int32_t is_backward) {
     memset(walk, 0, sizeof *walk);
     walk->shape = shape;
@@ -6234,13 +6366,8 @@ MEMOI void memoi_sp_walk_init(memoi_sp_walk* walk, const memoi_sp_shape* shape,
     walk->ulysses.queue = walk->ring.queue = &walk->queue;
     walk->ulysses.staging = buffers->staging;
     walk->ring.is_backward = is_backward;
-    walk->ring.mask = *mask;
-    walk->ring.mask.n_tokens = shape->sharding.n_tokens;
-    if (!mask->document_begins) {
-        walk->ring.mask.document_begins = shape->sharding.document_begins;
-        walk->ring.mask.n_documents = shape->sharding.n_documents;
-    }
-    walk->ring.last_step = memoi_ring_last_step(shape, &walk->ring.mask);
+    walk->ring.masks = masks;
+    walk->ring.last_step = memoi_ring_last_step(&walk->ring);
 }
 
 MEMOI void memoi_sp_walk_set_costs(memoi_sp_walk* walk, const memo_sp_attention_costs* costs) {
@@ -6400,7 +6527,7 @@ MEMOI memo_status memoi_sp_end(memoi_sp_walk* walk, memo_error* error) {
 }
 
 MEMOI memo_status memoi_sp_check_call(const memo_sp_attention* a,
-                                      const memo_sp_attention_tensors* t, const memo_mask* mask,
+                                      const memo_sp_attention_tensors* t, const memo_mask* masks,
                                       int is_backward, memo_error* error) {
     int needs_saved = a->shape.sharding.ulysses > 1 && !a->shape.sends_again && a->shape.heads.n_q;
     int needs_qkv = !is_backward || a->shape.sharding.ulysses == 1 || a->shape.sends_again;
@@ -6414,7 +6541,7 @@ MEMOI memo_status memoi_sp_check_call(const memo_sp_attention* a,
     if (missing)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_tensors: %s is NULL; it is required here", missing);
-    return memoi_sp_mask_check(mask, a->shape.sharding.n_tokens, error);
+    return memoi_sp_mask_check(masks, a->shape.n_masks, a->shape.sharding.n_tokens, error);
 }
 
 MEMOI memo_status memoi_sp_walk_through(memoi_sp_walk* walk, memo_error* error) {
@@ -6491,8 +6618,7 @@ typedef struct memoi_sp_all_ranks {
     memoi_sp_shape* shapes;
     memoi_sp_walk* walks;
     memoi_ring* rings;
-    memo_run* runs;
-    int64_t* first_run;
+    memoi_sp_tokens* tokens;
     int32_t* more_streams;
 } memoi_sp_all_ranks;
 
@@ -6527,7 +6653,7 @@ MEMOI memo_status memoi_sp_all_ranks_add(memoi_sp_all_ranks* all,
     desc.ring_rank = r;
     snprintf(compute_name, sizeof compute_name, "compute %d", (int)r);
     snprintf(ring_name, sizeof ring_name, "ring %d", (int)r);
-    status = memoi_sp_shape_make(&desc, all->runs, all->first_run, &all->shapes[r], error);
+    status = memoi_sp_shape_make(&desc, all->tokens, &all->shapes[r], error);
     if (!status)
         status = memoi_sp_schedule_queue(schedule, compute_name, ring_name, desc.sharding.ring > 1,
                                          &queue, error);
@@ -6546,7 +6672,7 @@ MEMOI memo_status memoi_sp_all_ranks_add(memoi_sp_all_ranks* all,
 }
 
 memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
-                                            const memo_mask* mask, int32_t is_backward,
+                                            const memo_mask* masks, int32_t is_backward,
                                             const memo_sp_attention_costs* costs,
                                             memo_schedule* schedule, memo_error* error) {
     memo_status status = memoi_sp_shape_check(desc, error);
@@ -6554,7 +6680,9 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     memo_sp_attention_desc rank_desc = *desc;
     memoi_sp_all_ranks all;
     int32_t rd = desc->sharding.ring, r;
-    if (!status) status = memoi_sp_mask_check(mask, desc->sharding.n_tokens, error);
+    if (!status)
+        status = memoi_sp_mask_check(masks, desc->n_masks ? desc->n_masks : 1,
+                                     desc->sharding.n_tokens, error);
     if (status) return status;
     memset(&none, 0, sizeof none);
     if (desc->ulysses) rank_desc.ulysses_rank = desc->ulysses->rank;
@@ -6562,15 +6690,13 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     all.shapes = (memoi_sp_shape*)memob_calloc(rd, sizeof(memoi_sp_shape));
     all.walks = (memoi_sp_walk*)memob_calloc(rd, sizeof(memoi_sp_walk));
     all.rings = (memoi_ring*)memob_calloc(rd, sizeof(memoi_ring));
-    all.runs = (memo_run*)memob_calloc(
-        memoi_sp_max_runs(&desc->sharding, desc->sharding.n_documents), sizeof(memo_run));
-    all.first_run = (int64_t*)memob_calloc((int64_t)rd + 1, sizeof(int64_t));
+    all.tokens = memoi_sp_tokens_create(desc);
     all.more_streams = (int32_t*)memob_calloc(rd, sizeof(int32_t));
-    if (!all.shapes || !all.walks || !all.rings || !all.runs || !all.first_run || !all.more_streams)
+    if (!all.shapes || !all.walks || !all.rings || !all.tokens || !all.more_streams)
         status = memob_no_memory(error, "the schedule of a ring");
 
     for (r = 0; r < rd && !status; r++)
-        status = memoi_sp_all_ranks_add(&all, &rank_desc, r, mask, is_backward,
+        status = memoi_sp_all_ranks_add(&all, &rank_desc, r, masks, is_backward,
                                         costs ? costs : &none, schedule, error);
     if (!status) {
         all.walks[0].ring.more_streams = all.more_streams;
@@ -6581,8 +6707,7 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     MEMO_FREE(all.shapes);
     MEMO_FREE(all.walks);
     MEMO_FREE(all.rings);
-    MEMO_FREE(all.runs);
-    MEMO_FREE(all.first_run);
+    MEMO_FREE(all.tokens);
     MEMO_FREE(all.more_streams);
     return status;
 }

@@ -14,6 +14,7 @@
 static long long malloc_count; /* of memo's own, where the includer counts them */
 
 #define MAX_DOCUMENTS 16
+#define MAX_BATCH     4
 
 typedef struct attention_case {
     int32_t ring, ulysses, ring_is_inner;
@@ -22,6 +23,8 @@ typedef struct attention_case {
     int64_t window;
     int64_t document_begins[MAX_DOCUMENTS + 1];
     int64_t n_documents; /* 0: one, without a list */
+    /* Not NULL: n_batch - 1 cases, whose masks are those of the other sequences of the batch. */
+    const struct attention_case* others;
     int64_t n_tokens;
     int32_t n_batch, n_q_heads, n_kv_heads, head_size;
     int32_t v_head_size; /* 0: head_size */
@@ -48,17 +51,23 @@ static attention_case case_of(int32_t ring, int32_t ulysses, int64_t n_tokens, i
     return c;
 }
 
+/* The case whose mask sequence b of the batch has. */
+static const attention_case* case_of_row(const attention_case* c, int64_t b) {
+    return b && c->others ? &c->others[b - 1] : c;
+}
+
 static const char* case_text(const attention_case* c) {
     static char text[256];
-    snprintf(text, sizeof text,
-             "ring %d ulysses %d%s %s %s window %d documents %d, batch %d tokens %d heads %d/%d of "
-             "%d/%d, %s%s%s",
-             c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
-             memo_sharding_name(c->sharding), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
-             (int)c->window, (int)c->n_documents, c->n_batch, (int)c->n_tokens, c->n_q_heads,
-             c->n_kv_heads, c->head_size, c->v_head_size, memo_type_name(c->type),
-             c->sends_again ? ", sends again" : "",
-             c->rounds_gradients ? ", rounds gradients" : "");
+    snprintf(
+        text, sizeof text,
+        "ring %d ulysses %d%s %s %s window %d documents %d%s, batch %d tokens %d heads %d/%d of "
+        "%d/%d, %s%s%s",
+        c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
+        memo_sharding_name(c->sharding), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
+        (int)c->window, (int)c->n_documents, c->others ? " (a mask for each)" : "", c->n_batch,
+        (int)c->n_tokens, c->n_q_heads, c->n_kv_heads, c->head_size, c->v_head_size,
+        memo_type_name(c->type), c->sends_again ? ", sends again" : "",
+        c->rounds_gradients ? ", rounds gradients" : "");
     return text;
 }
 
@@ -181,7 +190,7 @@ static void reference_run(const attention_case* c, whole* w) {
                 for (j = 0; j < n; j++) {
                     const double* k = ROW(K, j, h / group);
                     p[j] = -HUGE_VAL;
-                    if (!is_visible(c, i, j)) continue;
+                    if (!is_visible(case_of_row(c, b), i, j)) continue;
                     p[j] = 0;
                     for (e = 0; e < d; e++) p[j] += q[e] * k[e];
                     p[j] *= scale;
@@ -429,6 +438,32 @@ static int ends_early(const run_result* result, const memo_sharding* sharding, i
     return step && step < last_step;
 }
 
+/* The mask of a sequence of a case; with the sharding "documents" the sharding has the documents. */
+static memo_mask mask_of_case(const attention_case* c) {
+    memo_mask mask = memo_mask_default();
+    mask.kind = c->mask;
+    mask.window = c->window;
+    if (c->n_documents && c->sharding != MEMO_SHARDING_DOCUMENTS) {
+        mask.document_begins = c->document_begins;
+        mask.n_documents = c->n_documents;
+    }
+    return mask;
+}
+
+static memo_status sharding_of_case(const attention_case* c, memo_sharding* sharding,
+                                    memo_error* error) {
+    memo_sharding_desc desc = memo_sharding_desc_default();
+    desc.kind = c->sharding;
+    desc.ring = c->ring;
+    desc.ulysses = c->ulysses;
+    desc.n_tokens = c->n_tokens;
+    if (c->sharding == MEMO_SHARDING_DOCUMENTS) {
+        desc.document_begins = c->document_begins;
+        desc.n_documents = c->n_documents;
+    }
+    return memo_sharding_make(&desc, sharding, error);
+}
+
 /* What one rank recorded, against what it was to do. */
 static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention,
                            const memo_sp_attention_tensors* tensors, const memo_mask* mask,
@@ -479,13 +514,13 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     run_result* result = &all->results[rank];
     int64_t row_bytes[N_TENSORS], element_bytes = memo_type_bytes(c->type), share_bytes;
     memo_host_attention state;
-    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_sp_attention_tensors tensors, other;
     memo_sp_attention* attention = NULL;
-    memo_mask mask = memo_mask_default();
-    memo_sharding sharding;
-    memo_status status;
+    memo_mask masks[MAX_BATCH];
+    memo_sharding sharding, shardings[MAX_BATCH]; /* of the first sequence, of each */
+    memo_status status = MEMO_STATUS_OK;
+    int32_t b;
     sleeper sleeping;
     watched_attention watched;
     char *share[N_TENSORS], *other_share[N_TENSORS];
@@ -498,16 +533,14 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     int t;
     state.device = all->devices[rank];
     state.n_scores = 0;
-    sharding_desc.kind = c->sharding;
-    sharding_desc.ring = c->ring;
-    sharding_desc.ulysses = c->ulysses;
-    sharding_desc.n_tokens = c->n_tokens;
-    if (c->sharding == MEMO_SHARDING_DOCUMENTS) {
-        sharding_desc.document_begins = c->document_begins;
-        sharding_desc.n_documents = c->n_documents;
+    for (b = 0; b < c->n_batch && !status; b++) {
+        masks[b] = mask_of_case(case_of_row(c, b));
+        status = sharding_of_case(case_of_row(c, b), &shardings[b], error);
     }
-    status = memo_sharding_make(&sharding_desc, &sharding, error);
     if (status) return status;
+    sharding = shardings[0];
+    if (c->others) desc.n_masks = c->n_batch;
+    if (c->others && c->sharding == MEMO_SHARDING_DOCUMENTS) desc.row_shardings = shardings;
     desc.device = device;
     desc.stream = stream;
     desc.ring = mesh->ring;
@@ -554,9 +587,10 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
         share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         other_share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         memset(share[t], 0x7f, (size_t)share_bytes);
-        if (t == Q || t == K || t == V || t == D_OUT)
-            memo_sharding_scatter(&sharding, mesh->sequence_rank, c->n_batch, row_bytes[t],
-                                  all->w->typed[t], share[t]);
+        for (b = 0; b < c->n_batch && (t == Q || t == K || t == V || t == D_OUT); b++)
+            memo_sharding_scatter(&shardings[b], mesh->sequence_rank, 1, row_bytes[t],
+                                  all->w->typed[t] + b * c->n_tokens * row_bytes[t],
+                                  share[t] + b * sharding.local_tokens * row_bytes[t]);
     }
     buffers.k_bytes = c->n_batch * sharding.local_tokens * row_bytes[K];
     buffers.v_bytes = c->n_batch * sharding.local_tokens * row_bytes[V];
@@ -590,12 +624,6 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     other.d_q = other_share[D_Q];
     other.d_k = other_share[D_K];
     other.d_v = other_share[D_V];
-    mask.kind = c->mask;
-    mask.window = c->window;
-    if (c->n_documents && c->sharding != MEMO_SHARDING_DOCUMENTS) { /* which it tells the mask */
-        mask.document_begins = c->document_begins;
-        mask.n_documents = c->n_documents;
-    }
     if (recorder) memo_recorder_resume(recorder);
     wait_for_all(all); /* nobody creates any more */
     result->n_mallocs = __atomic_load_n(&malloc_count, __ATOMIC_RELAXED);
@@ -603,17 +631,17 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     for (k = 0; k < all->n_repeats && !status; k++) {
         int64_t ring_bytes = mesh->ring->sent_bytes, ulysses_bytes = mesh->ulysses->sent_bytes;
         status =
-            attention_step(device, stream, NULL, attention, &tensors, &mask, &buffers, 0, error);
+            attention_step(device, stream, NULL, attention, &tensors, masks, &buffers, 0, error);
         result->ring_forward_bytes = mesh->ring->sent_bytes - ring_bytes;
         result->ulysses_forward_bytes = mesh->ulysses->sent_bytes - ulysses_bytes;
         if (all->has_two_layers && !status)
-            status = memo_sp_attention_forward(attention, &other, &mask, error);
+            status = memo_sp_attention_forward(attention, &other, masks, error);
         if (all->has_two_layers && !status)
-            status = memo_sp_attention_backward(attention, &other, &mask, error);
+            status = memo_sp_attention_backward(attention, &other, masks, error);
         ring_bytes = mesh->ring->sent_bytes;
         ulysses_bytes = mesh->ulysses->sent_bytes;
         if (!status)
-            status = attention_step(device, stream, NULL, attention, &tensors, &mask, &buffers, 1,
+            status = attention_step(device, stream, NULL, attention, &tensors, masks, &buffers, 1,
                                     error);
         result->ring_backward_bytes = mesh->ring->sent_bytes - ring_bytes;
         result->ulysses_backward_bytes = mesh->ulysses->sent_bytes - ulysses_bytes;
@@ -629,7 +657,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     result->n_mallocs = __atomic_load_n(&malloc_count, __ATOMIC_RELAXED) - result->n_mallocs;
     result->n_scores = state.n_scores;
     if (!status && recorder)
-        check_schedule(recorder, attention, &tensors, &mask, &buffers, c, result, &sharding,
+        check_schedule(recorder, attention, &tensors, masks, &buffers, c, result, &sharding,
                        all->n_repeats);
     if (!status) {
         int64_t n_rows = c->n_batch * sharding.ring_tokens, n_wrong = 0, i, h;
@@ -638,8 +666,8 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
                 int64_t row = i % sharding.ring_tokens;
                 int32_t holder =
                     result->ring_rank * c->ulysses + (int32_t)(row / sharding.local_tokens);
-                int64_t position =
-                    memo_sharding_position(&sharding, holder, row % sharding.local_tokens);
+                int64_t position = memo_sharding_position(&shardings[i / sharding.ring_tokens],
+                                                          holder, row % sharding.local_tokens);
                 if (position >= c->n_tokens)
                     n_wrong += ((float*)lse)[i * result->sizes.heads.n_q + h] != -INFINITY;
             }
@@ -647,15 +675,18 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
             status = memo_error_set(error, MEMO_STATUS_DEVICE, "the LSE of padding is not -inf");
     }
     for (t = 0; t < N_TENSORS; t++) {
-        if (!status && (t == OUT || t == D_Q || t == D_K || t == D_V))
-            memo_sharding_gather(&sharding, mesh->sequence_rank, c->n_batch, row_bytes[t], share[t],
-                                 all->w->typed[t]);
+        for (b = 0; b < c->n_batch; b++)
+            if (!status && (t == OUT || t == D_Q || t == D_K || t == D_V))
+                memo_sharding_gather(&shardings[b], mesh->sequence_rank, 1, row_bytes[t],
+                                     share[t] + b * sharding.local_tokens * row_bytes[t],
+                                     all->w->typed[t] + b * c->n_tokens * row_bytes[t]);
         if (!status && (t == OUT || t == D_Q || t == D_K || t == D_V)) {
             /* Padding has output and gradient 0. */
-            int64_t b, row, i, n_wrong = 0;
+            int64_t row, i, n_wrong = 0;
             for (b = 0; b < c->n_batch; b++)
                 for (row = 0; row < sharding.local_tokens; row++)
-                    if (memo_sharding_position(&sharding, mesh->sequence_rank, row) >= c->n_tokens)
+                    if (memo_sharding_position(&shardings[b], mesh->sequence_rank, row) >=
+                        c->n_tokens)
                         for (i = 0; i < row_bytes[t]; i++)
                             n_wrong +=
                                 share[t][(b * sharding.local_tokens + row) * row_bytes[t] + i] != 0;

@@ -1,6 +1,6 @@
 /* gpt_math.h - the math of a small GPT: pure functions on arrays, each beside its backward.
  *
- * These functions do not depend on memo, on layers or on the place of a tensor.  A tensor of tokens
+ * These functions do not depend on devices, on layers or on the place of a tensor.  A tensor of tokens
  * is a table with a row for each token, given by its address and a number of rows.  Any range of rows
  * can be computed alone, at any time, in any order, and gives the same bits as the first time:
  *
@@ -25,6 +25,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "gpt_kernels.h"
+
 #ifdef GPT_BLAS
 #include <cblas.h>
 #endif
@@ -33,12 +35,6 @@
 typedef double gpt_real;
 #else
 typedef float gpt_real;
-#endif
-
-#if defined(__GNUC__) || defined(__clang__)
-#define GPT_FUNCTION static __attribute__((unused))
-#else
-#define GPT_FUNCTION static
 #endif
 
 /* a * b + c, rounded once if the processor has the instruction. */
@@ -51,8 +47,6 @@ typedef float gpt_real;
 #endif
 
 enum {
-    GPT_VOCABULARY = 256,    /* bytes */
-    GPT_LANES = 16,          /* partial sums of a reduction: vectorizable, in a fixed order */
     GPT_ATTENTION_TILE = 64, /* queries, and keys, of a tile of scores */
     GPT_GEMM_M = 6,          /* the block of C that a micro-kernel keeps in registers */
     GPT_GEMM_N = 64 / (int)sizeof(gpt_real),
@@ -60,14 +54,18 @@ enum {
     GPT_GEMM_BLOCK_K = 96   /* the stack of any thread, large enough for a tile of 128 rows */
 };
 
-static inline int64_t gpt_min(int64_t a, int64_t b) { return a < b ? a : b; }
-
 static inline gpt_real gpt_sqrt(gpt_real x) {
 #ifdef GPT_DOUBLE
     return sqrt(x);
 #else
     return sqrtf(x);
 #endif
+}
+
+/* Element i of an array of the kernels' types. */
+GPT_INLINE gpt_real gpt_load(const void* x, memo_type type, int64_t i) {
+    return type == MEMO_TYPE_BF16 ? (gpt_real)memo_f32_from_bf16(((const uint16_t*)x)[i])
+                                  : ((const gpt_real*)x)[i];
 }
 
 /* ---- sums, exponential --------------------------------------------------------------------- */
@@ -145,15 +143,7 @@ static inline gpt_real gpt_exp(gpt_real x) {
 
 /* ---- random numbers: counters, no state ---------------------------------------------------- */
 
-/* The finalizer of splitmix64: every bit of the result depends on every bit of z. */
-static inline uint64_t gpt_mix(uint64_t z) {
-    z += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-/* The same for 32 bits, which vectorizes on every processor. */
+/* As gpt_mix for 32 bits, which vectorizes on every processor. */
 static inline uint32_t gpt_mix32(uint32_t z) {
     z = (z ^ (z >> 16)) * 0x7feb352du;
     z = (z ^ (z >> 15)) * 0x846ca68bu;
@@ -172,22 +162,14 @@ static inline double gpt_normal(uint64_t key, uint64_t counter) {
            cos(two_pi * gpt_uniform(key, 2 * counter + 1));
 }
 
-/* The key of a dropout mask: everything that it depends on except token and column. */
-typedef struct gpt_dropout {
-    uint64_t key;
-    uint32_t threshold; /* numbers below it drop the element */
-    gpt_real scale;     /* factor of the other elements: 1 / (1 - rate) */
-} gpt_dropout;
+/* Element i of a parameter whose standard deviation is std; 0: one. */
+static inline double gpt_initial_value(uint64_t key, double std, int64_t i) {
+    return std > 0 ? std * gpt_normal(key, (uint64_t)i) : 1;
+}
 
-/* rate in [0, 1).  site distinguishes the dropouts of a layer. */
-static inline gpt_dropout gpt_dropout_make(double rate, uint64_t seed, int64_t step, int64_t layer,
-                                           int64_t site) {
-    gpt_dropout dropout;
-    dropout.key = gpt_mix(gpt_mix(gpt_mix(gpt_mix(seed) ^ (uint64_t)step) ^ (uint64_t)layer) ^
-                          (uint64_t)site);
-    dropout.threshold = (uint32_t)(rate * 4294967296.0);
-    dropout.scale = (gpt_real)(1.0 / (1.0 - rate));
-    return dropout;
+/* A word's share of a digest: see gpt_digest_args. */
+GPT_INLINE uint64_t gpt_digest_word(uint32_t word, int64_t number) {
+    return gpt_mix(word + gpt_mix((uint64_t)number));
 }
 
 /* The factor of element `column` of a token: 0 or scale.  gpt_token_key returns token_key. */
@@ -197,7 +179,7 @@ static inline uint64_t gpt_token_key(const gpt_dropout* dropout, int64_t token) 
 static inline gpt_real gpt_mask(const gpt_dropout* dropout, uint64_t token_key, int64_t column) {
     const uint32_t low = (uint32_t)token_key, high = (uint32_t)(token_key >> 32);
     const uint32_t drawn = gpt_mix32(gpt_mix32(low + (uint32_t)column * 0x9e3779b9u) ^ high);
-    return drawn < dropout->threshold ? (gpt_real)0 : dropout->scale;
+    return drawn < dropout->threshold ? (gpt_real)0 : (gpt_real)dropout->scale;
 }
 
 /* y = mask * x, which is its own backward.  first_token: the global number of row 0.  x and y may be
@@ -438,17 +420,16 @@ GPT_FUNCTION void gpt_norm_backward(gpt_real* dx,      /* (rows, hidden), added 
 
 /* ---- rotary position embedding ------------------------------------------------------------- */
 
-/* Row p of the table: head_size / 2 cosines of p * 10000^(-2 j / head_size), then their sines. */
-GPT_FUNCTION void gpt_rope_table(gpt_real* table, /* (positions, head_size) */
-                                 int64_t n_positions, int64_t head_size) {
-    int64_t position, j;
-    for (position = 0; position < n_positions; position++, table += head_size)
-        for (j = 0; j < head_size / 2; j++) {
-            const double angle =
-                (double)position * pow(10000.0, -2.0 * (double)j / (double)head_size);
-            table[j] = (gpt_real)cos(angle);
-            table[head_size / 2 + j] = (gpt_real)sin(angle);
-        }
+/* The row of a position: head_size / 2 cosines of position * 10000^(-2 j / head_size), then their
+ * sines. */
+GPT_FUNCTION void gpt_rope_row(gpt_real* row, /* (head_size) */
+                               int64_t position, int64_t head_size) {
+    int64_t j;
+    for (j = 0; j < head_size / 2; j++) {
+        const double angle = (double)position * pow(10000.0, -2.0 * (double)j / (double)head_size);
+        row[j] = (gpt_real)cos(angle);
+        row[head_size / 2 + j] = (gpt_real)sin(angle);
+    }
 }
 
 /* Rotates the pairs (j, j + head_size / 2) of every head in place.  Row r has position (first_row +
@@ -473,15 +454,9 @@ GPT_FUNCTION void gpt_rope(gpt_real* x,           /* (rows, heads * head_size) *
 
 /* ---- causal attention in tiles ----------------------------------------------------------------
  *
- * One sequence, or the queries [first, sequence) of it against the keys before each; query head h uses key-value head h * n_kv_heads / n_heads. A call does one key-value head with its query heads.  Scores exist a tile at
+ * A call does one key-value head with its query heads, of one sequence.  Scores exist a tile at
  * a time (FlashAttention-2, Dao 2023); a row's log-sum-exp is all that the backward needs to make
  * them again:  P = exp(S - LSE),  S = q k^T / sqrt(head_size). */
-
-typedef struct gpt_attention_shape {
-    int64_t first, sequence; /* the first query; keys from 0 to sequence */
-    int64_t n_heads, n_kv_heads, head_size;
-    int adds; /* backward: dk and dv are added to, not set */
-} gpt_attention_shape;
 
 /* Scores of a tile of queries against a tile of keys.  Scores of later keys, and of columns that pad
  * the tile, are -infinity. */
@@ -679,10 +654,11 @@ GPT_FUNCTION double gpt_sum_squares(const double lanes[GPT_LANES]) {
     return sum;
 }
 
-typedef struct gpt_adamw_desc {
-    double learning_rate, beta1, beta2, epsilon, weight_decay;
-    int64_t update; /* from 1: for the bias correction of the moments */
-} gpt_adamw_desc;
+/* The factor that limits the norm of the gradient to clip; 0: no limit. */
+GPT_INLINE double gpt_clip_scale(double squares, double clip) {
+    const double norm = sqrt(squares);
+    return clip > 0 && norm > clip ? clip / norm : 1;
+}
 
 /* AdamW (Loshchilov and Hutter 2019).  The gradient is first multiplied by gradient_scale. */
 GPT_FUNCTION void gpt_adamw(gpt_real* parameter, gpt_real* m, gpt_real* v, /* (n) */
