@@ -664,8 +664,8 @@ typedef struct memo_ulysses_heads {
  * zigzag ring the keys of rank 0 travel as half.
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32
- *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32; the
- *              last hop returns them to their rank
+ *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32 or
+ *              rounded to the tensors' type; the last hop returns them to their rank
  *
  * Memory does not grow with the ring: two buffers for keys and values, two for d_k and d_v, one for
  * the contribution of a step.  memo_schedule_check finds a race if any of these waits is removed:
@@ -722,6 +722,10 @@ typedef struct memo_sp_attention_desc {
     int32_t n_q_heads, n_kv_heads, head_size, v_head_size;
     memo_type type; /* of all tensors except lse: F32, BF16, F16 */
     float scale;    /* 0: 1 / sqrt(head_size) */
+    /* 1: d_k and d_v travel round the ring in the tensors' type: half the bytes of fp32 if it has 16
+     * bits.  Each hop rounds once, so their error grows with the ring: in bf16, 1.8 times that of one
+     * rank at 4 ranks, 2.5 times at 8, 3.6 times at 16 (test_sp_attention, "rounded"). */
+    int32_t rounds_gradients;
     /* If ulysses > 1, backward needs q, k and v by heads.  0: forward keeps them in tensors.saved.
      * 1: backward sends them again, and saved is not used. */
     int32_t sends_again;
@@ -745,7 +749,7 @@ typedef struct memo_sp_attention_sizes {
      *   ulysses backward   the same, and Hq n (ud - 1) / ud of fp32 (row_dots); with sends_again
      *                      another (Hq head_size + Hkv D) n (ud - 1) / ud
      *   ring forward       Hkv D n (rd - 1), in type
-     *   ring backward      the same, and Hkv D n rd in fp32
+     *   ring backward      the same, and Hkv D n rd in fp32 (rounds_gradients: in type)
      * The ring's bytes are those of a full mask, and upper bounds for others: only rows that a later
      * step reads travel (chapter 6). */
     int64_t ulysses_forward_bytes, ulysses_backward_bytes;
@@ -4278,17 +4282,18 @@ MEMOI memo_status memoi_sp_merge(const memoi_sp_queue* queue, memo_merge_desc* m
     return MEMOI_SP_KERNEL(queue, &op, merge, merge);
 }
 
-/* to += from, in rows of n elements. */
-MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, float* to, int64_t to_stride,
-                               const float* from, int64_t from_stride, int64_t n, int64_t n_rows,
-                               memo_error* error) {
+/* to (type) += from, in rows of n elements. */
+MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, void* to, memo_type type,
+                               int64_t to_stride, const float* from, int64_t from_stride, int64_t n,
+                               int64_t n_rows, memo_error* error) {
     memo_op_desc op = memo_op_desc_default();
     memo_add_desc add;
     memo_range reads[2];
     memo_status status = MEMO_STATUS_OK;
     if (!n || !n_rows) return MEMO_STATUS_OK;
-    memset(&add, 0, sizeof add); /* F32 */
+    memset(&add, 0, sizeof add); /* b is F32 */
     add.to = to;
+    add.to_type = add.a_type = type;
     add.a = to;
     add.b = from;
     add.n_rows = n_rows;
@@ -4296,7 +4301,7 @@ MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, float* to, int64_t t
     add.to_stride = add.a_stride = to_stride;
     add.b_stride = from_stride;
 
-    reads[0] = memob_range_at(to, ((n_rows - 1) * to_stride + n) * 4);
+    reads[0] = memob_range_at(to, ((n_rows - 1) * to_stride + n) * memo_type_bytes(type));
     reads[1] = memob_range_at(from, ((n_rows - 1) * from_stride + n) * 4);
     op.name = "add";
     op.reads = reads;
@@ -4334,9 +4339,10 @@ MEMOI memo_status memoi_sp_row_sums(const memoi_sp_queue* queue, float* to, cons
     return status ? status : MEMOI_SP_KERNEL(queue, &op, row_sums, &sums);
 }
 
-/* to (type) = from, n elements. */
-MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, const float* from,
-                                memo_type type, int64_t n, memo_error* error) {
+/* to (type) = from (from_type), n elements. */
+MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, memo_type type,
+                                const void* from, memo_type from_type, int64_t n,
+                                memo_error* error) {
     memo_op_desc op = memo_op_desc_default();
     memo_cast_desc cast;
     memo_range ranges[2];
@@ -4346,8 +4352,9 @@ MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, const flo
     cast.to = to;
     cast.from = from;
     cast.to_type = type;
+    cast.from_type = from_type;
     cast.n = n;
-    ranges[0] = memob_range_at(from, n * 4);
+    ranges[0] = memob_range_at(from, n * memo_type_bytes(from_type));
     ranges[1] = memob_range_at(to, n * memo_type_bytes(type));
     op.name = "cast";
     op.reads = ranges;
@@ -4822,6 +4829,7 @@ typedef struct memoi_sp_shape {
     memo_type type;
     float scale;
     int32_t sends_again;
+    memo_type carried_type; /* of d_k and d_v in the ring: F32, or type */
     memo_ulysses_heads heads;
     int32_t is_replicated; /* more than one rank needs some key head */
     /* Parts of the batch: 1, or n_batch if sequences have masks or shardings of their own. */
@@ -5048,8 +5056,9 @@ MEMOI memo_status memoi_ulysses_place(const memoi_ulysses* u, const memoi_exchan
     memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
     int64_t at = (first_row * m.n_heads + first_head) * x->n;
     if (sums)
-        return memoi_sp_add(u->queue, sums + at, m.n_heads * x->n, (const float*)(const void*)rows,
-                            n_heads * x->n, n_heads * x->n, n_rows, error);
+        return memoi_sp_add(u->queue, sums + at, MEMO_TYPE_F32, m.n_heads * x->n,
+                            (const float*)(const void*)rows, n_heads * x->n, n_heads * x->n, n_rows,
+                            error);
     return memoi_sp_copy_rows(u->queue, to + at * memo_type_bytes(x->type), m.row_bytes, rows,
                               n_heads * m.unit, n_heads * m.unit, n_rows, error);
 }
@@ -5103,9 +5112,10 @@ typedef struct memoi_ring {
     const float* row_dots;
     float* d_q;
     char *k_buffers[2], *v_buffers[2]; /* keys of step s > 0 lie in buffer (s - 1) % 2 */
-    float *d_k[2], *d_v[2];       /* step s adds to, and exchange s + 1 sends, number (s + 1) % 2 */
-    float *d_k_step, *d_v_step;   /* the contribution of a step */
-    float *d_k_final, *d_v_final; /* destination of the last hop; may be one of the above */
+    /* In carried_type.  Step s adds to, and exchange s + 1 sends, number (s + 1) % 2. */
+    char *d_k[2], *d_v[2];
+    float *d_k_step, *d_v_step;  /* the contribution of a step */
+    char *d_k_final, *d_v_final; /* destination of the last hop; may be one of the above */
 
     int32_t last_step;  /* the last one in which any rank computes */
     int32_t n_awaited;  /* exchanges that the compute stream has waited for */
@@ -5200,62 +5210,56 @@ MEMOI int64_t memoi_ring_v_elements(const memoi_sp_shape* shape) {
     return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_kv * shape->v_head_size;
 }
 
-/* Rows [begin, end) of each sequence of the batch. */
+/* Rows [begin, end) of a sequence. */
 typedef struct memoi_ring_rows {
     int64_t begin, end;
 } memoi_ring_rows;
 
-/* What an exchange sends and receives. */
+/* What an exchange sends and receives: of keys and values the rows that are needed later. */
 typedef struct memoi_message_list {
     const void* from[4];
     void* to[4];
     int64_t row_elements[4];
     memo_type types[4];
+    int32_t is_kv[4];
     int32_t to_ranks[4], from_ranks[4];
-    memoi_ring_rows sent[4], received[4];
     int32_t n;
 } memoi_message_list;
 
-MEMOI void memoi_message_list_add(memoi_message_list* list, const void* from, void* to,
-                                  int64_t row_elements, memo_type type, int32_t to_rank,
-                                  int32_t from_rank, memoi_ring_rows sent,
-                                  memoi_ring_rows received) {
+MEMOI void memoi_message_list_add(memoi_message_list* list, int32_t is_kv, const void* from,
+                                  void* to, int64_t row_elements, memo_type type, int32_t to_rank,
+                                  int32_t from_rank) {
+    list->is_kv[list->n] = is_kv;
     list->from[list->n] = from;
     list->to[list->n] = to;
     list->row_elements[list->n] = row_elements;
     list->types[list->n] = type;
     list->to_ranks[list->n] = to_rank;
     list->from_ranks[list->n] = from_rank;
-    list->sent[list->n] = sent;
-    list->received[list->n] = received;
     list->n++;
 }
 
-/* The rows of the keys of a rank that steps after s read, on any rank and in any sequence.  Sender and
- * receiver both find them. */
-MEMOI memoi_ring_rows memoi_ring_needed(const memoi_ring* ring, int32_t owner, int32_t s) {
+/* The rows of a rank's keys that steps after s read, on any rank.  Sender and receiver both find
+ * them. */
+MEMOI memoi_ring_rows memoi_ring_needed(const memoi_ring* ring, int32_t part, int32_t owner,
+                                        int32_t s) {
     const memoi_sp_shape* shape = ring->shape;
-    int32_t rd = shape->sharding.ring, part, step, n_runs, k;
+    int32_t rd = shape->sharding.ring, n_runs, k, step;
+    const memo_run* runs = memoi_sp_runs(shape, part, owner, &n_runs);
+    int32_t begin = n_runs, end = 0;
+    memoi_rectangle rectangle;
     memoi_ring_rows rows;
-    rows.begin = INT64_MAX;
-    rows.end = 0;
-    for (part = 0; part < shape->n_parts; part++) {
-        const memo_run* runs = memoi_sp_runs(shape, part, owner, &n_runs);
-        for (step = s + 1; step <= ring->last_step; step++) {
-            memoi_rectangle r;
-            int64_t begin = 0, end = 0;
-            if (!memoi_ring_rectangle(ring, part, (owner + step) % rd, owner, &r)) continue;
-
-            /* From runs to rows. */
-            for (k = 0; k < r.k_end; k++) {
-                if (k < r.k_begin) begin += runs[k].count;
-                end += runs[k].count;
-            }
-            if (begin < rows.begin) rows.begin = begin;
-            if (end > rows.end) rows.end = end;
-        }
+    /* Backwards, because the last step often reads all. */
+    for (step = ring->last_step; step > s && end - begin < n_runs; step--) {
+        if (!memoi_ring_rectangle(ring, part, (owner + step) % rd, owner, &rectangle)) continue;
+        if (rectangle.k_begin < begin) begin = rectangle.k_begin;
+        if (rectangle.k_end > end) end = rectangle.k_end;
     }
-    if (rows.begin > rows.end) rows.begin = rows.end;
+    rows.begin = rows.end = 0;
+    for (k = 0; k < end; k++) {
+        if (k < begin) rows.begin += runs[k].count;
+        rows.end += runs[k].count;
+    }
     return rows;
 }
 
@@ -5267,68 +5271,77 @@ MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_
     int32_t next = (me + 1) % rd, previous = (me - 1 + rd) % rd;
     int64_t n_k = (int64_t)shape->heads.n_kv * shape->head_size;
     int64_t n_v = (int64_t)shape->heads.n_kv * shape->v_head_size;
-    memoi_ring_rows all;
+    memo_type type = shape->type, carried = shape->carried_type;
     list->n = 0;
     if (s < ring->last_step) {
-        memoi_ring_rows sent = memoi_ring_needed(ring, (me - s + rd) % rd, s);
-        memoi_ring_rows received = memoi_ring_needed(ring, (previous - s + rd) % rd, s);
-        memoi_message_list_add(list, s ? ring->k_buffers[(s + 1) % 2] : ring->k,
-                               ring->k_buffers[s % 2], n_k, shape->type, next, previous, sent,
-                               received);
-        memoi_message_list_add(list, s ? ring->v_buffers[(s + 1) % 2] : ring->v,
-                               ring->v_buffers[s % 2], n_v, shape->type, next, previous, sent,
-                               received);
+        memoi_message_list_add(list, 1, s ? ring->k_buffers[(s + 1) % 2] : ring->k,
+                               ring->k_buffers[s % 2], n_k, type, next, previous);
+        memoi_message_list_add(list, 1, s ? ring->v_buffers[(s + 1) % 2] : ring->v,
+                               ring->v_buffers[s % 2], n_v, type, next, previous);
     }
     if (!ring->is_backward || !s) return;
-    all.begin = 0;
-    all.end = shape->sharding.ring_tokens;
     if (s <= ring->last_step) {
-        memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k[(s + 1) % 2], n_k, MEMO_TYPE_F32,
-                               next, previous, all, all);
-        memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v[(s + 1) % 2], n_v, MEMO_TYPE_F32,
-                               next, previous, all, all);
+        memoi_message_list_add(list, 0, ring->d_k[s % 2], ring->d_k[(s + 1) % 2], n_k, carried,
+                               next, previous);
+        memoi_message_list_add(list, 0, ring->d_v[s % 2], ring->d_v[(s + 1) % 2], n_v, carried,
+                               next, previous);
     } else {
         int32_t home = (me - ring->last_step + rd) % rd, other = (me + ring->last_step) % rd;
-        memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k_final, n_k, MEMO_TYPE_F32, home,
-                               other, all, all);
-        memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v_final, n_v, MEMO_TYPE_F32, home,
-                               other, all, all);
+        memoi_message_list_add(list, 0, ring->d_k[s % 2], ring->d_k_final, n_k, carried, home,
+                               other);
+        memoi_message_list_add(list, 0, ring->d_v[s % 2], ring->d_v_final, n_v, carried, home,
+                               other);
     }
 }
 
-/* One message of the list.  Rows of all sequences are one piece if they are whole, otherwise one
- * piece each; sender and receiver see the same rows, so they agree. */
+/* The rows of sequence b that message i sends or receives in exchange s. */
+MEMOI memoi_ring_rows memoi_ring_message_rows(const memoi_ring* ring,
+                                              const memoi_message_list* list, int32_t i, int32_t s,
+                                              int32_t is_receive, int32_t b) {
+    const memoi_sp_shape* shape = ring->shape;
+    int32_t rd = shape->sharding.ring, owner = (shape->ring_rank - is_receive - s + 2 * rd) % rd;
+    memoi_ring_rows rows;
+    rows.begin = 0;
+    rows.end = shape->sharding.ring_tokens;
+    if (list->is_kv[i]) rows = memoi_ring_needed(ring, shape->n_parts > 1 ? b : 0, owner, s);
+    return rows;
+}
+
+/* Message i of exchange s, one way.  Whole sequences that are alike are one piece; sender and
+ * receiver find the same rows, so they agree. */
 MEMOI memo_status memoi_ring_send(const memoi_ring* ring, const memoi_message_list* list, int32_t i,
-                                  memo_error* error) {
-    const int64_t n_tokens = ring->shape->sharding.ring_tokens, row = list->row_elements[i];
+                                  int32_t s, int32_t is_receive, memo_error* error) {
+    const memoi_sp_shape* shape = ring->shape;
+    const int64_t n_tokens = shape->sharding.ring_tokens, row = list->row_elements[i];
     const int64_t row_bytes = row * memo_type_bytes(list->types[i]);
-    const int32_t n_batch = ring->shape->n_batch;
     memo_stream stream = ring->queue->streams[MEMOI_SP_RING];
     memo_status status = MEMO_STATUS_OK;
-    int32_t is_receive, b;
-    for (is_receive = 0; is_receive < 2; is_receive++) {
-        const memoi_ring_rows* rows = is_receive ? &list->received[i] : &list->sent[i];
-        int64_t n = rows->end - rows->begin;
-        int32_t n_pieces = n == n_tokens ? 1 : n ? n_batch : 0;
-        int64_t count = n * row * (n == n_tokens ? n_batch : 1);
-        for (b = 0; b < n_pieces && !status; b++) {
-            int64_t at = (b * n_tokens + rows->begin) * row_bytes;
-            status = is_receive ? memo_receive(ring->comm, stream, (char*)list->to[i] + at, count,
-                                               list->types[i], list->from_ranks[i], error)
-                                : memo_send(ring->comm, stream, (const char*)list->from[i] + at,
-                                            count, list->types[i], list->to_ranks[i], error);
-        }
+    int32_t b, n_alike;
+    for (b = 0; b < shape->n_batch && !status; b += n_alike) {
+        memoi_ring_rows rows = memoi_ring_message_rows(ring, list, i, s, is_receive, b);
+        int64_t n = rows.end - rows.begin, at = (b * n_tokens + rows.begin) * row_bytes;
+        n_alike = n == n_tokens && (shape->n_parts == 1 || !list->is_kv[i]) ? shape->n_batch : 1;
+        n *= n_alike * row;
+        if (!n) continue;
+        status = is_receive ? memo_receive(ring->comm, stream, (char*)list->to[i] + at, n,
+                                           list->types[i], list->from_ranks[i], error)
+                            : memo_send(ring->comm, stream, (const char*)list->from[i] + at, n,
+                                        list->types[i], list->to_ranks[i], error);
     }
     return status;
 }
 
-/* Bytes that this rank sends in an exchange. */
-MEMOI int64_t memoi_ring_sent_bytes(const memoi_ring* ring, const memoi_message_list* list) {
+/* Bytes that this rank sends in exchange s. */
+MEMOI int64_t memoi_ring_sent_bytes(const memoi_ring* ring, const memoi_message_list* list,
+                                    int32_t s) {
     int64_t n_bytes = 0;
-    int32_t i;
+    int32_t i, b;
     for (i = 0; i < list->n; i++)
-        n_bytes += ring->shape->n_batch * (list->sent[i].end - list->sent[i].begin) *
-                   list->row_elements[i] * memo_type_bytes(list->types[i]);
+        for (b = 0; b < ring->shape->n_batch; b++) {
+            memoi_ring_rows rows = memoi_ring_message_rows(ring, list, i, s, 0, b);
+            n_bytes +=
+                (rows.end - rows.begin) * list->row_elements[i] * memo_type_bytes(list->types[i]);
+        }
     return n_bytes;
 }
 
@@ -5353,7 +5366,8 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* rings, int32_t n_rings, int32_
      * most sets the time. */
     for (i = n_rings - 1; i >= 0; i--) {
         memoi_ring_messages(&rings[i], s, &list);
-        op.link_bytes = memob_max(op.link_bytes, memoi_ring_sent_bytes(&rings[i], &list));
+        if (!ring->queue->device || memoi_sp_has_annotate(ring->queue->device))
+            op.link_bytes = memob_max(op.link_bytes, memoi_ring_sent_bytes(&rings[i], &list, s));
     }
     for (i = 0; i < list.n; i++) {
         int64_t n_bytes = ring->shape->n_batch * ring->shape->sharding.ring_tokens *
@@ -5375,7 +5389,8 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* rings, int32_t n_rings, int32_
 
     memoi_comm_label(ring->comm, ring->is_backward ? "ring backward" : "ring forward", s);
     status = memo_group_begin(ring->comm, error);
-    for (i = 0; i < list.n && !status; i++) status = memoi_ring_send(ring, &list, i, error);
+    for (i = 0; i < 2 * list.n && !status; i++)
+        status = memoi_ring_send(ring, &list, i / 2, s, i % 2, error);
     if (!status) status = memo_group_end(ring->comm, ring->queue->streams[MEMOI_SP_RING], error);
     memoi_comm_label(ring->comm, NULL, 0);
     return status;
@@ -5431,6 +5446,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     int64_t element_bytes = memo_type_bytes(shape->type), q_at, k_at, v_at, out_at, lse_at;
     const char* k = s ? ring->k_buffers[(s + 1) % 2] : ring->k;
     const char* v = s ? ring->v_buffers[(s + 1) % 2] : ring->v;
+    int is_apart; /* the step's d_k and d_v, from the ones that travel */
     memo_attention_block block;
     memset(&block, 0, sizeof block);
     block.type = shape->type;
@@ -5474,8 +5490,9 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.lse = ring->lse + lse_at;
     block.row_dots = ring->row_dots + lse_at;
     block.d_q = ring->d_q + q_at;
-    block.d_k = (s ? ring->d_k_step : ring->d_k[1]) + k_at;
-    block.d_v = (s ? ring->d_v_step : ring->d_v[1]) + v_at;
+    is_apart = s || shape->carried_type != MEMO_TYPE_F32;
+    block.d_k = (is_apart ? ring->d_k_step : (float*)(void*)ring->d_k[1]) + k_at;
+    block.d_v = (is_apart ? ring->d_v_step : (float*)(void*)ring->d_v[1]) + v_at;
     return block;
 }
 
@@ -5623,16 +5640,37 @@ MEMOI memo_status memoi_ring_clear_rows(const memoi_ring* ring, const memo_atten
 }
 
 /* Adds them to the gradients that travel. */
-MEMOI memo_status memoi_ring_add_rows(const memoi_ring* ring, float* d_k, float* d_v,
+MEMOI memo_status memoi_ring_add_rows(const memoi_ring* ring, char* d_k, char* d_v,
                                       const memo_attention_block* block, memo_error* error) {
-    int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs);
-    memo_status status = memoi_sp_add(ring->queue, d_k + (block->d_k - ring->d_k_step),
-                                      block->k_batch_stride, block->d_k, block->k_batch_stride,
-                                      n * block->k_row_stride, block->n_batch, error);
+    memo_type type = ring->shape->carried_type;
+    int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs), bytes = memo_type_bytes(type);
+    memo_status status = memoi_sp_add(
+        ring->queue, d_k + (block->d_k - ring->d_k_step) * bytes, type, block->k_batch_stride,
+        block->d_k, block->k_batch_stride, n * block->k_row_stride, block->n_batch, error);
     return status ? status
-                  : memoi_sp_add(ring->queue, d_v + (block->d_v - ring->d_v_step),
+                  : memoi_sp_add(ring->queue, d_v + (block->d_v - ring->d_v_step) * bytes, type,
                                  block->v_batch_stride, block->d_v, block->v_batch_stride,
                                  n * block->v_row_stride, block->n_batch, error);
+}
+
+/* The first step: its result is what later ones are merged with, or added to. */
+MEMOI memo_status memoi_ring_first_step(const memoi_ring* ring, const memo_attention_block* block,
+                                        memo_error* error) {
+    memo_type type = ring->shape->carried_type;
+    memo_status status = MEMO_STATUS_OK;
+    if (!ring->is_backward || type == MEMO_TYPE_F32) return memoi_ring_attend(ring, block, error);
+    status = memoi_ring_clear_rows(ring, block, error);
+    if (!status) status = memoi_ring_attend(ring, block, error);
+    if (!status)
+        status = memoi_sp_cast(
+            ring->queue, ring->d_k[1] + (block->d_k - ring->d_k_step) * memo_type_bytes(type), type,
+            block->d_k, MEMO_TYPE_F32, block->n_batch * block->k_batch_stride, error);
+    return status
+               ? status
+               : memoi_sp_cast(ring->queue,
+                               ring->d_v[1] + (block->d_v - ring->d_v_step) * memo_type_bytes(type),
+                               type, block->d_v, MEMO_TYPE_F32,
+                               block->n_batch * block->v_batch_stride, error);
 }
 
 /* A step after the first: its result is merged with, or added to, the earlier ones. */
@@ -5670,7 +5708,7 @@ MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error
         ring->has_worked = 1;
         block = memoi_ring_block(ring, part, &rectangle, s);
         status = s ? memoi_ring_later_step(ring, &block, s, error)
-                   : memoi_ring_attend(ring, &block, error);
+                   : memoi_ring_first_step(ring, &block, error);
     }
     /* The next exchange overwrites what this step used; the first one of forward needs nothing. */
     if (!status && ring->has_worked && s + 1 < memoi_ring_n_exchanges(ring) &&
@@ -5693,6 +5731,8 @@ MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
             ring->d_v[1] = ring->d_v_final;
         }
         status = memoi_sp_fill(ring->queue, ring->d_q, n_q * 4, error);
+        if (ring->shape->carried_type != MEMO_TYPE_F32)
+            n_k = n_v = 0; /* the first step sets them */
         if (!status) status = memoi_sp_fill(ring->queue, ring->d_k[1], n_k * 4, error);
         if (!status) status = memoi_sp_fill(ring->queue, ring->d_v[1], n_v * 4, error);
     }
@@ -5739,7 +5779,8 @@ typedef struct memoi_sp_buffers {
     float* out;      /* by heads: fp32 output; d_q */
     float *block_out, *block_lse;
     float *dots_rows, *dots; /* row dots by rows, by heads */
-    float *d_k[2], *d_v[2], *d_k_step, *d_v_step;
+    char *d_k[2], *d_v[2];
+    float *d_k_step, *d_v_step;
     float* sums; /* (n_batch, local_tokens, n_kv_heads, larger head) of d_k or d_v of replicas */
     char *ring_k[2], *ring_v[2];
 } memoi_sp_buffers;
@@ -5950,6 +5991,8 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc,
     shape->type = desc->type;
     shape->scale = desc->scale != 0 ? desc->scale : (float)(1 / sqrt((double)desc->head_size));
     shape->sends_again = desc->sends_again;
+    shape->carried_type =
+        desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
     shape->heads = memoi_ulysses_heads_of(desc->n_q_heads, desc->n_kv_heads, desc->sharding.ulysses,
                                           shape->ulysses_rank);
     shape->is_replicated = memoi_heads_needed(shape, 1) > desc->n_kv_heads;
@@ -6048,6 +6091,7 @@ MEMOI void memoi_sp_carve_backward(const memoi_sp_shape* shape, memoi_hybrid_car
                                    memoi_sp_buffers* buffers) {
     int64_t n_k = memoi_ring_k_elements(shape), n_v = memoi_ring_v_elements(shape);
     int64_t n_local = shape->sharding.local_tokens;
+    int64_t carried_bytes = memo_type_bytes(shape->carried_type);
     int has_ulysses = shape->sharding.ulysses > 1, has_ring = shape->sharding.ring > 1, i;
     buffers->dots = (float*)memoi_hybrid_carve(
         carver, memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, 1) * 4);
@@ -6057,8 +6101,8 @@ MEMOI void memoi_sp_carve_backward(const memoi_sp_shape* shape, memoi_hybrid_car
             (float*)memoi_hybrid_carve(carver, shape->n_batch * n_local * shape->n_q_heads * 4);
     for (i = 0; i < 2; i++) {
         if (i == 0 ? !has_ring : !has_ring && memoi_sp_is_direct(shape)) continue;
-        buffers->d_k[i] = (float*)memoi_hybrid_carve(carver, n_k * 4);
-        buffers->d_v[i] = (float*)memoi_hybrid_carve(carver, n_v * 4);
+        buffers->d_k[i] = memoi_hybrid_carve(carver, n_k * carried_bytes);
+        buffers->d_v[i] = memoi_hybrid_carve(carver, n_v * carried_bytes);
     }
     if (has_ring) {
         buffers->d_k_step = (float*)memoi_hybrid_carve(carver, n_k * 4);
@@ -6133,7 +6177,9 @@ MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* 
         (shape->sends_again ? to_heads : 0);
     sizes->ring_forward_bytes = n_kv * memo_type_bytes(shape->type) * (shape->sharding.ring - 1);
     sizes->ring_backward_bytes = sizes->ring_forward_bytes;
-    if (shape->sharding.ring > 1) sizes->ring_backward_bytes += n_kv * 4 * shape->sharding.ring;
+    if (shape->sharding.ring > 1)
+        sizes->ring_backward_bytes +=
+            n_kv * memo_type_bytes(shape->carried_type) * shape->sharding.ring;
 }
 
 memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
@@ -6361,27 +6407,34 @@ MEMOI memo_status memoi_sp_take_qkv(memoi_sp_walk* walk, int is_sent, memo_error
     return status;
 }
 
-/* Converts an fp32 result by heads to the tensors' type, and moves it to the user's rows. */
-MEMOI memo_status memoi_sp_give(memoi_sp_walk* walk, const memoi_exchanged* x, float* from,
-                                void* to, memo_error* error) {
+/* Converts a result by heads to the tensors' type, and moves it to the user's rows.  from_type: F32,
+ * or the tensors'. */
+MEMOI memo_status memoi_sp_give(memoi_sp_walk* walk, const memoi_exchanged* x, const void* from,
+                                memo_type from_type, void* to, memo_error* error) {
     const memoi_sp_shape* shape = walk->shape;
     memo_type type = shape->type;
     int64_t n = memoi_sp_elements(shape, shape->sharding.ring_tokens,
                                   x->is_kv ? shape->heads.n_kv : shape->heads.n_q, x->n);
     memo_status status = MEMO_STATUS_OK;
-    if (memoi_sp_is_direct(shape)) return MEMO_STATUS_OK; /* computed in place */
-    if (shape->sharding.ulysses == 1) return memoi_sp_cast(&walk->queue, to, from, type, n, error);
-    if (x->is_kv && shape->is_replicated) {
-        status = memoi_ulysses_to_rows(&walk->ulysses, x, from, NULL, walk->buffers.sums, error);
-        n = memoi_sp_elements(shape, shape->sharding.local_tokens, shape->n_kv_heads, x->n);
-        return status ? status
-                      : memoi_sp_cast(&walk->queue, to, walk->buffers.sums, type, n, error);
+    if (from == to) return MEMO_STATUS_OK; /* computed in place */
+    if (shape->sharding.ulysses == 1)
+        return memoi_sp_cast(&walk->queue, to, type, from, from_type, n, error);
+
+    /* What the exchange sends, in its type.  The contribution of a step is no longer used. */
+    if (from_type != x->type) {
+        float* step =
+            from == walk->ring.d_k_final ? walk->buffers.d_k_step : walk->buffers.d_v_step;
+        void* sent = x->type == MEMO_TYPE_F32 ? (void*)step : (void*)walk->buffers.typed;
+        status = memoi_sp_cast(&walk->queue, sent, x->type, from, from_type, n, error);
+        from = sent;
     }
-    if (type == MEMO_TYPE_F32)
-        return memoi_ulysses_to_rows(&walk->ulysses, x, from, to, NULL, error);
-    status = memoi_sp_cast(&walk->queue, walk->buffers.typed, from, type, n, error);
-    return status ? status
-                  : memoi_ulysses_to_rows(&walk->ulysses, x, walk->buffers.typed, to, NULL, error);
+    if (status || !x->is_kv || !shape->is_replicated)
+        return status ? status : memoi_ulysses_to_rows(&walk->ulysses, x, from, to, NULL, error);
+    status = memoi_ulysses_to_rows(&walk->ulysses, x, from, NULL, walk->buffers.sums, error);
+    n = memoi_sp_elements(shape, shape->sharding.local_tokens, shape->n_kv_heads, x->n);
+    return status
+               ? status
+               : memoi_sp_cast(&walk->queue, to, type, walk->buffers.sums, MEMO_TYPE_F32, n, error);
 }
 
 /* A pass is begin, ring, end.  In one schedule the rings of all ranks run together in between. */
@@ -6403,7 +6456,7 @@ MEMOI memo_status memoi_sp_forward_begin(memoi_sp_walk* walk, memo_error* error)
 MEMOI memo_status memoi_sp_forward_end(memoi_sp_walk* walk, memo_error* error) {
     memoi_exchanged out =
         memoi_sp_exchanged(walk->shape, "out to rows", 0, walk->shape->v_head_size);
-    return memoi_sp_give(walk, &out, walk->ring.out, walk->tensors.out, error);
+    return memoi_sp_give(walk, &out, walk->ring.out, MEMO_TYPE_F32, walk->tensors.out, error);
 }
 
 MEMOI memo_status memoi_sp_backward_begin(memoi_sp_walk* walk, memo_error* error) {
@@ -6430,8 +6483,9 @@ MEMOI memo_status memoi_sp_backward_begin(memoi_sp_walk* walk, memo_error* error
     /* The last exchange, last_step + 1, sends buffer (last_step + 1) % 2, so the other one is free
      * to receive. */
     i = ring->last_step ? ring->last_step % 2 : 1;
-    ring->d_k_final = is_direct ? (float*)t->d_k : ring->d_k[i];
-    ring->d_v_final = is_direct ? (float*)t->d_v : ring->d_v[i];
+    is_direct = shape->sharding.ulysses == 1 && shape->type == shape->carried_type;
+    ring->d_k_final = is_direct ? (char*)t->d_k : ring->d_k[i];
+    ring->d_v_final = is_direct ? (char*)t->d_v : ring->d_v[i];
 
     /* Row dots are computed from rows, where out and d_out are, then exchanged with d_out. */
     status = memoi_sp_take_qkv(walk, shape->sends_again, error);
@@ -6453,9 +6507,13 @@ MEMOI memo_status memoi_sp_backward_end(memoi_sp_walk* walk, memo_error* error) 
     memoi_exchanged d_q = memoi_sp_exchanged(walk->shape, "d_q to rows", 0, size);
     memoi_exchanged d_k = memoi_sp_exchanged_d_kv(walk->shape, "d_k to rows", size);
     memoi_exchanged d_v = memoi_sp_exchanged_d_kv(walk->shape, "d_v to rows", v_size);
-    memo_status status = memoi_sp_give(walk, &d_q, walk->ring.d_q, walk->tensors.d_q, error);
-    if (!status) status = memoi_sp_give(walk, &d_k, walk->ring.d_k_final, walk->tensors.d_k, error);
-    if (!status) status = memoi_sp_give(walk, &d_v, walk->ring.d_v_final, walk->tensors.d_v, error);
+    memo_type carried = walk->shape->carried_type;
+    memo_status status =
+        memoi_sp_give(walk, &d_q, walk->ring.d_q, MEMO_TYPE_F32, walk->tensors.d_q, error);
+    if (!status)
+        status = memoi_sp_give(walk, &d_k, walk->ring.d_k_final, carried, walk->tensors.d_k, error);
+    if (!status)
+        status = memoi_sp_give(walk, &d_v, walk->ring.d_v_final, carried, walk->tensors.d_v, error);
     return status;
 }
 
@@ -6605,7 +6663,7 @@ MEMOI memo_status memoi_sp_all_ranks_add(memoi_sp_all_ranks* all,
     tensors.q = tensors.k = tensors.v = tensors.d_out = somewhere;
     tensors.out = tensors.saved = tensors.d_q = tensors.d_k = tensors.d_v = somewhere;
     tensors.lse = (float*)(void*)somewhere;
-    memoi_sp_carve(&all->shapes[r], somewhere, is_backward, &buffers);
+    memoi_sp_carve(&all->shapes[r], somewhere + ((int64_t)1 << 40), is_backward, &buffers);
     memoi_sp_walk_init(&all->walks[r], &all->shapes[r], &queue, &buffers, &tensors, mask,
                        is_backward);
     memoi_sp_walk_set_costs(&all->walks[r], costs);
