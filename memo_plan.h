@@ -2636,6 +2636,9 @@ typedef struct memoi_search {
     /* fixed for the problem */
     int64_t* size; /* of item i */
     const memoi_neighbors* neighbors;
+    int32_t*
+        fixed; /* in conflict with item i at [first_fixed[i], first_fixed[i + 1]), lowest first */
+    int64_t* first_fixed;
     int32_t* members; /* of section s at [first_member[s], first_member[s + 1]), in any order */
     int64_t* first_member;
     int32_t* first_item; /* that begins in section s or later; items are ordered by begin */
@@ -2695,10 +2698,13 @@ MEMOI double memoi_random_real(uint64_t* state) { /* [0, 1) */
     return (double)(memoi_random(state) >> 11) * (1.0 / 9007199254740992.0);
 }
 
-MEMOI int64_t memoi_search_layout(memoi_search* search, char* block, int64_t n_members) {
+MEMOI int64_t memoi_search_layout(memoi_search* search, char* block, int64_t n_members,
+                                  int64_t n_fixed) {
     int64_t n = search->problem->n_items, n_sections = search->problem->n_sections, used = 0;
     search->size = (int64_t*)memob_carve(block, &used, n, sizeof(int64_t), 16);
     search->members = (int32_t*)memob_carve(block, &used, n_members, sizeof(int32_t), 16);
+    search->fixed = (int32_t*)memob_carve(block, &used, n_fixed, sizeof(int32_t), 16);
+    search->first_fixed = (int64_t*)memob_carve(block, &used, n + 1, sizeof(int64_t), 16);
     search->first_member = (int64_t*)memob_carve(block, &used, n_sections + 1, sizeof(int64_t), 16);
     search->first_item = (int32_t*)memob_carve(block, &used, n_sections + 1, sizeof(int32_t), 16);
     search->minimum = (int64_t*)memob_carve(block, &used, n, sizeof(int64_t), 16);
@@ -2744,6 +2750,26 @@ MEMOI void memoi_search_list_members(memoi_search* search) {
     }
 }
 
+/* Fixed neighbors of every item, the lowest first. */
+MEMOI void memoi_search_list_fixed(memoi_search* search) {
+    const memoi_problem* problem = search->problem;
+    const memoi_neighbors* neighbors = search->neighbors;
+    int64_t n_fixed = 0, i, k, at;
+    for (i = 0; i < problem->n_items; i++) {
+        search->first_fixed[i] = n_fixed;
+        for (k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
+            int32_t j = neighbors->list[k];
+            if (problem->items[j].fixed < 0) continue;
+            for (at = n_fixed++; at > search->first_fixed[i]; at--) {
+                if (problem->items[search->fixed[at - 1]].fixed <= problem->items[j].fixed) break;
+                search->fixed[at] = search->fixed[at - 1];
+            }
+            search->fixed[at] = j;
+        }
+    }
+    search->first_fixed[problem->n_items] = n_fixed;
+}
+
 enum {
     MEMOI_SEARCH_ITEMS = 8000, /* the search is as deep as there are items */
     MEMOI_SEARCH_MEMBERS = 1 << 26,
@@ -2753,17 +2779,20 @@ enum {
 
 /* Returns 1; 0 without memory; -1 if the problem is too large for a search. */
 MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem) {
-    int64_t n_members = 0, i, s, used;
+    int64_t n_members = 0, n_fixed = 0, i, s, used;
     memset(search, 0, sizeof *search);
     search->problem = problem;
     search->neighbors = problem->neighbors;
+    for (i = 0; i < problem->n_items; i++)
+        if (problem->items[i].fixed >= 0)
+            n_fixed += search->neighbors->first[i + 1] - search->neighbors->first[i];
     for (i = 0; i < problem->n_ranges; i++)
         n_members += problem->ranges[i].end - problem->ranges[i].begin;
     if (n_members > MEMOI_SEARCH_MEMBERS) return -1;
-    used = memoi_search_layout(search, NULL, n_members);
+    used = memoi_search_layout(search, NULL, n_members, n_fixed);
     search->memory = memob_calloc(used, 1);
     if (!search->memory) return 0;
-    memoi_search_layout(search, (char*)search->memory, n_members);
+    memoi_search_layout(search, (char*)search->memory, n_members, n_fixed);
     for (i = 0; i < problem->n_ranges; i++)
         for (s = problem->ranges[i].begin; s < problem->ranges[i].end; s++)
             search->first_member[s + 1]++;
@@ -2772,6 +2801,7 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
         search->weight[s] = 1;
     }
     memoi_search_list_members(search);
+    memoi_search_list_fixed(search);
     return 1;
 }
 
@@ -2862,12 +2892,26 @@ MEMOI void memoi_search_touch(memoi_search* search, int64_t i) {
     }
 }
 
+/* The lowest offset of a free item that is aligned and clear of its fixed neighbors. */
+MEMOI int64_t memoi_search_clear(const memoi_search* search, int64_t i, int64_t offset) {
+    const memoi_item* item = &search->problem->items[i];
+    int64_t k;
+    if (item->alignment > 1) offset = memob_align_up(offset, item->alignment);
+    for (k = search->first_fixed[i]; k < search->first_fixed[i + 1]; k++) {
+        const memoi_item* other = &search->problem->items[search->fixed[k]];
+        if (other->fixed >= offset + item->size) break;
+        if (other->fixed + other->size > offset)
+            offset = memob_align_up(other->fixed + other->size, item->alignment);
+    }
+    return offset;
+}
+
 /* Returns 0 if the item then no longer fits. */
 MEMOI int memoi_search_raise(memoi_search* search, int64_t i, int64_t bound) {
     const memoi_item* item = &search->problem->items[i];
     if (bound <= search->bound[i]) return 1;
     if (item->fixed >= 0) return 0;
-    if (item->alignment > 1) bound = memob_align_up(bound, item->alignment);
+    bound = memoi_search_clear(search, i, bound);
     if (bound > search->capacity - item->size) return 0;
     memoi_search_log(search, MEMOI_CHANGE_BOUND, i, search->bound[i]);
     search->bound[i] = bound;
@@ -3203,7 +3247,9 @@ MEMOI void memoi_search_reset(memoi_search* search) {
     memset(search->n_unplaced, 0, (size_t)problem->n_sections * sizeof(int32_t));
     memset(search->unplaced_sum, 0, (size_t)problem->n_sections * sizeof(int64_t));
     for (i = 0; i < problem->n_items; i++) {
-        search->minimum[i] = search->bound[i] = memob_max(problem->items[i].fixed, 0);
+        search->minimum[i] = memob_max(problem->items[i].fixed, 0);
+        search->bound[i] = search->minimum[i];
+        if (problem->items[i].fixed < 0) search->bound[i] = memoi_search_clear(search, i, 0);
         search->is_placed[i] = search->is_blocked[i] = 0;
         memoi_search_count(search, i, 1);
     }
