@@ -488,7 +488,7 @@ static void layouts_are_refused_in_words(void) {
     CHECK(reason && strstr(reason, "key/value heads"));
     l.tensor = 2;
     reason = layout_refusal(&sp_llama3_8b, &c, l, 1, text, sizeof text);
-    CHECK(reason && strstr(reason, "16 GPUs"));
+    CHECK(reason && strstr(reason, "number of GPUs, 16"));
     l.tensor = 1;
     l.data = 16;
     reason = layout_refusal(&sp_llama3_8b, &c, l, 1, text, sizeof text);
