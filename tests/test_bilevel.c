@@ -1,5 +1,5 @@
-/* The bi-level planner: layers found and compared against a slow reference, plans valid whatever
- * the trace, and equal to the search's where layers are alike. */
+/* test_bilevel.c - the bi-level planner: layers are found as by a slow reference, plans are valid for every trace, and
+ * equal layers get plans equal to the search's. */
 #include "scarce.h"
 
 #define MEMO_STATIC

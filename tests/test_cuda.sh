@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_cuda.sh - memo_cuda.cuh without a GPU: its host side on a runtime that keeps everything in host memory and fails
-# on demand (tests/cuda/fake_cuda.cpp), its kernels thread by thread on the CPU (tests/cuda/emulated_grid.h), and whether
-# all that is written for GPUs compiles.  Output: TAP.
+# on demand (tests/cuda/fake_cuda.cpp), its kernels thread by thread on the CPU (tests/cuda/emulated_grid.h), and the
+# compilation of all sources for GPUs.  Output: TAP.
 set -u
 
 . tests/tap.sh

@@ -1,6 +1,6 @@
 #!/bin/sh
 # test_nccl.sh - the NCCL back end of memo_sp.h without a GPU: the cases of test_comm_nccl.c on a stand-in for NCCL
-# (tests/fake_nccl.h), a process a rank.  The headers of CUDA and NCCL are real.  Output: TAP.
+# (tests/fake_nccl.h), with a process per rank.  The headers of CUDA and NCCL are real.  Output: TAP.
 set -u
 
 . tests/tap.sh

@@ -1,5 +1,5 @@
-/* The published tables of three papers, reproduced: every threshold that is promised, and the small
- * machinery below them (simulators, planner, optimiser, scores) against slow obvious twins. */
+/* test_paper_tables.c - the reproduced tables of three papers: every promised threshold; and the code below them
+ * (simulators, planner, optimizer, scores) against slow, obvious twins. */
 #include "bench/paper_common.h"
 #include "bench/paper_memo.h"
 #include "bench/paper_sp.h"

@@ -1,5 +1,5 @@
-/* The third tier: a file that nobody sees and that is gone afterwards, sizes that are exact, and a
- * status for everything that a disk can do. */
+/* test_spill.c - the spill file: it has no name and is removed on every path, its sizes are exact, and every fault of a
+ * disk is a status. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
