@@ -1100,7 +1100,8 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
     }
 
     /* Sections replace times, because the search goes through live sets, not through requests. */
-    problem->unit_bytes = unit ? unit : 1;
+    if (unit == 0) unit = 1; /* nothing to place */
+    problem->unit_bytes = unit;
     if (plan->n_gaps > 0 && !memoi_problem_sort(problem)) goto no_memory;
     if (!memoi_problem_sections(problem)) goto no_memory;
     problem->section_bounds = (int64_t*)memob_calloc(problem->n_sections, sizeof(int64_t));
