@@ -814,6 +814,7 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
  *     >>greedy                 orders of items
  *     >>lowest offset          greedy: the item that can lie lowest comes next
  *     >>first fit              greedy: each item into the lowest hole
+ *     >>stacks                 the least height of a section's items
  *     >>exact search           is there a plan within a capacity?
  *     >>search state           what a node knows, and how it is undone
  *     >>pruning                bounds of a section's items; failures that are remembered
@@ -911,7 +912,7 @@ typedef struct memoi_problem {
     memoi_item* items;   /* ordered by begin, as are their ranges */
     memoi_range* ranges; /* one an item, more with gaps */
     int64_t n_items, n_ranges, n_sections, n_fixed;
-    int64_t* section_sums;
+    int64_t* section_bounds; /* at least the sum of sizes */
     int64_t lower_bound;
     int64_t unit_bytes;
     int32_t has_alignment, has_gaps;
@@ -933,7 +934,7 @@ typedef struct memoi_neighbors {
 MEMOI void memoi_problem_free(memoi_problem* problem) {
     MEMO_FREE(problem->items);
     MEMO_FREE(problem->ranges);
-    MEMO_FREE(problem->section_sums);
+    MEMO_FREE(problem->section_bounds);
     MEMO_FREE(problem->first_held);
     MEMO_FREE(problem->held);
     if (problem->neighbors) {
@@ -1102,8 +1103,8 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
     problem->unit_bytes = unit ? unit : 1;
     if (plan->n_gaps > 0 && !memoi_problem_sort(problem)) goto no_memory;
     if (!memoi_problem_sections(problem)) goto no_memory;
-    problem->section_sums = (int64_t*)memob_calloc(problem->n_sections, sizeof(int64_t));
-    if (!problem->section_sums) goto no_memory;
+    problem->section_bounds = (int64_t*)memob_calloc(problem->n_sections, sizeof(int64_t));
+    if (!problem->section_bounds) goto no_memory;
 
     /* Sizes in units, and the sum of live sizes in each section as differences. */
     for (i = 0; i < problem->n_items; i++) {
@@ -1116,9 +1117,9 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         item->begin = range[0].begin;
         item->end = item->reach = range[item->n_ranges - 1].end;
         for (k = 0; k < item->n_ranges; k++) { /* as differences, summed below */
-            problem->section_sums[range[k].begin] += item->size;
+            problem->section_bounds[range[k].begin] += item->size;
             if (range[k].end < problem->n_sections)
-                problem->section_sums[range[k].end] -= item->size;
+                problem->section_bounds[range[k].end] -= item->size;
         }
         if (item->fixed >= 0 && item->fixed + item->size > problem->lower_bound)
             problem->lower_bound = item->fixed + item->size;
@@ -1126,9 +1127,9 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
 
     /* No plan is lower than a live set or than the top of a fixed item. */
     for (i = 0; i < problem->n_sections; i++) {
-        if (i > 0) problem->section_sums[i] += problem->section_sums[i - 1];
-        if (problem->section_sums[i] > problem->lower_bound)
-            problem->lower_bound = problem->section_sums[i];
+        if (i > 0) problem->section_bounds[i] += problem->section_bounds[i - 1];
+        if (problem->section_bounds[i] > problem->lower_bound)
+            problem->lower_bound = problem->section_bounds[i];
     }
     return MEMO_STATUS_OK;
 no_memory:
@@ -2331,6 +2332,176 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     return ok ? MEMO_STATUS_OK : memob_no_memory(error, "the greedy planner");
 }
 
+/* ---- >>stacks -----------------------------------------------------------------------------------
+ * Knows: the problem and its sections.  Knows nothing of plans, except how high the best one is.
+ *
+ * The items of a section lie in one stack.  Alignments and fixed items leave holes in it, so the
+ * least height of the stack can exceed the sum of its sizes; no plan is lower.  Stacks are built
+ * upward.  Of two stacks of the same items only the lower one matters.  The stack with the least
+ * holes grows first, so the first complete one is the lowest. */
+
+enum {
+    MEMOI_STACK_ITEMS = 62,       /* a stack is a set of bits */
+    MEMOI_STACK_GROWN = 1 << 14,  /* stacks grown for a section; then the least holes are a bound */
+    MEMOI_STACKS_GROWN = 1 << 19, /* for all sections */
+    MEMOI_STACKS_WORK = 1 << 26   /* items times sections; larger problems do without */
+};
+
+typedef struct memoi_stacks {
+    const memoi_problem* problem;
+    int32_t items[MEMOI_STACK_ITEMS]; /* of the section: fixed ones by offset, then those alike */
+    int64_t n, n_fixed;
+    int64_t sum;      /* of all sizes */
+    int64_t most;     /* holes; more are of no interest */
+    memob_map holes;  /* of a set of items */
+    memoi_queue open; /* sets by holes */
+    int64_t open_capacity;
+    int64_t n_grown; /* in all sections */
+} memoi_stacks;
+
+MEMOI void memoi_stacks_free(memoi_stacks* stacks) {
+    memob_map_free(&stacks->holes);
+    MEMO_FREE(stacks->open.list);
+}
+
+/* Fixed items by offset; then the others by alignment and size, so that equal ones are adjacent. */
+MEMOI int memoi_stack_is_before(const memoi_problem* problem, int64_t i, int64_t j) {
+    const memoi_item *a = &problem->items[i], *b = &problem->items[j];
+    if (a->fixed >= 0 || b->fixed >= 0)
+        return b->fixed < 0 || (a->fixed >= 0 && a->fixed < b->fixed);
+    if (a->alignment != b->alignment) return a->alignment > b->alignment;
+    return a->size > b->size;
+}
+
+MEMOI void memoi_stack_add(memoi_stacks* stacks, int64_t item) {
+    int64_t k = stacks->n++;
+    for (; k > 0 && memoi_stack_is_before(stacks->problem, item, stacks->items[k - 1]); k--)
+        stacks->items[k] = stacks->items[k - 1];
+    stacks->items[k] = (int32_t)item;
+    stacks->sum += stacks->problem->items[item].size;
+    stacks->n_fixed += stacks->problem->items[item].fixed >= 0;
+}
+
+/* Notes that a set of items can be stacked with these holes.  0: no memory. */
+MEMOI int memoi_stack_note(memoi_stacks* stacks, int64_t set, int64_t holes) {
+    int64_t before = memob_map_get(&stacks->holes, set);
+    void* list = stacks->open.list;
+    if (holes > stacks->most || (before >= 0 && before <= holes)) return 1;
+    if (!memob_reserve(&list, &stacks->open_capacity, stacks->open.n + 1, sizeof(memob_keyed)))
+        return 0;
+    stacks->open.list = (memob_keyed*)list;
+    if (!memob_map_put(&stacks->holes, set, holes)) return 0;
+    memoi_queue_push(&stacks->open, holes, set);
+    return 1;
+}
+
+/* Puts each item that is not in the set on top of it.  0: no memory. */
+MEMOI int memoi_stack_grow(memoi_stacks* stacks, int64_t set, int64_t holes) {
+    const memoi_item* items = stacks->problem->items;
+    int64_t top = holes, fixed = INT64_MAX, k;
+    for (k = 0; k < stacks->n; k++)
+        if (set >> k & 1) top += items[stacks->items[k]].size;
+    for (k = stacks->n_fixed - 1; k >= 0; k--) /* the lowest fixed item that is still to come */
+        if (!(set >> k & 1)) fixed = items[stacks->items[k]].fixed;
+    for (k = 0; k < stacks->n; k++) {
+        const memoi_item* item = &items[stacks->items[k]];
+        int64_t low = item->fixed >= 0 ? fixed : memob_align_up(top, item->alignment);
+        const memoi_item* other = k > 0 ? &items[stacks->items[k - 1]] : NULL;
+        if (set >> k & 1 || low < top) continue;
+        if (item->fixed >= 0 ? item->fixed > fixed : low > fixed - item->size) continue;
+        if (other && !(set >> (k - 1) & 1) && item->fixed < 0 && other->fixed < 0 &&
+            other->size == item->size && other->alignment == item->alignment)
+            continue; /* the same stack as with the other */
+        if (!memoi_stack_note(stacks, set | (int64_t)1 << k, holes + low - top)) return 0;
+    }
+    return 1;
+}
+
+/* Is the height of the stack known, because what is not in the set leaves no hole? */
+MEMOI int memoi_stack_is_known(const memoi_stacks* stacks, int64_t set) {
+    int64_t k;
+    for (k = 0; k < stacks->n; k++)
+        if (!(set >> k & 1) && (stacks->problem->items[stacks->items[k]].alignment > 1 ||
+                                stacks->problem->items[stacks->items[k]].fixed >= 0))
+            return 0;
+    return 1;
+}
+
+/* A lower bound of the height of the items in stacks->items; the height itself, if few stacks are
+ * grown.  At most highest, which is known to be possible.  -1: no memory. */
+MEMOI int64_t memoi_stack_height(memoi_stacks* stacks, int64_t highest) {
+    int64_t n_grown = 0, holes = 0;
+    stacks->most = highest - 1 - stacks->sum;
+    stacks->open.n = 0;
+    memob_map_free(&stacks->holes);
+    memset(&stacks->holes, 0, sizeof stacks->holes);
+    if (stacks->most < 0) return highest;
+    if (!memoi_stack_note(stacks, 0, 0)) return -1;
+    while (stacks->open.n > 0) {
+        int64_t set = stacks->open.list[0].index;
+        holes = stacks->open.list[0].key;
+        if (memoi_stack_is_known(stacks, set) || n_grown >= MEMOI_STACK_GROWN)
+            return stacks->sum + holes;
+        memoi_queue_pop(&stacks->open);
+        if (holes > memob_map_get(&stacks->holes, set)) continue; /* it has become lower since */
+        n_grown++;
+        stacks->n_grown++;
+        if (!memoi_stack_grow(stacks, set, holes)) return -1;
+    }
+    return highest;
+}
+
+/* Lists the items of a section.  0: it has no stack of interest: too many items, or no hole that
+ * could lift it above the bound. */
+MEMOI int memoi_stack_list(memoi_stacks* stacks, int64_t section) {
+    const memoi_problem* problem = stacks->problem;
+    int64_t i, k, holes = 0;
+    stacks->n = stacks->n_fixed = stacks->sum = 0;
+    for (i = 0; i < problem->n_items && problem->items[i].begin <= section; i++) {
+        const memoi_item* item = &problem->items[i];
+        const memoi_range* range = &problem->ranges[item->first_range];
+        if (item->end <= section) continue;
+        for (k = 0; k < item->n_ranges && range[k].end <= section;) k++;
+        if (range[k].begin > section) continue;
+        if (stacks->n == MEMOI_STACK_ITEMS) return 0;
+        memoi_stack_add(stacks, i);
+        holes += item->alignment - 1;
+    }
+    return stacks->n_fixed > 0 || stacks->sum + holes > problem->lower_bound;
+}
+
+/* Raises the bounds of sections to the heights of their stacks, and with them the problem's bound.
+ * highest: the peak of a plan.  0: no memory. */
+MEMOI int memoi_stacks_raise(memoi_problem* problem, int64_t highest, double deadline) {
+    memoi_stacks stacks;
+    int64_t n = problem->n_sections, height = 0, k;
+    memob_keyed* order;
+    if ((!problem->has_alignment && !problem->n_fixed) ||
+        problem->n_items > MEMOI_STACKS_WORK / (n + 1))
+        return 1;
+    order = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    memset(&stacks, 0, sizeof stacks);
+    stacks.problem = problem;
+
+    /* The fullest section first: it needs the fewest holes to be above the bound. */
+    for (k = 0; order && k < n; k++) {
+        order[k].key = -problem->section_bounds[k];
+        order[k].index = k;
+    }
+    if (order) qsort(order, (size_t)n, sizeof *order, memob_keyed_compare);
+    for (k = 0; order && k < n && height >= 0 && problem->lower_bound < highest; k++) {
+        int64_t s = order[k].index;
+        if (stacks.n_grown > MEMOI_STACKS_GROWN || memob_now_s() > deadline) break;
+        if (!memoi_stack_list(&stacks, s)) continue;
+        height = memoi_stack_height(&stacks, highest);
+        problem->section_bounds[s] = memob_max(problem->section_bounds[s], height);
+        problem->lower_bound = memob_max(problem->lower_bound, height);
+    }
+    MEMO_FREE(order);
+    memoi_stacks_free(&stacks);
+    return order && height >= 0;
+}
+
 /* ---- >>exact search -----------------------------------------------------------------------------
  * Knows: the problem and a capacity.  Knows nothing of where the capacity comes from.
  *
@@ -2428,6 +2599,9 @@ typedef struct memoi_search {
     /* fixed for the problem */
     int64_t* size; /* of item i */
     const memoi_neighbors* neighbors;
+    int32_t*
+        fixed; /* in conflict with item i at [first_fixed[i], first_fixed[i + 1]), lowest first */
+    int64_t* first_fixed;
     int32_t* members; /* of section s at [first_member[s], first_member[s + 1]), in any order */
     int64_t* first_member;
     int32_t* first_item; /* that begins in section s or later; items are ordered by begin */
@@ -2487,10 +2661,13 @@ MEMOI double memoi_random_real(uint64_t* state) { /* [0, 1) */
     return (double)(memoi_random(state) >> 11) * (1.0 / 9007199254740992.0);
 }
 
-MEMOI int64_t memoi_search_layout(memoi_search* search, char* block, int64_t n_members) {
+MEMOI int64_t memoi_search_layout(memoi_search* search, char* block, int64_t n_members,
+                                  int64_t n_fixed) {
     int64_t n = search->problem->n_items, n_sections = search->problem->n_sections, used = 0;
     search->size = (int64_t*)memob_carve(block, &used, n, sizeof(int64_t), 16);
     search->members = (int32_t*)memob_carve(block, &used, n_members, sizeof(int32_t), 16);
+    search->fixed = (int32_t*)memob_carve(block, &used, n_fixed, sizeof(int32_t), 16);
+    search->first_fixed = (int64_t*)memob_carve(block, &used, n + 1, sizeof(int64_t), 16);
     search->first_member = (int64_t*)memob_carve(block, &used, n_sections + 1, sizeof(int64_t), 16);
     search->first_item = (int32_t*)memob_carve(block, &used, n_sections + 1, sizeof(int32_t), 16);
     search->minimum = (int64_t*)memob_carve(block, &used, n, sizeof(int64_t), 16);
@@ -2536,6 +2713,26 @@ MEMOI void memoi_search_list_members(memoi_search* search) {
     }
 }
 
+/* Fixed neighbors of every item, the lowest first. */
+MEMOI void memoi_search_list_fixed(memoi_search* search) {
+    const memoi_problem* problem = search->problem;
+    const memoi_neighbors* neighbors = search->neighbors;
+    int64_t n_fixed = 0, i, k, at;
+    for (i = 0; i < problem->n_items; i++) {
+        search->first_fixed[i] = n_fixed;
+        for (k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
+            int32_t j = neighbors->list[k];
+            if (problem->items[j].fixed < 0) continue;
+            for (at = n_fixed++; at > search->first_fixed[i]; at--) {
+                if (problem->items[search->fixed[at - 1]].fixed <= problem->items[j].fixed) break;
+                search->fixed[at] = search->fixed[at - 1];
+            }
+            search->fixed[at] = j;
+        }
+    }
+    search->first_fixed[problem->n_items] = n_fixed;
+}
+
 enum {
     MEMOI_SEARCH_ITEMS = 8000, /* the search is as deep as there are items */
     MEMOI_SEARCH_MEMBERS = 1 << 26,
@@ -2545,17 +2742,20 @@ enum {
 
 /* Returns 1; 0 without memory; -1 if the problem is too large for a search. */
 MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem) {
-    int64_t n_members = 0, i, s, used;
+    int64_t n_members = 0, n_fixed = 0, i, s, used;
     memset(search, 0, sizeof *search);
     search->problem = problem;
     search->neighbors = problem->neighbors;
+    for (i = 0; i < problem->n_items; i++)
+        if (problem->items[i].fixed >= 0)
+            n_fixed += search->neighbors->first[i + 1] - search->neighbors->first[i];
     for (i = 0; i < problem->n_ranges; i++)
         n_members += problem->ranges[i].end - problem->ranges[i].begin;
     if (n_members > MEMOI_SEARCH_MEMBERS) return -1;
-    used = memoi_search_layout(search, NULL, n_members);
+    used = memoi_search_layout(search, NULL, n_members, n_fixed);
     search->memory = memob_calloc(used, 1);
     if (!search->memory) return 0;
-    memoi_search_layout(search, (char*)search->memory, n_members);
+    memoi_search_layout(search, (char*)search->memory, n_members, n_fixed);
     for (i = 0; i < problem->n_ranges; i++)
         for (s = problem->ranges[i].begin; s < problem->ranges[i].end; s++)
             search->first_member[s + 1]++;
@@ -2564,6 +2764,7 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
         search->weight[s] = 1;
     }
     memoi_search_list_members(search);
+    memoi_search_list_fixed(search);
     return 1;
 }
 
@@ -2654,12 +2855,26 @@ MEMOI void memoi_search_touch(memoi_search* search, int64_t i) {
     }
 }
 
+/* The lowest offset of a free item that is aligned and clear of its fixed neighbors. */
+MEMOI int64_t memoi_search_clear(const memoi_search* search, int64_t i, int64_t offset) {
+    const memoi_item* item = &search->problem->items[i];
+    int64_t k;
+    if (item->alignment > 1) offset = memob_align_up(offset, item->alignment);
+    for (k = search->first_fixed[i]; k < search->first_fixed[i + 1]; k++) {
+        const memoi_item* other = &search->problem->items[search->fixed[k]];
+        if (other->fixed >= offset + item->size) break;
+        if (other->fixed + other->size > offset)
+            offset = memob_align_up(other->fixed + other->size, item->alignment);
+    }
+    return offset;
+}
+
 /* Returns 0 if the item then no longer fits. */
 MEMOI int memoi_search_raise(memoi_search* search, int64_t i, int64_t bound) {
     const memoi_item* item = &search->problem->items[i];
     if (bound <= search->bound[i]) return 1;
     if (item->fixed >= 0) return 0;
-    if (item->alignment > 1) bound = memob_align_up(bound, item->alignment);
+    bound = memoi_search_clear(search, i, bound);
     if (bound > search->capacity - item->size) return 0;
     memoi_search_log(search, MEMOI_CHANGE_BOUND, i, search->bound[i]);
     search->bound[i] = bound;
@@ -2995,7 +3210,9 @@ MEMOI void memoi_search_reset(memoi_search* search) {
     memset(search->n_unplaced, 0, (size_t)problem->n_sections * sizeof(int32_t));
     memset(search->unplaced_sum, 0, (size_t)problem->n_sections * sizeof(int64_t));
     for (i = 0; i < problem->n_items; i++) {
-        search->minimum[i] = search->bound[i] = memob_max(problem->items[i].fixed, 0);
+        search->minimum[i] = memob_max(problem->items[i].fixed, 0);
+        search->bound[i] = search->minimum[i];
+        if (problem->items[i].fixed < 0) search->bound[i] = memoi_search_clear(search, i, 0);
         search->is_placed[i] = search->is_blocked[i] = 0;
         memoi_search_count(search, i, 1);
     }
@@ -3657,7 +3874,7 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     /* The part needs arrays of its own, because its indices and sections begin at 0. */
     part->items = (memoi_item*)memob_calloc(part->n_items, sizeof(memoi_item));
     part->ranges = (memoi_range*)memob_calloc(part->n_ranges, sizeof(memoi_range));
-    part->section_sums = (int64_t*)memob_calloc(part->n_sections, sizeof(int64_t));
+    part->section_bounds = (int64_t*)memob_calloc(part->n_sections, sizeof(int64_t));
     part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
 
     /* Holds never cross the ends of a part, so a slice of the lists is enough. */
@@ -3672,7 +3889,7 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     }
 
     /* An incomplete part is freed here, so callers need not clean up. */
-    if (!part->items || !part->ranges || !part->section_sums || !part->neighbors ||
+    if (!part->items || !part->ranges || !part->section_bounds || !part->neighbors ||
         (whole->held && (!part->first_held || !part->held))) {
         memoi_problem_free(part);
         return 0;
@@ -3697,8 +3914,8 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
 
     /* The bound of the part can be lower than the whole's. */
     for (i = 0; i < part->n_sections; i++) {
-        part->section_sums[i] = whole->section_sums[begin + i];
-        part->lower_bound = memob_max(part->lower_bound, part->section_sums[i]);
+        part->section_bounds[i] = whole->section_bounds[begin + i];
+        part->lower_bound = memob_max(part->lower_bound, part->section_bounds[i]);
     }
     return 1;
 }
@@ -4928,23 +5145,34 @@ MEMOI memo_status memoi_task_create(memoi_task* task, const memo_plan* plan, mem
 
 /* Runs the engines that the settings select, each only if those before it missed the target; *name
  * becomes the engine of the best plan. */
-MEMOI memo_status memoi_task_run(const memoi_task* task, const memo_plan_desc* settings,
-                                 int64_t target, memoi_effort* effort, memoi_solution* best,
-                                 const char** name, memo_error* error) {
+MEMOI memo_status memoi_task_run(memoi_task* task, const memo_plan_desc* settings, int64_t target,
+                                 memoi_effort* effort, memoi_solution* best, const char** name,
+                                 memo_error* error) {
     static const char* const names[] = {"bilevel", "greedy", "greedy", "bilevel", "mip", "search"};
     memo_plan_engine engine = settings->engine;
     memo_status status = MEMO_STATUS_OK;
     const memo_plan* interval_plan = task->stretched_plan ? task->stretched_plan : task->plan;
-    const memoi_problem* intervals = task->stretched_plan ? &task->stretched : &task->problem;
-    const memoi_problem* pairs = task->has_pairs ? &task->problem : intervals;
+    memoi_problem* intervals = task->stretched_plan ? &task->stretched : &task->problem;
+    memoi_problem* pairs = task->has_pairs ? &task->problem : intervals;
     double now = memob_now_s(), share = engine == MEMO_PLAN_ENGINE_GREEDY ? 1 : 0.5;
     double last_greedy = now + share * (effort->deadline - now);
     int stage;
 
     /* From the fastest engine to the most thorough; each starts from the best plan so far. */
     for (stage = 0; stage < 6 && !status && best->peak > target; stage++) {
-        int64_t before = best->peak;
-        int was_optimal = best->is_optimal;
+        int64_t before;
+        int was_optimal;
+
+        /* A higher bound is worth its time if the fast engines did not meet the first one. */
+        if (stage == 3 && engine != MEMO_PLAN_ENGINE_GREEDY) {
+            if (!memoi_stacks_raise(pairs, best->peak, effort->deadline))
+                return memob_no_memory(error, "the bound of the plan");
+            target = memob_max(target, pairs->lower_bound);
+            best->is_optimal = best->peak <= pairs->lower_bound;
+            if (best->peak <= target) break;
+        }
+        before = best->peak;
+        was_optimal = best->is_optimal;
         if ((stage == 0 && engine == MEMO_PLAN_ENGINE_BILEVEL) ||
             (stage == 3 && engine == MEMO_PLAN_ENGINE_AUTO))
             status = memoi_bilevel_solve(interval_plan, settings->trace, intervals, target, effort,
@@ -4952,6 +5180,9 @@ MEMOI memo_status memoi_task_run(const memoi_task* task, const memo_plan_desc* s
         if (stage == 1)
             status = memoi_greedy_solve(interval_plan, intervals, target, last_greedy,
                                         effort->deadline, best, error);
+        /* Fixed items that only the stretched lifetimes bring together are no fault. */
+        if (stage == 1 && task->has_pairs && status == MEMO_STATUS_INVALID_ARGUMENT)
+            status = MEMO_STATUS_OK;
         if (stage == 2 && task->has_pairs) best->fit_order = -1; /* it was for other conflicts */
         if (stage == 2 && task->has_pairs)
             status = memoi_greedy_solve(task->plan, pairs, target, last_greedy, effort->deadline,
@@ -5085,11 +5316,6 @@ typedef struct memoi_profiler {
     int32_t tensor;   /* that is recomputed */
 } memoi_profiler;
 
-MEMOI int memoi_compare_doubles(const void* left, const void* right) {
-    double a = *(const double*)left, b = *(const double*)right;
-    return (a > b) - (a < b);
-}
-
 /* What lies between two events on two streams, 0 and 1; they may be the same. */
 typedef memo_status (*memoi_profiled)(memoi_profiler* profiler, memo_error* error);
 
@@ -5114,7 +5340,7 @@ MEMOI memo_status memoi_profile_time(memoi_profiler* p, memo_stream first, memo_
         if (i >= 0) times[i] = to_first > to_second ? to_first : to_second;
     }
     if (status) return status;
-    qsort(times, (size_t)n, sizeof(double), memoi_compare_doubles);
+    qsort(times, (size_t)n, sizeof(double), memob_compare_doubles);
     *median_s = times[n / 2];
     return MEMO_STATUS_OK;
 }
@@ -8128,20 +8354,20 @@ void memo_parallel_list_destroy(memo_parallel_list* list) {
 /* ---- >>degree problem ---------------------------------------------------------------------------
  * Knows: costs of blocks, and their text.  Knows nothing of how a plan is found. */
 
-MEMOI memo_degree_cost* memoi_degree_cost(const memo_degrees_problem* problem, int32_t block,
-                                          int32_t degree) {
+MEMOI memo_degree_cost* memoi_degrees_cost(const memo_degrees_problem* problem, int32_t block,
+                                           int32_t degree) {
     return &problem->costs[(int64_t)block * problem->n_degrees + degree];
 }
 
 /* Index of a degree, or -1. */
-MEMOI int32_t memoi_degree_index(const memo_degrees_problem* problem, int64_t degree) {
+MEMOI int32_t memoi_degrees_index(const memo_degrees_problem* problem, int64_t degree) {
     int32_t k;
     for (k = 0; k < problem->n_degrees; k++)
         if (problem->degrees[k] == degree) return k;
     return -1;
 }
 
-MEMOI int memoi_is_degree(int64_t degree) {
+MEMOI int memoi_degrees_is_degree(int64_t degree) {
     return degree > 0 && degree <= 1 << 20 && (degree & (degree - 1)) == 0;
 }
 
@@ -8162,7 +8388,7 @@ memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%d degrees; there may be 1 to %d", (int)n_degrees, MEMO_DEGREES_MAX);
     for (k = 0; k < n_degrees; k++)
-        if (!memoi_is_degree(degrees[k]) || (k > 0 && degrees[k] <= degrees[k - 1]))
+        if (!memoi_degrees_is_degree(degrees[k]) || (k > 0 && degrees[k] <= degrees[k - 1]))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "degree %d: degrees are powers of two and ascend",
                                   (int)degrees[k]);
@@ -8197,7 +8423,7 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
     /* With these limits sums of times keep their digits, and sums of bytes stay below 2^62. */
     for (i = 0; i < problem->n_blocks; i++)
         for (p = 0; p < problem->n_degrees; p++) {
-            const memo_degree_cost* c = memoi_degree_cost(problem, i, p);
+            const memo_degree_cost* c = memoi_degrees_cost(problem, i, p);
             int64_t bytes_max = MEMOB_BYTES_MAX / (2 * (int64_t)problem->n_blocks + 1);
             double s[5], sum = 0;
             int k, is_good = 1;
@@ -8236,7 +8462,7 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
                                       (int)problem->degrees[p], (int)problem->degrees[q]);
 
     /* The boundary needs gather times, which only listed degrees have. */
-    if (problem->boundary_degree && memoi_degree_index(problem, problem->boundary_degree) < 0)
+    if (problem->boundary_degree && memoi_degrees_index(problem, problem->boundary_degree) < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "the boundary's degree %d is none of the degrees",
                               (int)problem->boundary_degree);
@@ -8254,9 +8480,9 @@ MEMOI double memoi_degrees_gather_s(const memo_degrees_problem* problem, int32_t
 MEMOI double memoi_degrees_max(double a, double b) { return a > b ? a : b; }
 
 MEMOI double memoi_degrees_node_s(const memo_degrees_problem* problem, int32_t block, int32_t p) {
-    const memo_degree_cost* c = memoi_degree_cost(problem, block, p);
+    const memo_degree_cost* c = memoi_degrees_cost(problem, block, p);
     int32_t boundary =
-        problem->boundary_degree ? memoi_degree_index(problem, problem->boundary_degree) : p;
+        problem->boundary_degree ? memoi_degrees_index(problem, problem->boundary_degree) : p;
     double cost_s = memoi_degrees_max(c->forward_s, c->forward_collective_s) +
                     memoi_degrees_max(c->backward_s, c->backward_collective_s);
     if (block == 0)
@@ -8271,8 +8497,8 @@ MEMOI double memoi_degrees_node_s(const memo_degrees_problem* problem, int32_t b
 /* From a block at degree p to the next block at degree q. */
 MEMOI double memoi_degrees_edge_s(const memo_degrees_problem* problem, int32_t block, int32_t p,
                                   int32_t q) {
-    const memo_degree_cost* from = memoi_degree_cost(problem, block, p);
-    const memo_degree_cost* to = memoi_degree_cost(problem, block + 1, q);
+    const memo_degree_cost* from = memoi_degrees_cost(problem, block, p);
+    const memo_degree_cost* to = memoi_degrees_cost(problem, block + 1, q);
     double gather_s = memoi_degrees_gather_s(problem, p, q), forward_s, backward_s;
     if (q <= p)
         forward_s = memoi_degrees_max(to->forward_s, from->forward_collective_s);
@@ -8286,7 +8512,7 @@ MEMOI double memoi_degrees_edge_s(const memo_degrees_problem* problem, int32_t b
 }
 
 MEMOI int64_t memoi_degrees_kept(const memo_degrees_problem* problem, int32_t block, int32_t p) {
-    const memo_degree_cost* c = memoi_degree_cost(problem, block, p);
+    const memo_degree_cost* c = memoi_degrees_cost(problem, block, p);
     return c->state_bytes + c->saved_bytes;
 }
 
@@ -8300,7 +8526,7 @@ MEMOI void memoi_degrees_sum(const memo_degrees_problem* problem, const int32_t*
         if (i + 1 < problem->n_blocks)
             *step_s += memoi_degrees_edge_s(problem, i, indices[i], indices[i + 1]);
         kept += memoi_degrees_kept(problem, i, indices[i]);
-        runtime = memob_max(runtime, memoi_degree_cost(problem, i, indices[i])->runtime_bytes);
+        runtime = memob_max(runtime, memoi_degrees_cost(problem, i, indices[i])->runtime_bytes);
     }
     *memory_bytes = kept + runtime;
 }
@@ -8314,7 +8540,7 @@ memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int
     indices = (int32_t*)memob_calloc(problem->n_blocks, sizeof(int32_t));
     if (!indices) return memob_no_memory(error, "degrees");
     for (i = 0; i < problem->n_blocks && !status; i++) {
-        indices[i] = memoi_degree_index(problem, block_degrees[i]);
+        indices[i] = memoi_degrees_index(problem, block_degrees[i]);
         if (indices[i] < 0)
             status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                     "block %d has degree %d, which the profile does not know",
@@ -8392,7 +8618,7 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
             double parameters = (is_mlp ? 8 : 4) * h * h;
             double last_flops = (is_mlp ? 8 : 2) * tokens * h * h;
             double flops = is_mlp ? 16 * tokens * h * h : 8 * tokens * h * h + 2 * tokens * s * h;
-            memo_degree_cost* c = memoi_degree_cost(*problem, i, p);
+            memo_degree_cost* c = memoi_degrees_cost(*problem, i, p);
             c->forward_s = flops / d / model->flops_per_s;
             c->forward_collective_s = c->backward_collective_s = reduce_s;
             c->backward_s = (3 * flops - last_flops) / d / model->flops_per_s;
@@ -8499,7 +8725,7 @@ MEMOI memo_status memoi_degrees_expect(const memoi_degrees_profile* profile, mem
     int64_t degree = 0;
     memo_status status = memob_expect_number(reader, "degree", &degree, error);
     if (status) return status;
-    *index = memoi_degree_index(profile->problem, degree);
+    *index = memoi_degrees_index(profile->problem, degree);
     if (*index >= 0) return MEMO_STATUS_OK;
     return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%lld is none of the degrees",
                             (long long)degree);
@@ -8516,7 +8742,7 @@ MEMOI memo_status memoi_degrees_parse_degrees(memoi_degrees_profile* profile, me
         if (profile->n_degrees == MEMO_DEGREES_MAX)
             return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "more than %d degrees",
                                     MEMO_DEGREES_MAX);
-        if (!memoi_is_degree(degree) ||
+        if (!memoi_degrees_is_degree(degree) ||
             (profile->n_degrees && degree <= profile->degrees[profile->n_degrees - 1]))
             return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                     "degree %lld: degrees are powers of two and ascend",
@@ -8571,7 +8797,7 @@ MEMOI memo_status memoi_degrees_parse_block(memoi_degrees_profile* profile, memo
         return memoi_degrees_twice(reader, "this block and degree", error);
 
     /* The file has whole nanoseconds. */
-    cost = memoi_degree_cost(profile->problem, (int32_t)block, p);
+    cost = memoi_degrees_cost(profile->problem, (int32_t)block, p);
     cost->forward_s = 1e-9 * (double)n[0];
     cost->forward_collective_s = 1e-9 * (double)n[1];
     cost->backward_s = 1e-9 * (double)n[2];
@@ -8711,7 +8937,7 @@ memo_status memo_degrees_problem_write(const memo_degrees_problem* problem, cons
                           (int)problem->degrees[q], memoi_degrees_ns(problem->gather_s[p][q]));
     for (i = 0; i < problem->n_blocks; i++)
         for (p = 0; p < problem->n_degrees; p++, n_lines++) {
-            const memo_degree_cost* c = memoi_degree_cost(problem, i, p);
+            const memo_degree_cost* c = memoi_degrees_cost(problem, i, p);
             memo_text_put(
                 &text, "block %d %d %lld %lld %lld %lld %lld %lld %lld %lld\n", (int)i,
                 (int)problem->degrees[p], memoi_degrees_ns(c->forward_s),
@@ -8728,7 +8954,7 @@ memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, c
     memo_text text;
     int32_t i;
     for (i = 0; i < n_blocks; i++)
-        if (!memoi_is_degree(block_degrees[i]))
+        if (!memoi_degrees_is_degree(block_degrees[i]))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "block %d: the degree %d is no power of two", (int)i,
                                   (int)block_degrees[i]);
@@ -8771,7 +8997,7 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
                                       MEMOI_DEGREES_BLOCKS);
         if (!status) status = memoi_degrees_number(&reader, "block", n, n, &block, error);
         if (!status) status = memoi_degrees_number(&reader, "degree", 1, 1 << 20, &degree, error);
-        if (!status && !memoi_is_degree(degree))
+        if (!status && !memoi_degrees_is_degree(degree))
             status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
                                       "the degree %lld is no power of two", (long long)degree);
 
@@ -8830,7 +9056,7 @@ MEMOI int32_t memoi_degrees_smallest(const memo_degrees_problem* problem, int32_
                                      int64_t runtime_bytes) {
     int32_t p, smallest = -1;
     for (p = 0; p < problem->n_degrees; p++)
-        if (memoi_degree_cost(problem, block, p)->runtime_bytes <= runtime_bytes &&
+        if (memoi_degrees_cost(problem, block, p)->runtime_bytes <= runtime_bytes &&
             (smallest < 0 ||
              memoi_degrees_kept(problem, block, p) < memoi_degrees_kept(problem, block, smallest)))
             smallest = p;
@@ -9081,15 +9307,10 @@ MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range
  * label needs no more time and bytes, the blocks behind it do not fit, or its bound is no less than
  * the time of the best plan. */
 
-MEMOI int memoi_double_compare(const void* left, const void* right) {
-    double a = *(const double*)left, b = *(const double*)right;
-    return (a > b) - (a < b);
-}
-
 /* Makes the labels of block i at degree q by merging the lists of the block before by time.  0: no
  * host memory. */
-MEMOI int memoi_labels_extend(memoi_degrees_search* search, const memoi_degrees_range* range,
-                              int32_t i, int32_t q) {
+MEMOI int memoi_degrees_labels_extend(memoi_degrees_search* search,
+                                      const memoi_degrees_range* range, int32_t i, int32_t q) {
     memoi_labels *from = &search->labels[(i + 1) % 2], *to = &search->labels[i % 2];
     int32_t d = search->problem->n_degrees, p;
     int64_t at = (int64_t)i * d + q, head[MEMO_DEGREES_MAX], least = INT64_MAX;
@@ -9130,7 +9351,8 @@ MEMOI int memoi_labels_extend(memoi_degrees_search* search, const memoi_degrees_
 }
 
 /* Leaves out all labels but the n of least bound.  *left_out_s: the least bound left out so far. */
-MEMOI int memoi_labels_cut(memoi_labels* labels, int32_t n_degrees, int64_t n, double* left_out_s) {
+MEMOI int memoi_degrees_labels_cut(memoi_labels* labels, int32_t n_degrees, int64_t n,
+                                   double* left_out_s) {
     int64_t n_all = labels->ends[n_degrees - 1], n_kept = 0, k;
     double *bounds, limit_s;
     int32_t q;
@@ -9138,7 +9360,7 @@ MEMOI int memoi_labels_cut(memoi_labels* labels, int32_t n_degrees, int64_t n, d
     bounds = (double*)memob_calloc(n_all, sizeof(double));
     if (!bounds) return 0;
     for (k = 0; k < n_all; k++) bounds[k] = labels->at[k].bound_s;
-    qsort(bounds, (size_t)n_all, sizeof(double), memoi_double_compare);
+    qsort(bounds, (size_t)n_all, sizeof(double), memob_compare_doubles);
     limit_s = bounds[n];
     MEMO_FREE(bounds);
     if (limit_s < *left_out_s) *left_out_s = limit_s;
@@ -9151,20 +9373,21 @@ MEMOI int memoi_labels_cut(memoi_labels* labels, int32_t n_degrees, int64_t n, d
 }
 
 /* All labels of block i, and their trails.  0: no host memory. */
-MEMOI int memoi_labels_of_block(memoi_degrees_search* search, const memoi_degrees_range* range,
-                                int32_t i, double* left_out_s) {
+MEMOI int memoi_degrees_labels_of_block(memoi_degrees_search* search,
+                                        const memoi_degrees_range* range, int32_t i,
+                                        double* left_out_s) {
     memoi_labels* labels = &search->labels[i % 2];
     int32_t d = search->problem->n_degrees, q;
     int64_t n, k;
     void* trails = search->trails;
     for (q = 0; q < d; q++) {
         labels->ends[q] = q > 0 ? labels->ends[q - 1] : 0;
-        if (memoi_degree_cost(search->problem, i, q)->runtime_bytes <=
+        if (memoi_degrees_cost(search->problem, i, q)->runtime_bytes <=
                 search->limits[range->high] &&
-            !memoi_labels_extend(search, range, i, q))
+            !memoi_degrees_labels_extend(search, range, i, q))
             return 0;
     }
-    if (!memoi_labels_cut(labels, d, range->n_labels, left_out_s)) return 0;
+    if (!memoi_degrees_labels_cut(labels, d, range->n_labels, left_out_s)) return 0;
     n = labels->ends[d - 1];
     if (!memob_reserve(&trails, &search->trail_capacity, search->n_trails + n, sizeof(int64_t)))
         return 0;
@@ -9176,8 +9399,8 @@ MEMOI int memoi_labels_of_block(memoi_degrees_search* search, const memoi_degree
 
 /* Raises the bound of a range.  n_labels grows, or becomes 0 if a path of the range is faster than
  * the best plan but does not fit. */
-MEMOI memo_status memoi_labels_pass(memoi_degrees_search* search, memoi_degrees_range* range,
-                                    memo_error* error) {
+MEMOI memo_status memoi_degrees_labels_pass(memoi_degrees_search* search,
+                                            memoi_degrees_range* range, memo_error* error) {
     const memo_degrees_problem* problem = search->problem;
     int32_t n = problem->n_blocks, d = problem->n_degrees, i;
     memoi_labels* last = &search->labels[(n - 1) % 2];
@@ -9197,7 +9420,7 @@ MEMOI memo_status memoi_labels_pass(memoi_degrees_search* search, memoi_degrees_
     for (i = 0; i < d; i++) search->labels[1].ends[i] = 1;
     for (i = 0; i < n; i++) {
         if (memoi_degrees_is_late(search)) return MEMO_STATUS_OK;
-        if (!memoi_labels_of_block(search, range, i, &bound_s))
+        if (!memoi_degrees_labels_of_block(search, range, i, &bound_s))
             return memob_no_memory(error, "the plan of degrees");
     }
 
@@ -9273,16 +9496,11 @@ MEMOI memo_status memoi_degrees_improve(memoi_degrees_search* search, double* lo
                 status =
                     memoi_degrees_open_range(search, middle + 1, range.high, range.bound_s, error);
         } else {
-            status = memoi_labels_pass(search, &range, error);
+            status = memoi_degrees_labels_pass(search, &range, error);
             search->ranges[next] = range;
         }
     }
     return status;
-}
-
-MEMOI int memoi_int64_compare(const void* left, const void* right) {
-    int64_t a = *(const int64_t*)left, b = *(const int64_t*)right;
-    return (a > b) - (a < b);
 }
 
 /* Tables of the costs.  0: no host memory. */
@@ -9322,7 +9540,7 @@ MEMOI int memoi_degrees_search_create(memoi_degrees_search* search) {
 
     /* Each runtime once: equal limits would only repeat a range. */
     for (k = 0; k < n * d; k++) search->limits[k] = problem->costs[k].runtime_bytes;
-    qsort(search->limits, (size_t)(n * d), sizeof(int64_t), memoi_int64_compare);
+    qsort(search->limits, (size_t)(n * d), sizeof(int64_t), memob_compare_int64s);
     for (k = 0; k < n * d; k++)
         if (k == 0 || search->limits[k] != search->limits[search->n_limits - 1])
             search->limits[search->n_limits++] = search->limits[k];
@@ -9947,13 +10165,8 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_error* erro
     return status;
 }
 
-MEMOI int memoi_session_compare_times(const void* a, const void* b) {
-    const double x = *(const double*)a, y = *(const double*)b;
-    return x < y ? -1 : x > y;
-}
-
 MEMOI double memoi_session_median(double* times_s, int64_t n) {
-    qsort(times_s, (size_t)n, sizeof *times_s, memoi_session_compare_times);
+    qsort(times_s, (size_t)n, sizeof *times_s, memob_compare_doubles);
     return times_s[n / 2] > 0 ? times_s[n / 2] : 0;
 }
 

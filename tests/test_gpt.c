@@ -731,6 +731,7 @@ static double distance_in_units(uint16_t bits, double exact) {
 static void an_operation_is_rounded_once(void) {
     enum { N = 9, K = 200, M = 11 };
     const gpt_config config = bf16_config(gpt_test_config(1, 64, 2, 2, 64, 1, 8, 0));
+    const gpt_shapes shapes = gpt_shapes_make(&config);
     const memo_host_device_desc desc = memo_host_device_desc_default();
     const uint64_t key = memo_test_random();
     uint16_t x[N * K], w[M * K], y[N * M];
@@ -745,9 +746,9 @@ static void an_operation_is_rounded_once(void) {
     CHECK_OK(memo_host_device_create(&desc, &run.host, &error));
     if (!run.host) return;
     run.kernels = gpt_kernels_host(&run.host_kernels, run.host);
-    scratch = allocate(run.kernels.scratch_bytes(run.kernels.context, &config), 1);
+    scratch = allocate(run.kernels.scratch_bytes(run.kernels.context, &shapes), 1);
     CHECK_OK(memo_stream_create(run.host, "compute", 0, &stream, &error));
-    CHECK_OK(run.kernels.prepare(run.kernels.context, &config, stream, scratch, &error));
+    CHECK_OK(run.kernels.prepare(run.kernels.context, &shapes, stream, scratch, &error));
     for (i = 0; i < N * K; i++) x[i] = memo_bf16_from_f32((float)gpt_normal(key, (uint64_t)i));
     for (i = 0; i < M * K; i++) w[i] = memo_bf16_from_f32((float)gpt_normal(key + 1, (uint64_t)i));
     memset(&a, 0, sizeof a);

@@ -425,6 +425,14 @@ static void plans_by_pairs_are_the_smallest(void) {
                        "round %d, engine %d: %lld, expected %lld", round, (int)engines[e],
                        (long long)plan->peak_bytes, (long long)expected);
         }
+
+        /* Buffers fixed where this plan has them leave the peak possible. */
+        for (i = 0; i < n; i++) plan->buffers[i].is_fixed = memo_test_int(0, 1) != 0;
+        CHECK_OK(memo_plan_solve(plan, NULL, &error));
+        CHECK_OK(memo_plan_check(plan, trace, &error));
+        CHECK_CASE(plan->peak_bytes == expected && plan->proof == MEMO_PROOF_OPTIMAL,
+                   "round %d, fixed: %lld, expected %lld", round, (long long)plan->peak_bytes,
+                   (long long)expected);
         n_above += expected > plan->lower_bound_bytes;
         memo_plan_destroy(plan);
         memo_trace_destroy(trace);

@@ -247,7 +247,16 @@ typedef struct gpt_rope_table_args {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-struct gpt_config;
+enum { GPT_SHAPES_MAX = 64 };
+
+/* What kernels need to know of a model before its first operation. */
+typedef struct gpt_shapes {
+    memo_type type;
+    int64_t n_rows, hidden, head_size, vocabulary;
+    /* (outputs, inputs) of each different weight of a product. */
+    int64_t weights[GPT_SHAPES_MAX][2];
+    int32_t n_weights;
+} gpt_shapes;
 
 typedef struct gpt_kernels {
     void* context;
@@ -255,11 +264,11 @@ typedef struct gpt_kernels {
     memo_status (*enqueue)(void* context, memo_stream stream, gpt_kind kind, const void* args,
                            memo_error* error);
     /* Optional: device memory that the operations of a model need beside their arguments. */
-    int64_t (*scratch_bytes)(void* context, const struct gpt_config* config);
+    int64_t (*scratch_bytes)(void* context, const gpt_shapes* shapes);
     /* Before the first operation: refuses what the kernels cannot compute, and chooses algorithms.
      * scratch has scratch_bytes bytes and outlives the operations.  Operations are enqueued on
      * compute; those of GPT_KIND_ADD and GPT_KIND_DROPOUT also on one more stream. */
-    memo_status (*prepare)(void* context, const struct gpt_config* config, memo_stream compute,
+    memo_status (*prepare)(void* context, const gpt_shapes* shapes, memo_stream compute,
                            void* scratch, memo_error* error);
     memo_attention attention; /* of one rank, for memo_sp */
 } gpt_kernels;

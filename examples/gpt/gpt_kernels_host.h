@@ -5,7 +5,6 @@
 #ifndef GPT_KERNELS_HOST_H
 #define GPT_KERNELS_HOST_H
 
-#include "gpt.h"
 #include "gpt_math.h"
 #include "gpt_threads.h"
 
@@ -415,18 +414,19 @@ static void gpt_widen_initial(gpt_storage* s, void* pointer) {
 }
 
 /* Floats that the operations of a model widen at once: all operands of the largest one. */
-static int64_t gpt_widened_most(const gpt_config* config) {
-    const int64_t hidden = config->hidden, n = gpt_n_rows(config);
-    const int64_t columns = 9 * hidden > GPT_VOCABULARY + 2 * hidden
-                                ? 9 * hidden /* the MLP's, or all of attention's */
-                                : GPT_VOCABULARY + 2 * hidden;
-    const int64_t weight =
-        4 * hidden > GPT_VOCABULARY ? 4 * hidden * hidden : GPT_VOCABULARY * hidden;
-    return n * columns + weight + 16 * GPT_OPERANDS_MAX;
+static int64_t gpt_widened_most(const gpt_shapes* shapes) {
+    int64_t columns = 9 * shapes->hidden, weight = 0; /* the MLP's, or all of attention's */
+    int32_t i;
+    if (columns < shapes->vocabulary + 2 * shapes->hidden)
+        columns = shapes->vocabulary + 2 * shapes->hidden;
+    for (i = 0; i < shapes->n_weights; i++)
+        if (weight < shapes->weights[i][0] * shapes->weights[i][1])
+            weight = shapes->weights[i][0] * shapes->weights[i][1];
+    return shapes->n_rows * columns + weight + 16 * GPT_OPERANDS_MAX;
 }
 /* On the stream that adds and drops beside compute. */
-static int64_t gpt_widened_beside(const gpt_config* config) {
-    return 3 * gpt_n_rows(config) * config->hidden + 16 * GPT_OPERANDS_MAX;
+static int64_t gpt_widened_beside(const gpt_shapes* shapes) {
+    return 3 * shapes->n_rows * shapes->hidden + 16 * GPT_OPERANDS_MAX;
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -518,24 +518,24 @@ static memo_status gpt_host_enqueue(void* context, memo_stream stream, gpt_kind 
                                    (int64_t)sizeof call, error);
 }
 
-static int64_t gpt_host_scratch_bytes(void* context, const struct gpt_config* config) {
+static int64_t gpt_host_scratch_bytes(void* context, const gpt_shapes* shapes) {
     (void)context;
-    return config->type == MEMO_TYPE_BF16
-               ? (gpt_widened_most(config) + gpt_widened_beside(config)) * (int64_t)sizeof(float)
+    return shapes->type == MEMO_TYPE_BF16
+               ? (gpt_widened_most(shapes) + gpt_widened_beside(shapes)) * (int64_t)sizeof(float)
                : 0;
 }
 
-static memo_status gpt_host_prepare(void* context, const struct gpt_config* config,
-                                    memo_stream compute, void* scratch, memo_error* error) {
+static memo_status gpt_host_prepare(void* context, const gpt_shapes* shapes, memo_stream compute,
+                                    void* scratch, memo_error* error) {
     gpt_host_kernels* host = (gpt_host_kernels*)context;
-    if (gpt_sum_type(config->type) != GPT_REAL_TYPE)
+    if (gpt_sum_type(shapes->type) != GPT_REAL_TYPE)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "gpt_config.type: the host kernels are compiled for %s",
+                              "gpt_shapes.type: the host kernels are compiled for %s",
                               GPT_REAL_TYPE == MEMO_TYPE_F64 ? "f64" : "f32 and bf16");
-    host->type = config->type;
+    host->type = shapes->type;
     host->compute = compute;
     host->scratch = (float*)scratch;
-    if (scratch) host->scratch_beside = host->scratch + gpt_widened_most(config);
+    if (scratch) host->scratch_beside = host->scratch + gpt_widened_most(shapes);
     return MEMO_STATUS_OK;
 }
 

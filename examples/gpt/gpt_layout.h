@@ -299,6 +299,35 @@ static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_tensor tensors[GP
     return swap;
 }
 
+static gpt_shapes gpt_shapes_make(const gpt_config* config) {
+    const int64_t hidden = config->hidden;
+    gpt_shapes shapes;
+    int32_t layer, i, k;
+    memset(&shapes, 0, sizeof shapes);
+    shapes.type = config->type;
+    shapes.n_rows = gpt_n_rows(config);
+    shapes.hidden = hidden;
+    shapes.head_size = hidden / config->n_heads;
+    shapes.vocabulary = GPT_VOCABULARY;
+    for (layer = 0; layer < config->n_layers; layer++) {
+        const gpt_widths w = gpt_widths_of(config, layer);
+        const int64_t weights[6][2] = {{w.q, hidden},    {w.kv, hidden},
+                                       {hidden, w.q},    {w.wide, hidden},
+                                       {hidden, w.wide}, {GPT_VOCABULARY, hidden}};
+        for (i = 0; i < 6; i++) {
+            for (k = 0; k < shapes.n_weights && (shapes.weights[k][0] != weights[i][0] ||
+                                                 shapes.weights[k][1] != weights[i][1]);
+                 k++) {
+            }
+            if (k < shapes.n_weights) continue;
+            shapes.weights[k][0] = weights[i][0]; /* at most 5 for each of 8 degrees, and one */
+            shapes.weights[k][1] = weights[i][1];
+            shapes.n_weights++;
+        }
+    }
+    return shapes;
+}
+
 static memo_status gpt_check_degrees(const gpt_config* config, memo_error* error) {
     const int32_t tensor = gpt_degree(config->tensor);
     const int64_t n_sequences = config->batch / gpt_degree(config->data);

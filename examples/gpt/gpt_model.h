@@ -435,6 +435,7 @@ static void gpt_setup(void* user, memo_session* session) {
     const int64_t n = model->layout.n;
     memo_session_info info;
     void *sp_memory = NULL, *scratch = NULL;
+    const gpt_shapes shapes = gpt_shapes_make(config);
     int64_t scratch_bytes = 0;
     memo_session_get_info(session, &info);
     model->session = session;
@@ -455,7 +456,7 @@ static void gpt_setup(void* user, memo_session* session) {
     model->totals = (double*)(void*)gpt_take_persistent(model, "totals",
                                                         GPT_N_TOTALS * (int64_t)sizeof(double));
     if (model->kernels.scratch_bytes)
-        scratch_bytes = model->kernels.scratch_bytes(model->kernels.context, config);
+        scratch_bytes = model->kernels.scratch_bytes(model->kernels.context, &shapes);
     if (scratch_bytes) scratch = gpt_take_persistent(model, "scratch of kernels", scratch_bytes);
     gpt_take_partial_sums(model);
     if (gpt_sp_bytes(config, &model->share))
@@ -463,7 +464,7 @@ static void gpt_setup(void* user, memo_session* session) {
             gpt_take_persistent(model, "attention over ranks", gpt_sp_bytes(config, &model->share));
 
     if (!gpt_is_idle(model))
-        model->status = model->kernels.prepare(model->kernels.context, config, model->compute,
+        model->status = model->kernels.prepare(model->kernels.context, &shapes, model->compute,
                                                scratch, &model->error);
     if (!gpt_is_idle(model)) gpt_create_collectives(model, sp_memory);
     if (!gpt_is_idle(model)) gpt_initialize(model);
