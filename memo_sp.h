@@ -5409,11 +5409,12 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* rings, int32_t n_rings, int32_
 
     /* Announce what is read and written: whole buffers, whichever rows travel.  The rank that sends
      * most sets the time. */
-    for (i = n_rings - 1; i >= 0; i--) {
+    for (i = 0; i < n_rings; i++) {
+        if (ring->queue->device && !memoi_sp_has_annotate(ring->queue->device)) break;
         memoi_ring_messages(&rings[i], s, &list);
-        if (!ring->queue->device || memoi_sp_has_annotate(ring->queue->device))
-            op.link_bytes = memob_max(op.link_bytes, memoi_ring_sent_bytes(&rings[i], &list, s));
+        op.link_bytes = memob_max(op.link_bytes, memoi_ring_sent_bytes(&rings[i], &list, s));
     }
+    memoi_ring_messages(ring, s, &list);
     for (i = 0; i < list.n; i++) {
         int64_t n_bytes = ring->shape->n_batch * ring->shape->sharding.ring_tokens *
                           list.row_elements[i] * memo_type_bytes(list.types[i]);
