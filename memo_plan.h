@@ -287,7 +287,8 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *                     five; one of the two, and two of the five, have v_head_size
  *   ring              every step max(block, hop); a start and a merge a block; dK and dV hop once
  *                     more, home
- *   ulysses, tensor   bytes / bandwidth + a start for each of 4 collectives a layer and way
+ *   ulysses, tensor   bytes / bandwidth + a start for each of 4 collectives a layer and way; with
+ *                     groups of heads, what attention of the other groups does not hide
  *   ZeRO              bytes / bandwidth; a group with only some of a node's GPUs has one NIC for
  *                     them
  *   bubble            (pipeline - 1) micro-batches of all the above but ZeRO
@@ -358,6 +359,10 @@ typedef struct memo_parallel_desc {
     int32_t kv_heads_must_divide;
     /* 1: the ring's pieces are contiguous, not zigzag; its last rank then has full blocks only. */
     int32_t is_contiguous;
+    /* The most groups of heads, so that the all-to-all of one runs behind the attention of another
+     * (memo_sp_attention_desc.ulysses_groups); 0: 1.  The prediction takes the fastest number that
+     * divides the key heads of a rank. */
+    int32_t max_ulysses_groups;
     /* Filters for memo_plan_layouts; 0: all. */
     uint32_t zero_stages; /* bit z: stage z */
     uint32_t activations; /* bit a: memo_parallel_activations a */
@@ -445,7 +450,8 @@ typedef struct memo_parallel_prediction {
     memo_parallel_time time;
     double sent_bytes[MEMO_PARALLEL_N_KINDS];   /* by a rank in a step, recomputation included */
     int32_t leaves_node[MEMO_PARALLEL_N_KINDS]; /* a group of the kind spans nodes */
-    double alpha; /* of the rows that are swapped; 0 without swapping */
+    double alpha;           /* of the rows that are swapped; 0 without swapping */
+    int32_t ulysses_groups; /* 1: the all-to-all is not hidden */
     double flops; /* of the model in a step: 6 P S, and 6 S^2 h a layer, as the MEMO paper counts */
     double mfu;   /* flops / (n_gpus * peak * step_s) */
     int32_t fits; /* on the device and on the host */
@@ -7581,6 +7587,7 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         {"optimizer_bytes", desc->optimizer_bytes, 0, 1e3},
         {"logit_bytes", desc->logit_bytes, 0, 1e3},
         {"kv_gradient_bytes", desc->kv_gradient_bytes, 0, 1e3},
+        {"max_ulysses_groups", (double)desc->max_ulysses_groups, 0, 1e6},
         {"max_pipeline", (double)desc->max_pipeline, 0, MEMOI_PARALLEL_GPUS}};
     size_t i;
 
@@ -7771,6 +7778,7 @@ typedef struct memoi_parallel_share {
     int32_t n_q, n_kv;      /* heads of the ulysses rank that has most */
     double tensor_bytes;    /* sent for one all-gather or reduce-scatter */
     double to_heads_bytes, forward_bytes, backward_bytes; /* sent by ulysses; to_heads: q, k, v */
+    double d_out_bytes;                                   /* of backward, before attention */
     double kv_bytes, d_kv_bytes;                          /* a hop of the ring */
     /* Saved, of a row of `rows`.  attention: the output of attention. */
     double input_elements, attention_elements, layer_elements;
@@ -7822,6 +7830,7 @@ MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
         to_heads = head_bytes * others + (head_bytes + v_bytes) * (n_kv_all - n_kv);
         share->forward_bytes = memoi_parallel_max(share->forward_bytes, to_heads + v_bytes * own);
         share->to_heads_bytes = memoi_parallel_max(share->to_heads_bytes, to_heads);
+        share->d_out_bytes = memoi_parallel_max(share->d_out_bytes, v_bytes * others);
     }
 }
 
@@ -7884,19 +7893,35 @@ MEMOI double memoi_parallel_group_link(const memo_parallel_cluster* c, double n,
 
 /* --- >>layout attention --- */
 
+/* The time that exchanges take beside the attention of n groups: group g + 1 arrives and group g - 1
+ * leaves while group g is computed, on one stream that takes turns. */
+MEMOI double memoi_parallel_exposed(int32_t n_groups, double arrive_s, double compute_s,
+                                    double leave_s) {
+    double arrived_s = arrive_s, exchange_s = arrive_s, computed_s = 0;
+    int32_t g;
+    for (g = 0; g < n_groups; g++) {
+        computed_s = memoi_parallel_max(computed_s, arrived_s) + compute_s;
+        if (g + 1 < n_groups) arrived_s = exchange_s = exchange_s + arrive_s;
+        exchange_s = memoi_parallel_max(exchange_s, computed_s) + leave_s;
+    }
+    return exchange_s - n_groups * compute_s;
+}
+
 MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* desc,
                                                     const memo_parallel_layout* l,
                                                     const memoi_parallel_share* share,
-                                                    int is_backward) {
+                                                    int32_t n_groups, int is_backward) {
     const memo_parallel_cluster* c = &desc->cluster;
     double head = desc->model.head_size, v_head = desc->model.v_head_size;
     double flops = c->peak_flops_per_s * (is_backward ? c->attention_backward_efficiency
                                                       : c->attention_forward_efficiency);
-    /* Two products forward, five backward; the causal half of S x S scores. */
+    /* Of one group.  Two products forward, five backward; the causal half of S x S scores. */
+    double n_q = (double)share->n_q / n_groups;
     double step = (is_backward ? 3 * head + 2 * v_head : head + v_head) * (double)desc->sequence *
-                  share->attention_rows * share->n_q / flops / l->ring;
+                  share->attention_rows * n_q / flops / l->ring;
     double link = memoi_parallel_link(c, (double)l->tensor * l->ulysses * l->ring);
-    double hop = (share->kv_bytes + (is_backward ? share->d_kv_bytes : 0)) / link + c->collective_s;
+    double hop_bytes = share->kv_bytes + (is_backward ? share->d_kv_bytes : 0);
+    double hop = hop_bytes / n_groups / link + c->collective_s;
     memo_parallel_attention a;
     memset(&a, 0, sizeof a);
 
@@ -7905,26 +7930,58 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
     a.compute_s = step;
     if (l->ring > 1) {
         double later = desc->is_contiguous ? 2 * step : step;
-        double elements = share->attention_rows * share->n_q * v_head;
+        double elements = share->attention_rows * n_q * v_head;
         a.compute_s += (l->ring - 1) * later;
         a.hops_s =
             memoi_parallel_max(0, hop - step) + (l->ring - 2) * memoi_parallel_max(0, hop - later);
 
         /* dK and dV need one more hop, back to their owner. */
-        if (is_backward) a.hops_s += share->d_kv_bytes / link + c->collective_s;
+        if (is_backward) a.hops_s += share->d_kv_bytes / n_groups / link + c->collective_s;
         a.blocks_s = l->ring * c->block_s;
         if (c->device_memory_bytes_per_s > 0)
             a.blocks_s += l->ring * c->merge_bytes * elements / c->device_memory_bytes_per_s;
     }
 
-    /* Ulysses exchanges before and after attention, so nothing hides it. */
+    /* Ulysses exchanges q, k, v, output, or their gradients, before and after attention. */
     if (l->ulysses > 1) {
+        double all_bytes = is_backward ? share->backward_bytes : share->forward_bytes;
+        double first_bytes = is_backward ? share->d_out_bytes : share->to_heads_bytes;
+        int n_first = is_backward ? 1 : 3;
+        if (n_groups > 1 && l->ring == 1) a.blocks_s = c->block_s; /* a start for each group */
         link = memoi_parallel_link(c, (double)l->tensor * l->ulysses);
         if (c->is_shared_bus) link /= l->ulysses - 1;
-        a.all_to_all_s = (is_backward ? share->backward_bytes : share->forward_bytes) / link +
-                         4 * c->collective_s; /* q, k, v, output, or their gradients */
+        a.all_to_all_s = memoi_parallel_exposed(
+            n_groups, first_bytes / n_groups / link + n_first * c->collective_s,
+            a.compute_s + a.hops_s + a.blocks_s,
+            (all_bytes - first_bytes) / n_groups / link + (4 - n_first) * c->collective_s);
     }
+    a.compute_s *= n_groups;
+    a.hops_s *= n_groups;
+    a.blocks_s *= n_groups;
     return a;
+}
+
+/* The number of groups of heads with the least time; of equal ones the smallest. */
+MEMOI int32_t memoi_parallel_groups(const memo_parallel_desc* desc, const memo_parallel_layout* l,
+                                    const memoi_parallel_share* share) {
+    int32_t n_groups, best = 1, is_backward;
+    double best_s = INFINITY;
+    if (l->ulysses == 1) return 1;
+    for (n_groups = 1;
+         n_groups == 1 || (n_groups <= desc->max_ulysses_groups && n_groups <= share->n_kv);
+         n_groups++) {
+        double sum_s = 0;
+        if (share->n_kv % n_groups) continue;
+        for (is_backward = 0; is_backward < 2; is_backward++) {
+            memo_parallel_attention a =
+                memoi_parallel_attend(desc, l, share, n_groups, is_backward);
+            sum_s += a.compute_s + a.all_to_all_s + a.hops_s + a.blocks_s;
+        }
+        if (sum_s >= best_s * (1 - 1e-9)) continue;
+        best_s = sum_s;
+        best = n_groups;
+    }
+    return best;
 }
 
 /* --- >>layout memory --- */
@@ -8006,8 +8063,9 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     const memo_parallel_model* m = &desc->model;
     const memo_parallel_cluster* c = &desc->cluster;
     const memoi_parallel_share share = memoi_parallel_share_of(desc, l);
-    const memo_parallel_attention forward = memoi_parallel_attend(desc, l, &share, 0);
-    const memo_parallel_attention backward = memoi_parallel_attend(desc, l, &share, 1);
+    const int32_t n_groups = memoi_parallel_groups(desc, l, &share);
+    const memo_parallel_attention forward = memoi_parallel_attend(desc, l, &share, n_groups, 0);
+    const memo_parallel_attention backward = memoi_parallel_attend(desc, l, &share, n_groups, 1);
     const double layer_weights = memo_parallel_layer_parameters(m);
     const double vocabulary = (double)m->vocabulary * m->hidden;
     const double gemm_flops = c->peak_flops_per_s * c->gemm_efficiency;
@@ -8023,6 +8081,7 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     memoi_parallel_again again;
     memset(prediction, 0, sizeof *prediction);
     memset(&again, 0, sizeof again);
+    prediction->ulysses_groups = n_groups;
 
     /* Which groups cross nodes: these use a NIC, which is the slower link. */
     prediction->leaves_node[MEMO_PARALLEL_TENSOR] =
@@ -8090,8 +8149,9 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
         again.gemm_share = 1 - (double)m->hidden * m->ffn / layer_weights;
         again.n_collectives = 3;
         again.ulysses_bytes = share.to_heads_bytes;
-        if (share.forward_bytes > 0)
-            again.ulysses_s = forward.all_to_all_s * share.to_heads_bytes / share.forward_bytes;
+        if (share.forward_bytes > 0) /* attention does not hide it: it is not computed again */
+            again.ulysses_s = memoi_parallel_attend(desc, l, &share, 1, 0).all_to_all_s *
+                              share.to_heads_bytes / share.forward_bytes;
         sent[MEMO_PARALLEL_HOST] = n_swapped * swapped;
         stall_s = swapped / c->host_bytes_per_s;
         time->host_s = n_swapped * (memoi_parallel_max(0, stall_s - forward_s) +
@@ -8177,7 +8237,8 @@ memo_status memo_parallel_predict_attention(const memo_parallel_desc* desc,
     if (status) return status;
     settled = memoi_parallel_settle(desc);
     share = memoi_parallel_share_of(&settled, layout);
-    *attention = memoi_parallel_attend(&settled, layout, &share, is_backward);
+    *attention = memoi_parallel_attend(
+        &settled, layout, &share, memoi_parallel_groups(&settled, layout, &share), is_backward);
     return MEMO_STATUS_OK;
 }
 

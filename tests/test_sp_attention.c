@@ -236,6 +236,7 @@ static void random_cases_are_exact(void) {
         c.v_head_size = memo_test_int(0, 1) ? 0 : (int32_t)memo_test_int(1, 40);
         c.n_batch = (int32_t)memo_test_int(1, 2);
         c.sends_again = (int32_t)memo_test_int(0, 1);
+        c.ulysses_groups = (int32_t)memo_test_int(0, 4);
         c.ring_is_inner = (int32_t)memo_test_int(0, 1);
         if (memo_test_int(0, 1)) {
             c.n_batch = (int32_t)memo_test_int(2, MAX_BATCH);
@@ -1223,12 +1224,137 @@ static void what_runs_is_what_was_promised(void) {
     }
 }
 
+/* Groups of heads: exact, and the schedule has no race; every wait is needed. */
+static void groups_of_heads_are_exact(void) {
+    static const int32_t heads[][2] = {{8, 8}, {8, 4}, {12, 4}, {6, 3}, {9, 3}, {4, 1}, {16, 16}};
+    int i;
+    for (i = 0; i < (IS_SLOW ? 8 : 42); i++) {
+        const int32_t* h = heads[i % 7];
+        attention_case c = case_of(1 + i % 3 / 2 * 2, 2 + i / 7 % 3, memo_test_int(8, 60), h[0],
+                                   h[1], (int32_t)memo_test_int(2, 16));
+        world all;
+        c.ulysses_groups = 2 + i % 4;
+        c.sends_again = (int32_t)memo_test_int(0, 1);
+        c.rounds_gradients = 0;
+        c.n_batch = (int32_t)memo_test_int(1, 2);
+        c.v_head_size = i % 5 == 4 ? 5 : 0;
+        c.type = i % 4 == 3 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+        c.sharding = (memo_sharding_kind)memo_test_int(0, 2);
+        c.window = i % 6 == 5 ? 7 : 0;
+        world_init(&all, &c, NULL);
+        all.recorded_rank = i % (c.ring * c.ulysses);
+        all.n_repeats = 2;
+        if (c.type == MEMO_TYPE_F32)
+            expect_right(&c, 2e-6, 5e-6, &all);
+        else
+            expect_right(&c, 2e-3, 4e-3, &all);
+    }
+    report_worst();
+}
+
+/* The same bytes in all, and the scratch memory of a group instead of all heads. */
+static void groups_need_less_memory(void) {
+    static const int32_t groups[] = {1, 2, 4, 8};
+    int64_t device_bytes[2][4];
+    int i, again;
+    for (again = 0; again < 2; again++)
+        for (i = 0; i < 4; i++) {
+            memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+            memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+            memo_sp_attention_sizes sizes, all;
+            memo_error error;
+            sharding_desc.ring = 2;
+            sharding_desc.ulysses = 4;
+            sharding_desc.n_tokens = 1 << 20;
+            CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
+            desc.n_q_heads = desc.n_kv_heads = 32;
+            desc.head_size = 128;
+            desc.type = MEMO_TYPE_BF16;
+            desc.sends_again = again;
+            CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &all, &error));
+            desc.ulysses_groups = groups[i];
+            CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
+            CHECK_IS(sizes.ulysses_forward_bytes, ==, all.ulysses_forward_bytes);
+            CHECK_IS(sizes.ulysses_backward_bytes, ==, all.ulysses_backward_bytes);
+            CHECK_IS(sizes.saved_bytes, ==, all.saved_bytes);
+            CHECK_IS(sizes.lse_bytes, ==, all.lse_bytes);
+            device_bytes[again][i] = sizes.device_bytes;
+            printf(
+                "# 2^20 tokens, ring 2 ulysses 4, 32 heads of 128, bf16%s, %d groups: %.2f GiB\n",
+                again ? ", sends again" : "", groups[i], (double)sizes.device_bytes / (1 << 30));
+        }
+    for (again = 0; again < 2; again++) {
+        /* Two groups keep d_out, row dots and what is sent again twice, and results once more. */
+        CHECK(device_bytes[again][1] < device_bytes[again][0]);
+        CHECK(100 * device_bytes[again][2] < 52 * device_bytes[again][1]);
+        CHECK(100 * device_bytes[again][3] < 52 * device_bytes[again][2]);
+        CHECK(100 * device_bytes[again][3] < 25 * device_bytes[again][0]);
+    }
+}
+
+/* Makespan of forward with G equal groups, from the times alone: arrivals and departures take turns on one stream. */
+static double grouped_s(int n_groups, double arrive_s, double compute_s, double leave_s) {
+    double exchange_s = arrive_s, arrived_s = arrive_s, computed_s = 0, left_s = 0;
+    int g;
+    for (g = 0; g < n_groups; g++) {
+        double this_arrived_s = arrived_s;
+        if (g + 1 < n_groups) arrived_s = exchange_s = exchange_s + arrive_s;
+        computed_s = fmax(computed_s, this_arrived_s) + compute_s;
+        if (computed_s < left_s) computed_s = left_s; /* its results need their buffer */
+        left_s = exchange_s = fmax(exchange_s, computed_s) + leave_s;
+    }
+    return left_s;
+}
+
+static void groups_hide_the_exchange(void) {
+    static const double ratios[] = {0.1, 0.5, 1, 3}; /* all exchanges over all computation */
+    int k, n_groups;
+    for (k = 0; k < 4; k++)
+        for (n_groups = 1; n_groups <= 8; n_groups *= 2) {
+            memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+            memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+            memo_sp_attention_costs costs;
+            memo_sp_attention_sizes sizes;
+            memo_mask mask = memo_mask_default();
+            memo_schedule* schedule = NULL;
+            memo_simulation* simulation = NULL;
+            memo_error error;
+            double compute_s = 8 * 1024 * 1025.0 / 2 * 1e-9, expected_s, exposed_s;
+            sharding_desc.ulysses = 4;
+            sharding_desc.n_tokens = 1024;
+            CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
+            desc.n_q_heads = desc.n_kv_heads = 32;
+            desc.head_size = 64;
+            desc.ulysses_groups = n_groups;
+            CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
+            memset(&costs, 0, sizeof costs);
+            costs.forward_s_per_score = 1e-9;
+            costs.ulysses_bytes_per_s =
+                (double)sizes.ulysses_forward_bytes / (ratios[k] * compute_s);
+            CHECK_OK(memo_schedule_create(&schedule, &error));
+            CHECK_OK(memo_sp_attention_ring_schedule(&desc, &mask, 0, &costs, schedule, &error));
+            CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+            expected_s = grouped_s(n_groups, 0.75 * ratios[k] * compute_s / n_groups,
+                                   compute_s / n_groups, 0.25 * ratios[k] * compute_s / n_groups);
+            CHECK_CASE(fabs(simulation->makespan_s / expected_s - 1) < 1e-6,
+                       "ratio %g, %d groups: %g s, not %g", ratios[k], n_groups,
+                       simulation->makespan_s, expected_s);
+            /* What is not hidden: the first arrival and the last departure, if links are fast. */
+            exposed_s = simulation->makespan_s - compute_s;
+            if (ratios[k] <= 0.5)
+                CHECK_IS(fabs(exposed_s / (ratios[k] * compute_s / n_groups) - 1), <, 1e-6);
+            memo_simulation_destroy(simulation);
+            memo_schedule_destroy(schedule);
+        }
+}
+
 /* Repeated calls give the same, and ask nobody for memory. */
 static void nothing_is_allocated_once_created(void) {
     attention_case c = case_of(3, 2, 41, 4, 1, 16), other = c;
     world all;
     int32_t r, has_others;
     other.window = 5;
+    c.ulysses_groups = 2;
     for (has_others = 0; has_others < 2; has_others++) {
         c.n_batch = 1 + has_others;
         c.others = has_others ? &other : NULL;
@@ -1801,6 +1927,9 @@ int main(int argc, char** argv) {
     TEST(gradients_of_replicas_are_summed_in_fp32);
     TEST(the_paper_s_table_2);
     TEST(what_runs_is_what_was_promised);
+    TEST(groups_of_heads_are_exact);
+    TEST(groups_need_less_memory);
+    TEST(groups_hide_the_exchange);
     TEST(nothing_is_allocated_once_created);
     TEST(memory_does_not_grow_with_the_ring);
     TEST(degree_1_costs_nothing);
