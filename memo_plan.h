@@ -3818,15 +3818,202 @@ MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, i
     return created != 0;
 }
 
+/* --- >>cores ---
+ *
+ * A few items often decide that a capacity is too small, and the search finds that sooner without
+ * the others.  A *core* is such a set.  It begins empty.  If the core has a plan within the
+ * capacity, the other items go around it by first fit.  If one does not fit, it joins the core, and
+ * the core is searched again.  If the core has no plan, neither has the whole. */
+
+enum { MEMOI_CORE_ITEMS = 500 }; /* of a problem that has cores */
+
+typedef struct memoi_cores {
+    const memoi_problem* problem;
+    int32_t* item_of;     /* of the core's items, ascending */
+    int32_t* index;       /* in the core, of an item; -1: it is not in the core */
+    int64_t* offsets;     /* of items, -1: not placed */
+    memoi_range* taken;   /* scratch */
+    memoi_ranked* others; /* items by size */
+    int64_t n;
+    uint64_t seed;
+    double deadline;
+} memoi_cores;
+
+MEMOI void memoi_cores_free(memoi_cores* cores) {
+    MEMO_FREE(cores->item_of);
+    MEMO_FREE(cores->index);
+    MEMO_FREE(cores->offsets);
+    MEMO_FREE(cores->taken);
+    MEMO_FREE(cores->others);
+    memset(cores, 0, sizeof *cores);
+}
+
+MEMOI int memoi_cores_create(memoi_cores* cores, const memoi_problem* problem,
+                             const memoi_effort* effort) {
+    int64_t n = problem->n_items, i;
+    memset(cores, 0, sizeof *cores);
+    cores->problem = problem;
+    cores->seed = effort->seed;
+    cores->deadline = effort->deadline;
+    cores->item_of = (int32_t*)memob_calloc(n, sizeof(int32_t));
+    cores->index = (int32_t*)memob_calloc(n, sizeof(int32_t));
+    cores->offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    cores->taken = (memoi_range*)memob_calloc(n, sizeof(memoi_range));
+    cores->others = (memoi_ranked*)memob_calloc(n, sizeof(memoi_ranked));
+    if (!cores->item_of || !cores->index || !cores->offsets || !cores->taken || !cores->others) {
+        memoi_cores_free(cores);
+        return 0;
+    }
+    for (i = 0; i < n; i++) cores->index[i] = -1;
+    memoi_order_items(problem, MEMOI_ORDER_SIZE, cores->others);
+    return 1;
+}
+
+/* Adds an item, and keeps the core in the order of items. */
+MEMOI void memoi_core_add(memoi_cores* cores, int64_t item) {
+    int64_t k = cores->n++;
+    for (; k > 0 && cores->item_of[k - 1] > item; k--) {
+        cores->item_of[k] = cores->item_of[k - 1];
+        cores->index[cores->item_of[k]] = (int32_t)k;
+    }
+    cores->item_of[k] = (int32_t)item;
+    cores->index[item] = (int32_t)k;
+}
+
+/* Makes the core a problem of its own.  0: no memory. */
+MEMOI int memoi_core_extract(const memoi_cores* cores, memoi_problem* part) {
+    const memoi_problem* whole = cores->problem;
+    int64_t n = cores->n, n_held = 0, i, k;
+    *part = *whole;
+    part->n_items = n;
+    part->n_ranges = part->n_fixed = 0;
+    part->section_bounds = part->first_held = NULL;
+    part->held = NULL;
+    part->items = (memoi_item*)memob_calloc(n, sizeof(memoi_item));
+    for (i = 0; i < n; i++) part->n_ranges += whole->items[cores->item_of[i]].n_ranges;
+    part->ranges = (memoi_range*)memob_calloc(part->n_ranges, sizeof(memoi_range));
+    part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
+    for (i = 0; whole->held && i < n; i++)
+        n_held += whole->first_held[cores->item_of[i] + 1] - whole->first_held[cores->item_of[i]];
+    if (whole->held) part->first_held = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
+    if (whole->held) part->held = (int32_t*)memob_calloc(n_held, sizeof(int32_t));
+    if (!part->items || !part->ranges || !part->neighbors ||
+        (whole->held && (!part->first_held || !part->held))) {
+        memoi_problem_free(part);
+        return 0;
+    }
+
+    /* Sections of the whole are the times of the core, so its own sections are largest sets. */
+    part->n_ranges = 0;
+    for (i = 0; i < n; i++) {
+        memoi_item* item = &part->items[i];
+        *item = whole->items[cores->item_of[i]];
+        memcpy(part->ranges + part->n_ranges, whole->ranges + item->first_range,
+               (size_t)item->n_ranges * sizeof(memoi_range));
+        item->first_range = part->n_ranges;
+        part->n_ranges += item->n_ranges;
+        part->n_fixed += item->fixed >= 0;
+    }
+    if (!memoi_problem_sections(part)) {
+        memoi_problem_free(part);
+        return 0;
+    }
+    for (i = 0; i < n; i++) {
+        memoi_item* item = &part->items[i];
+        item->begin = part->ranges[item->first_range].begin;
+        item->end = item->reach = part->ranges[item->first_range + item->n_ranges - 1].end;
+    }
+
+    /* Holds between items of the core. */
+    n_held = 0;
+    for (i = 0; whole->held && i < n; i++) {
+        int64_t item = cores->item_of[i];
+        for (k = whole->first_held[item]; k < whole->first_held[item + 1]; k++) {
+            int32_t other = cores->index[whole->held[k]];
+            if (other < 0) continue;
+            part->held[n_held++] = other;
+            if (other > i)
+                part->items[i].reach =
+                    memob_max(part->items[i].reach, part->items[other].begin + 1);
+        }
+        part->first_held[i + 1] = n_held;
+    }
+    return 1;
+}
+
+/* Puts the other items around the core's plan.  Returns the first that does not fit, or -1. */
+MEMOI int64_t memoi_core_extend(memoi_cores* cores, int64_t capacity) {
+    const memoi_problem* problem = cores->problem;
+    const memoi_neighbors* neighbors = problem->neighbors;
+    int64_t k, l;
+    int is_free;
+    for (is_free = problem->n_fixed == 0; is_free < 2; is_free++) {
+        for (k = 0; k < problem->n_items; k++) {
+            int64_t i = cores->others[k].index, n = 0, low;
+            const memoi_item* item = &problem->items[i];
+            if (cores->index[i] >= 0 || (item->fixed < 0) != is_free) continue;
+            for (l = neighbors->first[i]; l < neighbors->first[i + 1]; l++) {
+                int64_t j = neighbors->list[l];
+                if (cores->offsets[j] < 0) continue;
+                cores->taken[n].begin = cores->offsets[j];
+                cores->taken[n++].end = cores->offsets[j] + problem->items[j].size;
+            }
+            low = memoi_taken_lowest(cores->taken, n, memob_max(item->fixed, 0), item);
+            if (low > capacity - item->size || (item->fixed >= 0 && low > item->fixed)) return i;
+            cores->offsets[i] = low;
+        }
+    }
+    return -1;
+}
+
+/* Is there a plan within the capacity?  *n_nodes, the budget, becomes what is spent.  0: no
+ * memory. */
+MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_nodes,
+                              memoi_verdict* verdict, memoi_solution* best) {
+    int64_t left = *n_nodes, missing = -1, i;
+    *verdict = MEMOI_STOPPED;
+    while (left > 0) {
+        memoi_verdict core = MEMOI_FOUND;
+        for (i = 0; i < cores->problem->n_items; i++) cores->offsets[i] = -1;
+        if (cores->n > 0) {
+            memoi_problem part;
+            memoi_team team;
+            const memoi_search* answer;
+            int64_t spent;
+            int created;
+            if (!memoi_core_extract(cores, &part)) return 0;
+            created = memoi_team_create(&team, &part, 1, cores->seed++, cores->deadline);
+            if (created <= 0) {
+                memoi_problem_free(&part);
+                return created < 0;
+            }
+            answer = memoi_team_capacity(&team, capacity, left, &spent);
+            left -= spent + 1;
+            core = answer ? answer->verdict : MEMOI_STOPPED;
+            for (i = 0; core == MEMOI_FOUND && i < cores->n; i++)
+                cores->offsets[cores->item_of[i]] = answer->minimum[i];
+            memoi_team_free(&team);
+            memoi_problem_free(&part);
+        }
+        if (core == MEMOI_FOUND) missing = memoi_core_extend(cores, capacity);
+        if (core != MEMOI_FOUND || missing < 0) *verdict = core;
+        if (core != MEMOI_FOUND || missing < 0) break;
+        memoi_core_add(cores, missing);
+    }
+    if (*verdict == MEMOI_FOUND) memoi_solution_offer(cores->problem, cores->offsets, -1, best);
+    *n_nodes -= left;
+    return 1;
+}
+
 /* Makes rounds of attempts by a team.  A round begins with a climb and an attempt at the goal.  If
  * that fails or is given up, it attempts halfway to the best peak, and so on.
  *
  * Each round spends more on an attempt than the one before.  An attempt at the goal may spend as
  * much as a few others together.  Later rounds attempt the goal only every third time, unless only
  * the goal counts, because a capacity that was given up often is rarely met. */
-MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_problem* problem,
-                              int64_t target, memoi_effort* effort, memoi_solution* best,
-                              int64_t* bound) {
+MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores* cores,
+                              const memoi_problem* problem, int64_t target, memoi_effort* effort,
+                              memoi_solution* best, int64_t* bound) {
     enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4 };
     int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
     int64_t budget = 5 * memoi_search_shortest_run(&team->searches[0]);
@@ -3835,6 +4022,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
     while (best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
         int64_t goal = memob_max(target, *bound), capacity, limit;
         int is_keen = effort->has_capacity || round < KEEN_ROUNDS;
+        int64_t before = given_up;
         const memoi_search* answer;
 
         /* No capacity is left between the last one given up and the best: begin another round. */
@@ -3870,6 +4058,18 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
         else
             given_up = capacity;
         if (answer && answer->verdict == MEMOI_FAILED) *bound = capacity + 1;
+
+        /* If nothing is known, a core may tell. */
+        if (!answer && cores->problem && !is_over) {
+            memoi_verdict verdict;
+            n_spent = memob_min(limit, effort->nodes_left);
+            if (!memoi_cores_attempt(cores, capacity, &n_spent, &verdict, best)) return 0;
+            effort->nodes_left -= n_spent;
+            n_nodes += n_spent;
+            if (verdict == MEMOI_FOUND) given_up = before;
+            if (verdict == MEMOI_FAILED) *bound = capacity + 1;
+            is_over = memob_now_s() > effort->deadline;
+        }
         memoi_search_report(effort, problem, best, *bound, n_nodes);
     }
     return 1;
@@ -3881,11 +4081,16 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
                                 memoi_solution* best, int64_t* bound) {
     memoi_team team;
     memoi_climb climb;
+    memoi_cores cores;
     int created =
         memoi_team_create(&team, problem, effort->n_threads, effort->seed, effort->deadline);
     int ok = created != 0;
     memset(&climb, 0, sizeof climb);
-    if (created > 0) ok = memoi_search_rounds(&team, &climb, problem, target, effort, best, bound);
+    memset(&cores, 0, sizeof cores);
+    if (created > 0 && problem->n_items <= MEMOI_CORE_ITEMS && !memoi_problem_is_plain(problem))
+        ok = memoi_cores_create(&cores, problem, effort);
+    if (created > 0 && ok)
+        ok = memoi_search_rounds(&team, &climb, &cores, problem, target, effort, best, bound);
     if (created < 0) {
         ok =
             memoi_search_climb(&climb, problem, memob_max(target, *bound), INT64_MAX, effort, best);
@@ -3893,6 +4098,7 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     }
     if (created > 0) memoi_team_free(&team);
     memoi_climb_free(&climb);
+    memoi_cores_free(&cores);
     return ok;
 }
 
