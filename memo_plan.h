@@ -22,17 +22,15 @@
  *
  * CHAPTERS
  *   1 offsets  memo_plan_solve     offsets of a memo_plan: proven optimal, or with its gap
- *   2 alpha    memo_plan_alpha     the paper's linear program: one fraction of rows to swap
- *   3 profile  memo_profile_*      times of a trainer's kernels and copies, measured, in a file
- *   4 rows     memo_plan_swap      which rows of each tensor and layer to keep, swap, recompute
- *   5 layouts  memo_plan_layouts   data x pipeline x tensor x ring x ulysses: memory and time
- *   6 degrees  memo_degrees_solve  a tensor-parallel degree for every block
- *   7 session  memo_session_*      from tensors and a budget to a running step
+ *   2 profile  memo_profile_*      times of a trainer's kernels and copies, measured, in a file
+ *   3 rows     memo_plan_swap      which rows of each tensor and layer to keep, swap, recompute
+ *   4 layouts  memo_plan_layouts   data x pipeline x tensor x ring x ulysses: memory and time
+ *   5 degrees  memo_degrees_solve  a tensor-parallel degree for every block
+ *   6 session  memo_session_*      from tensors and a budget to a running step
  * The implementation begins with a table of its rooms and the words to search for.
  *
  * lp_solve 5.5 is optional: compile with -DMEMO_LP_SOLVE and link -llpsolve55.  Without it the
- * built-in planners are used: offsets by search, alpha in closed form.  Rows never need it.  What
- * needs lp_solve returns UNSUPPORTED and a message that names it.
+ * built-in planners are used.  What needs lp_solve returns UNSUPPORTED and a message that names it.
  *
  * License: MIT.  lp_solve is LGPL and is linked, never copied in.  Language: C99 that is also
  * C++11. */
@@ -90,52 +88,7 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
 MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
 
-/* ---- 2 alpha: one fraction of the rows to swap ----------------------------------------------- */
-
-/* MEMO paper, equations (1) to (3):  maximize alpha  subject to
- *     (S_input + S_attn + alpha S_others) / B <= T_layer
- *     (n - 2) (S_input + S_attn + alpha S_others) <= M_CPU
- *     0 <= alpha <= 1
- * and, since the rounding buffers grow with alpha,
- *     device_base + alpha * device_slope <= device_capacity. */
-typedef struct memo_alpha_desc {
-    int64_t whole_bytes;  /* S_input + S_attn, and other tensors swapped whole, of one layer */
-    int64_t others_bytes; /* S_others */
-    double bandwidth_bytes_per_s; /* B; 0: not a limit */
-    double layer_forward_s;       /* T_layer */
-    int32_t n_layers;             /* n */
-    int64_t host_bytes;           /* M_CPU; 0: no limit */
-    int64_t device_base_bytes;    /* peak of the step at alpha = 0 */
-    int64_t device_slope_bytes;   /* added to the peak by alpha = 1 */
-    int64_t device_bytes;         /* capacity; 0: no limit */
-    int64_t n_rows, tile_rows;    /* alpha is rounded down to whole tiles; n_rows 0: not rounded */
-} memo_alpha_desc;
-
-typedef enum memo_alpha_limit {
-    MEMO_ALPHA_LIMIT_NONE = 0, /* alpha = 1 */
-    MEMO_ALPHA_LIMIT_BANDWIDTH,
-    MEMO_ALPHA_LIMIT_HOST_MEMORY,
-    MEMO_ALPHA_LIMIT_DEVICE_MEMORY,
-    MEMO_ALPHA_LIMIT_DISK /* from memo_plan_swap only: reading and writing the file */
-} memo_alpha_limit;
-
-typedef struct memo_alpha {
-    double alpha;           /* rounded down to whole tiles */
-    double exact_alpha;     /* before rounding */
-    memo_alpha_limit limit; /* the limit that alpha meets */
-    int32_t is_hidden;      /* 0: alpha is 0, and the copies still take longer than the layer */
-} memo_alpha;
-
-MEMO_API memo_alpha_desc memo_alpha_desc_default(void);
-MEMO_API const char* memo_alpha_limit_name(memo_alpha_limit limit);
-/* Finds the largest alpha: by lp_solve if it is compiled in, otherwise in closed form.  Both give
- * the same value.
- * Errors: INVALID_ARGUMENT naming the field; INFEASIBLE if alpha = 0 exceeds a memory: the message
- * names it and states by how much. */
-MEMO_API memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha,
-                                     memo_error* error);
-
-/* ---- 3 profile: times of a trainer's kernels and copies -----------------------------------------
+/* ---- 2 profile: times of a trainer's kernels and copies -----------------------------------------
  *
  * The planner needs a few times of a trainer on a device.  Measure them once and keep them in a
  * file. */
@@ -218,7 +171,7 @@ MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char*
 MEMO_API memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* name,
                                         memo_profile* profile, memo_error* error);
 
-/* ---- 4 rows of every tensor: kept, swapped, recomputed ------------------------------------------
+/* ---- 3 rows of every tensor: kept, swapped, recomputed ------------------------------------------
  *
  * Chooses, for each skeletal tensor of each layer, whether the device keeps it.  If not, it chooses
  * the number of swapped rows; the other rows are recomputed.  The aim is the shortest step within
@@ -261,6 +214,17 @@ typedef struct memo_swap_plan_desc {
     double to_file_bytes_per_s, from_file_bytes_per_s;
 } memo_swap_plan_desc;
 
+/* What keeps the step from being shorter. */
+typedef enum memo_swap_limit {
+    MEMO_SWAP_LIMIT_NONE = 0,
+    MEMO_SWAP_LIMIT_BANDWIDTH,
+    MEMO_SWAP_LIMIT_HOST_MEMORY,
+    MEMO_SWAP_LIMIT_DEVICE_MEMORY,
+    MEMO_SWAP_LIMIT_DISK /* reading and writing the file */
+} memo_swap_limit;
+
+MEMO_API const char* memo_swap_limit_name(memo_swap_limit limit);
+
 typedef struct memo_swap_plan {
     /* What to set in memo_swap_desc: memo_swap_plan_apply does. */
     int64_t* rows;         /* (n_layers, n_tensors); NULL: by alpha */
@@ -275,7 +239,7 @@ typedef struct memo_swap_plan {
                              less; 0: not known */
     int64_t device_bytes, host_bytes, swapped_bytes, spill_bytes; /* as in memo_swap_sizes */
     int32_t n_spilled_layers;                                     /* likewise */
-    memo_alpha_limit limit;                                       /* what binds */
+    memo_swap_limit limit;
     char reason[160]; /* "host memory is the limit; 24 GiB more would save 6% of the step" */
 } memo_swap_plan;
 
@@ -301,7 +265,7 @@ MEMO_API void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text);
 /* Appends the limit, and if they were measured the predicted times of a micro-batch. */
 MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* text);
 
-/* ---- 5 layouts: data x pipeline x tensor x ring x ulysses ---------------------------------------
+/* ---- 4 layouts: data x pipeline x tensor x ring x ulysses ---------------------------------------
  *
  * How should these GPUs share this model?  The list has every layout.  A legal one comes with its
  * memory, the bytes it sends and its step time.  Any other comes with the reason:
@@ -320,7 +284,7 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *
  *   products          6 P S flops of a step, P without the embedding, / (peak * gemm_efficiency)
  *   attention         2 S^2 h a layer forward, 5 S^2 h backward: the causal half, two products and
- *                     five
+ *                     five; one of the two, and two of the five, have v_head_size
  *   ring              every step max(block, hop); a start and a merge a block; dK and dV hop once
  *                     more, home
  *   ulysses, tensor   bytes / bandwidth + a start for each of 4 collectives a layer and way
@@ -330,7 +294,7 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *
  * Sources: "A Unified Sequence Parallelism Approach for Long Context Generative AI" (section 4,
  * Table 2; "tip" below is one of its seven), fitted to its Tables 3 to 6 by bench/paper_tables;
- * a rank sends the same bytes as in memo_sp.h; swapping follows memo_plan_alpha.  Not counted:
+ * a rank sends the same bytes as in memo_sp.h; swapping follows the MEMO paper's alpha.  Not counted:
  * padding of lengths that do not divide, and a layer's transients. */
 
 /* A decoder of identical layers: attention, MLP. */
@@ -338,7 +302,8 @@ typedef struct memo_parallel_model {
     int32_t n_layers, hidden;
     int32_t ffn; /* columns of the MLP; 0: no MLP */
     int32_t n_q_heads, n_kv_heads;
-    int32_t head_size;      /* 0: hidden / n_q_heads */
+    int32_t head_size;      /* of queries and keys; 0: hidden / n_q_heads */
+    int32_t v_head_size;    /* of values and output; 0: head_size */
     int32_t n_ffn_matrices; /* 3: gate, up, down (also 0); 2: up, down */
     int32_t is_tied;        /* embedding and classifier share one matrix */
     int64_t vocabulary;     /* 0: no embedding and no classifier */
@@ -529,7 +494,7 @@ MEMO_API memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_para
                                        memo_error* error);
 MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);
 
-/* ---- 6 tensor-parallel degrees ------------------------------------------------------------------
+/* ---- 5 tensor-parallel degrees ------------------------------------------------------------------
  *
  * Chooses a degree for every block (attention, MLP, ...), so that a step takes least time within a
  * device's memory (Oases paper, section 4; the overlapped schedule with fine-grained
@@ -665,7 +630,7 @@ MEMO_API memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const
                                         memo_error* error);
 MEMO_API void memo_degrees_free(int32_t* block_degrees);
 
-/* ---- 7 session: from tensors and a budget to a running step -------------------------------------
+/* ---- 6 session: from tensors and a budget to a running step -------------------------------------
  *
  * The front door.  A trainer describes its tensors, names its functions and states a budget;
  * memo_session_create runs a step dry, measures, plans, and returns what the step then runs on: an
@@ -864,19 +829,17 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
  *     >>groups and kinds       buffers of a window; groups that are alike
  *     >>two levels             the inner plans and the outer one
  *     >>plan solve             memo_plan_solve: which engine comes next
- *   2 alpha
- *     >>alpha                  the paper's linear program in one variable
- *   3 profile
+ *   2 profile
  *     >>profile                measures kernels, copies and a file
  *     >>profile file           its text
- *   4 rows of every tensor
+ *   3 rows of every tensor
  *     >>row words              and the other rooms of rows, listed there
- *   5 layouts
+ *   4 layouts
  *     >>layout rules           which layouts are legal, or why not
  *     >>layout costs           bytes and seconds of one layout
  *     >>layout links, >>layout attention, >>layout memory, >>layout swapping, >>layout step
  *     >>layout list            all layouts in order
- *   6 degrees
+ *   5 degrees
  *     >>degree problem         costs of blocks
  *     >>degree costs           time and memory of a plan
  *     >>degree model           costs of a GPT from constants
@@ -885,7 +848,7 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
  *     >>memory price           a plan and a bound from one price on memory
  *     >>degree labels          partial plans, from the first block to the last
  *     >>degree solve           memo_degrees_solve: which range of runtimes comes next
- *   7 session
+ *   6 session
  *     >>session                from tensors and a budget to a running step */
 #if defined(MEMO_PLAN_IMPLEMENTATION) && !defined(MEMO_PLAN_IMPLEMENTATION_DONE)
 #define MEMO_PLAN_IMPLEMENTATION_DONE
@@ -5581,170 +5544,6 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     return status;
 }
 
-/* ---- >>alpha ------------------------------------------------------------------------------------
- * Knows: the paper's linear program in one variable.  Knows nothing of plans. */
-
-memo_alpha_desc memo_alpha_desc_default(void) {
-    memo_alpha_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
-
-const char* memo_alpha_limit_name(memo_alpha_limit limit) {
-    switch (limit) {
-    case MEMO_ALPHA_LIMIT_NONE: return "none";
-    case MEMO_ALPHA_LIMIT_BANDWIDTH: return "bandwidth";
-    case MEMO_ALPHA_LIMIT_HOST_MEMORY: return "host memory";
-    case MEMO_ALPHA_LIMIT_DEVICE_MEMORY: return "device memory";
-    case MEMO_ALPHA_LIMIT_DISK: return "the disk";
-    }
-    return "unknown";
-}
-
-/* A row of the program, whole + alpha * slope <= bound; slope 0 never binds beyond alpha = 0. */
-typedef struct memoi_alpha_row {
-    double whole, slope, bound;
-    memo_alpha_limit limit;
-} memoi_alpha_row;
-
-MEMOI int memoi_alpha_rows(const memo_alpha_desc* desc, memoi_alpha_row* rows) {
-    int n = 0;
-    double swapped_layers = desc->n_layers > 2 ? (double)(desc->n_layers - 2) : 0;
-    if (desc->bandwidth_bytes_per_s > 0) {
-        rows[n].whole = (double)desc->whole_bytes;
-        rows[n].slope = (double)desc->others_bytes;
-        rows[n].bound = desc->bandwidth_bytes_per_s * desc->layer_forward_s;
-        rows[n++].limit = MEMO_ALPHA_LIMIT_BANDWIDTH;
-    }
-    if (desc->host_bytes > 0 && swapped_layers > 0) {
-        rows[n].whole = swapped_layers * (double)desc->whole_bytes;
-        rows[n].slope = swapped_layers * (double)desc->others_bytes;
-        rows[n].bound = (double)desc->host_bytes;
-        rows[n++].limit = MEMO_ALPHA_LIMIT_HOST_MEMORY;
-    }
-    if (desc->device_bytes > 0) {
-        rows[n].whole = (double)desc->device_base_bytes;
-        rows[n].slope = (double)desc->device_slope_bytes;
-        rows[n].bound = (double)desc->device_bytes;
-        rows[n++].limit = MEMO_ALPHA_LIMIT_DEVICE_MEMORY;
-    }
-    return n;
-}
-
-/* The largest alpha in [0, 1] that a row allows. */
-MEMOI double memoi_alpha_of_row(const memoi_alpha_row* row) {
-    double room = row->bound - row->whole;
-    if (room < 0) return 0;
-    return row->slope <= room ? 1 : room / row->slope;
-}
-
-MEMOI double memoi_alpha_closed(const memoi_alpha_row* rows, int n_rows) {
-    double alpha = 1;
-    int i;
-    for (i = 0; i < n_rows; i++)
-        if (memoi_alpha_of_row(&rows[i]) < alpha) alpha = memoi_alpha_of_row(&rows[i]);
-    return alpha;
-}
-
-#ifdef MEMO_LP_SOLVE
-/* Maximizes alpha by lp_solve; -1 if lp_solve gives up.  Rows are divided by their bound, because
- * bytes and seconds differ by more than its tolerances allow. */
-MEMOI double memoi_alpha_lp(const memoi_alpha_row* rows, int n_rows) {
-    double alpha = -1, value = 1;
-    int column = 1, i, result, ok;
-    lprec* lp = make_lp(0, 1);
-    if (!lp) return -1;
-    set_verbose(lp, 0);
-    set_maxim(lp);
-    ok = set_obj_fnex(lp, 1, &value, &column) && set_bounds(lp, 1, 0, 1) &&
-         set_add_rowmode(lp, TRUE);
-    for (i = 0; i < n_rows && ok; i++) {
-        double scale = rows[i].bound > rows[i].slope ? rows[i].bound : rows[i].slope;
-        if (!(scale > 0)) scale = 1;
-        value = rows[i].slope / scale;
-        ok = add_constraintex(lp, 1, &value, &column, LE, (rows[i].bound - rows[i].whole) / scale);
-    }
-    ok = ok && set_add_rowmode(lp, FALSE);
-    result = ok ? solve(lp) : -1;
-    if (result == OPTIMAL && get_variables(lp, &value))
-        alpha = value < 0 ? 0 : value > 1 ? 1 : value;
-    if (result == INFEASIBLE)
-        alpha = 0; /* only the bandwidth row can be: memories are checked before */
-    delete_lp(lp);
-    return alpha;
-}
-#endif
-
-/* Rounding counts: alpha of whole tiles meets the memories to the byte, the bandwidth to 1e-9. */
-MEMOI int memoi_alpha_meets(const memoi_alpha_row* rows, int n_rows, double alpha) {
-    int i;
-    for (i = 0; i < n_rows; i++) {
-        double tolerance = rows[i].limit == MEMO_ALPHA_LIMIT_BANDWIDTH ? 1e-9 * rows[i].bound : 0;
-        if (rows[i].whole + alpha * rows[i].slope > rows[i].bound + tolerance) return 0;
-    }
-    return 1;
-}
-
-memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha, memo_error* error) {
-    memoi_alpha_row rows[3];
-    int n, i;
-    double exact = -1;
-    memset(alpha, 0, sizeof *alpha);
-    if (desc->whole_bytes < 0 || desc->others_bytes < 0 || desc->host_bytes < 0 ||
-        desc->device_base_bytes < 0 || desc->device_slope_bytes < 0 || desc->device_bytes < 0 ||
-        desc->n_layers < 0 || desc->n_rows < 0 || desc->tile_rows < 0 ||
-        !memob_is_in(desc->bandwidth_bytes_per_s, 0, 1e150) ||
-        !memob_is_in(desc->layer_forward_s, 0, 1e150))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "the sizes, times and counts of alpha must be finite and not negative");
-
-    /* Alpha 0 must fit both memories.  It need not hide behind the forward: the rest is a stall. */
-    n = memoi_alpha_rows(desc, rows);
-    alpha->is_hidden = 1;
-    for (i = 0; i < n; i++) {
-        if (rows[i].whole <= rows[i].bound) continue;
-        if (rows[i].limit == MEMO_ALPHA_LIMIT_BANDWIDTH)
-            alpha->is_hidden = 0;
-        else
-            return memo_error_set(
-                error, MEMO_STATUS_INFEASIBLE,
-                "%s: even alpha = 0 needs %.0f bytes, %.0f more than the %.0f there",
-                memo_alpha_limit_name(rows[i].limit), rows[i].whole, rows[i].whole - rows[i].bound,
-                rows[i].bound);
-    }
-
-    /* lp_solve and the closed form agree; the latter needs no library. */
-#ifdef MEMO_LP_SOLVE
-    exact = memoi_alpha_lp(rows, n);
-#endif
-    if (exact < 0) exact = memoi_alpha_closed(rows, n);
-    alpha->exact_alpha = exact;
-    for (i = n - 1; i >= 0; i--) { /* if two limits bind, the first row is named */
-        double own = memoi_alpha_of_row(&rows[i]);
-        if (own < 1 && own <= exact + 1e-9) alpha->limit = rows[i].limit;
-    }
-
-    /* Round down to whole tiles, because a split tile would not be recomputed to the same
-     * values. */
-    alpha->alpha = exact;
-    if (desc->n_rows > 0) {
-        int64_t tile = desc->tile_rows > 0 ? desc->tile_rows : 1;
-        int64_t n_tiles = desc->n_rows / tile + (desc->n_rows % tile != 0);
-
-        /* The 1e-6 corrects rounding: 0.5 of 4 tiles may come out as 1.999.  The loop then lowers
-         * it until all rows hold. */
-        int64_t tiles = (int64_t)(exact * (double)desc->n_rows / (double)tile + 1e-6);
-        if (exact >= 1 - 1e-12 || tiles > n_tiles) tiles = n_tiles;
-        for (;; tiles--) {
-            int64_t kept = tiles >= n_tiles ? desc->n_rows : tiles * tile;
-            alpha->alpha = (double)kept / (double)desc->n_rows;
-            if (tiles == 0 || memoi_alpha_meets(rows, n, alpha->alpha)) break;
-        }
-    }
-    return MEMO_STATUS_OK;
-}
-
 /* ---- >>profile ----------------------------------------------------------------------------------
  * Knows: a device's clock, copies, the profile's file.  Knows nothing of plans. */
 
@@ -5775,11 +5574,6 @@ typedef struct memoi_profiler {
     int32_t tensor;   /* that is recomputed */
 } memoi_profiler;
 
-MEMOI int memoi_compare_doubles(const void* left, const void* right) {
-    double a = *(const double*)left, b = *(const double*)right;
-    return (a > b) - (a < b);
-}
-
 /* What lies between two events on two streams, 0 and 1; they may be the same. */
 typedef memo_status (*memoi_profiled)(memoi_profiler* profiler, memo_error* error);
 
@@ -5804,7 +5598,7 @@ MEMOI memo_status memoi_profile_time(memoi_profiler* p, memo_stream first, memo_
         if (i >= 0) times[i] = to_first > to_second ? to_first : to_second;
     }
     if (status) return status;
-    qsort(times, (size_t)n, sizeof(double), memoi_compare_doubles);
+    qsort(times, (size_t)n, sizeof(double), memob_compare_doubles);
     *median_s = times[n / 2];
     return MEMO_STATUS_OK;
 }
@@ -6297,7 +6091,7 @@ memo_status memo_profile_read(const char* path, memo_profile* profile, memo_erro
     return status;
 }
 
-/* ---- 4 rows of every tensor ---------------------------------------------------------------------
+/* ---- 3 rows of every tensor ---------------------------------------------------------------------
  * Knows: the swap engine's sizes and places, how long operations take.  Knows nothing of devices.
  *
  * Tensors that are recomputed together are one *bundle*.  A *table* has a cell for each bundle of
@@ -6331,6 +6125,17 @@ void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc) {
 }
 
 /* --- >>row words --- */
+
+const char* memo_swap_limit_name(memo_swap_limit limit) {
+    switch (limit) {
+    case MEMO_SWAP_LIMIT_NONE: return "none";
+    case MEMO_SWAP_LIMIT_BANDWIDTH: return "bandwidth";
+    case MEMO_SWAP_LIMIT_HOST_MEMORY: return "host memory";
+    case MEMO_SWAP_LIMIT_DEVICE_MEMORY: return "device memory";
+    case MEMO_SWAP_LIMIT_DISK: return "the disk";
+    }
+    return "unknown";
+}
 
 MEMOI int64_t memoi_rows_tiles(const memo_swap_desc* desc, int32_t layer, int32_t t) {
     int64_t rows = desc->rows[(int64_t)layer * desc->n_tensors + t];
@@ -7719,14 +7524,14 @@ MEMOI memo_status memoi_rows_foresee(memoi_rows_planner* p, int is_host,
 
 /* Makes one limit a tenth wider, or (is_all) as wide as may be: a link twice as fast.  0: it is no
  * limit. */
-MEMOI int memoi_rows_raise(memoi_rows_planner* p, memo_alpha_limit limit, int is_all) {
+MEMOI int memoi_rows_raise(memoi_rows_planner* p, memo_swap_limit limit, int is_all) {
     const memo_swap_plan_desc* desc = p->desc;
-    int is_host = limit == MEMO_ALPHA_LIMIT_HOST_MEMORY;
+    int is_host = limit == MEMO_SWAP_LIMIT_HOST_MEMORY;
     int64_t capacity = is_host ? desc->host_bytes : desc->device_bytes;
-    if (limit == MEMO_ALPHA_LIMIT_BANDWIDTH) {
+    if (limit == MEMO_SWAP_LIMIT_BANDWIDTH) {
         if (desc->to_host_bytes_per_s <= 0 && desc->to_device_bytes_per_s <= 0) return 0;
         p->link_factor = is_all ? 1 / 2.0 : 1 / 1.1;
-    } else if (limit == MEMO_ALPHA_LIMIT_DISK) {
+    } else if (limit == MEMO_SWAP_LIMIT_DISK) {
         if (!desc->spill_bytes) return 0;
         p->disk_factor = is_all ? 1 / 2.0 : 1 / 1.1;
     } else {
@@ -7744,14 +7549,14 @@ MEMOI void memoi_rows_restore(memoi_rows_planner* p) {
 }
 
 /* The share of the step that a wider limit saves. */
-MEMOI memo_status memoi_rows_lift(memoi_rows_planner* p, memo_alpha_limit limit, int is_all,
+MEMOI memo_status memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int is_all,
                                   double now_s, memoi_rows_outlook* then, double* saved,
                                   memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     *saved = 0;
     then->step_s = -1;
     if (memoi_rows_raise(p, limit, is_all))
-        status = memoi_rows_foresee(p, limit == MEMO_ALPHA_LIMIT_HOST_MEMORY, then, error);
+        status = memoi_rows_foresee(p, limit == MEMO_SWAP_LIMIT_HOST_MEMORY, then, error);
     memoi_rows_restore(p);
     if (!status && then->step_s >= 0) *saved = 1 - then->step_s / now_s;
     return status;
@@ -7759,9 +7564,9 @@ MEMOI memo_status memoi_rows_lift(memoi_rows_planner* p, memo_alpha_limit limit,
 
 /* Plans again without this limit, for the plan's gain.  A memory becomes as large as the shortest
  * step needs. */
-MEMOI memo_status memoi_rows_gain(memoi_rows_planner* p, memo_alpha_limit limit, double now_s,
+MEMOI memo_status memoi_rows_gain(memoi_rows_planner* p, memo_swap_limit limit, double now_s,
                                   double* saved, double* extra_bytes, memo_error* error) {
-    int is_host = limit == MEMO_ALPHA_LIMIT_HOST_MEMORY;
+    int is_host = limit == MEMO_SWAP_LIMIT_HOST_MEMORY;
     int64_t* capacity = is_host ? &p->host_bytes : &p->device_bytes;
     int64_t there = *capacity;
     memoi_rows_outlook then;
@@ -7770,7 +7575,7 @@ MEMOI memo_status memoi_rows_gain(memoi_rows_planner* p, memo_alpha_limit limit,
     *extra_bytes = 0;
     if (status || then.step_s < 0) return status;
     (void)memoi_rows_raise(p, limit, 1);
-    if (limit == MEMO_ALPHA_LIMIT_HOST_MEMORY || limit == MEMO_ALPHA_LIMIT_DEVICE_MEMORY) {
+    if (limit == MEMO_SWAP_LIMIT_HOST_MEMORY || limit == MEMO_SWAP_LIMIT_DEVICE_MEMORY) {
         *capacity = (int64_t)(then.bytes * (1 + 1e-4)) + 1; /* slightly more, for rounding */
         if (*capacity < there) *capacity = there;
         *extra_bytes = (double)(*capacity - there);
@@ -7785,10 +7590,10 @@ MEMOI memo_status memoi_rows_gain(memoi_rows_planner* p, memo_alpha_limit limit,
  * tenth saves nothing (whole tensors), it names the limit that costs most altogether. */
 MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan,
                                         memo_error* error) {
-    static const memo_alpha_limit limits[] = {MEMO_ALPHA_LIMIT_HOST_MEMORY,
-                                              MEMO_ALPHA_LIMIT_DEVICE_MEMORY,
-                                              MEMO_ALPHA_LIMIT_BANDWIDTH, MEMO_ALPHA_LIMIT_DISK};
-    memo_alpha_limit limit = MEMO_ALPHA_LIMIT_NONE;
+    static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_HOST_MEMORY,
+                                             MEMO_SWAP_LIMIT_DEVICE_MEMORY,
+                                             MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK};
+    memo_swap_limit limit = MEMO_SWAP_LIMIT_NONE;
     memoi_rows_outlook now, then;
     double saved, extra_bytes, most = 5e-5;
     char bytes[32];
@@ -7805,7 +7610,7 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
     if (status || !(now.step_s > 0)) return status;
 
     /* A tenth more of each limit first; then the limit lifted altogether. */
-    for (is_all = 0; is_all < 2 && limit == MEMO_ALPHA_LIMIT_NONE; is_all++, most = 5e-4) {
+    for (is_all = 0; is_all < 2 && limit == MEMO_SWAP_LIMIT_NONE; is_all++, most = 5e-4) {
         for (i = 0; i < 4 && !status; i++) {
             status = memoi_rows_lift(p, limits[i], is_all, now.step_s, &then, &saved, error);
             if (status || saved <= most) continue;
@@ -7813,21 +7618,21 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
             limit = limits[i];
         }
     }
-    if (status || limit == MEMO_ALPHA_LIMIT_NONE) return status;
+    if (status || limit == MEMO_SWAP_LIMIT_NONE) return status;
 
     /* State the gain of the whole plan, which the estimate above only ranks. */
     status = memoi_rows_gain(p, limit, plan->step_s, &saved, &extra_bytes, error);
     if (status || saved < 1e-5) return status;
     plan->limit = limit;
-    if (limit == MEMO_ALPHA_LIMIT_BANDWIDTH || limit == MEMO_ALPHA_LIMIT_DISK)
+    if (limit == MEMO_SWAP_LIMIT_BANDWIDTH || limit == MEMO_SWAP_LIMIT_DISK)
         snprintf(plan->reason, sizeof plan->reason,
                  "%s is the limit; %s twice as fast would save %.2g%% of the step",
-                 memo_alpha_limit_name(limit), limit == MEMO_ALPHA_LIMIT_DISK ? "one" : "a link",
+                 memo_swap_limit_name(limit), limit == MEMO_SWAP_LIMIT_DISK ? "one" : "a link",
                  100 * saved);
     else
         snprintf(plan->reason, sizeof plan->reason,
                  "%s is the limit; %s more would save %.2g%% of the step",
-                 memo_alpha_limit_name(limit), memob_bytes_text(bytes, extra_bytes), 100 * saved);
+                 memo_swap_limit_name(limit), memob_bytes_text(bytes, extra_bytes), 100 * saved);
     return status;
 }
 
@@ -7953,14 +7758,18 @@ MEMOI double memoi_parallel_head_size(const memo_parallel_model* model) {
     return model->head_size > 0 ? model->head_size : (double)model->hidden / model->n_q_heads;
 }
 
+MEMOI double memoi_parallel_v_head_size(const memo_parallel_model* model) {
+    return model->v_head_size > 0 ? model->v_head_size : memoi_parallel_head_size(model);
+}
+
 MEMOI double memoi_parallel_ffn_parameters(const memo_parallel_model* model) {
     return (model->n_ffn_matrices == 2 ? 2.0 : 3.0) * model->hidden * model->ffn;
 }
 
 double memo_parallel_layer_parameters(const memo_parallel_model* model) {
-    double head = memoi_parallel_head_size(model);
-    return 2.0 * model->hidden * head * model->n_q_heads +
-           2.0 * model->hidden * head * model->n_kv_heads + memoi_parallel_ffn_parameters(model);
+    double both = memoi_parallel_head_size(model) + memoi_parallel_v_head_size(model);
+    return model->hidden * both * model->n_q_heads + model->hidden * both * model->n_kv_heads +
+           memoi_parallel_ffn_parameters(model);
 }
 
 double memo_parallel_parameters(const memo_parallel_model* model) {
@@ -8002,6 +7811,7 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         {"model.n_q_heads", (double)m->n_q_heads, 1, 1e6},
         {"model.n_kv_heads", (double)m->n_kv_heads, 1, 1e6},
         {"model.head_size", (double)m->head_size, 0, 1e6},
+        {"model.v_head_size", (double)m->v_head_size, 0, 1e6},
         {"model.vocabulary", (double)m->vocabulary, 0, 1e12},
         {"model.n_parameters", (double)m->n_parameters, 0, 1e18},
         {"cluster.n_gpus", (double)c->n_gpus, 1, MEMOI_PARALLEL_GPUS},
@@ -8068,6 +7878,7 @@ MEMOI memo_parallel_desc memoi_parallel_settle(const memo_parallel_desc* given) 
     memo_parallel_cluster* c = &desc.cluster;
     if (desc.model.head_size == 0)
         desc.model.head_size = (int32_t)memoi_parallel_head_size(&desc.model);
+    if (desc.model.v_head_size == 0) desc.model.v_head_size = desc.model.head_size;
     if (!(c->gemm_efficiency > 0)) c->gemm_efficiency = 0.75;
     if (!(c->attention_forward_efficiency > 0)) c->attention_forward_efficiency = 0.6;
     if (!(c->attention_backward_efficiency > 0)) c->attention_backward_efficiency = 0.55;
@@ -8218,7 +8029,8 @@ typedef struct memoi_parallel_share {
     double tensor_bytes;    /* sent for one all-gather or reduce-scatter */
     double to_heads_bytes, forward_bytes, backward_bytes; /* sent by ulysses; to_heads: q, k, v */
     double kv_bytes, d_kv_bytes;                          /* a hop of the ring */
-    double input_elements, attention_elements, layer_elements; /* saved, of a row of `rows` */
+    /* Saved, of a row of `rows`.  attention: the output of attention. */
+    double input_elements, attention_elements, layer_elements;
 } memoi_parallel_share;
 
 /* Query heads of ulysses rank u, and the key heads that these read, as memo_sp.h deals them. */
@@ -8236,9 +8048,10 @@ MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
                                         memoi_parallel_share* share) {
     int32_t n_q_heads = desc->model.n_q_heads / l->tensor;
     int32_t n_kv_heads = desc->model.n_kv_heads / l->tensor;
-    /* A head of the rows that this rank has before the all-to-all. */
-    double head_bytes = desc->element_bytes * share->attention_rows / l->ulysses *
-                        memoi_parallel_head_size(&desc->model);
+    /* A head of the rows that this rank has before the all-to-all, of q or k, and of v or out. */
+    double row_bytes = desc->element_bytes * share->attention_rows / l->ulysses;
+    double head_bytes = row_bytes * desc->model.head_size;
+    double v_bytes = row_bytes * desc->model.v_head_size;
     double n_kv_all = 0, d_kv_scale = 1;
     int32_t u, n_q, n_kv;
 
@@ -8255,15 +8068,16 @@ MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
 
     /* The rank that sends most sets the time of an all-to-all. */
     for (u = 0; u < l->ulysses; u++) {
-        double to_heads, to_rows, d_kv_to_rows;
+        double to_heads, others, own; /* heads that others need, and own heads of their rows */
         memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
-        to_heads = head_bytes * (n_q_heads - n_q);
-        to_rows = head_bytes * n_q * (l->ulysses - 1);
-        d_kv_to_rows = 2 * head_bytes * d_kv_scale * n_kv * (l->ulysses - 1);
+        others = n_q_heads - n_q;
+        own = (double)n_q * (l->ulysses - 1);
         share->backward_bytes =
-            memoi_parallel_max(share->backward_bytes, to_heads + to_rows + d_kv_to_rows);
-        to_heads += 2 * head_bytes * (n_kv_all - n_kv);
-        share->forward_bytes = memoi_parallel_max(share->forward_bytes, to_heads + to_rows);
+            memoi_parallel_max(share->backward_bytes,
+                               v_bytes * others + head_bytes * own +
+                                   (head_bytes + v_bytes) * d_kv_scale * n_kv * (l->ulysses - 1));
+        to_heads = head_bytes * others + (head_bytes + v_bytes) * (n_kv_all - n_kv);
+        share->forward_bytes = memoi_parallel_max(share->forward_bytes, to_heads + v_bytes * own);
         share->to_heads_bytes = memoi_parallel_max(share->to_heads_bytes, to_heads);
     }
 }
@@ -8272,7 +8086,7 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
                                                    const memo_parallel_layout* l) {
     const memo_parallel_model* m = &desc->model;
     double tokens = (double)desc->sequence * (double)desc->micro_batch;
-    double sequence_degree = (double)l->ulysses * l->ring, head = memoi_parallel_head_size(m);
+    double sequence_degree = (double)l->ulysses * l->ring, both = m->head_size + m->v_head_size;
     memoi_parallel_share share;
     memset(&share, 0, sizeof share);
 
@@ -8289,16 +8103,16 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     share.tensor_bytes =
         desc->element_bytes * tokens / sequence_degree * m->hidden * (l->tensor - 1) / l->tensor;
     memoi_parallel_share_ulysses(desc, l, &share);
-    share.kv_bytes = 2 * desc->element_bytes * share.attention_rows * share.n_kv * head;
+    share.kv_bytes = desc->element_bytes * share.attention_rows * share.n_kv * both;
     share.d_kv_bytes = share.kv_bytes * desc->kv_gradient_bytes / desc->element_bytes;
 
     /* Saved elements of a row.  Input, two norms and residual have 4 * hidden.  Query and attention
      * output, key and value depend on the rank's heads.  The MLP has 3 * ffn with a gate, otherwise
      * 2 * ffn. */
     share.input_elements = m->hidden;
-    share.attention_elements = head * share.n_q * l->ulysses * l->tensor;
-    share.layer_elements = 4.0 * m->hidden + 2 * share.attention_elements +
-                           2 * head * share.n_kv * l->ulysses * l->tensor +
+    share.attention_elements = (double)m->v_head_size * share.n_q * l->ulysses * l->tensor;
+    share.layer_elements = 4.0 * m->hidden + both * share.n_q * l->ulysses * l->tensor +
+                           both * share.n_kv * l->ulysses * l->tensor +
                            (m->n_ffn_matrices == 2 ? 2.0 : 3.0) * m->ffn;
     return share;
 }
@@ -8332,12 +8146,12 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
                                                     const memoi_parallel_share* share,
                                                     int is_backward) {
     const memo_parallel_cluster* c = &desc->cluster;
-    double head = memoi_parallel_head_size(&desc->model);
+    double head = desc->model.head_size, v_head = desc->model.v_head_size;
     double flops = c->peak_flops_per_s * (is_backward ? c->attention_backward_efficiency
                                                       : c->attention_forward_efficiency);
     /* Two products forward, five backward; the causal half of S x S scores. */
-    double step = (is_backward ? 5 : 2) * (double)desc->sequence * share->attention_rows *
-                  share->n_q * head / flops / l->ring;
+    double step = (is_backward ? 3 * head + 2 * v_head : head + v_head) * (double)desc->sequence *
+                  share->attention_rows * share->n_q / flops / l->ring;
     double link = memoi_parallel_link(c, (double)l->tensor * l->ulysses * l->ring);
     double hop = (share->kv_bytes + (is_backward ? share->d_kv_bytes : 0)) / link + c->collective_s;
     memo_parallel_attention a;
@@ -8348,7 +8162,7 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
     a.compute_s = step;
     if (l->ring > 1) {
         double later = desc->is_contiguous ? 2 * step : step;
-        double elements = share->attention_rows * share->n_q * head;
+        double elements = share->attention_rows * share->n_q * v_head;
         a.compute_s += (l->ring - 1) * later;
         a.hops_s =
             memoi_parallel_max(0, hop - step) + (l->ring - 2) * memoi_parallel_max(0, hop - later);
@@ -8398,32 +8212,41 @@ MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
 
 /* --- >>layout swapping --- */
 
-/* Rounds up to whole bytes, so that rounding never exceeds a budget. */
-MEMOI int64_t memoi_parallel_above(double bytes) {
-    return bytes < 4e18 ? (int64_t)bytes + 1 : (int64_t)4e18;
+/* More than the bytes by at most one, so that rounding never exceeds a budget. */
+MEMOI double memoi_parallel_above(double bytes) { return floor(bytes) + 1; }
+
+/* The largest alpha in [0, 1] with whole + alpha * others <= bound; 0 if there is none. */
+MEMOI double memoi_parallel_alpha_within(double whole, double others, double bound) {
+    double room = bound - whole;
+    return room < 0 ? 0 : others <= room ? 1 : room / others;
 }
 
-/* The largest alpha that hides behind a layer's forward and fits both memories; 0 if none does. */
+/* The linear program of the MEMO paper in one variable, equations (1) to (3), and the device's memory:
+ * the largest alpha whose copies hide behind a layer's forward and fit both memories. */
 MEMOI double memoi_parallel_alpha(const memo_parallel_desc* desc, const memoi_parallel_share* share,
                                   double device_base, double whole, double others,
                                   double host_bytes, double layer_forward_s) {
-    memo_alpha_desc alpha_desc = memo_alpha_desc_default();
-    memo_alpha alpha;
-    alpha_desc.whole_bytes = memoi_parallel_above(whole);
-    alpha_desc.others_bytes = memoi_parallel_above(others);
-    alpha_desc.bandwidth_bytes_per_s = desc->cluster.host_bytes_per_s;
-    alpha_desc.layer_forward_s = layer_forward_s;
+    const double link = desc->cluster.host_bytes_per_s;
 
-    /* A stage holds several micro-batches, and each keeps its last two layers.  memo_plan_alpha
-     * itself leaves out two layers, so they are added. */
-    alpha_desc.n_layers = (int32_t)(share->n_held * (share->n_layers - 2) + 2);
-    alpha_desc.host_bytes = (int64_t)host_bytes;
-    alpha_desc.n_rows = (int64_t)ceil(share->rows < 1e15 ? share->rows : 1e15);
-    alpha_desc.device_base_bytes = memoi_parallel_above(device_base);
-    alpha_desc.device_slope_bytes = alpha_desc.others_bytes;
-    alpha_desc.device_bytes = desc->cluster.device_bytes;
-    if (memo_plan_alpha(&alpha_desc, &alpha, NULL)) return 0;
-    return alpha.alpha;
+    /* A stage holds several micro-batches, and each keeps its last two layers. */
+    const double n_swapped = (double)share->n_held * (double)(share->n_layers - 2);
+    const double n_rows = ceil(share->rows < 1e15 ? share->rows : 1e15);
+    double alpha, by_memory, rows;
+    whole = memoi_parallel_above(whole);
+    others = memoi_parallel_above(others);
+    by_memory = memoi_parallel_alpha_within(memoi_parallel_above(device_base), others,
+                                            (double)desc->cluster.device_bytes);
+    if (n_swapped > 0 && host_bytes > 0)
+        by_memory = fmin(by_memory, memoi_parallel_alpha_within(
+                                        n_swapped * whole, n_swapped * others, floor(host_bytes)));
+    alpha = by_memory;
+    if (link > 0)
+        alpha = fmin(alpha, memoi_parallel_alpha_within(whole, others, link * layer_forward_s));
+
+    /* Whole rows.  The 1e-6 corrects rounding: 2 rows may come out as 1.999. */
+    rows = floor(alpha * n_rows + 1e-6);
+    if (rows > by_memory * n_rows) rows -= 1;
+    return rows > 0 ? rows / n_rows : 0;
 }
 
 /* --- >>layout step --- */
@@ -8582,8 +8405,8 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
                    time->bubble_s;
     tokens = (double)desc->sequence * (double)desc->global_batch;
     prediction->flops = tokens * (6 * (m->n_layers * layer_weights + vocabulary) +
-                                  6.0 * m->n_layers * (double)desc->sequence * m->n_q_heads *
-                                      memoi_parallel_head_size(m));
+                                  3.0 * m->n_layers * (double)desc->sequence * m->n_q_heads *
+                                      (m->head_size + m->v_head_size));
     prediction->mfu = prediction->flops / (c->n_gpus * c->peak_flops_per_s * time->step_s);
     prediction->fits =
         memory->device_bytes <= (double)c->device_bytes && memory->host_bytes <= host_share;
@@ -8789,20 +8612,20 @@ void memo_parallel_list_destroy(memo_parallel_list* list) {
 /* ---- >>degree problem ---------------------------------------------------------------------------
  * Knows: costs of blocks, and their text.  Knows nothing of how a plan is found. */
 
-MEMOI memo_degree_cost* memoi_degree_cost(const memo_degrees_problem* problem, int32_t block,
-                                          int32_t degree) {
+MEMOI memo_degree_cost* memoi_degrees_cost(const memo_degrees_problem* problem, int32_t block,
+                                           int32_t degree) {
     return &problem->costs[(int64_t)block * problem->n_degrees + degree];
 }
 
 /* Index of a degree, or -1. */
-MEMOI int32_t memoi_degree_index(const memo_degrees_problem* problem, int64_t degree) {
+MEMOI int32_t memoi_degrees_index(const memo_degrees_problem* problem, int64_t degree) {
     int32_t k;
     for (k = 0; k < problem->n_degrees; k++)
         if (problem->degrees[k] == degree) return k;
     return -1;
 }
 
-MEMOI int memoi_is_degree(int64_t degree) {
+MEMOI int memoi_degrees_is_degree(int64_t degree) {
     return degree > 0 && degree <= 1 << 20 && (degree & (degree - 1)) == 0;
 }
 
@@ -8823,7 +8646,7 @@ memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%d degrees; there may be 1 to %d", (int)n_degrees, MEMO_DEGREES_MAX);
     for (k = 0; k < n_degrees; k++)
-        if (!memoi_is_degree(degrees[k]) || (k > 0 && degrees[k] <= degrees[k - 1]))
+        if (!memoi_degrees_is_degree(degrees[k]) || (k > 0 && degrees[k] <= degrees[k - 1]))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "degree %d: degrees are powers of two and ascend",
                                   (int)degrees[k]);
@@ -8858,7 +8681,7 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
     /* With these limits sums of times keep their digits, and sums of bytes stay below 2^62. */
     for (i = 0; i < problem->n_blocks; i++)
         for (p = 0; p < problem->n_degrees; p++) {
-            const memo_degree_cost* c = memoi_degree_cost(problem, i, p);
+            const memo_degree_cost* c = memoi_degrees_cost(problem, i, p);
             int64_t bytes_max = MEMOB_BYTES_MAX / (2 * (int64_t)problem->n_blocks + 1);
             double s[5], sum = 0;
             int k, is_good = 1;
@@ -8897,7 +8720,7 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
                                       (int)problem->degrees[p], (int)problem->degrees[q]);
 
     /* The boundary needs gather times, which only listed degrees have. */
-    if (problem->boundary_degree && memoi_degree_index(problem, problem->boundary_degree) < 0)
+    if (problem->boundary_degree && memoi_degrees_index(problem, problem->boundary_degree) < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "the boundary's degree %d is none of the degrees",
                               (int)problem->boundary_degree);
@@ -8915,9 +8738,9 @@ MEMOI double memoi_degrees_gather_s(const memo_degrees_problem* problem, int32_t
 MEMOI double memoi_degrees_max(double a, double b) { return a > b ? a : b; }
 
 MEMOI double memoi_degrees_node_s(const memo_degrees_problem* problem, int32_t block, int32_t p) {
-    const memo_degree_cost* c = memoi_degree_cost(problem, block, p);
+    const memo_degree_cost* c = memoi_degrees_cost(problem, block, p);
     int32_t boundary =
-        problem->boundary_degree ? memoi_degree_index(problem, problem->boundary_degree) : p;
+        problem->boundary_degree ? memoi_degrees_index(problem, problem->boundary_degree) : p;
     double cost_s = memoi_degrees_max(c->forward_s, c->forward_collective_s) +
                     memoi_degrees_max(c->backward_s, c->backward_collective_s);
     if (block == 0)
@@ -8932,8 +8755,8 @@ MEMOI double memoi_degrees_node_s(const memo_degrees_problem* problem, int32_t b
 /* From a block at degree p to the next block at degree q. */
 MEMOI double memoi_degrees_edge_s(const memo_degrees_problem* problem, int32_t block, int32_t p,
                                   int32_t q) {
-    const memo_degree_cost* from = memoi_degree_cost(problem, block, p);
-    const memo_degree_cost* to = memoi_degree_cost(problem, block + 1, q);
+    const memo_degree_cost* from = memoi_degrees_cost(problem, block, p);
+    const memo_degree_cost* to = memoi_degrees_cost(problem, block + 1, q);
     double gather_s = memoi_degrees_gather_s(problem, p, q), forward_s, backward_s;
     if (q <= p)
         forward_s = memoi_degrees_max(to->forward_s, from->forward_collective_s);
@@ -8947,7 +8770,7 @@ MEMOI double memoi_degrees_edge_s(const memo_degrees_problem* problem, int32_t b
 }
 
 MEMOI int64_t memoi_degrees_kept(const memo_degrees_problem* problem, int32_t block, int32_t p) {
-    const memo_degree_cost* c = memoi_degree_cost(problem, block, p);
+    const memo_degree_cost* c = memoi_degrees_cost(problem, block, p);
     return c->state_bytes + c->saved_bytes;
 }
 
@@ -8961,7 +8784,7 @@ MEMOI void memoi_degrees_sum(const memo_degrees_problem* problem, const int32_t*
         if (i + 1 < problem->n_blocks)
             *step_s += memoi_degrees_edge_s(problem, i, indices[i], indices[i + 1]);
         kept += memoi_degrees_kept(problem, i, indices[i]);
-        runtime = memob_max(runtime, memoi_degree_cost(problem, i, indices[i])->runtime_bytes);
+        runtime = memob_max(runtime, memoi_degrees_cost(problem, i, indices[i])->runtime_bytes);
     }
     *memory_bytes = kept + runtime;
 }
@@ -8975,7 +8798,7 @@ memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int
     indices = (int32_t*)memob_calloc(problem->n_blocks, sizeof(int32_t));
     if (!indices) return memob_no_memory(error, "degrees");
     for (i = 0; i < problem->n_blocks && !status; i++) {
-        indices[i] = memoi_degree_index(problem, block_degrees[i]);
+        indices[i] = memoi_degrees_index(problem, block_degrees[i]);
         if (indices[i] < 0)
             status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                     "block %d has degree %d, which the profile does not know",
@@ -9053,7 +8876,7 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
             double parameters = (is_mlp ? 8 : 4) * h * h;
             double last_flops = (is_mlp ? 8 : 2) * tokens * h * h;
             double flops = is_mlp ? 16 * tokens * h * h : 8 * tokens * h * h + 2 * tokens * s * h;
-            memo_degree_cost* c = memoi_degree_cost(*problem, i, p);
+            memo_degree_cost* c = memoi_degrees_cost(*problem, i, p);
             c->forward_s = flops / d / model->flops_per_s;
             c->forward_collective_s = c->backward_collective_s = reduce_s;
             c->backward_s = (3 * flops - last_flops) / d / model->flops_per_s;
@@ -9160,7 +8983,7 @@ MEMOI memo_status memoi_degrees_expect(const memoi_degrees_profile* profile, mem
     int64_t degree = 0;
     memo_status status = memob_expect_number(reader, "degree", &degree, error);
     if (status) return status;
-    *index = memoi_degree_index(profile->problem, degree);
+    *index = memoi_degrees_index(profile->problem, degree);
     if (*index >= 0) return MEMO_STATUS_OK;
     return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%lld is none of the degrees",
                             (long long)degree);
@@ -9177,7 +9000,7 @@ MEMOI memo_status memoi_degrees_parse_degrees(memoi_degrees_profile* profile, me
         if (profile->n_degrees == MEMO_DEGREES_MAX)
             return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "more than %d degrees",
                                     MEMO_DEGREES_MAX);
-        if (!memoi_is_degree(degree) ||
+        if (!memoi_degrees_is_degree(degree) ||
             (profile->n_degrees && degree <= profile->degrees[profile->n_degrees - 1]))
             return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                     "degree %lld: degrees are powers of two and ascend",
@@ -9232,7 +9055,7 @@ MEMOI memo_status memoi_degrees_parse_block(memoi_degrees_profile* profile, memo
         return memoi_degrees_twice(reader, "this block and degree", error);
 
     /* The file has whole nanoseconds. */
-    cost = memoi_degree_cost(profile->problem, (int32_t)block, p);
+    cost = memoi_degrees_cost(profile->problem, (int32_t)block, p);
     cost->forward_s = 1e-9 * (double)n[0];
     cost->forward_collective_s = 1e-9 * (double)n[1];
     cost->backward_s = 1e-9 * (double)n[2];
@@ -9372,7 +9195,7 @@ memo_status memo_degrees_problem_write(const memo_degrees_problem* problem, cons
                           (int)problem->degrees[q], memoi_degrees_ns(problem->gather_s[p][q]));
     for (i = 0; i < problem->n_blocks; i++)
         for (p = 0; p < problem->n_degrees; p++, n_lines++) {
-            const memo_degree_cost* c = memoi_degree_cost(problem, i, p);
+            const memo_degree_cost* c = memoi_degrees_cost(problem, i, p);
             memo_text_put(
                 &text, "block %d %d %lld %lld %lld %lld %lld %lld %lld %lld\n", (int)i,
                 (int)problem->degrees[p], memoi_degrees_ns(c->forward_s),
@@ -9389,7 +9212,7 @@ memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, c
     memo_text text;
     int32_t i;
     for (i = 0; i < n_blocks; i++)
-        if (!memoi_is_degree(block_degrees[i]))
+        if (!memoi_degrees_is_degree(block_degrees[i]))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "block %d: the degree %d is no power of two", (int)i,
                                   (int)block_degrees[i]);
@@ -9432,7 +9255,7 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
                                       MEMOI_DEGREES_BLOCKS);
         if (!status) status = memoi_degrees_number(&reader, "block", n, n, &block, error);
         if (!status) status = memoi_degrees_number(&reader, "degree", 1, 1 << 20, &degree, error);
-        if (!status && !memoi_is_degree(degree))
+        if (!status && !memoi_degrees_is_degree(degree))
             status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
                                       "the degree %lld is no power of two", (long long)degree);
 
@@ -9491,7 +9314,7 @@ MEMOI int32_t memoi_degrees_smallest(const memo_degrees_problem* problem, int32_
                                      int64_t runtime_bytes) {
     int32_t p, smallest = -1;
     for (p = 0; p < problem->n_degrees; p++)
-        if (memoi_degree_cost(problem, block, p)->runtime_bytes <= runtime_bytes &&
+        if (memoi_degrees_cost(problem, block, p)->runtime_bytes <= runtime_bytes &&
             (smallest < 0 ||
              memoi_degrees_kept(problem, block, p) < memoi_degrees_kept(problem, block, smallest)))
             smallest = p;
@@ -9742,15 +9565,10 @@ MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range
  * label needs no more time and bytes, the blocks behind it do not fit, or its bound is no less than
  * the time of the best plan. */
 
-MEMOI int memoi_double_compare(const void* left, const void* right) {
-    double a = *(const double*)left, b = *(const double*)right;
-    return (a > b) - (a < b);
-}
-
 /* Makes the labels of block i at degree q by merging the lists of the block before by time.  0: no
  * host memory. */
-MEMOI int memoi_labels_extend(memoi_degrees_search* search, const memoi_degrees_range* range,
-                              int32_t i, int32_t q) {
+MEMOI int memoi_degrees_labels_extend(memoi_degrees_search* search,
+                                      const memoi_degrees_range* range, int32_t i, int32_t q) {
     memoi_labels *from = &search->labels[(i + 1) % 2], *to = &search->labels[i % 2];
     int32_t d = search->problem->n_degrees, p;
     int64_t at = (int64_t)i * d + q, head[MEMO_DEGREES_MAX], least = INT64_MAX;
@@ -9791,7 +9609,8 @@ MEMOI int memoi_labels_extend(memoi_degrees_search* search, const memoi_degrees_
 }
 
 /* Leaves out all labels but the n of least bound.  *left_out_s: the least bound left out so far. */
-MEMOI int memoi_labels_cut(memoi_labels* labels, int32_t n_degrees, int64_t n, double* left_out_s) {
+MEMOI int memoi_degrees_labels_cut(memoi_labels* labels, int32_t n_degrees, int64_t n,
+                                   double* left_out_s) {
     int64_t n_all = labels->ends[n_degrees - 1], n_kept = 0, k;
     double *bounds, limit_s;
     int32_t q;
@@ -9799,7 +9618,7 @@ MEMOI int memoi_labels_cut(memoi_labels* labels, int32_t n_degrees, int64_t n, d
     bounds = (double*)memob_calloc(n_all, sizeof(double));
     if (!bounds) return 0;
     for (k = 0; k < n_all; k++) bounds[k] = labels->at[k].bound_s;
-    qsort(bounds, (size_t)n_all, sizeof(double), memoi_double_compare);
+    qsort(bounds, (size_t)n_all, sizeof(double), memob_compare_doubles);
     limit_s = bounds[n];
     MEMO_FREE(bounds);
     if (limit_s < *left_out_s) *left_out_s = limit_s;
@@ -9812,20 +9631,21 @@ MEMOI int memoi_labels_cut(memoi_labels* labels, int32_t n_degrees, int64_t n, d
 }
 
 /* All labels of block i, and their trails.  0: no host memory. */
-MEMOI int memoi_labels_of_block(memoi_degrees_search* search, const memoi_degrees_range* range,
-                                int32_t i, double* left_out_s) {
+MEMOI int memoi_degrees_labels_of_block(memoi_degrees_search* search,
+                                        const memoi_degrees_range* range, int32_t i,
+                                        double* left_out_s) {
     memoi_labels* labels = &search->labels[i % 2];
     int32_t d = search->problem->n_degrees, q;
     int64_t n, k;
     void* trails = search->trails;
     for (q = 0; q < d; q++) {
         labels->ends[q] = q > 0 ? labels->ends[q - 1] : 0;
-        if (memoi_degree_cost(search->problem, i, q)->runtime_bytes <=
+        if (memoi_degrees_cost(search->problem, i, q)->runtime_bytes <=
                 search->limits[range->high] &&
-            !memoi_labels_extend(search, range, i, q))
+            !memoi_degrees_labels_extend(search, range, i, q))
             return 0;
     }
-    if (!memoi_labels_cut(labels, d, range->n_labels, left_out_s)) return 0;
+    if (!memoi_degrees_labels_cut(labels, d, range->n_labels, left_out_s)) return 0;
     n = labels->ends[d - 1];
     if (!memob_reserve(&trails, &search->trail_capacity, search->n_trails + n, sizeof(int64_t)))
         return 0;
@@ -9837,8 +9657,8 @@ MEMOI int memoi_labels_of_block(memoi_degrees_search* search, const memoi_degree
 
 /* Raises the bound of a range.  n_labels grows, or becomes 0 if a path of the range is faster than
  * the best plan but does not fit. */
-MEMOI memo_status memoi_labels_pass(memoi_degrees_search* search, memoi_degrees_range* range,
-                                    memo_error* error) {
+MEMOI memo_status memoi_degrees_labels_pass(memoi_degrees_search* search,
+                                            memoi_degrees_range* range, memo_error* error) {
     const memo_degrees_problem* problem = search->problem;
     int32_t n = problem->n_blocks, d = problem->n_degrees, i;
     memoi_labels* last = &search->labels[(n - 1) % 2];
@@ -9858,7 +9678,7 @@ MEMOI memo_status memoi_labels_pass(memoi_degrees_search* search, memoi_degrees_
     for (i = 0; i < d; i++) search->labels[1].ends[i] = 1;
     for (i = 0; i < n; i++) {
         if (memoi_degrees_is_late(search)) return MEMO_STATUS_OK;
-        if (!memoi_labels_of_block(search, range, i, &bound_s))
+        if (!memoi_degrees_labels_of_block(search, range, i, &bound_s))
             return memob_no_memory(error, "the plan of degrees");
     }
 
@@ -9934,16 +9754,11 @@ MEMOI memo_status memoi_degrees_improve(memoi_degrees_search* search, double* lo
                 status =
                     memoi_degrees_open_range(search, middle + 1, range.high, range.bound_s, error);
         } else {
-            status = memoi_labels_pass(search, &range, error);
+            status = memoi_degrees_labels_pass(search, &range, error);
             search->ranges[next] = range;
         }
     }
     return status;
-}
-
-MEMOI int memoi_int64_compare(const void* left, const void* right) {
-    int64_t a = *(const int64_t*)left, b = *(const int64_t*)right;
-    return (a > b) - (a < b);
 }
 
 /* Tables of the costs.  0: no host memory. */
@@ -9983,7 +9798,7 @@ MEMOI int memoi_degrees_search_create(memoi_degrees_search* search) {
 
     /* Each runtime once: equal limits would only repeat a range. */
     for (k = 0; k < n * d; k++) search->limits[k] = problem->costs[k].runtime_bytes;
-    qsort(search->limits, (size_t)(n * d), sizeof(int64_t), memoi_int64_compare);
+    qsort(search->limits, (size_t)(n * d), sizeof(int64_t), memob_compare_int64s);
     for (k = 0; k < n * d; k++)
         if (k == 0 || search->limits[k] != search->limits[search->n_limits - 1])
             search->limits[search->n_limits++] = search->limits[k];
@@ -10608,13 +10423,8 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_error* erro
     return status;
 }
 
-MEMOI int memoi_session_compare_times(const void* a, const void* b) {
-    const double x = *(const double*)a, y = *(const double*)b;
-    return x < y ? -1 : x > y;
-}
-
 MEMOI double memoi_session_median(double* times_s, int64_t n) {
-    qsort(times_s, (size_t)n, sizeof *times_s, memoi_session_compare_times);
+    qsort(times_s, (size_t)n, sizeof *times_s, memob_compare_doubles);
     return times_s[n / 2] > 0 ? times_s[n / 2] : 0;
 }
 

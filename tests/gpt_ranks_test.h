@@ -84,6 +84,8 @@ static inline memo_status train_on_rank(thread_rank* rank, memo_error* error) {
     memo_mesh* mesh = NULL;
     gpt_model* model = NULL;
     gpt_desc desc = t->desc;
+    gpt_host_kernels host;
+    const gpt_kernels kernels = gpt_kernels_host(&host, rank->device);
     void* taken;
     memo_status status;
     degrees.data = desc.config.data;
@@ -96,7 +98,7 @@ static inline memo_status train_on_rank(thread_rank* rank, memo_error* error) {
     if (recorder) memo_recorder_pause(recorder);
     if (!status && rank->comm->rank == t->failing_rank && !t->fails_later)
         status = memo_device_alloc(rank->device, 512, &taken, error);
-    desc.host_device = rank->device;
+    desc.kernels = &kernels;
     desc.device = recorder ? memo_recorder_get_device(recorder) : rank->device;
     desc.mesh = mesh;
     if (!status) status = gpt_create(&desc, &model, error);

@@ -4,16 +4,27 @@
 #define GPT_TEST_H
 
 #include "gpt/gpt_generate.h"
+#include "gpt/gpt_kernels_host.h"
 #include "memo_plan.h"
 #include "memo_test.h"
 
 typedef struct gpt_test_run {
     memo_device* host;
+    gpt_host_kernels host_kernels;
+    gpt_kernels kernels;
     memo_session* session; /* the dry run; it owns */
     const memo_trace* trace;
     const memo_plan* plan;
     gpt_model* model;
 } gpt_test_run;
+
+/* Kernels without a device, to plan. */
+static inline const gpt_kernels* gpt_test_kernels(void) {
+    static gpt_host_kernels host;
+    static gpt_kernels kernels;
+    kernels = gpt_kernels_host(&host, NULL);
+    return &kernels;
+}
 
 enum { GPT_TEST_TABLES = 64, GPT_TEST_LAYERS = 8 };
 
@@ -32,6 +43,7 @@ static inline gpt_desc gpt_test_desc(gpt_config config, gpt_policy policy, doubl
     memo_error error;
     memset(&desc, 0, sizeof desc);
     desc.config = config;
+    desc.kernels = gpt_test_kernels();
     if (policy == GPT_POLICY_KEEP) return desc;
     CHECK_IS(config.n_layers, <=, GPT_TEST_LAYERS);
     CHECK_OK(gpt_fill_rows(&config, policy, alpha, rows, &error));
@@ -53,6 +65,7 @@ static inline gpt_config gpt_test_config(int32_t n_layers, int32_t hidden, int32
     config.tile_rows = tile_rows;
     config.dropout = dropout;
     config.seed = 42;
+    config.type = GPT_REAL_TYPE;
     return config;
 }
 
@@ -61,6 +74,13 @@ static inline void gpt_test_close(gpt_test_run* run) {
     if (run->host) memo_host_device_destroy(run->host);
     memo_session_destroy(run->session);
     memset(run, 0, sizeof *run);
+}
+
+/* The device of the run, and its kernels. */
+static inline void gpt_test_attach(gpt_test_run* run, gpt_desc* desc) {
+    run->kernels = gpt_kernels_host(&run->host_kernels, run->host);
+    desc->kernels = &run->kernels;
+    desc->device = run->host;
 }
 
 /* Dry run, then a plan. */
@@ -93,7 +113,7 @@ static inline memo_status gpt_test_open(const gpt_desc* desc, gpt_test_run* run,
     host.device_memory_bytes = run->plan->peak_bytes;
     host.host_memory_bytes = sizes.host_bytes + gpt_staging_bytes(&desc->config);
     status = memo_host_device_create(&host, &run->host, error);
-    real.host_device = run->host;
+    gpt_test_attach(run, &real);
     if (!status) status = gpt_create(&real, &run->model, error);
     if (status) gpt_test_close(run);
     return status;

@@ -123,7 +123,7 @@ static void dropout_keeps_its_rate(void) {
         for (column = 0; column < N_COLUMNS; column++) {
             const uint64_t key = gpt_token_key(&dropout, row);
             const gpt_real mask = gpt_mask(&dropout, key, column);
-            CHECK(mask == 0 || mask == dropout.scale);
+            CHECK(mask == 0 || mask == (gpt_real)dropout.scale);
             dropped += mask == 0;
             below += mask == gpt_mask(&dropout, gpt_token_key(&dropout, row + 1), column);
             beside += mask == gpt_mask(&dropout, key, column + 1);
@@ -474,8 +474,9 @@ enum { N_STEPS = 3, N_ACCUMULATED = 2 };
 
 typedef struct history {
     double loss[N_STEPS], gradient_norm[N_STEPS];
-    gpt_real* gradients;  /* (N_STEPS, n) */
-    gpt_real* parameters; /* (n), at the end */
+    uint64_t digests[N_STEPS]; /* of the gradients */
+    gpt_real* gradients;       /* (N_STEPS, n) */
+    gpt_real* parameters;      /* (n), at the end */
 } history;
 
 static memo_status train(gpt_model* model, const gpt_config* config, int64_t n_steps,
@@ -491,6 +492,7 @@ static memo_status train(gpt_model* model, const gpt_config* config, int64_t n_s
                                      1.0 / (double)(N_ACCUMULATED * n_rows), error);
         }
         if (!status) status = gpt_get_gradients(model, result->gradients + step * n, error);
+        if (!status) status = gpt_digest_gradients(model, &result->digests[step], error);
         if (!status)
             status = gpt_update(model, &update, &result->loss[step], &result->gradient_norm[step],
                                 error);
@@ -524,6 +526,7 @@ static void check_rows(const gpt_desc* desc, const char* name, const uint8_t* te
         CHECK_CASE(
             !memcmp(result.gradient_norm, expected->gradient_norm, sizeof result.gradient_norm),
             "%s", name);
+        CHECK_CASE(!memcmp(result.digests, expected->digests, sizeof result.digests), "%s", name);
         CHECK_CASE(!memcmp(result.gradients, expected->gradients,
                            (size_t)(N_STEPS * n) * sizeof(gpt_real)),
                    "%s", name);
@@ -566,6 +569,42 @@ static void check_policies(gpt_config config) {
     gpt_test_close(&run);
     history_free(&expected);
     free(text);
+}
+
+/* The definition in gpt_kernels.h, word by word; a digest differs if any bit does. */
+static uint64_t plain_digest(const gpt_real* x, int64_t n) {
+    uint64_t sum = 0;
+    int64_t i;
+    for (i = 0; i < n * (int64_t)sizeof *x / 4; i++) {
+        uint32_t word;
+        memcpy(&word, (const char*)x + 4 * i, sizeof word);
+        sum += gpt_mix(word + gpt_mix((uint64_t)i));
+    }
+    return sum;
+}
+static void a_digest_has_every_bit(void) {
+    const gpt_config config = gpt_test_config(2, 16, 2, 1, 20, 1, 4, 0.1);
+    const gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    const int64_t n = gpt_n_parameters(&config);
+    uint8_t text[N_ACCUMULATED * 20 + 1];
+    history result = history_make(&config);
+    gpt_test_run run;
+    memo_error error;
+    int trial;
+    gpt_test_text(text, (int64_t)sizeof text);
+    CHECK_OK(gpt_test_open(&desc, &run, &error));
+    if (run.model) CHECK_OK(train(run.model, &config, 1, text, &result, &error));
+    CHECK(result.digests[0] != 0 && result.digests[0] == plain_digest(result.gradients, n));
+    for (trial = 0; trial < 100; trial++) {
+        unsigned char* byte =
+            (unsigned char*)result.gradients + memo_test_int(0, n * (int64_t)sizeof(gpt_real) - 1);
+        const unsigned char bit = (unsigned char)(1 << memo_test_int(0, 7));
+        *byte ^= bit;
+        CHECK(plain_digest(result.gradients, n) != result.digests[0]);
+        *byte ^= bit;
+    }
+    gpt_test_close(&run);
+    history_free(&result);
 }
 
 static void policies_give_the_same_bits_with_1_layer(void) {
@@ -666,6 +705,112 @@ static void tables_of_rows_give_the_same_bits(void) {
                                      memo_test_int(1, 12), 0.1),
                      6);
     check_tables(gpt_test_config(4, WIDE, 4, 2, 100, 1, 64, 0.1), 4);
+}
+
+/* ---- activations and weights in bf16 ------------------------------------------------------------ */
+
+static gpt_config bf16_config(gpt_config config) {
+    config.type = MEMO_TYPE_BF16;
+    return config;
+}
+
+static void policies_give_the_same_bits_in_bf16(void) {
+    if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64");
+    check_policies(bf16_config(gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1)));
+    check_policies(bf16_config(gpt_test_config(4, 18, 3, 1, 29, 2, 3, 0.1)));
+    check_tables(bf16_config(gpt_test_config(4, 32, 4, 2, 33, 1, 7, 0.1)), N_TABLES);
+}
+
+/* The distance of a bf16 number to the exact one, in units of its last place. */
+static double distance_in_units(uint16_t bits, double exact) {
+    const double value = (double)memo_f32_from_bf16(bits);
+    return fabs(value - exact) / ldexp(1, ilogb(exact) - 7);
+}
+
+/* Sums are float: a result of 200 products is half a unit from the exact one, not 200 times that. */
+static void an_operation_is_rounded_once(void) {
+    enum { N = 9, K = 200, M = 11 };
+    const gpt_config config = bf16_config(gpt_test_config(1, 64, 2, 2, 64, 1, 8, 0));
+    const gpt_shapes shapes = gpt_shapes_make(&config);
+    const memo_host_device_desc desc = memo_host_device_desc_default();
+    const uint64_t key = memo_test_random();
+    uint16_t x[N * K], w[M * K], y[N * M];
+    gpt_linear_args a;
+    memo_stream stream;
+    memo_error error;
+    gpt_test_run run;
+    void* scratch;
+    int i, j, k;
+    if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64");
+    memset(&run, 0, sizeof run);
+    CHECK_OK(memo_host_device_create(&desc, &run.host, &error));
+    if (!run.host) return;
+    run.kernels = gpt_kernels_host(&run.host_kernels, run.host);
+    scratch = allocate(run.kernels.scratch_bytes(run.kernels.context, &shapes), 1);
+    CHECK_OK(memo_stream_create(run.host, "compute", 0, &stream, &error));
+    CHECK_OK(run.kernels.prepare(run.kernels.context, &shapes, stream, scratch, &error));
+    for (i = 0; i < N * K; i++) x[i] = memo_bf16_from_f32((float)gpt_normal(key, (uint64_t)i));
+    for (i = 0; i < M * K; i++) w[i] = memo_bf16_from_f32((float)gpt_normal(key + 1, (uint64_t)i));
+    memset(&a, 0, sizeof a);
+    a.x = x;
+    a.weight = w;
+    a.y = y;
+    a.rows = gpt_rows_make(3, 3 + N);
+    a.tile_rows = 8;
+    a.n_outputs = M;
+    a.n_inputs = K;
+    CHECK_OK(run.kernels.enqueue(run.kernels.context, stream, GPT_KIND_LINEAR, &a, &error));
+    CHECK_OK(memo_stream_synchronize(run.host, stream, &error));
+    for (i = 0; i < N; i++)
+        for (j = 0; j < M; j++) {
+            double exact = 0;
+            for (k = 0; k < K; k++)
+                exact += (double)memo_f32_from_bf16(x[i * K + k]) *
+                         (double)memo_f32_from_bf16(w[j * K + k]);
+            CHECK_CASE(distance_in_units(y[i * M + j], exact) < 0.51, "(%d, %d): %g for %g", i, j,
+                       (double)memo_f32_from_bf16(y[i * M + j]), exact);
+        }
+    CHECK_OK(memo_stream_destroy(run.host, stream, &error));
+    free(scratch);
+    gpt_test_close(&run);
+}
+
+/* As far from float as the rounding of activations and weights explains. */
+static void bf16_is_close_to_float(void) {
+    const gpt_config config = gpt_test_config(3, 64, 4, 2, 50, 2, 16, 0.1);
+    const int64_t n_bytes = N_STEPS * N_ACCUMULATED * config.batch * config.sequence + 1;
+    uint8_t* text = (uint8_t*)allocate(n_bytes, 1);
+    const int64_t n = gpt_n_parameters(&config);
+    double difference = 0, squares = 0;
+    history histories[2];
+    gpt_test_run run;
+    memo_error error;
+    int64_t i;
+    int is_bf16;
+    if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64");
+    gpt_test_text(text, n_bytes);
+    for (is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+        const gpt_desc desc =
+            gpt_test_desc(is_bf16 ? bf16_config(config) : config, GPT_POLICY_SWAP, 0);
+        histories[is_bf16] = history_make(&config);
+        CHECK_OK(gpt_test_open(&desc, &run, &error));
+        if (run.model) CHECK_OK(train(run.model, &config, 1, text, &histories[is_bf16], &error));
+        gpt_test_close(&run);
+    }
+    /* Of the first step only: Adam divides by the gradient's size, and small ones are noise. */
+    CHECK_CASE(fabs(histories[1].loss[0] / histories[0].loss[0] - 1) < 1e-3, "%g instead of %g",
+               histories[1].loss[0], histories[0].loss[0]);
+    for (i = 0; i < n; i++) {
+        const double g = (double)histories[0].gradients[i];
+        difference +=
+            ((double)histories[1].gradients[i] - g) * ((double)histories[1].gradients[i] - g);
+        squares += g * g;
+    }
+    CHECK_IS(sqrt(difference / squares), <, 2e-2);
+    CHECK(histories[1].loss[0] != histories[0].loss[0]);
+    history_free(&histories[0]);
+    history_free(&histories[1]);
+    free(text);
 }
 
 /* Each policy below the one before; the sizes promised are the sizes used. */
@@ -801,7 +946,7 @@ static void recorded_steps_have_no_race(void) {
         CHECK_OK(memo_host_device_create(&host, &run.host, &error));
         recorder_desc.device = run.host;
         CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
-        desc.host_device = run.host;
+        gpt_test_attach(&run, &desc);
         desc.device = memo_recorder_get_device(recorder);
         CHECK_OK(gpt_create(&desc, &run.model, &error));
         for (i = 0; i < 4 && run.model; i++) {
@@ -853,7 +998,7 @@ static void a_model_chooses_its_rows(void) {
     gpt_test_close(&run);
 
     CHECK_OK(memo_host_device_create(&host, &run.host, &error));
-    desc.host_device = run.host;
+    gpt_test_attach(&run, &desc);
     desc.session = &budgets;
     CHECK_OK(gpt_create(&desc, &run.model, &error));
     if (run.model) {
@@ -924,6 +1069,7 @@ static void any_failing_call_is_reported(void) {
     const int64_t n = gpt_n_parameters(&config);
     uint8_t text[N_ACCUMULATED * 20 + 1];
     history expected = history_make(&config), result = history_make(&config);
+    gpt_real* start = (gpt_real*)allocate(n, sizeof(gpt_real));
     memo_device table;
     const memo_host_device_desc host = memo_host_device_desc_default();
     gpt_test_run run;
@@ -935,9 +1081,12 @@ static void any_failing_call_is_reported(void) {
     CHECK_OK(gpt_test_plan(&desc, &run, &error));
     CHECK_OK(memo_host_device_create(&host, &run.host, &error));
     if (!run.host || !run.plan) return;
-    desc.host_device = run.host;
+    gpt_test_attach(&run, &desc);
     CHECK_OK(gpt_create(&desc, &run.model, &error));
-    if (run.model) CHECK_OK(train(run.model, &config, 1, text, &expected, &error));
+    if (run.model) {
+        CHECK_OK(gpt_get_parameters(run.model, start, &error));
+        CHECK_OK(train(run.model, &config, 1, text, &expected, &error));
+    }
     gpt_destroy(run.model);
     run.model = NULL;
 
@@ -964,10 +1113,8 @@ static void any_failing_call_is_reported(void) {
         CHECK_CASE(is_done ? !status : status && error.message[0], "call %lld", (long long)failing);
         if (model && status && failing % 7 == 0) {
             /* The step is lost, the model is not: from the same start it gives the same numbers. */
-            gpt_real* start = (gpt_real*)allocate(n, sizeof(gpt_real));
             double loss = 0;
             int64_t i;
-            gpt_initial_parameters(&config, 0, start);
             CHECK_OK(gpt_discard(model, NULL, &error));
             CHECK_OK(gpt_set_parameters(model, start, &error));
             for (i = 0; i < N_ACCUMULATED; i++)
@@ -979,7 +1126,6 @@ static void any_failing_call_is_reported(void) {
                                                            (size_t)n * sizeof(gpt_real)),
                        "after call %lld", (long long)failing);
             n_recovered++;
-            free(start);
         }
         gpt_destroy(model);
         CHECK_IS(host_device_stats(run.host).device_bytes, ==, 0);
@@ -991,6 +1137,7 @@ static void any_failing_call_is_reported(void) {
     gpt_test_close(&run);
     history_free(&expected);
     history_free(&result);
+    free(start);
 }
 
 static void impossible_configurations_are_refused(void) {
@@ -1064,7 +1211,7 @@ static void too_small_a_device_is_refused(void) {
         host.device_memory_bytes = run.plan->peak_bytes - (i == 0 ? 512 : 0);
         host.host_memory_bytes = sizes.host_bytes + staging - (i == 1 ? 512 : 0);
         CHECK_OK(memo_host_device_create(&host, &run.host, &error));
-        desc.host_device = run.host;
+        gpt_test_attach(&run, &desc);
         CHECK_IS(gpt_create(&desc, &run.model, &error), ==,
                  (i == 0 ? MEMO_STATUS_INFEASIBLE : MEMO_STATUS_OUT_OF_HOST_MEMORY));
         CHECK(!run.model);
@@ -1077,11 +1224,11 @@ static void too_small_a_device_is_refused(void) {
 /* ---- training and generating -------------------------------------------------------------------
  */
 
-static void a_model_learns_and_recites(void) {
+static void check_learning(memo_type type) {
     static const char verse[] = "the quick brown fox jumps over the lazy dog; ";
     enum { LENGTH = sizeof verse - 1, SEQUENCE = 40, N_NEW = 90 };
-    const gpt_config config = gpt_test_config(3, 32, 4, 2, SEQUENCE, 2, 16, 0.05);
-    const gpt_desc desc = gpt_test_desc(config, GPT_POLICY_ALPHA, 0.5);
+    gpt_config config = gpt_test_config(3, 32, 4, 2, SEQUENCE, 2, 16, 0.05);
+    gpt_desc desc;
     const gpt_update_desc update = {5e-3, 0.9, 0.99, 1e-8, 0.01, 1.0, 0};
     const int64_t n = gpt_n_parameters(&config);
     uint8_t text[LENGTH + 2 * SEQUENCE + 1], recited[N_NEW], again[N_NEW];
@@ -1089,6 +1236,8 @@ static void a_model_learns_and_recites(void) {
     gpt_test_run run;
     memo_error error;
     int64_t i;
+    config.type = type;
+    desc = gpt_test_desc(config, GPT_POLICY_ALPHA, 0.5);
     for (i = 0; i < (int64_t)sizeof text; i++) text[i] = (uint8_t)verse[i % LENGTH];
     CHECK_OK(gpt_test_open(&desc, &run, &error));
     if (!run.model) return;
@@ -1108,7 +1257,7 @@ static void a_model_learns_and_recites(void) {
     CHECK(!memcmp(recited, again, N_NEW));
     CHECK_IS(gpt_generate(run.model, text, 0, 0, 1, recited, N_NEW, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
-    {
+    if (type == GPT_REAL_TYPE) {
         /* The generator's logits are the model's. */
         gpt_config plain = config;
         gpt_real* parameters = (gpt_real*)allocate(n, sizeof(gpt_real));
@@ -1133,6 +1282,12 @@ static void a_model_learns_and_recites(void) {
     gpt_test_close(&run);
 }
 
+static void a_model_learns_and_recites(void) { check_learning(GPT_REAL_TYPE); }
+static void a_model_in_bf16_learns_and_recites(void) {
+    if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64");
+    check_learning(MEMO_TYPE_BF16);
+}
+
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(exponential_is_accurate);
@@ -1142,6 +1297,7 @@ int main(int argc, char** argv) {
     TEST(rows_do_not_depend_on_their_company);
     TEST(adamw_matches_its_paper);
     TEST(model_matches_the_plain_one);
+    TEST(a_digest_has_every_bit);
     TEST(policies_give_the_same_bits_with_1_layer);
     TEST(policies_give_the_same_bits_with_2_layers);
     TEST(policies_give_the_same_bits_with_3_layers);
@@ -1149,6 +1305,9 @@ int main(int argc, char** argv) {
     TEST(policies_give_the_same_bits_with_odd_rows);
     TEST(policies_give_the_same_bits_with_large_tiles);
     TEST(tables_of_rows_give_the_same_bits);
+    TEST(policies_give_the_same_bits_in_bf16);
+    TEST(an_operation_is_rounded_once);
+    TEST(bf16_is_close_to_float);
     TEST(policies_save_memory);
     TEST(recorded_steps_have_no_race);
     TEST(a_model_chooses_its_rows);
@@ -1157,5 +1316,6 @@ int main(int argc, char** argv) {
     TEST(tables_that_cannot_be_are_refused);
     TEST(too_small_a_device_is_refused);
     TEST(a_model_learns_and_recites);
+    TEST(a_model_in_bf16_learns_and_recites);
     return memo_test_end();
 }

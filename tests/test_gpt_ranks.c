@@ -131,16 +131,17 @@ static void zero_stages_give_the_same_bits(void) {
     }
 }
 
-static void policies_give_the_same_bits(void) {
-    static const int32_t cases[][4] = {{2, 2, 1, 2}, {1, 1, 3, 0}, {1, 2, 2, 1}};
+static void check_policies(const int32_t cases[][4], size_t n_cases, memo_type type) {
     memo_error error;
     size_t k;
-    for (k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+    for (k = 0; k < n_cases; k++) {
         const int32_t* s = cases[k];
-        const gpt_config config = config_of(s[0], s[1], s[2], s[3]);
+        gpt_config config = config_of(s[0], s[1], s[2], s[3]);
         uint8_t* text = text_of(&config, 1);
-        training keep = training_of(config, GPT_POLICY_KEEP, 1, text);
+        training keep;
         int policy;
+        config.type = type;
+        keep = training_of(config, GPT_POLICY_KEEP, 1, text);
         CHECK_OK(train_all(&keep, &error));
         for (policy = GPT_POLICY_RECOMPUTE; policy <= GPT_POLICY_MEMO; policy++) {
             training t = training_of(config, (gpt_policy)policy, 1, text);
@@ -151,6 +152,15 @@ static void policies_give_the_same_bits(void) {
         training_free(&keep);
         free(text);
     }
+}
+
+static void policies_give_the_same_bits(void) {
+    static const int32_t cases[][4] = {{2, 2, 1, 2}, {1, 1, 3, 0}, {1, 2, 2, 1}};
+    check_policies(cases, sizeof cases / sizeof cases[0], MEMO_TYPE_F32);
+}
+static void policies_give_the_same_bits_in_bf16(void) {
+    static const int32_t cases[][4] = {{2, 1, 2, 1}, {2, 2, 1, 2}, {2, 1, 1, 0}};
+    check_policies(cases, sizeof cases / sizeof cases[0], MEMO_TYPE_BF16);
 }
 
 /* ---- memory, order, failure ----------------------------------------------------------------- */
@@ -215,7 +225,7 @@ static void impossible_ranks_are_refused(void) {
     memo_swap_sizes sizes;
     memo_error error;
     gpt_desc desc;
-    gpt_model* model = NULL;
+    gpt_test_run run;
     size_t k;
     for (k = 0; k < sizeof bad / sizeof bad[0]; k++) {
         desc = gpt_test_desc(config_of(bad[k][0], bad[k][1], bad[k][2], bad[k][3]), GPT_POLICY_KEEP,
@@ -223,10 +233,12 @@ static void impossible_ranks_are_refused(void) {
         CHECK_IS(gpt_swap_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     }
     desc = gpt_test_desc(config_of(2, 1, 1, 0), GPT_POLICY_KEEP, 0);
-    CHECK_OK(memo_host_device_create(&host_desc, &desc.host_device, &error));
-    CHECK(gpt_create(&desc, &model, &error) == MEMO_STATUS_INVALID_ARGUMENT && !model);
+    memset(&run, 0, sizeof run);
+    CHECK_OK(memo_host_device_create(&host_desc, &run.host, &error));
+    gpt_test_attach(&run, &desc);
+    CHECK(gpt_create(&desc, &run.model, &error) == MEMO_STATUS_INVALID_ARGUMENT && !run.model);
     CHECK(strstr(error.message, "need a mesh of these degrees") != NULL);
-    memo_host_device_destroy(desc.host_device);
+    gpt_test_close(&run);
 }
 
 int main(int argc, char** argv) {
@@ -234,6 +246,7 @@ int main(int argc, char** argv) {
     TEST(ranks_do_what_one_does);
     TEST(zero_stages_give_the_same_bits);
     TEST(policies_give_the_same_bits);
+    TEST(policies_give_the_same_bits_in_bf16);
     TEST(ranks_divide_the_optimizer);
     TEST(recorded_steps_have_no_race);
     TEST(a_rank_that_fails_ends_all);

@@ -84,7 +84,7 @@ help_lists_every_option() {
     for name in --text --policy --alpha --device-memory --host-memory --layers --hidden --heads --kv-heads \
         --seq --batch --accumulate --dropout --steps --seed --learning-rate --loss-log --output --compare \
         --sample --link-bandwidth --dry-run --demo --ranks --data --ring --ulysses --zero \
-        --tensor --degrees --sub-batches --schedule --flops --cluster --seconds; do
+        --tensor --degrees --sub-batches --schedule --flops --cluster --seconds --type; do
         expect_out "^  $name "
     done
     [ -s err ] && fail "help writes to standard error"
@@ -463,6 +463,18 @@ tensor_ranks_compare_and_draw() {
     expect_out ' 0 races'
 }
 
+# Activations and weights in bf16: as equal, with other losses.
+bf16_is_compared_and_drawn() {
+    refused '--type f16: unknown type; use f32 or bf16' $tiny --type f16
+    run $tiny --loss-log f32.log
+    run $tiny --type bf16 --data 2 --zero 1 --batch 2 --compare 2 --sample 30 --output bf16/run --loss-log bf16.log
+    expect_code 0
+    expect_out 'bitwise the same'
+    expect_out ' 0 races'
+    expect_out '30 more, generated:'
+    ! cmp -s f32.log bf16.log || fail 'the type changes nothing'
+}
+
 # All that is done with one rank is done with several.
 ranks_compare_and_draw() {
     run $tiny --ring 2 --ulysses 2 --zero 1 --compare 2 --sample 30 --output ranks/run
@@ -744,6 +756,7 @@ for name in help_lists_every_option \
     ranks_have_the_losses_of_one \
     ranks_plan_their_rows \
     ranks_compare_and_draw \
+    bf16_is_compared_and_drawn \
     tensor_ranks_have_the_losses_of_one \
     bad_degrees_are_refused \
     tensor_ranks_compare_and_draw \

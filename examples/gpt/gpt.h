@@ -3,7 +3,7 @@
  * The math is in gpt_math.h; the other files use memo.  All device memory comes from one arena.
  * Parameters, gradients, Adam's moments and the swap engine's rounding buffers are persistent: they
  * are requested before the first micro-batch.  Everything else is requested inside a micro-batch.
- * Every operation is enqueued on one compute stream of the host device.  It is announced to the
+ * Every operation is enqueued on one compute stream, by a table of kernels.  It is announced to the
  * device table, so that a recorder sees which bytes it reads and writes.
  *
  * A layer (pre-norm):  input -> norm1 -> q, k, v -> RoPE -> causal attention -> projection ->
@@ -23,8 +23,7 @@
  *
  * This file is the interface.  The implementation, in reading order:
  *
- *     gpt_math.h        products, norm, attention, ... on arrays, without memo
- *     gpt_threads.h     helper threads that share an operation
+ *     gpt_kernels.h     the operations: kinds, arguments, the table that enqueues them
  *     gpt_layout.h      where parameters lie, which rows a rank has, which tensors a layer saves
  *     gpt_enqueue.h     what runs on the compute stream, in memory from the arena
  *     gpt_layer.h       a layer: two blocks, forward and backward
@@ -33,14 +32,20 @@
  *     gpt_model.h       a micro-batch, a step, create and destroy, planning
  *     gpt_generate.h    continues a text
  *
- * Single translation unit: everything is static.  GPT_DOUBLE computes in double precision. */
+ * How an operation is computed:
+ *
+ *     gpt_math.h           products, norm, attention, ... on arrays
+ *     gpt_threads.h        helper threads that share an operation
+ *     gpt_kernels_host.h   the operations on a host device
+ *
+ * Single translation unit: everything is static. */
 #ifndef GPT_H
 #define GPT_H
 
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
-#include "gpt_math.h"
+#include "gpt_kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +58,9 @@ typedef struct gpt_config {
     int64_t tile_rows;       /* rows of a GEMM; swapped and recomputed rows meet between tiles */
     double dropout;          /* in [0, 1): embedding, after the projection, after the MLP */
     uint64_t seed;           /* of the initial parameters and of dropout */
+    /* Of activations, their gradients and weights: F32, BF16 with master weights in F32, or F64
+     * (host kernels with GPT_DOUBLE).  What is summed has gpt_sum_type. */
+    memo_type type;
 
     /* Ranks that train together.  batch and sequence above count all ranks. */
     int32_t data;          /* ranks that split the batch, batch % data = 0; 0: 1 */
@@ -68,8 +76,8 @@ typedef struct gpt_config {
      * smaller degree split rows over the remaining ranks: gpt_tensor.h. */
     const int32_t* degrees;
     memo_blocks_order schedule; /* order of the parts; the losses are the same in every order */
-    int32_t zero; /* ZeRO, what data x ring x ulysses ranks split.  0: nothing; 1: Adam's moments;
-                     2: also the gradient, summed over ranks after every micro-batch */
+    int32_t zero; /* ZeRO, what data x ring x ulysses ranks split.  0: nothing; 1: Adam's moments
+                     and master weights; 2: also the gradient, summed over ranks after every micro-batch */
 } gpt_config;
 
 /* Policies that gpt_fill_rows turns into a table of rows. */
@@ -89,9 +97,9 @@ typedef struct gpt_desc {
     /* Optional: budgets, profile, share and its user, spill and is_timed of the model's session;
      * borrowed until gpt_create returns.  The model fills in the other fields.  NULL: no limits. */
     const memo_session_desc* session;
-    memo_device* host_device; /* launches functions; unused by gpt_plan */
-    /* Optional: the table that receives copies, events and announcements.  It is host_device, or
-     * the table of a recorder or a test around it.  NULL: host_device. */
+    /* Both unused by gpt_plan, but for kernels->scratch_bytes (kernels NULL: none).  device may be
+     * a table around the device of the kernels: a recorder's. */
+    const gpt_kernels* kernels;
     const memo_device* device;
     const memo_mesh* mesh; /* required for several ranks, with their degrees; unused by gpt_plan */
 } gpt_desc;
@@ -125,7 +133,7 @@ GPT_FUNCTION int64_t gpt_n_rows(const gpt_config* config);
  * Each bucket (embedding, a layer, final norm with classifier) splits evenly among the ranks. */
 GPT_FUNCTION int64_t gpt_n_parameters(const gpt_config* config);
 
-/* Return bytes of one rank: Adam's moments; Adam's moments, parameters and gradients. */
+/* Return bytes of one rank: Adam's moments and master weights; these, parameters and gradients. */
 GPT_FUNCTION int64_t gpt_optimizer_bytes(const gpt_config* config);
 GPT_FUNCTION int64_t gpt_state_bytes(const gpt_config* config);
 
@@ -177,15 +185,18 @@ GPT_FUNCTION memo_status gpt_discard(gpt_model* model, double* loss, memo_error*
 
 /* Waits for all enqueued work. */
 GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error);
-/* Copy from and to the caller's memory, gpt_n_parameters reals each, of this tensor rank.  They
- * wait for all enqueued work.  gpt_get_gradients calls gpt_reduce first.  If config.zero splits the
- * gradients, the parts of other ranks are 0. */
-GPT_FUNCTION memo_status gpt_get_gradients(gpt_model* model, gpt_real* gradients,
-                                           memo_error* error);
-GPT_FUNCTION memo_status gpt_get_parameters(gpt_model* model, gpt_real* parameters,
+/* Copy from and to the caller's memory, gpt_n_parameters elements each, of this tensor rank:
+ * gradients of gpt_sum_type, parameters of config.type.  They wait for all enqueued work.
+ * gpt_get_gradients calls gpt_reduce first.  If config.zero splits the gradients, the parts of other
+ * ranks are 0. */
+GPT_FUNCTION memo_status gpt_get_gradients(gpt_model* model, void* gradients, memo_error* error);
+GPT_FUNCTION memo_status gpt_get_parameters(gpt_model* model, void* parameters, memo_error* error);
+GPT_FUNCTION memo_status gpt_set_parameters(gpt_model* model, const void* parameters,
                                             memo_error* error);
-GPT_FUNCTION memo_status gpt_set_parameters(gpt_model* model, const gpt_real* parameters,
-                                            memo_error* error);
+/* Returns a digest of this rank's gradients, of the parts that it updates: equal bits give equal
+ * digests, and other bits practically never do.  It calls gpt_reduce first, and waits. */
+GPT_FUNCTION memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest,
+                                              memo_error* error);
 
 /* Continues `text` by n_new sampled bytes, on the host, with a key-value cache and a copy of the
  * parameters.  n_text is at least 1.  Each byte depends on the `sequence` bytes before it.

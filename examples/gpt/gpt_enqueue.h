@@ -1,38 +1,21 @@
 /* gpt_enqueue.h - the model's state, memory from its arena, and its operations.
  *
- * Each operation is a struct of arguments, a function that runs on the compute stream, and a
- * function that announces and enqueues it.
+ * For each operation, a function fills the arguments (gpt_kernels.h), announces which bytes are read and
+ * written, and enqueues it on the compute stream.
  *
  * Single translation unit: everything is static. */
 #ifndef GPT_ENQUEUE_H
 #define GPT_ENQUEUE_H
 
 #include "gpt_layout.h"
-#include "gpt_threads.h"
 
 /* ---- the model ----------------------------------------------------------------------------- */
 
 /* Rows of a tensor, skeletal or not, side by side. */
 typedef struct gpt_array {
-    gpt_real* address; /* of row `begin` */
-    int64_t begin, n_columns;
+    char* address; /* of row `begin` */
+    int64_t begin, n_columns, element_bytes;
 } gpt_array;
-
-/* A range of rows: the part of a tensor that a pass computes, or a part of a micro-batch. */
-typedef struct gpt_rows {
-    int64_t begin, end;
-} gpt_rows;
-
-static gpt_rows gpt_rows_make(int64_t begin, int64_t end) {
-    gpt_rows rows;
-    rows.begin = begin;
-    rows.end = end;
-    return rows;
-}
-static int64_t gpt_count(gpt_rows rows) { return rows.end - rows.begin; }
-
-/* The work of a backward function: everything, or first what the sum over tensor ranks needs. */
-typedef enum gpt_pass { GPT_PASS_BOTH = 0, GPT_PASS_INPUTS, GPT_PASS_WEIGHTS } gpt_pass;
 
 enum { GPT_MAX_LEVELS = 8 }; /* degrees of 1 to 128 */
 
@@ -49,7 +32,7 @@ typedef struct gpt_tensor_state {
     gpt_array x, dx;              /* the residual stream and its gradient, of this micro-batch */
     gpt_array d_key, d_value;     /* (rows, kv_hidden), sums of the gradients of all parts */
     gpt_rows need[GPT_N_TENSORS]; /* rows that the current layer recomputes */
-    int64_t sum_begin, sum_end;   /* operand of the next sum: reals of the part's buffer */
+    int64_t sum_begin, sum_end;   /* operand of the next sum: elements of the part's buffer */
     /* Memory that a block needs while it runs; each block starts its requests again. */
     char* work;
     int64_t work_bytes, work_used;
@@ -66,12 +49,11 @@ struct gpt_model {
     memo_comm* gradient;          /* over gpt_n_ranks ranks; NULL: one rank */
     int32_t zero;                 /* config.zero, 0 on one rank */
     memo_sp_attention* attention; /* over the ranks of a sequence; NULL: one rank */
-    memo_host_attention attention_state;
-    int64_t n_rows, chunk_rows; /* chunk: rows that the MLP's backward and the classifier process
-                                   at a time */
+    int64_t n_rows, chunk_rows;   /* chunk: rows that the MLP's backward and the classifier process
+                                     at a time */
     int32_t is_dry_run;
 
-    memo_device* host_device;
+    gpt_kernels kernels;
     memo_device device;
     memo_stream compute;
     memo_event tokens_copied[2]; /* of each half of the staging buffer */
@@ -87,10 +69,13 @@ struct gpt_model {
     gpt_tensor_state tensor;
     gpt_pass pass;
 
-    /* On the device. */
-    gpt_real *parameters, *gradients, *moments1, *moments2; /* (n parameters), or a rank's part */
-    gpt_real* rope;                                         /* (local tokens, head size) */
-    double* totals;                                         /* (GPT_N_TOTALS), of this step */
+    /* On the device: parameters have the type of the model, the next five are sums. */
+    char* parameters;
+    char* masters; /* as the next three; the parameters themselves unless they are rounded */
+    char *gradients, *moments1, *moments2; /* (n parameters), or a rank's part */
+    char* rope;                            /* (local tokens, head size) */
+    int64_t* token_numbers;                /* (rows), as gpt_token_of */
+    double* totals;                        /* (GPT_N_TOTALS), of this step */
     /* zero 2: the gradients of the current bucket, and its first parameter. */
     gpt_array bucket;
     int64_t bucket_begin;
@@ -114,10 +99,18 @@ struct gpt_model {
 };
 
 enum { GPT_SITE_EMBEDDING, GPT_SITE_PROJECTION, GPT_SITE_MLP };
-/* Totals of a step.  The sum of squares of the gradient comes last: it is not summed over ranks if
- * every rank has the whole gradient. */
-enum { GPT_TOTAL_LOSS, GPT_TOTAL_VOTES, GPT_TOTAL_SQUARES, GPT_N_TOTALS };
-#define GPT_TYPE (sizeof(gpt_real) == sizeof(float) ? MEMO_TYPE_F32 : MEMO_TYPE_F64)
+/* Totals of a step.  The sum of squares of the gradient is the last that ranks sum: not if every rank
+ * has the whole gradient. */
+enum {
+    GPT_TOTAL_LOSS,
+    GPT_TOTAL_VOTES,
+    GPT_TOTAL_SQUARES,
+    GPT_N_SUMMED,
+    GPT_TOTAL_DIGEST = GPT_N_SUMMED, /* 64 bits */
+    GPT_N_HOST_TOTALS,               /* the host reads those before */
+    GPT_TOTAL_LANES = GPT_N_HOST_TOTALS,
+    GPT_N_TOTALS = GPT_TOTAL_LANES + GPT_LANES
+};
 
 static memo_status gpt_finish(gpt_model* model, memo_error* error) {
     if (model->status && error) *error = model->error;
@@ -125,6 +118,23 @@ static memo_status gpt_finish(gpt_model* model, memo_error* error) {
 }
 
 static gpt_rows gpt_all_rows(const gpt_model* model) { return gpt_rows_make(0, model->n_rows); }
+
+/* Bytes of n elements: of activations and weights; of what is summed. */
+static int64_t gpt_n_bytes(const gpt_model* model, int64_t n) {
+    return n * gpt_type_bytes(model->config.type);
+}
+static int64_t gpt_sum_bytes(const gpt_model* model, int64_t n) {
+    return n * gpt_type_bytes(gpt_sum_type(model->config.type));
+}
+/* The weights are rounded copies of master weights. */
+static int gpt_has_masters(const gpt_config* config) {
+    return gpt_sum_type(config->type) != config->type;
+}
+static char* gpt_weight(const gpt_model* model, int64_t offset) {
+    return model->parameters + gpt_n_bytes(model, offset);
+}
+
+/* ---- memory --------------------------------------------------------------------------------- */
 
 /* The parts of a block run in the schedule's order, but the arena allows only one order of
  * requests. */
@@ -140,18 +150,26 @@ static void* gpt_take_work(gpt_model* model, int64_t size_bytes) {
 }
 
 /* Requests rows of a tensor; they live until gpt_give. */
-static gpt_array gpt_take(gpt_model* model, gpt_rows rows, int64_t n_columns) {
-    const int64_t n_bytes = gpt_count(rows) * n_columns * (int64_t)sizeof(gpt_real);
+static gpt_array gpt_take_elements(gpt_model* model, gpt_rows rows, int64_t n_columns,
+                                   int64_t element_bytes) {
+    const int64_t n_bytes = gpt_count(rows) * n_columns * element_bytes;
     gpt_array x;
     void* address = NULL;
     if (model->tensor.is_in_block)
         address = gpt_take_work(model, n_bytes);
     else if (!model->status)
         model->status = memo_arena_alloc(model->arena, n_bytes, 0, &address, &model->error);
-    x.address = (gpt_real*)address;
+    x.address = (char*)address;
     x.begin = rows.begin;
     x.n_columns = n_columns;
+    x.element_bytes = element_bytes;
     return x;
+}
+static gpt_array gpt_take(gpt_model* model, gpt_rows rows, int64_t n_columns) {
+    return gpt_take_elements(model, rows, n_columns, gpt_n_bytes(model, 1));
+}
+static gpt_array gpt_take_sums(gpt_model* model, gpt_rows rows, int64_t n_columns) {
+    return gpt_take_elements(model, rows, n_columns, gpt_sum_bytes(model, 1));
 }
 
 static void gpt_give(gpt_model* model, gpt_array x) {
@@ -161,12 +179,12 @@ static void gpt_give(gpt_model* model, gpt_array x) {
 
 /* Requests device memory that lives as long as the model.  A dry run makes the same requests.  The
  * mark names the memory in the picture of the plan. */
-static void* gpt_take_persistent(gpt_model* model, const char* name, int64_t size_bytes) {
+static char* gpt_take_persistent(gpt_model* model, const char* name, int64_t size_bytes) {
     void* address = NULL;
     if (!model->status) model->status = memo_arena_mark(model->arena, name, &model->error);
     if (!model->status)
         model->status = memo_arena_alloc(model->arena, size_bytes, 0, &address, &model->error);
-    return address;
+    return (char*)address;
 }
 
 /* phase: forward, recompute or backward. */
@@ -174,10 +192,7 @@ static void gpt_begin_phase(gpt_model* model, int32_t layer, const char* phase) 
     snprintf(model->phase, sizeof model->phase, "%s %d", phase, layer);
 }
 
-/* ---- operations -------------------------------------------------------------------------------
- *
- * Each is a struct of arguments, a function that runs with them on the compute stream, and a
- * function that announces what will be read and written and enqueues it. */
+/* ---- operations: what they read and write ----------------------------------------------------- */
 
 typedef struct gpt_op {
     const char* name;
@@ -205,18 +220,18 @@ static void gpt_writes(gpt_op* op, const void* address, int64_t n_bytes) {
     op->writes[op->n_writes++] = gpt_range(address, n_bytes);
 }
 
-static gpt_real* gpt_at(gpt_array x, int64_t row) {
-    return x.address + (row - x.begin) * x.n_columns;
+static char* gpt_at(gpt_array x, int64_t row) {
+    return x.address + (row - x.begin) * x.n_columns * x.element_bytes;
 }
 static int64_t gpt_bytes(gpt_array x, gpt_rows rows) {
-    return gpt_count(rows) * x.n_columns * (int64_t)sizeof(gpt_real);
+    return gpt_count(rows) * x.n_columns * x.element_bytes;
 }
 /* These return the address of the first row. */
-static gpt_real* gpt_reads_rows(gpt_op* op, gpt_array x, gpt_rows rows) {
+static void* gpt_reads_rows(gpt_op* op, gpt_array x, gpt_rows rows) {
     gpt_reads(op, gpt_at(x, rows.begin), gpt_bytes(x, rows));
     return gpt_at(x, rows.begin);
 }
-static gpt_real* gpt_writes_rows(gpt_op* op, gpt_array x, gpt_rows rows) {
+static void* gpt_writes_rows(gpt_op* op, gpt_array x, gpt_rows rows) {
     gpt_writes(op, gpt_at(x, rows.begin), gpt_bytes(x, rows));
     return gpt_at(x, rows.begin);
 }
@@ -243,58 +258,46 @@ static void gpt_announce(gpt_model* model, const gpt_op* op) {
     model->status = memo_annotate(&model->device, model->compute, &announced, &model->error);
 }
 
-static void gpt_enqueue(gpt_model* model, const gpt_op* op, memo_host_function function,
-                        const void* args, size_t args_bytes) {
+static void gpt_enqueue(gpt_model* model, const gpt_op* op, gpt_kind kind, const void* args) {
     if (gpt_is_idle(model)) return;
     gpt_announce(model, op);
     if (!model->status)
-        model->status = memo_host_device_launch(model->host_device, model->compute, function, args,
-                                                (int64_t)args_bytes, &model->error);
+        model->status = model->kernels.enqueue(model->kernels.context, model->compute, kind, args,
+                                               &model->error);
 }
 
 /* A pass of weights alone skips this: the pass of inputs has already done it. */
-static void gpt_launch(gpt_model* model, const gpt_op* op, memo_host_function function,
-                       const void* args, size_t args_bytes) {
-    if (model->pass != GPT_PASS_WEIGHTS) gpt_enqueue(model, op, function, args, args_bytes);
+static void gpt_launch(gpt_model* model, const gpt_op* op, gpt_kind kind, const void* args) {
+    if (model->pass != GPT_PASS_WEIGHTS) gpt_enqueue(model, op, kind, args);
 }
 
-/* Pieces of an operation that threads share: rows, if the operation treats each row alone; outputs,
- * for the gradient of a weight. */
-enum { GPT_PIECE_ROWS = 64, GPT_PIECE_OUTPUTS = 48 };
+/* Sets bytes to zero. */
+static void gpt_clear(gpt_model* model, void* address, int64_t n_bytes) {
+    if (!gpt_is_idle(model))
+        model->status =
+            memo_fill(&model->device, model->compute, address, 0, n_bytes, &model->error);
+}
 
 /* Returns the sum of gradients of the parameters from `offset` on. */
-static gpt_real* gpt_gradient(const gpt_model* model, int64_t offset) {
-    return model->zero == 2 ? model->bucket.address + (offset - model->bucket_begin)
-                            : model->gradients + offset;
+static char* gpt_gradient(const gpt_model* model, int64_t offset) {
+    return model->zero == 2
+               ? model->bucket.address + gpt_sum_bytes(model, offset - model->bucket_begin)
+               : model->gradients + gpt_sum_bytes(model, offset);
 }
 
-/* --- linear: y = x W^T --- */
-typedef struct gpt_linear_args {
-    gpt_real* y; /* backward: dy */
-    const gpt_real* x;
-    gpt_real* dx;
-    const gpt_real* weight;
-    gpt_real* dweight;
-    gpt_rows rows;
-    int64_t tile_rows;
-    int64_t n_outputs, n_inputs;
-    int32_t is_first; /* backward: dx is set, otherwise added to */
-    gpt_pass pass;
-} gpt_linear_args;
+/* ---- linear: y = x W^T ---------------------------------------------------------------------- */
 
-/* Works a tile at a time, so that a row is recomputed with the same bits.  A part may begin inside
- * a tile.  It then always has the rest of that tile, on every rank and in every pass. */
-static void gpt_linear_rows(const void* pointer, int64_t begin, int64_t end) {
-    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    const int64_t at = begin - a->rows.begin;
-    gpt_linear_forward(a->y + at * a->n_outputs, a->x + at * a->n_inputs, a->weight, end - begin,
-                       a->n_outputs, a->n_inputs);
-}
-static memo_status gpt_linear_run(void* pointer, memo_error* error) {
-    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    (void)error;
-    gpt_over(gpt_linear_rows, a, a->rows.begin, a->rows.end, a->tile_rows);
-    return MEMO_STATUS_OK;
+static gpt_linear_args gpt_linear_args_make(const gpt_model* model, int64_t weight, gpt_rows rows,
+                                            int64_t n_outputs, int64_t n_inputs) {
+    gpt_linear_args a;
+    memset(&a, 0, sizeof a);
+    a.weight = gpt_weight(model, weight);
+    a.rows = rows;
+    a.tile_rows = model->config.tile_rows;
+    a.n_outputs = n_outputs;
+    a.n_inputs = n_inputs;
+    a.pass = model->pass;
+    return a;
 }
 
 static void gpt_linear(gpt_model* model, const char* name, gpt_array y, gpt_array x, int64_t weight,
@@ -302,93 +305,37 @@ static void gpt_linear(gpt_model* model, const char* name, gpt_array y, gpt_arra
     gpt_op op = gpt_op_make(name);
     gpt_linear_args a;
     if (gpt_is_idle(model) || !gpt_count(rows)) return;
-    memset(&a, 0, sizeof a);
+    a = gpt_linear_args_make(model, weight, rows, y.n_columns, x.n_columns);
     a.y = gpt_writes_rows(&op, y, rows);
     a.x = gpt_reads_rows(&op, x, rows);
-    a.weight = model->parameters + weight;
-    a.rows = rows;
-    a.tile_rows = model->config.tile_rows;
-    a.n_outputs = y.n_columns;
-    a.n_inputs = x.n_columns;
-    gpt_reads(&op, a.weight, a.n_outputs * a.n_inputs * (int64_t)sizeof(gpt_real));
-    gpt_launch(model, &op, gpt_linear_run, &a, sizeof a);
-}
-
-static void gpt_linear_backward_rows(const void* pointer, int64_t begin, int64_t end) {
-    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    const int64_t at = begin - a->rows.begin;
-    gpt_linear_backward(a->dx + at * a->n_inputs, a->y + at * a->n_outputs, a->weight, a->is_first,
-                        end - begin, a->n_outputs, a->n_inputs);
-}
-/* Outputs [begin, end), of all rows. */
-static void gpt_linear_weights_outputs(const void* pointer, int64_t begin, int64_t end) {
-    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    gpt_linear_weights(a->dweight + begin * a->n_inputs, a->y + begin, a->n_outputs, a->x,
-                       gpt_count(a->rows), end - begin, a->n_inputs);
-}
-static memo_status gpt_linear_backward_run(void* pointer, memo_error* error) {
-    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    (void)error;
-    if (a->pass != GPT_PASS_WEIGHTS)
-        gpt_over(gpt_linear_backward_rows, a, a->rows.begin, a->rows.end, a->tile_rows);
-    if (a->pass != GPT_PASS_INPUTS)
-        gpt_over(gpt_linear_weights_outputs, a, 0, a->n_outputs, GPT_PIECE_OUTPUTS);
-    return MEMO_STATUS_OK;
+    gpt_reads(&op, a.weight, gpt_n_bytes(model, a.n_outputs * a.n_inputs));
+    gpt_launch(model, &op, GPT_KIND_LINEAR, &a);
 }
 
 static void gpt_linear_back(gpt_model* model, const char* name, gpt_array dx, gpt_array dy,
                             gpt_array x, int is_first, int64_t weight, gpt_rows rows) {
-    const int64_t weight_bytes = dy.n_columns * x.n_columns * (int64_t)sizeof(gpt_real);
+    const int64_t n = dy.n_columns * x.n_columns;
     gpt_op op = gpt_op_make(name);
     gpt_linear_args a;
     if (gpt_is_idle(model)) return;
-    memset(&a, 0, sizeof a);
+    a = gpt_linear_args_make(model, weight, rows, dy.n_columns, x.n_columns);
     a.y = gpt_reads_rows(&op, dy, rows);
     a.x = gpt_at(x, rows.begin);
     a.dx = gpt_at(dx, rows.begin);
-    a.weight = model->parameters + weight;
     a.dweight = gpt_gradient(model, weight);
-    a.rows = rows;
-    a.tile_rows = model->config.tile_rows;
-    a.n_outputs = dy.n_columns;
-    a.n_inputs = x.n_columns;
     a.is_first = is_first;
-    a.pass = model->pass;
     if (a.pass != GPT_PASS_WEIGHTS) {
-        gpt_reads(&op, a.weight, weight_bytes);
+        gpt_reads(&op, a.weight, gpt_n_bytes(model, n));
         gpt_writes_rows(&op, dx, rows);
     }
     if (a.pass != GPT_PASS_INPUTS) {
         gpt_reads_rows(&op, x, rows);
-        gpt_writes(&op, a.dweight, weight_bytes);
+        gpt_writes(&op, a.dweight, gpt_sum_bytes(model, n));
     }
-    gpt_enqueue(model, &op, gpt_linear_backward_run, &a, sizeof a);
+    gpt_enqueue(model, &op, GPT_KIND_LINEAR_BACKWARD, &a);
 }
 
-/* --- norm --- */
-typedef struct gpt_norm_args {
-    gpt_real* y; /* backward: dy */
-    const gpt_real* x;
-    gpt_real* rstd;
-    gpt_real* dx; /* added to */
-    const gpt_real* weight;
-    gpt_real* dweight;
-    gpt_rows rows;
-    int64_t hidden;
-} gpt_norm_args;
-
-static void gpt_norm_rows(const void* pointer, int64_t begin, int64_t end) {
-    const gpt_norm_args* a = (const gpt_norm_args*)pointer;
-    const int64_t at = begin - a->rows.begin;
-    gpt_norm_forward(a->y + at * a->hidden, a->rstd + at, a->x + at * a->hidden, a->weight,
-                     end - begin, a->hidden);
-}
-static memo_status gpt_norm_run(void* pointer, memo_error* error) {
-    const gpt_norm_args* a = (const gpt_norm_args*)pointer;
-    (void)error;
-    gpt_over(gpt_norm_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
-    return MEMO_STATUS_OK;
-}
+/* ---- norm ------------------------------------------------------------------------------------- */
 
 static void gpt_norm(gpt_model* model, const char* name, gpt_array y, gpt_array rstd, gpt_array x,
                      int64_t weight, gpt_rows rows) {
@@ -399,19 +346,11 @@ static void gpt_norm(gpt_model* model, const char* name, gpt_array y, gpt_array 
     a.y = gpt_writes_rows(&op, y, rows);
     a.x = gpt_reads_rows(&op, x, rows);
     a.rstd = gpt_writes_rows(&op, rstd, rows);
-    a.weight = model->parameters + weight;
+    a.weight = gpt_weight(model, weight);
     a.rows = rows;
     a.hidden = x.n_columns;
-    gpt_reads(&op, a.weight, a.hidden * (int64_t)sizeof(gpt_real));
-    gpt_launch(model, &op, gpt_norm_run, &a, sizeof a);
-}
-
-static memo_status gpt_norm_backward_run(void* pointer, memo_error* error) {
-    const gpt_norm_args* a = (const gpt_norm_args*)pointer;
-    (void)error;
-    gpt_norm_backward(a->dx, a->dweight, a->y, a->x, a->rstd, a->weight, gpt_count(a->rows),
-                      a->hidden);
-    return MEMO_STATUS_OK;
+    gpt_reads(&op, a.weight, gpt_n_bytes(model, a.hidden));
+    gpt_launch(model, &op, GPT_KIND_NORM, &a);
 }
 
 static void gpt_norm_back(gpt_model* model, const char* name, gpt_array dx, gpt_array dy,
@@ -424,74 +363,20 @@ static void gpt_norm_back(gpt_model* model, const char* name, gpt_array dx, gpt_
     a.x = gpt_reads_rows(&op, x, rows);
     a.rstd = gpt_reads_rows(&op, rstd, rows);
     a.dx = gpt_writes_rows(&op, dx, rows);
-    a.weight = model->parameters + weight;
+    a.weight = gpt_weight(model, weight);
     a.dweight = gpt_gradient(model, weight);
     a.rows = rows;
     a.hidden = x.n_columns;
-    gpt_reads(&op, a.weight, a.hidden * (int64_t)sizeof(gpt_real));
-    gpt_writes(&op, a.dweight, a.hidden * (int64_t)sizeof(gpt_real));
-    gpt_launch(model, &op, gpt_norm_backward_run, &a, sizeof a);
+    gpt_reads(&op, a.weight, gpt_n_bytes(model, a.hidden));
+    gpt_writes(&op, a.dweight, gpt_sum_bytes(model, a.hidden));
+    gpt_launch(model, &op, GPT_KIND_NORM_BACKWARD, &a);
 }
 
-/* --- element by element: dropout, residual, GELU --- */
-typedef struct gpt_elements_args {
-    gpt_real* y;
-    const gpt_real *x, *z; /* y from x and, if there are two inputs, z */
-    gpt_rows rows;
-    int64_t n_columns, first_token;
-    const gpt_share* share; /* owned by the model, which outlives the operation */
-    gpt_dropout dropout;
-} gpt_elements_args;
-
-/* Reads x, or x and z.  Each step takes as many rows as hold consecutive tokens. */
-static void gpt_dropout_rows(const void* pointer, int64_t begin, int64_t end) {
-    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    int64_t row, n, token;
-    for (row = begin; row < end; row += n) {
-        const int64_t at = (row - a->rows.begin) * a->n_columns;
-        n = gpt_run_of_tokens(a->share, row, end, &token);
-        token += a->first_token;
-        if (a->z)
-            gpt_residual_forward(a->y + at, a->x + at, a->z + at, &a->dropout, token, n,
-                                 a->n_columns);
-        else
-            gpt_dropout_apply(a->y + at, a->x + at, &a->dropout, token, n, a->n_columns);
-    }
-}
-static memo_status gpt_dropout_run(void* pointer, memo_error* error) {
-    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    (void)error;
-    gpt_over(gpt_dropout_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
-    return MEMO_STATUS_OK;
-}
-
-static void gpt_gelu_rows(const void* pointer, int64_t begin, int64_t end) {
-    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    const int64_t at = (begin - a->rows.begin) * a->n_columns;
-    gpt_gelu_forward(a->y + at, a->x + at, end - begin, a->n_columns);
-}
-static memo_status gpt_gelu_run(void* pointer, memo_error* error) {
-    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    (void)error;
-    gpt_over(gpt_gelu_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
-    return MEMO_STATUS_OK;
-}
-
-static void gpt_gelu_backward_rows(const void* pointer, int64_t begin, int64_t end) {
-    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    const int64_t at = (begin - a->rows.begin) * a->n_columns;
-    gpt_gelu_backward(a->y + at, a->x + at, a->z + at, end - begin, a->n_columns);
-}
-static memo_status gpt_gelu_backward_run(void* pointer, memo_error* error) {
-    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    (void)error;
-    gpt_over(gpt_gelu_backward_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
-    return MEMO_STATUS_OK;
-}
+/* ---- element by element: dropout, residual, GELU; RoPE ---------------------------------------- */
 
 /* z and dropout may be NULL. */
-static void gpt_elements(gpt_model* model, const char* name, memo_host_function function,
-                         gpt_array y, gpt_array x, const gpt_array* z, const gpt_dropout* dropout,
+static void gpt_elements(gpt_model* model, const char* name, gpt_kind kind, gpt_array y,
+                         gpt_array x, const gpt_array* z, const gpt_dropout* dropout,
                          gpt_rows rows) {
     gpt_op op = gpt_op_make(name);
     gpt_elements_args a;
@@ -502,30 +387,16 @@ static void gpt_elements(gpt_model* model, const char* name, memo_host_function 
     if (z) a.z = gpt_reads_rows(&op, *z, rows);
     a.rows = rows;
     a.n_columns = y.n_columns;
-    a.first_token = model->first_token;
-    a.share = &model->share;
-    if (dropout) a.dropout = *dropout;
-    gpt_launch(model, &op, function, &a, sizeof a);
+    if (dropout) {
+        a.token_numbers = model->token_numbers + rows.begin;
+        a.first_token = model->first_token;
+        a.dropout = *dropout;
+    }
+    gpt_launch(model, &op, kind, &a);
 }
 
-/* --- RoPE, in place --- */
-typedef struct gpt_rope_args {
-    gpt_real* x;
-    const gpt_real* table; /* a row for each position of this rank */
-    gpt_rows rows;
-    int64_t sequence, n_heads, head_size;
-    int direction;
-} gpt_rope_args;
-
-static memo_status gpt_rope_run(void* pointer, memo_error* error) {
-    const gpt_rope_args* a = (const gpt_rope_args*)pointer;
-    (void)error;
-    gpt_rope(a->x, a->table, a->direction, a->rows.begin, gpt_count(a->rows), a->sequence,
-             a->n_heads, a->head_size);
-    return MEMO_STATUS_OK;
-}
-
-static void gpt_rope_rows(gpt_model* model, const char* name, gpt_array x, int direction,
+/* In place. */
+static void gpt_rope_rows(gpt_model* model, const char* name, gpt_array x, int32_t direction,
                           gpt_rows rows) {
     gpt_op op = gpt_op_make(name);
     gpt_rope_args a;
@@ -538,15 +409,17 @@ static void gpt_rope_rows(gpt_model* model, const char* name, gpt_array x, int d
     a.head_size = model->config.hidden / model->config.n_heads;
     a.n_heads = x.n_columns / a.head_size;
     a.direction = direction;
-    gpt_reads(&op, a.table, a.sequence * a.head_size * (int64_t)sizeof(gpt_real));
+    gpt_reads(&op, a.table, gpt_sum_bytes(model, a.sequence * a.head_size));
     gpt_writes_rows(&op, x, rows);
-    gpt_launch(model, &op, gpt_rope_run, &a, sizeof a);
+    gpt_launch(model, &op, GPT_KIND_ROPE, &a);
 }
 
-/* --- attention over the ranks that hold a sequence --- */
+/* ---- attention over the ranks that hold a sequence -------------------------------------------- */
+
 static memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_share* share) {
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     desc.sharding = share->layout;
+    desc.type = config->type;
     desc.n_batch = (int32_t)share->batch / gpt_degree(config->sub_batches);
     desc.n_q_heads = config->n_heads / gpt_degree(config->tensor);
     desc.n_kv_heads = config->n_kv_heads / gpt_degree(config->tensor);
@@ -574,19 +447,11 @@ static memo_sp_attention_tensors gpt_sp_tensors(const gpt_array* tensors, int64_
     t.k = gpt_at(tensors[GPT_K], begin);
     t.v = gpt_at(tensors[GPT_V], begin);
     t.out = gpt_at(tensors[GPT_ATTENTION], begin);
-    t.lse = (float*)(void*)gpt_at(tensors[GPT_LSE], begin);
+    t.lse = (float*)(void*)gpt_at(tensors[GPT_LSE], begin); /* memo_sp states its type */
     return t;
 }
 
-/* --- attention of whole sequences, or of the queries of a part of one sequence --- */
-typedef struct gpt_attention_args {
-    gpt_attention_shape shape;
-    int64_t batch;
-    const gpt_real *q, *k, *v;
-    gpt_real *out, *lse;
-    const gpt_real* dout;
-    gpt_real *dq, *dk, *dv, *delta;
-} gpt_attention_args;
+/* ---- attention of whole sequences, or of the queries of a part of one sequence ---------------- */
 
 /* Keys that these queries read. */
 static gpt_rows gpt_key_rows(const gpt_model* model, gpt_rows rows) {
@@ -615,25 +480,6 @@ static gpt_attention_args gpt_attention_args_make(const gpt_model* model, const 
     return a;
 }
 
-/* Key-value head `piece % n_kv_heads` of sequence `piece / n_kv_heads`, with its query heads. */
-static void gpt_attention_piece(const void* pointer, int64_t piece, int64_t end) {
-    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
-    const int64_t q_columns = a->shape.n_heads * a->shape.head_size;
-    const int64_t kv_columns = a->shape.n_kv_heads * a->shape.head_size;
-    for (; piece < end; piece++) {
-        const int64_t row = piece / a->shape.n_kv_heads * a->shape.sequence;
-        gpt_attention_forward(a->out + row * q_columns, a->lse + row * a->shape.n_heads,
-                              a->q + row * q_columns, a->k + row * kv_columns,
-                              a->v + row * kv_columns, &a->shape, piece % a->shape.n_kv_heads);
-    }
-}
-static memo_status gpt_attention_run(void* pointer, memo_error* error) {
-    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
-    (void)error;
-    gpt_over(gpt_attention_piece, a, 0, a->batch * a->shape.n_kv_heads, 1);
-    return MEMO_STATUS_OK;
-}
-
 static void gpt_attention(gpt_model* model, const gpt_array* tensors, gpt_rows rows) {
     const gpt_rows keys = gpt_key_rows(model, rows);
     gpt_op op = gpt_op_make("attention");
@@ -651,28 +497,7 @@ static void gpt_attention(gpt_model* model, const gpt_array* tensors, gpt_rows r
     gpt_reads_rows(&op, tensors[GPT_V], keys);
     gpt_writes_rows(&op, tensors[GPT_ATTENTION], rows);
     gpt_writes_rows(&op, tensors[GPT_LSE], rows);
-    gpt_launch(model, &op, gpt_attention_run, &a, sizeof a);
-}
-
-static void gpt_attention_backward_piece(const void* pointer, int64_t piece, int64_t end) {
-    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
-    const int64_t q_columns = a->shape.n_heads * a->shape.head_size;
-    const int64_t kv_columns = a->shape.n_kv_heads * a->shape.head_size;
-    for (; piece < end; piece++) {
-        const int64_t row = piece / a->shape.n_kv_heads * a->shape.sequence;
-        const int64_t head_row = row * a->shape.n_heads;
-        gpt_attention_backward(a->dq + row * q_columns, a->dk + row * kv_columns,
-                               a->dv + row * kv_columns, a->delta + head_row,
-                               a->dout + row * q_columns, a->out + row * q_columns,
-                               a->lse + head_row, a->q + row * q_columns, a->k + row * kv_columns,
-                               a->v + row * kv_columns, &a->shape, piece % a->shape.n_kv_heads);
-    }
-}
-static memo_status gpt_attention_backward_run(void* pointer, memo_error* error) {
-    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
-    (void)error;
-    gpt_over(gpt_attention_backward_piece, a, 0, a->batch * a->shape.n_kv_heads, 1);
-    return MEMO_STATUS_OK;
+    gpt_launch(model, &op, GPT_KIND_ATTENTION, &a);
 }
 
 static void gpt_attention_back(gpt_model* model, const gpt_array* tensors, gpt_array dq,
@@ -701,74 +526,33 @@ static void gpt_attention_back(gpt_model* model, const gpt_array* tensors, gpt_a
     a.delta = gpt_writes_rows(&op, delta, rows);
     for (t = GPT_Q; t <= GPT_LSE; t++)
         gpt_reads_rows(&op, tensors[t], t == GPT_K || t == GPT_V ? keys : rows);
-    gpt_launch(model, &op, gpt_attention_backward_run, &a, sizeof a);
+    gpt_launch(model, &op, GPT_KIND_ATTENTION_BACKWARD, &a);
 }
 
-/* --- operations on tokens: embedding, loss --- */
-typedef struct gpt_tokens_args {
-    gpt_real* x;
-    gpt_real* table;       /* embedding (vocabulary, hidden), or its gradient */
-    const uint8_t* tokens; /* cross-entropy: the targets */
-    const gpt_share* share;
-    double* loss;
-    double loss_scale;
-    gpt_rows rows;
-    int64_t n_columns;
-} gpt_tokens_args;
-
-static memo_status gpt_embedding_run(void* pointer, memo_error* error) {
-    const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
-    (void)error;
-    gpt_embedding_forward(a->x, a->table, a->tokens, gpt_count(a->rows), a->n_columns);
-    return MEMO_STATUS_OK;
-}
-
-static memo_status gpt_embedding_backward_run(void* pointer, memo_error* error) {
-    const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
-    (void)error;
-    gpt_embedding_backward(a->table, a->x, a->tokens, gpt_count(a->rows), a->n_columns);
-    return MEMO_STATUS_OK;
-}
-
-static memo_status gpt_cross_entropy_run(void* pointer, memo_error* error) {
-    const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
-    int64_t row, n, token;
-    (void)error;
-    for (row = a->rows.begin; row < a->rows.end; row += n) {
-        gpt_real* logits = a->x + (row - a->rows.begin) * a->n_columns;
-        n = gpt_run_of_tokens(a->share, row, a->rows.end, &token);
-        if (token < 0) /* padding has no loss and therefore no gradient */
-            memset(logits, 0, (size_t)(n * a->n_columns) * sizeof(gpt_real));
-        else
-            *a->loss += gpt_cross_entropy(logits, a->tokens + (row - a->rows.begin), a->loss_scale,
-                                          n, a->n_columns);
-    }
-    return MEMO_STATUS_OK;
-}
+/* ---- tokens: embedding, loss ------------------------------------------------------------------ */
 
 static void gpt_embedding(gpt_model* model, gpt_array x, const uint8_t* tokens, int is_backward) {
     const gpt_rows rows = gpt_all_rows(model);
-    const int64_t table_bytes = GPT_VOCABULARY * model->config.hidden * (int64_t)sizeof(gpt_real);
+    const int64_t n_table = GPT_VOCABULARY * (int64_t)model->config.hidden;
     gpt_op op = gpt_op_make("embedding");
     gpt_tokens_args a;
     if (gpt_is_idle(model)) return;
     memset(&a, 0, sizeof a);
     a.x = gpt_at(x, rows.begin);
     a.rows = rows;
-    a.table = is_backward ? gpt_gradient(model, model->layout.embedding)
-                          : model->parameters + model->layout.embedding;
     a.tokens = tokens + rows.begin;
     a.n_columns = model->config.hidden;
     gpt_reads(&op, a.tokens, gpt_count(rows));
     if (is_backward) {
+        a.dtable = gpt_gradient(model, model->layout.embedding);
         gpt_reads_rows(&op, x, rows);
-        gpt_writes(&op, a.table, table_bytes);
+        gpt_writes(&op, a.dtable, gpt_sum_bytes(model, n_table));
     } else {
-        gpt_reads(&op, a.table, table_bytes);
+        a.table = gpt_weight(model, model->layout.embedding);
+        gpt_reads(&op, a.table, gpt_n_bytes(model, n_table));
         gpt_writes_rows(&op, x, rows);
     }
-    gpt_launch(model, &op, is_backward ? gpt_embedding_backward_run : gpt_embedding_run, &a,
-               sizeof a);
+    gpt_launch(model, &op, is_backward ? GPT_KIND_EMBEDDING_BACKWARD : GPT_KIND_EMBEDDING, &a);
 }
 
 /* Adds to the loss and replaces the logits by their gradient. */
@@ -780,15 +564,35 @@ static void gpt_loss(gpt_model* model, gpt_array logits, const uint8_t* targets,
     memset(&a, 0, sizeof a);
     a.x = gpt_reads_rows(&op, logits, rows);
     a.tokens = targets + rows.begin;
+    a.token_numbers = model->token_numbers + rows.begin;
     a.rows = rows;
-    a.share = &model->share;
     a.loss = &model->totals[GPT_TOTAL_LOSS];
     a.loss_scale = loss_scale;
     a.n_columns = GPT_VOCABULARY;
     gpt_reads(&op, a.tokens, gpt_count(rows));
     gpt_writes_rows(&op, logits, rows);
     gpt_writes(&op, a.loss, (int64_t)sizeof(double));
-    gpt_launch(model, &op, gpt_cross_entropy_run, &a, sizeof a);
+    gpt_launch(model, &op, GPT_KIND_CROSS_ENTROPY, &a);
+}
+
+/* ---- sums ------------------------------------------------------------------------------------- */
+
+/* to += from, n elements of a type. */
+static void gpt_add(gpt_model* model, const char* name, memo_type type, void* to, const void* from,
+                    int64_t n) {
+    const int64_t n_bytes = n * gpt_type_bytes(type);
+    gpt_op op = gpt_op_make(name);
+    gpt_add_args a;
+    if (gpt_is_idle(model)) return;
+    memset(&a, 0, sizeof a);
+    a.type = type;
+    a.to = to;
+    a.from = from;
+    a.n = n;
+    gpt_reads(&op, to, n_bytes);
+    gpt_reads(&op, from, n_bytes);
+    gpt_writes(&op, to, n_bytes);
+    gpt_launch(model, &op, GPT_KIND_ADD, &a);
 }
 
 #endif

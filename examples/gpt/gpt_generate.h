@@ -4,6 +4,7 @@
 #ifndef GPT_GENERATE_H
 #define GPT_GENERATE_H
 
+#include "gpt_math.h"
 #include "gpt_model.h"
 
 /* ---- generation, on the host --------------------------------------------------------------- */
@@ -28,8 +29,7 @@ static int gpt_generator_create(gpt_generator* g, const gpt_config* config, int6
     gpt_real** const places[11] = {&g->parameters, &g->keys,   &g->values, &g->rope,
                                    &g->x,          &g->y,      &g->q,      &g->up,
                                    &g->rstd,       &g->scores, &g->logits};
-    int64_t sizes[11], n = 0;
-    int i;
+    int64_t sizes[11], n = 0, i;
     g->config = *config;
     g->layout = gpt_layout_make(config);
     g->n_positions = n_positions;
@@ -46,7 +46,7 @@ static int gpt_generator_create(gpt_generator* g, const gpt_config* config, int6
     g->memory = (gpt_real*)malloc((size_t)n * sizeof(gpt_real));
     if (!g->memory) return 0;
     for (i = 0, n = 0; i < 11; n += sizes[i++]) *places[i] = g->memory + n;
-    gpt_rope_table(g->rope, n_positions, head_size);
+    for (i = 0; i < n_positions; i++) gpt_rope_row(g->rope + i * head_size, i, head_size);
     return 1;
 }
 
@@ -130,24 +130,27 @@ static memo_status gpt_get_whole_parameters(gpt_model* model, const gpt_config* 
                                             gpt_real* whole, memo_error* error) {
     memo_comm* ranks = model->tensor.ranks;
     const int64_t n = model->layout.n, size = ranks ? ranks->size : 1;
-    gpt_real* shares = (gpt_real*)malloc((size_t)(n * size) * sizeof *shares);
+    const memo_type type = model->config.type;
+    const int64_t n_bytes = gpt_n_bytes(model, n);
+    char* shares = (char*)malloc((size_t)(n_bytes * size));
     memo_status status;
     int64_t t, i;
     int32_t r;
     if (!shares)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "no host memory for the parameters of all ranks");
-    status = gpt_get_parameters(model, shares + model->share.tensor_rank * n, error);
+    status = gpt_get_parameters(model, shares + model->share.tensor_rank * n_bytes, error);
     if (!status && size > 1)
-        status = memo_all_gather(ranks, model->compute, shares + model->share.tensor_rank * n,
-                                 shares, n, GPT_TYPE, error);
+        status = memo_all_gather(ranks, model->compute, shares + model->share.tensor_rank * n_bytes,
+                                 shares, n, type, error);
     if (!status) status = gpt_wait(model, error);
     for (t = 0; t < gpt_n_parameter_tensors(one) && !status; t++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
         gpt_real* to = whole + gpt_parameter_at(one, t).offset;
         for (r = 0; r < p.degree; r++)
             for (i = 0; i < p.n; i++)
-                to[gpt_element_of_whole(&p, r, i)] = shares[r * n + p.offset + i];
+                to[gpt_element_of_whole(&p, r, i)] =
+                    gpt_load(shares + r * n_bytes, type, p.offset + i);
     }
     free(shares);
     return status;

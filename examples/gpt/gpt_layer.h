@@ -33,11 +33,12 @@ static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
     gpt_array x;
     memset(&x, 0, sizeof x);
     if (model->is_dry_run) return x;
-    x.address = (gpt_real*)memo_session_get_address(model->session, layer, tensor);
+    x.address = (char*)memo_session_get_address(model->session, layer, tensor);
+    x.element_bytes = gpt_element_bytes(&model->config, tensor);
     x.n_columns = model->columns[tensor];
     if ((tensor >= GPT_Q && tensor <= GPT_LSE) || tensor == GPT_UP || tensor == GPT_GELU)
         x.n_columns *= wider;
-    x.address += part.begin / wider * x.n_columns;
+    x.address += part.begin / wider * x.n_columns * x.element_bytes;
     x.begin = gpt_slice(model, part, degree).begin;
     return x;
 }
@@ -90,7 +91,7 @@ static void gpt_compute_attention(gpt_model* model, int32_t layer,
 static void gpt_residual(gpt_model* model, gpt_array to, gpt_array from, gpt_array y, int32_t layer,
                          int site, gpt_rows rows) {
     const gpt_dropout dropout = gpt_dropout_at(model, layer, site);
-    gpt_elements(model, "residual", gpt_dropout_run, to, from, &y, &dropout, rows);
+    gpt_elements(model, "residual", GPT_KIND_DROPOUT, to, from, &y, &dropout, rows);
 }
 
 /* From middle to GELU. */
@@ -102,7 +103,7 @@ static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need
              weights + at->norm2, need[GPT_NORM2]);
     gpt_linear(model, "up", gpt_tensor(model, layer, GPT_UP), gpt_tensor(model, layer, GPT_NORM2),
                weights + at->up, need[GPT_UP]);
-    gpt_elements(model, "GELU", gpt_gelu_run, gpt_tensor(model, layer, GPT_GELU),
+    gpt_elements(model, "GELU", GPT_KIND_GELU, gpt_tensor(model, layer, GPT_GELU),
                  gpt_tensor(model, layer, GPT_UP), NULL, NULL, need[GPT_GELU]);
 }
 
@@ -127,13 +128,13 @@ static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_
     const gpt_widths w = gpt_widths_of(&model->config, layer);
     gpt_array masked, d_gelu, d_up, d_norm;
     masked = gpt_take(model, rows, hidden);
-    gpt_elements(model, "dropout", gpt_dropout_run, masked, dx, NULL, &dropout, rows);
+    gpt_elements(model, "dropout", GPT_KIND_DROPOUT, masked, dx, NULL, &dropout, rows);
     d_gelu = gpt_take(model, rows, w.wide);
     gpt_linear_back(model, "down", d_gelu, masked, gpt_tensor(model, layer, GPT_GELU), 1,
                     weights + at->down, rows);
     gpt_give(model, masked);
     d_up = gpt_take(model, rows, w.wide);
-    gpt_elements(model, "GELU", gpt_gelu_backward_run, d_up, d_gelu, &up, NULL, rows);
+    gpt_elements(model, "GELU", GPT_KIND_GELU_BACKWARD, d_up, d_gelu, &up, NULL, rows);
     gpt_give(model, d_gelu);
     d_norm = gpt_take(model, rows, hidden);
     gpt_linear_back(model, "up", d_norm, d_up, gpt_tensor(model, layer, GPT_NORM2), 1,
@@ -165,7 +166,7 @@ static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to
     for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
 
     masked = gpt_take(model, rows, hidden);
-    gpt_elements(model, "dropout", gpt_dropout_run, masked, dx, NULL, &dropout, rows);
+    gpt_elements(model, "dropout", GPT_KIND_DROPOUT, masked, dx, NULL, &dropout, rows);
     d_attention = gpt_take(model, rows, w.q);
     gpt_linear_back(model, "projection", d_attention, masked, t[GPT_ATTENTION], 1,
                     weights + at->projection, rows);
@@ -174,7 +175,7 @@ static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to
     dk = gpt_take_keys(model, model->tensor.d_key, rows, w.kv);
     dv = gpt_take_keys(model, model->tensor.d_value, rows, w.kv);
     /* unused over ranks of a sequence, but small */
-    delta = gpt_take(model, rows, w.heads);
+    delta = gpt_take_sums(model, rows, w.heads);
     gpt_attention_back(model, t, dq, dk, dv, delta, d_attention, rows);
     gpt_give(model, delta);
     gpt_give(model, d_attention);

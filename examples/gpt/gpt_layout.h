@@ -9,7 +9,7 @@
 
 /* ---- parameters: one flat array ------------------------------------------------------------ */
 
-/* Offsets in reals; offsets of a layer's tensors count from the begin of the layer. */
+/* Offsets in elements; offsets of a layer's tensors count from the begin of the layer. */
 typedef struct gpt_layout {
     /* Columns of q, of k and of v, and of the MLP, of a rank.  If degrees differ, there is room for
      * the smallest degree, and gpt_widths_of returns the columns that a layer uses. */
@@ -28,9 +28,9 @@ typedef struct gpt_layout {
     int64_t n;
 } gpt_layout;
 
-static int64_t gpt_append(int64_t* n, int64_t n_reals) {
+static int64_t gpt_append(int64_t* n, int64_t n_elements) {
     const int64_t offset = *n;
-    *n += (n_reals + 15) / 16 * 16;
+    *n += (n_elements + 15) / 16 * 16;
     return offset;
 }
 
@@ -106,12 +106,15 @@ GPT_FUNCTION int64_t gpt_n_parameters(const gpt_config* config) {
 }
 
 GPT_FUNCTION int64_t gpt_optimizer_bytes(const gpt_config* config) {
-    return 2 * gpt_n_parameters(config) / (config->zero ? gpt_n_ranks(config) : 1) *
-           (int64_t)sizeof(gpt_real);
+    const memo_type sum = gpt_sum_type(config->type);
+    return (sum == config->type ? 2 : 3) * gpt_n_parameters(config) /
+           (config->zero ? gpt_n_ranks(config) : 1) * gpt_type_bytes(sum);
 }
 GPT_FUNCTION int64_t gpt_state_bytes(const gpt_config* config) {
     const int64_t n = gpt_n_parameters(config);
-    return (n + n / (config->zero == 2 ? gpt_n_ranks(config) : 1)) * (int64_t)sizeof(gpt_real) +
+    return n * gpt_type_bytes(config->type) +
+           n / (config->zero == 2 ? gpt_n_ranks(config) : 1) *
+               gpt_type_bytes(gpt_sum_type(config->type)) +
            gpt_optimizer_bytes(config);
 }
 
@@ -158,23 +161,6 @@ GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t in
 
 GPT_FUNCTION int64_t gpt_element_of_whole(const gpt_parameter* p, int32_t tensor_rank, int64_t i) {
     return tensor_rank % p->degree * p->step + i / p->n_columns * p->stride + i % p->n_columns;
-}
-
-/* A rank's share of the parameters of one rank. */
-static void gpt_initial_parameters(const gpt_config* config, int32_t tensor_rank,
-                                   gpt_real* parameters) {
-    int64_t t, i;
-    memset(parameters, 0, (size_t)gpt_n_parameters(config) * sizeof *parameters);
-    for (t = 0; t < gpt_n_parameter_tensors(config); t++) {
-        const gpt_parameter p = gpt_parameter_at(config, t);
-        const uint64_t key = gpt_mix(config->seed) ^ (uint64_t)t;
-        for (i = 0; i < p.n; i++)
-            parameters[p.offset + i] =
-                p.initial_std > 0
-                    ? (gpt_real)(p.initial_std * gpt_normal(key, (uint64_t)gpt_element_of_whole(
-                                                                     &p, tensor_rank, i)))
-                    : (gpt_real)1;
-    }
 }
 
 /* ---- a rank's rows ------------------------------------------------------------------------- */
@@ -253,6 +239,12 @@ enum {
     GPT_N_TENSORS
 };
 
+/* rstd and LSE are sums. */
+static int64_t gpt_element_bytes(const gpt_config* config, int tensor) {
+    const int is_sum = tensor == GPT_RSTD1 || tensor == GPT_RSTD2 || tensor == GPT_LSE;
+    return gpt_type_bytes(is_sum ? gpt_sum_type(config->type) : config->type);
+}
+
 /* With order `fine`, or if degrees differ, recomputation needs no sum over ranks: it starts from
  * the input of each block.  Other orders recompute a layer from its input.  They repeat attention's
  * final sum for the recomputed rows of middle. */
@@ -289,7 +281,7 @@ static void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N
     int t;
     for (t = 0; t < GPT_N_TENSORS; t++) {
         tensors[t] = table[t];
-        tensors[t].row_bytes *= (int64_t)sizeof(gpt_real); /* of columns */
+        tensors[t].row_bytes *= gpt_element_bytes(config, t); /* of columns */
     }
 }
 
@@ -305,6 +297,35 @@ static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_tensor tensors[GP
     swap.tile_rows = desc->config.tile_rows;
     swap.rows = desc->rows;
     return swap;
+}
+
+static gpt_shapes gpt_shapes_make(const gpt_config* config) {
+    const int64_t hidden = config->hidden;
+    gpt_shapes shapes;
+    int32_t layer, i, k;
+    memset(&shapes, 0, sizeof shapes);
+    shapes.type = config->type;
+    shapes.n_rows = gpt_n_rows(config);
+    shapes.hidden = hidden;
+    shapes.head_size = hidden / config->n_heads;
+    shapes.vocabulary = GPT_VOCABULARY;
+    for (layer = 0; layer < config->n_layers; layer++) {
+        const gpt_widths w = gpt_widths_of(config, layer);
+        const int64_t weights[6][2] = {{w.q, hidden},    {w.kv, hidden},
+                                       {hidden, w.q},    {w.wide, hidden},
+                                       {hidden, w.wide}, {GPT_VOCABULARY, hidden}};
+        for (i = 0; i < 6; i++) {
+            for (k = 0; k < shapes.n_weights && (shapes.weights[k][0] != weights[i][0] ||
+                                                 shapes.weights[k][1] != weights[i][1]);
+                 k++) {
+            }
+            if (k < shapes.n_weights) continue;
+            shapes.weights[k][0] = weights[i][0]; /* at most 5 for each of 8 degrees, and one */
+            shapes.weights[k][1] = weights[i][1];
+            shapes.n_weights++;
+        }
+    }
+    return shapes;
 }
 
 static memo_status gpt_check_degrees(const gpt_config* config, memo_error* error) {
@@ -380,10 +401,9 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "zero %d is not 0, 1 or 2",
                               config->zero);
     if (gpt_degree(config->ring) * gpt_degree(config->ulysses) > 1 &&
-        (sizeof(gpt_real) != sizeof(float) ||
-         config->hidden / heads > MEMO_HOST_ATTENTION_HEAD_SIZE))
+        (config->type == MEMO_TYPE_F64 || config->hidden / heads > MEMO_HOST_ATTENTION_HEAD_SIZE))
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "attention over ranks takes floats, in heads of at most %d",
+                              "attention over ranks does not take f64, and heads of at most %d",
                               MEMO_HOST_ATTENTION_HEAD_SIZE);
     /* Up to here no product of sizes exceeds 64 bits, and no dimension of a GEMM exceeds an int. */
     if (config->n_layers > 1 << 16 || config->hidden > 1 << 18 || config->tile_rows > 1 << 28 ||

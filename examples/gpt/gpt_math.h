@@ -1,6 +1,6 @@
 /* gpt_math.h - the math of a small GPT: pure functions on arrays, each beside its backward.
  *
- * These functions do not depend on memo, on layers or on the place of a tensor.  A tensor of tokens
+ * These functions do not depend on devices, on layers or on the place of a tensor.  A tensor of tokens
  * is a table with a row for each token, given by its address and a number of rows.  Any range of rows
  * can be computed alone, at any time, in any order, and gives the same bits as the first time:
  *
@@ -25,6 +25,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "gpt_kernels.h"
+
 #ifdef GPT_BLAS
 #include <cblas.h>
 #endif
@@ -33,12 +35,6 @@
 typedef double gpt_real;
 #else
 typedef float gpt_real;
-#endif
-
-#if defined(__GNUC__) || defined(__clang__)
-#define GPT_FUNCTION static __attribute__((unused))
-#else
-#define GPT_FUNCTION static
 #endif
 
 /* a * b + c, rounded once if the processor has the instruction. */
@@ -51,8 +47,6 @@ typedef float gpt_real;
 #endif
 
 enum {
-    GPT_VOCABULARY = 256,    /* bytes */
-    GPT_LANES = 16,          /* partial sums of a reduction: vectorizable, in a fixed order */
     GPT_ATTENTION_TILE = 64, /* queries, and keys, of a tile of scores */
     GPT_GEMM_M = 6,          /* the block of C that a micro-kernel keeps in registers */
     GPT_GEMM_N = 64 / (int)sizeof(gpt_real),
@@ -60,14 +54,18 @@ enum {
     GPT_GEMM_BLOCK_K = 96   /* the stack of any thread, large enough for a tile of 128 rows */
 };
 
-static inline int64_t gpt_min(int64_t a, int64_t b) { return a < b ? a : b; }
-
-static inline gpt_real gpt_sqrt(gpt_real x) {
+GPT_INLINE gpt_real gpt_sqrt(gpt_real x) {
 #ifdef GPT_DOUBLE
     return sqrt(x);
 #else
     return sqrtf(x);
 #endif
+}
+
+/* Element i of an array of the kernels' types. */
+GPT_INLINE gpt_real gpt_load(const void* x, memo_type type, int64_t i) {
+    return type == MEMO_TYPE_BF16 ? (gpt_real)memo_f32_from_bf16(((const uint16_t*)x)[i])
+                                  : ((const gpt_real*)x)[i];
 }
 
 /* ---- sums, exponential --------------------------------------------------------------------- */
@@ -117,9 +115,9 @@ static inline gpt_real gpt_max(const gpt_real* a, int64_t n) {
 /* e^x.  In float it is a polynomial that a compiler vectorizes, with a relative error up to 1.2e-7.
  * It returns 0 below -87, -infinity included, and e^88 above 88. */
 #ifdef GPT_DOUBLE
-static inline gpt_real gpt_exp(gpt_real x) { return exp(x); }
+GPT_INLINE gpt_real gpt_exp(gpt_real x) { return exp(x); }
 #else
-static inline gpt_real gpt_exp(gpt_real x) {
+GPT_INLINE gpt_real gpt_exp(gpt_real x) {
     /* x = n ln 2 + r with |r| <= ln 2 / 2.  Adding 1.5 * 2^23 rounds to an integer, in the lowest
      * bits of the sum. */
     const float round = 12582912.0f;
@@ -145,59 +143,43 @@ static inline gpt_real gpt_exp(gpt_real x) {
 
 /* ---- random numbers: counters, no state ---------------------------------------------------- */
 
-/* The finalizer of splitmix64: every bit of the result depends on every bit of z. */
-static inline uint64_t gpt_mix(uint64_t z) {
-    z += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-/* The same for 32 bits, which vectorizes on every processor. */
-static inline uint32_t gpt_mix32(uint32_t z) {
+/* As gpt_mix for 32 bits, which vectorizes on every processor. */
+GPT_INLINE uint32_t gpt_mix32(uint32_t z) {
     z = (z ^ (z >> 16)) * 0x7feb352du;
     z = (z ^ (z >> 15)) * 0x846ca68bu;
     return z ^ (z >> 16);
 }
 
 /* Uniform in (0, 1), a function of key and counter. */
-static inline double gpt_uniform(uint64_t key, uint64_t counter) {
+GPT_INLINE double gpt_uniform(uint64_t key, uint64_t counter) {
     return ((double)(gpt_mix(gpt_mix(key) ^ counter) >> 12) + 0.5) * (1.0 / 4503599627370496.0);
 }
 
 /* Standard normal (Box-Muller). */
-static inline double gpt_normal(uint64_t key, uint64_t counter) {
+GPT_INLINE double gpt_normal(uint64_t key, uint64_t counter) {
     const double two_pi = 6.283185307179586;
     return sqrt(-2.0 * log(gpt_uniform(key, 2 * counter))) *
            cos(two_pi * gpt_uniform(key, 2 * counter + 1));
 }
 
-/* The key of a dropout mask: everything that it depends on except token and column. */
-typedef struct gpt_dropout {
-    uint64_t key;
-    uint32_t threshold; /* numbers below it drop the element */
-    gpt_real scale;     /* factor of the other elements: 1 / (1 - rate) */
-} gpt_dropout;
+/* Element i of a parameter whose standard deviation is std; 0: one. */
+GPT_INLINE double gpt_initial_value(uint64_t key, double std, int64_t i) {
+    return std > 0 ? std * gpt_normal(key, (uint64_t)i) : 1;
+}
 
-/* rate in [0, 1).  site distinguishes the dropouts of a layer. */
-static inline gpt_dropout gpt_dropout_make(double rate, uint64_t seed, int64_t step, int64_t layer,
-                                           int64_t site) {
-    gpt_dropout dropout;
-    dropout.key = gpt_mix(gpt_mix(gpt_mix(gpt_mix(seed) ^ (uint64_t)step) ^ (uint64_t)layer) ^
-                          (uint64_t)site);
-    dropout.threshold = (uint32_t)(rate * 4294967296.0);
-    dropout.scale = (gpt_real)(1.0 / (1.0 - rate));
-    return dropout;
+/* A word's share of a digest: see gpt_digest_args. */
+GPT_INLINE uint64_t gpt_digest_word(uint32_t word, int64_t number) {
+    return gpt_mix(word + gpt_mix((uint64_t)number));
 }
 
 /* The factor of element `column` of a token: 0 or scale.  gpt_token_key returns token_key. */
-static inline uint64_t gpt_token_key(const gpt_dropout* dropout, int64_t token) {
+GPT_INLINE uint64_t gpt_token_key(const gpt_dropout* dropout, int64_t token) {
     return gpt_mix(dropout->key ^ (uint64_t)token);
 }
-static inline gpt_real gpt_mask(const gpt_dropout* dropout, uint64_t token_key, int64_t column) {
+GPT_INLINE gpt_real gpt_mask(const gpt_dropout* dropout, uint64_t token_key, int64_t column) {
     const uint32_t low = (uint32_t)token_key, high = (uint32_t)(token_key >> 32);
     const uint32_t drawn = gpt_mix32(gpt_mix32(low + (uint32_t)column * 0x9e3779b9u) ^ high);
-    return drawn < dropout->threshold ? (gpt_real)0 : dropout->scale;
+    return drawn < dropout->threshold ? (gpt_real)0 : (gpt_real)dropout->scale;
 }
 
 /* y = mask * x, which is its own backward.  first_token: the global number of row 0.  x and y may be
@@ -399,6 +381,9 @@ GPT_FUNCTION void gpt_embedding_backward(gpt_real* dtable,      /* (vocabulary, 
 
 /* ---- root mean square norm: y = x * rstd * weight, rstd = 1 / sqrt(mean of x^2 + epsilon) --- */
 
+/* mean: of the squares. */
+GPT_INLINE gpt_real gpt_rstd(gpt_real mean) { return (gpt_real)(1 / sqrt((double)mean + 1e-5)); }
+
 GPT_FUNCTION void gpt_norm_forward(gpt_real* y,            /* (rows, hidden) */
                                    gpt_real* rstd,         /* (rows) */
                                    const gpt_real* x,      /* (rows, hidden) */
@@ -407,7 +392,7 @@ GPT_FUNCTION void gpt_norm_forward(gpt_real* y,            /* (rows, hidden) */
     int64_t row, column;
     for (row = 0; row < n_rows; row++, x += hidden, y += hidden) {
         const gpt_real mean = gpt_dot(x, x, hidden) / (gpt_real)hidden;
-        rstd[row] = (gpt_real)(1 / sqrt((double)mean + 1e-5));
+        rstd[row] = gpt_rstd(mean);
         for (column = 0; column < hidden; column++)
             y[column] = x[column] * rstd[row] * weight[column];
     }
@@ -438,17 +423,25 @@ GPT_FUNCTION void gpt_norm_backward(gpt_real* dx,      /* (rows, hidden), added 
 
 /* ---- rotary position embedding ------------------------------------------------------------- */
 
-/* Row p of the table: head_size / 2 cosines of p * 10000^(-2 j / head_size), then their sines. */
-GPT_FUNCTION void gpt_rope_table(gpt_real* table, /* (positions, head_size) */
-                                 int64_t n_positions, int64_t head_size) {
-    int64_t position, j;
-    for (position = 0; position < n_positions; position++, table += head_size)
-        for (j = 0; j < head_size / 2; j++) {
-            const double angle =
-                (double)position * pow(10000.0, -2.0 * (double)j / (double)head_size);
-            table[j] = (gpt_real)cos(angle);
-            table[head_size / 2 + j] = (gpt_real)sin(angle);
-        }
+GPT_INLINE double gpt_rope_angle(int64_t position, int64_t j, int64_t head_size) {
+    return (double)position * pow(10000.0, -2.0 * (double)j / (double)head_size);
+}
+
+/* The row of a position: head_size / 2 cosines of its angles, then their sines. */
+GPT_FUNCTION void gpt_rope_row(gpt_real* row, /* (head_size) */
+                               int64_t position, int64_t head_size) {
+    int64_t j;
+    for (j = 0; j < head_size / 2; j++) {
+        const double angle = gpt_rope_angle(position, j, head_size);
+        row[j] = (gpt_real)cos(angle);
+        row[head_size / 2 + j] = (gpt_real)sin(angle);
+    }
+}
+
+GPT_INLINE void gpt_rope_pair(gpt_real* x, gpt_real* y, gpt_real cosine, gpt_real sine) {
+    const gpt_real a = *x, b = *y;
+    *x = a * cosine - b * sine;
+    *y = a * sine + b * cosine;
 }
 
 /* Rotates the pairs (j, j + head_size / 2) of every head in place.  Row r has position (first_row +
@@ -463,25 +456,16 @@ GPT_FUNCTION void gpt_rope(gpt_real* x,           /* (rows, heads * head_size) *
         const gpt_real* cosine = table + (first_row + row) % sequence * head_size;
         const gpt_real* sine = cosine + half;
         for (head = 0; head < n_heads; head++, x += head_size)
-            for (j = 0; j < half; j++) {
-                const gpt_real a = x[j], b = x[half + j], s = (gpt_real)direction * sine[j];
-                x[j] = a * cosine[j] - b * s;
-                x[half + j] = a * s + b * cosine[j];
-            }
+            for (j = 0; j < half; j++)
+                gpt_rope_pair(&x[j], &x[half + j], cosine[j], (gpt_real)direction * sine[j]);
     }
 }
 
 /* ---- causal attention in tiles ----------------------------------------------------------------
  *
- * One sequence, or the queries [first, sequence) of it against the keys before each; query head h uses key-value head h * n_kv_heads / n_heads. A call does one key-value head with its query heads.  Scores exist a tile at
+ * A call does one key-value head with its query heads, of one sequence.  Scores exist a tile at
  * a time (FlashAttention-2, Dao 2023); a row's log-sum-exp is all that the backward needs to make
  * them again:  P = exp(S - LSE),  S = q k^T / sqrt(head_size). */
-
-typedef struct gpt_attention_shape {
-    int64_t first, sequence; /* the first query; keys from 0 to sequence */
-    int64_t n_heads, n_kv_heads, head_size;
-    int adds; /* backward: dk and dv are added to, not set */
-} gpt_attention_shape;
 
 /* Scores of a tile of queries against a tile of keys.  Scores of later keys, and of columns that pad
  * the tile, are -infinity. */
@@ -610,32 +594,35 @@ GPT_FUNCTION void gpt_attention_backward(gpt_real* dq,    /* (queries, heads * h
 
 /* ---- GELU, tanh form: x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3) ------------- */
 
+/* 1 + exp(-2 u) */
+GPT_INLINE gpt_real gpt_gelu_divisor(gpt_real x) {
+    const gpt_real a = (gpt_real)-1.5957691216057308, b = (gpt_real)0.044715; /* -2 sqrt(2 / pi) */
+    return 1 + gpt_exp(a * x * (1 + b * x * x));
+}
+GPT_INLINE gpt_real gpt_gelu(gpt_real x) { return x / gpt_gelu_divisor(x); }
+GPT_INLINE gpt_real gpt_gelu_slope(gpt_real x) {
+    const gpt_real a = (gpt_real)-1.5957691216057308, b = (gpt_real)0.044715;
+    const gpt_real s = 1 / gpt_gelu_divisor(x);
+    return s - x * s * (1 - s) * a * (1 + 3 * b * x * x);
+}
+
 GPT_FUNCTION void gpt_gelu_forward(gpt_real* y,       /* (rows, columns) */
                                    const gpt_real* x, /* (rows, columns) */
                                    int64_t n_rows, int64_t n_columns) {
-    const gpt_real a = (gpt_real)-1.5957691216057308,
-                   b = (gpt_real)0.044715; /* a = -2 sqrt(2 / pi) */
     int64_t row, column;
     /* Row by row, so that an element's place in the loop never depends on the range of rows. */
     for (row = 0; row < n_rows; row++, x += n_columns, y += n_columns)
-        for (column = 0; column < n_columns; column++) {
-            const gpt_real z = x[column];
-            y[column] = z / (1 + gpt_exp(a * z * (1 + b * z * z)));
-        }
+        for (column = 0; column < n_columns; column++) y[column] = gpt_gelu(x[column]);
 }
 
 GPT_FUNCTION void gpt_gelu_backward(gpt_real* dx,       /* (rows, columns), set */
                                     const gpt_real* dy, /* (rows, columns) */
                                     const gpt_real* x,  /* (rows, columns) */
                                     int64_t n_rows, int64_t n_columns) {
-    const gpt_real a = (gpt_real)-1.5957691216057308, b = (gpt_real)0.044715;
     int64_t row, column;
     for (row = 0; row < n_rows; row++, x += n_columns, dx += n_columns, dy += n_columns)
-        for (column = 0; column < n_columns; column++) {
-            const gpt_real z = x[column];
-            const gpt_real s = 1 / (1 + gpt_exp(a * z * (1 + b * z * z)));
-            dx[column] = dy[column] * (s - z * s * (1 - s) * a * (1 + 3 * b * z * z));
-        }
+        for (column = 0; column < n_columns; column++)
+            dx[column] = dy[column] * gpt_gelu_slope(x[column]);
 }
 
 /* ---- softmax and cross-entropy, fused with their gradient ---------------------------------- */
@@ -679,28 +666,45 @@ GPT_FUNCTION double gpt_sum_squares(const double lanes[GPT_LANES]) {
     return sum;
 }
 
-typedef struct gpt_adamw_desc {
-    double learning_rate, beta1, beta2, epsilon, weight_decay;
-    int64_t update; /* from 1: for the bias correction of the moments */
-} gpt_adamw_desc;
+/* The factor that limits the norm of the gradient to clip; 0: no limit. */
+GPT_INLINE double gpt_clip_scale(double squares, double clip) {
+    const double norm = sqrt(squares);
+    return clip > 0 && norm > clip ? clip / norm : 1;
+}
 
-/* AdamW (Loshchilov and Hutter 2019).  The gradient is first multiplied by gradient_scale. */
+/* The factors of an update.  The gradient is first multiplied by gradient_scale. */
+typedef struct gpt_adamw_factors {
+    gpt_real beta1, beta2, scale, epsilon, decay, rate, correct_v;
+} gpt_adamw_factors;
+
+GPT_INLINE gpt_adamw_factors gpt_adamw_factors_make(const gpt_adamw_desc* desc,
+                                                    double gradient_scale) {
+    gpt_adamw_factors f;
+    f.beta1 = (gpt_real)desc->beta1;
+    f.beta2 = (gpt_real)desc->beta2;
+    f.scale = (gpt_real)gradient_scale;
+    f.epsilon = (gpt_real)desc->epsilon;
+    f.decay = (gpt_real)(desc->learning_rate * desc->weight_decay);
+    f.rate = (gpt_real)(desc->learning_rate / (1 - pow(desc->beta1, (double)desc->update)));
+    f.correct_v = (gpt_real)(1 / (1 - pow(desc->beta2, (double)desc->update)));
+    return f;
+}
+
+/* AdamW (Loshchilov and Hutter 2019) of one element. */
+GPT_INLINE void gpt_adamw_element(gpt_real* parameter, gpt_real* m, gpt_real* v, gpt_real gradient,
+                                  const gpt_adamw_factors* f) {
+    const gpt_real g = gradient * f->scale;
+    *m = f->beta1 * *m + (1 - f->beta1) * g;
+    *v = f->beta2 * *v + (1 - f->beta2) * g * g;
+    *parameter -= f->rate * *m / (gpt_sqrt(*v * f->correct_v) + f->epsilon) + f->decay * *parameter;
+}
+
 GPT_FUNCTION void gpt_adamw(gpt_real* parameter, gpt_real* m, gpt_real* v, /* (n) */
                             const gpt_real* gradient,                      /* (n) */
                             double gradient_scale, const gpt_adamw_desc* desc, int64_t n) {
-    const gpt_real beta1 = (gpt_real)desc->beta1, beta2 = (gpt_real)desc->beta2;
-    const gpt_real scale = (gpt_real)gradient_scale, epsilon = (gpt_real)desc->epsilon;
-    const gpt_real decay = (gpt_real)(desc->learning_rate * desc->weight_decay);
-    const gpt_real rate =
-        (gpt_real)(desc->learning_rate / (1 - pow(desc->beta1, (double)desc->update)));
-    const gpt_real correct_v = (gpt_real)(1 / (1 - pow(desc->beta2, (double)desc->update)));
+    const gpt_adamw_factors f = gpt_adamw_factors_make(desc, gradient_scale);
     int64_t i;
-    for (i = 0; i < n; i++) {
-        const gpt_real g = gradient[i] * scale;
-        m[i] = beta1 * m[i] + (1 - beta1) * g;
-        v[i] = beta2 * v[i] + (1 - beta2) * g * g;
-        parameter[i] -= rate * m[i] / (gpt_sqrt(v[i] * correct_v) + epsilon) + decay * parameter[i];
-    }
+    for (i = 0; i < n; i++) gpt_adamw_element(&parameter[i], &m[i], &v[i], gradient[i], &f);
 }
 
 #endif

@@ -60,13 +60,11 @@ static void gpt_classify(gpt_model* model, gpt_array dx, gpt_array x, const uint
     gpt_array normed, rstd, logits, d_norm;
     snprintf(model->phase, sizeof model->phase, "classifier");
     gpt_begin_bucket(model, gpt_n_buckets(&model->config) - 1);
-    if (!gpt_is_idle(model))
-        model->status = memo_fill(&model->device, model->compute, dx.address, 0,
-                                  gpt_bytes(dx, gpt_all_rows(model)), &model->error);
+    gpt_clear(model, dx.address, gpt_bytes(dx, gpt_all_rows(model)));
     for (rows.begin = 0; rows.begin < n; rows.begin = rows.end) {
         rows.end = gpt_min(rows.begin + model->chunk_rows, n);
         normed = gpt_take(model, rows, hidden);
-        rstd = gpt_take(model, rows, 1);
+        rstd = gpt_take_sums(model, rows, 1);
         gpt_norm(model, "norm", normed, rstd, x, norm, rows);
         logits = gpt_take(model, rows, GPT_VOCABULARY);
         gpt_linear(model, "logits", logits, normed, classifier, rows);
@@ -139,7 +137,7 @@ static void gpt_step(void* user, memo_session* session) {
     snprintf(model->phase, sizeof model->phase, "forward");
     x = gpt_take(model, all, hidden);
     gpt_embedding(model, x, inputs, 0);
-    gpt_elements(model, "dropout", gpt_dropout_run, x, x, NULL, &dropout, all);
+    gpt_elements(model, "dropout", GPT_KIND_DROPOUT, x, x, NULL, &dropout, all);
     for (layer = 0; layer < n_layers; layer++) gpt_forward(model, layer, x);
 
     dx = gpt_take(model, all, hidden);
@@ -148,7 +146,7 @@ static void gpt_step(void* user, memo_session* session) {
 
     for (layer = n_layers - 1; layer >= 0; layer--) gpt_backward(model, layer, dx);
     snprintf(model->phase, sizeof model->phase, "backward");
-    gpt_elements(model, "dropout", gpt_dropout_run, dx, dx, NULL, &dropout, all);
+    gpt_elements(model, "dropout", GPT_KIND_DROPOUT, dx, dx, NULL, &dropout, all);
     gpt_begin_bucket(model, 0);
     gpt_embedding(model, dx, inputs, 1);
     gpt_end_bucket(model, 0);
@@ -173,57 +171,49 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens
 
 /* Bytes of the gradients, and of each moment, on this rank. */
 static int64_t gpt_gradient_bytes(const gpt_model* model) {
-    return model->layout.n / (model->zero == 2 ? model->share.n_ranks : 1) *
-           (int64_t)sizeof(gpt_real);
+    return gpt_sum_bytes(model, model->layout.n / (model->zero == 2 ? model->share.n_ranks : 1));
 }
 static int64_t gpt_moment_bytes(const gpt_model* model) {
-    return model->layout.n / (model->zero ? model->share.n_ranks : 1) * (int64_t)sizeof(gpt_real);
+    return gpt_sum_bytes(model, model->layout.n / (model->zero ? model->share.n_ranks : 1));
+}
+
+/* Copies the totals to the host, without waiting. */
+static void gpt_copy_totals(gpt_model* model) {
+    if (!model->status)
+        model->status =
+            memo_copy(&model->device, model->compute, MEMO_COPY_TO_HOST, model->host_totals,
+                      model->totals, GPT_N_HOST_TOTALS * (int64_t)sizeof(double), &model->error);
+}
+static void gpt_synchronize(gpt_model* model) {
+    if (!model->status)
+        model->status = memo_stream_synchronize(&model->device, model->compute, &model->error);
 }
 
 /* Waits, reads the totals, and clears gradients and totals for the next step. */
 static void gpt_end_step(gpt_model* model) {
-    const memo_device* device = &model->device;
-    if (model->status) return;
-    if ((model->status =
-             memo_copy(device, model->compute, MEMO_COPY_TO_HOST, model->host_totals, model->totals,
-                       GPT_N_TOTALS * (int64_t)sizeof(double), &model->error)) ||
-        (model->status = memo_fill(device, model->compute, model->totals, 0,
-                                   GPT_N_TOTALS * (int64_t)sizeof(double), &model->error)) ||
-        (model->status = memo_fill(device, model->compute, model->gradients, 0,
-                                   gpt_gradient_bytes(model), &model->error)))
-        return;
-    model->is_reduced = 0;
-    model->status = memo_stream_synchronize(device, model->compute, &model->error);
+    gpt_copy_totals(model);
+    gpt_clear(model, model->totals, GPT_N_TOTALS * (int64_t)sizeof(double));
+    gpt_clear(model, model->gradients, gpt_gradient_bytes(model));
+    if (!model->status) model->is_reduced = 0;
+    gpt_synchronize(model);
 }
 
 GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_desc* desc, double* loss,
                                     double* gradient_norm, memo_error* error) {
-    gpt_op norm = gpt_op_make("gradient norm"), adamw = gpt_op_make("AdamW");
-    gpt_update_args a;
+    gpt_adamw_desc adamw;
     model->status = MEMO_STATUS_OK;
     snprintf(model->phase, sizeof model->phase, "update");
-    memset(&a, 0, sizeof a);
-    a.model = model;
-    a.adamw.learning_rate = desc->learning_rate;
-    a.adamw.beta1 = desc->beta1;
-    a.adamw.beta2 = desc->beta2;
-    a.adamw.epsilon = desc->epsilon;
-    a.adamw.weight_decay = desc->weight_decay;
-    a.adamw.update = model->n_updates + 1;
-    a.clip = desc->clip;
-    a.vote = desc->vote;
+    adamw.learning_rate = desc->learning_rate;
+    adamw.beta1 = desc->beta1;
+    adamw.beta2 = desc->beta2;
+    adamw.epsilon = desc->epsilon;
+    adamw.weight_decay = desc->weight_decay;
+    adamw.update = model->n_updates + 1;
 
     gpt_reduce_gradients(model);
-    gpt_reads(&norm, model->gradients, gpt_gradient_bytes(model));
-    gpt_writes(&norm, &model->totals[GPT_TOTAL_VOTES], 2 * (int64_t)sizeof(double));
-    gpt_launch(model, &norm, gpt_gradient_norm_run, &a, sizeof a);
+    gpt_gradient_norm(model, desc->vote);
     gpt_reduce_totals(model);
-    gpt_reads(&adamw, model->gradients, gpt_gradient_bytes(model));
-    gpt_reads(&adamw, &model->totals[GPT_TOTAL_SQUARES], (int64_t)sizeof(double));
-    gpt_writes(&adamw, model->parameters, model->layout.n * (int64_t)sizeof(gpt_real));
-    gpt_writes(&adamw, model->moments1, gpt_moment_bytes(model));
-    gpt_writes(&adamw, model->moments2, gpt_moment_bytes(model));
-    gpt_launch(model, &adamw, gpt_adamw_run, &a, sizeof a);
+    gpt_adamw_parts(model, &adamw, desc->clip);
     gpt_gather_parameters(model);
     gpt_end_step(model);
     if (!model->status) {
@@ -258,52 +248,65 @@ GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error) {
 
 /* Copies all parameters or gradients, and waits. */
 static memo_status gpt_copy_flat(gpt_model* model, memo_copy_kind kind, void* to, const void* from,
-                                 memo_error* error) {
+                                 int64_t n_bytes, memo_error* error) {
     const memo_device* device = &model->device;
-    memo_status status = memo_copy(device, model->compute, kind, to, from,
-                                   model->layout.n * (int64_t)sizeof(gpt_real), error);
+    memo_status status = memo_copy(device, model->compute, kind, to, from, n_bytes, error);
     return status ? status : memo_stream_synchronize(device, model->compute, error);
 }
 
-GPT_FUNCTION memo_status gpt_get_gradients(gpt_model* model, gpt_real* gradients,
-                                           memo_error* error) {
+GPT_FUNCTION memo_status gpt_get_gradients(gpt_model* model, void* gradients, memo_error* error) {
     const memo_device* device = &model->device;
     int64_t b;
     if (gpt_reduce(model, error)) return model->status;
     if (!model->zero)
-        return gpt_copy_flat(model, MEMO_COPY_TO_HOST, gradients, model->gradients, error);
-    memset(gradients, 0, (size_t)model->layout.n * sizeof *gradients);
+        return gpt_copy_flat(model, MEMO_COPY_TO_HOST, gradients, model->gradients,
+                             gpt_gradient_bytes(model), error);
+    memset(gradients, 0, (size_t)gpt_sum_bytes(model, model->layout.n));
     for (b = 0; b < gpt_n_buckets(&model->config) && !model->status; b++) {
         const gpt_part part = gpt_part_at(model, b, model->share.rank);
-        model->status = memo_copy(
-            device, model->compute, MEMO_COPY_TO_HOST, gradients + part.begin, part.gradients,
-            (part.end - part.begin) * (int64_t)sizeof(gpt_real), &model->error);
+        model->status =
+            memo_copy(device, model->compute, MEMO_COPY_TO_HOST,
+                      (char*)gradients + gpt_sum_bytes(model, part.begin), part.gradients,
+                      gpt_sum_bytes(model, part.end - part.begin), &model->error);
     }
-    if (!model->status)
-        model->status = memo_stream_synchronize(device, model->compute, &model->error);
+    gpt_synchronize(model);
     return gpt_finish(model, error);
 }
 
-GPT_FUNCTION memo_status gpt_get_parameters(gpt_model* model, gpt_real* parameters,
-                                            memo_error* error) {
-    return gpt_copy_flat(model, MEMO_COPY_TO_HOST, parameters, model->parameters, error);
+GPT_FUNCTION memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest,
+                                              memo_error* error) {
+    if (gpt_reduce(model, error)) return model->status;
+    gpt_clear(model, &model->totals[GPT_TOTAL_DIGEST], (int64_t)sizeof(double));
+    gpt_digest(model);
+    gpt_copy_totals(model);
+    gpt_synchronize(model);
+    if (!model->status) memcpy(digest, &model->host_totals[GPT_TOTAL_DIGEST], sizeof *digest);
+    return gpt_finish(model, error);
 }
 
-GPT_FUNCTION memo_status gpt_set_parameters(gpt_model* model, const gpt_real* parameters,
+GPT_FUNCTION memo_status gpt_get_parameters(gpt_model* model, void* parameters, memo_error* error) {
+    return gpt_copy_flat(model, MEMO_COPY_TO_HOST, parameters, model->parameters,
+                         gpt_n_bytes(model, model->layout.n), error);
+}
+
+GPT_FUNCTION memo_status gpt_set_parameters(gpt_model* model, const void* parameters,
                                             memo_error* error) {
-    return gpt_copy_flat(model, MEMO_COPY_TO_DEVICE, model->parameters, parameters, error);
+    model->status = gpt_copy_flat(model, MEMO_COPY_TO_DEVICE, model->parameters, parameters,
+                                  gpt_n_bytes(model, model->layout.n), &model->error);
+    gpt_set_masters(model);
+    return gpt_finish(model, error);
 }
 
 /* ---- create and destroy -------------------------------------------------------------------- */
 
 GPT_FUNCTION int64_t gpt_staging_bytes(const gpt_config* config) {
-    const int64_t n_bytes = 4 * gpt_n_rows(config) + GPT_N_TOTALS * (int64_t)sizeof(double);
+    const int64_t n_bytes = 4 * gpt_n_rows(config) + GPT_N_HOST_TOTALS * (int64_t)sizeof(double);
     return (n_bytes + 511) / 512 * 512;
 }
 
 static int64_t gpt_rope_bytes(const gpt_config* config) {
     return gpt_share_make(config, NULL).layout.local_tokens * (config->hidden / config->n_heads) *
-           (int64_t)sizeof(gpt_real);
+           gpt_type_bytes(gpt_sum_type(config->type));
 }
 
 /* Stream, events, pinned memory: resources that the session requires or does not manage. */
@@ -320,15 +323,14 @@ static void gpt_create_streams(gpt_model* model) {
              memo_host_alloc(device, gpt_staging_bytes(&model->config), &pinned, &model->error)))
         return;
     model->host_totals = (double*)pinned;
-    model->staging = (uint8_t*)(model->host_totals + GPT_N_TOTALS);
+    model->staging = (uint8_t*)(model->host_totals + GPT_N_HOST_TOTALS);
 }
 
 /* Attention over ranks, and the blocks. */
 static void gpt_create_collectives(gpt_model* model, void* sp_memory) {
     if (model->share.layout.ring * model->share.layout.ulysses > 1) {
         memo_sp_attention_desc sp = gpt_sp_desc(&model->config, &model->share);
-        model->attention_state.device = model->host_device;
-        sp.attention = memo_host_attention_functions(&model->attention_state);
+        sp.attention = model->kernels.attention;
         sp.device = &model->device;
         sp.stream = model->compute;
         sp.ring = model->mesh->ring;
@@ -345,44 +347,67 @@ static void gpt_destroy_collectives(gpt_model* model) {
     model->attention = NULL;
 }
 
-/* The angles of this rank's positions.  host has room for the angles of the whole sequence and of a
- * rank. */
-static void gpt_initialize_rope(gpt_model* model, gpt_real* host) {
-    const memo_sharding* layout = &model->share.layout;
-    const int64_t head_size = model->config.hidden / model->config.n_heads;
-    gpt_real* local = host + layout->n_tokens * head_size;
-    gpt_rope_table(host, layout->n_tokens, head_size);
-    memo_sharding_scatter(layout, model->share.sequence_rank, 1, head_size * (int64_t)sizeof *host,
-                          host, local);
-    model->status = memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, model->rope,
-                              local, gpt_rope_bytes(&model->config), &model->error);
+/* The numbers of this rank's tokens, through the staging buffer, which holds fewer at a time. */
+static void gpt_initialize_numbers(gpt_model* model) {
+    const int64_t most = gpt_staging_bytes(&model->config) / (int64_t)sizeof(int64_t);
+    int64_t* numbers = (int64_t*)(void*)model->host_totals;
+    int64_t row, i, n;
+    for (row = 0; row < model->n_rows && !model->status; row += n) {
+        n = gpt_min(most, model->n_rows - row);
+        for (i = 0; i < n; i++) numbers[i] = gpt_token_of(&model->share, row + i);
+        model->status = memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE,
+                                  model->token_numbers + row, numbers, n * (int64_t)sizeof *numbers,
+                                  &model->error);
+        gpt_synchronize(model);
+    }
+}
+
+static void gpt_initialize_parameter(gpt_model* model, int64_t index) {
+    const gpt_parameter p = gpt_parameter_at(&model->config, index);
+    gpt_op op = gpt_op_make(p.name);
+    gpt_initial_args a;
+    memset(&a, 0, sizeof a);
+    a.to = gpt_weight(model, p.offset);
+    a.n = p.n;
+    a.n_columns = p.n_columns;
+    a.stride = p.stride;
+    a.offset = gpt_element_of_whole(&p, model->share.tensor_rank, 0);
+    a.key = gpt_mix(model->config.seed) ^ (uint64_t)index;
+    a.std = p.initial_std;
+    gpt_writes(&op, a.to, gpt_n_bytes(model, a.n));
+    gpt_launch(model, &op, GPT_KIND_INITIAL, &a);
+}
+
+static void gpt_initialize_rope(gpt_model* model) {
+    gpt_op op = gpt_op_make("angles of RoPE");
+    gpt_rope_table_args a;
+    memset(&a, 0, sizeof a);
+    a.table = model->rope;
+    a.token_numbers = model->token_numbers;
+    a.n_positions = model->share.layout.local_tokens;
+    a.sequence = model->config.sequence;
+    a.head_size = model->config.hidden / model->config.n_heads;
+    gpt_reads(&op, a.token_numbers, a.n_positions * (int64_t)sizeof *a.token_numbers);
+    gpt_writes(&op, a.table, gpt_rope_bytes(&model->config));
+    gpt_launch(model, &op, GPT_KIND_ROPE_TABLE, &a);
 }
 
 /* Parameters, the table of RoPE, and zeros for all sums. */
 static void gpt_initialize(gpt_model* model) {
-    const memo_device* device = &model->device;
-    const int64_t n_bytes = model->layout.n * (int64_t)sizeof(gpt_real);
-    const int64_t rope_bytes = 2 * gpt_rope_bytes(&model->config) * model->share.n_ranks;
-    void* const zeroed[4] = {model->gradients, model->moments1, model->moments2, model->totals};
-    const int64_t sizes[4] = {gpt_gradient_bytes(model), gpt_moment_bytes(model),
-                              gpt_moment_bytes(model), GPT_N_TOTALS * (int64_t)sizeof(double)};
-    gpt_real* host = (gpt_real*)malloc((size_t)(n_bytes > rope_bytes ? n_bytes : rope_bytes));
-    int i;
-    if (!host) {
-        model->status = memo_error_set(&model->error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                                       "no host memory for the initial parameters");
-        return;
-    }
-    for (i = 0; i < 4 && !model->status; i++)
-        model->status = memo_fill(device, model->compute, zeroed[i], 0, sizes[i], &model->error);
-    gpt_initial_parameters(&model->config, model->share.tensor_rank, host);
-    if (!model->status)
-        model->status =
-            gpt_copy_flat(model, MEMO_COPY_TO_DEVICE, model->parameters, host, &model->error);
-    if (!model->status) gpt_initialize_rope(model, host);
-    if (memo_stream_synchronize(device, model->compute, NULL) && !model->status)
-        model->status = memo_device_status(device, &model->error);
-    free(host);
+    int64_t t;
+    snprintf(model->phase, sizeof model->phase, "initial values");
+    gpt_clear(model, model->gradients, gpt_gradient_bytes(model));
+    gpt_clear(model, model->moments1, gpt_moment_bytes(model));
+    gpt_clear(model, model->moments2, gpt_moment_bytes(model));
+    gpt_clear(model, model->totals, GPT_N_TOTALS * (int64_t)sizeof(double));
+    gpt_clear(model, model->parameters, gpt_n_bytes(model, model->layout.n));
+    for (t = 0; t < gpt_n_parameter_tensors(&model->config); t++)
+        gpt_initialize_parameter(model, t);
+    gpt_set_masters(model);
+    gpt_initialize_numbers(model);
+    gpt_initialize_rope(model);
+    if (memo_stream_synchronize(&model->device, model->compute, NULL) && !model->status)
+        model->status = memo_device_status(&model->device, &model->error);
 }
 
 /* The communicators must match the config. */
@@ -407,9 +432,11 @@ static memo_status gpt_check_mesh(const gpt_config* config, const memo_mesh* mes
 static void gpt_setup(void* user, memo_session* session) {
     gpt_model* model = (gpt_model*)user;
     const gpt_config* config = &model->config;
-    const int64_t n_bytes = model->layout.n * (int64_t)sizeof(gpt_real);
+    const int64_t n = model->layout.n;
     memo_session_info info;
-    void* sp_memory = NULL;
+    void *sp_memory = NULL, *scratch = NULL;
+    const gpt_shapes shapes = gpt_shapes_make(config);
+    int64_t scratch_bytes = 0;
     memo_session_get_info(session, &info);
     model->session = session;
     model->arena = info.arena;
@@ -417,21 +444,28 @@ static void gpt_setup(void* user, memo_session* session) {
     model->status = MEMO_STATUS_OK;
     gpt_destroy_collectives(model);
 
-    model->parameters = (gpt_real*)gpt_take_persistent(model, "parameters", n_bytes);
-    model->gradients =
-        (gpt_real*)gpt_take_persistent(model, "gradients", gpt_gradient_bytes(model));
-    model->moments1 =
-        (gpt_real*)gpt_take_persistent(model, "Adam's first moments", gpt_moment_bytes(model));
-    model->moments2 =
-        (gpt_real*)gpt_take_persistent(model, "Adam's second moments", gpt_moment_bytes(model));
-    model->rope = (gpt_real*)gpt_take_persistent(model, "angles of RoPE", gpt_rope_bytes(config));
-    model->totals =
-        (double*)gpt_take_persistent(model, "totals", GPT_N_TOTALS * (int64_t)sizeof(double));
+    model->parameters = gpt_take_persistent(model, "parameters", gpt_n_bytes(model, n));
+    if (gpt_has_masters(config))
+        model->masters = gpt_take_persistent(model, "master weights", gpt_moment_bytes(model));
+    model->gradients = gpt_take_persistent(model, "gradients", gpt_gradient_bytes(model));
+    model->moments1 = gpt_take_persistent(model, "Adam's first moments", gpt_moment_bytes(model));
+    model->moments2 = gpt_take_persistent(model, "Adam's second moments", gpt_moment_bytes(model));
+    model->rope = gpt_take_persistent(model, "angles of RoPE", gpt_rope_bytes(config));
+    model->token_numbers = (int64_t*)(void*)gpt_take_persistent(
+        model, "numbers of tokens", model->n_rows * (int64_t)sizeof(int64_t));
+    model->totals = (double*)(void*)gpt_take_persistent(model, "totals",
+                                                        GPT_N_TOTALS * (int64_t)sizeof(double));
+    if (model->kernels.scratch_bytes)
+        scratch_bytes = model->kernels.scratch_bytes(model->kernels.context, &shapes);
+    if (scratch_bytes) scratch = gpt_take_persistent(model, "scratch of kernels", scratch_bytes);
     gpt_take_partial_sums(model);
     if (gpt_sp_bytes(config, &model->share))
         sp_memory =
             gpt_take_persistent(model, "attention over ranks", gpt_sp_bytes(config, &model->share));
 
+    if (!gpt_is_idle(model))
+        model->status = model->kernels.prepare(model->kernels.context, &shapes, model->compute,
+                                               scratch, &model->error);
     if (!gpt_is_idle(model)) gpt_create_collectives(model, sp_memory);
     if (!gpt_is_idle(model)) gpt_initialize(model);
     memo_session_fail(session, model->status, model->error.message);
@@ -452,7 +486,7 @@ static memo_status gpt_create_session(gpt_model* model, const gpt_desc* desc, in
     int t;
     gpt_fill_tensors(&desc->config, tensors);
     for (t = 0; t < GPT_N_TENSORS; t++)
-        model->columns[t] = tensors[t].row_bytes / (int64_t)sizeof(gpt_real);
+        model->columns[t] = tensors[t].row_bytes / gpt_element_bytes(&desc->config, t);
     model->share_plan = s.share;
     model->share_user = s.user;
     model->mesh = desc->mesh;
@@ -493,6 +527,7 @@ static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo
     model->layout = gpt_layout_make(config);
     model->share = gpt_share_make(config, desc->mesh);
     model->zero = model->share.n_ranks > 1 ? config->zero : 0;
+    if (desc->kernels) model->kernels = *desc->kernels;
     model->n_rows = model->share.n_rows;
     n_tiles = (model->n_rows - 1) / config->tile_rows + 1;
     model->chunk_rows = (n_tiles + 3) / 4 * config->tile_rows; /* four chunks */
@@ -505,14 +540,16 @@ GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, me
     memo_status status;
     *result = NULL;
     status = gpt_check_config(&desc->config, error);
-    if (!status && !desc->host_device)
+    if (!status && (!desc->kernels || !desc->device))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "gpt_desc.host_device: must be set; gpt_plan needs none");
+                                "gpt_desc.kernels, device: must be set; gpt_plan needs none");
+    if (!status && gpt_has_masters(&desc->config) && !desc->device->cast)
+        status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                                "gpt_desc.device: has no cast for master weights");
     if (!status) status = gpt_check_mesh(&desc->config, desc->mesh, error);
     if (!status) status = gpt_model_make(desc, &model, error);
     if (status) return status;
-    model->host_device = desc->host_device;
-    model->device = desc->device ? *desc->device : *desc->host_device;
+    model->device = *desc->device;
     if (model->share.n_ranks > 1) model->gradient = desc->mesh->gradient;
 
     gpt_create_streams(model);

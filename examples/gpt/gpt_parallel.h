@@ -26,7 +26,7 @@ static int64_t gpt_bucket_of(const gpt_config* config, int64_t tensor) { /* gpt_
  * moments. */
 typedef struct gpt_part {
     int64_t begin, end;
-    gpt_real *gradients, *moments1, *moments2;
+    char *masters, *gradients, *moments1, *moments2;
 } gpt_part;
 
 static gpt_part gpt_part_at(const gpt_model* model, int64_t bucket, int32_t rank) {
@@ -35,9 +35,14 @@ static gpt_part gpt_part_at(const gpt_model* model, int64_t bucket, int32_t rank
     gpt_part part;
     part.begin = begin + rank * n;
     part.end = part.begin + n;
-    part.gradients = model->gradients + (model->zero == 2 ? begin / n_ranks : part.begin);
-    part.moments1 = model->moments1 + (model->zero ? begin / n_ranks : part.begin);
+    part.gradients =
+        model->gradients + gpt_sum_bytes(model, model->zero == 2 ? begin / n_ranks : part.begin);
+    part.moments1 =
+        model->moments1 + gpt_sum_bytes(model, model->zero ? begin / n_ranks : part.begin);
     part.moments2 = model->moments2 + (part.moments1 - model->moments1);
+    part.masters = gpt_has_masters(&model->config)
+                       ? model->masters + (part.moments1 - model->moments1)
+                       : gpt_weight(model, part.begin);
     return part;
 }
 
@@ -49,32 +54,19 @@ static int32_t gpt_end_part(const gpt_model* model) {
     return model->zero ? model->share.rank + 1 : model->share.n_ranks;
 }
 
-typedef struct gpt_sum_args {
-    gpt_real* to; /* += from */
-    const gpt_real* from;
-    int64_t n;
-} gpt_sum_args;
-
-static memo_status gpt_sum_run(void* pointer, memo_error* error) {
-    const gpt_sum_args* a = (const gpt_sum_args*)pointer;
-    int64_t i;
-    (void)error;
-    for (i = 0; i < a->n; i++) a->to[i] += a->from[i];
-    return MEMO_STATUS_OK;
-}
-
-/* Sums n reals at `gradients` over ranks.  Each rank receives its part of the sum, in place. */
-static void gpt_reduce_scatter(gpt_model* model, gpt_real* gradients, int64_t n) {
+/* Sums n gradients over ranks.  Each rank receives its part of the sum, in place. */
+static void gpt_reduce_scatter(gpt_model* model, char* gradients, int64_t n) {
     const int64_t n_part = n / model->share.n_ranks;
+    char* part = gradients + gpt_sum_bytes(model, model->share.rank * n_part);
     gpt_op op = gpt_op_make("sum over ranks");
     if (gpt_is_idle(model)) return;
-    gpt_reads(&op, gradients, n * (int64_t)sizeof *gradients);
-    gpt_writes(&op, gradients + model->share.rank * n_part, n_part * (int64_t)sizeof *gradients);
+    gpt_reads(&op, gradients, gpt_sum_bytes(model, n));
+    gpt_writes(&op, part, gpt_sum_bytes(model, n_part));
     gpt_announce(model, &op);
     if (!model->status)
-        model->status = memo_reduce_scatter(model->gradient, model->compute, gradients,
-                                            gradients + model->share.rank * n_part, n_part,
-                                            GPT_TYPE, MEMO_REDUCTION_SUM, &model->error);
+        model->status = memo_reduce_scatter(model->gradient, model->compute, gradients, part,
+                                            n_part, gpt_sum_type(model->config.type),
+                                            MEMO_REDUCTION_SUM, &model->error);
 }
 
 /* With zero 2 a bucket has a gradient only while its backward runs. */
@@ -82,27 +74,21 @@ static void gpt_begin_bucket(gpt_model* model, int64_t bucket) {
     const int64_t begin = gpt_bucket_begin(model, bucket);
     const int64_t n = gpt_bucket_begin(model, bucket + 1) - begin;
     if (model->zero < 2) return;
-    model->bucket = gpt_take(model, gpt_rows_make(0, n), 1);
+    model->bucket = gpt_take_sums(model, gpt_rows_make(0, n), 1);
     model->bucket_begin = begin;
-    if (!gpt_is_idle(model))
-        model->status = memo_fill(&model->device, model->compute, model->bucket.address, 0,
-                                  n * (int64_t)sizeof(gpt_real), &model->error);
+    gpt_clear(model, model->bucket.address, gpt_sum_bytes(model, n));
 }
 
 static void gpt_end_bucket(gpt_model* model, int64_t bucket) {
     const int64_t begin = gpt_bucket_begin(model, bucket);
     const int64_t n = gpt_bucket_begin(model, bucket + 1) - begin;
-    gpt_op op = gpt_op_make("add to the rank's part");
-    gpt_sum_args a;
+    const int64_t n_part = n / model->share.n_ranks;
     if (model->zero < 2) return;
     if (!gpt_is_idle(model)) {
         gpt_reduce_scatter(model, model->bucket.address, n);
-        a.n = n / model->share.n_ranks;
-        a.to = gpt_part_at(model, bucket, model->share.rank).gradients;
-        a.from = model->bucket.address + model->share.rank * a.n;
-        gpt_reads(&op, a.from, a.n * (int64_t)sizeof(gpt_real));
-        gpt_writes(&op, a.to, a.n * (int64_t)sizeof(gpt_real));
-        gpt_launch(model, &op, gpt_sum_run, &a, sizeof a);
+        gpt_add(model, "add to the rank's part", gpt_sum_type(model->config.type),
+                gpt_part_at(model, bucket, model->share.rank).gradients,
+                model->bucket.address + gpt_sum_bytes(model, model->share.rank * n_part), n_part);
     }
     gpt_give(model, model->bucket);
 }
@@ -117,16 +103,18 @@ static void gpt_reduce_gradients(gpt_model* model) {
     if (model->is_reduced) return;
     model->is_reduced = 1;
     if (model->gradient && model->zero == 0) {
-        gpt_reads(&op, model->gradients, model->layout.n * (int64_t)sizeof(gpt_real));
-        gpt_writes(&op, model->gradients, model->layout.n * (int64_t)sizeof(gpt_real));
+        gpt_reads(&op, model->gradients, gpt_sum_bytes(model, model->layout.n));
+        gpt_writes(&op, model->gradients, gpt_sum_bytes(model, model->layout.n));
         gpt_announce(model, &op);
         if (!model->status)
             model->status =
                 memo_all_reduce(model->gradient, model->compute, model->gradients, model->gradients,
-                                model->layout.n, GPT_TYPE, MEMO_REDUCTION_SUM, &model->error);
+                                model->layout.n, gpt_sum_type(model->config.type),
+                                MEMO_REDUCTION_SUM, &model->error);
     }
     for (b = 0; b < gpt_n_buckets(&model->config) && model->zero == 1; b++)
-        gpt_reduce_scatter(model, model->gradients + gpt_bucket_begin(model, b),
+        gpt_reduce_scatter(model,
+                           model->gradients + gpt_sum_bytes(model, gpt_bucket_begin(model, b)),
                            gpt_bucket_begin(model, b + 1) - gpt_bucket_begin(model, b));
     gpt_sum_layer_gradients(model);
 }
@@ -147,8 +135,8 @@ static void gpt_reduce_total(gpt_model* model, memo_comm* ranks, int first, int 
 /* Sums loss and votes over all ranks, and the squares if each rank has only its own part.  Tensor
  * ranks have the same loss. */
 static void gpt_reduce_totals(gpt_model* model) {
-    gpt_reduce_total(model, model->tensor.ranks, GPT_TOTAL_VOTES, GPT_N_TOTALS);
-    gpt_reduce_total(model, model->gradient, 0, model->zero ? GPT_N_TOTALS : GPT_TOTAL_SQUARES);
+    gpt_reduce_total(model, model->tensor.ranks, GPT_TOTAL_VOTES, GPT_N_SUMMED);
+    gpt_reduce_total(model, model->gradient, 0, model->zero ? GPT_N_SUMMED : GPT_TOTAL_SQUARES);
 }
 
 /* Gathers the parts of the parameters, after each rank has updated its own part. */
@@ -156,97 +144,152 @@ static void gpt_gather_parameters(gpt_model* model) {
     int64_t b;
     for (b = 0; b < gpt_n_buckets(&model->config) && model->zero && !model->status; b++) {
         const gpt_part part = gpt_part_at(model, b, model->share.rank);
-        gpt_real* bucket = model->parameters + gpt_bucket_begin(model, b);
+        char* bucket = gpt_weight(model, gpt_bucket_begin(model, b));
         const int64_t n = part.end - part.begin;
         gpt_op op = gpt_op_make("gather parameters");
-        gpt_reads(&op, model->parameters + part.begin, n * (int64_t)sizeof(gpt_real));
-        gpt_writes(&op, bucket, n * model->share.n_ranks * (int64_t)sizeof(gpt_real));
+        gpt_reads(&op, gpt_weight(model, part.begin), gpt_n_bytes(model, n));
+        gpt_writes(&op, bucket, gpt_n_bytes(model, n * model->share.n_ranks));
         gpt_announce(model, &op);
         if (!model->status)
             model->status =
-                memo_all_gather(model->gradient, model->compute, model->parameters + part.begin,
-                                bucket, n, GPT_TYPE, &model->error);
+                memo_all_gather(model->gradient, model->compute, gpt_weight(model, part.begin),
+                                bucket, n, model->config.type, &model->error);
     }
 }
 
 /* --- the update --- */
-typedef struct gpt_update_args {
-    gpt_model* model; /* outlives the operation: gpt_destroy waits for the stream */
-    gpt_adamw_desc adamw;
-    double clip, vote;
-} gpt_update_args;
+
+/* The elements of a parameter in a part; none: begin = end. */
+static gpt_rows gpt_part_rows_of(const gpt_part* part, const gpt_parameter* p) {
+    gpt_rows rows = gpt_rows_make(p->offset > part->begin ? p->offset : part->begin,
+                                  gpt_min(p->offset + p->n, part->end));
+    if (rows.end < rows.begin) rows.end = rows.begin;
+    return rows;
+}
+
+static void gpt_add_squares_of(gpt_model* model, const gpt_part* part, gpt_rows rows) {
+    gpt_op op = gpt_op_make("squares of the gradient");
+    gpt_squares_args a;
+    if (!gpt_count(rows)) return;
+    memset(&a, 0, sizeof a);
+    a.x = part->gradients + gpt_sum_bytes(model, rows.begin - part->begin);
+    a.n = gpt_count(rows);
+    a.lanes = &model->totals[GPT_TOTAL_LANES];
+    gpt_reads(&op, a.x, gpt_sum_bytes(model, a.n));
+    gpt_writes(&op, a.lanes, GPT_LANES * (int64_t)sizeof(double));
+    gpt_launch(model, &op, GPT_KIND_SQUARES, &a);
+}
 
 /* Adds the squares of the elements that no lower tensor rank holds. */
-static void gpt_add_split_squares(const gpt_model* model, double lanes[GPT_LANES], int64_t bucket,
-                                  const gpt_part* part) {
+static void gpt_add_split_squares(gpt_model* model, int64_t bucket, const gpt_part* part) {
     int64_t t;
     for (t = 0; t < gpt_n_parameter_tensors(&model->config); t++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
-        const int64_t begin = p.offset > part->begin ? p.offset : part->begin;
-        const int64_t end = gpt_min(p.offset + p.n, part->end);
-        if (model->share.tensor_rank < p.degree && gpt_bucket_of(&model->config, t) == bucket &&
-            begin < end)
-            gpt_add_squares(lanes, part->gradients + (begin - part->begin), end - begin);
+        if (model->share.tensor_rank < p.degree && gpt_bucket_of(&model->config, t) == bucket)
+            gpt_add_squares_of(model, part, gpt_part_rows_of(part, &p));
     }
 }
 
 /* Adds part by part in the order of ranks: the sum over ranks has the same order. */
-static memo_status gpt_gradient_norm_run(void* pointer, memo_error* error) {
-    const gpt_update_args* a = (const gpt_update_args*)pointer;
-    const gpt_model* model = a->model;
+static void gpt_gradient_norm(gpt_model* model, double vote) {
+    gpt_total_args a;
     int64_t b;
     int32_t r;
-    (void)error;
-    model->totals[GPT_TOTAL_VOTES] = a->vote;
-    model->totals[GPT_TOTAL_SQUARES] = 0;
+    a.lanes = &model->totals[GPT_TOTAL_LANES];
+    a.total = &model->totals[GPT_TOTAL_SQUARES];
+    a.vote = &model->totals[GPT_TOTAL_VOTES];
+    a.vote_value = vote;
     for (r = gpt_first_part(model); r < gpt_end_part(model); r++) {
-        double lanes[GPT_LANES] = {0};
+        gpt_op op = gpt_op_make("gradient norm");
         for (b = 0; b < gpt_n_buckets(&model->config); b++) {
             const gpt_part part = gpt_part_at(model, b, r);
             if (model->share.tensor_rank == 0)
-                gpt_add_squares(lanes, part.gradients, part.end - part.begin);
+                gpt_add_squares_of(model, &part, gpt_rows_make(part.begin, part.end));
             else
-                gpt_add_split_squares(model, lanes, b, &part);
+                gpt_add_split_squares(model, b, &part);
         }
-        model->totals[GPT_TOTAL_SQUARES] += gpt_sum_squares(lanes);
+        gpt_writes(&op, a.vote, 2 * (int64_t)sizeof(double)); /* the total too */
+        gpt_writes(&op, a.lanes, GPT_LANES * (int64_t)sizeof(double));
+        gpt_launch(model, &op, GPT_KIND_NORM_TOTAL, &a);
     }
-    return MEMO_STATUS_OK;
 }
 
-/* Updates the elements of a tensor in this part. */
+/* Updates the elements of a parameter in this part. */
 static void gpt_adamw_part(gpt_model* model, const gpt_part* part, const gpt_parameter* p,
-                           double scale, const gpt_adamw_desc* adamw) {
-    const int64_t begin = p->offset > part->begin ? p->offset : part->begin;
-    const int64_t end = gpt_min(p->offset + p->n, part->end), at = begin - part->begin;
-    if (begin < end)
-        gpt_adamw(model->parameters + begin, part->moments1 + at, part->moments2 + at,
-                  part->gradients + at, scale, adamw, end - begin);
+                           gpt_adamw_args a) {
+    const gpt_rows rows = gpt_part_rows_of(part, p);
+    const int64_t at = gpt_sum_bytes(model, rows.begin - part->begin);
+    gpt_op op = gpt_op_make("AdamW");
+    if (!gpt_count(rows)) return;
+    if (p->initial_std <= 0) a.adamw.weight_decay = 0;
+    a.n = gpt_count(rows);
+    a.parameters = part->masters + at;
+    if (gpt_has_masters(&model->config)) a.weights = gpt_weight(model, rows.begin);
+    a.gradients = part->gradients + at;
+    a.moments1 = part->moments1 + at;
+    a.moments2 = part->moments2 + at;
+    gpt_reads(&op, a.gradients, gpt_sum_bytes(model, a.n));
+    gpt_reads(&op, a.squares, (int64_t)sizeof(double));
+    gpt_writes(&op, a.parameters, gpt_sum_bytes(model, a.n));
+    if (a.weights) gpt_writes(&op, a.weights, gpt_n_bytes(model, a.n));
+    gpt_writes(&op, a.moments1, gpt_sum_bytes(model, a.n));
+    gpt_writes(&op, a.moments2, gpt_sum_bytes(model, a.n));
+    gpt_launch(model, &op, GPT_KIND_ADAMW, &a);
 }
 
-static memo_status gpt_adamw_run(void* pointer, memo_error* error) {
-    const gpt_update_args* a = (const gpt_update_args*)pointer;
-    gpt_model* model = a->model;
-    const double norm = sqrt(model->totals[GPT_TOTAL_SQUARES]);
-    const double scale = a->clip > 0 && norm > a->clip ? a->clip / norm : 1;
+static void gpt_adamw_parts(gpt_model* model, const gpt_adamw_desc* desc, double clip) {
+    gpt_adamw_args a;
     int64_t t;
     int32_t r;
-    (void)error;
+    memset(&a, 0, sizeof a);
+    a.squares = &model->totals[GPT_TOTAL_SQUARES];
+    a.clip = clip;
+    a.adamw = *desc;
     for (t = 0; t < gpt_n_parameter_tensors(&model->config); t++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
-        gpt_adamw_desc adamw = a->adamw;
-        if (p.initial_std <= 0) adamw.weight_decay = 0;
         for (r = gpt_first_part(model); r < gpt_end_part(model); r++) {
             const gpt_part part = gpt_part_at(model, gpt_bucket_of(&model->config, t), r);
-            gpt_adamw_part(model, &part, &p, scale, &adamw);
+            gpt_adamw_part(model, &part, &p, a);
         }
     }
-    return MEMO_STATUS_OK;
 }
 
-/* The arguments are copied at launch, and their size is limited. */
-typedef char gpt_linear_args_fit[sizeof(gpt_linear_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
-typedef char gpt_norm_args_fit[sizeof(gpt_norm_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
-typedef char gpt_elements_args_fit[sizeof(gpt_elements_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
-typedef char gpt_attention_args_fit[sizeof(gpt_attention_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
+/* Sets the master weights that this rank updates to the weights. */
+static void gpt_set_masters(gpt_model* model) {
+    int64_t b;
+    int32_t r;
+    for (b = 0; b < gpt_n_buckets(&model->config) && gpt_has_masters(&model->config); b++)
+        for (r = gpt_first_part(model); r < gpt_end_part(model) && !gpt_is_idle(model); r++) {
+            const gpt_part part = gpt_part_at(model, b, r);
+            memo_cast_desc cast;
+            cast.to = part.masters;
+            cast.to_type = gpt_sum_type(model->config.type);
+            cast.from = gpt_weight(model, part.begin);
+            cast.from_type = model->config.type;
+            cast.n = part.end - part.begin;
+            model->status =
+                model->device.cast(model->device.context, model->compute, &cast, &model->error);
+        }
+}
+
+/* Adds a digest of the gradients that this rank updates. */
+static void gpt_digest(gpt_model* model) {
+    gpt_digest_args a;
+    int64_t b;
+    int32_t r;
+    memset(&a, 0, sizeof a);
+    a.digest = (uint64_t*)(void*)&model->totals[GPT_TOTAL_DIGEST];
+    for (b = 0; b < gpt_n_buckets(&model->config); b++)
+        for (r = gpt_first_part(model); r < gpt_end_part(model); r++) {
+            const gpt_part part = gpt_part_at(model, b, r);
+            gpt_op op = gpt_op_make("digest");
+            a.x = part.gradients;
+            a.n_bytes = gpt_sum_bytes(model, part.end - part.begin);
+            a.first = gpt_sum_bytes(model, part.begin) / 4;
+            gpt_reads(&op, a.x, a.n_bytes);
+            gpt_writes(&op, a.digest, (int64_t)sizeof *a.digest);
+            gpt_launch(model, &op, GPT_KIND_DIGEST, &a);
+        }
+}
 
 #endif

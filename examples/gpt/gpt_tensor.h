@@ -37,9 +37,10 @@ static int64_t gpt_work_bytes(const gpt_model* model) {
     const int64_t tensor = gpt_degree(model->config.tensor), heads = model->config.n_heads / tensor;
     const int64_t q = hidden / tensor;
     const int64_t kv = hidden / model->config.n_heads * model->config.n_kv_heads / tensor;
-    const int64_t attention = 2 * hidden + 2 * q + 2 * kv + heads;
+    const int64_t attention = 2 * hidden + 2 * q + 2 * kv;
     const int64_t mlp = 2 * hidden + 8 * q; /* a smaller degree has fewer and wider rows */
-    return n_rows * (attention > mlp ? attention : mlp) * (int64_t)sizeof(gpt_real) + 8 * 64;
+    return gpt_n_bytes(model, n_rows * (attention > mlp ? attention : mlp)) +
+           gpt_sum_bytes(model, n_rows * heads) + 8 * 64;
 }
 
 /* Returns the degree of a block.  Before the first block and after the last one, all ranks have all
@@ -86,16 +87,9 @@ static void gpt_add_output(gpt_model* model, int32_t block, gpt_rows rows) {
 /* dx += g, the sum of the gradient from the block above. */
 static void gpt_add_gradient(gpt_model* model, gpt_rows rows) {
     const gpt_tensor_state* t = &model->tensor;
-    gpt_op op = gpt_op_make("gradient of the block above");
-    gpt_sum_args a;
-    if (gpt_is_idle(model)) return;
-    a.to = gpt_at(t->dx, rows.begin);
-    a.from = gpt_at(t->gradient, rows.begin);
-    a.n = gpt_count(rows) * model->config.hidden;
-    gpt_reads_rows(&op, t->dx, rows);
-    gpt_reads_rows(&op, t->gradient, rows);
-    gpt_writes_rows(&op, t->dx, rows);
-    gpt_launch(model, &op, gpt_sum_run, &a, sizeof a);
+    if (!gpt_is_idle(model))
+        gpt_add(model, "gradient of the block above", model->config.type, gpt_at(t->dx, rows.begin),
+                gpt_at(t->gradient, rows.begin), gpt_count(rows) * model->config.hidden);
 }
 
 /* ---- sums over tensor ranks ---- */
@@ -145,9 +139,10 @@ static memo_status gpt_gather_slices(gpt_model* model, memo_stream stream, int32
     if (model->status) return gpt_finish(model, error);
     status = gpt_tell(model, stream, "gather rows",
                       gpt_range(gpt_at(x, to.begin), gpt_bytes(x, to)), error);
-    return status ? status
-                  : memo_all_gather(across, stream, gpt_at(x, from.begin), gpt_at(x, to.begin),
-                                    gpt_count(from) * model->config.hidden, GPT_TYPE, error);
+    return status
+               ? status
+               : memo_all_gather(across, stream, gpt_at(x, from.begin), gpt_at(x, to.begin),
+                                 gpt_count(from) * model->config.hidden, model->config.type, error);
 }
 
 /* The collective of the block that was called last.  memo_blocks calls it right after the block. */
@@ -161,11 +156,11 @@ static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream,
                              ? gpt_degree_at(model, t->block + (t->is_forward ? 1 : -1))
                              : 0;
     memo_comm* ranks = gpt_ranks_of(model, degree);
-    gpt_real* sum = (gpt_real*)call->to + t->sum_begin;
+    char* sum = (char*)call->to + gpt_n_bytes(model, t->sum_begin);
     memo_status status;
     if (n == 0) return MEMO_STATUS_OK;
-    status = gpt_tell(model, stream, "sum over ranks",
-                      gpt_range(sum, n * (int64_t)sizeof(gpt_real)), error);
+    status =
+        gpt_tell(model, stream, "sum over ranks", gpt_range(sum, gpt_n_bytes(model, n)), error);
     if (!status)
         status = memo_all_reduce(ranks, stream, sum, sum, n, call->type, call->reduction, error);
     return status || next <= degree ? status
@@ -192,17 +187,17 @@ static void gpt_sum_layer_gradients(gpt_model* model) {
         if (!ranks) continue;
         for (r = gpt_first_part(model); r < gpt_end_part(model) && !model->status; r++) {
             const gpt_part part = gpt_part_at(model, gpt_bucket_of(&model->config, i), r);
-            const int64_t begin = p.offset > part.begin ? p.offset : part.begin;
-            const int64_t end = gpt_min(p.offset + p.n, part.end);
-            gpt_real* sum = part.gradients + (begin - part.begin);
-            if (begin >= end) continue;
+            const gpt_rows rows = gpt_part_rows_of(&part, &p);
+            char* sum = part.gradients + gpt_sum_bytes(model, rows.begin - part.begin);
+            if (!gpt_count(rows)) continue;
             op.n_reads = op.n_writes = 0;
-            gpt_reads(&op, sum, (end - begin) * (int64_t)sizeof *sum);
-            gpt_writes(&op, sum, (end - begin) * (int64_t)sizeof *sum);
+            gpt_reads(&op, sum, gpt_sum_bytes(model, gpt_count(rows)));
+            gpt_writes(&op, sum, gpt_sum_bytes(model, gpt_count(rows)));
             gpt_announce(model, &op);
             if (!model->status)
-                model->status = memo_all_reduce(ranks, model->compute, sum, sum, end - begin,
-                                                GPT_TYPE, MEMO_REDUCTION_SUM, &model->error);
+                model->status = memo_all_reduce(ranks, model->compute, sum, sum, gpt_count(rows),
+                                                gpt_sum_type(model->config.type),
+                                                MEMO_REDUCTION_SUM, &model->error);
         }
     }
 }
@@ -277,13 +272,6 @@ static memo_status gpt_block_recompute(void* context, const memo_block_call* cal
 
 /* ---- backward ---- */
 
-static void gpt_clear_gradient(gpt_model* model, gpt_rows rows) {
-    if (!gpt_is_idle(model))
-        model->status =
-            memo_fill(&model->device, model->compute, gpt_at(model->tensor.gradient, rows.begin), 0,
-                      gpt_bytes(model->tensor.gradient, rows), &model->error);
-}
-
 static void gpt_backward_block(gpt_model* model, const memo_block_call* call, gpt_rows rows) {
     const gpt_tensor_state* t = &model->tensor;
     if (call->block % 2 == 0)
@@ -300,7 +288,8 @@ static memo_status gpt_block_backward(void* context, const memo_block_call* call
     if (call->block < 2 * model->config.n_layers - 1 &&
         gpt_degree_at(model, call->block + 1) >= gpt_degree_at(model, call->block))
         gpt_add_gradient(model, rows); /* otherwise it is gathered with the gradient */
-    gpt_clear_gradient(model, rows);
+    gpt_clear(model, gpt_at(model->tensor.gradient, rows.begin),
+              gpt_bytes(model->tensor.gradient, rows));
     model->pass = GPT_PASS_INPUTS;
     gpt_backward_block(model, call, rows);
     return gpt_end_block(model, error);
@@ -350,14 +339,13 @@ static void gpt_find_need(gpt_model* model, int32_t layer) {
 static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {
     const int64_t kv_hidden = model->layout.kv_hidden;
     gpt_tensor_state* t = &model->tensor;
-    const gpt_array work =
-        gpt_take(model, gpt_rows_make(0, gpt_work_bytes(model) / (int64_t)sizeof(gpt_real)), 1);
+    const gpt_array work = gpt_take_elements(model, gpt_rows_make(0, gpt_work_bytes(model)), 1, 1);
     if (t->splits_sequence) {
         t->d_key = gpt_take(model, gpt_all_rows(model), kv_hidden);
         t->d_value = gpt_take(model, gpt_all_rows(model), kv_hidden);
     }
     t->dx = dx;
-    t->work = (char*)work.address;
+    t->work = work.address;
     t->work_bytes = gpt_work_bytes(model);
     gpt_find_need(model, layer);
     if (!gpt_is_idle(model))
@@ -393,17 +381,17 @@ static void gpt_compute_parts(gpt_model* model, int32_t layer,
 /* Sums have the same address in every step: their stream accesses them while the compute stream
  * continues. */
 static void gpt_take_partial_sums(gpt_model* model) {
-    const int64_t hidden = model->config.hidden, n_bytes = 2 * model->n_rows * hidden;
+    const int64_t hidden = model->config.hidden;
+    const int64_t n_bytes = gpt_n_bytes(model, model->n_rows * hidden);
     gpt_tensor_state* t = &model->tensor;
-    void* both;
     t->n_parts = gpt_degree(model->config.sub_batches);
     t->splits_sequence = model->share.batch % t->n_parts != 0;
     if (!gpt_is_split(&model->config)) return;
-    both = gpt_take_persistent(model, "partial sums", n_bytes * (int64_t)sizeof(gpt_real));
-    t->partial.address = (gpt_real*)both;
+    t->partial.address = gpt_take_persistent(model, "partial sums", 2 * n_bytes);
     t->partial.n_columns = hidden;
+    t->partial.element_bytes = gpt_n_bytes(model, 1);
     t->gradient = t->partial;
-    if (both) t->gradient.address += model->n_rows * hidden;
+    if (t->partial.address) t->gradient.address += n_bytes;
 }
 
 static void gpt_create_pair(gpt_model* model, int32_t degree, int32_t larger) {
@@ -460,7 +448,7 @@ static void gpt_create_blocks(gpt_model* model) {
     blocks.device = &model->device;
     blocks.compute_stream = model->compute;
     blocks.comm = &t->sums;
-    blocks.type = GPT_TYPE;
+    blocks.type = model->config.type;
     blocks.schedule.order = model->config.schedule;
     blocks.schedule.n_blocks = 2 * model->config.n_layers;
     blocks.schedule.n_parts = t->n_parts;

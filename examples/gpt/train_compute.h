@@ -13,8 +13,7 @@
 
 #include "memo.h"
 #include "memo_sp.h"
-#include "gpt_math.h"
-#include "gpt_threads.h"
+#include "gpt_kernels_host.h"
 #include "thread_ranks.h"
 
 /* ---- threads -------------------------------------------------------------------------------- */

@@ -70,6 +70,7 @@ typedef struct run {
     thread_rank* rank;
     memo_mesh* mesh;
     memo_recorder* recorder;
+    gpt_host_kernels host;
     gpt_model* model;
     uint8_t *tokens, *targets; /* (batch, sequence), of all ranks */
     double stall_s;            /* of the last step; RUN_TIMED */
@@ -108,6 +109,7 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
     size_t n_rows = (size_t)(o->batch * o->sequence);
     memo_mesh_desc degrees = train_mesh_desc(o);
     gpt_desc desc = c->desc;
+    gpt_kernels kernels;
     memo_session_desc session = flags & RUN_LIFTED ? memo_session_desc_default() : train_budgets(o);
     memo_status status;
     memset(r, 0, sizeof *r);
@@ -123,7 +125,8 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
     if (!status && !(flags & RUN_MEASURED)) status = train_check_agreement(rank, c, error);
     if (!status) status = memo_mesh_create(rank->comm, &degrees, &r->mesh, error);
     if (!status && (flags & RUN_RECORDED)) status = run_create_recorder(r, error);
-    desc.host_device = rank->device;
+    kernels = gpt_kernels_host(&r->host, rank->device);
+    desc.kernels = &kernels;
     desc.device = r->recorder ? memo_recorder_get_device(r->recorder) : rank->device;
     desc.mesh = r->mesh;
     desc.session = &session;
@@ -713,22 +716,18 @@ typedef struct comparison {
 
 typedef struct comparison_table {
     comparison rows[N_POLICIES]; /* by policy; keep is the reference */
-    gpt_real* reference;         /* (steps, parameters): gradients under keep */
-    gpt_real* gradients;         /* (parameters): of the current policy and step */
-    int64_t n_parameters;
-    const candidate* plan; /* of the current policy */
+    uint64_t* reference;         /* (steps): digests of the gradients under keep */
+    const candidate* plan;       /* of the current policy */
 } comparison_table;
 
-/* Waits for the gradients of a step and stores them, or compares them with the stored ones.  The
+/* Waits for the gradients of a step and stores their digest, or compares it with the stored one.  The
  * reporting rank's gradients are used. */
 static memo_status compare_gradients(comparison_table* table, gpt_policy policy, int64_t step,
                                      gpt_model* model, memo_error* error) {
-    gpt_real* reference = table->reference + step * table->n_parameters;
-    memo_status status;
-    if (policy == GPT_POLICY_KEEP) return gpt_get_gradients(model, reference, error);
-    status = gpt_get_gradients(model, table->gradients, error);
-    if (memcmp(table->gradients, reference, (size_t)table->n_parameters * sizeof *reference))
-        table->rows[policy].gradients_equal = 0;
+    uint64_t digest = 0;
+    memo_status status = gpt_digest_gradients(model, &digest, error);
+    if (policy == GPT_POLICY_KEEP) table->reference[step] = digest;
+    if (digest != table->reference[step]) table->rows[policy].gradients_equal = 0;
     return status;
 }
 
@@ -870,14 +869,10 @@ static memo_status compare_policies(job* j, memo_error* error) {
     int policy;
     memset(&table, 0, sizeof table);
     if (o->compare > o->steps) o->compare = o->steps;
-    table.n_parameters = gpt_n_parameters(&j->plan.desc.config);
-    table.reference =
-        (gpt_real*)calloc((size_t)o->compare, (size_t)table.n_parameters * sizeof(gpt_real));
-    table.gradients = (gpt_real*)calloc((size_t)table.n_parameters, sizeof(gpt_real));
-    if (!table.reference || !table.gradients)
+    table.reference = (uint64_t*)calloc((size_t)o->compare, sizeof *table.reference);
+    if (!table.reference)
         status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                                "no host memory for the gradients of --compare %lld",
-                                (long long)o->compare);
+                                "no host memory for --compare %lld", (long long)o->compare);
     if (!status) status = compare_all(j, &table, error);
     if (!status && !interrupted) {
         if (!compare_results(j, &table))
@@ -891,7 +886,6 @@ static memo_status compare_policies(job* j, memo_error* error) {
     j->compared = table.rows[GPT_POLICY_KEEP].losses;
     for (policy = 1; policy < N_POLICIES; policy++) free(table.rows[policy].losses);
     free(table.reference);
-    free(table.gradients);
     return status;
 }
 

@@ -29,6 +29,7 @@ typedef struct train_options {
     const char* degrees;                      /* a file; NULL: none */
     int32_t* block_degrees;                   /* the degrees in the file, of 2 x layers blocks */
     int64_t schedule;                         /* memo_blocks_order */
+    int64_t type;                             /* memo_type */
     double dropout;
     int64_t steps, seconds, seed; /* seconds 0: no limit */
     double learning_rate;
@@ -47,6 +48,7 @@ typedef enum option_kind {
     OPTION_POLICY,
     OPTION_CLUSTER,
     OPTION_SCHEDULE,
+    OPTION_TYPE,
     OPTION_PATH,
     OPTION_FILES,
     OPTION_FLAG
@@ -119,6 +121,8 @@ static const option option_table[] = {
      "default, pipelined, cross or fine: the order of sub-batches; see below"},
     {"--zero", OPTION_COUNT, OPTION_FIELD(zero), 0, 2, "N",
      "split over the ranks: 0 nothing, 1 Adam's moments, 2 also the gradient"},
+    {"--type", OPTION_TYPE, OPTION_FIELD(type), 0, 0, "NAME",
+     "f32, or bf16: activations and weights in bf16, with fp32 master weights and sums"},
     {"--dropout", OPTION_REAL, OPTION_FIELD(dropout), 0, 0.95, "P", "probability, 0 to 0.95"},
     {"--steps", OPTION_COUNT, OPTION_FIELD(steps), 1, 1e9, "N", "training steps"},
     {"--seconds", OPTION_COUNT, OPTION_FIELD(seconds), 1, 1e9, "N",
@@ -189,6 +193,7 @@ static void option_print_default(const option* o) {
         if (*option_real(&options, o) >= o->low) printf(" (default %g)", *option_real(&options, o));
         break;
     case OPTION_POLICY: printf(" (default %s)", policy_names[options.policy]); break;
+    case OPTION_TYPE:     /* f32 */
     case OPTION_SCHEDULE: /* the help calls it default */
     case OPTION_CLUSTER:
     case OPTION_SIZE:
@@ -285,6 +290,9 @@ static memo_status option_bad_value(const option* o, const char* value, memo_err
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "--schedule %.80s: unknown schedule; use default, pipelined, cross or fine", value);
+    if (o->kind == OPTION_TYPE)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--type %.80s: unknown type; use f32 or bf16", value);
     if (o->kind == OPTION_CLUSTER)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -320,6 +328,10 @@ static memo_status option_set(train_options* options, const option* o, char* val
             return MEMO_STATUS_OK;
         }
         return option_bad_value(o, value, error);
+    case OPTION_TYPE:
+        if (strcmp(value, "f32") && strcmp(value, "bf16")) return option_bad_value(o, value, error);
+        options->type = strcmp(value, "bf16") ? MEMO_TYPE_F32 : MEMO_TYPE_BF16;
+        return MEMO_STATUS_OK;
     case OPTION_SCHEDULE:
         for (i = MEMO_BLOCKS_DEFAULT; i <= MEMO_BLOCKS_FINE; i++) {
             if (strcmp(value, memo_blocks_order_name((memo_blocks_order)i))) continue;

@@ -13,6 +13,7 @@
 
 #include "memo.h"
 #include "memo_plan.h"
+#include "gpt_kernels_host.h"
 #include "gpt_model.h"
 #include "train_options.h"
 #include "train_report.h"
@@ -45,6 +46,7 @@ static gpt_config train_config(const train_options* o) {
     config.tile_rows = o->tile;
     config.dropout = o->dropout;
     config.seed = (uint64_t)o->seed;
+    config.type = (memo_type)o->type;
     config.data = (int32_t)o->data;
     config.ring = (int32_t)o->ring;
     config.ulysses = (int32_t)o->ulysses;
@@ -109,16 +111,21 @@ static memo_status candidate_plan(const train_options* o, gpt_policy policy, int
                                   const memo_profile* profile, candidate* c, memo_error* error) {
     memo_session_desc budgets = train_budgets(o);
     memo_session_info info;
+    gpt_host_kernels host;
+    gpt_kernels kernels;
     memo_status status;
     memset(c, 0, sizeof *c);
+    kernels = gpt_kernels_host(&host, NULL);
     budgets.profile = profile;
     budgets.is_alpha_only = policy == GPT_POLICY_ALPHA;
     c->policy = policy;
     c->desc.config = train_config(o);
     c->desc.rows = rows;
     c->desc.session = &budgets;
+    if (!o->cluster) c->desc.kernels = &kernels; /* a GPU has other kernels */
     status = gpt_plan(&c->desc, &c->session, error);
     c->desc.session = NULL;
+    c->desc.kernels = NULL;
     free(rows);
     if (status) return status;
 

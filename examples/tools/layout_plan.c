@@ -21,8 +21,8 @@
 
 /* Values as the user enters them, in the units of --help. */
 typedef struct numbers {
-    double layers, hidden, ffn, ffn_matrices, heads, kv_heads, head_size, vocabulary;
-    double sequence, batch, micro_batch;
+    double layers, hidden, ffn, ffn_matrices, heads, kv_heads, head_size, v_head_size;
+    double vocabulary, sequence, batch, micro_batch;
     double gpus, per_node, memory, flops, gemm, attention_forward, attention_backward, link, nic;
     double latency, memory_bandwidth, host_memory, host_link, shared_bus;
     double zero, max_pipeline, top;
@@ -59,7 +59,8 @@ static void print_help(FILE* out) {
     fputs(
         "\n"
         "  --layers N --hidden N --ffn N --ffn-matrices 2|3 --heads N --kv-heads N --head-size N\n"
-        "  --vocabulary N          (default llama3-8b; these override it, in any order)\n"
+        "  --v-head-size N --vocabulary N\n"
+        "                          (default llama3-8b; these override it, in any order)\n"
         "  --sequence TOKENS       64K is 65536 (default 64K)\n"
         "  --batch N               sequences of a step (default 1)\n"
         "  --micro-batch N         of them at a time on each replica (default 1)\n"
@@ -98,9 +99,7 @@ static void print_help(FILE* out) {
 }
 
 static int refuse(FILE* err, const char* what, const char* value) {
-    fprintf(err, "layout_plan: %s%s%s; --help lists the options\n", what, value ? " " : "",
-            value ? value : "");
-    return 2;
+    return tool_refuse(err, "layout_plan", what, value);
 }
 
 /* Reads a number from 0; "64K" and "1M" are powers of 1024. */
@@ -171,6 +170,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
                  {"--heads", &n->heads, 1, 1e6, 1},
                  {"--kv-heads", &n->kv_heads, 1, 1e6, 1},
                  {"--head-size", &n->head_size, 0, 1e6, 1},
+                 {"--v-head-size", &n->v_head_size, 0, 1e6, 1},
                  {"--vocabulary", &n->vocabulary, 0, 1e12, 1},
                  {"--sequence", &n->sequence, 1, 1e12, 1},
                  {"--batch", &n->batch, 1, 1e12, 1},
@@ -263,6 +263,7 @@ static memo_parallel_desc make_desc(const options* o) {
     desc.model.n_q_heads = (int32_t)n->heads;
     desc.model.n_kv_heads = (int32_t)n->kv_heads;
     desc.model.head_size = (int32_t)n->head_size;
+    desc.model.v_head_size = (int32_t)n->v_head_size;
     desc.model.vocabulary = (int64_t)n->vocabulary;
     desc.cluster.n_gpus = (int32_t)n->gpus;
     desc.cluster.gpus_per_node = (int32_t)n->per_node;

@@ -1,0 +1,276 @@
+/* gpt_kernels.h - the operations of a model: their kinds, their arguments, and the table of functions
+ * that enqueues them.
+ *
+ * The model, its layers and policies use this file only.  They know neither how an operation is
+ * computed nor the C type of an element.  Arguments are plain numbers and addresses of device memory;
+ * no operation reads host memory.  gpt_kernels_host.h computes on threads.
+ *
+ * Types: activations, their gradients and weights have the type of the model (gpt_config.type).
+ * "sums" have gpt_sum_type: rstd, LSE, gradients of parameters, master weights, Adam's moments.
+ * Totals are F64.  Shapes are in parentheses, rows first. */
+#ifndef GPT_KERNELS_H
+#define GPT_KERNELS_H
+
+#include <stdint.h>
+
+#include "memo.h"
+#include "memo_sp.h"
+
+#if defined(__GNUC__) || defined(__clang__)
+#define GPT_FUNCTION static __attribute__((unused))
+#else
+#define GPT_FUNCTION static
+#endif
+#ifdef __CUDACC__
+#define GPT_INLINE static __host__ __device__ __forceinline__
+#else
+#define GPT_INLINE static inline
+#endif
+
+enum {
+    GPT_VOCABULARY = 256, /* bytes */
+    GPT_LANES = 16        /* partial sums of a reduction: vectorizable, in a fixed order */
+};
+
+GPT_INLINE int64_t gpt_min(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static inline memo_type gpt_sum_type(memo_type type) {
+    return type == MEMO_TYPE_F64 ? MEMO_TYPE_F64 : MEMO_TYPE_F32;
+}
+static inline int64_t gpt_type_bytes(memo_type type) {
+    return type == MEMO_TYPE_F64 ? 8 : type == MEMO_TYPE_F32 ? 4 : 2;
+}
+
+/* A range of rows: the part of a tensor that a pass computes, or a part of a micro-batch. */
+typedef struct gpt_rows {
+    int64_t begin, end;
+} gpt_rows;
+
+static inline gpt_rows gpt_rows_make(int64_t begin, int64_t end) {
+    gpt_rows rows;
+    rows.begin = begin;
+    rows.end = end;
+    return rows;
+}
+static inline int64_t gpt_count(gpt_rows rows) { return rows.end - rows.begin; }
+
+/* ---- dropout: a mask without state ---------------------------------------------------------- */
+
+/* The finalizer of splitmix64: every bit of the result depends on every bit of z. */
+GPT_INLINE uint64_t gpt_mix(uint64_t z) {
+    z += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* The key of a dropout mask: everything that it depends on except token and column. */
+typedef struct gpt_dropout {
+    uint64_t key;
+    uint32_t threshold; /* numbers below it drop the element */
+    double scale;       /* factor of the other elements: 1 / (1 - rate) */
+} gpt_dropout;
+
+/* rate in [0, 1).  site distinguishes the dropouts of a layer. */
+static inline gpt_dropout gpt_dropout_make(double rate, uint64_t seed, int64_t step, int64_t layer,
+                                           int64_t site) {
+    gpt_dropout dropout;
+    dropout.key = gpt_mix(gpt_mix(gpt_mix(gpt_mix(seed) ^ (uint64_t)step) ^ (uint64_t)layer) ^
+                          (uint64_t)site);
+    dropout.threshold = (uint32_t)(rate * 4294967296.0);
+    dropout.scale = 1.0 / (1.0 - rate);
+    return dropout;
+}
+
+/* ---- kinds and their arguments ---------------------------------------------------------------
+ *
+ * Addresses are those of the first row or element.  rows are numbered in the micro-batch, so that
+ * tiles lie at the same rows in every pass. */
+
+typedef enum gpt_kind {
+    GPT_KIND_LINEAR = 0,         /* gpt_linear_args: y = x W^T */
+    GPT_KIND_LINEAR_BACKWARD,    /* dx = or += dy W; dW += dy^T x */
+    GPT_KIND_NORM,               /* gpt_norm_args: root mean square norm */
+    GPT_KIND_NORM_BACKWARD,      /* adds to dx and to the weight's gradient */
+    GPT_KIND_DROPOUT,            /* gpt_elements_args: y = mask * x, or x + mask * z */
+    GPT_KIND_GELU,               /* y = gelu(x) */
+    GPT_KIND_GELU_BACKWARD,      /* y = x * gelu'(z) */
+    GPT_KIND_ROPE,               /* gpt_rope_args */
+    GPT_KIND_ATTENTION,          /* gpt_attention_args */
+    GPT_KIND_ATTENTION_BACKWARD, /* sets dq, dk, dv and delta */
+    GPT_KIND_EMBEDDING,          /* gpt_tokens_args: x = rows of the table */
+    GPT_KIND_EMBEDDING_BACKWARD, /* rows of the table += x */
+    GPT_KIND_CROSS_ENTROPY,      /* adds to the loss; x, logits, becomes their gradient */
+    GPT_KIND_ADD,                /* gpt_add_args: to += from */
+    GPT_KIND_SQUARES,            /* gpt_squares_args: lanes += squares */
+    GPT_KIND_NORM_TOTAL,         /* gpt_total_args: total += lanes; lanes = 0 */
+    GPT_KIND_ADAMW,              /* gpt_adamw_args */
+    GPT_KIND_DIGEST,             /* gpt_digest_args: adds a digest of bytes */
+    GPT_KIND_INITIAL,            /* gpt_initial_args: initial values of a parameter */
+    GPT_KIND_ROPE_TABLE,         /* gpt_rope_table_args: cosines and sines */
+    GPT_N_KINDS
+} gpt_kind;
+
+/* The work of a backward function: everything, or first what the sum over tensor ranks needs. */
+typedef enum gpt_pass { GPT_PASS_BOTH = 0, GPT_PASS_INPUTS, GPT_PASS_WEIGHTS } gpt_pass;
+
+/* A product computes whole tiles of tile_rows rows, so that a row is recomputed with the same bits.
+ * If a part of a micro-batch begins inside a tile, it has the rest of that tile in every pass. */
+typedef struct gpt_linear_args {
+    void* y;            /* (rows, outputs); backward: dy, only read */
+    const void* x;      /* (rows, inputs) */
+    void* dx;           /* (rows, inputs) */
+    const void* weight; /* (outputs, inputs) */
+    void* dweight;      /* (outputs, inputs), sums */
+    gpt_rows rows;
+    int64_t tile_rows, n_outputs, n_inputs;
+    int32_t is_first; /* backward: dx is set, otherwise added to */
+    gpt_pass pass;
+} gpt_linear_args;
+
+typedef struct gpt_norm_args {
+    void* y; /* (rows, hidden); backward: dy, only read */
+    const void* x;
+    void* rstd; /* (rows), sums */
+    void* dx;   /* added to */
+    const void* weight;
+    void* dweight; /* (hidden), sums */
+    gpt_rows rows;
+    int64_t hidden;
+} gpt_norm_args;
+
+/* token_numbers: (rows), the number of a row's token in the micro-batch of all ranks; -1: padding. */
+typedef struct gpt_elements_args {
+    void* y;           /* (rows, columns) */
+    const void *x, *z; /* y from x and, if there are two inputs, z */
+    gpt_rows rows;
+    int64_t n_columns;
+    const int64_t* token_numbers;
+    int64_t first_token; /* dropout: the number of the micro-batch's first token */
+    gpt_dropout dropout;
+} gpt_elements_args;
+
+typedef struct gpt_rope_args {
+    void* x;           /* (rows, heads * head_size), in place */
+    const void* table; /* (sequence, head_size), sums */
+    gpt_rows rows;
+    int64_t sequence, n_heads, head_size; /* sequence: rows of a sequence on this rank */
+    int32_t direction;                    /* 1: forward; -1: backward */
+} gpt_rope_args;
+
+/* Whole sequences, or the queries [first, sequence) of one against the keys before each.  Query head h
+ * uses key-value head h * n_kv_heads / n_heads. */
+typedef struct gpt_attention_shape {
+    int64_t first, sequence; /* the first query; keys from 0 to sequence */
+    int64_t n_heads, n_kv_heads, head_size;
+    int32_t adds; /* backward: dk and dv are added to, not set */
+} gpt_attention_shape;
+
+typedef struct gpt_attention_args {
+    gpt_attention_shape shape;
+    int64_t batch;
+    const void *q, *k, *v; /* (queries, heads * head_size), (sequence, kv_heads * head_size) */
+    void* out;
+    void* lse; /* (queries, heads), sums, natural log */
+    const void* dout;
+    void *dq, *dk, *dv;
+    void* delta; /* (queries, heads), sums: scratch of the backward */
+} gpt_attention_args;
+
+typedef struct gpt_tokens_args {
+    void* x;               /* (rows, columns) */
+    const void* table;     /* (vocabulary, columns) */
+    void* dtable;          /* (vocabulary, columns), sums */
+    const uint8_t* tokens; /* (rows); cross-entropy: the targets */
+    const int64_t* token_numbers;
+    double* loss;
+    double loss_scale;
+    gpt_rows rows;
+    int64_t n_columns;
+} gpt_tokens_args;
+
+typedef struct gpt_add_args {
+    memo_type type; /* of both */
+    void* to;
+    const void* from;
+    int64_t n;
+} gpt_add_args;
+
+typedef struct gpt_squares_args {
+    const void* x;
+    double* lanes; /* (GPT_LANES); element i is added to lane i % GPT_LANES */
+    int64_t n;
+} gpt_squares_args;
+
+typedef struct gpt_total_args {
+    double *lanes, *total;
+    double* vote; /* set to vote_value */
+    double vote_value;
+} gpt_total_args;
+
+typedef struct gpt_adamw_desc {
+    double learning_rate, beta1, beta2, epsilon, weight_decay;
+    int64_t update; /* from 1: for the bias correction of the moments */
+} gpt_adamw_desc;
+
+typedef struct gpt_adamw_args {
+    void* parameters; /* sums: the master weights */
+    void* weights;    /* their rounded copy; NULL: none */
+    const void* gradients;
+    void *moments1, *moments2; /* sums */
+    const double* squares;     /* of the whole gradient */
+    double clip;               /* its largest norm; 0: no limit */
+    gpt_adamw_desc adamw;
+    int64_t n;
+} gpt_adamw_args;
+
+/* The sum over words w of mix(word + mix(first + w)), modulo 2^64: no order, and every bit counts. */
+typedef struct gpt_digest_args {
+    const void* x;
+    uint64_t* digest;       /* added to */
+    int64_t first, n_bytes; /* first: the number of the first word of 4 bytes */
+} gpt_digest_args;
+
+/* Element i is element offset + i / n_columns * stride + i % n_columns of the unsplit parameter. */
+typedef struct gpt_initial_args {
+    void* to;
+    int64_t n, n_columns, stride, offset;
+    uint64_t key;
+    double std; /* 0: ones */
+} gpt_initial_args;
+
+typedef struct gpt_rope_table_args {
+    void* table;                  /* (positions, head_size), sums */
+    const int64_t* token_numbers; /* (positions): position is number % sequence */
+    int64_t n_positions, sequence, head_size;
+} gpt_rope_table_args;
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+enum { GPT_SHAPES_MAX = 64 };
+
+/* What kernels need to know of a model before its first operation. */
+typedef struct gpt_shapes {
+    memo_type type;
+    int64_t n_rows, hidden, head_size, vocabulary;
+    /* (outputs, inputs) of each different weight of a product. */
+    int64_t weights[GPT_SHAPES_MAX][2];
+    int32_t n_weights;
+} gpt_shapes;
+
+typedef struct gpt_kernels {
+    void* context;
+    /* Enqueues on stream.  args is the struct of the kind; it is copied before the call returns. */
+    memo_status (*enqueue)(void* context, memo_stream stream, gpt_kind kind, const void* args,
+                           memo_error* error);
+    /* Optional: device memory that the operations of a model need beside their arguments. */
+    int64_t (*scratch_bytes)(void* context, const gpt_shapes* shapes);
+    /* Before the first operation: refuses what the kernels cannot compute, and chooses algorithms.
+     * scratch has scratch_bytes bytes and outlives the operations.  Operations are enqueued on
+     * compute; those of GPT_KIND_ADD and GPT_KIND_DROPOUT also on one more stream. */
+    memo_status (*prepare)(void* context, const gpt_shapes* shapes, memo_stream compute,
+                           void* scratch, memo_error* error);
+    memo_attention attention; /* of one rank, for memo_sp */
+} gpt_kernels;
+
+#endif

@@ -1,0 +1,961 @@
+/* gpt_kernels_cuda.cu - the operations of gpt_kernels.h on a GPU: see gpt_kernels_cuda.h.
+ *
+ * The kernels are loops over the element functions of gpt_math.h.  No sum depends on the order in which
+ * threads run: each element is summed by one thread, or by the lanes of one warp in a tree, or in
+ * parts that a later kernel adds in order.  Integer sums (digests) use atomics.
+ *
+ * Include memo_cuda.cuh before, or compile alone and link with memo's implementation. */
+#include "memo_cuda.cuh"
+
+#include "gpt_kernels_cuda.h"
+#include "gpt_math.h"
+
+#include <cublasLt.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- threads and elements ---------------------------------------------------------------------- */
+
+enum {
+    GPT_CUDA_THREADS = 256,
+    GPT_CUDA_BLOCKS_MAX = 132 * 32,
+    GPT_CUDA_WARP = 32,
+    GPT_CUDA_PARTIALS = 4096,  /* parts of a long sum */
+    GPT_CUDA_CHUNK = 256,      /* rows that one thread sums */
+    GPT_CUDA_HEAD_SIZE = 256,  /* largest, of the built-in attention */
+    GPT_CUDA_OWNERS = 64,      /* threads that share the tokens of a column */
+    GPT_CUDA_GEMMS_MAX = 512,
+    GPT_CUDA_CHECKED_ROWS = 384
+};
+static const int64_t GPT_CUDA_WORKSPACE = (int64_t)32 << 20; /* of cuBLASLt */
+
+#define GPT_EACH(i, n)                                                                             \
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (n);                      \
+         i += (int64_t)gridDim.x * blockDim.x)
+/* All lanes of a warp have the same i. */
+#define GPT_EACH_OF_WARP(i, n)                                                                     \
+    for (int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / GPT_CUDA_WARP; i < (n);    \
+         i += (int64_t)gridDim.x * blockDim.x / GPT_CUDA_WARP)
+#define GPT_LANE ((int)(threadIdx.x % GPT_CUDA_WARP))
+
+__device__ static inline void gpt_store(void* x, memo_type type, int64_t i, float value) {
+    if (type == MEMO_TYPE_BF16)
+        ((uint16_t*)x)[i] = memo_bf16_from_f32(value);
+    else
+        ((float*)x)[i] = value;
+}
+
+struct alignas(16) gpt_words {
+    uint32_t w[4];
+};
+
+/* W elements from i on; W = 8 needs addresses that are multiples of 16 bytes. */
+template <int W>
+__device__ static inline void gpt_read(float* values, const void* x, memo_type type, int64_t i) {
+    if (W == 1) {
+        values[0] = gpt_load(x, type, i);
+    } else if (type == MEMO_TYPE_BF16) {
+        const gpt_words words = *(const gpt_words*)((const uint16_t*)x + i);
+        for (int k = 0; k < W; k++)
+            values[k] = memo_f32_from_bf16((uint16_t)(words.w[k / 2] >> 16 * (k % 2)));
+    } else {
+        for (int k = 0; k < W; k += 4) {
+            const gpt_words words = *(const gpt_words*)((const float*)x + i + k);
+            memcpy(values + k, &words, sizeof words);
+        }
+    }
+}
+template <int W>
+__device__ static inline void gpt_write(void* x, memo_type type, int64_t i, const float* values) {
+    if (W == 1) {
+        gpt_store(x, type, i, values[0]);
+    } else if (type == MEMO_TYPE_BF16) {
+        gpt_words words;
+        for (int k = 0; k < W / 2; k++)
+            words.w[k] = memo_bf16_from_f32(values[2 * k]) |
+                         (uint32_t)memo_bf16_from_f32(values[2 * k + 1]) << 16;
+        *(gpt_words*)((uint16_t*)x + i) = words;
+    } else {
+        for (int k = 0; k < W; k += 4) {
+            gpt_words words;
+            memcpy(&words, values + k, sizeof words);
+            *(gpt_words*)((float*)x + i + k) = words;
+        }
+    }
+}
+
+/* In a tree, the same for every lane. */
+__device__ static inline float gpt_warp_sum(float value) {
+    for (int apart = 16; apart; apart /= 2)
+        value += __shfl_xor_sync(0xffffffffu, value, apart, GPT_CUDA_WARP);
+    return value;
+}
+__device__ static inline float gpt_warp_max(float value) {
+    for (int apart = 16; apart; apart /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, apart, GPT_CUDA_WARP));
+    return value;
+}
+
+/* ---- element by element -------------------------------------------------------------------------- */
+
+template <int W> __global__ static void gpt_dropout_kernel(gpt_elements_args a, memo_type type) {
+    const int64_t n = (a.rows.end - a.rows.begin) * a.n_columns / W;
+    GPT_EACH(g, n) {
+        const int64_t i = g * W, row = i / a.n_columns, column = i % a.n_columns;
+        const uint64_t key = gpt_token_key(&a.dropout, a.first_token + a.token_numbers[row]);
+        float x[W], z[W], y[W];
+        gpt_read<W>(x, a.x, type, i);
+        if (a.z) gpt_read<W>(z, a.z, type, i);
+        for (int k = 0; k < W; k++) {
+            const float mask = a.dropout.threshold ? gpt_mask(&a.dropout, key, column + k) : 1.0f;
+            y[k] = a.z ? x[k] + mask * z[k] : mask * x[k];
+        }
+        gpt_write<W>(a.y, type, i, y);
+    }
+}
+
+template <int W> __global__ static void gpt_gelu_kernel(gpt_elements_args a, memo_type type) {
+    const int64_t n = (a.rows.end - a.rows.begin) * a.n_columns / W;
+    GPT_EACH(g, n) {
+        float x[W];
+        gpt_read<W>(x, a.x, type, g * W);
+        for (int k = 0; k < W; k++) x[k] = gpt_gelu(x[k]);
+        gpt_write<W>(a.y, type, g * W, x);
+    }
+}
+
+template <int W> __global__ static void gpt_gelu_backward_kernel(gpt_elements_args a, memo_type type) {
+    const int64_t n = (a.rows.end - a.rows.begin) * a.n_columns / W;
+    GPT_EACH(g, n) {
+        float x[W], z[W];
+        gpt_read<W>(x, a.x, type, g * W);
+        gpt_read<W>(z, a.z, type, g * W);
+        for (int k = 0; k < W; k++) x[k] *= gpt_gelu_slope(z[k]);
+        gpt_write<W>(a.y, type, g * W, x);
+    }
+}
+
+template <int W> __global__ static void gpt_add_kernel(gpt_add_args a) {
+    GPT_EACH(g, a.n / W) {
+        float x[W], y[W];
+        gpt_read<W>(x, a.to, a.type, g * W);
+        gpt_read<W>(y, a.from, a.type, g * W);
+        for (int k = 0; k < W; k++) x[k] += y[k];
+        gpt_write<W>(a.to, a.type, g * W, x);
+    }
+}
+
+__global__ static void gpt_rope_kernel(gpt_rope_args a, memo_type type) {
+    const int64_t half = a.head_size / 2, n_heads = (a.rows.end - a.rows.begin) * a.n_heads;
+    GPT_EACH(g, n_heads * half) {
+        const int64_t head = g / half, j = g % half, row = a.rows.begin + head / a.n_heads;
+        const int64_t i = head * a.head_size + j;
+        const float* table = (const float*)a.table + row % a.sequence * a.head_size;
+        float x = gpt_load(a.x, type, i), y = gpt_load(a.x, type, i + half);
+        gpt_rope_pair(&x, &y, table[j], (float)a.direction * table[half + j]);
+        gpt_store(a.x, type, i, x);
+        gpt_store(a.x, type, i + half, y);
+    }
+}
+
+__global__ static void gpt_rope_table_kernel(gpt_rope_table_args a) {
+    const int64_t half = a.head_size / 2;
+    GPT_EACH(g, a.n_positions * half) {
+        const int64_t row = g / half, j = g % half, token = a.token_numbers[row];
+        const double angle = gpt_rope_angle(token < 0 ? 0 : token % a.sequence, j, a.head_size);
+        float* to = (float*)a.table + row * a.head_size + j;
+        to[0] = (float)cos(angle);
+        to[half] = (float)sin(angle);
+    }
+}
+
+__global__ static void gpt_initial_kernel(gpt_initial_args a, memo_type type) {
+    GPT_EACH(i, a.n) {
+        const int64_t at = a.offset + i / a.n_columns * a.stride + i % a.n_columns;
+        gpt_store(a.to, type, i, (float)gpt_initial_value(a.key, a.std, at));
+    }
+}
+
+__global__ static void gpt_adamw_kernel(gpt_adamw_args a, memo_type type) {
+    const gpt_adamw_factors f =
+        gpt_adamw_factors_make(&a.adamw, gpt_clip_scale(*a.squares, a.clip));
+    float *p = (float*)a.parameters, *m = (float*)a.moments1, *v = (float*)a.moments2;
+    GPT_EACH(i, a.n) {
+        gpt_adamw_element(&p[i], &m[i], &v[i], ((const float*)a.gradients)[i], &f);
+        if (a.weights) gpt_store(a.weights, type, i, p[i]);
+    }
+}
+
+/* ---- norm: a warp a row ----------------------------------------------------------------------------- */
+
+__global__ static void gpt_norm_kernel(gpt_norm_args a, memo_type type) {
+    GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
+        const int64_t at = row * a.hidden;
+        float squares = 0, rstd;
+        for (int64_t c = GPT_LANE; c < a.hidden; c += GPT_CUDA_WARP) {
+            const float x = gpt_load(a.x, type, at + c);
+            squares += x * x;
+        }
+        rstd = gpt_rstd(gpt_warp_sum(squares) / (float)a.hidden);
+        if (GPT_LANE == 0) ((float*)a.rstd)[row] = rstd;
+        for (int64_t c = GPT_LANE; c < a.hidden; c += GPT_CUDA_WARP)
+            gpt_store(a.y, type, at + c,
+                      gpt_load(a.x, type, at + c) * rstd * gpt_load(a.weight, type, c));
+    }
+}
+
+__global__ static void gpt_norm_backward_kernel(gpt_norm_args a, memo_type type) {
+    GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
+        const int64_t at = row * a.hidden;
+        const float rstd = ((const float*)a.rstd)[row];
+        float along = 0, shrink;
+        for (int64_t c = GPT_LANE; c < a.hidden; c += GPT_CUDA_WARP)
+            along += gpt_load(a.y, type, at + c) * gpt_load(a.weight, type, c) *
+                     gpt_load(a.x, type, at + c);
+        shrink = gpt_warp_sum(along) / (float)a.hidden * rstd * rstd * rstd;
+        for (int64_t c = GPT_LANE; c < a.hidden; c += GPT_CUDA_WARP)
+            gpt_store(a.dx, type, at + c,
+                      gpt_load(a.dx, type, at + c) +
+                          gpt_load(a.y, type, at + c) * gpt_load(a.weight, type, c) * rstd -
+                          gpt_load(a.x, type, at + c) * shrink);
+    }
+}
+
+/* sums (chunks, hidden): of the weight's gradient over GPT_CUDA_CHUNK rows each. */
+__global__ static void gpt_norm_sums_kernel(gpt_norm_args a, memo_type type, float* sums,
+                                            int64_t n_chunks) {
+    const int64_t n_rows = a.rows.end - a.rows.begin;
+    GPT_EACH(g, n_chunks * a.hidden) {
+        const int64_t c = g % a.hidden, begin = g / a.hidden * GPT_CUDA_CHUNK;
+        const int64_t end = gpt_min(begin + GPT_CUDA_CHUNK, n_rows);
+        float sum = 0;
+        for (int64_t row = begin; row < end; row++)
+            sum += gpt_load(a.y, type, row * a.hidden + c) *
+                   gpt_load(a.x, type, row * a.hidden + c) * ((const float*)a.rstd)[row];
+        sums[g] = sum;
+    }
+}
+__global__ static void gpt_add_chunks_kernel(float* to, const float* sums, int64_t n_chunks,
+                                             int64_t n_columns) {
+    GPT_EACH(c, n_columns) {
+        float sum = 0;
+        for (int64_t chunk = 0; chunk < n_chunks; chunk++) sum += sums[chunk * n_columns + c];
+        to[c] += sum;
+    }
+}
+
+/* ---- tokens ------------------------------------------------------------------------------------------ */
+
+__global__ static void gpt_embedding_kernel(gpt_tokens_args a, memo_type type) {
+    GPT_EACH(i, (a.rows.end - a.rows.begin) * a.n_columns) {
+        const int64_t row = i / a.n_columns, c = i % a.n_columns;
+        gpt_store(a.x, type, i, gpt_load(a.table, type, a.tokens[row] * a.n_columns + c));
+    }
+}
+
+/* One thread adds a column of all tokens that are equal modulo GPT_CUDA_OWNERS, in order of rows. */
+__global__ static void gpt_embedding_backward_kernel(gpt_tokens_args a, memo_type type) {
+    GPT_EACH(g, GPT_CUDA_OWNERS * a.n_columns) {
+        const int64_t owner = g / a.n_columns, c = g % a.n_columns;
+        for (int64_t row = 0; row < a.rows.end - a.rows.begin; row++) {
+            const int64_t token = a.tokens[row];
+            if (token % GPT_CUDA_OWNERS == owner)
+                ((float*)a.dtable)[token * a.n_columns + c] +=
+                    gpt_load(a.x, type, row * a.n_columns + c);
+        }
+    }
+}
+
+/* losses (rows): of each row.  A warp a row; see gpt_cross_entropy. */
+__global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, memo_type type, double* losses) {
+    GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
+        const int64_t at = row * a.n_columns, target = a.tokens[row];
+        const int is_padding = a.token_numbers[row] < 0;
+        const float target_logit = gpt_load(a.x, type, at + target);
+        float max = -INFINITY, sum = 0, factor;
+        for (int64_t c = GPT_LANE; c < a.n_columns; c += GPT_CUDA_WARP)
+            max = fmaxf(max, gpt_load(a.x, type, at + c));
+        max = gpt_warp_max(max);
+        for (int64_t c = GPT_LANE; c < a.n_columns; c += GPT_CUDA_WARP)
+            sum += gpt_exp(gpt_load(a.x, type, at + c) - max);
+        sum = gpt_warp_sum(sum);
+        factor = (float)(a.loss_scale / (double)sum);
+        if (GPT_LANE == 0)
+            losses[row] = is_padding ? 0
+                                     : a.loss_scale * (log((double)sum) + (double)max -
+                                                       (double)target_logit);
+        /* No lane may overwrite the target's logit before all have read it: the sums above wait. */
+        for (int64_t c = GPT_LANE; c < a.n_columns; c += GPT_CUDA_WARP) {
+            float d = gpt_exp(gpt_load(a.x, type, at + c) - max) * factor;
+            if (c == target) d -= (float)a.loss_scale;
+            gpt_store(a.x, type, at + c, is_padding ? 0.0f : d);
+        }
+    }
+}
+
+/* ---- long sums, digests ------------------------------------------------------------------------------- */
+
+/* partials[t] = the sum of x[t], x[t + GPT_CUDA_PARTIALS], ..., squared or not. */
+__global__ static void gpt_squares_kernel(double* partials, const float* x, int64_t n) {
+    GPT_EACH(t, GPT_CUDA_PARTIALS) {
+        double sum = 0;
+        for (int64_t i = t; i < n; i += GPT_CUDA_PARTIALS) sum += (double)x[i] * (double)x[i];
+        partials[t] = sum;
+    }
+}
+__global__ static void gpt_partials_kernel(double* partials, const double* x, int64_t n) {
+    GPT_EACH(t, GPT_CUDA_PARTIALS) {
+        double sum = 0;
+        for (int64_t i = t; i < n; i += GPT_CUDA_PARTIALS) sum += x[i];
+        partials[t] = sum;
+    }
+}
+__global__ static void gpt_lanes_kernel(double* lanes, const double* partials) {
+    GPT_EACH(j, GPT_LANES) {
+        double sum = 0;
+        for (int64_t i = j; i < GPT_CUDA_PARTIALS; i += GPT_LANES) sum += partials[i];
+        lanes[j] += sum;
+    }
+}
+/* to += the lanes, which become 0.  A single thread works. */
+__global__ static void gpt_total_kernel(double* to, double* lanes, double* vote, double vote_value) {
+    GPT_EACH(t, 1) {
+        double sum = 0;
+        for (int j = 0; j < GPT_LANES; j++) sum += lanes[j];
+        for (int j = 0; j < GPT_LANES; j++) lanes[j] = 0;
+        *to += sum;
+        if (vote) *vote = vote_value;
+    }
+}
+
+__global__ static void gpt_digest_kernel(gpt_digest_args a) {
+    uint64_t sum = 0;
+    GPT_EACH(i, a.n_bytes / 4) sum += gpt_digest_word(((const uint32_t*)a.x)[i], a.first + i);
+    if (sum) atomicAdd((unsigned long long*)a.digest, (unsigned long long)sum);
+}
+
+/* ---- attention: exact and slow ------------------------------------------------------------------------- */
+
+struct gpt_head {
+    float v[GPT_CUDA_HEAD_SIZE / GPT_CUDA_WARP]; /* a lane's elements of a head */
+};
+__device__ static inline gpt_head gpt_head_load(const void* x, memo_type type, int64_t at,
+                                                int64_t size) {
+    gpt_head head;
+    for (int k = 0; k < GPT_CUDA_HEAD_SIZE / GPT_CUDA_WARP; k++) {
+        const int64_t e = k * GPT_CUDA_WARP + GPT_LANE;
+        head.v[k] = e < size ? gpt_load(x, type, at + e) : 0.0f;
+    }
+    return head;
+}
+__device__ static inline void gpt_head_store(void* x, memo_type type, int64_t at, int64_t size,
+                                             const gpt_head* head) {
+    for (int k = 0; k < GPT_CUDA_HEAD_SIZE / GPT_CUDA_WARP; k++) {
+        const int64_t e = k * GPT_CUDA_WARP + GPT_LANE;
+        if (e < size) gpt_store(x, type, at + e, head->v[k]);
+    }
+}
+__device__ static inline float gpt_head_dot(const gpt_head* a, const gpt_head* b) {
+    float sum = 0;
+    for (int k = 0; k < GPT_CUDA_HEAD_SIZE / GPT_CUDA_WARP; k++) sum += a->v[k] * b->v[k];
+    return gpt_warp_sum(sum);
+}
+__device__ static inline void gpt_head_add(gpt_head* to, float factor, const gpt_head* x) {
+    for (int k = 0; k < GPT_CUDA_HEAD_SIZE / GPT_CUDA_WARP; k++) to->v[k] += factor * x->v[k];
+}
+
+/* A warp a query and head: rows of q, out and lse are queries, of k and v keys. */
+__global__ static void gpt_attention_kernel(gpt_attention_args a, memo_type type) {
+    const gpt_attention_shape s = a.shape;
+    const int64_t n_queries = s.sequence - s.first, group = s.n_heads / s.n_kv_heads;
+    const float scale = 1 / sqrtf((float)s.head_size);
+    GPT_EACH_OF_WARP(item, a.batch * n_queries * s.n_heads) {
+        const int64_t row = item / s.n_heads, head = item % s.n_heads;
+        const int64_t first_key = row / n_queries * s.sequence;
+        const int64_t n_keys = s.first + row % n_queries + 1;
+        const gpt_head q = gpt_head_load(a.q, type, item * s.head_size, s.head_size);
+        gpt_head out = {};
+        float max = -INFINITY, sum = 0;
+        for (int64_t key = 0; key < n_keys; key++) {
+            const int64_t at = ((first_key + key) * s.n_kv_heads + head / group) * s.head_size;
+            const gpt_head k = gpt_head_load(a.k, type, at, s.head_size);
+            const gpt_head v = gpt_head_load(a.v, type, at, s.head_size);
+            const float score = scale * gpt_head_dot(&q, &k), larger = fmaxf(max, score);
+            const float shrink = gpt_exp(max - larger), p = gpt_exp(score - larger);
+            for (int e = 0; e < GPT_CUDA_HEAD_SIZE / GPT_CUDA_WARP; e++) out.v[e] *= shrink;
+            gpt_head_add(&out, p, &v);
+            sum = sum * shrink + p;
+            max = larger;
+        }
+        for (int e = 0; e < GPT_CUDA_HEAD_SIZE / GPT_CUDA_WARP; e++) out.v[e] /= sum;
+        gpt_head_store(a.out, type, item * s.head_size, s.head_size, &out);
+        if (GPT_LANE == 0) ((float*)a.lse)[item] = max + (float)log((double)sum);
+    }
+}
+
+/* dq and delta, a warp a query and head. */
+__global__ static void gpt_attention_dq_kernel(gpt_attention_args a, memo_type type) {
+    const gpt_attention_shape s = a.shape;
+    const int64_t n_queries = s.sequence - s.first, group = s.n_heads / s.n_kv_heads;
+    const float scale = 1 / sqrtf((float)s.head_size);
+    GPT_EACH_OF_WARP(item, a.batch * n_queries * s.n_heads) {
+        const int64_t row = item / s.n_heads, head = item % s.n_heads;
+        const int64_t first_key = row / n_queries * s.sequence;
+        const int64_t n_keys = s.first + row % n_queries + 1;
+        const gpt_head q = gpt_head_load(a.q, type, item * s.head_size, s.head_size);
+        const gpt_head out = gpt_head_load(a.out, type, item * s.head_size, s.head_size);
+        const gpt_head dout = gpt_head_load(a.dout, type, item * s.head_size, s.head_size);
+        const float delta = gpt_head_dot(&dout, &out), lse = ((const float*)a.lse)[item];
+        gpt_head dq = {};
+        for (int64_t key = 0; key < n_keys; key++) {
+            const int64_t at = ((first_key + key) * s.n_kv_heads + head / group) * s.head_size;
+            const gpt_head k = gpt_head_load(a.k, type, at, s.head_size);
+            const gpt_head v = gpt_head_load(a.v, type, at, s.head_size);
+            const float p = gpt_exp(scale * gpt_head_dot(&q, &k) - lse);
+            gpt_head_add(&dq, scale * p * (gpt_head_dot(&dout, &v) - delta), &k);
+        }
+        gpt_head_store(a.dq, type, item * s.head_size, s.head_size, &dq);
+        if (GPT_LANE == 0) ((float*)a.delta)[item] = delta;
+    }
+}
+
+/* dk and dv, a warp a key and its head: queries in order, head by head. */
+__global__ static void gpt_attention_dkv_kernel(gpt_attention_args a, memo_type type) {
+    const gpt_attention_shape s = a.shape;
+    const int64_t n_queries = s.sequence - s.first, group = s.n_heads / s.n_kv_heads;
+    const float scale = 1 / sqrtf((float)s.head_size);
+    GPT_EACH_OF_WARP(item, a.batch * s.sequence * s.n_kv_heads) {
+        const int64_t row = item / s.n_kv_heads, kv_head = item % s.n_kv_heads;
+        const int64_t key = row % s.sequence, first_query = row / s.sequence * n_queries;
+        const gpt_head k = gpt_head_load(a.k, type, item * s.head_size, s.head_size);
+        const gpt_head v = gpt_head_load(a.v, type, item * s.head_size, s.head_size);
+        gpt_head dk = {}, dv = {};
+        for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
+            for (int64_t i = key > s.first ? key - s.first : 0; i < n_queries; i++) {
+                const int64_t at = (first_query + i) * s.n_heads + head;
+                const gpt_head q = gpt_head_load(a.q, type, at * s.head_size, s.head_size);
+                const gpt_head dout = gpt_head_load(a.dout, type, at * s.head_size, s.head_size);
+                const float p = gpt_exp(scale * gpt_head_dot(&q, &k) - ((const float*)a.lse)[at]);
+                const float dp = gpt_head_dot(&dout, &v) - ((const float*)a.delta)[at];
+                gpt_head_add(&dv, p, &dout);
+                gpt_head_add(&dk, scale * p * dp, &q);
+            }
+        if (s.adds) {
+            const gpt_head old_k = gpt_head_load(a.dk, type, item * s.head_size, s.head_size);
+            const gpt_head old_v = gpt_head_load(a.dv, type, item * s.head_size, s.head_size);
+            gpt_head_add(&dk, 1, &old_k);
+            gpt_head_add(&dv, 1, &old_v);
+        }
+        gpt_head_store(a.dk, type, item * s.head_size, s.head_size, &dk);
+        gpt_head_store(a.dv, type, item * s.head_size, s.head_size, &dv);
+    }
+}
+
+/* ---- matrix products ------------------------------------------------------------------------------------ */
+
+/* y = x W^T; dx = or += dy W; dW += dy^T x.  W is (outputs, inputs). */
+typedef enum gpt_gemm_kind {
+    GPT_GEMM_FORWARD,
+    GPT_GEMM_INPUTS,
+    GPT_GEMM_INPUTS_ADDED,
+    GPT_GEMM_WEIGHTS,
+    GPT_GEMM_N_KINDS
+} gpt_gemm_kind;
+
+/* The pinned algorithm of a shape.  The number of rows is not part of it. */
+typedef struct gpt_gemm_choice {
+    gpt_gemm_kind kind;
+    int64_t n_outputs, n_inputs;
+    cublasLtMatmulAlgo_t algo;
+} gpt_gemm_choice;
+
+struct gpt_cuda_kernels {
+    gpt_cuda_attention attention; /* enqueue NULL: built-in */
+    memo_type type;
+    cublasLtHandle_t lt;
+    gpt_gemm_choice gemms[GPT_CUDA_GEMMS_MAX];
+    int32_t n_gemms;
+    char* workspace;         /* of cuBLASLt; the next are parts of the same scratch */
+    double *lanes, *partials; /* (GPT_LANES), (GPT_CUDA_PARTIALS) */
+    char* rows;              /* of an operation on rows */
+    char* of_attention;
+};
+
+static memo_status gpt_lt_check(cublasStatus_t code, const char* call, memo_error* error) {
+    if (code == CUBLAS_STATUS_SUCCESS) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_DEVICE, "%s: %s", call, cublasLtGetStatusName(code));
+}
+#define GPT_LT(function, arguments) gpt_lt_check(function arguments, #function, error)
+
+typedef struct gpt_gemm_call {
+    cublasLtMatmulDescOpaque_t desc;
+    cublasLtMatrixLayoutOpaque_t a, b, d;
+    const void *a_data, *b_data;
+    void* d_data;
+    float beta;
+} gpt_gemm_call;
+
+static cudaDataType gpt_cuda_type(memo_type type) {
+    return type == MEMO_TYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+/* What is row-major here is column-major and transposed for cuBLAS, so D^T = op(A) op(B). */
+static memo_status gpt_gemm_make(memo_type type, gpt_gemm_kind kind, int64_t n_rows,
+                                 int64_t n_outputs, int64_t n_inputs, gpt_gemm_call* g,
+                                 memo_error* error) {
+    const cudaDataType t = gpt_cuda_type(type);
+    const int is_weights = kind == GPT_GEMM_WEIGHTS, is_forward = kind == GPT_GEMM_FORWARD;
+    const cublasOperation_t on_a = is_forward ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t on_b = is_weights ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const int64_t b_columns = is_forward ? n_inputs : n_outputs;
+    const int64_t d_columns = is_forward ? n_outputs : n_inputs;
+    memset(g, 0, sizeof *g);
+    g->beta = kind == GPT_GEMM_INPUTS_ADDED || is_weights ? 1.0f : 0.0f;
+    if (GPT_LT(cublasLtMatmulDescInit, (&g->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
+        GPT_LT(cublasLtMatmulDescSetAttribute,
+               (&g->desc, CUBLASLT_MATMUL_DESC_TRANSA, &on_a, sizeof on_a)) ||
+        GPT_LT(cublasLtMatmulDescSetAttribute,
+               (&g->desc, CUBLASLT_MATMUL_DESC_TRANSB, &on_b, sizeof on_b)) ||
+        GPT_LT(cublasLtMatrixLayoutInit, /* the weight, or x */
+               (&g->a, t, (uint64_t)n_inputs, (uint64_t)(is_weights ? n_rows : n_outputs),
+                n_inputs)) ||
+        GPT_LT(cublasLtMatrixLayoutInit, /* x or dy */
+               (&g->b, t, (uint64_t)b_columns, (uint64_t)n_rows, b_columns)))
+        return error->status;
+    return GPT_LT(cublasLtMatrixLayoutInit,
+                  (&g->d, is_weights ? CUDA_R_32F : t, (uint64_t)d_columns,
+                   (uint64_t)(is_weights ? n_outputs : n_rows), d_columns));
+}
+
+static memo_status gpt_gemm_run(gpt_cuda_kernels* c, gpt_gemm_call* g,
+                                const cublasLtMatmulAlgo_t* algo, memo_stream stream,
+                                memo_error* error) {
+    const float alpha = 1;
+    return GPT_LT(cublasLtMatmul,
+                  (c->lt, &g->desc, &alpha, g->a_data, &g->a, g->b_data, &g->b, &g->beta, g->d_data,
+                   &g->d, g->d_data, &g->d, algo, c->workspace, (size_t)GPT_CUDA_WORKSPACE,
+                   memo_cuda_stream(stream)));
+}
+
+static const gpt_gemm_choice* gpt_gemm_find(const gpt_cuda_kernels* c, gpt_gemm_kind kind,
+                                            int64_t n_outputs, int64_t n_inputs) {
+    for (int32_t i = 0; i < c->n_gemms; i++)
+        if (c->gemms[i].kind == kind && c->gemms[i].n_outputs == n_outputs &&
+            c->gemms[i].n_inputs == n_inputs)
+            return &c->gemms[i];
+    return NULL;
+}
+
+static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt_gemm_kind kind,
+                                    const gpt_linear_args* a, memo_error* error) {
+    const int is_forward = kind == GPT_GEMM_FORWARD, is_weights = kind == GPT_GEMM_WEIGHTS;
+    const gpt_gemm_choice* choice = gpt_gemm_find(c, kind, a->n_outputs, a->n_inputs);
+    gpt_gemm_call g;
+    if (!choice)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "a product with a weight of %lld x %lld was not prepared",
+                              (long long)a->n_outputs, (long long)a->n_inputs);
+    if (gpt_gemm_make(c->type, kind, a->rows.end - a->rows.begin, a->n_outputs, a->n_inputs, &g,
+                      error))
+        return error->status;
+    g.a_data = is_weights ? a->x : a->weight;
+    g.b_data = is_forward ? a->x : a->y;
+    g.d_data = is_forward ? a->y : is_weights ? a->dweight : a->dx;
+    return gpt_gemm_run(c, &g, &choice->algo, stream, error);
+}
+
+/* ---- the pinned algorithms ------------------------------------------------------------------------------- */
+
+/* Memory to compare the rows of a product in. */
+typedef struct gpt_gemm_check {
+    char* memory; /* x or dy, the weight, all rows, some rows */
+    uint64_t* digests;
+    memo_stream stream;
+} gpt_gemm_check;
+
+template <typename... Parameters, typename... Arguments>
+static memo_status gpt_cuda_launch(memo_stream stream, int64_t n_threads, memo_error* error,
+                                   void (*kernel)(Parameters...), Arguments... arguments) {
+    cudaLaunchConfig_t config = {};
+    const int64_t n_blocks = (n_threads + GPT_CUDA_THREADS - 1) / GPT_CUDA_THREADS;
+    if (n_threads <= 0) return MEMO_STATUS_OK;
+    config.gridDim = dim3((unsigned)gpt_min(n_blocks, GPT_CUDA_BLOCKS_MAX));
+    config.blockDim = dim3(GPT_CUDA_THREADS);
+    config.stream = memo_cuda_stream(stream);
+    return memo_cuda_check(cudaLaunchKernelEx(&config, kernel, arguments...), "cudaLaunchKernelEx",
+                           error);
+}
+#define GPT_LAUNCH(n_threads, ...) gpt_cuda_launch(stream, n_threads, error, __VA_ARGS__)
+
+static int64_t gpt_checked_rows(const gpt_shapes* shapes) {
+    return gpt_min(shapes->n_rows, GPT_CUDA_CHECKED_ROWS);
+}
+
+/* Sets *is_same to whether rows [begin, end) alone have the bits that they have among all rows. */
+static memo_status gpt_gemm_compare(gpt_cuda_kernels* c, const gpt_gemm_check* check,
+                                    const gpt_gemm_choice* choice, int64_t n_rows, gpt_rows some,
+                                    int* is_same, memo_error* error) {
+    const int is_forward = choice->kind == GPT_GEMM_FORWARD;
+    const int64_t size = gpt_type_bytes(c->type), n_weight = choice->n_outputs * choice->n_inputs;
+    const int64_t n_in = is_forward ? choice->n_inputs : choice->n_outputs;
+    const int64_t n_out = is_forward ? choice->n_outputs : choice->n_inputs;
+    char *x = check->memory, *weight = x + n_rows * n_in * size, *all = weight + n_weight * size;
+    const memo_stream stream = check->stream;
+    const gpt_rows rows[2] = {{0, n_rows}, some};
+    gpt_initial_args random;
+    uint64_t digests[2];
+
+    /* Any operands. */
+    memset(&random, 0, sizeof random);
+    random.to = x;
+    random.n = random.n_columns = random.stride = n_rows * n_in + n_weight;
+    random.key = 1;
+    random.std = 1;
+    if (GPT_LAUNCH(random.n, gpt_initial_kernel, random, c->type)) return error->status;
+
+    /* All rows, then some, and a digest of the same rows of both. */
+    if (memo_cuda_check(cudaMemsetAsync(check->digests, 0, sizeof digests, memo_cuda_stream(stream)),
+                        "cudaMemsetAsync", error) ||
+        memo_cuda_check(cudaMemsetAsync(all, 0, (size_t)(2 * n_rows * n_out * size),
+                                        memo_cuda_stream(stream)),
+                        "cudaMemsetAsync", error))
+        return error->status;
+    for (int i = 0; i < 2; i++) {
+        char* result = all + i * n_rows * n_out * size;
+        gpt_digest_args digest;
+        gpt_gemm_call g;
+        if (gpt_gemm_make(c->type, choice->kind, rows[i].end - rows[i].begin, choice->n_outputs,
+                          choice->n_inputs, &g, error))
+            return error->status;
+        g.a_data = weight;
+        g.b_data = x + rows[i].begin * n_in * size;
+        g.d_data = result + rows[i].begin * n_out * size;
+        digest.x = result + some.begin * n_out * size;
+        digest.n_bytes = (some.end - some.begin) * n_out * size / 4 * 4;
+        digest.first = 0;
+        digest.digest = check->digests + i;
+        if (gpt_gemm_run(c, &g, &choice->algo, stream, error) ||
+            GPT_LAUNCH(digest.n_bytes / 4, gpt_digest_kernel, digest))
+            return error->status;
+    }
+
+    if (memo_cuda_check(cudaStreamSynchronize(memo_cuda_stream(stream)), "cudaStreamSynchronize",
+                        error))
+        return error->status;
+    memcpy(digests, check->digests, sizeof digests); /* pinned: the GPU writes through */
+    *is_same = digests[0] == digests[1];
+    return MEMO_STATUS_OK;
+}
+
+/* Rows alone at the begin, in the middle and at the end, few and many. */
+static memo_status gpt_gemm_check_rows(gpt_cuda_kernels* c, const gpt_gemm_check* check,
+                                       const gpt_gemm_choice* choice, int64_t n_rows, int* is_same,
+                                       memo_error* error) {
+    const gpt_rows some[4] = {
+        {0, n_rows / 2}, {n_rows / 3, n_rows / 2 + 1}, {n_rows / 2, n_rows}, {n_rows - 1, n_rows}};
+    *is_same = 1;
+    for (int i = 0; i < 4 && *is_same; i++)
+        if (some[i].begin < some[i].end &&
+            gpt_gemm_compare(c, check, choice, n_rows, some[i], is_same, error))
+            return error->status;
+    return MEMO_STATUS_OK;
+}
+
+/* Pins the fastest algorithm that does not split the sum and whose rows do not depend on their
+ * number.  Gradients are never recomputed: any fixed algorithm serves them. */
+static memo_status gpt_gemm_pin(gpt_cuda_kernels* c, const gpt_shapes* shapes,
+                                const gpt_gemm_check* check, gpt_gemm_kind kind, int64_t n_outputs,
+                                int64_t n_inputs, memo_error* error) {
+    enum { N_ASKED = 16 };
+    const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
+    const size_t workspace_bytes = (size_t)GPT_CUDA_WORKSPACE;
+    cublasLtMatmulHeuristicResult_t found[N_ASKED];
+    cublasLtMatmulPreferenceOpaque_t preference;
+    gpt_gemm_choice choice;
+    gpt_gemm_call g;
+    int n_found = 0;
+    if (gpt_gemm_find(c, kind, n_outputs, n_inputs)) return MEMO_STATUS_OK;
+    choice.kind = kind;
+    choice.n_outputs = n_outputs;
+    choice.n_inputs = n_inputs;
+    if (gpt_gemm_make(c->type, kind, shapes->n_rows, n_outputs, n_inputs, &g, error) ||
+        GPT_LT(cublasLtMatmulPreferenceInit, (&preference)) ||
+        GPT_LT(cublasLtMatmulPreferenceSetAttribute,
+               (&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
+                sizeof workspace_bytes)) ||
+        GPT_LT(cublasLtMatmulPreferenceSetAttribute,
+               (&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &no_reduction,
+                sizeof no_reduction)) ||
+        GPT_LT(cublasLtMatmulAlgoGetHeuristic, (c->lt, &g.desc, &g.a, &g.b, &g.d, &g.d, &preference,
+                                                N_ASKED, found, &n_found)))
+        return error->status;
+
+    for (int i = 0; i < n_found; i++) {
+        int32_t n_splits = 1;
+        size_t written;
+        int is_same = 1;
+        if (found[i].state != CUBLAS_STATUS_SUCCESS ||
+            GPT_LT(cublasLtMatmulAlgoConfigGetAttribute,
+                   (&found[i].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &n_splits, sizeof n_splits,
+                    &written)) ||
+            n_splits > 1)
+            continue;
+        choice.algo = found[i].algo;
+        if (kind == GPT_GEMM_FORWARD &&
+            gpt_gemm_check_rows(c, check, &choice, gpt_checked_rows(shapes), &is_same, error))
+            return error->status;
+        if (!is_same) continue;
+        if (c->n_gemms == GPT_CUDA_GEMMS_MAX) break;
+        c->gemms[c->n_gemms++] = choice;
+        return MEMO_STATUS_OK;
+    }
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                          "cuBLASLt: none of %d algorithms for a weight of %lld x %lld gives a row "
+                          "the same bits beside other rows",
+                          n_found, (long long)n_outputs, (long long)n_inputs);
+}
+
+static memo_status gpt_gemm_prepare(gpt_cuda_kernels* c, const gpt_shapes* shapes,
+                                    memo_stream stream, memo_error* error) {
+    const int64_t n_rows = gpt_checked_rows(shapes);
+    int64_t most = 0;
+    gpt_gemm_check check;
+    void* pinned = NULL;
+    memo_status status = MEMO_STATUS_OK;
+    for (int i = 0; i < shapes->n_weights; i++) {
+        const int64_t n_outputs = shapes->weights[i][0], n_inputs = shapes->weights[i][1];
+        const int64_t n = n_outputs * n_inputs + n_rows * (n_inputs + 2 * n_outputs);
+        if (n > most) most = n;
+    }
+
+    /* Memory for the time of the check. */
+    memset(&check, 0, sizeof check);
+    check.stream = stream;
+    c->n_gemms = 0;
+    if (memo_cuda_check(cudaMalloc((void**)&check.memory,
+                                   (size_t)(most * gpt_type_bytes(c->type))),
+                        "cudaMalloc", error) ||
+        memo_cuda_check(cudaHostAlloc(&pinned, 2 * sizeof(uint64_t), cudaHostAllocMapped),
+                        "cudaHostAlloc", error))
+        status = error->status;
+    check.digests = (uint64_t*)pinned;
+
+    for (int i = 0; i < shapes->n_weights; i++)
+        for (int kind = 0; kind < GPT_GEMM_N_KINDS && !status; kind++)
+            status = gpt_gemm_pin(c, shapes, &check, (gpt_gemm_kind)kind, shapes->weights[i][0],
+                                  shapes->weights[i][1], error);
+    cudaFree(check.memory);
+    if (pinned) cudaFreeHost(pinned);
+    return status;
+}
+
+/* ---- the table -------------------------------------------------------------------------------------------- */
+
+/* Elements of 16 bytes at a time where all rows and addresses allow it. */
+static int gpt_is_wide(const void* x, const void* y, const void* z, int64_t n_columns) {
+    return n_columns % 8 == 0 && ((uintptr_t)x | (uintptr_t)y | (uintptr_t)z) % 16 == 0;
+}
+#define GPT_LAUNCH_WIDE(is_wide, n, kernel, ...)                                                   \
+    ((is_wide) ? GPT_LAUNCH((n) / 8, kernel<8>, __VA_ARGS__)                                       \
+               : GPT_LAUNCH(n, kernel<1>, __VA_ARGS__))
+
+static memo_status gpt_cuda_elements(gpt_cuda_kernels* c, memo_stream stream, gpt_kind kind,
+                                     const gpt_elements_args* a, memo_error* error) {
+    const int64_t n = gpt_count(a->rows) * a->n_columns;
+    const int is_wide = gpt_is_wide(a->x, a->y, a->z, a->n_columns);
+    if (kind == GPT_KIND_DROPOUT)
+        return GPT_LAUNCH_WIDE(is_wide, n, gpt_dropout_kernel, *a, c->type);
+    if (kind == GPT_KIND_GELU) return GPT_LAUNCH_WIDE(is_wide, n, gpt_gelu_kernel, *a, c->type);
+    return GPT_LAUNCH_WIDE(is_wide, n, gpt_gelu_backward_kernel, *a, c->type);
+}
+
+static memo_status gpt_cuda_linear_backward(gpt_cuda_kernels* c, memo_stream stream,
+                                            const gpt_linear_args* a, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    if (a->pass != GPT_PASS_WEIGHTS)
+        status = gpt_gemm_enqueue(c, stream, a->is_first ? GPT_GEMM_INPUTS : GPT_GEMM_INPUTS_ADDED,
+                                  a, error);
+    if (a->pass != GPT_PASS_INPUTS && !status)
+        status = gpt_gemm_enqueue(c, stream, GPT_GEMM_WEIGHTS, a, error);
+    return status;
+}
+
+static memo_status gpt_cuda_norm_backward(gpt_cuda_kernels* c, memo_stream stream,
+                                          const gpt_norm_args* a, memo_error* error) {
+    const int64_t n_rows = gpt_count(a->rows);
+    const int64_t n_chunks = (n_rows + GPT_CUDA_CHUNK - 1) / GPT_CUDA_CHUNK;
+    float* sums = (float*)(void*)c->rows;
+    if (GPT_LAUNCH(n_chunks * a->hidden, gpt_norm_sums_kernel, *a, c->type, sums, n_chunks) ||
+        GPT_LAUNCH(a->hidden, gpt_add_chunks_kernel, (float*)a->dweight, (const float*)sums,
+                   n_chunks, a->hidden))
+        return error->status;
+    return GPT_LAUNCH(n_rows * GPT_CUDA_WARP, gpt_norm_backward_kernel, *a, c->type);
+}
+
+static memo_status gpt_cuda_cross_entropy(gpt_cuda_kernels* c, memo_stream stream,
+                                          const gpt_tokens_args* a, memo_error* error) {
+    double* losses = (double*)(void*)c->rows;
+    if (GPT_LAUNCH(gpt_count(a->rows) * GPT_CUDA_WARP, gpt_cross_entropy_kernel, *a, c->type,
+                   losses) ||
+        GPT_LAUNCH(GPT_CUDA_PARTIALS, gpt_partials_kernel, c->partials, (const double*)losses,
+                   gpt_count(a->rows)) ||
+        GPT_LAUNCH(GPT_LANES, gpt_lanes_kernel, c->lanes, (const double*)c->partials))
+        return error->status;
+    return GPT_LAUNCH(1, gpt_total_kernel, a->loss, c->lanes, (double*)NULL, 0.0);
+}
+
+static memo_status gpt_cuda_squares(gpt_cuda_kernels* c, memo_stream stream,
+                                    const gpt_squares_args* a, memo_error* error) {
+    if (GPT_LAUNCH(GPT_CUDA_PARTIALS, gpt_squares_kernel, c->partials, (const float*)a->x, a->n))
+        return error->status;
+    return GPT_LAUNCH(GPT_LANES, gpt_lanes_kernel, a->lanes, (const double*)c->partials);
+}
+
+static memo_status gpt_cuda_attend(gpt_cuda_kernels* c, memo_stream stream, gpt_kind kind,
+                                   const gpt_attention_args* a, memo_error* error) {
+    const gpt_attention_shape* s = &a->shape;
+    const int64_t n_queries = a->batch * (s->sequence - s->first) * s->n_heads * GPT_CUDA_WARP;
+    const int64_t n_keys = a->batch * s->sequence * s->n_kv_heads * GPT_CUDA_WARP;
+    if (c->attention.enqueue)
+        return c->attention.enqueue(c->attention.context, stream, kind, a, c->of_attention, error);
+    if (kind == GPT_KIND_ATTENTION)
+        return GPT_LAUNCH(n_queries, gpt_attention_kernel, *a, c->type);
+    if (GPT_LAUNCH(n_queries, gpt_attention_dq_kernel, *a, c->type)) return error->status;
+    return GPT_LAUNCH(n_keys, gpt_attention_dkv_kernel, *a, c->type);
+}
+
+static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, gpt_kind kind,
+                                    const void* args, memo_error* error) {
+    gpt_cuda_kernels* c = (gpt_cuda_kernels*)context;
+    const gpt_linear_args* linear = (const gpt_linear_args*)args;
+    const gpt_norm_args* norm = (const gpt_norm_args*)args;
+    const gpt_elements_args* elements = (const gpt_elements_args*)args;
+    const gpt_rope_args* rope = (const gpt_rope_args*)args;
+    const gpt_attention_args* attention = (const gpt_attention_args*)args;
+    const gpt_tokens_args* tokens = (const gpt_tokens_args*)args;
+    const gpt_add_args* add = (const gpt_add_args*)args;
+    const gpt_total_args* total = (const gpt_total_args*)args;
+    const gpt_adamw_args* adamw = (const gpt_adamw_args*)args;
+    const gpt_digest_args* digest = (const gpt_digest_args*)args;
+    const gpt_initial_args* initial = (const gpt_initial_args*)args;
+    const gpt_rope_table_args* table = (const gpt_rope_table_args*)args;
+    memo_error unused;
+    if (!error) error = &unused;
+    switch (kind) {
+    case GPT_KIND_LINEAR: return gpt_gemm_enqueue(c, stream, GPT_GEMM_FORWARD, linear, error);
+    case GPT_KIND_LINEAR_BACKWARD: return gpt_cuda_linear_backward(c, stream, linear, error);
+    case GPT_KIND_NORM:
+        return GPT_LAUNCH(gpt_count(norm->rows) * GPT_CUDA_WARP, gpt_norm_kernel, *norm, c->type);
+    case GPT_KIND_NORM_BACKWARD: return gpt_cuda_norm_backward(c, stream, norm, error);
+    case GPT_KIND_DROPOUT:
+    case GPT_KIND_GELU:
+    case GPT_KIND_GELU_BACKWARD: return gpt_cuda_elements(c, stream, kind, elements, error);
+    case GPT_KIND_ROPE:
+        return GPT_LAUNCH(gpt_count(rope->rows) * rope->n_heads * rope->head_size / 2,
+                          gpt_rope_kernel, *rope, c->type);
+    case GPT_KIND_ATTENTION:
+    case GPT_KIND_ATTENTION_BACKWARD: return gpt_cuda_attend(c, stream, kind, attention, error);
+    case GPT_KIND_EMBEDDING:
+        return GPT_LAUNCH(gpt_count(tokens->rows) * tokens->n_columns, gpt_embedding_kernel,
+                          *tokens, c->type);
+    case GPT_KIND_EMBEDDING_BACKWARD:
+        return GPT_LAUNCH(GPT_CUDA_OWNERS * tokens->n_columns, gpt_embedding_backward_kernel,
+                          *tokens, c->type);
+    case GPT_KIND_CROSS_ENTROPY: return gpt_cuda_cross_entropy(c, stream, tokens, error);
+    case GPT_KIND_ADD:
+        return GPT_LAUNCH_WIDE(gpt_is_wide(add->to, add->from, NULL, add->n), add->n,
+                               gpt_add_kernel, *add);
+    case GPT_KIND_SQUARES:
+        return gpt_cuda_squares(c, stream, (const gpt_squares_args*)args, error);
+    case GPT_KIND_NORM_TOTAL:
+        return GPT_LAUNCH(1, gpt_total_kernel, total->total, total->lanes, total->vote,
+                          total->vote_value);
+    case GPT_KIND_ADAMW: return GPT_LAUNCH(adamw->n, gpt_adamw_kernel, *adamw, c->type);
+    case GPT_KIND_DIGEST: return GPT_LAUNCH(digest->n_bytes / 4, gpt_digest_kernel, *digest);
+    case GPT_KIND_INITIAL: return GPT_LAUNCH(initial->n, gpt_initial_kernel, *initial, c->type);
+    case GPT_KIND_ROPE_TABLE:
+        return GPT_LAUNCH(table->n_positions * table->head_size / 2, gpt_rope_table_kernel, *table);
+    case GPT_N_KINDS: break;
+    }
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "operation %d is unknown",
+                          (int)kind);
+}
+
+/* Of an operation on rows: the losses of a chunk, or sums of a norm's weight. */
+static int64_t gpt_cuda_rows_bytes(const gpt_shapes* shapes) {
+    const int64_t n = shapes->n_rows, n_chunks = (n + GPT_CUDA_CHUNK - 1) / GPT_CUDA_CHUNK;
+    const int64_t losses = n * (int64_t)sizeof(double);
+    const int64_t sums = n_chunks * shapes->hidden * (int64_t)sizeof(float);
+    return ((losses > sums ? losses : sums) + 511) / 512 * 512;
+}
+
+static int64_t gpt_cuda_scratch_bytes(void* context, const gpt_shapes* shapes) {
+    const gpt_cuda_kernels* c = (const gpt_cuda_kernels*)context;
+    return GPT_CUDA_WORKSPACE + (GPT_CUDA_PARTIALS + 64) * (int64_t)sizeof(double) +
+           gpt_cuda_rows_bytes(shapes) +
+           (c->attention.scratch_bytes
+                ? c->attention.scratch_bytes(c->attention.context, shapes)
+                : 0);
+}
+
+static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes,
+                                    memo_stream compute, void* scratch, memo_error* error) {
+    gpt_cuda_kernels* c = (gpt_cuda_kernels*)context;
+    memo_error unused;
+    memo_status status = MEMO_STATUS_OK;
+    if (!error) error = &unused;
+    if (shapes->type != MEMO_TYPE_BF16 && shapes->type != MEMO_TYPE_F32)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "gpt_shapes.type: the CUDA kernels take f32 and bf16");
+    if (!c->attention.enqueue && shapes->head_size > GPT_CUDA_HEAD_SIZE)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "heads of %lld: the built-in attention takes at most %d",
+                              (long long)shapes->head_size, (int)GPT_CUDA_HEAD_SIZE);
+    c->type = shapes->type;
+    c->workspace = (char*)scratch;
+    c->lanes = (double*)(void*)(c->workspace + GPT_CUDA_WORKSPACE);
+    c->partials = c->lanes + 64;
+    c->rows = (char*)(c->partials + GPT_CUDA_PARTIALS);
+    c->of_attention = c->rows + gpt_cuda_rows_bytes(shapes);
+    status = memo_cuda_check(cudaMemsetAsync(c->lanes, 0, GPT_LANES * sizeof(double),
+                                             memo_cuda_stream(compute)),
+                             "cudaMemsetAsync", error);
+    if (!status) status = gpt_gemm_prepare(c, shapes, compute, error);
+    if (!status && c->attention.prepare)
+        status = c->attention.prepare(c->attention.context, shapes, error);
+    return status;
+}
+
+memo_status gpt_cuda_kernels_create(const gpt_cuda_attention* attention, gpt_cuda_kernels** kernels,
+                                    memo_error* error) {
+    gpt_cuda_kernels* c = (gpt_cuda_kernels*)calloc(1, sizeof *c);
+    *kernels = NULL;
+    if (!c)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "no host memory for the kernels");
+    if (attention) c->attention = *attention;
+    if (GPT_LT(cublasLtCreate, (&c->lt))) {
+        free(c);
+        return MEMO_STATUS_DEVICE;
+    }
+    *kernels = c;
+    return MEMO_STATUS_OK;
+}
+
+void gpt_cuda_kernels_destroy(gpt_cuda_kernels* kernels) {
+    if (!kernels) return;
+    cublasLtDestroy(kernels->lt);
+    free(kernels);
+}
+
+gpt_kernels gpt_cuda_kernels_table(gpt_cuda_kernels* kernels) {
+    gpt_kernels table;
+    memset(&table, 0, sizeof table);
+    table.context = kernels;
+    table.enqueue = gpt_cuda_enqueue;
+    table.scratch_bytes = gpt_cuda_scratch_bytes;
+    table.prepare = gpt_cuda_prepare;
+    table.attention = kernels->attention.over_ranks;
+    return table;
+}

@@ -1,0 +1,556 @@
+/* gpt_kernels_host.h - the operations of gpt_kernels.h on a stream of the host device, with helper
+ * threads: each kind is a function that runs with its arguments.
+ *
+ * Single translation unit: everything is static. */
+#ifndef GPT_KERNELS_HOST_H
+#define GPT_KERNELS_HOST_H
+
+#include "gpt_math.h"
+#include "gpt_threads.h"
+
+#define GPT_REAL_TYPE (sizeof(gpt_real) == sizeof(float) ? MEMO_TYPE_F32 : MEMO_TYPE_F64)
+
+/* Pieces of an operation that threads share: rows, if the operation treats each row alone; outputs,
+ * for the gradient of a weight; elements. */
+enum { GPT_PIECE_ROWS = 64, GPT_PIECE_OUTPUTS = 48, GPT_PIECE_ELEMENTS = 8192 };
+
+/* The real at an index; these state what an argument points to. */
+static const gpt_real* gpt_in(const void* x, int64_t i) { return (const gpt_real*)x + i; }
+static gpt_real* gpt_out(void* x, int64_t i) { return (gpt_real*)x + i; }
+
+/* ---- linear ---- */
+
+static void gpt_linear_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
+    const int64_t at = begin - a->rows.begin;
+    gpt_linear_forward(gpt_out(a->y, at * a->n_outputs), gpt_in(a->x, at * a->n_inputs),
+                       gpt_in(a->weight, 0), end - begin, a->n_outputs, a->n_inputs);
+}
+static memo_status gpt_linear_run(void* pointer, memo_error* error) {
+    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
+    (void)error;
+    gpt_over(gpt_linear_rows, a, a->rows.begin, a->rows.end, a->tile_rows);
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_linear_backward_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
+    const int64_t at = begin - a->rows.begin;
+    gpt_linear_backward(gpt_out(a->dx, at * a->n_inputs), gpt_in(a->y, at * a->n_outputs),
+                        gpt_in(a->weight, 0), a->is_first, end - begin, a->n_outputs, a->n_inputs);
+}
+/* Outputs [begin, end), of all rows. */
+static void gpt_linear_weights_outputs(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
+    gpt_linear_weights(gpt_out(a->dweight, begin * a->n_inputs), gpt_in(a->y, begin), a->n_outputs,
+                       gpt_in(a->x, 0), gpt_count(a->rows), end - begin, a->n_inputs);
+}
+static memo_status gpt_linear_backward_run(void* pointer, memo_error* error) {
+    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
+    (void)error;
+    if (a->pass != GPT_PASS_WEIGHTS)
+        gpt_over(gpt_linear_backward_rows, a, a->rows.begin, a->rows.end, a->tile_rows);
+    if (a->pass != GPT_PASS_INPUTS)
+        gpt_over(gpt_linear_weights_outputs, a, 0, a->n_outputs, GPT_PIECE_OUTPUTS);
+    return MEMO_STATUS_OK;
+}
+
+/* ---- norm ---- */
+
+static void gpt_norm_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_norm_args* a = (const gpt_norm_args*)pointer;
+    const int64_t at = begin - a->rows.begin;
+    gpt_norm_forward(gpt_out(a->y, at * a->hidden), gpt_out(a->rstd, at),
+                     gpt_in(a->x, at * a->hidden), gpt_in(a->weight, 0), end - begin, a->hidden);
+}
+static memo_status gpt_norm_run(void* pointer, memo_error* error) {
+    const gpt_norm_args* a = (const gpt_norm_args*)pointer;
+    (void)error;
+    gpt_over(gpt_norm_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_norm_backward_run(void* pointer, memo_error* error) {
+    const gpt_norm_args* a = (const gpt_norm_args*)pointer;
+    (void)error;
+    gpt_norm_backward(gpt_out(a->dx, 0), gpt_out(a->dweight, 0), gpt_in(a->y, 0), gpt_in(a->x, 0),
+                      gpt_in(a->rstd, 0), gpt_in(a->weight, 0), gpt_count(a->rows), a->hidden);
+    return MEMO_STATUS_OK;
+}
+
+/* ---- element by element: dropout, residual, GELU, RoPE ---- */
+
+/* Returns how many rows from `row` to `end` hold consecutive tokens, or padding. */
+static int64_t gpt_run_of_rows(const int64_t* numbers, int64_t row, int64_t end) {
+    const int64_t first = numbers[row];
+    int64_t n = 1;
+    while (row + n < end && numbers[row + n] == (first < 0 ? first : first + n)) n++;
+    return n;
+}
+
+static void gpt_dropout_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    const int64_t stop = end - a->rows.begin;
+    int64_t row, n;
+    for (row = begin - a->rows.begin; row < stop; row += n) {
+        const int64_t at = row * a->n_columns, token = a->first_token + a->token_numbers[row];
+        n = gpt_run_of_rows(a->token_numbers, row, stop);
+        if (a->z)
+            gpt_residual_forward(gpt_out(a->y, at), gpt_in(a->x, at), gpt_in(a->z, at), &a->dropout,
+                                 token, n, a->n_columns);
+        else
+            gpt_dropout_apply(gpt_out(a->y, at), gpt_in(a->x, at), &a->dropout, token, n,
+                              a->n_columns);
+    }
+}
+static memo_status gpt_dropout_run(void* pointer, memo_error* error) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    (void)error;
+    gpt_over(gpt_dropout_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_gelu_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    const int64_t at = (begin - a->rows.begin) * a->n_columns;
+    gpt_gelu_forward(gpt_out(a->y, at), gpt_in(a->x, at), end - begin, a->n_columns);
+}
+static memo_status gpt_gelu_run(void* pointer, memo_error* error) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    (void)error;
+    gpt_over(gpt_gelu_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_gelu_backward_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    const int64_t at = (begin - a->rows.begin) * a->n_columns;
+    gpt_gelu_backward(gpt_out(a->y, at), gpt_in(a->x, at), gpt_in(a->z, at), end - begin,
+                      a->n_columns);
+}
+static memo_status gpt_gelu_backward_run(void* pointer, memo_error* error) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    (void)error;
+    gpt_over(gpt_gelu_backward_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_rope_run(void* pointer, memo_error* error) {
+    const gpt_rope_args* a = (const gpt_rope_args*)pointer;
+    (void)error;
+    gpt_rope(gpt_out(a->x, 0), gpt_in(a->table, 0), a->direction, a->rows.begin, gpt_count(a->rows),
+             a->sequence, a->n_heads, a->head_size);
+    return MEMO_STATUS_OK;
+}
+
+/* ---- attention ---- */
+
+/* Key-value head `piece % n_kv_heads` of sequence `piece / n_kv_heads`, with its query heads. */
+static void gpt_attention_piece(const void* pointer, int64_t piece, int64_t end) {
+    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
+    const int64_t q_columns = a->shape.n_heads * a->shape.head_size;
+    const int64_t kv_columns = a->shape.n_kv_heads * a->shape.head_size;
+    for (; piece < end; piece++) {
+        const int64_t row = piece / a->shape.n_kv_heads * a->shape.sequence;
+        const int64_t q = row * q_columns, kv = row * kv_columns;
+        gpt_attention_forward(gpt_out(a->out, q), gpt_out(a->lse, row * a->shape.n_heads),
+                              gpt_in(a->q, q), gpt_in(a->k, kv), gpt_in(a->v, kv), &a->shape,
+                              piece % a->shape.n_kv_heads);
+    }
+}
+static memo_status gpt_attention_run(void* pointer, memo_error* error) {
+    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
+    (void)error;
+    gpt_over(gpt_attention_piece, a, 0, a->batch * a->shape.n_kv_heads, 1);
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_attention_backward_piece(const void* pointer, int64_t piece, int64_t end) {
+    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
+    const int64_t q_columns = a->shape.n_heads * a->shape.head_size;
+    const int64_t kv_columns = a->shape.n_kv_heads * a->shape.head_size;
+    for (; piece < end; piece++) {
+        const int64_t row = piece / a->shape.n_kv_heads * a->shape.sequence;
+        const int64_t q = row * q_columns, kv = row * kv_columns, head = row * a->shape.n_heads;
+        gpt_attention_backward(gpt_out(a->dq, q), gpt_out(a->dk, kv), gpt_out(a->dv, kv),
+                               gpt_out(a->delta, head), gpt_in(a->dout, q), gpt_in(a->out, q),
+                               gpt_in(a->lse, head), gpt_in(a->q, q), gpt_in(a->k, kv),
+                               gpt_in(a->v, kv), &a->shape, piece % a->shape.n_kv_heads);
+    }
+}
+static memo_status gpt_attention_backward_run(void* pointer, memo_error* error) {
+    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
+    (void)error;
+    gpt_over(gpt_attention_backward_piece, a, 0, a->batch * a->shape.n_kv_heads, 1);
+    return MEMO_STATUS_OK;
+}
+
+/* ---- tokens: embedding, loss ---- */
+
+static memo_status gpt_embedding_run(void* pointer, memo_error* error) {
+    const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
+    (void)error;
+    gpt_embedding_forward(gpt_out(a->x, 0), gpt_in(a->table, 0), a->tokens, gpt_count(a->rows),
+                          a->n_columns);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_embedding_backward_run(void* pointer, memo_error* error) {
+    const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
+    (void)error;
+    gpt_embedding_backward(gpt_out(a->dtable, 0), gpt_in(a->x, 0), a->tokens, gpt_count(a->rows),
+                           a->n_columns);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_cross_entropy_run(void* pointer, memo_error* error) {
+    const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
+    int64_t row, n;
+    (void)error;
+    for (row = 0; row < gpt_count(a->rows); row += n) {
+        gpt_real* logits = gpt_out(a->x, row * a->n_columns);
+        n = gpt_run_of_rows(a->token_numbers, row, gpt_count(a->rows));
+        if (a->token_numbers[row] < 0) /* padding has no loss and therefore no gradient */
+            memset(logits, 0, (size_t)(n * a->n_columns) * sizeof(gpt_real));
+        else
+            *a->loss += gpt_cross_entropy(logits, a->tokens + row, a->loss_scale, n, a->n_columns);
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* ---- sums, the optimizer, digests ---- */
+
+static memo_status gpt_add_run(void* pointer, memo_error* error) {
+    const gpt_add_args* a = (const gpt_add_args*)pointer;
+    gpt_real* to = gpt_out(a->to, 0);
+    const gpt_real* from = gpt_in(a->from, 0);
+    int64_t i;
+    (void)error;
+    for (i = 0; i < a->n; i++) to[i] += from[i];
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_squares_run(void* pointer, memo_error* error) {
+    const gpt_squares_args* a = (const gpt_squares_args*)pointer;
+    (void)error;
+    gpt_add_squares(a->lanes, gpt_in(a->x, 0), a->n);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_norm_total_run(void* pointer, memo_error* error) {
+    const gpt_total_args* a = (const gpt_total_args*)pointer;
+    (void)error;
+    *a->total += gpt_sum_squares(a->lanes);
+    *a->vote = a->vote_value;
+    memset(a->lanes, 0, GPT_LANES * sizeof(double));
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_adamw_elements(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_adamw_args* a = (const gpt_adamw_args*)pointer;
+    gpt_adamw(gpt_out(a->parameters, begin), gpt_out(a->moments1, begin),
+              gpt_out(a->moments2, begin), gpt_in(a->gradients, begin),
+              gpt_clip_scale(*a->squares, a->clip), &a->adamw, end - begin);
+    if (a->weights)
+        memcpy(gpt_out(a->weights, begin), gpt_in(a->parameters, begin),
+               (size_t)(end - begin) * sizeof(gpt_real));
+}
+static memo_status gpt_adamw_run(void* pointer, memo_error* error) {
+    const gpt_adamw_args* a = (const gpt_adamw_args*)pointer;
+    (void)error;
+    gpt_over(gpt_adamw_elements, a, 0, a->n, GPT_PIECE_ELEMENTS);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_digest_run(void* pointer, memo_error* error) {
+    const gpt_digest_args* a = (const gpt_digest_args*)pointer;
+    const uint32_t* words = (const uint32_t*)a->x;
+    uint64_t sum = 0;
+    int64_t i;
+    (void)error;
+    for (i = 0; i < a->n_bytes / 4; i++) sum += gpt_digest_word(words[i], a->first + i);
+    *a->digest += sum;
+    return MEMO_STATUS_OK;
+}
+
+/* ---- initial values ---- */
+
+static void gpt_initial_elements(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_initial_args* a = (const gpt_initial_args*)pointer;
+    int64_t i;
+    for (i = begin; i < end; i++)
+        *gpt_out(a->to, i) = (gpt_real)gpt_initial_value(
+            a->key, a->std, a->offset + i / a->n_columns * a->stride + i % a->n_columns);
+}
+static memo_status gpt_initial_run(void* pointer, memo_error* error) {
+    const gpt_initial_args* a = (const gpt_initial_args*)pointer;
+    (void)error;
+    gpt_over(gpt_initial_elements, a, 0, a->n, GPT_PIECE_ELEMENTS);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_rope_table_run(void* pointer, memo_error* error) {
+    const gpt_rope_table_args* a = (const gpt_rope_table_args*)pointer;
+    int64_t i;
+    (void)error;
+    for (i = 0; i < a->n_positions; i++) {
+        const int64_t token = a->token_numbers[i];
+        gpt_rope_row(gpt_out(a->table, i * a->head_size), token < 0 ? 0 : token % a->sequence,
+                     a->head_size);
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* ---- storage in bf16 ---------------------------------------------------------------------------
+ *
+ * With type BF16 an operation widens its operands into scratch, computes in float as above, and rounds
+ * what it wrote: an operation is rounded once, whatever it sums. */
+
+enum { GPT_READ = 1, GPT_WRITTEN = 2, GPT_OPERANDS_MAX = 8 };
+
+typedef struct gpt_operand {
+    float* wide;
+    uint16_t* stored;
+    int64_t n;
+    int what;
+} gpt_operand;
+
+typedef struct gpt_storage {
+    gpt_operand operands[GPT_OPERANDS_MAX];
+    int32_t n_operands;
+    float* scratch;
+    int64_t used; /* floats */
+} gpt_storage;
+
+/* Returns the address of n floats that stand for the stored elements. */
+static void* gpt_widen(gpt_storage* s, const void* stored, int64_t n, int what) {
+    gpt_operand* o = &s->operands[s->n_operands++];
+    int64_t i;
+    o->wide = s->scratch + s->used;
+    o->stored = (uint16_t*)(uintptr_t)stored;
+    o->n = n;
+    o->what = what;
+    s->used += (n + 15) / 16 * 16;
+    for (i = 0; i < n && (what & GPT_READ); i++) o->wide[i] = memo_f32_from_bf16(o->stored[i]);
+    return o->wide;
+}
+
+static void gpt_widen_linear(gpt_storage* s, void* pointer) {
+    gpt_linear_args* a = (gpt_linear_args*)pointer;
+    const int64_t n = gpt_count(a->rows);
+    a->y = gpt_widen(s, a->y, n * a->n_outputs, GPT_WRITTEN);
+    a->x = gpt_widen(s, a->x, n * a->n_inputs, GPT_READ);
+    a->weight = gpt_widen(s, a->weight, a->n_outputs * a->n_inputs, GPT_READ);
+}
+static void gpt_widen_linear_backward(gpt_storage* s, void* pointer) {
+    gpt_linear_args* a = (gpt_linear_args*)pointer;
+    const int64_t n = gpt_count(a->rows);
+    a->y = gpt_widen(s, a->y, n * a->n_outputs, GPT_READ);
+    if (a->pass != GPT_PASS_INPUTS) a->x = gpt_widen(s, a->x, n * a->n_inputs, GPT_READ);
+    if (a->pass == GPT_PASS_WEIGHTS) return;
+    a->dx =
+        gpt_widen(s, a->dx, n * a->n_inputs, a->is_first ? GPT_WRITTEN : GPT_READ | GPT_WRITTEN);
+    a->weight = gpt_widen(s, a->weight, a->n_outputs * a->n_inputs, GPT_READ);
+}
+static void gpt_widen_norm(gpt_storage* s, void* pointer) {
+    gpt_norm_args* a = (gpt_norm_args*)pointer;
+    const int64_t n = gpt_count(a->rows) * a->hidden;
+    a->y = gpt_widen(s, a->y, n, a->dx ? GPT_READ : GPT_WRITTEN);
+    a->x = gpt_widen(s, a->x, n, GPT_READ);
+    if (a->dx) a->dx = gpt_widen(s, a->dx, n, GPT_READ | GPT_WRITTEN);
+    a->weight = gpt_widen(s, a->weight, a->hidden, GPT_READ);
+}
+static void gpt_widen_elements(gpt_storage* s, void* pointer) {
+    gpt_elements_args* a = (gpt_elements_args*)pointer;
+    const int64_t n = gpt_count(a->rows) * a->n_columns;
+    a->y = gpt_widen(s, a->y, n, GPT_WRITTEN);
+    a->x = gpt_widen(s, a->x, n, GPT_READ);
+    if (a->z) a->z = gpt_widen(s, a->z, n, GPT_READ);
+}
+static void gpt_widen_rope(gpt_storage* s, void* pointer) {
+    gpt_rope_args* a = (gpt_rope_args*)pointer;
+    a->x =
+        gpt_widen(s, a->x, gpt_count(a->rows) * a->n_heads * a->head_size, GPT_READ | GPT_WRITTEN);
+}
+static void gpt_widen_attention(gpt_storage* s, void* pointer) {
+    gpt_attention_args* a = (gpt_attention_args*)pointer;
+    const gpt_attention_shape* shape = &a->shape;
+    const int64_t n_q =
+        a->batch * (shape->sequence - shape->first) * shape->n_heads * shape->head_size;
+    const int64_t n_k = a->batch * shape->sequence * shape->n_kv_heads * shape->head_size;
+    const int of_keys = shape->adds ? GPT_READ | GPT_WRITTEN : GPT_WRITTEN;
+    a->q = gpt_widen(s, a->q, n_q, GPT_READ);
+    a->k = gpt_widen(s, a->k, n_k, GPT_READ);
+    a->v = gpt_widen(s, a->v, n_k, GPT_READ);
+    a->out = gpt_widen(s, a->out, n_q, a->dout ? GPT_READ : GPT_WRITTEN);
+    if (!a->dout) return;
+    a->dout = gpt_widen(s, a->dout, n_q, GPT_READ);
+    a->dq = gpt_widen(s, a->dq, n_q, GPT_WRITTEN);
+    a->dk = gpt_widen(s, a->dk, n_k, of_keys);
+    a->dv = gpt_widen(s, a->dv, n_k, of_keys);
+}
+static void gpt_widen_tokens(gpt_storage* s, void* pointer) {
+    gpt_tokens_args* a = (gpt_tokens_args*)pointer;
+    const int64_t n = gpt_count(a->rows) * a->n_columns;
+    if (a->table) a->table = gpt_widen(s, a->table, GPT_VOCABULARY * a->n_columns, GPT_READ);
+    a->x = gpt_widen(s, a->x, n,
+                     a->table    ? GPT_WRITTEN
+                     : a->dtable ? GPT_READ
+                                 : GPT_READ | GPT_WRITTEN);
+}
+static void gpt_widen_add(gpt_storage* s, void* pointer) {
+    gpt_add_args* a = (gpt_add_args*)pointer;
+    if (a->type != MEMO_TYPE_BF16) return;
+    a->to = gpt_widen(s, a->to, a->n, GPT_READ | GPT_WRITTEN);
+    a->from = gpt_widen(s, a->from, a->n, GPT_READ);
+}
+static void gpt_widen_adamw(gpt_storage* s, void* pointer) {
+    gpt_adamw_args* a = (gpt_adamw_args*)pointer;
+    a->weights = gpt_widen(s, a->weights, a->n, GPT_WRITTEN);
+}
+static void gpt_widen_initial(gpt_storage* s, void* pointer) {
+    gpt_initial_args* a = (gpt_initial_args*)pointer;
+    a->to = gpt_widen(s, a->to, a->n, GPT_WRITTEN);
+}
+
+/* Floats that the operations of a model widen at once: all operands of the largest one. */
+static int64_t gpt_widened_most(const gpt_shapes* shapes) {
+    int64_t columns = 9 * shapes->hidden, weight = 0; /* the MLP's, or all of attention's */
+    int32_t i;
+    if (columns < shapes->vocabulary + 2 * shapes->hidden)
+        columns = shapes->vocabulary + 2 * shapes->hidden;
+    for (i = 0; i < shapes->n_weights; i++)
+        if (weight < shapes->weights[i][0] * shapes->weights[i][1])
+            weight = shapes->weights[i][0] * shapes->weights[i][1];
+    return shapes->n_rows * columns + weight + 16 * GPT_OPERANDS_MAX;
+}
+/* On the stream that adds and drops beside compute. */
+static int64_t gpt_widened_beside(const gpt_shapes* shapes) {
+    return 3 * shapes->n_rows * shapes->hidden + 16 * GPT_OPERANDS_MAX;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+typedef struct gpt_host_kind {
+    memo_host_function function;
+    size_t args_bytes;
+    void (*widen)(gpt_storage* s, void* args); /* NULL: all operands are sums */
+} gpt_host_kind;
+
+/* In the order of gpt_kind. */
+static const gpt_host_kind gpt_host_kinds[GPT_N_KINDS] = {
+    {gpt_linear_run, sizeof(gpt_linear_args), gpt_widen_linear},
+    {gpt_linear_backward_run, sizeof(gpt_linear_args), gpt_widen_linear_backward},
+    {gpt_norm_run, sizeof(gpt_norm_args), gpt_widen_norm},
+    {gpt_norm_backward_run, sizeof(gpt_norm_args), gpt_widen_norm},
+    {gpt_dropout_run, sizeof(gpt_elements_args), gpt_widen_elements},
+    {gpt_gelu_run, sizeof(gpt_elements_args), gpt_widen_elements},
+    {gpt_gelu_backward_run, sizeof(gpt_elements_args), gpt_widen_elements},
+    {gpt_rope_run, sizeof(gpt_rope_args), gpt_widen_rope},
+    {gpt_attention_run, sizeof(gpt_attention_args), gpt_widen_attention},
+    {gpt_attention_backward_run, sizeof(gpt_attention_args), gpt_widen_attention},
+    {gpt_embedding_run, sizeof(gpt_tokens_args), gpt_widen_tokens},
+    {gpt_embedding_backward_run, sizeof(gpt_tokens_args), gpt_widen_tokens},
+    {gpt_cross_entropy_run, sizeof(gpt_tokens_args), gpt_widen_tokens},
+    {gpt_add_run, sizeof(gpt_add_args), gpt_widen_add},
+    {gpt_squares_run, sizeof(gpt_squares_args), NULL},
+    {gpt_norm_total_run, sizeof(gpt_total_args), NULL},
+    {gpt_adamw_run, sizeof(gpt_adamw_args), gpt_widen_adamw},
+    {gpt_digest_run, sizeof(gpt_digest_args), NULL},
+    {gpt_initial_run, sizeof(gpt_initial_args), gpt_widen_initial},
+    {gpt_rope_table_run, sizeof(gpt_rope_table_args), NULL},
+};
+
+enum { GPT_HOST_ARGS_BYTES = 192 };
+/* An operation with its operands in bf16; it is copied at launch, and its size is limited. */
+typedef struct gpt_stored_call {
+    double args[GPT_HOST_ARGS_BYTES / sizeof(double)]; /* aligned */
+    gpt_kind kind;
+    float* scratch;
+} gpt_stored_call;
+
+typedef char gpt_host_args_fit[sizeof(gpt_attention_args) <= GPT_HOST_ARGS_BYTES &&
+                                       sizeof(gpt_elements_args) <= GPT_HOST_ARGS_BYTES &&
+                                       sizeof(gpt_adamw_args) <= GPT_HOST_ARGS_BYTES &&
+                                       sizeof(gpt_stored_call) <= MEMO_HOST_ARGS_BYTES
+                                   ? 1
+                                   : -1];
+
+static memo_status gpt_stored_run(void* pointer, memo_error* error) {
+    gpt_stored_call* call = (gpt_stored_call*)pointer;
+    const gpt_host_kind* kind = &gpt_host_kinds[call->kind];
+    gpt_storage s;
+    memo_status status;
+    int64_t i;
+    int32_t o;
+    memset(&s, 0, sizeof s);
+    s.scratch = call->scratch;
+    kind->widen(&s, call->args);
+    status = kind->function(call->args, error);
+    for (o = 0; o < s.n_operands; o++)
+        for (i = 0; i < s.operands[o].n && (s.operands[o].what & GPT_WRITTEN); i++)
+            s.operands[o].stored[i] = memo_bf16_from_f32(s.operands[o].wide[i]);
+    return status;
+}
+
+/* Lives as long as the models that use it; one model at a time. */
+typedef struct gpt_host_kernels {
+    memo_device* device;
+    memo_host_attention attention;
+    memo_type type;
+    memo_stream compute;
+    float *scratch, *scratch_beside; /* of compute; of another stream */
+} gpt_host_kernels;
+
+static memo_status gpt_host_enqueue(void* context, memo_stream stream, gpt_kind kind,
+                                    const void* args, memo_error* error) {
+    const gpt_host_kernels* host = (const gpt_host_kernels*)context;
+    const gpt_host_kind* k = &gpt_host_kinds[kind];
+    gpt_stored_call call;
+    if (host->type != MEMO_TYPE_BF16 || !k->widen)
+        return memo_host_device_launch(host->device, stream, k->function, args,
+                                       (int64_t)k->args_bytes, error);
+    memset(&call, 0, sizeof call);
+    memcpy(call.args, args, k->args_bytes);
+    call.kind = kind;
+    call.scratch = stream == host->compute ? host->scratch : host->scratch_beside;
+    return memo_host_device_launch(host->device, stream, gpt_stored_run, &call,
+                                   (int64_t)sizeof call, error);
+}
+
+static int64_t gpt_host_scratch_bytes(void* context, const gpt_shapes* shapes) {
+    (void)context;
+    return shapes->type == MEMO_TYPE_BF16
+               ? (gpt_widened_most(shapes) + gpt_widened_beside(shapes)) * (int64_t)sizeof(float)
+               : 0;
+}
+
+static memo_status gpt_host_prepare(void* context, const gpt_shapes* shapes, memo_stream compute,
+                                    void* scratch, memo_error* error) {
+    gpt_host_kernels* host = (gpt_host_kernels*)context;
+    if (gpt_sum_type(shapes->type) != GPT_REAL_TYPE)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "gpt_shapes.type: the host kernels are compiled for %s",
+                              GPT_REAL_TYPE == MEMO_TYPE_F64 ? "f64" : "f32 and bf16");
+    host->type = shapes->type;
+    host->compute = compute;
+    host->scratch = (float*)scratch;
+    if (scratch) host->scratch_beside = host->scratch + gpt_widened_most(shapes);
+    return MEMO_STATUS_OK;
+}
+
+/* device: a host device; NULL: to plan only. */
+GPT_FUNCTION gpt_kernels gpt_kernels_host(gpt_host_kernels* host, memo_device* device) {
+    gpt_kernels kernels;
+    memset(host, 0, sizeof *host);
+    memset(&kernels, 0, sizeof kernels);
+    host->device = host->attention.device = device;
+    kernels.context = host;
+    kernels.enqueue = gpt_host_enqueue;
+    kernels.scratch_bytes = gpt_host_scratch_bytes;
+    kernels.prepare = gpt_host_prepare;
+    kernels.attention = memo_host_attention_functions(&host->attention);
+    return kernels;
+}
+
+#endif
