@@ -1113,7 +1113,8 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
     }
 
     /* Sections replace times, because the search goes through live sets, not through requests. */
-    problem->unit_bytes = unit ? unit : 1;
+    if (unit == 0) unit = 1; /* nothing to place */
+    problem->unit_bytes = unit;
     if (plan->n_gaps > 0 && !memoi_problem_sort(problem)) goto no_memory;
     if (!memoi_problem_sections(problem)) goto no_memory;
     problem->section_bounds = (int64_t*)memob_calloc(problem->n_sections, sizeof(int64_t));
@@ -3794,15 +3795,253 @@ MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, i
     return created != 0;
 }
 
+/* --- >>cores ---
+ *
+ * A few items often decide that a capacity is too small, and the search finds that sooner without
+ * the others.  A *core* is such a set.  It begins empty.  If the core has a plan within the
+ * capacity, the other items go around it by first fit.  If one does not fit, it joins the core, and
+ * the core is searched again.  If the core has no plan, neither has the whole. */
+
+enum {
+    MEMOI_CORE_ITEMS = 500, /* of a problem that has cores */
+    MEMOI_CORE_HELD = 64,   /* items of a core with holds: a set is a word */
+    MEMOI_CORE_CLIQUES = 1024
+};
+
+typedef struct memoi_cores {
+    const memoi_problem* problem;
+    int32_t* item_of;     /* of the core's items, ascending */
+    char* is_in;          /* the core, of an item */
+    int64_t* offsets;     /* of items, -1: not placed */
+    memoi_range* taken;   /* scratch */
+    memoi_ranked* others; /* items by size */
+    int64_t n;
+    uint64_t seed;
+    double deadline;
+} memoi_cores;
+
+MEMOI void memoi_cores_free(memoi_cores* cores) {
+    MEMO_FREE(cores->item_of);
+    MEMO_FREE(cores->is_in);
+    MEMO_FREE(cores->offsets);
+    MEMO_FREE(cores->taken);
+    MEMO_FREE(cores->others);
+    memset(cores, 0, sizeof *cores);
+}
+
+MEMOI int memoi_cores_create(memoi_cores* cores, const memoi_problem* problem,
+                             const memoi_effort* effort) {
+    int64_t n = problem->n_items;
+    memset(cores, 0, sizeof *cores);
+    cores->problem = problem;
+    cores->seed = effort->seed;
+    cores->deadline = effort->deadline;
+    cores->item_of = (int32_t*)memob_calloc(n, sizeof(int32_t));
+    cores->is_in = (char*)memob_calloc(n, 1);
+    cores->offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    cores->taken = (memoi_range*)memob_calloc(n, sizeof(memoi_range));
+    cores->others = (memoi_ranked*)memob_calloc(n, sizeof(memoi_ranked));
+    if (!cores->item_of || !cores->is_in || !cores->offsets || !cores->taken || !cores->others) {
+        memoi_cores_free(cores);
+        return 0;
+    }
+    memoi_order_items(problem, MEMOI_ORDER_SIZE, cores->others);
+    return 1;
+}
+
+/* Adds an item, and keeps the core in the order of items. */
+MEMOI void memoi_core_add(memoi_cores* cores, int64_t item) {
+    int64_t k = cores->n++;
+    for (; k > 0 && cores->item_of[k - 1] > item; k--) cores->item_of[k] = cores->item_of[k - 1];
+    cores->item_of[k] = (int32_t)item;
+    cores->is_in[item] = 1;
+}
+
+/* Finds the largest sets of items in conflict: they hold the items of `set`, and some of those of
+ * `more`, but none of `less`.  Bron and Kerbosch, with a pivot.  Returns how many there are then. */
+MEMOI int64_t memoi_core_cliques(const uint64_t* conflicts, uint64_t set, uint64_t more,
+                                 uint64_t less, uint64_t* cliques, int64_t n) {
+    uint64_t rest = more | less, pivot = 0;
+    int i;
+    if (n > MEMOI_CORE_CLIQUES) return n;
+    if (!rest) {
+        if (n < MEMOI_CORE_CLIQUES) cliques[n] = set;
+        return n + 1;
+    }
+    while (!(rest >> pivot & 1)) pivot++;
+    for (i = 0; i < 64; i++) {
+        uint64_t one = (uint64_t)1 << i;
+        if (!(more & one & ~conflicts[pivot])) continue;
+        n = memoi_core_cliques(conflicts, set | one, more & conflicts[i], less & conflicts[i],
+                               cliques, n);
+        more &= ~one;
+        less |= one;
+    }
+    return n;
+}
+
+/* Sections of a core with holds: the largest sets of its items in conflict.  So the search needs no
+ * list of pairs, and its bounds count what is held.  Returns 1; 0 without memory; -1 if there are
+ * too many. */
+MEMOI int memoi_core_hold(const memoi_cores* cores, memoi_problem* part) {
+    uint64_t conflicts[MEMOI_CORE_HELD], cliques[MEMOI_CORE_CLIQUES], all;
+    int64_t n = cores->n, i, k, s;
+    if (n > MEMOI_CORE_HELD) return -1;
+    memset(conflicts, 0, sizeof conflicts);
+    for (i = 0; i < n; i++)
+        for (k = 0; k < i; k++) {
+            if (!memoi_items_conflict(cores->problem, cores->item_of[i], cores->item_of[k]))
+                continue;
+            conflicts[i] |= (uint64_t)1 << k;
+            conflicts[k] |= (uint64_t)1 << i;
+        }
+    all = n < 64 ? ((uint64_t)1 << n) - 1 : ~(uint64_t)0;
+    part->n_sections = memoi_core_cliques(conflicts, 0, all, 0, cliques, 0);
+    if (part->n_sections > MEMOI_CORE_CLIQUES) return -1;
+
+    /* An item has a range for each run of sections that it is in. */
+    MEMO_FREE(part->ranges);
+    part->ranges = (memoi_range*)memob_calloc(n * part->n_sections, sizeof(memoi_range));
+    if (!part->ranges) return 0;
+    part->n_ranges = 0;
+    part->has_gaps = 1;
+    for (i = 0; i < n; i++) {
+        memoi_item* item = &part->items[i];
+        item->first_range = part->n_ranges;
+        for (s = 0; s < part->n_sections; s++) {
+            if (!(cliques[s] >> i & 1)) continue;
+            if (s == 0 || !(cliques[s - 1] >> i & 1)) part->ranges[part->n_ranges++].begin = s;
+            part->ranges[part->n_ranges - 1].end = s + 1;
+        }
+        item->n_ranges = part->n_ranges - item->first_range;
+    }
+    return memoi_problem_sort(part);
+}
+
+/* Makes the core a problem of its own, whose items' buffers are their indices in the whole.  Returns
+ * as memoi_core_hold. */
+MEMOI int memoi_core_extract(const memoi_cores* cores, memoi_problem* part) {
+    const memoi_problem* whole = cores->problem;
+    int64_t n = cores->n, i;
+    int made = 0;
+    *part = *whole;
+    part->n_items = n;
+    part->n_ranges = part->n_fixed = 0;
+    part->section_bounds = part->first_held = NULL;
+    part->held = NULL;
+    for (i = 0; i < n; i++) part->n_ranges += whole->items[cores->item_of[i]].n_ranges;
+    part->items = (memoi_item*)memob_calloc(n, sizeof(memoi_item));
+    part->ranges = (memoi_range*)memob_calloc(part->n_ranges, sizeof(memoi_range));
+    part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
+
+    /* Sections of the whole are the times of the core, so its own sections are largest sets. */
+    part->n_ranges = 0;
+    for (i = 0; i < n && part->items && part->ranges; i++) {
+        memoi_item* item = &part->items[i];
+        *item = whole->items[cores->item_of[i]];
+        memcpy(part->ranges + part->n_ranges, whole->ranges + item->first_range,
+               (size_t)item->n_ranges * sizeof(memoi_range));
+        item->buffer = cores->item_of[i];
+        item->first_range = part->n_ranges;
+        part->n_ranges += item->n_ranges;
+        part->n_fixed += item->fixed >= 0;
+    }
+    if (part->items && part->ranges && part->neighbors)
+        made = whole->held ? memoi_core_hold(cores, part) : memoi_problem_sections(part);
+    if (made <= 0) {
+        memoi_problem_free(part);
+        return made;
+    }
+    for (i = 0; i < n; i++) {
+        memoi_item* item = &part->items[i];
+        item->begin = part->ranges[item->first_range].begin;
+        item->end = item->reach = part->ranges[item->first_range + item->n_ranges - 1].end;
+    }
+    return 1;
+}
+
+/* Puts the other items around the core's plan.  Returns the first that does not fit, or -1. */
+MEMOI int64_t memoi_core_extend(memoi_cores* cores, int64_t capacity) {
+    const memoi_problem* problem = cores->problem;
+    const memoi_neighbors* neighbors = problem->neighbors;
+    int64_t k, l;
+    int is_free;
+    for (is_free = problem->n_fixed == 0; is_free < 2; is_free++) {
+        for (k = 0; k < problem->n_items; k++) {
+            int64_t i = cores->others[k].index, n = 0, low;
+            const memoi_item* item = &problem->items[i];
+            if (cores->is_in[i] || (item->fixed < 0) != is_free) continue;
+            for (l = neighbors->first[i]; l < neighbors->first[i + 1]; l++) {
+                int64_t j = neighbors->list[l];
+                if (cores->offsets[j] < 0) continue;
+                cores->taken[n].begin = cores->offsets[j];
+                cores->taken[n++].end = cores->offsets[j] + problem->items[j].size;
+            }
+            low = memoi_taken_lowest(cores->taken, n, memob_max(item->fixed, 0), item);
+            if (low > capacity - item->size || (item->fixed >= 0 && low > item->fixed)) return i;
+            cores->offsets[i] = low;
+        }
+    }
+    return -1;
+}
+
+/* Looks for a plan of the core; its verdict, with the offsets.  *n_nodes, the budget, loses what is
+ * spent.  0: no memory. */
+MEMOI int memoi_core_search(memoi_cores* cores, int64_t capacity, int64_t* n_nodes,
+                            memoi_verdict* verdict) {
+    const memoi_search* answer;
+    memoi_problem part;
+    memoi_team team;
+    int64_t n_spent, i;
+    int made = memoi_core_extract(cores, &part), ok;
+    *verdict = MEMOI_STOPPED;
+    if (made <= 0) return made != 0;
+    made = memoi_team_create(&team, &part, 1, cores->seed++, cores->deadline);
+    if (made <= 0) {
+        memoi_problem_free(&part);
+        return made != 0;
+    }
+    answer = memoi_team_capacity(&team, capacity, *n_nodes, &n_spent);
+    *n_nodes -= n_spent + 1;
+    if (answer) *verdict = answer->verdict;
+    for (i = 0; *verdict == MEMOI_FOUND && i < part.n_items; i++)
+        cores->offsets[part.items[i].buffer] = answer->minimum[i];
+    ok = !team.searches[0].is_out_of_memory;
+    memoi_team_free(&team);
+    memoi_problem_free(&part);
+    return ok;
+}
+
+/* Is there a plan within the capacity?  *n_nodes, the budget, becomes what is spent.  0: no
+ * memory. */
+MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_nodes,
+                              memoi_verdict* verdict, memoi_solution* best) {
+    int64_t left = *n_nodes, missing = 0, i;
+
+    /* What was needed within another capacity is no guide: a core is best if it is small. */
+    cores->n = 0;
+    memset(cores->is_in, 0, (size_t)cores->problem->n_items);
+    for (*verdict = MEMOI_FOUND; *verdict == MEMOI_FOUND && missing >= 0 && left > 0;) {
+        for (i = 0; i < cores->problem->n_items; i++) cores->offsets[i] = -1;
+        if (cores->n > 0 && !memoi_core_search(cores, capacity, &left, verdict)) return 0;
+        if (*verdict == MEMOI_FOUND) missing = memoi_core_extend(cores, capacity);
+        if (*verdict == MEMOI_FOUND && missing >= 0) memoi_core_add(cores, missing);
+    }
+    if (*verdict == MEMOI_FOUND && missing >= 0) *verdict = MEMOI_STOPPED;
+    if (*verdict == MEMOI_FOUND) memoi_solution_offer(cores->problem, cores->offsets, -1, best);
+    *n_nodes -= left;
+    return 1;
+}
+
 /* Makes rounds of attempts by a team.  A round begins with a climb and an attempt at the goal.  If
  * that fails or is given up, it attempts halfway to the best peak, and so on.
  *
  * Each round spends more on an attempt than the one before.  An attempt at the goal may spend as
  * much as a few others together.  Later rounds attempt the goal only every third time, unless only
  * the goal counts, because a capacity that was given up often is rarely met. */
-MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_problem* problem,
-                              int64_t target, memoi_effort* effort, memoi_solution* best,
-                              int64_t* bound) {
+MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores* cores,
+                              const memoi_problem* problem, int64_t target, memoi_effort* effort,
+                              memoi_solution* best, int64_t* bound) {
     enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4 };
     int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
     int64_t budget = 5 * memoi_search_shortest_run(&team->searches[0]);
@@ -3811,6 +4050,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
     while (best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
         int64_t goal = memob_max(target, *bound), capacity, limit;
         int is_keen = effort->has_capacity || round < KEEN_ROUNDS;
+        int64_t before = given_up;
         const memoi_search* answer;
 
         /* No capacity is left between the last one given up and the best: begin another round. */
@@ -3832,7 +4072,8 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
         limit = is_keen && is_at_goal ? GOAL_SHARE * budget : budget;
         is_at_goal = 0;
         if (limit > effort->nodes_left) limit = effort->nodes_left;
-        answer = memoi_team_capacity(team, capacity, limit, &n_spent);
+        answer =
+            memoi_team_capacity(team, capacity, cores->problem ? (limit + 3) / 4 : limit, &n_spent);
         effort->nodes_left -= n_spent;
         n_nodes += n_spent;
         for (k = 0; k < team->n; k++) {
@@ -3846,6 +4087,18 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
         else
             given_up = capacity;
         if (answer && answer->verdict == MEMOI_FAILED) *bound = capacity + 1;
+
+        /* If nothing is known, a core may tell. */
+        if (!answer && cores->problem && !is_over) {
+            memoi_verdict verdict;
+            n_spent = memob_min(limit, effort->nodes_left);
+            if (!memoi_cores_attempt(cores, capacity, &n_spent, &verdict, best)) return 0;
+            effort->nodes_left -= n_spent;
+            n_nodes += n_spent;
+            if (verdict == MEMOI_FOUND) given_up = before;
+            if (verdict == MEMOI_FAILED) *bound = capacity + 1;
+            is_over = memob_now_s() > effort->deadline;
+        }
         memoi_search_report(effort, problem, best, *bound, n_nodes);
     }
     return 1;
@@ -3857,11 +4110,16 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
                                 memoi_solution* best, int64_t* bound) {
     memoi_team team;
     memoi_climb climb;
+    memoi_cores cores;
     int created =
         memoi_team_create(&team, problem, effort->n_threads, effort->seed, effort->deadline);
     int ok = created != 0;
     memset(&climb, 0, sizeof climb);
-    if (created > 0) ok = memoi_search_rounds(&team, &climb, problem, target, effort, best, bound);
+    memset(&cores, 0, sizeof cores);
+    if (created > 0 && problem->n_items <= MEMOI_CORE_ITEMS && !memoi_problem_is_plain(problem))
+        ok = memoi_cores_create(&cores, problem, effort);
+    if (created > 0 && ok)
+        ok = memoi_search_rounds(&team, &climb, &cores, problem, target, effort, best, bound);
     if (created < 0) {
         ok =
             memoi_search_climb(&climb, problem, memob_max(target, *bound), INT64_MAX, effort, best);
@@ -3869,6 +4127,7 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     }
     if (created > 0) memoi_team_free(&team);
     memoi_climb_free(&climb);
+    memoi_cores_free(&cores);
     return ok;
 }
 

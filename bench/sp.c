@@ -150,6 +150,8 @@ static void* rank_main(void* argument) {
     int64_t share_bytes =
         desc.sharding.local_tokens * r->n_heads * HEAD_SIZE * (int64_t)sizeof(float);
     int k;
+
+    /* The mesh, and attention whose kernels sleep. */
     mesh_desc.ring = r->ring;
     mesh_desc.ulysses = r->ulysses;
     if (memo_mesh_create(r->comms[args->rank], &mesh_desc, &mesh, &error) ||
@@ -170,6 +172,8 @@ static void* rank_main(void* argument) {
         memo_fill(device, desc.stream, memory, 0,
                   8 * share_bytes + sizes.lse_bytes + sizes.saved_bytes, &error))
         fail(&error);
+
+    /* All tensors lie in one allocation. */
     next = (char*)memory;
     t.q = next;
     t.k = next + share_bytes;
@@ -182,6 +186,8 @@ static void* rank_main(void* argument) {
     t.saved = next + 8 * share_bytes;
     t.lse = (float*)(void*)(next + 8 * share_bytes + sizes.saved_bytes);
     if (memo_stream_synchronize(device, desc.stream, &error)) fail(&error);
+
+    /* Forward and backward alternate; barriers begin and end them on all ranks together. */
     for (k = 0; k < 2 * r->repetitions; k++) {
         int is_backward = k % 2;
         int64_t before = mesh->ring->sent_bytes + mesh->ulysses->sent_bytes;
@@ -199,6 +205,7 @@ static void* rank_main(void* argument) {
                 mesh->ring->sent_bytes + mesh->ulysses->sent_bytes - before;
         }
     }
+
     memo_sp_attention_destroy(attention);
     memo_mesh_destroy(mesh);
     memo_comm_destroy(r->comms[args->rank]);
@@ -260,6 +267,7 @@ static double report(memo_sharding_kind sharding, int32_t ring, int32_t ulysses,
     double ideal_s, most = 0, fewest = HUGE_VAL, worst = 0;
     int64_t hop_bytes = 2 * N_TOKENS / 4 * N_HEADS * HEAD_SIZE * (int64_t)sizeof(float);
     int is_backward;
+
     memset(&r, 0, sizeof r);
     r.sharding = sharding;
     r.ring = ring;
@@ -269,11 +277,15 @@ static double report(memo_sharding_kind sharding, int32_t ring, int32_t ulysses,
     r.repetitions = repetitions;
     r.bytes_per_s = (double)hop_bytes / (hop * STEP_S);
     run_ranks(&r);
+
+    /* Work of the busiest rank over the least busy one. */
     for (rank = 0; rank < n; rank++) {
         double work = (double)r.sleepers[rank].n_scores;
         most = work > most ? work : most;
         fewest = work < fewest ? work : fewest;
     }
+
+    /* Ideal: equal work on all ranks, and free communication. */
     ideal_s = (double)N_TOKENS * (N_TOKENS + 1) / 2 / n * N_HEADS * S_PER_SCORE;
     for (is_backward = 0; is_backward < 2; is_backward++) {
         double measured_s = median(r.times_s[is_backward], repetitions);
@@ -286,6 +298,7 @@ static double report(memo_sharding_kind sharding, int32_t ring, int32_t ulysses,
                most / fewest);
         if (fabs(off) > fabs(worst)) worst = off;
     }
+
     fflush(stdout);
     return worst;
 }
@@ -340,6 +353,8 @@ static void report_host_attention(void) {
     int64_t n = 1024 * 64, i;
     float* data = (float*)calloc((size_t)(8 * n + 1024), sizeof(float));
     int k;
+
+    /* Values of an obvious pattern; their size does not change the time. */
     if (!data) exit(1);
     for (i = 0; i < 8 * n; i++) data[i] = (float)(i * 7919 % 1000) / 1000 - 0.5f;
     t.q = data;
@@ -352,6 +367,8 @@ static void report_host_attention(void) {
     t.d_v = data + 7 * n;
     t.lse = data + 8 * n;
     t.saved = NULL;
+
+    /* One rank, one head, on the host device. */
     sharding_desc.n_tokens = 1024;
     if (memo_host_device_create(&device_desc, &device, &error) ||
         memo_sharding_make(&sharding_desc, &desc.sharding, &error) ||
@@ -364,6 +381,8 @@ static void report_host_attention(void) {
     desc.head_size = 64;
     desc.attention = memo_host_attention_functions(&state);
     if (memo_sp_attention_create(&desc, &attention, &error)) fail(&error);
+
+    /* A score takes 4 operations per element forward and 10 backward. */
     for (k = 0; k < 2; k++) {
         double begin_s = now_s(), elapsed_s, flops;
         if ((k ? memo_sp_attention_backward : memo_sp_attention_forward)(attention, &t, &mask,
@@ -375,6 +394,7 @@ static void report_host_attention(void) {
         printf("host attention %s, 1024 tokens, head of 64: %.2f ms, %.2f GFLOP/s\n",
                k ? "backward" : "forward", 1e3 * elapsed_s, 1e-9 * flops / elapsed_s);
     }
+
     memo_sp_attention_destroy(attention);
     memo_host_device_destroy(device);
     free(data);
@@ -411,17 +431,22 @@ int main(int argc, char** argv) {
         fprintf(stderr, "bench/sp: 1 to %d repetitions\n", REPETITIONS_MAX);
         return 1;
     }
+
     printf("%d tokens, %d heads of %d, causal; attention sleeps, links are throttled; median of "
            "%d\n\n",
            N_TOKENS, N_HEADS, HEAD_SIZE, repetitions);
     printf("sharding   r x u   hop  pass      KiB/rank ideal ms simulated  measured     off  "
            "efficiency  work\n");
+
+    /* Plain rings, whose hop takes 0.25, 1 or 2 steps. */
     for (sharding = 0; sharding < 3; sharding++)
         for (hop = 0; hop < 3; hop++) {
             static const double hops[] = {0.25, 1, 2};
             off = report((memo_sharding_kind)sharding, 4, 1, hops[hop], repetitions);
             if (fabs(off) > fabs(worst)) worst = off;
         }
+
+    /* Hybrid, then Ulysses alone. */
     for (hop = 0; hop < 2; hop++) {
         static const double hops[] = {0.25, 1};
         off = report(MEMO_SHARDING_ZIGZAG, 2, 2, hops[hop], repetitions);
@@ -429,6 +454,7 @@ int main(int argc, char** argv) {
         off = report(MEMO_SHARDING_ZIGZAG, 1, 4, hops[hop], repetitions);
         if (fabs(off) > fabs(worst)) worst = off;
     }
+
     printf("\nUlysses on 4 ranks, 4 heads each: one group's exchanges run behind another's "
            "attention\n\n"
            "groups  ratio  pass      KiB/rank scratch KiB ideal ms simulated  measured     off  "
