@@ -287,6 +287,8 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *                     five; one of the two, and two of the five, have v_head_size
  *   ring              every step max(block, hop); a start and a merge a block; dK and dV hop once
  *                     more, home
+ *   gathered keys     instead of the ring: bytes / bandwidth before and after attention, which does
+ *                     not hide them; two copies to bring keys in order; no merge
  *   ulysses, tensor   bytes / bandwidth + a start for each of 4 collectives a layer and way; with
  *                     groups of heads, what attention of the other groups does not hide
  *   ZeRO              bytes / bandwidth; a group with only some of a node's GPUs has one NIC for
@@ -363,6 +365,9 @@ typedef struct memo_parallel_desc {
      * (memo_sp_attention_desc.ulysses_groups); 0: 1.  The prediction takes the fastest number that
      * divides the key heads of a rank. */
     int32_t max_ulysses_groups;
+    /* 1: keys and values may be gathered instead of going round (memo_sp_attention_desc.gathers_keys).
+     * The prediction takes the faster way that fits. */
+    int32_t may_gather_keys;
     /* Filters for memo_plan_layouts; 0: all. */
     uint32_t zero_stages; /* bit z: stage z */
     uint32_t activations; /* bit a: memo_parallel_activations a */
@@ -430,6 +435,7 @@ typedef struct memo_parallel_memory {
     double optimizer_bytes;   /* 12 P_local, over the group from stage 1 on */
     double activations_bytes; /* of all layers; swap: two rounding buffers and a scratch */
     double logits_bytes;
+    double keys_bytes;   /* gathered keys and values, and their gradients */
     double device_bytes; /* their sum */
     double host_bytes;   /* of this GPU's rows */
 } memo_parallel_memory;
@@ -452,6 +458,7 @@ typedef struct memo_parallel_prediction {
     int32_t leaves_node[MEMO_PARALLEL_N_KINDS]; /* a group of the kind spans nodes */
     double alpha;           /* of the rows that are swapped; 0 without swapping */
     int32_t ulysses_groups; /* 1: the all-to-all is not hidden */
+    int32_t gathers_keys;   /* instead of a ring */
     double flops; /* of the model in a step: 6 P S, and 6 S^2 h a layer, as the MEMO paper counts */
     double mfu;   /* flops / (n_gpus * peak * step_s) */
     int32_t fits; /* on the device and on the host */
@@ -8165,10 +8172,16 @@ MEMOI double memoi_parallel_exposed(int32_t n_groups, double arrive_s, double co
     return exchange_s - n_groups * compute_s;
 }
 
+/* How attention is computed over the ranks. */
+typedef struct memoi_parallel_way {
+    int32_t n_groups, gathers_keys;
+} memoi_parallel_way;
+
 MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* desc,
                                                     const memo_parallel_layout* l,
                                                     const memoi_parallel_share* share,
-                                                    int32_t n_groups, int is_backward) {
+                                                    memoi_parallel_way way, int is_backward) {
+    const int32_t n_groups = way.n_groups;
     const memo_parallel_cluster* c = &desc->cluster;
     double head = desc->model.head_size, v_head = desc->model.v_head_size;
     double flops = c->peak_flops_per_s * (is_backward ? c->attention_backward_efficiency
@@ -8189,15 +8202,22 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
     if (l->ring > 1) {
         double later = desc->is_contiguous ? 2 * step : step;
         double elements = share->attention_rows * n_q * v_head;
+        double moved = l->ring * c->merge_bytes * elements;
         a.compute_s += (l->ring - 1) * later;
-        a.hops_s =
-            memoi_parallel_max(0, hop - step) + (l->ring - 2) * memoi_parallel_max(0, hop - later);
+        if (way.gathers_keys) {
+            /* K and V, and dK and dV, of all ranks.  Each is copied once: read and written. */
+            a.hops_s = (l->ring - 1) * hop_bytes / n_groups / link +
+                       (is_backward ? 4 : 2) * c->collective_s;
+            moved = 2 * l->ring * hop_bytes / n_groups;
+        } else {
+            a.hops_s = memoi_parallel_max(0, hop - step) +
+                       (l->ring - 2) * memoi_parallel_max(0, hop - later);
 
-        /* dK and dV need one more hop, back to their owner. */
-        if (is_backward) a.hops_s += share->d_kv_bytes / n_groups / link + c->collective_s;
-        a.blocks_s = l->ring * c->block_s;
-        if (c->device_memory_bytes_per_s > 0)
-            a.blocks_s += l->ring * c->merge_bytes * elements / c->device_memory_bytes_per_s;
+            /* dK and dV need one more hop, back to their owner. */
+            if (is_backward) a.hops_s += share->d_kv_bytes / n_groups / link + c->collective_s;
+            a.blocks_s = l->ring * c->block_s;
+        }
+        if (c->device_memory_bytes_per_s > 0) a.blocks_s += moved / c->device_memory_bytes_per_s;
     }
 
     /* Ulysses exchanges q, k, v, output, or their gradients, before and after attention. */
@@ -8205,7 +8225,8 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
         double all_bytes = is_backward ? share->backward_bytes : share->forward_bytes;
         double first_bytes = is_backward ? share->d_out_bytes : share->to_heads_bytes;
         int n_first = is_backward ? 1 : 3;
-        if (n_groups > 1 && l->ring == 1) a.blocks_s = c->block_s; /* a start for each group */
+        if (n_groups > 1 && (l->ring == 1 || way.gathers_keys))
+            a.blocks_s += c->block_s; /* a start for each group */
         link = memoi_parallel_link(c, (double)l->tensor * l->ulysses);
         if (c->is_shared_bus) link /= l->ulysses - 1;
         a.all_to_all_s = memoi_parallel_exposed(
@@ -8220,24 +8241,29 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
 }
 
 /* The number of groups of heads with the least time; of equal ones the smallest. */
-MEMOI int32_t memoi_parallel_groups(const memo_parallel_desc* desc, const memo_parallel_layout* l,
-                                    const memoi_parallel_share* share) {
-    int32_t n_groups, best = 1, is_backward;
+MEMOI memoi_parallel_way memoi_parallel_best_way(const memo_parallel_desc* desc,
+                                                 const memo_parallel_layout* l,
+                                                 const memoi_parallel_share* share,
+                                                 int32_t gathers_keys) {
+    memoi_parallel_way way, best;
+    int32_t n_groups, is_backward;
     double best_s = INFINITY;
-    if (l->ulysses == 1) return 1;
+    best.n_groups = 1;
+    best.gathers_keys = way.gathers_keys = gathers_keys;
+    if (l->ulysses == 1) return best;
     for (n_groups = 1;
          n_groups == 1 || (n_groups <= desc->max_ulysses_groups && n_groups <= share->n_kv);
          n_groups++) {
         double sum_s = 0;
         if (share->n_kv % n_groups) continue;
+        way.n_groups = n_groups;
         for (is_backward = 0; is_backward < 2; is_backward++) {
-            memo_parallel_attention a =
-                memoi_parallel_attend(desc, l, share, n_groups, is_backward);
+            memo_parallel_attention a = memoi_parallel_attend(desc, l, share, way, is_backward);
             sum_s += a.compute_s + a.all_to_all_s + a.hops_s + a.blocks_s;
         }
         if (sum_s >= best_s * (1 - 1e-9)) continue;
         best_s = sum_s;
-        best = n_groups;
+        best = way;
     }
     return best;
 }
@@ -8315,15 +8341,15 @@ typedef struct memoi_parallel_again {
     double ulysses_bytes, ulysses_s, attention; /* of a layer; 1: attention too */
 } memoi_parallel_again;
 
-MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
-                                        const memo_parallel_layout* l,
-                                        memo_parallel_prediction* prediction) {
+MEMOI void memoi_parallel_predict_way(const memo_parallel_desc* desc, const memo_parallel_layout* l,
+                                      int32_t gathers_keys, memo_parallel_prediction* prediction) {
     const memo_parallel_model* m = &desc->model;
     const memo_parallel_cluster* c = &desc->cluster;
     const memoi_parallel_share share = memoi_parallel_share_of(desc, l);
-    const int32_t n_groups = memoi_parallel_groups(desc, l, &share);
-    const memo_parallel_attention forward = memoi_parallel_attend(desc, l, &share, n_groups, 0);
-    const memo_parallel_attention backward = memoi_parallel_attend(desc, l, &share, n_groups, 1);
+    const memoi_parallel_way way = memoi_parallel_best_way(desc, l, &share, gathers_keys);
+    const memoi_parallel_way alone = {1, gathers_keys}; /* without groups */
+    const memo_parallel_attention forward = memoi_parallel_attend(desc, l, &share, way, 0);
+    const memo_parallel_attention backward = memoi_parallel_attend(desc, l, &share, way, 1);
     const double layer_weights = memo_parallel_layer_parameters(m);
     const double vocabulary = (double)m->vocabulary * m->hidden;
     const double gemm_flops = c->peak_flops_per_s * c->gemm_efficiency;
@@ -8339,7 +8365,8 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     memoi_parallel_again again;
     memset(prediction, 0, sizeof *prediction);
     memset(&again, 0, sizeof again);
-    prediction->ulysses_groups = n_groups;
+    prediction->ulysses_groups = way.n_groups;
+    prediction->gathers_keys = way.gathers_keys;
 
     /* Which groups cross nodes: these use a NIC, which is the slower link. */
     prediction->leaves_node[MEMO_PARALLEL_TENSOR] =
@@ -8376,6 +8403,12 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
 
     /* Memory, and what the backward recomputes for the chosen activations. */
     *memory = memoi_parallel_states(desc, l, &share);
+    if (gathers_keys) /* of all ranks: by position and by rank; their gradients in fp32 */
+        memory->keys_bytes =
+            l->ring * share.kv_bytes / way.n_groups *
+            (1 + memoi_parallel_max(1, desc->kv_gradient_bytes / desc->element_bytes) / 2 +
+             4 / desc->element_bytes);
+    memory->device_bytes += memory->keys_bytes;
     if (l->activations == MEMO_PARALLEL_KEEP) {
         memory->activations_bytes =
             row_bytes * share.layer_elements * share.n_layers * share.n_held;
@@ -8408,7 +8441,7 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
         again.n_collectives = 3;
         again.ulysses_bytes = share.to_heads_bytes;
         if (share.forward_bytes > 0) /* attention does not hide it: it is not computed again */
-            again.ulysses_s = memoi_parallel_attend(desc, l, &share, 1, 0).all_to_all_s *
+            again.ulysses_s = memoi_parallel_attend(desc, l, &share, alone, 0).all_to_all_s *
                               share.to_heads_bytes / share.forward_bytes;
         sent[MEMO_PARALLEL_HOST] = n_swapped * swapped;
         stall_s = swapped / c->host_bytes_per_s;
@@ -8427,7 +8460,8 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
                                   again.n_layers * again.ulysses_bytes;
     sent[MEMO_PARALLEL_RING] =
         (l->ring - 1) * share.kv_bytes * (2 * share.n_layers + again.attention * again.n_layers);
-    if (l->ring > 1) sent[MEMO_PARALLEL_RING] += l->ring * share.d_kv_bytes * share.n_layers;
+    if (l->ring > 1)
+        sent[MEMO_PARALLEL_RING] += (l->ring - gathers_keys) * share.d_kv_bytes * share.n_layers;
 
     /* All micro-batches of a step.  The bubble is computed first because it has the time of one. */
     scale = share.n_micro;
@@ -8473,6 +8507,18 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
         memory->device_bytes <= (double)c->device_bytes && memory->host_bytes <= host_share;
 }
 
+/* The ring, or gathered keys if these fit and are faster. */
+MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
+                                        const memo_parallel_layout* l,
+                                        memo_parallel_prediction* prediction) {
+    memo_parallel_prediction gathered;
+    memoi_parallel_predict_way(desc, l, 0, prediction);
+    if (!desc->may_gather_keys || l->ring == 1) return;
+    memoi_parallel_predict_way(desc, l, 1, &gathered);
+    if (gathered.fits >= prediction->fits && gathered.time.step_s < prediction->time.step_s)
+        *prediction = gathered;
+}
+
 memo_status memo_parallel_predict(const memo_parallel_desc* desc,
                                   const memo_parallel_layout* layout,
                                   memo_parallel_prediction* prediction, memo_error* error) {
@@ -8491,12 +8537,16 @@ memo_status memo_parallel_predict_attention(const memo_parallel_desc* desc,
     memo_status status = memo_parallel_check(desc, layout, error);
     memo_parallel_desc settled;
     memoi_parallel_share share;
+    memo_parallel_prediction prediction;
+    memoi_parallel_way way;
     memset(attention, 0, sizeof *attention);
     if (status) return status;
     settled = memoi_parallel_settle(desc);
     share = memoi_parallel_share_of(&settled, layout);
-    *attention = memoi_parallel_attend(
-        &settled, layout, &share, memoi_parallel_groups(&settled, layout, &share), is_backward);
+    memoi_parallel_predict_legal(&settled, layout, &prediction);
+    way.n_groups = prediction.ulysses_groups;
+    way.gathers_keys = prediction.gathers_keys;
+    *attention = memoi_parallel_attend(&settled, layout, &share, way, is_backward);
     return MEMO_STATUS_OK;
 }
 

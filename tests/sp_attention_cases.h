@@ -29,7 +29,7 @@ typedef struct attention_case {
     int32_t n_batch, n_q_heads, n_kv_heads, head_size;
     int32_t v_head_size; /* 0: head_size */
     memo_type type;
-    int32_t sends_again, rounds_gradients, ulysses_groups;
+    int32_t sends_again, rounds_gradients, ulysses_groups, gathers_keys;
     double spread;                   /* of q and k; 0: 1 */
     double bytes_per_s, s_per_score; /* not 0: links are throttled, attention sleeps */
     double step; /* not 0: the first element of q is 1, that of k step * (position / 24) */
@@ -61,13 +61,13 @@ static const char* case_text(const attention_case* c) {
     snprintf(
         text, sizeof text,
         "ring %d ulysses %d%s %s %s window %d documents %d%s, batch %d tokens %d heads %d/%d of "
-        "%d/%d in %d groups, %s%s%s",
+        "%d/%d in %d groups, %s%s%s%s",
         c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
         memo_sharding_name(c->sharding), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
         (int)c->window, (int)c->n_documents, c->others ? " (a mask for each)" : "", c->n_batch,
         (int)c->n_tokens, c->n_q_heads, c->n_kv_heads, c->head_size, c->v_head_size,
         c->ulysses_groups, memo_type_name(c->type), c->sends_again ? ", sends again" : "",
-        c->rounds_gradients ? ", rounds gradients" : "");
+        c->rounds_gradients ? ", rounds gradients" : "", c->gathers_keys ? ", gathers keys" : "");
     return text;
 }
 
@@ -515,7 +515,7 @@ static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention
     CHECK_OK(memo_schedule_create(&promised, &error));
     CHECK_OK(memo_schedule_add_stream(promised, "compute", &stream, &error));
     CHECK_OK(memo_schedule_add_sync(promised, stream, &error)); /* a recorder resumes with these */
-    if (c->ring > 1) {
+    if (c->ring > 1 && !c->gathers_keys) {
         CHECK_OK(memo_schedule_add_stream(promised, "ring", &stream, &error));
         CHECK_OK(memo_schedule_add_sync(promised, stream, &error));
     }
@@ -599,6 +599,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     desc.sends_again = c->sends_again;
     desc.rounds_gradients = c->rounds_gradients;
     desc.ulysses_groups = c->ulysses_groups;
+    desc.gathers_keys = c->gathers_keys;
     desc.attention = memo_host_attention_functions(&state);
     if (rank == all->failing_rank) desc.attention.forward = failing_attention;
     if (c->s_per_score > 0) {

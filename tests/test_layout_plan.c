@@ -864,6 +864,68 @@ static void groups_of_heads_hide_the_all_to_all(void) {
         }
 }
 
+/* Few key heads and a short sequence: nothing to hide a hop behind, but many blocks to merge. */
+static void keys_are_gathered_where_that_is_faster(void) {
+    memo_parallel_desc d = make_case(make_model(8, 4096, 14336, 32, 1, 32000), 4, 8192, 1);
+    memo_parallel_layout l = make_layout(1, 1, 1, 1, 4, 1);
+    memo_parallel_prediction ring = predict(&d, &l), p;
+    memo_parallel_attention forward, backward;
+    memo_error error;
+    double S = 8192, kv = 2 * 2 * S / 4 * 128, device_bytes;
+    CHECK(!ring.gathers_keys && ring.memory.keys_bytes <= 0);
+    d.may_gather_keys = 1;
+    p = predict(&d, &l);
+    CHECK(p.gathers_keys && p.time.step_s < ring.time.step_s && p.fits);
+    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &forward, &error));
+    CHECK_OK(memo_parallel_predict_attention(&d, &l, 1, &backward, &error));
+    CHECK(near(forward.compute_s, 2 * S * S / 4 * 4096 / (0.6 * 312e12)));
+    CHECK(near(forward.hops_s, 3 * kv / 150e9 + 2 * 20e-6));
+    CHECK(near(backward.hops_s, 3 * 3 * kv / 150e9 + 4 * 20e-6)); /* d_k and d_v in fp32 */
+    CHECK(near(forward.blocks_s, 2 * 4 * kv / 1.5e12));
+    CHECK(near(backward.blocks_s, 2 * 4 * 3 * kv / 1.5e12));
+    CHECK(near(p.time.ring_s,
+               8 * (forward.hops_s + forward.blocks_s + backward.hops_s + backward.blocks_s)));
+    /* Three times the rank's keys each way, and three times their gradients instead of four. */
+    CHECK(near(p.sent_bytes[MEMO_PARALLEL_RING], 8 * (3 * kv * 2 + 3 * 2 * kv)));
+    CHECK(near(ring.sent_bytes[MEMO_PARALLEL_RING], 8 * (3 * kv * 2 + 4 * 2 * kv)));
+    /* Keys by position, one of k and v in fp32 by rank, both gradients in fp32. */
+    CHECK(near(p.memory.keys_bytes, 4 * kv * (1 + 1 + 2)));
+    CHECK(near(p.memory.device_bytes, ring.memory.device_bytes + p.memory.keys_bytes));
+
+    /* Not if they do not fit. */
+    device_bytes = ring.memory.device_bytes + p.memory.keys_bytes / 2;
+    d.cluster.device_bytes = (int64_t)device_bytes;
+    p = predict(&d, &l);
+    CHECK(!p.gathers_keys && p.fits);
+
+    /* Many key heads and a long sequence: the ring hides its hops. */
+    d = make_case(llama2_7b(), 4, 1 << 20, 1);
+    d.cluster.device_bytes = (int64_t)1 << 50;
+    d.may_gather_keys = 1;
+    CHECK(!predict(&d, &l).gathers_keys);
+}
+
+static void gathering_keys_never_loses(void) {
+    int k, n_gathered = 0;
+    for (k = 0; k < 400; k++) {
+        memo_parallel_desc d;
+        memo_parallel_layout l;
+        memo_parallel_prediction without, with;
+        if (!random_legal(&d, &l)) continue;
+        without = predict(&d, &l);
+        d.may_gather_keys = 1;
+        with = predict(&d, &l);
+        n_gathered += with.gathers_keys;
+        CHECK(with.fits >= without.fits && with.time.step_s <= without.time.step_s);
+        CHECK(l.ring > 1 || !with.gathers_keys);
+        CHECK(with.gathers_keys == (with.memory.keys_bytes > 0));
+        if (with.gathers_keys)
+            CHECK(with.sent_bytes[MEMO_PARALLEL_RING] < without.sent_bytes[MEMO_PARALLEL_RING] ||
+                  l.activations == MEMO_PARALLEL_SWAP);
+    }
+    CHECK(n_gathered > 0);
+}
+
 static void groups_of_heads_never_lose(void) {
     int k;
     for (k = 0; k < 300; k++) {
@@ -1285,6 +1347,13 @@ static void tool_explains(void) {
     CHECK_IS(tool("--gpus 16 --explain 1,1,1,8,2 --activations swap --host-memory 900 --zero 3"),
              ==, 0);
     CHECK(strstr(tool_out, "alpha 0.") && strstr(tool_out, "ZeRO 3"));
+    CHECK_IS(tool("--model llama2-7b --sequence 16K --explain 1,1,1,8,1 --ulysses-groups 4"), ==,
+             0);
+    CHECK(strstr(tool_out, "activations keep, 4 groups of heads\n"));
+    CHECK_IS(tool("--gpus 4 --layers 2 --kv-heads 1 --sequence 8K --may-gather-keys --explain "
+                  "1,1,1,1,4"),
+             ==, 0);
+    CHECK(strstr(tool_out, "keys are gathered (0.0"));
 }
 
 static void tool_refuses(const char* line, const char* words) {
@@ -1316,6 +1385,8 @@ static void tool_refuses_in_words(void) {
     tool_refuses("--cluster --gpus 3", "its value is missing: --cluster");
     tool_refuses("--cluster v100", "--cluster: no such preset: v100");
     tool_refuses("--shared-bus 2", "--shared-bus is a whole number from 0 to 1, not 2");
+    tool_refuses("--ulysses-groups 0",
+                 "--ulysses-groups is a whole number from 1 to 1000000, not 0");
     tool_refuses("--zero 4", "--zero is a whole number from 0 to 3, not 4");
     tool_refuses("--activations all", "--activations is keep, recompute or swap, not all");
     tool_refuses("--explain 1,2,3", "--explain is five degrees");
@@ -1349,6 +1420,8 @@ int main(int argc, char** argv) {
     TEST(attention_is_that_of_its_formulas);
     TEST(groups_of_heads_hide_the_all_to_all);
     TEST(groups_of_heads_never_lose);
+    TEST(keys_are_gathered_where_that_is_faster);
+    TEST(gathering_keys_never_loses);
     TEST(groups_that_straddle_nodes_use_the_nic);
     TEST(hops_hide_behind_blocks);
     TEST(extreme_cases_stay_finite);
