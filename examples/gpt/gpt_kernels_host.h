@@ -525,8 +525,8 @@ static int64_t gpt_host_scratch_bytes(void* context, const gpt_shapes* shapes) {
                : 0;
 }
 
-static memo_status gpt_host_prepare(void* context, const gpt_shapes* shapes,
-                                    memo_stream compute, void* scratch, memo_error* error) {
+static memo_status gpt_host_prepare(void* context, const gpt_shapes* shapes, memo_stream compute,
+                                    void* scratch, memo_error* error) {
     gpt_host_kernels* host = (gpt_host_kernels*)context;
     if (gpt_sum_type(shapes->type) != GPT_REAL_TYPE)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,

@@ -311,8 +311,9 @@ static gpt_shapes gpt_shapes_make(const gpt_config* config) {
     shapes.vocabulary = GPT_VOCABULARY;
     for (layer = 0; layer < config->n_layers; layer++) {
         const gpt_widths w = gpt_widths_of(config, layer);
-        const int64_t weights[6][2] = {{w.q, hidden},    {w.kv, hidden},  {hidden, w.q},
-                                       {w.wide, hidden}, {hidden, w.wide}, {GPT_VOCABULARY, hidden}};
+        const int64_t weights[6][2] = {{w.q, hidden},    {w.kv, hidden},
+                                       {hidden, w.q},    {w.wide, hidden},
+                                       {hidden, w.wide}, {GPT_VOCABULARY, hidden}};
         for (i = 0; i < 6; i++) {
             for (k = 0; k < shapes.n_weights && (shapes.weights[k][0] != weights[i][0] ||
                                                  shapes.weights[k][1] != weights[i][1]);
