@@ -478,6 +478,7 @@ struct memo_merge_desc;
 struct memo_add_desc;
 struct memo_row_sums_desc;
 struct memo_cast_desc;
+struct memo_cross_entropy_desc;
 
 /* A host function as an operation of a stream.  It returns OK, or an error that fails the
  * stream. */
@@ -566,6 +567,14 @@ typedef struct memo_device {
 
     /* As event_create, for an event that event_elapsed never reads; NULL: event_create serves. */
     memo_status (*event_create_untimed)(void* context, memo_event* event, memo_error* error);
+
+    /* More row kernels. */
+    memo_status (*softmax_parts)(void* context, memo_stream stream,
+                                 const struct memo_cross_entropy_desc* entropy, memo_error* error);
+    memo_status (*cross_entropy)(void* context, memo_stream stream,
+                                 const struct memo_cross_entropy_desc* entropy, memo_error* error);
+    memo_status (*loss_sums)(void* context, memo_stream stream,
+                             const struct memo_cross_entropy_desc* entropy, memo_error* error);
 } memo_device;
 
 /* The table, called: memo_copy(device, stream, ...) is device->copy(device->context, stream,
@@ -609,7 +618,9 @@ static inline memo_status memo_event_create(const memo_device* device, memo_even
 }
 static inline memo_status memo_event_create_untimed(const memo_device* device, memo_event* event,
                                                     memo_error* error) {
-    if (device->struct_bytes < (int64_t)sizeof *device || !device->event_create_untimed)
+    const int64_t needed = (int64_t)(offsetof(memo_device, event_create_untimed) +
+                                     sizeof device->event_create_untimed);
+    if (device->struct_bytes < needed || !device->event_create_untimed)
         return device->event_create(device->context, event, error);
     return device->event_create_untimed(device->context, event, error);
 }
@@ -769,7 +780,7 @@ typedef struct memo_host_device_stats {
     int64_t to_host_bytes, to_device_bytes; /* copied so far; read after synchronization */
 } memo_host_device_stats;
 
-#define MEMO_HOST_ARGS_BYTES 256
+#define MEMO_HOST_ARGS_BYTES 384
 
 MEMO_API memo_host_device_desc memo_host_device_desc_default(void);
 MEMO_API memo_status memo_host_device_create(const memo_host_device_desc* desc,
@@ -1323,14 +1334,15 @@ MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_s
 /* ---- 10 row kernels: the arithmetic between copies ----------------------------------------------
  *
  * Operations on rows other than matrix products: gather, scatter, merge of partial attention, add,
- * sum of products, cast.  Each kernel is a loop over an inline function of this chapter. memo_row_*
- * loop on the calling thread, memo_cuda.cuh loops on a GPU, and a device with row kernels enqueues
- * them (chapter 4).
+ * sum of products, cast, cross-entropy.  Each kernel is a loop over an inline function of this
+ * chapter.  memo_row_* loop on the calling thread, memo_cuda.cuh loops on a GPU, and a device with
+ * row kernels enqueues them (chapter 4).
  *
  * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  Every product
  * that is added is an explicit fma, so that host and GPU agree bit for bit.  Only exp and log1p of
  * the merge may differ: by 4 units in the last place of the weight, and of the larger term of the
- * LSE.  A NaN stays a NaN.  Arrays must be aligned to their element; 16 bytes are faster.
+ * LSE.  So may exp and log of the cross-entropy: each exp by 2 units, the LSE by 4 units of 1 or of
+ * the LSE.  A NaN stays a NaN.  Arrays must be aligned to their element; 16 bytes are faster.
  *
  * Strides count elements (gather and scatter: bytes) from the start of one row to the next; 0 means
  * contiguous rows.  An output may overlap an input only if both are the same array with the same
@@ -1868,6 +1880,197 @@ MEMO_INLINE void memo_cast_item(const memo_cast_desc* cast, int64_t item) {
     memoi_cast_group(cast, second, &second_group, n_second);
 }
 
+/* --- cross-entropy of logits, of which this rank may hold only some columns ---
+ *
+ * logits are columns first_column, first_column + 1, ... of the whole vocabulary.  Three kernels use
+ * one desc, in this order:
+ *
+ *   softmax_parts   parts[part][row] = LSE of the row's logits, and the logit of the row's label;
+ *                   -inf if the label is not among these columns
+ *   cross_entropy   reads all parts.  LSE = log sum exp(LSE of the parts), and
+ *                   losses[row] = LSE - logit of the label
+ *                   d_logits = scale (exp(logit - LSE) - [the column is the label])
+ *                   A row without label (label < 0) gets loss 0 and gradient 0.
+ *   loss_sums       sums[0] += the losses of the rows with a label, sums[1] += their number
+ *
+ * A label that no part holds gives a loss of +inf.  32 lanes share a row: lane l takes groups l,
+ * l + 32, ... in order; then lanes l and l + 16, l and l + 8, ... are joined.  Lane l of loss_sums
+ * adds rows l, l + 32, ... in double. */
+typedef struct memo_cross_entropy_desc {
+    const void* logits;    /* (n_rows, n_columns) */
+    void* d_logits;        /* likewise, same stride; may be logits; NULL: no gradient */
+    const int32_t* labels; /* (n_rows) */
+    float* parts;          /* (n_parts, n_rows, 2) */
+    float* losses;         /* (n_rows), in nats */
+    double* sums;          /* (2); loss_sums only */
+    memo_type type;        /* of logits and d_logits */
+    int32_t n_parts;       /* 0: 1 */
+    int32_t part;          /* the one that softmax_parts writes */
+    float scale;
+    int64_t n_rows, n_columns, stride;
+    int64_t first_column;
+} memo_cross_entropy_desc;
+
+#define MEMO_LOSS_LANES 32
+
+/* The sum of exp(x - max) over some numbers x. */
+typedef struct memo_softmax_sum {
+    float max, sum;
+} memo_softmax_sum;
+
+MEMO_INLINE memo_softmax_sum memo_softmax_sum_none(void) {
+    memo_softmax_sum none;
+    none.max = -INFINITY;
+    none.sum = 0;
+    return none;
+}
+/* The sum relative to a maximum that is not below its own. */
+MEMO_INLINE float memoi_softmax_scaled(memo_softmax_sum x, float max) {
+    return x.max == max ? x.sum : x.sum * expf(x.max - max);
+}
+MEMO_INLINE memo_softmax_sum memo_softmax_join(memo_softmax_sum a, memo_softmax_sum b) {
+    memo_softmax_sum both;
+    both.max = a.max > b.max ? a.max : b.max;
+    both.sum = memoi_softmax_scaled(a, both.max) + memoi_softmax_scaled(b, both.max);
+    return both;
+}
+MEMO_INLINE float memo_softmax_lse(memo_softmax_sum x) { return x.max + logf(x.sum); }
+
+/* Adds the first n numbers of a group, in order.  A logit of -inf adds nothing, even first. */
+MEMO_INLINE memo_softmax_sum memoi_softmax_group(memo_softmax_sum to, const memo_row_group* group,
+                                                 memo_type type, int32_t n) {
+    float x[MEMO_ROW_GROUP], max = to.max;
+    int k;
+    memoi_group_widen(x, group, type);
+    MEMOI_UNROLL
+    for (k = 0; k < MEMO_ROW_GROUP; k++)
+        if (k < n && x[k] > max) max = x[k];
+    to.sum = memoi_softmax_scaled(to, max);
+    to.max = max;
+    MEMOI_UNROLL
+    for (k = 0; k < MEMO_ROW_GROUP; k++)
+        if (k < n && x[k] != -INFINITY) to.sum += expf(x[k] - max);
+    return to;
+}
+
+MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* entropy, int64_t row,
+                                               int32_t lane) {
+    const int shift = memoi_row_shift(entropy->type);
+    const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
+    memo_softmax_sum sum = memo_softmax_sum_none();
+    int64_t column;
+    for (column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
+        const int64_t second = column + step;
+        int32_t n = memoi_row_rest(entropy->n_columns, column, shift), n_second = 0;
+        memo_row_group group, second_group;
+        if (second < entropy->n_columns)
+            n_second = memoi_row_rest(entropy->n_columns, second, shift);
+        memoi_group_load_at(&group, entropy->logits, entropy->type, entropy->stride, row, column,
+                            n);
+        memoi_group_load_at(&second_group, entropy->logits, entropy->type, entropy->stride, row,
+                            second, n_second);
+        sum = memoi_softmax_group(sum, &group, entropy->type, n);
+        if (n_second) sum = memoi_softmax_group(sum, &second_group, entropy->type, n_second);
+    }
+    return sum;
+}
+
+/* Of the label's column among these; -1: it is not. */
+MEMO_INLINE int64_t memoi_label_column(const memo_cross_entropy_desc* entropy, int64_t row) {
+    int64_t column = (int64_t)entropy->labels[row] - entropy->first_column;
+    return entropy->labels[row] >= 0 && column >= 0 && column < entropy->n_columns ? column : -1;
+}
+
+/* The end of softmax_parts for a row, with the sum of all lanes. */
+MEMO_INLINE void memo_softmax_end(const memo_cross_entropy_desc* entropy, int64_t row,
+                                  memo_softmax_sum sum) {
+    float* part = entropy->parts + (entropy->part * entropy->n_rows + row) * 2;
+    int64_t column = memoi_label_column(entropy, row);
+    part[0] = memo_softmax_lse(sum);
+    part[1] = -INFINITY;
+    if (column >= 0) {
+        memo_row_group group;
+        float x[MEMO_ROW_GROUP];
+        memoi_group_load_at(&group, entropy->logits, entropy->type, entropy->stride, row, column,
+                            1);
+        memoi_group_widen(x, &group, entropy->type);
+        part[1] = x[0];
+    }
+}
+
+/* Joins the parts of a row, in order.  Every lane does. */
+MEMO_INLINE float memo_entropy_lse(const memo_cross_entropy_desc* entropy, int64_t row,
+                                   float* target) {
+    memo_softmax_sum sum = memo_softmax_sum_none();
+    int32_t p;
+    *target = -INFINITY;
+    for (p = 0; p < entropy->n_parts; p++) {
+        const float* part = entropy->parts + (p * entropy->n_rows + row) * 2;
+        memo_softmax_sum next;
+        next.max = part[0];
+        next.sum = part[0] == -INFINITY ? 0.0f : 1.0f;
+        sum = memo_softmax_join(sum, next);
+        if (!(part[1] <= *target)) *target = part[1]; /* a NaN too */
+    }
+    return memo_softmax_lse(sum);
+}
+MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int64_t row,
+                                     int64_t column, int64_t label, float lse,
+                                     const memo_row_group* group, int32_t n) {
+    float x[MEMO_ROW_GROUP];
+    int k;
+    memoi_group_widen(x, group, entropy->type);
+    MEMOI_UNROLL
+    for (k = 0; k < MEMO_ROW_GROUP; k++)
+        x[k] = (expf(x[k] - lse) - (column + k == label ? 1.0f : 0.0f)) * entropy->scale;
+    if (entropy->labels[row] < 0) {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMO_ROW_GROUP; k++) x[k] = 0;
+    }
+    memoi_group_store((char*)entropy->d_logits +
+                          (row * entropy->stride + column) * memoi_row_type_bytes(entropy->type),
+                      x, entropy->type, n);
+}
+/* The work of one lane on a row.  Lane 0 writes the loss. */
+MEMO_INLINE void memo_entropy_lane(const memo_cross_entropy_desc* entropy, int64_t row,
+                                   int32_t lane) {
+    const int shift = memoi_row_shift(entropy->type);
+    const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
+    const int64_t label = memoi_label_column(entropy, row);
+    float target, lse = memo_entropy_lse(entropy, row, &target);
+    int64_t column;
+    if (lane == 0) entropy->losses[row] = entropy->labels[row] < 0 ? 0 : lse - target;
+    if (!entropy->d_logits) return;
+    for (column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
+        const int64_t second = column + step;
+        int32_t n = memoi_row_rest(entropy->n_columns, column, shift), n_second = 0;
+        memo_row_group group, second_group;
+        if (second < entropy->n_columns)
+            n_second = memoi_row_rest(entropy->n_columns, second, shift);
+        memoi_group_load_at(&group, entropy->logits, entropy->type, entropy->stride, row, column,
+                            n);
+        memoi_group_load_at(&second_group, entropy->logits, entropy->type, entropy->stride, row,
+                            second, n_second);
+        memoi_entropy_group(entropy, row, column, label, lse, &group, n);
+        if (n_second)
+            memoi_entropy_group(entropy, row, second, label, lse, &second_group, n_second);
+    }
+}
+
+/* One lane's share of loss_sums: the losses and the number of its rows with a label. */
+MEMO_INLINE double memo_loss_lane(const memo_cross_entropy_desc* entropy, int32_t lane,
+                                  int64_t* n_labels) {
+    double sum = 0;
+    int64_t row;
+    *n_labels = 0;
+    for (row = lane; row < entropy->n_rows; row += MEMO_LOSS_LANES) {
+        int has_label = entropy->labels[row] >= 0;
+        *n_labels += has_label;
+        if (has_label) sum += (double)entropy->losses[row];
+    }
+    return sum;
+}
+
 /* --- loops on the calling thread ---
  *
  * Errors: INVALID_ARGUMENT (a type other than F32, BF16 and F16; a negative size; a stride shorter
@@ -1878,6 +2081,11 @@ MEMO_API memo_status memo_row_merge(const memo_merge_desc* merge, memo_error* er
 MEMO_API memo_status memo_row_add(const memo_add_desc* add, memo_error* error);
 MEMO_API memo_status memo_row_sums(const memo_row_sums_desc* sums, memo_error* error);
 MEMO_API memo_status memo_row_cast(const memo_cast_desc* cast, memo_error* error);
+MEMO_API memo_status memo_row_softmax_parts(const memo_cross_entropy_desc* entropy,
+                                            memo_error* error);
+MEMO_API memo_status memo_row_cross_entropy(const memo_cross_entropy_desc* entropy,
+                                            memo_error* error);
+MEMO_API memo_status memo_row_loss_sums(const memo_cross_entropy_desc* entropy, memo_error* error);
 
 /* For a device of your own: checks a desc as above, and replaces each 0 by its default. */
 MEMO_API memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error);
@@ -1885,6 +2093,8 @@ MEMO_API memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error*
 MEMO_API memo_status memo_add_desc_resolve(memo_add_desc* add, memo_error* error);
 MEMO_API memo_status memo_row_sums_desc_resolve(memo_row_sums_desc* sums, memo_error* error);
 MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* error);
+MEMO_API memo_status memo_cross_entropy_desc_resolve(memo_cross_entropy_desc* entropy,
+                                                     memo_error* error);
 
 #ifdef __cplusplus
 }
@@ -2015,6 +2225,10 @@ MEMOI int64_t memob_min(int64_t a, int64_t b);
 MEMOI int64_t memob_max(int64_t a, int64_t b);
 /* -1, 0 or 1: a is below, equal to or above b. */
 MEMOI int memob_compare(int64_t a, int64_t b);
+
+/* For qsort: the smallest int64_t or double first. */
+MEMOI int memob_compare_int64s(const void* left, const void* right);
+MEMOI int memob_compare_doubles(const void* left, const void* right);
 /* The next multiple of alignment, which may be any positive number. */
 MEMOI int64_t memob_align_up(int64_t value, int64_t alignment);
 /* Is value neither infinite nor NaN?  Correct under -ffast-math too. */
@@ -2313,7 +2527,7 @@ MEMOI void* memob_carve(char* block, int64_t* used_bytes, int64_t count, size_t 
     return block ? block + at : NULL;
 }
 
-MEMOI uint64_t memoi_fnv1a(const char* bytes, int64_t n_bytes) {
+MEMOI uint64_t memoi_hash_fnv1a(const char* bytes, int64_t n_bytes) {
     uint64_t hash = 14695981039346656037u;
     int64_t i;
     for (i = 0; i < n_bytes; i++) hash = (hash ^ (unsigned char)bytes[i]) * 1099511628211u;
@@ -2332,6 +2546,15 @@ MEMOI int memob_is_in(double value, double least, double most) {
 }
 
 MEMOI int memob_compare(int64_t a, int64_t b) { return (a > b) - (a < b); }
+
+MEMOI int memob_compare_int64s(const void* left, const void* right) {
+    return memob_compare(*(const int64_t*)left, *(const int64_t*)right);
+}
+
+MEMOI int memob_compare_doubles(const void* left, const void* right) {
+    double a = *(const double*)left, b = *(const double*)right;
+    return (a > b) - (a < b);
+}
 MEMOI int64_t memob_max(int64_t a, int64_t b) { return a > b ? a : b; }
 MEMOI int64_t memob_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -2514,7 +2737,7 @@ void memo_text_put(memo_text* text, const char* format, ...) {
 }
 
 /* A number with a decimal point, in every locale. */
-MEMOI void memoi_put_number(memo_text* text, double value, int decimals) {
+MEMOI void memoi_text_put_number(memo_text* text, double value, int decimals) {
     char digits[352];
     char* p;
     if (!(value - value == 0)) { /* nan, infinity */
@@ -2563,7 +2786,7 @@ void memo_text_put_json(memo_text* text, const char* s) {
 
 /* Moves a descriptor to 3 or above.  If standard output is closed, a file would get descriptor 1,
  * and lines that the program prints would go into the file.  Returns -1 on failure, like open. */
-MEMOI int memoi_descriptor_from_3(int descriptor) {
+MEMOI int memoi_file_descriptor_from_3(int descriptor) {
     int higher, code;
     if (descriptor < 0 || descriptor > 2) return descriptor;
     higher = fcntl(descriptor, F_DUPFD_CLOEXEC, 3);
@@ -2574,7 +2797,7 @@ MEMOI int memoi_descriptor_from_3(int descriptor) {
 }
 
 /* Returns an errno.  It checks the limit on file sizes, because exceeding it ends the process. */
-MEMOI int memoi_write_all(int descriptor, const char* data, int64_t n_bytes) {
+MEMOI int memoi_file_write_all(int descriptor, const char* data, int64_t n_bytes) {
     struct rlimit limit;
     struct stat info;
     int64_t begin = 0;
@@ -2596,7 +2819,7 @@ MEMOI int memoi_write_all(int descriptor, const char* data, int64_t n_bytes) {
 
 /* Appends a short unused name to name, a folder of folder_bytes, and creates a file of that name,
  * or links the unnamed one to it.  Returns the descriptor, or -1. */
-MEMOI int memoi_temporary_name(char* name, size_t folder_bytes, int unnamed) {
+MEMOI int memoi_file_temporary_name(char* name, size_t folder_bytes, int unnamed) {
     char link[48];
     int k, descriptor;
     snprintf(link, sizeof link, "/proc/self/fd/%d", unnamed);
@@ -2616,7 +2839,7 @@ MEMOI int memoi_temporary_name(char* name, size_t folder_bytes, int unnamed) {
 /* Writes a new file and renames it to target; owner and mode of an existing target are kept.  If
  * may_be_unnamed and the file system allows it, the file has no name while it is written.  Returns
  * an errno. */
-MEMOI int memoi_replace_file(const char* target, const struct stat* old, const char* data,
+MEMOI int memoi_file_replace(const char* target, const struct stat* old, const char* data,
                              int64_t n_bytes, char* name, int may_be_unnamed) {
     const char* slash = strrchr(target, '/');
     size_t folder_bytes = slash ? (size_t)(slash - target) + 1 : 0;
@@ -2631,10 +2854,10 @@ MEMOI int memoi_replace_file(const char* target, const struct stat* old, const c
     (void)may_be_unnamed;
 #endif
     is_named = descriptor < 0;
-    if (is_named) descriptor = memoi_temporary_name(name, folder_bytes, -1);
-    descriptor = memoi_descriptor_from_3(descriptor);
+    if (is_named) descriptor = memoi_file_temporary_name(name, folder_bytes, -1);
+    descriptor = memoi_file_descriptor_from_3(descriptor);
     if (descriptor < 0) return errno;
-    code = memoi_write_all(descriptor, data, n_bytes);
+    code = memoi_file_write_all(descriptor, data, n_bytes);
     if (!code && old) {
         (void)!fchown(descriptor, old->st_uid, old->st_gid);
         if (fchmod(descriptor, old->st_mode & 07777)) code = errno;
@@ -2642,7 +2865,7 @@ MEMOI int memoi_replace_file(const char* target, const struct stat* old, const c
 
     /* Only a complete file gets the name of the target. */
     if (!code && !is_named) {
-        is_named = memoi_temporary_name(name, folder_bytes, descriptor) >= 0;
+        is_named = memoi_file_temporary_name(name, folder_bytes, descriptor) >= 0;
         if (!is_named) code = errno;
     }
     if (close(descriptor) && !code) code = errno;
@@ -2651,8 +2874,8 @@ MEMOI int memoi_replace_file(const char* target, const struct stat* old, const c
     return code;
 }
 
-/* Like memoi_replace_file, with signals blocked, so that none leaves a temporary file. */
-MEMOI int memoi_replace_file_safely(const char* target, const struct stat* old, const char* data,
+/* Like memoi_file_replace, with signals blocked, so that none leaves a temporary file. */
+MEMOI int memoi_file_replace_safely(const char* target, const struct stat* old, const char* data,
                                     int64_t n_bytes) {
     char* name = (char*)MEMO_MALLOC(strlen(target) + 64);
     sigset_t all, before;
@@ -2660,18 +2883,18 @@ MEMOI int memoi_replace_file_safely(const char* target, const struct stat* old, 
     if (!name) return ENOMEM;
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &before);
-    code = memoi_replace_file(target, old, data, n_bytes, name, 1);
-    if (code) code = memoi_replace_file(target, old, data, n_bytes, name, 0);
+    code = memoi_file_replace(target, old, data, n_bytes, name, 1);
+    if (code) code = memoi_file_replace(target, old, data, n_bytes, name, 0);
     sigprocmask(SIG_SETMASK, &before, NULL);
     MEMO_FREE(name);
     return code;
 }
 
 /* Writes into a device, a pipe, or the missing target of a link.  Returns an errno. */
-MEMOI int memoi_write_through(const char* path, const char* data, int64_t n_bytes) {
+MEMOI int memoi_file_write_through(const char* path, const char* data, int64_t n_bytes) {
     int descriptor =
-        memoi_descriptor_from_3(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-    int code = descriptor < 0 ? errno : memoi_write_all(descriptor, data, n_bytes);
+        memoi_file_descriptor_from_3(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    int code = descriptor < 0 ? errno : memoi_file_write_all(descriptor, data, n_bytes);
     if (descriptor >= 0 && close(descriptor) && !code) code = errno;
     return code;
 }
@@ -2706,11 +2929,12 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
 
     /* Write, then free text on every path. */
     if (!code && is_stdout)
-        code = fflush(stdout) ? errno : memoi_write_all(fileno(stdout), text->data, text->n_bytes);
+        code = fflush(stdout) ? errno
+                              : memoi_file_write_all(fileno(stdout), text->data, text->n_bytes);
     else if (!code && replaces)
-        code = memoi_replace_file_safely(target, exists ? &info : NULL, text->data, text->n_bytes);
+        code = memoi_file_replace_safely(target, exists ? &info : NULL, text->data, text->n_bytes);
     else if (!code)
-        code = memoi_write_through(path, text->data, text->n_bytes);
+        code = memoi_file_write_through(path, text->data, text->n_bytes);
     MEMO_FREE(linked);
     memo_text_free(text);
     if (!code) return MEMO_STATUS_OK;
@@ -2726,42 +2950,42 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
  * Attributes begin with a blank, or are empty. */
 
 /* ` name="value"` */
-MEMOI void memoi_put_attribute(memo_text* text, const char* name, double value) {
+MEMOI void memoi_svg_put_attribute(memo_text* text, const char* name, double value) {
     memo_text_put(text, " %s=\"", name);
-    memoi_put_number(text, value, 2);
+    memoi_text_put_number(text, value, 2);
     memo_text_put(text, "\"");
 }
 
 /* Without its closing "/>", so that a title can follow. */
-MEMOI void memoi_put_rect(memo_text* text, const char* attributes, double x, double y, double width,
-                          double height) {
+MEMOI void memoi_svg_put_rect(memo_text* text, const char* attributes, double x, double y,
+                              double width, double height) {
     memo_text_put(text, "<rect%s", attributes);
-    memoi_put_attribute(text, "x", x);
-    memoi_put_attribute(text, "y", y);
-    memoi_put_attribute(text, "width", width);
-    memoi_put_attribute(text, "height", height);
+    memoi_svg_put_attribute(text, "x", x);
+    memoi_svg_put_attribute(text, "y", y);
+    memoi_svg_put_attribute(text, "width", width);
+    memoi_svg_put_attribute(text, "height", height);
 }
 
-MEMOI void memoi_put_line(memo_text* text, const char* attributes, double x1, double y1, double x2,
-                          double y2) {
+MEMOI void memoi_svg_put_line(memo_text* text, const char* attributes, double x1, double y1,
+                              double x2, double y2) {
     memo_text_put(text, "<line%s", attributes);
-    memoi_put_attribute(text, "x1", x1);
-    memoi_put_attribute(text, "y1", y1);
-    memoi_put_attribute(text, "x2", x2);
-    memoi_put_attribute(text, "y2", y2);
+    memoi_svg_put_attribute(text, "x1", x1);
+    memoi_svg_put_attribute(text, "y1", y1);
+    memoi_svg_put_attribute(text, "x2", x2);
+    memoi_svg_put_attribute(text, "y2", y2);
     memo_text_put(text, "/>\n");
 }
 
 /* Opens a text element; the caller writes the text and closes it. */
-MEMOI void memoi_put_text_at(memo_text* text, const char* attributes, double x, double y) {
+MEMOI void memoi_svg_put_text_at(memo_text* text, const char* attributes, double x, double y) {
     memo_text_put(text, "<text%s", attributes);
-    memoi_put_attribute(text, "x", x);
-    memoi_put_attribute(text, "y", y);
+    memoi_svg_put_attribute(text, "x", x);
+    memoi_svg_put_attribute(text, "y", y);
     memo_text_put(text, ">");
 }
 
 /* Step of an axis: 1, 2 or 5 times a power of ten, about n steps in range. */
-MEMOI double memoi_nice_step(double range, double n) {
+MEMOI double memoi_svg_nice_step(double range, double n) {
     double step = pow(10.0, floor(log10(range / n)));
     if (step * n * 5 < range) return step * 10;
     if (step * n * 2 < range) return step * 5;
@@ -2770,7 +2994,7 @@ MEMOI double memoi_nice_step(double range, double n) {
 
 /* Estimated width of text in Helvetica and similar fonts, a little too wide.  Continuation bytes of
  * UTF-8 have no width. */
-MEMOI double memoi_text_width(const char* s, int64_t n_bytes, double font_size) {
+MEMOI double memoi_svg_text_width(const char* s, int64_t n_bytes, double font_size) {
     double width = 0;
     int64_t i;
     for (i = 0; i < n_bytes; i++) {
@@ -2838,7 +3062,7 @@ MEMOI void memob_reader_init(memob_reader* reader, const char* name, const char*
 }
 
 /* Moves to the next line; 0 at the end of the text. */
-MEMOI int memoi_next_line(memob_reader* reader) {
+MEMOI int memoi_reader_next_line(memob_reader* reader) {
     const char* newline;
     if (reader->next >= reader->end) return 0;
     newline = (const char*)memchr(reader->next, '\n', (size_t)(reader->end - reader->next));
@@ -2880,7 +3104,7 @@ MEMOI int memob_word_number(const char* word, int64_t length, int64_t* value) {
     return 1;
 }
 
-MEMOI int memoi_next_number(memob_reader* reader, int64_t* value) {
+MEMOI int memoi_reader_next_number(memob_reader* reader, int64_t* value) {
     const char* word;
     int64_t length;
     return memob_next_word(reader, &word, &length) && memob_word_number(word, length, value);
@@ -2940,7 +3164,7 @@ MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error)
 }
 
 MEMOI int memob_next_entry(memob_reader* reader, const char** word, int64_t* length) {
-    while (memoi_next_line(reader)) {
+    while (memoi_reader_next_line(reader)) {
         if (memob_next_word(reader, word, length) && (*word)[0] != '#') return 1;
     }
     return 0;
@@ -3010,7 +3234,7 @@ MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, i
     status = memob_expect_line_end(&ahead, error);
     if (status) return status;
 
-    found = memoi_fnv1a(text, (int64_t)(end_line - text));
+    found = memoi_hash_fnv1a(text, (int64_t)(end_line - text));
     if (found != stated)
         return memob_line_error(
             &ahead, error, MEMO_STATUS_FORMAT,
@@ -3019,7 +3243,7 @@ MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, i
             (unsigned long long)found);
 
     /* Whatever follows is covered by no checksum. */
-    while (memoi_next_line(&ahead)) {
+    while (memoi_reader_next_line(&ahead)) {
         if (memob_next_word(&ahead, &word, &length))
             return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
                                     "nothing may follow the `end` line");
@@ -3029,7 +3253,7 @@ MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, i
 }
 
 MEMOI void memob_put_last_line(memo_text* text, int64_t count) {
-    uint64_t checksum = text->failed ? 0 : memoi_fnv1a(text->data, text->n_bytes);
+    uint64_t checksum = text->failed ? 0 : memoi_hash_fnv1a(text->data, text->n_bytes);
     memo_text_put(text, "end %lld %016llx\n", (long long)count, (unsigned long long)checksum);
 }
 
@@ -3044,15 +3268,15 @@ typedef struct memoi_trace_book {
     memob_map events; /* event -> index of its first record */
 } memoi_trace_book;
 
-MEMOI memoi_trace_book* memoi_book(const memo_trace* trace) {
+MEMOI memoi_trace_book* memoi_trace_book_of(const memo_trace* trace) {
     return (memoi_trace_book*)trace->reserved;
 }
 
 MEMOI int64_t memob_request_origin(const memo_trace* trace, int64_t i) {
-    return memoi_book(trace)->origin[i];
+    return memoi_trace_book_of(trace)->origin[i];
 }
 
-MEMOI const char* memoi_class_name(memo_class memory_class) {
+MEMOI const char* memoi_trace_class_name(memo_class memory_class) {
     switch (memory_class) {
     case MEMO_CLASS_TRANSIENT: return "transient";
     case MEMO_CLASS_SKELETAL: return "skeletal";
@@ -3075,9 +3299,9 @@ memo_status memo_trace_create(memo_trace** trace, memo_error* error) {
 
 void memo_trace_destroy(memo_trace* trace) {
     if (!trace) return;
-    MEMO_FREE(memoi_book(trace)->origin);
-    memob_map_free(&memoi_book(trace)->live);
-    memob_map_free(&memoi_book(trace)->events);
+    MEMO_FREE(memoi_trace_book_of(trace)->origin);
+    memob_map_free(&memoi_trace_book_of(trace)->live);
+    memob_map_free(&memoi_trace_book_of(trace)->events);
     MEMO_FREE(trace->reserved);
     MEMO_FREE(trace->requests);
     MEMO_FREE(trace->text);
@@ -3088,7 +3312,7 @@ void memo_trace_destroy(memo_trace* trace) {
  * nothing --- */
 
 MEMOI memo_status memoi_trace_room(memo_trace* trace, memo_error* error) {
-    memoi_trace_book* book = memoi_book(trace);
+    memoi_trace_book* book = memoi_trace_book_of(trace);
     void* requests = trace->requests;
     void* origin = book->origin;
     int fits = memob_reserve(&requests, &book->requests_capacity, trace->n_requests + 1,
@@ -3106,11 +3330,11 @@ MEMOI memo_request* memoi_trace_append(memo_trace* trace, memo_request_kind kind
     request->kind = kind;
     request->id = id;
     request->stream = stream;
-    memoi_book(trace)->origin[trace->n_requests++] = origin;
+    memoi_trace_book_of(trace)->origin[trace->n_requests++] = origin;
     return request;
 }
 
-MEMOI memo_status memoi_check_stream(int64_t stream, memo_error* error) {
+MEMOI memo_status memoi_trace_check_stream(int64_t stream, memo_error* error) {
     if (stream >= 0 && stream < MEMOB_STREAMS) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                           "stream: out of range (%lld); 0 to %d are valid", (long long)stream,
@@ -3121,7 +3345,7 @@ MEMOI memo_status memoi_check_stream(int64_t stream, memo_error* error) {
 MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const char* what,
                                    int64_t* origin, memo_error* error) {
     int64_t i;
-    *origin = memob_map_get(&memoi_book(trace)->live, id);
+    *origin = memob_map_get(&memoi_trace_book_of(trace)->live, id);
     if (*origin >= 0) return MEMO_STATUS_OK;
     for (i = 0; i < trace->n_requests; i++) {
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC && trace->requests[i].id == id)
@@ -3136,9 +3360,9 @@ MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const ch
 
 memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
                               memo_class memory_class, int32_t stream, memo_error* error) {
-    memoi_trace_book* book = memoi_book(trace);
+    memoi_trace_book* book = memoi_trace_book_of(trace);
     memo_request* request;
-    memo_status status = memoi_check_stream(stream, error);
+    memo_status status = memoi_trace_check_stream(stream, error);
     if (status) return status;
     if (size_bytes < 0 || size_bytes > MEMOB_BYTES_MAX)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -3172,7 +3396,7 @@ memo_status memo_trace_free(memo_trace* trace, int64_t id, memo_error* error) {
     memo_status status = memoi_trace_find(trace, id, "free", &origin, error);
     if (!status) status = memoi_trace_room(trace, error);
     if (status) return status;
-    memoi_map_remove(&memoi_book(trace)->live, id);
+    memoi_map_remove(&memoi_trace_book_of(trace)->live, id);
     memoi_trace_append(trace, MEMO_REQUEST_FREE, id, 0, origin);
     trace->n_live--;
     return MEMO_STATUS_OK;
@@ -3180,7 +3404,7 @@ memo_status memo_trace_free(memo_trace* trace, int64_t id, memo_error* error) {
 
 memo_status memo_trace_use(memo_trace* trace, int64_t id, int32_t stream, memo_error* error) {
     int64_t origin;
-    memo_status status = memoi_check_stream(stream, error);
+    memo_status status = memoi_trace_check_stream(stream, error);
     if (!status) status = memoi_trace_find(trace, id, "use", &origin, error);
     if (!status) status = memoi_trace_room(trace, error);
     if (status) return status;
@@ -3189,8 +3413,8 @@ memo_status memo_trace_use(memo_trace* trace, int64_t id, int32_t stream, memo_e
 }
 
 memo_status memo_trace_record(memo_trace* trace, int64_t event, int32_t stream, memo_error* error) {
-    memob_map* events = &memoi_book(trace)->events;
-    memo_status status = memoi_check_stream(stream, error);
+    memob_map* events = &memoi_trace_book_of(trace)->events;
+    memo_status status = memoi_trace_check_stream(stream, error);
     if (!status) status = memoi_trace_room(trace, error);
     if (status) return status;
     if (memob_map_get(events, event) < 0 && !memob_map_put(events, event, trace->n_requests))
@@ -3200,9 +3424,9 @@ memo_status memo_trace_record(memo_trace* trace, int64_t event, int32_t stream, 
 }
 
 memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream, memo_error* error) {
-    memo_status status = memoi_check_stream(stream, error);
+    memo_status status = memoi_trace_check_stream(stream, error);
     if (status) return status;
-    if (memob_map_get(&memoi_book(trace)->events, event) < 0)
+    if (memob_map_get(&memoi_trace_book_of(trace)->events, event) < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "wait for event %lld: it was never recorded; record it first",
                               (long long)event);
@@ -3213,7 +3437,7 @@ memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream, me
 }
 
 memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* error) {
-    memoi_trace_book* book = memoi_book(trace);
+    memoi_trace_book* book = memoi_trace_book_of(trace);
     void* grown = trace->text;
     int64_t length = text ? (int64_t)strlen(text) : 0, i;
     memo_status status;
@@ -3241,19 +3465,20 @@ memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* err
 /* ---- >>trace file -------------------------------------------------------------------------------
  * Knows: the text of a trace.  Knows nothing of plans. */
 
-MEMOI memo_status memoi_expect_stream(memob_reader* reader, int32_t* stream, memo_error* error) {
+MEMOI memo_status memoi_trace_expect_stream(memob_reader* reader, int32_t* stream,
+                                            memo_error* error) {
     int64_t number = 0;
     memo_error reason;
     memo_status status = memob_expect_number(reader, "stream", &number, error);
     if (status) return status;
-    if (memoi_check_stream(number, &reason))
+    if (memoi_trace_check_stream(number, &reason))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%s", reason.message);
     *stream = (int32_t)number;
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_expect_class(memob_reader* reader, memo_class* memory_class,
-                                     memo_error* error) {
+MEMOI memo_status memoi_trace_expect_class(memob_reader* reader, memo_class* memory_class,
+                                           memo_error* error) {
     const char* word;
     int64_t length;
     char shown[40];
@@ -3261,7 +3486,7 @@ MEMOI memo_status memoi_expect_class(memob_reader* reader, memo_class* memory_cl
     if (!memob_next_word(reader, &word, &length))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "the class is missing");
     for (i = 0; i < 3; i++) {
-        if (memob_word_is(word, length, memoi_class_name((memo_class)i))) {
+        if (memob_word_is(word, length, memoi_trace_class_name((memo_class)i))) {
             *memory_class = (memo_class)i;
             return MEMO_STATUS_OK;
         }
@@ -3271,8 +3496,8 @@ MEMOI memo_status memoi_expect_class(memob_reader* reader, memo_class* memory_cl
                             memob_word_text(shown, word, length));
 }
 
-MEMOI memo_status memoi_parse_malloc(memob_reader* reader, memo_trace* trace, int version,
-                                     memo_error* error, memo_error* reason) {
+MEMOI memo_status memoi_trace_parse_malloc(memob_reader* reader, memo_trace* trace, int version,
+                                           memo_error* error, memo_error* reason) {
     int64_t id = 0, size_bytes = 0;
     int32_t stream = 0;
     memo_class memory_class = MEMO_CLASS_TRANSIENT;
@@ -3283,18 +3508,18 @@ MEMOI memo_status memoi_parse_malloc(memob_reader* reader, memo_trace* trace, in
     if (!status) status = memob_expect_number(reader, "size", &size_bytes, error);
     ahead = *reader;
     if (!status && version > 0 && memob_next_word(&ahead, &word, &length)) {
-        status = memoi_expect_class(reader, &memory_class, error);
+        status = memoi_trace_expect_class(reader, &memory_class, error);
         ahead = *reader;
         if (!status && memob_next_word(&ahead, &word, &length))
-            status = memoi_expect_stream(reader, &stream, error);
+            status = memoi_trace_expect_stream(reader, &stream, error);
     }
     if (!status) status = memob_expect_line_end(reader, error);
     if (status) return status;
     return memo_trace_malloc(trace, id, size_bytes, memory_class, stream, reason);
 }
 
-MEMOI memo_status memoi_parse_free(memob_reader* reader, memo_trace* trace, memo_error* error,
-                                   memo_error* reason) {
+MEMOI memo_status memoi_trace_parse_free(memob_reader* reader, memo_trace* trace, memo_error* error,
+                                         memo_error* reason) {
     int64_t id = 0, size_bytes = 0, requested;
     memo_status status = memob_expect_number(reader, "id", &id, error);
     if (!status) status = memob_expect_number(reader, "size", &size_bytes, error);
@@ -3311,8 +3536,8 @@ MEMOI memo_status memoi_parse_free(memob_reader* reader, memo_trace* trace, memo
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_parse_mark(memob_reader* reader, memo_trace* trace, memo_error* error,
-                                   memo_error* reason) {
+MEMOI memo_status memoi_trace_parse_mark(memob_reader* reader, memo_trace* trace, memo_error* error,
+                                         memo_error* reason) {
     const char* start = reader->word < reader->stop ? reader->word + 1 : reader->stop;
     size_t length = (size_t)(reader->stop - start);
     memo_status status;
@@ -3330,8 +3555,8 @@ MEMOI memo_status memoi_parse_mark(memob_reader* reader, memo_trace* trace, memo
 }
 
 /* Parses one request; the reader is after its first word. */
-MEMOI memo_status memoi_parse_request(memob_reader* reader, const char* word, int64_t length,
-                                      memo_trace* trace, int version, memo_error* error) {
+MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* word, int64_t length,
+                                            memo_trace* trace, int version, memo_error* error) {
     memo_error reason;
     char shown[40];
     int64_t number = 0;
@@ -3341,16 +3566,16 @@ MEMOI memo_status memoi_parse_request(memob_reader* reader, const char* word, in
 
     /* Each branch fails with error, complete, or with reason, which lacks the line. */
     if (memob_word_is(word, length, "malloc")) {
-        status = memoi_parse_malloc(reader, trace, version, error, &reason);
+        status = memoi_trace_parse_malloc(reader, trace, version, error, &reason);
     } else if (memob_word_is(word, length, "free")) {
-        status = memoi_parse_free(reader, trace, error, &reason);
+        status = memoi_trace_parse_free(reader, trace, error, &reason);
     } else if (memob_word_is(word, length, "mark")) {
-        status = memoi_parse_mark(reader, trace, error, &reason);
+        status = memoi_trace_parse_mark(reader, trace, error, &reason);
     } else if (version > 0 &&
                (memob_word_is(word, length, "use") || memob_word_is(word, length, "record") ||
                 memob_word_is(word, length, "wait"))) {
         status = memob_expect_number(reader, word[0] == 'u' ? "id" : "event", &number, error);
-        if (!status) status = memoi_expect_stream(reader, &stream, error);
+        if (!status) status = memoi_trace_expect_stream(reader, &stream, error);
         if (!status) status = memob_expect_line_end(reader, error);
         if (status) return status;
         if (word[0] == 'u')
@@ -3375,8 +3600,8 @@ MEMOI memo_status memoi_parse_request(memob_reader* reader, const char* word, in
     return status;
 }
 
-MEMOI memo_status memoi_parse_requests(memob_reader* reader, const char* text, memo_trace* trace,
-                                       memo_error* error) {
+MEMOI memo_status memoi_trace_parse_requests(memob_reader* reader, const char* text,
+                                             memo_trace* trace, memo_error* error) {
     const char* word;
     int64_t length, count = -1;
     memob_reader last_line;
@@ -3396,7 +3621,7 @@ MEMOI memo_status memoi_parse_requests(memob_reader* reader, const char* text, m
     }
 
     for (; more; more = memob_next_entry(reader, &word, &length)) {
-        status = memoi_parse_request(reader, word, length, trace, version, error);
+        status = memoi_trace_parse_request(reader, word, length, trace, version, error);
         if (status) return status;
     }
 
@@ -3418,7 +3643,7 @@ memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name
     status = memo_trace_create(trace, error);
     if (status) return status;
     memob_reader_init(&reader, name ? name : "text", text, n_bytes);
-    status = memoi_parse_requests(&reader, text, *trace, error);
+    status = memoi_trace_parse_requests(&reader, text, *trace, error);
     if (status) {
         memo_trace_destroy(*trace);
         *trace = NULL;
@@ -3456,7 +3681,7 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
         if (request->kind == MEMO_REQUEST_MALLOC) {
             memo_text_put(&text, " %lld", (long long)request->size_bytes);
             if (request->memory_class != MEMO_CLASS_TRANSIENT || request->stream != 0)
-                memo_text_put(&text, " %s", memoi_class_name(request->memory_class));
+                memo_text_put(&text, " %s", memoi_trace_class_name(request->memory_class));
             if (request->stream != 0) memo_text_put(&text, " %d", (int)request->stream);
         } else if (request->kind == MEMO_REQUEST_FREE) {
             const memo_request* origin = &trace->requests[memob_request_origin(trace, i)];
@@ -3489,11 +3714,11 @@ memo_mark memo_mark_parse(const char* text) {
 
     /* "iteration", or "layer N PHASE". */
     memob_reader_init(&reader, "mark", text, (int64_t)strlen(text));
-    if (!memoi_next_line(&reader) || !memob_next_word(&reader, &word, &length)) return none;
+    if (!memoi_reader_next_line(&reader) || !memob_next_word(&reader, &word, &length)) return none;
     if (memob_word_is(word, length, "iteration")) {
         mark.phase = MEMO_PHASE_ITERATION;
     } else if (memob_word_is(word, length, "layer")) {
-        if (!memoi_next_number(&reader, &mark.layer) || mark.layer < 0) return none;
+        if (!memoi_reader_next_number(&reader, &mark.layer) || mark.layer < 0) return none;
         if (!memob_next_word(&reader, &word, &length)) return none;
         for (i = 0; i < 3; i++)
             if (memob_word_is(word, length, phases[i]))
@@ -3585,13 +3810,13 @@ MEMOI void memoi_layers_free(memoi_layers* layers) {
 
 /* The layer of segment s among n layers, its own or the one before the gap; -1: pre, middle, post.
  */
-MEMOI int64_t memoi_segment_layer(int64_t s, int64_t n) {
+MEMOI int64_t memoi_layers_segment_layer(int64_t s, int64_t n) {
     if (s == 0 || s == 2 * n || s == 4 * n) return -1;
     return s < 2 * n ? (s - 1) / 2 : (4 * n - s) / 2;
 }
 
 /* The segment of this layer, among n layers, that corresponds to segment s among m; -1: none. */
-MEMOI int64_t memoi_segment_like(int64_t s, int64_t m, int64_t layer, int64_t n) {
+MEMOI int64_t memoi_layers_segment_like(int64_t s, int64_t m, int64_t layer, int64_t n) {
     int64_t is_gap = s % 2 == 0;
     if (layer < 0 || layer >= n) return -1;
     if (s < 2 * m) return is_gap && layer == n - 1 ? -1 : 2 * layer + 1 + is_gap;
@@ -3687,8 +3912,8 @@ MEMOI memo_status memoi_layers_number(memoi_layers* layers, memo_error* error) {
 
 /* The next block from number on that is born in segment `born` and freed in `freed` or `or_freed`.
  */
-MEMOI int64_t memoi_next_crossing(const memoi_layers* layers, int64_t number, int64_t born,
-                                  int64_t freed, int64_t or_freed) {
+MEMOI int64_t memoi_layers_next_crossing(const memoi_layers* layers, int64_t number, int64_t born,
+                                         int64_t freed, int64_t or_freed) {
     const int64_t* first = layers->first;
     if (number < layers->base[born]) number = layers->base[born];
     for (; number < layers->base[born + 1]; number++) {
@@ -3705,8 +3930,8 @@ MEMOI int64_t memoi_next_crossing(const memoi_layers* layers, int64_t number, in
 MEMOI memo_status memoi_layers_chain(memoi_layers* layers, const char* what, int64_t outside,
                                      int64_t in_a, int64_t in_b, int64_t inside, int64_t out_a,
                                      int64_t out_b, memo_error* error) {
-    int64_t in = memoi_next_crossing(layers, 0, outside, in_a, in_b);
-    int64_t out = memoi_next_crossing(layers, 0, inside, out_a, out_b);
+    int64_t in = memoi_layers_next_crossing(layers, 0, outside, in_a, in_b);
+    int64_t out = memoi_layers_next_crossing(layers, 0, inside, out_a, out_b);
     while (in >= 0 && out >= 0) {
         const memo_trace* trace = layers->trace;
         int64_t in_bytes, out_bytes;
@@ -3715,8 +3940,8 @@ MEMOI memo_status memoi_layers_chain(memoi_layers* layers, const char* what, int
             trace->requests[memob_request_origin(trace, layers->free_index[out])].size_bytes;
         if (in_bytes != out_bytes) break;
         layers->incoming[in] = out;
-        in = memoi_next_crossing(layers, in + 1, outside, in_a, in_b);
-        out = memoi_next_crossing(layers, out + 1, inside, out_a, out_b);
+        in = memoi_layers_next_crossing(layers, in + 1, outside, in_a, in_b);
+        out = memoi_layers_next_crossing(layers, out + 1, inside, out_a, out_b);
     }
     if (in < 0 && out < 0) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -3727,29 +3952,30 @@ MEMOI memo_status memoi_layers_chain(memoi_layers* layers, const char* what, int
 
 /* The recorded segment that segment t of the result repeats; -1: it is empty.  *shift: what is
  * added to its layers. */
-MEMOI int64_t memoi_source_segment(int64_t t, int64_t n, int64_t m, int64_t* shift) {
-    int64_t layer = memoi_segment_layer(t, n), source;
+MEMOI int64_t memoi_layers_source_segment(int64_t t, int64_t n, int64_t m, int64_t* shift) {
+    int64_t layer = memoi_layers_segment_layer(t, n), source;
     *shift = 0;
     if (layer < 0) return t == 0 ? 0 : t == 2 * n ? 2 * m : 4 * m;
     source = layer == 0 ? 0 : layer == n - 1 ? m - 1 : m == 1 ? 0 : 1;
     *shift = layer - source;
-    return memoi_segment_like(t, n, source, m);
+    return memoi_layers_segment_like(t, n, source, m);
 }
 
 /* Maps a recorded layer that pre, middle or post (t) refers to, to a layer of the result: counted
  * from the last layer in the middle, from the first afterwards.  With one recorded layer, middle
  * and post refer to the last forward. */
-MEMOI int64_t memoi_layer_from_outside(int64_t layer, int64_t m, int64_t n, int64_t t,
-                                       int is_forward) {
+MEMOI int64_t memoi_layers_from_outside(int64_t layer, int64_t m, int64_t n, int64_t t,
+                                        int is_forward) {
     if (m == 1) return is_forward ? n - 1 : 0;
     return layer == m - 1 || (layer > 0 && t == 2 * n) ? n - (m - layer) : layer;
 }
 
 /* The malloc number in the result of a recorded block that segment t refers to; -1: there is no
  * such block.  inner: the layer, if middle or post refer to every inner layer; else -1. */
-MEMOI int64_t memoi_result_block(const memoi_layers* layers, int64_t number, int64_t t,
-                                 int64_t shift, int64_t inner, int64_t n, const int64_t* base) {
-    int64_t m = layers->n_layers, layer = memoi_segment_layer(t, n), s, target;
+MEMOI int64_t memoi_layers_result_block(const memoi_layers* layers, int64_t number, int64_t t,
+                                        int64_t shift, int64_t inner, int64_t n,
+                                        const int64_t* base) {
+    int64_t m = layers->n_layers, layer = memoi_layers_segment_layer(t, n), s, target;
 
     /* One recorded layer: what came from outside now comes from the previous layer. */
     if (m == 1 && layer >= 0 && layers->incoming[number] >= 0) {
@@ -3763,17 +3989,17 @@ MEMOI int64_t memoi_result_block(const memoi_layers* layers, int64_t number, int
 
     /* The same block, in the segment of its layer in the result. */
     s = layers->segment[number];
-    if (memoi_segment_layer(s, m) < 0) {
+    if (memoi_layers_segment_layer(s, m) < 0) {
         target = s == 0 ? 0 : s == 2 * m ? 2 * n : 4 * n;
     } else {
-        int64_t of_layer = memoi_segment_layer(s, m);
+        int64_t of_layer = memoi_layers_segment_layer(s, m);
         if (layer >= 0)
             of_layer += shift;
         else if (inner >= 0)
             of_layer = inner;
         else
-            of_layer = memoi_layer_from_outside(of_layer, m, n, t, s < 2 * m);
-        target = memoi_segment_like(s, m, of_layer, n);
+            of_layer = memoi_layers_from_outside(of_layer, m, n, t, s < 2 * m);
+        target = memoi_layers_segment_like(s, m, of_layer, n);
         if (target < 0) return -1;
     }
 
@@ -3782,9 +4008,10 @@ MEMOI int64_t memoi_result_block(const memoi_layers* layers, int64_t number, int
 }
 
 /* Appends recorded request i to the result as part of its segment t. */
-MEMOI memo_status memoi_apply_request(const memoi_layers* layers, int64_t i, int64_t t,
-                                      int64_t shift, int64_t inner, int64_t n, const int64_t* base,
-                                      memo_trace* result, memo_error* error) {
+MEMOI memo_status memoi_layers_apply_request(const memoi_layers* layers, int64_t i, int64_t t,
+                                             int64_t shift, int64_t inner, int64_t n,
+                                             const int64_t* base, memo_trace* result,
+                                             memo_error* error) {
     const memo_trace* trace = layers->trace;
     const memo_request* request = &trace->requests[i];
     static const char* const phases[] = {"", "", "forward", "recompute", "backward"};
@@ -3793,8 +4020,8 @@ MEMOI memo_status memoi_apply_request(const memoi_layers* layers, int64_t i, int
     char text[64];
 
     if (request->kind == MEMO_REQUEST_FREE || request->kind == MEMO_REQUEST_USE) {
-        id = memoi_result_block(layers, layers->number[memob_request_origin(trace, i)], t, shift,
-                                inner, n, base);
+        id = memoi_layers_result_block(layers, layers->number[memob_request_origin(trace, i)], t,
+                                       shift, inner, n, base);
         if (id < 0)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "it refers to a block that other layers do not have");
@@ -3815,9 +4042,9 @@ MEMOI memo_status memoi_apply_request(const memoi_layers* layers, int64_t i, int
     mark = memob_request_mark(trace, i);
     if (mark.layer < 0 || mark.layer >= layers->n_layers) /* of no layer that there is: as it is */
         return memo_trace_mark(result, trace->text + request->id, error);
-    layer = memoi_segment_layer(t, n) >= 0
+    layer = memoi_layers_segment_layer(t, n) >= 0
                 ? mark.layer + shift
-                : memoi_layer_from_outside(mark.layer, layers->n_layers, n, t, t <= 2 * n);
+                : memoi_layers_from_outside(mark.layer, layers->n_layers, n, t, t <= 2 * n);
     if (layer < 0 || layer >= n) layer = mark.layer;
     snprintf(text, sizeof text, "layer %lld %s %s", (long long)layer, phases[mark.phase],
              mark.is_end ? "end" : "begin");
@@ -3825,9 +4052,10 @@ MEMOI memo_status memoi_apply_request(const memoi_layers* layers, int64_t i, int
 }
 
 /* The request that frees the corresponding malloc of another layer; -1: none. */
-MEMOI int64_t memoi_counterpart_free(const memoi_layers* layers, int64_t number, int64_t layer) {
+MEMOI int64_t memoi_layers_counterpart_free(const memoi_layers* layers, int64_t number,
+                                            int64_t layer) {
     int64_t s = layers->segment[number];
-    int64_t like = memoi_segment_like(s, layers->n_layers, layer, layers->n_layers), other;
+    int64_t like = memoi_layers_segment_like(s, layers->n_layers, layer, layers->n_layers), other;
     if (like < 0) return -1;
     other = layers->base[like] + (number - layers->base[s]);
     return other < layers->base[like + 1] ? layers->free_index[other] : -1;
@@ -3836,14 +4064,14 @@ MEMOI int64_t memoi_counterpart_free(const memoi_layers* layers, int64_t number,
 /* The layer, if request i, in middle or post (segment z), refers to a block of an inner layer and
  * the same request exists for each inner layer.  -1: no inner layer, or a block that layers pass
  * on, whose free only comes after the last of them. */
-MEMOI int64_t memoi_inner_layer(const memoi_layers* layers, int64_t i, int64_t z) {
+MEMOI int64_t memoi_layers_inner_layer(const memoi_layers* layers, int64_t i, int64_t z) {
     int64_t origin = memob_request_origin(layers->trace, i), number, layer, before, after;
     if (origin < 0 || layers->trace->requests[i].kind == MEMO_REQUEST_MALLOC) return -1;
     number = layers->number[origin];
-    layer = memoi_segment_layer(layers->segment[number], layers->n_layers);
+    layer = memoi_layers_segment_layer(layers->segment[number], layers->n_layers);
     if (layer <= 0 || layer >= layers->n_layers - 1) return -1;
-    before = memoi_counterpart_free(layers, number, layer - 1);
-    after = memoi_counterpart_free(layers, number, layer + 1);
+    before = memoi_layers_counterpart_free(layers, number, layer - 1);
+    after = memoi_layers_counterpart_free(layers, number, layer + 1);
     return before >= layers->first[z] && before < layers->first[z + 1] &&
                    after >= layers->first[z] && after < layers->first[z + 1]
                ? layer
@@ -3851,40 +4079,45 @@ MEMOI int64_t memoi_inner_layer(const memoi_layers* layers, int64_t i, int64_t z
 }
 
 /* Do middle and post refer to the last layer first?  Request i refers to a block of layer 1. */
-MEMOI int memoi_is_descending(const memoi_layers* layers, int64_t i) {
+MEMOI int memoi_layers_is_descending(const memoi_layers* layers, int64_t i) {
     int64_t number = layers->number[memob_request_origin(layers->trace, i)];
-    return memoi_counterpart_free(layers, number, 2) < memoi_counterpart_free(layers, number, 0);
+    return memoi_layers_counterpart_free(layers, number, 2) <
+           memoi_layers_counterpart_free(layers, number, 0);
 }
 
 /* Segment t of the result.  In pre, middle and post, a run of requests about layer 1 is repeated
  * for each inner layer; those about other inner layers are what is repeated, and left out. */
-MEMOI memo_status memoi_apply_segment(const memoi_layers* layers, int64_t t, int64_t n,
-                                      const int64_t* base, memo_trace* result, int64_t* at,
-                                      memo_error* error) {
-    int64_t shift, s = memoi_source_segment(t, n, layers->n_layers, &shift), i, end;
+MEMOI memo_status memoi_layers_apply_segment(const memoi_layers* layers, int64_t t, int64_t n,
+                                             const int64_t* base, memo_trace* result, int64_t* at,
+                                             memo_error* error) {
+    int64_t shift, s = memoi_layers_source_segment(t, n, layers->n_layers, &shift), i, end;
     memo_status status = MEMO_STATUS_OK;
     if (s < 0) return MEMO_STATUS_OK;
     for (i = layers->first[s]; i < layers->first[s + 1] && !status; i = end) {
-        int64_t inner = memoi_segment_layer(t, n) < 0 ? memoi_inner_layer(layers, i, s) : -1, k, j;
+        int64_t inner = memoi_layers_segment_layer(t, n) < 0
+                            ? memoi_layers_inner_layer(layers, i, s)
+                            : -1,
+                k, j;
         *at = i;
         end = i + 1;
         if (inner < 0) {
-            status = memoi_apply_request(layers, i, t, shift, -1, n, base, result, error);
+            status = memoi_layers_apply_request(layers, i, t, shift, -1, n, base, result, error);
         } else if (inner == 1) {
-            int descending = memoi_is_descending(layers, i);
-            while (end < layers->first[s + 1] && memoi_inner_layer(layers, end, s) == 1) end++;
+            int descending = memoi_layers_is_descending(layers, i);
+            while (end < layers->first[s + 1] && memoi_layers_inner_layer(layers, end, s) == 1)
+                end++;
             for (k = 1; k < n - 1 && !status; k++)
                 for (j = i; j < end && !status; j++)
-                    status = memoi_apply_request(layers, j, t, 0, descending ? n - 1 - k : k, n,
-                                                 base, result, error);
+                    status = memoi_layers_apply_request(layers, j, t, 0, descending ? n - 1 - k : k,
+                                                        n, base, result, error);
         }
     }
     return status;
 }
 
 /* Makes the trace of n layers, with ids 0, 1, 2, ... in the order of the mallocs. */
-MEMOI memo_status memoi_apply(const memoi_layers* layers, int64_t n, memo_trace** result,
-                              memo_error* error) {
+MEMOI memo_status memoi_layers_apply_all(const memoi_layers* layers, int64_t n, memo_trace** result,
+                                         memo_error* error) {
     int64_t n_segments = 4 * n + 1, t, s, number, shift, at = 0, n_never_freed = 0;
     int64_t* base = (int64_t*)memob_calloc(n_segments + 1, 8);
     memo_error reason;
@@ -3899,7 +4132,7 @@ MEMOI memo_status memoi_apply(const memoi_layers* layers, int64_t n, memo_trace*
     /* Number the mallocs of every segment first: frees refer to blocks of other segments. */
     for (t = 0; t < n_segments; t++) {
         base[t + 1] = base[t];
-        s = memoi_source_segment(t, n, layers->n_layers, &shift);
+        s = memoi_layers_source_segment(t, n, layers->n_layers, &shift);
         if (s < 0) continue;
         base[t + 1] += layers->base[s + 1] - layers->base[s];
         for (number = layers->base[s]; number < layers->base[s + 1]; number++)
@@ -3907,7 +4140,7 @@ MEMOI memo_status memoi_apply(const memoi_layers* layers, int64_t n, memo_trace*
     }
 
     for (t = 0; t < n_segments && !status; t++) {
-        status = memoi_apply_segment(layers, t, n, base, *result, &at, &reason);
+        status = memoi_layers_apply_segment(layers, t, n, base, *result, &at, &reason);
     }
     if (status == MEMO_STATUS_INVALID_ARGUMENT) {
         memo_error_set(error, status,
@@ -3936,7 +4169,7 @@ MEMOI memo_status memoi_layers_check(const memoi_layers* layers, memo_error* err
     memo_trace* again;
     memo_error reason;
     int64_t i, n_common;
-    memo_status status = memoi_apply(layers, layers->n_layers, &again, &reason);
+    memo_status status = memoi_layers_apply_all(layers, layers->n_layers, &again, &reason);
     if (status) return memo_error_set(error, status, "%s", reason.message);
 
     /* The first request that differs, of those that both have. */
@@ -3992,7 +4225,7 @@ memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_layers, m
 
     /* Prove the pattern, then repeat it. */
     if (!status && m > 2) status = memoi_layers_check(&layers, error);
-    if (!status) status = memoi_apply(&layers, n_layers, result, error);
+    if (!status) status = memoi_layers_apply_all(&layers, n_layers, result, error);
     memoi_layers_free(&layers);
     return status;
 }
@@ -4007,7 +4240,7 @@ MEMOI int64_t memob_buffer_bytes(const memo_plan* plan, int64_t buffer) {
     return memob_align_up(plan->buffers[buffer].size_bytes, plan->alignment_bytes);
 }
 
-MEMOI int memoi_is_alignment(int64_t alignment) {
+MEMOI int memoi_plan_is_alignment(int64_t alignment) {
     return alignment >= 1 && alignment <= MEMOI_ALIGNMENT_MAX && (alignment & (alignment - 1)) == 0;
 }
 
@@ -4021,7 +4254,7 @@ memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignmen
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "plan: n_buffers %lld or n_gaps %lld is negative; 0 or more are valid",
             (long long)n_buffers, (long long)n_gaps);
-    if (!memoi_is_alignment(alignment_bytes))
+    if (!memoi_plan_is_alignment(alignment_bytes))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
@@ -4054,18 +4287,14 @@ void memo_plan_destroy(memo_plan* plan) {
 
 /* --- preparing --- */
 
-MEMOI int memoi_int_compare(const void* a, const void* b) {
-    return memob_compare(*(const int64_t*)a, *(const int64_t*)b);
-}
-
-MEMOI int memoi_gap_compare(const void* a, const void* b) {
+MEMOI int memoi_plan_compare_gaps(const void* a, const void* b) {
     const memo_gap* x = (const memo_gap*)a;
     const memo_gap* y = (const memo_gap*)b;
     return x->buffer != y->buffer ? memob_compare(x->buffer, y->buffer)
                                   : memob_compare(x->begin, y->begin);
 }
 
-MEMOI int memoi_hold_compare(const void* a, const void* b) {
+MEMOI int memoi_plan_compare_holds(const void* a, const void* b) {
     const memo_hold* x = (const memo_hold*)a;
     const memo_hold* y = (const memo_hold*)b;
     return x->buffer != y->buffer ? memob_compare(x->buffer, y->buffer)
@@ -4073,7 +4302,7 @@ MEMOI int memoi_hold_compare(const void* a, const void* b) {
 }
 
 /* What is wrong with buffer i alone; NULL: nothing. */
-MEMOI const char* memoi_buffer_fault(const memo_plan* plan, int64_t i) {
+MEMOI const char* memoi_plan_buffer_fault(const memo_plan* plan, int64_t i) {
     const memo_buffer* buffer = &plan->buffers[i];
     int64_t alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
     if (buffer->size_bytes < 0 || buffer->size_bytes > MEMOB_BYTES_MAX)
@@ -4081,7 +4310,7 @@ MEMOI const char* memoi_buffer_fault(const memo_plan* plan, int64_t i) {
     if (buffer->begin < 0 || buffer->end > MEMOB_BYTES_MAX)
         return "its lifetime is out of range; 0 to 2^62 are valid";
     if (buffer->begin >= buffer->end) return "its lifetime is empty; end must be after begin";
-    if (!memoi_is_alignment(alignment) || alignment < plan->alignment_bytes)
+    if (!memoi_plan_is_alignment(alignment) || alignment < plan->alignment_bytes)
         return "its alignment is invalid; powers of two from the plan's up to 2^40 are valid";
     if (buffer->stream < 0 || buffer->stream >= MEMOB_STREAMS)
         return "its stream is out of range; 0 to 63 are valid";
@@ -4096,8 +4325,8 @@ MEMOI const char* memoi_buffer_fault(const memo_plan* plan, int64_t i) {
 }
 
 /* *culprit: the buffer with the error, or -1, here and in the next rooms. */
-MEMOI memo_status memoi_buffer_error(const memo_plan* plan, int64_t i, int64_t* culprit,
-                                     memo_error* error, const char* fault) {
+MEMOI memo_status memoi_plan_buffer_error(const memo_plan* plan, int64_t i, int64_t* culprit,
+                                          memo_error* error, const char* fault) {
     *culprit = i;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "buffer %lld (id %lld): %s",
                           (long long)i, (long long)plan->buffers[i].id, fault);
@@ -4107,7 +4336,7 @@ MEMOI memo_status memoi_buffer_error(const memo_plan* plan, int64_t i, int64_t* 
 MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo_error* error) {
     int64_t i, bytes, total = 0;
     *culprit = -1;
-    if (!memoi_is_alignment(plan->alignment_bytes))
+    if (!memoi_plan_is_alignment(plan->alignment_bytes))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
@@ -4115,13 +4344,13 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
 
     /* Buffers: each alone, and the sum of sizes so far. */
     for (i = 0; i < plan->n_buffers; i++) {
-        const char* fault = memoi_buffer_fault(plan, i);
-        if (fault) return memoi_buffer_error(plan, i, culprit, error, fault);
+        const char* fault = memoi_plan_buffer_fault(plan, i);
+        if (fault) return memoi_plan_buffer_error(plan, i, culprit, error, fault);
         bytes = memob_buffer_bytes(plan, i);
         if (bytes > MEMOB_BYTES_MAX - total ||
             (plan->buffers[i].is_fixed && plan->buffers[i].offset_bytes > MEMOB_BYTES_MAX - bytes))
-            return memoi_buffer_error(plan, i, culprit, error,
-                                      "the sizes up to here sum to more than 2^62");
+            return memoi_plan_buffer_error(plan, i, culprit, error,
+                                           "the sizes up to here sum to more than 2^62");
         total += bytes;
     }
 
@@ -4135,8 +4364,8 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
                 (long long)i, (long long)gap->buffer, (long long)plan->n_buffers);
         if (gap->begin >= gap->end || gap->begin < plan->buffers[gap->buffer].begin ||
             gap->end > plan->buffers[gap->buffer].end)
-            return memoi_buffer_error(plan, gap->buffer, culprit, error,
-                                      "a gap is empty or outside the lifetime");
+            return memoi_plan_buffer_error(plan, gap->buffer, culprit, error,
+                                           "a gap is empty or outside the lifetime");
     }
 
     /* Holds: after the lifetime; never together with gaps. */
@@ -4153,7 +4382,7 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
                 (long long)i, (long long)hold->buffer, (long long)plan->n_buffers);
         if (hold->lane < 0 || hold->until > MEMOB_BYTES_MAX ||
             hold->until <= plan->buffers[hold->buffer].end)
-            return memoi_buffer_error(
+            return memoi_plan_buffer_error(
                 plan, hold->buffer, culprit, error,
                 "a hold must end after the lifetime and not above 2^62, and its "
                 "lane must be 0 or more");
@@ -4166,17 +4395,18 @@ MEMOI memo_status memoi_plan_check_order(const memo_plan* plan, int64_t* culprit
                                          memo_error* error) {
     int64_t i;
     for (i = 1; i < plan->n_holds; i++)
-        if (memoi_hold_compare(&plan->holds[i - 1], &plan->holds[i]) >= 0)
-            return memoi_buffer_error(plan, plan->holds[i].buffer, culprit, error,
-                                      "its holds are not in order, or two have the same lane; "
-                                      "memo_plan_prepare sorts them");
+        if (memoi_plan_compare_holds(&plan->holds[i - 1], &plan->holds[i]) >= 0)
+            return memoi_plan_buffer_error(plan, plan->holds[i].buffer, culprit, error,
+                                           "its holds are not in order, or two have the same lane; "
+                                           "memo_plan_prepare sorts them");
     for (i = 1; i < plan->n_gaps; i++) {
         const memo_gap* gap = &plan->gaps[i];
-        if (memoi_gap_compare(gap - 1, gap) > 0)
-            return memoi_buffer_error(plan, gap->buffer, culprit, error,
-                                      "its gaps are not in order; memo_plan_prepare sorts them");
+        if (memoi_plan_compare_gaps(gap - 1, gap) > 0)
+            return memoi_plan_buffer_error(
+                plan, gap->buffer, culprit, error,
+                "its gaps are not in order; memo_plan_prepare sorts them");
         if (gap[-1].buffer == gap->buffer && gap[-1].end > gap->begin)
-            return memoi_buffer_error(plan, gap->buffer, culprit, error, "two gaps overlap");
+            return memoi_plan_buffer_error(plan, gap->buffer, culprit, error, "two gaps overlap");
     }
     return MEMO_STATUS_OK;
 }
@@ -4257,9 +4487,9 @@ MEMOI memo_status memoi_plan_sort(memo_plan* plan, memo_error* error) {
     int64_t i = 1;
     while (i < plan->n_buffers && plan->buffers[i - 1].begin <= plan->buffers[i].begin) i++;
     if (i < plan->n_buffers) status = memoi_plan_order(plan, error);
-    qsort(plan->gaps, (size_t)plan->n_gaps, sizeof(memo_gap), memoi_gap_compare);
+    qsort(plan->gaps, (size_t)plan->n_gaps, sizeof(memo_gap), memoi_plan_compare_gaps);
     if (plan->n_holds > 0)
-        qsort(plan->holds, (size_t)plan->n_holds, sizeof(memo_hold), memoi_hold_compare);
+        qsort(plan->holds, (size_t)plan->n_holds, sizeof(memo_hold), memoi_plan_compare_holds);
     return status;
 }
 
@@ -4430,7 +4660,7 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
 }
 
 /* The lane of a set of streams, created if necessary; -1: no memory. */
-MEMOI int64_t memoi_lane_find(memoi_clocks* clocks, memob_map* known, uint64_t streams) {
+MEMOI int64_t memoi_clocks_lane_find(memoi_clocks* clocks, memob_map* known, uint64_t streams) {
     int64_t lane = memob_map_get(known, (int64_t)streams), s = 0;
     void* lanes = clocks->lanes;
     int fits;
@@ -4460,7 +4690,7 @@ MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* tra
     /* Equal sets of streams share a lane. */
     for (i = 0; clocks->mallocs && clocks->lane_of && i < trace->n_requests; i++) {
         if (trace->requests[i].kind != MEMO_REQUEST_MALLOC) continue;
-        clocks->lane_of[i] = memoi_lane_find(clocks, &known, clocks->starts[i]);
+        clocks->lane_of[i] = memoi_clocks_lane_find(clocks, &known, clocks->starts[i]);
         if (clocks->lane_of[i] < 0) break;
         plan->buffers[number[i]].lane = clocks->lanes[clocks->lane_of[i]].name;
     }
@@ -4508,7 +4738,8 @@ MEMOI int64_t memoi_clocks_behind(const memoi_clocks* clocks, int64_t s, int64_t
 }
 
 /* The time just after the last malloc of a lane up to request `at`; 0: there is none. */
-MEMOI int64_t memoi_lane_until(const memoi_clocks* clocks, const memoi_lane* lane, int64_t at) {
+MEMOI int64_t memoi_clocks_lane_until(const memoi_clocks* clocks, const memoi_lane* lane,
+                                      int64_t at) {
     const int64_t* mallocs = clocks->mallocs + lane->first;
     int64_t low = 0, high = lane->n;
     while (low < high) { /* the first malloc after it */
@@ -4543,7 +4774,7 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
         int fits;
         for (s = 0; s < clocks->n; s++)
             if (clocks->lanes[lane].streams >> s & 1) at = memob_max(at, behind[s]);
-        until = memoi_lane_until(clocks, &clocks->lanes[lane], at);
+        until = memoi_clocks_lane_until(clocks, &clocks->lanes[lane], at);
         if (until <= plan->buffers[buffer].end) continue;
         fits = memob_reserve(&holds, capacity, plan->n_holds + 1, sizeof(memo_hold));
         plan->holds = (memo_hold*)holds;
@@ -4651,7 +4882,7 @@ typedef struct memoi_piece {
     int64_t rank; /* among all pieces by offset */
 } memoi_piece;
 
-MEMOI void memoi_ranks_set(unsigned char* tree, int64_t n_leaves, int64_t rank, int is_live) {
+MEMOI void memoi_plan_ranks_set(unsigned char* tree, int64_t n_leaves, int64_t rank, int is_live) {
     int64_t node = n_leaves + rank;
     tree[node] = (unsigned char)is_live;
     for (node /= 2; node >= 1; node /= 2)
@@ -4659,8 +4890,8 @@ MEMOI void memoi_ranks_set(unsigned char* tree, int64_t n_leaves, int64_t rank, 
 }
 
 /* The nearest rank in the set, above (direction 1) or below (0); -1: there is none. */
-MEMOI int64_t memoi_ranks_next(const unsigned char* tree, int64_t n_leaves, int64_t rank,
-                               int64_t direction) {
+MEMOI int64_t memoi_plan_ranks_next(const unsigned char* tree, int64_t n_leaves, int64_t rank,
+                                    int64_t direction) {
     int64_t node = n_leaves + rank;
     while (node > 1 && (node % 2 == direction || !tree[node ^ 1])) node /= 2;
     if (node <= 1) return -1;
@@ -4670,7 +4901,8 @@ MEMOI int64_t memoi_ranks_next(const unsigned char* tree, int64_t n_leaves, int6
     return node - n_leaves;
 }
 
-MEMOI int memoi_piece_overlap(const memo_plan* plan, const memoi_piece* a, const memoi_piece* b) {
+MEMOI int memoi_plan_piece_overlap(const memo_plan* plan, const memoi_piece* a,
+                                   const memoi_piece* b) {
     int64_t a_begin = plan->buffers[a->buffer].offset_bytes;
     int64_t b_begin = plan->buffers[b->buffer].offset_bytes;
     return a_begin < b_begin + memob_buffer_bytes(plan, b->buffer) &&
@@ -4724,11 +4956,11 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, i
                        : -memob_buffer_bytes(plan, piece->buffer);
         *bound = memob_max(*bound, live);
         if (!check_offsets) continue;
-        memoi_ranks_set(tree, n_leaves, piece->rank, begins);
+        memoi_plan_ranks_set(tree, n_leaves, piece->rank, begins);
         for (direction = 0; begins && direction < 2; direction++) {
-            int64_t rank = memoi_ranks_next(tree, n_leaves, piece->rank, direction);
+            int64_t rank = memoi_plan_ranks_next(tree, n_leaves, piece->rank, direction);
             const memoi_piece* other = rank < 0 ? NULL : &pieces[order[rank].index];
-            if (!other || !memoi_piece_overlap(plan, piece, other)) continue;
+            if (!other || !memoi_plan_piece_overlap(plan, piece, other)) continue;
             *culprit = piece->buffer;
             return memo_error_set(
                 error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -4752,8 +4984,9 @@ MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culpr
             buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
         if (buffer->offset_bytes < 0 || buffer->offset_bytes % alignment ||
             buffer->offset_bytes > MEMOB_BYTES_MAX - memob_buffer_bytes(plan, i))
-            return memoi_buffer_error(plan, i, culprit, error,
-                                      "its offset is negative, not aligned, or ends beyond 2^62");
+            return memoi_plan_buffer_error(
+                plan, i, culprit, error,
+                "its offset is negative, not aligned, or ends beyond 2^62");
         peak = memob_max(peak, buffer->offset_bytes + memob_buffer_bytes(plan, i));
     }
     if (plan->peak_bytes != peak)
@@ -4768,8 +5001,8 @@ MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culpr
 
 /* The first buffer of a lane that begins at `time` or later; lanes lists buffers by lane, then
  * begin. */
-MEMOI int64_t memoi_lanes_find(const memo_plan* plan, const memob_keyed* lanes, int32_t lane,
-                               int64_t time) {
+MEMOI int64_t memoi_plan_lanes_find(const memo_plan* plan, const memob_keyed* lanes, int32_t lane,
+                                    int64_t time) {
     int64_t low = 0, high = plan->n_buffers;
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
@@ -4800,7 +5033,7 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
         const memo_hold* hold = &plan->holds[i];
         const memo_buffer* held = &plan->buffers[hold->buffer];
         int64_t held_end = held->offset_bytes + memob_buffer_bytes(plan, hold->buffer);
-        k = memoi_lanes_find(plan, lanes, hold->lane, held->end);
+        k = memoi_plan_lanes_find(plan, lanes, hold->lane, held->end);
         for (; k < plan->n_buffers && lanes[k].key == hold->lane && !status; k++) {
             const memo_buffer* other = &plan->buffers[lanes[k].index];
             if (other->begin >= hold->until) break;
@@ -4838,11 +5071,11 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
     /* Order, times and offsets of each buffer. */
     for (i = 0; i < plan->n_buffers; i++) {
         if (i > 0 && plan->buffers[i].begin < plan->buffers[i - 1].begin)
-            return memoi_buffer_error(
+            return memoi_plan_buffer_error(
                 plan, i, culprit, error,
                 "it begins before the previous buffer; memo_plan_prepare sorts");
         if (plan->buffers[i].end > plan->n_times)
-            return memoi_buffer_error(plan, i, culprit, error, "it ends after the last time");
+            return memoi_plan_buffer_error(plan, i, culprit, error, "it ends after the last time");
         if (plan->buffers[i].is_fixed)
             bound = memob_max(bound, plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i));
     }
@@ -5153,7 +5386,7 @@ memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace, memo
 /* ---- >>plan file --------------------------------------------------------------------------------
  * Knows: the text of a plan.  Knows nothing of traces. */
 
-MEMOI const char* memoi_proof_name(memo_proof proof) {
+MEMOI const char* memoi_plan_proof_name(memo_proof proof) {
     switch (proof) {
     case MEMO_PROOF_NONE: return "none";
     case MEMO_PROOF_FEASIBLE: return "feasible";
@@ -5163,7 +5396,7 @@ MEMOI const char* memoi_proof_name(memo_proof proof) {
 }
 
 /* The engine as one word; "-": none. */
-MEMOI const char* memoi_engine_name(const memo_plan* plan, char out[16]) {
+MEMOI const char* memoi_plan_engine_name(const memo_plan* plan, char out[16]) {
     int i;
     for (i = 0; i < 15 && plan->engine[i]; i++)
         out[i] = plan->engine[i] > 32 && plan->engine[i] < 127 ? plan->engine[i] : '_';
@@ -5188,7 +5421,7 @@ memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error*
         (long long)plan->alignment_bytes, (long long)plan->n_times, (long long)plan->body_begin,
         (long long)plan->peak_bytes, (long long)plan->lower_bound_bytes);
     memo_text_put(&text, "proof %s\nengine %s\nbuffers %lld\ngaps %lld\nholds %lld\n",
-                  memoi_proof_name(plan->proof), memoi_engine_name(plan, engine),
+                  memoi_plan_proof_name(plan->proof), memoi_plan_engine_name(plan, engine),
                   (long long)plan->n_buffers, (long long)plan->n_gaps, (long long)plan->n_holds);
 
     /* One line per buffer, gap and hold. */
@@ -5199,7 +5432,7 @@ memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error*
                       (long long)buffer->size_bytes, (long long)buffer->offset_bytes,
                       (long long)buffer->alignment_bytes, buffer->is_fixed != 0,
                       (int)buffer->stream, (int)buffer->lane,
-                      memoi_class_name(buffer->memory_class));
+                      memoi_trace_class_name(buffer->memory_class));
     }
     for (i = 0; i < plan->n_gaps; i++)
         memo_text_put(&text, "gap %lld %lld %lld\n", (long long)plan->gaps[i].buffer,
@@ -5213,7 +5446,8 @@ memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error*
 }
 
 /* The next line must begin with this word. */
-MEMOI memo_status memoi_expect_word(memob_reader* reader, const char* expected, memo_error* error) {
+MEMOI memo_status memoi_plan_expect_word(memob_reader* reader, const char* expected,
+                                         memo_error* error) {
     const char* word;
     int64_t length;
     char shown[40];
@@ -5225,27 +5459,28 @@ MEMOI memo_status memoi_expect_word(memob_reader* reader, const char* expected, 
                             memob_word_text(shown, word, length), expected);
 }
 
-MEMOI memo_status memoi_expect_header(memob_reader* reader, const char* key, int64_t* value,
-                                      memo_error* error) {
-    memo_status status = memoi_expect_word(reader, key, error);
+MEMOI memo_status memoi_plan_expect_header(memob_reader* reader, const char* key, int64_t* value,
+                                           memo_error* error) {
+    memo_status status = memoi_plan_expect_word(reader, key, error);
     if (!status) status = memob_expect_number(reader, key, value, error);
     if (!status) status = memob_expect_line_end(reader, error);
     return status;
 }
 
 /* The lines `proof` and `engine`. */
-MEMOI memo_status memoi_expect_proof(memob_reader* reader, memo_plan* plan, memo_error* error) {
+MEMOI memo_status memoi_plan_expect_proof(memob_reader* reader, memo_plan* plan,
+                                          memo_error* error) {
     const char* word;
     int64_t length;
     char engine[16];
     int proof;
-    memo_status status = memoi_expect_word(reader, "proof", error);
+    memo_status status = memoi_plan_expect_word(reader, "proof", error);
     if (status) return status;
 
     /* A name of the enum. */
     if (!memob_next_word(reader, &word, &length)) length = 0;
     for (proof = 0; proof < 3; proof++)
-        if (memob_word_is(word, length, memoi_proof_name((memo_proof)proof))) break;
+        if (memob_word_is(word, length, memoi_plan_proof_name((memo_proof)proof))) break;
     if (proof == 3)
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "the proof must be none, feasible or optimal");
@@ -5253,12 +5488,12 @@ MEMOI memo_status memoi_expect_proof(memob_reader* reader, memo_plan* plan, memo
 
     /* One word; "-" stands for an empty name. */
     status = memob_expect_line_end(reader, error);
-    if (!status) status = memoi_expect_word(reader, "engine", error);
+    if (!status) status = memoi_plan_expect_word(reader, "engine", error);
     if (status) return status;
     if (!memob_next_word(reader, &word, &length)) length = 0;
     memset(plan->engine, 0, sizeof plan->engine);
     if (length <= 15) memcpy(plan->engine, word, (size_t)length);
-    if (!length || strcmp(plan->engine, memoi_engine_name(plan, engine)) != 0)
+    if (!length || strcmp(plan->engine, memoi_plan_engine_name(plan, engine)) != 0)
         return memob_line_error(
             reader, error, MEMO_STATUS_FORMAT,
             "the engine must be a word of 1 to 15 bytes, visible ASCII, - for none");
@@ -5266,7 +5501,7 @@ MEMOI memo_status memoi_expect_proof(memob_reader* reader, memo_plan* plan, memo
     return memob_expect_line_end(reader, error);
 }
 
-MEMOI memo_status memoi_expect_lane(memob_reader* reader, int32_t* lane, memo_error* error) {
+MEMOI memo_status memoi_plan_expect_lane(memob_reader* reader, int32_t* lane, memo_error* error) {
     int64_t number = 0;
     memo_status status = memob_expect_number(reader, "lane", &number, error);
     if (!status && (number < 0 || number > INT32_MAX))
@@ -5277,18 +5512,19 @@ MEMOI memo_status memoi_expect_lane(memob_reader* reader, int32_t* lane, memo_er
     return status;
 }
 
-MEMOI memo_status memoi_parse_buffer(memob_reader* reader, memo_buffer* buffer, memo_error* error) {
+MEMOI memo_status memoi_plan_parse_buffer(memob_reader* reader, memo_buffer* buffer,
+                                          memo_error* error) {
     static const char* const names[] = {"id",     "begin",     "end",  "size",
                                         "offset", "alignment", "fixed"};
     int64_t numbers[7];
     int i;
-    memo_status status = memoi_expect_word(reader, "buffer", error);
+    memo_status status = memoi_plan_expect_word(reader, "buffer", error);
     memset(numbers, 0, sizeof numbers);
     for (i = 0; i < 7 && !status; i++)
         status = memob_expect_number(reader, names[i], &numbers[i], error);
-    if (!status) status = memoi_expect_stream(reader, &buffer->stream, error);
-    if (!status) status = memoi_expect_lane(reader, &buffer->lane, error);
-    if (!status) status = memoi_expect_class(reader, &buffer->memory_class, error);
+    if (!status) status = memoi_trace_expect_stream(reader, &buffer->stream, error);
+    if (!status) status = memoi_plan_expect_lane(reader, &buffer->lane, error);
+    if (!status) status = memoi_trace_expect_class(reader, &buffer->memory_class, error);
     if (!status) status = memob_expect_line_end(reader, error);
     if (status) return status;
     if (numbers[6] != 0 && numbers[6] != 1)
@@ -5303,8 +5539,8 @@ MEMOI memo_status memoi_parse_buffer(memob_reader* reader, memo_buffer* buffer, 
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_parse_gap(memob_reader* reader, memo_gap* gap, memo_error* error) {
-    memo_status status = memoi_expect_word(reader, "gap", error);
+MEMOI memo_status memoi_plan_parse_gap(memob_reader* reader, memo_gap* gap, memo_error* error) {
+    memo_status status = memoi_plan_expect_word(reader, "gap", error);
     if (!status) status = memob_expect_number(reader, "buffer", &gap->buffer, error);
     if (!status) status = memob_expect_number(reader, "begin", &gap->begin, error);
     if (!status) status = memob_expect_number(reader, "end", &gap->end, error);
@@ -5312,30 +5548,30 @@ MEMOI memo_status memoi_parse_gap(memob_reader* reader, memo_gap* gap, memo_erro
     return status;
 }
 
-MEMOI memo_status memoi_parse_hold(memob_reader* reader, memo_hold* hold, memo_error* error) {
-    memo_status status = memoi_expect_word(reader, "hold", error);
+MEMOI memo_status memoi_plan_parse_hold(memob_reader* reader, memo_hold* hold, memo_error* error) {
+    memo_status status = memoi_plan_expect_word(reader, "hold", error);
     if (!status) status = memob_expect_number(reader, "buffer", &hold->buffer, error);
-    if (!status) status = memoi_expect_lane(reader, &hold->lane, error);
+    if (!status) status = memoi_plan_expect_lane(reader, &hold->lane, error);
     if (!status) status = memob_expect_number(reader, "until", &hold->until, error);
     if (!status) status = memob_expect_line_end(reader, error);
     return status;
 }
 
 /* Reads buffers, gaps and holds, then checks the plan; an error has the line of its buffer. */
-MEMOI memo_status memoi_parse_plan_body(memob_reader* reader, memo_plan* plan, int64_t* lines,
+MEMOI memo_status memoi_plan_parse_body(memob_reader* reader, memo_plan* plan, int64_t* lines,
                                         memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     const char* word;
     int64_t i, length, culprit = -1;
     memo_error reason;
     for (i = 0; i < plan->n_buffers && !status; i++) {
-        status = memoi_parse_buffer(reader, &plan->buffers[i], error);
+        status = memoi_plan_parse_buffer(reader, &plan->buffers[i], error);
         lines[i] = reader->n_line;
     }
     for (i = 0; i < plan->n_gaps && !status; i++)
-        status = memoi_parse_gap(reader, &plan->gaps[i], error);
+        status = memoi_plan_parse_gap(reader, &plan->gaps[i], error);
     for (i = 0; i < plan->n_holds && !status; i++)
-        status = memoi_parse_hold(reader, &plan->holds[i], error);
+        status = memoi_plan_parse_hold(reader, &plan->holds[i], error);
     if (status) return status;
     if (memob_next_entry(reader, &word, &length))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
@@ -5348,7 +5584,7 @@ MEMOI memo_status memoi_parse_plan_body(memob_reader* reader, memo_plan* plan, i
                             "not a valid plan: %s", reason.message);
 }
 
-MEMOI memo_status memoi_parse_plan(memob_reader* reader, const char* text, memo_plan** plan,
+MEMOI memo_status memoi_plan_parse(memob_reader* reader, const char* text, memo_plan** plan,
                                    memo_error* error) {
     int64_t numbers[5], n_buffers = 0, n_gaps = 0, n_holds = 0, count = 0, length, i;
     static const char* const names[] = {"alignment", "times", "body", "peak", "bound"};
@@ -5365,12 +5601,12 @@ MEMOI memo_status memoi_parse_plan(memob_reader* reader, const char* text, memo_
     status = memob_read_first_line(reader, "plan", error);
     if (!status) status = memob_read_last_line(reader, text, &count, &last_line, error);
     for (i = 0; i < 5 && !status; i++)
-        status = memoi_expect_header(reader, names[i], &numbers[i], error);
+        status = memoi_plan_expect_header(reader, names[i], &numbers[i], error);
     memset(&head, 0, sizeof head);
-    if (!status) status = memoi_expect_proof(reader, &head, error);
-    if (!status) status = memoi_expect_header(reader, "buffers", &n_buffers, error);
-    if (!status) status = memoi_expect_header(reader, "gaps", &n_gaps, error);
-    if (!status) status = memoi_expect_header(reader, "holds", &n_holds, error);
+    if (!status) status = memoi_plan_expect_proof(reader, &head, error);
+    if (!status) status = memoi_plan_expect_header(reader, "buffers", &n_buffers, error);
+    if (!status) status = memoi_plan_expect_header(reader, "gaps", &n_gaps, error);
+    if (!status) status = memoi_plan_expect_header(reader, "holds", &n_holds, error);
     if (status) return status;
 
     /* Counts are bounded by the file, so that a false count cannot exhaust memory. */
@@ -5385,7 +5621,7 @@ MEMOI memo_status memoi_parse_plan(memob_reader* reader, const char* text, memo_
         return memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
                                 "wrong count: %lld stated, %lld lines announced above",
                                 (long long)count, (long long)(11 + n_buffers + n_gaps + n_holds));
-    if (!memoi_is_alignment(numbers[0]))
+    if (!memoi_plan_is_alignment(numbers[0]))
         return memob_line_error(
             reader, error, MEMO_STATUS_FORMAT,
             "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
@@ -5408,7 +5644,7 @@ MEMOI memo_status memoi_parse_plan(memob_reader* reader, const char* text, memo_
         MEMO_FREE(lines);
         return memob_no_memory(error, "a plan");
     }
-    status = memoi_parse_plan_body(reader, *plan, lines, error);
+    status = memoi_plan_parse_body(reader, *plan, lines, error);
     MEMO_FREE(lines);
     return status;
 }
@@ -5422,7 +5658,7 @@ memo_status memo_plan_parse(const char* text, int64_t n_bytes, const char* name,
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "text: NULL, or n_bytes is negative; pass a text");
     memob_reader_init(&reader, name ? name : "text", text, n_bytes);
-    status = memoi_parse_plan(&reader, text, plan, error);
+    status = memoi_plan_parse(&reader, text, plan, error);
     if (status) {
         memo_plan_destroy(*plan);
         *plan = NULL;
@@ -5469,32 +5705,34 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
     }
 
     /* Grid lines at round addresses in this unit. */
-    step = memoi_nice_step(picture->n_bytes / unit, 8);
+    step = memoi_svg_nice_step(picture->n_bytes / unit, 8);
     for (value = 0; value * unit <= picture->n_bytes; value += step) {
         double y = memoi_picture_y(picture, value * unit);
-        memoi_put_line(text, " class=\"grid\"", picture->left, y, picture->right, y);
-        memoi_put_text_at(text, " class=\"tick\" text-anchor=\"end\"", picture->left - 8, y + 4);
-        memoi_put_number(text, value, step < 1 ? 1 : 0);
+        memoi_svg_put_line(text, " class=\"grid\"", picture->left, y, picture->right, y);
+        memoi_svg_put_text_at(text, " class=\"tick\" text-anchor=\"end\"", picture->left - 8,
+                              y + 4);
+        memoi_text_put_number(text, value, step < 1 ? 1 : 0);
         memo_text_put(text, "</text>\n");
     }
 
     /* Ticks at whole times. */
-    step = memoi_nice_step(picture->n_times, 10);
+    step = memoi_svg_nice_step(picture->n_times, 10);
     if (step < 1) step = 1;
     for (value = 0; value <= picture->n_times; value += step) {
         double x = memoi_picture_x(picture, value);
-        memoi_put_line(text, " class=\"axis\"", x, picture->bottom, x, picture->bottom + 5);
-        memoi_put_text_at(text, " class=\"tick\" text-anchor=\"middle\"", x, picture->bottom + 19);
-        memoi_put_number(text, value, 0);
+        memoi_svg_put_line(text, " class=\"axis\"", x, picture->bottom, x, picture->bottom + 5);
+        memoi_svg_put_text_at(text, " class=\"tick\" text-anchor=\"middle\"", x,
+                              picture->bottom + 19);
+        memoi_text_put_number(text, value, 0);
         memo_text_put(text, "</text>\n");
     }
 
     /* Names of both axes. */
-    memoi_put_text_at(text, " class=\"name\" text-anchor=\"middle\"",
-                      (picture->left + picture->right) / 2, picture->bottom + 42);
+    memoi_svg_put_text_at(text, " class=\"name\" text-anchor=\"middle\"",
+                          (picture->left + picture->right) / 2, picture->bottom + 42);
     memo_text_put(text, "time (mallocs and frees)</text>\n");
     memo_text_put(text, "<text class=\"name\" text-anchor=\"middle\" transform=\"translate(28 ");
-    memoi_put_number(text, (picture->top + picture->bottom) / 2, 1);
+    memoi_text_put_number(text, (picture->top + picture->bottom) / 2, 1);
     memo_text_put(text, ") rotate(-90)\">address (%s)</text>\n", units[n_unit]);
 }
 
@@ -5519,15 +5757,15 @@ MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
         width = 0.2;
     }
 
-    memoi_put_rect(&picture->text, width > 3 && height > 3 ? " class=\"b\"" : "", x, y, width,
-                   height);
+    memoi_svg_put_rect(&picture->text, width > 3 && height > 3 ? " class=\"b\"" : "", x, y, width,
+                       height);
     memo_text_put(
         &picture->text,
         "><title>buffer %lld: %s (%lld bytes)\nlives [%lld, %lld), offset %lld\n%s, stream "
         "%d%s</title></rect>\n",
         (long long)buffer->id, memob_bytes_text(bytes, (double)buffer->size_bytes),
         (long long)buffer->size_bytes, (long long)piece->begin, (long long)piece->end,
-        (long long)buffer->offset_bytes, memoi_class_name(buffer->memory_class),
+        (long long)buffer->offset_bytes, memoi_trace_class_name(buffer->memory_class),
         (int)buffer->stream, buffer->is_fixed ? ", fixed" : "");
 }
 
@@ -5563,10 +5801,10 @@ MEMOI void memoi_picture_band(memoi_picture* picture, const char* color, double 
     char fill[32];
     if (width < 0.2) return;
     snprintf(fill, sizeof fill, " fill=\"%.16s\"", color);
-    memoi_put_rect(&picture->text, fill, x, label[0] ? y : y + 12, width, label[0] ? 15 : 3);
+    memoi_svg_put_rect(&picture->text, fill, x, label[0] ? y : y + 12, width, label[0] ? 15 : 3);
     memo_text_put(&picture->text, "><title>%s, [%.0f, %.0f)</title></rect>\n", hover, begin, end);
     if (width < label_width || !label[0]) return;
-    memoi_put_text_at(&picture->text, " class=\"band\"", x + width / 2, y + 11.5);
+    memoi_svg_put_text_at(&picture->text, " class=\"band\"", x + width / 2, y + 11.5);
     memo_text_put(&picture->text, "%s</text>\n", label);
 }
 
@@ -5624,10 +5862,10 @@ MEMOI void memoi_picture_runs(memoi_picture* picture, const memo_trace* trace, d
             double x1 = memoi_picture_x(picture, run_begin), x2 = memoi_picture_x(picture, run_end);
             memoi_picture_band(picture, memoi_phase_colors[run][1], run_begin, run_end, y, 64,
                                memoi_phase_names[run], memoi_phase_names[run]);
-            memoi_put_line(&picture->text, " class=\"phase\"", x1, picture->top, x1,
-                           picture->bottom);
-            memoi_put_line(&picture->text, " class=\"phase\"", x2, picture->top, x2,
-                           picture->bottom);
+            memoi_svg_put_line(&picture->text, " class=\"phase\"", x1, picture->top, x1,
+                               picture->bottom);
+            memoi_svg_put_line(&picture->text, " class=\"phase\"", x2, picture->top, x2,
+                               picture->bottom);
             run = 0;
         }
 
@@ -5651,8 +5889,8 @@ MEMOI void memoi_picture_phases(memoi_picture* picture, const memo_trace* trace)
     memoi_picture_runs(picture, trace, y);
     for (i = 0; i < 3; i++) memoi_picture_layers(picture, trace, phases[i], y + 17);
     for (i = 0; i < 2; i++) {
-        memoi_put_text_at(&picture->text, " class=\"tick\" text-anchor=\"end\"", picture->left - 8,
-                          y + 12 + 17 * i);
+        memoi_svg_put_text_at(&picture->text, " class=\"tick\" text-anchor=\"end\"",
+                              picture->left - 8, y + 12 + 17 * i);
         memo_text_put(&picture->text, "%s</text>\n", rows[i]);
     }
 }
@@ -5663,11 +5901,11 @@ MEMOI void memoi_picture_level(memoi_picture* picture, const char* what, const c
     double y = memoi_picture_y(picture, (double)bytes);
     snprintf(attributes, sizeof attributes, " stroke=\"%.16s\" stroke-width=\"1.4\"%.40s", color,
              dash);
-    memoi_put_line(&picture->text, attributes, picture->left, y, picture->right + 6, y);
+    memoi_svg_put_line(&picture->text, attributes, picture->left, y, picture->right + 6, y);
     snprintf(attributes, sizeof attributes, " class=\"level\" fill=\"%.16s\"", color);
-    memoi_put_text_at(&picture->text, attributes, picture->right + 11, label_y + 4);
+    memoi_svg_put_text_at(&picture->text, attributes, picture->right + 11, label_y + 4);
     memo_text_put(&picture->text, "%s</text>\n", what);
-    memoi_put_text_at(&picture->text, attributes, picture->right + 11, label_y + 19);
+    memoi_svg_put_text_at(&picture->text, attributes, picture->right + 11, label_y + 19);
     memo_text_put(&picture->text, "%s</text>\n", memob_bytes_text(size, (double)bytes));
 }
 
@@ -5695,9 +5933,9 @@ MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
             double high = memoi_picture_y(picture, (double)buffer->offset_bytes +
                                                        (double)memob_buffer_bytes(plan, b));
             if (low - high > 14 &&
-                right - left > memoi_text_width(name, (int64_t)strlen(name), 12) + 8) {
-                memoi_put_text_at(&picture->text, " class=\"inside\"", (left + right) / 2,
-                                  (low + high) / 2 + 4);
+                right - left > memoi_svg_text_width(name, (int64_t)strlen(name), 12) + 8) {
+                memoi_svg_put_text_at(&picture->text, " class=\"inside\"", (left + right) / 2,
+                                      (low + high) / 2 + 4);
                 memo_text_put_xml(&picture->text, name);
                 memo_text_put(&picture->text, "</text>\n");
             }
@@ -5748,9 +5986,9 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
                   "bound %s, gap ",
                   (long long)plan->n_buffers, memob_bytes_text(peak, (double)plan->peak_bytes),
                   memob_bytes_text(bound, (double)plan->lower_bound_bytes));
-    memoi_put_number(text, gap, 2);
-    memo_text_put(text, "%% (%s, ", memoi_proof_name(plan->proof));
-    memo_text_put_xml(text, memoi_engine_name(plan, engine));
+    memoi_text_put_number(text, gap, 2);
+    memo_text_put(text, "%% (%s, ", memoi_plan_proof_name(plan->proof));
+    memo_text_put_xml(text, memoi_plan_engine_name(plan, engine));
     memo_text_put(text, ")</text>\n");
 
     /* Legend of the classes that occur, from right to left. */
@@ -5760,10 +5998,10 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
         while (b < plan->n_buffers && (int)plan->buffers[b].memory_class != i) b++;
         if (b == plan->n_buffers) continue;
         snprintf(fill, sizeof fill, " fill=\"%.16s\"", memoi_class_colors[i]);
-        memoi_put_rect(text, fill, x, 23, 13, 13);
+        memoi_svg_put_rect(text, fill, x, 23, 13, 13);
         memo_text_put(text, "/>");
-        memoi_put_text_at(text, " class=\"name\"", x + 18, 34);
-        memo_text_put(text, "%s</text>\n", memoi_class_name((memo_class)i));
+        memoi_svg_put_text_at(text, " class=\"name\"", x + 18, 34);
+        memo_text_put(text, "%s</text>\n", memoi_trace_class_name((memo_class)i));
         x -= 100;
     }
 }
@@ -5800,10 +6038,10 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
     }
     if (trace) memoi_picture_names(&picture, plan, trace);
     if (has_phases) memoi_picture_phases(&picture, trace);
-    memoi_put_line(&picture.text, " class=\"axis\"", picture.left, picture.top, picture.left,
-                   picture.bottom);
-    memoi_put_line(&picture.text, " class=\"axis\"", picture.left, picture.bottom, picture.right,
-                   picture.bottom);
+    memoi_svg_put_line(&picture.text, " class=\"axis\"", picture.left, picture.top, picture.left,
+                       picture.bottom);
+    memoi_svg_put_line(&picture.text, " class=\"axis\"", picture.left, picture.bottom,
+                       picture.right, picture.bottom);
     memoi_picture_levels(&picture, plan);
     memo_text_put(&picture.text, "</svg>\n");
     return memo_text_write(&picture.text, path, error);
@@ -5934,10 +6172,10 @@ memo_arena_desc memo_arena_desc_default(void) {
 
 /* --- blocks of the device --- */
 
-MEMOI int64_t memoi_address_key(const void* address) { return (int64_t)(uintptr_t)address; }
+MEMOI int64_t memoi_arena_address_key(const void* address) { return (int64_t)(uintptr_t)address; }
 
 /* Room for one more block, so that adding it cannot fail. */
-MEMOI memo_status memoi_blocks_room(memoi_blocks* blocks, memo_error* error) {
+MEMOI memo_status memoi_arena_blocks_room(memoi_blocks* blocks, memo_error* error) {
     void* list = blocks->list;
     int fits = blocks->first_unused ||
                memob_reserve(&list, &blocks->capacity, blocks->n + 1, sizeof(memoi_block));
@@ -5945,9 +6183,9 @@ MEMOI memo_status memoi_blocks_room(memoi_blocks* blocks, memo_error* error) {
     return fits ? MEMO_STATUS_OK : memob_no_memory(error, "the arena's list of blocks");
 }
 
-MEMOI void memoi_blocks_remove(memoi_blocks* blocks, int64_t i) {
+MEMOI void memoi_arena_blocks_remove(memoi_blocks* blocks, int64_t i) {
     memoi_block* block = &blocks->list[i];
-    memoi_map_remove(&blocks->index, memoi_address_key(block->address));
+    memoi_map_remove(&blocks->index, memoi_arena_address_key(block->address));
     blocks->live_bytes -= block->size_bytes;
     blocks->n_in_body -= block->in_body;
     block->address = NULL;
@@ -5958,8 +6196,8 @@ MEMOI void memoi_blocks_remove(memoi_blocks* blocks, int64_t i) {
 /* Addresses of a dry run start here: no program has memory there. */
 #define MEMOI_DRY_ADDRESS ((uint64_t)1 << 48)
 
-MEMOI memo_status memoi_dry_alloc(memo_arena* arena, int64_t size_bytes, void** address,
-                                  memo_error* error) {
+MEMOI memo_status memoi_arena_dry_alloc(memo_arena* arena, int64_t size_bytes, void** address,
+                                        memo_error* error) {
     uint64_t bytes = (uint64_t)memob_align_up(size_bytes + !size_bytes, MEMOB_DEVICE_ALIGNMENT);
     if (arena->dry_address > (uint64_t)UINTPTR_MAX - bytes)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
@@ -5971,12 +6209,12 @@ MEMOI memo_status memoi_dry_alloc(memo_arena* arena, int64_t size_bytes, void** 
 }
 
 /* Takes a block from the device and lists it. */
-MEMOI memo_status memoi_block_alloc(memo_arena* arena, int64_t size_bytes, int64_t id,
-                                    void** address, memo_error* error) {
+MEMOI memo_status memoi_arena_block_alloc(memo_arena* arena, int64_t size_bytes, int64_t id,
+                                          void** address, memo_error* error) {
     memoi_blocks* blocks = &arena->blocks;
     memoi_block* block;
     int64_t i;
-    memo_status status = memoi_blocks_room(blocks, error);
+    memo_status status = memoi_arena_blocks_room(blocks, error);
 
     if (!status && size_bytes > MEMOB_BYTES_MAX - blocks->live_bytes)
         status = memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
@@ -5984,12 +6222,12 @@ MEMOI memo_status memoi_block_alloc(memo_arena* arena, int64_t size_bytes, int64
     if (!status)
         status = arena->device
                      ? memo_device_alloc(arena->device, size_bytes + !size_bytes, address, error)
-                     : memoi_dry_alloc(arena, size_bytes, address, error);
+                     : memoi_arena_dry_alloc(arena, size_bytes, address, error);
     if (status) return status;
 
     /* An unused entry of the list, or a new one. */
     i = blocks->first_unused ? blocks->first_unused - 1 : blocks->n;
-    if (!memob_map_put(&blocks->index, memoi_address_key(*address), i)) {
+    if (!memob_map_put(&blocks->index, memoi_arena_address_key(*address), i)) {
         if (arena->device) memo_device_free(arena->device, *address, NULL);
         return memob_no_memory(error, "the arena's list of blocks");
     }
@@ -6009,18 +6247,19 @@ MEMOI memo_status memoi_block_alloc(memo_arena* arena, int64_t size_bytes, int64
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_block_free(memo_arena* arena, int64_t i, memo_error* error) {
+MEMOI memo_status memoi_arena_block_free(memo_arena* arena, int64_t i, memo_error* error) {
     void* address = arena->blocks.list[i].address;
-    memoi_blocks_remove(&arena->blocks, i);
+    memoi_arena_blocks_remove(&arena->blocks, i);
     return arena->device ? memo_device_free(arena->device, address, error) : MEMO_STATUS_OK;
 }
 
 /* Frees all blocks, or all of the micro-batch.  Errors of the device cannot be reported here. */
-MEMOI void memoi_blocks_drop(memo_arena* arena, int only_body) {
+MEMOI void memoi_arena_blocks_drop(memo_arena* arena, int only_body) {
     int64_t i;
     for (i = 0; i < arena->blocks.n; i++) {
         const memoi_block* block = &arena->blocks.list[i];
-        if (block->address && (block->in_body || !only_body)) memoi_block_free(arena, i, NULL);
+        if (block->address && (block->in_body || !only_body))
+            memoi_arena_block_free(arena, i, NULL);
     }
 }
 
@@ -6070,7 +6309,7 @@ MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* err
 }
 
 /* Is the buffer requested before the first micro-batch? */
-MEMOI int memoi_is_before_body(const memo_plan* plan, const memo_buffer* buffer) {
+MEMOI int memoi_arena_is_before_body(const memo_plan* plan, const memo_buffer* buffer) {
     return buffer->memory_class == MEMO_CLASS_PERSISTENT || buffer->begin < plan->body_begin;
 }
 
@@ -6081,7 +6320,7 @@ typedef struct memoi_event {
 } memoi_event;
 
 /* Frees come first: lifetimes are half-open. */
-MEMOI int memoi_event_compare(const void* a, const void* b) {
+MEMOI int memoi_arena_compare_events(const void* a, const void* b) {
     const memoi_event* x = (const memoi_event*)a;
     const memoi_event* y = (const memoi_event*)b;
     if (x->in_body != y->in_body) return x->in_body - y->in_body;
@@ -6106,7 +6345,7 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
     for (i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         events[n].time = buffer->begin;
-        events[n].in_body = !memoi_is_before_body(plan, buffer);
+        events[n].in_body = !memoi_arena_is_before_body(plan, buffer);
         events[n].is_malloc = 1;
         events[n++].buffer = i;
         if (buffer->memory_class == MEMO_CLASS_PERSISTENT) continue;
@@ -6117,7 +6356,7 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
     }
 
     /* Two requests at one time would leave their order open. */
-    qsort(events, (size_t)n, sizeof(memoi_event), memoi_event_compare);
+    qsort(events, (size_t)n, sizeof(memoi_event), memoi_arena_compare_events);
     for (i = 0; i < n && !status; i++) {
         const memoi_event* event = &events[i];
         if (i > 0 && event->in_body && event->is_malloc && event[-1].in_body &&
@@ -6138,7 +6377,7 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
 
 /* A buffer of no bytes needs an address that no other request has.  Others start at multiples of
  * the alignment: the bytes between are free for this, as far as they go. */
-MEMOI char* memoi_empty_address(memo_arena* arena, int64_t buffer, int64_t n_before) {
+MEMOI char* memoi_arena_empty_address(memo_arena* arena, int64_t buffer, int64_t n_before) {
     int64_t alignment = arena->plan->alignment_bytes, offset;
     if (alignment > 1) {
         offset = n_before / (alignment - 1) * alignment + 1 + n_before % (alignment - 1);
@@ -6160,15 +6399,15 @@ MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
         const memo_buffer* buffer = &plan->buffers[i];
         int64_t holder;
         slot->size_bytes = buffer->size_bytes;
-        slot->in_body = !memoi_is_before_body(plan, buffer);
+        slot->in_body = !memoi_arena_is_before_body(plan, buffer);
         slot->ends_before_body =
             buffer->memory_class != MEMO_CLASS_PERSISTENT && buffer->end < plan->body_begin;
         slot->address = buffer->size_bytes ? arena->memory + buffer->offset_bytes
-                                           : memoi_empty_address(arena, i, n_empty++);
-        holder = memob_map_get(&arena->addresses, memoi_address_key(slot->address));
+                                           : memoi_arena_empty_address(arena, i, n_empty++);
+        holder = memob_map_get(&arena->addresses, memoi_arena_address_key(slot->address));
         if (holder < 0) {
             holder = n_holders++;
-            if (!memob_map_put(&arena->addresses, memoi_address_key(slot->address), holder))
+            if (!memob_map_put(&arena->addresses, memoi_arena_address_key(slot->address), holder))
                 return memob_no_memory(error, "an arena");
         }
         slot->holder = &arena->holders[holder];
@@ -6259,7 +6498,7 @@ memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, m
 
 void memo_arena_destroy(memo_arena* arena) {
     if (!arena) return;
-    memoi_blocks_drop(arena, 0);
+    memoi_arena_blocks_drop(arena, 0);
     if (arena->own_memory) memo_device_free(arena->device, arena->own_memory, NULL);
     memob_map_free(&arena->blocks.index);
     memob_map_free(&arena->addresses);
@@ -6319,8 +6558,8 @@ memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
 }
 
 /* Removes the micro-batch from the trace, except frees of earlier buffers. */
-MEMOI void memoi_trace_withdraw(memo_trace* trace, int64_t from) {
-    memoi_trace_book* book = memoi_book(trace);
+MEMOI void memoi_arena_trace_withdraw(memo_trace* trace, int64_t from) {
+    memoi_trace_book* book = memoi_trace_book_of(trace);
     int64_t i, n = from;
     trace->text_bytes = trace->requests[from].id; /* the mark "iteration begin" */
     for (i = from; i < trace->n_requests; i++) {
@@ -6349,26 +6588,27 @@ void memo_arena_abandon(memo_arena* arena) {
     for (i = 0; arena->plan && i < arena->plan->n_buffers; i++)
         if (arena->slots[i].in_body) arena->slots[i].is_live = 0;
     arena->n_body_live = 0;
-    memoi_blocks_drop(arena, 1);
-    if (arena->trace) memoi_trace_withdraw(arena->trace, arena->body_request);
+    memoi_arena_blocks_drop(arena, 1);
+    if (arena->trace) memoi_arena_trace_withdraw(arena->trace, arena->body_request);
     arena->dry_address = arena->dry_address_begin;
     arena->state = MEMOI_ARENA_BETWEEN;
 }
 
 /* --- requests, recorded --- */
 
-MEMOI memo_status memoi_record_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream,
-                                     void** address, memo_error* error) {
+MEMOI memo_status memoi_arena_record_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream,
+                                           void** address, memo_error* error) {
     int64_t id = arena->trace ? arena->trace->n_buffers : -1;
-    memo_status status = memoi_block_alloc(arena, size_bytes, id, address, error);
+    memo_status status = memoi_arena_block_alloc(arena, size_bytes, id, address, error);
     if (!status && arena->trace) {
         status = memo_trace_malloc(arena->trace, id, size_bytes,
                                    arena->state == MEMOI_ARENA_BEFORE ? MEMO_CLASS_PERSISTENT
                                                                       : MEMO_CLASS_TRANSIENT,
                                    stream, error);
         if (status)
-            memoi_block_free(
-                arena, memob_map_get(&arena->blocks.index, memoi_address_key(*address)), NULL);
+            memoi_arena_block_free(
+                arena, memob_map_get(&arena->blocks.index, memoi_arena_address_key(*address)),
+                NULL);
     }
     if (status) return status;
     arena->stats.n_requests++;
@@ -6383,14 +6623,14 @@ MEMOI memo_status memoi_record_alloc(memo_arena* arena, int64_t size_bytes, int3
  * planned addresses and never overlap, whatever the trainer does. */
 
 /* Moves the cursor over planned frees that have nothing to wait for. */
-MEMOI int64_t memoi_skip_frees(const memo_arena* arena, int64_t cursor) {
+MEMOI int64_t memoi_arena_skip_frees(const memo_arena* arena, int64_t cursor) {
     while (cursor < arena->n_events && arena->events[cursor] % 2 &&
            !arena->slots[arena->events[cursor] / 2].is_live)
         cursor++;
     return cursor;
 }
 
-MEMOI void memoi_serve(memo_arena* arena, int64_t cursor, void** address) {
+MEMOI void memoi_arena_serve(memo_arena* arena, int64_t cursor, void** address) {
     int64_t buffer = arena->events[cursor] / 2;
     memoi_slot* slot = &arena->slots[buffer];
     slot->is_live = 1;
@@ -6404,12 +6644,12 @@ MEMOI void memoi_serve(memo_arena* arena, int64_t cursor, void** address) {
 
 /* After fallbacks: the next planned request of exactly this size, if each fallback can stand for
  * one of the planned requests before it; -1: none. */
-MEMOI int64_t memoi_resume(const memo_arena* arena, int64_t cursor, int64_t end,
-                           int64_t size_bytes) {
+MEMOI int64_t memoi_arena_resume(const memo_arena* arena, int64_t cursor, int64_t end,
+                                 int64_t size_bytes) {
     int64_t n_passed = 0;
     for (; cursor < end && n_passed <= arena->n_unplanned && n_passed < 64; cursor++) {
         int64_t event;
-        cursor = memoi_skip_frees(arena, cursor);
+        cursor = memoi_arena_skip_frees(arena, cursor);
         if (cursor >= end) break;
         event = arena->events[cursor];
         if (event % 2) break; /* waits for a free */
@@ -6420,8 +6660,8 @@ MEMOI int64_t memoi_resume(const memo_arena* arena, int64_t cursor, int64_t end,
 }
 
 /* Handles a request other than the planned one: an error, or a fallback to the device. */
-MEMOI memo_status memoi_diverge(memo_arena* arena, int64_t end, int64_t size_bytes, void** address,
-                                memo_error* error) {
+MEMOI memo_status memoi_arena_diverge(memo_arena* arena, int64_t end, int64_t size_bytes,
+                                      void** address, memo_error* error) {
     char message[256], planned[128];
     int64_t event = arena->cursor < end ? arena->events[arena->cursor] : -1;
     memo_status status;
@@ -6448,7 +6688,7 @@ MEMOI memo_status memoi_diverge(memo_arena* arena, int64_t end, int64_t size_byt
                               message);
 
     /* Fall back to the device. */
-    status = memoi_block_alloc(arena, size_bytes, -1, address, error);
+    status = memoi_arena_block_alloc(arena, size_bytes, -1, address, error);
     if (status) return status;
     arena->n_unplanned++;
     arena->stats.n_fallbacks++;
@@ -6457,39 +6697,39 @@ MEMOI memo_status memoi_diverge(memo_arena* arena, int64_t end, int64_t size_byt
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_replay_alloc(memo_arena* arena, int64_t size_bytes, void** address,
-                                     memo_error* error) {
+MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes, void** address,
+                                           memo_error* error) {
     int64_t end = arena->state == MEMOI_ARENA_BEFORE ? arena->body_event : arena->n_events;
-    int64_t cursor = memoi_skip_frees(arena, arena->cursor);
+    int64_t cursor = memoi_arena_skip_frees(arena, arena->cursor);
     int64_t event = cursor < end ? arena->events[cursor] : 1;
     memo_status status = MEMO_STATUS_OK;
     arena->cursor = cursor;
     if (arena->n_unplanned) {
-        int64_t resumed = memoi_resume(arena, cursor, end, size_bytes);
+        int64_t resumed = memoi_arena_resume(arena, cursor, end, size_bytes);
         if (resumed >= 0) {
             cursor = resumed;
             event = arena->events[cursor];
         }
     }
     if (event % 2 == 0 && size_bytes <= arena->slots[event / 2].size_bytes)
-        memoi_serve(arena, cursor, address);
+        memoi_arena_serve(arena, cursor, address);
     else
-        status = memoi_diverge(arena, end, size_bytes, address, error);
+        status = memoi_arena_diverge(arena, end, size_bytes, address, error);
     if (status) return status;
     arena->n_body_requests++;
     arena->stats.n_requests++;
     return MEMO_STATUS_OK;
 }
 
-MEMOI void memoi_release(memo_arena* arena, memoi_slot* slot) {
+MEMOI void memoi_arena_release(memo_arena* arena, memoi_slot* slot) {
     slot->is_live = 0;
     arena->n_body_live -= slot->in_body;
     arena->n_early_live -= slot->ends_before_body;
 }
 
 /* The live slot at an address, or NULL. */
-MEMOI memoi_slot* memoi_find_slot(const memo_arena* arena, const void* address) {
-    int64_t holder = memob_map_get(&arena->addresses, memoi_address_key(address));
+MEMOI memoi_slot* memoi_arena_find_slot(const memo_arena* arena, const void* address) {
+    int64_t holder = memob_map_get(&arena->addresses, memoi_arena_address_key(address));
     memoi_slot* slot = holder < 0 ? NULL : &arena->slots[arena->holders[holder]];
     return slot && slot->is_live && slot->address == address ? slot : NULL;
 }
@@ -6505,14 +6745,14 @@ memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stre
     if (arena->state == MEMOI_ARENA_BETWEEN)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "request between micro-batches; call memo_arena_begin first");
-    return arena->plan ? memoi_replay_alloc(arena, size_bytes, address, error)
-                       : memoi_record_alloc(arena, size_bytes, stream, address, error);
+    return arena->plan ? memoi_arena_replay_alloc(arena, size_bytes, address, error)
+                       : memoi_arena_record_alloc(arena, size_bytes, stream, address, error);
 }
 
 memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error) {
     int64_t i;
     if (arena->plan) {
-        int64_t cursor = memoi_skip_frees(arena, arena->cursor);
+        int64_t cursor = memoi_arena_skip_frees(arena, arena->cursor);
         memoi_slot* slot = NULL;
         arena->cursor = cursor;
         if (cursor < arena->n_events && arena->events[cursor] % 2 &&
@@ -6520,16 +6760,16 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
             slot = &arena->slots[arena->events[cursor] / 2]; /* planned next, and live */
             arena->cursor++;
         } else {
-            slot = memoi_find_slot(arena, address); /* early, or late */
+            slot = memoi_arena_find_slot(arena, address); /* early, or late */
         }
         if (slot) {
-            memoi_release(arena, slot);
+            memoi_arena_release(arena, slot);
             return MEMO_STATUS_OK;
         }
     }
 
     /* Not a planned buffer: a block of the device, recorded or a fallback. */
-    i = memob_map_get(&arena->blocks.index, memoi_address_key(address));
+    i = memob_map_get(&arena->blocks.index, memoi_arena_address_key(address));
     if (i < 0 || !address)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "free of %p: not a live buffer of this arena; free each buffer once",
@@ -6538,13 +6778,13 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
         memo_status status = memo_trace_free(arena->trace, arena->blocks.list[i].id, error);
         if (status) return status;
     }
-    return memoi_block_free(arena, i, error);
+    return memoi_arena_block_free(arena, i, error);
 }
 
 memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream, memo_error* error) {
     int64_t i;
     if (!arena->trace) return MEMO_STATUS_OK;
-    i = memob_map_get(&arena->blocks.index, memoi_address_key(address));
+    i = memob_map_get(&arena->blocks.index, memoi_arena_address_key(address));
     if (i < 0 || !address)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "use of %p: not a live buffer of this arena", address);
@@ -6622,7 +6862,7 @@ MEMOI void memob_spin_pause(void) {
 #endif
 }
 
-MEMOI void memoi_counter_wait(uint32_t* counter, uint32_t target) {
+MEMOI void memoi_host_counter_wait(uint32_t* counter, uint32_t target) {
     int64_t n_tries = 0;
     for (; !memob_counter_reached(counter, target); n_tries++) {
         if (n_tries < MEMOB_SPINS) {
@@ -6766,10 +7006,10 @@ MEMOI void* memoi_host_worker(void* argument) {
 #endif
 
     /* Until the queue is stopped. */
-    memoi_counter_wait(&stream->go, 2);
+    memoi_host_counter_wait(&stream->go, 2);
     for (;;) {
         memoi_host_op* op = &stream->ops[index];
-        memoi_counter_wait(&stream->tail, position + 2);
+        memoi_host_counter_wait(&stream->tail, position + 2);
         if (op->kind == MEMOI_HOST_STOP) return NULL;
 
         /* A record is completed even after a failure: other streams may wait for it. */
@@ -6778,7 +7018,7 @@ MEMOI void* memoi_host_worker(void* argument) {
             memob_counter_set(memoi_host_counter(op->mark, op->target), op->target);
         } else if (!stream->is_dropped) {
             if (op->kind == MEMOI_HOST_WAIT) {
-                memoi_counter_wait(memoi_host_counter(op->mark, op->target), op->target);
+                memoi_host_counter_wait(memoi_host_counter(op->mark, op->target), op->target);
             } else if (!__atomic_load_n(&stream->host->is_failed, __ATOMIC_RELAXED)) {
                 memo_error error;
                 memo_status status;
@@ -6929,7 +7169,7 @@ MEMOI memo_status memoi_host_reserve(memoi_host_stream* stream, memoi_host_op** 
                                   "the queue of stream %s is full and nothing runs before "
                                   "memo_host_device_start: raise queue_operations above %lld",
                                   stream->name, (long long)stream->n_ops - 1);
-        memoi_counter_wait(&stream->head, stream->seen_head + 2);
+        memoi_host_counter_wait(&stream->head, stream->seen_head + 2);
         stream->seen_head = __atomic_load_n(&stream->head, __ATOMIC_ACQUIRE) & ~1u;
     }
     *op = &stream->ops[stream->tail_index];
@@ -7153,7 +7393,7 @@ MEMOI memo_status memoi_host_stream_synchronize(void* context, memo_stream handl
     if (!memob_counter_reached(&stream->head, stream->tail_position)) {
         status = memoi_host_check_started(host, "stream_synchronize", error);
         if (status) return status;
-        memoi_counter_wait(&stream->head, stream->tail_position);
+        memoi_host_counter_wait(&stream->head, stream->tail_position);
     }
     return memoi_host_status(host, error);
 }
@@ -7271,8 +7511,8 @@ MEMOI memo_status memoi_host_event_synchronize(void* context, memo_event handle,
     if (!memoi_host_event_is_done(event)) {
         status = memoi_host_check_started(host, "event_synchronize", error);
         if (status) return status;
-        memoi_counter_wait(memoi_host_counter(event->latest, event->latest->enqueued),
-                           event->latest->enqueued);
+        memoi_host_counter_wait(memoi_host_counter(event->latest, event->latest->enqueued),
+                                event->latest->enqueued);
     }
     return memoi_host_status(host, error);
 }
@@ -7407,7 +7647,7 @@ MEMOI int memob_is_copy_rate(double bytes_per_s) {
            (bytes_per_s == 0 || (bytes_per_s >= 1 && bytes_per_s <= 1e18));
 }
 
-MEMOI void memoi_host_fill_row_kernels(memo_device* table); /* chapter 10 */
+MEMOI void memoi_row_fill_host(memo_device* table); /* chapter 10 */
 
 memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_device** device,
                                     memo_error* error) {
@@ -7477,7 +7717,7 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     table->copy_rows = memoi_host_copy_rows;
     table->fill = memoi_host_fill;
     table->status = memoi_host_status;
-    memoi_host_fill_row_kernels(table);
+    memoi_row_fill_host(table);
     table->launch_host = memoi_host_launch_host;
     *device = table;
     return MEMO_STATUS_OK;
@@ -7595,11 +7835,11 @@ typedef struct memoi_schedule_rooms {
     int64_t alloc_bytes, free_bytes; /* sums over all ops, so that no sum overflows later */
 } memoi_schedule_rooms;
 
-MEMOI memoi_schedule_rooms* memoi_rooms_of(const memo_schedule* schedule) {
+MEMOI memoi_schedule_rooms* memoi_schedule_rooms_of(const memo_schedule* schedule) {
     return (memoi_schedule_rooms*)schedule->reserved;
 }
 
-MEMOI int memoi_room_reserve(memoi_room* room, int64_t n_more, size_t element_bytes) {
+MEMOI int memoi_schedule_room_reserve(memoi_room* room, int64_t n_more, size_t element_bytes) {
     return memob_reserve(&room->data, &room->capacity, room->n + n_more, element_bytes);
 }
 
@@ -7607,14 +7847,15 @@ MEMOI int memoi_room_reserve(memoi_room* room, int64_t n_more, size_t element_by
  * that can fail in adding happens here, before the schedule changes. */
 MEMOI int memoi_schedule_reserve(memo_schedule* schedule, int64_t n_more_streams, int64_t n_ranges,
                                  const char* name) {
-    memoi_schedule_rooms* rooms = memoi_rooms_of(schedule);
+    memoi_schedule_rooms* rooms = memoi_schedule_rooms_of(schedule);
     int64_t n_text = name ? (int64_t)strlen(name) + 1 : 0;
-    int is_there = memoi_room_reserve(&rooms->ops, 1, sizeof(memo_op)) &&
-                   memoi_room_reserve(&rooms->streams, 1, sizeof(int64_t)) &&
-                   memoi_room_reserve(&rooms->links, 1, sizeof(memo_link)) &&
-                   memoi_room_reserve(&rooms->more_streams, n_more_streams, sizeof(int32_t)) &&
-                   memoi_room_reserve(&rooms->ranges, n_ranges, sizeof(memo_range)) &&
-                   memoi_room_reserve(&rooms->text, n_text, 1);
+    int is_there =
+        memoi_schedule_room_reserve(&rooms->ops, 1, sizeof(memo_op)) &&
+        memoi_schedule_room_reserve(&rooms->streams, 1, sizeof(int64_t)) &&
+        memoi_schedule_room_reserve(&rooms->links, 1, sizeof(memo_link)) &&
+        memoi_schedule_room_reserve(&rooms->more_streams, n_more_streams, sizeof(int32_t)) &&
+        memoi_schedule_room_reserve(&rooms->ranges, n_ranges, sizeof(memo_range)) &&
+        memoi_schedule_room_reserve(&rooms->text, n_text, 1);
     schedule->ops = (memo_op*)rooms->ops.data;
     schedule->streams = (int64_t*)rooms->streams.data;
     schedule->links = (memo_link*)rooms->links.data;
@@ -7625,7 +7866,7 @@ MEMOI int memoi_schedule_reserve(memo_schedule* schedule, int64_t n_more_streams
 }
 
 MEMOI int64_t memoi_schedule_text(memo_schedule* schedule, const char* name) {
-    memoi_room* text = &memoi_rooms_of(schedule)->text;
+    memoi_room* text = &memoi_schedule_rooms_of(schedule)->text;
     int64_t offset = text->n, n_bytes = (int64_t)strlen(name) + 1;
     memcpy(schedule->text + offset, name, (size_t)n_bytes);
     text->n += n_bytes;
@@ -7634,7 +7875,7 @@ MEMOI int64_t memoi_schedule_text(memo_schedule* schedule, const char* name) {
 
 MEMOI memo_op* memoi_schedule_push(memo_schedule* schedule) {
     memo_op* op = &schedule->ops[schedule->n_ops++];
-    memoi_rooms_of(schedule)->ops.n++;
+    memoi_schedule_rooms_of(schedule)->ops.n++;
     memset(op, 0, sizeof *op);
     op->event = -1;
     return op;
@@ -7658,7 +7899,7 @@ memo_status memo_schedule_create(memo_schedule** schedule, memo_error* error) {
 void memo_schedule_destroy(memo_schedule* schedule) {
     memoi_schedule_rooms* rooms;
     if (!schedule) return;
-    rooms = memoi_rooms_of(schedule);
+    rooms = memoi_schedule_rooms_of(schedule);
     if (rooms) {
         MEMO_FREE(rooms->ops.data);
         MEMO_FREE(rooms->streams.data);
@@ -7706,7 +7947,7 @@ memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, 
         return memob_no_memory(error, "a stream of a schedule");
     *stream = schedule->n_streams++;
     schedule->streams[*stream] = memoi_schedule_text(schedule, name);
-    memoi_rooms_of(schedule)->streams.n++;
+    memoi_schedule_rooms_of(schedule)->streams.n++;
     return MEMO_STATUS_OK;
 }
 
@@ -7722,7 +7963,7 @@ memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name, do
     if (schedule->n_links == INT32_MAX || !memoi_schedule_reserve(schedule, 0, 0, name))
         return memob_no_memory(error, "a link of a schedule");
     added = &schedule->links[schedule->n_links++];
-    memoi_rooms_of(schedule)->links.n++;
+    memoi_schedule_rooms_of(schedule)->links.n++;
     memset(added, 0, sizeof *added);
     added->name = memoi_schedule_text(schedule, name);
     added->bytes_per_s = bytes_per_s;
@@ -7763,8 +8004,9 @@ memo_op_desc memo_op_desc_default(void) {
     return desc;
 }
 
-MEMOI memo_status memoi_check_ranges(const char* name, const char* what, const memo_range* ranges,
-                                     int64_t n_ranges, memo_error* error) {
+MEMOI memo_status memoi_schedule_check_ranges(const char* name, const char* what,
+                                              const memo_range* ranges, int64_t n_ranges,
+                                              memo_error* error) {
     int64_t i;
     if (n_ranges < 0 || (n_ranges && !ranges))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %lld %s ranges%s", name,
@@ -7777,9 +8019,9 @@ MEMOI memo_status memoi_check_ranges(const char* name, const char* what, const m
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_check_desc(const memo_schedule* schedule, const memo_op_desc* desc,
-                                   const char* name, memo_error* error) {
-    const memoi_schedule_rooms* rooms = memoi_rooms_of(schedule);
+MEMOI memo_status memoi_schedule_check_desc(const memo_schedule* schedule, const memo_op_desc* desc,
+                                            const char* name, memo_error* error) {
+    const memoi_schedule_rooms* rooms = memoi_schedule_rooms_of(schedule);
     int64_t i, j;
     if (memoi_schedule_has_stream(schedule, desc->stream, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -7813,18 +8055,18 @@ MEMOI memo_status memoi_check_desc(const memo_schedule* schedule, const memo_op_
                               "their sums over the schedule at most 2^62",
                               name);
 
-    if (memoi_check_ranges(name, "read", desc->reads, desc->n_reads, error) ||
-        memoi_check_ranges(name, "written", desc->writes, desc->n_writes, error))
+    if (memoi_schedule_check_ranges(name, "read", desc->reads, desc->n_reads, error) ||
+        memoi_schedule_check_ranges(name, "written", desc->writes, desc->n_writes, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     return MEMO_STATUS_OK;
 }
 
 memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* desc,
                                  memo_error* error) {
-    memoi_schedule_rooms* rooms = memoi_rooms_of(schedule);
+    memoi_schedule_rooms* rooms = memoi_schedule_rooms_of(schedule);
     const char* name = desc->name ? desc->name : "run";
     memo_op* op;
-    if (memoi_check_desc(schedule, desc, name, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+    if (memoi_schedule_check_desc(schedule, desc, name, error)) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!memoi_schedule_reserve(schedule, desc->n_more_streams, desc->n_reads + desc->n_writes,
                                 name))
         return memob_no_memory(error, "an operation of a schedule");
@@ -7925,13 +8167,14 @@ memo_status memo_schedule_name_op(memo_schedule* schedule, int64_t op, const cha
 
 memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes, const char* name,
                                      memo_error* error) {
-    memoi_room* named = &memoi_rooms_of(schedule)->named;
+    memoi_room* named = &memoi_schedule_rooms_of(schedule)->named;
     memoi_named* added;
     if (!name)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "bytes: the name is NULL; pass a name");
-    if (memoi_check_ranges(name, "named", &bytes, 1, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!memoi_room_reserve(named, 1, sizeof *added) ||
+    if (memoi_schedule_check_ranges(name, "named", &bytes, 1, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!memoi_schedule_room_reserve(named, 1, sizeof *added) ||
         !memoi_schedule_reserve(schedule, 0, 0, name))
         return memob_no_memory(error, "a name");
     added = (memoi_named*)named->data + named->n++;
@@ -7941,8 +8184,8 @@ memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes, 
 }
 
 /* 0: no memory. */
-MEMOI int memoi_name_event(memo_schedule* schedule, int32_t event, const char* name) {
-    memoi_room* names = &memoi_rooms_of(schedule)->event_names;
+MEMOI int memoi_schedule_name_event(memo_schedule* schedule, int32_t event, const char* name) {
+    memoi_room* names = &memoi_schedule_rooms_of(schedule)->event_names;
     if (!memob_reserve(&names->data, &names->capacity, event + (int64_t)1, sizeof(int64_t)) ||
         !memoi_schedule_reserve(schedule, 0, 0, name))
         return 0;
@@ -7951,55 +8194,58 @@ MEMOI int memoi_name_event(memo_schedule* schedule, int32_t event, const char* n
     return 1;
 }
 
-MEMOI const char* memoi_stream_name(const memo_schedule* schedule, int32_t stream) {
+MEMOI const char* memoi_schedule_stream_name(const memo_schedule* schedule, int32_t stream) {
     return schedule->text + schedule->streams[stream];
 }
 
 /* Its name, or its number in a buffer of 16 bytes. */
-MEMOI const char* memoi_event_name(const memo_schedule* schedule, int32_t event, char* number) {
-    const memoi_room* names = &memoi_rooms_of(schedule)->event_names;
+MEMOI const char* memoi_schedule_event_name(const memo_schedule* schedule, int32_t event,
+                                            char* number) {
+    const memoi_room* names = &memoi_schedule_rooms_of(schedule)->event_names;
     int64_t offset = event < names->n ? ((const int64_t*)names->data)[event] : 0;
     snprintf(number, 16, "%d", (int)event);
     return offset ? schedule->text + offset : number;
 }
 
 /* In quotes if it has blanks or could be mistaken for something else. */
-MEMOI void memoi_put_quoted(memo_text* text, const char* name, int is_quoted) {
+MEMOI void memoi_schedule_put_quoted(memo_text* text, const char* name, int is_quoted) {
     memo_text_put(text, is_quoted || strchr(name, ' ') || !*name ? "\"%s\"" : "%s", name);
 }
 
-MEMOI void memoi_put_stream(memo_text* text, const memo_schedule* schedule, int64_t op) {
-    memoi_put_quoted(text, memoi_stream_name(schedule, schedule->ops[op].stream), 0);
+MEMOI void memoi_schedule_put_stream(memo_text* text, const memo_schedule* schedule, int64_t op) {
+    memoi_schedule_put_quoted(text, memoi_schedule_stream_name(schedule, schedule->ops[op].stream),
+                              0);
 }
 
-MEMOI void memoi_put_event(memo_text* text, const memo_schedule* schedule, int64_t op) {
+MEMOI void memoi_schedule_put_event(memo_text* text, const memo_schedule* schedule, int64_t op) {
     char number[16];
     memo_text_put(text, "event ");
-    memoi_put_quoted(text, memoi_event_name(schedule, schedule->ops[op].event, number), 0);
+    memoi_schedule_put_quoted(
+        text, memoi_schedule_event_name(schedule, schedule->ops[op].event, number), 0);
 }
 
 /* " (operation 7, on compute)" */
-MEMOI void memoi_put_place(memo_text* text, const memo_schedule* schedule, int64_t op) {
+MEMOI void memoi_schedule_put_place(memo_text* text, const memo_schedule* schedule, int64_t op) {
     memo_text_put(text, " (operation %lld", (long long)op);
     if (schedule->ops[op].stream >= 0) {
         memo_text_put(text, ", on ");
-        memoi_put_stream(text, schedule, op);
+        memoi_schedule_put_stream(text, schedule, op);
     }
     memo_text_put(text, ")");
 }
 
-MEMOI void memoi_put_op(memo_text* text, const memo_schedule* schedule, int64_t op) {
-    memoi_put_quoted(text, memo_schedule_op_name(schedule, op),
-                     schedule->ops[op].kind == MEMO_OP_RUN);
+MEMOI void memoi_schedule_put_op(memo_text* text, const memo_schedule* schedule, int64_t op) {
+    memoi_schedule_put_quoted(text, memo_schedule_op_name(schedule, op),
+                              schedule->ops[op].kind == MEMO_OP_RUN);
     if (schedule->ops[op].event >= 0) {
         memo_text_put(text, schedule->ops[op].kind == MEMO_OP_RECORD ? " of " : " for ");
-        memoi_put_event(text, schedule, op);
+        memoi_schedule_put_event(text, schedule, op);
     }
-    memoi_put_place(text, schedule, op);
+    memoi_schedule_put_place(text, schedule, op);
 }
 
 /* Moves text into a buffer, cut to its size, and returns the buffer. */
-MEMOI const char* memoi_take_text(memo_text* text, char* buffer, size_t n_bytes) {
+MEMOI const char* memoi_schedule_take_text(memo_text* text, char* buffer, size_t n_bytes) {
     snprintf(buffer, n_bytes, "%s", text->data ? text->data : "");
     memo_text_free(text);
     return buffer;
@@ -8009,12 +8255,13 @@ const char* memo_schedule_describe(const memo_schedule* schedule, int64_t op, ch
                                    size_t n_bytes) {
     memo_text text;
     memset(&text, 0, sizeof text);
-    memoi_put_op(&text, schedule, op);
-    return memoi_take_text(&text, buffer, n_bytes);
+    memoi_schedule_put_op(&text, schedule, op);
+    return memoi_schedule_take_text(&text, buffer, n_bytes);
 }
 
 /* The k-th stream that op occupies: 0 is op->stream, n_more_streams the last. */
-MEMOI int32_t memoi_op_stream(const memo_schedule* schedule, const memo_op* op, int64_t k) {
+MEMOI int32_t memoi_schedule_op_stream(const memo_schedule* schedule, const memo_op* op,
+                                       int64_t k) {
     return k == 0 ? op->stream : schedule->more_streams[op->first_more_stream + k - 1];
 }
 
@@ -8036,9 +8283,12 @@ MEMOI void memoi_graph_free(memoi_graph* graph) {
     MEMO_FREE(graph->more);
 }
 
-MEMOI int64_t memoi_n_after(const memo_op* op) { return MEMOI_AFTER_MORE + op->n_more_streams; }
+MEMOI int64_t memoi_graph_n_after(const memo_op* op) {
+    return MEMOI_AFTER_MORE + op->n_more_streams;
+}
 
-MEMOI int64_t memoi_after(const memoi_graph* graph, const memo_op* op, int64_t i, int64_t reason) {
+MEMOI int64_t memoi_graph_after(const memoi_graph* graph, const memo_op* op, int64_t i,
+                                int64_t reason) {
     return reason < MEMOI_AFTER_MORE
                ? graph->after[3 * i + reason]
                : graph->more[op->first_more_stream + reason - MEMOI_AFTER_MORE];
@@ -8050,7 +8300,8 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
     int64_t* recorded = (int64_t*)memob_calloc(schedule->n_events, sizeof(int64_t));
     int64_t i, k, sync = -1;
     graph->after = (int64_t*)memob_calloc(schedule->n_ops, 3 * sizeof(int64_t));
-    graph->more = (int64_t*)memob_calloc(memoi_rooms_of(schedule)->more_streams.n, sizeof(int64_t));
+    graph->more =
+        (int64_t*)memob_calloc(memoi_schedule_rooms_of(schedule)->more_streams.n, sizeof(int64_t));
     if (!last || !recorded || !graph->after || !graph->more) {
         MEMO_FREE(last);
         MEMO_FREE(recorded);
@@ -8075,7 +8326,7 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
             continue;
         }
         for (k = 0; k <= op->n_more_streams; k++) {
-            int32_t stream = memoi_op_stream(schedule, op, k);
+            int32_t stream = memoi_schedule_op_stream(schedule, op, k);
             if (k > 0) graph->more[op->first_more_stream + k - 1] = last[stream];
             last[stream] = i;
         }
@@ -8118,7 +8369,7 @@ typedef struct memoi_touched {
     int64_t n_leaves;
 } memoi_touched;
 
-MEMOI void memoi_touch(memoi_touched* tree, const memoi_cells* cells, int64_t op) {
+MEMOI void memoi_checker_touch(memoi_touched* tree, const memoi_cells* cells, int64_t op) {
     int64_t left = cells->begin + tree->n_leaves, right = cells->end + tree->n_leaves, node;
     for (; left < right; left /= 2, right /= 2) {
         if (left & 1) tree->covers[left++] = op + 1;
@@ -8128,8 +8379,8 @@ MEMOI void memoi_touch(memoi_touched* tree, const memoi_cells* cells, int64_t op
 }
 
 /* The last op in cells, or latest if that is later. */
-MEMOI int64_t memoi_last_touch(const memoi_touched* tree, const memoi_cells* cells,
-                               int64_t latest) {
+MEMOI int64_t memoi_checker_last_touch(const memoi_touched* tree, const memoi_cells* cells,
+                                       int64_t latest) {
     int64_t left = cells->begin + tree->n_leaves, right = cells->end + tree->n_leaves, node;
     int64_t last = latest + 1;
     if (!tree->begins[1]) return latest;
@@ -8168,12 +8419,12 @@ typedef struct memoi_checker {
     memoi_touched touches, writes;  /* of the ops of one stream */
 } memoi_checker;
 
-MEMOI int memoi_compare_u64(const void* a, const void* b) {
+MEMOI int memoi_checker_compare_u64(const void* a, const void* b) {
     uint64_t x = *(const uint64_t*)a, y = *(const uint64_t*)b;
     return (x > y) - (x < y);
 }
 
-MEMOI int memoi_compare_races(const void* a, const void* b) {
+MEMOI int memoi_checker_compare_races(const void* a, const void* b) {
     const memo_race *x = (const memo_race*)a, *y = (const memo_race*)b;
     if (x->second != y->second) return x->second < y->second ? -1 : 1;
     return (x->first > y->first) - (x->first < y->first);
@@ -8184,12 +8435,12 @@ MEMOI int64_t* memoi_checker_row(const memoi_checker* c, int64_t op, int64_t wit
 }
 
 /* The clock of op i from those before it, without the wait `without` (-1: none). */
-MEMOI void memoi_clock(const memoi_checker* c, int64_t i, int64_t without, int64_t* row) {
+MEMOI void memoi_checker_clock(const memoi_checker* c, int64_t i, int64_t without, int64_t* row) {
     const memo_op* op = &c->schedule->ops[i];
     int64_t s, k;
     for (s = 0; s < c->n_streams; s++) row[s] = -1;
-    for (k = 0; k < memoi_n_after(op); k++) {
-        int64_t before = memoi_after(&c->graph, op, i, k);
+    for (k = 0; k < memoi_graph_n_after(op); k++) {
+        int64_t before = memoi_graph_after(&c->graph, op, i, k);
         const int64_t* other;
         if (before < 0 || (k == MEMOI_AFTER_RECORD && i == without)) continue;
         other = memoi_checker_row(c, before, without);
@@ -8197,12 +8448,12 @@ MEMOI void memoi_clock(const memoi_checker* c, int64_t i, int64_t without, int64
             if (other[s] > row[s]) row[s] = other[s];
     }
     if (op->kind == MEMO_OP_SYNC) return; /* belongs to the host, not to a stream */
-    for (k = 0; k <= op->n_more_streams; k++) row[memoi_op_stream(c->schedule, op, k)] = i;
+    for (k = 0; k <= op->n_more_streams; k++) row[memoi_schedule_op_stream(c->schedule, op, k)] = i;
 }
 
 /* The first cells that two lists share; 0: none. */
-MEMOI int memoi_meet(const memoi_cells* a, int64_t n_a, const memoi_cells* b, int64_t n_b,
-                     memoi_cells* shared) {
+MEMOI int memoi_checker_meet(const memoi_cells* a, int64_t n_a, const memoi_cells* b, int64_t n_b,
+                             memoi_cells* shared) {
     while (n_a && n_b) {
         shared->begin = a->begin > b->begin ? a->begin : b->begin;
         shared->end = a->end < b->end ? a->end : b->end;
@@ -8219,13 +8470,13 @@ MEMOI int memoi_meet(const memoi_cells* a, int64_t n_a, const memoi_cells* b, in
 }
 
 /* The first bytes that ops a and b share, one of them writing; 0: none. */
-MEMOI int memoi_conflict(const memoi_checker* c, int64_t a, int64_t b, memo_range* shared) {
+MEMOI int memoi_checker_conflict(const memoi_checker* c, int64_t a, int64_t b, memo_range* shared) {
     int64_t at_a = c->schedule->ops[a].first_range, at_b = c->schedule->ops[b].first_range;
     memoi_cells cells, other;
-    int found =
-        memoi_meet(c->written + at_a, c->n_written[a], c->touched + at_b, c->n_touched[b], &cells);
-    if (memoi_meet(c->touched + at_a, c->n_touched[a], c->written + at_b, c->n_written[b],
-                   &other) &&
+    int found = memoi_checker_meet(c->written + at_a, c->n_written[a], c->touched + at_b,
+                                   c->n_touched[b], &cells);
+    if (memoi_checker_meet(c->touched + at_a, c->n_touched[a], c->written + at_b, c->n_written[b],
+                           &other) &&
         (!found || other.begin < cells.begin)) {
         cells = other;
         found = 1;
@@ -8237,7 +8488,7 @@ MEMOI int memoi_conflict(const memoi_checker* c, int64_t a, int64_t b, memo_rang
 }
 
 /* The cell that begins at an end of a range. */
-MEMOI int64_t memoi_cell(const memoi_checker* c, uint64_t end) {
+MEMOI int64_t memoi_checker_cell(const memoi_checker* c, uint64_t end) {
     int64_t low = 0, high = c->n_ends - 1;
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
@@ -8249,21 +8500,21 @@ MEMOI int64_t memoi_cell(const memoi_checker* c, uint64_t end) {
     return low;
 }
 
-MEMOI int memoi_compare_cells(const void* a, const void* b) {
+MEMOI int memoi_checker_compare_cells(const void* a, const void* b) {
     const memoi_cells *x = (const memoi_cells*)a, *y = (const memoi_cells*)b;
     return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
 /* The cells of ranges, sorted and merged; returns the length of the list. */
-MEMOI int64_t memoi_list_cells(const memoi_checker* c, const memo_range* ranges, int64_t n_ranges,
-                               memoi_cells* list) {
+MEMOI int64_t memoi_checker_list_cells(const memoi_checker* c, const memo_range* ranges,
+                                       int64_t n_ranges, memoi_cells* list) {
     int64_t i, n = 0, n_merged = 0;
     for (i = 0; i < n_ranges; i++) {
         if (ranges[i].begin == ranges[i].end) continue;
-        list[n].begin = memoi_cell(c, ranges[i].begin);
-        list[n++].end = memoi_cell(c, ranges[i].end);
+        list[n].begin = memoi_checker_cell(c, ranges[i].begin);
+        list[n++].end = memoi_checker_cell(c, ranges[i].end);
     }
-    if (n) qsort(list, (size_t)n, sizeof(memoi_cells), memoi_compare_cells);
+    if (n) qsort(list, (size_t)n, sizeof(memoi_cells), memoi_checker_compare_cells);
     for (i = 0; i < n; i++) {
         if (!n_merged || list[i].begin > list[n_merged - 1].end)
             list[n_merged++] = list[i];
@@ -8274,7 +8525,7 @@ MEMOI int64_t memoi_list_cells(const memoi_checker* c, const memo_range* ranges,
 }
 
 /* Op b (not on stream) against the ops of stream before it, which the trees hold. */
-MEMOI int memoi_check_op(memoi_checker* c, int64_t b, int64_t stream) {
+MEMOI int memoi_checker_check_op(memoi_checker* c, int64_t b, int64_t stream) {
     const memo_schedule* schedule = c->schedule;
     const memo_op* op = &schedule->ops[b];
     int64_t latest = -1, ordered = c->clock[b * c->n_streams + stream], i;
@@ -8282,9 +8533,9 @@ MEMOI int memoi_check_op(memoi_checker* c, int64_t b, int64_t stream) {
 
     /* The latest op of the stream that conflicts: reads against writes, writes against all. */
     for (i = 0; i < c->n_touched[b]; i++)
-        latest = memoi_last_touch(&c->writes, &c->touched[op->first_range + i], latest);
+        latest = memoi_checker_last_touch(&c->writes, &c->touched[op->first_range + i], latest);
     for (i = 0; i < c->n_written[b]; i++)
-        latest = memoi_last_touch(&c->touches, &c->written[op->first_range + i], latest);
+        latest = memoi_checker_last_touch(&c->touches, &c->written[op->first_range + i], latest);
     if (latest < 0) return 1;
     c->check->n_conflicts++;
 
@@ -8299,11 +8550,11 @@ MEMOI int memoi_check_op(memoi_checker* c, int64_t b, int64_t stream) {
         race = &c->check->races[c->check->n_races++];
         race->first = latest;
         race->second = b;
-        memoi_conflict(c, latest, b, &race->range);
+        memoi_checker_conflict(c, latest, b, &race->range);
         for (latest = ordered; latest >= 0; latest--) {
             const memo_op* a = &schedule->ops[latest];
             if (a->kind == MEMO_OP_RUN && a->stream == stream &&
-                memoi_conflict(c, latest, b, &shared))
+                memoi_checker_conflict(c, latest, b, &shared))
                 break;
         }
     }
@@ -8312,7 +8563,7 @@ MEMOI int memoi_check_op(memoi_checker* c, int64_t b, int64_t stream) {
 }
 
 /* Fills races and needed. */
-MEMOI int memoi_check_conflicts(memoi_checker* c) {
+MEMOI int memoi_checker_check_conflicts(memoi_checker* c) {
     const memo_schedule* schedule = c->schedule;
     int64_t stream, i, k;
     size_t tree_bytes = (size_t)(2 * c->writes.n_leaves) * sizeof(int64_t);
@@ -8329,37 +8580,38 @@ MEMOI int memoi_check_conflicts(memoi_checker* c) {
             int is_own = 0;
             if (op->kind != MEMO_OP_RUN) continue;
             for (k = 0; k <= op->n_more_streams; k++)
-                is_own |= memoi_op_stream(schedule, op, k) == stream;
-            if (!is_own && !memoi_check_op(c, i, stream)) return 0;
+                is_own |= memoi_schedule_op_stream(schedule, op, k) == stream;
+            if (!is_own && !memoi_checker_check_op(c, i, stream)) return 0;
             /* An op of several streams counts for its first. */
             if (op->stream != stream) continue;
             for (k = 0; k < c->n_touched[i]; k++)
-                memoi_touch(&c->touches, &c->touched[op->first_range + k], i);
+                memoi_checker_touch(&c->touches, &c->touched[op->first_range + k], i);
             for (k = 0; k < c->n_written[i]; k++)
-                memoi_touch(&c->writes, &c->written[op->first_range + k], i);
+                memoi_checker_touch(&c->writes, &c->written[op->first_range + k], i);
         }
     }
 
     if (c->check->n_races)
-        qsort(c->check->races, (size_t)c->check->n_races, sizeof(memo_race), memoi_compare_races);
+        qsort(c->check->races, (size_t)c->check->n_races, sizeof(memo_race),
+              memoi_checker_compare_races);
     return 1;
 }
 
 /* Whether all that is ordered stays so without this wait.  Follows the clocks that fall, as far as
  * they do. */
-MEMOI int memoi_wait_is_redundant(memoi_checker* c, int64_t wait) {
+MEMOI int memoi_checker_wait_is_redundant(memoi_checker* c, int64_t wait) {
     const memo_schedule* schedule = c->schedule;
     int64_t reach = wait, i, k, s;
     for (i = wait; i <= reach; i++) {
         const memo_op* op = &schedule->ops[i];
         int64_t *row = c->lower + i * c->n_streams, *needed = c->needed + i * c->n_streams;
         int is_touched = i == wait;
-        for (k = 0; k < memoi_n_after(op) && !is_touched; k++) {
-            int64_t before = memoi_after(&c->graph, op, i, k);
+        for (k = 0; k < memoi_graph_n_after(op) && !is_touched; k++) {
+            int64_t before = memoi_graph_after(&c->graph, op, i, k);
             is_touched = before >= 0 && c->lowered[before] == wait + 1;
         }
         if (!is_touched) continue;
-        memoi_clock(c, i, wait, row);
+        memoi_checker_clock(c, i, wait, row);
         if (!memcmp(row, c->clock + i * c->n_streams, (size_t)c->n_streams * sizeof(int64_t)))
             continue;
         for (s = 0; s < c->n_streams; s++)
@@ -8373,7 +8625,7 @@ MEMOI int memoi_wait_is_redundant(memoi_checker* c, int64_t wait) {
 MEMOI int memoi_checker_run(memoi_checker* c) {
     const memo_schedule* schedule = c->schedule;
     memo_check* check = c->check;
-    int64_t n_ranges = memoi_rooms_of(schedule)->ranges.n, n_leaves = 1, i, k;
+    int64_t n_ranges = memoi_schedule_rooms_of(schedule)->ranges.n, n_leaves = 1, i, k;
     if (schedule->n_ops > MEMOB_BYTES_MAX / 64 / (c->n_streams + 1)) return 0;
     c->clock = (int64_t*)memob_calloc(schedule->n_ops * c->n_streams, sizeof(int64_t));
     c->needed = (int64_t*)memob_calloc(schedule->n_ops * c->n_streams, sizeof(int64_t));
@@ -8396,16 +8648,16 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
         c->ends[2 * i] = schedule->ranges[i].begin;
         c->ends[2 * i + 1] = schedule->ranges[i].end;
     }
-    qsort(c->ends, (size_t)(2 * n_ranges), sizeof(uint64_t), memoi_compare_u64);
+    qsort(c->ends, (size_t)(2 * n_ranges), sizeof(uint64_t), memoi_checker_compare_u64);
     for (i = 0; i < 2 * n_ranges; i++)
         if (!i || c->ends[i] != c->ends[i - 1]) c->ends[c->n_ends++] = c->ends[i];
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         const memo_range* ranges = schedule->ranges + op->first_range;
-        c->n_touched[i] =
-            memoi_list_cells(c, ranges, op->n_reads + op->n_writes, c->touched + op->first_range);
-        c->n_written[i] =
-            memoi_list_cells(c, ranges + op->n_reads, op->n_writes, c->written + op->first_range);
+        c->n_touched[i] = memoi_checker_list_cells(c, ranges, op->n_reads + op->n_writes,
+                                                   c->touched + op->first_range);
+        c->n_written[i] = memoi_checker_list_cells(c, ranges + op->n_reads, op->n_writes,
+                                                   c->written + op->first_range);
     }
     while (n_leaves < c->n_ends) n_leaves *= 2;
     c->touches.n_leaves = c->writes.n_leaves = n_leaves;
@@ -8418,13 +8670,13 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
 
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
-        memoi_clock(c, i, -2, c->clock + i * c->n_streams);
-        for (k = 0; k < memoi_n_after(op); k++) {
-            int64_t before = memoi_after(&c->graph, op, i, k);
+        memoi_checker_clock(c, i, -2, c->clock + i * c->n_streams);
+        for (k = 0; k < memoi_graph_n_after(op); k++) {
+            int64_t before = memoi_graph_after(&c->graph, op, i, k);
             if (before >= 0) c->last_use[before] = i;
         }
     }
-    if (!memoi_check_conflicts(c)) return 0;
+    if (!memoi_checker_check_conflicts(c)) return 0;
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         if (op->event >= 0 && op->kind != MEMO_OP_RECORD &&
@@ -8432,7 +8684,8 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
             check->unrecorded_waits[check->n_unrecorded_waits++] = i;
         if (op->kind != MEMO_OP_WAIT) continue;
         check->n_waits++;
-        if (memoi_wait_is_redundant(c, i)) check->redundant_waits[check->n_redundant_waits++] = i;
+        if (memoi_checker_wait_is_redundant(c, i))
+            check->redundant_waits[check->n_redundant_waits++] = i;
     }
     return 1;
 }
@@ -8489,27 +8742,27 @@ void memo_check_destroy(memo_check* check) {
 /* ---- >>race explanation -------------------------------------------------------------------------
  * Knows: a race, and the wait that would prevent it. */
 
-MEMOI int memoi_is_on(const memo_schedule* schedule, int64_t op, int32_t stream) {
+MEMOI int memoi_race_is_on(const memo_schedule* schedule, int64_t op, int32_t stream) {
     int64_t k;
     for (k = 0; k <= schedule->ops[op].n_more_streams; k++)
-        if (memoi_op_stream(schedule, &schedule->ops[op], k) == stream) return 1;
+        if (memoi_schedule_op_stream(schedule, &schedule->ops[op], k) == stream) return 1;
     return 0;
 }
 
 /* The last record of event before op i; -1: none. */
-MEMOI int64_t memoi_record_before(const memo_schedule* schedule, int32_t event, int64_t i) {
+MEMOI int64_t memoi_race_record_before(const memo_schedule* schedule, int32_t event, int64_t i) {
     for (i--; i >= 0; i--)
         if (schedule->ops[i].kind == MEMO_OP_RECORD && schedule->ops[i].event == event) break;
     return i;
 }
 
 /* The last wait for event (-1: any) before op, on its streams; -1: none. */
-MEMOI int64_t memoi_wait_before(const memo_schedule* schedule, int32_t event, int64_t op) {
+MEMOI int64_t memoi_race_wait_before(const memo_schedule* schedule, int32_t event, int64_t op) {
     int64_t i;
     for (i = op - 1; i >= 0; i--)
         if (schedule->ops[i].kind == MEMO_OP_WAIT &&
             (event < 0 || schedule->ops[i].event == event) &&
-            memoi_is_on(schedule, op, schedule->ops[i].stream))
+            memoi_race_is_on(schedule, op, schedule->ops[i].stream))
             break;
     return i;
 }
@@ -8517,23 +8770,23 @@ MEMOI int64_t memoi_wait_before(const memo_schedule* schedule, int32_t event, in
 /* A record after the first operation that would order the race if the stream of the second waited
  * for it; -1: none.  Any would do.  If that stream waits for its event elsewhere (*wait), this is
  * probably the intended one. */
-MEMOI int64_t memoi_missed_record(const memo_schedule* schedule, const memo_race* race,
-                                  int64_t* wait) {
+MEMOI int64_t memoi_race_missed_record(const memo_schedule* schedule, const memo_race* race,
+                                       int64_t* wait) {
     int64_t i, record = -1;
     int n_candidates = 64; /* each looks through all waits */
     *wait = -1;
     for (i = race->first + 1; i < race->second && n_candidates && *wait < 0; i++) {
         if (schedule->ops[i].kind != MEMO_OP_RECORD ||
-            !memoi_is_on(schedule, race->first, schedule->ops[i].stream))
+            !memoi_race_is_on(schedule, race->first, schedule->ops[i].stream))
             continue;
-        *wait = memoi_wait_before(schedule, schedule->ops[i].event, race->second);
+        *wait = memoi_race_wait_before(schedule, schedule->ops[i].event, race->second);
         if (record < 0 || *wait >= 0) record = i;
         n_candidates--;
     }
     return record;
 }
 
-MEMOI int memoi_op_writes(const memo_schedule* schedule, int64_t op, memo_range bytes) {
+MEMOI int memoi_race_op_writes(const memo_schedule* schedule, int64_t op, memo_range bytes) {
     const memo_range* written = schedule->ranges + schedule->ops[op].first_range;
     int64_t k;
     written += schedule->ops[op].n_reads;
@@ -8543,8 +8796,8 @@ MEMOI int memoi_op_writes(const memo_schedule* schedule, int64_t op, memo_range 
 }
 
 /* "bytes 0..512 of act", of the smallest named bytes around them; else addresses. */
-MEMOI void memoi_put_bytes(memo_text* text, const memo_schedule* schedule, memo_range bytes) {
-    const memoi_room* room = &memoi_rooms_of(schedule)->named;
+MEMOI void memoi_race_put_bytes(memo_text* text, const memo_schedule* schedule, memo_range bytes) {
+    const memoi_room* room = &memoi_schedule_rooms_of(schedule)->named;
     const memoi_named *named = (const memoi_named*)room->data, *around = NULL;
     int64_t i;
     for (i = 0; i < room->n; i++) {
@@ -8558,57 +8811,58 @@ MEMOI void memoi_put_bytes(memo_text* text, const memo_schedule* schedule, memo_
                   (unsigned long long)(bytes.end - (around ? around->bytes.begin : 0)));
     if (!around) return;
     memo_text_put(text, " of ");
-    memoi_put_quoted(text, schedule->text + around->name, 0);
+    memoi_schedule_put_quoted(text, schedule->text + around->name, 0);
 }
 
 /* "its second record (operation 7, on d2h)" */
-MEMOI void memoi_put_record(memo_text* text, const memo_schedule* schedule, int64_t record) {
+MEMOI void memoi_race_put_record(memo_text* text, const memo_schedule* schedule, int64_t record) {
     static const char* const ordinals[] = {"first", "second", "third", "fourth", "fifth"};
-    int64_t i, number = 0;
-    for (i = record; i >= 0; i = memoi_record_before(schedule, schedule->ops[record].event, i))
-        number++;
+    int64_t i = record, number = 1;
+    while ((i = memoi_race_record_before(schedule, schedule->ops[record].event, i)) >= 0) number++;
     if (number <= 5)
         memo_text_put(text, "its %s record", ordinals[number - 1]);
     else
         memo_text_put(text, "its record number %lld", (long long)number);
-    memoi_put_place(text, schedule, record);
+    memoi_schedule_put_place(text, schedule, record);
 }
 
 /* Why the second operation does not come after the first, and what the wait that mends it waits
  * for. */
-MEMOI void memoi_put_reason(memo_text* text, const memo_schedule* schedule, const memo_race* race) {
-    int64_t wait, record = memoi_missed_record(schedule, race, &wait), last, seen, until;
+MEMOI void memoi_race_put_reason(memo_text* text, const memo_schedule* schedule,
+                                 const memo_race* race) {
+    int64_t wait, record = memoi_race_missed_record(schedule, race, &wait), last, seen, until;
     int is_replaced = wait > record;
     if (record < 0) {
         memo_text_put(text, "no event is recorded on ");
-        memoi_put_stream(text, schedule, race->first);
+        memoi_schedule_put_stream(text, schedule, race->first);
         memo_text_put(text, " between the two");
     } else {
-        memoi_put_stream(text, schedule, race->second);
+        memoi_schedule_put_stream(text, schedule, race->second);
         memo_text_put(text, is_replaced ? " waits for " : " never waits for ");
-        memoi_put_event(text, schedule, record);
+        memoi_schedule_put_event(text, schedule, record);
         memo_text_put(text, is_replaced ? " too late, after " : " after ");
         if (is_replaced) {
-            memoi_put_record(text, schedule,
-                             memoi_record_before(schedule, schedule->ops[record].event, wait));
+            memoi_race_put_record(
+                text, schedule,
+                memoi_race_record_before(schedule, schedule->ops[record].event, wait));
             memo_text_put(text, " has replaced ");
         }
-        memoi_put_record(text, schedule, record);
+        memoi_race_put_record(text, schedule, record);
     }
 
     /* The existing wait shows which wait was assumed to suffice. */
-    last = memoi_wait_before(schedule, -1, race->second);
+    last = memoi_race_wait_before(schedule, -1, race->second);
     if (last >= 0 && last != wait) {
-        seen = memoi_record_before(schedule, schedule->ops[last].event, last);
+        seen = memoi_race_record_before(schedule, schedule->ops[last].event, last);
         memo_text_put(text, "; the last wait of ");
-        memoi_put_stream(text, schedule, last);
+        memoi_schedule_put_stream(text, schedule, last);
         memo_text_put(text, " is for ");
-        memoi_put_event(text, schedule, last);
+        memoi_schedule_put_event(text, schedule, last);
         memo_text_put(text, seen < 0 ? ", never recorded before" : ", recorded");
         if (seen >= 0 && seen < race->first &&
-            memoi_is_on(schedule, race->first, schedule->ops[seen].stream))
+            memoi_race_is_on(schedule, race->first, schedule->ops[seen].stream))
             memo_text_put(text, " too early");
-        if (seen >= 0) memoi_put_place(text, schedule, seen);
+        if (seen >= 0) memoi_schedule_put_place(text, schedule, seen);
     }
 
     /* The next record of the event would replace the one to wait for. */
@@ -8624,7 +8878,7 @@ MEMOI void memoi_put_reason(memo_text* text, const memo_schedule* schedule, cons
                 break;
     }
     memo_text_put(text, "let ");
-    memoi_put_stream(text, schedule, race->second);
+    memoi_schedule_put_stream(text, schedule, race->second);
     memo_text_put(text, " wait for it between operations %lld and %lld", (long long)record,
                   (long long)until);
 }
@@ -8633,17 +8887,17 @@ const char* memo_race_explain(const memo_schedule* schedule, const memo_race* ra
                               size_t n_bytes) {
     memo_text text;
     memset(&text, 0, sizeof text);
-    memoi_put_op(&text, schedule, race->second);
-    memo_text_put(&text,
-                  memoi_op_writes(schedule, race->second, race->range) ? " writes " : " reads ");
-    memoi_put_bytes(&text, schedule, race->range);
+    memoi_schedule_put_op(&text, schedule, race->second);
+    memo_text_put(&text, memoi_race_op_writes(schedule, race->second, race->range) ? " writes "
+                                                                                   : " reads ");
+    memoi_race_put_bytes(&text, schedule, race->range);
     memo_text_put(&text, " that ");
-    memoi_put_op(&text, schedule, race->first);
+    memoi_schedule_put_op(&text, schedule, race->first);
     memo_text_put(&text,
-                  memoi_op_writes(schedule, race->first, race->range) ? " writes" : " reads");
+                  memoi_race_op_writes(schedule, race->first, race->range) ? " writes" : " reads");
     memo_text_put(&text, "; no path: ");
-    memoi_put_reason(&text, schedule, race);
-    return memoi_take_text(&text, buffer, n_bytes);
+    memoi_race_put_reason(&text, schedule, race);
+    return memoi_schedule_take_text(&text, buffer, n_bytes);
 }
 
 /* ---- >>simulation -------------------------------------------------------------------------------
@@ -8655,13 +8909,13 @@ typedef struct memoi_moment {
 } memoi_moment;
 
 /* Smaller time first, then smaller value: which puts frees (negative) before allocs. */
-MEMOI int memoi_is_earlier(const memoi_moment* a, const memoi_moment* b) {
+MEMOI int memoi_simulation_is_earlier(const memoi_moment* a, const memoi_moment* b) {
     return a->time < b->time || (a->time == b->time && a->value < b->value);
 }
 
-MEMOI int memoi_compare_moments(const void* a, const void* b) {
+MEMOI int memoi_simulation_compare_moments(const void* a, const void* b) {
     const memoi_moment *x = (const memoi_moment*)a, *y = (const memoi_moment*)b;
-    return memoi_is_earlier(y, x) - memoi_is_earlier(x, y);
+    return memoi_simulation_is_earlier(y, x) - memoi_simulation_is_earlier(x, y);
 }
 
 /* Binary heap, the earliest first.  An op runs on a stream, so there is room for n_streams. */
@@ -8670,24 +8924,25 @@ typedef struct memoi_heap {
     int64_t n;
 } memoi_heap;
 
-MEMOI void memoi_heap_push(memoi_heap* heap, double time, int64_t value) {
+MEMOI void memoi_simulation_heap_push(memoi_heap* heap, double time, int64_t value) {
     int64_t at = heap->n++;
     memoi_moment moment;
     moment.time = time;
     moment.value = value;
-    for (; at > 0 && memoi_is_earlier(&moment, &heap->moments[(at - 1) / 2]); at = (at - 1) / 2)
+    for (; at > 0 && memoi_simulation_is_earlier(&moment, &heap->moments[(at - 1) / 2]);
+         at = (at - 1) / 2)
         heap->moments[at] = heap->moments[(at - 1) / 2];
     heap->moments[at] = moment;
 }
 
-MEMOI int64_t memoi_heap_pop(memoi_heap* heap) {
+MEMOI int64_t memoi_simulation_heap_pop(memoi_heap* heap) {
     int64_t value = heap->moments[0].value, at = 0, child;
     memoi_moment moment = heap->moments[--heap->n];
     while ((child = 2 * at + 1) < heap->n) {
         if (child + 1 < heap->n &&
-            memoi_is_earlier(&heap->moments[child + 1], &heap->moments[child]))
+            memoi_simulation_is_earlier(&heap->moments[child + 1], &heap->moments[child]))
             child++;
-        if (!memoi_is_earlier(&heap->moments[child], &moment)) break;
+        if (!memoi_simulation_is_earlier(&heap->moments[child], &moment)) break;
         heap->moments[at] = heap->moments[child];
         at = child;
     }
@@ -8746,9 +9001,10 @@ void memo_simulation_destroy(memo_simulation* simulation) {
 
 /* Every change of memory in order of time; n_moments of them in *moments, which the caller frees.
  */
-MEMOI memo_status memoi_memory_moments(const memo_schedule* schedule, const memo_simulation* times,
-                                       memoi_moment** moments, int64_t* n_moments,
-                                       memo_error* error) {
+MEMOI memo_status memoi_simulation_memory_moments(const memo_schedule* schedule,
+                                                  const memo_simulation* times,
+                                                  memoi_moment** moments, int64_t* n_moments,
+                                                  memo_error* error) {
     memoi_moment* list = (memoi_moment*)memob_calloc(2 * schedule->n_ops, sizeof(memoi_moment));
     int64_t i, n = 0;
     if (!list) return memob_no_memory(error, "memory over time");
@@ -8763,7 +9019,7 @@ MEMOI memo_status memoi_memory_moments(const memo_schedule* schedule, const memo
             list[n++].value = -op->free_bytes;
         }
     }
-    qsort(list, (size_t)n, sizeof(memoi_moment), memoi_compare_moments);
+    qsort(list, (size_t)n, sizeof(memoi_moment), memoi_simulation_compare_moments);
     *moments = list;
     *n_moments = n;
     return MEMO_STATUS_OK;
@@ -8778,7 +9034,8 @@ MEMOI memo_status memoi_simulation_sum(const memo_schedule* schedule, memo_simul
     int64_t i, k, n_moments = 0, bytes = 0;
     memo_status status = MEMO_STATUS_OK;
     if (!first || !last) status = memob_no_memory(error, "the figures of a simulation");
-    if (!status) status = memoi_memory_moments(schedule, simulation, &moments, &n_moments, error);
+    if (!status)
+        status = memoi_simulation_memory_moments(schedule, simulation, &moments, &n_moments, error);
 
     /* Makespan, and busy time of each stream. */
     for (i = 0; !status && i < schedule->n_streams; i++) first[i] = -1;
@@ -8788,7 +9045,7 @@ MEMOI memo_status memoi_simulation_sum(const memo_schedule* schedule, memo_simul
         if (end > simulation->makespan_s) simulation->makespan_s = end;
         if (op->kind != MEMO_OP_RUN) continue;
         for (k = 0; k <= op->n_more_streams; k++) {
-            int32_t stream = memoi_op_stream(schedule, op, k);
+            int32_t stream = memoi_schedule_op_stream(schedule, op, k);
             if (first[stream] < 0) first[stream] = start;
             last[stream] = end;
             simulation->busy_s[stream] += end - start;
@@ -8813,7 +9070,7 @@ MEMOI memo_status memoi_simulation_sum(const memo_schedule* schedule, memo_simul
     return status;
 }
 
-MEMOI void memoi_end_op(memoi_simulator* s, int64_t i) {
+MEMOI void memoi_simulation_end_op(memoi_simulator* s, int64_t i) {
     int64_t k;
     s->simulation->end_s[i] = s->now;
     for (k = s->first_next[i]; k < s->first_next[i + 1]; k++)
@@ -8821,50 +9078,50 @@ MEMOI void memoi_end_op(memoi_simulator* s, int64_t i) {
 }
 
 /* Bytes a second of each op that is active on link; there is one. */
-MEMOI double memoi_flow_rate(const memoi_simulator* s, int64_t link) {
+MEMOI double memoi_simulation_flow_rate(const memoi_simulator* s, int64_t link) {
     const memo_link* l = &s->schedule->links[link];
     int is_shared = l->peer && s->flows[l->peer - 1].active.n > 0;
     return (is_shared ? l->shared_bytes_per_s : l->bytes_per_s) / (double)s->flows[link].active.n;
 }
 
-MEMOI void memoi_flow_update(memoi_simulator* s, int64_t link) {
+MEMOI void memoi_simulation_flow_update(memoi_simulator* s, int64_t link) {
     memoi_flow* flow = &s->flows[link];
     if (flow->active.n && s->now > flow->since_s)
-        flow->sent_bytes += (s->now - flow->since_s) * memoi_flow_rate(s, link);
+        flow->sent_bytes += (s->now - flow->since_s) * memoi_simulation_flow_rate(s, link);
     flow->since_s = s->now;
 }
 
 /* Before the number of active ops changes: the peer's rate may change with it. */
-MEMOI void memoi_flow_update_both(memoi_simulator* s, int64_t link) {
+MEMOI void memoi_simulation_flow_update_both(memoi_simulator* s, int64_t link) {
     int32_t peer = s->schedule->links[link].peer;
-    memoi_flow_update(s, link);
-    if (peer) memoi_flow_update(s, peer - 1);
+    memoi_simulation_flow_update(s, link);
+    if (peer) memoi_simulation_flow_update(s, peer - 1);
 }
 
 /* duration_s has passed: the bytes, if any, go next. */
-MEMOI void memoi_send_op(memoi_simulator* s, int64_t i) {
+MEMOI void memoi_simulation_send_op(memoi_simulator* s, int64_t i) {
     const memo_op* op = &s->schedule->ops[i];
     memoi_flow* flow;
     if (!op->link || !op->link_bytes) {
-        memoi_end_op(s, i);
+        memoi_simulation_end_op(s, i);
         return;
     }
     flow = &s->flows[op->link - 1];
-    memoi_flow_update_both(s, op->link - 1);
+    memoi_simulation_flow_update_both(s, op->link - 1);
     if (!flow->active.n) flow->sent_bytes = 0;
-    memoi_heap_push(&flow->active, flow->sent_bytes + (double)op->link_bytes, i);
+    memoi_simulation_heap_push(&flow->active, flow->sent_bytes + (double)op->link_bytes, i);
 }
 
-MEMOI void memoi_start_op(memoi_simulator* s, int64_t i) {
+MEMOI void memoi_simulation_start_op(memoi_simulator* s, int64_t i) {
     const memo_op* op = &s->schedule->ops[i];
     double reached = 0;
     int64_t k;
     if (op->kind == MEMO_OP_RUN) {
         s->simulation->start_s[i] = s->now;
         if (op->duration_s > 0)
-            memoi_heap_push(&s->running, s->now + op->duration_s, i);
+            memoi_simulation_heap_push(&s->running, s->now + op->duration_s, i);
         else
-            memoi_send_op(s, i);
+            memoi_simulation_send_op(s, i);
         return;
     }
     for (k = 0; k < MEMOI_AFTER_RECORD; k++) {
@@ -8874,7 +9131,7 @@ MEMOI void memoi_start_op(memoi_simulator* s, int64_t i) {
             reached = s->simulation->end_s[before];
     }
     s->simulation->start_s[i] = reached;
-    memoi_end_op(s, i);
+    memoi_simulation_end_op(s, i);
 }
 
 MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
@@ -8894,8 +9151,8 @@ MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
     /* Count what each op waits for, and how many wait for each op. */
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
-        for (k = 0; k < memoi_n_after(op); k++) {
-            int64_t before = memoi_after(&s->graph, op, i, k);
+        for (k = 0; k < memoi_graph_n_after(op); k++) {
+            int64_t before = memoi_graph_after(&s->graph, op, i, k);
             if (before < 0) continue;
             s->n_missing[i]++;
             s->first_next[before + 2]++;
@@ -8909,8 +9166,8 @@ MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
     for (i = 2; i < schedule->n_ops + 2; i++) s->first_next[i] += s->first_next[i - 1];
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
-        for (k = 0; k < memoi_n_after(op); k++) {
-            int64_t before = memoi_after(&s->graph, op, i, k);
+        for (k = 0; k < memoi_graph_n_after(op); k++) {
+            int64_t before = memoi_graph_after(&s->graph, op, i, k);
             if (before >= 0) s->next[s->first_next[before + 1]++] = i;
         }
         if (!s->n_missing[i]) s->ready[s->ready_end++] = i;
@@ -8925,7 +9182,8 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
         double time = 0;
 
         /* Starting an op takes no simulated time, so start all that can. */
-        while (s->ready_begin < s->ready_end) memoi_start_op(s, s->ready[s->ready_begin++]);
+        while (s->ready_begin < s->ready_end)
+            memoi_simulation_start_op(s, s->ready[s->ready_begin++]);
 
         /* The next event: the end of a duration, or of a transfer on a link. */
         if (s->running.n) time = s->running.moments[0].time;
@@ -8934,7 +9192,7 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
             double left, done;
             if (!flow->active.n) continue;
             left = flow->active.moments[0].time - flow->sent_bytes;
-            done = flow->since_s + (left > 0 ? left / memoi_flow_rate(s, i) : 0);
+            done = flow->since_s + (left > 0 ? left / memoi_simulation_flow_rate(s, i) : 0);
             if ((!s->running.n && link < 0) || done < time) {
                 time = done;
                 link = i;
@@ -8945,13 +9203,13 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
         if (link < 0 && !s->running.n) return;
         if (time > s->now) s->now = time;
         if (link < 0) {
-            memoi_send_op(s, memoi_heap_pop(&s->running));
+            memoi_simulation_send_op(s, memoi_simulation_heap_pop(&s->running));
         } else {
             memoi_flow* flow = &s->flows[link];
-            memoi_flow_update_both(s, link);
+            memoi_simulation_flow_update_both(s, link);
             flow->sent_bytes = flow->active.moments[0].time;
             while (flow->active.n && flow->active.moments[0].time <= flow->sent_bytes)
-                memoi_end_op(s, memoi_heap_pop(&flow->active));
+                memoi_simulation_end_op(s, memoi_simulation_heap_pop(&flow->active));
         }
     }
 }
@@ -8998,7 +9256,9 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
     return status;
 }
 
-MEMOI int memoi_is_measured(const memo_op* op) { return op->start_s != 0 || op->end_s != 0; }
+MEMOI int memoi_simulation_is_measured(const memo_op* op) {
+    return op->start_s != 0 || op->end_s != 0;
+}
 
 memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulation** simulation,
                                    memo_error* error) {
@@ -9012,7 +9272,7 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
     /* Times are counted from the first start. */
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
-        if (!memoi_is_measured(op)) continue;
+        if (!memoi_simulation_is_measured(op)) continue;
         if (!n_measured++ || op->start_s < first) first = op->start_s;
     }
     if (!n_measured)
@@ -9025,15 +9285,15 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
     status = memoi_simulation_create(schedule, &result, error);
     for (i = 0; !status && i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
-        if (memoi_is_measured(op)) {
+        if (memoi_simulation_is_measured(op)) {
             result->start_s[i] = op->start_s - first;
             result->end_s[i] = op->end_s - first;
             continue;
         }
 
         /* Records and syncs take no time: they pass when their predecessors have ended. */
-        for (k = 0; k < memoi_n_after(op); k++) {
-            int64_t before = memoi_after(&graph, op, i, k);
+        for (k = 0; k < memoi_graph_n_after(op); k++) {
+            int64_t before = memoi_graph_after(&graph, op, i, k);
             int holds =
                 k == MEMOI_AFTER_RECORD || (k == MEMOI_AFTER_STREAM && op->kind == MEMO_OP_SYNC);
             double end = before >= 0 ? result->end_s[before] : 0;
@@ -9055,9 +9315,9 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
  * Knows: two schedules.  Knows nothing of their times. */
 
 /* How op i of two schedules differs, in a few words; NULL: it does not. */
-MEMOI const char* memoi_op_difference(const memo_schedule* a, const memoi_graph* graph_a,
-                                      const memo_schedule* b, const memoi_graph* graph_b,
-                                      int64_t i) {
+MEMOI const char* memoi_comparison_op_difference(const memo_schedule* a, const memoi_graph* graph_a,
+                                                 const memo_schedule* b, const memoi_graph* graph_b,
+                                                 int64_t i) {
     const memo_op *x = &a->ops[i], *y = &b->ops[i];
     int64_t k;
     if (x->kind != y->kind) return "kind";
@@ -9065,8 +9325,8 @@ MEMOI const char* memoi_op_difference(const memo_schedule* a, const memoi_graph*
     if ((x->stream < 0) != (y->stream < 0)) return "kind of sync";
     if (x->n_more_streams != y->n_more_streams) return "number of streams";
     for (k = 0; x->stream >= 0 && k <= x->n_more_streams; k++)
-        if (strcmp(memoi_stream_name(a, memoi_op_stream(a, x, k)),
-                   memoi_stream_name(b, memoi_op_stream(b, y, k))))
+        if (strcmp(memoi_schedule_stream_name(a, memoi_schedule_op_stream(a, x, k)),
+                   memoi_schedule_stream_name(b, memoi_schedule_op_stream(b, y, k))))
             return "stream";
     if (graph_a->after[3 * i + MEMOI_AFTER_RECORD] != graph_b->after[3 * i + MEMOI_AFTER_RECORD])
         return "record waited for";
@@ -9080,12 +9340,12 @@ MEMOI const char* memoi_op_difference(const memo_schedule* a, const memoi_graph*
 }
 
 /* "wait on compute" for messages, into a buffer that it returns. */
-MEMOI const char* memoi_op_phrase(const memo_schedule* schedule, int64_t i, char* buffer,
-                                  size_t n_bytes) {
+MEMOI const char* memoi_comparison_op_phrase(const memo_schedule* schedule, int64_t i, char* buffer,
+                                             size_t n_bytes) {
     int32_t stream = schedule->ops[i].stream;
     snprintf(buffer, n_bytes, "%.60s%s%.60s", memo_schedule_op_name(schedule, i),
              stream < 0 ? " with an event" : " on ",
-             stream < 0 ? "" : memoi_stream_name(schedule, stream));
+             stream < 0 ? "" : memoi_schedule_stream_name(schedule, stream));
     return buffer;
 }
 
@@ -9105,20 +9365,22 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
 
     /* The first op that differs explains more than the number of ops. */
     for (i = 0; i < n && !status; i++) {
-        const char* what = memoi_op_difference(promised, &graph_p, recorded, &graph_r, i);
+        const char* what =
+            memoi_comparison_op_difference(promised, &graph_p, recorded, &graph_r, i);
         if (what)
             status =
                 memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                "op %lld differs in its %s: promised %s, recorded %s", (long long)i,
-                               what, memoi_op_phrase(promised, i, name_p, sizeof name_p),
-                               memoi_op_phrase(recorded, i, name_r, sizeof name_r));
+                               what, memoi_comparison_op_phrase(promised, i, name_p, sizeof name_p),
+                               memoi_comparison_op_phrase(recorded, i, name_r, sizeof name_r));
     }
     if (!status && promised->n_ops != recorded->n_ops)
         status = memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "op %lld (%s) is only in the %s schedule: promised %lld ops, recorded %lld",
             (long long)n,
-            memoi_op_phrase(promised->n_ops > n ? promised : recorded, n, name_p, sizeof name_p),
+            memoi_comparison_op_phrase(promised->n_ops > n ? promised : recorded, n, name_p,
+                                       sizeof name_p),
             promised->n_ops > n ? "promised" : "recorded", (long long)promised->n_ops,
             (long long)recorded->n_ops);
 
@@ -9131,7 +9393,8 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
  * Knows: a schedule with times, as Chrome trace or SVG. */
 
 /* Ops that have a place of their own in a timeline: what runs, and waits that hold their stream. */
-MEMOI int memoi_is_drawn(const memo_schedule* schedule, const memo_simulation* times, int64_t i) {
+MEMOI int memoi_timeline_is_drawn(const memo_schedule* schedule, const memo_simulation* times,
+                                  int64_t i) {
     memo_op_kind kind = schedule->ops[i].kind;
     return kind == MEMO_OP_RUN || (kind == MEMO_OP_WAIT && times->end_s[i] > times->start_s[i]);
 }
@@ -9141,7 +9404,8 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
     memo_text text;
     memoi_moment* moments;
     int64_t n_moments, i, k, bytes = 0;
-    memo_status status = memoi_memory_moments(schedule, times, &moments, &n_moments, error);
+    memo_status status =
+        memoi_simulation_memory_moments(schedule, times, &moments, &n_moments, error);
     if (status) return status;
 
     /* A named row per stream, in the order of the streams. */
@@ -9154,7 +9418,7 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
                       ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,"
                       "\"args\":{\"name\":\"",
                       (int)i);
-        memo_text_put_json(&text, memoi_stream_name(schedule, (int32_t)i));
+        memo_text_put_json(&text, memoi_schedule_stream_name(schedule, (int32_t)i));
         memo_text_put(&text,
                       "\"}},\n{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,"
                       "\"args\":{\"sort_index\":%d}}",
@@ -9165,7 +9429,7 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         int64_t read_bytes = 0, written_bytes = 0;
-        if (!memoi_is_drawn(schedule, times, i)) continue;
+        if (!memoi_timeline_is_drawn(schedule, times, i)) continue;
         for (k = 0; k < op->n_reads + op->n_writes; k++) {
             const memo_range* range = &schedule->ranges[op->first_range + k];
             *(k < op->n_reads ? &read_bytes : &written_bytes) +=
@@ -9176,10 +9440,10 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
             memo_text_put_json(&text, memo_schedule_op_name(schedule, i));
             memo_text_put(&text, "\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":",
                           op->kind == MEMO_OP_RUN ? "run" : "wait",
-                          (int)memoi_op_stream(schedule, op, k));
-            memoi_put_number(&text, times->start_s[i] * 1e6, 3);
+                          (int)memoi_schedule_op_stream(schedule, op, k));
+            memoi_text_put_number(&text, times->start_s[i] * 1e6, 3);
             memo_text_put(&text, ",\"dur\":");
-            memoi_put_number(&text, (times->end_s[i] - times->start_s[i]) * 1e6, 3);
+            memoi_text_put_number(&text, (times->end_s[i] - times->start_s[i]) * 1e6, 3);
             memo_text_put(&text,
                           ",\"args\":{\"op\":%lld,\"link_bytes\":%lld,\"read_bytes\":%lld,"
                           "\"written_bytes\":%lld}}",
@@ -9193,7 +9457,7 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
         bytes += moments[i].value;
         if (i + 1 < n_moments && !(moments[i + 1].time > moments[i].time)) continue;
         memo_text_put(&text, ",\n{\"name\":\"memory\",\"ph\":\"C\",\"pid\":0,\"tid\":0,\"ts\":");
-        memoi_put_number(&text, moments[i].time * 1e6, 3);
+        memoi_text_put_number(&text, moments[i].time * 1e6, 3);
         memo_text_put(&text, ",\"args\":{\"bytes\":%lld}}", (long long)bytes);
     }
 
@@ -9204,7 +9468,7 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
 
 /* Length in bytes of the part that names of one kind share: all before a number, a bracket or a
  * colon.  "forward 3: up" and "forward: loss" are "forward", "B4a" is "B". */
-MEMOI int64_t memoi_family(const char* name) {
+MEMOI int64_t memoi_timeline_family(const char* name) {
     int64_t n = 0;
     while (name[n] && !(name[n] >= '0' && name[n] <= '9') && name[n] != '(' && name[n] != ':') n++;
     while (n && (name[n - 1] == ' ' || name[n - 1] == '_' || name[n - 1] == '-')) n--;
@@ -9228,7 +9492,7 @@ typedef struct memoi_legend {
 
 /* Finds or adds the family of a name.  Usual names have a fixed color; others start from a hash, so
  * that their color rarely changes between pictures. */
-MEMOI const memoi_family_color* memoi_legend_find(memoi_legend* legend, const char* name) {
+MEMOI const memoi_family_color* memoi_timeline_legend_find(memoi_legend* legend, const char* name) {
     static const struct {
         const char* name;
         uint32_t color;
@@ -9239,7 +9503,7 @@ MEMOI const memoi_family_color* memoi_legend_find(memoi_legend* legend, const ch
     static const uint32_t colors[MEMOI_FREE_COLORS] = {0xb279a2, 0x9c755f, 0x6b6ecf, 0x8ca252,
                                                        0xbd9e39, 0xad494a, 0x5b8db8, 0xd6a5c9,
                                                        0x7b4173, 0x8dd3c7};
-    int64_t length = memoi_family(name);
+    int64_t length = memoi_timeline_family(name);
     memoi_family_color* family;
     int i, is_taken = 1;
 
@@ -9264,7 +9528,7 @@ MEMOI const memoi_family_color* memoi_legend_find(memoi_legend* legend, const ch
 
     /* Other names get a color by their hash, or the next free one, so that pictures resemble each
      * other. */
-    family->rank = (int)(memoi_fnv1a(name, length) % MEMOI_FREE_COLORS);
+    family->rank = (int)(memoi_hash_fnv1a(name, length) % MEMOI_FREE_COLORS);
     while (is_taken && legend->n < MEMOI_FREE_COLORS) {
         is_taken = 0;
         for (i = 0; i < legend->n; i++) is_taken |= legend->families[i].rank == family->rank;
@@ -9276,14 +9540,14 @@ MEMOI const memoi_family_color* memoi_legend_find(memoi_legend* legend, const ch
 }
 
 /* Attributes of a name in a bar: black or white, whichever reads better on color. */
-MEMOI const char* memoi_ink(uint32_t color) {
+MEMOI const char* memoi_timeline_ink(uint32_t color) {
     uint32_t luminance =
         299 * (color >> 16) + 587 * ((color >> 8) & 255) + 114 * (color & 255); /* of 255000 */
     return luminance > 150000 ? " class=\"n\" fill=\"#1c1c1c\"" : " class=\"n\" fill=\"#fff\"";
 }
 
 /* "12.3 ms": three digits. */
-MEMOI void memoi_put_time(memo_text* text, double time_s) {
+MEMOI void memoi_timeline_put_time(memo_text* text, double time_s) {
     double value = time_s * 1e6;
     const char* unit = "\xc2\xb5s";
     if (time_s >= 1) {
@@ -9293,11 +9557,11 @@ MEMOI void memoi_put_time(memo_text* text, double time_s) {
         value = time_s * 1e3;
         unit = "ms";
     }
-    memoi_put_number(text, value, value < 10 ? 2 : value < 100 ? 1 : 0);
+    memoi_text_put_number(text, value, value < 10 ? 2 : value < 100 ? 1 : 0);
     memo_text_put(text, " %s", unit);
 }
 
-MEMOI void memoi_put_xml_part(memo_text* text, const char* s, int64_t n_bytes) {
+MEMOI void memoi_timeline_put_xml_part(memo_text* text, const char* s, int64_t n_bytes) {
     char letter[2] = {0, 0};
     for (; n_bytes; n_bytes--, s++) {
         letter[0] = *s;
@@ -9321,82 +9585,84 @@ typedef struct memoi_timeline {
 #define MEMOI_BAR_HEIGHT    26
 
 /* The name if it fits, else the number at its end ("forward 12": "12"), else nothing. */
-MEMOI void memoi_draw_bar_name(memoi_timeline* t, const char* name, double x, double y,
-                               double width, uint32_t color) {
+MEMOI void memoi_timeline_draw_bar_name(memoi_timeline* t, const char* name, double x, double y,
+                                        double width, uint32_t color) {
     const char* last = strrchr(name, ' ');
-    if (memoi_text_width(name, (int64_t)strlen(name), 11) + 6 > width)
+    if (memoi_svg_text_width(name, (int64_t)strlen(name), 11) + 6 > width)
         name = last && last[1] >= '0' && last[1] <= '9' ? last + 1 : "";
-    if (!*name || memoi_text_width(name, (int64_t)strlen(name), 11) + 4 > width) return;
-    memoi_put_text_at(&t->text, memoi_ink(color), x + width / 2, y + MEMOI_BAR_HEIGHT / 2.0 + 4);
+    if (!*name || memoi_svg_text_width(name, (int64_t)strlen(name), 11) + 4 > width) return;
+    memoi_svg_put_text_at(&t->text, memoi_timeline_ink(color), x + width / 2,
+                          y + MEMOI_BAR_HEIGHT / 2.0 + 4);
     memo_text_put_xml(&t->text, name);
     memo_text_put(&t->text, "</text>");
 }
 
-MEMOI void memoi_draw_op(memoi_timeline* t, int64_t i) {
+MEMOI void memoi_timeline_draw_op(memoi_timeline* t, int64_t i) {
     const memo_op* op = &t->schedule->ops[i];
     const char* name = memo_schedule_op_name(t->schedule, i);
     double start = t->times->start_s[i], duration = t->times->end_s[i] - start;
     double x = t->left + start * t->scale, width = duration * t->scale;
     int is_wait = op->kind == MEMO_OP_WAIT;
-    uint32_t color = is_wait ? 0xdadada : memoi_legend_find(&t->legend, name)->color;
+    uint32_t color = is_wait ? 0xdadada : memoi_timeline_legend_find(&t->legend, name)->color;
     char fill[24], bytes[32];
     int64_t k;
 
     snprintf(fill, sizeof fill, " fill=\"#%06x\"", (unsigned)color);
     for (k = 0; k <= op->n_more_streams; k++) {
-        int32_t stream = memoi_op_stream(t->schedule, op, k);
+        int32_t stream = memoi_schedule_op_stream(t->schedule, op, k);
         double y = t->top + MEMOI_ROW_HEIGHT * stream + (MEMOI_ROW_HEIGHT - MEMOI_BAR_HEIGHT) / 2.0;
         if (is_wait) /* a thin line: the stream waits */
-            memoi_put_rect(&t->text, fill, x, y + MEMOI_BAR_HEIGHT / 2.0 - 2, width, 4);
+            memoi_svg_put_rect(&t->text, fill, x, y + MEMOI_BAR_HEIGHT / 2.0 - 2, width, 4);
         else /* a gap between neighbors, if there is room */
-            memoi_put_rect(&t->text, fill, x, y,
-                           width > 3     ? width - 0.6
-                           : width > 0.6 ? width
-                                         : 0.6,
-                           MEMOI_BAR_HEIGHT);
+            memoi_svg_put_rect(&t->text, fill, x, y,
+                               width > 3     ? width - 0.6
+                               : width > 0.6 ? width
+                                             : 0.6,
+                               MEMOI_BAR_HEIGHT);
 
         /* Hover text, then the name if it fits. */
         memo_text_put(&t->text, "%s><title>", !is_wait && width > 8 ? " rx=\"2\"" : "");
         memo_text_put_xml(&t->text, name);
         memo_text_put(&t->text, "\nstart ");
-        memoi_put_time(&t->text, start);
+        memoi_timeline_put_time(&t->text, start);
         memo_text_put(&t->text, "\nduration ");
-        memoi_put_time(&t->text, duration);
+        memoi_timeline_put_time(&t->text, duration);
         if (op->link_bytes)
             memo_text_put(&t->text, "\n%s", memob_bytes_text(bytes, (double)op->link_bytes));
         memo_text_put(&t->text, "</title></rect>");
-        if (!is_wait) memoi_draw_bar_name(t, name, x, y, width, color);
+        if (!is_wait) memoi_timeline_draw_bar_name(t, name, x, y, width, color);
         memo_text_put(&t->text, "\n");
     }
 }
 
 /* Rows of alternating shade, names at the left, shares at the right. */
-MEMOI void memoi_draw_rows(memoi_timeline* t) {
+MEMOI void memoi_timeline_draw_rows(memoi_timeline* t) {
     const memo_schedule* schedule = t->schedule;
     int32_t i;
     for (i = 0; i < schedule->n_streams; i++) {
-        const char* name = memoi_stream_name(schedule, i);
+        const char* name = memoi_schedule_stream_name(schedule, i);
         double y = t->top + MEMOI_ROW_HEIGHT * i, middle = y + MEMOI_ROW_HEIGHT / 2.0 + 4;
         double makespan = t->times->makespan_s;
         double share = makespan > 0 ? t->times->busy_s[i] / makespan * 100 : 0;
         int64_t n = (int64_t)strlen(name);
-        int is_cut = memoi_text_width(name, n, 12) > t->left - 36;
-        while (n && memoi_text_width(name, n, 12) + (is_cut ? 12 : 0) > t->left - 36) n--;
+        int is_cut = memoi_svg_text_width(name, n, 12) > t->left - 36;
+        while (n && memoi_svg_text_width(name, n, 12) + (is_cut ? 12 : 0) > t->left - 36) n--;
         while (n && ((unsigned char)name[n] & 0xc0) == 0x80) n--; /* not inside a letter */
-        memoi_put_rect(&t->text, i % 2 ? " fill=\"#fff\"" : " fill=\"#f6f7f9\"", 0, y,
-                       MEMOI_PICTURE_WIDTH, MEMOI_ROW_HEIGHT);
+        memoi_svg_put_rect(&t->text, i % 2 ? " fill=\"#fff\"" : " fill=\"#f6f7f9\"", 0, y,
+                           MEMOI_PICTURE_WIDTH, MEMOI_ROW_HEIGHT);
         memo_text_put(&t->text, "/>\n");
-        memoi_put_text_at(&t->text, "", 16, middle);
-        memoi_put_xml_part(&t->text, name, n);
+        memoi_svg_put_text_at(&t->text, "", 16, middle);
+        memoi_timeline_put_xml_part(&t->text, name, n);
         memo_text_put(&t->text, "%s</text>\n", is_cut ? "\xe2\x80\xa6" : "");
-        memoi_put_text_at(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16, middle);
-        memoi_put_number(&t->text, share, share < 99.95 && share > 0 ? 1 : 0);
+        memoi_svg_put_text_at(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16, middle);
+        memoi_text_put_number(&t->text, share, share < 99.95 && share > 0 ? 1 : 0);
         memo_text_put(&t->text, " %%</text>\n");
     }
 }
 
 /* Memory in use as an area under its steps, scaled to its peak. */
-MEMOI void memoi_draw_memory(memoi_timeline* t, const memoi_moment* moments, int64_t n_moments) {
+MEMOI void memoi_timeline_draw_memory(memoi_timeline* t, const memoi_moment* moments,
+                                      int64_t n_moments) {
     double base = t->bottom - 4, height = 1.5 * MEMOI_ROW_HEIGHT - 10, x = t->left, y;
     double low = 0;
     char bytes[32];
@@ -9410,37 +9676,38 @@ MEMOI void memoi_draw_memory(memoi_timeline* t, const memoi_moment* moments, int
     sum = 0;
 
     /* Labels, then one path of steps. */
-    memoi_put_text_at(&t->text, "", 16, base - height / 2 + 4);
+    memoi_svg_put_text_at(&t->text, "", 16, base - height / 2 + 4);
     memo_text_put(&t->text, "memory</text>\n");
-    memoi_put_text_at(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16, base - height / 2 + 4);
+    memoi_svg_put_text_at(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16,
+                          base - height / 2 + 4);
     memo_text_put(&t->text, "%s</text>\n",
                   memob_bytes_text(bytes, (double)t->times->peak_bytes - low));
     memo_text_put(&t->text, "<path fill=\"#b9cbe0\" d=\"M");
-    memoi_put_number(&t->text, x, 2);
+    memoi_text_put_number(&t->text, x, 2);
     memo_text_put(&t->text, " ");
-    memoi_put_number(&t->text, base, 2);
+    memoi_text_put_number(&t->text, base, 2);
     y = base + low / ((double)t->times->peak_bytes - low) * height;
     memo_text_put(&t->text, "V");
-    memoi_put_number(&t->text, y, 2);
+    memoi_text_put_number(&t->text, y, 2);
 
     for (i = 0; i < n_moments; i++) {
         sum += moments[i].value;
         if (i + 1 < n_moments && !(moments[i + 1].time > moments[i].time)) continue;
         memo_text_put(&t->text, "H");
-        memoi_put_number(&t->text, t->left + moments[i].time * t->scale, 2);
+        memoi_text_put_number(&t->text, t->left + moments[i].time * t->scale, 2);
         y = base - ((double)sum - low) / ((double)t->times->peak_bytes - low) * height;
         memo_text_put(&t->text, "V");
-        memoi_put_number(&t->text, y, 2);
+        memoi_text_put_number(&t->text, y, 2);
     }
     memo_text_put(&t->text, "H");
-    memoi_put_number(&t->text, t->right, 2);
+    memoi_text_put_number(&t->text, t->right, 2);
     memo_text_put(&t->text, "V");
-    memoi_put_number(&t->text, base, 2);
+    memoi_text_put_number(&t->text, base, 2);
     memo_text_put(&t->text, "Z\"/>\n");
 }
 
 /* Lines at round times, at most a dozen. */
-MEMOI void memoi_draw_axis(memoi_timeline* t) {
+MEMOI void memoi_timeline_draw_axis(memoi_timeline* t) {
     double makespan = t->times->makespan_s, factor = 1e6, step, time;
     const char* unit = "\xc2\xb5s";
     int decimals, i;
@@ -9452,31 +9719,31 @@ MEMOI void memoi_draw_axis(memoi_timeline* t) {
         factor = 1e3;
         unit = "ms";
     }
-    step = memoi_nice_step(makespan * factor, 10);
+    step = memoi_svg_nice_step(makespan * factor, 10);
     decimals = step < 1 ? (int)ceil(-log10(step) - 1e-9) : 0;
     for (i = 0; (time = i * step) <= makespan * factor * (1 + 1e-9); i++) {
         double x = t->left + time / factor * t->scale;
-        memoi_put_line(&t->text, " stroke=\"#d9dce1\"", x, t->top, x, t->bottom + 4);
-        memoi_put_text_at(&t->text, " class=\"m\"", x, t->bottom + 18);
-        memoi_put_number(&t->text, time, i ? decimals : 0);
+        memoi_svg_put_line(&t->text, " stroke=\"#d9dce1\"", x, t->top, x, t->bottom + 4);
+        memoi_svg_put_text_at(&t->text, " class=\"m\"", x, t->bottom + 18);
+        memoi_text_put_number(&t->text, time, i ? decimals : 0);
         if (i == 0) memo_text_put(&t->text, " %s", unit);
         memo_text_put(&t->text, "</text>\n");
     }
 }
 
-MEMOI void memoi_draw_legend(memoi_timeline* t, double y) {
+MEMOI void memoi_timeline_draw_legend(memoi_timeline* t, double y) {
     double x = t->left;
     int i;
     for (i = 0; i < t->legend.n; i++) {
         const memoi_family_color* family = &t->legend.families[i];
-        double width = 18 + memoi_text_width(family->name, family->length, 12) + 16;
+        double width = 18 + memoi_svg_text_width(family->name, family->length, 12) + 16;
         char fill[24];
         if (x + width > MEMOI_PICTURE_WIDTH - 16) return;
         snprintf(fill, sizeof fill, " fill=\"#%06x\"", (unsigned)family->color);
-        memoi_put_rect(&t->text, fill, x, y - 10, 12, 12);
+        memoi_svg_put_rect(&t->text, fill, x, y - 10, 12, 12);
         memo_text_put(&t->text, " rx=\"2\"/>");
-        memoi_put_text_at(&t->text, "", x + 18, y);
-        memoi_put_xml_part(&t->text, family->name, family->length);
+        memoi_svg_put_text_at(&t->text, "", x + 18, y);
+        memoi_timeline_put_xml_part(&t->text, family->name, family->length);
         memo_text_put(&t->text, "</text>\n");
         x += width;
     }
@@ -9489,7 +9756,7 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
     memo_status status;
     int64_t n_moments, i;
     char bytes[32];
-    status = memoi_memory_moments(schedule, times, &moments, &n_moments, error);
+    status = memoi_simulation_memory_moments(schedule, times, &moments, &n_moments, error);
     if (status) return status;
     t = (memoi_timeline*)memob_calloc(1, sizeof(memoi_timeline));
     if (!t) {
@@ -9502,8 +9769,8 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
     t->times = times;
     t->left = 100;
     for (i = 0; i < schedule->n_streams; i++) {
-        const char* name = memoi_stream_name(schedule, (int32_t)i);
-        double width = memoi_text_width(name, (int64_t)strlen(name), 12) + 40;
+        const char* name = memoi_schedule_stream_name(schedule, (int32_t)i);
+        double width = memoi_svg_text_width(name, (int64_t)strlen(name), 12) + 40;
         if (width > t->left) t->left = width < 240 ? width : 240;
     }
     t->right = MEMOI_PICTURE_WIDTH - 84;
@@ -9520,27 +9787,27 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
         ".m{text-anchor:middle;fill:#666}.r{text-anchor:end}.h{font-size:16px;"
         "font-weight:bold;fill:#111}.s{fill:#666}</style>\n",
         MEMOI_PICTURE_WIDTH, t->bottom + 60, MEMOI_PICTURE_WIDTH, t->bottom + 60);
-    memoi_put_rect(&t->text, " fill=\"#fff\"", 0, 0, MEMOI_PICTURE_WIDTH, t->bottom + 60);
+    memoi_svg_put_rect(&t->text, " fill=\"#fff\"", 0, 0, MEMOI_PICTURE_WIDTH, t->bottom + 60);
     memo_text_put(&t->text, "/>\n");
-    memoi_put_text_at(&t->text, " class=\"h\"", 16, 28);
+    memoi_svg_put_text_at(&t->text, " class=\"h\"", 16, 28);
     memo_text_put_xml(&t->text, title ? title : "Timeline");
     memo_text_put(&t->text, "</text>\n");
-    memoi_put_text_at(&t->text, " class=\"s\"", 16, 48);
+    memoi_svg_put_text_at(&t->text, " class=\"s\"", 16, 48);
     memo_text_put(&t->text, "makespan ");
-    memoi_put_time(&t->text, times->makespan_s);
+    memoi_timeline_put_time(&t->text, times->makespan_s);
     if (times->peak_bytes)
         memo_text_put(&t->text, ", peak %s", memob_bytes_text(bytes, (double)times->peak_bytes));
     memo_text_put(&t->text, "</text>\n");
-    memoi_put_text_at(&t->text, " class=\"r s\"", MEMOI_PICTURE_WIDTH - 16, t->top - 8);
+    memoi_svg_put_text_at(&t->text, " class=\"r s\"", MEMOI_PICTURE_WIDTH - 16, t->top - 8);
     memo_text_put(&t->text, "busy</text>\n");
 
     /* Bars come after rows and axis, which they cover. */
-    memoi_draw_rows(t);
-    if (n_moments) memoi_draw_memory(t, moments, n_moments);
-    memoi_draw_axis(t);
+    memoi_timeline_draw_rows(t);
+    if (n_moments) memoi_timeline_draw_memory(t, moments, n_moments);
+    memoi_timeline_draw_axis(t);
     for (i = 0; i < schedule->n_ops; i++)
-        if (memoi_is_drawn(schedule, times, i)) memoi_draw_op(t, i);
-    memoi_draw_legend(t, t->bottom + 44);
+        if (memoi_timeline_is_drawn(schedule, times, i)) memoi_timeline_draw_op(t, i);
+    memoi_timeline_draw_legend(t, t->bottom + 44);
     memo_text_put(&t->text, "</svg>\n");
 
     MEMO_FREE(moments);
@@ -9567,7 +9834,7 @@ typedef struct memoi_schedule_reader {
 } memoi_schedule_reader;
 
 /* A fault of the current word. */
-MEMOI memo_status memoi_bad_word(const memoi_schedule_reader* r, const char* fault) {
+MEMOI memo_status memoi_schedule_bad_word(const memoi_schedule_reader* r, const char* fault) {
     if (!r->word)
         return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT, "the line ends early: %s",
                                 fault);
@@ -9575,8 +9842,9 @@ MEMOI memo_status memoi_bad_word(const memoi_schedule_reader* r, const char* fau
                             fault);
 }
 
-MEMOI const char* memoi_name_at(const memo_schedule* schedule, int64_t kind, int64_t number) {
-    const memoi_schedule_rooms* rooms = memoi_rooms_of(schedule);
+MEMOI const char* memoi_schedule_name_at(const memo_schedule* schedule, int64_t kind,
+                                         int64_t number) {
+    const memoi_schedule_rooms* rooms = memoi_schedule_rooms_of(schedule);
     return schedule->text + (kind == MEMOI_NAME_STREAM ? schedule->streams[number]
                              : kind == MEMOI_NAME_EVENT
                                  ? ((const int64_t*)rooms->event_names.data)[number]
@@ -9584,27 +9852,28 @@ MEMOI const char* memoi_name_at(const memo_schedule* schedule, int64_t kind, int
 }
 
 /* The number of the current word, or -1.  *key: its place, or the place to insert it. */
-MEMOI int64_t memoi_find_name(const memoi_schedule_reader* r, int64_t kind, int64_t* key) {
-    uint64_t hash = memoi_fnv1a(r->word, (int64_t)strlen(r->word));
+MEMOI int64_t memoi_schedule_find_name(const memoi_schedule_reader* r, int64_t kind, int64_t* key) {
+    uint64_t hash = memoi_hash_fnv1a(r->word, (int64_t)strlen(r->word));
     int64_t value;
     do {
         *key = (int64_t)hash++;
         value = memob_map_get(&r->names, *key);
-    } while (value >= 0 &&
-             (value % MEMOI_NAME_KINDS != kind ||
-              strcmp(memoi_name_at(r->schedule, kind, value / MEMOI_NAME_KINDS), r->word)));
+    } while (
+        value >= 0 &&
+        (value % MEMOI_NAME_KINDS != kind ||
+         strcmp(memoi_schedule_name_at(r->schedule, kind, value / MEMOI_NAME_KINDS), r->word)));
     return value < 0 ? -1 : value / MEMOI_NAME_KINDS;
 }
 
-MEMOI memo_status memoi_put_number_of(memoi_schedule_reader* r, int64_t kind, int64_t key,
-                                      int64_t number) {
+MEMOI memo_status memoi_schedule_put_number_of(memoi_schedule_reader* r, int64_t kind, int64_t key,
+                                               int64_t number) {
     return memob_map_put(&r->names, key, number * MEMOI_NAME_KINDS + kind)
                ? MEMO_STATUS_OK
                : memob_no_memory(r->error, "a name");
 }
 
 /* Moves to the next word of the line. */
-MEMOI memo_status memoi_next_token(memoi_schedule_reader* r) {
+MEMOI memo_status memoi_schedule_next_token(memoi_schedule_reader* r) {
     const char *p = r->reader.word, *stop = r->reader.stop;
     char* to = (char*)r->text.data + r->text.n; /* room was made for the line */
     int is_open;
@@ -9625,42 +9894,43 @@ MEMOI memo_status memoi_next_token(memoi_schedule_reader* r) {
     *to++ = 0;
     r->text.n = to - (char*)r->text.data;
     r->reader.word = p;
-    return is_open ? memoi_bad_word(r, "a quote is not closed") : MEMO_STATUS_OK;
+    return is_open ? memoi_schedule_bad_word(r, "a quote is not closed") : MEMO_STATUS_OK;
 }
 
 /* Moves to the next word, which must be there and whole. */
-MEMOI memo_status memoi_expect_token(memoi_schedule_reader* r, const char* what) {
-    memo_status status = memoi_next_token(r);
-    if (!status && (!r->word || (r->rest && *r->rest))) status = memoi_bad_word(r, what);
+MEMOI memo_status memoi_schedule_expect_token(memoi_schedule_reader* r, const char* what) {
+    memo_status status = memoi_schedule_next_token(r);
+    if (!status && (!r->word || (r->rest && *r->rest))) status = memoi_schedule_bad_word(r, what);
     return status;
 }
 
-MEMOI int memoi_is_keyword(const memoi_schedule_reader* r, const char* keyword) {
+MEMOI int memoi_schedule_is_keyword(const memoi_schedule_reader* r, const char* keyword) {
     return !r->rest && !strcmp(r->word, keyword);
 }
 
 /* The current word names a stream. */
-MEMOI memo_status memoi_token_stream(const memoi_schedule_reader* r, int32_t* stream) {
+MEMOI memo_status memoi_schedule_token_stream(const memoi_schedule_reader* r, int32_t* stream) {
     int64_t key;
-    *stream = (int32_t)memoi_find_name(r, MEMOI_NAME_STREAM, &key);
-    return *stream < 0 ? memoi_bad_word(r, "no such stream is declared above") : MEMO_STATUS_OK;
+    *stream = (int32_t)memoi_schedule_find_name(r, MEMOI_NAME_STREAM, &key);
+    return *stream < 0 ? memoi_schedule_bad_word(r, "no such stream is declared above")
+                       : MEMO_STATUS_OK;
 }
 
 /* An event exists from its first use on. */
-MEMOI memo_status memoi_expect_event(memoi_schedule_reader* r, int32_t* event) {
+MEMOI memo_status memoi_schedule_expect_event(memoi_schedule_reader* r, int32_t* event) {
     int64_t key;
-    memo_status status = memoi_expect_token(r, "an event is expected");
+    memo_status status = memoi_schedule_expect_token(r, "an event is expected");
     if (status) return status;
-    *event = (int32_t)memoi_find_name(r, MEMOI_NAME_EVENT, &key);
+    *event = (int32_t)memoi_schedule_find_name(r, MEMOI_NAME_EVENT, &key);
     if (*event >= 0) return MEMO_STATUS_OK;
     status = memo_schedule_add_event(r->schedule, event, r->error);
-    if (!status && !memoi_name_event(r->schedule, *event, r->word))
+    if (!status && !memoi_schedule_name_event(r->schedule, *event, r->word))
         status = memob_no_memory(r->error, "a name");
-    return status ? status : memoi_put_number_of(r, MEMOI_NAME_EVENT, key, *event);
+    return status ? status : memoi_schedule_put_number_of(r, MEMOI_NAME_EVENT, key, *event);
 }
 
 /* Decimal, or 0x and hexadecimal. */
-MEMOI int memoi_word_address(const char* word, int64_t length, uint64_t* value) {
+MEMOI int memoi_schedule_word_address(const char* word, int64_t length, uint64_t* value) {
     int is_hexadecimal = length > 2 && word[0] == '0' && word[1] == 'x';
     uint64_t base = is_hexadecimal ? 16 : 10;
     int64_t i;
@@ -9676,105 +9946,108 @@ MEMOI int memoi_word_address(const char* word, int64_t length, uint64_t* value) 
 }
 
 /* The current word is A..B, NAME or NAME+A..B. */
-MEMOI memo_status memoi_token_range(memoi_schedule_reader* r, memo_range* range) {
+MEMOI memo_status memoi_schedule_token_range(memoi_schedule_reader* r, memo_range* range) {
     memo_range whole = {0, UINT64_MAX};
     char *part = r->word, *dots;
     int64_t key, buffer;
     if (r->rest || *r->word < '0' || *r->word > '9') {
         part = r->rest ? r->rest : strchr(r->word, '+');
         if (part && *part == '+') *part++ = 0; /* ends the name here */
-        buffer = memoi_find_name(r, MEMOI_NAME_BUFFER, &key);
-        if (buffer < 0) return memoi_bad_word(r, "no such buffer is declared above");
-        whole = ((const memoi_named*)memoi_rooms_of(r->schedule)->named.data)[buffer].bytes;
+        buffer = memoi_schedule_find_name(r, MEMOI_NAME_BUFFER, &key);
+        if (buffer < 0) return memoi_schedule_bad_word(r, "no such buffer is declared above");
+        whole =
+            ((const memoi_named*)memoi_schedule_rooms_of(r->schedule)->named.data)[buffer].bytes;
         *range = whole;
         if (!part || !*part) return MEMO_STATUS_OK;
     }
     dots = strstr(part, "..");
-    if (!dots || !memoi_word_address(part, dots - part, &range->begin) ||
-        !memoi_word_address(dots + 2, (int64_t)strlen(dots + 2), &range->end) ||
+    if (!dots || !memoi_schedule_word_address(part, dots - part, &range->begin) ||
+        !memoi_schedule_word_address(dots + 2, (int64_t)strlen(dots + 2), &range->end) ||
         range->begin > range->end || range->end > whole.end - whole.begin)
-        return memoi_bad_word(r,
-                              "a range must be A..B, NAME or NAME+A..B, A <= B, inside the buffer");
+        return memoi_schedule_bad_word(
+            r, "a range must be A..B, NAME or NAME+A..B, A <= B, inside the buffer");
     range->begin += whole.begin;
     range->end += whole.begin;
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_parse_stream(memoi_schedule_reader* r) {
+MEMOI memo_status memoi_schedule_parse_stream(memoi_schedule_reader* r) {
     int64_t key;
     int32_t stream = 0;
-    memo_status status = memoi_expect_token(r, "a stream has a name");
-    if (!status && memoi_find_name(r, MEMOI_NAME_STREAM, &key) >= 0)
-        status = memoi_bad_word(r, "declared twice");
+    memo_status status = memoi_schedule_expect_token(r, "a stream has a name");
+    if (!status && memoi_schedule_find_name(r, MEMOI_NAME_STREAM, &key) >= 0)
+        status = memoi_schedule_bad_word(r, "declared twice");
     if (!status) status = memo_schedule_add_stream(r->schedule, r->word, &stream, r->error);
-    return status ? status : memoi_put_number_of(r, MEMOI_NAME_STREAM, key, stream);
+    return status ? status : memoi_schedule_put_number_of(r, MEMOI_NAME_STREAM, key, stream);
 }
 
-MEMOI memo_status memoi_parse_buffer_line(memoi_schedule_reader* r) {
+MEMOI memo_status memoi_schedule_parse_buffer(memoi_schedule_reader* r) {
     memo_range bytes = {r->next_byte, r->next_byte};
     uint64_t size_bytes;
     int64_t key;
     char* name;
-    memo_status status = memoi_expect_token(r, "a buffer has a name");
+    memo_status status = memoi_schedule_expect_token(r, "a buffer has a name");
     if (status) return status;
-    (void)memoi_find_name(r, MEMOI_NAME_BUFFER, &key); /* declared again: another from here on */
+    (void)memoi_schedule_find_name(r, MEMOI_NAME_BUFFER,
+                                   &key); /* declared again: another from here on */
     name = r->word;
-    status = memoi_next_token(r);
-    if (!status && !r->word) status = memoi_bad_word(r, "a buffer has a size or a range");
+    status = memoi_schedule_next_token(r);
+    if (!status && !r->word) status = memoi_schedule_bad_word(r, "a buffer has a size or a range");
     if (status) return status;
-    if (r->rest || !memoi_word_address(r->word, (int64_t)strlen(r->word), &size_bytes))
-        status = memoi_token_range(r, &bytes);
+    if (r->rest || !memoi_schedule_word_address(r->word, (int64_t)strlen(r->word), &size_bytes))
+        status = memoi_schedule_token_range(r, &bytes);
     else if (size_bytes > UINT64_MAX - bytes.begin)
-        status = memoi_bad_word(r, "too large");
+        status = memoi_schedule_bad_word(r, "too large");
     else
         bytes.end += size_bytes;
     if (status) return status;
     if (bytes.end > r->next_byte) r->next_byte = bytes.end;
     status = memo_schedule_name_bytes(r->schedule, bytes, name, r->error);
     return status ? status
-                  : memoi_put_number_of(r, MEMOI_NAME_BUFFER, key,
-                                        memoi_rooms_of(r->schedule)->named.n - 1);
+                  : memoi_schedule_put_number_of(r, MEMOI_NAME_BUFFER, key,
+                                                 memoi_schedule_rooms_of(r->schedule)->named.n - 1);
 }
 
 /* Appends to what a run lists. */
-MEMOI memo_status memoi_list(memoi_schedule_reader* r, memoi_room* room, const void* element,
-                             size_t element_bytes) {
-    if (!memoi_room_reserve(room, 1, element_bytes)) return memob_no_memory(r->error, "a line");
+MEMOI memo_status memoi_schedule_list(memoi_schedule_reader* r, memoi_room* room,
+                                      const void* element, size_t element_bytes) {
+    if (!memoi_schedule_room_reserve(room, 1, element_bytes))
+        return memob_no_memory(r->error, "a line");
     memcpy((char*)room->data + (size_t)room->n++ * element_bytes, element, element_bytes);
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_parse_run(memoi_schedule_reader* r) {
+MEMOI memo_status memoi_schedule_parse_run(memoi_schedule_reader* r) {
     memo_op_desc desc = memo_op_desc_default();
     memoi_room* list = &r->streams; /* that the current word belongs to */
     memo_error reason;
-    memo_status status = memoi_expect_token(r, "an operation has a name");
+    memo_status status = memoi_schedule_expect_token(r, "an operation has a name");
     desc.name = r->word;
     r->streams.n = r->reads.n = r->writes.n = 0;
 
     /* Streams come first; then each keyword opens a list or takes a number. */
-    while (!status && !(status = memoi_next_token(r)) && r->word) {
+    while (!status && !(status = memoi_schedule_next_token(r)) && r->word) {
         memo_range range = {0, 0};
         int32_t stream;
         uint64_t takes;
-        if (memoi_is_keyword(r, "reads")) {
+        if (memoi_schedule_is_keyword(r, "reads")) {
             list = &r->reads;
-        } else if (memoi_is_keyword(r, "writes")) {
+        } else if (memoi_schedule_is_keyword(r, "writes")) {
             list = &r->writes;
-        } else if (memoi_is_keyword(r, "takes")) {
-            status = memoi_expect_token(r, "nanoseconds are expected");
-            if (!status && !memoi_word_address(r->word, (int64_t)strlen(r->word), &takes))
-                status = memoi_bad_word(r, "no number of nanoseconds");
+        } else if (memoi_schedule_is_keyword(r, "takes")) {
+            status = memoi_schedule_expect_token(r, "nanoseconds are expected");
+            if (!status && !memoi_schedule_word_address(r->word, (int64_t)strlen(r->word), &takes))
+                status = memoi_schedule_bad_word(r, "no number of nanoseconds");
             if (!status) desc.duration_s = (double)takes / 1e9;
         } else if (list == &r->streams) {
-            status = memoi_token_stream(r, &stream);
-            if (!status) status = memoi_list(r, list, &stream, sizeof stream);
+            status = memoi_schedule_token_stream(r, &stream);
+            if (!status) status = memoi_schedule_list(r, list, &stream, sizeof stream);
         } else {
-            status = memoi_token_range(r, &range);
-            if (!status) status = memoi_list(r, list, &range, sizeof range);
+            status = memoi_schedule_token_range(r, &range);
+            if (!status) status = memoi_schedule_list(r, list, &range, sizeof range);
         }
     }
-    if (!status && !r->streams.n) status = memoi_bad_word(r, "a stream is expected");
+    if (!status && !r->streams.n) status = memoi_schedule_bad_word(r, "a stream is expected");
     if (status) return status;
 
     /* The builder checks what is left; its message gets the line. */
@@ -9793,19 +10066,20 @@ MEMOI memo_status memoi_parse_run(memoi_schedule_reader* r) {
 }
 
 /* record EVENT STREAM, wait EVENT STREAM, sync STREAM, sync event EVENT */
-MEMOI memo_status memoi_parse_order(memoi_schedule_reader* r, memo_op_kind kind) {
+MEMOI memo_status memoi_schedule_parse_order(memoi_schedule_reader* r, memo_op_kind kind) {
     int32_t event = -1, stream = -1;
     memo_status status = MEMO_STATUS_OK;
-    if (kind != MEMO_OP_SYNC) status = memoi_expect_event(r, &event);
-    if (!status) status = memoi_expect_token(r, "a stream is expected");
+    if (kind != MEMO_OP_SYNC) status = memoi_schedule_expect_event(r, &event);
+    if (!status) status = memoi_schedule_expect_token(r, "a stream is expected");
     if (status) return status;
-    status = kind == MEMO_OP_SYNC && memoi_is_keyword(r, "event") ? memoi_expect_event(r, &event)
-                                                                  : memoi_token_stream(r, &stream);
+    status = kind == MEMO_OP_SYNC && memoi_schedule_is_keyword(r, "event")
+                 ? memoi_schedule_expect_event(r, &event)
+                 : memoi_schedule_token_stream(r, &stream);
     return status ? status : memoi_schedule_order(r->schedule, kind, event, stream, r->error);
 }
 
 /* The reader is after the first word of the line. */
-MEMOI memo_status memoi_parse_schedule_line(memoi_schedule_reader* r, const char* word,
+MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r, const char* word,
                                             int64_t length) {
     static const char* const words[] = {"run", "record", "wait", "sync", "stream", "buffer"};
     memo_status status;
@@ -9821,7 +10095,7 @@ MEMOI memo_status memoi_parse_schedule_line(memoi_schedule_reader* r, const char
 
     /* Words are unquoted into one buffer. */
     r->text.n = 0; /* a word of n bytes needs at most n + 2 */
-    if (!memoi_room_reserve(&r->text, 3 * (r->reader.stop - r->reader.line) + 8, 1))
+    if (!memoi_schedule_room_reserve(&r->text, 3 * (r->reader.stop - r->reader.line) + 8, 1))
         return memob_no_memory(r->error, "a line");
 
     for (k = 0; k < 6 && !memob_word_is(word, length, words[k]); k++) {
@@ -9830,14 +10104,14 @@ MEMOI memo_status memoi_parse_schedule_line(memoi_schedule_reader* r, const char
         return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
                                 "`%s` is none of stream, buffer, run, record, wait and sync",
                                 memob_word_text(shown, word, length));
-    status = k == MEMO_OP_RUN    ? memoi_parse_run(r)
-             : k <= MEMO_OP_SYNC ? memoi_parse_order(r, (memo_op_kind)k)
-             : k == 4            ? memoi_parse_stream(r)
-                                 : memoi_parse_buffer_line(r);
+    status = k == MEMO_OP_RUN    ? memoi_schedule_parse_run(r)
+             : k <= MEMO_OP_SYNC ? memoi_schedule_parse_order(r, (memo_op_kind)k)
+             : k == 4            ? memoi_schedule_parse_stream(r)
+                                 : memoi_schedule_parse_buffer(r);
     return status ? status : memob_expect_line_end(&r->reader, r->error);
 }
 
-MEMOI memo_status memoi_parse_schedule(memoi_schedule_reader* r) {
+MEMOI memo_status memoi_schedule_parse(memoi_schedule_reader* r) {
     const char* word;
     int64_t length, count = -1;
     memo_status status;
@@ -9851,7 +10125,7 @@ MEMOI memo_status memoi_parse_schedule(memoi_schedule_reader* r) {
                                   "after the version only the number of operations may follow");
     if (!status) status = memob_expect_line_end(&r->reader, r->error);
     while (!status && memob_next_entry(&r->reader, &word, &length))
-        status = memoi_parse_schedule_line(r, word, length);
+        status = memoi_schedule_parse_line(r, word, length);
     if (!status && count >= 0 && count != r->schedule->n_ops)
         status = memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
                                   "truncated or altered: the first line says %lld operations, "
@@ -9872,7 +10146,7 @@ memo_status memo_schedule_parse(const char* text, int64_t n_bytes, const char* n
     r.error = error;
     memob_reader_init(&r.reader, name ? name : "text", text, n_bytes);
     status = memo_schedule_create(&r.schedule, error);
-    if (!status) status = memoi_parse_schedule(&r);
+    if (!status) status = memoi_schedule_parse(&r);
     memob_map_free(&r.names);
     MEMO_FREE(r.text.data);
     MEMO_FREE(r.streams.data);
@@ -9900,24 +10174,26 @@ memo_status memo_schedule_read(const char* path, memo_schedule** schedule, memo_
 /* --- writing --- */
 
 /* A blank and a name in quotes, which keep it from being read as a keyword or a number. */
-MEMOI void memoi_put_name(memo_text* text, const char* name) {
+MEMOI void memoi_schedule_put_name(memo_text* text, const char* name) {
     memo_text_put(text, " \"");
     memo_text_put_json(text, name);
     memo_text_put(text, "\"");
 }
 
 /* Streams of one name would be one to the reader: the later ones get their number appended. */
-MEMOI void memoi_put_stream_name(memo_text* text, const memo_schedule* schedule, int32_t stream) {
-    const char* name = memoi_stream_name(schedule, stream);
+MEMOI void memoi_schedule_put_stream_name(memo_text* text, const memo_schedule* schedule,
+                                          int32_t stream) {
+    const char* name = memoi_schedule_stream_name(schedule, stream);
     int32_t i = 0;
-    while (strcmp(name, memoi_stream_name(schedule, i))) i++;
-    memoi_put_name(text, name);
+    while (strcmp(name, memoi_schedule_stream_name(schedule, i))) i++;
+    memoi_schedule_put_name(text, name);
     if (i == stream) return;
     text->n_bytes -= text->failed ? 0 : 1; /* the quote comes after the number */
     memo_text_put(text, " #%d\"", (int)stream);
 }
 
-MEMOI void memoi_put_op_line(memo_text* text, const memo_schedule* schedule, const memo_op* op) {
+MEMOI void memoi_schedule_put_op_line(memo_text* text, const memo_schedule* schedule,
+                                      const memo_op* op) {
     static const char* const kinds[] = {"run", "record", "wait", "sync"};
     const memo_range* ranges = schedule->ranges + op->first_range;
     const memo_link* link = op->link ? &schedule->links[op->link - 1] : NULL;
@@ -9925,11 +10201,12 @@ MEMOI void memoi_put_op_line(memo_text* text, const memo_schedule* schedule, con
     char number[16];
     int64_t k;
     memo_text_put(text, "%s", kinds[op->kind]);
-    if (op->kind == MEMO_OP_RUN) memoi_put_name(text, schedule->text + op->name);
+    if (op->kind == MEMO_OP_RUN) memoi_schedule_put_name(text, schedule->text + op->name);
     if (op->kind == MEMO_OP_SYNC && op->event >= 0) memo_text_put(text, " event");
-    if (op->event >= 0) memoi_put_name(text, memoi_event_name(schedule, op->event, number));
+    if (op->event >= 0)
+        memoi_schedule_put_name(text, memoi_schedule_event_name(schedule, op->event, number));
     for (k = 0; op->stream >= 0 && k <= op->n_more_streams; k++)
-        memoi_put_stream_name(text, schedule, memoi_op_stream(schedule, op, k));
+        memoi_schedule_put_stream_name(text, schedule, memoi_schedule_op_stream(schedule, op, k));
     for (k = 0; k < op->n_reads + op->n_writes; k++)
         memo_text_put(text, "%s 0x%llx..0x%llx",
                       k == op->n_reads ? " writes"
@@ -9943,7 +10220,7 @@ MEMOI void memoi_put_op_line(memo_text* text, const memo_schedule* schedule, con
 
 memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
                                 memo_error* error) {
-    const memoi_room* room = &memoi_rooms_of(schedule)->named;
+    const memoi_room* room = &memoi_schedule_rooms_of(schedule)->named;
     const memoi_named* named = (const memoi_named*)room->data;
     memo_text text;
     int64_t i;
@@ -9951,16 +10228,17 @@ memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
     memo_text_put(&text, "memo schedule 1 %lld\n", (long long)schedule->n_ops);
     for (i = 0; i < schedule->n_streams; i++) {
         memo_text_put(&text, "stream");
-        memoi_put_stream_name(&text, schedule, (int32_t)i);
+        memoi_schedule_put_stream_name(&text, schedule, (int32_t)i);
         memo_text_put(&text, "\n");
     }
     for (i = 0; i < room->n; i++) {
         memo_text_put(&text, "buffer");
-        memoi_put_name(&text, schedule->text + named[i].name);
+        memoi_schedule_put_name(&text, schedule->text + named[i].name);
         memo_text_put(&text, " 0x%llx..0x%llx\n", (unsigned long long)named[i].bytes.begin,
                       (unsigned long long)named[i].bytes.end);
     }
-    for (i = 0; i < schedule->n_ops; i++) memoi_put_op_line(&text, schedule, &schedule->ops[i]);
+    for (i = 0; i < schedule->n_ops; i++)
+        memoi_schedule_put_op_line(&text, schedule, &schedule->ops[i]);
     return memo_text_write(&text, path, error);
 }
 
@@ -9999,12 +10277,12 @@ struct memo_recorder {
     memo_error failure; /* of pause and resume, which cannot return it */
 };
 
-MEMOI int64_t memoi_key(const void* handle) { return (int64_t)(intptr_t)handle; }
+MEMOI int64_t memoi_rec_key(const void* handle) { return (int64_t)(intptr_t)handle; }
 
 /* --- streams, events and timing --- */
 
-MEMOI memo_status memoi_recorder_add_stream(memo_recorder* r, memo_stream handle, const char* name,
-                                            int32_t* index, memo_error* error) {
+MEMOI memo_status memoi_rec_add_stream(memo_recorder* r, memo_stream handle, const char* name,
+                                       int32_t* index, memo_error* error) {
     void *handles = r->handles, *open = r->open;
     char number[32];
     memo_status status;
@@ -10014,12 +10292,12 @@ MEMOI memo_status memoi_recorder_add_stream(memo_recorder* r, memo_stream handle
     is_there = is_there && memob_reserve(&open, &r->open_capacity,
                                          r->schedule->n_streams + (int64_t)1, sizeof(int64_t));
     r->open = (int64_t*)open;
-    if (!is_there || !memob_map_put(&r->streams, memoi_key(handle), r->schedule->n_streams))
+    if (!is_there || !memob_map_put(&r->streams, memoi_rec_key(handle), r->schedule->n_streams))
         return memob_no_memory(error, "a recorded stream");
     snprintf(number, sizeof number, "stream %d", (int)r->schedule->n_streams);
     status = memo_schedule_add_stream(r->schedule, name ? name : number, index, error);
     if (status) {
-        memoi_map_remove(&r->streams, memoi_key(handle));
+        memoi_map_remove(&r->streams, memoi_rec_key(handle));
         return status;
     }
     r->handles[*index] = handle;
@@ -10027,17 +10305,17 @@ MEMOI memo_status memoi_recorder_add_stream(memo_recorder* r, memo_stream handle
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_recorder_stream(memo_recorder* r, memo_stream handle, int32_t* index,
-                                        memo_error* error) {
-    int64_t known = memob_map_get(&r->streams, memoi_key(handle));
-    if (known < 0) return memoi_recorder_add_stream(r, handle, NULL, index, error);
+MEMOI memo_status memoi_rec_stream(memo_recorder* r, memo_stream handle, int32_t* index,
+                                   memo_error* error) {
+    int64_t known = memob_map_get(&r->streams, memoi_rec_key(handle));
+    if (known < 0) return memoi_rec_add_stream(r, handle, NULL, index, error);
     *index = (int32_t)known;
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_recorder_event(memo_recorder* r, memo_event handle,
-                                       memoi_recorded_event** event, memo_error* error) {
-    int64_t known = memob_map_get(&r->events, memoi_key(handle));
+MEMOI memo_status memoi_rec_event(memo_recorder* r, memo_event handle, memoi_recorded_event** event,
+                                  memo_error* error) {
+    int64_t known = memob_map_get(&r->events, memoi_rec_key(handle));
     if (known < 0) {
         void* events = r->known_events;
         memo_status status;
@@ -10046,11 +10324,11 @@ MEMOI memo_status memoi_recorder_event(memo_recorder* r, memo_event handle,
                                      sizeof(memoi_recorded_event));
         r->known_events = (memoi_recorded_event*)events;
         known = r->n_known_events;
-        if (!is_there || !memob_map_put(&r->events, memoi_key(handle), known))
+        if (!is_there || !memob_map_put(&r->events, memoi_rec_key(handle), known))
             return memob_no_memory(error, "a recorded event");
         status = memo_schedule_add_event(r->schedule, &index, error);
         if (status) {
-            memoi_map_remove(&r->events, memoi_key(handle));
+            memoi_map_remove(&r->events, memoi_rec_key(handle));
             return status;
         }
         memset(&r->known_events[known], 0, sizeof(memoi_recorded_event));
@@ -10062,14 +10340,14 @@ MEMOI memo_status memoi_recorder_event(memo_recorder* r, memo_event handle,
 }
 
 /* Keeps a timing event for later; there is room, as it was reserved when the event was made. */
-MEMOI void memoi_recorder_give_back(memo_recorder* r, memo_event* event) {
+MEMOI void memoi_rec_give_back(memo_recorder* r, memo_event* event) {
     if (*event) r->spare[r->n_spare++] = *event;
     *event = NULL;
 }
 
 /* Records a timing event on stream; *event stays NULL if recording is not timed. */
-MEMOI memo_status memoi_recorder_stamp(memo_recorder* r, memo_stream stream, memo_event* event,
-                                       memo_error* error) {
+MEMOI memo_status memoi_rec_stamp(memo_recorder* r, memo_stream stream, memo_event* event,
+                                  memo_error* error) {
     memo_status status;
     *event = NULL;
     if (!r->is_timed || r->is_paused) return MEMO_STATUS_OK;
@@ -10088,38 +10366,38 @@ MEMOI memo_status memoi_recorder_stamp(memo_recorder* r, memo_stream stream, mem
         }
     }
     status = memo_event_record(&r->inner, *event, stream, error);
-    if (status) memoi_recorder_give_back(r, event);
+    if (status) memoi_rec_give_back(r, event);
     return status;
 }
 
-MEMOI memo_status memoi_recorder_stamp_begin(memo_recorder* r, memo_stream stream,
-                                             memoi_timing* timing, memo_error* error) {
+MEMOI memo_status memoi_rec_stamp_begin(memo_recorder* r, memo_stream stream, memoi_timing* timing,
+                                        memo_error* error) {
     memset(timing, 0, sizeof *timing);
     if (r->is_timed && !r->is_paused && !r->base) {
-        memo_status status = memoi_recorder_stamp(r, stream, &r->base, error);
+        memo_status status = memoi_rec_stamp(r, stream, &r->base, error);
         if (status) return status;
     }
-    return memoi_recorder_stamp(r, stream, &timing->begin, error);
+    return memoi_rec_stamp(r, stream, &timing->begin, error);
 }
 
 /* The annotated op of this stream ends here. */
-MEMOI memo_status memoi_recorder_close(memo_recorder* r, int32_t stream, memo_error* error) {
+MEMOI memo_status memoi_rec_close(memo_recorder* r, int32_t stream, memo_error* error) {
     int64_t op = r->open[stream];
     if (op < 0) return MEMO_STATUS_OK;
     r->open[stream] = -1;
     if (!r->timings[op].begin) return MEMO_STATUS_OK;
-    return memoi_recorder_stamp(r, r->handles[stream], &r->timings[op].end, error);
+    return memoi_rec_stamp(r, r->handles[stream], &r->timings[op].end, error);
 }
 
-MEMOI memo_status memoi_recorder_close_all(memo_recorder* r, memo_error* error) {
+MEMOI memo_status memoi_rec_close_all(memo_recorder* r, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int32_t stream;
     for (stream = 0; !status && stream < r->schedule->n_streams; stream++)
-        status = memoi_recorder_close(r, stream, error);
+        status = memoi_rec_close(r, stream, error);
     return status;
 }
 
-MEMOI memo_status memoi_recorder_reserve_timing(memo_recorder* r, memo_error* error) {
+MEMOI memo_status memoi_rec_reserve_timing(memo_recorder* r, memo_error* error) {
     void* timings = r->timings;
     int is_there =
         memob_reserve(&timings, &r->timings_capacity, r->schedule->n_ops + 1, sizeof(memoi_timing));
@@ -10128,13 +10406,12 @@ MEMOI memo_status memoi_recorder_reserve_timing(memo_recorder* r, memo_error* er
 }
 
 /* After status, what appending the last op gave: its timing, or back with the events. */
-MEMOI memo_status memoi_recorder_attach(memo_recorder* r, memoi_timing* timing,
-                                        memo_status status) {
+MEMOI memo_status memoi_rec_attach(memo_recorder* r, memoi_timing* timing, memo_status status) {
     if (!status) {
         r->timings[r->schedule->n_ops - 1] = *timing;
     } else {
-        memoi_recorder_give_back(r, &timing->begin);
-        memoi_recorder_give_back(r, &timing->end);
+        memoi_rec_give_back(r, &timing->begin);
+        memoi_rec_give_back(r, &timing->end);
     }
     return status;
 }
@@ -10146,25 +10423,25 @@ typedef struct memoi_passing {
     memoi_timing timing;
 } memoi_passing;
 
-MEMOI memo_status memoi_recorder_begin(memo_recorder* r, memo_stream handle, memoi_passing* passing,
-                                       memo_error* error) {
-    memo_status status = memoi_recorder_stream(r, handle, &passing->stream, error);
-    if (!status) status = memoi_recorder_close(r, passing->stream, error);
-    if (!status) status = memoi_recorder_reserve_timing(r, error);
-    if (!status) status = memoi_recorder_stamp_begin(r, handle, &passing->timing, error);
+MEMOI memo_status memoi_rec_begin(memo_recorder* r, memo_stream handle, memoi_passing* passing,
+                                  memo_error* error) {
+    memo_status status = memoi_rec_stream(r, handle, &passing->stream, error);
+    if (!status) status = memoi_rec_close(r, passing->stream, error);
+    if (!status) status = memoi_rec_reserve_timing(r, error);
+    if (!status) status = memoi_rec_stamp_begin(r, handle, &passing->timing, error);
     return status;
 }
 
 /* status: of the call passed on.  What was not enqueued is not recorded. */
-MEMOI memo_status memoi_recorder_end(memo_recorder* r, memoi_passing* passing, memo_op_desc* desc,
-                                     memo_status status, memo_error* error) {
+MEMOI memo_status memoi_rec_end(memo_recorder* r, memoi_passing* passing, memo_op_desc* desc,
+                                memo_status status, memo_error* error) {
     if (!status && passing->timing.begin)
-        status = memoi_recorder_stamp(r, r->handles[passing->stream], &passing->timing.end, error);
+        status = memoi_rec_stamp(r, r->handles[passing->stream], &passing->timing.end, error);
     if (!status) {
         desc->stream = passing->stream;
         status = memo_schedule_add_op(r->schedule, desc, error);
     }
-    return memoi_recorder_attach(r, &passing->timing, status);
+    return memoi_rec_attach(r, &passing->timing, status);
 }
 
 /* --- the table --- */
@@ -10215,7 +10492,7 @@ MEMOI memo_status memoi_rec_stream_create(void* context, const char* name, int32
     memo_status status = memo_stream_create(&r->inner, name, priority, stream, error);
     int32_t index;
     if (status) return status;
-    status = memoi_recorder_add_stream(r, *stream, name, &index, error);
+    status = memoi_rec_add_stream(r, *stream, name, &index, error);
     if (status) {
         memo_stream_destroy(&r->inner, *stream, NULL);
         *stream = NULL;
@@ -10225,23 +10502,24 @@ MEMOI memo_status memoi_rec_stream_create(void* context, const char* name, int32
 
 MEMOI memo_status memoi_rec_stream_destroy(void* context, memo_stream stream, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    int64_t index = memob_map_get(&r->streams, memoi_key(stream));
+    int64_t index = memob_map_get(&r->streams, memoi_rec_key(stream));
     memo_status status = MEMO_STATUS_OK, closed = MEMO_STATUS_OK;
-    if (index >= 0) closed = memoi_recorder_close(r, (int32_t)index, error);
+    if (index >= 0) closed = memoi_rec_close(r, (int32_t)index, error);
     status = memo_stream_destroy(&r->inner, stream, error);
-    if (!status) memoi_map_remove(&r->streams, memoi_key(stream)); /* the handle may come again */
+    if (!status)
+        memoi_map_remove(&r->streams, memoi_rec_key(stream)); /* the handle may come again */
     return status ? status : closed;
 }
 
 MEMOI memo_status memoi_rec_stream_synchronize(void* context, memo_stream stream,
                                                memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    memo_status status = memoi_recorder_close_all(r, error);
+    memo_status status = memoi_rec_close_all(r, error);
     int32_t index;
     if (!status) status = memo_stream_synchronize(&r->inner, stream, error);
     if (status || r->is_paused) return status;
-    status = memoi_recorder_stream(r, stream, &index, error);
-    if (!status) status = memoi_recorder_reserve_timing(r, error);
+    status = memoi_rec_stream(r, stream, &index, error);
+    if (!status) status = memoi_rec_reserve_timing(r, error);
     if (!status) status = memo_schedule_add_sync(r->schedule, index, error);
     return status;
 }
@@ -10251,7 +10529,7 @@ MEMOI memo_status memoi_rec_event_create(void* context, memo_event* event, memo_
     memo_status status = memo_event_create(&r->inner, event, error);
     /* If a handle was destroyed without the recorder, a new one with the same value must not get
      * its old records. */
-    if (!status) memoi_map_remove(&r->events, memoi_key(*event));
+    if (!status) memoi_map_remove(&r->events, memoi_rec_key(*event));
     return status;
 }
 
@@ -10259,14 +10537,14 @@ MEMOI memo_status memoi_rec_event_create_untimed(void* context, memo_event* even
                                                  memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
     memo_status status = memo_event_create_untimed(&r->inner, event, error);
-    if (!status) memoi_map_remove(&r->events, memoi_key(*event));
+    if (!status) memoi_map_remove(&r->events, memoi_rec_key(*event));
     return status;
 }
 
 MEMOI memo_status memoi_rec_event_destroy(void* context, memo_event event, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
     memo_status status = memo_event_destroy(&r->inner, event, error);
-    if (!status) memoi_map_remove(&r->events, memoi_key(event));
+    if (!status) memoi_map_remove(&r->events, memoi_rec_key(event));
     return status;
 }
 
@@ -10276,10 +10554,10 @@ MEMOI memo_status memoi_rec_event_record(void* context, memo_event event, memo_s
     memoi_recorded_event* known = NULL;
     memo_status status;
     int32_t index;
-    status = memoi_recorder_stream(r, stream, &index, error);
-    if (!status) status = memoi_recorder_close(r, index, error);
-    if (!status) status = memoi_recorder_event(r, event, &known, error);
-    if (!status) status = memoi_recorder_reserve_timing(r, error);
+    status = memoi_rec_stream(r, stream, &index, error);
+    if (!status) status = memoi_rec_close(r, index, error);
+    if (!status) status = memoi_rec_event(r, event, &known, error);
+    if (!status) status = memoi_rec_reserve_timing(r, error);
     if (!status) status = memo_event_record(&r->inner, event, stream, error);
     if (status) return status;
     known->is_outside = r->is_paused;
@@ -10295,26 +10573,26 @@ MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_str
     memoi_passing passing;
     memo_status status;
     if (r->is_paused) return memo_event_wait(&r->inner, event, stream, error);
-    status = memoi_recorder_event(r, event, &known, error);
-    if (!status) status = memoi_recorder_begin(r, stream, &passing, error);
+    status = memoi_rec_event(r, event, &known, error);
+    if (!status) status = memoi_rec_begin(r, stream, &passing, error);
     if (status) return status;
     status = memo_event_wait(&r->inner, event, stream, error);
     if (!status && known->is_outside) {
-        memoi_recorder_give_back(r, &passing.timing.begin);
+        memoi_rec_give_back(r, &passing.timing.begin);
         return MEMO_STATUS_OK;
     }
     if (!status && passing.timing.begin)
-        status = memoi_recorder_stamp(r, stream, &passing.timing.end, error);
+        status = memoi_rec_stamp(r, stream, &passing.timing.end, error);
     if (!status) status = memo_schedule_add_wait(r->schedule, known->index, passing.stream, error);
-    return memoi_recorder_attach(r, &passing.timing, status);
+    return memoi_rec_attach(r, &passing.timing, status);
 }
 
 /* The host has seen that event is done. */
-MEMOI memo_status memoi_recorder_seen(memo_recorder* r, memo_event event, memo_error* error) {
+MEMOI memo_status memoi_rec_seen(memo_recorder* r, memo_event event, memo_error* error) {
     memoi_recorded_event* known = NULL;
-    memo_status status = memoi_recorder_event(r, event, &known, error);
+    memo_status status = memoi_rec_event(r, event, &known, error);
     if (!status && known->is_outside) return MEMO_STATUS_OK;
-    if (!status) status = memoi_recorder_reserve_timing(r, error);
+    if (!status) status = memoi_rec_reserve_timing(r, error);
     if (!status) status = memo_schedule_add_event_sync(r->schedule, known->index, error);
     return status;
 }
@@ -10322,20 +10600,20 @@ MEMOI memo_status memoi_recorder_seen(memo_recorder* r, memo_event event, memo_e
 MEMOI memo_status memoi_rec_event_query(void* context, memo_event event, int32_t* is_done,
                                         memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    int64_t known = memob_map_get(&r->events, memoi_key(event));
+    int64_t known = memob_map_get(&r->events, memoi_rec_key(event));
     memo_status status = memo_event_query(&r->inner, event, is_done, error);
     /* Asking about an event never recorded is no mistake, unlike waiting for it. */
     if (status || r->is_paused || !*is_done || known < 0 || !r->known_events[known].is_recorded)
         return status;
-    return memoi_recorder_seen(r, event, error);
+    return memoi_rec_seen(r, event, error);
 }
 
 MEMOI memo_status memoi_rec_event_synchronize(void* context, memo_event event, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    memo_status status = memoi_recorder_close_all(r, error);
+    memo_status status = memoi_rec_close_all(r, error);
     if (!status) status = memo_event_synchronize(&r->inner, event, error);
     if (status || r->is_paused) return status;
-    return memoi_recorder_seen(r, event, error);
+    return memoi_rec_seen(r, event, error);
 }
 
 MEMOI const char* memob_copy_kind_name(memo_copy_kind kind) {
@@ -10364,10 +10642,10 @@ MEMOI memo_status memoi_rec_copy(void* context, memo_stream stream, memo_copy_ki
     desc.reads = &read;
     desc.writes = &written;
     desc.n_reads = desc.n_writes = 1;
-    status = memoi_recorder_begin(r, stream, &passing, error);
+    status = memoi_rec_begin(r, stream, &passing, error);
     if (status) return status;
     status = memo_copy(&r->inner, stream, kind, to, from, size_bytes, error);
-    return memoi_recorder_end(r, &passing, &desc, status, error);
+    return memoi_rec_end(r, &passing, &desc, status, error);
 }
 
 MEMOI int64_t memob_row_ranges(memo_range* ranges, const void* address, int64_t stride_bytes,
@@ -10402,7 +10680,7 @@ MEMOI memo_status memoi_rec_copy_rows(void* context, memo_stream stream, memo_co
         return memob_no_memory(error, "the rows of a recorded copy");
     r->rows = (memo_range*)rows;
 
-    status = memoi_recorder_begin(r, stream, &passing, error);
+    status = memoi_rec_begin(r, stream, &passing, error);
     if (status) return status;
     status = memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from, from_stride_bytes,
                             row_bytes, n_rows, error);
@@ -10415,7 +10693,7 @@ MEMOI memo_status memoi_rec_copy_rows(void* context, memo_stream stream, memo_co
         desc.n_writes =
             memob_row_ranges(r->rows + n_needed, to, to_stride_bytes, row_bytes, n_rows);
     }
-    return memoi_recorder_end(r, &passing, &desc, status, error);
+    return memoi_rec_end(r, &passing, &desc, status, error);
 }
 
 MEMOI memo_status memoi_rec_fill(void* context, memo_stream stream, void* address,
@@ -10430,10 +10708,10 @@ MEMOI memo_status memoi_rec_fill(void* context, memo_stream stream, void* addres
     desc.link_bytes = size_bytes;
     desc.writes = &written;
     desc.n_writes = 1;
-    status = memoi_recorder_begin(r, stream, &passing, error);
+    status = memoi_rec_begin(r, stream, &passing, error);
     if (status) return status;
     status = memo_fill(&r->inner, stream, address, byte_value, size_bytes, error);
-    return memoi_recorder_end(r, &passing, &desc, status, error);
+    return memoi_rec_end(r, &passing, &desc, status, error);
 }
 
 MEMOI memo_status memob_recorder_annotate(void* context, memo_stream stream,
@@ -10444,14 +10722,14 @@ MEMOI memo_status memob_recorder_annotate(void* context, memo_stream stream,
     memo_status status = MEMO_STATUS_OK;
     if (r->inner.annotate) status = memo_annotate(&r->inner, stream, op, error);
     if (status || r->is_paused) return status;
-    status = memoi_recorder_begin(r, stream, &passing, error);
+    status = memoi_rec_begin(r, stream, &passing, error);
     if (status) return status;
     desc.stream = passing.stream;
     desc.n_more_streams = 0;
     desc.link = 0;
     status = memo_schedule_add_op(r->schedule, &desc, error);
     if (!status) r->open[passing.stream] = r->schedule->n_ops - 1;
-    return memoi_recorder_attach(r, &passing.timing, status);
+    return memoi_rec_attach(r, &passing.timing, status);
 }
 
 memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream, const char* name,
@@ -10488,7 +10766,7 @@ memo_recorder_desc memo_recorder_desc_default(void) {
     return desc;
 }
 
-MEMOI void memoi_rec_fill_row_kernels(memo_recorder* r); /* chapter 10 */
+MEMOI void memoi_row_fill_rec(memo_recorder* r); /* chapter 10 */
 
 memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder** recorder,
                                  memo_error* error) {
@@ -10532,7 +10810,7 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
     device->fill = memoi_rec_fill;
     device->status = memoi_rec_status;
     device->annotate = memob_recorder_annotate;
-    memoi_rec_fill_row_kernels(r);
+    memoi_row_fill_rec(r);
     if (r->inner.launch_host) device->launch_host = memoi_rec_launch_host;
     *recorder = r;
     return MEMO_STATUS_OK;
@@ -10543,10 +10821,10 @@ void memo_recorder_destroy(memo_recorder* recorder) {
     int64_t i;
     if (!r) return;
     for (i = 0; i < r->schedule->n_ops && i < r->timings_capacity; i++) {
-        memoi_recorder_give_back(r, &r->timings[i].begin);
-        memoi_recorder_give_back(r, &r->timings[i].end);
+        memoi_rec_give_back(r, &r->timings[i].begin);
+        memoi_rec_give_back(r, &r->timings[i].end);
     }
-    memoi_recorder_give_back(r, &r->base);
+    memoi_rec_give_back(r, &r->base);
     for (i = 0; i < r->n_spare; i++) memo_event_destroy(&r->inner, r->spare[i], NULL);
     memo_schedule_destroy(r->schedule);
     memob_map_free(&r->streams);
@@ -10564,12 +10842,12 @@ memo_device* memo_recorder_get_device(memo_recorder* recorder) { return &recorde
 
 memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream stream, const char* name,
                                       memo_error* error) {
-    int64_t known = memob_map_get(&recorder->streams, memoi_key(stream));
+    int64_t known = memob_map_get(&recorder->streams, memoi_rec_key(stream));
     int32_t index;
     if (!name)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "stream: the name is NULL; pass a name");
-    if (known < 0) return memoi_recorder_add_stream(recorder, stream, name, &index, error);
+    if (known < 0) return memoi_rec_add_stream(recorder, stream, name, &index, error);
     if (!memoi_schedule_reserve(recorder->schedule, 0, 0, name))
         return memob_no_memory(error, "the name of a stream");
     recorder->schedule->streams[known] = memoi_schedule_text(recorder->schedule, name);
@@ -10578,7 +10856,7 @@ memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream strea
 
 void memo_recorder_pause(memo_recorder* recorder) {
     if (recorder->is_paused || recorder->failure.status) return;
-    (void)memoi_recorder_close_all(recorder, &recorder->failure);
+    (void)memoi_rec_close_all(recorder, &recorder->failure);
     recorder->is_paused = 1;
 }
 
@@ -10589,12 +10867,12 @@ void memo_recorder_resume(memo_recorder* recorder) {
     if (!r->is_paused || r->failure.status) return;
     r->is_paused = 0;
     for (stream = 0; !status && stream < r->schedule->n_streams; stream++) {
-        status = memoi_recorder_reserve_timing(r, &r->failure);
+        status = memoi_rec_reserve_timing(r, &r->failure);
         if (!status) status = memo_schedule_add_sync(r->schedule, stream, &r->failure);
     }
 }
 
-MEMOI memo_status memoi_recorder_read_time(memo_recorder* r, int64_t i, memo_error* error) {
+MEMOI memo_status memoi_rec_read_time(memo_recorder* r, int64_t i, memo_error* error) {
     memo_op* op = &r->schedule->ops[i];
     memoi_timing* timing = &r->timings[i];
     memo_status status = memo_event_elapsed(&r->inner, r->base, timing->begin, &op->start_s, error);
@@ -10605,8 +10883,8 @@ MEMOI memo_status memoi_recorder_read_time(memo_recorder* r, int64_t i, memo_err
     }
     if (op->end_s < op->start_s) op->end_s = op->start_s; /* clocks of finite resolution */
     if (op->kind == MEMO_OP_RUN && op->duration_s == 0) op->duration_s = op->end_s - op->start_s;
-    memoi_recorder_give_back(r, &timing->begin);
-    memoi_recorder_give_back(r, &timing->end);
+    memoi_rec_give_back(r, &timing->begin);
+    memoi_rec_give_back(r, &timing->end);
     return MEMO_STATUS_OK;
 }
 
@@ -10620,14 +10898,13 @@ memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** 
         return memo_error_set(error, r->failure.status, "%s", r->failure.message);
     for (i = 0; i < r->schedule->n_streams && !status; i++) {
         int64_t op = r->open[i];
-        status = memoi_recorder_close(r, (int32_t)i, error);
+        status = memoi_rec_close(r, (int32_t)i, error);
         /* Its end was recorded just now, after the caller synchronized. */
         if (!status && op >= 0 && r->timings[op].end)
             status = memo_event_synchronize(&r->inner, r->timings[op].end, error);
     }
     for (i = 0; i < r->schedule->n_ops && !status; i++)
-        if (r->timings[i].begin && r->timings[i].end)
-            status = memoi_recorder_read_time(r, i, error);
+        if (r->timings[i].begin && r->timings[i].end) status = memoi_rec_read_time(r, i, error);
     if (!status) *schedule = r->schedule;
     return status;
 }
@@ -10829,7 +11106,7 @@ memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows, 
  * nothing of streams. */
 
 /* *sum += count * each, all 0 or more.  0: the result would exceed MEMOB_BYTES_MAX. */
-MEMOI int memoi_add_product(int64_t* sum, int64_t count, int64_t each) {
+MEMOI int memoi_swap_add_product(int64_t* sum, int64_t count, int64_t each) {
     if (each > 0 && count > (MEMOB_BYTES_MAX - *sum) / each) return 0;
     *sum += count * each;
     return 1;
@@ -10839,7 +11116,7 @@ MEMOI int memoi_add_product(int64_t* sum, int64_t count, int64_t each) {
 MEMOI int memoi_swap_append(int64_t* part_bytes, int64_t* offset, int64_t n_rows,
                             int64_t row_bytes) {
     *offset = *part_bytes;
-    if (!memoi_add_product(part_bytes, n_rows, row_bytes)) return 0;
+    if (!memoi_swap_add_product(part_bytes, n_rows, row_bytes)) return 0;
     *part_bytes = memob_align_up(*part_bytes, MEMOB_DEVICE_ALIGNMENT);
     return 1;
 }
@@ -10925,7 +11202,7 @@ MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error*
     int32_t t;
     int ok = desc->n_rows <= MEMOB_BYTES_MAX / 8;
     for (t = 0; t < desc->n_tensors && ok; t++)
-        ok = memoi_add_product(&n_bytes, desc->n_rows, desc->tensors[t].row_bytes);
+        ok = memoi_swap_add_product(&n_bytes, desc->n_rows, desc->tensors[t].row_bytes);
     if (ok) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                           "memo_swap_desc.n_rows: %lld rows of these tensors exceed 2^62 bytes",
@@ -10956,9 +11233,9 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement
     for (t = 0; t < n_tensors; t++) {
         memoi_swap_region region = memoi_swap_region_of(desc, t);
         region.begin = *total;
-        if (!memoi_add_product(total, 1, region.even_bytes) ||
-            !memoi_add_product(total, 1, region.scratch_bytes) ||
-            !memoi_add_product(total, 1, region.odd_bytes))
+        if (!memoi_swap_add_product(total, 1, region.even_bytes) ||
+            !memoi_swap_add_product(total, 1, region.scratch_bytes) ||
+            !memoi_swap_add_product(total, 1, region.odd_bytes))
             return 0;
 
         for (layer = 0; layer < desc->n_layers; layer++) {
@@ -11003,11 +11280,11 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement
             n_moved = place->moved_end - place->moved_begin;
             if (!memoi_swap_append(&turn->host_bytes, &place->host_offset, n_moved,
                                    place->row_bytes) ||
-                !memoi_add_product(&turn->moved_bytes, n_moved, place->row_bytes))
+                !memoi_swap_add_product(&turn->moved_bytes, n_moved, place->row_bytes))
                 return 0;
         }
         if (turn->moved_bytes > 0) turn->ordinal = sizes->n_swapped_layers++;
-        if (!memoi_add_product(&sizes->swapped_bytes, 1, turn->moved_bytes)) return 0;
+        if (!memoi_swap_add_product(&sizes->swapped_bytes, 1, turn->moved_bytes)) return 0;
         if (sizes->layer_swapped_bytes < turn->moved_bytes)
             sizes->layer_swapped_bytes = turn->moved_bytes;
     }
@@ -11056,16 +11333,16 @@ MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_pla
             if (place_bytes < turn->host_bytes) place_bytes = turn->host_bytes;
         } else {
             turn->host_begin = sizes->host_bytes;
-            if (!memoi_add_product(&sizes->host_bytes, 1, turn->host_bytes)) return 0;
+            if (!memoi_swap_add_product(&sizes->host_bytes, 1, turn->host_bytes)) return 0;
         }
         if (turn->ordinal >= sizes->n_spilled_layers) continue;
         turn->file_begin = sizes->spill_bytes;
-        if (!memoi_add_product(&sizes->spill_bytes, 1, turn->host_bytes)) return 0;
+        if (!memoi_swap_add_product(&sizes->spill_bytes, 1, turn->host_bytes)) return 0;
     }
 
     /* Number k of the moved layers uses place k mod n_places. */
     if (n_places == n_moved) return 1;
-    if (!memoi_add_product(&sizes->host_bytes, n_places, place_bytes)) return 0;
+    if (!memoi_swap_add_product(&sizes->host_bytes, n_places, place_bytes)) return 0;
     for (layer = 0; layer < desc->n_layers; layer++)
         if (placement->turns[layer].moved_bytes)
             placement->turns[layer].host_begin =
@@ -11335,9 +11612,9 @@ MEMOI int memoi_spill_open_named(const char* directory) {
 MEMOI int memoi_spill_open(const char* directory) {
 #if defined(MEMOI_SPILL_TMPFILE)
     int fd = open(directory, MEMOI_SPILL_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd >= 0) return memoi_descriptor_from_3(fd);
+    if (fd >= 0) return memoi_file_descriptor_from_3(fd);
 #endif
-    return memoi_descriptor_from_3(memoi_spill_open_named(directory));
+    return memoi_file_descriptor_from_3(memoi_spill_open_named(directory));
 }
 
 /* Room for all bytes now; an errno. */
@@ -12249,17 +12526,53 @@ memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* error) {
     return status;
 }
 
+memo_status memo_cross_entropy_desc_resolve(memo_cross_entropy_desc* entropy, memo_error* error) {
+    static const char desc[] = "memo_cross_entropy_desc";
+    int64_t element_bytes = memoi_row_type_bytes(entropy->type), dense = 0;
+    memo_status status;
+    if (entropy->n_parts == 0) entropy->n_parts = 1;
+    if (entropy->n_parts < 1 || entropy->part < 0 || entropy->part >= entropy->n_parts)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s.part: out of range (%d of %d); 0 to n_parts - 1 are valid", desc,
+                              (int)entropy->part, (int)entropy->n_parts);
+    if (entropy->first_column < 0 || entropy->first_column > MEMOB_BYTES_MAX)
+        return memoi_row_fail(error, desc, "first_column is out of range; 0 to 2^62 are valid");
+
+    /* Sizes of every array; cross_entropy may have no gradient, and softmax_parts no sums. */
+    status = memoi_row_matrix(desc, "logits", entropy->logits, entropy->n_rows, entropy->n_columns,
+                              element_bytes, &entropy->stride, error);
+    if (!status && entropy->d_logits)
+        status = memoi_row_matrix(desc, "d_logits", entropy->d_logits, entropy->n_rows,
+                                  entropy->n_columns, element_bytes, &entropy->stride, error);
+    if (!status)
+        status =
+            memoi_row_matrix(desc, "labels", entropy->labels, entropy->n_rows, 1, 4, &dense, error);
+    if (!status) {
+        dense = 0;
+        status = memoi_row_matrix(desc, "parts", entropy->parts, entropy->n_rows,
+                                  2 * (int64_t)entropy->n_parts, 4, &dense, error);
+    }
+    if (!status) {
+        dense = 0;
+        status =
+            memoi_row_matrix(desc, "losses", entropy->losses, entropy->n_rows, 1, 4, &dense, error);
+    }
+    if (!status && entropy->sums && !memoi_row_is_aligned(entropy->sums, 8))
+        return memoi_row_fail(error, desc, "sums is not aligned to its element");
+    return status;
+}
+
 /* --- the loops; descs are resolved --- */
 
-MEMOI void memoi_loop_gather(const memo_rows_desc* rows) {
+MEMOI void memoi_row_loop_gather(const memo_rows_desc* rows) {
     int64_t item, n = memo_rows_items(rows);
     for (item = 0; item < n; item++) memo_gather_item(rows, item);
 }
-MEMOI void memoi_loop_scatter(const memo_rows_desc* rows) {
+MEMOI void memoi_row_loop_scatter(const memo_rows_desc* rows) {
     int64_t item, n = memo_rows_items(rows);
     for (item = 0; item < n; item++) memo_scatter_item(rows, item);
 }
-MEMOI void memoi_loop_merge(const memo_merge_desc* merge) {
+MEMOI void memoi_row_loop_merge(const memo_merge_desc* merge) {
     int64_t row, n = merge->n_batches * merge->n_rows, place, part_place;
     for (row = 0; row < n; row++) {
         float weight, a, b;
@@ -12272,11 +12585,11 @@ MEMOI void memoi_loop_merge(const memo_merge_desc* merge) {
         merge->lse[place] = memo_merge_lse(a, b);
     }
 }
-MEMOI void memoi_loop_add(const memo_add_desc* add) {
+MEMOI void memoi_row_loop_add(const memo_add_desc* add) {
     int64_t item, n = memo_add_items(add);
     for (item = 0; item < n; item++) memo_add_item(add, item);
 }
-MEMOI void memoi_loop_sums(const memo_row_sums_desc* sums) {
+MEMOI void memoi_row_loop_sums(const memo_row_sums_desc* sums) {
     int64_t row;
     for (row = 0; row < sums->n_rows; row++) {
         float parts[MEMO_ROW_LANES];
@@ -12289,9 +12602,43 @@ MEMOI void memoi_loop_sums(const memo_row_sums_desc* sums) {
     }
 }
 
-MEMOI void memoi_loop_cast(const memo_cast_desc* cast) {
+MEMOI void memoi_row_loop_cast(const memo_cast_desc* cast) {
     int64_t item, n = memo_cast_items(cast);
     for (item = 0; item < n; item++) memo_cast_item(cast, item);
+}
+
+MEMOI void memoi_row_loop_softmax_parts(const memo_cross_entropy_desc* entropy) {
+    int64_t row;
+    for (row = 0; row < entropy->n_rows; row++) {
+        memo_softmax_sum parts[MEMO_LOSS_LANES];
+        int32_t lane, apart;
+        for (lane = 0; lane < MEMO_LOSS_LANES; lane++)
+            parts[lane] = memo_softmax_lane(entropy, row, lane);
+        for (apart = MEMO_LOSS_LANES / 2; apart > 0; apart /= 2)
+            for (lane = 0; lane < apart; lane++)
+                parts[lane] = memo_softmax_join(parts[lane], parts[lane + apart]);
+        memo_softmax_end(entropy, row, parts[0]);
+    }
+}
+MEMOI void memoi_row_loop_cross_entropy(const memo_cross_entropy_desc* entropy) {
+    int64_t row;
+    int32_t lane;
+    for (row = 0; row < entropy->n_rows; row++)
+        for (lane = 0; lane < MEMO_LOSS_LANES; lane++) memo_entropy_lane(entropy, row, lane);
+}
+MEMOI void memoi_row_loop_loss_sums(const memo_cross_entropy_desc* entropy) {
+    double sums[MEMO_LOSS_LANES];
+    int64_t n_labels = 0, n;
+    int32_t lane, apart;
+    for (lane = 0; lane < MEMO_LOSS_LANES; lane++) {
+        sums[lane] = memo_loss_lane(entropy, lane, &n);
+        n_labels += n;
+    }
+    for (apart = MEMO_LOSS_LANES / 2; apart > 0; apart /= 2)
+        for (lane = 0; lane < apart; lane++) sums[lane] += sums[lane + apart];
+    if (!entropy->sums) return;
+    entropy->sums[0] += sums[0];
+    entropy->sums[1] += (double)n_labels;
 }
 
 /* Of each kernel: at once, with a desc of the user's; and as a function for a host stream, with a
@@ -12300,12 +12647,12 @@ MEMOI void memoi_loop_cast(const memo_cast_desc* cast) {
     memo_status memo_row_##name(const desc_type* desc, memo_error* error) {                        \
         desc_type resolved = *desc;                                                                \
         memo_status status = desc_type##_resolve(&resolved, error);                                \
-        if (!status) memoi_loop_##name(&resolved);                                                 \
+        if (!status) memoi_row_loop_##name(&resolved);                                             \
         return status;                                                                             \
     }                                                                                              \
     MEMOI memo_status memoi_run_row_##name(void* args, memo_error* error) {                        \
         (void)error;                                                                               \
-        memoi_loop_##name((const desc_type*)args);                                                 \
+        memoi_row_loop_##name((const desc_type*)args);                                             \
         return MEMO_STATUS_OK;                                                                     \
     }
 
@@ -12315,6 +12662,9 @@ MEMOI_ROW_KERNEL(merge, memo_merge_desc)
 MEMOI_ROW_KERNEL(add, memo_add_desc)
 MEMOI_ROW_KERNEL(sums, memo_row_sums_desc)
 MEMOI_ROW_KERNEL(cast, memo_cast_desc)
+MEMOI_ROW_KERNEL(softmax_parts, memo_cross_entropy_desc)
+MEMOI_ROW_KERNEL(cross_entropy, memo_cross_entropy_desc)
+MEMOI_ROW_KERNEL(loss_sums, memo_cross_entropy_desc)
 
 /* --- on the host device --- */
 
@@ -12336,14 +12686,20 @@ MEMOI_HOST_ROW_KERNEL(merge, merge, memo_merge_desc)
 MEMOI_HOST_ROW_KERNEL(add, add, memo_add_desc)
 MEMOI_HOST_ROW_KERNEL(row_sums, sums, memo_row_sums_desc)
 MEMOI_HOST_ROW_KERNEL(cast, cast, memo_cast_desc)
+MEMOI_HOST_ROW_KERNEL(softmax_parts, softmax_parts, memo_cross_entropy_desc)
+MEMOI_HOST_ROW_KERNEL(cross_entropy, cross_entropy, memo_cross_entropy_desc)
+MEMOI_HOST_ROW_KERNEL(loss_sums, loss_sums, memo_cross_entropy_desc)
 
-MEMOI void memoi_host_fill_row_kernels(memo_device* table) {
+MEMOI void memoi_row_fill_host(memo_device* table) {
     table->gather_rows = memoi_host_gather_rows;
     table->scatter_rows = memoi_host_scatter_rows;
     table->merge = memoi_host_merge;
     table->add = memoi_host_add;
     table->row_sums = memoi_host_row_sums;
     table->cast = memoi_host_cast;
+    table->softmax_parts = memoi_host_softmax_parts;
+    table->cross_entropy = memoi_host_cross_entropy;
+    table->loss_sums = memoi_host_loss_sums;
 }
 
 #endif
@@ -12416,6 +12772,41 @@ MEMOI void memoi_row_touch_cast(const memo_cast_desc* cast, memoi_row_ranges_of*
     touched->writes[0] = memob_range_at(cast->to, cast->n * memoi_row_type_bytes(cast->to_type));
 }
 
+/* n_parts: how many, from first_part on. */
+MEMOI memo_range memoi_row_parts(const memo_cross_entropy_desc* entropy, int32_t first_part,
+                                 int32_t n_parts) {
+    return memob_range_at(entropy->parts + first_part * entropy->n_rows * 2,
+                          n_parts * entropy->n_rows * 8);
+}
+MEMOI void memoi_row_touch_softmax_parts(const memo_cross_entropy_desc* entropy,
+                                         memoi_row_ranges_of* touched) {
+    touched->n_reads = 2;
+    touched->reads[0] = memoi_row_range(entropy->logits, entropy->n_rows, entropy->n_columns,
+                                        entropy->stride, memoi_row_type_bytes(entropy->type));
+    touched->reads[1] = memob_range_at(entropy->labels, entropy->n_rows * 4);
+    touched->n_writes = 1;
+    touched->writes[0] = memoi_row_parts(entropy, entropy->part, 1);
+}
+MEMOI void memoi_row_touch_cross_entropy(const memo_cross_entropy_desc* entropy,
+                                         memoi_row_ranges_of* touched) {
+    memoi_row_touch_softmax_parts(entropy, touched);
+    touched->n_reads = 3;
+    touched->reads[2] = memoi_row_parts(entropy, 0, entropy->n_parts);
+    touched->writes[0] = memob_range_at(entropy->losses, entropy->n_rows * 4);
+    if (!entropy->d_logits) return;
+    touched->n_writes = 2;
+    touched->writes[1] = memoi_row_range(entropy->d_logits, entropy->n_rows, entropy->n_columns,
+                                         entropy->stride, memoi_row_type_bytes(entropy->type));
+}
+MEMOI void memoi_row_touch_loss_sums(const memo_cross_entropy_desc* entropy,
+                                     memoi_row_ranges_of* touched) {
+    touched->n_reads = 2;
+    touched->reads[0] = memob_range_at(entropy->losses, entropy->n_rows * 4);
+    touched->reads[1] = memob_range_at(entropy->labels, entropy->n_rows * 4);
+    touched->n_writes = 1;
+    touched->writes[0] = memob_range_at(entropy->sums, entropy->sums ? 16 : 0);
+}
+
 #define MEMOI_REC_ROW_KERNEL(entry, kernel, shown, desc_type)                                      \
     MEMOI memo_status memoi_rec_##entry(void* context, memo_stream stream, const desc_type* desc,  \
                                         memo_error* error) {                                       \
@@ -12427,7 +12818,7 @@ MEMOI void memoi_row_touch_cast(const memo_cast_desc* cast, memoi_row_ranges_of*
         memo_status status;                                                                        \
         if (r->is_paused) return r->inner.entry(r->inner.context, stream, desc, error);            \
         status = desc_type##_resolve(&resolved, error);                                            \
-        if (!status) status = memoi_recorder_begin(r, stream, &passing, error);                    \
+        if (!status) status = memoi_rec_begin(r, stream, &passing, error);                         \
         if (status) return status;                                                                 \
         memoi_row_touch_##kernel(&resolved, &touched);                                             \
         op.name = shown;                                                                           \
@@ -12436,7 +12827,7 @@ MEMOI void memoi_row_touch_cast(const memo_cast_desc* cast, memoi_row_ranges_of*
         op.writes = touched.writes;                                                                \
         op.n_writes = touched.n_writes;                                                            \
         status = r->inner.entry(r->inner.context, stream, desc, error);                            \
-        return memoi_recorder_end(r, &passing, &op, status, error);                                \
+        return memoi_rec_end(r, &passing, &op, status, error);                                     \
     }
 
 MEMOI_REC_ROW_KERNEL(gather_rows, gather, "gather rows", memo_rows_desc)
@@ -12445,15 +12836,21 @@ MEMOI_REC_ROW_KERNEL(merge, merge, "merge", memo_merge_desc)
 MEMOI_REC_ROW_KERNEL(add, add, "add", memo_add_desc)
 MEMOI_REC_ROW_KERNEL(row_sums, sums, "row sums", memo_row_sums_desc)
 MEMOI_REC_ROW_KERNEL(cast, cast, "cast", memo_cast_desc)
+MEMOI_REC_ROW_KERNEL(softmax_parts, softmax_parts, "softmax parts", memo_cross_entropy_desc)
+MEMOI_REC_ROW_KERNEL(cross_entropy, cross_entropy, "cross entropy", memo_cross_entropy_desc)
+MEMOI_REC_ROW_KERNEL(loss_sums, loss_sums, "loss sums", memo_cross_entropy_desc)
 
 /* The recorder has only the row kernels that the inner device has. */
-MEMOI void memoi_rec_fill_row_kernels(memo_recorder* r) {
+MEMOI void memoi_row_fill_rec(memo_recorder* r) {
     if (r->inner.gather_rows) r->device.gather_rows = memoi_rec_gather_rows;
     if (r->inner.scatter_rows) r->device.scatter_rows = memoi_rec_scatter_rows;
     if (r->inner.merge) r->device.merge = memoi_rec_merge;
     if (r->inner.add) r->device.add = memoi_rec_add;
     if (r->inner.row_sums) r->device.row_sums = memoi_rec_row_sums;
     if (r->inner.cast) r->device.cast = memoi_rec_cast;
+    if (r->inner.softmax_parts) r->device.softmax_parts = memoi_rec_softmax_parts;
+    if (r->inner.cross_entropy) r->device.cross_entropy = memoi_rec_cross_entropy;
+    if (r->inner.loss_sums) r->device.loss_sums = memoi_rec_loss_sums;
 }
 
 #endif /* MEMO_IMPLEMENTATION */

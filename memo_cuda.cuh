@@ -188,6 +188,14 @@ MEMO_API memo_status memo_cuda_row_sums(memo_stream stream, const memo_row_sums_
                                         memo_error* error);
 MEMO_API memo_status memo_cuda_cast(memo_stream stream, const memo_cast_desc* cast,
                                     memo_error* error);
+MEMO_API memo_status memo_cuda_softmax_parts(memo_stream stream,
+                                             const memo_cross_entropy_desc* entropy,
+                                             memo_error* error);
+MEMO_API memo_status memo_cuda_cross_entropy(memo_stream stream,
+                                             const memo_cross_entropy_desc* entropy,
+                                             memo_error* error);
+MEMO_API memo_status memo_cuda_loss_sums(memo_stream stream, const memo_cross_entropy_desc* entropy,
+                                         memo_error* error);
 
 /* ---- 4 phantom memory: addresses that share one chunk of memory ---------------------------------
  *
@@ -1870,6 +1878,61 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
     }
 }
 
+/* A warp per row: MEMO_LOSS_LANES is 32. */
+static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
+    memoi_cuda_softmax_parts_kernel(const __grid_constant__ memo_cross_entropy_desc entropy,
+                                    int64_t n_rows) {
+    int32_t lane = (int32_t)(threadIdx.x % MEMO_LOSS_LANES);
+    int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / MEMO_LOSS_LANES;
+    for (; row < n_rows; row += (int64_t)gridDim.x * blockDim.x / MEMO_LOSS_LANES) {
+        memo_softmax_sum sum = memo_softmax_lane(&entropy, row, lane);
+        int apart;
+        for (apart = MEMO_LOSS_LANES / 2; apart > 0; apart /= 2) {
+            memo_softmax_sum other;
+            other.max = __shfl_xor_sync(0xffffffffu, sum.max, apart, MEMO_LOSS_LANES);
+            other.sum = __shfl_xor_sync(0xffffffffu, sum.sum, apart, MEMO_LOSS_LANES);
+            sum = memo_softmax_join(sum, other);
+        }
+        if (lane == 0) memo_softmax_end(&entropy, row, sum);
+    }
+}
+
+/* Lanes of a row need nothing from each other: an item is a row and a lane. */
+MEMOI_CUDA __device__ void memoi_cuda_entropy_item(const memo_cross_entropy_desc* entropy,
+                                                   int64_t item) {
+    memo_entropy_lane(entropy, item / MEMO_LOSS_LANES, (int32_t)(item % MEMO_LOSS_LANES));
+}
+MEMOI_CUDA_ITEMS(cross_entropy, memo_cross_entropy_desc, memoi_cuda_entropy_item)
+
+/* A shuffle moves 32 bits. */
+MEMOI_CUDA __device__ double memoi_cuda_shuffle(double value, int apart) {
+    float halves[2];
+    memcpy(halves, &value, sizeof halves);
+    halves[0] = __shfl_xor_sync(0xffffffffu, halves[0], apart, MEMO_LOSS_LANES);
+    halves[1] = __shfl_xor_sync(0xffffffffu, halves[1], apart, MEMO_LOSS_LANES);
+    memcpy(&value, halves, sizeof value);
+    return value;
+}
+/* One warp, so that the order of additions is fixed. */
+static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
+    memoi_cuda_loss_sums_kernel(const __grid_constant__ memo_cross_entropy_desc entropy,
+                                int64_t n_warps) {
+    int32_t lane = (int32_t)(threadIdx.x % MEMO_LOSS_LANES);
+    int64_t n_labels;
+    double sum, count;
+    int apart;
+    if (((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / MEMO_LOSS_LANES >= n_warps) return;
+    sum = memo_loss_lane(&entropy, lane, &n_labels);
+    count = (double)n_labels;
+    for (apart = MEMO_LOSS_LANES / 2; apart > 0; apart /= 2) {
+        sum += memoi_cuda_shuffle(sum, apart);
+        count += memoi_cuda_shuffle(count, apart);
+    }
+    if (lane || !entropy.sums) return;
+    entropy.sums[0] += sum;
+    entropy.sums[1] += count;
+}
+
 /* kernel<<<n_blocks, MEMOI_CUDA_THREADS, 0, stream>>>(desc, n_items), but returns only its own
  * error, not an earlier one. */
 template <typename Desc>
@@ -1908,6 +1971,11 @@ MEMOI_CUDA_LAUNCH(cast, memo_cast_desc, memo_cast_items(&resolved), MEMOI_CUDA_T
 MEMOI_CUDA_LAUNCH(merge, memo_merge_desc, resolved.n_batches* resolved.n_rows,
                   MEMOI_CUDA_ROWS_PER_BLOCK)
 MEMOI_CUDA_LAUNCH(row_sums, memo_row_sums_desc, resolved.n_rows, MEMOI_CUDA_ROWS_PER_BLOCK)
+MEMOI_CUDA_LAUNCH(softmax_parts, memo_cross_entropy_desc, resolved.n_rows,
+                  MEMOI_CUDA_THREADS / MEMO_LOSS_LANES)
+MEMOI_CUDA_LAUNCH(cross_entropy, memo_cross_entropy_desc, resolved.n_rows* MEMO_LOSS_LANES,
+                  MEMOI_CUDA_THREADS)
+MEMOI_CUDA_LAUNCH(loss_sums, memo_cross_entropy_desc, resolved.n_rows > 0, 1)
 
 #define MEMOI_CUDA_ENTRY(name, desc_type)                                                          \
     MEMOI_CUDA memo_status memoi_cuda_entry_##name(void* context, memo_stream stream,              \
@@ -1921,6 +1989,9 @@ MEMOI_CUDA_ENTRY(merge, memo_merge_desc)
 MEMOI_CUDA_ENTRY(add, memo_add_desc)
 MEMOI_CUDA_ENTRY(row_sums, memo_row_sums_desc)
 MEMOI_CUDA_ENTRY(cast, memo_cast_desc)
+MEMOI_CUDA_ENTRY(softmax_parts, memo_cross_entropy_desc)
+MEMOI_CUDA_ENTRY(cross_entropy, memo_cross_entropy_desc)
+MEMOI_CUDA_ENTRY(loss_sums, memo_cross_entropy_desc)
 
 /* ---- >>device life ------------------------------------------------------------------------------
  * Knows: what a device takes from CUDA, and in which order it gives it back. */
@@ -2050,6 +2121,9 @@ MEMOI_CUDA void memoi_cuda_fill_table(memoi_cuda* cuda) {
     table->add = memoi_cuda_entry_add;
     table->row_sums = memoi_cuda_entry_row_sums;
     table->cast = memoi_cuda_entry_cast;
+    table->softmax_parts = memoi_cuda_entry_softmax_parts;
+    table->cross_entropy = memoi_cuda_entry_cross_entropy;
+    table->loss_sums = memoi_cuda_entry_loss_sums;
     table->launch_host = memoi_cuda_launch_host;
 }
 

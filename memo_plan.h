@@ -22,17 +22,15 @@
  *
  * CHAPTERS
  *   1 offsets  memo_plan_solve     offsets of a memo_plan: proven optimal, or with its gap
- *   2 alpha    memo_plan_alpha     the paper's linear program: one fraction of rows to swap
- *   3 profile  memo_profile_*      times of a trainer's kernels and copies, measured, in a file
- *   4 rows     memo_plan_swap      which rows of each tensor and layer to keep, swap, recompute
- *   5 layouts  memo_plan_layouts   data x pipeline x tensor x ring x ulysses: memory and time
- *   6 degrees  memo_degrees_solve  a tensor-parallel degree for every block
- *   7 session  memo_session_*      from tensors and a budget to a running step
+ *   2 profile  memo_profile_*      times of a trainer's kernels and copies, measured, in a file
+ *   3 rows     memo_plan_swap      which rows of each tensor and layer to keep, swap, recompute
+ *   4 layouts  memo_plan_layouts   data x pipeline x tensor x ring x ulysses: memory and time
+ *   5 degrees  memo_degrees_solve  a tensor-parallel degree for every block
+ *   6 session  memo_session_*      from tensors and a budget to a running step
  * The implementation begins with a table of its rooms and the words to search for.
  *
  * lp_solve 5.5 is optional: compile with -DMEMO_LP_SOLVE and link -llpsolve55.  Without it the
- * built-in planners are used: offsets by search, alpha in closed form.  Rows never need it.  What
- * needs lp_solve returns UNSUPPORTED and a message that names it.
+ * built-in planners are used.  What needs lp_solve returns UNSUPPORTED and a message that names it.
  *
  * License: MIT.  lp_solve is LGPL and is linked, never copied in.  Language: C99 that is also
  * C++11. */
@@ -90,52 +88,7 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
 MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
 
-/* ---- 2 alpha: one fraction of the rows to swap ----------------------------------------------- */
-
-/* MEMO paper, equations (1) to (3):  maximize alpha  subject to
- *     (S_input + S_attn + alpha S_others) / B <= T_layer
- *     (n - 2) (S_input + S_attn + alpha S_others) <= M_CPU
- *     0 <= alpha <= 1
- * and, since the rounding buffers grow with alpha,
- *     device_base + alpha * device_slope <= device_capacity. */
-typedef struct memo_alpha_desc {
-    int64_t whole_bytes;  /* S_input + S_attn, and other tensors swapped whole, of one layer */
-    int64_t others_bytes; /* S_others */
-    double bandwidth_bytes_per_s; /* B; 0: not a limit */
-    double layer_forward_s;       /* T_layer */
-    int32_t n_layers;             /* n */
-    int64_t host_bytes;           /* M_CPU; 0: no limit */
-    int64_t device_base_bytes;    /* peak of the step at alpha = 0 */
-    int64_t device_slope_bytes;   /* added to the peak by alpha = 1 */
-    int64_t device_bytes;         /* capacity; 0: no limit */
-    int64_t n_rows, tile_rows;    /* alpha is rounded down to whole tiles; n_rows 0: not rounded */
-} memo_alpha_desc;
-
-typedef enum memo_alpha_limit {
-    MEMO_ALPHA_LIMIT_NONE = 0, /* alpha = 1 */
-    MEMO_ALPHA_LIMIT_BANDWIDTH,
-    MEMO_ALPHA_LIMIT_HOST_MEMORY,
-    MEMO_ALPHA_LIMIT_DEVICE_MEMORY,
-    MEMO_ALPHA_LIMIT_DISK /* from memo_plan_swap only: reading and writing the file */
-} memo_alpha_limit;
-
-typedef struct memo_alpha {
-    double alpha;           /* rounded down to whole tiles */
-    double exact_alpha;     /* before rounding */
-    memo_alpha_limit limit; /* the limit that alpha meets */
-    int32_t is_hidden;      /* 0: alpha is 0, and the copies still take longer than the layer */
-} memo_alpha;
-
-MEMO_API memo_alpha_desc memo_alpha_desc_default(void);
-MEMO_API const char* memo_alpha_limit_name(memo_alpha_limit limit);
-/* Finds the largest alpha: by lp_solve if it is compiled in, otherwise in closed form.  Both give
- * the same value.
- * Errors: INVALID_ARGUMENT naming the field; INFEASIBLE if alpha = 0 exceeds a memory: the message
- * names it and states by how much. */
-MEMO_API memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha,
-                                     memo_error* error);
-
-/* ---- 3 profile: times of a trainer's kernels and copies -----------------------------------------
+/* ---- 2 profile: times of a trainer's kernels and copies -----------------------------------------
  *
  * The planner needs a few times of a trainer on a device.  Measure them once and keep them in a
  * file. */
@@ -218,7 +171,7 @@ MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char*
 MEMO_API memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* name,
                                         memo_profile* profile, memo_error* error);
 
-/* ---- 4 rows of every tensor: kept, swapped, recomputed ------------------------------------------
+/* ---- 3 rows of every tensor: kept, swapped, recomputed ------------------------------------------
  *
  * Chooses, for each skeletal tensor of each layer, whether the device keeps it.  If not, it chooses
  * the number of swapped rows; the other rows are recomputed.  The aim is the shortest step within
@@ -261,6 +214,17 @@ typedef struct memo_swap_plan_desc {
     double to_file_bytes_per_s, from_file_bytes_per_s;
 } memo_swap_plan_desc;
 
+/* What keeps the step from being shorter. */
+typedef enum memo_swap_limit {
+    MEMO_SWAP_LIMIT_NONE = 0,
+    MEMO_SWAP_LIMIT_BANDWIDTH,
+    MEMO_SWAP_LIMIT_HOST_MEMORY,
+    MEMO_SWAP_LIMIT_DEVICE_MEMORY,
+    MEMO_SWAP_LIMIT_DISK /* reading and writing the file */
+} memo_swap_limit;
+
+MEMO_API const char* memo_swap_limit_name(memo_swap_limit limit);
+
 typedef struct memo_swap_plan {
     /* What to set in memo_swap_desc: memo_swap_plan_apply does. */
     int64_t* rows;         /* (n_layers, n_tensors); NULL: by alpha */
@@ -275,7 +239,7 @@ typedef struct memo_swap_plan {
                              less; 0: not known */
     int64_t device_bytes, host_bytes, swapped_bytes, spill_bytes; /* as in memo_swap_sizes */
     int32_t n_spilled_layers;                                     /* likewise */
-    memo_alpha_limit limit;                                       /* what binds */
+    memo_swap_limit limit;
     char reason[160]; /* "host memory is the limit; 24 GiB more would save 6% of the step" */
 } memo_swap_plan;
 
@@ -301,7 +265,7 @@ MEMO_API void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text);
 /* Appends the limit, and if they were measured the predicted times of a micro-batch. */
 MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* text);
 
-/* ---- 5 layouts: data x pipeline x tensor x ring x ulysses ---------------------------------------
+/* ---- 4 layouts: data x pipeline x tensor x ring x ulysses ---------------------------------------
  *
  * How should these GPUs share this model?  The list has every layout.  A legal one comes with its
  * memory, the bytes it sends and its step time.  Any other comes with the reason:
@@ -320,17 +284,18 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *
  *   products          6 P S flops of a step, P without the embedding, / (peak * gemm_efficiency)
  *   attention         2 S^2 h a layer forward, 5 S^2 h backward: the causal half, two products and
- *                     five
+ *                     five; one of the two, and two of the five, have v_head_size
  *   ring              every step max(block, hop); a start and a merge a block; dK and dV hop once
  *                     more, home
- *   ulysses, tensor   bytes / bandwidth + a start for each of 4 collectives a layer and way
+ *   ulysses, tensor   bytes / bandwidth + a start for each of 4 collectives a layer and way; with
+ *                     groups of heads, what attention of the other groups does not hide
  *   ZeRO              bytes / bandwidth; a group with only some of a node's GPUs has one NIC for
  *                     them
  *   bubble            (pipeline - 1) micro-batches of all the above but ZeRO
  *
  * Sources: "A Unified Sequence Parallelism Approach for Long Context Generative AI" (section 4,
  * Table 2; "tip" below is one of its seven), fitted to its Tables 3 to 6 by bench/paper_tables;
- * a rank sends the same bytes as in memo_sp.h; swapping follows memo_plan_alpha.  Not counted:
+ * a rank sends the same bytes as in memo_sp.h; swapping follows the MEMO paper's alpha.  Not counted:
  * padding of lengths that do not divide, and a layer's transients. */
 
 /* A decoder of identical layers: attention, MLP. */
@@ -338,7 +303,8 @@ typedef struct memo_parallel_model {
     int32_t n_layers, hidden;
     int32_t ffn; /* columns of the MLP; 0: no MLP */
     int32_t n_q_heads, n_kv_heads;
-    int32_t head_size;      /* 0: hidden / n_q_heads */
+    int32_t head_size;      /* of queries and keys; 0: hidden / n_q_heads */
+    int32_t v_head_size;    /* of values and output; 0: head_size */
     int32_t n_ffn_matrices; /* 3: gate, up, down (also 0); 2: up, down */
     int32_t is_tied;        /* embedding and classifier share one matrix */
     int64_t vocabulary;     /* 0: no embedding and no classifier */
@@ -393,6 +359,10 @@ typedef struct memo_parallel_desc {
     int32_t kv_heads_must_divide;
     /* 1: the ring's pieces are contiguous, not zigzag; its last rank then has full blocks only. */
     int32_t is_contiguous;
+    /* The most groups of heads, so that the all-to-all of one runs behind the attention of another
+     * (memo_sp_attention_desc.ulysses_groups); 0: 1.  The prediction takes the fastest number that
+     * divides the key heads of a rank. */
+    int32_t max_ulysses_groups;
     /* Filters for memo_plan_layouts; 0: all. */
     uint32_t zero_stages; /* bit z: stage z */
     uint32_t activations; /* bit a: memo_parallel_activations a */
@@ -480,7 +450,8 @@ typedef struct memo_parallel_prediction {
     memo_parallel_time time;
     double sent_bytes[MEMO_PARALLEL_N_KINDS];   /* by a rank in a step, recomputation included */
     int32_t leaves_node[MEMO_PARALLEL_N_KINDS]; /* a group of the kind spans nodes */
-    double alpha; /* of the rows that are swapped; 0 without swapping */
+    double alpha;           /* of the rows that are swapped; 0 without swapping */
+    int32_t ulysses_groups; /* 1: the all-to-all is not hidden */
     double flops; /* of the model in a step: 6 P S, and 6 S^2 h a layer, as the MEMO paper counts */
     double mfu;   /* flops / (n_gpus * peak * step_s) */
     int32_t fits; /* on the device and on the host */
@@ -529,7 +500,7 @@ MEMO_API memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_para
                                        memo_error* error);
 MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);
 
-/* ---- 6 tensor-parallel degrees ------------------------------------------------------------------
+/* ---- 5 tensor-parallel degrees ------------------------------------------------------------------
  *
  * Chooses a degree for every block (attention, MLP, ...), so that a step takes least time within a
  * device's memory (Oases paper, section 4; the overlapped schedule with fine-grained
@@ -665,7 +636,7 @@ MEMO_API memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const
                                         memo_error* error);
 MEMO_API void memo_degrees_free(int32_t* block_degrees);
 
-/* ---- 7 session: from tensors and a budget to a running step -------------------------------------
+/* ---- 6 session: from tensors and a budget to a running step -------------------------------------
  *
  * The front door.  A trainer describes its tensors, names its functions and states a budget;
  * memo_session_create runs a step dry, measures, plans, and returns what the step then runs on: an
@@ -849,6 +820,7 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
  *     >>greedy                 orders of items
  *     >>lowest offset          greedy: the item that can lie lowest comes next
  *     >>first fit              greedy: each item into the lowest hole
+ *     >>stacks                 the least height of a section's items
  *     >>exact search           is there a plan within a capacity?
  *     >>search state           what a node knows, and how it is undone
  *     >>pruning                bounds of a section's items; failures that are remembered
@@ -863,19 +835,17 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
  *     >>groups and kinds       buffers of a window; groups that are alike
  *     >>two levels             the inner plans and the outer one
  *     >>plan solve             memo_plan_solve: which engine comes next
- *   2 alpha
- *     >>alpha                  the paper's linear program in one variable
- *   3 profile
+ *   2 profile
  *     >>profile                measures kernels, copies and a file
  *     >>profile file           its text
- *   4 rows of every tensor
+ *   3 rows of every tensor
  *     >>row words              and the other rooms of rows, listed there
- *   5 layouts
+ *   4 layouts
  *     >>layout rules           which layouts are legal, or why not
  *     >>layout costs           bytes and seconds of one layout
  *     >>layout links, >>layout attention, >>layout memory, >>layout swapping, >>layout step
  *     >>layout list            all layouts in order
- *   6 degrees
+ *   5 degrees
  *     >>degree problem         costs of blocks
  *     >>degree costs           time and memory of a plan
  *     >>degree model           costs of a GPT from constants
@@ -884,7 +854,7 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
  *     >>memory price           a plan and a bound from one price on memory
  *     >>degree labels          partial plans, from the first block to the last
  *     >>degree solve           memo_degrees_solve: which range of runtimes comes next
- *   7 session
+ *   6 session
  *     >>session                from tensors and a budget to a running step */
 #if defined(MEMO_PLAN_IMPLEMENTATION) && !defined(MEMO_PLAN_IMPLEMENTATION_DONE)
 #define MEMO_PLAN_IMPLEMENTATION_DONE
@@ -948,7 +918,7 @@ typedef struct memoi_problem {
     memoi_item* items;   /* ordered by begin, as are their ranges */
     memoi_range* ranges; /* one an item, more with gaps */
     int64_t n_items, n_ranges, n_sections, n_fixed;
-    int64_t* section_sums;
+    int64_t* section_bounds; /* at least the sum of sizes */
     int64_t lower_bound;
     int64_t unit_bytes;
     int32_t has_alignment, has_gaps;
@@ -970,7 +940,7 @@ typedef struct memoi_neighbors {
 MEMOI void memoi_problem_free(memoi_problem* problem) {
     MEMO_FREE(problem->items);
     MEMO_FREE(problem->ranges);
-    MEMO_FREE(problem->section_sums);
+    MEMO_FREE(problem->section_bounds);
     MEMO_FREE(problem->first_held);
     MEMO_FREE(problem->held);
     if (problem->neighbors) {
@@ -1136,11 +1106,12 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
     }
 
     /* Sections replace times, because the search goes through live sets, not through requests. */
-    problem->unit_bytes = unit ? unit : 1;
+    if (unit == 0) unit = 1; /* nothing to place */
+    problem->unit_bytes = unit;
     if (plan->n_gaps > 0 && !memoi_problem_sort(problem)) goto no_memory;
     if (!memoi_problem_sections(problem)) goto no_memory;
-    problem->section_sums = (int64_t*)memob_calloc(problem->n_sections, sizeof(int64_t));
-    if (!problem->section_sums) goto no_memory;
+    problem->section_bounds = (int64_t*)memob_calloc(problem->n_sections, sizeof(int64_t));
+    if (!problem->section_bounds) goto no_memory;
 
     /* Sizes in units, and the sum of live sizes in each section as differences. */
     for (i = 0; i < problem->n_items; i++) {
@@ -1153,9 +1124,9 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         item->begin = range[0].begin;
         item->end = item->reach = range[item->n_ranges - 1].end;
         for (k = 0; k < item->n_ranges; k++) { /* as differences, summed below */
-            problem->section_sums[range[k].begin] += item->size;
+            problem->section_bounds[range[k].begin] += item->size;
             if (range[k].end < problem->n_sections)
-                problem->section_sums[range[k].end] -= item->size;
+                problem->section_bounds[range[k].end] -= item->size;
         }
         if (item->fixed >= 0 && item->fixed + item->size > problem->lower_bound)
             problem->lower_bound = item->fixed + item->size;
@@ -1163,9 +1134,9 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
 
     /* No plan is lower than a live set or than the top of a fixed item. */
     for (i = 0; i < problem->n_sections; i++) {
-        if (i > 0) problem->section_sums[i] += problem->section_sums[i - 1];
-        if (problem->section_sums[i] > problem->lower_bound)
-            problem->lower_bound = problem->section_sums[i];
+        if (i > 0) problem->section_bounds[i] += problem->section_bounds[i - 1];
+        if (problem->section_bounds[i] > problem->lower_bound)
+            problem->lower_bound = problem->section_bounds[i];
     }
     return MEMO_STATUS_OK;
 no_memory:
@@ -2368,6 +2339,176 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     return ok ? MEMO_STATUS_OK : memob_no_memory(error, "the greedy planner");
 }
 
+/* ---- >>stacks -----------------------------------------------------------------------------------
+ * Knows: the problem and its sections.  Knows nothing of plans, except how high the best one is.
+ *
+ * The items of a section lie in one stack.  Alignments and fixed items leave holes in it, so the
+ * least height of the stack can exceed the sum of its sizes; no plan is lower.  Stacks are built
+ * upward.  Of two stacks of the same items only the lower one matters.  The stack with the least
+ * holes grows first, so the first complete one is the lowest. */
+
+enum {
+    MEMOI_STACK_ITEMS = 62,       /* a stack is a set of bits */
+    MEMOI_STACK_GROWN = 1 << 14,  /* stacks grown for a section; then the least holes are a bound */
+    MEMOI_STACKS_GROWN = 1 << 19, /* for all sections */
+    MEMOI_STACKS_WORK = 1 << 26   /* items times sections; larger problems do without */
+};
+
+typedef struct memoi_stacks {
+    const memoi_problem* problem;
+    int32_t items[MEMOI_STACK_ITEMS]; /* of the section: fixed ones by offset, then those alike */
+    int64_t n, n_fixed;
+    int64_t sum;      /* of all sizes */
+    int64_t most;     /* holes; more are of no interest */
+    memob_map holes;  /* of a set of items */
+    memoi_queue open; /* sets by holes */
+    int64_t open_capacity;
+    int64_t n_grown; /* in all sections */
+} memoi_stacks;
+
+MEMOI void memoi_stacks_free(memoi_stacks* stacks) {
+    memob_map_free(&stacks->holes);
+    MEMO_FREE(stacks->open.list);
+}
+
+/* Fixed items by offset; then the others by alignment and size, so that equal ones are adjacent. */
+MEMOI int memoi_stack_is_before(const memoi_problem* problem, int64_t i, int64_t j) {
+    const memoi_item *a = &problem->items[i], *b = &problem->items[j];
+    if (a->fixed >= 0 || b->fixed >= 0)
+        return b->fixed < 0 || (a->fixed >= 0 && a->fixed < b->fixed);
+    if (a->alignment != b->alignment) return a->alignment > b->alignment;
+    return a->size > b->size;
+}
+
+MEMOI void memoi_stack_add(memoi_stacks* stacks, int64_t item) {
+    int64_t k = stacks->n++;
+    for (; k > 0 && memoi_stack_is_before(stacks->problem, item, stacks->items[k - 1]); k--)
+        stacks->items[k] = stacks->items[k - 1];
+    stacks->items[k] = (int32_t)item;
+    stacks->sum += stacks->problem->items[item].size;
+    stacks->n_fixed += stacks->problem->items[item].fixed >= 0;
+}
+
+/* Notes that a set of items can be stacked with these holes.  0: no memory. */
+MEMOI int memoi_stack_note(memoi_stacks* stacks, int64_t set, int64_t holes) {
+    int64_t before = memob_map_get(&stacks->holes, set);
+    void* list = stacks->open.list;
+    if (holes > stacks->most || (before >= 0 && before <= holes)) return 1;
+    if (!memob_reserve(&list, &stacks->open_capacity, stacks->open.n + 1, sizeof(memob_keyed)))
+        return 0;
+    stacks->open.list = (memob_keyed*)list;
+    if (!memob_map_put(&stacks->holes, set, holes)) return 0;
+    memoi_queue_push(&stacks->open, holes, set);
+    return 1;
+}
+
+/* Puts each item that is not in the set on top of it.  0: no memory. */
+MEMOI int memoi_stack_grow(memoi_stacks* stacks, int64_t set, int64_t holes) {
+    const memoi_item* items = stacks->problem->items;
+    int64_t top = holes, fixed = INT64_MAX, k;
+    for (k = 0; k < stacks->n; k++)
+        if (set >> k & 1) top += items[stacks->items[k]].size;
+    for (k = stacks->n_fixed - 1; k >= 0; k--) /* the lowest fixed item that is still to come */
+        if (!(set >> k & 1)) fixed = items[stacks->items[k]].fixed;
+    for (k = 0; k < stacks->n; k++) {
+        const memoi_item* item = &items[stacks->items[k]];
+        int64_t low = item->fixed >= 0 ? fixed : memob_align_up(top, item->alignment);
+        const memoi_item* other = k > 0 ? &items[stacks->items[k - 1]] : NULL;
+        if (set >> k & 1 || low < top) continue;
+        if (item->fixed >= 0 ? item->fixed > fixed : low > fixed - item->size) continue;
+        if (other && !(set >> (k - 1) & 1) && item->fixed < 0 && other->fixed < 0 &&
+            other->size == item->size && other->alignment == item->alignment)
+            continue; /* the same stack as with the other */
+        if (!memoi_stack_note(stacks, set | (int64_t)1 << k, holes + low - top)) return 0;
+    }
+    return 1;
+}
+
+/* Is the height of the stack known, because what is not in the set leaves no hole? */
+MEMOI int memoi_stack_is_known(const memoi_stacks* stacks, int64_t set) {
+    int64_t k;
+    for (k = 0; k < stacks->n; k++)
+        if (!(set >> k & 1) && (stacks->problem->items[stacks->items[k]].alignment > 1 ||
+                                stacks->problem->items[stacks->items[k]].fixed >= 0))
+            return 0;
+    return 1;
+}
+
+/* A lower bound of the height of the items in stacks->items; the height itself, if few stacks are
+ * grown.  At most highest, which is known to be possible.  -1: no memory. */
+MEMOI int64_t memoi_stack_height(memoi_stacks* stacks, int64_t highest) {
+    int64_t n_grown = 0, holes = 0;
+    stacks->most = highest - 1 - stacks->sum;
+    stacks->open.n = 0;
+    memob_map_free(&stacks->holes);
+    memset(&stacks->holes, 0, sizeof stacks->holes);
+    if (stacks->most < 0) return highest;
+    if (!memoi_stack_note(stacks, 0, 0)) return -1;
+    while (stacks->open.n > 0) {
+        int64_t set = stacks->open.list[0].index;
+        holes = stacks->open.list[0].key;
+        if (memoi_stack_is_known(stacks, set) || n_grown >= MEMOI_STACK_GROWN)
+            return stacks->sum + holes;
+        memoi_queue_pop(&stacks->open);
+        if (holes > memob_map_get(&stacks->holes, set)) continue; /* it has become lower since */
+        n_grown++;
+        stacks->n_grown++;
+        if (!memoi_stack_grow(stacks, set, holes)) return -1;
+    }
+    return highest;
+}
+
+/* Lists the items of a section.  0: it has no stack of interest: too many items, or no hole that
+ * could lift it above the bound. */
+MEMOI int memoi_stack_list(memoi_stacks* stacks, int64_t section) {
+    const memoi_problem* problem = stacks->problem;
+    int64_t i, k, holes = 0;
+    stacks->n = stacks->n_fixed = stacks->sum = 0;
+    for (i = 0; i < problem->n_items && problem->items[i].begin <= section; i++) {
+        const memoi_item* item = &problem->items[i];
+        const memoi_range* range = &problem->ranges[item->first_range];
+        if (item->end <= section) continue;
+        for (k = 0; k < item->n_ranges && range[k].end <= section;) k++;
+        if (range[k].begin > section) continue;
+        if (stacks->n == MEMOI_STACK_ITEMS) return 0;
+        memoi_stack_add(stacks, i);
+        holes += item->alignment - 1;
+    }
+    return stacks->n_fixed > 0 || stacks->sum + holes > problem->lower_bound;
+}
+
+/* Raises the bounds of sections to the heights of their stacks, and with them the problem's bound.
+ * highest: the peak of a plan.  0: no memory. */
+MEMOI int memoi_stacks_raise(memoi_problem* problem, int64_t highest, double deadline) {
+    memoi_stacks stacks;
+    int64_t n = problem->n_sections, height = 0, k;
+    memob_keyed* order;
+    if ((!problem->has_alignment && !problem->n_fixed) ||
+        problem->n_items > MEMOI_STACKS_WORK / (n + 1))
+        return 1;
+    order = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    memset(&stacks, 0, sizeof stacks);
+    stacks.problem = problem;
+
+    /* The fullest section first: it needs the fewest holes to be above the bound. */
+    for (k = 0; order && k < n; k++) {
+        order[k].key = -problem->section_bounds[k];
+        order[k].index = k;
+    }
+    if (order) qsort(order, (size_t)n, sizeof *order, memob_keyed_compare);
+    for (k = 0; order && k < n && height >= 0 && problem->lower_bound < highest; k++) {
+        int64_t s = order[k].index;
+        if (stacks.n_grown > MEMOI_STACKS_GROWN || memob_now_s() > deadline) break;
+        if (!memoi_stack_list(&stacks, s)) continue;
+        height = memoi_stack_height(&stacks, highest);
+        problem->section_bounds[s] = memob_max(problem->section_bounds[s], height);
+        problem->lower_bound = memob_max(problem->lower_bound, height);
+    }
+    MEMO_FREE(order);
+    memoi_stacks_free(&stacks);
+    return order && height >= 0;
+}
+
 /* ---- >>exact search -----------------------------------------------------------------------------
  * Knows: the problem and a capacity.  Knows nothing of where the capacity comes from.
  *
@@ -2465,6 +2606,9 @@ typedef struct memoi_search {
     /* fixed for the problem */
     int64_t* size; /* of item i */
     const memoi_neighbors* neighbors;
+    int32_t*
+        fixed; /* in conflict with item i at [first_fixed[i], first_fixed[i + 1]), lowest first */
+    int64_t* first_fixed;
     int32_t* members; /* of section s at [first_member[s], first_member[s + 1]), in any order */
     int64_t* first_member;
     int32_t* first_item; /* that begins in section s or later; items are ordered by begin */
@@ -2524,10 +2668,13 @@ MEMOI double memoi_random_real(uint64_t* state) { /* [0, 1) */
     return (double)(memoi_random(state) >> 11) * (1.0 / 9007199254740992.0);
 }
 
-MEMOI int64_t memoi_search_layout(memoi_search* search, char* block, int64_t n_members) {
+MEMOI int64_t memoi_search_layout(memoi_search* search, char* block, int64_t n_members,
+                                  int64_t n_fixed) {
     int64_t n = search->problem->n_items, n_sections = search->problem->n_sections, used = 0;
     search->size = (int64_t*)memob_carve(block, &used, n, sizeof(int64_t), 16);
     search->members = (int32_t*)memob_carve(block, &used, n_members, sizeof(int32_t), 16);
+    search->fixed = (int32_t*)memob_carve(block, &used, n_fixed, sizeof(int32_t), 16);
+    search->first_fixed = (int64_t*)memob_carve(block, &used, n + 1, sizeof(int64_t), 16);
     search->first_member = (int64_t*)memob_carve(block, &used, n_sections + 1, sizeof(int64_t), 16);
     search->first_item = (int32_t*)memob_carve(block, &used, n_sections + 1, sizeof(int32_t), 16);
     search->minimum = (int64_t*)memob_carve(block, &used, n, sizeof(int64_t), 16);
@@ -2573,6 +2720,26 @@ MEMOI void memoi_search_list_members(memoi_search* search) {
     }
 }
 
+/* Fixed neighbors of every item, the lowest first. */
+MEMOI void memoi_search_list_fixed(memoi_search* search) {
+    const memoi_problem* problem = search->problem;
+    const memoi_neighbors* neighbors = search->neighbors;
+    int64_t n_fixed = 0, i, k, at;
+    for (i = 0; i < problem->n_items; i++) {
+        search->first_fixed[i] = n_fixed;
+        for (k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
+            int32_t j = neighbors->list[k];
+            if (problem->items[j].fixed < 0) continue;
+            for (at = n_fixed++; at > search->first_fixed[i]; at--) {
+                if (problem->items[search->fixed[at - 1]].fixed <= problem->items[j].fixed) break;
+                search->fixed[at] = search->fixed[at - 1];
+            }
+            search->fixed[at] = j;
+        }
+    }
+    search->first_fixed[problem->n_items] = n_fixed;
+}
+
 enum {
     MEMOI_SEARCH_ITEMS = 8000, /* the search is as deep as there are items */
     MEMOI_SEARCH_MEMBERS = 1 << 26,
@@ -2582,17 +2749,20 @@ enum {
 
 /* Returns 1; 0 without memory; -1 if the problem is too large for a search. */
 MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem) {
-    int64_t n_members = 0, i, s, used;
+    int64_t n_members = 0, n_fixed = 0, i, s, used;
     memset(search, 0, sizeof *search);
     search->problem = problem;
     search->neighbors = problem->neighbors;
+    for (i = 0; i < problem->n_items; i++)
+        if (problem->items[i].fixed >= 0)
+            n_fixed += search->neighbors->first[i + 1] - search->neighbors->first[i];
     for (i = 0; i < problem->n_ranges; i++)
         n_members += problem->ranges[i].end - problem->ranges[i].begin;
     if (n_members > MEMOI_SEARCH_MEMBERS) return -1;
-    used = memoi_search_layout(search, NULL, n_members);
+    used = memoi_search_layout(search, NULL, n_members, n_fixed);
     search->memory = memob_calloc(used, 1);
     if (!search->memory) return 0;
-    memoi_search_layout(search, (char*)search->memory, n_members);
+    memoi_search_layout(search, (char*)search->memory, n_members, n_fixed);
     for (i = 0; i < problem->n_ranges; i++)
         for (s = problem->ranges[i].begin; s < problem->ranges[i].end; s++)
             search->first_member[s + 1]++;
@@ -2601,6 +2771,7 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
         search->weight[s] = 1;
     }
     memoi_search_list_members(search);
+    memoi_search_list_fixed(search);
     return 1;
 }
 
@@ -2691,12 +2862,26 @@ MEMOI void memoi_search_touch(memoi_search* search, int64_t i) {
     }
 }
 
+/* The lowest offset of a free item that is aligned and clear of its fixed neighbors. */
+MEMOI int64_t memoi_search_clear(const memoi_search* search, int64_t i, int64_t offset) {
+    const memoi_item* item = &search->problem->items[i];
+    int64_t k;
+    if (item->alignment > 1) offset = memob_align_up(offset, item->alignment);
+    for (k = search->first_fixed[i]; k < search->first_fixed[i + 1]; k++) {
+        const memoi_item* other = &search->problem->items[search->fixed[k]];
+        if (other->fixed >= offset + item->size) break;
+        if (other->fixed + other->size > offset)
+            offset = memob_align_up(other->fixed + other->size, item->alignment);
+    }
+    return offset;
+}
+
 /* Returns 0 if the item then no longer fits. */
 MEMOI int memoi_search_raise(memoi_search* search, int64_t i, int64_t bound) {
     const memoi_item* item = &search->problem->items[i];
     if (bound <= search->bound[i]) return 1;
     if (item->fixed >= 0) return 0;
-    if (item->alignment > 1) bound = memob_align_up(bound, item->alignment);
+    bound = memoi_search_clear(search, i, bound);
     if (bound > search->capacity - item->size) return 0;
     memoi_search_log(search, MEMOI_CHANGE_BOUND, i, search->bound[i]);
     search->bound[i] = bound;
@@ -3032,7 +3217,9 @@ MEMOI void memoi_search_reset(memoi_search* search) {
     memset(search->n_unplaced, 0, (size_t)problem->n_sections * sizeof(int32_t));
     memset(search->unplaced_sum, 0, (size_t)problem->n_sections * sizeof(int64_t));
     for (i = 0; i < problem->n_items; i++) {
-        search->minimum[i] = search->bound[i] = memob_max(problem->items[i].fixed, 0);
+        search->minimum[i] = memob_max(problem->items[i].fixed, 0);
+        search->bound[i] = search->minimum[i];
+        if (problem->items[i].fixed < 0) search->bound[i] = memoi_search_clear(search, i, 0);
         search->is_placed[i] = search->is_blocked[i] = 0;
         memoi_search_count(search, i, 1);
     }
@@ -3601,15 +3788,253 @@ MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, i
     return created != 0;
 }
 
+/* --- >>cores ---
+ *
+ * A few items often decide that a capacity is too small, and the search finds that sooner without
+ * the others.  A *core* is such a set.  It begins empty.  If the core has a plan within the
+ * capacity, the other items go around it by first fit.  If one does not fit, it joins the core, and
+ * the core is searched again.  If the core has no plan, neither has the whole. */
+
+enum {
+    MEMOI_CORE_ITEMS = 500, /* of a problem that has cores */
+    MEMOI_CORE_HELD = 64,   /* items of a core with holds: a set is a word */
+    MEMOI_CORE_CLIQUES = 1024
+};
+
+typedef struct memoi_cores {
+    const memoi_problem* problem;
+    int32_t* item_of;     /* of the core's items, ascending */
+    char* is_in;          /* the core, of an item */
+    int64_t* offsets;     /* of items, -1: not placed */
+    memoi_range* taken;   /* scratch */
+    memoi_ranked* others; /* items by size */
+    int64_t n;
+    uint64_t seed;
+    double deadline;
+} memoi_cores;
+
+MEMOI void memoi_cores_free(memoi_cores* cores) {
+    MEMO_FREE(cores->item_of);
+    MEMO_FREE(cores->is_in);
+    MEMO_FREE(cores->offsets);
+    MEMO_FREE(cores->taken);
+    MEMO_FREE(cores->others);
+    memset(cores, 0, sizeof *cores);
+}
+
+MEMOI int memoi_cores_create(memoi_cores* cores, const memoi_problem* problem,
+                             const memoi_effort* effort) {
+    int64_t n = problem->n_items;
+    memset(cores, 0, sizeof *cores);
+    cores->problem = problem;
+    cores->seed = effort->seed;
+    cores->deadline = effort->deadline;
+    cores->item_of = (int32_t*)memob_calloc(n, sizeof(int32_t));
+    cores->is_in = (char*)memob_calloc(n, 1);
+    cores->offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    cores->taken = (memoi_range*)memob_calloc(n, sizeof(memoi_range));
+    cores->others = (memoi_ranked*)memob_calloc(n, sizeof(memoi_ranked));
+    if (!cores->item_of || !cores->is_in || !cores->offsets || !cores->taken || !cores->others) {
+        memoi_cores_free(cores);
+        return 0;
+    }
+    memoi_order_items(problem, MEMOI_ORDER_SIZE, cores->others);
+    return 1;
+}
+
+/* Adds an item, and keeps the core in the order of items. */
+MEMOI void memoi_core_add(memoi_cores* cores, int64_t item) {
+    int64_t k = cores->n++;
+    for (; k > 0 && cores->item_of[k - 1] > item; k--) cores->item_of[k] = cores->item_of[k - 1];
+    cores->item_of[k] = (int32_t)item;
+    cores->is_in[item] = 1;
+}
+
+/* Finds the largest sets of items in conflict: they hold the items of `set`, and some of those of
+ * `more`, but none of `less`.  Bron and Kerbosch, with a pivot.  Returns how many there are then. */
+MEMOI int64_t memoi_core_cliques(const uint64_t* conflicts, uint64_t set, uint64_t more,
+                                 uint64_t less, uint64_t* cliques, int64_t n) {
+    uint64_t rest = more | less, pivot = 0;
+    int i;
+    if (n > MEMOI_CORE_CLIQUES) return n;
+    if (!rest) {
+        if (n < MEMOI_CORE_CLIQUES) cliques[n] = set;
+        return n + 1;
+    }
+    while (!(rest >> pivot & 1)) pivot++;
+    for (i = 0; i < 64; i++) {
+        uint64_t one = (uint64_t)1 << i;
+        if (!(more & one & ~conflicts[pivot])) continue;
+        n = memoi_core_cliques(conflicts, set | one, more & conflicts[i], less & conflicts[i],
+                               cliques, n);
+        more &= ~one;
+        less |= one;
+    }
+    return n;
+}
+
+/* Sections of a core with holds: the largest sets of its items in conflict.  So the search needs no
+ * list of pairs, and its bounds count what is held.  Returns 1; 0 without memory; -1 if there are
+ * too many. */
+MEMOI int memoi_core_hold(const memoi_cores* cores, memoi_problem* part) {
+    uint64_t conflicts[MEMOI_CORE_HELD], cliques[MEMOI_CORE_CLIQUES], all;
+    int64_t n = cores->n, i, k, s;
+    if (n > MEMOI_CORE_HELD) return -1;
+    memset(conflicts, 0, sizeof conflicts);
+    for (i = 0; i < n; i++)
+        for (k = 0; k < i; k++) {
+            if (!memoi_items_conflict(cores->problem, cores->item_of[i], cores->item_of[k]))
+                continue;
+            conflicts[i] |= (uint64_t)1 << k;
+            conflicts[k] |= (uint64_t)1 << i;
+        }
+    all = n < 64 ? ((uint64_t)1 << n) - 1 : ~(uint64_t)0;
+    part->n_sections = memoi_core_cliques(conflicts, 0, all, 0, cliques, 0);
+    if (part->n_sections > MEMOI_CORE_CLIQUES) return -1;
+
+    /* An item has a range for each run of sections that it is in. */
+    MEMO_FREE(part->ranges);
+    part->ranges = (memoi_range*)memob_calloc(n * part->n_sections, sizeof(memoi_range));
+    if (!part->ranges) return 0;
+    part->n_ranges = 0;
+    part->has_gaps = 1;
+    for (i = 0; i < n; i++) {
+        memoi_item* item = &part->items[i];
+        item->first_range = part->n_ranges;
+        for (s = 0; s < part->n_sections; s++) {
+            if (!(cliques[s] >> i & 1)) continue;
+            if (s == 0 || !(cliques[s - 1] >> i & 1)) part->ranges[part->n_ranges++].begin = s;
+            part->ranges[part->n_ranges - 1].end = s + 1;
+        }
+        item->n_ranges = part->n_ranges - item->first_range;
+    }
+    return memoi_problem_sort(part);
+}
+
+/* Makes the core a problem of its own, whose items' buffers are their indices in the whole.  Returns
+ * as memoi_core_hold. */
+MEMOI int memoi_core_extract(const memoi_cores* cores, memoi_problem* part) {
+    const memoi_problem* whole = cores->problem;
+    int64_t n = cores->n, i;
+    int made = 0;
+    *part = *whole;
+    part->n_items = n;
+    part->n_ranges = part->n_fixed = 0;
+    part->section_bounds = part->first_held = NULL;
+    part->held = NULL;
+    for (i = 0; i < n; i++) part->n_ranges += whole->items[cores->item_of[i]].n_ranges;
+    part->items = (memoi_item*)memob_calloc(n, sizeof(memoi_item));
+    part->ranges = (memoi_range*)memob_calloc(part->n_ranges, sizeof(memoi_range));
+    part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
+
+    /* Sections of the whole are the times of the core, so its own sections are largest sets. */
+    part->n_ranges = 0;
+    for (i = 0; i < n && part->items && part->ranges; i++) {
+        memoi_item* item = &part->items[i];
+        *item = whole->items[cores->item_of[i]];
+        memcpy(part->ranges + part->n_ranges, whole->ranges + item->first_range,
+               (size_t)item->n_ranges * sizeof(memoi_range));
+        item->buffer = cores->item_of[i];
+        item->first_range = part->n_ranges;
+        part->n_ranges += item->n_ranges;
+        part->n_fixed += item->fixed >= 0;
+    }
+    if (part->items && part->ranges && part->neighbors)
+        made = whole->held ? memoi_core_hold(cores, part) : memoi_problem_sections(part);
+    if (made <= 0) {
+        memoi_problem_free(part);
+        return made;
+    }
+    for (i = 0; i < n; i++) {
+        memoi_item* item = &part->items[i];
+        item->begin = part->ranges[item->first_range].begin;
+        item->end = item->reach = part->ranges[item->first_range + item->n_ranges - 1].end;
+    }
+    return 1;
+}
+
+/* Puts the other items around the core's plan.  Returns the first that does not fit, or -1. */
+MEMOI int64_t memoi_core_extend(memoi_cores* cores, int64_t capacity) {
+    const memoi_problem* problem = cores->problem;
+    const memoi_neighbors* neighbors = problem->neighbors;
+    int64_t k, l;
+    int is_free;
+    for (is_free = problem->n_fixed == 0; is_free < 2; is_free++) {
+        for (k = 0; k < problem->n_items; k++) {
+            int64_t i = cores->others[k].index, n = 0, low;
+            const memoi_item* item = &problem->items[i];
+            if (cores->is_in[i] || (item->fixed < 0) != is_free) continue;
+            for (l = neighbors->first[i]; l < neighbors->first[i + 1]; l++) {
+                int64_t j = neighbors->list[l];
+                if (cores->offsets[j] < 0) continue;
+                cores->taken[n].begin = cores->offsets[j];
+                cores->taken[n++].end = cores->offsets[j] + problem->items[j].size;
+            }
+            low = memoi_taken_lowest(cores->taken, n, memob_max(item->fixed, 0), item);
+            if (low > capacity - item->size || (item->fixed >= 0 && low > item->fixed)) return i;
+            cores->offsets[i] = low;
+        }
+    }
+    return -1;
+}
+
+/* Looks for a plan of the core; its verdict, with the offsets.  *n_nodes, the budget, loses what is
+ * spent.  0: no memory. */
+MEMOI int memoi_core_search(memoi_cores* cores, int64_t capacity, int64_t* n_nodes,
+                            memoi_verdict* verdict) {
+    const memoi_search* answer;
+    memoi_problem part;
+    memoi_team team;
+    int64_t n_spent, i;
+    int made = memoi_core_extract(cores, &part), ok;
+    *verdict = MEMOI_STOPPED;
+    if (made <= 0) return made != 0;
+    made = memoi_team_create(&team, &part, 1, cores->seed++, cores->deadline);
+    if (made <= 0) {
+        memoi_problem_free(&part);
+        return made != 0;
+    }
+    answer = memoi_team_capacity(&team, capacity, *n_nodes, &n_spent);
+    *n_nodes -= n_spent + 1;
+    if (answer) *verdict = answer->verdict;
+    for (i = 0; *verdict == MEMOI_FOUND && i < part.n_items; i++)
+        cores->offsets[part.items[i].buffer] = answer->minimum[i];
+    ok = !team.searches[0].is_out_of_memory;
+    memoi_team_free(&team);
+    memoi_problem_free(&part);
+    return ok;
+}
+
+/* Is there a plan within the capacity?  *n_nodes, the budget, becomes what is spent.  0: no
+ * memory. */
+MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_nodes,
+                              memoi_verdict* verdict, memoi_solution* best) {
+    int64_t left = *n_nodes, missing = 0, i;
+
+    /* What was needed within another capacity is no guide: a core is best if it is small. */
+    cores->n = 0;
+    memset(cores->is_in, 0, (size_t)cores->problem->n_items);
+    for (*verdict = MEMOI_FOUND; *verdict == MEMOI_FOUND && missing >= 0 && left > 0;) {
+        for (i = 0; i < cores->problem->n_items; i++) cores->offsets[i] = -1;
+        if (cores->n > 0 && !memoi_core_search(cores, capacity, &left, verdict)) return 0;
+        if (*verdict == MEMOI_FOUND) missing = memoi_core_extend(cores, capacity);
+        if (*verdict == MEMOI_FOUND && missing >= 0) memoi_core_add(cores, missing);
+    }
+    if (*verdict == MEMOI_FOUND && missing >= 0) *verdict = MEMOI_STOPPED;
+    if (*verdict == MEMOI_FOUND) memoi_solution_offer(cores->problem, cores->offsets, -1, best);
+    *n_nodes -= left;
+    return 1;
+}
+
 /* Makes rounds of attempts by a team.  A round begins with a climb and an attempt at the goal.  If
  * that fails or is given up, it attempts halfway to the best peak, and so on.
  *
  * Each round spends more on an attempt than the one before.  An attempt at the goal may spend as
  * much as a few others together.  Later rounds attempt the goal only every third time, unless only
  * the goal counts, because a capacity that was given up often is rarely met. */
-MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_problem* problem,
-                              int64_t target, memoi_effort* effort, memoi_solution* best,
-                              int64_t* bound) {
+MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores* cores,
+                              const memoi_problem* problem, int64_t target, memoi_effort* effort,
+                              memoi_solution* best, int64_t* bound) {
     enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4 };
     int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
     int64_t budget = 5 * memoi_search_shortest_run(&team->searches[0]);
@@ -3618,6 +4043,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
     while (best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
         int64_t goal = memob_max(target, *bound), capacity, limit;
         int is_keen = effort->has_capacity || round < KEEN_ROUNDS;
+        int64_t before = given_up;
         const memoi_search* answer;
 
         /* No capacity is left between the last one given up and the best: begin another round. */
@@ -3639,7 +4065,8 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
         limit = is_keen && is_at_goal ? GOAL_SHARE * budget : budget;
         is_at_goal = 0;
         if (limit > effort->nodes_left) limit = effort->nodes_left;
-        answer = memoi_team_capacity(team, capacity, limit, &n_spent);
+        answer =
+            memoi_team_capacity(team, capacity, cores->problem ? (limit + 3) / 4 : limit, &n_spent);
         effort->nodes_left -= n_spent;
         n_nodes += n_spent;
         for (k = 0; k < team->n; k++) {
@@ -3653,6 +4080,18 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
         else
             given_up = capacity;
         if (answer && answer->verdict == MEMOI_FAILED) *bound = capacity + 1;
+
+        /* If nothing is known, a core may tell. */
+        if (!answer && cores->problem && !is_over) {
+            memoi_verdict verdict;
+            n_spent = memob_min(limit, effort->nodes_left);
+            if (!memoi_cores_attempt(cores, capacity, &n_spent, &verdict, best)) return 0;
+            effort->nodes_left -= n_spent;
+            n_nodes += n_spent;
+            if (verdict == MEMOI_FOUND) given_up = before;
+            if (verdict == MEMOI_FAILED) *bound = capacity + 1;
+            is_over = memob_now_s() > effort->deadline;
+        }
         memoi_search_report(effort, problem, best, *bound, n_nodes);
     }
     return 1;
@@ -3664,11 +4103,16 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
                                 memoi_solution* best, int64_t* bound) {
     memoi_team team;
     memoi_climb climb;
+    memoi_cores cores;
     int created =
         memoi_team_create(&team, problem, effort->n_threads, effort->seed, effort->deadline);
     int ok = created != 0;
     memset(&climb, 0, sizeof climb);
-    if (created > 0) ok = memoi_search_rounds(&team, &climb, problem, target, effort, best, bound);
+    memset(&cores, 0, sizeof cores);
+    if (created > 0 && problem->n_items <= MEMOI_CORE_ITEMS && !memoi_problem_is_plain(problem))
+        ok = memoi_cores_create(&cores, problem, effort);
+    if (created > 0 && ok)
+        ok = memoi_search_rounds(&team, &climb, &cores, problem, target, effort, best, bound);
     if (created < 0) {
         ok =
             memoi_search_climb(&climb, problem, memob_max(target, *bound), INT64_MAX, effort, best);
@@ -3676,6 +4120,7 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     }
     if (created > 0) memoi_team_free(&team);
     memoi_climb_free(&climb);
+    memoi_cores_free(&cores);
     return ok;
 }
 
@@ -3694,7 +4139,7 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     /* The part needs arrays of its own, because its indices and sections begin at 0. */
     part->items = (memoi_item*)memob_calloc(part->n_items, sizeof(memoi_item));
     part->ranges = (memoi_range*)memob_calloc(part->n_ranges, sizeof(memoi_range));
-    part->section_sums = (int64_t*)memob_calloc(part->n_sections, sizeof(int64_t));
+    part->section_bounds = (int64_t*)memob_calloc(part->n_sections, sizeof(int64_t));
     part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
 
     /* Holds never cross the ends of a part, so a slice of the lists is enough. */
@@ -3709,7 +4154,7 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     }
 
     /* An incomplete part is freed here, so callers need not clean up. */
-    if (!part->items || !part->ranges || !part->section_sums || !part->neighbors ||
+    if (!part->items || !part->ranges || !part->section_bounds || !part->neighbors ||
         (whole->held && (!part->first_held || !part->held))) {
         memoi_problem_free(part);
         return 0;
@@ -3734,8 +4179,8 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
 
     /* The bound of the part can be lower than the whole's. */
     for (i = 0; i < part->n_sections; i++) {
-        part->section_sums[i] = whole->section_sums[begin + i];
-        part->lower_bound = memob_max(part->lower_bound, part->section_sums[i]);
+        part->section_bounds[i] = whole->section_bounds[begin + i];
+        part->lower_bound = memob_max(part->lower_bound, part->section_bounds[i]);
     }
     return 1;
 }
@@ -4965,23 +5410,34 @@ MEMOI memo_status memoi_task_create(memoi_task* task, const memo_plan* plan, mem
 
 /* Runs the engines that the settings select, each only if those before it missed the target; *name
  * becomes the engine of the best plan. */
-MEMOI memo_status memoi_task_run(const memoi_task* task, const memo_plan_desc* settings,
-                                 int64_t target, memoi_effort* effort, memoi_solution* best,
-                                 const char** name, memo_error* error) {
+MEMOI memo_status memoi_task_run(memoi_task* task, const memo_plan_desc* settings, int64_t target,
+                                 memoi_effort* effort, memoi_solution* best, const char** name,
+                                 memo_error* error) {
     static const char* const names[] = {"bilevel", "greedy", "greedy", "bilevel", "mip", "search"};
     memo_plan_engine engine = settings->engine;
     memo_status status = MEMO_STATUS_OK;
     const memo_plan* interval_plan = task->stretched_plan ? task->stretched_plan : task->plan;
-    const memoi_problem* intervals = task->stretched_plan ? &task->stretched : &task->problem;
-    const memoi_problem* pairs = task->has_pairs ? &task->problem : intervals;
+    memoi_problem* intervals = task->stretched_plan ? &task->stretched : &task->problem;
+    memoi_problem* pairs = task->has_pairs ? &task->problem : intervals;
     double now = memob_now_s(), share = engine == MEMO_PLAN_ENGINE_GREEDY ? 1 : 0.5;
     double last_greedy = now + share * (effort->deadline - now);
     int stage;
 
     /* From the fastest engine to the most thorough; each starts from the best plan so far. */
     for (stage = 0; stage < 6 && !status && best->peak > target; stage++) {
-        int64_t before = best->peak;
-        int was_optimal = best->is_optimal;
+        int64_t before;
+        int was_optimal;
+
+        /* A higher bound is worth its time if the fast engines did not meet the first one. */
+        if (stage == 3 && engine != MEMO_PLAN_ENGINE_GREEDY) {
+            if (!memoi_stacks_raise(pairs, best->peak, effort->deadline))
+                return memob_no_memory(error, "the bound of the plan");
+            target = memob_max(target, pairs->lower_bound);
+            best->is_optimal = best->peak <= pairs->lower_bound;
+            if (best->peak <= target) break;
+        }
+        before = best->peak;
+        was_optimal = best->is_optimal;
         if ((stage == 0 && engine == MEMO_PLAN_ENGINE_BILEVEL) ||
             (stage == 3 && engine == MEMO_PLAN_ENGINE_AUTO))
             status = memoi_bilevel_solve(interval_plan, settings->trace, intervals, target, effort,
@@ -4989,6 +5445,9 @@ MEMOI memo_status memoi_task_run(const memoi_task* task, const memo_plan_desc* s
         if (stage == 1)
             status = memoi_greedy_solve(interval_plan, intervals, target, last_greedy,
                                         effort->deadline, best, error);
+        /* Fixed items that only the stretched lifetimes bring together are no fault. */
+        if (stage == 1 && task->has_pairs && status == MEMO_STATUS_INVALID_ARGUMENT)
+            status = MEMO_STATUS_OK;
         if (stage == 2 && task->has_pairs) best->fit_order = -1; /* it was for other conflicts */
         if (stage == 2 && task->has_pairs)
             status = memoi_greedy_solve(task->plan, pairs, target, last_greedy, effort->deadline,
@@ -5092,170 +5551,6 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     return status;
 }
 
-/* ---- >>alpha ------------------------------------------------------------------------------------
- * Knows: the paper's linear program in one variable.  Knows nothing of plans. */
-
-memo_alpha_desc memo_alpha_desc_default(void) {
-    memo_alpha_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
-
-const char* memo_alpha_limit_name(memo_alpha_limit limit) {
-    switch (limit) {
-    case MEMO_ALPHA_LIMIT_NONE: return "none";
-    case MEMO_ALPHA_LIMIT_BANDWIDTH: return "bandwidth";
-    case MEMO_ALPHA_LIMIT_HOST_MEMORY: return "host memory";
-    case MEMO_ALPHA_LIMIT_DEVICE_MEMORY: return "device memory";
-    case MEMO_ALPHA_LIMIT_DISK: return "the disk";
-    }
-    return "unknown";
-}
-
-/* A row of the program, whole + alpha * slope <= bound; slope 0 never binds beyond alpha = 0. */
-typedef struct memoi_alpha_row {
-    double whole, slope, bound;
-    memo_alpha_limit limit;
-} memoi_alpha_row;
-
-MEMOI int memoi_alpha_rows(const memo_alpha_desc* desc, memoi_alpha_row* rows) {
-    int n = 0;
-    double swapped_layers = desc->n_layers > 2 ? (double)(desc->n_layers - 2) : 0;
-    if (desc->bandwidth_bytes_per_s > 0) {
-        rows[n].whole = (double)desc->whole_bytes;
-        rows[n].slope = (double)desc->others_bytes;
-        rows[n].bound = desc->bandwidth_bytes_per_s * desc->layer_forward_s;
-        rows[n++].limit = MEMO_ALPHA_LIMIT_BANDWIDTH;
-    }
-    if (desc->host_bytes > 0 && swapped_layers > 0) {
-        rows[n].whole = swapped_layers * (double)desc->whole_bytes;
-        rows[n].slope = swapped_layers * (double)desc->others_bytes;
-        rows[n].bound = (double)desc->host_bytes;
-        rows[n++].limit = MEMO_ALPHA_LIMIT_HOST_MEMORY;
-    }
-    if (desc->device_bytes > 0) {
-        rows[n].whole = (double)desc->device_base_bytes;
-        rows[n].slope = (double)desc->device_slope_bytes;
-        rows[n].bound = (double)desc->device_bytes;
-        rows[n++].limit = MEMO_ALPHA_LIMIT_DEVICE_MEMORY;
-    }
-    return n;
-}
-
-/* The largest alpha in [0, 1] that a row allows. */
-MEMOI double memoi_alpha_of_row(const memoi_alpha_row* row) {
-    double room = row->bound - row->whole;
-    if (room < 0) return 0;
-    return row->slope <= room ? 1 : room / row->slope;
-}
-
-MEMOI double memoi_alpha_closed(const memoi_alpha_row* rows, int n_rows) {
-    double alpha = 1;
-    int i;
-    for (i = 0; i < n_rows; i++)
-        if (memoi_alpha_of_row(&rows[i]) < alpha) alpha = memoi_alpha_of_row(&rows[i]);
-    return alpha;
-}
-
-#ifdef MEMO_LP_SOLVE
-/* Maximizes alpha by lp_solve; -1 if lp_solve gives up.  Rows are divided by their bound, because
- * bytes and seconds differ by more than its tolerances allow. */
-MEMOI double memoi_alpha_lp(const memoi_alpha_row* rows, int n_rows) {
-    double alpha = -1, value = 1;
-    int column = 1, i, result, ok;
-    lprec* lp = make_lp(0, 1);
-    if (!lp) return -1;
-    set_verbose(lp, 0);
-    set_maxim(lp);
-    ok = set_obj_fnex(lp, 1, &value, &column) && set_bounds(lp, 1, 0, 1) &&
-         set_add_rowmode(lp, TRUE);
-    for (i = 0; i < n_rows && ok; i++) {
-        double scale = rows[i].bound > rows[i].slope ? rows[i].bound : rows[i].slope;
-        if (!(scale > 0)) scale = 1;
-        value = rows[i].slope / scale;
-        ok = add_constraintex(lp, 1, &value, &column, LE, (rows[i].bound - rows[i].whole) / scale);
-    }
-    ok = ok && set_add_rowmode(lp, FALSE);
-    result = ok ? solve(lp) : -1;
-    if (result == OPTIMAL && get_variables(lp, &value))
-        alpha = value < 0 ? 0 : value > 1 ? 1 : value;
-    if (result == INFEASIBLE)
-        alpha = 0; /* only the bandwidth row can be: memories are checked before */
-    delete_lp(lp);
-    return alpha;
-}
-#endif
-
-/* Rounding counts: alpha of whole tiles meets the memories to the byte, the bandwidth to 1e-9. */
-MEMOI int memoi_alpha_meets(const memoi_alpha_row* rows, int n_rows, double alpha) {
-    int i;
-    for (i = 0; i < n_rows; i++) {
-        double tolerance = rows[i].limit == MEMO_ALPHA_LIMIT_BANDWIDTH ? 1e-9 * rows[i].bound : 0;
-        if (rows[i].whole + alpha * rows[i].slope > rows[i].bound + tolerance) return 0;
-    }
-    return 1;
-}
-
-memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha, memo_error* error) {
-    memoi_alpha_row rows[3];
-    int n, i;
-    double exact = -1;
-    memset(alpha, 0, sizeof *alpha);
-    if (desc->whole_bytes < 0 || desc->others_bytes < 0 || desc->host_bytes < 0 ||
-        desc->device_base_bytes < 0 || desc->device_slope_bytes < 0 || desc->device_bytes < 0 ||
-        desc->n_layers < 0 || desc->n_rows < 0 || desc->tile_rows < 0 ||
-        !memob_is_in(desc->bandwidth_bytes_per_s, 0, 1e150) ||
-        !memob_is_in(desc->layer_forward_s, 0, 1e150))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "the sizes, times and counts of alpha must be finite and not negative");
-
-    /* Alpha 0 must fit both memories.  It need not hide behind the forward: the rest is a stall. */
-    n = memoi_alpha_rows(desc, rows);
-    alpha->is_hidden = 1;
-    for (i = 0; i < n; i++) {
-        if (rows[i].whole <= rows[i].bound) continue;
-        if (rows[i].limit == MEMO_ALPHA_LIMIT_BANDWIDTH)
-            alpha->is_hidden = 0;
-        else
-            return memo_error_set(
-                error, MEMO_STATUS_INFEASIBLE,
-                "%s: even alpha = 0 needs %.0f bytes, %.0f more than the %.0f there",
-                memo_alpha_limit_name(rows[i].limit), rows[i].whole, rows[i].whole - rows[i].bound,
-                rows[i].bound);
-    }
-
-    /* lp_solve and the closed form agree; the latter needs no library. */
-#ifdef MEMO_LP_SOLVE
-    exact = memoi_alpha_lp(rows, n);
-#endif
-    if (exact < 0) exact = memoi_alpha_closed(rows, n);
-    alpha->exact_alpha = exact;
-    for (i = n - 1; i >= 0; i--) { /* if two limits bind, the first row is named */
-        double own = memoi_alpha_of_row(&rows[i]);
-        if (own < 1 && own <= exact + 1e-9) alpha->limit = rows[i].limit;
-    }
-
-    /* Round down to whole tiles, because a split tile would not be recomputed to the same
-     * values. */
-    alpha->alpha = exact;
-    if (desc->n_rows > 0) {
-        int64_t tile = desc->tile_rows > 0 ? desc->tile_rows : 1;
-        int64_t n_tiles = desc->n_rows / tile + (desc->n_rows % tile != 0);
-
-        /* The 1e-6 corrects rounding: 0.5 of 4 tiles may come out as 1.999.  The loop then lowers
-         * it until all rows hold. */
-        int64_t tiles = (int64_t)(exact * (double)desc->n_rows / (double)tile + 1e-6);
-        if (exact >= 1 - 1e-12 || tiles > n_tiles) tiles = n_tiles;
-        for (;; tiles--) {
-            int64_t kept = tiles >= n_tiles ? desc->n_rows : tiles * tile;
-            alpha->alpha = (double)kept / (double)desc->n_rows;
-            if (tiles == 0 || memoi_alpha_meets(rows, n, alpha->alpha)) break;
-        }
-    }
-    return MEMO_STATUS_OK;
-}
-
 /* ---- >>profile ----------------------------------------------------------------------------------
  * Knows: a device's clock, copies, the profile's file.  Knows nothing of plans. */
 
@@ -5286,11 +5581,6 @@ typedef struct memoi_profiler {
     int32_t tensor;   /* that is recomputed */
 } memoi_profiler;
 
-MEMOI int memoi_compare_doubles(const void* left, const void* right) {
-    double a = *(const double*)left, b = *(const double*)right;
-    return (a > b) - (a < b);
-}
-
 /* What lies between two events on two streams, 0 and 1; they may be the same. */
 typedef memo_status (*memoi_profiled)(memoi_profiler* profiler, memo_error* error);
 
@@ -5315,7 +5605,7 @@ MEMOI memo_status memoi_profile_time(memoi_profiler* p, memo_stream first, memo_
         if (i >= 0) times[i] = to_first > to_second ? to_first : to_second;
     }
     if (status) return status;
-    qsort(times, (size_t)n, sizeof(double), memoi_compare_doubles);
+    qsort(times, (size_t)n, sizeof(double), memob_compare_doubles);
     *median_s = times[n / 2];
     return MEMO_STATUS_OK;
 }
@@ -5808,7 +6098,7 @@ memo_status memo_profile_read(const char* path, memo_profile* profile, memo_erro
     return status;
 }
 
-/* ---- 4 rows of every tensor ---------------------------------------------------------------------
+/* ---- 3 rows of every tensor ---------------------------------------------------------------------
  * Knows: the swap engine's sizes and places, how long operations take.  Knows nothing of devices.
  *
  * Tensors that are recomputed together are one *bundle*.  A *table* has a cell for each bundle of
@@ -5842,6 +6132,17 @@ void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc) {
 }
 
 /* --- >>row words --- */
+
+const char* memo_swap_limit_name(memo_swap_limit limit) {
+    switch (limit) {
+    case MEMO_SWAP_LIMIT_NONE: return "none";
+    case MEMO_SWAP_LIMIT_BANDWIDTH: return "bandwidth";
+    case MEMO_SWAP_LIMIT_HOST_MEMORY: return "host memory";
+    case MEMO_SWAP_LIMIT_DEVICE_MEMORY: return "device memory";
+    case MEMO_SWAP_LIMIT_DISK: return "the disk";
+    }
+    return "unknown";
+}
 
 MEMOI int64_t memoi_rows_tiles(const memo_swap_desc* desc, int32_t layer, int32_t t) {
     int64_t rows = desc->rows[(int64_t)layer * desc->n_tensors + t];
@@ -7230,14 +7531,14 @@ MEMOI memo_status memoi_rows_foresee(memoi_rows_planner* p, int is_host,
 
 /* Makes one limit a tenth wider, or (is_all) as wide as may be: a link twice as fast.  0: it is no
  * limit. */
-MEMOI int memoi_rows_raise(memoi_rows_planner* p, memo_alpha_limit limit, int is_all) {
+MEMOI int memoi_rows_raise(memoi_rows_planner* p, memo_swap_limit limit, int is_all) {
     const memo_swap_plan_desc* desc = p->desc;
-    int is_host = limit == MEMO_ALPHA_LIMIT_HOST_MEMORY;
+    int is_host = limit == MEMO_SWAP_LIMIT_HOST_MEMORY;
     int64_t capacity = is_host ? desc->host_bytes : desc->device_bytes;
-    if (limit == MEMO_ALPHA_LIMIT_BANDWIDTH) {
+    if (limit == MEMO_SWAP_LIMIT_BANDWIDTH) {
         if (desc->to_host_bytes_per_s <= 0 && desc->to_device_bytes_per_s <= 0) return 0;
         p->link_factor = is_all ? 1 / 2.0 : 1 / 1.1;
-    } else if (limit == MEMO_ALPHA_LIMIT_DISK) {
+    } else if (limit == MEMO_SWAP_LIMIT_DISK) {
         if (!desc->spill_bytes) return 0;
         p->disk_factor = is_all ? 1 / 2.0 : 1 / 1.1;
     } else {
@@ -7255,14 +7556,14 @@ MEMOI void memoi_rows_restore(memoi_rows_planner* p) {
 }
 
 /* The share of the step that a wider limit saves. */
-MEMOI memo_status memoi_rows_lift(memoi_rows_planner* p, memo_alpha_limit limit, int is_all,
+MEMOI memo_status memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int is_all,
                                   double now_s, memoi_rows_outlook* then, double* saved,
                                   memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     *saved = 0;
     then->step_s = -1;
     if (memoi_rows_raise(p, limit, is_all))
-        status = memoi_rows_foresee(p, limit == MEMO_ALPHA_LIMIT_HOST_MEMORY, then, error);
+        status = memoi_rows_foresee(p, limit == MEMO_SWAP_LIMIT_HOST_MEMORY, then, error);
     memoi_rows_restore(p);
     if (!status && then->step_s >= 0) *saved = 1 - then->step_s / now_s;
     return status;
@@ -7270,9 +7571,9 @@ MEMOI memo_status memoi_rows_lift(memoi_rows_planner* p, memo_alpha_limit limit,
 
 /* Plans again without this limit, for the plan's gain.  A memory becomes as large as the shortest
  * step needs. */
-MEMOI memo_status memoi_rows_gain(memoi_rows_planner* p, memo_alpha_limit limit, double now_s,
+MEMOI memo_status memoi_rows_gain(memoi_rows_planner* p, memo_swap_limit limit, double now_s,
                                   double* saved, double* extra_bytes, memo_error* error) {
-    int is_host = limit == MEMO_ALPHA_LIMIT_HOST_MEMORY;
+    int is_host = limit == MEMO_SWAP_LIMIT_HOST_MEMORY;
     int64_t* capacity = is_host ? &p->host_bytes : &p->device_bytes;
     int64_t there = *capacity;
     memoi_rows_outlook then;
@@ -7281,7 +7582,7 @@ MEMOI memo_status memoi_rows_gain(memoi_rows_planner* p, memo_alpha_limit limit,
     *extra_bytes = 0;
     if (status || then.step_s < 0) return status;
     (void)memoi_rows_raise(p, limit, 1);
-    if (limit == MEMO_ALPHA_LIMIT_HOST_MEMORY || limit == MEMO_ALPHA_LIMIT_DEVICE_MEMORY) {
+    if (limit == MEMO_SWAP_LIMIT_HOST_MEMORY || limit == MEMO_SWAP_LIMIT_DEVICE_MEMORY) {
         *capacity = (int64_t)(then.bytes * (1 + 1e-4)) + 1; /* slightly more, for rounding */
         if (*capacity < there) *capacity = there;
         *extra_bytes = (double)(*capacity - there);
@@ -7296,10 +7597,10 @@ MEMOI memo_status memoi_rows_gain(memoi_rows_planner* p, memo_alpha_limit limit,
  * tenth saves nothing (whole tensors), it names the limit that costs most altogether. */
 MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan,
                                         memo_error* error) {
-    static const memo_alpha_limit limits[] = {MEMO_ALPHA_LIMIT_HOST_MEMORY,
-                                              MEMO_ALPHA_LIMIT_DEVICE_MEMORY,
-                                              MEMO_ALPHA_LIMIT_BANDWIDTH, MEMO_ALPHA_LIMIT_DISK};
-    memo_alpha_limit limit = MEMO_ALPHA_LIMIT_NONE;
+    static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_HOST_MEMORY,
+                                             MEMO_SWAP_LIMIT_DEVICE_MEMORY,
+                                             MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK};
+    memo_swap_limit limit = MEMO_SWAP_LIMIT_NONE;
     memoi_rows_outlook now, then;
     double saved, extra_bytes, most = 5e-5;
     char bytes[32];
@@ -7316,7 +7617,7 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
     if (status || !(now.step_s > 0)) return status;
 
     /* A tenth more of each limit first; then the limit lifted altogether. */
-    for (is_all = 0; is_all < 2 && limit == MEMO_ALPHA_LIMIT_NONE; is_all++, most = 5e-4) {
+    for (is_all = 0; is_all < 2 && limit == MEMO_SWAP_LIMIT_NONE; is_all++, most = 5e-4) {
         for (i = 0; i < 4 && !status; i++) {
             status = memoi_rows_lift(p, limits[i], is_all, now.step_s, &then, &saved, error);
             if (status || saved <= most) continue;
@@ -7324,21 +7625,21 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
             limit = limits[i];
         }
     }
-    if (status || limit == MEMO_ALPHA_LIMIT_NONE) return status;
+    if (status || limit == MEMO_SWAP_LIMIT_NONE) return status;
 
     /* State the gain of the whole plan, which the estimate above only ranks. */
     status = memoi_rows_gain(p, limit, plan->step_s, &saved, &extra_bytes, error);
     if (status || saved < 1e-5) return status;
     plan->limit = limit;
-    if (limit == MEMO_ALPHA_LIMIT_BANDWIDTH || limit == MEMO_ALPHA_LIMIT_DISK)
+    if (limit == MEMO_SWAP_LIMIT_BANDWIDTH || limit == MEMO_SWAP_LIMIT_DISK)
         snprintf(plan->reason, sizeof plan->reason,
                  "%s is the limit; %s twice as fast would save %.2g%% of the step",
-                 memo_alpha_limit_name(limit), limit == MEMO_ALPHA_LIMIT_DISK ? "one" : "a link",
+                 memo_swap_limit_name(limit), limit == MEMO_SWAP_LIMIT_DISK ? "one" : "a link",
                  100 * saved);
     else
         snprintf(plan->reason, sizeof plan->reason,
                  "%s is the limit; %s more would save %.2g%% of the step",
-                 memo_alpha_limit_name(limit), memob_bytes_text(bytes, extra_bytes), 100 * saved);
+                 memo_swap_limit_name(limit), memob_bytes_text(bytes, extra_bytes), 100 * saved);
     return status;
 }
 
@@ -7464,14 +7765,18 @@ MEMOI double memoi_parallel_head_size(const memo_parallel_model* model) {
     return model->head_size > 0 ? model->head_size : (double)model->hidden / model->n_q_heads;
 }
 
+MEMOI double memoi_parallel_v_head_size(const memo_parallel_model* model) {
+    return model->v_head_size > 0 ? model->v_head_size : memoi_parallel_head_size(model);
+}
+
 MEMOI double memoi_parallel_ffn_parameters(const memo_parallel_model* model) {
     return (model->n_ffn_matrices == 2 ? 2.0 : 3.0) * model->hidden * model->ffn;
 }
 
 double memo_parallel_layer_parameters(const memo_parallel_model* model) {
-    double head = memoi_parallel_head_size(model);
-    return 2.0 * model->hidden * head * model->n_q_heads +
-           2.0 * model->hidden * head * model->n_kv_heads + memoi_parallel_ffn_parameters(model);
+    double both = memoi_parallel_head_size(model) + memoi_parallel_v_head_size(model);
+    return model->hidden * both * model->n_q_heads + model->hidden * both * model->n_kv_heads +
+           memoi_parallel_ffn_parameters(model);
 }
 
 double memo_parallel_parameters(const memo_parallel_model* model) {
@@ -7513,6 +7818,7 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         {"model.n_q_heads", (double)m->n_q_heads, 1, 1e6},
         {"model.n_kv_heads", (double)m->n_kv_heads, 1, 1e6},
         {"model.head_size", (double)m->head_size, 0, 1e6},
+        {"model.v_head_size", (double)m->v_head_size, 0, 1e6},
         {"model.vocabulary", (double)m->vocabulary, 0, 1e12},
         {"model.n_parameters", (double)m->n_parameters, 0, 1e18},
         {"cluster.n_gpus", (double)c->n_gpus, 1, MEMOI_PARALLEL_GPUS},
@@ -7539,6 +7845,7 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         {"optimizer_bytes", desc->optimizer_bytes, 0, 1e3},
         {"logit_bytes", desc->logit_bytes, 0, 1e3},
         {"kv_gradient_bytes", desc->kv_gradient_bytes, 0, 1e3},
+        {"max_ulysses_groups", (double)desc->max_ulysses_groups, 0, 1e6},
         {"max_pipeline", (double)desc->max_pipeline, 0, MEMOI_PARALLEL_GPUS}};
     size_t i;
 
@@ -7579,6 +7886,7 @@ MEMOI memo_parallel_desc memoi_parallel_settle(const memo_parallel_desc* given) 
     memo_parallel_cluster* c = &desc.cluster;
     if (desc.model.head_size == 0)
         desc.model.head_size = (int32_t)memoi_parallel_head_size(&desc.model);
+    if (desc.model.v_head_size == 0) desc.model.v_head_size = desc.model.head_size;
     if (!(c->gemm_efficiency > 0)) c->gemm_efficiency = 0.75;
     if (!(c->attention_forward_efficiency > 0)) c->attention_forward_efficiency = 0.6;
     if (!(c->attention_backward_efficiency > 0)) c->attention_backward_efficiency = 0.55;
@@ -7728,8 +8036,10 @@ typedef struct memoi_parallel_share {
     int32_t n_q, n_kv;      /* heads of the ulysses rank that has most */
     double tensor_bytes;    /* sent for one all-gather or reduce-scatter */
     double to_heads_bytes, forward_bytes, backward_bytes; /* sent by ulysses; to_heads: q, k, v */
+    double d_out_bytes;                                   /* of backward, before attention */
     double kv_bytes, d_kv_bytes;                          /* a hop of the ring */
-    double input_elements, attention_elements, layer_elements; /* saved, of a row of `rows` */
+    /* Saved, of a row of `rows`.  attention: the output of attention. */
+    double input_elements, attention_elements, layer_elements;
 } memoi_parallel_share;
 
 /* Query heads of ulysses rank u, and the key heads that these read, as memo_sp.h deals them. */
@@ -7747,9 +8057,10 @@ MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
                                         memoi_parallel_share* share) {
     int32_t n_q_heads = desc->model.n_q_heads / l->tensor;
     int32_t n_kv_heads = desc->model.n_kv_heads / l->tensor;
-    /* A head of the rows that this rank has before the all-to-all. */
-    double head_bytes = desc->element_bytes * share->attention_rows / l->ulysses *
-                        memoi_parallel_head_size(&desc->model);
+    /* A head of the rows that this rank has before the all-to-all, of q or k, and of v or out. */
+    double row_bytes = desc->element_bytes * share->attention_rows / l->ulysses;
+    double head_bytes = row_bytes * desc->model.head_size;
+    double v_bytes = row_bytes * desc->model.v_head_size;
     double n_kv_all = 0, d_kv_scale = 1;
     int32_t u, n_q, n_kv;
 
@@ -7766,16 +8077,18 @@ MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
 
     /* The rank that sends most sets the time of an all-to-all. */
     for (u = 0; u < l->ulysses; u++) {
-        double to_heads, to_rows, d_kv_to_rows;
+        double to_heads, others, own; /* heads that others need, and own heads of their rows */
         memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
-        to_heads = head_bytes * (n_q_heads - n_q);
-        to_rows = head_bytes * n_q * (l->ulysses - 1);
-        d_kv_to_rows = 2 * head_bytes * d_kv_scale * n_kv * (l->ulysses - 1);
+        others = n_q_heads - n_q;
+        own = (double)n_q * (l->ulysses - 1);
         share->backward_bytes =
-            memoi_parallel_max(share->backward_bytes, to_heads + to_rows + d_kv_to_rows);
-        to_heads += 2 * head_bytes * (n_kv_all - n_kv);
-        share->forward_bytes = memoi_parallel_max(share->forward_bytes, to_heads + to_rows);
+            memoi_parallel_max(share->backward_bytes,
+                               v_bytes * others + head_bytes * own +
+                                   (head_bytes + v_bytes) * d_kv_scale * n_kv * (l->ulysses - 1));
+        to_heads = head_bytes * others + (head_bytes + v_bytes) * (n_kv_all - n_kv);
+        share->forward_bytes = memoi_parallel_max(share->forward_bytes, to_heads + v_bytes * own);
         share->to_heads_bytes = memoi_parallel_max(share->to_heads_bytes, to_heads);
+        share->d_out_bytes = memoi_parallel_max(share->d_out_bytes, v_bytes * others);
     }
 }
 
@@ -7783,7 +8096,7 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
                                                    const memo_parallel_layout* l) {
     const memo_parallel_model* m = &desc->model;
     double tokens = (double)desc->sequence * (double)desc->micro_batch;
-    double sequence_degree = (double)l->ulysses * l->ring, head = memoi_parallel_head_size(m);
+    double sequence_degree = (double)l->ulysses * l->ring, both = m->head_size + m->v_head_size;
     memoi_parallel_share share;
     memset(&share, 0, sizeof share);
 
@@ -7800,16 +8113,16 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     share.tensor_bytes =
         desc->element_bytes * tokens / sequence_degree * m->hidden * (l->tensor - 1) / l->tensor;
     memoi_parallel_share_ulysses(desc, l, &share);
-    share.kv_bytes = 2 * desc->element_bytes * share.attention_rows * share.n_kv * head;
+    share.kv_bytes = desc->element_bytes * share.attention_rows * share.n_kv * both;
     share.d_kv_bytes = share.kv_bytes * desc->kv_gradient_bytes / desc->element_bytes;
 
     /* Saved elements of a row.  Input, two norms and residual have 4 * hidden.  Query and attention
      * output, key and value depend on the rank's heads.  The MLP has 3 * ffn with a gate, otherwise
      * 2 * ffn. */
     share.input_elements = m->hidden;
-    share.attention_elements = head * share.n_q * l->ulysses * l->tensor;
-    share.layer_elements = 4.0 * m->hidden + 2 * share.attention_elements +
-                           2 * head * share.n_kv * l->ulysses * l->tensor +
+    share.attention_elements = (double)m->v_head_size * share.n_q * l->ulysses * l->tensor;
+    share.layer_elements = 4.0 * m->hidden + both * share.n_q * l->ulysses * l->tensor +
+                           both * share.n_kv * l->ulysses * l->tensor +
                            (m->n_ffn_matrices == 2 ? 2.0 : 3.0) * m->ffn;
     return share;
 }
@@ -7838,19 +8151,35 @@ MEMOI double memoi_parallel_group_link(const memo_parallel_cluster* c, double n,
 
 /* --- >>layout attention --- */
 
+/* The time that exchanges take beside the attention of n groups: group g + 1 arrives and group g - 1
+ * leaves while group g is computed, on one stream that takes turns. */
+MEMOI double memoi_parallel_exposed(int32_t n_groups, double arrive_s, double compute_s,
+                                    double leave_s) {
+    double arrived_s = arrive_s, exchange_s = arrive_s, computed_s = 0;
+    int32_t g;
+    for (g = 0; g < n_groups; g++) {
+        computed_s = memoi_parallel_max(computed_s, arrived_s) + compute_s;
+        if (g + 1 < n_groups) arrived_s = exchange_s = exchange_s + arrive_s;
+        exchange_s = memoi_parallel_max(exchange_s, computed_s) + leave_s;
+    }
+    return exchange_s - n_groups * compute_s;
+}
+
 MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* desc,
                                                     const memo_parallel_layout* l,
                                                     const memoi_parallel_share* share,
-                                                    int is_backward) {
+                                                    int32_t n_groups, int is_backward) {
     const memo_parallel_cluster* c = &desc->cluster;
-    double head = memoi_parallel_head_size(&desc->model);
+    double head = desc->model.head_size, v_head = desc->model.v_head_size;
     double flops = c->peak_flops_per_s * (is_backward ? c->attention_backward_efficiency
                                                       : c->attention_forward_efficiency);
-    /* Two products forward, five backward; the causal half of S x S scores. */
-    double step = (is_backward ? 5 : 2) * (double)desc->sequence * share->attention_rows *
-                  share->n_q * head / flops / l->ring;
+    /* Of one group.  Two products forward, five backward; the causal half of S x S scores. */
+    double n_q = (double)share->n_q / n_groups;
+    double step = (is_backward ? 3 * head + 2 * v_head : head + v_head) * (double)desc->sequence *
+                  share->attention_rows * n_q / flops / l->ring;
     double link = memoi_parallel_link(c, (double)l->tensor * l->ulysses * l->ring);
-    double hop = (share->kv_bytes + (is_backward ? share->d_kv_bytes : 0)) / link + c->collective_s;
+    double hop_bytes = share->kv_bytes + (is_backward ? share->d_kv_bytes : 0);
+    double hop = hop_bytes / n_groups / link + c->collective_s;
     memo_parallel_attention a;
     memset(&a, 0, sizeof a);
 
@@ -7859,26 +8188,58 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
     a.compute_s = step;
     if (l->ring > 1) {
         double later = desc->is_contiguous ? 2 * step : step;
-        double elements = share->attention_rows * share->n_q * head;
+        double elements = share->attention_rows * n_q * v_head;
         a.compute_s += (l->ring - 1) * later;
         a.hops_s =
             memoi_parallel_max(0, hop - step) + (l->ring - 2) * memoi_parallel_max(0, hop - later);
 
         /* dK and dV need one more hop, back to their owner. */
-        if (is_backward) a.hops_s += share->d_kv_bytes / link + c->collective_s;
+        if (is_backward) a.hops_s += share->d_kv_bytes / n_groups / link + c->collective_s;
         a.blocks_s = l->ring * c->block_s;
         if (c->device_memory_bytes_per_s > 0)
             a.blocks_s += l->ring * c->merge_bytes * elements / c->device_memory_bytes_per_s;
     }
 
-    /* Ulysses exchanges before and after attention, so nothing hides it. */
+    /* Ulysses exchanges q, k, v, output, or their gradients, before and after attention. */
     if (l->ulysses > 1) {
+        double all_bytes = is_backward ? share->backward_bytes : share->forward_bytes;
+        double first_bytes = is_backward ? share->d_out_bytes : share->to_heads_bytes;
+        int n_first = is_backward ? 1 : 3;
+        if (n_groups > 1 && l->ring == 1) a.blocks_s = c->block_s; /* a start for each group */
         link = memoi_parallel_link(c, (double)l->tensor * l->ulysses);
         if (c->is_shared_bus) link /= l->ulysses - 1;
-        a.all_to_all_s = (is_backward ? share->backward_bytes : share->forward_bytes) / link +
-                         4 * c->collective_s; /* q, k, v, output, or their gradients */
+        a.all_to_all_s = memoi_parallel_exposed(
+            n_groups, first_bytes / n_groups / link + n_first * c->collective_s,
+            a.compute_s + a.hops_s + a.blocks_s,
+            (all_bytes - first_bytes) / n_groups / link + (4 - n_first) * c->collective_s);
     }
+    a.compute_s *= n_groups;
+    a.hops_s *= n_groups;
+    a.blocks_s *= n_groups;
     return a;
+}
+
+/* The number of groups of heads with the least time; of equal ones the smallest. */
+MEMOI int32_t memoi_parallel_groups(const memo_parallel_desc* desc, const memo_parallel_layout* l,
+                                    const memoi_parallel_share* share) {
+    int32_t n_groups, best = 1, is_backward;
+    double best_s = INFINITY;
+    if (l->ulysses == 1) return 1;
+    for (n_groups = 1;
+         n_groups == 1 || (n_groups <= desc->max_ulysses_groups && n_groups <= share->n_kv);
+         n_groups++) {
+        double sum_s = 0;
+        if (share->n_kv % n_groups) continue;
+        for (is_backward = 0; is_backward < 2; is_backward++) {
+            memo_parallel_attention a =
+                memoi_parallel_attend(desc, l, share, n_groups, is_backward);
+            sum_s += a.compute_s + a.all_to_all_s + a.hops_s + a.blocks_s;
+        }
+        if (sum_s >= best_s * (1 - 1e-9)) continue;
+        best_s = sum_s;
+        best = n_groups;
+    }
+    return best;
 }
 
 /* --- >>layout memory --- */
@@ -7909,32 +8270,41 @@ MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
 
 /* --- >>layout swapping --- */
 
-/* Rounds up to whole bytes, so that rounding never exceeds a budget. */
-MEMOI int64_t memoi_parallel_above(double bytes) {
-    return bytes < 4e18 ? (int64_t)bytes + 1 : (int64_t)4e18;
+/* More than the bytes by at most one, so that rounding never exceeds a budget. */
+MEMOI double memoi_parallel_above(double bytes) { return floor(bytes) + 1; }
+
+/* The largest alpha in [0, 1] with whole + alpha * others <= bound; 0 if there is none. */
+MEMOI double memoi_parallel_alpha_within(double whole, double others, double bound) {
+    double room = bound - whole;
+    return room < 0 ? 0 : others <= room ? 1 : room / others;
 }
 
-/* The largest alpha that hides behind a layer's forward and fits both memories; 0 if none does. */
+/* The linear program of the MEMO paper in one variable, equations (1) to (3), and the device's memory:
+ * the largest alpha whose copies hide behind a layer's forward and fit both memories. */
 MEMOI double memoi_parallel_alpha(const memo_parallel_desc* desc, const memoi_parallel_share* share,
                                   double device_base, double whole, double others,
                                   double host_bytes, double layer_forward_s) {
-    memo_alpha_desc alpha_desc = memo_alpha_desc_default();
-    memo_alpha alpha;
-    alpha_desc.whole_bytes = memoi_parallel_above(whole);
-    alpha_desc.others_bytes = memoi_parallel_above(others);
-    alpha_desc.bandwidth_bytes_per_s = desc->cluster.host_bytes_per_s;
-    alpha_desc.layer_forward_s = layer_forward_s;
+    const double link = desc->cluster.host_bytes_per_s;
 
-    /* A stage holds several micro-batches, and each keeps its last two layers.  memo_plan_alpha
-     * itself leaves out two layers, so they are added. */
-    alpha_desc.n_layers = (int32_t)(share->n_held * (share->n_layers - 2) + 2);
-    alpha_desc.host_bytes = (int64_t)host_bytes;
-    alpha_desc.n_rows = (int64_t)ceil(share->rows < 1e15 ? share->rows : 1e15);
-    alpha_desc.device_base_bytes = memoi_parallel_above(device_base);
-    alpha_desc.device_slope_bytes = alpha_desc.others_bytes;
-    alpha_desc.device_bytes = desc->cluster.device_bytes;
-    if (memo_plan_alpha(&alpha_desc, &alpha, NULL)) return 0;
-    return alpha.alpha;
+    /* A stage holds several micro-batches, and each keeps its last two layers. */
+    const double n_swapped = (double)share->n_held * (double)(share->n_layers - 2);
+    const double n_rows = ceil(share->rows < 1e15 ? share->rows : 1e15);
+    double alpha, by_memory, rows;
+    whole = memoi_parallel_above(whole);
+    others = memoi_parallel_above(others);
+    by_memory = memoi_parallel_alpha_within(memoi_parallel_above(device_base), others,
+                                            (double)desc->cluster.device_bytes);
+    if (n_swapped > 0 && host_bytes > 0)
+        by_memory = fmin(by_memory, memoi_parallel_alpha_within(
+                                        n_swapped * whole, n_swapped * others, floor(host_bytes)));
+    alpha = by_memory;
+    if (link > 0)
+        alpha = fmin(alpha, memoi_parallel_alpha_within(whole, others, link * layer_forward_s));
+
+    /* Whole rows.  The 1e-6 corrects rounding: 2 rows may come out as 1.999. */
+    rows = floor(alpha * n_rows + 1e-6);
+    if (rows > by_memory * n_rows) rows -= 1;
+    return rows > 0 ? rows / n_rows : 0;
 }
 
 /* --- >>layout step --- */
@@ -7951,8 +8321,9 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     const memo_parallel_model* m = &desc->model;
     const memo_parallel_cluster* c = &desc->cluster;
     const memoi_parallel_share share = memoi_parallel_share_of(desc, l);
-    const memo_parallel_attention forward = memoi_parallel_attend(desc, l, &share, 0);
-    const memo_parallel_attention backward = memoi_parallel_attend(desc, l, &share, 1);
+    const int32_t n_groups = memoi_parallel_groups(desc, l, &share);
+    const memo_parallel_attention forward = memoi_parallel_attend(desc, l, &share, n_groups, 0);
+    const memo_parallel_attention backward = memoi_parallel_attend(desc, l, &share, n_groups, 1);
     const double layer_weights = memo_parallel_layer_parameters(m);
     const double vocabulary = (double)m->vocabulary * m->hidden;
     const double gemm_flops = c->peak_flops_per_s * c->gemm_efficiency;
@@ -7968,6 +8339,7 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     memoi_parallel_again again;
     memset(prediction, 0, sizeof *prediction);
     memset(&again, 0, sizeof again);
+    prediction->ulysses_groups = n_groups;
 
     /* Which groups cross nodes: these use a NIC, which is the slower link. */
     prediction->leaves_node[MEMO_PARALLEL_TENSOR] =
@@ -8035,8 +8407,9 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
         again.gemm_share = 1 - (double)m->hidden * m->ffn / layer_weights;
         again.n_collectives = 3;
         again.ulysses_bytes = share.to_heads_bytes;
-        if (share.forward_bytes > 0)
-            again.ulysses_s = forward.all_to_all_s * share.to_heads_bytes / share.forward_bytes;
+        if (share.forward_bytes > 0) /* attention does not hide it: it is not computed again */
+            again.ulysses_s = memoi_parallel_attend(desc, l, &share, 1, 0).all_to_all_s *
+                              share.to_heads_bytes / share.forward_bytes;
         sent[MEMO_PARALLEL_HOST] = n_swapped * swapped;
         stall_s = swapped / c->host_bytes_per_s;
         time->host_s = n_swapped * (memoi_parallel_max(0, stall_s - forward_s) +
@@ -8093,8 +8466,8 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
                    time->bubble_s;
     tokens = (double)desc->sequence * (double)desc->global_batch;
     prediction->flops = tokens * (6 * (m->n_layers * layer_weights + vocabulary) +
-                                  6.0 * m->n_layers * (double)desc->sequence * m->n_q_heads *
-                                      memoi_parallel_head_size(m));
+                                  3.0 * m->n_layers * (double)desc->sequence * m->n_q_heads *
+                                      (m->head_size + m->v_head_size));
     prediction->mfu = prediction->flops / (c->n_gpus * c->peak_flops_per_s * time->step_s);
     prediction->fits =
         memory->device_bytes <= (double)c->device_bytes && memory->host_bytes <= host_share;
@@ -8122,7 +8495,8 @@ memo_status memo_parallel_predict_attention(const memo_parallel_desc* desc,
     if (status) return status;
     settled = memoi_parallel_settle(desc);
     share = memoi_parallel_share_of(&settled, layout);
-    *attention = memoi_parallel_attend(&settled, layout, &share, is_backward);
+    *attention = memoi_parallel_attend(
+        &settled, layout, &share, memoi_parallel_groups(&settled, layout, &share), is_backward);
     return MEMO_STATUS_OK;
 }
 
@@ -8300,20 +8674,20 @@ void memo_parallel_list_destroy(memo_parallel_list* list) {
 /* ---- >>degree problem ---------------------------------------------------------------------------
  * Knows: costs of blocks, and their text.  Knows nothing of how a plan is found. */
 
-MEMOI memo_degree_cost* memoi_degree_cost(const memo_degrees_problem* problem, int32_t block,
-                                          int32_t degree) {
+MEMOI memo_degree_cost* memoi_degrees_cost(const memo_degrees_problem* problem, int32_t block,
+                                           int32_t degree) {
     return &problem->costs[(int64_t)block * problem->n_degrees + degree];
 }
 
 /* Index of a degree, or -1. */
-MEMOI int32_t memoi_degree_index(const memo_degrees_problem* problem, int64_t degree) {
+MEMOI int32_t memoi_degrees_index(const memo_degrees_problem* problem, int64_t degree) {
     int32_t k;
     for (k = 0; k < problem->n_degrees; k++)
         if (problem->degrees[k] == degree) return k;
     return -1;
 }
 
-MEMOI int memoi_is_degree(int64_t degree) {
+MEMOI int memoi_degrees_is_degree(int64_t degree) {
     return degree > 0 && degree <= 1 << 20 && (degree & (degree - 1)) == 0;
 }
 
@@ -8334,7 +8708,7 @@ memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%d degrees; there may be 1 to %d", (int)n_degrees, MEMO_DEGREES_MAX);
     for (k = 0; k < n_degrees; k++)
-        if (!memoi_is_degree(degrees[k]) || (k > 0 && degrees[k] <= degrees[k - 1]))
+        if (!memoi_degrees_is_degree(degrees[k]) || (k > 0 && degrees[k] <= degrees[k - 1]))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "degree %d: degrees are powers of two and ascend",
                                   (int)degrees[k]);
@@ -8369,7 +8743,7 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
     /* With these limits sums of times keep their digits, and sums of bytes stay below 2^62. */
     for (i = 0; i < problem->n_blocks; i++)
         for (p = 0; p < problem->n_degrees; p++) {
-            const memo_degree_cost* c = memoi_degree_cost(problem, i, p);
+            const memo_degree_cost* c = memoi_degrees_cost(problem, i, p);
             int64_t bytes_max = MEMOB_BYTES_MAX / (2 * (int64_t)problem->n_blocks + 1);
             double s[5], sum = 0;
             int k, is_good = 1;
@@ -8408,7 +8782,7 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
                                       (int)problem->degrees[p], (int)problem->degrees[q]);
 
     /* The boundary needs gather times, which only listed degrees have. */
-    if (problem->boundary_degree && memoi_degree_index(problem, problem->boundary_degree) < 0)
+    if (problem->boundary_degree && memoi_degrees_index(problem, problem->boundary_degree) < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "the boundary's degree %d is none of the degrees",
                               (int)problem->boundary_degree);
@@ -8426,9 +8800,9 @@ MEMOI double memoi_degrees_gather_s(const memo_degrees_problem* problem, int32_t
 MEMOI double memoi_degrees_max(double a, double b) { return a > b ? a : b; }
 
 MEMOI double memoi_degrees_node_s(const memo_degrees_problem* problem, int32_t block, int32_t p) {
-    const memo_degree_cost* c = memoi_degree_cost(problem, block, p);
+    const memo_degree_cost* c = memoi_degrees_cost(problem, block, p);
     int32_t boundary =
-        problem->boundary_degree ? memoi_degree_index(problem, problem->boundary_degree) : p;
+        problem->boundary_degree ? memoi_degrees_index(problem, problem->boundary_degree) : p;
     double cost_s = memoi_degrees_max(c->forward_s, c->forward_collective_s) +
                     memoi_degrees_max(c->backward_s, c->backward_collective_s);
     if (block == 0)
@@ -8443,8 +8817,8 @@ MEMOI double memoi_degrees_node_s(const memo_degrees_problem* problem, int32_t b
 /* From a block at degree p to the next block at degree q. */
 MEMOI double memoi_degrees_edge_s(const memo_degrees_problem* problem, int32_t block, int32_t p,
                                   int32_t q) {
-    const memo_degree_cost* from = memoi_degree_cost(problem, block, p);
-    const memo_degree_cost* to = memoi_degree_cost(problem, block + 1, q);
+    const memo_degree_cost* from = memoi_degrees_cost(problem, block, p);
+    const memo_degree_cost* to = memoi_degrees_cost(problem, block + 1, q);
     double gather_s = memoi_degrees_gather_s(problem, p, q), forward_s, backward_s;
     if (q <= p)
         forward_s = memoi_degrees_max(to->forward_s, from->forward_collective_s);
@@ -8458,7 +8832,7 @@ MEMOI double memoi_degrees_edge_s(const memo_degrees_problem* problem, int32_t b
 }
 
 MEMOI int64_t memoi_degrees_kept(const memo_degrees_problem* problem, int32_t block, int32_t p) {
-    const memo_degree_cost* c = memoi_degree_cost(problem, block, p);
+    const memo_degree_cost* c = memoi_degrees_cost(problem, block, p);
     return c->state_bytes + c->saved_bytes;
 }
 
@@ -8472,7 +8846,7 @@ MEMOI void memoi_degrees_sum(const memo_degrees_problem* problem, const int32_t*
         if (i + 1 < problem->n_blocks)
             *step_s += memoi_degrees_edge_s(problem, i, indices[i], indices[i + 1]);
         kept += memoi_degrees_kept(problem, i, indices[i]);
-        runtime = memob_max(runtime, memoi_degree_cost(problem, i, indices[i])->runtime_bytes);
+        runtime = memob_max(runtime, memoi_degrees_cost(problem, i, indices[i])->runtime_bytes);
     }
     *memory_bytes = kept + runtime;
 }
@@ -8486,7 +8860,7 @@ memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int
     indices = (int32_t*)memob_calloc(problem->n_blocks, sizeof(int32_t));
     if (!indices) return memob_no_memory(error, "degrees");
     for (i = 0; i < problem->n_blocks && !status; i++) {
-        indices[i] = memoi_degree_index(problem, block_degrees[i]);
+        indices[i] = memoi_degrees_index(problem, block_degrees[i]);
         if (indices[i] < 0)
             status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                     "block %d has degree %d, which the profile does not know",
@@ -8564,7 +8938,7 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
             double parameters = (is_mlp ? 8 : 4) * h * h;
             double last_flops = (is_mlp ? 8 : 2) * tokens * h * h;
             double flops = is_mlp ? 16 * tokens * h * h : 8 * tokens * h * h + 2 * tokens * s * h;
-            memo_degree_cost* c = memoi_degree_cost(*problem, i, p);
+            memo_degree_cost* c = memoi_degrees_cost(*problem, i, p);
             c->forward_s = flops / d / model->flops_per_s;
             c->forward_collective_s = c->backward_collective_s = reduce_s;
             c->backward_s = (3 * flops - last_flops) / d / model->flops_per_s;
@@ -8671,7 +9045,7 @@ MEMOI memo_status memoi_degrees_expect(const memoi_degrees_profile* profile, mem
     int64_t degree = 0;
     memo_status status = memob_expect_number(reader, "degree", &degree, error);
     if (status) return status;
-    *index = memoi_degree_index(profile->problem, degree);
+    *index = memoi_degrees_index(profile->problem, degree);
     if (*index >= 0) return MEMO_STATUS_OK;
     return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%lld is none of the degrees",
                             (long long)degree);
@@ -8688,7 +9062,7 @@ MEMOI memo_status memoi_degrees_parse_degrees(memoi_degrees_profile* profile, me
         if (profile->n_degrees == MEMO_DEGREES_MAX)
             return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "more than %d degrees",
                                     MEMO_DEGREES_MAX);
-        if (!memoi_is_degree(degree) ||
+        if (!memoi_degrees_is_degree(degree) ||
             (profile->n_degrees && degree <= profile->degrees[profile->n_degrees - 1]))
             return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                     "degree %lld: degrees are powers of two and ascend",
@@ -8743,7 +9117,7 @@ MEMOI memo_status memoi_degrees_parse_block(memoi_degrees_profile* profile, memo
         return memoi_degrees_twice(reader, "this block and degree", error);
 
     /* The file has whole nanoseconds. */
-    cost = memoi_degree_cost(profile->problem, (int32_t)block, p);
+    cost = memoi_degrees_cost(profile->problem, (int32_t)block, p);
     cost->forward_s = 1e-9 * (double)n[0];
     cost->forward_collective_s = 1e-9 * (double)n[1];
     cost->backward_s = 1e-9 * (double)n[2];
@@ -8883,7 +9257,7 @@ memo_status memo_degrees_problem_write(const memo_degrees_problem* problem, cons
                           (int)problem->degrees[q], memoi_degrees_ns(problem->gather_s[p][q]));
     for (i = 0; i < problem->n_blocks; i++)
         for (p = 0; p < problem->n_degrees; p++, n_lines++) {
-            const memo_degree_cost* c = memoi_degree_cost(problem, i, p);
+            const memo_degree_cost* c = memoi_degrees_cost(problem, i, p);
             memo_text_put(
                 &text, "block %d %d %lld %lld %lld %lld %lld %lld %lld %lld\n", (int)i,
                 (int)problem->degrees[p], memoi_degrees_ns(c->forward_s),
@@ -8900,7 +9274,7 @@ memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, c
     memo_text text;
     int32_t i;
     for (i = 0; i < n_blocks; i++)
-        if (!memoi_is_degree(block_degrees[i]))
+        if (!memoi_degrees_is_degree(block_degrees[i]))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "block %d: the degree %d is no power of two", (int)i,
                                   (int)block_degrees[i]);
@@ -8943,7 +9317,7 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
                                       MEMOI_DEGREES_BLOCKS);
         if (!status) status = memoi_degrees_number(&reader, "block", n, n, &block, error);
         if (!status) status = memoi_degrees_number(&reader, "degree", 1, 1 << 20, &degree, error);
-        if (!status && !memoi_is_degree(degree))
+        if (!status && !memoi_degrees_is_degree(degree))
             status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
                                       "the degree %lld is no power of two", (long long)degree);
 
@@ -9002,7 +9376,7 @@ MEMOI int32_t memoi_degrees_smallest(const memo_degrees_problem* problem, int32_
                                      int64_t runtime_bytes) {
     int32_t p, smallest = -1;
     for (p = 0; p < problem->n_degrees; p++)
-        if (memoi_degree_cost(problem, block, p)->runtime_bytes <= runtime_bytes &&
+        if (memoi_degrees_cost(problem, block, p)->runtime_bytes <= runtime_bytes &&
             (smallest < 0 ||
              memoi_degrees_kept(problem, block, p) < memoi_degrees_kept(problem, block, smallest)))
             smallest = p;
@@ -9253,15 +9627,10 @@ MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range
  * label needs no more time and bytes, the blocks behind it do not fit, or its bound is no less than
  * the time of the best plan. */
 
-MEMOI int memoi_double_compare(const void* left, const void* right) {
-    double a = *(const double*)left, b = *(const double*)right;
-    return (a > b) - (a < b);
-}
-
 /* Makes the labels of block i at degree q by merging the lists of the block before by time.  0: no
  * host memory. */
-MEMOI int memoi_labels_extend(memoi_degrees_search* search, const memoi_degrees_range* range,
-                              int32_t i, int32_t q) {
+MEMOI int memoi_degrees_labels_extend(memoi_degrees_search* search,
+                                      const memoi_degrees_range* range, int32_t i, int32_t q) {
     memoi_labels *from = &search->labels[(i + 1) % 2], *to = &search->labels[i % 2];
     int32_t d = search->problem->n_degrees, p;
     int64_t at = (int64_t)i * d + q, head[MEMO_DEGREES_MAX], least = INT64_MAX;
@@ -9302,7 +9671,8 @@ MEMOI int memoi_labels_extend(memoi_degrees_search* search, const memoi_degrees_
 }
 
 /* Leaves out all labels but the n of least bound.  *left_out_s: the least bound left out so far. */
-MEMOI int memoi_labels_cut(memoi_labels* labels, int32_t n_degrees, int64_t n, double* left_out_s) {
+MEMOI int memoi_degrees_labels_cut(memoi_labels* labels, int32_t n_degrees, int64_t n,
+                                   double* left_out_s) {
     int64_t n_all = labels->ends[n_degrees - 1], n_kept = 0, k;
     double *bounds, limit_s;
     int32_t q;
@@ -9310,7 +9680,7 @@ MEMOI int memoi_labels_cut(memoi_labels* labels, int32_t n_degrees, int64_t n, d
     bounds = (double*)memob_calloc(n_all, sizeof(double));
     if (!bounds) return 0;
     for (k = 0; k < n_all; k++) bounds[k] = labels->at[k].bound_s;
-    qsort(bounds, (size_t)n_all, sizeof(double), memoi_double_compare);
+    qsort(bounds, (size_t)n_all, sizeof(double), memob_compare_doubles);
     limit_s = bounds[n];
     MEMO_FREE(bounds);
     if (limit_s < *left_out_s) *left_out_s = limit_s;
@@ -9323,20 +9693,21 @@ MEMOI int memoi_labels_cut(memoi_labels* labels, int32_t n_degrees, int64_t n, d
 }
 
 /* All labels of block i, and their trails.  0: no host memory. */
-MEMOI int memoi_labels_of_block(memoi_degrees_search* search, const memoi_degrees_range* range,
-                                int32_t i, double* left_out_s) {
+MEMOI int memoi_degrees_labels_of_block(memoi_degrees_search* search,
+                                        const memoi_degrees_range* range, int32_t i,
+                                        double* left_out_s) {
     memoi_labels* labels = &search->labels[i % 2];
     int32_t d = search->problem->n_degrees, q;
     int64_t n, k;
     void* trails = search->trails;
     for (q = 0; q < d; q++) {
         labels->ends[q] = q > 0 ? labels->ends[q - 1] : 0;
-        if (memoi_degree_cost(search->problem, i, q)->runtime_bytes <=
+        if (memoi_degrees_cost(search->problem, i, q)->runtime_bytes <=
                 search->limits[range->high] &&
-            !memoi_labels_extend(search, range, i, q))
+            !memoi_degrees_labels_extend(search, range, i, q))
             return 0;
     }
-    if (!memoi_labels_cut(labels, d, range->n_labels, left_out_s)) return 0;
+    if (!memoi_degrees_labels_cut(labels, d, range->n_labels, left_out_s)) return 0;
     n = labels->ends[d - 1];
     if (!memob_reserve(&trails, &search->trail_capacity, search->n_trails + n, sizeof(int64_t)))
         return 0;
@@ -9348,8 +9719,8 @@ MEMOI int memoi_labels_of_block(memoi_degrees_search* search, const memoi_degree
 
 /* Raises the bound of a range.  n_labels grows, or becomes 0 if a path of the range is faster than
  * the best plan but does not fit. */
-MEMOI memo_status memoi_labels_pass(memoi_degrees_search* search, memoi_degrees_range* range,
-                                    memo_error* error) {
+MEMOI memo_status memoi_degrees_labels_pass(memoi_degrees_search* search,
+                                            memoi_degrees_range* range, memo_error* error) {
     const memo_degrees_problem* problem = search->problem;
     int32_t n = problem->n_blocks, d = problem->n_degrees, i;
     memoi_labels* last = &search->labels[(n - 1) % 2];
@@ -9369,7 +9740,7 @@ MEMOI memo_status memoi_labels_pass(memoi_degrees_search* search, memoi_degrees_
     for (i = 0; i < d; i++) search->labels[1].ends[i] = 1;
     for (i = 0; i < n; i++) {
         if (memoi_degrees_is_late(search)) return MEMO_STATUS_OK;
-        if (!memoi_labels_of_block(search, range, i, &bound_s))
+        if (!memoi_degrees_labels_of_block(search, range, i, &bound_s))
             return memob_no_memory(error, "the plan of degrees");
     }
 
@@ -9445,16 +9816,11 @@ MEMOI memo_status memoi_degrees_improve(memoi_degrees_search* search, double* lo
                 status =
                     memoi_degrees_open_range(search, middle + 1, range.high, range.bound_s, error);
         } else {
-            status = memoi_labels_pass(search, &range, error);
+            status = memoi_degrees_labels_pass(search, &range, error);
             search->ranges[next] = range;
         }
     }
     return status;
-}
-
-MEMOI int memoi_int64_compare(const void* left, const void* right) {
-    int64_t a = *(const int64_t*)left, b = *(const int64_t*)right;
-    return (a > b) - (a < b);
 }
 
 /* Tables of the costs.  0: no host memory. */
@@ -9494,7 +9860,7 @@ MEMOI int memoi_degrees_search_create(memoi_degrees_search* search) {
 
     /* Each runtime once: equal limits would only repeat a range. */
     for (k = 0; k < n * d; k++) search->limits[k] = problem->costs[k].runtime_bytes;
-    qsort(search->limits, (size_t)(n * d), sizeof(int64_t), memoi_int64_compare);
+    qsort(search->limits, (size_t)(n * d), sizeof(int64_t), memob_compare_int64s);
     for (k = 0; k < n * d; k++)
         if (k == 0 || search->limits[k] != search->limits[search->n_limits - 1])
             search->limits[search->n_limits++] = search->limits[k];
@@ -10119,13 +10485,8 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_error* erro
     return status;
 }
 
-MEMOI int memoi_session_compare_times(const void* a, const void* b) {
-    const double x = *(const double*)a, y = *(const double*)b;
-    return x < y ? -1 : x > y;
-}
-
 MEMOI double memoi_session_median(double* times_s, int64_t n) {
-    qsort(times_s, (size_t)n, sizeof *times_s, memoi_session_compare_times);
+    qsort(times_s, (size_t)n, sizeof *times_s, memob_compare_doubles);
     return times_s[n / 2] > 0 ? times_s[n / 2] : 0;
 }
 

@@ -45,7 +45,7 @@
  *     }
  *
  * CHAPTERS  1 comm | 2 mesh | 3 shardings | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
- *           8 overlapped tensor-parallel blocks
+ *           8 overlapped tensor-parallel blocks | 9 loss in tiles
  *
  * OPTIONS (define before the implementation, and identically in every file that includes memo_sp.h)
  *     MEMO_SP_NCCL             adds the NCCL back end; requires nccl.h and cuda_runtime_api.h
@@ -521,12 +521,13 @@ MEMO_API void memo_sharding_gather(const memo_sharding* sharding, int32_t sequen
                                    int64_t n_batch, int64_t row_bytes, const void* share,
                                    void* whole);
 
-/* Sets a rank's labels (n_batch, local_tokens): the label of a position is the next token, taken
- * before the sequence is split.  The last token of the sequence and of each document (as in
- * memo_sharding_positions), and padding, get `ignored`.  tokens (n_batch, n_tokens) are in host
- * memory.  Returns the number of labels that are not ignored. */
+/* Sets a rank's labels (n_batch, local_tokens): the label of a position is the token `ahead`
+ * positions later, taken before the sequence is split.  ahead is 1 for the next token, and 2, 3, ...
+ * for the further ones of multi-token prediction.  The last `ahead` tokens of the sequence and of
+ * each document (as in memo_sharding_positions), and padding, get `ignored`.  tokens (n_batch,
+ * n_tokens) are in host memory.  Returns the number of labels that are not ignored. */
 MEMO_API int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_rank,
-                                      int64_t n_batch, const int32_t* tokens,
+                                      int64_t n_batch, const int32_t* tokens, int64_t ahead,
                                       const int64_t* document_begins, int64_t n_documents,
                                       int32_t ignored, int32_t* labels);
 
@@ -562,8 +563,9 @@ typedef struct memo_mask {
     int64_t window;   /* a query sees only keys less than this many positions away; 0: no limit */
     int64_t n_tokens; /* positions from n_tokens on are padding: they neither see nor are seen */
     /* Packed documents (cu_seqlens): n_documents + 1 positions from 0 to n_tokens, not descending.
-     * A query sees only keys of its own document.  All sequences of a batch share the documents.
-     * Host memory; it must stay unchanged until the stream has passed.  NULL: one document. */
+     * A query sees only keys of its own document.  Two equal positions are an empty document, which
+     * has no tokens and changes nothing.  Host memory; it must stay unchanged until the stream has
+     * passed.  NULL: one document. */
     const int64_t* document_begins;
     int64_t n_documents;
 } memo_mask;
@@ -577,18 +579,21 @@ MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* 
 /* Rows are the positions of q_runs and k_runs in their order.  The heads of a row are contiguous:
  * element e of head h of row i of batch b of q is at
  *     q[b * q_batch_stride + i * q_row_stride + h * head_size + e].
- * The strides of q apply to d_out, out and d_q too; the strides of k to v, d_k and d_v.  lse and
- * row_dots have one number per row and head, with the strides of lse.  Strides count elements.
- * Query head h reads key head h / (n_q_heads / n_kv_heads). */
+ * k, v and out have strides of their own.  The strides of q, k, v and out apply to d_q, d_k, d_v and
+ * d_out too.  Heads of v, out and their gradients have v_head_size elements.  lse and row_dots have
+ * one number per row and head, with the strides of lse.  Strides count elements.
+ * Query head h reads key head h / (n_q_heads / n_kv_heads).  The n_batch sequences share the runs and
+ * the mask: sequences that differ in these come in blocks of their own. */
 typedef struct memo_attention_block {
     memo_type type; /* of q, k, v, d_out: F32, BF16 or F16 */
     float scale;    /* of the scores */
-    int32_t n_batch, n_q_heads, n_kv_heads, head_size;
+    int32_t n_batch, n_q_heads, n_kv_heads;
+    int32_t head_size, v_head_size; /* of q and k; of v and out */
     int32_t n_q_runs, n_k_runs;
     const memo_run *q_runs, *k_runs; /* unchanged until the stream has passed */
     memo_mask mask;
-    int64_t q_row_stride, q_batch_stride, k_row_stride, k_batch_stride, lse_row_stride,
-        lse_batch_stride;
+    int64_t q_row_stride, q_batch_stride, k_row_stride, k_batch_stride, v_row_stride,
+        v_batch_stride, out_row_stride, out_batch_stride, lse_row_stride, lse_batch_stride;
     const void *q, *k, *v, *d_out;
     float* out;             /* set by forward */
     float* lse;             /* set by forward, read by backward */
@@ -614,8 +619,8 @@ typedef struct memo_attention {
 #ifndef MEMO_NO_HOST_DEVICE
 
 /* Exact attention for the host device: tiles, fp32 sums; it skips what the mask excludes.
- * head_size must be at most MEMO_HOST_ATTENTION_HEAD_SIZE.  The state must outlive the
- * attention. */
+ * head_size and v_head_size must be at most MEMO_HOST_ATTENTION_HEAD_SIZE.  The state must outlive
+ * the attention. */
 #define MEMO_HOST_ATTENTION_HEAD_SIZE 256
 typedef struct memo_host_attention {
     memo_device* device;
@@ -638,7 +643,16 @@ MEMO_API memo_attention memo_host_attention_functions(memo_host_attention* state
  * Rank u of ud owns the query heads [u Hq / ud, (u + 1) Hq / ud), rounded down.  So the numbers of
  * heads may differ by one, or be 0.  A rank needs the key heads that its query heads read.  With
  * fewer key heads than ranks, several ranks need the same key head.  The gradients of these
- * replicas are sent and summed in fp32 on the rank that holds the rows. */
+ * replicas are sent and summed in fp32 on the rank that holds the rows.
+ *
+ * With several groups (memo_sp_attention_desc.ulysses_groups) group g of G of a rank has its key heads
+ * [g n / G, (g + 1) n / G) of n, rounded down, and the query heads that read them.  The exchanges run
+ * on a stream of the engine in the order: 0 arrives, 1 arrives, 0 leaves, 2 arrives, 1 leaves, ...
+ *
+ *   g arrives    waits for  the start (g = 0); group g - 2, which used the same buffers, has left
+ *   attention    waits for  the arrival of g; its results wait until those of g - 1 have left
+ *   g leaves     waits for  the results of g
+ *   the end      waits for  the last group to leave */
 
 typedef struct memo_ulysses_heads {
     int32_t first_q, n_q;
@@ -649,16 +663,18 @@ typedef struct memo_ulysses_heads {
  *
  * In step s ring rank r computes its queries against the keys and values of rank r - s (mod rd).
  * Meanwhile the keys and values of step s + 1 arrive on a stream of the engine.  Each step calls
- * the local attention once, with the runs that see each other under the mask.  It skips what sees
- * nothing.  (One exception: striped documents shorter than the ring.)
+ * the local attention once, with the runs that see each other under the mask; once per sequence, if
+ * the sequences of a batch have masks or shardings of their own.  It skips what sees nothing.  (One
+ * exception: striped documents shorter than the ring.)
  *
  * Every rank makes every hop up to the last one that any rank needs: rd - 1 hops with causal and
- * full masks.  In a plain ring under a causal mask, half of the hops carry keys that no rank reads
- * any more.  In a zigzag ring every receiver reads half of the keys or all of them.
+ * full masks.  A hop carries the rows of keys that a later step reads on any rank: from the first run
+ * that is seen to the last.  In a plain ring under a causal mask half of the hops are empty.  In a
+ * zigzag ring the keys of rank 0 travel as half.
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32
- *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32; the
- *              last hop returns them to their rank
+ *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32 or
+ *              rounded to the tensors' type; the last hop returns them to their rank
  *
  * Memory does not grow with the ring: two buffers for keys and values, two for d_k and d_v, one for
  * the contribution of a step.  memo_schedule_check finds a race if any of these waits is removed:
@@ -702,18 +718,35 @@ typedef struct memo_sp_attention_desc {
     int32_t ring_rank, ulysses_rank; /* used if ring or ulysses is NULL */
     memo_sharding sharding;
     int32_t n_batch; /* 0: 1 */
-    /* n_q_heads must be a multiple of n_kv_heads.  The local attention may limit head_size: the
-     * host's returns UNSUPPORTED above MEMO_HOST_ATTENTION_HEAD_SIZE. */
-    int32_t n_q_heads, n_kv_heads, head_size;
+    /* The masks that a call gets: 1 (or 0) for all sequences of the batch, or n_batch in an array, so
+     * that each sequence has its own documents. */
+    int32_t n_masks;
+    /* n_batch shardings, if each sequence is cut by its own documents.  They differ from sharding
+     * only in their documents.  Scatter and gather each sequence with its own.  NULL: sharding cuts
+     * every sequence. */
+    const memo_sharding* row_shardings;
+    /* n_q_heads must be a multiple of n_kv_heads.  head_size: of q and k.  v_head_size: of v and out;
+     * 0: head_size.  The local attention may limit both: the host's returns UNSUPPORTED above
+     * MEMO_HOST_ATTENTION_HEAD_SIZE. */
+    int32_t n_q_heads, n_kv_heads, head_size, v_head_size;
     memo_type type; /* of all tensors except lse: F32, BF16, F16 */
     float scale;    /* 0: 1 / sqrt(head_size) */
+    /* 1: d_k and d_v travel round the ring in the tensors' type: half the bytes of fp32 if it has 16
+     * bits.  Each hop rounds once, so their error grows with the ring: in bf16, 1.8 times that of one
+     * rank at 4 ranks, 2.5 times at 8, 3.6 times at 16 (test_sp_attention, "rounded"). */
+    int32_t rounds_gradients;
     /* If ulysses > 1, backward needs q, k and v by heads.  0: forward keeps them in tensors.saved.
      * 1: backward sends them again, and saved is not used. */
     int32_t sends_again;
+    /* Cuts the heads of each rank into so many groups, so that the all-to-all of one group runs behind
+     * the attention of another, and scratch memory is that of a group.  A group has whole key heads,
+     * so more groups than a rank has key heads gain nothing.  0: 1.  Ignored if ulysses is 1. */
+    int32_t ulysses_groups;
     memo_attention attention;
     /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
     void* device_memory;
-    /* The most documents that memo_sp_attention_set_sharding may pass; 0: as many as sharding has. */
+    /* The most documents of a sharding that memo_sp_attention_set_sharding may pass; 0: as many as
+     * the shardings here have. */
     int64_t max_documents;
 } memo_sp_attention_desc;
 
@@ -723,26 +756,28 @@ typedef struct memo_sp_attention_sizes {
     int64_t saved_bytes;  /* tensors.saved, kept from forward to backward */
     int64_t lse_bytes;    /* tensors.lse, kept from forward to backward */
     memo_ulysses_heads heads;
-    /* Bytes that this rank sends to others in one call.  With n = n_batch * local_tokens *
-     * head_size elements, ud = ulysses dividing both numbers of heads, and rd = ring:
-     *   ulysses forward    (2 Hq + 2 Hkv) n (ud - 1) / ud, in type
-     *   ulysses backward   the same, and n_batch * local_tokens * Hq (ud - 1) / ud of fp32
-     *                      (row_dots); with sends_again another (Hq + 2 Hkv) n (ud - 1) / ud
-     *   ring forward       2 Hkv n (rd - 1), in type
-     *   ring backward      the same, and 2 Hkv n rd in fp32
-     * The ring's bytes are upper bounds.  A sliding window, documents, or ranks with padding only
-     * may need fewer hops. */
+    /* Bytes that this rank sends to others in one call.  With n = n_batch * local_tokens rows,
+     * D = head_size + v_head_size, ud = ulysses dividing both numbers of heads, and rd = ring:
+     *   ulysses forward    (Hq + Hkv) D n (ud - 1) / ud, in type
+     *   ulysses backward   the same, and Hq n (ud - 1) / ud of fp32 (row_dots); with sends_again
+     *                      another (Hq head_size + Hkv D) n (ud - 1) / ud
+     *   ring forward       Hkv D n (rd - 1), in type
+     *   ring backward      the same, and Hkv D n rd in fp32 (rounds_gradients: in type)
+     * The ring's bytes are those of a full mask, and upper bounds for others: only rows that a later
+     * step reads travel (chapter 6). */
     int64_t ulysses_forward_bytes, ulysses_backward_bytes;
     int64_t ring_forward_bytes, ring_backward_bytes;
 } memo_sp_attention_sizes;
 
-/* A layer's tensors in device memory: the rows of this rank, contiguous.  q, out, d_out and d_q are
- * (n_batch, local_tokens, n_q_heads, head_size); k, v, d_k and d_v have n_kv_heads. */
+/* A layer's tensors in device memory: the rows of this rank, contiguous.  q and d_q are (n_batch,
+ * local_tokens, n_q_heads, head_size); k and d_k have n_kv_heads.  out and d_out are (n_batch,
+ * local_tokens, n_q_heads, v_head_size); v and d_v have n_kv_heads. */
 typedef struct memo_sp_attention_tensors {
     const void *q, *k, *v; /* backward does not read them if it has tensors.saved */
     void* out;             /* set by forward, read by backward */
     /* (n_batch, ring_tokens, heads.n_q), fp32; set by forward, read by backward; -inf for rows that
-     * see nothing, such as padding */
+     * see nothing, such as padding.  With ulysses_groups: so for the heads of each group, one group
+     * after the other. */
     float* lse;
     void* saved;           /* NULL is allowed if saved_bytes is 0 */
     const void* d_out;     /* backward only, as are d_q, d_k and d_v */
@@ -764,26 +799,27 @@ MEMO_API memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc
  * communicators are destroyed. */
 MEMO_API void memo_sp_attention_destroy(memo_sp_attention* attention);
 
-/* Changes the documents, for a new batch.  Kind, degrees and n_tokens of sharding must match the
- * desc's.  All ranks of the sequence group must do the same.  Waits for the desc's stream, which
- * may still read the old documents.  Allocates nothing.  Errors: INVALID_ARGUMENT (another sharding;
- * more documents than desc.max_documents), and errors of the device. */
+/* Changes the documents, for a new batch.  shardings: one, or n_batch if the desc has row_shardings.
+ * Their kind, degrees and n_tokens must match the desc's.  All ranks of the sequence group must do
+ * the same.  Waits for the desc's stream, which may still read the old documents.  Allocates nothing.
+ * Errors: INVALID_ARGUMENT (another sharding; more documents than desc.max_documents), and errors of
+ * the device. */
 MEMO_API memo_status memo_sp_attention_set_sharding(memo_sp_attention* attention,
-                                                    const memo_sharding* sharding,
+                                                    const memo_sharding* shardings,
                                                     memo_error* error);
 
 /* All ranks of the sequence group must call them, each from its own thread.  They enqueue on the
- * desc's stream and return at once.  mask.n_tokens is ignored; the sharding's is used.  If the mask
- * has no documents, the sharding's are used.  Pass the same mask to forward and backward.  Gradients
- * of padding rows are 0.  After a failure the results are undefined.  Errors: INVALID_ARGUMENT
- * (invalid documents, missing tensors); COMM (a rank runs another pass); errors of the device, of
- * memo_comm and of the local attention. */
+ * desc's stream and return at once.  masks: desc.n_masks.  n_tokens of a mask is ignored; the
+ * sharding's is used.  If a mask has no documents, the sharding's are used.  Pass the same masks to
+ * forward and backward.  Gradients of padding rows are 0.  After a failure the results are undefined.
+ * Errors: INVALID_ARGUMENT (invalid documents, missing tensors); COMM (a rank runs another pass);
+ * errors of the device, of memo_comm and of the local attention. */
 MEMO_API memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_sp_attention_tensors* tensors,
-                                               const memo_mask* mask, memo_error* error);
+                                               const memo_mask* masks, memo_error* error);
 MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
                                                 const memo_sp_attention_tensors* tensors,
-                                                const memo_mask* mask, memo_error* error);
+                                                const memo_mask* masks, memo_error* error);
 
 /* Durations for schedules.  A rate of 0 bytes per second means no time except the latency. */
 typedef struct memo_sp_attention_costs {
@@ -797,13 +833,13 @@ typedef struct memo_sp_attention_costs {
  * compared with a record.  costs is optional. */
 MEMO_API memo_status memo_sp_attention_schedule(const memo_sp_attention* attention,
                                                 const memo_sp_attention_tensors* tensors,
-                                                const memo_mask* mask, int32_t is_backward,
+                                                const memo_mask* masks, int32_t is_backward,
                                                 const memo_sp_attention_costs* costs,
                                                 memo_schedule* schedule, memo_error* error);
 /* The same for all ring ranks together, without addresses, to simulate and draw.  Streams are
  * "compute 0", "ring 0", ...; an exchange occupies the ring streams of all ranks. */
 MEMO_API memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
-                                                     const memo_mask* mask, int32_t is_backward,
+                                                     const memo_mask* masks, int32_t is_backward,
                                                      const memo_sp_attention_costs* costs,
                                                      memo_schedule* schedule, memo_error* error);
 
@@ -1095,6 +1131,99 @@ MEMO_API memo_status memo_linear_weights(const memo_linear* linear, memo_stream 
 MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_device);
 #endif
 
+/* ---- 9 loss in tiles: classifier and cross-entropy without the logits of all rows ----------------
+ *
+ * The logits of a long sequence are larger than all its activations.  So the classifier runs on
+ * tiles of rows: logits of a tile, its loss, its gradient in the same memory, and the products of
+ * that gradient.  Logits exist for one tile at a time.
+ *
+ * Tensor ranks may split the vocabulary: rank r has the columns memo_share_of(vocabulary, size, r).
+ * Each rank has all rows of x.  An all-gather of 8 bytes per row and rank (LSE, logit of the label)
+ * makes the loss of the whole vocabulary.  All ranks get bitwise the same losses.
+ *
+ * The matrix products are the trainer's (BLAS, cuBLASLt):
+ *
+ *     memo_status logits(void* context, const memo_loss_tile* t, memo_error* error) {
+ *         // t->logits (t->n_rows, t->n_columns) = x rows [t->first_row, ...) times W^T
+ *     }
+ *     memo_status gradients(void* context, const memo_loss_tile* t, memo_error* error) {
+ *         // d_x rows = t->logits times W;  d_W += t->logits^T times x rows
+ *     }
+ *     desc = memo_loss_desc_default();
+ *     desc.device = device;  desc.stream = stream;  desc.tensor = mesh->tensor;
+ *     desc.vocabulary = 128256;  desc.type = MEMO_TYPE_BF16;
+ *     desc.functions.logits = logits;  desc.functions.gradients = gradients;
+ *     memo_loss_create(&desc, &loss, &error);                           // once
+ *     memo_fill(device, stream, sums, 0, 16, &error);
+ *     memo_loss_run(loss, &tensors, &error);                            // each micro-batch
+ *     memo_sharding_sum_loss(mesh->gradient, stream, sums, &error);     // loss = sums[0] / sums[1]
+ *
+ * For multi-token prediction run it once for each head, with labels from memo_sharding_labels. */
+
+/* Rows [first_row, first_row + n_rows) and this rank's columns. */
+typedef struct memo_loss_tile {
+    memo_stream stream; /* enqueue on it */
+    int64_t first_row, n_rows;
+    int64_t first_column, n_columns; /* of the vocabulary; n_columns may be 0 */
+    void* logits;                    /* (n_rows, n_columns) in desc.type; later their gradient */
+} memo_loss_tile;
+
+typedef struct memo_loss_functions {
+    void* context;
+    memo_status (*logits)(void* context, const memo_loss_tile* tile, memo_error* error);
+    /* With tensor ranks d_x is a partial sum; reduce it over them, here or after the run.  Optional
+     * if every run has scale 0. */
+    memo_status (*gradients)(void* context, const memo_loss_tile* tile, memo_error* error);
+} memo_loss_functions;
+
+typedef struct memo_loss_desc {
+    const memo_device* device; /* optional for get_sizes */
+    memo_stream stream;
+    memo_comm* tensor; /* NULL: one rank has the whole vocabulary */
+    int64_t vocabulary;
+    memo_type type;    /* of logits: F32, BF16, F16 */
+    int64_t tile_rows; /* 0: as many as 64 MiB of logits hold, at least 1 */
+    memo_loss_functions functions;
+    /* memo_loss_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
+    void* device_memory;
+} memo_loss_desc;
+
+typedef struct memo_loss_sizes {
+    int64_t device_bytes; /* logits, parts and losses of one tile */
+    int64_t tile_rows;    /* the same on all tensor ranks */
+    int64_t first_column, n_columns;
+    int64_t sent_bytes_per_row; /* to other tensor ranks: 8 (size - 1) */
+} memo_loss_sizes;
+
+/* In device memory. */
+typedef struct memo_loss_tensors {
+    int64_t n_rows;
+    const int32_t* labels; /* (n_rows); below 0: no loss and no gradient */
+    float* losses;         /* (n_rows), in nats; optional */
+    double* sums;          /* (2): the losses and the number of labels are added; optional */
+    /* The gradient of each label's loss: usually 1 / number of labels of all ranks.  0: only the
+     * loss; functions.gradients is not called. */
+    float scale;
+} memo_loss_tensors;
+
+typedef struct memo_loss memo_loss;
+
+MEMO_API memo_loss_desc memo_loss_desc_default(void);
+/* Errors: INVALID_ARGUMENT. */
+MEMO_API memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes* sizes,
+                                              memo_error* error);
+/* Each rank calls it independently.  Errors: INVALID_ARGUMENT, UNSUPPORTED (the device has no
+ * cross-entropy kernels), OUT_OF_HOST_MEMORY, and errors of the device. */
+MEMO_API memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** loss,
+                                      memo_error* error);
+/* Waits for the desc's stream. */
+MEMO_API void memo_loss_destroy(memo_loss* loss);
+/* Enqueues all tiles on the desc's stream.  All tensor ranks must call it with the same n_rows,
+ * labels and scale.  Errors: INVALID_ARGUMENT (a missing array, or functions.gradients); errors of
+ * the functions, of comm and of the device. */
+MEMO_API memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors,
+                                   memo_error* error);
+
 #ifdef __cplusplus
 }
 #endif
@@ -1126,7 +1255,8 @@ MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_devi
  *     >>block costs         measured collectives; the best number of parts
  *     >>block runs          a schedule of blocks, enqueued
  *     >>degrees             groups of two degrees
- *     >>linear layers       shares and products of a split layer */
+ *     >>linear layers       shares and products of a split layer
+ *     >>loss                tiles of the classifier, their losses and gradients */
 
 /* ---- >>comm checks ------------------------------------------------------------------------------
  * Knows: the table of communication functions.  Knows nothing of back ends, devices or
@@ -3945,7 +4075,7 @@ void memo_sharding_gather(const memo_sharding* sharding, int32_t sequence_rank, 
 }
 
 int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
-                             const int32_t* tokens, const int64_t* document_begins,
+                             const int32_t* tokens, int64_t ahead, const int64_t* document_begins,
                              int64_t n_documents, int32_t ignored, int32_t* labels) {
     memo_run run;
     int64_t b, i, n_labels = 0;
@@ -3956,7 +4086,7 @@ int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_ran
                 int64_t position = run.start + i * run.stride;
                 memoi_sharding_document(sharding, document_begins, n_documents, position, &document,
                                         &begin, &end);
-                *labels = position + 1 < end ? tokens[position + 1] : ignored;
+                *labels = end - position > ahead ? tokens[position + ahead] : ignored;
                 n_labels += *labels++ != ignored;
             }
     }
@@ -4016,8 +4146,16 @@ int64_t memo_sharding_print(const memo_sharding* sharding, char* text, int64_t c
  * One walk through an engine's code either enqueues on a device, or appends the same operations to
  * a schedule. */
 
-enum { MEMOI_SP_COMPUTE = 0, MEMOI_SP_RING, MEMOI_SP_N_STREAMS };
-enum { MEMOI_SP_COMPUTED = 0, MEMOI_SP_EVEN, MEMOI_SP_ODD, MEMOI_SP_N_EVENTS };
+enum { MEMOI_SP_COMPUTE = 0, MEMOI_SP_RING, MEMOI_SP_ULYSSES, MEMOI_SP_N_STREAMS };
+enum {
+    MEMOI_SP_COMPUTED = 0,
+    MEMOI_SP_EVEN,
+    MEMOI_SP_ODD,
+    MEMOI_SP_HEADS, /* a group has arrived by heads */
+    MEMOI_SP_DONE,  /* a group is computed, or the first may start */
+    MEMOI_SP_ROWS,  /* a group has left by rows */
+    MEMOI_SP_N_EVENTS
+};
 
 typedef struct memoi_sp_queue {
     const memo_device* device; /* NULL: append to schedule */
@@ -4166,17 +4304,18 @@ MEMOI memo_status memoi_sp_merge(const memoi_sp_queue* queue, memo_merge_desc* m
     return MEMOI_SP_KERNEL(queue, &op, merge, merge);
 }
 
-/* to += from, in rows of n elements. */
-MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, float* to, int64_t to_stride,
-                               const float* from, int64_t from_stride, int64_t n, int64_t n_rows,
-                               memo_error* error) {
+/* to (type) += from, in rows of n elements. */
+MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, void* to, memo_type type,
+                               int64_t to_stride, const float* from, int64_t from_stride, int64_t n,
+                               int64_t n_rows, memo_error* error) {
     memo_op_desc op = memo_op_desc_default();
     memo_add_desc add;
     memo_range reads[2];
     memo_status status = MEMO_STATUS_OK;
     if (!n || !n_rows) return MEMO_STATUS_OK;
-    memset(&add, 0, sizeof add); /* F32 */
+    memset(&add, 0, sizeof add); /* b is F32 */
     add.to = to;
+    add.to_type = add.a_type = type;
     add.a = to;
     add.b = from;
     add.n_rows = n_rows;
@@ -4184,7 +4323,7 @@ MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, float* to, int64_t t
     add.to_stride = add.a_stride = to_stride;
     add.b_stride = from_stride;
 
-    reads[0] = memob_range_at(to, ((n_rows - 1) * to_stride + n) * 4);
+    reads[0] = memob_range_at(to, ((n_rows - 1) * to_stride + n) * memo_type_bytes(type));
     reads[1] = memob_range_at(from, ((n_rows - 1) * from_stride + n) * 4);
     op.name = "add";
     op.reads = reads;
@@ -4222,9 +4361,10 @@ MEMOI memo_status memoi_sp_row_sums(const memoi_sp_queue* queue, float* to, cons
     return status ? status : MEMOI_SP_KERNEL(queue, &op, row_sums, &sums);
 }
 
-/* to (type) = from, n elements. */
-MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, const float* from,
-                                memo_type type, int64_t n, memo_error* error) {
+/* to (type) = from (from_type), n elements. */
+MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, memo_type type,
+                                const void* from, memo_type from_type, int64_t n,
+                                memo_error* error) {
     memo_op_desc op = memo_op_desc_default();
     memo_cast_desc cast;
     memo_range ranges[2];
@@ -4234,8 +4374,9 @@ MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, const flo
     cast.to = to;
     cast.from = from;
     cast.to_type = type;
+    cast.from_type = from_type;
     cast.n = n;
-    ranges[0] = memob_range_at(from, n * 4);
+    ranges[0] = memob_range_at(from, n * memo_type_bytes(from_type));
     ranges[1] = memob_range_at(to, n * memo_type_bytes(type));
     op.name = "cast";
     op.reads = ranges;
@@ -4375,6 +4516,13 @@ MEMOI int64_t memoi_q_offset(const memo_attention_block* block, int64_t b, int64
 MEMOI int64_t memoi_k_offset(const memo_attention_block* block, int64_t b, int64_t row, int64_t h) {
     return b * block->k_batch_stride + row * block->k_row_stride + h * block->head_size;
 }
+MEMOI int64_t memoi_v_offset(const memo_attention_block* block, int64_t b, int64_t row, int64_t h) {
+    return b * block->v_batch_stride + row * block->v_row_stride + h * block->v_head_size;
+}
+MEMOI int64_t memoi_out_offset(const memo_attention_block* block, int64_t b, int64_t row,
+                               int64_t h) {
+    return b * block->out_batch_stride + row * block->out_row_stride + h * block->v_head_size;
+}
 MEMOI int64_t memoi_lse_offset(const memo_attention_block* block, int64_t b, int64_t row,
                                int64_t h) {
     return b * block->lse_batch_stride + row * block->lse_row_stride + h;
@@ -4399,15 +4547,16 @@ MEMOI int memoi_k_tile_place(memoi_k_tile* tile, const memoi_q_tile* q_tile, con
     return has_pairs;
 }
 
+/* Loads n rows of d elements, as rows, as columns, or both. */
 MEMOI void memoi_k_tile_load(float* transposed, float rows[][MEMOI_HEAD], const void* from,
-                             const memo_attention_block* block, int64_t b, int64_t row, int64_t n,
-                             int64_t head) {
+                             int64_t first, int64_t row_stride, int64_t n, int32_t d,
+                             memo_type type) {
     float line[MEMOI_HEAD];
     int64_t i;
-    int32_t e, d = block->head_size;
+    int32_t e;
     for (i = 0; i < n; i++) {
         float* to = rows ? rows[i] : line;
-        memoi_row_load(to, from, memoi_k_offset(block, b, row + i, head), d, block->type);
+        memoi_row_load(to, from, first + i * row_stride, d, type);
         if (transposed)
             for (e = 0; e < d; e++) transposed[e * MEMOI_TILE_K + i] = to[e];
     }
@@ -4441,16 +4590,16 @@ typedef struct memoi_softmax {
 } memoi_softmax;
 
 MEMOI void memoi_softmax_add(memoi_softmax* softmax, const memoi_q_tile* q_tile,
-                             const memoi_k_tile* k_tile, float scale, int32_t d) {
+                             const memoi_k_tile* k_tile, const memo_attention_block* block) {
     float scores[MEMOI_TILE_K], part[MEMOI_HEAD];
     int64_t i, j;
-    int32_t e;
+    int32_t e, d = block->v_head_size;
     for (i = 0; i < q_tile->n; i++) {
         float largest = softmax->largest[i], correction, sum = 0;
         if (k_tile->begin[i] == k_tile->end[i]) continue;
-        memoi_tile_products(scores, q_tile->q[i], k_tile->k_transposed, d);
+        memoi_tile_products(scores, q_tile->q[i], k_tile->k_transposed, block->head_size);
         for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
-            scores[j] *= scale;
+            scores[j] *= block->scale;
             if (scores[j] > largest) largest = scores[j];
         }
         if (largest == -INFINITY) continue; /* every score is */
@@ -4472,9 +4621,9 @@ MEMOI void memoi_softmax_add(memoi_softmax* softmax, const memoi_q_tile* q_tile,
 MEMOI void memoi_softmax_finish(const memoi_softmax* softmax, const memo_attention_block* block,
                                 const memoi_q_tile* tile, int64_t b, int64_t h) {
     int64_t i;
-    int32_t e, d = block->head_size;
+    int32_t e, d = block->v_head_size;
     for (i = 0; i < tile->n; i++) {
-        float* out = block->out + memoi_q_offset(block, b, tile->row + i, h);
+        float* out = block->out + memoi_out_offset(block, b, tile->row + i, h);
         float sum = softmax->sum[i];
         for (e = 0; e < d; e++) out[e] = sum > 0 ? softmax->out[i][e] / sum : 0;
         block->lse[memoi_lse_offset(block, b, tile->row + i, h)] =
@@ -4491,21 +4640,21 @@ typedef struct memoi_tile_gradients {
 } memoi_tile_gradients;
 
 MEMOI void memoi_gradients_add(memoi_tile_gradients* g, const memoi_q_tile* q_tile,
-                               const memoi_k_tile* k_tile, float scale, int32_t d) {
-    float scores[MEMOI_TILE_K], d_p[MEMOI_TILE_K], part[MEMOI_HEAD];
+                               const memoi_k_tile* k_tile, const memo_attention_block* block) {
+    float scores[MEMOI_TILE_K], d_p[MEMOI_TILE_K], part[MEMOI_HEAD], scale = block->scale;
     int64_t i, j;
-    int32_t e;
+    int32_t e, d = block->head_size, d_v = block->v_head_size;
     for (i = 0; i < q_tile->n; i++) {
         if (k_tile->begin[i] == k_tile->end[i] || g->lse[i] == -INFINITY) continue;
         memoi_tile_products(scores, q_tile->q[i], k_tile->k_transposed, d);
-        memoi_tile_products(d_p, g->d_out[i], g->v_transposed, d);
+        memoi_tile_products(d_p, g->d_out[i], g->v_transposed, d_v);
         for (e = 0; e < d; e++) part[e] = 0;
         for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
             float p = expf(scale * scores[j] - g->lse[i]);
             float d_s = scale * p * (d_p[j] - g->row_dot[i]);
             memoi_row_add(part, d_s, k_tile->rows[j], d);
             memoi_row_add(g->d_k[j], d_s, q_tile->q[i], d);
-            memoi_row_add(g->d_v[j], p, g->d_out[i], d);
+            memoi_row_add(g->d_v[j], p, g->d_out[i], d_v);
         }
         memoi_row_add(g->d_q[i], 1, part, d);
     }
@@ -4521,7 +4670,7 @@ MEMOI int64_t memoi_tile_forward(const memo_attention_block* block, memoi_q_tile
     for (i = 0; i < q_tile->n; i++) {
         softmax.largest[i] = -INFINITY;
         softmax.sum[i] = 0;
-        memset(softmax.out[i], 0, (size_t)block->head_size * sizeof(float));
+        memset(softmax.out[i], 0, (size_t)block->v_head_size * sizeof(float));
         memoi_row_load(q_tile->q[i], block->q, memoi_q_offset(block, b, q_tile->row + i, h),
                        block->head_size, block->type);
     }
@@ -4533,10 +4682,13 @@ MEMOI int64_t memoi_tile_forward(const memo_attention_block* block, memoi_q_tile
             if (!memoi_k_tile_place(&k_tile, q_tile, &block->k_runs[k], run_row, first, last))
                 continue;
             n_scores += q_tile->n * k_tile.n;
-            memoi_k_tile_load(k_tile.k_transposed, NULL, block->k, block, b, k_tile.row, k_tile.n,
-                              kv_head);
-            memoi_k_tile_load(NULL, k_tile.rows, block->v, block, b, k_tile.row, k_tile.n, kv_head);
-            memoi_softmax_add(&softmax, q_tile, &k_tile, block->scale, block->head_size);
+            memoi_k_tile_load(k_tile.k_transposed, NULL, block->k,
+                              memoi_k_offset(block, b, k_tile.row, kv_head), block->k_row_stride,
+                              k_tile.n, block->head_size, block->type);
+            memoi_k_tile_load(NULL, k_tile.rows, block->v,
+                              memoi_v_offset(block, b, k_tile.row, kv_head), block->v_row_stride,
+                              k_tile.n, block->v_head_size, block->type);
+            memoi_softmax_add(&softmax, q_tile, &k_tile, block);
         }
     }
     memoi_softmax_finish(&softmax, block, q_tile, b, h);
@@ -4548,39 +4700,41 @@ MEMOI int64_t memoi_tile_backward(const memo_attention_block* block, memoi_q_til
     memoi_tile_gradients g;
     memoi_k_tile k_tile;
     int64_t kv_head = h / (block->n_q_heads / block->n_kv_heads), i, run_row = 0, n_scores = 0;
-    int32_t k, d = block->head_size;
+    int32_t k, d = block->head_size, d_v = block->v_head_size;
     for (i = 0; i < q_tile->n; i++) {
         int64_t at = memoi_q_offset(block, b, q_tile->row + i, h);
+        int64_t out_at = memoi_out_offset(block, b, q_tile->row + i, h);
         int64_t lse_at = memoi_lse_offset(block, b, q_tile->row + i, h);
         g.lse[i] = block->lse[lse_at];
         g.row_dot[i] = block->row_dots[lse_at];
         memset(g.d_q[i], 0, (size_t)d * sizeof(float));
         memoi_row_load(q_tile->q[i], block->q, at, d, block->type);
-        memoi_row_load(g.d_out[i], block->d_out, at, d, block->type);
+        memoi_row_load(g.d_out[i], block->d_out, out_at, d_v, block->type);
     }
 
     for (k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
-        int64_t first, last;
+        int64_t first, last, k_at, v_at;
         memoi_run_interval(&block->k_runs[k], q_tile->min_low, q_tile->max_high, &first, &last);
         for (; first < last; first += MEMOI_TILE_K) {
             if (!memoi_k_tile_place(&k_tile, q_tile, &block->k_runs[k], run_row, first, last))
                 continue;
             n_scores += q_tile->n * k_tile.n;
-            memoi_k_tile_load(k_tile.k_transposed, k_tile.rows, block->k, block, b, k_tile.row,
-                              k_tile.n, kv_head);
-            memoi_k_tile_load(g.v_transposed, NULL, block->v, block, b, k_tile.row, k_tile.n,
-                              kv_head);
+            k_at = memoi_k_offset(block, b, k_tile.row, kv_head);
+            v_at = memoi_v_offset(block, b, k_tile.row, kv_head);
+            memoi_k_tile_load(k_tile.k_transposed, k_tile.rows, block->k, k_at, block->k_row_stride,
+                              k_tile.n, d, block->type);
+            memoi_k_tile_load(g.v_transposed, NULL, block->v, v_at, block->v_row_stride, k_tile.n,
+                              d_v, block->type);
 
             /* The keys' gradients are summed in the tile, then added to the block's. */
             for (i = 0; i < k_tile.n; i++) {
                 memset(g.d_k[i], 0, (size_t)d * sizeof(float));
-                memset(g.d_v[i], 0, (size_t)d * sizeof(float));
+                memset(g.d_v[i], 0, (size_t)d_v * sizeof(float));
             }
-            memoi_gradients_add(&g, q_tile, &k_tile, block->scale, d);
+            memoi_gradients_add(&g, q_tile, &k_tile, block);
             for (i = 0; i < k_tile.n; i++) {
-                int64_t at = memoi_k_offset(block, b, k_tile.row + i, kv_head);
-                memoi_row_add(block->d_k + at, 1, g.d_k[i], d);
-                memoi_row_add(block->d_v + at, 1, g.d_v[i], d);
+                memoi_row_add(block->d_k + k_at + i * block->k_row_stride, 1, g.d_k[i], d);
+                memoi_row_add(block->d_v + v_at + i * block->v_row_stride, 1, g.d_v[i], d_v);
             }
         }
     }
@@ -4620,10 +4774,13 @@ MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
                                               const memo_attention_block* block,
                                               memo_host_function function, memo_error* error) {
     memoi_host_attention_args args;
-    if (block->head_size < 1 || block->head_size > MEMOI_HEAD)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "host attention.head_size: out of range (%d); 1 to %d are supported",
-                              (int)block->head_size, MEMOI_HEAD);
+    if (block->head_size < 1 || block->head_size > MEMOI_HEAD || block->v_head_size < 1 ||
+        block->v_head_size > MEMOI_HEAD)
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "host attention: head_size or v_head_size is out of range (%d, %d); 1 to %d are "
+            "supported",
+            (int)block->head_size, (int)block->v_head_size, MEMOI_HEAD);
     if (block->type != MEMO_TYPE_F32 && block->type != MEMO_TYPE_BF16 &&
         block->type != MEMO_TYPE_F16)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
@@ -4679,23 +4836,40 @@ MEMOI memo_ulysses_heads memoi_ulysses_heads_of(int32_t n_q_heads, int32_t n_kv_
     return heads;
 }
 
+/* A sharding, and the runs of all ring ranks under it. */
+typedef struct memoi_sp_tokens {
+    memo_sharding sharding;
+    memo_run* runs;     /* in the order of ring ranks */
+    int64_t* first_run; /* (ring + 1) */
+} memoi_sp_tokens;
+
 /* An attention on one rank; only documents change from call to call. */
 typedef struct memoi_sp_shape {
-    memo_sharding sharding;
+    memo_sharding sharding; /* without documents */
     int32_t ring_rank, ulysses_rank;
-    int32_t n_batch, n_q_heads, n_kv_heads, head_size;
+    int32_t n_batch, n_q_heads, n_kv_heads, head_size, v_head_size;
     memo_type type;
     float scale;
     int32_t sends_again;
+    memo_type carried_type; /* of d_k and d_v in the ring: F32, or type */
+    int32_t n_groups;       /* of the heads of each rank */
+    int32_t group;          /* the one that heads are of; -1: all */
     memo_ulysses_heads heads;
-    int32_t is_replicated;    /* more than one rank needs some key head */
-    const memo_run* runs;     /* of all ring ranks, in their order */
-    const int64_t* first_run; /* (ring + 1) */
+    int32_t is_replicated; /* more than one rank needs some key head */
+    /* Parts of the batch: 1, or n_batch if sequences have masks or shardings of their own. */
+    int32_t n_parts, n_masks, n_tokens_of; /* each 1 or n_batch */
+    const memoi_sp_tokens* tokens;         /* (n_tokens_of) */
 } memoi_sp_shape;
 
-MEMOI const memo_run* memoi_sp_runs(const memoi_sp_shape* shape, int32_t ring_rank, int32_t* n) {
-    *n = (int32_t)(shape->first_run[ring_rank + 1] - shape->first_run[ring_rank]);
-    return shape->runs + shape->first_run[ring_rank];
+MEMOI const memoi_sp_tokens* memoi_sp_tokens_of(const memoi_sp_shape* shape, int32_t part) {
+    return &shape->tokens[shape->n_tokens_of > 1 ? part : 0];
+}
+
+MEMOI const memo_run* memoi_sp_runs(const memoi_sp_shape* shape, int32_t part, int32_t ring_rank,
+                                    int32_t* n) {
+    const memoi_sp_tokens* tokens = memoi_sp_tokens_of(shape, part);
+    *n = (int32_t)(tokens->first_run[ring_rank + 1] - tokens->first_run[ring_rank]);
+    return tokens->runs + tokens->first_run[ring_rank];
 }
 
 /* A tensor to exchange: in each row n elements per head. */
@@ -4710,9 +4884,26 @@ typedef struct memoi_heads {
     int64_t first, n;
 } memoi_heads;
 
-MEMOI memoi_heads memoi_heads_of(const memoi_sp_shape* shape, int32_t is_kv, int32_t rank) {
-    memo_ulysses_heads both =
+/* The heads of a rank, or of its group.  A group has whole key heads, and the rank's query heads that
+ * read them. */
+MEMOI memo_ulysses_heads memoi_sp_heads_of(const memoi_sp_shape* shape, int32_t rank) {
+    memo_ulysses_heads all =
         memoi_ulysses_heads_of(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses, rank);
+    memo_ulysses_heads heads = all;
+    int32_t ratio = shape->n_q_heads / shape->n_kv_heads, begin, end;
+    if (shape->group < 0) return all;
+    begin = (int32_t)((int64_t)shape->group * all.n_kv / shape->n_groups);
+    end = (int32_t)(((int64_t)shape->group + 1) * all.n_kv / shape->n_groups);
+    heads.first_kv = all.first_kv + begin;
+    heads.n_kv = end - begin;
+    heads.first_q = begin ? heads.first_kv * ratio : all.first_q;
+    end = end < all.n_kv ? (all.first_kv + end) * ratio : all.first_q + all.n_q;
+    heads.n_q = heads.n_kv ? end - heads.first_q : 0;
+    return heads;
+}
+
+MEMOI memoi_heads memoi_heads_of(const memoi_sp_shape* shape, int32_t is_kv, int32_t rank) {
+    memo_ulysses_heads both = memoi_sp_heads_of(shape, rank);
     memoi_heads heads;
     heads.first = is_kv ? both.first_kv : both.first_q;
     heads.n = is_kv ? both.n_kv : both.n_q;
@@ -4906,14 +5097,16 @@ MEMOI memo_status memoi_ulysses_place(const memoi_ulysses* u, const memoi_exchan
     memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
     int64_t at = (first_row * m.n_heads + first_head) * x->n;
     if (sums)
-        return memoi_sp_add(u->queue, sums + at, m.n_heads * x->n, (const float*)(const void*)rows,
-                            n_heads * x->n, n_heads * x->n, n_rows, error);
+        return memoi_sp_add(u->queue, sums + at, MEMO_TYPE_F32, m.n_heads * x->n,
+                            (const float*)(const void*)rows, n_heads * x->n, n_heads * x->n, n_rows,
+                            error);
     return memoi_sp_copy_rows(u->queue, to + at * memo_type_bytes(x->type), m.row_bytes, rows,
                               n_heads * m.unit, n_heads * m.unit, n_rows, error);
 }
 
 /* from (n_batch, ring_tokens, own heads, n) -> to (n_batch, local_tokens, all heads, n).  With sums
- * (fp32, shaped as to), to is not used: replicas of a head are added up in sums. */
+ * (fp32, shaped as to), to is not used: replicas of a head are added up in sums, which the first
+ * group clears. */
 MEMOI memo_status memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* x,
                                         const void* from_heads, void* to_rows, float* sums,
                                         memo_error* error) {
@@ -4922,7 +5115,8 @@ MEMOI memo_status memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exch
     char* to = (char*)to_rows;
     int32_t step, b;
     memo_status status = memoi_ulysses_collect(u, x, from, error);
-    if (!status && sums) status = memoi_sp_fill(u->queue, sums, m.n_rows * m.row_bytes, error);
+    if (!status && sums && u->shape->group <= 0)
+        status = memoi_sp_fill(u->queue, sums, m.n_rows * m.row_bytes, error);
 
     /* The own heads, then those of each peer. */
     for (b = 0; !status && b < u->shape->n_batch; b++)
@@ -4941,7 +5135,7 @@ MEMOI memo_status memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exch
 /* ---- >>ring attention ---------------------------------------------------------------------------
  * Knows: the runs of each ring rank, the mask, the local attention, two streams.  Knows nothing of
  * Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
- * the rank, head_size). */
+ * the rank, head_size or v_head_size). */
 
 /* One forward or backward on one rank. */
 typedef struct memoi_ring {
@@ -4950,7 +5144,7 @@ typedef struct memoi_ring {
     memo_comm* comm;
     const memo_attention* attention;
     const memo_sp_attention_costs* costs; /* for a schedule */
-    memo_mask mask;
+    const memo_mask* masks;               /* (n_masks), of the caller */
     int32_t is_backward;
     const int32_t* more_streams; /* the other ranks' streams, in a schedule of all ranks */
     int32_t n_more_streams;
@@ -4961,14 +5155,29 @@ typedef struct memoi_ring {
     const float* row_dots;
     float* d_q;
     char *k_buffers[2], *v_buffers[2]; /* keys of step s > 0 lie in buffer (s - 1) % 2 */
-    float *d_k[2], *d_v[2];       /* step s adds to, and exchange s + 1 sends, number (s + 1) % 2 */
-    float *d_k_step, *d_v_step;   /* the contribution of a step */
-    float *d_k_final, *d_v_final; /* destination of the last hop; may be one of the above */
+    /* In carried_type.  Step s adds to, and exchange s + 1 sends, number (s + 1) % 2. */
+    char *d_k[2], *d_v[2];
+    float *d_k_step, *d_v_step;  /* the contribution of a step */
+    char *d_k_final, *d_v_final; /* destination of the last hop; may be one of the above */
 
     int32_t last_step;  /* the last one in which any rank computes */
+    int32_t is_ready;   /* exchange 0 needs no wait: an earlier ring of this pass waited for it */
+    int32_t is_open;    /* the end needs no wait: a later ring of this pass waits for it */
     int32_t n_awaited;  /* exchanges that the compute stream has waited for */
     int32_t has_worked; /* this rank computed in the previous step */
 } memoi_ring;
+
+/* The mask of a part of the batch: the caller's, with the tokens and documents of the sharding. */
+MEMOI memo_mask memoi_ring_mask(const memoi_ring* ring, int32_t part) {
+    const memo_sharding* sharding = &memoi_sp_tokens_of(ring->shape, part)->sharding;
+    memo_mask mask = ring->masks[ring->shape->n_masks > 1 ? part : 0];
+    mask.n_tokens = sharding->n_tokens;
+    if (!mask.document_begins) {
+        mask.document_begins = sharding->document_begins;
+        mask.n_documents = sharding->n_documents;
+    }
+    return mask;
+}
 
 /* Runs of queries [q_begin, q_end) and of keys [k_begin, k_end). */
 typedef struct memoi_rectangle {
@@ -4988,15 +5197,16 @@ MEMOI int memoi_runs_may_meet(const memo_mask* mask, const memo_run* q, const me
 
 /* The smallest rectangle that contains every pair of runs that see each other.  Returns 0 if there
  * is none.  O(runs): runs ascend, and so do the ends of what they see. */
-MEMOI int memoi_ring_rectangle(const memoi_sp_shape* shape, const memo_mask* mask, int32_t q_rank,
-                               int32_t k_rank, memoi_rectangle* r) {
+MEMOI int memoi_ring_rectangle(const memoi_ring* ring, int32_t part, int32_t q_rank, int32_t k_rank,
+                               memoi_rectangle* r) {
     int32_t n_q, n_k, q, k_first = 0, k_behind = 0;
-    const memo_run* q_runs = memoi_sp_runs(shape, q_rank, &n_q);
-    const memo_run* k_runs = memoi_sp_runs(shape, k_rank, &n_k);
+    const memo_run* q_runs = memoi_sp_runs(ring->shape, part, q_rank, &n_q);
+    const memo_run* k_runs = memoi_sp_runs(ring->shape, part, k_rank, &n_k);
+    const memo_mask mask = memoi_ring_mask(ring, part);
     memset(r, 0, sizeof *r);
     for (q = 0; q < n_q; q++) {
         int64_t low, high, begin, end;
-        if (!memoi_run_sees(mask, &q_runs[q], &low, &high)) continue;
+        if (!memoi_run_sees(&mask, &q_runs[q], &low, &high)) continue;
 
         /* Key runs [k_first, k_behind) reach into [low, high). */
         while (k_first < n_k &&
@@ -5007,7 +5217,7 @@ MEMOI int memoi_ring_rectangle(const memoi_sp_shape* shape, const memo_mask* mas
 
         /* A striped run may have no position in between. */
         memoi_run_interval(&k_runs[k_first], low, high, &begin, &end);
-        if (begin == end || !memoi_runs_may_meet(mask, &q_runs[q], &k_runs[k_first])) continue;
+        if (begin == end || !memoi_runs_may_meet(&mask, &q_runs[q], &k_runs[k_first])) continue;
 
         if (!r->q_end) {
             r->q_begin = q;
@@ -5020,14 +5230,15 @@ MEMOI int memoi_ring_rectangle(const memoi_sp_shape* shape, const memo_mask* mas
 }
 
 /* All ranks must find the same step, so it looks at all of them. */
-MEMOI int32_t memoi_ring_last_step(const memoi_sp_shape* shape, const memo_mask* mask) {
-    int32_t rd = shape->sharding.ring, step, rank;
+MEMOI int32_t memoi_ring_last_step(const memoi_ring* ring) {
+    int32_t rd = ring->shape->sharding.ring, step, rank, part;
     memoi_rectangle rectangle;
-    if (!shape->heads.n_q) return 0;
+    if (!ring->shape->heads.n_q) return 0;
     for (step = rd - 1; step > 0; step--)
-        for (rank = 0; rank < rd; rank++)
-            if (memoi_ring_rectangle(shape, mask, rank, (rank - step + rd) % rd, &rectangle))
-                return step;
+        for (part = 0; part < ring->shape->n_parts; part++)
+            for (rank = 0; rank < rd; rank++)
+                if (memoi_ring_rectangle(ring, part, rank, (rank - step + rd) % rd, &rectangle))
+                    return step;
     return 0;
 }
 
@@ -5036,79 +5247,179 @@ MEMOI int32_t memoi_ring_n_exchanges(const memoi_ring* ring) {
     return ring->is_backward ? ring->last_step + 2 : ring->last_step;
 }
 
-/* Elements of k or v. */
-MEMOI int64_t memoi_ring_kv_elements(const memoi_sp_shape* shape) {
+/* Elements of k, or of v. */
+MEMOI int64_t memoi_ring_k_elements(const memoi_sp_shape* shape) {
     return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_kv * shape->head_size;
 }
+MEMOI int64_t memoi_ring_v_elements(const memoi_sp_shape* shape) {
+    return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_kv * shape->v_head_size;
+}
 
-/* What an exchange sends and receives. */
+/* Rows [begin, end) of a sequence. */
+typedef struct memoi_ring_rows {
+    int64_t begin, end;
+} memoi_ring_rows;
+
+/* What an exchange sends and receives: of keys and values the rows that are needed later. */
 typedef struct memoi_message_list {
     const void* from[4];
     void* to[4];
+    int64_t row_elements[4];
     memo_type types[4];
+    int32_t is_kv[4];
     int32_t to_ranks[4], from_ranks[4];
     int32_t n;
 } memoi_message_list;
 
-MEMOI void memoi_message_list_add(memoi_message_list* list, const void* from, void* to,
-                                  memo_type type, int32_t to_rank, int32_t from_rank) {
+MEMOI void memoi_message_list_add(memoi_message_list* list, int32_t is_kv, const void* from,
+                                  void* to, int64_t row_elements, memo_type type, int32_t to_rank,
+                                  int32_t from_rank) {
+    list->is_kv[list->n] = is_kv;
     list->from[list->n] = from;
     list->to[list->n] = to;
+    list->row_elements[list->n] = row_elements;
     list->types[list->n] = type;
     list->to_ranks[list->n] = to_rank;
     list->from_ranks[list->n] = from_rank;
     list->n++;
 }
 
+/* The rows of a rank's keys that steps after s read, on any rank.  Sender and receiver both find
+ * them. */
+MEMOI memoi_ring_rows memoi_ring_needed(const memoi_ring* ring, int32_t part, int32_t owner,
+                                        int32_t s) {
+    const memoi_sp_shape* shape = ring->shape;
+    int32_t rd = shape->sharding.ring, n_runs, k, step;
+    const memo_run* runs = memoi_sp_runs(shape, part, owner, &n_runs);
+    int32_t begin = n_runs, end = 0;
+    memoi_rectangle rectangle;
+    memoi_ring_rows rows;
+    /* Backwards, because the last step often reads all. */
+    for (step = ring->last_step; step > s && end - begin < n_runs; step--) {
+        if (!memoi_ring_rectangle(ring, part, (owner + step) % rd, owner, &rectangle)) continue;
+        if (rectangle.k_begin < begin) begin = rectangle.k_begin;
+        if (rectangle.k_end > end) end = rectangle.k_end;
+    }
+    rows.begin = rows.end = 0;
+    for (k = 0; k < end; k++) {
+        if (k < begin) rows.begin += runs[k].count;
+        rows.end += runs[k].count;
+    }
+    return rows;
+}
+
 /* Exchange s: keys and values of step s + 1; in backward, gradients of step s - 1, or their last
  * hop home. */
 MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_list* list) {
-    int32_t rd = ring->shape->sharding.ring, me = ring->shape->ring_rank;
+    const memoi_sp_shape* shape = ring->shape;
+    int32_t rd = shape->sharding.ring, me = shape->ring_rank;
     int32_t next = (me + 1) % rd, previous = (me - 1 + rd) % rd;
-    memo_type type = ring->shape->type;
+    int64_t n_k = (int64_t)shape->heads.n_kv * shape->head_size;
+    int64_t n_v = (int64_t)shape->heads.n_kv * shape->v_head_size;
+    memo_type type = shape->type, carried = shape->carried_type;
     list->n = 0;
     if (s < ring->last_step) {
-        memoi_message_list_add(list, s ? ring->k_buffers[(s + 1) % 2] : ring->k,
-                               ring->k_buffers[s % 2], type, next, previous);
-        memoi_message_list_add(list, s ? ring->v_buffers[(s + 1) % 2] : ring->v,
-                               ring->v_buffers[s % 2], type, next, previous);
+        memoi_message_list_add(list, 1, s ? ring->k_buffers[(s + 1) % 2] : ring->k,
+                               ring->k_buffers[s % 2], n_k, type, next, previous);
+        memoi_message_list_add(list, 1, s ? ring->v_buffers[(s + 1) % 2] : ring->v,
+                               ring->v_buffers[s % 2], n_v, type, next, previous);
     }
     if (!ring->is_backward || !s) return;
     if (s <= ring->last_step) {
-        memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k[(s + 1) % 2], MEMO_TYPE_F32, next,
-                               previous);
-        memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v[(s + 1) % 2], MEMO_TYPE_F32, next,
-                               previous);
+        memoi_message_list_add(list, 0, ring->d_k[s % 2], ring->d_k[(s + 1) % 2], n_k, carried,
+                               next, previous);
+        memoi_message_list_add(list, 0, ring->d_v[s % 2], ring->d_v[(s + 1) % 2], n_v, carried,
+                               next, previous);
     } else {
         int32_t home = (me - ring->last_step + rd) % rd, other = (me + ring->last_step) % rd;
-        memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k_final, MEMO_TYPE_F32, home, other);
-        memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v_final, MEMO_TYPE_F32, home, other);
+        memoi_message_list_add(list, 0, ring->d_k[s % 2], ring->d_k_final, n_k, carried, home,
+                               other);
+        memoi_message_list_add(list, 0, ring->d_v[s % 2], ring->d_v_final, n_v, carried, home,
+                               other);
     }
+}
+
+/* The rows of sequence b that message i sends or receives in exchange s. */
+MEMOI memoi_ring_rows memoi_ring_message_rows(const memoi_ring* ring,
+                                              const memoi_message_list* list, int32_t i, int32_t s,
+                                              int32_t is_receive, int32_t b) {
+    const memoi_sp_shape* shape = ring->shape;
+    int32_t rd = shape->sharding.ring, owner = (shape->ring_rank - is_receive - s + 2 * rd) % rd;
+    memoi_ring_rows rows;
+    rows.begin = 0;
+    rows.end = shape->sharding.ring_tokens;
+    if (list->is_kv[i]) rows = memoi_ring_needed(ring, shape->n_parts > 1 ? b : 0, owner, s);
+    return rows;
+}
+
+/* Message i of exchange s, one way.  Whole sequences that are alike are one piece; sender and
+ * receiver find the same rows, so they agree. */
+MEMOI memo_status memoi_ring_send(const memoi_ring* ring, const memoi_message_list* list, int32_t i,
+                                  int32_t s, int32_t is_receive, memo_error* error) {
+    const memoi_sp_shape* shape = ring->shape;
+    const int64_t n_tokens = shape->sharding.ring_tokens, row = list->row_elements[i];
+    const int64_t row_bytes = row * memo_type_bytes(list->types[i]);
+    memo_stream stream = ring->queue->streams[MEMOI_SP_RING];
+    memo_status status = MEMO_STATUS_OK;
+    int32_t b, n_alike;
+    for (b = 0; b < shape->n_batch && !status; b += n_alike) {
+        memoi_ring_rows rows = memoi_ring_message_rows(ring, list, i, s, is_receive, b);
+        int64_t n = rows.end - rows.begin, at = (b * n_tokens + rows.begin) * row_bytes;
+        n_alike = n == n_tokens && (shape->n_parts == 1 || !list->is_kv[i]) ? shape->n_batch : 1;
+        n *= n_alike * row;
+        if (!n) continue;
+        status = is_receive ? memo_receive(ring->comm, stream, (char*)list->to[i] + at, n,
+                                           list->types[i], list->from_ranks[i], error)
+                            : memo_send(ring->comm, stream, (const char*)list->from[i] + at, n,
+                                        list->types[i], list->to_ranks[i], error);
+    }
+    return status;
+}
+
+/* Bytes that this rank sends in exchange s. */
+MEMOI int64_t memoi_ring_sent_bytes(const memoi_ring* ring, const memoi_message_list* list,
+                                    int32_t s) {
+    int64_t n_bytes = 0;
+    int32_t i, b;
+    for (i = 0; i < list->n; i++)
+        for (b = 0; b < ring->shape->n_batch; b++) {
+            memoi_ring_rows rows = memoi_ring_message_rows(ring, list, i, s, 0, b);
+            n_bytes +=
+                (rows.end - rows.begin) * list->row_elements[i] * memo_type_bytes(list->types[i]);
+        }
+    return n_bytes;
 }
 
 /* An exchange has three parts, so that one schedule can contain those of all ranks. */
 MEMOI memo_status memoi_ring_exchange_begin(memoi_ring* ring, int32_t s, memo_error* error) {
-    int is_needed = s == 0 || (ring->has_worked && (ring->is_backward || s > 1));
+    int is_needed = s ? ring->has_worked && (ring->is_backward || s > 1) : !ring->is_ready;
     return is_needed ? memoi_sp_wait(ring->queue, MEMOI_SP_COMPUTED, MEMOI_SP_RING, error)
                      : MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_ring_exchange(memoi_ring* ring, int32_t s, memo_error* error) {
-    int64_t n = memoi_ring_kv_elements(ring->shape);
-    memo_stream stream = ring->queue->streams[MEMOI_SP_RING];
+/* rings: this rank's; or all ranks', for one schedule. */
+MEMOI memo_status memoi_ring_exchange(memoi_ring* rings, int32_t n_rings, int32_t s,
+                                      memo_error* error) {
+    memoi_ring* ring = &rings[0];
     memo_op_desc op = memo_op_desc_default();
     memo_range reads[4], writes[4];
     memoi_message_list list;
     memo_status status;
     int32_t i;
 
-    /* Announce what is read and written. */
+    /* Announce what is read and written: whole buffers, whichever rows travel.  The rank that sends
+     * most sets the time. */
+    for (i = 0; i < n_rings; i++) {
+        if (ring->queue->device && !memoi_sp_has_annotate(ring->queue->device)) break;
+        memoi_ring_messages(&rings[i], s, &list);
+        op.link_bytes = memob_max(op.link_bytes, memoi_ring_sent_bytes(&rings[i], &list, s));
+    }
     memoi_ring_messages(ring, s, &list);
     for (i = 0; i < list.n; i++) {
-        int64_t n_bytes = n * memo_type_bytes(list.types[i]);
+        int64_t n_bytes = ring->shape->n_batch * ring->shape->sharding.ring_tokens *
+                          list.row_elements[i] * memo_type_bytes(list.types[i]);
         reads[i] = memob_range_at(list.from[i], n_bytes);
         writes[i] = memob_range_at(list.to[i], n_bytes);
-        op.link_bytes += n_bytes;
     }
     op.name = "ring exchange";
     op.reads = reads;
@@ -5124,11 +5435,9 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* ring, int32_t s, memo_error* e
 
     memoi_comm_label(ring->comm, ring->is_backward ? "ring backward" : "ring forward", s);
     status = memo_group_begin(ring->comm, error);
-    for (i = 0; i < list.n && !status; i++)
-        status =
-            memoi_comm_exchange(ring->comm, stream, (const char*)list.from[i], n, list.to_ranks[i],
-                                (char*)list.to[i], n, list.from_ranks[i], list.types[i], error);
-    if (!status) status = memo_group_end(ring->comm, stream, error);
+    for (i = 0; i < 2 * list.n && !status; i++)
+        status = memoi_ring_send(ring, &list, i / 2, s, i % 2, error);
+    if (!status) status = memo_group_end(ring->comm, ring->queue->streams[MEMOI_SP_RING], error);
     memoi_comm_label(ring->comm, NULL, 0);
     return status;
 }
@@ -5172,53 +5481,64 @@ MEMOI int32_t memoi_ring_head_parts(const memoi_sp_shape* shape, memo_ulysses_he
     return n;
 }
 
-MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, const memoi_rectangle* r,
-                                            int32_t s) {
+MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part,
+                                            const memoi_rectangle* r, int32_t s) {
     const memoi_sp_shape* shape = ring->shape;
     int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd, n_runs;
-    const memo_run* q_runs = memoi_sp_runs(shape, shape->ring_rank, &n_runs);
-    const memo_run* k_runs = memoi_sp_runs(shape, k_rank, &n_runs);
+    const memo_run* q_runs = memoi_sp_runs(shape, part, shape->ring_rank, &n_runs);
+    const memo_run* k_runs = memoi_sp_runs(shape, part, k_rank, &n_runs);
     int64_t q_row = memoi_runs_rows(q_runs, r->q_begin);
     int64_t k_row = memoi_runs_rows(k_runs, r->k_begin);
-    int64_t element_bytes = memo_type_bytes(shape->type), q_at, k_at, lse_at;
+    int64_t element_bytes = memo_type_bytes(shape->type), q_at, k_at, v_at, out_at, lse_at;
     const char* k = s ? ring->k_buffers[(s + 1) % 2] : ring->k;
     const char* v = s ? ring->v_buffers[(s + 1) % 2] : ring->v;
+    int is_apart; /* the step's d_k and d_v, from the ones that travel */
     memo_attention_block block;
     memset(&block, 0, sizeof block);
     block.type = shape->type;
     block.scale = shape->scale;
-    block.n_batch = shape->n_batch;
+    block.n_batch = shape->n_batch / shape->n_parts;
     block.head_size = shape->head_size;
+    block.v_head_size = shape->v_head_size;
     block.q_runs = q_runs + r->q_begin;
     block.n_q_runs = r->q_end - r->q_begin;
     block.k_runs = k_runs + r->k_begin;
     block.n_k_runs = r->k_end - r->k_begin;
-    block.mask = ring->mask;
+    block.mask = memoi_ring_mask(ring, part);
     block.q_row_stride = (int64_t)shape->heads.n_q * shape->head_size;
     block.k_row_stride = (int64_t)shape->heads.n_kv * shape->head_size;
+    block.v_row_stride = (int64_t)shape->heads.n_kv * shape->v_head_size;
+    block.out_row_stride = (int64_t)shape->heads.n_q * shape->v_head_size;
     block.lse_row_stride = shape->heads.n_q;
     block.q_batch_stride = shape->sharding.ring_tokens * block.q_row_stride;
     block.k_batch_stride = shape->sharding.ring_tokens * block.k_row_stride;
+    block.v_batch_stride = shape->sharding.ring_tokens * block.v_row_stride;
+    block.out_batch_stride = shape->sharding.ring_tokens * block.out_row_stride;
     block.lse_batch_stride = shape->sharding.ring_tokens * block.lse_row_stride;
 
     /* Addresses of the rectangle's first rows. */
+    q_row += part * shape->sharding.ring_tokens;
+    k_row += part * shape->sharding.ring_tokens;
     q_at = q_row * block.q_row_stride;
     k_at = k_row * block.k_row_stride;
+    v_at = k_row * block.v_row_stride;
+    out_at = q_row * block.out_row_stride;
     lse_at = q_row * block.lse_row_stride;
     block.q = ring->q + q_at * element_bytes;
     block.k = k + k_at * element_bytes;
-    block.v = v + k_at * element_bytes;
+    block.v = v + v_at * element_bytes;
     if (!ring->is_backward) {
-        block.out = (s ? ring->block_out : ring->out) + q_at;
+        block.out = (s ? ring->block_out : ring->out) + out_at;
         block.lse = (s ? ring->block_lse : ring->lse) + lse_at;
         return block;
     }
-    block.d_out = ring->d_out + q_at * element_bytes;
+    block.d_out = ring->d_out + out_at * element_bytes;
     block.lse = ring->lse + lse_at;
     block.row_dots = ring->row_dots + lse_at;
     block.d_q = ring->d_q + q_at;
-    block.d_k = (s ? ring->d_k_step : ring->d_k[1]) + k_at;
-    block.d_v = (s ? ring->d_v_step : ring->d_v[1]) + k_at;
+    is_apart = s || shape->carried_type != MEMO_TYPE_F32;
+    block.d_k = (is_apart ? ring->d_k_step : (float*)(void*)ring->d_k[1]) + k_at;
+    block.d_v = (is_apart ? ring->d_v_step : (float*)(void*)ring->d_v[1]) + v_at;
     return block;
 }
 
@@ -5228,43 +5548,55 @@ MEMOI memo_attention_block memoi_ring_block_of_heads(const memo_attention_block*
     memo_attention_block part = *block;
     int64_t q_at = (int64_t)heads->first_q * block->head_size;
     int64_t k_at = (int64_t)heads->first_kv * block->head_size;
+    int64_t v_at = (int64_t)heads->first_kv * block->v_head_size;
+    int64_t out_at = (int64_t)heads->first_q * block->v_head_size;
     int64_t element_bytes = memo_type_bytes(block->type);
     part.n_q_heads = heads->n_q;
     part.n_kv_heads = heads->n_kv;
     part.q = (const char*)block->q + q_at * element_bytes;
     part.k = (const char*)block->k + k_at * element_bytes;
-    part.v = (const char*)block->v + k_at * element_bytes;
+    part.v = (const char*)block->v + v_at * element_bytes;
     part.lse = block->lse + heads->first_q;
-    if (block->out) part.out = block->out + q_at;
+    if (block->out) part.out = block->out + out_at;
     if (!block->d_q) return part;
-    part.d_out = (const char*)block->d_out + q_at * element_bytes;
+    part.d_out = (const char*)block->d_out + out_at * element_bytes;
     part.row_dots = block->row_dots + heads->first_q;
     part.d_q = block->d_q + q_at;
     part.d_k = block->d_k + k_at;
-    part.d_v = block->d_v + k_at;
+    part.d_v = block->d_v + v_at;
     return part;
 }
 
-/* The bytes of rows of q (out, d_q), k (v, d_k, d_v) and lse (row_dots), from the first row of the
- * first batch to the last row of the last one. */
+/* The bytes of n rows of each batch, from the first row of the first batch to the last row of the
+ * last one. */
+MEMOI memo_range memoi_ring_range(const memo_attention_block* block, const void* first, int64_t n,
+                                  int64_t row_stride, int64_t batch_stride, int64_t element_bytes) {
+    return memob_range_at(first,
+                          ((block->n_batch - 1) * batch_stride + n * row_stride) * element_bytes);
+}
 MEMOI memo_range memoi_ring_q_range(const memo_attention_block* block, const void* first,
                                     int64_t element_bytes) {
-    int64_t n = memoi_runs_rows(block->q_runs, block->n_q_runs);
-    return memob_range_at(first,
-                          ((block->n_batch - 1) * block->q_batch_stride + n * block->q_row_stride) *
-                              element_bytes);
+    return memoi_ring_range(block, first, memoi_runs_rows(block->q_runs, block->n_q_runs),
+                            block->q_row_stride, block->q_batch_stride, element_bytes);
 }
 MEMOI memo_range memoi_ring_k_range(const memo_attention_block* block, const void* first,
                                     int64_t element_bytes) {
-    int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs);
-    return memob_range_at(first,
-                          ((block->n_batch - 1) * block->k_batch_stride + n * block->k_row_stride) *
-                              element_bytes);
+    return memoi_ring_range(block, first, memoi_runs_rows(block->k_runs, block->n_k_runs),
+                            block->k_row_stride, block->k_batch_stride, element_bytes);
+}
+MEMOI memo_range memoi_ring_v_range(const memo_attention_block* block, const void* first,
+                                    int64_t element_bytes) {
+    return memoi_ring_range(block, first, memoi_runs_rows(block->k_runs, block->n_k_runs),
+                            block->v_row_stride, block->v_batch_stride, element_bytes);
+}
+MEMOI memo_range memoi_ring_out_range(const memo_attention_block* block, const void* first,
+                                      int64_t element_bytes) {
+    return memoi_ring_range(block, first, memoi_runs_rows(block->q_runs, block->n_q_runs),
+                            block->out_row_stride, block->out_batch_stride, element_bytes);
 }
 MEMOI memo_range memoi_ring_lse_range(const memo_attention_block* block, const void* first) {
-    int64_t n = memoi_runs_rows(block->q_runs, block->n_q_runs);
-    return memob_range_at(
-        first, ((block->n_batch - 1) * block->lse_batch_stride + n * block->lse_row_stride) * 4);
+    return memoi_ring_range(block, first, memoi_runs_rows(block->q_runs, block->n_q_runs),
+                            block->lse_row_stride, block->lse_batch_stride, 4);
 }
 
 /* Announces the operation with what it reads and writes. */
@@ -5275,16 +5607,16 @@ MEMOI memo_status memoi_ring_announce(const memoi_ring* ring, const memo_attenti
     memo_range reads[6], writes[3];
     reads[0] = memoi_ring_q_range(block, block->q, bytes);
     reads[1] = memoi_ring_k_range(block, block->k, bytes);
-    reads[2] = memoi_ring_k_range(block, block->v, bytes);
+    reads[2] = memoi_ring_v_range(block, block->v, bytes);
     if (ring->is_backward) {
-        reads[3] = memoi_ring_q_range(block, block->d_out, bytes);
+        reads[3] = memoi_ring_out_range(block, block->d_out, bytes);
         reads[4] = memoi_ring_lse_range(block, block->lse);
         reads[5] = memoi_ring_lse_range(block, block->row_dots);
         writes[0] = memoi_ring_q_range(block, block->d_q, 4);
         writes[1] = memoi_ring_k_range(block, block->d_k, 4);
-        writes[2] = memoi_ring_k_range(block, block->d_v, 4);
+        writes[2] = memoi_ring_v_range(block, block->d_v, 4);
     } else {
-        writes[0] = memoi_ring_q_range(block, block->out, 4);
+        writes[0] = memoi_ring_out_range(block, block->out, 4);
         writes[1] = memoi_ring_lse_range(block, block->lse);
     }
     op.name = ring->is_backward ? "attention backward" : "attention";
@@ -5329,32 +5661,62 @@ MEMOI memo_status memoi_ring_merge(const memoi_ring* ring, const memo_attention_
     merge.part_type = MEMO_TYPE_F32;
     merge.out = ring->out + (block->out - ring->block_out);
     merge.lse = ring->lse + (block->lse - ring->block_lse);
-    merge.n_batches = shape->n_batch;
+    merge.n_batches = block->n_batch;
     merge.n_rows = memoi_runs_rows(block->q_runs, block->n_q_runs) * shape->heads.n_q;
-    merge.n_columns = shape->head_size;
+    merge.n_columns = shape->v_head_size;
     merge.batch_stride_rows = merge.part_batch_stride_rows =
         shape->sharding.ring_tokens * shape->heads.n_q;
     return memoi_sp_merge(ring->queue, &merge, error);
 }
 
-/* Zeroes the rows of d_k_step or d_v_step that block adds to. */
-MEMOI memo_status memoi_ring_clear_rows(const memoi_ring* ring, float* rows,
-                                        const memo_attention_block* block, memo_error* error) {
-    int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs) * block->k_row_stride;
+/* Zeroes the rows of d_k_step and d_v_step that block adds to. */
+MEMOI memo_status memoi_ring_clear_rows(const memoi_ring* ring, const memo_attention_block* block,
+                                        memo_error* error) {
+    int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs);
     memo_status status = MEMO_STATUS_OK;
     int32_t b;
-    for (b = 0; b < block->n_batch && !status; b++)
-        status = memoi_sp_fill(ring->queue, rows + b * block->k_batch_stride, n * 4, error);
+    for (b = 0; b < block->n_batch && !status; b++) {
+        status = memoi_sp_fill(ring->queue, block->d_k + b * block->k_batch_stride,
+                               n * block->k_row_stride * 4, error);
+        if (!status)
+            status = memoi_sp_fill(ring->queue, block->d_v + b * block->v_batch_stride,
+                                   n * block->v_row_stride * 4, error);
+    }
     return status;
 }
 
 /* Adds them to the gradients that travel. */
-MEMOI memo_status memoi_ring_add_rows(const memoi_ring* ring, float* to, const float* all,
-                                      const float* rows, const memo_attention_block* block,
-                                      memo_error* error) {
-    int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs) * block->k_row_stride;
-    return memoi_sp_add(ring->queue, to + (rows - all), block->k_batch_stride, rows,
-                        block->k_batch_stride, n, block->n_batch, error);
+MEMOI memo_status memoi_ring_add_rows(const memoi_ring* ring, char* d_k, char* d_v,
+                                      const memo_attention_block* block, memo_error* error) {
+    memo_type type = ring->shape->carried_type;
+    int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs), bytes = memo_type_bytes(type);
+    memo_status status = memoi_sp_add(
+        ring->queue, d_k + (block->d_k - ring->d_k_step) * bytes, type, block->k_batch_stride,
+        block->d_k, block->k_batch_stride, n * block->k_row_stride, block->n_batch, error);
+    return status ? status
+                  : memoi_sp_add(ring->queue, d_v + (block->d_v - ring->d_v_step) * bytes, type,
+                                 block->v_batch_stride, block->d_v, block->v_batch_stride,
+                                 n * block->v_row_stride, block->n_batch, error);
+}
+
+/* The first step: its result is what later ones are merged with, or added to. */
+MEMOI memo_status memoi_ring_first_step(const memoi_ring* ring, const memo_attention_block* block,
+                                        memo_error* error) {
+    memo_type type = ring->shape->carried_type;
+    memo_status status = MEMO_STATUS_OK;
+    if (!ring->is_backward || type == MEMO_TYPE_F32) return memoi_ring_attend(ring, block, error);
+    status = memoi_ring_clear_rows(ring, block, error);
+    if (!status) status = memoi_ring_attend(ring, block, error);
+    if (!status)
+        status = memoi_sp_cast(
+            ring->queue, ring->d_k[1] + (block->d_k - ring->d_k_step) * memo_type_bytes(type), type,
+            block->d_k, MEMO_TYPE_F32, block->n_batch * block->k_batch_stride, error);
+    return status
+               ? status
+               : memoi_sp_cast(ring->queue,
+                               ring->d_v[1] + (block->d_v - ring->d_v_step) * memo_type_bytes(type),
+                               type, block->d_v, MEMO_TYPE_F32,
+                               block->n_batch * block->v_batch_stride, error);
 }
 
 /* A step after the first: its result is merged with, or added to, the earlier ones. */
@@ -5365,47 +5727,45 @@ MEMOI memo_status memoi_ring_later_step(memoi_ring* ring, const memo_attention_b
         if (!status) status = memoi_ring_attend(ring, block, error);
         return status ? status : memoi_ring_merge(ring, block, error);
     }
-    if (!status) status = memoi_ring_clear_rows(ring, block->d_k, block, error);
-    if (!status) status = memoi_ring_clear_rows(ring, block->d_v, block, error);
+    if (!status) status = memoi_ring_clear_rows(ring, block, error);
     if (!status) status = memoi_ring_attend(ring, block, error);
     if (!status) status = memoi_ring_await(ring, s, error); /* their gradients so far */
     if (!status)
-        status = memoi_ring_add_rows(ring, ring->d_k[(s + 1) % 2], ring->d_k_step, block->d_k,
-                                     block, error);
-    if (!status)
-        status = memoi_ring_add_rows(ring, ring->d_v[(s + 1) % 2], ring->d_v_step, block->d_v,
-                                     block, error);
+        status =
+            memoi_ring_add_rows(ring, ring->d_k[(s + 1) % 2], ring->d_v[(s + 1) % 2], block, error);
     return status;
 }
 
 MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error) {
     const memoi_sp_shape* shape = ring->shape;
-    int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd;
-    memoi_rectangle rectangle;
-    memo_attention_block block;
-    memo_status status;
-    ring->has_worked =
-        memoi_ring_rectangle(shape, &ring->mask, shape->ring_rank, k_rank, &rectangle);
-    if (s == 0) { /* the whole square, because it sets every row */
+    int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd, part;
+    memo_status status = MEMO_STATUS_OK;
+    ring->has_worked = 0;
+    for (part = 0; part < shape->n_parts && !status; part++) {
+        memoi_rectangle rectangle;
+        memo_attention_block block;
+        int is_seen = memoi_ring_rectangle(ring, part, shape->ring_rank, k_rank, &rectangle);
+        if (s == 0) { /* the whole square, because it sets every row */
+            rectangle.q_begin = rectangle.k_begin = 0;
+            memoi_sp_runs(shape, part, shape->ring_rank, &rectangle.q_end);
+            rectangle.k_end = rectangle.q_end;
+        } else if (!is_seen)
+            continue;
         ring->has_worked = 1;
-        rectangle.q_begin = rectangle.k_begin = 0;
-        memoi_sp_runs(shape, shape->ring_rank, &rectangle.q_end);
-        rectangle.k_end = rectangle.q_end;
+        block = memoi_ring_block(ring, part, &rectangle, s);
+        status = s ? memoi_ring_later_step(ring, &block, s, error)
+                   : memoi_ring_first_step(ring, &block, error);
     }
-    if (!ring->has_worked) return MEMO_STATUS_OK;
-
-    block = memoi_ring_block(ring, &rectangle, s);
-    status =
-        s ? memoi_ring_later_step(ring, &block, s, error) : memoi_ring_attend(ring, &block, error);
     /* The next exchange overwrites what this step used; the first one of forward needs nothing. */
-    if (!status && s + 1 < memoi_ring_n_exchanges(ring) && (s || ring->is_backward))
+    if (!status && ring->has_worked && s + 1 < memoi_ring_n_exchanges(ring) &&
+        (s || ring->is_backward))
         status = memoi_sp_record(ring->queue, MEMOI_SP_COMPUTED, MEMOI_SP_COMPUTE, error);
     return status;
 }
 
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
 MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
-    int64_t n_kv = memoi_ring_kv_elements(ring->shape);
+    int64_t n_k = memoi_ring_k_elements(ring->shape), n_v = memoi_ring_v_elements(ring->shape);
     int64_t n_q = ring->shape->n_batch * ring->shape->sharding.ring_tokens *
                   ring->shape->heads.n_q * ring->shape->head_size;
     memo_status status = MEMO_STATUS_OK;
@@ -5417,10 +5777,12 @@ MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
             ring->d_v[1] = ring->d_v_final;
         }
         status = memoi_sp_fill(ring->queue, ring->d_q, n_q * 4, error);
-        if (!status) status = memoi_sp_fill(ring->queue, ring->d_k[1], n_kv * 4, error);
-        if (!status) status = memoi_sp_fill(ring->queue, ring->d_v[1], n_kv * 4, error);
+        if (ring->shape->carried_type != MEMO_TYPE_F32)
+            n_k = n_v = 0; /* the first step sets them */
+        if (!status) status = memoi_sp_fill(ring->queue, ring->d_k[1], n_k * 4, error);
+        if (!status) status = memoi_sp_fill(ring->queue, ring->d_v[1], n_v * 4, error);
     }
-    if (!status && memoi_ring_n_exchanges(ring))
+    if (!status && memoi_ring_n_exchanges(ring) && !ring->is_ready)
         status = memoi_sp_record(ring->queue, MEMOI_SP_COMPUTED, MEMOI_SP_COMPUTE, error);
     return status;
 }
@@ -5428,7 +5790,8 @@ MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
 /* After the last step the compute stream has passed all exchanges. */
 MEMOI memo_status memoi_ring_end(memoi_ring* ring, memo_error* error) {
     int32_t n_exchanges = memoi_ring_n_exchanges(ring);
-    return n_exchanges ? memoi_ring_await(ring, n_exchanges - 1, error) : MEMO_STATUS_OK;
+    return n_exchanges && !ring->is_open ? memoi_ring_await(ring, n_exchanges - 1, error)
+                                         : MEMO_STATUS_OK;
 }
 
 /* n_rings: 1; or all ranks, for one schedule: then the first ring exchanges for all. */
@@ -5441,7 +5804,7 @@ MEMOI memo_status memoi_ring_run(memoi_ring* rings, int32_t n_rings, memo_error*
         if (s < n_exchanges) {
             for (i = 0; i < n_rings && !status; i++)
                 status = memoi_ring_exchange_begin(&rings[i], s, error);
-            if (!status) status = memoi_ring_exchange(&rings[0], s, error);
+            if (!status) status = memoi_ring_exchange(rings, n_rings, s, error);
             for (i = 0; i < n_rings && !status; i++)
                 status = memoi_ring_exchange_end(&rings[i], s, error);
         }
@@ -5456,22 +5819,26 @@ MEMOI memo_status memoi_ring_run(memoi_ring* rings, int32_t n_rings, memo_error*
  * Knows: Ulysses and the ring as functions, and the buffers they need.  Knows nothing of how they
  * work. */
 
+/* Of one group of heads.  What the exchange of a group fills while another is computed exists twice, for
+ * even and odd groups. */
 typedef struct memoi_sp_buffers {
-    char *q, *k, *v; /* by heads; used if backward sends again */
-    char* typed;     /* by heads, in the tensors' type: output; d_out, then gradients */
-    char* staging;   /* for exchanges between rows and heads */
-    float* out;      /* by heads: fp32 output; d_q */
+    char *q[2], *k[2], *v[2]; /* by heads; used if backward sends again */
+    char* d_out[2];           /* by heads, in the tensors' type */
+    char* staging;            /* for exchanges between rows and heads */
+    float* out;               /* by heads: fp32 output; d_q */
     float *block_out, *block_lse;
-    float *dots_rows, *dots; /* row dots by rows, by heads */
-    float *d_k[2], *d_v[2], *d_k_step, *d_v_step;
-    float* sums; /* (n_batch, local_tokens, n_kv_heads, head_size) of d_k or d_v of replicas */
+    float *dots_rows, *dots[2]; /* row dots by rows, by heads */
+    char *d_k[2], *d_v[2];
+    float *d_k_step, *d_v_step;
+    char* results[3]; /* by heads, as they are sent: output or d_q, d_k, d_v; may be one buffer */
+    /* (n_batch, local_tokens, n_kv_heads, larger head) of d_k and d_v of replicas; may be one */
+    float* sums[2];
     char *ring_k[2], *ring_v[2];
 } memoi_sp_buffers;
 
 struct memo_sp_attention {
     memoi_sp_shape shape;
-    memo_run* runs;
-    int64_t* first_run;
+    memoi_sp_tokens* tokens; /* one allocation, with their runs */
     int64_t max_documents;
     memo_attention attention;
     memo_comm *ring, *ulysses;
@@ -5487,6 +5854,12 @@ memo_sp_attention_desc memo_sp_attention_desc_default(void) {
 }
 
 /* --- shapes and sizes --- */
+
+/* Returns 1 if the shardings differ in their documents at most. */
+MEMOI int memoi_sp_is_alike(const memo_sharding* a, const memo_sharding* b) {
+    return a->kind == b->kind && a->ring == b->ring && a->ulysses == b->ulysses &&
+           a->n_tokens == b->n_tokens;
+}
 
 MEMOI memo_status memoi_sp_ranks_check(const memo_sp_attention_desc* desc, memo_error* error) {
     const memo_sharding* sharding = &desc->sharding;
@@ -5527,10 +5900,18 @@ MEMOI memo_status memoi_sp_heads_check(const memo_sp_attention_desc* desc, memo_
                               "sp_attention_desc.n_q_heads: not a positive multiple of n_kv_heads "
                               "(%d, %d); choose one that is",
                               (int)desc->n_q_heads, (int)desc->n_kv_heads);
+    if (desc->ulysses_groups < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.ulysses_groups: negative (%d); 0 means 1",
+                              (int)desc->ulysses_groups);
     if (desc->head_size < 1)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.head_size: out of range (%d); at least 1 is valid",
                               (int)desc->head_size);
+    if (desc->v_head_size < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.v_head_size: negative (%d); 0 means head_size",
+                              (int)desc->v_head_size);
     if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.type: not supported (%s); f32, bf16 and f16 are",
@@ -5538,34 +5919,65 @@ MEMOI memo_status memoi_sp_heads_check(const memo_sp_attention_desc* desc, memo_
     return MEMO_STATUS_OK;
 }
 
+MEMOI int32_t memoi_sp_larger(int32_t a, int32_t b) { return a > b ? a : b; }
+
+MEMOI memo_status memoi_sp_masks_check(const memo_sp_attention_desc* desc, memo_error* error) {
+    const memo_sharding* sharding = &desc->sharding;
+    int32_t n_batch = desc->n_batch ? desc->n_batch : 1, b;
+    if (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
+                              (int)desc->n_masks, (int)n_batch);
+    for (b = 0; desc->row_shardings && b < n_batch; b++)
+        if (!memoi_sp_is_alike(&desc->row_shardings[b], sharding))
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "sp_attention_desc.row_shardings[%d]: does not match sharding, "
+                                  "which is %s, ring %d "
+                                  "x ulysses %d, %lld tokens; only its documents may differ",
+                                  (int)b, memo_sharding_name(sharding->kind), (int)sharding->ring,
+                                  (int)sharding->ulysses, (long long)sharding->n_tokens);
+    return MEMO_STATUS_OK;
+}
+
+/* The most documents of a sharding of the desc. */
+MEMOI int64_t memoi_sp_most_documents(const memo_sp_attention_desc* desc) {
+    int64_t most = desc->sharding.n_documents;
+    int32_t b;
+    for (b = 0; desc->row_shardings && b < (desc->n_batch ? desc->n_batch : 1); b++)
+        if (desc->row_shardings[b].n_documents > most) most = desc->row_shardings[b].n_documents;
+    return desc->max_documents > most ? desc->max_documents : most;
+}
+
 /* Everything that does not need a device. */
 MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
     const memo_sharding* sharding = &desc->sharding;
     int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
+    int32_t head_size = memoi_sp_larger(desc->head_size, desc->v_head_size);
     memo_status status;
     if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
     status = memoi_sp_ranks_check(desc, error);
     if (!status) status = memoi_sp_heads_check(desc, error);
+    if (!status) status = memoi_sp_masks_check(desc, error);
     if (status) return status;
-    if (desc->max_documents < 0 || desc->max_documents > MEMOI_DOCUMENTS_MAX ||
-        sharding->n_documents > MEMOI_DOCUMENTS_MAX)
+    if (desc->max_documents < 0 || memoi_sp_most_documents(desc) > MEMOI_DOCUMENTS_MAX / n_batch)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "sp_attention_desc.max_documents: out of range (%lld; the sharding has "
             "%lld); 0 to %d are valid",
-            (long long)desc->max_documents, (long long)sharding->n_documents, MEMOI_DOCUMENTS_MAX);
+            (long long)desc->max_documents, (long long)memoi_sp_most_documents(desc),
+            (int)(MEMOI_DOCUMENTS_MAX / n_batch));
 
     /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
-    if ((double)sharding->ring_tokens * sharding->ring * n_batch * desc->n_q_heads *
-            desc->head_size * sharding->ulysses >
+    if ((double)sharding->ring_tokens * sharding->ring * n_batch * desc->n_q_heads * head_size *
+            sharding->ulysses >
         (double)(MEMOB_BYTES_MAX / 1024))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc: too large (%lld tokens, %d query heads of %d, "
                               "batch %d); tokens x heads x head size x batch x ulysses may be 2^52",
-                              (long long)sharding->n_tokens, (int)desc->n_q_heads,
-                              (int)desc->head_size, (int)n_batch);
+                              (long long)sharding->n_tokens, (int)desc->n_q_heads, (int)head_size,
+                              (int)n_batch);
     return MEMO_STATUS_OK;
 }
 
@@ -5574,17 +5986,51 @@ MEMOI int64_t memoi_sp_max_runs(const memo_sharding* sharding, int64_t max_docum
     return sharding->ring * (sharding->document_begins ? 2 * max_documents + 1 : MEMO_RUNS_MAX);
 }
 
-MEMOI void memoi_sp_take_runs(const memo_sharding* sharding, memo_run* runs, int64_t* first_run) {
+MEMOI void memoi_sp_take_runs(memoi_sp_tokens* tokens, const memo_sharding* sharding) {
+    int64_t* first_run = tokens->first_run;
     int32_t r;
+    tokens->sharding = *sharding;
     first_run[0] = 0;
     for (r = 0; r < sharding->ring; r++)
         first_run[r + 1] =
-            first_run[r] + memoi_sharding_ring_runs(sharding, r, runs + first_run[r]);
+            first_run[r] + memoi_sharding_ring_runs(sharding, r, tokens->runs + first_run[r]);
 }
 
-/* runs and first_run are NULL if only sizes are needed. */
-MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc, memo_run* runs,
-                                      int64_t* first_run, memoi_sp_shape* shape,
+/* One for all sequences, or one for each if the desc has row_shardings.  A single allocation; NULL if
+ * there is no memory. */
+MEMOI memoi_sp_tokens* memoi_sp_tokens_create(const memo_sp_attention_desc* desc) {
+    int64_t n = desc->row_shardings && desc->n_batch ? desc->n_batch : 1, i;
+    int64_t n_runs = memoi_sp_max_runs(&desc->sharding, memoi_sp_most_documents(desc));
+    int64_t ring = desc->sharding.ring, n_bytes = 0;
+    memoi_sp_tokens* tokens = NULL;
+    int pass;
+    if ((double)n * ((double)n_runs * sizeof(memo_run) + (double)ring * 8) >
+        (double)(MEMOB_BYTES_MAX / 2))
+        return NULL;
+    for (pass = 0; pass < 2; pass++) { /* to measure, to place */
+        char* base = (char*)tokens;
+        n_bytes = 0;
+        (void)memob_carve(base, &n_bytes, n, sizeof *tokens, 8);
+        for (i = 0; i < n; i++) {
+            memo_run* runs =
+                (memo_run*)(void*)memob_carve(base, &n_bytes, n_runs, sizeof(memo_run), 8);
+            int64_t* first_run =
+                (int64_t*)(void*)memob_carve(base, &n_bytes, ring + 1, sizeof(int64_t), 8);
+            if (!tokens) continue;
+            tokens[i].runs = runs;
+            tokens[i].first_run = first_run;
+            memoi_sp_take_runs(&tokens[i],
+                               desc->row_shardings ? &desc->row_shardings[i] : &desc->sharding);
+        }
+        if (!pass) tokens = (memoi_sp_tokens*)memob_calloc(n_bytes, 1);
+        if (!tokens) return NULL;
+    }
+    return tokens;
+}
+
+/* tokens is NULL if only sizes are needed. */
+MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc,
+                                      const memoi_sp_tokens* tokens, memoi_sp_shape* shape,
                                       memo_error* error) {
     memo_status status = memoi_sp_shape_check(desc, error);
     memset(shape, 0, sizeof *shape);
@@ -5596,42 +6042,80 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc, memo_r
     shape->n_q_heads = desc->n_q_heads;
     shape->n_kv_heads = desc->n_kv_heads;
     shape->head_size = desc->head_size;
+    shape->v_head_size = desc->v_head_size ? desc->v_head_size : desc->head_size;
     shape->type = desc->type;
     shape->scale = desc->scale != 0 ? desc->scale : (float)(1 / sqrt((double)desc->head_size));
     shape->sends_again = desc->sends_again;
-    shape->heads = memoi_ulysses_heads_of(desc->n_q_heads, desc->n_kv_heads, desc->sharding.ulysses,
-                                          shape->ulysses_rank);
+    shape->carried_type =
+        desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
+    shape->n_groups = desc->ulysses_groups && desc->sharding.ulysses > 1 ? desc->ulysses_groups : 1;
+    shape->group = -1;
+    shape->heads = memoi_sp_heads_of(shape, shape->ulysses_rank);
     shape->is_replicated = memoi_heads_needed(shape, 1) > desc->n_kv_heads;
-    shape->runs = runs;
-    shape->first_run = first_run;
-    if (runs) memoi_sp_take_runs(&desc->sharding, runs, first_run);
+    shape->n_masks = desc->n_masks ? desc->n_masks : 1;
+    shape->n_tokens_of = desc->row_shardings ? shape->n_batch : 1;
+    shape->n_parts = shape->n_masks > 1 || shape->n_tokens_of > 1 ? shape->n_batch : 1;
+    shape->tokens = tokens;
     return MEMO_STATUS_OK;
 }
 
+/* size: of a head, head_size or v_head_size. */
 MEMOI memoi_exchanged memoi_sp_exchanged(const memoi_sp_shape* shape, const char* name,
-                                         int32_t is_kv) {
+                                         int32_t is_kv, int32_t size) {
     memoi_exchanged x;
     x.name = name;
     x.is_kv = is_kv;
-    x.n = shape->head_size;
+    x.n = size;
     x.type = shape->type;
     return x;
 }
 MEMOI memoi_exchanged memoi_sp_exchanged_dots(const memoi_sp_shape* shape) {
-    memoi_exchanged x = memoi_sp_exchanged(shape, "row dots to heads", 0);
-    x.n = 1;
+    memoi_exchanged x = memoi_sp_exchanged(shape, "row dots to heads", 0, 1);
     x.type = MEMO_TYPE_F32;
     return x;
 }
 /* Gradients of replicas are summed before they are rounded. */
-MEMOI memoi_exchanged memoi_sp_exchanged_d_kv(const memoi_sp_shape* shape, const char* name) {
-    memoi_exchanged x = memoi_sp_exchanged(shape, name, 1);
+MEMOI memoi_exchanged memoi_sp_exchanged_d_kv(const memoi_sp_shape* shape, const char* name,
+                                              int32_t size) {
+    memoi_exchanged x = memoi_sp_exchanged(shape, name, 1, size);
     if (shape->is_replicated) x.type = MEMO_TYPE_F32;
     return x;
 }
 
-MEMOI int64_t memoi_sp_elements(const memoi_sp_shape* shape, int64_t n_tokens, int64_t n_heads) {
-    return shape->n_batch * n_tokens * n_heads * shape->head_size;
+MEMOI int64_t memoi_sp_elements(const memoi_sp_shape* shape, int64_t n_tokens, int64_t n_heads,
+                                int64_t size) {
+    return shape->n_batch * n_tokens * n_heads * size;
+}
+
+/* The shape of a group of heads; of the only one, if there is one. */
+MEMOI memoi_sp_shape memoi_sp_group_of(const memoi_sp_shape* shape, int32_t group) {
+    memoi_sp_shape part = *shape;
+    part.group = shape->n_groups > 1 ? group : -1;
+    part.heads = memoi_sp_heads_of(&part, shape->ulysses_rank);
+    return part;
+}
+
+/* As many heads as the largest groups have: of this rank, and needed by all ranks together. */
+typedef struct memoi_sp_largest {
+    memoi_sp_shape shape;
+    int64_t q_needed, kv_needed;
+} memoi_sp_largest;
+
+MEMOI memoi_sp_largest memoi_sp_largest_of(const memoi_sp_shape* shape) {
+    memoi_sp_largest largest;
+    int32_t g;
+    memset(&largest, 0, sizeof largest);
+    largest.shape = *shape;
+    largest.shape.heads.n_q = largest.shape.heads.n_kv = 0;
+    for (g = 0; g < shape->n_groups; g++) {
+        memoi_sp_shape part = memoi_sp_group_of(shape, g);
+        memo_ulysses_heads* heads = &largest.shape.heads;
+        heads->n_q = memoi_sp_larger(heads->n_q, part.heads.n_q);
+        heads->n_kv = memoi_sp_larger(heads->n_kv, part.heads.n_kv);
+        largest.q_needed = memob_max(largest.q_needed, memoi_heads_needed(&part, 0));
+        largest.kv_needed = memob_max(largest.kv_needed, memoi_heads_needed(&part, 1));
+    }
+    return largest;
 }
 
 /* Tensors that need no exchange and no rounding are computed in the user's memory. */
@@ -5652,72 +6136,102 @@ MEMOI char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
 MEMOI int64_t memoi_sp_carve_heads(const memoi_sp_shape* shape, char* base, char** q, char** k,
                                    char** v) {
     int64_t element_bytes = memo_type_bytes(shape->type), n = shape->sharding.ring_tokens;
+    const memo_ulysses_heads* heads = &shape->heads;
     memoi_hybrid_carver carver;
     carver.base = base;
     carver.n_bytes = 0;
-    *q = memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, shape->heads.n_q) * element_bytes);
-    *k =
-        memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, shape->heads.n_kv) * element_bytes);
-    *v =
-        memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, shape->heads.n_kv) * element_bytes);
+    *q = memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, heads->n_q, shape->head_size) *
+                                         element_bytes);
+    *k = memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, heads->n_kv, shape->head_size) *
+                                         element_bytes);
+    *v = memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, heads->n_kv, shape->v_head_size) *
+                                         element_bytes);
     return carver.n_bytes;
 }
 
 /* Buffers of the exchanges between rows and heads. */
-MEMOI void memoi_sp_carve_ulysses(const memoi_sp_shape* shape, memoi_hybrid_carver* carver,
+MEMOI void memoi_sp_carve_ulysses(const memoi_sp_largest* largest, memoi_hybrid_carver* carver,
                                   int is_backward, memoi_sp_buffers* buffers) {
-    int64_t element_bytes = memo_type_bytes(shape->type);
-    int64_t n_q = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q);
-    int64_t kv_needed =
-        memoi_heads_needed(shape, 1) * (is_backward && shape->is_replicated ? 4 : element_bytes);
-    int64_t q_needed = shape->n_q_heads * element_bytes;
-    if (shape->sends_again) {
-        int64_t n_bytes = memoi_sp_carve_heads(shape, NULL, &buffers->q, &buffers->k, &buffers->v);
+    const memoi_sp_shape* shape = &largest->shape;
+    int64_t element_bytes = memo_type_bytes(shape->type), n = shape->sharding.ring_tokens;
+    int64_t size = memoi_sp_larger(shape->head_size, shape->v_head_size);
+    int64_t kv_type_bytes = is_backward && shape->is_replicated ? 4 : element_bytes;
+    int64_t kv_needed = largest->kv_needed * kv_type_bytes;
+    int64_t q_needed = largest->q_needed * element_bytes, q_bytes;
+    int32_t n_groups = shape->n_groups, i;
+    for (i = 0; i < 2 && i < n_groups && shape->sends_again; i++) {
+        int64_t n_bytes =
+            memoi_sp_carve_heads(shape, NULL, &buffers->q[i], &buffers->k[i], &buffers->v[i]);
         char* part = memoi_hybrid_carve(carver, n_bytes);
-        if (part) memoi_sp_carve_heads(shape, part, &buffers->q, &buffers->k, &buffers->v);
+        if (part) memoi_sp_carve_heads(shape, part, &buffers->q[i], &buffers->k[i], &buffers->v[i]);
     }
     /* Row dots are smaller than q, except for heads of one or two elements. */
-    if (q_needed * shape->head_size < 4 * (int64_t)shape->n_q_heads)
-        q_needed = 4 * (int64_t)shape->n_q_heads;
-    buffers->staging =
-        memoi_hybrid_carve(carver, memoi_sp_elements(shape, shape->sharding.local_tokens,
-                                                     kv_needed > q_needed ? kv_needed : q_needed));
-    if (is_backward || shape->type != MEMO_TYPE_F32)
-        buffers->typed = memoi_hybrid_carve(carver, n_q * element_bytes);
+    if (q_needed * size < 4 * largest->q_needed) q_needed = 4 * largest->q_needed;
+    buffers->staging = memoi_hybrid_carve(
+        carver, memoi_sp_elements(shape, shape->sharding.local_tokens,
+                                  kv_needed > q_needed ? kv_needed : q_needed, size));
+    if (!is_backward && shape->type == MEMO_TYPE_F32 && n_groups == 1) return;
+
+    /* One buffer serves d_out and then all results, unless they leave behind the next group. */
+    q_bytes = memoi_sp_elements(shape, n, shape->heads.n_q, size) * element_bytes;
+    buffers->results[0] = memoi_hybrid_carve(carver, q_bytes);
+    buffers->results[1] = buffers->results[2] = buffers->d_out[0] = buffers->results[0];
+    if (n_groups == 1 || !is_backward) return;
+    for (i = 0; i < 2; i++) buffers->d_out[i] = memoi_hybrid_carve(carver, q_bytes);
+    for (i = 0; i < 2; i++) {
+        int32_t kv_size = i ? shape->v_head_size : shape->head_size;
+        int64_t n_kv = memoi_sp_elements(shape, n, shape->heads.n_kv, kv_size);
+        buffers->results[1 + i] = memoi_hybrid_carve(carver, n_kv * kv_type_bytes);
+    }
 }
 
 /* Buffers of gradients. */
 MEMOI void memoi_sp_carve_backward(const memoi_sp_shape* shape, memoi_hybrid_carver* carver,
                                    memoi_sp_buffers* buffers) {
-    int64_t n_q = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q);
-    int64_t n_kv = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_kv);
-    int64_t n_local = shape->sharding.local_tokens;
+    int64_t n_k = memoi_ring_k_elements(shape), n_v = memoi_ring_v_elements(shape);
+    int64_t n_local = shape->sharding.local_tokens, sums_bytes;
+    int64_t carried_bytes = memo_type_bytes(shape->carried_type);
     int has_ulysses = shape->sharding.ulysses > 1, has_ring = shape->sharding.ring > 1, i;
-    buffers->dots = (float*)memoi_hybrid_carve(carver, n_q / shape->head_size * 4);
-    buffers->dots_rows = buffers->dots;
+    for (i = 0; i < 2 && i < shape->n_groups; i++)
+        buffers->dots[i] = (float*)memoi_hybrid_carve(
+            carver, memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, 1) * 4);
+    buffers->dots_rows = buffers->dots[0];
     if (has_ulysses)
         buffers->dots_rows =
             (float*)memoi_hybrid_carve(carver, shape->n_batch * n_local * shape->n_q_heads * 4);
     for (i = 0; i < 2; i++) {
         if (i == 0 ? !has_ring : !has_ring && memoi_sp_is_direct(shape)) continue;
-        buffers->d_k[i] = (float*)memoi_hybrid_carve(carver, n_kv * 4);
-        buffers->d_v[i] = (float*)memoi_hybrid_carve(carver, n_kv * 4);
+        buffers->d_k[i] = memoi_hybrid_carve(carver, n_k * carried_bytes);
+        buffers->d_v[i] = memoi_hybrid_carve(carver, n_v * carried_bytes);
     }
     if (has_ring) {
-        buffers->d_k_step = (float*)memoi_hybrid_carve(carver, n_kv * 4);
-        buffers->d_v_step = (float*)memoi_hybrid_carve(carver, n_kv * 4);
+        buffers->d_k_step = (float*)memoi_hybrid_carve(carver, n_k * 4);
+        buffers->d_v_step = (float*)memoi_hybrid_carve(carver, n_v * 4);
     }
-    if (has_ulysses && shape->is_replicated)
-        buffers->sums = (float*)memoi_hybrid_carve(
-            carver, memoi_sp_elements(shape, n_local, shape->n_kv_heads) * 4);
+    if (!has_ulysses || !shape->is_replicated) return;
+
+    /* Replicas are sent and summed in fp32.  The contribution of a step is then no longer used. */
+    sums_bytes = memoi_sp_elements(shape, n_local, shape->n_kv_heads,
+                                   memoi_sp_larger(shape->head_size, shape->v_head_size)) *
+                 4;
+    buffers->sums[0] = buffers->sums[1] = (float*)memoi_hybrid_carve(carver, sums_bytes);
+    if (shape->n_groups > 1) {
+        buffers->sums[1] = (float*)memoi_hybrid_carve(carver, sums_bytes);
+    } else {
+        buffers->results[1] = (char*)(void*)buffers->d_k_step;
+        buffers->results[2] = (char*)(void*)buffers->d_v_step;
+    }
 }
 
 /* Returns the bytes needed. */
-MEMOI int64_t memoi_sp_carve(const memoi_sp_shape* shape, char* base, int is_backward,
+MEMOI int64_t memoi_sp_carve(const memoi_sp_shape* whole, char* base, int is_backward,
                              memoi_sp_buffers* buffers) {
-    int64_t n_q = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q);
-    int64_t kv_bytes = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_kv) *
-                       memo_type_bytes(shape->type);
+    const memoi_sp_largest largest = memoi_sp_largest_of(whole);
+    const memoi_sp_shape* shape = &largest.shape;
+    int64_t n_lse = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, 1);
+    int64_t k_bytes = memoi_ring_k_elements(shape) * memo_type_bytes(shape->type);
+    int64_t v_bytes = memoi_ring_v_elements(shape) * memo_type_bytes(shape->type);
+    int64_t size = is_backward ? shape->head_size : shape->v_head_size; /* of d_q, or of out */
     int has_ring = shape->sharding.ring > 1, i;
     memoi_hybrid_carver carver;
     memset(buffers, 0, sizeof *buffers);
@@ -5727,56 +6241,66 @@ MEMOI int64_t memoi_sp_carve(const memoi_sp_shape* shape, char* base, int is_bac
     /* First, so that forward and backward have the ring's buffers at the same place: then the waits
      * that order their use in one pass order it between passes too. */
     for (i = 0; has_ring && i < 2; i++) {
-        buffers->ring_k[i] = memoi_hybrid_carve(&carver, kv_bytes);
-        buffers->ring_v[i] = memoi_hybrid_carve(&carver, kv_bytes);
+        buffers->ring_k[i] = memoi_hybrid_carve(&carver, k_bytes);
+        buffers->ring_v[i] = memoi_hybrid_carve(&carver, v_bytes);
     }
-    if (shape->sharding.ulysses > 1) memoi_sp_carve_ulysses(shape, &carver, is_backward, buffers);
-    if (!memoi_sp_is_direct(shape)) buffers->out = (float*)memoi_hybrid_carve(&carver, n_q * 4);
+    if (shape->sharding.ulysses > 1)
+        memoi_sp_carve_ulysses(&largest, &carver, is_backward, buffers);
+    if (!memoi_sp_is_direct(shape))
+        buffers->out = (float*)memoi_hybrid_carve(&carver, n_lse * size * 4);
     if (is_backward) {
         memoi_sp_carve_backward(shape, &carver, buffers);
     } else if (has_ring) {
-        buffers->block_out = (float*)memoi_hybrid_carve(&carver, n_q * 4);
-        buffers->block_lse = (float*)memoi_hybrid_carve(&carver, n_q / shape->head_size * 4);
+        buffers->block_out = (float*)memoi_hybrid_carve(&carver, n_lse * size * 4);
+        buffers->block_lse = (float*)memoi_hybrid_carve(&carver, n_lse * 4);
     }
     return carver.n_bytes;
 }
 
 MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* sizes) {
-    memoi_exchanged q = memoi_sp_exchanged(shape, "", 0), kv = memoi_sp_exchanged(shape, "", 1);
-    memoi_exchanged d_kv = memoi_sp_exchanged_d_kv(shape, "");
+    int32_t size = shape->head_size, v_size = shape->v_head_size;
+    memoi_exchanged q = memoi_sp_exchanged(shape, "", 0, size);
+    memoi_exchanged kv = memoi_sp_exchanged(shape, "", 1, size + v_size); /* k and v together */
+    memoi_exchanged out = memoi_sp_exchanged(shape, "", 0, v_size);
+    memoi_exchanged d_kv = memoi_sp_exchanged_d_kv(shape, "", size + v_size);
     memoi_exchanged dots = memoi_sp_exchanged_dots(shape);
-    int64_t n_kv = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_kv);
-    int64_t to_heads = memoi_to_heads_bytes(shape, &q) + 2 * memoi_to_heads_bytes(shape, &kv);
+    int64_t n_kv = memoi_ring_k_elements(shape) + memoi_ring_v_elements(shape);
+    int64_t to_heads = memoi_to_heads_bytes(shape, &q) + memoi_to_heads_bytes(shape, &kv);
     int64_t forward, backward;
     memoi_sp_buffers buffers;
     char* ignored;
+    int32_t g;
     memset(sizes, 0, sizeof *sizes);
 
     /* Memory. */
     forward = memoi_sp_carve(shape, NULL, 0, &buffers);
     backward = memoi_sp_carve(shape, NULL, 1, &buffers);
     sizes->device_bytes = forward > backward ? forward : backward;
-    if (shape->sharding.ulysses > 1 && !shape->sends_again)
-        sizes->saved_bytes = memoi_sp_carve_heads(shape, NULL, &ignored, &ignored, &ignored);
+    for (g = 0; g < shape->n_groups && shape->sharding.ulysses > 1 && !shape->sends_again; g++) {
+        memoi_sp_shape group = memoi_sp_group_of(shape, g);
+        sizes->saved_bytes += memoi_sp_carve_heads(&group, NULL, &ignored, &ignored, &ignored);
+        sizes->saved_bytes = memob_align_up(sizes->saved_bytes, MEMOB_DEVICE_ALIGNMENT);
+    }
     sizes->lse_bytes = (int64_t)shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * 4;
     sizes->heads = shape->heads;
 
     /* Traffic. */
-    sizes->ulysses_forward_bytes = to_heads + memoi_to_rows_bytes(shape, &q);
+    sizes->ulysses_forward_bytes = to_heads + memoi_to_rows_bytes(shape, &out);
     sizes->ulysses_backward_bytes =
-        memoi_to_heads_bytes(shape, &q) + memoi_to_heads_bytes(shape, &dots) +
-        memoi_to_rows_bytes(shape, &q) + 2 * memoi_to_rows_bytes(shape, &d_kv) +
+        memoi_to_heads_bytes(shape, &out) + memoi_to_heads_bytes(shape, &dots) +
+        memoi_to_rows_bytes(shape, &q) + memoi_to_rows_bytes(shape, &d_kv) +
         (shape->sends_again ? to_heads : 0);
-    sizes->ring_forward_bytes =
-        2 * n_kv * memo_type_bytes(shape->type) * (shape->sharding.ring - 1);
+    sizes->ring_forward_bytes = n_kv * memo_type_bytes(shape->type) * (shape->sharding.ring - 1);
     sizes->ring_backward_bytes = sizes->ring_forward_bytes;
-    if (shape->sharding.ring > 1) sizes->ring_backward_bytes += 2 * n_kv * 4 * shape->sharding.ring;
+    if (shape->sharding.ring > 1)
+        sizes->ring_backward_bytes +=
+            n_kv * memo_type_bytes(shape->carried_type) * shape->sharding.ring;
 }
 
 memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
                                              memo_sp_attention_sizes* sizes, memo_error* error) {
     memoi_sp_shape shape;
-    memo_status status = memoi_sp_shape_make(desc, NULL, NULL, &shape, error);
+    memo_status status = memoi_sp_shape_make(desc, NULL, &shape, error);
     memset(sizes, 0, sizeof *sizes);
     if (!status) memoi_sp_sizes(&shape, sizes);
     return status;
@@ -5808,7 +6332,7 @@ MEMOI memo_status memoi_sp_attention_open(memo_sp_attention* a, const memo_sp_at
                                           memo_error* error) {
     const memo_device* device = desc->device;
     memo_sp_attention_sizes sizes;
-    memo_status status = memoi_sp_shape_make(desc, a->runs, a->first_run, &a->shape, error);
+    memo_status status = memoi_sp_shape_make(desc, a->tokens, &a->shape, error);
     int i;
     if (!status) status = memoi_sp_device_check(desc, error);
     if (status) return status;
@@ -5818,11 +6342,14 @@ MEMOI memo_status memoi_sp_attention_open(memo_sp_attention* a, const memo_sp_at
     a->queue.device = device;
     a->queue.has_ranges = 1;
     a->queue.streams[MEMOI_SP_COMPUTE] = desc->stream;
-    if (a->shape.sharding.ring > 1) {
+    if (a->shape.sharding.ring > 1)
         status = memo_stream_create(device, "ring", 1, &a->queue.streams[MEMOI_SP_RING], error);
-        for (i = 0; i < MEMOI_SP_N_EVENTS && !status; i++)
+    if (!status && a->shape.n_groups > 1)
+        status =
+            memo_stream_create(device, "ulysses", 1, &a->queue.streams[MEMOI_SP_ULYSSES], error);
+    for (i = 0; i < MEMOI_SP_N_EVENTS && !status; i++)
+        if (a->queue.streams[i < MEMOI_SP_HEADS ? MEMOI_SP_RING : MEMOI_SP_ULYSSES])
             status = memo_event_create_untimed(device, &a->queue.events[i], error);
-    }
 
     /* Scratch memory. */
     memoi_sp_sizes(&a->shape, &sizes);
@@ -5845,14 +6372,10 @@ memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc, memo_sp
     if (status) return status;
     a = (memo_sp_attention*)memob_calloc(1, sizeof *a);
     if (!a) return memob_no_memory(error, "an attention over ranks");
-    a->max_documents = desc->max_documents > desc->sharding.n_documents
-                           ? desc->max_documents
-                           : desc->sharding.n_documents;
-    a->runs = (memo_run*)memob_calloc(memoi_sp_max_runs(&desc->sharding, a->max_documents),
-                                      sizeof(memo_run));
-    a->first_run = (int64_t*)memob_calloc((int64_t)desc->sharding.ring + 1, sizeof(int64_t));
-    status = a->runs && a->first_run ? memoi_sp_attention_open(a, desc, error)
-                                     : memob_no_memory(error, "an attention over ranks");
+    a->max_documents = memoi_sp_most_documents(desc);
+    a->tokens = memoi_sp_tokens_create(desc);
+    status = a->tokens ? memoi_sp_attention_open(a, desc, error)
+                       : memob_no_memory(error, "an attention over ranks");
     if (status) {
         memo_sp_attention_destroy(a);
         return status;
@@ -5870,45 +6393,47 @@ void memo_sp_attention_destroy(memo_sp_attention* a) {
         /* It may still read the runs. */
         if (a->queue.streams[MEMOI_SP_COMPUTE])
             memo_stream_synchronize(device, a->queue.streams[MEMOI_SP_COMPUTE], NULL);
-        if (a->queue.streams[MEMOI_SP_RING])
-            memo_stream_destroy(device, a->queue.streams[MEMOI_SP_RING], NULL);
+        for (i = MEMOI_SP_RING; i < MEMOI_SP_N_STREAMS; i++)
+            if (a->queue.streams[i]) memo_stream_destroy(device, a->queue.streams[i], NULL);
         for (i = 0; i < MEMOI_SP_N_EVENTS; i++)
             if (a->queue.events[i]) memo_event_destroy(device, a->queue.events[i], NULL);
         if (a->memory) memo_device_free(device, a->memory, NULL);
     }
-    MEMO_FREE(a->runs);
-    MEMO_FREE(a->first_run);
+    MEMO_FREE(a->tokens);
     MEMO_FREE(a);
 }
 
-memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_sharding* sharding,
+memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_sharding* shardings,
                                            memo_error* error) {
     const memo_sharding* own = &a->shape.sharding;
     const memo_device* device = a->queue.device;
     memo_status status;
-    if (sharding->kind != own->kind || sharding->ring != own->ring ||
-        sharding->ulysses != own->ulysses || sharding->n_tokens != own->n_tokens)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "sp_attention_set_sharding.sharding: does not match %s, ring %d x ulysses "
-            "%d, %lld tokens; change only its documents",
-            memo_sharding_name(own->kind), (int)own->ring, (int)own->ulysses,
-            (long long)own->n_tokens);
-    if (sharding->n_documents > a->max_documents)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_set_sharding.sharding: too many documents (%lld); "
-                              "desc.max_documents allows %lld",
-                              (long long)sharding->n_documents, (long long)a->max_documents);
+    int32_t i;
+    for (i = 0; i < a->shape.n_tokens_of; i++) {
+        if (!memoi_sp_is_alike(&shardings[i], own))
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "sp_attention_set_sharding.shardings[%d]: does not match %s, ring %d x ulysses "
+                "%d, %lld tokens; change only its documents",
+                (int)i, memo_sharding_name(own->kind), (int)own->ring, (int)own->ulysses,
+                (long long)own->n_tokens);
+        if (shardings[i].n_documents > a->max_documents)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "sp_attention_set_sharding.shardings[%d]: too many documents "
+                                  "(%lld); desc.max_documents allows %lld",
+                                  (int)i, (long long)shardings[i].n_documents,
+                                  (long long)a->max_documents);
+    }
     status = memo_stream_synchronize(device, a->queue.streams[MEMOI_SP_COMPUTE], error);
-    if (status) return status;
-    a->shape.sharding = *sharding;
-    memoi_sp_take_runs(sharding, a->runs, a->first_run);
-    return MEMO_STATUS_OK;
+    for (i = 0; i < a->shape.n_tokens_of && !status; i++)
+        memoi_sp_take_runs(&a->tokens[i], &shardings[i]);
+    return status;
 }
 
 /* --- one forward or backward --- */
 
-MEMOI memo_status memoi_sp_mask_check(const memo_mask* mask, int64_t n_tokens, memo_error* error) {
+MEMOI memo_status memoi_sp_one_mask_check(const memo_mask* mask, int64_t n_tokens,
+                                          memo_error* error) {
     if (mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
@@ -5927,36 +6452,51 @@ MEMOI memo_status memoi_sp_mask_check(const memo_mask* mask, int64_t n_tokens, m
     return MEMO_STATUS_OK;
 }
 
+MEMOI memo_status memoi_sp_mask_check(const memo_mask* masks, int32_t n_masks, int64_t n_tokens,
+                                      memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i;
+    for (i = 0; i < n_masks && !status; i++)
+        status = memoi_sp_one_mask_check(&masks[i], n_tokens, error);
+    return status;
+}
+
 /* One forward or backward of this rank, on a device or into a schedule. */
 typedef struct memoi_sp_walk {
     const memoi_sp_shape* shape;
-    memoi_sp_queue queue;
+    memoi_sp_shape groups[2]; /* of heads: even and odd ones */
+    /* of the exchanges between rows and heads: a stream of its own if there are several groups */
+    memoi_sp_queue queue, exchange_queue;
     memoi_sp_buffers buffers;
     memo_sp_attention_tensors tensors;
     memoi_ulysses ulysses;
     memoi_ring ring;
+    int32_t last_step; /* of the ring, if this rank has heads */
+    int32_t has_run;   /* a ring of this pass */
+    int32_t is_full;   /* results of the previous group may still be in their buffers */
 } memoi_sp_walk;
 
 MEMOI void memoi_sp_walk_init(memoi_sp_walk* walk, const memoi_sp_shape* shape,
                               const memoi_sp_queue* queue, const memoi_sp_buffers* buffers,
-                              const memo_sp_attention_tensors* tensors, const memo_mask* mask,
+                              const memo_sp_attention_tensors* tensors, const memo_mask* masks,
                               int32_t is_backward) {
     memset(walk, 0, sizeof *walk);
     walk->shape = shape;
-    walk->queue = *queue;
+    walk->queue = walk->exchange_queue = *queue;
+    if (shape->n_groups > 1) {
+        walk->exchange_queue.streams[MEMOI_SP_COMPUTE] = queue->streams[MEMOI_SP_ULYSSES];
+        walk->exchange_queue.stream_indices[MEMOI_SP_COMPUTE] =
+            queue->stream_indices[MEMOI_SP_ULYSSES];
+    }
     walk->buffers = *buffers;
     walk->tensors = *tensors;
-    walk->ulysses.shape = walk->ring.shape = shape;
-    walk->ulysses.queue = walk->ring.queue = &walk->queue;
+    walk->ulysses.queue = &walk->exchange_queue;
     walk->ulysses.staging = buffers->staging;
+    walk->ring.shape = shape;
+    walk->ring.queue = &walk->queue;
     walk->ring.is_backward = is_backward;
-    walk->ring.mask = *mask;
-    walk->ring.mask.n_tokens = shape->sharding.n_tokens;
-    if (!mask->document_begins) {
-        walk->ring.mask.document_begins = shape->sharding.document_begins;
-        walk->ring.mask.n_documents = shape->sharding.n_documents;
-    }
-    walk->ring.last_step = memoi_ring_last_step(shape, &walk->ring.mask);
+    walk->ring.masks = masks;
+    walk->last_step = memoi_ring_last_step(&walk->ring);
 }
 
 MEMOI void memoi_sp_walk_set_costs(memoi_sp_walk* walk, const memo_sp_attention_costs* costs) {
@@ -5965,143 +6505,274 @@ MEMOI void memoi_sp_walk_set_costs(memoi_sp_walk* walk, const memo_sp_attention_
     walk->ulysses.latency_s = costs->ulysses_latency_s;
 }
 
-/* Sets q, k and v by heads.  With ulysses they are exchanged if is_sent, otherwise they were
- * saved. */
-MEMOI memo_status memoi_sp_take_qkv(memoi_sp_walk* walk, int is_sent, memo_error* error) {
-    const memo_sp_attention_tensors* t = &walk->tensors;
-    memoi_exchanged q = memoi_sp_exchanged(walk->shape, "q to heads", 0);
-    memoi_exchanged k = memoi_sp_exchanged(walk->shape, "k to heads", 1);
-    memoi_exchanged v = memoi_sp_exchanged(walk->shape, "v to heads", 1);
-    char *q_heads = walk->buffers.q, *k_heads = walk->buffers.k, *v_heads = walk->buffers.v;
-    memo_status status;
-    if (walk->shape->sharding.ulysses == 1) {
-        walk->ring.q = (const char*)t->q;
-        walk->ring.k = (const char*)t->k;
-        walk->ring.v = (const char*)t->v;
-        return MEMO_STATUS_OK;
-    }
+/* --- one group of heads --- */
 
-    if (!walk->shape->heads.n_q) /* a rank without heads gets no bytes; any address will do */
-        q_heads = k_heads = v_heads = (char*)t->out;
-    else if (!walk->shape->sends_again)
-        memoi_sp_carve_heads(walk->shape, (char*)t->saved, &q_heads, &k_heads, &v_heads);
-    walk->ring.q = q_heads;
-    walk->ring.k = k_heads;
-    walk->ring.v = v_heads;
-    if (!is_sent) return MEMO_STATUS_OK;
-    status = memoi_ulysses_to_heads(&walk->ulysses, &q, t->q, q_heads, error);
-    if (!status) status = memoi_ulysses_to_heads(&walk->ulysses, &k, t->k, k_heads, error);
-    if (!status) status = memoi_ulysses_to_heads(&walk->ulysses, &v, t->v, v_heads, error);
+/* Where q, k and v of a group are by heads. */
+MEMOI void memoi_sp_find_heads(const memoi_sp_walk* walk, int32_t g, char** q, char** k, char** v) {
+    const memo_sp_attention_tensors* t = &walk->tensors;
+    const memoi_sp_shape* group = &walk->groups[g % 2];
+    char* saved = (char*)t->saved;
+    int32_t earlier;
+    if (!group->heads.n_q) { /* a rank without heads gets no bytes; any address will do */
+        *q = *k = *v = (char*)t->out;
+    } else if (walk->shape->sends_again) {
+        *q = walk->buffers.q[g % 2];
+        *k = walk->buffers.k[g % 2];
+        *v = walk->buffers.v[g % 2];
+    } else {
+        for (earlier = 0; earlier < g; earlier++) {
+            memoi_sp_shape part = memoi_sp_group_of(walk->shape, earlier);
+            saved +=
+                memob_align_up(memoi_sp_carve_heads(&part, NULL, q, k, v), MEMOB_DEVICE_ALIGNMENT);
+        }
+        memoi_sp_carve_heads(group, saved, q, k, v);
+    }
+}
+
+/* What attention reads of a group arrives by heads.  q, k and v arrive in forward, and in backward if
+ * they are sent again; otherwise they were saved. */
+MEMOI memo_status memoi_sp_arrive(memoi_sp_walk* walk, int32_t g, memo_error* error) {
+    const memo_sp_attention_tensors* t = &walk->tensors;
+    memoi_sp_shape* group = &walk->groups[g % 2];
+    const memoi_sp_buffers* b = &walk->buffers;
+    int32_t size = walk->shape->head_size, v_size = walk->shape->v_head_size;
+    memoi_exchanged q = memoi_sp_exchanged(walk->shape, "q to heads", 0, size);
+    memoi_exchanged k = memoi_sp_exchanged(walk->shape, "k to heads", 1, size);
+    memoi_exchanged v = memoi_sp_exchanged(walk->shape, "v to heads", 1, v_size);
+    memoi_exchanged d_out = memoi_sp_exchanged(walk->shape, "d_out to heads", 0, v_size);
+    memoi_exchanged dots = memoi_sp_exchanged_dots(walk->shape);
+    char *q_heads, *k_heads, *v_heads;
+    memo_status status = MEMO_STATUS_OK;
+    *group = memoi_sp_group_of(walk->shape, g);
+    if (walk->shape->sharding.ulysses == 1) return MEMO_STATUS_OK;
+
+    walk->ulysses.shape = group;
+    if (!walk->ring.is_backward || walk->shape->sends_again) {
+        memoi_sp_find_heads(walk, g, &q_heads, &k_heads, &v_heads);
+        status = memoi_ulysses_to_heads(&walk->ulysses, &q, t->q, q_heads, error);
+        if (!status) status = memoi_ulysses_to_heads(&walk->ulysses, &k, t->k, k_heads, error);
+        if (!status) status = memoi_ulysses_to_heads(&walk->ulysses, &v, t->v, v_heads, error);
+    }
+    if (!walk->ring.is_backward || status) return status;
+    status = memoi_ulysses_to_heads(&walk->ulysses, &d_out, t->d_out, b->d_out[g % 2], error);
+    if (!status)
+        status = memoi_ulysses_to_heads(&walk->ulysses, &dots, b->dots_rows, b->dots[g % 2], error);
     return status;
 }
 
-/* Converts an fp32 result by heads to the tensors' type, and moves it to the user's rows. */
-MEMOI memo_status memoi_sp_give(memoi_sp_walk* walk, const memoi_exchanged* x, float* from,
-                                void* to, memo_error* error) {
-    const memoi_sp_shape* shape = walk->shape;
-    memo_type type = shape->type;
-    int64_t n = memoi_sp_elements(shape, shape->sharding.ring_tokens,
-                                  x->is_kv ? shape->heads.n_kv : shape->heads.n_q);
-    memo_status status = MEMO_STATUS_OK;
-    if (memoi_sp_is_direct(shape)) return MEMO_STATUS_OK; /* computed in place */
-    if (shape->sharding.ulysses == 1) return memoi_sp_cast(&walk->queue, to, from, type, n, error);
-    if (x->is_kv && shape->is_replicated) {
-        status = memoi_ulysses_to_rows(&walk->ulysses, x, from, NULL, walk->buffers.sums, error);
-        n = memoi_sp_elements(shape, shape->sharding.local_tokens, shape->n_kv_heads);
-        return status ? status
-                      : memoi_sp_cast(&walk->queue, to, walk->buffers.sums, type, n, error);
-    }
-    if (type == MEMO_TYPE_F32)
-        return memoi_ulysses_to_rows(&walk->ulysses, x, from, to, NULL, error);
-    status = memoi_sp_cast(&walk->queue, walk->buffers.typed, from, type, n, error);
-    return status ? status
-                  : memoi_ulysses_to_rows(&walk->ulysses, x, walk->buffers.typed, to, NULL, error);
-}
-
-/* A pass is begin, ring, end.  In one schedule the rings of all ranks run together in between. */
-MEMOI memo_status memoi_sp_forward_begin(memoi_sp_walk* walk, memo_error* error) {
-    const memoi_sp_buffers* b = &walk->buffers;
-    memoi_ring* ring = &walk->ring;
-    int i;
-    ring->out = memoi_sp_is_direct(walk->shape) ? (float*)walk->tensors.out : b->out;
-    ring->lse = walk->tensors.lse;
-    ring->block_out = b->block_out;
-    ring->block_lse = b->block_lse;
-    for (i = 0; i < 2; i++) {
-        ring->k_buffers[i] = b->ring_k[i];
-        ring->v_buffers[i] = b->ring_v[i];
-    }
-    return memoi_sp_take_qkv(walk, 1, error);
-}
-
-MEMOI memo_status memoi_sp_forward_end(memoi_sp_walk* walk, memo_error* error) {
-    memoi_exchanged out = memoi_sp_exchanged(walk->shape, "out to rows", 0);
-    return memoi_sp_give(walk, &out, walk->ring.out, walk->tensors.out, error);
-}
-
-MEMOI memo_status memoi_sp_backward_begin(memoi_sp_walk* walk, memo_error* error) {
-    const memoi_sp_shape* shape = walk->shape;
+/* Gives a group's tensors and buffers to the ring. */
+MEMOI void memoi_sp_enter(memoi_sp_walk* walk, int32_t g) {
+    const memoi_sp_shape* group = &walk->groups[g % 2];
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_sp_buffers* b = &walk->buffers;
-    memoi_exchanged d_out = memoi_sp_exchanged(shape, "d_out to heads", 0);
-    memoi_exchanged dots = memoi_sp_exchanged_dots(shape);
     memoi_ring* ring = &walk->ring;
-    int is_direct = memoi_sp_is_direct(shape), i;
-    memo_status status;
+    int is_direct = memoi_sp_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1, i;
+    char *q = (char*)(uintptr_t)t->q, *k = (char*)(uintptr_t)t->k, *v = (char*)(uintptr_t)t->v;
+    if (has_ulysses) memoi_sp_find_heads(walk, g, &q, &k, &v);
+    ring->shape = group;
+    ring->last_step = group->heads.n_q ? walk->last_step : 0;
+    /* What was saved is complete since the first group, whose last exchange waited for its steps. */
+    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run;
+    walk->has_run |= group->heads.n_q > 0;
+    /* A later ring waits for all exchanges.  It is too late if k's buffer is filled again by then. */
+    ring->is_open = 0;
+    for (i = g + 1; i < group->n_groups && !ring->is_backward; i++) {
+        if (!memoi_sp_group_of(walk->shape, i).heads.n_q) continue;
+        ring->is_open |= 1;
+        if (group->sends_again && (i - g) % 2 == 0) ring->is_open |= 2;
+    }
+    ring->is_open = ring->is_open == 1;
+    ring->q = q;
+    ring->k = k;
+    ring->v = v;
+    /* The LSEs of a group follow those of earlier groups. */
     ring->lse = t->lse;
-    ring->row_dots = b->dots;
-    ring->d_q = is_direct ? (float*)t->d_q : b->out;
-    ring->d_k_step = b->d_k_step;
-    ring->d_v_step = b->d_v_step;
+    if (t->lse)
+        ring->lse += (int64_t)group->n_batch * group->sharding.ring_tokens *
+                     (group->heads.n_q ? group->heads.first_q - walk->shape->heads.first_q : 0);
     for (i = 0; i < 2; i++) {
         ring->k_buffers[i] = b->ring_k[i];
         ring->v_buffers[i] = b->ring_v[i];
         ring->d_k[i] = b->d_k[i];
         ring->d_v[i] = b->d_v[i];
     }
+    ring->block_out = b->block_out;
+    ring->block_lse = b->block_lse;
+    if (!ring->is_backward) {
+        ring->out = is_direct ? (float*)t->out : b->out;
+        return;
+    }
+    ring->d_out = has_ulysses ? b->d_out[g % 2] : (const char*)t->d_out;
+    ring->row_dots = b->dots[g % 2];
+    ring->d_q = is_direct ? (float*)t->d_q : b->out;
+    ring->d_k_step = b->d_k_step;
+    ring->d_v_step = b->d_v_step;
 
     /* The last exchange, last_step + 1, sends buffer (last_step + 1) % 2, so the other one is free
      * to receive. */
     i = ring->last_step ? ring->last_step % 2 : 1;
-    ring->d_k_final = is_direct ? (float*)t->d_k : ring->d_k[i];
-    ring->d_v_final = is_direct ? (float*)t->d_v : ring->d_v[i];
+    is_direct = !has_ulysses && group->type == group->carried_type;
+    ring->d_k_final = is_direct ? (char*)t->d_k : ring->d_k[i];
+    ring->d_v_final = is_direct ? (char*)t->d_v : ring->d_v[i];
+}
 
+/* Results of a group: output; or d_q, d_k and d_v. */
+typedef struct memoi_sp_results {
+    memoi_exchanged x[3];
+    const void* from[3]; /* by heads; later as they are sent */
+    memo_type types[3];
+    void* to[3]; /* the user's rows */
+    int32_t n;
+} memoi_sp_results;
+
+MEMOI void memoi_sp_results_of(const memoi_sp_walk* walk, memoi_sp_results* results) {
+    const memoi_sp_shape* shape = walk->shape;
+    const memoi_ring* ring = &walk->ring;
+    int32_t size = shape->head_size, v_size = shape->v_head_size;
+    memset(results, 0, sizeof *results);
+    results->types[0] = MEMO_TYPE_F32;
+    results->n = ring->is_backward ? 3 : 1;
+    if (!ring->is_backward) {
+        results->x[0] = memoi_sp_exchanged(shape, "out to rows", 0, v_size);
+        results->from[0] = ring->out;
+        results->to[0] = walk->tensors.out;
+        return;
+    }
+    results->x[0] = memoi_sp_exchanged(shape, "d_q to rows", 0, size);
+    results->x[1] = memoi_sp_exchanged_d_kv(shape, "d_k to rows", size);
+    results->x[2] = memoi_sp_exchanged_d_kv(shape, "d_v to rows", v_size);
+    results->from[0] = ring->d_q;
+    results->from[1] = ring->d_k_final;
+    results->from[2] = ring->d_v_final;
+    results->types[1] = results->types[2] = shape->carried_type;
+    results->to[0] = walk->tensors.d_q;
+    results->to[1] = walk->tensors.d_k;
+    results->to[2] = walk->tensors.d_v;
+}
+
+/* Converts result i to the type that is sent, or to the user's tensor if nothing is sent. */
+MEMOI memo_status memoi_sp_convert(memoi_sp_walk* walk, memoi_sp_results* results, int32_t i,
+                                   memo_error* error) {
+    const memoi_sp_shape* group = walk->ring.shape;
+    int64_t n = memoi_sp_elements(group, group->sharding.ring_tokens,
+                                  i ? group->heads.n_kv : group->heads.n_q, results->x[i].n);
+    const void* from = results->from[i];
+    int has_ulysses = group->sharding.ulysses > 1;
+    if (has_ulysses && group->n_groups == 1 && results->types[i] == results->x[i].type)
+        return MEMO_STATUS_OK; /* sent as it is */
+    results->from[i] = has_ulysses ? (void*)walk->buffers.results[i] : results->to[i];
+    if (from == results->from[i]) return MEMO_STATUS_OK; /* computed in place */
+    return memoi_sp_cast(&walk->queue, (void*)(uintptr_t)results->from[i], results->x[i].type, from,
+                         results->types[i], n, error);
+}
+
+/* Result i goes to the rows it belongs to.  Replicas are summed there; the last group rounds them. */
+MEMOI memo_status memoi_sp_return(memoi_sp_walk* walk, const memoi_sp_results* results, int32_t i,
+                                  int32_t g, memo_error* error) {
+    const memoi_sp_shape* shape = walk->shape;
+    const memoi_exchanged* x = &results->x[i];
+    int64_t n = memoi_sp_elements(shape, shape->sharding.local_tokens, shape->n_kv_heads, x->n);
+    float* sums;
+    memo_status status;
+    if (shape->sharding.ulysses == 1) return MEMO_STATUS_OK;
+    walk->ulysses.shape = &walk->groups[g % 2];
+    if (!i || !shape->is_replicated)
+        return memoi_ulysses_to_rows(&walk->ulysses, x, results->from[i], results->to[i], NULL,
+                                     error);
+    sums = walk->buffers.sums[i - 1];
+    status = memoi_ulysses_to_rows(&walk->ulysses, x, results->from[i], NULL, sums, error);
+    if (status || g < shape->n_groups - 1) return status;
+    return memoi_sp_cast(&walk->exchange_queue, results->to[i], shape->type, sums, MEMO_TYPE_F32, n,
+                         error);
+}
+
+/* The results of a group leave.  With several groups they do behind the next one's attention. */
+MEMOI memo_status memoi_sp_leave(memoi_sp_walk* walk, int32_t g, memo_error* error) {
+    const memoi_sp_queue* queue = &walk->queue;
+    int is_grouped = walk->shape->n_groups > 1, has_heads = walk->ring.shape->heads.n_q > 0;
+    memo_status status = MEMO_STATUS_OK;
+    memoi_sp_results results;
+    int32_t i;
+    memoi_sp_results_of(walk, &results);
+    if (has_heads && walk->is_full)
+        status = memoi_sp_wait(queue, MEMOI_SP_ROWS, MEMOI_SP_COMPUTE, error);
+    walk->is_full = is_grouped && has_heads; /* earlier ones left before this one arrived */
+    for (i = 0; i < results.n && !status; i++) {
+        status = memoi_sp_convert(walk, &results, i, error);
+        if (!status && !is_grouped) status = memoi_sp_return(walk, &results, i, g, error);
+    }
+    if (!is_grouped || status) return status;
+    if (has_heads) {
+        status = memoi_sp_record(queue, MEMOI_SP_DONE, MEMOI_SP_COMPUTE, error);
+        if (!status) status = memoi_sp_wait(queue, MEMOI_SP_DONE, MEMOI_SP_ULYSSES, error);
+    }
+    for (i = 0; i < results.n && !status; i++)
+        status = memoi_sp_return(walk, &results, i, g, error);
+    return status ? status : memoi_sp_record(queue, MEMOI_SP_ROWS, MEMOI_SP_ULYSSES, error);
+}
+
+/* --- all groups ---
+ *
+ * With several groups the exchanges run on a stream of their own, in the order: group 0 arrives, group
+ * 1 arrives, group 0 leaves, group 2 arrives, group 1 leaves, ...  Attention of group g waits until g
+ * has arrived; its results wait until those of g - 1 have left their buffer. */
+
+MEMOI memo_status memoi_sp_open(memoi_sp_walk* walk, memo_error* error) {
+    const memoi_sp_shape* shape = walk->shape;
+    memo_status status = MEMO_STATUS_OK;
     /* Row dots are computed from rows, where out and d_out are, then exchanged with d_out. */
-    status = memoi_sp_take_qkv(walk, shape->sends_again, error);
-    if (!status)
-        status = memoi_sp_row_sums(
-            &walk->queue, b->dots_rows, t->out, t->d_out, shape->type, shape->head_size,
-            shape->n_batch * shape->sharding.local_tokens * shape->n_q_heads, error);
-    ring->d_out = (const char*)t->d_out;
-    if (shape->sharding.ulysses == 1 || status) return status;
-    ring->d_out = b->typed;
-    status = memoi_ulysses_to_heads(&walk->ulysses, &d_out, t->d_out, b->typed, error);
-    if (!status)
-        status = memoi_ulysses_to_heads(&walk->ulysses, &dots, b->dots_rows, b->dots, error);
+    if (walk->ring.is_backward)
+        status = memoi_sp_row_sums(&walk->queue, walk->buffers.dots_rows, walk->tensors.out,
+                                   walk->tensors.d_out, shape->type, shape->v_head_size,
+                                   shape->n_batch * shape->sharding.local_tokens * shape->n_q_heads,
+                                   error);
+    if (shape->n_groups > 1) {
+        if (!status) status = memoi_sp_record(&walk->queue, MEMOI_SP_DONE, MEMOI_SP_COMPUTE, error);
+        if (!status) status = memoi_sp_wait(&walk->queue, MEMOI_SP_DONE, MEMOI_SP_ULYSSES, error);
+    }
+    if (!status) status = memoi_sp_arrive(walk, 0, error);
+    if (!status && shape->n_groups > 1)
+        status = memoi_sp_record(&walk->queue, MEMOI_SP_HEADS, MEMOI_SP_ULYSSES, error);
     return status;
 }
 
-MEMOI memo_status memoi_sp_backward_end(memoi_sp_walk* walk, memo_error* error) {
-    memoi_exchanged d_q = memoi_sp_exchanged(walk->shape, "d_q to rows", 0);
-    memoi_exchanged d_k = memoi_sp_exchanged_d_kv(walk->shape, "d_k to rows");
-    memoi_exchanged d_v = memoi_sp_exchanged_d_kv(walk->shape, "d_v to rows");
-    memo_status status = memoi_sp_give(walk, &d_q, walk->ring.d_q, walk->tensors.d_q, error);
-    if (!status) status = memoi_sp_give(walk, &d_k, walk->ring.d_k_final, walk->tensors.d_k, error);
-    if (!status) status = memoi_sp_give(walk, &d_v, walk->ring.d_v_final, walk->tensors.d_v, error);
+/* Before the attention of group g; the next group arrives meanwhile. */
+MEMOI memo_status memoi_sp_next(memoi_sp_walk* walk, int32_t g, memo_error* error) {
+    int32_t n_groups = walk->shape->n_groups;
+    memo_status status = MEMO_STATUS_OK;
+    if (n_groups > 1 && walk->groups[g % 2].heads.n_q)
+        status = memoi_sp_wait(&walk->queue, MEMOI_SP_HEADS, MEMOI_SP_COMPUTE, error);
+    if (!status && g + 1 < n_groups) {
+        status = memoi_sp_arrive(walk, g + 1, error);
+        if (!status)
+            status = memoi_sp_record(&walk->queue, MEMOI_SP_HEADS, MEMOI_SP_ULYSSES, error);
+    }
+    memoi_sp_enter(walk, g);
     return status;
 }
 
-MEMOI memo_status memoi_sp_begin(memoi_sp_walk* walk, memo_error* error) {
-    return walk->ring.is_backward ? memoi_sp_backward_begin(walk, error)
-                                  : memoi_sp_forward_begin(walk, error);
-}
-MEMOI memo_status memoi_sp_end(memoi_sp_walk* walk, memo_error* error) {
-    return walk->ring.is_backward ? memoi_sp_backward_end(walk, error)
-                                  : memoi_sp_forward_end(walk, error);
+/* n_walks: 1; or all ring ranks, for one schedule: then the first ring exchanges for all.  rings: room
+ * for their rings. */
+MEMOI memo_status memoi_sp_walk_through(memoi_sp_walk* walks, memoi_ring* rings, int32_t n_walks,
+                                        memo_error* error) {
+    int32_t n_groups = walks->shape->n_groups, g, i;
+    memo_status status = MEMO_STATUS_OK;
+    for (i = 0; i < n_walks && !status; i++) status = memoi_sp_open(&walks[i], error);
+    for (g = 0; g < n_groups && !status; g++) {
+        for (i = 0; i < n_walks && !status; i++) {
+            status = memoi_sp_next(&walks[i], g, error);
+            rings[i] = walks[i].ring;
+        }
+        if (!status) status = memoi_ring_run(rings, n_walks, error);
+        for (i = 0; i < n_walks && !status; i++) status = memoi_sp_leave(&walks[i], g, error);
+    }
+    for (i = 0; i < n_walks && n_groups > 1 && !status; i++)
+        status = memoi_sp_wait(&walks[i].queue, MEMOI_SP_ROWS, MEMOI_SP_COMPUTE, error);
+    return status;
 }
 
 MEMOI memo_status memoi_sp_check_call(const memo_sp_attention* a,
-                                      const memo_sp_attention_tensors* t, const memo_mask* mask,
+                                      const memo_sp_attention_tensors* t, const memo_mask* masks,
                                       int is_backward, memo_error* error) {
     int needs_saved = a->shape.sharding.ulysses > 1 && !a->shape.sends_again && a->shape.heads.n_q;
     int needs_qkv = !is_backward || a->shape.sharding.ulysses == 1 || a->shape.sends_again;
@@ -6115,18 +6786,13 @@ MEMOI memo_status memoi_sp_check_call(const memo_sp_attention* a,
     if (missing)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_tensors: %s is NULL; it is required here", missing);
-    return memoi_sp_mask_check(mask, a->shape.sharding.n_tokens, error);
-}
-
-MEMOI memo_status memoi_sp_walk_through(memoi_sp_walk* walk, memo_error* error) {
-    memo_status status = memoi_sp_begin(walk, error);
-    if (!status) status = memoi_ring_run(&walk->ring, 1, error);
-    return status ? status : memoi_sp_end(walk, error);
+    return memoi_sp_mask_check(masks, a->shape.n_masks, a->shape.sharding.n_tokens, error);
 }
 
 MEMOI memo_status memoi_sp_run(memo_sp_attention* a, const memo_sp_attention_tensors* tensors,
                                const memo_mask* mask, int is_backward, memo_error* error) {
     memoi_sp_walk walk;
+    memoi_ring ring;
     memo_status status = memoi_sp_check_call(a, tensors, mask, is_backward, error);
     if (status) return status;
     memoi_sp_walk_init(&walk, &a->shape, &a->queue, is_backward ? &a->backward : &a->forward,
@@ -6134,7 +6800,7 @@ MEMOI memo_status memoi_sp_run(memo_sp_attention* a, const memo_sp_attention_ten
     walk.ring.attention = &a->attention;
     walk.ring.comm = a->ring;
     walk.ulysses.comm = a->ulysses;
-    return memoi_sp_walk_through(&walk, error);
+    return memoi_sp_walk_through(&walk, &ring, 1, error);
 }
 
 memo_status memo_sp_attention_forward(memo_sp_attention* attention,
@@ -6150,20 +6816,28 @@ memo_status memo_sp_attention_backward(memo_sp_attention* attention,
 
 /* --- as a schedule --- */
 
-MEMOI memo_status memoi_sp_schedule_queue(memo_schedule* schedule, const char* compute_name,
-                                          const char* ring_name, int has_ring,
-                                          memoi_sp_queue* queue, memo_error* error) {
-    memo_status status;
+/* suffix: of the names of streams. */
+MEMOI memo_status memoi_sp_schedule_queue(memo_schedule* schedule, const char* suffix,
+                                          const memoi_sp_shape* shape, memoi_sp_queue* queue,
+                                          memo_error* error) {
+    static const char* const names[MEMOI_SP_N_STREAMS] = {"compute", "ring", "ulysses"};
+    int has_stream[MEMOI_SP_N_STREAMS];
+    memo_status status = MEMO_STATUS_OK;
+    char name[32];
     int i;
     memset(queue, 0, sizeof *queue);
     queue->schedule = schedule;
-    status = memoi_schedule_stream(schedule, compute_name, &queue->stream_indices[MEMOI_SP_COMPUTE],
-                                   error);
-    if (!has_ring || status) return status;
-    status =
-        memoi_schedule_stream(schedule, ring_name, &queue->stream_indices[MEMOI_SP_RING], error);
+    has_stream[MEMOI_SP_COMPUTE] = 1;
+    has_stream[MEMOI_SP_RING] = shape->sharding.ring > 1;
+    has_stream[MEMOI_SP_ULYSSES] = shape->n_groups > 1;
+    for (i = 0; i < MEMOI_SP_N_STREAMS && !status; i++) {
+        snprintf(name, sizeof name, "%s%s", names[i], suffix);
+        if (has_stream[i])
+            status = memoi_schedule_stream(schedule, name, &queue->stream_indices[i], error);
+    }
     for (i = 0; i < MEMOI_SP_N_EVENTS && !status; i++)
-        status = memo_schedule_add_event(schedule, &queue->event_indices[i], error);
+        if (has_stream[i < MEMOI_SP_HEADS ? MEMOI_SP_RING : MEMOI_SP_ULYSSES])
+            status = memo_schedule_add_event(schedule, &queue->event_indices[i], error);
     return status;
 }
 
@@ -6175,42 +6849,25 @@ memo_status memo_sp_attention_schedule(const memo_sp_attention* a,
     memo_sp_attention_costs none;
     memoi_sp_queue queue;
     memoi_sp_walk walk;
+    memoi_ring ring;
     memo_status status = memoi_sp_check_call(a, tensors, mask, is_backward, error);
     memset(&none, 0, sizeof none);
-    if (!status)
-        status = memoi_sp_schedule_queue(schedule, "compute", "ring", a->shape.sharding.ring > 1,
-                                         &queue, error);
+    if (!status) status = memoi_sp_schedule_queue(schedule, "", &a->shape, &queue, error);
     if (status) return status;
     queue.has_ranges = 1;
     memoi_sp_walk_init(&walk, &a->shape, &queue, is_backward ? &a->backward : &a->forward, tensors,
                        mask, is_backward);
     memoi_sp_walk_set_costs(&walk, costs ? costs : &none);
-    return memoi_sp_walk_through(&walk, error);
+    return memoi_sp_walk_through(&walk, &ring, 1, error);
 }
 
 typedef struct memoi_sp_all_ranks {
     memoi_sp_shape* shapes;
     memoi_sp_walk* walks;
     memoi_ring* rings;
-    memo_run* runs;
-    int64_t* first_run;
+    memoi_sp_tokens* tokens;
     int32_t* more_streams;
 } memoi_sp_all_ranks;
-
-/* The first ring rank exchanges for all; its ring has the other ranks' streams. */
-MEMOI memo_status memoi_sp_all_ranks_run(memoi_sp_all_ranks* all, int32_t rd, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    int32_t r;
-    for (r = 0; r < rd && !status; r++) status = memoi_sp_begin(&all->walks[r], error);
-    if (status) return status;
-    for (r = 0; r < rd; r++) all->rings[r] = all->walks[r].ring;
-    status = memoi_ring_run(all->rings, rd, error);
-    for (r = 0; r < rd && !status; r++) {
-        all->walks[r].ring = all->rings[r];
-        status = memoi_sp_end(&all->walks[r], error);
-    }
-    return status;
-}
 
 /* The walk of ring rank r, on streams of its own. */
 MEMOI memo_status memoi_sp_all_ranks_add(memoi_sp_all_ranks* all,
@@ -6221,24 +6878,21 @@ MEMOI memo_status memoi_sp_all_ranks_add(memoi_sp_all_ranks* all,
     char* somewhere = (char*)(uintptr_t)4096; /* never accessed; not NULL */
     memo_sp_attention_tensors tensors;
     memo_sp_attention_desc desc = *rank_desc;
-    char compute_name[32], ring_name[32];
+    char suffix[16];
     memoi_sp_buffers buffers;
     memoi_sp_queue queue;
     memo_status status;
     desc.ring_rank = r;
-    snprintf(compute_name, sizeof compute_name, "compute %d", (int)r);
-    snprintf(ring_name, sizeof ring_name, "ring %d", (int)r);
-    status = memoi_sp_shape_make(&desc, all->runs, all->first_run, &all->shapes[r], error);
-    if (!status)
-        status = memoi_sp_schedule_queue(schedule, compute_name, ring_name, desc.sharding.ring > 1,
-                                         &queue, error);
+    snprintf(suffix, sizeof suffix, " %d", (int)r);
+    status = memoi_sp_shape_make(&desc, all->tokens, &all->shapes[r], error);
+    if (!status) status = memoi_sp_schedule_queue(schedule, suffix, &all->shapes[r], &queue, error);
     if (status) return status;
 
     memset(&tensors, 0, sizeof tensors);
     tensors.q = tensors.k = tensors.v = tensors.d_out = somewhere;
     tensors.out = tensors.saved = tensors.d_q = tensors.d_k = tensors.d_v = somewhere;
     tensors.lse = (float*)(void*)somewhere;
-    memoi_sp_carve(&all->shapes[r], somewhere, is_backward, &buffers);
+    memoi_sp_carve(&all->shapes[r], somewhere + ((int64_t)1 << 40), is_backward, &buffers);
     memoi_sp_walk_init(&all->walks[r], &all->shapes[r], &queue, &buffers, &tensors, mask,
                        is_backward);
     memoi_sp_walk_set_costs(&all->walks[r], costs);
@@ -6247,7 +6901,7 @@ MEMOI memo_status memoi_sp_all_ranks_add(memoi_sp_all_ranks* all,
 }
 
 memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
-                                            const memo_mask* mask, int32_t is_backward,
+                                            const memo_mask* masks, int32_t is_backward,
                                             const memo_sp_attention_costs* costs,
                                             memo_schedule* schedule, memo_error* error) {
     memo_status status = memoi_sp_shape_check(desc, error);
@@ -6255,7 +6909,9 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     memo_sp_attention_desc rank_desc = *desc;
     memoi_sp_all_ranks all;
     int32_t rd = desc->sharding.ring, r;
-    if (!status) status = memoi_sp_mask_check(mask, desc->sharding.n_tokens, error);
+    if (!status)
+        status = memoi_sp_mask_check(masks, desc->n_masks ? desc->n_masks : 1,
+                                     desc->sharding.n_tokens, error);
     if (status) return status;
     memset(&none, 0, sizeof none);
     if (desc->ulysses) rank_desc.ulysses_rank = desc->ulysses->rank;
@@ -6263,27 +6919,24 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     all.shapes = (memoi_sp_shape*)memob_calloc(rd, sizeof(memoi_sp_shape));
     all.walks = (memoi_sp_walk*)memob_calloc(rd, sizeof(memoi_sp_walk));
     all.rings = (memoi_ring*)memob_calloc(rd, sizeof(memoi_ring));
-    all.runs = (memo_run*)memob_calloc(
-        memoi_sp_max_runs(&desc->sharding, desc->sharding.n_documents), sizeof(memo_run));
-    all.first_run = (int64_t*)memob_calloc((int64_t)rd + 1, sizeof(int64_t));
+    all.tokens = memoi_sp_tokens_create(desc);
     all.more_streams = (int32_t*)memob_calloc(rd, sizeof(int32_t));
-    if (!all.shapes || !all.walks || !all.rings || !all.runs || !all.first_run || !all.more_streams)
+    if (!all.shapes || !all.walks || !all.rings || !all.tokens || !all.more_streams)
         status = memob_no_memory(error, "the schedule of a ring");
 
     for (r = 0; r < rd && !status; r++)
-        status = memoi_sp_all_ranks_add(&all, &rank_desc, r, mask, is_backward,
+        status = memoi_sp_all_ranks_add(&all, &rank_desc, r, masks, is_backward,
                                         costs ? costs : &none, schedule, error);
     if (!status) {
         all.walks[0].ring.more_streams = all.more_streams;
         all.walks[0].ring.n_more_streams = rd - 1;
-        status = memoi_sp_all_ranks_run(&all, rd, error);
+        status = memoi_sp_walk_through(all.walks, all.rings, rd, error);
     }
 
     MEMO_FREE(all.shapes);
     MEMO_FREE(all.walks);
     MEMO_FREE(all.rings);
-    MEMO_FREE(all.runs);
-    MEMO_FREE(all.first_run);
+    MEMO_FREE(all.tokens);
     MEMO_FREE(all.more_streams);
     return status;
 }
@@ -7694,5 +8347,195 @@ memo_linear_functions memo_host_linear_functions(memo_device* host_device) {
 }
 
 #endif
+
+/* ---- >>loss -------------------------------------------------------------------------------------
+ * Knows: shares, row kernels, one all-gather.  Knows nothing of attention or of matrix products. */
+
+#define MEMOI_LOSS_TILE_BYTES ((int64_t)64 << 20)
+
+struct memo_loss {
+    memo_loss_desc desc;
+    memo_loss_sizes sizes;
+    memo_device device;
+    int32_t n_parts, part;
+    char* logits;
+    float *parts, *losses;
+    void* memory; /* owned; NULL: the user's */
+};
+
+memo_loss_desc memo_loss_desc_default(void) {
+    memo_loss_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+/* Buffers of one tile.  Returns their bytes. */
+MEMOI int64_t memoi_loss_carve(const memo_loss_desc* desc, const memo_loss_sizes* sizes, char* base,
+                               char** logits, float** parts, float** losses) {
+    int64_t n_ranks = desc->tensor ? desc->tensor->size : 1, n_bytes = 0;
+    int64_t logits_bytes = sizes->tile_rows * sizes->n_columns * memo_type_bytes(desc->type);
+    int64_t parts_bytes = sizes->tile_rows * n_ranks * 8;
+    *logits = (char*)memob_carve(base, &n_bytes, logits_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
+    *parts = (float*)memob_carve(base, &n_bytes, parts_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
+    *losses = (float*)memob_carve(base, &n_bytes, sizes->tile_rows, 4, MEMOB_DEVICE_ALIGNMENT);
+    return n_bytes;
+}
+
+memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes* sizes,
+                                     memo_error* error) {
+    int32_t n_ranks = desc->tensor ? desc->tensor->size : 1;
+    int32_t rank = desc->tensor ? desc->tensor->rank : 0;
+    int64_t row_bytes;
+    memo_share share;
+    char* logits;
+    float* ignored;
+    memset(sizes, 0, sizeof *sizes);
+    if (desc->vocabulary < 1 || desc->vocabulary > INT32_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "loss_desc.vocabulary: out of range (%lld); 1 to 2^31 - 1 are valid",
+                              (long long)desc->vocabulary);
+    if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "loss_desc.type: not supported (%s); f32, bf16 and f16 are",
+                              memo_type_name(desc->type));
+    if (desc->tile_rows < 0 || desc->tile_rows > (int64_t)1 << 28)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "loss_desc.tile_rows: out of range (%lld); 0 to 2^28 are valid",
+                              (long long)desc->tile_rows);
+
+    /* Rank 0 has the largest share, so all ranks find the same tile. */
+    row_bytes = memo_share_of(desc->vocabulary, n_ranks, 0).count * memo_type_bytes(desc->type);
+    sizes->tile_rows = desc->tile_rows                          ? desc->tile_rows
+                       : row_bytes >= MEMOI_LOSS_TILE_BYTES / 2 ? 1
+                                                                : MEMOI_LOSS_TILE_BYTES / row_bytes;
+    share = memo_share_of(desc->vocabulary, n_ranks, rank);
+    sizes->first_column = share.begin;
+    sizes->n_columns = share.count;
+    sizes->sent_bytes_per_row = 8 * ((int64_t)n_ranks - 1);
+    sizes->device_bytes = memoi_loss_carve(desc, sizes, NULL, &logits, &ignored, &ignored);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_loss_check(const memo_loss_desc* desc, memo_error* error) {
+    const char* missing = !desc->device             ? "device"
+                          : !desc->stream           ? "stream"
+                          : !desc->functions.logits ? "functions.logits"
+                                                    : NULL;
+    if (missing)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "loss_desc.%s: NULL; it is required", missing);
+    if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "loss_desc.device_memory: not aligned (%p); align it to %d bytes",
+                              desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
+    /* A table from older code may end before these kernels. */
+    if (desc->device->struct_bytes <
+            (int64_t)(offsetof(memo_device, loss_sums) + sizeof desc->device->loss_sums) ||
+        !desc->device->softmax_parts || !desc->device->cross_entropy || !desc->device->loss_sums)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "device '%s': it has no cross-entropy kernels; use a device that has "
+                              "them",
+                              desc->device->name);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** result, memo_error* error) {
+    memo_loss_sizes sizes;
+    memo_loss* loss;
+    memo_status status;
+    *result = NULL;
+    status = memo_loss_desc_get_sizes(desc, &sizes, error);
+    if (!status) status = memoi_loss_check(desc, error);
+    if (status) return status;
+    loss = (memo_loss*)memob_calloc(1, sizeof *loss);
+    if (!loss) return memob_no_memory(error, "a loss in tiles");
+    loss->desc = *desc;
+    loss->sizes = sizes;
+    loss->device = *desc->device;
+    loss->n_parts = desc->tensor ? desc->tensor->size : 1;
+    loss->part = desc->tensor ? desc->tensor->rank : 0;
+    if (!desc->device_memory)
+        status = memo_device_alloc(&loss->device, sizes.device_bytes, &loss->memory, error);
+    if (status) {
+        MEMO_FREE(loss);
+        return status;
+    }
+    memoi_loss_carve(desc, &sizes, (char*)(loss->memory ? loss->memory : desc->device_memory),
+                     &loss->logits, &loss->parts, &loss->losses);
+    *result = loss;
+    return MEMO_STATUS_OK;
+}
+
+void memo_loss_destroy(memo_loss* loss) {
+    if (!loss) return;
+    memo_stream_synchronize(&loss->device, loss->desc.stream, NULL);
+    if (loss->memory) memo_device_free(&loss->device, loss->memory, NULL);
+    MEMO_FREE(loss);
+}
+
+MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* tensors,
+                                      const memo_loss_tile* tile, memo_error* error) {
+    const memo_loss_functions* functions = &loss->desc.functions;
+    const memo_device* device = &loss->device;
+    memo_comm* tensor = loss->desc.tensor;
+    memo_cross_entropy_desc entropy;
+    memo_status status = functions->logits(functions->context, tile, error);
+    memset(&entropy, 0, sizeof entropy);
+    entropy.logits = tile->logits;
+    entropy.d_logits = tensors->scale != 0 ? tile->logits : NULL;
+    entropy.labels = tensors->labels + tile->first_row;
+    entropy.parts = loss->parts;
+    entropy.losses = tensors->losses ? tensors->losses + tile->first_row : loss->losses;
+    entropy.sums = tensors->sums;
+    entropy.type = loss->desc.type;
+    entropy.n_parts = loss->n_parts;
+    entropy.part = loss->part;
+    entropy.scale = tensors->scale;
+    entropy.n_rows = tile->n_rows;
+    entropy.n_columns = tile->n_columns;
+    entropy.first_column = tile->first_column;
+    if (!status) status = device->softmax_parts(device->context, tile->stream, &entropy, error);
+
+    /* In place: this rank's part is where the gather puts it. */
+    if (!status && loss->n_parts > 1) {
+        int64_t count = tile->n_rows * 2;
+        memoi_comm_label(tensor, "loss", tile->first_row);
+        status = memo_all_gather(tensor, tile->stream, loss->parts + loss->part * count,
+                                 loss->parts, count, MEMO_TYPE_F32, error);
+        memoi_comm_label(tensor, NULL, 0);
+    }
+    if (!status) status = device->cross_entropy(device->context, tile->stream, &entropy, error);
+    if (!status && tensors->sums)
+        status = device->loss_sums(device->context, tile->stream, &entropy, error);
+    if (!status && tensors->scale != 0)
+        status = functions->gradients(functions->context, tile, error);
+    return status;
+}
+
+memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    memo_loss_tile tile;
+    if (tensors->n_rows < 0 || (tensors->n_rows && !tensors->labels))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "loss_tensors: %lld rows, labels %p; labels are required",
+                              (long long)tensors->n_rows, (const void*)tensors->labels);
+    if (tensors->scale != 0 && !loss->desc.functions.gradients)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "loss_tensors.scale: not 0 (%g), but functions.gradients is NULL; set "
+            "either",
+            (double)tensors->scale);
+    tile.stream = loss->desc.stream;
+    tile.first_column = loss->sizes.first_column;
+    tile.n_columns = loss->sizes.n_columns;
+    tile.logits = loss->logits;
+    for (tile.first_row = 0; tile.first_row < tensors->n_rows && !status;
+         tile.first_row += tile.n_rows) {
+        int64_t rest = tensors->n_rows - tile.first_row;
+        tile.n_rows = rest < loss->sizes.tile_rows ? rest : loss->sizes.tile_rows;
+        status = memoi_loss_tile_run(loss, tensors, &tile, error);
+    }
+    return status;
+}
 
 #endif /* MEMO_SP_IMPLEMENTATION */

@@ -87,6 +87,8 @@ static memo_trace* body_of(const memo_trace* trace) {
     memo_error error;
     char* keep;
     int64_t largest = 0;
+
+    /* Find the marks that bound the layers. */
     for (i = 0; i < trace->n_requests; i++) {
         memo_mark mark;
         largest = trace->requests[i].id > largest ? trace->requests[i].id : largest;
@@ -97,6 +99,8 @@ static memo_trace* body_of(const memo_trace* trace) {
         if (mark.phase == MEMO_PHASE_BACKWARD && !mark.is_end && backward_begin < 0)
             backward_begin = i;
     }
+
+    /* Copy the requests between them, and the frees of what is copied. */
     keep = (char*)calloc((size_t)largest + 1, 1);
     if (!keep || memo_trace_create(&body, &error)) fail("body", &error);
     for (i = 0; i < trace->n_requests; i++) {
@@ -130,6 +134,8 @@ static memo_plan* cut_rectangle(int64_t n, int64_t height, uint64_t seed) {
     if (memo_plan_create(n, 0, 1, &plan, &error)) fail("cut", &error);
     plan->buffers[0].end = 4 * n;
     plan->buffers[0].size_bytes = height;
+
+    /* Cut one piece at a time, along time or along size. */
     while (made < n) {
         memo_buffer *piece = NULL, *rest = &plan->buffers[made];
         int k;
@@ -139,6 +145,7 @@ static memo_plan* cut_rectangle(int64_t n, int64_t height, uint64_t seed) {
                               (double)(piece->end - piece->begin) * (double)piece->size_bytes)
                 piece = other;
         }
+
         *rest = *piece;
         if (random_int(0, 1) && piece->end - piece->begin > 1) {
             piece->end = rest->begin = random_int(piece->begin + 1, piece->end - 1);
@@ -149,6 +156,7 @@ static memo_plan* cut_rectangle(int64_t n, int64_t height, uint64_t seed) {
             made++;
         }
     }
+
     for (i = 0; i < n; i++) plan->buffers[i].id = i;
     return plan;
 }
@@ -160,10 +168,12 @@ static memo_plan* generate(const char* shape, int64_t n) {
     int64_t i, layers = n / 20;
     random_state = (uint64_t)n;
     if (memo_plan_create(n, 0, 1, &plan, &error)) fail(shape, &error);
+
     for (i = 0; i < n; i++) {
         memo_buffer* buffer = &plan->buffers[i];
         buffer->id = i;
         buffer->size_bytes = 512 * random_int(1, 2000);
+
         if (!strcmp(shape, "nested")) { /* stacks of 100, one in the other */
             buffer->begin = i / 100 * 150 + i % 100;
             buffer->end = i / 100 * 150 + 300 - i % 100;
@@ -281,6 +291,7 @@ static void print_traces(int repeats) {
     printf("| trace | part | align | buffers | bound | peak | proof | engine | greedy ms | auto ms "
            "|\n");
     printf("|---|---|---|---|---|---|---|---|---|---|\n");
+
     for (k = 0; k < sizeof trace_names / sizeof *trace_names; k++) {
         char path[256];
         memo_trace *trace, *body;
@@ -289,6 +300,8 @@ static void print_traces(int repeats) {
         if (memo_trace_read(path, &trace, &error)) continue;
         n_found++;
         body = body_of(trace);
+
+        /* The whole iteration and its layers alone, packed and aligned. */
         for (is_body = 0; is_body < 2; is_body++) {
             for (alignment = 1; alignment <= 512; alignment *= 512) {
                 double greedy_s[64], auto_s[64];
@@ -303,6 +316,7 @@ static void print_traces(int repeats) {
                     auto_s[r] = result.seconds;
                     if (r + 1 < repeats) memo_plan_destroy(plan);
                 }
+
                 printf("| %s | %s | %d | %lld | %lld | %lld | %s | %s | %.2f | %.2f |\n",
                        trace_names[k], is_body ? "body" : "whole", alignment,
                        (long long)plan->n_buffers, (long long)result.bound_bytes,
@@ -328,6 +342,8 @@ static memo_trace* layered_trace(int64_t n_layers, int64_t n_pieces) {
     int64_t step, time, k;
     cut[0] = cut_rectangle(n_pieces, 1000, 2);
     cut[1] = cut_rectangle(n_pieces, 1000, 3);
+
+    /* Forwards in order, backwards in reverse; each lasts as long as the rectangle. */
     for (step = 0; step < 2 * n_layers && !status; step++) {
         int is_backward = step >= n_layers;
         int64_t layer = is_backward ? 2 * n_layers - 1 - step : step, base = step * n_pieces;
@@ -336,6 +352,7 @@ static memo_trace* layered_trace(int64_t n_layers, int64_t n_pieces) {
         snprintf(mark, sizeof mark, "layer %lld %s begin", (long long)layer,
                  is_backward ? "backward" : "forward");
         status = memo_trace_mark(trace, mark, &error);
+
         for (time = 0; time <= 4 * n_pieces && !status; time++) {
             for (k = 0; k < n_pieces && !status; k++)
                 if (pieces[k].end == time) status = memo_trace_free(trace, base + k, &error);
@@ -343,6 +360,8 @@ static memo_trace* layered_trace(int64_t n_layers, int64_t n_pieces) {
                 if (pieces[k].begin == time)
                     status = memo_trace_malloc(trace, base + k, 512 * pieces[k].size_bytes,
                                                MEMO_CLASS_TRANSIENT, 0, &error);
+
+            /* The first three times also request or free what the backward needs. */
             if (time >= 3 || status) continue;
             if (is_backward)
                 status = memo_trace_free(trace, -1 - (3 * layer + time), &error);
@@ -350,10 +369,12 @@ static memo_trace* layered_trace(int64_t n_layers, int64_t n_pieces) {
                 status = memo_trace_malloc(trace, -1 - (3 * layer + time), 512 * 100 * (time + 1),
                                            MEMO_CLASS_SKELETAL, 0, &error);
         }
+
         snprintf(mark, sizeof mark, "layer %lld %s end", (long long)layer,
                  is_backward ? "backward" : "forward");
         if (!status) status = memo_trace_mark(trace, mark, &error);
     }
+
     if (status) fail("layered trace", &error);
     memo_plan_destroy(cut[0]);
     memo_plan_destroy(cut[1]);
@@ -397,6 +418,8 @@ static void print_engines(double limit) {
     printf(
         "| instance | buffers | bound | peak | proof | by | auto | greedy | bilevel | search | mip "
         "|\n|---|---|---|---|---|---|---|---|---|---|---|\n");
+
+    /* Recorded traces. */
     for (k = 0; k < sizeof trace_names / sizeof *trace_names; k++) {
         snprintf(text, sizeof text, "tests/data/%s.trace", trace_names[k]);
         if (memo_trace_read(text, &trace, &error)) continue;
@@ -405,6 +428,8 @@ static void print_engines(double limit) {
         memo_plan_destroy(plan);
         memo_trace_destroy(trace);
     }
+
+    /* Generated layers that leave no byte free. */
     for (n = 8; n <= 512; n *= 4) {
         trace = layered_trace(n, 60);
         if (memo_plan_from_trace(trace, 512, &plan, &error)) fail("layered", &error);
@@ -413,6 +438,8 @@ static void print_engines(double limit) {
         memo_plan_destroy(plan);
         memo_trace_destroy(trace);
     }
+
+    /* Instances without layers. */
     for (letter = instances; *letter; letter++) {
         plan = read_instance(*letter);
         if (!plan) continue;
@@ -420,6 +447,8 @@ static void print_engines(double limit) {
         print_engine_row(text, plan, NULL, limit);
         memo_plan_destroy(plan);
     }
+
+    /* Small enough for the mixed-integer program. */
     for (n = 10; n <= 30; n += 10) {
         plan = cut_rectangle(n, 100, (uint64_t)n);
         snprintf(text, sizeof text, "rectangle in %lld", (long long)n);
@@ -439,12 +468,15 @@ static void print_minimalloc(int seeds, double limit) {
     printf(
         "| instance | buffers | bound | solved | median s | worst s | public median s | ratio |\n");
     printf("|---|---|---|---|---|---|---|---|\n");
+
     for (letter = instances; *letter; letter++) {
         double seconds[100], public_s[100], worst, middle, public_middle;
         int n_met = 0;
         memo_plan* plan = read_instance(*letter);
         if (!plan) continue;
         n_found++;
+
+        /* Both solvers get the same order of buffers. */
         for (seed = 0; seed < seeds && seed < 100; seed++) {
             outcome result;
             if (seed) shuffle_buffers(plan, (uint64_t)seed); /* the first time as published */
@@ -454,6 +486,7 @@ static void print_minimalloc(int seeds, double limit) {
             seconds[seed] = result.seconds;
             n_met += result.is_met;
         }
+
         public_middle = median(public_s, seed);
         middle = median(seconds, seed);
         worst = seconds[seed - 1];
@@ -469,6 +502,7 @@ static void print_minimalloc(int seeds, double limit) {
         fflush(stdout);
         memo_plan_destroy(plan);
     }
+
     check_found(n_found, "public instances");
     if (n_ratios)
         printf("\nGeometric mean: %.1f times faster than the public solver.\n",
@@ -485,6 +519,7 @@ static void print_minimise(int seeds, double limit) {
         limit, seeds);
     printf("| instance | bound | least peak | gap %% | largest peak | proof | s |\n"
            "|---|---|---|---|---|---|---|\n");
+
     for (letter = instances; *letter; letter++) {
         outcome result;
         int64_t least = INT64_MAX, largest = 0;
@@ -492,11 +527,14 @@ static void print_minimise(int seeds, double limit) {
         memo_plan* plan = read_instance(*letter);
         if (!plan) continue;
         n_found++;
+
+        /* A proof holds for every seed, so no other seed is needed. */
         do {
             result = run_engine(plan, MEMO_PLAN_ENGINE_SEARCH, 0, limit, (uint64_t)seed);
             least = result.peak_bytes < least ? result.peak_bytes : least;
             largest = result.peak_bytes > largest ? result.peak_bytes : largest;
         } while (++seed < seeds && result.proof != MEMO_PROOF_OPTIMAL);
+
         printf("| %c | %lld | %lld | %.3f | %lld | %s | %.3f |\n", *letter,
                (long long)result.bound_bytes, (long long)least,
                100 * ((double)least / (double)result.bound_bytes - 1), (long long)largest,
@@ -518,9 +556,12 @@ static void print_tight(int seeds, double limit) {
     printf(
         "| buffers | greedy gap %% | solved | gap %% of the rest | median s | public solved |\n");
     printf("|---|---|---|---|---|---|\n");
+
     for (k = 0; k < sizeof counts / sizeof *counts; k++) {
         double seconds[100], greedy_gap = 0, gap = 0;
         int n_met = 0, n_public = 0;
+
+        /* The optimum is 1000, the height of the rectangle, so a gap is a tenth of the excess. */
         for (seed = 0; seed < seeds && seed < 100; seed++) {
             memo_plan* plan =
                 cut_rectangle(counts[k], 1000, 1000 * (uint64_t)counts[k] + (uint64_t)seed);
@@ -533,6 +574,7 @@ static void print_tight(int seeds, double limit) {
             n_public += run_public(plan, 1000, limit) >= 0;
             memo_plan_destroy(plan);
         }
+
         printf("| %lld | %.2f | %d/%d | %.2f | %.3f |", (long long)counts[k], greedy_gap / seed,
                n_met, seed, n_met < seed ? gap / (seed - n_met) : 0.0, median(seconds, seed));
         if (program)
@@ -581,6 +623,7 @@ static memo_plan* with_features(int64_t n, uint64_t seed) {
     int64_t n_gaps = 0, i;
     random_state = seed;
     if (memo_plan_create(n, n, 1, &plan, &error)) fail("features", &error);
+
     for (i = 0; i < n; i++) {
         memo_buffer* buffer = &plan->buffers[i];
         buffer->id = i;
@@ -588,12 +631,15 @@ static memo_plan* with_features(int64_t n, uint64_t seed) {
         buffer->begin = random_int(0, 2 * n - 1);
         buffer->end = buffer->begin + random_log(1, n < 100 ? n : n / 4);
         if (random_int(0, 1)) buffer->alignment_bytes = (int64_t)1 << random_int(4, 16);
+
         if (buffer->end - buffer->begin < 3 || random_int(0, 2) > 0) continue;
         plan->gaps[n_gaps].buffer = i;
         plan->gaps[n_gaps].begin = random_int(buffer->begin + 1, buffer->end - 2);
         plan->gaps[n_gaps].end = random_int(plan->gaps[n_gaps].begin + 1, buffer->end - 1);
         n_gaps++;
     }
+
+    /* Offsets of a greedy plan, so that fixed buffers never overlap. */
     plan->n_gaps = n_gaps;
     if (seed % 2) {
         run_engine(plan, MEMO_PLAN_ENGINE_GREEDY, 0, 10, 0);
@@ -672,6 +718,8 @@ static memo_trace* whole_run(const memo_trace* trace, int is_late) {
     memo_error error;
     int64_t i, tail = 0, first, id = 2000000;
     if (memo_trace_create(&made, &error)) fail("run", &error);
+
+    /* The gradients are freed after the loss, which has 4 bytes. */
     for (i = 0; i < trace->n_requests; i++)
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC) tail = i;
     for (first = tail; first + 1 < trace->n_requests; first++)
@@ -679,6 +727,8 @@ static memo_trace* whole_run(const memo_trace* trace, int is_late) {
             trace->requests[memob_request_origin(trace, first)].size_bytes == 4)
             break;
     first++;
+
+    /* Parameters first, then Adam's states: before the first iteration, or inside it. */
     for (i = 0; i < 2; i++) {
         int64_t k;
         if (i == 1 && is_late) copy_requests(trace, 0, first, 1000000, made);
@@ -692,6 +742,8 @@ static memo_trace* whole_run(const memo_trace* trace, int is_late) {
             if (i == 1) keep_block(made, &id, bytes);
         }
     }
+
+    /* The rest of the first iteration, then a whole one, which is measured. */
     copy_requests(trace, is_late ? first : 0, trace->n_requests, 1000000, made);
     if (memo_trace_mark(made, "iteration begin", &error)) fail("run", &error);
     copy_requests(trace, 0, trace->n_requests, 0, made);
@@ -723,6 +775,7 @@ static void print_caching(void) {
            "parameters are replayed.\n\n");
     printf("| trace | plan | once | 3 times | states before | states in the first | recorded |\n");
     printf("|---|---|---|---|---|---|---|\n");
+
     for (k = 0; k < sizeof trace_names / sizeof *trace_names; k++) {
         char path[256];
         memo_trace *trace, *early, *late;
@@ -730,11 +783,14 @@ static void print_caching(void) {
         memo_error error;
         int64_t bound;
         long long allocated = 0, reserved = 0, resident = 0;
+
+        /* A trace whose heading lacks the allocator's peaks has nothing to compare with. */
         snprintf(path, sizeof path, "tests/data/%s.trace", trace_names[k]);
         if (!read_peaks(path, &allocated, &reserved, &resident) ||
             memo_trace_read(path, &trace, &error))
             continue;
         n_found++;
+
         if (memo_plan_from_trace(trace, 512, &plan, &error) || memo_plan_solve(plan, NULL, &error))
             fail(path, &error);
         bound = plan->lower_bound_bytes;
@@ -744,6 +800,7 @@ static void print_caching(void) {
                (double)plan->peak_bytes / (double)bound, over_bound(trace, 1, 0, bound),
                over_bound(trace, 3, 0, bound), over_bound(early, 2, resident, bound),
                over_bound(late, 2, resident, bound), (double)(reserved - resident) / (double)bound);
+
         memo_trace_destroy(early);
         memo_trace_destroy(late);
         memo_trace_destroy(trace);
@@ -762,6 +819,8 @@ static memo_trace* offloading(int64_t n_layers, int64_t behind, int is_wait_firs
     int64_t l, k, n_bad = 0, id = 1000;
     random_state = (uint64_t)(n_layers + behind);
     if (memo_trace_create(&t, &error)) fail("offloading", &error);
+
+    /* Forward: stream 1 copies a layer out as soon as stream 0 has computed it. */
     for (l = 0; l < n_layers + behind; l++) {
         if (l < n_layers) {
             n_bad += memo_trace_malloc(t, l, 4096, MEMO_CLASS_SKELETAL, 0, &error) != 0;
@@ -776,11 +835,14 @@ static memo_trace* offloading(int64_t n_layers, int64_t behind, int is_wait_firs
             n_bad += memo_trace_use(t, l, 1, &error) != 0;
             n_bad += memo_trace_record(t, 10 + l, 1, &error) != 0;
         }
+
         if (l >= behind) {
             n_bad += memo_trace_wait(t, 10 + l - behind, 0, &error) != 0;
             n_bad += memo_trace_free(t, l - behind, &error) != 0;
         }
     }
+
+    /* Backward. */
     for (l = n_layers; l >= 0; l--) { /* copies l - 1 in, computes l */
         if (l > 0) {
             if (is_wait_first) {
@@ -790,6 +852,7 @@ static memo_trace* offloading(int64_t n_layers, int64_t behind, int is_wait_firs
             n_bad += memo_trace_malloc(t, l - 1, 4096, MEMO_CLASS_TRANSIENT, 1, &error) != 0;
             n_bad += memo_trace_record(t, 10 + l - 1, 1, &error) != 0;
         }
+
         if (l == n_layers) continue;
         n_bad += memo_trace_wait(t, 10 + l, 0, &error) != 0;
         n_bad += memo_trace_use(t, l, 0, &error) != 0;
@@ -799,12 +862,14 @@ static memo_trace* offloading(int64_t n_layers, int64_t behind, int is_wait_firs
             if (k > 1) n_bad += memo_trace_free(t, id - 2, &error) != 0;
         }
         for (k = 2; k > 0; k--) n_bad += memo_trace_free(t, id - k, &error) != 0;
+
         if (!is_wait_first) {
             n_bad += memo_trace_record(t, 0, 0, &error) != 0;
             n_bad += memo_trace_wait(t, 0, 1, &error) != 0;
         }
         n_bad += memo_trace_free(t, l, &error) != 0;
     }
+
     if (n_bad) fail("offloading", &error);
     return t;
 }
@@ -819,8 +884,11 @@ static int64_t pairwise_peak(const memo_plan* plan, const memo_trace* trace) {
     int rule;
     if (!order || !offsets || memoi_flood_create(&flood, plan, trace, &error))
         fail("pairs", &error);
+
     for (rule = 0; rule < 4; rule++) {
         int64_t peak = 0;
+
+        /* Sort by life, size, area or request. */
         for (i = 0; i < n; i++) {
             const memo_buffer* b = &plan->buffers[i];
             double life = (double)(b->end - b->begin), size = (double)b->size_bytes;
@@ -833,6 +901,8 @@ static int64_t pairwise_peak(const memo_plan* plan, const memo_trace* trace) {
             }
             order[j] = i;
         }
+
+        /* First fit: move up until nothing that conflicts overlaps. */
         for (k = 0; k < n; k++) {
             int64_t at = 0, moved = 1, bytes = plan->buffers[order[k]].size_bytes;
             while (moved)
@@ -851,6 +921,7 @@ static int64_t pairwise_peak(const memo_plan* plan, const memo_trace* trace) {
         }
         best = peak < best ? peak : best;
     }
+
     memoi_flood_free(&flood);
     free(order);
     free(offsets);
@@ -866,6 +937,7 @@ static void print_streams(void) {
     printf("| layers | freed behind | copies in wait | ms | one stream's bound | plan | pairs, "
            "first fit "
            "|\n|---|---|---|---|---|---|---|\n");
+
     for (k = 0; k < sizeof counts / sizeof *counts; k++) {
         for (behind = 1; behind <= 2; behind++) {
             for (is_wait_first = 0; is_wait_first < 2; is_wait_first++) {
@@ -878,9 +950,12 @@ static void print_streams(void) {
                     memo_plan_solve(plan, NULL, &error) || memo_plan_check(plan, trace, &error))
                     fail("streams", &error);
                 start = now_s() - start;
+
+                /* The same requests on one stream, for comparison. */
                 if (memo_trace_create(&one, &error)) fail("streams", &error);
                 copy_requests(trace, 0, trace->n_requests, 0, one);
                 if (memo_plan_from_trace(one, 1, &naive, &error)) fail("streams", &error);
+
                 printf("| %lld | %lld | %s | %.2f | %lld | %lld | %lld |\n", (long long)counts[k],
                        (long long)behind, is_wait_first ? "before" : "after", 1e3 * start,
                        (long long)naive->lower_bound_bytes, (long long)plan->peak_bytes,
@@ -902,6 +977,7 @@ static void print_layers(double limit) {
     int shape, k;
     memo_trace *few = NULL, *trace;
     memo_error error;
+
     if (memo_trace_read(path, &few, &error)) few = NULL;
     printf("\n## Layers: bi-level planning beside reading the trace, limit %.0f s\n\n", limit);
     printf("| trace | layers | buffers | bound | gap %% | proof | by | reading ms | bi-level ms | "
@@ -914,6 +990,8 @@ static void print_layers(double limit) {
             outcome result, greedy;
             memo_plan* plan;
             int descriptor = mkstemp(file);
+
+            /* The trace goes through a file, because reading it is timed. */
             memset(&result, 0, sizeof result);
             if (descriptor < 0) return;
             close(descriptor);
@@ -922,6 +1000,7 @@ static void print_layers(double limit) {
             else if (memo_trace_apply_layers(few, n, &trace, &error))
                 fail(path, &error);
             if (memo_trace_write(trace, file, &error)) fail(file, &error);
+
             for (k = 0; k < 5; k++) {
                 memo_trace_destroy(trace);
                 read_s[k] = now_s();
@@ -934,6 +1013,7 @@ static void print_layers(double limit) {
                 marks_s[k] = result.seconds;
                 if (k < 4) memo_plan_destroy(plan);
             }
+
             greedy = run_engine(plan, MEMO_PLAN_ENGINE_GREEDY, 0, limit, 0);
             printf(
                 "| %s | %lld | %lld | %lld | %.3f | %s | %s | %.2f | %.2f | %.2f | %.2f | %.2f |\n",
@@ -943,6 +1023,8 @@ static void print_layers(double limit) {
                 proof_name(result.proof), result.engine, 1e3 * median(read_s, 5),
                 1e3 * median(marks_s, 5), 1e3 * median(bare_s, 5), 1e3 * median(auto_s, 5),
                 100 * ((double)greedy.peak_bytes / (double)greedy.bound_bytes - 1));
+
+            /* How the times grow over 64 times as many layers. */
             if (n == 8) {
                 first[0] = median(read_s, 5);
                 first[1] = median(marks_s, 5);
@@ -950,6 +1032,7 @@ static void print_layers(double limit) {
             if (n == 512)
                 printf("| from 8 to 512 | | | | | | | x %.0f | x %.0f | | | |\n",
                        median(read_s, 5) / first[0], median(marks_s, 5) / first[1]);
+
             fflush(stdout);
             unlink(file);
             memo_plan_destroy(plan);
@@ -977,6 +1060,8 @@ int main(int argc, char** argv) {
                                         "growth", "layers",  "caching",    "streams",  "features"};
     int seeds = 5, i, k;
     double limit = 10;
+
+    /* Words select tables; options apply to all of them. */
     for (i = 1; i < argc; i++) {
         int is_known = 0;
         for (k = 0; k < (int)(sizeof names / sizeof *names); k++)
@@ -999,6 +1084,7 @@ int main(int argc, char** argv) {
         fprintf(stderr, "plan: --seeds and --threads are 1 to 64, --limit above 0\n");
         return 2;
     }
+
     if (is_asked(argc, argv, "traces")) print_traces(seeds);
     if (is_asked(argc, argv, "engines")) print_engines(limit);
     if (is_asked(argc, argv, "minimalloc")) print_minimalloc(seeds, limit);

@@ -21,6 +21,7 @@
 #include "memo.h"
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
+#include "tests/gpt_layers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -164,6 +165,8 @@ static int make_grid(const memo_swap_desc* desc, int64_t device_bytes, int64_t h
                      fixed_plan* plans) {
     static const char* const words[] = {"keep", "swap", "recompute"};
     int n = 0, k, layer, t;
+
+    /* One alpha for all tensors. */
     for (k = 0; k < 5; k++) {
         fixed_plan* plan = &plans[n];
         plan->desc = *desc;
@@ -171,6 +174,8 @@ static int make_grid(const memo_swap_desc* desc, int64_t device_bytes, int64_t h
         snprintf(plan->name, sizeof plan->name, "alpha %.2f", k / 4.0);
         n += fits(&plan->desc, device_bytes, host_bytes);
     }
+
+    /* Each tensor but the input kept, swapped or recomputed. */
     for (k = 0; k < 27; k++) {
         fixed_plan* plan = &plans[n];
         int places[N_TENSORS];
@@ -186,6 +191,7 @@ static int make_grid(const memo_swap_desc* desc, int64_t device_bytes, int64_t h
                                                     : places[t] == 1 ? desc->n_rows
                                                                      : 0;
         }
+
         snprintf(plan->name, sizeof plan->name, "%s %s %s", words[places[1]], words[places[2]],
                  words[places[3]]);
         n += fits(&plan->desc, device_bytes, host_bytes);
@@ -208,6 +214,8 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
     memo_swap_plan* plan;
     double chosen_s, best_s = 0, off;
     int n, i, k, best = 0;
+
+    /* The engine's desc, without rows. */
     desc.device = t->host;
     desc.compute_stream = t->compute;
     desc.tensors = tensors;
@@ -217,6 +225,8 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
     desc.tile_rows = 32;
     if (disk_bytes_per_s > 0) desc.spill_directory = folder();
     desc.spill_bytes_per_s = disk_bytes_per_s;
+
+    /* The plan from the profile. */
     plan_desc.swap = &desc;
     plan_desc.recompute_s_per_row = recompute_s_per_row;
     plan_desc.device_bytes = device_bytes;
@@ -224,6 +234,8 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
     plan_desc.spill_bytes = disk_bytes_per_s > 0 ? (int64_t)1 << 30 : 0;
     check(memo_swap_plan_use_profile(&plan_desc, recompute_s_per_row, profile, &error));
     check(memo_plan_swap(&plan_desc, &plan, &error));
+
+    /* The plan is measured last among the fixed plans, and in turn with them. */
     n = make_grid(&desc, device_bytes, host_bytes, plans);
     plans[n].desc = desc;
     memo_swap_plan_apply(plan, &plans[n].desc);
@@ -236,6 +248,7 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
         best_s = step_s;
         best = i;
     }
+
     printf("%5lld %5.2f %-14s %4.0f %5.0f %5.0f | %9.1f %9.1f %8.3f | %9.1f %9.3f  %-26s %s\n",
            (long long)t->n_rows,
            (double)t->n_rows * LAYER_ROW_BYTES / plan_desc.to_host_bytes_per_s /
@@ -245,6 +258,7 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
            chosen_s / plan->step_s, n ? best_s * 1e3 : 0, n ? chosen_s / best_s : 0,
            n ? plans[best].name : "none fits", plan->reason);
     fflush(stdout);
+
     off = fabs(chosen_s / plan->step_s - 1);
     if (off > worst->worst_prediction) worst->worst_prediction = off;
     if (n && chosen_s / best_s - 1 > worst->worst_choice)
@@ -270,6 +284,8 @@ static void run_device(int64_t n_rows, double copy_over_forward, double disk_ove
     trainer t;
     double layer_bytes = (double)n_rows * LAYER_ROW_BYTES, disk_bytes_per_s;
     size_t i;
+
+    /* The rate of copies is set at length 512, so that it does not depend on n_rows. */
     memset(&t, 0, sizeof t);
     trainer_set_length(&t, 512);
     host_desc.to_host_bytes_per_s = host_desc.to_device_bytes_per_s =
@@ -278,6 +294,8 @@ static void run_device(int64_t n_rows, double copy_over_forward, double disk_ove
     trainer_set_length(&t, n_rows);
     check(memo_host_device_create(&host_desc, &t.host, &error));
     check(memo_stream_create(t.host, "compute", 0, &t.compute, &error));
+
+    /* Measure a profile on this device. */
     profile_desc.device = t.host;
     profile_desc.compute_stream = t.compute;
     profile_desc.forward = trainer_forward;
@@ -292,56 +310,19 @@ static void run_device(int64_t n_rows, double copy_over_forward, double disk_ove
     profile_desc.spill_directory = disk_over_link > 0 ? folder() : NULL;
     profile_desc.spill_bytes_per_s = disk_bytes_per_s;
     check(memo_profile_measure(&profile_desc, &profile, &error));
+
     for (i = 0; i < sizeof capacities / sizeof capacities[0]; i++)
         if (capacities[i].has_disk == (disk_over_link > 0))
             run_point(&t, &profile, capacities[i].what,
                       (int64_t)(capacities[i].device_layers * layer_bytes),
                       (int64_t)(capacities[i].host_layers * layer_bytes), disk_bytes_per_s,
                       repetitions, worst);
+
     memo_stream_destroy(t.host, t.compute, NULL);
     memo_host_device_destroy(t.host);
 }
 
 /* ---- predictions ------------------------------------------------------------------------------- */
-
-enum { GPT_TENSORS = 13 };
-
-/* A layer of hidden size 4096 in bf16 on the figures of one H200; tiles of 1024 rows. */
-static void gpt_layers(memo_tensor* gpt, double* recompute_s_per_row, memo_swap_desc* swap,
-                       memo_swap_plan_desc* desc, int32_t n_layers, int64_t n_rows) {
-    static const memo_tensor table[GPT_TENSORS] = {
-        {"input", 8192, MEMO_TENSOR_SWAPPED, 0},   {"rstd1", 4, MEMO_TENSOR_ROWS, 3},
-        {"norm1", 8192, MEMO_TENSOR_ROWS, 0},      {"q", 8192, MEMO_TENSOR_ROWS, 0},
-        {"k", 8192, MEMO_TENSOR_ROWS, 0},          {"v", 8192, MEMO_TENSOR_ROWS, 0},
-        {"attention", 8192, MEMO_TENSOR_WHOLE, 0}, {"lse", 128, MEMO_TENSOR_WHOLE, 7},
-        {"middle", 8192, MEMO_TENSOR_ROWS, 0},     {"rstd2", 4, MEMO_TENSOR_ROWS, 11},
-        {"norm2", 8192, MEMO_TENSOR_ROWS, 0},      {"up", 32768, MEMO_TENSOR_ROWS, 0},
-        {"gelu", 32768, MEMO_TENSOR_ROWS, 0}};
-    static const double us[GPT_TENSORS] = {-1, 0,      0.004, 0.0475, 0.0475, 0.0475, 0,
-                                           0,  0.0475, 0,     0.004,  0.19,   0.015};
-    double attention_us = 0.92 * (double)n_rows / 65536;
-    int t;
-    *swap = memo_swap_desc_default();
-    *desc = memo_swap_plan_desc_default();
-    for (t = 0; t < GPT_TENSORS; t++) {
-        gpt[t] = table[t];
-        recompute_s_per_row[t] = 1e-6 * (table[t].rule == MEMO_TENSOR_WHOLE ? attention_us : us[t]);
-    }
-    swap->tensors = gpt;
-    swap->n_tensors = GPT_TENSORS;
-    swap->n_layers = n_layers;
-    swap->n_rows = n_rows;
-    swap->tile_rows = 1024;
-    desc->swap = swap;
-    desc->recompute_s_per_row = recompute_s_per_row;
-    desc->forward_s = 1e-6 * (0.57 + attention_us) * (double)n_rows;
-    desc->backward_s = 1e-6 * (2 * 0.57 + 2.5 * attention_us) * (double)n_rows;
-    desc->between_s = 0.05;
-    desc->copy_s = 5e-6;
-    desc->to_host_bytes_per_s = desc->to_device_bytes_per_s = 55e9;
-    desc->to_file_bytes_per_s = 6e9;
-    desc->from_file_bytes_per_s = 10e9;
-}
 
 /* The largest excess over the bound in a grid of capacities; in how many the plan is below it. */
 static double predict_stack(int32_t n_layers, int64_t n_rows, int has_file) {
@@ -352,8 +333,13 @@ static double predict_stack(int32_t n_layers, int64_t n_rows, int has_file) {
     memo_swap_desc swap;
     memo_swap_plan_desc desc;
     int i, k, t, n = 0, n_below = 0;
+
     gpt_layers(gpt, per_row, &swap, &desc, n_layers, n_rows);
+    desc.to_file_bytes_per_s = 6e9;
+    desc.from_file_bytes_per_s = 10e9;
     for (t = 0; t < GPT_TENSORS; t++) layer_bytes += (double)(gpt[t].row_bytes * n_rows);
+
+    /* All pairs of capacities; those that no plan fits are skipped. */
     for (i = 0; i < 4; i++)
         for (k = 0; k < (has_file ? 2 : 3); k++) {
             memo_swap_plan* plan = NULL;
@@ -372,6 +358,7 @@ static double predict_stack(int32_t n_layers, int64_t n_rows, int has_file) {
             if (excess > most) most = excess;
             memo_swap_plan_destroy(plan);
         }
+
     printf("%6d %7lld %4s %6d | %8.3f %8.3f %6d | %8.2f\n", (int)n_layers, (long long)n_rows,
            has_file ? "yes" : "no", n, n ? 100 * sum / n : 0, 100 * most, n_below, slowest_s);
     fflush(stdout);
@@ -403,11 +390,13 @@ int main(int argc, char** argv) {
     int repetitions = argc > 1 ? atoi(argv[1]) : 3, i, k, d;
     outcome worst;
     if (argc > 1 && strcmp(argv[1], "predict") == 0) return predict();
+
     memset(&worst, 0, sizeof worst);
     if (repetitions < 1 || repetitions > REPETITIONS_MAX) {
         fprintf(stderr, "bench/swap_plan: repetitions must be 1 to %d\n", REPETITIONS_MAX);
         return 2;
     }
+
     printf("Swap planner, host device: %d layers of %d bytes a row, medians of %d.\ncopy: moving a "
            "whole layer, in forwards.  Capacities in KiB; file: what the plan puts there.  grid: "
            "the best "
@@ -415,10 +404,12 @@ int main(int argc, char** argv) {
            N_LAYERS, LAYER_ROW_BYTES, repetitions);
     printf("%5s %5s %-14s %4s %5s %5s | %9s %9s %8s | %9s %9s\n", "rows", "copy", "memory", "dev.",
            "host", "file", "predicted", "plan ms", "ratio", "grid ms", "plan/grid");
+
     for (d = 0; d < 3; d++)
         for (i = 0; i < 2; i++)
             for (k = 0; k < 2; k++)
                 run_device(lengths[i], copies[k], disks[d], repetitions, &worst);
+
     printf("\nprediction off by %.1f %% at most (10 allowed); plan behind the best of the grid by "
            "%.1f %% at most (3 allowed)\n",
            100 * worst.worst_prediction, 100 * worst.worst_choice);

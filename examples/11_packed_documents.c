@@ -77,7 +77,8 @@ static memo_status train_batch(thread_rank* r, rank_state* s, int batch, memo_er
     /* NULL: the sharding's documents. */
     memo_sharding_positions(&s->sharding, me, NULL, 0, s->positions);
     s->sums[0] = 0;
-    s->sums[1] = (double)memo_sharding_labels(&s->sharding, me, 1, tokens, NULL, 0, -1, s->labels);
+    s->sums[1] =
+        (double)memo_sharding_labels(&s->sharding, me, 1, tokens, 1, NULL, 0, -1, s->labels);
     memo_sharding_scatter(&s->sharding, me, 1, sizeof v[0], v, s->v);
 
     if (memo_sp_attention_forward(s->attention, &s->tensors, &s->mask, error) ||

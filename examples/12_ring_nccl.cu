@@ -41,11 +41,11 @@ __global__ static void attend(const block_args a) {
     int head = threadIdx.x % HEADS;
     if (i >= rows_of(a.q)) return;
     const float* q = (const float*)b->q + i * b->q_row_stride + head * HEAD_SIZE;
-    float *to = b->out + i * b->q_row_stride + head * HEAD_SIZE, out[HEAD_SIZE] = {0};
+    float *to = b->out + i * b->out_row_stride + head * HEAD_SIZE, out[HEAD_SIZE] = {0};
     float largest = -INFINITY, sum = 0;
     for (int64_t j = 0; j < rows_of(a.k); j++) {
         const float* k = (const float*)b->k + j * b->k_row_stride + head * HEAD_SIZE;
-        const float* v = (const float*)b->v + j * b->k_row_stride + head * HEAD_SIZE;
+        const float* v = (const float*)b->v + j * b->v_row_stride + head * HEAD_SIZE;
         if (position(a.k, j) > position(a.q, i)) break; /* keys ascend */
         float score = 0, before = largest;
         for (e = 0; e < HEAD_SIZE; e++) score += q[e] * k[e];

@@ -126,6 +126,12 @@ static memo_status classify(const memo_attention_block* b, attention_shape* s, m
     if (b->type != MEMO_TYPE_BF16)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "cuDNN's attention: %s, not bf16",
                               memo_type_name(b->type));
+    if (b->v_head_size != b->head_size)
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "cuDNN's attention: heads of %d for q and k, %d for v; pad the smaller "
+            "ones with zeros",
+            (int)b->head_size, (int)b->v_head_size);
     if (b->mask.window || b->mask.document_begins)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "cuDNN's attention: no windows or documents over a ring");

@@ -14,6 +14,7 @@
 static long long malloc_count; /* of memo's own, where the includer counts them */
 
 #define MAX_DOCUMENTS 16
+#define MAX_BATCH     4
 
 typedef struct attention_case {
     int32_t ring, ulysses, ring_is_inner;
@@ -22,10 +23,13 @@ typedef struct attention_case {
     int64_t window;
     int64_t document_begins[MAX_DOCUMENTS + 1];
     int64_t n_documents; /* 0: one, without a list */
+    /* Not NULL: n_batch - 1 cases, whose masks are those of the other sequences of the batch. */
+    const struct attention_case* others;
     int64_t n_tokens;
     int32_t n_batch, n_q_heads, n_kv_heads, head_size;
+    int32_t v_head_size; /* 0: head_size */
     memo_type type;
-    int32_t sends_again;
+    int32_t sends_again, rounds_gradients, ulysses_groups;
     double spread;                   /* of q and k; 0: 1 */
     double bytes_per_s, s_per_score; /* not 0: links are throttled, attention sleeps */
     double step; /* not 0: the first element of q is 1, that of k step * (position / 24) */
@@ -47,26 +51,33 @@ static attention_case case_of(int32_t ring, int32_t ulysses, int64_t n_tokens, i
     return c;
 }
 
+/* The case whose mask sequence b of the batch has. */
+static const attention_case* case_of_row(const attention_case* c, int64_t b) {
+    return b && c->others ? &c->others[b - 1] : c;
+}
+
 static const char* case_text(const attention_case* c) {
     static char text[256];
-    snprintf(text, sizeof text,
-             "ring %d ulysses %d%s %s %s window %d documents %d, batch %d tokens %d heads %d/%d of "
-             "%d, %s%s",
-             c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
-             memo_sharding_name(c->sharding), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
-             (int)c->window, (int)c->n_documents, c->n_batch, (int)c->n_tokens, c->n_q_heads,
-             c->n_kv_heads, c->head_size, memo_type_name(c->type),
-             c->sends_again ? ", sends again" : "");
+    snprintf(
+        text, sizeof text,
+        "ring %d ulysses %d%s %s %s window %d documents %d%s, batch %d tokens %d heads %d/%d of "
+        "%d/%d in %d groups, %s%s%s",
+        c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
+        memo_sharding_name(c->sharding), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
+        (int)c->window, (int)c->n_documents, c->others ? " (a mask for each)" : "", c->n_batch,
+        (int)c->n_tokens, c->n_q_heads, c->n_kv_heads, c->head_size, c->v_head_size,
+        c->ulysses_groups, memo_type_name(c->type), c->sends_again ? ", sends again" : "",
+        c->rounds_gradients ? ", rounds gradients" : "");
     return text;
 }
 
-/* ---- whole tensors: (batch, tokens, heads, head_size), as floats and in the case's type ---- */
+/* ---- whole tensors: (batch, tokens, heads, head size), as floats and in the case's type ---- */
 
 enum { Q, K, V, OUT, D_OUT, D_Q, D_K, D_V, N_TENSORS };
 
 typedef struct whole {
     int64_t n[N_TENSORS]; /* elements */
-    int32_t n_heads[N_TENSORS];
+    int32_t n_heads[N_TENSORS], head_size[N_TENSORS];
     char* typed[N_TENSORS];
     double* reference[N_TENSORS];
 } whole;
@@ -125,14 +136,16 @@ static void whole_create(whole* w, const attention_case* c) {
     for (t = 0; t < N_TENSORS; t++) {
         int is_kv = t == K || t == V || t == D_K || t == D_V;
         double spread = (t == Q || t == K) && c->spread > 0 ? c->spread : 1;
+        int is_v = t == V || t == OUT || t == D_OUT || t == D_V;
         w->n_heads[t] = is_kv ? c->n_kv_heads : c->n_q_heads;
-        w->n[t] = c->n_batch * c->n_tokens * w->n_heads[t] * c->head_size;
+        w->head_size[t] = is_v && c->v_head_size ? c->v_head_size : c->head_size;
+        w->n[t] = c->n_batch * c->n_tokens * w->n_heads[t] * w->head_size[t];
         w->typed[t] = (char*)CASE_CALLOC((size_t)w->n[t], (size_t)memo_type_bytes(c->type));
         w->reference[t] = (double*)calloc((size_t)w->n[t], sizeof(double));
         if (t != Q && t != K && t != V && t != D_OUT) continue;
         for (i = 0; i < w->n[t]; i++) {
             double x = spread * test_normal();
-            int64_t position = i / (w->n_heads[t] * c->head_size) % c->n_tokens;
+            int64_t position = i / (w->n_heads[t] * w->head_size[t]) % c->n_tokens;
             if (c->step > 0 && i % c->head_size == 0 && t != V && t != D_OUT)
                 x = t == Q ? 1 : c->step * (double)(position / 24);
             if (c->huge > 0 && i % c->head_size == 0 && (t == Q || t == K))
@@ -162,11 +175,12 @@ static int is_visible(const attention_case* c, int64_t query, int64_t key) {
 }
 
 static void reference_run(const attention_case* c, whole* w) {
-    int64_t n = c->n_tokens, d = c->head_size, i, j, e, b, h;
+    int64_t n = c->n_tokens, d = w->head_size[Q], d_of_v = w->head_size[V], i, j, e, b, h;
     int64_t group = c->n_q_heads / c->n_kv_heads;
     double scale = 1 / sqrt((double)d);
     double* p = (double*)malloc((size_t)n * sizeof(double));
-#define ROW(t, row, head) (w->reference[t] + (((b * n + (row)) * w->n_heads[t] + (head)) * d))
+#define ROW(t, row, head)                                                                          \
+    (w->reference[t] + (((b * n + (row)) * w->n_heads[t] + (head)) * w->head_size[t]))
     for (b = 0; b < c->n_batch; b++)
         for (h = 0; h < c->n_q_heads; h++)
             for (i = 0; i < n; i++) {
@@ -176,7 +190,7 @@ static void reference_run(const attention_case* c, whole* w) {
                 for (j = 0; j < n; j++) {
                     const double* k = ROW(K, j, h / group);
                     p[j] = -HUGE_VAL;
-                    if (!is_visible(c, i, j)) continue;
+                    if (!is_visible(case_of_row(c, b), i, j)) continue;
                     p[j] = 0;
                     for (e = 0; e < d; e++) p[j] += q[e] * k[e];
                     p[j] *= scale;
@@ -190,21 +204,21 @@ static void reference_run(const attention_case* c, whole* w) {
                 for (j = 0; j < n; j++) {
                     const double* v = ROW(V, j, h / group);
                     p[j] = sum > 0 ? p[j] / sum : 0;
-                    for (e = 0; e < d; e++) out[e] += p[j] * v[e];
+                    for (e = 0; e < d_of_v; e++) out[e] += p[j] * v[e];
                 }
-                for (e = 0; e < d; e++) dot += out[e] * d_out[e];
+                for (e = 0; e < d_of_v; e++) dot += out[e] * d_out[e];
                 for (j = 0; j < n; j++) {
                     const double *k = ROW(K, j, h / group), *v = ROW(V, j, h / group);
                     double *d_k = ROW(D_K, j, h / group), *d_v = ROW(D_V, j, h / group);
                     double d_p = 0, d_s;
                     if (p[j] == 0) continue;
-                    for (e = 0; e < d; e++) d_p += d_out[e] * v[e];
+                    for (e = 0; e < d_of_v; e++) d_p += d_out[e] * v[e];
                     d_s = scale * p[j] * (d_p - dot);
                     for (e = 0; e < d; e++) {
                         d_q[e] += d_s * k[e];
                         d_k[e] += d_s * q[e];
-                        d_v[e] += p[j] * d_out[e];
                     }
+                    for (e = 0; e < d_of_v; e++) d_v[e] += p[j] * d_out[e];
                 }
             }
 #undef ROW
@@ -365,7 +379,7 @@ static memo_status copy_tensor(memo_device* device, memo_stream stream, memo_sch
 
 typedef struct step_buffers {
     char *made, *used; /* as large as any tensor */
-    int64_t q_bytes, kv_bytes, saved_bytes;
+    int64_t k_bytes, v_bytes, out_bytes, saved_bytes;
 } step_buffers;
 
 /* A step on the device, or, where schedule is given, what it would be. */
@@ -382,7 +396,8 @@ static memo_status attention_step(memo_device* device, memo_stream stream, memo_
     tensors[0] = t->k;
     tensors[1] = t->v;
     tensors[2] = t->saved;
-    n_bytes[0] = n_bytes[1] = b->kv_bytes;
+    n_bytes[0] = b->k_bytes;
+    n_bytes[1] = b->v_bytes;
     n_bytes[2] = is_backward ? b->saved_bytes : 0;
     for (i = 0; i < 3; i++) {
         if (!n_bytes[i]) continue;
@@ -398,21 +413,93 @@ static memo_status attention_step(memo_device* device, memo_stream stream, memo_
                               : memo_sp_attention_forward)(attention, t, mask, error);
     if (status) return status;
     if (!is_backward)
-        return copy_tensor(device, stream, schedule, b->used, t->out, b->q_bytes, error);
-    status = copy_tensor(device, stream, schedule, b->used, t->d_k, b->kv_bytes, error);
+        return copy_tensor(device, stream, schedule, b->used, t->out, b->out_bytes, error);
+    status = copy_tensor(device, stream, schedule, b->used, t->d_k, b->k_bytes, error);
     return status ? status
-                  : copy_tensor(device, stream, schedule, b->used, t->d_v, b->kv_bytes, error);
+                  : copy_tensor(device, stream, schedule, b->used, t->d_v, b->v_bytes, error);
+}
+
+/* Query heads of a rank's group g of n: those of its key heads [g n_kv / n, (g + 1) n_kv / n). */
+static int64_t group_q_heads(const attention_case* c, const memo_ulysses_heads* heads, int32_t n,
+                             int32_t g) {
+    int64_t n_heads = 0;
+    int32_t h, kv;
+    for (h = heads->first_q; h < heads->first_q + heads->n_q; h++) {
+        kv = h / (c->n_q_heads / c->n_kv_heads) - heads->first_kv;
+        n_heads += kv >= g * heads->n_kv / n && kv < (g + 1) * heads->n_kv / n;
+    }
+    return n_heads;
+}
+
+static int32_t groups_of(const attention_case* c) {
+    return c->ulysses > 1 && c->ulysses_groups ? c->ulysses_groups : 1;
+}
+/* Rings that the rank runs in one pass. */
+static int32_t n_rings_of(const attention_case* c, const memo_ulysses_heads* heads) {
+    int32_t n = 0, g;
+    for (g = 0; g < groups_of(c); g++) n += group_q_heads(c, heads, groups_of(c), g) > 0;
+    return n;
+}
+
+/* Of these in forward, the rings that wait at their end: the last, and those whose keys another group overwrites. */
+static int32_t n_ends_of(const attention_case* c, const memo_ulysses_heads* heads) {
+    int32_t n = 0, g, later;
+    for (g = 0; g < groups_of(c); g++) {
+        int is_last = 1, is_overwritten = 0;
+        if (!group_q_heads(c, heads, groups_of(c), g)) continue;
+        for (later = g + 1; later < groups_of(c); later++)
+            if (group_q_heads(c, heads, groups_of(c), later)) {
+                is_last = 0;
+                is_overwritten |= c->sends_again && (later - g) % 2 == 0;
+            }
+        n += is_last || is_overwritten;
+    }
+    return n;
+}
+
+/* The last step of the ring: forward has as many exchanges, and backward two more. */
+static int32_t last_step_of(const memo_schedule* recorded, int32_t n_rings) {
+    int64_t op, n = 0;
+    for (op = 0; op < recorded->n_ops; op++)
+        n += recorded->ops[op].kind == MEMO_OP_RUN &&
+             !strcmp(memo_schedule_op_name(recorded, op), "ring exchange");
+    return n ? (int32_t)(n / n_rings - 2) / 2 : 0;
 }
 
 /* A rank that works on keys of others, but not in the last step of the ring. */
-static int ends_early(const run_result* result, const memo_sharding* sharding) {
-    int64_t hop_bytes = result->sizes.ring_forward_bytes, row;
+static int ends_early(const run_result* result, const memo_sharding* sharding, int32_t last_step) {
     int32_t rank, step;
-    if (sharding->ring == 1 || !hop_bytes || !result->n_asked[0]) return 0;
-    hop_bytes /= sharding->ring - 1;
+    int64_t row;
+    if (sharding->ring == 1 || !last_step) return 0;
     memo_sharding_find(sharding, result->asked[0][result->n_asked[0] - 1].k_start, &rank, &row);
     step = (result->ring_rank - rank / sharding->ulysses + sharding->ring) % sharding->ring;
-    return step && step < result->ring_forward_bytes / hop_bytes;
+    return step && step < last_step;
+}
+
+/* The mask of a sequence of a case; with the sharding "documents" the sharding has the documents. */
+static memo_mask mask_of_case(const attention_case* c) {
+    memo_mask mask = memo_mask_default();
+    mask.kind = c->mask;
+    mask.window = c->window;
+    if (c->n_documents && c->sharding != MEMO_SHARDING_DOCUMENTS) {
+        mask.document_begins = c->document_begins;
+        mask.n_documents = c->n_documents;
+    }
+    return mask;
+}
+
+static memo_status sharding_of_case(const attention_case* c, memo_sharding* sharding,
+                                    memo_error* error) {
+    memo_sharding_desc desc = memo_sharding_desc_default();
+    desc.kind = c->sharding;
+    desc.ring = c->ring;
+    desc.ulysses = c->ulysses;
+    desc.n_tokens = c->n_tokens;
+    if (c->sharding == MEMO_SHARDING_DOCUMENTS) {
+        desc.document_begins = c->document_begins;
+        desc.n_documents = c->n_documents;
+    }
+    return memo_sharding_make(&desc, sharding, error);
 }
 
 /* What one rank recorded, against what it was to do. */
@@ -424,12 +511,16 @@ static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention
     memo_schedule *promised = NULL, *recorded = NULL;
     memo_check* check = NULL;
     memo_error error;
-    int32_t stream, k;
+    int32_t stream, k, n_rings;
     CHECK_OK(memo_schedule_create(&promised, &error));
     CHECK_OK(memo_schedule_add_stream(promised, "compute", &stream, &error));
     CHECK_OK(memo_schedule_add_sync(promised, stream, &error)); /* a recorder resumes with these */
     if (c->ring > 1) {
         CHECK_OK(memo_schedule_add_stream(promised, "ring", &stream, &error));
+        CHECK_OK(memo_schedule_add_sync(promised, stream, &error));
+    }
+    if (c->ulysses > 1 && c->ulysses_groups > 1) {
+        CHECK_OK(memo_schedule_add_stream(promised, "ulysses", &stream, &error));
         CHECK_OK(memo_schedule_add_sync(promised, stream, &error));
     }
     for (k = 0; k < 2 * n_repeats; k++)
@@ -446,10 +537,13 @@ static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention
     CHECK_IS(check->n_unrecorded_waits, ==, 0);
     /* One wait needs no bytes to be ordered: at the end of a forward pass whose last exchange brings this rank nothing
      * that it computes with, while the wait for an earlier one has set k and v free. */
-    CHECK_CASE(check->n_redundant_waits == (ends_early(result, sharding) ? n_repeats : 0),
-               "%s: %d of %d waits, the first is op %d", case_text(c),
-               (int)check->n_redundant_waits, (int)check->n_waits,
-               check->n_redundant_waits ? (int)check->redundant_waits[0] : -1);
+    n_rings = n_repeats * n_rings_of(c, &result->sizes.heads);
+    CHECK_CASE(
+        check->n_redundant_waits == (ends_early(result, sharding, last_step_of(recorded, n_rings))
+                                         ? n_repeats * n_ends_of(c, &result->sizes.heads)
+                                         : 0),
+        "%s: %d of %d waits, the first is op %d", case_text(c), (int)check->n_redundant_waits,
+        (int)check->n_waits, check->n_redundant_waits ? (int)check->redundant_waits[0] : -1);
     memo_check_destroy(check);
     memo_schedule_destroy(promised);
 }
@@ -464,13 +558,13 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     run_result* result = &all->results[rank];
     int64_t row_bytes[N_TENSORS], element_bytes = memo_type_bytes(c->type), share_bytes;
     memo_host_attention state;
-    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_sp_attention_tensors tensors, other;
     memo_sp_attention* attention = NULL;
-    memo_mask mask = memo_mask_default();
-    memo_sharding sharding;
-    memo_status status;
+    memo_mask masks[MAX_BATCH];
+    memo_sharding sharding, shardings[MAX_BATCH]; /* of the first sequence, of each */
+    memo_status status = MEMO_STATUS_OK;
+    int32_t b;
     sleeper sleeping;
     watched_attention watched;
     char *share[N_TENSORS], *other_share[N_TENSORS];
@@ -478,21 +572,19 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     char* scratch =
         NULL; /* of the caller, where a device's own could not be reached from the host */
     step_buffers buffers;
-    int64_t free_bytes = 0, total_bytes = 0;
+    int64_t free_bytes = 0, total_bytes = 0, largest_bytes = 0;
     int32_t k;
     int t;
     state.device = all->devices[rank];
     state.n_scores = 0;
-    sharding_desc.kind = c->sharding;
-    sharding_desc.ring = c->ring;
-    sharding_desc.ulysses = c->ulysses;
-    sharding_desc.n_tokens = c->n_tokens;
-    if (c->sharding == MEMO_SHARDING_DOCUMENTS) {
-        sharding_desc.document_begins = c->document_begins;
-        sharding_desc.n_documents = c->n_documents;
+    for (b = 0; b < c->n_batch && !status; b++) {
+        masks[b] = mask_of_case(case_of_row(c, b));
+        status = sharding_of_case(case_of_row(c, b), &shardings[b], error);
     }
-    status = memo_sharding_make(&sharding_desc, &sharding, error);
     if (status) return status;
+    sharding = shardings[0];
+    if (c->others) desc.n_masks = c->n_batch;
+    if (c->others && c->sharding == MEMO_SHARDING_DOCUMENTS) desc.row_shardings = shardings;
     desc.device = device;
     desc.stream = stream;
     desc.ring = mesh->ring;
@@ -502,8 +594,11 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     desc.n_q_heads = c->n_q_heads;
     desc.n_kv_heads = c->n_kv_heads;
     desc.head_size = c->head_size;
+    desc.v_head_size = c->v_head_size;
     desc.type = c->type;
     desc.sends_again = c->sends_again;
+    desc.rounds_gradients = c->rounds_gradients;
+    desc.ulysses_groups = c->ulysses_groups;
     desc.attention = memo_host_attention_functions(&state);
     if (rank == all->failing_rank) desc.attention.forward = failing_attention;
     if (c->s_per_score > 0) {
@@ -531,20 +626,23 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     if (status) return status;
     result->device_bytes -= free_bytes;
     for (t = 0; t < N_TENSORS; t++) {
-        row_bytes[t] = all->w->n_heads[t] * c->head_size * element_bytes;
+        row_bytes[t] = all->w->n_heads[t] * all->w->head_size[t] * element_bytes;
         share_bytes = c->n_batch * sharding.local_tokens * row_bytes[t];
+        if (share_bytes > largest_bytes) largest_bytes = share_bytes;
         share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         other_share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         memset(share[t], 0x7f, (size_t)share_bytes);
-        if (t == Q || t == K || t == V || t == D_OUT)
-            memo_sharding_scatter(&sharding, mesh->sequence_rank, c->n_batch, row_bytes[t],
-                                  all->w->typed[t], share[t]);
+        for (b = 0; b < c->n_batch && (t == Q || t == K || t == V || t == D_OUT); b++)
+            memo_sharding_scatter(&shardings[b], mesh->sequence_rank, 1, row_bytes[t],
+                                  all->w->typed[t] + b * c->n_tokens * row_bytes[t],
+                                  share[t] + b * sharding.local_tokens * row_bytes[t]);
     }
-    buffers.q_bytes = c->n_batch * sharding.local_tokens * row_bytes[Q];
-    buffers.kv_bytes = c->n_batch * sharding.local_tokens * row_bytes[K];
+    buffers.k_bytes = c->n_batch * sharding.local_tokens * row_bytes[K];
+    buffers.v_bytes = c->n_batch * sharding.local_tokens * row_bytes[V];
+    buffers.out_bytes = c->n_batch * sharding.local_tokens * row_bytes[OUT];
     buffers.saved_bytes = result->sizes.saved_bytes;
-    buffers.made = (char*)CASE_CALLOC((size_t)(buffers.q_bytes + buffers.saved_bytes), 1);
-    buffers.used = (char*)CASE_CALLOC((size_t)buffers.q_bytes, 1);
+    buffers.made = (char*)CASE_CALLOC((size_t)(largest_bytes + buffers.saved_bytes), 1);
+    buffers.used = (char*)CASE_CALLOC((size_t)largest_bytes, 1);
     lse = CASE_CALLOC((size_t)result->sizes.lse_bytes + 1, 1);
     saved = CASE_CALLOC((size_t)result->sizes.saved_bytes + 1, 1);
     other_lse = CASE_CALLOC((size_t)result->sizes.lse_bytes + 1, 1);
@@ -560,7 +658,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     tensors.d_q = share[D_Q];
     tensors.d_k = share[D_K];
     tensors.d_v = share[D_V];
-    /* The other layer has the same numbers in other roles. */
+    /* The other layer has the same numbers in other roles, which takes one head size. */
     other.q = share[D_OUT];
     other.k = share[V];
     other.v = share[K];
@@ -571,12 +669,6 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     other.d_q = other_share[D_Q];
     other.d_k = other_share[D_K];
     other.d_v = other_share[D_V];
-    mask.kind = c->mask;
-    mask.window = c->window;
-    if (c->n_documents && c->sharding != MEMO_SHARDING_DOCUMENTS) { /* which it tells the mask */
-        mask.document_begins = c->document_begins;
-        mask.n_documents = c->n_documents;
-    }
     if (recorder) memo_recorder_resume(recorder);
     wait_for_all(all); /* nobody creates any more */
     result->n_mallocs = __atomic_load_n(&malloc_count, __ATOMIC_RELAXED);
@@ -584,17 +676,17 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     for (k = 0; k < all->n_repeats && !status; k++) {
         int64_t ring_bytes = mesh->ring->sent_bytes, ulysses_bytes = mesh->ulysses->sent_bytes;
         status =
-            attention_step(device, stream, NULL, attention, &tensors, &mask, &buffers, 0, error);
+            attention_step(device, stream, NULL, attention, &tensors, masks, &buffers, 0, error);
         result->ring_forward_bytes = mesh->ring->sent_bytes - ring_bytes;
         result->ulysses_forward_bytes = mesh->ulysses->sent_bytes - ulysses_bytes;
         if (all->has_two_layers && !status)
-            status = memo_sp_attention_forward(attention, &other, &mask, error);
+            status = memo_sp_attention_forward(attention, &other, masks, error);
         if (all->has_two_layers && !status)
-            status = memo_sp_attention_backward(attention, &other, &mask, error);
+            status = memo_sp_attention_backward(attention, &other, masks, error);
         ring_bytes = mesh->ring->sent_bytes;
         ulysses_bytes = mesh->ulysses->sent_bytes;
         if (!status)
-            status = attention_step(device, stream, NULL, attention, &tensors, &mask, &buffers, 1,
+            status = attention_step(device, stream, NULL, attention, &tensors, masks, &buffers, 1,
                                     error);
         result->ring_backward_bytes = mesh->ring->sent_bytes - ring_bytes;
         result->ulysses_backward_bytes = mesh->ulysses->sent_bytes - ulysses_bytes;
@@ -610,33 +702,41 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     result->n_mallocs = __atomic_load_n(&malloc_count, __ATOMIC_RELAXED) - result->n_mallocs;
     result->n_scores = state.n_scores;
     if (!status && recorder)
-        check_schedule(recorder, attention, &tensors, &mask, &buffers, c, result, &sharding,
+        check_schedule(recorder, attention, &tensors, masks, &buffers, c, result, &sharding,
                        all->n_repeats);
     if (!status) {
         int64_t n_rows = c->n_batch * sharding.ring_tokens, n_wrong = 0, i, h;
-        for (i = 0; i < n_rows; i++)
-            for (h = 0; h < result->sizes.heads.n_q; h++) {
-                int64_t row = i % sharding.ring_tokens;
-                int32_t holder =
-                    result->ring_rank * c->ulysses + (int32_t)(row / sharding.local_tokens);
-                int64_t position =
-                    memo_sharding_position(&sharding, holder, row % sharding.local_tokens);
-                if (position >= c->n_tokens)
-                    n_wrong += ((float*)lse)[i * result->sizes.heads.n_q + h] != -INFINITY;
-            }
+        int32_t n_groups = groups_of(c), g;
+        const float* lses = (const float*)lse;
+        for (g = 0; g < n_groups; g++) {
+            int64_t n_heads = group_q_heads(c, &result->sizes.heads, n_groups, g);
+            for (i = 0; i < n_rows; i++)
+                for (h = 0; h < n_heads; h++) {
+                    int64_t row = i % sharding.ring_tokens;
+                    int32_t holder =
+                        result->ring_rank * c->ulysses + (int32_t)(row / sharding.local_tokens);
+                    int64_t position = memo_sharding_position(&shardings[i / sharding.ring_tokens],
+                                                              holder, row % sharding.local_tokens);
+                    if (position >= c->n_tokens) n_wrong += lses[i * n_heads + h] != -INFINITY;
+                }
+            lses += n_rows * n_heads;
+        }
         if (n_wrong)
             status = memo_error_set(error, MEMO_STATUS_DEVICE, "the LSE of padding is not -inf");
     }
     for (t = 0; t < N_TENSORS; t++) {
-        if (!status && (t == OUT || t == D_Q || t == D_K || t == D_V))
-            memo_sharding_gather(&sharding, mesh->sequence_rank, c->n_batch, row_bytes[t], share[t],
-                                 all->w->typed[t]);
+        for (b = 0; b < c->n_batch; b++)
+            if (!status && (t == OUT || t == D_Q || t == D_K || t == D_V))
+                memo_sharding_gather(&shardings[b], mesh->sequence_rank, 1, row_bytes[t],
+                                     share[t] + b * sharding.local_tokens * row_bytes[t],
+                                     all->w->typed[t] + b * c->n_tokens * row_bytes[t]);
         if (!status && (t == OUT || t == D_Q || t == D_K || t == D_V)) {
             /* Padding has output and gradient 0. */
-            int64_t b, row, i, n_wrong = 0;
+            int64_t row, i, n_wrong = 0;
             for (b = 0; b < c->n_batch; b++)
                 for (row = 0; row < sharding.local_tokens; row++)
-                    if (memo_sharding_position(&sharding, mesh->sequence_rank, row) >= c->n_tokens)
+                    if (memo_sharding_position(&shardings[b], mesh->sequence_rank, row) >=
+                        c->n_tokens)
                         for (i = 0; i < row_bytes[t]; i++)
                             n_wrong +=
                                 share[t][(b * sharding.local_tokens + row) * row_bytes[t] + i] != 0;

@@ -90,7 +90,16 @@ refusals() {
         refuses "needs a value" --forward &&
         refuses "no option" --speed 3 &&
         refuses "needs the four lists" --timeline x --degrees-profile y &&
-        refuses "needs --degrees-profile" $lists --comm 1,1,1,1 --output x &&
+        refuses "needs --degrees-profile or --estimate" $lists --comm 1,1,1,1 --output x &&
+        refuses "needs --cluster and --gpus" --estimate 2,64,64,4 --cluster a100 &&
+        refuses "no such preset: a1000" --estimate 2,64,64,4 --cluster a1000 --gpus 8 &&
+        refuses "a power of two" --estimate 2,64,64,4 --cluster a100 --gpus 6 &&
+        refuses "four numbers" --estimate 2,64,64 --cluster a100 --gpus 8 &&
+        refuses "four numbers" --estimate 2,64,64,0 --cluster a100 --gpus 8 &&
+        refuses "four numbers" --estimate 2,64,64,4,4 --cluster a100 --gpus 8 &&
+        refuses "at most" --estimate 9999,64,64,4 --cluster a100 --gpus 8 &&
+        refuses "needs --estimate" $lists --comm 1,1,1,1 --gpus 8 &&
+        refuses "one of the two" --degrees-profile x --estimate 2,64,64,4 --cluster a100 --gpus 8 &&
         refuses "--output needs a value" --degrees-profile x --output --timeline y &&
         refuses "/nonexistent/profile: cannot be read" --degrees-profile /nonexistent/profile &&
         refuses "tests: cannot be read: Is a directory" --degrees-profile tests
@@ -137,6 +146,17 @@ bad_profile() {
     refuses "profile:14: 3 is none of the degrees" --degrees-profile "$folder/profile"
 }
 
+# The estimate is a profile: planning from its file gives the same plan; times there are whole nanoseconds.
+estimate() {
+    run --estimate 4,4096,4096,64 --cluster 3090-pcie --gpus 8 --profile-output "$folder/estimated" || return 1
+    cp "$folder/out" "$folder/direct"
+    run --degrees-profile "$folder/estimated" || return 1
+    digits='/^solve_s/d; s/^\([a-z_]*_s: [0-9.]\{7\}\).*/\1/'
+    sed "$digits" "$folder/direct" >"$folder/direct.plan"
+    sed "$digits" "$folder/out" | diff "$folder/direct.plan" - && grep -q '^step_s: [1-9]' "$folder/out" &&
+        grep -q '^degrees 1 2 4 8$' "$folder/estimated" && [ "$(grep -c '^block_' "$folder/out")" = 8 ]
+}
+
 output_unwritable() {
     profile 0 >"$folder/profile"
     run --degrees-profile "$folder/profile" --output "$folder/no/degrees"
@@ -170,6 +190,7 @@ test_is degrees degrees
 test_is within_memory within_memory
 test_is memory_too_small too_small
 test_is damaged_profile bad_profile
+test_is an_estimate_is_a_profile estimate
 test_is output_unwritable output_unwritable
 test_is outputs_replace_nothing outputs_replace_nothing
 old_name_works() {

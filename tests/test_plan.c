@@ -1,4 +1,4 @@
-/* The planners: greedy, search and MIP against a brute force; alpha by two ways. */
+/* The planners: greedy, search and MIP against a brute force. */
 #include "scarce.h"
 
 #define MEMO_STATIC
@@ -449,6 +449,94 @@ static void proofs_halve_what_is_open(void) {
     CHECK_CASE(n_above > 10, "%d above the bound", n_above);
 }
 
+/* Buffers that all live at once are one stack. */
+static void a_stack_is_as_low_as_brute_force(void) {
+    int k, n_holes = 0;
+    for (k = 0; k < 1500; k++) {
+        memo_plan* plan;
+        memo_error error;
+        memoi_problem problem;
+        int64_t n = memo_test_int(1, 7), least, highest, i;
+        CHECK_OK(memo_plan_create(n, 0, (int64_t)1 << memo_test_int(0, 2), &plan, &error));
+        for (i = 0; i < n; i++) {
+            memo_buffer* buffer = &plan->buffers[i];
+            buffer->end = 1;
+            buffer->size_bytes = memo_test_int(1, 40);
+            buffer->alignment_bytes = (int64_t)8 << memo_test_int(0, 3);
+        }
+        if (k % 2) {
+            int64_t raised = 64 * memo_test_int(0, 2);
+            CHECK_OK(memo_plan_solve(plan, NULL, &error));
+            for (i = 0; i < n; i++) {
+                plan->buffers[i].is_fixed = memo_test_int(0, 2) == 0;
+                plan->buffers[i].offset_bytes += raised;
+            }
+        }
+        CHECK_OK(memo_plan_prepare(plan, &error));
+        least = brute_force(plan);
+        CHECK_OK(memoi_problem_create(plan, &problem, &error));
+        highest = least / problem.unit_bytes + memo_test_int(0, 1) * memo_test_int(0, 100);
+        n_holes += problem.lower_bound * problem.unit_bytes < least;
+        CHECK(memoi_stacks_raise(&problem, highest, HUGE_VAL));
+        CHECK_CASE(problem.lower_bound * problem.unit_bytes == least,
+                   "case %d: %lld, expected %lld", k,
+                   (long long)(problem.lower_bound * problem.unit_bytes), (long long)least);
+        CHECK(memoi_stacks_raise(&problem, highest, HUGE_VAL)); /* again: the same */
+        CHECK_IS(problem.lower_bound * problem.unit_bytes, ==, least);
+        memoi_problem_free(&problem);
+        memo_plan_destroy(plan);
+    }
+    CHECK_CASE(n_holes > 300, "%d with holes", n_holes);
+}
+
+/* Cores answer for the whole: no plan below the least peak, and one from there on. */
+static void cores_meet_brute_force(void) {
+    int k, n_found = 0, n_failed = 0;
+    for (k = 0; k < 600; k++) {
+        features with;
+        memo_plan* plan;
+        memo_error error;
+        memoi_problem problem;
+        memoi_cores cores;
+        memoi_effort effort;
+        memoi_solution best;
+        memoi_verdict verdict;
+        int64_t n_nodes = 1000000, least, capacity;
+        int64_t offsets[8];
+        with.has_fixed = k % 2;
+        with.has_gaps = k / 2 % 2;
+        with.has_alignment = k / 4 % 2;
+        plan = random_plan(memo_test_int(2, 7), memo_test_int(1, 30), with);
+        CHECK_OK(memo_plan_prepare(plan, &error));
+        CHECK_OK(memoi_problem_create(plan, &problem, &error));
+        if (problem.n_items > 0) {
+            least = brute_force(plan) / problem.unit_bytes;
+            capacity = memob_max(least - memo_test_int(0, 2), 0);
+            memset(&effort, 0, sizeof effort);
+            effort.seed = (uint64_t)k;
+            effort.deadline = HUGE_VAL;
+            memoi_solution_begin(&best, offsets);
+            CHECK(memoi_neighbors_list(&problem) == 1);
+            CHECK(memoi_cores_create(&cores, &problem, &effort));
+            CHECK(memoi_cores_attempt(&cores, capacity, &n_nodes, &verdict, &best));
+            CHECK_CASE(verdict == (capacity < least ? MEMOI_FAILED : MEMOI_FOUND),
+                       "case %d: verdict %d at %lld of %lld", k, (int)verdict, (long long)capacity,
+                       (long long)least);
+            if (verdict == MEMOI_FOUND) {
+                CHECK_IS(best.peak, ==, least);
+                memoi_plan_store(plan, &problem, &best, "cores");
+                CHECK_OK(memo_plan_validate(plan, &error));
+            }
+            n_found += verdict == MEMOI_FOUND;
+            n_failed += verdict == MEMOI_FAILED;
+            memoi_cores_free(&cores);
+        }
+        memoi_problem_free(&problem);
+        memo_plan_destroy(plan);
+    }
+    CHECK_CASE(n_found > 100 && n_failed > 100, "%d found, %d failed", n_found, n_failed);
+}
+
 /* What a change places again is all that first fit by the changed order moves. */
 static void a_climb_is_first_fit(void) {
     int k, n_better = 0;
@@ -783,128 +871,6 @@ static void odd_problems_are_answered(void) {
     memo_plan_destroy(plan);
 }
 
-/* ---- alpha
- * ------------------------------------------------------------------------------------------- */
-
-static memo_alpha_desc random_alpha(void) {
-    memo_alpha_desc desc = memo_alpha_desc_default();
-    int64_t unit = (int64_t)1 << memo_test_int(0, 30);
-    desc.whole_bytes = memo_test_int(0, 9) * unit;
-    desc.others_bytes = memo_test_int(0, 9) * unit;
-    desc.bandwidth_bytes_per_s = (double)memo_test_int(0, 3) * (double)unit;
-    desc.layer_forward_s = (double)memo_test_int(0, 40) / 8;
-    desc.n_layers = (int32_t)memo_test_int(0, 6);
-    desc.host_bytes = memo_test_int(0, 70) * unit;
-    desc.device_base_bytes = memo_test_int(0, 4) * unit;
-    desc.device_slope_bytes = memo_test_int(0, 9) * unit;
-    desc.device_bytes = memo_test_int(0, 14) * unit;
-    if (memo_test_int(0, 1)) {
-        desc.n_rows = memo_test_int(1, 100);
-        desc.tile_rows = memo_test_int(0, 40);
-    }
-    return desc;
-}
-
-static void alpha_is_the_largest(void) {
-    int k;
-    for (k = 0; k < 20000; k++) {
-        memo_alpha_desc desc = random_alpha();
-        memo_alpha alpha;
-        memo_error error;
-        double swapped, layers = desc.n_layers > 2 ? desc.n_layers - 2 : 0;
-        memo_status status = memo_plan_alpha(&desc, &alpha, &error);
-        int fits_host =
-            desc.host_bytes == 0 || layers * (double)desc.whole_bytes <= (double)desc.host_bytes;
-        int fits_device = desc.device_bytes == 0 || desc.device_base_bytes <= desc.device_bytes;
-        CHECK_CASE((status == MEMO_STATUS_OK) == (fits_host && fits_device), "case %d", k);
-        if (status) {
-            CHECK_IS(status, ==, MEMO_STATUS_INFEASIBLE);
-            CHECK(strstr(error.message, fits_host ? "device memory" : "host memory") != NULL);
-            continue;
-        }
-        swapped = (double)desc.whole_bytes + alpha.alpha * (double)desc.others_bytes;
-        CHECK(alpha.alpha >= 0 && alpha.alpha <= 1);
-        CHECK_CASE(desc.host_bytes == 0 ||
-                       layers * swapped <= (double)desc.host_bytes * (1 + 1e-12),
-                   "case %d", k);
-        CHECK_CASE(desc.device_bytes == 0 ||
-                       (double)desc.device_base_bytes +
-                               alpha.alpha * (double)desc.device_slope_bytes <=
-                           (double)desc.device_bytes * (1 + 1e-12),
-                   "case %d", k);
-        if (alpha.is_hidden)
-            CHECK_CASE(desc.bandwidth_bytes_per_s <= 0 || swapped <= desc.bandwidth_bytes_per_s *
-                                                                             desc.layer_forward_s *
-                                                                             (1 + 2e-9) +
-                                                                         1e-9,
-                       "case %d", k);
-        else
-            CHECK(alpha.alpha <= 0 && alpha.limit == MEMO_ALPHA_LIMIT_BANDWIDTH);
-        CHECK_CASE((alpha.limit == MEMO_ALPHA_LIMIT_NONE) == (alpha.exact_alpha > 1 - 1e-12),
-                   "case %d: alpha %g, limit %s", k, alpha.exact_alpha,
-                   memo_alpha_limit_name(alpha.limit));
-        if (desc.n_rows > 0) { /* whole tiles, and the next would be too much */
-            int64_t tile = desc.tile_rows > 0 ? desc.tile_rows : 1;
-            int64_t n_kept = (int64_t)(alpha.alpha * (double)desc.n_rows + 0.5);
-            CHECK_CASE(n_kept % tile == 0 || n_kept == desc.n_rows, "case %d", k);
-            CHECK_CASE(n_kept == desc.n_rows ||
-                           (double)(n_kept + tile) / (double)desc.n_rows > alpha.exact_alpha - 1e-6,
-                       "case %d: %lld of %lld rows, alpha %.17g", k, (long long)n_kept,
-                       (long long)desc.n_rows, alpha.exact_alpha);
-        }
-    }
-}
-
-static void alpha_by_lp_solve_and_closed_form_agree(void) {
-#ifdef MEMO_LP_SOLVE
-    int k;
-    for (k = 0; k < 5000; k++) {
-        memo_alpha_desc desc = random_alpha();
-        memoi_alpha_row rows[3];
-        memo_alpha alpha;
-        memo_error error;
-        int n;
-        if (memo_plan_alpha(&desc, &alpha, &error)) continue;
-        n = memoi_alpha_rows(&desc, rows);
-        CHECK_CASE(fabs(memoi_alpha_lp(rows, n) - memoi_alpha_closed(rows, n)) < 1e-8,
-                   "case %d: lp_solve %.12g, closed form %.12g", k, memoi_alpha_lp(rows, n),
-                   memoi_alpha_closed(rows, n));
-    }
-#else
-    SKIP("built without lp_solve");
-#endif
-}
-
-static void alpha_refuses_nonsense(void) {
-    memo_alpha_desc desc = memo_alpha_desc_default();
-    memo_alpha alpha;
-    memo_error error;
-    CHECK_OK(memo_plan_alpha(&desc, &alpha, &error));
-    CHECK(alpha.alpha >= 1 && alpha.limit == MEMO_ALPHA_LIMIT_NONE && alpha.is_hidden);
-    desc.others_bytes = -1;
-    CHECK_IS(memo_plan_alpha(&desc, &alpha, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    desc.others_bytes = 1;
-    desc.layer_forward_s = memo_test_nan();
-    CHECK_IS(memo_plan_alpha(&desc, &alpha, NULL), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    /* The paper's setting in kind: half the rows hide behind the layer; the last tile is short. */
-    desc = memo_alpha_desc_default();
-    desc.whole_bytes = 2000;
-    desc.others_bytes = 14000;
-    desc.bandwidth_bytes_per_s = 9000;
-    desc.layer_forward_s = 1;
-    desc.n_layers = 4;
-    desc.n_rows = 10;
-    desc.tile_rows = 3;
-    CHECK_OK(memo_plan_alpha(&desc, &alpha, &error));
-    CHECK(fabs(alpha.exact_alpha - 0.5) < 1e-9 && fabs(alpha.alpha - 0.3) < 1e-12);
-    CHECK_IS(alpha.limit, ==, MEMO_ALPHA_LIMIT_BANDWIDTH);
-    desc.bandwidth_bytes_per_s = 0;
-    CHECK_OK(memo_plan_alpha(&desc, &alpha, &error));
-    CHECK_IS(alpha.alpha, >=, 1);
-    desc.host_bytes = 2 * 2000 - 1;
-    CHECK_IS(memo_plan_alpha(&desc, &alpha, &error), ==, MEMO_STATUS_INFEASIBLE);
-}
-
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(greedy_is_valid);
@@ -916,6 +882,8 @@ int main(int argc, char** argv) {
     TEST(traces_meet_their_bound);
     TEST(search_is_valid_and_deterministic);
     TEST(proofs_halve_what_is_open);
+    TEST(a_stack_is_as_low_as_brute_force);
+    TEST(cores_meet_brute_force);
     TEST(a_climb_is_first_fit);
     TEST(a_climb_beats_an_order_search);
     TEST(large_plans_are_improved);
@@ -923,8 +891,5 @@ int main(int argc, char** argv) {
     TEST(mip_meets_brute_force);
     TEST(memory_that_runs_out_is_reported);
     TEST(odd_problems_are_answered);
-    TEST(alpha_is_the_largest);
-    TEST(alpha_by_lp_solve_and_closed_form_agree);
-    TEST(alpha_refuses_nonsense);
     return memo_test_end();
 }

@@ -13,35 +13,19 @@ static memo_schedule* parsed(const char* text) {
     return schedule;
 }
 
-/* Through a file and back into a buffer of the caller. */
-static const char* written(const memo_schedule* schedule, char* text, size_t n_bytes) {
+/* Writes a file and reads it.  text: what the file held, to be freed; may be NULL. */
+static memo_schedule* reread(const memo_schedule* schedule, char** text) {
     char path[250];
-    size_t n = 0;
-    FILE* file;
+    memo_schedule* result = NULL;
     memo_test_path(path, "races.schedule");
     CHECK_OK(memo_schedule_write(schedule, path, &error));
-    file = fopen(path, "rb");
-    CHECK(file != NULL);
-    if (file) {
-        n = fread(text, 1, n_bytes - 1, file);
-        fclose(file);
-    }
+    CHECK_OK(memo_schedule_read(path, &result, &error));
+    if (text) *text = memo_test_file(path, NULL);
     remove(path);
-    text[n] = 0;
-    return text;
+    return result;
 }
 
 /* --- races that others shipped --- */
-
-static char* file_text(const char* path) {
-    static char text[1 << 14];
-    FILE* file = fopen(path, "rb");
-    size_t n = file ? fread(text, 1, sizeof text - 1, file) : 0;
-    CHECK_CASE(file && n > 0 && n < sizeof text - 1, "%s cannot be read", path);
-    if (file) fclose(file);
-    text[n] = 0;
-    return text;
-}
 
 static int n_runs(const memo_schedule* schedule) {
     int n = 0;
@@ -54,11 +38,16 @@ static int n_runs(const memo_schedule* schedule) {
 static int check_faulty(const char* path) {
     memo_schedule* schedule = NULL;
     memo_check* check = NULL;
-    char why[2048], *line = file_text(path);
+    char why[2048], *text = memo_test_file(path, NULL), *line = text;
     int64_t i;
     int n = 0;
+    CHECK_CASE(text, "%s cannot be read", path);
+    if (!text) return 0;
     CHECK_OK(memo_schedule_parse(line, (int64_t)strlen(line), path, &schedule, &error));
-    if (!schedule) return 0;
+    if (!schedule) {
+        free(text);
+        return 0;
+    }
     CHECK_OK(memo_schedule_check(schedule, &check, &error));
     CHECK_CASE(check->n_races > 0 && check->n_unrecorded_waits == 0, "%s", path);
     for (i = 0; i < check->n_races; i++) {
@@ -73,6 +62,7 @@ static int check_faulty(const char* path) {
     }
     CHECK_CASE(!line || !strstr(line, "\n#! "), "%s: more lines than races", path);
     n = n_runs(schedule);
+    free(text);
     memo_check_destroy(check);
     memo_schedule_destroy(schedule);
     return n;
@@ -328,13 +318,11 @@ static void check_mend(const memo_schedule* schedule, const memo_race* race, con
 }
 
 static void diagnoses_followed_mend_the_race(void) {
-    static char text[1 << 14];
     int round, n_recorded = 0, n_never = 0, n_late = 0;
     for (round = 0; round < 3000; round++) {
-        memo_schedule *schedule = random_schedule(), *again = NULL;
+        memo_schedule *schedule = random_schedule(), *again = reread(schedule, NULL);
         memo_check* check;
         int64_t i;
-        again = parsed(written(schedule, text, sizeof text));
         if (!again) return;
         check_same(schedule, again);
         CHECK_OK(memo_schedule_check(again, &check, &error));
@@ -445,7 +433,6 @@ static void faults_have_a_file_a_line_and_a_reason(void) {
 
 /* Two streams of one name must not become one, which would have no race with itself. */
 static void streams_of_one_name_stay_two(void) {
-    static char text[1 << 12];
     memo_schedule *schedule, *again;
     memo_check* check;
     memo_op_desc op = memo_op_desc_default();
@@ -458,7 +445,7 @@ static void streams_of_one_name_stay_two(void) {
         CHECK_OK(memo_schedule_add_stream(schedule, "ring \"", &op.stream, &error));
         CHECK_OK(memo_schedule_add_op(schedule, &op, &error));
     }
-    again = parsed(written(schedule, text, sizeof text));
+    again = reread(schedule, NULL);
     CHECK(again && again->n_streams == 2);
     CHECK(again && !strcmp(again->text + again->streams[1], "ring \" #1"));
     CHECK_OK(memo_schedule_check(again, &check, &error));
@@ -483,7 +470,7 @@ static void names_are_checked(void) {
 
 /* What passes over a link takes its time in the file. */
 static void links_become_time(void) {
-    static char text[1 << 12];
+    char* text;
     memo_schedule *schedule, *again;
     memo_op_desc op = memo_op_desc_default();
     memo_range bytes = {4, 8};
@@ -496,10 +483,11 @@ static void links_become_time(void) {
     op.link = link;
     op.link_bytes = 3;
     CHECK_OK(memo_schedule_add_op(schedule, &op, &error));
-    written(schedule, text, sizeof text);
-    CHECK_CASE(strstr(text, "takes 5000\n") && strstr(text, "buffer \"weights\" 0x4..0x8\n"), "%s",
-               text);
-    again = parsed(text);
+    again = reread(schedule, &text);
+    CHECK_CASE(text && strstr(text, "takes 5000\n") &&
+                   strstr(text, "buffer \"weights\" 0x4..0x8\n"),
+               "%s", text ? text : "no file");
+    free(text);
     CHECK(again && fabs(again->ops[0].duration_s - 5e-6) < 1e-15);
     memo_schedule_destroy(schedule);
     memo_schedule_destroy(again);

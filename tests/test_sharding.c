@@ -319,7 +319,7 @@ static void labels_are_shifted_before_sharding(void) {
     for (k = 0; k < 100; k++) {
         int32_t ring = (int32_t)memo_test_int(1, 4), ulysses = (int32_t)memo_test_int(1, 4), rank;
         int64_t n_tokens = memo_test_int(1, 70), n_batch = memo_test_int(1, 2), i, b;
-        int64_t begins[4], n_found = 0, n_expected = 0;
+        int64_t begins[4], n_found = 0, n_expected = 0, ahead = k % 3 ? 1 : memo_test_int(1, 5);
         int32_t tokens[140], labels[140];
         double sum = 0, expected = 0;
         memo_sharding sharding;
@@ -332,22 +332,24 @@ static void labels_are_shifted_before_sharding(void) {
                                 : sharding_of((memo_sharding_kind)(k % 4), ring, ulysses, n_tokens);
         for (i = 0; i < n_batch * n_tokens; i++) tokens[i] = (int32_t)memo_test_int(0, 99);
         for (b = 0; b < n_batch; b++)
-            for (i = 0; i + 1 < n_tokens; i++)
-                if (i + 1 != begins[1] && i + 1 != begins[2]) {
-                    n_expected++;
-                    expected += loss_of(i, tokens[b * n_tokens + i + 1]);
-                }
+            for (i = 0; i + ahead < n_tokens; i++) {
+                int64_t to = i + ahead; /* no document begins after i, up to it */
+                if ((begins[1] > i && begins[1] <= to) || (begins[2] > i && begins[2] <= to))
+                    continue;
+                n_expected++;
+                expected += loss_of(i, tokens[b * n_tokens + to]);
+            }
         for (rank = 0; rank < ring * ulysses; rank++) {
-            n_found +=
-                memo_sharding_labels(&sharding, rank, n_batch, tokens, is_documents ? NULL : begins,
-                                     is_documents ? 0 : 3, -100, labels);
+            n_found += memo_sharding_labels(&sharding, rank, n_batch, tokens, ahead,
+                                            is_documents ? NULL : begins, is_documents ? 0 : 3,
+                                            -100, labels);
             for (b = 0; b < n_batch; b++)
                 for (i = 0; i < sharding.local_tokens; i++) {
                     int64_t t = memo_sharding_position(&sharding, rank, i);
                     int32_t label = labels[b * sharding.local_tokens + i];
                     if (label == -100) continue;
                     sum += loss_of(t, label);
-                    CHECK(t + 1 < n_tokens && label == tokens[b * n_tokens + t + 1]);
+                    CHECK(t + ahead < n_tokens && label == tokens[b * n_tokens + t + ahead]);
                 }
         }
         CHECK_IS(n_found, ==, n_expected);
@@ -377,7 +379,7 @@ static void* loss_main(void* argument) {
     memo_error error;
     int64_t i;
     sums[1] =
-        (double)memo_sharding_labels(&r->sharding, r->rank, 1, r->tokens, NULL, 0, -1, labels);
+        (double)memo_sharding_labels(&r->sharding, r->rank, 1, r->tokens, 1, NULL, 0, -1, labels);
     sums[0] = 0;
     for (i = 0; i < r->sharding.local_tokens; i++)
         if (labels[i] != -1)

@@ -158,18 +158,68 @@ static void every_number_of_heads_is_exact(void) {
 }
 
 static void every_head_size_is_exact(void) {
-    static const int32_t sizes[] = {32, 64, 80, 128, 1, 3, 256};
+    static const int32_t sizes[][2] = {/* of q and k, of v */
+                                       {32, 0},  {64, 0},    {80, 0},  {128, 0},
+                                       {1, 0},   {3, 0},     {256, 0}, {24, 16},
+                                       {16, 24}, {192, 128}, {1, 256}, {256, 1}};
     size_t i;
     for (i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        attention_case c = case_of(2, 2, 70, 4, 2, sizes[i]);
+        attention_case c = case_of(2, 2, 70, 4, 2, sizes[i][0]);
+        c.v_head_size = sizes[i][1];
         c.n_batch = 2;
         expect_exact(&c);
     }
     report_worst();
 }
 
+/* Documents of three sequences: of 1, 0, 40, 2 and 58 tokens; one; of eleven times 0, 50 and 51 tokens. */
+static void every_sequence_may_have_its_own_documents(void) {
+    static const int32_t degrees[][2] = {{1, 1}, {3, 1}, {1, 3}, {2, 2}, {4, 2}};
+    static const int64_t begins[] = {0, 1, 1, 41, 43, 101};
+    attention_case others[2];
+    int i, sharding, window;
+    for (i = 0; i < 5; i++)
+        for (sharding = 0; sharding < 4; sharding++)
+            for (window = 0; window < 2; window++) {
+                attention_case c = case_of(degrees[i][0], degrees[i][1], 101, 4, 2, 16);
+                c.sharding = (memo_sharding_kind)sharding;
+                c.n_batch = 3;
+                c.sends_again = window;
+                others[0] = others[1] = c;
+                memcpy(c.document_begins, begins, sizeof begins);
+                c.n_documents = 5;
+                others[0].document_begins[1] = 101;
+                others[0].n_documents = 1;
+                others[1].document_begins[12] = 50; /* eleven times 0 before it */
+                others[1].document_begins[13] = 101;
+                others[1].n_documents = 13;
+                if (window) { /* and more of its own */
+                    c.window = 9;
+                    others[0].mask = MEMO_MASK_FULL;
+                    others[1].window = 70;
+                }
+                c.others = others;
+                expect_exact(&c);
+            }
+    report_worst();
+}
+
+static void set_random_mask(attention_case* c) {
+    int64_t k;
+    c->mask = (memo_mask_kind)memo_test_int(0, 1);
+    c->window = memo_test_int(0, 2) ? 0 : memo_test_int(1, 40);
+    if (c->sharding != MEMO_SHARDING_DOCUMENTS && memo_test_int(0, 1)) return;
+    c->n_documents = memo_test_int(1, MAX_DOCUMENTS);
+    for (k = 1; k < c->n_documents; k++)
+        c->document_begins[k] = memo_test_int(c->document_begins[k - 1],
+                                              c->document_begins[k - 1] +
+                                                  (c->n_tokens - c->document_begins[k - 1]) / 2);
+    c->document_begins[c->n_documents] = c->n_tokens;
+}
+
 static void random_cases_are_exact(void) {
     int n = IS_SLOW == 2 ? 6 : IS_SLOW ? 20 : 150, i;
+    attention_case others[MAX_BATCH - 1];
     int64_t k;
     for (i = 0; i < n; i++) {
         static const int32_t degrees[] = {1, 2, 3, 4, 5, 6, 8};
@@ -183,19 +233,20 @@ static void random_cases_are_exact(void) {
         c = case_of(ring, ulysses, memo_test_int(1, 120), n_kv_heads * (int32_t)memo_test_int(1, 4),
                     n_kv_heads, (int32_t)memo_test_int(2, 40));
         c.sharding = (memo_sharding_kind)memo_test_int(0, 3);
-        c.mask = (memo_mask_kind)memo_test_int(0, 1);
-        c.window = memo_test_int(0, 2) ? 0 : memo_test_int(1, 40);
+        c.v_head_size = memo_test_int(0, 1) ? 0 : (int32_t)memo_test_int(1, 40);
         c.n_batch = (int32_t)memo_test_int(1, 2);
         c.sends_again = (int32_t)memo_test_int(0, 1);
+        c.ulysses_groups = (int32_t)memo_test_int(0, 4);
         c.ring_is_inner = (int32_t)memo_test_int(0, 1);
-        if (c.sharding == MEMO_SHARDING_DOCUMENTS || memo_test_int(0, 1)) {
-            c.n_documents = memo_test_int(1, MAX_DOCUMENTS);
-            for (k = 1; k < c.n_documents; k++)
-                c.document_begins[k] = memo_test_int(
-                    c.document_begins[k - 1],
-                    c.document_begins[k - 1] + (c.n_tokens - c.document_begins[k - 1]) / 2);
-            c.document_begins[c.n_documents] = c.n_tokens;
+        if (memo_test_int(0, 1)) {
+            c.n_batch = (int32_t)memo_test_int(2, MAX_BATCH);
+            for (k = 0; k < c.n_batch - 1; k++) {
+                others[k] = c;
+                set_random_mask(&others[k]);
+            }
+            c.others = others;
         }
+        set_random_mask(&c);
         expect_exact(&c);
     }
     report_worst();
@@ -239,12 +290,70 @@ static void the_ring_adds_no_error_to_bf16(void) {
     whole_destroy(&w);
 }
 
+/* d_k and d_v that travel as bf16 are rounded at each hop.  The header states this growth. */
+static void rounded_gradients_lose_little(void) {
+    static const int rings[] = {1, 2, 4, 8, 16};
+    static const double bounds[] = {1, 1.5, 2, 2.8, 4}; /* of the error of one rank */
+    attention_case c = case_of(1, 1, IS_SLOW ? 256 : 1024, 1, 1, 64);
+    double errors[2][N_TENSORS];
+    whole w;
+    world all;
+    int i, t, r;
+    c.type = MEMO_TYPE_BF16;
+    whole_create(&w, &c);
+    reference_run(&c, &w);
+    for (i = 0; i < 5; i++) {
+        c.ring = rings[i];
+        c.rounds_gradients = 1;
+        world_init(&all, &c, &w);
+        CHECK(world_run(&all));
+        for (t = OUT; t < N_TENSORS; t++) errors[i > 0][t] = error_of(&c, &w, t);
+        printf("# rounded, ring %2d: d_q %.4g, d_k %.4g, d_v %.4g\n", rings[i], errors[i > 0][D_Q],
+               errors[i > 0][D_K], errors[i > 0][D_V]);
+        for (t = D_Q; t < N_TENSORS; t++)
+            CHECK_CASE(errors[i > 0][t] <= (t == D_Q ? 1.02 : bounds[i]) * errors[0][t],
+                       "%s at ring %d", tensor_names[t], rings[i]);
+        for (r = 0; r < c.ring; r++) { /* as much as keys and values, one hop more */
+            int64_t hop = 2 * (c.n_tokens / c.ring) * 64 * 2;
+            const run_result* x = &all.results[r];
+            CHECK_IS(x->ring_backward_bytes - x->ring_forward_bytes, ==,
+                     c.ring > 1 ? c.ring * hop : 0);
+            CHECK_IS(x->sizes.ring_backward_bytes, ==, c.ring > 1 ? (2 * c.ring - 1) * hop : 0);
+        }
+    }
+    whole_destroy(&w);
+}
+
+/* With Ulysses, replicas, uneven heads, masks and windows: as right as 16 bits can be; fp32 loses nothing. */
+static void rounded_gradients_work_in_every_way(void) {
+    int i;
+    for (i = 0; i < (IS_SLOW ? 6 : 40); i++) {
+        int32_t n_kv_heads = (int32_t)memo_test_int(1, 4);
+        attention_case c = case_of((int32_t)memo_test_int(1, 4), (int32_t)memo_test_int(1, 4),
+                                   memo_test_int(1, 90), n_kv_heads * (int32_t)memo_test_int(1, 3),
+                                   n_kv_heads, (int32_t)memo_test_int(2, 24));
+        c.sharding = (memo_sharding_kind)memo_test_int(0, 2);
+        c.mask = (memo_mask_kind)memo_test_int(0, 1);
+        c.window = memo_test_int(0, 2) ? 0 : memo_test_int(1, 30);
+        c.n_batch = (int32_t)memo_test_int(1, 2);
+        c.v_head_size = (int32_t)(memo_test_int(0, 1) * memo_test_int(2, 30));
+        c.type = i % 3 == 0 ? MEMO_TYPE_F32 : i % 3 == 1 ? MEMO_TYPE_BF16 : MEMO_TYPE_F16;
+        c.rounds_gradients = 1;
+        if (c.type == MEMO_TYPE_F32)
+            expect_exact(&c);
+        else
+            expect_right(&c, 3e-3, c.type == MEMO_TYPE_F16 ? 2e-3 : 1e-2, NULL);
+    }
+    report_worst();
+}
+
 static void the_16_bit_types_work_in_every_way(void) {
     int i, type;
     for (type = 0; type < 2; type++) {
         for (i = 0; i < 6; i++) {
             attention_case c = case_of(1 + i % 3, 1 + i / 2, 61, 6, i % 2 ? 2 : 3, 32);
             c.type = type ? MEMO_TYPE_F16 : MEMO_TYPE_BF16;
+            c.v_head_size = i % 3 == 1 ? 48 : i % 3 == 2 ? 8 : 0;
             c.n_batch = 1 + i % 2;
             c.sends_again = i % 2;
             expect_right(&c, type ? 3e-4 : 2e-3, type ? 4e-4 : 3e-3, NULL);
@@ -273,13 +382,13 @@ static void a_row_that_sees_nothing_is_0(void) {
     memset(&block, 0, sizeof block);
     block.scale = 1;
     block.n_batch = block.n_q_heads = block.n_kv_heads = 1;
-    block.head_size = 2;
+    block.head_size = block.v_head_size = 2;
     block.n_q_runs = block.n_k_runs = 1;
     block.q_runs = &q_run;
     block.k_runs = &k_run;
     block.mask = memo_mask_default();
     block.mask.n_tokens = 11; /* query 11 is padding */
-    block.q_row_stride = block.k_row_stride = 2;
+    block.q_row_stride = block.k_row_stride = block.v_row_stride = block.out_row_stride = 2;
     block.lse_row_stride = 1;
     block.q = q;
     block.k = k;
@@ -314,6 +423,10 @@ static void a_row_that_sees_nothing_is_0(void) {
     CHECK_IS(attention.forward(attention.user, stream, &block, &error), ==,
              MEMO_STATUS_UNSUPPORTED);
     block.head_size = 2;
+    block.v_head_size = MEMO_HOST_ATTENTION_HEAD_SIZE + 1;
+    CHECK_IS(attention.forward(attention.user, stream, &block, &error), ==,
+             MEMO_STATUS_UNSUPPORTED);
+    block.v_head_size = 2;
     block.type = MEMO_TYPE_I64;
     CHECK_IS(attention.forward(attention.user, stream, &block, &error), ==,
              MEMO_STATUS_UNSUPPORTED);
@@ -581,37 +694,32 @@ static int expected_call(const attention_case* c, const memo_run* q_runs, int32_
 
 /* The calls of the local attention on every rank, one by one, and what the host's computes in them. */
 static void expect_only_what_is_seen(const attention_case* c) {
-    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_run* runs = (memo_run*)calloc(2 * (2 * MAX_DOCUMENTS + 1), sizeof *runs);
     memo_run* k_runs = runs + 2 * MAX_DOCUMENTS + 1;
+    int32_t n_parts = c->others ? c->n_batch : 1; /* a call for each */
     memo_sharding sharding;
     memo_error error;
     world all;
     whole w;
     int32_t r, s, i, pass;
-    sharding_desc.kind = c->sharding;
-    sharding_desc.ring = c->ring;
-    sharding_desc.ulysses = c->ulysses;
-    sharding_desc.n_tokens = c->n_tokens;
-    if (c->sharding == MEMO_SHARDING_DOCUMENTS) {
-        sharding_desc.document_begins = c->document_begins;
-        sharding_desc.n_documents = c->n_documents;
-    }
-    CHECK_OK(memo_sharding_make(&sharding_desc, &sharding, &error));
     whole_create(&w, c);
     world_init(&all, c, &w);
     CHECK(world_run(&all));
     for (r = 0; r < c->ring * c->ulysses; r++) {
         const run_result* result = &all.results[r];
-        int32_t n_q_runs = memoi_sharding_ring_runs(&sharding, result->ring_rank, runs),
-                n_calls = 0;
-        int64_t most_scores = 0, pairs = 0, n_heads = result->sizes.heads.n_q * c->n_batch;
-        for (s = 0; s < c->ring; s++) {
-            int32_t k_rank = (result->ring_rank - s + c->ring) % c->ring;
-            int32_t n_k_runs = memoi_sharding_ring_runs(&sharding, k_rank, k_runs);
+        int32_t n_calls = 0;
+        int64_t most_scores = 0, pairs = 0,
+                n_heads = result->sizes.heads.n_q * (c->n_batch / n_parts);
+        for (s = 0; s < c->ring * n_parts; s++) {
+            int32_t part = s % n_parts, step = s / n_parts, n_q_runs, n_k_runs;
+            int32_t k_rank = (result->ring_rank - step + c->ring) % c->ring;
+            const attention_case* own = case_of_row(c, part);
             asked_call expected;
-            if (!expected_call(c, runs, n_q_runs, k_runs, n_k_runs, s == 0, &expected, &most_scores,
-                               &pairs))
+            CHECK_OK(sharding_of_case(own, &sharding, &error));
+            n_q_runs = memoi_sharding_ring_runs(&sharding, result->ring_rank, runs);
+            n_k_runs = memoi_sharding_ring_runs(&sharding, k_rank, k_runs);
+            if (!expected_call(own, runs, n_q_runs, k_runs, n_k_runs, step == 0, &expected,
+                               &most_scores, &pairs))
                 continue;
             expected.n_q_heads = result->sizes.heads.n_q;
             for (pass = 0; pass < 2; pass++) {
@@ -619,7 +727,7 @@ static void expect_only_what_is_seen(const attention_case* c) {
                 CHECK_CASE(!memcmp(asked, &expected, sizeof expected),
                            "%s: rank %d, step %d, pass %d: %lld queries from %lld, %lld keys from "
                            "%lld; expected %lld from %lld, %lld from %lld",
-                           case_text(c), (int)r, (int)s, (int)pass, (long long)asked->q_rows,
+                           case_text(c), (int)r, (int)step, (int)pass, (long long)asked->q_rows,
                            (long long)asked->q_start, (long long)asked->k_rows,
                            (long long)asked->k_start, (long long)expected.q_rows,
                            (long long)expected.q_start, (long long)expected.k_rows,
@@ -649,7 +757,7 @@ static void what_sees_nothing_is_not_computed(void) {
         for (sharding = 0; sharding < 4; sharding++)
             for (window = 0; window < 2; window++)
                 for (documents = 0; documents < 2; documents++) {
-                    attention_case c = case_of(degrees[i][0], degrees[i][1], 217, 2, 2, 2);
+                    attention_case c = case_of(degrees[i][0], degrees[i][1], 217, 2, 2, 2), others;
                     c.sharding = (memo_sharding_kind)sharding;
                     c.window = !window ? 0 : i % 2 ? 3 : 21;
                     c.mask = i % 3 == 2 && window ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
@@ -658,6 +766,14 @@ static void what_sees_nothing_is_not_computed(void) {
                         c.n_documents = 5;
                     }
                     expect_only_what_is_seen(&c);
+                    others = c; /* the other sequence has other documents, and no window */
+                    others.window = 0;
+                    others.document_begins[1] = 109;
+                    others.document_begins[2] = 217;
+                    others.n_documents = 2;
+                    c.n_batch = 2;
+                    c.others = &others;
+                    if (i % 2) expect_only_what_is_seen(&c);
                 }
 }
 
@@ -694,7 +810,7 @@ static void documents_are_balanced(void) {
     }
 }
 
-/* One object, a batch after another; one rank of a ring of one, with its own reference. */
+/* One object, a batch of two sequences after another; one rank of a ring of one, with its own reference. */
 static void documents_may_change_from_batch_to_batch(void) {
     static const int64_t begins[][4] = {{0, 5, 30, 40}, {0, 1, 20, 40}, {0, 39, 39, 40}};
     memo_sharding_desc sharding_desc = memo_sharding_desc_default();
@@ -705,10 +821,10 @@ static void documents_may_change_from_batch_to_batch(void) {
     memo_mask mask = memo_mask_default();
     memo_host_attention state;
     memo_device* device = NULL;
-    memo_sharding sharding;
+    memo_sharding sharding, rows[2];
     memo_error error;
     long long n_mallocs;
-    float lse[40 * 2];
+    float lse[2 * 40 * 2];
     int k;
     CHECK_OK(memo_host_device_create(&device_desc, &device, &error));
     CHECK_OK(memo_stream_create(device, "compute", 0, &desc.stream, &error));
@@ -724,22 +840,29 @@ static void documents_may_change_from_batch_to_batch(void) {
     CHECK_OK(memo_sharding_make(&sharding_desc, &sharding, &error));
     desc.device = device;
     desc.sharding = sharding;
+    rows[0] = rows[1] = sharding;
+    desc.row_shardings = rows;
+    desc.n_batch = 2;
     desc.n_q_heads = desc.n_kv_heads = 2;
     desc.head_size = 4;
     desc.attention = memo_host_attention_functions(&state);
     CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
     for (k = 0; k < 3; k++) {
-        attention_case c = case_of(1, 1, 40, 2, 2, 4);
+        attention_case c = case_of(1, 1, 40, 2, 2, 4), other;
         whole w;
         c.sharding = MEMO_SHARDING_DOCUMENTS;
+        c.n_batch = 2;
         c.n_documents = 3;
+        other = c;
+        c.others = &other;
         memcpy(c.document_begins, begins[k], sizeof begins[k]);
+        memcpy(other.document_begins, begins[(k + 1) % 3], sizeof begins[k]);
         whole_create(&w, &c);
         reference_run(&c, &w);
-        sharding_desc.document_begins = begins[k];
-        CHECK_OK(memo_sharding_make(&sharding_desc, &sharding, &error));
+        CHECK_OK(sharding_of_case(&c, &rows[0], &error));
+        CHECK_OK(sharding_of_case(&other, &rows[1], &error));
         n_mallocs = malloc_count;
-        CHECK_OK(memo_sp_attention_set_sharding(attention, &sharding, &error));
+        CHECK_OK(memo_sp_attention_set_sharding(attention, rows, &error));
         CHECK_IS(malloc_count, ==, n_mallocs);
         memset(&tensors, 0, sizeof tensors);
         tensors.q = w.typed[Q]; /* on one rank in the order of the sequence */
@@ -752,55 +875,150 @@ static void documents_may_change_from_batch_to_batch(void) {
         CHECK_IS(error_of(&c, &w, OUT), <, 2e-6);
         whole_destroy(&w);
     }
-    sharding.n_documents = 4;
-    CHECK_IS(memo_sp_attention_set_sharding(attention, &sharding, &error), ==,
+    rows[1].n_documents = 4;
+    CHECK_IS(memo_sp_attention_set_sharding(attention, rows, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
-    sharding.n_documents = 3;
-    sharding.n_tokens = 39;
-    CHECK_IS(memo_sp_attention_set_sharding(attention, &sharding, &error), ==,
+    rows[1].n_documents = 3;
+    rows[0].n_tokens = 39;
+    CHECK_IS(memo_sp_attention_set_sharding(attention, rows, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
     memo_sp_attention_destroy(attention);
     memo_host_device_destroy(device);
 }
 
+/* The rows of a rank's keys that steps after `step` read, from the runs that see each other: obviously, pair by pair. */
+static int64_t rows_to_send(const attention_case* c, const memo_sharding* sharding, int32_t owner,
+                            int32_t step, int32_t* last_step) {
+    memo_run q_runs[2 * MAX_DOCUMENTS + 1], k_runs[2 * MAX_DOCUMENTS + 1];
+    int32_t n_k_runs = memoi_sharding_ring_runs(sharding, owner, k_runs), k, later;
+    int64_t begin = INT64_MAX, end = 0, at;
+    for (later = step + 1; later < c->ring; later++) {
+        int32_t n_q_runs = memoi_sharding_ring_runs(sharding, (owner + later) % c->ring, q_runs);
+        int64_t most_scores = 0, pairs = 0;
+        asked_call call;
+        if (!expected_call(c, q_runs, n_q_runs, k_runs, n_k_runs, 0, &call, &most_scores, &pairs))
+            continue;
+        if (later > *last_step) *last_step = later;
+        for (k = 0, at = 0; k_runs[k].start != call.k_start; k++) at += k_runs[k].count;
+        if (at < begin) begin = at;
+        if (at + call.k_rows > end) end = at + call.k_rows;
+    }
+    return end > begin ? end - begin : 0;
+}
+
+static void only_rows_that_are_read_travel(void) {
+    int i, n = IS_SLOW ? 8 : 60;
+    int64_t least_percent = 100, k;
+    for (i = 0; i < n; i++) {
+        int32_t ring = (int32_t)memo_test_int(2, 6), r, s, owner, last_step = 0;
+        attention_case c = case_of(ring, 1 + i % 2, memo_test_int(12 * ring, 150), 4, 2, 8);
+        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+        memo_sharding sharding;
+        memo_error error;
+        world all;
+        whole w;
+        c.sharding = (memo_sharding_kind)(i % 4);
+        c.mask = i % 5 == 4 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
+        c.window = memo_test_int(0, 1) * memo_test_int(ring, 40);
+        c.n_batch = (int32_t)memo_test_int(1, 3);
+        c.type = memo_test_int(0, 1) ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+        if (c.sharding == MEMO_SHARDING_DOCUMENTS) {
+            c.n_documents = memo_test_int(1, 6);
+            for (k = 1; k < c.n_documents; k++)
+                c.document_begins[k] = memo_test_int(c.document_begins[k - 1], c.n_tokens);
+            c.document_begins[c.n_documents] = c.n_tokens;
+            sharding_desc.document_begins = c.document_begins;
+            sharding_desc.n_documents = c.n_documents;
+        }
+        sharding_desc.kind = c.sharding;
+        sharding_desc.ring = c.ring;
+        sharding_desc.ulysses = c.ulysses;
+        sharding_desc.n_tokens = c.n_tokens;
+        CHECK_OK(memo_sharding_make(&sharding_desc, &sharding, &error));
+        whole_create(&w, &c);
+        world_init(&all, &c, &w);
+        CHECK(world_run(&all));
+        for (owner = 0; owner < ring; owner++) rows_to_send(&c, &sharding, owner, 0, &last_step);
+        for (r = 0; r < ring * c.ulysses; r++) {
+            const run_result* x = &all.results[r];
+            int64_t row_bytes = 2 * x->sizes.heads.n_kv * 8 * memo_type_bytes(c.type) * c.n_batch;
+            int64_t forward = 0, carried = 2 * x->sizes.heads.n_kv * 8 * 4 * c.n_batch;
+            carried *= last_step ? (last_step + 1) * sharding.ring_tokens : 0;
+            for (s = 0; s < last_step; s++)
+                forward += row_bytes * rows_to_send(&c, &sharding, (x->ring_rank - s + ring) % ring,
+                                                    s, &last_step);
+            CHECK_CASE(x->ring_forward_bytes == forward, "%s: rank %d sends %lld bytes, not %lld",
+                       case_text(&c), (int)r, (long long)x->ring_forward_bytes, (long long)forward);
+            CHECK_CASE(x->ring_backward_bytes == forward + carried, "%s", case_text(&c));
+            CHECK(forward <= x->sizes.ring_forward_bytes);
+            if (100 * forward < least_percent * x->sizes.ring_forward_bytes)
+                least_percent = 100 * forward / x->sizes.ring_forward_bytes;
+        }
+        whole_destroy(&w);
+    }
+    CHECK_IS(least_percent, ==, 0); /* the last rank of a plain ring */
+}
+
+/* Of all ranks together, under a causal mask: a plain ring sends half of what full hops send. */
+static void a_causal_ring_sends_less(void) {
+    static const memo_sharding_kind kinds[] = {MEMO_SHARDING_PLAIN, MEMO_SHARDING_ZIGZAG};
+    int i;
+    for (i = 0; i < 2; i++) {
+        attention_case c = case_of(4, 1, 64, 1, 1, 4);
+        int64_t sent = 0, hop = 2 * 16 * 4 * 4; /* bytes */
+        int32_t r;
+        world all;
+        c.sharding = kinds[i];
+        world_init(&all, &c, NULL);
+        expect_right(&c, 2e-6, 5e-6, &all);
+        for (r = 0; r < 4; r++) sent += all.results[r].ring_forward_bytes;
+        /* 4 ranks, 3 hops; the keys of rank r go to the 3 - r ranks above; or those of rank 0 as half. */
+        CHECK_IS(sent, ==, i ? 9 * hop + 3 * hop / 2 : 6 * hop);
+    }
+}
+
 static void bytes_are_those_of_the_formulas(void) {
     static const int32_t degrees[][2] = {{1, 1}, {1, 4}, {4, 1}, {2, 2}, {3, 2}, {2, 4}};
     size_t i;
-    int type, again;
+    int type, again, v_size;
     for (i = 0; i < sizeof degrees / sizeof *degrees; i++)
         for (type = 0; type < 2; type++)
-            for (again = 0; again < 2; again++) {
-                int32_t rd = degrees[i][0], ud = degrees[i][1], r;
-                int64_t element = type ? 2 : 4;
-                attention_case c = case_of(rd, ud, 48, 8, 4, 16);
-                int64_t n = 2 * 48 / (rd * ud) * 16; /* batch * local tokens * head size */
-                int64_t forward = (2 * 8 + 2 * 4) * n * (ud - 1) / ud * element;
-                int64_t dots = 8 * n / 16 * (ud - 1) / ud * 4;
-                int64_t resent = again ? (8 + 2 * 4) * n * (ud - 1) / ud * element : 0;
-                int64_t ring = 2 * 4 * n * (rd - 1) * element;
-                int64_t carried = rd > 1 ? 2 * 4 * n * rd * 4 : 0;
-                world all;
-                whole w;
-                c.n_batch = 2;
-                c.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
-                c.sends_again = again;
-                whole_create(&w, &c);
-                world_init(&all, &c, &w);
-                CHECK(world_run(&all));
-                for (r = 0; r < rd * ud; r++) {
-                    const run_result* x = &all.results[r];
-                    CHECK_CASE(x->ulysses_forward_bytes == forward, "%s", case_text(&c));
-                    CHECK_CASE(x->ulysses_backward_bytes == forward + dots + resent, "%s",
-                               case_text(&c));
-                    CHECK_CASE(x->ring_forward_bytes == ring, "%s", case_text(&c));
-                    CHECK_CASE(x->ring_backward_bytes == ring + carried, "%s", case_text(&c));
-                    CHECK_IS(x->sizes.ulysses_forward_bytes, ==, forward);
-                    CHECK_IS(x->sizes.ulysses_backward_bytes, ==, forward + dots + resent);
-                    CHECK_IS(x->sizes.ring_forward_bytes, ==, ring);
-                    CHECK_IS(x->sizes.ring_backward_bytes, ==, ring + carried);
+            for (again = 0; again < 2; again++)
+                for (v_size = 0; v_size < 24; v_size += 8) {
+                    int32_t rd = degrees[i][0], ud = degrees[i][1], r;
+                    int64_t element = type ? 2 : 4;
+                    attention_case c = case_of(rd, ud, 48, 8, 4, 16);
+                    int64_t both = 16 + (v_size ? v_size : 16); /* head sizes */
+                    int64_t n = 2 * 48 / (rd * ud);             /* batch * local tokens */
+                    int64_t forward = (8 + 4) * both * n * (ud - 1) / ud * element;
+                    int64_t dots = 8 * n * (ud - 1) / ud * 4;
+                    int64_t resent = again ? (8 * 16 + 4 * both) * n * (ud - 1) / ud * element : 0;
+                    int64_t ring = 4 * both * n * (rd - 1) * element;
+                    int64_t carried = rd > 1 ? 4 * both * n * rd * 4 : 0;
+                    world all;
+                    whole w;
+                    c.n_batch = 2;
+                    c.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+                    c.sends_again = again;
+                    c.v_head_size = v_size;
+                    c.mask = MEMO_MASK_FULL; /* every rank reads all keys */
+                    whole_create(&w, &c);
+                    world_init(&all, &c, &w);
+                    CHECK(world_run(&all));
+                    for (r = 0; r < rd * ud; r++) {
+                        const run_result* x = &all.results[r];
+                        CHECK_CASE(x->ulysses_forward_bytes == forward, "%s", case_text(&c));
+                        CHECK_CASE(x->ulysses_backward_bytes == forward + dots + resent, "%s",
+                                   case_text(&c));
+                        CHECK_CASE(x->ring_forward_bytes == ring, "%s", case_text(&c));
+                        CHECK_CASE(x->ring_backward_bytes == ring + carried, "%s", case_text(&c));
+                        CHECK_IS(x->sizes.ulysses_forward_bytes, ==, forward);
+                        CHECK_IS(x->sizes.ulysses_backward_bytes, ==, forward + dots + resent);
+                        CHECK_IS(x->sizes.ring_forward_bytes, ==, ring);
+                        CHECK_IS(x->sizes.ring_backward_bytes, ==, ring + carried);
+                    }
+                    whole_destroy(&w);
                 }
-                whole_destroy(&w);
-            }
 }
 
 /* Fewer key heads than ranks: each is sent to those who need it, and no further. */
@@ -848,14 +1066,17 @@ static void bytes_follow_the_heads_that_ranks_need(void) {
         for (type = 0; type < 3; type++)
             for (again = 0; again < 2; again++) {
                 attention_case c =
-                    case_of(cases[i][0], cases[i][1], 45, cases[i][2], cases[i][3], 4);
-                int64_t element = type ? 2 : 4, all_kv = 0, padded = 45;
+                    case_of(cases[i][0], cases[i][1], 47, cases[i][2], cases[i][3], 4);
+                int64_t element = type ? 2 : 4, all_kv = 0, padded = 47, both;
                 int32_t rd = c.ring, ud = c.ulysses, r;
                 world all;
                 whole w;
                 c.type = type == 0 ? MEMO_TYPE_F32 : type == 1 ? MEMO_TYPE_BF16 : MEMO_TYPE_F16;
                 c.sends_again = again;
                 c.n_batch = 1 + type % 2;
+                c.v_head_size = i % 2 ? 6 : 0;
+                c.mask = MEMO_MASK_FULL; /* and no run has padding only */
+                both = c.head_size + (c.v_head_size ? c.v_head_size : c.head_size);
                 for (r = 0; r < ud; r++) all_kv += kv_needed(&c, r);
                 while (padded % (2 * rd) || padded % (rd * ud)) padded++; /* zigzag */
                 whole_create(&w, &c);
@@ -866,17 +1087,18 @@ static void bytes_follow_the_heads_that_ranks_need(void) {
                     int32_t u = x->ulysses_rank;
                     int64_t n_q = c.n_q_heads * (u + 1) / ud - c.n_q_heads * u / ud;
                     int64_t n_kv = kv_needed(&c, u);
-                    int64_t head =
-                        c.n_batch * (padded / (rd * ud)) * 4; /* elements of local rows */
-                    int64_t to_heads = (c.n_q_heads - n_q + 2 * (all_kv - n_kv)) * head * element;
-                    int64_t out = n_q * (ud - 1) * head * element;
-                    int64_t dots = (c.n_q_heads - n_q) * head;
-                    int64_t d_kv = 2 * n_kv * (ud - 1) * head *
+                    int64_t n = c.n_batch * (padded / (rd * ud)); /* local rows */
+                    int64_t to_heads =
+                        ((c.n_q_heads - n_q) * 4 + (all_kv - n_kv) * both) * n * element;
+                    int64_t out = n_q * (ud - 1) * (both - 4) * n * element;
+                    int64_t d_out = (c.n_q_heads - n_q) * (both - 4) * n * element;
+                    int64_t dots = (c.n_q_heads - n_q) * n * 4;
+                    int64_t d_q = n_q * (ud - 1) * 4 * n * element;
+                    int64_t d_kv = n_kv * (ud - 1) * both * n *
                                    (all_kv > c.n_kv_heads ? 4 : element); /* of replicas fp32 */
-                    int64_t backward = (c.n_q_heads - n_q) * head * element + dots + out + d_kv +
-                                       (again ? to_heads : 0);
-                    int64_t ring = 2 * n_kv * ud * head * (rd - 1) * element;
-                    int64_t carried = rd > 1 ? 2 * n_kv * ud * head * rd * 4 : 0;
+                    int64_t backward = d_out + dots + d_q + d_kv + (again ? to_heads : 0);
+                    int64_t ring = n_kv * ud * both * n * (rd - 1) * element;
+                    int64_t carried = rd > 1 ? n_kv * ud * both * n * rd * 4 : 0;
                     CHECK_CASE(x->ulysses_forward_bytes == to_heads + out, "%s, rank %d",
                                case_text(&c), (int)r);
                     CHECK_CASE(x->ulysses_backward_bytes == backward, "%s, rank %d", case_text(&c),
@@ -961,6 +1183,7 @@ static void what_runs_is_what_was_promised(void) {
             c.n_batch = 1 + (int32_t)(i % 2);
             c.type = sharding == 1 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
             c.mask = i % 3 == 2 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
+            c.v_head_size = sharding == 2 ? 6 : 0;
             world_init(&all, &c, NULL);
             all.recorded_rank = sharding % (c.ring * c.ulysses);
             all.n_repeats = 2; /* so that steps of different calls can race, too */
@@ -980,7 +1203,7 @@ static void what_runs_is_what_was_promised(void) {
     }
     for (i = 1; i < 6; i++) {
         static const int64_t begins[] = {0, 8, 9, 9, 30};
-        attention_case c = case_of(degrees[i][0], degrees[i][1], 30, 4, i % 2 ? 2 : 4, 4);
+        attention_case c = case_of(degrees[i][0], degrees[i][1], 30, 4, i % 2 ? 2 : 4, 4), others;
         world all;
         c.sharding = MEMO_SHARDING_DOCUMENTS;
         memcpy(c.document_begins, begins, sizeof begins);
@@ -989,18 +1212,157 @@ static void what_runs_is_what_was_promised(void) {
         all.recorded_rank = c.ring * c.ulysses - 1;
         all.n_repeats = 2;
         expect_right(&c, 4e-3, 6e-3, &all);
+        others = c; /* another sequence, with documents of 15 tokens */
+        others.document_begins[1] = 15;
+        others.document_begins[2] = 30;
+        others.n_documents = 2;
+        c.n_batch = 2;
+        c.others = &others;
+        expect_right(&c, 4e-3, 6e-3, &all);
+        c.sharding = others.sharding = MEMO_SHARDING_PLAIN;
+        expect_right(&c, 4e-3, 6e-3, &all);
     }
+}
+
+/* Groups of heads: exact, and the schedule has no race; every wait is needed. */
+static void groups_of_heads_are_exact(void) {
+    static const int32_t heads[][2] = {{8, 8}, {8, 4}, {12, 4}, {6, 3}, {9, 3}, {4, 1}, {16, 16}};
+    int i;
+    for (i = 0; i < (IS_SLOW ? 8 : 42); i++) {
+        const int32_t* h = heads[i % 7];
+        attention_case c = case_of(1 + i % 3 / 2 * 2, 2 + i / 7 % 3, memo_test_int(8, 60), h[0],
+                                   h[1], (int32_t)memo_test_int(2, 16));
+        world all;
+        c.ulysses_groups = 2 + i % 4;
+        c.sends_again = (int32_t)memo_test_int(0, 1);
+        c.rounds_gradients = 0;
+        c.n_batch = (int32_t)memo_test_int(1, 2);
+        c.v_head_size = i % 5 == 4 ? 5 : 0;
+        c.type = i % 4 == 3 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+        c.sharding = (memo_sharding_kind)memo_test_int(0, 2);
+        c.window = i % 6 == 5 ? 7 : 0;
+        world_init(&all, &c, NULL);
+        all.recorded_rank = i % (c.ring * c.ulysses);
+        all.n_repeats = 2;
+        if (c.type == MEMO_TYPE_F32)
+            expect_right(&c, 2e-6, 5e-6, &all);
+        else
+            expect_right(&c, 2e-3, 4e-3, &all);
+    }
+    report_worst();
+}
+
+/* The same bytes in all, and the scratch memory of a group instead of all heads. */
+static void groups_need_less_memory(void) {
+    static const int32_t groups[] = {1, 2, 4, 8};
+    int64_t device_bytes[2][4];
+    int i, again;
+    for (again = 0; again < 2; again++)
+        for (i = 0; i < 4; i++) {
+            memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+            memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+            memo_sp_attention_sizes sizes, all;
+            memo_error error;
+            sharding_desc.ring = 2;
+            sharding_desc.ulysses = 4;
+            sharding_desc.n_tokens = 1 << 20;
+            CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
+            desc.n_q_heads = desc.n_kv_heads = 32;
+            desc.head_size = 128;
+            desc.type = MEMO_TYPE_BF16;
+            desc.sends_again = again;
+            CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &all, &error));
+            desc.ulysses_groups = groups[i];
+            CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
+            CHECK_IS(sizes.ulysses_forward_bytes, ==, all.ulysses_forward_bytes);
+            CHECK_IS(sizes.ulysses_backward_bytes, ==, all.ulysses_backward_bytes);
+            CHECK_IS(sizes.saved_bytes, ==, all.saved_bytes);
+            CHECK_IS(sizes.lse_bytes, ==, all.lse_bytes);
+            device_bytes[again][i] = sizes.device_bytes;
+            printf(
+                "# 2^20 tokens, ring 2 ulysses 4, 32 heads of 128, bf16%s, %d groups: %.2f GiB\n",
+                again ? ", sends again" : "", groups[i], (double)sizes.device_bytes / (1 << 30));
+        }
+    for (again = 0; again < 2; again++) {
+        /* Two groups keep d_out, row dots and what is sent again twice, and results once more. */
+        CHECK(device_bytes[again][1] < device_bytes[again][0]);
+        CHECK(100 * device_bytes[again][2] < 52 * device_bytes[again][1]);
+        CHECK(100 * device_bytes[again][3] < 52 * device_bytes[again][2]);
+        CHECK(100 * device_bytes[again][3] < 25 * device_bytes[again][0]);
+    }
+}
+
+/* Makespan of forward with G equal groups, from the times alone: arrivals and departures take turns on one stream. */
+static double grouped_s(int n_groups, double arrive_s, double compute_s, double leave_s) {
+    double exchange_s = arrive_s, arrived_s = arrive_s, computed_s = 0, left_s = 0;
+    int g;
+    for (g = 0; g < n_groups; g++) {
+        double this_arrived_s = arrived_s;
+        if (g + 1 < n_groups) arrived_s = exchange_s = exchange_s + arrive_s;
+        computed_s = fmax(computed_s, this_arrived_s) + compute_s;
+        if (computed_s < left_s) computed_s = left_s; /* its results need their buffer */
+        left_s = exchange_s = fmax(exchange_s, computed_s) + leave_s;
+    }
+    return left_s;
+}
+
+static void groups_hide_the_exchange(void) {
+    static const double ratios[] = {0.1, 0.5, 1, 3}; /* all exchanges over all computation */
+    int k, n_groups;
+    for (k = 0; k < 4; k++)
+        for (n_groups = 1; n_groups <= 8; n_groups *= 2) {
+            memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+            memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+            memo_sp_attention_costs costs;
+            memo_sp_attention_sizes sizes;
+            memo_mask mask = memo_mask_default();
+            memo_schedule* schedule = NULL;
+            memo_simulation* simulation = NULL;
+            memo_error error;
+            double compute_s = 8 * 1024 * 1025.0 / 2 * 1e-9, expected_s, exposed_s;
+            sharding_desc.ulysses = 4;
+            sharding_desc.n_tokens = 1024;
+            CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
+            desc.n_q_heads = desc.n_kv_heads = 32;
+            desc.head_size = 64;
+            desc.ulysses_groups = n_groups;
+            CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
+            memset(&costs, 0, sizeof costs);
+            costs.forward_s_per_score = 1e-9;
+            costs.ulysses_bytes_per_s =
+                (double)sizes.ulysses_forward_bytes / (ratios[k] * compute_s);
+            CHECK_OK(memo_schedule_create(&schedule, &error));
+            CHECK_OK(memo_sp_attention_ring_schedule(&desc, &mask, 0, &costs, schedule, &error));
+            CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+            expected_s = grouped_s(n_groups, 0.75 * ratios[k] * compute_s / n_groups,
+                                   compute_s / n_groups, 0.25 * ratios[k] * compute_s / n_groups);
+            CHECK_CASE(fabs(simulation->makespan_s / expected_s - 1) < 1e-6,
+                       "ratio %g, %d groups: %g s, not %g", ratios[k], n_groups,
+                       simulation->makespan_s, expected_s);
+            /* What is not hidden: the first arrival and the last departure, if links are fast. */
+            exposed_s = simulation->makespan_s - compute_s;
+            if (ratios[k] <= 0.5)
+                CHECK_IS(fabs(exposed_s / (ratios[k] * compute_s / n_groups) - 1), <, 1e-6);
+            memo_simulation_destroy(simulation);
+            memo_schedule_destroy(schedule);
+        }
 }
 
 /* Repeated calls give the same, and ask nobody for memory. */
 static void nothing_is_allocated_once_created(void) {
-    attention_case c = case_of(3, 2, 41, 4, 1, 16);
+    attention_case c = case_of(3, 2, 41, 4, 1, 16), other = c;
     world all;
-    int32_t r;
-    world_init(&all, &c, NULL);
-    all.n_repeats = 5;
-    expect_right(&c, 2e-6, 5e-6, &all);
-    for (r = 0; r < 6; r++) CHECK_IS(all.results[r].n_mallocs, ==, 0);
+    int32_t r, has_others;
+    other.window = 5;
+    c.ulysses_groups = 2;
+    for (has_others = 0; has_others < 2; has_others++) {
+        c.n_batch = 1 + has_others;
+        c.others = has_others ? &other : NULL;
+        world_init(&all, &c, NULL);
+        all.n_repeats = 5;
+        expect_right(&c, 2e-6, 5e-6, &all);
+        for (r = 0; r < 6; r++) CHECK_IS(all.results[r].n_mallocs, ==, 0);
+    }
 }
 
 static void memory_does_not_grow_with_the_ring(void) {
@@ -1149,8 +1511,9 @@ static void a_narrow_window_needs_few_hops(void) {
     world_init(&all, &c, NULL);
     expect_right(&c, 2e-6, 5e-6, &all);
     for (r = 0; r < 8; r++) {
-        CHECK_IS(all.results[r].ring_forward_bytes, ==, 2 * 8 * 4 * 4);
-        CHECK_IS(all.results[r].ring_backward_bytes, ==, 2 * 8 * 4 * 4 * (1 + 2));
+        int32_t n_hops = r < 7; /* nobody reads the keys of the last rank */
+        CHECK_IS(all.results[r].ring_forward_bytes, ==, 2 * 8 * 4 * 4 * n_hops);
+        CHECK_IS(all.results[r].ring_backward_bytes, ==, 2 * 8 * 4 * 4 * (n_hops + 2));
     }
 }
 
@@ -1418,6 +1781,7 @@ static void sizes_that_overflow_are_refused(void) {
 static void what_cannot_be_meant_is_refused(void) {
     memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc good = memo_sp_attention_desc_default(), desc;
+    memo_sharding rows[3];
     memo_host_device_desc device_desc = memo_host_device_desc_default();
     static const int64_t wrong_end[] = {0, 5, 9}, falling[] = {0, 7, 5, 8}, right[] = {0, 3, 8};
     memo_sp_attention_tensors tensors;
@@ -1451,6 +1815,20 @@ static void what_cannot_be_meant_is_refused(void) {
     desc.ring_rank = 1;
     CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
+    desc = good;
+    desc.n_batch = 3;
+    desc.n_masks = 2;
+    CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "n_masks") != NULL, "%s", error.message);
+    desc.n_masks = 3;
+    CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
+    rows[0] = rows[1] = rows[2] = good.sharding;
+    rows[2].n_tokens = 7;
+    desc.row_shardings = rows;
+    CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "row_shardings[2]") != NULL, "%s", error.message);
     desc = good;
     desc.max_documents = -1;
     CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
@@ -1524,11 +1902,14 @@ int main(int argc, char** argv) {
     TEST(one_rank_is_exact);
     TEST(every_pair_of_degrees_is_exact);
     TEST(every_mask_in_every_sharding_is_exact);
+    TEST(every_sequence_may_have_its_own_documents);
     TEST(every_number_of_heads_is_exact);
     TEST(every_head_size_is_exact);
     TEST(random_cases_are_exact);
     TEST(errors_stay_small_at_1024);
     TEST(the_ring_adds_no_error_to_bf16);
+    TEST(rounded_gradients_lose_little);
+    TEST(rounded_gradients_work_in_every_way);
     TEST(the_16_bit_types_work_in_every_way);
     TEST(a_row_that_sees_nothing_is_0);
     TEST(extreme_scores_are_right);
@@ -1539,11 +1920,16 @@ int main(int argc, char** argv) {
     TEST(documents_are_balanced);
     TEST(documents_may_change_from_batch_to_batch);
     TEST(bytes_are_those_of_the_formulas);
+    TEST(only_rows_that_are_read_travel);
+    TEST(a_causal_ring_sends_less);
     TEST(replicas_are_sent_where_needed);
     TEST(bytes_follow_the_heads_that_ranks_need);
     TEST(gradients_of_replicas_are_summed_in_fp32);
     TEST(the_paper_s_table_2);
     TEST(what_runs_is_what_was_promised);
+    TEST(groups_of_heads_are_exact);
+    TEST(groups_need_less_memory);
+    TEST(groups_hide_the_exchange);
     TEST(nothing_is_allocated_once_created);
     TEST(memory_does_not_grow_with_the_ring);
     TEST(degree_1_costs_nothing);

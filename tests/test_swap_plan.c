@@ -7,6 +7,7 @@
 #include "memo.h"
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
+#include "gpt_layers.h"
 #include "memo_test.h"
 #include "stats.h"
 #include "swap_chain.h"
@@ -618,49 +619,6 @@ static void climbing_finds_little_more(void) {
 
 /* --- a GPT of the 7B layer shape, on the figures of one H200 --- */
 
-enum { GPT_TENSORS = 13 };
-
-static void gpt_problem(memo_tensor* tensors, double* recompute_s_per_row, memo_swap_desc* swap,
-                        memo_swap_plan_desc* desc, int32_t n_layers, int64_t n_rows) {
-    static const struct {
-        const char* name;
-        double columns, recompute_us; /* of a row; attention by length */
-        memo_tensor_rule rule;
-        int32_t with;
-    } table[GPT_TENSORS] = {
-        {"input", 4096, -1, MEMO_TENSOR_SWAPPED, 0},   {"rstd1", 2, 0, MEMO_TENSOR_ROWS, 3},
-        {"norm1", 4096, 0.004, MEMO_TENSOR_ROWS, 0},   {"q", 4096, 0.0475, MEMO_TENSOR_ROWS, 0},
-        {"k", 4096, 0.0475, MEMO_TENSOR_ROWS, 0},      {"v", 4096, 0.0475, MEMO_TENSOR_ROWS, 0},
-        {"attention", 4096, 0, MEMO_TENSOR_WHOLE, 0},  {"lse", 64, 0, MEMO_TENSOR_WHOLE, 7},
-        {"middle", 4096, 0.0475, MEMO_TENSOR_ROWS, 0}, {"rstd2", 2, 0, MEMO_TENSOR_ROWS, 11},
-        {"norm2", 4096, 0.004, MEMO_TENSOR_ROWS, 0},   {"up", 16384, 0.19, MEMO_TENSOR_ROWS, 0},
-        {"gelu", 16384, 0.015, MEMO_TENSOR_ROWS, 0}};
-    double attention_us = 0.92 * (double)n_rows / 65536;
-    int t;
-    *swap = memo_swap_desc_default();
-    *desc = memo_swap_plan_desc_default();
-    for (t = 0; t < GPT_TENSORS; t++) {
-        tensors[t].name = table[t].name;
-        tensors[t].row_bytes = (int64_t)(2 * table[t].columns);
-        tensors[t].rule = table[t].rule;
-        tensors[t].with = table[t].with;
-        recompute_s_per_row[t] =
-            1e-6 * (table[t].rule == MEMO_TENSOR_WHOLE ? attention_us : table[t].recompute_us);
-    }
-    swap->tensors = tensors;
-    swap->n_tensors = GPT_TENSORS;
-    swap->n_layers = n_layers;
-    swap->n_rows = n_rows;
-    swap->tile_rows = 1024;
-    desc->swap = swap;
-    desc->recompute_s_per_row = recompute_s_per_row;
-    desc->forward_s = 1e-6 * (0.57 + attention_us) * (double)n_rows;
-    desc->backward_s = 1e-6 * (2 * 0.57 + 2.5 * attention_us) * (double)n_rows;
-    desc->between_s = 0.05;
-    desc->copy_s = 5e-6;
-    desc->to_host_bytes_per_s = desc->to_device_bytes_per_s = 55e9;
-}
-
 /* Of the processor: what others do meanwhile does not count. */
 static double seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
@@ -696,7 +654,7 @@ static void large_stacks_are_planned_quickly(void) {
         memo_swap_plan_desc desc;
         memo_swap_plan* plan = NULL;
         double begin_s = seconds(), took_s;
-        gpt_problem(tensors, per_row, &swap, &desc, cases[i].n_layers, cases[i].n_rows);
+        gpt_layers(tensors, per_row, &swap, &desc, cases[i].n_layers, cases[i].n_rows);
         desc.device_bytes = cases[i].device_gib << 30;
         desc.host_bytes = cases[i].host_gib << 30;
         desc.spill_bytes = cases[i].spill_gib << 30;
@@ -739,7 +697,7 @@ static void any_unit_and_many_layers_are_planned(void) {
         memo_swap_desc swap;
         memo_swap_plan_desc desc;
         memo_swap_plan* plan = NULL;
-        gpt_problem(tensors, per_row, &swap, &desc, cases[i].n_layers, (int64_t)16 << 20);
+        gpt_layers(tensors, per_row, &swap, &desc, cases[i].n_layers, (int64_t)16 << 20);
         for (t = 0; t < GPT_TENSORS; t++) per_row[t] *= unit;
         desc.forward_s *= unit;
         desc.backward_s *= unit;
@@ -781,7 +739,7 @@ static void little_memory_is_used_well(void) {
         memo_swap_plan_desc desc;
         memo_swap_sizes sizes;
         memo_swap_plan* plan = NULL;
-        gpt_problem(tensors, per_row, &swap, &desc, 32, 262144);
+        gpt_layers(tensors, per_row, &swap, &desc, 32, 262144);
         desc.device_bytes = (int64_t)(cases[i].device_gib * (1 << 30));
         desc.host_bytes = (int64_t)(cases[i].host_gib * (1 << 30));
         CHECK_OK(memo_plan_swap(&desc, &plan, &error));
@@ -850,7 +808,7 @@ static void reasons_are_named(void) {
     memo_swap_plan* plan = NULL;
     simple_problem(&p);
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-    CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_NONE && strstr(plan->reason, "nothing limits"), "%s",
+    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_NONE && strstr(plan->reason, "nothing limits"), "%s",
                plan->reason);
     CHECK(plan->step_s == 18 && plan->stall_s == 0 && plan->alpha == 1);
     CHECK(plan->swapped_bytes == 0 &&
@@ -861,7 +819,7 @@ static void reasons_are_named(void) {
     p.desc.host_bytes = 4 * 48 * 1024;
     p.desc.device_bytes = 2 * 65536;
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-    CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_HOST_MEMORY &&
+    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_HOST_MEMORY &&
                    strstr(plan->reason, "host memory is the limit; 64.0 KiB more would save"),
                "%s", plan->reason);
     CHECK(plan->host_bytes == p.desc.host_bytes && plan->recompute_s > 0);
@@ -877,7 +835,7 @@ static void reasons_are_named(void) {
     p.desc.host_bytes = 0;
     p.desc.device_bytes = 80 * 1024;
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-    CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_DEVICE_MEMORY &&
+    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_DEVICE_MEMORY &&
                    strstr(plan->reason, "device memory is the limit; 48.0 KiB more would save"),
                "%s", plan->reason);
     memo_swap_plan_destroy(plan);
@@ -886,7 +844,7 @@ static void reasons_are_named(void) {
     p.desc.to_host_bytes_per_s = p.desc.to_device_bytes_per_s = 16384;
     p.recompute_s_per_row[0] = 1;
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-    CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_BANDWIDTH && strstr(plan->reason, "twice as fast"),
+    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_BANDWIDTH && strstr(plan->reason, "twice as fast"),
                "%s", plan->reason);
     memo_swap_plan_destroy(plan);
 
@@ -931,8 +889,7 @@ static void the_disk_is_named(void) {
     memo_swap_plan_destroy(plan);
     p.desc.to_file_bytes_per_s = p.desc.from_file_bytes_per_s = 16384; /* 4 s a layer */
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-    CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_DISK &&
-                   strstr(plan->reason, "the disk is the limit"),
+    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_DISK && strstr(plan->reason, "the disk is the limit"),
                "%s", plan->reason);
     CHECK_IS(plan->stall_s, >, 0);
     memo_swap_plan_destroy(plan);
@@ -1024,7 +981,7 @@ static void alpha_only_is_the_papers_alpha(void) {
     p.swap.tile_rows = 8;
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
     CHECK(plan->rows == NULL && plan->alpha == 40.0 / 64 && plan->step_s == plan->alpha_step_s);
-    CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_HOST_MEMORY &&
+    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_HOST_MEMORY &&
                    strstr(plan->reason, "96.0 KiB more would save"),
                "%s", plan->reason);
     check_plan(&p, plan, 0);

@@ -154,11 +154,11 @@ static void named_files_work(void) {
     char name[300];
     struct stat info;
     begin();
-    CHECK(memoi_replace_file(name_of("file"), NULL, "aaa", 3, name, 0) == 0 && holds(path, 'a', 3));
+    CHECK(memoi_file_replace(name_of("file"), NULL, "aaa", 3, name, 0) == 0 && holds(path, 'a', 3));
     CHECK(chmod(path, 0600) == 0 && stat(path, &info) == 0);
-    CHECK(memoi_replace_file(path, &info, "bbbb", 4, name, 0) == 0 && holds(path, 'b', 4));
+    CHECK(memoi_file_replace(path, &info, "bbbb", 4, name, 0) == 0 && holds(path, 'b', 4));
     CHECK(mode_of(path) == 0600 && count_files() == 1);
-    CHECK_IS(memoi_replace_file(name_of("none/file"), NULL, "a", 1, name, 0), ==, ENOENT);
+    CHECK_IS(memoi_file_replace(name_of("none/file"), NULL, "a", 1, name, 0), ==, ENOENT);
     end();
 }
 

@@ -16,21 +16,21 @@ typedef struct options {
 } options;
 
 static int refuse(const char* what, const char* value) {
-    fprintf(stderr, "check_schedule: %s%s%s; --help lists the options\n", what, value ? " " : "",
-            value ? value : "");
-    return 2;
+    return tool_refuse(stderr, "check_schedule", what, value);
 }
 
 static void print_help(void) {
-    puts("usage: check_schedule FILE [options]\n"
-         "\n"
-         "FILE: a schedule of operations on streams (memo.h, chapter 7); - is standard input.\n"
-         "Prints each race with its diagnosis, and each wait that is redundant or no wait at all.\n"
-         "\n"
-         "  --svg OUT           a picture: the simulated timeline, operations in a race marked\n"
-         "  --chrome OUT        the same for chrome://tracing and Perfetto\n"
-         "\n"
-         "exit: 0 no race, 1 a race, 2 bad input");
+    puts(
+        "usage: check_schedule FILE [options]\n"
+        "\n"
+        "FILE is a schedule of operations on streams (memo.h, chapter 7); - is standard input.\n"
+        "Prints each race with its diagnosis, and each wait that is redundant or has no record.\n"
+        "\n"
+        "  --svg OUT     draws the simulated timeline, with the operations in a race marked\n"
+        "  --chrome OUT  writes the timeline for chrome://tracing and Perfetto\n"
+        "\n"
+        "Exit status: 0 no race; 1 a race; 2 a mistake in the command line or the file, or output\n"
+        "that cannot be written");
 }
 
 static int check_files(const options* o) {

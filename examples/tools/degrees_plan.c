@@ -3,11 +3,17 @@
  *
  *   degrees_plan --forward 2,3,2,3 --recompute 2,3,2,3 --backward 4,6,4,6 --comm 2,2,2,2
  *
- * prints the makespans of two sub-batches.  With --degrees-profile FILE it plans degrees.  degrees_plan --help lists
- * all options.
+ * prints the makespans of two sub-batches.
  *
- * memo_degrees_problem_write writes a profile.  Its figures are constants (memo_degrees_problem_from_model) or
- * measured by all ranks, for each degree d:
+ *   degrees_plan --estimate 32,4096,4096,64 --cluster h100 --gpus 32 --profile-output FILE
+ *
+ * plans degrees for a GPT from the data sheets of a cluster, and writes the estimated profile.
+ *
+ *   degrees_plan --degrees-profile FILE
+ *
+ * plans degrees from a profile.  degrees_plan --help lists all options.
+ *
+ * Replace the estimates of a profile by what all ranks measure, for each degree d:
  *
  *   memo_degree_comms_create(world, d, next, ...)         the groups of d, and across to the next larger degree
  *   memo_comm_measure(comms.tensor, ..., ALL_REDUCE, ...) C and CB: of a part's rows x hidden elements
@@ -28,50 +34,75 @@
 #include "memo_plan.h"
 #include "memo_sp.h"
 
+#include "clusters.h"
 #include "tool_files.h"
+
+#include <stddef.h>
 
 #define MAX_BLOCKS 4096
 #define N_PARTS    2
 
 static const char help[] =
     "usage: degrees_plan --forward F,... --recompute R,... --backward B,... --comm C,... "
-    "[--timeline "
-    "OUT.json]\n"
-    "       degrees_plan --degrees-profile FILE [--output FILE]\n"
+    "[--timeline OUT]\n"
+    "       degrees_plan --degrees-profile FILE [--output OUT]\n"
+    "       degrees_plan --estimate LAYERS,HIDDEN,SEQUENCE,BATCH --cluster NAME --gpus N\n"
+    "                    [--profile-output OUT] [--output OUT]\n"
     "\n"
-    "Schedules of two sub-batches over blocks (attention, MLP, attention, MLP, ...), from the time "
-    "of one sub-batch\n"
-    "in each block, in whatever unit; as many blocks in each list, an even number:\n"
+    "Time of overlapped schedules.  Each block (attention, MLP, attention, MLP, ...) computes two\n"
+    "sub-batches.  The lists have a time for one sub-batch in each block, in any one unit.  All\n"
+    "lists have the same even number of times.\n"
     "  --forward F,...    forward computation\n"
     "  --recompute R,...  recomputation in the backward pass\n"
     "  --backward B,...   backward computation\n"
     "  --comm C,...       the all-reduce that ends each of these\n"
-    "  --timeline OUT     the forward pass and the backward pass with fine-grained recomputation "
-    "as a timeline\n"
-    "                     (Chrome trace format: chrome://tracing, Perfetto)\n"
-    "prints the makespans, a line each:\n"
-    "  forward_default, backward_default      every operation waits for the one before\n"
-    "  forward_pipelined, backward_pipelined  one sub-batch's all-reduce behind the other's "
-    "computation\n"
-    "  backward_cross                         recomputation and backward overlap too\n"
-    "  backward_fine                          and recomputation needs no all-reduce\n"
+    "  --timeline OUT     writes a timeline of the forward pass and of backward_fine, in Chrome\n"
+    "                     trace format (chrome://tracing, Perfetto)\n"
+    "prints the makespan of six schedules:\n"
+    "  forward_default, backward_default      each operation waits for the one before\n"
+    "  forward_pipelined, backward_pipelined  the all-reduce of one sub-batch overlaps the\n"
+    "                                         computation of the other\n"
+    "  backward_cross                         recomputation also overlaps the backward\n"
+    "  backward_fine                          as before, and recomputation needs no all-reduce\n"
     "\n"
-    "A tensor-parallel degree for each block:\n"
-    "  --degrees-profile FILE  times and bytes of each block at each degree (memo_plan.h: "
-    "memo_degrees_problem_read)\n"
-    "  --output FILE           a file for the trainer's --degrees\n"
-    "prints the degrees in runs, the step's time in seconds, a lower bound of it over all plans "
-    "that fit, bytes of\n"
-    "memory, whether the plan is optimal, and seconds to solve.\n"
+    "A tensor-parallel degree for each block.\n"
+    "  --degrees-profile FILE  times and bytes of each block at each degree (memo_plan.h:\n"
+    "                          memo_degrees_problem_read)\n"
+    "  --estimate LAYERS,HIDDEN,SEQUENCE,BATCH   instead of a profile: a GPT, tokens of a\n"
+    "                          sequence, sequences of the global batch\n"
+    "  --cluster NAME          figures of its GPUs:";
+static const char help_end[] =
     "\n"
-    "Exit status: 0; 1 where no plan exists or a file cannot be written; 2 for a mistake in the "
-    "command line or a file.\n";
+    "  --gpus N                a power of two; degrees are the powers of two up to N\n"
+    "  --profile-output OUT    writes the estimate as a profile\n"
+    "  --output OUT            writes a file for the trainer's --degrees\n"
+    "prints the degrees in runs and for each block, the step's time in seconds, a lower bound "
+    "over\n"
+    "all plans that fit, bytes of memory, whether the plan is optimal, and seconds to solve.\n"
+    "\n"
+    "Exit status: 0 done; 1 no plan exists, or a file cannot be written; 2 a mistake in the "
+    "command\n"
+    "line or in a file.\n";
 
 typedef struct options {
     memo_block_times times[MAX_BLOCKS * N_PARTS];
     int n_blocks[4]; /* forward, recompute, backward, comm; 0: not given */
     const char *timeline, *profile, *output;
+    const char *estimate, *cluster, *gpus, *profile_output;
+    memo_degrees_model model; /* of --estimate */
 } options;
+
+static const struct {
+    const char* name;
+    size_t offset; /* of the value in options */
+} value_options[] = {{"--timeline", offsetof(options, timeline)},
+                     {"--degrees-profile", offsetof(options, profile)},
+                     {"--output", offsetof(options, output)},
+                     {"--estimate", offsetof(options, estimate)},
+                     {"--cluster", offsetof(options, cluster)},
+                     {"--gpus", offsetof(options, gpus)},
+                     {"--profile-output", offsetof(options, profile_output)}};
+enum { N_VALUE_OPTIONS = sizeof value_options / sizeof *value_options };
 
 static const char* const list_names[] = {"--forward", "--recompute", "--backward", "--comm"};
 
@@ -121,38 +152,104 @@ static int parse_options(options* o, int argc, char** argv) {
     int i, k, code;
     for (i = 1; i < argc; i += 2) {
         const char* value = i + 1 < argc ? argv[i + 1] : NULL;
-        const char** path = !strcmp(argv[i], "--timeline")          ? &o->timeline
-                            : !strcmp(argv[i], "--degrees-profile") ? &o->profile
-                            : !strcmp(argv[i], "--output")          ? &o->output
-                                                                    : NULL;
-        for (k = 0; k < 4 && strcmp(argv[i], list_names[k]); k++) {
-        }
-        if (k == 4 && !path) return mistake("there is no option `%.60s`", argv[i]);
+        const char** text = NULL;
+        for (k = 0; k < N_VALUE_OPTIONS; k++)
+            if (!strcmp(argv[i], value_options[k].name))
+                text = (const char**)((char*)o + value_options[k].offset);
+        for (k = 0; k < 4 && strcmp(argv[i], list_names[k]); k++) continue;
+        if (k == 4 && !text) return mistake("there is no option `%.60s`", argv[i]);
         if (!value || !*value || !strncmp(value, "--", 2))
             return mistake("%s needs a value", argv[i]);
-        if (path && *path) return mistake("%s is given twice", argv[i]);
-        if (path)
-            *path = value;
+        if (text && *text) return mistake("%s is given twice", argv[i]);
+        if (text)
+            *text = value;
         else if ((code = parse_list(o, k, value)) != 0)
             return code;
     }
     return 0;
 }
 
+/* Reads a whole number from 1 to 2^40; 0 for anything else. */
+static int64_t count_of(const char* text, char** end) {
+    long long value = *text >= '0' && *text <= '9' ? strtoll(text, end, 10) : 0;
+    return value >= 1 && value <= 1LL << 40 ? value : 0;
+}
+
+/* Fills o->model: the four sizes of --estimate, and the figures of the cluster. */
+static int estimate_model(options* o) {
+    const double flops_share =
+        0.7; /* of the peak; layout_plan: 0.75 matrix products, 0.6 attention */
+    const double latency_s = 20e-6; /* as in layout_plan */
+    memo_degrees_model* model = &o->model;
+    const cluster_preset* c;
+    int64_t counts[4] = {0, 0, 0, 0}, n_gpus, d;
+    char* end = NULL;
+    int i = cluster_find(o->cluster), k;
+    const char* at = o->estimate;
+
+    /* What the user wrote. */
+    if (i == N_CLUSTERS) return mistake("--cluster: no such preset: %.60s", o->cluster);
+    c = &clusters[i];
+    n_gpus = count_of(o->gpus, &end);
+    if (!n_gpus || *end || (n_gpus & (n_gpus - 1)) || n_gpus > 1 << 15)
+        return mistake("--gpus is a power of two up to 32768, not %.60s", o->gpus);
+    for (k = 0; k < 4; k++) {
+        counts[k] = count_of(at, &end);
+        if (!counts[k] || *end != (k < 3 ? ',' : 0))
+            return mistake(
+                "--estimate is four numbers from 1, LAYERS,HIDDEN,SEQUENCE,BATCH, not %.60s",
+                o->estimate);
+        at = end + 1;
+    }
+    if (counts[0] > MAX_BLOCKS / 2 || counts[1] > 1 << 24)
+        return mistake("--estimate: at most %d layers and a hidden size of %d", MAX_BLOCKS / 2,
+                       1 << 24);
+
+    /* A group within a node has its links; a larger one is as fast as its network. */
+    *model = memo_degrees_model_default();
+    model->n_layers = (int32_t)counts[0];
+    model->hidden = (int32_t)counts[1];
+    model->sequence = counts[2];
+    model->batch = counts[3];
+    model->n_gpus = (int32_t)n_gpus;
+    for (d = 1; d <= n_gpus && model->n_degrees < MEMO_DEGREES_MAX; d *= 2) {
+        model->degrees[model->n_degrees] = (int32_t)d;
+        model->bandwidth_bytes_per_s[model->n_degrees++] =
+            1e9 * ((double)d <= c->per_node ? c->link : c->nic);
+    }
+    model->data_bandwidth_bytes_per_s = 1e9 * ((double)n_gpus <= c->per_node ? c->link : c->nic);
+    model->latency_s = latency_s;
+    model->flops_per_s = 1e12 * flops_share * c->flops;
+    model->memory_bytes = (int64_t)c->memory << 30;
+    return 0;
+}
+
 static int check_files(const options* o) {
     const tool_file files[] = {{"--degrees-profile", o->profile, 0},
                                {"--output", o->output, 1},
-                               {"--timeline", o->timeline, 1}};
+                               {"--timeline", o->timeline, 1},
+                               {"--profile-output", o->profile_output, 1}};
     memo_error error;
-    return tool_check_files(files, 3, &error) ? mistake("%s", error.message) : 0;
+    return tool_check_files(files, 4, &error) ? mistake("%s", error.message) : 0;
 }
 
 /* Checks that the options fit together. */
-static int check_options(const options* o) {
+static int check_options(options* o) {
     int k, has_lists = 0;
+    const char* alone = o->cluster          ? "--cluster"
+                        : o->gpus           ? "--gpus"
+                        : o->profile_output ? "--profile-output"
+                                            : NULL;
     for (k = 0; k < 4; k++) has_lists |= o->n_blocks[k] > 0;
-    if (!has_lists && !o->profile) return mistake("four lists or a --degrees-profile are needed");
-    if (!o->profile && o->output) return mistake("--output needs --degrees-profile");
+    if (!has_lists && !o->profile && !o->estimate)
+        return mistake("four lists, a --degrees-profile or an --estimate are needed");
+    if (o->profile && o->estimate)
+        return mistake("--degrees-profile and --estimate: one of the two is enough");
+    if (!o->profile && !o->estimate && o->output)
+        return mistake("--output needs --degrees-profile or --estimate");
+    if (!o->estimate && alone) return mistake("%s needs --estimate", alone);
+    if (o->estimate && (!o->cluster || !o->gpus))
+        return mistake("--estimate needs --cluster and --gpus");
     if (!has_lists && o->timeline) return mistake("--timeline needs the four lists");
     for (k = 0; k < 4 && has_lists; k++) {
         if (!o->n_blocks[k]) return mistake("%s is missing", list_names[k]);
@@ -162,7 +259,8 @@ static int check_options(const options* o) {
     }
     if (has_lists && o->n_blocks[0] % 2)
         return mistake("%d blocks; a layer has two, attention and MLP", o->n_blocks[0]);
-    return check_files(o);
+    k = o->estimate ? estimate_model(o) : 0;
+    return k ? k : check_files(o);
 }
 
 /* Writes the shortest decimal, without an exponent, that reads back as the same number.  value
@@ -268,6 +366,13 @@ static memo_status plan_degrees(const memo_degrees_problem* problem, const optio
     return status;
 }
 
+static void print_help(void) {
+    int i;
+    fputs(help, stdout);
+    for (i = 0; i < N_CLUSTERS; i++) printf(" %s", clusters[i].name);
+    fputs(help_end, stdout);
+}
+
 /* An unreadable or invalid file is a mistake of the caller. */
 static int exit_code(memo_status status, int is_reading) {
     if (!status) return 0;
@@ -288,12 +393,19 @@ int main(int argc, char** argv) {
     code = is_help ? 0 : parse_options(&o, argc, argv);
     if (!code && !is_help) code = check_options(&o);
     if (code) return code;
-    if (is_help) fputs(help, stdout);
+    if (is_help) print_help();
     if (o.n_blocks[0]) status = print_makespans(&o, &error);
     if (!status && o.timeline) status = write_timeline(&o, &error);
     if (!status && o.profile) {
         status = memo_degrees_problem_read(o.profile, &problem, &error);
         is_reading = status != MEMO_STATUS_OK;
+        if (!status) status = plan_degrees(problem, &o, &error);
+        memo_degrees_problem_destroy(problem);
+    }
+    if (!status && o.estimate) {
+        status = memo_degrees_problem_from_model(&o.model, &problem, &error);
+        if (!status && o.profile_output)
+            status = memo_degrees_problem_write(problem, o.profile_output, &error);
         if (!status) status = plan_degrees(problem, &o, &error);
         memo_degrees_problem_destroy(problem);
     }

@@ -21,11 +21,11 @@
 
 /* Values as the user enters them, in the units of --help. */
 typedef struct numbers {
-    double layers, hidden, ffn, ffn_matrices, heads, kv_heads, head_size, vocabulary;
-    double sequence, batch, micro_batch;
+    double layers, hidden, ffn, ffn_matrices, heads, kv_heads, head_size, v_head_size;
+    double vocabulary, sequence, batch, micro_batch;
     double gpus, per_node, memory, flops, gemm, attention_forward, attention_backward, link, nic;
     double latency, memory_bandwidth, host_memory, host_link, shared_bus;
-    double zero, max_pipeline, top;
+    double zero, max_pipeline, ulysses_groups, top;
 } numbers;
 
 typedef struct options {
@@ -59,7 +59,8 @@ static void print_help(FILE* out) {
     fputs(
         "\n"
         "  --layers N --hidden N --ffn N --ffn-matrices 2|3 --heads N --kv-heads N --head-size N\n"
-        "  --vocabulary N          (default llama3-8b; these override it, in any order)\n"
+        "  --v-head-size N --vocabulary N\n"
+        "                          (default llama3-8b; these override it, in any order)\n"
         "  --sequence TOKENS       64K is 65536 (default 64K)\n"
         "  --batch N               sequences of a step (default 1)\n"
         "  --micro-batch N         of them at a time on each replica (default 1)\n"
@@ -86,6 +87,10 @@ static void print_help(FILE* out) {
         "  --zero 0|1|2|3          only this stage\n"
         "  --activations keep|recompute|swap\n"
         "  --max-pipeline N        0: any (default 0)\n"
+        "  --ulysses-groups N      the most groups of heads, so that the all-to-all of one runs "
+        "behind\n"
+        "                          the attention of another; the fastest number is used (default "
+        "1)\n"
         "  --kv-heads-must-divide  no key/value heads on several ranks, no uneven heads\n"
         "  --top N                 rows printed; 0: all (default 20)\n"
         "  --explain D,P,T,U,R     one layout (data, pipeline, tensor, ulysses, ring): its terms,\n"
@@ -98,9 +103,7 @@ static void print_help(FILE* out) {
 }
 
 static int refuse(FILE* err, const char* what, const char* value) {
-    fprintf(err, "layout_plan: %s%s%s; --help lists the options\n", what, value ? " " : "",
-            value ? value : "");
-    return 2;
+    return tool_refuse(err, "layout_plan", what, value);
 }
 
 /* Reads a number from 0; "64K" and "1M" are powers of 1024. */
@@ -171,6 +174,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
                  {"--heads", &n->heads, 1, 1e6, 1},
                  {"--kv-heads", &n->kv_heads, 1, 1e6, 1},
                  {"--head-size", &n->head_size, 0, 1e6, 1},
+                 {"--v-head-size", &n->v_head_size, 0, 1e6, 1},
                  {"--vocabulary", &n->vocabulary, 0, 1e12, 1},
                  {"--sequence", &n->sequence, 1, 1e12, 1},
                  {"--batch", &n->batch, 1, 1e12, 1},
@@ -191,6 +195,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
                  {"--shared-bus", &n->shared_bus, 0, 1, 1},
                  {"--zero", &n->zero, 0, 3, 1},
                  {"--max-pipeline", &n->max_pipeline, 0, 1 << 20, 1},
+                 {"--ulysses-groups", &n->ulysses_groups, 1, 1e6, 1},
                  {"--top", &n->top, 0, 1e9, 1}};
     const int n_known = (int)(sizeof known / sizeof *known);
     int i, j;
@@ -200,7 +205,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
     n->gpus = 8;
     take_cluster(n, &clusters[0]);
     n->latency = n->top = 20;
-    n->batch = n->micro_batch = 1;
+    n->batch = n->micro_batch = n->ulysses_groups = 1;
     o->activations = -1;
     /* Reads the presets first, so that the order of the options does not matter. */
     for (i = 1; i + 1 < argc; i++) {
@@ -263,6 +268,7 @@ static memo_parallel_desc make_desc(const options* o) {
     desc.model.n_q_heads = (int32_t)n->heads;
     desc.model.n_kv_heads = (int32_t)n->kv_heads;
     desc.model.head_size = (int32_t)n->head_size;
+    desc.model.v_head_size = (int32_t)n->v_head_size;
     desc.model.vocabulary = (int64_t)n->vocabulary;
     desc.cluster.n_gpus = (int32_t)n->gpus;
     desc.cluster.gpus_per_node = (int32_t)n->per_node;
@@ -285,6 +291,7 @@ static memo_parallel_desc make_desc(const options* o) {
     if (o->has_zero) desc.zero_stages = 1u << (int)n->zero;
     if (o->activations >= 0) desc.activations = 1u << o->activations;
     desc.max_pipeline = (int32_t)n->max_pipeline;
+    desc.max_ulysses_groups = (int32_t)n->ulysses_groups;
     return desc;
 }
 
@@ -336,6 +343,7 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
             (int)l.data, (int)l.pipeline, (int)l.tensor, (int)l.ulysses, (int)l.ring,
             (int)l.zero_stage, memo_parallel_activations_name(l.activations));
     if (l.activations == MEMO_PARALLEL_SWAP) fprintf(out, ", alpha %.3f", p.alpha);
+    if (p.ulysses_groups > 1) fprintf(out, ", %d groups of heads", (int)p.ulysses_groups);
     fprintf(out,
             "\nmemory, GiB of a GPU: parameters %.2f, gathered %.2f, gradients %.2f, optimizer "
             "%.2f, activations %.2f, logits %.2f; %.2f of %.2f: %s\n",

@@ -42,41 +42,48 @@ typedef struct options {
 } options;
 
 static int refuse(const char* what, const char* value) {
-    fprintf(stderr, "plan_trace: %s%s%s; --help lists the options\n", what, value ? " " : "",
-            value ? value : "");
-    return 2;
+    return tool_refuse(stderr, "plan_trace", what, value);
 }
 
 static void print_help(void) {
-    puts("usage: plan_trace FILE [options]\n"
-         "\n"
-         "FILE: a memo trace, or a CSV id,lower,upper,size with optional columns alignment,\n"
-         "offset (a fixed one) and gaps (\"3-5 8-9\"); - is standard input.\n"
-         "\n"
-         "  --engine NAME       auto (default): greedy, bi-level, search, as far as each helps\n"
-         "                      greedy: a few orders, the best of them\n"
-         "                      bilevel: layers once, then what joins them; where that misses\n"
-         "                      the bound, greedy and search too\n"
-         "                      search: greedy, then branch and bound\n"
-         "                      mip: greedy, then the paper's program; small cases, lp_solve\n"
-         "  --capacity BYTES    stop at a plan this small; exit 1 where none is found\n"
-         "  --align BYTES       of every offset and size, a power of two (default 1)\n"
-         "  --time-limit S      (default 10, beyond 8000 buffers 3)\n"
-         "  --seed N            of the search (default 0)\n"
-         "  --threads N         of the search, side by side, up to 64 (default 1)\n"
-         "  --csv OUT           a row per buffer: id,lower,upper,size,offset\n"
-         "  --plan OUT          the plan, for memo_plan_read\n"
-         "  --svg OUT           a picture: address over time\n"
-         "  --json OUT          a snapshot that PyTorch's memory viewer opens "
-         "(pytorch.org/memory_viz)\n"
-         "  --pickle OUT        the same for older viewers, which open pickles alone\n"
-         "  --compare-caching   replay the trace through a model of PyTorch's caching allocator, "
-         "on a\n"
-         "                      device of --capacity bytes where that is given\n"
-         "  --quiet             no progress on standard error\n"
-         "\n"
-         "exit: 0 solved, 1 the capacity is not met, 2 bad input, or output that cannot be "
-         "written");
+    puts(
+        "usage: plan_trace FILE [options]\n"
+        "\n"
+        "Finds an offset for each buffer, so that no two overlap in time and address, in as "
+        "little\n"
+        "memory as possible.\n"
+        "\n"
+        "FILE is a memo trace, or a CSV with the columns id,lower,upper,size.  The columns "
+        "alignment,\n"
+        "offset (fixed) and gaps (\"3-5 8-9\") are optional.  - is standard input.\n"
+        "\n"
+        "  --engine NAME       auto (default): greedy, then bi-level, then search, until the plan\n"
+        "                              meets the bound\n"
+        "                      greedy: the best of a few orders\n"
+        "                      bilevel: plans a layer once, then what joins the layers; then as "
+        "auto\n"
+        "                      search: greedy, then branch and bound\n"
+        "                      mip: greedy, then the mixed-integer program of the MEMO paper; for\n"
+        "                              small problems, needs lp_solve\n"
+        "  --capacity BYTES    stops at a plan this small; exit status 1 if it finds none\n"
+        "  --align BYTES       alignment of each offset and size, a power of two (default 1)\n"
+        "  --time-limit S      seconds (default 10; 3 for more than 8000 buffers)\n"
+        "  --seed N            seed of the search (default 0)\n"
+        "  --threads N         threads of the search, up to 64 (default 1)\n"
+        "  --csv OUT           writes a row per buffer: id,lower,upper,size,offset\n"
+        "  --plan OUT          writes the plan for memo_plan_read\n"
+        "  --svg OUT           draws address over time\n"
+        "  --json OUT          writes a snapshot for PyTorch's memory viewer "
+        "(pytorch.org/memory_viz)\n"
+        "  --pickle OUT        writes the same for older viewers, which open pickles only\n"
+        "  --compare-caching   replays the trace through a model of PyTorch's caching allocator, "
+        "with\n"
+        "                      the memory of --capacity if that is given\n"
+        "  --quiet             prints no progress on standard error\n"
+        "\n"
+        "Exit status: 0 solved; 1 no plan within the capacity; 2 a mistake in the command line or "
+        "the\n"
+        "file, or output that cannot be written");
 }
 
 static const char* const option_names[N_OPTIONS] = {

@@ -1,5 +1,5 @@
-/* tool_files.h - the files of a tool: no output overwrites an input, another output or a standard
- * stream.
+/* tool_files.h - what every tool does with its command line: it refuses wrong options in one form of
+ * words, and no output overwrites an input, another output or a standard stream.
  *
  * Single translation unit: everything is static. */
 #ifndef TOOL_FILES_H
@@ -20,6 +20,15 @@ typedef struct tool_file {
     const char* path;   /* NULL: not given; "-": a standard stream */
     int is_output;
 } tool_file;
+
+/* Prints why an option is refused.  Returns the exit status of wrong options, 2.  value: NULL if what says
+ * all. */
+static MEMO_UNUSED int tool_refuse(FILE* err, const char* tool, const char* what,
+                                   const char* value) {
+    fprintf(err, "%s: %s%s%s; --help lists the options\n", tool, what, value ? " " : "",
+            value ? value : "");
+    return 2;
+}
 
 /* Replaces a closed standard stream by one that fails.  Otherwise the next file would take its
  * descriptor and receive the printed lines. */

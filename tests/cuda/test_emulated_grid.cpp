@@ -168,6 +168,8 @@ static void stays_within_its_arrays(void) {
         memo_row_sums_desc sums;
         memo_merge_desc merge;
         memo_rows_desc rows;
+        memo_cross_entropy_desc entropy;
+        int32_t* labels;
 
         memset(&cast, 0, sizeof cast);
         cast.n = memo_test_int(1, 40000);
@@ -208,6 +210,22 @@ static void stays_within_its_arrays(void) {
         merge.lse = (float*)guarded(2, n_rows * 4);
         merge.part_lse = (float*)guarded(3, n_rows * 4);
         CHECK_OK(memo_cuda_merge(NULL, &merge, &error));
+
+        memset(&entropy, 0, sizeof entropy);
+        entropy.n_rows = n_rows;
+        entropy.n_columns = n_columns;
+        entropy.stride = stride;
+        entropy.type = type;
+        entropy.logits = entropy.d_logits = guarded(0, wide * type_bytes);
+        entropy.losses = (float*)guarded(1, n_rows * 4);
+        entropy.parts = (float*)guarded(2, n_rows * 8);
+        entropy.labels = labels = (int32_t*)guarded(3, n_rows * 4);
+        for (int64_t i = 0; i < n_rows; i++) labels[i] = (int32_t)memo_test_int(-1, n_columns);
+        CHECK_OK(memo_cuda_softmax_parts(NULL, &entropy, &error));
+        CHECK_OK(memo_cuda_cross_entropy(NULL, &entropy, &error));
+        entropy.sums = (double*)guarded(0, 16);
+        entropy.logits = entropy.d_logits = guarded(0, wide * type_bytes);
+        CHECK_OK(memo_cuda_loss_sums(NULL, &entropy, &error));
 
         memset(&rows, 0, sizeof rows);
         rows.n_rows = n_rows;
@@ -393,6 +411,31 @@ static void sums_far_rows(void) {
     }
 }
 
+/* Rows of one column: the loss of its label is 0, that of another label infinite. */
+static void finds_losses_of_far_rows(void) {
+    far f;
+    FOR_FAR(f, MEMOI_CUDA_THREADS / MEMO_LOSS_LANES) {
+        memo_cross_entropy_desc entropy;
+        int32_t* labels = (int32_t*)(void*)f.index;
+        memset(&entropy, 0, sizeof entropy);
+        entropy.n_rows = f.n_items;
+        entropy.n_columns = 1;
+        entropy.logits = f.from;
+        entropy.labels = labels;
+        entropy.parts = (float*)(void*)f.other;
+        entropy.losses = (float*)(void*)f.to;
+        for (int64_t i = f.n_items - FAR_TAIL; i < f.n_items; i++) labels[i] = (int32_t)(i % 2);
+        fill_tail(f.from, f.n_items, FAR_TAIL);
+        CHECK_OK(memo_cuda_softmax_parts(NULL, &entropy, &error));
+        CHECK_OK(memo_cuda_cross_entropy(NULL, &entropy, &error));
+        for (int64_t i = f.n_items - 4; i < f.n_items;
+             i++) { /* the last 3 blocks have 24 rows less 20 */
+            CHECK(entropy.parts[2 * i] == far_number(i));
+            CHECK(entropy.losses[i] == (i % 2 ? INFINITY : 0));
+        }
+    }
+}
+
 int main(int argc, char** argv) {
     alarm(300); /* a stride that passes 32 bits may never end */
     memo_test_begin(argc, argv);
@@ -407,5 +450,6 @@ int main(int argc, char** argv) {
     TEST(moves_far_rows);
     TEST(merges_far_rows);
     TEST(sums_far_rows);
+    TEST(finds_losses_of_far_rows);
     return memo_test_end();
 }

@@ -316,6 +316,94 @@ static void merges_as_on_the_host(void) {
     close_sides(&s);
 }
 
+/* The stated difference: each exp by 2 units, the LSE by 4 units of 1 or of itself.  On the emulated grid the bits are the
+ * same. */
+static void finds_losses_as_on_the_host(void) {
+    sides s;
+    int c;
+    if (!open_sides(&s)) SKIP("no GPU");
+    for (c = 0; c < 40; c++) {
+        const int64_t n_most = 20000;
+        memo_cross_entropy_desc entropy, on_gpu;
+        int64_t i, n_wrong = 0, n_others = 0;
+        int32_t* labels = (int32_t*)(void*)s.host;
+        int64_t n_logits;
+        memset(&entropy, 0, sizeof entropy);
+        entropy.type = random_type();
+        entropy.n_columns = memo_test_int(0, 3) ? memo_test_int(1, 60) : memo_test_int(60, 3000);
+        entropy.stride = entropy.n_columns + memo_test_int(0, 8);
+        entropy.n_rows =
+            memo_test_int(1, n_most / entropy.stride > 300 ? 300 : n_most / entropy.stride);
+        entropy.n_parts = (int32_t)memo_test_int(1, 3);
+        entropy.part = (int32_t)memo_test_int(0, entropy.n_parts - 1);
+        entropy.first_column = entropy.part * entropy.n_columns;
+        entropy.scale = (float)memo_test_real();
+        entropy.labels = labels;
+        entropy.sums = (double*)(void*)(s.host + 2048);
+        entropy.losses = (float*)(void*)(s.host + 4096);
+        entropy.parts = (float*)(void*)(s.host + 8192);
+        entropy.logits = s.host + QUARTER + memo_test_int(0, 3) * 4;
+        entropy.d_logits = memo_test_int(0, 1)
+                               ? s.host + QUARTER + memo_test_int(0, 3) * 4 + 2 * QUARTER
+                               : (char*)(uintptr_t)entropy.logits;
+        memset(s.host, 0, QUARTER);
+        fill_numbers(s.host + 8192, MEMO_TYPE_F32, 3 * 300 * 8); /* the other parts */
+        fill_numbers(s.host + QUARTER, entropy.type, 3 * QUARTER);
+        for (i = 0; i < entropy.n_rows; i++)
+            labels[i] = (int32_t)memo_test_int(-1, entropy.n_parts * entropy.n_columns - 1);
+        send(&s);
+        on_gpu = entropy;
+        on_gpu.labels = (const int32_t*)(void*)ON_GPU(entropy.labels);
+        on_gpu.sums = (double*)(void*)ON_GPU(entropy.sums);
+        on_gpu.losses = (float*)(void*)ON_GPU(entropy.losses);
+        on_gpu.parts = (float*)(void*)ON_GPU(entropy.parts);
+        on_gpu.logits = ON_GPU(entropy.logits);
+        on_gpu.d_logits = ON_GPU(entropy.d_logits);
+        CHECK_OK(memo_row_softmax_parts(&entropy, &error));
+        CHECK_OK(memo_row_cross_entropy(&entropy, &error));
+        CHECK_OK(memo_row_loss_sums(&entropy, &error));
+        CHECK_OK(memo_cuda_softmax_parts(s.stream, &on_gpu, &error));
+        CHECK_OK(memo_cuda_cross_entropy(s.stream, &on_gpu, &error));
+        CHECK_OK(memo_cuda_loss_sums(s.stream, &on_gpu, &error));
+        receive(&s);
+        for (i = 4096 / 4; i < QUARTER / 4; i++) {
+            float x = ((float*)(void*)s.host)[i], y = ((float*)(void*)s.copy)[i];
+            n_wrong += !(x == y || fabsf(x - y) <= 8 * 1.2e-7f * (1 + fabsf(x)));
+        }
+        for (i = 0; i < 2; i++) {
+            double x = ((double*)(void*)(s.host + 2048))[i],
+                   y = ((double*)(void*)(s.copy + 2048))[i];
+            n_wrong += !(fabs(x - y) <= 1e-6 * (i == 0) * (1 + fabs(x)) * (double)entropy.n_rows);
+        }
+
+        /* Gradients are at most 1; a 16-bit one may round the other way. */
+        n_logits = (entropy.n_rows - 1) * entropy.stride + entropy.n_columns;
+        for (i = 0; i < n_logits; i++) {
+            memo_cast_desc cast;
+            float x[2];
+            int side;
+            for (side = 0; side < 2; side++) {
+                memset(&cast, 0, sizeof cast);
+                cast.to = &x[side];
+                cast.from_type = entropy.type;
+                cast.n = 1;
+                cast.from = (side ? s.copy : s.host) + ((char*)entropy.d_logits - s.host) +
+                            i * memoi_row_type_bytes(entropy.type);
+                CHECK_OK(memo_row_cast(&cast, &error));
+            }
+            if (i % entropy.stride >= entropy.n_columns)
+                n_others += memcmp(&x[0], &x[1], 4) != 0;
+            else
+                n_wrong +=
+                    !(fabsf(x[0] - x[1]) <=
+                      (entropy.type == MEMO_TYPE_F32 ? 2e-6f : 0.008f) * fabsf(x[0]) + 2e-6f);
+        }
+        CHECK_CASE(n_wrong == 0 && n_others == 0, "case %d: %d numbers, %d others", c, (int)n_wrong,
+                   (int)n_others);
+    }
+    close_sides(&s);
+}
+
 /* --- beyond 32 bits --- */
 
 #define HUGE_ELEMENTS (((int64_t)1 << 31) + 8)
@@ -512,6 +600,7 @@ int main(int argc, char** argv) {
     TEST(adds_as_on_the_host);
     TEST(sums_rows_as_on_the_host);
     TEST(merges_as_on_the_host);
+    TEST(finds_losses_as_on_the_host);
     TEST(casts_huge_arrays);
     TEST(adds_huge_arrays);
     TEST(gathers_and_scatters_huge_arrays);

@@ -1,0 +1,569 @@
+/* test_loss.c - the cross-entropy kernels and the loss in tiles, against a dense reference in double. */
+#include "memo_sp.h"
+
+#include "memo_test.h"
+#include "thread_ranks.h"
+
+static memo_error error;
+
+static double get(const void* array, memo_type type, int64_t i) {
+    if (type == MEMO_TYPE_F32) return (double)((const float*)array)[i];
+    if (type == MEMO_TYPE_BF16) return (double)memo_f32_from_bf16(((const uint16_t*)array)[i]);
+    return (double)memo_f32_from_f16(((const uint16_t*)array)[i]);
+}
+static void put(void* array, memo_type type, int64_t i, double value) {
+    if (type == MEMO_TYPE_F32)
+        ((float*)array)[i] = (float)value;
+    else if (type == MEMO_TYPE_BF16)
+        ((uint16_t*)array)[i] = memo_bf16_from_f32((float)value);
+    else
+        ((uint16_t*)array)[i] = memo_f16_from_f32((float)value);
+}
+/* Half a unit of the last place of a number near 1. */
+static double half_unit(memo_type type) {
+    return type == MEMO_TYPE_F32 ? 6e-8 : type == MEMO_TYPE_BF16 ? 1.0 / 256 : 1.0 / 2048;
+}
+
+/* The obvious softmax of a row in double: the loss of label, and the gradient over scale. */
+static double row_loss(const double* logits, int64_t n, int64_t label, double* gradient) {
+    double max = -INFINITY, sum = 0;
+    int64_t i;
+    for (i = 0; i < n; i++)
+        if (logits[i] > max) max = logits[i];
+    for (i = 0; i < n; i++) sum += exp(logits[i] - max);
+    for (i = 0; i < n; i++) gradient[i] = exp(logits[i] - max) / sum - (i == label);
+    return max + log(sum) - logits[label];
+}
+
+/* ---- kernels ---- */
+
+#define MAX_PARTS 4
+#define MAX_WIDTH 700
+
+/* Random rows, cut into parts of any width, each with a stride of its own. */
+static void kernels_match_the_reference(void) {
+    static double logits[MAX_WIDTH], gradient[MAX_WIDTH];
+    static float memory[MAX_PARTS][12 * (MAX_WIDTH + 16) + 16];
+    int k;
+    for (k = 0; k < 300; k++) {
+        const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_BF16, MEMO_TYPE_F16};
+        const memo_type type = types[memo_test_int(0, 2)];
+        const int64_t n_rows = memo_test_int(1, 12), n = memo_test_int(1, k % 4 ? 40 : MAX_WIDTH);
+        const int32_t n_parts = (int32_t)memo_test_int(1, MAX_PARTS);
+        const double spread = k % 5 == 0 ? 100 : 4;
+        const float scale = (float)memo_test_real();
+        memo_cross_entropy_desc desc[MAX_PARTS];
+        float parts[12 * 2 * MAX_PARTS], losses[12];
+        double sums[2] = {3, 5}, sum = 3;
+        int64_t borders[MAX_PARTS + 1], row, i, n_labels = 0;
+        int32_t labels[12], p, q;
+        char* at[MAX_PARTS];
+
+        /* Parts may be empty. */
+        borders[0] = 0;
+        for (p = 1; p < n_parts; p++) borders[p] = memo_test_int(0, n);
+        borders[n_parts] = n;
+        for (p = 1; p < n_parts; p++)
+            for (q = p; q > 1 && borders[q] < borders[q - 1]; q--) {
+                int64_t other = borders[q];
+                borders[q] = borders[q - 1];
+                borders[q - 1] = other;
+            }
+        for (p = 0; p < n_parts; p++) {
+            memo_cross_entropy_desc* d = &desc[p];
+            memset(d, 0, sizeof *d);
+            at[p] = (char*)memory[p] + memo_test_int(0, 4) * 4;
+            d->logits = d->d_logits = at[p];
+            d->type = type;
+            d->n_rows = n_rows;
+            d->n_columns = borders[p + 1] - borders[p];
+            d->first_column = borders[p];
+            d->stride = d->n_columns + memo_test_int(0, 8);
+            d->labels = labels;
+            d->parts = parts;
+            d->losses = losses;
+            d->sums = sums;
+            d->n_parts = n_parts;
+            d->part = p;
+            d->scale = scale;
+        }
+        for (row = 0; row < n_rows; row++)
+            labels[row] = memo_test_int(0, 5) ? (int32_t)memo_test_int(0, n - 1) : -100;
+        for (p = 0; p < n_parts; p++)
+            for (row = 0; row < n_rows; row++)
+                for (i = 0; i < desc[p].n_columns; i++) {
+                    double x = (memo_test_real() - 0.5) * spread;
+                    /* Masked logits, but never the label's. */
+                    if (memo_test_int(0, 9) == 0 && borders[p] + i != labels[row] &&
+                        labels[row] >= 0)
+                        x = -INFINITY;
+                    put(at[p], type, row * desc[p].stride + i, x);
+                }
+
+        {
+            /* Before the logits are overwritten. */
+            static double expected[12][MAX_WIDTH], expected_loss[12];
+            for (row = 0; row < n_rows; row++) {
+                for (p = 0; p < n_parts; p++)
+                    for (i = 0; i < desc[p].n_columns; i++)
+                        logits[borders[p] + i] = get(at[p], type, row * desc[p].stride + i);
+                expected_loss[row] = 0;
+                if (labels[row] >= 0) {
+                    expected_loss[row] = row_loss(logits, n, labels[row], gradient);
+                    sum += expected_loss[row];
+                    n_labels++;
+                }
+                for (i = 0; i < n; i++) expected[row][i] = labels[row] < 0 ? 0 : gradient[i];
+            }
+            for (p = 0; p < n_parts; p++) CHECK_OK(memo_row_softmax_parts(&desc[p], &error));
+            for (p = 0; p < n_parts; p++) CHECK_OK(memo_row_cross_entropy(&desc[p], &error));
+            CHECK_OK(memo_row_loss_sums(&desc[0], &error));
+            for (row = 0; row < n_rows; row++) {
+                CHECK_CASE(fabs((double)losses[row] - expected_loss[row]) <=
+                               2e-6 * (1 + spread / 2),
+                           "case %d: loss %g, not %g", k, (double)losses[row], expected_loss[row]);
+                for (p = 0; p < n_parts; p++)
+                    for (i = 0; i < desc[p].n_columns; i++) {
+                        double d = get(at[p], type, row * desc[p].stride + i);
+                        double e = expected[row][borders[p] + i] * (double)scale;
+                        CHECK_CASE(fabs(d - e) <= half_unit(type) * fabs(e) +
+                                                      5e-6 * (1 + spread / 4) * (double)scale,
+                                   "case %d: gradient %g, not %g", k, d, e);
+                    }
+            }
+            CHECK_IS(sums[1], ==, 5 + (double)n_labels);
+            CHECK_CASE(fabs(sums[0] - sum) <= 2e-6 * (1 + spread / 2) * (double)(n_rows + 1),
+                       "case %d: sum %g, not %g", k, sums[0], sum);
+        }
+    }
+}
+
+/* What lies between rows and behind them stays; without d_logits all logits do. */
+static void kernels_write_nothing_else(void) {
+    float logits[5 * 9], before[5 * 9], parts[4 * 2], losses[4];
+    int32_t labels[4] = {0, 6, -1, 3};
+    memo_cross_entropy_desc desc;
+    int has_gradient, i;
+    for (has_gradient = 0; has_gradient < 2; has_gradient++) {
+        for (i = 0; i < 45; i++) before[i] = logits[i] = (float)memo_test_real();
+        memset(&desc, 0, sizeof desc);
+        desc.logits = logits;
+        desc.d_logits = has_gradient ? logits : NULL;
+        desc.labels = labels;
+        desc.parts = parts;
+        desc.losses = losses;
+        desc.n_rows = 4;
+        desc.n_columns = 7;
+        desc.stride = 9;
+        desc.scale = 1;
+        CHECK_OK(memo_row_softmax_parts(&desc, &error));
+        CHECK_IS(memcmp(logits, before, sizeof before), ==, 0);
+        CHECK_OK(memo_row_cross_entropy(&desc, &error));
+        CHECK_OK(memo_row_loss_sums(&desc, &error)); /* sums NULL: nothing */
+        for (i = 0; i < 45; i++) {
+            int is_logit = i / 9 < 4 && i % 9 < 7;
+            CHECK(is_logit && has_gradient ? logits[i] != before[i] : logits[i] == before[i]);
+        }
+        CHECK_IS(losses[2], ==, 0);
+        for (i = 0; i < 7; i++) CHECK(!has_gradient || logits[2 * 9 + i] == 0);
+    }
+}
+
+static void extremes(void) {
+    float logits[3] = {3e38f, -3e38f, 3e38f}, d[3], parts[2], loss;
+    int32_t label = 2;
+    memo_cross_entropy_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.logits = logits;
+    desc.d_logits = d;
+    desc.labels = &label;
+    desc.parts = parts;
+    desc.losses = &loss;
+    desc.n_rows = 1;
+    desc.n_columns = 3;
+    desc.scale = 1;
+    CHECK_OK(memo_row_softmax_parts(&desc, &error));
+    CHECK_OK(memo_row_cross_entropy(&desc, &error));
+    CHECK(loss >= 0 && loss < 1e32f && d[1] == 0);
+    label = 3; /* no part has it */
+    CHECK_OK(memo_row_softmax_parts(&desc, &error));
+    CHECK_OK(memo_row_cross_entropy(&desc, &error));
+    CHECK(loss == INFINITY);
+    label = 1;
+    logits[0] = (float)memo_test_nan(); /* a NaN is not hidden, wherever it is */
+    logits[1] = logits[2] = -INFINITY;
+    CHECK_OK(memo_row_softmax_parts(&desc, &error));
+    CHECK_OK(memo_row_cross_entropy(&desc, &error));
+    CHECK(loss != loss && d[2] != d[2]);
+}
+
+static void descs_that_are_refused(void) {
+    float x[4] = {0};
+    int32_t labels[2] = {0, 0};
+    memo_cross_entropy_desc desc;
+    memset(&desc, 0, sizeof desc);
+    CHECK_OK(memo_row_softmax_parts(&desc, &error)); /* no rows */
+    desc.n_rows = 1;
+    desc.n_columns = 2;
+    CHECK(memo_row_cross_entropy(&desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "logits"));
+    desc.logits = x;
+    CHECK(memo_row_cross_entropy(&desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "labels"));
+    desc.labels = labels;
+    CHECK(memo_row_cross_entropy(&desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "parts"));
+    desc.parts = x + 2;
+    CHECK(memo_row_cross_entropy(&desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "losses"));
+    desc.losses = x;
+    desc.n_parts = 2;
+    desc.part = 2;
+    CHECK(memo_row_softmax_parts(&desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "part"));
+    desc.part = 0;
+    desc.sums = (double*)(void*)((char*)x + 4);
+    if ((uintptr_t)desc.sums % 8)
+        CHECK(memo_row_loss_sums(&desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+              strstr(error.message, "sums"));
+    desc.sums = NULL;
+    desc.type = MEMO_TYPE_I32;
+    CHECK_IS(memo_row_softmax_parts(&desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+}
+
+/* ---- tiles over tensor ranks ---- */
+
+typedef struct tiles_case {
+    int32_t n_ranks;
+    int64_t n_rows, n_in, vocabulary, tile_rows;
+    memo_type type;
+    float scale;
+    const float *x, *weights; /* (n_rows, n_in), (vocabulary, n_in) */
+    const int32_t* labels;
+    /* What each rank finds. */
+    float *losses[8], *d_x[8], *d_weights[8];
+    double sums[8][2];
+    int64_t sent_bytes[8], device_bytes[8], n_tiles[8];
+} tiles_case;
+
+/* The trainer's products on one rank: plain loops, which run on the stream. */
+typedef struct products {
+    const tiles_case* c;
+    memo_device* device;
+    float *d_x, *d_weights;
+    int64_t n_tiles;
+} products;
+
+typedef struct product_args {
+    products* p;
+    memo_loss_tile tile;
+} product_args;
+
+static memo_status logits_run(void* args, memo_error* e) {
+    const product_args* a = (const product_args*)args;
+    const tiles_case* c = a->p->c;
+    int64_t r, o, i;
+    (void)e;
+    for (r = 0; r < a->tile.n_rows; r++)
+        for (o = 0; o < a->tile.n_columns; o++) {
+            double sum = 0;
+            for (i = 0; i < c->n_in; i++)
+                sum += (double)c->x[(a->tile.first_row + r) * c->n_in + i] *
+                       (double)c->weights[(a->tile.first_column + o) * c->n_in + i];
+            put(a->tile.logits, c->type, r * a->tile.n_columns + o, sum);
+        }
+    a->p->n_tiles++;
+    return MEMO_STATUS_OK;
+}
+static memo_status gradients_run(void* args, memo_error* e) {
+    const product_args* a = (const product_args*)args;
+    const tiles_case* c = a->p->c;
+    int64_t r, o, i;
+    (void)e;
+    for (r = 0; r < a->tile.n_rows; r++)
+        for (o = 0; o < a->tile.n_columns; o++) {
+            float d = (float)get(a->tile.logits, c->type, r * a->tile.n_columns + o);
+            int64_t row = a->tile.first_row + r, column = a->tile.first_column + o;
+            for (i = 0; i < c->n_in; i++) {
+                a->p->d_x[row * c->n_in + i] += d * c->weights[column * c->n_in + i];
+                a->p->d_weights[column * c->n_in + i] += d * c->x[row * c->n_in + i];
+            }
+        }
+    return MEMO_STATUS_OK;
+}
+static memo_status launch(void* context, const memo_loss_tile* tile, memo_host_function function,
+                          memo_error* e) {
+    product_args args;
+    args.p = (products*)context;
+    args.tile = *tile;
+    return memo_host_device_launch(args.p->device, tile->stream, function, &args, sizeof args, e);
+}
+static memo_status give_logits(void* context, const memo_loss_tile* tile, memo_error* e) {
+    return launch(context, tile, logits_run, e);
+}
+static memo_status take_gradients(void* context, const memo_loss_tile* tile, memo_error* e) {
+    return launch(context, tile, gradients_run, e);
+}
+
+static memo_status tiles_rank(thread_rank* rank, memo_error* e) {
+    tiles_case* c = (tiles_case*)rank->user;
+    int32_t r = rank->comm->rank;
+    memo_loss_desc desc = memo_loss_desc_default();
+    memo_loss_tensors tensors;
+    memo_loss_sizes sizes;
+    memo_loss* loss = NULL;
+    memo_status status;
+    int64_t before = rank->comm->sent_bytes;
+    products p;
+    memset(&p, 0, sizeof p);
+    p.c = c;
+    p.device = rank->device;
+    p.d_x = c->d_x[r];
+    p.d_weights = c->d_weights[r];
+    desc.device = rank->device;
+    desc.stream = rank->stream;
+    desc.tensor = c->n_ranks > 1 ? rank->comm : NULL;
+    desc.vocabulary = c->vocabulary;
+    desc.type = c->type;
+    desc.tile_rows = c->tile_rows;
+    desc.functions.context = &p;
+    desc.functions.logits = give_logits;
+    desc.functions.gradients = take_gradients;
+    memset(&tensors, 0, sizeof tensors);
+    tensors.n_rows = c->n_rows;
+    tensors.labels = c->labels;
+    tensors.losses = c->losses[r];
+    tensors.sums = c->sums[r];
+    tensors.scale = c->scale;
+    status = memo_loss_desc_get_sizes(&desc, &sizes, e);
+    c->device_bytes[r] = sizes.device_bytes;
+    if (!status) status = memo_loss_create(&desc, &loss, e);
+    if (!status) status = memo_loss_run(loss, &tensors, e);
+    if (!status) status = memo_stream_synchronize(rank->device, rank->stream, e);
+    if (!status && rank->comm->sent_bytes - before != sizes.sent_bytes_per_row * c->n_rows)
+        status = memo_error_set(e, MEMO_STATUS_INVALID_STATE, "sent %lld bytes, not %lld a row",
+                                (long long)(rank->comm->sent_bytes - before),
+                                (long long)sizes.sent_bytes_per_row);
+    c->sent_bytes[r] = rank->comm->sent_bytes - before;
+    c->n_tiles[r] = p.n_tiles;
+    memo_loss_destroy(loss);
+    return status;
+}
+
+static float* floats(int64_t n) { return (float*)calloc((size_t)n + 1, sizeof(float)); }
+
+static void check_tiles(tiles_case* c, int number) {
+    double *logits = (double*)calloc((size_t)c->vocabulary, sizeof(double)),
+           *gradient = (double*)calloc((size_t)c->vocabulary, sizeof(double)),
+           *d_x = (double*)calloc((size_t)(c->n_rows * c->n_in), sizeof(double)),
+           *d_weights = (double*)calloc((size_t)(c->vocabulary * c->n_in), sizeof(double));
+    double sum = 0, n_labels = 0;
+    double tolerance = (c->type == MEMO_TYPE_F32 ? 1e-5 : 4 * half_unit(c->type));
+    int64_t row, o, i;
+    int32_t r;
+    for (row = 0; row < c->n_rows; row++) {
+        double loss = 0;
+        for (o = 0; o < c->vocabulary; o++) {
+            logits[o] = 0;
+            for (i = 0; i < c->n_in; i++)
+                logits[o] += (double)c->x[row * c->n_in + i] * (double)c->weights[o * c->n_in + i];
+        }
+        if (c->labels[row] >= 0) {
+            loss = row_loss(logits, c->vocabulary, c->labels[row], gradient);
+            sum += loss;
+            n_labels++;
+            for (o = 0; o < c->vocabulary; o++)
+                for (i = 0; i < c->n_in; i++) {
+                    double d = gradient[o] * (double)c->scale;
+                    d_x[row * c->n_in + i] += d * (double)c->weights[o * c->n_in + i];
+                    d_weights[o * c->n_in + i] += d * (double)c->x[row * c->n_in + i];
+                }
+        }
+        for (r = 0; r < c->n_ranks; r++) {
+            CHECK_CASE(fabs((double)c->losses[r][row] - loss) <= tolerance * 4,
+                       "case %d: loss %g, not %g", number, (double)c->losses[r][row], loss);
+            CHECK(memcmp(&c->losses[r][row], &c->losses[0][row], 4) == 0);
+        }
+    }
+    for (r = 0; r < c->n_ranks; r++) {
+        CHECK_IS(c->sums[r][1], ==, n_labels);
+        CHECK(fabs(c->sums[r][0] - sum) <= tolerance * 4 * (double)(c->n_rows + 1));
+        CHECK_IS(c->sent_bytes[r], ==, 8 * (c->n_ranks - 1) * c->n_rows);
+        CHECK_IS(c->n_tiles[r], ==, (c->n_rows + c->tile_rows - 1) / c->tile_rows);
+        /* No array of all logits: a tile's, parts and losses, each rounded up to 512. */
+        CHECK(c->device_bytes[r] <= c->tile_rows * (4 * c->vocabulary + 8 * c->n_ranks + 4) + 1536);
+    }
+    for (i = 0; i < c->n_rows * c->n_in; i++) {
+        double d = 0;
+        for (r = 0; r < c->n_ranks; r++) d += (double)c->d_x[r][i];
+        CHECK_CASE(fabs(d - d_x[i]) <= tolerance * 2 * (double)c->scale, "case %d: d_x %g, not %g",
+                   number, d, d_x[i]);
+    }
+    for (i = 0; i < c->vocabulary * c->n_in; i++) {
+        double d = 0;
+        for (r = 0; r < c->n_ranks; r++) d += (double)c->d_weights[r][i];
+        CHECK_CASE(fabs(d - d_weights[i]) <= tolerance * 2 * (double)(c->scale * (float)c->n_rows),
+                   "case %d: d_weights %g, not %g", number, d, d_weights[i]);
+    }
+    free(logits);
+    free(gradient);
+    free(d_x);
+    free(d_weights);
+}
+
+static void tiles_match_the_reference(void) {
+    const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_BF16, MEMO_TYPE_F16};
+    int k;
+    for (k = 0; k < 40; k++) {
+        tiles_case c;
+        float *x, *weights;
+        int32_t labels[64], r;
+        int64_t i;
+        memset(&c, 0, sizeof c);
+        c.n_ranks = (int32_t)memo_test_int(1, 5);
+        c.n_rows = memo_test_int(1, 40);
+        c.n_in = memo_test_int(1, 12);
+        c.vocabulary = memo_test_int(1, k % 3 ? 20 : 150); /* fewer than ranks too */
+        c.tile_rows = memo_test_int(1, 45);
+        c.type = types[memo_test_int(0, 2)];
+        c.scale = (float)(0.1 + memo_test_real());
+        x = floats(c.n_rows * c.n_in);
+        weights = floats(c.vocabulary * c.n_in);
+        for (i = 0; i < c.n_rows * c.n_in; i++) x[i] = (float)(memo_test_real() * 2 - 1);
+        for (i = 0; i < c.vocabulary * c.n_in; i++)
+            weights[i] = (float)(memo_test_real() * 2 - 1) / (float)c.n_in;
+        for (i = 0; i < c.n_rows; i++)
+            labels[i] = memo_test_int(0, 4) ? (int32_t)memo_test_int(0, c.vocabulary - 1) : -1;
+        c.x = x;
+        c.weights = weights;
+        c.labels = labels;
+        for (r = 0; r < c.n_ranks; r++) {
+            c.losses[r] = floats(c.n_rows);
+            c.d_x[r] = floats(c.n_rows * c.n_in);
+            c.d_weights[r] = floats(c.vocabulary * c.n_in);
+        }
+        CHECK_OK(thread_ranks_run(c.n_ranks, tiles_rank, &c, &error));
+        check_tiles(&c, k);
+        for (r = 0; r < c.n_ranks; r++) {
+            free(c.losses[r]);
+            free(c.d_x[r]);
+            free(c.d_weights[r]);
+        }
+        free(x);
+        free(weights);
+    }
+}
+
+/* ---- one rank ---- */
+
+static memo_status count_tiles(void* context, const memo_loss_tile* tile, memo_error* e) {
+    (void)e;
+    memset(tile->logits, 0, (size_t)(tile->n_rows * tile->n_columns * 4));
+    ++*(int*)context;
+    return MEMO_STATUS_OK;
+}
+
+/* The kernels of several tiles use one buffer after the other, on one stream: no race.  Scale 0: only the loss. */
+static void runs_on_a_recorder(void) {
+    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_loss_desc desc = memo_loss_desc_default();
+    int32_t labels[10] = {0, 1, 2, 3, 4, -1, 6, 0, 0, 6};
+    memo_loss_tensors tensors;
+    memo_recorder* recorder;
+    memo_schedule* schedule;
+    memo_check* check;
+    memo_device* host;
+    memo_loss* loss;
+    double sums[2] = {0, 0};
+    int n_calls = 0;
+    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+    recorder_desc.device = host;
+    CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
+    desc.device = memo_recorder_get_device(recorder);
+    CHECK_OK(memo_stream_create(desc.device, "compute", 0, &desc.stream, &error));
+    desc.vocabulary = 7;
+    desc.tile_rows = 4;
+    desc.functions.context = &n_calls;
+    desc.functions.logits = count_tiles;
+    CHECK_OK(memo_loss_create(&desc, &loss, &error));
+    memset(&tensors, 0, sizeof tensors);
+    tensors.n_rows = 10;
+    tensors.labels = labels;
+    tensors.sums = sums;
+    CHECK_OK(memo_loss_run(loss, &tensors, &error));
+    CHECK_OK(memo_stream_synchronize(desc.device, desc.stream, &error));
+    CHECK_IS(n_calls, ==, 3);
+    CHECK_IS(sums[1], ==, 9);
+    CHECK(fabs(sums[0] - 9 * log(7)) < 1e-5);
+
+    tensors.scale = 1; /* but nothing takes gradients */
+    CHECK(memo_loss_run(loss, &tensors, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "gradients"));
+    tensors.labels = NULL;
+    CHECK(memo_loss_run(loss, &tensors, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "labels"));
+    tensors.n_rows = 0;
+    tensors.scale = 0;
+    CHECK_OK(memo_loss_run(loss, &tensors, &error));
+    memo_loss_destroy(loss);
+    CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
+    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    CHECK_IS(check->n_races, ==, 0);
+    memo_check_destroy(check);
+    memo_stream_destroy(desc.device, desc.stream, NULL);
+    memo_recorder_destroy(recorder);
+    memo_host_device_destroy(host);
+}
+
+static void sizes_and_refusals(void) {
+    memo_loss_desc desc = memo_loss_desc_default();
+    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    memo_loss_sizes sizes;
+    memo_device *host, old;
+    memo_loss* loss;
+    CHECK_IS(memo_loss_desc_get_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    desc.vocabulary = 128256;
+    desc.type = MEMO_TYPE_BF16;
+    CHECK_OK(memo_loss_desc_get_sizes(&desc, &sizes, &error));
+    CHECK_IS(sizes.tile_rows, ==, (64 << 20) / (2 * 128256));
+    CHECK(sizes.device_bytes <= (65 << 20) && sizes.n_columns == 128256);
+    CHECK_IS(sizes.sent_bytes_per_row, ==, 0);
+    desc.vocabulary = INT32_MAX;
+    CHECK_OK(memo_loss_desc_get_sizes(&desc, &sizes, &error));
+    CHECK_IS(sizes.tile_rows, ==, 1);
+    desc.vocabulary = 10;
+    desc.type = MEMO_TYPE_I32;
+    CHECK_IS(memo_loss_desc_get_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    desc.type = MEMO_TYPE_F32;
+    desc.tile_rows = -1;
+    CHECK_IS(memo_loss_desc_get_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    desc.tile_rows = 1;
+    CHECK(memo_loss_create(&desc, &loss, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "device"));
+    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+    desc.device = host;
+    CHECK_OK(memo_stream_create(host, "compute", 0, &desc.stream, &error));
+    CHECK(memo_loss_create(&desc, &loss, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "logits"));
+    desc.functions.logits = count_tiles;
+    old = *host;
+    old.struct_bytes = (int64_t)offsetof(memo_device, softmax_parts);
+    desc.device = &old;
+    CHECK_IS(memo_loss_create(&desc, &loss, &error), ==, MEMO_STATUS_UNSUPPORTED);
+    memo_loss_destroy(NULL);
+    memo_stream_destroy(host, desc.stream, NULL);
+    memo_host_device_destroy(host);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(kernels_match_the_reference);
+    TEST(kernels_write_nothing_else);
+    TEST(extremes);
+    TEST(descs_that_are_refused);
+    TEST(tiles_match_the_reference);
+    TEST(runs_on_a_recorder);
+    TEST(sizes_and_refusals);
+    return memo_test_end();
+}
