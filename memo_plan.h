@@ -2352,12 +2352,14 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
  * The items of a section lie in one stack.  Alignments and fixed items leave holes in it, so the
  * least height of the stack can exceed the sum of its sizes; no plan is lower.  Stacks are built
  * upward.  Of two stacks of the same items only the lower one matters.  The stack with the least
- * holes grows first, so the first complete one is the lowest. */
+ * holes grows first, so the first complete one is the lowest; of equals the one with most items, so
+ * a stack without holes is found at once. */
 
 enum {
     MEMOI_STACK_ITEMS = 62,       /* a stack is a set of bits */
-    MEMOI_STACK_GROWN = 1 << 14,  /* stacks grown for a section; then the least holes are a bound */
-    MEMOI_STACKS_GROWN = 1 << 19, /* for all sections */
+    MEMOI_STACK_RANKS = 64,       /* keys of stacks with the same holes */
+    MEMOI_STACK_GROWN = 1 << 13,  /* stacks grown for a section; then the least holes are a bound */
+    MEMOI_STACKS_GROWN = 1 << 17, /* for all sections */
     MEMOI_STACKS_WORK = 1 << 26   /* items times sections; larger problems do without */
 };
 
@@ -2398,14 +2400,15 @@ MEMOI void memoi_stack_add(memoi_stacks* stacks, int64_t item) {
 
 /* Notes that a set of items can be stacked with these holes.  0: no memory. */
 MEMOI int memoi_stack_note(memoi_stacks* stacks, int64_t set, int64_t holes) {
-    int64_t before = memob_map_get(&stacks->holes, set);
+    int64_t before = memob_map_get(&stacks->holes, set), lacks = 0, k;
     void* list = stacks->open.list;
     if (holes > stacks->most || (before >= 0 && before <= holes)) return 1;
     if (!memob_reserve(&list, &stacks->open_capacity, stacks->open.n + 1, sizeof(memob_keyed)))
         return 0;
     stacks->open.list = (memob_keyed*)list;
     if (!memob_map_put(&stacks->holes, set, holes)) return 0;
-    memoi_queue_push(&stacks->open, holes, set);
+    for (k = 0; k < stacks->n; k++) lacks += !(set >> k & 1);
+    memoi_queue_push(&stacks->open, holes * MEMOI_STACK_RANKS + lacks, set);
     return 1;
 }
 
@@ -2450,10 +2453,11 @@ MEMOI int64_t memoi_stack_height(memoi_stacks* stacks, int64_t highest) {
     memob_map_free(&stacks->holes);
     memset(&stacks->holes, 0, sizeof stacks->holes);
     if (stacks->most < 0) return highest;
+    stacks->most = memob_min(stacks->most, INT64_MAX / MEMOI_STACK_RANKS - 1);
     if (!memoi_stack_note(stacks, 0, 0)) return -1;
     while (stacks->open.n > 0) {
         int64_t set = stacks->open.list[0].index;
-        holes = stacks->open.list[0].key;
+        holes = stacks->open.list[0].key / MEMOI_STACK_RANKS;
         if (memoi_stack_is_known(stacks, set) || n_grown >= MEMOI_STACK_GROWN)
             return stacks->sum + holes;
         memoi_queue_pop(&stacks->open);
@@ -2462,7 +2466,7 @@ MEMOI int64_t memoi_stack_height(memoi_stacks* stacks, int64_t highest) {
         stacks->n_grown++;
         if (!memoi_stack_grow(stacks, set, holes)) return -1;
     }
-    return highest;
+    return stacks->sum + stacks->most + 1;
 }
 
 /* Lists the items of a section.  0: it has no stack of interest: too many items, or no hole that
