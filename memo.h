@@ -8820,9 +8820,8 @@ MEMOI void memoi_race_put_bytes(memo_text* text, const memo_schedule* schedule, 
 /* "its second record (operation 7, on d2h)" */
 MEMOI void memoi_race_put_record(memo_text* text, const memo_schedule* schedule, int64_t record) {
     static const char* const ordinals[] = {"first", "second", "third", "fourth", "fifth"};
-    int64_t i, number = 0;
-    for (i = record; i >= 0; i = memoi_race_record_before(schedule, schedule->ops[record].event, i))
-        number++;
+    int64_t i = record, number = 1;
+    while ((i = memoi_race_record_before(schedule, schedule->ops[record].event, i)) >= 0) number++;
     if (number <= 5)
         memo_text_put(text, "its %s record", ordinals[number - 1]);
     else

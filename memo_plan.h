@@ -287,7 +287,10 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *                     five; one of the two, and two of the five, have v_head_size
  *   ring              every step max(block, hop); a start and a merge a block; dK and dV hop once
  *                     more, home
- *   ulysses, tensor   bytes / bandwidth + a start for each of 4 collectives a layer and way
+ *   gathered keys     instead of the ring: bytes / bandwidth before and after attention, which does
+ *                     not hide them; two copies to bring keys in order; no merge
+ *   ulysses, tensor   bytes / bandwidth + a start for each of 4 collectives a layer and way; with
+ *                     groups of heads, what attention of the other groups does not hide
  *   ZeRO              bytes / bandwidth; a group with only some of a node's GPUs has one NIC for
  *                     them
  *   bubble            (pipeline - 1) micro-batches of all the above but ZeRO
@@ -358,6 +361,13 @@ typedef struct memo_parallel_desc {
     int32_t kv_heads_must_divide;
     /* 1: the ring's pieces are contiguous, not zigzag; its last rank then has full blocks only. */
     int32_t is_contiguous;
+    /* The most groups of heads, so that the all-to-all of one runs behind the attention of another
+     * (memo_sp_attention_desc.ulysses_groups); 0: 1.  The prediction takes the fastest number that
+     * divides the key heads of a rank. */
+    int32_t max_ulysses_groups;
+    /* 1: keys and values may be gathered instead of going round (memo_sp_attention_desc.gathers_keys).
+     * The prediction takes the faster way that fits. */
+    int32_t may_gather_keys;
     /* Filters for memo_plan_layouts; 0: all. */
     uint32_t zero_stages; /* bit z: stage z */
     uint32_t activations; /* bit a: memo_parallel_activations a */
@@ -425,6 +435,7 @@ typedef struct memo_parallel_memory {
     double optimizer_bytes;   /* 12 P_local, over the group from stage 1 on */
     double activations_bytes; /* of all layers; swap: two rounding buffers and a scratch */
     double logits_bytes;
+    double keys_bytes;   /* gathered keys and values, and their gradients */
     double device_bytes; /* their sum */
     double host_bytes;   /* of this GPU's rows */
 } memo_parallel_memory;
@@ -445,7 +456,9 @@ typedef struct memo_parallel_prediction {
     memo_parallel_time time;
     double sent_bytes[MEMO_PARALLEL_N_KINDS];   /* by a rank in a step, recomputation included */
     int32_t leaves_node[MEMO_PARALLEL_N_KINDS]; /* a group of the kind spans nodes */
-    double alpha; /* of the rows that are swapped; 0 without swapping */
+    double alpha;           /* of the rows that are swapped; 0 without swapping */
+    int32_t ulysses_groups; /* 1: the all-to-all is not hidden */
+    int32_t gathers_keys;   /* instead of a ring */
     double flops; /* of the model in a step: 6 P S, and 6 S^2 h a layer, as the MEMO paper counts */
     double mfu;   /* flops / (n_gpus * peak * step_s) */
     int32_t fits; /* on the device and on the host */
@@ -1100,7 +1113,8 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
     }
 
     /* Sections replace times, because the search goes through live sets, not through requests. */
-    problem->unit_bytes = unit ? unit : 1;
+    if (unit == 0) unit = 1; /* nothing to place */
+    problem->unit_bytes = unit;
     if (plan->n_gaps > 0 && !memoi_problem_sort(problem)) goto no_memory;
     if (!memoi_problem_sections(problem)) goto no_memory;
     problem->section_bounds = (int64_t*)memob_calloc(problem->n_sections, sizeof(int64_t));
@@ -2338,12 +2352,14 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
  * The items of a section lie in one stack.  Alignments and fixed items leave holes in it, so the
  * least height of the stack can exceed the sum of its sizes; no plan is lower.  Stacks are built
  * upward.  Of two stacks of the same items only the lower one matters.  The stack with the least
- * holes grows first, so the first complete one is the lowest. */
+ * holes grows first, so the first complete one is the lowest; of equals the one with most items, so
+ * a stack without holes is found at once. */
 
 enum {
     MEMOI_STACK_ITEMS = 62,       /* a stack is a set of bits */
-    MEMOI_STACK_GROWN = 1 << 14,  /* stacks grown for a section; then the least holes are a bound */
-    MEMOI_STACKS_GROWN = 1 << 19, /* for all sections */
+    MEMOI_STACK_RANKS = 64,       /* keys of stacks with the same holes */
+    MEMOI_STACK_GROWN = 1 << 13,  /* stacks grown for a section; then the least holes are a bound */
+    MEMOI_STACKS_GROWN = 1 << 17, /* for all sections */
     MEMOI_STACKS_WORK = 1 << 26   /* items times sections; larger problems do without */
 };
 
@@ -2384,14 +2400,15 @@ MEMOI void memoi_stack_add(memoi_stacks* stacks, int64_t item) {
 
 /* Notes that a set of items can be stacked with these holes.  0: no memory. */
 MEMOI int memoi_stack_note(memoi_stacks* stacks, int64_t set, int64_t holes) {
-    int64_t before = memob_map_get(&stacks->holes, set);
+    int64_t before = memob_map_get(&stacks->holes, set), lacks = 0, k;
     void* list = stacks->open.list;
     if (holes > stacks->most || (before >= 0 && before <= holes)) return 1;
     if (!memob_reserve(&list, &stacks->open_capacity, stacks->open.n + 1, sizeof(memob_keyed)))
         return 0;
     stacks->open.list = (memob_keyed*)list;
     if (!memob_map_put(&stacks->holes, set, holes)) return 0;
-    memoi_queue_push(&stacks->open, holes, set);
+    for (k = 0; k < stacks->n; k++) lacks += !(set >> k & 1);
+    memoi_queue_push(&stacks->open, holes * MEMOI_STACK_RANKS + lacks, set);
     return 1;
 }
 
@@ -2436,10 +2453,11 @@ MEMOI int64_t memoi_stack_height(memoi_stacks* stacks, int64_t highest) {
     memob_map_free(&stacks->holes);
     memset(&stacks->holes, 0, sizeof stacks->holes);
     if (stacks->most < 0) return highest;
+    stacks->most = memob_min(stacks->most, INT64_MAX / MEMOI_STACK_RANKS - 1);
     if (!memoi_stack_note(stacks, 0, 0)) return -1;
     while (stacks->open.n > 0) {
         int64_t set = stacks->open.list[0].index;
-        holes = stacks->open.list[0].key;
+        holes = stacks->open.list[0].key / MEMOI_STACK_RANKS;
         if (memoi_stack_is_known(stacks, set) || n_grown >= MEMOI_STACK_GROWN)
             return stacks->sum + holes;
         memoi_queue_pop(&stacks->open);
@@ -2448,7 +2466,7 @@ MEMOI int64_t memoi_stack_height(memoi_stacks* stacks, int64_t highest) {
         stacks->n_grown++;
         if (!memoi_stack_grow(stacks, set, holes)) return -1;
     }
-    return highest;
+    return stacks->sum + stacks->most + 1;
 }
 
 /* Lists the items of a section.  0: it has no stack of interest: too many items, or no hole that
@@ -3781,15 +3799,253 @@ MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, i
     return created != 0;
 }
 
+/* --- >>cores ---
+ *
+ * A few items often decide that a capacity is too small, and the search finds that sooner without
+ * the others.  A *core* is such a set.  It begins empty.  If the core has a plan within the
+ * capacity, the other items go around it by first fit.  If one does not fit, it joins the core, and
+ * the core is searched again.  If the core has no plan, neither has the whole. */
+
+enum {
+    MEMOI_CORE_ITEMS = 500, /* of a problem that has cores */
+    MEMOI_CORE_HELD = 64,   /* items of a core with holds: a set is a word */
+    MEMOI_CORE_CLIQUES = 1024
+};
+
+typedef struct memoi_cores {
+    const memoi_problem* problem;
+    int32_t* item_of;     /* of the core's items, ascending */
+    char* is_in;          /* the core, of an item */
+    int64_t* offsets;     /* of items, -1: not placed */
+    memoi_range* taken;   /* scratch */
+    memoi_ranked* others; /* items by size */
+    int64_t n;
+    uint64_t seed;
+    double deadline;
+} memoi_cores;
+
+MEMOI void memoi_cores_free(memoi_cores* cores) {
+    MEMO_FREE(cores->item_of);
+    MEMO_FREE(cores->is_in);
+    MEMO_FREE(cores->offsets);
+    MEMO_FREE(cores->taken);
+    MEMO_FREE(cores->others);
+    memset(cores, 0, sizeof *cores);
+}
+
+MEMOI int memoi_cores_create(memoi_cores* cores, const memoi_problem* problem,
+                             const memoi_effort* effort) {
+    int64_t n = problem->n_items;
+    memset(cores, 0, sizeof *cores);
+    cores->problem = problem;
+    cores->seed = effort->seed;
+    cores->deadline = effort->deadline;
+    cores->item_of = (int32_t*)memob_calloc(n, sizeof(int32_t));
+    cores->is_in = (char*)memob_calloc(n, 1);
+    cores->offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    cores->taken = (memoi_range*)memob_calloc(n, sizeof(memoi_range));
+    cores->others = (memoi_ranked*)memob_calloc(n, sizeof(memoi_ranked));
+    if (!cores->item_of || !cores->is_in || !cores->offsets || !cores->taken || !cores->others) {
+        memoi_cores_free(cores);
+        return 0;
+    }
+    memoi_order_items(problem, MEMOI_ORDER_SIZE, cores->others);
+    return 1;
+}
+
+/* Adds an item, and keeps the core in the order of items. */
+MEMOI void memoi_core_add(memoi_cores* cores, int64_t item) {
+    int64_t k = cores->n++;
+    for (; k > 0 && cores->item_of[k - 1] > item; k--) cores->item_of[k] = cores->item_of[k - 1];
+    cores->item_of[k] = (int32_t)item;
+    cores->is_in[item] = 1;
+}
+
+/* Finds the largest sets of items in conflict: they hold the items of `set`, and some of those of
+ * `more`, but none of `less`.  Bron and Kerbosch, with a pivot.  Returns how many there are then. */
+MEMOI int64_t memoi_core_cliques(const uint64_t* conflicts, uint64_t set, uint64_t more,
+                                 uint64_t less, uint64_t* cliques, int64_t n) {
+    uint64_t rest = more | less, pivot = 0;
+    int i;
+    if (n > MEMOI_CORE_CLIQUES) return n;
+    if (!rest) {
+        if (n < MEMOI_CORE_CLIQUES) cliques[n] = set;
+        return n + 1;
+    }
+    while (!(rest >> pivot & 1)) pivot++;
+    for (i = 0; i < 64; i++) {
+        uint64_t one = (uint64_t)1 << i;
+        if (!(more & one & ~conflicts[pivot])) continue;
+        n = memoi_core_cliques(conflicts, set | one, more & conflicts[i], less & conflicts[i],
+                               cliques, n);
+        more &= ~one;
+        less |= one;
+    }
+    return n;
+}
+
+/* Sections of a core with holds: the largest sets of its items in conflict.  So the search needs no
+ * list of pairs, and its bounds count what is held.  Returns 1; 0 without memory; -1 if there are
+ * too many. */
+MEMOI int memoi_core_hold(const memoi_cores* cores, memoi_problem* part) {
+    uint64_t conflicts[MEMOI_CORE_HELD], cliques[MEMOI_CORE_CLIQUES], all;
+    int64_t n = cores->n, i, k, s;
+    if (n > MEMOI_CORE_HELD) return -1;
+    memset(conflicts, 0, sizeof conflicts);
+    for (i = 0; i < n; i++)
+        for (k = 0; k < i; k++) {
+            if (!memoi_items_conflict(cores->problem, cores->item_of[i], cores->item_of[k]))
+                continue;
+            conflicts[i] |= (uint64_t)1 << k;
+            conflicts[k] |= (uint64_t)1 << i;
+        }
+    all = n < 64 ? ((uint64_t)1 << n) - 1 : ~(uint64_t)0;
+    part->n_sections = memoi_core_cliques(conflicts, 0, all, 0, cliques, 0);
+    if (part->n_sections > MEMOI_CORE_CLIQUES) return -1;
+
+    /* An item has a range for each run of sections that it is in. */
+    MEMO_FREE(part->ranges);
+    part->ranges = (memoi_range*)memob_calloc(n * part->n_sections, sizeof(memoi_range));
+    if (!part->ranges) return 0;
+    part->n_ranges = 0;
+    part->has_gaps = 1;
+    for (i = 0; i < n; i++) {
+        memoi_item* item = &part->items[i];
+        item->first_range = part->n_ranges;
+        for (s = 0; s < part->n_sections; s++) {
+            if (!(cliques[s] >> i & 1)) continue;
+            if (s == 0 || !(cliques[s - 1] >> i & 1)) part->ranges[part->n_ranges++].begin = s;
+            part->ranges[part->n_ranges - 1].end = s + 1;
+        }
+        item->n_ranges = part->n_ranges - item->first_range;
+    }
+    return memoi_problem_sort(part);
+}
+
+/* Makes the core a problem of its own, whose items' buffers are their indices in the whole.  Returns
+ * as memoi_core_hold. */
+MEMOI int memoi_core_extract(const memoi_cores* cores, memoi_problem* part) {
+    const memoi_problem* whole = cores->problem;
+    int64_t n = cores->n, i;
+    int made = 0;
+    *part = *whole;
+    part->n_items = n;
+    part->n_ranges = part->n_fixed = 0;
+    part->section_bounds = part->first_held = NULL;
+    part->held = NULL;
+    for (i = 0; i < n; i++) part->n_ranges += whole->items[cores->item_of[i]].n_ranges;
+    part->items = (memoi_item*)memob_calloc(n, sizeof(memoi_item));
+    part->ranges = (memoi_range*)memob_calloc(part->n_ranges, sizeof(memoi_range));
+    part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
+
+    /* Sections of the whole are the times of the core, so its own sections are largest sets. */
+    part->n_ranges = 0;
+    for (i = 0; i < n && part->items && part->ranges; i++) {
+        memoi_item* item = &part->items[i];
+        *item = whole->items[cores->item_of[i]];
+        memcpy(part->ranges + part->n_ranges, whole->ranges + item->first_range,
+               (size_t)item->n_ranges * sizeof(memoi_range));
+        item->buffer = cores->item_of[i];
+        item->first_range = part->n_ranges;
+        part->n_ranges += item->n_ranges;
+        part->n_fixed += item->fixed >= 0;
+    }
+    if (part->items && part->ranges && part->neighbors)
+        made = whole->held ? memoi_core_hold(cores, part) : memoi_problem_sections(part);
+    if (made <= 0) {
+        memoi_problem_free(part);
+        return made;
+    }
+    for (i = 0; i < n; i++) {
+        memoi_item* item = &part->items[i];
+        item->begin = part->ranges[item->first_range].begin;
+        item->end = item->reach = part->ranges[item->first_range + item->n_ranges - 1].end;
+    }
+    return 1;
+}
+
+/* Puts the other items around the core's plan.  Returns the first that does not fit, or -1. */
+MEMOI int64_t memoi_core_extend(memoi_cores* cores, int64_t capacity) {
+    const memoi_problem* problem = cores->problem;
+    const memoi_neighbors* neighbors = problem->neighbors;
+    int64_t k, l;
+    int is_free;
+    for (is_free = problem->n_fixed == 0; is_free < 2; is_free++) {
+        for (k = 0; k < problem->n_items; k++) {
+            int64_t i = cores->others[k].index, n = 0, low;
+            const memoi_item* item = &problem->items[i];
+            if (cores->is_in[i] || (item->fixed < 0) != is_free) continue;
+            for (l = neighbors->first[i]; l < neighbors->first[i + 1]; l++) {
+                int64_t j = neighbors->list[l];
+                if (cores->offsets[j] < 0) continue;
+                cores->taken[n].begin = cores->offsets[j];
+                cores->taken[n++].end = cores->offsets[j] + problem->items[j].size;
+            }
+            low = memoi_taken_lowest(cores->taken, n, memob_max(item->fixed, 0), item);
+            if (low > capacity - item->size || (item->fixed >= 0 && low > item->fixed)) return i;
+            cores->offsets[i] = low;
+        }
+    }
+    return -1;
+}
+
+/* Looks for a plan of the core; its verdict, with the offsets.  *n_nodes, the budget, loses what is
+ * spent.  0: no memory. */
+MEMOI int memoi_core_search(memoi_cores* cores, int64_t capacity, int64_t* n_nodes,
+                            memoi_verdict* verdict) {
+    const memoi_search* answer;
+    memoi_problem part;
+    memoi_team team;
+    int64_t n_spent, i;
+    int made = memoi_core_extract(cores, &part), ok;
+    *verdict = MEMOI_STOPPED;
+    if (made <= 0) return made != 0;
+    made = memoi_team_create(&team, &part, 1, cores->seed++, cores->deadline);
+    if (made <= 0) {
+        memoi_problem_free(&part);
+        return made != 0;
+    }
+    answer = memoi_team_capacity(&team, capacity, *n_nodes, &n_spent);
+    *n_nodes -= n_spent + 1;
+    if (answer) *verdict = answer->verdict;
+    for (i = 0; *verdict == MEMOI_FOUND && i < part.n_items; i++)
+        cores->offsets[part.items[i].buffer] = answer->minimum[i];
+    ok = !team.searches[0].is_out_of_memory;
+    memoi_team_free(&team);
+    memoi_problem_free(&part);
+    return ok;
+}
+
+/* Is there a plan within the capacity?  *n_nodes, the budget, becomes what is spent.  0: no
+ * memory. */
+MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_nodes,
+                              memoi_verdict* verdict, memoi_solution* best) {
+    int64_t left = *n_nodes, missing = 0, i;
+
+    /* What was needed within another capacity is no guide: a core is best if it is small. */
+    cores->n = 0;
+    memset(cores->is_in, 0, (size_t)cores->problem->n_items);
+    for (*verdict = MEMOI_FOUND; *verdict == MEMOI_FOUND && missing >= 0 && left > 0;) {
+        for (i = 0; i < cores->problem->n_items; i++) cores->offsets[i] = -1;
+        if (cores->n > 0 && !memoi_core_search(cores, capacity, &left, verdict)) return 0;
+        if (*verdict == MEMOI_FOUND) missing = memoi_core_extend(cores, capacity);
+        if (*verdict == MEMOI_FOUND && missing >= 0) memoi_core_add(cores, missing);
+    }
+    if (*verdict == MEMOI_FOUND && missing >= 0) *verdict = MEMOI_STOPPED;
+    if (*verdict == MEMOI_FOUND) memoi_solution_offer(cores->problem, cores->offsets, -1, best);
+    *n_nodes -= left;
+    return 1;
+}
+
 /* Makes rounds of attempts by a team.  A round begins with a climb and an attempt at the goal.  If
  * that fails or is given up, it attempts halfway to the best peak, and so on.
  *
  * Each round spends more on an attempt than the one before.  An attempt at the goal may spend as
  * much as a few others together.  Later rounds attempt the goal only every third time, unless only
  * the goal counts, because a capacity that was given up often is rarely met. */
-MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_problem* problem,
-                              int64_t target, memoi_effort* effort, memoi_solution* best,
-                              int64_t* bound) {
+MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores* cores,
+                              const memoi_problem* problem, int64_t target, memoi_effort* effort,
+                              memoi_solution* best, int64_t* bound) {
     enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4 };
     int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
     int64_t budget = 5 * memoi_search_shortest_run(&team->searches[0]);
@@ -3798,6 +4054,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
     while (best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
         int64_t goal = memob_max(target, *bound), capacity, limit;
         int is_keen = effort->has_capacity || round < KEEN_ROUNDS;
+        int64_t before = given_up;
         const memoi_search* answer;
 
         /* No capacity is left between the last one given up and the best: begin another round. */
@@ -3819,7 +4076,8 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
         limit = is_keen && is_at_goal ? GOAL_SHARE * budget : budget;
         is_at_goal = 0;
         if (limit > effort->nodes_left) limit = effort->nodes_left;
-        answer = memoi_team_capacity(team, capacity, limit, &n_spent);
+        answer =
+            memoi_team_capacity(team, capacity, cores->problem ? (limit + 3) / 4 : limit, &n_spent);
         effort->nodes_left -= n_spent;
         n_nodes += n_spent;
         for (k = 0; k < team->n; k++) {
@@ -3833,6 +4091,18 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
         else
             given_up = capacity;
         if (answer && answer->verdict == MEMOI_FAILED) *bound = capacity + 1;
+
+        /* If nothing is known, a core may tell. */
+        if (!answer && cores->problem && !is_over) {
+            memoi_verdict verdict;
+            n_spent = memob_min(limit, effort->nodes_left);
+            if (!memoi_cores_attempt(cores, capacity, &n_spent, &verdict, best)) return 0;
+            effort->nodes_left -= n_spent;
+            n_nodes += n_spent;
+            if (verdict == MEMOI_FOUND) given_up = before;
+            if (verdict == MEMOI_FAILED) *bound = capacity + 1;
+            is_over = memob_now_s() > effort->deadline;
+        }
         memoi_search_report(effort, problem, best, *bound, n_nodes);
     }
     return 1;
@@ -3844,11 +4114,16 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
                                 memoi_solution* best, int64_t* bound) {
     memoi_team team;
     memoi_climb climb;
+    memoi_cores cores;
     int created =
         memoi_team_create(&team, problem, effort->n_threads, effort->seed, effort->deadline);
     int ok = created != 0;
     memset(&climb, 0, sizeof climb);
-    if (created > 0) ok = memoi_search_rounds(&team, &climb, problem, target, effort, best, bound);
+    memset(&cores, 0, sizeof cores);
+    if (created > 0 && problem->n_items <= MEMOI_CORE_ITEMS && !memoi_problem_is_plain(problem))
+        ok = memoi_cores_create(&cores, problem, effort);
+    if (created > 0 && ok)
+        ok = memoi_search_rounds(&team, &climb, &cores, problem, target, effort, best, bound);
     if (created < 0) {
         ok =
             memoi_search_climb(&climb, problem, memob_max(target, *bound), INT64_MAX, effort, best);
@@ -3856,6 +4131,7 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     }
     if (created > 0) memoi_team_free(&team);
     memoi_climb_free(&climb);
+    memoi_cores_free(&cores);
     return ok;
 }
 
@@ -7594,6 +7870,7 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         {"optimizer_bytes", desc->optimizer_bytes, 0, 1e3},
         {"logit_bytes", desc->logit_bytes, 0, 1e3},
         {"kv_gradient_bytes", desc->kv_gradient_bytes, 0, 1e3},
+        {"max_ulysses_groups", (double)desc->max_ulysses_groups, 0, 1e6},
         {"max_pipeline", (double)desc->max_pipeline, 0, MEMOI_PARALLEL_GPUS}};
     size_t i;
 
@@ -7788,6 +8065,7 @@ typedef struct memoi_parallel_share {
     int32_t n_q, n_kv;      /* heads of the ulysses rank that has most */
     double tensor_bytes;    /* sent for one all-gather or reduce-scatter */
     double to_heads_bytes, forward_bytes, backward_bytes; /* sent by ulysses; to_heads: q, k, v */
+    double d_out_bytes;                                   /* of backward, before attention */
     double kv_bytes, d_kv_bytes;                          /* a hop of the ring */
     /* Saved, of a row of `rows`.  attention: the output of attention. */
     double input_elements, attention_elements, layer_elements;
@@ -7839,6 +8117,7 @@ MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
         to_heads = head_bytes * others + (head_bytes + v_bytes) * (n_kv_all - n_kv);
         share->forward_bytes = memoi_parallel_max(share->forward_bytes, to_heads + v_bytes * own);
         share->to_heads_bytes = memoi_parallel_max(share->to_heads_bytes, to_heads);
+        share->d_out_bytes = memoi_parallel_max(share->d_out_bytes, v_bytes * others);
     }
 }
 
@@ -7901,19 +8180,41 @@ MEMOI double memoi_parallel_group_link(const memo_parallel_cluster* c, double n,
 
 /* --- >>layout attention --- */
 
+/* The time that exchanges take beside the attention of n groups: group g + 1 arrives and group g - 1
+ * leaves while group g is computed, on one stream that takes turns. */
+MEMOI double memoi_parallel_exposed(int32_t n_groups, double arrive_s, double compute_s,
+                                    double leave_s) {
+    double arrived_s = arrive_s, exchange_s = arrive_s, computed_s = 0;
+    int32_t g;
+    for (g = 0; g < n_groups; g++) {
+        computed_s = memoi_parallel_max(computed_s, arrived_s) + compute_s;
+        if (g + 1 < n_groups) arrived_s = exchange_s = exchange_s + arrive_s;
+        exchange_s = memoi_parallel_max(exchange_s, computed_s) + leave_s;
+    }
+    return exchange_s - n_groups * compute_s;
+}
+
+/* How attention is computed over the ranks. */
+typedef struct memoi_parallel_way {
+    int32_t n_groups, gathers_keys;
+} memoi_parallel_way;
+
 MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* desc,
                                                     const memo_parallel_layout* l,
                                                     const memoi_parallel_share* share,
-                                                    int is_backward) {
+                                                    memoi_parallel_way way, int is_backward) {
+    const int32_t n_groups = way.n_groups;
     const memo_parallel_cluster* c = &desc->cluster;
     double head = desc->model.head_size, v_head = desc->model.v_head_size;
     double flops = c->peak_flops_per_s * (is_backward ? c->attention_backward_efficiency
                                                       : c->attention_forward_efficiency);
-    /* Two products forward, five backward; the causal half of S x S scores. */
+    /* Of one group.  Two products forward, five backward; the causal half of S x S scores. */
+    double n_q = (double)share->n_q / n_groups;
     double step = (is_backward ? 3 * head + 2 * v_head : head + v_head) * (double)desc->sequence *
-                  share->attention_rows * share->n_q / flops / l->ring;
+                  share->attention_rows * n_q / flops / l->ring;
     double link = memoi_parallel_link(c, (double)l->tensor * l->ulysses * l->ring);
-    double hop = (share->kv_bytes + (is_backward ? share->d_kv_bytes : 0)) / link + c->collective_s;
+    double hop_bytes = share->kv_bytes + (is_backward ? share->d_kv_bytes : 0);
+    double hop = hop_bytes / n_groups / link + c->collective_s;
     memo_parallel_attention a;
     memset(&a, 0, sizeof a);
 
@@ -7922,26 +8223,71 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
     a.compute_s = step;
     if (l->ring > 1) {
         double later = desc->is_contiguous ? 2 * step : step;
-        double elements = share->attention_rows * share->n_q * v_head;
+        double elements = share->attention_rows * n_q * v_head;
+        double moved = l->ring * c->merge_bytes * elements;
         a.compute_s += (l->ring - 1) * later;
-        a.hops_s =
-            memoi_parallel_max(0, hop - step) + (l->ring - 2) * memoi_parallel_max(0, hop - later);
+        if (way.gathers_keys) {
+            /* K and V, and dK and dV, of all ranks.  Each is copied once: read and written. */
+            a.hops_s = (l->ring - 1) * hop_bytes / n_groups / link +
+                       (is_backward ? 4 : 2) * c->collective_s;
+            moved = 2 * l->ring * hop_bytes / n_groups;
+        } else {
+            a.hops_s = memoi_parallel_max(0, hop - step) +
+                       (l->ring - 2) * memoi_parallel_max(0, hop - later);
 
-        /* dK and dV need one more hop, back to their owner. */
-        if (is_backward) a.hops_s += share->d_kv_bytes / link + c->collective_s;
-        a.blocks_s = l->ring * c->block_s;
-        if (c->device_memory_bytes_per_s > 0)
-            a.blocks_s += l->ring * c->merge_bytes * elements / c->device_memory_bytes_per_s;
+            /* dK and dV need one more hop, back to their owner. */
+            if (is_backward) a.hops_s += share->d_kv_bytes / n_groups / link + c->collective_s;
+            a.blocks_s = l->ring * c->block_s;
+        }
+        if (c->device_memory_bytes_per_s > 0) a.blocks_s += moved / c->device_memory_bytes_per_s;
     }
 
-    /* Ulysses exchanges before and after attention, so nothing hides it. */
+    /* Ulysses exchanges q, k, v, output, or their gradients, before and after attention. */
     if (l->ulysses > 1) {
+        double all_bytes = is_backward ? share->backward_bytes : share->forward_bytes;
+        double first_bytes = is_backward ? share->d_out_bytes : share->to_heads_bytes;
+        int n_first = is_backward ? 1 : 3;
+        if (n_groups > 1 && (l->ring == 1 || way.gathers_keys))
+            a.blocks_s += c->block_s; /* a start for each group */
         link = memoi_parallel_link(c, (double)l->tensor * l->ulysses);
         if (c->is_shared_bus) link /= l->ulysses - 1;
-        a.all_to_all_s = (is_backward ? share->backward_bytes : share->forward_bytes) / link +
-                         4 * c->collective_s; /* q, k, v, output, or their gradients */
+        a.all_to_all_s = memoi_parallel_exposed(
+            n_groups, first_bytes / n_groups / link + n_first * c->collective_s,
+            a.compute_s + a.hops_s + a.blocks_s,
+            (all_bytes - first_bytes) / n_groups / link + (4 - n_first) * c->collective_s);
     }
+    a.compute_s *= n_groups;
+    a.hops_s *= n_groups;
+    a.blocks_s *= n_groups;
     return a;
+}
+
+/* The number of groups of heads with the least time; of equal ones the smallest. */
+MEMOI memoi_parallel_way memoi_parallel_best_way(const memo_parallel_desc* desc,
+                                                 const memo_parallel_layout* l,
+                                                 const memoi_parallel_share* share,
+                                                 int32_t gathers_keys) {
+    memoi_parallel_way way, best;
+    int32_t n_groups, is_backward;
+    double best_s = INFINITY;
+    best.n_groups = 1;
+    best.gathers_keys = way.gathers_keys = gathers_keys;
+    if (l->ulysses == 1) return best;
+    for (n_groups = 1;
+         n_groups == 1 || (n_groups <= desc->max_ulysses_groups && n_groups <= share->n_kv);
+         n_groups++) {
+        double sum_s = 0;
+        if (share->n_kv % n_groups) continue;
+        way.n_groups = n_groups;
+        for (is_backward = 0; is_backward < 2; is_backward++) {
+            memo_parallel_attention a = memoi_parallel_attend(desc, l, share, way, is_backward);
+            sum_s += a.compute_s + a.all_to_all_s + a.hops_s + a.blocks_s;
+        }
+        if (sum_s >= best_s * (1 - 1e-9)) continue;
+        best_s = sum_s;
+        best = way;
+    }
+    return best;
 }
 
 /* --- >>layout memory --- */
@@ -8017,14 +8363,15 @@ typedef struct memoi_parallel_again {
     double ulysses_bytes, ulysses_s, attention; /* of a layer; 1: attention too */
 } memoi_parallel_again;
 
-MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
-                                        const memo_parallel_layout* l,
-                                        memo_parallel_prediction* prediction) {
+MEMOI void memoi_parallel_predict_way(const memo_parallel_desc* desc, const memo_parallel_layout* l,
+                                      int32_t gathers_keys, memo_parallel_prediction* prediction) {
     const memo_parallel_model* m = &desc->model;
     const memo_parallel_cluster* c = &desc->cluster;
     const memoi_parallel_share share = memoi_parallel_share_of(desc, l);
-    const memo_parallel_attention forward = memoi_parallel_attend(desc, l, &share, 0);
-    const memo_parallel_attention backward = memoi_parallel_attend(desc, l, &share, 1);
+    const memoi_parallel_way way = memoi_parallel_best_way(desc, l, &share, gathers_keys);
+    const memoi_parallel_way alone = {1, gathers_keys}; /* without groups */
+    const memo_parallel_attention forward = memoi_parallel_attend(desc, l, &share, way, 0);
+    const memo_parallel_attention backward = memoi_parallel_attend(desc, l, &share, way, 1);
     const double layer_weights = memo_parallel_layer_parameters(m);
     const double vocabulary = (double)m->vocabulary * m->hidden;
     const double gemm_flops = c->peak_flops_per_s * c->gemm_efficiency;
@@ -8040,6 +8387,8 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     memoi_parallel_again again;
     memset(prediction, 0, sizeof *prediction);
     memset(&again, 0, sizeof again);
+    prediction->ulysses_groups = way.n_groups;
+    prediction->gathers_keys = way.gathers_keys;
 
     /* Which groups cross nodes: these use a NIC, which is the slower link. */
     prediction->leaves_node[MEMO_PARALLEL_TENSOR] =
@@ -8076,6 +8425,12 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
 
     /* Memory, and what the backward recomputes for the chosen activations. */
     *memory = memoi_parallel_states(desc, l, &share);
+    if (gathers_keys) /* of all ranks: by position and by rank; their gradients in fp32 */
+        memory->keys_bytes =
+            l->ring * share.kv_bytes / way.n_groups *
+            (1 + memoi_parallel_max(1, desc->kv_gradient_bytes / desc->element_bytes) / 2 +
+             4 / desc->element_bytes);
+    memory->device_bytes += memory->keys_bytes;
     if (l->activations == MEMO_PARALLEL_KEEP) {
         memory->activations_bytes =
             row_bytes * share.layer_elements * share.n_layers * share.n_held;
@@ -8107,8 +8462,9 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
         again.gemm_share = 1 - (double)m->hidden * m->ffn / layer_weights;
         again.n_collectives = 3;
         again.ulysses_bytes = share.to_heads_bytes;
-        if (share.forward_bytes > 0)
-            again.ulysses_s = forward.all_to_all_s * share.to_heads_bytes / share.forward_bytes;
+        if (share.forward_bytes > 0) /* attention does not hide it: it is not computed again */
+            again.ulysses_s = memoi_parallel_attend(desc, l, &share, alone, 0).all_to_all_s *
+                              share.to_heads_bytes / share.forward_bytes;
         sent[MEMO_PARALLEL_HOST] = n_swapped * swapped;
         stall_s = swapped / c->host_bytes_per_s;
         time->host_s = n_swapped * (memoi_parallel_max(0, stall_s - forward_s) +
@@ -8126,7 +8482,8 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
                                   again.n_layers * again.ulysses_bytes;
     sent[MEMO_PARALLEL_RING] =
         (l->ring - 1) * share.kv_bytes * (2 * share.n_layers + again.attention * again.n_layers);
-    if (l->ring > 1) sent[MEMO_PARALLEL_RING] += l->ring * share.d_kv_bytes * share.n_layers;
+    if (l->ring > 1)
+        sent[MEMO_PARALLEL_RING] += (l->ring - gathers_keys) * share.d_kv_bytes * share.n_layers;
 
     /* All micro-batches of a step.  The bubble is computed first because it has the time of one. */
     scale = share.n_micro;
@@ -8172,6 +8529,18 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
         memory->device_bytes <= (double)c->device_bytes && memory->host_bytes <= host_share;
 }
 
+/* The ring, or gathered keys if these fit and are faster. */
+MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
+                                        const memo_parallel_layout* l,
+                                        memo_parallel_prediction* prediction) {
+    memo_parallel_prediction gathered;
+    memoi_parallel_predict_way(desc, l, 0, prediction);
+    if (!desc->may_gather_keys || l->ring == 1) return;
+    memoi_parallel_predict_way(desc, l, 1, &gathered);
+    if (gathered.fits >= prediction->fits && gathered.time.step_s < prediction->time.step_s)
+        *prediction = gathered;
+}
+
 memo_status memo_parallel_predict(const memo_parallel_desc* desc,
                                   const memo_parallel_layout* layout,
                                   memo_parallel_prediction* prediction, memo_error* error) {
@@ -8190,11 +8559,16 @@ memo_status memo_parallel_predict_attention(const memo_parallel_desc* desc,
     memo_status status = memo_parallel_check(desc, layout, error);
     memo_parallel_desc settled;
     memoi_parallel_share share;
+    memo_parallel_prediction prediction;
+    memoi_parallel_way way;
     memset(attention, 0, sizeof *attention);
     if (status) return status;
     settled = memoi_parallel_settle(desc);
     share = memoi_parallel_share_of(&settled, layout);
-    *attention = memoi_parallel_attend(&settled, layout, &share, is_backward);
+    memoi_parallel_predict_legal(&settled, layout, &prediction);
+    way.n_groups = prediction.ulysses_groups;
+    way.gathers_keys = prediction.gathers_keys;
+    *attention = memoi_parallel_attend(&settled, layout, &share, way, is_backward);
     return MEMO_STATUS_OK;
 }
 

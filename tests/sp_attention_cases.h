@@ -29,7 +29,7 @@ typedef struct attention_case {
     int32_t n_batch, n_q_heads, n_kv_heads, head_size;
     int32_t v_head_size; /* 0: head_size */
     memo_type type;
-    int32_t sends_again, rounds_gradients;
+    int32_t sends_again, rounds_gradients, ulysses_groups, gathers_keys;
     double spread;                   /* of q and k; 0: 1 */
     double bytes_per_s, s_per_score; /* not 0: links are throttled, attention sleeps */
     double step; /* not 0: the first element of q is 1, that of k step * (position / 24) */
@@ -61,13 +61,13 @@ static const char* case_text(const attention_case* c) {
     snprintf(
         text, sizeof text,
         "ring %d ulysses %d%s %s %s window %d documents %d%s, batch %d tokens %d heads %d/%d of "
-        "%d/%d, %s%s%s",
+        "%d/%d in %d groups, %s%s%s%s",
         c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
         memo_sharding_name(c->sharding), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
         (int)c->window, (int)c->n_documents, c->others ? " (a mask for each)" : "", c->n_batch,
         (int)c->n_tokens, c->n_q_heads, c->n_kv_heads, c->head_size, c->v_head_size,
-        memo_type_name(c->type), c->sends_again ? ", sends again" : "",
-        c->rounds_gradients ? ", rounds gradients" : "");
+        c->ulysses_groups, memo_type_name(c->type), c->sends_again ? ", sends again" : "",
+        c->rounds_gradients ? ", rounds gradients" : "", c->gathers_keys ? ", gathers keys" : "");
     return text;
 }
 
@@ -419,13 +419,51 @@ static memo_status attention_step(memo_device* device, memo_stream stream, memo_
                   : copy_tensor(device, stream, schedule, b->used, t->d_v, b->v_bytes, error);
 }
 
+/* Query heads of a rank's group g of n: those of its key heads [g n_kv / n, (g + 1) n_kv / n). */
+static int64_t group_q_heads(const attention_case* c, const memo_ulysses_heads* heads, int32_t n,
+                             int32_t g) {
+    int64_t n_heads = 0;
+    int32_t h, kv;
+    for (h = heads->first_q; h < heads->first_q + heads->n_q; h++) {
+        kv = h / (c->n_q_heads / c->n_kv_heads) - heads->first_kv;
+        n_heads += kv >= g * heads->n_kv / n && kv < (g + 1) * heads->n_kv / n;
+    }
+    return n_heads;
+}
+
+static int32_t groups_of(const attention_case* c) {
+    return c->ulysses > 1 && c->ulysses_groups ? c->ulysses_groups : 1;
+}
+/* Rings that the rank runs in one pass. */
+static int32_t n_rings_of(const attention_case* c, const memo_ulysses_heads* heads) {
+    int32_t n = 0, g;
+    for (g = 0; g < groups_of(c); g++) n += group_q_heads(c, heads, groups_of(c), g) > 0;
+    return n;
+}
+
+/* Of these in forward, the rings that wait at their end: the last, and those whose keys another group overwrites. */
+static int32_t n_ends_of(const attention_case* c, const memo_ulysses_heads* heads) {
+    int32_t n = 0, g, later;
+    for (g = 0; g < groups_of(c); g++) {
+        int is_last = 1, is_overwritten = 0;
+        if (!group_q_heads(c, heads, groups_of(c), g)) continue;
+        for (later = g + 1; later < groups_of(c); later++)
+            if (group_q_heads(c, heads, groups_of(c), later)) {
+                is_last = 0;
+                is_overwritten |= c->sends_again && (later - g) % 2 == 0;
+            }
+        n += is_last || is_overwritten;
+    }
+    return n;
+}
+
 /* The last step of the ring: forward has as many exchanges, and backward two more. */
-static int32_t last_step_of(const memo_schedule* recorded, int32_t n_repeats) {
+static int32_t last_step_of(const memo_schedule* recorded, int32_t n_rings) {
     int64_t op, n = 0;
     for (op = 0; op < recorded->n_ops; op++)
         n += recorded->ops[op].kind == MEMO_OP_RUN &&
              !strcmp(memo_schedule_op_name(recorded, op), "ring exchange");
-    return n ? (int32_t)(n / n_repeats - 2) / 2 : 0;
+    return n ? (int32_t)(n / n_rings - 2) / 2 : 0;
 }
 
 /* A rank that works on keys of others, but not in the last step of the ring. */
@@ -473,12 +511,16 @@ static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention
     memo_schedule *promised = NULL, *recorded = NULL;
     memo_check* check = NULL;
     memo_error error;
-    int32_t stream, k;
+    int32_t stream, k, n_rings;
     CHECK_OK(memo_schedule_create(&promised, &error));
     CHECK_OK(memo_schedule_add_stream(promised, "compute", &stream, &error));
     CHECK_OK(memo_schedule_add_sync(promised, stream, &error)); /* a recorder resumes with these */
-    if (c->ring > 1) {
+    if (c->ring > 1 && !c->gathers_keys) {
         CHECK_OK(memo_schedule_add_stream(promised, "ring", &stream, &error));
+        CHECK_OK(memo_schedule_add_sync(promised, stream, &error));
+    }
+    if (c->ulysses > 1 && c->ulysses_groups > 1) {
+        CHECK_OK(memo_schedule_add_stream(promised, "ulysses", &stream, &error));
         CHECK_OK(memo_schedule_add_sync(promised, stream, &error));
     }
     for (k = 0; k < 2 * n_repeats; k++)
@@ -495,9 +537,11 @@ static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention
     CHECK_IS(check->n_unrecorded_waits, ==, 0);
     /* One wait needs no bytes to be ordered: at the end of a forward pass whose last exchange brings this rank nothing
      * that it computes with, while the wait for an earlier one has set k and v free. */
+    n_rings = n_repeats * n_rings_of(c, &result->sizes.heads);
     CHECK_CASE(
-        check->n_redundant_waits ==
-            (ends_early(result, sharding, last_step_of(recorded, n_repeats)) ? n_repeats : 0),
+        check->n_redundant_waits == (ends_early(result, sharding, last_step_of(recorded, n_rings))
+                                         ? n_repeats * n_ends_of(c, &result->sizes.heads)
+                                         : 0),
         "%s: %d of %d waits, the first is op %d", case_text(c), (int)check->n_redundant_waits,
         (int)check->n_waits, check->n_redundant_waits ? (int)check->redundant_waits[0] : -1);
     memo_check_destroy(check);
@@ -554,6 +598,8 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     desc.type = c->type;
     desc.sends_again = c->sends_again;
     desc.rounds_gradients = c->rounds_gradients;
+    desc.ulysses_groups = c->ulysses_groups;
+    desc.gathers_keys = c->gathers_keys;
     desc.attention = memo_host_attention_functions(&state);
     if (rank == all->failing_rank) desc.attention.forward = failing_attention;
     if (c->s_per_score > 0) {
@@ -661,16 +707,21 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
                        all->n_repeats);
     if (!status) {
         int64_t n_rows = c->n_batch * sharding.ring_tokens, n_wrong = 0, i, h;
-        for (i = 0; i < n_rows; i++)
-            for (h = 0; h < result->sizes.heads.n_q; h++) {
-                int64_t row = i % sharding.ring_tokens;
-                int32_t holder =
-                    result->ring_rank * c->ulysses + (int32_t)(row / sharding.local_tokens);
-                int64_t position = memo_sharding_position(&shardings[i / sharding.ring_tokens],
-                                                          holder, row % sharding.local_tokens);
-                if (position >= c->n_tokens)
-                    n_wrong += ((float*)lse)[i * result->sizes.heads.n_q + h] != -INFINITY;
-            }
+        int32_t n_groups = groups_of(c), g;
+        const float* lses = (const float*)lse;
+        for (g = 0; g < n_groups; g++) {
+            int64_t n_heads = group_q_heads(c, &result->sizes.heads, n_groups, g);
+            for (i = 0; i < n_rows; i++)
+                for (h = 0; h < n_heads; h++) {
+                    int64_t row = i % sharding.ring_tokens;
+                    int32_t holder =
+                        result->ring_rank * c->ulysses + (int32_t)(row / sharding.local_tokens);
+                    int64_t position = memo_sharding_position(&shardings[i / sharding.ring_tokens],
+                                                              holder, row % sharding.local_tokens);
+                    if (position >= c->n_tokens) n_wrong += lses[i * n_heads + h] != -INFINITY;
+                }
+            lses += n_rows * n_heads;
+        }
         if (n_wrong)
             status = memo_error_set(error, MEMO_STATUS_DEVICE, "the LSE of padding is not -inf");
     }

@@ -489,6 +489,54 @@ static void a_stack_is_as_low_as_brute_force(void) {
     CHECK_CASE(n_holes > 300, "%d with holes", n_holes);
 }
 
+/* Cores answer for the whole: no plan below the least peak, and one from there on. */
+static void cores_meet_brute_force(void) {
+    int k, n_found = 0, n_failed = 0;
+    for (k = 0; k < 600; k++) {
+        features with;
+        memo_plan* plan;
+        memo_error error;
+        memoi_problem problem;
+        memoi_cores cores;
+        memoi_effort effort;
+        memoi_solution best;
+        memoi_verdict verdict;
+        int64_t n_nodes = 1000000, least, capacity;
+        int64_t offsets[8];
+        with.has_fixed = k % 2;
+        with.has_gaps = k / 2 % 2;
+        with.has_alignment = k / 4 % 2;
+        plan = random_plan(memo_test_int(2, 7), memo_test_int(1, 30), with);
+        CHECK_OK(memo_plan_prepare(plan, &error));
+        CHECK_OK(memoi_problem_create(plan, &problem, &error));
+        if (problem.n_items > 0) {
+            least = brute_force(plan) / problem.unit_bytes;
+            capacity = memob_max(least - memo_test_int(0, 2), 0);
+            memset(&effort, 0, sizeof effort);
+            effort.seed = (uint64_t)k;
+            effort.deadline = HUGE_VAL;
+            memoi_solution_begin(&best, offsets);
+            CHECK(memoi_neighbors_list(&problem) == 1);
+            CHECK(memoi_cores_create(&cores, &problem, &effort));
+            CHECK(memoi_cores_attempt(&cores, capacity, &n_nodes, &verdict, &best));
+            CHECK_CASE(verdict == (capacity < least ? MEMOI_FAILED : MEMOI_FOUND),
+                       "case %d: verdict %d at %lld of %lld", k, (int)verdict, (long long)capacity,
+                       (long long)least);
+            if (verdict == MEMOI_FOUND) {
+                CHECK_IS(best.peak, ==, least);
+                memoi_plan_store(plan, &problem, &best, "cores");
+                CHECK_OK(memo_plan_validate(plan, &error));
+            }
+            n_found += verdict == MEMOI_FOUND;
+            n_failed += verdict == MEMOI_FAILED;
+            memoi_cores_free(&cores);
+        }
+        memoi_problem_free(&problem);
+        memo_plan_destroy(plan);
+    }
+    CHECK_CASE(n_found > 100 && n_failed > 100, "%d found, %d failed", n_found, n_failed);
+}
+
 /* What a change places again is all that first fit by the changed order moves. */
 static void a_climb_is_first_fit(void) {
     int k, n_better = 0;
@@ -835,6 +883,7 @@ int main(int argc, char** argv) {
     TEST(search_is_valid_and_deterministic);
     TEST(proofs_halve_what_is_open);
     TEST(a_stack_is_as_low_as_brute_force);
+    TEST(cores_meet_brute_force);
     TEST(a_climb_is_first_fit);
     TEST(a_climb_beats_an_order_search);
     TEST(large_plans_are_improved);

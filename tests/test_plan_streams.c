@@ -384,6 +384,27 @@ static int64_t least_peak(const memo_plan* plan, const unsigned char* clash, int
     return best;
 }
 
+/* The verdict of cores on a capacity. */
+static memoi_verdict core_verdict(const memo_plan* plan, int64_t capacity) {
+    memoi_task task;
+    memoi_cores cores;
+    memoi_effort effort;
+    memoi_solution best;
+    memoi_verdict verdict = MEMOI_STOPPED;
+    int64_t n_nodes = 1000000, offsets[8];
+    memset(&effort, 0, sizeof effort);
+    effort.deadline = HUGE_VAL;
+    CHECK_OK(memoi_task_create(&task, plan, &error));
+    CHECK(memoi_neighbors_list(&task.problem) == 1);
+    memoi_solution_begin(&best, offsets);
+    CHECK(memoi_cores_create(&cores, &task.problem, &effort));
+    CHECK(
+        memoi_cores_attempt(&cores, capacity / task.problem.unit_bytes, &n_nodes, &verdict, &best));
+    memoi_cores_free(&cores);
+    memoi_task_free(&task);
+    return verdict;
+}
+
 /* Every engine that proves its plan optimal has the least peak that the reference's pairs allow. */
 static void plans_by_pairs_are_the_smallest(void) {
     static const memo_plan_engine engines[] = {MEMO_PLAN_ENGINE_AUTO, MEMO_PLAN_ENGINE_SEARCH,
@@ -426,6 +447,9 @@ static void plans_by_pairs_are_the_smallest(void) {
                        "round %d, engine %d: %lld, expected %lld", round, (int)engines[e],
                        (long long)plan->peak_bytes, (long long)expected);
         }
+
+        CHECK_IS((int)core_verdict(plan, expected), ==, (int)MEMOI_FOUND);
+        if (expected > 0) CHECK_IS((int)core_verdict(plan, expected - 1), ==, (int)MEMOI_FAILED);
 
         /* Buffers fixed where this plan has them leave the peak possible. */
         for (i = 0; i < n; i++) plan->buffers[i].is_fixed = memo_test_int(0, 1) != 0;

@@ -236,6 +236,8 @@ static void random_cases_are_exact(void) {
         c.v_head_size = memo_test_int(0, 1) ? 0 : (int32_t)memo_test_int(1, 40);
         c.n_batch = (int32_t)memo_test_int(1, 2);
         c.sends_again = (int32_t)memo_test_int(0, 1);
+        c.ulysses_groups = (int32_t)memo_test_int(0, 4);
+        c.gathers_keys = memo_test_int(0, 3) == 0;
         c.ring_is_inner = (int32_t)memo_test_int(0, 1);
         if (memo_test_int(0, 1)) {
             c.n_batch = (int32_t)memo_test_int(2, MAX_BATCH);
@@ -1223,12 +1225,246 @@ static void what_runs_is_what_was_promised(void) {
     }
 }
 
+/* Groups of heads: exact, and the schedule has no race; every wait is needed. */
+static void groups_of_heads_are_exact(void) {
+    static const int32_t heads[][2] = {{8, 8}, {8, 4}, {12, 4}, {6, 3}, {9, 3}, {4, 1}, {16, 16}};
+    int i;
+    for (i = 0; i < (IS_SLOW ? 8 : 42); i++) {
+        const int32_t* h = heads[i % 7];
+        attention_case c = case_of(1 + i % 3 / 2 * 2, 2 + i / 7 % 3, memo_test_int(8, 60), h[0],
+                                   h[1], (int32_t)memo_test_int(2, 16));
+        world all;
+        c.ulysses_groups = 2 + i % 4;
+        c.sends_again = (int32_t)memo_test_int(0, 1);
+        c.rounds_gradients = 0;
+        c.n_batch = (int32_t)memo_test_int(1, 2);
+        c.v_head_size = i % 5 == 4 ? 5 : 0;
+        c.type = i % 4 == 3 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+        c.sharding = (memo_sharding_kind)memo_test_int(0, 2);
+        c.window = i % 6 == 5 ? 7 : 0;
+        world_init(&all, &c, NULL);
+        all.recorded_rank = i % (c.ring * c.ulysses);
+        all.n_repeats = 2;
+        if (c.type == MEMO_TYPE_F32)
+            expect_right(&c, 2e-6, 5e-6, &all);
+        else
+            expect_right(&c, 2e-3, 4e-3, &all);
+    }
+    report_worst();
+}
+
+/* All keys in one call, in the order of positions: exact, the bytes of the formulas, no race and no wait too many. */
+static void gathered_keys_are_exact(void) {
+    int i;
+    for (i = 0; i < (IS_SLOW ? 8 : 48); i++) {
+        int32_t n_kv_heads = (int32_t)memo_test_int(1, 4), r, pass;
+        attention_case c = case_of((int32_t)memo_test_int(2, 5), (int32_t)memo_test_int(1, 3),
+                                   memo_test_int(2, 70), n_kv_heads * (int32_t)memo_test_int(1, 3),
+                                   n_kv_heads, (int32_t)memo_test_int(2, 16)),
+                       other;
+        int64_t k;
+        world all;
+        c.gathers_keys = 1;
+        c.rounds_gradients = i % 5 == 4;
+        c.sharding = (memo_sharding_kind)(i % 4);
+        c.mask = (memo_mask_kind)memo_test_int(0, 1);
+        c.window = memo_test_int(0, 1) * memo_test_int(1, 20);
+        c.n_batch = (int32_t)memo_test_int(1, 3);
+        c.v_head_size = (int32_t)(memo_test_int(0, 1) * memo_test_int(2, 20));
+        c.type = i % 2 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+        c.sends_again = (int32_t)memo_test_int(0, 1);
+        c.ulysses_groups = (int32_t)memo_test_int(0, 3);
+        if (c.sharding == MEMO_SHARDING_DOCUMENTS) {
+            c.n_documents = memo_test_int(1, 5);
+            for (k = 1; k < c.n_documents; k++)
+                c.document_begins[k] = memo_test_int(c.document_begins[k - 1], c.n_tokens);
+            c.document_begins[c.n_documents] = c.n_tokens;
+        } else if (c.n_batch == 2) { /* another mask for the second sequence */
+            other = c;
+            other.window = 3;
+            c.others = &other;
+        }
+        world_init(&all, &c, NULL);
+        all.recorded_rank = i % (c.ring * c.ulysses);
+        all.n_repeats = 2;
+        if (c.type == MEMO_TYPE_F32)
+            expect_right(&c, 2e-6, 5e-6, &all);
+        else
+            expect_right(&c, 3e-3, c.rounds_gradients ? 1e-2 : 6e-3, &all);
+        for (r = 0; r < c.ring * c.ulysses; r++) {
+            const run_result* x = &all.results[r];
+            int64_t padded, n_rings = n_rings_of(&c, &x->sizes.heads), n, carried;
+            int64_t both = c.head_size + (c.v_head_size ? c.v_head_size : c.head_size);
+            memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+            memo_sharding sharding;
+            memo_error error;
+            sharding_desc.kind = c.sharding;
+            sharding_desc.ring = c.ring;
+            sharding_desc.ulysses = c.ulysses;
+            sharding_desc.n_tokens = c.n_tokens;
+            if (c.sharding == MEMO_SHARDING_DOCUMENTS) {
+                sharding_desc.document_begins = c.document_begins;
+                sharding_desc.n_documents = c.n_documents;
+            }
+            CHECK_OK(memo_sharding_make(&sharding_desc, &sharding, &error));
+            padded = sharding.ring_tokens;
+            n = x->sizes.heads.n_kv * both * padded * c.n_batch * (c.ring - 1);
+            carried = c.rounds_gradients ? memo_type_bytes(c.type) : 4;
+            CHECK_IS(x->ring_forward_bytes, ==, n * memo_type_bytes(c.type));
+            CHECK_IS(x->ring_backward_bytes, ==, n * (memo_type_bytes(c.type) + carried));
+            CHECK_IS(x->sizes.ring_forward_bytes, ==, x->ring_forward_bytes);
+            CHECK_IS(x->sizes.ring_backward_bytes, ==, x->ring_backward_bytes);
+            for (pass = 0; pass < 2; pass++) /* of up to three parts of heads a ring */
+                CHECK(x->n_asked[pass] >= n_rings * all.n_repeats &&
+                      x->n_asked[pass] <= 3 * n_rings * all.n_repeats * (c.others ? 2 : 1));
+            if (x->n_asked[0])
+                CHECK(x->asked[0][0].k_start == 0 &&
+                      x->asked[0][0].k_rows == sharding.padded_tokens);
+        }
+    }
+    report_worst();
+}
+
+/* One collective brings all keys, then all is computed, then one returns the gradients. */
+static void gathered_keys_are_simulated(void) {
+    int is_backward;
+    for (is_backward = 0; is_backward < 2; is_backward++) {
+        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+        memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+        memo_sp_attention_costs costs;
+        memo_mask mask = memo_mask_default();
+        memo_schedule* schedule = NULL;
+        memo_simulation* simulation = NULL;
+        memo_error error;
+        double bytes = 3 * 256 * 64 * 4, computed_s = 1024.0 * 1025 / 2 / 4 * 1e-9; /* of k or v */
+        sharding_desc.ring = 4;
+        sharding_desc.n_tokens = 1024;
+        CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
+        desc.n_q_heads = desc.n_kv_heads = 1;
+        desc.head_size = 64;
+        desc.gathers_keys = 1;
+        memset(&costs, 0, sizeof costs);
+        costs.forward_s_per_score = 1e-9;
+        costs.backward_s_per_score = 2e-9;
+        costs.ring_bytes_per_s = 1e9;
+        costs.ring_latency_s = 1e-4;
+        CHECK_OK(memo_schedule_create(&schedule, &error));
+        CHECK_OK(
+            memo_sp_attention_ring_schedule(&desc, &mask, is_backward, &costs, schedule, &error));
+        CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+        /* Zigzag ranks differ by nothing. */
+        CHECK_IS(fabs(simulation->makespan_s / ((is_backward ? 4 : 2) * (bytes / 1e9 + 1e-4) +
+                                                (is_backward ? 2 : 1) * computed_s) -
+                      1),
+                 <, 1e-9);
+        memo_simulation_destroy(simulation);
+        memo_schedule_destroy(schedule);
+    }
+}
+
+/* The same bytes in all, and the scratch memory of a group instead of all heads. */
+static void groups_need_less_memory(void) {
+    static const int32_t groups[] = {1, 2, 4, 8};
+    int64_t device_bytes[2][4];
+    int i, again;
+    for (again = 0; again < 2; again++)
+        for (i = 0; i < 4; i++) {
+            memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+            memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+            memo_sp_attention_sizes sizes, all;
+            memo_error error;
+            sharding_desc.ring = 2;
+            sharding_desc.ulysses = 4;
+            sharding_desc.n_tokens = 1 << 20;
+            CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
+            desc.n_q_heads = desc.n_kv_heads = 32;
+            desc.head_size = 128;
+            desc.type = MEMO_TYPE_BF16;
+            desc.sends_again = again;
+            CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &all, &error));
+            desc.ulysses_groups = groups[i];
+            CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
+            CHECK_IS(sizes.ulysses_forward_bytes, ==, all.ulysses_forward_bytes);
+            CHECK_IS(sizes.ulysses_backward_bytes, ==, all.ulysses_backward_bytes);
+            CHECK_IS(sizes.saved_bytes, ==, all.saved_bytes);
+            CHECK_IS(sizes.lse_bytes, ==, all.lse_bytes);
+            device_bytes[again][i] = sizes.device_bytes;
+            printf(
+                "# 2^20 tokens, ring 2 ulysses 4, 32 heads of 128, bf16%s, %d groups: %.2f GiB\n",
+                again ? ", sends again" : "", groups[i], (double)sizes.device_bytes / (1 << 30));
+        }
+    for (again = 0; again < 2; again++) {
+        /* Two groups keep d_out, row dots and what is sent again twice, and results once more. */
+        CHECK(device_bytes[again][1] < device_bytes[again][0]);
+        CHECK(100 * device_bytes[again][2] < 52 * device_bytes[again][1]);
+        CHECK(100 * device_bytes[again][3] < 52 * device_bytes[again][2]);
+        CHECK(100 * device_bytes[again][3] < 25 * device_bytes[again][0]);
+    }
+}
+
+/* Makespan of forward with G equal groups, from the times alone: arrivals and departures take turns on one stream. */
+static double grouped_s(int n_groups, double arrive_s, double compute_s, double leave_s) {
+    double exchange_s = arrive_s, arrived_s = arrive_s, computed_s = 0, left_s = 0;
+    int g;
+    for (g = 0; g < n_groups; g++) {
+        double this_arrived_s = arrived_s;
+        if (g + 1 < n_groups) arrived_s = exchange_s = exchange_s + arrive_s;
+        computed_s = fmax(computed_s, this_arrived_s) + compute_s;
+        if (computed_s < left_s) computed_s = left_s; /* its results need their buffer */
+        left_s = exchange_s = fmax(exchange_s, computed_s) + leave_s;
+    }
+    return left_s;
+}
+
+static void groups_hide_the_exchange(void) {
+    static const double ratios[] = {0.1, 0.5, 1, 3}; /* all exchanges over all computation */
+    int k, n_groups;
+    for (k = 0; k < 4; k++)
+        for (n_groups = 1; n_groups <= 8; n_groups *= 2) {
+            memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+            memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+            memo_sp_attention_costs costs;
+            memo_sp_attention_sizes sizes;
+            memo_mask mask = memo_mask_default();
+            memo_schedule* schedule = NULL;
+            memo_simulation* simulation = NULL;
+            memo_error error;
+            double compute_s = 8 * 1024 * 1025.0 / 2 * 1e-9, expected_s, exposed_s;
+            sharding_desc.ulysses = 4;
+            sharding_desc.n_tokens = 1024;
+            CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
+            desc.n_q_heads = desc.n_kv_heads = 32;
+            desc.head_size = 64;
+            desc.ulysses_groups = n_groups;
+            CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
+            memset(&costs, 0, sizeof costs);
+            costs.forward_s_per_score = 1e-9;
+            costs.ulysses_bytes_per_s =
+                (double)sizes.ulysses_forward_bytes / (ratios[k] * compute_s);
+            CHECK_OK(memo_schedule_create(&schedule, &error));
+            CHECK_OK(memo_sp_attention_ring_schedule(&desc, &mask, 0, &costs, schedule, &error));
+            CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+            expected_s = grouped_s(n_groups, 0.75 * ratios[k] * compute_s / n_groups,
+                                   compute_s / n_groups, 0.25 * ratios[k] * compute_s / n_groups);
+            CHECK_CASE(fabs(simulation->makespan_s / expected_s - 1) < 1e-6,
+                       "ratio %g, %d groups: %g s, not %g", ratios[k], n_groups,
+                       simulation->makespan_s, expected_s);
+            /* What is not hidden: the first arrival and the last departure, if links are fast. */
+            exposed_s = simulation->makespan_s - compute_s;
+            if (ratios[k] <= 0.5)
+                CHECK_IS(fabs(exposed_s / (ratios[k] * compute_s / n_groups) - 1), <, 1e-6);
+            memo_simulation_destroy(simulation);
+            memo_schedule_destroy(schedule);
+        }
+}
+
 /* Repeated calls give the same, and ask nobody for memory. */
 static void nothing_is_allocated_once_created(void) {
     attention_case c = case_of(3, 2, 41, 4, 1, 16), other = c;
     world all;
     int32_t r, has_others;
     other.window = 5;
+    c.ulysses_groups = 2;
     for (has_others = 0; has_others < 2; has_others++) {
         c.n_batch = 1 + has_others;
         c.others = has_others ? &other : NULL;
@@ -1801,6 +2037,11 @@ int main(int argc, char** argv) {
     TEST(gradients_of_replicas_are_summed_in_fp32);
     TEST(the_paper_s_table_2);
     TEST(what_runs_is_what_was_promised);
+    TEST(gathered_keys_are_exact);
+    TEST(gathered_keys_are_simulated);
+    TEST(groups_of_heads_are_exact);
+    TEST(groups_need_less_memory);
+    TEST(groups_hide_the_exchange);
     TEST(nothing_is_allocated_once_created);
     TEST(memory_does_not_grow_with_the_ring);
     TEST(degree_1_costs_nothing);
