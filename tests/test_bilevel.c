@@ -272,7 +272,7 @@ static void kinds_do_not_grow_with_layers(void) {
     }
 }
 
-/* The first and the last layer may differ too: their neighbours do not matter. */
+/* The first and the last layer may differ too: their neighbors do not matter. */
 static void a_differing_layer_is_a_kind_of_its_own(void) {
     int64_t n_kinds = 0;
     int odd;

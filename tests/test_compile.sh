@@ -83,7 +83,7 @@ check_alone() { # HEADER COMPILER LANGUAGE STANDARD MACROS...
         $sources/alone.c
 }
 
-# Optimisation is what lets compilers see uninitialised values and overruns.
+# Optimization is what lets compilers see uninitialized values and overruns.
 optimized() { # COMPILER LANGUAGE STANDARD
     object "$1" "$2" "$3" implementation.c optimized.o -O2 $lp_cflags
 }
@@ -310,7 +310,7 @@ elif has nvcc; then
         test_is "$header alone, nvcc" with_nvcc $header "${architectures##* }"
     done
 else
-    skip "headers alone, nvcc" "nvcc is not here"
+    skip "headers alone, nvcc" "nvcc is not installed"
 fi
 
 tap_end

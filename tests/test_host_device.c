@@ -606,7 +606,7 @@ static void a_failure_surfaces_and_nothing_hangs(void) {
     memo_host_device_destroy(r.device);
 }
 
-/* Whoever fails first: synchronising any stream that failed returns an error. */
+/* Whoever fails first: synchronizing any stream that failed returns an error. */
 static void several_streams_fail_at_once(void) {
     int round, i;
     for (round = 0; round < 20; round++) {

@@ -193,7 +193,7 @@ static void check_finds_the_textbook_cases(void) {
 static memo_schedule* random_schedule(int n_ops, int n_streams, int64_t n_bytes, int n_links) {
     int n_events = (int)memo_test_int(1, 4), i, k;
     memo_schedule* schedule = new_schedule(n_streams, n_events);
-    int64_t kinds = memo_test_int(8, 13); /* some without host synchronisation */
+    int64_t kinds = memo_test_int(8, 13); /* some without host synchronization */
     /* Some tidy: one range an op, waits before and a record after, so that single waits matter. */
     int is_tidy = memo_test_int(0, 2) > 0, next = 0; /* kinds of the next ops, last digit first */
     int32_t link, stream = 0;

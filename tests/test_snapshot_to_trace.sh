@@ -253,7 +253,7 @@ options() {
 }
 
 if ! command -v python3 >/dev/null 2>&1 || ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))'; then
-    skip snapshot_to_trace "python3 (3.8 or newer) is not here"
+    skip snapshot_to_trace "python3 (3.8 or newer) is not installed"
     tap_end
     exit
 fi

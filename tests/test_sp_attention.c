@@ -1617,7 +1617,7 @@ static void a_narrow_window_needs_few_hops(void) {
     world all;
     int32_t r;
     c.sharding = MEMO_SHARDING_PLAIN;
-    c.window = 4; /* less than the 8 tokens of a rank: one neighbour's keys are enough */
+    c.window = 4; /* less than the 8 tokens of a rank: one neighbor's keys are enough */
     world_init(&all, &c, NULL);
     expect_right(&c, 2e-6, 5e-6, &all);
     for (r = 0; r < 8; r++) {

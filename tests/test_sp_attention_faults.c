@@ -180,7 +180,7 @@ typedef struct rank_run {
     float tensors[N_TENSORS][ELEMENTS]; /* room for them */
 } rank_run;
 
-/* Everything that a trainer does from creation to synchronisation. */
+/* Everything that a trainer does from creation to synchronization. */
 static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* comm, faults* f,
                              memo_stream stream, memo_error* e) {
     memo_sharding_desc sharding_desc = memo_sharding_desc_default();

@@ -304,7 +304,7 @@ static void do_mishap(mishap what, int fd) {
     }
 }
 
-/* A read or write that fails is returned by synchronisation and by the next call; nothing hangs. */
+/* A read or write that fails is returned by synchronization and by the next call; nothing hangs. */
 static void a_failing_disk_is_a_status(void) {
     static const char* const words[] = {"the file ends there", "writing", "writing"};
     struct rlimit before;
