@@ -31,16 +31,15 @@ analyzer() { # NAME COMMAND...
 }
 
 if has clang; then
-    # It follows no function that takes any number of arguments, and so believes that a call that failed may return OK.
-    # In copies of the headers, a macro stands for the two such functions that return a status.
+    # It does not follow variadic functions, and assumes that a failed call may return OK.  In copies of the headers, a
+    # macro therefore replaces the two variadic functions that return a status.
     copies=build/analyze
     mkdir -p "$copies" && cp "$source" "$copies/" || exit 1
     for header in memo.h memo_plan.h memo_sp.h; do
         sed -E 's/\bmemo_status (memo_error_set|memob_line_error)\((memo_error\*|const memob_reader)/memo_status (\1)(\2/' \
             $header >"$copies/$header" || exit 1
     done
-    # Its findings do not fail the run: it does not follow memo_error_set, which is variadic, and assumes that a failed
-    # call may return OK.
+    # Its findings do not fail the run, because it does not know what a caller has checked.
     analyzer "clang --analyze" clang --analyze -Xclang -analyzer-opt-analyze-headers -Xclang -analyzer-output=text \
         -std=c99 -I"$copies" $lp_cflags -include stdio.h -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE \
         '-Dmemo_error_set(error,status,...)=((void)(error),printf(__VA_ARGS__),(memo_status)(status))' \
