@@ -30,10 +30,10 @@ typedef struct blocks_log {
     memo_stream comm_stream;
     int32_t priority;                                                /* of it */
     char output[LOG_PARTS][LOG_NAME], gradient[LOG_PARTS][LOG_NAME]; /* written last by */
-    const void* gathers; /* where the rows of the last rows function are to be gathered */
+    const void* gathers; /* destination of the rows of the last rows function */
     log_entry* entries;
     int64_t n, capacity;
-    char wrong[160]; /* what no order could explain; the first */
+    char wrong[160]; /* the first entry that no order explains */
 } blocks_log;
 
 static inline void log_wrong(blocks_log* log, const char* what, const char* name) {
@@ -312,7 +312,7 @@ static inline void log_expect(log_expected* list, const char* kind, int block, i
     log_name(list->names[list->n++], kind, block, part);
 }
 
-/* Does anybody read what a block's recomputation would sum up? */
+/* Is the sum of a block's recomputation read? */
 static inline int log_is_output_read(memo_blocks_order order, int block, int m) {
     return order == MEMO_BLOCKS_FINE ? 0 : order == MEMO_BLOCKS_CROSS ? block % m != m - 1 : 1;
 }
@@ -338,12 +338,12 @@ static inline void log_expect_pass(log_expected* lists, const memo_blocks_schedu
             log_expect(&lists[1], "cF", i, s);
         }
     for (first = d->n_blocks - m; first >= 0 && is_backward; first -= m) {
-        /* Recomputation of the whole layer comes first, but for the blocks at the end that go straight on backward. */
+        /* Recomputation of the whole layer comes first, except for the last blocks, whose backward follows directly. */
         segment = fine ? first : d->order == MEMO_BLOCKS_CROSS ? first + m - 1 : first + m;
         for (i = first; i < segment; i++)
             for (s = 0; s < n_parts; s++) log_expect_recompute(lists, d->order, i, m, s);
         for (i = first + m - 1; i >= first; i--) {
-            /* Keys of all parts of a sequence are there before the last of them goes backward. */
+            /* The keys of all parts of a sequence exist before the last part's backward. */
             int all_first = i >= segment && d->splits_sequence && i == first;
             for (s = 0; s < n_parts && all_first; s++)
                 log_expect_recompute(lists, d->order, i, m, s);
@@ -357,7 +357,7 @@ static inline void log_expect_pass(log_expected* lists, const memo_blocks_schedu
     for (s = 0; s < n_parts; s++) log_expect(&lists[0], "end-", -1, s);
 }
 
-/* What a call tells the block function, and where it runs. */
+/* The arguments of a block function's call, and its stream. */
 static inline const char* log_check_call(const blocks_log* log, const log_entry* entry, int m) {
     const memo_block_call* call = &entry->call;
     int fine = log->inner.schedule.order == MEMO_BLOCKS_FINE;
@@ -396,7 +396,7 @@ static inline memo_status blocks_log_check(const blocks_log* log, int n_steps, m
         if (!wrong && entry->name[0] != 'G' &&
             (at[list] == lists[list].n || strcmp(lists[list].names[at[list]++], entry->name)))
             wrong = "out of order";
-        /* The weight gradient runs behind the launch of its input gradient's collective. */
+        /* The weight gradient runs after the launch of its input gradient's collective. */
         if (!wrong && entry->name[0] == 'W' &&
             (before < 0 || strncmp(log->entries[before].name, "cB", 2) ||
              strcmp(log->entries[before].name + 2, entry->name + 1)))

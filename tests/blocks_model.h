@@ -5,7 +5,7 @@
 
 #include "blocks_log.h"
 
-/* Memory that the host and the device can use; and who runs the ranks. */
+/* Memory that the host and the device can use; and the function that runs the ranks. */
 #ifndef CASE_CALLOC
 #define CASE_CALLOC(n, size_bytes) calloc(n, size_bytes)
 #define CASE_FREE(address)         free(address)
@@ -29,7 +29,7 @@ typedef struct model_setup {
     memo_blocks_order order;
     int32_t n_parts, splits_sequence, is_scattered;
     int32_t by_layer;    /* call layer by layer */
-    int32_t is_recorded; /* compare what was enqueued with the schedule */
+    int32_t is_recorded; /* compare the enqueued operations with the schedule */
     int32_t n_steps;     /* of accumulation */
 } model_setup;
 
@@ -284,7 +284,7 @@ static void model_softmax(const blocks_model* m, int64_t row, int64_t head, floa
     for (c = first; c <= row; c++) p[c - first] /= sum;
 }
 
-/* ---- what runs on the streams: pieces between products ---- */
+/* ---- functions on the streams, between the products ---- */
 
 typedef struct model_work {
     blocks_model* m;
@@ -447,7 +447,7 @@ static memo_status model_leave_backward(void* args, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* By value: the next step's forward says what it keeps while this one's work is still in the stream. */
+/* By value, because the next step's forward changes them while this step's work is still in the stream. */
 typedef struct forget_work {
     blocks_model* m;
     int32_t is_kept[N_BLOCKS];
@@ -812,7 +812,7 @@ typedef struct job {
     float nudge;
 } job;
 
-/* All gradients of a rank behind each other; or the weights, where gradients is NULL. */
+/* All gradients of a rank in one array, or the weights if gradients is NULL. */
 static int64_t for_gradients(blocks_model* m, float* to, float** weight, int64_t at) {
     int64_t n = 0;
     int layer, k;
@@ -973,7 +973,7 @@ static model_setup setup_of(memo_blocks_order order, int n_parts) {
 
 /* ---- within rounding: the unsplit model, one rank and one part ---- */
 
-/* Keeps the larger; what is no number is the largest. */
+/* Keeps the larger one; NaN counts as the largest. */
 static void keep_worst(double* worst, double a, double b) {
     double difference = fabs(a - b);
     if (!(difference <= *worst)) *worst = difference == difference ? difference : INFINITY;

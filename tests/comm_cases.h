@@ -20,7 +20,7 @@ typedef struct {
     memo_stream streams[CASE_STREAMS];
     uint64_t seed;     /* the same on all ranks */
     uint64_t state;    /* of the random numbers that all ranks share */
-    uint64_t my_state; /* of those of this rank */
+    uint64_t my_state; /* of this rank's own random numbers */
     int32_t parameter;
     int n_failed;
     char message[900]; /* of the first failed check */
@@ -86,7 +86,7 @@ static int element_is(const void* array, int64_t i, memo_type type, int value) {
     return memcmp((const char*)array + i * n, expected, (size_t)n) == 0;
 }
 
-/* Element i of what rank holds in this operation. */
+/* Element i of a rank's buffer in this operation. */
 static int case_value(uint64_t salt, int32_t rank, int64_t i) {
     uint64_t state = salt * 1000003u + (uint64_t)rank * 7919u + (uint64_t)i;
     return (int)(case_random(&state) % 7);
@@ -247,7 +247,7 @@ static void case_collectives(rank_case* c) {
     for (i = 0; i < 40; i++) one_collective(c, c->comm, c->streams[0]);
 }
 
-/* Many enqueued before the first is looked at; each reads what the one before it wrote. */
+/* Many operations are enqueued before the first result is read; each reads the previous result. */
 static void case_collectives_in_a_row(rank_case* c) {
     enum { N = 60, COUNT = 16 };
     float* x = (float*)case_array((N + 1) * COUNT, MEMO_TYPE_F32);
@@ -344,7 +344,7 @@ static void case_groups(rank_case* c) {
     for (i = 0; i < 15; i++) one_group(c, c->comm, c->streams[0]);
 }
 
-/* All send to all, sends first: without a group everybody would wait for everybody. */
+/* All ranks send to all, sends first: without a group all ranks would wait for each other. */
 static void case_exchange(rank_case* c) {
     memo_comm* comm = c->comm;
     int64_t* sent = (int64_t*)case_array(comm->size, MEMO_TYPE_I64);
@@ -541,7 +541,7 @@ static void case_meshes(rank_case* c) {
     }
 }
 
-/* --- calls that are refused, on one rank alone, without harm to the others --- */
+/* --- calls that are refused on one rank, without effect on the others --- */
 
 static void case_refused_calls(rank_case* c) {
     memo_comm* comm = c->comm;

@@ -11,7 +11,7 @@
 #define CASE_FREE(address)         free(address)
 #endif
 
-static long long malloc_count; /* of memo's own, where the includer counts them */
+static long long malloc_count; /* memo's requests, if the including file counts them */
 
 #define MAX_DOCUMENTS 16
 #define MAX_BATCH     4
@@ -23,7 +23,7 @@ typedef struct attention_case {
     int64_t window;
     int64_t document_begins[MAX_DOCUMENTS + 1];
     int64_t n_documents; /* 0: one, without a list */
-    /* Not NULL: n_batch - 1 cases, whose masks are those of the other sequences of the batch. */
+    /* Not NULL: n_batch - 1 cases with the masks of the other sequences of the batch. */
     const struct attention_case* others;
     int64_t n_tokens;
     int32_t n_batch, n_q_heads, n_kv_heads, head_size;
@@ -51,7 +51,7 @@ static attention_case case_of(int32_t ring, int32_t ulysses, int64_t n_tokens, i
     return c;
 }
 
-/* The case whose mask sequence b of the batch has. */
+/* The case with the mask of sequence b of the batch. */
 static const attention_case* case_of_row(const attention_case* c, int64_t b) {
     return b && c->others ? &c->others[b - 1] : c;
 }
@@ -225,7 +225,7 @@ static void reference_run(const attention_case* c, whole* w) {
     free(p);
 }
 
-/* Relative RMS error of a tensor; huge where a value is not finite. */
+/* Relative RMS error of a tensor; huge if a value is not finite. */
 static double error_of(const attention_case* c, const whole* w, int t) {
     double sum = 0, norm = 0;
     int64_t i;
@@ -382,7 +382,7 @@ typedef struct step_buffers {
     int64_t k_bytes, v_bytes, out_bytes, saved_bytes;
 } step_buffers;
 
-/* A step on the device, or, where schedule is given, what it would be. */
+/* A step on the device, or its schedule if schedule is not NULL. */
 static memo_status attention_step(memo_device* device, memo_stream stream, memo_schedule* schedule,
                                   memo_sp_attention* attention, const memo_sp_attention_tensors* t,
                                   const memo_mask* mask, const step_buffers* b, int is_backward,
@@ -502,7 +502,7 @@ static memo_status sharding_of_case(const attention_case* c, memo_sharding* shar
     return memo_sharding_make(&desc, sharding, error);
 }
 
-/* What one rank recorded, against what it was to do. */
+/* Compares one rank's recording with the expected schedule. */
 static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention,
                            const memo_sp_attention_tensors* tensors, const memo_mask* mask,
                            const step_buffers* buffers, const attention_case* c,
@@ -569,8 +569,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     watched_attention watched;
     char *share[N_TENSORS], *other_share[N_TENSORS];
     void *lse = NULL, *saved = NULL, *other_lse = NULL, *other_saved = NULL;
-    char* scratch =
-        NULL; /* of the caller, where a device's own could not be reached from the host */
+    char* scratch = NULL; /* the caller's, if the host cannot access memory of the device */
     step_buffers buffers;
     int64_t free_bytes = 0, total_bytes = 0, largest_bytes = 0;
     int32_t k;
@@ -798,7 +797,7 @@ static void* rank_main(void* argument) {
     return NULL;
 }
 
-/* Runs rank_main for the ranks of this process, and destroys their devices; returns 1 where all succeeded. */
+/* Runs rank_main for the ranks of this process, and destroys their devices; returns 1 if all succeeded. */
 static int world_run(world* all);
 
 static void world_init(world* all, const attention_case* c, whole* w) {

@@ -420,7 +420,7 @@ static void no_races(void) {
     }
 }
 
-/* A schedule with one wait less has a race: what the checker says, it says for a reason. */
+/* A schedule with one wait less has a race, so the checker's silence is meaningful. */
 static void each_wait_counts(void) {
     int order, is_backward;
     for (order = MEMO_BLOCKS_CROSS; order <= MEMO_BLOCKS_FINE; order++)
@@ -467,7 +467,7 @@ static void best_parts(void) {
     desc = p.desc;
     desc.order = MEMO_BLOCKS_FINE;
     desc.times = times;
-    /* Without overhead the finest; with some, fewer; where a message is all latency, one. */
+    /* Without overhead most parts are best; with overhead fewer; if latency dominates, one. */
     CHECK_OK(memo_blocks_best_parts(&desc, &overhead, 8, &n_parts, &split_s, &error));
     CHECK_IS(n_parts, ==, 8);
     overhead.collective_s = 0.2;

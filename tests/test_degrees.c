@@ -68,7 +68,7 @@ static double cost_of(const memo_degrees_problem* problem, const int32_t* plan, 
     return sum;
 }
 
-/* The least cost of all plans that fit; INFINITY where none does.  The least memory of all plans. */
+/* The least cost of all plans that fit, INFINITY if none fits; and the least memory of all plans. */
 static double best_of_all(const memo_degrees_problem* problem, int64_t* least_bytes) {
     int32_t plan[8], i;
     double best = INFINITY;
@@ -123,7 +123,7 @@ static memo_degrees_problem* random_problem(void) {
     return problem;
 }
 
-/* A plan's time and memory as the page has them, no more than the limit, and its bound: best is the optimum. */
+/* A plan's time and memory follow the formulas and the limit, and its bound is at most the optimum, best. */
 static void check_plan(const memo_degrees_problem* problem, const memo_degrees_plan* plan,
                        double best, int n) {
     int32_t indices[MAX_BLOCKS], i, p;
@@ -596,7 +596,7 @@ static void damaged_profiles(void) {
     CHECK(n_read > 0 && mallocs_live == 0);
 }
 
-/* Each request for host memory refused in turn, also those of labels. */
+/* Each request for host memory is refused in turn, also for labels. */
 static void without_memory(void) {
     int n, k, done;
     for (n = 0; n < CASES(100) + 1; n++) {

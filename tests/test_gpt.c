@@ -646,7 +646,7 @@ static int64_t rows_of_tiles(const gpt_config* config, int32_t layer, int64_t n_
     return layer % 2 ? n - border : border;
 }
 
-/* Each tensor of each layer as it comes, or all layers alike; more often whole than by chance. */
+/* Random rows for each tensor of each layer, or equal layers; whole tensors are frequent. */
 static int64_t* random_rows(const gpt_config* config) {
     const int64_t n_tiles = (config->batch * config->sequence - 1) / config->tile_rows + 1;
     const int is_alike = memo_test_int(0, 2) == 0;
@@ -905,7 +905,8 @@ static int64_t check_promise(const gpt_desc* desc, const memo_schedule* recorded
                 CHECK_IS(awaited(promised, p_next - 1, p_streams), ==,
                          awaited(recorded, r_next - 1, r_streams));
             if (p->kind == MEMO_OP_RUN && r->kind == MEMO_OP_RUN) {
-                const memo_range* x = promised->ranges + p->first_range; /* what is read, written */
+                const memo_range* x =
+                    promised->ranges + p->first_range; /* ranges read, then written */
                 const memo_range* y = recorded->ranges + r->first_range;
                 const uint64_t device = y[i == 2].begin - x[i == 2].begin;
                 const uint64_t host = y[i == 1].begin - x[i == 1].begin;

@@ -298,7 +298,7 @@ static void search_fills_cut_rectangles(void) {
     CHECK_CASE(n_met == 40, "%d of 40 met their optimum", n_met);
 }
 
-/* A part that the search does not finish gets all that the others leave. */
+/* A part that the search does not finish gets the effort that other parts leave. */
 static void no_effort_is_left_over(void) {
     int k, n_open = 0;
     for (k = 0; k < 12; k++) {
@@ -642,7 +642,7 @@ static int64_t order_search(const memoi_problem* problem, int n_runs) {
     return best;
 }
 
-/* With alignments and gaps, where the exact search is lost. */
+/* With alignments and gaps, which the exact search cannot solve in time. */
 static void a_climb_beats_an_order_search(void) {
     int k;
     double sum = 0, sum_orders = 0;
@@ -859,7 +859,7 @@ static void odd_problems_are_answered(void) {
     CHECK_IS(memo_plan_solve(plan, &desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memo_plan_destroy(plan);
 
-    /* Sizes beyond what a double holds. */
+    /* Sizes that a double cannot hold exactly. */
     CHECK_OK(memo_plan_create(3, 0, 1, &plan, &error));
     plan->buffers[0].size_bytes = ((int64_t)1 << 60) + 1;
     plan->buffers[1].size_bytes = ((int64_t)1 << 60) + 2;

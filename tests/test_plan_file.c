@@ -107,7 +107,7 @@ static void set_peak(memo_plan* plan) {
     strcpy(plan->engine, "test");
 }
 
-/* Lowest offset at which buffer i meets none of those before it. */
+/* The lowest offset at which buffer i overlaps no earlier buffer. */
 static void first_fit(memo_plan* plan) {
     int64_t i, k;
     for (i = 0; i < plan->n_buffers; i++) {

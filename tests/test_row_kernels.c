@@ -294,7 +294,7 @@ static void attend(const double* scores, const double* values, int64_t n, int64_
     for (c = 0; c < n_columns; c++) {
         double weighted = 0;
         for (k = 0; k < n; k++) weighted += exp(scores[k] - largest) * values[k * n_columns + c];
-        out[c] = n ? (float)(weighted / sum) : NAN; /* nobody may look at what no key gave */
+        out[c] = n ? (float)(weighted / sum) : NAN; /* without keys the output is undefined */
     }
     *lse = n ? (float)(largest + log(sum)) : -INFINITY;
 }

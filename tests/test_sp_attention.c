@@ -193,7 +193,7 @@ static void every_sequence_may_have_its_own_documents(void) {
                 others[1].document_begins[12] = 50; /* eleven times 0 before it */
                 others[1].document_begins[13] = 101;
                 others[1].n_documents = 13;
-                if (window) { /* and more of its own */
+                if (window) { /* and more of the rank's own */
                     c.window = 9;
                     others[0].mask = MEMO_MASK_FULL;
                     others[1].window = 70;
@@ -264,7 +264,7 @@ static void errors_stay_small_at_1024(void) {
     report_worst();
 }
 
-/* With 16-bit inputs what is carried is fp32: sixteen hops add nothing. */
+/* With 16-bit inputs, sums on the ring are fp32: sixteen hops add no error. */
 static void the_ring_adds_no_error_to_bf16(void) {
     static const int rings[] = {1, 4, 16};
     double errors[3][N_TENSORS];
@@ -511,7 +511,7 @@ static void saturated_scores_are_finite(void) {
     }
 }
 
-/* out and lse become those of both parts, as memo_row_merge does it for rows of 2 numbers. */
+/* Merges out and lse of two parts, like memo_row_merge for rows of 2 numbers. */
 static void merge_2(float* out, float* lse, const float* part, float part_lse) {
     memo_merge_desc merge;
     memo_error error;
@@ -669,7 +669,7 @@ static int expected_call(const attention_case* c, const memo_run* q_runs, int32_
                         last = j;
                         n_seen++;
                     }
-                /* In a striped run the keys next to the ends may lie between what two queries see. */
+                /* In a striped run the keys next to the ends may lie between the visible ranges of two queries. */
                 if (first >= 0)
                     *most_scores += (end - tile) * (last - first + (k_runs[k].stride > 1 ? 3 : 1));
             }
@@ -693,7 +693,7 @@ static int expected_call(const attention_case* c, const memo_run* q_runs, int32_
     return 1;
 }
 
-/* The calls of the local attention on every rank, one by one, and what the host's computes in them. */
+/* The calls of the local attention on every rank, and the scores that the host's attention computes in each. */
 static void expect_only_what_is_seen(const attention_case* c) {
     memo_run* runs = (memo_run*)calloc(2 * (2 * MAX_DOCUMENTS + 1), sizeof *runs);
     memo_run* k_runs = runs + 2 * MAX_DOCUMENTS + 1;
@@ -960,7 +960,7 @@ static void only_rows_that_are_read_travel(void) {
     CHECK_IS(least_percent, ==, 0); /* the last rank of a plain ring */
 }
 
-/* Of all ranks together, under a causal mask: a plain ring sends half of what full hops send. */
+/* All ranks together, under a causal mask: a plain ring sends half of the bytes of full hops. */
 static void a_causal_ring_sends_less(void) {
     static const memo_sharding_kind kinds[] = {MEMO_SHARDING_PLAIN, MEMO_SHARDING_ZIGZAG};
     int i;
@@ -1022,7 +1022,7 @@ static void bytes_are_those_of_the_formulas(void) {
                 }
 }
 
-/* Fewer key heads than ranks: each is sent to those who need it, and no further. */
+/* Fewer key heads than ranks: each head is sent only to the ranks that need it. */
 static void replicas_are_sent_where_needed(void) {
     attention_case c = case_of(1, 4, 32, 8, 2, 16);
     int64_t row = 32 / 4 * 16 * 4; /* bytes of a head of a rank's rows */
@@ -1394,7 +1394,7 @@ static void groups_need_less_memory(void) {
                 again ? ", sends again" : "", groups[i], (double)sizes.device_bytes / (1 << 30));
         }
     for (again = 0; again < 2; again++) {
-        /* Two groups keep d_out, row dots and what is sent again twice, and results once more. */
+        /* Two groups keep d_out, row dots and resent tensors twice, and results once more. */
         CHECK(device_bytes[again][1] < device_bytes[again][0]);
         CHECK(100 * device_bytes[again][2] < 52 * device_bytes[again][1]);
         CHECK(100 * device_bytes[again][3] < 52 * device_bytes[again][2]);
@@ -1496,7 +1496,7 @@ static void memory_does_not_grow_with_the_ring(void) {
         n_bytes[i] = sizes.device_bytes + sizes.saved_bytes + sizes.lse_bytes;
     }
     CHECK(n_bytes[0] > 0 && n_bytes[0] == n_bytes[1] && n_bytes[1] == n_bytes[2]);
-    /* What is taken from the device is what was promised, and does not grow either. */
+    /* Device memory matches the promised sizes, and does not grow. */
     for (i = 0; i < 3; i++) {
         attention_case c = case_of(2 << i, 1, 16 << i, 2, 1, 8);
         world all;
@@ -1574,7 +1574,7 @@ static void ulysses_copies_one_side_only(void) {
             desc.n_kv_heads = c.n_kv_heads;
             desc.head_size = 4;
             desc.sends_again = k / 4;
-            /* A pack for each rank that wants some of the heads, and one copy of what stays here. */
+            /* A pack for each rank that needs some of the heads, and one copy of the heads that stay. */
             q_heads = c.n_q_heads;
             q_copies = c.ulysses;
             for (p = 0; p < c.ulysses; p++) {
@@ -1704,7 +1704,7 @@ static void the_ring_s_schedule_overlaps(void) {
     }
 }
 
-/* Sleeping attention and throttled links: what runs takes as long as what was simulated. */
+/* With sleeping attention and throttled links, the run takes as long as the simulation. */
 static void the_ring_really_overlaps(void) {
     int is_slow, k;
     if (IS_SLOW) SKIP("times mean nothing here");
@@ -1780,7 +1780,7 @@ static void a_failing_rank_is_seen_by_all(void) {
     whole_destroy(&w);
 }
 
-/* ---- a rank that is in another pass than the others ---- */
+/* ---- a rank in another pass than the others ---- */
 
 typedef struct pass_test {
     int32_t ring, ulysses, stray_rank; /* the rank that calls backward instead of forward */

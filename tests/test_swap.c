@@ -42,7 +42,7 @@ static int64_t random_cell(const chain* c, int32_t layer, int32_t t) {
     return rows_of_tiles(c, layer, memo_test_int(0, n_tiles));
 }
 
-/* Every tensor of every layer as it comes, or all layers alike, or alike with some kept whole. */
+/* Random rows for every tensor of every layer, or equal layers, or equal layers with some tensors kept. */
 static void random_rows(chain* c) {
     int64_t kind = memo_test_int(0, 2);
     int32_t layer, t, n_tensors = c->desc.n_tensors;
@@ -80,7 +80,7 @@ static void random_chain(chain* c) {
         if (memo_test_int(0, 4) == 0 && with < t + 1 && !c->tensors[with - 1].with &&
             c->tensors[with - 1].row_bytes)
             c->tensors[t].with = (int32_t)with;
-        /* Rows that begin anywhere, and rows whose parts all begin at multiples of 512. */
+        /* Rows that begin anywhere, and rows that begin at multiples of 512. */
         if (memo_test_int(0, 5) == 0) c->tensors[t].row_bytes *= 512;
     }
     c->desc.tensors = c->tensors;
@@ -462,7 +462,7 @@ static void calls_out_of_order_are_refused(void) {
     memo_host_device_destroy(host);
 }
 
-/* --- ordering, on what was really enqueued --- */
+/* --- order of the operations that were enqueued --- */
 
 /* Does layer touch a byte that the layer before it in its buffer has swapped? */
 static int touches_swapped(const chain* c, int32_t layer, int32_t before) {
@@ -524,7 +524,7 @@ static void recorded_steps_are_ordered(void) {
         CHECK_OK(memo_schedule_check(schedule, &check, &error));
         CHECK_CASE(check->n_races == 0, "round %d: %s", round, describe(&c));
         CHECK_CASE(check->n_unrecorded_waits == 0, "round %d: %s", round, describe(&c));
-        /* After a step given up, waiting for what may already be done is the price of not knowing. */
+        /* After an abandoned step, some waits may be redundant, because the engine does not know which operations ran. */
         n_redundant = c.has_rows ? 3 * redundant_waits(&c) : 0;
         n_explained += n_redundant > 0 && !abandoned;
         CHECK_CASE(abandoned || check->n_redundant_waits == n_redundant,
@@ -611,7 +611,7 @@ static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dr
     times.n_micro_batches = n_micro_batches;
     CHECK_OK(memo_swap_generate(&c->desc, &times, &promised, &error));
     CHECK_OK(memo_swap_create(&c->desc, &c->swap, &error));
-    if (dropped >= 0) { /* only what the engine does in a step goes through the dropping table */
+    if (dropped >= 0) { /* only the engine's operations of a step go through the dropping table */
         c->swap->device.context = &d;
         c->swap->device.event_wait = dropping_wait;
         c->swap->device.event_record = dropping_record;
@@ -717,7 +717,7 @@ static void tables_of_rows_have_their_sizes(void) {
 
 /* --- faults --- */
 
-/* A table that fails its k-th call of those that can fail. */
+/* A table in which the k-th fallible call fails. */
 typedef struct faulty {
     memo_device table; /* first: its address is the context */
     memo_device* inner;
