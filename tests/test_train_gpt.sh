@@ -269,7 +269,7 @@ long_contexts_are_planned() {
     expect_out '^predicted [0-9.]* ms'
 }
 
-# predicted_ms ARGUMENT...: what a dry run predicts for a budget in which a plan must move or recompute rows.
+# predicted_ms ARGUMENT...: the step predicted by a dry run, for a budget in which a plan must swap or recompute rows.
 predicted_ms() {
     run --hidden 4096 --layers 8 --heads 32 --seq 65536 --batch 1 --dry-run --device-memory 60GiB "$@"
     expect_code 0
@@ -333,7 +333,7 @@ spilled_rows_come_back() {
             expect_same kept.log file.log
         done
     done
-    # The planner's own choice, where the device holds little and the host less.
+    # The planner's choice with little memory on the device and less on the host.
     run $tiny --layers 8 --policy memo --device-memory 680KiB --host-memory 16KiB --spill spilled --loss-log file.log
     expect_code 0
     expect_out 'through a file of'
@@ -493,9 +493,9 @@ alpha_is_rounded_to_tiles_and_said() {
     expect_out 'as --alpha says'
 }
 
-# A budget between what alpha 0 and alpha 1 need.  In a dry run copies cost nothing, so that memory
-# alone limits; in a run, on a device that cannot keep everything, it is for the clock to say how much
-# of it is used.
+# A budget between the needs of alpha 0 and alpha 1.  In a dry run copies cost nothing, so only memory
+# limits the plan.  In a run on a device that cannot keep everything, measured times decide how much of
+# the budget is used.
 plans_keep_within_host_memory() {
     for alpha in 0 1; do
         run $tiny --seq 200 --dry-run --alpha $alpha
@@ -540,7 +540,7 @@ plans_keep_within_device_memory() {
     expect_same keep.log chosen.log
 }
 
-# One table of rows is one line for all tensors and layers that are alike, and all rows are in it.
+# A table of rows has one line for all equal tensors and layers, and its lines cover all rows.
 plans_are_printed() {
     run $tiny --layers 6 --device-memory 600KiB --dry-run
     expect_code 0
@@ -614,7 +614,7 @@ little_address_space_is_refused() {
     [ $n_refused -gt 0 ] || fail 'no limit was refused'
 }
 
-# ---- what is written -------------------------------------------------------------------------------
+# ---- files -----------------------------------------------------------------------------------------
 
 files_are_written() {
     run $tiny --output new/run --sample 30 --compare 1
@@ -720,7 +720,7 @@ two_runs_share_a_new_directory() {
     [ "$(ls shared/new | wc -l)" -eq 7 ] || fail "unexpected files: $(ls shared/new)"
 }
 
-# One line that is written anew, and an end to it, also where Ctrl-C comes.
+# One line is rewritten, and ended by a line break, also after Ctrl-C.
 progress_on_a_terminal() {
     script -qec "'$program' $tiny --steps 300" /dev/null >out 2>&1 </dev/null
     [ "$(tr '\r' '\n' <out | grep -c '^.\[Kstep')" -ge 2 ] || fail 'the line is not written anew'
