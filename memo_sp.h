@@ -1168,7 +1168,8 @@ MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_devi
  *     memo_loss_run(loss, &tensors, &error);                            // each micro-batch
  *     memo_sharding_sum_loss(mesh->gradient, stream, sums, &error);     // loss = sums[0] / sums[1]
  *
- * For multi-token prediction run it once for each head, with labels from memo_sharding_labels. */
+ * For multi-token prediction run it once for each head, with labels from memo_sharding_labels.  A
+ * whole example is examples/17_loss_in_tiles.c. */
 
 /* Rows [first_row, first_row + n_rows) and this rank's columns. */
 typedef struct memo_loss_tile {

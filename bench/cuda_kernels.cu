@@ -32,7 +32,7 @@ __global__ static void fill_numbers(uint32_t* to, int64_t n) {
         to[i] = (uint32_t)i * 2654435761u & 0x3fff3fffu;
 }
 
-/* Median seconds of `statement`, which enqueues on stream; the first ones, not timed, wake the GPU. */
+/* Median seconds of `statement`, which enqueues on stream; the first runs warm up and are not timed. */
 #define TIME(seconds, statement)                                                                   \
     do {                                                                                           \
         double times_[REPETITIONS];                                                                \
@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
     printf("### Row kernels, 2^%d elements, rows of %d\n\n| kernel | rate | of a copy "
            "|\n|---|---|---|\n",
            log2_elements, (int)COLUMNS);
-    for (double begin_s = now_s(); now_s() - begin_s < 0.3;) /* until the clocks are up */
+    for (double begin_s = now_s(); now_s() - begin_s < 0.3;) /* until the clocks have risen */
         (void)copy_rate(8.0 * (double)n);
     {
         double rate = copy_rate(8.0 * (double)n);

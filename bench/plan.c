@@ -4,11 +4,11 @@
  *        [--seeds N] [--limit S] [--threads N]     default: all tables; --threads: of the search
  *
  * Run it at the root of the repository.  The traces in tests/data have one training iteration each.  For your own
- * trace, run examples/pytorch/snapshot_to_trace.py and then build/examples/tools/plan_trace.  Environment:
+ * trace, run examples/pytorch/snapshot_to_trace.py and then build/examples/plan_trace.  Environment:
  *
  *   INSTANCES    folder of the public hard instances (default ../shared/minimalloc; all of A to K are in
  *                benchmarks/challenging of google/minimalloc)
- *   MINIMALLOC   optional: program of that public solver, to run it too
+ *   MINIMALLOC   optional: the program of this public solver, which is then timed too
  *
  * Exit status 1 if a table finds no data. */
 #define MEMO_IMPLEMENTATION
@@ -34,15 +34,14 @@ static void fail(const char* what, const memo_error* error) {
 
 /* ---- problems ------------------------------------------------------------------------------------------- */
 
-static int is_missing; /* a table has found none of its data */
+static int is_missing; /* a table found no data */
 static void check_found(int n, const char* what) {
     if (n > 0) return;
-    printf("(none of the %s is there; the head of bench/plan.c says where they are looked for)\n",
-           what);
+    printf("(no %s found; the head of bench/plan.c lists the folders)\n", what);
     is_missing = 1;
 }
 
-/* id,lower,upper,size; NULL where the file is missing. */
+/* Lines "id,lower,upper,size"; NULL if the file is missing. */
 static memo_plan* read_csv(const char* path) {
     FILE* file = fopen(path, "r");
     char line[256];
@@ -70,7 +69,7 @@ static memo_plan* read_csv(const char* path) {
 
 static const char instances[] = "ABCDEFGHIJK";
 
-/* Of google/minimalloc, capacity 1048576; NULL where it is missing. */
+/* An instance of google/minimalloc, capacity 1048576; NULL if it is missing. */
 static memo_plan* read_instance(char letter) {
     char path[512];
     const char* folder = getenv("INSTANCES");
@@ -79,8 +78,8 @@ static memo_plan* read_instance(char letter) {
     return read_csv(path);
 }
 
-/* What is requested before the last "forward end" or between the first "backward begin" and the last
- * "backward end": without head, loss and optimizer the bound is no longer one spike. */
+/* The requests before the last "forward end", and between the first "backward begin" and the last
+ * "backward end".  Head, loss and optimizer are left out, because their peak hides the layers' bound. */
 static memo_trace* body_of(const memo_trace* trace) {
     int64_t forward_end = -1, backward_begin = -1, backward_end = -1, i;
     memo_trace* body;
@@ -100,7 +99,7 @@ static memo_trace* body_of(const memo_trace* trace) {
             backward_begin = i;
     }
 
-    /* Copy the requests between them, and the frees of what is copied. */
+    /* Copy the requests between them, and the frees of copied blocks. */
     keep = (char*)calloc((size_t)largest + 1, 1);
     if (!keep || memo_trace_create(&body, &error)) fail("body", &error);
     for (i = 0; i < trace->n_requests; i++) {
@@ -125,7 +124,7 @@ static int64_t random_int(int64_t low, int64_t high) {
     return low + (int64_t)(memoi_random(&random_state) % (uint64_t)(high - low + 1));
 }
 
-/* A full rectangle cut into n pieces: the optimum is its height, and nothing is left over. */
+/* A full rectangle cut into n pieces.  The optimum is its height, and leaves no byte free. */
 static memo_plan* cut_rectangle(int64_t n, int64_t height, uint64_t seed) {
     memo_plan* plan;
     memo_error error;
@@ -161,7 +160,7 @@ static memo_plan* cut_rectangle(int64_t n, int64_t height, uint64_t seed) {
     return plan;
 }
 
-/* Shapes that grow. */
+/* A problem of n buffers of one of three shapes. */
 static memo_plan* generate(const char* shape, int64_t n) {
     memo_plan* plan;
     memo_error error;
@@ -174,7 +173,7 @@ static memo_plan* generate(const char* shape, int64_t n) {
         buffer->id = i;
         buffer->size_bytes = 512 * random_int(1, 2000);
 
-        if (!strcmp(shape, "nested")) { /* stacks of 100, one in the other */
+        if (!strcmp(shape, "nested")) { /* stacks of 100 nested lifetimes */
             buffer->begin = i / 100 * 150 + i % 100;
             buffer->end = i / 100 * 150 + 300 - i % 100;
         } else if (!strcmp(shape, "random")) {
@@ -186,7 +185,7 @@ static memo_plan* generate(const char* shape, int64_t n) {
             int64_t time = k < 12 ? forward + k : back + k - 12;
             buffer->begin = time;
             buffer->end = k < 4 ? back + 4 + k : time + random_int(1, 8);
-            random_state = k == 19 ? (uint64_t)n : random_state; /* all layers alike */
+            random_state = k == 19 ? (uint64_t)n : random_state; /* equal layers */
         }
     }
     return plan;
@@ -234,7 +233,7 @@ static outcome run_engine(memo_plan* plan, memo_plan_engine engine, int64_t capa
     return run_traced(plan, NULL, engine, capacity, limit, seed);
 }
 
-/* Orders the buffers at random, as they then stand in the file: what breaks ties is drawn anew. */
+/* Orders the buffers at random, because the order of the file breaks ties. */
 static void shuffle_buffers(memo_plan* plan, uint64_t seed) {
     int64_t i;
     random_state = seed + 1;
@@ -246,8 +245,8 @@ static void shuffle_buffers(memo_plan* plan, uint64_t seed) {
     }
 }
 
-/* Seconds that the public solver takes for a problem without gaps, as a process that reads it from a
- * CSV; below 0 where it finds nothing in time, or where there is none. */
+/* Seconds of the public solver for a problem without gaps, as a process that reads a CSV.  Negative if
+ * it finds nothing in time, or if MINIMALLOC is not set. */
 static double run_public(const memo_plan* plan, int64_t capacity, double limit) {
     const char* program = getenv("MINIMALLOC");
     char path[] = "/tmp/memo_bench_XXXXXX", command[1024];
@@ -332,8 +331,8 @@ static void print_traces(int repeats) {
     check_found(n_found, "traces");
 }
 
-/* A trainer's step whose layers are full to the brim: in a phase n_pieces locals, a rectangle cut
- * up; three buffers live from a layer's forward to its backward. */
+/* A trainer's step whose layers leave no byte free: the n_pieces locals of a phase are a full
+ * rectangle.  Three buffers live from a layer's forward to its backward. */
 static memo_trace* layered_trace(int64_t n_layers, int64_t n_pieces) {
     memo_trace* trace;
     memo_error error;
@@ -464,7 +463,7 @@ static void print_minimalloc(int seeds, double limit) {
     int n_ratios = 0, n_found = 0, seed;
     printf("\n## Public hard instances at capacity 1048576, %d seeds, limit %.0f s\n\n", seeds,
            limit);
-    if (!program) printf("(the public solver is not run: MINIMALLOC names no program)\n\n");
+    if (!program) printf("(the public solver does not run, because MINIMALLOC is not set)\n\n");
     printf(
         "| instance | buffers | bound | solved | median s | worst s | public median s | ratio |\n");
     printf("|---|---|---|---|---|---|---|---|\n");
@@ -479,7 +478,7 @@ static void print_minimalloc(int seeds, double limit) {
         /* Both solvers get the same order of buffers. */
         for (seed = 0; seed < seeds && seed < 100; seed++) {
             outcome result;
-            if (seed) shuffle_buffers(plan, (uint64_t)seed); /* the first time as published */
+            if (seed) shuffle_buffers(plan, (uint64_t)seed); /* seed 0: the published order */
             public_s[seed] = run_public(plan, 1048576, 60);
             if (public_s[seed] < 0) public_s[seed] = 60;
             result = run_engine(plan, MEMO_PLAN_ENGINE_SEARCH, 1048576, limit, (uint64_t)seed);
@@ -509,14 +508,12 @@ static void print_minimalloc(int seeds, double limit) {
                exp(log_ratio / n_ratios));
 }
 
-/* What is proven needs no second seed. */
 static void print_minimise(int seeds, double limit) {
     const char* letter;
     int n_found = 0;
-    printf(
-        "\n## Public hard instances, smallest peak within %.0f s; up to %d seeds where no proof is "
-        "found\n\n",
-        limit, seeds);
+    printf("\n## Public hard instances, smallest peak within %.0f s; up to %d seeds if no proof is "
+           "found\n\n",
+           limit, seeds);
     printf("| instance | bound | least peak | gap %% | largest peak | proof | s |\n"
            "|---|---|---|---|---|---|---|\n");
 
@@ -615,8 +612,8 @@ static int64_t random_log(int64_t low, int64_t high) {
 }
 
 /* Buffers with every feature.  Half have an alignment of 16 bytes to 64 KiB, as kernels and copies
- * ask for; a third are free for a while in the middle of their life, as swapped tensors are; every
- * second problem has buffers that an earlier plan has fixed. */
+ * require.  A third have a gap in their lifetime, as swapped tensors have.  Every second problem has
+ * buffers fixed by an earlier plan. */
 static memo_plan* with_features(int64_t n, uint64_t seed) {
     memo_plan* plan;
     memo_error error;
@@ -676,7 +673,7 @@ static void print_features(int seeds, double limit) {
 
 /* ---- PyTorch's caching allocator ------------------------------------------------------------------------ */
 
-/* What a trace's heading says of the allocator that it was recorded in; 0 where it does not. */
+/* Reads the recorded allocator's peaks from the heading of a trace; 0 if it has none. */
 static int read_peaks(const char* path, long long* allocated, long long* reserved,
                       long long* resident) {
     FILE* file = fopen(path, "r");
@@ -695,7 +692,7 @@ static void keep_block(memo_trace* made, int64_t* id, int64_t bytes) {
         fail("states", &error);
 }
 
-/* All on stream 0, without what orders streams. */
+/* Copies requests to stream 0, without events. */
 static void copy_requests(const memo_trace* trace, int64_t begin, int64_t end, int64_t shift,
                           memo_trace* made) {
     memo_error error;
@@ -710,9 +707,9 @@ static void copy_requests(const memo_trace* trace, int64_t begin, int64_t end, i
     }
 }
 
-/* A training run: parameters; a first iteration, in which Adam makes its two states and step count of each
- * parameter before the gradients are freed; then the iteration as it is.  The gradients, as large as their
- * parameters, are what the five traces free last, behind the loss of 4 bytes. */
+/* A training run: parameters; a first iteration, in which Adam makes two states and a step count for each
+ * parameter before the gradients are freed; then the iteration of the trace.  The five traces free the
+ * gradients last, after the loss of 4 bytes; a gradient is as large as its parameter. */
 static memo_trace* whole_run(const memo_trace* trace, int is_late) {
     memo_trace* made;
     memo_error error;
@@ -764,15 +761,15 @@ static double over_bound(const memo_trace* trace, int64_t n_iterations, int64_t 
 static void print_caching(void) {
     size_t k;
     int n_found = 0;
+    printf("\n## PyTorch's caching allocator: (reserved - resident) / bound\n\n");
     printf(
-        "\n## PyTorch's caching allocator: reserved beyond what is resident, over the bound\n\n");
-    printf("The model replays the iteration once; three times; after parameters and Adam's states; "
-           "after\n"
-           "parameters and a first iteration at whose end Adam makes its states in what "
-           "activations have\n"
-           "left.  Recorded: the heading of the trace; what it says was resident is taken off "
-           "wherever\n"
-           "parameters are replayed.\n\n");
+        "The model replays the iteration once; three times; after parameters and Adam's states; "
+        "after\n"
+        "parameters and a first iteration, at whose end Adam makes its states in the blocks "
+        "that\n"
+        "activations have freed.  Recorded: the peaks in the heading of the trace.  Its resident "
+        "bytes are\n"
+        "subtracted wherever parameters are replayed.\n\n");
     printf("| trace | plan | once | 3 times | states before | states in the first | recorded |\n");
     printf("|---|---|---|---|---|---|---|\n");
 
@@ -811,8 +808,9 @@ static void print_caching(void) {
 
 /* ---- two streams ---------------------------------------------------------------------------------------- */
 
-/* Offloading without rounding buffers: stream 1 copies each layer's activations out; stream 0 frees them once it has
- * waited, `behind` layers later.  Backward, stream 1 requests room and copies in, one layer ahead of stream 0. */
+/* Offloading without rounding buffers.  Stream 1 copies each layer's activations out; stream 0 waits for the copy and
+ * frees them `behind` layers later.  In the backward, stream 1 requests memory and copies in, one layer ahead of stream
+ * 0. */
 static memo_trace* offloading(int64_t n_layers, int64_t behind, int is_wait_first) {
     memo_trace* t;
     memo_error error;
@@ -874,7 +872,7 @@ static memo_trace* offloading(int64_t n_layers, int64_t behind, int is_wait_firs
     return t;
 }
 
-/* The least peak of first fit over pairs that truly conflict, in four orders, or of the plan. */
+/* The smallest peak of the plan and of first fit in four orders, if only pairs that conflict are separated. */
 static int64_t pairwise_peak(const memo_plan* plan, const memo_trace* trace) {
     memoi_flood flood;
     memo_error error;
@@ -933,7 +931,7 @@ static void print_streams(void) {
     size_t k;
     int64_t behind;
     int is_wait_first;
-    printf("\n## Two streams: lifetimes as intervals, against pairs that truly conflict\n\n");
+    printf("\n## Two streams: lifetimes as intervals, against conflicting pairs\n\n");
     printf("| layers | freed behind | copies in wait | ms | one stream's bound | plan | pairs, "
            "first fit "
            "|\n|---|---|---|---|---|---|---|\n");
@@ -969,7 +967,7 @@ static void print_streams(void) {
     }
 }
 
-/* Medians of five.  Reading is of a trace's file, planning begins with the plan that it poses. */
+/* Medians of five.  The time of reading includes the file; the time of planning begins with the problem. */
 static void print_layers(double limit) {
     const char* path = "tests/data/llama-1b-s8k-recompute.trace";
     double first[2] = {0, 0};
@@ -1042,7 +1040,7 @@ static void print_layers(double limit) {
     memo_trace_destroy(few);
 }
 
-/* Is a table asked for?  Without names, all are. */
+/* Is this table selected?  Without names, all are. */
 static int is_asked(int argc, char** argv, const char* name) {
     int i, n_names = 0;
     for (i = 1; i < argc; i++) {
@@ -1075,13 +1073,13 @@ int main(int argc, char** argv) {
             n_threads = atoi(argv[++i]);
         else {
             fprintf(stderr,
-                    "plan: %s: no table and no option; the head of bench/plan.c lists them\n",
+                    "plan: %s: unknown table or option; the head of bench/plan.c lists them\n",
                     argv[i]);
             return 2;
         }
     }
     if (seeds < 1 || seeds > 64 || !(limit > 0) || n_threads < 1 || n_threads > 64) {
-        fprintf(stderr, "plan: --seeds and --threads are 1 to 64, --limit above 0\n");
+        fprintf(stderr, "plan: --seeds and --threads must be 1 to 64, and --limit above 0\n");
         return 2;
     }
 

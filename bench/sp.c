@@ -428,7 +428,7 @@ int main(int argc, char** argv) {
     double worst = 0, off;
     int sharding, hop;
     if (repetitions < 1 || repetitions > REPETITIONS_MAX) {
-        fprintf(stderr, "bench/sp: 1 to %d repetitions\n", REPETITIONS_MAX);
+        fprintf(stderr, "bench/sp: REPETITIONS must be 1 to %d\n", REPETITIONS_MAX);
         return 1;
     }
 
@@ -467,7 +467,7 @@ int main(int argc, char** argv) {
             if (fabs(off) > fabs(worst)) worst = off;
         }
     }
-    printf("\nmeasured is at most %.1f %% off the simulation\n", 100 * fabs(worst));
+    printf("\nmeasured and simulated times differ by at most %.1f %%\n", 100 * fabs(worst));
     report_memory();
     report_host_attention();
     return 0;

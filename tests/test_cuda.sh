@@ -61,6 +61,15 @@ keeps_to_registers() {
         END { if (n < 6) { print "no kernels found"; bad = 1 } exit bad }' "$folder/ptxas"
 }
 
+# The trainer's model on stand-ins for CUDA and cuBLASLt; memo's implementations are those of the other tests.
+trains_on_the_emulated_grid() {
+    library=build/tests/lib.a program=$folder/test_gpt_emulated
+    [ -f $library ] || make --no-print-directory $library || return 1
+    nvcc -x c++ $flags -g -Iexamples -DLINKED -Xcompiler -fno-strict-aliasing$1 -cudart none tests/cuda/test_gpt.cu \
+        tests/cuda/fake_cuda.cpp -o "$program" -Xlinker $library \
+        $(sed -n 's/^LP_SOLVE_LIBS *:= *//p' build/config.mk) -lpthread -lm && "$program"
+}
+
 # One architecture; tests/test_compile.sh sees to memo_cuda.cuh itself under all of them.
 compiles() { # SOURCE
     nvcc -arch=sm_90 $flags -Itests -Iexamples -c "$1" -o "$folder/compiles.o"
@@ -80,6 +89,16 @@ test_is "examples/08_cuda_phantom.cu prints what its head says, on a runtime wit
     prints_its_head examples/08_cuda_phantom.cu
 test_is "the row kernels as their host twins, on an emulated grid" on_the_emulated_grid tests/cuda/test_kernels.cu
 test_is "the row kernels within their arrays, beyond 32 bits" on_the_emulated_grid tests/cuda/test_emulated_grid.cpp
+has_cublaslt() {
+    echo '#include <cublasLt.h>' >"$folder/probe.cu"
+    nvcc -c "$folder/probe.cu" -o "$folder/probe_lt.o" 2>/dev/null
+}
+if has_cublaslt; then
+    test_is "the trainer's model on a GPU: close to the host, the same bits under every policy, on stand-ins" \
+        trains_on_the_emulated_grid "$(tests_all && [ $sanitizers != -O1 ] && echo ,$sanitizers)"
+else
+    skip "the trainer's model on a GPU, on stand-ins" "cuBLASLt's header is not here"
+fi
 if ! tests_all; then
     skip "every program for GPUs compiles" "run make test-all"
     tap_end
@@ -88,7 +107,7 @@ fi
 test_is "the row kernels keep to registers, sm_90" keeps_to_registers
 test_is "memo_cuda.cuh compiles with NVTX ranges" nvcc -arch=sm_90 $flags -DMEMO_CUDA_NVTX -DMEMO_IMPLEMENTATION \
     -DMEMO_CUDA_IMPLEMENTATION '-DHEADER="memo_cuda.cuh"' -x cu -c tests/compile/alone.c -o "$folder/nvtx.o"
-for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu bench/*.cu; do
+for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu examples/gpt/*.cu bench/*.cu; do
     [ -f "$source" ] || continue
     case $source in tests/cuda/test_device.cu | tests/cuda/test_step.cu | examples/08_cuda_phantom.cu) continue ;; esac
     case $source in
@@ -99,9 +118,8 @@ for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu bench/*.cu
     *nccl*)
         echo '#include <nccl.h>' >"$folder/probe.cu"
         nvcc -c "$folder/probe.cu" -o "$folder/probe.o" 2>/dev/null || { skip "$source compiles" "nccl.h is not here"; continue; } ;;
-    bench/cuda_chain.cu | examples/*gemm*)
-        echo '#include <cublasLt.h>' >"$folder/probe.cu"
-        nvcc -c "$folder/probe.cu" -o "$folder/probe.o" 2>/dev/null || { skip "$source compiles" "cuBLASLt's header is not here"; continue; } ;;
+    bench/cuda_chain.cu | examples/*gemm* | */test_gpt.cu | */gpt_kernels_cuda.cu)
+        has_cublaslt || { skip "$source compiles" "cuBLASLt's header is not here"; continue; } ;;
     esac
     test_is "$source compiles" compiles "$source"
     [ "$source" != bench/cuda_chain.cu ] || ! has_cudnn ||

@@ -139,11 +139,11 @@ within_memory() {
 too_small() {
     profile 100 >"$folder/profile"
     run --degrees-profile "$folder/profile"
-    [ $? -eq 1 ] && grep -q "the smallest needs 3100" "$folder/err"
+    [ $? -eq 1 ] && grep -q "memory_bytes: too small (100); the smallest plan needs 3100" "$folder/err"
 }
 bad_profile() {
     { profile 100; echo "block 0 3"; } >"$folder/profile"
-    refuses "profile:14: 3 is none of the degrees" --degrees-profile "$folder/profile"
+    refuses "profile:14: 3 is not one of the degrees" --degrees-profile "$folder/profile"
 }
 
 # The estimate is a profile: planning from its file gives the same plan; times there are whole nanoseconds.

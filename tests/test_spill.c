@@ -221,7 +221,8 @@ static void what_cannot_be_is_refused(void) {
     host = open_host(&c);
     c.desc.spill_directory = NULL;
     CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "3 of the 4 layers") && strstr(error.message, "spill_directory"));
+    CHECK(strstr(error.message, "3 of 4 swapped layers") &&
+          strstr(error.message, "spill_directory"));
     c.desc.spill_directory = "/no such folder";
     CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_IO);
     CHECK_CASE(strstr(error.message, "/no such folder") != NULL, "%s", error.message);

@@ -440,7 +440,7 @@ bad_degrees_are_refused() {
     block_degrees 2 2 1
     refused 'degrees: has 3 blocks, but --layers 4 are 8' $tiny --degrees degrees
     block_degrees 2 2 1 1 1 2 2 3
-    refused 'the degree 3 is no power of two' $tiny --degrees degrees
+    refused 'degree 3 is not a power of two' $tiny --degrees degrees
     block_degrees 2 2 1 1 1 2 2 1
     refused 'degrees up to 2 do not fit --tensor 1; --tensor 2 does' $tiny --degrees degrees --tensor 1
     refused 'a degree of 2 is more than --ranks 1' $tiny --degrees degrees --ranks 1

@@ -87,13 +87,13 @@ static void gpt_classify(gpt_model* model, gpt_array dx, gpt_array x, const uint
 static void gpt_copy_tokens(gpt_model* model, uint8_t* to) {
     const memo_device* device = &model->device;
     const uint8_t *tokens = model->tokens, *targets = model->targets;
-    const int32_t half = model->half;
+    const int32_t side = model->half;
     int64_t row, n, first;
     uint8_t* staging;
     if (gpt_is_idle(model)) return;
-    staging = model->staging + half * 2 * model->n_rows;
-    if (model->is_copying[half])
-        model->status = memo_event_synchronize(device, model->tokens_copied[half], &model->error);
+    staging = model->staging + side * 2 * model->n_rows;
+    if (model->is_copying[side])
+        model->status = memo_event_synchronize(device, model->tokens_copied[side], &model->error);
     if (model->status) return;
     for (row = 0; row < model->n_rows; row += n) {
         n = gpt_run_of_tokens(&model->share, row, model->n_rows, &first);
@@ -105,13 +105,13 @@ static void gpt_copy_tokens(gpt_model* model, uint8_t* to) {
             memcpy(staging + model->n_rows + row, targets + first, (size_t)n);
         }
     }
-    model->is_copying[half] = 1;
-    model->half = 1 - half;
+    model->is_copying[side] = 1;
+    model->half = 1 - side;
     model->status = memo_copy(device, model->compute, MEMO_COPY_TO_DEVICE, to, staging,
                               2 * model->n_rows, &model->error);
     if (!model->status)
         model->status =
-            memo_event_record(device, model->tokens_copied[half], model->compute, &model->error);
+            memo_event_record(device, model->tokens_copied[side], model->compute, &model->error);
 }
 
 /* Callback of the session: runs one micro-batch, or plans it in a dry run. */
