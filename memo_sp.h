@@ -846,7 +846,9 @@ MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
                                                 const memo_sp_attention_tensors* tensors,
                                                 const memo_mask* masks, memo_error* error);
 
-/* Durations for schedules.  A rate of 0 bytes per second means no time except the latency. */
+/* Durations for schedules.  A rate of 0 bytes per second means no time except the latency.  Ring and
+ * Ulysses have links of their own, such as NIC and NVLink.  If they share one and run at the same time
+ * (ulysses_groups), a real run takes longer. */
 typedef struct memo_sp_attention_costs {
     double forward_s_per_score, backward_s_per_score; /* per pair (query, key) of one head */
     double ring_bytes_per_s, ring_latency_s;
