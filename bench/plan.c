@@ -1,6 +1,6 @@
 /* plan.c - measures the memory planner: every table prints its result beside a reference.
  *
- *   plan [traces] [engines] [minimalloc] [minimise] [tight] [growth] [features] [layers] [caching] [streams] [peers]
+ *   plan [traces] [engines] [minimalloc] [minimize] [tight] [growth] [features] [layers] [caching] [streams] [peers]
  *        [--seeds N] [--limit S] [--threads N]     default: all tables; --threads: of the search
  *
  * Run it at the root of the repository.  The traces in tests/data have one training iteration each.  For your own
@@ -510,7 +510,7 @@ static void print_minimalloc(int seeds, double limit) {
                exp(log_ratio / n_ratios));
 }
 
-static void print_minimise(int seeds, double limit) {
+static void print_minimize(int seeds, double limit) {
     const char* letter;
     int n_found = 0;
     printf("\n## Public hard instances, smallest peak within %.0f s; up to %d seeds if no proof is "
@@ -1391,7 +1391,7 @@ static int is_asked(int argc, char** argv, const char* name) {
 }
 
 int main(int argc, char** argv) {
-    static const char* const names[] = {"traces",  "engines",  "minimalloc", "minimise",
+    static const char* const names[] = {"traces",  "engines",  "minimalloc", "minimize",
                                         "tight",   "growth",   "layers",     "caching",
                                         "streams", "features", "peers"};
     int seeds = 5, i, k;
@@ -1424,7 +1424,7 @@ int main(int argc, char** argv) {
     if (is_asked(argc, argv, "traces")) print_traces(seeds);
     if (is_asked(argc, argv, "engines")) print_engines(limit);
     if (is_asked(argc, argv, "minimalloc")) print_minimalloc(seeds, limit);
-    if (is_asked(argc, argv, "minimise")) print_minimise(seeds, limit);
+    if (is_asked(argc, argv, "minimize")) print_minimize(seeds, limit);
     if (is_asked(argc, argv, "tight")) print_tight(seeds, limit);
     if (is_asked(argc, argv, "growth")) print_growth(limit);
     if (is_asked(argc, argv, "features")) print_features(seeds, limit);
