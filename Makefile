@@ -110,6 +110,14 @@ build/examples/memo.o: examples/gpt/memo.c build/config.mk Makefile
 	$(Q)$(CC) $(FLAGS) -MMD -MP -MF $@.d -MT $@ -O1 $(LP_SOLVE_CFLAGS) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 build/examples/train_gpt: examples/gpt/train_gpt.c build/config.mk Makefile
 	$(call build,-O3 $(NATIVE) $(BLAS_CFLAGS) build/examples/memo.o,$(LP_SOLVE_LIBS) $(BLAS_LIBS))
+# The same on one GPU.
+CUDA_HOME ?= /usr/local/cuda
+build/examples/gpt_kernels_cuda.o: examples/gpt/gpt_kernels_cuda.cu $(wildcard examples/gpt/gpt_*.h) $(HEADERS) Makefile
+	@mkdir -p $(@D)
+	@echo "  NVCC  $@"
+	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O3 -I. -Iexamples -DMEMO_CUDA_IMPLEMENTATION -c $< -o $@
+build/examples/train_gpt_cuda: examples/gpt/train_gpt.c build/examples/gpt_kernels_cuda.o build/examples/memo.o build/config.mk Makefile
+	$(call build,-O3 -DTRAIN_CUDA -isystem $(CUDA_HOME)/include build/examples/memo.o build/examples/gpt_kernels_cuda.o,$(LP_SOLVE_LIBS) -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib -lcublasLt -lcudart -lstdc++)
 # The same over MPI, with a process per rank.
 build/examples/train_gpt_mpi: examples/gpt/train_gpt.c build/config.mk Makefile
 	$(call build,-O3 -DTRAIN_MPI $(NATIVE) $(BLAS_CFLAGS) build/examples/memo.o,$(LP_SOLVE_LIBS) $(BLAS_LIBS))
@@ -142,9 +150,12 @@ $(BUILD)/tests/test_gpt_gradients: tests/test_gpt_gradients.c build/config.mk Ma
 
 # ---- run ----
 
-run: build/examples/train_gpt ## train a small GPT under every policy for about a minute; pictures in build/run
+# The trainer on the GPU, where there is one and nvcc.
+RUN_CUDA = $(shell command -v nvcc >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -q '^GPU' && echo _cuda)
+run: build/examples/train_gpt ## train a small GPT under every policy for about a minute, on a GPU if there is one; pictures in build/run
 	@mkdir -p build/run
-	@build/examples/train_gpt $(RUN_FLAGS)
+	@program=build/examples/train_gpt$(RUN_CUDA); case $$program in *_cuda) echo "a GPU is here: $$program"; \
+		$(MAKE) --no-print-directory $$program || exit 1 ;; esac; $$program $(RUN_FLAGS)
 
 bench: bench-programs ## run the benchmarks
 	@failed=; for program in $(BENCHES); do echo; echo "$$program"; $$program || failed="$$failed $$program"; done; \

@@ -557,17 +557,23 @@ typedef enum memo_mask_kind {
 } memo_mask_kind;
 
 /* The keys that a query sees are always one interval of positions.  Its ends do not decrease from
- * one query to the next.  All conditions hold together. */
+ * one query to the next.  All conditions hold together.  Arrays are in host memory and must stay
+ * unchanged until the stream has passed. */
 typedef struct memo_mask {
     memo_mask_kind kind;
-    int64_t window;   /* a query sees only keys less than this many positions away; 0: no limit */
+    /* A query sees only keys less than so many positions before it, and after it; 0: no limit, 1:
+     * none but its own.  CAUSAL is window_after 1. */
+    int64_t window_before, window_after;
     int64_t n_tokens; /* positions from n_tokens on are padding: they neither see nor are seen */
     /* Packed documents (cu_seqlens): n_documents + 1 positions from 0 to n_tokens, not descending.
      * A query sees only keys of its own document.  Two equal positions are an empty document, which
-     * has no tokens and changes nothing.  Host memory; it must stay unchanged until the stream has
-     * passed.  NULL: one document. */
+     * has no tokens and changes nothing.  NULL: one document. */
     const int64_t* document_begins;
     int64_t n_documents;
+    /* The length of each document's prefix (n_documents, or 1 without documents): all of its queries
+     * see the prefix, earlier ones too (prefix LM).  Only window_before still limits them, since
+     * a prefix and a window apart from it are two intervals.  NULL: no prefix. */
+    const int64_t* prefixes;
 } memo_mask;
 
 MEMO_API memo_mask memo_mask_default(void);
@@ -587,6 +593,9 @@ MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* 
 typedef struct memo_attention_block {
     memo_type type; /* of q, k, v, d_out: F32, BF16 or F16 */
     float scale;    /* of the scores */
+    float softcap;  /* not 0: a score s becomes softcap * tanh(s / softcap) */
+    /* The model's number of query head 0 here, for biases by head such as ALiBi's. */
+    int32_t first_q_head;
     int32_t n_batch, n_q_heads, n_kv_heads;
     int32_t head_size, v_head_size; /* of q and k; of v and out */
     int32_t n_q_runs, n_k_runs;
@@ -606,7 +615,10 @@ typedef struct memo_attention_block {
  *              out 0 and lse -inf.
  *   backward   lse is over all keys, and row_dots belongs to the final output:
  *              P = exp(scale * q k - lse), d_v += P^T d_out, dS = P * (d_out v^T - row_dots),
- *              d_q += scale * dS k, d_k += scale * dS^T q */
+ *              d_q += scale * dS k, d_k += scale * dS^T q
+ *              With softcap, dS is multiplied by 1 - tanh^2.
+ * A function that cannot do a block returns UNSUPPORTED.  It may add biases of its own to scores,
+ * by head and by positions. */
 typedef memo_status (*memo_attention_function)(void* user, memo_stream stream,
                                                const memo_attention_block* block,
                                                memo_error* error);
@@ -664,8 +676,8 @@ typedef struct memo_ulysses_heads {
  * In step s ring rank r computes its queries against the keys and values of rank r - s (mod rd).
  * Meanwhile the keys and values of step s + 1 arrive on a stream of the engine.  Each step calls
  * the local attention once, with the runs that see each other under the mask; once per sequence, if
- * the sequences of a batch have masks or shardings of their own.  It skips what sees nothing.  (One
- * exception: striped documents shorter than the ring.)
+ * the sequences of a batch have masks or shardings of their own.  It skips what sees nothing.
+ * (Exceptions: striped documents shorter than the ring; striped prefixes with a window.)
  *
  * Every rank makes every hop up to the last one that any rank needs: rd - 1 hops with causal and
  * full masks.  A hop carries the rows of keys that a later step reads on any rank: from the first run
@@ -734,6 +746,9 @@ typedef struct memo_sp_attention_desc {
     int32_t n_q_heads, n_kv_heads, head_size, v_head_size;
     memo_type type; /* of all tensors except lse: F32, BF16, F16 */
     float scale;    /* 0: 1 / sqrt(head_size) */
+    float softcap;  /* of the scores, as in memo_attention_block; 0: none */
+    /* The model's number of this rank's first query head, if tensor parallelism splits the heads. */
+    int32_t first_q_head;
     /* 1: d_k and d_v travel round the ring in the tensors' type: half the bytes of fp32 if it has 16
      * bits.  Each hop rounds once, so their error grows with the ring: in bf16, 1.8 times that of one
      * rank at 4 ranks, 2.5 times at 8, 3.6 times at 16 (test_sp_attention, "rounded").  With
@@ -831,7 +846,9 @@ MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
                                                 const memo_sp_attention_tensors* tensors,
                                                 const memo_mask* masks, memo_error* error);
 
-/* Durations for schedules.  A rate of 0 bytes per second means no time except the latency. */
+/* Durations for schedules.  A rate of 0 bytes per second means no time except the latency.  Ring and
+ * Ulysses have links of their own, such as NIC and NVLink.  If they share one and run at the same time
+ * (ulysses_groups), a real run takes longer. */
 typedef struct memo_sp_attention_costs {
     double forward_s_per_score, backward_s_per_score; /* per pair (query, key) of one head */
     double ring_bytes_per_s, ring_latency_s;
@@ -4407,21 +4424,29 @@ memo_mask memo_mask_default(void) {
     return mask;
 }
 
+/* Positions from the query's own on that it sees; 0: no limit. */
+MEMOI int64_t memoi_mask_after(const memo_mask* mask) {
+    return mask->kind == MEMO_MASK_CAUSAL ? 1 : mask->window_after;
+}
+
 void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, int64_t* end) {
-    *begin = 0;
+    int64_t document = 0, prefix_end = 0, after = memoi_mask_after(mask);
+    *begin = *end = 0;
+    if (query >= mask->n_tokens) return;
+
+    /* The document and its prefix. */
     *end = mask->n_tokens;
-    if (query >= mask->n_tokens) {
-        *end = 0;
-        return;
-    }
     if (mask->document_begins) {
-        int64_t document = memoi_document_of(mask->document_begins, mask->n_documents, query);
+        document = memoi_document_of(mask->document_begins, mask->n_documents, query);
         *begin = mask->document_begins[document];
         *end = mask->document_begins[document + 1];
     }
-    if (mask->window && query - *begin >= mask->window) *begin = query - mask->window + 1;
-    if (mask->window && *end - query > mask->window) *end = query + mask->window;
-    if (mask->kind == MEMO_MASK_CAUSAL && *end > query + 1) *end = query + 1;
+    if (mask->prefixes) prefix_end = *begin + memob_min(mask->prefixes[document], *end - *begin);
+
+    /* The windows. */
+    if (mask->window_before && query - *begin >= mask->window_before)
+        *begin = query - mask->window_before + 1;
+    if (after && *end - query > after) *end = memob_max(query + after, prefix_end);
 }
 
 /* The indices [*begin, *end) of a run whose positions are in [low, high). */
@@ -4594,6 +4619,11 @@ MEMOI void memoi_row_add(float* to, float factor, const float* from, int32_t d) 
     for (e = 0; e < d; e++) to[e] += factor * from[e];
 }
 
+MEMOI float memoi_score(const memo_attention_block* block, float product) {
+    float score = block->scale * product;
+    return block->softcap > 0 ? block->softcap * tanhf(score / block->softcap) : score;
+}
+
 /* The softmax in one pass: sums are relative to the largest score so far. */
 typedef struct memoi_softmax {
     float largest[MEMOI_TILE_Q], sum[MEMOI_TILE_Q];
@@ -4610,7 +4640,7 @@ MEMOI void memoi_softmax_add(memoi_softmax* softmax, const memoi_q_tile* q_tile,
         if (k_tile->begin[i] == k_tile->end[i]) continue;
         memoi_tile_products(scores, q_tile->q[i], k_tile->k_transposed, block->head_size);
         for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
-            scores[j] *= block->scale;
+            scores[j] = memoi_score(block, scores[j]);
             if (scores[j] > largest) largest = scores[j];
         }
         if (largest == -INFINITY) continue; /* every score is */
@@ -4652,7 +4682,7 @@ typedef struct memoi_tile_gradients {
 
 MEMOI void memoi_gradients_add(memoi_tile_gradients* g, const memoi_q_tile* q_tile,
                                const memoi_k_tile* k_tile, const memo_attention_block* block) {
-    float scores[MEMOI_TILE_K], d_p[MEMOI_TILE_K], part[MEMOI_HEAD], scale = block->scale;
+    float scores[MEMOI_TILE_K], d_p[MEMOI_TILE_K], part[MEMOI_HEAD];
     int64_t i, j;
     int32_t e, d = block->head_size, d_v = block->v_head_size;
     for (i = 0; i < q_tile->n; i++) {
@@ -4661,8 +4691,9 @@ MEMOI void memoi_gradients_add(memoi_tile_gradients* g, const memoi_q_tile* q_ti
         memoi_tile_products(d_p, g->d_out[i], g->v_transposed, d_v);
         for (e = 0; e < d; e++) part[e] = 0;
         for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
-            float p = expf(scale * scores[j] - g->lse[i]);
-            float d_s = scale * p * (d_p[j] - g->row_dot[i]);
+            float score = memoi_score(block, scores[j]), p = expf(score - g->lse[i]);
+            float d_s = block->scale * p * (d_p[j] - g->row_dot[i]);
+            if (block->softcap > 0) d_s *= 1 - score / block->softcap * (score / block->softcap);
             memoi_row_add(part, d_s, k_tile->rows[j], d);
             memoi_row_add(g->d_k[j], d_s, q_tile->q[i], d);
             memoi_row_add(g->d_v[j], p, g->d_out[i], d_v);
@@ -4861,7 +4892,8 @@ typedef struct memoi_sp_shape {
     int32_t ring_rank, ulysses_rank;
     int32_t n_batch, n_q_heads, n_kv_heads, head_size, v_head_size;
     memo_type type;
-    float scale;
+    float scale, softcap;
+    int32_t first_q_head; /* the model's number of head 0 of n_q_heads */
     int32_t sends_again;
     memo_type carried_type; /* of d_k and d_v in the ring: F32, or type */
     int32_t gathers_keys;
@@ -5205,11 +5237,11 @@ typedef struct memoi_rectangle {
  * contain none of them. */
 MEMOI int memoi_runs_may_meet(const memo_mask* mask, const memo_run* q, const memo_run* k) {
     int64_t behind; /* from the query back to the nearest key */
-    if (q->stride == 1 || q->stride != k->stride || !mask->window) return 1;
+    if (q->stride == 1 || q->stride != k->stride || mask->prefixes) return 1;
+    if (!mask->window_before || !memoi_mask_after(mask)) return 1;
     behind = (q->start - k->start) % q->stride;
     if (behind < 0) behind += q->stride;
-    return behind < mask->window ||
-           (mask->kind == MEMO_MASK_FULL && q->stride - behind < mask->window);
+    return behind < mask->window_before || q->stride - behind < memoi_mask_after(mask);
 }
 
 /* The smallest rectangle that contains every pair of runs that see each other.  Returns 0 if there
@@ -5517,6 +5549,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     memset(&block, 0, sizeof block);
     block.type = shape->type;
     block.scale = shape->scale;
+    block.softcap = shape->softcap;
+    block.first_q_head = shape->first_q_head + shape->heads.first_q;
     block.n_batch = shape->n_batch / shape->n_parts;
     block.head_size = shape->head_size;
     block.v_head_size = shape->v_head_size;
@@ -5571,6 +5605,7 @@ MEMOI memo_attention_block memoi_ring_block_of_heads(const memo_attention_block*
     int64_t v_at = (int64_t)heads->first_kv * block->v_head_size;
     int64_t out_at = (int64_t)heads->first_q * block->v_head_size;
     int64_t element_bytes = memo_type_bytes(block->type);
+    part.first_q_head += heads->first_q;
     part.n_q_heads = heads->n_q;
     part.n_kv_heads = heads->n_kv;
     part.q = (const char*)block->q + q_at * element_bytes;
@@ -6089,6 +6124,11 @@ MEMOI memo_status memoi_sp_heads_check(const memo_sp_attention_desc* desc, memo_
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.head_size: out of range (%d); at least 1 is valid",
                               (int)desc->head_size);
+    if (!(desc->softcap >= 0) || desc->first_q_head < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.softcap or first_q_head: out of range (%g, %d); 0 "
+                              "and above are valid",
+                              (double)desc->softcap, (int)desc->first_q_head);
     if (desc->v_head_size < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.v_head_size: negative (%d); 0 means head_size",
@@ -6229,6 +6269,8 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc,
     shape->v_head_size = desc->v_head_size ? desc->v_head_size : desc->head_size;
     shape->type = desc->type;
     shape->scale = desc->scale != 0 ? desc->scale : (float)(1 / sqrt((double)desc->head_size));
+    shape->softcap = desc->softcap;
+    shape->first_q_head = desc->first_q_head;
     shape->sends_again = desc->sends_again;
     shape->carried_type =
         desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
@@ -6637,10 +6679,11 @@ MEMOI memo_status memoi_sp_one_mask_check(const memo_mask* mask, int64_t n_token
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
                               (int)mask->kind);
-    if (mask->window < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "mask.window: negative (%lld); 0 means no limit",
-                              (long long)mask->window);
+    if (mask->window_before < 0 || mask->window_after < 0)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "mask.window_before or window_after: negative (%lld, %lld); 0 means no limit",
+            (long long)mask->window_before, (long long)mask->window_after);
     if (mask->document_begins &&
         !memoi_are_documents(mask->document_begins, mask->n_documents, n_tokens))
         return memo_error_set(

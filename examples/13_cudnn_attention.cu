@@ -1,6 +1,6 @@
 /* 13_cudnn_attention.cu - uses cuDNN's attention as the local attention of memo_sp.h: bf16, causal and full blocks.
  *
- * A zigzag without padding, window or documents has two kinds of blocks: the rank's own keys, causal by rows, and keys of
+ * A zigzag without padding, window, prefix or documents has two kinds of blocks: the rank's own keys, causal by rows, and keys of
  * other ranks, all of them visible.  Other masks fail with MEMO_STATUS_UNSUPPORTED.  The first use of a shape builds a
  * graph of cuDNN (a ring has three shapes, forward and backward), so the first step allocates.
  *
@@ -132,9 +132,15 @@ static memo_status classify(const memo_attention_block* b, attention_shape* s, m
             "cuDNN's attention: heads of %d for q and k, %d for v; pad the smaller "
             "ones with zeros",
             (int)b->head_size, (int)b->v_head_size);
-    if (b->mask.window || b->mask.document_begins)
+    if (b->softcap != 0)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "cuDNN's attention: no windows or documents over a ring");
+                              "cuDNN's attention: softcap %g; take 0, or a kernel that has it",
+                              (double)b->softcap);
+    if (b->mask.window_before || b->mask.window_after || b->mask.prefixes ||
+        b->mask.document_begins)
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "cuDNN's attention: a window, prefix or documents; take a causal or a full mask");
     if (q_last >= b->mask.n_tokens || k_last >= b->mask.n_tokens)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "cuDNN's attention: the sharding has padding; take a length that 2 x "
@@ -336,7 +342,7 @@ static memo_status check(memo_device* device, cudnn_attention* c, memo_error* er
     }
 
     /* cuDNN's blocks have no window: the attention must refuse it. */
-    mask.window = 5;
+    mask.window_before = 5;
     bool is_refused =
         memo_sp_attention_forward(attention, &t, &mask, error) == MEMO_STATUS_UNSUPPORTED;
     printf("relative errors: out %.4f, d_q %.4f, d_k %.4f, d_v %.4f; a window is %s\n", worst[0],

@@ -70,6 +70,23 @@ trains_on_the_emulated_grid() {
         $(sed -n 's/^LP_SOLVE_LIBS *:= *//p' build/config.mk) -lpthread -lm && "$program"
 }
 
+# The whole program, its kernels on the emulated grid: every policy gives the same bits, and a recorded step has no race.
+trainer_runs_on_stand_ins() {
+    library=build/tests/lib.a program=$folder/train_gpt_cuda
+    [ -f $library ] || make --no-print-directory $library || return 1
+    ${CC:-cc} -std=c99 -O1 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -DTRAIN_CUDA -I. -Iexamples -pthread \
+        -isystem "${CUDA_HOME:-/usr/local/cuda}/include" -Wall -Wextra -Werror -c examples/gpt/train_gpt.c \
+        -o "$folder/train_gpt_cuda.o" || return 1
+    nvcc -x c++ $flags -Iexamples -Xcompiler -fno-strict-aliasing -cudart none tests/cuda/gpt_stand_in.cpp \
+        tests/cuda/fake_cuda.cpp -o "$program" -Xlinker "$folder/train_gpt_cuda.o" -Xlinker $library \
+        $(sed -n 's/^LP_SOLVE_LIBS *:= *//p' build/config.mk) -lpthread -lm || return 1
+    rm -rf "$folder/run"
+    "$program" --layers 2 --hidden 8 --heads 2 --seq 8 --batch 1 --tile 4 --dropout 0.1 --steps 2 --compare 1 --policy swap \
+        --device-memory 40MiB --sample 5 --output "$folder/run" >"$program.txt" 2>&1 || { cat "$program.txt"; return 1; }
+    cat "$program.txt"
+    grep -q 'bitwise the same' "$program.txt" && grep -q ' 0 races' "$program.txt" && [ -s "$folder/run/timeline.svg" ]
+}
+
 # One architecture; tests/test_compile.sh compiles memo_cuda.cuh for all of them.
 compiles() { # SOURCE
     nvcc -arch=sm_90 $flags -Itests -Iexamples -c "$1" -o "$folder/compiles.o"
@@ -96,6 +113,7 @@ has_cublaslt() {
 if has_cublaslt; then
     test_is "the trainer's model on a GPU: close to the host, the same bits under every policy, on stand-ins" \
         trains_on_the_emulated_grid "$(tests_all && [ $sanitizers != -O1 ] && echo ,$sanitizers)"
+    test_is "the trainer on a GPU, on stand-ins" trainer_runs_on_stand_ins
 else
     skip "the trainer's model on a GPU, on stand-ins" "cuBLASLt's header is not installed"
 fi

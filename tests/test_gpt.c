@@ -1175,7 +1175,7 @@ static void tables_that_cannot_be_are_refused(void) {
     } cases[4] = {{GPT_N_TENSORS + GPT_INPUT, 8, "(input) cannot be recomputed"},
                   {GPT_ATTENTION, 8, "(attention) is whole"},
                   {GPT_UP, 9, "(up) splits a tile"},
-                  {GPT_RSTD1, 8, "(rstd1) must have as many rows"}};
+                  {GPT_RSTD1, 8, "(rstd1) differs from the tensor that it is recomputed with"}};
     int64_t* rows = gpt_test_table();
     gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
     memo_error error;

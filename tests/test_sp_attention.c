@@ -204,10 +204,73 @@ static void every_sequence_may_have_its_own_documents(void) {
     report_worst();
 }
 
+/* Windows of which only one side ends, prefixes by document, and both. */
+static void windows_and_prefixes_are_exact(void) {
+    static const int32_t degrees[][2] = {{1, 1}, {3, 1}, {2, 2}};
+    static const int64_t begins[] = {0, 1, 1, 41, 43, 101}, prefixes[] = {1, 5, 17, 0, 1000};
+    static const int64_t windows[][2] = {{0, 0}, {9, 0}, {9, 3}, {0, 5}, {30, -1}, {1, 1}};
+    int i, sharding, mask, window, has_prefixes;
+    for (i = 0; i < 3; i++)
+        for (sharding = 0; sharding < 4; sharding++)
+            for (mask = 0; mask < 2; mask++)
+                for (window = 0; window < 6; window++)
+                    for (has_prefixes = 0; has_prefixes < 2; has_prefixes++) {
+                        attention_case c = case_of(degrees[i][0], degrees[i][1], 101, 2, 2, 8);
+                        c.sharding = (memo_sharding_kind)sharding;
+                        c.mask = (memo_mask_kind)mask;
+                        c.window = windows[window][0];
+                        c.window_after = windows[window][1];
+                        c.has_prefixes = has_prefixes;
+                        memcpy(c.prefixes, prefixes, sizeof prefixes);
+                        if (window % 2 || sharding == MEMO_SHARDING_DOCUMENTS) {
+                            memcpy(c.document_begins, begins, sizeof begins);
+                            c.n_documents = 5;
+                        } else
+                            c.prefixes[0] = 23;
+                        c.gathers_keys = i == 1 && window % 3 == 2;
+                        expect_exact(&c);
+                    }
+    report_worst();
+}
+
+static void softcaps_are_exact(void) {
+    int i;
+    for (i = 0; i < 8; i++) {
+        attention_case c = case_of(1 + i % 3, 1 + i % 2, 77, 4, 2, 16);
+        c.softcap = i % 4 == 3 ? 0.5 : 5;
+        c.spread = 3;
+        c.sharding = (memo_sharding_kind)(i % 3);
+        c.type = i / 6 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+        expect_right(&c, i / 6 ? 2e-3 : 2e-6, i / 6 ? 6e-3 : 5e-6, NULL);
+    }
+    report_worst();
+}
+
+/* A bias by the model's heads in the user's own local attention: heads that divide, do not divide, in groups, and
+ * those of one tensor rank. */
+static void biases_by_head_are_exact(void) {
+    static const int32_t heads[][2] = {{4, 2}, {6, 2}, {6, 6}, {5, 1}, {9, 3}, {12, 3}};
+    int i, ulysses, ring;
+    for (i = 0; i < 6; i++)
+        for (ulysses = 1; ulysses <= 4; ulysses++)
+            for (ring = 1; ring <= 2; ring++) {
+                attention_case c = case_of(ring, ulysses, 33, heads[i][0], heads[i][1], 8);
+                c.has_slopes = 1;
+                c.first_q_head = i % 2 ? 3 : 0;
+                c.ulysses_groups = i % 3;
+                c.n_batch = 1 + i % 2;
+                expect_exact(&c);
+            }
+    report_worst();
+}
+
 static void set_random_mask(attention_case* c) {
     int64_t k;
     c->mask = (memo_mask_kind)memo_test_int(0, 1);
     c->window = memo_test_int(0, 2) ? 0 : memo_test_int(1, 40);
+    c->window_after = memo_test_int(0, 2) ? 0 : memo_test_int(-1, 40);
+    c->has_prefixes = memo_test_int(0, 3) == 0;
+    for (k = 0; k < MAX_DOCUMENTS; k++) c->prefixes[k] = memo_test_int(0, 30);
     if (c->sharding != MEMO_SHARDING_DOCUMENTS && memo_test_int(0, 1)) return;
     c->n_documents = memo_test_int(1, MAX_DOCUMENTS);
     for (k = 1; k < c->n_documents; k++)
@@ -561,16 +624,19 @@ static void masks_are_intervals(void) {
         memo_mask mask = memo_mask_default();
         int64_t q, k, begin, end, n = 0;
         memo_run run;
-        c.mask = mask.kind = (memo_mask_kind)memo_test_int(0, 1);
-        c.window = mask.window = memo_test_int(0, 9);
-        mask.n_tokens = c.n_tokens;
+        c.mask = (memo_mask_kind)memo_test_int(0, 1);
+        c.window = memo_test_int(0, 9);
+        c.window_after = memo_test_int(-1, 9);
         if (memo_test_int(0, 1)) {
-            c.n_documents = mask.n_documents = memo_test_int(1, 5);
+            c.n_documents = memo_test_int(1, 5);
             for (k = 1; k < c.n_documents; k++)
                 c.document_begins[k] = memo_test_int(c.document_begins[k - 1], c.n_tokens);
             c.document_begins[c.n_documents] = c.n_tokens;
-            mask.document_begins = c.document_begins;
         }
+        c.has_prefixes = (int32_t)memo_test_int(0, 1);
+        for (k = 0; k < 5; k++) c.prefixes[k] = memo_test_int(0, 12);
+        mask = mask_of_case(&c);
+        mask.n_tokens = c.n_tokens;
         for (q = 0; q < c.n_tokens; q++) {
             memo_mask_interval(&mask, q, &begin, &end);
             for (k = 0; k < c.n_tokens; k++) {
@@ -762,6 +828,10 @@ static void what_sees_nothing_is_not_computed(void) {
                     c.sharding = (memo_sharding_kind)sharding;
                     c.window = !window ? 0 : i % 2 ? 3 : 21;
                     c.mask = i % 3 == 2 && window ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
+                    c.window_after = i == 5 ? 4 : 0;
+                    c.has_prefixes = i % 3 == 1 && sharding != MEMO_SHARDING_STRIPED;
+                    c.prefixes[0] = 5;
+                    c.prefixes[3] = 100;
                     if (documents || c.sharding == MEMO_SHARDING_DOCUMENTS) {
                         memcpy(c.document_begins, begins, sizeof begins);
                         c.n_documents = 5;
@@ -1914,6 +1984,10 @@ static void what_cannot_be_meant_is_refused(void) {
     CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
     desc = good;
+    desc.softcap = -1;
+    CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    desc = good;
     desc.type = MEMO_TYPE_I32;
     CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
@@ -1989,14 +2063,14 @@ static void what_cannot_be_meant_is_refused(void) {
     mask.n_documents = 2;
     mask.document_begins = right;
     CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
-    mask.window = -1;
+    mask.window_before = -1;
     CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
     memo_sp_attention_destroy(attention);
     desc = good;
     desc.head_size = MEMO_HOST_ATTENTION_HEAD_SIZE + 1; /* the local attention's own limit */
-    mask.window = 0;
+    mask.window_before = 0;
     CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
     CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
              MEMO_STATUS_UNSUPPORTED);
@@ -2013,6 +2087,9 @@ int main(int argc, char** argv) {
     TEST(every_pair_of_degrees_is_exact);
     TEST(every_mask_in_every_sharding_is_exact);
     TEST(every_sequence_may_have_its_own_documents);
+    TEST(windows_and_prefixes_are_exact);
+    TEST(softcaps_are_exact);
+    TEST(biases_by_head_are_exact);
     TEST(every_number_of_heads_is_exact);
     TEST(every_head_size_is_exact);
     TEST(random_cases_are_exact);
