@@ -203,13 +203,13 @@ static inline memo_status log_annotate(void* context, memo_stream stream,
     return inner->annotate ? memo_annotate(inner, stream, op, e) : MEMO_STATUS_OK;
 }
 
-/* desc is all but its schedule's times and its comm stream, which the blocks make themselves. */
+/* desc needs all fields but the schedule's times and the comm stream, which the blocks make. */
 static inline void blocks_log_init(blocks_log* log, memo_blocks_desc* desc) {
     int s, n_parts = desc->schedule.n_parts ? desc->schedule.n_parts : 2;
     memset(log, 0, sizeof *log);
     log->inner = *desc;
     for (s = 0; s < n_parts; s++) log->buffers[s] = desc->buffers[s];
-    /* What the blocks do not need is not there: a call would not go unseen. */
+    /* Functions that the blocks do not need are NULL, so that a call of them crashes. */
     log->device.struct_bytes = (int64_t)sizeof log->device;
     log->device.name = "log";
     log->device.context = log;
@@ -221,12 +221,14 @@ static inline void blocks_log_init(blocks_log* log, memo_blocks_desc* desc) {
     log->device.event_record = log_event_record;
     log->device.event_wait = log_event_wait;
     log->device.annotate = log_annotate;
+
     log->comm.struct_bytes = (int64_t)sizeof log->comm;
     log->comm.name = "log";
     log->comm.context = log;
     log->comm.rank = desc->comm->rank;
     log->comm.size = desc->comm->size;
     log->comm.collective = log_collective;
+
     log->functions.context = log;
     log->functions.forward = log_forward;
     log->functions.recompute = log_recompute;
@@ -236,6 +238,7 @@ static inline void blocks_log_init(blocks_log* log, memo_blocks_desc* desc) {
     if (desc->functions.backward_end) log->functions.backward_end = log_backward_end;
     if (desc->functions.forward_rows) log->functions.forward_rows = log_forward_rows;
     if (desc->functions.backward_rows) log->functions.backward_rows = log_backward_rows;
+
     desc->device = &log->device;
     desc->comm = &log->comm;
     desc->functions = log->functions;
@@ -278,6 +281,7 @@ static inline memo_status blocks_log_compare(const blocks_log* log, const memo_s
         const char* name = op->kind == MEMO_OP_RECORD ? "record"
                            : op->kind == MEMO_OP_WAIT ? "wait"
                                                       : memo_schedule_op_name(promised, i);
+
         if (op->kind != entry->kind || strcmp(name, entry->name) ||
             strcmp(stream, log_stream_name(log, entry->stream)))
             return memo_error_set(e, MEMO_STATUS_INVALID_ARGUMENT,
@@ -288,6 +292,7 @@ static inline memo_status blocks_log_compare(const blocks_log* log, const memo_s
                 e, MEMO_STATUS_INVALID_ARGUMENT, "op %d: the wait sees the record %d instead of %d",
                 (int)i, (int)log_seen_record(log, i), (int)log_promised_record(promised, i));
     }
+
     if (promised->n_ops != log->n)
         return memo_error_set(e, MEMO_STATUS_INVALID_ARGUMENT,
                               "%d ops were promised, %d were enqueued", (int)promised->n_ops,
@@ -337,11 +342,13 @@ static inline void log_expect_pass(log_expected* lists, const memo_blocks_schedu
             log_expect(&lists[0], "F", i, s);
             log_expect(&lists[1], "cF", i, s);
         }
+
     for (first = d->n_blocks - m; first >= 0 && is_backward; first -= m) {
         /* Recomputation of the whole layer comes first, except for the last blocks, whose backward follows directly. */
         segment = fine ? first : d->order == MEMO_BLOCKS_CROSS ? first + m - 1 : first + m;
         for (i = first; i < segment; i++)
             for (s = 0; s < n_parts; s++) log_expect_recompute(lists, d->order, i, m, s);
+
         for (i = first + m - 1; i >= first; i--) {
             /* The keys of all parts of a sequence exist before the last part's backward. */
             int all_first = i >= segment && d->splits_sequence && i == first;
@@ -354,6 +361,7 @@ static inline void log_expect_pass(log_expected* lists, const memo_blocks_schedu
             }
         }
     }
+
     for (s = 0; s < n_parts; s++) log_expect(&lists[0], "end-", -1, s);
 }
 
@@ -387,6 +395,7 @@ static inline memo_status blocks_log_check(const blocks_log* log, int n_steps, m
     memset(lists, 0, sizeof lists);
     for (step = 0; step < 2 * n_steps; step++)
         log_expect_pass(lists, d, m, n_parts, log->inner.functions.weights != NULL, step % 2);
+
     for (i = 0; i < log->n && !wrong; i++) {
         const log_entry* entry = &log->entries[i];
         if (entry->kind != MEMO_OP_RUN) continue;
@@ -400,9 +409,10 @@ static inline memo_status blocks_log_check(const blocks_log* log, int n_steps, m
         if (!wrong && entry->name[0] == 'W' &&
             (before < 0 || strncmp(log->entries[before].name, "cB", 2) ||
              strcmp(log->entries[before].name + 2, entry->name + 1)))
-            wrong = "not right behind its collective";
+            wrong = "not directly after its collective";
         before = i;
     }
+
     for (list = 0; list < 2; list++) {
         if (!wrong && at[list] != lists[list].n) wrong = "operations are missing after it";
         free(lists[list].names);

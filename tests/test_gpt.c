@@ -845,8 +845,8 @@ static int32_t stream_of(const memo_schedule* s, const char* name) {
     return -1;
 }
 
-/* The next operation of stream from *op on that is of the engine's making: all of its own streams, of
- * the compute stream the waits.  NULL: there is none. */
+/* The next operation of stream, from *op on, that the engine enqueued: any on its own streams, and the
+ * waits of the compute stream.  NULL if there is none. */
 static const memo_op* next_of_engine(const memo_schedule* s, int32_t stream, int waits_only,
                                      int64_t* op) {
     for (; *op < s->n_ops; ++*op)

@@ -412,7 +412,7 @@ static const char* scratch_file(void) {
     return path;
 }
 
-/* Rows that were written are those that are read; a file that was altered or belongs to another
+/* The rows read are the rows written; a file that was altered or belongs to another
  * model is refused. */
 static void a_plan_is_written_and_read(void) {
     memo_session *s = NULL, *again = NULL;

@@ -495,7 +495,7 @@ static int64_t redundant_waits(const chain* c) {
     return n;
 }
 
-/* The recorded schedule of random chains has no race, and no wait that could go but those that a table of rows
+/* The recorded schedule of random chains has no race, and no redundant wait except those that a table of rows
  * explains. */
 static void recorded_steps_are_ordered(void) {
     int round;
@@ -795,7 +795,7 @@ static void faulty_init(faulty* f, memo_device* inner, int64_t failing) {
     f->failing = failing;
 }
 
-/* For every k of a short run: a status with a message, nothing leaked, and, started anew, right
+/* For every k of a short run: a status with a message, nothing leaked, and, started again, right
  * results. */
 static void every_fault_is_a_status(void) {
     int64_t k = 0, n_failed = 0;
@@ -845,7 +845,7 @@ static void every_fault_is_a_status(void) {
     CHECK_IS(n_failed, >, 50);
 }
 
-/* A copy that fails later, on its stream: the error is kept, what comes behind is skipped, and no
+/* A copy that fails later, on its stream: the error is kept, later operations are skipped, and no
  * call hangs. */
 static memo_status fail_late(void* arguments, memo_error* e) {
     (void)arguments;
