@@ -89,8 +89,7 @@ LOG_FUNCTION(weights, "W")
 LOG_FUNCTION(forward_end, "end-")
 LOG_FUNCTION(backward_end, "end-")
 
-/* Rows carried over belong to the collective before them; those that were saved are gathered by an operation of their
- * own. */
+/* Carried rows belong to the previous collective; a separate operation gathers saved rows. */
 static inline memo_status log_rows(blocks_log* log, const memo_block_call* call, const char* kind,
                                    char* writer, memo_block_function function, memo_error* e) {
     char name[LOG_NAME], before[LOG_NAME + 1];

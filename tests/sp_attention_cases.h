@@ -491,8 +491,8 @@ static memo_status attention_step(memo_device* device, memo_stream stream, memo_
                                   const memo_mask* mask, const step_buffers* b, int is_backward,
                                   memo_error* error) {
     memo_status status;
-    /* What is made for forward, and comes back for backward where it was swapped out.  The contents are there
-     * already: what is copied onto them is themselves, by a detour. */
+    /* Stands for writing the inputs of forward, and for swapping them back for backward.  The contents are there already,
+     * so the tensors are copied away and back. */
     const void* tensors[3];
     int64_t n_bytes[3];
     int i;
@@ -640,8 +640,8 @@ static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention
                memo_schedule_op_name(recorded, check->races[0].first), (int)check->races[0].second,
                memo_schedule_op_name(recorded, check->races[0].second));
     CHECK_IS(check->n_unrecorded_waits, ==, 0);
-    /* One wait needs no bytes to be ordered: at the end of a forward pass whose last exchange brings this rank nothing
-     * that it computes with, while the wait for an earlier one has set k and v free. */
+    /* One wait may be redundant: at the end of a forward pass whose last exchange brings no keys that this rank uses, if
+     * the wait for an earlier exchange has released k and v. */
     n_rings = n_repeats * n_rings_of(c, &result->sizes.heads);
     CHECK_CASE(
         check->n_redundant_waits == (ends_early(result, sharding, last_step_of(recorded, n_rings))

@@ -190,8 +190,8 @@ static MEMO_UNUSED memo_status chain_fused_micro_batch(chain* c, int64_t micro_b
     return status;
 }
 
-/* One micro-batch; stops before call number n_calls of forward and backward if that is
- * smaller than all of them, as a trainer that is told to stop would. */
+/* One micro-batch, like a trainer that may be interrupted: it stops before the n_calls-th call of forward and backward, if
+ * there are so many. */
 static memo_status chain_micro_batch(chain* c, int64_t micro_batch, int64_t n_calls,
                                      memo_error* error) {
     memo_status status = MEMO_STATUS_OK;

@@ -609,8 +609,8 @@ static void measured_start(memo_status (*function)(thread_rank* rank, memo_error
     }
 }
 
-/* Over links of a rate a message takes its bytes over it at least; all ranks are told the same.  What is measured
- * decides about parts: a block that is all computation, of messages too short or long enough. */
+/* Over links with a rate, a message takes at least its bytes / rate, and all ranks get the same time.  The measured times
+ * decide about parts: a block of computation only, with messages that are too short or long enough. */
 static void measured_collectives(void) {
     measurement got;
     int64_t bytes[MEASURED];

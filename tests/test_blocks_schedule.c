@@ -340,7 +340,7 @@ static void one_part(void) {
     CHECK_IS(makespan(&p, MEMO_BLOCKS_PIPELINED, 0), ==, 20);
     CHECK_IS(makespan(&p, MEMO_BLOCKS_DEFAULT, 1), ==, 48);
     CHECK_IS(makespan(&p, MEMO_BLOCKS_PIPELINED, 1), ==, 48);
-    /* No all-reduce behind the last recomputation of each layer; the first of a layer hides one of the layer
+    /* No all-reduce follows the last recomputation of each layer; the first one of a layer hides one of the layer
      * above. */
     CHECK_IS(makespan(&p, MEMO_BLOCKS_CROSS, 1), ==, 48 - 2 * 3 - 2);
     CHECK_IS(makespan(&p, MEMO_BLOCKS_FINE, 1), ==, 4 * (4 + 3) + 2);
@@ -403,8 +403,8 @@ static void no_races(void) {
                        check->n_races ? memo_schedule_op_name(schedule, check->races[0].first) : "",
                        check->n_races ? memo_schedule_op_name(schedule, check->races[0].second)
                                       : "");
-            /* In the two orders without barriers each wait is there for a race.  (Not so the first gathers, which
-             * wait for what the trainer did before, and parts that come back in another order.) */
+            /* In the two orders without barriers each wait prevents a race.  Exceptions: the first gathers, which wait for
+             * the trainer's earlier work, and parts that return in another order. */
             if (p.desc.order >= MEMO_BLOCKS_CROSS && !p.desc.is_scattered &&
                 !p.desc.splits_sequence)
                 CHECK_CASE(

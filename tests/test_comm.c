@@ -440,8 +440,8 @@ static void a_group_is_on_one_stream(void) {
 
 /* --- failures --- */
 
-/* What is left after a failure: every rank's status, its stream's and its next call's are COMM and say all the
- * words, within bound_s from start_s on; and everything can be destroyed. */
+/* The state after a failure: the status of every rank, of its stream and of its next call is COMM with all the words,
+ * within bound_s after start_s; and everything can be destroyed. */
 static void expect_failure(rig* g, double start_s, double bound_s, const char* words,
                            const char* more_words) {
     memo_error error;

@@ -870,9 +870,9 @@ static int64_t awaited(const memo_schedule* s, int64_t wait, const int32_t strea
     return 2 * n + (s->ops[record].stream == streams[1]);
 }
 
-/* The engine's part of what was recorded is what memo_swap_generate promises: copies of the same
- * bytes to and from the same places (up to where memory begins), records and waits in the same order
- * and for the same copies.  Returns how many operations that are. */
+/* The engine's recorded operations match memo_swap_generate: copies of the same bytes at the same places (relative to
+ * the begin of memory), and records and waits in the same order and for the same copies.  Returns the number of
+ * operations. */
 static int64_t check_promise(const gpt_desc* desc, const memo_schedule* recorded,
                              int32_t n_micro_batches) {
     static const char* const names[3] = {"compute", "to host", "to device"};
@@ -1061,8 +1061,7 @@ static memo_status faulty_fill(void* c, memo_stream s, void* a, int32_t value, i
                                memo_error* e) {
     return faulty_fails(e) ? MEMO_STATUS_DEVICE : faulty.original.fill(c, s, a, value, n, e);
 }
-/* Whichever call fails: a status with a message, nothing left behind, and a model that was made
- * works on. */
+/* If any call fails: a status with a message, nothing leaked, and an existing model still works. */
 static void any_failing_call_is_reported(void) {
     const gpt_config config = gpt_test_config(4, 16, 2, 1, 20, 1, 4, 0.1);
     gpt_desc desc = gpt_test_desc(config, GPT_POLICY_ALPHA, 0.5);

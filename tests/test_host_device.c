@@ -626,8 +626,7 @@ static void several_streams_fail_at_once(void) {
     }
 }
 
-/* Everything that asks for bookkeeping memory, with none left from the n-th time on.  Leaks are for
- * a leak checker to find. */
+/* All calls that request bookkeeping memory, with none left from the n-th request on.  A leak checker finds leaks. */
 static memo_status build_something(memo_error* error) {
     memo_host_device_desc desc = memo_host_device_desc_default();
     memo_device* device;
@@ -881,11 +880,10 @@ static void devices_do_not_know_each_other(void) {
 
 /* --- random work ---
  *
- * Cells hold versions.  Each operation checks the versions that it reads and writes a new one, so
- * that an operation that runs too early or too late is found by value, and by a race detector in
- * any case. Clocks: a stream knows of every stream how many of its operations come before what it
- * does next. A wait is made where an operation needs one that its stream does not know of, and
- * sometimes anyway. */
+ * Cells hold versions.  Each operation checks the versions that it reads and writes a new one, so that
+ * the values show an operation that runs too early or too late, and a race detector finds it in any
+ * case.  The clock of a stream counts, for every stream, the operations that precede its next one.  A
+ * wait is enqueued if an operation needs one that the clock lacks, and sometimes without need. */
 
 enum { N_STREAMS = 4, N_CELLS = 10, N_EVENTS = 3, N_WORDS = 24, MAX_READS = 3 };
 

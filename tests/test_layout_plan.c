@@ -462,8 +462,8 @@ static void even_heads_send_the_papers_bytes(void) {
     }
 }
 
-/* Heads of 192 and 128: memory, products of attention and what Ulysses and the ring send, against 160 and 160, whose
- * sum is the same.  Attention's forward costs the same, its backward 3 x 192 + 2 x 128 instead of 5 x 160. */
+/* Heads of 192 and 128 against 160 and 160, which have the same sum: memory, products of attention, and bytes sent by
+ * Ulysses and the ring.  Attention's forward costs the same, its backward 3 x 192 + 2 x 128 instead of 5 x 160. */
 static void values_may_have_another_head_size(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 1), latent;
     memo_parallel_layout l = make_layout(1, 1, 1, 4, 2, 1);

@@ -76,8 +76,8 @@ static int meet(const memo_plan* plan, int64_t i, int64_t j) {
     return 0;
 }
 
-/* The least peak: in every order put each buffer on top of what is there already.  Of an optimal
- * plan the order by offset gives its peak or less. */
+/* The smallest peak: in every order, each buffer is put on top of the earlier ones.  An optimal plan's
+ * order by offset gives its peak or less. */
 typedef struct brute {
     const memo_plan* plan;
     int meets[16][16];

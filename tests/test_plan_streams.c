@@ -465,7 +465,7 @@ static void plans_by_pairs_are_the_smallest(void) {
     CHECK_CASE(n_above > 100, "%d above the bound", n_above);
 }
 
-/* Stream 1 never waits: all that stream 0 has freed is held against what is requested for stream 1.  So many pairs are
+/* Stream 1 never waits, so all buffers that stream 0 has freed are held against requests of stream 1.  So many pairs are
  * not listed. */
 static void too_many_pairs_are_planned_as_lifetimes(void) {
     enum { N = 6000 };

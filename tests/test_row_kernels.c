@@ -20,8 +20,8 @@ static float get(const void* array, memo_type type, int64_t i) {
     return memo_f32_from_f16(((const uint16_t*)array)[i]);
 }
 
-/* value rounded to a number of n_bits significant bits whose exponent is at least least: by adding and
- * subtracting in double, which rounds to nearest even. */
+/* Rounds value to n_bits significant bits with an exponent of at least `least`, by an addition and a
+ * subtraction in double, which round to nearest even. */
 static double rounded(double value, int n_bits, int least) {
     int exponent;
     double unit;

@@ -210,8 +210,8 @@ static void close_device(model* m) {
 
 /* --- tests --- */
 
-/* Whatever the budget: a session within it that brings everything back, or a refusal that names
- * what would do, which does. */
+/* For any budget: a session within it that brings everything back, or a refusal that names a budget,
+ * which then works. */
 static void any_budget_is_met_or_refused(void) {
     int round, n_created = 0, n_moved = 0, n_recomputed = 0, n_spilled = 0;
     int n_device_refusals = 0, n_host_refusals = 0;
@@ -632,8 +632,8 @@ static void one_alpha_is_planned_if_everything_fits(void) {
     close_device(&m);
 }
 
-/* Creates a session whose request k for memo's own bookkeeping is refused: a status, or a plan that
- * does without; and nothing left.  Returns the number of requests. */
+/* Creates a session whose request k for bookkeeping memory is refused: a status, or a plan that does
+ * not need it, and no leak.  Returns the number of requests. */
 static int64_t create_without_request(int64_t k, int64_t* n_refused) {
     memo_session* s = NULL;
     memo_status status;

@@ -246,8 +246,8 @@ static void softcaps_are_exact(void) {
     report_worst();
 }
 
-/* A bias by the model's heads in the user's own local attention: heads that divide, do not divide, in groups, and
- * those of one tensor rank. */
+/* A bias per head of the model, in a local attention of the user: the degree divides the heads or not, with groups of
+ * heads, and with the heads of one tensor rank. */
 static void biases_by_head_are_exact(void) {
     static const int32_t heads[][2] = {{4, 2}, {6, 2}, {6, 6}, {5, 1}, {9, 3}, {12, 3}};
     int i, ulysses, ring;
@@ -505,8 +505,8 @@ static void cut_up(attention_case* c) {
     c->n_documents = 5;
 }
 
-/* Blocks whose LSEs are over 1e4 apart; within a block there is a choice.  An fp32 score of 5e4 is known to 4e-3,
- * hence the bounds. */
+/* Blocks whose LSEs differ by more than 1e4, with close scores within a block.  An fp32 score of 5e4 has an error of
+ * 4e-3, hence the bounds. */
 static void extreme_scores_are_right(void) {
     static const int32_t degrees[][2] = {{4, 2}, {8, 1}, {1, 4}, {1, 1}};
     int i, sharding, documents;
@@ -524,7 +524,7 @@ static void extreme_scores_are_right(void) {
     report_worst();
 }
 
-/* Scores of -inf among others, in blocks that see nothing else, and in rows that see nothing else: those have output
+/* Scores of -inf among others, in blocks without other scores, and in rows without other scores: such rows have output
  * and gradients 0.  Padded. */
 static void infinite_scores_are_right(void) {
     static const int32_t degrees[][2] = {{4, 2}, {8, 1}, {1, 4}, {1, 1}};
@@ -711,9 +711,8 @@ static void zigzag_is_balanced_and_plain_is_not(void) {
     for (r = 1; r < 4; r++) CHECK_IS(n[r] - n[r - 1], ==, 2 * s / 4); /* a diagonal more each */
 }
 
-/* What a call for these runs should be: the smallest rectangle of runs that holds all pairs that see each other.
- * Adds to *most_scores what tiles of queries need against the keys from the first to the last that one of them sees,
- * and to *pairs what is visible. */
+/* The expected call for these runs: the smallest rectangle of runs that holds all visible pairs.  Adds to *most_scores the
+ * scores of tiles of queries against the keys from the first to the last visible one, and to *pairs the visible pairs. */
 static int expected_call(const attention_case* c, const memo_run* q_runs, int32_t n_q_runs,
                          const memo_run* k_runs, int32_t n_k_runs, int is_whole,
                          asked_call* expected, int64_t* most_scores, int64_t* pairs) {
@@ -1124,8 +1123,8 @@ static int64_t kv_needed(const attention_case* c, int32_t rank) {
     return n;
 }
 
-/* With key heads that are split, replicated, or cross the ranks' borders: what each rank sends, by the heads that each
- * needs. */
+/* The bytes that each rank sends follow from the heads that each rank needs, with key heads that are split, replicated or
+ * cross the borders of ranks. */
 static void bytes_follow_the_heads_that_ranks_need(void) {
     static const int32_t cases[][4] = {/* ring, ulysses, query heads, key heads */
                                        {1, 4, 8, 2},  {1, 4, 6, 2},  {2, 4, 6, 2}, {2, 4, 8, 2},
@@ -1616,8 +1615,8 @@ static void degree_1_costs_nothing(void) {
         }
 }
 
-/* Copies of Ulysses, and what they copy: every element once, on the side that lies by rows; nothing where whole rows
- * are wanted.  Heads by rank, of one batch. */
+/* Ulysses copies every element once, on the side that is ordered by rows, and nothing if whole rows are exchanged.  Heads
+ * by rank, of one batch. */
 static void ulysses_copies_one_side_only(void) {
     static const int32_t heads[][3] = {/* query heads, key heads, ulysses */
                                        {8, 8, 4}, {8, 4, 4}, {8, 2, 4}, {8, 1, 4},

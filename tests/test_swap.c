@@ -186,8 +186,8 @@ static void values_come_back(void) {
                (long long)n_abandoned);
 }
 
-/* Fused kernels: two layers are open at a time, values come back and the order of what was enqueued
- * has no race. */
+/* Fused kernels: two layers are open at a time, values come back, and the enqueued operations have no
+ * race. */
 static void fused_layers_are_ordered(void) {
     int round;
     for (round = 0; round < 100; round++) {
@@ -254,8 +254,8 @@ static int64_t cell(const chain* c, int32_t layer, int32_t t) {
     return rows[layer * c->desc.n_tensors + t];
 }
 
-/* Does the backward of layer find row of tensor t where the forward left it: neither moved nor
- * recomputed? */
+/* Does row of tensor t stay at its place from the forward of layer to its backward, neither swapped
+ * nor recomputed? */
 static int stays(const chain* c, int32_t layer, int32_t t, int64_t row) {
     int64_t begin, end, swapped = cell(c, layer, t), moved;
     int32_t j, u;
@@ -290,8 +290,8 @@ static void places_are_disjoint(void) {
                 for (row = 0; row < c.desc.n_rows && address; row++) {
                     memo_range a = chain_range(&c, i, t, row, row + 1);
                     int is_there = stays(&c, i, t, row);
-                    /* In its own layer every row has bytes of its own; in later ones those that
-                     * stay. */
+                    /* In its own layer every row has separate bytes; in later layers only the rows
+                     * that stay. */
                     for (j = i; j < c.desc.n_layers && (j == i || is_there); j++) {
                         for (u = 0; u < c.desc.n_tensors; u++) {
                             memo_range b = chain_range(&c, j, u, 0, c.desc.n_rows);
@@ -577,8 +577,8 @@ static memo_status dropping_launch_host(void* context, memo_stream stream, memo_
     return memo_launch_host(d->inner, stream, call, e);
 }
 
-/* Runs complete micro-batches with wait `dropped` hidden (-1: none) and compares what was recorded
- * with what memo_swap_generate promises.  *n_waits: those the engine made. */
+/* Runs complete micro-batches without wait `dropped` (-1: none) and compares the recording with
+ * memo_swap_generate.  *n_waits: the number of the engine's waits. */
 static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dropped,
                                    int64_t* n_waits) {
     memo_device* host = new_host(0);
