@@ -110,8 +110,7 @@ typedef struct memo_profile_copy {
     double both_ways_s;
 } memo_profile_copy;
 
-/* How long it takes to write and read a file, in seconds.  A disk with a cache of its own may look
- * faster than it stays. */
+/* Seconds to write and read a file.  A disk with a cache may seem faster than its sustained rate. */
 typedef struct memo_profile_file {
     int64_t size_bytes; /* 0: not measured */
     double write_s, read_s;
@@ -747,8 +746,8 @@ typedef struct memo_session_desc {
     memo_log log;     /* a line for each phase of memo_session_create */
 } memo_session_desc;
 
-/* What a session chose; owned by it.  In setup and step: rows and arena at hand; the plan is NULL
- * while they are called to make it. */
+/* The choices of a session, which owns them.  In setup and step: the current rows and arena; the plan
+ * is NULL during the dry run from which it is made. */
 typedef struct memo_session_info {
     const int64_t* rows; /* (n_layers, n_tensors) */
     int32_t n_host_layers;
@@ -6585,7 +6584,7 @@ MEMOI int memoi_rows_time_layer(memoi_rows_planner* p, const memob_swap_placemen
     layer->previous = placement->turns[i].previous;
     layer->is_moved = bytes > 0;
 
-    /* Each moved tensor is a copy of its own with its own start time. */
+    /* Each moved tensor is a separate copy with its own start time. */
     for (t = 0; t < swap->n_tensors; t++)
         if (places[t].row_bytes && places[t].moved_end > places[t].moved_begin)
             copies_s += desc->copy_s;
@@ -6777,7 +6776,7 @@ MEMOI void memoi_rows_set_alpha(memoi_rows_planner* p, double alpha, int keeps) 
  *
  * Start times are eliminated: for given shares the step takes as long as the longest path through
  * its graph, which is linear in the shares.  So there is a row for a path, added when it is the
- * longest for the shares at hand (Benders' decomposition).
+ * longest for the current shares (Benders' decomposition).
  *
  * The sizes are bilinear in k and a.  A *box* bounds k, and its four corners span what a bundle may
  * do within it: the linear program mixes corners.  That is a bound, and exact if k is fixed.  So
@@ -6932,7 +6931,7 @@ MEMOI double memoi_rows_copy_s(const memoi_rows_planner* p, double n_stores, dou
     return s;
 }
 
-/* The longest path for the solution at hand. */
+/* The longest path for the current solution. */
 MEMOI memoi_rows_path memoi_rows_path_of(memoi_rows_program* g) {
     memoi_rows_planner* p = g->p;
     int32_t n = p->n_layers, i;
@@ -9603,7 +9602,7 @@ MEMOI void memoi_degrees_take(memoi_degrees_search* search) {
     memcpy(search->indices, search->path, (size_t)problem->n_blocks * sizeof(int32_t));
 }
 
-/* Cost of a block at a degree and of the path behind it; INFINITY if its runtime exceeds limit. */
+/* Cost of a block at a degree and of the path after it; INFINITY if its runtime exceeds limit. */
 MEMOI double memoi_degrees_from_s(const memoi_degrees_search* search, int64_t at, double price_s,
                                   int64_t limit) {
     if (search->problem->costs[at].runtime_bytes > limit) return INFINITY;
@@ -9617,8 +9616,8 @@ MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int6
     int32_t n = search->problem->n_blocks, d = search->problem->n_degrees, i, p, q;
     double from_s[MEMO_DEGREES_MAX];
 
-    /* Cost of the cheapest path behind each block.  The last block comes first because nothing is
-     * behind it. */
+    /* Cost of the cheapest path after each block.  The last block comes first because nothing follows
+     * it. */
     for (q = 0; q < d; q++) from_s[q] = 0;
     for (i = n - 1; i >= 0; i--) {
         int64_t at = (int64_t)i * d;
@@ -9708,7 +9707,7 @@ MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range
  * Knows: a range and its price.  Knows nothing of other ranges.  Exact unless labels are left out.
  *
  * A label is a partial plan up to some block and degree.  It is dropped in three cases: another
- * label needs no more time and bytes, the blocks behind it do not fit, or its bound is no less than
+ * label needs no more time and bytes, the blocks after it do not fit, or its bound is no less than
  * the time of the best plan. */
 
 /* Makes the labels of block i at degree q by merging the lists of the block before by time.  0: no
@@ -9965,7 +9964,7 @@ MEMOI void memoi_degrees_search_clear(memoi_degrees_search* search) {
     MEMO_FREE(search->trails);
 }
 
-/* Starts from the plan of least memory, so that a plan is known whatever the time limit. */
+/* Starts from the plan of least memory, so that a plan is known at every time limit. */
 MEMOI memo_status memoi_degrees_run(const memo_degrees_problem* problem, double time_limit_s,
                                     memo_degrees_plan* plan, int32_t* indices, memo_error* error) {
     double begin_s = memob_now_s();
