@@ -557,17 +557,23 @@ typedef enum memo_mask_kind {
 } memo_mask_kind;
 
 /* The keys that a query sees are always one interval of positions.  Its ends do not decrease from
- * one query to the next.  All conditions hold together. */
+ * one query to the next.  All conditions hold together.  Arrays are in host memory and must stay
+ * unchanged until the stream has passed. */
 typedef struct memo_mask {
     memo_mask_kind kind;
-    int64_t window;   /* a query sees only keys less than this many positions away; 0: no limit */
+    /* A query sees only keys less than so many positions before it, and after it; 0: no limit, 1:
+     * none but its own.  CAUSAL is window_after 1. */
+    int64_t window_before, window_after;
     int64_t n_tokens; /* positions from n_tokens on are padding: they neither see nor are seen */
     /* Packed documents (cu_seqlens): n_documents + 1 positions from 0 to n_tokens, not descending.
      * A query sees only keys of its own document.  Two equal positions are an empty document, which
-     * has no tokens and changes nothing.  Host memory; it must stay unchanged until the stream has
-     * passed.  NULL: one document. */
+     * has no tokens and changes nothing.  NULL: one document. */
     const int64_t* document_begins;
     int64_t n_documents;
+    /* The length of each document's prefix (n_documents, or 1 without documents): all of its queries
+     * see the prefix, earlier ones too (prefix LM).  Only window_before still limits them, since
+     * a prefix and a window apart from it are two intervals.  NULL: no prefix. */
+    const int64_t* prefixes;
 } memo_mask;
 
 MEMO_API memo_mask memo_mask_default(void);
@@ -587,6 +593,9 @@ MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* 
 typedef struct memo_attention_block {
     memo_type type; /* of q, k, v, d_out: F32, BF16 or F16 */
     float scale;    /* of the scores */
+    float softcap;  /* not 0: a score s becomes softcap * tanh(s / softcap) */
+    /* The model's number of query head 0 here, for biases by head such as ALiBi's. */
+    int32_t first_q_head;
     int32_t n_batch, n_q_heads, n_kv_heads;
     int32_t head_size, v_head_size; /* of q and k; of v and out */
     int32_t n_q_runs, n_k_runs;
@@ -606,7 +615,10 @@ typedef struct memo_attention_block {
  *              out 0 and lse -inf.
  *   backward   lse is over all keys, and row_dots belongs to the final output:
  *              P = exp(scale * q k - lse), d_v += P^T d_out, dS = P * (d_out v^T - row_dots),
- *              d_q += scale * dS k, d_k += scale * dS^T q */
+ *              d_q += scale * dS k, d_k += scale * dS^T q
+ *              With softcap, dS is multiplied by 1 - tanh^2.
+ * A function that cannot do a block returns UNSUPPORTED.  It may add biases of its own to scores,
+ * by head and by positions. */
 typedef memo_status (*memo_attention_function)(void* user, memo_stream stream,
                                                const memo_attention_block* block,
                                                memo_error* error);
@@ -664,8 +676,8 @@ typedef struct memo_ulysses_heads {
  * In step s ring rank r computes its queries against the keys and values of rank r - s (mod rd).
  * Meanwhile the keys and values of step s + 1 arrive on a stream of the engine.  Each step calls
  * the local attention once, with the runs that see each other under the mask; once per sequence, if
- * the sequences of a batch have masks or shardings of their own.  It skips what sees nothing.  (One
- * exception: striped documents shorter than the ring.)
+ * the sequences of a batch have masks or shardings of their own.  It skips what sees nothing.
+ * (Exceptions: striped documents shorter than the ring; striped prefixes with a window.)
  *
  * Every rank makes every hop up to the last one that any rank needs: rd - 1 hops with causal and
  * full masks.  A hop carries the rows of keys that a later step reads on any rank: from the first run
@@ -686,6 +698,9 @@ typedef struct memo_ulysses_heads {
  *                           d_k and d_v, for exchange s, which brought these
  *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and a
  *                           synchronized stream has passed every exchange
+ *
+ * With gathers_keys nothing goes round: k and v of all ranks are gathered, then d_k and d_v scattered,
+ * on the compute stream.  memo_parallel_predict (memo_plan.h) compares both.
  *
  * There is one exception: on a rank whose last steps see nothing, after others that did, the wait
  * at the end of forward is redundant.  memo_schedule_check lists it, and no other. */
@@ -731,10 +746,19 @@ typedef struct memo_sp_attention_desc {
     int32_t n_q_heads, n_kv_heads, head_size, v_head_size;
     memo_type type; /* of all tensors except lse: F32, BF16, F16 */
     float scale;    /* 0: 1 / sqrt(head_size) */
+    float softcap;  /* of the scores, as in memo_attention_block; 0: none */
+    /* The model's number of this rank's first query head, if tensor parallelism splits the heads. */
+    int32_t first_q_head;
     /* 1: d_k and d_v travel round the ring in the tensors' type: half the bytes of fp32 if it has 16
      * bits.  Each hop rounds once, so their error grows with the ring: in bf16, 1.8 times that of one
-     * rank at 4 ranks, 2.5 times at 8, 3.6 times at 16 (test_sp_attention, "rounded"). */
+     * rank at 4 ranks, 2.5 times at 8, 3.6 times at 16 (test_sp_attention, "rounded").  With
+     * gathers_keys each contribution is rounded once. */
     int32_t rounds_gradients;
+    /* 1: an all-gather brings all keys and values of the ring before attention (as in Llama 3), and a
+     * reduce-scatter returns their gradients.  The local attention is called once, with all keys in
+     * the order of positions, and nothing is merged.  But no computation hides the transfer, and
+     * scratch memory grows with the ring.  For few key heads and fast links. */
+    int32_t gathers_keys;
     /* If ulysses > 1, backward needs q, k and v by heads.  0: forward keeps them in tensors.saved.
      * 1: backward sends them again, and saved is not used. */
     int32_t sends_again;
@@ -762,7 +786,8 @@ typedef struct memo_sp_attention_sizes {
      *   ulysses backward   the same, and Hq n (ud - 1) / ud of fp32 (row_dots); with sends_again
      *                      another (Hq head_size + Hkv D) n (ud - 1) / ud
      *   ring forward       Hkv D n (rd - 1), in type
-     *   ring backward      the same, and Hkv D n rd in fp32 (rounds_gradients: in type)
+     *   ring backward      the same, and Hkv D n rd in fp32 (rounds_gradients: in type);
+     *                      with gathers_keys Hkv D n (rd - 1)
      * The ring's bytes are those of a full mask, and upper bounds for others: only rows that a later
      * step reads travel (chapter 6). */
     int64_t ulysses_forward_bytes, ulysses_backward_bytes;
@@ -821,7 +846,9 @@ MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
                                                 const memo_sp_attention_tensors* tensors,
                                                 const memo_mask* masks, memo_error* error);
 
-/* Durations for schedules.  A rate of 0 bytes per second means no time except the latency. */
+/* Durations for schedules.  A rate of 0 bytes per second means no time except the latency.  Ring and
+ * Ulysses have links of their own, such as NIC and NVLink.  If they share one and run at the same time
+ * (ulysses_groups), a real run takes longer. */
 typedef struct memo_sp_attention_costs {
     double forward_s_per_score, backward_s_per_score; /* per pair (query, key) of one head */
     double ring_bytes_per_s, ring_latency_s;
@@ -1158,7 +1185,8 @@ MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_devi
  *     memo_loss_run(loss, &tensors, &error);                            // each micro-batch
  *     memo_sharding_sum_loss(mesh->gradient, stream, sums, &error);     // loss = sums[0] / sums[1]
  *
- * For multi-token prediction run it once for each head, with labels from memo_sharding_labels. */
+ * For multi-token prediction run it once for each head, with labels from memo_sharding_labels.  A
+ * whole example is examples/17_loss_in_tiles.c. */
 
 /* Rows [first_row, first_row + n_rows) and this rank's columns. */
 typedef struct memo_loss_tile {
@@ -4396,21 +4424,29 @@ memo_mask memo_mask_default(void) {
     return mask;
 }
 
+/* Positions from the query's own on that it sees; 0: no limit. */
+MEMOI int64_t memoi_mask_after(const memo_mask* mask) {
+    return mask->kind == MEMO_MASK_CAUSAL ? 1 : mask->window_after;
+}
+
 void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, int64_t* end) {
-    *begin = 0;
+    int64_t document = 0, prefix_end = 0, after = memoi_mask_after(mask);
+    *begin = *end = 0;
+    if (query >= mask->n_tokens) return;
+
+    /* The document and its prefix. */
     *end = mask->n_tokens;
-    if (query >= mask->n_tokens) {
-        *end = 0;
-        return;
-    }
     if (mask->document_begins) {
-        int64_t document = memoi_document_of(mask->document_begins, mask->n_documents, query);
+        document = memoi_document_of(mask->document_begins, mask->n_documents, query);
         *begin = mask->document_begins[document];
         *end = mask->document_begins[document + 1];
     }
-    if (mask->window && query - *begin >= mask->window) *begin = query - mask->window + 1;
-    if (mask->window && *end - query > mask->window) *end = query + mask->window;
-    if (mask->kind == MEMO_MASK_CAUSAL && *end > query + 1) *end = query + 1;
+    if (mask->prefixes) prefix_end = *begin + memob_min(mask->prefixes[document], *end - *begin);
+
+    /* The windows. */
+    if (mask->window_before && query - *begin >= mask->window_before)
+        *begin = query - mask->window_before + 1;
+    if (after && *end - query > after) *end = memob_max(query + after, prefix_end);
 }
 
 /* The indices [*begin, *end) of a run whose positions are in [low, high). */
@@ -4583,6 +4619,11 @@ MEMOI void memoi_row_add(float* to, float factor, const float* from, int32_t d) 
     for (e = 0; e < d; e++) to[e] += factor * from[e];
 }
 
+MEMOI float memoi_score(const memo_attention_block* block, float product) {
+    float score = block->scale * product;
+    return block->softcap > 0 ? block->softcap * tanhf(score / block->softcap) : score;
+}
+
 /* The softmax in one pass: sums are relative to the largest score so far. */
 typedef struct memoi_softmax {
     float largest[MEMOI_TILE_Q], sum[MEMOI_TILE_Q];
@@ -4599,7 +4640,7 @@ MEMOI void memoi_softmax_add(memoi_softmax* softmax, const memoi_q_tile* q_tile,
         if (k_tile->begin[i] == k_tile->end[i]) continue;
         memoi_tile_products(scores, q_tile->q[i], k_tile->k_transposed, block->head_size);
         for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
-            scores[j] *= block->scale;
+            scores[j] = memoi_score(block, scores[j]);
             if (scores[j] > largest) largest = scores[j];
         }
         if (largest == -INFINITY) continue; /* every score is */
@@ -4641,7 +4682,7 @@ typedef struct memoi_tile_gradients {
 
 MEMOI void memoi_gradients_add(memoi_tile_gradients* g, const memoi_q_tile* q_tile,
                                const memoi_k_tile* k_tile, const memo_attention_block* block) {
-    float scores[MEMOI_TILE_K], d_p[MEMOI_TILE_K], part[MEMOI_HEAD], scale = block->scale;
+    float scores[MEMOI_TILE_K], d_p[MEMOI_TILE_K], part[MEMOI_HEAD];
     int64_t i, j;
     int32_t e, d = block->head_size, d_v = block->v_head_size;
     for (i = 0; i < q_tile->n; i++) {
@@ -4650,8 +4691,9 @@ MEMOI void memoi_gradients_add(memoi_tile_gradients* g, const memoi_q_tile* q_ti
         memoi_tile_products(d_p, g->d_out[i], g->v_transposed, d_v);
         for (e = 0; e < d; e++) part[e] = 0;
         for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
-            float p = expf(scale * scores[j] - g->lse[i]);
-            float d_s = scale * p * (d_p[j] - g->row_dot[i]);
+            float score = memoi_score(block, scores[j]), p = expf(score - g->lse[i]);
+            float d_s = block->scale * p * (d_p[j] - g->row_dot[i]);
+            if (block->softcap > 0) d_s *= 1 - score / block->softcap * (score / block->softcap);
             memoi_row_add(part, d_s, k_tile->rows[j], d);
             memoi_row_add(g->d_k[j], d_s, q_tile->q[i], d);
             memoi_row_add(g->d_v[j], p, g->d_out[i], d_v);
@@ -4841,6 +4883,7 @@ typedef struct memoi_sp_tokens {
     memo_sharding sharding;
     memo_run* runs;     /* in the order of ring ranks */
     int64_t* first_run; /* (ring + 1) */
+    memo_run all;       /* of all ranks, padding included */
 } memoi_sp_tokens;
 
 /* An attention on one rank; only documents change from call to call. */
@@ -4849,11 +4892,13 @@ typedef struct memoi_sp_shape {
     int32_t ring_rank, ulysses_rank;
     int32_t n_batch, n_q_heads, n_kv_heads, head_size, v_head_size;
     memo_type type;
-    float scale;
+    float scale, softcap;
+    int32_t first_q_head; /* the model's number of head 0 of n_q_heads */
     int32_t sends_again;
     memo_type carried_type; /* of d_k and d_v in the ring: F32, or type */
-    int32_t n_groups;       /* of the heads of each rank */
-    int32_t group;          /* the one that heads are of; -1: all */
+    int32_t gathers_keys;
+    int32_t n_groups; /* of the heads of each rank */
+    int32_t group;    /* the one that heads are of; -1: all */
     memo_ulysses_heads heads;
     int32_t is_replicated; /* more than one rank needs some key head */
     /* Parts of the batch: 1, or n_batch if sequences have masks or shardings of their own. */
@@ -5160,6 +5205,10 @@ typedef struct memoi_ring {
     float *d_k_step, *d_v_step;  /* the contribution of a step */
     char *d_k_final, *d_v_final; /* destination of the last hop; may be one of the above */
 
+    /* With gathered keys: of all ranks, by rank and by position. */
+    char *gathered, *k_all, *v_all;
+    float *d_k_all, *d_v_all;
+
     int32_t last_step;  /* the last one in which any rank computes */
     int32_t is_ready;   /* exchange 0 needs no wait: an earlier ring of this pass waited for it */
     int32_t is_open;    /* the end needs no wait: a later ring of this pass waits for it */
@@ -5188,11 +5237,11 @@ typedef struct memoi_rectangle {
  * contain none of them. */
 MEMOI int memoi_runs_may_meet(const memo_mask* mask, const memo_run* q, const memo_run* k) {
     int64_t behind; /* from the query back to the nearest key */
-    if (q->stride == 1 || q->stride != k->stride || !mask->window) return 1;
+    if (q->stride == 1 || q->stride != k->stride || mask->prefixes) return 1;
+    if (!mask->window_before || !memoi_mask_after(mask)) return 1;
     behind = (q->start - k->start) % q->stride;
     if (behind < 0) behind += q->stride;
-    return behind < mask->window ||
-           (mask->kind == MEMO_MASK_FULL && q->stride - behind < mask->window);
+    return behind < mask->window_before || q->stride - behind < memoi_mask_after(mask);
 }
 
 /* The smallest rectangle that contains every pair of runs that see each other.  Returns 0 if there
@@ -5247,7 +5296,10 @@ MEMOI int32_t memoi_ring_n_exchanges(const memoi_ring* ring) {
     return ring->is_backward ? ring->last_step + 2 : ring->last_step;
 }
 
-/* Elements of k, or of v. */
+/* Elements of q, of k, or of v. */
+MEMOI int64_t memoi_ring_q_elements(const memoi_sp_shape* shape) {
+    return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * shape->head_size;
+}
 MEMOI int64_t memoi_ring_k_elements(const memoi_sp_shape* shape) {
     return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_kv * shape->head_size;
 }
@@ -5497,6 +5549,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     memset(&block, 0, sizeof block);
     block.type = shape->type;
     block.scale = shape->scale;
+    block.softcap = shape->softcap;
+    block.first_q_head = shape->first_q_head + shape->heads.first_q;
     block.n_batch = shape->n_batch / shape->n_parts;
     block.head_size = shape->head_size;
     block.v_head_size = shape->v_head_size;
@@ -5551,6 +5605,7 @@ MEMOI memo_attention_block memoi_ring_block_of_heads(const memo_attention_block*
     int64_t v_at = (int64_t)heads->first_kv * block->v_head_size;
     int64_t out_at = (int64_t)heads->first_q * block->v_head_size;
     int64_t element_bytes = memo_type_bytes(block->type);
+    part.first_q_head += heads->first_q;
     part.n_q_heads = heads->n_q;
     part.n_kv_heads = heads->n_kv;
     part.q = (const char*)block->q + q_at * element_bytes;
@@ -5766,8 +5821,7 @@ MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
 MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
     int64_t n_k = memoi_ring_k_elements(ring->shape), n_v = memoi_ring_v_elements(ring->shape);
-    int64_t n_q = ring->shape->n_batch * ring->shape->sharding.ring_tokens *
-                  ring->shape->heads.n_q * ring->shape->head_size;
+    int64_t n_q = memoi_ring_q_elements(ring->shape);
     memo_status status = MEMO_STATUS_OK;
     ring->n_awaited = 0;
     ring->has_worked = 0;
@@ -5794,11 +5848,171 @@ MEMOI memo_status memoi_ring_end(memoi_ring* ring, memo_error* error) {
                                          : MEMO_STATUS_OK;
 }
 
+/* --- all keys gathered --- */
+
+/* An all-gather or reduce-scatter on the compute stream; n elements of each rank. */
+MEMOI memo_status memoi_gather_collective(const memoi_ring* ring, int is_scatter, const void* from,
+                                          void* to, int64_t n, memo_type type, memo_error* error) {
+    int64_t n_bytes = n * memo_type_bytes(type), rd = ring->shape->sharding.ring;
+    memo_stream stream = ring->queue->streams[MEMOI_SP_COMPUTE];
+    memo_op_desc op = memo_op_desc_default();
+    memo_range read = memob_range_at(from, is_scatter ? rd * n_bytes : n_bytes);
+    memo_range write = memob_range_at(to, is_scatter ? n_bytes : rd * n_bytes);
+    memo_status status;
+    op.name = is_scatter ? "scatter gradients" : "gather keys";
+    op.reads = &read;
+    op.writes = &write;
+    op.n_reads = op.n_writes = 1;
+    op.link_bytes = (rd - 1) * n_bytes;
+    op.more_streams = ring->more_streams;
+    op.n_more_streams = ring->n_more_streams;
+    if (!ring->queue->device)
+        op.duration_s = memoi_sp_transfer_s(ring->costs->ring_bytes_per_s,
+                                            ring->costs->ring_latency_s, op.link_bytes);
+    status = memoi_sp_announce(ring->queue, MEMOI_SP_COMPUTE, &op, error);
+    if (status || !ring->queue->device) return status;
+
+    memoi_comm_label(ring->comm, op.name, ring->is_backward);
+    status = is_scatter ? memo_reduce_scatter(ring->comm, stream, from, to, n, type,
+                                              MEMO_REDUCTION_SUM, error)
+                        : memo_all_gather(ring->comm, stream, from, to, n, type, error);
+    memoi_comm_label(ring->comm, NULL, 0);
+    return status;
+}
+
+/* Copies rows between (ring, n_batch, ring_tokens) and (n_batch, padded_tokens). */
+MEMOI memo_status memoi_gather_order(const memoi_ring* ring, char* by_rank, char* by_position,
+                                     int64_t row_bytes, int to_rank, memo_error* error) {
+    const memoi_sp_shape* shape = ring->shape;
+    memo_status status = MEMO_STATUS_OK;
+    char* rows = by_rank;
+    int32_t r, b, k, n_runs;
+    for (r = 0; r < shape->sharding.ring; r++)
+        for (b = 0; b < shape->n_batch; b++) {
+            const memo_run* runs = memoi_sp_runs(shape, shape->n_parts > 1 ? b : 0, r, &n_runs);
+            char* sequence = by_position + b * shape->sharding.padded_tokens * row_bytes;
+            for (k = 0; k < n_runs && !status; k++) {
+                /* Neighbors are one row. */
+                int64_t n = runs[k].stride == 1 ? 1 : runs[k].count;
+                int64_t bytes = runs[k].count / n * row_bytes, stride = runs[k].stride * bytes;
+                char* at = sequence + runs[k].start * row_bytes;
+                status =
+                    to_rank
+                        ? memoi_sp_copy_rows(ring->queue, rows, bytes, at, stride, bytes, n, error)
+                        : memoi_sp_copy_rows(ring->queue, at, stride, rows, bytes, bytes, n, error);
+                rows += runs[k].count * row_bytes;
+            }
+        }
+    return status;
+}
+
+/* Bytes of a row of k (is_v 0) or v of this rank's heads. */
+MEMOI int64_t memoi_gather_row(const memoi_ring* ring, int is_v, memo_type type) {
+    const memoi_sp_shape* shape = ring->shape;
+    return (int64_t)shape->heads.n_kv * (is_v ? shape->v_head_size : shape->head_size) *
+           memo_type_bytes(type);
+}
+
+MEMOI memo_status memoi_gather_attend(const memoi_ring* ring, memo_error* error) {
+    const memoi_sp_shape* shape = ring->shape;
+    int64_t padded = shape->sharding.padded_tokens, bytes = memo_type_bytes(shape->type);
+    memo_status status = MEMO_STATUS_OK;
+    int32_t part;
+    for (part = 0; part < shape->n_parts && !status; part++) {
+        memoi_rectangle all;
+        memo_attention_block block;
+        memset(&all, 0, sizeof all);
+        memoi_sp_runs(shape, part, shape->ring_rank, &all.q_end);
+        block = memoi_ring_block(ring, part, &all, 0);
+        block.k_runs = &memoi_sp_tokens_of(shape, part)->all;
+        block.n_k_runs = 1;
+        block.k_batch_stride = padded * block.k_row_stride;
+        block.v_batch_stride = padded * block.v_row_stride;
+        block.k = ring->k_all + part * block.k_batch_stride * bytes;
+        block.v = ring->v_all + part * block.v_batch_stride * bytes;
+        if (ring->is_backward) {
+            block.d_k = ring->d_k_all + part * block.k_batch_stride;
+            block.d_v = ring->d_v_all + part * block.v_batch_stride;
+        }
+        status = memoi_ring_attend(ring, &block, error);
+    }
+    return status;
+}
+
+/* Before attention: k (is_v 0) or v of all ranks, and in backward room for its gradient. */
+MEMOI memo_status memoi_gather_keys(const memoi_ring* rings, int32_t n_rings, int is_v,
+                                    memo_error* error) {
+    const memoi_sp_shape* shape = rings->shape;
+    int64_t n = is_v ? memoi_ring_v_elements(shape) : memoi_ring_k_elements(shape);
+    int32_t i;
+    memo_status status = memoi_gather_collective(rings, 0, is_v ? rings->v : rings->k,
+                                                 rings->gathered, n, shape->type, error);
+    for (i = 0; i < n_rings && !status; i++) {
+        const memoi_ring* ring = &rings[i];
+        status = memoi_gather_order(ring, ring->gathered, is_v ? ring->v_all : ring->k_all,
+                                    memoi_gather_row(ring, is_v, shape->type), 0, error);
+        if (!status && ring->is_backward)
+            status = memoi_sp_fill(ring->queue, is_v ? ring->d_v_all : ring->d_k_all,
+                                   n * shape->sharding.ring * 4, error);
+    }
+    return status;
+}
+
+/* After backward: the sums of d_k (is_v 0) or d_v go to their ranks. */
+MEMOI memo_status memoi_gather_gradients(const memoi_ring* rings, int32_t n_rings, int is_v,
+                                         memo_error* error) {
+    const memoi_sp_shape* shape = rings->shape;
+    memo_type type = shape->carried_type;
+    int64_t n = is_v ? memoi_ring_v_elements(shape) : memoi_ring_k_elements(shape);
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i;
+    for (i = 0; i < n_rings && !status; i++) {
+        const memoi_ring* ring = &rings[i];
+        char* all = (char*)(void*)(is_v ? ring->d_v_all : ring->d_k_all);
+        if (type != MEMO_TYPE_F32) { /* the keys are no longer used */
+            char* rounded = is_v ? ring->v_all : ring->k_all;
+            status = memoi_sp_cast(ring->queue, rounded, type, all, MEMO_TYPE_F32,
+                                   n * shape->sharding.ring, error);
+            all = rounded;
+        }
+        if (!status)
+            status = memoi_gather_order(ring, ring->gathered, all,
+                                        memoi_gather_row(ring, is_v, type), 1, error);
+    }
+    if (status) return status;
+    return memoi_gather_collective(rings, 1, rings->gathered,
+                                   is_v ? rings->d_v_final : rings->d_k_final, n, type, error);
+}
+
+MEMOI memo_status memoi_gather_run(memoi_ring* rings, int32_t n_rings, memo_error* error) {
+    const memoi_sp_shape* shape = rings->shape;
+    int64_t n_q = memoi_ring_q_elements(shape);
+    int32_t i, is_v;
+    memo_status status = MEMO_STATUS_OK;
+    if (!shape->heads.n_q) return MEMO_STATUS_OK;
+    for (is_v = 0; is_v < 2 && !status; is_v++)
+        status = memoi_gather_keys(rings, n_rings, is_v, error);
+    for (i = 0; i < n_rings && !status; i++) {
+        if (rings->is_backward) {
+            rings[i].d_k_step = rings[i].d_k_all;
+            rings[i].d_v_step = rings[i].d_v_all;
+            rings[i].d_k[1] = rings[i].d_k_final;
+            rings[i].d_v[1] = rings[i].d_v_final;
+            status = memoi_sp_fill(rings[i].queue, rings[i].d_q, n_q * 4, error);
+        }
+        if (!status) status = memoi_gather_attend(&rings[i], error);
+    }
+    for (is_v = 0; is_v < 2 && rings->is_backward && !status; is_v++)
+        status = memoi_gather_gradients(rings, n_rings, is_v, error);
+    return status;
+}
+
 /* n_rings: 1; or all ranks, for one schedule: then the first ring exchanges for all. */
 MEMOI memo_status memoi_ring_run(memoi_ring* rings, int32_t n_rings, memo_error* error) {
     int32_t n_exchanges = memoi_ring_n_exchanges(rings), s, i;
     int32_t n_steps = rings->shape->heads.n_q ? rings->last_step + 1 : 0;
     memo_status status = MEMO_STATUS_OK;
+    if (rings->shape->gathers_keys) return memoi_gather_run(rings, n_rings, error);
     for (i = 0; i < n_rings && !status; i++) status = memoi_ring_begin(&rings[i], error);
     for (s = 0; !status && (s < n_exchanges || s < n_steps); s++) {
         if (s < n_exchanges) {
@@ -5833,6 +6047,8 @@ typedef struct memoi_sp_buffers {
     char* results[3]; /* by heads, as they are sent: output or d_q, d_k, d_v; may be one buffer */
     /* (n_batch, local_tokens, n_kv_heads, larger head) of d_k and d_v of replicas; may be one */
     float* sums[2];
+    char *gathered, *k_all, *v_all; /* of all ring ranks, if keys are gathered */
+    float *d_k_all, *d_v_all;
     char *ring_k[2], *ring_v[2];
 } memoi_sp_buffers;
 
@@ -5908,6 +6124,11 @@ MEMOI memo_status memoi_sp_heads_check(const memo_sp_attention_desc* desc, memo_
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.head_size: out of range (%d); at least 1 is valid",
                               (int)desc->head_size);
+    if (!(desc->softcap >= 0) || desc->first_q_head < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.softcap or first_q_head: out of range (%g, %d); 0 "
+                              "and above are valid",
+                              (double)desc->softcap, (int)desc->first_q_head);
     if (desc->v_head_size < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.v_head_size: negative (%d); 0 means head_size",
@@ -5994,6 +6215,9 @@ MEMOI void memoi_sp_take_runs(memoi_sp_tokens* tokens, const memo_sharding* shar
     for (r = 0; r < sharding->ring; r++)
         first_run[r + 1] =
             first_run[r] + memoi_sharding_ring_runs(sharding, r, tokens->runs + first_run[r]);
+    tokens->all.start = 0;
+    tokens->all.stride = 1;
+    tokens->all.count = sharding->padded_tokens;
 }
 
 /* One for all sequences, or one for each if the desc has row_shardings.  A single allocation; NULL if
@@ -6045,9 +6269,12 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc,
     shape->v_head_size = desc->v_head_size ? desc->v_head_size : desc->head_size;
     shape->type = desc->type;
     shape->scale = desc->scale != 0 ? desc->scale : (float)(1 / sqrt((double)desc->head_size));
+    shape->softcap = desc->softcap;
+    shape->first_q_head = desc->first_q_head;
     shape->sends_again = desc->sends_again;
     shape->carried_type =
         desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
+    shape->gathers_keys = desc->gathers_keys && desc->sharding.ring > 1;
     shape->n_groups = desc->ulysses_groups && desc->sharding.ulysses > 1 ? desc->ulysses_groups : 1;
     shape->group = -1;
     shape->heads = memoi_sp_heads_of(shape, shape->ulysses_rank);
@@ -6191,7 +6418,8 @@ MEMOI void memoi_sp_carve_backward(const memoi_sp_shape* shape, memoi_hybrid_car
     int64_t n_k = memoi_ring_k_elements(shape), n_v = memoi_ring_v_elements(shape);
     int64_t n_local = shape->sharding.local_tokens, sums_bytes;
     int64_t carried_bytes = memo_type_bytes(shape->carried_type);
-    int has_ulysses = shape->sharding.ulysses > 1, has_ring = shape->sharding.ring > 1, i;
+    int has_ulysses = shape->sharding.ulysses > 1, i;
+    int has_ring = shape->sharding.ring > 1 && !shape->gathers_keys;
     for (i = 0; i < 2 && i < shape->n_groups; i++)
         buffers->dots[i] = (float*)memoi_hybrid_carve(
             carver, memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, 1) * 4);
@@ -6200,7 +6428,7 @@ MEMOI void memoi_sp_carve_backward(const memoi_sp_shape* shape, memoi_hybrid_car
         buffers->dots_rows =
             (float*)memoi_hybrid_carve(carver, shape->n_batch * n_local * shape->n_q_heads * 4);
     for (i = 0; i < 2; i++) {
-        if (i == 0 ? !has_ring : !has_ring && memoi_sp_is_direct(shape)) continue;
+        if (!has_ring && (i == 0 || memoi_sp_is_direct(shape))) continue;
         buffers->d_k[i] = memoi_hybrid_carve(carver, n_k * carried_bytes);
         buffers->d_v[i] = memoi_hybrid_carve(carver, n_v * carried_bytes);
     }
@@ -6218,8 +6446,8 @@ MEMOI void memoi_sp_carve_backward(const memoi_sp_shape* shape, memoi_hybrid_car
     if (shape->n_groups > 1) {
         buffers->sums[1] = (float*)memoi_hybrid_carve(carver, sums_bytes);
     } else {
-        buffers->results[1] = (char*)(void*)buffers->d_k_step;
-        buffers->results[2] = (char*)(void*)buffers->d_v_step;
+        buffers->results[1] = (char*)(void*)(has_ring ? buffers->d_k_step : buffers->d_k_all);
+        buffers->results[2] = (char*)(void*)(has_ring ? buffers->d_v_step : buffers->d_v_all);
     }
 }
 
@@ -6232,7 +6460,8 @@ MEMOI int64_t memoi_sp_carve(const memoi_sp_shape* whole, char* base, int is_bac
     int64_t k_bytes = memoi_ring_k_elements(shape) * memo_type_bytes(shape->type);
     int64_t v_bytes = memoi_ring_v_elements(shape) * memo_type_bytes(shape->type);
     int64_t size = is_backward ? shape->head_size : shape->v_head_size; /* of d_q, or of out */
-    int has_ring = shape->sharding.ring > 1, i;
+    int64_t larger_bytes = k_bytes > v_bytes ? k_bytes : v_bytes, rd = shape->sharding.ring;
+    int has_ring = rd > 1 && !shape->gathers_keys, i;
     memoi_hybrid_carver carver;
     memset(buffers, 0, sizeof *buffers);
     carver.base = base;
@@ -6243,6 +6472,18 @@ MEMOI int64_t memoi_sp_carve(const memoi_sp_shape* whole, char* base, int is_bac
     for (i = 0; has_ring && i < 2; i++) {
         buffers->ring_k[i] = memoi_hybrid_carve(&carver, k_bytes);
         buffers->ring_v[i] = memoi_hybrid_carve(&carver, v_bytes);
+    }
+    if (shape->gathers_keys) {
+        int64_t wide = is_backward ? memo_type_bytes(shape->carried_type) : 0;
+        int64_t bytes = memo_type_bytes(shape->type);
+        buffers->k_all = memoi_hybrid_carve(&carver, rd * k_bytes);
+        buffers->v_all = memoi_hybrid_carve(&carver, rd * v_bytes);
+        buffers->gathered =
+            memoi_hybrid_carve(&carver, rd * larger_bytes / bytes * memob_max(wide, bytes));
+        if (is_backward) {
+            buffers->d_k_all = (float*)memoi_hybrid_carve(&carver, rd * k_bytes / bytes * 4);
+            buffers->d_v_all = (float*)memoi_hybrid_carve(&carver, rd * v_bytes / bytes * 4);
+        }
     }
     if (shape->sharding.ulysses > 1)
         memoi_sp_carve_ulysses(&largest, &carver, is_backward, buffers);
@@ -6293,8 +6534,8 @@ MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* 
     sizes->ring_forward_bytes = n_kv * memo_type_bytes(shape->type) * (shape->sharding.ring - 1);
     sizes->ring_backward_bytes = sizes->ring_forward_bytes;
     if (shape->sharding.ring > 1)
-        sizes->ring_backward_bytes +=
-            n_kv * memo_type_bytes(shape->carried_type) * shape->sharding.ring;
+        sizes->ring_backward_bytes += n_kv * memo_type_bytes(shape->carried_type) *
+                                      (shape->sharding.ring - shape->gathers_keys);
 }
 
 memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
@@ -6342,7 +6583,7 @@ MEMOI memo_status memoi_sp_attention_open(memo_sp_attention* a, const memo_sp_at
     a->queue.device = device;
     a->queue.has_ranges = 1;
     a->queue.streams[MEMOI_SP_COMPUTE] = desc->stream;
-    if (a->shape.sharding.ring > 1)
+    if (a->shape.sharding.ring > 1 && !a->shape.gathers_keys)
         status = memo_stream_create(device, "ring", 1, &a->queue.streams[MEMOI_SP_RING], error);
     if (!status && a->shape.n_groups > 1)
         status =
@@ -6438,10 +6679,11 @@ MEMOI memo_status memoi_sp_one_mask_check(const memo_mask* mask, int64_t n_token
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
                               (int)mask->kind);
-    if (mask->window < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "mask.window: negative (%lld); 0 means no limit",
-                              (long long)mask->window);
+    if (mask->window_before < 0 || mask->window_after < 0)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "mask.window_before or window_after: negative (%lld, %lld); 0 means no limit",
+            (long long)mask->window_before, (long long)mask->window_after);
     if (mask->document_begins &&
         !memoi_are_documents(mask->document_begins, mask->n_documents, n_tokens))
         return memo_error_set(
@@ -6570,7 +6812,7 @@ MEMOI void memoi_sp_enter(memoi_sp_walk* walk, int32_t g) {
     char *q = (char*)(uintptr_t)t->q, *k = (char*)(uintptr_t)t->k, *v = (char*)(uintptr_t)t->v;
     if (has_ulysses) memoi_sp_find_heads(walk, g, &q, &k, &v);
     ring->shape = group;
-    ring->last_step = group->heads.n_q ? walk->last_step : 0;
+    ring->last_step = group->heads.n_q && !group->gathers_keys ? walk->last_step : 0;
     /* What was saved is complete since the first group, whose last exchange waited for its steps. */
     ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run;
     walk->has_run |= group->heads.n_q > 0;
@@ -6598,6 +6840,11 @@ MEMOI void memoi_sp_enter(memoi_sp_walk* walk, int32_t g) {
     }
     ring->block_out = b->block_out;
     ring->block_lse = b->block_lse;
+    ring->gathered = b->gathered;
+    ring->k_all = b->k_all;
+    ring->v_all = b->v_all;
+    ring->d_k_all = b->d_k_all;
+    ring->d_v_all = b->d_v_all;
     if (!ring->is_backward) {
         ring->out = is_direct ? (float*)t->out : b->out;
         return;
@@ -6828,7 +7075,7 @@ MEMOI memo_status memoi_sp_schedule_queue(memo_schedule* schedule, const char* s
     memset(queue, 0, sizeof *queue);
     queue->schedule = schedule;
     has_stream[MEMOI_SP_COMPUTE] = 1;
-    has_stream[MEMOI_SP_RING] = shape->sharding.ring > 1;
+    has_stream[MEMOI_SP_RING] = shape->sharding.ring > 1 && !shape->gathers_keys;
     has_stream[MEMOI_SP_ULYSSES] = shape->n_groups > 1;
     for (i = 0; i < MEMOI_SP_N_STREAMS && !status; i++) {
         snprintf(name, sizeof name, "%s%s", names[i], suffix);
@@ -6896,7 +7143,9 @@ MEMOI memo_status memoi_sp_all_ranks_add(memoi_sp_all_ranks* all,
     memoi_sp_walk_init(&all->walks[r], &all->shapes[r], &queue, &buffers, &tensors, mask,
                        is_backward);
     memoi_sp_walk_set_costs(&all->walks[r], costs);
-    if (r) all->more_streams[r - 1] = queue.stream_indices[MEMOI_SP_RING];
+    if (r)
+        all->more_streams[r - 1] =
+            queue.stream_indices[desc.gathers_keys ? MEMOI_SP_COMPUTE : MEMOI_SP_RING];
     return MEMO_STATUS_OK;
 }
 

@@ -1,5 +1,5 @@
 /* sp_attention_cases.h - cases of attention over ring x ulysses ranks, a dense fp64 reference that shares no code, and
- * what one rank does in a case, over any memo_comm.  Who includes it runs the ranks: world_run.
+ * the work of one rank in a case, over any memo_comm.  The file that includes it must define world_run, which runs ranks.
  *
  * Include after memo_sp.h and memo_test.h. */
 #ifndef SP_ATTENTION_CASES_H
@@ -20,7 +20,13 @@ typedef struct attention_case {
     int32_t ring, ulysses, ring_is_inner;
     memo_sharding_kind sharding;
     memo_mask_kind mask;
-    int64_t window;
+    int64_t window;       /* before a query, and after it unless there is another window after it */
+    int64_t window_after; /* 0: as window; -1: no limit */
+    int64_t prefixes[MAX_DOCUMENTS];
+    int32_t has_prefixes;
+    double softcap;
+    int32_t has_slopes; /* a bias of the test's local attention: ALiBi's */
+    int32_t first_q_head;
     int64_t document_begins[MAX_DOCUMENTS + 1];
     int64_t n_documents; /* 0: one, without a list */
     /* Not NULL: n_batch - 1 cases, whose masks are those of the other sequences of the batch. */
@@ -29,7 +35,7 @@ typedef struct attention_case {
     int32_t n_batch, n_q_heads, n_kv_heads, head_size;
     int32_t v_head_size; /* 0: head_size */
     memo_type type;
-    int32_t sends_again, rounds_gradients, ulysses_groups;
+    int32_t sends_again, rounds_gradients, ulysses_groups, gathers_keys;
     double spread;                   /* of q and k; 0: 1 */
     double bytes_per_s, s_per_score; /* not 0: links are throttled, attention sleeps */
     double step; /* not 0: the first element of q is 1, that of k step * (position / 24) */
@@ -57,17 +63,19 @@ static const attention_case* case_of_row(const attention_case* c, int64_t b) {
 }
 
 static const char* case_text(const attention_case* c) {
-    static char text[256];
-    snprintf(
-        text, sizeof text,
-        "ring %d ulysses %d%s %s %s window %d documents %d%s, batch %d tokens %d heads %d/%d of "
-        "%d/%d in %d groups, %s%s%s",
-        c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
-        memo_sharding_name(c->sharding), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
-        (int)c->window, (int)c->n_documents, c->others ? " (a mask for each)" : "", c->n_batch,
-        (int)c->n_tokens, c->n_q_heads, c->n_kv_heads, c->head_size, c->v_head_size,
-        c->ulysses_groups, memo_type_name(c->type), c->sends_again ? ", sends again" : "",
-        c->rounds_gradients ? ", rounds gradients" : "");
+    static char text[320];
+    snprintf(text, sizeof text,
+             "ring %d ulysses %d%s %s %s window %d,%d%s documents %d%s%s, batch %d tokens %d heads "
+             "%d/%d of %d/%d in %d groups, %s%s%s%s",
+             c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
+             memo_sharding_name(c->sharding), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
+             (int)c->window, (int)c->window_after, c->has_prefixes ? ", prefixes," : "",
+             (int)c->n_documents, c->softcap > 0 ? " (softcap)" : "",
+             c->others ? " (a mask for each)" : "", c->n_batch, (int)c->n_tokens, c->n_q_heads,
+             c->n_kv_heads, c->head_size, c->v_head_size, c->ulysses_groups,
+             memo_type_name(c->type), c->sends_again ? ", sends again" : "",
+             c->rounds_gradients ? ", rounds gradients" : "",
+             c->gathers_keys ? ", gathers keys" : "");
     return text;
 }
 
@@ -166,19 +174,27 @@ static void whole_destroy(whole* w) {
 /* ---- the reference ---- */
 
 static int is_visible(const attention_case* c, int64_t query, int64_t key) {
-    int64_t distance = query > key ? query - key : key - query, i;
-    if (c->mask == MEMO_MASK_CAUSAL && key > query) return 0;
-    if (c->window && distance >= c->window) return 0;
+    int64_t after = c->window_after ? c->window_after : c->window, i;
+    if (c->window && query - key >= c->window) return 0;
     for (i = 1; i < c->n_documents; i++) /* a border between the two */
         if ((query < c->document_begins[i]) != (key < c->document_begins[i])) return 0;
-    return 1;
+    for (i = 0; c->has_prefixes && i < (c->n_documents ? c->n_documents : 1); i++) {
+        int64_t begin = c->n_documents ? c->document_begins[i] : 0;
+        int64_t end = c->n_documents ? c->document_begins[i + 1] : c->n_tokens;
+        if (key >= begin && key < end && key - begin < c->prefixes[i]) return 1;
+    }
+    if (c->mask == MEMO_MASK_CAUSAL && key > query) return 0;
+    return after <= 0 || key - query < after;
 }
+
+static double slope_of_head(int64_t head) { return ldexp(0.5, -(int)(head % 5)); }
 
 static void reference_run(const attention_case* c, whole* w) {
     int64_t n = c->n_tokens, d = w->head_size[Q], d_of_v = w->head_size[V], i, j, e, b, h;
     int64_t group = c->n_q_heads / c->n_kv_heads;
     double scale = 1 / sqrt((double)d);
-    double* p = (double*)malloc((size_t)n * sizeof(double));
+    double* p = (double*)malloc((size_t)(2 * n) * sizeof(double));
+    double* slopes = p + n; /* of the softcap */
 #define ROW(t, row, head)                                                                          \
     (w->reference[t] + (((b * n + (row)) * w->n_heads[t] + (head)) * w->head_size[t]))
     for (b = 0; b < c->n_batch; b++)
@@ -187,6 +203,7 @@ static void reference_run(const attention_case* c, whole* w) {
                 const double *q = ROW(Q, i, h), *d_out = ROW(D_OUT, i, h);
                 double *out = ROW(OUT, i, h), *d_q = ROW(D_Q, i, h);
                 double largest = -HUGE_VAL, sum = 0, dot = 0;
+                double slope = c->has_slopes ? slope_of_head(c->first_q_head + h) : 0;
                 for (j = 0; j < n; j++) {
                     const double* k = ROW(K, j, h / group);
                     p[j] = -HUGE_VAL;
@@ -194,6 +211,10 @@ static void reference_run(const attention_case* c, whole* w) {
                     p[j] = 0;
                     for (e = 0; e < d; e++) p[j] += q[e] * k[e];
                     p[j] *= scale;
+                    if (c->softcap > 0) p[j] = c->softcap * tanh(p[j] / c->softcap);
+                    slopes[j] = 1 - p[j] / (c->softcap > 0 ? c->softcap : HUGE_VAL) *
+                                        (p[j] / (c->softcap > 0 ? c->softcap : HUGE_VAL));
+                    p[j] -= slope * fabs((double)(i - j));
                     if (p[j] < -3.4e38) p[j] = -HUGE_VAL; /* as fp32 has it: not seen */
                     if (p[j] > largest) largest = p[j];
                 }
@@ -214,6 +235,7 @@ static void reference_run(const attention_case* c, whole* w) {
                     if (p[j] == 0) continue;
                     for (e = 0; e < d_of_v; e++) d_p += d_out[e] * v[e];
                     d_s = scale * p[j] * (d_p - dot);
+                    if (c->softcap > 0) d_s *= slopes[j];
                     for (e = 0; e < d; e++) {
                         d_q[e] += d_s * k[e];
                         d_k[e] += d_s * q[e];
@@ -360,6 +382,87 @@ static memo_status sleeping_attention(void* user, memo_stream stream,
                                   (double)(n * block->n_q_heads) * s->s_per_score, error);
 }
 
+/* A local attention of the user's: ALiBi, a bias by the model's head and the distance.  One query after another. */
+typedef struct biased_args {
+    memo_attention_block block;
+    int is_backward;
+} biased_args;
+
+static int64_t block_position(const memo_run* runs, int64_t row) {
+    for (; row >= runs->count; runs++) row -= runs->count;
+    return runs->start + row * runs->stride;
+}
+static int64_t block_rows(const memo_run* runs, int32_t n) {
+    int64_t rows = 0;
+    while (n--) rows += runs[n].count;
+    return rows;
+}
+
+static void biased_query(const biased_args* args, int64_t b, int64_t i, int64_t h) {
+    const memo_attention_block* a = &args->block;
+    int64_t n_k = block_rows(a->k_runs, a->n_k_runs), j, e, low, high;
+    int64_t kv = h / (a->n_q_heads / a->n_kv_heads), query = block_position(a->q_runs, i);
+    int64_t q_at = b * a->q_batch_stride + i * a->q_row_stride + h * a->head_size;
+    int64_t out_at = b * a->out_batch_stride + i * a->out_row_stride + h * a->v_head_size;
+    int64_t lse_at = b * a->lse_batch_stride + i * a->lse_row_stride + h;
+    double out[64] = {0}, sum = 0, slope = slope_of_head(a->first_q_head + h);
+    memo_mask_interval(&a->mask, query, &low, &high);
+    for (j = 0; j < n_k; j++) {
+        int64_t key = block_position(a->k_runs, j);
+        int64_t k_at = b * a->k_batch_stride + j * a->k_row_stride + kv * a->head_size;
+        int64_t v_at = b * a->v_batch_stride + j * a->v_row_stride + kv * a->v_head_size;
+        double score = 0, p, d_p = 0, d_s;
+        if (key < low || key >= high) continue;
+        for (e = 0; e < a->head_size; e++)
+            score += (double)((const float*)a->q)[q_at + e] * ((const float*)a->k)[k_at + e];
+        score = a->scale * score - slope * fabs((double)(query - key));
+        p = exp(args->is_backward ? score - a->lse[lse_at]
+                                  : score); /* small numbers: no overflow */
+        sum += p;
+        for (e = 0; e < a->v_head_size; e++) out[e] += p * ((const float*)a->v)[v_at + e];
+        if (!args->is_backward) continue;
+        for (e = 0; e < a->v_head_size; e++) {
+            double d_out = ((const float*)a->d_out)[out_at + e];
+            d_p += d_out * ((const float*)a->v)[v_at + e];
+            a->d_v[v_at + e] += (float)(p * d_out);
+        }
+        d_s = a->scale * p * (d_p - a->row_dots[lse_at]);
+        for (e = 0; e < a->head_size; e++) {
+            a->d_q[q_at + e] += (float)(d_s * ((const float*)a->k)[k_at + e]);
+            a->d_k[k_at + e] += (float)(d_s * ((const float*)a->q)[q_at + e]);
+        }
+    }
+    if (args->is_backward) return;
+    for (e = 0; e < a->v_head_size; e++) a->out[out_at + e] = sum > 0 ? (float)(out[e] / sum) : 0;
+    a->lse[lse_at] = sum > 0 ? (float)log(sum) : -(float)HUGE_VAL;
+}
+
+static memo_status biased_run(void* args, memo_error* error) {
+    const biased_args* a = (const biased_args*)args;
+    int64_t n_q = block_rows(a->block.q_runs, a->block.n_q_runs), b, i, h;
+    (void)error;
+    for (b = 0; b < a->block.n_batch; b++)
+        for (i = 0; i < n_q; i++)
+            for (h = 0; h < a->block.n_q_heads; h++) biased_query(a, b, i, h);
+    return MEMO_STATUS_OK;
+}
+static memo_status biased_forward(void* user, memo_stream stream, const memo_attention_block* block,
+                                  memo_error* error) {
+    biased_args args;
+    args.block = *block;
+    args.is_backward = 0;
+    return memo_host_device_launch((memo_device*)user, stream, biased_run, &args, sizeof args,
+                                   error);
+}
+static memo_status biased_backward(void* user, memo_stream stream,
+                                   const memo_attention_block* block, memo_error* error) {
+    biased_args args;
+    args.block = *block;
+    args.is_backward = 1;
+    return memo_host_device_launch((memo_device*)user, stream, biased_run, &args, sizeof args,
+                                   error);
+}
+
 /* What a trainer does on the compute stream around attention: it makes tensors before, and uses them after. */
 static memo_status copy_tensor(memo_device* device, memo_stream stream, memo_schedule* schedule,
                                void* to, const void* from, int64_t n_bytes, memo_error* error) {
@@ -480,7 +583,9 @@ static int ends_early(const run_result* result, const memo_sharding* sharding, i
 static memo_mask mask_of_case(const attention_case* c) {
     memo_mask mask = memo_mask_default();
     mask.kind = c->mask;
-    mask.window = c->window;
+    mask.window_before = c->window;
+    mask.window_after = c->window_after < 0 ? 0 : c->window_after ? c->window_after : c->window;
+    if (c->has_prefixes) mask.prefixes = c->prefixes;
     if (c->n_documents && c->sharding != MEMO_SHARDING_DOCUMENTS) {
         mask.document_begins = c->document_begins;
         mask.n_documents = c->n_documents;
@@ -515,7 +620,7 @@ static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention
     CHECK_OK(memo_schedule_create(&promised, &error));
     CHECK_OK(memo_schedule_add_stream(promised, "compute", &stream, &error));
     CHECK_OK(memo_schedule_add_sync(promised, stream, &error)); /* a recorder resumes with these */
-    if (c->ring > 1) {
+    if (c->ring > 1 && !c->gathers_keys) {
         CHECK_OK(memo_schedule_add_stream(promised, "ring", &stream, &error));
         CHECK_OK(memo_schedule_add_sync(promised, stream, &error));
     }
@@ -595,10 +700,13 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     desc.n_kv_heads = c->n_kv_heads;
     desc.head_size = c->head_size;
     desc.v_head_size = c->v_head_size;
+    desc.softcap = (float)c->softcap;
+    desc.first_q_head = c->first_q_head;
     desc.type = c->type;
     desc.sends_again = c->sends_again;
     desc.rounds_gradients = c->rounds_gradients;
     desc.ulysses_groups = c->ulysses_groups;
+    desc.gathers_keys = c->gathers_keys;
     desc.attention = memo_host_attention_functions(&state);
     if (rank == all->failing_rank) desc.attention.forward = failing_attention;
     if (c->s_per_score > 0) {
@@ -606,6 +714,11 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
         sleeping.s_per_score = c->s_per_score;
         desc.attention.forward = desc.attention.backward = sleeping_attention;
         desc.attention.user = &sleeping;
+    }
+    if (c->has_slopes) {
+        desc.attention.forward = biased_forward;
+        desc.attention.backward = biased_backward;
+        desc.attention.user = all->devices[rank];
     }
     watched.inner = desc.attention;
     watched.result = result;

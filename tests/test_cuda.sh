@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_cuda.sh - memo_cuda.cuh without a GPU: its host side on a runtime that keeps everything in host memory and fails
-# on demand (tests/cuda/fake_cuda.cpp), its kernels thread by thread on the CPU (tests/cuda/emulated_grid.h), and whether
-# all that is written for GPUs compiles.  Output: TAP.
+# on demand (tests/cuda/fake_cuda.cpp), its kernels thread by thread on the CPU (tests/cuda/emulated_grid.h), and the
+# compilation of all sources for GPUs.  Output: TAP.
 set -u
 
 . tests/tap.sh
@@ -11,9 +11,9 @@ folder=build/tests/cuda
 mkdir -p "$folder" || exit 1
 
 if ! command -v nvcc >/dev/null 2>&1; then
-    skip "memo_cuda.cuh on a runtime without a GPU" "nvcc is not here"
-    skip "the row kernels on an emulated grid" "nvcc is not here"
-    skip "programs for GPUs compile" "nvcc is not here"
+    skip "memo_cuda.cuh on a runtime without a GPU" "nvcc is not installed"
+    skip "the row kernels on an emulated grid" "nvcc is not installed"
+    skip "programs for GPUs compile" "nvcc is not installed"
     tap_end
     exit
 fi
@@ -115,7 +115,7 @@ if has_cublaslt; then
         trains_on_the_emulated_grid "$(tests_all && [ $sanitizers != -O1 ] && echo ,$sanitizers)"
     test_is "the trainer on a GPU, on stand-ins" trainer_runs_on_stand_ins
 else
-    skip "the trainer's model on a GPU, on stand-ins" "cuBLASLt's header is not here"
+    skip "the trainer's model on a GPU, on stand-ins" "cuBLASLt's header is not installed"
 fi
 if ! tests_all; then
     skip "every program for GPUs compiles" "run make test-all"
@@ -135,9 +135,9 @@ for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu examples/g
         continue ;;
     *nccl*)
         echo '#include <nccl.h>' >"$folder/probe.cu"
-        nvcc -c "$folder/probe.cu" -o "$folder/probe.o" 2>/dev/null || { skip "$source compiles" "nccl.h is not here"; continue; } ;;
+        nvcc -c "$folder/probe.cu" -o "$folder/probe.o" 2>/dev/null || { skip "$source compiles" "nccl.h is not installed"; continue; } ;;
     bench/cuda_chain.cu | examples/*gemm* | */test_gpt.cu | */gpt_kernels_cuda.cu)
-        has_cublaslt || { skip "$source compiles" "cuBLASLt's header is not here"; continue; } ;;
+        has_cublaslt || { skip "$source compiles" "cuBLASLt's header is not installed"; continue; } ;;
     esac
     test_is "$source compiles" compiles "$source"
     [ "$source" != bench/cuda_chain.cu ] || ! has_cudnn ||

@@ -1,5 +1,5 @@
-/* The planner of layouts: against a list by brute force, formulas of its own, the paper's seven tips, and the tool that
- * prints it. */
+/* test_layout_plan.c - the planner of layouts against a list by brute force, independent formulas and the paper's seven
+ * tips; the tool layout_plan. */
 #define main layout_plan_main
 #include "../examples/tools/layout_plan.c"
 #undef main
@@ -239,14 +239,15 @@ static void refused(const memo_parallel_desc* desc, memo_parallel_layout l, cons
 static void layouts_are_refused_in_words(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
     memo_parallel_layout l;
-    refused(&d, make_layout(0, 1, 1, 1, 16, 1), "data degree 0");
-    refused(&d, make_layout(1, 1, 1, 1, -16, 1), "ring degree -16");
-    refused(&d, make_layout(1, 1, 2, 2, 2, 1), "is 8; there are 16 GPUs");
-    refused(&d, make_layout(65536, 65536, 65536, 65536, 65536, 1), "there are 16 GPUs");
+    refused(&d, make_layout(0, 1, 1, 1, 16, 1), "data degree: out of range (0)");
+    refused(&d, make_layout(1, 1, 1, 1, -16, 1), "ring degree: out of range (-16)");
+    refused(&d, make_layout(1, 1, 2, 2, 2, 1), "is 8; the product must be the number of GPUs, 16");
+    refused(&d, make_layout(65536, 65536, 65536, 65536, 65536, 1),
+            "the product must be the number of GPUs, 16");
     refused(&d, make_layout(1, 1, 16, 1, 1, 0), "above the 8 key/value heads");
     refused(&d, make_layout(16, 1, 1, 1, 1, 1), "does not divide the batch of 1");
     refused(&d, make_layout(1, 16, 1, 1, 1, 1), "ZeRO stage 1 has nothing to shard");
-    refused(&d, make_layout(1, 1, 1, 1, 16, 4), "ZeRO stage 4");
+    refused(&d, make_layout(1, 1, 1, 1, 16, 4), "ZeRO stage: out of range (4)");
     d.model.n_layers = 31;
     refused(&d, make_layout(1, 16, 1, 1, 1, 0), "does not divide the 31 layers");
     d.model.n_layers = 32;
@@ -256,15 +257,15 @@ static void layouts_are_refused_in_words(void) {
     d.global_batch = d.micro_batch = 1;
     l = make_layout(1, 16, 1, 1, 1, 0);
     l.activations = MEMO_PARALLEL_SWAP;
-    refused(&d, l, "a stage has 2 layers");
+    refused(&d, l, "a pipeline stage has 2 layers");
     l = make_layout(1, 1, 1, 1, 16, 1);
     l.activations = MEMO_PARALLEL_SWAP;
     d.cluster.host_bytes = 0;
-    refused(&d, l, "needs host memory");
+    refused(&d, l, "needs cluster.host_bytes");
     l.activations = (memo_parallel_activations)7;
-    refused(&d, l, "activations 7");
+    refused(&d, l, "activations: not a memo_parallel_activations (7)");
     d.sequence = 31;
-    refused(&d, make_layout(1, 1, 1, 1, 16, 1), "31 tokens is shorter");
+    refused(&d, make_layout(1, 1, 1, 1, 16, 1), "31 tokens is too short");
     d = make_case(llama3_8b(), 64, 65536, 1);
     refused(&d, make_layout(1, 1, 1, 64, 1, 1), "32 ranks would have none");
     refused(&d, make_layout(1, 1, 2, 32, 1, 1), "above the 16 query heads of a tensor rank");
@@ -329,14 +330,13 @@ static void descs_are_checked(void) {
     CHECK_FIELD(cluster.link_bytes_per_s, HUGE_VAL, "link_bytes_per_s");
     CHECK_FIELD(sequence, 0, "sequence");
     CHECK_FIELD(global_batch, -1, "global_batch");
-    CHECK_FIELD(element_bytes, -2,
-                "element_bytes: out of range (-2); 1e-9 to 1000 or 0 would work");
-    CHECK_FIELD(cluster.gemm_efficiency, 1e-300, "(1e-300); 1e-9 to 1 or 0 would work");
+    CHECK_FIELD(element_bytes, -2, "element_bytes: out of range (-2); 1e-9 to 1000 or 0 are valid");
+    CHECK_FIELD(cluster.gemm_efficiency, 1e-300, "(1e-300); 1e-9 to 1 or 0 are valid");
     CHECK_FIELD(cluster.attention_forward_efficiency, 1e-300, "(1e-300)");
     CHECK_FIELD(cluster.attention_backward_efficiency, 1e-300, "(1e-300)");
     CHECK_FIELD(cluster.device_memory_bytes_per_s, 1e-300, "(1e-300)");
     CHECK_FIELD(cluster.host_bytes_per_s, 1e-300, "(1e-300)");
-    CHECK_FIELD(cluster.link_bytes_per_s, 2e18, "(2e18); 1 to 1e18 would work");
+    CHECK_FIELD(cluster.link_bytes_per_s, 2e18, "(2e18); 1 to 1e18 are valid");
     CHECK_FIELD(cluster.n_gpus, 2000000, "cluster.n_gpus: out of range (2000000); 1 to 1048576");
     CHECK_IS(memo_parallel_longest(&good, &l, 0, &longest, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
@@ -864,6 +864,68 @@ static void groups_of_heads_hide_the_all_to_all(void) {
         }
 }
 
+/* Few key heads and a short sequence: nothing to hide a hop behind, but many blocks to merge. */
+static void keys_are_gathered_where_that_is_faster(void) {
+    memo_parallel_desc d = make_case(make_model(8, 4096, 14336, 32, 1, 32000), 4, 8192, 1);
+    memo_parallel_layout l = make_layout(1, 1, 1, 1, 4, 1);
+    memo_parallel_prediction ring = predict(&d, &l), p;
+    memo_parallel_attention forward, backward;
+    memo_error error;
+    double S = 8192, kv = 2 * 2 * S / 4 * 128, device_bytes;
+    CHECK(!ring.gathers_keys && ring.memory.keys_bytes <= 0);
+    d.may_gather_keys = 1;
+    p = predict(&d, &l);
+    CHECK(p.gathers_keys && p.time.step_s < ring.time.step_s && p.fits);
+    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &forward, &error));
+    CHECK_OK(memo_parallel_predict_attention(&d, &l, 1, &backward, &error));
+    CHECK(near(forward.compute_s, 2 * S * S / 4 * 4096 / (0.6 * 312e12)));
+    CHECK(near(forward.hops_s, 3 * kv / 150e9 + 2 * 20e-6));
+    CHECK(near(backward.hops_s, 3 * 3 * kv / 150e9 + 4 * 20e-6)); /* d_k and d_v in fp32 */
+    CHECK(near(forward.blocks_s, 2 * 4 * kv / 1.5e12));
+    CHECK(near(backward.blocks_s, 2 * 4 * 3 * kv / 1.5e12));
+    CHECK(near(p.time.ring_s,
+               8 * (forward.hops_s + forward.blocks_s + backward.hops_s + backward.blocks_s)));
+    /* Three times the rank's keys each way, and three times their gradients instead of four. */
+    CHECK(near(p.sent_bytes[MEMO_PARALLEL_RING], 8 * (3 * kv * 2 + 3 * 2 * kv)));
+    CHECK(near(ring.sent_bytes[MEMO_PARALLEL_RING], 8 * (3 * kv * 2 + 4 * 2 * kv)));
+    /* Keys by position, one of k and v in fp32 by rank, both gradients in fp32. */
+    CHECK(near(p.memory.keys_bytes, 4 * kv * (1 + 1 + 2)));
+    CHECK(near(p.memory.device_bytes, ring.memory.device_bytes + p.memory.keys_bytes));
+
+    /* Not if they do not fit. */
+    device_bytes = ring.memory.device_bytes + p.memory.keys_bytes / 2;
+    d.cluster.device_bytes = (int64_t)device_bytes;
+    p = predict(&d, &l);
+    CHECK(!p.gathers_keys && p.fits);
+
+    /* Many key heads and a long sequence: the ring hides its hops. */
+    d = make_case(llama2_7b(), 4, 1 << 20, 1);
+    d.cluster.device_bytes = (int64_t)1 << 50;
+    d.may_gather_keys = 1;
+    CHECK(!predict(&d, &l).gathers_keys);
+}
+
+static void gathering_keys_never_loses(void) {
+    int k, n_gathered = 0;
+    for (k = 0; k < 400; k++) {
+        memo_parallel_desc d;
+        memo_parallel_layout l;
+        memo_parallel_prediction without, with;
+        if (!random_legal(&d, &l)) continue;
+        without = predict(&d, &l);
+        d.may_gather_keys = 1;
+        with = predict(&d, &l);
+        n_gathered += with.gathers_keys;
+        CHECK(with.fits >= without.fits && with.time.step_s <= without.time.step_s);
+        CHECK(l.ring > 1 || !with.gathers_keys);
+        CHECK(with.gathers_keys == (with.memory.keys_bytes > 0));
+        if (with.gathers_keys)
+            CHECK(with.sent_bytes[MEMO_PARALLEL_RING] < without.sent_bytes[MEMO_PARALLEL_RING] ||
+                  l.activations == MEMO_PARALLEL_SWAP);
+    }
+    CHECK(n_gathered > 0);
+}
+
 static void groups_of_heads_never_lose(void) {
     int k;
     for (k = 0; k < 300; k++) {
@@ -1285,6 +1347,13 @@ static void tool_explains(void) {
     CHECK_IS(tool("--gpus 16 --explain 1,1,1,8,2 --activations swap --host-memory 900 --zero 3"),
              ==, 0);
     CHECK(strstr(tool_out, "alpha 0.") && strstr(tool_out, "ZeRO 3"));
+    CHECK_IS(tool("--model llama2-7b --sequence 16K --explain 1,1,1,8,1 --ulysses-groups 4"), ==,
+             0);
+    CHECK(strstr(tool_out, "activations keep, 4 groups of heads\n"));
+    CHECK_IS(tool("--gpus 4 --layers 2 --kv-heads 1 --sequence 8K --may-gather-keys --explain "
+                  "1,1,1,1,4"),
+             ==, 0);
+    CHECK(strstr(tool_out, "keys are gathered (0.0"));
 }
 
 static void tool_refuses(const char* line, const char* words) {
@@ -1308,7 +1377,7 @@ static void tool_refuses_in_words(void) {
     tool_refuses("--gemm 1e-320", "--gemm is a number from 0.001 to 1, not 1e-320");
     tool_refuses("--nic 0 --gpus 16", "--nic is a number from 0.001 to 1000000000, not 0");
     tool_refuses("--kv-heads 3", "--kv-heads: 3 does not divide the 32 query heads");
-    tool_refuses("--hidden 4097", "--head-size is not given");
+    tool_refuses("--hidden 4097", "--head-size: not set");
     tool_refuses("--kv-heads 3 --explain 1,1,1,1,8", "--kv-heads: 3 does not divide");
     tool_refuses("--gpus --top 3", "its value is missing: --gpus");
     tool_refuses("--model gpt-8b", "no such preset: gpt-8b");
@@ -1316,6 +1385,8 @@ static void tool_refuses_in_words(void) {
     tool_refuses("--cluster --gpus 3", "its value is missing: --cluster");
     tool_refuses("--cluster v100", "--cluster: no such preset: v100");
     tool_refuses("--shared-bus 2", "--shared-bus is a whole number from 0 to 1, not 2");
+    tool_refuses("--ulysses-groups 0",
+                 "--ulysses-groups is a whole number from 1 to 1000000, not 0");
     tool_refuses("--zero 4", "--zero is a whole number from 0 to 3, not 4");
     tool_refuses("--activations all", "--activations is keep, recompute or swap, not all");
     tool_refuses("--explain 1,2,3", "--explain is five degrees");
@@ -1349,6 +1420,8 @@ int main(int argc, char** argv) {
     TEST(attention_is_that_of_its_formulas);
     TEST(groups_of_heads_hide_the_all_to_all);
     TEST(groups_of_heads_never_lose);
+    TEST(keys_are_gathered_where_that_is_faster);
+    TEST(gathering_keys_never_loses);
     TEST(groups_that_straddle_nodes_use_the_nic);
     TEST(hops_hide_behind_blocks);
     TEST(extreme_cases_stay_finite);

@@ -1,6 +1,6 @@
 /* test_sp_attention.c - attention over ring x ulysses ranks against a dense fp64 reference that shares no code.
  *
- * What users of other systems hit, and the test that would see it here; of this file where no other is named:
+ * Bugs that users of other systems reported, and the test that finds each here (in this file unless another is named):
  *
  *    1 gradients get worse with the ring         the_ring_adds_no_error_to_bf16 (at most 1.02 of ring 1, at ring 16)
  *    2 a wrong backward of the ring              every_pair_of_degrees_is_exact, random_cases_are_exact: all gradients
@@ -204,10 +204,73 @@ static void every_sequence_may_have_its_own_documents(void) {
     report_worst();
 }
 
+/* Windows of which only one side ends, prefixes by document, and both. */
+static void windows_and_prefixes_are_exact(void) {
+    static const int32_t degrees[][2] = {{1, 1}, {3, 1}, {2, 2}};
+    static const int64_t begins[] = {0, 1, 1, 41, 43, 101}, prefixes[] = {1, 5, 17, 0, 1000};
+    static const int64_t windows[][2] = {{0, 0}, {9, 0}, {9, 3}, {0, 5}, {30, -1}, {1, 1}};
+    int i, sharding, mask, window, has_prefixes;
+    for (i = 0; i < 3; i++)
+        for (sharding = 0; sharding < 4; sharding++)
+            for (mask = 0; mask < 2; mask++)
+                for (window = 0; window < 6; window++)
+                    for (has_prefixes = 0; has_prefixes < 2; has_prefixes++) {
+                        attention_case c = case_of(degrees[i][0], degrees[i][1], 101, 2, 2, 8);
+                        c.sharding = (memo_sharding_kind)sharding;
+                        c.mask = (memo_mask_kind)mask;
+                        c.window = windows[window][0];
+                        c.window_after = windows[window][1];
+                        c.has_prefixes = has_prefixes;
+                        memcpy(c.prefixes, prefixes, sizeof prefixes);
+                        if (window % 2 || sharding == MEMO_SHARDING_DOCUMENTS) {
+                            memcpy(c.document_begins, begins, sizeof begins);
+                            c.n_documents = 5;
+                        } else
+                            c.prefixes[0] = 23;
+                        c.gathers_keys = i == 1 && window % 3 == 2;
+                        expect_exact(&c);
+                    }
+    report_worst();
+}
+
+static void softcaps_are_exact(void) {
+    int i;
+    for (i = 0; i < 8; i++) {
+        attention_case c = case_of(1 + i % 3, 1 + i % 2, 77, 4, 2, 16);
+        c.softcap = i % 4 == 3 ? 0.5 : 5;
+        c.spread = 3;
+        c.sharding = (memo_sharding_kind)(i % 3);
+        c.type = i / 6 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+        expect_right(&c, i / 6 ? 2e-3 : 2e-6, i / 6 ? 6e-3 : 5e-6, NULL);
+    }
+    report_worst();
+}
+
+/* A bias by the model's heads in the user's own local attention: heads that divide, do not divide, in groups, and
+ * those of one tensor rank. */
+static void biases_by_head_are_exact(void) {
+    static const int32_t heads[][2] = {{4, 2}, {6, 2}, {6, 6}, {5, 1}, {9, 3}, {12, 3}};
+    int i, ulysses, ring;
+    for (i = 0; i < 6; i++)
+        for (ulysses = 1; ulysses <= 4; ulysses++)
+            for (ring = 1; ring <= 2; ring++) {
+                attention_case c = case_of(ring, ulysses, 33, heads[i][0], heads[i][1], 8);
+                c.has_slopes = 1;
+                c.first_q_head = i % 2 ? 3 : 0;
+                c.ulysses_groups = i % 3;
+                c.n_batch = 1 + i % 2;
+                expect_exact(&c);
+            }
+    report_worst();
+}
+
 static void set_random_mask(attention_case* c) {
     int64_t k;
     c->mask = (memo_mask_kind)memo_test_int(0, 1);
     c->window = memo_test_int(0, 2) ? 0 : memo_test_int(1, 40);
+    c->window_after = memo_test_int(0, 2) ? 0 : memo_test_int(-1, 40);
+    c->has_prefixes = memo_test_int(0, 3) == 0;
+    for (k = 0; k < MAX_DOCUMENTS; k++) c->prefixes[k] = memo_test_int(0, 30);
     if (c->sharding != MEMO_SHARDING_DOCUMENTS && memo_test_int(0, 1)) return;
     c->n_documents = memo_test_int(1, MAX_DOCUMENTS);
     for (k = 1; k < c->n_documents; k++)
@@ -237,6 +300,7 @@ static void random_cases_are_exact(void) {
         c.n_batch = (int32_t)memo_test_int(1, 2);
         c.sends_again = (int32_t)memo_test_int(0, 1);
         c.ulysses_groups = (int32_t)memo_test_int(0, 4);
+        c.gathers_keys = memo_test_int(0, 3) == 0;
         c.ring_is_inner = (int32_t)memo_test_int(0, 1);
         if (memo_test_int(0, 1)) {
             c.n_batch = (int32_t)memo_test_int(2, MAX_BATCH);
@@ -560,16 +624,19 @@ static void masks_are_intervals(void) {
         memo_mask mask = memo_mask_default();
         int64_t q, k, begin, end, n = 0;
         memo_run run;
-        c.mask = mask.kind = (memo_mask_kind)memo_test_int(0, 1);
-        c.window = mask.window = memo_test_int(0, 9);
-        mask.n_tokens = c.n_tokens;
+        c.mask = (memo_mask_kind)memo_test_int(0, 1);
+        c.window = memo_test_int(0, 9);
+        c.window_after = memo_test_int(-1, 9);
         if (memo_test_int(0, 1)) {
-            c.n_documents = mask.n_documents = memo_test_int(1, 5);
+            c.n_documents = memo_test_int(1, 5);
             for (k = 1; k < c.n_documents; k++)
                 c.document_begins[k] = memo_test_int(c.document_begins[k - 1], c.n_tokens);
             c.document_begins[c.n_documents] = c.n_tokens;
-            mask.document_begins = c.document_begins;
         }
+        c.has_prefixes = (int32_t)memo_test_int(0, 1);
+        for (k = 0; k < 5; k++) c.prefixes[k] = memo_test_int(0, 12);
+        mask = mask_of_case(&c);
+        mask.n_tokens = c.n_tokens;
         for (q = 0; q < c.n_tokens; q++) {
             memo_mask_interval(&mask, q, &begin, &end);
             for (k = 0; k < c.n_tokens; k++) {
@@ -761,6 +828,10 @@ static void what_sees_nothing_is_not_computed(void) {
                     c.sharding = (memo_sharding_kind)sharding;
                     c.window = !window ? 0 : i % 2 ? 3 : 21;
                     c.mask = i % 3 == 2 && window ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
+                    c.window_after = i == 5 ? 4 : 0;
+                    c.has_prefixes = i % 3 == 1 && sharding != MEMO_SHARDING_STRIPED;
+                    c.prefixes[0] = 5;
+                    c.prefixes[3] = 100;
                     if (documents || c.sharding == MEMO_SHARDING_DOCUMENTS) {
                         memcpy(c.document_begins, begins, sizeof begins);
                         c.n_documents = 5;
@@ -1252,6 +1323,115 @@ static void groups_of_heads_are_exact(void) {
     report_worst();
 }
 
+/* All keys in one call, in the order of positions: exact, the bytes of the formulas, no race and no wait too many. */
+static void gathered_keys_are_exact(void) {
+    int i;
+    for (i = 0; i < (IS_SLOW ? 8 : 48); i++) {
+        int32_t n_kv_heads = (int32_t)memo_test_int(1, 4), r, pass;
+        attention_case c = case_of((int32_t)memo_test_int(2, 5), (int32_t)memo_test_int(1, 3),
+                                   memo_test_int(2, 70), n_kv_heads * (int32_t)memo_test_int(1, 3),
+                                   n_kv_heads, (int32_t)memo_test_int(2, 16)),
+                       other;
+        int64_t k;
+        world all;
+        c.gathers_keys = 1;
+        c.rounds_gradients = i % 5 == 4;
+        c.sharding = (memo_sharding_kind)(i % 4);
+        c.mask = (memo_mask_kind)memo_test_int(0, 1);
+        c.window = memo_test_int(0, 1) * memo_test_int(1, 20);
+        c.n_batch = (int32_t)memo_test_int(1, 3);
+        c.v_head_size = (int32_t)(memo_test_int(0, 1) * memo_test_int(2, 20));
+        c.type = i % 2 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+        c.sends_again = (int32_t)memo_test_int(0, 1);
+        c.ulysses_groups = (int32_t)memo_test_int(0, 3);
+        if (c.sharding == MEMO_SHARDING_DOCUMENTS) {
+            c.n_documents = memo_test_int(1, 5);
+            for (k = 1; k < c.n_documents; k++)
+                c.document_begins[k] = memo_test_int(c.document_begins[k - 1], c.n_tokens);
+            c.document_begins[c.n_documents] = c.n_tokens;
+        } else if (c.n_batch == 2) { /* another mask for the second sequence */
+            other = c;
+            other.window = 3;
+            c.others = &other;
+        }
+        world_init(&all, &c, NULL);
+        all.recorded_rank = i % (c.ring * c.ulysses);
+        all.n_repeats = 2;
+        if (c.type == MEMO_TYPE_F32)
+            expect_right(&c, 2e-6, 5e-6, &all);
+        else
+            expect_right(&c, 3e-3, c.rounds_gradients ? 1e-2 : 6e-3, &all);
+        for (r = 0; r < c.ring * c.ulysses; r++) {
+            const run_result* x = &all.results[r];
+            int64_t padded, n_rings = n_rings_of(&c, &x->sizes.heads), n, carried;
+            int64_t both = c.head_size + (c.v_head_size ? c.v_head_size : c.head_size);
+            memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+            memo_sharding sharding;
+            memo_error error;
+            sharding_desc.kind = c.sharding;
+            sharding_desc.ring = c.ring;
+            sharding_desc.ulysses = c.ulysses;
+            sharding_desc.n_tokens = c.n_tokens;
+            if (c.sharding == MEMO_SHARDING_DOCUMENTS) {
+                sharding_desc.document_begins = c.document_begins;
+                sharding_desc.n_documents = c.n_documents;
+            }
+            CHECK_OK(memo_sharding_make(&sharding_desc, &sharding, &error));
+            padded = sharding.ring_tokens;
+            n = x->sizes.heads.n_kv * both * padded * c.n_batch * (c.ring - 1);
+            carried = c.rounds_gradients ? memo_type_bytes(c.type) : 4;
+            CHECK_IS(x->ring_forward_bytes, ==, n * memo_type_bytes(c.type));
+            CHECK_IS(x->ring_backward_bytes, ==, n * (memo_type_bytes(c.type) + carried));
+            CHECK_IS(x->sizes.ring_forward_bytes, ==, x->ring_forward_bytes);
+            CHECK_IS(x->sizes.ring_backward_bytes, ==, x->ring_backward_bytes);
+            for (pass = 0; pass < 2; pass++) /* of up to three parts of heads a ring */
+                CHECK(x->n_asked[pass] >= n_rings * all.n_repeats &&
+                      x->n_asked[pass] <= 3 * n_rings * all.n_repeats * (c.others ? 2 : 1));
+            if (x->n_asked[0])
+                CHECK(x->asked[0][0].k_start == 0 &&
+                      x->asked[0][0].k_rows == sharding.padded_tokens);
+        }
+    }
+    report_worst();
+}
+
+/* One collective brings all keys, then all is computed, then one returns the gradients. */
+static void gathered_keys_are_simulated(void) {
+    int is_backward;
+    for (is_backward = 0; is_backward < 2; is_backward++) {
+        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+        memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+        memo_sp_attention_costs costs;
+        memo_mask mask = memo_mask_default();
+        memo_schedule* schedule = NULL;
+        memo_simulation* simulation = NULL;
+        memo_error error;
+        double bytes = 3 * 256 * 64 * 4, computed_s = 1024.0 * 1025 / 2 / 4 * 1e-9; /* of k or v */
+        sharding_desc.ring = 4;
+        sharding_desc.n_tokens = 1024;
+        CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
+        desc.n_q_heads = desc.n_kv_heads = 1;
+        desc.head_size = 64;
+        desc.gathers_keys = 1;
+        memset(&costs, 0, sizeof costs);
+        costs.forward_s_per_score = 1e-9;
+        costs.backward_s_per_score = 2e-9;
+        costs.ring_bytes_per_s = 1e9;
+        costs.ring_latency_s = 1e-4;
+        CHECK_OK(memo_schedule_create(&schedule, &error));
+        CHECK_OK(
+            memo_sp_attention_ring_schedule(&desc, &mask, is_backward, &costs, schedule, &error));
+        CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+        /* Zigzag ranks differ by nothing. */
+        CHECK_IS(fabs(simulation->makespan_s / ((is_backward ? 4 : 2) * (bytes / 1e9 + 1e-4) +
+                                                (is_backward ? 2 : 1) * computed_s) -
+                      1),
+                 <, 1e-9);
+        memo_simulation_destroy(simulation);
+        memo_schedule_destroy(schedule);
+    }
+}
+
 /* The same bytes in all, and the scratch memory of a group instead of all heads. */
 static void groups_need_less_memory(void) {
     static const int32_t groups[] = {1, 2, 4, 8};
@@ -1507,7 +1687,7 @@ static void a_narrow_window_needs_few_hops(void) {
     world all;
     int32_t r;
     c.sharding = MEMO_SHARDING_PLAIN;
-    c.window = 4; /* less than the 8 tokens of a rank: one neighbour's keys are enough */
+    c.window = 4; /* less than the 8 tokens of a rank: one neighbor's keys are enough */
     world_init(&all, &c, NULL);
     expect_right(&c, 2e-6, 5e-6, &all);
     for (r = 0; r < 8; r++) {
@@ -1804,6 +1984,10 @@ static void what_cannot_be_meant_is_refused(void) {
     CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
     desc = good;
+    desc.softcap = -1;
+    CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    desc = good;
     desc.type = MEMO_TYPE_I32;
     CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
@@ -1879,14 +2063,14 @@ static void what_cannot_be_meant_is_refused(void) {
     mask.n_documents = 2;
     mask.document_begins = right;
     CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
-    mask.window = -1;
+    mask.window_before = -1;
     CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
     memo_sp_attention_destroy(attention);
     desc = good;
     desc.head_size = MEMO_HOST_ATTENTION_HEAD_SIZE + 1; /* the local attention's own limit */
-    mask.window = 0;
+    mask.window_before = 0;
     CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
     CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
              MEMO_STATUS_UNSUPPORTED);
@@ -1903,6 +2087,9 @@ int main(int argc, char** argv) {
     TEST(every_pair_of_degrees_is_exact);
     TEST(every_mask_in_every_sharding_is_exact);
     TEST(every_sequence_may_have_its_own_documents);
+    TEST(windows_and_prefixes_are_exact);
+    TEST(softcaps_are_exact);
+    TEST(biases_by_head_are_exact);
     TEST(every_number_of_heads_is_exact);
     TEST(every_head_size_is_exact);
     TEST(random_cases_are_exact);
@@ -1927,6 +2114,8 @@ int main(int argc, char** argv) {
     TEST(gradients_of_replicas_are_summed_in_fp32);
     TEST(the_paper_s_table_2);
     TEST(what_runs_is_what_was_promised);
+    TEST(gathered_keys_are_exact);
+    TEST(gathered_keys_are_simulated);
     TEST(groups_of_heads_are_exact);
     TEST(groups_need_less_memory);
     TEST(groups_hide_the_exchange);

@@ -31,7 +31,7 @@ typedef struct numbers {
 typedef struct options {
     numbers n;
     int activations; /* -1: all */
-    int kv_heads_must_divide, has_zero;
+    int kv_heads_must_divide, may_gather_keys, has_zero;
     int is_explained;
     memo_parallel_layout explained;
 } options;
@@ -92,6 +92,8 @@ static void print_help(FILE* out) {
         "                          the attention of another; the fastest number is used (default "
         "1)\n"
         "  --kv-heads-must-divide  no key/value heads on several ranks, no uneven heads\n"
+        "  --may-gather-keys       keys and values are gathered instead of going round, if it is "
+        "faster\n"
         "  --top N                 rows printed; 0: all (default 20)\n"
         "  --explain D,P,T,U,R     one layout (data, pipeline, tensor, ulysses, ring): its terms,\n"
         "                          or in words why it is illegal\n"
@@ -228,6 +230,10 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
             o->kv_heads_must_divide = 1;
             continue;
         }
+        if (!strcmp(name, "--may-gather-keys")) {
+            o->may_gather_keys = 1;
+            continue;
+        }
         for (j = 0; j < n_known && strcmp(name, known[j].name); j++) continue;
         if (j == n_known && strcmp(name, "--model") && strcmp(name, "--cluster") &&
             strcmp(name, "--activations") && strcmp(name, "--explain"))
@@ -288,6 +294,7 @@ static memo_parallel_desc make_desc(const options* o) {
     desc.global_batch = (int64_t)n->batch;
     desc.micro_batch = (int64_t)n->micro_batch;
     desc.kv_heads_must_divide = o->kv_heads_must_divide;
+    desc.may_gather_keys = o->may_gather_keys;
     if (o->has_zero) desc.zero_stages = 1u << (int)n->zero;
     if (o->activations >= 0) desc.activations = 1u << o->activations;
     desc.max_pipeline = (int32_t)n->max_pipeline;
@@ -344,6 +351,7 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
             (int)l.zero_stage, memo_parallel_activations_name(l.activations));
     if (l.activations == MEMO_PARALLEL_SWAP) fprintf(out, ", alpha %.3f", p.alpha);
     if (p.ulysses_groups > 1) fprintf(out, ", %d groups of heads", (int)p.ulysses_groups);
+    if (p.gathers_keys) fprintf(out, ", keys are gathered (%.2f GiB)", p.memory.keys_bytes / GIB);
     fprintf(out,
             "\nmemory, GiB of a GPU: parameters %.2f, gathered %.2f, gradients %.2f, optimizer "
             "%.2f, activations %.2f, logits %.2f; %.2f of %.2f: %s\n",
