@@ -1,5 +1,5 @@
 /* paper_common.h - what the tables of all three papers share: constants with their origin, scores,
- * a small optimiser and the check marks.
+ * a small optimizer and the check marks.
  *
  * Part of bench/paper_tables.c and of its test. */
 #ifndef PAPER_COMMON_H
@@ -138,13 +138,13 @@ static inline double paper_mean_absolute(const double* residuals, int n) {
     return n > 0 ? sum / n : 0;
 }
 
-/* ---- a small deterministic optimiser: Nelder and Mead's simplex, at most 8 variables ---- */
+/* ---- a small deterministic optimizer: Nelder and Mead's simplex, at most 8 variables ---- */
 
 #define PAPER_MAX_VARIABLES 8
 typedef double (*paper_objective)(const double* variables, void* user);
 
 /* Moves variables to a local minimum; the first simplex spans 10 % of each. */
-static inline double paper_minimise(double* variables, int n, paper_objective objective,
+static inline double paper_minimize(double* variables, int n, paper_objective objective,
                                     void* user) {
     double points[PAPER_MAX_VARIABLES + 1][PAPER_MAX_VARIABLES], values[PAPER_MAX_VARIABLES + 1];
     int i, j, step, restart;
@@ -157,7 +157,7 @@ static inline double paper_minimise(double* variables, int n, paper_objective ob
         }
 
         for (step = 0; step < 400; step++) {
-            double centre[PAPER_MAX_VARIABLES] = {0}, trial[PAPER_MAX_VARIABLES], trial_value;
+            double center[PAPER_MAX_VARIABLES] = {0}, trial[PAPER_MAX_VARIABLES], trial_value;
             int best = 0, worst = 0, second;
 
             /* The best, worst and second worst points. */
@@ -172,19 +172,19 @@ static inline double paper_minimise(double* variables, int n, paper_objective ob
             for (i = 0; i <= n; i++)
                 if (i != worst && values[i] > values[second]) second = i;
             for (i = 0; i <= n; i++)
-                for (j = 0; j < n && i != worst; j++) centre[j] += points[i][j] / n;
-            for (j = 0; j < n; j++) trial[j] = 2 * centre[j] - points[worst][j];
+                for (j = 0; j < n && i != worst; j++) center[j] += points[i][j] / n;
+            for (j = 0; j < n; j++) trial[j] = 2 * center[j] - points[worst][j];
             trial_value = objective(trial, user);
             if (trial_value < values[best]) { /* reflected well: go on */
                 double farther[PAPER_MAX_VARIABLES], farther_value;
-                for (j = 0; j < n; j++) farther[j] = 3 * centre[j] - 2 * points[worst][j];
+                for (j = 0; j < n; j++) farther[j] = 3 * center[j] - 2 * points[worst][j];
                 farther_value = objective(farther, user);
                 if (farther_value < trial_value) {
                     trial_value = farther_value;
                     memcpy(trial, farther, sizeof trial);
                 }
             } else if (trial_value >= values[second]) { /* badly: contract */
-                for (j = 0; j < n; j++) trial[j] = 0.5 * (centre[j] + points[worst][j]);
+                for (j = 0; j < n; j++) trial[j] = 0.5 * (center[j] + points[worst][j]);
                 trial_value = objective(trial, user);
             }
 

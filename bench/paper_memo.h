@@ -78,7 +78,7 @@ static const double swap_ablation_mfu[SWAP_N_PUBLISHED][SWAP_N_ABLATION] = {
     {47.99, 50.96, 53.62, 53.04, 51.84, 52.59, 51.89, 52.71}};
 static const double swap_unplanned_mfu[SWAP_N_ABLATION] = {41.19,    23.00,    29.07,    25.67,
                                                            SWAP_OOM, SWAP_OOM, SWAP_OOM, SWAP_OOM};
-static const char* const swap_reorganisations[SWAP_N_ABLATION] = {"", "6", "16", "",
+static const char* const swap_reorganizations[SWAP_N_ABLATION] = {"", "6", "16", "",
                                                                   "", "",  "",   ""};
 
 /* Figures 1(b), 7 and 12(a): 7B, TP 8; GPUs against the longest length. */
@@ -523,7 +523,7 @@ static inline void swap_fit(swap_hardware* hw) {
     v[1] = hw->attention[0].forward_flops / hw->peak_flops;
     v[2] = hw->attention[0].backward_flops / hw->peak_flops;
     v[3] = hw->pcie_bytes_per_s / PAPER_GB;
-    paper_minimise(v, 4, swap_fit_objective, hw);
+    paper_minimize(v, 4, swap_fit_objective, hw);
     swap_set_fitted(hw, v);
 }
 
@@ -904,8 +904,8 @@ static inline void swap_report_ablation(const swap_hardware* hw, swap_results* r
     paper_print("\nTable 4: MFU in %% of 312 TFLOP/s; 7B, 8 A800, TP 4, CP 2\n");
     swap_print_lengths("", swap_lengths_k, SWAP_N_ABLATION);
     swap_print_row("recompute, no plan", swap_unplanned_mfu, SWAP_N_ABLATION, "%.2f");
-    paper_print(SWAP_LABEL, "  reorganisations");
-    for (i = 0; i < SWAP_N_ABLATION; i++) paper_print(" %7s", swap_reorganisations[i]);
+    paper_print(SWAP_LABEL, "  reorganizations");
+    for (i = 0; i < SWAP_N_ABLATION; i++) paper_print(" %7s", swap_reorganizations[i]);
     swap_report_unplanned(hw, r);
 
     /* Each policy: published, predicted, residual. */

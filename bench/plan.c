@@ -1,6 +1,6 @@
 /* plan.c - measures the memory planner: every table prints its result beside a reference.
  *
- *   plan [traces] [engines] [minimalloc] [minimise] [tight] [growth] [features] [layers] [caching] [streams]
+ *   plan [traces] [engines] [minimalloc] [minimize] [tight] [growth] [features] [layers] [caching] [streams] [peers]
  *        [--seeds N] [--limit S] [--threads N]     default: all tables; --threads: of the search
  *
  * Run it at the root of the repository.  The traces in tests/data have one training iteration each.  For your own
@@ -9,6 +9,8 @@
  *   INSTANCES    folder of the public hard instances (default ../shared/minimalloc; all of A to K are in
  *                benchmarks/challenging of google/minimalloc)
  *   MINIMALLOC   optional: the program of this public solver, which is then timed too
+ *   ORTOOLS      optional: a Python with ortools, whose CP-SAT is then timed too
+ *   OMNIMALLOC   optional: a Python with omnimalloc, whose SuperMalloc is then timed too
  *
  * Exit status 1 if a table finds no data. */
 #define MEMO_IMPLEMENTATION
@@ -508,7 +510,7 @@ static void print_minimalloc(int seeds, double limit) {
                exp(log_ratio / n_ratios));
 }
 
-static void print_minimise(int seeds, double limit) {
+static void print_minimize(int seeds, double limit) {
     const char* letter;
     int n_found = 0;
     printf("\n## Public hard instances, smallest peak within %.0f s; up to %d seeds if no proof is "
@@ -668,6 +670,341 @@ static void print_features(int seeds, double limit) {
         printf("| %lld | %d of %d | %.3f | %.3f | %.2f |\n", (long long)counts[c], n_proven, seeds,
                100 * greedy_over / seeds, 100 * over / seeds, seconds / seeds);
         fflush(stdout);
+    }
+}
+
+/* ---- shapes of training steps, and other planners -------------------------------------------------------- */
+
+/* Adds a buffer to a plan with room for it. */
+static void add_buffer(memo_plan* plan, int64_t begin, int64_t end, int64_t bytes) {
+    memo_buffer* buffer = &plan->buffers[plan->n_buffers];
+    buffer->id = plan->n_buffers++;
+    buffer->begin = begin;
+    buffer->end = end;
+    buffer->size_bytes = bytes;
+}
+
+static memo_plan* empty_plan(int64_t most) {
+    memo_plan* plan;
+    memo_error error;
+    if (memo_plan_create(most, 0, 1, &plan, &error)) fail("shapes", &error);
+    plan->n_buffers = 0;
+    return plan;
+}
+
+enum { STAGES = 4, MICRO_BATCHES = 8, LAYERS = 6, KEPT = 3 };
+
+/* One pass of a micro-batch through a stage's layers. */
+static void pipeline_pass(memo_plan* plan, char what, int64_t* now, int64_t* kept,
+                          const int64_t* bytes) {
+    int64_t l, k;
+    for (l = 0; l < LAYERS; l++, *now += 2) {
+        for (k = 0; k < KEPT; k++) {
+            int64_t* buffer = &kept[l * KEPT + k];
+            if (what == 'F') {
+                *buffer = plan->n_buffers;
+                add_buffer(plan, *now, *now + 1, bytes[l * KEPT + k]);
+            } else { /* every pass that reads it lengthens its life; layers run backward */
+                plan->buffers[kept[(LAYERS - 1 - l) * KEPT + k]].end = *now + 2;
+            }
+        }
+        if (what != 'W') add_buffer(plan, *now, *now + 3, bytes[l]); /* to the next layer */
+        add_buffer(plan, *now, *now + 1, bytes[(l + 7) % (LAYERS * KEPT)] / 2);
+    }
+}
+
+/* The first stage of a pipeline: a forward and a backward pass alternate once all stages are busy.  With W apart
+ * (zero bubble) a backward pass leaves the gradients of weights to a later one, which needs the same activations. */
+static memo_plan* pipeline(int has_w) {
+    memo_plan* plan = empty_plan(MICRO_BATCHES * LAYERS * (KEPT + 5));
+    int64_t bytes[LAYERS * KEPT], kept[MICRO_BATCHES][LAYERS * KEPT], now = 0, f = 0, b = 0, w = 0,
+                                                                      k;
+    random_state = 1;
+    for (k = 0; k < LAYERS * KEPT; k++) bytes[k] = 512 * random_int(100, 4000);
+    while (b < MICRO_BATCHES || (has_w && w < MICRO_BATCHES)) {
+        if (f < MICRO_BATCHES && f < b + STAGES)
+            pipeline_pass(plan, 'F', &now, kept[f++], bytes);
+        else if (b < MICRO_BATCHES)
+            pipeline_pass(plan, 'B', &now, kept[b++], bytes);
+        if (has_w && w < b && (b - w > 2 || b == MICRO_BATCHES))
+            pipeline_pass(plan, 'W', &now, kept[w++], bytes);
+    }
+    return plan;
+}
+static memo_plan* one_f_one_b(int64_t n) {
+    (void)n;
+    return pipeline(0);
+}
+static memo_plan* zero_bubble(int64_t n) {
+    (void)n;
+    return pipeline(1);
+}
+
+static memo_plan* plan_of(memo_trace* trace) {
+    memo_plan* plan;
+    memo_error error;
+    if (memo_plan_from_trace(trace, 512, &plan, &error)) fail("shapes", &error);
+    memo_trace_destroy(trace);
+    return plan;
+}
+
+/* FSDP: stream 1 gathers the weights of a layer, at most two layers ahead of the computation, forward and backward;
+ * activations live from a layer's forward to its backward. */
+static memo_plan* fsdp(int64_t n_layers) {
+    memo_trace* t;
+    memo_error error;
+    int64_t step, n_bad, id = 2 * n_layers;
+    random_state = 2;
+    if (memo_trace_create(&t, &error)) fail("fsdp", &error);
+    for (step = 0, n_bad = 0; step < 2 * n_layers; step++) {
+        int64_t l = step < n_layers ? step : 2 * n_layers - 1 - step, k;
+        if (step >= 2) n_bad += memo_trace_wait(t, step - 2, 1, &error) != 0;
+        n_bad += memo_trace_malloc(t, step, 4096 * (100 + 37 * (l % 5)), MEMO_CLASS_TRANSIENT, 1,
+                                   &error) != 0;
+        n_bad += memo_trace_record(t, 2 * n_layers + step, 1, &error) != 0;
+        n_bad += memo_trace_wait(t, 2 * n_layers + step, 0, &error) != 0;
+        n_bad += memo_trace_use(t, step, 0, &error) != 0;
+        if (step < n_layers)
+            n_bad += memo_trace_malloc(t, 10 * n_layers + l, 4096 * (60 + 11 * (l % 3)),
+                                       MEMO_CLASS_SKELETAL, 0, &error) != 0;
+        for (k = 0; k < 4; k++, id++) {
+            n_bad += memo_trace_malloc(t, 20 * n_layers + id, 512 * random_int(1, 400),
+                                       MEMO_CLASS_TRANSIENT, 0, &error) != 0;
+            if (k > 0) n_bad += memo_trace_free(t, 20 * n_layers + id - 1, &error) != 0;
+        }
+        n_bad += memo_trace_free(t, 20 * n_layers + id - 1, &error) != 0;
+        n_bad += memo_trace_record(t, step, 0, &error) != 0;
+        n_bad += memo_trace_free(t, step, &error) != 0;
+        if (step >= n_layers) n_bad += memo_trace_free(t, 10 * n_layers + l, &error) != 0;
+    }
+    if (n_bad) fail("fsdp", &error);
+    return plan_of(t);
+}
+
+/* Stream 1 fetches the input of the next micro-batch and waits for nothing else; the computation waits for each input
+ * and frees it at the end of its micro-batch. */
+static memo_plan* prefetch(int64_t n_layers) {
+    enum { BATCHES = 4 };
+    memo_trace* t;
+    memo_error error;
+    int64_t batch, l, n_bad = 0, id = 1000;
+    random_state = 3;
+    if (memo_trace_create(&t, &error)) fail("prefetch", &error);
+    for (batch = 0; batch <= BATCHES; batch++) {
+        if (batch < BATCHES) {
+            n_bad += memo_trace_malloc(t, batch, 4096 * 100, MEMO_CLASS_TRANSIENT, 1, &error) != 0;
+            n_bad += memo_trace_record(t, batch, 1, &error) != 0;
+        }
+        if (batch == 0) continue;
+        n_bad += memo_trace_wait(t, batch - 1, 0, &error) != 0;
+        n_bad += memo_trace_use(t, batch - 1, 0, &error) != 0;
+        for (l = 0; l < 2 * n_layers; l++) {
+            int64_t kept = id + n_layers * 4 + (l < n_layers ? l : 2 * n_layers - 1 - l);
+            if (l < n_layers)
+                n_bad += memo_trace_malloc(t, kept, 512 * random_int(200, 800), MEMO_CLASS_SKELETAL,
+                                           0, &error) != 0;
+            n_bad += memo_trace_malloc(t, id + l, 512 * random_int(1, 900), MEMO_CLASS_TRANSIENT, 0,
+                                       &error) != 0;
+            if (l > 0) n_bad += memo_trace_free(t, id + l - 1, &error) != 0;
+            if (l >= n_layers) n_bad += memo_trace_free(t, kept, &error) != 0;
+        }
+        n_bad += memo_trace_free(t, id + l - 1, &error) != 0;
+        n_bad += memo_trace_free(t, batch - 1, &error) != 0;
+        id += 5 * n_layers;
+    }
+    if (n_bad) fail("prefetch", &error);
+    return plan_of(t);
+}
+
+/* A training step of a graph: node k reads inputs[first[k]] to inputs[first[k + 1] - 1].  Its output lives to its
+ * backward, its gradient from the backward of its last reader to its own; the forward has a workspace. */
+static memo_plan* graph_step(int64_t n, const int64_t* first, const int64_t* inputs,
+                             const int64_t* bytes) {
+    memo_plan* plan = empty_plan(3 * n);
+    int64_t* reader = (int64_t*)calloc((size_t)n, sizeof(int64_t));
+    int64_t i, k;
+    if (!reader) exit(1);
+    for (k = 0; k < n; k++) reader[k] = k;
+    for (k = 0; k < n; k++)
+        for (i = first[k]; i < first[k + 1]; i++) reader[inputs[i]] = k;
+    for (k = 0; k < n; k++) {
+        add_buffer(plan, k, 2 * n - k, bytes[k]);
+        add_buffer(plan, 2 * n - 1 - reader[k], 2 * n - k, bytes[k]);
+        add_buffer(plan, k, k + 1, bytes[k] / 2);
+    }
+    free(reader);
+    return plan;
+}
+
+/* UNet++ networks in a chain: node (i, j), at depth i, reads all of (i, 0) to (i, j - 1), and (i + 1, j - 1) from below; a
+ * node of column 0 reads the one above.  An output halves with each level. */
+static memo_plan* unetpp(int64_t n) {
+    enum { DEPTH = 5, NODES = DEPTH * (DEPTH + 1) / 2 };
+    int64_t n_units = n / NODES / 3 > 0 ? n / NODES / 3 : 1, unit, i, j, k, made = 0, n_inputs = 0;
+    int64_t* first = (int64_t*)calloc((size_t)(n_units * NODES + 1), sizeof(int64_t));
+    int64_t* bytes = (int64_t*)calloc((size_t)(n_units * NODES), sizeof(int64_t));
+    int64_t* inputs = (int64_t*)calloc((size_t)(n_units * NODES * DEPTH), sizeof(int64_t));
+    int64_t at[DEPTH][DEPTH], last = -1;
+    memo_plan* plan;
+    if (!first || !bytes || !inputs) exit(1);
+    random_state = 4;
+    for (unit = 0; unit < n_units; unit++) {
+        for (k = 0; k < DEPTH; k++) { /* along diagonals, so that all inputs come before */
+            for (i = k, j = 0; i >= 0; i--, j++) {
+                at[i][j] = made;
+                bytes[made] = (512 * random_int(500, 1500)) >> i;
+                if (j == 0 && i == 0 && last >= 0) inputs[n_inputs++] = last;
+                if (j == 0 && i > 0) inputs[n_inputs++] = at[i - 1][0];
+                if (j > 0) inputs[n_inputs++] = at[i + 1][j - 1];
+                for (last = 0; last < j; last++) inputs[n_inputs++] = at[i][last];
+                first[++made] = n_inputs;
+            }
+        }
+        last = at[0][DEPTH - 1];
+    }
+    plan = graph_step(made, first, inputs, bytes);
+    free(first);
+    free(bytes);
+    free(inputs);
+    return plan;
+}
+
+/* NASNet: a cell joins five blocks; each adds two of what the two cells before and the cell's earlier blocks have made. */
+static memo_plan* nasnet(int64_t n) {
+    enum { BLOCKS = 5, NODES = BLOCKS + 1 };
+    int64_t n_cells = n / NODES / 3 > 0 ? n / NODES / 3 : 1, cell, b, k, made = 0, n_inputs = 0;
+    int64_t* first = (int64_t*)calloc((size_t)(n_cells * NODES + 1), sizeof(int64_t));
+    int64_t* bytes = (int64_t*)calloc((size_t)(n_cells * NODES), sizeof(int64_t));
+    int64_t* inputs = (int64_t*)calloc((size_t)(n_cells * NODES * BLOCKS), sizeof(int64_t));
+    memo_plan* plan;
+    if (!first || !bytes || !inputs) exit(1);
+    random_state = 5;
+    for (cell = 0; cell < n_cells; cell++) {
+        int64_t begin = made, scale = cell % 6 == 5 ? 2 : 1;
+        for (b = 0; b < NODES; b++) {
+            for (k = 0; k < (b < BLOCKS ? 2 : BLOCKS); k++) {
+                int64_t pick = random_int(-2, b - 1), node;
+                node = b == BLOCKS ? begin + k
+                       : pick < 0  ? begin + NODES * pick + BLOCKS
+                                   : begin + pick;
+                if (node >= 0) inputs[n_inputs++] = node;
+            }
+            bytes[made] = 512 * random_int(200, 400) * (b == BLOCKS ? BLOCKS : 1) / scale;
+            first[++made] = n_inputs;
+        }
+    }
+    plan = graph_step(made, first, inputs, bytes);
+    free(first);
+    free(bytes);
+    free(inputs);
+    return plan;
+}
+
+/* Random buffers with the granularities of a GPU: 512 bytes, 4 KiB, 64 KiB, 2 MiB. */
+static memo_plan* aligned(int64_t n) {
+    static const int64_t alignments[] = {512, 4096, 65536, 2097152};
+    memo_plan* plan = empty_plan(n);
+    int64_t i;
+    random_state = 6;
+    for (i = 0; i < n; i++) {
+        int64_t begin = random_int(0, 2 * n);
+        add_buffer(plan, begin, begin + random_log(1, n / 4 + 2), 512 * random_log(1, 1 << 16));
+        plan->buffers[i].alignment_bytes = alignments[random_int(0, 3)];
+    }
+    return plan;
+}
+
+/* Runs another planner, in Python, on a plan of ours; offsets and proof of the plan become its own.  Returns its
+ * seconds, or below 0: no plan in time, or a feature that it lacks. */
+static double run_peer(const char* variable, const char* planner, memo_plan* plan, double limit) {
+    const char* python = getenv(variable);
+    char path[] = "/tmp/memo_bench_XXXXXX", result[64], command[1024];
+    memo_error error;
+    double seconds = -1;
+    int64_t i;
+    int is_proven, descriptor = python ? mkstemp(path) : -1;
+    FILE* file;
+    if (descriptor < 0) return -1;
+    close(descriptor);
+    if (memo_plan_write(plan, path, &error)) fail(path, &error);
+    snprintf(result, sizeof result, "%s.result", path);
+    snprintf(command, sizeof command,
+             "timeout %.0f '%s' bench/plan_peers.py %s '%s' %g '%s' >/dev/null 2>&1",
+             2 * limit + 20, python, planner, path, limit, result);
+    file = system(command) == 0 ? fopen(result, "r") : NULL;
+    if (file && fscanf(file, "%lf %d", &seconds, &is_proven) == 2) {
+        plan->proof = is_proven ? MEMO_PROOF_OPTIMAL : MEMO_PROOF_FEASIBLE;
+        plan->peak_bytes = 0;
+        for (i = 0; i < plan->n_buffers; i++) {
+            long long offset;
+            if (fscanf(file, "%lld", &offset) != 1) break;
+            plan->buffers[i].offset_bytes = offset;
+            plan->peak_bytes = memob_max(plan->peak_bytes, offset + memob_buffer_bytes(plan, i));
+        }
+        if (i < plan->n_buffers || memo_plan_validate(plan, &error)) {
+            printf("(%s: its plan is wrong: %s)\n", planner, error.message);
+            seconds = -1;
+        }
+    }
+    if (file) fclose(file);
+    unlink(path);
+    unlink(result);
+    return seconds;
+}
+
+static void print_cell(double seconds, const memo_plan* plan) {
+    if (seconds < 0)
+        printf(" - | - | - |");
+    else
+        printf(" %.3f | %s | %.2f |",
+               100 * ((double)plan->peak_bytes / (double)plan->lower_bound_bytes - 1),
+               proof_name(plan->proof), seconds);
+}
+
+/* Same instances, same run, same limit, one thread each; every plan is validated here.  A peer without a plan in the
+ * limit, or without a feature of the instance, shows "-". */
+static void print_peers(double limit) {
+    static const struct {
+        const char* name;
+        memo_plan* (*make)(int64_t n);
+        int64_t n;
+    } shapes[] = {{"1F1B", one_f_one_b, 0},    {"zero bubble", zero_bubble, 0},
+                  {"FSDP, limit 2", fsdp, 32}, {"prefetch", prefetch, 16},
+                  {"UNet++", unetpp, 450},     {"UNet++", unetpp, 30150},
+                  {"NASNet", nasnet, 450},     {"NASNet", nasnet, 31356},
+                  {"aligned", aligned, 40},    {"aligned", aligned, 200}};
+    enum { N_SHAPES = (int)(sizeof shapes / sizeof *shapes), MOST_FOR_PEERS = 4000 };
+    int k, n_instances = N_SHAPES + (int)strlen(instances);
+    printf(
+        "\n## Other planners: peak over bound %% (live bytes), proof and seconds, limit %.0f s\n\n",
+        limit);
+    if (!getenv("ORTOOLS"))
+        printf("(CP-SAT is not run: ORTOOLS names no Python that has ortools)\n\n");
+    if (!getenv("OMNIMALLOC"))
+        printf("(SuperMalloc is not run: OMNIMALLOC names no Python that has omnimalloc)\n\n");
+    printf("| instance | buffers | memo %% | proof | s | CP-SAT %% | proof | s | SuperMalloc %% | "
+           "proof "
+           "| s |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
+    for (k = 0; k < n_instances; k++) {
+        char letter[2] = {0, 0};
+        memo_plan* plan;
+        double seconds;
+        letter[0] = k < N_SHAPES ? '\0' : instances[k - N_SHAPES];
+        plan = k < N_SHAPES ? shapes[k].make(shapes[k].n) : read_instance(letter[0]);
+        if (!plan) continue; /* a public instance that is not there */
+        seconds = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0).seconds;
+        printf("| %s | %lld |", k < N_SHAPES ? shapes[k].name : letter, (long long)plan->n_buffers);
+        print_cell(seconds, plan);
+        fflush(stdout);
+        if (plan->n_buffers > MOST_FOR_PEERS) { /* they take gigabytes or minutes to begin */
+            printf(" - | - | - | - | - | - |\n");
+        } else {
+            print_cell(run_peer("ORTOOLS", "cp-sat", plan, limit), plan);
+            print_cell(run_peer("OMNIMALLOC", "supermalloc", plan, limit), plan);
+            printf("\n");
+        }
+        fflush(stdout);
+        memo_plan_destroy(plan);
     }
 }
 
@@ -1054,8 +1391,9 @@ static int is_asked(int argc, char** argv, const char* name) {
 }
 
 int main(int argc, char** argv) {
-    static const char* const names[] = {"traces", "engines", "minimalloc", "minimise", "tight",
-                                        "growth", "layers",  "caching",    "streams",  "features"};
+    static const char* const names[] = {"traces",  "engines",  "minimalloc", "minimize",
+                                        "tight",   "growth",   "layers",     "caching",
+                                        "streams", "features", "peers"};
     int seeds = 5, i, k;
     double limit = 10;
 
@@ -1086,12 +1424,13 @@ int main(int argc, char** argv) {
     if (is_asked(argc, argv, "traces")) print_traces(seeds);
     if (is_asked(argc, argv, "engines")) print_engines(limit);
     if (is_asked(argc, argv, "minimalloc")) print_minimalloc(seeds, limit);
-    if (is_asked(argc, argv, "minimise")) print_minimise(seeds, limit);
+    if (is_asked(argc, argv, "minimize")) print_minimize(seeds, limit);
     if (is_asked(argc, argv, "tight")) print_tight(seeds, limit);
     if (is_asked(argc, argv, "growth")) print_growth(limit);
     if (is_asked(argc, argv, "features")) print_features(seeds, limit);
     if (is_asked(argc, argv, "caching")) print_caching();
     if (is_asked(argc, argv, "streams")) print_streams();
     if (is_asked(argc, argv, "layers")) print_layers(limit);
+    if (is_asked(argc, argv, "peers")) print_peers(limit);
     return is_missing;
 }

@@ -1,5 +1,5 @@
-/* The planner of degrees: against every plan there is and against a table of all bytes, sizes and times, its cost
- * against the simulated schedule, files. */
+/* test_degrees.c - the planner of degrees against all plans, and against a table of all bytes, sizes and times; its cost
+ * against the simulated schedule; files. */
 #include "scarce.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
@@ -292,7 +292,7 @@ static memo_degrees_model model_of(int32_t n_layers, int32_t hidden, int32_t n_d
 /* Of this process: others may use the processors too. */
 static double cpu_s(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
-/* Each cost and size by some per cent of its own, so that no two blocks are alike. */
+/* Changes each cost and size by some per cent, so that no two blocks are equal. */
 static void perturb(memo_degrees_problem* problem, double share) {
     int64_t k, n = (int64_t)problem->n_blocks * problem->n_degrees;
     for (k = 0; k < n; k++) {

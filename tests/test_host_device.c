@@ -1,4 +1,5 @@
-/* The host device: what chapter 4 promises of any device, and chapter 6 of this one. */
+/* test_host_device.c - the host device: the promises of chapter 4 of memo.h for every device, and of chapter 6 for this
+ * one. */
 #include "scarce.h"
 
 #define MEMO_STATIC
@@ -332,7 +333,7 @@ static void an_event_never_recorded_holds_nobody(void) {
     memo_host_device_destroy(r.device);
 }
 
-/* A wait means the latest record before it, whatever is recorded later and wherever. */
+/* A wait refers to the latest record before it; later records, on any stream, do not matter. */
 static void a_wait_means_the_record_before_it(void) {
     rig r;
     memo_error error;
@@ -605,7 +606,7 @@ static void a_failure_surfaces_and_nothing_hangs(void) {
     memo_host_device_destroy(r.device);
 }
 
-/* Whoever fails first: synchronising any stream that failed returns an error. */
+/* Whoever fails first: synchronizing any stream that failed returns an error. */
 static void several_streams_fail_at_once(void) {
     int round, i;
     for (round = 0; round < 20; round++) {

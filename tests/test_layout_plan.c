@@ -1,5 +1,5 @@
-/* The planner of layouts: against a list by brute force, formulas of its own, the paper's seven tips, and the tool that
- * prints it. */
+/* test_layout_plan.c - the planner of layouts against a list by brute force, independent formulas and the paper's seven
+ * tips; the tool layout_plan. */
 #define main layout_plan_main
 #include "../examples/tools/layout_plan.c"
 #undef main

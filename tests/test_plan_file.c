@@ -495,7 +495,7 @@ static void validator_demands_a_plan(void) {
     memo_plan_destroy(plan);
 }
 
-/* 100000 buffers, thousands of them live at once, each in a lane of its own. */
+/* 100000 buffers, thousands of them live at once, each in its own lane. */
 static void large_plans_validate_quickly(void) {
     const int64_t n = 100000, n_lanes = 20000;
     memo_plan* plan;

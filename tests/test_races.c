@@ -1,5 +1,6 @@
-/* Schedules as text, and what is said of their races: bugs that others shipped (tests/races, each faulty and
- * mended), and random schedules whose races go where the diagnosis is followed.  Run from the project's root. */
+/* test_races.c - schedules as text, and explanations of their races: bugs that other projects shipped (tests/races, each
+ * faulty and mended), and random schedules whose races disappear if the explanation is followed.  Run from the project's
+ * root. */
 #include "memo.h"
 #include "memo_test.h"
 

@@ -1,6 +1,6 @@
-/* The session: random models under random budgets.  Layers write patterns and look whether they
- * come back, on the calling thread or on a stream; the device's capacity is the budget, so that a
- * session which takes more fails. */
+/* test_session.c - the session: random models under random budgets.  Layers write patterns and check that they come
+ * back, on the calling thread or on a stream.  The device's capacity is the budget, so that a session which takes more
+ * fails. */
 #include "scarce.h"
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
@@ -495,7 +495,7 @@ static void a_plan_is_written_and_read(void) {
     close_device(&m);
 }
 
-/* Rank 0 keeps what it shares; the other rank gets it, whatever it measured itself. */
+/* Rank 0 keeps the rows that it shares.  The other rank gets the same rows, even if it measured other times. */
 static unsigned char shared[1 << 16];
 static int64_t n_shared, n_taken;
 static int is_first;

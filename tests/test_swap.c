@@ -1,5 +1,5 @@
-/* The swap engine: what comes back is what left, over random tables of tensors; ordering proven on
- * what was really enqueued; every fault is a status. */
+/* test_swap.c - the swap engine over random tables of rows: rows come back unchanged, the recorded operations have no
+ * race, and every fault is a status. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"

@@ -1,5 +1,5 @@
-/* The swap planner: against brute force over every choice of tiles, against a program with a start
- * time for each operation, against the engine; profiles and their file. */
+/* test_swap_plan.c - the swap planner against brute force over every choice of tiles, against a program with a start
+ * time for each operation, and against the engine; profiles and their file. */
 #include "scarce.h"
 
 #define MEMO_STATIC
@@ -636,7 +636,7 @@ static double slowness(void) {
     return 1;
 }
 
-/* Large stacks, long sequences, little memory: quick, and better than an alpha. */
+/* Large stacks, long sequences, little memory: planning is fast, and the plan is better than any alpha. */
 static void large_stacks_are_planned_quickly(void) {
     static const struct {
         int32_t n_layers;
@@ -861,7 +861,7 @@ static void reasons_are_named(void) {
                error.message);
 }
 
-/* Room for one of four layers on the host: the others go on to a disk as fast as it may be. */
+/* The host holds one of four layers, so the others spill to a disk of any speed. */
 static void the_disk_is_named(void) {
     problem p;
     memo_swap_plan* plan = NULL;

@@ -891,8 +891,9 @@ static int64_t gpt_cuda_scratch_bytes(void* context, const gpt_shapes* shapes) {
     const gpt_cuda_kernels* c = (const gpt_cuda_kernels*)context;
     return GPT_CUDA_WORKSPACE + (GPT_CUDA_PARTIALS + 64) * (int64_t)sizeof(double) +
            gpt_cuda_rows_bytes(shapes) +
-           (c->attention.scratch_bytes ? c->attention.scratch_bytes(c->attention.context, shapes)
-                                       : 0);
+           (c && c->attention.scratch_bytes
+                ? c->attention.scratch_bytes(c->attention.context, shapes)
+                : 0);
 }
 
 static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, memo_stream compute,
@@ -952,6 +953,6 @@ gpt_kernels gpt_cuda_kernels_table(gpt_cuda_kernels* kernels) {
     table.enqueue = gpt_cuda_enqueue;
     table.scratch_bytes = gpt_cuda_scratch_bytes;
     table.prepare = gpt_cuda_prepare;
-    table.attention = kernels->attention.over_ranks;
+    if (kernels) table.attention = kernels->attention.over_ranks;
     return table;
 }

@@ -33,7 +33,7 @@ typedef struct history {
 } history;
 
 static memo_status train(gpt_model* model, const gpt_config* config, const uint8_t* text,
-                         float* pinned, history* h) {
+                         history* h) {
     const gpt_update_desc update = {0.001, 0.9, 0.99, 1e-8, 0.1, 1.0, 0};
     const int64_t n = config->batch * config->sequence;
     memo_status status = MEMO_STATUS_OK;
@@ -43,8 +43,8 @@ static memo_status train(gpt_model* model, const gpt_config* config, const uint8
             status = gpt_micro_batch(model, tokens, tokens + 1, step, m,
                                      1.0 / (double)(N_ACCUMULATED * n), &error);
         }
-        if (!status && step == 0) status = gpt_get_gradients(model, pinned, &error);
-        if (!status && step == 0) h->gradients.assign(pinned, pinned + gpt_n_parameters(config));
+        h->gradients.resize((size_t)gpt_n_parameters(config));
+        if (!status && step == 0) status = gpt_get_gradients(model, h->gradients.data(), &error);
         if (!status) status = gpt_digest_gradients(model, &h->digests[step], &error);
         if (!status) status = gpt_update(model, &update, &h->loss[step], &h->norm[step], &error);
     }
@@ -53,11 +53,10 @@ static memo_status train(gpt_model* model, const gpt_config* config, const uint8
 
 static history on_the_host(gpt_config config, const uint8_t* text) {
     const gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
-    std::vector<float> gradients((size_t)gpt_n_parameters(&config));
     history h = {};
     gpt_test_run run;
     CHECK_OK(gpt_test_open(&desc, &run, &error));
-    if (run.model) CHECK_OK(train(run.model, &config, text, gradients.data(), &h));
+    if (run.model) CHECK_OK(train(run.model, &config, text, &h));
     gpt_test_close(&run);
     return h;
 }
@@ -70,7 +69,6 @@ static history on_the_gpu(memo_device* device, gpt_config config, const int64_t*
     gpt_cuda_kernels* cuda = NULL;
     gpt_kernels kernels;
     gpt_model* model = NULL;
-    void* pinned = NULL;
     CHECK_OK(gpt_cuda_kernels_create(NULL, &cuda, &error));
     if (!cuda) return h;
     kernels = gpt_cuda_kernels_table(cuda);
@@ -79,11 +77,8 @@ static history on_the_gpu(memo_device* device, gpt_config config, const int64_t*
     desc.rows = rows;
     CHECK_OK(gpt_create(&desc, &model, &error));
     if (created) created();
-    CHECK_OK(memo_host_alloc(device, gpt_n_parameters(&config) * (int64_t)sizeof(float), &pinned,
-                             &error));
-    if (model && pinned) CHECK_OK(train(model, &config, text, (float*)pinned, &h));
+    if (model) CHECK_OK(train(model, &config, text, &h));
     gpt_destroy(model);
-    if (pinned) CHECK_OK(memo_host_free(device, pinned, &error));
     gpt_cuda_kernels_destroy(cuda);
     return h;
 }
