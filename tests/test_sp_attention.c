@@ -974,6 +974,7 @@ static int64_t rows_to_send(const attention_case* c, const memo_sharding* shardi
         if (at < begin) begin = at;
         if (at + call.k_rows > end) end = at + call.k_rows;
     }
+    if (sharding->kind == MEMO_SHARDING_DOCUMENTS) return sharding->ring_tokens; /* all */
     return end > begin ? end - begin : 0;
 }
 
