@@ -796,15 +796,22 @@ typedef struct memo_sp_attention_sizes {
 
 /* A layer's tensors in device memory: the rows of this rank, contiguous.  q and d_q are (n_batch,
  * local_tokens, n_q_heads, head_size); k and d_k have n_kv_heads.  out and d_out are (n_batch,
- * local_tokens, n_q_heads, v_head_size); v and d_v have n_kv_heads. */
+ * local_tokens, n_q_heads, v_head_size); v and d_v have n_kv_heads.  Set the struct to zero first:
+ * what is not used is NULL. */
 typedef struct memo_sp_attention_tensors {
     const void *q, *k, *v; /* backward does not read them if it has tensors.saved */
     void* out;             /* set by forward, read by backward */
     /* (n_batch, ring_tokens, heads.n_q), fp32; set by forward, read by backward; -inf for rows that
-     * see nothing, such as padding.  With ulysses_groups: so for the heads of each group, one group
+     * see nothing, such as padding, unless they have sinks.  With ulysses_groups: so for the heads of each group, one group
      * after the other. */
     float* lse;
-    void* saved;           /* NULL is allowed if saved_bytes is 0 */
+    void* saved; /* NULL is allowed if saved_bytes is 0 */
+    /* Attention sinks: a logit of each query head (n_q_heads), fp32, equal on all ranks, which counts
+     * once in the softmax of every row and has no value.  A row that sees no key has its head's sink as
+     * LSE.  NULL: none.  Backward sets d_sinks (n_q_heads): the sum over the rows and heads that this
+     * rank computes, 0 for other heads.  Sum it over memo_mesh.gradient, as parameter gradients. */
+    const float* sinks;
+    float* d_sinks;
     const void* d_out;     /* backward only, as are d_q, d_k and d_v */
     void *d_q, *d_k, *d_v; /* set by backward */
 } memo_sp_attention_tensors;
@@ -4359,6 +4366,33 @@ MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, void* to, memo_type 
     return status ? status : MEMOI_SP_KERNEL(queue, &op, add, &add);
 }
 
+/* Merges sinks into out and lse; with d_sinks, their gradient. */
+MEMOI memo_status memoi_sp_add_sinks(const memoi_sp_queue* queue, memo_sinks_desc* sinks,
+                                     memo_error* error) {
+    const int64_t n = sinks->n_rows * sinks->n_heads,
+                  needed =
+                      (int64_t)(offsetof(memo_device, sink_sums) + sizeof queue->device->sink_sums);
+    memo_op_desc op = memo_op_desc_default();
+    memo_range reads[4];
+    memo_status status;
+    reads[0] = sinks->d_sinks ? memob_range_at(sinks->row_dots, n * 4)
+                              : memob_range_at(sinks->out, n * sinks->n_columns * 4);
+    reads[1] = memob_range_at(sinks->lse, n * 4);
+    reads[2] = memob_range_at(sinks->sinks, sinks->n_heads * 4);
+    reads[3] = memob_range_at(sinks->d_sinks, sinks->d_sinks ? sinks->n_heads * 4 : 0);
+    op.name = sinks->d_sinks ? "sink sums" : "sinks";
+    op.reads = reads;
+    op.n_reads = sinks->d_sinks ? 4 : 3;
+    op.writes = sinks->d_sinks ? reads + 3 : reads;
+    op.n_writes = sinks->d_sinks ? 1 : 2;
+    if (!queue->device) return memoi_sp_announce(queue, MEMOI_SP_COMPUTE, &op, error);
+    if (queue->device->struct_bytes < needed) return memoi_sp_no_kernel(queue, error);
+    status = memo_sinks_desc_resolve(sinks, error);
+    if (status) return status;
+    return sinks->d_sinks ? MEMOI_SP_KERNEL(queue, &op, sink_sums, sinks)
+                          : MEMOI_SP_KERNEL(queue, &op, sinks, sinks);
+}
+
 /* to[row] = sum of a * b over the n elements of a row. */
 MEMOI memo_status memoi_sp_row_sums(const memoi_sp_queue* queue, float* to, const void* a,
                                     const void* b, memo_type type, int64_t n, int64_t n_rows,
@@ -6970,6 +7004,9 @@ MEMOI memo_status memoi_sp_open(memoi_sp_walk* walk, memo_error* error) {
                                    walk->tensors.d_out, shape->type, shape->v_head_size,
                                    shape->n_batch * shape->sharding.local_tokens * shape->n_q_heads,
                                    error);
+    if (walk->ring.is_backward && walk->tensors.sinks && !status)
+        status = memoi_sp_fill(&walk->queue, walk->tensors.d_sinks, (int64_t)shape->n_q_heads * 4,
+                               error);
     if (shape->n_groups > 1) {
         if (!status) status = memoi_sp_record(&walk->queue, MEMOI_SP_DONE, MEMOI_SP_COMPUTE, error);
         if (!status) status = memoi_sp_wait(&walk->queue, MEMOI_SP_DONE, MEMOI_SP_ULYSSES, error);
@@ -6995,6 +7032,27 @@ MEMOI memo_status memoi_sp_next(memoi_sp_walk* walk, int32_t g, memo_error* erro
     return status;
 }
 
+/* After all steps of a group's ring, so that a sink counts once; before the result leaves. */
+MEMOI memo_status memoi_sp_sinks(const memoi_sp_walk* walk, memo_error* error) {
+    const memoi_ring* ring = &walk->ring;
+    const memo_ulysses_heads* heads = &ring->shape->heads;
+    memo_sinks_desc sinks;
+    if (!walk->tensors.sinks || !heads->n_q) return MEMO_STATUS_OK;
+    memset(&sinks, 0, sizeof sinks);
+    sinks.lse = ring->lse;
+    sinks.sinks = walk->tensors.sinks + heads->first_q;
+    sinks.n_rows = ring->shape->n_batch * ring->shape->sharding.ring_tokens;
+    sinks.n_heads = heads->n_q;
+    sinks.n_columns = ring->shape->v_head_size;
+    if (!ring->is_backward) {
+        sinks.out = ring->out;
+    } else {
+        sinks.row_dots = ring->row_dots;
+        sinks.d_sinks = walk->tensors.d_sinks + heads->first_q;
+    }
+    return memoi_sp_add_sinks(&walk->queue, &sinks, error);
+}
+
 /* n_walks: 1; or all ring ranks, for one schedule: then the first ring exchanges for all.  rings: room
  * for their rings. */
 MEMOI memo_status memoi_sp_walk_through(memoi_sp_walk* walks, memoi_ring* rings, int32_t n_walks,
@@ -7008,6 +7066,7 @@ MEMOI memo_status memoi_sp_walk_through(memoi_sp_walk* walks, memoi_ring* rings,
             rings[i] = walks[i].ring;
         }
         if (!status) status = memoi_ring_run(rings, n_walks, error);
+        for (i = 0; i < n_walks && !status; i++) status = memoi_sp_sinks(&walks[i], error);
         for (i = 0; i < n_walks && !status; i++) status = memoi_sp_leave(&walks[i], g, error);
     }
     for (i = 0; i < n_walks && n_groups > 1 && !status; i++)
@@ -7026,6 +7085,7 @@ MEMOI memo_status memoi_sp_check_call(const memo_sp_attention* a,
                           : !t->saved && needs_saved                       ? "saved"
                           : is_backward && !t->d_out                       ? "d_out"
                           : is_backward && (!t->d_q || !t->d_k || !t->d_v) ? "d_q, d_k or d_v"
+                          : is_backward && t->sinks && !t->d_sinks         ? "d_sinks"
                                                                            : NULL;
     if (missing)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,

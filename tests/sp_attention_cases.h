@@ -15,6 +15,7 @@ static long long malloc_count; /* of memo's own, where the includer counts them 
 
 #define MAX_DOCUMENTS 16
 #define MAX_BATCH     4
+#define MAX_HEADS     64
 
 typedef struct attention_case {
     int32_t ring, ulysses, ring_is_inner;
@@ -27,6 +28,7 @@ typedef struct attention_case {
     double softcap;
     int32_t has_slopes; /* a bias of the test's local attention: ALiBi's */
     int32_t first_q_head;
+    int32_t has_sinks;
     int64_t document_begins[MAX_DOCUMENTS + 1];
     int64_t n_documents; /* 0: one, without a list */
     /* Not NULL: n_batch - 1 cases, whose masks are those of the other sequences of the batch. */
@@ -66,7 +68,7 @@ static const char* case_text(const attention_case* c) {
     static char text[320];
     snprintf(text, sizeof text,
              "ring %d ulysses %d%s %s %s window %d,%d%s documents %d%s%s, batch %d tokens %d heads "
-             "%d/%d of %d/%d in %d groups, %s%s%s%s",
+             "%d/%d of %d/%d in %d groups, %s%s%s%s%s",
              c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
              memo_sharding_name(c->sharding), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
              (int)c->window, (int)c->window_after, c->has_prefixes ? ", prefixes," : "",
@@ -75,7 +77,7 @@ static const char* case_text(const attention_case* c) {
              c->n_kv_heads, c->head_size, c->v_head_size, c->ulysses_groups,
              memo_type_name(c->type), c->sends_again ? ", sends again" : "",
              c->rounds_gradients ? ", rounds gradients" : "",
-             c->gathers_keys ? ", gathers keys" : "");
+             c->gathers_keys ? ", gathers keys" : "", c->has_sinks ? ", sinks" : "");
     return text;
 }
 
@@ -88,6 +90,9 @@ typedef struct whole {
     int32_t n_heads[N_TENSORS], head_size[N_TENSORS];
     char* typed[N_TENSORS];
     double* reference[N_TENSORS];
+    float sinks[MAX_HEADS];
+    double d_sinks[MAX_HEADS],
+        d_sinks_norm; /* of the reference; root of the sum of squares of all terms */
 } whole;
 
 static uint16_t test_bf16(float x) { /* to the nearest, ties to even */
@@ -141,6 +146,11 @@ static double test_normal(void) { /* nearly */
 static void whole_create(whole* w, const attention_case* c) {
     int t;
     int64_t i;
+    for (i = 0; i < MAX_HEADS;
+         i++) /* one that outweighs most keys; one that is none; ordinary ones */
+        w->sinks[i] = i % 5 == 1 ? 6 : i % 5 == 3 ? -(float)HUGE_VAL : (float)(i % 7) - 3;
+    memset(w->d_sinks, 0, sizeof w->d_sinks);
+    w->d_sinks_norm = 0;
     for (t = 0; t < N_TENSORS; t++) {
         int is_kv = t == K || t == V || t == D_K || t == D_V;
         double spread = (t == Q || t == K) && c->spread > 0 ? c->spread : 1;
@@ -204,6 +214,7 @@ static void reference_run(const attention_case* c, whole* w) {
                 double *out = ROW(OUT, i, h), *d_q = ROW(D_Q, i, h);
                 double largest = -HUGE_VAL, sum = 0, dot = 0;
                 double slope = c->has_slopes ? slope_of_head(c->first_q_head + h) : 0;
+                double sink = c->has_sinks ? (double)w->sinks[h] : -HUGE_VAL;
                 for (j = 0; j < n; j++) {
                     const double* k = ROW(K, j, h / group);
                     p[j] = -HUGE_VAL;
@@ -218,6 +229,9 @@ static void reference_run(const attention_case* c, whole* w) {
                     if (p[j] < -3.4e38) p[j] = -HUGE_VAL; /* as fp32 has it: not seen */
                     if (p[j] > largest) largest = p[j];
                 }
+                if (sink > largest) largest = sink;
+                sink = sink > -HUGE_VAL ? exp(sink - largest) : 0;
+                sum = sink;
                 for (j = 0; j < n; j++) {
                     p[j] = p[j] > -HUGE_VAL ? exp(p[j] - largest) : 0;
                     sum += p[j];
@@ -228,6 +242,10 @@ static void reference_run(const attention_case* c, whole* w) {
                     for (e = 0; e < d_of_v; e++) out[e] += p[j] * v[e];
                 }
                 for (e = 0; e < d_of_v; e++) dot += out[e] * d_out[e];
+                if (sink > 0) {
+                    w->d_sinks[h] -= sink / sum * dot;
+                    w->d_sinks_norm = hypot(w->d_sinks_norm, sink / sum * dot);
+                }
                 for (j = 0; j < n; j++) {
                     const double *k = ROW(K, j, h / group), *v = ROW(V, j, h / group);
                     double *d_k = ROW(D_K, j, h / group), *d_v = ROW(D_V, j, h / group);
@@ -277,9 +295,10 @@ typedef struct run_result {
     asked_call asked[2][MAX_ASKED];
     int64_t ring_forward_bytes, ring_backward_bytes, ulysses_forward_bytes, ulysses_backward_bytes;
     memo_sp_attention_sizes sizes;
-    int64_t device_bytes; /* less free on the device, once created */
-    double elapsed_s;     /* of all calls */
-    long long n_mallocs;  /* by anybody, from the first forward to the end of the last backward */
+    int64_t device_bytes;     /* less free on the device, once created */
+    double elapsed_s;         /* of all calls */
+    float d_sinks[MAX_HEADS]; /* of this rank */
+    long long n_mallocs; /* by anybody, from the first forward to the end of the last backward */
     memo_status status;
 } run_result;
 
@@ -294,6 +313,7 @@ typedef struct world {
     int32_t failing_rank;   /* whose local attention fails; -1: none */
     int32_t recorded_rank;  /* whose schedule is checked; -1: none */
     int32_t is_alone;       /* in this process: the other ranks are in others */
+    int32_t own_rank;       /* if so */
     pthread_barrier_t barrier;
 } world;
 
@@ -674,6 +694,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     watched_attention watched;
     char *share[N_TENSORS], *other_share[N_TENSORS];
     void *lse = NULL, *saved = NULL, *other_lse = NULL, *other_saved = NULL;
+    float* sinks = NULL; /* and their gradients */
     char* scratch =
         NULL; /* of the caller, where a device's own could not be reached from the host */
     step_buffers buffers;
@@ -771,6 +792,14 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     tensors.d_q = share[D_Q];
     tensors.d_k = share[D_K];
     tensors.d_v = share[D_V];
+    if (c->has_sinks) {
+        sinks = (float*)(void*)CASE_CALLOC(2 * MAX_HEADS, sizeof(float));
+        memcpy(sinks, all->w->sinks, sizeof all->w->sinks);
+        tensors.sinks = sinks;
+        tensors.d_sinks = sinks + MAX_HEADS;
+        for (k = 0; k < MAX_HEADS; k++) tensors.d_sinks[k] = 99; /* backward sets them */
+    }
+    memset(&other, 0, sizeof other);
     /* The other layer has the same numbers in other roles, which takes one head size. */
     other.q = share[D_OUT];
     other.k = share[V];
@@ -830,7 +859,8 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
                         result->ring_rank * c->ulysses + (int32_t)(row / sharding.local_tokens);
                     int64_t position = memo_sharding_position(&shardings[i / sharding.ring_tokens],
                                                               holder, row % sharding.local_tokens);
-                    if (position >= c->n_tokens) n_wrong += lses[i * n_heads + h] != -INFINITY;
+                    if (position >= c->n_tokens && !c->has_sinks)
+                        n_wrong += lses[i * n_heads + h] != -INFINITY;
                 }
             lses += n_rows * n_heads;
         }
@@ -865,7 +895,14 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
         CASE_FREE(share[t]);
         CASE_FREE(other_share[t]);
     }
+    if (!status && sinks && all->is_alone) {
+        status = memo_all_reduce(mesh->world, stream, tensors.d_sinks, tensors.d_sinks, MAX_HEADS,
+                                 MEMO_TYPE_F32, MEMO_REDUCTION_SUM, error);
+        if (!status) status = memo_stream_synchronize(device, stream, error);
+    }
+    if (sinks) memcpy(result->d_sinks, tensors.d_sinks, sizeof result->d_sinks);
     memo_sp_attention_destroy(attention);
+    CASE_FREE(sinks);
     CASE_FREE(scratch);
     CASE_FREE(lse);
     CASE_FREE(saved);
@@ -927,6 +964,26 @@ static const char* const tensor_names[N_TENSORS] = {"q",     "k",   "v",   "out"
 /* The worst errors seen by a test. */
 static double worst_forward, worst_gradient;
 
+/* The gradients of all ranks together are those of the reference; a rank without a head's rows has 0. */
+static void expect_sinks(const attention_case* c, const whole* w, const world* all, double bound) {
+    double off = 0;
+    int32_t r, h, u;
+    for (h = 0; h < c->n_q_heads; h++) {
+        double sum = 0;
+        for (r = 0; r < c->ring * c->ulysses; r++) {
+            const memo_ulysses_heads* own = &all->results[r].sizes.heads;
+            if (all->is_alone && r != all->own_rank) continue;
+            sum += all->results[r].d_sinks[h];
+            u = h >= own->first_q && h < own->first_q + own->n_q;
+            if (!u && !all->is_alone) CHECK_IS(all->results[r].d_sinks[h], ==, 0);
+        }
+        off = hypot(off, sum - w->d_sinks[h]);
+    }
+    off /= w->d_sinks_norm > 0 ? w->d_sinks_norm : 1;
+    CHECK_CASE(off <= bound, "%s: d_sinks is off by %.3g", case_text(c), off);
+    if (off > worst_gradient) worst_gradient = off;
+}
+
 static void expect_right(const attention_case* c, double forward_bound, double gradient_bound,
                          world* all) {
     static world scratch;
@@ -957,6 +1014,7 @@ static void expect_right(const attention_case* c, double forward_bound, double g
         CHECK_CASE(error <= bound, "%s: %s is off by %.3g", case_text(c), tensor_names[t], error);
         if (error > *worst) *worst = error;
     }
+    if (c->has_sinks) expect_sinks(c, &w, all, gradient_bound);
     whole_destroy(&w);
 }
 

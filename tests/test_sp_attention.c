@@ -264,6 +264,48 @@ static void biases_by_head_are_exact(void) {
     report_worst();
 }
 
+/* A sink counts once, whatever the number of steps; its gradient comes from the ranks that have its head. */
+static void sinks_are_exact(void) {
+    static const int32_t degrees[][2] = {{1, 1}, {4, 1}, {1, 4}, {3, 2}, {2, 3}};
+    static const int64_t begins[] = {0, 1, 1, 41, 43, 77};
+    int i, sharding, k;
+    for (i = 0; i < 5; i++)
+        for (sharding = 0; sharding < 4; sharding++)
+            for (k = 0; k < 3; k++) {
+                attention_case c = case_of(degrees[i][0], degrees[i][1], 77, 6, k ? 2 : 3, 8);
+                c.has_sinks = 1;
+                c.sharding = (memo_sharding_kind)sharding;
+                c.n_batch = 1 + k % 2;
+                c.v_head_size = k == 1 ? 12 : 0;
+                c.window = k == 2 ? 9 : 0;
+                c.sends_again = k == 1;
+                c.ulysses_groups = k;
+                c.gathers_keys = k == 2 && i % 2;
+                c.type = k == 1 && i == 3 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+                if (k == 2 || sharding == MEMO_SHARDING_DOCUMENTS) {
+                    memcpy(c.document_begins, begins, sizeof begins);
+                    c.n_documents = 5;
+                }
+                if (c.type)
+                    expect_right(&c, 2e-3, 6e-3, NULL);
+                else
+                    expect_exact(&c);
+            }
+    report_worst();
+}
+
+/* Rows that see no key: output 0, and the gradient of a sink comes from the others. */
+static void sinks_of_rows_without_keys_are_exact(void) {
+    int i;
+    for (i = 0; i < 4; i++) {
+        attention_case c = case_of(1 + i % 2 * 3, 1 + i / 2, 93, 4, 2, 16);
+        c.huge = 1e25;
+        c.has_sinks = 1;
+        expect_exact(&c);
+    }
+    report_worst();
+}
+
 static void set_random_mask(attention_case* c) {
     int64_t k;
     c->mask = (memo_mask_kind)memo_test_int(0, 1);
@@ -311,6 +353,8 @@ static void random_cases_are_exact(void) {
             c.others = others;
         }
         set_random_mask(&c);
+        /* Beside the only key a row has, 1 - p of a sink may be all rounding. */
+        c.has_sinks = memo_test_int(0, 1) && c.n_tokens >= 8;
         expect_exact(&c);
     }
     report_worst();
@@ -1254,6 +1298,7 @@ static void what_runs_is_what_was_promised(void) {
             c.n_batch = 1 + (int32_t)(i % 2);
             c.type = sharding == 1 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
             c.mask = i % 3 == 2 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
+            c.has_sinks = i % 2;
             c.v_head_size = sharding == 2 ? 6 : 0;
             world_init(&all, &c, NULL);
             all.recorded_rank = sharding % (c.ring * c.ulysses);
@@ -1535,6 +1580,7 @@ static void nothing_is_allocated_once_created(void) {
     int32_t r, has_others;
     other.window = 5;
     c.ulysses_groups = 2;
+    c.has_sinks = 1;
     for (has_others = 0; has_others < 2; has_others++) {
         c.n_batch = 1 + has_others;
         c.others = has_others ? &other : NULL;
@@ -2090,6 +2136,8 @@ int main(int argc, char** argv) {
     TEST(windows_and_prefixes_are_exact);
     TEST(softcaps_are_exact);
     TEST(biases_by_head_are_exact);
+    TEST(sinks_are_exact);
+    TEST(sinks_of_rows_without_keys_are_exact);
     TEST(every_number_of_heads_is_exact);
     TEST(every_head_size_is_exact);
     TEST(random_cases_are_exact);

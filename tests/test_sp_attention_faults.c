@@ -217,6 +217,7 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     if (status) return status;
     lse = (float*)calloc((size_t)sizes.lse_bytes, 1);
     saved = calloc((size_t)sizes.saved_bytes + 1, 1);
+    memset(&t, 0, sizeof t);
     t.q = r->tensors[Q];
     t.k = r->tensors[K];
     t.v = r->tensors[V];
