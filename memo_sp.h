@@ -853,7 +853,9 @@ MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
                                                 const memo_sp_attention_tensors* tensors,
                                                 const memo_mask* masks, memo_error* error);
 
-/* Durations for schedules.  A rate of 0 bytes per second means no time except the latency. */
+/* Durations for schedules.  A rate of 0 bytes per second means no time except the latency.  Ring and
+ * Ulysses have links of their own, such as NIC and NVLink.  If they share one and run at the same time
+ * (ulysses_groups), a real run takes longer. */
 typedef struct memo_sp_attention_costs {
     double forward_s_per_score, backward_s_per_score; /* per pair (query, key) of one head */
     double ring_bytes_per_s, ring_latency_s;
@@ -1190,7 +1192,8 @@ MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_devi
  *     memo_loss_run(loss, &tensors, &error);                            // each micro-batch
  *     memo_sharding_sum_loss(mesh->gradient, stream, sums, &error);     // loss = sums[0] / sums[1]
  *
- * For multi-token prediction run it once for each head, with labels from memo_sharding_labels. */
+ * For multi-token prediction run it once for each head, with labels from memo_sharding_labels.  A
+ * whole example is examples/17_loss_in_tiles.c. */
 
 /* Rows [first_row, first_row + n_rows) and this rank's columns. */
 typedef struct memo_loss_tile {

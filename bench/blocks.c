@@ -4,17 +4,17 @@
  *
  * Ranks are threads.  Each computation is an operation of the host device that takes time but no processor.  Each
  * all-reduce takes its bytes / the link's rate.  The figures therefore show the schedule and the engine that runs it:
- * events, queues and the launching thread.  Two cores are enough for four ranks.
+ * events, queues and the launching thread.  Two cores are enough.
  *
  *   simulated   memo_schedule_simulate of the engine's schedule, forward and backward of two layers
- *   measured    the same from the clock, until all streams are done: median of the runs
+ *   measured    the time until all streams are done: median of the runs
  *   busy        busy time of the compute stream / makespan, simulated and measured by a recorder
  *
  *   parts       the best number of parts of the batch, from all-reduces that the ranks measure (memo_comm_measure):
  *               for the message above, and for one whose time is nearly all latency
  *
  * Exit status 1, which fails make bench, if a measured time differs by more than 10 % from the simulation, or if the
- * four schedules have another order than simulated.  A busy machine wakes sleepers late; a larger unit helps.
+ * four schedules have another order than simulated.  On a busy machine sleepers wake late; use a larger unit.
  *
  * The last table is only simulated: one sequence, split in two, against two sequences. */
 #define MEMO_IMPLEMENTATION
@@ -119,7 +119,7 @@ static memo_status run_once(rank* r, memo_blocks* blocks, double* measured_s, me
     return MEMO_STATUS_OK;
 }
 
-/* Once more, with a recorder between: it puts events around everything. */
+/* Runs once more under a recorder, which puts events around every operation. */
 static memo_status run_recorded(rank* r, memo_error* error) {
     memo_recorder_desc recorder_desc = memo_recorder_desc_default();
     memo_recorder* recorder;
@@ -268,7 +268,7 @@ static memo_status simulate(const bench* b, double* makespan_s, double* busy, me
     return status;
 }
 
-/* The whole batch in parts, its collectives being as measured. */
+/* The best number of parts of the whole batch, with the measured times of its collectives. */
 static void report_parts(const bench* b, const double* collective_s) {
     static const int32_t shown[] = {N_SIZES - 1, 0};
     int64_t bytes[N_SIZES];
@@ -304,13 +304,13 @@ static void report_parts(const bench* b, const double* collective_s) {
             fprintf(stderr, "blocks: %s\n", error.message);
             exit(1);
         }
-        printf("all-reduce of %lld bytes: %.3f ms, of none %.3f ms: best in %d parts\n",
+        printf("all-reduce of %lld bytes: %.3f ms, of 0 bytes %.3f ms: best in %d parts\n",
                (long long)bytes[shown[k]], 1e3 * collective_s[shown[k]],
                1e3 * overhead.collective_s, (int)n_parts);
     }
 }
 
-/* Four orders; returns how many are further than 10 % from the simulation or out of its order. */
+/* Measures four orders; returns how many differ by more than 10 % from the simulation, or rank otherwise. */
 static int report(double unit_s, double collective, int has_weights) {
     double simulated[4], measured[4];
     int order, i, n_bad = 0;
@@ -362,8 +362,8 @@ static int report(double unit_s, double collective, int has_weights) {
     return n_bad;
 }
 
-/* Two sequences, or two halves of one.  Half of attention's time goes into pairs of tokens, of which the second half of a
- * causal sequence has three in four. */
+/* Two sequences, or two halves of one.  Pairs of tokens take half of attention's time; the second half of a causal
+ * sequence has three quarters of the pairs. */
 static void report_sequence(double collective) {
     static const char* const names[] = {"two sequences", "halves of one"};
     int splits, order, i;

@@ -1,14 +1,16 @@
 /* plan.c - measures the memory planner: every table prints its result beside a reference.
  *
- *   plan [traces] [engines] [minimalloc] [minimise] [tight] [growth] [features] [layers] [caching] [streams]
+ *   plan [traces] [engines] [minimalloc] [minimize] [tight] [growth] [features] [layers] [caching] [streams] [peers]
  *        [--seeds N] [--limit S] [--threads N]     default: all tables; --threads: of the search
  *
  * Run it at the root of the repository.  The traces in tests/data have one training iteration each.  For your own
- * trace, run examples/pytorch/snapshot_to_trace.py and then build/examples/tools/plan_trace.  Environment:
+ * trace, run examples/pytorch/snapshot_to_trace.py and then build/examples/plan_trace.  Environment:
  *
  *   INSTANCES    folder of the public hard instances (default ../shared/minimalloc; all of A to K are in
  *                benchmarks/challenging of google/minimalloc)
- *   MINIMALLOC   optional: program of that public solver, to run it too
+ *   MINIMALLOC   optional: the program of this public solver, which is then timed too
+ *   ORTOOLS      optional: a Python with ortools, whose CP-SAT is then timed too
+ *   OMNIMALLOC   optional: a Python with omnimalloc, whose SuperMalloc is then timed too
  *
  * Exit status 1 if a table finds no data. */
 #define MEMO_IMPLEMENTATION
@@ -34,15 +36,14 @@ static void fail(const char* what, const memo_error* error) {
 
 /* ---- problems ------------------------------------------------------------------------------------------- */
 
-static int is_missing; /* a table has found none of its data */
+static int is_missing; /* a table found no data */
 static void check_found(int n, const char* what) {
     if (n > 0) return;
-    printf("(none of the %s is there; the head of bench/plan.c says where they are looked for)\n",
-           what);
+    printf("(no %s found; the head of bench/plan.c lists the folders)\n", what);
     is_missing = 1;
 }
 
-/* id,lower,upper,size; NULL where the file is missing. */
+/* Lines "id,lower,upper,size"; NULL if the file is missing. */
 static memo_plan* read_csv(const char* path) {
     FILE* file = fopen(path, "r");
     char line[256];
@@ -70,7 +71,7 @@ static memo_plan* read_csv(const char* path) {
 
 static const char instances[] = "ABCDEFGHIJK";
 
-/* Of google/minimalloc, capacity 1048576; NULL where it is missing. */
+/* An instance of google/minimalloc, capacity 1048576; NULL if it is missing. */
 static memo_plan* read_instance(char letter) {
     char path[512];
     const char* folder = getenv("INSTANCES");
@@ -79,8 +80,8 @@ static memo_plan* read_instance(char letter) {
     return read_csv(path);
 }
 
-/* What is requested before the last "forward end" or between the first "backward begin" and the last
- * "backward end": without head, loss and optimizer the bound is no longer one spike. */
+/* The requests before the last "forward end", and between the first "backward begin" and the last
+ * "backward end".  Head, loss and optimizer are left out, because their peak hides the layers' bound. */
 static memo_trace* body_of(const memo_trace* trace) {
     int64_t forward_end = -1, backward_begin = -1, backward_end = -1, i;
     memo_trace* body;
@@ -100,7 +101,7 @@ static memo_trace* body_of(const memo_trace* trace) {
             backward_begin = i;
     }
 
-    /* Copy the requests between them, and the frees of what is copied. */
+    /* Copy the requests between them, and the frees of copied blocks. */
     keep = (char*)calloc((size_t)largest + 1, 1);
     if (!keep || memo_trace_create(&body, &error)) fail("body", &error);
     for (i = 0; i < trace->n_requests; i++) {
@@ -125,7 +126,7 @@ static int64_t random_int(int64_t low, int64_t high) {
     return low + (int64_t)(memoi_random(&random_state) % (uint64_t)(high - low + 1));
 }
 
-/* A full rectangle cut into n pieces: the optimum is its height, and nothing is left over. */
+/* A full rectangle cut into n pieces.  The optimum is its height, and leaves no byte free. */
 static memo_plan* cut_rectangle(int64_t n, int64_t height, uint64_t seed) {
     memo_plan* plan;
     memo_error error;
@@ -161,7 +162,7 @@ static memo_plan* cut_rectangle(int64_t n, int64_t height, uint64_t seed) {
     return plan;
 }
 
-/* Shapes that grow. */
+/* A problem of n buffers of one of three shapes. */
 static memo_plan* generate(const char* shape, int64_t n) {
     memo_plan* plan;
     memo_error error;
@@ -174,7 +175,7 @@ static memo_plan* generate(const char* shape, int64_t n) {
         buffer->id = i;
         buffer->size_bytes = 512 * random_int(1, 2000);
 
-        if (!strcmp(shape, "nested")) { /* stacks of 100, one in the other */
+        if (!strcmp(shape, "nested")) { /* stacks of 100 nested lifetimes */
             buffer->begin = i / 100 * 150 + i % 100;
             buffer->end = i / 100 * 150 + 300 - i % 100;
         } else if (!strcmp(shape, "random")) {
@@ -186,7 +187,7 @@ static memo_plan* generate(const char* shape, int64_t n) {
             int64_t time = k < 12 ? forward + k : back + k - 12;
             buffer->begin = time;
             buffer->end = k < 4 ? back + 4 + k : time + random_int(1, 8);
-            random_state = k == 19 ? (uint64_t)n : random_state; /* all layers alike */
+            random_state = k == 19 ? (uint64_t)n : random_state; /* equal layers */
         }
     }
     return plan;
@@ -234,7 +235,7 @@ static outcome run_engine(memo_plan* plan, memo_plan_engine engine, int64_t capa
     return run_traced(plan, NULL, engine, capacity, limit, seed);
 }
 
-/* Orders the buffers at random, as they then stand in the file: what breaks ties is drawn anew. */
+/* Orders the buffers at random, because the order of the file breaks ties. */
 static void shuffle_buffers(memo_plan* plan, uint64_t seed) {
     int64_t i;
     random_state = seed + 1;
@@ -246,8 +247,8 @@ static void shuffle_buffers(memo_plan* plan, uint64_t seed) {
     }
 }
 
-/* Seconds that the public solver takes for a problem without gaps, as a process that reads it from a
- * CSV; below 0 where it finds nothing in time, or where there is none. */
+/* Seconds of the public solver for a problem without gaps, as a process that reads a CSV.  Negative if
+ * it finds nothing in time, or if MINIMALLOC is not set. */
 static double run_public(const memo_plan* plan, int64_t capacity, double limit) {
     const char* program = getenv("MINIMALLOC");
     char path[] = "/tmp/memo_bench_XXXXXX", command[1024];
@@ -332,8 +333,8 @@ static void print_traces(int repeats) {
     check_found(n_found, "traces");
 }
 
-/* A trainer's step whose layers are full to the brim: in a phase n_pieces locals, a rectangle cut
- * up; three buffers live from a layer's forward to its backward. */
+/* A trainer's step whose layers leave no byte free: the n_pieces locals of a phase are a full
+ * rectangle.  Three buffers live from a layer's forward to its backward. */
 static memo_trace* layered_trace(int64_t n_layers, int64_t n_pieces) {
     memo_trace* trace;
     memo_error error;
@@ -464,7 +465,7 @@ static void print_minimalloc(int seeds, double limit) {
     int n_ratios = 0, n_found = 0, seed;
     printf("\n## Public hard instances at capacity 1048576, %d seeds, limit %.0f s\n\n", seeds,
            limit);
-    if (!program) printf("(the public solver is not run: MINIMALLOC names no program)\n\n");
+    if (!program) printf("(the public solver does not run, because MINIMALLOC is not set)\n\n");
     printf(
         "| instance | buffers | bound | solved | median s | worst s | public median s | ratio |\n");
     printf("|---|---|---|---|---|---|---|---|\n");
@@ -479,7 +480,7 @@ static void print_minimalloc(int seeds, double limit) {
         /* Both solvers get the same order of buffers. */
         for (seed = 0; seed < seeds && seed < 100; seed++) {
             outcome result;
-            if (seed) shuffle_buffers(plan, (uint64_t)seed); /* the first time as published */
+            if (seed) shuffle_buffers(plan, (uint64_t)seed); /* seed 0: the published order */
             public_s[seed] = run_public(plan, 1048576, 60);
             if (public_s[seed] < 0) public_s[seed] = 60;
             result = run_engine(plan, MEMO_PLAN_ENGINE_SEARCH, 1048576, limit, (uint64_t)seed);
@@ -509,14 +510,12 @@ static void print_minimalloc(int seeds, double limit) {
                exp(log_ratio / n_ratios));
 }
 
-/* What is proven needs no second seed. */
-static void print_minimise(int seeds, double limit) {
+static void print_minimize(int seeds, double limit) {
     const char* letter;
     int n_found = 0;
-    printf(
-        "\n## Public hard instances, smallest peak within %.0f s; up to %d seeds where no proof is "
-        "found\n\n",
-        limit, seeds);
+    printf("\n## Public hard instances, smallest peak within %.0f s; up to %d seeds if no proof is "
+           "found\n\n",
+           limit, seeds);
     printf("| instance | bound | least peak | gap %% | largest peak | proof | s |\n"
            "|---|---|---|---|---|---|---|\n");
 
@@ -615,8 +614,8 @@ static int64_t random_log(int64_t low, int64_t high) {
 }
 
 /* Buffers with every feature.  Half have an alignment of 16 bytes to 64 KiB, as kernels and copies
- * ask for; a third are free for a while in the middle of their life, as swapped tensors are; every
- * second problem has buffers that an earlier plan has fixed. */
+ * require.  A third have a gap in their lifetime, as swapped tensors have.  Every second problem has
+ * buffers fixed by an earlier plan. */
 static memo_plan* with_features(int64_t n, uint64_t seed) {
     memo_plan* plan;
     memo_error error;
@@ -674,9 +673,344 @@ static void print_features(int seeds, double limit) {
     }
 }
 
+/* ---- shapes of training steps, and other planners -------------------------------------------------------- */
+
+/* Adds a buffer to a plan with room for it. */
+static void add_buffer(memo_plan* plan, int64_t begin, int64_t end, int64_t bytes) {
+    memo_buffer* buffer = &plan->buffers[plan->n_buffers];
+    buffer->id = plan->n_buffers++;
+    buffer->begin = begin;
+    buffer->end = end;
+    buffer->size_bytes = bytes;
+}
+
+static memo_plan* empty_plan(int64_t most) {
+    memo_plan* plan;
+    memo_error error;
+    if (memo_plan_create(most, 0, 1, &plan, &error)) fail("shapes", &error);
+    plan->n_buffers = 0;
+    return plan;
+}
+
+enum { STAGES = 4, MICRO_BATCHES = 8, LAYERS = 6, KEPT = 3 };
+
+/* One pass of a micro-batch through a stage's layers. */
+static void pipeline_pass(memo_plan* plan, char what, int64_t* now, int64_t* kept,
+                          const int64_t* bytes) {
+    int64_t l, k;
+    for (l = 0; l < LAYERS; l++, *now += 2) {
+        for (k = 0; k < KEPT; k++) {
+            int64_t* buffer = &kept[l * KEPT + k];
+            if (what == 'F') {
+                *buffer = plan->n_buffers;
+                add_buffer(plan, *now, *now + 1, bytes[l * KEPT + k]);
+            } else { /* every pass that reads it lengthens its life; layers run backward */
+                plan->buffers[kept[(LAYERS - 1 - l) * KEPT + k]].end = *now + 2;
+            }
+        }
+        if (what != 'W') add_buffer(plan, *now, *now + 3, bytes[l]); /* to the next layer */
+        add_buffer(plan, *now, *now + 1, bytes[(l + 7) % (LAYERS * KEPT)] / 2);
+    }
+}
+
+/* The first stage of a pipeline: a forward and a backward pass alternate once all stages are busy.  With W apart
+ * (zero bubble) a backward pass leaves the gradients of weights to a later one, which needs the same activations. */
+static memo_plan* pipeline(int has_w) {
+    memo_plan* plan = empty_plan(MICRO_BATCHES * LAYERS * (KEPT + 5));
+    int64_t bytes[LAYERS * KEPT], kept[MICRO_BATCHES][LAYERS * KEPT], now = 0, f = 0, b = 0, w = 0,
+                                                                      k;
+    random_state = 1;
+    for (k = 0; k < LAYERS * KEPT; k++) bytes[k] = 512 * random_int(100, 4000);
+    while (b < MICRO_BATCHES || (has_w && w < MICRO_BATCHES)) {
+        if (f < MICRO_BATCHES && f < b + STAGES)
+            pipeline_pass(plan, 'F', &now, kept[f++], bytes);
+        else if (b < MICRO_BATCHES)
+            pipeline_pass(plan, 'B', &now, kept[b++], bytes);
+        if (has_w && w < b && (b - w > 2 || b == MICRO_BATCHES))
+            pipeline_pass(plan, 'W', &now, kept[w++], bytes);
+    }
+    return plan;
+}
+static memo_plan* one_f_one_b(int64_t n) {
+    (void)n;
+    return pipeline(0);
+}
+static memo_plan* zero_bubble(int64_t n) {
+    (void)n;
+    return pipeline(1);
+}
+
+static memo_plan* plan_of(memo_trace* trace) {
+    memo_plan* plan;
+    memo_error error;
+    if (memo_plan_from_trace(trace, 512, &plan, &error)) fail("shapes", &error);
+    memo_trace_destroy(trace);
+    return plan;
+}
+
+/* FSDP: stream 1 gathers the weights of a layer, at most two layers ahead of the computation, forward and backward;
+ * activations live from a layer's forward to its backward. */
+static memo_plan* fsdp(int64_t n_layers) {
+    memo_trace* t;
+    memo_error error;
+    int64_t step, n_bad, id = 2 * n_layers;
+    random_state = 2;
+    if (memo_trace_create(&t, &error)) fail("fsdp", &error);
+    for (step = 0, n_bad = 0; step < 2 * n_layers; step++) {
+        int64_t l = step < n_layers ? step : 2 * n_layers - 1 - step, k;
+        if (step >= 2) n_bad += memo_trace_wait(t, step - 2, 1, &error) != 0;
+        n_bad += memo_trace_malloc(t, step, 4096 * (100 + 37 * (l % 5)), MEMO_CLASS_TRANSIENT, 1,
+                                   &error) != 0;
+        n_bad += memo_trace_record(t, 2 * n_layers + step, 1, &error) != 0;
+        n_bad += memo_trace_wait(t, 2 * n_layers + step, 0, &error) != 0;
+        n_bad += memo_trace_use(t, step, 0, &error) != 0;
+        if (step < n_layers)
+            n_bad += memo_trace_malloc(t, 10 * n_layers + l, 4096 * (60 + 11 * (l % 3)),
+                                       MEMO_CLASS_SKELETAL, 0, &error) != 0;
+        for (k = 0; k < 4; k++, id++) {
+            n_bad += memo_trace_malloc(t, 20 * n_layers + id, 512 * random_int(1, 400),
+                                       MEMO_CLASS_TRANSIENT, 0, &error) != 0;
+            if (k > 0) n_bad += memo_trace_free(t, 20 * n_layers + id - 1, &error) != 0;
+        }
+        n_bad += memo_trace_free(t, 20 * n_layers + id - 1, &error) != 0;
+        n_bad += memo_trace_record(t, step, 0, &error) != 0;
+        n_bad += memo_trace_free(t, step, &error) != 0;
+        if (step >= n_layers) n_bad += memo_trace_free(t, 10 * n_layers + l, &error) != 0;
+    }
+    if (n_bad) fail("fsdp", &error);
+    return plan_of(t);
+}
+
+/* Stream 1 fetches the input of the next micro-batch and waits for nothing else; the computation waits for each input
+ * and frees it at the end of its micro-batch. */
+static memo_plan* prefetch(int64_t n_layers) {
+    enum { BATCHES = 4 };
+    memo_trace* t;
+    memo_error error;
+    int64_t batch, l, n_bad = 0, id = 1000;
+    random_state = 3;
+    if (memo_trace_create(&t, &error)) fail("prefetch", &error);
+    for (batch = 0; batch <= BATCHES; batch++) {
+        if (batch < BATCHES) {
+            n_bad += memo_trace_malloc(t, batch, 4096 * 100, MEMO_CLASS_TRANSIENT, 1, &error) != 0;
+            n_bad += memo_trace_record(t, batch, 1, &error) != 0;
+        }
+        if (batch == 0) continue;
+        n_bad += memo_trace_wait(t, batch - 1, 0, &error) != 0;
+        n_bad += memo_trace_use(t, batch - 1, 0, &error) != 0;
+        for (l = 0; l < 2 * n_layers; l++) {
+            int64_t kept = id + n_layers * 4 + (l < n_layers ? l : 2 * n_layers - 1 - l);
+            if (l < n_layers)
+                n_bad += memo_trace_malloc(t, kept, 512 * random_int(200, 800), MEMO_CLASS_SKELETAL,
+                                           0, &error) != 0;
+            n_bad += memo_trace_malloc(t, id + l, 512 * random_int(1, 900), MEMO_CLASS_TRANSIENT, 0,
+                                       &error) != 0;
+            if (l > 0) n_bad += memo_trace_free(t, id + l - 1, &error) != 0;
+            if (l >= n_layers) n_bad += memo_trace_free(t, kept, &error) != 0;
+        }
+        n_bad += memo_trace_free(t, id + l - 1, &error) != 0;
+        n_bad += memo_trace_free(t, batch - 1, &error) != 0;
+        id += 5 * n_layers;
+    }
+    if (n_bad) fail("prefetch", &error);
+    return plan_of(t);
+}
+
+/* A training step of a graph: node k reads inputs[first[k]] to inputs[first[k + 1] - 1].  Its output lives to its
+ * backward, its gradient from the backward of its last reader to its own; the forward has a workspace. */
+static memo_plan* graph_step(int64_t n, const int64_t* first, const int64_t* inputs,
+                             const int64_t* bytes) {
+    memo_plan* plan = empty_plan(3 * n);
+    int64_t* reader = (int64_t*)calloc((size_t)n, sizeof(int64_t));
+    int64_t i, k;
+    if (!reader) exit(1);
+    for (k = 0; k < n; k++) reader[k] = k;
+    for (k = 0; k < n; k++)
+        for (i = first[k]; i < first[k + 1]; i++) reader[inputs[i]] = k;
+    for (k = 0; k < n; k++) {
+        add_buffer(plan, k, 2 * n - k, bytes[k]);
+        add_buffer(plan, 2 * n - 1 - reader[k], 2 * n - k, bytes[k]);
+        add_buffer(plan, k, k + 1, bytes[k] / 2);
+    }
+    free(reader);
+    return plan;
+}
+
+/* UNet++ networks in a chain: node (i, j), at depth i, reads all of (i, 0) to (i, j - 1), and (i + 1, j - 1) from below; a
+ * node of column 0 reads the one above.  An output halves with each level. */
+static memo_plan* unetpp(int64_t n) {
+    enum { DEPTH = 5, NODES = DEPTH * (DEPTH + 1) / 2 };
+    int64_t n_units = n / NODES / 3 > 0 ? n / NODES / 3 : 1, unit, i, j, k, made = 0, n_inputs = 0;
+    int64_t* first = (int64_t*)calloc((size_t)(n_units * NODES + 1), sizeof(int64_t));
+    int64_t* bytes = (int64_t*)calloc((size_t)(n_units * NODES), sizeof(int64_t));
+    int64_t* inputs = (int64_t*)calloc((size_t)(n_units * NODES * DEPTH), sizeof(int64_t));
+    int64_t at[DEPTH][DEPTH], last = -1;
+    memo_plan* plan;
+    if (!first || !bytes || !inputs) exit(1);
+    random_state = 4;
+    for (unit = 0; unit < n_units; unit++) {
+        for (k = 0; k < DEPTH; k++) { /* along diagonals, so that all inputs come before */
+            for (i = k, j = 0; i >= 0; i--, j++) {
+                at[i][j] = made;
+                bytes[made] = (512 * random_int(500, 1500)) >> i;
+                if (j == 0 && i == 0 && last >= 0) inputs[n_inputs++] = last;
+                if (j == 0 && i > 0) inputs[n_inputs++] = at[i - 1][0];
+                if (j > 0) inputs[n_inputs++] = at[i + 1][j - 1];
+                for (last = 0; last < j; last++) inputs[n_inputs++] = at[i][last];
+                first[++made] = n_inputs;
+            }
+        }
+        last = at[0][DEPTH - 1];
+    }
+    plan = graph_step(made, first, inputs, bytes);
+    free(first);
+    free(bytes);
+    free(inputs);
+    return plan;
+}
+
+/* NASNet: a cell joins five blocks; each adds two of what the two cells before and the cell's earlier blocks have made. */
+static memo_plan* nasnet(int64_t n) {
+    enum { BLOCKS = 5, NODES = BLOCKS + 1 };
+    int64_t n_cells = n / NODES / 3 > 0 ? n / NODES / 3 : 1, cell, b, k, made = 0, n_inputs = 0;
+    int64_t* first = (int64_t*)calloc((size_t)(n_cells * NODES + 1), sizeof(int64_t));
+    int64_t* bytes = (int64_t*)calloc((size_t)(n_cells * NODES), sizeof(int64_t));
+    int64_t* inputs = (int64_t*)calloc((size_t)(n_cells * NODES * BLOCKS), sizeof(int64_t));
+    memo_plan* plan;
+    if (!first || !bytes || !inputs) exit(1);
+    random_state = 5;
+    for (cell = 0; cell < n_cells; cell++) {
+        int64_t begin = made, scale = cell % 6 == 5 ? 2 : 1;
+        for (b = 0; b < NODES; b++) {
+            for (k = 0; k < (b < BLOCKS ? 2 : BLOCKS); k++) {
+                int64_t pick = random_int(-2, b - 1), node;
+                node = b == BLOCKS ? begin + k
+                       : pick < 0  ? begin + NODES * pick + BLOCKS
+                                   : begin + pick;
+                if (node >= 0) inputs[n_inputs++] = node;
+            }
+            bytes[made] = 512 * random_int(200, 400) * (b == BLOCKS ? BLOCKS : 1) / scale;
+            first[++made] = n_inputs;
+        }
+    }
+    plan = graph_step(made, first, inputs, bytes);
+    free(first);
+    free(bytes);
+    free(inputs);
+    return plan;
+}
+
+/* Random buffers with the granularities of a GPU: 512 bytes, 4 KiB, 64 KiB, 2 MiB. */
+static memo_plan* aligned(int64_t n) {
+    static const int64_t alignments[] = {512, 4096, 65536, 2097152};
+    memo_plan* plan = empty_plan(n);
+    int64_t i;
+    random_state = 6;
+    for (i = 0; i < n; i++) {
+        int64_t begin = random_int(0, 2 * n);
+        add_buffer(plan, begin, begin + random_log(1, n / 4 + 2), 512 * random_log(1, 1 << 16));
+        plan->buffers[i].alignment_bytes = alignments[random_int(0, 3)];
+    }
+    return plan;
+}
+
+/* Runs another planner, in Python, on a plan of ours; offsets and proof of the plan become its own.  Returns its
+ * seconds, or below 0: no plan in time, or a feature that it lacks. */
+static double run_peer(const char* variable, const char* planner, memo_plan* plan, double limit) {
+    const char* python = getenv(variable);
+    char path[] = "/tmp/memo_bench_XXXXXX", result[64], command[1024];
+    memo_error error;
+    double seconds = -1;
+    int64_t i;
+    int is_proven, descriptor = python ? mkstemp(path) : -1;
+    FILE* file;
+    if (descriptor < 0) return -1;
+    close(descriptor);
+    if (memo_plan_write(plan, path, &error)) fail(path, &error);
+    snprintf(result, sizeof result, "%s.result", path);
+    snprintf(command, sizeof command,
+             "timeout %.0f '%s' bench/plan_peers.py %s '%s' %g '%s' >/dev/null 2>&1",
+             2 * limit + 20, python, planner, path, limit, result);
+    file = system(command) == 0 ? fopen(result, "r") : NULL;
+    if (file && fscanf(file, "%lf %d", &seconds, &is_proven) == 2) {
+        plan->proof = is_proven ? MEMO_PROOF_OPTIMAL : MEMO_PROOF_FEASIBLE;
+        plan->peak_bytes = 0;
+        for (i = 0; i < plan->n_buffers; i++) {
+            long long offset;
+            if (fscanf(file, "%lld", &offset) != 1) break;
+            plan->buffers[i].offset_bytes = offset;
+            plan->peak_bytes = memob_max(plan->peak_bytes, offset + memob_buffer_bytes(plan, i));
+        }
+        if (i < plan->n_buffers || memo_plan_validate(plan, &error)) {
+            printf("(%s: its plan is wrong: %s)\n", planner, error.message);
+            seconds = -1;
+        }
+    }
+    if (file) fclose(file);
+    unlink(path);
+    unlink(result);
+    return seconds;
+}
+
+static void print_cell(double seconds, const memo_plan* plan) {
+    if (seconds < 0)
+        printf(" - | - | - |");
+    else
+        printf(" %.3f | %s | %.2f |",
+               100 * ((double)plan->peak_bytes / (double)plan->lower_bound_bytes - 1),
+               proof_name(plan->proof), seconds);
+}
+
+/* Same instances, same run, same limit, one thread each; every plan is validated here.  A peer without a plan in the
+ * limit, or without a feature of the instance, shows "-". */
+static void print_peers(double limit) {
+    static const struct {
+        const char* name;
+        memo_plan* (*make)(int64_t n);
+        int64_t n;
+    } shapes[] = {{"1F1B", one_f_one_b, 0},    {"zero bubble", zero_bubble, 0},
+                  {"FSDP, limit 2", fsdp, 32}, {"prefetch", prefetch, 16},
+                  {"UNet++", unetpp, 450},     {"UNet++", unetpp, 30150},
+                  {"NASNet", nasnet, 450},     {"NASNet", nasnet, 31356},
+                  {"aligned", aligned, 40},    {"aligned", aligned, 200}};
+    enum { N_SHAPES = (int)(sizeof shapes / sizeof *shapes), MOST_FOR_PEERS = 4000 };
+    int k, n_instances = N_SHAPES + (int)strlen(instances);
+    printf(
+        "\n## Other planners: peak over bound %% (live bytes), proof and seconds, limit %.0f s\n\n",
+        limit);
+    if (!getenv("ORTOOLS"))
+        printf("(CP-SAT is not run: ORTOOLS names no Python that has ortools)\n\n");
+    if (!getenv("OMNIMALLOC"))
+        printf("(SuperMalloc is not run: OMNIMALLOC names no Python that has omnimalloc)\n\n");
+    printf("| instance | buffers | memo %% | proof | s | CP-SAT %% | proof | s | SuperMalloc %% | "
+           "proof "
+           "| s |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
+    for (k = 0; k < n_instances; k++) {
+        char letter[2] = {0, 0};
+        memo_plan* plan;
+        double seconds;
+        letter[0] = k < N_SHAPES ? '\0' : instances[k - N_SHAPES];
+        plan = k < N_SHAPES ? shapes[k].make(shapes[k].n) : read_instance(letter[0]);
+        if (!plan) continue; /* a public instance that is not there */
+        seconds = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0).seconds;
+        printf("| %s | %lld |", k < N_SHAPES ? shapes[k].name : letter, (long long)plan->n_buffers);
+        print_cell(seconds, plan);
+        fflush(stdout);
+        if (plan->n_buffers > MOST_FOR_PEERS) { /* they take gigabytes or minutes to begin */
+            printf(" - | - | - | - | - | - |\n");
+        } else {
+            print_cell(run_peer("ORTOOLS", "cp-sat", plan, limit), plan);
+            print_cell(run_peer("OMNIMALLOC", "supermalloc", plan, limit), plan);
+            printf("\n");
+        }
+        fflush(stdout);
+        memo_plan_destroy(plan);
+    }
+}
+
 /* ---- PyTorch's caching allocator ------------------------------------------------------------------------ */
 
-/* What a trace's heading says of the allocator that it was recorded in; 0 where it does not. */
+/* Reads the recorded allocator's peaks from the heading of a trace; 0 if it has none. */
 static int read_peaks(const char* path, long long* allocated, long long* reserved,
                       long long* resident) {
     FILE* file = fopen(path, "r");
@@ -695,7 +1029,7 @@ static void keep_block(memo_trace* made, int64_t* id, int64_t bytes) {
         fail("states", &error);
 }
 
-/* All on stream 0, without what orders streams. */
+/* Copies requests to stream 0, without events. */
 static void copy_requests(const memo_trace* trace, int64_t begin, int64_t end, int64_t shift,
                           memo_trace* made) {
     memo_error error;
@@ -710,9 +1044,9 @@ static void copy_requests(const memo_trace* trace, int64_t begin, int64_t end, i
     }
 }
 
-/* A training run: parameters; a first iteration, in which Adam makes its two states and step count of each
- * parameter before the gradients are freed; then the iteration as it is.  The gradients, as large as their
- * parameters, are what the five traces free last, behind the loss of 4 bytes. */
+/* A training run: parameters; a first iteration, in which Adam makes two states and a step count for each
+ * parameter before the gradients are freed; then the iteration of the trace.  The five traces free the
+ * gradients last, after the loss of 4 bytes; a gradient is as large as its parameter. */
 static memo_trace* whole_run(const memo_trace* trace, int is_late) {
     memo_trace* made;
     memo_error error;
@@ -764,15 +1098,15 @@ static double over_bound(const memo_trace* trace, int64_t n_iterations, int64_t 
 static void print_caching(void) {
     size_t k;
     int n_found = 0;
+    printf("\n## PyTorch's caching allocator: (reserved - resident) / bound\n\n");
     printf(
-        "\n## PyTorch's caching allocator: reserved beyond what is resident, over the bound\n\n");
-    printf("The model replays the iteration once; three times; after parameters and Adam's states; "
-           "after\n"
-           "parameters and a first iteration at whose end Adam makes its states in what "
-           "activations have\n"
-           "left.  Recorded: the heading of the trace; what it says was resident is taken off "
-           "wherever\n"
-           "parameters are replayed.\n\n");
+        "The model replays the iteration once; three times; after parameters and Adam's states; "
+        "after\n"
+        "parameters and a first iteration, at whose end Adam makes its states in the blocks "
+        "that\n"
+        "activations have freed.  Recorded: the peaks in the heading of the trace.  Its resident "
+        "bytes are\n"
+        "subtracted wherever parameters are replayed.\n\n");
     printf("| trace | plan | once | 3 times | states before | states in the first | recorded |\n");
     printf("|---|---|---|---|---|---|---|\n");
 
@@ -811,8 +1145,9 @@ static void print_caching(void) {
 
 /* ---- two streams ---------------------------------------------------------------------------------------- */
 
-/* Offloading without rounding buffers: stream 1 copies each layer's activations out; stream 0 frees them once it has
- * waited, `behind` layers later.  Backward, stream 1 requests room and copies in, one layer ahead of stream 0. */
+/* Offloading without rounding buffers.  Stream 1 copies each layer's activations out; stream 0 waits for the copy and
+ * frees them `behind` layers later.  In the backward, stream 1 requests memory and copies in, one layer ahead of stream
+ * 0. */
 static memo_trace* offloading(int64_t n_layers, int64_t behind, int is_wait_first) {
     memo_trace* t;
     memo_error error;
@@ -874,7 +1209,7 @@ static memo_trace* offloading(int64_t n_layers, int64_t behind, int is_wait_firs
     return t;
 }
 
-/* The least peak of first fit over pairs that truly conflict, in four orders, or of the plan. */
+/* The smallest peak of the plan and of first fit in four orders, if only pairs that conflict are separated. */
 static int64_t pairwise_peak(const memo_plan* plan, const memo_trace* trace) {
     memoi_flood flood;
     memo_error error;
@@ -933,7 +1268,7 @@ static void print_streams(void) {
     size_t k;
     int64_t behind;
     int is_wait_first;
-    printf("\n## Two streams: lifetimes as intervals, against pairs that truly conflict\n\n");
+    printf("\n## Two streams: lifetimes as intervals, against conflicting pairs\n\n");
     printf("| layers | freed behind | copies in wait | ms | one stream's bound | plan | pairs, "
            "first fit "
            "|\n|---|---|---|---|---|---|---|\n");
@@ -969,7 +1304,7 @@ static void print_streams(void) {
     }
 }
 
-/* Medians of five.  Reading is of a trace's file, planning begins with the plan that it poses. */
+/* Medians of five.  The time of reading includes the file; the time of planning begins with the problem. */
 static void print_layers(double limit) {
     const char* path = "tests/data/llama-1b-s8k-recompute.trace";
     double first[2] = {0, 0};
@@ -1042,7 +1377,7 @@ static void print_layers(double limit) {
     memo_trace_destroy(few);
 }
 
-/* Is a table asked for?  Without names, all are. */
+/* Is this table selected?  Without names, all are. */
 static int is_asked(int argc, char** argv, const char* name) {
     int i, n_names = 0;
     for (i = 1; i < argc; i++) {
@@ -1056,8 +1391,9 @@ static int is_asked(int argc, char** argv, const char* name) {
 }
 
 int main(int argc, char** argv) {
-    static const char* const names[] = {"traces", "engines", "minimalloc", "minimise", "tight",
-                                        "growth", "layers",  "caching",    "streams",  "features"};
+    static const char* const names[] = {"traces",  "engines",  "minimalloc", "minimize",
+                                        "tight",   "growth",   "layers",     "caching",
+                                        "streams", "features", "peers"};
     int seeds = 5, i, k;
     double limit = 10;
 
@@ -1075,25 +1411,26 @@ int main(int argc, char** argv) {
             n_threads = atoi(argv[++i]);
         else {
             fprintf(stderr,
-                    "plan: %s: no table and no option; the head of bench/plan.c lists them\n",
+                    "plan: %s: unknown table or option; the head of bench/plan.c lists them\n",
                     argv[i]);
             return 2;
         }
     }
     if (seeds < 1 || seeds > 64 || !(limit > 0) || n_threads < 1 || n_threads > 64) {
-        fprintf(stderr, "plan: --seeds and --threads are 1 to 64, --limit above 0\n");
+        fprintf(stderr, "plan: --seeds and --threads must be 1 to 64, and --limit above 0\n");
         return 2;
     }
 
     if (is_asked(argc, argv, "traces")) print_traces(seeds);
     if (is_asked(argc, argv, "engines")) print_engines(limit);
     if (is_asked(argc, argv, "minimalloc")) print_minimalloc(seeds, limit);
-    if (is_asked(argc, argv, "minimise")) print_minimise(seeds, limit);
+    if (is_asked(argc, argv, "minimize")) print_minimize(seeds, limit);
     if (is_asked(argc, argv, "tight")) print_tight(seeds, limit);
     if (is_asked(argc, argv, "growth")) print_growth(limit);
     if (is_asked(argc, argv, "features")) print_features(seeds, limit);
     if (is_asked(argc, argv, "caching")) print_caching();
     if (is_asked(argc, argv, "streams")) print_streams();
     if (is_asked(argc, argv, "layers")) print_layers(limit);
+    if (is_asked(argc, argv, "peers")) print_peers(limit);
     return is_missing;
 }

@@ -14,7 +14,7 @@
 
 #define N_LAYERS        8
 #define N_ROWS          1024
-#define ROW_BYTES       64 /* b s h elements are 64 KiB; 16 of them a layer */
+#define ROW_BYTES       64 /* a tensor of width 1 has 64 KiB; a layer has 16 widths */
 #define FORWARD_S       0.012
 #define BACKWARD_S      0.024
 #define REPETITIONS_MAX 101
@@ -173,10 +173,8 @@ int main(int argc, char** argv) {
     }
 
     printf("Swap engine, host device: %d layers of %.0f KiB, forward %.0f ms, backward %.0f ms, "
-           "recomputing all "
-           "rows %.0f ms,\nthe same rate both ways, medians of %d.  copy: moving a whole layer, in "
-           "forwards.  "
-           "stall: of the compute stream.\n\n",
+           "recomputing all rows %.0f ms,\nthe same rate both ways, medians of %d.  copy: time of "
+           "copying a layer / forward time.  stall: of the compute stream.\n\n",
            N_LAYERS, layer_bytes / 1024, FORWARD_S * 1e3, BACKWARD_S * 1e3, FORWARD_S * 1e3,
            repetitions);
     printf("%6s %6s | %9s %9s %10s | %9s %10s | %9s %10s\n", "copy", "alpha", "keep ms", "swap ms",

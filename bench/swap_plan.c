@@ -2,7 +2,7 @@
  * layers, computation sleeps and copies are throttled, so that overlap can be measured on any machine
  * with two cores.
  *
- *   cc -O2 -I. -DMEMO_LP_SOLVE bench/swap_plan.c -llpsolve55 -lcolamd -ldl -lpthread -lm
+ *   cc -O2 -I. bench/swap_plan.c -lpthread -lm
  *   ./a.out [REPETITIONS]      measures
  *   ./a.out predict            predicts only
  *
@@ -41,7 +41,7 @@ static void check(memo_status status) {
     exit(1);
 }
 
-/* Of the file that is the third tier. */
+/* The folder of the spill file. */
 static const char* folder(void) {
     const char* name = getenv("TMPDIR");
     return name && *name ? name : "/tmp";
@@ -56,7 +56,7 @@ static double median(double* values, int n) {
     return values[n / 2];
 }
 
-/* Input, attention, its q, k and v, and the MLP's: sizes as in a GPT layer, times as of one whose
+/* Input, attention output, q with k and v, and the MLP's: sizes as in a GPT layer.  The time of
  * attention grows with the square of the length. */
 static const memo_tensor tensors[N_TENSORS] = {{"input", 64, MEMO_TENSOR_SWAPPED, 0},
                                                {"qkv", 192, MEMO_TENSOR_ROWS, 0},
@@ -64,12 +64,12 @@ static const memo_tensor tensors[N_TENSORS] = {{"input", 64, MEMO_TENSOR_SWAPPED
                                                {"mlp", 512, MEMO_TENSOR_ROWS, 0}};
 #define LAYER_ROW_BYTES (64 + 192 + 64 + 512)
 
-/* What the trainer knows: where to enqueue, and how long its work takes. */
+/* The trainer: its stream, and the durations of its work. */
 typedef struct trainer {
     memo_device* host;
     memo_stream compute;
     int64_t n_rows;
-    double forward_s, backward_s, recompute_s[N_TENSORS]; /* of all rows; below 0: cannot be */
+    double forward_s, backward_s, recompute_s[N_TENSORS]; /* of all rows; negative: impossible */
 } trainer;
 
 static void trainer_set_length(trainer* t, int64_t n_rows) {
@@ -160,7 +160,7 @@ static int fits(memo_swap_desc* desc, int64_t device_bytes, int64_t host_bytes) 
     return sizes.device_bytes <= device_bytes && sizes.host_bytes <= host_bytes;
 }
 
-/* Five alphas; the input swapped and each other tensor whole in one place. */
+/* Five alphas, and every choice of a place for each whole tensor but the input, which is swapped. */
 static int make_grid(const memo_swap_desc* desc, int64_t device_bytes, int64_t host_bytes,
                      fixed_plan* plans) {
     static const char* const words[] = {"keep", "swap", "recompute"};
@@ -203,7 +203,7 @@ typedef struct outcome {
     double worst_prediction, worst_choice;
 } outcome;
 
-/* disk_bytes_per_s: 0: there is no file. */
+/* disk_bytes_per_s 0: no file. */
 static void run_point(trainer* t, const memo_profile* profile, const char* what,
                       int64_t device_bytes, int64_t host_bytes, double disk_bytes_per_s,
                       int repetitions, outcome* worst) {
@@ -266,8 +266,8 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
     memo_swap_plan_destroy(plan);
 }
 
-/* A device with copies of a whole layer that take copy_over_forward forwards at length 512, and a disk
- * disk_over_link as fast; 0: none. */
+/* At length 512 a copy of a layer takes copy_over_forward times its forward.  The disk has
+ * disk_over_link of the link's rate; 0: no disk. */
 static void run_device(int64_t n_rows, double copy_over_forward, double disk_over_link,
                        int repetitions, outcome* worst) {
     static const struct {
@@ -324,7 +324,7 @@ static void run_device(int64_t n_rows, double copy_over_forward, double disk_ove
 
 /* ---- predictions ------------------------------------------------------------------------------- */
 
-/* The largest excess over the bound in a grid of capacities; in how many the plan is below it. */
+/* Prints the excess over the bound in a grid of capacities; returns the largest. */
 static double predict_stack(int32_t n_layers, int64_t n_rows, int has_file) {
     static const double hosts[] = {0.15, 0.5, 1}; /* of all layers */
     const double devices[] = {1.25, 1.6, 2.1, n_layers < 8 ? 1.8 : 0.3 * n_layers}; /* in layers */
@@ -397,11 +397,12 @@ int main(int argc, char** argv) {
         return 2;
     }
 
-    printf("Swap planner, host device: %d layers of %d bytes a row, medians of %d.\ncopy: moving a "
-           "whole layer, in forwards.  Capacities in KiB; file: what the plan puts there.  grid: "
-           "the best "
-           "fixed plan measured beside it; its words: qkv, attention, mlp.\n\n",
-           N_LAYERS, LAYER_ROW_BYTES, repetitions);
+    printf(
+        "Swap planner, host device: %d layers of %d bytes per row, medians of %d.\ncopy: time of "
+        "copying a layer / forward time.  Capacities in KiB; file: bytes of the plan there.  "
+        "grid: the best fixed plan, measured in turn with the plan; its words are for qkv, "
+        "attention, mlp.\n\n",
+        N_LAYERS, LAYER_ROW_BYTES, repetitions);
     printf("%5s %5s %-14s %4s %5s %5s | %9s %9s %8s | %9s %9s\n", "rows", "copy", "memory", "dev.",
            "host", "file", "predicted", "plan ms", "ratio", "grid ms", "plan/grid");
 
@@ -410,8 +411,9 @@ int main(int argc, char** argv) {
             for (k = 0; k < 2; k++)
                 run_device(lengths[i], copies[k], disks[d], repetitions, &worst);
 
-    printf("\nprediction off by %.1f %% at most (10 allowed); plan behind the best of the grid by "
-           "%.1f %% at most (3 allowed)\n",
-           100 * worst.worst_prediction, 100 * worst.worst_choice);
+    printf(
+        "\nthe prediction differs by at most %.1f %% (limit 10); the plan is slower than the best "
+        "of the grid by at most %.1f %% (limit 3)\n",
+        100 * worst.worst_prediction, 100 * worst.worst_choice);
     return worst.worst_prediction > 0.1 || worst.worst_choice > 0.03;
 }

@@ -1,11 +1,11 @@
-/* blocks_log.h - what overlapped blocks really enqueue, seen from outside: on which stream each block function is
- * called and each collective runs, which events are recorded and waited for.  It knows of a collective only what the
- * communicator is told, its stream and its buffers; so it is called after the function that wrote the buffer last.
+/* blocks_log.h - logs what overlapped blocks enqueue: the stream of each block function and collective, and the events
+ * that are recorded and waited for.  A log entry of a collective has its stream and buffers only, so a collective is
+ * named after the function that last wrote its buffer.
  *
- *   blocks_log_init(log, &desc)     desc then has the log's device, communicator and functions instead of its own
+ *   blocks_log_init(log, &desc)     puts the log's device, communicator and functions into desc
  *   memo_blocks_create(&desc, ...), passes
  *   blocks_log_compare(log, ...)    with a schedule
- *   blocks_log_check(log, ...)      with the order that the papers print, written out here once more
+ *   blocks_log_check(log, ...)      with the order printed in the papers, written out here independently
  *
  * One thread, one log. */
 #ifndef BLOCKS_LOG_H

@@ -1,5 +1,5 @@
-/* blocks_model.h - a small split GPT for the tests of overlapped blocks: norm, attention and MLP with dropout keyed by
- * position, over threads. */
+/* blocks_model.h - a small GPT, split over threads, for the tests of overlapped blocks: norm, attention, MLP, and dropout
+ * keyed by position. */
 #ifndef BLOCKS_MODEL_H
 #define BLOCKS_MODEL_H
 
@@ -789,7 +789,7 @@ static memo_error error;
 
 /* ---- one run ---- */
 
-/* Of one rank, where it was recorded. */
+/* The recording of one rank. */
 typedef struct recorded_rank {
     memo_status compared;
     char difference[200];

@@ -1,9 +1,8 @@
-/* comm_cases.h - what every memo_comm must do, whatever is behind it: test_comm.c runs it over threads,
- * test_comm_mpi.c over MPI.
+/* comm_cases.h - cases that every back end of memo_comm must pass.  test_comm.c runs them over threads, test_comm_mpi.c
+ * over MPI, test_comm_nccl.c over NCCL.
  *
- * A case is a function that every rank runs.  What is random comes from a seed that all ranks know, so that each
- * can compute what all the others send.  Values are small integers: every type and every order of adding gives
- * the same sums. */
+ * A case is a function that every rank runs.  All ranks share the seed of the random numbers, so that each can compute
+ * what the others send.  Values are small integers, so that sums are exact in every type and order. */
 #ifndef COMM_CASES_H
 #define COMM_CASES_H
 

@@ -1,7 +1,7 @@
 /* fake_nccl.h - NCCL and as much of the CUDA runtime as it needs, without a GPU: for test_comm_nccl.c, built with
- * FAKE_NCCL.  Ranks are processes and send packets through rings in shared memory.  Operations wait on streams, as
- * CUDA's do, and get on whenever a stream is synchronized; a send is done once its bytes are copied.  Several threads of
- * a rank may call; one lock serves all of them.
+ * FAKE_NCCL.  Ranks are processes and send packets through rings in shared memory.  Operations wait on streams like
+ * CUDA's, and proceed when a stream is synchronized.  A send is done when its bytes are copied.  Several threads of a
+ * rank may call; one lock protects everything.
  *
  * Include after memo_sp.h with MEMO_SP_NCCL. */
 #ifndef FAKE_NCCL_H

@@ -1,7 +1,7 @@
-/* fuzz_solve.c - any bytes given to the planning tool as a trace or a CSV: refused with a message, or planned, and
- * the plan holds for whoever checks it.
+/* fuzz_solve.c - gives any bytes to the planning tool as a trace or a CSV: they are refused with a message, or planned,
+ * and every validator accepts the plan.
  *
- * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays what was found. */
+ * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays the inputs that were found. */
 #define main plan_trace_main /* its readers are what a user's file meets */
 #include "tools/plan_trace.c"
 #undef main

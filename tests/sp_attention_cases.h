@@ -1,5 +1,5 @@
 /* sp_attention_cases.h - cases of attention over ring x ulysses ranks, a dense fp64 reference that shares no code, and
- * what one rank does in a case, over any memo_comm.  Who includes it runs the ranks: world_run.
+ * the work of one rank in a case, over any memo_comm.  The file that includes it must define world_run, which runs ranks.
  *
  * Include after memo_sp.h and memo_test.h. */
 #ifndef SP_ATTENTION_CASES_H

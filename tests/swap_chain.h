@@ -1,8 +1,8 @@
-/* swap_chain.h - a chain of layers that only writes patterns and looks whether they come back.
+/* swap_chain.h - a chain of layers that writes patterns in the forward and checks them in the backward.
  *
- * The forward of a layer writes a pattern into every row of every tensor; the backward rewrites the
- * rows that the engine does not bring back (recomputation) and compares all rows with the pattern.
- * Patterns differ by tensor, layer, row and micro-batch, so a byte from anywhere else shows. */
+ * The forward of a layer writes a pattern into every row of every tensor.  The backward rewrites the
+ * rows that the engine does not bring back (recomputation), and compares all rows with the pattern.
+ * Patterns differ by tensor, layer, row and micro-batch, so every misplaced byte is found. */
 #ifndef SWAP_CHAIN_H
 #define SWAP_CHAIN_H
 
@@ -190,7 +190,7 @@ static MEMO_UNUSED memo_status chain_fused_micro_batch(chain* c, int64_t micro_b
     return status;
 }
 
-/* One micro-batch; gives up before the call number n_calls of forward and backward where that is
+/* One micro-batch; stops before call number n_calls of forward and backward if that is
  * smaller than all of them, as a trainer that is told to stop would. */
 static memo_status chain_micro_batch(chain* c, int64_t micro_batch, int64_t n_calls,
                                      memo_error* error) {

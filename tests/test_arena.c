@@ -1,4 +1,4 @@
-/* test_arena.c - chapter 5 of memo.h: recording, replaying, and what happens to those who diverge. */
+/* test_arena.c - chapter 5 of memo.h: recording, replaying, and requests that diverge from the plan. */
 #include "scarce.h"
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION

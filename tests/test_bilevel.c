@@ -1,5 +1,5 @@
-/* The bi-level planner: layers found and compared against a slow reference, plans valid whatever
- * the trace, and equal to the search's where layers are alike. */
+/* test_bilevel.c - the bi-level planner: layers are found as by a slow reference, plans are valid for every trace, and
+ * equal layers get plans equal to the search's. */
 #include "scarce.h"
 
 #define MEMO_STATIC
@@ -272,7 +272,7 @@ static void kinds_do_not_grow_with_layers(void) {
     }
 }
 
-/* The first and the last layer may differ too: their neighbours do not matter. */
+/* The first and the last layer may differ too: their neighbors do not matter. */
 static void a_differing_layer_is_a_kind_of_its_own(void) {
     int64_t n_kinds = 0;
     int odd;

@@ -1,5 +1,5 @@
-/* Chapter 8 of memo_sp.h, run over threads: the schedule as recorded, losses and gradients bitwise those of the default
- * order and within rounding those of the unsplit model, the layers of a split model, order and errors. */
+/* test_blocks.c - chapter 8 of memo_sp.h over threads: the recorded schedule, the layers of a split model, order and
+ * errors.  Losses and gradients match the default order bitwise, and the unsplit model up to rounding. */
 #include "memo_plan.h"
 #include "memo_sp.h"
 #include "memo_test.h"

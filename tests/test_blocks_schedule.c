@@ -1,5 +1,5 @@
-/* Chapter 8 of memo_sp.h, the schedules: the published test vector, closed forms, bounds and recurrences against
- * the simulation of random cases, order of the schedules, races. */
+/* test_blocks_schedule.c - the schedules of chapter 8 of memo_sp.h: the published test vector; closed forms, bounds and
+ * recurrences against the simulation of random cases; the order of the schedules; races. */
 #include "scarce.h"
 #include "memo_sp.h"
 #include "memo_test.h"

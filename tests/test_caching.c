@@ -1,4 +1,4 @@
-/* The model of PyTorch's caching allocator: cases worked out by hand from its rules, and a slow twin. */
+/* test_caching.c - the model of PyTorch's caching allocator: cases computed by hand from its rules, and a slow twin. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
@@ -9,7 +9,7 @@
 
 static memo_error error;
 
-/* The requests of a line each, as in version 1 of the format, which this seals. */
+/* A trace of these lines, which are requests in version 1 of the format, without the last line. */
 static memo_trace* traced(const char* body) {
     char text[4096];
     memo_trace* trace = NULL;

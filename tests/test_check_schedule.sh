@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_check_schedule.sh - the checking tool: what it prints, draws and refuses, and with which exit status.  Needs
+# test_check_schedule.sh - the tool check_schedule: its output, timelines, refusals and exit statuses.  Needs
 # build/examples/check_schedule.  Output: TAP.
 set -u
 
@@ -61,7 +61,7 @@ standard_input() {
         "$tool" - --svg - <tests/races/openvdb-2287.mended.schedule | grep -q '</svg>'
 }
 
-# What a program writes of its own recorded run.
+# The schedule that a program writes of its recorded run.
 reads_what_was_recorded() {
     build/examples/14_find_a_race "$folder/recorded" && run 1 "$folder/recorded" || return 1
     value race | grep -q '^"fill" (operation 5, on compute) writes bytes 0..4096 of x that "to host" (operation 3, '

@@ -1,5 +1,5 @@
-/* memo_comm over threads, and the mesh: the cases of comm_cases.h for 1 to 8 ranks, and what this back end promises
- * beyond: bits, time-outs, failures, names of those who differ, links. */
+/* test_comm.c - memo_comm over threads, and the mesh: the cases of comm_cases.h for 1 to 8 ranks, and the further
+ * promises of this back end: bits, time-outs, failures, names of ranks that differ, links. */
 #include "scarce.h"
 
 #define MEMO_STATIC
@@ -73,7 +73,7 @@ static void* rig_rank(void* argument) {
     return NULL;
 }
 
-/* Every rank runs function in a thread of its own. */
+/* Runs function on every rank, a thread each. */
 static void rig_run(rig* g, case_function function, const char* name, uint64_t seed) {
     pthread_t threads[MAX_RANKS];
     int32_t r;

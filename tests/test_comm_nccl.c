@@ -1,4 +1,4 @@
-/* The cases of comm_cases.h over NCCL, a process a rank.  bench/device.sh runs it where there is a GPU:
+/* test_comm_nccl.c - the cases of comm_cases.h over NCCL, with a process per rank.  bench/device.sh runs it on a GPU:
  *
  *   cc -std=c99 -DMEMO_SP_NCCL -I. -Itests -I$CUDA/include tests/test_comm_nccl.c -o test_comm_nccl \
  *      -L$CUDA/lib64 -lnccl -lcudart -lpthread -lm

@@ -1,5 +1,4 @@
-/* The trainer's maths against slow, obvious references; the model under every policy, bit by bit.
- */
+/* test_gpt.c - the trainer's math against slow, obvious references; the model's bits under every policy. */
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
@@ -138,7 +137,7 @@ static void dropout_keeps_its_rate(void) {
     for (row = 0; row < 3; row++) CHECK_IS(fabs((double)same[row] / n - 0.58), <, tolerance);
 }
 
-/* Rows alone give the bits of all rows together, for everything that is not a GEMM. */
+/* Some rows alone give the same bits as all rows together, for all operations but GEMM. */
 static void rows_do_not_depend_on_their_company(void) {
     enum { N_ROWS = 13, N_COLUMNS = 37 };
     const gpt_dropout dropout = gpt_dropout_make(0.2, 1, 2, 3, 4);
@@ -976,7 +975,7 @@ static void recorded_steps_have_no_race(void) {
 
 /* ---- rows of the model's own choice ------------------------------------------------------------ */
 
-/* In a device too small for everything the session measures, plans and runs: the same numbers. */
+/* A session in a device that is too small measures, plans and runs, and gives the same numbers. */
 static void a_model_chooses_its_rows(void) {
     const gpt_config config = gpt_test_config(6, 32, 4, 2, 100, 1, 8, 0.1);
     const int64_t n_bytes = N_STEPS * N_ACCUMULATED * 100 + 1;
@@ -1175,7 +1174,7 @@ static void tables_that_cannot_be_are_refused(void) {
     } cases[4] = {{GPT_N_TENSORS + GPT_INPUT, 8, "(input) cannot be recomputed"},
                   {GPT_ATTENTION, 8, "(attention) is whole"},
                   {GPT_UP, 9, "(up) splits a tile"},
-                  {GPT_RSTD1, 8, "(rstd1) must have as many rows"}};
+                  {GPT_RSTD1, 8, "(rstd1) differs from the tensor that it is recomputed with"}};
     int64_t* rows = gpt_test_table();
     gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
     memo_error error;

@@ -1,5 +1,5 @@
-/* The trainer's model on several ranks, threads here: losses, gradients and parameters against one
- * rank's, the same bits under every policy and ZeRO stage, capacities, failures. */
+/* test_gpt_ranks.c - the trainer's model on ranks that are threads: losses, gradients and parameters against one rank's;
+ * equal bits under every policy and ZeRO stage; capacities; failures. */
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"

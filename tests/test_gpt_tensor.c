@@ -1,5 +1,5 @@
-/* The trainer's model split by columns and into sub-batches: under every schedule and policy the bits
- * of the default one, against one rank's numbers, with data, Ulysses and ZeRO around it, ordering,
+/* test_gpt_tensor.c - the trainer's model split by columns and into sub-batches.  Every schedule and policy gives the
+ * bits of the default one, and matches one rank up to rounding, also with data, Ulysses and ZeRO ranks.  Ordering and
  * refusals. */
 #include "memo.h"
 #include "memo_plan.h"
@@ -9,7 +9,7 @@
 
 enum { ACCUMULATE = 2 };
 
-/* Every other case, where an instrument makes each slow. */
+/* Every other case if a sanitizer or valgrind makes each slow. */
 #if defined(MEMO_TEST_VALGRIND) || defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 enum { N_SKIPPED = 2 };
 #else
@@ -91,7 +91,7 @@ static double worst_first_loss, worst_loss, worst_gradient;
 static void check_against(const training* one, const training* t, const char* what) {
     const double first_loss = fabs(one->losses[0] - t->losses[0]);
     const double loss = loss_difference(one, t), gradient = gradient_difference(one, t);
-    /* Adam divides by the gradient's size: where that is near 0, its rounding is seen in the next
+    /* Adam divides by the gradient's size: if that is near 0, its rounding is seen in the next
      * steps. */
     CHECK_CASE(first_loss < 5e-7 && loss < 1e-5 && gradient < 4e-6 && copies_are_equal(t) &&
                    fabs(t->norms[0] / one->norms[0] - 1) < 1e-5,

@@ -63,7 +63,7 @@ test_is "a program builds with the installed headers" with_include_path
 if command -v pkg-config >/dev/null 2>&1; then
     test_is "a program builds with pkg-config" with_pkg_config
 else
-    skip "a program builds with pkg-config" "pkg-config is not here"
+    skip "a program builds with pkg-config" "pkg-config is not installed"
 fi
 test_is "DESTDIR and uninstall" stages_and_uninstalls
 tap_end

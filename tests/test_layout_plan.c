@@ -1,5 +1,5 @@
-/* The planner of layouts: against a list by brute force, formulas of its own, the paper's seven tips, and the tool that
- * prints it. */
+/* test_layout_plan.c - the planner of layouts against a list by brute force, independent formulas and the paper's seven
+ * tips; the tool layout_plan. */
 #define main layout_plan_main
 #include "../examples/tools/layout_plan.c"
 #undef main
@@ -239,14 +239,15 @@ static void refused(const memo_parallel_desc* desc, memo_parallel_layout l, cons
 static void layouts_are_refused_in_words(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
     memo_parallel_layout l;
-    refused(&d, make_layout(0, 1, 1, 1, 16, 1), "data degree 0");
-    refused(&d, make_layout(1, 1, 1, 1, -16, 1), "ring degree -16");
-    refused(&d, make_layout(1, 1, 2, 2, 2, 1), "is 8; there are 16 GPUs");
-    refused(&d, make_layout(65536, 65536, 65536, 65536, 65536, 1), "there are 16 GPUs");
+    refused(&d, make_layout(0, 1, 1, 1, 16, 1), "data degree: out of range (0)");
+    refused(&d, make_layout(1, 1, 1, 1, -16, 1), "ring degree: out of range (-16)");
+    refused(&d, make_layout(1, 1, 2, 2, 2, 1), "is 8; the product must be the number of GPUs, 16");
+    refused(&d, make_layout(65536, 65536, 65536, 65536, 65536, 1),
+            "the product must be the number of GPUs, 16");
     refused(&d, make_layout(1, 1, 16, 1, 1, 0), "above the 8 key/value heads");
     refused(&d, make_layout(16, 1, 1, 1, 1, 1), "does not divide the batch of 1");
     refused(&d, make_layout(1, 16, 1, 1, 1, 1), "ZeRO stage 1 has nothing to shard");
-    refused(&d, make_layout(1, 1, 1, 1, 16, 4), "ZeRO stage 4");
+    refused(&d, make_layout(1, 1, 1, 1, 16, 4), "ZeRO stage: out of range (4)");
     d.model.n_layers = 31;
     refused(&d, make_layout(1, 16, 1, 1, 1, 0), "does not divide the 31 layers");
     d.model.n_layers = 32;
@@ -256,15 +257,15 @@ static void layouts_are_refused_in_words(void) {
     d.global_batch = d.micro_batch = 1;
     l = make_layout(1, 16, 1, 1, 1, 0);
     l.activations = MEMO_PARALLEL_SWAP;
-    refused(&d, l, "a stage has 2 layers");
+    refused(&d, l, "a pipeline stage has 2 layers");
     l = make_layout(1, 1, 1, 1, 16, 1);
     l.activations = MEMO_PARALLEL_SWAP;
     d.cluster.host_bytes = 0;
-    refused(&d, l, "needs host memory");
+    refused(&d, l, "needs cluster.host_bytes");
     l.activations = (memo_parallel_activations)7;
-    refused(&d, l, "activations 7");
+    refused(&d, l, "activations: not a memo_parallel_activations (7)");
     d.sequence = 31;
-    refused(&d, make_layout(1, 1, 1, 1, 16, 1), "31 tokens is shorter");
+    refused(&d, make_layout(1, 1, 1, 1, 16, 1), "31 tokens is too short");
     d = make_case(llama3_8b(), 64, 65536, 1);
     refused(&d, make_layout(1, 1, 1, 64, 1, 1), "32 ranks would have none");
     refused(&d, make_layout(1, 1, 2, 32, 1, 1), "above the 16 query heads of a tensor rank");
@@ -329,14 +330,13 @@ static void descs_are_checked(void) {
     CHECK_FIELD(cluster.link_bytes_per_s, HUGE_VAL, "link_bytes_per_s");
     CHECK_FIELD(sequence, 0, "sequence");
     CHECK_FIELD(global_batch, -1, "global_batch");
-    CHECK_FIELD(element_bytes, -2,
-                "element_bytes: out of range (-2); 1e-9 to 1000 or 0 would work");
-    CHECK_FIELD(cluster.gemm_efficiency, 1e-300, "(1e-300); 1e-9 to 1 or 0 would work");
+    CHECK_FIELD(element_bytes, -2, "element_bytes: out of range (-2); 1e-9 to 1000 or 0 are valid");
+    CHECK_FIELD(cluster.gemm_efficiency, 1e-300, "(1e-300); 1e-9 to 1 or 0 are valid");
     CHECK_FIELD(cluster.attention_forward_efficiency, 1e-300, "(1e-300)");
     CHECK_FIELD(cluster.attention_backward_efficiency, 1e-300, "(1e-300)");
     CHECK_FIELD(cluster.device_memory_bytes_per_s, 1e-300, "(1e-300)");
     CHECK_FIELD(cluster.host_bytes_per_s, 1e-300, "(1e-300)");
-    CHECK_FIELD(cluster.link_bytes_per_s, 2e18, "(2e18); 1 to 1e18 would work");
+    CHECK_FIELD(cluster.link_bytes_per_s, 2e18, "(2e18); 1 to 1e18 are valid");
     CHECK_FIELD(cluster.n_gpus, 2000000, "cluster.n_gpus: out of range (2000000); 1 to 1048576");
     CHECK_IS(memo_parallel_longest(&good, &l, 0, &longest, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
@@ -1377,7 +1377,7 @@ static void tool_refuses_in_words(void) {
     tool_refuses("--gemm 1e-320", "--gemm is a number from 0.001 to 1, not 1e-320");
     tool_refuses("--nic 0 --gpus 16", "--nic is a number from 0.001 to 1000000000, not 0");
     tool_refuses("--kv-heads 3", "--kv-heads: 3 does not divide the 32 query heads");
-    tool_refuses("--hidden 4097", "--head-size is not given");
+    tool_refuses("--hidden 4097", "--head-size: not set");
     tool_refuses("--kv-heads 3 --explain 1,1,1,1,8", "--kv-heads: 3 does not divide");
     tool_refuses("--gpus --top 3", "its value is missing: --gpus");
     tool_refuses("--model gpt-8b", "no such preset: gpt-8b");

@@ -40,7 +40,7 @@ static double row_loss(const double* logits, int64_t n, int64_t label, double* g
 #define MAX_PARTS 4
 #define MAX_WIDTH 700
 
-/* Random rows, cut into parts of any width, each with a stride of its own. */
+/* Random rows, cut into parts of any width, each with its own stride. */
 static void kernels_match_the_reference(void) {
     static double logits[MAX_WIDTH], gradient[MAX_WIDTH];
     static float memory[MAX_PARTS][12 * (MAX_WIDTH + 16) + 16];

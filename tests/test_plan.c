@@ -1,4 +1,4 @@
-/* The planners: greedy, search and MIP against a brute force. */
+/* test_plan.c - the planners of offsets: greedy, search and MIP against brute force. */
 #include "scarce.h"
 
 #define MEMO_STATIC
@@ -666,7 +666,7 @@ static void a_climb_beats_an_order_search(void) {
                100 * (sum_orders / 6 - 1));
 }
 
-/* Too large for the search: valid, no worse than greedy, better where there is something to gain,
+/* Too large for the search: valid, no worse than greedy, better if a better plan exists,
  * and the same for the same nodes. */
 static void large_plans_are_improved(void) {
     int k, n_better = 0;

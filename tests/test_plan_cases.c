@@ -1,5 +1,5 @@
-/* Many small problems with every feature that a plan has: whoever plans them, the plan holds before a validator that
- * knows nothing of the library's, or the error is the one that is documented.  And three ways to the optimum. */
+/* test_plan_cases.c - many small problems with every feature of a plan.  An independent validator accepts the plan of
+ * every planner, or the planner fails with the documented error.  Three ways to the optimum agree. */
 #include "memo_plan.h"
 #include "memo_test.h"
 
@@ -81,7 +81,7 @@ static memo_plan* random_problem(void) {
     return plan;
 }
 
-/* ---- a validator of its own --------------------------------------------------------------------------------- */
+/* ---- an independent validator ------------------------------------------------------------------------------- */
 
 /* The least multiple of a power of two from value on; beyond 2^62 anything above it. */
 static int64_t round_up(int64_t value, int64_t to) {

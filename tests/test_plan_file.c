@@ -495,7 +495,7 @@ static void validator_demands_a_plan(void) {
     memo_plan_destroy(plan);
 }
 
-/* 100000 buffers, thousands of them live at once, each in a lane of its own. */
+/* 100000 buffers, thousands of them live at once, each in its own lane. */
 static void large_plans_validate_quickly(void) {
     const int64_t n = 100000, n_lanes = 20000;
     memo_plan* plan;
@@ -582,7 +582,7 @@ static void bad_plans_are_named(void) {
     CHECK_IS(memo_plan_parse("memo plan 1\n", 12, "p", &plan, &error), ==, MEMO_STATUS_FORMAT);
     CHECK(strstr(error.message, "truncated"));
     refuses("alignment x\n", 0, 2, "the alignment `x` is not");
-    refuses("times 1\n", 0, 2, "`times` where `alignment` was expected");
+    refuses("times 1\n", 0, 2, "unexpected `times`; `alignment` is expected here");
     refuses("alignment 1 1\n", 0, 2, "unexpected `1`");
     refuses("alignment 1\n", 0, 2, "a line `times` is missing");
     refuses("alignment 3\ntimes 4\nbody 0\npeak 0\nbound 0\nproof none\nengine -\nbuffers 0\n"
@@ -640,7 +640,7 @@ static void bad_plans_are_named(void) {
             14, 14, "the plan has gaps and 1 holds");
     refuses(HEAD "buffers 2\ngaps 0\nholds 1\nbuffer 1 0 2 20 0 0 0 0 0 transient\n"
                  "buffer 2 3 4 10 10 0 0 0 1 transient\nhold 0 1 4\n",
-            14, 13, "the first is held against lane 1 until 4");
+            14, 13, "lane 1 may not reuse the first before time 4");
 #undef HEAD
 }
 

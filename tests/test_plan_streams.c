@@ -1,4 +1,5 @@
-/* Plans and streams: memo_plan_check against reachability by brute force, and lifetimes that keep to it. */
+/* test_plan_streams.c - plans and streams: memo_plan_check against reachability by brute force, and the lifetimes that
+ * memo_plan_from_trace derives. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
@@ -9,9 +10,9 @@ static memo_error error;
 
 /* ---- a slow, obvious reference -------------------------------------------------------------------------
  *
- * The prologue and two micro-batches, the second behind all of the first, as a graph: a node a request on a
- * stream, an edge to the stream's next node and from a record to each wait for it.  A buffer has *points*, nodes
- * at which a stream may use it; two buffers may share bytes where all points of the one reach all of the other. */
+ * The prologue and two micro-batches, the second after all of the first, as a graph.  Each request on a stream is a
+ * node.  An edge leads to the stream's next node, and from a record to each wait for it.  A buffer has *points*: nodes
+ * at which a stream may use it.  Two buffers may share bytes if all points of one reach all points of the other. */
 
 enum { MAX_NODES = 800, MAX_BUFFERS = 400, MAX_POINTS = 24 };
 
@@ -101,7 +102,7 @@ static void lay_out(const memo_trace* trace, const unsigned char* early) {
             if (!is_freed) add_point(&usages[usage_of[i]], last);
         }
     }
-    for (i = 0; i < trace->n_requests; i++) /* live for ever */
+    for (i = 0; i < trace->n_requests; i++) /* never freed */
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC &&
             trace->requests[i].memory_class == MEMO_CLASS_PERSISTENT)
             add_point(&usages[usage_of[i]], g.n_nodes - 1);
@@ -249,7 +250,7 @@ static memo_trace* trace_without(const memo_trace* trace, int64_t gone) {
 
 /* ---- tests ------------------------------------------------------------------------------------------------ */
 
-/* What a plan from the trace promises holds, and the check agrees with the reference, whatever the offsets. */
+/* A plan from the trace keeps its promises, and the check agrees with the reference for any offsets. */
 static void check_is_reachability(void) {
     int round, n_refused = 0, n_accepted = 0, k;
     for (round = 0; round < 700; round++) {

@@ -1,6 +1,5 @@
 #!/bin/sh
-# test_plan_trace.sh - the planning tool: what it prints, what it writes, what it refuses.  Needs
-# build/examples/plan_trace.  Output: TAP.
+# test_plan_trace.sh - the tool plan_trace: its output, files and refusals.  Needs build/examples/plan_trace.  Output: TAP.
 set -u
 
 . tests/tap.sh

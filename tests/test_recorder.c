@@ -1,4 +1,5 @@
-/* Chapter 8: a recorder around a fake device whose clock is known, and around the host device. */
+/* test_recorder.c - chapter 8 of memo.h: a recorder around a fake device with a known clock, and around the host
+ * device. */
 #include "scarce.h"
 #include "memo.h"
 #include "memo_test.h"

@@ -1,5 +1,5 @@
-/* The row kernels against slow, obvious references.  The functions called here are those that the CUDA
- * kernels loop over. */
+/* test_row_kernels.c - the row kernels against slow, obvious references.  The CUDA kernels loop over the same functions.
+ */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"

@@ -1,4 +1,4 @@
-/* Chapter 7: building, checking against brute force, simulating against a slow reference,
+/* test_schedule.c - chapter 7 of memo.h: building, checking against brute force, simulating against a slow reference,
  * timelines. */
 #include "scarce.h"
 #include "memo.h"
@@ -193,7 +193,7 @@ static void check_finds_the_textbook_cases(void) {
 static memo_schedule* random_schedule(int n_ops, int n_streams, int64_t n_bytes, int n_links) {
     int n_events = (int)memo_test_int(1, 4), i, k;
     memo_schedule* schedule = new_schedule(n_streams, n_events);
-    int64_t kinds = memo_test_int(8, 13); /* some without host synchronisation */
+    int64_t kinds = memo_test_int(8, 13); /* some without host synchronization */
     /* Some tidy: one range an op, waits before and a record after, so that single waits matter. */
     int is_tidy = memo_test_int(0, 2) > 0, next = 0; /* kinds of the next ops, last digit first */
     int32_t link, stream = 0;
@@ -749,7 +749,7 @@ static void compare_names_the_first_difference(void) {
 
 /* --- files --- */
 
-/* Strict JSON (RFC 8259): NULL where it is broken, else behind the value. */
+/* Strict JSON (RFC 8259): the end of the value, or NULL if it is invalid. */
 static const char* json_blank(const char* p) {
     while (p && (*p == ' ' || *p == '\n' || *p == '\t' || *p == '\r')) p++;
     return p;
@@ -907,7 +907,7 @@ static void files_are_well_formed(void) {
     CHECK_IS(mallocs_live, ==, 0);
 }
 
-/* --- what happens without memory: an error, nothing lost, nothing leaked --- */
+/* --- without memory: an error, nothing lost, nothing leaked --- */
 
 static memo_status everything(void) {
     static const char written[] = "memo schedule 1\nstream a\nstream \"b c\"\nbuffer d 100\n"

@@ -1,6 +1,6 @@
-/* The session: random models under random budgets.  Layers write patterns and look whether they
- * come back, on the calling thread or on a stream; the device's capacity is the budget, so that a
- * session which takes more fails. */
+/* test_session.c - the session: random models under random budgets.  Layers write patterns and check that they come
+ * back, on the calling thread or on a stream.  The device's capacity is the budget, so that a session which takes more
+ * fails. */
 #include "scarce.h"
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
@@ -375,16 +375,16 @@ static void bad_descs_are_refused(void) {
     tight_model(&m);
     m.desc.device_bytes = 3000;
     CHECK(memo_session_create(&m.desc, &s, &error) == MEMO_STATUS_INFEASIBLE && !s);
-    CHECK_CASE(strstr(error.message, "even the least plan needs ") &&
+    CHECK_CASE(strstr(error.message, "the smallest plan needs ") &&
                    strstr(error.message, " of 2.9 KiB") && strstr(error.message, "of activations"),
                "%s", error.message);
     m.desc.other_device_bytes = 3000;
     CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "other_device_bytes leaves nothing") != NULL);
+    CHECK(strstr(error.message, "other_device_bytes: not below device_bytes") != NULL);
     m.desc.other_device_bytes = 0;
     m.desc.step = NULL;
     CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "set step, or forward and backward") != NULL);
+    CHECK(strstr(error.message, "step: NULL, and so is forward or backward; set step") != NULL);
     m.desc.step = step;
     m.desc.recompute = NULL;
     CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -495,7 +495,7 @@ static void a_plan_is_written_and_read(void) {
     close_device(&m);
 }
 
-/* Rank 0 keeps what it shares; the other rank gets it, whatever it measured itself. */
+/* Rank 0 keeps the rows that it shares.  The other rank gets the same rows, even if it measured other times. */
 static unsigned char shared[1 << 16];
 static int64_t n_shared, n_taken;
 static int is_first;

@@ -84,7 +84,7 @@ static void every_sharding_of_documents_validates(void) {
             }
 }
 
-/* Where 2 rd divides it, each document is cut as zigzag cuts a sequence of its own. */
+/* If 2 rd divides its length, each document is cut as zigzag cuts a sequence. */
 static void documents_that_divide_are_zigzags(void) {
     static const int64_t begins[] = {0, 12, 12, 48, 60, 84};
     int32_t rank;
@@ -308,7 +308,7 @@ static void positions_count_within_documents(void) {
     }
 }
 
-/* The loss of a label, whatever it is. */
+/* An arbitrary loss of a label. */
 static double loss_of(int64_t position, int32_t label) {
     return 1 + 0.25 * (double)label + 0.01 * (double)(position % 7);
 }

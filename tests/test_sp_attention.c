@@ -1,6 +1,6 @@
 /* test_sp_attention.c - attention over ring x ulysses ranks against a dense fp64 reference that shares no code.
  *
- * What users of other systems hit, and the test that would see it here; of this file where no other is named:
+ * Bugs that users of other systems reported, and the test that finds each here (in this file unless another is named):
  *
  *    1 gradients get worse with the ring         the_ring_adds_no_error_to_bf16 (at most 1.02 of ring 1, at ring 16)
  *    2 a wrong backward of the ring              every_pair_of_degrees_is_exact, random_cases_are_exact: all gradients
@@ -1733,7 +1733,7 @@ static void a_narrow_window_needs_few_hops(void) {
     world all;
     int32_t r;
     c.sharding = MEMO_SHARDING_PLAIN;
-    c.window = 4; /* less than the 8 tokens of a rank: one neighbour's keys are enough */
+    c.window = 4; /* less than the 8 tokens of a rank: one neighbor's keys are enough */
     world_init(&all, &c, NULL);
     expect_right(&c, 2e-6, 5e-6, &all);
     for (r = 0; r < 8; r++) {

@@ -1,7 +1,7 @@
-/* test_sp_attention_faults.c - attention over two ranks where one call fails: of the device's table, of the communicator,
- * or of the local attention, the k-th for every k.  Both ranks get a status with a message in bounded time, nothing
- * leaks, and the next run gives the right results: on a fresh communicator, and, as an operation that failed leaves a
- * host device of no use, on fresh devices. */
+/* test_sp_attention_faults.c - attention over two ranks in which the k-th call fails, for every k: of the device's table,
+ * of the communicator, or of the local attention.  Both ranks get a status with a message in bounded time, and nothing
+ * leaks.  The next run gives the right results, on a new communicator, and on new devices because a host device cannot
+ * be used after a failed operation. */
 #include "memo_sp.h"
 #include <pthread.h>
 #include "memo_test.h"
@@ -180,7 +180,7 @@ typedef struct rank_run {
     float tensors[N_TENSORS][ELEMENTS]; /* room for them */
 } rank_run;
 
-/* Everything that a trainer does from creation to synchronisation. */
+/* Everything that a trainer does from creation to synchronization. */
 static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* comm, faults* f,
                              memo_stream stream, memo_error* e) {
     memo_sharding_desc sharding_desc = memo_sharding_desc_default();

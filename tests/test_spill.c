@@ -1,5 +1,5 @@
-/* The third tier: a file that nobody sees and that is gone afterwards, sizes that are exact, and a
- * status for everything that a disk can do. */
+/* test_spill.c - the spill file: it has no name and is removed on every path, its sizes are exact, and every fault of a
+ * disk is a status. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
@@ -221,7 +221,8 @@ static void what_cannot_be_is_refused(void) {
     host = open_host(&c);
     c.desc.spill_directory = NULL;
     CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "3 of the 4 layers") && strstr(error.message, "spill_directory"));
+    CHECK(strstr(error.message, "3 of 4 swapped layers") &&
+          strstr(error.message, "spill_directory"));
     c.desc.spill_directory = "/no such folder";
     CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_IO);
     CHECK_CASE(strstr(error.message, "/no such folder") != NULL, "%s", error.message);
@@ -303,7 +304,7 @@ static void do_mishap(mishap what, int fd) {
     }
 }
 
-/* A read or write that fails is returned by synchronisation and by the next call; nothing hangs. */
+/* A read or write that fails is returned by synchronization and by the next call; nothing hangs. */
 static void a_failing_disk_is_a_status(void) {
     static const char* const words[] = {"the file ends there", "writing", "writing"};
     struct rlimit before;

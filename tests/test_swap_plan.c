@@ -1,5 +1,5 @@
-/* The swap planner: against brute force over every choice of tiles, against a program with a start
- * time for each operation, against the engine; profiles and their file. */
+/* test_swap_plan.c - the swap planner against brute force over every choice of tiles, against a program with a start
+ * time for each operation, and against the engine; profiles and their file. */
 #include "scarce.h"
 
 #define MEMO_STATIC
@@ -636,7 +636,7 @@ static double slowness(void) {
     return 1;
 }
 
-/* Large stacks, long sequences, little memory: quick, and better than an alpha. */
+/* Large stacks, long sequences, little memory: planning is fast, and the plan is better than any alpha. */
 static void large_stacks_are_planned_quickly(void) {
     static const struct {
         int32_t n_layers;
@@ -857,10 +857,11 @@ static void reasons_are_named(void) {
     p.desc.is_alpha_only = 1;
     p.tensors[0].rule = MEMO_TENSOR_SWAPPED;
     CHECK_IS(memo_plan_swap(&p.desc, &plan, &error), ==, MEMO_STATUS_INFEASIBLE);
-    CHECK_CASE(strstr(error.message, "host memory: a single alpha"), "%s", error.message);
+    CHECK_CASE(strstr(error.message, "host memory: the plan with alpha 0 needs"), "%s",
+               error.message);
 }
 
-/* Room for one of four layers on the host: the others go on to a disk as fast as it may be. */
+/* The host holds one of four layers, so the others spill to a disk of any speed. */
 static void the_disk_is_named(void) {
     problem p;
     memo_swap_plan* plan = NULL;
@@ -1184,12 +1185,14 @@ static void a_device_is_measured(void) {
     /* A device without room for two copies. */
     desc.largest_copy_bytes = 64 << 20;
     CHECK_IS(memo_profile_measure(&desc, &profile, &error), ==, MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
-    CHECK_CASE(strstr(error.message, "largest_copy_bytes: device memory has no room for two") !=
+    CHECK_CASE(strstr(error.message,
+                      "largest_copy_bytes: too large for device memory, which must hold two") !=
                    NULL,
                "%s", error.message);
     desc.largest_copy_bytes = 9 << 20;
     CHECK_IS(memo_profile_measure(&desc, &profile, &error), ==, MEMO_STATUS_OUT_OF_HOST_MEMORY);
-    CHECK_CASE(strstr(error.message, "largest_copy_bytes: host memory has no room for two") != NULL,
+    CHECK_CASE(strstr(error.message,
+                      "largest_copy_bytes: too large for host memory, which must hold two") != NULL,
                "%s", error.message);
     CHECK_IS(host_device_stats(p.host).device_bytes, ==, 0);
     desc.largest_copy_bytes = 2 << 20;
@@ -1357,7 +1360,8 @@ static void bad_profiles_are_refused(void) {
     CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\ncopy 8 1 1 1\ncopy 8 1 1 1\n", 4,
                          &profile),
              ==, MEMO_STATUS_FORMAT);
-    CHECK(strstr(error.message, "must rise") && error.line == 5);
+    CHECK(strstr(error.message, "wrong size; sizes of copies must be above 0 and ascend") &&
+          error.line == 5);
     CHECK_IS(
         parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\ncopy 8 1 1 1\ntensor x 1\n", 4, &profile),
         ==, MEMO_STATUS_FORMAT);
@@ -1366,7 +1370,7 @@ static void bad_profiles_are_refused(void) {
     CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1 1\nfile 8 1 1 1 1\n", 4,
                          &profile),
              ==, MEMO_STATUS_FORMAT);
-    CHECK(strstr(error.message, "second line") && error.line == 5);
+    CHECK(strstr(error.message, "second `file` line") && error.line == 5);
     CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 0 1 1 1 1\n", 3, &profile), ==,
              MEMO_STATUS_FORMAT);
     CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1\n", 3, &profile), ==,

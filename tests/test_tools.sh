@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_tools.sh - what all tools have in common: standard streams that are full, closed, or not there.  Output: TAP.
+# test_tools.sh - all tools with standard streams that are full, closed or missing.  Output: TAP.
 set -u
 
 . tests/tap.sh

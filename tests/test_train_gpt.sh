@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_train_gpt.sh - the trainer as a user meets it: options, refusals, dry runs, losses that are bitwise equal under
-# every policy, files, Ctrl-C.  TAP.
+# test_train_gpt.sh - the trainer's command line: options, refusals, dry runs, losses that are bitwise equal under every
+# policy, files, Ctrl-C.  Output: TAP.
 # Environment: TRAIN_GPT   the program (default build/examples/train_gpt)
 
 . tests/tap.sh
@@ -257,7 +257,7 @@ dry_run() {
     expect_code 0
 }
 
-# Planning takes seconds whatever the length, and the times of such steps are no obstacle.
+# Planning takes seconds for every length; long times of a step are no obstacle.
 long_contexts_are_planned() {
     for size in '--layers 32 --seq 524288' '--layers 1000 --seq 16777216' '--layers 1000 --seq 16777216 --flops 0.001' \
         '--layers 1000 --seq 16777216 --device-memory 30TiB --host-memory 500TiB --link-bandwidth 10GB'; do
@@ -299,7 +299,7 @@ rates_give_times() {
     refused '--cluster z80: unknown; use a800, a100, h100, h200, b200 or 3090-pcie' $tiny --cluster z80
 }
 
-# ---- the same numbers whatever the policy ----------------------------------------------------------
+# ---- the same numbers under every policy -----------------------------------------------------------
 
 losses_equal_over_policies_and_alphas() {
     run $tiny --policy keep --loss-log keep.log
@@ -440,7 +440,7 @@ bad_degrees_are_refused() {
     block_degrees 2 2 1
     refused 'degrees: has 3 blocks, but --layers 4 are 8' $tiny --degrees degrees
     block_degrees 2 2 1 1 1 2 2 3
-    refused 'the degree 3 is no power of two' $tiny --degrees degrees
+    refused 'degree 3 is not a power of two' $tiny --degrees degrees
     block_degrees 2 2 1 1 1 2 2 1
     refused 'degrees up to 2 do not fit --tensor 1; --tensor 2 does' $tiny --degrees degrees --tensor 1
     refused 'a degree of 2 is more than --ranks 1' $tiny --degrees degrees --ranks 1
@@ -595,7 +595,7 @@ END
     expect_out 'kernels for Nehalem; OPENBLAS_CORETYPE=\(Haswell\|SkylakeX\) would be faster'
 }
 
-# OpenBLAS itself tries for ever to get its buffers.
+# OpenBLAS itself would request its buffers in an endless loop.
 little_address_space_is_refused() {
     n_refused=0
     for kib in 200000 300000 400000 500000 600000 1200000; do
@@ -686,7 +686,7 @@ interrupt_ends_all_ranks() {
     expect_one_line
 }
 
-# No signal leaves an empty directory, whatever its name.
+# No signal leaves an empty directory behind.
 signals_leave_no_directory() {
     for signal in INT TERM HUP; do
         rm -f signal.log

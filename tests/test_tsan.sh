@@ -1,5 +1,5 @@
 #!/bin/sh
-# Ordering under ThreadSanitizer: silent when no wait is dropped, a report for every single one that is.
+# test_tsan.sh - ordering under ThreadSanitizer: no report with all waits, and a report if any wait is dropped.
 # Every wait of the engine is necessary (memo.h, chapter 9), so each must be reported.
 set -u
 dir=build/tests/tsan

@@ -450,14 +450,14 @@ GPT_FUNCTION void gpt_rope(gpt_real* x,           /* (rows, heads * head_size) *
                            const gpt_real* table, /* (sequence, head_size) */
                            int direction, int64_t first_row, int64_t n_rows, int64_t sequence,
                            int64_t n_heads, int64_t head_size) {
-    const int64_t half = head_size / 2;
+    const int64_t n_pairs = head_size / 2;
     int64_t row, head, j;
     for (row = 0; row < n_rows; row++) {
         const gpt_real* cosine = table + (first_row + row) % sequence * head_size;
-        const gpt_real* sine = cosine + half;
+        const gpt_real* sine = cosine + n_pairs;
         for (head = 0; head < n_heads; head++, x += head_size)
-            for (j = 0; j < half; j++)
-                gpt_rope_pair(&x[j], &x[half + j], cosine[j], (gpt_real)direction * sine[j]);
+            for (j = 0; j < n_pairs; j++)
+                gpt_rope_pair(&x[j], &x[n_pairs + j], cosine[j], (gpt_real)direction * sine[j]);
     }
 }
 

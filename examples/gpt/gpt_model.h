@@ -87,13 +87,13 @@ static void gpt_classify(gpt_model* model, gpt_array dx, gpt_array x, const uint
 static void gpt_copy_tokens(gpt_model* model, uint8_t* to) {
     const memo_device* device = &model->device;
     const uint8_t *tokens = model->tokens, *targets = model->targets;
-    const int32_t half = model->half;
+    const int32_t side = model->half;
     int64_t row, n, first;
     uint8_t* staging;
     if (gpt_is_idle(model)) return;
-    staging = model->staging + half * 2 * model->n_rows;
-    if (model->is_copying[half])
-        model->status = memo_event_synchronize(device, model->tokens_copied[half], &model->error);
+    staging = model->staging + side * 2 * model->n_rows;
+    if (model->is_copying[side])
+        model->status = memo_event_synchronize(device, model->tokens_copied[side], &model->error);
     if (model->status) return;
     for (row = 0; row < model->n_rows; row += n) {
         n = gpt_run_of_tokens(&model->share, row, model->n_rows, &first);
@@ -105,13 +105,13 @@ static void gpt_copy_tokens(gpt_model* model, uint8_t* to) {
             memcpy(staging + model->n_rows + row, targets + first, (size_t)n);
         }
     }
-    model->is_copying[half] = 1;
-    model->half = 1 - half;
+    model->is_copying[side] = 1;
+    model->half = 1 - side;
     model->status = memo_copy(device, model->compute, MEMO_COPY_TO_DEVICE, to, staging,
                               2 * model->n_rows, &model->error);
     if (!model->status)
         model->status =
-            memo_event_record(device, model->tokens_copied[half], model->compute, &model->error);
+            memo_event_record(device, model->tokens_copied[side], model->compute, &model->error);
 }
 
 /* Callback of the session: runs one micro-batch, or plans it in a dry run. */
@@ -246,30 +246,40 @@ GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error) {
     return memo_stream_synchronize(&model->device, model->compute, error);
 }
 
-/* Copies all parameters or gradients, and waits. */
-static memo_status gpt_copy_flat(gpt_model* model, memo_copy_kind kind, void* to, const void* from,
-                                 int64_t n_bytes, memo_error* error) {
-    const memo_device* device = &model->device;
-    memo_status status = memo_copy(device, model->compute, kind, to, from, n_bytes, error);
-    return status ? status : memo_stream_synchronize(device, model->compute, error);
+/* Copies between the caller's memory and the device through the staging buffer, since the caller's need
+ * not be pinned.  Waits. */
+static void gpt_copy_through(gpt_model* model, memo_copy_kind kind, void* host, char* on_device,
+                             int64_t n_bytes) {
+    const int64_t most = gpt_staging_bytes(&model->config);
+    char* staging = (char*)model->host_totals;
+    int64_t at, n;
+    gpt_synchronize(model); /* tokens may be on their way */
+    for (at = 0; at < n_bytes && !model->status; at += n) {
+        const int is_to_device = kind == MEMO_COPY_TO_DEVICE;
+        n = gpt_min(most, n_bytes - at);
+        if (is_to_device) memcpy(staging, (char*)host + at, (size_t)n);
+        model->status =
+            memo_copy(&model->device, model->compute, kind, is_to_device ? on_device + at : staging,
+                      is_to_device ? staging : on_device + at, n, &model->error);
+        gpt_synchronize(model);
+        if (!is_to_device && !model->status) memcpy((char*)host + at, staging, (size_t)n);
+    }
 }
 
 GPT_FUNCTION memo_status gpt_get_gradients(gpt_model* model, void* gradients, memo_error* error) {
-    const memo_device* device = &model->device;
     int64_t b;
     if (gpt_reduce(model, error)) return model->status;
     if (!model->zero)
-        return gpt_copy_flat(model, MEMO_COPY_TO_HOST, gradients, model->gradients,
-                             gpt_gradient_bytes(model), error);
-    memset(gradients, 0, (size_t)gpt_sum_bytes(model, model->layout.n));
-    for (b = 0; b < gpt_n_buckets(&model->config) && !model->status; b++) {
+        gpt_copy_through(model, MEMO_COPY_TO_HOST, gradients, model->gradients,
+                         gpt_gradient_bytes(model));
+    else
+        memset(gradients, 0, (size_t)gpt_sum_bytes(model, model->layout.n));
+    for (b = 0; b < gpt_n_buckets(&model->config) && model->zero; b++) {
         const gpt_part part = gpt_part_at(model, b, model->share.rank);
-        model->status =
-            memo_copy(device, model->compute, MEMO_COPY_TO_HOST,
-                      (char*)gradients + gpt_sum_bytes(model, part.begin), part.gradients,
-                      gpt_sum_bytes(model, part.end - part.begin), &model->error);
+        gpt_copy_through(model, MEMO_COPY_TO_HOST,
+                         (char*)gradients + gpt_sum_bytes(model, part.begin), part.gradients,
+                         gpt_sum_bytes(model, part.end - part.begin));
     }
-    gpt_synchronize(model);
     return gpt_finish(model, error);
 }
 
@@ -285,14 +295,17 @@ GPT_FUNCTION memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest
 }
 
 GPT_FUNCTION memo_status gpt_get_parameters(gpt_model* model, void* parameters, memo_error* error) {
-    return gpt_copy_flat(model, MEMO_COPY_TO_HOST, parameters, model->parameters,
-                         gpt_n_bytes(model, model->layout.n), error);
+    model->status = MEMO_STATUS_OK;
+    gpt_copy_through(model, MEMO_COPY_TO_HOST, parameters, model->parameters,
+                     gpt_n_bytes(model, model->layout.n));
+    return gpt_finish(model, error);
 }
 
 GPT_FUNCTION memo_status gpt_set_parameters(gpt_model* model, const void* parameters,
                                             memo_error* error) {
-    model->status = gpt_copy_flat(model, MEMO_COPY_TO_DEVICE, model->parameters, parameters,
-                                  gpt_n_bytes(model, model->layout.n), &model->error);
+    model->status = MEMO_STATUS_OK;
+    gpt_copy_through(model, MEMO_COPY_TO_DEVICE, (void*)(uintptr_t)parameters, model->parameters,
+                     gpt_n_bytes(model, model->layout.n));
     gpt_set_masters(model);
     return gpt_finish(model, error);
 }

@@ -11,6 +11,7 @@
  *
  *     train_options.h   the command line          train_text.h     bytes, windows, entropies
  *     train_plan.h      what fits, which rows      train_report.h   progress, pictures
+ *     train_device.h    a rank's device and its kernels: host, or a GPU (-DTRAIN_CUDA)
  *     train_compute.h   threads, OpenBLAS's kernels
  *     train_ranks.h     several ranks: threads, or processes of MPI (mpicc -DTRAIN_MPI)
  *     gpt.h             the model on memo; lists the files that implement it
@@ -29,7 +30,7 @@
 #include "gpt_generate.h"
 #include "gpt_model.h"
 #include "tools/tool_files.h"
-#include "train_compute.h"
+#include "train_device.h"
 #include "train_options.h"
 #include "train_picture.h"
 #include "train_plan.h"
@@ -70,7 +71,7 @@ typedef struct run {
     thread_rank* rank;
     memo_mesh* mesh;
     memo_recorder* recorder;
-    gpt_host_kernels host;
+    train_device device;
     gpt_model* model;
     uint8_t *tokens, *targets; /* (batch, sequence), of all ranks */
     double stall_s;            /* of the last step; RUN_TIMED */
@@ -83,6 +84,7 @@ static void run_destroy(run* r) {
     gpt_destroy(r->model);
     memo_mesh_destroy(r->mesh);
     memo_recorder_destroy(r->recorder);
+    train_device_close(&r->device);
     free(r->tokens);
     free(r->targets);
     memset(r, 0, sizeof *r);
@@ -92,7 +94,7 @@ static void run_destroy(run* r) {
 static memo_status run_create_recorder(run* r, memo_error* error) {
     memo_recorder_desc desc = memo_recorder_desc_default();
     memo_status status;
-    desc.device = r->rank->device;
+    desc.device = r->device.device;
     desc.is_timed = 1;
     status = memo_recorder_create(&desc, &r->recorder, error);
     if (!status) memo_recorder_pause(r->recorder);
@@ -109,7 +111,6 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
     size_t n_rows = (size_t)(o->batch * o->sequence);
     memo_mesh_desc degrees = train_mesh_desc(o);
     gpt_desc desc = c->desc;
-    gpt_kernels kernels;
     memo_session_desc session = flags & RUN_LIFTED ? memo_session_desc_default() : train_budgets(o);
     memo_status status;
     memset(r, 0, sizeof *r);
@@ -124,10 +125,12 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
                                   "no host memory for the tokens of a micro-batch");
     if (!status && !(flags & RUN_MEASURED)) status = train_check_agreement(rank, c, error);
     if (!status) status = memo_mesh_create(rank->comm, &degrees, &r->mesh, error);
+    if (!status)
+        status =
+            train_device_open(&r->device, rank, flags & RUN_LIFTED ? 0 : o->device_memory, error);
     if (!status && (flags & RUN_RECORDED)) status = run_create_recorder(r, error);
-    kernels = gpt_kernels_host(&r->host, rank->device);
-    desc.kernels = &kernels;
-    desc.device = r->recorder ? memo_recorder_get_device(r->recorder) : rank->device;
+    desc.kernels = &r->device.kernels;
+    desc.device = r->recorder ? memo_recorder_get_device(r->recorder) : r->device.device;
     desc.mesh = r->mesh;
     desc.session = &session;
     session.is_timed = r->is_timed;
@@ -472,7 +475,7 @@ static memo_status prepare(job* j, memo_error* error) {
     print_text(j);
     print_model(o);
     print_ranks(o);
-    print_compute(train_n_started() ? 1 : o->ranks, o->ranks);
+    train_device_print(train_n_started() ? 1 : o->ranks, o->ranks);
     print_run(o);
     if ((status = print_keep(o, error))) return status;
     fflush(stdout);
@@ -525,7 +528,7 @@ static memo_status train(run* r, job* j, memo_error* error) {
     }
     if (r->reports) progress_end(&shown);
     if (status) return status;
-    return train_report_ranks(r->rank, r->mesh, r->model, o,
+    return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o,
                               (clock_s() - shown.begin_s) / (double)step, step, error);
 }
 
@@ -768,7 +771,6 @@ static memo_status compare_steps(run* r, const job* j, comparison_table* table, 
 static memo_status compare_on_rank(run* r, const job* j, void* result, memo_error* error) {
     comparison_table* table = (comparison_table*)result;
     comparison* row = &table->rows[table->plan->policy];
-    memo_host_device_stats stats;
     memo_session_info info;
     memo_swap_stats moved;
     memo_status status = compare_steps(r, j, table, error);
@@ -777,9 +779,7 @@ static memo_status compare_on_rank(run* r, const job* j, void* result, memo_erro
     status = memo_swap_get_stats(info.swap, &moved, error);
     if (!status)
         row->moved_bytes = (moved.to_host_bytes + moved.to_device_bytes) / j->options.compare;
-    memo_host_device_get_stats(r->rank->device, &stats);
-    row->device_peak_bytes = stats.device_peak_bytes;
-    row->host_peak_bytes = stats.host_peak_bytes;
+    train_device_peaks(&r->device, &row->device_peak_bytes, &row->host_peak_bytes);
     return status;
 }
 
@@ -1016,18 +1016,20 @@ int main(int argc, char** argv) {
     action.sa_handler = on_interrupt;
     action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
     sigaction(SIGINT, &action, NULL);
-    compute_choose_kernels(argv);
+    train_device_choose(argv);
     j.begin_s = clock_s();
     status = train_ranks_begin(&argc, &argv, &error);
     if (!status) status = train_parse(argc, argv, &j.options, &error);
     if (!status && !j.options.is_help) status = train_check_ranks(&j.options, &error);
+    if (!status && !j.options.is_help) status = train_device_check(&j.options, &error);
     if (!status && !j.options.is_help) status = train_check_effects(&j.options, &error);
     if (!status && j.options.is_help) {
         train_print_help();
     } else if (!status && j.options.is_dry_run) {
         status = dry_run(&j, &error);
     } else if (!status) {
-        status = compute_begin(train_n_started() ? 1 : j.options.ranks, j.options.ranks, &error);
+        status =
+            train_device_begin(train_n_started() ? 1 : j.options.ranks, j.options.ranks, &error);
         if (!status) status = prepare(&j, &error);
         if (!status && !interrupted) status = open_outputs(&j, &error);
         is_training = !status;
@@ -1038,6 +1040,6 @@ int main(int argc, char** argv) {
     if (!status && interrupted && train_is_first())
         fprintf(stderr, "train_gpt: interrupted after step %lld\n", (long long)j.n_done);
     job_destroy(&j);
-    gpt_helpers_end();
+    train_device_end();
     return train_ranks_end(code, status, error.message);
 }

@@ -122,7 +122,8 @@ static const option option_table[] = {
     {"--zero", OPTION_COUNT, OPTION_FIELD(zero), 0, 2, "N",
      "split over the ranks: 0 nothing, 1 Adam's moments, 2 also the gradient"},
     {"--type", OPTION_TYPE, OPTION_FIELD(type), 0, 0, "NAME",
-     "f32, or bf16: activations and weights in bf16, with fp32 master weights and sums"},
+     "f32, or bf16: activations and weights in bf16, with fp32 master weights and sums (default: "
+     "f32; on a GPU bf16)"},
     {"--dropout", OPTION_REAL, OPTION_FIELD(dropout), 0, 0.95, "P", "probability, 0 to 0.95"},
     {"--steps", OPTION_COUNT, OPTION_FIELD(steps), 1, 1e9, "N", "training steps"},
     {"--seconds", OPTION_COUNT, OPTION_FIELD(seconds), 1, 1e9, "N",
@@ -169,6 +170,9 @@ static train_options train_options_default(void) {
     options.steps = 400;
     options.seed = 1;
     options.learning_rate = 0.003;
+#ifdef TRAIN_CUDA
+    options.type = MEMO_TYPE_BF16;
+#endif
     return options;
 }
 

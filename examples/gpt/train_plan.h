@@ -13,8 +13,8 @@
 
 #include "memo.h"
 #include "memo_plan.h"
-#include "gpt_kernels_host.h"
 #include "gpt_model.h"
+#include "train_device.h"
 #include "train_options.h"
 #include "train_report.h"
 
@@ -111,11 +111,11 @@ static memo_status candidate_plan(const train_options* o, gpt_policy policy, int
                                   const memo_profile* profile, candidate* c, memo_error* error) {
     memo_session_desc budgets = train_budgets(o);
     memo_session_info info;
-    gpt_host_kernels host;
+    train_device device;
     gpt_kernels kernels;
     memo_status status;
     memset(c, 0, sizeof *c);
-    kernels = gpt_kernels_host(&host, NULL);
+    kernels = train_device_planned(&device);
     budgets.profile = profile;
     budgets.is_alpha_only = policy == GPT_POLICY_ALPHA;
     c->policy = policy;

@@ -192,12 +192,12 @@ static int caching_is_done(const caching* c, const caching_block* b) {
 }
 
 /* Returns blocks whose work is done; after the allocator has waited for all streams, all blocks. */
-static int caching_return_pending(caching* c, int is_synchronised) {
+static int caching_return_pending(caching* c, int is_synchronized) {
     int64_t i, n = c->n_pending;
     c->n_pending = 0;
     for (i = 0; i < n; i++) {
         const caching_block* b = &c->blocks[c->pending[i]];
-        if (is_synchronised || (c->desc.deferral == CACHING_ORDERED && caching_is_done(c, b))) {
+        if (is_synchronized || (c->desc.deferral == CACHING_ORDERED && caching_is_done(c, b))) {
             if (!caching_return(c, c->pending[i])) return 0;
         } else {
             c->pending[c->n_pending++] = c->pending[i];

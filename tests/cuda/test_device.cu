@@ -397,7 +397,7 @@ static void count_log(void* user, const char* message) {
     n_logged++;
 }
 
-/* Refused, logged or not looked at; divided by the ranks of a host, whatever the others have taken already. */
+/* The limit is refused, logged or ignored.  It is divided by the ranks of a host, even if others have taken more. */
 static void host_memory_is_shared_by_ranks(void) {
     static const struct {
         int32_t local_ranks;
@@ -510,7 +510,7 @@ static void refuses_wrong_descs(void) {
     CHECK(memo_cuda_device_create(NULL, &device, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     memo_cuda_device_destroy(NULL);
     CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
-    memo_cuda_device_destroy(host); /* not one of its own: nothing happens */
+    memo_cuda_device_destroy(host); /* not a CUDA device: does nothing */
     CHECK(cuda_device_stats(host).device_bytes == 0);
     memo_host_device_destroy(host);
 }
@@ -608,7 +608,7 @@ static void phantom_records_what_a_real_run_records(void) {
         CHECK(x->kind == y->kind && x->id == y->id && x->size_bytes == y->size_bytes &&
               x->stream == y->stream && x->memory_class == y->memory_class);
     }
-    /* Gaps are used again, and what does not fit is said. */
+    /* Gaps are used again, and a request that does not fit is an error. */
     CHECK_OK(memo_device_alloc(phantom, 100 * MIB, &a, &error));
     CHECK_OK(memo_device_alloc(phantom, 100 * MIB, &b, &error));
     CHECK(memo_device_alloc(phantom, 1, &c, &error) == MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
@@ -671,7 +671,7 @@ static void what_is_not_ready_is_no_error(void) {
     memo_cuda_device_destroy(device);
 }
 
-/* A device of another number than the thread's: all is made there, and the thread stays where it is. */
+/* A device other than the thread's: everything is created there, and the thread keeps its own. */
 static void the_thread_s_device_stays(void) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_device* device = NULL;

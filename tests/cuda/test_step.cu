@@ -193,7 +193,7 @@ template <typename Kernel> static void launch(Kernel kernel, memo_stream stream)
 #endif
 
 typedef struct model {
-    memo_device *device, *owned; /* the recorder's, where there is one; CUDA's */
+    memo_device *device, *owned; /* the recorder's, if any, and CUDA's */
     memo_recorder* recorder;
     memo_stream compute;
     memo_swap* swap;
