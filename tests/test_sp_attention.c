@@ -306,6 +306,43 @@ static void sinks_of_rows_without_keys_are_exact(void) {
     report_worst();
 }
 
+/* Keys of another length and sharding, with and without documents, of which some have no queries or no keys. */
+static void cross_attention_is_exact(void) {
+    int n = IS_SLOW == 2 ? 6 : IS_SLOW ? 20 : 150, i;
+    int64_t k;
+    for (i = 0; i < n; i++) {
+        static const int64_t lengths[] = {1, 7, 61, 130};
+        attention_case c = case_of(1 + i % 4, 1 + i / 4 % 3, memo_test_int(1, 90), 6,
+                                   (int32_t)(i % 5 == 4 ? 3 : 2), (int32_t)memo_test_int(1, 12));
+        c.n_keys = i % 2 ? lengths[memo_test_int(0, 3)] : memo_test_int(1, 120);
+        c.sharding = (memo_sharding_kind)memo_test_int(0, 3);
+        c.key_sharding = (memo_sharding_kind)memo_test_int(0, 3);
+        c.mask = (memo_mask_kind)(memo_test_int(0, 2) > 0);
+        c.window = memo_test_int(0, 2) ? 0 : memo_test_int(1, 30);
+        c.window_after = memo_test_int(0, 2) ? 0 : memo_test_int(-1, 30);
+        c.has_prefixes = memo_test_int(0, 3) == 0;
+        c.v_head_size = (int32_t)(memo_test_int(0, 1) * memo_test_int(1, 12));
+        c.n_batch = (int32_t)memo_test_int(1, 2);
+        c.sends_again = (int32_t)memo_test_int(0, 1);
+        c.ulysses_groups = (int32_t)memo_test_int(0, 2);
+        c.gathers_keys = memo_test_int(0, 3) == 0;
+        c.has_sinks = memo_test_int(0, 1) && c.n_tokens >= 8;
+        for (k = 0; k < MAX_DOCUMENTS; k++) c.prefixes[k] = memo_test_int(0, 20);
+        if (c.sharding == MEMO_SHARDING_DOCUMENTS || c.key_sharding == MEMO_SHARDING_DOCUMENTS ||
+            memo_test_int(0, 1)) {
+            c.n_documents = memo_test_int(1, 6);
+            for (k = 1; k < c.n_documents; k++) {
+                c.document_begins[k] = memo_test_int(c.document_begins[k - 1], c.n_tokens);
+                c.key_begins[k] = memo_test_int(c.key_begins[k - 1], c.n_keys);
+            }
+            c.document_begins[c.n_documents] = c.n_tokens;
+            c.key_begins[c.n_documents] = c.n_keys;
+        }
+        expect_exact(&c);
+    }
+    report_worst();
+}
+
 static void set_random_mask(attention_case* c) {
     int64_t k;
     c->mask = (memo_mask_kind)memo_test_int(0, 1);
@@ -1136,6 +1173,45 @@ static void bytes_are_those_of_the_formulas(void) {
                 }
 }
 
+/* 48 queries and 80 keys: each tensor sends its own rows. */
+static void bytes_of_cross_attention_are_those_of_the_formulas(void) {
+    static const int32_t degrees[][2] = {{1, 4}, {4, 1}, {2, 2}};
+    int i, again;
+    for (i = 0; i < 3; i++)
+        for (again = 0; again < 2; again++) {
+            int32_t rd = degrees[i][0], ud = degrees[i][1], r;
+            attention_case c = case_of(rd, ud, 48, 8, 4, 16);
+            int64_t n = 2 * 48 / (rd * ud), m = 2 * 80 / (rd * ud), both = 16 + 8;
+            int64_t forward = (8 * n + 4 * m) * both * (ud - 1) / ud * 4;
+            int64_t backward = forward + 8 * n * (ud - 1) / ud * 4 +
+                               again * (8 * n * 16 + 4 * m * both) * (ud - 1) / ud * 4;
+            int64_t ring = 4 * both * m * (rd - 1) * 4;
+            int64_t ring_backward = ring + (rd > 1 ? 4 * both * m * rd * 4 : 0);
+            world all;
+            whole w;
+            c.n_keys = 80;
+            c.n_batch = 2;
+            c.v_head_size = 8;
+            c.mask = MEMO_MASK_FULL;
+            c.sends_again = again;
+            whole_create(&w, &c);
+            world_init(&all, &c, &w);
+            CHECK(world_run(&all));
+            for (r = 0; r < rd * ud; r++) {
+                const run_result* x = &all.results[r];
+                CHECK_IS(x->ulysses_forward_bytes, ==, forward);
+                CHECK_IS(x->ulysses_backward_bytes, ==, backward);
+                CHECK_IS(x->ring_forward_bytes, ==, ring);
+                CHECK_IS(x->ring_backward_bytes, ==, ring_backward);
+                CHECK_IS(x->sizes.ulysses_forward_bytes, ==, forward);
+                CHECK_IS(x->sizes.ulysses_backward_bytes, ==, backward);
+                CHECK_IS(x->sizes.ring_forward_bytes, ==, ring);
+                CHECK_IS(x->sizes.ring_backward_bytes, ==, ring_backward);
+            }
+            whole_destroy(&w);
+        }
+}
+
 /* Fewer key heads than ranks: each is sent to those who need it, and no further. */
 static void replicas_are_sent_where_needed(void) {
     attention_case c = case_of(1, 4, 32, 8, 2, 16);
@@ -1305,6 +1381,11 @@ static void what_runs_is_what_was_promised(void) {
             all.n_repeats = 2; /* so that steps of different calls can race, too */
             expect_right(&c, 4e-3, 6e-3, &all);
             c.window = 4;
+            expect_right(&c, 4e-3, 6e-3, &all);
+            c.window = 0;
+            c.mask = MEMO_MASK_FULL;
+            c.n_keys = 44;
+            c.key_sharding = (memo_sharding_kind)((sharding + 1) % 3);
             expect_right(&c, 4e-3, 6e-3, &all);
         }
     for (i = 0; i < 3 * 5; i++) { /* every rank of a ring of 5, of which most skip steps */
@@ -2059,6 +2140,13 @@ static void what_cannot_be_meant_is_refused(void) {
     CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "row_shardings[2]") != NULL, "%s", error.message);
+    desc = good; /* keys of other degrees */
+    sharding_desc.ring = 2;
+    CHECK_OK(memo_sharding_make(&sharding_desc, &desc.key_sharding, &error));
+    sharding_desc.ring = 0;
+    CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "key_sharding") != NULL, "%s", error.message);
     desc = good;
     desc.max_documents = -1;
     CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
@@ -2109,10 +2197,27 @@ static void what_cannot_be_meant_is_refused(void) {
     mask.n_documents = 2;
     mask.document_begins = right;
     CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
+    mask.key_begins = right;
+    CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "key_begins") != NULL, "%s", error.message);
+    mask.key_begins = NULL;
     mask.window_before = -1;
     CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
+    memo_sp_attention_destroy(attention);
+    mask.window_before = 0;
+    desc = good; /* documents of queries only */
+    desc.key_sharding = good.sharding;
+    CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
+    CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "keys have no documents") != NULL, "%s", error.message);
+    mask.key_begins = wrong_end;
+    CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    mask.key_begins = NULL;
     memo_sp_attention_destroy(attention);
     desc = good;
     desc.head_size = MEMO_HOST_ATTENTION_HEAD_SIZE + 1; /* the local attention's own limit */
@@ -2137,6 +2242,7 @@ int main(int argc, char** argv) {
     TEST(softcaps_are_exact);
     TEST(biases_by_head_are_exact);
     TEST(sinks_are_exact);
+    TEST(cross_attention_is_exact);
     TEST(sinks_of_rows_without_keys_are_exact);
     TEST(every_number_of_heads_is_exact);
     TEST(every_head_size_is_exact);
@@ -2157,6 +2263,7 @@ int main(int argc, char** argv) {
     TEST(bytes_are_those_of_the_formulas);
     TEST(only_rows_that_are_read_travel);
     TEST(a_causal_ring_sends_less);
+    TEST(bytes_of_cross_attention_are_those_of_the_formulas);
     TEST(replicas_are_sent_where_needed);
     TEST(bytes_follow_the_heads_that_ranks_need);
     TEST(gradients_of_replicas_are_summed_in_fp32);
