@@ -689,7 +689,7 @@ typedef struct memo_ulysses_heads {
  * that is seen to the last.  In a plain ring under a causal mask half of the hops are empty.  In a
  * zigzag ring the keys of rank 0 travel as half.
  *
- *   forward    the outputs and LSEs of the steps are merged in fp32
+ *   forward    the outputs and LSEs of the steps are merged in fp32, and at the end with the sinks
  *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32 or
  *              rounded to the tensors' type; the last hop returns them to their rank
  *
