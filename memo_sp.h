@@ -5412,8 +5412,8 @@ MEMOI memoi_ring_rows memoi_ring_needed(const memoi_ring* ring, int32_t part, in
     memoi_ring_rows rows;
     /* Of many runs the first and the last are needed mostly, and a search would take long. */
     rows.begin = 0;
-    rows.end = shape->sharding.ring_tokens;
-    if (shape->sharding.kind == MEMO_SHARDING_DOCUMENTS) return rows;
+    rows.end = shape->key_sharding.ring_tokens;
+    if (shape->key_sharding.kind == MEMO_SHARDING_DOCUMENTS) return rows;
 
     /* Backwards, because the last step often reads all. */
     for (step = ring->last_step; step > s && end - begin < n_runs; step--) {
