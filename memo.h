@@ -1910,7 +1910,7 @@ typedef struct memo_cross_entropy_desc {
     double* sums;          /* (2); loss_sums only */
     memo_type type;        /* of logits and d_logits */
     int32_t n_parts;       /* 0: 1 */
-    int32_t part;          /* the one that softmax_parts writes */
+    int32_t part;          /* the part that softmax_parts writes */
     float scale;
     int64_t n_rows, n_columns, stride;
     int64_t first_column;
@@ -2502,7 +2502,7 @@ typedef struct memob_spill_op {
 
 /* Creates an unnamed file of n_bytes, reserves them, and writes and reads MEMOB_SPILL_ALIGNMENT
  * bytes of zeroed memory as a trial.  bytes_per_s: limit of reads and writes, 0: none.  Destroy it
- * whatever the status.  Errors: IO. */
+ * also after a failure.  Errors: IO. */
 MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directory, int64_t n_bytes,
                                      double bytes_per_s, char* memory, memo_error* error);
 MEMOI void memob_spill_destroy(memob_spill_file* file);
@@ -3261,8 +3261,8 @@ MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, i
     int is_end = 0;
     if (status) return status;
 
-    /* Before any other line is parsed: a damaged file is reported as damaged, and not as whatever
-     * the damage did to a line. */
+    /* Before any other line is parsed, so that a damaged file is reported as damaged, not by the
+     * fault of a line. */
     while (!is_end && memob_next_entry(&ahead, &word, &length))
         is_end = memob_word_is(word, length, "end");
     if (!is_end)
@@ -4098,7 +4098,7 @@ MEMOI memo_status memoi_layers_apply_request(const memoi_layers* layers, int64_t
 
     /* A mark of a layer gets the number of the layer in the result. */
     mark = memob_request_mark(trace, i);
-    if (mark.layer < 0 || mark.layer >= layers->n_layers) /* of no layer that there is: as it is */
+    if (mark.layer < 0 || mark.layer >= layers->n_layers) /* not a layer's mark: copied */
         return memo_trace_mark(result, trace->text + request->id, error);
     layer = memoi_layers_segment_layer(t, n) >= 0
                 ? mark.layer + shift
@@ -5392,7 +5392,7 @@ MEMOI memo_status memoi_flood_pairs(memoi_flood* flood, const memo_plan* plan, m
     return MEMO_STATUS_OK;
 }
 
-/* Computes all that the pairs need.  Free it whatever the status. */
+/* Computes everything that the pairs need.  Free it also after a failure. */
 MEMOI memo_status memoi_flood_create(memoi_flood* flood, const memo_plan* plan,
                                      const memo_trace* trace, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -10146,7 +10146,7 @@ MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r, const char
     char shown[40];
     int k;
 
-    /* A binary file is named as such, whatever its first word. */
+    /* A binary file is reported as such, also if its first word is valid. */
     for (p = r->reader.line; p < r->reader.stop; p++)
         if ((unsigned char)*p < ' ' && *p != '\t')
             return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,

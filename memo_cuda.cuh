@@ -258,8 +258,8 @@ MEMO_API memo_status memo_cuda_sink_sums(memo_stream stream, const memo_sinks_de
 #define MEMOI_CUDA           static MEMO_UNUSED
 #define MEMOI_CUDA_BYTES_MAX ((int64_t)1 << 62)
 
-/* Removes code from cudaGetLastError, where the failed call left it.  An error that another call
- * left there stays for whoever looks next. */
+/* Removes code from cudaGetLastError, where the failed call left it.  An error of another call stays
+ * there. */
 MEMOI_CUDA void memoi_cuda_forget(cudaError_t code) {
     if (cudaPeekAtLastError() == code) (void)cudaGetLastError();
 }
@@ -491,7 +491,7 @@ struct memoi_cuda_on {
     }
 };
 
-/* Inside it the thread's calls neither join nor invalidate a capture that goes on elsewhere. */
+/* Inside it the thread's calls neither join nor invalidate a capture on another thread. */
 struct memoi_cuda_relaxed {
     cudaStreamCaptureMode mode;
     memoi_cuda_relaxed() : mode(cudaStreamCaptureModeRelaxed) {
@@ -790,8 +790,8 @@ MEMOI_CUDA char* memoi_cuda_map(int64_t size_bytes, int without_huge_pages, int 
     size_t wanted = (size_t)size_bytes, slack = (size_t)MEMOI_CUDA_HUGE_BYTES, before;
     char* address;
 
-    /* The pool reserves all pages at once or refuses.  Pages of 2 MiB, whatever the system's usual
-     * huge page is: munmap needs multiples of the page. */
+    /* The pool reserves all pages at once or refuses.  Pages have 2 MiB, even if the system's default
+     * huge page is larger, because munmap needs multiples of the page. */
 #ifdef MAP_HUGETLB
     if (!without_huge_pages && !without_pool) {
         const int huge_2mb = 21 << 26; /* MAP_HUGE_2MB */
@@ -1228,7 +1228,7 @@ MEMOI_CUDA memo_status memoi_cuda_malloc(memoi_cuda_block* block, memo_error* er
     return MEMO_STATUS_OK;
 }
 
-/* The first gap between blocks that is large enough; *place is the link behind it. */
+/* The first gap between blocks that is large enough; *place is the link after it. */
 MEMOI_CUDA memo_status memoi_cuda_find_phantom(memoi_cuda* cuda, memoi_cuda_block* block,
                                                memoi_cuda_block*** place, memo_error* error) {
     char* at = (char*)(uintptr_t)cuda->phantom->address;

@@ -228,7 +228,7 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
 
         if (is_late) {
             snprintf(message, sizeof message,
-                     "rank %d of '%s' waited %g s for rank %d in %s, collective %lld there",
+                     "rank %d of '%s' waited %g s for rank %d in %s, its collective %lld",
                      (int)me->table.rank, me->name, w->timeout_s,
                      comm_mpi_awaited(messages, n, requests), what, (long long)me->n_collectives);
             comm_mpi_fail(w, 1, message, NULL);
@@ -471,15 +471,17 @@ static memo_status comm_mpi_group_end(memo_comm* comm, memo_stream stream, memo_
     /* Only the outermost end sends. */
     if (!status && !me->group_depth)
         status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                                "group_end on '%s' without a group_begin, or after a refused call",
+                                "group_end on '%s': no group is open, or a refused call canceled "
+                                "it; call group_begin first",
                                 comm->name);
     if (!status && me->group_depth > 1) {
         me->group_depth--;
         return MEMO_STATUS_OK;
     }
     if (!status && me->group.n && stream != me->group_stream)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "the group on '%s' is on several streams", comm->name);
+        status =
+            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                           "group on '%s': it is on several streams; use one stream", comm->name);
     if (status || !me->group.n) return comm_mpi_drop_group(me, status);
 
     for (i = 0; i < me->group.n; i++) /* before the stream owns the group */
@@ -516,20 +518,21 @@ static memo_status comm_mpi_message_add(memo_comm* comm, memo_stream stream, int
 
     /* Refuse calls that could never end. */
     if (!comm_mpi_is_buffer(address, count, type))
-        return comm_mpi_refuse(comm, "a message that cannot be", error);
+        return comm_mpi_refuse(comm, "message: invalid count or type, or a NULL buffer", error);
     if (peer < 0 || peer >= comm->size)
-        return comm_mpi_refuse(comm, "there is no such rank", error);
+        return comm_mpi_refuse(comm, "message: rank out of range", error);
     if (is_single && peer == comm->rank)
-        return comm_mpi_refuse(comm, "alone, a message to oneself waits for ever", error);
+        return comm_mpi_refuse(
+            comm, "message to the rank itself: put send and receive into one group", error);
     if (group->n && me->group_stream != stream)
-        return comm_mpi_refuse(comm, "the group is on several streams", error);
+        return comm_mpi_refuse(comm, "group: it is on several streams; use one stream", error);
 
     /* A message outside a group is a group of one. */
     if (is_single && (status = comm_mpi_group_begin(comm, error)) != MEMO_STATUS_OK) return status;
     if (group->n == group->n_allocated) {
         int64_t n = 2 * group->n_allocated + 16;
         m = (comm_mpi_message*)realloc(group->messages, (size_t)n * sizeof *m);
-        if (!m) return comm_mpi_refuse(comm, "no memory for one more message", error);
+        if (!m) return comm_mpi_refuse(comm, "message: no host memory", error);
         group->messages = m;
         group->n_allocated = n;
     }
@@ -566,14 +569,18 @@ static memo_status comm_mpi_collective(memo_comm* comm, memo_stream stream,
     memo_status status = comm_mpi_status(comm, error);
     if (status) return status;
     if (me->group_depth)
-        return comm_mpi_drop_group(me, memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                                                      "a collective inside a group on '%s'",
-                                                      comm->name));
+        return comm_mpi_drop_group(
+            me,
+            memo_error_set(
+                error, MEMO_STATUS_INVALID_STATE,
+                "collective on '%s': called inside a group; only sends and receives can be grouped",
+                comm->name));
     if (!comm_mpi_is_buffer(call->from, call->count, call->type) ||
         !comm_mpi_is_buffer(call->to, call->count, call->type) || call->root < 0 ||
         call->root >= comm->size ||
         (call->reduction != MEMO_REDUCTION_SUM && call->reduction != MEMO_REDUCTION_MAX))
-        return comm_mpi_refuse(comm, "a collective that cannot be", error);
+        return comm_mpi_refuse(
+            comm, "collective: invalid count, type, reduction or root, or a NULL buffer", error);
     memset(&run, 0, sizeof run);
     run.comm = me;
     run.call = *call;

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char* fuzz_input = "input"; /* whose bytes these are, for the message */
+static const char* fuzz_input = "input"; /* name of the input, for messages */
 
 /* Unlike assert it stays in every build. */
 #define FUZZ_CHECK(condition)                                                                      \

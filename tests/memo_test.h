@@ -191,7 +191,7 @@ static inline const char* memo_test_path(char* path, const char* name) {
     return path;
 }
 
-/* The bytes of a file and a 0 behind them; free it.  NULL if it cannot be read. */
+/* The bytes of a file, followed by a 0; the caller frees them.  NULL if it cannot be read. */
 static inline char* memo_test_file(const char* path, int64_t* n_bytes) {
     FILE* file = fopen(path, "rb");
     long size = -1;

@@ -11,7 +11,7 @@
 #define CASE_FREE(address)         free(address)
 #endif
 
-static long long malloc_count; /* of memo's own, where the includer counts them */
+static long long malloc_count; /* memo's requests, if the including file counts them */
 
 #define MAX_DOCUMENTS 16
 #define MAX_BATCH     4
@@ -34,7 +34,7 @@ typedef struct attention_case {
     /* Not 0: cross-attention, with n_documents documents of keys. */
     int64_t n_keys, key_begins[MAX_DOCUMENTS + 1];
     memo_sharding_kind key_sharding;
-    /* Not NULL: n_batch - 1 cases, whose masks are those of the other sequences of the batch. */
+    /* Not NULL: n_batch - 1 cases with the masks of the other sequences of the batch. */
     const struct attention_case* others;
     int64_t n_tokens;
     int32_t n_batch, n_q_heads, n_kv_heads, head_size;
@@ -64,7 +64,7 @@ static attention_case case_of(int32_t ring, int32_t ulysses, int64_t n_tokens, i
 
 static int64_t keys_of(const attention_case* c) { return c->n_keys ? c->n_keys : c->n_tokens; }
 
-/* The case whose mask sequence b of the batch has. */
+/* The case with the mask of sequence b of the batch. */
 static const attention_case* case_of_row(const attention_case* c, int64_t b) {
     return b && c->others ? &c->others[b - 1] : c;
 }
@@ -273,7 +273,7 @@ static void reference_run(const attention_case* c, whole* w) {
     free(p);
 }
 
-/* Relative RMS error of a tensor; huge where a value is not finite. */
+/* Relative RMS error of a tensor; huge if a value is not finite. */
 static double error_of(const attention_case* c, const whole* w, int t) {
     double sum = 0, norm = 0;
     int64_t i;
@@ -513,14 +513,14 @@ typedef struct step_buffers {
     int64_t k_bytes, v_bytes, out_bytes, saved_bytes;
 } step_buffers;
 
-/* A step on the device, or, where schedule is given, what it would be. */
+/* A step on the device, or its schedule if schedule is not NULL. */
 static memo_status attention_step(memo_device* device, memo_stream stream, memo_schedule* schedule,
                                   memo_sp_attention* attention, const memo_sp_attention_tensors* t,
                                   const memo_mask* mask, const step_buffers* b, int is_backward,
                                   memo_error* error) {
     memo_status status;
-    /* What is made for forward, and comes back for backward where it was swapped out.  The contents are there
-     * already: what is copied onto them is themselves, by a detour. */
+    /* Stands for writing the inputs of forward, and for swapping them back for backward.  The contents are there already,
+     * so the tensors are copied away and back. */
     const void* tensors[3];
     int64_t n_bytes[3];
     int i;
@@ -657,7 +657,7 @@ static memo_status key_sharding_of_case(const attention_case* c, memo_sharding* 
     }
 }
 
-/* What one rank recorded, against what it was to do. */
+/* Compares one rank's recording with the expected schedule. */
 static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention,
                            const memo_sp_attention_tensors* tensors, const memo_mask* mask,
                            const step_buffers* buffers, const attention_case* c,
@@ -690,8 +690,8 @@ static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention
                memo_schedule_op_name(recorded, check->races[0].first), (int)check->races[0].second,
                memo_schedule_op_name(recorded, check->races[0].second));
     CHECK_IS(check->n_unrecorded_waits, ==, 0);
-    /* One wait needs no bytes to be ordered: at the end of a forward pass whose last exchange brings this rank nothing
-     * that it computes with, while the wait for an earlier one has set k and v free. */
+    /* One wait may be redundant: at the end of a forward pass whose last exchange brings no keys that this rank uses, if
+     * the wait for an earlier exchange has released k and v. */
     n_rings = n_repeats * n_rings_of(c, &result->sizes.heads);
     CHECK_CASE(
         check->n_redundant_waits == (ends_early(result, sharding, last_step_of(recorded, n_rings))
@@ -726,9 +726,8 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     watched_attention watched;
     char *share[N_TENSORS], *other_share[N_TENSORS];
     void *lse = NULL, *saved = NULL, *other_lse = NULL, *other_saved = NULL;
-    float* sinks = NULL; /* and their gradients */
-    char* scratch =
-        NULL; /* of the caller, where a device's own could not be reached from the host */
+    float* sinks = NULL;  /* and their gradients */
+    char* scratch = NULL; /* the caller's, if the host cannot access memory of the device */
     step_buffers buffers;
     int64_t free_bytes = 0, total_bytes = 0, largest_bytes = 0;
     int32_t k;
@@ -985,7 +984,7 @@ static void* rank_main(void* argument) {
     return NULL;
 }
 
-/* Runs rank_main for the ranks of this process, and destroys their devices; returns 1 where all succeeded. */
+/* Runs rank_main for the ranks of this process, and destroys their devices; returns 1 if all succeeded. */
 static int world_run(world* all);
 
 static void world_init(world* all, const attention_case* c, whole* w) {

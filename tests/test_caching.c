@@ -160,8 +160,8 @@ static int twin_find(int n, int is_small, int* at, int* run) {
     return best;
 }
 
-/* The twin has no idea of blocks: free units next to each other are one.  So is the model's memory after each
- * merge, but for rests too small to be split off, which belong to the block before them. */
+/* The twin has no blocks: adjacent free units are one.  The model's memory is the same after each merge, except rests
+ * that are too small to be split off, which belong to the previous block. */
 static void slow_twin_agrees(void) {
     int round;
     for (round = 0; round < 60; round++) {

@@ -43,7 +43,7 @@ run y b reads 0..4
     [ "$(value redundant | wc -l)" -eq 3 ]
 }
 
-# Two operations of two are marked, in the legend too; where no operation takes time each takes the same.
+# Two of two operations are marked, in the legend too.  If no operation has a duration, all get the same one.
 draws() {
     sed 's/ takes [0-9]*//' tests/races/diffusers-13502.faulty.schedule >"$folder/timeless"
     for file in tests/races/diffusers-13502.faulty.schedule "$folder/timeless"; do

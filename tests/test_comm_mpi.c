@@ -166,7 +166,7 @@ static void ranks_that_differ_are_both_named(void) {
     expect_failure(start_s, rank.comm->size == 1 ? "aborted" : "of 4 f32, rank 1 kind 0 of 3 f32");
 }
 
-/* Rank 0 sends, rank 1 receives something else; the others hear of it. */
+/* Rank 0 sends and rank 1 receives another type; the other ranks fail too. */
 static void send_and_receive(int64_t n_sent, memo_type sent, int64_t n_received, memo_type received,
                              const char* words) {
     static float from[64], to[64];

@@ -179,8 +179,8 @@ static void captured_operations_leave_no_event(void) {
 }
 #endif
 
-/* Rank 1 goes.  The others' wait ends, even one that knows nothing of NCCL, and every communicator of the world says
- * why.  MEMO_TEST_WAIT: how they wait. */
+/* Rank 1 leaves.  The wait of the others ends, even outside NCCL, and every communicator of the world has the reason.
+ * MEMO_TEST_WAIT selects the kind of wait. */
 static void a_lost_peer_ends_every_wait(void) {
     const char* how = getenv("MEMO_TEST_WAIT");
     const int is_plain = how && strcmp(how, "plain") == 0;

@@ -41,7 +41,7 @@ if ! tests_all; then
     c_standards=c99 cxx_standards=c++11
 fi
 
-# The standards of those named that the compiler knows.
+# Prints the given standards that the compiler supports.
 standards() { # COMPILER LANGUAGE STANDARD...
     compiler=$1 language=$2 known=
     shift 2
@@ -51,9 +51,9 @@ standards() { # COMPILER LANGUAGE STANDARD...
     echo $known
 }
 
-# ---- what is tested ----
+# ---- tests ----
 
-# What the head of a header shows compiles as it stands there, alone.
+# The example in the head of a header compiles unchanged.
 head_example() { # COMPILER HEADER
     {
         [ "$2" = memo.h ] || echo "#define MEMO_IMPLEMENTATION"
@@ -83,7 +83,7 @@ check_alone() { # HEADER COMPILER LANGUAGE STANDARD MACROS...
         $sources/alone.c
 }
 
-# Optimization is what lets compilers see uninitialized values and overruns.
+# Compilers find uninitialized values and overruns only when they optimize.
 optimized() { # COMPILER LANGUAGE STANDARD
     object "$1" "$2" "$3" implementation.c optimized.o -O2 $lp_cflags
 }

@@ -29,7 +29,7 @@ on_the_fake() { # NAME FLAGS...
         "$program"
 }
 
-# An example that launches no kernel prints what it prints on a GPU.
+# An example without kernels prints the same as on a GPU.
 prints_its_head() { # SOURCE
     program=$folder/$(basename "$1" .cu)
     nvcc -arch=sm_90 $flags -cudart none "$1" tests/cuda/fake_cuda.cpp -o "$program" &&
@@ -39,7 +39,7 @@ prints_its_head() { # SOURCE
     matches "$program.expected" "$program.txt"
 }
 
-# Kernels are C++ there; the sanitizers, where they are, see what a GPU would read and write beside its arrays.
+# Kernels are compiled as C++; sanitizers, if installed, find accesses outside the arrays.
 sanitizers=-fsanitize=address,-fsanitize=undefined,-fno-sanitize-recover=all
 echo 'int main() {}' >"$folder/probe.cpp"
 nvcc -Xcompiler $sanitizers "$folder/probe.cpp" -o "$folder/probe" 2>/dev/null && "$folder/probe" || sanitizers=-O1
@@ -87,7 +87,7 @@ trainer_runs_on_stand_ins() {
     grep -q 'bitwise the same' "$program.txt" && grep -q ' 0 races' "$program.txt" && [ -s "$folder/run/timeline.svg" ]
 }
 
-# One architecture; tests/test_compile.sh sees to memo_cuda.cuh itself under all of them.
+# One architecture; tests/test_compile.sh compiles memo_cuda.cuh for all of them.
 compiles() { # SOURCE
     nvcc -arch=sm_90 $flags -Itests -Iexamples -c "$1" -o "$folder/compiles.o"
 }

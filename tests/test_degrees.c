@@ -68,7 +68,7 @@ static double cost_of(const memo_degrees_problem* problem, const int32_t* plan, 
     return sum;
 }
 
-/* The least cost of all plans that fit; INFINITY where none does.  The least memory of all plans. */
+/* The least cost of all plans that fit, INFINITY if none fits; and the least memory of all plans. */
 static double best_of_all(const memo_degrees_problem* problem, int64_t* least_bytes) {
     int32_t plan[8], i;
     double best = INFINITY;
@@ -123,7 +123,7 @@ static memo_degrees_problem* random_problem(void) {
     return problem;
 }
 
-/* A plan's time and memory as the page has them, no more than the limit, and its bound: best is the optimum. */
+/* A plan's time and memory follow the formulas and the limit, and its bound is at most the optimum, best. */
 static void check_plan(const memo_degrees_problem* problem, const memo_degrees_plan* plan,
                        double best, int n) {
     int32_t indices[MAX_BLOCKS], i, p;
@@ -178,8 +178,8 @@ static void equals_brute_force(void) {
 
 #define RUNTIMES 3
 
-/* Few bytes and runtimes, many blocks.  The more bytes a block keeps, the faster it is: most partial plans have
- * something to say for them. */
+/* Few different bytes and runtimes, many blocks.  A block that keeps more bytes is faster, so most partial plans may be
+ * part of the optimum. */
 static memo_degrees_problem* problem_of_few_bytes(void) {
     int32_t n = (int32_t)memo_test_int(2, MAX_BLOCKS), d = (int32_t)memo_test_int(2, 4), i, p, q;
     int64_t bytes_max = memo_test_int(0, 1) ? 400 : 30, sum = 0;
@@ -318,8 +318,8 @@ static void perturb(memo_degrees_problem* problem, double share) {
     }
 }
 
-/* With and without gradients, as the model has it or perturbed; memory unlimited, then between what the fastest plan
- * uses and the least there is.  Within limit_s of the processor; proven, or up to the gap. */
+/* With and without gradients, with the model's costs or perturbed ones.  Memory is unlimited, then between the least and
+ * the fastest plan's.  Each plan takes limit_s of processor time, and is proven or within the gap. */
 static void solve_sizes(int32_t n_layers, int32_t n_degrees, double share, double gap,
                         double limit_s) {
     memo_degrees_model model = model_of(n_layers, 2048, n_degrees);
@@ -596,7 +596,7 @@ static void damaged_profiles(void) {
     CHECK(n_read > 0 && mallocs_live == 0);
 }
 
-/* Each request for host memory refused in turn, also those of labels. */
+/* Each request for host memory is refused in turn, also for labels. */
 static void without_memory(void) {
     int n, k, done;
     for (n = 0; n < CASES(100) + 1; n++) {

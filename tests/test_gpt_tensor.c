@@ -40,7 +40,7 @@ static int are_the_same(const training* a, const training* b) {
            !memcmp(a->parameters, b->parameters, n_bytes);
 }
 
-/* Of the copies that tensor rank r's share of a parameter has, those that hold its gradient. */
+/* The number of copies of tensor rank r's share of a parameter that hold its gradient. */
 static double gradient_of(const training* t, int32_t r, int64_t i) {
     const int32_t tensor = gpt_degree(t->desc.config.tensor);
     double sum = 0;
@@ -152,7 +152,7 @@ static void schedules_and_policies_give_the_same_bits(void) {
     }
 }
 
-/* One sequence: attention of a part reads the keys of those before it. */
+/* One sequence: attention of a part reads the keys of earlier parts. */
 static void parts_of_a_sequence_give_the_same_bits(void) {
     int32_t tensor, parts;
     for (tensor = N_SKIPPED; tensor <= 2; tensor++)
@@ -170,7 +170,7 @@ static void parts_of_a_sequence_give_the_same_bits(void) {
         }
 }
 
-/* Some tensors kept, of the others half the rows swapped, or all, or none. */
+/* Some tensors are kept; of the others half of the rows, all or none are swapped. */
 static void check_table(gpt_config config) {
     const int64_t n_rows = gpt_n_rows(&config);
     int64_t* rows = gpt_test_table();
@@ -213,7 +213,7 @@ static void tables_of_rows_give_the_same_bits(void) {
         }
 }
 
-/* Blocks of other degrees have other rows: gathered where the degree grows, cut where it falls. */
+/* Blocks of other degrees have other rows: gathered if the degree grows, cut if it falls. */
 static void mixed_degrees_give_the_same_bits(void) {
     static const int32_t degrees[][6] = {
         {2, 4, 1, 2, 4, 1}, {1, 1, 4, 4, 2, 2}, {2, 2, 2, 2, 2, 2}, {4, 2, 2, 1, 1, 4}};
@@ -307,7 +307,7 @@ static void recorded_gathers_have_no_race(void) {
     check_recorded(GPT_POLICY_SWAP, degrees);
 }
 
-/* Before its first message, or while the others wait for it in the middle of a block. */
+/* The rank fails before its first message, or while the others wait for it inside a block. */
 static void a_rank_that_fails_ends_all(void) {
     static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
     int32_t fails_later, rank;

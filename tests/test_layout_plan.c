@@ -276,7 +276,7 @@ static void layouts_are_refused_in_words(void) {
     refused(&d, make_layout(1, 1, 2, 1, 1, 0), "11111 columns");
 }
 
-/* The paper's rule, and what memo_sp.h does instead. */
+/* The paper's rule, and the rule of memo_sp.h. */
 static void few_key_heads_are_replicated_or_refused(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 16, 1, 1), eight = make_layout(1, 1, 1, 8, 2, 1);
@@ -462,8 +462,8 @@ static void even_heads_send_the_papers_bytes(void) {
     }
 }
 
-/* Heads of 192 and 128: memory, products of attention and what Ulysses and the ring send, against 160 and 160, whose
- * sum is the same.  Attention's forward costs the same, its backward 3 x 192 + 2 x 128 instead of 5 x 160. */
+/* Heads of 192 and 128 against 160 and 160, which have the same sum: memory, products of attention, and bytes sent by
+ * Ulysses and the ring.  Attention's forward costs the same, its backward 3 x 192 + 2 x 128 instead of 5 x 160. */
 static void values_may_have_another_head_size(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 1), latent;
     memo_parallel_layout l = make_layout(1, 1, 1, 4, 2, 1);
@@ -610,7 +610,7 @@ static void parameters_are_counted(void) {
     CHECK(near(memo_parallel_parameters(&m), 7));
 }
 
-/* The first of four stages holds four micro-batches of its eight layers, or as many as there are. */
+/* The first of four stages holds four micro-batches of its eight layers, or all if there are fewer. */
 static void pipelines_hold_their_micro_batches(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 4, 4096, 8);
     memo_parallel_layout l = make_layout(1, 4, 1, 1, 1, 0);
@@ -685,14 +685,14 @@ static void swapping_is_memos(void) {
     CHECK(near(p.memory.host_bytes, 30 * (whole + p.alpha * others)));
     CHECK(near(p.sent_bytes[MEMO_PARALLEL_HOST], p.memory.host_bytes));
     CHECK_IS(p.time.host_s, <, 1e-9);
-    /* What binds: a slower link, less host memory, a smaller device each lower alpha to just what they allow. */
+    /* A slower link, less host memory and a smaller device each lower alpha exactly to their limit. */
     d.cluster.host_bytes = (int64_t)8 * 30 * (int64_t)(whole + 0.25 * others);
     CHECK_IS(fabs(predict(&d, &l).alpha - 0.25), <, row);
     d.cluster.host_bytes = (int64_t)4000 << 30;
     d.cluster.device_bytes = (int64_t)(p.memory.device_bytes + (0.125 - p.alpha) * others);
     CHECK_IS(fabs(predict(&d, &l).alpha - 0.125), <, row);
     d.cluster.device_bytes = (int64_t)80 << 30;
-    /* The forward of a layer: what attention and products take, and four collectives of the tensor group. */
+    /* The forward of a layer: attention, products, and four collectives of the tensor group. */
     {
         memo_parallel_attention a;
         memo_error error;
@@ -864,7 +864,7 @@ static void groups_of_heads_hide_the_all_to_all(void) {
         }
 }
 
-/* Few key heads and a short sequence: nothing to hide a hop behind, but many blocks to merge. */
+/* Few key heads and a short sequence: little computation hides a hop, and many blocks are merged. */
 static void keys_are_gathered_where_that_is_faster(void) {
     memo_parallel_desc d = make_case(make_model(8, 4096, 14336, 32, 1, 32000), 4, 8192, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 1, 4, 1);
@@ -956,7 +956,7 @@ static void attention_is_that_of_its_formulas(void) {
     CHECK_OK(memo_parallel_predict_attention(&d, &l, 1, &b, &error));
     CHECK(near(a.compute_s, 2 * S * elements / (0.6 * 312e12)));
     CHECK(near(b.compute_s, 5 * S * elements / (0.55 * 312e12)));
-    /* Hops hide, but for the one home of dK and dV in fp32. */
+    /* Hops are hidden, except the last one of dK and dV in fp32. */
     CHECK(a.hops_s <= 0 && near(b.hops_s, 2 * kv / 150e9 + 20e-6));
     CHECK(near(a.blocks_s, 4 * (20e-6 + 30 * elements / 1.5e12)) && near(b.blocks_s, a.blocks_s));
     CHECK(near(a.all_to_all_s, sent / 150e9 + 4 * 20e-6) && near(b.all_to_all_s, a.all_to_all_s));
@@ -1166,7 +1166,7 @@ static void tip_3_zero_spans_sequence_and_data(void) {
     }
 }
 
-/* Ulysses sends 4 + 4 / G units of bs * L * d (5 for LLAMA3), tensor-sp 8 whatever G; ring bytes scale with 1 / G. */
+/* Ulysses sends 4 + 4 / G units of bs * L * d (5 for LLAMA3), tensor-sp 8 for any G; ring bytes scale with 1 / G. */
 static void tip_4_key_groups_help_sequence_only(void) {
     int G;
     double ring_1 = 0, unit = 2.0 * 65536 * 4096 * 7 / 8; /* bf16, of 8 ranks */
@@ -1299,7 +1299,7 @@ static void tool_prints_the_list(void) {
     CHECK(tool("--help") == 0 && strstr(tool_out, "--explain D,P,T,U,R") && !tool_err[0]);
 }
 
-/* Each preset is what its figures are, given one by one; any figure can be overridden, before it or behind. */
+/* A preset equals its figures given one by one; any figure can be overridden, before or after the preset. */
 static void tool_takes_clusters(void) {
     static const char* const figures[][2] = {
         {"a800", "--per-node 8 --memory 80 --flops 312 --link 150 --nic 20 --memory-bandwidth 1500 "

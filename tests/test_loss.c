@@ -138,7 +138,7 @@ static void kernels_match_the_reference(void) {
     }
 }
 
-/* What lies between rows and behind them stays; without d_logits all logits do. */
+/* Bytes between and after the rows stay; without d_logits all logits stay. */
 static void kernels_write_nothing_else(void) {
     float logits[5 * 9], before[5 * 9], parts[4 * 2], losses[4];
     int32_t labels[4] = {0, 6, -1, 3};

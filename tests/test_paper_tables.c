@@ -158,7 +158,7 @@ static void oases_plans(void) {
     CHECK_IS(oases.n_slower_than_uniform, ==, 0);
 }
 
-/* ---- what is printed ------------------------------------------------------------------------- */
+/* ---- printed tables ------------------------------------------------------------------------- */
 
 static void lines_fit_a_terminal_of_120_columns(void) {
     const char* line = printed;
@@ -252,7 +252,7 @@ static void spearman_of_known_rankings(void) {
     CHECK_IS(fabs(paper_spearman(a, e, 5)), <, 1e-12);
 }
 
-/* The swap schedule once more, as operations with dependencies, by relaxation until nothing moves. */
+/* The swap schedule again, as operations with dependencies, relaxed until no time changes. */
 typedef struct operation {
     double duration, end;
     int n_before, before[4];

@@ -18,7 +18,7 @@ enum { MAX_NODES = 800, MAX_BUFFERS = 400, MAX_POINTS = 24 };
 
 typedef struct graph {
     int n_nodes;
-    int stream[MAX_NODES]; /* -1: all of them: the seam between micro-batches, the end */
+    int stream[MAX_NODES]; /* -1: all streams, between micro-batches and at the end */
     int wait_of[MAX_NODES];
     unsigned char reaches[MAX_NODES][MAX_NODES];
 } graph;
@@ -32,7 +32,7 @@ static graph g;
 static usage usages[MAX_BUFFERS];
 static int n_usages;
 
-/* Nodes are in the order of the host, so edges go forward: what reaches i is known before i+1. */
+/* Nodes are in the order of the host, so edges lead forward: the nodes that reach i are known before i + 1. */
 static void find_reaches(void) {
     int from, i, k;
     memset(g.reaches, 0, sizeof g.reaches);
@@ -451,7 +451,7 @@ static void plans_by_pairs_are_the_smallest(void) {
         CHECK_IS((int)core_verdict(plan, expected), ==, (int)MEMOI_FOUND);
         if (expected > 0) CHECK_IS((int)core_verdict(plan, expected - 1), ==, (int)MEMOI_FAILED);
 
-        /* Buffers fixed where this plan has them leave the peak possible. */
+        /* Buffers fixed at this plan's offsets leave the peak possible. */
         for (i = 0; i < n; i++) plan->buffers[i].is_fixed = memo_test_int(0, 1) != 0;
         CHECK_OK(memo_plan_solve(plan, NULL, &error));
         CHECK_OK(memo_plan_check(plan, trace, &error));
@@ -465,7 +465,7 @@ static void plans_by_pairs_are_the_smallest(void) {
     CHECK_CASE(n_above > 100, "%d above the bound", n_above);
 }
 
-/* Stream 1 never waits: all that stream 0 has freed is held against what is requested for stream 1.  So many pairs are
+/* Stream 1 never waits, so all buffers that stream 0 has freed are held against requests of stream 1.  So many pairs are
  * not listed. */
 static void too_many_pairs_are_planned_as_lifetimes(void) {
     enum { N = 6000 };

@@ -35,7 +35,7 @@ static int n_runs(const memo_schedule* schedule) {
     return n;
 }
 
-/* The lines behind "#! " are the races, one each, in the words of memo_race_explain. */
+/* Each line that begins with "#! " is a race, in the words of memo_race_explain. */
 static int check_faulty(const char* path) {
     memo_schedule* schedule = NULL;
     memo_check* check = NULL;
@@ -110,7 +110,7 @@ static void races_that_others_shipped(void) {
                n_pairs);
 }
 
-/* --- what else a diagnosis can say --- */
+/* --- other explanations --- */
 
 static void check_why(const char* text, const char* expected) {
     memo_schedule* schedule = parsed(text);
@@ -221,7 +221,7 @@ static memo_schedule* random_schedule(void) {
     return schedule;
 }
 
-/* What b is where a was written and read, but for what the file leaves out. */
+/* Is b the schedule a, written and read, apart from fields that the file omits? */
 static void check_same(const memo_schedule* a, const memo_schedule* b) {
     int64_t i, k;
     CHECK_OK(memo_schedule_compare(a, b, &error));
@@ -286,7 +286,7 @@ static int has_race(const memo_schedule* schedule, int64_t first, int64_t second
     return has;
 }
 
-/* Does what the end of the diagnosis says, anywhere between the two operations that it names. */
+/* Follows the advice at the end of the explanation, anywhere between the two named operations. */
 static void check_mend(const memo_schedule* schedule, const memo_race* race, const char* why,
                        int round) {
     const char* mend = strstr(why, "; mend: ");
@@ -297,8 +297,9 @@ static void check_mend(const memo_schedule* schedule, const memo_race* race, con
     CHECK_CASE(mend && sscanf(strstr(mend, "between operations "),
                               "between operations %lld and %lld", &from, &to) == 2,
                "round %d: %s", round, why);
-    if (strstr(mend,
-               "record an event after")) { /* then operation from is that record, one behind */
+    if (strstr(
+            mend,
+            "record an event after")) { /* then operation `from` is this record, one place later */
         CHECK_CASE(from == race->first && to == second, "round %d: %s", round, why);
         recorded =
             with_op(schedule, ++from, MEMO_OP_RECORD, event, schedule->ops[race->first].stream);

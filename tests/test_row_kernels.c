@@ -20,8 +20,8 @@ static float get(const void* array, memo_type type, int64_t i) {
     return memo_f32_from_f16(((const uint16_t*)array)[i]);
 }
 
-/* value rounded to a number of n_bits significant bits whose exponent is at least least: by adding and
- * subtracting in double, which rounds to nearest even. */
+/* Rounds value to n_bits significant bits with an exponent of at least `least`, by an addition and a
+ * subtraction in double, which round to nearest even. */
 static double rounded(double value, int n_bits, int least) {
     int exponent;
     double unit;
@@ -294,7 +294,7 @@ static void attend(const double* scores, const double* values, int64_t n, int64_
     for (c = 0; c < n_columns; c++) {
         double weighted = 0;
         for (k = 0; k < n; k++) weighted += exp(scores[k] - largest) * values[k * n_columns + c];
-        out[c] = n ? (float)(weighted / sum) : NAN; /* nobody may look at what no key gave */
+        out[c] = n ? (float)(weighted / sum) : NAN; /* without keys the output is undefined */
     }
     *lse = n ? (float)(largest + log(sum)) : -INFINITY;
 }

@@ -345,7 +345,8 @@ static void check_agrees_with_brute_force(void) {
                 int is_told = 0;
                 if (!conflict[a][b] || path[a][b]) continue;
                 n_races++;
-                for (i = 0; i < check->n_races; i++) /* itself, or what its stream does later */
+                for (i = 0; i < check->n_races;
+                     i++) /* itself, or a later operation of its stream */
                     is_told |=
                         check->races[i].second == b && check->races[i].first >= a &&
                         schedule->ops[check->races[i].first].stream == schedule->ops[a].stream;
@@ -384,7 +385,7 @@ static void check_agrees_with_brute_force(void) {
 
 /* --- simulate --- */
 
-/* The slow way: every op is in one of five states; all rates are found anew at every step. */
+/* A slow simulation: every op is in one of five states; all rates are computed again at every step. */
 static void slow_simulate(const memo_schedule* schedule, double* start, double* end) {
     int64_t n = schedule->n_ops, a, b, n_done = 0;
     int* state = (int*)calloc((size_t)n + 1, sizeof(int)); /* 0 waits, 1 runs, 2 sends, 3 done */

@@ -193,7 +193,7 @@ static void every_sequence_may_have_its_own_documents(void) {
                 others[1].document_begins[12] = 50; /* eleven times 0 before it */
                 others[1].document_begins[13] = 101;
                 others[1].n_documents = 13;
-                if (window) { /* and more of its own */
+                if (window) { /* and more of the rank's own */
                     c.window = 9;
                     others[0].mask = MEMO_MASK_FULL;
                     others[1].window = 70;
@@ -246,8 +246,8 @@ static void softcaps_are_exact(void) {
     report_worst();
 }
 
-/* A bias by the model's heads in the user's own local attention: heads that divide, do not divide, in groups, and
- * those of one tensor rank. */
+/* A bias per head of the model, in a local attention of the user: the degree divides the heads or not, with groups of
+ * heads, and with the heads of one tensor rank. */
 static void biases_by_head_are_exact(void) {
     static const int32_t heads[][2] = {{4, 2}, {6, 2}, {6, 6}, {5, 1}, {9, 3}, {12, 3}};
     int i, ulysses, ring;
@@ -408,7 +408,7 @@ static void errors_stay_small_at_1024(void) {
     report_worst();
 }
 
-/* With 16-bit inputs what is carried is fp32: sixteen hops add nothing. */
+/* With 16-bit inputs, sums on the ring are fp32: sixteen hops add no error. */
 static void the_ring_adds_no_error_to_bf16(void) {
     static const int rings[] = {1, 4, 16};
     double errors[3][N_TENSORS];
@@ -586,8 +586,8 @@ static void cut_up(attention_case* c) {
     c->n_documents = 5;
 }
 
-/* Blocks whose LSEs are over 1e4 apart; within a block there is a choice.  An fp32 score of 5e4 is known to 4e-3,
- * hence the bounds. */
+/* Blocks whose LSEs differ by more than 1e4, with close scores within a block.  An fp32 score of 5e4 has an error of
+ * 4e-3, hence the bounds. */
 static void extreme_scores_are_right(void) {
     static const int32_t degrees[][2] = {{4, 2}, {8, 1}, {1, 4}, {1, 1}};
     int i, sharding, documents;
@@ -605,7 +605,7 @@ static void extreme_scores_are_right(void) {
     report_worst();
 }
 
-/* Scores of -inf among others, in blocks that see nothing else, and in rows that see nothing else: those have output
+/* Scores of -inf among others, in blocks without other scores, and in rows without other scores: such rows have output
  * and gradients 0.  Padded. */
 static void infinite_scores_are_right(void) {
     static const int32_t degrees[][2] = {{4, 2}, {8, 1}, {1, 4}, {1, 1}};
@@ -655,7 +655,7 @@ static void saturated_scores_are_finite(void) {
     }
 }
 
-/* out and lse become those of both parts, as memo_row_merge does it for rows of 2 numbers. */
+/* Merges out and lse of two parts, like memo_row_merge for rows of 2 numbers. */
 static void merge_2(float* out, float* lse, const float* part, float part_lse) {
     memo_merge_desc merge;
     memo_error error;
@@ -792,9 +792,8 @@ static void zigzag_is_balanced_and_plain_is_not(void) {
     for (r = 1; r < 4; r++) CHECK_IS(n[r] - n[r - 1], ==, 2 * s / 4); /* a diagonal more each */
 }
 
-/* What a call for these runs should be: the smallest rectangle of runs that holds all pairs that see each other.
- * Adds to *most_scores what tiles of queries need against the keys from the first to the last that one of them sees,
- * and to *pairs what is visible. */
+/* The expected call for these runs: the smallest rectangle of runs that holds all visible pairs.  Adds to *most_scores the
+ * scores of tiles of queries against the keys from the first to the last visible one, and to *pairs the visible pairs. */
 static int expected_call(const attention_case* c, const memo_run* q_runs, int32_t n_q_runs,
                          const memo_run* k_runs, int32_t n_k_runs, int is_whole,
                          asked_call* expected, int64_t* most_scores, int64_t* pairs) {
@@ -816,7 +815,7 @@ static int expected_call(const attention_case* c, const memo_run* q_runs, int32_
                         last = j;
                         n_seen++;
                     }
-                /* In a striped run the keys next to the ends may lie between what two queries see. */
+                /* In a striped run the keys next to the ends may lie between the visible ranges of two queries. */
                 if (first >= 0)
                     *most_scores += (end - tile) * (last - first + (k_runs[k].stride > 1 ? 3 : 1));
             }
@@ -840,7 +839,7 @@ static int expected_call(const attention_case* c, const memo_run* q_runs, int32_
     return 1;
 }
 
-/* The calls of the local attention on every rank, one by one, and what the host's computes in them. */
+/* The calls of the local attention on every rank, and the scores that the host's attention computes in each. */
 static void expect_only_what_is_seen(const attention_case* c) {
     memo_run* runs = (memo_run*)calloc(2 * (2 * MAX_DOCUMENTS + 1), sizeof *runs);
     memo_run* k_runs = runs + 2 * MAX_DOCUMENTS + 1;
@@ -1055,6 +1054,7 @@ static int64_t rows_to_send(const attention_case* c, const memo_sharding* shardi
         if (at < begin) begin = at;
         if (at + call.k_rows > end) end = at + call.k_rows;
     }
+    if (sharding->kind == MEMO_SHARDING_DOCUMENTS) return sharding->ring_tokens; /* all */
     return end > begin ? end - begin : 0;
 }
 
@@ -1062,8 +1062,9 @@ static void only_rows_that_are_read_travel(void) {
     int i, n = IS_SLOW ? 8 : 60;
     int64_t least_percent = 100, k;
     for (i = 0; i < n; i++) {
-        int32_t ring = (int32_t)memo_test_int(2, 6), r, s, owner, last_step = 0;
-        attention_case c = case_of(ring, 1 + i % 2, memo_test_int(12 * ring, 150), 4, 2, 8);
+        int32_t ring = (int32_t)memo_test_int(2, 6), r, s, b, owner, last_step = 0;
+        attention_case c = case_of(ring, 1 + i % 2, memo_test_int(12 * ring, 150), 4, 2, 8),
+                       others[2];
         memo_sharding_desc sharding_desc = memo_sharding_desc_default();
         memo_sharding sharding;
         memo_error error;
@@ -1082,6 +1083,15 @@ static void only_rows_that_are_read_travel(void) {
             sharding_desc.document_begins = c.document_begins;
             sharding_desc.n_documents = c.n_documents;
         }
+        if (i % 3 == 0 && c.sharding != MEMO_SHARDING_DOCUMENTS) { /* a mask for each sequence */
+            for (k = 0; k < 2; k++) {
+                others[k] = c;
+                others[k].window = memo_test_int(0, 1) * memo_test_int(ring, 30);
+                others[k].prefixes[0] = memo_test_int(0, 20);
+                others[k].has_prefixes = (int32_t)memo_test_int(0, 1);
+            }
+            c.others = others;
+        }
         sharding_desc.kind = c.sharding;
         sharding_desc.ring = c.ring;
         sharding_desc.ulysses = c.ulysses;
@@ -1090,15 +1100,19 @@ static void only_rows_that_are_read_travel(void) {
         whole_create(&w, &c);
         world_init(&all, &c, &w);
         CHECK(world_run(&all));
-        for (owner = 0; owner < ring; owner++) rows_to_send(&c, &sharding, owner, 0, &last_step);
+        for (owner = 0; owner < ring; owner++)
+            for (b = 0; b < c.n_batch; b++)
+                rows_to_send(case_of_row(&c, b), &sharding, owner, 0, &last_step);
         for (r = 0; r < ring * c.ulysses; r++) {
             const run_result* x = &all.results[r];
-            int64_t row_bytes = 2 * x->sizes.heads.n_kv * 8 * memo_type_bytes(c.type) * c.n_batch;
+            int64_t row_bytes = 2 * x->sizes.heads.n_kv * 8 * memo_type_bytes(c.type);
             int64_t forward = 0, carried = 2 * x->sizes.heads.n_kv * 8 * 4 * c.n_batch;
             carried *= last_step ? (last_step + 1) * sharding.ring_tokens : 0;
             for (s = 0; s < last_step; s++)
-                forward += row_bytes * rows_to_send(&c, &sharding, (x->ring_rank - s + ring) % ring,
-                                                    s, &last_step);
+                for (b = 0; b < c.n_batch; b++)
+                    forward +=
+                        row_bytes * rows_to_send(case_of_row(&c, b), &sharding,
+                                                 (x->ring_rank - s + ring) % ring, s, &last_step);
             CHECK_CASE(x->ring_forward_bytes == forward, "%s: rank %d sends %lld bytes, not %lld",
                        case_text(&c), (int)r, (long long)x->ring_forward_bytes, (long long)forward);
             CHECK_CASE(x->ring_backward_bytes == forward + carried, "%s", case_text(&c));
@@ -1111,7 +1125,7 @@ static void only_rows_that_are_read_travel(void) {
     CHECK_IS(least_percent, ==, 0); /* the last rank of a plain ring */
 }
 
-/* Of all ranks together, under a causal mask: a plain ring sends half of what full hops send. */
+/* All ranks together, under a causal mask: a plain ring sends half of the bytes of full hops. */
 static void a_causal_ring_sends_less(void) {
     static const memo_sharding_kind kinds[] = {MEMO_SHARDING_PLAIN, MEMO_SHARDING_ZIGZAG};
     int i;
@@ -1212,7 +1226,7 @@ static void bytes_of_cross_attention_are_those_of_the_formulas(void) {
         }
 }
 
-/* Fewer key heads than ranks: each is sent to those who need it, and no further. */
+/* Fewer key heads than ranks: each head is sent only to the ranks that need it. */
 static void replicas_are_sent_where_needed(void) {
     attention_case c = case_of(1, 4, 32, 8, 2, 16);
     int64_t row = 32 / 4 * 16 * 4; /* bytes of a head of a rank's rows */
@@ -1244,8 +1258,8 @@ static int64_t kv_needed(const attention_case* c, int32_t rank) {
     return n;
 }
 
-/* With key heads that are split, replicated, or cross the ranks' borders: what each rank sends, by the heads that each
- * needs. */
+/* The bytes that each rank sends follow from the heads that each rank needs, with key heads that are split, replicated or
+ * cross the borders of ranks. */
 static void bytes_follow_the_heads_that_ranks_need(void) {
     static const int32_t cases[][4] = {/* ring, ulysses, query heads, key heads */
                                        {1, 4, 8, 2},  {1, 4, 6, 2},  {2, 4, 6, 2}, {2, 4, 8, 2},
@@ -1590,7 +1604,7 @@ static void groups_need_less_memory(void) {
                 again ? ", sends again" : "", groups[i], (double)sizes.device_bytes / (1 << 30));
         }
     for (again = 0; again < 2; again++) {
-        /* Two groups keep d_out, row dots and what is sent again twice, and results once more. */
+        /* Two groups keep d_out, row dots and resent tensors twice, and results once more. */
         CHECK(device_bytes[again][1] < device_bytes[again][0]);
         CHECK(100 * device_bytes[again][2] < 52 * device_bytes[again][1]);
         CHECK(100 * device_bytes[again][3] < 52 * device_bytes[again][2]);
@@ -1693,7 +1707,7 @@ static void memory_does_not_grow_with_the_ring(void) {
         n_bytes[i] = sizes.device_bytes + sizes.saved_bytes + sizes.lse_bytes;
     }
     CHECK(n_bytes[0] > 0 && n_bytes[0] == n_bytes[1] && n_bytes[1] == n_bytes[2]);
-    /* What is taken from the device is what was promised, and does not grow either. */
+    /* Device memory matches the promised sizes, and does not grow. */
     for (i = 0; i < 3; i++) {
         attention_case c = case_of(2 << i, 1, 16 << i, 2, 1, 8);
         world all;
@@ -1743,8 +1757,8 @@ static void degree_1_costs_nothing(void) {
         }
 }
 
-/* Copies of Ulysses, and what they copy: every element once, on the side that lies by rows; nothing where whole rows
- * are wanted.  Heads by rank, of one batch. */
+/* Ulysses copies every element once, on the side that is ordered by rows, and nothing if whole rows are exchanged.  Heads
+ * by rank, of one batch. */
 static void ulysses_copies_one_side_only(void) {
     static const int32_t heads[][3] = {/* query heads, key heads, ulysses */
                                        {8, 8, 4}, {8, 4, 4}, {8, 2, 4}, {8, 1, 4},
@@ -1771,7 +1785,7 @@ static void ulysses_copies_one_side_only(void) {
             desc.n_kv_heads = c.n_kv_heads;
             desc.head_size = 4;
             desc.sends_again = k / 4;
-            /* A pack for each rank that wants some of the heads, and one copy of what stays here. */
+            /* A pack for each rank that needs some of the heads, and one copy of the heads that stay. */
             q_heads = c.n_q_heads;
             q_copies = c.ulysses;
             for (p = 0; p < c.ulysses; p++) {
@@ -1901,7 +1915,7 @@ static void the_ring_s_schedule_overlaps(void) {
     }
 }
 
-/* Sleeping attention and throttled links: what runs takes as long as what was simulated. */
+/* With sleeping attention and throttled links, the run takes as long as the simulation. */
 static void the_ring_really_overlaps(void) {
     int is_slow, k;
     if (IS_SLOW) SKIP("times mean nothing here");
@@ -1977,7 +1991,7 @@ static void a_failing_rank_is_seen_by_all(void) {
     whole_destroy(&w);
 }
 
-/* ---- a rank that is in another pass than the others ---- */
+/* ---- a rank in another pass than the others ---- */
 
 typedef struct pass_test {
     int32_t ring, ulysses, stray_rank; /* the rank that calls backward instead of forward */

@@ -69,7 +69,7 @@ DEVICE_CALL(sinks, (void* context, memo_stream s, const memo_sinks_desc* d, memo
             (INNER, s, d, e))
 DEVICE_CALL(sink_sums, (void* context, memo_stream s, const memo_sinks_desc* d, memo_error* e),
             (INNER, s, d, e))
-/* Waits all the same, as a device does that then reports what went wrong. */
+/* Waits, then reports the failure, like a real device. */
 static memo_status faulty_stream_synchronize(void* context, memo_stream s, memo_error* e) {
     faults* f = (faults*)context;
     memo_status status = f->device->stream_synchronize(INNER, s, e);
@@ -168,7 +168,7 @@ static memo_status faulty_backward(void* user, memo_stream s, const memo_attenti
 /* --- two ranks --- */
 
 enum { FAULT_DEVICE, FAULT_COMM, FAULT_ATTENTION };
-/* What the rank does whose call has failed: it says so, or goes, or stands there until the other's time is up. */
+/* After its failure, the rank aborts, leaves, or stays until the other rank's time-out. */
 enum { AFTERWARDS_ABORT, AFTERWARDS_LEAVE, AFTERWARDS_STAY };
 enum { Q, K, V, D_OUT, OUT, D_Q, D_K, D_V, N_TENSORS };
 
@@ -210,7 +210,7 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     desc.stream = stream;
     *(r->ring == 2 ? &desc.ring : &desc.ulysses) = comm;
     desc.n_q_heads = N_HEADS;
-    desc.n_kv_heads = N_KV; /* replicated where ulysses is 2 */
+    desc.n_kv_heads = N_KV; /* replicated if ulysses is 2 */
     desc.head_size = SIZE;
     desc.type = r->type;
     desc.attention = memo_host_attention_functions(&state);
@@ -360,7 +360,7 @@ static void expect_statuses(int32_t ring, memo_type type, int fault) {
             other = 1 - r;
             CHECK_CASE(ranks[r].status && ranks[r].error.message[0],
                        "fault %d, ring %d, rank %d, call %d", fault, (int)ring, r, (int)k);
-            if (ranks[r].afterwards != AFTERWARDS_STAY) /* before the other's time was up */
+            if (ranks[r].afterwards != AFTERWARDS_STAY) /* before the other rank's time-out */
                 CHECK_CASE(strstr(ranks[r].error.message, "made to fail") != NULL,
                            "fault %d, ring %d, rank %d, call %d: %s", fault, (int)ring, r, (int)k,
                            ranks[r].error.message);

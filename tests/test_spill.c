@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 
 static memo_error error;
-static char folder[256]; /* of this run, empty but for what the engine leaves */
+static char folder[256]; /* of this run; empty except for files that the engine leaves */
 
 static int n_entries(const char* path) {
     DIR* directory = opendir(path);
@@ -23,7 +23,7 @@ static int n_entries(const char* path) {
     return n - 2; /* itself and the one above */
 }
 
-/* Files open in this process; 0 where that cannot be known. */
+/* The number of open files of this process; 0 if unknown. */
 static int n_open_files(void) {
     int n = n_entries("/proc/self/fd");
     return n < 0 ? 0 : n;
@@ -173,7 +173,7 @@ static void a_killed_program_leaves_nothing(void) {
     CHECK_IS(n_entries(folder), ==, 0);
 }
 
-/* On a file system in memory, where reads and writes may have to go through the page cache. */
+/* On a file system in memory, on which reads and writes may use the page cache. */
 static void a_folder_in_memory_will_do(void) {
     int n_files = n_open_files();
     memo_device* host;
@@ -284,7 +284,7 @@ static void a_full_disk_is_a_status(void) {
     close_host(host, n_files);
 }
 
-/* What happens to the file behind the engine's back. */
+/* Changes of the file outside the engine. */
 typedef enum mishap { CUT_SHORT, READ_ONLY, LIMITED, N_MISHAPS } mishap;
 
 static void do_mishap(mishap what, int fd) {
@@ -338,7 +338,7 @@ static void a_failing_disk_is_a_status(void) {
                        strstr(error.message, folder),
                    "%s", error.message);
         CHECK_IS(memo_swap_abandon(c.swap, &error), ==, MEMO_STATUS_IO);
-        CHECK_IS(c.n_wrong, ==, 0); /* what came behind was skipped */
+        CHECK_IS(c.n_wrong, ==, 0); /* later operations were skipped */
         chain_close(&c);
         close_host(host, n_files);
     }

@@ -94,7 +94,7 @@ static const char* describe(const problem* p) {
 
 /* --- brute force --- */
 
-/* Tiles of each tensor that are swapped, the others recomputed; n_tiles + 1: kept whole. */
+/* Swapped tiles of each tensor, the others being recomputed; n_tiles + 1: kept. */
 typedef struct choice {
     int64_t swapped[TENSORS_MAX];
 } choice;
@@ -105,7 +105,7 @@ static int64_t n_tiles_of(const problem* p) {
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
-/* Tensors that are split alike share the work of the first. */
+/* Tensors with equal splits share the work of the first. */
 static int leader_of(const problem* p, int t) {
     return p->tensors[t].with ? p->tensors[t].with - 1 : t;
 }
@@ -201,7 +201,7 @@ static double brute_force(const problem* p) {
     }
 }
 
-/* Capacities somewhere between what the least and the most demanding choices take. */
+/* Random capacities between the needs of the smallest and the largest choice. */
 static void random_capacities(problem* p) {
     choice c;
     int64_t device_bytes, host_bytes, least, most, n_tiles = n_tiles_of(p);
@@ -364,7 +364,7 @@ static void paths_give_the_value_of_start_times(void) {
 
 #endif /* MEMO_LP_SOLVE */
 
-/* Simulates what the engine would enqueue. */
+/* Simulates the operations that the engine would enqueue. */
 static double simulate(const problem* p, const memo_swap_desc* swap, int32_t n_micro_batches) {
     memo_swap_times times = memo_swap_times_default();
     memo_schedule* schedule = NULL;
@@ -434,7 +434,7 @@ static double best_alpha_by_trying(const problem* p) {
     return best;
 }
 
-/* The plan is what it says, fits, and is no worse than the best alpha. */
+/* The plan matches its figures, fits, and is no worse than the best alpha. */
 static void check_plan(const problem* p, const memo_swap_plan* plan, int round) {
     memo_swap_desc swap = p->swap;
     memo_swap_sizes sizes;
@@ -619,10 +619,10 @@ static void climbing_finds_little_more(void) {
 
 /* --- a GPT of the 7B layer shape, on the figures of one H200 --- */
 
-/* Of the processor: what others do meanwhile does not count. */
+/* Processor time, so that other programs do not matter. */
 static double seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
-/* Of what watches the program, at most. */
+/* The largest slowdown by sanitizers or valgrind. */
 static double slowness(void) {
 #if defined(MEMO_TEST_VALGRIND)
     return 200;
@@ -925,7 +925,7 @@ static void leftover_memory_is_used(void) {
     memo_swap_plan_destroy(plan);
 }
 
-/* Without host memory, what cannot be recomputed is kept, by the program or without one. */
+/* Without host memory, tensors that cannot be recomputed are kept, with and without the program. */
 static void what_only_keeping_fits_is_found(void) {
     memo_swap_plan* plan = NULL;
     problem p;
@@ -1109,7 +1109,7 @@ static memo_status profiled_recompute(void* user, int32_t tensor, memo_error* e)
     return memo_host_device_sleep(p->host, p->stream, p->recompute_s, e);
 }
 
-/* Sleeps and throttled copies are measured as what they were told to be. */
+/* Measured sleeps and throttled copies match their set durations. */
 static void a_device_is_measured(void) {
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_profile_desc desc = memo_profile_desc_default();
@@ -1147,7 +1147,7 @@ static void a_device_is_measured(void) {
     desc.largest_copy_bytes = 2 << 20;
     desc.n_repetitions = 3;
     CHECK_OK(memo_profile_measure(&desc, &profile, &error));
-    /* Never shorter than told; longer where the machine is busy. */
+    /* Never shorter than set; longer on a busy machine. */
     CHECK_CASE(profile.forward_s > 0.0199 && profile.forward_s < 0.1, "%g", profile.forward_s);
     CHECK_CASE(profile.backward_s > 0.0399 && profile.backward_s < 0.2, "%g", profile.backward_s);
     CHECK(profile.between_s == 0 && profile.n_rows == 100 && profile.n_tensors == 2);

@@ -71,7 +71,7 @@ closed_output_stays_out_of_files() {
     done
 }
 
-# An output gets what it is for.
+# An output file gets its own content only.
 closed_output_stays_out_of_a_csv() {
     build/examples/plan_trace examples/layer.trace --csv "$folder/open.csv" >"$folder/out" || return 1
     build/examples/plan_trace examples/layer.trace --csv "$folder/closed.csv" >&- 2>"$folder/err" && return 1

@@ -38,7 +38,7 @@ static const char* temporary_path(void) {
     return memo_test_path(path, "trace");
 }
 
-/* Request by request the same, but for the names of ids. */
+/* The same requests, apart from the numbering of ids. */
 static int64_t first_difference(const memo_trace* a, const memo_trace* b) {
     int64_t i;
     for (i = 0; i < a->n_requests && i < b->n_requests; i++) {
@@ -210,7 +210,7 @@ static void bad_lines_are_named(void) {
     }
 }
 
-/* Random requests; also what the written file is made of. */
+/* Random requests, and the text of their file. */
 static memo_trace* random_trace(int64_t n) {
     static const char* const marks[] = {"iteration begin", "layer 3 forward end", " odd  text ",
                                         "\xc3\xa9t\xc3\xa9"};
@@ -398,9 +398,9 @@ typedef struct trainer {
     int input_dies_in_forward[3];
     int last_output_dies_late; /* after the backward instead of before it */
     int recomputes;            /* 1: with marks inside the backward, 2: before it */
-    int n_weight_gradients;    /* made by a backward, freed after all of them; needs three layers */
-    int weight_order;          /* 0: first layer first, 1: last first, 2: gradient by gradient */
-    int gradient_dies_between; /* behind the end of the backward; needs three layers */
+    int n_weight_gradients; /* requested in a backward, freed after all backwards; needs three layers */
+    int weight_order;       /* 0: first layer first, 1: last first, 2: gradient by gradient */
+    int gradient_dies_between; /* after the end of the backward; needs three layers */
     int has_streams;
 } trainer;
 

@@ -201,6 +201,8 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
                  {"--top", &n->top, 0, 1e9, 1}};
     const int n_known = (int)(sizeof known / sizeof *known);
     int i, j;
+
+    /* Defaults. */
     memset(o, 0, sizeof *o);
     take_preset(n, &presets[1]);
     n->sequence = 65536;
@@ -209,6 +211,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
     n->latency = n->top = 20;
     n->batch = n->micro_batch = n->ulysses_groups = 1;
     o->activations = -1;
+
     /* Reads the presets first, so that the order of the options does not matter. */
     for (i = 1; i + 1 < argc; i++) {
         if (!strncmp(argv[i + 1], "--", 2)) continue;
@@ -222,6 +225,8 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
             take_cluster(n, &clusters[j]);
         }
     }
+
+    /* The options. */
     for (i = 1; i < argc; i++) {
         const char* name = argv[i];
         const char* value = i + 1 < argc ? argv[i + 1] : NULL;
@@ -239,6 +244,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
             strcmp(name, "--activations") && strcmp(name, "--explain"))
             return refuse(err, "unknown option", name);
         if (!value || !strncmp(value, "--", 2)) return refuse(err, "its value is missing:", name);
+
         i++;
         if (j < n_known) {
             char what[100];
@@ -267,6 +273,8 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
 static memo_parallel_desc make_desc(const options* o) {
     memo_parallel_desc desc = memo_parallel_desc_default();
     const numbers* n = &o->n;
+
+    /* The model and the cluster. */
     desc.model.n_layers = (int32_t)n->layers;
     desc.model.hidden = (int32_t)n->hidden;
     desc.model.ffn = (int32_t)n->ffn;
@@ -290,11 +298,15 @@ static memo_parallel_desc make_desc(const options* o) {
     desc.cluster.device_memory_bytes_per_s = n->memory_bandwidth * 1e9;
     desc.cluster.host_bytes = (int64_t)(n->host_memory * GIB < 9e18 ? n->host_memory * GIB : 9e18);
     desc.cluster.host_bytes_per_s = n->host_link * 1e9;
+
+    /* The step. */
     desc.sequence = (int64_t)n->sequence;
     desc.global_batch = (int64_t)n->batch;
     desc.micro_batch = (int64_t)n->micro_batch;
     desc.kv_heads_must_divide = o->kv_heads_must_divide;
     desc.may_gather_keys = o->may_gather_keys;
+
+    /* Without these options, the planner chooses. */
     if (o->has_zero) desc.zero_stages = 1u << (int)n->zero;
     if (o->activations >= 0) desc.activations = 1u << o->activations;
     desc.max_pipeline = (int32_t)n->max_pipeline;
@@ -334,10 +346,13 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
     memo_error error;
     memo_status status;
     int kind;
+
     l.zero_stage = o->has_zero ? (int32_t)o->n.zero : memo_parallel_zero_default(&l);
     l.activations =
         o->activations >= 0 ? (memo_parallel_activations)o->activations : MEMO_PARALLEL_KEEP;
     status = memo_parallel_predict(desc, &l, &p, &error);
+
+    /* An illegal layout is a result, not bad input. */
     if (status == MEMO_STATUS_INFEASIBLE) {
         fprintf(out, "illegal: ");
         print_reason(out, error.message);
@@ -359,8 +374,10 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
             p.memory.gradients_bytes / GIB, p.memory.optimizer_bytes / GIB,
             p.memory.activations_bytes / GIB, p.memory.logits_bytes / GIB,
             p.memory.device_bytes / GIB, o->n.memory, p.fits ? "fits" : "does not fit");
+
     if (p.memory.host_bytes > 0)
         fprintf(out, "host: %.2f GiB of a GPU\n", p.memory.host_bytes / GIB);
+
     fprintf(out, "sent, GB of a rank and step:");
     for (kind = 0; kind < MEMO_PARALLEL_N_KINDS; kind++)
         fprintf(out, "%s %s %.3f%s", kind ? "," : "",

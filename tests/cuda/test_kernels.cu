@@ -1,5 +1,5 @@
-/* The row kernels on a GPU against their host twins: bitwise, except for exp and log1p in the merge; then each with
- * 2^31 + 8 elements. */
+/* test_kernels.cu - the row kernels on a GPU against their host twins: bitwise, except for exp and log1p in the merge;
+ * then each with 2^31 + 8 elements. */
 #ifndef __CUDACC__
 #include "emulated_grid.h" /* with a C++ compiler: on the CPU */
 #endif
@@ -466,7 +466,7 @@ __global__ static void huge_fill(float* to, int64_t n) {
     for (; i < n; i += (int64_t)gridDim.x * blockDim.x) to[i] = huge_value(i);
 }
 
-/* Counts where x is not scale times the value of element i, or of the one in the mirrored row of 8. */
+/* Counts the elements of x that are not scale times the original value; is_mirrored: of the mirrored row of 8. */
 __global__ static void huge_compare(const float* x, int64_t n, float scale, int is_mirrored,
                                     unsigned long long* n_wrong) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
