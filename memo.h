@@ -2086,6 +2086,7 @@ MEMO_INLINE double memo_loss_lane(const memo_cross_entropy_desc* entropy, int32_
  *   sink_sums   d_sinks[h] -= sum over the rows of exp(sink - LSE) * row_dots, with the LSE that
  *               sinks left, and row_dots = sum of d_out * out of a row and head
  *
+ * A kernel does nothing if the array that it sets, out or d_sinks, is NULL and the others are given.
  * sinks takes MEMO_ROW_LANES lanes a row and head.  sink_sums takes 32 lanes a head: lane l adds rows
  * l, l + 32, ... in double; then lanes l and l + 16, l and l + 8, ... are added. */
 typedef struct memo_sinks_desc {
