@@ -6,7 +6,7 @@
 #
 # CC, CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS are the user's and come last.  V=1 shows the commands.
 # TESTS="test_swap test_plan" runs only these, ARGS="NAME --seed N" is given to each test program.
-# Optional libraries are looked for once, by scripts/setup.sh; what it found is in build/config.mk.
+# scripts/setup.sh looks for optional libraries once, and writes build/config.mk.
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -21,7 +21,7 @@ CC := $(shell for c in cc gcc clang; do command -v $$c >/dev/null 2>&1 && echo $
 endif
 export CC CPPFLAGS CFLAGS
 
-# A variant builds the test programs in a folder of its own, with flags of its own.
+# A variant builds the test programs in its own folder, with its own flags.
 #   asan | ubsan | asan-ubsan | tsan | valgrind | coverage
 VARIANT :=
 BUILD   := build$(if $(VARIANT),/$(VARIANT))
@@ -34,17 +34,17 @@ MPI_TESTS := $(patsubst tests/%.c,build/mpi/tests/%,$(wildcard tests/test_*_mpi.
 FUZZERS  := $(patsubst tests/%.c,build/fuzz/%,$(wildcard tests/fuzz_*.c))
 TESTS    := $(sort $(notdir $(basename $(wildcard tests/test_*.c tests/test_*.sh))))
 TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard $(TESTS:%=tests/%.c)))
-# Scripts build things of their own; once is enough.
+# Test scripts build their own programs, so they run without a variant only.
 TEST_SCRIPTS  := $(if $(VARIANT),,$(wildcard $(TESTS:%=tests/%.sh)))
-FORMATTED := $(wildcard *.h *.cuh examples/*.[ch] examples/*/*.[ch] examples/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*.cu)
+FORMATTED := $(wildcard *.h *.cuh examples/*.[ch] examples/*/*.[ch] examples/*.cu examples/gpt/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*.cu)
 
-# What needs no compiler must not ask for one.
+# These targets need no compiler, so they skip the set-up.
 NO_SETUP := help clean format format-check install uninstall setup
 ifneq ($(filter-out $(NO_SETUP),$(or $(MAKECMDGOALS),all)),)
 include build/config.mk
 endif
 
-# A set-up that fails ends make with its own message, and none of make's: the file holds it until it is read.
+# If the set-up fails, make ends with the message of the set-up alone: config.mk holds it until make reads it.
 build/config.mk: scripts/setup.sh
 	@mkdir -p $(@D)
 	@sh scripts/setup.sh $@ 2>$@.fault || { echo 'define setup_fault'; sed 's/\$$/$$$$/g' $@.fault; \
@@ -54,11 +54,11 @@ build/config.mk: scripts/setup.sh
 # ---- flags ----
 
 Q := $(if $(V),,@)
-# WERROR=1 is for the plain build: under sanitizers gcc warns of uninitialised values that are none.
+# WERROR=1 applies to the plain build only: under sanitizers gcc's warnings of uninitialized values are wrong.
 WARNINGS = -Wall -Wextra -Wpedantic -Wconversion -Wshadow $(if $(WERROR),$(if $(VARIANT),,-Werror))
 FLAGS    = -std=c99 -g -I. -Iexamples $(WARNINGS) -pthread
 
-# Compilers take most of the time of a test run.
+# Compiling takes most of the time of a test run, so tests are built with -O1.
 OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O1)
 OPTIMIZE_asan       := -O1 -fsanitize=address -fno-omit-frame-pointer
 OPTIMIZE_ubsan      := -O1 -fsanitize=undefined -fno-sanitize-recover=all
@@ -72,11 +72,11 @@ BLAS_TESTS = $(if $(VARIANT),,$(BLAS_CFLAGS))
 BLAS_TESTS_LIBS = $(if $(VARIANT),,$(BLAS_LIBS))
 
 WRAPPER_valgrind := valgrind -q --error-exitcode=99 --leak-check=full --show-leak-kinds=definite,possible --fair-sched=yes
-# ThreadSanitizer wants its addresses where address randomisation may put others.
+# ThreadSanitizer needs fixed address ranges, which address randomization may occupy.
 WRAPPER_tsan = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-# $(call build,FLAGS,LIBRARIES): one source file to one program.  A program that fails to build leaves no older
-# one behind, which a test run would take for it.
+# $(call build,FLAGS,LIBRARIES): one source file to one program.  A failed build removes the older program, so that no
+# test runs it.
 define build
 @mkdir -p $(@D)
 @echo "  CC    $@"
@@ -92,8 +92,8 @@ examples: $(EXAMPLES) ## build examples/ into build/examples
 test-programs: $(TEST_PROGRAMS) ## build tests/ alone
 bench-programs: $(BENCHES) ## build bench/ alone
 
-# Programs that plan or compute much are worth -O3, the short examples are not.
-# Static functions that a program does not call cost no compile time.
+# -O3 is for programs that plan or compute much, not for the short examples.
+# With MEMO_STATIC, functions that a program does not call cost no compile time.
 OPTIMIZE_EXAMPLE = $(if $(filter 0% 1% comm_mpi,$(@F)),-O1,-O3 $(NATIVE))
 build/examples/%: examples/%.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_EXAMPLE) -DMEMO_STATIC $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
@@ -102,7 +102,7 @@ build/examples/%: examples/tools/%.c build/config.mk Makefile
 # The tool's first name.
 build/examples/tmp_plan: build/examples/degrees_plan
 	@ln -sf degrees_plan $@
-# memo's implementation apart: the optimizer needs a minute for it, and the trainer gains nothing by that.
+# memo's implementation is compiled separately with -O1: -O3 takes a minute and does not speed up the trainer.
 build/examples/train_gpt build/examples/train_gpt_mpi: build/examples/memo.o
 build/examples/memo.o: examples/gpt/memo.c build/config.mk Makefile
 	@mkdir -p $(@D)
@@ -110,15 +110,23 @@ build/examples/memo.o: examples/gpt/memo.c build/config.mk Makefile
 	$(Q)$(CC) $(FLAGS) -MMD -MP -MF $@.d -MT $@ -O1 $(LP_SOLVE_CFLAGS) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 build/examples/train_gpt: examples/gpt/train_gpt.c build/config.mk Makefile
 	$(call build,-O3 $(NATIVE) $(BLAS_CFLAGS) build/examples/memo.o,$(LP_SOLVE_LIBS) $(BLAS_LIBS))
-# The same over MPI, a rank a process.
+# The same on one GPU.
+CUDA_HOME ?= /usr/local/cuda
+build/examples/gpt_kernels_cuda.o: examples/gpt/gpt_kernels_cuda.cu $(wildcard examples/gpt/gpt_*.h) $(HEADERS) Makefile
+	@mkdir -p $(@D)
+	@echo "  NVCC  $@"
+	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O3 -I. -Iexamples -DMEMO_CUDA_IMPLEMENTATION -c $< -o $@
+build/examples/train_gpt_cuda: examples/gpt/train_gpt.c build/examples/gpt_kernels_cuda.o build/examples/memo.o build/config.mk Makefile
+	$(call build,-O3 -DTRAIN_CUDA -isystem $(CUDA_HOME)/include build/examples/memo.o build/examples/gpt_kernels_cuda.o,$(LP_SOLVE_LIBS) -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib -lcublasLt -lcudart -lstdc++)
+# The same over MPI, with a process per rank.
 build/examples/train_gpt_mpi: examples/gpt/train_gpt.c build/config.mk Makefile
 	$(call build,-O3 -DTRAIN_MPI $(NATIVE) $(BLAS_CFLAGS) build/examples/memo.o,$(LP_SOLVE_LIBS) $(BLAS_LIBS))
 build/examples/train_gpt_mpi: override CC := mpicc
 build/bench/%: bench/%.c build/config.mk Makefile
 	$(call build,-O3 -DMEMO_STATIC $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 
-# The implementation is compiled once for all tests of a variant.  A test that reaches inside defines
-# MEMO_IMPLEMENTATION and MEMO_STATIC itself; then nothing is taken from the archive.
+# The implementation is compiled once for all tests of a variant.  A test that uses private functions defines
+# MEMO_IMPLEMENTATION and MEMO_STATIC itself, and takes nothing from the archive.
 TEST_LIB   := $(BUILD)/tests/lib.a
 TEST_FLAGS := -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE
 $(BUILD)/tests/lib/%.o: tests/lib/%.c build/config.mk Makefile
@@ -134,7 +142,7 @@ $(BUILD)/tests/%: tests/%.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS),$(TEST_LIB) $(LP_SOLVE_LIBS))
 $(BUILD)/tests/test_gpt%: tests/test_gpt%.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(TEST_LIB) $(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
-# Central differences need more digits than a float has.
+# Central differences need double precision.
 $(BUILD)/tests/test_gpt_gradients: tests/test_gpt_gradients.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) -DGPT_DOUBLE $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(TEST_LIB) $(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
 
@@ -142,25 +150,27 @@ $(BUILD)/tests/test_gpt_gradients: tests/test_gpt_gradients.c build/config.mk Ma
 
 # ---- run ----
 
-run: build/examples/train_gpt ## train a small GPT under every policy for about a minute; pictures in build/run
+# The trainer on the GPU, where there is one and nvcc.
+RUN_CUDA = $(shell command -v nvcc >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -q '^GPU' && echo _cuda)
+run: build/examples/train_gpt ## train a small GPT under every policy for about a minute, on a GPU if there is one; pictures in build/run
 	@mkdir -p build/run
-	@build/examples/train_gpt $(RUN_FLAGS)
+	@program=build/examples/train_gpt$(RUN_CUDA); case $$program in *_cuda) echo "a GPU is here: $$program"; \
+		$(MAKE) --no-print-directory $$program || exit 1 ;; esac; $$program $(RUN_FLAGS)
 
 bench: bench-programs ## run the benchmarks
 	@failed=; for program in $(BENCHES); do echo; echo "$$program"; $$program || failed="$$failed $$program"; done; \
-	[ -z "$$failed" ] || { echo "did not reach what they check, or lack their data:$$failed"; exit 1; }
+	[ -z "$$failed" ] || { echo "missed a criterion, or found no data:$$failed"; exit 1; }
 
 # ---- tests ----
 
-# As many compilers at a time as there are processors, unless the user has said how many.
+# As many compilers at a time as there are processors, unless the user sets -j.
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2))
 
 # Scripts run the trainer, the tools and one example; test_examples.sh builds the short ones by their heads.
 SCRIPTED := $(filter-out build/examples/0% build/examples/1% build/examples/comm_mpi,$(EXAMPLES)) \
 	build/examples/14_find_a_race
 
-# The programs are built by a make of their own, so that one that does not build counts as a failure and
-# keeps no other from running.
+# A separate make builds the programs, so that a program that does not build counts as a failure and the others run.
 test: ## build and run the tests; the last line counts them
 	-@$(MAKE) --no-print-directory -k $(JOBS) VARIANT=$(VARIANT) test-programs $(if $(TEST_SCRIPTS),$(SCRIPTED))
 	@MEMO_TEST_WRAPPER="$(WRAPPER_$(VARIANT))" MEMO_TEST_ARGS="$(ARGS)" \
@@ -173,7 +183,7 @@ test-all: ## the same with every compiler and standard, every CUDA source, and t
 # $(call need,TOOL,PACKAGE): TOOL is a command
 need = command -v $(1) >/dev/null 2>&1 || { echo "make $@: needs $(1) (apt-get install $(2))" >&2; exit 1; }
 
-# $(call sanitized,PACKAGE): the compiler must bring the sanitizer's runtime
+# $(call sanitized,PACKAGE): checks that the compiler has the sanitizer's runtime
 define sanitized
 @mkdir -p build/$@
 @echo 'int main(void) { return 0; }' >build/$@/probe.c
@@ -186,7 +196,7 @@ asan: ## the tests under AddressSanitizer (leaks too)
 	$(call sanitized,with gcc: apt-get install libasan8; with clang: libclang-rt-dev)
 ubsan: ## the tests under UndefinedBehaviorSanitizer
 	$(call sanitized,with gcc: apt-get install libubsan1; with clang: libclang-rt-dev)
-asan-ubsan: ## both of them at once
+asan-ubsan: ## both at once
 	$(call sanitized,with gcc: apt-get install libasan8 libubsan1; with clang: libclang-rt-dev)
 tsan: ## the tests under ThreadSanitizer
 	$(call sanitized,with gcc: apt-get install libtsan2; with clang: libclang-rt-dev)
@@ -206,9 +216,9 @@ CUDA_WRAPS  = $(shell sh tests/cuda_wraps.sh)
 build/cuda-tests/%: tests/cuda/%.cu tests/cuda/cuda_test.h tests/memo_test.h $(HEADERS) Makefile
 	@mkdir -p $(@D)
 	@echo "  NVCC  $@"
-	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O2 -g -I. $(if $(findstring test_step,$@),$(CUDA_WRAPS)) $< -o $@
+	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O2 -g -I. $(if $(findstring test_step,$@),$(CUDA_WRAPS)) $(if $(findstring test_gpt,$@),-Iexamples -lcublasLt) $< -o $@
 
-test-cuda: ## compile memo_cuda.cuh with nvcc; run its tests where there is a GPU
+test-cuda: ## compile memo_cuda.cuh with nvcc; run its tests if there is a GPU
 	@command -v nvcc >/dev/null 2>&1 || { echo "make $@: needs nvcc (apt-get install nvidia-cuda-toolkit, or developer.nvidia.com/cuda-downloads)" >&2; exit 1; }
 	-@$(MAKE) --no-print-directory -k $(CUDA_TESTS)
 	@MEMO_TEST_ALL=1 MEMO_TEST_ARGS=nvcc sh tests/run.sh build/logs tests/test_compile.sh
@@ -217,7 +227,7 @@ test-cuda: ## compile memo_cuda.cuh with nvcc; run its tests where there is a GP
 bench-cuda: ## on a machine with a GPU: CUDA tests, compute-sanitizer, benchmarks; writes bench/results
 	@sh bench/device.sh
 
-# Open MPI refuses root and more ranks than processors unless told otherwise; others know no such options.
+# Open MPI needs these options to run as root and with more ranks than processors; other MPIs lack them.
 MPIRUN = mpirun $(shell mpirun --version 2>/dev/null | grep -q 'Open MPI' && echo --allow-run-as-root --oversubscribe)
 
 build/mpi/tests/%: tests/%.c Makefile
@@ -257,7 +267,7 @@ fuzz: ## fuzz the readers of traces, plans and schedules, and the planner, FUZZ_
 		fi; \
 	done
 
-analyze: ## clang --analyze, cppcheck, gcc -fanalyzer: whichever is there
+analyze: ## clang --analyze, cppcheck, gcc -fanalyzer: each that is installed
 	@sh scripts/analyze.sh
 
 coverage: ## line coverage of the headers by the tests (gcc and gcov)
@@ -266,10 +276,10 @@ coverage: ## line coverage of the headers by the tests (gcc and gcov)
 	@$(MAKE) --no-print-directory VARIANT=coverage CC=gcc test
 	@sh scripts/coverage.sh build/coverage/tests memo.h memo_plan.h memo_sp.h
 
-format: ## put all C sources into the style of .clang-format
+format: ## format all C sources with clang-format
 	@$(call need,clang-format,clang-format)
 	clang-format -i $(FORMATTED)
-format-check: ## say which sources are not in that style
+format-check: ## list the sources that are not formatted
 	@$(call need,clang-format,clang-format)
 	@clang-format --dry-run --Werror $(FORMATTED) && echo "format-check: $(words $(FORMATTED)) files, all in style"
 
@@ -282,7 +292,7 @@ install: ## install headers and memo.pc under PREFIX (/usr/local), below DESTDIR
 	cp $(HEADERS) "$(DESTDIR)$(PREFIX)/include/"
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' memo.pc.in >"$(DESTDIR)$(PREFIX)/share/pkgconfig/memo.pc"
 	cd "$(DESTDIR)$(PREFIX)" && chmod 644 $(HEADERS:%=include/%) share/pkgconfig/memo.pc
-uninstall: ## remove what install put there
+uninstall: ## remove the installed files
 	cd "$(DESTDIR)$(PREFIX)" && rm -f $(HEADERS:%=include/%) share/pkgconfig/memo.pc
 
 # ---- the rest ----

@@ -479,6 +479,7 @@ struct memo_add_desc;
 struct memo_row_sums_desc;
 struct memo_cast_desc;
 struct memo_cross_entropy_desc;
+struct memo_sinks_desc;
 
 /* A host function as an operation of a stream.  It returns OK, or an error that fails the
  * stream. */
@@ -575,6 +576,10 @@ typedef struct memo_device {
                                  const struct memo_cross_entropy_desc* entropy, memo_error* error);
     memo_status (*loss_sums)(void* context, memo_stream stream,
                              const struct memo_cross_entropy_desc* entropy, memo_error* error);
+    memo_status (*sinks)(void* context, memo_stream stream, const struct memo_sinks_desc* sinks,
+                         memo_error* error);
+    memo_status (*sink_sums)(void* context, memo_stream stream, const struct memo_sinks_desc* sinks,
+                             memo_error* error);
 } memo_device;
 
 /* The table, called: memo_copy(device, stream, ...) is device->copy(device->context, stream,
@@ -1334,7 +1339,7 @@ MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_s
 /* ---- 10 row kernels: the arithmetic between copies ----------------------------------------------
  *
  * Operations on rows other than matrix products: gather, scatter, merge of partial attention, add,
- * sum of products, cast, cross-entropy.  Each kernel is a loop over an inline function of this
+ * sum of products, cast, cross-entropy, attention sinks.  Each kernel is a loop over an inline function of this
  * chapter.  memo_row_* loop on the calling thread, memo_cuda.cuh loops on a GPU, and a device with
  * row kernels enqueues them (chapter 4).
  *
@@ -1905,7 +1910,7 @@ typedef struct memo_cross_entropy_desc {
     double* sums;          /* (2); loss_sums only */
     memo_type type;        /* of logits and d_logits */
     int32_t n_parts;       /* 0: 1 */
-    int32_t part;          /* the one that softmax_parts writes */
+    int32_t part;          /* the part that softmax_parts writes */
     float scale;
     int64_t n_rows, n_columns, stride;
     int64_t first_column;
@@ -2071,6 +2076,53 @@ MEMO_INLINE double memo_loss_lane(const memo_cross_entropy_desc* entropy, int32_
     return sum;
 }
 
+/* --- attention sinks ---
+ *
+ * A sink is a logit of a head that takes part in the softmax of every row and has no value.
+ *
+ *   sinks       the merge with a part whose LSE is the sink and whose output is 0: out *= 1 - w,
+ *               LSE = log(exp(LSE) + exp(sink)).  A row that saw no key has output 0 and the sink as
+ *               LSE
+ *   sink_sums   d_sinks[h] -= sum over the rows of exp(sink - LSE) * row_dots, with the LSE that
+ *               sinks left, and row_dots = sum of d_out * out of a row and head
+ *
+ * sinks takes MEMO_ROW_LANES lanes a row and head.  sink_sums takes 32 lanes a head: lane l adds rows
+ * l, l + 32, ... in double; then lanes l and l + 16, l and l + 8, ... are added. */
+typedef struct memo_sinks_desc {
+    float* out;            /* (n_rows, n_heads, n_columns); sinks only */
+    float* lse;            /* (n_rows, n_heads) */
+    const float* sinks;    /* (n_heads) */
+    const float* row_dots; /* (n_rows, n_heads); sink_sums only */
+    float* d_sinks;        /* (n_heads); sink_sums only */
+    int64_t n_rows, n_heads, n_columns;
+} memo_sinks_desc;
+
+#define MEMO_SINK_LANES 32
+
+/* The work of one lane on a row and head (place = row * n_heads + head), whose LSE is still that of the
+ * keys. */
+MEMO_INLINE void memo_sink_lane(const memo_sinks_desc* sinks, int64_t place, int32_t lane) {
+    float weight = memo_merge_weight(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
+    float* out = sinks->out + place * sinks->n_columns;
+    int64_t column;
+    for (column = lane; column < sinks->n_columns; column += MEMO_ROW_LANES)
+        out[column] = fmaf(-weight, out[column], out[column]);
+}
+/* The row's LSE, when every lane is done. */
+MEMO_INLINE void memo_sink_end(const memo_sinks_desc* sinks, int64_t place) {
+    sinks->lse[place] = memo_merge_lse(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
+}
+MEMO_INLINE double memo_sink_sum_lane(const memo_sinks_desc* sinks, int64_t head, int32_t lane) {
+    float sink = sinks->sinks[head];
+    double sum = 0;
+    int64_t row;
+    for (row = lane; row < sinks->n_rows && sink != -INFINITY; row += MEMO_SINK_LANES) {
+        int64_t place = row * sinks->n_heads + head;
+        sum += (double)(expf(sink - sinks->lse[place]) * sinks->row_dots[place]);
+    }
+    return sum;
+}
+
 /* --- loops on the calling thread ---
  *
  * Errors: INVALID_ARGUMENT (a type other than F32, BF16 and F16; a negative size; a stride shorter
@@ -2086,6 +2138,8 @@ MEMO_API memo_status memo_row_softmax_parts(const memo_cross_entropy_desc* entro
 MEMO_API memo_status memo_row_cross_entropy(const memo_cross_entropy_desc* entropy,
                                             memo_error* error);
 MEMO_API memo_status memo_row_loss_sums(const memo_cross_entropy_desc* entropy, memo_error* error);
+MEMO_API memo_status memo_row_sinks(const memo_sinks_desc* sinks, memo_error* error);
+MEMO_API memo_status memo_row_sink_sums(const memo_sinks_desc* sinks, memo_error* error);
 
 /* For a device of your own: checks a desc as above, and replaces each 0 by its default. */
 MEMO_API memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error);
@@ -2095,6 +2149,7 @@ MEMO_API memo_status memo_row_sums_desc_resolve(memo_row_sums_desc* sums, memo_e
 MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* error);
 MEMO_API memo_status memo_cross_entropy_desc_resolve(memo_cross_entropy_desc* entropy,
                                                      memo_error* error);
+MEMO_API memo_status memo_sinks_desc_resolve(memo_sinks_desc* sinks, memo_error* error);
 
 #ifdef __cplusplus
 }
@@ -2446,7 +2501,7 @@ typedef struct memob_spill_op {
 
 /* Creates an unnamed file of n_bytes, reserves them, and writes and reads MEMOB_SPILL_ALIGNMENT
  * bytes of zeroed memory as a trial.  bytes_per_s: limit of reads and writes, 0: none.  Destroy it
- * whatever the status.  Errors: IO. */
+ * also after a failure.  Errors: IO. */
 MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directory, int64_t n_bytes,
                                      double bytes_per_s, char* memory, memo_error* error);
 MEMOI void memob_spill_destroy(memob_spill_file* file);
@@ -3159,7 +3214,8 @@ MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error)
     int64_t length;
     char shown[40];
     if (!memob_next_word(reader, &word, &length)) return MEMO_STATUS_OK;
-    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "unexpected `%s` at the end",
+    return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                            "unexpected `%s`; the line ends before it",
                             memob_word_text(shown, word, length));
 }
 
@@ -3189,8 +3245,7 @@ MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, 
                                 (long long)version);
     if (version < 1)
         return memob_line_error(reader, error, MEMO_STATUS_VERSION,
-                                "version %lld does not exist; version 1 is supported",
-                                (long long)version);
+                                "invalid version %lld; version 1 is supported", (long long)version);
     return MEMO_STATUS_OK;
 }
 
@@ -3205,8 +3260,8 @@ MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, i
     int is_end = 0;
     if (status) return status;
 
-    /* Before any other line is parsed: a damaged file is reported as damaged, and not as whatever
-     * the damage did to a line. */
+    /* Before any other line is parsed, so that a damaged file is reported as damaged, not by the
+     * fault of a line. */
     while (!is_end && memob_next_entry(&ahead, &word, &length))
         is_end = memob_word_is(word, length, "end");
     if (!is_end)
@@ -3447,9 +3502,10 @@ memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* err
                               "mark: the text is empty; pass one line");
     for (i = 0; i < length; i++) {
         if ((unsigned char)text[i] < 32)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "mark: it has a control character (%d); pass one line of text",
-                                  (int)(unsigned char)text[i]);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "mark: the text has a control character (%d); pass one line of text",
+                (int)(unsigned char)text[i]);
     }
     status = memoi_trace_room(trace, error);
     if (status) return status;
@@ -3529,10 +3585,9 @@ MEMOI memo_status memoi_trace_parse_free(memob_reader* reader, memo_trace* trace
     if (status) return status;
     requested = trace->requests[memob_request_origin(trace, trace->n_requests - 1)].size_bytes;
     if (size_bytes != requested)
-        return memob_line_error(
-            reader, error, MEMO_STATUS_FORMAT,
-            "free of id %lld: %lld bytes do not match the %lld bytes of its malloc", (long long)id,
-            (long long)size_bytes, (long long)requested);
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "free of id %lld: wrong size (%lld); its malloc has %lld bytes",
+                                (long long)id, (long long)size_bytes, (long long)requested);
     return MEMO_STATUS_OK;
 }
 
@@ -3547,7 +3602,7 @@ MEMOI memo_status memoi_trace_parse_mark(memob_reader* reader, memo_trace* trace
     text[length] = 0;
     if (memchr(text, 0, length))
         status = memo_error_set(reason, MEMO_STATUS_INVALID_ARGUMENT,
-                                "mark: it has a zero byte; write one line of text");
+                                "mark: the text has a zero byte; write one line of text");
     else
         status = memo_trace_mark(trace, text, reason);
     MEMO_FREE(text);
@@ -3587,9 +3642,10 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* wo
     } else {
         return memob_line_error(
             reader, error, MEMO_STATUS_FORMAT,
-            version > 0 ? "`%s` is none of malloc, free, use, record, wait, mark and end"
-                        : "`%s` is none of malloc, free and mark; a file with more begins "
-                          "with `memo trace 1`",
+            version > 0
+                ? "unknown request `%s`; malloc, free, use, record, wait, mark and end are valid"
+                : "unknown request `%s`; malloc, free and mark are valid, and more if the file "
+                  "begins with `memo trace 1`",
             memob_word_text(shown, word, length));
     }
 
@@ -3608,8 +3664,9 @@ MEMOI memo_status memoi_trace_parse_requests(memob_reader* reader, const char* t
     memo_status status;
     int version = 0, more = memob_next_entry(reader, &word, &length);
     if (!more)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "empty: a trace begins with `memo trace 1` or a request");
+        return memob_line_error(
+            reader, error, MEMO_STATUS_FORMAT,
+            "the file is empty; a trace begins with `memo trace 1` or a request");
 
     /* Version 1 has a frame, which is checked first. */
     if (memob_word_is(word, length, "memo")) {
@@ -3945,8 +4002,8 @@ MEMOI memo_status memoi_layers_chain(memoi_layers* layers, const char* what, int
     }
     if (in < 0 && out < 0) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "layer 0: the blocks that its %s takes from outside and those that it "
-                          "leaves behind differ in number, order or size; record three layers",
+                          "layer 0: the %s reads other blocks than it leaves (number, order or "
+                          "size), so it cannot be repeated; record three layers",
                           what);
 }
 
@@ -4024,7 +4081,7 @@ MEMOI memo_status memoi_layers_apply_request(const memoi_layers* layers, int64_t
                                        shift, inner, n, base);
         if (id < 0)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "it refers to a block that other layers do not have");
+                                  "it uses a block that the other layers lack");
     }
 
     switch (request->kind) {
@@ -4040,7 +4097,7 @@ MEMOI memo_status memoi_layers_apply_request(const memoi_layers* layers, int64_t
 
     /* A mark of a layer gets the number of the layer in the result. */
     mark = memob_request_mark(trace, i);
-    if (mark.layer < 0 || mark.layer >= layers->n_layers) /* of no layer that there is: as it is */
+    if (mark.layer < 0 || mark.layer >= layers->n_layers) /* not a layer's mark: copied */
         return memo_trace_mark(result, trace->text + request->id, error);
     layer = memoi_layers_segment_layer(t, n) >= 0
                 ? mark.layer + shift
@@ -4149,10 +4206,9 @@ MEMOI memo_status memoi_layers_apply_all(const memoi_layers* layers, int64_t n, 
     } else if (status) {
         memo_error_set(error, status, "%s", reason.message);
     } else if ((*result)->n_live != n_never_freed) {
-        status = memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "trace: blocks of one layer are freed where other layers free none; record "
-            "three layers");
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "trace: one layer frees blocks at a point where other layers free "
+                                "none; record three layers");
     }
 
     MEMO_FREE(base);
@@ -4186,11 +4242,10 @@ MEMOI memo_status memoi_layers_check(const memoi_layers* layers, memo_error* err
     }
 
     if (i < trace->n_requests || i < again->n_requests)
-        status =
-            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                           "request %lld: the layers between the first and the last are not alike "
-                           "here; record layers with equal requests",
-                           (long long)i);
+        status = memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "request %lld: the middle layers differ; record layers with equal requests",
+            (long long)i);
     memo_trace_destroy(again);
     return status;
 }
@@ -4350,7 +4405,7 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
         if (bytes > MEMOB_BYTES_MAX - total ||
             (plan->buffers[i].is_fixed && plan->buffers[i].offset_bytes > MEMOB_BYTES_MAX - bytes))
             return memoi_plan_buffer_error(plan, i, culprit, error,
-                                           "the sizes up to here sum to more than 2^62");
+                                           "sizes up to this buffer sum to more than 2^62");
         total += bytes;
     }
 
@@ -5045,8 +5100,8 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
             *culprit = lanes[k].index;
             status = memo_error_set(
                 error, MEMO_STATUS_INVALID_ARGUMENT,
-                "buffers %lld (id %lld) and %lld (id %lld) share bytes: the first is held against "
-                "lane %d until %lld, the second begins at %lld",
+                "buffers %lld (id %lld) and %lld (id %lld) share bytes: lane %d may not reuse the "
+                "first before time %lld, and the second begins at %lld",
                 (long long)hold->buffer, (long long)held->id, (long long)lanes[k].index,
                 (long long)other->id, (int)hold->lane, (long long)hold->until,
                 (long long)other->begin);
@@ -5073,7 +5128,7 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
         if (i > 0 && plan->buffers[i].begin < plan->buffers[i - 1].begin)
             return memoi_plan_buffer_error(
                 plan, i, culprit, error,
-                "it begins before the previous buffer; memo_plan_prepare sorts");
+                "it begins before the previous buffer; memo_plan_prepare sorts buffers");
         if (plan->buffers[i].end > plan->n_times)
             return memoi_plan_buffer_error(plan, i, culprit, error, "it ends after the last time");
         if (plan->buffers[i].is_fixed)
@@ -5336,7 +5391,7 @@ MEMOI memo_status memoi_flood_pairs(memoi_flood* flood, const memo_plan* plan, m
     return MEMO_STATUS_OK;
 }
 
-/* Computes all that the pairs need.  Free it whatever the status. */
+/* Computes everything that the pairs need.  Free it also after a failure. */
 MEMOI memo_status memoi_flood_create(memoi_flood* flood, const memo_plan* plan,
                                      const memo_trace* trace, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -5455,7 +5510,8 @@ MEMOI memo_status memoi_plan_expect_word(memob_reader* reader, const char* expec
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "a line `%s` is missing",
                                 expected);
     if (memob_word_is(word, length, expected)) return MEMO_STATUS_OK;
-    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "`%s` where `%s` was expected",
+    return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                            "unexpected `%s`; `%s` is expected here",
                             memob_word_text(shown, word, length), expected);
 }
 
@@ -5575,7 +5631,7 @@ MEMOI memo_status memoi_plan_parse_body(memob_reader* reader, memo_plan* plan, i
     if (status) return status;
     if (memob_next_entry(reader, &word, &length))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "there are more lines than `buffers`, `gaps` and `holds` announce");
+                                "there are more lines than `buffers`, `gaps` and `holds` state");
     status = memoi_plan_verify(plan, plan->proof != MEMO_PROOF_NONE, &culprit, &reason);
     if (!status) return MEMO_STATUS_OK;
     if (culprit >= 0) reader->n_line = lines[culprit];
@@ -5619,8 +5675,8 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, const char* text, memo_
             (long long)n_buffers, (long long)n_gaps, (long long)n_holds);
     if (count != 11 + n_buffers + n_gaps + n_holds)
         return memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
-                                "wrong count: %lld stated, %lld lines announced above",
-                                (long long)count, (long long)(11 + n_buffers + n_gaps + n_holds));
+                                "wrong count: %lld stated, %lld lines expected", (long long)count,
+                                (long long)(11 + n_buffers + n_gaps + n_holds));
     if (!memoi_plan_is_alignment(numbers[0]))
         return memob_line_error(
             reader, error, MEMO_STATUS_FORMAT,
@@ -7165,10 +7221,11 @@ MEMOI memo_status memoi_host_reserve(memoi_host_stream* stream, memoi_host_op** 
     if (status) return status;
     if (stream->tail_position - stream->seen_head == capacity) {
         if (!host->is_started)
-            return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                                  "the queue of stream %s is full and nothing runs before "
-                                  "memo_host_device_start: raise queue_operations above %lld",
-                                  stream->name, (long long)stream->n_ops - 1);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_STATE,
+                "stream %s: its queue is full (%lld operations), and nothing runs before "
+                "memo_host_device_start; call it first, or raise queue_operations",
+                stream->name, (long long)stream->n_ops - 1);
         memoi_host_counter_wait(&stream->head, stream->seen_head + 2);
         stream->seen_head = __atomic_load_n(&stream->head, __ATOMIC_ACQUIRE) & ~1u;
     }
@@ -7212,7 +7269,7 @@ MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t siz
     memob_bytes_text(asked, (double)size_bytes);
     if (size_bytes > MEMOB_BYTES_MAX)
         return memo_error_set(error, memory->status_when_full,
-                              "%s memory: %s requested; 2^62 bytes are the limit", memory->name,
+                              "%s memory: %s requested; the limit is 2^62 bytes", memory->name,
                               asked);
     counted_bytes = memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT);
     if (memory->capacity_bytes && counted_bytes > memory->capacity_bytes - memory->used_bytes) {
@@ -7229,7 +7286,7 @@ MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t siz
         posix_memalign(address, MEMOB_DEVICE_ALIGNMENT, size_bytes ? (size_t)size_bytes : 1)) {
         *address = NULL;
         return memo_error_set(error, memory->status_when_full,
-                              "%s memory: %s (%lld bytes) requested, more than this machine has",
+                              "%s memory: %s (%lld bytes) requested; the machine has less",
                               memory->name, asked, (long long)size_bytes);
     }
     if (!memob_map_put(&memory->sizes, (int64_t)(uintptr_t)*address, counted_bytes)) {
@@ -7327,9 +7384,9 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
     if (!stream->ops) {
         status = memob_no_memory(error, "the queue of a stream");
     } else if (pthread_create(&stream->thread, NULL, memoi_host_worker, stream)) {
-        status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                                "stream %s: the system refuses another thread; use fewer streams",
-                                stream->name);
+        status = memo_error_set(
+            error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+            "stream %s: the system cannot create another thread; use fewer streams", stream->name);
     }
 
     if (status) {
@@ -7593,8 +7650,10 @@ MEMOI memo_status memoi_host_fill(void* context, memo_stream stream, void* addre
                                   int32_t byte_value, int64_t size_bytes, memo_error* error) {
     memoi_host_fill_args fill;
     if (size_bytes < 0 || (!address && size_bytes))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "fill: %lld bytes at %p",
-                              (long long)size_bytes, address);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "fill: invalid range (%lld bytes at %p); 0 or more bytes at an address are valid",
+            (long long)size_bytes, address);
     fill.address = address;
     fill.size_bytes = size_bytes;
     fill.byte_value = byte_value;
@@ -8158,8 +8217,7 @@ memo_status memo_schedule_name_op(memo_schedule* schedule, int64_t op, const cha
                                   memo_error* error) {
     if (!name || op < 0 || op >= schedule->n_ops || schedule->ops[op].kind != MEMO_OP_RUN)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "op %lld: not an operation of the schedule, or without a name",
-                              (long long)op);
+                              "op %lld: out of range, or its name is NULL", (long long)op);
     if (!memoi_schedule_reserve(schedule, 0, 0, name)) return memob_no_memory(error, "a name");
     schedule->ops[op].name = memoi_schedule_text(schedule, name);
     return MEMO_STATUS_OK;
@@ -8817,9 +8875,8 @@ MEMOI void memoi_race_put_bytes(memo_text* text, const memo_schedule* schedule, 
 /* "its second record (operation 7, on d2h)" */
 MEMOI void memoi_race_put_record(memo_text* text, const memo_schedule* schedule, int64_t record) {
     static const char* const ordinals[] = {"first", "second", "third", "fourth", "fifth"};
-    int64_t i, number = 0;
-    for (i = record; i >= 0; i = memoi_race_record_before(schedule, schedule->ops[record].event, i))
-        number++;
+    int64_t i = record, number = 1;
+    while ((i = memoi_race_record_before(schedule, schedule->ops[record].event, i)) >= 0) number++;
     if (number <= 5)
         memo_text_put(text, "its %s record", ordinals[number - 1]);
     else
@@ -9278,8 +9335,8 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
     }
     if (!n_measured)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "no operation was measured: set memo_recorder_desc.is_timed, and get "
-                              "the schedule from memo_recorder_get_schedule");
+                              "schedule: it has no measured times; set "
+                              "memo_recorder_desc.is_timed, and use memo_recorder_get_schedule");
 
     status = memoi_graph_build(schedule, &graph, error);
     if (status) return status;
@@ -9837,8 +9894,8 @@ typedef struct memoi_schedule_reader {
 /* A fault of the current word. */
 MEMOI memo_status memoi_schedule_bad_word(const memoi_schedule_reader* r, const char* fault) {
     if (!r->word)
-        return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT, "the line ends early: %s",
-                                fault);
+        return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
+                                "the line is too short: %s", fault);
     return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT, "`%.60s`: %s", r->word,
                             fault);
 }
@@ -10088,7 +10145,7 @@ MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r, const char
     char shown[40];
     int k;
 
-    /* A binary file is named as such, whatever its first word. */
+    /* A binary file is reported as such, also if its first word is valid. */
     for (p = r->reader.line; p < r->reader.stop; p++)
         if ((unsigned char)*p < ' ' && *p != '\t')
             return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
@@ -10102,9 +10159,10 @@ MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r, const char
     for (k = 0; k < 6 && !memob_word_is(word, length, words[k]); k++) {
     }
     if (k == 6)
-        return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
-                                "`%s` is none of stream, buffer, run, record, wait and sync",
-                                memob_word_text(shown, word, length));
+        return memob_line_error(
+            &r->reader, r->error, MEMO_STATUS_FORMAT,
+            "unknown line `%s`; stream, buffer, run, record, wait and sync are valid",
+            memob_word_text(shown, word, length));
     status = k == MEMO_OP_RUN    ? memoi_schedule_parse_run(r)
              : k <= MEMO_OP_SYNC ? memoi_schedule_parse_order(r, (memo_op_kind)k)
              : k == 4            ? memoi_schedule_parse_stream(r)
@@ -10122,16 +10180,17 @@ MEMOI memo_status memoi_schedule_parse(memoi_schedule_reader* r) {
     status = memob_read_first_line(&r->reader, "schedule", r->error);
     if (!status && memob_next_word(&r->reader, &word, &length) &&
         (!memob_word_number(word, length, &count) || count < 0))
-        status = memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
-                                  "after the version only the number of operations may follow");
+        status = memob_line_error(
+            &r->reader, r->error, MEMO_STATUS_FORMAT,
+            "unexpected word after the version; only the number of operations may follow it");
     if (!status) status = memob_expect_line_end(&r->reader, r->error);
     while (!status && memob_next_entry(&r->reader, &word, &length))
         status = memoi_schedule_parse_line(r, word, length);
     if (!status && count >= 0 && count != r->schedule->n_ops)
-        status = memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
-                                  "truncated or altered: the first line says %lld operations, "
-                                  "there are %lld",
-                                  (long long)count, (long long)r->schedule->n_ops);
+        status = memob_line_error(
+            &r->reader, r->error, MEMO_STATUS_FORMAT,
+            "truncated or altered: the first line states %lld operations, the file has %lld",
+            (long long)count, (long long)r->schedule->n_ops);
     return status;
 }
 
@@ -11023,9 +11082,9 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
     if (swapped == MEMO_ROWS_KEPT)
         why = NULL;
     else if (swapped < 0 || swapped > n)
-        why = "swaps a number of rows outside 0 to n_rows";
+        why = "is out of range; 0 to n_rows and MEMO_ROWS_KEPT are valid";
     else if (border < n && border % tile)
-        why = "splits a tile; the border of swapped and recomputed rows must be a multiple of "
+        why = "splits a tile; the border between swapped and recomputed rows must be a multiple of "
               "tile_rows";
     else if (rule == MEMO_TENSOR_KEPT)
         why = "must be MEMO_ROWS_KEPT by its rule";
@@ -11034,7 +11093,7 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
     else if (rule == MEMO_TENSOR_WHOLE && swapped > 0 && swapped < n)
         why = "is whole by its rule; swap all rows or none";
     if (!why && with && memoi_swap_cell(desc, layer, with - 1) != swapped)
-        why = "must have as many rows as the tensor it is recomputed with";
+        why = "differs from the tensor that it is recomputed with; give both the same rows";
 
     if (!why || desc->tensors[t].row_bytes == 0) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -11060,8 +11119,8 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
         if (with < 0 || with > desc->n_tensors || with == t + 1 || desc->tensors[with - 1].with ||
             (desc->tensors[with - 1].row_bytes == 0 && tensor->row_bytes > 0))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_swap_desc.tensors[%d].with: %d is not 1 + the index of "
-                                  "another tensor that has bytes and is with none itself",
+                                  "memo_swap_desc.tensors[%d].with: invalid (%d); 0, or 1 + the "
+                                  "index of another tensor that has bytes and with 0, is valid",
                                   (int)t, (int)with);
     }
     return MEMO_STATUS_OK;
@@ -11216,11 +11275,10 @@ memo_status memo_swap_desc_get_recompute_rows(const memo_swap_desc* desc, int32_
     memo_status status = memob_swap_check_desc(desc, error);
     if (!status &&
         (layer < 0 || layer >= desc->n_layers || tensor < 0 || tensor >= desc->n_tensors))
-        status =
-            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                           "memo_swap_desc_get_recompute_rows: layer %d or tensor %d is not one of "
-                           "%d and %d",
-                           (int)layer, (int)tensor, (int)desc->n_layers, (int)desc->n_tensors);
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "memo_swap_desc_get_recompute_rows: layer %d or tensor %d is out "
+                                "of range; there are %d layers and %d tensors",
+                                (int)layer, (int)tensor, (int)desc->n_layers, (int)desc->n_tensors);
     if (!status) status = memoi_swap_check_cell(desc, layer, tensor, error);
     if (!status) memoi_swap_find_recomputed(desc, layer, tensor, begin, end);
     return status;
@@ -11304,9 +11362,8 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
         if (later >= 0 && previous > later)
             return memo_error_set(
                 error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_swap_desc.rows: layers %d and %d would come back in the "
-                "order in which they left; with n_host_layers below the %d layers "
-                "that are moved, even and odd layers that are must alternate",
+                "memo_swap_desc.rows: layer %d returns before layer %d, and left before it; let "
+                "even and odd swapped layers alternate, or set n_host_layers to 0 or %d",
                 (int)later, (int)previous, (int)placement->sizes.n_swapped_layers);
         later = previous;
     }
@@ -11384,10 +11441,10 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
             (double)desc->n_rows;
     if (!memoi_swap_place_rows(desc, placement) || !memoi_swap_take_turns(desc, placement) ||
         !memoi_swap_take_host_memory(desc, placement))
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "memo_swap_desc: %lld rows of these tensors, in %d layers, pass "
-                                "2^62 bytes",
-                                (long long)desc->n_rows, (int)desc->n_layers);
+        status = memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_swap_desc: %lld rows of these tensors in %d layers exceed 2^62 bytes",
+            (long long)desc->n_rows, (int)desc->n_layers);
     if (!status) status = memoi_swap_check_order(desc, placement, error);
     if (status) memob_swap_placement_free(placement);
     return status;
@@ -11423,7 +11480,7 @@ memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes, me
     if (!status && host_bytes && placement.sizes.host_bytes > host_bytes)
         status = memo_error_set(
             error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-            "host memory: one layer needs %s, %s are given; give more, or swap fewer rows",
+            "host_bytes: too small for one layer (needs %s, has %s); raise it, or swap fewer rows",
             memob_bytes_text(needed, (double)placement.sizes.host_bytes),
             memob_bytes_text(there, (double)host_bytes));
     memob_swap_placement_free(&placement);
@@ -11642,7 +11699,7 @@ MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directo
     file->bytes_per_s = bytes_per_s;
     file->fd = memoi_spill_open(directory);
     if (file->fd < 0)
-        return memoi_spill_error(file, "a file of", n_bytes, 0, strerror(errno), error);
+        return memoi_spill_error(file, "creating a file of", n_bytes, 0, strerror(errno), error);
 
     /* Reserve all bytes, so that a full disk is found before the first step. */
     code = memoi_spill_reserve(file->fd, n_bytes);
@@ -11841,14 +11898,14 @@ MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_
     const memo_swap_sizes* sizes = &swap->placement.sizes;
     if (sizes->n_spilled_layers && !desc->spill_directory)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc: with n_host_layers %d, %d of the %d layers that are "
-                              "moved go on to a file: set spill_directory",
+                              "memo_swap_desc.spill_directory: NULL, but with n_host_layers %d, %d "
+                              "of %d swapped layers go to a file; set it",
                               (int)desc->n_host_layers, (int)sizes->n_spilled_layers,
                               (int)sizes->n_swapped_layers);
     if (sizes->n_spilled_layers && !swap->device.launch_host)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "memo_swap_desc.device: reading and writing a file behind the "
-                              "computation needs launch_host in its table");
+                              "memo_swap_desc.device: its table has no launch_host, which the "
+                              "spill file needs; set it, or swap without a file");
     return MEMO_STATUS_OK;
 }
 
@@ -12403,8 +12460,10 @@ MEMOI memo_status memoi_row_matrix(const char* desc, const char* name, const voi
                               "%s: invalid type of %s; F32, BF16 and F16 are valid", desc, name);
     if (n_rows < 0 || n_columns < 0 || *stride < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: %lld rows of %lld with stride %lld are invalid (%s)", desc,
-                              (long long)n_rows, (long long)n_columns, (long long)*stride, name);
+                              "%s: negative number or stride (%lld rows of %lld, stride %lld) of "
+                              "%s; 0 or more are valid",
+                              desc, (long long)n_rows, (long long)n_columns, (long long)*stride,
+                              name);
 
     if (*stride == 0) *stride = n_columns;
     if (*stride < n_columns && n_rows > 1)
@@ -12563,6 +12622,33 @@ memo_status memo_cross_entropy_desc_resolve(memo_cross_entropy_desc* entropy, me
     return status;
 }
 
+memo_status memo_sinks_desc_resolve(memo_sinks_desc* sinks, memo_error* error) {
+    static const char desc[] = "memo_sinks_desc";
+    int64_t dense = 0, n;
+    memo_status status;
+    if (sinks->n_rows < 0 || sinks->n_heads < 0 ||
+        (sinks->n_heads && sinks->n_rows > MEMOB_BYTES_MAX / sinks->n_heads))
+        return memoi_row_fail(error, desc, "n_rows or n_heads is out of range");
+    n = sinks->n_rows * sinks->n_heads;
+
+    /* Each kernel reads some of the arrays; the ones it does not need may be NULL. */
+    status = memoi_row_matrix(desc, "lse", sinks->lse, n, 1, 4, &dense, error);
+    dense = 0;
+    if (!status)
+        status = memoi_row_matrix(desc, "sinks", sinks->sinks, sinks->n_heads, 1, 4, &dense, error);
+    dense = 0;
+    if (!status && sinks->out)
+        status = memoi_row_matrix(desc, "out", sinks->out, n, sinks->n_columns, 4, &dense, error);
+    dense = 0;
+    if (!status && !sinks->out)
+        status = memoi_row_matrix(desc, "row_dots", sinks->row_dots, n, 1, 4, &dense, error);
+    dense = 0;
+    if (!status && !sinks->out)
+        status =
+            memoi_row_matrix(desc, "d_sinks", sinks->d_sinks, sinks->n_heads, 1, 4, &dense, error);
+    return status;
+}
+
 /* --- the loops; descs are resolved --- */
 
 MEMOI void memoi_row_loop_gather(const memo_rows_desc* rows) {
@@ -12641,6 +12727,26 @@ MEMOI void memoi_row_loop_loss_sums(const memo_cross_entropy_desc* entropy) {
     entropy->sums[0] += sums[0];
     entropy->sums[1] += (double)n_labels;
 }
+MEMOI void memoi_row_loop_sinks(const memo_sinks_desc* sinks) {
+    int64_t place;
+    int32_t lane;
+    for (place = 0; sinks->out && place < sinks->n_rows * sinks->n_heads; place++) {
+        for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_sink_lane(sinks, place, lane);
+        memo_sink_end(sinks, place);
+    }
+}
+MEMOI void memoi_row_loop_sink_sums(const memo_sinks_desc* sinks) {
+    double sums[MEMO_SINK_LANES];
+    int64_t head;
+    int32_t lane, apart;
+    for (head = 0; sinks->d_sinks && head < sinks->n_heads; head++) {
+        for (lane = 0; lane < MEMO_SINK_LANES; lane++)
+            sums[lane] = memo_sink_sum_lane(sinks, head, lane);
+        for (apart = MEMO_SINK_LANES / 2; apart > 0; apart /= 2)
+            for (lane = 0; lane < apart; lane++) sums[lane] += sums[lane + apart];
+        sinks->d_sinks[head] -= (float)sums[0];
+    }
+}
 
 /* Of each kernel: at once, with a desc of the user's; and as a function for a host stream, with a
  * resolved one. */
@@ -12666,6 +12772,8 @@ MEMOI_ROW_KERNEL(cast, memo_cast_desc)
 MEMOI_ROW_KERNEL(softmax_parts, memo_cross_entropy_desc)
 MEMOI_ROW_KERNEL(cross_entropy, memo_cross_entropy_desc)
 MEMOI_ROW_KERNEL(loss_sums, memo_cross_entropy_desc)
+MEMOI_ROW_KERNEL(sinks, memo_sinks_desc)
+MEMOI_ROW_KERNEL(sink_sums, memo_sinks_desc)
 
 /* --- on the host device --- */
 
@@ -12690,6 +12798,8 @@ MEMOI_HOST_ROW_KERNEL(cast, cast, memo_cast_desc)
 MEMOI_HOST_ROW_KERNEL(softmax_parts, softmax_parts, memo_cross_entropy_desc)
 MEMOI_HOST_ROW_KERNEL(cross_entropy, cross_entropy, memo_cross_entropy_desc)
 MEMOI_HOST_ROW_KERNEL(loss_sums, loss_sums, memo_cross_entropy_desc)
+MEMOI_HOST_ROW_KERNEL(sinks, sinks, memo_sinks_desc)
+MEMOI_HOST_ROW_KERNEL(sink_sums, sink_sums, memo_sinks_desc)
 
 MEMOI void memoi_row_fill_host(memo_device* table) {
     table->gather_rows = memoi_host_gather_rows;
@@ -12701,6 +12811,8 @@ MEMOI void memoi_row_fill_host(memo_device* table) {
     table->softmax_parts = memoi_host_softmax_parts;
     table->cross_entropy = memoi_host_cross_entropy;
     table->loss_sums = memoi_host_loss_sums;
+    table->sinks = memoi_host_sinks;
+    table->sink_sums = memoi_host_sink_sums;
 }
 
 #endif
@@ -12807,6 +12919,26 @@ MEMOI void memoi_row_touch_loss_sums(const memo_cross_entropy_desc* entropy,
     touched->n_writes = 1;
     touched->writes[0] = memob_range_at(entropy->sums, entropy->sums ? 16 : 0);
 }
+MEMOI void memoi_row_touch_sinks(const memo_sinks_desc* sinks, memoi_row_ranges_of* touched) {
+    int64_t n = sinks->n_rows * sinks->n_heads;
+    touched->n_reads = 3;
+    touched->reads[0] = memob_range_at(sinks->out, sinks->out ? n * sinks->n_columns * 4 : 0);
+    touched->reads[1] = memob_range_at(sinks->lse, n * 4);
+    touched->reads[2] = memob_range_at(sinks->sinks, sinks->n_heads * 4);
+    touched->n_writes = 2;
+    touched->writes[0] = touched->reads[0];
+    touched->writes[1] = touched->reads[1];
+}
+MEMOI void memoi_row_touch_sink_sums(const memo_sinks_desc* sinks, memoi_row_ranges_of* touched) {
+    int64_t n = sinks->n_rows * sinks->n_heads;
+    touched->n_reads = 4;
+    touched->reads[0] = memob_range_at(sinks->row_dots, sinks->row_dots ? n * 4 : 0);
+    touched->reads[1] = memob_range_at(sinks->lse, n * 4);
+    touched->reads[2] = memob_range_at(sinks->sinks, sinks->n_heads * 4);
+    touched->reads[3] = memob_range_at(sinks->d_sinks, sinks->d_sinks ? sinks->n_heads * 4 : 0);
+    touched->n_writes = 1;
+    touched->writes[0] = touched->reads[3];
+}
 
 #define MEMOI_REC_ROW_KERNEL(entry, kernel, shown, desc_type)                                      \
     MEMOI memo_status memoi_rec_##entry(void* context, memo_stream stream, const desc_type* desc,  \
@@ -12840,6 +12972,8 @@ MEMOI_REC_ROW_KERNEL(cast, cast, "cast", memo_cast_desc)
 MEMOI_REC_ROW_KERNEL(softmax_parts, softmax_parts, "softmax parts", memo_cross_entropy_desc)
 MEMOI_REC_ROW_KERNEL(cross_entropy, cross_entropy, "cross entropy", memo_cross_entropy_desc)
 MEMOI_REC_ROW_KERNEL(loss_sums, loss_sums, "loss sums", memo_cross_entropy_desc)
+MEMOI_REC_ROW_KERNEL(sinks, sinks, "sinks", memo_sinks_desc)
+MEMOI_REC_ROW_KERNEL(sink_sums, sink_sums, "sink sums", memo_sinks_desc)
 
 /* The recorder has only the row kernels that the inner device has. */
 MEMOI void memoi_row_fill_rec(memo_recorder* r) {
@@ -12852,6 +12986,8 @@ MEMOI void memoi_row_fill_rec(memo_recorder* r) {
     if (r->inner.softmax_parts) r->device.softmax_parts = memoi_rec_softmax_parts;
     if (r->inner.cross_entropy) r->device.cross_entropy = memoi_rec_cross_entropy;
     if (r->inner.loss_sums) r->device.loss_sums = memoi_rec_loss_sums;
+    if (r->inner.sinks) r->device.sinks = memoi_rec_sinks;
+    if (r->inner.sink_sums) r->device.sink_sums = memoi_rec_sink_sums;
 }
 
 #endif /* MEMO_IMPLEMENTATION */

@@ -110,8 +110,7 @@ typedef struct memo_profile_copy {
     double both_ways_s;
 } memo_profile_copy;
 
-/* How long it takes to write and read a file, in seconds.  A disk with a cache of its own may look
- * faster than it stays. */
+/* Seconds to write and read a file.  A disk with a cache may seem faster than its sustained rate. */
 typedef struct memo_profile_file {
     int64_t size_bytes; /* 0: not measured */
     double write_s, read_s;
@@ -287,7 +286,10 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *                     five; one of the two, and two of the five, have v_head_size
  *   ring              every step max(block, hop); a start and a merge a block; dK and dV hop once
  *                     more, home
- *   ulysses, tensor   bytes / bandwidth + a start for each of 4 collectives a layer and way
+ *   gathered keys     instead of the ring: bytes / bandwidth before and after attention, which does
+ *                     not hide them; two copies to bring keys in order; no merge
+ *   ulysses, tensor   bytes / bandwidth + a start for each of 4 collectives a layer and way; with
+ *                     groups of heads, what attention of the other groups does not hide
  *   ZeRO              bytes / bandwidth; a group with only some of a node's GPUs has one NIC for
  *                     them
  *   bubble            (pipeline - 1) micro-batches of all the above but ZeRO
@@ -358,6 +360,13 @@ typedef struct memo_parallel_desc {
     int32_t kv_heads_must_divide;
     /* 1: the ring's pieces are contiguous, not zigzag; its last rank then has full blocks only. */
     int32_t is_contiguous;
+    /* The most groups of heads, so that the all-to-all of one runs behind the attention of another
+     * (memo_sp_attention_desc.ulysses_groups); 0: 1.  The prediction takes the fastest number that
+     * divides the key heads of a rank. */
+    int32_t max_ulysses_groups;
+    /* 1: keys and values may be gathered instead of going round (memo_sp_attention_desc.gathers_keys).
+     * The prediction takes the faster way that fits. */
+    int32_t may_gather_keys;
     /* Filters for memo_plan_layouts; 0: all. */
     uint32_t zero_stages; /* bit z: stage z */
     uint32_t activations; /* bit a: memo_parallel_activations a */
@@ -425,6 +434,7 @@ typedef struct memo_parallel_memory {
     double optimizer_bytes;   /* 12 P_local, over the group from stage 1 on */
     double activations_bytes; /* of all layers; swap: two rounding buffers and a scratch */
     double logits_bytes;
+    double keys_bytes;   /* gathered keys and values, and their gradients */
     double device_bytes; /* their sum */
     double host_bytes;   /* of this GPU's rows */
 } memo_parallel_memory;
@@ -445,7 +455,9 @@ typedef struct memo_parallel_prediction {
     memo_parallel_time time;
     double sent_bytes[MEMO_PARALLEL_N_KINDS];   /* by a rank in a step, recomputation included */
     int32_t leaves_node[MEMO_PARALLEL_N_KINDS]; /* a group of the kind spans nodes */
-    double alpha; /* of the rows that are swapped; 0 without swapping */
+    double alpha;           /* of the rows that are swapped; 0 without swapping */
+    int32_t ulysses_groups; /* 1: the all-to-all is not hidden */
+    int32_t gathers_keys;   /* instead of a ring */
     double flops; /* of the model in a step: 6 P S, and 6 S^2 h a layer, as the MEMO paper counts */
     double mfu;   /* flops / (n_gpus * peak * step_s) */
     int32_t fits; /* on the device and on the host */
@@ -734,8 +746,8 @@ typedef struct memo_session_desc {
     memo_log log;     /* a line for each phase of memo_session_create */
 } memo_session_desc;
 
-/* What a session chose; owned by it.  In setup and step: rows and arena at hand; the plan is NULL
- * while they are called to make it. */
+/* The choices of a session, which owns them.  In setup and step: the current rows and arena; the plan
+ * is NULL during the dry run from which it is made. */
 typedef struct memo_session_info {
     const int64_t* rows; /* (n_layers, n_tensors) */
     int32_t n_host_layers;
@@ -1102,7 +1114,8 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
     }
 
     /* Sections replace times, because the search goes through live sets, not through requests. */
-    problem->unit_bytes = unit ? unit : 1;
+    if (unit == 0) unit = 1; /* nothing to place */
+    problem->unit_bytes = unit;
     if (plan->n_gaps > 0 && !memoi_problem_sort(problem)) goto no_memory;
     if (!memoi_problem_sections(problem)) goto no_memory;
     problem->section_bounds = (int64_t*)memob_calloc(problem->n_sections, sizeof(int64_t));
@@ -5867,8 +5880,10 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, 
     if (!p->desc->spill_directory) return MEMO_STATUS_OK;
     if (d->struct_bytes < (int64_t)(offsetof(memo_device, launch_host) + sizeof d->launch_host) ||
         !d->launch_host)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "memo_profile_desc.spill_directory: the device has no launch_host");
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "memo_profile_desc.spill_directory: the device has no launch_host, which the file "
+            "needs; set launch_host, or leave spill_directory NULL");
 
     /* A file like the swap engine's, with its own stream, so that copies run beside it. */
     status = memob_spill_create(&p->file, p->desc->spill_directory, p->half_bytes,
@@ -5904,10 +5919,10 @@ MEMOI memo_status memoi_profile_check_name(const char* name, memo_error* error) 
     for (; *p && (unsigned char)*p > 32; p++) {
     }
     if (p == name || *p || p - name >= (int64_t)sizeof(((memo_profile_tensor*)NULL)->name))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "tensor `%s`: a name in a profile has 1 to %d letters and no blank",
-                              name ? name : "NULL",
-                              (int)sizeof(((memo_profile_tensor*)NULL)->name) - 1);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "tensor `%s`: invalid name; 1 to %d characters without blanks are valid",
+            name ? name : "NULL", (int)sizeof(((memo_profile_tensor*)NULL)->name) - 1);
     return MEMO_STATUS_OK;
 }
 
@@ -5917,8 +5932,8 @@ MEMOI memo_status memoi_profiler_refuse(const memoi_profiler* p, memo_status sta
     if (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY && status != MEMO_STATUS_OUT_OF_HOST_MEMORY)
         return status;
     return memo_error_set(error, status,
-                          "memo_profile_desc.largest_copy_bytes: %s memory has no room for two "
-                          "copies of %lld bytes; try a smaller largest_copy_bytes, such as %d",
+                          "memo_profile_desc.largest_copy_bytes: too large for %s memory, which "
+                          "must hold two copies of %lld bytes; lower it, for example to %d",
                           memory, (long long)p->half_bytes, MEMOI_PROFILE_LEAST_BYTES);
 }
 
@@ -6017,7 +6032,7 @@ MEMOI memo_status memoi_profile_put_time(memo_text* text, double time_s, memo_er
     double femtoseconds = time_s * 1e15;
     if (!(femtoseconds >= 0 && femtoseconds <= MEMOI_FEMTOSECONDS_MAX))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "a time in a profile is not negative and below 9000 s");
+                              "profile: a time is out of range; 0 to 9000 s are valid");
     memo_text_put(text, " %lld", (long long)(femtoseconds + 0.5));
     return MEMO_STATUS_OK;
 }
@@ -6032,9 +6047,11 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
     if (profile->n_rows < 1 || profile->n_tensors < 0 ||
         profile->n_tensors > MEMO_PROFILE_TENSORS_MAX || profile->n_copies < 0 ||
         profile->n_copies > MEMO_PROFILE_COPIES_MAX)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT, "a profile of %lld rows, %d tensors and %d copies",
-            (long long)profile->n_rows, (int)profile->n_tensors, (int)profile->n_copies);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "profile: its counts are out of range (%lld rows, %d tensors, %d "
+                              "copies); read or measure it first",
+                              (long long)profile->n_rows, (int)profile->n_tensors,
+                              (int)profile->n_copies);
 
     /* One line for the layer, then one for each tensor; `-` if it cannot be recomputed. */
     memo_text_put(&text, "memo profile 1\nrows %lld\nlayer", (long long)profile->n_rows);
@@ -6056,8 +6073,9 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
     for (i = 0; i < profile->n_copies && !status; i++) {
         const memo_profile_copy* copy = &profile->copies[i];
         if (copy->size_bytes <= (i ? copy[-1].size_bytes : 0))
-            status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                    "copy %d of a profile: sizes must rise", (int)i);
+            status = memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "profile.copies[%d]: wrong size; sizes must be above 0 and ascend", (int)i);
         memo_text_put(&text, "\ncopy %lld", (long long)copy->size_bytes);
         if (!status) status = memoi_profile_put_time(&text, copy->to_host_s, error);
         if (!status) status = memoi_profile_put_time(&text, copy->to_device_s, error);
@@ -6091,7 +6109,8 @@ MEMOI memo_status memoi_profile_expect_time(memob_reader* reader, const char* wh
     int64_t femtoseconds = 0;
     memo_status status = memob_expect_number(reader, what, &femtoseconds, error);
     if (!status && femtoseconds < 0)
-        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT, "the %s is negative", what);
+        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                  "the %s is negative; 0 or more is valid", what);
     *time_s = (double)femtoseconds * 1e-15;
     return status;
 }
@@ -6103,16 +6122,19 @@ MEMOI memo_status memoi_profile_parse_tensor(memob_reader* reader, memo_profile*
     const char* word;
     int64_t length;
     if (profile->n_tensors == MEMO_PROFILE_TENSORS_MAX)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "more than %d tensors",
-                                MEMO_PROFILE_TENSORS_MAX);
-    if (!memob_next_word(reader, &word, &length) || length >= (int64_t)sizeof tensor->name)
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "a tensor's name has 1 to %d letters",
-                                (int)sizeof tensor->name - 1);
+                                "too many tensors; at most %d are valid", MEMO_PROFILE_TENSORS_MAX);
+    if (!memob_next_word(reader, &word, &length) || length >= (int64_t)sizeof tensor->name)
+        return memob_line_error(
+            reader, error, MEMO_STATUS_FORMAT,
+            "the name of the tensor is missing or too long; 1 to %d characters are valid",
+            (int)sizeof tensor->name - 1);
     memcpy(tensor->name, word, (size_t)length);
     tensor->name[length] = 0;
     if (memoi_profile_check_name(tensor->name, NULL))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "not the name of a tensor");
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "the name of the tensor has an invalid character; printable "
+                                "characters without blanks are valid");
     tensor->recompute_s_per_row = -1;
     profile->n_tensors++;
     ahead = *reader;
@@ -6128,11 +6150,12 @@ MEMOI memo_status memoi_profile_parse_copy(memob_reader* reader, memo_profile* p
     memo_profile_copy* copy = &profile->copies[profile->n_copies];
     memo_status status;
     if (profile->n_copies == MEMO_PROFILE_COPIES_MAX)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "more than %d copies",
-                                MEMO_PROFILE_COPIES_MAX);
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "too many copies; at most %d are valid", MEMO_PROFILE_COPIES_MAX);
     status = memob_expect_number(reader, "size", &copy->size_bytes, error);
     if (!status && copy->size_bytes <= (profile->n_copies ? copy[-1].size_bytes : 0))
-        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT, "sizes of copies must rise");
+        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                  "wrong size; sizes of copies must be above 0 and ascend");
     if (!status)
         status = memoi_profile_expect_time(reader, "time to host", &copy->to_host_s, error);
     if (!status)
@@ -6148,10 +6171,12 @@ MEMOI memo_status memoi_profile_parse_file(memob_reader* reader, memo_profile* p
     memo_profile_file* file = &profile->file;
     memo_status status = MEMO_STATUS_OK;
     if (file->size_bytes)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "a second line `file`");
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "second `file` line; one is valid");
     status = memob_expect_number(reader, "size", &file->size_bytes, error);
     if (!status && file->size_bytes < 1)
-        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT, "a file of no bytes");
+        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                  "the size of the file is not above 0");
     if (!status) status = memoi_profile_expect_time(reader, "time to write", &file->write_s, error);
     if (!status) status = memoi_profile_expect_time(reader, "time to read", &file->read_s, error);
     if (!status)
@@ -6176,7 +6201,7 @@ MEMOI memo_status memoi_profile_parse_line(memob_reader* reader, const char* wor
     while (kind < 5 && !memob_word_is(word, length, kinds[kind])) kind++;
     if (kind == 5 || (kind < 2 ? kind != *stage : *stage < 2 || kind < *stage))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "`%s` here; a profile has rows, layer, tensors, copies, file",
+                                "unexpected `%s`; the order is rows, layer, tensors, copies, file",
                                 memob_word_text(shown, word, length));
     *stage = kind < 2 ? kind + 1 : kind;
 
@@ -6184,7 +6209,8 @@ MEMOI memo_status memoi_profile_parse_line(memob_reader* reader, const char* wor
     if (kind == 0) {
         status = memob_expect_number(reader, "number of rows", &profile->n_rows, error);
         if (!status && profile->n_rows < 1)
-            status = memob_line_error(reader, error, MEMO_STATUS_FORMAT, "no rows");
+            status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                      "the number of rows is not above 0");
     } else if (kind == 1) {
         status = memoi_profile_expect_time(reader, "forward time", &profile->forward_s, error);
         if (!status)
@@ -6211,7 +6237,8 @@ memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* na
     int stage = 0;
     memset(profile, 0, sizeof *profile);
     if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "text: NULL, or n_bytes is negative; pass a text");
 
     /* The frame has the version first and the count of lines last. */
     memob_reader_init(&reader, name ? name : "text", text, n_bytes);
@@ -6230,7 +6257,7 @@ memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* na
     /* A truncated file lacks these lines, or has fewer than its last line states. */
     if (!status && stage < 2)
         status = memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
-                                  "a profile has a line `rows` and a line `layer`");
+                                  "a line `rows` or `layer` is missing");
     if (!status && count != n_lines)
         status = memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
                                   "wrong count: %lld stated, %lld lines above", (long long)count,
@@ -6360,9 +6387,10 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recomp
                                        const memo_profile* profile, memo_error* error) {
     int32_t t, k;
     if (profile->n_rows != desc->swap->n_rows)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "the profile is of %lld rows, the plan is for %lld",
-                              (long long)profile->n_rows, (long long)desc->swap->n_rows);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "profile.n_rows: %lld do not match the %lld of the plan; measure with the same rows",
+            (long long)profile->n_rows, (long long)desc->swap->n_rows);
 
     /* Match tensors by name, because a profile may have others or another order. */
     for (t = 0; recompute_s_per_row && t < desc->swap->n_tensors; t++) {
@@ -6371,7 +6399,8 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recomp
             if (name && strcmp(profile->tensors[k].name, name) == 0) break;
         if (k == profile->n_tensors)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "the profile has no tensor `%s`", name ? name : "NULL");
+                                  "profile.tensors: tensor `%s` is missing; measure it too",
+                                  name ? name : "NULL");
         recompute_s_per_row[t] = profile->tensors[k].recompute_s_per_row;
     }
 
@@ -6570,21 +6599,20 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
     /* Required pointers first: the other checks read them. */
     if (!desc->swap || !desc->recompute_s_per_row)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_plan_desc.%s: is NULL; it is required",
+                              "memo_swap_plan_desc.%s: NULL; set it",
                               desc->swap ? "recompute_s_per_row" : "swap");
 
     /* The limit keeps sums over all layers finite. */
     for (i = 0; i < sizeof fields / sizeof fields[0]; i++)
         if (!memob_is_in(fields[i].value, 0, MEMOI_ROWS_TIME_MAX))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_swap_plan_desc.%s: is negative or not finite (%g); 0 to "
-                                  "%g is valid",
+                                  "memo_swap_plan_desc.%s: out of range (%g); 0 to %g are valid",
                                   fields[i].name, fields[i].value, MEMOI_ROWS_TIME_MAX);
 
     /* 0 is no limit, so only negative budgets are invalid. */
     if (desc->device_bytes < 0 || desc->host_bytes < 0 || desc->spill_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_plan_desc.%s_bytes: is negative; 0 is no limit",
+                              "memo_swap_plan_desc.%s_bytes: negative; 0 means no limit",
                               desc->device_bytes < 0 ? "device"
                               : desc->host_bytes < 0 ? "host"
                                                      : "spill");
@@ -6603,11 +6631,11 @@ MEMOI memo_status memoi_rows_find_bundles(memoi_rows_planner* p, memo_error* err
             /* No sum of times over the layers may overflow. */
             if (!memob_is_in(per_row_s * (double)swap->n_rows, -MEMOI_ROWS_TIME_MAX,
                              MEMOI_ROWS_TIME_MAX))
-                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "memo_swap_plan_desc.recompute_s_per_row[%d] (%s): is not "
-                                      "finite (%g); give a time, or a negative number if it cannot "
-                                      "be recomputed",
-                                      (int)t, memob_tensor_name(tensor), per_row_s);
+                return memo_error_set(
+                    error, MEMO_STATUS_INVALID_ARGUMENT,
+                    "memo_swap_plan_desc.recompute_s_per_row[%d] (%s): not finite (%g); set a "
+                    "time, or a negative number if it cannot be recomputed",
+                    (int)t, memob_tensor_name(tensor), per_row_s);
 
             /* A tensor recomputed with another must have the same rows, so both are one bundle. */
             if (pass != (tensor->with != 0)) continue;
@@ -6711,7 +6739,7 @@ MEMOI int memoi_rows_time_layer(memoi_rows_planner* p, const memob_swap_placemen
     layer->previous = placement->turns[i].previous;
     layer->is_moved = bytes > 0;
 
-    /* Each moved tensor is a copy of its own with its own start time. */
+    /* Each moved tensor is a separate copy with its own start time. */
     for (t = 0; t < swap->n_tensors; t++)
         if (places[t].row_bytes && places[t].moved_end > places[t].moved_begin)
             copies_s += desc->copy_s;
@@ -6903,7 +6931,7 @@ MEMOI void memoi_rows_set_alpha(memoi_rows_planner* p, double alpha, int keeps) 
  *
  * Start times are eliminated: for given shares the step takes as long as the longest path through
  * its graph, which is linear in the shares.  So there is a row for a path, added when it is the
- * longest for the shares at hand (Benders' decomposition).
+ * longest for the current shares (Benders' decomposition).
  *
  * The sizes are bilinear in k and a.  A *box* bounds k, and its four corners span what a bundle may
  * do within it: the linear program mixes corners.  That is a bound, and exact if k is fixed.  So
@@ -7058,7 +7086,7 @@ MEMOI double memoi_rows_copy_s(const memoi_rows_planner* p, double n_stores, dou
     return s;
 }
 
-/* The longest path for the solution at hand. */
+/* The longest path for the current solution. */
 MEMOI memoi_rows_path memoi_rows_path_of(memoi_rows_program* g) {
     memoi_rows_planner* p = g->p;
     int32_t n = p->n_layers, i;
@@ -7762,10 +7790,10 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
     /* The reason if no limit is found below. */
     snprintf(plan->reason, sizeof plan->reason, "%s",
              plan->stall_s < 1e-3 * plan->step_s && plan->recompute_s < 1e-3 * plan->step_s
-                 ? "nothing limits it: every copy hides behind the computation, and nothing is "
-                   "recomputed"
-                 : "no single limit: neither more of one memory nor a faster link would by itself "
-                   "save anything");
+                 ? "nothing limits the step: every copy is hidden behind the computation, and "
+                   "nothing is recomputed"
+                 : "no single limit: more of one memory alone, or a faster link alone, would save "
+                   "nothing");
     if (status || !(now.step_s > 0)) return status;
 
     /* A tenth more of each limit first; then the limit lifted altogether. */
@@ -7822,9 +7850,8 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     while (which < 2 && (!there_bytes[which] || needed_bytes[which] <= there_bytes[which])) which++;
     if (which == 2 && needed_bytes[2] <= there_bytes[2]) which = 1;
     return memo_error_set(
-        error, MEMO_STATUS_INFEASIBLE, "%s: %s needs %s of the %s there", names[which],
-        p->desc->is_alpha_only ? "a single alpha, with as much recomputed as can be,"
-                               : "the plan that is nearest to fitting",
+        error, MEMO_STATUS_INFEASIBLE, "%s: %s needs %s of %s; raise the budget, or lower n_rows",
+        names[which], p->desc->is_alpha_only ? "the plan with alpha 0" : "the smallest plan found",
         memob_bytes_text(needed, (double)needed_bytes[which]),
         memob_bytes_text(there, (double)there_bytes[which]));
 }
@@ -7997,6 +8024,7 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         {"optimizer_bytes", desc->optimizer_bytes, 0, 1e3},
         {"logit_bytes", desc->logit_bytes, 0, 1e3},
         {"kv_gradient_bytes", desc->kv_gradient_bytes, 0, 1e3},
+        {"max_ulysses_groups", (double)desc->max_ulysses_groups, 0, 1e6},
         {"max_pipeline", (double)desc->max_pipeline, 0, MEMOI_PARALLEL_GPUS}};
     size_t i;
 
@@ -8010,24 +8038,26 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         memoi_number_name(low, f->low > 0 ? f->low : 1e-9); /* so that no quotient overflows */
         memoi_number_name(high, f->high);
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: out of range (%s); %s to %s%s would work", f->name, value, low,
+                              "%s: out of range (%s); %s to %s%s are valid", f->name, value, low,
                               high, f->low > 0 ? "" : " or 0");
     }
 
     /* The cost formulas assume whole groups of query heads and whole head sizes. */
     if (m->n_q_heads % m->n_kv_heads)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "model.n_kv_heads: %d does not divide the %d query heads",
-                              (int)m->n_kv_heads, (int)m->n_q_heads);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "model.n_kv_heads: %d does not divide the %d query heads; use a divisor",
+            (int)m->n_kv_heads, (int)m->n_q_heads);
     if (!m->head_size && m->hidden % m->n_q_heads)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "model.head_size is not given, and %d query heads do not divide the hidden size %d",
+            "model.head_size: not set, and %d query heads do not divide hidden %d; set head_size",
             (int)m->n_q_heads, (int)m->hidden);
     if (m->n_ffn_matrices != 0 && m->n_ffn_matrices != 2 && m->n_ffn_matrices != 3)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "model.n_ffn_matrices is %d; it must be 2 or 3, or 0 for 3",
-                              (int)m->n_ffn_matrices);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "model.n_ffn_matrices: invalid (%d); 2, 3 and 0 (default 3) are valid",
+            (int)m->n_ffn_matrices);
     return MEMO_STATUS_OK;
 }
 
@@ -8072,16 +8102,16 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     degrees[4] = l->ring;
     for (i = 0; i < 5; i++) {
         if (degrees[i] < 1)
-            return memo_error_set(error, no, "%s degree %d: degrees are at least 1", names[i],
-                                  (int)degrees[i]);
+            return memo_error_set(error, no, "%s degree: out of range (%d); 1 or more are valid",
+                                  names[i], (int)degrees[i]);
         product *= degrees[i];
     }
     if (product < c->n_gpus || product > c->n_gpus)
-        return memo_error_set(
-            error, no,
-            "data %d x pipeline %d x tensor %d x ulysses %d x ring %d is %.0f; there are %d GPUs",
-            (int)l->data, (int)l->pipeline, (int)l->tensor, (int)l->ulysses, (int)l->ring, product,
-            (int)c->n_gpus);
+        return memo_error_set(error, no,
+                              "data %d x pipeline %d x tensor %d x ulysses %d x ring %d is %.0f; "
+                              "the product must be the number of GPUs, %d",
+                              (int)l->data, (int)l->pipeline, (int)l->tensor, (int)l->ulysses,
+                              (int)l->ring, product, (int)c->n_gpus);
 
     /* Tensor ranks have equal shares of the key/value heads and of the MLP's columns. */
     if (l->tensor > m->n_kv_heads)
@@ -8100,29 +8130,27 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     /* Ulysses may deal heads unevenly, but every rank needs a query head.  Several ranks may copy a
      * key/value head unless the desc forbids it. */
     if (l->ulysses > m->n_q_heads / l->tensor)
-        return memo_error_set(
-            error, no,
-            "ulysses degree %d is above the %d query heads of a tensor rank: %d ranks would have "
-            "none; a ring needs no heads",
-            (int)l->ulysses, (int)(m->n_q_heads / l->tensor),
-            (int)(l->ulysses - m->n_q_heads / l->tensor));
+        return memo_error_set(error, no,
+                              "ulysses degree %d is above the %d query heads of a tensor rank: %d "
+                              "ranks would have none; use a ring degree instead",
+                              (int)l->ulysses, (int)(m->n_q_heads / l->tensor),
+                              (int)(l->ulysses - m->n_q_heads / l->tensor));
     if (desc->kv_heads_must_divide && (m->n_kv_heads / l->tensor) % l->ulysses)
-        return memo_error_set(
-            error, no,
-            "tensor x ulysses = %d does not divide the %d key/value heads: would need %s, which "
-            "kv_heads_must_divide forbids",
-            (int)(l->tensor * l->ulysses), (int)m->n_kv_heads,
-            l->ulysses > m->n_kv_heads / l->tensor ? "heads on several ranks" : "uneven heads");
+        return memo_error_set(error, no,
+                              "tensor x ulysses = %d does not divide the %d key/value heads; this "
+                              "needs %s, which kv_heads_must_divide forbids",
+                              (int)(l->tensor * l->ulysses), (int)m->n_kv_heads,
+                              l->ulysses > m->n_kv_heads / l->tensor ? "heads on several ranks"
+                                                                     : "uneven heads");
 
     /* Zigzag gives every rank two pieces of the sequence.  A shorter sequence would leave ranks
      * without tokens. */
     pieces = 2.0 * l->tensor * l->ulysses * l->ring;
     if ((double)desc->sequence < pieces)
-        return memo_error_set(
-            error, no,
-            "a sequence of %lld tokens is shorter than the 2 x tensor x ulysses x "
-            "ring = %.0f pieces that it is dealt in",
-            (long long)desc->sequence, pieces);
+        return memo_error_set(error, no,
+                              "a sequence of %lld tokens is too short: it is divided into 2 x "
+                              "tensor x ulysses x ring = %.0f pieces",
+                              (long long)desc->sequence, pieces);
 
     /* The prediction times one replica, one micro-batch and one stage, so all of them must be
      * equal. */
@@ -8139,7 +8167,7 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
 
     /* A ZeRO stage above 0 needs several ranks to shard over. */
     if (l->zero_stage < 0 || l->zero_stage > 3)
-        return memo_error_set(error, no, "ZeRO stage %d: there are 0, 1, 2 and 3",
+        return memo_error_set(error, no, "ZeRO stage: out of range (%d); 0 to 3 are valid",
                               (int)l->zero_stage);
     if (l->zero_stage > 0 && memo_parallel_zero_group(l) == 1)
         return memo_error_set(error, no,
@@ -8149,15 +8177,19 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     /* Swapping needs a layer besides the last two, which stay on the device. */
     if (l->activations == MEMO_PARALLEL_SWAP) {
         if (!(c->host_bytes > 0) || !(c->host_bytes_per_s > 0))
-            return memo_error_set(error, no,
-                                  "swapping needs host memory and its bandwidth, which are 0 here");
+            return memo_error_set(
+                error, no,
+                "swapping needs cluster.host_bytes and cluster.host_bytes_per_s above 0");
         if (m->n_layers / l->pipeline <= 2)
             return memo_error_set(error, no,
-                                  "swapping: a stage has %d layers, and the last two never travel",
+                                  "swapping: a pipeline stage has %d layers, and the last two are "
+                                  "never swapped; 3 or more are required",
                                   (int)(m->n_layers / l->pipeline));
     } else if (l->activations != MEMO_PARALLEL_KEEP && l->activations != MEMO_PARALLEL_RECOMPUTE) {
-        return memo_error_set(error, no, "activations %d: they are kept, recomputed or swapped",
-                              (int)l->activations);
+        return memo_error_set(
+            error, no,
+            "activations: not a memo_parallel_activations (%d); keep, recompute and swap are valid",
+            (int)l->activations);
     }
     return MEMO_STATUS_OK;
 }
@@ -8187,6 +8219,7 @@ typedef struct memoi_parallel_share {
     int32_t n_q, n_kv;      /* heads of the ulysses rank that has most */
     double tensor_bytes;    /* sent for one all-gather or reduce-scatter */
     double to_heads_bytes, forward_bytes, backward_bytes; /* sent by ulysses; to_heads: q, k, v */
+    double d_out_bytes;                                   /* of backward, before attention */
     double kv_bytes, d_kv_bytes;                          /* a hop of the ring */
     /* Saved, of a row of `rows`.  attention: the output of attention. */
     double input_elements, attention_elements, layer_elements;
@@ -8238,6 +8271,7 @@ MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
         to_heads = head_bytes * others + (head_bytes + v_bytes) * (n_kv_all - n_kv);
         share->forward_bytes = memoi_parallel_max(share->forward_bytes, to_heads + v_bytes * own);
         share->to_heads_bytes = memoi_parallel_max(share->to_heads_bytes, to_heads);
+        share->d_out_bytes = memoi_parallel_max(share->d_out_bytes, v_bytes * others);
     }
 }
 
@@ -8300,19 +8334,41 @@ MEMOI double memoi_parallel_group_link(const memo_parallel_cluster* c, double n,
 
 /* --- >>layout attention --- */
 
+/* The time that exchanges take beside the attention of n groups: group g + 1 arrives and group g - 1
+ * leaves while group g is computed, on one stream that takes turns. */
+MEMOI double memoi_parallel_exposed(int32_t n_groups, double arrive_s, double compute_s,
+                                    double leave_s) {
+    double arrived_s = arrive_s, exchange_s = arrive_s, computed_s = 0;
+    int32_t g;
+    for (g = 0; g < n_groups; g++) {
+        computed_s = memoi_parallel_max(computed_s, arrived_s) + compute_s;
+        if (g + 1 < n_groups) arrived_s = exchange_s = exchange_s + arrive_s;
+        exchange_s = memoi_parallel_max(exchange_s, computed_s) + leave_s;
+    }
+    return exchange_s - n_groups * compute_s;
+}
+
+/* How attention is computed over the ranks. */
+typedef struct memoi_parallel_way {
+    int32_t n_groups, gathers_keys;
+} memoi_parallel_way;
+
 MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* desc,
                                                     const memo_parallel_layout* l,
                                                     const memoi_parallel_share* share,
-                                                    int is_backward) {
+                                                    memoi_parallel_way way, int is_backward) {
+    const int32_t n_groups = way.n_groups;
     const memo_parallel_cluster* c = &desc->cluster;
     double head = desc->model.head_size, v_head = desc->model.v_head_size;
     double flops = c->peak_flops_per_s * (is_backward ? c->attention_backward_efficiency
                                                       : c->attention_forward_efficiency);
-    /* Two products forward, five backward; the causal half of S x S scores. */
+    /* Of one group.  Two products forward, five backward; the causal half of S x S scores. */
+    double n_q = (double)share->n_q / n_groups;
     double step = (is_backward ? 3 * head + 2 * v_head : head + v_head) * (double)desc->sequence *
-                  share->attention_rows * share->n_q / flops / l->ring;
+                  share->attention_rows * n_q / flops / l->ring;
     double link = memoi_parallel_link(c, (double)l->tensor * l->ulysses * l->ring);
-    double hop = (share->kv_bytes + (is_backward ? share->d_kv_bytes : 0)) / link + c->collective_s;
+    double hop_bytes = share->kv_bytes + (is_backward ? share->d_kv_bytes : 0);
+    double hop = hop_bytes / n_groups / link + c->collective_s;
     memo_parallel_attention a;
     memset(&a, 0, sizeof a);
 
@@ -8321,26 +8377,71 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
     a.compute_s = step;
     if (l->ring > 1) {
         double later = desc->is_contiguous ? 2 * step : step;
-        double elements = share->attention_rows * share->n_q * v_head;
+        double elements = share->attention_rows * n_q * v_head;
+        double moved = l->ring * c->merge_bytes * elements;
         a.compute_s += (l->ring - 1) * later;
-        a.hops_s =
-            memoi_parallel_max(0, hop - step) + (l->ring - 2) * memoi_parallel_max(0, hop - later);
+        if (way.gathers_keys) {
+            /* K and V, and dK and dV, of all ranks.  Each is copied once: read and written. */
+            a.hops_s = (l->ring - 1) * hop_bytes / n_groups / link +
+                       (is_backward ? 4 : 2) * c->collective_s;
+            moved = 2 * l->ring * hop_bytes / n_groups;
+        } else {
+            a.hops_s = memoi_parallel_max(0, hop - step) +
+                       (l->ring - 2) * memoi_parallel_max(0, hop - later);
 
-        /* dK and dV need one more hop, back to their owner. */
-        if (is_backward) a.hops_s += share->d_kv_bytes / link + c->collective_s;
-        a.blocks_s = l->ring * c->block_s;
-        if (c->device_memory_bytes_per_s > 0)
-            a.blocks_s += l->ring * c->merge_bytes * elements / c->device_memory_bytes_per_s;
+            /* dK and dV need one more hop, back to their owner. */
+            if (is_backward) a.hops_s += share->d_kv_bytes / n_groups / link + c->collective_s;
+            a.blocks_s = l->ring * c->block_s;
+        }
+        if (c->device_memory_bytes_per_s > 0) a.blocks_s += moved / c->device_memory_bytes_per_s;
     }
 
-    /* Ulysses exchanges before and after attention, so nothing hides it. */
+    /* Ulysses exchanges q, k, v, output, or their gradients, before and after attention. */
     if (l->ulysses > 1) {
+        double all_bytes = is_backward ? share->backward_bytes : share->forward_bytes;
+        double first_bytes = is_backward ? share->d_out_bytes : share->to_heads_bytes;
+        int n_first = is_backward ? 1 : 3;
+        if (n_groups > 1 && (l->ring == 1 || way.gathers_keys))
+            a.blocks_s += c->block_s; /* a start for each group */
         link = memoi_parallel_link(c, (double)l->tensor * l->ulysses);
         if (c->is_shared_bus) link /= l->ulysses - 1;
-        a.all_to_all_s = (is_backward ? share->backward_bytes : share->forward_bytes) / link +
-                         4 * c->collective_s; /* q, k, v, output, or their gradients */
+        a.all_to_all_s = memoi_parallel_exposed(
+            n_groups, first_bytes / n_groups / link + n_first * c->collective_s,
+            a.compute_s + a.hops_s + a.blocks_s,
+            (all_bytes - first_bytes) / n_groups / link + (4 - n_first) * c->collective_s);
     }
+    a.compute_s *= n_groups;
+    a.hops_s *= n_groups;
+    a.blocks_s *= n_groups;
     return a;
+}
+
+/* The number of groups of heads with the least time; of equal ones the smallest. */
+MEMOI memoi_parallel_way memoi_parallel_best_way(const memo_parallel_desc* desc,
+                                                 const memo_parallel_layout* l,
+                                                 const memoi_parallel_share* share,
+                                                 int32_t gathers_keys) {
+    memoi_parallel_way way, best;
+    int32_t n_groups, is_backward;
+    double best_s = INFINITY;
+    best.n_groups = 1;
+    best.gathers_keys = way.gathers_keys = gathers_keys;
+    if (l->ulysses == 1) return best;
+    for (n_groups = 1;
+         n_groups == 1 || (n_groups <= desc->max_ulysses_groups && n_groups <= share->n_kv);
+         n_groups++) {
+        double sum_s = 0;
+        if (share->n_kv % n_groups) continue;
+        way.n_groups = n_groups;
+        for (is_backward = 0; is_backward < 2; is_backward++) {
+            memo_parallel_attention a = memoi_parallel_attend(desc, l, share, way, is_backward);
+            sum_s += a.compute_s + a.all_to_all_s + a.hops_s + a.blocks_s;
+        }
+        if (sum_s >= best_s * (1 - 1e-9)) continue;
+        best_s = sum_s;
+        best = way;
+    }
+    return best;
 }
 
 /* --- >>layout memory --- */
@@ -8416,14 +8517,15 @@ typedef struct memoi_parallel_again {
     double ulysses_bytes, ulysses_s, attention; /* of a layer; 1: attention too */
 } memoi_parallel_again;
 
-MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
-                                        const memo_parallel_layout* l,
-                                        memo_parallel_prediction* prediction) {
+MEMOI void memoi_parallel_predict_way(const memo_parallel_desc* desc, const memo_parallel_layout* l,
+                                      int32_t gathers_keys, memo_parallel_prediction* prediction) {
     const memo_parallel_model* m = &desc->model;
     const memo_parallel_cluster* c = &desc->cluster;
     const memoi_parallel_share share = memoi_parallel_share_of(desc, l);
-    const memo_parallel_attention forward = memoi_parallel_attend(desc, l, &share, 0);
-    const memo_parallel_attention backward = memoi_parallel_attend(desc, l, &share, 1);
+    const memoi_parallel_way way = memoi_parallel_best_way(desc, l, &share, gathers_keys);
+    const memoi_parallel_way alone = {1, gathers_keys}; /* without groups */
+    const memo_parallel_attention forward = memoi_parallel_attend(desc, l, &share, way, 0);
+    const memo_parallel_attention backward = memoi_parallel_attend(desc, l, &share, way, 1);
     const double layer_weights = memo_parallel_layer_parameters(m);
     const double vocabulary = (double)m->vocabulary * m->hidden;
     const double gemm_flops = c->peak_flops_per_s * c->gemm_efficiency;
@@ -8439,6 +8541,8 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     memoi_parallel_again again;
     memset(prediction, 0, sizeof *prediction);
     memset(&again, 0, sizeof again);
+    prediction->ulysses_groups = way.n_groups;
+    prediction->gathers_keys = way.gathers_keys;
 
     /* Which groups cross nodes: these use a NIC, which is the slower link. */
     prediction->leaves_node[MEMO_PARALLEL_TENSOR] =
@@ -8475,6 +8579,12 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
 
     /* Memory, and what the backward recomputes for the chosen activations. */
     *memory = memoi_parallel_states(desc, l, &share);
+    if (gathers_keys) /* of all ranks: by position and by rank; their gradients in fp32 */
+        memory->keys_bytes =
+            l->ring * share.kv_bytes / way.n_groups *
+            (1 + memoi_parallel_max(1, desc->kv_gradient_bytes / desc->element_bytes) / 2 +
+             4 / desc->element_bytes);
+    memory->device_bytes += memory->keys_bytes;
     if (l->activations == MEMO_PARALLEL_KEEP) {
         memory->activations_bytes =
             row_bytes * share.layer_elements * share.n_layers * share.n_held;
@@ -8506,8 +8616,9 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
         again.gemm_share = 1 - (double)m->hidden * m->ffn / layer_weights;
         again.n_collectives = 3;
         again.ulysses_bytes = share.to_heads_bytes;
-        if (share.forward_bytes > 0)
-            again.ulysses_s = forward.all_to_all_s * share.to_heads_bytes / share.forward_bytes;
+        if (share.forward_bytes > 0) /* attention does not hide it: it is not computed again */
+            again.ulysses_s = memoi_parallel_attend(desc, l, &share, alone, 0).all_to_all_s *
+                              share.to_heads_bytes / share.forward_bytes;
         sent[MEMO_PARALLEL_HOST] = n_swapped * swapped;
         stall_s = swapped / c->host_bytes_per_s;
         time->host_s = n_swapped * (memoi_parallel_max(0, stall_s - forward_s) +
@@ -8525,7 +8636,8 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
                                   again.n_layers * again.ulysses_bytes;
     sent[MEMO_PARALLEL_RING] =
         (l->ring - 1) * share.kv_bytes * (2 * share.n_layers + again.attention * again.n_layers);
-    if (l->ring > 1) sent[MEMO_PARALLEL_RING] += l->ring * share.d_kv_bytes * share.n_layers;
+    if (l->ring > 1)
+        sent[MEMO_PARALLEL_RING] += (l->ring - gathers_keys) * share.d_kv_bytes * share.n_layers;
 
     /* All micro-batches of a step.  The bubble is computed first because it has the time of one. */
     scale = share.n_micro;
@@ -8571,6 +8683,18 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
         memory->device_bytes <= (double)c->device_bytes && memory->host_bytes <= host_share;
 }
 
+/* The ring, or gathered keys if these fit and are faster. */
+MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
+                                        const memo_parallel_layout* l,
+                                        memo_parallel_prediction* prediction) {
+    memo_parallel_prediction gathered;
+    memoi_parallel_predict_way(desc, l, 0, prediction);
+    if (!desc->may_gather_keys || l->ring == 1) return;
+    memoi_parallel_predict_way(desc, l, 1, &gathered);
+    if (gathered.fits >= prediction->fits && gathered.time.step_s < prediction->time.step_s)
+        *prediction = gathered;
+}
+
 memo_status memo_parallel_predict(const memo_parallel_desc* desc,
                                   const memo_parallel_layout* layout,
                                   memo_parallel_prediction* prediction, memo_error* error) {
@@ -8589,11 +8713,16 @@ memo_status memo_parallel_predict_attention(const memo_parallel_desc* desc,
     memo_status status = memo_parallel_check(desc, layout, error);
     memo_parallel_desc settled;
     memoi_parallel_share share;
+    memo_parallel_prediction prediction;
+    memoi_parallel_way way;
     memset(attention, 0, sizeof *attention);
     if (status) return status;
     settled = memoi_parallel_settle(desc);
     share = memoi_parallel_share_of(&settled, layout);
-    *attention = memoi_parallel_attend(&settled, layout, &share, is_backward);
+    memoi_parallel_predict_legal(&settled, layout, &prediction);
+    way.n_groups = prediction.ulysses_groups;
+    way.gathers_keys = prediction.gathers_keys;
+    *attention = memoi_parallel_attend(&settled, layout, &share, way, is_backward);
     return MEMO_STATUS_OK;
 }
 
@@ -8607,7 +8736,7 @@ memo_status memo_parallel_longest(const memo_parallel_desc* desc,
     *sequence = 0;
     if (step_tokens < 1 || step_tokens > MEMOI_PARALLEL_SEQUENCE)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "step_tokens is %lld; it must lie in 1 to 2^40",
+                              "step_tokens: out of range (%lld); 1 to 2^40 are valid",
                               (long long)step_tokens);
 
     /* The longest length decides whether the layout is legal; it has enough pieces. */
@@ -8799,15 +8928,16 @@ memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees
     /* Degrees must ascend because the costs compare them by index. */
     if (n_blocks < 1 || n_blocks > MEMOI_DEGREES_BLOCKS)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%d blocks; there may be 1 to %d", (int)n_blocks,
+                              "n_blocks: out of range (%d); 1 to %d are valid", (int)n_blocks,
                               MEMOI_DEGREES_BLOCKS);
     if (n_degrees < 1 || n_degrees > MEMO_DEGREES_MAX)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%d degrees; there may be 1 to %d", (int)n_degrees, MEMO_DEGREES_MAX);
+                              "n_degrees: out of range (%d); 1 to %d are valid", (int)n_degrees,
+                              MEMO_DEGREES_MAX);
     for (k = 0; k < n_degrees; k++)
         if (!memoi_degrees_is_degree(degrees[k]) || (k > 0 && degrees[k] <= degrees[k - 1]))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "degree %d: degrees are powers of two and ascend",
+                                  "degree %d: not a power of two, or not above the previous degree",
                                   (int)degrees[k]);
 
     /* One allocation for all costs, so that a block's degrees lie side by side. */
@@ -8856,17 +8986,18 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
                 sum += s[k];
             }
             if (!is_good || !(sum <= MEMOI_DEGREES_SECONDS))
-                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "block %d at degree %d: a time is below 0 or beyond 1e9 s",
-                                      (int)i, (int)problem->degrees[p]);
+                return memo_error_set(
+                    error, MEMO_STATUS_INVALID_ARGUMENT,
+                    "block %d at degree %d: a time is out of range; 0 to 1e9 s are valid", (int)i,
+                    (int)problem->degrees[p]);
 
             /* The sum over all blocks must not overflow. */
             if (c->state_bytes < 0 || c->saved_bytes < 0 || c->runtime_bytes < 0 ||
                 c->state_bytes > bytes_max || c->saved_bytes > bytes_max ||
                 c->runtime_bytes > bytes_max)
                 return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "block %d at degree %d: bytes are below 0 or sum up to more "
-                                      "than 2^62",
+                                      "block %d at degree %d: bytes are negative, or their sum "
+                                      "over all blocks exceeds 2^62",
                                       (int)i, (int)problem->degrees[p]);
         }
 
@@ -8874,17 +9005,19 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
     for (p = 0; p < problem->n_degrees; p++)
         for (q = p + 1; q < problem->n_degrees; q++)
             if (!(problem->gather_s[p][q] >= 0 && problem->gather_s[p][q] <= MEMOI_DEGREES_SECONDS))
-                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "the gather from degree %d to %d is below 0 or beyond 1e9 s",
-                                      (int)problem->degrees[p], (int)problem->degrees[q]);
+                return memo_error_set(
+                    error, MEMO_STATUS_INVALID_ARGUMENT,
+                    "gather from degree %d to %d: out of range; 0 to 1e9 s are valid",
+                    (int)problem->degrees[p], (int)problem->degrees[q]);
 
     /* The boundary needs gather times, which only listed degrees have. */
     if (problem->boundary_degree && memoi_degrees_index(problem, problem->boundary_degree) < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "the boundary's degree %d is none of the degrees",
+                              "boundary_degree: not one of the degrees (%d)",
                               (int)problem->boundary_degree);
     if (problem->memory_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "the memory is below 0");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memory_bytes: negative; 0 means no limit");
     return MEMO_STATUS_OK;
 }
 
@@ -8960,8 +9093,8 @@ memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int
         indices[i] = memoi_degrees_index(problem, block_degrees[i]);
         if (indices[i] < 0)
             status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                    "block %d has degree %d, which the profile does not know",
-                                    (int)i, (int)block_degrees[i]);
+                                    "block %d: degree %d is missing in the profile", (int)i,
+                                    (int)block_degrees[i]);
     }
     if (!status) memoi_degrees_sum(problem, indices, step_s, memory_bytes);
     MEMO_FREE(indices);
@@ -8991,13 +9124,13 @@ MEMOI memo_status memoi_degrees_model_check(const memo_degrees_model* model, mem
                                                                     : NULL;
     if (wrong)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s of a model of degrees is out of range", wrong);
+                              "memo_degrees_model.%s: out of range", wrong);
     for (k = 0; k < model->n_degrees; k++)
         if (!(model->bandwidth_bytes_per_s[k] > 0) || model->degrees[k] < 1 ||
             model->n_gpus % model->degrees[k])
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "degree %d: it must divide the %d devices and have a bandwidth "
-                                  "above 0",
+                                  "memo_degrees_model.degrees: %d does not divide the %d GPUs, or "
+                                  "its bandwidth is not above 0",
                                   (int)model->degrees[k], (int)model->n_gpus);
     return MEMO_STATUS_OK;
 }
@@ -9069,13 +9202,14 @@ MEMOI memo_status memoi_degrees_open(memob_reader* reader, const char* text, con
     memo_status status = MEMO_STATUS_OK;
     *count = -1;
     if (!memob_next_entry(reader, word, length))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "empty: `memo %s 1` is expected",
-                                kind);
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "the file is empty; `memo %s 1` is expected", kind);
     if (!memob_word_is(*word, *length, "memo")) return MEMO_STATUS_OK;
     status = memob_read_first_line(reader, kind, error);
     if (!status) status = memob_read_last_line(reader, text, count, last_line, error);
     if (!status && !memob_next_entry(reader, word, length))
-        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT, "nothing between the frame");
+        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                  "no line between the first and the last");
     return status;
 }
 
@@ -9093,8 +9227,8 @@ MEMOI memo_status memoi_degrees_number(memob_reader* reader, const char* what, i
     memo_status status = memob_expect_number(reader, what, value, error);
     if (!status && (*value < least || *value > most))
         status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                  "the %s %lld is outside [%lld, %lld]", what, (long long)*value,
-                                  (long long)least, (long long)most);
+                                  "%s: out of range (%lld); %lld to %lld are valid", what,
+                                  (long long)*value, (long long)least, (long long)most);
     return status;
 }
 
@@ -9113,7 +9247,8 @@ typedef struct memoi_degrees_profile {
 
 MEMOI memo_status memoi_degrees_twice(const memob_reader* reader, const char* what,
                                       memo_error* error) {
-    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%s for the second time", what);
+    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%s occurs twice; write it once",
+                            what);
 }
 
 MEMOI memo_status memoi_degrees_begin(memoi_degrees_profile* profile, const memob_reader* reader,
@@ -9123,7 +9258,7 @@ MEMOI memo_status memoi_degrees_begin(memoi_degrees_profile* profile, const memo
     if (profile->problem) return MEMO_STATUS_OK;
     if (!profile->n_blocks || !profile->n_degrees)
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "`blocks` and `degrees` must come before");
+                                "`blocks` and `degrees` must come first");
     status = memo_degrees_problem_create((int32_t)profile->n_blocks, profile->degrees,
                                          profile->n_degrees, &profile->problem, &reason);
     if (!status) {
@@ -9144,7 +9279,7 @@ MEMOI memo_status memoi_degrees_expect(const memoi_degrees_profile* profile, mem
     if (status) return status;
     *index = memoi_degrees_index(profile->problem, degree);
     if (*index >= 0) return MEMO_STATUS_OK;
-    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%lld is none of the degrees",
+    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%lld is not one of the degrees",
                             (long long)degree);
 }
 
@@ -9157,13 +9292,14 @@ MEMOI memo_status memoi_degrees_parse_degrees(memoi_degrees_profile* profile, me
         memo_status status = memob_expect_number(reader, "degree", &degree, error);
         if (status) return status;
         if (profile->n_degrees == MEMO_DEGREES_MAX)
-            return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "more than %d degrees",
-                                    MEMO_DEGREES_MAX);
+            return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                    "too many degrees; at most %d are valid", MEMO_DEGREES_MAX);
         if (!memoi_degrees_is_degree(degree) ||
             (profile->n_degrees && degree <= profile->degrees[profile->n_degrees - 1]))
-            return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                    "degree %lld: degrees are powers of two and ascend",
-                                    (long long)degree);
+            return memob_line_error(
+                reader, error, MEMO_STATUS_FORMAT,
+                "degree %lld: not a power of two, or not above the previous degree",
+                (long long)degree);
         profile->degrees[profile->n_degrees++] = (int32_t)degree;
     }
     if (profile->n_degrees) return MEMO_STATUS_OK;
@@ -9180,8 +9316,9 @@ MEMOI memo_status memoi_degrees_parse_gather(memoi_degrees_profile* profile, mem
     if (!status) status = memoi_degrees_number(reader, "time", 0, MEMOI_DEGREES_NS, &ns, error);
     if (status) return status;
     if (p >= q)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "a gather goes from a smaller degree to a larger one");
+        return memob_line_error(
+            reader, error, MEMO_STATUS_FORMAT,
+            "wrong order of degrees; a gather goes from a smaller degree to a larger one");
     if (profile->has_gather[p][q]) return memoi_degrees_twice(reader, "this gather", error);
     profile->has_gather[p][q] = 1;
     profile->problem->gather_s[p][q] = 1e-9 * (double)ns;
@@ -9211,7 +9348,7 @@ MEMOI memo_status memoi_degrees_parse_block(memoi_degrees_profile* profile, memo
 
     /* A second line for the same cost would silently replace the first. */
     if (profile->has_block[block * profile->n_degrees + p]++)
-        return memoi_degrees_twice(reader, "this block and degree", error);
+        return memoi_degrees_twice(reader, "this pair of block and degree", error);
 
     /* The file has whole nanoseconds. */
     cost = memoi_degrees_cost(profile->problem, (int32_t)block, p);
@@ -9255,8 +9392,8 @@ MEMOI memo_status memoi_degrees_parse_line(memoi_degrees_profile* profile, memob
         status = memoi_degrees_parse_block(profile, reader, error);
     } else {
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "`%s` is not blocks, degrees, memory, boundary, gradients, gather "
-                                "or block",
+                                "unknown line `%s`; blocks, degrees, memory, boundary, gradients, "
+                                "gather and block are valid",
                                 memob_word_text(shown, word, length));
     }
     return status ? status : memob_expect_line_end(reader, error);
@@ -9299,7 +9436,8 @@ memo_status memo_degrees_problem_parse(const char* text, int64_t n_bytes, const 
     memo_status status;
     *problem = NULL;
     if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "text: NULL, or n_bytes is negative; pass a text");
     memset(&profile, 0, sizeof profile);
     memob_reader_init(&reader, name ? name : "text", text, n_bytes);
     status = memoi_degrees_open(&reader, text, "degrees-profile", &word, &length, &stated,
@@ -9373,7 +9511,7 @@ memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, c
     for (i = 0; i < n_blocks; i++)
         if (!memoi_degrees_is_degree(block_degrees[i]))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "block %d: the degree %d is no power of two", (int)i,
+                                  "block %d: degree %d is not a power of two", (int)i,
                                   (int)block_degrees[i]);
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "memo degrees 1\n");
@@ -9394,7 +9532,8 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
     *block_degrees = NULL;
     *n_blocks = 0;
     if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "text: NULL, or n_bytes is negative; pass a text");
 
     /* The first entry is read here: the text may begin with or without a frame. */
     memob_reader_init(&reader, name ? name : "text", text, n_bytes);
@@ -9405,18 +9544,20 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
     while (!status && more) {
         char shown[40];
         if (!memob_word_is(word, length, "block"))
-            status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT, "`%s` is not block",
+            status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
+                                      "unknown line `%s`; block is valid",
                                       memob_word_text(shown, word, length));
 
         /* Blocks must ascend by 1, so that none can be missing. */
         if (!status && n == MEMOI_DEGREES_BLOCKS)
-            status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT, "more than %d blocks",
-                                      MEMOI_DEGREES_BLOCKS);
+            status =
+                memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
+                                 "too many blocks; at most %d are valid", MEMOI_DEGREES_BLOCKS);
         if (!status) status = memoi_degrees_number(&reader, "block", n, n, &block, error);
         if (!status) status = memoi_degrees_number(&reader, "degree", 1, 1 << 20, &degree, error);
         if (!status && !memoi_degrees_is_degree(degree))
             status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
-                                      "the degree %lld is no power of two", (long long)degree);
+                                      "degree %lld is not a power of two", (long long)degree);
 
         /* The number of blocks is unknown before the end, so the list grows. */
         if (!status) status = memob_expect_line_end(&reader, error);
@@ -9616,7 +9757,7 @@ MEMOI void memoi_degrees_take(memoi_degrees_search* search) {
     memcpy(search->indices, search->path, (size_t)problem->n_blocks * sizeof(int32_t));
 }
 
-/* Cost of a block at a degree and of the path behind it; INFINITY if its runtime exceeds limit. */
+/* Cost of a block at a degree and of the path after it; INFINITY if its runtime exceeds limit. */
 MEMOI double memoi_degrees_from_s(const memoi_degrees_search* search, int64_t at, double price_s,
                                   int64_t limit) {
     if (search->problem->costs[at].runtime_bytes > limit) return INFINITY;
@@ -9630,8 +9771,8 @@ MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int6
     int32_t n = search->problem->n_blocks, d = search->problem->n_degrees, i, p, q;
     double from_s[MEMO_DEGREES_MAX];
 
-    /* Cost of the cheapest path behind each block.  The last block comes first because nothing is
-     * behind it. */
+    /* Cost of the cheapest path after each block.  The last block comes first because nothing follows
+     * it. */
     for (q = 0; q < d; q++) from_s[q] = 0;
     for (i = n - 1; i >= 0; i--) {
         int64_t at = (int64_t)i * d;
@@ -9721,7 +9862,7 @@ MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range
  * Knows: a range and its price.  Knows nothing of other ranges.  Exact unless labels are left out.
  *
  * A label is a partial plan up to some block and degree.  It is dropped in three cases: another
- * label needs no more time and bytes, the blocks behind it do not fit, or its bound is no less than
+ * label needs no more time and bytes, the blocks after it do not fit, or its bound is no less than
  * the time of the best plan. */
 
 /* Makes the labels of block i at degree q by merging the lists of the block before by time.  0: no
@@ -9978,7 +10119,7 @@ MEMOI void memoi_degrees_search_clear(memoi_degrees_search* search) {
     MEMO_FREE(search->trails);
 }
 
-/* Starts from the plan of least memory, so that a plan is known whatever the time limit. */
+/* Starts from the plan of least memory, so that a plan is known at every time limit. */
 MEMOI memo_status memoi_degrees_run(const memo_degrees_problem* problem, double time_limit_s,
                                     memo_degrees_plan* plan, int32_t* indices, memo_error* error) {
     double begin_s = memob_now_s();
@@ -9989,7 +10130,7 @@ MEMOI memo_status memoi_degrees_run(const memo_degrees_problem* problem, double 
     if (status) return status;
     if (problem->memory_bytes && least > problem->memory_bytes)
         return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
-                              "no plan fits %lld bytes: the smallest needs %lld",
+                              "memory_bytes: too small (%lld); the smallest plan needs %lld",
                               (long long)problem->memory_bytes, (long long)least);
     memset(&search, 0, sizeof search);
     search.problem = problem;
@@ -10014,8 +10155,9 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_
     memo_status status = memoi_degrees_check(problem, error);
     *plan = NULL;
     if (!status && !(time_limit_s >= 0 && time_limit_s <= 1e6))
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "a time limit of %g s; 0 to 1000000 would work", time_limit_s);
+        status =
+            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                           "time_limit_s: out of range (%g); 0 to 1000000 are valid", time_limit_s);
     if (status) return status;
 
     /* The caller's plan stays NULL until the new one is complete. */
@@ -10453,8 +10595,8 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
     if (s->device_bytes && peak_bytes[k] > s->device_bytes)
         return memo_error_set(
             error, MEMO_STATUS_INFEASIBLE,
-            "memo_session_desc.device_bytes: even the least plan %s (%s of activations, %s of "
-            "other buffers); raise device_bytes to %lld, or lower n_rows",
+            "memo_session_desc.device_bytes: the smallest plan %s (%s of activations, %s of other "
+            "buffers); raise device_bytes to %lld, or lower n_rows",
             memoi_session_needs(needs, sizeof needs, peak_bytes[k] + s->desc.other_device_bytes,
                                 s->device_bytes + s->desc.other_device_bytes),
             memob_bytes_text(activations, (double)(peak_bytes[k] - others_bytes)),
@@ -10462,8 +10604,8 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
             (long long)(peak_bytes[k] + s->desc.other_device_bytes));
     return memo_error_set(
         error, MEMO_STATUS_INFEASIBLE,
-        "memo_session_desc.host_bytes: the least plan %s; raise host_bytes to %lld or device_bytes "
-        "to %lld%s",
+        "memo_session_desc.host_bytes: the smallest plan %s; raise host_bytes to %lld or "
+        "device_bytes to %lld%s",
         memoi_session_needs(needs, sizeof needs, host_bytes + s->desc.other_host_bytes,
                             s->host_bytes + s->desc.other_host_bytes),
         (long long)(host_bytes + s->desc.other_host_bytes),
@@ -10746,8 +10888,8 @@ MEMOI memo_status memoi_session_expect(memob_reader* reader, const char* what, i
     memo_status status = memob_expect_number(reader, what, &value, error);
     if (!status && value != expected)
         status = memob_line_error(reader, error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "the plan has %lld as %s, the session %lld", (long long)value,
-                                  what, (long long)expected);
+                                  "wrong plan: it has %lld as %s, the session has %lld",
+                                  (long long)value, what, (long long)expected);
     return status;
 }
 
@@ -10763,7 +10905,7 @@ MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader
     /* The order of lines is fixed, so the line number decides what must come. */
     if (!memob_word_is(word, length, kinds[kind]) || line >= 2 + n_tensors + s->desc.n_layers)
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "`%s` here; a session has shape, host_layers, tensors, layers",
+                                "unexpected `%s`; the order is shape, host_layers, tensors, layers",
                                 memob_word_text(shown, word, length));
 
     /* A plan for another shape would put rows into the wrong tensors.  Rows themselves are checked
@@ -10777,13 +10919,14 @@ MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader
         status = memob_expect_number(reader, "number of host layers", &value, error);
         if (!status && (value < 0 || value > s->desc.n_layers))
             status =
-                memob_line_error(reader, error, MEMO_STATUS_FORMAT, "no such number of layers");
+                memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                 "number of host layers: out of range; 0 to n_layers are valid");
         s->swap_desc.n_host_layers = (int32_t)value;
     } else if (kind == 2) {
         t = line - 2;
         if (!memob_next_word(reader, &word, &length) || !memob_word_is(word, length, s->names[t]))
             return memob_line_error(reader, error, MEMO_STATUS_INVALID_ARGUMENT,
-                                    "tensor %lld of the session is `%s`", (long long)t,
+                                    "wrong plan: tensor %lld of the session is `%s`", (long long)t,
                                     s->names[t]);
         status = memoi_session_expect(reader, "row_bytes", s->tensors[t].row_bytes, error);
     } else {
@@ -10888,32 +11031,33 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, memo_e
     const char* field = NULL;
     int32_t t;
     if (desc->n_tensors < 1 || desc->n_tensors > MEMO_PROFILE_TENSORS_MAX || !desc->tensors)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_session_desc.tensors: %d tensors; give 1 to %d",
-                              (int)desc->n_tensors, MEMO_PROFILE_TENSORS_MAX);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_session_desc.tensors: NULL, or n_tensors is out of range (%d); 1 to %d are valid",
+            (int)desc->n_tensors, MEMO_PROFILE_TENSORS_MAX);
 
     /* One message for each field, without repeating the call; the last problem found wins. */
-    if (desc->n_layers < 1) field = "n_layers must be 1 or more";
-    if (desc->n_rows < 1) field = "n_rows must be 1 or more";
+    if (desc->n_layers < 1) field = "n_layers: below 1; set the number of layers";
+    if (desc->n_rows < 1) field = "n_rows: below 1; set the number of rows";
     if (!desc->step && (!desc->forward || !desc->backward))
-        field = "set step, or forward and backward";
+        field = "step: NULL, and so is forward or backward; set step, or both others";
     if (desc->device_bytes < 0 || desc->other_device_bytes < 0 || desc->host_bytes < 0 ||
         desc->other_host_bytes < 0 || desc->disk_bytes < 0)
-        field = "budgets must not be negative";
+        field = "device_bytes and other budgets: negative; 0 or more are valid";
     if (desc->device_bytes && desc->other_device_bytes >= desc->device_bytes)
-        field = "other_device_bytes leaves nothing of device_bytes";
+        field = "other_device_bytes: not below device_bytes; raise device_bytes";
     if (desc->host_bytes && desc->other_host_bytes >= desc->host_bytes)
-        field = "other_host_bytes leaves nothing of host_bytes";
+        field = "other_host_bytes: not below host_bytes; raise host_bytes";
 
     /* Names go into files, so they must be single words. */
     for (t = 0; t < desc->n_tensors && !field; t++) {
         memo_status status = memoi_profile_check_name(desc->tensors[t].name, error);
         if (status) return status;
         if (!desc->recompute && !desc->is_dry_run && desc->tensors[t].rule <= MEMO_TENSOR_WHOLE)
-            field = "recompute must be set, since a tensor is ROWS or WHOLE";
+            field = "recompute: NULL, but a tensor has rule ROWS or WHOLE; set recompute";
     }
     if (!field) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "memo_session_desc: %s", field);
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "memo_session_desc.%s", field);
 }
 
 /* The desc as the session uses it. */
@@ -10945,8 +11089,8 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
 #endif
     if (!s->device && !status)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "memo_session_desc.device: must be set, since MEMO_NO_HOST_DEVICE "
-                              "leaves the host device out");
+                              "memo_session_desc.device: NULL, and MEMO_NO_HOST_DEVICE removes the "
+                              "host device; pass a device");
 
     /* Budgets without the bytes that the trainer holds.  Without a budget, the free memory of the
      * device is used. */
@@ -11059,8 +11203,9 @@ MEMOI memo_status memoi_session_agree(memo_session* s, memo_status status, memo_
     if (shared || status) return status ? status : shared;
 
     if (first.status)
-        return memo_error_set(error, (memo_status)first.status,
-                              "memo_session_create: rank 0 found no plan; see its message");
+        return memo_error_set(
+            error, (memo_status)first.status,
+            "memo_session_create: rank 0 found no plan; read the error of rank 0");
     s->swap_desc.n_host_layers = first.n_host_layers;
     status = memoi_session_stage(s, error);
     return status ? status : memoi_session_check_fit(s, error);

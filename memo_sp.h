@@ -557,17 +557,27 @@ typedef enum memo_mask_kind {
 } memo_mask_kind;
 
 /* The keys that a query sees are always one interval of positions.  Its ends do not decrease from
- * one query to the next.  All conditions hold together. */
+ * one query to the next.  All conditions hold together.  Arrays are in host memory and must stay
+ * unchanged until the stream has passed. */
 typedef struct memo_mask {
     memo_mask_kind kind;
-    int64_t window;   /* a query sees only keys less than this many positions away; 0: no limit */
-    int64_t n_tokens; /* positions from n_tokens on are padding: they neither see nor are seen */
+    /* A query sees only keys less than so many positions before it, and after it; 0: no limit, 1:
+     * none but its own.  CAUSAL is window_after 1. */
+    int64_t window_before, window_after;
+    int64_t n_tokens; /* queries from n_tokens on are padding and see nothing */
+    int64_t n_keys;   /* keys from n_keys on are padding and are not seen; 0: n_tokens */
     /* Packed documents (cu_seqlens): n_documents + 1 positions from 0 to n_tokens, not descending.
      * A query sees only keys of its own document.  Two equal positions are an empty document, which
-     * has no tokens and changes nothing.  Host memory; it must stay unchanged until the stream has
-     * passed.  NULL: one document. */
+     * has no tokens and changes nothing.  NULL: one document. */
     const int64_t* document_begins;
     int64_t n_documents;
+    /* Cross-attention of packed documents: n_documents + 1 positions of keys, from 0 to n_keys.  A
+     * query's own position among keys counts from the begin of its document.  NULL: document_begins. */
+    const int64_t* key_begins;
+    /* The length of each document's prefix (n_documents, or 1 without documents): all of its queries
+     * see the prefix, earlier ones too (prefix LM).  Only window_before still limits them, since
+     * a prefix and a window apart from it are two intervals.  NULL: no prefix. */
+    const int64_t* prefixes;
 } memo_mask;
 
 MEMO_API memo_mask memo_mask_default(void);
@@ -587,6 +597,9 @@ MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* 
 typedef struct memo_attention_block {
     memo_type type; /* of q, k, v, d_out: F32, BF16 or F16 */
     float scale;    /* of the scores */
+    float softcap;  /* not 0: a score s becomes softcap * tanh(s / softcap) */
+    /* The model's number of query head 0 here, for biases by head such as ALiBi's. */
+    int32_t first_q_head;
     int32_t n_batch, n_q_heads, n_kv_heads;
     int32_t head_size, v_head_size; /* of q and k; of v and out */
     int32_t n_q_runs, n_k_runs;
@@ -606,7 +619,10 @@ typedef struct memo_attention_block {
  *              out 0 and lse -inf.
  *   backward   lse is over all keys, and row_dots belongs to the final output:
  *              P = exp(scale * q k - lse), d_v += P^T d_out, dS = P * (d_out v^T - row_dots),
- *              d_q += scale * dS k, d_k += scale * dS^T q */
+ *              d_q += scale * dS k, d_k += scale * dS^T q
+ *              With softcap, dS is multiplied by 1 - tanh^2.
+ * A function that cannot do a block returns UNSUPPORTED.  It may add biases of its own to scores,
+ * by head and by positions. */
 typedef memo_status (*memo_attention_function)(void* user, memo_stream stream,
                                                const memo_attention_block* block,
                                                memo_error* error);
@@ -643,7 +659,16 @@ MEMO_API memo_attention memo_host_attention_functions(memo_host_attention* state
  * Rank u of ud owns the query heads [u Hq / ud, (u + 1) Hq / ud), rounded down.  So the numbers of
  * heads may differ by one, or be 0.  A rank needs the key heads that its query heads read.  With
  * fewer key heads than ranks, several ranks need the same key head.  The gradients of these
- * replicas are sent and summed in fp32 on the rank that holds the rows. */
+ * replicas are sent and summed in fp32 on the rank that holds the rows.
+ *
+ * With several groups (memo_sp_attention_desc.ulysses_groups) group g of G of a rank has its key heads
+ * [g n / G, (g + 1) n / G) of n, rounded down, and the query heads that read them.  The exchanges run
+ * on a stream of the engine in the order: 0 arrives, 1 arrives, 0 leaves, 2 arrives, 1 leaves, ...
+ *
+ *   g arrives    waits for  the start (g = 0); group g - 2, which used the same buffers, has left
+ *   attention    waits for  the arrival of g; its results wait until those of g - 1 have left
+ *   g leaves     waits for  the results of g
+ *   the end      waits for  the last group to leave */
 
 typedef struct memo_ulysses_heads {
     int32_t first_q, n_q;
@@ -655,15 +680,16 @@ typedef struct memo_ulysses_heads {
  * In step s ring rank r computes its queries against the keys and values of rank r - s (mod rd).
  * Meanwhile the keys and values of step s + 1 arrive on a stream of the engine.  Each step calls
  * the local attention once, with the runs that see each other under the mask; once per sequence, if
- * the sequences of a batch have masks or shardings of their own.  It skips what sees nothing.  (One
- * exception: striped documents shorter than the ring.)
+ * the sequences of a batch have masks or shardings of their own.  It skips what sees nothing.
+ * (Exceptions: striped documents shorter than the ring; striped prefixes with a window; keys of
+ * cross-attention that no query sees.)
  *
  * Every rank makes every hop up to the last one that any rank needs: rd - 1 hops with causal and
  * full masks.  A hop carries the rows of keys that a later step reads on any rank: from the first run
- * that is seen to the last.  In a plain ring under a causal mask half of the hops are empty.  In a
- * zigzag ring the keys of rank 0 travel as half.
+ * that is seen to the last; in the sharding "documents" all rows.  In a plain ring under a causal mask
+ * half of the hops are empty.  In a zigzag ring the keys of rank 0 travel as half.
  *
- *   forward    the outputs and LSEs of the steps are merged in fp32
+ *   forward    the outputs and LSEs of the steps are merged in fp32, and at the end with the sinks
  *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32 or
  *              rounded to the tensors' type; the last hop returns them to their rank
  *
@@ -677,6 +703,9 @@ typedef struct memo_ulysses_heads {
  *                           d_k and d_v, for exchange s, which brought these
  *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and a
  *                           synchronized stream has passed every exchange
+ *
+ * With gathers_keys nothing goes round: k and v of all ranks are gathered, then d_k and d_v scattered,
+ * on the compute stream.  memo_parallel_predict (memo_plan.h) compares both.
  *
  * There is one exception: on a rank whose last steps see nothing, after others that did, the wait
  * at the end of forward is redundant.  memo_schedule_check lists it, and no other. */
@@ -716,19 +745,35 @@ typedef struct memo_sp_attention_desc {
      * only in their documents.  Scatter and gather each sequence with its own.  NULL: sharding cuts
      * every sequence. */
     const memo_sharding* row_shardings;
+    /* Cross-attention: the sharding of k and v, of any length and kind, with the same ring and
+     * ulysses.  If it has documents, so must the queries.  Empty: keys have the queries' sharding. */
+    memo_sharding key_sharding;
     /* n_q_heads must be a multiple of n_kv_heads.  head_size: of q and k.  v_head_size: of v and out;
      * 0: head_size.  The local attention may limit both: the host's returns UNSUPPORTED above
      * MEMO_HOST_ATTENTION_HEAD_SIZE. */
     int32_t n_q_heads, n_kv_heads, head_size, v_head_size;
     memo_type type; /* of all tensors except lse: F32, BF16, F16 */
     float scale;    /* 0: 1 / sqrt(head_size) */
+    float softcap;  /* of the scores, as in memo_attention_block; 0: none */
+    /* The model's number of this rank's first query head, if tensor parallelism splits the heads. */
+    int32_t first_q_head;
     /* 1: d_k and d_v travel round the ring in the tensors' type: half the bytes of fp32 if it has 16
      * bits.  Each hop rounds once, so their error grows with the ring: in bf16, 1.8 times that of one
-     * rank at 4 ranks, 2.5 times at 8, 3.6 times at 16 (test_sp_attention, "rounded"). */
+     * rank at 4 ranks, 2.5 times at 8, 3.6 times at 16 (test_sp_attention, "rounded").  With
+     * gathers_keys each contribution is rounded once. */
     int32_t rounds_gradients;
+    /* 1: an all-gather brings all keys and values of the ring before attention (as in Llama 3), and a
+     * reduce-scatter returns their gradients.  The local attention is called once, with all keys in
+     * the order of positions, and nothing is merged.  But no computation hides the transfer, and
+     * scratch memory grows with the ring.  For few key heads and fast links. */
+    int32_t gathers_keys;
     /* If ulysses > 1, backward needs q, k and v by heads.  0: forward keeps them in tensors.saved.
      * 1: backward sends them again, and saved is not used. */
     int32_t sends_again;
+    /* Cuts the heads of each rank into so many groups, so that the all-to-all of one group runs behind
+     * the attention of another, and scratch memory is that of a group.  A group has whole key heads,
+     * so more groups than a rank has key heads gain nothing.  0: 1.  Ignored if ulysses is 1. */
+    int32_t ulysses_groups;
     memo_attention attention;
     /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
     void* device_memory;
@@ -744,12 +789,14 @@ typedef struct memo_sp_attention_sizes {
     int64_t lse_bytes;    /* tensors.lse, kept from forward to backward */
     memo_ulysses_heads heads;
     /* Bytes that this rank sends to others in one call.  With n = n_batch * local_tokens rows,
-     * D = head_size + v_head_size, ud = ulysses dividing both numbers of heads, and rd = ring:
-     *   ulysses forward    (Hq + Hkv) D n (ud - 1) / ud, in type
+     * D = head_size + v_head_size, ud = ulysses dividing both numbers of heads, rd = ring, and
+     * m = n, or of key_sharding:
+     *   ulysses forward    (Hq n + Hkv m) D (ud - 1) / ud, in type
      *   ulysses backward   the same, and Hq n (ud - 1) / ud of fp32 (row_dots); with sends_again
-     *                      another (Hq head_size + Hkv D) n (ud - 1) / ud
-     *   ring forward       Hkv D n (rd - 1), in type
-     *   ring backward      the same, and Hkv D n rd in fp32 (rounds_gradients: in type)
+     *                      another (Hq n head_size + Hkv m D) (ud - 1) / ud
+     *   ring forward       Hkv m D (rd - 1), in type
+     *   ring backward      the same, and Hkv m D rd in fp32 (rounds_gradients: in type);
+     *                      with gathers_keys Hkv m D (rd - 1)
      * The ring's bytes are those of a full mask, and upper bounds for others: only rows that a later
      * step reads travel (chapter 6). */
     int64_t ulysses_forward_bytes, ulysses_backward_bytes;
@@ -758,14 +805,23 @@ typedef struct memo_sp_attention_sizes {
 
 /* A layer's tensors in device memory: the rows of this rank, contiguous.  q and d_q are (n_batch,
  * local_tokens, n_q_heads, head_size); k and d_k have n_kv_heads.  out and d_out are (n_batch,
- * local_tokens, n_q_heads, v_head_size); v and d_v have n_kv_heads. */
+ * local_tokens, n_q_heads, v_head_size); v and d_v have n_kv_heads.  k, v, d_k and d_v have the
+ * local_tokens of key_sharding, if there is one.  Set the struct to zero first:
+ * what is not used is NULL. */
 typedef struct memo_sp_attention_tensors {
     const void *q, *k, *v; /* backward does not read them if it has tensors.saved */
     void* out;             /* set by forward, read by backward */
     /* (n_batch, ring_tokens, heads.n_q), fp32; set by forward, read by backward; -inf for rows that
-     * see nothing, such as padding */
+     * see nothing, such as padding, unless they have sinks.  With ulysses_groups: so for the heads of each group, one group
+     * after the other. */
     float* lse;
-    void* saved;           /* NULL is allowed if saved_bytes is 0 */
+    void* saved; /* NULL is allowed if saved_bytes is 0 */
+    /* Attention sinks: a logit of each query head (n_q_heads), fp32, equal on all ranks, which counts
+     * once in the softmax of every row and has no value.  A row that sees no key has its head's sink as
+     * LSE.  NULL: none.  Backward sets d_sinks (n_q_heads): the sum over the rows and heads that this
+     * rank computes, 0 for other heads.  Sum it over memo_mesh.gradient, as parameter gradients. */
+    const float* sinks;
+    float* d_sinks;
     const void* d_out;     /* backward only, as are d_q, d_k and d_v */
     void *d_q, *d_k, *d_v; /* set by backward */
 } memo_sp_attention_tensors;
@@ -807,7 +863,9 @@ MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
                                                 const memo_sp_attention_tensors* tensors,
                                                 const memo_mask* masks, memo_error* error);
 
-/* Durations for schedules.  A rate of 0 bytes per second means no time except the latency. */
+/* Durations for schedules.  A rate of 0 bytes per second means no time except the latency.  Ring and
+ * Ulysses have links of their own, such as NIC and NVLink.  If they share one and run at the same time
+ * (ulysses_groups), a real run takes longer. */
 typedef struct memo_sp_attention_costs {
     double forward_s_per_score, backward_s_per_score; /* per pair (query, key) of one head */
     double ring_bytes_per_s, ring_latency_s;
@@ -1144,7 +1202,8 @@ MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_devi
  *     memo_loss_run(loss, &tensors, &error);                            // each micro-batch
  *     memo_sharding_sum_loss(mesh->gradient, stream, sums, &error);     // loss = sums[0] / sums[1]
  *
- * For multi-token prediction run it once for each head, with labels from memo_sharding_labels. */
+ * For multi-token prediction run it once for each head, with labels from memo_sharding_labels.  A
+ * whole example is examples/17_loss_in_tiles.c. */
 
 /* Rows [first_row, first_row + n_rows) and this rank's columns. */
 typedef struct memo_loss_tile {
@@ -4132,8 +4191,16 @@ int64_t memo_sharding_print(const memo_sharding* sharding, char* text, int64_t c
  * One walk through an engine's code either enqueues on a device, or appends the same operations to
  * a schedule. */
 
-enum { MEMOI_SP_COMPUTE = 0, MEMOI_SP_RING, MEMOI_SP_N_STREAMS };
-enum { MEMOI_SP_COMPUTED = 0, MEMOI_SP_EVEN, MEMOI_SP_ODD, MEMOI_SP_N_EVENTS };
+enum { MEMOI_SP_COMPUTE = 0, MEMOI_SP_RING, MEMOI_SP_ULYSSES, MEMOI_SP_N_STREAMS };
+enum {
+    MEMOI_SP_COMPUTED = 0,
+    MEMOI_SP_EVEN,
+    MEMOI_SP_ODD,
+    MEMOI_SP_HEADS, /* a group has arrived by heads */
+    MEMOI_SP_DONE,  /* a group is computed, or the first may start */
+    MEMOI_SP_ROWS,  /* a group has left by rows */
+    MEMOI_SP_N_EVENTS
+};
 
 typedef struct memoi_sp_queue {
     const memo_device* device; /* NULL: append to schedule */
@@ -4312,6 +4379,33 @@ MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, void* to, memo_type 
     return status ? status : MEMOI_SP_KERNEL(queue, &op, add, &add);
 }
 
+/* Merges sinks into out and lse; with d_sinks, their gradient. */
+MEMOI memo_status memoi_sp_add_sinks(const memoi_sp_queue* queue, memo_sinks_desc* sinks,
+                                     memo_error* error) {
+    const int64_t n = sinks->n_rows * sinks->n_heads,
+                  needed =
+                      (int64_t)(offsetof(memo_device, sink_sums) + sizeof queue->device->sink_sums);
+    memo_op_desc op = memo_op_desc_default();
+    memo_range reads[4];
+    memo_status status;
+    reads[0] = sinks->d_sinks ? memob_range_at(sinks->row_dots, n * 4)
+                              : memob_range_at(sinks->out, n * sinks->n_columns * 4);
+    reads[1] = memob_range_at(sinks->lse, n * 4);
+    reads[2] = memob_range_at(sinks->sinks, sinks->n_heads * 4);
+    reads[3] = memob_range_at(sinks->d_sinks, sinks->d_sinks ? sinks->n_heads * 4 : 0);
+    op.name = sinks->d_sinks ? "sink sums" : "sinks";
+    op.reads = reads;
+    op.n_reads = sinks->d_sinks ? 4 : 3;
+    op.writes = sinks->d_sinks ? reads + 3 : reads;
+    op.n_writes = sinks->d_sinks ? 1 : 2;
+    if (!queue->device) return memoi_sp_announce(queue, MEMOI_SP_COMPUTE, &op, error);
+    if (queue->device->struct_bytes < needed) return memoi_sp_no_kernel(queue, error);
+    status = memo_sinks_desc_resolve(sinks, error);
+    if (status) return status;
+    return sinks->d_sinks ? MEMOI_SP_KERNEL(queue, &op, sink_sums, sinks)
+                          : MEMOI_SP_KERNEL(queue, &op, sinks, sinks);
+}
+
 /* to[row] = sum of a * b over the n elements of a row. */
 MEMOI memo_status memoi_sp_row_sums(const memoi_sp_queue* queue, float* to, const void* a,
                                     const void* b, memo_type type, int64_t n, int64_t n_rows,
@@ -4374,21 +4468,31 @@ memo_mask memo_mask_default(void) {
     return mask;
 }
 
+/* Positions from the query's own on that it sees; 0: no limit. */
+MEMOI int64_t memoi_mask_after(const memo_mask* mask) {
+    return mask->kind == MEMO_MASK_CAUSAL ? 1 : mask->window_after;
+}
+
 void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, int64_t* end) {
-    *begin = 0;
-    *end = mask->n_tokens;
-    if (query >= mask->n_tokens) {
-        *end = 0;
-        return;
-    }
+    int64_t document = 0, prefix_end = 0, own = query, after = memoi_mask_after(mask);
+    *begin = *end = 0;
+    if (query >= mask->n_tokens) return;
+
+    /* The document, the query's own position in it, and its prefix. */
+    *end = mask->n_keys ? mask->n_keys : mask->n_tokens;
     if (mask->document_begins) {
-        int64_t document = memoi_document_of(mask->document_begins, mask->n_documents, query);
-        *begin = mask->document_begins[document];
-        *end = mask->document_begins[document + 1];
+        const int64_t* keys = mask->key_begins ? mask->key_begins : mask->document_begins;
+        document = memoi_document_of(mask->document_begins, mask->n_documents, query);
+        *begin = keys[document];
+        *end = keys[document + 1];
+        own = *begin + query - mask->document_begins[document];
     }
-    if (mask->window && query - *begin >= mask->window) *begin = query - mask->window + 1;
-    if (mask->window && *end - query > mask->window) *end = query + mask->window;
-    if (mask->kind == MEMO_MASK_CAUSAL && *end > query + 1) *end = query + 1;
+    if (mask->prefixes) prefix_end = *begin + memob_min(mask->prefixes[document], *end - *begin);
+
+    /* The windows.  The query's own position may be behind the last key. */
+    if (mask->window_before && own - *begin >= mask->window_before)
+        *begin = memob_min(own - mask->window_before + 1, *end);
+    if (after && *end - own > after) *end = memob_max(own + after, prefix_end);
 }
 
 /* The indices [*begin, *end) of a run whose positions are in [low, high). */
@@ -4420,7 +4524,8 @@ MEMOI double memoi_mask_count(const memo_mask* mask, const memo_run* q_runs, int
 }
 
 /* The positions [*low, *high) that the queries of a run see together.  With stride 1 they are one
- * interval, because neighbors' intervals overlap or touch.  Returns 0 if they see none. */
+ * interval, because neighbors' intervals overlap or touch; cross-attention may have keys in between
+ * that no query sees.  Returns 0 if they see none. */
 MEMOI int memoi_run_sees(const memo_mask* mask, const memo_run* q, int64_t* low, int64_t* high) {
     int64_t n_queries = memoi_run_tokens(q, mask->n_tokens), ignored;
     if (!n_queries) return 0;
@@ -4561,6 +4666,11 @@ MEMOI void memoi_row_add(float* to, float factor, const float* from, int32_t d) 
     for (e = 0; e < d; e++) to[e] += factor * from[e];
 }
 
+MEMOI float memoi_score(const memo_attention_block* block, float product) {
+    float score = block->scale * product;
+    return block->softcap > 0 ? block->softcap * tanhf(score / block->softcap) : score;
+}
+
 /* The softmax in one pass: sums are relative to the largest score so far. */
 typedef struct memoi_softmax {
     float largest[MEMOI_TILE_Q], sum[MEMOI_TILE_Q];
@@ -4577,7 +4687,7 @@ MEMOI void memoi_softmax_add(memoi_softmax* softmax, const memoi_q_tile* q_tile,
         if (k_tile->begin[i] == k_tile->end[i]) continue;
         memoi_tile_products(scores, q_tile->q[i], k_tile->k_transposed, block->head_size);
         for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
-            scores[j] *= block->scale;
+            scores[j] = memoi_score(block, scores[j]);
             if (scores[j] > largest) largest = scores[j];
         }
         if (largest == -INFINITY) continue; /* every score is */
@@ -4619,7 +4729,7 @@ typedef struct memoi_tile_gradients {
 
 MEMOI void memoi_gradients_add(memoi_tile_gradients* g, const memoi_q_tile* q_tile,
                                const memoi_k_tile* k_tile, const memo_attention_block* block) {
-    float scores[MEMOI_TILE_K], d_p[MEMOI_TILE_K], part[MEMOI_HEAD], scale = block->scale;
+    float scores[MEMOI_TILE_K], d_p[MEMOI_TILE_K], part[MEMOI_HEAD];
     int64_t i, j;
     int32_t e, d = block->head_size, d_v = block->v_head_size;
     for (i = 0; i < q_tile->n; i++) {
@@ -4628,8 +4738,9 @@ MEMOI void memoi_gradients_add(memoi_tile_gradients* g, const memoi_q_tile* q_ti
         memoi_tile_products(d_p, g->d_out[i], g->v_transposed, d_v);
         for (e = 0; e < d; e++) part[e] = 0;
         for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
-            float p = expf(scale * scores[j] - g->lse[i]);
-            float d_s = scale * p * (d_p[j] - g->row_dot[i]);
+            float score = memoi_score(block, scores[j]), p = expf(score - g->lse[i]);
+            float d_s = block->scale * p * (d_p[j] - g->row_dot[i]);
+            if (block->softcap > 0) d_s *= 1 - score / block->softcap * (score / block->softcap);
             memoi_row_add(part, d_s, k_tile->rows[j], d);
             memoi_row_add(g->d_k[j], d_s, q_tile->q[i], d);
             memoi_row_add(g->d_v[j], p, g->d_out[i], d_v);
@@ -4819,17 +4930,23 @@ typedef struct memoi_sp_tokens {
     memo_sharding sharding;
     memo_run* runs;     /* in the order of ring ranks */
     int64_t* first_run; /* (ring + 1) */
+    memo_run all;       /* of all ranks, padding included */
 } memoi_sp_tokens;
 
 /* An attention on one rank; only documents change from call to call. */
 typedef struct memoi_sp_shape {
-    memo_sharding sharding; /* without documents */
+    memo_sharding sharding, key_sharding; /* not their documents, which may change */
+    int32_t has_key_sharding;             /* cross-attention */
     int32_t ring_rank, ulysses_rank;
     int32_t n_batch, n_q_heads, n_kv_heads, head_size, v_head_size;
     memo_type type;
-    float scale;
+    float scale, softcap;
+    int32_t first_q_head; /* the model's number of head 0 of n_q_heads */
     int32_t sends_again;
     memo_type carried_type; /* of d_k and d_v in the ring: F32, or type */
+    int32_t gathers_keys;
+    int32_t n_groups; /* of the heads of each rank */
+    int32_t group;    /* the one that heads are of; -1: all */
     memo_ulysses_heads heads;
     int32_t is_replicated; /* more than one rank needs some key head */
     /* Parts of the batch: 1, or n_batch if sequences have masks or shardings of their own. */
@@ -4837,13 +4954,19 @@ typedef struct memoi_sp_shape {
     const memoi_sp_tokens* tokens;         /* (n_tokens_of) */
 } memoi_sp_shape;
 
-MEMOI const memoi_sp_tokens* memoi_sp_tokens_of(const memoi_sp_shape* shape, int32_t part) {
+MEMOI const memo_sharding* memoi_sp_sharding(const memoi_sp_shape* shape, int is_kv) {
+    return is_kv ? &shape->key_sharding : &shape->sharding;
+}
+
+MEMOI const memoi_sp_tokens* memoi_sp_tokens_of(const memoi_sp_shape* shape, int is_kv,
+                                                int32_t part) {
+    if (is_kv && shape->has_key_sharding) return &shape->tokens[shape->n_tokens_of];
     return &shape->tokens[shape->n_tokens_of > 1 ? part : 0];
 }
 
-MEMOI const memo_run* memoi_sp_runs(const memoi_sp_shape* shape, int32_t part, int32_t ring_rank,
-                                    int32_t* n) {
-    const memoi_sp_tokens* tokens = memoi_sp_tokens_of(shape, part);
+MEMOI const memo_run* memoi_sp_runs(const memoi_sp_shape* shape, int is_kv, int32_t part,
+                                    int32_t ring_rank, int32_t* n) {
+    const memoi_sp_tokens* tokens = memoi_sp_tokens_of(shape, is_kv, part);
     *n = (int32_t)(tokens->first_run[ring_rank + 1] - tokens->first_run[ring_rank]);
     return tokens->runs + tokens->first_run[ring_rank];
 }
@@ -4860,9 +4983,26 @@ typedef struct memoi_heads {
     int64_t first, n;
 } memoi_heads;
 
-MEMOI memoi_heads memoi_heads_of(const memoi_sp_shape* shape, int32_t is_kv, int32_t rank) {
-    memo_ulysses_heads both =
+/* The heads of a rank, or of its group.  A group has whole key heads, and the rank's query heads that
+ * read them. */
+MEMOI memo_ulysses_heads memoi_sp_heads_of(const memoi_sp_shape* shape, int32_t rank) {
+    memo_ulysses_heads all =
         memoi_ulysses_heads_of(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses, rank);
+    memo_ulysses_heads heads = all;
+    int32_t ratio = shape->n_q_heads / shape->n_kv_heads, begin, end;
+    if (shape->group < 0) return all;
+    begin = (int32_t)((int64_t)shape->group * all.n_kv / shape->n_groups);
+    end = (int32_t)(((int64_t)shape->group + 1) * all.n_kv / shape->n_groups);
+    heads.first_kv = all.first_kv + begin;
+    heads.n_kv = end - begin;
+    heads.first_q = begin ? heads.first_kv * ratio : all.first_q;
+    end = end < all.n_kv ? (all.first_kv + end) * ratio : all.first_q + all.n_q;
+    heads.n_q = heads.n_kv ? end - heads.first_q : 0;
+    return heads;
+}
+
+MEMOI memoi_heads memoi_heads_of(const memoi_sp_shape* shape, int32_t is_kv, int32_t rank) {
+    memo_ulysses_heads both = memoi_sp_heads_of(shape, rank);
     memoi_heads heads;
     heads.first = is_kv ? both.first_kv : both.first_q;
     heads.n = is_kv ? both.n_kv : both.n_q;
@@ -4878,12 +5018,14 @@ MEMOI int64_t memoi_heads_needed(const memoi_sp_shape* shape, int32_t is_kv) {
 }
 
 MEMOI int64_t memoi_to_heads_bytes(const memoi_sp_shape* shape, const memoi_exchanged* x) {
-    return shape->n_batch * shape->sharding.local_tokens * x->n * memo_type_bytes(x->type) *
+    int64_t n = shape->n_batch * memoi_sp_sharding(shape, x->is_kv)->local_tokens;
+    return n * x->n * memo_type_bytes(x->type) *
            (memoi_heads_needed(shape, x->is_kv) -
             memoi_heads_of(shape, x->is_kv, shape->ulysses_rank).n);
 }
 MEMOI int64_t memoi_to_rows_bytes(const memoi_sp_shape* shape, const memoi_exchanged* x) {
-    return shape->n_batch * shape->sharding.local_tokens * x->n * memo_type_bytes(x->type) *
+    int64_t n = shape->n_batch * memoi_sp_sharding(shape, x->is_kv)->local_tokens;
+    return n * x->n * memo_type_bytes(x->type) *
            memoi_heads_of(shape, x->is_kv, shape->ulysses_rank).n * (shape->sharding.ulysses - 1);
 }
 
@@ -4936,9 +5078,9 @@ MEMOI memoi_ulysses_measures memoi_ulysses_measure(const memoi_ulysses* u,
     m.own_heads = own.n;
     m.first_head = own.first;
     m.unit = x->n * memo_type_bytes(x->type);
-    m.n_local = shape->sharding.local_tokens;
+    m.n_local = memoi_sp_sharding(shape, x->is_kv)->local_tokens;
     m.n_rows = shape->n_batch * m.n_local;
-    m.ring_tokens = shape->sharding.ring_tokens;
+    m.ring_tokens = memoi_sp_sharding(shape, x->is_kv)->ring_tokens;
     m.row_bytes = m.n_heads * m.unit;
     m.own_bytes = m.own_heads * m.unit;
     return m;
@@ -5064,7 +5206,8 @@ MEMOI memo_status memoi_ulysses_place(const memoi_ulysses* u, const memoi_exchan
 }
 
 /* from (n_batch, ring_tokens, own heads, n) -> to (n_batch, local_tokens, all heads, n).  With sums
- * (fp32, shaped as to), to is not used: replicas of a head are added up in sums. */
+ * (fp32, shaped as to), to is not used: replicas of a head are added up in sums, which the first
+ * group clears. */
 MEMOI memo_status memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* x,
                                         const void* from_heads, void* to_rows, float* sums,
                                         memo_error* error) {
@@ -5073,7 +5216,8 @@ MEMOI memo_status memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exch
     char* to = (char*)to_rows;
     int32_t step, b;
     memo_status status = memoi_ulysses_collect(u, x, from, error);
-    if (!status && sums) status = memoi_sp_fill(u->queue, sums, m.n_rows * m.row_bytes, error);
+    if (!status && sums && u->shape->group <= 0)
+        status = memoi_sp_fill(u->queue, sums, m.n_rows * m.row_bytes, error);
 
     /* The own heads, then those of each peer. */
     for (b = 0; !status && b < u->shape->n_batch; b++)
@@ -5117,21 +5261,34 @@ typedef struct memoi_ring {
     float *d_k_step, *d_v_step;  /* the contribution of a step */
     char *d_k_final, *d_v_final; /* destination of the last hop; may be one of the above */
 
+    /* With gathered keys: of all ranks, by rank and by position. */
+    char *gathered, *k_all, *v_all;
+    float *d_k_all, *d_v_all;
+
     int32_t last_step;  /* the last one in which any rank computes */
+    int32_t is_ready;   /* exchange 0 needs no wait: an earlier ring of this pass waited for it */
+    int32_t is_open;    /* the end needs no wait: a later ring of this pass waits for it */
     int32_t n_awaited;  /* exchanges that the compute stream has waited for */
     int32_t has_worked; /* this rank computed in the previous step */
 } memoi_ring;
 
-/* The mask of a part of the batch: the caller's, with the tokens and documents of the sharding. */
-MEMOI memo_mask memoi_ring_mask(const memoi_ring* ring, int32_t part) {
-    const memo_sharding* sharding = &memoi_sp_tokens_of(ring->shape, part)->sharding;
-    memo_mask mask = ring->masks[ring->shape->n_masks > 1 ? part : 0];
-    mask.n_tokens = sharding->n_tokens;
+/* The mask of a part of the batch: the caller's, with the tokens and documents of the shardings. */
+MEMOI memo_mask memoi_sp_mask(const memoi_sp_shape* shape, const memo_mask* masks, int32_t part) {
+    const memo_sharding* queries = &memoi_sp_tokens_of(shape, 0, part)->sharding;
+    const memo_sharding* keys = &memoi_sp_tokens_of(shape, 1, part)->sharding;
+    memo_mask mask = masks[shape->n_masks > 1 ? part : 0];
+    mask.n_tokens = queries->n_tokens;
+    mask.n_keys = keys->n_tokens;
     if (!mask.document_begins) {
-        mask.document_begins = sharding->document_begins;
-        mask.n_documents = sharding->n_documents;
+        mask.document_begins = queries->document_begins;
+        mask.n_documents = queries->n_documents;
     }
+    if (shape->has_key_sharding && !mask.key_begins && keys->n_documents == mask.n_documents)
+        mask.key_begins = keys->document_begins;
     return mask;
+}
+MEMOI memo_mask memoi_ring_mask(const memoi_ring* ring, int32_t part) {
+    return memoi_sp_mask(ring->shape, ring->masks, part);
 }
 
 /* Runs of queries [q_begin, q_end) and of keys [k_begin, k_end). */
@@ -5143,11 +5300,11 @@ typedef struct memoi_rectangle {
  * contain none of them. */
 MEMOI int memoi_runs_may_meet(const memo_mask* mask, const memo_run* q, const memo_run* k) {
     int64_t behind; /* from the query back to the nearest key */
-    if (q->stride == 1 || q->stride != k->stride || !mask->window) return 1;
+    if (q->stride == 1 || q->stride != k->stride || mask->prefixes || mask->key_begins) return 1;
+    if (!mask->window_before || !memoi_mask_after(mask)) return 1;
     behind = (q->start - k->start) % q->stride;
     if (behind < 0) behind += q->stride;
-    return behind < mask->window ||
-           (mask->kind == MEMO_MASK_FULL && q->stride - behind < mask->window);
+    return behind < mask->window_before || q->stride - behind < memoi_mask_after(mask);
 }
 
 /* The smallest rectangle that contains every pair of runs that see each other.  Returns 0 if there
@@ -5155,8 +5312,8 @@ MEMOI int memoi_runs_may_meet(const memo_mask* mask, const memo_run* q, const me
 MEMOI int memoi_ring_rectangle(const memoi_ring* ring, int32_t part, int32_t q_rank, int32_t k_rank,
                                memoi_rectangle* r) {
     int32_t n_q, n_k, q, k_first = 0, k_behind = 0;
-    const memo_run* q_runs = memoi_sp_runs(ring->shape, part, q_rank, &n_q);
-    const memo_run* k_runs = memoi_sp_runs(ring->shape, part, k_rank, &n_k);
+    const memo_run* q_runs = memoi_sp_runs(ring->shape, 0, part, q_rank, &n_q);
+    const memo_run* k_runs = memoi_sp_runs(ring->shape, 1, part, k_rank, &n_k);
     const memo_mask mask = memoi_ring_mask(ring, part);
     memset(r, 0, sizeof *r);
     for (q = 0; q < n_q; q++) {
@@ -5202,12 +5359,16 @@ MEMOI int32_t memoi_ring_n_exchanges(const memoi_ring* ring) {
     return ring->is_backward ? ring->last_step + 2 : ring->last_step;
 }
 
-/* Elements of k, or of v. */
+/* Elements of q, of k, or of v. */
+MEMOI int64_t memoi_ring_q_elements(const memoi_sp_shape* shape) {
+    return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * shape->head_size;
+}
 MEMOI int64_t memoi_ring_k_elements(const memoi_sp_shape* shape) {
-    return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_kv * shape->head_size;
+    return shape->n_batch * shape->key_sharding.ring_tokens * shape->heads.n_kv * shape->head_size;
 }
 MEMOI int64_t memoi_ring_v_elements(const memoi_sp_shape* shape) {
-    return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_kv * shape->v_head_size;
+    return shape->n_batch * shape->key_sharding.ring_tokens * shape->heads.n_kv *
+           shape->v_head_size;
 }
 
 /* Rows [begin, end) of a sequence. */
@@ -5245,17 +5406,22 @@ MEMOI memoi_ring_rows memoi_ring_needed(const memoi_ring* ring, int32_t part, in
                                         int32_t s) {
     const memoi_sp_shape* shape = ring->shape;
     int32_t rd = shape->sharding.ring, n_runs, k, step;
-    const memo_run* runs = memoi_sp_runs(shape, part, owner, &n_runs);
+    const memo_run* runs = memoi_sp_runs(shape, 1, part, owner, &n_runs);
     int32_t begin = n_runs, end = 0;
     memoi_rectangle rectangle;
     memoi_ring_rows rows;
+    /* Of many runs the first and the last are needed mostly, and a search would take long. */
+    rows.begin = 0;
+    rows.end = shape->sharding.ring_tokens;
+    if (shape->sharding.kind == MEMO_SHARDING_DOCUMENTS) return rows;
+
     /* Backwards, because the last step often reads all. */
     for (step = ring->last_step; step > s && end - begin < n_runs; step--) {
         if (!memoi_ring_rectangle(ring, part, (owner + step) % rd, owner, &rectangle)) continue;
         if (rectangle.k_begin < begin) begin = rectangle.k_begin;
         if (rectangle.k_end > end) end = rectangle.k_end;
     }
-    rows.begin = rows.end = 0;
+    rows.end = 0;
     for (k = 0; k < end; k++) {
         if (k < begin) rows.begin += runs[k].count;
         rows.end += runs[k].count;
@@ -5302,7 +5468,7 @@ MEMOI memoi_ring_rows memoi_ring_message_rows(const memoi_ring* ring,
     int32_t rd = shape->sharding.ring, owner = (shape->ring_rank - is_receive - s + 2 * rd) % rd;
     memoi_ring_rows rows;
     rows.begin = 0;
-    rows.end = shape->sharding.ring_tokens;
+    rows.end = shape->key_sharding.ring_tokens;
     if (list->is_kv[i]) rows = memoi_ring_needed(ring, shape->n_parts > 1 ? b : 0, owner, s);
     return rows;
 }
@@ -5312,14 +5478,18 @@ MEMOI memoi_ring_rows memoi_ring_message_rows(const memoi_ring* ring,
 MEMOI memo_status memoi_ring_send(const memoi_ring* ring, const memoi_message_list* list, int32_t i,
                                   int32_t s, int32_t is_receive, memo_error* error) {
     const memoi_sp_shape* shape = ring->shape;
-    const int64_t n_tokens = shape->sharding.ring_tokens, row = list->row_elements[i];
+    const int64_t n_tokens = shape->key_sharding.ring_tokens, row = list->row_elements[i];
     const int64_t row_bytes = row * memo_type_bytes(list->types[i]);
     memo_stream stream = ring->queue->streams[MEMOI_SP_RING];
     memo_status status = MEMO_STATUS_OK;
+    memoi_ring_rows rows = {0, 0};
     int32_t b, n_alike;
     for (b = 0; b < shape->n_batch && !status; b += n_alike) {
-        memoi_ring_rows rows = memoi_ring_message_rows(ring, list, i, s, is_receive, b);
-        int64_t n = rows.end - rows.begin, at = (b * n_tokens + rows.begin) * row_bytes;
+        int64_t n, at;
+        if (b == 0 || shape->n_parts > 1)
+            rows = memoi_ring_message_rows(ring, list, i, s, is_receive, b);
+        n = rows.end - rows.begin;
+        at = (b * n_tokens + rows.begin) * row_bytes;
         n_alike = n == n_tokens && (shape->n_parts == 1 || !list->is_kv[i]) ? shape->n_batch : 1;
         n *= n_alike * row;
         if (!n) continue;
@@ -5334,11 +5504,13 @@ MEMOI memo_status memoi_ring_send(const memoi_ring* ring, const memoi_message_li
 /* Bytes that this rank sends in exchange s. */
 MEMOI int64_t memoi_ring_sent_bytes(const memoi_ring* ring, const memoi_message_list* list,
                                     int32_t s) {
+    memoi_ring_rows rows = {0, 0};
     int64_t n_bytes = 0;
     int32_t i, b;
     for (i = 0; i < list->n; i++)
         for (b = 0; b < ring->shape->n_batch; b++) {
-            memoi_ring_rows rows = memoi_ring_message_rows(ring, list, i, s, 0, b);
+            if (b == 0 || ring->shape->n_parts > 1)
+                rows = memoi_ring_message_rows(ring, list, i, s, 0, b);
             n_bytes +=
                 (rows.end - rows.begin) * list->row_elements[i] * memo_type_bytes(list->types[i]);
         }
@@ -5347,7 +5519,7 @@ MEMOI int64_t memoi_ring_sent_bytes(const memoi_ring* ring, const memoi_message_
 
 /* An exchange has three parts, so that one schedule can contain those of all ranks. */
 MEMOI memo_status memoi_ring_exchange_begin(memoi_ring* ring, int32_t s, memo_error* error) {
-    int is_needed = s == 0 || (ring->has_worked && (ring->is_backward || s > 1));
+    int is_needed = s ? ring->has_worked && (ring->is_backward || s > 1) : !ring->is_ready;
     return is_needed ? memoi_sp_wait(ring->queue, MEMOI_SP_COMPUTED, MEMOI_SP_RING, error)
                      : MEMO_STATUS_OK;
 }
@@ -5364,13 +5536,14 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* rings, int32_t n_rings, int32_
 
     /* Announce what is read and written: whole buffers, whichever rows travel.  The rank that sends
      * most sets the time. */
-    for (i = n_rings - 1; i >= 0; i--) {
+    for (i = 0; i < n_rings; i++) {
+        if (ring->queue->device && !memoi_sp_has_annotate(ring->queue->device)) break;
         memoi_ring_messages(&rings[i], s, &list);
-        if (!ring->queue->device || memoi_sp_has_annotate(ring->queue->device))
-            op.link_bytes = memob_max(op.link_bytes, memoi_ring_sent_bytes(&rings[i], &list, s));
+        op.link_bytes = memob_max(op.link_bytes, memoi_ring_sent_bytes(&rings[i], &list, s));
     }
+    memoi_ring_messages(ring, s, &list);
     for (i = 0; i < list.n; i++) {
-        int64_t n_bytes = ring->shape->n_batch * ring->shape->sharding.ring_tokens *
+        int64_t n_bytes = ring->shape->n_batch * ring->shape->key_sharding.ring_tokens *
                           list.row_elements[i] * memo_type_bytes(list.types[i]);
         reads[i] = memob_range_at(list.from[i], n_bytes);
         writes[i] = memob_range_at(list.to[i], n_bytes);
@@ -5439,8 +5612,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
                                             const memoi_rectangle* r, int32_t s) {
     const memoi_sp_shape* shape = ring->shape;
     int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd, n_runs;
-    const memo_run* q_runs = memoi_sp_runs(shape, part, shape->ring_rank, &n_runs);
-    const memo_run* k_runs = memoi_sp_runs(shape, part, k_rank, &n_runs);
+    const memo_run* q_runs = memoi_sp_runs(shape, 0, part, shape->ring_rank, &n_runs);
+    const memo_run* k_runs = memoi_sp_runs(shape, 1, part, k_rank, &n_runs);
     int64_t q_row = memoi_runs_rows(q_runs, r->q_begin);
     int64_t k_row = memoi_runs_rows(k_runs, r->k_begin);
     int64_t element_bytes = memo_type_bytes(shape->type), q_at, k_at, v_at, out_at, lse_at;
@@ -5451,6 +5624,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     memset(&block, 0, sizeof block);
     block.type = shape->type;
     block.scale = shape->scale;
+    block.softcap = shape->softcap;
+    block.first_q_head = shape->first_q_head + shape->heads.first_q;
     block.n_batch = shape->n_batch / shape->n_parts;
     block.head_size = shape->head_size;
     block.v_head_size = shape->v_head_size;
@@ -5465,14 +5640,14 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.out_row_stride = (int64_t)shape->heads.n_q * shape->v_head_size;
     block.lse_row_stride = shape->heads.n_q;
     block.q_batch_stride = shape->sharding.ring_tokens * block.q_row_stride;
-    block.k_batch_stride = shape->sharding.ring_tokens * block.k_row_stride;
-    block.v_batch_stride = shape->sharding.ring_tokens * block.v_row_stride;
+    block.k_batch_stride = shape->key_sharding.ring_tokens * block.k_row_stride;
+    block.v_batch_stride = shape->key_sharding.ring_tokens * block.v_row_stride;
     block.out_batch_stride = shape->sharding.ring_tokens * block.out_row_stride;
     block.lse_batch_stride = shape->sharding.ring_tokens * block.lse_row_stride;
 
     /* Addresses of the rectangle's first rows. */
     q_row += part * shape->sharding.ring_tokens;
-    k_row += part * shape->sharding.ring_tokens;
+    k_row += part * shape->key_sharding.ring_tokens;
     q_at = q_row * block.q_row_stride;
     k_at = k_row * block.k_row_stride;
     v_at = k_row * block.v_row_stride;
@@ -5505,6 +5680,7 @@ MEMOI memo_attention_block memoi_ring_block_of_heads(const memo_attention_block*
     int64_t v_at = (int64_t)heads->first_kv * block->v_head_size;
     int64_t out_at = (int64_t)heads->first_q * block->v_head_size;
     int64_t element_bytes = memo_type_bytes(block->type);
+    part.first_q_head += heads->first_q;
     part.n_q_heads = heads->n_q;
     part.n_kv_heads = heads->n_kv;
     part.q = (const char*)block->q + q_at * element_bytes;
@@ -5699,10 +5875,10 @@ MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error
         memoi_rectangle rectangle;
         memo_attention_block block;
         int is_seen = memoi_ring_rectangle(ring, part, shape->ring_rank, k_rank, &rectangle);
-        if (s == 0) { /* the whole square, because it sets every row */
+        if (s == 0) { /* everything, because it sets every row */
             rectangle.q_begin = rectangle.k_begin = 0;
-            memoi_sp_runs(shape, part, shape->ring_rank, &rectangle.q_end);
-            rectangle.k_end = rectangle.q_end;
+            memoi_sp_runs(shape, 0, part, shape->ring_rank, &rectangle.q_end);
+            memoi_sp_runs(shape, 1, part, shape->ring_rank, &rectangle.k_end);
         } else if (!is_seen)
             continue;
         ring->has_worked = 1;
@@ -5720,8 +5896,7 @@ MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
 MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
     int64_t n_k = memoi_ring_k_elements(ring->shape), n_v = memoi_ring_v_elements(ring->shape);
-    int64_t n_q = ring->shape->n_batch * ring->shape->sharding.ring_tokens *
-                  ring->shape->heads.n_q * ring->shape->head_size;
+    int64_t n_q = memoi_ring_q_elements(ring->shape);
     memo_status status = MEMO_STATUS_OK;
     ring->n_awaited = 0;
     ring->has_worked = 0;
@@ -5736,7 +5911,7 @@ MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
         if (!status) status = memoi_sp_fill(ring->queue, ring->d_k[1], n_k * 4, error);
         if (!status) status = memoi_sp_fill(ring->queue, ring->d_v[1], n_v * 4, error);
     }
-    if (!status && memoi_ring_n_exchanges(ring))
+    if (!status && memoi_ring_n_exchanges(ring) && !ring->is_ready)
         status = memoi_sp_record(ring->queue, MEMOI_SP_COMPUTED, MEMOI_SP_COMPUTE, error);
     return status;
 }
@@ -5744,7 +5919,167 @@ MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
 /* After the last step the compute stream has passed all exchanges. */
 MEMOI memo_status memoi_ring_end(memoi_ring* ring, memo_error* error) {
     int32_t n_exchanges = memoi_ring_n_exchanges(ring);
-    return n_exchanges ? memoi_ring_await(ring, n_exchanges - 1, error) : MEMO_STATUS_OK;
+    return n_exchanges && !ring->is_open ? memoi_ring_await(ring, n_exchanges - 1, error)
+                                         : MEMO_STATUS_OK;
+}
+
+/* --- all keys gathered --- */
+
+/* An all-gather or reduce-scatter on the compute stream; n elements of each rank. */
+MEMOI memo_status memoi_gather_collective(const memoi_ring* ring, int is_scatter, const void* from,
+                                          void* to, int64_t n, memo_type type, memo_error* error) {
+    int64_t n_bytes = n * memo_type_bytes(type), rd = ring->shape->sharding.ring;
+    memo_stream stream = ring->queue->streams[MEMOI_SP_COMPUTE];
+    memo_op_desc op = memo_op_desc_default();
+    memo_range read = memob_range_at(from, is_scatter ? rd * n_bytes : n_bytes);
+    memo_range write = memob_range_at(to, is_scatter ? n_bytes : rd * n_bytes);
+    memo_status status;
+    op.name = is_scatter ? "scatter gradients" : "gather keys";
+    op.reads = &read;
+    op.writes = &write;
+    op.n_reads = op.n_writes = 1;
+    op.link_bytes = (rd - 1) * n_bytes;
+    op.more_streams = ring->more_streams;
+    op.n_more_streams = ring->n_more_streams;
+    if (!ring->queue->device)
+        op.duration_s = memoi_sp_transfer_s(ring->costs->ring_bytes_per_s,
+                                            ring->costs->ring_latency_s, op.link_bytes);
+    status = memoi_sp_announce(ring->queue, MEMOI_SP_COMPUTE, &op, error);
+    if (status || !ring->queue->device) return status;
+
+    memoi_comm_label(ring->comm, op.name, ring->is_backward);
+    status = is_scatter ? memo_reduce_scatter(ring->comm, stream, from, to, n, type,
+                                              MEMO_REDUCTION_SUM, error)
+                        : memo_all_gather(ring->comm, stream, from, to, n, type, error);
+    memoi_comm_label(ring->comm, NULL, 0);
+    return status;
+}
+
+/* Copies rows between (ring, n_batch, ring_tokens) and (n_batch, padded_tokens). */
+MEMOI memo_status memoi_gather_order(const memoi_ring* ring, char* by_rank, char* by_position,
+                                     int64_t row_bytes, int to_rank, memo_error* error) {
+    const memoi_sp_shape* shape = ring->shape;
+    memo_status status = MEMO_STATUS_OK;
+    char* rows = by_rank;
+    int32_t r, b, k, n_runs;
+    for (r = 0; r < shape->sharding.ring; r++)
+        for (b = 0; b < shape->n_batch; b++) {
+            const memo_run* runs = memoi_sp_runs(shape, 1, shape->n_parts > 1 ? b : 0, r, &n_runs);
+            char* sequence = by_position + b * shape->key_sharding.padded_tokens * row_bytes;
+            for (k = 0; k < n_runs && !status; k++) {
+                /* Neighbors are one row. */
+                int64_t n = runs[k].stride == 1 ? 1 : runs[k].count;
+                int64_t bytes = runs[k].count / n * row_bytes, stride = runs[k].stride * bytes;
+                char* at = sequence + runs[k].start * row_bytes;
+                status =
+                    to_rank
+                        ? memoi_sp_copy_rows(ring->queue, rows, bytes, at, stride, bytes, n, error)
+                        : memoi_sp_copy_rows(ring->queue, at, stride, rows, bytes, bytes, n, error);
+                rows += runs[k].count * row_bytes;
+            }
+        }
+    return status;
+}
+
+/* Bytes of a row of k (is_v 0) or v of this rank's heads. */
+MEMOI int64_t memoi_gather_row(const memoi_ring* ring, int is_v, memo_type type) {
+    const memoi_sp_shape* shape = ring->shape;
+    return (int64_t)shape->heads.n_kv * (is_v ? shape->v_head_size : shape->head_size) *
+           memo_type_bytes(type);
+}
+
+MEMOI memo_status memoi_gather_attend(const memoi_ring* ring, memo_error* error) {
+    const memoi_sp_shape* shape = ring->shape;
+    int64_t padded = shape->key_sharding.padded_tokens, bytes = memo_type_bytes(shape->type);
+    memo_status status = MEMO_STATUS_OK;
+    int32_t part;
+    for (part = 0; part < shape->n_parts && !status; part++) {
+        memoi_rectangle all;
+        memo_attention_block block;
+        memset(&all, 0, sizeof all);
+        memoi_sp_runs(shape, 0, part, shape->ring_rank, &all.q_end);
+        block = memoi_ring_block(ring, part, &all, 0);
+        block.k_runs = &memoi_sp_tokens_of(shape, 1, part)->all;
+        block.n_k_runs = 1;
+        block.k_batch_stride = padded * block.k_row_stride;
+        block.v_batch_stride = padded * block.v_row_stride;
+        block.k = ring->k_all + part * block.k_batch_stride * bytes;
+        block.v = ring->v_all + part * block.v_batch_stride * bytes;
+        if (ring->is_backward) {
+            block.d_k = ring->d_k_all + part * block.k_batch_stride;
+            block.d_v = ring->d_v_all + part * block.v_batch_stride;
+        }
+        status = memoi_ring_attend(ring, &block, error);
+    }
+    return status;
+}
+
+/* Before attention: k (is_v 0) or v of all ranks, and in backward room for its gradient. */
+MEMOI memo_status memoi_gather_keys(const memoi_ring* rings, int32_t n_rings, int is_v,
+                                    memo_error* error) {
+    const memoi_sp_shape* shape = rings->shape;
+    int64_t n = is_v ? memoi_ring_v_elements(shape) : memoi_ring_k_elements(shape);
+    int32_t i;
+    memo_status status = memoi_gather_collective(rings, 0, is_v ? rings->v : rings->k,
+                                                 rings->gathered, n, shape->type, error);
+    for (i = 0; i < n_rings && !status; i++) {
+        const memoi_ring* ring = &rings[i];
+        status = memoi_gather_order(ring, ring->gathered, is_v ? ring->v_all : ring->k_all,
+                                    memoi_gather_row(ring, is_v, shape->type), 0, error);
+        if (!status && ring->is_backward)
+            status = memoi_sp_fill(ring->queue, is_v ? ring->d_v_all : ring->d_k_all,
+                                   n * shape->sharding.ring * 4, error);
+    }
+    return status;
+}
+
+/* After backward: the sums of d_k (is_v 0) or d_v go to their ranks. */
+MEMOI memo_status memoi_gather_gradients(const memoi_ring* rings, int32_t n_rings, int is_v,
+                                         memo_error* error) {
+    const memoi_sp_shape* shape = rings->shape;
+    memo_type type = shape->carried_type;
+    int64_t n = is_v ? memoi_ring_v_elements(shape) : memoi_ring_k_elements(shape);
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i;
+    for (i = 0; i < n_rings && !status; i++) {
+        const memoi_ring* ring = &rings[i];
+        char* all = (char*)(void*)(is_v ? ring->d_v_all : ring->d_k_all);
+        if (type != MEMO_TYPE_F32) { /* the keys are no longer used */
+            char* rounded = is_v ? ring->v_all : ring->k_all;
+            status = memoi_sp_cast(ring->queue, rounded, type, all, MEMO_TYPE_F32,
+                                   n * shape->sharding.ring, error);
+            all = rounded;
+        }
+        if (!status)
+            status = memoi_gather_order(ring, ring->gathered, all,
+                                        memoi_gather_row(ring, is_v, type), 1, error);
+    }
+    if (status) return status;
+    return memoi_gather_collective(rings, 1, rings->gathered,
+                                   is_v ? rings->d_v_final : rings->d_k_final, n, type, error);
+}
+
+MEMOI memo_status memoi_gather_run(memoi_ring* rings, int32_t n_rings, memo_error* error) {
+    const memoi_sp_shape* shape = rings->shape;
+    int64_t n_q = memoi_ring_q_elements(shape);
+    int32_t i, is_v;
+    memo_status status = MEMO_STATUS_OK;
+    if (!shape->heads.n_q) return MEMO_STATUS_OK;
+    for (is_v = 0; is_v < 2 && !status; is_v++)
+        status = memoi_gather_keys(rings, n_rings, is_v, error);
+    for (i = 0; i < n_rings && !status; i++) {
+        if (rings->is_backward) {
+            rings[i].d_k_step = rings[i].d_k_all;
+            rings[i].d_v_step = rings[i].d_v_all;
+            rings[i].d_k[1] = rings[i].d_k_final;
+            rings[i].d_v[1] = rings[i].d_v_final;
+            status = memoi_sp_fill(rings[i].queue, rings[i].d_q, n_q * 4, error);
+        }
+        if (!status) status = memoi_gather_attend(&rings[i], error);
+    }
+    for (is_v = 0; is_v < 2 && rings->is_backward && !status; is_v++)
+        status = memoi_gather_gradients(rings, n_rings, is_v, error);
+    return status;
 }
 
 /* n_rings: 1; or all ranks, for one schedule: then the first ring exchanges for all. */
@@ -5752,6 +6087,7 @@ MEMOI memo_status memoi_ring_run(memoi_ring* rings, int32_t n_rings, memo_error*
     int32_t n_exchanges = memoi_ring_n_exchanges(rings), s, i;
     int32_t n_steps = rings->shape->heads.n_q ? rings->last_step + 1 : 0;
     memo_status status = MEMO_STATUS_OK;
+    if (rings->shape->gathers_keys) return memoi_gather_run(rings, n_rings, error);
     for (i = 0; i < n_rings && !status; i++) status = memoi_ring_begin(&rings[i], error);
     for (s = 0; !status && (s < n_exchanges || s < n_steps); s++) {
         if (s < n_exchanges) {
@@ -5772,16 +6108,22 @@ MEMOI memo_status memoi_ring_run(memoi_ring* rings, int32_t n_rings, memo_error*
  * Knows: Ulysses and the ring as functions, and the buffers they need.  Knows nothing of how they
  * work. */
 
+/* Of one group of heads.  What the exchange of a group fills while another is computed exists twice, for
+ * even and odd groups. */
 typedef struct memoi_sp_buffers {
-    char *q, *k, *v; /* by heads; used if backward sends again */
-    char* typed;     /* by heads, in the tensors' type: output; d_out, then gradients */
-    char* staging;   /* for exchanges between rows and heads */
-    float* out;      /* by heads: fp32 output; d_q */
+    char *q[2], *k[2], *v[2]; /* by heads; used if backward sends again */
+    char* d_out[2];           /* by heads, in the tensors' type */
+    char* staging;            /* for exchanges between rows and heads */
+    float* out;               /* by heads: fp32 output; d_q */
     float *block_out, *block_lse;
-    float *dots_rows, *dots; /* row dots by rows, by heads */
+    float *dots_rows, *dots[2]; /* row dots by rows, by heads */
     char *d_k[2], *d_v[2];
     float *d_k_step, *d_v_step;
-    float* sums; /* (n_batch, local_tokens, n_kv_heads, larger head) of d_k or d_v of replicas */
+    char* results[3]; /* by heads, as they are sent: output or d_q, d_k, d_v; may be one buffer */
+    /* (n_batch, local_tokens, n_kv_heads, larger head) of d_k and d_v of replicas; may be one */
+    float* sums[2];
+    char *gathered, *k_all, *v_all; /* of all ring ranks, if keys are gathered */
+    float *d_k_all, *d_v_all;
     char *ring_k[2], *ring_v[2];
 } memoi_sp_buffers;
 
@@ -5849,10 +6191,19 @@ MEMOI memo_status memoi_sp_heads_check(const memo_sp_attention_desc* desc, memo_
                               "sp_attention_desc.n_q_heads: not a positive multiple of n_kv_heads "
                               "(%d, %d); choose one that is",
                               (int)desc->n_q_heads, (int)desc->n_kv_heads);
+    if (desc->ulysses_groups < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.ulysses_groups: negative (%d); 0 means 1",
+                              (int)desc->ulysses_groups);
     if (desc->head_size < 1)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.head_size: out of range (%d); at least 1 is valid",
                               (int)desc->head_size);
+    if (!(desc->softcap >= 0) || desc->first_q_head < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.softcap or first_q_head: out of range (%g, %d); 0 "
+                              "and above are valid",
+                              (double)desc->softcap, (int)desc->first_q_head);
     if (desc->v_head_size < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.v_head_size: negative (%d); 0 means head_size",
@@ -5886,7 +6237,7 @@ MEMOI memo_status memoi_sp_masks_check(const memo_sp_attention_desc* desc, memo_
 
 /* The most documents of a sharding of the desc. */
 MEMOI int64_t memoi_sp_most_documents(const memo_sp_attention_desc* desc) {
-    int64_t most = desc->sharding.n_documents;
+    int64_t most = memob_max(desc->sharding.n_documents, desc->key_sharding.n_documents);
     int32_t b;
     for (b = 0; desc->row_shardings && b < (desc->n_batch ? desc->n_batch : 1); b++)
         if (desc->row_shardings[b].n_documents > most) most = desc->row_shardings[b].n_documents;
@@ -5895,7 +6246,7 @@ MEMOI int64_t memoi_sp_most_documents(const memo_sp_attention_desc* desc) {
 
 /* Everything that does not need a device. */
 MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    const memo_sharding* sharding = &desc->sharding;
+    const memo_sharding *sharding = &desc->sharding, *keys = &desc->key_sharding;
     int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
     int32_t head_size = memoi_sp_larger(desc->head_size, desc->v_head_size);
     memo_status status;
@@ -5906,6 +6257,12 @@ MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_
     if (!status) status = memoi_sp_heads_check(desc, error);
     if (!status) status = memoi_sp_masks_check(desc, error);
     if (status) return status;
+    if (keys->local_tokens && (keys->ring != sharding->ring || keys->ulysses != sharding->ulysses))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "sp_attention_desc.key_sharding: ring %d x ulysses %d, but sharding has %d x %d; make "
+            "both with the same degrees",
+            (int)keys->ring, (int)keys->ulysses, (int)sharding->ring, (int)sharding->ulysses);
     if (desc->max_documents < 0 || memoi_sp_most_documents(desc) > MEMOI_DOCUMENTS_MAX / n_batch)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -5915,14 +6272,14 @@ MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_
             (int)(MEMOI_DOCUMENTS_MAX / n_batch));
 
     /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
-    if ((double)sharding->ring_tokens * sharding->ring * n_batch * desc->n_q_heads * head_size *
-            sharding->ulysses >
+    if ((double)memob_max(sharding->ring_tokens, keys->ring_tokens) * sharding->ring * n_batch *
+            desc->n_q_heads * head_size * sharding->ulysses >
         (double)(MEMOB_BYTES_MAX / 1024))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc: too large (%lld tokens, %d query heads of %d, "
                               "batch %d); tokens x heads x head size x batch x ulysses may be 2^52",
-                              (long long)sharding->n_tokens, (int)desc->n_q_heads, (int)head_size,
-                              (int)n_batch);
+                              (long long)memob_max(sharding->n_tokens, keys->n_tokens),
+                              (int)desc->n_q_heads, (int)head_size, (int)n_batch);
     return MEMO_STATUS_OK;
 }
 
@@ -5939,13 +6296,19 @@ MEMOI void memoi_sp_take_runs(memoi_sp_tokens* tokens, const memo_sharding* shar
     for (r = 0; r < sharding->ring; r++)
         first_run[r + 1] =
             first_run[r] + memoi_sharding_ring_runs(sharding, r, tokens->runs + first_run[r]);
+    tokens->all.start = 0;
+    tokens->all.stride = 1;
+    tokens->all.count = sharding->padded_tokens;
 }
 
-/* One for all sequences, or one for each if the desc has row_shardings.  A single allocation; NULL if
- * there is no memory. */
+/* One for all sequences, or one for each if the desc has row_shardings; then that of key_sharding, if
+ * there is one.  A single allocation; NULL if there is no memory. */
 MEMOI memoi_sp_tokens* memoi_sp_tokens_create(const memo_sp_attention_desc* desc) {
-    int64_t n = desc->row_shardings && desc->n_batch ? desc->n_batch : 1, i;
-    int64_t n_runs = memoi_sp_max_runs(&desc->sharding, memoi_sp_most_documents(desc));
+    int64_t n_rows = desc->row_shardings && desc->n_batch ? desc->n_batch : 1, i;
+    int64_t n = n_rows + (desc->key_sharding.local_tokens > 0),
+            most = memoi_sp_most_documents(desc);
+    int64_t n_runs = memob_max(memoi_sp_max_runs(&desc->sharding, most),
+                               memoi_sp_max_runs(&desc->key_sharding, most));
     int64_t ring = desc->sharding.ring, n_bytes = 0;
     memoi_sp_tokens* tokens = NULL;
     int pass;
@@ -5964,8 +6327,9 @@ MEMOI memoi_sp_tokens* memoi_sp_tokens_create(const memo_sp_attention_desc* desc
             if (!tokens) continue;
             tokens[i].runs = runs;
             tokens[i].first_run = first_run;
-            memoi_sp_take_runs(&tokens[i],
-                               desc->row_shardings ? &desc->row_shardings[i] : &desc->sharding);
+            memoi_sp_take_runs(&tokens[i], i == n_rows           ? &desc->key_sharding
+                                           : desc->row_shardings ? &desc->row_shardings[i]
+                                                                 : &desc->sharding);
         }
         if (!pass) tokens = (memoi_sp_tokens*)memob_calloc(n_bytes, 1);
         if (!tokens) return NULL;
@@ -5981,6 +6345,8 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc,
     memset(shape, 0, sizeof *shape);
     if (status) return status;
     shape->sharding = desc->sharding;
+    shape->has_key_sharding = desc->key_sharding.local_tokens > 0;
+    shape->key_sharding = shape->has_key_sharding ? desc->key_sharding : desc->sharding;
     shape->ring_rank = desc->ring ? desc->ring->rank : desc->ring_rank;
     shape->ulysses_rank = desc->ulysses ? desc->ulysses->rank : desc->ulysses_rank;
     shape->n_batch = desc->n_batch ? desc->n_batch : 1;
@@ -5990,11 +6356,15 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc,
     shape->v_head_size = desc->v_head_size ? desc->v_head_size : desc->head_size;
     shape->type = desc->type;
     shape->scale = desc->scale != 0 ? desc->scale : (float)(1 / sqrt((double)desc->head_size));
+    shape->softcap = desc->softcap;
+    shape->first_q_head = desc->first_q_head;
     shape->sends_again = desc->sends_again;
     shape->carried_type =
         desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
-    shape->heads = memoi_ulysses_heads_of(desc->n_q_heads, desc->n_kv_heads, desc->sharding.ulysses,
-                                          shape->ulysses_rank);
+    shape->gathers_keys = desc->gathers_keys && desc->sharding.ring > 1;
+    shape->n_groups = desc->ulysses_groups && desc->sharding.ulysses > 1 ? desc->ulysses_groups : 1;
+    shape->group = -1;
+    shape->heads = memoi_sp_heads_of(shape, shape->ulysses_rank);
     shape->is_replicated = memoi_heads_needed(shape, 1) > desc->n_kv_heads;
     shape->n_masks = desc->n_masks ? desc->n_masks : 1;
     shape->n_tokens_of = desc->row_shardings ? shape->n_batch : 1;
@@ -6031,6 +6401,37 @@ MEMOI int64_t memoi_sp_elements(const memoi_sp_shape* shape, int64_t n_tokens, i
     return shape->n_batch * n_tokens * n_heads * size;
 }
 
+/* The shape of a group of heads; of the only one, if there is one. */
+MEMOI memoi_sp_shape memoi_sp_group_of(const memoi_sp_shape* shape, int32_t group) {
+    memoi_sp_shape part = *shape;
+    part.group = shape->n_groups > 1 ? group : -1;
+    part.heads = memoi_sp_heads_of(&part, shape->ulysses_rank);
+    return part;
+}
+
+/* As many heads as the largest groups have: of this rank, and needed by all ranks together. */
+typedef struct memoi_sp_largest {
+    memoi_sp_shape shape;
+    int64_t q_needed, kv_needed;
+} memoi_sp_largest;
+
+MEMOI memoi_sp_largest memoi_sp_largest_of(const memoi_sp_shape* shape) {
+    memoi_sp_largest largest;
+    int32_t g;
+    memset(&largest, 0, sizeof largest);
+    largest.shape = *shape;
+    largest.shape.heads.n_q = largest.shape.heads.n_kv = 0;
+    for (g = 0; g < shape->n_groups; g++) {
+        memoi_sp_shape part = memoi_sp_group_of(shape, g);
+        memo_ulysses_heads* heads = &largest.shape.heads;
+        heads->n_q = memoi_sp_larger(heads->n_q, part.heads.n_q);
+        heads->n_kv = memoi_sp_larger(heads->n_kv, part.heads.n_kv);
+        largest.q_needed = memob_max(largest.q_needed, memoi_heads_needed(&part, 0));
+        largest.kv_needed = memob_max(largest.kv_needed, memoi_heads_needed(&part, 1));
+    }
+    return largest;
+}
+
 /* Tensors that need no exchange and no rounding are computed in the user's memory. */
 MEMOI int memoi_sp_is_direct(const memoi_sp_shape* shape) {
     return shape->sharding.ulysses == 1 && shape->type == MEMO_TYPE_F32;
@@ -6049,58 +6450,69 @@ MEMOI char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
 MEMOI int64_t memoi_sp_carve_heads(const memoi_sp_shape* shape, char* base, char** q, char** k,
                                    char** v) {
     int64_t element_bytes = memo_type_bytes(shape->type), n = shape->sharding.ring_tokens;
-    const memo_ulysses_heads* heads = &shape->heads;
     memoi_hybrid_carver carver;
     carver.base = base;
     carver.n_bytes = 0;
-    *q = memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, heads->n_q, shape->head_size) *
-                                         element_bytes);
-    *k = memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, heads->n_kv, shape->head_size) *
-                                         element_bytes);
-    *v = memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, heads->n_kv, shape->v_head_size) *
-                                         element_bytes);
+    *q = memoi_hybrid_carve(
+        &carver, memoi_sp_elements(shape, n, shape->heads.n_q, shape->head_size) * element_bytes);
+    *k = memoi_hybrid_carve(&carver, memoi_ring_k_elements(shape) * element_bytes);
+    *v = memoi_hybrid_carve(&carver, memoi_ring_v_elements(shape) * element_bytes);
     return carver.n_bytes;
 }
 
 /* Buffers of the exchanges between rows and heads. */
-MEMOI void memoi_sp_carve_ulysses(const memoi_sp_shape* shape, memoi_hybrid_carver* carver,
+MEMOI void memoi_sp_carve_ulysses(const memoi_sp_largest* largest, memoi_hybrid_carver* carver,
                                   int is_backward, memoi_sp_buffers* buffers) {
-    int64_t element_bytes = memo_type_bytes(shape->type);
+    const memoi_sp_shape* shape = &largest->shape;
+    int64_t element_bytes = memo_type_bytes(shape->type), n = shape->sharding.ring_tokens;
     int64_t size = memoi_sp_larger(shape->head_size, shape->v_head_size);
-    int64_t kv_needed =
-        memoi_heads_needed(shape, 1) * (is_backward && shape->is_replicated ? 4 : element_bytes);
-    int64_t q_needed = shape->n_q_heads * element_bytes;
-    if (shape->sends_again) {
-        int64_t n_bytes = memoi_sp_carve_heads(shape, NULL, &buffers->q, &buffers->k, &buffers->v);
+    int64_t kv_type_bytes = is_backward && shape->is_replicated ? 4 : element_bytes;
+    int64_t kv_bytes = memoi_sp_elements(shape, shape->key_sharding.local_tokens,
+                                         largest->kv_needed, size * kv_type_bytes);
+    int64_t q_bytes = memoi_sp_elements(shape, shape->sharding.local_tokens, largest->q_needed,
+                                        memob_max(size * element_bytes, 4)); /* row dots: fp32 */
+    int32_t n_groups = shape->n_groups, i;
+    for (i = 0; i < 2 && i < n_groups && shape->sends_again; i++) {
+        int64_t n_bytes =
+            memoi_sp_carve_heads(shape, NULL, &buffers->q[i], &buffers->k[i], &buffers->v[i]);
         char* part = memoi_hybrid_carve(carver, n_bytes);
-        if (part) memoi_sp_carve_heads(shape, part, &buffers->q, &buffers->k, &buffers->v);
+        if (part) memoi_sp_carve_heads(shape, part, &buffers->q[i], &buffers->k[i], &buffers->v[i]);
     }
-    /* Row dots are smaller than q, except for heads of one or two elements. */
-    if (q_needed * size < 4 * (int64_t)shape->n_q_heads) q_needed = 4 * (int64_t)shape->n_q_heads;
-    buffers->staging = memoi_hybrid_carve(
-        carver, memoi_sp_elements(shape, shape->sharding.local_tokens,
-                                  kv_needed > q_needed ? kv_needed : q_needed, size));
-    if (is_backward || shape->type != MEMO_TYPE_F32)
-        buffers->typed = memoi_hybrid_carve(
-            carver, memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, size) *
-                        element_bytes);
+    buffers->staging = memoi_hybrid_carve(carver, memob_max(kv_bytes, q_bytes));
+    if (!is_backward && shape->type == MEMO_TYPE_F32 && n_groups == 1) return;
+
+    /* One buffer serves d_out and then all results, unless they leave behind the next group. */
+    q_bytes = memoi_sp_elements(shape, n, shape->heads.n_q, size) * element_bytes;
+    kv_bytes =
+        memob_max(memoi_ring_k_elements(shape), memoi_ring_v_elements(shape)) * element_bytes;
+    buffers->results[0] =
+        memoi_hybrid_carve(carver, n_groups == 1 ? memob_max(q_bytes, kv_bytes) : q_bytes);
+    buffers->results[1] = buffers->results[2] = buffers->d_out[0] = buffers->results[0];
+    if (n_groups == 1 || !is_backward) return;
+    for (i = 0; i < 2; i++) buffers->d_out[i] = memoi_hybrid_carve(carver, q_bytes);
+    for (i = 0; i < 2; i++) {
+        int64_t n_kv = i ? memoi_ring_v_elements(shape) : memoi_ring_k_elements(shape);
+        buffers->results[1 + i] = memoi_hybrid_carve(carver, n_kv * kv_type_bytes);
+    }
 }
 
 /* Buffers of gradients. */
 MEMOI void memoi_sp_carve_backward(const memoi_sp_shape* shape, memoi_hybrid_carver* carver,
                                    memoi_sp_buffers* buffers) {
     int64_t n_k = memoi_ring_k_elements(shape), n_v = memoi_ring_v_elements(shape);
-    int64_t n_local = shape->sharding.local_tokens;
+    int64_t n_local = shape->sharding.local_tokens, sums_bytes;
     int64_t carried_bytes = memo_type_bytes(shape->carried_type);
-    int has_ulysses = shape->sharding.ulysses > 1, has_ring = shape->sharding.ring > 1, i;
-    buffers->dots = (float*)memoi_hybrid_carve(
-        carver, memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, 1) * 4);
-    buffers->dots_rows = buffers->dots;
+    int has_ulysses = shape->sharding.ulysses > 1, i;
+    int has_ring = shape->sharding.ring > 1 && !shape->gathers_keys;
+    for (i = 0; i < 2 && i < shape->n_groups; i++)
+        buffers->dots[i] = (float*)memoi_hybrid_carve(
+            carver, memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, 1) * 4);
+    buffers->dots_rows = buffers->dots[0];
     if (has_ulysses)
         buffers->dots_rows =
             (float*)memoi_hybrid_carve(carver, shape->n_batch * n_local * shape->n_q_heads * 4);
     for (i = 0; i < 2; i++) {
-        if (i == 0 ? !has_ring : !has_ring && memoi_sp_is_direct(shape)) continue;
+        if (!has_ring && (i == 0 || memoi_sp_is_direct(shape))) continue;
         buffers->d_k[i] = memoi_hybrid_carve(carver, n_k * carried_bytes);
         buffers->d_v[i] = memoi_hybrid_carve(carver, n_v * carried_bytes);
     }
@@ -6108,21 +6520,32 @@ MEMOI void memoi_sp_carve_backward(const memoi_sp_shape* shape, memoi_hybrid_car
         buffers->d_k_step = (float*)memoi_hybrid_carve(carver, n_k * 4);
         buffers->d_v_step = (float*)memoi_hybrid_carve(carver, n_v * 4);
     }
-    if (has_ulysses && shape->is_replicated)
-        buffers->sums = (float*)memoi_hybrid_carve(
-            carver, memoi_sp_elements(shape, n_local, shape->n_kv_heads,
-                                      memoi_sp_larger(shape->head_size, shape->v_head_size)) *
-                        4);
+    if (!has_ulysses || !shape->is_replicated) return;
+
+    /* Replicas are sent and summed in fp32.  The contribution of a step is then no longer used. */
+    sums_bytes = memoi_sp_elements(shape, shape->key_sharding.local_tokens, shape->n_kv_heads,
+                                   memoi_sp_larger(shape->head_size, shape->v_head_size)) *
+                 4;
+    buffers->sums[0] = buffers->sums[1] = (float*)memoi_hybrid_carve(carver, sums_bytes);
+    if (shape->n_groups > 1) {
+        buffers->sums[1] = (float*)memoi_hybrid_carve(carver, sums_bytes);
+    } else {
+        buffers->results[1] = (char*)(void*)(has_ring ? buffers->d_k_step : buffers->d_k_all);
+        buffers->results[2] = (char*)(void*)(has_ring ? buffers->d_v_step : buffers->d_v_all);
+    }
 }
 
 /* Returns the bytes needed. */
-MEMOI int64_t memoi_sp_carve(const memoi_sp_shape* shape, char* base, int is_backward,
+MEMOI int64_t memoi_sp_carve(const memoi_sp_shape* whole, char* base, int is_backward,
                              memoi_sp_buffers* buffers) {
+    const memoi_sp_largest largest = memoi_sp_largest_of(whole);
+    const memoi_sp_shape* shape = &largest.shape;
     int64_t n_lse = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, 1);
     int64_t k_bytes = memoi_ring_k_elements(shape) * memo_type_bytes(shape->type);
     int64_t v_bytes = memoi_ring_v_elements(shape) * memo_type_bytes(shape->type);
     int64_t size = is_backward ? shape->head_size : shape->v_head_size; /* of d_q, or of out */
-    int has_ring = shape->sharding.ring > 1, i;
+    int64_t larger_bytes = k_bytes > v_bytes ? k_bytes : v_bytes, rd = shape->sharding.ring;
+    int has_ring = rd > 1 && !shape->gathers_keys, i;
     memoi_hybrid_carver carver;
     memset(buffers, 0, sizeof *buffers);
     carver.base = base;
@@ -6134,7 +6557,20 @@ MEMOI int64_t memoi_sp_carve(const memoi_sp_shape* shape, char* base, int is_bac
         buffers->ring_k[i] = memoi_hybrid_carve(&carver, k_bytes);
         buffers->ring_v[i] = memoi_hybrid_carve(&carver, v_bytes);
     }
-    if (shape->sharding.ulysses > 1) memoi_sp_carve_ulysses(shape, &carver, is_backward, buffers);
+    if (shape->gathers_keys) {
+        int64_t wide = is_backward ? memo_type_bytes(shape->carried_type) : 0;
+        int64_t bytes = memo_type_bytes(shape->type);
+        buffers->k_all = memoi_hybrid_carve(&carver, rd * k_bytes);
+        buffers->v_all = memoi_hybrid_carve(&carver, rd * v_bytes);
+        buffers->gathered =
+            memoi_hybrid_carve(&carver, rd * larger_bytes / bytes * memob_max(wide, bytes));
+        if (is_backward) {
+            buffers->d_k_all = (float*)memoi_hybrid_carve(&carver, rd * k_bytes / bytes * 4);
+            buffers->d_v_all = (float*)memoi_hybrid_carve(&carver, rd * v_bytes / bytes * 4);
+        }
+    }
+    if (shape->sharding.ulysses > 1)
+        memoi_sp_carve_ulysses(&largest, &carver, is_backward, buffers);
     if (!memoi_sp_is_direct(shape))
         buffers->out = (float*)memoi_hybrid_carve(&carver, n_lse * size * 4);
     if (is_backward) {
@@ -6158,14 +6594,18 @@ MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* 
     int64_t forward, backward;
     memoi_sp_buffers buffers;
     char* ignored;
+    int32_t g;
     memset(sizes, 0, sizeof *sizes);
 
     /* Memory. */
     forward = memoi_sp_carve(shape, NULL, 0, &buffers);
     backward = memoi_sp_carve(shape, NULL, 1, &buffers);
     sizes->device_bytes = forward > backward ? forward : backward;
-    if (shape->sharding.ulysses > 1 && !shape->sends_again)
-        sizes->saved_bytes = memoi_sp_carve_heads(shape, NULL, &ignored, &ignored, &ignored);
+    for (g = 0; g < shape->n_groups && shape->sharding.ulysses > 1 && !shape->sends_again; g++) {
+        memoi_sp_shape group = memoi_sp_group_of(shape, g);
+        sizes->saved_bytes += memoi_sp_carve_heads(&group, NULL, &ignored, &ignored, &ignored);
+        sizes->saved_bytes = memob_align_up(sizes->saved_bytes, MEMOB_DEVICE_ALIGNMENT);
+    }
     sizes->lse_bytes = (int64_t)shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * 4;
     sizes->heads = shape->heads;
 
@@ -6178,8 +6618,8 @@ MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* 
     sizes->ring_forward_bytes = n_kv * memo_type_bytes(shape->type) * (shape->sharding.ring - 1);
     sizes->ring_backward_bytes = sizes->ring_forward_bytes;
     if (shape->sharding.ring > 1)
-        sizes->ring_backward_bytes +=
-            n_kv * memo_type_bytes(shape->carried_type) * shape->sharding.ring;
+        sizes->ring_backward_bytes += n_kv * memo_type_bytes(shape->carried_type) *
+                                      (shape->sharding.ring - shape->gathers_keys);
 }
 
 memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
@@ -6227,11 +6667,14 @@ MEMOI memo_status memoi_sp_attention_open(memo_sp_attention* a, const memo_sp_at
     a->queue.device = device;
     a->queue.has_ranges = 1;
     a->queue.streams[MEMOI_SP_COMPUTE] = desc->stream;
-    if (a->shape.sharding.ring > 1) {
+    if (a->shape.sharding.ring > 1 && !a->shape.gathers_keys)
         status = memo_stream_create(device, "ring", 1, &a->queue.streams[MEMOI_SP_RING], error);
-        for (i = 0; i < MEMOI_SP_N_EVENTS && !status; i++)
+    if (!status && a->shape.n_groups > 1)
+        status =
+            memo_stream_create(device, "ulysses", 1, &a->queue.streams[MEMOI_SP_ULYSSES], error);
+    for (i = 0; i < MEMOI_SP_N_EVENTS && !status; i++)
+        if (a->queue.streams[i < MEMOI_SP_HEADS ? MEMOI_SP_RING : MEMOI_SP_ULYSSES])
             status = memo_event_create_untimed(device, &a->queue.events[i], error);
-    }
 
     /* Scratch memory. */
     memoi_sp_sizes(&a->shape, &sizes);
@@ -6275,8 +6718,8 @@ void memo_sp_attention_destroy(memo_sp_attention* a) {
         /* It may still read the runs. */
         if (a->queue.streams[MEMOI_SP_COMPUTE])
             memo_stream_synchronize(device, a->queue.streams[MEMOI_SP_COMPUTE], NULL);
-        if (a->queue.streams[MEMOI_SP_RING])
-            memo_stream_destroy(device, a->queue.streams[MEMOI_SP_RING], NULL);
+        for (i = MEMOI_SP_RING; i < MEMOI_SP_N_STREAMS; i++)
+            if (a->queue.streams[i]) memo_stream_destroy(device, a->queue.streams[i], NULL);
         for (i = 0; i < MEMOI_SP_N_EVENTS; i++)
             if (a->queue.events[i]) memo_event_destroy(device, a->queue.events[i], NULL);
         if (a->memory) memo_device_free(device, a->memory, NULL);
@@ -6314,43 +6757,70 @@ memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_shar
 
 /* --- one forward or backward --- */
 
-MEMOI memo_status memoi_sp_one_mask_check(const memo_mask* mask, int64_t n_tokens,
+/* mask is complete: memoi_sp_mask made it. */
+MEMOI memo_status memoi_sp_one_mask_check(const memo_mask* mask, int has_key_sharding,
                                           memo_error* error) {
     if (mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
                               (int)mask->kind);
-    if (mask->window < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "mask.window: negative (%lld); 0 means no limit",
-                              (long long)mask->window);
+    if (mask->window_before < 0 || mask->window_after < 0)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "mask.window_before or window_after: negative (%lld, %lld); 0 means no limit",
+            (long long)mask->window_before, (long long)mask->window_after);
     if (mask->document_begins &&
-        !memoi_are_documents(mask->document_begins, mask->n_documents, n_tokens))
+        !memoi_are_documents(mask->document_begins, mask->n_documents, mask->n_tokens))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "mask.document_begins: invalid (%lld documents); they must ascend from "
             "0 to the sharding's n_tokens (%lld)",
-            (long long)mask->n_documents, (long long)n_tokens);
+            (long long)mask->n_documents, (long long)mask->n_tokens);
+
+    /* Keys have documents if and only if queries have them. */
+    if (!has_key_sharding && mask->key_begins)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "mask.key_begins: not NULL, but keys have the sharding of queries; set "
+            "sp_attention_desc.key_sharding for cross-attention");
+    if (has_key_sharding && !mask->document_begins != !mask->key_begins)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "mask: %s have no documents, or another number of them; pass "
+                              "document_begins and key_begins",
+                              mask->key_begins ? "queries" : "keys");
+    if (mask->key_begins && !memoi_are_documents(mask->key_begins, mask->n_documents, mask->n_keys))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "mask.key_begins: invalid (%lld documents); they must ascend from 0 to "
+            "the key_sharding's n_tokens (%lld)",
+            (long long)mask->n_documents, (long long)mask->n_keys);
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_sp_mask_check(const memo_mask* masks, int32_t n_masks, int64_t n_tokens,
+MEMOI memo_status memoi_sp_mask_check(const memoi_sp_shape* shape, const memo_mask* masks,
                                       memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int32_t i;
-    for (i = 0; i < n_masks && !status; i++)
-        status = memoi_sp_one_mask_check(&masks[i], n_tokens, error);
+    int32_t part;
+    for (part = 0; part < shape->n_parts && !status; part++) {
+        memo_mask mask = memoi_sp_mask(shape, masks, part);
+        status = memoi_sp_one_mask_check(&mask, shape->has_key_sharding, error);
+    }
     return status;
 }
 
 /* One forward or backward of this rank, on a device or into a schedule. */
 typedef struct memoi_sp_walk {
     const memoi_sp_shape* shape;
-    memoi_sp_queue queue;
+    memoi_sp_shape groups[2]; /* of heads: even and odd ones */
+    /* of the exchanges between rows and heads: a stream of its own if there are several groups */
+    memoi_sp_queue queue, exchange_queue;
     memoi_sp_buffers buffers;
     memo_sp_attention_tensors tensors;
     memoi_ulysses ulysses;
     memoi_ring ring;
+    int32_t last_step; /* of the ring, if this rank has heads */
+    int32_t has_run;   /* a ring of this pass */
+    int32_t is_full;   /* results of the previous group may still be in their buffers */
 } memoi_sp_walk;
 
 MEMOI void memoi_sp_walk_init(memoi_sp_walk* walk, const memoi_sp_shape* shape,
@@ -6359,15 +6829,21 @@ MEMOI void memoi_sp_walk_init(memoi_sp_walk* walk, const memoi_sp_shape* shape,
                               int32_t is_backward) {
     memset(walk, 0, sizeof *walk);
     walk->shape = shape;
-    walk->queue = *queue;
+    walk->queue = walk->exchange_queue = *queue;
+    if (shape->n_groups > 1) {
+        walk->exchange_queue.streams[MEMOI_SP_COMPUTE] = queue->streams[MEMOI_SP_ULYSSES];
+        walk->exchange_queue.stream_indices[MEMOI_SP_COMPUTE] =
+            queue->stream_indices[MEMOI_SP_ULYSSES];
+    }
     walk->buffers = *buffers;
     walk->tensors = *tensors;
-    walk->ulysses.shape = walk->ring.shape = shape;
-    walk->ulysses.queue = walk->ring.queue = &walk->queue;
+    walk->ulysses.queue = &walk->exchange_queue;
     walk->ulysses.staging = buffers->staging;
+    walk->ring.shape = shape;
+    walk->ring.queue = &walk->queue;
     walk->ring.is_backward = is_backward;
     walk->ring.masks = masks;
-    walk->ring.last_step = memoi_ring_last_step(&walk->ring);
+    walk->last_step = memoi_ring_last_step(&walk->ring);
 }
 
 MEMOI void memoi_sp_walk_set_costs(memoi_sp_walk* walk, const memo_sp_attention_costs* costs) {
@@ -6376,154 +6852,300 @@ MEMOI void memoi_sp_walk_set_costs(memoi_sp_walk* walk, const memo_sp_attention_
     walk->ulysses.latency_s = costs->ulysses_latency_s;
 }
 
-/* Sets q, k and v by heads.  With ulysses they are exchanged if is_sent, otherwise they were
- * saved. */
-MEMOI memo_status memoi_sp_take_qkv(memoi_sp_walk* walk, int is_sent, memo_error* error) {
+/* --- one group of heads --- */
+
+/* Where q, k and v of a group are by heads. */
+MEMOI void memoi_sp_find_heads(const memoi_sp_walk* walk, int32_t g, char** q, char** k, char** v) {
     const memo_sp_attention_tensors* t = &walk->tensors;
+    const memoi_sp_shape* group = &walk->groups[g % 2];
+    char* saved = (char*)t->saved;
+    int32_t earlier;
+    if (!group->heads.n_q) { /* a rank without heads gets no bytes; any address will do */
+        *q = *k = *v = (char*)t->out;
+    } else if (walk->shape->sends_again) {
+        *q = walk->buffers.q[g % 2];
+        *k = walk->buffers.k[g % 2];
+        *v = walk->buffers.v[g % 2];
+    } else {
+        for (earlier = 0; earlier < g; earlier++) {
+            memoi_sp_shape part = memoi_sp_group_of(walk->shape, earlier);
+            saved +=
+                memob_align_up(memoi_sp_carve_heads(&part, NULL, q, k, v), MEMOB_DEVICE_ALIGNMENT);
+        }
+        memoi_sp_carve_heads(group, saved, q, k, v);
+    }
+}
+
+/* What attention reads of a group arrives by heads.  q, k and v arrive in forward, and in backward if
+ * they are sent again; otherwise they were saved. */
+MEMOI memo_status memoi_sp_arrive(memoi_sp_walk* walk, int32_t g, memo_error* error) {
+    const memo_sp_attention_tensors* t = &walk->tensors;
+    memoi_sp_shape* group = &walk->groups[g % 2];
+    const memoi_sp_buffers* b = &walk->buffers;
     int32_t size = walk->shape->head_size, v_size = walk->shape->v_head_size;
     memoi_exchanged q = memoi_sp_exchanged(walk->shape, "q to heads", 0, size);
     memoi_exchanged k = memoi_sp_exchanged(walk->shape, "k to heads", 1, size);
     memoi_exchanged v = memoi_sp_exchanged(walk->shape, "v to heads", 1, v_size);
-    char *q_heads = walk->buffers.q, *k_heads = walk->buffers.k, *v_heads = walk->buffers.v;
-    memo_status status;
-    if (walk->shape->sharding.ulysses == 1) {
-        walk->ring.q = (const char*)t->q;
-        walk->ring.k = (const char*)t->k;
-        walk->ring.v = (const char*)t->v;
-        return MEMO_STATUS_OK;
-    }
+    memoi_exchanged d_out = memoi_sp_exchanged(walk->shape, "d_out to heads", 0, v_size);
+    memoi_exchanged dots = memoi_sp_exchanged_dots(walk->shape);
+    char *q_heads, *k_heads, *v_heads;
+    memo_status status = MEMO_STATUS_OK;
+    *group = memoi_sp_group_of(walk->shape, g);
+    if (walk->shape->sharding.ulysses == 1) return MEMO_STATUS_OK;
 
-    if (!walk->shape->heads.n_q) /* a rank without heads gets no bytes; any address will do */
-        q_heads = k_heads = v_heads = (char*)t->out;
-    else if (!walk->shape->sends_again)
-        memoi_sp_carve_heads(walk->shape, (char*)t->saved, &q_heads, &k_heads, &v_heads);
-    walk->ring.q = q_heads;
-    walk->ring.k = k_heads;
-    walk->ring.v = v_heads;
-    if (!is_sent) return MEMO_STATUS_OK;
-    status = memoi_ulysses_to_heads(&walk->ulysses, &q, t->q, q_heads, error);
-    if (!status) status = memoi_ulysses_to_heads(&walk->ulysses, &k, t->k, k_heads, error);
-    if (!status) status = memoi_ulysses_to_heads(&walk->ulysses, &v, t->v, v_heads, error);
+    walk->ulysses.shape = group;
+    if (!walk->ring.is_backward || walk->shape->sends_again) {
+        memoi_sp_find_heads(walk, g, &q_heads, &k_heads, &v_heads);
+        status = memoi_ulysses_to_heads(&walk->ulysses, &q, t->q, q_heads, error);
+        if (!status) status = memoi_ulysses_to_heads(&walk->ulysses, &k, t->k, k_heads, error);
+        if (!status) status = memoi_ulysses_to_heads(&walk->ulysses, &v, t->v, v_heads, error);
+    }
+    if (!walk->ring.is_backward || status) return status;
+    status = memoi_ulysses_to_heads(&walk->ulysses, &d_out, t->d_out, b->d_out[g % 2], error);
+    if (!status)
+        status = memoi_ulysses_to_heads(&walk->ulysses, &dots, b->dots_rows, b->dots[g % 2], error);
     return status;
 }
 
-/* Converts a result by heads to the tensors' type, and moves it to the user's rows.  from_type: F32,
- * or the tensors'. */
-MEMOI memo_status memoi_sp_give(memoi_sp_walk* walk, const memoi_exchanged* x, const void* from,
-                                memo_type from_type, void* to, memo_error* error) {
-    const memoi_sp_shape* shape = walk->shape;
-    memo_type type = shape->type;
-    int64_t n = memoi_sp_elements(shape, shape->sharding.ring_tokens,
-                                  x->is_kv ? shape->heads.n_kv : shape->heads.n_q, x->n);
-    memo_status status = MEMO_STATUS_OK;
-    if (from == to) return MEMO_STATUS_OK; /* computed in place */
-    if (shape->sharding.ulysses == 1)
-        return memoi_sp_cast(&walk->queue, to, type, from, from_type, n, error);
-
-    /* What the exchange sends, in its type.  The contribution of a step is no longer used. */
-    if (from_type != x->type) {
-        float* step =
-            from == walk->ring.d_k_final ? walk->buffers.d_k_step : walk->buffers.d_v_step;
-        void* sent = x->type == MEMO_TYPE_F32 ? (void*)step : (void*)walk->buffers.typed;
-        status = memoi_sp_cast(&walk->queue, sent, x->type, from, from_type, n, error);
-        from = sent;
-    }
-    if (status || !x->is_kv || !shape->is_replicated)
-        return status ? status : memoi_ulysses_to_rows(&walk->ulysses, x, from, to, NULL, error);
-    status = memoi_ulysses_to_rows(&walk->ulysses, x, from, NULL, walk->buffers.sums, error);
-    n = memoi_sp_elements(shape, shape->sharding.local_tokens, shape->n_kv_heads, x->n);
-    return status
-               ? status
-               : memoi_sp_cast(&walk->queue, to, type, walk->buffers.sums, MEMO_TYPE_F32, n, error);
-}
-
-/* A pass is begin, ring, end.  In one schedule the rings of all ranks run together in between. */
-MEMOI memo_status memoi_sp_forward_begin(memoi_sp_walk* walk, memo_error* error) {
-    const memoi_sp_buffers* b = &walk->buffers;
-    memoi_ring* ring = &walk->ring;
-    int i;
-    ring->out = memoi_sp_is_direct(walk->shape) ? (float*)walk->tensors.out : b->out;
-    ring->lse = walk->tensors.lse;
-    ring->block_out = b->block_out;
-    ring->block_lse = b->block_lse;
-    for (i = 0; i < 2; i++) {
-        ring->k_buffers[i] = b->ring_k[i];
-        ring->v_buffers[i] = b->ring_v[i];
-    }
-    return memoi_sp_take_qkv(walk, 1, error);
-}
-
-MEMOI memo_status memoi_sp_forward_end(memoi_sp_walk* walk, memo_error* error) {
-    memoi_exchanged out =
-        memoi_sp_exchanged(walk->shape, "out to rows", 0, walk->shape->v_head_size);
-    return memoi_sp_give(walk, &out, walk->ring.out, MEMO_TYPE_F32, walk->tensors.out, error);
-}
-
-MEMOI memo_status memoi_sp_backward_begin(memoi_sp_walk* walk, memo_error* error) {
-    const memoi_sp_shape* shape = walk->shape;
+/* Gives a group's tensors and buffers to the ring. */
+MEMOI void memoi_sp_enter(memoi_sp_walk* walk, int32_t g) {
+    const memoi_sp_shape* group = &walk->groups[g % 2];
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_sp_buffers* b = &walk->buffers;
-    memoi_exchanged d_out = memoi_sp_exchanged(shape, "d_out to heads", 0, shape->v_head_size);
-    memoi_exchanged dots = memoi_sp_exchanged_dots(shape);
     memoi_ring* ring = &walk->ring;
-    int is_direct = memoi_sp_is_direct(shape), i;
-    memo_status status;
+    int is_direct = memoi_sp_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1, i;
+    char *q = (char*)(uintptr_t)t->q, *k = (char*)(uintptr_t)t->k, *v = (char*)(uintptr_t)t->v;
+    if (has_ulysses) memoi_sp_find_heads(walk, g, &q, &k, &v);
+    ring->shape = group;
+    ring->last_step = group->heads.n_q && !group->gathers_keys ? walk->last_step : 0;
+    /* What was saved is complete since the first group, whose last exchange waited for its steps. */
+    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run;
+    walk->has_run |= group->heads.n_q > 0;
+    /* A later ring waits for all exchanges.  It is too late if k's buffer is filled again by then. */
+    ring->is_open = 0;
+    for (i = g + 1; i < group->n_groups && !ring->is_backward; i++) {
+        if (!memoi_sp_group_of(walk->shape, i).heads.n_q) continue;
+        ring->is_open |= 1;
+        if (group->sends_again && (i - g) % 2 == 0) ring->is_open |= 2;
+    }
+    ring->is_open = ring->is_open == 1;
+    ring->q = q;
+    ring->k = k;
+    ring->v = v;
+    /* The LSEs of a group follow those of earlier groups. */
     ring->lse = t->lse;
-    ring->row_dots = b->dots;
-    ring->d_q = is_direct ? (float*)t->d_q : b->out;
-    ring->d_k_step = b->d_k_step;
-    ring->d_v_step = b->d_v_step;
+    if (t->lse)
+        ring->lse += (int64_t)group->n_batch * group->sharding.ring_tokens *
+                     (group->heads.n_q ? group->heads.first_q - walk->shape->heads.first_q : 0);
     for (i = 0; i < 2; i++) {
         ring->k_buffers[i] = b->ring_k[i];
         ring->v_buffers[i] = b->ring_v[i];
         ring->d_k[i] = b->d_k[i];
         ring->d_v[i] = b->d_v[i];
     }
+    ring->block_out = b->block_out;
+    ring->block_lse = b->block_lse;
+    ring->gathered = b->gathered;
+    ring->k_all = b->k_all;
+    ring->v_all = b->v_all;
+    ring->d_k_all = b->d_k_all;
+    ring->d_v_all = b->d_v_all;
+    if (!ring->is_backward) {
+        ring->out = is_direct ? (float*)t->out : b->out;
+        return;
+    }
+    ring->d_out = has_ulysses ? b->d_out[g % 2] : (const char*)t->d_out;
+    ring->row_dots = b->dots[g % 2];
+    ring->d_q = is_direct ? (float*)t->d_q : b->out;
+    ring->d_k_step = b->d_k_step;
+    ring->d_v_step = b->d_v_step;
 
     /* The last exchange, last_step + 1, sends buffer (last_step + 1) % 2, so the other one is free
      * to receive. */
     i = ring->last_step ? ring->last_step % 2 : 1;
-    is_direct = shape->sharding.ulysses == 1 && shape->type == shape->carried_type;
+    is_direct = !has_ulysses && group->type == group->carried_type;
     ring->d_k_final = is_direct ? (char*)t->d_k : ring->d_k[i];
     ring->d_v_final = is_direct ? (char*)t->d_v : ring->d_v[i];
+}
 
+/* Results of a group: output; or d_q, d_k and d_v. */
+typedef struct memoi_sp_results {
+    memoi_exchanged x[3];
+    const void* from[3]; /* by heads; later as they are sent */
+    memo_type types[3];
+    void* to[3]; /* the user's rows */
+    int32_t n;
+} memoi_sp_results;
+
+MEMOI void memoi_sp_results_of(const memoi_sp_walk* walk, memoi_sp_results* results) {
+    const memoi_sp_shape* shape = walk->shape;
+    const memoi_ring* ring = &walk->ring;
+    int32_t size = shape->head_size, v_size = shape->v_head_size;
+    memset(results, 0, sizeof *results);
+    results->types[0] = MEMO_TYPE_F32;
+    results->n = ring->is_backward ? 3 : 1;
+    if (!ring->is_backward) {
+        results->x[0] = memoi_sp_exchanged(shape, "out to rows", 0, v_size);
+        results->from[0] = ring->out;
+        results->to[0] = walk->tensors.out;
+        return;
+    }
+    results->x[0] = memoi_sp_exchanged(shape, "d_q to rows", 0, size);
+    results->x[1] = memoi_sp_exchanged_d_kv(shape, "d_k to rows", size);
+    results->x[2] = memoi_sp_exchanged_d_kv(shape, "d_v to rows", v_size);
+    results->from[0] = ring->d_q;
+    results->from[1] = ring->d_k_final;
+    results->from[2] = ring->d_v_final;
+    results->types[1] = results->types[2] = shape->carried_type;
+    results->to[0] = walk->tensors.d_q;
+    results->to[1] = walk->tensors.d_k;
+    results->to[2] = walk->tensors.d_v;
+}
+
+/* Converts result i to the type that is sent, or to the user's tensor if nothing is sent. */
+MEMOI memo_status memoi_sp_convert(memoi_sp_walk* walk, memoi_sp_results* results, int32_t i,
+                                   memo_error* error) {
+    const memoi_sp_shape* group = walk->ring.shape;
+    int64_t n = memoi_sp_elements(group, memoi_sp_sharding(group, i > 0)->ring_tokens,
+                                  i ? group->heads.n_kv : group->heads.n_q, results->x[i].n);
+    const void* from = results->from[i];
+    int has_ulysses = group->sharding.ulysses > 1;
+    if (has_ulysses && group->n_groups == 1 && results->types[i] == results->x[i].type)
+        return MEMO_STATUS_OK; /* sent as it is */
+    results->from[i] = has_ulysses ? (void*)walk->buffers.results[i] : results->to[i];
+    if (from == results->from[i]) return MEMO_STATUS_OK; /* computed in place */
+    return memoi_sp_cast(&walk->queue, (void*)(uintptr_t)results->from[i], results->x[i].type, from,
+                         results->types[i], n, error);
+}
+
+/* Result i goes to the rows it belongs to.  Replicas are summed there; the last group rounds them. */
+MEMOI memo_status memoi_sp_return(memoi_sp_walk* walk, const memoi_sp_results* results, int32_t i,
+                                  int32_t g, memo_error* error) {
+    const memoi_sp_shape* shape = walk->shape;
+    const memoi_exchanged* x = &results->x[i];
+    int64_t n = memoi_sp_elements(shape, shape->key_sharding.local_tokens, shape->n_kv_heads, x->n);
+    float* sums;
+    memo_status status;
+    if (shape->sharding.ulysses == 1) return MEMO_STATUS_OK;
+    walk->ulysses.shape = &walk->groups[g % 2];
+    if (!i || !shape->is_replicated)
+        return memoi_ulysses_to_rows(&walk->ulysses, x, results->from[i], results->to[i], NULL,
+                                     error);
+    sums = walk->buffers.sums[i - 1];
+    status = memoi_ulysses_to_rows(&walk->ulysses, x, results->from[i], NULL, sums, error);
+    if (status || g < shape->n_groups - 1) return status;
+    return memoi_sp_cast(&walk->exchange_queue, results->to[i], shape->type, sums, MEMO_TYPE_F32, n,
+                         error);
+}
+
+/* The results of a group leave.  With several groups they do behind the next one's attention. */
+MEMOI memo_status memoi_sp_leave(memoi_sp_walk* walk, int32_t g, memo_error* error) {
+    const memoi_sp_queue* queue = &walk->queue;
+    int is_grouped = walk->shape->n_groups > 1, has_heads = walk->ring.shape->heads.n_q > 0;
+    memo_status status = MEMO_STATUS_OK;
+    memoi_sp_results results;
+    int32_t i;
+    memoi_sp_results_of(walk, &results);
+    if (has_heads && walk->is_full)
+        status = memoi_sp_wait(queue, MEMOI_SP_ROWS, MEMOI_SP_COMPUTE, error);
+    walk->is_full = is_grouped && has_heads; /* earlier ones left before this one arrived */
+    for (i = 0; i < results.n && !status; i++) {
+        status = memoi_sp_convert(walk, &results, i, error);
+        if (!status && !is_grouped) status = memoi_sp_return(walk, &results, i, g, error);
+    }
+    if (!is_grouped || status) return status;
+    if (has_heads) {
+        status = memoi_sp_record(queue, MEMOI_SP_DONE, MEMOI_SP_COMPUTE, error);
+        if (!status) status = memoi_sp_wait(queue, MEMOI_SP_DONE, MEMOI_SP_ULYSSES, error);
+    }
+    for (i = 0; i < results.n && !status; i++)
+        status = memoi_sp_return(walk, &results, i, g, error);
+    return status ? status : memoi_sp_record(queue, MEMOI_SP_ROWS, MEMOI_SP_ULYSSES, error);
+}
+
+/* --- all groups ---
+ *
+ * With several groups the exchanges run on a stream of their own, in the order: group 0 arrives, group
+ * 1 arrives, group 0 leaves, group 2 arrives, group 1 leaves, ...  Attention of group g waits until g
+ * has arrived; its results wait until those of g - 1 have left their buffer. */
+
+MEMOI memo_status memoi_sp_open(memoi_sp_walk* walk, memo_error* error) {
+    const memoi_sp_shape* shape = walk->shape;
+    memo_status status = MEMO_STATUS_OK;
     /* Row dots are computed from rows, where out and d_out are, then exchanged with d_out. */
-    status = memoi_sp_take_qkv(walk, shape->sends_again, error);
-    if (!status)
-        status = memoi_sp_row_sums(
-            &walk->queue, b->dots_rows, t->out, t->d_out, shape->type, shape->v_head_size,
-            shape->n_batch * shape->sharding.local_tokens * shape->n_q_heads, error);
-    ring->d_out = (const char*)t->d_out;
-    if (shape->sharding.ulysses == 1 || status) return status;
-    ring->d_out = b->typed;
-    status = memoi_ulysses_to_heads(&walk->ulysses, &d_out, t->d_out, b->typed, error);
-    if (!status)
-        status = memoi_ulysses_to_heads(&walk->ulysses, &dots, b->dots_rows, b->dots, error);
+    if (walk->ring.is_backward)
+        status = memoi_sp_row_sums(&walk->queue, walk->buffers.dots_rows, walk->tensors.out,
+                                   walk->tensors.d_out, shape->type, shape->v_head_size,
+                                   shape->n_batch * shape->sharding.local_tokens * shape->n_q_heads,
+                                   error);
+    if (walk->ring.is_backward && walk->tensors.sinks && !status)
+        status = memoi_sp_fill(&walk->queue, walk->tensors.d_sinks, (int64_t)shape->n_q_heads * 4,
+                               error);
+    if (shape->n_groups > 1) {
+        if (!status) status = memoi_sp_record(&walk->queue, MEMOI_SP_DONE, MEMOI_SP_COMPUTE, error);
+        if (!status) status = memoi_sp_wait(&walk->queue, MEMOI_SP_DONE, MEMOI_SP_ULYSSES, error);
+    }
+    if (!status) status = memoi_sp_arrive(walk, 0, error);
+    if (!status && shape->n_groups > 1)
+        status = memoi_sp_record(&walk->queue, MEMOI_SP_HEADS, MEMOI_SP_ULYSSES, error);
     return status;
 }
 
-MEMOI memo_status memoi_sp_backward_end(memoi_sp_walk* walk, memo_error* error) {
-    int32_t size = walk->shape->head_size, v_size = walk->shape->v_head_size;
-    memoi_exchanged d_q = memoi_sp_exchanged(walk->shape, "d_q to rows", 0, size);
-    memoi_exchanged d_k = memoi_sp_exchanged_d_kv(walk->shape, "d_k to rows", size);
-    memoi_exchanged d_v = memoi_sp_exchanged_d_kv(walk->shape, "d_v to rows", v_size);
-    memo_type carried = walk->shape->carried_type;
-    memo_status status =
-        memoi_sp_give(walk, &d_q, walk->ring.d_q, MEMO_TYPE_F32, walk->tensors.d_q, error);
-    if (!status)
-        status = memoi_sp_give(walk, &d_k, walk->ring.d_k_final, carried, walk->tensors.d_k, error);
-    if (!status)
-        status = memoi_sp_give(walk, &d_v, walk->ring.d_v_final, carried, walk->tensors.d_v, error);
+/* Before the attention of group g; the next group arrives meanwhile. */
+MEMOI memo_status memoi_sp_next(memoi_sp_walk* walk, int32_t g, memo_error* error) {
+    int32_t n_groups = walk->shape->n_groups;
+    memo_status status = MEMO_STATUS_OK;
+    if (n_groups > 1 && walk->groups[g % 2].heads.n_q)
+        status = memoi_sp_wait(&walk->queue, MEMOI_SP_HEADS, MEMOI_SP_COMPUTE, error);
+    if (!status && g + 1 < n_groups) {
+        status = memoi_sp_arrive(walk, g + 1, error);
+        if (!status)
+            status = memoi_sp_record(&walk->queue, MEMOI_SP_HEADS, MEMOI_SP_ULYSSES, error);
+    }
+    memoi_sp_enter(walk, g);
     return status;
 }
 
-MEMOI memo_status memoi_sp_begin(memoi_sp_walk* walk, memo_error* error) {
-    return walk->ring.is_backward ? memoi_sp_backward_begin(walk, error)
-                                  : memoi_sp_forward_begin(walk, error);
+/* After all steps of a group's ring, so that a sink counts once; before the result leaves. */
+MEMOI memo_status memoi_sp_sinks(const memoi_sp_walk* walk, memo_error* error) {
+    const memoi_ring* ring = &walk->ring;
+    const memo_ulysses_heads* heads = &ring->shape->heads;
+    memo_sinks_desc sinks;
+    if (!walk->tensors.sinks || !heads->n_q) return MEMO_STATUS_OK;
+    memset(&sinks, 0, sizeof sinks);
+    sinks.lse = ring->lse;
+    sinks.sinks = walk->tensors.sinks + heads->first_q;
+    sinks.n_rows = ring->shape->n_batch * ring->shape->sharding.ring_tokens;
+    sinks.n_heads = heads->n_q;
+    sinks.n_columns = ring->shape->v_head_size;
+    if (!ring->is_backward) {
+        sinks.out = ring->out;
+    } else {
+        sinks.row_dots = ring->row_dots;
+        sinks.d_sinks = walk->tensors.d_sinks + heads->first_q;
+    }
+    return memoi_sp_add_sinks(&walk->queue, &sinks, error);
 }
-MEMOI memo_status memoi_sp_end(memoi_sp_walk* walk, memo_error* error) {
-    return walk->ring.is_backward ? memoi_sp_backward_end(walk, error)
-                                  : memoi_sp_forward_end(walk, error);
+
+/* n_walks: 1; or all ring ranks, for one schedule: then the first ring exchanges for all.  rings: room
+ * for their rings. */
+MEMOI memo_status memoi_sp_walk_through(memoi_sp_walk* walks, memoi_ring* rings, int32_t n_walks,
+                                        memo_error* error) {
+    int32_t n_groups = walks->shape->n_groups, g, i;
+    memo_status status = MEMO_STATUS_OK;
+    for (i = 0; i < n_walks && !status; i++) status = memoi_sp_open(&walks[i], error);
+    for (g = 0; g < n_groups && !status; g++) {
+        for (i = 0; i < n_walks && !status; i++) {
+            status = memoi_sp_next(&walks[i], g, error);
+            rings[i] = walks[i].ring;
+        }
+        if (!status) status = memoi_ring_run(rings, n_walks, error);
+        for (i = 0; i < n_walks && !status; i++) status = memoi_sp_sinks(&walks[i], error);
+        for (i = 0; i < n_walks && !status; i++) status = memoi_sp_leave(&walks[i], g, error);
+    }
+    for (i = 0; i < n_walks && n_groups > 1 && !status; i++)
+        status = memoi_sp_wait(&walks[i].queue, MEMOI_SP_ROWS, MEMOI_SP_COMPUTE, error);
+    return status;
 }
 
 MEMOI memo_status memoi_sp_check_call(const memo_sp_attention* a,
@@ -6537,22 +7159,18 @@ MEMOI memo_status memoi_sp_check_call(const memo_sp_attention* a,
                           : !t->saved && needs_saved                       ? "saved"
                           : is_backward && !t->d_out                       ? "d_out"
                           : is_backward && (!t->d_q || !t->d_k || !t->d_v) ? "d_q, d_k or d_v"
+                          : is_backward && t->sinks && !t->d_sinks         ? "d_sinks"
                                                                            : NULL;
     if (missing)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_tensors: %s is NULL; it is required here", missing);
-    return memoi_sp_mask_check(masks, a->shape.n_masks, a->shape.sharding.n_tokens, error);
-}
-
-MEMOI memo_status memoi_sp_walk_through(memoi_sp_walk* walk, memo_error* error) {
-    memo_status status = memoi_sp_begin(walk, error);
-    if (!status) status = memoi_ring_run(&walk->ring, 1, error);
-    return status ? status : memoi_sp_end(walk, error);
+    return memoi_sp_mask_check(&a->shape, masks, error);
 }
 
 MEMOI memo_status memoi_sp_run(memo_sp_attention* a, const memo_sp_attention_tensors* tensors,
                                const memo_mask* mask, int is_backward, memo_error* error) {
     memoi_sp_walk walk;
+    memoi_ring ring;
     memo_status status = memoi_sp_check_call(a, tensors, mask, is_backward, error);
     if (status) return status;
     memoi_sp_walk_init(&walk, &a->shape, &a->queue, is_backward ? &a->backward : &a->forward,
@@ -6560,7 +7178,7 @@ MEMOI memo_status memoi_sp_run(memo_sp_attention* a, const memo_sp_attention_ten
     walk.ring.attention = &a->attention;
     walk.ring.comm = a->ring;
     walk.ulysses.comm = a->ulysses;
-    return memoi_sp_walk_through(&walk, error);
+    return memoi_sp_walk_through(&walk, &ring, 1, error);
 }
 
 memo_status memo_sp_attention_forward(memo_sp_attention* attention,
@@ -6576,20 +7194,28 @@ memo_status memo_sp_attention_backward(memo_sp_attention* attention,
 
 /* --- as a schedule --- */
 
-MEMOI memo_status memoi_sp_schedule_queue(memo_schedule* schedule, const char* compute_name,
-                                          const char* ring_name, int has_ring,
-                                          memoi_sp_queue* queue, memo_error* error) {
-    memo_status status;
+/* suffix: of the names of streams. */
+MEMOI memo_status memoi_sp_schedule_queue(memo_schedule* schedule, const char* suffix,
+                                          const memoi_sp_shape* shape, memoi_sp_queue* queue,
+                                          memo_error* error) {
+    static const char* const names[MEMOI_SP_N_STREAMS] = {"compute", "ring", "ulysses"};
+    int has_stream[MEMOI_SP_N_STREAMS];
+    memo_status status = MEMO_STATUS_OK;
+    char name[32];
     int i;
     memset(queue, 0, sizeof *queue);
     queue->schedule = schedule;
-    status = memoi_schedule_stream(schedule, compute_name, &queue->stream_indices[MEMOI_SP_COMPUTE],
-                                   error);
-    if (!has_ring || status) return status;
-    status =
-        memoi_schedule_stream(schedule, ring_name, &queue->stream_indices[MEMOI_SP_RING], error);
+    has_stream[MEMOI_SP_COMPUTE] = 1;
+    has_stream[MEMOI_SP_RING] = shape->sharding.ring > 1 && !shape->gathers_keys;
+    has_stream[MEMOI_SP_ULYSSES] = shape->n_groups > 1;
+    for (i = 0; i < MEMOI_SP_N_STREAMS && !status; i++) {
+        snprintf(name, sizeof name, "%s%s", names[i], suffix);
+        if (has_stream[i])
+            status = memoi_schedule_stream(schedule, name, &queue->stream_indices[i], error);
+    }
     for (i = 0; i < MEMOI_SP_N_EVENTS && !status; i++)
-        status = memo_schedule_add_event(schedule, &queue->event_indices[i], error);
+        if (has_stream[i < MEMOI_SP_HEADS ? MEMOI_SP_RING : MEMOI_SP_ULYSSES])
+            status = memo_schedule_add_event(schedule, &queue->event_indices[i], error);
     return status;
 }
 
@@ -6601,17 +7227,16 @@ memo_status memo_sp_attention_schedule(const memo_sp_attention* a,
     memo_sp_attention_costs none;
     memoi_sp_queue queue;
     memoi_sp_walk walk;
+    memoi_ring ring;
     memo_status status = memoi_sp_check_call(a, tensors, mask, is_backward, error);
     memset(&none, 0, sizeof none);
-    if (!status)
-        status = memoi_sp_schedule_queue(schedule, "compute", "ring", a->shape.sharding.ring > 1,
-                                         &queue, error);
+    if (!status) status = memoi_sp_schedule_queue(schedule, "", &a->shape, &queue, error);
     if (status) return status;
     queue.has_ranges = 1;
     memoi_sp_walk_init(&walk, &a->shape, &queue, is_backward ? &a->backward : &a->forward, tensors,
                        mask, is_backward);
     memoi_sp_walk_set_costs(&walk, costs ? costs : &none);
-    return memoi_sp_walk_through(&walk, error);
+    return memoi_sp_walk_through(&walk, &ring, 1, error);
 }
 
 typedef struct memoi_sp_all_ranks {
@@ -6622,21 +7247,6 @@ typedef struct memoi_sp_all_ranks {
     int32_t* more_streams;
 } memoi_sp_all_ranks;
 
-/* The first ring rank exchanges for all; its ring has the other ranks' streams. */
-MEMOI memo_status memoi_sp_all_ranks_run(memoi_sp_all_ranks* all, int32_t rd, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    int32_t r;
-    for (r = 0; r < rd && !status; r++) status = memoi_sp_begin(&all->walks[r], error);
-    if (status) return status;
-    for (r = 0; r < rd; r++) all->rings[r] = all->walks[r].ring;
-    status = memoi_ring_run(all->rings, rd, error);
-    for (r = 0; r < rd && !status; r++) {
-        all->walks[r].ring = all->rings[r];
-        status = memoi_sp_end(&all->walks[r], error);
-    }
-    return status;
-}
-
 /* The walk of ring rank r, on streams of its own. */
 MEMOI memo_status memoi_sp_all_ranks_add(memoi_sp_all_ranks* all,
                                          const memo_sp_attention_desc* rank_desc, int32_t r,
@@ -6646,17 +7256,15 @@ MEMOI memo_status memoi_sp_all_ranks_add(memoi_sp_all_ranks* all,
     char* somewhere = (char*)(uintptr_t)4096; /* never accessed; not NULL */
     memo_sp_attention_tensors tensors;
     memo_sp_attention_desc desc = *rank_desc;
-    char compute_name[32], ring_name[32];
+    char suffix[16];
     memoi_sp_buffers buffers;
     memoi_sp_queue queue;
     memo_status status;
     desc.ring_rank = r;
-    snprintf(compute_name, sizeof compute_name, "compute %d", (int)r);
-    snprintf(ring_name, sizeof ring_name, "ring %d", (int)r);
+    snprintf(suffix, sizeof suffix, " %d", (int)r);
     status = memoi_sp_shape_make(&desc, all->tokens, &all->shapes[r], error);
-    if (!status)
-        status = memoi_sp_schedule_queue(schedule, compute_name, ring_name, desc.sharding.ring > 1,
-                                         &queue, error);
+    if (!status) status = memoi_sp_mask_check(&all->shapes[r], mask, error);
+    if (!status) status = memoi_sp_schedule_queue(schedule, suffix, &all->shapes[r], &queue, error);
     if (status) return status;
 
     memset(&tensors, 0, sizeof tensors);
@@ -6667,7 +7275,9 @@ MEMOI memo_status memoi_sp_all_ranks_add(memoi_sp_all_ranks* all,
     memoi_sp_walk_init(&all->walks[r], &all->shapes[r], &queue, &buffers, &tensors, mask,
                        is_backward);
     memoi_sp_walk_set_costs(&all->walks[r], costs);
-    if (r) all->more_streams[r - 1] = queue.stream_indices[MEMOI_SP_RING];
+    if (r)
+        all->more_streams[r - 1] =
+            queue.stream_indices[desc.gathers_keys ? MEMOI_SP_COMPUTE : MEMOI_SP_RING];
     return MEMO_STATUS_OK;
 }
 
@@ -6680,9 +7290,6 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     memo_sp_attention_desc rank_desc = *desc;
     memoi_sp_all_ranks all;
     int32_t rd = desc->sharding.ring, r;
-    if (!status)
-        status = memoi_sp_mask_check(masks, desc->n_masks ? desc->n_masks : 1,
-                                     desc->sharding.n_tokens, error);
     if (status) return status;
     memset(&none, 0, sizeof none);
     if (desc->ulysses) rank_desc.ulysses_rank = desc->ulysses->rank;
@@ -6701,7 +7308,7 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     if (!status) {
         all.walks[0].ring.more_streams = all.more_streams;
         all.walks[0].ring.n_more_streams = rd - 1;
-        status = memoi_sp_all_ranks_run(&all, rd, error);
+        status = memoi_sp_walk_through(all.walks, all.rings, rd, error);
     }
 
     MEMO_FREE(all.shapes);

@@ -138,6 +138,8 @@ int main(int argc, char** argv) {
                                         "malloc, free, 1/1024"};
     int way;
     int round, i, n_batches;
+
+    /* Record the requests once and plan them. */
     make_events();
     n_batches = (int)(million * 1e6 / n_rounds / n_events) + 1;
     fail_if(memo_trace_create(&trace, &error), &error);
@@ -147,11 +149,15 @@ int main(int argc, char** argv) {
     memo_arena_destroy(arena);
     fail_if(memo_plan_from_trace(trace, 0, &plan, &error), &error);
     stack_offsets(plan);
+
+    /* The replayed arena gets addresses without memory: nobody writes to them. */
     desc = memo_arena_desc_default();
     desc.plan = plan;
     desc.memory = (void*)(uintptr_t)((uint64_t)1 << 40); /* addresses only */
     desc.memory_bytes = plan->peak_bytes;
     fail_if(memo_arena_create(&desc, &arena, &error), &error);
+
+    /* Ways alternate within a round, so that a change of clock rate hits all of them. */
     for (round = -1; round < n_rounds; round++) { /* round -1 warms up */
         for (way = 0; way < 3; way++) {
             int n = round < 0 ? 1 : n_batches;
@@ -165,6 +171,8 @@ int main(int argc, char** argv) {
             if (round >= 0) ns[way][round] = (now_s() - start) * 1e9 / n / n_events;
         }
     }
+
+    /* Ratios are to the arena, the first row. */
     print_machine();
     printf("%d requests a micro-batch, %.1f million in all, median of %d rounds\n\n", n_events,
            1e-6 * n_rounds * n_batches * n_events, n_rounds);
@@ -174,6 +182,7 @@ int main(int argc, char** argv) {
         printf("%-22s %12.1f %10.1f %10.1f %10.1f\n", names[way], ns[way][n_rounds / 2], ns[way][0],
                ns[way][n_rounds - 1], ns[way][n_rounds / 2] / ns[0][n_rounds / 2]);
     }
+
     memo_arena_destroy(arena);
     memo_plan_destroy(plan);
     memo_trace_destroy(trace);

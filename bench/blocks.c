@@ -4,17 +4,17 @@
  *
  * Ranks are threads.  Each computation is an operation of the host device that takes time but no processor.  Each
  * all-reduce takes its bytes / the link's rate.  The figures therefore show the schedule and the engine that runs it:
- * events, queues and the launching thread.  Two cores are enough for four ranks.
+ * events, queues and the launching thread.  Two cores are enough.
  *
  *   simulated   memo_schedule_simulate of the engine's schedule, forward and backward of two layers
- *   measured    the same from the clock, until all streams are done: median of the runs
+ *   measured    the time until all streams are done: median of the runs
  *   busy        busy time of the compute stream / makespan, simulated and measured by a recorder
  *
  *   parts       the best number of parts of the batch, from all-reduces that the ranks measure (memo_comm_measure):
  *               for the message above, and for one whose time is nearly all latency
  *
  * Exit status 1, which fails make bench, if a measured time differs by more than 10 % from the simulation, or if the
- * four schedules have another order than simulated.  A busy machine wakes sleepers late; a larger unit helps.
+ * four schedules have another order than simulated.  On a busy machine sleepers wake late; use a larger unit.
  *
  * The last table is only simulated: one sequence, split in two, against two sequences. */
 #define MEMO_IMPLEMENTATION
@@ -119,7 +119,7 @@ static memo_status run_once(rank* r, memo_blocks* blocks, double* measured_s, me
     return MEMO_STATUS_OK;
 }
 
-/* Once more, with a recorder between: it puts events around everything. */
+/* Runs once more under a recorder, which puts events around every operation. */
 static memo_status run_recorded(rank* r, memo_error* error) {
     memo_recorder_desc recorder_desc = memo_recorder_desc_default();
     memo_recorder* recorder;
@@ -128,14 +128,19 @@ static memo_status run_recorded(rank* r, memo_error* error) {
     memo_blocks_desc desc;
     double ignored_s;
     memo_status status;
+
     recorder_desc.device = r->device;
     recorder_desc.is_timed = 1;
     status = memo_recorder_create(&recorder_desc, &recorder, error);
     if (status) return status;
+
+    /* The engine enqueues on the recorder, which passes everything on to the device. */
     desc = desc_of(r, memo_recorder_get_device(recorder), buffers);
     status = memo_recorder_name_stream(recorder, r->stream, "compute", error);
     if (!status) status = memo_blocks_create(&desc, &blocks, error);
     if (!status) status = run_once(r, blocks, &ignored_s, error);
+
+    /* Busy: the compute stream's share of the measured makespan. */
     if (!status) {
         memo_schedule* recorded;
         memo_simulation* measured = NULL;
@@ -144,6 +149,7 @@ static memo_status run_recorded(rank* r, memo_error* error) {
         if (!status) r->busy = measured->busy_s[0] / measured->makespan_s;
         memo_simulation_destroy(measured);
     }
+
     memo_blocks_destroy(blocks);
     memo_recorder_destroy(recorder);
     return status;
@@ -198,7 +204,10 @@ static memo_status measure(const bench* b, double bytes_per_s, double* measured_
     double runs[N_RUNS];
     int i, k;
     memo_status status = MEMO_STATUS_OK;
+
+    /* Every rank has a device; the links between them have the given rate. */
     memset(ranks, 0, sizeof ranks);
+
     for (i = 0; i < N_RANKS; i++) {
         status = memo_host_device_create(&device_desc, &devices[i], error);
         if (status) return status; /* the program ends */
@@ -215,7 +224,10 @@ static memo_status measure(const bench* b, double bytes_per_s, double* measured_
         if (pthread_create(&threads[i], NULL, rank_main, &ranks[i]))
             return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no thread");
     }
+
     for (i = 0; i < N_RANKS; i++) pthread_join(threads[i], NULL);
+
+    /* Report the first rank that failed. */
     for (i = 0; i < N_RANKS; i++) {
         if (ranks[i].status && !status) {
             status = ranks[i].status;
@@ -224,6 +236,8 @@ static memo_status measure(const bench* b, double bytes_per_s, double* measured_
         memo_comm_destroy(comms[i]);
     }
     for (i = 0; i < N_RANKS; i++) memo_host_device_destroy(devices[i]);
+
+    /* A run lasts as long as its slowest rank. */
     for (k = 0; k < N_RUNS; k++)
         for (runs[k] = 0, i = 0; i < N_RANKS; i++)
             if (ranks[i].measured_s[k] > runs[k]) runs[k] = ranks[i].measured_s[k];
@@ -254,15 +268,19 @@ static memo_status simulate(const bench* b, double* makespan_s, double* busy, me
     return status;
 }
 
-/* The whole batch in parts, its collectives being as measured. */
+/* The best number of parts of the whole batch, with the measured times of its collectives. */
 static void report_parts(const bench* b, const double* collective_s) {
     static const int32_t shown[] = {N_SIZES - 1, 0};
     int64_t bytes[N_SIZES];
     memo_blocks_overhead overhead = {0, 0};
     int k, i;
+
+    /* A line through the measured times gives the overhead of a collective. */
     for (k = 0; k < N_SIZES; k++) bytes[k] = sizes[k] * (int64_t)sizeof(float);
     overhead.collective_s = memo_blocks_latency(bytes, collective_s, N_SIZES);
     overhead.operation_s = overhead.collective_s;
+
+    /* The largest message and the smallest one; computation shrinks with the message. */
     for (k = 0; k < 2; k++) {
         memo_blocks_schedule_desc desc = b->schedule;
         memo_block_times times[N_BLOCKS];
@@ -279,25 +297,27 @@ static void report_parts(const bench* b, const double* collective_s) {
             times[i].weights_s = N_PARTS * scale * part->weights_s;
             times[i].reduce_s = collective_s[shown[k]];
         }
+
         desc.times = times;
         desc.weights_apart = b->has_weights;
         if (memo_blocks_best_parts(&desc, &overhead, 8, &n_parts, NULL, &error)) {
             fprintf(stderr, "blocks: %s\n", error.message);
             exit(1);
         }
-        printf("all-reduce of %lld bytes: %.3f ms, of none %.3f ms: best in %d parts\n",
+        printf("all-reduce of %lld bytes: %.3f ms, of 0 bytes %.3f ms: best in %d parts\n",
                (long long)bytes[shown[k]], 1e3 * collective_s[shown[k]],
                1e3 * overhead.collective_s, (int)n_parts);
     }
 }
 
-/* Four orders; returns how many are further than 10 % from the simulation or out of its order. */
+/* Measures four orders; returns how many differ by more than 10 % from the simulation, or rank otherwise. */
 static int report(double unit_s, double collective, int has_weights) {
     double simulated[4], measured[4];
     int order, i, n_bad = 0;
     const memo_collective_call sum = {
         MEMO_COLLECTIVE_ALL_REDUCE, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, 0, COUNT, NULL, NULL};
     double bytes = (double)memo_comm_bytes(&sum, N_RANKS, 0);
+
     printf("\nf = r = (2,3,2,3), b = (4,6,4,6)%s, c = %g, in units of %g ms; %d ranks, 2 parts\n",
            has_weights ? ", half of b for the weights" : "", collective, 1e3 * unit_s, N_RANKS);
     printf("%-10s %12s %12s %8s   %s\n", "order", "simulated ms", "measured ms", "ratio",
@@ -306,6 +326,8 @@ static int report(double unit_s, double collective, int has_weights) {
         bench b;
         double busy = 0, measured_busy = 0, collective_s[N_SIZES];
         memo_error error;
+
+        /* Attention takes 2 units and the MLP 3; the backward takes twice as long. */
         memset(&b, 0, sizeof b);
         b.has_weights = has_weights;
         b.schedule.order = (memo_blocks_order)order;
@@ -320,12 +342,15 @@ static int report(double unit_s, double collective, int has_weights) {
             if (has_weights) t->backward_s /= 2;
             t->reduce_s = collective * unit_s;
         }
+
         if (simulate(&b, &simulated[order], &busy, &error) ||
             measure(&b, bytes / (collective * unit_s), &measured[order], &measured_busy,
                     collective_s, &error)) {
             fprintf(stderr, "blocks: %s\n", error.message);
             exit(1);
         }
+
+        /* An order counts as bad if its time or its rank among the orders is off. */
         printf("%-10s %12.1f %12.1f %8.3f   %.2f, %.2f\n", memo_blocks_order_name(b.schedule.order),
                1e3 * simulated[order], 1e3 * measured[order], measured[order] / simulated[order],
                busy, measured_busy);
@@ -337,11 +362,12 @@ static int report(double unit_s, double collective, int has_weights) {
     return n_bad;
 }
 
-/* Two sequences, or two halves of one.  Half of attention's time goes into pairs of tokens, of which the second half of a
- * causal sequence has three in four. */
+/* Two sequences, or two halves of one.  Pairs of tokens take half of attention's time; the second half of a causal
+ * sequence has three quarters of the pairs. */
 static void report_sequence(double collective) {
     static const char* const names[] = {"two sequences", "halves of one"};
     int splits, order, i;
+
     printf("\nsimulated, c = %g: units of time%24s %8s %8s %8s\n", collective, "default",
            "pipelined", "cross", "fine");
     for (splits = 0; splits < 2; splits++) {
@@ -355,6 +381,8 @@ static void report_sequence(double collective) {
             b.schedule.n_blocks = N_BLOCKS;
             b.schedule.n_parts = N_PARTS;
             b.schedule.splits_sequence = splits;
+
+            /* Attention's time depends on the pairs of tokens in each part. */
             for (i = 0; i < N_BLOCKS * N_PARTS; i++) {
                 int is_mlp = i / N_PARTS % 2;
                 double pairs = !splits ? 1 : i % N_PARTS ? 1.5 : 0.5;
@@ -363,6 +391,7 @@ static void report_sequence(double collective) {
                 t->backward_s = is_mlp ? 6 : 2 + 2 * pairs;
                 t->reduce_s = collective;
             }
+
             if (simulate(&b, &makespan, &busy, &error)) {
                 fprintf(stderr, "blocks: %s\n", error.message);
                 exit(1);

@@ -1,41 +1,42 @@
-/* bench/cuda_chain.cu - does swapping cost time on a GPU?  A chain of layers of a transformer's shape, made of real
- * products in bf16 (cuBLASLt), without a trainer around it: h = 4096, heads of 128, MLP 4h.
+/* bench/cuda_chain.cu - measures the time that swapping costs on a GPU, in a chain of layers with a transformer's shape:
+ * h = 4096, heads of 128, MLP 4h.  Products are real, in bf16 (cuBLASLt).  There is no trainer around them.
  *
  *   nvcc -O3 -arch=native -I. bench/cuda_chain.cu -lcublasLt -o cuda_chain
  *   ./cuda_chain [--tokens 65536] [--layers 6] [--repetitions 5] [--seconds 120] [--alpha A] [--causal 1] [--out FOLDER]
  *
- * With cudnn-frontend, headers only, in the folder $CUDNN, attention is cuDNN's (the compiler then takes minutes):
+ * With the headers of cudnn-frontend in the folder $CUDNN, attention is cuDNN's (compiling then takes minutes):
  *   nvcc -O3 -arch=native -std=c++17 -I. -I$CUDNN/include -DCHAIN_CUDNN bench/cuda_chain.cu -lcublasLt -lcudnn -lnvrtc \
  *       -o cuda_chain
  *
- * A layer, a row a token:
+ * A layer, with a row per token:
  *   qkv = x Wqkv,  o = attention(q, k, v) for each head,  r = x + o Wo,  u = r W1,  g = gelu(u),  next x = r + g W2
- * Attention is causal (--causal 0: over all pairs), one of two; the table says which:
+ * Attention is causal (--causal 0: over all pairs).  There are two kinds; the table's heading names the one in use:
  *   fused       softmax(q k^T / sqrt(128)) v by cuDNN.  The forward saves the LSE of each row.  The backward uses cuDNN's
- *               deterministic algorithm, because the bits of the ways are compared.  On Hopper that needs 2 n^2 bytes
- *               of work space a head: a call takes as many heads as fit in 24 GiB.  This is slower than the algorithm
- *               that sums in no fixed order, and hides more.  It has not run yet.
+ *               deterministic algorithm, because the bits of the ways are compared.  On Hopper it needs 2 n^2 bytes of
+ *               work space per head, so a call takes as many heads as fit in 24 GiB.  It is slower than the algorithm
+ *               without a fixed order of sums, and hides more copies.  This kind has not run yet.
  *   in blocks   (q k^T / sqrt(128)) v / n as two products, in blocks of rows, without softmax.  Its work grows with the
- *               length as the real one's does.  A block of rows sees the keys before it, and of its own block the
- *               lower triangle.  Scores of a block go through device memory, so it is slower than FlashAttention and
- *               hides more.
- * The backward is that of these formulas; q k^T is computed again in it.
- * Kept for the backward are x (h), qkv (3h), o (h), r (h), u (4h), g (4h): 14 h numbers a token; fused, the LSE too.
+ *               length like real attention.  A block of rows sees all earlier keys, and the lower triangle of its own
+ *               block.  Scores go through device memory, so it is slower than FlashAttention and hides more copies.
+ * The backward follows from these formulas, and computes q k^T again.
+ * Kept for the backward are x (h), qkv (3h), o (h), r (h), u (4h), g (4h): 14 h numbers per token; fused, the LSE too.
  *
- * Compared in one run: keep (all of it on the device), swap (all but the last two layers' leaves and comes back),
- * recompute (only x is kept; the rest is computed again before the backward), and where alpha is below 1 the mixture:
- * x and o swapped whole, of the others alpha swapped and the rest recomputed.  Fused, recompute also keeps o and the
- * LSE: compare it with the recompute of attention in blocks only with that in mind.
+ * One run compares three ways, or four if alpha is below 1:
+ *   keep                 everything stays on the device
+ *   swap                 everything is swapped, except in the last two layers
+ *   recompute            x is kept; the rest is recomputed before the backward.  Fused, o and the LSE are kept too, so
+ *                        this way is not comparable with the same way in blocks.
+ *   swap and recompute   x and o are swapped whole; alpha of the others is swapped and the rest recomputed
  *
- * Rounds: each way takes one step a round, and begins it one place later in the next, so that clocks that drift and
- * chips that warm up meet all of them.  A step's time is that between two events; a ratio is taken within a round; both
- * are given as medians.  The first round warms up.  Each round has other data, and what lay on the device is
- * overwritten before, so that no way can live on what an earlier step left.  Gradients of all weights, of the input,
- * and the output must be the bits of keep's step of the same round.  Products over tokens run in tiles of rows, the
- * same everywhere.
+ * Rounds: each way takes one step per round.  The order rotates, so that drifting clocks and warming chips affect all
+ * ways alike.  Two events time a step; ratios are taken within a round; both are printed as medians.  The first round
+ * warms up.  Each round has new data and overwrites device memory first, so that no step can use results of an earlier
+ * one.  Gradients of all weights and of the input, and the output, must have the same bits as keep's step of the round.
+ * All ways compute products over tokens in the same tiles of rows.
  *
- * Do the copies fit?  A layer's forward takes 24 n h^2 + 2 n^2 h operations (4 n^2 h if not causal), its copies 28 n h
- * bytes: at 600 TFLOP/s and 55 GB/s they fit from about 100000 tokens on (50000).  What the run found is printed. */
+ * A layer's forward takes 24 n h^2 + 2 n^2 h operations (4 n^2 h if not causal), and its copies are 28 n h bytes.  At
+ * 600 TFLOP/s and 55 GB/s the copies are hidden from about 100000 tokens on (50000 if not causal).  The program prints
+ * the measured times of both. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"
@@ -56,7 +57,7 @@ static struct {
     int64_t n_tokens;
     int32_t n_layers;
     int n_repetitions;
-    double seconds; /* no further round after it, but for the first that counts */
+    double seconds; /* no new round begins after this time, but at least one round counts */
     double alpha;
     int is_causal;
     const char* folder;
@@ -112,7 +113,7 @@ __global__ static void add_digest(const uint32_t* from, int64_t n, int is_bf16, 
     atomicAdd(&to->n_not_finite, mine.n_not_finite);
 }
 
-/* --- what is the same for all ways to run --- */
+/* --- shared by all ways --- */
 
 typedef struct weights {
     bf16 *qkv, *o, *in, *out; /* (H, 3H), (H, H), (H, 4H), (4H, H) */
@@ -123,12 +124,12 @@ static struct {
     memo_device* device;
     gemm_library library;
     weights* layers;
-    bf16 *value, *gradient;      /* (n_tokens, H): what goes from layer to layer */
+    bf16 *value, *gradient;      /* (n_tokens, H): passed from layer to layer */
     bf16 *d_o, *d_q, *d_k, *d_v; /* (n_tokens, H) */
     bf16* d_hidden;              /* (TILE, 4H) */
     digest* result;
     int64_t common_bytes;
-    void* kept; /* rows and tensors of the way whose step it is */
+    void* kept; /* rows and tensors of the way that runs */
     int64_t kept_bytes;
     memo_stream compute;
 } chain;
@@ -185,7 +186,7 @@ typedef struct policy {
     const memo_device* device; /* the chain's, or a recorder of it */
     memo_stream compute;
     memo_swap* swap;
-    bf16* rows[N_TENSORS]; /* of the layer at hand */
+    bf16* rows[N_TENSORS]; /* of the current layer */
 } policy;
 
 static const int widths[STATS] = {1, 3, 1, 1, 4, 4}; /* in H */
@@ -229,7 +230,7 @@ static void zero(const policy* w, void* address, int64_t size_bytes) {
 
 enum { DIAGONAL = 1 };
 static const int64_t stats_bytes = 4 * N_HEADS; /* of a token; cuDNN stores them by head */
-/* A part of the rows would be another shape, with other bits: o and its statistics are never recomputed. */
+/* o and its statistics are never recomputed: attention over a part of the rows could give other bits. */
 static const memo_tensor_rule o_if_swapped = MEMO_TENSOR_SWAPPED;
 static const memo_tensor_rule o_if_recomputed = MEMO_TENSOR_KEPT;
 
@@ -261,7 +262,7 @@ static void open_attention(void) {
         check(attention_failed(&error, "cudnnCreate", "failed"));
     check(attention_find(&fused.plans, fused_shape(N_HEADS, false), &fused.forward, &error));
 
-    /* As many heads at once as the deterministic backward has work space for. */
+    /* As many heads per call as fit in the work space of the deterministic backward. */
     for (fused.n_heads = N_HEADS;; fused.n_heads /= 2) {
         memo_status status =
             attention_find(&fused.plans, fused_shape(fused.n_heads, true), &fused.backward, &error);
@@ -331,7 +332,7 @@ static struct {
     bf16 *scores, *d_scores;      /* (N_HEADS, BLOCK, n_tokens) */
 } blocks;
 
-/* Scores of a block of rows against its own tokens: 0 above the diagonal.  A block a row of a head. */
+/* Scores of a block of rows against its own tokens: 0 above the diagonal.  One thread block per row and head. */
 __global__ static void mask_diagonal(bf16* scores, int64_t row, int64_t n_tokens) {
     int64_t head = blockIdx.x / BLOCK, i = blockIdx.x % BLOCK;
     bf16* own = scores + (head * BLOCK + i) * n_tokens + row;
@@ -439,13 +440,16 @@ static void backward_attention(const policy* w) {
 static void open_chain(void) {
     const int64_t n = options.n_tokens;
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
-    desc.host_limit = MEMO_CUDA_HOST_WARN; /* some machines' memory grows with use */
+    desc.host_limit = MEMO_CUDA_HOST_WARN; /* the free memory of some machines grows with use */
     desc.log.write = write_line;
     desc.log.user = stderr;
     check(memo_cuda_device_create(&desc, &chain.device, &error));
+
     CHECK_LT(cublasLtCreate(&chain.library.handle));
     chain.library.workspace_bytes = (size_t)64 << 20;
     chain.library.workspace = take((int64_t)chain.library.workspace_bytes);
+
+    /* Weights of all layers; their size keeps values near 1 through the chain. */
     chain.layers = (weights*)calloc((size_t)options.n_layers, sizeof(weights));
     for (int32_t i = 0; i < options.n_layers; i++) {
         weights* w = &chain.layers[i];
@@ -463,11 +467,14 @@ static void open_chain(void) {
         fill_random<<<1024, 256>>>(w->in, 4ll * H * H, size, 3000 + (uint64_t)i);
         fill_random<<<1024, 256>>>(w->out, 4ll * H * H, size / 2, 4000 + (uint64_t)i);
     }
+
+    /* What all ways share: one layer's input, output and gradients. */
     bf16** const rows[] = {&chain.value, &chain.gradient, &chain.d_o,
                            &chain.d_q,   &chain.d_k,      &chain.d_v};
     for (bf16** each : rows) *each = (bf16*)take(2 * n * H);
     chain.d_hidden = (bf16*)take(2ll * TILE * 4 * H);
     chain.result = (digest*)take(sizeof(digest));
+
     chain.compute = new_stream(chain.device, "compute", 0);
     prepare_products();
     open_attention();
@@ -481,7 +488,7 @@ static void compute_rows(const policy* w, const weights* p, const int64_t* begin
                          const int64_t* ends) {
     for (int64_t row = begins[QKV]; row < ends[QKV]; row += TILE)
         run(w, &to_qkv, at(w, X, row), p->qkv, NULL, at(w, QKV, row));
-    if (begins[O] < ends[O]) attention(w); /* never in part */
+    if (begins[O] < ends[O]) attention(w); /* all rows or none */
     for (int64_t row = begins[R]; row < ends[R]; row += TILE)
         run(w, &to_r, at(w, O, row), p->o, at(w, X, row), at(w, R, row));
     for (int64_t row = begins[U]; row < ends[U]; row += TILE)
@@ -510,16 +517,21 @@ static void backward(policy* w, int32_t layer) {
     const weights* p = &chain.layers[layer];
     const bf16* d_qkv[3] = {chain.d_q, chain.d_k, chain.d_v};
     int64_t begins[N_TENSORS], ends[N_TENSORS], any = 0;
+
     check(memo_swap_backward_begin(w->swap, layer, &error));
     look_up(w, layer);
     for (int t = 0; t < N_TENSORS; t++) {
         memo_swap_get_recompute_rows(w->swap, layer, t, &begins[t], &ends[t]);
         any |= begins[t] < ends[t];
     }
+
+    /* Recompute the rows that were not swapped. */
     if (any) {
         announce(w, "recompute", layer);
         compute_rows(w, p, begins, ends);
     }
+
+    /* From the output of the layer back to attention, a tile at a time. */
     announce(w, "backward", layer);
     for (int64_t row = 0; row < n; row += TILE) {
         bf16* gradient = chain.gradient + row * H;
@@ -532,6 +544,8 @@ static void backward(policy* w, int32_t layer) {
         run(w, &into_o, at(w, O, row), gradient, p->d_o, p->d_o);
         run(w, &from_r, gradient, p->o, NULL, chain.d_o + row * H);
     }
+
+    /* Attention needs all rows; its projections come after it. */
     backward_attention(w);
     for (int64_t row = 0; row < n; row += TILE) {
         for (int64_t part = 0; part < 3; part++) {
@@ -541,10 +555,11 @@ static void backward(policy* w, int32_t layer) {
                 chain.gradient + row * H);
         }
     }
+
     check(memo_swap_backward_end(w->swap, layer, &error));
 }
 
-/* What the step begins with; not part of its time.  0xff.. is no number in bf16. */
+/* Prepares a step, outside its time.  0xffff is NaN in bf16. */
 static void begin_step(const policy* w, int round) {
     const int64_t n = options.n_tokens * H;
     const uint64_t seed = 2 * (uint64_t)round + 1;
@@ -634,7 +649,7 @@ static digest read_digest(const policy* w) {
     return result;
 }
 
-/* One step, enqueued by `enqueue`: its time, the host's in enqueueing it, what it gave. */
+/* One step, enqueued by `enqueue`: its time, the host's time to enqueue it, and its result. */
 typedef struct measured_step {
     double seconds, host_s;
     digest result;
@@ -690,7 +705,7 @@ static double median_ratio(const measured_step* steps, const measured_step* of, 
     return median(all, n_rounds - 1);
 }
 
-/* Bare copies of as many bytes as a layer moves, the other direction as idle as in the step. */
+/* Copies of a layer's bytes without computation; the other direction is idle, as in the step. */
 static void bare_copies(int64_t size_bytes, double* bytes_per_s) {
     const memo_device* d = chain.device;
     memo_stream stream = new_stream(d, "bare", 0);
@@ -727,7 +742,7 @@ static void write_timeline(const memo_schedule* schedule, const memo_simulation*
     check(memo_schedule_write_svg(schedule, times, title, path, &error));
 }
 
-/* One recorded step: the waits of the compute stream, measured and simulated, and what the copies reached. */
+/* Prints the waits of the compute stream in one recorded step, measured and simulated, and the rates of the copies. */
 static void look_inside(policy* w, int64_t layer_bytes, const double* bare_bytes_per_s) {
     memo_recorder_desc desc = memo_recorder_desc_default();
     memo_recorder* recorder;
@@ -735,6 +750,8 @@ static void look_inside(policy* w, int64_t layer_bytes, const double* bare_bytes
     memo_simulation *measured, *simulated;
     double copied_s[2] = {0, 0}, copied_bytes[2] = {0, 0}, sums[2] = {0, 0}, computed_s[2] = {0, 0};
     int32_t links[2], compute = 0;
+
+    /* Record the second step: the first warms up. */
     desc.device = chain.device;
     desc.is_timed = 1;
     check(memo_recorder_create(&desc, &recorder, &error));
@@ -747,10 +764,13 @@ static void look_inside(policy* w, int64_t layer_bytes, const double* bare_bytes
     memo_recorder_resume(recorder);
     step(w);
     synchronize(w);
+
+    /* The simulation has the measured durations, with bare links for the copies. */
     check(memo_recorder_get_schedule(recorder, &schedule, &error));
     check(memo_schedule_measured(schedule, &measured, &error));
     check(memo_schedule_add_link(schedule, "to host", bare_bytes_per_s[0], &links[0], &error));
     check(memo_schedule_add_link(schedule, "to device", bare_bytes_per_s[1], &links[1], &error));
+
     for (int64_t i = 0; i < schedule->n_ops; i++) {
         memo_op* op = &schedule->ops[i];
         const char* name = memo_schedule_op_name(schedule, i);
@@ -762,11 +782,14 @@ static void look_inside(policy* w, int64_t layer_bytes, const double* bare_bytes
         copied_s[way] += op->end_s - op->start_s;
         copied_bytes[way] += (double)op->link_bytes;
         op->link = links[way];
-        op->duration_s = 0; /* the link says how long */
+        op->duration_s = 0; /* the link determines the duration */
     }
+
     check(memo_schedule_simulate(schedule, &simulated, &error));
     for (int32_t k = 0; k < schedule->n_streams; k++)
         if (strcmp(schedule->text + schedule->streams[k], "compute") == 0) compute = k;
+
+    /* Sum the waits before each operation of the compute stream. */
     printf("Stall of the compute stream before each layer, in one recorded step:\n\n"
            "| before | measured | simulated |\n|---|---|---|\n");
     double waited[2] = {0, 0};
@@ -784,6 +807,7 @@ static void look_inside(policy* w, int64_t layer_bytes, const double* bare_bytes
             waited[0] = waited[1] = 0;
         }
     }
+
     printf("| in all | %.2f ms | %.2f ms |\n| makespan | %.1f ms | %.1f ms |\n\n", sums[0] * 1e3,
            sums[1] * 1e3, measured->makespan_s * 1e3, simulated->makespan_s * 1e3);
     printf("| copies | inside the step | bare, same bytes | ratio |\n|---|---|---|---|\n");
@@ -799,6 +823,7 @@ static void look_inside(policy* w, int64_t layer_bytes, const double* bare_bytes
         (double)layer_bytes / ((int64_t)1 << 30), (double)layer_bytes / bare_bytes_per_s[0] * 1e3,
         (double)layer_bytes / bare_bytes_per_s[1] * 1e3);
     fflush(stdout);
+
     write_timeline(schedule, measured, "chain_measured");
     write_timeline(schedule, simulated, "chain_simulated");
     memo_simulation_destroy(measured);
@@ -807,31 +832,34 @@ static void look_inside(policy* w, int64_t layer_bytes, const double* bare_bytes
     memo_recorder_destroy(recorder);
 }
 
-/* The same step captured once and replayed in n_rounds rounds, beside that which was enqueued call by call. */
+/* Captures the same step once, replays it in n_rounds rounds, and compares it with the step enqueued call by call. */
 static void replay(policy* w, const measured_step* eager, const measured_step* expected,
                    int n_rounds) {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     size_t n_nodes = 0;
     measured_step steps[ROUNDS_MAX];
+
     CHECK_CUDA(cudaStreamBeginCapture(stream_of(w), cudaStreamCaptureModeThreadLocal));
     step(w);
     CHECK_CUDA(cudaStreamEndCapture(stream_of(w), &graph));
     CHECK_CUDA(cudaGraphGetNodes(graph, NULL, &n_nodes));
     CHECK_CUDA(cudaGraphInstantiate(&exec, graph, 0));
     CHECK_CUDA(cudaGraphUpload(exec, stream_of(w)));
+
     for (int k = 0; k < n_rounds; k++)
         steps[k] = measure(w, k, [=] { CHECK_CUDA(cudaGraphLaunch(exec, stream_of(w))); });
     printf("| swap, enqueued | step | of call by call | the host is busy for | bits |\n"
            "|---|---|---|---|---|\n"
            "| call by call | %.1f ms | 1 | %.1f us | %s |\n"
            "| as one CUDA graph of %lld nodes | %.1f ms | %.4f | %.1f us | %s |\n\n"
-           "Call by call the host waits where the queue of launches is full.\n\n",
+           "Call by call, the host waits when the queue of launches is full.\n\n",
            median_s(eager, n_rounds) * 1e3, median_host_s(eager, n_rounds) * 1e6,
            bits(eager, expected, n_rounds), (long long)n_nodes, median_s(steps, n_rounds) * 1e3,
            median_s(steps, n_rounds) / median_s(eager, n_rounds),
            median_host_s(steps, n_rounds) * 1e6, noted(bits(steps, expected, n_rounds)));
     fflush(stdout);
+
     CHECK_CUDA(cudaGraphExecDestroy(exec));
     CHECK_CUDA(cudaGraphDestroy(graph));
 }
@@ -856,6 +884,7 @@ static void read_options(int argc, char** argv) {
         else
             options.n_tokens = 0;
     }
+
     if (options.n_tokens >= TILE && options.n_tokens % TILE == 0 && options.n_layers >= 3 &&
         options.n_repetitions >= 1 && options.n_repetitions < ROUNDS_MAX && options.alpha >= 0 &&
         options.alpha <= 1)
@@ -864,8 +893,8 @@ static void read_options(int argc, char** argv) {
         stderr,
         "usage: cuda_chain [--tokens N] [--layers N] [--repetitions N] [--seconds S] [--alpha A] "
         "[--causal 0|1] [--out FOLDER]\n"
-        "tokens: a multiple of %d; layers: 3 or more; repetitions: 1 to %d; seconds: no further "
-        "repetition after them; alpha: in [0, 1]\n",
+        "tokens: a multiple of %d; layers: 3 or more; repetitions: 1 to %d; seconds: no new "
+        "repetition begins after this time; alpha: 0 to 1\n",
         (int)TILE, (int)ROUNDS_MAX - 1);
     exit(2);
 }
@@ -885,7 +914,7 @@ static void open_ways(policy* ways, int n_ways, memo_swap_sizes* sizes) {
     for (int i = 0; i < n_ways; i++) open_way(&ways[i], chain.device);
 }
 
-/* Steps in turn; how many rounds, the first included. */
+/* Runs the ways in turn; returns the number of rounds, with the first. */
 static int take_turns(policy* ways, int n_ways, measured_step (*steps)[ROUNDS_MAX]) {
     double begin_s = now_s();
     int round = 0;
@@ -903,9 +932,10 @@ static int take_turns(policy* ways, int n_ways, measured_step (*steps)[ROUNDS_MA
 static void print_ways(const policy* ways, int n_ways, const memo_swap_sizes* sizes,
                        const measured_step (*steps)[ROUNDS_MAX], int n_rounds) {
     const double gib = (double)((int64_t)1 << 30), n = (double)options.n_tokens;
-    /* Seven products of attention in a step; causal: a block, or fused a row, sees those up to itself. */
+    /* Attention has seven products in a step.  If causal, a block (fused: a row) sees the keys up to itself. */
     const double pairs = options.is_causal ? n * (n + DIAGONAL) / 2 : n * n;
     const double operations = options.n_layers * (72 * n * H * H + 14 * pairs * H);
+
     size_t version = cublasLtGetVersion();
     char attention_name[96];
     name_attention(attention_name, sizeof attention_name);
@@ -914,6 +944,8 @@ static void print_ways(const policy* ways, int n_ways, const memo_swap_sizes* si
            options.is_causal ? "causal" : "full", attention_name);
     printf("| way | step | of keep | least to most | rows and tensors on the device | on the host "
            "| bits |\n|---|---|---|---|---|---|---|\n");
+
+    /* Round 0 warms up and does not count. */
     for (int i = 0; i < n_ways; i++) {
         double least = steps[i][1].seconds, most = least;
         for (int k = 1; k < n_rounds; k++) {
@@ -952,24 +984,31 @@ int main(int argc, char** argv) {
          NULL,
          NULL,
          {}}};
+
     char mixture[48];
     static measured_step steps[N_WAYS_MAX][ROUNDS_MAX];
     memo_swap_sizes sizes[N_WAYS_MAX];
     double bare_bytes_per_s[2];
     int n_ways, n_rounds;
+
     read_options(argc, argv);
     n_ways = options.alpha < 1 ? N_WAYS_MAX : MIXTURE;
     ways[MIXTURE].alpha = options.alpha;
     snprintf(mixture, sizeof mixture, "swap and recompute, alpha %g", options.alpha);
     ways[MIXTURE].name = mixture;
+
+    /* All ways are measured in turns, then the graph against calls. */
     open_chain();
     open_ways(ways, n_ways, sizes);
     n_rounds = take_turns(ways, n_ways, steps);
     print_ways(ways, n_ways, sizes, steps, n_rounds);
     replay(&ways[SWAP], steps[SWAP], steps[KEEP], n_rounds < 4 ? n_rounds : 4);
+
+    /* One recorded step, against copies without computation. */
     for (int i = 0; i < n_ways; i++) close_way(&ways[i]);
     bare_copies(sizes[SWAP].layer_swapped_bytes, bare_bytes_per_s);
     look_inside(&ways[SWAP], sizes[SWAP].layer_swapped_bytes, bare_bytes_per_s);
+
     close_attention();
     memo_cuda_device_destroy(chain.device);
     free(chain.layers);

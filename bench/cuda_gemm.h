@@ -58,21 +58,26 @@ static inline void gemm_prepare(const gemm_library* library, gemm* g) {
     cublasOperation_t on_b = g->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtMatmulHeuristicResult_t found;
     cublasLtMatmulPreference_t preference;
-    /* Where k is split, its parts are added in fp32 by a kernel of their own: the same bits in every run. */
+    /* If k is split, a separate kernel adds the parts in fp32, so that every run gives the same bits. */
     const uint32_t in_fp32 = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     int n_found = 0, n_batches = g->n_batches ? g->n_batches : 1;
+
     CHECK_LT(cublasLtMatmulDescCreate(&g->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     /* D^T = op(B)^T op(A)^T: B comes first. */
     CHECK_LT(
         cublasLtMatmulDescSetAttribute(g->desc, CUBLASLT_MATMUL_DESC_TRANSA, &on_b, sizeof on_b));
     CHECK_LT(
         cublasLtMatmulDescSetAttribute(g->desc, CUBLASLT_MATMUL_DESC_TRANSB, &on_a, sizeof on_a));
+
+    /* Row-major matrices are the transposes of what cuBLASLt expects. */
     g->b = gemm_layout(CUDA_R_16BF, g->b_transposed ? g->k : g->n, g->b_transposed ? g->n : g->k,
                        g->ldb, n_batches, g->b_stride);
     g->a = gemm_layout(CUDA_R_16BF, g->a_transposed ? g->m : g->k, g->a_transposed ? g->k : g->m,
                        g->lda, n_batches, g->a_stride);
     g->d = gemm_layout(g->is_fp32 ? CUDA_R_32F : CUDA_R_16BF, g->n, g->m, g->ldd, n_batches,
                        g->d_stride);
+
+    /* The heuristic's first algorithm is kept, so that every run uses the same one. */
     CHECK_LT(cublasLtMatmulPreferenceCreate(&preference));
     CHECK_LT(cublasLtMatmulPreferenceSetAttribute(
         preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &library->workspace_bytes,
@@ -82,6 +87,7 @@ static inline void gemm_prepare(const gemm_library* library, gemm* g) {
     CHECK_LT(cublasLtMatmulAlgoGetHeuristic(library->handle, g->desc, g->b, g->a, g->d, g->d,
                                             preference, 1, &found, &n_found));
     CHECK_LT(cublasLtMatmulPreferenceDestroy(preference));
+
     if (n_found == 0 || found.state != CUBLAS_STATUS_SUCCESS) {
         fprintf(stderr, "cuBLASLt has no algorithm for %lld x %lld x %lld\n", (long long)g->m,
                 (long long)g->n, (long long)g->k);

@@ -32,7 +32,7 @@ __global__ static void fill_numbers(uint32_t* to, int64_t n) {
         to[i] = (uint32_t)i * 2654435761u & 0x3fff3fffu;
 }
 
-/* Median seconds of `statement`, which enqueues on stream; the first ones, not timed, wake the GPU. */
+/* Median seconds of `statement`, which enqueues on stream; the first runs warm up and are not timed. */
 #define TIME(seconds, statement)                                                                   \
     do {                                                                                           \
         double times_[REPETITIONS];                                                                \
@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
     printf("### Row kernels, 2^%d elements, rows of %d\n\n| kernel | rate | of a copy "
            "|\n|---|---|---|\n",
            log2_elements, (int)COLUMNS);
-    for (double begin_s = now_s(); now_s() - begin_s < 0.3;) /* until the clocks are up */
+    for (double begin_s = now_s(); now_s() - begin_s < 0.3;) /* until the clocks have risen */
         (void)copy_rate(8.0 * (double)n);
     {
         double rate = copy_rate(8.0 * (double)n);
@@ -174,6 +174,24 @@ int main(int argc, char** argv) {
         TIME(seconds, check(memo_cuda_cast(stream, &cast, &error)));
         print(each.name, 6.0 * (double)n, seconds);
     }
+
+    /* bf16 logits of a vocabulary of 2^17. */
+    memo_cross_entropy_desc entropy;
+    memset(&entropy, 0, sizeof entropy);
+    entropy.n_columns = 1 << 17;
+    entropy.n_rows = n / entropy.n_columns;
+    entropy.type = MEMO_TYPE_BF16;
+    entropy.logits = a;
+    entropy.d_logits = b;
+    entropy.scale = 1;
+    entropy.labels = (const int32_t*)(void*)small;
+    entropy.losses = (float*)(void*)(small + 4 * entropy.n_rows);
+    entropy.parts = (float*)(void*)(small + 8 * entropy.n_rows);
+    check(memo_fill(device, stream, small, 0, 16 * entropy.n_rows, &error));
+    TIME(seconds, check(memo_cuda_softmax_parts(stream, &entropy, &error)));
+    print("softmax parts, bf16, 2^17 columns", 2.0 * (double)n, seconds);
+    TIME(seconds, check(memo_cuda_cross_entropy(stream, &entropy, &error)));
+    print("cross-entropy, bf16, 2^17 columns", 4.0 * (double)n, seconds);
     printf("\n");
     check(memo_event_destroy(device, begin_event, &error));
     check(memo_event_destroy(device, end_event, &error));

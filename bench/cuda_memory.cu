@@ -49,7 +49,7 @@ static void pin_by_cuda(const char* name, int64_t size_bytes) {
 
 static void pinning(int64_t size_bytes) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
-    desc.host_limit = MEMO_CUDA_HOST_WARN; /* some machines' memory grows with use */
+    desc.host_limit = MEMO_CUDA_HOST_WARN; /* the free memory of some machines grows with use */
     printf("### Pinned memory, %.0f GiB\n\n| how | time |\n|---|---|\n", (double)size_bytes / GIB);
     CHECK_CUDA(cudaFree(NULL));
     pin_by_cuda("cudaHostAlloc, first", size_bytes);
@@ -121,6 +121,8 @@ static void copies(const memo_device* device) {
     double rates[2], both[2];
     ends.device = device;
     ends.size_bytes = GIB;
+
+    /* Each direction has its own stream, events and memory. */
     for (int way = 0; way < 2; way++) {
         ends.streams[way] = new_stream(device, way ? "to device" : "to host", 0);
         ends.begin[way] = new_event(device);
@@ -128,9 +130,12 @@ static void copies(const memo_device* device) {
         ends.on_device[way] = (char*)device_memory(device, ends.size_bytes);
         ends.on_host[way] = (char*)host_memory(device, ends.size_bytes);
     }
+
     printf("### Copies of pinned memory, 1 GiB in pieces\n\n| piece | to host alone | to device "
            "alone | "
            "to host, both | to device, both |\n|---|---|---|---|---|\n");
+
+    /* Directions: bit 0 to the host, bit 1 to the device. */
     for (int64_t piece : pieces) {
         copy_median(&ends, 1, piece, rates);
         rates[1] = rates[0];
@@ -142,6 +147,7 @@ static void copies(const memo_device* device) {
                both[1] * 1e-9);
         fflush(stdout);
     }
+
     printf("\n");
     for (int way = 0; way < 2; way++) {
         check(memo_stream_destroy(device, ends.streams[way], &error));
@@ -166,7 +172,7 @@ static void phantoms(void) {
         desc.phantom_chunk_bytes = chunk;
         check(memo_cuda_device_create(&desc, &device, &error));
         made_s = now_s();
-        /* The last bytes are there. */
+        /* The last bytes are mapped. */
         char* address = (char*)device_memory(device, desc.phantom_bytes);
         CHECK_CUDA(cudaMemset(address + desc.phantom_bytes - 4096, 0, 4096));
         CHECK_CUDA(cudaDeviceSynchronize());

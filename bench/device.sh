@@ -1,21 +1,21 @@
 #!/bin/sh
-# device.sh - everything that needs a GPU, in one command and within nine minutes:
+# device.sh - runs everything that needs a GPU within nine minutes:
 #
 #   sh bench/device.sh
 #
 # Builds the CUDA tests, examples and benchmarks.  Runs the tests, compute-sanitizer (memcheck, initcheck, synccheck) on the
 # kernels and on a short run with swaps, the benchmarks, the examples, and, if time is left, the tests over NCCL with 2, 4
-# and 8 ranks, which share the GPU.  Writes one Markdown file with machine, date and commit to bench/results/GPU.md, with
-# the timelines of the chain beside it.  The stages before the benchmarks leave them half of the time.
+# and 8 ranks, which share the GPU.  Writes machine, date, commit and results to bench/results/GPU.md, and the timelines of
+# the chain beside it.  The benchmarks have at least half of the time.
 #
 # Correctness tests decide on results only.  Times and free memory are measured here and compared with goals in a table.
 # racecheck is absent: it checks shared memory, which no kernel here uses.
 #
-# Environment: OUT       folder of the results, instead of bench/results; gets all messages, too
+# Environment: OUT       folder of the results and of all messages, instead of bench/results
 #              LIMIT_S   seconds for everything, default 540
 #              TOKENS    length of the chain, default 98304
 #              ALPHA     of the chain's fourth way, swap and recompute, default 0.5
-#              COMMIT    needed if this is no git checkout
+#              COMMIT    required outside a git checkout
 #              CUDNN     folder of cudnn-frontend: its example is built and run too, and the chain's attention is cuDNN's;
 #                        if that chain prints no table, the chain with attention in blocks runs
 # cuBLAS, NCCL and cuDNN come from where nvcc finds them, otherwise from Python's packages (nvidia-cublas, ...), whose
@@ -68,7 +68,7 @@ stage() {
         failed=1 result="**failed, exit status $status**"
         case $status in 124 | 137) result="**stopped after $seconds s**" ;; esac
     fi
-    # A test that was skipped has shown nothing; that memory was too small or in use is no failure.
+    # A skipped test counts as a failure, unless memory was too small or in use.
     [ "$result" = passed ] && grep '^ok .*# SKIP' "$folder/$stage_name.log" | grep -qv 'are not free$' &&
         failed=1 result="**tests were skipped**"
     counts=$(awk '/^ok .*# SKIP/ { s++; next } /^ok / { p++ } /^not ok / { f++ }
@@ -110,7 +110,7 @@ has_nccl=no
 find_library nccl nccl.h && has_nccl=yes
 nccl=$flags
 
-# In the background: they take longer than all others together.
+# In the background, because they take longer than all others together.
 compile_with_cudnn() { # SOURCE PROGRAM FLAGS...
     source=$1 program=$2
     shift 2
@@ -159,7 +159,7 @@ for test in test_device test_kernels test_step; do
     stage $test 60 "$folder/$test"
 done
 
-# ---- compute-sanitizer: the kernels but for the huge arrays, a short run with swaps ----
+# ---- compute-sanitizer: the kernels without the huge arrays, a short run with swaps ----
 
 if command -v compute-sanitizer >/dev/null 2>&1; then
     for tool in memcheck initcheck synccheck; do
@@ -173,7 +173,7 @@ else
     echo "| compute-sanitizer | **not run: it is not installed** | |" >>"$stages"
 fi
 
-# ---- what was built in the background ----
+# ---- wait for the programs built in the background ----
 
 if [ -n "${CUDNN:-}" ]; then
     cat >"$folder/cudnn.sh" <<'END'
@@ -190,7 +190,7 @@ fi
 
 # ---- benchmarks ----
 
-# bench NAME SECONDS ARGS...: its tables in a file, its other messages in the log.
+# bench NAME SECONDS ARGS...: writes its tables to a file and its other messages to the log.
 bench() {
     bench_name=$1 bench_seconds=$2
     shift 2
@@ -215,18 +215,18 @@ wait $monitor 2>/dev/null
 bench cuda_kernels 60 30
 bench cuda_memory 120 16
 
-# ---- examples: they print what their heads say ----
+# ---- examples: the output must match the head ----
 
 cat >"$folder/examples.sh" <<'END'
 . tests/heads.sh
 bad=0
-"$1/05_three_edits" || bad=1 # its plan is the machine's own; it compares the gradients itself
+"$1/05_three_edits" || bad=1 # its plan depends on the machine; it compares the gradients itself
 for source in examples/0[678]_cuda_*.cu; do
     program=$1/$(basename "$source" .cu)
     "$program" >"$program.txt" || bad=1
     cat "$program.txt"
     section "$source" "Expected output" >"$program.expected"
-    matches "$program.expected" "$program.txt" || { echo "$source: the output is not as its head says"; bad=1; }
+    matches "$program.expected" "$program.txt" || { echo "$source: the output differs from its head"; bad=1; }
 done
 exit $bad
 END
@@ -244,11 +244,11 @@ status=$?
 wait $other || status=1
 cat "$1/12_ring_nccl.txt"
 expected=$(sed -n '/^ \* Expected output:/{n;s/^ \* *//p;}' examples/12_ring_nccl.cu)
-[ "$(cat "$1/12_ring_nccl.txt")" = "$expected" ] || { echo "not as the head says: $expected"; status=1; }
+[ "$(cat "$1/12_ring_nccl.txt")" = "$expected" ] || { echo "the output differs from its head: $expected"; status=1; }
 exit $status
 END
 
-# Warnings go to files: NCCL prints them among a program's output.
+# Warnings go to files, because NCCL prints them to standard output.
 export NCCL_DEBUG=WARN NCCL_DEBUG_FILE="$PWD/$folder/nccl.%h.%p.txt"
 if [ $has_nccl = yes ]; then
     stage 12_ring_nccl-2-ranks 60 sh "$folder/ring_nccl.sh" "$folder"
@@ -264,7 +264,7 @@ fi
 
 # ---- the file ----
 
-# From the tables below, the figures that have a goal.
+# The goals, compared with the figures of the tables below.
 goals='
 function goal(i, figure, is_reached) {
     printf "| %s | %s | %s |\n", names[i], figure, is_reached ? "yes" : "**no**"
@@ -293,7 +293,7 @@ END {
     for (i = 1; i <= n_goals; i++) if (!seen[i]) printf "| %s | not measured | **no** |\n", names[i]
 }'
 
-# tested GOAL TEST STAGE: a goal that a test decides.
+# tested GOAL TEST STAGE: a goal that is reached if the test passed.
 tested() {
     if grep -q "^ok [0-9]* - $2\$" "$folder/$3.log"; then
         echo "| $1 | $3: $2 | yes |"
@@ -304,9 +304,9 @@ tested() {
 
 commit=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}
 [ -z "$(git status --porcelain --untracked-files=no 2>/dev/null)" ] || commit="$commit with changes"
-lp_solve="lp_solve is not here"
+lp_solve="lp_solve is not installed"
 for header in /usr/include/lpsolve/lp_lib.h /usr/local/include/lpsolve/lp_lib.h /usr/include/lp_lib.h; do
-    [ -f "$header" ] && lp_solve="lp_solve is here"
+    [ -f "$header" ] && lp_solve="lp_solve is installed"
 done
 {
     echo "# $gpu"
@@ -325,7 +325,7 @@ done
     sort -n "$folder/clocks.txt" | awk -F', *' '$2 + 0 > 300 { clock[n++] = $1; if ($2 > power) power = $2; if ($3 > heat) heat = $3 }
         END { if (n) printf "| clock under load, chain | %d MHz in the median, %d at least; at most %d W, %d degrees Celsius |\n",
             clock[int(n / 2)], clock[0], power, heat }'
-    echo "| planner | memo's own search: CUDA programs are built without lp_solve ($lp_solve) |"
+    echo "| planner | the built-in search: CUDA programs are built without lp_solve ($lp_solve) |"
     echo
     echo "| stage | result | time |"
     echo "|---|---|---|"

@@ -1,5 +1,5 @@
 /* paper_common.h - what the tables of all three papers share: constants with their origin, scores,
- * a small optimiser and the check marks.
+ * a small optimizer and the check marks.
  *
  * Part of bench/paper_tables.c and of its test. */
 #ifndef PAPER_COMMON_H
@@ -51,9 +51,9 @@ paper_print(const char* format, ...) {
 
 typedef enum paper_origin {
     PAPER_STATED,  /* by the paper */
-    PAPER_FITTED,  /* on published figures, which the source names */
-    PAPER_ASSUMED, /* for the reason given */
-    PAPER_MEASURED /* by us, for hardware that no paper has */
+    PAPER_FITTED,  /* to published figures, which the source names */
+    PAPER_ASSUMED, /* for the reason in source */
+    PAPER_MEASURED /* by us, on hardware that no paper has */
 } paper_origin;
 
 typedef struct paper_constant {
@@ -61,7 +61,7 @@ typedef struct paper_constant {
     double value; /* in the unit printed */
     const char* unit;
     paper_origin origin;
-    const char* source; /* where it is stated, what it is fitted on, or why it is assumed */
+    const char* source; /* section, data of the fit, or reason of the assumption */
 } paper_constant;
 
 static inline void paper_print_constants(const char* title, const paper_constant* constants,
@@ -116,7 +116,7 @@ static inline void paper_ranks(const double* values, int n, double* ranks) {
     }
 }
 
-/* Spearman's rank correlation, n <= PAPER_MAX; 0 where one side is constant. */
+/* Spearman's rank correlation, n <= PAPER_MAX; 0 if one side is constant. */
 static inline double paper_spearman(const double* a, const double* b, int n) {
     double ranks_a[PAPER_MAX], ranks_b[PAPER_MAX];
     double mean = 0.5 * (n + 1), covariance = 0, variance_a = 0, variance_b = 0;
@@ -138,48 +138,56 @@ static inline double paper_mean_absolute(const double* residuals, int n) {
     return n > 0 ? sum / n : 0;
 }
 
-/* ---- a small deterministic optimiser: Nelder and Mead's simplex, at most 8 variables ---- */
+/* ---- a small deterministic optimizer: Nelder and Mead's simplex, at most 8 variables ---- */
 
 #define PAPER_MAX_VARIABLES 8
 typedef double (*paper_objective)(const double* variables, void* user);
 
 /* Moves variables to a local minimum; the first simplex spans 10 % of each. */
-static inline double paper_minimise(double* variables, int n, paper_objective objective,
+static inline double paper_minimize(double* variables, int n, paper_objective objective,
                                     void* user) {
     double points[PAPER_MAX_VARIABLES + 1][PAPER_MAX_VARIABLES], values[PAPER_MAX_VARIABLES + 1];
     int i, j, step, restart;
+
+    /* A restart with a fresh simplex leaves a collapsed one. */
     for (restart = 0; restart < 4; restart++) {
         for (i = 0; i <= n; i++) {
             for (j = 0; j < n; j++) points[i][j] = variables[j] * (i == j + 1 ? 1.1 : 1.0);
             values[i] = objective(points[i], user);
         }
+
         for (step = 0; step < 400; step++) {
-            double centre[PAPER_MAX_VARIABLES] = {0}, trial[PAPER_MAX_VARIABLES], trial_value;
+            double center[PAPER_MAX_VARIABLES] = {0}, trial[PAPER_MAX_VARIABLES], trial_value;
             int best = 0, worst = 0, second;
+
+            /* The best, worst and second worst points. */
             for (i = 1; i <= n; i++) {
                 if (values[i] < values[best]) best = i;
                 if (values[i] > values[worst]) worst = i;
             }
             if (values[worst] - values[best] < 1e-12) break;
             second = best;
+
+            /* Reflect the worst point through the center of the others. */
             for (i = 0; i <= n; i++)
                 if (i != worst && values[i] > values[second]) second = i;
             for (i = 0; i <= n; i++)
-                for (j = 0; j < n && i != worst; j++) centre[j] += points[i][j] / n;
-            for (j = 0; j < n; j++) trial[j] = 2 * centre[j] - points[worst][j];
+                for (j = 0; j < n && i != worst; j++) center[j] += points[i][j] / n;
+            for (j = 0; j < n; j++) trial[j] = 2 * center[j] - points[worst][j];
             trial_value = objective(trial, user);
             if (trial_value < values[best]) { /* reflected well: go on */
                 double farther[PAPER_MAX_VARIABLES], farther_value;
-                for (j = 0; j < n; j++) farther[j] = 3 * centre[j] - 2 * points[worst][j];
+                for (j = 0; j < n; j++) farther[j] = 3 * center[j] - 2 * points[worst][j];
                 farther_value = objective(farther, user);
                 if (farther_value < trial_value) {
                     trial_value = farther_value;
                     memcpy(trial, farther, sizeof trial);
                 }
             } else if (trial_value >= values[second]) { /* badly: contract */
-                for (j = 0; j < n; j++) trial[j] = 0.5 * (centre[j] + points[worst][j]);
+                for (j = 0; j < n; j++) trial[j] = 0.5 * (center[j] + points[worst][j]);
                 trial_value = objective(trial, user);
             }
+
             if (trial_value < values[worst]) {
                 memcpy(points[worst], trial, sizeof trial);
                 values[worst] = trial_value;
@@ -191,6 +199,7 @@ static inline double paper_minimise(double* variables, int n, paper_objective ob
                 }
             }
         }
+
         for (i = 0, j = 0; i <= n; i++)
             if (values[i] < values[j]) j = i;
         memcpy(variables, points[j], (size_t)n * sizeof(double));

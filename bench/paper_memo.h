@@ -13,7 +13,7 @@
 
 /* ---- published figures ----------------------------------------------------------------------- */
 
-/* Values of alpha that are no fraction: what the paper reports in place of one. */
+/* Values in place of an alpha: the paper reports that the run failed. */
 #define SWAP_OOM  (-1.0) /* device memory exhausted */
 #define SWAP_OOHM (-2.0) /* host memory exhausted */
 
@@ -53,7 +53,7 @@ static const double swap_published_alpha[SWAP_N_MODELS][SWAP_N_LENGTHS] = {
     {0, 0, 0, 0, 0.5, 0.125, 0.125, 0, 0, 0, 0, 0},
     {0, 0, 0, 0, 0, 0.25, 0.125, 0.125, 0.125, 0.125, 0, SWAP_OOHM},
     {0, 0, 0, 0.25, 0.25, 0.25, 0.25, 0.125, 0.125, 0, 0, 0}};
-/* Table 3, rows "Memo", per cent; where there is none the program did not run. */
+/* Table 3, rows "Memo", per cent; 0 if the program did not run. */
 static const double swap_published_mfu[SWAP_N_MODELS][SWAP_N_LENGTHS] = {
     {52.34, 50.96, 53.62, 53.04, 51.84, 52.59, 51.89, 52.71, 52.30, 0, 0, 0},
     {52.65, 50.93, 51.22, 51.91, 52.40, 52.13, 51.71, 51.76, 52.06, 51.74, 51.78, 52.10},
@@ -78,7 +78,7 @@ static const double swap_ablation_mfu[SWAP_N_PUBLISHED][SWAP_N_ABLATION] = {
     {47.99, 50.96, 53.62, 53.04, 51.84, 52.59, 51.89, 52.71}};
 static const double swap_unplanned_mfu[SWAP_N_ABLATION] = {41.19,    23.00,    29.07,    25.67,
                                                            SWAP_OOM, SWAP_OOM, SWAP_OOM, SWAP_OOM};
-static const char* const swap_reorganisations[SWAP_N_ABLATION] = {"", "6", "16", "",
+static const char* const swap_reorganizations[SWAP_N_ABLATION] = {"", "6", "16", "",
                                                                   "", "",  "",   ""};
 
 /* Figures 1(b), 7 and 12(a): 7B, TP 8; GPUs against the longest length. */
@@ -95,7 +95,7 @@ typedef struct swap_attention_rate {
 } swap_attention_rate;
 
 typedef struct swap_hardware {
-    double peak_flops;      /* what MFU is counted against */
+    double peak_flops;      /* the 100 % of MFU */
     double gemm_efficiency; /* of peak_flops */
     int n_attention_rates;  /* one: any length; more: by the logarithm of the length */
     swap_attention_rate attention[3];
@@ -106,7 +106,7 @@ typedef struct swap_hardware {
     double device_bytes, device_reserve_bytes;
     double host_bytes_per_node, host_usable; /* usable: fraction */
     double bytes_per_logit;
-    double classifier_tokens; /* the classifier runs in chunks of these; 0: in one */
+    double classifier_tokens; /* rows of a chunk of the classifier; 0: one chunk */
     int is_host_rounded;      /* each pinned tensor takes a power of two */
     double parameter_bytes, gradient_bytes, optimizer_bytes; /* of one parameter */
     double n_micro_batches;                                  /* of one step and replica */
@@ -117,7 +117,7 @@ static inline swap_hardware swap_a800(void) {
     swap_hardware hw;
     memset(&hw, 0, sizeof hw);
     hw.peak_flops = 312e12;
-    hw.gemm_efficiency = 0.7; /* where the fit starts, as the next three */
+    hw.gemm_efficiency = 0.7; /* this and the next three are the start of the fit */
     hw.n_attention_rates = 1;
     hw.attention[0].forward_flops = 0.7 * hw.peak_flops;
     hw.attention[0].backward_flops = 0.6 * hw.peak_flops;
@@ -173,12 +173,12 @@ static inline void swap_attention_flops(const swap_hardware* hw, double tokens, 
     *backward += t * (r[i + 1].backward_flops - *backward);
 }
 
-/* What one layer and the head take on one GPU, in seconds, for one sequence. */
+/* Seconds of one layer and of the head on one GPU, for one sequence. */
 typedef struct swap_layer {
     double gemm_forward;                          /* 24 s h^2 */
     double attention_forward, attention_backward; /* 2 s^2 h and 5 s^2 h: the causal half */
     double tensor_collective;           /* one all-gather or reduce-scatter of s h / CP elements */
-    double ring_forward, ring_backward; /* what of the exchange of K and V is not hidden */
+    double ring_forward, ring_backward; /* the exposed part of the exchange of K and V */
     double head;                        /* classifier, forward and backward */
 } swap_layer;
 
@@ -195,7 +195,7 @@ static inline swap_layer swap_layer_times(const swap_hardware* hw, const swap_mo
     link = layout.tensor > hw->gpus_per_node ? hw->nic_bytes_per_s : hw->nvlink_bytes_per_s;
     layer.tensor_collective =
         (layout.tensor - 1.0) / layout.tensor * 2 * tokens * h / layout.context / link;
-    /* A hop carries K and V, on the way back also dK and dV; it hides behind 1/CP of the work. */
+    /* A hop carries K and V, in the backward also dK and dV; it is hidden behind 1/CP of the work. */
     link = n_shards > hw->gpus_per_node ? hw->nic_bytes_per_s : hw->nvlink_bytes_per_s;
     hop = 2 * swap_unit_bytes(model, layout, tokens) / link;
     layer.ring_forward =
@@ -206,7 +206,7 @@ static inline swap_layer swap_layer_times(const swap_hardware* hw, const swap_mo
     return layer;
 }
 
-/* The forward pass of a layer: four collectives, as Megatron's sequence parallelism has them. */
+/* The forward pass of a layer, with the four collectives of Megatron's sequence parallelism. */
 static inline double swap_layer_forward(const swap_layer* l) {
     return l->gemm_forward + l->attention_forward + l->ring_forward + 4 * l->tensor_collective;
 }
@@ -214,8 +214,8 @@ static inline double swap_layer_backward(const swap_layer* l) {
     return 2 * l->gemm_forward + l->attention_backward + l->ring_backward +
            4 * l->tensor_collective;
 }
-/* Rows that were not swapped: all but the second FFN matrix (24 - 8 of 24) and attention; three of
- * the four collectives. */
+/* Recomputes the rows that were not swapped: all but the second FFN matrix (8 of 24 s h^2) and
+ * attention, with three of the four collectives. */
 static inline double swap_layer_recompute(const swap_layer* l) {
     return l->gemm_forward * 16 / 24 + 3 * l->tensor_collective;
 }
@@ -223,7 +223,7 @@ static inline double swap_layer_recompute(const swap_layer* l) {
 typedef struct swap_schedule {
     int n_layers;
     double forward, backward, recompute, head, offload, fetch; /* of one layer, seconds */
-    int n_resident; /* last layers that recompute nothing: 2; 1 where the others share a buffer */
+    int n_resident; /* last layers that recompute nothing: 2; 1 if the others share a buffer */
 } swap_schedule;
 
 #define SWAP_MAX_LAYERS 128
@@ -255,8 +255,8 @@ static inline double swap_simulate(const swap_schedule* s) {
 
 /* ---- time of a step ---- */
 
-/* One micro-batch on every replica, in seconds, of which a stage's layers take `time`: the pipeline's
- * bubble and the gradients' exchange are shared out over the micro-batches of a step. */
+/* Seconds of one micro-batch on every replica.  The layers of a stage take `time`; the pipeline's
+ * bubble and the exchange of gradients are divided among the micro-batches of a step. */
 static inline double swap_shared_s(const swap_hardware* hw, const swap_model* model,
                                    swap_layout layout, double time) {
     double group = layout.data * layout.context, link, exchange;
@@ -309,7 +309,7 @@ static inline double swap_mfu_percent(const swap_hardware* hw, const swap_model*
 
 /* ---- memory ---- */
 
-/* Parameters, gradients and, shared by ZeRO-1, what the optimizer keeps. */
+/* Parameters, gradients, and the optimizer's states, which ZeRO-1 shards. */
 static inline double swap_states_bytes(const swap_hardware* hw, const swap_model* model,
                                        swap_layout layout) {
     return swap_parameters(hw, model) / (layout.tensor * layout.pipeline) *
@@ -356,7 +356,7 @@ static inline double swap_host_bytes(const swap_hardware* hw, const swap_model* 
             2 * swap_pinned_bytes(hw, 4 * alpha * u));
 }
 
-/* 0: runs; else SWAP_OOM or SWAP_OOHM.  The host total is known before any step: it comes first. */
+/* 0: runs; otherwise SWAP_OOM or SWAP_OOHM.  Host memory first, because it fails before any step. */
 static inline double swap_verdict(const swap_hardware* hw, const swap_model* model,
                                   swap_layout layout, double tokens, swap_policy policy,
                                   double alpha) {
@@ -409,11 +409,11 @@ static inline double swap_best_alpha(const swap_hardware* hw, const swap_model* 
     return best;
 }
 
-/* memo_plan_swap's plan: one micro-batch on every replica, in seconds; negative: the verdict.  Times,
- * the link and the capacities are those of the paper's program, for three tensors: the layer's input,
- * the attention output (recomputed, if at all, whole, in the time of its forward) and the others.
- * What the device has to hold is the engine's: the recomputed rows of all layers share a scratch, where
- * the program has 18 u at alpha = 0 and 32 u above.  Host memory is taken to the byte. */
+/* Seconds of one micro-batch on every replica by memo_plan_swap's plan; negative: the verdict.  Times,
+ * link and capacities are the paper's, for three tensors: the layer's input, the attention output and
+ * the others.  The attention output is recomputed whole, in the time of its forward, or not at all.
+ * Device memory is counted as the engine uses it: recomputed rows of all layers share a scratch.  The
+ * paper's program counts 18 u at alpha = 0 and 32 u above.  Host memory is not rounded. */
 static inline double swap_planned_s(const swap_hardware* hw, const swap_model* model,
                                     swap_layout layout, double tokens) {
     static const char* const names[3] = {"input", "attention", "others"};
@@ -431,6 +431,8 @@ static inline double swap_planned_s(const swap_hardware* hw, const swap_model* m
     memo_error error;
     memo_status status;
     int t;
+
+    /* The three tensors and their rows. */
     memset(tensors, 0, sizeof tensors);
     swap.tensors = tensors;
     swap.n_tensors = 3;
@@ -442,6 +444,8 @@ static inline double swap_planned_s(const swap_hardware* hw, const swap_model* m
         tensors[t].row_bytes = 2 * (int64_t)model->hidden / layout.tensor * (t < 2 ? 1 : 14);
         tensors[t].rule = rules[t];
     }
+
+    /* Times of the model; the input cannot be recomputed. */
     recompute_s_per_row[0] = -1;
     recompute_s_per_row[1] = (layer.attention_forward + layer.ring_forward) / (double)swap.n_rows;
     recompute_s_per_row[2] = swap_layer_recompute(&layer) / (double)swap.n_rows;
@@ -451,11 +455,14 @@ static inline double swap_planned_s(const swap_hardware* hw, const swap_model* m
     desc.backward_s = swap_layer_backward(&layer);
     desc.between_s = layer.head;
     desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = hw->pcie_bytes_per_s;
+
+    /* The program's memory less what it counts for activations at alpha = 0. */
     desc.device_bytes = (int64_t)(hw->device_bytes - hw->device_reserve_bytes + 18 * u -
                                   swap_device_bytes(hw, model, layout, tokens, SWAP_ALPHA, 0));
-    /* The program counts all layers also where a pipeline's stage has a part of them. */
+    /* The program counts all layers, even if a pipeline stage has fewer. */
     desc.host_bytes = (int64_t)(hw->host_usable * hw->host_bytes_per_node / gpus_here *
                                 (swap.n_layers - 2) / (model->n_layers - 2));
+
     if (desc.device_bytes <= 0) return SWAP_OOM;
     status = memo_plan_swap(&desc, &plan, &error);
     if (status) return strstr(error.message, "host") ? SWAP_OOHM : SWAP_OOM;
@@ -516,13 +523,13 @@ static inline void swap_fit(swap_hardware* hw) {
     v[1] = hw->attention[0].forward_flops / hw->peak_flops;
     v[2] = hw->attention[0].backward_flops / hw->peak_flops;
     v[3] = hw->pcie_bytes_per_s / PAPER_GB;
-    paper_minimise(v, 4, swap_fit_objective, hw);
+    paper_minimize(v, 4, swap_fit_objective, hw);
     swap_set_fitted(hw, v);
 }
 
 /* ---- verdicts ---- */
 
-/* Can any layout of these GPUs hold one sequence at alpha = 0?  The first found, largest TP first. */
+/* Does any layout of these GPUs hold one sequence at alpha = 0?  *found: the first, largest TP first. */
 static inline int swap_runs_somehow(const swap_hardware* hw, const swap_model* model, int n_gpus,
                                     double tokens, swap_layout* found) {
     int tensor, pipeline;
@@ -541,7 +548,7 @@ static inline int swap_runs_somehow(const swap_hardware* hw, const swap_model* m
     return 0;
 }
 
-/* The verdict on one cell of Table 3: on the published layout where there is one, else on any. */
+/* The verdict on one cell of Table 3, for the published layout, or for any layout if none is published. */
 static inline double swap_cell_verdict(const swap_hardware* hw, int model, int length) {
     const swap_model* m = &swap_models[model];
     double tokens = swap_lengths_k[length] * PAPER_K, alpha = swap_published_alpha[model][length];
@@ -575,8 +582,8 @@ static inline int swap_n_right_cells(const swap_hardware* hw, int model) {
     return n;
 }
 
-/* All 24 verdicts of Table 4 and the 12 of Table 3's 7B row, over low..high of one constant, the
- * others as they are: the first and last value of the run of right ones around its own value. */
+/* The range of one constant, around its value, in which all 24 verdicts of Table 4 and the 12 of Table
+ * 3's 7B row are right, if the other constants keep their values. */
 typedef struct swap_interval {
     double low, high;
 } swap_interval;
@@ -632,8 +639,8 @@ static inline double swap_longest_k(const swap_hardware* hw, const swap_model* m
 #define SWAP_TRACE_TOKENS     ((int64_t)65536)
 #define SWAP_TRACE_VOCABULARY ((int64_t)50304)
 
-/* Does tensor parallelism send these u bytes: a row-parallel output, to which the residual is added
- * next, or the gradient of a column-parallel input, followed by that of W_qkv or W_1? */
+/* Does tensor parallelism send these u bytes?  It sends row-parallel outputs, to which the residual is
+ * added next, and gradients of column-parallel inputs, followed by the gradient of W_qkv or W_1. */
 static inline int swap_is_reduced(const memo_request* r, int64_t u, int64_t hidden) {
     int64_t next = r[1].size_bytes;
     if (r->size_bytes != u || r[1].kind != MEMO_REQUEST_MALLOC) return 0;
@@ -641,10 +648,10 @@ static inline int swap_is_reduced(const memo_request* r, int64_t u, int64_t hidd
            (next == u && r[2].kind == MEMO_REQUEST_FREE && r[2].id == r->id);
 }
 
-/* A rank's iteration, as recorded but for: 32 layers; sizes scaled to `tokens`, what is reduced TP
- * times that, in each of the eight passes logits of all rows; no gradients, which are among the
- * states.  Stream 1 sends what is reduced and QKV; stream 0 waits for it at the end of each layer.
- * NULL: the trace cannot be read, or no memory. */
+/* A rank's iteration: the recorded one with 32 layers and sizes scaled to `tokens`.  Tensors that are
+ * reduced are TP times larger, each of the eight passes has logits of all rows, and gradients are left
+ * out because they are counted among the states.  Stream 1 sends reduced tensors and QKV; stream 0
+ * waits for it at the end of each layer.  NULL if the trace cannot be read or memory is short. */
 static inline memo_trace* swap_unplanned_trace(double tokens) {
     int64_t h = swap_models[0].hidden, u = 2 * SWAP_TRACE_TOKENS * h, i, end = 0;
     int64_t chunk = SWAP_TRACE_TOKENS / 8 * SWAP_TRACE_VOCABULARY;
@@ -653,14 +660,18 @@ static inline memo_trace* swap_unplanned_trace(double tokens) {
     int is_bad = memo_trace_read(SWAP_TRACE, &recorded, NULL) ||
                  memo_trace_apply_layers(recorded, swap_models[0].n_layers, &t, NULL) ||
                  memo_trace_create(&made, NULL);
+
     for (i = 0; !is_bad && i < t->n_requests; i++)
         if (memob_request_mark(t, i).phase == MEMO_PHASE_BACKWARD) end = i;
-    /* What lives at the end of the backward pass, or comes after it: gradients, the optimizer's. */
+
+    /* Buffers that live at the end of the backward pass, or begin later, are gradients or the optimizer's. */
     for (i = end; !is_bad && i < t->n_requests; i++) {
         int64_t origin = memob_request_origin(t, i);
         if (origin > end || (origin >= 0 && t->requests[origin].size_bytes != u))
             t->requests[origin].memory_class = MEMO_CLASS_PERSISTENT;
     }
+
+    /* Copy the requests of the step with scaled sizes. */
     for (i = 0; !is_bad && i < t->n_requests; i++) {
         const memo_request* r = &t->requests[i];
         memo_mark mark = memob_request_mark(t, i);
@@ -673,6 +684,8 @@ static inline memo_trace* swap_unplanned_trace(double tokens) {
             is_bad |=
                 memo_trace_malloc(made, r->id, (int64_t)(scale * times * (double)r->size_bytes),
                                   r->memory_class, 0, NULL) != 0;
+
+            /* Stream 1 uses the block after stream 0 has written it. */
             if (!is_reduced && r->size_bytes != 3 * u) continue;
             is_bad |= memo_trace_record(made, 1, 0, NULL) || memo_trace_wait(made, 1, 1, NULL) ||
                       memo_trace_use(made, r->id, 1, NULL);
@@ -684,6 +697,7 @@ static inline memo_trace* swap_unplanned_trace(double tokens) {
             is_bad |= memo_trace_record(made, 0, 1, NULL) || memo_trace_wait(made, 0, 0, NULL);
         }
     }
+
     memo_trace_destroy(t);
     memo_trace_destroy(recorded);
     if (is_bad) memo_trace_destroy(made);
@@ -711,18 +725,21 @@ static inline swap_hardware swap_h200(void) {
                                                      {64 * PAPER_K, 601e12, 520e12},
                                                      {128 * PAPER_K, 555e12, 526e12}};
     swap_hardware hw;
+
     memset(&hw, 0, sizeof hw);
     hw.peak_flops = 989e12;
     hw.gemm_efficiency = 721.0 / 989.0;
     hw.n_attention_rates = 3;
     memcpy(hw.attention, attention, sizeof attention);
     hw.pcie_bytes_per_s = 55.3e9;
+
     hw.nvlink_bytes_per_s = hw.nic_bytes_per_s = 1e12; /* one GPU: nothing is sent */
     hw.gpus_per_node = 1;
     hw.device_bytes = 139 * PAPER_GIB;
     hw.device_reserve_bytes = 4 * PAPER_GIB;
     hw.host_bytes_per_node = 125 * PAPER_GIB;
     hw.host_usable = 0.9;
+
     hw.bytes_per_logit = 6;
     hw.classifier_tokens = 8192;
     hw.parameter_bytes = 2;
@@ -766,6 +783,7 @@ static inline void swap_print_constants(const swap_hardware* hw, const swap_hard
          hw->parameter_bytes + hw->gradient_bytes + hw->optimizer_bytes, "B", PAPER_ASSUMED,
          "2 + 4 + 12, the last shared by ZeRO-1"},
         {"vocabulary", hw->vocabulary, "", PAPER_STATED, "Table 2"}};
+
     paper_constant d[] = {
         {"peak", h200->peak_flops / 1e12, "TFLOP/s", PAPER_ASSUMED, "data sheet, dense bf16"},
         {"GEMM", h200->peak_flops * h200->gemm_efficiency / 1e12, "TFLOP/s", PAPER_MEASURED,
@@ -786,11 +804,12 @@ static inline void swap_print_constants(const swap_hardware* hw, const swap_hard
         {"parameter + gradient + optimizer",
          h200->parameter_bytes + h200->gradient_bytes + h200->optimizer_bytes, "B", PAPER_ASSUMED,
          "2 + 2 + 4: all bf16, as in the runs"}};
+
     paper_print_constants("MEMO, A800 nodes", c, (int)(sizeof c / sizeof *c));
     paper_print_constants("MEMO, one H200", d, (int)(sizeof d / sizeof *d));
 }
 
-/* What the criteria are checked against. */
+/* The figures that the criteria check. */
 typedef struct swap_results {
     double ablation_error, cells_error, model_error[SWAP_N_MODELS]; /* MFU, points, mean absolute */
     int n_fitted, n_cells;
@@ -800,10 +819,11 @@ typedef struct swap_results {
     double swap_64k_fitted_pcie;
     double hidden_from_k;
     int n_alpha_floor, n_alpha_nearest; /* cells where the program gives the published alpha */
-    int n_alpha_best;                   /* the first at the most favourable usable host memory */
-    int n_plan_compared, n_plan_longer; /* cells whose alpha fits; where the best alpha's step, */
-    int n_planned_longer;               /* or memo_plan_swap's, is longer */
-    int n_unplanned;                    /* replays of Table 4's first row, a length and deferral */
+    int n_alpha_best;                   /* n_alpha_floor at the most favorable usable host memory */
+    int n_plan_compared;                /* cells whose published alpha fits */
+    int n_plan_longer;    /* of these: the best alpha's step is longer than the published one's */
+    int n_planned_longer; /* of these: memo_plan_swap's step is longer */
+    int n_unplanned;      /* replays of Table 4's first row, one per length and deferral */
     caching_stats unplanned[2 * SWAP_N_ABLATION];
 } swap_results;
 
@@ -834,7 +854,7 @@ static inline void swap_print_row(const char* label, const double* values, int n
     paper_print("\n");
 }
 
-/* Predicted less published, where both ran. */
+/* Predicted minus published, if both ran. */
 static inline void swap_print_residuals(const double* values, const double* published, int n) {
     int i;
     paper_print(SWAP_LABEL, "  residual, points");
@@ -847,7 +867,7 @@ static inline void swap_print_residuals(const double* values, const double* publ
     paper_print("\n");
 }
 
-/* Reorganisations in the fourth iteration, frees deferred to the layer's end and as long as can be. */
+/* Reorganizations in the fourth iteration, with frees deferred to the layer's end, or as long as possible. */
 static inline void swap_report_unplanned(const swap_hardware* hw, swap_results* r) {
     double states = swap_states_bytes(hw, &swap_models[0], swap_ablation_layout);
     caching_desc desc;
@@ -878,13 +898,17 @@ static inline void swap_report_ablation(const swap_hardware* hw, swap_results* r
     swap_hardware stated = *hw;
     double row[SWAP_N_ABLATION], residuals[PAPER_MAX];
     int policy, i;
+
+    /* The published row without a plan, beside a replay of it. */
     stated.pcie_bytes_per_s = 32e9;
     paper_print("\nTable 4: MFU in %% of 312 TFLOP/s; 7B, 8 A800, TP 4, CP 2\n");
     swap_print_lengths("", swap_lengths_k, SWAP_N_ABLATION);
     swap_print_row("recompute, no plan", swap_unplanned_mfu, SWAP_N_ABLATION, "%.2f");
-    paper_print(SWAP_LABEL, "  reorganisations");
-    for (i = 0; i < SWAP_N_ABLATION; i++) paper_print(" %7s", swap_reorganisations[i]);
+    paper_print(SWAP_LABEL, "  reorganizations");
+    for (i = 0; i < SWAP_N_ABLATION; i++) paper_print(" %7s", swap_reorganizations[i]);
     swap_report_unplanned(hw, r);
+
+    /* Each policy: published, predicted, residual. */
     for (policy = 0; policy < SWAP_N_PUBLISHED; policy++) {
         for (i = 0; i < SWAP_N_ABLATION; i++) {
             row[i] = swap_ablation_verdict(hw, policy, i);
@@ -894,6 +918,8 @@ static inline void swap_report_ablation(const swap_hardware* hw, swap_results* r
                        "%.2f");
         swap_print_row("  predicted", row, SWAP_N_ABLATION, "%.2f");
         swap_print_residuals(row, swap_ablation_mfu[policy], SWAP_N_ABLATION);
+
+        /* Full swapping once more at the stated bandwidth, which the fit contradicts. */
         if (policy != SWAP_FULL) continue;
         r->swap_64k_fitted_pcie = row[0];
         for (i = 0; i < SWAP_N_ABLATION; i++)
@@ -902,6 +928,7 @@ static inline void swap_report_ablation(const swap_hardware* hw, swap_results* r
         swap_print_row("  at stated 32 GB/s", row, SWAP_N_ABLATION, "%.2f");
         swap_print_residuals(row, swap_ablation_mfu[policy], SWAP_N_ABLATION);
     }
+
     r->n_fitted = swap_fit_residuals(hw, residuals);
     r->ablation_error = paper_mean_absolute(residuals, r->n_fitted);
     r->n_right_ablation = swap_n_right_ablation(hw);
@@ -917,6 +944,7 @@ static inline void swap_report_cells(const swap_hardware* hw, swap_results* r) {
     paper_print(
         "\nTable 3, MEMO: MFU in %% of 312 TFLOP/s on the published layouts (TP/CP/DP/PP) with the "
         "published alpha; nothing refitted\n");
+
     r->n_cells = 0;
     for (model = 0; model < SWAP_N_MODELS; model++) {
         const swap_model* m = &swap_models[model];
@@ -924,6 +952,7 @@ static inline void swap_report_cells(const swap_hardware* hw, swap_results* r) {
         double residuals[SWAP_N_LENGTHS];
         char text[32];
         int n = 0, n_right = swap_n_right_cells(hw, model);
+
         (void)snprintf(text, sizeof text, "%s on %d GPUs", m->name, m->n_gpus);
         swap_print_lengths(text, swap_lengths_k, SWAP_N_LENGTHS);
         paper_print(SWAP_LABEL, "  layout");
@@ -935,6 +964,8 @@ static inline void swap_report_cells(const swap_hardware* hw, swap_results* r) {
                 paper_print(" %d/%d/%d/%d", l.tensor, l.context, l.data, l.pipeline);
         }
         paper_print("\n");
+
+        /* The prediction on the published layout with the published alpha. */
         swap_print_row("  alpha", swap_published_alpha[model], SWAP_N_LENGTHS, "%.3f");
         for (i = 0; i < SWAP_N_LENGTHS; i++) {
             double alpha = swap_published_alpha[model][i];
@@ -944,6 +975,7 @@ static inline void swap_report_cells(const swap_hardware* hw, swap_results* r) {
                                       swap_lengths_k[i] * PAPER_K, SWAP_ALPHA, alpha);
             residuals[n++] = all[r->n_cells++] = row[i] - published[i];
         }
+
         paper_print(SWAP_LABEL, "  published");
         for (i = 0; i < SWAP_N_LENGTHS; i++) {
             if (published[i] > 0)
@@ -961,8 +993,10 @@ static inline void swap_report_cells(const swap_hardware* hw, swap_results* r) {
         }
         paper_print("\n");
         swap_print_residuals(row, published, SWAP_N_LENGTHS);
+
+        /* The verdicts need no published figure, so they cover all cells. */
         for (i = 0; i < SWAP_N_LENGTHS; i++) row[i] = swap_cell_verdict(hw, model, i);
-        paper_print(SWAP_LABEL, "  memory says");
+        paper_print(SWAP_LABEL, "  verdict");
         for (i = 0; i < SWAP_N_LENGTHS; i++)
             paper_print(" %6s%s",
                         row[i] < 0 ? swap_cell_text(row[i], text, sizeof text, "%.0f") : "runs",
@@ -973,13 +1007,14 @@ static inline void swap_report_cells(const swap_hardware* hw, swap_results* r) {
             r->model_error[model], n_right, SWAP_N_LENGTHS,
             n_right < SWAP_N_LENGTHS ? " (! marks the others)" : "");
     }
+
     r->n_right_7b = swap_n_right_cells(hw, 0);
     r->cells_error = paper_mean_absolute(all, r->n_cells);
     paper_print("  mean absolute error over all %d cells: %.2f points\n", r->n_cells,
                 r->cells_error);
 }
 
-/* How far each assumed constant can go before one of the 36 verdicts turns. */
+/* The range of each assumed constant in which none of the 36 verdicts changes. */
 static inline void swap_report_intervals(const swap_hardware* hw, swap_results* r) {
     swap_hardware trial = *hw;
     swap_interval i = swap_right_interval(&trial, &trial.device_reserve_bytes, 0.01 * PAPER_GIB, 0,
@@ -1028,12 +1063,17 @@ static inline void swap_report_alpha(const swap_hardware* hw, swap_results* r) {
         "step (steps of 1/64) |\n  memo_plan_swap's plan of three tensors (input, attention "
         "output, "
         "others) in the memory that the engine needs\n");
+
     swap_hardware trial = *hw;
+
+    /* The count at the assumed host memory, and the largest in the interval that the verdicts
+     * allow. */
     r->n_alpha_floor = r->n_alpha_best = swap_n_alpha_equal(hw);
     for (trial.host_usable = r->host_fraction.low; trial.host_usable <= r->host_fraction.high;
          trial.host_usable += 0.001)
         r->n_alpha_best = swap_n_alpha_equal(&trial) > r->n_alpha_best ? swap_n_alpha_equal(&trial)
                                                                        : r->n_alpha_best;
+
     for (model = 0; model < SWAP_N_MODELS; model++) {
         const swap_model* m = &swap_models[model];
         double program[SWAP_N_LENGTHS], best[SWAP_N_LENGTHS], gain[SWAP_N_LENGTHS];
@@ -1046,17 +1086,21 @@ static inline void swap_report_alpha(const swap_hardware* hw, swap_results* r) {
             program[i] = best[i] = alpha;
             gain[i] = planned[i] = alpha;
             if (alpha < 0) continue;
+
             planned[i] = swap_planned_s(hw, m, layout, tokens);
             program[i] = swap_paper_alpha(hw, m, layout, tokens);
             best[i] = swap_best_alpha(hw, m, layout, tokens);
-            /* The neighbour above is twice as large, or 1/8 above 0. */
+            /* The next value of the grid is twice as large; above 0 it is 1/8. */
             up = swap_alpha_on_grid(program[i]);
             up = up > 0 ? paper_min(1, 2 * up) : 0.125;
             if (up - program[i] > program[i] - swap_alpha_on_grid(program[i]))
                 up = swap_alpha_on_grid(program[i]);
+
             r->n_alpha_nearest += fabs(up - alpha) < 1e-9;
             gain[i] = swap_verdict(hw, m, layout, tokens, SWAP_ALPHA, alpha);
             if (gain[i] < 0) continue;
+
+            /* Savings are relative to the step with the published alpha. */
             r->n_plan_compared++;
             gain[i] = 100 * (swap_micro_batch_s(hw, m, layout, tokens, SWAP_ALPHA, alpha) /
                                  swap_micro_batch_s(hw, m, layout, tokens, SWAP_ALPHA, best[i]) -
@@ -1068,12 +1112,14 @@ static inline void swap_report_alpha(const swap_hardware* hw, swap_results* r) {
                     (swap_micro_batch_s(hw, m, layout, tokens, SWAP_ALPHA, alpha) / planned[i] - 1);
             r->n_planned_longer += planned[i] < -1e-9;
         }
+
         swap_print_row("  published", swap_published_alpha[model], SWAP_N_LENGTHS, "%.3f");
         swap_print_row("  paper's program", program, SWAP_N_LENGTHS, "%.3f");
         swap_print_row("  shortest step", best, SWAP_N_LENGTHS, "%.3f");
         swap_print_row("  it saves, %", gain, SWAP_N_LENGTHS, "%.1f");
         swap_print_row("  our plan saves, %", planned, SWAP_N_LENGTHS, "%.1f");
     }
+
     paper_print(
         "  The program, rounded down to 0, 1/8, 1/4, 1/2, 1, gives the published alpha in %d of "
         "%d cells; in at most %d\n"
@@ -1090,6 +1136,8 @@ static inline void swap_report_figures(const swap_hardware* hw, swap_results* r)
     static const double lengths_k[8] = {64, 128, 192, 256, 384, 576, 768, 1024};
     const swap_model* m = &swap_models[0];
     int i;
+
+    /* Figure 1(b). */
     r->hidden_from_k = swap_hidden_from_k(hw, m, tensor8);
     paper_print(
         "\nFigure 1(b), 7B, TP 8: the forward pass of a layer hides its full offload from %.0fK "
@@ -1124,6 +1172,8 @@ static inline void swap_report_figures(const swap_hardware* hw, swap_results* r)
         "\n\nFigure 12(a) and (b), 7B: longest length at alpha = 0 in steps of 128K, and MFU there "
         "with the shortest step\n"
         "  GPUs   published  predicted  TP/CP/DP/PP     MFU (published: above 50 %%)\n");
+
+    /* Figure 12(a) and (b). */
     for (i = 0; i < SWAP_N_SCALES; i++) {
         swap_layout layout = {0, 0, 0, 0};
         double k = swap_longest_k(hw, m, swap_scale_gpus[i], 128, &layout), alpha, mfu;
@@ -1133,6 +1183,7 @@ static inline void swap_report_figures(const swap_hardware* hw, swap_results* r)
                     swap_scale_longest_k[i], k, layout.tensor, layout.context, layout.data,
                     layout.pipeline, mfu);
     }
+
     paper_print("\nFigure 12(c), 7B on 64 GPUs, TP 8, CP 8 (published: above 50 %% throughout)\n");
     {
         static const swap_layout layout = {8, 8, 1, 1};
@@ -1148,13 +1199,14 @@ static inline void swap_report_figures(const swap_hardware* hw, swap_results* r)
     }
 }
 
-/* The same tables for one H200; beside the measured figures where there are some. */
+/* The same tables for one H200, beside the figures that were measured. */
 static inline void swap_report_h200(const swap_hardware* hw) {
     int model, i, policy;
     for (model = 0; model < SWAP_N_H200_MODELS; model++) {
         const swap_model* m = &swap_h200_models[model];
         double row[SWAP_N_H200], program[SWAP_N_H200], best[SWAP_N_H200];
         swap_layout layout;
+
         paper_print("\nOne H200, %s: MFU in %% of 989 TFLOP/s\n", m->name);
         swap_print_lengths("", swap_h200_lengths_k, SWAP_N_H200);
         if (model == 0) swap_print_row("stated ceiling", swap_h200_ceiling, SWAP_N_H200, "%.1f");
@@ -1162,6 +1214,7 @@ static inline void swap_report_h200(const swap_hardware* hw) {
             row[i] = swap_mfu_percent(hw, m, swap_one_gpu, swap_h200_lengths_k[i] * PAPER_K,
                                       SWAP_KEEP, 0);
         swap_print_row("ceiling, predicted", row, SWAP_N_H200, "%.1f");
+
         for (policy = 0; policy <= SWAP_KEEP; policy++) {
             static const char* const names[] = {"full recomputation", "full swapping",
                                                 "paper's program", "keep everything"};
@@ -1177,8 +1230,11 @@ static inline void swap_report_h200(const swap_hardware* hw) {
                     row[i] = swap_mfu_percent(hw, m, swap_one_gpu, tokens, (swap_policy)policy,
                                               program[i]);
             }
+
             swap_print_row(names[policy], row, SWAP_N_H200, "%.1f");
             if (policy == SWAP_ALPHA) swap_print_row("  alpha", program, SWAP_N_H200, "%.3f");
+
+            /* Eight layers were also measured. */
             if (measured != NULL && model == 0) {
                 char text[32];
                 paper_print(SWAP_LABEL, "  measured");
@@ -1193,6 +1249,7 @@ static inline void swap_report_h200(const swap_hardware* hw) {
                                                             (swap_policy)policy, 0) /
                                               PAPER_GIB);
                 paper_print("\n" SWAP_LABEL, "  measured GiB");
+
                 for (i = 0; i < SWAP_N_H200; i++) {
                     if (gib[i] > 0)
                         paper_print(" %7.0f", gib[i]);
@@ -1202,6 +1259,8 @@ static inline void swap_report_h200(const swap_hardware* hw) {
                 paper_print("\n");
             }
         }
+
+        /* The best alpha, then the library's plan. */
         for (i = 0; i < SWAP_N_H200; i++) {
             double tokens = swap_h200_lengths_k[i] * PAPER_K;
             best[i] = swap_best_alpha(hw, m, swap_one_gpu, tokens);
@@ -1234,6 +1293,8 @@ static inline swap_results swap_report(const swap_hardware* hw, const swap_hardw
                                        paper_criteria* criteria) {
     swap_results r;
     int i;
+
+    /* The tables; each fills its results. */
     memset(&r, 0, sizeof r);
     swap_report_ablation(hw, &r);
     swap_report_cells(hw, &r);
@@ -1241,6 +1302,8 @@ static inline swap_results swap_report(const swap_hardware* hw, const swap_hardw
     swap_report_alpha(hw, &r);
     swap_report_figures(hw, &r);
     swap_report_h200(h200);
+
+    /* The criteria of these results. */
     paper_print("\nMEMO: criteria\n");
     paper_criterion(criteria, r.n_right_ablation == 24,
                     "%d of 24 verdicts of Table 4's planned rows", r.n_right_ablation);
@@ -1264,6 +1327,8 @@ static inline swap_results swap_report(const swap_hardware* hw, const swap_hardw
     paper_criterion(criteria, r.n_planned_longer == 0,
                     "memo_plan_swap's step longer than the published alpha's: in %d of %d",
                     r.n_planned_longer, r.n_plan_compared);
+
+    /* Wrong verdicts are listed, and are no criterion. */
     for (i = 0; i < SWAP_N_MODELS; i++) {
         int j;
         for (j = 0; j < SWAP_N_LENGTHS; j++)

@@ -26,7 +26,7 @@ static const char* const oases_schedule_names[OASES_N_SCHEDULES] = {"Megatron", 
                                                                     "+ fine"};
 
 typedef struct oases_row {
-    int is_nvlink; /* GPUs 0-1 and 2-3 of a node; else PCIe only */
+    int is_nvlink; /* between GPUs 0-1 and 2-3 of a node; otherwise PCIe only */
     int hidden, n_layers, degree, data, batch;
     double throughput[OASES_N_SCHEDULES + 1]; /* Table 3, k tokens/s; last: with the planner */
     double sm_percent;                  /* Table 2, Megatron: share of the step that computes */
@@ -53,7 +53,7 @@ typedef struct oases_hardware {
     double bus_bytes_per_s[OASES_N_DEGREES]; /* of an all-reduce over 2, 4, 8 GPUs */
     double step_s;                           /* latency of one of its 2 (d - 1) steps */
     double vocabulary;
-    double overlap_slowdown; /* work of both streams while both are busy takes this much longer */
+    double overlap_slowdown; /* both streams are slower by this factor while both are busy */
 } oases_hardware;
 
 static inline oases_hardware oases_3090(int is_nvlink) {
@@ -121,7 +121,7 @@ static inline oases_blocks oases_make_blocks(const oases_row* row, const oases_h
 
 /* ---- makespans ------------------------------------------------------------------------------- */
 
-/* Of one pass, from the library's schedule of two sub-batches. */
+/* Makespan of one pass, by the library's schedule of two sub-batches; -1 on failure. */
 static inline double oases_simulate(const oases_blocks* k, oases_schedule schedule,
                                     int is_backward) {
     static const memo_blocks_order orders[OASES_N_SCHEDULES] = {
@@ -133,6 +133,7 @@ static inline double oases_simulate(const oases_blocks* k, oases_schedule schedu
     double makespan = -1;
     memo_status status;
     int i;
+
     memset(times, 0, sizeof times);
     for (i = 0; i < 2 * k->n; i++) {
         times[i].forward_s = k->f[i / 2];
@@ -140,6 +141,7 @@ static inline double oases_simulate(const oases_blocks* k, oases_schedule schedu
         times[i].backward_s = k->b[i / 2];
         times[i].reduce_s = k->c[i / 2];
     }
+
     desc.order = orders[schedule];
     desc.n_blocks = k->n;
     desc.times = times;
@@ -149,13 +151,14 @@ static inline double oases_simulate(const oases_blocks* k, oases_schedule schedu
                              : memo_blocks_forward_schedule(&desc, pass, NULL);
     if (!status) status = memo_schedule_simulate(pass, &simulation, NULL);
     if (!status) makespan = simulation->makespan_s;
+
     memo_simulation_destroy(simulation);
     memo_schedule_destroy(pass);
     return makespan;
 }
 
-/* Forward and backward of a schedule, the overlapped part stretched: while both streams are busy
- * each works slower. */
+/* Seconds of forward and backward.  The overlapped part is longer, because both streams are slower
+ * while both are busy. */
 static inline double oases_makespan(const oases_blocks* k, oases_schedule schedule,
                                     double slowdown) {
     double makespan = oases_simulate(k, schedule, 0) + oases_simulate(k, schedule, 1), busy = 0;
@@ -191,9 +194,8 @@ static inline oases_hardware oases_calibrated(const oases_row* row) {
 
 /* ---- the planner: a degree for every block --------------------------------------------------- */
 
-/* The library's planner (memo_plan.h), with costs of one sub-batch as oases_make_blocks has them.
- * What an overlapped block costs does not include the slowdown: the paper's planner does not know
- * it. */
+/* The library's planner (memo_plan.h), with the costs of oases_make_blocks for one sub-batch.  The
+ * cost of an overlapped block does not include the slowdown, because the paper's planner ignores it. */
 typedef struct oases_plan_problem {
     double memory_bytes; /* M */
     memo_degrees_problem degrees;
@@ -260,7 +262,7 @@ static inline oases_plan_problem oases_plan_setup(const oases_row* row, const oa
     return problem;
 }
 
-/* The problem for the library: costs lie where it is now. */
+/* The problem for the library.  It points into *problem, which must stay. */
 static inline memo_degrees_problem oases_degrees_problem(const oases_plan_problem* problem) {
     memo_degrees_problem degrees = problem->degrees;
     degrees.costs = (memo_degree_cost*)(uintptr_t)problem->costs; /* only read */
@@ -339,10 +341,14 @@ static inline void oases_print_constants(void) {
         {"overlap slowdown", pcie.overlap_slowdown, "times", PAPER_FITTED,
          "by hand, on these rows; 1.0 beside"},
         {"device memory", OASES_DEVICE_BYTES / PAPER_GIB, "GiB", PAPER_STATED, "Appendix B"}};
+
     paper_constant d[2 * OASES_N_ROWS];
     char names[2 * OASES_N_ROWS][64];
     int i;
+
     paper_print_constants("Oases", c, (int)(sizeof c / sizeof *c));
+
+    /* The calibrated tables have two fitted constants per row. */
     for (i = 0; i < OASES_N_ROWS; i++) {
         const oases_row* row = &oases_rows[i];
         oases_hardware hw = oases_calibrated(row);
@@ -361,6 +367,7 @@ static inline void oases_print_constants(void) {
             k->source = "Megatron's throughput and SM efficiency";
         }
     }
+
     paper_print_constants("Oases, calibrated tables only", d, 2 * OASES_N_ROWS);
 }
 
@@ -372,7 +379,7 @@ typedef struct oases_results {
     int n_slower_than_uniform;
 } oases_results;
 
-/* 1 where no schedule is more than 0.5 % slower than the one before it. */
+/* 1 if no schedule is more than 0.5 % slower than the previous one. */
 static inline int oases_is_ordered(const double* throughput, int* n_ties) {
     int s, is_ordered = 1;
     *n_ties = 0;
@@ -396,6 +403,7 @@ static inline void oases_report_schedules(int is_calibrated, int has_slowdown, o
         is_calibrated ? "calibrated on Megatron" : "from stated constants", slowdown);
     for (s = 0; s < OASES_N_SCHEDULES; s++) paper_print(" | %-18s", oases_schedule_names[s]);
     paper_print("\n");
+
     for (i = 0; i < OASES_N_ROWS; i++) {
         const oases_row* row = &oases_rows[i];
         oases_hardware hw = is_calibrated ? oases_calibrated(row) : oases_3090(row->is_nvlink);
@@ -408,14 +416,18 @@ static inline void oases_report_schedules(int is_calibrated, int has_slowdown, o
             residual = 100 * (predicted[s] / row->throughput[s] - 1);
             if (fabs(residual) < 0.5) residual = 0;
             paper_print(" | %5.1f %5.1f %+4.0f %%", row->throughput[s], predicted[s], residual);
+
+            /* The default schedule is what the calibration fits, so its residual says nothing. */
             if (s == OASES_DEFAULT) continue;
             residuals[n++] = residual;
             bias += residual;
         }
+
         is_ordered = oases_is_ordered(predicted, &n_ties);
         n_ordered += is_ordered;
         paper_print("%s%s\n", is_ordered ? "" : " order!", n_ties > 0 ? " tie" : "");
     }
+
     r->n_ordered[is_calibrated][has_slowdown] = n_ordered;
     r->bias_percent[is_calibrated][has_slowdown] = bias / n;
     r->error_percent[is_calibrated][has_slowdown] = paper_mean_absolute(residuals, n);
@@ -442,7 +454,7 @@ static inline const char* oases_plan_text(const int* degree, int n_blocks, char*
     return text;
 }
 
-/* Published and own plan under a limit; memory_bytes 0: what the published plan uses. */
+/* The published plan and ours under a memory limit; memory_bytes 0: the bytes of the published plan. */
 static inline int oases_report_plans(int is_calibrated, double memory_bytes, int has_gradient_term,
                                      oases_results* r) {
     int i, j, n_equal = 0;
@@ -453,6 +465,7 @@ static inline int oases_report_plans(int is_calibrated, double memory_bytes, int
     paper_print("  %-8s %-12s %-8s %-14s %-19s %9s %9s %8s   %s\n", "cluster", "h x layers",
                 "limit GB", "published", "own plan", "uniform", "published", "own",
                 "gain (published)");
+
     for (i = 0; i < OASES_N_ROWS; i++) {
         const oases_row* row = &oases_rows[i];
         oases_hardware hw = is_calibrated ? oases_calibrated(row) : oases_3090(row->is_nvlink);
@@ -461,12 +474,15 @@ static inline int oases_report_plans(int is_calibrated, double memory_bytes, int
         char text[2][128];
         double uniform_s, published_s;
         oases_plan plan;
+
+        /* The published plan, the uniform one and the optimum have the same problem. */
         oases_published_plan(row, published);
         for (j = 0; j < n_blocks; j++) uniform[j] = oases_degree_index(row->degree);
         if (memory_bytes <= 0) problem.memory_bytes = oases_plan_memory(&problem, published);
         plan = oases_plan_solve(&problem);
         uniform_s = oases_plan_cost(&problem, uniform);
         published_s = oases_plan_cost(&problem, published);
+
         n_equal +=
             plan.is_feasible && !memcmp(plan.degree, published, (size_t)n_blocks * sizeof(int));
         r->n_slower_than_uniform += !plan.is_feasible || plan.cost_s > uniform_s * (1 + 1e-12);
@@ -479,6 +495,7 @@ static inline int oases_report_plans(int is_calibrated, double memory_bytes, int
             1e3 * uniform_s, 1e3 * published_s, 1e3 * plan.cost_s, uniform_s / plan.cost_s,
             row->throughput[OASES_N_SCHEDULES] / row->throughput[OASES_FINE]);
     }
+
     if (memory_bytes <= 0)
         paper_print("  equal to the published plan: %d of %d\n", n_equal, OASES_N_ROWS);
     return n_equal;
@@ -504,6 +521,8 @@ static inline oases_results oases_report(paper_criteria* criteria) {
     static const char* const names[2] = {"stated constants", "calibrated"};
     oases_results r;
     int i, j, n_right = oases_n_right_makespans();
+
+    /* The tables; each fills its results. */
     memset(&r, 0, sizeof r);
     for (i = 0; i < 2; i++)
         for (j = 0; j < 2; j++) oases_report_schedules(i, j, &r);
@@ -515,6 +534,8 @@ static inline oases_results oases_report(paper_criteria* criteria) {
     paper_print(
         "  gain: uniform over own; in brackets the published throughput with the planner over that "
         "without.\n");
+
+    /* The criteria of these results. */
     paper_print("\nOases: criteria\n");
     paper_criterion(criteria, n_right == 12, "makespans of the test vector: %d of 12", n_right);
     for (i = 0; i < 2; i++) {
@@ -531,6 +552,7 @@ static inline oases_results oases_report(paper_criteria* criteria) {
                         "plans equal to the published ones, %s: %d of %d (>= 5)", names[i],
                         r.n_equal_plans[i], OASES_N_ROWS);
     }
+
     paper_criterion(criteria, r.n_slower_than_uniform == 0,
                     "plans slower than the uniform one in the planner's model: %d",
                     r.n_slower_than_uniform);

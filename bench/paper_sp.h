@@ -36,7 +36,7 @@ static inline memo_parallel_layout layout_of(layout_4d row) {
     return l;
 }
 
-/* As the paper ran it: heads divide, and its ring's gradients travel in bf16. */
+/* The paper's conditions: degrees divide the heads, and the ring sends gradients in bf16. */
 static inline memo_parallel_desc layout_desc(const layout_model* m, const layout_cluster* c,
                                              double tokens, int batch, int micro_batch) {
     memo_parallel_desc desc = memo_parallel_desc_default();
@@ -50,7 +50,7 @@ static inline memo_parallel_desc layout_desc(const layout_model* m, const layout
     return desc;
 }
 
-/* All zero, and said, where the planner refuses it. */
+/* All zero, with a printed message, if the planner refuses the layout. */
 static inline memo_parallel_prediction layout_predict(const layout_model* m,
                                                       const layout_cluster* c, layout_4d row,
                                                       double tokens, int batch, int micro_batch) {
@@ -63,7 +63,7 @@ static inline memo_parallel_prediction layout_predict(const layout_model* m,
     return prediction;
 }
 
-/* NULL, or in words why the layout cannot be. */
+/* NULL, or the reason why the layout is illegal. */
 static inline const char* layout_refusal(const layout_model* m, const layout_cluster* c,
                                          layout_4d row, int batch, char* text, size_t size) {
     memo_parallel_desc desc = layout_desc(m, c, 65536, batch, 1);
@@ -84,7 +84,7 @@ static inline double layout_longest_k(const layout_model* m, const layout_cluste
     return (double)tokens / PAPER_K;
 }
 
-/* What a block sends, in the paper's units: activations, bs L d over the degree ... */
+/* The paper's units of communication of a block: activations in bs L d / degree ... */
 static inline double layout_activation_units(const layout_model* m, memo_parallel_kind kind,
                                              int degree) {
     layout_4d row = {1, 1, 1, 1, 1, 0};
@@ -187,7 +187,7 @@ static const sp_attention_table sp_attention_tables[SP_N_ATTENTION] = {
     {"Table 4, L20", 128, 0, {{2.563, 2.586}, {3.217, 4.235}, {3.399, 5.476}, {3.131, 5.186}}}};
 static const layout_model sp_attention_model = {"attention", {1, 4096, 0, 32, 8, 0, 0, 0, 0, 0, 0}};
 
-/* What the text and the tables say ran or did not. */
+/* Runs that the text and the tables report as successful or out of memory. */
 typedef struct sp_memory_statement {
     int is_llama3;
     double length_k;
@@ -223,7 +223,7 @@ static inline layout_cluster sp_a800(int n_gpus) {
     return c;
 }
 
-/* Eight L20 on PCIe; what is not set here is as above. */
+/* Eight L20 on PCIe; fields not set here are as above. */
 static inline layout_cluster sp_l20(void) {
     layout_cluster c = sp_a800(8);
     c.device_bytes = (int64_t)(48 * PAPER_GIB);
@@ -268,6 +268,7 @@ static inline void sp_print_constants(void) {
         {"L20 PCIe of one GPU, each way", l.link_bytes_per_s / PAPER_GB, "GB/s", PAPER_FITTED,
          "by hand, on Table 4; all-to-all: /(n-1)"},
         {"L20 memory", l.device_memory_bytes_per_s / 1e12, "TB/s", PAPER_ASSUMED, "75 % of 0.864"}};
+
     paper_print_constants("Unified sequence parallelism", c, (int)(sizeof c / sizeof *c));
 }
 
@@ -278,12 +279,12 @@ static inline layout_4d sp_row_layout(const sp_row* row) {
     l.tensor = row->tensor;
     l.ulysses = row->ulysses;
     l.ring = row->ring;
-    l.zero_stage = row->data * row->ulysses * row->ring > 1; /* else nothing to shard */
+    l.zero_stage = row->data * row->ulysses * row->ring > 1; /* otherwise nothing is sharded */
     return l;
 }
 
-/* As the paper counts: 6 P' a token, P' without the embedding, and attention in full, 12 S h a
- * layer. */
+/* The paper's count: 6 P' per token, P' without the embedding, and 12 S h per layer for full
+ * attention. */
 static inline double sp_flops(const layout_model* m, const sp_row* row) {
     double tokens = row->length_k * PAPER_K;
     const memo_parallel_model* s = &m->shape;
@@ -320,7 +321,7 @@ static inline sp_score sp_score_rows(const layout_model* m, const layout_cluster
     return score;
 }
 
-/* Prints the rows; returns how many of them the memory formula lets run. */
+/* Prints the rows; returns how many of them fit by the memory formula. */
 static inline int sp_print_rows(const char* title, const layout_model* m, const layout_cluster* c,
                                 const sp_row* rows, int n_rows) {
     int i, n_fit = 0;
@@ -381,6 +382,7 @@ static inline void sp_report_attention(sp_results* r) {
         "                        ulysses ring layout     published predicted   resid   compute   "
         "hops  "
         "blocks  all-to-all\n");
+
     for (table = 0; table < SP_N_ATTENTION; table++) {
         const sp_attention_table* t = &sp_attention_tables[table];
         layout_cluster c = table < 2 ? sp_a800(8) : sp_l20();
@@ -402,12 +404,15 @@ static inline void sp_report_attention(sp_results* r) {
                     published[n], predicted[n], 100 * (predicted[n] / published[n] - 1),
                     1e3 * a.compute_s, 1e3 * a.hops_s, 1e3 * a.blocks_s, 1e3 * a.all_to_all_s);
             }
+
+        /* The degree of order counts, not the rates: the efficiencies are assumed. */
         r->attention_spearman[table] = paper_spearman(predicted, published, n);
         r->attention_mean += r->attention_spearman[table] / SP_N_ATTENTION;
         paper_print("  %-13s %4.0fK, %s: Spearman %.2f\n", t->name, t->length_k,
                     t->has_backward ? "forward and backward" : "forward",
                     r->attention_spearman[table]);
     }
+
     paper_print("  mean of the five: %.2f\n", r->attention_mean);
 }
 
@@ -446,7 +451,7 @@ static inline double sp_time(const layout_model* m, const layout_cluster* c, lay
     return layout_predict(m, c, l, length_k * PAPER_K, batch, micro_batch).time.step_s;
 }
 
-/* Legal layouts with activations kept and the ZeRO stage that is the default. */
+/* Legal layouts with activations kept and the default ZeRO stage. */
 static inline memo_parallel_list* sp_list(const layout_model* m, const layout_cluster* c,
                                           double length_k, int batch, int max_pipeline) {
     memo_parallel_desc desc = layout_desc(m, c, length_k * PAPER_K, batch, 1);
@@ -586,6 +591,8 @@ static inline int sp_tip7(char* text, size_t size) {
     layout_cluster c = sp_a800(64);
     memo_parallel_list* list = sp_list(&sp_llama3_8b, &c, 64, 64, 4);
     int64_t n = list ? list->n_legal : 0, n_bad = 0, i;
+
+    /* Every rank must occur once, and a group that fits in a node must stay in it. */
     for (i = 0; i < n; i++) {
         const memo_parallel_layout* l = &list->entries[i].layout;
         int t, u, r, d, p;
@@ -603,6 +610,7 @@ static inline int sp_tip7(char* text, size_t size) {
                         }
                 }
     }
+
     memo_parallel_list_destroy(list);
     (void)snprintf(
         text, size,
@@ -619,6 +627,8 @@ static inline sp_results sp_report(paper_criteria* criteria) {
     sp_results r;
     char text[160];
     int i;
+
+    /* The tables; each fills its results. */
     memset(&r, 0, sizeof r);
     sp_report_attention(&r);
     r.n_ran = SP_N_TABLE5 + SP_N_TABLE6 + SP_N_TABLE7;
@@ -626,6 +636,8 @@ static inline sp_results sp_report(paper_criteria* criteria) {
     r.n_ran_right += sp_print_rows("Table 6", &sp_llama3_8b, &two_nodes, sp_table6, SP_N_TABLE6);
     r.n_ran_right +=
         sp_print_rows("Table 7, not scored", &sp_llama3_8b, &two_nodes, sp_table7, SP_N_TABLE7);
+
+    /* Scores of the tables with enough rows. */
     r.table5 = sp_score_rows(&sp_llama2_7b, &node, sp_table5, SP_N_TABLE5);
     r.table6 = sp_score_rows(&sp_llama3_8b, &two_nodes, sp_table6, SP_N_TABLE6);
     r.table6_64k = sp_score_rows(&sp_llama3_8b, &two_nodes, sp_table6, 11);
@@ -640,6 +652,7 @@ static inline sp_results sp_report(paper_criteria* criteria) {
         "  Tensor-2 rows: the gradient group holds half of a node's GPUs and gets one NIC, a rule "
         "found on this table\n  and not confirmed elsewhere.\n"
         "  Table 7: the figure at 190K repeats the one at 160K and is suspect.\n");
+
     sp_report_memory(&r);
     paper_print(
         "\nTable 2: activations sent by SP over parameters sent by ZeRO, d = 4096; published 1.33, "
@@ -651,6 +664,8 @@ static inline sp_results sp_report(paper_criteria* criteria) {
                         PAPER_K / layout_parameter_units(1) / 4096,
                     k[i], i < 2 ? "," : "\n");
     }
+
+    /* The criteria of these results. */
     paper_print("\nUnified sequence parallelism: criteria\n");
     paper_criterion(criteria, r.attention_mean >= 0.7, "Tables 3 and 4: mean Spearman %.2f >= 0.70",
                     r.attention_mean);
@@ -663,7 +678,7 @@ static inline sp_results sp_report(paper_criteria* criteria) {
     paper_criterion(criteria, r.table6_80k.spearman >= 0.7, "Table 6, 80K: Spearman %.2f >= 0.70",
                     r.table6_80k.spearman);
     paper_criterion(criteria, r.n_ran_right == r.n_ran && r.n_oom_right == SP_N_OOM,
-                    "memory: %d of %d rows that ran fit, %d of %d that did not do not",
+                    "memory: %d of %d rows that ran fit; %d of %d rows out of memory do not",
                     r.n_ran_right, r.n_ran, r.n_oom_right, SP_N_OOM);
     for (i = 0; i < 7; i++) {
         r.is_tip[i] = tips[i](text, sizeof text);

@@ -1,16 +1,16 @@
 /* plan.c - measures the memory planner: every table prints its result beside a reference.
  *
- *   plan [traces] [engines] [minimalloc] [minimise] [tight] [growth] [features] [layers] [caching] [streams] [peers]
+ *   plan [traces] [engines] [minimalloc] [minimize] [tight] [growth] [features] [layers] [caching] [streams] [peers]
  *        [--seeds N] [--limit S] [--threads N]     default: all tables; --threads: of the search
  *
  * Run it at the root of the repository.  The traces in tests/data have one training iteration each.  For your own
- * trace, run examples/pytorch/snapshot_to_trace.py and then build/examples/tools/plan_trace.  Environment:
+ * trace, run examples/pytorch/snapshot_to_trace.py and then build/examples/plan_trace.  Environment:
  *
  *   INSTANCES    folder of the public hard instances (default ../shared/minimalloc; all of A to K are in
  *                benchmarks/challenging of google/minimalloc)
- *   MINIMALLOC   optional: program of that public solver, to run it too
- *   ORTOOLS      optional: a Python that has ortools, to run its CP-SAT too
- *   OMNIMALLOC   optional: a Python that has omnimalloc, to run its SuperMalloc too
+ *   MINIMALLOC   optional: the program of this public solver, which is then timed too
+ *   ORTOOLS      optional: a Python with ortools, whose CP-SAT is then timed too
+ *   OMNIMALLOC   optional: a Python with omnimalloc, whose SuperMalloc is then timed too
  *
  * Exit status 1 if a table finds no data. */
 #define MEMO_IMPLEMENTATION
@@ -36,15 +36,14 @@ static void fail(const char* what, const memo_error* error) {
 
 /* ---- problems ------------------------------------------------------------------------------------------- */
 
-static int is_missing; /* a table has found none of its data */
+static int is_missing; /* a table found no data */
 static void check_found(int n, const char* what) {
     if (n > 0) return;
-    printf("(none of the %s is there; the head of bench/plan.c says where they are looked for)\n",
-           what);
+    printf("(no %s found; the head of bench/plan.c lists the folders)\n", what);
     is_missing = 1;
 }
 
-/* id,lower,upper,size; NULL where the file is missing. */
+/* Lines "id,lower,upper,size"; NULL if the file is missing. */
 static memo_plan* read_csv(const char* path) {
     FILE* file = fopen(path, "r");
     char line[256];
@@ -72,7 +71,7 @@ static memo_plan* read_csv(const char* path) {
 
 static const char instances[] = "ABCDEFGHIJK";
 
-/* Of google/minimalloc, capacity 1048576; NULL where it is missing. */
+/* An instance of google/minimalloc, capacity 1048576; NULL if it is missing. */
 static memo_plan* read_instance(char letter) {
     char path[512];
     const char* folder = getenv("INSTANCES");
@@ -81,14 +80,16 @@ static memo_plan* read_instance(char letter) {
     return read_csv(path);
 }
 
-/* What is requested before the last "forward end" or between the first "backward begin" and the last
- * "backward end": without head, loss and optimizer the bound is no longer one spike. */
+/* The requests before the last "forward end", and between the first "backward begin" and the last
+ * "backward end".  Head, loss and optimizer are left out, because their peak hides the layers' bound. */
 static memo_trace* body_of(const memo_trace* trace) {
     int64_t forward_end = -1, backward_begin = -1, backward_end = -1, i;
     memo_trace* body;
     memo_error error;
     char* keep;
     int64_t largest = 0;
+
+    /* Find the marks that bound the layers. */
     for (i = 0; i < trace->n_requests; i++) {
         memo_mark mark;
         largest = trace->requests[i].id > largest ? trace->requests[i].id : largest;
@@ -99,6 +100,8 @@ static memo_trace* body_of(const memo_trace* trace) {
         if (mark.phase == MEMO_PHASE_BACKWARD && !mark.is_end && backward_begin < 0)
             backward_begin = i;
     }
+
+    /* Copy the requests between them, and the frees of copied blocks. */
     keep = (char*)calloc((size_t)largest + 1, 1);
     if (!keep || memo_trace_create(&body, &error)) fail("body", &error);
     for (i = 0; i < trace->n_requests; i++) {
@@ -123,7 +126,7 @@ static int64_t random_int(int64_t low, int64_t high) {
     return low + (int64_t)(memoi_random(&random_state) % (uint64_t)(high - low + 1));
 }
 
-/* A full rectangle cut into n pieces: the optimum is its height, and nothing is left over. */
+/* A full rectangle cut into n pieces.  The optimum is its height, and leaves no byte free. */
 static memo_plan* cut_rectangle(int64_t n, int64_t height, uint64_t seed) {
     memo_plan* plan;
     memo_error error;
@@ -132,6 +135,8 @@ static memo_plan* cut_rectangle(int64_t n, int64_t height, uint64_t seed) {
     if (memo_plan_create(n, 0, 1, &plan, &error)) fail("cut", &error);
     plan->buffers[0].end = 4 * n;
     plan->buffers[0].size_bytes = height;
+
+    /* Cut one piece at a time, along time or along size. */
     while (made < n) {
         memo_buffer *piece = NULL, *rest = &plan->buffers[made];
         int k;
@@ -141,6 +146,7 @@ static memo_plan* cut_rectangle(int64_t n, int64_t height, uint64_t seed) {
                               (double)(piece->end - piece->begin) * (double)piece->size_bytes)
                 piece = other;
         }
+
         *rest = *piece;
         if (random_int(0, 1) && piece->end - piece->begin > 1) {
             piece->end = rest->begin = random_int(piece->begin + 1, piece->end - 1);
@@ -151,22 +157,25 @@ static memo_plan* cut_rectangle(int64_t n, int64_t height, uint64_t seed) {
             made++;
         }
     }
+
     for (i = 0; i < n; i++) plan->buffers[i].id = i;
     return plan;
 }
 
-/* Shapes that grow. */
+/* A problem of n buffers of one of three shapes. */
 static memo_plan* generate(const char* shape, int64_t n) {
     memo_plan* plan;
     memo_error error;
     int64_t i, layers = n / 20;
     random_state = (uint64_t)n;
     if (memo_plan_create(n, 0, 1, &plan, &error)) fail(shape, &error);
+
     for (i = 0; i < n; i++) {
         memo_buffer* buffer = &plan->buffers[i];
         buffer->id = i;
         buffer->size_bytes = 512 * random_int(1, 2000);
-        if (!strcmp(shape, "nested")) { /* stacks of 100, one in the other */
+
+        if (!strcmp(shape, "nested")) { /* stacks of 100 nested lifetimes */
             buffer->begin = i / 100 * 150 + i % 100;
             buffer->end = i / 100 * 150 + 300 - i % 100;
         } else if (!strcmp(shape, "random")) {
@@ -178,7 +187,7 @@ static memo_plan* generate(const char* shape, int64_t n) {
             int64_t time = k < 12 ? forward + k : back + k - 12;
             buffer->begin = time;
             buffer->end = k < 4 ? back + 4 + k : time + random_int(1, 8);
-            random_state = k == 19 ? (uint64_t)n : random_state; /* all layers alike */
+            random_state = k == 19 ? (uint64_t)n : random_state; /* equal layers */
         }
     }
     return plan;
@@ -226,7 +235,7 @@ static outcome run_engine(memo_plan* plan, memo_plan_engine engine, int64_t capa
     return run_traced(plan, NULL, engine, capacity, limit, seed);
 }
 
-/* Orders the buffers at random, as they then stand in the file: what breaks ties is drawn anew. */
+/* Orders the buffers at random, because the order of the file breaks ties. */
 static void shuffle_buffers(memo_plan* plan, uint64_t seed) {
     int64_t i;
     random_state = seed + 1;
@@ -238,8 +247,8 @@ static void shuffle_buffers(memo_plan* plan, uint64_t seed) {
     }
 }
 
-/* Seconds that the public solver takes for a problem without gaps, as a process that reads it from a
- * CSV; below 0 where it finds nothing in time, or where there is none. */
+/* Seconds of the public solver for a problem without gaps, as a process that reads a CSV.  Negative if
+ * it finds nothing in time, or if MINIMALLOC is not set. */
 static double run_public(const memo_plan* plan, int64_t capacity, double limit) {
     const char* program = getenv("MINIMALLOC");
     char path[] = "/tmp/memo_bench_XXXXXX", command[1024];
@@ -283,6 +292,7 @@ static void print_traces(int repeats) {
     printf("| trace | part | align | buffers | bound | peak | proof | engine | greedy ms | auto ms "
            "|\n");
     printf("|---|---|---|---|---|---|---|---|---|---|\n");
+
     for (k = 0; k < sizeof trace_names / sizeof *trace_names; k++) {
         char path[256];
         memo_trace *trace, *body;
@@ -291,6 +301,8 @@ static void print_traces(int repeats) {
         if (memo_trace_read(path, &trace, &error)) continue;
         n_found++;
         body = body_of(trace);
+
+        /* The whole iteration and its layers alone, packed and aligned. */
         for (is_body = 0; is_body < 2; is_body++) {
             for (alignment = 1; alignment <= 512; alignment *= 512) {
                 double greedy_s[64], auto_s[64];
@@ -305,6 +317,7 @@ static void print_traces(int repeats) {
                     auto_s[r] = result.seconds;
                     if (r + 1 < repeats) memo_plan_destroy(plan);
                 }
+
                 printf("| %s | %s | %d | %lld | %lld | %lld | %s | %s | %.2f | %.2f |\n",
                        trace_names[k], is_body ? "body" : "whole", alignment,
                        (long long)plan->n_buffers, (long long)result.bound_bytes,
@@ -320,8 +333,8 @@ static void print_traces(int repeats) {
     check_found(n_found, "traces");
 }
 
-/* A trainer's step whose layers are full to the brim: in a phase n_pieces locals, a rectangle cut
- * up; three buffers live from a layer's forward to its backward. */
+/* A trainer's step whose layers leave no byte free: the n_pieces locals of a phase are a full
+ * rectangle.  Three buffers live from a layer's forward to its backward. */
 static memo_trace* layered_trace(int64_t n_layers, int64_t n_pieces) {
     memo_trace* trace;
     memo_error error;
@@ -330,6 +343,8 @@ static memo_trace* layered_trace(int64_t n_layers, int64_t n_pieces) {
     int64_t step, time, k;
     cut[0] = cut_rectangle(n_pieces, 1000, 2);
     cut[1] = cut_rectangle(n_pieces, 1000, 3);
+
+    /* Forwards in order, backwards in reverse; each lasts as long as the rectangle. */
     for (step = 0; step < 2 * n_layers && !status; step++) {
         int is_backward = step >= n_layers;
         int64_t layer = is_backward ? 2 * n_layers - 1 - step : step, base = step * n_pieces;
@@ -338,6 +353,7 @@ static memo_trace* layered_trace(int64_t n_layers, int64_t n_pieces) {
         snprintf(mark, sizeof mark, "layer %lld %s begin", (long long)layer,
                  is_backward ? "backward" : "forward");
         status = memo_trace_mark(trace, mark, &error);
+
         for (time = 0; time <= 4 * n_pieces && !status; time++) {
             for (k = 0; k < n_pieces && !status; k++)
                 if (pieces[k].end == time) status = memo_trace_free(trace, base + k, &error);
@@ -345,6 +361,8 @@ static memo_trace* layered_trace(int64_t n_layers, int64_t n_pieces) {
                 if (pieces[k].begin == time)
                     status = memo_trace_malloc(trace, base + k, 512 * pieces[k].size_bytes,
                                                MEMO_CLASS_TRANSIENT, 0, &error);
+
+            /* The first three times also request or free what the backward needs. */
             if (time >= 3 || status) continue;
             if (is_backward)
                 status = memo_trace_free(trace, -1 - (3 * layer + time), &error);
@@ -352,10 +370,12 @@ static memo_trace* layered_trace(int64_t n_layers, int64_t n_pieces) {
                 status = memo_trace_malloc(trace, -1 - (3 * layer + time), 512 * 100 * (time + 1),
                                            MEMO_CLASS_SKELETAL, 0, &error);
         }
+
         snprintf(mark, sizeof mark, "layer %lld %s end", (long long)layer,
                  is_backward ? "backward" : "forward");
         if (!status) status = memo_trace_mark(trace, mark, &error);
     }
+
     if (status) fail("layered trace", &error);
     memo_plan_destroy(cut[0]);
     memo_plan_destroy(cut[1]);
@@ -399,6 +419,8 @@ static void print_engines(double limit) {
     printf(
         "| instance | buffers | bound | peak | proof | by | auto | greedy | bilevel | search | mip "
         "|\n|---|---|---|---|---|---|---|---|---|---|---|\n");
+
+    /* Recorded traces. */
     for (k = 0; k < sizeof trace_names / sizeof *trace_names; k++) {
         snprintf(text, sizeof text, "tests/data/%s.trace", trace_names[k]);
         if (memo_trace_read(text, &trace, &error)) continue;
@@ -407,6 +429,8 @@ static void print_engines(double limit) {
         memo_plan_destroy(plan);
         memo_trace_destroy(trace);
     }
+
+    /* Generated layers that leave no byte free. */
     for (n = 8; n <= 512; n *= 4) {
         trace = layered_trace(n, 60);
         if (memo_plan_from_trace(trace, 512, &plan, &error)) fail("layered", &error);
@@ -415,6 +439,8 @@ static void print_engines(double limit) {
         memo_plan_destroy(plan);
         memo_trace_destroy(trace);
     }
+
+    /* Instances without layers. */
     for (letter = instances; *letter; letter++) {
         plan = read_instance(*letter);
         if (!plan) continue;
@@ -422,6 +448,8 @@ static void print_engines(double limit) {
         print_engine_row(text, plan, NULL, limit);
         memo_plan_destroy(plan);
     }
+
+    /* Small enough for the mixed-integer program. */
     for (n = 10; n <= 30; n += 10) {
         plan = cut_rectangle(n, 100, (uint64_t)n);
         snprintf(text, sizeof text, "rectangle in %lld", (long long)n);
@@ -437,25 +465,29 @@ static void print_minimalloc(int seeds, double limit) {
     int n_ratios = 0, n_found = 0, seed;
     printf("\n## Public hard instances at capacity 1048576, %d seeds, limit %.0f s\n\n", seeds,
            limit);
-    if (!program) printf("(the public solver is not run: MINIMALLOC names no program)\n\n");
+    if (!program) printf("(the public solver does not run, because MINIMALLOC is not set)\n\n");
     printf(
         "| instance | buffers | bound | solved | median s | worst s | public median s | ratio |\n");
     printf("|---|---|---|---|---|---|---|---|\n");
+
     for (letter = instances; *letter; letter++) {
         double seconds[100], public_s[100], worst, middle, public_middle;
         int n_met = 0;
         memo_plan* plan = read_instance(*letter);
         if (!plan) continue;
         n_found++;
+
+        /* Both solvers get the same order of buffers. */
         for (seed = 0; seed < seeds && seed < 100; seed++) {
             outcome result;
-            if (seed) shuffle_buffers(plan, (uint64_t)seed); /* the first time as published */
+            if (seed) shuffle_buffers(plan, (uint64_t)seed); /* seed 0: the published order */
             public_s[seed] = run_public(plan, 1048576, 60);
             if (public_s[seed] < 0) public_s[seed] = 60;
             result = run_engine(plan, MEMO_PLAN_ENGINE_SEARCH, 1048576, limit, (uint64_t)seed);
             seconds[seed] = result.seconds;
             n_met += result.is_met;
         }
+
         public_middle = median(public_s, seed);
         middle = median(seconds, seed);
         worst = seconds[seed - 1];
@@ -471,22 +503,22 @@ static void print_minimalloc(int seeds, double limit) {
         fflush(stdout);
         memo_plan_destroy(plan);
     }
+
     check_found(n_found, "public instances");
     if (n_ratios)
         printf("\nGeometric mean: %.1f times faster than the public solver.\n",
                exp(log_ratio / n_ratios));
 }
 
-/* What is proven needs no second seed. */
-static void print_minimise(int seeds, double limit) {
+static void print_minimize(int seeds, double limit) {
     const char* letter;
     int n_found = 0;
-    printf(
-        "\n## Public hard instances, smallest peak within %.0f s; up to %d seeds where no proof is "
-        "found\n\n",
-        limit, seeds);
+    printf("\n## Public hard instances, smallest peak within %.0f s; up to %d seeds if no proof is "
+           "found\n\n",
+           limit, seeds);
     printf("| instance | bound | least peak | gap %% | largest peak | proof | s |\n"
            "|---|---|---|---|---|---|---|\n");
+
     for (letter = instances; *letter; letter++) {
         outcome result;
         int64_t least = INT64_MAX, largest = 0;
@@ -494,11 +526,14 @@ static void print_minimise(int seeds, double limit) {
         memo_plan* plan = read_instance(*letter);
         if (!plan) continue;
         n_found++;
+
+        /* A proof holds for every seed, so no other seed is needed. */
         do {
             result = run_engine(plan, MEMO_PLAN_ENGINE_SEARCH, 0, limit, (uint64_t)seed);
             least = result.peak_bytes < least ? result.peak_bytes : least;
             largest = result.peak_bytes > largest ? result.peak_bytes : largest;
         } while (++seed < seeds && result.proof != MEMO_PROOF_OPTIMAL);
+
         printf("| %c | %lld | %lld | %.3f | %lld | %s | %.3f |\n", *letter,
                (long long)result.bound_bytes, (long long)least,
                100 * ((double)least / (double)result.bound_bytes - 1), (long long)largest,
@@ -520,9 +555,12 @@ static void print_tight(int seeds, double limit) {
     printf(
         "| buffers | greedy gap %% | solved | gap %% of the rest | median s | public solved |\n");
     printf("|---|---|---|---|---|---|\n");
+
     for (k = 0; k < sizeof counts / sizeof *counts; k++) {
         double seconds[100], greedy_gap = 0, gap = 0;
         int n_met = 0, n_public = 0;
+
+        /* The optimum is 1000, the height of the rectangle, so a gap is a tenth of the excess. */
         for (seed = 0; seed < seeds && seed < 100; seed++) {
             memo_plan* plan =
                 cut_rectangle(counts[k], 1000, 1000 * (uint64_t)counts[k] + (uint64_t)seed);
@@ -535,6 +573,7 @@ static void print_tight(int seeds, double limit) {
             n_public += run_public(plan, 1000, limit) >= 0;
             memo_plan_destroy(plan);
         }
+
         printf("| %lld | %.2f | %d/%d | %.2f | %.3f |", (long long)counts[k], greedy_gap / seed,
                n_met, seed, n_met < seed ? gap / (seed - n_met) : 0.0, median(seconds, seed));
         if (program)
@@ -575,14 +614,15 @@ static int64_t random_log(int64_t low, int64_t high) {
 }
 
 /* Buffers with every feature.  Half have an alignment of 16 bytes to 64 KiB, as kernels and copies
- * ask for; a third are free for a while in the middle of their life, as swapped tensors are; every
- * second problem has buffers that an earlier plan has fixed. */
+ * require.  A third have a gap in their lifetime, as swapped tensors have.  Every second problem has
+ * buffers fixed by an earlier plan. */
 static memo_plan* with_features(int64_t n, uint64_t seed) {
     memo_plan* plan;
     memo_error error;
     int64_t n_gaps = 0, i;
     random_state = seed;
     if (memo_plan_create(n, n, 1, &plan, &error)) fail("features", &error);
+
     for (i = 0; i < n; i++) {
         memo_buffer* buffer = &plan->buffers[i];
         buffer->id = i;
@@ -590,12 +630,15 @@ static memo_plan* with_features(int64_t n, uint64_t seed) {
         buffer->begin = random_int(0, 2 * n - 1);
         buffer->end = buffer->begin + random_log(1, n < 100 ? n : n / 4);
         if (random_int(0, 1)) buffer->alignment_bytes = (int64_t)1 << random_int(4, 16);
+
         if (buffer->end - buffer->begin < 3 || random_int(0, 2) > 0) continue;
         plan->gaps[n_gaps].buffer = i;
         plan->gaps[n_gaps].begin = random_int(buffer->begin + 1, buffer->end - 2);
         plan->gaps[n_gaps].end = random_int(plan->gaps[n_gaps].begin + 1, buffer->end - 1);
         n_gaps++;
     }
+
+    /* Offsets of a greedy plan, so that fixed buffers never overlap. */
     plan->n_gaps = n_gaps;
     if (seed % 2) {
         run_engine(plan, MEMO_PLAN_ENGINE_GREEDY, 0, 10, 0);
@@ -963,7 +1006,7 @@ static void print_peers(double limit) {
 
 /* ---- PyTorch's caching allocator ------------------------------------------------------------------------ */
 
-/* What a trace's heading says of the allocator that it was recorded in; 0 where it does not. */
+/* Reads the recorded allocator's peaks from the heading of a trace; 0 if it has none. */
 static int read_peaks(const char* path, long long* allocated, long long* reserved,
                       long long* resident) {
     FILE* file = fopen(path, "r");
@@ -982,7 +1025,7 @@ static void keep_block(memo_trace* made, int64_t* id, int64_t bytes) {
         fail("states", &error);
 }
 
-/* All on stream 0, without what orders streams. */
+/* Copies requests to stream 0, without events. */
 static void copy_requests(const memo_trace* trace, int64_t begin, int64_t end, int64_t shift,
                           memo_trace* made) {
     memo_error error;
@@ -997,14 +1040,16 @@ static void copy_requests(const memo_trace* trace, int64_t begin, int64_t end, i
     }
 }
 
-/* A training run: parameters; a first iteration, in which Adam makes its two states and step count of each
- * parameter before the gradients are freed; then the iteration as it is.  The gradients, as large as their
- * parameters, are what the five traces free last, behind the loss of 4 bytes. */
+/* A training run: parameters; a first iteration, in which Adam makes two states and a step count for each
+ * parameter before the gradients are freed; then the iteration of the trace.  The five traces free the
+ * gradients last, after the loss of 4 bytes; a gradient is as large as its parameter. */
 static memo_trace* whole_run(const memo_trace* trace, int is_late) {
     memo_trace* made;
     memo_error error;
     int64_t i, tail = 0, first, id = 2000000;
     if (memo_trace_create(&made, &error)) fail("run", &error);
+
+    /* The gradients are freed after the loss, which has 4 bytes. */
     for (i = 0; i < trace->n_requests; i++)
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC) tail = i;
     for (first = tail; first + 1 < trace->n_requests; first++)
@@ -1012,6 +1057,8 @@ static memo_trace* whole_run(const memo_trace* trace, int is_late) {
             trace->requests[memob_request_origin(trace, first)].size_bytes == 4)
             break;
     first++;
+
+    /* Parameters first, then Adam's states: before the first iteration, or inside it. */
     for (i = 0; i < 2; i++) {
         int64_t k;
         if (i == 1 && is_late) copy_requests(trace, 0, first, 1000000, made);
@@ -1025,6 +1072,8 @@ static memo_trace* whole_run(const memo_trace* trace, int is_late) {
             if (i == 1) keep_block(made, &id, bytes);
         }
     }
+
+    /* The rest of the first iteration, then a whole one, which is measured. */
     copy_requests(trace, is_late ? first : 0, trace->n_requests, 1000000, made);
     if (memo_trace_mark(made, "iteration begin", &error)) fail("run", &error);
     copy_requests(trace, 0, trace->n_requests, 0, made);
@@ -1045,17 +1094,18 @@ static double over_bound(const memo_trace* trace, int64_t n_iterations, int64_t 
 static void print_caching(void) {
     size_t k;
     int n_found = 0;
+    printf("\n## PyTorch's caching allocator: (reserved - resident) / bound\n\n");
     printf(
-        "\n## PyTorch's caching allocator: reserved beyond what is resident, over the bound\n\n");
-    printf("The model replays the iteration once; three times; after parameters and Adam's states; "
-           "after\n"
-           "parameters and a first iteration at whose end Adam makes its states in what "
-           "activations have\n"
-           "left.  Recorded: the heading of the trace; what it says was resident is taken off "
-           "wherever\n"
-           "parameters are replayed.\n\n");
+        "The model replays the iteration once; three times; after parameters and Adam's states; "
+        "after\n"
+        "parameters and a first iteration, at whose end Adam makes its states in the blocks "
+        "that\n"
+        "activations have freed.  Recorded: the peaks in the heading of the trace.  Its resident "
+        "bytes are\n"
+        "subtracted wherever parameters are replayed.\n\n");
     printf("| trace | plan | once | 3 times | states before | states in the first | recorded |\n");
     printf("|---|---|---|---|---|---|---|\n");
+
     for (k = 0; k < sizeof trace_names / sizeof *trace_names; k++) {
         char path[256];
         memo_trace *trace, *early, *late;
@@ -1063,11 +1113,14 @@ static void print_caching(void) {
         memo_error error;
         int64_t bound;
         long long allocated = 0, reserved = 0, resident = 0;
+
+        /* A trace whose heading lacks the allocator's peaks has nothing to compare with. */
         snprintf(path, sizeof path, "tests/data/%s.trace", trace_names[k]);
         if (!read_peaks(path, &allocated, &reserved, &resident) ||
             memo_trace_read(path, &trace, &error))
             continue;
         n_found++;
+
         if (memo_plan_from_trace(trace, 512, &plan, &error) || memo_plan_solve(plan, NULL, &error))
             fail(path, &error);
         bound = plan->lower_bound_bytes;
@@ -1077,6 +1130,7 @@ static void print_caching(void) {
                (double)plan->peak_bytes / (double)bound, over_bound(trace, 1, 0, bound),
                over_bound(trace, 3, 0, bound), over_bound(early, 2, resident, bound),
                over_bound(late, 2, resident, bound), (double)(reserved - resident) / (double)bound);
+
         memo_trace_destroy(early);
         memo_trace_destroy(late);
         memo_trace_destroy(trace);
@@ -1087,14 +1141,17 @@ static void print_caching(void) {
 
 /* ---- two streams ---------------------------------------------------------------------------------------- */
 
-/* Offloading without rounding buffers: stream 1 copies each layer's activations out; stream 0 frees them once it has
- * waited, `behind` layers later.  Backward, stream 1 requests room and copies in, one layer ahead of stream 0. */
+/* Offloading without rounding buffers.  Stream 1 copies each layer's activations out; stream 0 waits for the copy and
+ * frees them `behind` layers later.  In the backward, stream 1 requests memory and copies in, one layer ahead of stream
+ * 0. */
 static memo_trace* offloading(int64_t n_layers, int64_t behind, int is_wait_first) {
     memo_trace* t;
     memo_error error;
     int64_t l, k, n_bad = 0, id = 1000;
     random_state = (uint64_t)(n_layers + behind);
     if (memo_trace_create(&t, &error)) fail("offloading", &error);
+
+    /* Forward: stream 1 copies a layer out as soon as stream 0 has computed it. */
     for (l = 0; l < n_layers + behind; l++) {
         if (l < n_layers) {
             n_bad += memo_trace_malloc(t, l, 4096, MEMO_CLASS_SKELETAL, 0, &error) != 0;
@@ -1109,11 +1166,14 @@ static memo_trace* offloading(int64_t n_layers, int64_t behind, int is_wait_firs
             n_bad += memo_trace_use(t, l, 1, &error) != 0;
             n_bad += memo_trace_record(t, 10 + l, 1, &error) != 0;
         }
+
         if (l >= behind) {
             n_bad += memo_trace_wait(t, 10 + l - behind, 0, &error) != 0;
             n_bad += memo_trace_free(t, l - behind, &error) != 0;
         }
     }
+
+    /* Backward. */
     for (l = n_layers; l >= 0; l--) { /* copies l - 1 in, computes l */
         if (l > 0) {
             if (is_wait_first) {
@@ -1123,6 +1183,7 @@ static memo_trace* offloading(int64_t n_layers, int64_t behind, int is_wait_firs
             n_bad += memo_trace_malloc(t, l - 1, 4096, MEMO_CLASS_TRANSIENT, 1, &error) != 0;
             n_bad += memo_trace_record(t, 10 + l - 1, 1, &error) != 0;
         }
+
         if (l == n_layers) continue;
         n_bad += memo_trace_wait(t, 10 + l, 0, &error) != 0;
         n_bad += memo_trace_use(t, l, 0, &error) != 0;
@@ -1132,17 +1193,19 @@ static memo_trace* offloading(int64_t n_layers, int64_t behind, int is_wait_firs
             if (k > 1) n_bad += memo_trace_free(t, id - 2, &error) != 0;
         }
         for (k = 2; k > 0; k--) n_bad += memo_trace_free(t, id - k, &error) != 0;
+
         if (!is_wait_first) {
             n_bad += memo_trace_record(t, 0, 0, &error) != 0;
             n_bad += memo_trace_wait(t, 0, 1, &error) != 0;
         }
         n_bad += memo_trace_free(t, l, &error) != 0;
     }
+
     if (n_bad) fail("offloading", &error);
     return t;
 }
 
-/* The least peak of first fit over pairs that truly conflict, in four orders, or of the plan. */
+/* The smallest peak of the plan and of first fit in four orders, if only pairs that conflict are separated. */
 static int64_t pairwise_peak(const memo_plan* plan, const memo_trace* trace) {
     memoi_flood flood;
     memo_error error;
@@ -1152,8 +1215,11 @@ static int64_t pairwise_peak(const memo_plan* plan, const memo_trace* trace) {
     int rule;
     if (!order || !offsets || memoi_flood_create(&flood, plan, trace, &error))
         fail("pairs", &error);
+
     for (rule = 0; rule < 4; rule++) {
         int64_t peak = 0;
+
+        /* Sort by life, size, area or request. */
         for (i = 0; i < n; i++) {
             const memo_buffer* b = &plan->buffers[i];
             double life = (double)(b->end - b->begin), size = (double)b->size_bytes;
@@ -1166,6 +1232,8 @@ static int64_t pairwise_peak(const memo_plan* plan, const memo_trace* trace) {
             }
             order[j] = i;
         }
+
+        /* First fit: move up until nothing that conflicts overlaps. */
         for (k = 0; k < n; k++) {
             int64_t at = 0, moved = 1, bytes = plan->buffers[order[k]].size_bytes;
             while (moved)
@@ -1184,6 +1252,7 @@ static int64_t pairwise_peak(const memo_plan* plan, const memo_trace* trace) {
         }
         best = peak < best ? peak : best;
     }
+
     memoi_flood_free(&flood);
     free(order);
     free(offsets);
@@ -1195,10 +1264,11 @@ static void print_streams(void) {
     size_t k;
     int64_t behind;
     int is_wait_first;
-    printf("\n## Two streams: lifetimes as intervals, against pairs that truly conflict\n\n");
+    printf("\n## Two streams: lifetimes as intervals, against conflicting pairs\n\n");
     printf("| layers | freed behind | copies in wait | ms | one stream's bound | plan | pairs, "
            "first fit "
            "|\n|---|---|---|---|---|---|---|\n");
+
     for (k = 0; k < sizeof counts / sizeof *counts; k++) {
         for (behind = 1; behind <= 2; behind++) {
             for (is_wait_first = 0; is_wait_first < 2; is_wait_first++) {
@@ -1211,9 +1281,12 @@ static void print_streams(void) {
                     memo_plan_solve(plan, NULL, &error) || memo_plan_check(plan, trace, &error))
                     fail("streams", &error);
                 start = now_s() - start;
+
+                /* The same requests on one stream, for comparison. */
                 if (memo_trace_create(&one, &error)) fail("streams", &error);
                 copy_requests(trace, 0, trace->n_requests, 0, one);
                 if (memo_plan_from_trace(one, 1, &naive, &error)) fail("streams", &error);
+
                 printf("| %lld | %lld | %s | %.2f | %lld | %lld | %lld |\n", (long long)counts[k],
                        (long long)behind, is_wait_first ? "before" : "after", 1e3 * start,
                        (long long)naive->lower_bound_bytes, (long long)plan->peak_bytes,
@@ -1227,7 +1300,7 @@ static void print_streams(void) {
     }
 }
 
-/* Medians of five.  Reading is of a trace's file, planning begins with the plan that it poses. */
+/* Medians of five.  The time of reading includes the file; the time of planning begins with the problem. */
 static void print_layers(double limit) {
     const char* path = "tests/data/llama-1b-s8k-recompute.trace";
     double first[2] = {0, 0};
@@ -1235,6 +1308,7 @@ static void print_layers(double limit) {
     int shape, k;
     memo_trace *few = NULL, *trace;
     memo_error error;
+
     if (memo_trace_read(path, &few, &error)) few = NULL;
     printf("\n## Layers: bi-level planning beside reading the trace, limit %.0f s\n\n", limit);
     printf("| trace | layers | buffers | bound | gap %% | proof | by | reading ms | bi-level ms | "
@@ -1247,6 +1321,8 @@ static void print_layers(double limit) {
             outcome result, greedy;
             memo_plan* plan;
             int descriptor = mkstemp(file);
+
+            /* The trace goes through a file, because reading it is timed. */
             memset(&result, 0, sizeof result);
             if (descriptor < 0) return;
             close(descriptor);
@@ -1255,6 +1331,7 @@ static void print_layers(double limit) {
             else if (memo_trace_apply_layers(few, n, &trace, &error))
                 fail(path, &error);
             if (memo_trace_write(trace, file, &error)) fail(file, &error);
+
             for (k = 0; k < 5; k++) {
                 memo_trace_destroy(trace);
                 read_s[k] = now_s();
@@ -1267,6 +1344,7 @@ static void print_layers(double limit) {
                 marks_s[k] = result.seconds;
                 if (k < 4) memo_plan_destroy(plan);
             }
+
             greedy = run_engine(plan, MEMO_PLAN_ENGINE_GREEDY, 0, limit, 0);
             printf(
                 "| %s | %lld | %lld | %lld | %.3f | %s | %s | %.2f | %.2f | %.2f | %.2f | %.2f |\n",
@@ -1276,6 +1354,8 @@ static void print_layers(double limit) {
                 proof_name(result.proof), result.engine, 1e3 * median(read_s, 5),
                 1e3 * median(marks_s, 5), 1e3 * median(bare_s, 5), 1e3 * median(auto_s, 5),
                 100 * ((double)greedy.peak_bytes / (double)greedy.bound_bytes - 1));
+
+            /* How the times grow over 64 times as many layers. */
             if (n == 8) {
                 first[0] = median(read_s, 5);
                 first[1] = median(marks_s, 5);
@@ -1283,6 +1363,7 @@ static void print_layers(double limit) {
             if (n == 512)
                 printf("| from 8 to 512 | | | | | | | x %.0f | x %.0f | | | |\n",
                        median(read_s, 5) / first[0], median(marks_s, 5) / first[1]);
+
             fflush(stdout);
             unlink(file);
             memo_plan_destroy(plan);
@@ -1292,7 +1373,7 @@ static void print_layers(double limit) {
     memo_trace_destroy(few);
 }
 
-/* Is a table asked for?  Without names, all are. */
+/* Is this table selected?  Without names, all are. */
 static int is_asked(int argc, char** argv, const char* name) {
     int i, n_names = 0;
     for (i = 1; i < argc; i++) {
@@ -1306,11 +1387,13 @@ static int is_asked(int argc, char** argv, const char* name) {
 }
 
 int main(int argc, char** argv) {
-    static const char* const names[] = {"traces",  "engines",  "minimalloc", "minimise",
+    static const char* const names[] = {"traces",  "engines",  "minimalloc", "minimize",
                                         "tight",   "growth",   "layers",     "caching",
                                         "streams", "features", "peers"};
     int seeds = 5, i, k;
     double limit = 10;
+
+    /* Words select tables; options apply to all of them. */
     for (i = 1; i < argc; i++) {
         int is_known = 0;
         for (k = 0; k < (int)(sizeof names / sizeof *names); k++)
@@ -1324,19 +1407,20 @@ int main(int argc, char** argv) {
             n_threads = atoi(argv[++i]);
         else {
             fprintf(stderr,
-                    "plan: %s: no table and no option; the head of bench/plan.c lists them\n",
+                    "plan: %s: unknown table or option; the head of bench/plan.c lists them\n",
                     argv[i]);
             return 2;
         }
     }
     if (seeds < 1 || seeds > 64 || !(limit > 0) || n_threads < 1 || n_threads > 64) {
-        fprintf(stderr, "plan: --seeds and --threads are 1 to 64, --limit above 0\n");
+        fprintf(stderr, "plan: --seeds and --threads must be 1 to 64, and --limit above 0\n");
         return 2;
     }
+
     if (is_asked(argc, argv, "traces")) print_traces(seeds);
     if (is_asked(argc, argv, "engines")) print_engines(limit);
     if (is_asked(argc, argv, "minimalloc")) print_minimalloc(seeds, limit);
-    if (is_asked(argc, argv, "minimise")) print_minimise(seeds, limit);
+    if (is_asked(argc, argv, "minimize")) print_minimize(seeds, limit);
     if (is_asked(argc, argv, "tight")) print_tight(seeds, limit);
     if (is_asked(argc, argv, "growth")) print_growth(limit);
     if (is_asked(argc, argv, "features")) print_features(seeds, limit);

@@ -14,7 +14,7 @@
 
 #define N_LAYERS        8
 #define N_ROWS          1024
-#define ROW_BYTES       64 /* b s h elements are 64 KiB; 16 of them a layer */
+#define ROW_BYTES       64 /* a tensor of width 1 has 64 KiB; a layer has 16 widths */
 #define FORWARD_S       0.012
 #define BACKWARD_S      0.024
 #define REPETITIONS_MAX 101
@@ -106,6 +106,8 @@ static run measure(memo_tensor_rule whole, memo_tensor_rule others, double alpha
     memo_schedule* schedule;
     run result;
     int t;
+
+    /* A throttled device under a recorder. */
     host_desc.to_host_bytes_per_s = host_desc.to_device_bytes_per_s = bytes_per_s;
     check(memo_host_device_create(&host_desc, &host, &error));
     recorder_desc.device = host;
@@ -114,6 +116,8 @@ static run measure(memo_tensor_rule whole, memo_tensor_rule others, double alpha
     check(memo_stream_create(device, "compute", 0, &stream, &error));
     check(memo_event_create(host, &begin, &error));
     check(memo_event_create(host, &end, &error));
+
+    /* Three tensors: two of one width, and one 14 times as wide. */
     memset(tensors, 0, sizeof tensors);
     for (t = 0; t < 3; t++) {
         tensors[t].name = t < 2 ? "whole" : "others";
@@ -129,6 +133,8 @@ static run measure(memo_tensor_rule whole, memo_tensor_rule others, double alpha
     desc.alpha = alpha;
     desc.is_timed = 1;
     check(memo_swap_create(&desc, &swap, &error));
+
+    /* The recorder sees only the second step. */
     memo_recorder_pause(recorder);
     step(host, device, stream, swap, recompute_s); /* warms up */
     check(memo_stream_synchronize(host, stream, &error));
@@ -137,11 +143,13 @@ static run measure(memo_tensor_rule whole, memo_tensor_rule others, double alpha
     step(host, device, stream, swap, recompute_s);
     check(memo_event_record(host, end, stream, &error));
     check(memo_stream_synchronize(host, stream, &error));
+
     check(memo_event_elapsed(host, begin, end, &result.step_s, &error));
     check(memo_swap_get_stats(swap, &stats, &error));
     result.stall_s = stats.forward_stall_s + stats.backward_stall_s;
     check(memo_recorder_get_schedule(recorder, &schedule, &error));
     simulate(schedule, bytes_per_s, &result);
+
     memo_swap_destroy(swap);
     memo_event_destroy(host, begin, NULL);
     memo_event_destroy(host, end, NULL);
@@ -163,15 +171,16 @@ int main(int argc, char** argv) {
         fprintf(stderr, "bench/swap: repetitions must be 1 to %d\n", REPETITIONS_MAX);
         return 2;
     }
+
     printf("Swap engine, host device: %d layers of %.0f KiB, forward %.0f ms, backward %.0f ms, "
-           "recomputing all "
-           "rows %.0f ms,\nthe same rate both ways, medians of %d.  copy: moving a whole layer, in "
-           "forwards.  "
-           "stall: of the compute stream.\n\n",
+           "recomputing all rows %.0f ms,\nthe same rate both ways, medians of %d.  copy: time of "
+           "copying a layer / forward time.  stall: of the compute stream.\n\n",
            N_LAYERS, layer_bytes / 1024, FORWARD_S * 1e3, BACKWARD_S * 1e3, FORWARD_S * 1e3,
            repetitions);
     printf("%6s %6s | %9s %9s %10s | %9s %10s | %9s %10s\n", "copy", "alpha", "keep ms", "swap ms",
            "swap/keep", "stall ms", "simulated", "step ms", "simulated");
+
+    /* Keep and swap alternate, so that both see the same machine. */
     for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         double keep_s[REPETITIONS_MAX], swap_s[REPETITIONS_MAX], stall_s[REPETITIONS_MAX];
         double ratio[REPETITIONS_MAX];
@@ -187,6 +196,7 @@ int main(int argc, char** argv) {
             stall_s[k] = swapped.stall_s;
             ratio[k] = swap_s[k] / keep_s[k];
         }
+
         printf("%6.2f %6.3f | %9.1f %9.1f %10.4f | %9.1f %10.1f | %9.1f %10.1f\n",
                rows[i].copy_over_forward, rows[i].alpha, median(keep_s, repetitions) * 1e3,
                median(swap_s, repetitions) * 1e3, median(ratio, repetitions),

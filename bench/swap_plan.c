@@ -2,7 +2,7 @@
  * layers, computation sleeps and copies are throttled, so that overlap can be measured on any machine
  * with two cores.
  *
- *   cc -O2 -I. -DMEMO_LP_SOLVE bench/swap_plan.c -llpsolve55 -lcolamd -ldl -lpthread -lm
+ *   cc -O2 -I. bench/swap_plan.c -lpthread -lm
  *   ./a.out [REPETITIONS]      measures
  *   ./a.out predict            predicts only
  *
@@ -41,7 +41,7 @@ static void check(memo_status status) {
     exit(1);
 }
 
-/* Of the file that is the third tier. */
+/* The folder of the spill file. */
 static const char* folder(void) {
     const char* name = getenv("TMPDIR");
     return name && *name ? name : "/tmp";
@@ -56,7 +56,7 @@ static double median(double* values, int n) {
     return values[n / 2];
 }
 
-/* Input, attention, its q, k and v, and the MLP's: sizes as in a GPT layer, times as of one whose
+/* Input, attention output, q with k and v, and the MLP's: sizes as in a GPT layer.  The time of
  * attention grows with the square of the length. */
 static const memo_tensor tensors[N_TENSORS] = {{"input", 64, MEMO_TENSOR_SWAPPED, 0},
                                                {"qkv", 192, MEMO_TENSOR_ROWS, 0},
@@ -64,12 +64,12 @@ static const memo_tensor tensors[N_TENSORS] = {{"input", 64, MEMO_TENSOR_SWAPPED
                                                {"mlp", 512, MEMO_TENSOR_ROWS, 0}};
 #define LAYER_ROW_BYTES (64 + 192 + 64 + 512)
 
-/* What the trainer knows: where to enqueue, and how long its work takes. */
+/* The trainer: its stream, and the durations of its work. */
 typedef struct trainer {
     memo_device* host;
     memo_stream compute;
     int64_t n_rows;
-    double forward_s, backward_s, recompute_s[N_TENSORS]; /* of all rows; below 0: cannot be */
+    double forward_s, backward_s, recompute_s[N_TENSORS]; /* of all rows; negative: impossible */
 } trainer;
 
 static void trainer_set_length(trainer* t, int64_t n_rows) {
@@ -160,11 +160,13 @@ static int fits(memo_swap_desc* desc, int64_t device_bytes, int64_t host_bytes) 
     return sizes.device_bytes <= device_bytes && sizes.host_bytes <= host_bytes;
 }
 
-/* Five alphas; the input swapped and each other tensor whole in one place. */
+/* Five alphas, and every choice of a place for each whole tensor but the input, which is swapped. */
 static int make_grid(const memo_swap_desc* desc, int64_t device_bytes, int64_t host_bytes,
                      fixed_plan* plans) {
     static const char* const words[] = {"keep", "swap", "recompute"};
     int n = 0, k, layer, t;
+
+    /* One alpha for all tensors. */
     for (k = 0; k < 5; k++) {
         fixed_plan* plan = &plans[n];
         plan->desc = *desc;
@@ -172,6 +174,8 @@ static int make_grid(const memo_swap_desc* desc, int64_t device_bytes, int64_t h
         snprintf(plan->name, sizeof plan->name, "alpha %.2f", k / 4.0);
         n += fits(&plan->desc, device_bytes, host_bytes);
     }
+
+    /* Each tensor but the input kept, swapped or recomputed. */
     for (k = 0; k < 27; k++) {
         fixed_plan* plan = &plans[n];
         int places[N_TENSORS];
@@ -187,6 +191,7 @@ static int make_grid(const memo_swap_desc* desc, int64_t device_bytes, int64_t h
                                                     : places[t] == 1 ? desc->n_rows
                                                                      : 0;
         }
+
         snprintf(plan->name, sizeof plan->name, "%s %s %s", words[places[1]], words[places[2]],
                  words[places[3]]);
         n += fits(&plan->desc, device_bytes, host_bytes);
@@ -198,7 +203,7 @@ typedef struct outcome {
     double worst_prediction, worst_choice;
 } outcome;
 
-/* disk_bytes_per_s: 0: there is no file. */
+/* disk_bytes_per_s 0: no file. */
 static void run_point(trainer* t, const memo_profile* profile, const char* what,
                       int64_t device_bytes, int64_t host_bytes, double disk_bytes_per_s,
                       int repetitions, outcome* worst) {
@@ -209,6 +214,8 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
     memo_swap_plan* plan;
     double chosen_s, best_s = 0, off;
     int n, i, k, best = 0;
+
+    /* The engine's desc, without rows. */
     desc.device = t->host;
     desc.compute_stream = t->compute;
     desc.tensors = tensors;
@@ -218,6 +225,8 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
     desc.tile_rows = 32;
     if (disk_bytes_per_s > 0) desc.spill_directory = folder();
     desc.spill_bytes_per_s = disk_bytes_per_s;
+
+    /* The plan from the profile. */
     plan_desc.swap = &desc;
     plan_desc.recompute_s_per_row = recompute_s_per_row;
     plan_desc.device_bytes = device_bytes;
@@ -225,6 +234,8 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
     plan_desc.spill_bytes = disk_bytes_per_s > 0 ? (int64_t)1 << 30 : 0;
     check(memo_swap_plan_use_profile(&plan_desc, recompute_s_per_row, profile, &error));
     check(memo_plan_swap(&plan_desc, &plan, &error));
+
+    /* The plan is measured last among the fixed plans, and in turn with them. */
     n = make_grid(&desc, device_bytes, host_bytes, plans);
     plans[n].desc = desc;
     memo_swap_plan_apply(plan, &plans[n].desc);
@@ -237,6 +248,7 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
         best_s = step_s;
         best = i;
     }
+
     printf("%5lld %5.2f %-14s %4.0f %5.0f %5.0f | %9.1f %9.1f %8.3f | %9.1f %9.3f  %-26s %s\n",
            (long long)t->n_rows,
            (double)t->n_rows * LAYER_ROW_BYTES / plan_desc.to_host_bytes_per_s /
@@ -246,6 +258,7 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
            chosen_s / plan->step_s, n ? best_s * 1e3 : 0, n ? chosen_s / best_s : 0,
            n ? plans[best].name : "none fits", plan->reason);
     fflush(stdout);
+
     off = fabs(chosen_s / plan->step_s - 1);
     if (off > worst->worst_prediction) worst->worst_prediction = off;
     if (n && chosen_s / best_s - 1 > worst->worst_choice)
@@ -253,8 +266,8 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
     memo_swap_plan_destroy(plan);
 }
 
-/* A device with copies of a whole layer that take copy_over_forward forwards at length 512, and a disk
- * disk_over_link as fast; 0: none. */
+/* At length 512 a copy of a layer takes copy_over_forward times its forward.  The disk has
+ * disk_over_link of the link's rate; 0: no disk. */
 static void run_device(int64_t n_rows, double copy_over_forward, double disk_over_link,
                        int repetitions, outcome* worst) {
     static const struct {
@@ -271,6 +284,8 @@ static void run_device(int64_t n_rows, double copy_over_forward, double disk_ove
     trainer t;
     double layer_bytes = (double)n_rows * LAYER_ROW_BYTES, disk_bytes_per_s;
     size_t i;
+
+    /* The rate of copies is set at length 512, so that it does not depend on n_rows. */
     memset(&t, 0, sizeof t);
     trainer_set_length(&t, 512);
     host_desc.to_host_bytes_per_s = host_desc.to_device_bytes_per_s =
@@ -279,6 +294,8 @@ static void run_device(int64_t n_rows, double copy_over_forward, double disk_ove
     trainer_set_length(&t, n_rows);
     check(memo_host_device_create(&host_desc, &t.host, &error));
     check(memo_stream_create(t.host, "compute", 0, &t.compute, &error));
+
+    /* Measure a profile on this device. */
     profile_desc.device = t.host;
     profile_desc.compute_stream = t.compute;
     profile_desc.forward = trainer_forward;
@@ -293,19 +310,21 @@ static void run_device(int64_t n_rows, double copy_over_forward, double disk_ove
     profile_desc.spill_directory = disk_over_link > 0 ? folder() : NULL;
     profile_desc.spill_bytes_per_s = disk_bytes_per_s;
     check(memo_profile_measure(&profile_desc, &profile, &error));
+
     for (i = 0; i < sizeof capacities / sizeof capacities[0]; i++)
         if (capacities[i].has_disk == (disk_over_link > 0))
             run_point(&t, &profile, capacities[i].what,
                       (int64_t)(capacities[i].device_layers * layer_bytes),
                       (int64_t)(capacities[i].host_layers * layer_bytes), disk_bytes_per_s,
                       repetitions, worst);
+
     memo_stream_destroy(t.host, t.compute, NULL);
     memo_host_device_destroy(t.host);
 }
 
 /* ---- predictions ------------------------------------------------------------------------------- */
 
-/* The largest excess over the bound in a grid of capacities; in how many the plan is below it. */
+/* Prints the excess over the bound in a grid of capacities; returns the largest. */
 static double predict_stack(int32_t n_layers, int64_t n_rows, int has_file) {
     static const double hosts[] = {0.15, 0.5, 1}; /* of all layers */
     const double devices[] = {1.25, 1.6, 2.1, n_layers < 8 ? 1.8 : 0.3 * n_layers}; /* in layers */
@@ -314,10 +333,13 @@ static double predict_stack(int32_t n_layers, int64_t n_rows, int has_file) {
     memo_swap_desc swap;
     memo_swap_plan_desc desc;
     int i, k, t, n = 0, n_below = 0;
+
     gpt_layers(gpt, per_row, &swap, &desc, n_layers, n_rows);
     desc.to_file_bytes_per_s = 6e9;
     desc.from_file_bytes_per_s = 10e9;
     for (t = 0; t < GPT_TENSORS; t++) layer_bytes += (double)(gpt[t].row_bytes * n_rows);
+
+    /* All pairs of capacities; those that no plan fits are skipped. */
     for (i = 0; i < 4; i++)
         for (k = 0; k < (has_file ? 2 : 3); k++) {
             memo_swap_plan* plan = NULL;
@@ -336,6 +358,7 @@ static double predict_stack(int32_t n_layers, int64_t n_rows, int has_file) {
             if (excess > most) most = excess;
             memo_swap_plan_destroy(plan);
         }
+
     printf("%6d %7lld %4s %6d | %8.3f %8.3f %6d | %8.2f\n", (int)n_layers, (long long)n_rows,
            has_file ? "yes" : "no", n, n ? 100 * sum / n : 0, 100 * most, n_below, slowest_s);
     fflush(stdout);
@@ -367,24 +390,30 @@ int main(int argc, char** argv) {
     int repetitions = argc > 1 ? atoi(argv[1]) : 3, i, k, d;
     outcome worst;
     if (argc > 1 && strcmp(argv[1], "predict") == 0) return predict();
+
     memset(&worst, 0, sizeof worst);
     if (repetitions < 1 || repetitions > REPETITIONS_MAX) {
         fprintf(stderr, "bench/swap_plan: repetitions must be 1 to %d\n", REPETITIONS_MAX);
         return 2;
     }
-    printf("Swap planner, host device: %d layers of %d bytes a row, medians of %d.\ncopy: moving a "
-           "whole layer, in forwards.  Capacities in KiB; file: what the plan puts there.  grid: "
-           "the best "
-           "fixed plan measured beside it; its words: qkv, attention, mlp.\n\n",
-           N_LAYERS, LAYER_ROW_BYTES, repetitions);
+
+    printf(
+        "Swap planner, host device: %d layers of %d bytes per row, medians of %d.\ncopy: time of "
+        "copying a layer / forward time.  Capacities in KiB; file: bytes of the plan there.  "
+        "grid: the best fixed plan, measured in turn with the plan; its words are for qkv, "
+        "attention, mlp.\n\n",
+        N_LAYERS, LAYER_ROW_BYTES, repetitions);
     printf("%5s %5s %-14s %4s %5s %5s | %9s %9s %8s | %9s %9s\n", "rows", "copy", "memory", "dev.",
            "host", "file", "predicted", "plan ms", "ratio", "grid ms", "plan/grid");
+
     for (d = 0; d < 3; d++)
         for (i = 0; i < 2; i++)
             for (k = 0; k < 2; k++)
                 run_device(lengths[i], copies[k], disks[d], repetitions, &worst);
-    printf("\nprediction off by %.1f %% at most (10 allowed); plan behind the best of the grid by "
-           "%.1f %% at most (3 allowed)\n",
-           100 * worst.worst_prediction, 100 * worst.worst_choice);
+
+    printf(
+        "\nthe prediction differs by at most %.1f %% (limit 10); the plan is slower than the best "
+        "of the grid by at most %.1f %% (limit 3)\n",
+        100 * worst.worst_prediction, 100 * worst.worst_choice);
     return worst.worst_prediction > 0.1 || worst.worst_choice > 0.03;
 }

@@ -1,5 +1,5 @@
-/* 01_arena.c - record one step's memory requests without computing, plan them, and replay them every
- * step.
+/* 01_arena.c - records the memory requests of one step without computing, plans them, and replays them
+ * every step.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/01_arena.c -o 01_arena -lpthread -lm
@@ -17,14 +17,14 @@
 
 #define MIB ((int64_t)1 << 20)
 
-/* One step, as a trainer would write it.  In the dry run addresses must not be touched. */
+/* One step, as a trainer would write it.  A dry run must not touch the addresses. */
 static memo_status step(memo_arena* arena, int is_dry, memo_error* error) {
     void *x, *y, *z;
     if (memo_arena_begin(arena, error) || memo_arena_alloc(arena, 3 * MIB, 0, &x, error) ||
         memo_arena_alloc(arena, 1 * MIB, 0, &y, error))
         return error->status;
     if (!is_dry) memset(x, 1, 4096);
-    /* x is dead from here on: z may take its place. */
+    /* x is not used any more, so z may have its bytes. */
     if (memo_arena_free(arena, x, error) || memo_arena_alloc(arena, 2 * MIB, 0, &z, error))
         return error->status;
     if (!is_dry) memset(z, 2, 4096);
@@ -32,7 +32,7 @@ static memo_status step(memo_arena* arena, int is_dry, memo_error* error) {
     return memo_arena_end(arena, error);
 }
 
-/* Steps with an arena made for them. */
+/* Creates an arena, runs the steps in it, and destroys it. */
 static memo_status steps(const memo_arena_desc* desc, int n_steps, memo_error* error) {
     int is_dry = desc->plan == NULL, i;
     memo_arena* arena;
@@ -56,8 +56,11 @@ int main(void) {
     memo_plan* plan = NULL;
     memo_error error;
     memo_status status = memo_trace_create(&trace, &error);
+
+    /* The dry run: an arena with a trace and without a device. */
     record.trace = trace; /* and no device: a dry run */
     if (!status) status = steps(&record, 1, &error);
+
     if (!status) status = memo_plan_from_trace(trace, 0, &plan, &error);
     if (!status) status = memo_plan_solve(plan, NULL, &error);
     if (!status) {
@@ -66,9 +69,12 @@ int main(void) {
                plan->proof == MEMO_PROOF_OPTIMAL ? "no plan can be smaller" : "a valid plan");
         status = memo_host_device_create(&device_desc, &device, &error);
     }
+
+    /* The real steps take their addresses from the plan. */
     replay.device = device;
     replay.plan = plan;
     if (!status) status = steps(&replay, 1000, &error);
+
     if (status) fprintf(stderr, "01_arena: %s\n", error.message);
     memo_host_device_destroy(device);
     memo_plan_destroy(plan);

@@ -1,7 +1,7 @@
-/* 02_plan_trace_file.c - read a trace of memory requests, plan it, write the plan and its picture.
+/* 02_plan_trace_file.c - reads a trace of memory requests, plans it, and writes the plan and its picture.
  *
- * A trace is text that is easy to write from the log of any framework's allocator (memo.h, chapter 2):
- * "malloc ID SIZE", "free ID SIZE", "mark TEXT".  examples/layer.trace is a small one.
+ * A trace is text with lines "malloc ID SIZE", "free ID SIZE" and "mark TEXT" (memo.h, chapter 2).  The log of any
+ * allocator can be written so.  examples/layer.trace is a small trace.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/02_plan_trace_file.c -o 02_plan_trace_file -lpthread -lm
@@ -30,12 +30,14 @@ static memo_status plan_trace(const memo_trace* trace, char** paths, memo_error*
            (long long)(total_bytes / 1024));
 
     status = memo_plan_solve(plan, NULL, error);
-    /* Not needed, but this is how a plan from elsewhere is checked. */
+
+    /* The solver's plan is valid; this call checks plans of unknown origin. */
     if (!status) status = memo_plan_validate(plan, error);
     if (!status)
         printf("lower bound %lld KiB, planned %lld KiB by %s: %s\n",
                (long long)(plan->lower_bound_bytes / 1024), (long long)(plan->peak_bytes / 1024),
                plan->engine, plan->proof == MEMO_PROOF_OPTIMAL ? "optimal" : "valid");
+
     if (!status) status = memo_plan_write(plan, paths[2], error);
     if (!status) status = memo_plan_write_svg(plan, trace, paths[1], paths[3], error);
     if (!status) printf("%s, %s written\n", paths[2], paths[3]);
@@ -53,7 +55,8 @@ int main(int argc, char** argv) {
     }
     status = memo_trace_read(argv[1], &trace, &error);
     if (!status) {
-        memo_trace_classify(trace); /* colours: what outlives its layer's forward is skeletal */
+        memo_trace_classify(
+            trace); /* for colors: a buffer that outlives its layer's forward is skeletal */
         status = plan_trace(trace, argv, &error);
         memo_trace_destroy(trace);
     }

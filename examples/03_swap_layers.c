@@ -1,4 +1,4 @@
-/* 03_swap_layers.c - a chain of layers whose activations move to the host while the next layers compute.
+/* 03_swap_layers.c - swaps the activations of a chain of layers to the host while the next layers compute.
  *
  * Each of six layers is y = x + sin(x)^2 / 4.  The calling thread computes.  All rows of x are swapped.
  * Half of the rows of sin(x) are swapped, the other half is recomputed.
@@ -27,6 +27,7 @@ static memo_status step(memo_swap* swap, memo_error* error) {
         }
         if (memo_swap_forward_end(swap, layer, error)) return error->status;
     }
+
     for (int32_t layer = N_LAYERS - 1; layer >= 0; layer--) {
         float *x = memo_swap_get_address(swap, layer, 0),
               *sine = memo_swap_get_address(swap, layer, 1);
@@ -47,7 +48,10 @@ int main(void) {
     memo_swap_desc desc = memo_swap_desc_default();
     memo_device* device = NULL;
     memo_swap* swap = NULL;
+    memo_swap_sizes sizes;
     memo_error error;
+    memo_status status;
+
     for (int i = 0; i < N_ROWS; i++) value[i] = (float)i / N_ROWS, gradient[i] = 1;
     desc.computes_on_host = 1;
     desc.tensors = tensors;
@@ -55,19 +59,19 @@ int main(void) {
     desc.n_layers = N_LAYERS;
     desc.n_rows = N_ROWS;
     desc.alpha = 0.5;
-    int failed = memo_host_device_create(&device_desc, &device, &error) ||
-                 (desc.device = device, memo_swap_create(&desc, &swap, &error)) ||
-                 step(swap, &error);
-    if (failed) {
-        fprintf(stderr, "03_swap_layers: %s\n", error.message);
-    } else {
-        memo_swap_sizes sizes;
+
+    status = memo_host_device_create(&device_desc, &device, &error);
+    desc.device = device;
+    if (!status) status = memo_swap_create(&desc, &swap, &error);
+    if (!status) status = step(swap, &error);
+    if (!status) {
         memo_swap_get_sizes(swap, &sizes);
         printf("%d layers of %d KiB: device %d KiB, host %d KiB; last gradient %.4f\n", N_LAYERS,
                (int)(sizes.layer_bytes >> 10), (int)(sizes.device_bytes >> 10),
                (int)(sizes.host_bytes >> 10), gradient[N_ROWS - 1]);
     }
+    if (status) fprintf(stderr, "03_swap_layers: %s\n", error.message);
     memo_swap_destroy(swap);
     memo_host_device_destroy(device);
-    return failed;
+    return status ? 1 : 0;
 }

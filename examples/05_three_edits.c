@@ -1,5 +1,4 @@
-/* 05_three_edits.c - memo in a trainer of plain C, shaped like llm.c.  Three numbered edits add memo to
- * it; the rest is the trainer.
+/* 05_three_edits.c - adds memo to a trainer of plain C, shaped like llm.c, by three numbered edits.
  *
  * The trainer is a stack of MLP blocks, out = inp + gelu(inp W1) W2, and computes on the calling
  * thread.  Before the edits its activations were one array, and two loops called its layers.  It runs
@@ -27,7 +26,7 @@ enum { L = 8, T = 512, C = 32, TILE = 64 }; /* layers, tokens, channels, rows of
 static float params[L][2][4 * C * C], grads[L][2][4 * C * C]; /* W1 (C, 4C) and W2 (4C, C) */
 static float out[T * C], dout[T * C];                         /* between layers, (T, C) */
 
-/* Edit 1: describe a layer's activations.  They were float* acts, 9 C a token. */
+/* Edit 1: describe a layer's activations.  They were float* acts, 9 C per token. */
 enum { INP, HIDDEN, GELU, N_ACTS };
 static const memo_tensor acts[N_ACTS] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},  /* (T, C) */
                                          {"hidden", 16 * C, MEMO_TENSOR_ROWS, 0}, /* (T, 4C) */
@@ -113,13 +112,16 @@ int main(void) {
     static float kept[L][2][4 * C * C];
     float* p = &params[0][0][0];
     memo_error error;
+    memo_status status;
     for (int i = 0; i < L * 2 * 4 * C * C; i++) p[i] = 0.05f * cosf(37.0f * (float)i);
-    if (train(0, 3, &error)) goto failed; /* no budget: everything is kept */
+
+    status = train(0, 3, &error); /* no budget: everything is kept */
     memcpy(kept, grads, sizeof kept);
-    if (train(640 << 10, 3, &error)) goto failed; /* the least that it can do with */
+    if (!status) status = train(640 << 10, 3, &error); /* the smallest budget that works */
+    if (status) {
+        fprintf(stderr, "05_three_edits: %s\n", error.message);
+        return 1;
+    }
     printf("gradients %s\n", memcmp(kept, grads, sizeof kept) ? "differ" : "bitwise the same");
     return memcmp(kept, grads, sizeof kept) != 0;
-failed:
-    fprintf(stderr, "05_three_edits: %s\n", error.message);
-    return 1;
 }

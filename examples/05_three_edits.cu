@@ -1,11 +1,11 @@
-/* 05_three_edits.cu - examples/05_three_edits.c on a GPU: the same three edits, on a stream.
+/* 05_three_edits.cu - makes the three edits of 05_three_edits.c on a GPU, with a stream.
  *
  * The trainer is a stack of MLP blocks, out = inp + gelu(inp W1) W2.  It runs twice, with and
  * without a budget, and compares the gradients.
  *
  * Build:
  *     nvcc -arch=native -I. examples/05_three_edits.cu -o 05_three_edits
- * Expected output (the plan within the budget is the machine's own; not run on a GPU yet):
+ * Expected output (the plan within the budget depends on the machine; not run on a GPU yet):
  *     keep      every tensor stays on the device
  *     plan      device 344 MiB of ... (2 buffers, optimal), host 0 B, 0 B moved each way
  *     rows      layers    kept  swapped  recomputed   of 4096 in tiles of 256
@@ -27,15 +27,15 @@ static float *params, *grads;                  /* (L, 2, W) */
 static float *out, *dout, *dhidden;            /* between layers (T, C), (T, C); (T, 4C) */
 static cudaStream_t stream;
 
-/* Edit 1: describe a layer's activations.  They were float* acts, 9 C a token. */
+/* Edit 1: describe a layer's activations.  They were float* acts, 9 C per token. */
 enum { INP, HIDDEN, GELU, N_ACTS };
 static const memo_tensor acts[N_ACTS] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},  /* (T, C) */
                                          {"hidden", 16 * C, MEMO_TENSOR_ROWS, 0}, /* (T, 4C) */
                                          {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};  /* (T, 4C) */
 #define ACT(l, act) ((float*)memo_session_get_address(session, l, act)) /* was acts + l * size */
 
-/* c (m, n) = beta c + a (m, k) b (k, n); ta, tb: the array holds the transpose.  A thread an element,
- * so that a row has the same bits whatever rows are computed with it. */
+/* c (m, n) = beta c + a (m, k) b (k, n); ta, tb: the array holds the transpose.  Each thread computes
+ * one element, so that the bits of a row do not depend on the other rows. */
 __global__ static void product(float* c, const float* a, int ta, const float* b, int tb, int m,
                                int n, int k, float beta) {
     const int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -103,7 +103,7 @@ static void backward(void* user, memo_session* session, int32_t l) {
     product<<<blocks(T * C), 256, 0, stream>>>(dout, dhidden, 0, w1, 1, T, C, 4 * C, 1);
 }
 
-/* What lives as long as the session; it was cudaMalloc. */
+/* Buffers that live as long as the session; they were cudaMalloc. */
 static void setup(void* user, memo_session* session) {
     (void)user;
     params = (float*)memo_session_alloc(session, sizeof(float) * N_PARAMS);
@@ -148,19 +148,23 @@ int main(void) {
     memo_error error;
     float* gradients[2] = {(float*)malloc(sizeof(float) * N_PARAMS),
                            (float*)malloc(sizeof(float) * N_PARAMS)};
-    int differ = 1, failed = !gradients[0] || !gradients[1];
-    snprintf(error.message, sizeof error.message, "no host memory");
-    failed = failed || memo_cuda_device_create(&desc, &device, &error) ||
-             memo_stream_create(device, "compute", 0, &compute, &error);
+    int differ = 1;
+
+    memo_status status = memo_cuda_device_create(&desc, &device, &error);
+    if (!status && (!gradients[0] || !gradients[1]))
+        status = memo_error_set(&error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory");
+    if (!status) status = memo_stream_create(device, "compute", 0, &compute, &error);
     stream = memo_cuda_stream(compute);
-    failed = failed || train(device, compute, 0, gradients[0], &error) || /* no budget: all kept */
-             train(device, compute, (int64_t)128 << 20, gradients[1], &error);
-    if (failed) {
+    if (!status) status = train(device, compute, 0, gradients[0], &error); /* no budget: all kept */
+    if (!status) status = train(device, compute, (int64_t)128 << 20, gradients[1], &error);
+
+    if (status) {
         fprintf(stderr, "05_three_edits: %s\n", error.message);
     } else {
         differ = memcmp(gradients[0], gradients[1], sizeof(float) * N_PARAMS) != 0;
         printf("gradients %s\n", differ ? "differ" : "bitwise the same");
     }
+
     if (compute) memo_stream_destroy(device, compute, NULL);
     memo_cuda_device_destroy(device);
     free(gradients[0]);

@@ -19,7 +19,7 @@ __global__ static void set(float* x, float value) {
         x[i] = value;
 }
 
-/* y = x + x, z = y + y.  Without a device it only asks for memory. */
+/* y = x + x, z = y + y.  Without a device it only requests memory. */
 static memo_status step(memo_arena* arena, const memo_device* device, memo_stream stream,
                         float* result, memo_error* error) {
     const int64_t size_bytes = N * sizeof(float);
@@ -55,19 +55,25 @@ int main(void) {
     memo_stream stream = NULL;
     memo_error error;
     void* result = NULL;
-    int failed =
-        memo_cuda_device_create(&device_desc, &device, &error) ||
-        memo_stream_create(device, "compute", 0, &stream, &error) ||
-        memo_host_alloc(device, sizeof(float), &result, &error) ||
-        memo_trace_create(&trace, &error) ||
-        (record.trace = trace, memo_arena_create(&record, &dry, &error)) ||
-        step(dry, NULL, NULL, NULL, &error) || memo_plan_from_trace(trace, 0, &plan, &error) ||
-        memo_plan_solve(plan, NULL, &error) ||
-        (replay.device = device, replay.plan = plan, memo_arena_create(&replay, &arena, &error));
-    for (int k = 0; k < 100 && !failed; k++)
-        failed = step(arena, device, stream, (float*)result, &error) != MEMO_STATUS_OK;
-    failed = failed || memo_stream_synchronize(device, stream, &error);
-    if (failed) {
+
+    /* Record a dry step, plan it, and create the arena of the plan. */
+    memo_status status = memo_cuda_device_create(&device_desc, &device, &error);
+    if (!status) status = memo_stream_create(device, "compute", 0, &stream, &error);
+    if (!status) status = memo_host_alloc(device, sizeof(float), &result, &error);
+    if (!status) status = memo_trace_create(&trace, &error);
+    record.trace = trace;
+    if (!status) status = memo_arena_create(&record, &dry, &error);
+    if (!status) status = step(dry, NULL, NULL, NULL, &error);
+    if (!status) status = memo_plan_from_trace(trace, 0, &plan, &error);
+    if (!status) status = memo_plan_solve(plan, NULL, &error);
+    replay.device = device;
+    replay.plan = plan;
+    if (!status) status = memo_arena_create(&replay, &arena, &error);
+
+    for (int k = 0; k < 100 && !status; k++)
+        status = step(arena, device, stream, (float*)result, &error);
+    if (!status) status = memo_stream_synchronize(device, stream, &error);
+    if (status) {
         fprintf(stderr, "06_cuda_arena: %s\n", error.message);
     } else {
         memo_arena_stats stats;
@@ -75,11 +81,12 @@ int main(void) {
         printf("3 buffers of 16 MiB in a block of %d MiB; %d requests served; z[0] is %g\n",
                (int)(stats.reserved_bytes >> 20), (int)stats.n_requests, *(float*)result);
     }
+
     memo_arena_destroy(arena);
     memo_arena_destroy(dry);
     memo_plan_destroy(plan);
     memo_trace_destroy(trace);
     if (stream) memo_stream_destroy(device, stream, NULL);
     memo_cuda_device_destroy(device);
-    return failed;
+    return status ? 1 : 0;
 }

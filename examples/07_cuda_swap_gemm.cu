@@ -20,7 +20,7 @@
 enum { N_LAYERS = 8, ROWS = 8192, H = 512, TILE = 1024, DW = N_LAYERS * H * H };
 static float *w, *dw, *value, *dz, *dw_of[2]; /* (N_LAYERS, H, H) x 2, (ROWS, H) x 2, as dw */
 static cublasHandle_t blas;
-static cublasStatus_t blas_status; /* the first that is no success */
+static cublasStatus_t blas_status; /* of the first call that failed */
 
 __global__ static void relu(float* to, const float* from, const float* z) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -54,6 +54,7 @@ static memo_status step(const memo_device* d, memo_stream stream, memo_swap* swa
             (!back &&
              memo_copy(d, stream, MEMO_COPY_ON_DEVICE, x, value, sizeof(float) * ROWS * H, e)))
             return e->status;
+
         for (int64_t row = begin; row < end; row += TILE) /* so that bits do not depend on begin */
             product(z + row * H, x + row * H, 0, wi, 0, TILE, H, H);
         relu<<<ROWS * H / 256, 256, 0, s>>>(back ? dz : value, back ? value : z, z);
@@ -63,6 +64,7 @@ static memo_status step(const memo_device* d, memo_stream stream, memo_swap* swa
         }
         if ((back ? memo_swap_backward_end : memo_swap_forward_end)(swap, i, e)) return e->status;
     }
+
     if (blas_status)
         return memo_error_set(e, MEMO_STATUS_DEVICE, "cublasSgemm: %s",
                               cublasGetStatusString(blas_status));
@@ -75,6 +77,7 @@ static memo_status run(const memo_device* d, memo_stream stream, int is_swapped,
         {"z", H * sizeof(float), is_swapped ? MEMO_TENSOR_ROWS : MEMO_TENSOR_KEPT, 0}};
     memo_swap_desc desc = memo_swap_desc_default();
     memo_swap* swap;
+
     desc.device = d;
     desc.compute_stream = stream;
     desc.tensors = tensors;
@@ -83,12 +86,14 @@ static memo_status run(const memo_device* d, memo_stream stream, int is_swapped,
     desc.n_rows = ROWS;
     desc.tile_rows = TILE;
     desc.alpha = 0.5;
+
     if (memo_swap_create(&desc, &swap, e)) return e->status;
     memo_status status = step(d, stream, swap, e);
     if (!status)
         status =
             memo_copy(d, stream, MEMO_COPY_TO_HOST, dw_of[is_swapped], dw, sizeof(float) * DW, e);
     if (memo_stream_synchronize(d, stream, status ? NULL : e) && !status) status = e->status;
+
     if (!status) {
         memo_swap_sizes sizes;
         memo_swap_get_sizes(swap, &sizes);
@@ -105,21 +110,25 @@ int main(void) {
     memo_device* d = NULL;
     memo_stream stream = NULL;
     memo_error e;
-    int failed = memo_cuda_device_create(&desc, &d, &e) ||
-                 memo_stream_create(d, "compute", 0, &stream, &e) ||
-                 memo_device_alloc(d, w_bytes, (void**)&w, &e) ||
-                 memo_device_alloc(d, w_bytes, (void**)&dw, &e) ||
-                 memo_device_alloc(d, x_bytes, (void**)&value, &e) ||
-                 memo_device_alloc(d, x_bytes, (void**)&dz, &e) ||
-                 memo_host_alloc(d, w_bytes, (void**)&dw_of[0], &e) ||
-                 memo_host_alloc(d, w_bytes, (void**)&dw_of[1], &e);
-    if (!failed && (cublasCreate(&blas) || cublasSetStream(blas, memo_cuda_stream(stream))))
-        failed = memo_error_set(&e, MEMO_STATUS_DEVICE, "cublasCreate failed") != 0;
-    if (!failed) set<<<DW / 256, 256, 0, memo_cuda_stream(stream)>>>(w, 0.08f);
-    failed = failed || run(d, stream, 0, &e) || run(d, stream, 1, &e);
-    if (failed) fprintf(stderr, "07_cuda_swap_gemm: %s\n", e.message);
-    int is_same = !failed && memcmp(dw_of[0], dw_of[1], (size_t)w_bytes) == 0;
-    if (!failed) printf("%s gradients\n", is_same ? "the same" : "OTHER");
+    memo_status status = memo_cuda_device_create(&desc, &d, &e);
+    if (!status) status = memo_stream_create(d, "compute", 0, &stream, &e);
+    if (!status) status = memo_device_alloc(d, w_bytes, (void**)&w, &e);
+    if (!status) status = memo_device_alloc(d, w_bytes, (void**)&dw, &e);
+    if (!status) status = memo_device_alloc(d, x_bytes, (void**)&value, &e);
+    if (!status) status = memo_device_alloc(d, x_bytes, (void**)&dz, &e);
+    if (!status) status = memo_host_alloc(d, w_bytes, (void**)&dw_of[0], &e);
+    if (!status) status = memo_host_alloc(d, w_bytes, (void**)&dw_of[1], &e);
+
+    if (!status && (cublasCreate(&blas) || cublasSetStream(blas, memo_cuda_stream(stream))))
+        status = memo_error_set(&e, MEMO_STATUS_DEVICE, "cublasCreate failed");
+    if (!status) set<<<DW / 256, 256, 0, memo_cuda_stream(stream)>>>(w, 0.08f);
+    if (!status) status = run(d, stream, 0, &e);
+    if (!status) status = run(d, stream, 1, &e);
+
+    if (status) fprintf(stderr, "07_cuda_swap_gemm: %s\n", e.message);
+    int is_same = !status && memcmp(dw_of[0], dw_of[1], (size_t)w_bytes) == 0;
+    if (!status) printf("%s gradients\n", is_same ? "the same" : "OTHER");
+
     if (blas) cublasDestroy(blas);
     if (stream) memo_stream_destroy(d, stream, NULL);
     memo_cuda_device_destroy(d);

@@ -18,7 +18,7 @@
 
 enum { N_LAYERS = 16, HIDDEN = 4096 };
 
-/* A layer keeps its input and 4 h of its MLP; the rest of 4 h it needs for a moment. */
+/* A layer keeps its input and 4 h of its MLP.  Another 4 h live only during its forward. */
 static memo_status step(memo_arena* arena, const memo_device* device, memo_stream stream,
                         int64_t n_tokens, memo_error* e) {
     const int64_t row_bytes = 2 * HIDDEN;
@@ -28,7 +28,7 @@ static memo_status step(memo_arena* arena, const memo_device* device, memo_strea
         status = memo_arena_alloc(arena, n_tokens * row_bytes, 0, &input[i], e);
         if (!status) status = memo_arena_alloc(arena, 4 * n_tokens * row_bytes, 0, &hidden[i], e);
         if (!status) status = memo_arena_alloc(arena, 4 * n_tokens * row_bytes, 0, &moment, e);
-        /* What a kernel would write: the last rows are there, like all others. */
+        /* Stands for a kernel: the last rows are mapped, like all others. */
         if (!status)
             status = memo_fill(device, stream, (char*)moment + (4 * n_tokens - 16) * row_bytes, 0,
                                16 * row_bytes, e);
@@ -52,24 +52,32 @@ int main(void) {
     memo_arena* arena = NULL;
     memo_error e;
     size_t free_bytes, total_bytes;
+
     device_desc.phantom_bytes = (int64_t)2 << 40;
-    int failed =
-        memo_cuda_device_create(&device_desc, &device, &e) ||
-        memo_stream_create(device, "compute", 0, &stream, &e) || memo_trace_create(&trace, &e) ||
-        (desc.device = device, desc.trace = trace, memo_arena_create(&desc, &arena, &e)) ||
-        step(arena, device, stream, n_tokens, &e) || memo_stream_synchronize(device, stream, &e) ||
-        memo_plan_from_trace(trace, 0, &plan, &e) || memo_plan_solve(plan, NULL, &e) ||
-        memo_cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo", &e);
-    if (failed)
+    memo_status status = memo_cuda_device_create(&device_desc, &device, &e);
+    if (!status) status = memo_stream_create(device, "compute", 0, &stream, &e);
+    if (!status) status = memo_trace_create(&trace, &e);
+    desc.device = device;
+    desc.trace = trace;
+    if (!status) status = memo_arena_create(&desc, &arena, &e);
+    if (!status) status = step(arena, device, stream, n_tokens, &e);
+    if (!status) status = memo_stream_synchronize(device, stream, &e);
+    if (!status) status = memo_plan_from_trace(trace, 0, &plan, &e);
+    if (!status) status = memo_plan_solve(plan, NULL, &e);
+    if (!status)
+        status = memo_cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo", &e);
+
+    if (status)
         fprintf(stderr, "08_cuda_phantom: %s\n", e.message);
     else
         printf("%lld tokens: %lld requests, %.2f TiB at the peak; the GPU has %.2f TiB\n",
                (long long)n_tokens, (long long)trace->n_requests,
                (double)plan->peak_bytes / (1ll << 40), (double)total_bytes / (1ll << 40));
+
     memo_arena_destroy(arena);
     memo_plan_destroy(plan);
     memo_trace_destroy(trace);
     if (stream) memo_stream_destroy(device, stream, NULL);
     memo_cuda_device_destroy(device);
-    return failed;
+    return status ? 1 : 0;
 }

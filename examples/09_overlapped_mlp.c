@@ -1,4 +1,4 @@
-/* 09_overlapped_mlp.c - one MLP split over two ranks, which are threads of this process.  The all-reduce of one half of
+/* 09_overlapped_mlp.c - splits an MLP over two ranks, which are threads of this process.  The all-reduce of one half of
  * the batch runs while the other half computes.
  *
  * The first product is column-parallel, the second row-parallel.  Each rank has half of the width; the output is the sum
@@ -32,11 +32,11 @@ typedef struct mlp {
     float up_weights[WIDTH * HIDDEN], down_weights[HIDDEN * WIDTH];
     float d_up[WIDTH * HIDDEN], d_down[HIDDEN * WIDTH];
     float x[N_PARTS][ROWS * HIDDEN], out[N_PARTS][ROWS * HIDDEN], d[N_PARTS][ROWS * HIDDEN];
-    float y[N_PARTS][ROWS * HIDDEN], g[N_PARTS][ROWS * HIDDEN]; /* what is reduced */
+    float y[N_PARTS][ROWS * HIDDEN], g[N_PARTS][ROWS * HIDDEN]; /* to be reduced */
     float act[N_PARTS][ROWS * WIDTH], d_act[N_PARTS][ROWS * WIDTH];
 } mlp;
 
-/* ---- what is not a product: functions on the stream ---- */
+/* ---- functions on the stream, besides the products ---- */
 
 typedef struct rows {
     float* to;
@@ -132,6 +132,8 @@ static memo_status train(thread_rank* rank, memo_error* error) {
     memo_block_buffers buffers[N_PARTS];
     memo_blocks* blocks;
     memo_status status;
+
+    /* Both products, with this rank's half of the weights. */
     m->device = rank->device;
     m->up.functions = m->down.functions = memo_host_linear_functions(rank->device);
     m->up.split = MEMO_LINEAR_COLUMN;
@@ -144,6 +146,8 @@ static memo_status train(thread_rank* rank, memo_error* error) {
     m->down.d_weights = m->d_down;
     fill(m->up_weights, WIDTH * HIDDEN, 0.5f);
     fill(m->down_weights, HIDDEN * WIDTH, 0.25f);
+
+    /* The parts of the batch. */
     memset(buffers, 0, sizeof buffers);
     for (int s = 0; s < N_PARTS; s++) {
         fill(m->x[s], ROWS * HIDDEN, 1);
@@ -153,6 +157,8 @@ static memo_status train(thread_rank* rank, memo_error* error) {
         buffers[s].gradient = m->g[s];
         buffers[s].count = ROWS * HIDDEN;
     }
+
+    /* The block with its functions. */
     desc.device = rank->device;
     desc.compute_stream = rank->stream;
     desc.comm = rank->comm;
@@ -167,17 +173,20 @@ static memo_status train(thread_rank* rank, memo_error* error) {
     desc.functions.weights = weights;
     desc.functions.forward_end = forward_end;
     desc.functions.backward_end = backward_end;
+
     status = memo_blocks_create(&desc, &blocks, error);
     if (status) return status;
     status = memo_blocks_forward(blocks, error);
     if (!status) status = memo_blocks_backward(blocks, error);
     if (!status) status = memo_stream_synchronize(rank->device, rank->stream, error);
+
     if (!status && rank->comm->rank == 0) {
         print_order(blocks, 0);
         print_order(blocks, 1);
         printf("output %.1f, gradients: input %.1f, weights %.1f and %.1f\n", m->out[1][0],
                m->d[1][0], m->d_up[0], m->d_down[0]);
     }
+
     memo_blocks_destroy(blocks);
     return status;
 }

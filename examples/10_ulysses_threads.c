@@ -1,4 +1,4 @@
-/* 10_ulysses_threads.c - attention over four ranks, which are threads of this process, each with a quarter of the tokens.
+/* 10_ulysses_threads.c - computes attention over four ranks, threads of this process with a quarter of the tokens each.
  *
  * An all-to-all before attention gives each rank all tokens of a quarter of the heads; one after it returns the output.
  * 8 query heads share 2 key heads, fewer than there are ranks.  q and k are 0 and v is the token's position, so the
@@ -30,6 +30,9 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     memo_mask causal = memo_mask_default();
     memo_device* d = r->device;
     void* memory[5]; /* q, k, v, out, lse */
+    memo_status status;
+
+    /* The tokens of this rank, and the attention over all of them. */
     sharding_desc.ulysses = N_RANKS;
     sharding_desc.n_tokens = N_TOKENS; /* not a multiple of 4: padded */
     if (memo_sharding_make(&sharding_desc, &desc.sharding, error)) return error->status;
@@ -40,34 +43,37 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     desc.n_kv_heads = N_KV_HEADS;
     desc.head_size = HEAD_SIZE;
     desc.attention = memo_host_attention_functions(&state);
-    desc.sends_again = 1; /* there is no backward to keep q, k and v by heads for */
+    desc.sends_again = 1; /* without a backward, q, k and v by heads are not kept */
     if (memo_sp_attention_desc_get_sizes(&desc, &sizes, error)) return error->status;
+
     for (int i = 0; i < 5; i++) {
         int64_t row = i == 0 || i == 3 ? Q_ROW : KV_ROW;
         int64_t n_bytes = i == 4 ? sizes.lse_bytes : desc.sharding.local_tokens * row * 4;
         if (memo_device_alloc(d, n_bytes, &memory[i], error)) return error->status;
         memset(memory[i], 0, (size_t)n_bytes);
     }
+
     memset(&t, 0, sizeof t);
     t.q = memory[0];
     t.k = memory[1];
     t.v = memory[2];
     t.out = memory[3];
     t.lse = (float*)memory[4];
+
     memo_sharding_scatter(&desc.sharding, r->comm->rank, 1, sizeof v[0], v, memory[2]);
-    error->status = MEMO_STATUS_OK;
-    if (memo_sp_attention_create(&desc, &attention, error) ||
-        memo_sp_attention_forward(attention, &t, &causal, error))
-        memo_stream_synchronize(d, r->stream, NULL); /* what has begun must end */
+    status = memo_sp_attention_create(&desc, &attention, error);
+    if (!status) status = memo_sp_attention_forward(attention, &t, &causal, error);
+    if (status)
+        memo_stream_synchronize(d, r->stream, NULL); /* operations that have begun must end */
     else
-        memo_stream_synchronize(d, r->stream, error);
+        status = memo_stream_synchronize(d, r->stream, error);
     memo_sharding_gather(&desc.sharding, r->comm->rank, 1, sizeof out[0], memory[3], out);
-    if (!error->status && r->comm->rank == 0)
+    if (!status && r->comm->rank == 0)
         printf("rank 0 holds %d tokens, works on %d tokens of %d heads, and sends %d bytes\n",
                (int)desc.sharding.local_tokens, (int)desc.sharding.ring_tokens,
                (int)sizes.heads.n_q, (int)r->comm->sent_bytes);
     memo_sp_attention_destroy(attention);
-    return error->status;
+    return status; /* the device frees the memory */
 }
 
 int main(void) {
@@ -78,6 +84,7 @@ int main(void) {
         fprintf(stderr, "10_ulysses_threads: %s\n", error.message);
         return 1;
     }
+
     for (int i = 0; i < N_TOKENS * Q_ROW; i++)
         n_wrong += fabsf(out[i / Q_ROW][i % Q_ROW] - 0.5f * (float)(i / Q_ROW)) > 1e-4f;
     printf("the output of token 200 is %.1f; %s\n", (double)out[200][0],

@@ -1,6 +1,6 @@
-/* 11_packed_documents.c - documents in one sequence, over a ring of three ranks, for two batches.
+/* 11_packed_documents.c - packs documents into one sequence over a ring of three ranks, for two batches.
  *
- * Each rank holds an early and a late chunk of every document, so that all ranks compute equally much.  Documents may
+ * Each rank holds an early and a late chunk of every document, so that all ranks do equal work.  Documents may
  * have any length.  Positions count within each document, and no label crosses a border.  q and k are 0 and v is the
  * token's place in the sequence, so the output is the mean place of the document's tokens up to this one.
  *
@@ -27,7 +27,7 @@ enum { ROW = N_HEADS * HEAD_SIZE, MAX_LOCAL = 67 };
 static const int64_t begins[N_BATCHES][MAX_DOCUMENTS + 1] = {{0, 5, 95, 97, 157, 200},
                                                              {0, 40, 41, 120, 200}};
 static const int64_t n_documents[N_BATCHES] = {5, 4};
-static int32_t tokens[N_TOKENS]; /* a trainer's would be embedded */
+static int32_t tokens[N_TOKENS]; /* a trainer would embed them */
 static float v[N_TOKENS][ROW], out[N_BATCHES][N_TOKENS][ROW];
 static int64_t positions[N_BATCHES][N_TOKENS];
 
@@ -52,19 +52,21 @@ static memo_status sharding_of(int batch, memo_sharding* sharding, memo_error* e
     return memo_sharding_make(&desc, sharding, error);
 }
 
-/* What a forward enqueues on this rank, as data. */
+/* Checks the operations that a forward enqueues on this rank. */
 static memo_status check_schedule(const rank_state* s, memo_error* error) {
     memo_schedule* schedule = NULL;
     memo_check* check = NULL;
-    if (!memo_schedule_create(&schedule, error) &&
-        !memo_sp_attention_schedule(s->attention, &s->tensors, &s->mask, 0, NULL, schedule,
-                                    error) &&
-        !memo_schedule_check(schedule, &check, error))
+    memo_status status = memo_schedule_create(&schedule, error);
+    if (!status)
+        status = memo_sp_attention_schedule(s->attention, &s->tensors, &s->mask, 0, NULL, schedule,
+                                            error);
+    if (!status) status = memo_schedule_check(schedule, &check, error);
+    if (!status)
         printf("a forward is %d operations with %d waits; races: %d\n", (int)schedule->n_ops,
                (int)check->n_waits, (int)check->n_races);
     memo_check_destroy(check);
     memo_schedule_destroy(schedule);
-    return error->status;
+    return status;
 }
 
 static memo_status train_batch(thread_rank* r, rank_state* s, int batch, memo_error* error) {
@@ -99,7 +101,10 @@ static memo_status train(thread_rank* r, memo_error* error) {
     memo_host_attention state = {r->device, 0};
     rank_state* s = (rank_state*)calloc(1, sizeof *s);
     int batch;
-    if (!s || sharding_of(0, &desc.sharding, error)) abort();
+    memo_status status;
+    if (!s) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no memory for a rank");
+
+    status = sharding_of(0, &desc.sharding, error);
     desc.max_documents = MAX_DOCUMENTS; /* of any batch */
     desc.device = r->device;
     desc.stream = r->stream;
@@ -107,19 +112,21 @@ static memo_status train(thread_rank* r, memo_error* error) {
     desc.n_q_heads = desc.n_kv_heads = N_HEADS;
     desc.head_size = HEAD_SIZE;
     desc.attention = memo_host_attention_functions(&state);
+
     s->mask = memo_mask_default();
-    s->tensors.q = s->tensors.k = s->qk; /* on the host device, any memory will do */
+    s->tensors.q = s->tensors.k = s->qk; /* the host device takes any memory */
     s->tensors.v = s->v;
     s->tensors.out = s->out;
     s->tensors.lse = s->lse[0];
-    error->status = MEMO_STATUS_OK;
-    memo_sp_attention_create(&desc, &s->attention, error);
-    for (batch = 0; batch < N_BATCHES && !error->status; batch++) train_batch(r, s, batch, error);
-    if (!error->status && r->comm->rank == 0) check_schedule(s, error);
-    memo_stream_synchronize(r->device, r->stream, NULL); /* what has begun must end */
+
+    if (!status) status = memo_sp_attention_create(&desc, &s->attention, error);
+    for (batch = 0; batch < N_BATCHES && !status; batch++) status = train_batch(r, s, batch, error);
+    if (!status && r->comm->rank == 0) status = check_schedule(s, error);
+
+    memo_stream_synchronize(r->device, r->stream, NULL); /* operations that have begun must end */
     memo_sp_attention_destroy(s->attention);
     free(s);
-    return error->status;
+    return status;
 }
 
 int main(void) {
@@ -134,12 +141,14 @@ int main(void) {
         fprintf(stderr, "11_packed_documents: %s\n", error.message);
         return 1;
     }
+
     for (int batch = 0; batch < N_BATCHES; batch++)
         for (int i = 0, document = 0; i < N_TOKENS; i++) {
             while (i >= begins[batch][document + 1]) document++;
             n_wrong +=
                 fabsf(out[batch][i][0] - 0.5f * (float)(begins[batch][document] + i)) > 1e-4f;
         }
+
     memo_sharding_print(&sharding, text, sizeof text);
     memo_sharding_find(&sharding, 130, &rank, &row);
     printf("%stoken 130 is row %d of rank %d, number %d of its document, its output %.1f; %s\n",

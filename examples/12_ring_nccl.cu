@@ -1,4 +1,4 @@
-/* 12_ring_nccl.cu - causal ring attention over NCCL, a process per rank, with your own kernel on each block.
+/* 12_ring_nccl.cu - computes causal ring attention over NCCL, a process per rank, with your own kernel for a block.
  *
  * q and k are 0, so attention is the mean of v up to the token itself; v is the token's place in the sequence.  The first
  * pass runs call by call and creates NCCL's connections.  The second pass is captured in a graph and replayed.
@@ -100,6 +100,8 @@ static memo_status attend_rows(memo_comm* comm, memo_device* device, memo_error*
     memo_sp_attention* attention = NULL;
     float* rows[4] = {}; /* q and k, v, out, lse: managed memory, so that the host can look */
     int64_t n_wrong = 0, n;
+
+    /* The rows of this rank. */
     sharding.ring = comm->size;
     sharding.n_tokens = N_TOKENS;
     desc.device = device;
@@ -111,7 +113,8 @@ static memo_status attend_rows(memo_comm* comm, memo_device* device, memo_error*
     n = desc.sharding.local_tokens * ROW;
     for (int i = 0; i < 4; i++)
         if (memo_cuda_check(cudaMallocManaged(&rows[i], n * sizeof(float)), "rows", error))
-            return error->status; /* the process ends, and all with it */
+            return error->status; /* the end of the process frees everything */
+
     for (int64_t i = 0; i < n; i++) {
         rows[0][i] = 0;
         rows[1][i] = (float)memo_sharding_position(&desc.sharding, comm->rank, i / ROW);
@@ -120,14 +123,18 @@ static memo_status attend_rows(memo_comm* comm, memo_device* device, memo_error*
     t.v = rows[1];
     t.out = rows[2];
     t.lse = rows[3];
+
+    /* The first pass creates NCCL's connections; only the second one is checked. */
     if (memo_stream_create(device, "compute", 0, &desc.stream, error) ||
         memo_sp_attention_create(&desc, &attention, error) ||
         memo_sp_attention_forward(attention, &t, &causal, error) ||
         memo_comm_nccl_synchronize(comm, desc.stream, 0, error)) /* ends if a peer is lost */
         return error->status;
+
     for (int64_t i = 0; i < n; i++) rows[2][i] = 0;
     if (attend_by_graph(comm, desc.stream, attention, &t, error)) return error->status;
     for (int64_t i = 0; i < n; i++) n_wrong += fabs(rows[2][i] - 0.5 * rows[1][i]) > 0.01;
+
     if (comm->rank == 0)
         printf("%d ranks of %d tokens; rank 0 sent %lld bytes; %lld of its numbers are wrong\n",
                (int)comm->size, (int)(n / ROW), (long long)comm->sent_bytes, (long long)n_wrong);
@@ -150,10 +157,11 @@ int main() {
     desc.failed =
         memo_cuda_device_fail; /* a lost peer fails the device, so that any wait returns */
     desc.failed_user = device;
-    if (status || memo_comm_create_nccl(&desc, &comm, &error) ||
-        attend_rows(comm, device, &error)) {
+    if (!status) status = memo_comm_create_nccl(&desc, &comm, &error);
+    if (!status) status = attend_rows(comm, device, &error);
+    if (status) {
         fprintf(stderr, "12_ring_nccl: %s\n", error.message);
-        if (comm) memo_comm_abort(comm); /* so that nobody waits for this rank */
+        if (comm) memo_comm_abort(comm); /* so that no other rank waits for this one */
         return 1;
     }
     memo_comm_destroy(comm);

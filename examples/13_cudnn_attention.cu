@@ -1,6 +1,6 @@
-/* 13_cudnn_attention.cu - cuDNN's attention as the local attention of memo_sp.h: bf16, causal and full blocks.
+/* 13_cudnn_attention.cu - uses cuDNN's attention as the local attention of memo_sp.h: bf16, causal and full blocks.
  *
- * A zigzag without padding, window or documents has two kinds of blocks: the rank's own keys, causal by rows, and keys of
+ * A zigzag without padding, window, prefix or documents has two kinds of blocks: the rank's own keys, causal by rows, and keys of
  * other ranks, all of them visible.  Other masks fail with MEMO_STATUS_UNSUPPORTED.  The first use of a shape builds a
  * graph of cuDNN (a ring has three shapes, forward and backward), so the first step allocates.
  *
@@ -39,7 +39,7 @@ struct cudnn_attention {
     std::vector<int64_t> scratch_bytes;
 };
 
-/* Buffer i, of at least n_bytes; what was smaller is freed once the device has passed it. */
+/* Buffer i, of at least n_bytes.  A smaller buffer is freed after the device has used it. */
 static memo_status take_scratch(cudnn_attention* c, size_t i, int64_t n_bytes, void** address,
                                 memo_error* error) {
     if (c->scratch.size() <= i) {
@@ -58,9 +58,9 @@ static memo_status take_scratch(cudnn_attention* c, size_t i, int64_t n_bytes, v
     return MEMO_STATUS_OK;
 }
 
-/* ---- between cuDNN's results and memo's ---- */
+/* ---- between cuDNN's layout and memo's ---- */
 
-/* Rows of memo's: (b, n, h, d) at b * batch + i * row + h * d. */
+/* Rows in memo's layout: (b, n, h, d) at b * batch + i * row + h * d. */
 struct placed_rows {
     int64_t n, h, d, row, batch;
 };
@@ -90,7 +90,7 @@ __global__ static void turn_lse(float* memo, float* cudnn, int64_t n, int64_t h,
         cudnn[x] = *at;
 }
 
-/* An output (b, n, h, d) whose row sums with d_out are row_dots; a warp a row and head. */
+/* An output (b, n, h, d) whose row sums with d_out are row_dots.  One warp per row and head. */
 __global__ static void make_out(bf16* out, const bf16* d_out, const float* row_dots, placed_rows r,
                                 int64_t lse_row, int64_t lse_batch, int64_t total) {
     int64_t x = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / 32, i = x / r.h, e;
@@ -132,13 +132,24 @@ static memo_status classify(const memo_attention_block* b, attention_shape* s, m
             "cuDNN's attention: heads of %d for q and k, %d for v; pad the smaller "
             "ones with zeros",
             (int)b->head_size, (int)b->v_head_size);
-    if (b->mask.window || b->mask.document_begins)
+    if (b->softcap != 0)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "cuDNN's attention: no windows or documents over a ring");
-    if (q_last >= b->mask.n_tokens || k_last >= b->mask.n_tokens)
+                              "cuDNN's attention: softcap %g; take 0, or a kernel that has it",
+                              (double)b->softcap);
+    if (b->mask.window_before || b->mask.window_after || b->mask.prefixes ||
+        b->mask.document_begins)
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "cuDNN's attention: a window, prefix or documents; take a causal or a full mask");
+    if (b->mask.n_keys && b->mask.n_keys != b->mask.n_tokens && b->mask.kind != MEMO_MASK_FULL)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "cuDNN's attention: keys of another length; take a full mask");
+    if (q_last >= b->mask.n_tokens ||
+        k_last >= (b->mask.n_keys ? b->mask.n_keys : b->mask.n_tokens))
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "cuDNN's attention: the sharding has padding; take a length that 2 x "
                               "ring x ulysses divides");
+
     s->is_causal = b->mask.kind == MEMO_MASK_CAUSAL && is_own;
     if (b->mask.kind == MEMO_MASK_CAUSAL && !is_own && k_last > b->q_runs[0].start)
         return memo_error_set(
@@ -228,13 +239,14 @@ static memo_status backward(void* user, memo_stream stream, const memo_attention
 
 enum { N = 256, H_Q = 4, H_K = 2, D = 64 };
 
-/* Gradients and output of the whole in double; all (N, heads, D). */
+/* Output and gradients of the whole sequence in double; all (N, heads, D). */
 static void reference(const std::vector<bf16>* in, std::vector<double>* to) {
     auto at = [&](int t, int i, int h, int e) {
         return (double)__bfloat162float(
             in[t][(size_t)((i * (t == 1 || t == 2 ? H_K : H_Q) + h) * D + e)]);
     };
     for (int t = 0; t < 4; t++) to[t].assign((size_t)(N * (t < 2 ? H_Q : H_K) * D), 0);
+
     for (int h = 0; h < H_Q; h++)
         for (int i = 0; i < N; i++) {
             int g = h / (H_Q / H_K);
@@ -242,9 +254,12 @@ static void reference(const std::vector<bf16>* in, std::vector<double>* to) {
             double sum = 0, dot = 0;
             for (int j = 0; j <= i; j++) {
                 double score = 0;
+
                 for (int e = 0; e < D; e++) score += at(0, i, h, e) * at(1, j, g, e);
                 sum += p[(size_t)j] = exp(score / 8);
             }
+
+            /* The gradients of row i. */
             for (int j = 0; j <= i; j++) {
                 p[(size_t)j] /= sum;
                 for (int e = 0; e < D; e++)
@@ -273,9 +288,10 @@ static memo_status check(memo_device* device, cudnn_attention* c, memo_error* er
     memo_sp_attention* attention = NULL;
     std::vector<bf16> in[4]; /* q, k, v, d_out */
     std::vector<double> expected[4];
-    bf16* rows[8]; /* these, then out, d_q, d_k, d_v; managed memory */
+    bf16* rows[8]; /* q, k, v, d_out, out, d_q, d_k, d_v; managed memory */
     float* lse;
     double worst[4];
+
     sharding.n_tokens = N;
     desc.device = device;
     desc.n_q_heads = H_Q;
@@ -285,6 +301,8 @@ static memo_status check(memo_device* device, cudnn_attention* c, memo_error* er
     desc.attention.forward = forward;
     desc.attention.backward = backward;
     desc.attention.user = c;
+
+    /* Inputs of an obvious pattern, for cuDNN and for the reference. */
     for (int i = 0; i < 8; i++)
         if (memo_cuda_check(cudaMallocManaged(&rows[i], N * H_Q * D * sizeof(bf16)), "rows", error))
             return error->status;
@@ -296,6 +314,7 @@ static memo_status check(memo_device* device, cudnn_attention* c, memo_error* er
             rows[i][x] = in[i].back();
         }
     reference(in, expected);
+
     t.q = rows[0];
     t.k = rows[1];
     t.v = rows[2];
@@ -312,6 +331,8 @@ static memo_status check(memo_device* device, cudnn_attention* c, memo_error* er
         memo_sp_attention_backward(attention, &t, &mask, error) ||
         memo_stream_synchronize(device, desc.stream, error))
         return error->status;
+
+    /* Relative errors in the Frobenius norm. */
     for (int i = 0; i < 4; i++) {
         double off = 0, norm = 0;
         for (size_t x = 0; x < expected[i].size(); x++) {
@@ -323,7 +344,9 @@ static memo_status check(memo_device* device, cudnn_attention* c, memo_error* er
         if (!(worst[i] < 0.01))
             return memo_error_set(error, MEMO_STATUS_DEVICE, "tensor %d is off by %g", i, worst[i]);
     }
-    mask.window = 5;
+
+    /* cuDNN's blocks have no window: the attention must refuse it. */
+    mask.window_before = 5;
     bool is_refused =
         memo_sp_attention_forward(attention, &t, &mask, error) == MEMO_STATUS_UNSUPPORTED;
     printf("relative errors: out %.4f, d_q %.4f, d_k %.4f, d_v %.4f; a window is %s\n", worst[0],

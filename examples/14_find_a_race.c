@@ -1,15 +1,17 @@
-/* 14_find_a_race.c - record a program of your own: one line announces each launch, and memo checks the order.
+/* 14_find_a_race.c - records a program of your own, in which one line announces each launch, and checks its order.
  *
  * Stream `compute` fills a buffer and stream `copy` copies it to the host, twice.  A wait is missing:
  * `compute` fills the buffer again while `copy` may still read it.  memo checks the order, not the result,
- * so it finds the race in a run that went well.  The lines are the same on a GPU (memo.h, chapter 8).
+ * so it finds the race even in a run with right results.  The lines are the same on a GPU (memo.h, chapter 8).
  *
  * With an argument the first schedule is written to that file, for build/examples/check_schedule.
  *
- * Build:  cc -std=c99 -I. examples/14_find_a_race.c -o 14_find_a_race -lpthread -lm
- * Prints:
- *   without the wait, 1 race: "fill" (operation 5, on compute) writes bytes 0..4096 of x that ...
- *   with the wait, 0 races */
+ * Build:
+ *     cc -std=c99 -O2 -I. examples/14_find_a_race.c -o 14_find_a_race -lpthread -lm
+ * Expected output:
+ *     without the wait, 1 race: "fill" (operation 5, on compute) writes bytes 0..4096 of x that ...
+ *     with the wait, 0 races
+ */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include <stdio.h>
@@ -28,7 +30,7 @@ static memo_status fill(void* args, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* d is the recorder's device; host is the one that runs launches. */
+/* d is the recorder's device; host runs the launches. */
 static memo_status work(memo_device* host, memo_device* d, float** x, int with_wait,
                         memo_error* error) {
     memo_stream compute, copy;
@@ -40,6 +42,8 @@ static memo_status work(memo_device* host, memo_device* d, float** x, int with_w
         memo_event_create(d, &copied, error) || memo_device_alloc(d, BYTES, &buffer, error) ||
         memo_host_alloc(d, 2 * BYTES, &result, error))
         return error->status;
+
+    /* The buffer may be filled again only after the copy has read it. */
     *x = (float*)buffer;
     for (k = 0; k < 2; k++) {
         fill_args args;
@@ -68,21 +72,27 @@ static memo_status find_races(int with_wait, const char* path, memo_error* error
     float* x = NULL;
     char why[512];
     memo_status status = memo_host_device_create(&host_desc, &host, error);
+
+    /* The recorder passes everything on to the device. */
     desc.device = host;
     if (!status) status = memo_recorder_create(&desc, &recorder, error);
     if (!status) status = work(host, memo_recorder_get_device(recorder), &x, with_wait, error);
     if (!status) status = memo_recorder_get_schedule(recorder, &schedule, error);
+
+    /* Names make the explanation readable. */
     if (!status) {
         bytes = memo_writes(x, BYTES).bytes;
         status = memo_schedule_name_bytes(schedule, bytes, "x", error);
     }
     if (!status && path) status = memo_schedule_write(schedule, path, error);
+
     if (!status) status = memo_schedule_check(schedule, &check, error);
     if (!status && check->n_races)
         printf("without the wait, %d race: %s\n", (int)check->n_races,
                memo_race_explain(schedule, check->races, why, sizeof why));
     else if (!status)
         printf("with the wait, 0 races\n");
+
     memo_check_destroy(check);
     memo_recorder_destroy(recorder);
     memo_host_device_destroy(host); /* frees what is still allocated, streams too */
@@ -91,9 +101,8 @@ static memo_status find_races(int with_wait, const char* path, memo_error* error
 
 int main(int argc, char** argv) {
     memo_error error;
-    if (find_races(0, argc > 1 ? argv[1] : NULL, &error) || find_races(1, NULL, &error)) {
-        fprintf(stderr, "14_find_a_race: %s\n", error.message);
-        return 1;
-    }
-    return 0;
+    memo_status status = find_races(0, argc > 1 ? argv[1] : NULL, &error);
+    if (!status) status = find_races(1, NULL, &error);
+    if (status) fprintf(stderr, "14_find_a_race: %s\n", error.message);
+    return status ? 1 : 0;
 }

@@ -1,13 +1,15 @@
-/* Row kernels on the calling thread: tokens are gathered for an expert and scattered back, and the
- * attention of two parts of the keys is merged (memo.h, chapter 10).
+/* 16_row_kernels.c - runs row kernels on the calling thread: gathers tokens for an expert, scatters them back, and merges
+ * the attention over two parts of the keys (memo.h, chapter 10).
  *
  * A device has the same kernels as operations of a stream: device->gather_rows and so on.
  *
- * Build:  cc -std=c99 -I. examples/16_row_kernels.c -o 16_row_kernels -lpthread -lm
- * Prints:
- *   tokens 2, 0 and 3 are doubled: 0 1 4 6
- *   row sums of x and y: 0 4 32 72; as bf16: 0 1 4 6
- *   merged attention: 2.000, LSE 0.693 */
+ * Build:
+ *     cc -std=c99 -O2 -I. examples/16_row_kernels.c -o 16_row_kernels -lpthread -lm
+ * Expected output:
+ *     tokens 2, 0 and 3 are doubled: 0 1 4 6
+ *     row sums of x and y: 0 4 32 72; as bf16: 0 1 4 6
+ *     merged attention: 2.000, LSE 0.693
+ */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include <stdio.h>
@@ -24,6 +26,8 @@ static memo_status experts(float x[N_TOKENS][N_COLUMNS], float y[N_TOKENS][N_COL
     memo_add_desc add = {0};
     memo_row_sums_desc products = {0};
     memo_cast_desc cast = {0};
+
+    /* Gather the picked tokens. */
     rows.index = picked;
     rows.n_rows = N_PICKED;
     rows.n_indexed_rows = N_TOKENS;
@@ -31,21 +35,27 @@ static memo_status experts(float x[N_TOKENS][N_COLUMNS], float y[N_TOKENS][N_COL
     rows.from = x;
     rows.to = packed;
     if (memo_row_gather(&rows, error)) return error->status;
+
+    /* The expert doubles them. */
     add.to = packed; /* the expert: packed + packed, as F32, which is 0 */
     add.a = add.b = packed;
     add.n_rows = N_PICKED;
     add.n_columns = N_COLUMNS;
     if (memo_row_add(&add, error)) return error->status;
+
+    /* Scatter them back. */
     memcpy(y, x, sizeof x[0] * N_TOKENS);
     rows.from = packed;
     rows.to = y;
     if (memo_row_scatter(&rows, error)) return error->status;
+
     products.sums = sums;
     products.a = x;
     products.b = y;
     products.n_rows = N_TOKENS;
     products.n_columns = N_COLUMNS;
     if (memo_row_sums(&products, error)) return error->status;
+
     cast.from = y;
     cast.to = narrow;
     cast.to_type = MEMO_TYPE_BF16;
@@ -60,17 +70,21 @@ int main(void) {
     memo_merge_desc merge = {0};
     memo_error error;
     int i, k;
+
     for (i = 0; i < N_TOKENS; i++)
         for (k = 0; k < N_COLUMNS; k++) x[i][k] = (float)i;
+
     merge.out = &out;
     merge.lse = &lse;
     merge.part_out = &part_out;
     merge.part_lse = &part_lse;
     merge.n_rows = merge.n_columns = 1;
+
     if (experts(x, y, sums, narrow, &error) || memo_row_merge(&merge, &error)) {
         fprintf(stderr, "16_row_kernels: %s\n", error.message);
         return 1;
     }
+
     printf("tokens 2, 0 and 3 are doubled:");
     for (i = 0; i < N_TOKENS; i++) printf(" %g", y[i][0]);
     printf("\nrow sums of x and y:");

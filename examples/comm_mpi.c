@@ -1,14 +1,17 @@
-/* A memo_comm over MPI, and what it takes to use one: see comm_mpi.h.
+/* comm_mpi.c - uses a memo_comm over MPI (comm_mpi.h).
  *
- * Every rank sends its number around the ring, adds up all numbers, and looks at a mesh of two groups.
+ * Every rank sends its number to the next rank, and sums the numbers of all ranks and of its half of a mesh.
  *
- * Build:  mpicc -std=c99 -I. examples/comm_mpi.c -o comm_mpi -lpthread -lm
- * Run:    mpirun -n 4 ./comm_mpi
- * Prints:
- *   rank 0 of 4: the one before is 3, the sum is 6, of my half 2
- *   rank 1 of 4: the one before is 0, the sum is 6, of my half 4
- *   rank 2 of 4: the one before is 1, the sum is 6, of my half 2
- *   rank 3 of 4: the one before is 2, the sum is 6, of my half 4 */
+ * Build:
+ *     mpicc -std=c99 -O2 -I. examples/comm_mpi.c -o comm_mpi -lpthread -lm
+ * Run:
+ *     mpirun -n 4 ./comm_mpi
+ * Expected output, in any order:
+ *     rank 0 of 4: the one before is 3, the sum is 6, of my half 2
+ *     rank 1 of 4: the one before is 0, the sum is 6, of my half 4
+ *     rank 2 of 4: the one before is 1, the sum is 6, of my half 2
+ *     rank 3 of 4: the one before is 2, the sum is 6, of my half 4
+ */
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
@@ -38,6 +41,7 @@ static memo_status work(memo_comm* comm, memo_device* device, memo_stream stream
     memo_status status;
     desc.ulysses = comm->size % 2 ? 1 : 2;
     desc.ring = comm->size / desc.ulysses;
+
     status = memo_mesh_create(comm, &desc, &mesh, error);
     if (status) return status;
     /* All of this is enqueued at once; the stream runs it in order. */
@@ -49,7 +53,8 @@ static memo_status work(memo_comm* comm, memo_device* device, memo_stream stream
         memo_all_reduce(mesh->ring, stream, &mine, &half_sum, 1, MEMO_TYPE_I64, MEMO_REDUCTION_SUM,
                         error) ||
         memo_stream_synchronize(device, stream, error))
-        return error->status; /* the mesh is left to the end of the process: MPI may still use it */
+        return error->status; /* MPI may still use the mesh, so it is not destroyed */
+
     memo_mesh_destroy(mesh);
     printf("rank %d of %d: the one before is %lld, the sum is %lld, of my half %lld\n",
            (int)comm->rank, (int)comm->size, (long long)before, (long long)sum,

@@ -1,12 +1,12 @@
-/* comm_mpi.h - a memo_comm of your own, here over MPI: the third back end, written as a user would write one.
+/* comm_mpi.h - a memo_comm of your own, here over MPI.  It is written as a user would write a back end.
  *
- * A process is a rank and has a host device.  Each operation is a function launched on the stream: it starts
- * non-blocking sends and receives and polls them, so that a peer that is late and an abort end it.  Streams are
- * threads, so MPI is asked for MPI_THREAD_MULTIPLE.  Collectives are made of the same messages and add in the
- * order of ranks: their sums have the bits of the threads back end.
+ * A process is a rank and has a host device.  Each operation is a function launched on the stream.  It starts
+ * non-blocking sends and receives and polls them, so that a late peer or an abort ends it.  Streams are threads, so MPI
+ * must provide MPI_THREAD_MULTIPLE.  Collectives consist of the same messages and add in the order of ranks, so their
+ * sums have the same bits as with the threads back end.
  *
- * A rank that fails tells all others with a message of its own, which those who poll look out for.  After a
- * failure MPI may still hold buffers, and what was enqueued is not freed: report, and leave with MPI_Abort.
+ * A rank that fails sends an alarm to all others, which look for it while they poll.  After a failure MPI may still hold
+ * buffers, so enqueued operations are not freed: print the error, and end with MPI_Abort.
  *
  *     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
  *     comm_mpi_create(MPI_COMM_WORLD, device, 30, 0, &comm, &error);      // all ranks
@@ -27,11 +27,11 @@ enum {
     COMM_MPI_TAG_MESSAGE = 1,
     COMM_MPI_TAG_COLLECTIVE,
     COMM_MPI_TAG_ALARM,
-    COMM_MPI_TAG_OF_SEND, /* debug mode: what a send is, for its receiver */
+    COMM_MPI_TAG_OF_SEND, /* debug mode: a description of a send, for its receiver */
     COMM_MPI_TAG_OF_RECEIVE
 };
 
-typedef struct comm_mpi_world { /* what all parts of a world share */
+typedef struct comm_mpi_world { /* shared by all communicators of a world */
     MPI_Comm mpi;
     memo_device* device;
     double timeout_s;
@@ -56,7 +56,7 @@ typedef struct comm_mpi_message {
     comm_mpi_label label;
 } comm_mpi_message;
 
-/* Between group_begin and group_end; freed by the stream that has run it. */
+/* The messages between group_begin and group_end.  The stream frees them after the last one. */
 typedef struct comm_mpi_group {
     int64_t n, n_allocated;
     comm_mpi_message* messages;
@@ -176,8 +176,8 @@ static int comm_mpi_differs(const comm_mpi* me, const comm_mpi_message* own,
     return 1;
 }
 
-/* All messages at once; polls until they are through.  Debug mode: the first two thirds send heads and receive
- * `theirs`, in turn, for the last third. */
+/* Sends and receives all messages at once, and polls until they are done.  In debug mode the first two thirds send heads
+ * and receive `theirs`, in turn, for the last third. */
 static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messages, int64_t n,
                                      const comm_mpi_message* theirs, const char* what,
                                      memo_error* error) {
@@ -187,6 +187,8 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
     double start_s = MPI_Wtime();
     int is_done = 0, is_late = 0, is_wrong = 0, code = MPI_SUCCESS, n_tries = 0;
     char text[MPI_MAX_ERROR_STRING] = "", message[400];
+
+    /* Start everything, in pieces whose size fits in an int. */
     for (i = 0; i < n; i++) n_requests += 1 + messages[i].n_bytes / COMM_MPI_PIECE_BYTES;
     requests = (MPI_Request*)malloc((size_t)(n_requests + 1) * sizeof *requests);
     if (!requests) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI requests");
@@ -204,6 +206,8 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
             begin += piece;
         } while (begin < m->n_bytes && !code);
     }
+
+    /* Poll, so that a late peer or an abort ends the exchange. */
     while (!code && !is_done) {
         struct timespec nap;
         code = MPI_Testall((int)n_requests, requests, &is_done, MPI_STATUSES_IGNORE);
@@ -214,24 +218,28 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
             is_wrong = has_come && comm_mpi_differs(me, &messages[n / 3 * 2 + i], &theirs[i],
                                                     message, sizeof message);
         }
+
         if (is_wrong) {
             comm_mpi_fail(w, 1, message, NULL);
             break;
         }
         if (code || is_done || n_tries++ < 20) continue;
         if (comm_mpi_hears_alarm(w)) break;
+
         if (is_late) {
             snprintf(message, sizeof message,
-                     "rank %d of '%s' waited %g s for rank %d in %s, collective %lld there",
+                     "rank %d of '%s' waited %g s for rank %d in %s, its collective %lld",
                      (int)me->table.rank, me->name, w->timeout_s,
                      comm_mpi_awaited(messages, n, requests), what, (long long)me->n_collectives);
             comm_mpi_fail(w, 1, message, NULL);
             break;
         }
+
         nap.tv_sec = 0;
         nap.tv_nsec = n_tries < 1000 ? 20000 : 1000000;
         nanosleep(&nap, NULL);
     }
+
     free(requests);
     if (is_wrong) return comm_mpi_failure(w, error);
     if (code) {
@@ -310,6 +318,8 @@ static memo_status comm_mpi_check(const comm_mpi_run* run, memo_error* error) {
     memo_status status;
     int32_t r;
     if (!all) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a check");
+
+    /* Every rank compares all calls with the one of rank 0. */
     all[me->table.rank] = *run;
     status =
         comm_mpi_parts(me, 1, NULL, (char*)all, me->table.size * (int64_t)sizeof *all, 1, error);
@@ -326,6 +336,7 @@ static memo_status comm_mpi_check(const comm_mpi_run* run, memo_error* error) {
                  b->label.text, (long long)b->label.number);
         status = comm_mpi_fail(me->world, 1, message, error);
     }
+
     free(all);
     return status;
 }
@@ -361,6 +372,7 @@ static memo_status comm_mpi_run_collective(void* args, memo_error* error) {
                          : me->world->is_debug          ? comm_mpi_check(run, error)
                                                         : MEMO_STATUS_OK;
     if (status) return status;
+
     switch (call->kind) {
     case MEMO_COLLECTIVE_ALL_REDUCE:
         status =
@@ -455,26 +467,32 @@ static memo_status comm_mpi_group_end(memo_comm* comm, memo_stream stream, memo_
     comm_mpi* me = (comm_mpi*)comm->context;
     memo_status status = comm_mpi_status(comm, error);
     int64_t i;
+
+    /* Only the outermost end sends. */
     if (!status && !me->group_depth)
         status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                                "group_end on '%s' without a group_begin, or after a refused call",
+                                "group_end on '%s': no group is open, or a refused call canceled "
+                                "it; call group_begin first",
                                 comm->name);
     if (!status && me->group_depth > 1) {
         me->group_depth--;
         return MEMO_STATUS_OK;
     }
     if (!status && me->group.n && stream != me->group_stream)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "the group on '%s' is on several streams", comm->name);
+        status =
+            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                           "group on '%s': it is on several streams; use one stream", comm->name);
     if (status || !me->group.n) return comm_mpi_drop_group(me, status);
-    for (i = 0; i < me->group.n; i++) /* before the stream has it */
+
+    for (i = 0; i < me->group.n; i++) /* before the stream owns the group */
         if (me->group.messages[i].is_send && me->group.messages[i].peer != comm->rank)
             comm->sent_bytes += me->group.messages[i].n_bytes;
+
     call.comm = me;
     call.group = me->group;
     status = memo_host_device_launch(me->world->device, stream, comm_mpi_run_group, &call,
                                      sizeof call, error);
-    if (!status) me->group.messages = NULL; /* the stream's */
+    if (!status) me->group.messages = NULL; /* now the stream owns them */
     return comm_mpi_drop_group(me, status);
 }
 
@@ -497,22 +515,28 @@ static memo_status comm_mpi_message_add(memo_comm* comm, memo_stream stream, int
     comm_mpi_group* group = &me->group;
     comm_mpi_message* m;
     memo_status status;
+
+    /* Refuse calls that could never end. */
     if (!comm_mpi_is_buffer(address, count, type))
-        return comm_mpi_refuse(comm, "a message that cannot be", error);
+        return comm_mpi_refuse(comm, "message: invalid count or type, or a NULL buffer", error);
     if (peer < 0 || peer >= comm->size)
-        return comm_mpi_refuse(comm, "there is no such rank", error);
+        return comm_mpi_refuse(comm, "message: rank out of range", error);
     if (is_single && peer == comm->rank)
-        return comm_mpi_refuse(comm, "alone, a message to oneself waits for ever", error);
+        return comm_mpi_refuse(
+            comm, "message to the rank itself: put send and receive into one group", error);
     if (group->n && me->group_stream != stream)
-        return comm_mpi_refuse(comm, "the group is on several streams", error);
+        return comm_mpi_refuse(comm, "group: it is on several streams; use one stream", error);
+
+    /* A message outside a group is a group of one. */
     if (is_single && (status = comm_mpi_group_begin(comm, error)) != MEMO_STATUS_OK) return status;
     if (group->n == group->n_allocated) {
         int64_t n = 2 * group->n_allocated + 16;
         m = (comm_mpi_message*)realloc(group->messages, (size_t)n * sizeof *m);
-        if (!m) return comm_mpi_refuse(comm, "no memory for one more message", error);
+        if (!m) return comm_mpi_refuse(comm, "message: no host memory", error);
         group->messages = m;
         group->n_allocated = n;
     }
+
     m = &group->messages[group->n++];
     m->address = address;
     m->n_bytes = count * memo_type_bytes(type);
@@ -545,14 +569,18 @@ static memo_status comm_mpi_collective(memo_comm* comm, memo_stream stream,
     memo_status status = comm_mpi_status(comm, error);
     if (status) return status;
     if (me->group_depth)
-        return comm_mpi_drop_group(me, memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                                                      "a collective inside a group on '%s'",
-                                                      comm->name));
+        return comm_mpi_drop_group(
+            me,
+            memo_error_set(
+                error, MEMO_STATUS_INVALID_STATE,
+                "collective on '%s': called inside a group; only sends and receives can be grouped",
+                comm->name));
     if (!comm_mpi_is_buffer(call->from, call->count, call->type) ||
         !comm_mpi_is_buffer(call->to, call->count, call->type) || call->root < 0 ||
         call->root >= comm->size ||
         (call->reduction != MEMO_REDUCTION_SUM && call->reduction != MEMO_REDUCTION_MAX))
-        return comm_mpi_refuse(comm, "a collective that cannot be", error);
+        return comm_mpi_refuse(
+            comm, "collective: invalid count, type, reduction or root, or a NULL buffer", error);
     memset(&run, 0, sizeof run);
     run.comm = me;
     run.call = *call;
@@ -583,13 +611,14 @@ static void comm_mpi_destroy(memo_comm* comm) {
 static memo_status comm_mpi_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
                                   memo_comm** part, memo_error* error);
 
-/* Takes mpi. */
+/* The communicator owns mpi. */
 static memo_status comm_mpi_make(comm_mpi_world* world, MPI_Comm mpi, const char* name,
                                  memo_comm** comm, memo_error* error) {
     comm_mpi* me = (comm_mpi*)calloc(1, sizeof *me);
     memo_comm* table;
     int rank, size;
     if (!me) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a communicator");
+
     MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN);
     MPI_Comm_rank(mpi, &rank);
     MPI_Comm_size(mpi, &size);
@@ -597,6 +626,7 @@ static memo_status comm_mpi_make(comm_mpi_world* world, MPI_Comm mpi, const char
     me->mpi = mpi;
     world->n_comms++;
     snprintf(me->name, sizeof me->name, "mpi %.50s", name ? name : "part");
+
     table = &me->table;
     table->struct_bytes = (int64_t)sizeof *table;
     table->name = me->name;
@@ -628,8 +658,9 @@ static memo_status comm_mpi_split(memo_comm* comm, int32_t color, int32_t key, c
     return mpi == MPI_COMM_NULL ? MEMO_STATUS_OK : comm_mpi_make(me->world, mpi, name, part, error);
 }
 
-/* All ranks of mpi.  device: of memo_host_device_create; timeout_s 0: 30; is_debug: every collective, send and receive,
- * with its label, is compared with those of the other ranks first; what differs fails on all and names both ranks. */
+/* All ranks of mpi must call it.  device must be a host device.  timeout_s 0 means 30.  is_debug compares every
+ * collective, send and receive, with its label, with the other ranks' first.  If they differ, the call fails on all ranks
+ * and names both. */
 static memo_status comm_mpi_create(MPI_Comm mpi, memo_device* device, double timeout_s,
                                    int32_t is_debug, memo_comm** comm, memo_error* error) {
     comm_mpi_world* world = (comm_mpi_world*)calloc(1, sizeof *world);
@@ -637,6 +668,7 @@ static memo_status comm_mpi_create(MPI_Comm mpi, memo_device* device, double tim
     int provided = MPI_THREAD_SINGLE;
     *comm = NULL;
     if (!world) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a world");
+
     MPI_Query_thread(&provided);
     if (provided < MPI_THREAD_MULTIPLE) {
         free(world);
@@ -645,11 +677,14 @@ static memo_status comm_mpi_create(MPI_Comm mpi, memo_device* device, double tim
                               "MPI_THREAD_MULTIPLE; this MPI provides level %d",
                               provided);
     }
+
+    /* One communicator carries alarms, the other messages. */
     MPI_Comm_dup(mpi, &copies[0]);
     MPI_Comm_dup(mpi, &copies[1]);
     MPI_Comm_set_errhandler(copies[0], MPI_ERRORS_RETURN);
     /* MPICH reports what MPI_Testall finds, over requests of any communicators, to this one. */
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+
     world->mpi = copies[0];
     world->device = device;
     world->timeout_s = timeout_s > 0 ? timeout_s : 30;

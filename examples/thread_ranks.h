@@ -24,7 +24,7 @@ static void* thread_rank_main(void* argument) {
     return NULL;
 }
 
-/* Returns when all ranks have.  The error is the first rank's that was not merely told of one. */
+/* Returns when all ranks have returned.  The error is the first one that is not the failure of another rank. */
 static inline memo_status thread_ranks_start(thread_rank* ranks, memo_comm** comms, int32_t n,
                                              memo_error* error) {
     pthread_t threads[THREAD_RANKS_MAX];
@@ -34,7 +34,7 @@ static inline memo_status thread_ranks_start(thread_rank* ranks, memo_comm** com
     while (n_started < n &&
            !pthread_create(&threads[n_started], NULL, thread_rank_main, &ranks[n_started]))
         n_started++;
-    if (n_started < n) { /* those that run would wait for it */
+    if (n_started < n) { /* started ranks would wait for the missing one */
         memo_comm_abort(comms[n_started]);
         status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no thread for rank %d",
                                 (int)n_started);
@@ -49,8 +49,8 @@ static inline memo_status thread_ranks_start(thread_rank* ranks, memo_comm** com
     return status;
 }
 
-/* Each rank has a device of that desc, and waits for others timeout_s (0: 30) at most.  function
- * makes what it needs with rank->device and destroys it before it returns. */
+/* Each rank has a device of this desc, and waits for others at most timeout_s seconds (0: 30).  The
+ * function must destroy what it creates before it returns. */
 static memo_status
 thread_ranks_run_on(const memo_host_device_desc* device_desc, double timeout_s, int32_t n,
                     memo_status (*function)(thread_rank* rank, memo_error* error), void* user,
@@ -65,6 +65,7 @@ thread_ranks_run_on(const memo_host_device_desc* device_desc, double timeout_s, 
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%d ranks", (int)n);
     memset(ranks, 0, sizeof ranks);
     memset(comms, 0, sizeof comms);
+
     while (n_devices < n && !status) {
         status = memo_host_device_create(device_desc, &devices[n_devices], error);
         if (status) break;
@@ -72,11 +73,13 @@ thread_ranks_run_on(const memo_host_device_desc* device_desc, double timeout_s, 
         ranks[n_devices].function = function;
         ranks[n_devices++].user = user;
     }
+
     comm_desc.n_ranks = n;
     comm_desc.devices = devices;
     comm_desc.timeout_s = timeout_s;
     if (!status) status = memo_comm_create_threads(&comm_desc, comms, error);
     if (!status) status = thread_ranks_start(ranks, comms, n, error);
+
     for (i = 0; i < n; i++) memo_comm_destroy(comms[i]);
     for (i = 0; i < n_devices; i++) memo_host_device_destroy(devices[i]);
     return status;

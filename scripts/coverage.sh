@@ -1,9 +1,9 @@
 #!/bin/sh
-# coverage.sh - line coverage of headers by test programs built with --coverage, all of them together.
+# coverage.sh - prints the line coverage of headers by all test programs, built with --coverage.
 #
 #   sh scripts/coverage.sh FOLDER_OF_PROGRAMS HEADER...
 #
-# Every program has its own copy of the headers: a line counts as run where it ran in any of them.
+# Every program has its own copy of the headers; a line counts as run if it ran in any program.
 # FOLDER/lines.txt lists the lines never run.
 set -u
 

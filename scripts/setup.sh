@@ -1,11 +1,11 @@
 #!/bin/sh
-# setup.sh - what this machine has, for the Makefile: lp_solve 5.5, OpenBLAS, -march=native.
+# setup.sh - looks for lp_solve 5.5, OpenBLAS and -march=native, and writes the result for the Makefile.
 #
 #   sh scripts/setup.sh build/config.mk
 #
-# A library that is missing is installed with the system's package manager where that needs no password
-# (root, sudo -n, or Homebrew).  Where it cannot be had, one line says what to install, and the build goes on
-# without it: nothing here is required.  MEMO_NO_INSTALL=1 installs nothing.  CC is the compiler asked.
+# Both libraries are optional.  A missing library is installed with the system's package manager if that needs no
+# password (root, sudo -n, or Homebrew).  Otherwise one line names the package, and the build goes on without it.
+# MEMO_NO_INSTALL=1 installs nothing.  CC is the compiler to test with.
 set -u
 
 config=$1
@@ -25,7 +25,7 @@ trap 'rm -rf "$folder"; exit 130' INT TERM
 
 has() { command -v "$1" >/dev/null 2>&1; }
 
-# A command that must not hang on a machine without network.
+# Runs a command with a time limit, because it would hang without network.
 begin_s=$(date +%s)
 limited() {
     left_s=$((begin_s + network_s - $(date +%s)))
@@ -33,7 +33,7 @@ limited() {
     if has timeout; then timeout -k 5 $left_s "$@"; else "$@"; fi
 }
 
-# Compiles, links and runs $folder/probe.c with the flags given, those of the environment included.
+# Compiles and links with these flags and those of the environment, and runs $folder/probe.
 works() {
     $cc ${CPPFLAGS:-} ${CFLAGS:-} "$@" >"$folder/log" 2>&1 && "$folder/probe" >>"$folder/log" 2>&1
 }
@@ -55,7 +55,7 @@ for flag in -march=native -mcpu=native; do
     fi
 done
 
-# Homebrew's libraries lie outside the compiler's own folders.
+# Homebrew's libraries are outside the compiler's folders.
 brew=
 has brew && brew=$(brew --prefix 2>/dev/null)
 
@@ -114,7 +114,7 @@ END
             return 0
         fi
     fi
-    # Debian keeps a folder for each variant (pthread, openmp, serial); others one of the library's name.
+    # Debian has a folder for each variant (pthread, openmp, serial), other systems one with the library's name.
     for include in /usr/include/*/openblas-* /usr/include/openblas-* /usr/include/openblas \
         /usr/local/include/openblas ${brew:+$brew/opt/openblas/include}; do
         [ -f "$include/cblas.h" ] || continue
@@ -130,7 +130,7 @@ END
     return 1
 }
 
-# The package manager, what it is told to install, and its names of lp_solve and OpenBLAS.
+# The package manager, its command, and its names of lp_solve and OpenBLAS.
 manager= install=install and=" and " lp_package="lp_solve 5.5" blas_package=OpenBLAS
 if has apt-get; then
     manager=apt-get install="apt-get install" lp_package=liblpsolve55-dev blas_package=libopenblas-dev
@@ -148,7 +148,7 @@ if [ -n "$manager" ]; then
     [ "$(id -u)" = 0 ] || [ $manager = brew ] || install="sudo $install"
 fi
 
-# Sets `root` to what runs a command as root; fails where only a password would.
+# Sets `root` to the prefix that runs a command as root; fails if that needs a password.
 can_install() {
     [ -n "$manager" ] && [ -z "${MEMO_NO_INSTALL:-}" ] || return 1
     root=
@@ -158,7 +158,7 @@ can_install() {
     root="sudo -n"
 }
 
-# Each package by itself, so that one that a distribution lacks does not take the other with it.
+# Each package is installed separately, so that a missing package does not prevent the other.
 install_packages() {
     apt="$root env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 apt-get -qq -y
         -o Acquire::http::Timeout=10 -o Acquire::https::Timeout=10 -o Acquire::Retries=1
@@ -168,7 +168,7 @@ install_packages() {
         echo "set-up: installing $package with $manager (MEMO_NO_INSTALL=1 would not)"
         case $manager in
         apt-get)
-            # The download may be cut short, the unpacking never.
+            # The time limit may end the download, never the unpacking.
             download="limited $apt install --download-only $package"
             $download || { [ -z "$updated" ] && updated=1 && limited $apt update && $download; } &&
                 $apt install --no-download "$package"
@@ -197,7 +197,7 @@ if [ $lp_found = no ] || [ $blas_found = no ]; then
 fi
 missing= without=
 if [ $lp_found = no ]; then
-    missing=$lp_package without="own search and closed-form alpha instead of lp_solve"
+    missing=$lp_package without="the built-in search instead of lp_solve"
 fi
 if [ $blas_found = no ]; then
     missing="${missing:+$missing$and}$blas_package"
@@ -210,7 +210,7 @@ else
 fi
 
 cat >"$folder/config.mk" <<END
-# Written by scripts/setup.sh; make setup writes it anew.
+# Written by scripts/setup.sh; make setup writes it again.
 LP_SOLVE_CFLAGS := $lp_cflags
 LP_SOLVE_LIBS := $lp_libs
 BLAS_CFLAGS := $blas_cflags

@@ -1,11 +1,11 @@
-/* blocks_log.h - what overlapped blocks really enqueue, seen from outside: on which stream each block function is
- * called and each collective runs, which events are recorded and waited for.  It knows of a collective only what the
- * communicator is told, its stream and its buffers; so it is called after the function that wrote the buffer last.
+/* blocks_log.h - logs what overlapped blocks enqueue: the stream of each block function and collective, and the events
+ * that are recorded and waited for.  A log entry of a collective has its stream and buffers only, so a collective is
+ * named after the function that last wrote its buffer.
  *
- *   blocks_log_init(log, &desc)     desc then has the log's device, communicator and functions instead of its own
+ *   blocks_log_init(log, &desc)     puts the log's device, communicator and functions into desc
  *   memo_blocks_create(&desc, ...), passes
  *   blocks_log_compare(log, ...)    with a schedule
- *   blocks_log_check(log, ...)      with the order that the papers print, written out here once more
+ *   blocks_log_check(log, ...)      with the order printed in the papers, written out here independently
  *
  * One thread, one log. */
 #ifndef BLOCKS_LOG_H
@@ -30,10 +30,10 @@ typedef struct blocks_log {
     memo_stream comm_stream;
     int32_t priority;                                                /* of it */
     char output[LOG_PARTS][LOG_NAME], gradient[LOG_PARTS][LOG_NAME]; /* written last by */
-    const void* gathers; /* where the rows of the last rows function are to be gathered */
+    const void* gathers; /* destination of the rows of the last rows function */
     log_entry* entries;
     int64_t n, capacity;
-    char wrong[160]; /* what no order could explain; the first */
+    char wrong[160]; /* the first entry that no order explains */
 } blocks_log;
 
 static inline void log_wrong(blocks_log* log, const char* what, const char* name) {
@@ -89,8 +89,7 @@ LOG_FUNCTION(weights, "W")
 LOG_FUNCTION(forward_end, "end-")
 LOG_FUNCTION(backward_end, "end-")
 
-/* Rows carried over belong to the collective before them; those that were saved are gathered by an operation of their
- * own. */
+/* Carried rows belong to the previous collective; a separate operation gathers saved rows. */
 static inline memo_status log_rows(blocks_log* log, const memo_block_call* call, const char* kind,
                                    char* writer, memo_block_function function, memo_error* e) {
     char name[LOG_NAME], before[LOG_NAME + 1];
@@ -203,13 +202,13 @@ static inline memo_status log_annotate(void* context, memo_stream stream,
     return inner->annotate ? memo_annotate(inner, stream, op, e) : MEMO_STATUS_OK;
 }
 
-/* desc is all but its schedule's times and its comm stream, which the blocks make themselves. */
+/* desc needs all fields but the schedule's times and the comm stream, which the blocks make. */
 static inline void blocks_log_init(blocks_log* log, memo_blocks_desc* desc) {
     int s, n_parts = desc->schedule.n_parts ? desc->schedule.n_parts : 2;
     memset(log, 0, sizeof *log);
     log->inner = *desc;
     for (s = 0; s < n_parts; s++) log->buffers[s] = desc->buffers[s];
-    /* What the blocks do not need is not there: a call would not go unseen. */
+    /* Functions that the blocks do not need are NULL, so that a call of them crashes. */
     log->device.struct_bytes = (int64_t)sizeof log->device;
     log->device.name = "log";
     log->device.context = log;
@@ -221,12 +220,14 @@ static inline void blocks_log_init(blocks_log* log, memo_blocks_desc* desc) {
     log->device.event_record = log_event_record;
     log->device.event_wait = log_event_wait;
     log->device.annotate = log_annotate;
+
     log->comm.struct_bytes = (int64_t)sizeof log->comm;
     log->comm.name = "log";
     log->comm.context = log;
     log->comm.rank = desc->comm->rank;
     log->comm.size = desc->comm->size;
     log->comm.collective = log_collective;
+
     log->functions.context = log;
     log->functions.forward = log_forward;
     log->functions.recompute = log_recompute;
@@ -236,6 +237,7 @@ static inline void blocks_log_init(blocks_log* log, memo_blocks_desc* desc) {
     if (desc->functions.backward_end) log->functions.backward_end = log_backward_end;
     if (desc->functions.forward_rows) log->functions.forward_rows = log_forward_rows;
     if (desc->functions.backward_rows) log->functions.backward_rows = log_backward_rows;
+
     desc->device = &log->device;
     desc->comm = &log->comm;
     desc->functions = log->functions;
@@ -278,6 +280,7 @@ static inline memo_status blocks_log_compare(const blocks_log* log, const memo_s
         const char* name = op->kind == MEMO_OP_RECORD ? "record"
                            : op->kind == MEMO_OP_WAIT ? "wait"
                                                       : memo_schedule_op_name(promised, i);
+
         if (op->kind != entry->kind || strcmp(name, entry->name) ||
             strcmp(stream, log_stream_name(log, entry->stream)))
             return memo_error_set(e, MEMO_STATUS_INVALID_ARGUMENT,
@@ -288,6 +291,7 @@ static inline memo_status blocks_log_compare(const blocks_log* log, const memo_s
                 e, MEMO_STATUS_INVALID_ARGUMENT, "op %d: the wait sees the record %d instead of %d",
                 (int)i, (int)log_seen_record(log, i), (int)log_promised_record(promised, i));
     }
+
     if (promised->n_ops != log->n)
         return memo_error_set(e, MEMO_STATUS_INVALID_ARGUMENT,
                               "%d ops were promised, %d were enqueued", (int)promised->n_ops,
@@ -312,7 +316,7 @@ static inline void log_expect(log_expected* list, const char* kind, int block, i
     log_name(list->names[list->n++], kind, block, part);
 }
 
-/* Does anybody read what a block's recomputation would sum up? */
+/* Is the sum of a block's recomputation read? */
 static inline int log_is_output_read(memo_blocks_order order, int block, int m) {
     return order == MEMO_BLOCKS_FINE ? 0 : order == MEMO_BLOCKS_CROSS ? block % m != m - 1 : 1;
 }
@@ -337,13 +341,15 @@ static inline void log_expect_pass(log_expected* lists, const memo_blocks_schedu
             log_expect(&lists[0], "F", i, s);
             log_expect(&lists[1], "cF", i, s);
         }
+
     for (first = d->n_blocks - m; first >= 0 && is_backward; first -= m) {
-        /* Recomputation of the whole layer comes first, but for the blocks at the end that go straight on backward. */
+        /* Recomputation of the whole layer comes first, except for the last blocks, whose backward follows directly. */
         segment = fine ? first : d->order == MEMO_BLOCKS_CROSS ? first + m - 1 : first + m;
         for (i = first; i < segment; i++)
             for (s = 0; s < n_parts; s++) log_expect_recompute(lists, d->order, i, m, s);
+
         for (i = first + m - 1; i >= first; i--) {
-            /* Keys of all parts of a sequence are there before the last of them goes backward. */
+            /* The keys of all parts of a sequence exist before the last part's backward. */
             int all_first = i >= segment && d->splits_sequence && i == first;
             for (s = 0; s < n_parts && all_first; s++)
                 log_expect_recompute(lists, d->order, i, m, s);
@@ -354,10 +360,11 @@ static inline void log_expect_pass(log_expected* lists, const memo_blocks_schedu
             }
         }
     }
+
     for (s = 0; s < n_parts; s++) log_expect(&lists[0], "end-", -1, s);
 }
 
-/* What a call tells the block function, and where it runs. */
+/* The arguments of a block function's call, and its stream. */
 static inline const char* log_check_call(const blocks_log* log, const log_entry* entry, int m) {
     const memo_block_call* call = &entry->call;
     int fine = log->inner.schedule.order == MEMO_BLOCKS_FINE;
@@ -387,6 +394,7 @@ static inline memo_status blocks_log_check(const blocks_log* log, int n_steps, m
     memset(lists, 0, sizeof lists);
     for (step = 0; step < 2 * n_steps; step++)
         log_expect_pass(lists, d, m, n_parts, log->inner.functions.weights != NULL, step % 2);
+
     for (i = 0; i < log->n && !wrong; i++) {
         const log_entry* entry = &log->entries[i];
         if (entry->kind != MEMO_OP_RUN) continue;
@@ -396,13 +404,14 @@ static inline memo_status blocks_log_check(const blocks_log* log, int n_steps, m
         if (!wrong && entry->name[0] != 'G' &&
             (at[list] == lists[list].n || strcmp(lists[list].names[at[list]++], entry->name)))
             wrong = "out of order";
-        /* The weight gradient runs behind the launch of its input gradient's collective. */
+        /* The weight gradient runs after the launch of its input gradient's collective. */
         if (!wrong && entry->name[0] == 'W' &&
             (before < 0 || strncmp(log->entries[before].name, "cB", 2) ||
              strcmp(log->entries[before].name + 2, entry->name + 1)))
-            wrong = "not right behind its collective";
+            wrong = "not directly after its collective";
         before = i;
     }
+
     for (list = 0; list < 2; list++) {
         if (!wrong && at[list] != lists[list].n) wrong = "operations are missing after it";
         free(lists[list].names);

@@ -1,11 +1,11 @@
-/* blocks_model.h - a small split GPT for the tests of overlapped blocks: norm, attention and MLP with dropout keyed by
- * position, over threads. */
+/* blocks_model.h - a small GPT, split over threads, for the tests of overlapped blocks: norm, attention, MLP, and dropout
+ * keyed by position. */
 #ifndef BLOCKS_MODEL_H
 #define BLOCKS_MODEL_H
 
 #include "blocks_log.h"
 
-/* Memory that the host and the device can use; and who runs the ranks. */
+/* Memory that the host and the device can use; and the function that runs the ranks. */
 #ifndef CASE_CALLOC
 #define CASE_CALLOC(n, size_bytes) calloc(n, size_bytes)
 #define CASE_FREE(address)         free(address)
@@ -29,7 +29,7 @@ typedef struct model_setup {
     memo_blocks_order order;
     int32_t n_parts, splits_sequence, is_scattered;
     int32_t by_layer;    /* call layer by layer */
-    int32_t is_recorded; /* compare what was enqueued with the schedule */
+    int32_t is_recorded; /* compare the enqueued operations with the schedule */
     int32_t n_steps;     /* of accumulation */
 } model_setup;
 
@@ -200,6 +200,8 @@ static memo_status model_cross_entropy(memo_device* host_device, memo_comm* comm
     args.losses = losses;
     args.maxima = scratch;
     args.sums = scratch + n_rows;
+
+    /* Maxima and sums over all ranks make the softmax, then each rank has its losses. */
     status = memo_host_device_launch(host_device, stream, model_entropy_max_run, &args, sizeof args,
                                      error);
     if (!status)
@@ -284,7 +286,7 @@ static void model_softmax(const blocks_model* m, int64_t row, int64_t head, floa
     for (c = first; c <= row; c++) p[c - first] /= sum;
 }
 
-/* ---- what runs on the streams: pieces between products ---- */
+/* ---- functions on the streams, between the products ---- */
 
 typedef struct model_work {
     blocks_model* m;
@@ -390,6 +392,8 @@ static memo_status model_attend_backward(void* args, memo_error* error) {
             int64_t first = model_first_key(m, r), at = a * HEAD;
             float dot = 0;
             model_softmax(m, r, a, p);
+
+            /* dp and dv, and the row sum of p dp. */
             for (c = first; c <= r; c++) {
                 float sum = 0;
                 for (i = 0; i < HEAD; i++) {
@@ -399,6 +403,8 @@ static memo_status model_attend_backward(void* args, memo_error* error) {
                 dp[c - first] = sum;
                 dot += sum * p[c - first];
             }
+
+            /* Through the softmax to dq and dk. */
             for (i = 0; i < HEAD; i++) m->dq[r * n + at + i] = 0;
             for (c = first; c <= r; c++) {
                 float ds = p[c - first] * (dp[c - first] - dot);
@@ -447,7 +453,7 @@ static memo_status model_leave_backward(void* args, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* By value: the next step's forward says what it keeps while this one's work is still in the stream. */
+/* By value, because the next step's forward changes them while this step's work is still in the stream. */
 typedef struct forget_work {
     blocks_model* m;
     int32_t is_kept[N_BLOCKS];
@@ -607,6 +613,9 @@ static void model_linear(blocks_model* m, memo_linear* l, memo_linear_split spli
     l->rank = m->rank->comm->rank;
     l->n_in = columns;
     l->n_out = rows;
+
+    /* The weights depend on their place in the whole matrix only, so every split has the same
+     * model. */
     for (o = 0; o < rows; o++) {
         int64_t row = split == MEMO_LINEAR_COLUMN ? share.begin + o : o;
         for (i = 0; i < columns; i++)
@@ -615,6 +624,7 @@ static void model_linear(blocks_model* m, memo_linear* l, memo_linear_split spli
                 model_value(tag, row * n_in + (split == MEMO_LINEAR_ROW ? share.begin : 0) + i);
         bias[o] = 0.2f * model_value(tag + 1000, row);
     }
+
     l->weights = weights;
     l->d_weights = model_floats(m, rows * columns);
     if (has_bias) {
@@ -627,6 +637,8 @@ static void model_make(blocks_model* m, thread_rank* rank, const model_setup* se
     int32_t T = rank->comm->size, me = rank->comm->rank, i, layer;
     int64_t w, r, c;
     memset(m, 0, sizeof *m);
+
+    /* This rank's share of heads, width and vocabulary. */
     m->setup = setup;
     m->rank = rank;
     m->T = T;
@@ -634,12 +646,16 @@ static void model_make(blocks_model* m, thread_rank* rank, const model_setup* se
     m->sequence = setup->splits_sequence ? ROWS : ROWS / MAX_SPLIT;
     m->heads = memo_share_of(N_HEADS, T, me);
     m->width = memo_share_of(WIDTH, T, me);
-    m->vocabulary = memo_share_of(VOCABULARY, T, me); /* 23: not all ranks have as much */
+    m->vocabulary = memo_share_of(VOCABULARY, T, me); /* 23: ranks have different shares */
     w = m->heads.count * HEAD;
+
+    /* Tokens and labels; some labels are ignored. */
     for (r = 0; r < ROWS; r++) {
         m->tokens[r] = (int32_t)((model_value(7, r) + 0.5f) * VOCABULARY);
         m->labels[r] = r % 9 == 8 ? -1 : (int32_t)((model_value(8, r) + 0.5f) * VOCABULARY);
     }
+
+    /* Linear layers: q, k, v, projection, and the MLP's two. */
     for (layer = 0; layer < N_LAYERS; layer++) {
         memo_share by_head;
         memo_linear* l = m->linears[layer];
@@ -654,11 +670,14 @@ static void model_make(blocks_model* m, thread_rank* rank, const model_setup* se
         model_linear(m, &l[5], MEMO_LINEAR_ROW, tag + 5, HIDDEN, WIDTH, m->width, 1);
     }
     model_linear(m, &m->head, MEMO_LINEAR_COLUMN, 5, VOCABULARY, HIDDEN, m->vocabulary, 0);
+
     m->table = model_floats(m, m->vocabulary.count * HIDDEN);
     m->d_table = model_floats(m, m->vocabulary.count * HIDDEN);
     for (r = 0; r < m->vocabulary.count; r++)
         for (c = 0; c < HIDDEN; c++)
             m->table[r * HIDDEN + c] = model_value(6, (m->vocabulary.begin + r) * HIDDEN + c);
+
+    /* Activations of all rows. */
     for (i = 0; i < N_BLOCKS; i++) m->h[i] = model_floats(m, ROWS * HIDDEN);
     m->out = model_floats(m, ROWS * HIDDEN);
     m->d = model_floats(m, ROWS * HIDDEN);
@@ -672,6 +691,7 @@ static void model_make(blocks_model* m, thread_rank* rank, const model_setup* se
         m->x[i] = model_floats(m, ROWS * HIDDEN);
         m->gathered[i] = model_floats(m, ROWS * HIDDEN);
     }
+
     m->q = model_floats(m, ROWS * w);
     m->k = model_floats(m, ROWS * w);
     m->v = model_floats(m, ROWS * w);
@@ -699,12 +719,14 @@ static memo_blocks_desc model_desc(blocks_model* m, const memo_device* device,
     desc.compute_stream = m->rank->stream;
     desc.comm = m->rank->comm;
     desc.type = MEMO_TYPE_F32;
+
     desc.schedule.order = m->setup->order;
     desc.schedule.n_blocks = N_BLOCKS;
     desc.schedule.n_parts = m->setup->n_parts;
     desc.schedule.splits_sequence = m->setup->splits_sequence;
     desc.schedule.is_scattered = m->setup->is_scattered;
     desc.buffers = buffers;
+
     desc.functions.context = m;
     desc.functions.forward = model_forward;
     desc.functions.recompute = model_recompute;
@@ -714,6 +736,7 @@ static memo_blocks_desc model_desc(blocks_model* m, const memo_device* device,
     desc.functions.backward_end = model_backward_end;
     desc.functions.forward_rows = model_forward_rows;
     desc.functions.backward_rows = model_backward_rows;
+
     for (s = 0; s < m->setup->n_parts; s++) {
         int64_t at = (int64_t)s * m->part_rows * HIDDEN;
         memset(&buffers[s], 0, sizeof buffers[s]);
@@ -763,10 +786,13 @@ static memo_status model_step(blocks_model* m, memo_blocks* blocks, memo_error* 
     forget_work forget;
     memset(&call, 0, sizeof call);
     call.stream = stream;
+
     if (model_embedding_forward(device, comm, stream, m->table, m->vocabulary, m->tokens, ROWS,
                                 HIDDEN, m->h[0], error) ||
         model_pass(m, blocks, 0, error))
         return error->status;
+
+    /* Activations that recomputation restores are overwritten. */
     forget.m = m;
     memcpy(forget.is_kept, m->is_kept, sizeof forget.is_kept);
     if (memo_host_device_launch(device, stream, model_forget, &forget, sizeof forget, error) ||
@@ -781,6 +807,7 @@ static memo_status model_step(blocks_model* m, memo_blocks* blocks, memo_error* 
         model_launch(m, &call, model_norm_all_backward, error) || model_pass(m, blocks, 1, error) ||
         model_gather(m, m->d, error))
         return error->status;
+
     return model_embedding_backward(device, stream, m->d_table, m->vocabulary, m->tokens, ROWS,
                                     HIDDEN, m->d, error);
 }
@@ -789,7 +816,7 @@ static memo_error error;
 
 /* ---- one run ---- */
 
-/* Of one rank, where it was recorded. */
+/* The recording of one rank. */
 typedef struct recorded_rank {
     memo_status compared;
     char difference[200];
@@ -812,7 +839,7 @@ typedef struct job {
     float nudge;
 } job;
 
-/* All gradients of a rank behind each other; or the weights, where gradients is NULL. */
+/* All gradients of a rank in one array, or the weights if gradients is NULL. */
 static int64_t for_gradients(blocks_model* m, float* to, float** weight, int64_t at) {
     int64_t n = 0;
     int layer, k;
@@ -835,8 +862,8 @@ static int64_t for_gradients(blocks_model* m, float* to, float** weight, int64_t
     return n + m->vocabulary.count * HIDDEN;
 }
 
-/* What both passes promise, as often as they run, is what a recorder was told, what was really enqueued, and the papers'
- * order; and it has no race. */
+/* The generated schedule of both passes matches the recording, the enqueued operations and the papers' order, and has no
+ * race. */
 static void compare_recorded(const memo_blocks_desc* desc, int n_steps,
                              const memo_schedule* recorded, const blocks_log* log,
                              recorded_rank* result) {
@@ -847,15 +874,18 @@ static void compare_recorded(const memo_blocks_desc* desc, int n_steps,
     int step;
     memo_status status = memo_schedule_create(&promised, &difference);
     promised_desc.weights_apart = desc->functions.weights != NULL;
+
     for (step = 0; step < n_steps && !status; step++) {
         status = memo_blocks_forward_schedule(&promised_desc, promised, &difference);
         if (!status) status = memo_blocks_backward_schedule(&promised_desc, promised, &difference);
     }
+
     if (!status) status = blocks_log_check(log, n_steps, &difference);
     if (!status) status = blocks_log_compare(log, promised, &difference);
     if (!status && recorded) status = memo_schedule_compare(promised, recorded, &difference);
     if (!status) status = memo_schedule_check(promised, &check, &difference);
     if (!status) result->n_races = check->n_races + check->n_unrecorded_waits;
+
     result->n_recorded = log->n;
     result->compared = status;
     snprintf(result->difference, sizeof result->difference, "%.199s",
@@ -876,6 +906,8 @@ static memo_status run_model(blocks_model* m, thread_rank* rank, job* j, memo_er
     int step;
     memset(&log, 0, sizeof log);
     recorder_desc.device = rank->device;
+
+    /* The log wraps the recorder, which wraps the device. */
     if (j->setup.is_recorded) {
         status = memo_recorder_create(&recorder_desc, &recorder, e);
         if (status) return status;
@@ -883,9 +915,11 @@ static memo_status run_model(blocks_model* m, thread_rank* rank, job* j, memo_er
         blocks_log_init(&log, &desc);
         status = memo_recorder_name_stream(recorder, rank->stream, "compute", e);
     }
+
     if (!status) status = memo_blocks_create(&desc, &blocks, e);
     for (step = 0; step < j->setup.n_steps && !status; step++) status = model_step(m, blocks, e);
     if (!status) status = memo_stream_synchronize(rank->device, rank->stream, e);
+
     if (!status && recorder) {
         memo_schedule* recorded;
         status = memo_recorder_get_schedule(recorder, &recorded, e);
@@ -893,6 +927,7 @@ static memo_status run_model(blocks_model* m, thread_rank* rank, job* j, memo_er
             compare_recorded(&desc, j->setup.n_steps, recorded, &log,
                              &j->recorded[rank->comm->rank]);
     }
+
     memo_blocks_destroy(blocks);
     memo_recorder_destroy(recorder);
     blocks_log_free(&log);
@@ -973,7 +1008,7 @@ static model_setup setup_of(memo_blocks_order order, int n_parts) {
 
 /* ---- within rounding: the unsplit model, one rank and one part ---- */
 
-/* Keeps the larger; what is no number is the largest. */
+/* Keeps the larger one; NaN counts as the largest. */
 static void keep_worst(double* worst, double a, double b) {
     double difference = fabs(a - b);
     if (!(difference <= *worst)) *worst = difference == difference ? difference : INFINITY;
@@ -986,12 +1021,15 @@ static double compare_unsplit(const job* whole, const job* split, int T, const c
     for (r = 0; r < ROWS; r++) {
         keep_worst(&worst, (double)whole->losses[r], (double)split->losses[r]);
     }
+
     for (r = 0; r < T; r++) {
         int64_t at = 0, base = 0, o, i;
         const float *g = split->gradients[r], *w = whole->gradients[0];
         memo_share heads = memo_share_of(N_HEADS, T, r), width = memo_share_of(WIDTH, T, r);
         memo_share vocabulary = memo_share_of(VOCABULARY, T, r);
         if (!g) continue; /* a rank of another process */
+
+        /* Weights, then biases, in the order of model_linear. */
         for (layer = 0; layer <= N_LAYERS; layer++)
             for (k = 0; k < (layer < N_LAYERS ? N_LINEARS : 1); k++) {
                 int is_row = layer < N_LAYERS && (k == 3 || k == 5);
@@ -1019,6 +1057,7 @@ static double compare_unsplit(const job* whole, const job* split, int T, const c
                 }
                 base += n_out;
             }
+
         for (o = 0; o < vocabulary.count * HIDDEN; o++) {
             keep_worst(&worst, (double)g[at++], (double)w[base + vocabulary.begin * HIDDEN + o]);
         }

@@ -1,9 +1,8 @@
-/* comm_cases.h - what every memo_comm must do, whatever is behind it: test_comm.c runs it over threads,
- * test_comm_mpi.c over MPI.
+/* comm_cases.h - cases that every back end of memo_comm must pass.  test_comm.c runs them over threads, test_comm_mpi.c
+ * over MPI, test_comm_nccl.c over NCCL.
  *
- * A case is a function that every rank runs.  What is random comes from a seed that all ranks know, so that each
- * can compute what all the others send.  Values are small integers: every type and every order of adding gives
- * the same sums. */
+ * A case is a function that every rank runs.  All ranks share the seed of the random numbers, so that each can compute
+ * what the others send.  Values are small integers, so that sums are exact in every type and order. */
 #ifndef COMM_CASES_H
 #define COMM_CASES_H
 
@@ -21,7 +20,7 @@ typedef struct {
     memo_stream streams[CASE_STREAMS];
     uint64_t seed;     /* the same on all ranks */
     uint64_t state;    /* of the random numbers that all ranks share */
-    uint64_t my_state; /* of those of this rank */
+    uint64_t my_state; /* of this rank's own random numbers */
     int32_t parameter;
     int n_failed;
     char message[900]; /* of the first failed check */
@@ -87,7 +86,7 @@ static int element_is(const void* array, int64_t i, memo_type type, int value) {
     return memcmp((const char*)array + i * n, expected, (size_t)n) == 0;
 }
 
-/* Element i of what rank holds in this operation. */
+/* Element i of a rank's buffer in this operation. */
 static int case_value(uint64_t salt, int32_t rank, int64_t i) {
     uint64_t state = salt * 1000003u + (uint64_t)rank * 7919u + (uint64_t)i;
     return (int)(case_random(&state) % 7);
@@ -248,7 +247,7 @@ static void case_collectives(rank_case* c) {
     for (i = 0; i < 40; i++) one_collective(c, c->comm, c->streams[0]);
 }
 
-/* Many enqueued before the first is looked at; each reads what the one before it wrote. */
+/* Many operations are enqueued before the first result is read; each reads the previous result. */
 static void case_collectives_in_a_row(rank_case* c) {
     enum { N = 60, COUNT = 16 };
     float* x = (float*)case_array((N + 1) * COUNT, MEMO_TYPE_F32);
@@ -271,8 +270,8 @@ static void case_collectives_in_a_row(rank_case* c) {
 
 #define CASE_MESSAGES 24
 
-/* Random messages among random ranks, to oneself too, in one group, enqueued in another order on each rank; only
- * those of one way keep theirs. */
+/* Random messages among random ranks, also to the sender, in one group.  Each rank enqueues them in another order; only
+ * messages between the same two ranks keep their order. */
 static void one_group(rank_case* c, memo_comm* comm, memo_stream stream) {
     struct {
         int32_t from, to;
@@ -284,6 +283,8 @@ static void one_group(rank_case* c, memo_comm* comm, memo_stream stream) {
     int n = (int)case_int(c, 1, CASE_MESSAGES), i, k, order[2 * CASE_MESSAGES];
     int64_t sent = 0, sent_before = comm->sent_bytes;
     memo_error error;
+
+    /* All ranks draw the same messages. */
     for (i = 0; i < n; i++) {
         m[i].from = (int32_t)(case_random(&c->state) % (uint64_t)comm->size);
         m[i].to = (int32_t)(case_random(&c->state) % (uint64_t)comm->size);
@@ -298,7 +299,7 @@ static void one_group(rank_case* c, memo_comm* comm, memo_stream stream) {
         }
         if (m[i].to == comm->rank) m[i].received = case_array(m[i].count, m[i].type);
     }
-    /* Shuffled, then each way's messages put back into their order. */
+    /* Shuffle, then restore the order of messages between the same two ranks. */
     for (i = 0; i < 2 * n; i++) order[i] = i;
     for (i = 2 * n - 1; i > 0; i--) {
         int other = (int)(case_random(&c->my_state) % (uint64_t)(i + 1)), swap = order[i];
@@ -315,6 +316,7 @@ static void one_group(rank_case* c, memo_comm* comm, memo_stream stream) {
                 order[k] = swap;
             }
         }
+
     EXPECT_OK(c, memo_group_begin(comm, &error));
     for (i = 0; i < 2 * n; i++) {
         int j = order[i] % n;
@@ -327,6 +329,7 @@ static void one_group(rank_case* c, memo_comm* comm, memo_stream stream) {
     }
     EXPECT_OK(c, memo_group_end(comm, stream, &error));
     EXPECT_OK(c, memo_stream_synchronize(c->device, stream, &error));
+
     for (i = 0; i < n; i++)
         if (m[i].received)
             EXPECT(c, is_filled(m[i].received, 0, m[i].count, m[i].type, m[i].salt, m[i].from, 0),
@@ -345,7 +348,7 @@ static void case_groups(rank_case* c) {
     for (i = 0; i < 15; i++) one_group(c, c->comm, c->streams[0]);
 }
 
-/* All send to all, sends first: without a group everybody would wait for everybody. */
+/* All ranks send to all, sends first: without a group all ranks would wait for each other. */
 static void case_exchange(rank_case* c) {
     memo_comm* comm = c->comm;
     int64_t* sent = (int64_t*)case_array(comm->size, MEMO_TYPE_I64);
@@ -370,8 +373,7 @@ static void case_exchange(rank_case* c) {
     CASE_FREE(received);
 }
 
-/* A ring of single operations, odd ranks receiving first; sends and receives of one side in a group and of the
- * other one by one. */
+/* A ring of messages: odd ranks receive first with single calls, even ranks send and receive in a group. */
 static void case_single_messages(rank_case* c) {
     memo_comm* comm = c->comm;
     memo_stream stream = c->streams[0];
@@ -381,6 +383,7 @@ static void case_single_messages(rank_case* c) {
     int i;
     memo_error error;
     if (comm->size % 2) return;
+
     mine = (int32_t*)case_array(4, MEMO_TYPE_I32);
     got = mine + 2;
     mine[0] = comm->rank;
@@ -400,6 +403,7 @@ static void case_single_messages(rank_case* c) {
             EXPECT_OK(c, memo_receive(comm, stream, &got[1], 1, MEMO_TYPE_I32, previous, &error));
             EXPECT_OK(c, memo_group_end(comm, stream, &error));
         }
+
         case_synchronize(c);
         EXPECT(c, got[0] == previous && got[1] == previous + 100, "%d, %d", (int)got[0],
                (int)got[1]);
@@ -409,13 +413,14 @@ static void case_single_messages(rank_case* c) {
 
 /* --- splits and meshes --- */
 
-/* Random colors and keys; the parts work at once, on two streams, beside the whole. */
+/* Random colors and keys.  Two splits and the whole work at the same time, on different streams. */
 static void case_splits(rank_case* c) {
     memo_comm *comm = c->comm, *part[2];
     int32_t n = comm->size, r, k;
     int64_t* color[2];
     int64_t* key[2];
     memo_error error;
+
     for (k = 0; k < 2; k++) {
         int32_t rank = 0, size = 0, mine = comm->rank;
         color[k] = (int64_t*)case_array(n, MEMO_TYPE_I64);
@@ -542,7 +547,7 @@ static void case_meshes(rank_case* c) {
     }
 }
 
-/* --- calls that are refused, on one rank alone, without harm to the others --- */
+/* --- calls that are refused on one rank, without effect on the others --- */
 
 static void case_refused_calls(rank_case* c) {
     memo_comm* comm = c->comm;

@@ -1,7 +1,7 @@
 /* fake_nccl.h - NCCL and as much of the CUDA runtime as it needs, without a GPU: for test_comm_nccl.c, built with
- * FAKE_NCCL.  Ranks are processes and send packets through rings in shared memory.  Operations wait on streams, as
- * CUDA's do, and get on whenever a stream is synchronized; a send is done once its bytes are copied.  Several threads of
- * a rank may call; one lock serves all of them.
+ * FAKE_NCCL.  Ranks are processes and send packets through rings in shared memory.  Operations wait on streams like
+ * CUDA's, and proceed when a stream is synchronized.  A send is done when its bytes are copied.  Several threads of a
+ * rank may call; one lock protects everything.
  *
  * Include after memo_sp.h with MEMO_SP_NCCL. */
 #ifndef FAKE_NCCL_H
@@ -49,7 +49,7 @@ typedef struct fake_op {
     ncclComm_t comm;
     int n_parts, is_started, is_reduction, type;
     fake_part* parts;
-    char *temporary, *to; /* what arrives goes to `to` once all is there; NULL: is there */
+    char *temporary, *to; /* data goes to `to` when it is complete; NULL: is complete */
     size_t count;
     ncclRedOp_t reduction;
     cudaStream_t other; /* or: wait until so many of its operations are done */
@@ -86,7 +86,7 @@ static pthread_mutex_t fake_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static uint64_t fake_least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* Bytes of a packet, header first, moved to (is_out) or from a ring as far as there is room or news. */
+/* Moves bytes of a packet, header first, to (is_out) or from a ring, as many as possible; returns their number. */
 static int fake_move(fake_ring* ring, fake_packet* p, int is_out) {
     uint64_t written = __atomic_load_n(&ring->n_written, __ATOMIC_ACQUIRE);
     uint64_t read = __atomic_load_n(&ring->n_read, __ATOMIC_ACQUIRE);
@@ -182,7 +182,7 @@ static int fake_step(fake_op* op) {
     if (op->comm->is_aborted) return 1;
     for (i = 0; i < op->n_parts; i++) {
         fake_part* part = &op->parts[i];
-        int is_next = 1; /* of those from its peer */
+        int is_next = 1; /* of the packets from its peer */
         if (part->is_send) {
             if (!op->is_started) fake_send(op->comm, part->peer, part->address, part->n_bytes);
             continue;
@@ -458,13 +458,12 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     FAKE_LOCK();
-    comm->is_aborted = 1; /* what waits ends; operations behind others' may still name it */
+    comm->is_aborted = 1; /* waiting operations end; queued operations may still refer to it */
     fake_progress();
     FAKE_UNLOCK();
     return ncclSuccess;
 }
-ncclResult_t
-ncclCommFinalize(ncclComm_t comm) { /* what was sent gets through, if anybody reads it */
+ncclResult_t ncclCommFinalize(ncclComm_t comm) { /* sent data arrives if a rank receives it */
     int r, n_tries, n_left = 1;
     (void)comm;
     FAKE_LOCK();
@@ -493,7 +492,7 @@ ncclResult_t ncclMemFree(void* address) {
     free(address);
     return ncclSuccess;
 }
-/* As NCCL 2.27: a window is an address in memory of its own allocator. */
+/* As in NCCL 2.27: a window is an address in memory of NCCL's allocator. */
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* address, size_t n_bytes,
                                     ncclWindow_t* window, int flags) {
     if (comm->is_aborted || !address || !n_bytes || flags != NCCL_WIN_DEFAULT)
@@ -548,7 +547,7 @@ static ncclResult_t fake_message(void* address, size_t count, ncclDataType_t typ
                                  int is_send, ncclComm_t comm, cudaStream_t stream) {
     fake_part* part = &fake.group[fake.n_group];
     if (!fake.depth || fake.n_group == FAKE_PARTS || peer < 0 || peer >= comm->size)
-        return ncclInvalidUsage; /* memo groups all of them */
+        return ncclInvalidUsage; /* memo groups all such calls */
     memset(part, 0, sizeof *part);
     part->address = (char*)address;
     part->n_bytes = count * fake_type_bytes(type);

@@ -1,7 +1,7 @@
-/* fuzz.h - what the fuzz targets share: a temporary file, and sealing.
+/* fuzz.h - shared by the fuzz targets: a temporary file, and sealing.
  *
- * Nearly no random text has a right checksum, so a fuzzer would never get behind it.  Each target
- * therefore reads its input twice: as it is, and with a first and a last line that are right. */
+ * Random text almost never has a valid checksum, so a fuzzer would test nothing else.  Each target
+ * therefore reads its input twice: unchanged, and with a valid first and last line. */
 #ifndef FUZZ_H
 #define FUZZ_H
 
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char* fuzz_input = "input"; /* whose bytes these are, for the message */
+static const char* fuzz_input = "input"; /* name of the input, for messages */
 
 /* Unlike assert it stays in every build. */
 #define FUZZ_CHECK(condition)                                                                      \

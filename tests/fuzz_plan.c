@@ -1,7 +1,6 @@
-/* fuzz_plan.c - any bytes given to memo_plan_parse: refused with a message, or a plan that is
- * valid.
+/* fuzz_plan.c - gives any bytes to memo_plan_parse: they are refused with a message, or are a valid plan.
  *
- * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays what was found. */
+ * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays the inputs that were found. */
 #ifndef FUZZ_REPLAY
 #define MEMO_IMPLEMENTATION
 #endif

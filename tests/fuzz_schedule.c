@@ -1,7 +1,7 @@
-/* fuzz_schedule.c - any bytes given to memo_schedule_parse: refused with a message, or a schedule that can be
- * written and read back, checked, explained, simulated and drawn.
+/* fuzz_schedule.c - gives any bytes to memo_schedule_parse: they are refused with a message, or are a schedule that can
+ * be written, read back, checked, explained, simulated and drawn.
  *
- * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays what was found. */
+ * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays the inputs that were found. */
 #ifndef FUZZ_REPLAY
 #define MEMO_IMPLEMENTATION
 #endif

@@ -1,8 +1,8 @@
-/* fuzz_solve.c - any bytes given to the planning tool as a trace or a CSV: refused with a message, or planned, and
- * the plan holds for whoever checks it.
+/* fuzz_solve.c - gives any bytes to the planning tool as a trace or a CSV: they are refused with a message, or planned,
+ * and every validator accepts the plan.
  *
- * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays what was found. */
-#define main plan_trace_main /* its readers are what a user's file meets */
+ * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays the inputs that were found. */
+#define main plan_trace_main /* the tool's readers parse the files of users */
 #include "tools/plan_trace.c"
 #undef main
 #include "fuzz.h"
@@ -20,7 +20,7 @@ static void fuzz_engine(input* in, memo_plan_engine engine, int64_t capacity) {
         FUZZ_CHECK(memo_plan_validate(in->plan, &error) == MEMO_STATUS_OK);
         FUZZ_CHECK((status == MEMO_STATUS_INFEASIBLE) ==
                    (capacity > 0 && in->plan->peak_bytes > capacity));
-    } else { /* prepared it was: what is left are fixed places, and sums that only a planner makes */
+    } else { /* prepared: only fixed places, and sums that a planner makes, can still be refused */
         FUZZ_CHECK(status == MEMO_STATUS_INVALID_ARGUMENT);
         FUZZ_CHECK(strstr(error.message, "overlap") || strstr(error.message, "2^62"));
     }

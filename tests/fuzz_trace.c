@@ -1,7 +1,6 @@
-/* fuzz_trace.c - any bytes given to memo_trace_parse: refused with a message, or a trace that can
- * be used.
+/* fuzz_trace.c - gives any bytes to memo_trace_parse: they are refused with a message, or are a usable trace.
  *
- * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays what was found. */
+ * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays the inputs that were found. */
 #ifndef FUZZ_REPLAY
 #define MEMO_IMPLEMENTATION
 #endif

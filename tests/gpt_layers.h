@@ -1,7 +1,5 @@
-/* gpt_layers.h - the planning problem of a GPT's layers: hidden size 4096 in bf16, on the figures of one
- * H200, with tiles of 1024 rows.
- *
- * tests/test_swap_plan.c and bench/swap_plan.c plan for it. */
+/* gpt_layers.h - a planning problem for tests/test_swap_plan.c and bench/swap_plan.c: the layers of a GPT with hidden
+ * size 4096 in bf16, with the figures of one H200 and tiles of 1024 rows. */
 #ifndef GPT_LAYERS_H
 #define GPT_LAYERS_H
 

@@ -1,5 +1,5 @@
-/* gpt_ranks_test.h - a short training of the trainer's model on several ranks, threads here: losses,
- * gradients of the first step and parameters of every rank. */
+/* gpt_ranks_test.h - trains the trainer's model for a few steps on ranks that are threads, and returns losses, gradients
+ * of the first step, and parameters of every rank. */
 #ifndef GPT_RANKS_TEST_H
 #define GPT_RANKS_TEST_H
 
@@ -8,7 +8,7 @@
 
 enum { N_STEPS = 3 };
 
-/* What is run: on one rank where the config's degrees are 0. */
+/* The training to run; on one rank if the config's degrees are 0. */
 typedef struct training {
     gpt_desc desc;
     int64_t accumulate;

@@ -1,5 +1,5 @@
-/* gpt_test.h - what the tests of the trainer's model share: a model in a device that fits it
- * exactly, and text to feed it. */
+/* gpt_test.h - shared by the tests of the trainer's model: a model in a device of exactly its size, and text to train
+ * on. */
 #ifndef GPT_TEST_H
 #define GPT_TEST_H
 

@@ -1,4 +1,4 @@
-# heads.sh - what the head of an example promises:  . tests/heads.sh
+# heads.sh - reads the head of an example:  . tests/heads.sh
 #
 # In a head, "Expected output:" and other titles are followed by indented lines.
 

@@ -1,5 +1,4 @@
-/* memo_test.h - the tests' own few lines: checks, a name filter, a seed that is printed and can be
- * set.
+/* memo_test.h - the frame of a test program: checks, a filter of names, and a seed that is printed and can be set.
  *
  *   static void adds_up(void) { CHECK(1 + 1 == 2); }
  *   int main(int argc, char** argv) {
@@ -48,7 +47,7 @@ static inline int memo_test_all(void) {
     return all && *all;
 }
 
-/* A NaN whatever -ffast-math makes of arithmetic. */
+/* A NaN, also with -ffast-math. */
 static inline double memo_test_nan(void) {
     const uint64_t bits = (uint64_t)0x7ff8 << 48;
     double value;
@@ -117,7 +116,7 @@ static inline memo_test_value memo_test_value_of(const void* bytes, size_t n_byt
     return value;
 }
 
-/* A value of n bytes is read through a type of n bytes, whatever the order of bytes. */
+/* Reads a value of n bytes through a type of n bytes, so that the order of bytes does not matter. */
 static inline void memo_test_put_value(const memo_test_value* v) {
     int64_t i = 0;
     if (v->kind == 'f') {
@@ -192,7 +191,7 @@ static inline const char* memo_test_path(char* path, const char* name) {
     return path;
 }
 
-/* The bytes of a file and a 0 behind them; free it.  NULL if it cannot be read. */
+/* The bytes of a file, followed by a 0; the caller frees them.  NULL if it cannot be read. */
 static inline char* memo_test_file(const char* path, int64_t* n_bytes) {
     FILE* file = fopen(path, "rb");
     long size = -1;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The trainer over MPI, a process a rank: losses bitwise those of threads and within rounding those of one rank;
-# refusals.  Output: TAP.  `make test-mpi` runs it.
+# mpi_train_gpt.sh - the trainer over MPI, with a process per rank: losses match threads bitwise and one rank up to
+# rounding; refusals.  Output: TAP.  `make test-mpi` runs it.
 #
 # Environment: MPIRUN   mpirun with its options (default mpirun)
 set -u

@@ -77,7 +77,7 @@ static int nccl_ranks_main(int argc, char** argv, void (*tests)(void)) {
     for (r = 1; r < n_ranks; r++) { /* before anything touches CUDA */
         pid_t child = fork();
         if (child == 0) return nccl_run_rank(argc, argv, r, n_ranks, tests);
-        if (child < 0) perror("fork"); /* the others' time-out ends the rest */
+        if (child < 0) perror("fork"); /* the time-out of the other ranks ends the run */
     }
     result = nccl_run_rank(argc, argv, 0, n_ranks, tests);
     while (wait(&r) > 0) result |= r != 0;

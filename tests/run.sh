@@ -4,13 +4,13 @@
 #   sh tests/run.sh LOG_FOLDER PROGRAM...
 #
 # A program is an executable or a shell script (*.sh).  One that is missing (it did not build), crashes, hangs,
-# ends early or exits nonzero without a failed test counts as a failed test of its own name.
+# ends early or exits nonzero without a failed test counts as a failed test with the program's name.
 # Environment: MEMO_TEST_WRAPPER  put before each executable (valgrind, ...)
 #              MEMO_TEST_ARGS     given to each program: [NAME] [--seed N]
 #              MEMO_TEST_JOBS     programs at a time, default: the processors
 #              MEMO_TEST_TIMEOUT  seconds for a program, default 600
 #              MEMO_TEST_ALL      not empty: `make test-all`; scripts and programs run their slow tests too
-# The last line is "N passed, N failed", with ", N skipped" where some were.  Exit status 1 on a failure.
+# The last line is "N passed, N failed", with ", N skipped" if any were.  Exit status 1 on a failure.
 set -u
 
 logs=$1

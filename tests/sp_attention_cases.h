@@ -1,5 +1,5 @@
 /* sp_attention_cases.h - cases of attention over ring x ulysses ranks, a dense fp64 reference that shares no code, and
- * what one rank does in a case, over any memo_comm.  Who includes it runs the ranks: world_run.
+ * the work of one rank in a case, over any memo_comm.  The file that includes it must define world_run, which runs ranks.
  *
  * Include after memo_sp.h and memo_test.h. */
 #ifndef SP_ATTENTION_CASES_H
@@ -11,25 +11,36 @@
 #define CASE_FREE(address)         free(address)
 #endif
 
-static long long malloc_count; /* of memo's own, where the includer counts them */
+static long long malloc_count; /* memo's requests, if the including file counts them */
 
 #define MAX_DOCUMENTS 16
 #define MAX_BATCH     4
+#define MAX_HEADS     64
 
 typedef struct attention_case {
     int32_t ring, ulysses, ring_is_inner;
     memo_sharding_kind sharding;
     memo_mask_kind mask;
-    int64_t window;
+    int64_t window;       /* before a query, and after it unless there is another window after it */
+    int64_t window_after; /* 0: as window; -1: no limit */
+    int64_t prefixes[MAX_DOCUMENTS];
+    int32_t has_prefixes;
+    double softcap;
+    int32_t has_slopes; /* a bias of the test's local attention: ALiBi's */
+    int32_t first_q_head;
+    int32_t has_sinks;
     int64_t document_begins[MAX_DOCUMENTS + 1];
     int64_t n_documents; /* 0: one, without a list */
-    /* Not NULL: n_batch - 1 cases, whose masks are those of the other sequences of the batch. */
+    /* Not 0: cross-attention, with n_documents documents of keys. */
+    int64_t n_keys, key_begins[MAX_DOCUMENTS + 1];
+    memo_sharding_kind key_sharding;
+    /* Not NULL: n_batch - 1 cases with the masks of the other sequences of the batch. */
     const struct attention_case* others;
     int64_t n_tokens;
     int32_t n_batch, n_q_heads, n_kv_heads, head_size;
     int32_t v_head_size; /* 0: head_size */
     memo_type type;
-    int32_t sends_again, rounds_gradients;
+    int32_t sends_again, rounds_gradients, ulysses_groups, gathers_keys;
     double spread;                   /* of q and k; 0: 1 */
     double bytes_per_s, s_per_score; /* not 0: links are throttled, attention sleeps */
     double step; /* not 0: the first element of q is 1, that of k step * (position / 24) */
@@ -51,23 +62,28 @@ static attention_case case_of(int32_t ring, int32_t ulysses, int64_t n_tokens, i
     return c;
 }
 
-/* The case whose mask sequence b of the batch has. */
+static int64_t keys_of(const attention_case* c) { return c->n_keys ? c->n_keys : c->n_tokens; }
+
+/* The case with the mask of sequence b of the batch. */
 static const attention_case* case_of_row(const attention_case* c, int64_t b) {
     return b && c->others ? &c->others[b - 1] : c;
 }
 
 static const char* case_text(const attention_case* c) {
-    static char text[256];
-    snprintf(
-        text, sizeof text,
-        "ring %d ulysses %d%s %s %s window %d documents %d%s, batch %d tokens %d heads %d/%d of "
-        "%d/%d, %s%s%s",
-        c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
-        memo_sharding_name(c->sharding), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
-        (int)c->window, (int)c->n_documents, c->others ? " (a mask for each)" : "", c->n_batch,
-        (int)c->n_tokens, c->n_q_heads, c->n_kv_heads, c->head_size, c->v_head_size,
-        memo_type_name(c->type), c->sends_again ? ", sends again" : "",
-        c->rounds_gradients ? ", rounds gradients" : "");
+    static char text[360];
+    snprintf(text, sizeof text,
+             "ring %d ulysses %d%s %s %s window %d,%d%s documents %d%s%s, batch %d tokens %d keys "
+             "%d heads "
+             "%d/%d of %d/%d in %d groups, %s%s%s%s%s",
+             c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
+             memo_sharding_name(c->sharding), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
+             (int)c->window, (int)c->window_after, c->has_prefixes ? ", prefixes," : "",
+             (int)c->n_documents, c->softcap > 0 ? " (softcap)" : "",
+             c->others ? " (a mask for each)" : "", c->n_batch, (int)c->n_tokens, (int)c->n_keys,
+             c->n_q_heads, c->n_kv_heads, c->head_size, c->v_head_size, c->ulysses_groups,
+             memo_type_name(c->type), c->sends_again ? ", sends again" : "",
+             c->rounds_gradients ? ", rounds gradients" : "",
+             c->gathers_keys ? ", gathers keys" : "", c->has_sinks ? ", sinks" : "");
     return text;
 }
 
@@ -76,10 +92,13 @@ static const char* case_text(const attention_case* c) {
 enum { Q, K, V, OUT, D_OUT, D_Q, D_K, D_V, N_TENSORS };
 
 typedef struct whole {
-    int64_t n[N_TENSORS]; /* elements */
+    int64_t n[N_TENSORS], n_tokens[N_TENSORS]; /* elements */
     int32_t n_heads[N_TENSORS], head_size[N_TENSORS];
     char* typed[N_TENSORS];
     double* reference[N_TENSORS];
+    float sinks[MAX_HEADS];
+    double d_sinks[MAX_HEADS],
+        d_sinks_norm; /* of the reference; root of the sum of squares of all terms */
 } whole;
 
 static uint16_t test_bf16(float x) { /* to the nearest, ties to even */
@@ -133,19 +152,25 @@ static double test_normal(void) { /* nearly */
 static void whole_create(whole* w, const attention_case* c) {
     int t;
     int64_t i;
+    for (i = 0; i < MAX_HEADS;
+         i++) /* one that outweighs most keys; one that is none; ordinary ones */
+        w->sinks[i] = i % 5 == 1 ? 6 : i % 5 == 3 ? -(float)HUGE_VAL : (float)(i % 7) - 3;
+    memset(w->d_sinks, 0, sizeof w->d_sinks);
+    w->d_sinks_norm = 0;
     for (t = 0; t < N_TENSORS; t++) {
         int is_kv = t == K || t == V || t == D_K || t == D_V;
         double spread = (t == Q || t == K) && c->spread > 0 ? c->spread : 1;
         int is_v = t == V || t == OUT || t == D_OUT || t == D_V;
         w->n_heads[t] = is_kv ? c->n_kv_heads : c->n_q_heads;
         w->head_size[t] = is_v && c->v_head_size ? c->v_head_size : c->head_size;
-        w->n[t] = c->n_batch * c->n_tokens * w->n_heads[t] * w->head_size[t];
+        w->n_tokens[t] = is_kv ? keys_of(c) : c->n_tokens;
+        w->n[t] = c->n_batch * w->n_tokens[t] * w->n_heads[t] * w->head_size[t];
         w->typed[t] = (char*)CASE_CALLOC((size_t)w->n[t], (size_t)memo_type_bytes(c->type));
         w->reference[t] = (double*)calloc((size_t)w->n[t], sizeof(double));
         if (t != Q && t != K && t != V && t != D_OUT) continue;
         for (i = 0; i < w->n[t]; i++) {
             double x = spread * test_normal();
-            int64_t position = i / (w->n_heads[t] * w->head_size[t]) % c->n_tokens;
+            int64_t position = i / (w->n_heads[t] * w->head_size[t]) % w->n_tokens[t];
             if (c->step > 0 && i % c->head_size == 0 && t != V && t != D_OUT)
                 x = t == Q ? 1 : c->step * (double)(position / 24);
             if (c->huge > 0 && i % c->head_size == 0 && (t == Q || t == K))
@@ -166,27 +191,38 @@ static void whole_destroy(whole* w) {
 /* ---- the reference ---- */
 
 static int is_visible(const attention_case* c, int64_t query, int64_t key) {
-    int64_t distance = query > key ? query - key : key - query, i;
-    if (c->mask == MEMO_MASK_CAUSAL && key > query) return 0;
-    if (c->window && distance >= c->window) return 0;
+    int64_t after = c->window_after ? c->window_after : c->window, i;
+    const int64_t* keys = c->n_keys ? c->key_begins : c->document_begins;
     for (i = 1; i < c->n_documents; i++) /* a border between the two */
-        if ((query < c->document_begins[i]) != (key < c->document_begins[i])) return 0;
-    return 1;
+        if ((query < c->document_begins[i]) != (key < keys[i])) return 0;
+    for (i = 0; i < c->n_documents; i++) /* from here on positions in the document */
+        if (query >= c->document_begins[i] && query < c->document_begins[i + 1]) break;
+    if (c->n_documents) query -= c->document_begins[i];
+    if (c->n_documents) key -= keys[i];
+    if (c->window && query - key >= c->window) return 0;
+    if (c->has_prefixes && key < c->prefixes[i]) return 1;
+    if (c->mask == MEMO_MASK_CAUSAL && key > query) return 0;
+    return after <= 0 || key - query < after;
 }
 
+static double slope_of_head(int64_t head) { return ldexp(0.5, -(int)(head % 5)); }
+
 static void reference_run(const attention_case* c, whole* w) {
-    int64_t n = c->n_tokens, d = w->head_size[Q], d_of_v = w->head_size[V], i, j, e, b, h;
+    int64_t n = keys_of(c), d = w->head_size[Q], d_of_v = w->head_size[V], i, j, e, b, h;
     int64_t group = c->n_q_heads / c->n_kv_heads;
     double scale = 1 / sqrt((double)d);
-    double* p = (double*)malloc((size_t)n * sizeof(double));
+    double* p = (double*)malloc((size_t)(2 * n) * sizeof(double));
+    double* slopes = p + n; /* of the softcap */
 #define ROW(t, row, head)                                                                          \
-    (w->reference[t] + (((b * n + (row)) * w->n_heads[t] + (head)) * w->head_size[t]))
+    (w->reference[t] + (((b * w->n_tokens[t] + (row)) * w->n_heads[t] + (head)) * w->head_size[t]))
     for (b = 0; b < c->n_batch; b++)
         for (h = 0; h < c->n_q_heads; h++)
-            for (i = 0; i < n; i++) {
+            for (i = 0; i < c->n_tokens; i++) {
                 const double *q = ROW(Q, i, h), *d_out = ROW(D_OUT, i, h);
                 double *out = ROW(OUT, i, h), *d_q = ROW(D_Q, i, h);
                 double largest = -HUGE_VAL, sum = 0, dot = 0;
+                double slope = c->has_slopes ? slope_of_head(c->first_q_head + h) : 0;
+                double sink = c->has_sinks ? (double)w->sinks[h] : -HUGE_VAL;
                 for (j = 0; j < n; j++) {
                     const double* k = ROW(K, j, h / group);
                     p[j] = -HUGE_VAL;
@@ -194,9 +230,16 @@ static void reference_run(const attention_case* c, whole* w) {
                     p[j] = 0;
                     for (e = 0; e < d; e++) p[j] += q[e] * k[e];
                     p[j] *= scale;
+                    if (c->softcap > 0) p[j] = c->softcap * tanh(p[j] / c->softcap);
+                    slopes[j] = 1 - p[j] / (c->softcap > 0 ? c->softcap : HUGE_VAL) *
+                                        (p[j] / (c->softcap > 0 ? c->softcap : HUGE_VAL));
+                    p[j] -= slope * fabs((double)(i - j));
                     if (p[j] < -3.4e38) p[j] = -HUGE_VAL; /* as fp32 has it: not seen */
                     if (p[j] > largest) largest = p[j];
                 }
+                if (sink > largest) largest = sink;
+                sink = sink > -HUGE_VAL ? exp(sink - largest) : 0;
+                sum = sink;
                 for (j = 0; j < n; j++) {
                     p[j] = p[j] > -HUGE_VAL ? exp(p[j] - largest) : 0;
                     sum += p[j];
@@ -207,6 +250,10 @@ static void reference_run(const attention_case* c, whole* w) {
                     for (e = 0; e < d_of_v; e++) out[e] += p[j] * v[e];
                 }
                 for (e = 0; e < d_of_v; e++) dot += out[e] * d_out[e];
+                if (sink > 0) {
+                    w->d_sinks[h] -= sink / sum * dot;
+                    w->d_sinks_norm = hypot(w->d_sinks_norm, sink / sum * dot);
+                }
                 for (j = 0; j < n; j++) {
                     const double *k = ROW(K, j, h / group), *v = ROW(V, j, h / group);
                     double *d_k = ROW(D_K, j, h / group), *d_v = ROW(D_V, j, h / group);
@@ -214,6 +261,7 @@ static void reference_run(const attention_case* c, whole* w) {
                     if (p[j] == 0) continue;
                     for (e = 0; e < d_of_v; e++) d_p += d_out[e] * v[e];
                     d_s = scale * p[j] * (d_p - dot);
+                    if (c->softcap > 0) d_s *= slopes[j];
                     for (e = 0; e < d; e++) {
                         d_q[e] += d_s * k[e];
                         d_k[e] += d_s * q[e];
@@ -225,7 +273,7 @@ static void reference_run(const attention_case* c, whole* w) {
     free(p);
 }
 
-/* Relative RMS error of a tensor; huge where a value is not finite. */
+/* Relative RMS error of a tensor; huge if a value is not finite. */
 static double error_of(const attention_case* c, const whole* w, int t) {
     double sum = 0, norm = 0;
     int64_t i;
@@ -255,9 +303,10 @@ typedef struct run_result {
     asked_call asked[2][MAX_ASKED];
     int64_t ring_forward_bytes, ring_backward_bytes, ulysses_forward_bytes, ulysses_backward_bytes;
     memo_sp_attention_sizes sizes;
-    int64_t device_bytes; /* less free on the device, once created */
-    double elapsed_s;     /* of all calls */
-    long long n_mallocs;  /* by anybody, from the first forward to the end of the last backward */
+    int64_t device_bytes;     /* less free on the device, once created */
+    double elapsed_s;         /* of all calls */
+    float d_sinks[MAX_HEADS]; /* of this rank */
+    long long n_mallocs; /* by anybody, from the first forward to the end of the last backward */
     memo_status status;
 } run_result;
 
@@ -272,6 +321,7 @@ typedef struct world {
     int32_t failing_rank;   /* whose local attention fails; -1: none */
     int32_t recorded_rank;  /* whose schedule is checked; -1: none */
     int32_t is_alone;       /* in this process: the other ranks are in others */
+    int32_t own_rank;       /* if so */
     pthread_barrier_t barrier;
 } world;
 
@@ -360,6 +410,87 @@ static memo_status sleeping_attention(void* user, memo_stream stream,
                                   (double)(n * block->n_q_heads) * s->s_per_score, error);
 }
 
+/* A local attention of the user's: ALiBi, a bias by the model's head and the distance.  One query after another. */
+typedef struct biased_args {
+    memo_attention_block block;
+    int is_backward;
+} biased_args;
+
+static int64_t block_position(const memo_run* runs, int64_t row) {
+    for (; row >= runs->count; runs++) row -= runs->count;
+    return runs->start + row * runs->stride;
+}
+static int64_t block_rows(const memo_run* runs, int32_t n) {
+    int64_t rows = 0;
+    while (n--) rows += runs[n].count;
+    return rows;
+}
+
+static void biased_query(const biased_args* args, int64_t b, int64_t i, int64_t h) {
+    const memo_attention_block* a = &args->block;
+    int64_t n_k = block_rows(a->k_runs, a->n_k_runs), j, e, low, high;
+    int64_t kv = h / (a->n_q_heads / a->n_kv_heads), query = block_position(a->q_runs, i);
+    int64_t q_at = b * a->q_batch_stride + i * a->q_row_stride + h * a->head_size;
+    int64_t out_at = b * a->out_batch_stride + i * a->out_row_stride + h * a->v_head_size;
+    int64_t lse_at = b * a->lse_batch_stride + i * a->lse_row_stride + h;
+    double out[64] = {0}, sum = 0, slope = slope_of_head(a->first_q_head + h);
+    memo_mask_interval(&a->mask, query, &low, &high);
+    for (j = 0; j < n_k; j++) {
+        int64_t key = block_position(a->k_runs, j);
+        int64_t k_at = b * a->k_batch_stride + j * a->k_row_stride + kv * a->head_size;
+        int64_t v_at = b * a->v_batch_stride + j * a->v_row_stride + kv * a->v_head_size;
+        double score = 0, p, d_p = 0, d_s;
+        if (key < low || key >= high) continue;
+        for (e = 0; e < a->head_size; e++)
+            score += (double)((const float*)a->q)[q_at + e] * ((const float*)a->k)[k_at + e];
+        score = a->scale * score - slope * fabs((double)(query - key));
+        p = exp(args->is_backward ? score - a->lse[lse_at]
+                                  : score); /* small numbers: no overflow */
+        sum += p;
+        for (e = 0; e < a->v_head_size; e++) out[e] += p * ((const float*)a->v)[v_at + e];
+        if (!args->is_backward) continue;
+        for (e = 0; e < a->v_head_size; e++) {
+            double d_out = ((const float*)a->d_out)[out_at + e];
+            d_p += d_out * ((const float*)a->v)[v_at + e];
+            a->d_v[v_at + e] += (float)(p * d_out);
+        }
+        d_s = a->scale * p * (d_p - a->row_dots[lse_at]);
+        for (e = 0; e < a->head_size; e++) {
+            a->d_q[q_at + e] += (float)(d_s * ((const float*)a->k)[k_at + e]);
+            a->d_k[k_at + e] += (float)(d_s * ((const float*)a->q)[q_at + e]);
+        }
+    }
+    if (args->is_backward) return;
+    for (e = 0; e < a->v_head_size; e++) a->out[out_at + e] = sum > 0 ? (float)(out[e] / sum) : 0;
+    a->lse[lse_at] = sum > 0 ? (float)log(sum) : -(float)HUGE_VAL;
+}
+
+static memo_status biased_run(void* args, memo_error* error) {
+    const biased_args* a = (const biased_args*)args;
+    int64_t n_q = block_rows(a->block.q_runs, a->block.n_q_runs), b, i, h;
+    (void)error;
+    for (b = 0; b < a->block.n_batch; b++)
+        for (i = 0; i < n_q; i++)
+            for (h = 0; h < a->block.n_q_heads; h++) biased_query(a, b, i, h);
+    return MEMO_STATUS_OK;
+}
+static memo_status biased_forward(void* user, memo_stream stream, const memo_attention_block* block,
+                                  memo_error* error) {
+    biased_args args;
+    args.block = *block;
+    args.is_backward = 0;
+    return memo_host_device_launch((memo_device*)user, stream, biased_run, &args, sizeof args,
+                                   error);
+}
+static memo_status biased_backward(void* user, memo_stream stream,
+                                   const memo_attention_block* block, memo_error* error) {
+    biased_args args;
+    args.block = *block;
+    args.is_backward = 1;
+    return memo_host_device_launch((memo_device*)user, stream, biased_run, &args, sizeof args,
+                                   error);
+}
+
 /* What a trainer does on the compute stream around attention: it makes tensors before, and uses them after. */
 static memo_status copy_tensor(memo_device* device, memo_stream stream, memo_schedule* schedule,
                                void* to, const void* from, int64_t n_bytes, memo_error* error) {
@@ -382,14 +513,14 @@ typedef struct step_buffers {
     int64_t k_bytes, v_bytes, out_bytes, saved_bytes;
 } step_buffers;
 
-/* A step on the device, or, where schedule is given, what it would be. */
+/* A step on the device, or its schedule if schedule is not NULL. */
 static memo_status attention_step(memo_device* device, memo_stream stream, memo_schedule* schedule,
                                   memo_sp_attention* attention, const memo_sp_attention_tensors* t,
                                   const memo_mask* mask, const step_buffers* b, int is_backward,
                                   memo_error* error) {
     memo_status status;
-    /* What is made for forward, and comes back for backward where it was swapped out.  The contents are there
-     * already: what is copied onto them is themselves, by a detour. */
+    /* Stands for writing the inputs of forward, and for swapping them back for backward.  The contents are there already,
+     * so the tensors are copied away and back. */
     const void* tensors[3];
     int64_t n_bytes[3];
     int i;
@@ -419,13 +550,51 @@ static memo_status attention_step(memo_device* device, memo_stream stream, memo_
                   : copy_tensor(device, stream, schedule, b->used, t->d_v, b->v_bytes, error);
 }
 
+/* Query heads of a rank's group g of n: those of its key heads [g n_kv / n, (g + 1) n_kv / n). */
+static int64_t group_q_heads(const attention_case* c, const memo_ulysses_heads* heads, int32_t n,
+                             int32_t g) {
+    int64_t n_heads = 0;
+    int32_t h, kv;
+    for (h = heads->first_q; h < heads->first_q + heads->n_q; h++) {
+        kv = h / (c->n_q_heads / c->n_kv_heads) - heads->first_kv;
+        n_heads += kv >= g * heads->n_kv / n && kv < (g + 1) * heads->n_kv / n;
+    }
+    return n_heads;
+}
+
+static int32_t groups_of(const attention_case* c) {
+    return c->ulysses > 1 && c->ulysses_groups ? c->ulysses_groups : 1;
+}
+/* Rings that the rank runs in one pass. */
+static int32_t n_rings_of(const attention_case* c, const memo_ulysses_heads* heads) {
+    int32_t n = 0, g;
+    for (g = 0; g < groups_of(c); g++) n += group_q_heads(c, heads, groups_of(c), g) > 0;
+    return n;
+}
+
+/* Of these in forward, the rings that wait at their end: the last, and those whose keys another group overwrites. */
+static int32_t n_ends_of(const attention_case* c, const memo_ulysses_heads* heads) {
+    int32_t n = 0, g, later;
+    for (g = 0; g < groups_of(c); g++) {
+        int is_last = 1, is_overwritten = 0;
+        if (!group_q_heads(c, heads, groups_of(c), g)) continue;
+        for (later = g + 1; later < groups_of(c); later++)
+            if (group_q_heads(c, heads, groups_of(c), later)) {
+                is_last = 0;
+                is_overwritten |= c->sends_again && (later - g) % 2 == 0;
+            }
+        n += is_last || is_overwritten;
+    }
+    return n;
+}
+
 /* The last step of the ring: forward has as many exchanges, and backward two more. */
-static int32_t last_step_of(const memo_schedule* recorded, int32_t n_repeats) {
+static int32_t last_step_of(const memo_schedule* recorded, int32_t n_rings) {
     int64_t op, n = 0;
     for (op = 0; op < recorded->n_ops; op++)
         n += recorded->ops[op].kind == MEMO_OP_RUN &&
              !strcmp(memo_schedule_op_name(recorded, op), "ring exchange");
-    return n ? (int32_t)(n / n_repeats - 2) / 2 : 0;
+    return n ? (int32_t)(n / n_rings - 2) / 2 : 0;
 }
 
 /* A rank that works on keys of others, but not in the last step of the ring. */
@@ -442,7 +611,11 @@ static int ends_early(const run_result* result, const memo_sharding* sharding, i
 static memo_mask mask_of_case(const attention_case* c) {
     memo_mask mask = memo_mask_default();
     mask.kind = c->mask;
-    mask.window = c->window;
+    mask.window_before = c->window;
+    mask.window_after = c->window_after < 0 ? 0 : c->window_after ? c->window_after : c->window;
+    if (c->has_prefixes) mask.prefixes = c->prefixes;
+    if (c->n_keys && c->n_documents && c->key_sharding != MEMO_SHARDING_DOCUMENTS)
+        mask.key_begins = c->key_begins;
     if (c->n_documents && c->sharding != MEMO_SHARDING_DOCUMENTS) {
         mask.document_begins = c->document_begins;
         mask.n_documents = c->n_documents;
@@ -464,7 +637,27 @@ static memo_status sharding_of_case(const attention_case* c, memo_sharding* shar
     return memo_sharding_make(&desc, sharding, error);
 }
 
-/* What one rank recorded, against what it was to do. */
+static memo_status key_sharding_of_case(const attention_case* c, memo_sharding* sharding,
+                                        memo_error* error) {
+    attention_case keys = *c;
+    if (!c->n_keys) return sharding_of_case(c, sharding, error);
+    keys.n_tokens = c->n_keys;
+    keys.sharding = c->key_sharding;
+    memcpy(keys.document_begins, c->key_begins, sizeof keys.document_begins);
+    if (c->key_sharding != MEMO_SHARDING_DOCUMENTS) return sharding_of_case(&keys, sharding, error);
+    {
+        memo_sharding_desc desc = memo_sharding_desc_default();
+        desc.kind = c->key_sharding;
+        desc.ring = c->ring;
+        desc.ulysses = c->ulysses;
+        desc.n_tokens = c->n_keys;
+        desc.document_begins = c->key_begins; /* of the case, which stays */
+        desc.n_documents = c->n_documents;
+        return memo_sharding_make(&desc, sharding, error);
+    }
+}
+
+/* Compares one rank's recording with the expected schedule. */
 static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention,
                            const memo_sp_attention_tensors* tensors, const memo_mask* mask,
                            const step_buffers* buffers, const attention_case* c,
@@ -473,12 +666,16 @@ static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention
     memo_schedule *promised = NULL, *recorded = NULL;
     memo_check* check = NULL;
     memo_error error;
-    int32_t stream, k;
+    int32_t stream, k, n_rings;
     CHECK_OK(memo_schedule_create(&promised, &error));
     CHECK_OK(memo_schedule_add_stream(promised, "compute", &stream, &error));
     CHECK_OK(memo_schedule_add_sync(promised, stream, &error)); /* a recorder resumes with these */
-    if (c->ring > 1) {
+    if (c->ring > 1 && !c->gathers_keys) {
         CHECK_OK(memo_schedule_add_stream(promised, "ring", &stream, &error));
+        CHECK_OK(memo_schedule_add_sync(promised, stream, &error));
+    }
+    if (c->ulysses > 1 && c->ulysses_groups > 1) {
+        CHECK_OK(memo_schedule_add_stream(promised, "ulysses", &stream, &error));
         CHECK_OK(memo_schedule_add_sync(promised, stream, &error));
     }
     for (k = 0; k < 2 * n_repeats; k++)
@@ -493,11 +690,13 @@ static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention
                memo_schedule_op_name(recorded, check->races[0].first), (int)check->races[0].second,
                memo_schedule_op_name(recorded, check->races[0].second));
     CHECK_IS(check->n_unrecorded_waits, ==, 0);
-    /* One wait needs no bytes to be ordered: at the end of a forward pass whose last exchange brings this rank nothing
-     * that it computes with, while the wait for an earlier one has set k and v free. */
+    /* One wait may be redundant: at the end of a forward pass whose last exchange brings no keys that this rank uses, if
+     * the wait for an earlier exchange has released k and v. */
+    n_rings = n_repeats * n_rings_of(c, &result->sizes.heads);
     CHECK_CASE(
-        check->n_redundant_waits ==
-            (ends_early(result, sharding, last_step_of(recorded, n_repeats)) ? n_repeats : 0),
+        check->n_redundant_waits == (ends_early(result, sharding, last_step_of(recorded, n_rings))
+                                         ? n_repeats * n_ends_of(c, &result->sizes.heads)
+                                         : 0),
         "%s: %d of %d waits, the first is op %d", case_text(c), (int)check->n_redundant_waits,
         (int)check->n_waits, check->n_redundant_waits ? (int)check->redundant_waits[0] : -1);
     memo_check_destroy(check);
@@ -512,21 +711,23 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
                               memo_recorder* recorder, memo_mesh* mesh, memo_error* error) {
     const attention_case* c = all->c;
     run_result* result = &all->results[rank];
-    int64_t row_bytes[N_TENSORS], element_bytes = memo_type_bytes(c->type), share_bytes;
+    int64_t n_local[N_TENSORS], row_bytes[N_TENSORS], element_bytes = memo_type_bytes(c->type),
+                                                      share_bytes;
     memo_host_attention state;
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_sp_attention_tensors tensors, other;
     memo_sp_attention* attention = NULL;
     memo_mask masks[MAX_BATCH];
     memo_sharding sharding, shardings[MAX_BATCH]; /* of the first sequence, of each */
+    memo_sharding key_shardings[MAX_BATCH];
     memo_status status = MEMO_STATUS_OK;
     int32_t b;
     sleeper sleeping;
     watched_attention watched;
     char *share[N_TENSORS], *other_share[N_TENSORS];
     void *lse = NULL, *saved = NULL, *other_lse = NULL, *other_saved = NULL;
-    char* scratch =
-        NULL; /* of the caller, where a device's own could not be reached from the host */
+    float* sinks = NULL;  /* and their gradients */
+    char* scratch = NULL; /* the caller's, if the host cannot access memory of the device */
     step_buffers buffers;
     int64_t free_bytes = 0, total_bytes = 0, largest_bytes = 0;
     int32_t k;
@@ -536,6 +737,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     for (b = 0; b < c->n_batch && !status; b++) {
         masks[b] = mask_of_case(case_of_row(c, b));
         status = sharding_of_case(case_of_row(c, b), &shardings[b], error);
+        if (!status) status = key_sharding_of_case(case_of_row(c, b), &key_shardings[b], error);
     }
     if (status) return status;
     sharding = shardings[0];
@@ -549,11 +751,16 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     desc.n_batch = c->n_batch;
     desc.n_q_heads = c->n_q_heads;
     desc.n_kv_heads = c->n_kv_heads;
+    if (c->n_keys) desc.key_sharding = key_shardings[0];
     desc.head_size = c->head_size;
     desc.v_head_size = c->v_head_size;
+    desc.softcap = (float)c->softcap;
+    desc.first_q_head = c->first_q_head;
     desc.type = c->type;
     desc.sends_again = c->sends_again;
     desc.rounds_gradients = c->rounds_gradients;
+    desc.ulysses_groups = c->ulysses_groups;
+    desc.gathers_keys = c->gathers_keys;
     desc.attention = memo_host_attention_functions(&state);
     if (rank == all->failing_rank) desc.attention.forward = failing_attention;
     if (c->s_per_score > 0) {
@@ -561,6 +768,11 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
         sleeping.s_per_score = c->s_per_score;
         desc.attention.forward = desc.attention.backward = sleeping_attention;
         desc.attention.user = &sleeping;
+    }
+    if (c->has_slopes) {
+        desc.attention.forward = biased_forward;
+        desc.attention.backward = biased_backward;
+        desc.attention.user = all->devices[rank];
     }
     watched.inner = desc.attention;
     watched.result = result;
@@ -582,18 +794,21 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     result->device_bytes -= free_bytes;
     for (t = 0; t < N_TENSORS; t++) {
         row_bytes[t] = all->w->n_heads[t] * all->w->head_size[t] * element_bytes;
-        share_bytes = c->n_batch * sharding.local_tokens * row_bytes[t];
+        n_local[t] =
+            (t == K || t == V || t == D_K || t == D_V ? key_shardings : shardings)->local_tokens;
+        share_bytes = c->n_batch * n_local[t] * row_bytes[t];
         if (share_bytes > largest_bytes) largest_bytes = share_bytes;
         share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         other_share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         memset(share[t], 0x7f, (size_t)share_bytes);
         for (b = 0; b < c->n_batch && (t == Q || t == K || t == V || t == D_OUT); b++)
-            memo_sharding_scatter(&shardings[b], mesh->sequence_rank, 1, row_bytes[t],
-                                  all->w->typed[t] + b * c->n_tokens * row_bytes[t],
-                                  share[t] + b * sharding.local_tokens * row_bytes[t]);
+            memo_sharding_scatter(t == K || t == V ? &key_shardings[b] : &shardings[b],
+                                  mesh->sequence_rank, 1, row_bytes[t],
+                                  all->w->typed[t] + b * all->w->n_tokens[t] * row_bytes[t],
+                                  share[t] + b * n_local[t] * row_bytes[t]);
     }
-    buffers.k_bytes = c->n_batch * sharding.local_tokens * row_bytes[K];
-    buffers.v_bytes = c->n_batch * sharding.local_tokens * row_bytes[V];
+    buffers.k_bytes = c->n_batch * n_local[K] * row_bytes[K];
+    buffers.v_bytes = c->n_batch * n_local[V] * row_bytes[V];
     buffers.out_bytes = c->n_batch * sharding.local_tokens * row_bytes[OUT];
     buffers.saved_bytes = result->sizes.saved_bytes;
     buffers.made = (char*)CASE_CALLOC((size_t)(largest_bytes + buffers.saved_bytes), 1);
@@ -613,6 +828,14 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     tensors.d_q = share[D_Q];
     tensors.d_k = share[D_K];
     tensors.d_v = share[D_V];
+    if (c->has_sinks) {
+        sinks = (float*)(void*)CASE_CALLOC(2 * MAX_HEADS, sizeof(float));
+        memcpy(sinks, all->w->sinks, sizeof all->w->sinks);
+        tensors.sinks = sinks;
+        tensors.d_sinks = sinks + MAX_HEADS;
+        for (k = 0; k < MAX_HEADS; k++) tensors.d_sinks[k] = 99; /* backward sets them */
+    }
+    memset(&other, 0, sizeof other);
     /* The other layer has the same numbers in other roles, which takes one head size. */
     other.q = share[D_OUT];
     other.k = share[V];
@@ -657,39 +880,46 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     result->n_mallocs = __atomic_load_n(&malloc_count, __ATOMIC_RELAXED) - result->n_mallocs;
     result->n_scores = state.n_scores;
     if (!status && recorder)
-        check_schedule(recorder, attention, &tensors, masks, &buffers, c, result, &sharding,
+        check_schedule(recorder, attention, &tensors, masks, &buffers, c, result, key_shardings,
                        all->n_repeats);
     if (!status) {
         int64_t n_rows = c->n_batch * sharding.ring_tokens, n_wrong = 0, i, h;
-        for (i = 0; i < n_rows; i++)
-            for (h = 0; h < result->sizes.heads.n_q; h++) {
-                int64_t row = i % sharding.ring_tokens;
-                int32_t holder =
-                    result->ring_rank * c->ulysses + (int32_t)(row / sharding.local_tokens);
-                int64_t position = memo_sharding_position(&shardings[i / sharding.ring_tokens],
-                                                          holder, row % sharding.local_tokens);
-                if (position >= c->n_tokens)
-                    n_wrong += ((float*)lse)[i * result->sizes.heads.n_q + h] != -INFINITY;
-            }
+        int32_t n_groups = groups_of(c), g;
+        const float* lses = (const float*)lse;
+        for (g = 0; g < n_groups; g++) {
+            int64_t n_heads = group_q_heads(c, &result->sizes.heads, n_groups, g);
+            for (i = 0; i < n_rows; i++)
+                for (h = 0; h < n_heads; h++) {
+                    int64_t row = i % sharding.ring_tokens;
+                    int32_t holder =
+                        result->ring_rank * c->ulysses + (int32_t)(row / sharding.local_tokens);
+                    int64_t position = memo_sharding_position(&shardings[i / sharding.ring_tokens],
+                                                              holder, row % sharding.local_tokens);
+                    if (position >= c->n_tokens && !c->has_sinks)
+                        n_wrong += lses[i * n_heads + h] != -INFINITY;
+                }
+            lses += n_rows * n_heads;
+        }
         if (n_wrong)
             status = memo_error_set(error, MEMO_STATUS_DEVICE, "the LSE of padding is not -inf");
     }
     for (t = 0; t < N_TENSORS; t++) {
         for (b = 0; b < c->n_batch; b++)
             if (!status && (t == OUT || t == D_Q || t == D_K || t == D_V))
-                memo_sharding_gather(&shardings[b], mesh->sequence_rank, 1, row_bytes[t],
-                                     share[t] + b * sharding.local_tokens * row_bytes[t],
-                                     all->w->typed[t] + b * c->n_tokens * row_bytes[t]);
+                memo_sharding_gather(t == D_K || t == D_V ? &key_shardings[b] : &shardings[b],
+                                     mesh->sequence_rank, 1, row_bytes[t],
+                                     share[t] + b * n_local[t] * row_bytes[t],
+                                     all->w->typed[t] + b * all->w->n_tokens[t] * row_bytes[t]);
         if (!status && (t == OUT || t == D_Q || t == D_K || t == D_V)) {
             /* Padding has output and gradient 0. */
             int64_t row, i, n_wrong = 0;
             for (b = 0; b < c->n_batch; b++)
-                for (row = 0; row < sharding.local_tokens; row++)
-                    if (memo_sharding_position(&shardings[b], mesh->sequence_rank, row) >=
-                        c->n_tokens)
+                for (row = 0; row < n_local[t]; row++)
+                    if (memo_sharding_position(t == D_K || t == D_V ? &key_shardings[b]
+                                                                    : &shardings[b],
+                                               mesh->sequence_rank, row) >= all->w->n_tokens[t])
                         for (i = 0; i < row_bytes[t]; i++)
-                            n_wrong +=
-                                share[t][(b * sharding.local_tokens + row) * row_bytes[t] + i] != 0;
+                            n_wrong += share[t][(b * n_local[t] + row) * row_bytes[t] + i] != 0;
             if (n_wrong)
                 status =
                     memo_error_set(error, MEMO_STATUS_DEVICE, "padding is not 0 in tensor %d", t);
@@ -702,7 +932,14 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
         CASE_FREE(share[t]);
         CASE_FREE(other_share[t]);
     }
+    if (!status && sinks && all->is_alone) {
+        status = memo_all_reduce(mesh->world, stream, tensors.d_sinks, tensors.d_sinks, MAX_HEADS,
+                                 MEMO_TYPE_F32, MEMO_REDUCTION_SUM, error);
+        if (!status) status = memo_stream_synchronize(device, stream, error);
+    }
+    if (sinks) memcpy(result->d_sinks, tensors.d_sinks, sizeof result->d_sinks);
     memo_sp_attention_destroy(attention);
+    CASE_FREE(sinks);
     CASE_FREE(scratch);
     CASE_FREE(lse);
     CASE_FREE(saved);
@@ -747,7 +984,7 @@ static void* rank_main(void* argument) {
     return NULL;
 }
 
-/* Runs rank_main for the ranks of this process, and destroys their devices; returns 1 where all succeeded. */
+/* Runs rank_main for the ranks of this process, and destroys their devices; returns 1 if all succeeded. */
 static int world_run(world* all);
 
 static void world_init(world* all, const attention_case* c, whole* w) {
@@ -763,6 +1000,26 @@ static const char* const tensor_names[N_TENSORS] = {"q",     "k",   "v",   "out"
 
 /* The worst errors seen by a test. */
 static double worst_forward, worst_gradient;
+
+/* The gradients of all ranks together are those of the reference; a rank without a head's rows has 0. */
+static void expect_sinks(const attention_case* c, const whole* w, const world* all, double bound) {
+    double off = 0;
+    int32_t r, h, u;
+    for (h = 0; h < c->n_q_heads; h++) {
+        double sum = 0;
+        for (r = 0; r < c->ring * c->ulysses; r++) {
+            const memo_ulysses_heads* own = &all->results[r].sizes.heads;
+            if (all->is_alone && r != all->own_rank) continue;
+            sum += all->results[r].d_sinks[h];
+            u = h >= own->first_q && h < own->first_q + own->n_q;
+            if (!u && !all->is_alone) CHECK_IS(all->results[r].d_sinks[h], ==, 0);
+        }
+        off = hypot(off, sum - w->d_sinks[h]);
+    }
+    off /= w->d_sinks_norm > 0 ? w->d_sinks_norm : 1;
+    CHECK_CASE(off <= bound, "%s: d_sinks is off by %.3g", case_text(c), off);
+    if (off > worst_gradient) worst_gradient = off;
+}
 
 static void expect_right(const attention_case* c, double forward_bound, double gradient_bound,
                          world* all) {
@@ -794,6 +1051,7 @@ static void expect_right(const attention_case* c, double forward_bound, double g
         CHECK_CASE(error <= bound, "%s: %s is off by %.3g", case_text(c), tensor_names[t], error);
         if (error > *worst) *worst = error;
     }
+    if (c->has_sinks) expect_sinks(c, &w, all, gradient_bound);
     whole_destroy(&w);
 }
 

@@ -1,8 +1,8 @@
-/* swap_chain.h - a chain of layers that only writes patterns and looks whether they come back.
+/* swap_chain.h - a chain of layers that writes patterns in the forward and checks them in the backward.
  *
- * The forward of a layer writes a pattern into every row of every tensor; the backward rewrites the
- * rows that the engine does not bring back (recomputation) and compares all rows with the pattern.
- * Patterns differ by tensor, layer, row and micro-batch, so a byte from anywhere else shows. */
+ * The forward of a layer writes a pattern into every row of every tensor.  The backward rewrites the
+ * rows that the engine does not bring back (recomputation), and compares all rows with the pattern.
+ * Patterns differ by tensor, layer, row and micro-batch, so every misplaced byte is found. */
 #ifndef SWAP_CHAIN_H
 #define SWAP_CHAIN_H
 
@@ -12,11 +12,11 @@
 #include <stdlib.h>
 
 #define CHAIN_TENSORS_MAX 8
-#define CHAIN_LAYERS_MAX  9 /* of those with a table of rows */
+#define CHAIN_LAYERS_MAX  9 /* of chains with a table of rows */
 
 typedef struct chain {
-    memo_device* host;         /* where functions run */
-    const memo_device* device; /* what the engine and the announcements use */
+    memo_device* host;         /* runs functions */
+    const memo_device* device; /* for the engine and announcements */
     memo_stream compute;
     memo_tensor tensors[CHAIN_TENSORS_MAX];
     int64_t rows[CHAIN_LAYERS_MAX * CHAIN_TENSORS_MAX]; /* if has_rows */
@@ -126,7 +126,7 @@ static memo_status chain_layer(chain* c, const char* name, memo_host_function fu
     return status;
 }
 
-/* Rewrites what the engine does not bring back of tensors [first, last). */
+/* Rewrites the rows of tensors [first, last) that the engine does not bring back. */
 static memo_status chain_recompute(chain* c, int32_t layer, int32_t first, int32_t last,
                                    int64_t micro_batch, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -190,8 +190,8 @@ static MEMO_UNUSED memo_status chain_fused_micro_batch(chain* c, int64_t micro_b
     return status;
 }
 
-/* One micro-batch; gives up before the call number n_calls of forward and backward where that is
- * smaller than all of them, as a trainer that is told to stop would. */
+/* One micro-batch, like a trainer that may be interrupted: it stops before the n_calls-th call of forward and backward, if
+ * there are so many. */
 static memo_status chain_micro_batch(chain* c, int64_t micro_batch, int64_t n_calls,
                                      memo_error* error) {
     memo_status status = MEMO_STATUS_OK;

@@ -1,9 +1,9 @@
 # tap.sh - the frame of the tests that are shell scripts:  . tests/tap.sh
 #
-#   test_is NAME COMMAND...   passes where the command does; its output is shown where it does not
-#   tap_jobs=N                from here on, N of them at a time, shown in order; each has a $folder of its own in $folder
+#   test_is NAME COMMAND...   passes if the command succeeds; otherwise its output is shown
+#   tap_jobs=N                from here on, runs N tests at a time, shown in order; each has its own $folder in $folder
 #   skip NAME REASON
-#   tests_all                 whether this is `make test-all`, with its slow tests
+#   tests_all                 succeeds under `make test-all`, which runs slow tests too
 #   tap_end                   the last line; its status is the script's
 #
 # Arguments of the script: [NAME] [--seed N]   NAME: only tests whose name contains it.  Run from the project's root.

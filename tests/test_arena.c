@@ -1,4 +1,4 @@
-/* test_arena.c - chapter 5 of memo.h: recording, replaying, and what happens to those who diverge. */
+/* test_arena.c - chapter 5 of memo.h: recording, replaying, and requests that diverge from the plan. */
 #include "scarce.h"
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
@@ -570,7 +570,7 @@ static void divergence_falls_back(void) {
     memo_plan_destroy(plan);
 }
 
-/* --- random trainers, faithful and not: what is live never shares a byte --- */
+/* --- random trainers, faithful or not: live buffers never share a byte --- */
 
 typedef struct request {
     int64_t block; /* malloc of a block, or its free */

@@ -1,5 +1,5 @@
-/* The bi-level planner: layers found and compared against a slow reference, plans valid whatever
- * the trace, and equal to the search's where layers are alike. */
+/* test_bilevel.c - the bi-level planner: layers are found as by a slow reference, plans are valid for every trace, and
+ * equal layers get plans equal to the search's. */
 #include "scarce.h"
 
 #define MEMO_STATIC
@@ -66,7 +66,7 @@ static void release(memo_trace* trace, int64_t id) {
     CHECK_OK(memo_trace_free(trace, id, &error));
 }
 
-enum { KEPT = 1000000 }; /* ids of what a layer keeps */
+enum { KEPT = 1000000 }; /* first id of the buffers that a layer keeps */
 
 /* One phase: its pieces, and in between what is kept begins (forward) or ends (backward). */
 static void phase(memo_trace* trace, const shape* s, int layer, int is_backward) {
@@ -136,7 +136,7 @@ static void find_layers(memoi_bilevel* bilevel, const memo_plan* plan, const mem
     CHECK(memoi_bilevel_sort_kinds(bilevel));
 }
 
-/* What the two levels alone make of it, no flat plan asked; -1 where nothing repeats. */
+/* The peak of the two levels alone, without a flat plan; -1 if nothing repeats. */
 static int64_t bilevel_peak(memo_plan* plan, const memo_trace* trace, int64_t nodes) {
     static const memo_log silent = {NULL, NULL};
     memo_error error;
@@ -179,7 +179,7 @@ static void plan_with(memo_plan* plan, const memo_trace* trace, memo_plan_engine
                error.message);
 }
 
-/* ---- what is found ---------------------------------------------------------------------------- */
+/* ---- finding layers ---------------------------------------------------------------------------- */
 
 static int meet(const memo_buffer* a, const memo_buffer* b) {
     return a->begin < b->end && b->begin < a->end;
@@ -203,7 +203,7 @@ static int alike_by_pairs(const memoi_bilevel* bilevel, const memoi_group* a,
     return 1;
 }
 
-/* Members lie in a window; what is local and meets a local belongs to its group. */
+/* Members lie in a window; locals that overlap belong to one group. */
 static void check_groups(const memoi_bilevel* bilevel) {
     const memo_plan* plan = bilevel->plan;
     int64_t i, j, g, w;
@@ -272,7 +272,7 @@ static void kinds_do_not_grow_with_layers(void) {
     }
 }
 
-/* The first and the last layer may differ too: their neighbours do not matter. */
+/* The first and the last layer may differ too: their neighbors do not matter. */
 static void a_differing_layer_is_a_kind_of_its_own(void) {
     int64_t n_kinds = 0;
     int odd;
@@ -299,11 +299,11 @@ static void a_differing_layer_is_a_kind_of_its_own(void) {
     }
 }
 
-/* Marks in every arrangement: what they cut is disjoint and is what is meant. */
+/* Marks in every arrangement cut disjoint windows, and the expected ones. */
 static void marks_may_nest_and_lack_ends(void) {
     static const struct {
         const char* marks[8];
-        int64_t windows[4][2]; /* a request behind each mark */
+        int64_t windows[4][2]; /* a request after each mark */
         int64_t n;
     } cases[] = {
         {{"layer 0 forward begin", "layer 0 forward end"}, {{0, 1}}, 1},
@@ -386,7 +386,7 @@ static void repetition_is_found_without_marks(void) {
     }
 }
 
-/* ---- what is planned -------------------------------------------------------------------------- */
+/* ---- planning them -------------------------------------------------------------------------- */
 
 static void the_traces_meet_their_bound(void) {
     static const char* const names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-n8-s64k-recompute",
@@ -495,7 +495,7 @@ static void count_rounds(void* user, const char* message) {
     *(int*)user += !strncmp(message, "bi-level: ", 10);
 }
 
-/* However many layers: what they keep makes the last ones reach beyond, and these alone are opened. */
+/* For any number of layers, only the last ones, which the kept buffers lift above the peak, are opened. */
 static void more_layers_take_no_more_rounds(void) {
     memo_trace *few, *trace;
     memo_error error;

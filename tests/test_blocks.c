@@ -1,5 +1,5 @@
-/* Chapter 8 of memo_sp.h, run over threads: the schedule as recorded, losses and gradients bitwise those of the default
- * order and within rounding those of the unsplit model, the layers of a split model, order and errors. */
+/* test_blocks.c - chapter 8 of memo_sp.h over threads: the recorded schedule, the layers of a split model, order and
+ * errors.  Losses and gradients match the default order bitwise, and the unsplit model up to rounding. */
 #include "memo_plan.h"
 #include "memo_sp.h"
 #include "memo_test.h"
@@ -7,7 +7,7 @@
 #include "thread_ranks.h"
 #include "blocks_model.h"
 
-/* ---- bitwise: every order computes what the default order does ---- */
+/* ---- bitwise: every order computes the same as the default order ---- */
 
 #ifdef MEMO_TEST_VALGRIND
 #define SPLIT_STEP 2 /* T = 1, 4 */
@@ -393,7 +393,7 @@ static memo_status mixed_make(mixed_stage* m, thread_rank* rank, const mixed_job
     return memo_blocks_create(&desc, &m->blocks, e);
 }
 
-/* The rows of one stage for the other: gathered where that has more, cut where it has fewer. */
+/* The rows of one stage for the other: gathered if that has more rows, cut if it has fewer. */
 static memo_status mixed_exchange(thread_rank* rank, memo_comm* across, float* from, int n_from,
                                   float* to, int n_to, memo_error* e) {
     const memo_device* d = rank->device;
@@ -609,8 +609,8 @@ static void measured_start(memo_status (*function)(thread_rank* rank, memo_error
     }
 }
 
-/* Over links of a rate a message takes its bytes over it at least; all ranks are told the same.  What is measured
- * decides about parts: a block that is all computation, of messages too short or long enough. */
+/* Over links with a rate, a message takes at least its bytes / rate, and all ranks get the same time.  The measured times
+ * decide about parts: a block of computation only, with messages that are too short or long enough. */
 static void measured_collectives(void) {
     measurement got;
     int64_t bytes[MEASURED];
@@ -741,7 +741,7 @@ static void measured_profile(void) {
             CHECK(k ? c->forward_collective_s >= 0.9 * 2 * message_s
                     : c->gradient_s >= 0.9 * message_s * PROFILE_WEIGHTS / PROFILE_COUNT);
         }
-    /* As fast each, so that what moves decides: 131 kB of gradients or 524 kB in every collective. */
+    /* Equally fast degrees, so that the bytes decide: 131 kB of gradients or 524 kB in every collective. */
     CHECK_OK(memo_degrees_solve(problem, 0, &plan, &error));
     CHECK(plan->degrees[0] == 1 && plan->degrees[1] == 1);
     memo_degrees_plan_destroy(plan);
@@ -749,7 +749,7 @@ static void measured_profile(void) {
     remove(path);
 }
 
-/* ---- what is left out ---- */
+/* ---- operations that are left out ---- */
 
 static void calls(void) {
     int order;
@@ -822,7 +822,7 @@ static memo_status run_refusals(thread_rank* rank, memo_error* e) {
     CHECK_IS(memo_blocks_forward_layer(blocks, 1, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_blocks_forward_layer(blocks, 0, &error));
     CHECK_IS(memo_blocks_backward_layer(blocks, 1, &error), ==, MEMO_STATUS_INVALID_STATE);
-    CHECK_OK(memo_blocks_forward_layer(blocks, 0, &error)); /* begins anew */
+    CHECK_OK(memo_blocks_forward_layer(blocks, 0, &error)); /* begins again */
     CHECK_OK(memo_blocks_forward_layer(blocks, 1, &error));
     CHECK_IS(memo_blocks_forward_layer(blocks, 2, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_IS(memo_blocks_backward_layer(blocks, 0, &error), ==, MEMO_STATUS_INVALID_STATE);

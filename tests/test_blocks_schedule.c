@@ -1,5 +1,5 @@
-/* Chapter 8 of memo_sp.h, the schedules: the published test vector, closed forms, bounds and recurrences against
- * the simulation of random cases, order of the schedules, races. */
+/* test_blocks_schedule.c - the schedules of chapter 8 of memo_sp.h: the published test vector; closed forms, bounds and
+ * recurrences against the simulation of random cases; the order of the schedules; races. */
 #include "scarce.h"
 #include "memo_sp.h"
 #include "memo_test.h"
@@ -340,7 +340,7 @@ static void one_part(void) {
     CHECK_IS(makespan(&p, MEMO_BLOCKS_PIPELINED, 0), ==, 20);
     CHECK_IS(makespan(&p, MEMO_BLOCKS_DEFAULT, 1), ==, 48);
     CHECK_IS(makespan(&p, MEMO_BLOCKS_PIPELINED, 1), ==, 48);
-    /* No all-reduce behind the last recomputation of each layer; the first of a layer hides one of the layer
+    /* No all-reduce follows the last recomputation of each layer; the first one of a layer hides one of the layer
      * above. */
     CHECK_IS(makespan(&p, MEMO_BLOCKS_CROSS, 1), ==, 48 - 2 * 3 - 2);
     CHECK_IS(makespan(&p, MEMO_BLOCKS_FINE, 1), ==, 4 * (4 + 3) + 2);
@@ -403,8 +403,8 @@ static void no_races(void) {
                        check->n_races ? memo_schedule_op_name(schedule, check->races[0].first) : "",
                        check->n_races ? memo_schedule_op_name(schedule, check->races[0].second)
                                       : "");
-            /* In the two orders without barriers each wait is there for a race.  (Not so the first gathers, which
-             * wait for what the trainer did before, and parts that come back in another order.) */
+            /* In the two orders without barriers each wait prevents a race.  Exceptions: the first gathers, which wait for
+             * the trainer's earlier work, and parts that return in another order. */
             if (p.desc.order >= MEMO_BLOCKS_CROSS && !p.desc.is_scattered &&
                 !p.desc.splits_sequence)
                 CHECK_CASE(
@@ -420,7 +420,7 @@ static void no_races(void) {
     }
 }
 
-/* A schedule with one wait less has a race: what the checker says, it says for a reason. */
+/* A schedule with one wait less has a race, so the checker's silence is meaningful. */
 static void each_wait_counts(void) {
     int order, is_backward;
     for (order = MEMO_BLOCKS_CROSS; order <= MEMO_BLOCKS_FINE; order++)
@@ -467,7 +467,7 @@ static void best_parts(void) {
     desc = p.desc;
     desc.order = MEMO_BLOCKS_FINE;
     desc.times = times;
-    /* Without overhead the finest; with some, fewer; where a message is all latency, one. */
+    /* Without overhead most parts are best; with overhead fewer; if latency dominates, one. */
     CHECK_OK(memo_blocks_best_parts(&desc, &overhead, 8, &n_parts, &split_s, &error));
     CHECK_IS(n_parts, ==, 8);
     overhead.collective_s = 0.2;

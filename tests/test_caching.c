@@ -1,4 +1,4 @@
-/* The model of PyTorch's caching allocator: cases worked out by hand from its rules, and a slow twin. */
+/* test_caching.c - the model of PyTorch's caching allocator: cases computed by hand from its rules, and a slow twin. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
@@ -9,7 +9,7 @@
 
 static memo_error error;
 
-/* The requests of a line each, as in version 1 of the format, which this seals. */
+/* A trace of these lines, which are requests in version 1 of the format, without the last line. */
 static memo_trace* traced(const char* body) {
     char text[4096];
     memo_trace* trace = NULL;
@@ -160,8 +160,8 @@ static int twin_find(int n, int is_small, int* at, int* run) {
     return best;
 }
 
-/* The twin has no idea of blocks: free units next to each other are one.  So is the model's memory after each
- * merge, but for rests too small to be split off, which belong to the block before them. */
+/* The twin has no blocks: adjacent free units are one.  The model's memory is the same after each merge, except rests
+ * that are too small to be split off, which belong to the previous block. */
 static void slow_twin_agrees(void) {
     int round;
     for (round = 0; round < 60; round++) {

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_check_schedule.sh - the checking tool: what it prints, draws and refuses, and with which exit status.  Needs
+# test_check_schedule.sh - the tool check_schedule: its output, timelines, refusals and exit statuses.  Needs
 # build/examples/check_schedule.  Output: TAP.
 set -u
 
@@ -43,7 +43,7 @@ run y b reads 0..4
     [ "$(value redundant | wc -l)" -eq 3 ]
 }
 
-# Two operations of two are marked, in the legend too; where no operation takes time each takes the same.
+# Two of two operations are marked, in the legend too.  If no operation has a duration, all get the same one.
 draws() {
     sed 's/ takes [0-9]*//' tests/races/diffusers-13502.faulty.schedule >"$folder/timeless"
     for file in tests/races/diffusers-13502.faulty.schedule "$folder/timeless"; do
@@ -61,7 +61,7 @@ standard_input() {
         "$tool" - --svg - <tests/races/openvdb-2287.mended.schedule | grep -q '</svg>'
 }
 
-# What a program writes of its own recorded run.
+# The schedule that a program writes of its recorded run.
 reads_what_was_recorded() {
     build/examples/14_find_a_race "$folder/recorded" && run 1 "$folder/recorded" || return 1
     value race | grep -q '^"fill" (operation 5, on compute) writes bytes 0..4096 of x that "to host" (operation 3, '

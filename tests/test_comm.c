@@ -1,5 +1,5 @@
-/* memo_comm over threads, and the mesh: the cases of comm_cases.h for 1 to 8 ranks, and what this back end promises
- * beyond: bits, time-outs, failures, names of those who differ, links. */
+/* test_comm.c - memo_comm over threads, and the mesh: the cases of comm_cases.h for 1 to 8 ranks, and the further
+ * promises of this back end: bits, time-outs, failures, names of ranks that differ, links. */
 #include "scarce.h"
 
 #define MEMO_STATIC
@@ -73,7 +73,7 @@ static void* rig_rank(void* argument) {
     return NULL;
 }
 
-/* Every rank runs function in a thread of its own. */
+/* Runs function on every rank, a thread each. */
 static void rig_run(rig* g, case_function function, const char* name, uint64_t seed) {
     pthread_t threads[MAX_RANKS];
     int32_t r;
@@ -143,7 +143,7 @@ static void types_have_sizes_and_names(void) {
           !strcmp(memo_type_name(MEMO_TYPE_I64), "i64") && memo_type_name((memo_type)99) != NULL);
 }
 
-/* The nearest 16-bit number by looking at all of them; ties go to the even one. */
+/* The nearest 16-bit number, found among all of them; ties go to the even one. */
 static uint16_t nearest_half(double x, int exponent_bits, int fraction_bits) {
     double best = -1;
     uint16_t found = 0;
@@ -440,8 +440,8 @@ static void a_group_is_on_one_stream(void) {
 
 /* --- failures --- */
 
-/* What is left after a failure: every rank's status, its stream's and its next call's are COMM and say all the
- * words, within bound_s from start_s on; and everything can be destroyed. */
+/* The state after a failure: the status of every rank, of its stream and of its next call is COMM with all the words,
+ * within bound_s after start_s; and everything can be destroyed. */
 static void expect_failure(rig* g, double start_s, double bound_s, const char* words,
                            const char* more_words) {
     memo_error error;
@@ -555,7 +555,7 @@ static void a_failed_device_is_noticed_by_all(void) {
     }
 }
 
-/* Rank 1 tidies up and goes, as after an error of its own. */
+/* Rank 1 cleans up and leaves, as after an error. */
 static void a_rank_that_goes_is_noticed(void) {
     memo_comm_threads_desc desc = short_timeout(60);
     rig g;
@@ -772,7 +772,7 @@ static void failures_at_random_moments_touch_nothing_freed(void) {
     }
 }
 
-/* --- who differs --- */
+/* --- the rank that differs is named --- */
 
 static void expect_mismatch(int what, const char* words, const char* more_words) {
     memo_comm_threads_desc desc = short_timeout(20);
@@ -880,7 +880,7 @@ static void labels_that_match_harm_nobody(void) {
 
 /* --- links --- */
 
-/* The time of what enqueue does on all ranks, from the start of the slowest. */
+/* The time of enqueue's operations on all ranks, from the start of the slowest. */
 static double timed(rig* g, void (*enqueue)(rig*, int32_t rank, memo_error*)) {
     memo_error error;
     double start = now_s();

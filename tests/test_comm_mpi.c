@@ -1,4 +1,4 @@
-/* The cases of comm_cases.h over MPI (examples/comm_mpi.h), and its failures.  make test-mpi runs it:
+/* test_comm_mpi.c - the cases of comm_cases.h over MPI (examples/comm_mpi.h), and its failures.  make test-mpi runs it:
  *
  *   mpicc -std=c99 -I. -Iexamples -Itests tests/test_comm_mpi.c -o test_comm_mpi -lpthread -lm
  *   mpirun --allow-run-as-root --oversubscribe -n 4 ./test_comm_mpi [NAME] [--seed N]
@@ -108,7 +108,7 @@ static void sums_have_the_bits_of_the_threads_back_end(void) {
     count_failures();
 }
 
-/* --- failures: after one, MPI may hold buffers for ever, so these have static ones --- */
+/* --- failures: after one, MPI may keep using buffers, so these are static --- */
 
 static float word[4];
 
@@ -166,7 +166,7 @@ static void ranks_that_differ_are_both_named(void) {
     expect_failure(start_s, rank.comm->size == 1 ? "aborted" : "of 4 f32, rank 1 kind 0 of 3 f32");
 }
 
-/* Rank 0 sends, rank 1 receives something else; the others hear of it. */
+/* Rank 0 sends and rank 1 receives another type; the other ranks fail too. */
 static void send_and_receive(int64_t n_sent, memo_type sent, int64_t n_received, memo_type received,
                              const char* words) {
     static float from[64], to[64];

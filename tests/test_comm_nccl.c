@@ -1,4 +1,4 @@
-/* The cases of comm_cases.h over NCCL, a process a rank.  bench/device.sh runs it where there is a GPU:
+/* test_comm_nccl.c - the cases of comm_cases.h over NCCL, with a process per rank.  bench/device.sh runs it on a GPU:
  *
  *   cc -std=c99 -DMEMO_SP_NCCL -I. -Itests -I$CUDA/include tests/test_comm_nccl.c -o test_comm_nccl \
  *      -L$CUDA/lib64 -lnccl -lcudart -lpthread -lm
@@ -179,8 +179,8 @@ static void captured_operations_leave_no_event(void) {
 }
 #endif
 
-/* Rank 1 goes.  The others' wait ends, even one that knows nothing of NCCL, and every communicator of the world says
- * why.  MEMO_TEST_WAIT: how they wait. */
+/* Rank 1 leaves.  The wait of the others ends, even outside NCCL, and every communicator of the world has the reason.
+ * MEMO_TEST_WAIT selects the kind of wait. */
 static void a_lost_peer_ends_every_wait(void) {
     const char* how = getenv("MEMO_TEST_WAIT");
     const int is_plain = how && strcmp(how, "plain") == 0;

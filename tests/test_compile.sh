@@ -1,7 +1,7 @@
 #!/bin/sh
-# test_compile.sh - the headers under every compiler here: alone, in every standard, in one program, warnings as errors.
-# `make test` takes the first C and C++ compiler, the oldest standards, no optimizer and no nvcc; `make test-all` takes
-# all.
+# test_compile.sh - the headers under every installed compiler: alone, in every standard, in one program, with warnings as
+# errors.  `make test` takes the first C and C++ compiler, the oldest standards, no optimizer and no nvcc; `make test-all`
+# takes all.
 #
 # Sources in tests/compile.  Output: TAP.
 set -u
@@ -41,7 +41,7 @@ if ! tests_all; then
     c_standards=c99 cxx_standards=c++11
 fi
 
-# The standards of those named that the compiler knows.
+# Prints the given standards that the compiler supports.
 standards() { # COMPILER LANGUAGE STANDARD...
     compiler=$1 language=$2 known=
     shift 2
@@ -51,9 +51,9 @@ standards() { # COMPILER LANGUAGE STANDARD...
     echo $known
 }
 
-# ---- what is tested ----
+# ---- tests ----
 
-# What the head of a header shows compiles as it stands there, alone.
+# The example in the head of a header compiles unchanged.
 head_example() { # COMPILER HEADER
     {
         [ "$2" = memo.h ] || echo "#define MEMO_IMPLEMENTATION"
@@ -66,7 +66,7 @@ head_example() { # COMPILER HEADER
     run $1 -std=c99 -Wall -Wextra -Werror -I. -c "$folder/head.c" -o "$folder/head.o"
 }
 
-# With the implementation and without, in each standard; memo_plan.h with lp_solve too where that is here.
+# With the implementation and without, in each standard; memo_plan.h also with lp_solve if it is installed.
 alone() { # HEADER COMPILER LANGUAGE STANDARDS
     for standard in $4; do
         check_alone "$1" "$2" "$3" $standard &&
@@ -83,7 +83,7 @@ check_alone() { # HEADER COMPILER LANGUAGE STANDARD MACROS...
         $sources/alone.c
 }
 
-# Optimisation is what lets compilers see uninitialised values and overruns.
+# Compilers find uninitialized values and overruns only when they optimize.
 optimized() { # COMPILER LANGUAGE STANDARD
     object "$1" "$2" "$3" implementation.c optimized.o -O2 $lp_cflags
 }
@@ -310,7 +310,7 @@ elif has nvcc; then
         test_is "$header alone, nvcc" with_nvcc $header "${architectures##* }"
     done
 else
-    skip "headers alone, nvcc" "nvcc is not here"
+    skip "headers alone, nvcc" "nvcc is not installed"
 fi
 
 tap_end

@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_cuda.sh - memo_cuda.cuh without a GPU: its host side on a runtime that keeps everything in host memory and fails
-# on demand (tests/cuda/fake_cuda.cpp), its kernels thread by thread on the CPU (tests/cuda/emulated_grid.h), and whether
-# all that is written for GPUs compiles.  Output: TAP.
+# on demand (tests/cuda/fake_cuda.cpp), its kernels thread by thread on the CPU (tests/cuda/emulated_grid.h), and the
+# compilation of all sources for GPUs.  Output: TAP.
 set -u
 
 . tests/tap.sh
@@ -11,9 +11,9 @@ folder=build/tests/cuda
 mkdir -p "$folder" || exit 1
 
 if ! command -v nvcc >/dev/null 2>&1; then
-    skip "memo_cuda.cuh on a runtime without a GPU" "nvcc is not here"
-    skip "the row kernels on an emulated grid" "nvcc is not here"
-    skip "programs for GPUs compile" "nvcc is not here"
+    skip "memo_cuda.cuh on a runtime without a GPU" "nvcc is not installed"
+    skip "the row kernels on an emulated grid" "nvcc is not installed"
+    skip "programs for GPUs compile" "nvcc is not installed"
     tap_end
     exit
 fi
@@ -29,7 +29,7 @@ on_the_fake() { # NAME FLAGS...
         "$program"
 }
 
-# An example that launches no kernel prints what it prints on a GPU.
+# An example without kernels prints the same as on a GPU.
 prints_its_head() { # SOURCE
     program=$folder/$(basename "$1" .cu)
     nvcc -arch=sm_90 $flags -cudart none "$1" tests/cuda/fake_cuda.cpp -o "$program" &&
@@ -39,7 +39,7 @@ prints_its_head() { # SOURCE
     matches "$program.expected" "$program.txt"
 }
 
-# Kernels are C++ there; the sanitizers, where they are, see what a GPU would read and write beside its arrays.
+# Kernels are compiled as C++; sanitizers, if installed, find accesses outside the arrays.
 sanitizers=-fsanitize=address,-fsanitize=undefined,-fno-sanitize-recover=all
 echo 'int main() {}' >"$folder/probe.cpp"
 nvcc -Xcompiler $sanitizers "$folder/probe.cpp" -o "$folder/probe" 2>/dev/null && "$folder/probe" || sanitizers=-O1
@@ -61,7 +61,33 @@ keeps_to_registers() {
         END { if (n < 6) { print "no kernels found"; bad = 1 } exit bad }' "$folder/ptxas"
 }
 
-# One architecture; tests/test_compile.sh sees to memo_cuda.cuh itself under all of them.
+# The trainer's model on stand-ins for CUDA and cuBLASLt; memo's implementations are those of the other tests.
+trains_on_the_emulated_grid() {
+    library=build/tests/lib.a program=$folder/test_gpt_emulated
+    [ -f $library ] || make --no-print-directory $library || return 1
+    nvcc -x c++ $flags -g -Iexamples -DLINKED -Xcompiler -fno-strict-aliasing$1 -cudart none tests/cuda/test_gpt.cu \
+        tests/cuda/fake_cuda.cpp -o "$program" -Xlinker $library \
+        $(sed -n 's/^LP_SOLVE_LIBS *:= *//p' build/config.mk) -lpthread -lm && "$program"
+}
+
+# The whole program, its kernels on the emulated grid: every policy gives the same bits, and a recorded step has no race.
+trainer_runs_on_stand_ins() {
+    library=build/tests/lib.a program=$folder/train_gpt_cuda
+    [ -f $library ] || make --no-print-directory $library || return 1
+    ${CC:-cc} -std=c99 -O1 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -DTRAIN_CUDA -I. -Iexamples -pthread \
+        -isystem "${CUDA_HOME:-/usr/local/cuda}/include" -Wall -Wextra -Werror -c examples/gpt/train_gpt.c \
+        -o "$folder/train_gpt_cuda.o" || return 1
+    nvcc -x c++ $flags -Iexamples -Xcompiler -fno-strict-aliasing -cudart none tests/cuda/gpt_stand_in.cpp \
+        tests/cuda/fake_cuda.cpp -o "$program" -Xlinker "$folder/train_gpt_cuda.o" -Xlinker $library \
+        $(sed -n 's/^LP_SOLVE_LIBS *:= *//p' build/config.mk) -lpthread -lm || return 1
+    rm -rf "$folder/run"
+    "$program" --layers 2 --hidden 8 --heads 2 --seq 8 --batch 1 --tile 4 --dropout 0.1 --steps 2 --compare 1 --policy swap \
+        --device-memory 40MiB --sample 5 --output "$folder/run" >"$program.txt" 2>&1 || { cat "$program.txt"; return 1; }
+    cat "$program.txt"
+    grep -q 'bitwise the same' "$program.txt" && grep -q ' 0 races' "$program.txt" && [ -s "$folder/run/timeline.svg" ]
+}
+
+# One architecture; tests/test_compile.sh compiles memo_cuda.cuh for all of them.
 compiles() { # SOURCE
     nvcc -arch=sm_90 $flags -Itests -Iexamples -c "$1" -o "$folder/compiles.o"
 }
@@ -80,6 +106,17 @@ test_is "examples/08_cuda_phantom.cu prints what its head says, on a runtime wit
     prints_its_head examples/08_cuda_phantom.cu
 test_is "the row kernels as their host twins, on an emulated grid" on_the_emulated_grid tests/cuda/test_kernels.cu
 test_is "the row kernels within their arrays, beyond 32 bits" on_the_emulated_grid tests/cuda/test_emulated_grid.cpp
+has_cublaslt() {
+    echo '#include <cublasLt.h>' >"$folder/probe.cu"
+    nvcc -c "$folder/probe.cu" -o "$folder/probe_lt.o" 2>/dev/null
+}
+if has_cublaslt; then
+    test_is "the trainer's model on a GPU: close to the host, the same bits under every policy, on stand-ins" \
+        trains_on_the_emulated_grid "$(tests_all && [ $sanitizers != -O1 ] && echo ,$sanitizers)"
+    test_is "the trainer on a GPU, on stand-ins" trainer_runs_on_stand_ins
+else
+    skip "the trainer's model on a GPU, on stand-ins" "cuBLASLt's header is not installed"
+fi
 if ! tests_all; then
     skip "every program for GPUs compiles" "run make test-all"
     tap_end
@@ -88,7 +125,7 @@ fi
 test_is "the row kernels keep to registers, sm_90" keeps_to_registers
 test_is "memo_cuda.cuh compiles with NVTX ranges" nvcc -arch=sm_90 $flags -DMEMO_CUDA_NVTX -DMEMO_IMPLEMENTATION \
     -DMEMO_CUDA_IMPLEMENTATION '-DHEADER="memo_cuda.cuh"' -x cu -c tests/compile/alone.c -o "$folder/nvtx.o"
-for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu bench/*.cu; do
+for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu examples/gpt/*.cu bench/*.cu; do
     [ -f "$source" ] || continue
     case $source in tests/cuda/test_device.cu | tests/cuda/test_step.cu | examples/08_cuda_phantom.cu) continue ;; esac
     case $source in
@@ -98,10 +135,9 @@ for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu bench/*.cu
         continue ;;
     *nccl*)
         echo '#include <nccl.h>' >"$folder/probe.cu"
-        nvcc -c "$folder/probe.cu" -o "$folder/probe.o" 2>/dev/null || { skip "$source compiles" "nccl.h is not here"; continue; } ;;
-    bench/cuda_chain.cu | examples/*gemm*)
-        echo '#include <cublasLt.h>' >"$folder/probe.cu"
-        nvcc -c "$folder/probe.cu" -o "$folder/probe.o" 2>/dev/null || { skip "$source compiles" "cuBLASLt's header is not here"; continue; } ;;
+        nvcc -c "$folder/probe.cu" -o "$folder/probe.o" 2>/dev/null || { skip "$source compiles" "nccl.h is not installed"; continue; } ;;
+    bench/cuda_chain.cu | examples/*gemm* | */test_gpt.cu | */gpt_kernels_cuda.cu)
+        has_cublaslt || { skip "$source compiles" "cuBLASLt's header is not installed"; continue; } ;;
     esac
     test_is "$source compiles" compiles "$source"
     [ "$source" != bench/cuda_chain.cu ] || ! has_cudnn ||

@@ -1,5 +1,5 @@
-/* The planner of degrees: against every plan there is and against a table of all bytes, sizes and times, its cost
- * against the simulated schedule, files. */
+/* test_degrees.c - the planner of degrees against all plans, and against a table of all bytes, sizes and times; its cost
+ * against the simulated schedule; files. */
 #include "scarce.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
@@ -68,7 +68,7 @@ static double cost_of(const memo_degrees_problem* problem, const int32_t* plan, 
     return sum;
 }
 
-/* The least cost of all plans that fit; INFINITY where none does.  The least memory of all plans. */
+/* The least cost of all plans that fit, INFINITY if none fits; and the least memory of all plans. */
 static double best_of_all(const memo_degrees_problem* problem, int64_t* least_bytes) {
     int32_t plan[8], i;
     double best = INFINITY;
@@ -123,7 +123,7 @@ static memo_degrees_problem* random_problem(void) {
     return problem;
 }
 
-/* A plan's time and memory as the page has them, no more than the limit, and its bound: best is the optimum. */
+/* A plan's time and memory follow the formulas and the limit, and its bound is at most the optimum, best. */
 static void check_plan(const memo_degrees_problem* problem, const memo_degrees_plan* plan,
                        double best, int n) {
     int32_t indices[MAX_BLOCKS], i, p;
@@ -178,8 +178,8 @@ static void equals_brute_force(void) {
 
 #define RUNTIMES 3
 
-/* Few bytes and runtimes, many blocks.  The more bytes a block keeps, the faster it is: most partial plans have
- * something to say for them. */
+/* Few different bytes and runtimes, many blocks.  A block that keeps more bytes is faster, so most partial plans may be
+ * part of the optimum. */
 static memo_degrees_problem* problem_of_few_bytes(void) {
     int32_t n = (int32_t)memo_test_int(2, MAX_BLOCKS), d = (int32_t)memo_test_int(2, 4), i, p, q;
     int64_t bytes_max = memo_test_int(0, 1) ? 400 : 30, sum = 0;
@@ -292,7 +292,7 @@ static memo_degrees_model model_of(int32_t n_layers, int32_t hidden, int32_t n_d
 /* Of this process: others may use the processors too. */
 static double cpu_s(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
-/* Each cost and size by some per cent of its own, so that no two blocks are alike. */
+/* Changes each cost and size by some per cent, so that no two blocks are equal. */
 static void perturb(memo_degrees_problem* problem, double share) {
     int64_t k, n = (int64_t)problem->n_blocks * problem->n_degrees;
     for (k = 0; k < n; k++) {
@@ -318,8 +318,8 @@ static void perturb(memo_degrees_problem* problem, double share) {
     }
 }
 
-/* With and without gradients, as the model has it or perturbed; memory unlimited, then between what the fastest plan
- * uses and the least there is.  Within limit_s of the processor; proven, or up to the gap. */
+/* With and without gradients, with the model's costs or perturbed ones.  Memory is unlimited, then between the least and
+ * the fastest plan's.  Each plan takes limit_s of processor time, and is proven or within the gap. */
 static void solve_sizes(int32_t n_layers, int32_t n_degrees, double share, double gap,
                         double limit_s) {
     memo_degrees_model model = model_of(n_layers, 2048, n_degrees);
@@ -398,7 +398,7 @@ static void boundary_is_pinned(void) {
     problem->boundary_degree = 4;
     problem->memory_bytes = 1000;
     CHECK_IS(memo_degrees_solve(problem, 0, &plan, &error), ==, MEMO_STATUS_INFEASIBLE);
-    CHECK(strstr(error.message, "the smallest needs") != NULL);
+    CHECK(strstr(error.message, "the smallest plan needs") != NULL);
     memo_degrees_problem_destroy(problem);
 }
 
@@ -515,25 +515,26 @@ static void profile_files(void) {
     static const struct {
         const char *from, *to, *message;
     } damage[] = {
-        {"blocks 2", "blocks 0", "p:2: the number of blocks 0 is outside"},
-        {"blocks 2", "block 2", "must come before"},
-        {"blocks 2", "blocks 2 3", "p:2: unexpected `3` at the end"},
+        {"blocks 2", "blocks 0", "p:2: number of blocks: out of range (0)"},
+        {"blocks 2", "block 2", "must come first"},
+        {"blocks 2", "blocks 2 3", "p:2: unexpected `3`; the line ends before it"},
         {"blocks 2", "blocks two", "the number of blocks `two` is not a whole number"},
-        {"degrees 2 4", "degrees 4 2", "p:3: degree 2: degrees are powers of two and ascend"},
+        {"degrees 2 4", "degrees 4 2",
+         "p:3: degree 2: not a power of two, or not above the previous degree"},
         {"degrees 2 4", "degrees 2 3", "degree 3"},
         {"degrees 2 4", "degrees", "the degrees are missing"},
-        {"memory 5000", "memory -1", "p:4: the memory -1 is outside"},
-        {"memory 5000", "boundary 8", "none of the degrees"},
-        {"memory 5000", "gradients 2", "the gradients 2 is outside"},
-        {"memory 5000", "blocks 2", "`blocks` for the second time"},
-        {"memory 5000", "speed 5000", "`speed` is not blocks"},
+        {"memory 5000", "memory -1", "p:4: memory: out of range (-1)"},
+        {"memory 5000", "boundary 8", "not one of the degrees"},
+        {"memory 5000", "gradients 2", "gradients: out of range (2)"},
+        {"memory 5000", "blocks 2", "`blocks` occurs twice"},
+        {"memory 5000", "speed 5000", "unknown line `speed`; blocks"},
         {"gather 2 4", "gather 4 2", "from a smaller degree to a larger"},
-        {"gather 2 4", "gather 2 8", "8 is none of the degrees"},
+        {"gather 2 4", "gather 2 8", "8 is not one of the degrees"},
         {"gather 2 4 100\n", "", "the gather from degree 2 to 4 is missing"},
         {"block 1 4 2000 900 6000 900 0 50 400 300\n", "", "block 1 at degree 4 is missing"},
-        {"block 1 4 2000", "block 1 2 2000", "p:9: this block and degree for the second time"},
-        {"block 1 4 2000", "block 2 4 2000", "p:9: the block 2 is outside [0, 1]"},
-        {"block 1 4 2000", "block 1 4 -2000", "the F -2000 is outside"},
+        {"block 1 4 2000", "block 1 2 2000", "p:9: this pair of block and degree occurs twice"},
+        {"block 1 4 2000", "block 2 4 2000", "p:9: block: out of range (2); 0 to 1 are valid"},
+        {"block 1 4 2000", "block 1 4 -2000", "F: out of range (-2000)"},
         {"400 300\nblock 1 2", "400\nblock 1 2", "p:7: the RUNTIME is missing"},
     };
     memo_degrees_problem *problem, *again;
@@ -595,7 +596,7 @@ static void damaged_profiles(void) {
     CHECK(n_read > 0 && mallocs_live == 0);
 }
 
-/* Each request for host memory refused in turn, also those of labels. */
+/* Each request for host memory is refused in turn, also for labels. */
 static void without_memory(void) {
     int n, k, done;
     for (n = 0; n < CASES(100) + 1; n++) {

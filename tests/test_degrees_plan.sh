@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_degrees_plan.sh - the tool as a user meets it: makespans, timeline, degrees, refusals.  TAP.
+# test_degrees_plan.sh - the tool degrees_plan: makespans, timeline, degrees, refusals.  Output: TAP.
 # Environment: DEGREES_PLAN   the program (default build/examples/degrees_plan)
 set -u
 
@@ -36,7 +36,7 @@ published_5() { prints 5,5,5,5 60 42 140 98 78 65; }
 no_comm() { prints 0,0,0,0 20 20 60 60 60 60; }
 fractions() { prints 0.5,0.5,.5,5e-1 24 20.5 68 62 60.5 60.5; }
 
-# Every digit and no exponent, whatever the unit.
+# Every digit and no exponent, in every unit.
 plain_numbers() {
     zeros="--recompute 0,0 --backward 0,0 --comm 0,0"
     run --forward 133456789012345.25,0 $zeros && grep -qx 'forward_default: 266913578024690.5' "$folder/out" &&
@@ -139,11 +139,11 @@ within_memory() {
 too_small() {
     profile 100 >"$folder/profile"
     run --degrees-profile "$folder/profile"
-    [ $? -eq 1 ] && grep -q "the smallest needs 3100" "$folder/err"
+    [ $? -eq 1 ] && grep -q "memory_bytes: too small (100); the smallest plan needs 3100" "$folder/err"
 }
 bad_profile() {
     { profile 100; echo "block 0 3"; } >"$folder/profile"
-    refuses "profile:14: 3 is none of the degrees" --degrees-profile "$folder/profile"
+    refuses "profile:14: 3 is not one of the degrees" --degrees-profile "$folder/profile"
 }
 
 # The estimate is a profile: planning from its file gives the same plan; times there are whole nanoseconds.

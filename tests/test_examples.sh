@@ -1,9 +1,9 @@
 #!/bin/sh
-# test_examples.sh - what the short examples promise in their heads: the build line builds, the output is the one shown.
+# test_examples.sh - the heads of the short examples: the build line builds, and the output matches.
 #
-# `make test` builds without the optimizer, `make test-all` as the line says.
+# `make test` builds without the optimizer, `make test-all` with the build line as it is.
 #
-# In a head, "Build:", "Run:" (left out: the program alone) and "Expected output:" or "Prints:" are followed by indented
+# In a head, "Build:", "Run:" (default: the program without arguments) and "Expected output:" are followed by indented
 # lines; "..." in the output stands for any text.  Output: TAP.
 set -u
 
@@ -15,7 +15,7 @@ rm -rf "$folder"
 mkdir -p "$folder" || exit 1
 root=$(pwd)
 
-# In a folder of its own, where the sources are seen at the same relative paths.
+# Builds and runs in a separate folder, with links to the sources at the same relative paths.
 example() { # FILE
     name=$(basename "$1" .c)
     place=$folder/$name
@@ -25,7 +25,7 @@ example() { # FILE
     done
     section "$1" "Build" >"$place/build"
     section "$1" "Run" >"$place/run"
-    section "$1" "Expected output|Prints" >"$place/expected"
+    section "$1" "Expected output" >"$place/expected"
     [ -s "$place/build" ] || { echo "no build line in its head"; return 1; }
     [ -s "$place/expected" ] || { echo "no expected output in its head"; return 1; }
     [ -s "$place/run" ] || echo "./$name" >"$place/run"

@@ -1,5 +1,4 @@
-/* The trainer's maths against slow, obvious references; the model under every policy, bit by bit.
- */
+/* test_gpt.c - the trainer's math against slow, obvious references; the model's bits under every policy. */
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
@@ -138,7 +137,7 @@ static void dropout_keeps_its_rate(void) {
     for (row = 0; row < 3; row++) CHECK_IS(fabs((double)same[row] / n - 0.58), <, tolerance);
 }
 
-/* Rows alone give the bits of all rows together, for everything that is not a GEMM. */
+/* Some rows alone give the same bits as all rows together, for all operations but GEMM. */
 static void rows_do_not_depend_on_their_company(void) {
     enum { N_ROWS = 13, N_COLUMNS = 37 };
     const gpt_dropout dropout = gpt_dropout_make(0.2, 1, 2, 3, 4);
@@ -647,7 +646,7 @@ static int64_t rows_of_tiles(const gpt_config* config, int32_t layer, int64_t n_
     return layer % 2 ? n - border : border;
 }
 
-/* Each tensor of each layer as it comes, or all layers alike; more often whole than by chance. */
+/* Random rows for each tensor of each layer, or equal layers; whole tensors are frequent. */
 static int64_t* random_rows(const gpt_config* config) {
     const int64_t n_tiles = (config->batch * config->sequence - 1) / config->tile_rows + 1;
     const int is_alike = memo_test_int(0, 2) == 0;
@@ -846,8 +845,8 @@ static int32_t stream_of(const memo_schedule* s, const char* name) {
     return -1;
 }
 
-/* The next operation of stream from *op on that is of the engine's making: all of its own streams, of
- * the compute stream the waits.  NULL: there is none. */
+/* The next operation of stream, from *op on, that the engine enqueued: any on its own streams, and the
+ * waits of the compute stream.  NULL if there is none. */
 static const memo_op* next_of_engine(const memo_schedule* s, int32_t stream, int waits_only,
                                      int64_t* op) {
     for (; *op < s->n_ops; ++*op)
@@ -871,9 +870,9 @@ static int64_t awaited(const memo_schedule* s, int64_t wait, const int32_t strea
     return 2 * n + (s->ops[record].stream == streams[1]);
 }
 
-/* The engine's part of what was recorded is what memo_swap_generate promises: copies of the same
- * bytes to and from the same places (up to where memory begins), records and waits in the same order
- * and for the same copies.  Returns how many operations that are. */
+/* The engine's recorded operations match memo_swap_generate: copies of the same bytes at the same places (relative to
+ * the begin of memory), and records and waits in the same order and for the same copies.  Returns the number of
+ * operations. */
 static int64_t check_promise(const gpt_desc* desc, const memo_schedule* recorded,
                              int32_t n_micro_batches) {
     static const char* const names[3] = {"compute", "to host", "to device"};
@@ -906,7 +905,8 @@ static int64_t check_promise(const gpt_desc* desc, const memo_schedule* recorded
                 CHECK_IS(awaited(promised, p_next - 1, p_streams), ==,
                          awaited(recorded, r_next - 1, r_streams));
             if (p->kind == MEMO_OP_RUN && r->kind == MEMO_OP_RUN) {
-                const memo_range* x = promised->ranges + p->first_range; /* what is read, written */
+                const memo_range* x =
+                    promised->ranges + p->first_range; /* ranges read, then written */
                 const memo_range* y = recorded->ranges + r->first_range;
                 const uint64_t device = y[i == 2].begin - x[i == 2].begin;
                 const uint64_t host = y[i == 1].begin - x[i == 1].begin;
@@ -976,7 +976,7 @@ static void recorded_steps_have_no_race(void) {
 
 /* ---- rows of the model's own choice ------------------------------------------------------------ */
 
-/* In a device too small for everything the session measures, plans and runs: the same numbers. */
+/* A session in a device that is too small measures, plans and runs, and gives the same numbers. */
 static void a_model_chooses_its_rows(void) {
     const gpt_config config = gpt_test_config(6, 32, 4, 2, 100, 1, 8, 0.1);
     const int64_t n_bytes = N_STEPS * N_ACCUMULATED * 100 + 1;
@@ -1061,8 +1061,7 @@ static memo_status faulty_fill(void* c, memo_stream s, void* a, int32_t value, i
                                memo_error* e) {
     return faulty_fails(e) ? MEMO_STATUS_DEVICE : faulty.original.fill(c, s, a, value, n, e);
 }
-/* Whichever call fails: a status with a message, nothing left behind, and a model that was made
- * works on. */
+/* If any call fails: a status with a message, nothing leaked, and an existing model still works. */
 static void any_failing_call_is_reported(void) {
     const gpt_config config = gpt_test_config(4, 16, 2, 1, 20, 1, 4, 0.1);
     gpt_desc desc = gpt_test_desc(config, GPT_POLICY_ALPHA, 0.5);
@@ -1175,7 +1174,7 @@ static void tables_that_cannot_be_are_refused(void) {
     } cases[4] = {{GPT_N_TENSORS + GPT_INPUT, 8, "(input) cannot be recomputed"},
                   {GPT_ATTENTION, 8, "(attention) is whole"},
                   {GPT_UP, 9, "(up) splits a tile"},
-                  {GPT_RSTD1, 8, "(rstd1) must have as many rows"}};
+                  {GPT_RSTD1, 8, "(rstd1) differs from the tensor that it is recomputed with"}};
     int64_t* rows = gpt_test_table();
     gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
     memo_error error;

@@ -1,5 +1,5 @@
-/* The trainer's model on several ranks, threads here: losses, gradients and parameters against one
- * rank's, the same bits under every policy and ZeRO stage, capacities, failures. */
+/* test_gpt_ranks.c - the trainer's model on ranks that are threads: losses, gradients and parameters against one rank's;
+ * equal bits under every policy and ZeRO stage; capacities; failures. */
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
@@ -15,7 +15,7 @@ static gpt_config config_of(int32_t data, int32_t ring, int32_t ulysses, int32_t
     return config;
 }
 
-/* The gradient of a parameter: where ranks have parts of it, the others' are 0. */
+/* The gradient of a parameter; if ranks have parts of it, the other parts are 0. */
 static double gradient_at(const training* t, int64_t i) {
     double sum = 0;
     int64_t r;
@@ -182,7 +182,7 @@ static void ranks_divide_the_optimizer(void) {
                                      : n + 3 * (n / 4)));
         gpt_test_close(&run);
     }
-    /* Two moments, but for what sizes are rounded to. */
+    /* Two moments, up to the rounding of sizes. */
     CHECK_IS(llabs(peaks[0] - peaks[1] - 2 * (n - n / 4)), <, 2048);
     CHECK_IS(peaks[2], <, peaks[1]);
 }

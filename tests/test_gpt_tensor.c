@@ -1,5 +1,5 @@
-/* The trainer's model split by columns and into sub-batches: under every schedule and policy the bits
- * of the default one, against one rank's numbers, with data, Ulysses and ZeRO around it, ordering,
+/* test_gpt_tensor.c - the trainer's model split by columns and into sub-batches.  Every schedule and policy gives the
+ * bits of the default one, and matches one rank up to rounding, also with data, Ulysses and ZeRO ranks.  Ordering and
  * refusals. */
 #include "memo.h"
 #include "memo_plan.h"
@@ -9,7 +9,7 @@
 
 enum { ACCUMULATE = 2 };
 
-/* Every other case, where an instrument makes each slow. */
+/* Every other case if a sanitizer or valgrind makes each slow. */
 #if defined(MEMO_TEST_VALGRIND) || defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 enum { N_SKIPPED = 2 };
 #else
@@ -40,7 +40,7 @@ static int are_the_same(const training* a, const training* b) {
            !memcmp(a->parameters, b->parameters, n_bytes);
 }
 
-/* Of the copies that tensor rank r's share of a parameter has, those that hold its gradient. */
+/* The number of copies of tensor rank r's share of a parameter that hold its gradient. */
 static double gradient_of(const training* t, int32_t r, int64_t i) {
     const int32_t tensor = gpt_degree(t->desc.config.tensor);
     double sum = 0;
@@ -91,7 +91,7 @@ static double worst_first_loss, worst_loss, worst_gradient;
 static void check_against(const training* one, const training* t, const char* what) {
     const double first_loss = fabs(one->losses[0] - t->losses[0]);
     const double loss = loss_difference(one, t), gradient = gradient_difference(one, t);
-    /* Adam divides by the gradient's size: where that is near 0, its rounding is seen in the next
+    /* Adam divides by the gradient's size: if that is near 0, its rounding is seen in the next
      * steps. */
     CHECK_CASE(first_loss < 5e-7 && loss < 1e-5 && gradient < 4e-6 && copies_are_equal(t) &&
                    fabs(t->norms[0] / one->norms[0] - 1) < 1e-5,
@@ -152,7 +152,7 @@ static void schedules_and_policies_give_the_same_bits(void) {
     }
 }
 
-/* One sequence: attention of a part reads the keys of those before it. */
+/* One sequence: attention of a part reads the keys of earlier parts. */
 static void parts_of_a_sequence_give_the_same_bits(void) {
     int32_t tensor, parts;
     for (tensor = N_SKIPPED; tensor <= 2; tensor++)
@@ -170,7 +170,7 @@ static void parts_of_a_sequence_give_the_same_bits(void) {
         }
 }
 
-/* Some tensors kept, of the others half the rows swapped, or all, or none. */
+/* Some tensors are kept; of the others half of the rows, all or none are swapped. */
 static void check_table(gpt_config config) {
     const int64_t n_rows = gpt_n_rows(&config);
     int64_t* rows = gpt_test_table();
@@ -213,7 +213,7 @@ static void tables_of_rows_give_the_same_bits(void) {
         }
 }
 
-/* Blocks of other degrees have other rows: gathered where the degree grows, cut where it falls. */
+/* Blocks of other degrees have other rows: gathered if the degree grows, cut if it falls. */
 static void mixed_degrees_give_the_same_bits(void) {
     static const int32_t degrees[][6] = {
         {2, 4, 1, 2, 4, 1}, {1, 1, 4, 4, 2, 2}, {2, 2, 2, 2, 2, 2}, {4, 2, 2, 1, 1, 4}};
@@ -307,7 +307,7 @@ static void recorded_gathers_have_no_race(void) {
     check_recorded(GPT_POLICY_SWAP, degrees);
 }
 
-/* Before its first message, or while the others wait for it in the middle of a block. */
+/* The rank fails before its first message, or while the others wait for it inside a block. */
 static void a_rank_that_fails_ends_all(void) {
     static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
     int32_t fails_later, rank;

@@ -1,4 +1,5 @@
-/* The host device: what chapter 4 promises of any device, and chapter 6 of this one. */
+/* test_host_device.c - the host device: the promises of chapter 4 of memo.h for every device, and of chapter 6 for this
+ * one. */
 #include "scarce.h"
 
 #define MEMO_STATIC
@@ -78,7 +79,7 @@ static memo_status fail_silently(void* args, memo_error* error) {
     return MEMO_STATUS_DEVICE;
 }
 
-/* Runs until the test opens the gate, so that what is enqueued behind it stays there. */
+/* Runs until the test opens the gate, so that later operations stay in the queue. */
 static memo_status pass_gate(void* args, memo_error* error) {
     int32_t* const* gate = (int32_t* const*)args;
     struct timespec nap;
@@ -332,7 +333,7 @@ static void an_event_never_recorded_holds_nobody(void) {
     memo_host_device_destroy(r.device);
 }
 
-/* A wait means the latest record before it, whatever is recorded later and wherever. */
+/* A wait refers to the latest record before it; later records, on any stream, do not matter. */
 static void a_wait_means_the_record_before_it(void) {
     rig r;
     memo_error error;
@@ -363,7 +364,7 @@ static void a_wait_means_the_record_before_it(void) {
     __atomic_store_n(&gate0, 1, __ATOMIC_RELEASE);
     CHECK_OK(memo_event_synchronize(r.d, other, &error));
 
-    /* Back on a stream where it has been: the latest record is what counts. */
+    /* Recorded again on an earlier stream: the latest record counts. */
     close_with_gate(&r, 0, &gate1);
     CHECK_OK(memo_event_record(r.d, event, r.streams[0], &error));
     CHECK_OK(memo_event_query(r.d, event, &is_done, &error));
@@ -437,7 +438,7 @@ static void a_full_queue_holds_the_caller(void) {
         for (i = 0; i < 8; i++)
             CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 4 * MS, &error));
         CHECK_IS(now_s() - start_s, >=, (double)(8 - capacity) * 4 * MS);
-        memo_host_device_destroy(r.device); /* also where the queue is full */
+        memo_host_device_destroy(r.device); /* also if the queue is full */
         CHECK_IS(now_s() - start_s, >=, 8 * 4 * MS);
     }
 }
@@ -502,7 +503,9 @@ static void nothing_runs_before_the_start(void) {
     CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 0, &error));
     CHECK_IS(memo_host_device_sleep(r.device, r.streams[0], 0, &error), ==,
              MEMO_STATUS_INVALID_STATE);
-    CHECK_CASE(strstr(error.message, "queue_operations above 4") != NULL, "%s", error.message);
+    CHECK_CASE(strstr(error.message, "queue is full (4 operations)") &&
+                   strstr(error.message, "raise queue_operations"),
+               "%s", error.message);
     CHECK_IS(value, ==, 0); /* a race detector would object if anything ran */
     CHECK_OK(memo_host_device_start(r.device, &error));
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
@@ -536,7 +539,7 @@ static void destroyed_before_the_start(void) {
         CHECK_OK(memo_event_wait(r.d, event, r.streams[1], &error));
         CHECK_OK(memo_event_record(r.d, event, r.streams[1], &error));
         CHECK_OK(memo_event_wait(r.d, event, r.streams[0], &error));
-        if (also_a_stream) { /* what waits for it must not hang */
+        if (also_a_stream) { /* streams that wait for it must not hang */
             CHECK_OK(memo_stream_destroy(r.d, r.streams[0], &error));
             CHECK_OK(memo_host_device_start(r.device, &error));
             CHECK_OK(memo_stream_synchronize(r.d, r.streams[1], &error));
@@ -595,7 +598,7 @@ static void a_failure_surfaces_and_nothing_hangs(void) {
     CHECK_IS(
         memo_host_device_launch(r.device, r.streams[2], set_value, &target, sizeof target, &error),
         ==, MEMO_STATUS_DIVERGED);
-    /* but for what cleans up. */
+    /* except calls that clean up. */
     CHECK_OK(memo_device_alloc(r.d, 100, &memory, &error));
     CHECK_OK(memo_device_free(r.d, memory, &error));
     CHECK_OK(memo_event_destroy(r.d, event, &error));
@@ -603,7 +606,7 @@ static void a_failure_surfaces_and_nothing_hangs(void) {
     memo_host_device_destroy(r.device);
 }
 
-/* Whoever fails first: synchronising any stream that failed returns an error. */
+/* Synchronizing any stream that failed returns an error, in any order of failures. */
 static void several_streams_fail_at_once(void) {
     int round, i;
     for (round = 0; round < 20; round++) {
@@ -623,8 +626,7 @@ static void several_streams_fail_at_once(void) {
     }
 }
 
-/* Everything that asks for bookkeeping memory, with none left from the n-th time on.  Leaks are for
- * a leak checker to find. */
+/* All calls that request bookkeeping memory, with none left from the n-th request on.  A leak checker finds leaks. */
 static memo_status build_something(memo_error* error) {
     memo_host_device_desc desc = memo_host_device_desc_default();
     memo_device* device;
@@ -657,7 +659,7 @@ static void running_out_of_bookkeeping_memory(void) {
     CHECK_CASE(n > 5 && n < 50, "%d mallocs", n);
 }
 
-/* Positions and generations pass 2^32 where a stream lives long. */
+/* Positions and generations exceed 2^32 on a long-lived stream. */
 static void counters_wrap(void) {
     uint32_t counter = 0xfffffffcu;
     CHECK(memob_counter_reached(&counter, 0xfffffffcu));
@@ -842,7 +844,7 @@ static void both_ways_share_their_rate(void) {
     CHECK_OK(memo_copy(r.d, r.streams[1], MEMO_COPY_TO_DEVICE, c, e, N, &error));
     finish(&r, start_s, 0);
     elapsed_s = finish(&r, start_s, 1);
-    /* Less than 100 ms by what they do not overlap, if a worker starts late. */
+    /* Less than 100 ms, because operations overlap less if a worker starts late. */
     CHECK_CASE(elapsed_s >= 60 * MS && elapsed_s < 2, "together: %g s", elapsed_s);
     memo_host_device_destroy(r.device);
     free(a);
@@ -878,11 +880,10 @@ static void devices_do_not_know_each_other(void) {
 
 /* --- random work ---
  *
- * Cells hold versions.  Each operation checks the versions that it reads and writes a new one, so
- * that an operation that runs too early or too late is found by value, and by a race detector in
- * any case. Clocks: a stream knows of every stream how many of its operations come before what it
- * does next. A wait is made where an operation needs one that its stream does not know of, and
- * sometimes anyway. */
+ * Cells hold versions.  Each operation checks the versions that it reads and writes a new one, so that
+ * the values show an operation that runs too early or too late, and a race detector finds it in any
+ * case.  The clock of a stream counts, for every stream, the operations that precede its next one.  A
+ * wait is enqueued if an operation needs one that the clock lacks, and sometimes without need. */
 
 enum { N_STREAMS = 4, N_CELLS = 10, N_EVENTS = 3, N_WORDS = 24, MAX_READS = 3 };
 

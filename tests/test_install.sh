@@ -44,7 +44,7 @@ stages_and_uninstalls() {
     [ -z "$left" ] || { echo "left behind: $left"; return 1; }
 }
 
-# Without a compiler make says what the set-up says, once, and again the next time; with one it goes on.
+# Without a compiler make prints the set-up's message once, and again the next time; with a compiler it continues.
 failed_set_up() {
     mkdir -p "$folder/alone" && cp -r Makefile scripts memo.h "$folder/alone/" || return 1
     for try in 1 2; do
@@ -63,7 +63,7 @@ test_is "a program builds with the installed headers" with_include_path
 if command -v pkg-config >/dev/null 2>&1; then
     test_is "a program builds with pkg-config" with_pkg_config
 else
-    skip "a program builds with pkg-config" "pkg-config is not here"
+    skip "a program builds with pkg-config" "pkg-config is not installed"
 fi
 test_is "DESTDIR and uninstall" stages_and_uninstalls
 tap_end

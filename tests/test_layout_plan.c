@@ -1,5 +1,5 @@
-/* The planner of layouts: against a list by brute force, formulas of its own, the paper's seven tips, and the tool that
- * prints it. */
+/* test_layout_plan.c - the planner of layouts against a list by brute force, independent formulas and the paper's seven
+ * tips; the tool layout_plan. */
 #define main layout_plan_main
 #include "../examples/tools/layout_plan.c"
 #undef main
@@ -239,14 +239,15 @@ static void refused(const memo_parallel_desc* desc, memo_parallel_layout l, cons
 static void layouts_are_refused_in_words(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
     memo_parallel_layout l;
-    refused(&d, make_layout(0, 1, 1, 1, 16, 1), "data degree 0");
-    refused(&d, make_layout(1, 1, 1, 1, -16, 1), "ring degree -16");
-    refused(&d, make_layout(1, 1, 2, 2, 2, 1), "is 8; there are 16 GPUs");
-    refused(&d, make_layout(65536, 65536, 65536, 65536, 65536, 1), "there are 16 GPUs");
+    refused(&d, make_layout(0, 1, 1, 1, 16, 1), "data degree: out of range (0)");
+    refused(&d, make_layout(1, 1, 1, 1, -16, 1), "ring degree: out of range (-16)");
+    refused(&d, make_layout(1, 1, 2, 2, 2, 1), "is 8; the product must be the number of GPUs, 16");
+    refused(&d, make_layout(65536, 65536, 65536, 65536, 65536, 1),
+            "the product must be the number of GPUs, 16");
     refused(&d, make_layout(1, 1, 16, 1, 1, 0), "above the 8 key/value heads");
     refused(&d, make_layout(16, 1, 1, 1, 1, 1), "does not divide the batch of 1");
     refused(&d, make_layout(1, 16, 1, 1, 1, 1), "ZeRO stage 1 has nothing to shard");
-    refused(&d, make_layout(1, 1, 1, 1, 16, 4), "ZeRO stage 4");
+    refused(&d, make_layout(1, 1, 1, 1, 16, 4), "ZeRO stage: out of range (4)");
     d.model.n_layers = 31;
     refused(&d, make_layout(1, 16, 1, 1, 1, 0), "does not divide the 31 layers");
     d.model.n_layers = 32;
@@ -256,15 +257,15 @@ static void layouts_are_refused_in_words(void) {
     d.global_batch = d.micro_batch = 1;
     l = make_layout(1, 16, 1, 1, 1, 0);
     l.activations = MEMO_PARALLEL_SWAP;
-    refused(&d, l, "a stage has 2 layers");
+    refused(&d, l, "a pipeline stage has 2 layers");
     l = make_layout(1, 1, 1, 1, 16, 1);
     l.activations = MEMO_PARALLEL_SWAP;
     d.cluster.host_bytes = 0;
-    refused(&d, l, "needs host memory");
+    refused(&d, l, "needs cluster.host_bytes");
     l.activations = (memo_parallel_activations)7;
-    refused(&d, l, "activations 7");
+    refused(&d, l, "activations: not a memo_parallel_activations (7)");
     d.sequence = 31;
-    refused(&d, make_layout(1, 1, 1, 1, 16, 1), "31 tokens is shorter");
+    refused(&d, make_layout(1, 1, 1, 1, 16, 1), "31 tokens is too short");
     d = make_case(llama3_8b(), 64, 65536, 1);
     refused(&d, make_layout(1, 1, 1, 64, 1, 1), "32 ranks would have none");
     refused(&d, make_layout(1, 1, 2, 32, 1, 1), "above the 16 query heads of a tensor rank");
@@ -275,7 +276,7 @@ static void layouts_are_refused_in_words(void) {
     refused(&d, make_layout(1, 1, 2, 1, 1, 0), "11111 columns");
 }
 
-/* The paper's rule, and what memo_sp.h does instead. */
+/* The paper's rule, and the rule of memo_sp.h. */
 static void few_key_heads_are_replicated_or_refused(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 16, 1, 1), eight = make_layout(1, 1, 1, 8, 2, 1);
@@ -329,14 +330,13 @@ static void descs_are_checked(void) {
     CHECK_FIELD(cluster.link_bytes_per_s, HUGE_VAL, "link_bytes_per_s");
     CHECK_FIELD(sequence, 0, "sequence");
     CHECK_FIELD(global_batch, -1, "global_batch");
-    CHECK_FIELD(element_bytes, -2,
-                "element_bytes: out of range (-2); 1e-9 to 1000 or 0 would work");
-    CHECK_FIELD(cluster.gemm_efficiency, 1e-300, "(1e-300); 1e-9 to 1 or 0 would work");
+    CHECK_FIELD(element_bytes, -2, "element_bytes: out of range (-2); 1e-9 to 1000 or 0 are valid");
+    CHECK_FIELD(cluster.gemm_efficiency, 1e-300, "(1e-300); 1e-9 to 1 or 0 are valid");
     CHECK_FIELD(cluster.attention_forward_efficiency, 1e-300, "(1e-300)");
     CHECK_FIELD(cluster.attention_backward_efficiency, 1e-300, "(1e-300)");
     CHECK_FIELD(cluster.device_memory_bytes_per_s, 1e-300, "(1e-300)");
     CHECK_FIELD(cluster.host_bytes_per_s, 1e-300, "(1e-300)");
-    CHECK_FIELD(cluster.link_bytes_per_s, 2e18, "(2e18); 1 to 1e18 would work");
+    CHECK_FIELD(cluster.link_bytes_per_s, 2e18, "(2e18); 1 to 1e18 are valid");
     CHECK_FIELD(cluster.n_gpus, 2000000, "cluster.n_gpus: out of range (2000000); 1 to 1048576");
     CHECK_IS(memo_parallel_longest(&good, &l, 0, &longest, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
@@ -462,8 +462,8 @@ static void even_heads_send_the_papers_bytes(void) {
     }
 }
 
-/* Heads of 192 and 128: memory, products of attention and what Ulysses and the ring send, against 160 and 160, whose
- * sum is the same.  Attention's forward costs the same, its backward 3 x 192 + 2 x 128 instead of 5 x 160. */
+/* Heads of 192 and 128 against 160 and 160, which have the same sum: memory, products of attention, and bytes sent by
+ * Ulysses and the ring.  Attention's forward costs the same, its backward 3 x 192 + 2 x 128 instead of 5 x 160. */
 static void values_may_have_another_head_size(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 1), latent;
     memo_parallel_layout l = make_layout(1, 1, 1, 4, 2, 1);
@@ -610,7 +610,7 @@ static void parameters_are_counted(void) {
     CHECK(near(memo_parallel_parameters(&m), 7));
 }
 
-/* The first of four stages holds four micro-batches of its eight layers, or as many as there are. */
+/* The first of four stages holds four micro-batches of its eight layers, or all if there are fewer. */
 static void pipelines_hold_their_micro_batches(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 4, 4096, 8);
     memo_parallel_layout l = make_layout(1, 4, 1, 1, 1, 0);
@@ -685,14 +685,14 @@ static void swapping_is_memos(void) {
     CHECK(near(p.memory.host_bytes, 30 * (whole + p.alpha * others)));
     CHECK(near(p.sent_bytes[MEMO_PARALLEL_HOST], p.memory.host_bytes));
     CHECK_IS(p.time.host_s, <, 1e-9);
-    /* What binds: a slower link, less host memory, a smaller device each lower alpha to just what they allow. */
+    /* A slower link, less host memory and a smaller device each lower alpha exactly to their limit. */
     d.cluster.host_bytes = (int64_t)8 * 30 * (int64_t)(whole + 0.25 * others);
     CHECK_IS(fabs(predict(&d, &l).alpha - 0.25), <, row);
     d.cluster.host_bytes = (int64_t)4000 << 30;
     d.cluster.device_bytes = (int64_t)(p.memory.device_bytes + (0.125 - p.alpha) * others);
     CHECK_IS(fabs(predict(&d, &l).alpha - 0.125), <, row);
     d.cluster.device_bytes = (int64_t)80 << 30;
-    /* The forward of a layer: what attention and products take, and four collectives of the tensor group. */
+    /* The forward of a layer: attention, products, and four collectives of the tensor group. */
     {
         memo_parallel_attention a;
         memo_error error;
@@ -790,6 +790,161 @@ static void terms_are_those_of_their_formulas(void) {
           !p.leaves_node[MEMO_PARALLEL_RING]);
 }
 
+/* The end of the last group, by events: when each group has arrived, is computed, has left. */
+static double groups_end_s(int n, double arrive_s, double compute_s, double leave_s) {
+    double arrived[64], computed[64], left[64];
+    int g;
+    for (g = 0; g < n;
+         g++) { /* the stream of exchanges: 0 arrives, 1 arrives, 0 leaves, 2 arrives, ... */
+        double free_s = g == 0 ? 0 : g == 1 ? arrived[0] : left[g - 2];
+        arrived[g] = free_s + arrive_s;
+        if (g > 0) {
+            computed[g - 1] = fmax(arrived[g - 1], g > 1 ? computed[g - 2] : 0) + compute_s;
+            left[g - 1] = fmax(arrived[g], computed[g - 1]) + leave_s;
+        }
+    }
+    computed[n - 1] = fmax(arrived[n - 1], n > 1 ? computed[n - 2] : 0) + compute_s;
+    left[n - 1] = fmax(n > 1 ? left[n - 2] : 0, computed[n - 1]) + leave_s;
+    return left[n - 1];
+}
+
+static void groups_of_heads_hide_the_all_to_all(void) {
+    static const int64_t lengths[] = {1024, 8192, 65536, 1 << 20};
+    int i, ring, n;
+    for (i = 0; i < 4; i++)
+        for (ring = 1; ring <= 2; ring++) {
+            memo_parallel_desc d = make_case(llama2_7b(), 8 * ring, lengths[i], 1);
+            memo_parallel_layout l = make_layout(1, 1, 1, 8, ring, 1);
+            memo_parallel_attention whole[2], grouped[2];
+            memo_parallel_prediction p, none;
+            memo_error error;
+            /* A rank's share of a tensor, of which 7 of 8 parts leave; 4 heads of a rank. */
+            double S = (double)lengths[i], part = 2 * S / (8 * ring) * 4096 * 7 / 8 / 150e9;
+            double best_s = HUGE_VAL;
+            int best = 0, way;
+            for (way = 0; way < 2; way++)
+                CHECK_OK(memo_parallel_predict_attention(&d, &l, way, &whole[way], &error));
+            none = predict(&d, &l);
+            CHECK_IS(none.ulysses_groups, ==, 1);
+            for (n = 1; n <= 4; n *= 2) {
+                double sum_s = 0;
+                for (way = 0; way < 2; way++) {
+                    const memo_parallel_attention* a = &whole[way];
+                    /* What is started once for each group instead of once. */
+                    double starts_s = ring == 1 ? (n > 1 ? n * 20e-6 : 0) : (n - 1) * ring * 20e-6;
+                    double hops_s = a->hops_s; /* of rings, the home of dK and dV */
+                    if (ring > 1 && way) hops_s += (n - 1) * 20e-6;
+                    sum_s += groups_end_s(n, (way ? 1 : 3) * (part / n + 20e-6),
+                                          (a->compute_s + hops_s + a->blocks_s + starts_s) / n,
+                                          (way ? 3 : 1) * (part / n + 20e-6));
+                }
+                if (sum_s < best_s) {
+                    best_s = sum_s;
+                    best = n;
+                }
+            }
+            d.max_ulysses_groups = 100;
+            p = predict(&d, &l);
+            for (way = 0; way < 2; way++)
+                CHECK_OK(memo_parallel_predict_attention(&d, &l, way, &grouped[way], &error));
+            if (ring == 1 || whole[0].hops_s + whole[1].hops_s < 1e-3) {
+                double sum_s = 0;
+                for (way = 0; way < 2; way++)
+                    sum_s += grouped[way].compute_s + grouped[way].all_to_all_s +
+                             grouped[way].hops_s + grouped[way].blocks_s;
+                CHECK_CASE(p.ulysses_groups == best && near(sum_s, best_s),
+                           "%d tokens, ring %d: %d groups, %g s, not %d, %g s", (int)lengths[i],
+                           ring, (int)p.ulysses_groups, sum_s, best, best_s);
+            }
+            CHECK(p.time.step_s <= none.time.step_s * (1 + 1e-9));
+            CHECK(memcmp(p.sent_bytes, none.sent_bytes, sizeof p.sent_bytes) == 0);
+            if (lengths[i] == 1 << 20) CHECK(p.ulysses_groups == 4);
+            d.max_ulysses_groups = 2;
+            CHECK(predict(&d, &l).ulysses_groups <= 2);
+        }
+}
+
+/* Few key heads and a short sequence: little computation hides a hop, and many blocks are merged. */
+static void keys_are_gathered_where_that_is_faster(void) {
+    memo_parallel_desc d = make_case(make_model(8, 4096, 14336, 32, 1, 32000), 4, 8192, 1);
+    memo_parallel_layout l = make_layout(1, 1, 1, 1, 4, 1);
+    memo_parallel_prediction ring = predict(&d, &l), p;
+    memo_parallel_attention forward, backward;
+    memo_error error;
+    double S = 8192, kv = 2 * 2 * S / 4 * 128, device_bytes;
+    CHECK(!ring.gathers_keys && ring.memory.keys_bytes <= 0);
+    d.may_gather_keys = 1;
+    p = predict(&d, &l);
+    CHECK(p.gathers_keys && p.time.step_s < ring.time.step_s && p.fits);
+    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &forward, &error));
+    CHECK_OK(memo_parallel_predict_attention(&d, &l, 1, &backward, &error));
+    CHECK(near(forward.compute_s, 2 * S * S / 4 * 4096 / (0.6 * 312e12)));
+    CHECK(near(forward.hops_s, 3 * kv / 150e9 + 2 * 20e-6));
+    CHECK(near(backward.hops_s, 3 * 3 * kv / 150e9 + 4 * 20e-6)); /* d_k and d_v in fp32 */
+    CHECK(near(forward.blocks_s, 2 * 4 * kv / 1.5e12));
+    CHECK(near(backward.blocks_s, 2 * 4 * 3 * kv / 1.5e12));
+    CHECK(near(p.time.ring_s,
+               8 * (forward.hops_s + forward.blocks_s + backward.hops_s + backward.blocks_s)));
+    /* Three times the rank's keys each way, and three times their gradients instead of four. */
+    CHECK(near(p.sent_bytes[MEMO_PARALLEL_RING], 8 * (3 * kv * 2 + 3 * 2 * kv)));
+    CHECK(near(ring.sent_bytes[MEMO_PARALLEL_RING], 8 * (3 * kv * 2 + 4 * 2 * kv)));
+    /* Keys by position, one of k and v in fp32 by rank, both gradients in fp32. */
+    CHECK(near(p.memory.keys_bytes, 4 * kv * (1 + 1 + 2)));
+    CHECK(near(p.memory.device_bytes, ring.memory.device_bytes + p.memory.keys_bytes));
+
+    /* Not if they do not fit. */
+    device_bytes = ring.memory.device_bytes + p.memory.keys_bytes / 2;
+    d.cluster.device_bytes = (int64_t)device_bytes;
+    p = predict(&d, &l);
+    CHECK(!p.gathers_keys && p.fits);
+
+    /* Many key heads and a long sequence: the ring hides its hops. */
+    d = make_case(llama2_7b(), 4, 1 << 20, 1);
+    d.cluster.device_bytes = (int64_t)1 << 50;
+    d.may_gather_keys = 1;
+    CHECK(!predict(&d, &l).gathers_keys);
+}
+
+static void gathering_keys_never_loses(void) {
+    int k, n_gathered = 0;
+    for (k = 0; k < 400; k++) {
+        memo_parallel_desc d;
+        memo_parallel_layout l;
+        memo_parallel_prediction without, with;
+        if (!random_legal(&d, &l)) continue;
+        without = predict(&d, &l);
+        d.may_gather_keys = 1;
+        with = predict(&d, &l);
+        n_gathered += with.gathers_keys;
+        CHECK(with.fits >= without.fits && with.time.step_s <= without.time.step_s);
+        CHECK(l.ring > 1 || !with.gathers_keys);
+        CHECK(with.gathers_keys == (with.memory.keys_bytes > 0));
+        if (with.gathers_keys)
+            CHECK(with.sent_bytes[MEMO_PARALLEL_RING] < without.sent_bytes[MEMO_PARALLEL_RING] ||
+                  l.activations == MEMO_PARALLEL_SWAP);
+    }
+    CHECK(n_gathered > 0);
+}
+
+static void groups_of_heads_never_lose(void) {
+    int k;
+    for (k = 0; k < 300; k++) {
+        memo_parallel_desc d;
+        memo_parallel_layout l;
+        memo_parallel_prediction without, with;
+        if (!random_legal(&d, &l)) continue;
+        if (l.activations == MEMO_PARALLEL_SWAP) continue; /* less time may hide fewer swaps */
+        without = predict(&d, &l);
+        d.max_ulysses_groups = (int32_t)memo_test_int(1, 8);
+        with = predict(&d, &l);
+        CHECK(with.ulysses_groups >= 1 && with.ulysses_groups <= d.max_ulysses_groups);
+        CHECK(l.ulysses > 1 || with.ulysses_groups == 1);
+        CHECK(l.activations != MEMO_PARALLEL_KEEP ||
+              with.time.step_s <= without.time.step_s * (1 + 1e-9));
+        CHECK(memcmp(&with.memory, &without.memory, sizeof with.memory) == 0);
+    }
+}
+
 static void attention_is_that_of_its_formulas(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 2, 4, 1);
@@ -801,7 +956,7 @@ static void attention_is_that_of_its_formulas(void) {
     CHECK_OK(memo_parallel_predict_attention(&d, &l, 1, &b, &error));
     CHECK(near(a.compute_s, 2 * S * elements / (0.6 * 312e12)));
     CHECK(near(b.compute_s, 5 * S * elements / (0.55 * 312e12)));
-    /* Hops hide, but for the one home of dK and dV in fp32. */
+    /* Hops are hidden, except the last one of dK and dV in fp32. */
     CHECK(a.hops_s <= 0 && near(b.hops_s, 2 * kv / 150e9 + 20e-6));
     CHECK(near(a.blocks_s, 4 * (20e-6 + 30 * elements / 1.5e12)) && near(b.blocks_s, a.blocks_s));
     CHECK(near(a.all_to_all_s, sent / 150e9 + 4 * 20e-6) && near(b.all_to_all_s, a.all_to_all_s));
@@ -1011,7 +1166,7 @@ static void tip_3_zero_spans_sequence_and_data(void) {
     }
 }
 
-/* Ulysses sends 4 + 4 / G units of bs * L * d (5 for LLAMA3), tensor-sp 8 whatever G; ring bytes scale with 1 / G. */
+/* Ulysses sends 4 + 4 / G units of bs * L * d (5 for LLAMA3), tensor-sp 8 for any G; ring bytes scale with 1 / G. */
 static void tip_4_key_groups_help_sequence_only(void) {
     int G;
     double ring_1 = 0, unit = 2.0 * 65536 * 4096 * 7 / 8; /* bf16, of 8 ranks */
@@ -1144,7 +1299,7 @@ static void tool_prints_the_list(void) {
     CHECK(tool("--help") == 0 && strstr(tool_out, "--explain D,P,T,U,R") && !tool_err[0]);
 }
 
-/* Each preset is what its figures are, given one by one; any figure can be overridden, before it or behind. */
+/* A preset equals its figures given one by one; any figure can be overridden, before or after the preset. */
 static void tool_takes_clusters(void) {
     static const char* const figures[][2] = {
         {"a800", "--per-node 8 --memory 80 --flops 312 --link 150 --nic 20 --memory-bandwidth 1500 "
@@ -1192,6 +1347,13 @@ static void tool_explains(void) {
     CHECK_IS(tool("--gpus 16 --explain 1,1,1,8,2 --activations swap --host-memory 900 --zero 3"),
              ==, 0);
     CHECK(strstr(tool_out, "alpha 0.") && strstr(tool_out, "ZeRO 3"));
+    CHECK_IS(tool("--model llama2-7b --sequence 16K --explain 1,1,1,8,1 --ulysses-groups 4"), ==,
+             0);
+    CHECK(strstr(tool_out, "activations keep, 4 groups of heads\n"));
+    CHECK_IS(tool("--gpus 4 --layers 2 --kv-heads 1 --sequence 8K --may-gather-keys --explain "
+                  "1,1,1,1,4"),
+             ==, 0);
+    CHECK(strstr(tool_out, "keys are gathered (0.0"));
 }
 
 static void tool_refuses(const char* line, const char* words) {
@@ -1215,7 +1377,7 @@ static void tool_refuses_in_words(void) {
     tool_refuses("--gemm 1e-320", "--gemm is a number from 0.001 to 1, not 1e-320");
     tool_refuses("--nic 0 --gpus 16", "--nic is a number from 0.001 to 1000000000, not 0");
     tool_refuses("--kv-heads 3", "--kv-heads: 3 does not divide the 32 query heads");
-    tool_refuses("--hidden 4097", "--head-size is not given");
+    tool_refuses("--hidden 4097", "--head-size: not set");
     tool_refuses("--kv-heads 3 --explain 1,1,1,1,8", "--kv-heads: 3 does not divide");
     tool_refuses("--gpus --top 3", "its value is missing: --gpus");
     tool_refuses("--model gpt-8b", "no such preset: gpt-8b");
@@ -1223,6 +1385,8 @@ static void tool_refuses_in_words(void) {
     tool_refuses("--cluster --gpus 3", "its value is missing: --cluster");
     tool_refuses("--cluster v100", "--cluster: no such preset: v100");
     tool_refuses("--shared-bus 2", "--shared-bus is a whole number from 0 to 1, not 2");
+    tool_refuses("--ulysses-groups 0",
+                 "--ulysses-groups is a whole number from 1 to 1000000, not 0");
     tool_refuses("--zero 4", "--zero is a whole number from 0 to 3, not 4");
     tool_refuses("--activations all", "--activations is keep, recompute or swap, not all");
     tool_refuses("--explain 1,2,3", "--explain is five degrees");
@@ -1254,6 +1418,10 @@ int main(int argc, char** argv) {
     TEST(swapping_without_stalls_beats_recomputation);
     TEST(terms_are_those_of_their_formulas);
     TEST(attention_is_that_of_its_formulas);
+    TEST(groups_of_heads_hide_the_all_to_all);
+    TEST(groups_of_heads_never_lose);
+    TEST(keys_are_gathered_where_that_is_faster);
+    TEST(gathering_keys_never_loses);
     TEST(groups_that_straddle_nodes_use_the_nic);
     TEST(hops_hide_behind_blocks);
     TEST(extreme_cases_stay_finite);

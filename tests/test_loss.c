@@ -40,7 +40,7 @@ static double row_loss(const double* logits, int64_t n, int64_t label, double* g
 #define MAX_PARTS 4
 #define MAX_WIDTH 700
 
-/* Random rows, cut into parts of any width, each with a stride of its own. */
+/* Random rows, cut into parts of any width, each with its own stride. */
 static void kernels_match_the_reference(void) {
     static double logits[MAX_WIDTH], gradient[MAX_WIDTH];
     static float memory[MAX_PARTS][12 * (MAX_WIDTH + 16) + 16];
@@ -138,7 +138,7 @@ static void kernels_match_the_reference(void) {
     }
 }
 
-/* What lies between rows and behind them stays; without d_logits all logits do. */
+/* Bytes between and after the rows stay; without d_logits all logits stay. */
 static void kernels_write_nothing_else(void) {
     float logits[5 * 9], before[5 * 9], parts[4 * 2], losses[4];
     int32_t labels[4] = {0, 6, -1, 3};

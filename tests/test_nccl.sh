@@ -1,6 +1,6 @@
 #!/bin/sh
 # test_nccl.sh - the NCCL back end of memo_sp.h without a GPU: the cases of test_comm_nccl.c on a stand-in for NCCL
-# (tests/fake_nccl.h), a process a rank.  The headers of CUDA and NCCL are real.  Output: TAP.
+# (tests/fake_nccl.h), with a process per rank.  The headers of CUDA and NCCL are real.  Output: TAP.
 set -u
 
 . tests/tap.sh
@@ -27,6 +27,6 @@ if ${CC:-cc} -I"$cuda" -fsyntax-only "$folder/probe.c" 2>/dev/null; then
     test_is "communicators take turns where NCCL does not order them" on_ranks 4 NCCL_LAUNCH_ORDER_IMPLICIT=0
     test_is "a lost peer ends a plain wait for the stream" on_ranks 3 MEMO_TEST_WAIT=plain
 else
-    skip "the NCCL back end on a stand-in" "nccl.h or cuda_runtime_api.h is not here"
+    skip "the NCCL back end on a stand-in" "nccl.h or cuda_runtime_api.h is not installed"
 fi
 tap_end

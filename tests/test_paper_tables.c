@@ -1,5 +1,5 @@
-/* The published tables of three papers, reproduced: every threshold that is promised, and the small
- * machinery below them (simulators, planner, optimiser, scores) against slow obvious twins. */
+/* test_paper_tables.c - the reproduced tables of three papers: every promised threshold; and the code below them
+ * (simulators, planner, optimizer, scores) against slow, obvious twins. */
 #include "bench/paper_common.h"
 #include "bench/paper_memo.h"
 #include "bench/paper_sp.h"
@@ -79,7 +79,7 @@ static void memo_plan_is_no_longer_than_the_published_alpha(void) {
     CHECK_IS(memo.n_planned_longer, ==, 0);
 }
 
-static void memo_unplanned_row_reorganises_where_memory_is_short(void) {
+static void memo_unplanned_row_reorganizes_where_memory_is_short(void) {
     memo_trace* trace = swap_unplanned_trace(128 * PAPER_K);
     memo_plan* plan = NULL;
     caching_desc desc;
@@ -158,7 +158,7 @@ static void oases_plans(void) {
     CHECK_IS(oases.n_slower_than_uniform, ==, 0);
 }
 
-/* ---- what is printed ------------------------------------------------------------------------- */
+/* ---- printed tables ------------------------------------------------------------------------- */
 
 static void lines_fit_a_terminal_of_120_columns(void) {
     const char* line = printed;
@@ -236,9 +236,9 @@ static double rosenbrock(const double* v, void* user) {
     (void)user;
     return 100 * (v[1] - v[0] * v[0]) * (v[1] - v[0] * v[0]) + (1 - v[0]) * (1 - v[0]);
 }
-static void optimiser_finds_a_known_minimum(void) {
+static void optimizer_finds_a_known_minimum(void) {
     double v[2] = {-1.2, 1};
-    paper_minimise(v, 2, rosenbrock, NULL);
+    paper_minimize(v, 2, rosenbrock, NULL);
     CHECK_CASE(fabs(v[0] - 1) < 1e-3 && fabs(v[1] - 1) < 1e-3, "%g %g", v[0], v[1]);
 }
 
@@ -252,7 +252,7 @@ static void spearman_of_known_rankings(void) {
     CHECK_IS(fabs(paper_spearman(a, e, 5)), <, 1e-12);
 }
 
-/* The swap schedule once more, as operations with dependencies, by relaxation until nothing moves. */
+/* The swap schedule again, as operations with dependencies, relaxed until no time changes. */
 typedef struct operation {
     double duration, end;
     int n_before, before[4];
@@ -488,7 +488,7 @@ static void layouts_are_refused_in_words(void) {
     CHECK(reason && strstr(reason, "key/value heads"));
     l.tensor = 2;
     reason = layout_refusal(&sp_llama3_8b, &c, l, 1, text, sizeof text);
-    CHECK(reason && strstr(reason, "16 GPUs"));
+    CHECK(reason && strstr(reason, "number of GPUs, 16"));
     l.tensor = 1;
     l.data = 16;
     reason = layout_refusal(&sp_llama3_8b, &c, l, 1, text, sizeof text);
@@ -506,7 +506,7 @@ int main(int argc, char** argv) {
     TEST(memo_stated_pcie_cannot_explain_the_swap_row);
     TEST(memo_figure_1b);
     TEST(memo_plan_is_no_longer_than_the_published_alpha);
-    TEST(memo_unplanned_row_reorganises_where_memory_is_short);
+    TEST(memo_unplanned_row_reorganizes_where_memory_is_short);
     TEST(sp_attention_alone);
     TEST(sp_end_to_end_tables);
     TEST(sp_memory);
@@ -519,7 +519,7 @@ int main(int argc, char** argv) {
     TEST(constants_come_first_and_each_says_where_from);
     TEST(misses_are_printed_as_misses);
     TEST(fit_is_reproducible_and_a_minimum);
-    TEST(optimiser_finds_a_known_minimum);
+    TEST(optimizer_finds_a_known_minimum);
     TEST(spearman_of_known_rankings);
     TEST(swap_simulation_against_relaxation);
     TEST(swap_without_a_bottleneck_costs_nothing);

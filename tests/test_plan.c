@@ -1,4 +1,4 @@
-/* The planners: greedy, search and MIP against a brute force. */
+/* test_plan.c - the planners of offsets: greedy, search and MIP against brute force. */
 #include "scarce.h"
 
 #define MEMO_STATIC
@@ -76,8 +76,8 @@ static int meet(const memo_plan* plan, int64_t i, int64_t j) {
     return 0;
 }
 
-/* The least peak: in every order put each buffer on top of what is there already.  Of an optimal
- * plan the order by offset gives its peak or less. */
+/* The smallest peak: in every order, each buffer is put on top of the earlier ones.  An optimal plan's
+ * order by offset gives its peak or less. */
 typedef struct brute {
     const memo_plan* plan;
     int meets[16][16];
@@ -298,7 +298,7 @@ static void search_fills_cut_rectangles(void) {
     CHECK_CASE(n_met == 40, "%d of 40 met their optimum", n_met);
 }
 
-/* A part that the search does not finish gets all that the others leave. */
+/* A part that the search does not finish gets the effort that other parts leave. */
 static void no_effort_is_left_over(void) {
     int k, n_open = 0;
     for (k = 0; k < 12; k++) {
@@ -571,7 +571,7 @@ static void spots_lower_a_plan(void) {
         best.peak = before = plan->peak_bytes / problem.unit_bytes;
         memset(&effort, 0, sizeof effort);
         effort.deadline = 1e18;
-        effort.nodes_left = 100000;
+        effort.nodes_left = 20000;
         effort.n_threads = 1;
         CHECK(memoi_spots_lower(&problem, problem.lower_bound, &effort, &best));
         CHECK_IS(best.peak, <=, before);
@@ -692,7 +692,7 @@ static int64_t order_search(const memoi_problem* problem, int n_runs) {
     return best;
 }
 
-/* With alignments and gaps, where the exact search is lost. */
+/* With alignments and gaps, which the exact search cannot solve in time. */
 static void a_climb_beats_an_order_search(void) {
     int k;
     double sum = 0, sum_orders = 0;
@@ -716,7 +716,7 @@ static void a_climb_beats_an_order_search(void) {
                100 * (sum_orders / 6 - 1));
 }
 
-/* Too large for the search: valid, no worse than greedy, better where there is something to gain,
+/* Too large for the search: valid, no worse than greedy, better if a better plan exists,
  * and the same for the same nodes. */
 static void large_plans_are_improved(void) {
     int k, n_better = 0;
@@ -909,7 +909,7 @@ static void odd_problems_are_answered(void) {
     CHECK_IS(memo_plan_solve(plan, &desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memo_plan_destroy(plan);
 
-    /* Sizes beyond what a double holds. */
+    /* Sizes that a double cannot hold exactly. */
     CHECK_OK(memo_plan_create(3, 0, 1, &plan, &error));
     plan->buffers[0].size_bytes = ((int64_t)1 << 60) + 1;
     plan->buffers[1].size_bytes = ((int64_t)1 << 60) + 2;

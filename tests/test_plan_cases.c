@@ -1,5 +1,5 @@
-/* Many small problems with every feature that a plan has: whoever plans them, the plan holds before a validator that
- * knows nothing of the library's, or the error is the one that is documented.  And three ways to the optimum. */
+/* test_plan_cases.c - many small problems with every feature of a plan.  An independent validator accepts the plan of
+ * every planner, or the planner fails with the documented error.  Three ways to the optimum agree. */
 #include "memo_plan.h"
 #include "memo_test.h"
 
@@ -37,7 +37,7 @@ static int64_t random_alignment(int64_t least) {
     return least << memo_test_int(0, 4);
 }
 
-/* Times from a few, so that they meet; now and then beyond what is allowed. */
+/* Few different times, so that they coincide; sometimes beyond the valid range. */
 static memo_plan* random_problem(void) {
     static const int64_t alignments[] = {1, 1, 1, 2, 8, 512};
     memo_plan* plan;
@@ -81,7 +81,7 @@ static memo_plan* random_problem(void) {
     return plan;
 }
 
-/* ---- a validator of its own --------------------------------------------------------------------------------- */
+/* ---- an independent validator ------------------------------------------------------------------------------- */
 
 /* The least multiple of a power of two from value on; beyond 2^62 anything above it. */
 static int64_t round_up(int64_t value, int64_t to) {
@@ -115,7 +115,7 @@ static int occupies(const memo_plan* plan, int64_t i, int64_t time) {
     return b->begin <= time && time < b->end && b->size_bytes > 0 && !is_gone(plan, i, time);
 }
 
-/* Something that is asked for begins at a begin of a life or at the end of a gap: enough to look at those. */
+/* Buffers begin to live together only when a lifetime begins or a gap ends, so these times are enough. */
 static int64_t moments(const memo_plan* plan, int64_t* times) {
     int64_t i, n = 0;
     for (i = 0; i < plan->n_buffers; i++) times[n++] = plan->buffers[i].begin;
@@ -262,7 +262,7 @@ static void every_case_is_planned_or_refused(void) {
                "%d planned, %d refused, %d infeasible", n_planned, n_refused, n_infeasible);
 }
 
-/* The least peak: every order, each buffer on top of those before it that it meets. */
+/* The smallest peak: every order, each buffer on top of the earlier buffers that it overlaps. */
 static int64_t least_peak(const memo_plan* plan, unsigned placed, int64_t* offsets, int64_t peak,
                           int64_t best) {
     int64_t i, j, k, times[3 * MOST], n = moments(plan, times);
@@ -288,7 +288,7 @@ static int64_t least_peak(const memo_plan* plan, unsigned placed, int64_t* offse
     return best;
 }
 
-/* n buffers without alignments; the fixed ones where a greedy plan has them. */
+/* n buffers without alignments; fixed ones have the offsets of a greedy plan. */
 static memo_plan* small_problem(int has_fixed, int has_gaps) {
     memo_plan* plan;
     memo_plan_desc desc = memo_plan_desc_default();

@@ -107,7 +107,7 @@ static void set_peak(memo_plan* plan) {
     strcpy(plan->engine, "test");
 }
 
-/* Lowest offset at which buffer i meets none of those before it. */
+/* The lowest offset at which buffer i overlaps no earlier buffer. */
 static void first_fit(memo_plan* plan) {
     int64_t i, k;
     for (i = 0; i < plan->n_buffers; i++) {
@@ -250,8 +250,7 @@ static void shared_traces_have_their_bounds(void) {
 /* --- several streams --- */
 
 static void another_stream_keeps_a_buffer(void) {
-    /* Freed at 1; stream 1 uses it until its record, for which stream 0 waits behind the malloc
-     * of 2. */
+    /* Freed at 1; stream 1 uses it until its record, for which stream 0 waits after the malloc of 2. */
     memo_trace* trace;
     memo_plan* plan;
     static const char lines[] = "memo trace 1\nmalloc 1 8\nuse 1 1\nrecord 5 1\nfree 1 8\n"
@@ -268,8 +267,8 @@ static void another_stream_keeps_a_buffer(void) {
     memo_trace_destroy(trace);
 }
 
-/* Does what stream `on` gets from request `later` on come after what `stream` has got before request `use`?
- * Forward, step by step: which streams are behind the use by now, and which events carry that? */
+/* Do the operations of stream `on` from request `later` on come after those of `stream` before request `use`?  Walks
+ * forward and keeps the streams and events that come after the use. */
 static int comes_after(const memo_trace* trace, int64_t use, int32_t stream, int32_t on,
                        int64_t later) {
     char behind[MEMOB_STREAMS], carries[16];
@@ -285,8 +284,8 @@ static int comes_after(const memo_trace* trace, int64_t use, int32_t stream, int
     return behind[on];
 }
 
-/* Does all that is enqueued for the buffer of malloc m come after it?  A stream may use the buffer from m on where it
- * has not waited for the buffer's own by its use. */
+/* Do all operations on the buffer of malloc m come after it?  A stream may use the buffer from m on, unless it waits for
+ * the buffer's own stream before its use. */
 static int may_share(const memo_trace* trace, int64_t use, int32_t stream, int64_t m) {
     int64_t i;
     int is_behind = comes_after(trace, use, stream, trace->requests[m].stream, m);
@@ -330,8 +329,8 @@ static memo_trace* random_stream_trace(int64_t n, int n_streams) {
     return trace;
 }
 
-/* Two buffers conflict exactly where the one is not freed before the other is requested, or is used by something that
- * does not come before all that is enqueued for the other. */
+/* Two buffers conflict exactly if one is not freed before the other is requested, or one has a use that does not come
+ * before all operations on the other. */
 static void holds_wait_for_all_streams(void) {
     int round, n_held = 0;
     for (round = 0; round < 300; round++) {
@@ -495,7 +494,7 @@ static void validator_demands_a_plan(void) {
     memo_plan_destroy(plan);
 }
 
-/* 100000 buffers, thousands of them live at once, each in a lane of its own. */
+/* 100000 buffers, thousands of them live at once, each in its own lane. */
 static void large_plans_validate_quickly(void) {
     const int64_t n = 100000, n_lanes = 20000;
     memo_plan* plan;
@@ -582,7 +581,7 @@ static void bad_plans_are_named(void) {
     CHECK_IS(memo_plan_parse("memo plan 1\n", 12, "p", &plan, &error), ==, MEMO_STATUS_FORMAT);
     CHECK(strstr(error.message, "truncated"));
     refuses("alignment x\n", 0, 2, "the alignment `x` is not");
-    refuses("times 1\n", 0, 2, "`times` where `alignment` was expected");
+    refuses("times 1\n", 0, 2, "unexpected `times`; `alignment` is expected here");
     refuses("alignment 1 1\n", 0, 2, "unexpected `1`");
     refuses("alignment 1\n", 0, 2, "a line `times` is missing");
     refuses("alignment 3\ntimes 4\nbody 0\npeak 0\nbound 0\nproof none\nengine -\nbuffers 0\n"
@@ -640,7 +639,7 @@ static void bad_plans_are_named(void) {
             14, 14, "the plan has gaps and 1 holds");
     refuses(HEAD "buffers 2\ngaps 0\nholds 1\nbuffer 1 0 2 20 0 0 0 0 0 transient\n"
                  "buffer 2 3 4 10 10 0 0 0 1 transient\nhold 0 1 4\n",
-            14, 13, "the first is held against lane 1 until 4");
+            14, 13, "lane 1 may not reuse the first before time 4");
 #undef HEAD
 }
 

@@ -1,4 +1,5 @@
-/* Plans and streams: memo_plan_check against reachability by brute force, and lifetimes that keep to it. */
+/* test_plan_streams.c - plans and streams: memo_plan_check against reachability by brute force, and the lifetimes that
+ * memo_plan_from_trace derives. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
@@ -9,15 +10,15 @@ static memo_error error;
 
 /* ---- a slow, obvious reference -------------------------------------------------------------------------
  *
- * The prologue and two micro-batches, the second behind all of the first, as a graph: a node a request on a
- * stream, an edge to the stream's next node and from a record to each wait for it.  A buffer has *points*, nodes
- * at which a stream may use it; two buffers may share bytes where all points of the one reach all of the other. */
+ * The prologue and two micro-batches, the second after all of the first, as a graph.  Each request on a stream is a
+ * node.  An edge leads to the stream's next node, and from a record to each wait for it.  A buffer has *points*: nodes
+ * at which a stream may use it.  Two buffers may share bytes if all points of one reach all points of the other. */
 
 enum { MAX_NODES = 800, MAX_BUFFERS = 400, MAX_POINTS = 24 };
 
 typedef struct graph {
     int n_nodes;
-    int stream[MAX_NODES]; /* -1: all of them: the seam between micro-batches, the end */
+    int stream[MAX_NODES]; /* -1: all streams, between micro-batches and at the end */
     int wait_of[MAX_NODES];
     unsigned char reaches[MAX_NODES][MAX_NODES];
 } graph;
@@ -31,7 +32,7 @@ static graph g;
 static usage usages[MAX_BUFFERS];
 static int n_usages;
 
-/* Nodes are in the order of the host, so edges go forward: what reaches i is known before i+1. */
+/* Nodes are in the order of the host, so edges lead forward: the nodes that reach i are known before i + 1. */
 static void find_reaches(void) {
     int from, i, k;
     memset(g.reaches, 0, sizeof g.reaches);
@@ -101,7 +102,7 @@ static void lay_out(const memo_trace* trace, const unsigned char* early) {
             if (!is_freed) add_point(&usages[usage_of[i]], last);
         }
     }
-    for (i = 0; i < trace->n_requests; i++) /* live for ever */
+    for (i = 0; i < trace->n_requests; i++) /* never freed */
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC &&
             trace->requests[i].memory_class == MEMO_CLASS_PERSISTENT)
             add_point(&usages[usage_of[i]], g.n_nodes - 1);
@@ -249,7 +250,7 @@ static memo_trace* trace_without(const memo_trace* trace, int64_t gone) {
 
 /* ---- tests ------------------------------------------------------------------------------------------------ */
 
-/* What a plan from the trace promises holds, and the check agrees with the reference, whatever the offsets. */
+/* A plan from the trace keeps its promises, and the check agrees with the reference for any offsets. */
 static void check_is_reachability(void) {
     int round, n_refused = 0, n_accepted = 0, k;
     for (round = 0; round < 700; round++) {
@@ -450,7 +451,7 @@ static void plans_by_pairs_are_the_smallest(void) {
         CHECK_IS((int)core_verdict(plan, expected), ==, (int)MEMOI_FOUND);
         if (expected > 0) CHECK_IS((int)core_verdict(plan, expected - 1), ==, (int)MEMOI_FAILED);
 
-        /* Buffers fixed where this plan has them leave the peak possible. */
+        /* Buffers fixed at this plan's offsets leave the peak possible. */
         for (i = 0; i < n; i++) plan->buffers[i].is_fixed = memo_test_int(0, 1) != 0;
         CHECK_OK(memo_plan_solve(plan, NULL, &error));
         CHECK_OK(memo_plan_check(plan, trace, &error));
@@ -464,7 +465,7 @@ static void plans_by_pairs_are_the_smallest(void) {
     CHECK_CASE(n_above > 100, "%d above the bound", n_above);
 }
 
-/* Stream 1 never waits: all that stream 0 has freed is held against what is requested for stream 1.  So many pairs are
+/* Stream 1 never waits, so all buffers that stream 0 has freed are held against requests of stream 1.  So many pairs are
  * not listed. */
 static void too_many_pairs_are_planned_as_lifetimes(void) {
     enum { N = 6000 };

@@ -1,6 +1,5 @@
 #!/bin/sh
-# test_plan_trace.sh - the planning tool: what it prints, what it writes, what it refuses.  Needs
-# build/examples/plan_trace.  Output: TAP.
+# test_plan_trace.sh - the tool plan_trace: its output, files and refusals.  Needs build/examples/plan_trace.  Output: TAP.
 set -u
 
 . tests/tap.sh
@@ -41,8 +40,8 @@ writes_files() {
         grep -q device_traces "$folder/a.json"
 }
 
-# What MemoryViz.js reads of a snapshot, and how: every event's keys; frees whose two moments follow each other; a
-# block that is allocated where none lives, inside the segment; nothing left over, as the segment's blocks say.
+# The fields that MemoryViz.js reads of a snapshot: the keys of every event; frees whose two moments follow each other;
+# blocks inside the segment that overlap no live block; no block left at the end, in agreement with the segment.
 snapshot_is_what_the_viewer_reads() {
     printf 'id,lower,upper,size,gaps\n"a\\b",0,10,4,3-5 7-8\ny,3,5,4,\nzero,2,9,0,\nz,7,8,3,\n' >"$folder/gaps.csv"
     for file in examples/layer.trace "$folder/gaps.csv"; do
@@ -155,7 +154,7 @@ capacity_of_any_size() {
     done
 }
 
-# A link stays a link; what standard output is called by another name is written to it, not replaced.
+# A link stays a link; another name of standard output is written to, not replaced.
 writes_through_links() {
     ln -s target.csv "$folder/link.csv" && ln -s /proc/self/fd/1 "$folder/stdout.csv" || return 1
     run 0 examples/layer.trace --csv "$folder/link.csv" && [ -L "$folder/link.csv" ] && [ -s "$folder/target.csv" ] || return 1

@@ -1,5 +1,6 @@
-/* Schedules as text, and what is said of their races: bugs that others shipped (tests/races, each faulty and
- * mended), and random schedules whose races go where the diagnosis is followed.  Run from the project's root. */
+/* test_races.c - schedules as text, and explanations of their races: bugs that other projects shipped (tests/races, each
+ * faulty and mended), and random schedules whose races disappear if the explanation is followed.  Run from the project's
+ * root. */
 #include "memo.h"
 #include "memo_test.h"
 
@@ -34,7 +35,7 @@ static int n_runs(const memo_schedule* schedule) {
     return n;
 }
 
-/* The lines behind "#! " are the races, one each, in the words of memo_race_explain. */
+/* Each line that begins with "#! " is a race, in the words of memo_race_explain. */
 static int check_faulty(const char* path) {
     memo_schedule* schedule = NULL;
     memo_check* check = NULL;
@@ -109,7 +110,7 @@ static void races_that_others_shipped(void) {
                n_pairs);
 }
 
-/* --- what else a diagnosis can say --- */
+/* --- other explanations --- */
 
 static void check_why(const char* text, const char* expected) {
     memo_schedule* schedule = parsed(text);
@@ -220,7 +221,7 @@ static memo_schedule* random_schedule(void) {
     return schedule;
 }
 
-/* What b is where a was written and read, but for what the file leaves out. */
+/* Is b the schedule a, written and read, apart from fields that the file omits? */
 static void check_same(const memo_schedule* a, const memo_schedule* b) {
     int64_t i, k;
     CHECK_OK(memo_schedule_compare(a, b, &error));
@@ -285,7 +286,7 @@ static int has_race(const memo_schedule* schedule, int64_t first, int64_t second
     return has;
 }
 
-/* Does what the end of the diagnosis says, anywhere between the two operations that it names. */
+/* Follows the advice at the end of the explanation, anywhere between the two named operations. */
 static void check_mend(const memo_schedule* schedule, const memo_race* race, const char* why,
                        int round) {
     const char* mend = strstr(why, "; mend: ");
@@ -296,8 +297,9 @@ static void check_mend(const memo_schedule* schedule, const memo_race* race, con
     CHECK_CASE(mend && sscanf(strstr(mend, "between operations "),
                               "between operations %lld and %lld", &from, &to) == 2,
                "round %d: %s", round, why);
-    if (strstr(mend,
-               "record an event after")) { /* then operation from is that record, one behind */
+    if (strstr(
+            mend,
+            "record an event after")) { /* then operation `from` is this record, one place later */
         CHECK_CASE(from == race->first && to == second, "round %d: %s", round, why);
         recorded =
             with_op(schedule, ++from, MEMO_OP_RECORD, event, schedule->ops[race->first].stream);
@@ -378,42 +380,43 @@ static void faults_have_a_file_a_line_and_a_reason(void) {
     static const struct {
         const char *text, *words;
         int64_t line;
-    } cases[] = {{"", "begins with", 0},
-                 {"stream a\n", "begins with", 1},
-                 {"memo trace 1\n", "a `memo schedule` was expected", 1},
-                 {"memo schedule\n", "version", 1},
-                 {"memo schedule 1 x\n", "number of operations", 1},
-                 {"memo schedule 1 -1\n", "number of operations", 1},
-                 {"memo schedule 1 0 0\n", "unexpected `0`", 1},
-                 {"memo schedule 1 2\nstream a\nrun x a\n", "says 2 operations, there are 1", 3},
-                 {"memo schedule 1\nstream\n", "ends early", 2},
-                 {"memo schedule 1\nstream a b\n", "unexpected `b`", 2},
-                 {"memo schedule 1\nstream a\nstream \"a\"\n", "declared twice", 3},
-                 {"memo schedule 1\nstream \"a\n", "a quote is not closed", 2},
-                 {"memo schedule 1\nstream \"a\"b\n", "a stream has a name", 2},
-                 {"memo schedule 1\nstream a\x01\n", "control character", 2},
-                 {"memo schedule 1\nleap a\n", "`leap` is none of", 2},
-                 {"memo schedule 1\nbuffer a\n", "size or a range", 2},
-                 {"memo schedule 1\nbuffer a b\n", "no such buffer", 2},
-                 {"memo schedule 1\nbuffer a 18446744073709551616\n", "range", 2},
-                 {"memo schedule 1\nbuffer a 18446744073709551615\nbuffer b 1\n", "too large", 3},
-                 {"memo schedule 1\nbuffer a 10\nbuffer b a+5..11\n", "a range must be", 3},
-                 {"memo schedule 1\nbuffer a 10\nbuffer b \"a\"x5..6\n", "a range must be", 3},
-                 {"memo schedule 1\nrun\n", "ends early", 2},
-                 {"memo schedule 1\nrun x\n", "a stream is expected", 2},
-                 {"memo schedule 1\nrun x a\n", "no such stream", 2},
-                 {"memo schedule 1\nstream a\nrun x a a\n", "occurs twice", 3},
-                 {"memo schedule 1\nstream a\nrun x a reads 5..4\n", "a range must be", 3},
-                 {"memo schedule 1\nstream a\nrun x a reads 5..\n", "a range must be", 3},
-                 {"memo schedule 1\nstream a\nrun x a reads 0x..5\n", "a range must be", 3},
-                 {"memo schedule 1\nstream a\nrun x a reads y\n", "no such buffer", 3},
-                 {"memo schedule 1\nstream a\nrun x a takes\n", "nanoseconds", 3},
-                 {"memo schedule 1\nstream a\nrun x a takes 1.5\n", "nanoseconds", 3},
-                 {"memo schedule 1\nstream a\nrecord\n", "an event is expected", 3},
-                 {"memo schedule 1\nstream a\nrecord e\n", "a stream is expected", 3},
-                 {"memo schedule 1\nstream a\nwait e b\n", "no such stream", 3},
-                 {"memo schedule 1\nstream a\nsync event\n", "an event is expected", 3},
-                 {"memo schedule 1\nstream a\nsync \"event\"\n", "no such stream", 3}};
+    } cases[] = {
+        {"", "begins with", 0},
+        {"stream a\n", "begins with", 1},
+        {"memo trace 1\n", "a `memo schedule` was expected", 1},
+        {"memo schedule\n", "version", 1},
+        {"memo schedule 1 x\n", "number of operations", 1},
+        {"memo schedule 1 -1\n", "number of operations", 1},
+        {"memo schedule 1 0 0\n", "unexpected `0`", 1},
+        {"memo schedule 1 2\nstream a\nrun x a\n", "states 2 operations, the file has 1", 3},
+        {"memo schedule 1\nstream\n", "the line is too short", 2},
+        {"memo schedule 1\nstream a b\n", "unexpected `b`", 2},
+        {"memo schedule 1\nstream a\nstream \"a\"\n", "declared twice", 3},
+        {"memo schedule 1\nstream \"a\n", "a quote is not closed", 2},
+        {"memo schedule 1\nstream \"a\"b\n", "a stream has a name", 2},
+        {"memo schedule 1\nstream a\x01\n", "control character", 2},
+        {"memo schedule 1\nleap a\n", "unknown line `leap`", 2},
+        {"memo schedule 1\nbuffer a\n", "size or a range", 2},
+        {"memo schedule 1\nbuffer a b\n", "no such buffer", 2},
+        {"memo schedule 1\nbuffer a 18446744073709551616\n", "range", 2},
+        {"memo schedule 1\nbuffer a 18446744073709551615\nbuffer b 1\n", "too large", 3},
+        {"memo schedule 1\nbuffer a 10\nbuffer b a+5..11\n", "a range must be", 3},
+        {"memo schedule 1\nbuffer a 10\nbuffer b \"a\"x5..6\n", "a range must be", 3},
+        {"memo schedule 1\nrun\n", "the line is too short", 2},
+        {"memo schedule 1\nrun x\n", "a stream is expected", 2},
+        {"memo schedule 1\nrun x a\n", "no such stream", 2},
+        {"memo schedule 1\nstream a\nrun x a a\n", "occurs twice", 3},
+        {"memo schedule 1\nstream a\nrun x a reads 5..4\n", "a range must be", 3},
+        {"memo schedule 1\nstream a\nrun x a reads 5..\n", "a range must be", 3},
+        {"memo schedule 1\nstream a\nrun x a reads 0x..5\n", "a range must be", 3},
+        {"memo schedule 1\nstream a\nrun x a reads y\n", "no such buffer", 3},
+        {"memo schedule 1\nstream a\nrun x a takes\n", "nanoseconds", 3},
+        {"memo schedule 1\nstream a\nrun x a takes 1.5\n", "nanoseconds", 3},
+        {"memo schedule 1\nstream a\nrecord\n", "an event is expected", 3},
+        {"memo schedule 1\nstream a\nrecord e\n", "a stream is expected", 3},
+        {"memo schedule 1\nstream a\nwait e b\n", "no such stream", 3},
+        {"memo schedule 1\nstream a\nsync event\n", "an event is expected", 3},
+        {"memo schedule 1\nstream a\nsync \"event\"\n", "no such stream", 3}};
     memo_schedule* schedule;
     size_t i;
     for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {

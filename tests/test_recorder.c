@@ -1,4 +1,5 @@
-/* Chapter 8: a recorder around a fake device whose clock is known, and around the host device. */
+/* test_recorder.c - chapter 8 of memo.h: a recorder around a fake device with a known clock, and around the host
+ * device. */
 #include "scarce.h"
 #include "memo.h"
 #include "memo_test.h"
@@ -9,7 +10,7 @@ static memo_error error;
  * --- */
 
 struct memo_stream_handle {
-    double now; /* when what was enqueued so far ends */
+    double now; /* end of the operations enqueued so far */
     int is_used;
 };
 struct memo_event_handle {
@@ -172,7 +173,7 @@ static memo_status fake_annotate(void* context, memo_stream stream, const struct
     ((fake*)context)->n_annotated++;
     return MEMO_STATUS_OK;
 }
-/* What a trainer launches behind the table's back. */
+/* A launch that bypasses the table. */
 static void fake_launch(fake* f, memo_stream stream, double duration_s) {
     stream->now = fake_reach(f, stream) + duration_s;
 }
@@ -232,7 +233,7 @@ static int is_range(const memo_schedule* s, int64_t op, int64_t k, const void* a
            range->end == range->begin + (uint64_t)size_bytes;
 }
 
-/* --- what is recorded --- */
+/* --- recorded operations --- */
 
 static void calls_become_a_schedule(void) {
     fake* f = fake_create(0);
@@ -317,7 +318,7 @@ static void calls_become_a_schedule(void) {
     CHECK_IS(mallocs_live, ==, 0);
 }
 
-/* One line a launch; nothing where nobody listens. */
+/* One line for a launch; it does nothing without a recorder. */
 static void launches_are_annotated_in_a_line(void) {
     fake* f = fake_create(0);
     memo_recorder* recorder = new_recorder(&f->device, 0);
@@ -736,7 +737,7 @@ static void the_host_device_is_recorded(void) {
     CHECK_OK(d->event_record(c, moved, copy, &error));                               /* 4 */
     desc.name = "elsewhere";
     desc.n_writes = 0;
-    CHECK_OK(d->annotate(c, compute, &desc, &error)); /* 5: behind the copy */
+    CHECK_OK(d->annotate(c, compute, &desc, &error)); /* 5: after the copy */
     CHECK_OK(memo_host_device_sleep(host, compute, 0.01, &error));
     CHECK_OK(d->event_wait(c, moved, compute, &error));        /* 6 */
     CHECK_OK(d->fill(c, compute, on_device, 0, SIZE, &error)); /* 7 */

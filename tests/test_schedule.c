@@ -1,4 +1,4 @@
-/* Chapter 7: building, checking against brute force, simulating against a slow reference,
+/* test_schedule.c - chapter 7 of memo.h: building, checking against brute force, simulating against a slow reference,
  * timelines. */
 #include "scarce.h"
 #include "memo.h"
@@ -193,7 +193,7 @@ static void check_finds_the_textbook_cases(void) {
 static memo_schedule* random_schedule(int n_ops, int n_streams, int64_t n_bytes, int n_links) {
     int n_events = (int)memo_test_int(1, 4), i, k;
     memo_schedule* schedule = new_schedule(n_streams, n_events);
-    int64_t kinds = memo_test_int(8, 13); /* some without host synchronisation */
+    int64_t kinds = memo_test_int(8, 13); /* some without host synchronization */
     /* Some tidy: one range an op, waits before and a record after, so that single waits matter. */
     int is_tidy = memo_test_int(0, 2) > 0, next = 0; /* kinds of the next ops, last digit first */
     int32_t link, stream = 0;
@@ -345,7 +345,8 @@ static void check_agrees_with_brute_force(void) {
                 int is_told = 0;
                 if (!conflict[a][b] || path[a][b]) continue;
                 n_races++;
-                for (i = 0; i < check->n_races; i++) /* itself, or what its stream does later */
+                for (i = 0; i < check->n_races;
+                     i++) /* itself, or a later operation of its stream */
                     is_told |=
                         check->races[i].second == b && check->races[i].first >= a &&
                         schedule->ops[check->races[i].first].stream == schedule->ops[a].stream;
@@ -384,7 +385,7 @@ static void check_agrees_with_brute_force(void) {
 
 /* --- simulate --- */
 
-/* The slow way: every op is in one of five states; all rates are found anew at every step. */
+/* A slow simulation: every op is in one of five states; all rates are computed again at every step. */
 static void slow_simulate(const memo_schedule* schedule, double* start, double* end) {
     int64_t n = schedule->n_ops, a, b, n_done = 0;
     int* state = (int*)calloc((size_t)n + 1, sizeof(int)); /* 0 waits, 1 runs, 2 sends, 3 done */
@@ -749,7 +750,7 @@ static void compare_names_the_first_difference(void) {
 
 /* --- files --- */
 
-/* Strict JSON (RFC 8259): NULL where it is broken, else behind the value. */
+/* Strict JSON (RFC 8259): the end of the value, or NULL if it is invalid. */
 static const char* json_blank(const char* p) {
     while (p && (*p == ' ' || *p == '\n' || *p == '\t' || *p == '\r')) p++;
     return p;
@@ -907,7 +908,7 @@ static void files_are_well_formed(void) {
     CHECK_IS(mallocs_live, ==, 0);
 }
 
-/* --- what happens without memory: an error, nothing lost, nothing leaked --- */
+/* --- without memory: an error, nothing lost, nothing leaked --- */
 
 static memo_status everything(void) {
     static const char written[] = "memo schedule 1\nstream a\nstream \"b c\"\nbuffer d 100\n"

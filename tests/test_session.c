@@ -1,6 +1,6 @@
-/* The session: random models under random budgets.  Layers write patterns and look whether they
- * come back, on the calling thread or on a stream; the device's capacity is the budget, so that a
- * session which takes more fails. */
+/* test_session.c - the session: random models under random budgets.  Layers write patterns and check that they come
+ * back, on the calling thread or on a stream.  The device's capacity is the budget, so that a session which takes more
+ * fails. */
 #include "scarce.h"
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
@@ -25,11 +25,11 @@ typedef struct model {
     int64_t micro_batch;
     int32_t n_backward;    /* layers; 0: forward alone */
     int32_t failing_layer; /* fails in its forward; -1: none */
-    int64_t n_wrong;       /* bytes; written where the layer computes */
+    int64_t n_wrong;       /* bytes; written by the thread that computes the layer */
     int64_t n_setups, n_dry, n_calls;
 } model;
 
-/* --- what a layer computes --- */
+/* --- the computation of a layer --- */
 
 typedef struct job {
     unsigned char* bytes;
@@ -210,8 +210,8 @@ static void close_device(model* m) {
 
 /* --- tests --- */
 
-/* Whatever the budget: a session within it that brings everything back, or a refusal that names
- * what would do, which does. */
+/* For any budget: a session within it that brings everything back, or a refusal that names a budget,
+ * which then works. */
 static void any_budget_is_met_or_refused(void) {
     int round, n_created = 0, n_moved = 0, n_recomputed = 0, n_spilled = 0;
     int n_device_refusals = 0, n_host_refusals = 0;
@@ -280,7 +280,7 @@ static void any_budget_is_met_or_refused(void) {
                n_moved, n_recomputed, n_spilled, n_device_refusals, n_host_refusals);
 }
 
-/* A model whose session has to move and recompute. */
+/* A model whose session must swap and recompute. */
 static void tight_model(model* m) {
     static const memo_tensor tensors[] = {{"input", 100, MEMO_TENSOR_SWAPPED, 0},
                                           {"up", 400, MEMO_TENSOR_ROWS, 0},
@@ -333,7 +333,7 @@ static void the_first_error_is_kept(void) {
     CHECK_IS(memo_session_end(s, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK(strstr(error.message, "memo_session_begin first") != NULL);
 
-    /* The trainer's own: what comes after does nothing. */
+    /* An error of the trainer: later calls do nothing. */
     m.failing_layer = 2;
     n_calls = m.n_calls;
     CHECK_IS(memo_session_run(s, 0, &error), ==, MEMO_STATUS_DEVICE);
@@ -358,7 +358,7 @@ static void the_first_error_is_kept(void) {
     CHECK(memo_session_alloc(s, 1 << 20) == NULL);
     CHECK_IS(memo_session_end(s, NULL), ==, MEMO_STATUS_DIVERGED);
 
-    /* begin gives up what was not ended. */
+    /* begin abandons a micro-batch that was not ended. */
     CHECK_IS(memo_session_begin(s, 0), ==, 1);
     CHECK_IS(memo_session_forward_begin(s, 0), ==, 1);
     m.micro_batch = 2;
@@ -375,16 +375,16 @@ static void bad_descs_are_refused(void) {
     tight_model(&m);
     m.desc.device_bytes = 3000;
     CHECK(memo_session_create(&m.desc, &s, &error) == MEMO_STATUS_INFEASIBLE && !s);
-    CHECK_CASE(strstr(error.message, "even the least plan needs ") &&
+    CHECK_CASE(strstr(error.message, "the smallest plan needs ") &&
                    strstr(error.message, " of 2.9 KiB") && strstr(error.message, "of activations"),
                "%s", error.message);
     m.desc.other_device_bytes = 3000;
     CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "other_device_bytes leaves nothing") != NULL);
+    CHECK(strstr(error.message, "other_device_bytes: not below device_bytes") != NULL);
     m.desc.other_device_bytes = 0;
     m.desc.step = NULL;
     CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "set step, or forward and backward") != NULL);
+    CHECK(strstr(error.message, "step: NULL, and so is forward or backward; set step") != NULL);
     m.desc.step = step;
     m.desc.recompute = NULL;
     CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -412,7 +412,7 @@ static const char* scratch_file(void) {
     return path;
 }
 
-/* Rows that were written are those that are read; a file that was altered or belongs to another
+/* The rows read are the rows written; a file that was altered or belongs to another
  * model is refused. */
 static void a_plan_is_written_and_read(void) {
     memo_session *s = NULL, *again = NULL;
@@ -495,7 +495,7 @@ static void a_plan_is_written_and_read(void) {
     close_device(&m);
 }
 
-/* Rank 0 keeps what it shares; the other rank gets it, whatever it measured itself. */
+/* Rank 0 keeps the rows that it shares.  The other rank gets the same rows, even if it measured other times. */
 static unsigned char shared[1 << 16];
 static int64_t n_shared, n_taken;
 static int is_first;
@@ -595,7 +595,7 @@ static void a_dry_run_takes_no_memory(void) {
     close_device(&m);
 }
 
-/* It reports what given rows need, within the budgets or not. */
+/* The report states the memory of given rows, even if it exceeds the budgets. */
 static void a_dry_run_reports_rows_that_do_not_fit(void) {
     int64_t rows[64], i;
     memo_session* s = NULL;
@@ -615,7 +615,7 @@ static void a_dry_run_reports_rows_that_do_not_fit(void) {
     close_device(&m);
 }
 
-/* One alpha is planned where all could be kept too: rows then swapped cost no time. */
+/* A single alpha is planned even if everything could be kept, because hidden swaps cost no time. */
 static void one_alpha_is_planned_if_everything_fits(void) {
     memo_session* s = NULL;
     memo_session_info info;
@@ -632,8 +632,8 @@ static void one_alpha_is_planned_if_everything_fits(void) {
     close_device(&m);
 }
 
-/* Creates a session whose request k for memo's own bookkeeping is refused: a status, or a plan that
- * does without; and nothing left.  Returns the number of requests. */
+/* Creates a session whose request k for bookkeeping memory is refused: a status, or a plan that does
+ * not need it, and no leak.  Returns the number of requests. */
 static int64_t create_without_request(int64_t k, int64_t* n_refused) {
     memo_session* s = NULL;
     memo_status status;
@@ -654,7 +654,7 @@ static int64_t create_without_request(int64_t k, int64_t* n_refused) {
     return mallocs_done - n;
 }
 
-/* Each of the first and last requests, and some of the planner's, which are many and alike. */
+/* Each of the first and last requests, and some of the planner's, which are many and similar. */
 static void every_lack_of_memory_is_a_status(void) {
     int64_t n_refused = 0, k, n = create_without_request((int64_t)1 << 40, &n_refused);
     CHECK_IS(n_refused, ==, 0);

@@ -84,7 +84,7 @@ static void every_sharding_of_documents_validates(void) {
             }
 }
 
-/* Where 2 rd divides it, each document is cut as zigzag cuts a sequence of its own. */
+/* If 2 rd divides its length, each document is cut as zigzag cuts a sequence. */
 static void documents_that_divide_are_zigzags(void) {
     static const int64_t begins[] = {0, 12, 12, 48, 60, 84};
     int32_t rank;
@@ -160,7 +160,7 @@ static void zigzag_of_the_sequence_does_not_balance_documents(void) {
     CHECK_IS(n_pairs[0], !=, n_pairs[3]);
 }
 
-/* The paper's Algorithm 2, as it is written: chunk the sequence, concatenate, chunk again. */
+/* The paper's Algorithm 2, literally: chunk the sequence, concatenate, chunk again. */
 static void zigzag_is_algorithm_2(void) {
     int32_t rd, ud, r, u;
     for (rd = 1; rd <= 5; rd++)
@@ -180,7 +180,7 @@ static void zigzag_is_algorithm_2(void) {
         }
 }
 
-/* What checks the shardings finds what is wrong. */
+/* The check of shardings finds faults. */
 static void the_check_finds_wrong_shardings(void) {
     memo_sharding good = sharding_of(MEMO_SHARDING_ZIGZAG, 3, 2, 50), wrong;
     memo_error error;
@@ -308,12 +308,12 @@ static void positions_count_within_documents(void) {
     }
 }
 
-/* The loss of a label, whatever it is. */
+/* An arbitrary loss of a label. */
 static double loss_of(int64_t position, int32_t label) {
     return 1 + 0.25 * (double)label + 0.01 * (double)(position % 7);
 }
 
-/* Labels of all ranks together are those of the sequence: none lost, none invented, none across a border. */
+/* All ranks together have the labels of the sequence: none lost, none added, none across a border. */
 static void labels_are_shifted_before_sharding(void) {
     int k;
     for (k = 0; k < 100; k++) {

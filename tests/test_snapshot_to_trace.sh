@@ -1,7 +1,7 @@
 #!/bin/sh
-# test_snapshot_to_trace.sh - PyTorch's memory snapshots become traces: what is written, what is refused.
+# test_snapshot_to_trace.sh - traces from PyTorch's memory snapshots, and refusals.
 #
-# The snapshots are small ones made here, in PyTorch's layout; PyTorch is not needed.  Output: TAP.
+# The script makes small snapshots in PyTorch's layout; PyTorch is not needed.  Output: TAP.
 set -u
 
 . tests/tap.sh
@@ -253,7 +253,7 @@ options() {
 }
 
 if ! command -v python3 >/dev/null 2>&1 || ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))'; then
-    skip snapshot_to_trace "python3 (3.8 or newer) is not here"
+    skip snapshot_to_trace "python3 (3.8 or newer) is not installed"
     tap_end
     exit
 fi

@@ -1,6 +1,6 @@
 /* test_sp_attention.c - attention over ring x ulysses ranks against a dense fp64 reference that shares no code.
  *
- * What users of other systems hit, and the test that would see it here; of this file where no other is named:
+ * Bugs that users of other systems reported, and the test that finds each here (in this file unless another is named):
  *
  *    1 gradients get worse with the ring         the_ring_adds_no_error_to_bf16 (at most 1.02 of ring 1, at ring 16)
  *    2 a wrong backward of the ring              every_pair_of_degrees_is_exact, random_cases_are_exact: all gradients
@@ -178,7 +178,7 @@ static void every_sequence_may_have_its_own_documents(void) {
     static const int64_t begins[] = {0, 1, 1, 41, 43, 101};
     attention_case others[2];
     int i, sharding, window;
-    for (i = 0; i < 5; i++)
+    for (i = 0; i < 5; i += 1 + IS_SLOW)
         for (sharding = 0; sharding < 4; sharding++)
             for (window = 0; window < 2; window++) {
                 attention_case c = case_of(degrees[i][0], degrees[i][1], 101, 4, 2, 16);
@@ -193,7 +193,7 @@ static void every_sequence_may_have_its_own_documents(void) {
                 others[1].document_begins[12] = 50; /* eleven times 0 before it */
                 others[1].document_begins[13] = 101;
                 others[1].n_documents = 13;
-                if (window) { /* and more of its own */
+                if (window) { /* and more of the rank's own */
                     c.window = 9;
                     others[0].mask = MEMO_MASK_FULL;
                     others[1].window = 70;
@@ -204,10 +204,152 @@ static void every_sequence_may_have_its_own_documents(void) {
     report_worst();
 }
 
+/* Windows of which only one side ends, prefixes by document, and both. */
+static void windows_and_prefixes_are_exact(void) {
+    static const int32_t degrees[][2] = {{1, 1}, {3, 1}, {2, 2}};
+    static const int64_t begins[] = {0, 1, 1, 41, 43, 101}, prefixes[] = {1, 5, 17, 0, 1000};
+    static const int64_t windows[][2] = {{0, 0}, {9, 0}, {9, 3}, {0, 5}, {30, -1}, {1, 1}};
+    int i, sharding, mask, window, has_prefixes;
+    for (i = 0; i < 3; i++)
+        for (sharding = 0; sharding < 4; sharding++)
+            for (mask = 0; mask < 2; mask++)
+                for (window = 0; window < 6; window += 1 + 2 * IS_SLOW)
+                    for (has_prefixes = 0; has_prefixes < 2; has_prefixes++) {
+                        attention_case c = case_of(degrees[i][0], degrees[i][1], 101, 2, 2, 8);
+                        c.sharding = (memo_sharding_kind)sharding;
+                        c.mask = (memo_mask_kind)mask;
+                        c.window = windows[window][0];
+                        c.window_after = windows[window][1];
+                        c.has_prefixes = has_prefixes;
+                        memcpy(c.prefixes, prefixes, sizeof prefixes);
+                        if (window % 2 || sharding == MEMO_SHARDING_DOCUMENTS) {
+                            memcpy(c.document_begins, begins, sizeof begins);
+                            c.n_documents = 5;
+                        } else
+                            c.prefixes[0] = 23;
+                        c.gathers_keys = i == 1 && window % 3 == 2;
+                        expect_exact(&c);
+                    }
+    report_worst();
+}
+
+static void softcaps_are_exact(void) {
+    int i;
+    for (i = 0; i < 8; i++) {
+        attention_case c = case_of(1 + i % 3, 1 + i % 2, 77, 4, 2, 16);
+        c.softcap = i % 4 == 3 ? 0.5 : 5;
+        c.spread = 3;
+        c.sharding = (memo_sharding_kind)(i % 3);
+        c.type = i / 6 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+        expect_right(&c, i / 6 ? 2e-3 : 2e-6, i / 6 ? 6e-3 : 5e-6, NULL);
+    }
+    report_worst();
+}
+
+/* A bias per head of the model, in a local attention of the user: the degree divides the heads or not, with groups of
+ * heads, and with the heads of one tensor rank. */
+static void biases_by_head_are_exact(void) {
+    static const int32_t heads[][2] = {{4, 2}, {6, 2}, {6, 6}, {5, 1}, {9, 3}, {12, 3}};
+    int i, ulysses, ring;
+    for (i = 0; i < 6; i += 1 + IS_SLOW)
+        for (ulysses = 1; ulysses <= 4; ulysses++)
+            for (ring = 1; ring <= 2; ring++) {
+                attention_case c = case_of(ring, ulysses, 33, heads[i][0], heads[i][1], 8);
+                c.has_slopes = 1;
+                c.first_q_head = i % 2 ? 3 : 0;
+                c.ulysses_groups = i % 3;
+                c.n_batch = 1 + i % 2;
+                expect_exact(&c);
+            }
+    report_worst();
+}
+
+/* A sink counts once, whatever the number of steps; its gradient comes from the ranks that have its head. */
+static void sinks_are_exact(void) {
+    static const int32_t degrees[][2] = {{1, 1}, {4, 1}, {1, 4}, {3, 2}, {2, 3}};
+    static const int64_t begins[] = {0, 1, 1, 41, 43, 77};
+    int i, sharding, k;
+    for (i = 0; i < 5; i += 1 + IS_SLOW)
+        for (sharding = 0; sharding < 4; sharding++)
+            for (k = 0; k < 3; k++) {
+                attention_case c = case_of(degrees[i][0], degrees[i][1], 77, 6, k ? 2 : 3, 8);
+                c.has_sinks = 1;
+                c.sharding = (memo_sharding_kind)sharding;
+                c.n_batch = 1 + k % 2;
+                c.v_head_size = k == 1 ? 12 : 0;
+                c.window = k == 2 ? 9 : 0;
+                c.sends_again = k == 1;
+                c.ulysses_groups = k;
+                c.gathers_keys = k == 2 && i % 2;
+                c.type = k == 1 && i == 3 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+                if (k == 2 || sharding == MEMO_SHARDING_DOCUMENTS) {
+                    memcpy(c.document_begins, begins, sizeof begins);
+                    c.n_documents = 5;
+                }
+                if (c.type)
+                    expect_right(&c, 2e-3, 6e-3, NULL);
+                else
+                    expect_exact(&c);
+            }
+    report_worst();
+}
+
+/* Rows that see no key: output 0, and the gradient of a sink comes from the others. */
+static void sinks_of_rows_without_keys_are_exact(void) {
+    int i;
+    for (i = 0; i < 4; i++) {
+        attention_case c = case_of(1 + i % 2 * 3, 1 + i / 2, 93, 4, 2, 16);
+        c.huge = 1e25;
+        c.has_sinks = 1;
+        expect_exact(&c);
+    }
+    report_worst();
+}
+
+/* Keys of another length and sharding, with and without documents, of which some have no queries or no keys. */
+static void cross_attention_is_exact(void) {
+    int n = IS_SLOW == 2 ? 6 : IS_SLOW ? 20 : 150, i;
+    int64_t k;
+    for (i = 0; i < n; i++) {
+        static const int64_t lengths[] = {1, 7, 61, 130};
+        attention_case c = case_of(1 + i % 4, 1 + i / 4 % 3, memo_test_int(1, 90), 6,
+                                   (int32_t)(i % 5 == 4 ? 3 : 2), (int32_t)memo_test_int(1, 12));
+        c.n_keys = i % 2 ? lengths[memo_test_int(0, 3)] : memo_test_int(1, 120);
+        c.sharding = (memo_sharding_kind)memo_test_int(0, 3);
+        c.key_sharding = (memo_sharding_kind)memo_test_int(0, 3);
+        c.mask = (memo_mask_kind)(memo_test_int(0, 2) > 0);
+        c.window = memo_test_int(0, 2) ? 0 : memo_test_int(1, 30);
+        c.window_after = memo_test_int(0, 2) ? 0 : memo_test_int(-1, 30);
+        c.has_prefixes = memo_test_int(0, 3) == 0;
+        c.v_head_size = (int32_t)(memo_test_int(0, 1) * memo_test_int(1, 12));
+        c.n_batch = (int32_t)memo_test_int(1, 2);
+        c.sends_again = (int32_t)memo_test_int(0, 1);
+        c.ulysses_groups = (int32_t)memo_test_int(0, 2);
+        c.gathers_keys = memo_test_int(0, 3) == 0;
+        c.has_sinks = memo_test_int(0, 1) && c.n_tokens >= 8;
+        for (k = 0; k < MAX_DOCUMENTS; k++) c.prefixes[k] = memo_test_int(0, 20);
+        if (c.sharding == MEMO_SHARDING_DOCUMENTS || c.key_sharding == MEMO_SHARDING_DOCUMENTS ||
+            memo_test_int(0, 1)) {
+            c.n_documents = memo_test_int(1, 6);
+            for (k = 1; k < c.n_documents; k++) {
+                c.document_begins[k] = memo_test_int(c.document_begins[k - 1], c.n_tokens);
+                c.key_begins[k] = memo_test_int(c.key_begins[k - 1], c.n_keys);
+            }
+            c.document_begins[c.n_documents] = c.n_tokens;
+            c.key_begins[c.n_documents] = c.n_keys;
+        }
+        expect_exact(&c);
+    }
+    report_worst();
+}
+
 static void set_random_mask(attention_case* c) {
     int64_t k;
     c->mask = (memo_mask_kind)memo_test_int(0, 1);
     c->window = memo_test_int(0, 2) ? 0 : memo_test_int(1, 40);
+    c->window_after = memo_test_int(0, 2) ? 0 : memo_test_int(-1, 40);
+    c->has_prefixes = memo_test_int(0, 3) == 0;
+    for (k = 0; k < MAX_DOCUMENTS; k++) c->prefixes[k] = memo_test_int(0, 30);
     if (c->sharding != MEMO_SHARDING_DOCUMENTS && memo_test_int(0, 1)) return;
     c->n_documents = memo_test_int(1, MAX_DOCUMENTS);
     for (k = 1; k < c->n_documents; k++)
@@ -236,9 +378,11 @@ static void random_cases_are_exact(void) {
         c.v_head_size = memo_test_int(0, 1) ? 0 : (int32_t)memo_test_int(1, 40);
         c.n_batch = (int32_t)memo_test_int(1, 2);
         c.sends_again = (int32_t)memo_test_int(0, 1);
+        c.ulysses_groups = (int32_t)memo_test_int(0, 4);
+        c.gathers_keys = memo_test_int(0, 3) == 0;
         c.ring_is_inner = (int32_t)memo_test_int(0, 1);
         if (memo_test_int(0, 1)) {
-            c.n_batch = (int32_t)memo_test_int(2, MAX_BATCH);
+            c.n_batch = (int32_t)memo_test_int(2, 3);
             for (k = 0; k < c.n_batch - 1; k++) {
                 others[k] = c;
                 set_random_mask(&others[k]);
@@ -246,6 +390,8 @@ static void random_cases_are_exact(void) {
             c.others = others;
         }
         set_random_mask(&c);
+        /* Beside the only key a row has, 1 - p of a sink may be all rounding. */
+        c.has_sinks = memo_test_int(0, 1) && c.n_tokens >= 8;
         expect_exact(&c);
     }
     report_worst();
@@ -262,7 +408,7 @@ static void errors_stay_small_at_1024(void) {
     report_worst();
 }
 
-/* With 16-bit inputs what is carried is fp32: sixteen hops add nothing. */
+/* With 16-bit inputs, sums on the ring are fp32: sixteen hops add no error. */
 static void the_ring_adds_no_error_to_bf16(void) {
     static const int rings[] = {1, 4, 16};
     double errors[3][N_TENSORS];
@@ -440,8 +586,8 @@ static void cut_up(attention_case* c) {
     c->n_documents = 5;
 }
 
-/* Blocks whose LSEs are over 1e4 apart; within a block there is a choice.  An fp32 score of 5e4 is known to 4e-3,
- * hence the bounds. */
+/* Blocks whose LSEs differ by more than 1e4, with close scores within a block.  An fp32 score of 5e4 has an error of
+ * 4e-3, hence the bounds. */
 static void extreme_scores_are_right(void) {
     static const int32_t degrees[][2] = {{4, 2}, {8, 1}, {1, 4}, {1, 1}};
     int i, sharding, documents;
@@ -459,7 +605,7 @@ static void extreme_scores_are_right(void) {
     report_worst();
 }
 
-/* Scores of -inf among others, in blocks that see nothing else, and in rows that see nothing else: those have output
+/* Scores of -inf among others, in blocks without other scores, and in rows without other scores: such rows have output
  * and gradients 0.  Padded. */
 static void infinite_scores_are_right(void) {
     static const int32_t degrees[][2] = {{4, 2}, {8, 1}, {1, 4}, {1, 1}};
@@ -509,7 +655,7 @@ static void saturated_scores_are_finite(void) {
     }
 }
 
-/* out and lse become those of both parts, as memo_row_merge does it for rows of 2 numbers. */
+/* Merges out and lse of two parts, like memo_row_merge for rows of 2 numbers. */
 static void merge_2(float* out, float* lse, const float* part, float part_lse) {
     memo_merge_desc merge;
     memo_error error;
@@ -559,16 +705,19 @@ static void masks_are_intervals(void) {
         memo_mask mask = memo_mask_default();
         int64_t q, k, begin, end, n = 0;
         memo_run run;
-        c.mask = mask.kind = (memo_mask_kind)memo_test_int(0, 1);
-        c.window = mask.window = memo_test_int(0, 9);
-        mask.n_tokens = c.n_tokens;
+        c.mask = (memo_mask_kind)memo_test_int(0, 1);
+        c.window = memo_test_int(0, 9);
+        c.window_after = memo_test_int(-1, 9);
         if (memo_test_int(0, 1)) {
-            c.n_documents = mask.n_documents = memo_test_int(1, 5);
+            c.n_documents = memo_test_int(1, 5);
             for (k = 1; k < c.n_documents; k++)
                 c.document_begins[k] = memo_test_int(c.document_begins[k - 1], c.n_tokens);
             c.document_begins[c.n_documents] = c.n_tokens;
-            mask.document_begins = c.document_begins;
         }
+        c.has_prefixes = (int32_t)memo_test_int(0, 1);
+        for (k = 0; k < 5; k++) c.prefixes[k] = memo_test_int(0, 12);
+        mask = mask_of_case(&c);
+        mask.n_tokens = c.n_tokens;
         for (q = 0; q < c.n_tokens; q++) {
             memo_mask_interval(&mask, q, &begin, &end);
             for (k = 0; k < c.n_tokens; k++) {
@@ -643,9 +792,8 @@ static void zigzag_is_balanced_and_plain_is_not(void) {
     for (r = 1; r < 4; r++) CHECK_IS(n[r] - n[r - 1], ==, 2 * s / 4); /* a diagonal more each */
 }
 
-/* What a call for these runs should be: the smallest rectangle of runs that holds all pairs that see each other.
- * Adds to *most_scores what tiles of queries need against the keys from the first to the last that one of them sees,
- * and to *pairs what is visible. */
+/* The expected call for these runs: the smallest rectangle of runs that holds all visible pairs.  Adds to *most_scores the
+ * scores of tiles of queries against the keys from the first to the last visible one, and to *pairs the visible pairs. */
 static int expected_call(const attention_case* c, const memo_run* q_runs, int32_t n_q_runs,
                          const memo_run* k_runs, int32_t n_k_runs, int is_whole,
                          asked_call* expected, int64_t* most_scores, int64_t* pairs) {
@@ -667,7 +815,7 @@ static int expected_call(const attention_case* c, const memo_run* q_runs, int32_
                         last = j;
                         n_seen++;
                     }
-                /* In a striped run the keys next to the ends may lie between what two queries see. */
+                /* In a striped run the keys next to the ends may lie between the visible ranges of two queries. */
                 if (first >= 0)
                     *most_scores += (end - tile) * (last - first + (k_runs[k].stride > 1 ? 3 : 1));
             }
@@ -691,7 +839,7 @@ static int expected_call(const attention_case* c, const memo_run* q_runs, int32_
     return 1;
 }
 
-/* The calls of the local attention on every rank, one by one, and what the host's computes in them. */
+/* The calls of the local attention on every rank, and the scores that the host's attention computes in each. */
 static void expect_only_what_is_seen(const attention_case* c) {
     memo_run* runs = (memo_run*)calloc(2 * (2 * MAX_DOCUMENTS + 1), sizeof *runs);
     memo_run* k_runs = runs + 2 * MAX_DOCUMENTS + 1;
@@ -760,6 +908,10 @@ static void what_sees_nothing_is_not_computed(void) {
                     c.sharding = (memo_sharding_kind)sharding;
                     c.window = !window ? 0 : i % 2 ? 3 : 21;
                     c.mask = i % 3 == 2 && window ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
+                    c.window_after = i == 5 ? 4 : 0;
+                    c.has_prefixes = i % 3 == 1 && sharding != MEMO_SHARDING_STRIPED;
+                    c.prefixes[0] = 5;
+                    c.prefixes[3] = 100;
                     if (documents || c.sharding == MEMO_SHARDING_DOCUMENTS) {
                         memcpy(c.document_begins, begins, sizeof begins);
                         c.n_documents = 5;
@@ -902,6 +1054,7 @@ static int64_t rows_to_send(const attention_case* c, const memo_sharding* shardi
         if (at < begin) begin = at;
         if (at + call.k_rows > end) end = at + call.k_rows;
     }
+    if (sharding->kind == MEMO_SHARDING_DOCUMENTS) return sharding->ring_tokens; /* all */
     return end > begin ? end - begin : 0;
 }
 
@@ -909,8 +1062,9 @@ static void only_rows_that_are_read_travel(void) {
     int i, n = IS_SLOW ? 8 : 60;
     int64_t least_percent = 100, k;
     for (i = 0; i < n; i++) {
-        int32_t ring = (int32_t)memo_test_int(2, 6), r, s, owner, last_step = 0;
-        attention_case c = case_of(ring, 1 + i % 2, memo_test_int(12 * ring, 150), 4, 2, 8);
+        int32_t ring = (int32_t)memo_test_int(2, 6), r, s, b, owner, last_step = 0;
+        attention_case c = case_of(ring, 1 + i % 2, memo_test_int(12 * ring, 150), 4, 2, 8),
+                       others[2];
         memo_sharding_desc sharding_desc = memo_sharding_desc_default();
         memo_sharding sharding;
         memo_error error;
@@ -929,6 +1083,15 @@ static void only_rows_that_are_read_travel(void) {
             sharding_desc.document_begins = c.document_begins;
             sharding_desc.n_documents = c.n_documents;
         }
+        if (i % 3 == 0 && c.sharding != MEMO_SHARDING_DOCUMENTS) { /* a mask for each sequence */
+            for (k = 0; k < 2; k++) {
+                others[k] = c;
+                others[k].window = memo_test_int(0, 1) * memo_test_int(ring, 30);
+                others[k].prefixes[0] = memo_test_int(0, 20);
+                others[k].has_prefixes = (int32_t)memo_test_int(0, 1);
+            }
+            c.others = others;
+        }
         sharding_desc.kind = c.sharding;
         sharding_desc.ring = c.ring;
         sharding_desc.ulysses = c.ulysses;
@@ -937,15 +1100,19 @@ static void only_rows_that_are_read_travel(void) {
         whole_create(&w, &c);
         world_init(&all, &c, &w);
         CHECK(world_run(&all));
-        for (owner = 0; owner < ring; owner++) rows_to_send(&c, &sharding, owner, 0, &last_step);
+        for (owner = 0; owner < ring; owner++)
+            for (b = 0; b < c.n_batch; b++)
+                rows_to_send(case_of_row(&c, b), &sharding, owner, 0, &last_step);
         for (r = 0; r < ring * c.ulysses; r++) {
             const run_result* x = &all.results[r];
-            int64_t row_bytes = 2 * x->sizes.heads.n_kv * 8 * memo_type_bytes(c.type) * c.n_batch;
+            int64_t row_bytes = 2 * x->sizes.heads.n_kv * 8 * memo_type_bytes(c.type);
             int64_t forward = 0, carried = 2 * x->sizes.heads.n_kv * 8 * 4 * c.n_batch;
             carried *= last_step ? (last_step + 1) * sharding.ring_tokens : 0;
             for (s = 0; s < last_step; s++)
-                forward += row_bytes * rows_to_send(&c, &sharding, (x->ring_rank - s + ring) % ring,
-                                                    s, &last_step);
+                for (b = 0; b < c.n_batch; b++)
+                    forward +=
+                        row_bytes * rows_to_send(case_of_row(&c, b), &sharding,
+                                                 (x->ring_rank - s + ring) % ring, s, &last_step);
             CHECK_CASE(x->ring_forward_bytes == forward, "%s: rank %d sends %lld bytes, not %lld",
                        case_text(&c), (int)r, (long long)x->ring_forward_bytes, (long long)forward);
             CHECK_CASE(x->ring_backward_bytes == forward + carried, "%s", case_text(&c));
@@ -958,7 +1125,7 @@ static void only_rows_that_are_read_travel(void) {
     CHECK_IS(least_percent, ==, 0); /* the last rank of a plain ring */
 }
 
-/* Of all ranks together, under a causal mask: a plain ring sends half of what full hops send. */
+/* All ranks together, under a causal mask: a plain ring sends half of the bytes of full hops. */
 static void a_causal_ring_sends_less(void) {
     static const memo_sharding_kind kinds[] = {MEMO_SHARDING_PLAIN, MEMO_SHARDING_ZIGZAG};
     int i;
@@ -1020,7 +1187,46 @@ static void bytes_are_those_of_the_formulas(void) {
                 }
 }
 
-/* Fewer key heads than ranks: each is sent to those who need it, and no further. */
+/* 48 queries and 80 keys: each tensor sends its own rows. */
+static void bytes_of_cross_attention_are_those_of_the_formulas(void) {
+    static const int32_t degrees[][2] = {{1, 4}, {4, 1}, {2, 2}};
+    int i, again;
+    for (i = 0; i < 3; i++)
+        for (again = 0; again < 2; again++) {
+            int32_t rd = degrees[i][0], ud = degrees[i][1], r;
+            attention_case c = case_of(rd, ud, 48, 8, 4, 16);
+            int64_t n = 2 * 48 / (rd * ud), m = 2 * 80 / (rd * ud), both = 16 + 8;
+            int64_t forward = (8 * n + 4 * m) * both * (ud - 1) / ud * 4;
+            int64_t backward = forward + 8 * n * (ud - 1) / ud * 4 +
+                               again * (8 * n * 16 + 4 * m * both) * (ud - 1) / ud * 4;
+            int64_t ring = 4 * both * m * (rd - 1) * 4;
+            int64_t ring_backward = ring + (rd > 1 ? 4 * both * m * rd * 4 : 0);
+            world all;
+            whole w;
+            c.n_keys = 80;
+            c.n_batch = 2;
+            c.v_head_size = 8;
+            c.mask = MEMO_MASK_FULL;
+            c.sends_again = again;
+            whole_create(&w, &c);
+            world_init(&all, &c, &w);
+            CHECK(world_run(&all));
+            for (r = 0; r < rd * ud; r++) {
+                const run_result* x = &all.results[r];
+                CHECK_IS(x->ulysses_forward_bytes, ==, forward);
+                CHECK_IS(x->ulysses_backward_bytes, ==, backward);
+                CHECK_IS(x->ring_forward_bytes, ==, ring);
+                CHECK_IS(x->ring_backward_bytes, ==, ring_backward);
+                CHECK_IS(x->sizes.ulysses_forward_bytes, ==, forward);
+                CHECK_IS(x->sizes.ulysses_backward_bytes, ==, backward);
+                CHECK_IS(x->sizes.ring_forward_bytes, ==, ring);
+                CHECK_IS(x->sizes.ring_backward_bytes, ==, ring_backward);
+            }
+            whole_destroy(&w);
+        }
+}
+
+/* Fewer key heads than ranks: each head is sent only to the ranks that need it. */
 static void replicas_are_sent_where_needed(void) {
     attention_case c = case_of(1, 4, 32, 8, 2, 16);
     int64_t row = 32 / 4 * 16 * 4; /* bytes of a head of a rank's rows */
@@ -1052,8 +1258,8 @@ static int64_t kv_needed(const attention_case* c, int32_t rank) {
     return n;
 }
 
-/* With key heads that are split, replicated, or cross the ranks' borders: what each rank sends, by the heads that each
- * needs. */
+/* The bytes that each rank sends follow from the heads that each rank needs, with key heads that are split, replicated or
+ * cross the borders of ranks. */
 static void bytes_follow_the_heads_that_ranks_need(void) {
     static const int32_t cases[][4] = {/* ring, ulysses, query heads, key heads */
                                        {1, 4, 8, 2},  {1, 4, 6, 2},  {2, 4, 6, 2}, {2, 4, 8, 2},
@@ -1182,12 +1388,18 @@ static void what_runs_is_what_was_promised(void) {
             c.n_batch = 1 + (int32_t)(i % 2);
             c.type = sharding == 1 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
             c.mask = i % 3 == 2 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
+            c.has_sinks = i % 2;
             c.v_head_size = sharding == 2 ? 6 : 0;
             world_init(&all, &c, NULL);
             all.recorded_rank = sharding % (c.ring * c.ulysses);
             all.n_repeats = 2; /* so that steps of different calls can race, too */
             expect_right(&c, 4e-3, 6e-3, &all);
             c.window = 4;
+            expect_right(&c, 4e-3, 6e-3, &all);
+            c.window = 0;
+            c.mask = MEMO_MASK_FULL;
+            c.n_keys = 44;
+            c.key_sharding = (memo_sharding_kind)((sharding + 1) % 3);
             expect_right(&c, 4e-3, 6e-3, &all);
         }
     for (i = 0; i < 3 * 5; i++) { /* every rank of a ring of 5, of which most skip steps */
@@ -1223,12 +1435,247 @@ static void what_runs_is_what_was_promised(void) {
     }
 }
 
+/* Groups of heads: exact, and the schedule has no race; every wait is needed. */
+static void groups_of_heads_are_exact(void) {
+    static const int32_t heads[][2] = {{8, 8}, {8, 4}, {12, 4}, {6, 3}, {9, 3}, {4, 1}, {16, 16}};
+    int i;
+    for (i = 0; i < (IS_SLOW ? 8 : 42); i++) {
+        const int32_t* h = heads[i % 7];
+        attention_case c = case_of(1 + i % 3 / 2 * 2, 2 + i / 7 % 3, memo_test_int(8, 60), h[0],
+                                   h[1], (int32_t)memo_test_int(2, 16));
+        world all;
+        c.ulysses_groups = 2 + i % 4;
+        c.sends_again = (int32_t)memo_test_int(0, 1);
+        c.rounds_gradients = 0;
+        c.n_batch = (int32_t)memo_test_int(1, 2);
+        c.v_head_size = i % 5 == 4 ? 5 : 0;
+        c.type = i % 4 == 3 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+        c.sharding = (memo_sharding_kind)memo_test_int(0, 2);
+        c.window = i % 6 == 5 ? 7 : 0;
+        world_init(&all, &c, NULL);
+        all.recorded_rank = i % (c.ring * c.ulysses);
+        all.n_repeats = 2;
+        if (c.type == MEMO_TYPE_F32)
+            expect_right(&c, 2e-6, 5e-6, &all);
+        else
+            expect_right(&c, 2e-3, 4e-3, &all);
+    }
+    report_worst();
+}
+
+/* All keys in one call, in the order of positions: exact, the bytes of the formulas, no race and no wait too many. */
+static void gathered_keys_are_exact(void) {
+    int i;
+    for (i = 0; i < (IS_SLOW ? 8 : 48); i++) {
+        int32_t n_kv_heads = (int32_t)memo_test_int(1, 4), r, pass;
+        attention_case c = case_of((int32_t)memo_test_int(2, 5), (int32_t)memo_test_int(1, 3),
+                                   memo_test_int(2, 70), n_kv_heads * (int32_t)memo_test_int(1, 3),
+                                   n_kv_heads, (int32_t)memo_test_int(2, 16)),
+                       other;
+        int64_t k;
+        world all;
+        c.gathers_keys = 1;
+        c.rounds_gradients = i % 5 == 4;
+        c.sharding = (memo_sharding_kind)(i % 4);
+        c.mask = (memo_mask_kind)memo_test_int(0, 1);
+        c.window = memo_test_int(0, 1) * memo_test_int(1, 20);
+        c.n_batch = (int32_t)memo_test_int(1, 3);
+        c.v_head_size = (int32_t)(memo_test_int(0, 1) * memo_test_int(2, 20));
+        c.type = i % 2 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+        c.sends_again = (int32_t)memo_test_int(0, 1);
+        c.ulysses_groups = (int32_t)memo_test_int(0, 3);
+        if (c.sharding == MEMO_SHARDING_DOCUMENTS) {
+            c.n_documents = memo_test_int(1, 5);
+            for (k = 1; k < c.n_documents; k++)
+                c.document_begins[k] = memo_test_int(c.document_begins[k - 1], c.n_tokens);
+            c.document_begins[c.n_documents] = c.n_tokens;
+        } else if (c.n_batch == 2) { /* another mask for the second sequence */
+            other = c;
+            other.window = 3;
+            c.others = &other;
+        }
+        world_init(&all, &c, NULL);
+        all.recorded_rank = i % (c.ring * c.ulysses);
+        all.n_repeats = 2;
+        if (c.type == MEMO_TYPE_F32)
+            expect_right(&c, 2e-6, 5e-6, &all);
+        else
+            expect_right(&c, 3e-3, c.rounds_gradients ? 1e-2 : 6e-3, &all);
+        for (r = 0; r < c.ring * c.ulysses; r++) {
+            const run_result* x = &all.results[r];
+            int64_t padded, n_rings = n_rings_of(&c, &x->sizes.heads), n, carried;
+            int64_t both = c.head_size + (c.v_head_size ? c.v_head_size : c.head_size);
+            memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+            memo_sharding sharding;
+            memo_error error;
+            sharding_desc.kind = c.sharding;
+            sharding_desc.ring = c.ring;
+            sharding_desc.ulysses = c.ulysses;
+            sharding_desc.n_tokens = c.n_tokens;
+            if (c.sharding == MEMO_SHARDING_DOCUMENTS) {
+                sharding_desc.document_begins = c.document_begins;
+                sharding_desc.n_documents = c.n_documents;
+            }
+            CHECK_OK(memo_sharding_make(&sharding_desc, &sharding, &error));
+            padded = sharding.ring_tokens;
+            n = x->sizes.heads.n_kv * both * padded * c.n_batch * (c.ring - 1);
+            carried = c.rounds_gradients ? memo_type_bytes(c.type) : 4;
+            CHECK_IS(x->ring_forward_bytes, ==, n * memo_type_bytes(c.type));
+            CHECK_IS(x->ring_backward_bytes, ==, n * (memo_type_bytes(c.type) + carried));
+            CHECK_IS(x->sizes.ring_forward_bytes, ==, x->ring_forward_bytes);
+            CHECK_IS(x->sizes.ring_backward_bytes, ==, x->ring_backward_bytes);
+            for (pass = 0; pass < 2; pass++) /* of up to three parts of heads a ring */
+                CHECK(x->n_asked[pass] >= n_rings * all.n_repeats &&
+                      x->n_asked[pass] <= 3 * n_rings * all.n_repeats * (c.others ? 2 : 1));
+            if (x->n_asked[0])
+                CHECK(x->asked[0][0].k_start == 0 &&
+                      x->asked[0][0].k_rows == sharding.padded_tokens);
+        }
+    }
+    report_worst();
+}
+
+/* One collective brings all keys, then all is computed, then one returns the gradients. */
+static void gathered_keys_are_simulated(void) {
+    int is_backward;
+    for (is_backward = 0; is_backward < 2; is_backward++) {
+        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+        memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+        memo_sp_attention_costs costs;
+        memo_mask mask = memo_mask_default();
+        memo_schedule* schedule = NULL;
+        memo_simulation* simulation = NULL;
+        memo_error error;
+        double bytes = 3 * 256 * 64 * 4, computed_s = 1024.0 * 1025 / 2 / 4 * 1e-9; /* of k or v */
+        sharding_desc.ring = 4;
+        sharding_desc.n_tokens = 1024;
+        CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
+        desc.n_q_heads = desc.n_kv_heads = 1;
+        desc.head_size = 64;
+        desc.gathers_keys = 1;
+        memset(&costs, 0, sizeof costs);
+        costs.forward_s_per_score = 1e-9;
+        costs.backward_s_per_score = 2e-9;
+        costs.ring_bytes_per_s = 1e9;
+        costs.ring_latency_s = 1e-4;
+        CHECK_OK(memo_schedule_create(&schedule, &error));
+        CHECK_OK(
+            memo_sp_attention_ring_schedule(&desc, &mask, is_backward, &costs, schedule, &error));
+        CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+        /* Zigzag ranks differ by nothing. */
+        CHECK_IS(fabs(simulation->makespan_s / ((is_backward ? 4 : 2) * (bytes / 1e9 + 1e-4) +
+                                                (is_backward ? 2 : 1) * computed_s) -
+                      1),
+                 <, 1e-9);
+        memo_simulation_destroy(simulation);
+        memo_schedule_destroy(schedule);
+    }
+}
+
+/* The same bytes in all, and the scratch memory of a group instead of all heads. */
+static void groups_need_less_memory(void) {
+    static const int32_t groups[] = {1, 2, 4, 8};
+    int64_t device_bytes[2][4];
+    int i, again;
+    for (again = 0; again < 2; again++)
+        for (i = 0; i < 4; i++) {
+            memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+            memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+            memo_sp_attention_sizes sizes, all;
+            memo_error error;
+            sharding_desc.ring = 2;
+            sharding_desc.ulysses = 4;
+            sharding_desc.n_tokens = 1 << 20;
+            CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
+            desc.n_q_heads = desc.n_kv_heads = 32;
+            desc.head_size = 128;
+            desc.type = MEMO_TYPE_BF16;
+            desc.sends_again = again;
+            CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &all, &error));
+            desc.ulysses_groups = groups[i];
+            CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
+            CHECK_IS(sizes.ulysses_forward_bytes, ==, all.ulysses_forward_bytes);
+            CHECK_IS(sizes.ulysses_backward_bytes, ==, all.ulysses_backward_bytes);
+            CHECK_IS(sizes.saved_bytes, ==, all.saved_bytes);
+            CHECK_IS(sizes.lse_bytes, ==, all.lse_bytes);
+            device_bytes[again][i] = sizes.device_bytes;
+            printf(
+                "# 2^20 tokens, ring 2 ulysses 4, 32 heads of 128, bf16%s, %d groups: %.2f GiB\n",
+                again ? ", sends again" : "", groups[i], (double)sizes.device_bytes / (1 << 30));
+        }
+    for (again = 0; again < 2; again++) {
+        /* Two groups keep d_out, row dots and resent tensors twice, and results once more. */
+        CHECK(device_bytes[again][1] < device_bytes[again][0]);
+        CHECK(100 * device_bytes[again][2] < 52 * device_bytes[again][1]);
+        CHECK(100 * device_bytes[again][3] < 52 * device_bytes[again][2]);
+        CHECK(100 * device_bytes[again][3] < 25 * device_bytes[again][0]);
+    }
+}
+
+/* Makespan of forward with G equal groups, from the times alone: arrivals and departures take turns on one stream. */
+static double grouped_s(int n_groups, double arrive_s, double compute_s, double leave_s) {
+    double exchange_s = arrive_s, arrived_s = arrive_s, computed_s = 0, left_s = 0;
+    int g;
+    for (g = 0; g < n_groups; g++) {
+        double this_arrived_s = arrived_s;
+        if (g + 1 < n_groups) arrived_s = exchange_s = exchange_s + arrive_s;
+        computed_s = fmax(computed_s, this_arrived_s) + compute_s;
+        if (computed_s < left_s) computed_s = left_s; /* its results need their buffer */
+        left_s = exchange_s = fmax(exchange_s, computed_s) + leave_s;
+    }
+    return left_s;
+}
+
+static void groups_hide_the_exchange(void) {
+    static const double ratios[] = {0.1, 0.5, 1, 3}; /* all exchanges over all computation */
+    int k, n_groups;
+    for (k = 0; k < 4; k++)
+        for (n_groups = 1; n_groups <= 8; n_groups *= 2) {
+            memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+            memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+            memo_sp_attention_costs costs;
+            memo_sp_attention_sizes sizes;
+            memo_mask mask = memo_mask_default();
+            memo_schedule* schedule = NULL;
+            memo_simulation* simulation = NULL;
+            memo_error error;
+            double compute_s = 8 * 1024 * 1025.0 / 2 * 1e-9, expected_s, exposed_s;
+            sharding_desc.ulysses = 4;
+            sharding_desc.n_tokens = 1024;
+            CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
+            desc.n_q_heads = desc.n_kv_heads = 32;
+            desc.head_size = 64;
+            desc.ulysses_groups = n_groups;
+            CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
+            memset(&costs, 0, sizeof costs);
+            costs.forward_s_per_score = 1e-9;
+            costs.ulysses_bytes_per_s =
+                (double)sizes.ulysses_forward_bytes / (ratios[k] * compute_s);
+            CHECK_OK(memo_schedule_create(&schedule, &error));
+            CHECK_OK(memo_sp_attention_ring_schedule(&desc, &mask, 0, &costs, schedule, &error));
+            CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+            expected_s = grouped_s(n_groups, 0.75 * ratios[k] * compute_s / n_groups,
+                                   compute_s / n_groups, 0.25 * ratios[k] * compute_s / n_groups);
+            CHECK_CASE(fabs(simulation->makespan_s / expected_s - 1) < 1e-6,
+                       "ratio %g, %d groups: %g s, not %g", ratios[k], n_groups,
+                       simulation->makespan_s, expected_s);
+            /* What is not hidden: the first arrival and the last departure, if links are fast. */
+            exposed_s = simulation->makespan_s - compute_s;
+            if (ratios[k] <= 0.5)
+                CHECK_IS(fabs(exposed_s / (ratios[k] * compute_s / n_groups) - 1), <, 1e-6);
+            memo_simulation_destroy(simulation);
+            memo_schedule_destroy(schedule);
+        }
+}
+
 /* Repeated calls give the same, and ask nobody for memory. */
 static void nothing_is_allocated_once_created(void) {
     attention_case c = case_of(3, 2, 41, 4, 1, 16), other = c;
     world all;
     int32_t r, has_others;
     other.window = 5;
+    c.ulysses_groups = 2;
+    c.has_sinks = 1;
     for (has_others = 0; has_others < 2; has_others++) {
         c.n_batch = 1 + has_others;
         c.others = has_others ? &other : NULL;
@@ -1260,7 +1707,7 @@ static void memory_does_not_grow_with_the_ring(void) {
         n_bytes[i] = sizes.device_bytes + sizes.saved_bytes + sizes.lse_bytes;
     }
     CHECK(n_bytes[0] > 0 && n_bytes[0] == n_bytes[1] && n_bytes[1] == n_bytes[2]);
-    /* What is taken from the device is what was promised, and does not grow either. */
+    /* Device memory matches the promised sizes, and does not grow. */
     for (i = 0; i < 3; i++) {
         attention_case c = case_of(2 << i, 1, 16 << i, 2, 1, 8);
         world all;
@@ -1310,8 +1757,8 @@ static void degree_1_costs_nothing(void) {
         }
 }
 
-/* Copies of Ulysses, and what they copy: every element once, on the side that lies by rows; nothing where whole rows
- * are wanted.  Heads by rank, of one batch. */
+/* Ulysses copies every element once, on the side that is ordered by rows, and nothing if whole rows are exchanged.  Heads
+ * by rank, of one batch. */
 static void ulysses_copies_one_side_only(void) {
     static const int32_t heads[][3] = {/* query heads, key heads, ulysses */
                                        {8, 8, 4}, {8, 4, 4}, {8, 2, 4}, {8, 1, 4},
@@ -1338,7 +1785,7 @@ static void ulysses_copies_one_side_only(void) {
             desc.n_kv_heads = c.n_kv_heads;
             desc.head_size = 4;
             desc.sends_again = k / 4;
-            /* A pack for each rank that wants some of the heads, and one copy of what stays here. */
+            /* A pack for each rank that needs some of the heads, and one copy of the heads that stay. */
             q_heads = c.n_q_heads;
             q_copies = c.ulysses;
             for (p = 0; p < c.ulysses; p++) {
@@ -1381,7 +1828,7 @@ static void a_narrow_window_needs_few_hops(void) {
     world all;
     int32_t r;
     c.sharding = MEMO_SHARDING_PLAIN;
-    c.window = 4; /* less than the 8 tokens of a rank: one neighbour's keys are enough */
+    c.window = 4; /* less than the 8 tokens of a rank: one neighbor's keys are enough */
     world_init(&all, &c, NULL);
     expect_right(&c, 2e-6, 5e-6, &all);
     for (r = 0; r < 8; r++) {
@@ -1468,7 +1915,7 @@ static void the_ring_s_schedule_overlaps(void) {
     }
 }
 
-/* Sleeping attention and throttled links: what runs takes as long as what was simulated. */
+/* With sleeping attention and throttled links, the run takes as long as the simulation. */
 static void the_ring_really_overlaps(void) {
     int is_slow, k;
     if (IS_SLOW) SKIP("times mean nothing here");
@@ -1544,7 +1991,7 @@ static void a_failing_rank_is_seen_by_all(void) {
     whole_destroy(&w);
 }
 
-/* ---- a rank that is in another pass than the others ---- */
+/* ---- a rank in another pass than the others ---- */
 
 typedef struct pass_test {
     int32_t ring, ulysses, stray_rank; /* the rank that calls backward instead of forward */
@@ -1678,6 +2125,10 @@ static void what_cannot_be_meant_is_refused(void) {
     CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
     desc = good;
+    desc.softcap = -1;
+    CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    desc = good;
     desc.type = MEMO_TYPE_I32;
     CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
@@ -1703,6 +2154,13 @@ static void what_cannot_be_meant_is_refused(void) {
     CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "row_shardings[2]") != NULL, "%s", error.message);
+    desc = good; /* keys of other degrees */
+    sharding_desc.ring = 2;
+    CHECK_OK(memo_sharding_make(&sharding_desc, &desc.key_sharding, &error));
+    sharding_desc.ring = 0;
+    CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "key_sharding") != NULL, "%s", error.message);
     desc = good;
     desc.max_documents = -1;
     CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
@@ -1753,14 +2211,31 @@ static void what_cannot_be_meant_is_refused(void) {
     mask.n_documents = 2;
     mask.document_begins = right;
     CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
-    mask.window = -1;
+    mask.key_begins = right;
+    CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "key_begins") != NULL, "%s", error.message);
+    mask.key_begins = NULL;
+    mask.window_before = -1;
     CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
     memo_sp_attention_destroy(attention);
+    mask.window_before = 0;
+    desc = good; /* documents of queries only */
+    desc.key_sharding = good.sharding;
+    CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
+    CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "keys have no documents") != NULL, "%s", error.message);
+    mask.key_begins = wrong_end;
+    CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    mask.key_begins = NULL;
+    memo_sp_attention_destroy(attention);
     desc = good;
     desc.head_size = MEMO_HOST_ATTENTION_HEAD_SIZE + 1; /* the local attention's own limit */
-    mask.window = 0;
+    mask.window_before = 0;
     CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
     CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
              MEMO_STATUS_UNSUPPORTED);
@@ -1777,6 +2252,12 @@ int main(int argc, char** argv) {
     TEST(every_pair_of_degrees_is_exact);
     TEST(every_mask_in_every_sharding_is_exact);
     TEST(every_sequence_may_have_its_own_documents);
+    TEST(windows_and_prefixes_are_exact);
+    TEST(softcaps_are_exact);
+    TEST(biases_by_head_are_exact);
+    TEST(sinks_are_exact);
+    TEST(cross_attention_is_exact);
+    TEST(sinks_of_rows_without_keys_are_exact);
     TEST(every_number_of_heads_is_exact);
     TEST(every_head_size_is_exact);
     TEST(random_cases_are_exact);
@@ -1796,11 +2277,17 @@ int main(int argc, char** argv) {
     TEST(bytes_are_those_of_the_formulas);
     TEST(only_rows_that_are_read_travel);
     TEST(a_causal_ring_sends_less);
+    TEST(bytes_of_cross_attention_are_those_of_the_formulas);
     TEST(replicas_are_sent_where_needed);
     TEST(bytes_follow_the_heads_that_ranks_need);
     TEST(gradients_of_replicas_are_summed_in_fp32);
     TEST(the_paper_s_table_2);
     TEST(what_runs_is_what_was_promised);
+    TEST(gathered_keys_are_exact);
+    TEST(gathered_keys_are_simulated);
+    TEST(groups_of_heads_are_exact);
+    TEST(groups_need_less_memory);
+    TEST(groups_hide_the_exchange);
     TEST(nothing_is_allocated_once_created);
     TEST(memory_does_not_grow_with_the_ring);
     TEST(degree_1_costs_nothing);

@@ -1,7 +1,7 @@
-/* test_sp_attention_faults.c - attention over two ranks where one call fails: of the device's table, of the communicator,
- * or of the local attention, the k-th for every k.  Both ranks get a status with a message in bounded time, nothing
- * leaks, and the next run gives the right results: on a fresh communicator, and, as an operation that failed leaves a
- * host device of no use, on fresh devices. */
+/* test_sp_attention_faults.c - attention over two ranks in which the k-th call fails, for every k: of the device's table,
+ * of the communicator, or of the local attention.  Both ranks get a status with a message in bounded time, and nothing
+ * leaks.  The next run gives the right results, on a new communicator, and on new devices because a host device cannot
+ * be used after a failed operation. */
 #include "memo_sp.h"
 #include <pthread.h>
 #include "memo_test.h"
@@ -65,7 +65,11 @@ DEVICE_CALL(row_sums, (void* context, memo_stream s, const memo_row_sums_desc* d
             (INNER, s, d, e))
 DEVICE_CALL(cast, (void* context, memo_stream s, const memo_cast_desc* d, memo_error* e),
             (INNER, s, d, e))
-/* Waits all the same, as a device does that then reports what went wrong. */
+DEVICE_CALL(sinks, (void* context, memo_stream s, const memo_sinks_desc* d, memo_error* e),
+            (INNER, s, d, e))
+DEVICE_CALL(sink_sums, (void* context, memo_stream s, const memo_sinks_desc* d, memo_error* e),
+            (INNER, s, d, e))
+/* Waits, then reports the failure, like a real device. */
 static memo_status faulty_stream_synchronize(void* context, memo_stream s, memo_error* e) {
     faults* f = (faults*)context;
     memo_status status = f->device->stream_synchronize(INNER, s, e);
@@ -100,6 +104,8 @@ static memo_device faulty_device(faults* f) {
     table.add = faulty_add;
     table.row_sums = faulty_row_sums;
     table.cast = faulty_cast;
+    table.sinks = faulty_sinks;
+    table.sink_sums = faulty_sink_sums;
     table.stream_synchronize = faulty_stream_synchronize;
     table.device_free = passed_free;
     table.stream_destroy = passed_stream_destroy;
@@ -162,7 +168,7 @@ static memo_status faulty_backward(void* user, memo_stream s, const memo_attenti
 /* --- two ranks --- */
 
 enum { FAULT_DEVICE, FAULT_COMM, FAULT_ATTENTION };
-/* What the rank does whose call has failed: it says so, or goes, or stands there until the other's time is up. */
+/* After its failure, the rank aborts, leaves, or stays until the other rank's time-out. */
 enum { AFTERWARDS_ABORT, AFTERWARDS_LEAVE, AFTERWARDS_STAY };
 enum { Q, K, V, D_OUT, OUT, D_Q, D_K, D_V, N_TENSORS };
 
@@ -178,9 +184,10 @@ typedef struct rank_run {
     memo_status status;
     memo_error error;
     float tensors[N_TENSORS][ELEMENTS]; /* room for them */
+    float sinks[2 * N_HEADS];           /* and their gradients */
 } rank_run;
 
-/* Everything that a trainer does from creation to synchronisation. */
+/* Everything that a trainer does from creation to synchronization. */
 static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* comm, faults* f,
                              memo_stream stream, memo_error* e) {
     memo_sharding_desc sharding_desc = memo_sharding_desc_default();
@@ -203,7 +210,7 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     desc.stream = stream;
     *(r->ring == 2 ? &desc.ring : &desc.ulysses) = comm;
     desc.n_q_heads = N_HEADS;
-    desc.n_kv_heads = N_KV; /* replicated where ulysses is 2 */
+    desc.n_kv_heads = N_KV; /* replicated if ulysses is 2 */
     desc.head_size = SIZE;
     desc.type = r->type;
     desc.attention = memo_host_attention_functions(&state);
@@ -217,6 +224,7 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     if (status) return status;
     lse = (float*)calloc((size_t)sizes.lse_bytes, 1);
     saved = calloc((size_t)sizes.saved_bytes + 1, 1);
+    memset(&t, 0, sizeof t);
     t.q = r->tensors[Q];
     t.k = r->tensors[K];
     t.v = r->tensors[V];
@@ -226,6 +234,8 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     t.d_k = r->tensors[D_K];
     t.d_v = r->tensors[D_V];
     t.lse = lse;
+    t.sinks = r->sinks;
+    t.d_sinks = r->sinks + N_HEADS;
     t.saved = saved;
     status = memo_sp_attention_create(&desc, &attention, e);
     CHECK_IS(!status, ==, (attention != NULL));
@@ -350,7 +360,7 @@ static void expect_statuses(int32_t ring, memo_type type, int fault) {
             other = 1 - r;
             CHECK_CASE(ranks[r].status && ranks[r].error.message[0],
                        "fault %d, ring %d, rank %d, call %d", fault, (int)ring, r, (int)k);
-            if (ranks[r].afterwards != AFTERWARDS_STAY) /* before the other's time was up */
+            if (ranks[r].afterwards != AFTERWARDS_STAY) /* before the other rank's time-out */
                 CHECK_CASE(strstr(ranks[r].error.message, "made to fail") != NULL,
                            "fault %d, ring %d, rank %d, call %d: %s", fault, (int)ring, r, (int)k,
                            ranks[r].error.message);

@@ -1,4 +1,5 @@
-/* Attention over ring x ulysses ranks on MPI (examples/comm_mpi.h): one process a rank.  make test-mpi runs it:
+/* test_sp_attention_mpi.c - attention over ring x ulysses ranks on MPI (examples/comm_mpi.h), with a process per rank.
+ * make test-mpi runs it:
  *
  *   mpicc -std=c99 -I. -Iexamples -Itests tests/test_sp_attention_mpi.c -o test_sp_attention_mpi -lpthread -lm
  *   mpirun --allow-run-as-root --oversubscribe -n 4 ./test_sp_attention_mpi [NAME] [--seed N]
@@ -39,6 +40,7 @@ static int world_run(world* all) {
     CHECK_OK(comm_mpi_create(MPI_COMM_WORLD, all->devices[my_rank], 60, all->c->sends_again,
                              &all->comms[my_rank], &error));
     all->is_alone = 1;
+    all->own_rank = my_rank;
     args.all = all;
     args.rank = my_rank;
     rank_main(&args);
@@ -67,6 +69,8 @@ static void every_way_to_split_the_ranks_is_exact(void) {
             c.n_batch = 1 + k % 2;
             c.sends_again = k % 2;
             c.ring_is_inner = k % 2;
+            c.ulysses_groups = k % 3;
+            c.gathers_keys = k % 4 == 3;
             expect_exact(&c);
         }
     }
@@ -82,6 +86,7 @@ static void packed_documents_and_16_bit_types_are_right(void) {
         c.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
         memcpy(c.document_begins, begins, sizeof begins);
         c.n_documents = 4;
+        c.has_sinks = 1;
         expect_right(&c, type ? 2e-3 : 2e-6, type ? 3e-3 : 5e-6, NULL);
     }
     count_failures();

@@ -1,5 +1,5 @@
-/* The third tier: a file that nobody sees and that is gone afterwards, sizes that are exact, and a
- * status for everything that a disk can do. */
+/* test_spill.c - the spill file: it has no name and is removed on every path, its sizes are exact, and every fault of a
+ * disk is a status. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 
 static memo_error error;
-static char folder[256]; /* of this run, empty but for what the engine leaves */
+static char folder[256]; /* of this run; empty except for files that the engine leaves */
 
 static int n_entries(const char* path) {
     DIR* directory = opendir(path);
@@ -23,7 +23,7 @@ static int n_entries(const char* path) {
     return n - 2; /* itself and the one above */
 }
 
-/* Files open in this process; 0 where that cannot be known. */
+/* The number of open files of this process; 0 if unknown. */
 static int n_open_files(void) {
     int n = n_entries("/proc/self/fd");
     return n < 0 ? 0 : n;
@@ -173,7 +173,7 @@ static void a_killed_program_leaves_nothing(void) {
     CHECK_IS(n_entries(folder), ==, 0);
 }
 
-/* On a file system in memory, where reads and writes may have to go through the page cache. */
+/* On a file system in memory, on which reads and writes may use the page cache. */
 static void a_folder_in_memory_will_do(void) {
     int n_files = n_open_files();
     memo_device* host;
@@ -221,7 +221,8 @@ static void what_cannot_be_is_refused(void) {
     host = open_host(&c);
     c.desc.spill_directory = NULL;
     CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "3 of the 4 layers") && strstr(error.message, "spill_directory"));
+    CHECK(strstr(error.message, "3 of 4 swapped layers") &&
+          strstr(error.message, "spill_directory"));
     c.desc.spill_directory = "/no such folder";
     CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_IO);
     CHECK_CASE(strstr(error.message, "/no such folder") != NULL, "%s", error.message);
@@ -283,7 +284,7 @@ static void a_full_disk_is_a_status(void) {
     close_host(host, n_files);
 }
 
-/* What happens to the file behind the engine's back. */
+/* Changes of the file outside the engine. */
 typedef enum mishap { CUT_SHORT, READ_ONLY, LIMITED, N_MISHAPS } mishap;
 
 static void do_mishap(mishap what, int fd) {
@@ -303,7 +304,7 @@ static void do_mishap(mishap what, int fd) {
     }
 }
 
-/* A read or write that fails is returned by synchronisation and by the next call; nothing hangs. */
+/* A read or write that fails is returned by synchronization and by the next call; nothing hangs. */
 static void a_failing_disk_is_a_status(void) {
     static const char* const words[] = {"the file ends there", "writing", "writing"};
     struct rlimit before;
@@ -337,7 +338,7 @@ static void a_failing_disk_is_a_status(void) {
                        strstr(error.message, folder),
                    "%s", error.message);
         CHECK_IS(memo_swap_abandon(c.swap, &error), ==, MEMO_STATUS_IO);
-        CHECK_IS(c.n_wrong, ==, 0); /* what came behind was skipped */
+        CHECK_IS(c.n_wrong, ==, 0); /* later operations were skipped */
         chain_close(&c);
         close_host(host, n_files);
     }

@@ -1,5 +1,5 @@
-/* The swap engine: what comes back is what left, over random tables of tensors; ordering proven on
- * what was really enqueued; every fault is a status. */
+/* test_swap.c - the swap engine over random tables of rows: rows come back unchanged, the recorded operations have no
+ * race, and every fault is a status. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
@@ -42,7 +42,7 @@ static int64_t random_cell(const chain* c, int32_t layer, int32_t t) {
     return rows_of_tiles(c, layer, memo_test_int(0, n_tiles));
 }
 
-/* Every tensor of every layer as it comes, or all layers alike, or alike with some kept whole. */
+/* Random rows for every tensor of every layer, or equal layers, or equal layers with some tensors kept. */
 static void random_rows(chain* c) {
     int64_t kind = memo_test_int(0, 2);
     int32_t layer, t, n_tensors = c->desc.n_tensors;
@@ -80,7 +80,7 @@ static void random_chain(chain* c) {
         if (memo_test_int(0, 4) == 0 && with < t + 1 && !c->tensors[with - 1].with &&
             c->tensors[with - 1].row_bytes)
             c->tensors[t].with = (int32_t)with;
-        /* Rows that begin anywhere, and rows whose parts all begin at multiples of 512. */
+        /* Rows that begin anywhere, and rows that begin at multiples of 512. */
         if (memo_test_int(0, 5) == 0) c->tensors[t].row_bytes *= 512;
     }
     c->desc.tensors = c->tensors;
@@ -94,7 +94,9 @@ static void random_chain(chain* c) {
         c->desc.rows = c->has_rows ? c->rows : NULL;
         if (memo_swap_desc_get_sizes(&c->desc, &sizes,
                                      &error)) { /* a table may come back in disorder */
-            CHECK_CASE(c->has_rows && strstr(error.message, "must alternate"), "%s", error.message);
+            CHECK_CASE(c->has_rows &&
+                           strstr(error.message, "let even and odd swapped layers alternate"),
+                       "%s", error.message);
             c->desc.n_host_layers = 0;
         }
     }
@@ -184,8 +186,8 @@ static void values_come_back(void) {
                (long long)n_abandoned);
 }
 
-/* Fused kernels: two layers are open at a time, values come back and the order of what was enqueued
- * has no race. */
+/* Fused kernels: two layers are open at a time, values come back, and the enqueued operations have no
+ * race. */
 static void fused_layers_are_ordered(void) {
     int round;
     for (round = 0; round < 100; round++) {
@@ -252,8 +254,8 @@ static int64_t cell(const chain* c, int32_t layer, int32_t t) {
     return rows[layer * c->desc.n_tensors + t];
 }
 
-/* Does the backward of layer find row of tensor t where the forward left it: neither moved nor
- * recomputed? */
+/* Does row of tensor t stay at its place from the forward of layer to its backward, neither swapped
+ * nor recomputed? */
 static int stays(const chain* c, int32_t layer, int32_t t, int64_t row) {
     int64_t begin, end, swapped = cell(c, layer, t), moved;
     int32_t j, u;
@@ -288,8 +290,8 @@ static void places_are_disjoint(void) {
                 for (row = 0; row < c.desc.n_rows && address; row++) {
                     memo_range a = chain_range(&c, i, t, row, row + 1);
                     int is_there = stays(&c, i, t, row);
-                    /* In its own layer every row has bytes of its own; in later ones those that
-                     * stay. */
+                    /* In its own layer every row has separate bytes; in later layers only the rows
+                     * that stay. */
                     for (j = i; j < c.desc.n_layers && (j == i || is_there); j++) {
                         for (u = 0; u < c.desc.n_tensors; u++) {
                             memo_range b = chain_range(&c, j, u, 0, c.desc.n_rows);
@@ -460,7 +462,7 @@ static void calls_out_of_order_are_refused(void) {
     memo_host_device_destroy(host);
 }
 
-/* --- ordering, on what was really enqueued --- */
+/* --- order of the operations that were enqueued --- */
 
 /* Does layer touch a byte that the layer before it in its buffer has swapped? */
 static int touches_swapped(const chain* c, int32_t layer, int32_t before) {
@@ -493,7 +495,7 @@ static int64_t redundant_waits(const chain* c) {
     return n;
 }
 
-/* The recorded schedule of random chains has no race, and no wait that could go but those that a table of rows
+/* The recorded schedule of random chains has no race, and no redundant wait except those that a table of rows
  * explains. */
 static void recorded_steps_are_ordered(void) {
     int round;
@@ -522,7 +524,7 @@ static void recorded_steps_are_ordered(void) {
         CHECK_OK(memo_schedule_check(schedule, &check, &error));
         CHECK_CASE(check->n_races == 0, "round %d: %s", round, describe(&c));
         CHECK_CASE(check->n_unrecorded_waits == 0, "round %d: %s", round, describe(&c));
-        /* After a step given up, waiting for what may already be done is the price of not knowing. */
+        /* After an abandoned step, some waits may be redundant, because the engine does not know which operations ran. */
         n_redundant = c.has_rows ? 3 * redundant_waits(&c) : 0;
         n_explained += n_redundant > 0 && !abandoned;
         CHECK_CASE(abandoned || check->n_redundant_waits == n_redundant,
@@ -575,8 +577,8 @@ static memo_status dropping_launch_host(void* context, memo_stream stream, memo_
     return memo_launch_host(d->inner, stream, call, e);
 }
 
-/* Runs complete micro-batches with wait `dropped` hidden (-1: none) and compares what was recorded
- * with what memo_swap_generate promises.  *n_waits: those the engine made. */
+/* Runs complete micro-batches without wait `dropped` (-1: none) and compares the recording with
+ * memo_swap_generate.  *n_waits: the number of the engine's waits. */
 static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dropped,
                                    int64_t* n_waits) {
     memo_device* host = new_host(0);
@@ -609,7 +611,7 @@ static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dr
     times.n_micro_batches = n_micro_batches;
     CHECK_OK(memo_swap_generate(&c->desc, &times, &promised, &error));
     CHECK_OK(memo_swap_create(&c->desc, &c->swap, &error));
-    if (dropped >= 0) { /* only what the engine does in a step goes through the dropping table */
+    if (dropped >= 0) { /* only the engine's operations of a step go through the dropping table */
         c->swap->device.context = &d;
         c->swap->device.event_wait = dropping_wait;
         c->swap->device.event_record = dropping_record;
@@ -715,7 +717,7 @@ static void tables_of_rows_have_their_sizes(void) {
 
 /* --- faults --- */
 
-/* A table that fails its k-th call of those that can fail. */
+/* A table in which the k-th fallible call fails. */
 typedef struct faulty {
     memo_device table; /* first: its address is the context */
     memo_device* inner;
@@ -793,7 +795,7 @@ static void faulty_init(faulty* f, memo_device* inner, int64_t failing) {
     f->failing = failing;
 }
 
-/* For every k of a short run: a status with a message, nothing leaked, and, started anew, right
+/* For every k of a short run: a status with a message, nothing leaked, and, started again, right
  * results. */
 static void every_fault_is_a_status(void) {
     int64_t k = 0, n_failed = 0;
@@ -843,7 +845,7 @@ static void every_fault_is_a_status(void) {
     CHECK_IS(n_failed, >, 50);
 }
 
-/* A copy that fails later, on its stream: the error is kept, what comes behind is skipped, and no
+/* A copy that fails later, on its stream: the error is kept, later operations are skipped, and no
  * call hangs. */
 static memo_status fail_late(void* arguments, memo_error* e) {
     (void)arguments;

@@ -1,5 +1,5 @@
-/* The swap planner: against brute force over every choice of tiles, against a program with a start
- * time for each operation, against the engine; profiles and their file. */
+/* test_swap_plan.c - the swap planner against brute force over every choice of tiles, against a program with a start
+ * time for each operation, and against the engine; profiles and their file. */
 #include "scarce.h"
 
 #define MEMO_STATIC
@@ -94,7 +94,7 @@ static const char* describe(const problem* p) {
 
 /* --- brute force --- */
 
-/* Tiles of each tensor that are swapped, the others recomputed; n_tiles + 1: kept whole. */
+/* Swapped tiles of each tensor, the others being recomputed; n_tiles + 1: kept. */
 typedef struct choice {
     int64_t swapped[TENSORS_MAX];
 } choice;
@@ -105,7 +105,7 @@ static int64_t n_tiles_of(const problem* p) {
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
-/* Tensors that are split alike share the work of the first. */
+/* Tensors with equal splits share the work of the first. */
 static int leader_of(const problem* p, int t) {
     return p->tensors[t].with ? p->tensors[t].with - 1 : t;
 }
@@ -201,7 +201,7 @@ static double brute_force(const problem* p) {
     }
 }
 
-/* Capacities somewhere between what the least and the most demanding choices take. */
+/* Random capacities between the needs of the smallest and the largest choice. */
 static void random_capacities(problem* p) {
     choice c;
     int64_t device_bytes, host_bytes, least, most, n_tiles = n_tiles_of(p);
@@ -364,7 +364,7 @@ static void paths_give_the_value_of_start_times(void) {
 
 #endif /* MEMO_LP_SOLVE */
 
-/* Simulates what the engine would enqueue. */
+/* Simulates the operations that the engine would enqueue. */
 static double simulate(const problem* p, const memo_swap_desc* swap, int32_t n_micro_batches) {
     memo_swap_times times = memo_swap_times_default();
     memo_schedule* schedule = NULL;
@@ -434,7 +434,7 @@ static double best_alpha_by_trying(const problem* p) {
     return best;
 }
 
-/* The plan is what it says, fits, and is no worse than the best alpha. */
+/* The plan matches its figures, fits, and is no worse than the best alpha. */
 static void check_plan(const problem* p, const memo_swap_plan* plan, int round) {
     memo_swap_desc swap = p->swap;
     memo_swap_sizes sizes;
@@ -619,10 +619,10 @@ static void climbing_finds_little_more(void) {
 
 /* --- a GPT of the 7B layer shape, on the figures of one H200 --- */
 
-/* Of the processor: what others do meanwhile does not count. */
+/* Processor time, so that other programs do not matter. */
 static double seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
-/* Of what watches the program, at most. */
+/* The largest slowdown by sanitizers or valgrind. */
 static double slowness(void) {
 #if defined(MEMO_TEST_VALGRIND)
     return 200;
@@ -636,7 +636,7 @@ static double slowness(void) {
     return 1;
 }
 
-/* Large stacks, long sequences, little memory: quick, and better than an alpha. */
+/* Large stacks, long sequences, little memory: planning is fast, and the plan is better than any alpha. */
 static void large_stacks_are_planned_quickly(void) {
     static const struct {
         int32_t n_layers;
@@ -857,10 +857,11 @@ static void reasons_are_named(void) {
     p.desc.is_alpha_only = 1;
     p.tensors[0].rule = MEMO_TENSOR_SWAPPED;
     CHECK_IS(memo_plan_swap(&p.desc, &plan, &error), ==, MEMO_STATUS_INFEASIBLE);
-    CHECK_CASE(strstr(error.message, "host memory: a single alpha"), "%s", error.message);
+    CHECK_CASE(strstr(error.message, "host memory: the plan with alpha 0 needs"), "%s",
+               error.message);
 }
 
-/* Room for one of four layers on the host: the others go on to a disk as fast as it may be. */
+/* The host holds one of four layers, so the others spill to a disk of any speed. */
 static void the_disk_is_named(void) {
     problem p;
     memo_swap_plan* plan = NULL;
@@ -924,7 +925,7 @@ static void leftover_memory_is_used(void) {
     memo_swap_plan_destroy(plan);
 }
 
-/* Without host memory, what cannot be recomputed is kept, by the program or without one. */
+/* Without host memory, tensors that cannot be recomputed are kept, with and without the program. */
 static void what_only_keeping_fits_is_found(void) {
     memo_swap_plan* plan = NULL;
     problem p;
@@ -1108,7 +1109,7 @@ static memo_status profiled_recompute(void* user, int32_t tensor, memo_error* e)
     return memo_host_device_sleep(p->host, p->stream, p->recompute_s, e);
 }
 
-/* Sleeps and throttled copies are measured as what they were told to be. */
+/* Measured sleeps and throttled copies match their set durations. */
 static void a_device_is_measured(void) {
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_profile_desc desc = memo_profile_desc_default();
@@ -1146,7 +1147,7 @@ static void a_device_is_measured(void) {
     desc.largest_copy_bytes = 2 << 20;
     desc.n_repetitions = 3;
     CHECK_OK(memo_profile_measure(&desc, &profile, &error));
-    /* Never shorter than told; longer where the machine is busy. */
+    /* Never shorter than set; longer on a busy machine. */
     CHECK_CASE(profile.forward_s > 0.0199 && profile.forward_s < 0.1, "%g", profile.forward_s);
     CHECK_CASE(profile.backward_s > 0.0399 && profile.backward_s < 0.2, "%g", profile.backward_s);
     CHECK(profile.between_s == 0 && profile.n_rows == 100 && profile.n_tensors == 2);
@@ -1184,12 +1185,14 @@ static void a_device_is_measured(void) {
     /* A device without room for two copies. */
     desc.largest_copy_bytes = 64 << 20;
     CHECK_IS(memo_profile_measure(&desc, &profile, &error), ==, MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
-    CHECK_CASE(strstr(error.message, "largest_copy_bytes: device memory has no room for two") !=
+    CHECK_CASE(strstr(error.message,
+                      "largest_copy_bytes: too large for device memory, which must hold two") !=
                    NULL,
                "%s", error.message);
     desc.largest_copy_bytes = 9 << 20;
     CHECK_IS(memo_profile_measure(&desc, &profile, &error), ==, MEMO_STATUS_OUT_OF_HOST_MEMORY);
-    CHECK_CASE(strstr(error.message, "largest_copy_bytes: host memory has no room for two") != NULL,
+    CHECK_CASE(strstr(error.message,
+                      "largest_copy_bytes: too large for host memory, which must hold two") != NULL,
                "%s", error.message);
     CHECK_IS(host_device_stats(p.host).device_bytes, ==, 0);
     desc.largest_copy_bytes = 2 << 20;
@@ -1357,7 +1360,8 @@ static void bad_profiles_are_refused(void) {
     CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\ncopy 8 1 1 1\ncopy 8 1 1 1\n", 4,
                          &profile),
              ==, MEMO_STATUS_FORMAT);
-    CHECK(strstr(error.message, "must rise") && error.line == 5);
+    CHECK(strstr(error.message, "wrong size; sizes of copies must be above 0 and ascend") &&
+          error.line == 5);
     CHECK_IS(
         parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\ncopy 8 1 1 1\ntensor x 1\n", 4, &profile),
         ==, MEMO_STATUS_FORMAT);
@@ -1366,7 +1370,7 @@ static void bad_profiles_are_refused(void) {
     CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1 1\nfile 8 1 1 1 1\n", 4,
                          &profile),
              ==, MEMO_STATUS_FORMAT);
-    CHECK(strstr(error.message, "second line") && error.line == 5);
+    CHECK(strstr(error.message, "second `file` line") && error.line == 5);
     CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 0 1 1 1 1\n", 3, &profile), ==,
              MEMO_STATUS_FORMAT);
     CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1\n", 3, &profile), ==,

@@ -1,4 +1,5 @@
-/* Text on its way into a file: what is replaced and what stays, whatever limits, signals and descriptors there are. */
+/* test_text.c - writing text to a file: which file is replaced and which one stays, under limits, signals and missing
+ * descriptors. */
 #define _DEFAULT_SOURCE 1
 #include <dirent.h>
 #include <fcntl.h>
@@ -106,7 +107,7 @@ static void old_files_keep_their_mode(void) {
     end();
 }
 
-/* Whatever function checks, in a process of its own, so that it may change limits and users. */
+/* Runs function in a child process, so that it may change limits and users. */
 static void in_a_child(int (*function)(void)) {
     int status = -1;
     pid_t child;
@@ -193,7 +194,7 @@ static int write_beyond_the_limit(void) {
     if (!holds(path, 'a', 10)) return 4;
     fresh = write_letters(name_of("new"), 'b', 5000);
     if (fresh != MEMO_STATUS_IO || count_files() != 1) return 5;
-    /* Standard output is written from where it is. */
+    /* Standard output is written from its current position. */
     if (!freopen(name_of("out"), "wb", stdout)) return 6;
     printf("%060d", 0);
     if (write_letters("-", 'b', 41) != MEMO_STATUS_IO) return 7;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_tools.sh - what all tools have in common: standard streams that are full, closed, or not there.  Output: TAP.
+# test_tools.sh - all tools with standard streams that are full, closed or missing.  Output: TAP.
 set -u
 
 . tests/tap.sh
@@ -71,7 +71,7 @@ closed_output_stays_out_of_files() {
     done
 }
 
-# An output gets what it is for.
+# An output file gets its own content only.
 closed_output_stays_out_of_a_csv() {
     build/examples/plan_trace examples/layer.trace --csv "$folder/open.csv" >"$folder/out" || return 1
     build/examples/plan_trace examples/layer.trace --csv "$folder/closed.csv" >&- 2>"$folder/err" && return 1

@@ -38,7 +38,7 @@ static const char* temporary_path(void) {
     return memo_test_path(path, "trace");
 }
 
-/* Request by request the same, but for the names of ids. */
+/* The same requests, apart from the numbering of ids. */
 static int64_t first_difference(const memo_trace* a, const memo_trace* b) {
     int64_t i;
     for (i = 0; i < a->n_requests && i < b->n_requests; i++) {
@@ -158,23 +158,23 @@ static void bad_lines_are_named(void) {
     refuses("memo trace 1 x\nend 0 0\n", format, 1, "unexpected `x`");
     refuses("memo trace 2\n", MEMO_STATUS_VERSION, 1,
             "version 2 is newer than this reader; version 1");
-    refuses("memo trace 0\n", MEMO_STATUS_VERSION, 1, "version 0 does not exist");
+    refuses("memo trace 0\n", MEMO_STATUS_VERSION, 1, "invalid version 0");
     refuses("memo trace 1\nmalloc 1 2\n", format, 2, "truncated: no `end` line");
     refuses("memo trace 1\nend\n", format, 2, "count is missing");
     refuses("memo trace 1\nend 0 12\n", format, 2, "16 hexadecimal digits");
     refuses("memo trace 1\nend 0 00000000000000zz\n", format, 2, "16 hexadecimal digits");
     refuses("memo trace 1\nbad\nend 0 0000000000000000\n", format, 3, "wrong checksum");
     refuses("malloc 1 2\nuse 1 0\n", format, 2, "begins with `memo trace 1`");
-    refuses("malloc 1 2\nend 1 0000000000000000\n", format, 2, "none of malloc, free and mark");
+    refuses("malloc 1 2\nend 1 0000000000000000\n", format, 2, "malloc, free and mark are valid");
     refuses("malloc 1 2 transient\n", format, 1, "unexpected `transient`");
-    refuses("alloc 1 2\n", format, 1, "`alloc` is none of");
-    refuses("malloc 1 2\nfree 1 3\n", format, 2, "3 bytes do not match the 2 bytes of its malloc");
+    refuses("alloc 1 2\n", format, 1, "unknown request `alloc`");
+    refuses("malloc 1 2\nfree 1 3\n", format, 2, "wrong size (3); its malloc has 2 bytes");
     refuses("malloc 1 2\nfree 1\n", format, 2, "size is missing");
     refuses_lines("malloc 1 2\n", 2, 3, "wrong count: 2 stated, 1 requests above");
-    refuses_lines("frob 1\n", 1, 2, "`frob` is none of malloc, free, use");
+    refuses_lines("frob 1\n", 1, 2, "unknown request `frob`; malloc, free, use");
     refuses_lines("\x01\xff\n", 1, 2,
                   "`?"
-                  "?` is none of");
+                  "?`; malloc");
     refuses_lines("malloc\n", 1, 2, "id is missing");
     refuses_lines("malloc 1\n", 1, 2, "size is missing");
     refuses_lines("malloc x 2\n", 1, 2, "id `x` is not a whole number");
@@ -195,7 +195,7 @@ static void bad_lines_are_named(void) {
     refuses_lines("wait 1 0\n", 1, 2, "never recorded");
     refuses_lines("record 1 -1\n", 1, 2, "stream: out of range (-1)");
     refuses_lines("mark\n", 1, 2, "the text is empty");
-    refuses_lines("mark a\tb\n", 1, 2, "mark: it has a");
+    refuses_lines("mark a\tb\n", 1, 2, "mark: the text has a");
     {
         char* text = framed("", 0);
         char longer[128];
@@ -210,7 +210,7 @@ static void bad_lines_are_named(void) {
     }
 }
 
-/* Random requests; also what the written file is made of. */
+/* Random requests, and the text of their file. */
 static memo_trace* random_trace(int64_t n) {
     static const char* const marks[] = {"iteration begin", "layer 3 forward end", " odd  text ",
                                         "\xc3\xa9t\xc3\xa9"};
@@ -398,9 +398,9 @@ typedef struct trainer {
     int input_dies_in_forward[3];
     int last_output_dies_late; /* after the backward instead of before it */
     int recomputes;            /* 1: with marks inside the backward, 2: before it */
-    int n_weight_gradients;    /* made by a backward, freed after all of them; needs three layers */
-    int weight_order;          /* 0: first layer first, 1: last first, 2: gradient by gradient */
-    int gradient_dies_between; /* behind the end of the backward; needs three layers */
+    int n_weight_gradients; /* requested in a backward, freed after all backwards; needs three layers */
+    int weight_order;       /* 0: first layer first, 1: last first, 2: gradient by gradient */
+    int gradient_dies_between; /* after the end of the backward; needs three layers */
     int has_streams;
 } trainer;
 
@@ -634,7 +634,7 @@ static void unsuitable_layers_are_refused(void) {
         trace->requests[k].size_bytes++;
     }
     CHECK_IS(memo_trace_apply_layers(trace, 5, &result, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "not alike"), "%s", error.message);
+    CHECK_CASE(strstr(error.message, "the middle layers differ"), "%s", error.message);
     memo_trace_destroy(trace);
 }
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Ordering under ThreadSanitizer: silent when no wait is dropped, a report for every single one that is.
+# test_tsan.sh - ordering under ThreadSanitizer: no report with all waits, and a report if any wait is dropped.
 # Every wait of the engine is necessary (memo.h, chapter 9), so each must be reported.
 set -u
 dir=build/tests/tsan
@@ -22,7 +22,7 @@ done
 [ -n "$compiler" ] || skip "no compiler here links with -fsanitize=thread"
 TSAN_OPTIONS="history_size=7 exitcode=66"
 export TSAN_OPTIONS
-# Some kernels place memory where the race detector cannot have it; without address randomisation it can.
+# Some kernels place memory in the race detector's address ranges, unless address randomization is off.
 run="$dir/tsan_swap"
 if ! $run >"$dir/out" 2>"$dir/log" && grep -q "unexpected memory mapping" "$dir/log"; then
     command -v setarch >/dev/null 2>&1 || skip "the race detector does not start on this kernel"
@@ -54,7 +54,7 @@ for places in 0 1; do
     k=0
     [ "${n:-0}" -ge 20 ] || missed="only ${n:-0} waits to drop"
     while [ $k -lt "${n:-0}" ]; do
-        # A race is seen only where both accesses are still remembered: a few tries, one report is enough.
+        # The detector remembers few accesses, so it may miss a race: one report in a few tries is enough.
         seen=0
         try=0
         while [ $try -lt 10 ] && [ $seen -eq 0 ]; do

@@ -1,12 +1,12 @@
-/* Runs a few micro-batches of swapping with the k-th wait dropped; built with a race detector by
- * test_tsan.sh, which looks at what that says.
+/* tsan_swap.c - runs a few micro-batches of swapping without the k-th wait.  test_tsan.sh builds it with a race detector
+ * and checks its reports.
  *
  *   tsan_swap            no wait dropped; prints "waits N"
  *   tsan_swap K RATE     the K-th (from 0; -1: none) is dropped; copies at RATE bytes/s, 0: unthrottled
- *   tsan_swap K RATE H   places for H layers in host memory, the others go on to a file; 0: for all
+ *   tsan_swap K RATE H   places for H layers in host memory, the others in a file; 0: places for all
  *
- * Slow copies matter: a wait that comes late sees a later record of its event too, and is then ordered
- * after more than it asked for.
+ * Slow copies matter: a late wait sees a later record of its event too, and is then ordered after more
+ * operations than required.
  *
  * Everything is enqueued before the workers start, so that no queue orders the streams by accident.
  */

@@ -21,10 +21,10 @@ enum {
     GPT_CUDA_THREADS = 256,
     GPT_CUDA_BLOCKS_MAX = 132 * 32,
     GPT_CUDA_WARP = 32,
-    GPT_CUDA_PARTIALS = 4096,  /* parts of a long sum */
-    GPT_CUDA_CHUNK = 256,      /* rows that one thread sums */
-    GPT_CUDA_HEAD_SIZE = 256,  /* largest, of the built-in attention */
-    GPT_CUDA_OWNERS = 64,      /* threads that share the tokens of a column */
+    GPT_CUDA_PARTIALS = 4096, /* parts of a long sum */
+    GPT_CUDA_CHUNK = 256,     /* rows that one thread sums */
+    GPT_CUDA_HEAD_SIZE = 256, /* largest, of the built-in attention */
+    GPT_CUDA_OWNERS = 64,     /* threads that share the tokens of a column */
     GPT_CUDA_GEMMS_MAX = 512,
     GPT_CUDA_CHECKED_ROWS = 384
 };
@@ -104,7 +104,7 @@ template <int W> __global__ static void gpt_dropout_kernel(gpt_elements_args a, 
     GPT_EACH(g, n) {
         const int64_t i = g * W, row = i / a.n_columns, column = i % a.n_columns;
         const uint64_t key = gpt_token_key(&a.dropout, a.first_token + a.token_numbers[row]);
-        float x[W], z[W], y[W];
+        float x[W], z[W] = {}, y[W];
         gpt_read<W>(x, a.x, type, i);
         if (a.z) gpt_read<W>(z, a.z, type, i);
         for (int k = 0; k < W; k++) {
@@ -125,7 +125,8 @@ template <int W> __global__ static void gpt_gelu_kernel(gpt_elements_args a, mem
     }
 }
 
-template <int W> __global__ static void gpt_gelu_backward_kernel(gpt_elements_args a, memo_type type) {
+template <int W>
+__global__ static void gpt_gelu_backward_kernel(gpt_elements_args a, memo_type type) {
     const int64_t n = (a.rows.end - a.rows.begin) * a.n_columns / W;
     GPT_EACH(g, n) {
         float x[W], z[W];
@@ -147,26 +148,26 @@ template <int W> __global__ static void gpt_add_kernel(gpt_add_args a) {
 }
 
 __global__ static void gpt_rope_kernel(gpt_rope_args a, memo_type type) {
-    const int64_t half = a.head_size / 2, n_heads = (a.rows.end - a.rows.begin) * a.n_heads;
-    GPT_EACH(g, n_heads * half) {
-        const int64_t head = g / half, j = g % half, row = a.rows.begin + head / a.n_heads;
+    const int64_t n_pairs = a.head_size / 2, n_heads = (a.rows.end - a.rows.begin) * a.n_heads;
+    GPT_EACH(g, n_heads * n_pairs) {
+        const int64_t head = g / n_pairs, j = g % n_pairs, row = a.rows.begin + head / a.n_heads;
         const int64_t i = head * a.head_size + j;
         const float* table = (const float*)a.table + row % a.sequence * a.head_size;
-        float x = gpt_load(a.x, type, i), y = gpt_load(a.x, type, i + half);
-        gpt_rope_pair(&x, &y, table[j], (float)a.direction * table[half + j]);
+        float x = gpt_load(a.x, type, i), y = gpt_load(a.x, type, i + n_pairs);
+        gpt_rope_pair(&x, &y, table[j], (float)a.direction * table[n_pairs + j]);
         gpt_store(a.x, type, i, x);
-        gpt_store(a.x, type, i + half, y);
+        gpt_store(a.x, type, i + n_pairs, y);
     }
 }
 
 __global__ static void gpt_rope_table_kernel(gpt_rope_table_args a) {
-    const int64_t half = a.head_size / 2;
-    GPT_EACH(g, a.n_positions * half) {
-        const int64_t row = g / half, j = g % half, token = a.token_numbers[row];
+    const int64_t n_pairs = a.head_size / 2;
+    GPT_EACH(g, a.n_positions * n_pairs) {
+        const int64_t row = g / n_pairs, j = g % n_pairs, token = a.token_numbers[row];
         const double angle = gpt_rope_angle(token < 0 ? 0 : token % a.sequence, j, a.head_size);
         float* to = (float*)a.table + row * a.head_size + j;
         to[0] = (float)cos(angle);
-        to[half] = (float)sin(angle);
+        to[n_pairs] = (float)sin(angle);
     }
 }
 
@@ -282,9 +283,9 @@ __global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, memo_type typ
         sum = gpt_warp_sum(sum);
         factor = (float)(a.loss_scale / (double)sum);
         if (GPT_LANE == 0)
-            losses[row] = is_padding ? 0
-                                     : a.loss_scale * (log((double)sum) + (double)max -
-                                                       (double)target_logit);
+            losses[row] =
+                is_padding ? 0
+                           : a.loss_scale * (log((double)sum) + (double)max - (double)target_logit);
         /* No lane may overwrite the target's logit before all have read it: the sums above wait. */
         for (int64_t c = GPT_LANE; c < a.n_columns; c += GPT_CUDA_WARP) {
             float d = gpt_exp(gpt_load(a.x, type, at + c) - max) * factor;
@@ -319,7 +320,8 @@ __global__ static void gpt_lanes_kernel(double* lanes, const double* partials) {
     }
 }
 /* to += the lanes, which become 0.  A single thread works. */
-__global__ static void gpt_total_kernel(double* to, double* lanes, double* vote, double vote_value) {
+__global__ static void gpt_total_kernel(double* to, double* lanes, double* vote,
+                                        double vote_value) {
     GPT_EACH(t, 1) {
         double sum = 0;
         for (int j = 0; j < GPT_LANES; j++) sum += lanes[j];
@@ -476,9 +478,9 @@ struct gpt_cuda_kernels {
     cublasLtHandle_t lt;
     gpt_gemm_choice gemms[GPT_CUDA_GEMMS_MAX];
     int32_t n_gemms;
-    char* workspace;         /* of cuBLASLt; the next are parts of the same scratch */
+    char* workspace;          /* of cuBLASLt; the next are parts of the same scratch */
     double *lanes, *partials; /* (GPT_LANES), (GPT_CUDA_PARTIALS) */
-    char* rows;              /* of an operation on rows */
+    char* rows;               /* of an operation on rows */
     char* of_attention;
 };
 
@@ -532,10 +534,9 @@ static memo_status gpt_gemm_run(gpt_cuda_kernels* c, gpt_gemm_call* g,
                                 const cublasLtMatmulAlgo_t* algo, memo_stream stream,
                                 memo_error* error) {
     const float alpha = 1;
-    return GPT_LT(cublasLtMatmul,
-                  (c->lt, &g->desc, &alpha, g->a_data, &g->a, g->b_data, &g->b, &g->beta, g->d_data,
-                   &g->d, g->d_data, &g->d, algo, c->workspace, (size_t)GPT_CUDA_WORKSPACE,
-                   memo_cuda_stream(stream)));
+    return GPT_LT(cublasLtMatmul, (c->lt, &g->desc, &alpha, g->a_data, &g->a, g->b_data, &g->b,
+                                   &g->beta, g->d_data, &g->d, g->d_data, &g->d, algo, c->workspace,
+                                   (size_t)GPT_CUDA_WORKSPACE, memo_cuda_stream(stream)));
 }
 
 static const gpt_gemm_choice* gpt_gemm_find(const gpt_cuda_kernels* c, gpt_gemm_kind kind,
@@ -615,11 +616,10 @@ static memo_status gpt_gemm_compare(gpt_cuda_kernels* c, const gpt_gemm_check* c
     if (GPT_LAUNCH(random.n, gpt_initial_kernel, random, c->type)) return error->status;
 
     /* All rows, then some, and a digest of the same rows of both. */
-    if (memo_cuda_check(cudaMemsetAsync(check->digests, 0, sizeof digests, memo_cuda_stream(stream)),
-                        "cudaMemsetAsync", error) ||
-        memo_cuda_check(cudaMemsetAsync(all, 0, (size_t)(2 * n_rows * n_out * size),
-                                        memo_cuda_stream(stream)),
-                        "cudaMemsetAsync", error))
+    memset(check->digests, 0, sizeof digests); /* pinned: the GPU writes through */
+    if (memo_cuda_check(
+            cudaMemsetAsync(all, 0, (size_t)(2 * n_rows * n_out * size), memo_cuda_stream(stream)),
+            "cudaMemsetAsync", error))
         return error->status;
     for (int i = 0; i < 2; i++) {
         char* result = all + i * n_rows * n_out * size;
@@ -643,7 +643,7 @@ static memo_status gpt_gemm_compare(gpt_cuda_kernels* c, const gpt_gemm_check* c
     if (memo_cuda_check(cudaStreamSynchronize(memo_cuda_stream(stream)), "cudaStreamSynchronize",
                         error))
         return error->status;
-    memcpy(digests, check->digests, sizeof digests); /* pinned: the GPU writes through */
+    memcpy(digests, check->digests, sizeof digests);
     *is_same = digests[0] == digests[1];
     return MEMO_STATUS_OK;
 }
@@ -687,8 +687,8 @@ static memo_status gpt_gemm_pin(gpt_cuda_kernels* c, const gpt_shapes* shapes,
         GPT_LT(cublasLtMatmulPreferenceSetAttribute,
                (&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &no_reduction,
                 sizeof no_reduction)) ||
-        GPT_LT(cublasLtMatmulAlgoGetHeuristic, (c->lt, &g.desc, &g.a, &g.b, &g.d, &g.d, &preference,
-                                                N_ASKED, found, &n_found)))
+        GPT_LT(cublasLtMatmulAlgoGetHeuristic,
+               (c->lt, &g.desc, &g.a, &g.b, &g.d, &g.d, &preference, N_ASKED, found, &n_found)))
         return error->status;
 
     for (int i = 0; i < n_found; i++) {
@@ -733,8 +733,7 @@ static memo_status gpt_gemm_prepare(gpt_cuda_kernels* c, const gpt_shapes* shape
     memset(&check, 0, sizeof check);
     check.stream = stream;
     c->n_gemms = 0;
-    if (memo_cuda_check(cudaMalloc((void**)&check.memory,
-                                   (size_t)(most * gpt_type_bytes(c->type))),
+    if (memo_cuda_check(cudaMalloc((void**)&check.memory, (size_t)(most * gpt_type_bytes(c->type))),
                         "cudaMalloc", error) ||
         memo_cuda_check(cudaHostAlloc(&pinned, 2 * sizeof(uint64_t), cudaHostAllocMapped),
                         "cudaHostAlloc", error))
@@ -819,8 +818,7 @@ static memo_status gpt_cuda_attend(gpt_cuda_kernels* c, memo_stream stream, gpt_
     const int64_t n_keys = a->batch * s->sequence * s->n_kv_heads * GPT_CUDA_WARP;
     if (c->attention.enqueue)
         return c->attention.enqueue(c->attention.context, stream, kind, a, c->of_attention, error);
-    if (kind == GPT_KIND_ATTENTION)
-        return GPT_LAUNCH(n_queries, gpt_attention_kernel, *a, c->type);
+    if (kind == GPT_KIND_ATTENTION) return GPT_LAUNCH(n_queries, gpt_attention_kernel, *a, c->type);
     if (GPT_LAUNCH(n_queries, gpt_attention_dq_kernel, *a, c->type)) return error->status;
     return GPT_LAUNCH(n_keys, gpt_attention_dkv_kernel, *a, c->type);
 }
@@ -866,8 +864,7 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, gpt_kind 
     case GPT_KIND_ADD:
         return GPT_LAUNCH_WIDE(gpt_is_wide(add->to, add->from, NULL, add->n), add->n,
                                gpt_add_kernel, *add);
-    case GPT_KIND_SQUARES:
-        return gpt_cuda_squares(c, stream, (const gpt_squares_args*)args, error);
+    case GPT_KIND_SQUARES: return gpt_cuda_squares(c, stream, (const gpt_squares_args*)args, error);
     case GPT_KIND_NORM_TOTAL:
         return GPT_LAUNCH(1, gpt_total_kernel, total->total, total->lanes, total->vote,
                           total->vote_value);
@@ -894,13 +891,13 @@ static int64_t gpt_cuda_scratch_bytes(void* context, const gpt_shapes* shapes) {
     const gpt_cuda_kernels* c = (const gpt_cuda_kernels*)context;
     return GPT_CUDA_WORKSPACE + (GPT_CUDA_PARTIALS + 64) * (int64_t)sizeof(double) +
            gpt_cuda_rows_bytes(shapes) +
-           (c->attention.scratch_bytes
+           (c && c->attention.scratch_bytes
                 ? c->attention.scratch_bytes(c->attention.context, shapes)
                 : 0);
 }
 
-static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes,
-                                    memo_stream compute, void* scratch, memo_error* error) {
+static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, memo_stream compute,
+                                    void* scratch, memo_error* error) {
     gpt_cuda_kernels* c = (gpt_cuda_kernels*)context;
     memo_error unused;
     memo_status status = MEMO_STATUS_OK;
@@ -918,9 +915,9 @@ static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes,
     c->partials = c->lanes + 64;
     c->rows = (char*)(c->partials + GPT_CUDA_PARTIALS);
     c->of_attention = c->rows + gpt_cuda_rows_bytes(shapes);
-    status = memo_cuda_check(cudaMemsetAsync(c->lanes, 0, GPT_LANES * sizeof(double),
-                                             memo_cuda_stream(compute)),
-                             "cudaMemsetAsync", error);
+    status = memo_cuda_check(
+        cudaMemsetAsync(c->lanes, 0, GPT_LANES * sizeof(double), memo_cuda_stream(compute)),
+        "cudaMemsetAsync", error);
     if (!status) status = gpt_gemm_prepare(c, shapes, compute, error);
     if (!status && c->attention.prepare)
         status = c->attention.prepare(c->attention.context, shapes, error);
@@ -956,6 +953,6 @@ gpt_kernels gpt_cuda_kernels_table(gpt_cuda_kernels* kernels) {
     table.enqueue = gpt_cuda_enqueue;
     table.scratch_bytes = gpt_cuda_scratch_bytes;
     table.prepare = gpt_cuda_prepare;
-    table.attention = kernels->attention.over_ranks;
+    if (kernels) table.attention = kernels->attention.over_ranks;
     return table;
 }

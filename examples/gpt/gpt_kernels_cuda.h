@@ -32,7 +32,7 @@ typedef struct gpt_cuda_kernels gpt_cuda_kernels;
 memo_status gpt_cuda_kernels_create(const gpt_cuda_attention* attention, gpt_cuda_kernels** kernels,
                                     memo_error* error);
 void gpt_cuda_kernels_destroy(gpt_cuda_kernels* kernels); /* NULL works */
-/* The table; kernels outlives its use. */
+/* The table; kernels outlives its use.  NULL: a table to plan with. */
 gpt_kernels gpt_cuda_kernels_table(gpt_cuda_kernels* kernels);
 
 #ifdef __cplusplus

@@ -361,7 +361,7 @@ GPT_FUNCTION void gpt_linear_weights(gpt_real* dweight,  /* (outputs, inputs), a
 
 GPT_FUNCTION void gpt_embedding_forward(gpt_real* y,           /* (rows, hidden) */
                                         const gpt_real* table, /* (vocabulary, hidden) */
-                                        const uint8_t* tokens, /* (rows) */
+                                        const int32_t* tokens, /* (rows) */
                                         int64_t n_rows, int64_t hidden) {
     int64_t row;
     for (row = 0; row < n_rows; row++)
@@ -370,7 +370,7 @@ GPT_FUNCTION void gpt_embedding_forward(gpt_real* y,           /* (rows, hidden)
 
 GPT_FUNCTION void gpt_embedding_backward(gpt_real* dtable,      /* (vocabulary, hidden), added to */
                                          const gpt_real* dy,    /* (rows, hidden) */
-                                         const uint8_t* tokens, /* (rows) */
+                                         const int32_t* tokens, /* (rows) */
                                          int64_t n_rows, int64_t hidden) {
     int64_t row, column;
     for (row = 0; row < n_rows; row++) {
@@ -450,14 +450,14 @@ GPT_FUNCTION void gpt_rope(gpt_real* x,           /* (rows, heads * head_size) *
                            const gpt_real* table, /* (sequence, head_size) */
                            int direction, int64_t first_row, int64_t n_rows, int64_t sequence,
                            int64_t n_heads, int64_t head_size) {
-    const int64_t half = head_size / 2;
+    const int64_t n_pairs = head_size / 2;
     int64_t row, head, j;
     for (row = 0; row < n_rows; row++) {
         const gpt_real* cosine = table + (first_row + row) % sequence * head_size;
-        const gpt_real* sine = cosine + half;
+        const gpt_real* sine = cosine + n_pairs;
         for (head = 0; head < n_heads; head++, x += head_size)
-            for (j = 0; j < half; j++)
-                gpt_rope_pair(&x[j], &x[half + j], cosine[j], (gpt_real)direction * sine[j]);
+            for (j = 0; j < n_pairs; j++)
+                gpt_rope_pair(&x[j], &x[n_pairs + j], cosine[j], (gpt_real)direction * sine[j]);
     }
 }
 
@@ -630,7 +630,7 @@ GPT_FUNCTION void gpt_gelu_backward(gpt_real* dx,       /* (rows, columns), set 
 /* Replaces the logits by scale * d(loss of the row) / d(logits).  Returns scale * (sum of the
  * losses), in nats, added row by row. */
 GPT_FUNCTION double gpt_cross_entropy(gpt_real* logits,       /* (rows, columns) */
-                                      const uint8_t* targets, /* (rows) */
+                                      const int32_t* targets, /* (rows) */
                                       double scale, int64_t n_rows, int64_t n_columns) {
     double loss = 0;
     int64_t row, column;

@@ -11,6 +11,7 @@
  *
  *     train_options.h   the command line          train_text.h     bytes, windows, entropies
  *     train_plan.h      what fits, which rows      train_report.h   progress, pictures
+ *     train_device.h    a rank's device and its kernels: host, or a GPU (-DTRAIN_CUDA)
  *     train_compute.h   threads, OpenBLAS's kernels
  *     train_ranks.h     several ranks: threads, or processes of MPI (mpicc -DTRAIN_MPI)
  *     gpt.h             the model on memo; lists the files that implement it
@@ -29,7 +30,7 @@
 #include "gpt_generate.h"
 #include "gpt_model.h"
 #include "tools/tool_files.h"
-#include "train_compute.h"
+#include "train_device.h"
 #include "train_options.h"
 #include "train_picture.h"
 #include "train_plan.h"
@@ -52,7 +53,7 @@ typedef struct job {
     int has_profile;
     double begin_s;   /* when the program began */
     double* compared; /* losses of the first options.compare steps under keep; NULL: not compared */
-    double* losses;   /* of the n_done steps so far, nats per byte */
+    double* losses;   /* of the n_done steps so far, nats per token */
     int64_t n_done, n_losses; /* n_losses: capacity of losses */
     FILE* loss_log;
 } job;
@@ -70,9 +71,9 @@ typedef struct run {
     thread_rank* rank;
     memo_mesh* mesh;
     memo_recorder* recorder;
-    gpt_host_kernels host;
+    train_device device;
     gpt_model* model;
-    uint8_t *tokens, *targets; /* (batch, sequence), of all ranks */
+    int32_t *tokens, *targets; /* (batch, sequence), of all ranks */
     double stall_s;            /* of the last step; RUN_TIMED */
     int is_timed;
     int reports; /* this rank prints and fills results for its process */
@@ -83,6 +84,7 @@ static void run_destroy(run* r) {
     gpt_destroy(r->model);
     memo_mesh_destroy(r->mesh);
     memo_recorder_destroy(r->recorder);
+    train_device_close(&r->device);
     free(r->tokens);
     free(r->targets);
     memset(r, 0, sizeof *r);
@@ -92,7 +94,7 @@ static void run_destroy(run* r) {
 static memo_status run_create_recorder(run* r, memo_error* error) {
     memo_recorder_desc desc = memo_recorder_desc_default();
     memo_status status;
-    desc.device = r->rank->device;
+    desc.device = r->device.device;
     desc.is_timed = 1;
     status = memo_recorder_create(&desc, &r->recorder, error);
     if (!status) memo_recorder_pause(r->recorder);
@@ -109,25 +111,26 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
     size_t n_rows = (size_t)(o->batch * o->sequence);
     memo_mesh_desc degrees = train_mesh_desc(o);
     gpt_desc desc = c->desc;
-    gpt_kernels kernels;
     memo_session_desc session = flags & RUN_LIFTED ? memo_session_desc_default() : train_budgets(o);
     memo_status status;
     memset(r, 0, sizeof *r);
     r->rank = rank;
     r->reports = train_rank_reports(rank);
     r->is_timed = (flags & RUN_TIMED) != 0;
-    r->tokens = (uint8_t*)malloc(n_rows);
-    r->targets = (uint8_t*)malloc(n_rows);
+    r->tokens = (int32_t*)malloc(n_rows * sizeof *r->tokens);
+    r->targets = (int32_t*)malloc(n_rows * sizeof *r->targets);
     status = r->tokens && r->targets
                  ? MEMO_STATUS_OK
                  : memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                                   "no host memory for the tokens of a micro-batch");
     if (!status && !(flags & RUN_MEASURED)) status = train_check_agreement(rank, c, error);
     if (!status) status = memo_mesh_create(rank->comm, &degrees, &r->mesh, error);
+    if (!status)
+        status =
+            train_device_open(&r->device, rank, flags & RUN_LIFTED ? 0 : o->device_memory, error);
     if (!status && (flags & RUN_RECORDED)) status = run_create_recorder(r, error);
-    kernels = gpt_kernels_host(&r->host, rank->device);
-    desc.kernels = &kernels;
-    desc.device = r->recorder ? memo_recorder_get_device(r->recorder) : rank->device;
+    desc.kernels = &r->device.kernels;
+    desc.device = r->recorder ? memo_recorder_get_device(r->recorder) : r->device.device;
     desc.mesh = r->mesh;
     desc.session = &session;
     session.is_timed = r->is_timed;
@@ -398,6 +401,10 @@ static memo_status open_outputs(job* j, memo_error* error) {
 }
 
 static void print_text(const job* j) {
+    if (j->text.vocabulary) {
+        printf("text      random tokens below %lld\n", (long long)j->text.vocabulary);
+        return;
+    }
     printf("text      %lld bytes of %lld file%s", (long long)j->text.n_bytes,
            (long long)j->text.n_files, j->text.n_files == 1 ? "" : "s");
     if (*j->text.sources) printf(", the project's own sources:%s", j->text.sources);
@@ -413,7 +420,7 @@ static void print_model(const train_options* o) {
            "parameters\n",
            (long long)o->layers, (long long)o->hidden, (long long)o->heads, (long long)o->kv_heads,
            1e-6 * (double)gpt_n_parameters(&config));
-    printf("step      %lld x %lld sequences of %lld bytes, dropout %g, seed %lld\n",
+    printf("step      %lld x %lld sequences of %lld tokens, dropout %g, seed %lld\n",
            (long long)o->accumulate, (long long)o->batch, (long long)o->sequence, o->dropout,
            (long long)o->seed);
     printf("budget    %sdevice %s, host %s, copies ", o->ranks > 1 ? "of each rank: " : "",
@@ -462,8 +469,10 @@ static memo_status check_spill(const train_options* o, memo_error* error) {
 
 static memo_status prepare(job* j, memo_error* error) {
     const train_options* o = &j->options;
-    memo_status status =
-        train_text_load(&j->text, o->text_files, o->n_text_files, o->sequence, error);
+    memo_status status = o->is_random ? MEMO_STATUS_OK
+                                      : train_text_load(&j->text, o->text_files, o->n_text_files,
+                                                        o->sequence, error);
+    if (o->is_random) train_text_random(&j->text, o->vocabulary);
     if (!status) status = check_spill(o, error);
     if (!status) status = candidate_of_policy(o, (gpt_policy)o->policy, &j->plan, error);
     if (!status && !candidate_fits(o, &j->plan) && !has_choice(o, &j->plan))
@@ -472,7 +481,7 @@ static memo_status prepare(job* j, memo_error* error) {
     print_text(j);
     print_model(o);
     print_ranks(o);
-    print_compute(train_n_started() ? 1 : o->ranks, o->ranks);
+    train_device_print(train_n_started() ? 1 : o->ranks, o->ranks);
     print_run(o);
     if ((status = print_keep(o, error))) return status;
     fflush(stdout);
@@ -509,6 +518,25 @@ static memo_status log_loss(job* j, int64_t step, double loss, memo_error* error
                           j->options.loss_log, strerror(errno));
 }
 
+/* Floating-point operations of a step by 6 s P + 6 n h s^2 a sequence, with P parameters and n layers, as the
+ * MEMO paper counts them. */
+static void print_rate(const train_options* o, double step_s) {
+    gpt_config whole = train_config(o);
+    const double n_sequences = (double)(o->accumulate * o->batch), s = (double)o->sequence;
+    double flops;
+    whole.tensor = 1; /* of all ranks */
+    whole.degrees = NULL;
+    flops = n_sequences * 6 * s *
+            ((double)gpt_n_parameters(&whole) + (double)o->layers * (double)o->hidden * s);
+    printf("rate      %.5g tokens/s, %.4g TFLOP/s by 6 s P + 6 n h s^2", n_sequences * s / step_s,
+           1e-12 * flops / step_s);
+    if (o->flops > 0)
+        printf(": MFU %.3g%% of %g TFLOP/s%s",
+               100e-12 * flops / step_s / o->flops / (double)o->ranks, o->flops,
+               o->ranks > 1 ? " a rank" : "");
+    printf("\n");
+}
+
 static memo_status train(run* r, job* j, memo_error* error) {
     const train_options* o = &j->options;
     memo_status status = MEMO_STATUS_OK;
@@ -525,7 +553,8 @@ static memo_status train(run* r, job* j, memo_error* error) {
     }
     if (r->reports) progress_end(&shown);
     if (status) return status;
-    return train_report_ranks(r->rank, r->mesh, r->model, o,
+    if (r->reports) print_rate(o, (clock_s() - shown.begin_s) / (double)step);
+    return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o,
                               (clock_s() - shown.begin_s) / (double)step, step, error);
 }
 
@@ -534,8 +563,12 @@ static void print_loss(const job* j) {
     double sum = 0, mean;
     for (i = j->n_done - n; i < j->n_done; i++) sum += j->losses[i];
     mean = sum / (double)n;
-    printf("\nloss, mean of the last %lld step%s   %.3f nats per byte\n", (long long)n,
-           n == 1 ? "" : "s", mean);
+    printf("\nloss, mean of the last %lld step%s   %.3f nats per %s\n", (long long)n,
+           n == 1 ? "" : "s", mean, j->text.vocabulary ? "token" : "byte");
+    if (j->text.vocabulary) {
+        printf("a uniform guess                %.3f nats per token\n", j->text.unigram_nats);
+        return;
+    }
     printf("the text's unigram entropy     %.3f nats per byte\n", j->text.unigram_nats);
     printf("the text's bigram entropy      %.3f nats per byte%s\n", j->text.bigram_nats,
            mean < j->text.bigram_nats ? ", which the model beats" : "");
@@ -768,7 +801,6 @@ static memo_status compare_steps(run* r, const job* j, comparison_table* table, 
 static memo_status compare_on_rank(run* r, const job* j, void* result, memo_error* error) {
     comparison_table* table = (comparison_table*)result;
     comparison* row = &table->rows[table->plan->policy];
-    memo_host_device_stats stats;
     memo_session_info info;
     memo_swap_stats moved;
     memo_status status = compare_steps(r, j, table, error);
@@ -777,9 +809,7 @@ static memo_status compare_on_rank(run* r, const job* j, void* result, memo_erro
     status = memo_swap_get_stats(info.swap, &moved, error);
     if (!status)
         row->moved_bytes = (moved.to_host_bytes + moved.to_device_bytes) / j->options.compare;
-    memo_host_device_get_stats(r->rank->device, &stats);
-    row->device_peak_bytes = stats.device_peak_bytes;
-    row->host_peak_bytes = stats.host_peak_bytes;
+    train_device_peaks(&r->device, &row->device_peak_bytes, &row->host_peak_bytes);
     return status;
 }
 
@@ -820,7 +850,7 @@ static void print_comparison(const job* j, const comparison_table* table) {
     int policy;
     printf("\n%lld step%s of every policy, each from the initial parameters; time and stall are "
            "medians "
-           "of a step, loss difference is in nats per byte\n",
+           "of a step, loss difference is in nats per token\n",
            (long long)j->options.compare, j->options.compare == 1 ? "" : "s");
     printf("policy      alpha  device peak   host peak  moved/step   step time     stall  "
            "loss diff  gradients  budget\n");
@@ -1016,18 +1046,20 @@ int main(int argc, char** argv) {
     action.sa_handler = on_interrupt;
     action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
     sigaction(SIGINT, &action, NULL);
-    compute_choose_kernels(argv);
+    train_device_choose(argv);
     j.begin_s = clock_s();
     status = train_ranks_begin(&argc, &argv, &error);
     if (!status) status = train_parse(argc, argv, &j.options, &error);
     if (!status && !j.options.is_help) status = train_check_ranks(&j.options, &error);
+    if (!status && !j.options.is_help) status = train_device_check(&j.options, &error);
     if (!status && !j.options.is_help) status = train_check_effects(&j.options, &error);
     if (!status && j.options.is_help) {
         train_print_help();
     } else if (!status && j.options.is_dry_run) {
         status = dry_run(&j, &error);
     } else if (!status) {
-        status = compute_begin(train_n_started() ? 1 : j.options.ranks, j.options.ranks, &error);
+        status =
+            train_device_begin(train_n_started() ? 1 : j.options.ranks, j.options.ranks, &error);
         if (!status) status = prepare(&j, &error);
         if (!status && !interrupted) status = open_outputs(&j, &error);
         is_training = !status;
@@ -1038,6 +1070,6 @@ int main(int argc, char** argv) {
     if (!status && interrupted && train_is_first())
         fprintf(stderr, "train_gpt: interrupted after step %lld\n", (long long)j.n_done);
     job_destroy(&j);
-    gpt_helpers_end();
+    train_device_end();
     return train_ranks_end(code, status, error.message);
 }

@@ -13,8 +13,8 @@
 
 #include "memo.h"
 #include "memo_plan.h"
-#include "gpt_kernels_host.h"
 #include "gpt_model.h"
+#include "train_device.h"
 #include "train_options.h"
 #include "train_report.h"
 
@@ -47,6 +47,7 @@ static gpt_config train_config(const train_options* o) {
     config.dropout = o->dropout;
     config.seed = (uint64_t)o->seed;
     config.type = (memo_type)o->type;
+    config.vocabulary = (int32_t)o->vocabulary;
     config.data = (int32_t)o->data;
     config.ring = (int32_t)o->ring;
     config.ulysses = (int32_t)o->ulysses;
@@ -111,11 +112,11 @@ static memo_status candidate_plan(const train_options* o, gpt_policy policy, int
                                   const memo_profile* profile, candidate* c, memo_error* error) {
     memo_session_desc budgets = train_budgets(o);
     memo_session_info info;
-    gpt_host_kernels host;
+    train_device device;
     gpt_kernels kernels;
     memo_status status;
     memset(c, 0, sizeof *c);
-    kernels = gpt_kernels_host(&host, NULL);
+    kernels = train_device_planned(&device);
     budgets.profile = profile;
     budgets.is_alpha_only = policy == GPT_POLICY_ALPHA;
     c->policy = policy;
@@ -261,7 +262,7 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     }
     profile->forward_s = (row_s + attention_s) * (double)profile->n_rows;
     profile->backward_s = (2 * row_s + attention_back_s) * (double)profile->n_rows;
-    profile->between_s = 3 * GPT_VOCABULARY * h * product_s * (double)profile->n_rows;
+    profile->between_s = 3 * (double)o->vocabulary * h * product_s * (double)profile->n_rows;
 
     if (o->link_bandwidth) {
         memo_profile_copy* copy = &profile->copies[profile->n_copies++];

@@ -14,6 +14,7 @@
 
 #include "memo_sp.h"
 #include "thread_ranks.h"
+#include "train_device.h"
 #include "train_options.h"
 #include "train_plan.h"
 #include "train_report.h"
@@ -459,16 +460,16 @@ static void print_ranks_table(const train_options* o, const int64_t (*of_ranks)[
 
 /* Prints the memory and traffic of each rank.  All ranks call it, after the same number of steps;
  * waits. */
-static memo_status train_report_ranks(thread_rank* rank, const memo_mesh* mesh,
-                                      const gpt_model* model, const train_options* o, double step_s,
-                                      int64_t n_steps, memo_error* error) {
+static memo_status train_report_ranks(thread_rank* rank, const train_device* own,
+                                      const memo_mesh* mesh, const gpt_model* model,
+                                      const train_options* o, double step_s, int64_t n_steps,
+                                      memo_error* error) {
     const memo_device* device = rank->device;
     int64_t mine[3], of_ranks[THREAD_RANKS_MAX][3];
-    memo_host_device_stats stats;
+    int64_t host_bytes;
     memo_status status;
     if (o->ranks == 1 || n_steps < 1) return MEMO_STATUS_OK;
-    memo_host_device_get_stats(rank->device, &stats);
-    mine[0] = stats.device_peak_bytes;
+    train_device_peaks(own, &mine[0], &host_bytes);
     mine[2] = gpt_tensor_bytes(model);
     mine[1] =
         mesh->gradient->sent_bytes + mesh->ring->sent_bytes + mesh->ulysses->sent_bytes + mine[2];

@@ -192,12 +192,12 @@ static int caching_is_done(const caching* c, const caching_block* b) {
 }
 
 /* Returns blocks whose work is done; after the allocator has waited for all streams, all blocks. */
-static int caching_return_pending(caching* c, int is_synchronised) {
+static int caching_return_pending(caching* c, int is_synchronized) {
     int64_t i, n = c->n_pending;
     c->n_pending = 0;
     for (i = 0; i < n; i++) {
         const caching_block* b = &c->blocks[c->pending[i]];
-        if (is_synchronised || (c->desc.deferral == CACHING_ORDERED && caching_is_done(c, b))) {
+        if (is_synchronized || (c->desc.deferral == CACHING_ORDERED && caching_is_done(c, b))) {
             if (!caching_return(c, c->pending[i])) return 0;
         } else {
             c->pending[c->n_pending++] = c->pending[i];
@@ -228,6 +228,8 @@ static void caching_release(caching* c) {
 static int caching_take(caching* c, const caching_block* key, int64_t* at) {
     int64_t place = caching_place(c, key), segment = 2 * CACHING_MIB;
     *at = -1;
+
+    /* The smallest idle block that is large enough. */
     if (place < c->n_idle) {
         const caching_block* b = &c->blocks[c->idle[place]];
         if (b->stream == key->stream && b->is_small == key->is_small) {
@@ -236,11 +238,14 @@ static int caching_take(caching* c, const caching_block* key, int64_t* at) {
             return 1;
         }
     }
+
+    /* Otherwise a new segment, of PyTorch's sizes. */
     if (!key->is_small)
         segment = key->size < 10 * CACHING_MIB ? 20 * CACHING_MIB
                                                : memob_align_up(key->size, 2 * CACHING_MIB);
     if (segment > (c->desc.capacity_bytes ? c->desc.capacity_bytes : MEMOB_BYTES_MAX) - c->reserved)
         return 1;
+
     *at = caching_new_block(c);
     if (*at < 0) return 0;
     c->blocks[*at].size = segment;
@@ -258,11 +263,14 @@ static int caching_take(caching* c, const caching_block* key, int64_t* at) {
 static int caching_malloc(caching* c, int64_t bytes, int32_t stream, int64_t* at) {
     caching_block key;
     int64_t rest, tail;
+
     memset(&key, 0, sizeof key);
     key.size = memob_align_up(bytes, 512);
     key.stream = stream;
     key.is_small = key.size <= CACHING_MIB;
     if (!caching_return_pending(c, 0) || !caching_take(c, &key, at)) return 0;
+
+    /* No room: wait for all streams, release idle segments, and retry once. */
     if (*at < 0) {
         c->stats.n_retries++;
         if (!caching_return_pending(c, 1)) return 0;
@@ -270,6 +278,8 @@ static int caching_malloc(caching* c, int64_t bytes, int32_t stream, int64_t* at
         if (!caching_take(c, &key, at)) return 0;
         if (*at < 0) return 1;
     }
+
+    /* Split off the rest if it is large enough. */
     rest = c->blocks[*at].size - key.size;
     if (key.is_small ? rest >= 512 : rest > CACHING_MIB) {
         tail = caching_new_block(c);
@@ -283,6 +293,7 @@ static int caching_malloc(caching* c, int64_t bytes, int32_t stream, int64_t* at
         c->blocks[*at].size = key.size;
         if (!caching_add_idle(c, tail)) return 0;
     }
+
     c->blocks[*at].state = CACHING_LIVE;
     c->allocated += c->blocks[*at].size;
     c->stats.allocated_bytes = memob_max(c->stats.allocated_bytes, c->allocated);
@@ -368,6 +379,7 @@ static memo_status caching_replay(const memo_trace* trace, const caching_desc* d
     int64_t* where = (int64_t*)memob_calloc(trace->n_requests, 8);
     caching* c = (caching*)memob_calloc(1, sizeof(caching));
     int fits = where && c;
+
     memset(stats, 0, sizeof *stats);
     caching_body(trace, &begin, &end);
     for (i = 0; fits && i < trace->n_requests; i++) where[i] = -1;
@@ -375,6 +387,8 @@ static memo_status caching_replay(const memo_trace* trace, const caching_desc* d
         c->desc = *desc;
         c->first_unused = c->stats.refused_request = -1;
     }
+
+    /* The requests before the iteration once, the iteration n times, the rest once. */
     n = desc->n_iterations > 0 ? desc->n_iterations : 1;
     for (i = 0; fits && i < begin && c->stats.refused_request < 0; i++)
         fits = caching_request(c, trace, i, where);
@@ -386,10 +400,12 @@ static memo_status caching_replay(const memo_trace* trace, const caching_desc* d
     }
     for (i = end; fits && i < trace->n_requests && c->stats.refused_request < 0; i++)
         fits = caching_request(c, trace, i, where);
+
     if (fits) {
         *stats = c->stats;
         stats->n_retries_last = stats->n_retries - before;
     }
+
     MEMO_FREE(where);
     if (c) {
         MEMO_FREE(c->blocks);

@@ -130,6 +130,7 @@ int main(int argc, char** argv) {
     memo_error error;
     memo_status status;
     int result;
+
     tool_keep_standard_streams();
     result = parse_options(argc, argv, &o);
     if (result < 0) {
@@ -139,6 +140,8 @@ int main(int argc, char** argv) {
         return 2;
     }
     if (result) return result;
+
+    /* The result is flushed first, so that a full disk is noticed before files are written. */
     status = memo_schedule_read(o.file, &schedule, &error);
     if (!status) status = memo_schedule_check(schedule, &check, &error);
     if (!status) {
@@ -148,6 +151,7 @@ int main(int argc, char** argv) {
     if (!status && (o.svg || o.chrome)) status = draw(&o, schedule, check, &error);
     if (status) fprintf(stderr, "check_schedule: %s\n", error.message);
     result = status ? 2 : check->n_races > 0;
+
     memo_check_destroy(check);
     memo_schedule_destroy(schedule);
     return result;

@@ -241,6 +241,8 @@ static int check_options(options* o) {
                         : o->profile_output ? "--profile-output"
                                             : NULL;
     for (k = 0; k < 4; k++) has_lists |= o->n_blocks[k] > 0;
+
+    /* Options that need others, or exclude them. */
     if (!has_lists && !o->profile && !o->estimate)
         return mistake("four lists, a --degrees-profile or an --estimate are needed");
     if (o->profile && o->estimate)
@@ -251,6 +253,8 @@ static int check_options(options* o) {
     if (o->estimate && (!o->cluster || !o->gpus))
         return mistake("--estimate needs --cluster and --gpus");
     if (!has_lists && o->timeline) return mistake("--timeline needs the four lists");
+
+    /* The lists must have the same number of blocks, two per layer. */
     for (k = 0; k < 4 && has_lists; k++) {
         if (!o->n_blocks[k]) return mistake("%s is missing", list_names[k]);
         if (o->n_blocks[k] != o->n_blocks[0])
@@ -259,6 +263,7 @@ static int check_options(options* o) {
     }
     if (has_lists && o->n_blocks[0] % 2)
         return mistake("%d blocks; a layer has two, attention and MLP", o->n_blocks[0]);
+
     k = o->estimate ? estimate_model(o) : 0;
     return k ? k : check_files(o);
 }
@@ -293,12 +298,14 @@ static memo_status print_makespans(const options* o, memo_error* error) {
                  {"backward_pipelined", MEMO_BLOCKS_PIPELINED, 1},
                  {"backward_cross", MEMO_BLOCKS_CROSS, 1},
                  {"backward_fine", MEMO_BLOCKS_FINE, 1}};
+
     size_t k;
     memo_status status = MEMO_STATUS_OK;
     for (k = 0; k < sizeof lines / sizeof *lines && !status; k++) {
         memo_blocks_schedule_desc desc = memo_blocks_schedule_desc_default();
         memo_schedule* schedule;
         memo_simulation* simulation = NULL;
+
         desc.order = lines[k].order;
         desc.n_blocks = o->n_blocks[0];
         desc.n_parts = N_PARTS;
@@ -309,6 +316,7 @@ static memo_status print_makespans(const options* o, memo_error* error) {
                                       : memo_blocks_forward_schedule(&desc, schedule, error);
         if (!status) status = memo_schedule_simulate(schedule, &simulation, error);
         if (!status) print_number(lines[k].key, simulation->makespan_s);
+
         memo_simulation_destroy(simulation);
         memo_schedule_destroy(schedule);
     }
@@ -388,20 +396,24 @@ int main(int argc, char** argv) {
     memo_error error;
     memo_status status = MEMO_STATUS_OK;
     int i, code, is_reading = 0, is_help = 0;
+
     tool_keep_standard_streams();
     for (i = 1; i < argc; i++) is_help |= !strcmp(argv[i], "--help") || !strcmp(argv[i], "-h");
     code = is_help ? 0 : parse_options(&o, argc, argv);
     if (!code && !is_help) code = check_options(&o);
     if (code) return code;
     if (is_help) print_help();
+
     if (o.n_blocks[0]) status = print_makespans(&o, &error);
     if (!status && o.timeline) status = write_timeline(&o, &error);
+
     if (!status && o.profile) {
         status = memo_degrees_problem_read(o.profile, &problem, &error);
         is_reading = status != MEMO_STATUS_OK;
         if (!status) status = plan_degrees(problem, &o, &error);
         memo_degrees_problem_destroy(problem);
     }
+
     if (!status && o.estimate) {
         status = memo_degrees_problem_from_model(&o.model, &problem, &error);
         if (!status && o.profile_output)
@@ -409,6 +421,7 @@ int main(int argc, char** argv) {
         if (!status) status = plan_degrees(problem, &o, &error);
         memo_degrees_problem_destroy(problem);
     }
+
     if (status) fprintf(stderr, "degrees_plan: %s\n", error.message);
     code = exit_code(status, is_reading);
     if (!tool_flush(&error)) return code;

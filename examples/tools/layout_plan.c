@@ -25,13 +25,13 @@ typedef struct numbers {
     double vocabulary, sequence, batch, micro_batch;
     double gpus, per_node, memory, flops, gemm, attention_forward, attention_backward, link, nic;
     double latency, memory_bandwidth, host_memory, host_link, shared_bus;
-    double zero, max_pipeline, top;
+    double zero, max_pipeline, ulysses_groups, top;
 } numbers;
 
 typedef struct options {
     numbers n;
     int activations; /* -1: all */
-    int kv_heads_must_divide, has_zero;
+    int kv_heads_must_divide, may_gather_keys, has_zero;
     int is_explained;
     memo_parallel_layout explained;
 } options;
@@ -87,7 +87,13 @@ static void print_help(FILE* out) {
         "  --zero 0|1|2|3          only this stage\n"
         "  --activations keep|recompute|swap\n"
         "  --max-pipeline N        0: any (default 0)\n"
+        "  --ulysses-groups N      the most groups of heads, so that the all-to-all of one runs "
+        "behind\n"
+        "                          the attention of another; the fastest number is used (default "
+        "1)\n"
         "  --kv-heads-must-divide  no key/value heads on several ranks, no uneven heads\n"
+        "  --may-gather-keys       keys and values are gathered instead of going round, if it is "
+        "faster\n"
         "  --top N                 rows printed; 0: all (default 20)\n"
         "  --explain D,P,T,U,R     one layout (data, pipeline, tensor, ulysses, ring): its terms,\n"
         "                          or in words why it is illegal\n"
@@ -191,17 +197,21 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
                  {"--shared-bus", &n->shared_bus, 0, 1, 1},
                  {"--zero", &n->zero, 0, 3, 1},
                  {"--max-pipeline", &n->max_pipeline, 0, 1 << 20, 1},
+                 {"--ulysses-groups", &n->ulysses_groups, 1, 1e6, 1},
                  {"--top", &n->top, 0, 1e9, 1}};
     const int n_known = (int)(sizeof known / sizeof *known);
     int i, j;
+
+    /* Defaults. */
     memset(o, 0, sizeof *o);
     take_preset(n, &presets[1]);
     n->sequence = 65536;
     n->gpus = 8;
     take_cluster(n, &clusters[0]);
     n->latency = n->top = 20;
-    n->batch = n->micro_batch = 1;
+    n->batch = n->micro_batch = n->ulysses_groups = 1;
     o->activations = -1;
+
     /* Reads the presets first, so that the order of the options does not matter. */
     for (i = 1; i + 1 < argc; i++) {
         if (!strncmp(argv[i + 1], "--", 2)) continue;
@@ -215,6 +225,8 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
             take_cluster(n, &clusters[j]);
         }
     }
+
+    /* The options. */
     for (i = 1; i < argc; i++) {
         const char* name = argv[i];
         const char* value = i + 1 < argc ? argv[i + 1] : NULL;
@@ -223,11 +235,16 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
             o->kv_heads_must_divide = 1;
             continue;
         }
+        if (!strcmp(name, "--may-gather-keys")) {
+            o->may_gather_keys = 1;
+            continue;
+        }
         for (j = 0; j < n_known && strcmp(name, known[j].name); j++) continue;
         if (j == n_known && strcmp(name, "--model") && strcmp(name, "--cluster") &&
             strcmp(name, "--activations") && strcmp(name, "--explain"))
             return refuse(err, "unknown option", name);
         if (!value || !strncmp(value, "--", 2)) return refuse(err, "its value is missing:", name);
+
         i++;
         if (j < n_known) {
             char what[100];
@@ -256,6 +273,8 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
 static memo_parallel_desc make_desc(const options* o) {
     memo_parallel_desc desc = memo_parallel_desc_default();
     const numbers* n = &o->n;
+
+    /* The model and the cluster. */
     desc.model.n_layers = (int32_t)n->layers;
     desc.model.hidden = (int32_t)n->hidden;
     desc.model.ffn = (int32_t)n->ffn;
@@ -279,13 +298,19 @@ static memo_parallel_desc make_desc(const options* o) {
     desc.cluster.device_memory_bytes_per_s = n->memory_bandwidth * 1e9;
     desc.cluster.host_bytes = (int64_t)(n->host_memory * GIB < 9e18 ? n->host_memory * GIB : 9e18);
     desc.cluster.host_bytes_per_s = n->host_link * 1e9;
+
+    /* The step. */
     desc.sequence = (int64_t)n->sequence;
     desc.global_batch = (int64_t)n->batch;
     desc.micro_batch = (int64_t)n->micro_batch;
     desc.kv_heads_must_divide = o->kv_heads_must_divide;
+    desc.may_gather_keys = o->may_gather_keys;
+
+    /* Without these options, the planner chooses. */
     if (o->has_zero) desc.zero_stages = 1u << (int)n->zero;
     if (o->activations >= 0) desc.activations = 1u << o->activations;
     desc.max_pipeline = (int32_t)n->max_pipeline;
+    desc.max_ulysses_groups = (int32_t)n->ulysses_groups;
     return desc;
 }
 
@@ -321,10 +346,13 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
     memo_error error;
     memo_status status;
     int kind;
+
     l.zero_stage = o->has_zero ? (int32_t)o->n.zero : memo_parallel_zero_default(&l);
     l.activations =
         o->activations >= 0 ? (memo_parallel_activations)o->activations : MEMO_PARALLEL_KEEP;
     status = memo_parallel_predict(desc, &l, &p, &error);
+
+    /* An illegal layout is a result, not bad input. */
     if (status == MEMO_STATUS_INFEASIBLE) {
         fprintf(out, "illegal: ");
         print_reason(out, error.message);
@@ -337,6 +365,8 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
             (int)l.data, (int)l.pipeline, (int)l.tensor, (int)l.ulysses, (int)l.ring,
             (int)l.zero_stage, memo_parallel_activations_name(l.activations));
     if (l.activations == MEMO_PARALLEL_SWAP) fprintf(out, ", alpha %.3f", p.alpha);
+    if (p.ulysses_groups > 1) fprintf(out, ", %d groups of heads", (int)p.ulysses_groups);
+    if (p.gathers_keys) fprintf(out, ", keys are gathered (%.2f GiB)", p.memory.keys_bytes / GIB);
     fprintf(out,
             "\nmemory, GiB of a GPU: parameters %.2f, gathered %.2f, gradients %.2f, optimizer "
             "%.2f, activations %.2f, logits %.2f; %.2f of %.2f: %s\n",
@@ -344,8 +374,10 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
             p.memory.gradients_bytes / GIB, p.memory.optimizer_bytes / GIB,
             p.memory.activations_bytes / GIB, p.memory.logits_bytes / GIB,
             p.memory.device_bytes / GIB, o->n.memory, p.fits ? "fits" : "does not fit");
+
     if (p.memory.host_bytes > 0)
         fprintf(out, "host: %.2f GiB of a GPU\n", p.memory.host_bytes / GIB);
+
     fprintf(out, "sent, GB of a rank and step:");
     for (kind = 0; kind < MEMO_PARALLEL_N_KINDS; kind++)
         fprintf(out, "%s %s %.3f%s", kind ? "," : "",

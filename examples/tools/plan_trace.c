@@ -124,6 +124,7 @@ static int find_option(const char* name) {
 /* Returns 0, or the exit status; -1 for help. */
 static int parse_options(int argc, char** argv, options* o) {
     int i, which;
+
     memset(o, 0, sizeof *o);
     o->solve = memo_plan_desc_default();
     o->alignment_bytes = 1;
@@ -132,6 +133,8 @@ static int parse_options(int argc, char** argv, options* o) {
         const char* value = i + 1 < argc ? argv[i + 1] : NULL;
         int64_t number = 0;
         if (!strcmp(name, "--help") || !strcmp(name, "-h")) return -1;
+
+        /* Flags and the file have no value. */
         if (!strcmp(name, "--quiet")) {
             o->is_quiet = 1;
             continue;
@@ -145,10 +148,12 @@ static int parse_options(int argc, char** argv, options* o) {
             o->file = name;
             continue;
         }
+
         which = find_option(name);
         if (which == N_OPTIONS) return refuse("unknown option", name);
         if (!value || !strncmp(value, "--", 2)) return refuse("no value behind", name);
         i++;
+
         if (which == ENGINE) {
             if (!strcmp(value, "auto"))
                 o->solve.engine = MEMO_PLAN_ENGINE_AUTO;
@@ -186,6 +191,7 @@ static int parse_options(int argc, char** argv, options* o) {
             o->outputs[which] = value;
         }
     }
+
     return o->file ? check_files(o) : refuse("no FILE", NULL);
 }
 
@@ -288,6 +294,8 @@ static memo_status read_row(const char* path, int64_t line, char** fields, int n
     static const char* const names[] = {"id", "lower", "upper", "size", "alignment", "offset"};
     int64_t values[N_COLUMNS];
     int c;
+
+    /* Numbers; an optional column may be absent or empty. */
     for (c = LOWER; c <= OFFSET; c++) {
         char fault[64];
         int at = column_of[c];
@@ -297,11 +305,13 @@ static memo_status read_row(const char* path, int64_t line, char** fields, int n
         if (at >= n_fields || !parse_count(fields[at], &values[c]) || values[c] > (int64_t)1 << 62)
             return csv_error(error, path, line, fault);
     }
+
     if (values[LOWER] >= values[UPPER])
         return csv_error(error, path, line, "lower is not below upper");
     if (values[ALIGNMENT] == 0 ||
         (values[ALIGNMENT] > 0 && (values[ALIGNMENT] & (values[ALIGNMENT] - 1))))
         return csv_error(error, path, line, "alignment is not a power of two");
+
     buffer->begin = values[LOWER];
     buffer->end = values[UPPER];
     buffer->size_bytes = values[SIZE];
@@ -321,6 +331,8 @@ static memo_status read_csv(const char* path, input* in, int64_t alignment, memo
     char *fields[32], *line, *next;
     int64_t n_rows = -1, n_gaps = 0, n_line = 0, row = 0, i;
     memo_status status;
+
+    /* Count rows and gaps; each gap has one minus sign. */
     for (line = in->text; *line; line = next) {
         next = line + strcspn(line, "\n");
         if (*next) next++;
@@ -333,12 +345,14 @@ static memo_status read_csv(const char* path, input* in, int64_t alignment, memo
     if (!in->names)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "%s: too large", path);
     in->plan->n_gaps = 0;
+
     for (c = 0; c < N_COLUMNS; c++) column_of[c] = -1;
     for (line = in->text, n_line = 1; *line; line = next, n_line++) {
         const char* fault;
         next = line + strcspn(line, "\n");
         if (*next) *next++ = 0;
         if (!line[strspn(line, " \r")] || (column_of[ID] < 0 && *line == '#')) continue;
+
         n_fields = split_fields(line, fields, 32);
         if (n_fields < 0) return csv_error(error, path, n_line, "a quote is left open");
         if (column_of[ID] < 0) { /* the heading */
@@ -355,17 +369,20 @@ static memo_status read_csv(const char* path, input* in, int64_t alignment, memo
                                      "the heading must name id, lower, upper and size");
             continue;
         }
+
         status = read_row(path, n_line, fields, n_fields, column_of, &in->plan->buffers[row],
                           alignment, error);
         if (status) return status;
         in->names[row] = column_of[ID] < n_fields ? fields[column_of[ID]] : fields[0];
         in->plan->buffers[row].id = row;
+
         if (column_of[GAPS] >= 0 && column_of[GAPS] < n_fields) {
             fault = read_gaps(fields[column_of[GAPS]], in->plan, row, &in->plan->n_gaps);
             if (fault) return csv_error(error, path, n_line, fault);
         }
         row++;
     }
+
     in->plan->n_buffers = row;
     return MEMO_STATUS_OK;
 }
@@ -476,6 +493,7 @@ static memo_status list_events(const memo_plan* plan, event** events, int64_t* n
     *events = (event*)calloc(2 * (size_t)(plan->n_buffers + plan->n_gaps) + 1, sizeof **events);
     if (!*events)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no memory for the events");
+
     for (i = 0; i < plan->n_buffers; i++) {
         int64_t begin = plan->buffers[i].begin;
         int is_last = 0;
@@ -483,6 +501,7 @@ static memo_status list_events(const memo_plan* plan, event** events, int64_t* n
             int64_t end = plan->buffers[i].end;
             is_last = gap == plan->n_gaps || plan->gaps[gap].buffer != i;
             if (!is_last) end = plan->gaps[gap].begin;
+
             if (begin < end && plan->buffers[i].size_bytes > 0) {
                 event* pair = *events + *n;
                 pair[0].time = begin;
@@ -495,6 +514,7 @@ static memo_status list_events(const memo_plan* plan, event** events, int64_t* n
             if (!is_last) begin = plan->gaps[gap++].end;
         }
     }
+
     qsort(*events, (size_t)*n, sizeof **events, by_time);
     return MEMO_STATUS_OK;
 }
@@ -518,6 +538,7 @@ static memo_status put_snapshot(const input* in, memo_text* text, memo_error* er
         "\"device_traces\":[[\n{\"action\":\"segment_alloc\",\"addr\":0,\"size\":%lld,\"stream\":0,"
         "\"time_us\":0,\"frames\":[]}",
         peak, peak, peak);
+
     for (i = 0; i < n; i++) {
         const memo_buffer* buffer = &plan->buffers[events[i].buffer];
         int action;
@@ -533,6 +554,7 @@ static memo_status put_snapshot(const input* in, memo_text* text, memo_error* er
             memo_text_put(text, "\",\"filename\":\"\",\"line\":0}]}");
         }
     }
+
     memo_text_put(text, "\n]],\"allocator_settings\":{},\"external_annotations\":[]}\n");
     free(events);
     return MEMO_STATUS_OK;
@@ -548,6 +570,8 @@ static void put_pickle(memo_text* text, const char** json) {
     enum { BATCH = 1000 }; /* the viewer puts all values of one append on its stack */
     char open = *(*json)++;
     int n = 0;
+
+    /* Lists and dicts. */
     if (open == '{' || open == '[') {
         memo_text_put(text, open == '{' ? "}(" : "](");
         for (;;) {
@@ -646,6 +670,7 @@ static memo_status compare_caching(const input* in, int64_t capacity, memo_error
     caching_stats s, least;
     memo_status status = trace ? MEMO_STATUS_OK : requests_of(in, &made, error);
     if (!trace) trace = made;
+
     memset(&desc, 0, sizeof desc);
     memset(&s, 0, sizeof s);
     desc.n_iterations = 3; /* the second and third iteration start with the cache of the previous
@@ -653,6 +678,7 @@ static memo_status compare_caching(const input* in, int64_t capacity, memo_error
     if (!status) status = caching_replay(trace, &desc, &s, error);
     least = s;
     if (!status) status = least_capacity(trace, &s, &desc, &least, error);
+
     if (!status) {
         printf("caching_allocated_bytes: %lld\n", (long long)s.allocated_bytes);
         printf("caching_reserved_bytes: %lld\n", (long long)s.reserved_bytes);
@@ -667,6 +693,8 @@ static memo_status compare_caching(const input* in, int64_t capacity, memo_error
         printf("caching_least_capacity_retries: %lld first, %lld later\n",
                (long long)least.n_retries_first, (long long)least.n_retries_last);
     }
+
+    /* With the memory of --capacity. */
     desc.capacity_bytes = capacity;
     if (!status && capacity) status = caching_replay(trace, &desc, &s, error);
     if (!status) {
@@ -680,6 +708,7 @@ static memo_status compare_caching(const input* in, int64_t capacity, memo_error
         else
             printf("caching_out_of_memory: no\n");
     }
+
     memo_trace_destroy(made);
     return status;
 }
@@ -695,6 +724,7 @@ int main(int argc, char** argv) {
     double seconds;
     memo_status status, capacity_status;
     int result;
+
     tool_keep_standard_streams();
     result = parse_options(argc, argv, &o);
     if (result < 0) {
@@ -704,6 +734,7 @@ int main(int argc, char** argv) {
         return 2;
     }
     if (result) return result;
+
     memset(&in, 0, sizeof in);
     memset(&shown, 0, sizeof shown);
     status = read_input(&o, &in, &error);
@@ -712,6 +743,8 @@ int main(int argc, char** argv) {
         close_input(&in);
         return 2;
     }
+
+    /* Plan, and time it. */
     shown.begin = time(NULL);
     o.solve.trace = in.trace;
     o.solve.log.user = &shown;
@@ -721,6 +754,8 @@ int main(int argc, char** argv) {
     clock_gettime(CLOCK_MONOTONIC, &end);
     seconds = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
     if (shown.has_shown) fprintf(stderr, "\r%-78s\r", "");
+
+    /* A missed capacity still has a plan, which is printed. */
     if (capacity_status == MEMO_STATUS_INFEASIBLE)
         fprintf(stderr, "plan_trace: %s\n", error.message);
     else if (capacity_status) {
@@ -729,6 +764,7 @@ int main(int argc, char** argv) {
         close_input(&in);
         return 2;
     }
+
     status = memo_plan_validate(in.plan, &error);
     if (!status) {
         const memo_plan* plan = in.plan;
@@ -743,6 +779,7 @@ int main(int argc, char** argv) {
         printf("engine: %s\n", plan->engine);
         printf("solve_seconds: %.6f\n", seconds);
     }
+
     if (!status && o.compare_caching) status = compare_caching(&in, o.solve.capacity_bytes, &error);
     if (!status) status = tool_flush(&error);
     if (!status && o.outputs[CSV]) status = write_csv(&in, o.outputs[CSV], &error);
@@ -751,6 +788,7 @@ int main(int argc, char** argv) {
         status = memo_plan_write_svg(in.plan, in.trace, o.file, o.outputs[SVG], &error);
     if (!status && o.outputs[JSON]) status = write_snapshot(&in, o.outputs[JSON], 0, &error);
     if (!status && o.outputs[PICKLE]) status = write_snapshot(&in, o.outputs[PICKLE], 1, &error);
+
     if (status) fprintf(stderr, "plan_trace: %s\n", error.message);
     close_input(&in);
     return status ? 2 : capacity_status ? 1 : 0;

@@ -55,6 +55,7 @@ static MEMO_UNUSED memo_status tool_append_file(const char* path, char** bytes, 
     if (!file)
         return memo_error_set(error, MEMO_STATUS_IO, "%.300s: cannot be read: %s", path,
                               strerror(errno));
+
     while (n > 0 && !status) {
         char* larger = (char*)realloc(*bytes, (size_t)(*n_bytes + step + 1));
         if (!larger) {
@@ -66,6 +67,7 @@ static MEMO_UNUSED memo_status tool_append_file(const char* path, char** bytes, 
         n = fread(larger + *n_bytes, 1, (size_t)step, file);
         *n_bytes += (int64_t)n;
         larger[*n_bytes] = 0;
+
         if (ferror(file))
             status = memo_error_set(error, MEMO_STATUS_IO, "%.300s: cannot be read: %s", path,
                                     strerror(errno));
@@ -74,6 +76,7 @@ static MEMO_UNUSED memo_status tool_append_file(const char* path, char** bytes, 
                                     "%.300s: makes more than %lld MiB, the most that is read", path,
                                     (long long)(most >> 20));
     }
+
     if (file != stdin) fclose(file);
     return status;
 }

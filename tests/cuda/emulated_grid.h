@@ -1,11 +1,11 @@
-/* emulated_grid.h - what nvcc gives to kernels, for a C++ compiler: they run on the CPU, thread by thread, on streams of
- * fake_cuda.h.  To be included before memo_cuda.cuh.
+/* emulated_grid.h - CUDA's language for kernels with a C++ compiler: kernels run on the CPU, thread by thread, on streams
+ * of fake_cuda.h.  Include it before memo_cuda.cuh.
  *
- * The 32 lanes of a warp are coroutines.  Each runs until it meets the others (__syncwarp, __shfl_xor_sync) or ends; then
- * another one does.  Which is next is drawn, at every meeting anew, and so is the order of warps and of blocks, from
- * memo_test's seed: what wants an order that the kernel does not ask for gets another one.  A lane that waits where others
- * wait elsewhere or have ended aborts the program, saying who waits where.  Masks are whole warps.
- * Shared memory and __syncthreads are not here, so that kernels with them do not compile. */
+ * The 32 lanes of a warp are coroutines.  A lane runs until it meets the others (__syncwarp, __shfl_xor_sync) or ends; then
+ * another lane runs.  The order of lanes is random after every meeting, and so is the order of warps and blocks, by
+ * memo_test's seed.  A kernel that assumes an order therefore fails.  If lanes of a warp wait at different places, or wait
+ * for a lane that has ended, the program aborts and names lanes and places.  Masks must be whole warps.
+ * Shared memory and __syncthreads are missing, so that kernels with them do not compile. */
 #ifndef EMULATED_GRID_H
 #define EMULATED_GRID_H
 
@@ -28,9 +28,9 @@ struct emulated_lane {
     enum { IS_READY, WAITS, HAS_ENDED } state;
     ucontext_t context;
     std::vector<char> stack;
-    const char* place; /* where it waits */
+    const char* place; /* source line at which it waits */
     int line;
-    int source; /* the lane whose value it asks for */
+    int source; /* the lane whose value it reads */
     uint32_t value, answer;
 };
 
@@ -43,7 +43,7 @@ static int64_t emulated_n_last_blocks;
 /* Of the grids from now on only the last n blocks run; 0: all. */
 static inline void emulated_run_last_blocks(int64_t n) { emulated_n_last_blocks = n; }
 
-/* --- what kernels call --- */
+/* --- functions that kernels call --- */
 
 static inline uint32_t emulated_meet(const char* place, int line, unsigned mask, int source,
                                      uint32_t value) {

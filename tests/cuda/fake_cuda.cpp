@@ -1,14 +1,15 @@
-/* fake_cuda.cpp - see fake_cuda.h.  Where CUDA would refuse, or promises nothing, this refuses:
- *   copies     that cross the border of two registered ranges, overlap, leave their memory, go another way than
- *              their kind says, or are of memory that is not pinned; pitches beyond the limit
- *   events     elapsed times of those never recorded, not done or captured; recorded on another device's stream
- *   captures   that wait for what is outside of them, allocate, synchronize, ask, or leave a stream unjoined; an
- *              event recorded in one does not serve afterwards
- *   pages      sizes and addresses that are no multiples of the granularity, mappings outside of a reservation, on
- *              top of each other or larger than their pages, access to what is not mapped, unmapping or freeing in
- *              other pieces than were mapped or reserved, in another order, or twice
- *   pinning    registered twice, unregistered after munmap; handles that are none any more; calls from a host function
- * "Not ready" stays for cudaGetLastError, memory is aligned to 256 bytes and not more, and there are two devices. */
+/* fake_cuda.cpp - see fake_cuda.h.  It refuses everything that CUDA refuses or leaves undefined:
+ *   copies     that cross the border of two registered ranges, overlap, exceed their memory, have the wrong kind, or
+ *              use memory that is not pinned; pitches above the limit
+ *   events     elapsed times of events that were never recorded, are not done or were captured; records on a stream of
+ *              another device
+ *   captures   that wait for operations outside, allocate, synchronize, query, or leave a stream unjoined; later use of
+ *              an event recorded in a capture
+ *   pages      sizes and addresses that are not multiples of the granularity; mappings outside a reservation, over each
+ *              other or larger than their pages; access to unmapped memory; unmapping or freeing in other pieces, in
+ *              the wrong order, or twice
+ *   pinning    registered twice, unregistered after munmap; destroyed handles; calls from a host function
+ * "Not ready" stays for cudaGetLastError, memory is aligned to exactly 256 bytes, and there are two devices. */
 #include "fake_cuda.h"
 
 #include <cuda.h>
@@ -29,7 +30,7 @@ enum { MOST = 4096, N_DEVICES = 2 };
 static const size_t DEVICE_BYTES = (size_t)8 << 30, GRANULE = (size_t)2 << 20;
 
 /* A thread's context: none, the primary one of a device, or one that a caller made by the driver.  The runtime makes
- * and takes the primary one of device 0 where a thread has none; the driver does not. */
+ * and takes the primary one of device 0 if a thread has none; the driver does not. */
 struct fake_context {
     int device, n_retained;
     bool is_made;
@@ -70,7 +71,7 @@ void fake_fail(const char* function, int k, cudaError_t code) {
 }
 void fake_forget_failures(void) { memset(failures, 0, sizeof failures); }
 
-static cudaError_t broken; /* kept: what every call returns */
+static cudaError_t broken; /* the error that every call returns */
 static thread_local bool is_in_host_function;
 void fake_break(cudaError_t code) { broken = code; }
 
@@ -106,7 +107,7 @@ static bool is_driver_due(const char* function) {
 
 static cudaError_t refuse(cudaError_t code) { return last_error = code; }
 
-/* --- what there is --- */
+/* --- memory --- */
 
 struct range {
     char* begin;
@@ -161,7 +162,7 @@ void fake_set_max_pitch(int n_bytes) { max_pitch = n_bytes; }
 void fake_set_n_processors(int n) { n_processors = n; }
 unsigned fake_grid(void) { return grid; }
 
-static std::map<char*, size_t> accessible; /* of mapped: what access was given to */
+static std::map<char*, size_t> accessible; /* mapped ranges with access */
 
 static bool is_within(const ranges& memory, const char* begin, size_t n_bytes) {
     for (int i = 0; i < memory.n; i++) {
@@ -186,7 +187,7 @@ static bool is_on_device(const char* begin, size_t n_bytes) {
     }
     return true;
 }
-/* n_to and n_from: bytes from the first to behind the last. */
+/* n_to and n_from: bytes from the first to the end of the last row. */
 static bool is_copyable(const void* to, size_t n_to, const void* from, size_t n_from,
                         cudaMemcpyKind kind) {
     const char *t = (const char*)to, *f = (const char*)from;
@@ -204,13 +205,13 @@ static bool is_copyable(const void* to, size_t n_to, const void* from, size_t n_
 
 /* --- streams ---
  *
- * Late streams do nothing before they must: what is waited for, and what comes before it in its stream.  What is
- * not waited for is done later than anywhere else. */
+ * Late streams run an operation only when it is waited for, after the earlier operations of its stream.  Operations that
+ * nobody waits for run last. */
 
 struct queue {
     struct item {
         std::function<void()> run;
-        std::shared_ptr<queue> other; /* or: wait for so many of its items */
+        std::shared_ptr<queue> other; /* or: wait for n_other of its items */
         size_t n_other;
     };
     std::vector<item> items;
@@ -229,9 +230,9 @@ static bool is_late;
 
 /* --- capture ---
  *
- * A stream that captures keeps what it is told for the graph instead of doing it.  One that waits for an event
- * recorded by such a stream captures too, and must be joined: at the end, the first stream must have waited for all
- * that the others were told. */
+ * A stream in capture adds its operations to the graph instead of running them.  A stream that waits for an event of
+ * such a stream captures too, and must be joined: at the end, the first stream must have waited for all operations of
+ * the others. */
 
 enum { MOST_STREAMS = 64 };
 typedef std::vector<int64_t> seen; /* of each stream, how many operations come before */
@@ -245,7 +246,7 @@ struct fake_stream {
 struct fake_event {
     bool is_timed;
     bool is_recorded, is_done;   /* is_done: once asked, or synchronized */
-    std::shared_ptr<queue> work; /* where it was recorded */
+    std::shared_ptr<queue> work; /* the queue in which it was recorded */
     size_t n_before;             /* items of work */
     int capture, device;         /* capture: number of the one that recorded it; 0: none */
     struct timespec time;
@@ -491,7 +492,7 @@ cudaError_t cudaFreeHost(void* address) {
     give_back_memory((char*)address);
     return cudaSuccess;
 }
-/* Whether there is memory behind all of a range. */
+/* Is the whole range memory? */
 static bool is_mapped(void* address, size_t n_bytes) {
     const size_t page = 4096, begin = (uintptr_t)address / page * page;
     const size_t n = ((uintptr_t)address + n_bytes - begin + page - 1) / page;
@@ -763,7 +764,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
     n_graphs++;
     return cudaSuccess;
 }
-/* In the order of the calls; or late: the first stream's operations, each after what comes before it. */
+/* In the order of the calls; or late: the first stream's operations, each after the operations that precede it. */
 static void run_operation(const fake_graph& graph, size_t k, std::vector<bool>* is_done) {
     const fake_graph::operation& last = graph.all[k];
     if ((*is_done)[k]) return;
@@ -798,7 +799,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     return cudaSuccess;
 }
 
-/* --- virtual memory: pages are files in memory, mapped as often as asked --- */
+/* --- virtual memory: pages are files in memory, which can be mapped several times --- */
 
 struct fake_pages {
     int file;
@@ -948,7 +949,7 @@ static CUresult fake_set_current(CUcontext context) {
     return CUDA_SUCCESS;
 }
 
-/* The runtime's answer, without what it leaves for cudaGetLastError. */
+/* The runtime's result, without its error for cudaGetLastError. */
 static CUresult as_driver(cudaError_t code, cudaError_t before) {
     last_error = before;
     return code == cudaErrorNotReady ? CUDA_ERROR_NOT_READY

@@ -1,6 +1,6 @@
-/* fake_cuda.h - a CUDA runtime without a GPU, for the tests here: device memory is host memory, streams do everything at
- * once, or as late as they may, or into a graph, and any call can be told to fail.  Kernels that nvcc compiled are counted,
- * not run; those of a C++ compiler run in emulated_grid.h; tests run others through fake_enqueue. */
+/* fake_cuda.h - a CUDA runtime without a GPU, for these tests.  Device memory is host memory.  Streams run everything at
+ * once, or as late as possible, or into a graph.  Any call can be made to fail.  Kernels compiled by nvcc are counted, not
+ * run; kernels compiled by a C++ compiler run in emulated_grid.h; tests run others through fake_enqueue. */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
 
@@ -10,7 +10,7 @@
 /* The k-th call (from 1) of function from now on returns code, once. */
 void fake_fail(const char* function, int k, cudaError_t code);
 void fake_forget_failures(void);
-void fake_set_late(int late);      /* 1: streams and graphs do what they must when they must */
+void fake_set_late(int late);      /* 1: streams and graphs run operations as late as possible */
 void fake_break(cudaError_t code); /* from now on every call returns it; cudaSuccess: no more */
 void fake_abandon(void); /* memory and pages that were not given back, as at the end of a process */
 int fake_n_registered(void);
@@ -30,7 +30,7 @@ void fake_set_foreign_context(int is_foreign); /* one made by the driver; 0: non
 int fake_is_foreign_context(void);
 int fake_is_without_context(void);
 unsigned fake_grid(void); /* blocks of the latest kernel */
-/* What a kernel would do; when the graph is launched, where stream is captured. */
+/* Stands for a kernel.  If stream is captured, the operation runs when the graph is launched. */
 void fake_enqueue(cudaStream_t stream, std::function<void()> operation);
 
 #endif

@@ -1,4 +1,5 @@
-/* Attention over ring x ulysses ranks on NCCL (nccl_test.h), against the dense fp64 reference.  bench/device.sh runs it:
+/* nccl_attention.cu - attention over ring x ulysses ranks on NCCL (nccl_test.h), against the dense fp64 reference.
+ * bench/device.sh runs it:
  *
  *   nvcc -arch=native -I. -Itests tests/cuda/nccl_attention.cu -lnccl -o nccl_attention
  *   ./nccl_attention 4 [NAME] [--seed N] */
@@ -32,6 +33,8 @@ static void every_way_to_split_the_ranks_is_exact(void) {
         c.n_batch = 1 + k % 2;
         c.sends_again = k % 2;
         c.ring_is_inner = k % 2;
+        c.ulysses_groups = k % 3;
+        c.gathers_keys = k % 4 == 3;
         expect_exact(&c);
     }
     ranks_agree();

@@ -1,5 +1,5 @@
-/* Overlapped tensor-parallel blocks over NCCL (nccl_test.h): losses and gradients of a small split GPT, whose collectives
- * run on a stream of high priority beside its computation.  bench/device.sh runs it:
+/* nccl_blocks.cu - overlapped tensor-parallel blocks over NCCL (nccl_test.h): losses and gradients of a small split GPT,
+ * whose collectives run on a stream of high priority beside its computation.  bench/device.sh runs it:
  *
  *   nvcc -arch=native -I. -Iexamples -Itests tests/cuda/nccl_blocks.cu -lnccl -o nccl_blocks
  *   ./nccl_blocks 4 [NAME] [--seed N] */
@@ -48,7 +48,7 @@ static void orders_equal_the_unsplit_model(int is_scattered) {
     double worst = 0;
     int order, T = nccl_world->size;
     job* whole = run_job(1, &setup);
-    if (nccl_world->rank) { /* its losses are those of rank 0 of its own world */
+    if (nccl_world->rank) { /* its losses are computed by rank 0 of its world */
         free(whole->losses);
         whole->losses = (float*)calloc(ROWS, sizeof(float));
     }

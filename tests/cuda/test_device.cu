@@ -1,7 +1,7 @@
-/* The device table of memo_cuda.cuh, pinned memory and phantom memory.
+/* test_device.cu - the device table of memo_cuda.cuh, pinned memory and phantom memory.
  *
- * On a GPU, or with -DFAKE_CUDA and --wrap=madvise on the runtime of fake_cuda.cpp, which keeps everything in host
- * memory and can be told to fail. */
+ * It runs on a GPU, or with -DFAKE_CUDA and --wrap=madvise on the runtime of fake_cuda.cpp, which keeps everything in
+ * host memory and can be made to fail. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"
@@ -78,7 +78,7 @@ static void waits_and_times_events(void) {
     memo_cuda_device_destroy(device);
 }
 
-/* A copy on a stream forked by an event: the capture stands only where the stream is joined again. */
+/* A copy on a stream forked by an event: the capture is valid only if the stream is joined again. */
 static void captures_forked_streams_that_are_joined(void) {
     NEED_DEVICE(device);
     memo_stream stream, other;
@@ -168,7 +168,7 @@ static void host_functions_take_their_turn(void) {
     memo_cuda_device_destroy(device);
 }
 
-/* A slow function holds up its own stream only, and the copy behind it sees what it wrote, in a replayed graph too. */
+/* A slow function delays its own stream only, and the next copy reads its result, also in a replayed graph. */
 static memo_status write_slowly(void* argument, memo_error* e) {
     (void)e;
     usleep(20000);
@@ -341,7 +341,7 @@ static void write_text(const char* folder, const char* name, const char* text) {
     fclose(file);
 }
 
-/* The least limit of a process's control group and those around it, v1 and v2; cached files do not count as used. */
+/* The smallest limit of a process's control group and its parents, v1 and v2; cached files do not count as used. */
 static void control_groups_limit_the_share(void) {
     char folder[200], command[240], groups[240];
     static const struct {
@@ -397,7 +397,7 @@ static void count_log(void* user, const char* message) {
     n_logged++;
 }
 
-/* Refused, logged or not looked at; divided by the ranks of a host, whatever the others have taken already. */
+/* The limit is refused, logged or ignored.  It is divided by the ranks of a host, even if others have taken more. */
 static void host_memory_is_shared_by_ranks(void) {
     static const struct {
         int32_t local_ranks;
@@ -472,7 +472,7 @@ static void device_memory_has_a_capacity_and_a_peak(void) {
     memo_cuda_device_destroy(device);
 }
 
-/* An event without timing orders streams, and says so where its time is wanted. */
+/* An event without timing orders streams, and fails with a message if its time is requested. */
 static void untimed_events_have_no_time(void) {
     NEED_DEVICE(device);
     memo_event event, timed;
@@ -510,7 +510,7 @@ static void refuses_wrong_descs(void) {
     CHECK(memo_cuda_device_create(NULL, &device, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     memo_cuda_device_destroy(NULL);
     CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
-    memo_cuda_device_destroy(host); /* not one of its own: nothing happens */
+    memo_cuda_device_destroy(host); /* not a CUDA device: does nothing */
     CHECK(cuda_device_stats(host).device_bytes == 0);
     memo_host_device_destroy(host);
 }
@@ -608,7 +608,7 @@ static void phantom_records_what_a_real_run_records(void) {
         CHECK(x->kind == y->kind && x->id == y->id && x->size_bytes == y->size_bytes &&
               x->stream == y->stream && x->memory_class == y->memory_class);
     }
-    /* Gaps are used again, and what does not fit is said. */
+    /* Gaps are used again, and a request that does not fit is an error. */
     CHECK_OK(memo_device_alloc(phantom, 100 * MIB, &a, &error));
     CHECK_OK(memo_device_alloc(phantom, 100 * MIB, &b, &error));
     CHECK(memo_device_alloc(phantom, 1, &c, &error) == MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
@@ -626,7 +626,7 @@ static void phantom_records_what_a_real_run_records(void) {
     memo_cuda_device_destroy(device);
 }
 
-/* --- what only a runtime that fails on demand can show --- */
+/* --- tests that need a runtime that fails on demand --- */
 #ifdef FAKE_CUDA
 
 /* "Not ready" is an answer: the trainer's next check of a kernel must not find it. */
@@ -671,7 +671,7 @@ static void what_is_not_ready_is_no_error(void) {
     memo_cuda_device_destroy(device);
 }
 
-/* A device of another number than the thread's: all is made there, and the thread stays where it is. */
+/* A device other than the thread's: everything is created there, and the thread keeps its own. */
 static void the_thread_s_device_stays(void) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_device* device = NULL;
@@ -869,8 +869,8 @@ static void pinning_that_fails_leaves_nothing(void) {
                (long long)((address_space_bytes() - before_bytes) / MIB));
 }
 
-/* Before the system's (see test_cuda.sh): from the k-th time on there are no pages left, as in a container that may
- * not have what it reserved; negative: an old system, which does not know the advice. */
+/* Replaces the system's madvise (see test_cuda.sh).  From the k-th call on there are no pages, as in a container with a
+ * lower limit; negative: an old system without this advice. */
 static int refuse_pages_at;
 /* Slowly, so that each thread gets its part; who they were. */
 static int is_touch_slow;
@@ -1047,10 +1047,10 @@ static void destroying_ends_whatever_cuda_says(void) {
         fake_break(cudaSuccess);
         (void)cudaGetLastError();
     }
-    fake_abandon(); /* what CUDA kept */
+    fake_abandon(); /* memory that CUDA kept */
 }
 
-/* Strides beyond what one call takes, rows that cross borders: the fake refuses what CUDA would. */
+/* Strides above the limit of one call, and rows that cross borders: the fake refuses them like CUDA. */
 static void long_strides_go_row_by_row(void) {
     NEED_DEVICE(device);
     memo_stream stream;

@@ -1,6 +1,6 @@
-/* The emulated grid itself; then, on it, what the row kernels do that no result shows: accesses beyond the arrays, which
- * end at pages that may not be touched, and indices beyond 32 bits, in the last blocks over memory that is mostly not
- * there. */
+/* test_emulated_grid.cpp - the emulated grid itself; then the row kernels on it, for faults that no result shows:
+ * accesses outside the arrays, which end at protected pages, and indices beyond 32 bits, in the last blocks of arrays
+ * whose other pages are not mapped. */
 #include "emulated_grid.h"
 
 #define MEMO_IMPLEMENTATION
@@ -55,7 +55,7 @@ static void refuses_grids_that_no_gpu_has(void) {
     CHECK(cudaGetLastError() == cudaErrorInvalidConfiguration);
 }
 
-/* Each lane reads what lane 0 of its warp replaces; with is_safe, not before all have. */
+/* Each lane reads a value that lane 0 of its warp replaces; with is_safe, only after all have read it. */
 __global__ static void read_then_replace(int* cells, int* seen, int is_safe) {
     unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
     seen[thread] = cells[thread / 32];
@@ -169,6 +169,7 @@ static void stays_within_its_arrays(void) {
         memo_merge_desc merge;
         memo_rows_desc rows;
         memo_cross_entropy_desc entropy;
+        memo_sinks_desc sinks;
         int32_t* labels;
 
         memset(&cast, 0, sizeof cast);
@@ -227,6 +228,19 @@ static void stays_within_its_arrays(void) {
         entropy.logits = entropy.d_logits = guarded(0, wide * type_bytes);
         CHECK_OK(memo_cuda_loss_sums(NULL, &entropy, &error));
 
+        memset(&sinks, 0, sizeof sinks);
+        sinks.n_heads = memo_test_int(1, 9);
+        sinks.n_rows = n_rows / sinks.n_heads;
+        sinks.n_columns = n_columns;
+        sinks.lse = (float*)guarded(1, sinks.n_rows * sinks.n_heads * 4);
+        sinks.sinks = (float*)guarded(2, sinks.n_heads * 4);
+        sinks.out = (float*)guarded(0, sinks.n_rows * sinks.n_heads * n_columns * 4);
+        CHECK_OK(memo_cuda_sinks(NULL, &sinks, &error));
+        sinks.out = NULL;
+        sinks.row_dots = (float*)guarded(3, sinks.n_rows * sinks.n_heads * 4);
+        sinks.d_sinks = (float*)guarded(0, sinks.n_heads * 4);
+        CHECK_OK(memo_cuda_sink_sums(NULL, &sinks, &error));
+
         memset(&rows, 0, sizeof rows);
         rows.n_rows = n_rows;
         rows.n_indexed_rows = memo_test_int(1, 300);
@@ -276,7 +290,7 @@ static void close_far(far* f) {
     emulated_run_last_blocks(0);
 }
 
-/* Items that fill the second stride but for 20. */
+/* Items that fill the second stride except for 20. */
 static int open_far(far* f, int n_strides, int64_t items_per_block) {
     int64_t n_blocks = ((int64_t)1 << 32) / items_per_block + 32;
     f->to = reserve();

@@ -1,4 +1,4 @@
-/* A training step with swaps on a GPU: its bits equal those of keeping everything, eagerly and as a
+/* test_step.cu - a training step with swaps on a GPU: its bits equal those of keeping everything, eagerly and as a
  * graph; nothing inside it allocates or synchronizes; the arena reserves the plan's peak.
  *
  * The linker intercepts calls that must not happen (see SYMBOL below), so that the CUDA runtime may
@@ -21,7 +21,7 @@
 #include "fake_cuda.h"
 #endif
 
-/* --- calls that must not happen: what allocates, makes or waits --- */
+/* --- forbidden calls: they allocate, create or wait --- */
 
 static int64_t n_forbidden;
 static std::set<std::string> forbidden; /* their names */
@@ -38,7 +38,7 @@ static void count_anew(void) {
     CHECK_CASE(n_forbidden == 0, "%s: %d calls, one of %s", what, (int)n_forbidden,                \
                forbidden.empty() ? "" : forbidden.begin()->c_str())
 
-/* The driver's functions have no symbols to wrap: whoever asks for one gets its counted twin. */
+/* The driver's functions have no symbols to wrap, so a look-up returns a twin that counts. */
 template <int K> struct driver_call {
     static void* real;
     static const char* name;
@@ -193,7 +193,7 @@ template <typename Kernel> static void launch(Kernel kernel, memo_stream stream)
 #endif
 
 typedef struct model {
-    memo_device *device, *owned; /* the recorder's, where there is one; CUDA's */
+    memo_device *device, *owned; /* the recorder's, if any, and CUDA's */
     memo_recorder* recorder;
     memo_stream compute;
     memo_swap* swap;

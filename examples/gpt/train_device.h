@@ -1,0 +1,144 @@
+/* train_device.h - the device of a rank and the kernels on it: a host device, or with -DTRAIN_CUDA a GPU.
+ *
+ * On the host a rank computes on the device that its messages use.  On a GPU messages between ranks
+ * still go through a host device; the trainer then runs one rank.  Single translation unit: everything
+ * is static. */
+#ifndef TRAIN_DEVICE_H
+#define TRAIN_DEVICE_H
+
+#include "thread_ranks.h"
+#include "train_options.h"
+
+#ifdef TRAIN_CUDA
+#include "gpt_kernels_cuda.h"
+#include "memo_cuda.cuh"
+#else
+#include "gpt_kernels_host.h"
+#include "train_compute.h"
+#endif
+
+typedef struct train_device {
+    memo_device* device;
+    gpt_kernels kernels;
+#ifdef TRAIN_CUDA
+    gpt_cuda_kernels* cuda;
+#else
+    gpt_host_kernels host;
+#endif
+} train_device;
+
+#ifdef TRAIN_CUDA
+
+static void train_device_close(train_device* d) {
+    gpt_cuda_kernels_destroy(d->cuda);
+    if (d->device) memo_cuda_device_destroy(d->device);
+    memset(d, 0, sizeof *d);
+}
+
+/* device_memory: a capacity; 0: the GPU's memory. */
+static memo_status train_device_open(train_device* d, const thread_rank* rank,
+                                     int64_t device_memory, memo_error* error) {
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_status status;
+    (void)rank;
+    memset(d, 0, sizeof *d);
+    desc.device_memory_bytes = device_memory;
+    status = memo_cuda_device_create(&desc, &d->device, error);
+    if (!status) status = gpt_cuda_kernels_create(NULL, &d->cuda, error);
+    if (status)
+        train_device_close(d);
+    else
+        d->kernels = gpt_cuda_kernels_table(d->cuda);
+    return status;
+}
+
+/* Kernels without a device, to plan. */
+static gpt_kernels train_device_planned(train_device* d) {
+    memset(d, 0, sizeof *d);
+    return gpt_cuda_kernels_table(NULL);
+}
+
+static void train_device_peaks(const train_device* d, int64_t* device_bytes, int64_t* host_bytes) {
+    memo_cuda_device_stats stats;
+    memo_cuda_device_get_stats(d->device, &stats);
+    *device_bytes = stats.device_peak_bytes;
+    *host_bytes = stats.host_peak_bytes;
+}
+
+/* Refuses what one GPU cannot do.  The budget is at most the GPU's free memory, less what libraries and
+ * the check of products take beside the arena. */
+static memo_status train_device_check(train_options* o, memo_error* error) {
+    const int64_t beside = (int64_t)1 << 30;
+    int64_t free_bytes = 0, total_bytes;
+    train_device d;
+    memo_status status;
+    if (o->ranks > 1 || o->sub_batches > 1)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--ranks %lld, --sub-batches %lld: this program uses one GPU and no "
+                              "parts; build/examples/train_gpt takes them",
+                              (long long)o->ranks, (long long)o->sub_batches);
+    if (o->device_memory || o->is_dry_run) return MEMO_STATUS_OK;
+    status = train_device_open(&d, NULL, 0, error);
+    if (!status) status = memo_memory_info(d.device, &free_bytes, &total_bytes, error);
+    if (!status) o->device_memory = free_bytes - beside > 0 ? free_bytes - beside : 1;
+    train_device_close(&d);
+    return status;
+}
+
+static void train_device_choose(char** argv) { (void)argv; }
+static memo_status train_device_begin(int64_t n_here, int64_t n_ranks, memo_error* error) {
+    (void)n_here;
+    (void)n_ranks;
+    (void)error;
+    return MEMO_STATUS_OK;
+}
+static void train_device_end(void) {}
+static void train_device_print(int64_t n_here, int64_t n_ranks) {
+    (void)n_here;
+    (void)n_ranks;
+    printf("compute   a GPU: products by cuBLASLt, one algorithm for each weight; built-in "
+           "attention\n");
+}
+
+#else
+
+static void train_device_close(train_device* d) { memset(d, 0, sizeof *d); }
+
+/* The capacities are those of the rank's device. */
+static memo_status train_device_open(train_device* d, const thread_rank* rank,
+                                     int64_t device_memory, memo_error* error) {
+    (void)device_memory;
+    (void)error;
+    d->device = rank->device;
+    d->kernels = gpt_kernels_host(&d->host, rank->device);
+    return MEMO_STATUS_OK;
+}
+
+static gpt_kernels train_device_planned(train_device* d) {
+    memset(d, 0, sizeof *d);
+    return gpt_kernels_host(&d->host, NULL);
+}
+
+static void train_device_peaks(const train_device* d, int64_t* device_bytes, int64_t* host_bytes) {
+    memo_host_device_stats stats;
+    memo_host_device_get_stats(d->device, &stats);
+    *device_bytes = stats.device_peak_bytes;
+    *host_bytes = stats.host_peak_bytes;
+}
+
+static memo_status train_device_check(train_options* o, memo_error* error) {
+    (void)o;
+    (void)error;
+    return MEMO_STATUS_OK;
+}
+
+static void train_device_choose(char** argv) { compute_choose_kernels(argv); }
+static memo_status train_device_begin(int64_t n_here, int64_t n_ranks, memo_error* error) {
+    return compute_begin(n_here, n_ranks, error);
+}
+static void train_device_end(void) { gpt_helpers_end(); }
+static void train_device_print(int64_t n_here, int64_t n_ranks) { print_compute(n_here, n_ranks); }
+
+#endif
+
+#endif

@@ -1,0 +1,187 @@
+/* fake_cublaslt.h - a cuBLASLt without a GPU: products on the host, as operations of fake_cuda.h's streams.
+ *
+ * An algorithm fixes the order of a sum, so that another one gives other bits.  The order in which the heuristic
+ * proposes them depends on the number of rows, so that a product that asks again for other rows gets another one.
+ * It also proposes what must not be pinned: an algorithm that splits the sum, and one whose order depends on the
+ * number of rows. */
+#ifndef FAKE_CUBLASLT_H
+#define FAKE_CUBLASLT_H
+
+#include "fake_cuda.h"
+
+#include <cublasLt.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { FAKE_LT_SPLITS = 3, FAKE_LT_BY_ROWS = 4, FAKE_LT_ALGORITHMS = 5 }; /* 0 to 2 may be pinned */
+
+static int
+    fake_lt_ignores; /* 1: cublasLtMatmul asks the heuristic, whatever the caller has chosen */
+static int fake_lt_offers_bad_ones_only;
+static int64_t fake_lt_n_products;
+
+typedef struct fake_lt_layout {
+    uint64_t type, rows, columns;
+    int64_t ld;
+} fake_lt_layout;
+static_assert(sizeof(fake_lt_layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "");
+typedef struct fake_lt_desc {
+    int32_t on_a, on_b;
+} fake_lt_desc;
+
+extern "C" {
+
+const char* cublasLtGetStatusName(cublasStatus_t status) {
+    return status == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE" : "a status";
+}
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+    *handle = (cublasLtHandle_t)&fake_lt_ignores;
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
+
+cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t desc, size_t size,
+                                               cublasComputeType_t compute, cudaDataType_t scale) {
+    memset(desc, 0, size);
+    return compute == CUBLAS_COMPUTE_32F && scale == CUDA_R_32F ? CUBLAS_STATUS_SUCCESS
+                                                                : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, size_t size) {
+    fake_lt_desc* d = (fake_lt_desc*)desc;
+    if (size != sizeof(int32_t)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (attribute == CUBLASLT_MATMUL_DESC_TRANSA)
+        memcpy(&d->on_a, value, size);
+    else if (attribute == CUBLASLT_MATMUL_DESC_TRANSB)
+        memcpy(&d->on_b, value, size);
+    else
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t size,
+                                                 cudaDataType type, uint64_t rows, uint64_t columns,
+                                                 int64_t ld) {
+    fake_lt_layout* l = (fake_lt_layout*)layout;
+    memset(layout, 0, size);
+    l->type = (uint64_t)type;
+    l->rows = rows;
+    l->columns = columns;
+    l->ld = ld;
+    return rows && columns && ld >= (int64_t)rows ? CUBLAS_STATUS_SUCCESS
+                                                  : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t preference,
+                                                     size_t size) {
+    memset(preference, 0, size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
+                                                    cublasLtMatmulPreferenceAttributes_t,
+                                                    const void*, size_t) {
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static uint64_t fake_lt_proposed(uint64_t rows, uint64_t i) {
+    uint64_t size = 0;
+    if (fake_lt_offers_bad_ones_only) return FAKE_LT_SPLITS + i % 2;
+    while (rows >> size > 1) size++;
+    return (rows + size + i) % FAKE_LT_ALGORITHMS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t, int n_asked,
+                                              cublasLtMatmulHeuristicResult_t results[],
+                                              int* n_found) {
+    const uint64_t rows = ((const fake_lt_layout*)d)->columns;
+    for (*n_found = 0; *n_found < n_asked && *n_found < FAKE_LT_ALGORITHMS; ++*n_found) {
+        memset(&results[*n_found], 0, sizeof *results);
+        results[*n_found].algo.data[0] = fake_lt_proposed(rows, (uint64_t)*n_found);
+        results[*n_found].state = CUBLAS_STATUS_SUCCESS;
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void* value, size_t size, size_t* written) {
+    const int32_t n_splits = algo->data[0] == FAKE_LT_SPLITS ? 2 : 1;
+    if (attribute != CUBLASLT_ALGO_CONFIG_SPLITK_NUM || size != sizeof n_splits)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    memcpy(value, &n_splits, size);
+    *written = size;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+} /* extern "C" */
+
+/* Element (i, j) of a column-major matrix. */
+static inline int64_t fake_lt_at(const fake_lt_layout* l, bool is_transposed, int64_t i,
+                                 int64_t j) {
+    return is_transposed ? i * l->ld + j : j * l->ld + i;
+}
+static inline float fake_lt_load(const fake_lt_layout* l, const void* x, int64_t at) {
+    return l->type == CUDA_R_16BF ? memo_f32_from_bf16(((const uint16_t*)x)[at])
+                                  : ((const float*)x)[at];
+}
+
+/* Sums of `width` products each, and then of these. */
+static inline int64_t fake_lt_width(uint64_t algorithm, uint64_t rows) {
+    return algorithm == FAKE_LT_BY_ROWS ? 3 + (int64_t)(rows % 3) : 2 << algorithm;
+}
+
+static inline void fake_lt_product(fake_lt_desc desc, fake_lt_layout a, const void* x,
+                                   fake_lt_layout b, const void* y, fake_lt_layout d, void* result,
+                                   float alpha, float beta, uint64_t algorithm) {
+    const int64_t m = (int64_t)d.rows, n = (int64_t)d.columns;
+    const bool on_a = desc.on_a == CUBLAS_OP_T, on_b = desc.on_b == CUBLAS_OP_T;
+    const int64_t k = (int64_t)(on_a ? a.rows : a.columns),
+                  width = fake_lt_width(algorithm, d.columns);
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t i = 0; i < m; i++) {
+            const int64_t at = j * d.ld + i;
+            float sum = 0;
+            for (int64_t first = 0; first < k; first += width) {
+                float part = 0;
+                for (int64_t p = first; p < k && p < first + width; p++)
+                    part += fake_lt_load(&a, x, fake_lt_at(&a, on_a, i, p)) *
+                            fake_lt_load(&b, y, fake_lt_at(&b, on_b, p, j));
+                sum += part;
+            }
+            sum *= alpha;
+            if (beta != 0) sum += beta * fake_lt_load(&d, result, at);
+            if (d.type == CUDA_R_16BF)
+                ((uint16_t*)result)[at] = memo_bf16_from_f32(sum);
+            else
+                ((float*)result)[at] = sum;
+        }
+}
+
+extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
+                                         const void* alpha, const void* x, cublasLtMatrixLayout_t a,
+                                         const void* y, cublasLtMatrixLayout_t b, const void* beta,
+                                         const void* c, cublasLtMatrixLayout_t, void* result,
+                                         cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algo,
+                                         void*, size_t, cudaStream_t stream) {
+    const fake_lt_desc operations = *(const fake_lt_desc*)desc;
+    const fake_lt_layout la = *(const fake_lt_layout*)a, lb = *(const fake_lt_layout*)b;
+    const fake_lt_layout ld = *(const fake_lt_layout*)d;
+    const float f = *(const float*)alpha, g = *(const float*)beta;
+    const bool on_a = operations.on_a == CUBLAS_OP_T, on_b = operations.on_b == CUBLAS_OP_T;
+    const uint64_t algorithm =
+        !algo || fake_lt_ignores ? fake_lt_proposed(ld.columns, 0) : algo->data[0];
+    if (c != result || (on_a ? la.columns : la.rows) != ld.rows ||
+        (on_b ? lb.rows : lb.columns) != ld.columns ||
+        (on_a ? la.rows : la.columns) != (on_b ? lb.columns : lb.rows))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    fake_lt_n_products++;
+    fake_enqueue(stream,
+                 [=] { fake_lt_product(operations, la, x, lb, y, ld, result, f, g, algorithm); });
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+#endif
