@@ -3798,6 +3798,47 @@ MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, i
     return created != 0;
 }
 
+/* Makes some items, in their order, a problem without sections yet: its ranges are in sections of
+ * the whole.  Its items' buffers are their indices in the whole.  0: no memory. */
+MEMOI int memoi_problem_pick(const memoi_problem* whole, const int32_t* item_of, int64_t n,
+                             memoi_problem* part) {
+    int64_t n_ranges = 0, i;
+    *part = *whole;
+    part->n_items = n;
+    part->n_ranges = part->n_fixed = part->lower_bound = 0;
+    part->section_bounds = part->first_held = NULL;
+    part->held = NULL;
+    for (i = 0; i < n; i++) n_ranges += whole->items[item_of[i]].n_ranges;
+    part->items = (memoi_item*)memob_calloc(n, sizeof(memoi_item));
+    part->ranges = (memoi_range*)memob_calloc(n_ranges, sizeof(memoi_range));
+    part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
+    if (!part->items || !part->ranges || !part->neighbors) {
+        memoi_problem_free(part);
+        return 0;
+    }
+    for (i = 0; i < n; i++) {
+        memoi_item* item = &part->items[i];
+        *item = whole->items[item_of[i]];
+        memcpy(part->ranges + part->n_ranges, whole->ranges + item->first_range,
+               (size_t)item->n_ranges * sizeof(memoi_range));
+        item->buffer = item_of[i];
+        item->first_range = part->n_ranges;
+        part->n_ranges += item->n_ranges;
+        part->n_fixed += item->fixed >= 0;
+    }
+    return 1;
+}
+
+/* Sets from when to when each item lives, after its ranges. */
+MEMOI void memoi_problem_limits(memoi_problem* problem) {
+    int64_t i;
+    for (i = 0; i < problem->n_items; i++) {
+        memoi_item* item = &problem->items[i];
+        item->begin = problem->ranges[item->first_range].begin;
+        item->end = item->reach = problem->ranges[item->first_range + item->n_ranges - 1].end;
+    }
+}
+
 /* --- >>cores ---
  *
  * A few items often decide that a capacity is too small, and the search finds that sooner without
@@ -3924,43 +3965,14 @@ MEMOI int memoi_core_hold(const memoi_cores* cores, memoi_problem* part) {
 /* Makes the core a problem of its own, whose items' buffers are their indices in the whole.  Returns
  * as memoi_core_hold. */
 MEMOI int memoi_core_extract(const memoi_cores* cores, memoi_problem* part) {
-    const memoi_problem* whole = cores->problem;
-    int64_t n = cores->n, i;
-    int made = 0;
-    *part = *whole;
-    part->n_items = n;
-    part->n_ranges = part->n_fixed = 0;
-    part->section_bounds = part->first_held = NULL;
-    part->held = NULL;
-    for (i = 0; i < n; i++) part->n_ranges += whole->items[cores->item_of[i]].n_ranges;
-    part->items = (memoi_item*)memob_calloc(n, sizeof(memoi_item));
-    part->ranges = (memoi_range*)memob_calloc(part->n_ranges, sizeof(memoi_range));
-    part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
-
-    /* Sections of the whole are the times of the core, so its own sections are largest sets. */
-    part->n_ranges = 0;
-    for (i = 0; i < n && part->items && part->ranges; i++) {
-        memoi_item* item = &part->items[i];
-        *item = whole->items[cores->item_of[i]];
-        memcpy(part->ranges + part->n_ranges, whole->ranges + item->first_range,
-               (size_t)item->n_ranges * sizeof(memoi_range));
-        item->buffer = cores->item_of[i];
-        item->first_range = part->n_ranges;
-        part->n_ranges += item->n_ranges;
-        part->n_fixed += item->fixed >= 0;
-    }
-    if (part->items && part->ranges && part->neighbors)
-        made = whole->held ? memoi_core_hold(cores, part) : memoi_problem_sections(part);
-    if (made <= 0) {
+    int made = memoi_problem_pick(cores->problem, cores->item_of, cores->n, part);
+    if (made && cores->problem->held) made = memoi_core_hold(cores, part);
+    if (made > 0 && !cores->problem->held) made = memoi_problem_sections(part);
+    if (made > 0)
+        memoi_problem_limits(part);
+    else
         memoi_problem_free(part);
-        return made;
-    }
-    for (i = 0; i < n; i++) {
-        memoi_item* item = &part->items[i];
-        item->begin = part->ranges[item->first_range].begin;
-        item->end = item->reach = part->ranges[item->first_range + item->n_ranges - 1].end;
-    }
-    return 1;
+    return made;
 }
 
 /* Puts the other items around the core's plan.  Returns the first that does not fit, or -1. */
@@ -4134,6 +4146,130 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     return ok;
 }
 
+/* --- >>spots ---
+ *
+ * In a large plan only a few spots in time are too high.  A spot is solved again on its own: items
+ * that live inside it are free, and items that reach out of it stay where they are.  The spot is
+ * around the highest item.  If it does not become lower, a larger one is tried. */
+
+enum {
+    MEMOI_SPOT_ITEMS = 500, /* of a problem that is searched as a whole instead */
+    MEMOI_SPOT_LEAST = 16,  /* items before and behind the highest, at first */
+    MEMOI_SPOT_NODES = 4000 /* for the smallest spot; more for larger ones */
+};
+
+#define MEMOI_SPOT_SHARE 0.25 /* of the effort; what is too high everywhere is not for spots */
+
+typedef struct memoi_spots {
+    const memoi_problem* problem;
+    int32_t* item_of; /* of the spot */
+    int64_t* offsets; /* of the spot's items */
+    int64_t n;
+} memoi_spots;
+
+/* Lists the items that live in sections [begin, end).  0: too many. */
+MEMOI int memoi_spot_list(memoi_spots* spots, int64_t begin, int64_t end) {
+    const memoi_problem* problem = spots->problem;
+    int64_t i;
+    spots->n = 0;
+    for (i = 0; i < problem->n_items && problem->items[i].begin < end; i++) {
+        if (problem->items[i].end <= begin) continue;
+        if (spots->n == MEMOI_SPOT_ITEMS) return 0;
+        spots->item_of[spots->n++] = (int32_t)i;
+    }
+    return 1;
+}
+
+/* Solves the listed items again; those that reach out of [begin, end) are fixed.  Sets *is_lower.
+ * 0: no memory. */
+MEMOI int memoi_spot_solve(memoi_spots* spots, int64_t begin, int64_t end, int64_t goal,
+                           memoi_effort* effort, int64_t* offsets, int* is_lower) {
+    memoi_problem part;
+    memoi_solution best;
+    int64_t peak, i, bound;
+    int ok = 1;
+    *is_lower = 0;
+    if (!memoi_problem_pick(spots->problem, spots->item_of, spots->n, &part)) return 0;
+    for (i = 0; i < part.n_items; i++) {
+        memoi_item* item = &part.items[i];
+        if (item->fixed < 0 && (item->begin < begin || item->end > end)) {
+            item->fixed = offsets[item->buffer];
+            part.n_fixed++;
+        }
+        if (item->fixed >= 0) goal = memob_max(goal, item->fixed + item->size);
+    }
+    if (!memoi_problem_sections(&part)) {
+        memoi_problem_free(&part);
+        return 0;
+    }
+    memoi_problem_limits(&part);
+
+    /* The present plan of the spot is where the search begins. */
+    part.lower_bound = bound = goal;
+    memoi_solution_begin(&best, spots->offsets);
+    for (peak = 0, i = 0; i < part.n_items; i++) {
+        best.offsets[i] = offsets[part.items[i].buffer];
+        peak = memob_max(peak, best.offsets[i] + part.items[i].size);
+    }
+    best.peak = peak;
+    if (peak > goal) ok = memoi_search_minimize(&part, goal, effort, &best, &bound);
+    *is_lower = ok && best.peak < peak;
+    for (i = 0; *is_lower && i < part.n_items; i++) offsets[part.items[i].buffer] = best.offsets[i];
+    memoi_problem_free(&part);
+    return ok;
+}
+
+/* Sets best->peak; returns the highest item. */
+MEMOI int64_t memoi_spots_highest(const memoi_problem* problem, memoi_solution* best) {
+    int64_t highest = 0, i;
+    best->peak = -1;
+    for (i = 0; i < problem->n_items; i++) {
+        int64_t top = best->offsets[i] + problem->items[i].size;
+        if (top > best->peak) highest = i;
+        best->peak = memob_max(best->peak, top);
+    }
+    return highest;
+}
+
+/* Lowers the highest items of best to goal, one spot after the other, until a spot of the largest
+ * size stays as high.  0: no memory. */
+MEMOI int memoi_spots_lower(const memoi_problem* problem, int64_t goal, memoi_effort* whole,
+                            memoi_solution* best) {
+    static const memo_log silent = {NULL, NULL};
+    int64_t n = problem->n_items, reach = MEMOI_SPOT_LEAST;
+    memoi_spots spots;
+    memoi_effort share = memoi_effort_take(whole, MEMOI_SPOT_SHARE), *effort = &share;
+    int ok = 1, is_lower;
+    spots.problem = problem;
+    spots.item_of = (int32_t*)memob_calloc(MEMOI_SPOT_ITEMS, sizeof(int32_t));
+    spots.offsets = (int64_t*)memob_calloc(MEMOI_SPOT_ITEMS, sizeof(int64_t));
+    if (!spots.item_of || !spots.offsets) ok = 0;
+    while (ok && effort->nodes_left > 0 && memob_now_s() < effort->deadline) {
+        int64_t highest, begin, end, most;
+        memoi_effort own = *effort;
+        highest = memoi_spots_highest(problem, best);
+        if (best->peak <= goal) break;
+        begin = problem->items[memob_max(highest - reach, 0)].begin;
+        end = problem->items[memob_min(highest + reach, n - 1)].begin + 1;
+        end = memob_max(end, problem->items[highest].end);
+        if (!memoi_spot_list(&spots, begin, end)) break;
+        most = memob_min(effort->nodes_left, MEMOI_SPOT_NODES * reach / MEMOI_SPOT_LEAST);
+        own.nodes_left = most;
+        own.n_threads = 1;
+        own.log = &silent;
+        ok = memoi_spot_solve(&spots, begin, end, goal, &own, best->offsets, &is_lower);
+        effort->nodes_left -= most - own.nodes_left + 1;
+        reach = is_lower ? memob_max(reach / 2, MEMOI_SPOT_LEAST) : 2 * reach;
+    }
+    whole->nodes_left += share.nodes_left;
+    MEMO_FREE(spots.item_of);
+    MEMO_FREE(spots.offsets);
+    if (ok) memoi_spots_highest(problem, best);
+    best->is_optimal = best->peak <= problem->lower_bound;
+    best->fit_order = -1;
+    return ok;
+}
+
 /* Makes the items of sections [begin, end) a problem of their own. */
 MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64_t last,
                                 int64_t begin, int64_t end, memoi_problem* part) {
@@ -4204,15 +4340,29 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
     memo_status status = MEMO_STATUS_OK;
     int64_t proven = part->lower_bound;
     int64_t* own = (int64_t*)memob_calloc(part->n_items, sizeof(int64_t));
-    memoi_solution best;
+    memoi_solution best, spots;
     if (!own) return memob_no_memory(error, "a part of the plan");
     memoi_solution_begin(&best, own);
     memoi_solution_offer(part, offsets, fit_order, &best);
     if (!is_whole)
         status =
             memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &best, error);
-    if (!status && !memoi_search_minimize(part, goal, effort, &best, &proven))
+
+    /* Spots that miss the goal are no start for a climb: their plan has no order of first fit. */
+    memoi_solution_begin(&spots, NULL);
+    if (!status && part->n_items > MEMOI_SPOT_ITEMS && !part->held && best.peak > goal) {
+        spots = best;
+        spots.offsets = (int64_t*)memob_calloc(part->n_items, sizeof(int64_t));
+        if (spots.offsets)
+            memcpy(spots.offsets, best.offsets, (size_t)part->n_items * sizeof(int64_t));
+        if (!spots.offsets || !memoi_spots_lower(part, goal, effort, &spots))
+            status = memob_no_memory(error, "the search");
+    }
+    if (!status && memob_min(best.peak, spots.peak) > goal &&
+        !memoi_search_minimize(part, goal, effort, &best, &proven))
         status = memob_no_memory(error, "the search");
+    if (!status && spots.offsets) memoi_solution_offer(part, spots.offsets, -1, &best);
+    MEMO_FREE(spots.offsets);
     if (!status) {
         memcpy(offsets, best.offsets, (size_t)part->n_items * sizeof(int64_t));
         *peak = best.peak;

@@ -681,8 +681,8 @@ typedef struct memo_ulysses_heads {
  *
  * Every rank makes every hop up to the last one that any rank needs: rd - 1 hops with causal and
  * full masks.  A hop carries the rows of keys that a later step reads on any rank: from the first run
- * that is seen to the last.  In a plain ring under a causal mask half of the hops are empty.  In a
- * zigzag ring the keys of rank 0 travel as half.
+ * that is seen to the last; in the sharding "documents" all rows.  In a plain ring under a causal mask
+ * half of the hops are empty.  In a zigzag ring the keys of rank 0 travel as half.
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32
  *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32 or
@@ -5346,13 +5346,18 @@ MEMOI memoi_ring_rows memoi_ring_needed(const memoi_ring* ring, int32_t part, in
     int32_t begin = n_runs, end = 0;
     memoi_rectangle rectangle;
     memoi_ring_rows rows;
+    /* Of many runs the first and the last are needed mostly, and a search would take long. */
+    rows.begin = 0;
+    rows.end = shape->sharding.ring_tokens;
+    if (shape->sharding.kind == MEMO_SHARDING_DOCUMENTS) return rows;
+
     /* Backwards, because the last step often reads all. */
     for (step = ring->last_step; step > s && end - begin < n_runs; step--) {
         if (!memoi_ring_rectangle(ring, part, (owner + step) % rd, owner, &rectangle)) continue;
         if (rectangle.k_begin < begin) begin = rectangle.k_begin;
         if (rectangle.k_end > end) end = rectangle.k_end;
     }
-    rows.begin = rows.end = 0;
+    rows.end = 0;
     for (k = 0; k < end; k++) {
         if (k < begin) rows.begin += runs[k].count;
         rows.end += runs[k].count;
@@ -5413,10 +5418,14 @@ MEMOI memo_status memoi_ring_send(const memoi_ring* ring, const memoi_message_li
     const int64_t row_bytes = row * memo_type_bytes(list->types[i]);
     memo_stream stream = ring->queue->streams[MEMOI_SP_RING];
     memo_status status = MEMO_STATUS_OK;
+    memoi_ring_rows rows = {0, 0};
     int32_t b, n_alike;
     for (b = 0; b < shape->n_batch && !status; b += n_alike) {
-        memoi_ring_rows rows = memoi_ring_message_rows(ring, list, i, s, is_receive, b);
-        int64_t n = rows.end - rows.begin, at = (b * n_tokens + rows.begin) * row_bytes;
+        int64_t n, at;
+        if (b == 0 || shape->n_parts > 1)
+            rows = memoi_ring_message_rows(ring, list, i, s, is_receive, b);
+        n = rows.end - rows.begin;
+        at = (b * n_tokens + rows.begin) * row_bytes;
         n_alike = n == n_tokens && (shape->n_parts == 1 || !list->is_kv[i]) ? shape->n_batch : 1;
         n *= n_alike * row;
         if (!n) continue;
@@ -5431,11 +5440,13 @@ MEMOI memo_status memoi_ring_send(const memoi_ring* ring, const memoi_message_li
 /* Bytes that this rank sends in exchange s. */
 MEMOI int64_t memoi_ring_sent_bytes(const memoi_ring* ring, const memoi_message_list* list,
                                     int32_t s) {
+    memoi_ring_rows rows = {0, 0};
     int64_t n_bytes = 0;
     int32_t i, b;
     for (i = 0; i < list->n; i++)
         for (b = 0; b < ring->shape->n_batch; b++) {
-            memoi_ring_rows rows = memoi_ring_message_rows(ring, list, i, s, 0, b);
+            if (b == 0 || ring->shape->n_parts > 1)
+                rows = memoi_ring_message_rows(ring, list, i, s, 0, b);
             n_bytes +=
                 (rows.end - rows.begin) * list->row_elements[i] * memo_type_bytes(list->types[i]);
         }

@@ -816,31 +816,27 @@ static memo_plan* prefetch(int64_t n_layers) {
     return plan_of(t);
 }
 
-/* A training step of a graph: node k reads inputs[first[k]] to inputs[first[k + 1] - 1].  Its output lives to its
- * backward, its gradient from the backward of its last reader to its own; the forward has a workspace. */
-static memo_plan* graph_step(int64_t n, const int64_t* first, const int64_t* inputs,
+/* The forward pass of a graph: node k reads inputs[first[k]] to inputs[first[k + 1] - 1], and its output lives to its
+ * last reader. */
+static memo_plan* graph_pass(int64_t n, const int64_t* first, const int64_t* inputs,
                              const int64_t* bytes) {
-    memo_plan* plan = empty_plan(3 * n);
+    memo_plan* plan = empty_plan(n);
     int64_t* reader = (int64_t*)calloc((size_t)n, sizeof(int64_t));
     int64_t i, k;
     if (!reader) exit(1);
     for (k = 0; k < n; k++) reader[k] = k;
     for (k = 0; k < n; k++)
         for (i = first[k]; i < first[k + 1]; i++) reader[inputs[i]] = k;
-    for (k = 0; k < n; k++) {
-        add_buffer(plan, k, 2 * n - k, bytes[k]);
-        add_buffer(plan, 2 * n - 1 - reader[k], 2 * n - k, bytes[k]);
-        add_buffer(plan, k, k + 1, bytes[k] / 2);
-    }
+    for (k = 0; k < n; k++) add_buffer(plan, k, reader[k] + 1, bytes[k]);
     free(reader);
     return plan;
 }
 
-/* UNet++ networks in a chain: node (i, j), at depth i, reads all of (i, 0) to (i, j - 1), and (i + 1, j - 1) from below; a
- * node of column 0 reads the one above.  An output halves with each level. */
+/* UNet++ networks in a chain: node (i, j), at depth i, reads all of (i, 0) to (i, j - 1), and (i + 1, j - 1) from below;
+ * a node of column 0 reads the one above.  Outputs are of about one size, as where channels grow with depth. */
 static memo_plan* unetpp(int64_t n) {
-    enum { DEPTH = 5, NODES = DEPTH * (DEPTH + 1) / 2 };
-    int64_t n_units = n / NODES / 3 > 0 ? n / NODES / 3 : 1, unit, i, j, k, made = 0, n_inputs = 0;
+    enum { DEPTH = 24, NODES = DEPTH * (DEPTH + 1) / 2 };
+    int64_t n_units = n / NODES, unit, i, j, k, made = 0, n_inputs = 0;
     int64_t* first = (int64_t*)calloc((size_t)(n_units * NODES + 1), sizeof(int64_t));
     int64_t* bytes = (int64_t*)calloc((size_t)(n_units * NODES), sizeof(int64_t));
     int64_t* inputs = (int64_t*)calloc((size_t)(n_units * NODES * DEPTH), sizeof(int64_t));
@@ -849,20 +845,20 @@ static memo_plan* unetpp(int64_t n) {
     if (!first || !bytes || !inputs) exit(1);
     random_state = 4;
     for (unit = 0; unit < n_units; unit++) {
-        for (k = 0; k < DEPTH; k++) { /* along diagonals, so that all inputs come before */
-            for (i = k, j = 0; i >= 0; i--, j++) {
+        for (j = 0; j < DEPTH; j++) { /* column by column */
+            for (i = 0; i < DEPTH - j; i++) {
                 at[i][j] = made;
-                bytes[made] = (512 * random_int(500, 1500)) >> i;
+                bytes[made] = 4 * random_int(18000, 23000);
                 if (j == 0 && i == 0 && last >= 0) inputs[n_inputs++] = last;
                 if (j == 0 && i > 0) inputs[n_inputs++] = at[i - 1][0];
                 if (j > 0) inputs[n_inputs++] = at[i + 1][j - 1];
-                for (last = 0; last < j; last++) inputs[n_inputs++] = at[i][last];
+                for (k = 0; k < j; k++) inputs[n_inputs++] = at[i][k];
                 first[++made] = n_inputs;
             }
         }
         last = at[0][DEPTH - 1];
     }
-    plan = graph_step(made, first, inputs, bytes);
+    plan = graph_pass(made, first, inputs, bytes);
     free(first);
     free(bytes);
     free(inputs);
@@ -872,7 +868,7 @@ static memo_plan* unetpp(int64_t n) {
 /* NASNet: a cell joins five blocks; each adds two of what the two cells before and the cell's earlier blocks have made. */
 static memo_plan* nasnet(int64_t n) {
     enum { BLOCKS = 5, NODES = BLOCKS + 1 };
-    int64_t n_cells = n / NODES / 3 > 0 ? n / NODES / 3 : 1, cell, b, k, made = 0, n_inputs = 0;
+    int64_t n_cells = n / NODES, cell, b, k, made = 0, n_inputs = 0;
     int64_t* first = (int64_t*)calloc((size_t)(n_cells * NODES + 1), sizeof(int64_t));
     int64_t* bytes = (int64_t*)calloc((size_t)(n_cells * NODES), sizeof(int64_t));
     int64_t* inputs = (int64_t*)calloc((size_t)(n_cells * NODES * BLOCKS), sizeof(int64_t));
@@ -893,7 +889,7 @@ static memo_plan* nasnet(int64_t n) {
             first[++made] = n_inputs;
         }
     }
-    plan = graph_step(made, first, inputs, bytes);
+    plan = graph_pass(made, first, inputs, bytes);
     free(first);
     free(bytes);
     free(inputs);
@@ -970,8 +966,8 @@ static void print_peers(double limit) {
         int64_t n;
     } shapes[] = {{"1F1B", one_f_one_b, 0},    {"zero bubble", zero_bubble, 0},
                   {"FSDP, limit 2", fsdp, 32}, {"prefetch", prefetch, 16},
-                  {"UNet++", unetpp, 450},     {"UNet++", unetpp, 30150},
-                  {"NASNet", nasnet, 450},     {"NASNet", nasnet, 31356},
+                  {"UNet++", unetpp, 300},     {"UNet++", unetpp, 30000},
+                  {"NASNet", nasnet, 450},     {"NASNet", nasnet, 31350},
                   {"aligned", aligned, 40},    {"aligned", aligned, 200}};
     enum { N_SHAPES = (int)(sizeof shapes / sizeof *shapes), MOST_FOR_PEERS = 4000 };
     int k, n_instances = N_SHAPES + (int)strlen(instances);

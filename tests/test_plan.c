@@ -501,12 +501,14 @@ static void cores_meet_brute_force(void) {
         memoi_effort effort;
         memoi_solution best;
         memoi_verdict verdict;
-        int64_t n_nodes = 1000000, least, capacity;
+        int64_t n_nodes = 1000000, least, capacity, i;
         int64_t offsets[8];
         with.has_fixed = k % 2;
         with.has_gaps = k / 2 % 2;
         with.has_alignment = k / 4 % 2;
         plan = random_plan(memo_test_int(2, 7), memo_test_int(1, 30), with);
+        for (i = 0; i < plan->n_buffers; i++) /* empty buffers are no items, but fixed they count */
+            if (plan->buffers[i].size_bytes == 0) plan->buffers[i].is_fixed = 0;
         CHECK_OK(memo_plan_prepare(plan, &error));
         CHECK_OK(memoi_problem_create(plan, &problem, &error));
         if (problem.n_items > 0) {
@@ -535,6 +537,54 @@ static void cores_meet_brute_force(void) {
         memo_plan_destroy(plan);
     }
     CHECK_CASE(n_found > 100 && n_failed > 100, "%d found, %d failed", n_found, n_failed);
+}
+
+/* A spot solved again leaves a plan, which is no higher, and fixed buffers where they are. */
+static void spots_lower_a_plan(void) {
+    int k, n_lower = 0;
+    for (k = 0; k < 16; k++) {
+        features with;
+        memo_plan* plan;
+        memo_plan_desc desc = memo_plan_desc_default();
+        memo_error error;
+        memoi_problem problem;
+        memoi_effort effort;
+        memoi_solution best;
+        int64_t n, i, before;
+        with.has_fixed = k % 2;
+        with.has_gaps = k / 2 % 2;
+        with.has_alignment = k / 4 % 2;
+        plan = random_plan(400, 1000, with);
+        for (i = 0; i < plan->n_buffers; i++) { /* shorter lives, so that spots are small */
+            memo_buffer* buffer = &plan->buffers[i];
+            int64_t end = buffer->begin + 1 + (buffer->end - buffer->begin) % 20;
+            if (!with.has_gaps && !with.has_fixed) buffer->end = end;
+        }
+        desc.engine = MEMO_PLAN_ENGINE_GREEDY;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        CHECK_OK(memoi_problem_create(plan, &problem, &error));
+        n = problem.n_items;
+        memoi_solution_begin(&best, (int64_t*)calloc((size_t)n, sizeof(int64_t)));
+        for (i = 0; i < n; i++)
+            best.offsets[i] =
+                plan->buffers[problem.items[i].buffer].offset_bytes / problem.unit_bytes;
+        best.peak = before = plan->peak_bytes / problem.unit_bytes;
+        memset(&effort, 0, sizeof effort);
+        effort.deadline = 1e18;
+        effort.nodes_left = 100000;
+        effort.n_threads = 1;
+        CHECK(memoi_spots_lower(&problem, problem.lower_bound, &effort, &best));
+        CHECK_IS(best.peak, <=, before);
+        n_lower += best.peak < before;
+        memoi_plan_store(plan, &problem, &best, "spots");
+        CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k,
+                   error.message);
+        CHECK_IS(plan->peak_bytes, ==, best.peak * problem.unit_bytes);
+        free(best.offsets);
+        memoi_problem_free(&problem);
+        memo_plan_destroy(plan);
+    }
+    CHECK_CASE(n_lower > 3, "%d lower", n_lower);
 }
 
 /* What a change places again is all that first fit by the changed order moves. */
@@ -884,6 +934,7 @@ int main(int argc, char** argv) {
     TEST(proofs_halve_what_is_open);
     TEST(a_stack_is_as_low_as_brute_force);
     TEST(cores_meet_brute_force);
+    TEST(spots_lower_a_plan);
     TEST(a_climb_is_first_fit);
     TEST(a_climb_beats_an_order_search);
     TEST(large_plans_are_improved);

@@ -973,6 +973,7 @@ static int64_t rows_to_send(const attention_case* c, const memo_sharding* shardi
         if (at < begin) begin = at;
         if (at + call.k_rows > end) end = at + call.k_rows;
     }
+    if (sharding->kind == MEMO_SHARDING_DOCUMENTS) return sharding->ring_tokens; /* all */
     return end > begin ? end - begin : 0;
 }
 
@@ -980,8 +981,9 @@ static void only_rows_that_are_read_travel(void) {
     int i, n = IS_SLOW ? 8 : 60;
     int64_t least_percent = 100, k;
     for (i = 0; i < n; i++) {
-        int32_t ring = (int32_t)memo_test_int(2, 6), r, s, owner, last_step = 0;
-        attention_case c = case_of(ring, 1 + i % 2, memo_test_int(12 * ring, 150), 4, 2, 8);
+        int32_t ring = (int32_t)memo_test_int(2, 6), r, s, b, owner, last_step = 0;
+        attention_case c = case_of(ring, 1 + i % 2, memo_test_int(12 * ring, 150), 4, 2, 8),
+                       others[2];
         memo_sharding_desc sharding_desc = memo_sharding_desc_default();
         memo_sharding sharding;
         memo_error error;
@@ -1000,6 +1002,15 @@ static void only_rows_that_are_read_travel(void) {
             sharding_desc.document_begins = c.document_begins;
             sharding_desc.n_documents = c.n_documents;
         }
+        if (i % 3 == 0 && c.sharding != MEMO_SHARDING_DOCUMENTS) { /* a mask for each sequence */
+            for (k = 0; k < 2; k++) {
+                others[k] = c;
+                others[k].window = memo_test_int(0, 1) * memo_test_int(ring, 30);
+                others[k].prefixes[0] = memo_test_int(0, 20);
+                others[k].has_prefixes = (int32_t)memo_test_int(0, 1);
+            }
+            c.others = others;
+        }
         sharding_desc.kind = c.sharding;
         sharding_desc.ring = c.ring;
         sharding_desc.ulysses = c.ulysses;
@@ -1008,15 +1019,19 @@ static void only_rows_that_are_read_travel(void) {
         whole_create(&w, &c);
         world_init(&all, &c, &w);
         CHECK(world_run(&all));
-        for (owner = 0; owner < ring; owner++) rows_to_send(&c, &sharding, owner, 0, &last_step);
+        for (owner = 0; owner < ring; owner++)
+            for (b = 0; b < c.n_batch; b++)
+                rows_to_send(case_of_row(&c, b), &sharding, owner, 0, &last_step);
         for (r = 0; r < ring * c.ulysses; r++) {
             const run_result* x = &all.results[r];
-            int64_t row_bytes = 2 * x->sizes.heads.n_kv * 8 * memo_type_bytes(c.type) * c.n_batch;
+            int64_t row_bytes = 2 * x->sizes.heads.n_kv * 8 * memo_type_bytes(c.type);
             int64_t forward = 0, carried = 2 * x->sizes.heads.n_kv * 8 * 4 * c.n_batch;
             carried *= last_step ? (last_step + 1) * sharding.ring_tokens : 0;
             for (s = 0; s < last_step; s++)
-                forward += row_bytes * rows_to_send(&c, &sharding, (x->ring_rank - s + ring) % ring,
-                                                    s, &last_step);
+                for (b = 0; b < c.n_batch; b++)
+                    forward +=
+                        row_bytes * rows_to_send(case_of_row(&c, b), &sharding,
+                                                 (x->ring_rank - s + ring) % ring, s, &last_step);
             CHECK_CASE(x->ring_forward_bytes == forward, "%s: rank %d sends %lld bytes, not %lld",
                        case_text(&c), (int)r, (long long)x->ring_forward_bytes, (long long)forward);
             CHECK_CASE(x->ring_backward_bytes == forward + carried, "%s", case_text(&c));

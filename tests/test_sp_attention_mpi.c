@@ -68,6 +68,8 @@ static void every_way_to_split_the_ranks_is_exact(void) {
             c.n_batch = 1 + k % 2;
             c.sends_again = k % 2;
             c.ring_is_inner = k % 2;
+            c.ulysses_groups = k % 3;
+            c.gathers_keys = k % 4 == 3;
             expect_exact(&c);
         }
     }

@@ -55,6 +55,7 @@ typedef struct gpt_config {
     int32_t n_heads,
         n_kv_heads;          /* hidden % n_heads = 0, n_heads % n_kv_heads = 0, head size even */
     int64_t sequence, batch; /* a micro-batch has batch * sequence rows (tokens) */
+    int32_t vocabulary;      /* tokens are int32_t below it; 0: tokens are bytes */
     int64_t tile_rows;       /* rows of a GEMM; swapped and recomputed rows meet between tiles */
     double dropout;          /* in [0, 1): embedding, after the projection, after the MLP */
     uint64_t seed;           /* of the initial parameters and of dropout */
@@ -153,17 +154,17 @@ GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t in
 GPT_FUNCTION int64_t gpt_element_of_whole(const gpt_parameter* p, int32_t tensor_rank, int64_t i);
 
 /* Enqueues forward and backward of one micro-batch.  Gradients and loss add up over the
- * micro-batches of a step.  tokens and targets have batch * sequence bytes each, of all ranks; both
- * are copied before the call returns.  target[t] follows token[t].  step and micro_batch are the
+ * micro-batches of a step.  tokens and targets have batch * sequence tokens each, of all ranks:
+ * uint8_t if config.vocabulary is 0, otherwise int32_t.  Both are copied before the call returns.  target[t] follows token[t].  step and micro_batch are the
  * key of the dropout.  loss_scale is 1 / (tokens of the whole step, all ranks).
  *
  * After an error the step is lost and the model remains valid: call gpt_discard and begin the step
  * again.  Several ranks cannot continue after an error.
  *
  * All ranks call this function, gpt_update and gpt_reduce in the same order. */
-GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens,
-                                         const uint8_t* targets, int64_t step, int64_t micro_batch,
-                                         double loss_scale, memo_error* error);
+GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* targets,
+                                         int64_t step, int64_t micro_batch, double loss_scale,
+                                         memo_error* error);
 
 typedef struct gpt_update_desc {
     double learning_rate, beta1, beta2, epsilon, weight_decay;
@@ -171,7 +172,7 @@ typedef struct gpt_update_desc {
     double vote; /* summed over ranks: see gpt_votes */
 } gpt_update_desc;
 /* Sums over ranks, runs AdamW, waits for the step and clears the gradients.  Returns the mean loss
- * of the step (nats per byte) and the norm of its gradient before clipping, both over all ranks. */
+ * of the step (nats per token) and the norm of its gradient before clipping, both over all ranks. */
 GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_desc* desc, double* loss,
                                     double* gradient_norm, memo_error* error);
 /* Sums the gradients over ranks.  This ends the micro-batches of the step.  gpt_update does it too
@@ -198,7 +199,7 @@ GPT_FUNCTION memo_status gpt_set_parameters(gpt_model* model, const void* parame
 GPT_FUNCTION memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest,
                                               memo_error* error);
 
-/* Continues `text` by n_new sampled bytes, on the host, with a key-value cache and a copy of the
+/* Continues `text` by n_new sampled bytes (config.vocabulary 0), on the host, with a key-value cache and a copy of the
  * parameters.  n_text is at least 1.  Each byte depends on the `sequence` bytes before it.
  * temperature 0 takes the most probable byte.  All tensor ranks call it. */
 GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int64_t n_text,

@@ -82,11 +82,11 @@ struct gpt_model {
     int32_t is_reduced; /* the gradients are sums over all ranks */
     /* In pinned host memory. */
     double* host_totals;
-    uint8_t* staging; /* two halves, each tokens and targets (2, rows) */
+    int32_t* staging; /* two halves, each tokens and targets (2, rows) */
 
     int64_t n_updates;
     /* State of the current micro-batch. */
-    const uint8_t *tokens, *targets; /* NULL: zeros, to measure */
+    const void *tokens, *targets; /* NULL: zeros, to measure */
     double loss_scale;
     int64_t step;        /* keys the dropout, with the next field */
     int64_t first_token; /* the global number of the micro-batch's first token, over all ranks */
@@ -531,9 +531,9 @@ static void gpt_attention_back(gpt_model* model, const gpt_array* tensors, gpt_a
 
 /* ---- tokens: embedding, loss ------------------------------------------------------------------ */
 
-static void gpt_embedding(gpt_model* model, gpt_array x, const uint8_t* tokens, int is_backward) {
+static void gpt_embedding(gpt_model* model, gpt_array x, const int32_t* tokens, int is_backward) {
     const gpt_rows rows = gpt_all_rows(model);
-    const int64_t n_table = GPT_VOCABULARY * (int64_t)model->config.hidden;
+    const int64_t n_table = gpt_vocabulary(&model->config) * model->config.hidden;
     gpt_op op = gpt_op_make("embedding");
     gpt_tokens_args a;
     if (gpt_is_idle(model)) return;
@@ -542,7 +542,8 @@ static void gpt_embedding(gpt_model* model, gpt_array x, const uint8_t* tokens, 
     a.rows = rows;
     a.tokens = tokens + rows.begin;
     a.n_columns = model->config.hidden;
-    gpt_reads(&op, a.tokens, gpt_count(rows));
+    a.vocabulary = gpt_vocabulary(&model->config);
+    gpt_reads(&op, a.tokens, gpt_count(rows) * (int64_t)sizeof *a.tokens);
     if (is_backward) {
         a.dtable = gpt_gradient(model, model->layout.embedding);
         gpt_reads_rows(&op, x, rows);
@@ -556,7 +557,7 @@ static void gpt_embedding(gpt_model* model, gpt_array x, const uint8_t* tokens, 
 }
 
 /* Adds to the loss and replaces the logits by their gradient. */
-static void gpt_loss(gpt_model* model, gpt_array logits, const uint8_t* targets, double loss_scale,
+static void gpt_loss(gpt_model* model, gpt_array logits, const int32_t* targets, double loss_scale,
                      gpt_rows rows) {
     gpt_op op = gpt_op_make("cross-entropy");
     gpt_tokens_args a;
@@ -568,8 +569,8 @@ static void gpt_loss(gpt_model* model, gpt_array logits, const uint8_t* targets,
     a.rows = rows;
     a.loss = &model->totals[GPT_TOTAL_LOSS];
     a.loss_scale = loss_scale;
-    a.n_columns = GPT_VOCABULARY;
-    gpt_reads(&op, a.tokens, gpt_count(rows));
+    a.n_columns = a.vocabulary = gpt_vocabulary(&model->config);
+    gpt_reads(&op, a.tokens, gpt_count(rows) * (int64_t)sizeof *a.tokens);
     gpt_writes_rows(&op, logits, rows);
     gpt_writes(&op, a.loss, (int64_t)sizeof(double));
     gpt_launch(model, &op, GPT_KIND_CROSS_ENTROPY, &a);

@@ -41,7 +41,7 @@ static int gpt_generator_create(gpt_generator* g, const gpt_config* config, int6
     sizes[7] = g->max_rows * 4 * hidden;
     sizes[8] = g->max_rows;
     sizes[9] = config->sequence;
-    sizes[10] = GPT_VOCABULARY;
+    sizes[10] = GPT_BYTES;
     for (i = 0; i < 11; i++) n += sizes[i];
     g->memory = (gpt_real*)malloc((size_t)n * sizeof(gpt_real));
     if (!g->memory) return 0;
@@ -73,14 +73,18 @@ static void gpt_generate_attention(gpt_generator* g, gpt_real* out, const gpt_re
     }
 }
 
-/* Adds n tokens at positions first, first + 1, ...; logits are those that follow the last token. */
+/* Adds n bytes at positions first, first + 1, ...; logits are those that follow the last token. */
 static void gpt_generator_read(gpt_generator* g, const uint8_t* tokens, int64_t first, int64_t n) {
     const gpt_layout* at = &g->layout;
     const int64_t hidden = g->config.hidden, kv_hidden = at->kv_hidden;
     const int64_t head_size = hidden / g->config.n_heads;
     const gpt_dropout none = gpt_dropout_make(0, 0, 0, 0, 0);
     int64_t layer, row;
-    gpt_embedding_forward(g->x, g->parameters + at->embedding, tokens, n, hidden);
+    for (row = 0; row < n; row++) {
+        const int32_t token = tokens[row];
+        gpt_embedding_forward(g->x + row * hidden, g->parameters + at->embedding, &token, 1,
+                              hidden);
+    }
     for (layer = 0; layer < g->config.n_layers; layer++) {
         const gpt_real* w = g->parameters + at->layers + layer * at->layer_stride;
         gpt_real* keys = g->keys + layer * g->n_positions * kv_hidden;
@@ -105,20 +109,20 @@ static void gpt_generator_read(gpt_generator* g, const uint8_t* tokens, int64_t 
     }
     gpt_norm_forward(g->y, g->rstd, g->x + (n - 1) * hidden, g->parameters + at->final_norm, 1,
                      hidden);
-    gpt_linear_forward(g->logits, g->y, g->parameters + at->classifier, 1, GPT_VOCABULARY, hidden);
+    gpt_linear_forward(g->logits, g->y, g->parameters + at->classifier, 1, GPT_BYTES, hidden);
 }
 
 /* uniform in (0, 1) decides. */
 static uint8_t gpt_sample(const gpt_real* logits, double temperature, double uniform) {
-    const double max = (double)gpt_max(logits, GPT_VOCABULARY);
+    const double max = (double)gpt_max(logits, GPT_BYTES);
     double sum = 0, left;
     int i, likeliest = 0;
-    for (i = 1; i < GPT_VOCABULARY; i++)
+    for (i = 1; i < GPT_BYTES; i++)
         if (logits[i] > logits[likeliest]) likeliest = i;
     if (temperature <= 0) return (uint8_t)likeliest;
-    for (i = 0; i < GPT_VOCABULARY; i++) sum += exp(((double)logits[i] - max) / temperature);
+    for (i = 0; i < GPT_BYTES; i++) sum += exp(((double)logits[i] - max) / temperature);
     left = uniform * sum;
-    for (i = 0; i < GPT_VOCABULARY; i++) {
+    for (i = 0; i < GPT_BYTES; i++) {
         left -= exp(((double)logits[i] - max) / temperature);
         if (left < 0) return (uint8_t)i;
     }
@@ -164,6 +168,9 @@ GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int
     gpt_config whole;
     memo_status status;
     int64_t i, n;
+    if (gpt_vocabulary(&model->config) != GPT_BYTES)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "only a model of bytes, vocabulary 256, continues a text");
     if (n_text < 1 || n_new < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%lld bytes of text and %lld new ones: 1 or more are needed, and not "

@@ -28,8 +28,8 @@
 #endif
 
 enum {
-    GPT_VOCABULARY = 256, /* bytes */
-    GPT_LANES = 16        /* partial sums of a reduction: vectorizable, in a fixed order */
+    GPT_BYTES = 256, /* the vocabulary of a model of bytes */
+    GPT_LANES = 16   /* partial sums of a reduction: vectorizable, in a fixed order */
 };
 
 GPT_INLINE int64_t gpt_min(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -181,12 +181,12 @@ typedef struct gpt_tokens_args {
     void* x;               /* (rows, columns) */
     const void* table;     /* (vocabulary, columns) */
     void* dtable;          /* (vocabulary, columns), sums */
-    const uint8_t* tokens; /* (rows); cross-entropy: the targets */
+    const int32_t* tokens; /* (rows); cross-entropy: the targets */
     const int64_t* token_numbers;
     double* loss;
     double loss_scale;
     gpt_rows rows;
-    int64_t n_columns;
+    int64_t n_columns, vocabulary;
 } gpt_tokens_args;
 
 typedef struct gpt_add_args {

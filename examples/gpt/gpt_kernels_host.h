@@ -392,7 +392,7 @@ static void gpt_widen_attention(gpt_storage* s, void* pointer) {
 static void gpt_widen_tokens(gpt_storage* s, void* pointer) {
     gpt_tokens_args* a = (gpt_tokens_args*)pointer;
     const int64_t n = gpt_count(a->rows) * a->n_columns;
-    if (a->table) a->table = gpt_widen(s, a->table, GPT_VOCABULARY * a->n_columns, GPT_READ);
+    if (a->table) a->table = gpt_widen(s, a->table, a->vocabulary * a->n_columns, GPT_READ);
     a->x = gpt_widen(s, a->x, n,
                      a->table    ? GPT_WRITTEN
                      : a->dtable ? GPT_READ

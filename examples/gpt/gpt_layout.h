@@ -75,6 +75,10 @@ static int gpt_is_split(const gpt_config* config) { /* run by memo_blocks */
     return config->tensor > 1 || config->sub_batches > 1;
 }
 
+static int64_t gpt_vocabulary(const gpt_config* config) {
+    return config->vocabulary ? config->vocabulary : GPT_BYTES;
+}
+
 static gpt_layout gpt_layout_make(const gpt_config* config) {
     const int64_t hidden = config->hidden, unit = 16 * (int64_t)gpt_n_ranks(config);
     const int32_t least = gpt_least_degree(config);
@@ -93,10 +97,10 @@ static gpt_layout gpt_layout_make(const gpt_config* config) {
     l.down = gpt_append(&l.layer_stride, hidden * l.wide);
     l.layer_stride = gpt_round_up(l.layer_stride, unit);
     l.embedding = 0;
-    l.layers = gpt_round_up(GPT_VOCABULARY * hidden, unit);
+    l.layers = gpt_round_up(gpt_vocabulary(config) * hidden, unit);
     l.n = l.layers + config->n_layers * l.layer_stride;
     l.final_norm = gpt_append(&l.n, hidden);
-    l.classifier = gpt_append(&l.n, GPT_VOCABULARY * hidden);
+    l.classifier = gpt_append(&l.n, gpt_vocabulary(config) * hidden);
     l.n = l.layers + gpt_round_up(l.n - l.layers, unit);
     return l;
 }
@@ -129,7 +133,7 @@ GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t in
         gpt_widths_of(config, (int32_t)(index > 0 ? gpt_min((index - 1) / 8, last) : 0));
     const int64_t hidden = config->hidden, q = w.q, kv = w.kv, wide = w.wide;
     const int32_t attention = w.degrees[0], mlp = w.degrees[1];
-    const int64_t vocabulary = GPT_VOCABULARY * hidden;
+    const int64_t vocabulary = gpt_vocabulary(config) * hidden;
     /* The two matrices that add to the residual stream start smaller, so that the sum over all
      * layers has the size of one (GPT-2). */
     const double std = 0.02, residual_std = std / sqrt(2.0 * config->n_layers);
@@ -308,12 +312,12 @@ static gpt_shapes gpt_shapes_make(const gpt_config* config) {
     shapes.n_rows = gpt_n_rows(config);
     shapes.hidden = hidden;
     shapes.head_size = hidden / config->n_heads;
-    shapes.vocabulary = GPT_VOCABULARY;
+    shapes.vocabulary = gpt_vocabulary(config);
     for (layer = 0; layer < config->n_layers; layer++) {
         const gpt_widths w = gpt_widths_of(config, layer);
         const int64_t weights[6][2] = {{w.q, hidden},    {w.kv, hidden},
                                        {hidden, w.q},    {w.wide, hidden},
-                                       {hidden, w.wide}, {GPT_VOCABULARY, hidden}};
+                                       {hidden, w.wide}, {gpt_vocabulary(config), hidden}};
         for (i = 0; i < 6; i++) {
             for (k = 0; k < shapes.n_weights && (shapes.weights[k][0] != weights[i][0] ||
                                                  shapes.weights[k][1] != weights[i][1]);
@@ -406,6 +410,9 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
                               "attention over ranks does not take f64, and heads of at most %d",
                               MEMO_HOST_ATTENTION_HEAD_SIZE);
     /* Up to here no product of sizes exceeds 64 bits, and no dimension of a GEMM exceeds an int. */
+    if (config->vocabulary < 0 || config->vocabulary > 1 << 24)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "vocabulary %d is not 0 to 2^24",
+                              (int)config->vocabulary);
     if (config->n_layers > 1 << 16 || config->hidden > 1 << 18 || config->tile_rows > 1 << 28 ||
         config->sequence > ((int64_t)1 << 36) / config->batch)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,

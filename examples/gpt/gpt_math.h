@@ -361,7 +361,7 @@ GPT_FUNCTION void gpt_linear_weights(gpt_real* dweight,  /* (outputs, inputs), a
 
 GPT_FUNCTION void gpt_embedding_forward(gpt_real* y,           /* (rows, hidden) */
                                         const gpt_real* table, /* (vocabulary, hidden) */
-                                        const uint8_t* tokens, /* (rows) */
+                                        const int32_t* tokens, /* (rows) */
                                         int64_t n_rows, int64_t hidden) {
     int64_t row;
     for (row = 0; row < n_rows; row++)
@@ -370,7 +370,7 @@ GPT_FUNCTION void gpt_embedding_forward(gpt_real* y,           /* (rows, hidden)
 
 GPT_FUNCTION void gpt_embedding_backward(gpt_real* dtable,      /* (vocabulary, hidden), added to */
                                          const gpt_real* dy,    /* (rows, hidden) */
-                                         const uint8_t* tokens, /* (rows) */
+                                         const int32_t* tokens, /* (rows) */
                                          int64_t n_rows, int64_t hidden) {
     int64_t row, column;
     for (row = 0; row < n_rows; row++) {
@@ -630,7 +630,7 @@ GPT_FUNCTION void gpt_gelu_backward(gpt_real* dx,       /* (rows, columns), set 
 /* Replaces the logits by scale * d(loss of the row) / d(logits).  Returns scale * (sum of the
  * losses), in nats, added row by row. */
 GPT_FUNCTION double gpt_cross_entropy(gpt_real* logits,       /* (rows, columns) */
-                                      const uint8_t* targets, /* (rows) */
+                                      const int32_t* targets, /* (rows) */
                                       double scale, int64_t n_rows, int64_t n_columns) {
     double loss = 0;
     int64_t row, column;

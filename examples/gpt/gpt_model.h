@@ -52,7 +52,7 @@ static void gpt_recompute(void* user, memo_session* session, int32_t layer, int3
 
 /* Final norm, classifier and loss, forward and backward together.  They run in chunks of tokens, so
  * that logits exist for one chunk at a time.  dx: the gradient of x. */
-static void gpt_classify(gpt_model* model, gpt_array dx, gpt_array x, const uint8_t* targets,
+static void gpt_classify(gpt_model* model, gpt_array dx, gpt_array x, const int32_t* targets,
                          double loss_scale) {
     const int64_t hidden = model->config.hidden, n = model->n_rows;
     const int64_t classifier = model->layout.classifier, norm = model->layout.final_norm;
@@ -66,7 +66,7 @@ static void gpt_classify(gpt_model* model, gpt_array dx, gpt_array x, const uint
         normed = gpt_take(model, rows, hidden);
         rstd = gpt_take_sums(model, rows, 1);
         gpt_norm(model, "norm", normed, rstd, x, norm, rows);
-        logits = gpt_take(model, rows, GPT_VOCABULARY);
+        logits = gpt_take(model, rows, gpt_vocabulary(&model->config));
         gpt_linear(model, "logits", logits, normed, classifier, rows);
         gpt_loss(model, logits, targets, loss_scale, rows);
         d_norm = gpt_take(model, rows, hidden);
@@ -82,14 +82,25 @@ static void gpt_classify(gpt_model* model, gpt_array dx, gpt_array x, const uint
 
 /* ---- a micro-batch ------------------------------------------------------------------------- */
 
+/* Writes n tokens from number `first` on.  Padding, and a measurement, take any valid token. */
+static void gpt_stage(const gpt_model* model, int32_t* staging, const void* tokens, int64_t first,
+                      int64_t n) {
+    int64_t i;
+    if (first < 0 || !tokens)
+        memset(staging, 0, (size_t)n * sizeof *staging);
+    else if (model->config.vocabulary)
+        memcpy(staging, (const int32_t*)tokens + first, (size_t)n * sizeof *staging);
+    else
+        for (i = 0; i < n; i++) staging[i] = ((const uint8_t*)tokens)[first + i];
+}
+
 /* Copies this rank's tokens through one half of the staging buffer, while the other half may still
  * be on its way to the device. */
-static void gpt_copy_tokens(gpt_model* model, uint8_t* to) {
+static void gpt_copy_tokens(gpt_model* model, int32_t* to) {
     const memo_device* device = &model->device;
-    const uint8_t *tokens = model->tokens, *targets = model->targets;
     const int32_t side = model->half;
     int64_t row, n, first;
-    uint8_t* staging;
+    int32_t* staging;
     if (gpt_is_idle(model)) return;
     staging = model->staging + side * 2 * model->n_rows;
     if (model->is_copying[side])
@@ -97,18 +108,13 @@ static void gpt_copy_tokens(gpt_model* model, uint8_t* to) {
     if (model->status) return;
     for (row = 0; row < model->n_rows; row += n) {
         n = gpt_run_of_tokens(&model->share, row, model->n_rows, &first);
-        if (first < 0 || !tokens) { /* padding, or a measurement: any byte is valid */
-            memset(staging + row, 0, (size_t)n);
-            memset(staging + model->n_rows + row, 0, (size_t)n);
-        } else {
-            memcpy(staging + row, tokens + first, (size_t)n);
-            memcpy(staging + model->n_rows + row, targets + first, (size_t)n);
-        }
+        gpt_stage(model, staging + row, model->tokens, first, n);
+        gpt_stage(model, staging + model->n_rows + row, model->targets, first, n);
     }
     model->is_copying[side] = 1;
     model->half = 1 - side;
     model->status = memo_copy(device, model->compute, MEMO_COPY_TO_DEVICE, to, staging,
-                              2 * model->n_rows, &model->error);
+                              2 * model->n_rows * (int64_t)sizeof *to, &model->error);
     if (!model->status)
         model->status =
             memo_event_record(device, model->tokens_copied[side], model->compute, &model->error);
@@ -122,15 +128,15 @@ static void gpt_step(void* user, memo_session* session) {
     const gpt_rows all = gpt_all_rows(model);
     const gpt_dropout dropout = gpt_dropout_at(model, 0, GPT_SITE_EMBEDDING);
     gpt_array x, dx;
-    uint8_t *inputs, *labels;
+    int32_t *inputs, *labels;
     void* device_tokens;
     int32_t layer;
 
     /* Tokens and targets. */
     model->status = MEMO_STATUS_OK;
-    device_tokens = memo_session_alloc(session, 2 * n_rows);
+    device_tokens = memo_session_alloc(session, 2 * n_rows * (int64_t)sizeof *inputs);
     gpt_follow_session(model);
-    inputs = (uint8_t*)device_tokens;
+    inputs = (int32_t*)device_tokens;
     labels = model->is_dry_run || !inputs ? NULL : inputs + n_rows;
     gpt_copy_tokens(model, inputs);
 
@@ -156,9 +162,9 @@ static void gpt_step(void* user, memo_session* session) {
     memo_session_fail(session, model->status, model->error.message);
 }
 
-GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens,
-                                         const uint8_t* targets, int64_t step, int64_t micro_batch,
-                                         double loss_scale, memo_error* error) {
+GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* targets,
+                                         int64_t step, int64_t micro_batch, double loss_scale,
+                                         memo_error* error) {
     model->tokens = tokens;
     model->targets = targets;
     model->step = step;
@@ -313,7 +319,8 @@ GPT_FUNCTION memo_status gpt_set_parameters(gpt_model* model, const void* parame
 /* ---- create and destroy -------------------------------------------------------------------- */
 
 GPT_FUNCTION int64_t gpt_staging_bytes(const gpt_config* config) {
-    const int64_t n_bytes = 4 * gpt_n_rows(config) + GPT_N_HOST_TOTALS * (int64_t)sizeof(double);
+    const int64_t n_bytes = 4 * gpt_n_rows(config) * (int64_t)sizeof(int32_t) +
+                            GPT_N_HOST_TOTALS * (int64_t)sizeof(double);
     return (n_bytes + 511) / 512 * 512;
 }
 
@@ -336,7 +343,7 @@ static void gpt_create_streams(gpt_model* model) {
              memo_host_alloc(device, gpt_staging_bytes(&model->config), &pinned, &model->error)))
         return;
     model->host_totals = (double*)pinned;
-    model->staging = (uint8_t*)(model->host_totals + GPT_N_HOST_TOTALS);
+    model->staging = (int32_t*)(void*)(model->host_totals + GPT_N_HOST_TOTALS);
 }
 
 /* Attention over ranks, and the blocks. */

@@ -53,7 +53,7 @@ typedef struct job {
     int has_profile;
     double begin_s;   /* when the program began */
     double* compared; /* losses of the first options.compare steps under keep; NULL: not compared */
-    double* losses;   /* of the n_done steps so far, nats per byte */
+    double* losses;   /* of the n_done steps so far, nats per token */
     int64_t n_done, n_losses; /* n_losses: capacity of losses */
     FILE* loss_log;
 } job;
@@ -73,7 +73,7 @@ typedef struct run {
     memo_recorder* recorder;
     train_device device;
     gpt_model* model;
-    uint8_t *tokens, *targets; /* (batch, sequence), of all ranks */
+    int32_t *tokens, *targets; /* (batch, sequence), of all ranks */
     double stall_s;            /* of the last step; RUN_TIMED */
     int is_timed;
     int reports; /* this rank prints and fills results for its process */
@@ -117,8 +117,8 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
     r->rank = rank;
     r->reports = train_rank_reports(rank);
     r->is_timed = (flags & RUN_TIMED) != 0;
-    r->tokens = (uint8_t*)malloc(n_rows);
-    r->targets = (uint8_t*)malloc(n_rows);
+    r->tokens = (int32_t*)malloc(n_rows * sizeof *r->tokens);
+    r->targets = (int32_t*)malloc(n_rows * sizeof *r->targets);
     status = r->tokens && r->targets
                  ? MEMO_STATUS_OK
                  : memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
@@ -401,6 +401,10 @@ static memo_status open_outputs(job* j, memo_error* error) {
 }
 
 static void print_text(const job* j) {
+    if (j->text.vocabulary) {
+        printf("text      random tokens below %lld\n", (long long)j->text.vocabulary);
+        return;
+    }
     printf("text      %lld bytes of %lld file%s", (long long)j->text.n_bytes,
            (long long)j->text.n_files, j->text.n_files == 1 ? "" : "s");
     if (*j->text.sources) printf(", the project's own sources:%s", j->text.sources);
@@ -416,7 +420,7 @@ static void print_model(const train_options* o) {
            "parameters\n",
            (long long)o->layers, (long long)o->hidden, (long long)o->heads, (long long)o->kv_heads,
            1e-6 * (double)gpt_n_parameters(&config));
-    printf("step      %lld x %lld sequences of %lld bytes, dropout %g, seed %lld\n",
+    printf("step      %lld x %lld sequences of %lld tokens, dropout %g, seed %lld\n",
            (long long)o->accumulate, (long long)o->batch, (long long)o->sequence, o->dropout,
            (long long)o->seed);
     printf("budget    %sdevice %s, host %s, copies ", o->ranks > 1 ? "of each rank: " : "",
@@ -465,8 +469,10 @@ static memo_status check_spill(const train_options* o, memo_error* error) {
 
 static memo_status prepare(job* j, memo_error* error) {
     const train_options* o = &j->options;
-    memo_status status =
-        train_text_load(&j->text, o->text_files, o->n_text_files, o->sequence, error);
+    memo_status status = o->is_random ? MEMO_STATUS_OK
+                                      : train_text_load(&j->text, o->text_files, o->n_text_files,
+                                                        o->sequence, error);
+    if (o->is_random) train_text_random(&j->text, o->vocabulary);
     if (!status) status = check_spill(o, error);
     if (!status) status = candidate_of_policy(o, (gpt_policy)o->policy, &j->plan, error);
     if (!status && !candidate_fits(o, &j->plan) && !has_choice(o, &j->plan))
@@ -512,6 +518,25 @@ static memo_status log_loss(job* j, int64_t step, double loss, memo_error* error
                           j->options.loss_log, strerror(errno));
 }
 
+/* Floating-point operations of a step by 6 s P + 6 n h s^2 a sequence, with P parameters and n layers, as the
+ * MEMO paper counts them. */
+static void print_rate(const train_options* o, double step_s) {
+    gpt_config whole = train_config(o);
+    const double n_sequences = (double)(o->accumulate * o->batch), s = (double)o->sequence;
+    double flops;
+    whole.tensor = 1; /* of all ranks */
+    whole.degrees = NULL;
+    flops = n_sequences * 6 * s *
+            ((double)gpt_n_parameters(&whole) + (double)o->layers * (double)o->hidden * s);
+    printf("rate      %.5g tokens/s, %.4g TFLOP/s by 6 s P + 6 n h s^2", n_sequences * s / step_s,
+           1e-12 * flops / step_s);
+    if (o->flops > 0)
+        printf(": MFU %.3g%% of %g TFLOP/s%s",
+               100e-12 * flops / step_s / o->flops / (double)o->ranks, o->flops,
+               o->ranks > 1 ? " a rank" : "");
+    printf("\n");
+}
+
 static memo_status train(run* r, job* j, memo_error* error) {
     const train_options* o = &j->options;
     memo_status status = MEMO_STATUS_OK;
@@ -528,6 +553,7 @@ static memo_status train(run* r, job* j, memo_error* error) {
     }
     if (r->reports) progress_end(&shown);
     if (status) return status;
+    if (r->reports) print_rate(o, (clock_s() - shown.begin_s) / (double)step);
     return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o,
                               (clock_s() - shown.begin_s) / (double)step, step, error);
 }
@@ -537,8 +563,12 @@ static void print_loss(const job* j) {
     double sum = 0, mean;
     for (i = j->n_done - n; i < j->n_done; i++) sum += j->losses[i];
     mean = sum / (double)n;
-    printf("\nloss, mean of the last %lld step%s   %.3f nats per byte\n", (long long)n,
-           n == 1 ? "" : "s", mean);
+    printf("\nloss, mean of the last %lld step%s   %.3f nats per %s\n", (long long)n,
+           n == 1 ? "" : "s", mean, j->text.vocabulary ? "token" : "byte");
+    if (j->text.vocabulary) {
+        printf("a uniform guess                %.3f nats per token\n", j->text.unigram_nats);
+        return;
+    }
     printf("the text's unigram entropy     %.3f nats per byte\n", j->text.unigram_nats);
     printf("the text's bigram entropy      %.3f nats per byte%s\n", j->text.bigram_nats,
            mean < j->text.bigram_nats ? ", which the model beats" : "");
@@ -820,7 +850,7 @@ static void print_comparison(const job* j, const comparison_table* table) {
     int policy;
     printf("\n%lld step%s of every policy, each from the initial parameters; time and stall are "
            "medians "
-           "of a step, loss difference is in nats per byte\n",
+           "of a step, loss difference is in nats per token\n",
            (long long)j->options.compare, j->options.compare == 1 ? "" : "s");
     printf("policy      alpha  device peak   host peak  moved/step   step time     stall  "
            "loss diff  gradients  budget\n");

@@ -29,7 +29,8 @@ typedef struct train_options {
     const char* degrees;                      /* a file; NULL: none */
     int32_t* block_degrees;                   /* the degrees in the file, of 2 x layers blocks */
     int64_t schedule;                         /* memo_blocks_order */
-    int64_t type;                             /* memo_type */
+    int64_t vocabulary, is_random;
+    int64_t type; /* memo_type */
     double dropout;
     int64_t steps, seconds, seed; /* seconds 0: no limit */
     double learning_rate;
@@ -67,6 +68,10 @@ typedef struct option {
 static const option option_table[] = {
     {"--text", OPTION_FILES, OPTION_FIELD(text_files), 0, 0, "FILE...",
      "bytes to learn from, concatenated (default: the project's own sources)"},
+    {"--random-tokens", OPTION_FLAG, OPTION_FIELD(is_random), 0, 0, "",
+     "learn from random tokens below --vocabulary instead of a text"},
+    {"--vocabulary", OPTION_COUNT, OPTION_FIELD(vocabulary), 2, 16777216, "N",
+     "number of different tokens; a text has 256, bytes"},
     {"--policy", OPTION_POLICY, OPTION_FIELD(policy), 0, 0, "NAME",
      "keep, recompute, swap, alpha or memo: how a layer's activations reach its backward"},
     {"--alpha", OPTION_REAL, OPTION_FIELD(alpha), 0, 1, "X",
@@ -78,9 +83,9 @@ static const option option_table[] = {
     {"--link-bandwidth", OPTION_SIZE, OPTION_FIELD(link_bandwidth), 1, 1e18, "SIZE",
      "bytes per second of copies, each way (default: the speed of memory)"},
     {"--flops", OPTION_REAL, OPTION_FIELD(flops), 1e-6, 1e9, "TFLOPS",
-     "--dry-run: peak of a rank's device; products are taken to reach 0.75 of it, attention 0.6 "
-     "and "
-     "in the backward 0.55 (default 312)"},
+     "peak of a rank's device, to print the MFU of a run; --dry-run: products are taken to reach "
+     "0.75 of it, "
+     "attention 0.6 and in the backward 0.55 (default 312)"},
     {"--cluster", OPTION_CLUSTER, OPTION_FIELD(cluster), 0, 0, "NAME",
      "--dry-run: --flops, --link-bandwidth and --device-memory of this GPU, if not given: a800, "
      "a100, "
@@ -132,7 +137,7 @@ static const option option_table[] = {
     {"--learning-rate", OPTION_REAL, OPTION_FIELD(learning_rate), 0, 1, "X",
      "largest of the cosine schedule"},
     {"--loss-log", OPTION_PATH, OPTION_FIELD(loss_log), 0, 0, "FILE",
-     "one line a step: step, loss in decimal, loss in hexadecimal (nats per byte)"},
+     "one line a step: step, loss in decimal, loss in hexadecimal (nats per token)"},
     {"--output", OPTION_PATH, OPTION_FIELD(output), 0, 0, "DIR",
      "write pictures, timelines, trace and plan to this folder (default: none)"},
     {"--compare", OPTION_COUNT, OPTION_FIELD(compare), 0, 1e6, "N",
@@ -170,6 +175,7 @@ static train_options train_options_default(void) {
     options.steps = 400;
     options.seed = 1;
     options.learning_rate = 0.003;
+    options.vocabulary = 256;
 #ifdef TRAIN_CUDA
     options.type = MEMO_TYPE_BF16;
 #endif
@@ -531,10 +537,18 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
     if (o->is_dry_run && unused && !o->is_demo)
         return memo_error_set(error, no, "%s has no effect with --dry-run, which does not train",
                               unused);
-    if (!o->is_dry_run && (o->flops > 0 || o->cluster))
+    if (!o->is_dry_run && o->cluster)
         return memo_error_set(error, no,
-                              "%s has no effect without --dry-run: a run measures its times",
-                              o->cluster ? "--cluster" : "--flops");
+                              "--cluster has no effect without --dry-run: a run measures its "
+                              "times; --flops gives the peak for its MFU");
+    if (!o->is_dry_run && o->vocabulary != 256 && !o->is_random)
+        return memo_error_set(error, no,
+                              "--vocabulary %lld: a text has 256 tokens, its bytes; "
+                              "--random-tokens would have more",
+                              (long long)o->vocabulary);
+    if (o->is_random && (o->n_text_files || o->sample))
+        return memo_error_set(error, no, "%s has no effect with --random-tokens",
+                              o->sample ? "--sample" : "--text");
     if (o->spill && !o->host_memory)
         return memo_error_set(error, no,
                               "--spill %.300s: without --host-memory SIZE all rows stay in memory",

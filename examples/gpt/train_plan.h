@@ -47,6 +47,7 @@ static gpt_config train_config(const train_options* o) {
     config.dropout = o->dropout;
     config.seed = (uint64_t)o->seed;
     config.type = (memo_type)o->type;
+    config.vocabulary = (int32_t)o->vocabulary;
     config.data = (int32_t)o->data;
     config.ring = (int32_t)o->ring;
     config.ulysses = (int32_t)o->ulysses;
@@ -261,7 +262,7 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     }
     profile->forward_s = (row_s + attention_s) * (double)profile->n_rows;
     profile->backward_s = (2 * row_s + attention_back_s) * (double)profile->n_rows;
-    profile->between_s = 3 * GPT_VOCABULARY * h * product_s * (double)profile->n_rows;
+    profile->between_s = 3 * (double)o->vocabulary * h * product_s * (double)profile->n_rows;
 
     if (o->link_bandwidth) {
         memo_profile_copy* copy = &profile->copies[profile->n_copies++];

@@ -97,7 +97,7 @@ static void progress_show(progress* p, int64_t step, double loss) {
     int is_last = step + 1 == p->n_steps;
     if (p->is_terminal ? !is_last && now - p->shown_s < 0.2 : !is_last && step % every) return;
     p->shown_s = now;
-    printf("%sstep %lld of %lld   loss %.4f nats/byte   %.0f tokens/s   %.0f s left%s",
+    printf("%sstep %lld of %lld   loss %.4f nats/token   %.0f tokens/s   %.0f s left%s",
            p->is_terminal ? "\r\033[K" : "  ", (long long)step + 1, (long long)p->n_steps, loss,
            (double)p->step_tokens * done / elapsed, left_s, p->is_terminal ? "" : "\n");
     fflush(stdout);
@@ -132,7 +132,7 @@ static void print_bytes(const uint8_t* bytes, int64_t n_bytes) {
 /* ---- loss over steps, as SVG ---------------------------------------------------------------- */
 
 typedef struct loss_chart {
-    const double* losses; /* nats per byte, one a step */
+    const double* losses; /* nats per token, one a step */
     int64_t n_steps;
     double unigram_nats, bigram_nats;
     const char* title;
@@ -197,7 +197,7 @@ static void chart_write_axes(memo_text* text, const chart_axes* axes) {
                   CHART_LEFT + CHART_WIDTH / 2, bottom + 42);
     memo_text_put(text,
                   "<text transform='translate(22 %.1f) rotate(-90)' text-anchor='middle'>"
-                  "loss (nats per byte)</text>\n",
+                  "loss (nats per token)</text>\n",
                   CHART_TOP + CHART_HEIGHT / 2);
 }
 
@@ -226,7 +226,7 @@ static void chart_write_key(memo_text* text, int row, const char* style, const c
     memo_text_put(text,
                   "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' %s/><text x='%.1f' y='%.1f'>", x,
                   y - 4, x + 30, y - 4, style, x + 40, y);
-    memo_text_put(text, "%s %.3f nats per byte</text>\n", format, value);
+    memo_text_put(text, "%s %.3f nats per token</text>\n", format, value);
 }
 
 static void chart_write_title(memo_text* text, const char* title) {

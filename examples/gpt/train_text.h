@@ -18,6 +18,7 @@ typedef struct train_text {
     int64_t n_bytes, n_files;
     char sources[96]; /* " memo*.h README.md ...", if the project's own sources are the text */
     double unigram_nats, bigram_nats; /* entropy of a byte; of a byte given the previous byte */
+    int64_t vocabulary;               /* random tokens below it instead of bytes; 0: bytes */
 } train_text;
 
 static void train_text_free(train_text* text) {
@@ -101,6 +102,13 @@ static memo_status train_text_measure(train_text* text, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
+/* Tokens below vocabulary, all equally likely. */
+static void train_text_random(train_text* text, int64_t vocabulary) {
+    memset(text, 0, sizeof *text);
+    text->vocabulary = vocabulary;
+    text->unigram_nats = text->bigram_nats = log((double)vocabulary);
+}
+
 /* n_files 0: the project's own sources.  The text must hold a sequence and the byte after it. */
 static memo_status train_text_load(train_text* text, char** files, int64_t n_files,
                                    int64_t sequence, memo_error* error) {
@@ -127,20 +135,26 @@ static uint64_t train_mix(uint64_t z) { /* the finalizer of splitmix64 */
     return z ^ (z >> 31);
 }
 
-/* Writes batch windows of the text: tokens, and for each token the next byte.  They depend only on
- * the four numbers, so that every policy learns from the same bytes. */
+/* Writes batch windows of the text: tokens, and for each token the next one.  They depend only on
+ * the four numbers, so that every policy learns from the same tokens. */
 static void train_text_windows(const train_text* text, int64_t seed, int64_t step,
                                int64_t micro_batch, int64_t batch, int64_t sequence,
-                               uint8_t* tokens /* (batch, sequence) */,
-                               uint8_t* targets /* (batch, sequence) */) {
+                               int32_t* tokens /* (batch, sequence) */,
+                               int32_t* targets /* (batch, sequence) */) {
     uint64_t key =
         train_mix(train_mix(train_mix((uint64_t)seed) ^ (uint64_t)step) ^ (uint64_t)micro_batch);
-    uint64_t n_starts = (uint64_t)(text->n_bytes - sequence);
-    int64_t b;
+    const uint64_t vocabulary = (uint64_t)text->vocabulary;
+    int64_t b, i;
     for (b = 0; b < batch; b++) {
-        const uint8_t* window = text->bytes + train_mix(key ^ (uint64_t)b) % n_starts;
-        memcpy(tokens + b * sequence, window, (size_t)sequence);
-        memcpy(targets + b * sequence, window + 1, (size_t)sequence);
+        const uint64_t of_window = train_mix(key ^ (uint64_t)b);
+        const uint64_t n_starts = (uint64_t)(text->n_bytes - sequence);
+        int32_t token = 0;
+        for (i = 0; i <= sequence; i++) {
+            if (i > 0) tokens[b * sequence + i - 1] = token;
+            token = vocabulary ? (int32_t)(train_mix(of_window + (uint64_t)i) % vocabulary)
+                               : text->bytes[of_window % n_starts + (uint64_t)i];
+            if (i > 0) targets[b * sequence + i - 1] = token;
+        }
     }
 }
 
