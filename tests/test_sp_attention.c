@@ -1947,7 +1947,7 @@ static void the_ring_really_overlaps(void) {
             CHECK_OK(memo_sp_attention_ring_schedule(&desc, &mask, k, &costs, schedule, &error));
         CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
         whole_create(&w, &c);
-        for (k = 0; k < 8 && best_s > 1.1 * simulation->makespan_s; k++) {
+        for (k = 0; k < 30 && best_s > 1.1 * simulation->makespan_s; k++) {
             double longest_s = 0; /* others may disturb: the best of some */
             world_init(&all, &c, &w);
             CHECK(world_run(&all));
