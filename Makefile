@@ -150,12 +150,11 @@ $(BUILD)/tests/test_gpt_gradients: tests/test_gpt_gradients.c build/config.mk Ma
 
 # ---- run ----
 
-# The trainer on the GPU, where there is one and nvcc.
-RUN_CUDA = $(shell command -v nvcc >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -q '^GPU' && echo _cuda)
-run: build/examples/train_gpt ## train a small GPT under every policy for about a minute, on a GPU if there is one; pictures in build/run
+# On the GPU where there is one, and nvcc.
+RUN_CUDA := $(if $(wildcard /dev/nvidia0),$(shell command -v nvcc >/dev/null 2>&1 && echo _cuda))
+run: build/examples/train_gpt$(RUN_CUDA) ## train a small GPT under every policy for about a minute, on a GPU if there is one; pictures in build/run
 	@mkdir -p build/run
-	@program=build/examples/train_gpt$(RUN_CUDA); case $$program in *_cuda) echo "a GPU is here: $$program"; \
-		$(MAKE) --no-print-directory $$program || exit 1 ;; esac; $$program $(RUN_FLAGS)
+	@$(if $(RUN_CUDA),echo "on the GPU of this machine";) $< $(RUN_FLAGS)
 
 bench: bench-programs ## run the benchmarks
 	@failed=; for program in $(BENCHES); do echo; echo "$$program"; $$program || failed="$$failed $$program"; done; \

@@ -479,6 +479,7 @@ struct memo_add_desc;
 struct memo_row_sums_desc;
 struct memo_cast_desc;
 struct memo_cross_entropy_desc;
+struct memo_sinks_desc;
 
 /* A host function as an operation of a stream.  It returns OK, or an error that fails the
  * stream. */
@@ -575,6 +576,10 @@ typedef struct memo_device {
                                  const struct memo_cross_entropy_desc* entropy, memo_error* error);
     memo_status (*loss_sums)(void* context, memo_stream stream,
                              const struct memo_cross_entropy_desc* entropy, memo_error* error);
+    memo_status (*sinks)(void* context, memo_stream stream, const struct memo_sinks_desc* sinks,
+                         memo_error* error);
+    memo_status (*sink_sums)(void* context, memo_stream stream, const struct memo_sinks_desc* sinks,
+                             memo_error* error);
 } memo_device;
 
 /* The table, called: memo_copy(device, stream, ...) is device->copy(device->context, stream,
@@ -1334,7 +1339,7 @@ MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_s
 /* ---- 10 row kernels: the arithmetic between copies ----------------------------------------------
  *
  * Operations on rows other than matrix products: gather, scatter, merge of partial attention, add,
- * sum of products, cast, cross-entropy.  Each kernel is a loop over an inline function of this
+ * sum of products, cast, cross-entropy, attention sinks.  Each kernel is a loop over an inline function of this
  * chapter.  memo_row_* loop on the calling thread, memo_cuda.cuh loops on a GPU, and a device with
  * row kernels enqueues them (chapter 4).
  *
@@ -2071,6 +2076,54 @@ MEMO_INLINE double memo_loss_lane(const memo_cross_entropy_desc* entropy, int32_
     return sum;
 }
 
+/* --- attention sinks ---
+ *
+ * A sink is a logit of a head that takes part in the softmax of every row and has no value.
+ *
+ *   sinks       the merge with a part whose LSE is the sink and whose output is 0: out *= 1 - w,
+ *               LSE = log(exp(LSE) + exp(sink)).  A row that saw no key has output 0 and the sink as
+ *               LSE
+ *   sink_sums   d_sinks[h] -= sum over the rows of exp(sink - LSE) * row_dots, with the LSE that
+ *               sinks left, and row_dots = sum of d_out * out of a row and head
+ *
+ * A kernel does nothing if the array that it sets, out or d_sinks, is NULL and the others are given.
+ * sinks takes MEMO_ROW_LANES lanes a row and head.  sink_sums takes 32 lanes a head: lane l adds rows
+ * l, l + 32, ... in double; then lanes l and l + 16, l and l + 8, ... are added. */
+typedef struct memo_sinks_desc {
+    float* out;            /* (n_rows, n_heads, n_columns); sinks only */
+    float* lse;            /* (n_rows, n_heads) */
+    const float* sinks;    /* (n_heads) */
+    const float* row_dots; /* (n_rows, n_heads); sink_sums only */
+    float* d_sinks;        /* (n_heads); sink_sums only */
+    int64_t n_rows, n_heads, n_columns;
+} memo_sinks_desc;
+
+#define MEMO_SINK_LANES 32
+
+/* The work of one lane on a row and head (place = row * n_heads + head), whose LSE is still that of the
+ * keys. */
+MEMO_INLINE void memo_sink_lane(const memo_sinks_desc* sinks, int64_t place, int32_t lane) {
+    float weight = memo_merge_weight(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
+    float* out = sinks->out + place * sinks->n_columns;
+    int64_t column;
+    for (column = lane; column < sinks->n_columns; column += MEMO_ROW_LANES)
+        out[column] = fmaf(-weight, out[column], out[column]);
+}
+/* The row's LSE, when every lane is done. */
+MEMO_INLINE void memo_sink_end(const memo_sinks_desc* sinks, int64_t place) {
+    sinks->lse[place] = memo_merge_lse(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
+}
+MEMO_INLINE double memo_sink_sum_lane(const memo_sinks_desc* sinks, int64_t head, int32_t lane) {
+    float sink = sinks->sinks[head];
+    double sum = 0;
+    int64_t row;
+    for (row = lane; row < sinks->n_rows && sink != -INFINITY; row += MEMO_SINK_LANES) {
+        int64_t place = row * sinks->n_heads + head;
+        sum += (double)(expf(sink - sinks->lse[place]) * sinks->row_dots[place]);
+    }
+    return sum;
+}
+
 /* --- loops on the calling thread ---
  *
  * Errors: INVALID_ARGUMENT (a type other than F32, BF16 and F16; a negative size; a stride shorter
@@ -2086,6 +2139,8 @@ MEMO_API memo_status memo_row_softmax_parts(const memo_cross_entropy_desc* entro
 MEMO_API memo_status memo_row_cross_entropy(const memo_cross_entropy_desc* entropy,
                                             memo_error* error);
 MEMO_API memo_status memo_row_loss_sums(const memo_cross_entropy_desc* entropy, memo_error* error);
+MEMO_API memo_status memo_row_sinks(const memo_sinks_desc* sinks, memo_error* error);
+MEMO_API memo_status memo_row_sink_sums(const memo_sinks_desc* sinks, memo_error* error);
 
 /* For a device of your own: checks a desc as above, and replaces each 0 by its default. */
 MEMO_API memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error);
@@ -2095,6 +2150,7 @@ MEMO_API memo_status memo_row_sums_desc_resolve(memo_row_sums_desc* sums, memo_e
 MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* error);
 MEMO_API memo_status memo_cross_entropy_desc_resolve(memo_cross_entropy_desc* entropy,
                                                      memo_error* error);
+MEMO_API memo_status memo_sinks_desc_resolve(memo_sinks_desc* sinks, memo_error* error);
 
 #ifdef __cplusplus
 }
@@ -12567,6 +12623,33 @@ memo_status memo_cross_entropy_desc_resolve(memo_cross_entropy_desc* entropy, me
     return status;
 }
 
+memo_status memo_sinks_desc_resolve(memo_sinks_desc* sinks, memo_error* error) {
+    static const char desc[] = "memo_sinks_desc";
+    int64_t dense = 0, n;
+    memo_status status;
+    if (sinks->n_rows < 0 || sinks->n_heads < 0 ||
+        (sinks->n_heads && sinks->n_rows > MEMOB_BYTES_MAX / sinks->n_heads))
+        return memoi_row_fail(error, desc, "n_rows or n_heads is out of range");
+    n = sinks->n_rows * sinks->n_heads;
+
+    /* Each kernel reads some of the arrays; the ones it does not need may be NULL. */
+    status = memoi_row_matrix(desc, "lse", sinks->lse, n, 1, 4, &dense, error);
+    dense = 0;
+    if (!status)
+        status = memoi_row_matrix(desc, "sinks", sinks->sinks, sinks->n_heads, 1, 4, &dense, error);
+    dense = 0;
+    if (!status && sinks->out)
+        status = memoi_row_matrix(desc, "out", sinks->out, n, sinks->n_columns, 4, &dense, error);
+    dense = 0;
+    if (!status && !sinks->out)
+        status = memoi_row_matrix(desc, "row_dots", sinks->row_dots, n, 1, 4, &dense, error);
+    dense = 0;
+    if (!status && !sinks->out)
+        status =
+            memoi_row_matrix(desc, "d_sinks", sinks->d_sinks, sinks->n_heads, 1, 4, &dense, error);
+    return status;
+}
+
 /* --- the loops; descs are resolved --- */
 
 MEMOI void memoi_row_loop_gather(const memo_rows_desc* rows) {
@@ -12645,6 +12728,26 @@ MEMOI void memoi_row_loop_loss_sums(const memo_cross_entropy_desc* entropy) {
     entropy->sums[0] += sums[0];
     entropy->sums[1] += (double)n_labels;
 }
+MEMOI void memoi_row_loop_sinks(const memo_sinks_desc* sinks) {
+    int64_t place;
+    int32_t lane;
+    for (place = 0; sinks->out && place < sinks->n_rows * sinks->n_heads; place++) {
+        for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_sink_lane(sinks, place, lane);
+        memo_sink_end(sinks, place);
+    }
+}
+MEMOI void memoi_row_loop_sink_sums(const memo_sinks_desc* sinks) {
+    double sums[MEMO_SINK_LANES];
+    int64_t head;
+    int32_t lane, apart;
+    for (head = 0; sinks->d_sinks && head < sinks->n_heads; head++) {
+        for (lane = 0; lane < MEMO_SINK_LANES; lane++)
+            sums[lane] = memo_sink_sum_lane(sinks, head, lane);
+        for (apart = MEMO_SINK_LANES / 2; apart > 0; apart /= 2)
+            for (lane = 0; lane < apart; lane++) sums[lane] += sums[lane + apart];
+        sinks->d_sinks[head] -= (float)sums[0];
+    }
+}
 
 /* Of each kernel: at once, with a desc of the user's; and as a function for a host stream, with a
  * resolved one. */
@@ -12670,6 +12773,8 @@ MEMOI_ROW_KERNEL(cast, memo_cast_desc)
 MEMOI_ROW_KERNEL(softmax_parts, memo_cross_entropy_desc)
 MEMOI_ROW_KERNEL(cross_entropy, memo_cross_entropy_desc)
 MEMOI_ROW_KERNEL(loss_sums, memo_cross_entropy_desc)
+MEMOI_ROW_KERNEL(sinks, memo_sinks_desc)
+MEMOI_ROW_KERNEL(sink_sums, memo_sinks_desc)
 
 /* --- on the host device --- */
 
@@ -12694,6 +12799,8 @@ MEMOI_HOST_ROW_KERNEL(cast, cast, memo_cast_desc)
 MEMOI_HOST_ROW_KERNEL(softmax_parts, softmax_parts, memo_cross_entropy_desc)
 MEMOI_HOST_ROW_KERNEL(cross_entropy, cross_entropy, memo_cross_entropy_desc)
 MEMOI_HOST_ROW_KERNEL(loss_sums, loss_sums, memo_cross_entropy_desc)
+MEMOI_HOST_ROW_KERNEL(sinks, sinks, memo_sinks_desc)
+MEMOI_HOST_ROW_KERNEL(sink_sums, sink_sums, memo_sinks_desc)
 
 MEMOI void memoi_row_fill_host(memo_device* table) {
     table->gather_rows = memoi_host_gather_rows;
@@ -12705,6 +12812,8 @@ MEMOI void memoi_row_fill_host(memo_device* table) {
     table->softmax_parts = memoi_host_softmax_parts;
     table->cross_entropy = memoi_host_cross_entropy;
     table->loss_sums = memoi_host_loss_sums;
+    table->sinks = memoi_host_sinks;
+    table->sink_sums = memoi_host_sink_sums;
 }
 
 #endif
@@ -12811,6 +12920,26 @@ MEMOI void memoi_row_touch_loss_sums(const memo_cross_entropy_desc* entropy,
     touched->n_writes = 1;
     touched->writes[0] = memob_range_at(entropy->sums, entropy->sums ? 16 : 0);
 }
+MEMOI void memoi_row_touch_sinks(const memo_sinks_desc* sinks, memoi_row_ranges_of* touched) {
+    int64_t n = sinks->n_rows * sinks->n_heads;
+    touched->n_reads = 3;
+    touched->reads[0] = memob_range_at(sinks->out, sinks->out ? n * sinks->n_columns * 4 : 0);
+    touched->reads[1] = memob_range_at(sinks->lse, n * 4);
+    touched->reads[2] = memob_range_at(sinks->sinks, sinks->n_heads * 4);
+    touched->n_writes = 2;
+    touched->writes[0] = touched->reads[0];
+    touched->writes[1] = touched->reads[1];
+}
+MEMOI void memoi_row_touch_sink_sums(const memo_sinks_desc* sinks, memoi_row_ranges_of* touched) {
+    int64_t n = sinks->n_rows * sinks->n_heads;
+    touched->n_reads = 4;
+    touched->reads[0] = memob_range_at(sinks->row_dots, sinks->row_dots ? n * 4 : 0);
+    touched->reads[1] = memob_range_at(sinks->lse, n * 4);
+    touched->reads[2] = memob_range_at(sinks->sinks, sinks->n_heads * 4);
+    touched->reads[3] = memob_range_at(sinks->d_sinks, sinks->d_sinks ? sinks->n_heads * 4 : 0);
+    touched->n_writes = 1;
+    touched->writes[0] = touched->reads[3];
+}
 
 #define MEMOI_REC_ROW_KERNEL(entry, kernel, shown, desc_type)                                      \
     MEMOI memo_status memoi_rec_##entry(void* context, memo_stream stream, const desc_type* desc,  \
@@ -12844,6 +12973,8 @@ MEMOI_REC_ROW_KERNEL(cast, cast, "cast", memo_cast_desc)
 MEMOI_REC_ROW_KERNEL(softmax_parts, softmax_parts, "softmax parts", memo_cross_entropy_desc)
 MEMOI_REC_ROW_KERNEL(cross_entropy, cross_entropy, "cross entropy", memo_cross_entropy_desc)
 MEMOI_REC_ROW_KERNEL(loss_sums, loss_sums, "loss sums", memo_cross_entropy_desc)
+MEMOI_REC_ROW_KERNEL(sinks, sinks, "sinks", memo_sinks_desc)
+MEMOI_REC_ROW_KERNEL(sink_sums, sink_sums, "sink sums", memo_sinks_desc)
 
 /* The recorder has only the row kernels that the inner device has. */
 MEMOI void memoi_row_fill_rec(memo_recorder* r) {
@@ -12856,6 +12987,8 @@ MEMOI void memoi_row_fill_rec(memo_recorder* r) {
     if (r->inner.softmax_parts) r->device.softmax_parts = memoi_rec_softmax_parts;
     if (r->inner.cross_entropy) r->device.cross_entropy = memoi_rec_cross_entropy;
     if (r->inner.loss_sums) r->device.loss_sums = memoi_rec_loss_sums;
+    if (r->inner.sinks) r->device.sinks = memoi_rec_sinks;
+    if (r->inner.sink_sums) r->device.sink_sums = memoi_rec_sink_sums;
 }
 
 #endif /* MEMO_IMPLEMENTATION */

@@ -196,6 +196,10 @@ MEMO_API memo_status memo_cuda_cross_entropy(memo_stream stream,
                                              memo_error* error);
 MEMO_API memo_status memo_cuda_loss_sums(memo_stream stream, const memo_cross_entropy_desc* entropy,
                                          memo_error* error);
+MEMO_API memo_status memo_cuda_sinks(memo_stream stream, const memo_sinks_desc* sinks,
+                                     memo_error* error);
+MEMO_API memo_status memo_cuda_sink_sums(memo_stream stream, const memo_sinks_desc* sinks,
+                                         memo_error* error);
 
 /* ---- 4 phantom memory: addresses that share one chunk of memory ---------------------------------
  *
@@ -1945,6 +1949,33 @@ static cudaError_t memoi_cuda_launch(void (*kernel)(Desc, int64_t), unsigned n_b
     return cudaLaunchKernelEx(&config, kernel, desc, n_items);
 }
 
+/* A warp per 4 rows and heads, as for merge. */
+static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
+    memoi_cuda_sinks_kernel(const __grid_constant__ memo_sinks_desc sinks, int64_t n_places) {
+    int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);
+    int64_t first = memoi_cuda_first_row();
+    for (; first < n_places; first += memoi_cuda_row_step()) {
+        int64_t place = first + threadIdx.x % 32 / MEMO_ROW_LANES;
+        if (place < n_places) memo_sink_lane(&sinks, place, lane);
+        __syncwarp(); /* all lanes have read the LSE that lane 0 replaces */
+        if (place < n_places && lane == 0) memo_sink_end(&sinks, place);
+    }
+}
+
+/* A warp per head, so that the order of additions is fixed. */
+static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
+    memoi_cuda_sink_sums_kernel(const __grid_constant__ memo_sinks_desc sinks, int64_t n_heads) {
+    int32_t lane = (int32_t)(threadIdx.x % MEMO_SINK_LANES);
+    int64_t head = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / MEMO_SINK_LANES;
+    for (; head < n_heads; head += (int64_t)gridDim.x * blockDim.x / MEMO_SINK_LANES) {
+        double sum = memo_sink_sum_lane(&sinks, head, lane);
+        int apart;
+        for (apart = MEMO_SINK_LANES / 2; apart > 0; apart /= 2)
+            sum += memoi_cuda_shuffle(sum, apart);
+        if (lane == 0) sinks.d_sinks[head] -= (float)sum;
+    }
+}
+
 #define MEMOI_CUDA_LAUNCH(name, desc_type, n_items_of, items_per_block)                            \
     memo_status memo_cuda_##name(memo_stream stream, const desc_type* desc, memo_error* error) {   \
         desc_type resolved = *desc;                                                                \
@@ -1976,6 +2007,10 @@ MEMOI_CUDA_LAUNCH(softmax_parts, memo_cross_entropy_desc, resolved.n_rows,
 MEMOI_CUDA_LAUNCH(cross_entropy, memo_cross_entropy_desc, resolved.n_rows* MEMO_LOSS_LANES,
                   MEMOI_CUDA_THREADS)
 MEMOI_CUDA_LAUNCH(loss_sums, memo_cross_entropy_desc, resolved.n_rows > 0, 1)
+MEMOI_CUDA_LAUNCH(sinks, memo_sinks_desc, resolved.out ? resolved.n_rows* resolved.n_heads : 0,
+                  MEMOI_CUDA_ROWS_PER_BLOCK)
+MEMOI_CUDA_LAUNCH(sink_sums, memo_sinks_desc, resolved.d_sinks ? resolved.n_heads : 0,
+                  MEMOI_CUDA_THREADS / MEMO_SINK_LANES)
 
 #define MEMOI_CUDA_ENTRY(name, desc_type)                                                          \
     MEMOI_CUDA memo_status memoi_cuda_entry_##name(void* context, memo_stream stream,              \
@@ -1992,6 +2027,8 @@ MEMOI_CUDA_ENTRY(cast, memo_cast_desc)
 MEMOI_CUDA_ENTRY(softmax_parts, memo_cross_entropy_desc)
 MEMOI_CUDA_ENTRY(cross_entropy, memo_cross_entropy_desc)
 MEMOI_CUDA_ENTRY(loss_sums, memo_cross_entropy_desc)
+MEMOI_CUDA_ENTRY(sinks, memo_sinks_desc)
+MEMOI_CUDA_ENTRY(sink_sums, memo_sinks_desc)
 
 /* ---- >>device life ------------------------------------------------------------------------------
  * Knows: what a device takes from CUDA, and in which order it gives it back. */
@@ -2124,6 +2161,8 @@ MEMOI_CUDA void memoi_cuda_fill_table(memoi_cuda* cuda) {
     table->softmax_parts = memoi_cuda_entry_softmax_parts;
     table->cross_entropy = memoi_cuda_entry_cross_entropy;
     table->loss_sums = memoi_cuda_entry_loss_sums;
+    table->sinks = memoi_cuda_entry_sinks;
+    table->sink_sums = memoi_cuda_entry_sink_sums;
     table->launch_host = memoi_cuda_launch_host;
 }
 

@@ -834,6 +834,8 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
  *     >>smallest peak          runs, rounds of attempts, parts
  *     >>side by side           several searches on threads
  *     >>climb                  first fit by an order that is changed item by item
+ *     >>cores                  a few items that decide whether a capacity is too small
+ *     >>spots                  stretches of time that are too high are solved again
  *     >>mixed-integer program  the paper's, by lp_solve
  *     >>bi-level               layers once, then what joins them
  *     >>marked windows         windows of layers from marks
@@ -3211,8 +3213,8 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
 }
 
 /* ---- >>smallest peak ----------------------------------------------------------------------------
- * Knows: restarts, capacities and parts for the exact search, and the climb.  Knows nothing of
- * plans in bytes.
+ * Knows: restarts, capacities and parts for the exact search, the climb, cores and spots.  Knows
+ * nothing of plans in bytes.
  *
  * Running times of one order are heavy-tailed: a run succeeds soon or takes very long.  So runs are
  * short and grow slowly.  They differ in the order of the items, in the rule for tight sections,
@@ -5642,6 +5644,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     memoi_task task;
     memoi_solution best;
     memo_status status;
+    double begin = memob_now_s(), reserved_s;
     if (settings.capacity_bytes < 0 || settings.node_limit < 0 || !(settings.time_limit_s >= 0))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "capacity_bytes, node_limit and time_limit_s must not be negative");
@@ -5654,9 +5657,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     if (!(settings.time_limit_s > 0))
         settings.time_limit_s = plan->n_buffers > MEMOI_SEARCH_ITEMS ? 3 : 10;
 
-    /* Reserve a second per million buffers for the work after the search. */
-    effort.deadline = memob_now_s() + settings.time_limit_s;
-    effort.deadline -= fmin(0.25 * settings.time_limit_s, 1e-6 * (double)plan->n_buffers);
+    effort.deadline = begin + settings.time_limit_s;
     effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
     effort.seed = settings.seed;
     effort.n_threads = settings.n_threads ? settings.n_threads : 1;
@@ -5683,6 +5684,10 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
         memoi_task_free(&task);
         return memob_no_memory(error, "the plan");
     }
+
+    /* Work after the search takes about twice as long as work before it, on a busy machine too. */
+    reserved_s = fmax(3 * (memob_now_s() - begin), 1e-6 * (double)plan->n_buffers);
+    effort.deadline -= fmin(0.4 * settings.time_limit_s, reserved_s);
 
     /* No plan is below the bound, so a smaller capacity is no useful target. */
     target = settings.capacity_bytes > MEMOB_BYTES_MAX ? MEMOB_BYTES_MAX : settings.capacity_bytes;

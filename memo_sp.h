@@ -564,12 +564,16 @@ typedef struct memo_mask {
     /* A query sees only keys less than so many positions before it, and after it; 0: no limit, 1:
      * none but its own.  CAUSAL is window_after 1. */
     int64_t window_before, window_after;
-    int64_t n_tokens; /* positions from n_tokens on are padding: they neither see nor are seen */
+    int64_t n_tokens; /* queries from n_tokens on are padding and see nothing */
+    int64_t n_keys;   /* keys from n_keys on are padding and are not seen; 0: n_tokens */
     /* Packed documents (cu_seqlens): n_documents + 1 positions from 0 to n_tokens, not descending.
      * A query sees only keys of its own document.  Two equal positions are an empty document, which
      * has no tokens and changes nothing.  NULL: one document. */
     const int64_t* document_begins;
     int64_t n_documents;
+    /* Cross-attention of packed documents: n_documents + 1 positions of keys, from 0 to n_keys.  A
+     * query's own position among keys counts from the begin of its document.  NULL: document_begins. */
+    const int64_t* key_begins;
     /* The length of each document's prefix (n_documents, or 1 without documents): all of its queries
      * see the prefix, earlier ones too (prefix LM).  Only window_before still limits them, since
      * a prefix and a window apart from it are two intervals.  NULL: no prefix. */
@@ -677,14 +681,15 @@ typedef struct memo_ulysses_heads {
  * Meanwhile the keys and values of step s + 1 arrive on a stream of the engine.  Each step calls
  * the local attention once, with the runs that see each other under the mask; once per sequence, if
  * the sequences of a batch have masks or shardings of their own.  It skips what sees nothing.
- * (Exceptions: striped documents shorter than the ring; striped prefixes with a window.)
+ * (Exceptions: striped documents shorter than the ring; striped prefixes with a window; keys of
+ * cross-attention that no query sees.)
  *
  * Every rank makes every hop up to the last one that any rank needs: rd - 1 hops with causal and
  * full masks.  A hop carries the rows of keys that a later step reads on any rank: from the first run
  * that is seen to the last; in the sharding "documents" all rows.  In a plain ring under a causal mask
  * half of the hops are empty.  In a zigzag ring the keys of rank 0 travel as half.
  *
- *   forward    the outputs and LSEs of the steps are merged in fp32
+ *   forward    the outputs and LSEs of the steps are merged in fp32, and at the end with the sinks
  *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32 or
  *              rounded to the tensors' type; the last hop returns them to their rank
  *
@@ -740,6 +745,9 @@ typedef struct memo_sp_attention_desc {
      * only in their documents.  Scatter and gather each sequence with its own.  NULL: sharding cuts
      * every sequence. */
     const memo_sharding* row_shardings;
+    /* Cross-attention: the sharding of k and v, of any length and kind, with the same ring and
+     * ulysses.  If it has documents, so must the queries.  Empty: keys have the queries' sharding. */
+    memo_sharding key_sharding;
     /* n_q_heads must be a multiple of n_kv_heads.  head_size: of q and k.  v_head_size: of v and out;
      * 0: head_size.  The local attention may limit both: the host's returns UNSUPPORTED above
      * MEMO_HOST_ATTENTION_HEAD_SIZE. */
@@ -781,13 +789,14 @@ typedef struct memo_sp_attention_sizes {
     int64_t lse_bytes;    /* tensors.lse, kept from forward to backward */
     memo_ulysses_heads heads;
     /* Bytes that this rank sends to others in one call.  With n = n_batch * local_tokens rows,
-     * D = head_size + v_head_size, ud = ulysses dividing both numbers of heads, and rd = ring:
-     *   ulysses forward    (Hq + Hkv) D n (ud - 1) / ud, in type
+     * D = head_size + v_head_size, ud = ulysses dividing both numbers of heads, rd = ring, and
+     * m = n, or of key_sharding:
+     *   ulysses forward    (Hq n + Hkv m) D (ud - 1) / ud, in type
      *   ulysses backward   the same, and Hq n (ud - 1) / ud of fp32 (row_dots); with sends_again
-     *                      another (Hq head_size + Hkv D) n (ud - 1) / ud
-     *   ring forward       Hkv D n (rd - 1), in type
-     *   ring backward      the same, and Hkv D n rd in fp32 (rounds_gradients: in type);
-     *                      with gathers_keys Hkv D n (rd - 1)
+     *                      another (Hq n head_size + Hkv m D) (ud - 1) / ud
+     *   ring forward       Hkv m D (rd - 1), in type
+     *   ring backward      the same, and Hkv m D rd in fp32 (rounds_gradients: in type);
+     *                      with gathers_keys Hkv m D (rd - 1)
      * The ring's bytes are those of a full mask, and upper bounds for others: only rows that a later
      * step reads travel (chapter 6). */
     int64_t ulysses_forward_bytes, ulysses_backward_bytes;
@@ -796,15 +805,23 @@ typedef struct memo_sp_attention_sizes {
 
 /* A layer's tensors in device memory: the rows of this rank, contiguous.  q and d_q are (n_batch,
  * local_tokens, n_q_heads, head_size); k and d_k have n_kv_heads.  out and d_out are (n_batch,
- * local_tokens, n_q_heads, v_head_size); v and d_v have n_kv_heads. */
+ * local_tokens, n_q_heads, v_head_size); v and d_v have n_kv_heads.  k, v, d_k and d_v have the
+ * local_tokens of key_sharding, if there is one.  Set the struct to zero first:
+ * what is not used is NULL. */
 typedef struct memo_sp_attention_tensors {
     const void *q, *k, *v; /* backward does not read them if it has tensors.saved */
     void* out;             /* set by forward, read by backward */
     /* (n_batch, ring_tokens, heads.n_q), fp32; set by forward, read by backward; -inf for rows that
-     * see nothing, such as padding.  With ulysses_groups: so for the heads of each group, one group
+     * see nothing, such as padding, unless they have sinks.  With ulysses_groups: so for the heads of each group, one group
      * after the other. */
     float* lse;
-    void* saved;           /* NULL is allowed if saved_bytes is 0 */
+    void* saved; /* NULL is allowed if saved_bytes is 0 */
+    /* Attention sinks: a logit of each query head (n_q_heads), fp32, equal on all ranks, which counts
+     * once in the softmax of every row and has no value.  A row that sees no key has its head's sink as
+     * LSE.  NULL: none.  Backward sets d_sinks (n_q_heads): the sum over the rows and heads that this
+     * rank computes, 0 for other heads.  Sum it over memo_mesh.gradient, as parameter gradients. */
+    const float* sinks;
+    float* d_sinks;
     const void* d_out;     /* backward only, as are d_q, d_k and d_v */
     void *d_q, *d_k, *d_v; /* set by backward */
 } memo_sp_attention_tensors;
@@ -4362,6 +4379,33 @@ MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, void* to, memo_type 
     return status ? status : MEMOI_SP_KERNEL(queue, &op, add, &add);
 }
 
+/* Merges sinks into out and lse; with d_sinks, their gradient. */
+MEMOI memo_status memoi_sp_add_sinks(const memoi_sp_queue* queue, memo_sinks_desc* sinks,
+                                     memo_error* error) {
+    const int64_t n = sinks->n_rows * sinks->n_heads,
+                  needed =
+                      (int64_t)(offsetof(memo_device, sink_sums) + sizeof queue->device->sink_sums);
+    memo_op_desc op = memo_op_desc_default();
+    memo_range reads[4];
+    memo_status status;
+    reads[0] = sinks->d_sinks ? memob_range_at(sinks->row_dots, n * 4)
+                              : memob_range_at(sinks->out, n * sinks->n_columns * 4);
+    reads[1] = memob_range_at(sinks->lse, n * 4);
+    reads[2] = memob_range_at(sinks->sinks, sinks->n_heads * 4);
+    reads[3] = memob_range_at(sinks->d_sinks, sinks->d_sinks ? sinks->n_heads * 4 : 0);
+    op.name = sinks->d_sinks ? "sink sums" : "sinks";
+    op.reads = reads;
+    op.n_reads = sinks->d_sinks ? 4 : 3;
+    op.writes = sinks->d_sinks ? reads + 3 : reads;
+    op.n_writes = sinks->d_sinks ? 1 : 2;
+    if (!queue->device) return memoi_sp_announce(queue, MEMOI_SP_COMPUTE, &op, error);
+    if (queue->device->struct_bytes < needed) return memoi_sp_no_kernel(queue, error);
+    status = memo_sinks_desc_resolve(sinks, error);
+    if (status) return status;
+    return sinks->d_sinks ? MEMOI_SP_KERNEL(queue, &op, sink_sums, sinks)
+                          : MEMOI_SP_KERNEL(queue, &op, sinks, sinks);
+}
+
 /* to[row] = sum of a * b over the n elements of a row. */
 MEMOI memo_status memoi_sp_row_sums(const memoi_sp_queue* queue, float* to, const void* a,
                                     const void* b, memo_type type, int64_t n, int64_t n_rows,
@@ -4430,23 +4474,25 @@ MEMOI int64_t memoi_mask_after(const memo_mask* mask) {
 }
 
 void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, int64_t* end) {
-    int64_t document = 0, prefix_end = 0, after = memoi_mask_after(mask);
+    int64_t document = 0, prefix_end = 0, own = query, after = memoi_mask_after(mask);
     *begin = *end = 0;
     if (query >= mask->n_tokens) return;
 
-    /* The document and its prefix. */
-    *end = mask->n_tokens;
+    /* The document, the query's own position in it, and its prefix. */
+    *end = mask->n_keys ? mask->n_keys : mask->n_tokens;
     if (mask->document_begins) {
+        const int64_t* keys = mask->key_begins ? mask->key_begins : mask->document_begins;
         document = memoi_document_of(mask->document_begins, mask->n_documents, query);
-        *begin = mask->document_begins[document];
-        *end = mask->document_begins[document + 1];
+        *begin = keys[document];
+        *end = keys[document + 1];
+        own = *begin + query - mask->document_begins[document];
     }
     if (mask->prefixes) prefix_end = *begin + memob_min(mask->prefixes[document], *end - *begin);
 
-    /* The windows. */
-    if (mask->window_before && query - *begin >= mask->window_before)
-        *begin = query - mask->window_before + 1;
-    if (after && *end - query > after) *end = memob_max(query + after, prefix_end);
+    /* The windows.  The query's own position may be behind the last key. */
+    if (mask->window_before && own - *begin >= mask->window_before)
+        *begin = memob_min(own - mask->window_before + 1, *end);
+    if (after && *end - own > after) *end = memob_max(own + after, prefix_end);
 }
 
 /* The indices [*begin, *end) of a run whose positions are in [low, high). */
@@ -4478,7 +4524,8 @@ MEMOI double memoi_mask_count(const memo_mask* mask, const memo_run* q_runs, int
 }
 
 /* The positions [*low, *high) that the queries of a run see together.  With stride 1 they are one
- * interval, because neighbors' intervals overlap or touch.  Returns 0 if they see none. */
+ * interval, because neighbors' intervals overlap or touch; cross-attention may have keys in between
+ * that no query sees.  Returns 0 if they see none. */
 MEMOI int memoi_run_sees(const memo_mask* mask, const memo_run* q, int64_t* low, int64_t* high) {
     int64_t n_queries = memoi_run_tokens(q, mask->n_tokens), ignored;
     if (!n_queries) return 0;
@@ -4888,7 +4935,8 @@ typedef struct memoi_sp_tokens {
 
 /* An attention on one rank; only documents change from call to call. */
 typedef struct memoi_sp_shape {
-    memo_sharding sharding; /* without documents */
+    memo_sharding sharding, key_sharding; /* not their documents, which may change */
+    int32_t has_key_sharding;             /* cross-attention */
     int32_t ring_rank, ulysses_rank;
     int32_t n_batch, n_q_heads, n_kv_heads, head_size, v_head_size;
     memo_type type;
@@ -4906,13 +4954,19 @@ typedef struct memoi_sp_shape {
     const memoi_sp_tokens* tokens;         /* (n_tokens_of) */
 } memoi_sp_shape;
 
-MEMOI const memoi_sp_tokens* memoi_sp_tokens_of(const memoi_sp_shape* shape, int32_t part) {
+MEMOI const memo_sharding* memoi_sp_sharding(const memoi_sp_shape* shape, int is_kv) {
+    return is_kv ? &shape->key_sharding : &shape->sharding;
+}
+
+MEMOI const memoi_sp_tokens* memoi_sp_tokens_of(const memoi_sp_shape* shape, int is_kv,
+                                                int32_t part) {
+    if (is_kv && shape->has_key_sharding) return &shape->tokens[shape->n_tokens_of];
     return &shape->tokens[shape->n_tokens_of > 1 ? part : 0];
 }
 
-MEMOI const memo_run* memoi_sp_runs(const memoi_sp_shape* shape, int32_t part, int32_t ring_rank,
-                                    int32_t* n) {
-    const memoi_sp_tokens* tokens = memoi_sp_tokens_of(shape, part);
+MEMOI const memo_run* memoi_sp_runs(const memoi_sp_shape* shape, int is_kv, int32_t part,
+                                    int32_t ring_rank, int32_t* n) {
+    const memoi_sp_tokens* tokens = memoi_sp_tokens_of(shape, is_kv, part);
     *n = (int32_t)(tokens->first_run[ring_rank + 1] - tokens->first_run[ring_rank]);
     return tokens->runs + tokens->first_run[ring_rank];
 }
@@ -4964,12 +5018,14 @@ MEMOI int64_t memoi_heads_needed(const memoi_sp_shape* shape, int32_t is_kv) {
 }
 
 MEMOI int64_t memoi_to_heads_bytes(const memoi_sp_shape* shape, const memoi_exchanged* x) {
-    return shape->n_batch * shape->sharding.local_tokens * x->n * memo_type_bytes(x->type) *
+    int64_t n = shape->n_batch * memoi_sp_sharding(shape, x->is_kv)->local_tokens;
+    return n * x->n * memo_type_bytes(x->type) *
            (memoi_heads_needed(shape, x->is_kv) -
             memoi_heads_of(shape, x->is_kv, shape->ulysses_rank).n);
 }
 MEMOI int64_t memoi_to_rows_bytes(const memoi_sp_shape* shape, const memoi_exchanged* x) {
-    return shape->n_batch * shape->sharding.local_tokens * x->n * memo_type_bytes(x->type) *
+    int64_t n = shape->n_batch * memoi_sp_sharding(shape, x->is_kv)->local_tokens;
+    return n * x->n * memo_type_bytes(x->type) *
            memoi_heads_of(shape, x->is_kv, shape->ulysses_rank).n * (shape->sharding.ulysses - 1);
 }
 
@@ -5022,9 +5078,9 @@ MEMOI memoi_ulysses_measures memoi_ulysses_measure(const memoi_ulysses* u,
     m.own_heads = own.n;
     m.first_head = own.first;
     m.unit = x->n * memo_type_bytes(x->type);
-    m.n_local = shape->sharding.local_tokens;
+    m.n_local = memoi_sp_sharding(shape, x->is_kv)->local_tokens;
     m.n_rows = shape->n_batch * m.n_local;
-    m.ring_tokens = shape->sharding.ring_tokens;
+    m.ring_tokens = memoi_sp_sharding(shape, x->is_kv)->ring_tokens;
     m.row_bytes = m.n_heads * m.unit;
     m.own_bytes = m.own_heads * m.unit;
     return m;
@@ -5216,16 +5272,23 @@ typedef struct memoi_ring {
     int32_t has_worked; /* this rank computed in the previous step */
 } memoi_ring;
 
-/* The mask of a part of the batch: the caller's, with the tokens and documents of the sharding. */
-MEMOI memo_mask memoi_ring_mask(const memoi_ring* ring, int32_t part) {
-    const memo_sharding* sharding = &memoi_sp_tokens_of(ring->shape, part)->sharding;
-    memo_mask mask = ring->masks[ring->shape->n_masks > 1 ? part : 0];
-    mask.n_tokens = sharding->n_tokens;
+/* The mask of a part of the batch: the caller's, with the tokens and documents of the shardings. */
+MEMOI memo_mask memoi_sp_mask(const memoi_sp_shape* shape, const memo_mask* masks, int32_t part) {
+    const memo_sharding* queries = &memoi_sp_tokens_of(shape, 0, part)->sharding;
+    const memo_sharding* keys = &memoi_sp_tokens_of(shape, 1, part)->sharding;
+    memo_mask mask = masks[shape->n_masks > 1 ? part : 0];
+    mask.n_tokens = queries->n_tokens;
+    mask.n_keys = keys->n_tokens;
     if (!mask.document_begins) {
-        mask.document_begins = sharding->document_begins;
-        mask.n_documents = sharding->n_documents;
+        mask.document_begins = queries->document_begins;
+        mask.n_documents = queries->n_documents;
     }
+    if (shape->has_key_sharding && !mask.key_begins && keys->n_documents == mask.n_documents)
+        mask.key_begins = keys->document_begins;
     return mask;
+}
+MEMOI memo_mask memoi_ring_mask(const memoi_ring* ring, int32_t part) {
+    return memoi_sp_mask(ring->shape, ring->masks, part);
 }
 
 /* Runs of queries [q_begin, q_end) and of keys [k_begin, k_end). */
@@ -5237,7 +5300,7 @@ typedef struct memoi_rectangle {
  * contain none of them. */
 MEMOI int memoi_runs_may_meet(const memo_mask* mask, const memo_run* q, const memo_run* k) {
     int64_t behind; /* from the query back to the nearest key */
-    if (q->stride == 1 || q->stride != k->stride || mask->prefixes) return 1;
+    if (q->stride == 1 || q->stride != k->stride || mask->prefixes || mask->key_begins) return 1;
     if (!mask->window_before || !memoi_mask_after(mask)) return 1;
     behind = (q->start - k->start) % q->stride;
     if (behind < 0) behind += q->stride;
@@ -5249,8 +5312,8 @@ MEMOI int memoi_runs_may_meet(const memo_mask* mask, const memo_run* q, const me
 MEMOI int memoi_ring_rectangle(const memoi_ring* ring, int32_t part, int32_t q_rank, int32_t k_rank,
                                memoi_rectangle* r) {
     int32_t n_q, n_k, q, k_first = 0, k_behind = 0;
-    const memo_run* q_runs = memoi_sp_runs(ring->shape, part, q_rank, &n_q);
-    const memo_run* k_runs = memoi_sp_runs(ring->shape, part, k_rank, &n_k);
+    const memo_run* q_runs = memoi_sp_runs(ring->shape, 0, part, q_rank, &n_q);
+    const memo_run* k_runs = memoi_sp_runs(ring->shape, 1, part, k_rank, &n_k);
     const memo_mask mask = memoi_ring_mask(ring, part);
     memset(r, 0, sizeof *r);
     for (q = 0; q < n_q; q++) {
@@ -5301,10 +5364,11 @@ MEMOI int64_t memoi_ring_q_elements(const memoi_sp_shape* shape) {
     return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * shape->head_size;
 }
 MEMOI int64_t memoi_ring_k_elements(const memoi_sp_shape* shape) {
-    return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_kv * shape->head_size;
+    return shape->n_batch * shape->key_sharding.ring_tokens * shape->heads.n_kv * shape->head_size;
 }
 MEMOI int64_t memoi_ring_v_elements(const memoi_sp_shape* shape) {
-    return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_kv * shape->v_head_size;
+    return shape->n_batch * shape->key_sharding.ring_tokens * shape->heads.n_kv *
+           shape->v_head_size;
 }
 
 /* Rows [begin, end) of a sequence. */
@@ -5342,14 +5406,14 @@ MEMOI memoi_ring_rows memoi_ring_needed(const memoi_ring* ring, int32_t part, in
                                         int32_t s) {
     const memoi_sp_shape* shape = ring->shape;
     int32_t rd = shape->sharding.ring, n_runs, k, step;
-    const memo_run* runs = memoi_sp_runs(shape, part, owner, &n_runs);
+    const memo_run* runs = memoi_sp_runs(shape, 1, part, owner, &n_runs);
     int32_t begin = n_runs, end = 0;
     memoi_rectangle rectangle;
     memoi_ring_rows rows;
     /* Of many runs the first and the last are needed mostly, and a search would take long. */
     rows.begin = 0;
-    rows.end = shape->sharding.ring_tokens;
-    if (shape->sharding.kind == MEMO_SHARDING_DOCUMENTS) return rows;
+    rows.end = shape->key_sharding.ring_tokens;
+    if (shape->key_sharding.kind == MEMO_SHARDING_DOCUMENTS) return rows;
 
     /* Backwards, because the last step often reads all. */
     for (step = ring->last_step; step > s && end - begin < n_runs; step--) {
@@ -5404,7 +5468,7 @@ MEMOI memoi_ring_rows memoi_ring_message_rows(const memoi_ring* ring,
     int32_t rd = shape->sharding.ring, owner = (shape->ring_rank - is_receive - s + 2 * rd) % rd;
     memoi_ring_rows rows;
     rows.begin = 0;
-    rows.end = shape->sharding.ring_tokens;
+    rows.end = shape->key_sharding.ring_tokens;
     if (list->is_kv[i]) rows = memoi_ring_needed(ring, shape->n_parts > 1 ? b : 0, owner, s);
     return rows;
 }
@@ -5414,7 +5478,7 @@ MEMOI memoi_ring_rows memoi_ring_message_rows(const memoi_ring* ring,
 MEMOI memo_status memoi_ring_send(const memoi_ring* ring, const memoi_message_list* list, int32_t i,
                                   int32_t s, int32_t is_receive, memo_error* error) {
     const memoi_sp_shape* shape = ring->shape;
-    const int64_t n_tokens = shape->sharding.ring_tokens, row = list->row_elements[i];
+    const int64_t n_tokens = shape->key_sharding.ring_tokens, row = list->row_elements[i];
     const int64_t row_bytes = row * memo_type_bytes(list->types[i]);
     memo_stream stream = ring->queue->streams[MEMOI_SP_RING];
     memo_status status = MEMO_STATUS_OK;
@@ -5479,7 +5543,7 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* rings, int32_t n_rings, int32_
     }
     memoi_ring_messages(ring, s, &list);
     for (i = 0; i < list.n; i++) {
-        int64_t n_bytes = ring->shape->n_batch * ring->shape->sharding.ring_tokens *
+        int64_t n_bytes = ring->shape->n_batch * ring->shape->key_sharding.ring_tokens *
                           list.row_elements[i] * memo_type_bytes(list.types[i]);
         reads[i] = memob_range_at(list.from[i], n_bytes);
         writes[i] = memob_range_at(list.to[i], n_bytes);
@@ -5548,8 +5612,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
                                             const memoi_rectangle* r, int32_t s) {
     const memoi_sp_shape* shape = ring->shape;
     int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd, n_runs;
-    const memo_run* q_runs = memoi_sp_runs(shape, part, shape->ring_rank, &n_runs);
-    const memo_run* k_runs = memoi_sp_runs(shape, part, k_rank, &n_runs);
+    const memo_run* q_runs = memoi_sp_runs(shape, 0, part, shape->ring_rank, &n_runs);
+    const memo_run* k_runs = memoi_sp_runs(shape, 1, part, k_rank, &n_runs);
     int64_t q_row = memoi_runs_rows(q_runs, r->q_begin);
     int64_t k_row = memoi_runs_rows(k_runs, r->k_begin);
     int64_t element_bytes = memo_type_bytes(shape->type), q_at, k_at, v_at, out_at, lse_at;
@@ -5576,14 +5640,14 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.out_row_stride = (int64_t)shape->heads.n_q * shape->v_head_size;
     block.lse_row_stride = shape->heads.n_q;
     block.q_batch_stride = shape->sharding.ring_tokens * block.q_row_stride;
-    block.k_batch_stride = shape->sharding.ring_tokens * block.k_row_stride;
-    block.v_batch_stride = shape->sharding.ring_tokens * block.v_row_stride;
+    block.k_batch_stride = shape->key_sharding.ring_tokens * block.k_row_stride;
+    block.v_batch_stride = shape->key_sharding.ring_tokens * block.v_row_stride;
     block.out_batch_stride = shape->sharding.ring_tokens * block.out_row_stride;
     block.lse_batch_stride = shape->sharding.ring_tokens * block.lse_row_stride;
 
     /* Addresses of the rectangle's first rows. */
     q_row += part * shape->sharding.ring_tokens;
-    k_row += part * shape->sharding.ring_tokens;
+    k_row += part * shape->key_sharding.ring_tokens;
     q_at = q_row * block.q_row_stride;
     k_at = k_row * block.k_row_stride;
     v_at = k_row * block.v_row_stride;
@@ -5811,10 +5875,10 @@ MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error
         memoi_rectangle rectangle;
         memo_attention_block block;
         int is_seen = memoi_ring_rectangle(ring, part, shape->ring_rank, k_rank, &rectangle);
-        if (s == 0) { /* the whole square, because it sets every row */
+        if (s == 0) { /* everything, because it sets every row */
             rectangle.q_begin = rectangle.k_begin = 0;
-            memoi_sp_runs(shape, part, shape->ring_rank, &rectangle.q_end);
-            rectangle.k_end = rectangle.q_end;
+            memoi_sp_runs(shape, 0, part, shape->ring_rank, &rectangle.q_end);
+            memoi_sp_runs(shape, 1, part, shape->ring_rank, &rectangle.k_end);
         } else if (!is_seen)
             continue;
         ring->has_worked = 1;
@@ -5900,8 +5964,8 @@ MEMOI memo_status memoi_gather_order(const memoi_ring* ring, char* by_rank, char
     int32_t r, b, k, n_runs;
     for (r = 0; r < shape->sharding.ring; r++)
         for (b = 0; b < shape->n_batch; b++) {
-            const memo_run* runs = memoi_sp_runs(shape, shape->n_parts > 1 ? b : 0, r, &n_runs);
-            char* sequence = by_position + b * shape->sharding.padded_tokens * row_bytes;
+            const memo_run* runs = memoi_sp_runs(shape, 1, shape->n_parts > 1 ? b : 0, r, &n_runs);
+            char* sequence = by_position + b * shape->key_sharding.padded_tokens * row_bytes;
             for (k = 0; k < n_runs && !status; k++) {
                 /* Neighbors are one row. */
                 int64_t n = runs[k].stride == 1 ? 1 : runs[k].count;
@@ -5926,16 +5990,16 @@ MEMOI int64_t memoi_gather_row(const memoi_ring* ring, int is_v, memo_type type)
 
 MEMOI memo_status memoi_gather_attend(const memoi_ring* ring, memo_error* error) {
     const memoi_sp_shape* shape = ring->shape;
-    int64_t padded = shape->sharding.padded_tokens, bytes = memo_type_bytes(shape->type);
+    int64_t padded = shape->key_sharding.padded_tokens, bytes = memo_type_bytes(shape->type);
     memo_status status = MEMO_STATUS_OK;
     int32_t part;
     for (part = 0; part < shape->n_parts && !status; part++) {
         memoi_rectangle all;
         memo_attention_block block;
         memset(&all, 0, sizeof all);
-        memoi_sp_runs(shape, part, shape->ring_rank, &all.q_end);
+        memoi_sp_runs(shape, 0, part, shape->ring_rank, &all.q_end);
         block = memoi_ring_block(ring, part, &all, 0);
-        block.k_runs = &memoi_sp_tokens_of(shape, part)->all;
+        block.k_runs = &memoi_sp_tokens_of(shape, 1, part)->all;
         block.n_k_runs = 1;
         block.k_batch_stride = padded * block.k_row_stride;
         block.v_batch_stride = padded * block.v_row_stride;
@@ -6173,7 +6237,7 @@ MEMOI memo_status memoi_sp_masks_check(const memo_sp_attention_desc* desc, memo_
 
 /* The most documents of a sharding of the desc. */
 MEMOI int64_t memoi_sp_most_documents(const memo_sp_attention_desc* desc) {
-    int64_t most = desc->sharding.n_documents;
+    int64_t most = memob_max(desc->sharding.n_documents, desc->key_sharding.n_documents);
     int32_t b;
     for (b = 0; desc->row_shardings && b < (desc->n_batch ? desc->n_batch : 1); b++)
         if (desc->row_shardings[b].n_documents > most) most = desc->row_shardings[b].n_documents;
@@ -6182,7 +6246,7 @@ MEMOI int64_t memoi_sp_most_documents(const memo_sp_attention_desc* desc) {
 
 /* Everything that does not need a device. */
 MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    const memo_sharding* sharding = &desc->sharding;
+    const memo_sharding *sharding = &desc->sharding, *keys = &desc->key_sharding;
     int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
     int32_t head_size = memoi_sp_larger(desc->head_size, desc->v_head_size);
     memo_status status;
@@ -6193,6 +6257,12 @@ MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_
     if (!status) status = memoi_sp_heads_check(desc, error);
     if (!status) status = memoi_sp_masks_check(desc, error);
     if (status) return status;
+    if (keys->local_tokens && (keys->ring != sharding->ring || keys->ulysses != sharding->ulysses))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "sp_attention_desc.key_sharding: ring %d x ulysses %d, but sharding has %d x %d; make "
+            "both with the same degrees",
+            (int)keys->ring, (int)keys->ulysses, (int)sharding->ring, (int)sharding->ulysses);
     if (desc->max_documents < 0 || memoi_sp_most_documents(desc) > MEMOI_DOCUMENTS_MAX / n_batch)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -6202,14 +6272,14 @@ MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_
             (int)(MEMOI_DOCUMENTS_MAX / n_batch));
 
     /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
-    if ((double)sharding->ring_tokens * sharding->ring * n_batch * desc->n_q_heads * head_size *
-            sharding->ulysses >
+    if ((double)memob_max(sharding->ring_tokens, keys->ring_tokens) * sharding->ring * n_batch *
+            desc->n_q_heads * head_size * sharding->ulysses >
         (double)(MEMOB_BYTES_MAX / 1024))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc: too large (%lld tokens, %d query heads of %d, "
                               "batch %d); tokens x heads x head size x batch x ulysses may be 2^52",
-                              (long long)sharding->n_tokens, (int)desc->n_q_heads, (int)head_size,
-                              (int)n_batch);
+                              (long long)memob_max(sharding->n_tokens, keys->n_tokens),
+                              (int)desc->n_q_heads, (int)head_size, (int)n_batch);
     return MEMO_STATUS_OK;
 }
 
@@ -6231,11 +6301,14 @@ MEMOI void memoi_sp_take_runs(memoi_sp_tokens* tokens, const memo_sharding* shar
     tokens->all.count = sharding->padded_tokens;
 }
 
-/* One for all sequences, or one for each if the desc has row_shardings.  A single allocation; NULL if
- * there is no memory. */
+/* One for all sequences, or one for each if the desc has row_shardings; then that of key_sharding, if
+ * there is one.  A single allocation; NULL if there is no memory. */
 MEMOI memoi_sp_tokens* memoi_sp_tokens_create(const memo_sp_attention_desc* desc) {
-    int64_t n = desc->row_shardings && desc->n_batch ? desc->n_batch : 1, i;
-    int64_t n_runs = memoi_sp_max_runs(&desc->sharding, memoi_sp_most_documents(desc));
+    int64_t n_rows = desc->row_shardings && desc->n_batch ? desc->n_batch : 1, i;
+    int64_t n = n_rows + (desc->key_sharding.local_tokens > 0),
+            most = memoi_sp_most_documents(desc);
+    int64_t n_runs = memob_max(memoi_sp_max_runs(&desc->sharding, most),
+                               memoi_sp_max_runs(&desc->key_sharding, most));
     int64_t ring = desc->sharding.ring, n_bytes = 0;
     memoi_sp_tokens* tokens = NULL;
     int pass;
@@ -6254,8 +6327,9 @@ MEMOI memoi_sp_tokens* memoi_sp_tokens_create(const memo_sp_attention_desc* desc
             if (!tokens) continue;
             tokens[i].runs = runs;
             tokens[i].first_run = first_run;
-            memoi_sp_take_runs(&tokens[i],
-                               desc->row_shardings ? &desc->row_shardings[i] : &desc->sharding);
+            memoi_sp_take_runs(&tokens[i], i == n_rows           ? &desc->key_sharding
+                                           : desc->row_shardings ? &desc->row_shardings[i]
+                                                                 : &desc->sharding);
         }
         if (!pass) tokens = (memoi_sp_tokens*)memob_calloc(n_bytes, 1);
         if (!tokens) return NULL;
@@ -6271,6 +6345,8 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc,
     memset(shape, 0, sizeof *shape);
     if (status) return status;
     shape->sharding = desc->sharding;
+    shape->has_key_sharding = desc->key_sharding.local_tokens > 0;
+    shape->key_sharding = shape->has_key_sharding ? desc->key_sharding : desc->sharding;
     shape->ring_rank = desc->ring ? desc->ring->rank : desc->ring_rank;
     shape->ulysses_rank = desc->ulysses ? desc->ulysses->rank : desc->ulysses_rank;
     shape->n_batch = desc->n_batch ? desc->n_batch : 1;
@@ -6374,16 +6450,13 @@ MEMOI char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
 MEMOI int64_t memoi_sp_carve_heads(const memoi_sp_shape* shape, char* base, char** q, char** k,
                                    char** v) {
     int64_t element_bytes = memo_type_bytes(shape->type), n = shape->sharding.ring_tokens;
-    const memo_ulysses_heads* heads = &shape->heads;
     memoi_hybrid_carver carver;
     carver.base = base;
     carver.n_bytes = 0;
-    *q = memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, heads->n_q, shape->head_size) *
-                                         element_bytes);
-    *k = memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, heads->n_kv, shape->head_size) *
-                                         element_bytes);
-    *v = memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, heads->n_kv, shape->v_head_size) *
-                                         element_bytes);
+    *q = memoi_hybrid_carve(
+        &carver, memoi_sp_elements(shape, n, shape->heads.n_q, shape->head_size) * element_bytes);
+    *k = memoi_hybrid_carve(&carver, memoi_ring_k_elements(shape) * element_bytes);
+    *v = memoi_hybrid_carve(&carver, memoi_ring_v_elements(shape) * element_bytes);
     return carver.n_bytes;
 }
 
@@ -6394,8 +6467,10 @@ MEMOI void memoi_sp_carve_ulysses(const memoi_sp_largest* largest, memoi_hybrid_
     int64_t element_bytes = memo_type_bytes(shape->type), n = shape->sharding.ring_tokens;
     int64_t size = memoi_sp_larger(shape->head_size, shape->v_head_size);
     int64_t kv_type_bytes = is_backward && shape->is_replicated ? 4 : element_bytes;
-    int64_t kv_needed = largest->kv_needed * kv_type_bytes;
-    int64_t q_needed = largest->q_needed * element_bytes, q_bytes;
+    int64_t kv_bytes = memoi_sp_elements(shape, shape->key_sharding.local_tokens,
+                                         largest->kv_needed, size * kv_type_bytes);
+    int64_t q_bytes = memoi_sp_elements(shape, shape->sharding.local_tokens, largest->q_needed,
+                                        memob_max(size * element_bytes, 4)); /* row dots: fp32 */
     int32_t n_groups = shape->n_groups, i;
     for (i = 0; i < 2 && i < n_groups && shape->sends_again; i++) {
         int64_t n_bytes =
@@ -6403,22 +6478,20 @@ MEMOI void memoi_sp_carve_ulysses(const memoi_sp_largest* largest, memoi_hybrid_
         char* part = memoi_hybrid_carve(carver, n_bytes);
         if (part) memoi_sp_carve_heads(shape, part, &buffers->q[i], &buffers->k[i], &buffers->v[i]);
     }
-    /* Row dots are smaller than q, except for heads of one or two elements. */
-    if (q_needed * size < 4 * largest->q_needed) q_needed = 4 * largest->q_needed;
-    buffers->staging = memoi_hybrid_carve(
-        carver, memoi_sp_elements(shape, shape->sharding.local_tokens,
-                                  kv_needed > q_needed ? kv_needed : q_needed, size));
+    buffers->staging = memoi_hybrid_carve(carver, memob_max(kv_bytes, q_bytes));
     if (!is_backward && shape->type == MEMO_TYPE_F32 && n_groups == 1) return;
 
     /* One buffer serves d_out and then all results, unless they leave behind the next group. */
     q_bytes = memoi_sp_elements(shape, n, shape->heads.n_q, size) * element_bytes;
-    buffers->results[0] = memoi_hybrid_carve(carver, q_bytes);
+    kv_bytes =
+        memob_max(memoi_ring_k_elements(shape), memoi_ring_v_elements(shape)) * element_bytes;
+    buffers->results[0] =
+        memoi_hybrid_carve(carver, n_groups == 1 ? memob_max(q_bytes, kv_bytes) : q_bytes);
     buffers->results[1] = buffers->results[2] = buffers->d_out[0] = buffers->results[0];
     if (n_groups == 1 || !is_backward) return;
     for (i = 0; i < 2; i++) buffers->d_out[i] = memoi_hybrid_carve(carver, q_bytes);
     for (i = 0; i < 2; i++) {
-        int32_t kv_size = i ? shape->v_head_size : shape->head_size;
-        int64_t n_kv = memoi_sp_elements(shape, n, shape->heads.n_kv, kv_size);
+        int64_t n_kv = i ? memoi_ring_v_elements(shape) : memoi_ring_k_elements(shape);
         buffers->results[1 + i] = memoi_hybrid_carve(carver, n_kv * kv_type_bytes);
     }
 }
@@ -6450,7 +6523,7 @@ MEMOI void memoi_sp_carve_backward(const memoi_sp_shape* shape, memoi_hybrid_car
     if (!has_ulysses || !shape->is_replicated) return;
 
     /* Replicas are sent and summed in fp32.  The contribution of a step is then no longer used. */
-    sums_bytes = memoi_sp_elements(shape, n_local, shape->n_kv_heads,
+    sums_bytes = memoi_sp_elements(shape, shape->key_sharding.local_tokens, shape->n_kv_heads,
                                    memoi_sp_larger(shape->head_size, shape->v_head_size)) *
                  4;
     buffers->sums[0] = buffers->sums[1] = (float*)memoi_hybrid_carve(carver, sums_bytes);
@@ -6684,7 +6757,8 @@ memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_shar
 
 /* --- one forward or backward --- */
 
-MEMOI memo_status memoi_sp_one_mask_check(const memo_mask* mask, int64_t n_tokens,
+/* mask is complete: memoi_sp_mask made it. */
+MEMOI memo_status memoi_sp_one_mask_check(const memo_mask* mask, int has_key_sharding,
                                           memo_error* error) {
     if (mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -6696,21 +6770,41 @@ MEMOI memo_status memoi_sp_one_mask_check(const memo_mask* mask, int64_t n_token
             "mask.window_before or window_after: negative (%lld, %lld); 0 means no limit",
             (long long)mask->window_before, (long long)mask->window_after);
     if (mask->document_begins &&
-        !memoi_are_documents(mask->document_begins, mask->n_documents, n_tokens))
+        !memoi_are_documents(mask->document_begins, mask->n_documents, mask->n_tokens))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "mask.document_begins: invalid (%lld documents); they must ascend from "
             "0 to the sharding's n_tokens (%lld)",
-            (long long)mask->n_documents, (long long)n_tokens);
+            (long long)mask->n_documents, (long long)mask->n_tokens);
+
+    /* Keys have documents if and only if queries have them. */
+    if (!has_key_sharding && mask->key_begins)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "mask.key_begins: not NULL, but keys have the sharding of queries; set "
+            "sp_attention_desc.key_sharding for cross-attention");
+    if (has_key_sharding && !mask->document_begins != !mask->key_begins)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "mask: %s have no documents, or another number of them; pass "
+                              "document_begins and key_begins",
+                              mask->key_begins ? "queries" : "keys");
+    if (mask->key_begins && !memoi_are_documents(mask->key_begins, mask->n_documents, mask->n_keys))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "mask.key_begins: invalid (%lld documents); they must ascend from 0 to "
+            "the key_sharding's n_tokens (%lld)",
+            (long long)mask->n_documents, (long long)mask->n_keys);
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_sp_mask_check(const memo_mask* masks, int32_t n_masks, int64_t n_tokens,
+MEMOI memo_status memoi_sp_mask_check(const memoi_sp_shape* shape, const memo_mask* masks,
                                       memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int32_t i;
-    for (i = 0; i < n_masks && !status; i++)
-        status = memoi_sp_one_mask_check(&masks[i], n_tokens, error);
+    int32_t part;
+    for (part = 0; part < shape->n_parts && !status; part++) {
+        memo_mask mask = memoi_sp_mask(shape, masks, part);
+        status = memoi_sp_one_mask_check(&mask, shape->has_key_sharding, error);
+    }
     return status;
 }
 
@@ -6912,7 +7006,7 @@ MEMOI void memoi_sp_results_of(const memoi_sp_walk* walk, memoi_sp_results* resu
 MEMOI memo_status memoi_sp_convert(memoi_sp_walk* walk, memoi_sp_results* results, int32_t i,
                                    memo_error* error) {
     const memoi_sp_shape* group = walk->ring.shape;
-    int64_t n = memoi_sp_elements(group, group->sharding.ring_tokens,
+    int64_t n = memoi_sp_elements(group, memoi_sp_sharding(group, i > 0)->ring_tokens,
                                   i ? group->heads.n_kv : group->heads.n_q, results->x[i].n);
     const void* from = results->from[i];
     int has_ulysses = group->sharding.ulysses > 1;
@@ -6929,7 +7023,7 @@ MEMOI memo_status memoi_sp_return(memoi_sp_walk* walk, const memoi_sp_results* r
                                   int32_t g, memo_error* error) {
     const memoi_sp_shape* shape = walk->shape;
     const memoi_exchanged* x = &results->x[i];
-    int64_t n = memoi_sp_elements(shape, shape->sharding.local_tokens, shape->n_kv_heads, x->n);
+    int64_t n = memoi_sp_elements(shape, shape->key_sharding.local_tokens, shape->n_kv_heads, x->n);
     float* sums;
     memo_status status;
     if (shape->sharding.ulysses == 1) return MEMO_STATUS_OK;
@@ -6984,6 +7078,9 @@ MEMOI memo_status memoi_sp_open(memoi_sp_walk* walk, memo_error* error) {
                                    walk->tensors.d_out, shape->type, shape->v_head_size,
                                    shape->n_batch * shape->sharding.local_tokens * shape->n_q_heads,
                                    error);
+    if (walk->ring.is_backward && walk->tensors.sinks && !status)
+        status = memoi_sp_fill(&walk->queue, walk->tensors.d_sinks, (int64_t)shape->n_q_heads * 4,
+                               error);
     if (shape->n_groups > 1) {
         if (!status) status = memoi_sp_record(&walk->queue, MEMOI_SP_DONE, MEMOI_SP_COMPUTE, error);
         if (!status) status = memoi_sp_wait(&walk->queue, MEMOI_SP_DONE, MEMOI_SP_ULYSSES, error);
@@ -7009,6 +7106,27 @@ MEMOI memo_status memoi_sp_next(memoi_sp_walk* walk, int32_t g, memo_error* erro
     return status;
 }
 
+/* After all steps of a group's ring, so that a sink counts once; before the result leaves. */
+MEMOI memo_status memoi_sp_sinks(const memoi_sp_walk* walk, memo_error* error) {
+    const memoi_ring* ring = &walk->ring;
+    const memo_ulysses_heads* heads = &ring->shape->heads;
+    memo_sinks_desc sinks;
+    if (!walk->tensors.sinks || !heads->n_q) return MEMO_STATUS_OK;
+    memset(&sinks, 0, sizeof sinks);
+    sinks.lse = ring->lse;
+    sinks.sinks = walk->tensors.sinks + heads->first_q;
+    sinks.n_rows = ring->shape->n_batch * ring->shape->sharding.ring_tokens;
+    sinks.n_heads = heads->n_q;
+    sinks.n_columns = ring->shape->v_head_size;
+    if (!ring->is_backward) {
+        sinks.out = ring->out;
+    } else {
+        sinks.row_dots = ring->row_dots;
+        sinks.d_sinks = walk->tensors.d_sinks + heads->first_q;
+    }
+    return memoi_sp_add_sinks(&walk->queue, &sinks, error);
+}
+
 /* n_walks: 1; or all ring ranks, for one schedule: then the first ring exchanges for all.  rings: room
  * for their rings. */
 MEMOI memo_status memoi_sp_walk_through(memoi_sp_walk* walks, memoi_ring* rings, int32_t n_walks,
@@ -7022,6 +7140,7 @@ MEMOI memo_status memoi_sp_walk_through(memoi_sp_walk* walks, memoi_ring* rings,
             rings[i] = walks[i].ring;
         }
         if (!status) status = memoi_ring_run(rings, n_walks, error);
+        for (i = 0; i < n_walks && !status; i++) status = memoi_sp_sinks(&walks[i], error);
         for (i = 0; i < n_walks && !status; i++) status = memoi_sp_leave(&walks[i], g, error);
     }
     for (i = 0; i < n_walks && n_groups > 1 && !status; i++)
@@ -7040,11 +7159,12 @@ MEMOI memo_status memoi_sp_check_call(const memo_sp_attention* a,
                           : !t->saved && needs_saved                       ? "saved"
                           : is_backward && !t->d_out                       ? "d_out"
                           : is_backward && (!t->d_q || !t->d_k || !t->d_v) ? "d_q, d_k or d_v"
+                          : is_backward && t->sinks && !t->d_sinks         ? "d_sinks"
                                                                            : NULL;
     if (missing)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_tensors: %s is NULL; it is required here", missing);
-    return memoi_sp_mask_check(masks, a->shape.n_masks, a->shape.sharding.n_tokens, error);
+    return memoi_sp_mask_check(&a->shape, masks, error);
 }
 
 MEMOI memo_status memoi_sp_run(memo_sp_attention* a, const memo_sp_attention_tensors* tensors,
@@ -7143,6 +7263,7 @@ MEMOI memo_status memoi_sp_all_ranks_add(memoi_sp_all_ranks* all,
     desc.ring_rank = r;
     snprintf(suffix, sizeof suffix, " %d", (int)r);
     status = memoi_sp_shape_make(&desc, all->tokens, &all->shapes[r], error);
+    if (!status) status = memoi_sp_mask_check(&all->shapes[r], mask, error);
     if (!status) status = memoi_sp_schedule_queue(schedule, suffix, &all->shapes[r], &queue, error);
     if (status) return status;
 
@@ -7169,9 +7290,6 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     memo_sp_attention_desc rank_desc = *desc;
     memoi_sp_all_ranks all;
     int32_t rd = desc->sharding.ring, r;
-    if (!status)
-        status = memoi_sp_mask_check(masks, desc->n_masks ? desc->n_masks : 1,
-                                     desc->sharding.n_tokens, error);
     if (status) return status;
     memset(&none, 0, sizeof none);
     if (desc->ulysses) rank_desc.ulysses_rank = desc->ulysses->rank;

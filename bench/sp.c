@@ -175,6 +175,7 @@ static void* rank_main(void* argument) {
 
     /* All tensors lie in one allocation. */
     next = (char*)memory;
+    memset(&t, 0, sizeof t);
     t.q = next;
     t.k = next + share_bytes;
     t.v = next + 2 * share_bytes;
@@ -364,6 +365,7 @@ static void report_host_attention(void) {
     /* Values of an obvious pattern; their size does not change the time. */
     if (!data) exit(1);
     for (i = 0; i < 8 * n; i++) data[i] = (float)(i * 7919 % 1000) / 1000 - 0.5f;
+    memset(&t, 0, sizeof t);
     t.q = data;
     t.k = data + n;
     t.v = data + 2 * n;

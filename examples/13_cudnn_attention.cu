@@ -141,7 +141,11 @@ static memo_status classify(const memo_attention_block* b, attention_shape* s, m
         return memo_error_set(
             error, MEMO_STATUS_UNSUPPORTED,
             "cuDNN's attention: a window, prefix or documents; take a causal or a full mask");
-    if (q_last >= b->mask.n_tokens || k_last >= b->mask.n_tokens)
+    if (b->mask.n_keys && b->mask.n_keys != b->mask.n_tokens && b->mask.kind != MEMO_MASK_FULL)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "cuDNN's attention: keys of another length; take a full mask");
+    if (q_last >= b->mask.n_tokens ||
+        k_last >= (b->mask.n_keys ? b->mask.n_keys : b->mask.n_tokens))
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "cuDNN's attention: the sharding has padding; take a length that 2 x "
                               "ring x ulysses divides");

@@ -15,6 +15,7 @@ static long long malloc_count; /* memo's requests, if the including file counts 
 
 #define MAX_DOCUMENTS 16
 #define MAX_BATCH     4
+#define MAX_HEADS     64
 
 typedef struct attention_case {
     int32_t ring, ulysses, ring_is_inner;
@@ -27,8 +28,12 @@ typedef struct attention_case {
     double softcap;
     int32_t has_slopes; /* a bias of the test's local attention: ALiBi's */
     int32_t first_q_head;
+    int32_t has_sinks;
     int64_t document_begins[MAX_DOCUMENTS + 1];
     int64_t n_documents; /* 0: one, without a list */
+    /* Not 0: cross-attention, with n_documents documents of keys. */
+    int64_t n_keys, key_begins[MAX_DOCUMENTS + 1];
+    memo_sharding_kind key_sharding;
     /* Not NULL: n_batch - 1 cases with the masks of the other sequences of the batch. */
     const struct attention_case* others;
     int64_t n_tokens;
@@ -57,25 +62,28 @@ static attention_case case_of(int32_t ring, int32_t ulysses, int64_t n_tokens, i
     return c;
 }
 
+static int64_t keys_of(const attention_case* c) { return c->n_keys ? c->n_keys : c->n_tokens; }
+
 /* The case with the mask of sequence b of the batch. */
 static const attention_case* case_of_row(const attention_case* c, int64_t b) {
     return b && c->others ? &c->others[b - 1] : c;
 }
 
 static const char* case_text(const attention_case* c) {
-    static char text[320];
+    static char text[360];
     snprintf(text, sizeof text,
-             "ring %d ulysses %d%s %s %s window %d,%d%s documents %d%s%s, batch %d tokens %d heads "
-             "%d/%d of %d/%d in %d groups, %s%s%s%s",
+             "ring %d ulysses %d%s %s %s window %d,%d%s documents %d%s%s, batch %d tokens %d keys "
+             "%d heads "
+             "%d/%d of %d/%d in %d groups, %s%s%s%s%s",
              c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
              memo_sharding_name(c->sharding), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
              (int)c->window, (int)c->window_after, c->has_prefixes ? ", prefixes," : "",
              (int)c->n_documents, c->softcap > 0 ? " (softcap)" : "",
-             c->others ? " (a mask for each)" : "", c->n_batch, (int)c->n_tokens, c->n_q_heads,
-             c->n_kv_heads, c->head_size, c->v_head_size, c->ulysses_groups,
+             c->others ? " (a mask for each)" : "", c->n_batch, (int)c->n_tokens, (int)c->n_keys,
+             c->n_q_heads, c->n_kv_heads, c->head_size, c->v_head_size, c->ulysses_groups,
              memo_type_name(c->type), c->sends_again ? ", sends again" : "",
              c->rounds_gradients ? ", rounds gradients" : "",
-             c->gathers_keys ? ", gathers keys" : "");
+             c->gathers_keys ? ", gathers keys" : "", c->has_sinks ? ", sinks" : "");
     return text;
 }
 
@@ -84,10 +92,13 @@ static const char* case_text(const attention_case* c) {
 enum { Q, K, V, OUT, D_OUT, D_Q, D_K, D_V, N_TENSORS };
 
 typedef struct whole {
-    int64_t n[N_TENSORS]; /* elements */
+    int64_t n[N_TENSORS], n_tokens[N_TENSORS]; /* elements */
     int32_t n_heads[N_TENSORS], head_size[N_TENSORS];
     char* typed[N_TENSORS];
     double* reference[N_TENSORS];
+    float sinks[MAX_HEADS];
+    double d_sinks[MAX_HEADS],
+        d_sinks_norm; /* of the reference; root of the sum of squares of all terms */
 } whole;
 
 static uint16_t test_bf16(float x) { /* to the nearest, ties to even */
@@ -141,19 +152,25 @@ static double test_normal(void) { /* nearly */
 static void whole_create(whole* w, const attention_case* c) {
     int t;
     int64_t i;
+    for (i = 0; i < MAX_HEADS;
+         i++) /* one that outweighs most keys; one that is none; ordinary ones */
+        w->sinks[i] = i % 5 == 1 ? 6 : i % 5 == 3 ? -(float)HUGE_VAL : (float)(i % 7) - 3;
+    memset(w->d_sinks, 0, sizeof w->d_sinks);
+    w->d_sinks_norm = 0;
     for (t = 0; t < N_TENSORS; t++) {
         int is_kv = t == K || t == V || t == D_K || t == D_V;
         double spread = (t == Q || t == K) && c->spread > 0 ? c->spread : 1;
         int is_v = t == V || t == OUT || t == D_OUT || t == D_V;
         w->n_heads[t] = is_kv ? c->n_kv_heads : c->n_q_heads;
         w->head_size[t] = is_v && c->v_head_size ? c->v_head_size : c->head_size;
-        w->n[t] = c->n_batch * c->n_tokens * w->n_heads[t] * w->head_size[t];
+        w->n_tokens[t] = is_kv ? keys_of(c) : c->n_tokens;
+        w->n[t] = c->n_batch * w->n_tokens[t] * w->n_heads[t] * w->head_size[t];
         w->typed[t] = (char*)CASE_CALLOC((size_t)w->n[t], (size_t)memo_type_bytes(c->type));
         w->reference[t] = (double*)calloc((size_t)w->n[t], sizeof(double));
         if (t != Q && t != K && t != V && t != D_OUT) continue;
         for (i = 0; i < w->n[t]; i++) {
             double x = spread * test_normal();
-            int64_t position = i / (w->n_heads[t] * w->head_size[t]) % c->n_tokens;
+            int64_t position = i / (w->n_heads[t] * w->head_size[t]) % w->n_tokens[t];
             if (c->step > 0 && i % c->head_size == 0 && t != V && t != D_OUT)
                 x = t == Q ? 1 : c->step * (double)(position / 24);
             if (c->huge > 0 && i % c->head_size == 0 && (t == Q || t == K))
@@ -175,14 +192,15 @@ static void whole_destroy(whole* w) {
 
 static int is_visible(const attention_case* c, int64_t query, int64_t key) {
     int64_t after = c->window_after ? c->window_after : c->window, i;
-    if (c->window && query - key >= c->window) return 0;
+    const int64_t* keys = c->n_keys ? c->key_begins : c->document_begins;
     for (i = 1; i < c->n_documents; i++) /* a border between the two */
-        if ((query < c->document_begins[i]) != (key < c->document_begins[i])) return 0;
-    for (i = 0; c->has_prefixes && i < (c->n_documents ? c->n_documents : 1); i++) {
-        int64_t begin = c->n_documents ? c->document_begins[i] : 0;
-        int64_t end = c->n_documents ? c->document_begins[i + 1] : c->n_tokens;
-        if (key >= begin && key < end && key - begin < c->prefixes[i]) return 1;
-    }
+        if ((query < c->document_begins[i]) != (key < keys[i])) return 0;
+    for (i = 0; i < c->n_documents; i++) /* from here on positions in the document */
+        if (query >= c->document_begins[i] && query < c->document_begins[i + 1]) break;
+    if (c->n_documents) query -= c->document_begins[i];
+    if (c->n_documents) key -= keys[i];
+    if (c->window && query - key >= c->window) return 0;
+    if (c->has_prefixes && key < c->prefixes[i]) return 1;
     if (c->mask == MEMO_MASK_CAUSAL && key > query) return 0;
     return after <= 0 || key - query < after;
 }
@@ -190,20 +208,21 @@ static int is_visible(const attention_case* c, int64_t query, int64_t key) {
 static double slope_of_head(int64_t head) { return ldexp(0.5, -(int)(head % 5)); }
 
 static void reference_run(const attention_case* c, whole* w) {
-    int64_t n = c->n_tokens, d = w->head_size[Q], d_of_v = w->head_size[V], i, j, e, b, h;
+    int64_t n = keys_of(c), d = w->head_size[Q], d_of_v = w->head_size[V], i, j, e, b, h;
     int64_t group = c->n_q_heads / c->n_kv_heads;
     double scale = 1 / sqrt((double)d);
     double* p = (double*)malloc((size_t)(2 * n) * sizeof(double));
     double* slopes = p + n; /* of the softcap */
 #define ROW(t, row, head)                                                                          \
-    (w->reference[t] + (((b * n + (row)) * w->n_heads[t] + (head)) * w->head_size[t]))
+    (w->reference[t] + (((b * w->n_tokens[t] + (row)) * w->n_heads[t] + (head)) * w->head_size[t]))
     for (b = 0; b < c->n_batch; b++)
         for (h = 0; h < c->n_q_heads; h++)
-            for (i = 0; i < n; i++) {
+            for (i = 0; i < c->n_tokens; i++) {
                 const double *q = ROW(Q, i, h), *d_out = ROW(D_OUT, i, h);
                 double *out = ROW(OUT, i, h), *d_q = ROW(D_Q, i, h);
                 double largest = -HUGE_VAL, sum = 0, dot = 0;
                 double slope = c->has_slopes ? slope_of_head(c->first_q_head + h) : 0;
+                double sink = c->has_sinks ? (double)w->sinks[h] : -HUGE_VAL;
                 for (j = 0; j < n; j++) {
                     const double* k = ROW(K, j, h / group);
                     p[j] = -HUGE_VAL;
@@ -218,6 +237,9 @@ static void reference_run(const attention_case* c, whole* w) {
                     if (p[j] < -3.4e38) p[j] = -HUGE_VAL; /* as fp32 has it: not seen */
                     if (p[j] > largest) largest = p[j];
                 }
+                if (sink > largest) largest = sink;
+                sink = sink > -HUGE_VAL ? exp(sink - largest) : 0;
+                sum = sink;
                 for (j = 0; j < n; j++) {
                     p[j] = p[j] > -HUGE_VAL ? exp(p[j] - largest) : 0;
                     sum += p[j];
@@ -228,6 +250,10 @@ static void reference_run(const attention_case* c, whole* w) {
                     for (e = 0; e < d_of_v; e++) out[e] += p[j] * v[e];
                 }
                 for (e = 0; e < d_of_v; e++) dot += out[e] * d_out[e];
+                if (sink > 0) {
+                    w->d_sinks[h] -= sink / sum * dot;
+                    w->d_sinks_norm = hypot(w->d_sinks_norm, sink / sum * dot);
+                }
                 for (j = 0; j < n; j++) {
                     const double *k = ROW(K, j, h / group), *v = ROW(V, j, h / group);
                     double *d_k = ROW(D_K, j, h / group), *d_v = ROW(D_V, j, h / group);
@@ -277,9 +303,10 @@ typedef struct run_result {
     asked_call asked[2][MAX_ASKED];
     int64_t ring_forward_bytes, ring_backward_bytes, ulysses_forward_bytes, ulysses_backward_bytes;
     memo_sp_attention_sizes sizes;
-    int64_t device_bytes; /* less free on the device, once created */
-    double elapsed_s;     /* of all calls */
-    long long n_mallocs;  /* by anybody, from the first forward to the end of the last backward */
+    int64_t device_bytes;     /* less free on the device, once created */
+    double elapsed_s;         /* of all calls */
+    float d_sinks[MAX_HEADS]; /* of this rank */
+    long long n_mallocs; /* by anybody, from the first forward to the end of the last backward */
     memo_status status;
 } run_result;
 
@@ -294,6 +321,7 @@ typedef struct world {
     int32_t failing_rank;   /* whose local attention fails; -1: none */
     int32_t recorded_rank;  /* whose schedule is checked; -1: none */
     int32_t is_alone;       /* in this process: the other ranks are in others */
+    int32_t own_rank;       /* if so */
     pthread_barrier_t barrier;
 } world;
 
@@ -586,6 +614,8 @@ static memo_mask mask_of_case(const attention_case* c) {
     mask.window_before = c->window;
     mask.window_after = c->window_after < 0 ? 0 : c->window_after ? c->window_after : c->window;
     if (c->has_prefixes) mask.prefixes = c->prefixes;
+    if (c->n_keys && c->n_documents && c->key_sharding != MEMO_SHARDING_DOCUMENTS)
+        mask.key_begins = c->key_begins;
     if (c->n_documents && c->sharding != MEMO_SHARDING_DOCUMENTS) {
         mask.document_begins = c->document_begins;
         mask.n_documents = c->n_documents;
@@ -605,6 +635,26 @@ static memo_status sharding_of_case(const attention_case* c, memo_sharding* shar
         desc.n_documents = c->n_documents;
     }
     return memo_sharding_make(&desc, sharding, error);
+}
+
+static memo_status key_sharding_of_case(const attention_case* c, memo_sharding* sharding,
+                                        memo_error* error) {
+    attention_case keys = *c;
+    if (!c->n_keys) return sharding_of_case(c, sharding, error);
+    keys.n_tokens = c->n_keys;
+    keys.sharding = c->key_sharding;
+    memcpy(keys.document_begins, c->key_begins, sizeof keys.document_begins);
+    if (c->key_sharding != MEMO_SHARDING_DOCUMENTS) return sharding_of_case(&keys, sharding, error);
+    {
+        memo_sharding_desc desc = memo_sharding_desc_default();
+        desc.kind = c->key_sharding;
+        desc.ring = c->ring;
+        desc.ulysses = c->ulysses;
+        desc.n_tokens = c->n_keys;
+        desc.document_begins = c->key_begins; /* of the case, which stays */
+        desc.n_documents = c->n_documents;
+        return memo_sharding_make(&desc, sharding, error);
+    }
 }
 
 /* Compares one rank's recording with the expected schedule. */
@@ -661,19 +711,22 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
                               memo_recorder* recorder, memo_mesh* mesh, memo_error* error) {
     const attention_case* c = all->c;
     run_result* result = &all->results[rank];
-    int64_t row_bytes[N_TENSORS], element_bytes = memo_type_bytes(c->type), share_bytes;
+    int64_t n_local[N_TENSORS], row_bytes[N_TENSORS], element_bytes = memo_type_bytes(c->type),
+                                                      share_bytes;
     memo_host_attention state;
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_sp_attention_tensors tensors, other;
     memo_sp_attention* attention = NULL;
     memo_mask masks[MAX_BATCH];
     memo_sharding sharding, shardings[MAX_BATCH]; /* of the first sequence, of each */
+    memo_sharding key_shardings[MAX_BATCH];
     memo_status status = MEMO_STATUS_OK;
     int32_t b;
     sleeper sleeping;
     watched_attention watched;
     char *share[N_TENSORS], *other_share[N_TENSORS];
     void *lse = NULL, *saved = NULL, *other_lse = NULL, *other_saved = NULL;
+    float* sinks = NULL;  /* and their gradients */
     char* scratch = NULL; /* the caller's, if the host cannot access memory of the device */
     step_buffers buffers;
     int64_t free_bytes = 0, total_bytes = 0, largest_bytes = 0;
@@ -684,6 +737,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     for (b = 0; b < c->n_batch && !status; b++) {
         masks[b] = mask_of_case(case_of_row(c, b));
         status = sharding_of_case(case_of_row(c, b), &shardings[b], error);
+        if (!status) status = key_sharding_of_case(case_of_row(c, b), &key_shardings[b], error);
     }
     if (status) return status;
     sharding = shardings[0];
@@ -697,6 +751,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     desc.n_batch = c->n_batch;
     desc.n_q_heads = c->n_q_heads;
     desc.n_kv_heads = c->n_kv_heads;
+    if (c->n_keys) desc.key_sharding = key_shardings[0];
     desc.head_size = c->head_size;
     desc.v_head_size = c->v_head_size;
     desc.softcap = (float)c->softcap;
@@ -739,18 +794,21 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     result->device_bytes -= free_bytes;
     for (t = 0; t < N_TENSORS; t++) {
         row_bytes[t] = all->w->n_heads[t] * all->w->head_size[t] * element_bytes;
-        share_bytes = c->n_batch * sharding.local_tokens * row_bytes[t];
+        n_local[t] =
+            (t == K || t == V || t == D_K || t == D_V ? key_shardings : shardings)->local_tokens;
+        share_bytes = c->n_batch * n_local[t] * row_bytes[t];
         if (share_bytes > largest_bytes) largest_bytes = share_bytes;
         share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         other_share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         memset(share[t], 0x7f, (size_t)share_bytes);
         for (b = 0; b < c->n_batch && (t == Q || t == K || t == V || t == D_OUT); b++)
-            memo_sharding_scatter(&shardings[b], mesh->sequence_rank, 1, row_bytes[t],
-                                  all->w->typed[t] + b * c->n_tokens * row_bytes[t],
-                                  share[t] + b * sharding.local_tokens * row_bytes[t]);
+            memo_sharding_scatter(t == K || t == V ? &key_shardings[b] : &shardings[b],
+                                  mesh->sequence_rank, 1, row_bytes[t],
+                                  all->w->typed[t] + b * all->w->n_tokens[t] * row_bytes[t],
+                                  share[t] + b * n_local[t] * row_bytes[t]);
     }
-    buffers.k_bytes = c->n_batch * sharding.local_tokens * row_bytes[K];
-    buffers.v_bytes = c->n_batch * sharding.local_tokens * row_bytes[V];
+    buffers.k_bytes = c->n_batch * n_local[K] * row_bytes[K];
+    buffers.v_bytes = c->n_batch * n_local[V] * row_bytes[V];
     buffers.out_bytes = c->n_batch * sharding.local_tokens * row_bytes[OUT];
     buffers.saved_bytes = result->sizes.saved_bytes;
     buffers.made = (char*)CASE_CALLOC((size_t)(largest_bytes + buffers.saved_bytes), 1);
@@ -770,6 +828,14 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     tensors.d_q = share[D_Q];
     tensors.d_k = share[D_K];
     tensors.d_v = share[D_V];
+    if (c->has_sinks) {
+        sinks = (float*)(void*)CASE_CALLOC(2 * MAX_HEADS, sizeof(float));
+        memcpy(sinks, all->w->sinks, sizeof all->w->sinks);
+        tensors.sinks = sinks;
+        tensors.d_sinks = sinks + MAX_HEADS;
+        for (k = 0; k < MAX_HEADS; k++) tensors.d_sinks[k] = 99; /* backward sets them */
+    }
+    memset(&other, 0, sizeof other);
     /* The other layer has the same numbers in other roles, which takes one head size. */
     other.q = share[D_OUT];
     other.k = share[V];
@@ -814,7 +880,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     result->n_mallocs = __atomic_load_n(&malloc_count, __ATOMIC_RELAXED) - result->n_mallocs;
     result->n_scores = state.n_scores;
     if (!status && recorder)
-        check_schedule(recorder, attention, &tensors, masks, &buffers, c, result, &sharding,
+        check_schedule(recorder, attention, &tensors, masks, &buffers, c, result, key_shardings,
                        all->n_repeats);
     if (!status) {
         int64_t n_rows = c->n_batch * sharding.ring_tokens, n_wrong = 0, i, h;
@@ -829,7 +895,8 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
                         result->ring_rank * c->ulysses + (int32_t)(row / sharding.local_tokens);
                     int64_t position = memo_sharding_position(&shardings[i / sharding.ring_tokens],
                                                               holder, row % sharding.local_tokens);
-                    if (position >= c->n_tokens) n_wrong += lses[i * n_heads + h] != -INFINITY;
+                    if (position >= c->n_tokens && !c->has_sinks)
+                        n_wrong += lses[i * n_heads + h] != -INFINITY;
                 }
             lses += n_rows * n_heads;
         }
@@ -839,19 +906,20 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     for (t = 0; t < N_TENSORS; t++) {
         for (b = 0; b < c->n_batch; b++)
             if (!status && (t == OUT || t == D_Q || t == D_K || t == D_V))
-                memo_sharding_gather(&shardings[b], mesh->sequence_rank, 1, row_bytes[t],
-                                     share[t] + b * sharding.local_tokens * row_bytes[t],
-                                     all->w->typed[t] + b * c->n_tokens * row_bytes[t]);
+                memo_sharding_gather(t == D_K || t == D_V ? &key_shardings[b] : &shardings[b],
+                                     mesh->sequence_rank, 1, row_bytes[t],
+                                     share[t] + b * n_local[t] * row_bytes[t],
+                                     all->w->typed[t] + b * all->w->n_tokens[t] * row_bytes[t]);
         if (!status && (t == OUT || t == D_Q || t == D_K || t == D_V)) {
             /* Padding has output and gradient 0. */
             int64_t row, i, n_wrong = 0;
             for (b = 0; b < c->n_batch; b++)
-                for (row = 0; row < sharding.local_tokens; row++)
-                    if (memo_sharding_position(&shardings[b], mesh->sequence_rank, row) >=
-                        c->n_tokens)
+                for (row = 0; row < n_local[t]; row++)
+                    if (memo_sharding_position(t == D_K || t == D_V ? &key_shardings[b]
+                                                                    : &shardings[b],
+                                               mesh->sequence_rank, row) >= all->w->n_tokens[t])
                         for (i = 0; i < row_bytes[t]; i++)
-                            n_wrong +=
-                                share[t][(b * sharding.local_tokens + row) * row_bytes[t] + i] != 0;
+                            n_wrong += share[t][(b * n_local[t] + row) * row_bytes[t] + i] != 0;
             if (n_wrong)
                 status =
                     memo_error_set(error, MEMO_STATUS_DEVICE, "padding is not 0 in tensor %d", t);
@@ -864,7 +932,14 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
         CASE_FREE(share[t]);
         CASE_FREE(other_share[t]);
     }
+    if (!status && sinks && all->is_alone) {
+        status = memo_all_reduce(mesh->world, stream, tensors.d_sinks, tensors.d_sinks, MAX_HEADS,
+                                 MEMO_TYPE_F32, MEMO_REDUCTION_SUM, error);
+        if (!status) status = memo_stream_synchronize(device, stream, error);
+    }
+    if (sinks) memcpy(result->d_sinks, tensors.d_sinks, sizeof result->d_sinks);
     memo_sp_attention_destroy(attention);
+    CASE_FREE(sinks);
     CASE_FREE(scratch);
     CASE_FREE(lse);
     CASE_FREE(saved);
@@ -926,6 +1001,26 @@ static const char* const tensor_names[N_TENSORS] = {"q",     "k",   "v",   "out"
 /* The worst errors seen by a test. */
 static double worst_forward, worst_gradient;
 
+/* The gradients of all ranks together are those of the reference; a rank without a head's rows has 0. */
+static void expect_sinks(const attention_case* c, const whole* w, const world* all, double bound) {
+    double off = 0;
+    int32_t r, h, u;
+    for (h = 0; h < c->n_q_heads; h++) {
+        double sum = 0;
+        for (r = 0; r < c->ring * c->ulysses; r++) {
+            const memo_ulysses_heads* own = &all->results[r].sizes.heads;
+            if (all->is_alone && r != all->own_rank) continue;
+            sum += all->results[r].d_sinks[h];
+            u = h >= own->first_q && h < own->first_q + own->n_q;
+            if (!u && !all->is_alone) CHECK_IS(all->results[r].d_sinks[h], ==, 0);
+        }
+        off = hypot(off, sum - w->d_sinks[h]);
+    }
+    off /= w->d_sinks_norm > 0 ? w->d_sinks_norm : 1;
+    CHECK_CASE(off <= bound, "%s: d_sinks is off by %.3g", case_text(c), off);
+    if (off > worst_gradient) worst_gradient = off;
+}
+
 static void expect_right(const attention_case* c, double forward_bound, double gradient_bound,
                          world* all) {
     static world scratch;
@@ -956,6 +1051,7 @@ static void expect_right(const attention_case* c, double forward_bound, double g
         CHECK_CASE(error <= bound, "%s: %s is off by %.3g", case_text(c), tensor_names[t], error);
         if (error > *worst) *worst = error;
     }
+    if (c->has_sinks) expect_sinks(c, &w, all, gradient_bound);
     whole_destroy(&w);
 }
 

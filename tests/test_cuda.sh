@@ -81,7 +81,7 @@ trainer_runs_on_stand_ins() {
         tests/cuda/fake_cuda.cpp -o "$program" -Xlinker "$folder/train_gpt_cuda.o" -Xlinker $library \
         $(sed -n 's/^LP_SOLVE_LIBS *:= *//p' build/config.mk) -lpthread -lm || return 1
     rm -rf "$folder/run"
-    "$program" --layers 2 --hidden 8 --heads 2 --seq 8 --batch 1 --tile 4 --dropout 0.1 --steps 2 --compare 1 --policy swap \
+    "$program" --layers 4 --hidden 8 --heads 2 --seq 8 --batch 1 --tile 4 --dropout 0.1 --steps 2 --compare 1 --policy swap \
         --device-memory 40MiB --sample 5 --output "$folder/run" >"$program.txt" 2>&1 || { cat "$program.txt"; return 1; }
     cat "$program.txt"
     grep -q 'bitwise the same' "$program.txt" && grep -q ' 0 races' "$program.txt" && [ -s "$folder/run/timeline.svg" ]

@@ -571,7 +571,7 @@ static void spots_lower_a_plan(void) {
         best.peak = before = plan->peak_bytes / problem.unit_bytes;
         memset(&effort, 0, sizeof effort);
         effort.deadline = 1e18;
-        effort.nodes_left = 100000;
+        effort.nodes_left = 20000;
         effort.n_threads = 1;
         CHECK(memoi_spots_lower(&problem, problem.lower_bound, &effort, &best));
         CHECK_IS(best.peak, <=, before);

@@ -334,6 +334,60 @@ static void merges_parts_of_attention(void) {
     }
 }
 
+/* Against sums in double; a row without keys, and a sink of -inf, which is none. */
+static void sinks_count_once(void) {
+    static float out[60 * 7 * 20], lse[60 * 7], dots[60 * 7], sinks[7], d_sinks[7];
+    static double expected[60 * 7 * 20];
+    int c;
+    for (c = 0; c < 50; c++) {
+        int64_t n_rows = memo_test_int(0, 60), n_heads = memo_test_int(1, 7), i, h, e;
+        int64_t n_columns = memo_test_int(1, 20);
+        double sums[7] = {0}, sizes[7] = {0};
+        memo_sinks_desc desc;
+        for (h = 0; h < n_heads; h++) {
+            sinks[h] = memo_test_int(0, 4) ? (float)(memo_test_real() * 8 - 4) : -INFINITY;
+            d_sinks[h] = 1;
+        }
+        for (i = 0; i < n_rows * n_heads; i++) {
+            double sink, keys;
+            lse[i] = memo_test_int(0, 4) ? (float)(memo_test_real() * 8 - 4) : -INFINITY;
+            dots[i] = lse[i] == -INFINITY ? 0 : (float)(memo_test_real() * 2 - 1);
+            sink = exp((double)sinks[i % n_heads]);
+            keys = exp((double)lse[i]);
+            for (e = 0; e < n_columns; e++) {
+                out[i * n_columns + e] =
+                    lse[i] == -INFINITY ? 0 : (float)(memo_test_real() * 2 - 1);
+                expected[i * n_columns + e] =
+                    keys > 0 ? (double)out[i * n_columns + e] * keys / (keys + sink) : 0;
+            }
+            if (sink > 0) sums[i % n_heads] -= sink / (keys + sink) * (double)dots[i];
+            sizes[i % n_heads] += fabs((double)dots[i]);
+        }
+        memset(&desc, 0, sizeof desc);
+        desc.sinks = sinks;
+        desc.d_sinks = d_sinks;
+        desc.lse = lse;
+        desc.row_dots = dots;
+        desc.out = out;
+        desc.n_rows = n_rows;
+        desc.n_heads = n_heads;
+        desc.n_columns = n_columns;
+        CHECK_OK(memo_row_sinks(&desc, &error));
+        for (i = 0; i < n_rows * n_heads * n_columns; i++)
+            CHECK_CASE(fabs((double)out[i] - expected[i]) <= 1e-6, "case %d: %g, not %g", c, out[i],
+                       expected[i]);
+        desc.out = NULL; /* not needed */
+        CHECK_OK(memo_row_sink_sums(&desc, &error));
+        for (h = 0; h < n_heads; h++)
+            CHECK_CASE(fabs((double)d_sinks[h] - 1 - sums[h]) <= 2e-6 * (1 + sizes[h]),
+                       "case %d: head %d is %g, not %g", c, (int)h, d_sinks[h], 1 + sums[h]);
+        desc.d_sinks = NULL;
+        CHECK_IS(memo_row_sink_sums(&desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+        desc.n_heads = -1;
+        CHECK_IS(memo_row_sinks(&desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    }
+}
+
 static void merge_survives_extremes(void) {
     static const float lses[] = {-INFINITY, -1e30f, -200, -1, 0, 1, 88, 200, 1e30f};
     size_t i, k;
@@ -623,6 +677,7 @@ int main(int argc, char** argv) {
     TEST(adds_rows_in_fp32);
     TEST(sums_products_of_rows);
     TEST(merges_parts_of_attention);
+    TEST(sinks_count_once);
     TEST(merge_survives_extremes);
     TEST(merge_leaves_other_batches_alone);
     TEST(indices_pass_32_bits);

@@ -178,7 +178,7 @@ static void every_sequence_may_have_its_own_documents(void) {
     static const int64_t begins[] = {0, 1, 1, 41, 43, 101};
     attention_case others[2];
     int i, sharding, window;
-    for (i = 0; i < 5; i++)
+    for (i = 0; i < 5; i += 1 + IS_SLOW)
         for (sharding = 0; sharding < 4; sharding++)
             for (window = 0; window < 2; window++) {
                 attention_case c = case_of(degrees[i][0], degrees[i][1], 101, 4, 2, 16);
@@ -213,7 +213,7 @@ static void windows_and_prefixes_are_exact(void) {
     for (i = 0; i < 3; i++)
         for (sharding = 0; sharding < 4; sharding++)
             for (mask = 0; mask < 2; mask++)
-                for (window = 0; window < 6; window++)
+                for (window = 0; window < 6; window += 1 + 2 * IS_SLOW)
                     for (has_prefixes = 0; has_prefixes < 2; has_prefixes++) {
                         attention_case c = case_of(degrees[i][0], degrees[i][1], 101, 2, 2, 8);
                         c.sharding = (memo_sharding_kind)sharding;
@@ -251,7 +251,7 @@ static void softcaps_are_exact(void) {
 static void biases_by_head_are_exact(void) {
     static const int32_t heads[][2] = {{4, 2}, {6, 2}, {6, 6}, {5, 1}, {9, 3}, {12, 3}};
     int i, ulysses, ring;
-    for (i = 0; i < 6; i++)
+    for (i = 0; i < 6; i += 1 + IS_SLOW)
         for (ulysses = 1; ulysses <= 4; ulysses++)
             for (ring = 1; ring <= 2; ring++) {
                 attention_case c = case_of(ring, ulysses, 33, heads[i][0], heads[i][1], 8);
@@ -261,6 +261,85 @@ static void biases_by_head_are_exact(void) {
                 c.n_batch = 1 + i % 2;
                 expect_exact(&c);
             }
+    report_worst();
+}
+
+/* A sink counts once, whatever the number of steps; its gradient comes from the ranks that have its head. */
+static void sinks_are_exact(void) {
+    static const int32_t degrees[][2] = {{1, 1}, {4, 1}, {1, 4}, {3, 2}, {2, 3}};
+    static const int64_t begins[] = {0, 1, 1, 41, 43, 77};
+    int i, sharding, k;
+    for (i = 0; i < 5; i += 1 + IS_SLOW)
+        for (sharding = 0; sharding < 4; sharding++)
+            for (k = 0; k < 3; k++) {
+                attention_case c = case_of(degrees[i][0], degrees[i][1], 77, 6, k ? 2 : 3, 8);
+                c.has_sinks = 1;
+                c.sharding = (memo_sharding_kind)sharding;
+                c.n_batch = 1 + k % 2;
+                c.v_head_size = k == 1 ? 12 : 0;
+                c.window = k == 2 ? 9 : 0;
+                c.sends_again = k == 1;
+                c.ulysses_groups = k;
+                c.gathers_keys = k == 2 && i % 2;
+                c.type = k == 1 && i == 3 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+                if (k == 2 || sharding == MEMO_SHARDING_DOCUMENTS) {
+                    memcpy(c.document_begins, begins, sizeof begins);
+                    c.n_documents = 5;
+                }
+                if (c.type)
+                    expect_right(&c, 2e-3, 6e-3, NULL);
+                else
+                    expect_exact(&c);
+            }
+    report_worst();
+}
+
+/* Rows that see no key: output 0, and the gradient of a sink comes from the others. */
+static void sinks_of_rows_without_keys_are_exact(void) {
+    int i;
+    for (i = 0; i < 4; i++) {
+        attention_case c = case_of(1 + i % 2 * 3, 1 + i / 2, 93, 4, 2, 16);
+        c.huge = 1e25;
+        c.has_sinks = 1;
+        expect_exact(&c);
+    }
+    report_worst();
+}
+
+/* Keys of another length and sharding, with and without documents, of which some have no queries or no keys. */
+static void cross_attention_is_exact(void) {
+    int n = IS_SLOW == 2 ? 6 : IS_SLOW ? 20 : 150, i;
+    int64_t k;
+    for (i = 0; i < n; i++) {
+        static const int64_t lengths[] = {1, 7, 61, 130};
+        attention_case c = case_of(1 + i % 4, 1 + i / 4 % 3, memo_test_int(1, 90), 6,
+                                   (int32_t)(i % 5 == 4 ? 3 : 2), (int32_t)memo_test_int(1, 12));
+        c.n_keys = i % 2 ? lengths[memo_test_int(0, 3)] : memo_test_int(1, 120);
+        c.sharding = (memo_sharding_kind)memo_test_int(0, 3);
+        c.key_sharding = (memo_sharding_kind)memo_test_int(0, 3);
+        c.mask = (memo_mask_kind)(memo_test_int(0, 2) > 0);
+        c.window = memo_test_int(0, 2) ? 0 : memo_test_int(1, 30);
+        c.window_after = memo_test_int(0, 2) ? 0 : memo_test_int(-1, 30);
+        c.has_prefixes = memo_test_int(0, 3) == 0;
+        c.v_head_size = (int32_t)(memo_test_int(0, 1) * memo_test_int(1, 12));
+        c.n_batch = (int32_t)memo_test_int(1, 2);
+        c.sends_again = (int32_t)memo_test_int(0, 1);
+        c.ulysses_groups = (int32_t)memo_test_int(0, 2);
+        c.gathers_keys = memo_test_int(0, 3) == 0;
+        c.has_sinks = memo_test_int(0, 1) && c.n_tokens >= 8;
+        for (k = 0; k < MAX_DOCUMENTS; k++) c.prefixes[k] = memo_test_int(0, 20);
+        if (c.sharding == MEMO_SHARDING_DOCUMENTS || c.key_sharding == MEMO_SHARDING_DOCUMENTS ||
+            memo_test_int(0, 1)) {
+            c.n_documents = memo_test_int(1, 6);
+            for (k = 1; k < c.n_documents; k++) {
+                c.document_begins[k] = memo_test_int(c.document_begins[k - 1], c.n_tokens);
+                c.key_begins[k] = memo_test_int(c.key_begins[k - 1], c.n_keys);
+            }
+            c.document_begins[c.n_documents] = c.n_tokens;
+            c.key_begins[c.n_documents] = c.n_keys;
+        }
+        expect_exact(&c);
+    }
     report_worst();
 }
 
@@ -303,7 +382,7 @@ static void random_cases_are_exact(void) {
         c.gathers_keys = memo_test_int(0, 3) == 0;
         c.ring_is_inner = (int32_t)memo_test_int(0, 1);
         if (memo_test_int(0, 1)) {
-            c.n_batch = (int32_t)memo_test_int(2, MAX_BATCH);
+            c.n_batch = (int32_t)memo_test_int(2, 3);
             for (k = 0; k < c.n_batch - 1; k++) {
                 others[k] = c;
                 set_random_mask(&others[k]);
@@ -311,6 +390,8 @@ static void random_cases_are_exact(void) {
             c.others = others;
         }
         set_random_mask(&c);
+        /* Beside the only key a row has, 1 - p of a sink may be all rounding. */
+        c.has_sinks = memo_test_int(0, 1) && c.n_tokens >= 8;
         expect_exact(&c);
     }
     report_worst();
@@ -1106,6 +1187,45 @@ static void bytes_are_those_of_the_formulas(void) {
                 }
 }
 
+/* 48 queries and 80 keys: each tensor sends its own rows. */
+static void bytes_of_cross_attention_are_those_of_the_formulas(void) {
+    static const int32_t degrees[][2] = {{1, 4}, {4, 1}, {2, 2}};
+    int i, again;
+    for (i = 0; i < 3; i++)
+        for (again = 0; again < 2; again++) {
+            int32_t rd = degrees[i][0], ud = degrees[i][1], r;
+            attention_case c = case_of(rd, ud, 48, 8, 4, 16);
+            int64_t n = 2 * 48 / (rd * ud), m = 2 * 80 / (rd * ud), both = 16 + 8;
+            int64_t forward = (8 * n + 4 * m) * both * (ud - 1) / ud * 4;
+            int64_t backward = forward + 8 * n * (ud - 1) / ud * 4 +
+                               again * (8 * n * 16 + 4 * m * both) * (ud - 1) / ud * 4;
+            int64_t ring = 4 * both * m * (rd - 1) * 4;
+            int64_t ring_backward = ring + (rd > 1 ? 4 * both * m * rd * 4 : 0);
+            world all;
+            whole w;
+            c.n_keys = 80;
+            c.n_batch = 2;
+            c.v_head_size = 8;
+            c.mask = MEMO_MASK_FULL;
+            c.sends_again = again;
+            whole_create(&w, &c);
+            world_init(&all, &c, &w);
+            CHECK(world_run(&all));
+            for (r = 0; r < rd * ud; r++) {
+                const run_result* x = &all.results[r];
+                CHECK_IS(x->ulysses_forward_bytes, ==, forward);
+                CHECK_IS(x->ulysses_backward_bytes, ==, backward);
+                CHECK_IS(x->ring_forward_bytes, ==, ring);
+                CHECK_IS(x->ring_backward_bytes, ==, ring_backward);
+                CHECK_IS(x->sizes.ulysses_forward_bytes, ==, forward);
+                CHECK_IS(x->sizes.ulysses_backward_bytes, ==, backward);
+                CHECK_IS(x->sizes.ring_forward_bytes, ==, ring);
+                CHECK_IS(x->sizes.ring_backward_bytes, ==, ring_backward);
+            }
+            whole_destroy(&w);
+        }
+}
+
 /* Fewer key heads than ranks: each head is sent only to the ranks that need it. */
 static void replicas_are_sent_where_needed(void) {
     attention_case c = case_of(1, 4, 32, 8, 2, 16);
@@ -1268,12 +1388,18 @@ static void what_runs_is_what_was_promised(void) {
             c.n_batch = 1 + (int32_t)(i % 2);
             c.type = sharding == 1 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
             c.mask = i % 3 == 2 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
+            c.has_sinks = i % 2;
             c.v_head_size = sharding == 2 ? 6 : 0;
             world_init(&all, &c, NULL);
             all.recorded_rank = sharding % (c.ring * c.ulysses);
             all.n_repeats = 2; /* so that steps of different calls can race, too */
             expect_right(&c, 4e-3, 6e-3, &all);
             c.window = 4;
+            expect_right(&c, 4e-3, 6e-3, &all);
+            c.window = 0;
+            c.mask = MEMO_MASK_FULL;
+            c.n_keys = 44;
+            c.key_sharding = (memo_sharding_kind)((sharding + 1) % 3);
             expect_right(&c, 4e-3, 6e-3, &all);
         }
     for (i = 0; i < 3 * 5; i++) { /* every rank of a ring of 5, of which most skip steps */
@@ -1549,6 +1675,7 @@ static void nothing_is_allocated_once_created(void) {
     int32_t r, has_others;
     other.window = 5;
     c.ulysses_groups = 2;
+    c.has_sinks = 1;
     for (has_others = 0; has_others < 2; has_others++) {
         c.n_batch = 1 + has_others;
         c.others = has_others ? &other : NULL;
@@ -2027,6 +2154,13 @@ static void what_cannot_be_meant_is_refused(void) {
     CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "row_shardings[2]") != NULL, "%s", error.message);
+    desc = good; /* keys of other degrees */
+    sharding_desc.ring = 2;
+    CHECK_OK(memo_sharding_make(&sharding_desc, &desc.key_sharding, &error));
+    sharding_desc.ring = 0;
+    CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "key_sharding") != NULL, "%s", error.message);
     desc = good;
     desc.max_documents = -1;
     CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
@@ -2077,10 +2211,27 @@ static void what_cannot_be_meant_is_refused(void) {
     mask.n_documents = 2;
     mask.document_begins = right;
     CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
+    mask.key_begins = right;
+    CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "key_begins") != NULL, "%s", error.message);
+    mask.key_begins = NULL;
     mask.window_before = -1;
     CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
+    memo_sp_attention_destroy(attention);
+    mask.window_before = 0;
+    desc = good; /* documents of queries only */
+    desc.key_sharding = good.sharding;
+    CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
+    CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "keys have no documents") != NULL, "%s", error.message);
+    mask.key_begins = wrong_end;
+    CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    mask.key_begins = NULL;
     memo_sp_attention_destroy(attention);
     desc = good;
     desc.head_size = MEMO_HOST_ATTENTION_HEAD_SIZE + 1; /* the local attention's own limit */
@@ -2104,6 +2255,9 @@ int main(int argc, char** argv) {
     TEST(windows_and_prefixes_are_exact);
     TEST(softcaps_are_exact);
     TEST(biases_by_head_are_exact);
+    TEST(sinks_are_exact);
+    TEST(cross_attention_is_exact);
+    TEST(sinks_of_rows_without_keys_are_exact);
     TEST(every_number_of_heads_is_exact);
     TEST(every_head_size_is_exact);
     TEST(random_cases_are_exact);
@@ -2123,6 +2277,7 @@ int main(int argc, char** argv) {
     TEST(bytes_are_those_of_the_formulas);
     TEST(only_rows_that_are_read_travel);
     TEST(a_causal_ring_sends_less);
+    TEST(bytes_of_cross_attention_are_those_of_the_formulas);
     TEST(replicas_are_sent_where_needed);
     TEST(bytes_follow_the_heads_that_ranks_need);
     TEST(gradients_of_replicas_are_summed_in_fp32);

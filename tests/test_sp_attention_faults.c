@@ -65,6 +65,10 @@ DEVICE_CALL(row_sums, (void* context, memo_stream s, const memo_row_sums_desc* d
             (INNER, s, d, e))
 DEVICE_CALL(cast, (void* context, memo_stream s, const memo_cast_desc* d, memo_error* e),
             (INNER, s, d, e))
+DEVICE_CALL(sinks, (void* context, memo_stream s, const memo_sinks_desc* d, memo_error* e),
+            (INNER, s, d, e))
+DEVICE_CALL(sink_sums, (void* context, memo_stream s, const memo_sinks_desc* d, memo_error* e),
+            (INNER, s, d, e))
 /* Waits, then reports the failure, like a real device. */
 static memo_status faulty_stream_synchronize(void* context, memo_stream s, memo_error* e) {
     faults* f = (faults*)context;
@@ -100,6 +104,8 @@ static memo_device faulty_device(faults* f) {
     table.add = faulty_add;
     table.row_sums = faulty_row_sums;
     table.cast = faulty_cast;
+    table.sinks = faulty_sinks;
+    table.sink_sums = faulty_sink_sums;
     table.stream_synchronize = faulty_stream_synchronize;
     table.device_free = passed_free;
     table.stream_destroy = passed_stream_destroy;
@@ -178,6 +184,7 @@ typedef struct rank_run {
     memo_status status;
     memo_error error;
     float tensors[N_TENSORS][ELEMENTS]; /* room for them */
+    float sinks[2 * N_HEADS];           /* and their gradients */
 } rank_run;
 
 /* Everything that a trainer does from creation to synchronization. */
@@ -217,6 +224,7 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     if (status) return status;
     lse = (float*)calloc((size_t)sizes.lse_bytes, 1);
     saved = calloc((size_t)sizes.saved_bytes + 1, 1);
+    memset(&t, 0, sizeof t);
     t.q = r->tensors[Q];
     t.k = r->tensors[K];
     t.v = r->tensors[V];
@@ -226,6 +234,8 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     t.d_k = r->tensors[D_K];
     t.d_v = r->tensors[D_V];
     t.lse = lse;
+    t.sinks = r->sinks;
+    t.d_sinks = r->sinks + N_HEADS;
     t.saved = saved;
     status = memo_sp_attention_create(&desc, &attention, e);
     CHECK_IS(!status, ==, (attention != NULL));

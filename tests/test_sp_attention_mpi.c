@@ -40,6 +40,7 @@ static int world_run(world* all) {
     CHECK_OK(comm_mpi_create(MPI_COMM_WORLD, all->devices[my_rank], 60, all->c->sends_again,
                              &all->comms[my_rank], &error));
     all->is_alone = 1;
+    all->own_rank = my_rank;
     args.all = all;
     args.rank = my_rank;
     rank_main(&args);
@@ -85,6 +86,7 @@ static void packed_documents_and_16_bit_types_are_right(void) {
         c.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
         memcpy(c.document_begins, begins, sizeof begins);
         c.n_documents = 4;
+        c.has_sinks = 1;
         expect_right(&c, type ? 2e-3 : 2e-6, type ? 3e-3 : 5e-6, NULL);
     }
     count_failures();

@@ -77,6 +77,10 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
                               "--ranks %lld, --sub-batches %lld: this program uses one GPU and no "
                               "parts; build/examples/train_gpt takes them",
                               (long long)o->ranks, (long long)o->sub_batches);
+    if (o->link_bandwidth && !o->is_dry_run)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--link-bandwidth has no effect without --dry-run: a GPU's copies "
+                              "are measured");
     if (o->device_memory || o->is_dry_run) return MEMO_STATUS_OK;
     status = train_device_open(&d, NULL, 0, error);
     if (!status) status = memo_memory_info(d.device, &free_bytes, &total_bytes, error);

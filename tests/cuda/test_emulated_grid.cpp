@@ -169,6 +169,7 @@ static void stays_within_its_arrays(void) {
         memo_merge_desc merge;
         memo_rows_desc rows;
         memo_cross_entropy_desc entropy;
+        memo_sinks_desc sinks;
         int32_t* labels;
 
         memset(&cast, 0, sizeof cast);
@@ -226,6 +227,19 @@ static void stays_within_its_arrays(void) {
         entropy.sums = (double*)guarded(0, 16);
         entropy.logits = entropy.d_logits = guarded(0, wide * type_bytes);
         CHECK_OK(memo_cuda_loss_sums(NULL, &entropy, &error));
+
+        memset(&sinks, 0, sizeof sinks);
+        sinks.n_heads = memo_test_int(1, 9);
+        sinks.n_rows = n_rows / sinks.n_heads;
+        sinks.n_columns = n_columns;
+        sinks.lse = (float*)guarded(1, sinks.n_rows * sinks.n_heads * 4);
+        sinks.sinks = (float*)guarded(2, sinks.n_heads * 4);
+        sinks.out = (float*)guarded(0, sinks.n_rows * sinks.n_heads * n_columns * 4);
+        CHECK_OK(memo_cuda_sinks(NULL, &sinks, &error));
+        sinks.out = NULL;
+        sinks.row_dots = (float*)guarded(3, sinks.n_rows * sinks.n_heads * 4);
+        sinks.d_sinks = (float*)guarded(0, sinks.n_heads * 4);
+        CHECK_OK(memo_cuda_sink_sums(NULL, &sinks, &error));
 
         memset(&rows, 0, sizeof rows);
         rows.n_rows = n_rows;

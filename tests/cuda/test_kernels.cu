@@ -261,6 +261,56 @@ static void sums_rows_as_on_the_host(void) {
     close_sides(&s);
 }
 
+/* As for merges; a sum over rows differs by as much for each of them. */
+static void adds_sinks_as_on_the_host(void) {
+    sides s;
+    int c;
+    if (!open_sides(&s)) SKIP("no GPU");
+    for (c = 0; c < 80; c++) {
+        const int64_t rows_bytes = 16384;
+        memo_sinks_desc sinks, on_gpu;
+        int64_t i, n_wrong = 0;
+        memset(&sinks, 0, sizeof sinks);
+        sinks.n_heads = memo_test_int(1, 40);
+        sinks.n_rows = memo_test_int(0, 100);
+        sinks.n_columns = memo_test_int(0, 1) * memo_test_int(0, 64);
+        sinks.sinks = (const float*)(void*)s.host;
+        sinks.d_sinks = (float*)(void*)(s.host + 1024);
+        sinks.lse = (float*)(void*)(s.host + 2048);
+        sinks.row_dots = (const float*)(void*)(s.host + 2048 + rows_bytes);
+        sinks.out = (float*)(void*)(s.host + QUARTER);
+        fill_numbers(s.host, MEMO_TYPE_F32, 2048 + 2 * rows_bytes);
+        fill_numbers(s.host + QUARTER, MEMO_TYPE_F32, 2 * QUARTER);
+        for (i = 0; i < rows_bytes / 4; i++)
+            if (memo_test_int(0, 5) == 0) sinks.lse[i] = -INFINITY;
+        for (i = 0; i < sinks.n_heads; i++)
+            if (memo_test_int(0, 5) == 0) ((float*)(uintptr_t)sinks.sinks)[i] = -INFINITY;
+        send(&s);
+        on_gpu = sinks;
+        on_gpu.sinks = (const float*)(void*)ON_GPU(sinks.sinks);
+        on_gpu.d_sinks = (float*)(void*)ON_GPU(sinks.d_sinks);
+        on_gpu.lse = (float*)(void*)ON_GPU(sinks.lse);
+        on_gpu.row_dots = (const float*)(void*)ON_GPU(sinks.row_dots);
+        on_gpu.out = (float*)(void*)ON_GPU(sinks.out);
+        CHECK_OK(memo_row_sinks(&sinks, &error));
+        CHECK_OK(memo_row_sink_sums(&sinks, &error));
+        CHECK_OK(memo_cuda_sinks(s.stream, &on_gpu, &error));
+        CHECK_OK(memo_cuda_sink_sums(s.stream, &on_gpu, &error));
+        receive(&s);
+        for (i = 0; i < (2048 + 2 * rows_bytes) / 4; i++) {
+            float x = ((float*)(void*)s.host)[i], y = ((float*)(void*)s.copy)[i];
+            float terms = i >= 256 && i < 512 ? (float)(sinks.n_rows + 1) * 8 : 1;
+            n_wrong += !(x == y || fabsf(x - y) <= 4 * 1.2e-7f * terms * (fabsf(x) + 0.6932f));
+        }
+        for (i = QUARTER / 4; i < 3 * QUARTER / 4; i++) {
+            float x = ((float*)(void*)s.host)[i], y = ((float*)(void*)s.copy)[i];
+            n_wrong += !(fabsf(x - y) <= 4 * 1.2e-7f * 4);
+        }
+        CHECK_CASE(n_wrong == 0, "case %d: %d numbers", c, (int)n_wrong);
+    }
+    close_sides(&s);
+}
+
 /* The stated difference: 4 units in the last place of the weight, times |O_b - O|; and of the LSE's larger term. */
 static void merges_as_on_the_host(void) {
     sides s;
@@ -601,6 +651,7 @@ int main(int argc, char** argv) {
     TEST(sums_rows_as_on_the_host);
     TEST(merges_as_on_the_host);
     TEST(finds_losses_as_on_the_host);
+    TEST(adds_sinks_as_on_the_host);
     TEST(casts_huge_arrays);
     TEST(adds_huge_arrays);
     TEST(gathers_and_scatters_huge_arrays);
