@@ -756,6 +756,7 @@ static memo_plan* fsdp(int64_t n_layers) {
     int64_t step, n_bad, id = 2 * n_layers;
     random_state = 2;
     if (memo_trace_create(&t, &error)) fail("fsdp", &error);
+
     for (step = 0, n_bad = 0; step < 2 * n_layers; step++) {
         int64_t l = step < n_layers ? step : 2 * n_layers - 1 - step, k;
         if (step >= 2) n_bad += memo_trace_wait(t, step - 2, 1, &error) != 0;
@@ -764,6 +765,8 @@ static memo_plan* fsdp(int64_t n_layers) {
         n_bad += memo_trace_record(t, 2 * n_layers + step, 1, &error) != 0;
         n_bad += memo_trace_wait(t, 2 * n_layers + step, 0, &error) != 0;
         n_bad += memo_trace_use(t, step, 0, &error) != 0;
+
+        /* The computation of the layer, on stream 0. */
         if (step < n_layers)
             n_bad += memo_trace_malloc(t, 10 * n_layers + l, 4096 * (60 + 11 * (l % 3)),
                                        MEMO_CLASS_SKELETAL, 0, &error) != 0;
@@ -773,10 +776,13 @@ static memo_plan* fsdp(int64_t n_layers) {
             if (k > 0) n_bad += memo_trace_free(t, 20 * n_layers + id - 1, &error) != 0;
         }
         n_bad += memo_trace_free(t, 20 * n_layers + id - 1, &error) != 0;
+
+        /* The weights are freed after it. */
         n_bad += memo_trace_record(t, step, 0, &error) != 0;
         n_bad += memo_trace_free(t, step, &error) != 0;
         if (step >= n_layers) n_bad += memo_trace_free(t, 10 * n_layers + l, &error) != 0;
     }
+
     if (n_bad) fail("fsdp", &error);
     return plan_of(t);
 }
@@ -790,11 +796,14 @@ static memo_plan* prefetch(int64_t n_layers) {
     int64_t batch, l, n_bad = 0, id = 1000;
     random_state = 3;
     if (memo_trace_create(&t, &error)) fail("prefetch", &error);
+
     for (batch = 0; batch <= BATCHES; batch++) {
         if (batch < BATCHES) {
             n_bad += memo_trace_malloc(t, batch, 4096 * 100, MEMO_CLASS_TRANSIENT, 1, &error) != 0;
             n_bad += memo_trace_record(t, batch, 1, &error) != 0;
         }
+
+        /* The micro-batch whose input was fetched one step earlier. */
         if (batch == 0) continue;
         n_bad += memo_trace_wait(t, batch - 1, 0, &error) != 0;
         n_bad += memo_trace_use(t, batch - 1, 0, &error) != 0;
@@ -805,6 +814,7 @@ static memo_plan* prefetch(int64_t n_layers) {
                                            0, &error) != 0;
             n_bad += memo_trace_malloc(t, id + l, 512 * random_int(1, 900), MEMO_CLASS_TRANSIENT, 0,
                                        &error) != 0;
+
             if (l > 0) n_bad += memo_trace_free(t, id + l - 1, &error) != 0;
             if (l >= n_layers) n_bad += memo_trace_free(t, kept, &error) != 0;
         }
@@ -812,6 +822,7 @@ static memo_plan* prefetch(int64_t n_layers) {
         n_bad += memo_trace_free(t, batch - 1, &error) != 0;
         id += 5 * n_layers;
     }
+
     if (n_bad) fail("prefetch", &error);
     return plan_of(t);
 }
@@ -833,7 +844,7 @@ static memo_plan* graph_pass(int64_t n, const int64_t* first, const int64_t* inp
 }
 
 /* UNet++ networks in a chain: node (i, j), at depth i, reads all of (i, 0) to (i, j - 1), and (i + 1, j - 1) from below;
- * a node of column 0 reads the one above.  Outputs are of about one size, as where channels grow with depth. */
+ * a node of column 0 reads the one above.  Outputs have similar sizes, as if channels grow with depth. */
 static memo_plan* unetpp(int64_t n) {
     enum { DEPTH = 24, NODES = DEPTH * (DEPTH + 1) / 2 };
     int64_t n_units = n / NODES, unit, i, j, k, made = 0, n_inputs = 0;
@@ -844,6 +855,7 @@ static memo_plan* unetpp(int64_t n) {
     memo_plan* plan;
     if (!first || !bytes || !inputs) exit(1);
     random_state = 4;
+
     for (unit = 0; unit < n_units; unit++) {
         for (j = 0; j < DEPTH; j++) { /* column by column */
             for (i = 0; i < DEPTH - j; i++) {
@@ -858,6 +870,7 @@ static memo_plan* unetpp(int64_t n) {
         }
         last = at[0][DEPTH - 1];
     }
+
     plan = graph_pass(made, first, inputs, bytes);
     free(first);
     free(bytes);
@@ -865,7 +878,7 @@ static memo_plan* unetpp(int64_t n) {
     return plan;
 }
 
-/* NASNet: a cell joins five blocks; each adds two of what the two cells before and the cell's earlier blocks have made. */
+/* NASNet: a cell joins five blocks; each adds two outputs of the two previous cells or of the cell's earlier blocks. */
 static memo_plan* nasnet(int64_t n) {
     enum { BLOCKS = 5, NODES = BLOCKS + 1 };
     int64_t n_cells = n / NODES, cell, b, k, made = 0, n_inputs = 0;
@@ -875,6 +888,7 @@ static memo_plan* nasnet(int64_t n) {
     memo_plan* plan;
     if (!first || !bytes || !inputs) exit(1);
     random_state = 5;
+
     for (cell = 0; cell < n_cells; cell++) {
         int64_t begin = made, scale = cell % 6 == 5 ? 2 : 1;
         for (b = 0; b < NODES; b++) {
@@ -889,6 +903,7 @@ static memo_plan* nasnet(int64_t n) {
             first[++made] = n_inputs;
         }
     }
+
     plan = graph_pass(made, first, inputs, bytes);
     free(first);
     free(bytes);
@@ -910,8 +925,8 @@ static memo_plan* aligned(int64_t n) {
     return plan;
 }
 
-/* Runs another planner, in Python, on a plan of ours; offsets and proof of the plan become its own.  Returns its
- * seconds, or below 0: no plan in time, or a feature that it lacks. */
+/* Runs another planner, in Python, on our problem; the plan gets its offsets and proof.  Returns its seconds; negative if
+ * it finds no plan in time or lacks a feature. */
 static double run_peer(const char* variable, const char* planner, memo_plan* plan, double limit) {
     const char* python = getenv(variable);
     char path[] = "/tmp/memo_bench_XXXXXX", result[64], command[1024];
@@ -922,12 +937,15 @@ static double run_peer(const char* variable, const char* planner, memo_plan* pla
     FILE* file;
     if (descriptor < 0) return -1;
     close(descriptor);
+
     if (memo_plan_write(plan, path, &error)) fail(path, &error);
     snprintf(result, sizeof result, "%s.result", path);
     snprintf(command, sizeof command,
              "timeout %.0f '%s' bench/plan_peers.py %s '%s' %g '%s' >/dev/null 2>&1",
              2 * limit + 20, python, planner, path, limit, result);
     file = system(command) == 0 ? fopen(result, "r") : NULL;
+
+    /* Take the offsets, and validate them here. */
     if (file && fscanf(file, "%lf %d", &seconds, &is_proven) == 2) {
         plan->proof = is_proven ? MEMO_PROOF_OPTIMAL : MEMO_PROOF_FEASIBLE;
         plan->peak_bytes = 0;
@@ -942,6 +960,7 @@ static double run_peer(const char* variable, const char* planner, memo_plan* pla
             seconds = -1;
         }
     }
+
     if (file) fclose(file);
     unlink(path);
     unlink(result);
@@ -957,8 +976,8 @@ static void print_cell(double seconds, const memo_plan* plan) {
                proof_name(plan->proof), seconds);
 }
 
-/* Same instances, same run, same limit, one thread each; every plan is validated here.  A peer without a plan in the
- * limit, or without a feature of the instance, shows "-". */
+/* Same instances, same run, same limit, one thread each; every plan is validated here.  "-" means that a peer found no
+ * plan within the limit, or lacks a feature of the instance. */
 static void print_peers(double limit) {
     static const struct {
         const char* name;
@@ -974,10 +993,12 @@ static void print_peers(double limit) {
     printf(
         "\n## Other planners: peak over bound %% (live bytes), proof and seconds, limit %.0f s\n\n",
         limit);
+
     if (!getenv("ORTOOLS"))
-        printf("(CP-SAT is not run: ORTOOLS names no Python that has ortools)\n\n");
+        printf("(CP-SAT does not run, because ORTOOLS is not set: a Python with ortools)\n\n");
     if (!getenv("OMNIMALLOC"))
-        printf("(SuperMalloc is not run: OMNIMALLOC names no Python that has omnimalloc)\n\n");
+        printf("(SuperMalloc does not run, because OMNIMALLOC is not set: a Python with "
+               "omnimalloc)\n\n");
     printf("| instance | buffers | memo %% | proof | s | CP-SAT %% | proof | s | SuperMalloc %% | "
            "proof "
            "| s |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
@@ -985,13 +1006,16 @@ static void print_peers(double limit) {
         char letter[2] = {0, 0};
         memo_plan* plan;
         double seconds;
+
         letter[0] = k < N_SHAPES ? '\0' : instances[k - N_SHAPES];
         plan = k < N_SHAPES ? shapes[k].make(shapes[k].n) : read_instance(letter[0]);
-        if (!plan) continue; /* a public instance that is not there */
+        if (!plan) continue; /* a public instance that is missing */
+
         seconds = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0).seconds;
         printf("| %s | %lld |", k < N_SHAPES ? shapes[k].name : letter, (long long)plan->n_buffers);
         print_cell(seconds, plan);
         fflush(stdout);
+
         if (plan->n_buffers > MOST_FOR_PEERS) { /* they take gigabytes or minutes to begin */
             printf(" - | - | - | - | - | - |\n");
         } else {

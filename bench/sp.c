@@ -314,6 +314,7 @@ static double report_groups(int32_t ring, int32_t groups, double ratio, int repe
     memo_error error;
     double ideal_s, worst = 0;
     int is_backward;
+
     memset(&r, 0, sizeof r);
     r.ring = ring;
     r.ulysses = 4 / ring;
@@ -321,11 +322,14 @@ static double report_groups(int32_t ring, int32_t groups, double ratio, int repe
     r.groups = groups;
     r.s_per_score = S_PER_SCORE * N_HEADS / r.n_heads;
     r.repetitions = repetitions;
+
+    /* The rate of the links follows from the ratio and the bytes of a forward. */
     desc = desc_of(&r);
     if (memo_sp_attention_desc_get_sizes(&desc, &sizes, &error)) fail(&error);
     ideal_s = (double)N_TOKENS * (N_TOKENS + 1) / 2 / ring * 4 * r.s_per_score;
     r.bytes_per_s = (double)sizes.ulysses_forward_bytes / (ratio * ideal_s);
     run_ranks(&r);
+
     for (is_backward = 0; is_backward < 2; is_backward++) {
         double measured_s = median(r.times_s[is_backward], repetitions);
         double expected_s = simulated_s(&r, is_backward);
@@ -337,6 +341,7 @@ static double report_groups(int32_t ring, int32_t groups, double ratio, int repe
                100 * off, 100 * ideal / measured_s);
         if (fabs(off) > fabs(worst)) worst = off;
     }
+
     fflush(stdout);
     return worst;
 }

@@ -153,12 +153,14 @@ int main() {
     if (cudaGetDeviceCount(&n_gpus) == cudaSuccess && n_gpus && local_rank)
         device_desc.ordinal = atoi(local_rank) % n_gpus;
     cudaSetDevice(device_desc.ordinal); /* NCCL takes the current device */
+
     memo_status status = memo_cuda_device_create(&device_desc, &device, &error);
     desc.failed =
         memo_cuda_device_fail; /* a lost peer fails the device, so that any wait returns */
     desc.failed_user = device;
     if (!status) status = memo_comm_create_nccl(&desc, &comm, &error);
     if (!status) status = attend_rows(comm, device, &error);
+
     if (status) {
         fprintf(stderr, "12_ring_nccl: %s\n", error.message);
         if (comm) memo_comm_abort(comm); /* so that no other rank waits for this one */

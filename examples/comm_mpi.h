@@ -568,6 +568,7 @@ static memo_status comm_mpi_collective(memo_comm* comm, memo_stream stream,
     comm_mpi_run run;
     memo_status status = comm_mpi_status(comm, error);
     if (status) return status;
+
     if (me->group_depth)
         return comm_mpi_drop_group(
             me,
@@ -581,6 +582,7 @@ static memo_status comm_mpi_collective(memo_comm* comm, memo_stream stream,
         (call->reduction != MEMO_REDUCTION_SUM && call->reduction != MEMO_REDUCTION_MAX))
         return comm_mpi_refuse(
             comm, "collective: invalid count, type, reduction or root, or a NULL buffer", error);
+
     memset(&run, 0, sizeof run);
     run.comm = me;
     run.call = *call;
