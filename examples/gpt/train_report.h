@@ -211,12 +211,12 @@ static void chart_write_curve(memo_text* text, const chart_axes* axes, const dou
 }
 
 static void chart_write_level(memo_text* text, const chart_axes* axes, double value,
-                              const char* colour) {
+                              const char* color) {
     memo_text_put(text,
                   "<line x1='%.1f' y1='%.2f' x2='%.1f' y2='%.2f' stroke='%s' stroke-width='1.5' "
                   "stroke-dasharray='7 4'/>\n",
                   CHART_LEFT, chart_y(axes, value), CHART_LEFT + CHART_WIDTH, chart_y(axes, value),
-                  colour);
+                  color);
 }
 
 /* A line of the legend, top right. */
