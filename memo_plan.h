@@ -5645,13 +5645,20 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     memoi_solution best;
     memo_status status;
     double begin = memob_now_s(), reserved_s;
-    if (settings.capacity_bytes < 0 || settings.node_limit < 0 || !(settings.time_limit_s >= 0))
+    if (settings.capacity_bytes < 0 || settings.node_limit < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "capacity_bytes, node_limit and time_limit_s must not be negative");
+                              "desc.%s: negative (%lld); 0 for no limit, or more",
+                              settings.capacity_bytes < 0 ? "capacity_bytes" : "node_limit",
+                              (long long)(settings.capacity_bytes < 0 ? settings.capacity_bytes
+                                                                      : settings.node_limit));
+    if (!(settings.time_limit_s >= 0))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "desc.time_limit_s: out of range (%g); 0 for the default, or more",
+                              settings.time_limit_s);
     if (settings.n_threads < 0 || settings.n_threads > MEMOI_THREADS)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "n_threads %d is outside [0, %d]", (int)settings.n_threads,
-                              (int)MEMOI_THREADS);
+                              "desc.n_threads: out of range (%d); 0 to %d works",
+                              (int)settings.n_threads, (int)MEMOI_THREADS);
 
     /* Large plans get less time by default, because their search rarely ends. */
     if (!(settings.time_limit_s > 0))
