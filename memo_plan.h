@@ -959,7 +959,7 @@ MEMOI void memoi_problem_free(memoi_problem* problem) {
     memset(problem, 0, sizeof *problem);
 }
 
-MEMOI int64_t memoi_gcd(int64_t a, int64_t b) {
+MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {
     while (b) {
         int64_t rest = a % b;
         a = b;
@@ -1078,8 +1078,8 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         item->fixed = buffer->is_fixed ? buffer->offset_bytes : -1;
         item->lifetime = buffer->end - buffer->begin;
         item->buffer = i;
-        unit = memoi_gcd(unit, item->size);
-        if (item->fixed > 0) unit = memoi_gcd(unit, item->fixed);
+        unit = memoi_problem_gcd(unit, item->size);
+        if (item->fixed > 0) unit = memoi_problem_gcd(unit, item->fixed);
         problem->n_fixed += item->fixed >= 0;
         problem->has_gaps |= item->n_ranges > 1;
         problem->n_items++;
@@ -1094,7 +1094,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         if (item->fixed >= 0) fixed_top = memob_max(fixed_top, item->fixed + item->size);
         highest += item->size; /* <= 2^62, and so are fixed_top and what alignment may add */
         if (!problem->has_alignment) continue;
-        unit = memoi_gcd(unit, item->alignment);
+        unit = memoi_problem_gcd(unit, item->alignment);
         padding = memob_max(padding, item->alignment);
     }
 
@@ -1152,7 +1152,7 @@ no_memory:
     return memob_no_memory(error, "the planning problem");
 }
 
-MEMOI int memoi_items_overlap(const memoi_problem* problem, int64_t i, int64_t j) {
+MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, int64_t j) {
     const memoi_item* a = &problem->items[i];
     const memoi_item* b = &problem->items[j];
     int64_t k, l;
@@ -1167,9 +1167,9 @@ MEMOI int memoi_items_overlap(const memoi_problem* problem, int64_t i, int64_t j
 }
 
 /* They may not share a byte. */
-MEMOI int memoi_items_conflict(const memoi_problem* problem, int64_t i, int64_t j) {
+MEMOI int memoi_problem_items_conflict(const memoi_problem* problem, int64_t i, int64_t j) {
     int64_t low, high;
-    if (memoi_items_overlap(problem, i, j)) return 1;
+    if (memoi_problem_items_overlap(problem, i, j)) return 1;
     if (!problem->held) return 0;
     low = problem->first_held[i];
     high = problem->first_held[i + 1];
@@ -1466,7 +1466,7 @@ enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
 
 /* The item behind those that begin before i ends: items are ordered by begin, so the later ones
  * that i overlaps follow it in one piece; with gaps, some of those. */
-MEMOI int64_t memoi_item_last(const memoi_problem* problem, int64_t i) {
+MEMOI int64_t memoi_neighbors_item_last(const memoi_problem* problem, int64_t i) {
     int64_t low = i + 1, high = problem->n_items;
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
@@ -1481,7 +1481,7 @@ MEMOI int64_t memoi_item_last(const memoi_problem* problem, int64_t i) {
 /* How many entries the lists have, with gaps at most. */
 MEMOI int64_t memoi_neighbors_count(const memoi_problem* problem) {
     int64_t n = problem->n_items, n_entries = problem->held ? problem->first_held[n] : 0, i;
-    for (i = 0; i < n; i++) n_entries += 2 * (memoi_item_last(problem, i) - i - 1);
+    for (i = 0; i < n; i++) n_entries += 2 * (memoi_neighbors_item_last(problem, i) - i - 1);
     return n_entries;
 }
 
@@ -1513,9 +1513,9 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     /* Two passes, so that all lists share one array of the exact size. */
     for (pass = 0; pass < 2; pass++) { /* counts, then lists */
         for (i = 0; i < n; i++) {
-            int64_t last = memoi_item_last(problem, i);
+            int64_t last = memoi_neighbors_item_last(problem, i);
             for (j = i + 1; j < last; j++) {
-                if (problem->has_gaps && !memoi_items_overlap(problem, i, j)) continue;
+                if (problem->has_gaps && !memoi_problem_items_overlap(problem, i, j)) continue;
                 if (pass == 0) {
                     neighbors->first[i + 1]++;
                     neighbors->first[j + 1]++;
@@ -1620,7 +1620,7 @@ typedef struct memoi_ranked {
     int64_t index;
 } memoi_ranked;
 
-MEMOI int memoi_ranked_compare(const void* left, const void* right) { /* largest first */
+MEMOI int memoi_greedy_compare_ranked(const void* left, const void* right) { /* largest first */
     const memoi_ranked* a = (const memoi_ranked*)left;
     const memoi_ranked* b = (const memoi_ranked*)right;
     if (a->first < b->first || a->first > b->first) return a->first > b->first ? -1 : 1;
@@ -1628,8 +1628,8 @@ MEMOI int memoi_ranked_compare(const void* left, const void* right) { /* largest
     return (a->index > b->index) - (a->index < b->index);
 }
 
-MEMOI void memoi_order_items(const memoi_problem* problem, memoi_item_order order,
-                             memoi_ranked* ranked) {
+MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_order order,
+                                    memoi_ranked* ranked) {
     int64_t i;
     for (i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
@@ -1645,7 +1645,7 @@ MEMOI void memoi_order_items(const memoi_problem* problem, memoi_item_order orde
         }
         if (order == MEMOI_ORDER_START) ranked[i].second = -(double)item->begin;
     }
-    qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_ranked_compare);
+    qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_greedy_compare_ranked);
 }
 
 /* What the unplaced items below a node of a tree have in common. */
@@ -1741,7 +1741,7 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
 }
 
 /* The top of the placed items that conflict with item i. */
-MEMOI int64_t memoi_item_top(const memoi_greedy* greedy, int64_t i) {
+MEMOI int64_t memoi_greedy_item_top(const memoi_greedy* greedy, int64_t i) {
     const memoi_problem* problem = greedy->problem;
     const memoi_item* item = &problem->items[i];
     int64_t k, top = problem->held ? greedy->held_top[i] : 0;
@@ -1753,7 +1753,7 @@ MEMOI int64_t memoi_item_top(const memoi_greedy* greedy, int64_t i) {
     return top;
 }
 
-MEMOI void memoi_item_place(memoi_greedy* greedy, int64_t i, int64_t offset) {
+MEMOI void memoi_greedy_item_place(memoi_greedy* greedy, int64_t i, int64_t offset) {
     const memoi_problem* problem = greedy->problem;
     const memoi_item* item = &problem->items[i];
     int64_t k;
@@ -1777,24 +1777,24 @@ MEMOI void memoi_greedy_clear(memoi_greedy* greedy) {
 }
 
 /* Finds two fixed items that share a byte; returns 0 if there are none. */
-MEMOI int memoi_fixed_clash(memoi_greedy* greedy, int64_t* first, int64_t* second) {
+MEMOI int memoi_greedy_fixed_clash(memoi_greedy* greedy, int64_t* first, int64_t* second) {
     const memoi_problem* problem = greedy->problem;
     int64_t k, l;
     memoi_greedy_clear(greedy);
     for (k = 0; k < problem->n_fixed; k++) {
         int64_t i = greedy->fixed[k], offset = problem->items[i].fixed;
-        if (memoi_item_top(greedy, i) > offset) {
+        if (memoi_greedy_item_top(greedy, i) > offset) {
             for (l = 0; l < k; l++) {
                 int64_t j = greedy->fixed[l];
                 if (problem->items[j].fixed + problem->items[j].size > offset &&
-                    memoi_items_conflict(problem, i, j)) {
+                    memoi_problem_items_conflict(problem, i, j)) {
                     *first = j;
                     *second = i;
                     return 1;
                 }
             }
         }
-        memoi_item_place(greedy, i, offset);
+        memoi_greedy_item_place(greedy, i, offset);
     }
     return 0;
 }
@@ -1996,12 +1996,12 @@ MEMOI int64_t memoi_greedy_lowest(const memoi_greedy* greedy, int64_t i, int64_t
     const memoi_item* item = &problem->items[i];
     int64_t offset, k;
     if (item->fixed >= 0) return item->fixed;
-    offset = memob_align_up(memob_max(least, memoi_item_top(greedy, i)), item->alignment);
+    offset = memob_align_up(memob_max(least, memoi_greedy_item_top(greedy, i)), item->alignment);
     for (k = next_fixed; k < problem->n_fixed; k++) { /* they may be in the way */
         const memoi_item* other = &problem->items[greedy->fixed[k]];
         if (other->fixed >= offset + item->size) break;
         if (other->fixed + other->size > offset &&
-            memoi_items_conflict(problem, i, greedy->fixed[k]))
+            memoi_problem_items_conflict(problem, i, greedy->fixed[k]))
             offset = memob_align_up(other->fixed + other->size, item->alignment);
     }
     return offset;
@@ -2061,7 +2061,7 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
         if (is_plain)
             greedy->offsets[chosen] = offset;
         else
-            memoi_item_place(greedy, chosen, offset);
+            memoi_greedy_item_place(greedy, chosen, offset);
         if (!is_waiting) {
             memoi_queue_pop(&greedy->plateaus);
             memoi_plateau_cover(greedy, at, item->begin, item->end, offset + item->size);
@@ -2085,11 +2085,12 @@ MEMOI void memoi_greedy_stack(memoi_greedy* greedy) {
     for (k = 0; k < problem->n_fixed; k++)
         greedy->offsets[greedy->fixed[k]] = problem->items[greedy->fixed[k]].fixed;
     for (k = 0; k < problem->n_items; k++)
-        if (greedy->offsets[k] >= 0) memoi_item_place(greedy, k, greedy->offsets[k]);
+        if (greedy->offsets[k] >= 0) memoi_greedy_item_place(greedy, k, greedy->offsets[k]);
     for (k = 0; k < problem->n_items; k++) {
         int64_t i = greedy->ranked[k].index, alignment = problem->items[i].alignment;
         if (greedy->offsets[i] < 0)
-            memoi_item_place(greedy, i, memob_align_up(memoi_item_top(greedy, i), alignment));
+            memoi_greedy_item_place(greedy, i,
+                                    memob_align_up(memoi_greedy_item_top(greedy, i), alignment));
     }
 }
 
@@ -2242,19 +2243,19 @@ MEMOI int64_t memoi_fit_list(const memoi_fit* fit, int64_t i) {
     return n;
 }
 
-MEMOI int memoi_range_compare(const void* a, const void* b) {
+MEMOI int memoi_fit_compare_ranges(const void* a, const void* b) {
     return memob_compare(((const memoi_range*)a)->begin, ((const memoi_range*)b)->begin);
 }
 
 /* The lowest offset for an item, `from` or higher, that is clear of n ranges.  It jumps on top of
  * ranges in the way, round after round, and drops ranges that end below.  After many rounds it
  * sorts the ranges; then one more round is enough. */
-MEMOI int64_t memoi_taken_lowest(memoi_range* taken, int64_t n, int64_t from,
-                                 const memoi_item* item) {
+MEMOI int64_t memoi_fit_lowest_taken(memoi_range* taken, int64_t n, int64_t from,
+                                     const memoi_item* item) {
     int64_t offset, next = from, round = 0, n_above, k;
     do {
         if (++round == MEMOI_FIT_ROUNDS)
-            qsort(taken, (size_t)n, sizeof *taken, memoi_range_compare);
+            qsort(taken, (size_t)n, sizeof *taken, memoi_fit_compare_ranges);
         offset = next;
         n_above = 0;
         for (k = 0; k < n; k++) {
@@ -2272,7 +2273,7 @@ MEMOI int64_t memoi_taken_lowest(memoi_range* taken, int64_t n, int64_t from,
 MEMOI int64_t memoi_fit_find(memoi_fit* fit, int64_t i) {
     const memoi_item* item = &fit->problem->items[i];
     if (item->fixed >= 0) return item->fixed;
-    return memoi_taken_lowest(fit->taken, memoi_fit_list(fit, i), 0, item);
+    return memoi_fit_lowest_taken(fit->taken, memoi_fit_list(fit, i), 0, item);
 }
 
 /* Everything in its turn. */
@@ -2313,7 +2314,7 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
         return memob_no_memory(error, "the greedy planner");
 
     /* No order can help fixed items that overlap. */
-    if (problem->n_fixed && memoi_fixed_clash(&greedy, &first, &second)) {
+    if (problem->n_fixed && memoi_greedy_fixed_clash(&greedy, &first, &second)) {
         memoi_greedy_free(&greedy);
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "buffers %lld and %lld are fixed to overlapping places",
@@ -2327,7 +2328,7 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
         int is_done;
         if (k == AGAIN && !plain) continue;
         if (best->peak < INT64_MAX && memob_now_s() > last_begin) break;
-        memoi_order_items(problem, rules[k].order, greedy.ranked);
+        memoi_greedy_order_items(problem, rules[k].order, greedy.ranked);
         if (rules[k].is_fit && !fit.order) ok = memoi_fit_create(&fit, problem);
         if (!ok) break;
         if (rules[k].is_fit) {
@@ -2670,14 +2671,14 @@ typedef struct memoi_search {
     memoi_verdict verdict;
 } memoi_search;
 
-MEMOI uint64_t memoi_random(uint64_t* state) { /* splitmix64 */
+MEMOI uint64_t memoi_search_random(uint64_t* state) { /* splitmix64 */
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
 }
-MEMOI double memoi_random_real(uint64_t* state) { /* [0, 1) */
-    return (double)(memoi_random(state) >> 11) * (1.0 / 9007199254740992.0);
+MEMOI double memoi_search_random_real(uint64_t* state) { /* [0, 1) */
+    return (double)(memoi_search_random(state) >> 11) * (1.0 / 9007199254740992.0);
 }
 
 MEMOI int64_t memoi_search_layout(memoi_search* search, char* block, int64_t n_members,
@@ -3249,12 +3250,13 @@ MEMOI void memoi_search_rank(memoi_search* search, memoi_rank_order order) {
         ranked->first = order == MEMOI_RANK_SECTIONS ? (double)(item->end - item->begin)
                         : order == MEMOI_RANK_AREA   ? area
                                                      : lifetime;
-        ranked->first *= 0.95 + 0.1 * memoi_random_real(&search->random);
+        ranked->first *= 0.95 + 0.1 * memoi_search_random_real(&search->random);
         ranked->second = order == MEMOI_RANK_SECTIONS ? size
                          : order == MEMOI_RANK_AREA   ? lifetime
                                                       : area;
     }
-    qsort(search->ranked, (size_t)problem->n_items, sizeof(memoi_ranked), memoi_ranked_compare);
+    qsort(search->ranked, (size_t)problem->n_items, sizeof(memoi_ranked),
+          memoi_greedy_compare_ranked);
     for (i = 0; i < problem->n_items; i++) search->rank[search->ranked[i].index] = (int32_t)i;
 }
 
@@ -3580,14 +3582,14 @@ MEMOI int memoi_climb_begin(memoi_climb* climb, const memoi_solution* best) {
     memoi_ranked* ranked = (memoi_ranked*)memob_calloc(n, sizeof(memoi_ranked));
     if (!ranked) return 0;
     if (best->fit_order >= 0) {
-        memoi_order_items(problem, (memoi_item_order)best->fit_order, ranked);
+        memoi_greedy_order_items(problem, (memoi_item_order)best->fit_order, ranked);
     } else {
         for (k = 0; k < n; k++) {
             ranked[k].index = k;
             ranked[k].first = -(double)best->offsets[k];
             ranked[k].second = 0;
         }
-        qsort(ranked, (size_t)n, sizeof *ranked, memoi_ranked_compare);
+        qsort(ranked, (size_t)n, sizeof *ranked, memoi_greedy_compare_ranked);
     }
     for (k = 0; k < n; k++) {
         memoi_place* place = &climb->places[ranked[k].index];
@@ -3652,7 +3654,7 @@ MEMOI int64_t memoi_climb_find(memoi_climb* climb, int64_t i) {
         n += ((other->key < key) | ((other->key == key) & (list[k] < i))) & (other->high > from) &
              (other->low < to);
     }
-    return memoi_taken_lowest(climb->taken, n, from, item);
+    return memoi_fit_lowest_taken(climb->taken, n, from, item);
 }
 
 /* Item i moves from low to now: which later items must be placed again? */
@@ -3695,15 +3697,15 @@ MEMOI int memoi_climb_settle(memoi_climb* climb, double limit) {
 MEMOI int memoi_climb_choose(memoi_climb* climb, int64_t* moved, int64_t* to, int* is_behind) {
     const int64_t* first = climb->neighbors->first;
     uint64_t* random = &climb->random;
-    int64_t i = climb->critical[memoi_random(random) % (uint64_t)climb->n_critical];
+    int64_t i = climb->critical[memoi_search_random(random) % (uint64_t)climb->n_critical];
     int64_t n_found = 0, n, k, pair[2];
     *is_behind = 0;
 
     /* Usually take a neighbor of the critical item instead, because moving it can make room. */
     n = first[i + 1] - first[i];
-    if (n > 0 && memoi_random(random) % 4 > 0) {
-        i = climb->neighbors->list[first[i] + (int64_t)(memoi_random(random) % (uint64_t)n)];
-        *is_behind = memoi_random(random) % 4 == 0;
+    if (n > 0 && memoi_search_random(random) % 4 > 0) {
+        i = climb->neighbors->list[first[i] + (int64_t)(memoi_search_random(random) % (uint64_t)n)];
+        *is_behind = memoi_search_random(random) % 4 == 0;
     }
     if (climb->problem->items[i].fixed >= 0) return 0;
 
@@ -3716,8 +3718,8 @@ MEMOI int memoi_climb_choose(memoi_climb* climb, int64_t* moved, int64_t* to, in
             (!*is_behind && climb->places[j].low >= climb->places[i].low))
             continue;
         n_found++;
-        if (memoi_random(random) % (uint64_t)n_found == 0) pair[0] = j;
-        if (memoi_random(random) % (uint64_t)n_found == 0) pair[1] = j;
+        if (memoi_search_random(random) % (uint64_t)n_found == 0) pair[0] = j;
+        if (memoi_search_random(random) % (uint64_t)n_found == 0) pair[1] = j;
     }
     if (n_found == 0) return 0;
     *moved = i;
@@ -3728,7 +3730,7 @@ MEMOI int memoi_climb_choose(memoi_climb* climb, int64_t* moved, int64_t* to, in
 /* Moves an item in the order, and opens what that may move. */
 MEMOI void memoi_climb_move(memoi_climb* climb, int64_t i, int64_t to, int is_behind) {
     memoi_place* place = &climb->places[i];
-    int64_t step = 1 + (int64_t)(memoi_random(&climb->random) >> 34), k;
+    int64_t step = 1 + (int64_t)(memoi_search_random(&climb->random) >> 34), k;
     climb->keys[climb->n_keys].item = i;
     climb->keys[climb->n_keys++].value = place->key;
     place->key = climb->places[to].key + (is_behind ? step : -step);
@@ -3743,7 +3745,8 @@ MEMOI void memoi_climb_move(memoi_climb* climb, int64_t i, int64_t to, int is_be
 /* Makes one change, and undoes it if it is not kept. */
 MEMOI void memoi_climb_change(memoi_climb* climb) {
     double above = climb->above;
-    int64_t n = 1 + (int64_t)(memoi_random(&climb->random) % MEMOI_CLIMB_MOVES), moved, to, k;
+    int64_t n = 1 + (int64_t)(memoi_search_random(&climb->random) % MEMOI_CLIMB_MOVES), moved, to,
+            k;
     int is_behind;
     climb->n_keys = climb->n_lows = 0;
     for (; n > 0; n--) {
@@ -3891,7 +3894,7 @@ MEMOI int memoi_cores_create(memoi_cores* cores, const memoi_problem* problem,
         memoi_cores_free(cores);
         return 0;
     }
-    memoi_order_items(problem, MEMOI_ORDER_SIZE, cores->others);
+    memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, cores->others);
     return 1;
 }
 
@@ -3936,7 +3939,7 @@ MEMOI int memoi_core_hold(const memoi_cores* cores, memoi_problem* part) {
     memset(conflicts, 0, sizeof conflicts);
     for (i = 0; i < n; i++)
         for (k = 0; k < i; k++) {
-            if (!memoi_items_conflict(cores->problem, cores->item_of[i], cores->item_of[k]))
+            if (!memoi_problem_items_conflict(cores->problem, cores->item_of[i], cores->item_of[k]))
                 continue;
             conflicts[i] |= (uint64_t)1 << k;
             conflicts[k] |= (uint64_t)1 << i;
@@ -3994,7 +3997,7 @@ MEMOI int64_t memoi_core_extend(memoi_cores* cores, int64_t capacity) {
                 cores->taken[n].begin = cores->offsets[j];
                 cores->taken[n++].end = cores->offsets[j] + problem->items[j].size;
             }
-            low = memoi_taken_lowest(cores->taken, n, memob_max(item->fixed, 0), item);
+            low = memoi_fit_lowest_taken(cores->taken, n, memob_max(item->fixed, 0), item);
             if (low > capacity - item->size || (item->fixed >= 0 && low > item->fixed)) return i;
             cores->offsets[i] = low;
         }
@@ -4526,7 +4529,7 @@ MEMOI double memoi_mip_below(const memoi_mip* mip, int64_t i, int64_t j, double 
 }
 
 /* The same sections, size and freedom: exchanging the two changes nothing. */
-MEMOI int memoi_items_twins(const memoi_problem* problem, int64_t i, int64_t j) {
+MEMOI int memoi_mip_items_twins(const memoi_problem* problem, int64_t i, int64_t j) {
     const memoi_item* a = &problem->items[i];
     const memoi_item* b = &problem->items[j];
     if (problem->held && (problem->first_held[i] < problem->first_held[i + 1] ||
@@ -4538,7 +4541,7 @@ MEMOI int memoi_items_twins(const memoi_problem* problem, int64_t i, int64_t j) 
                   (size_t)a->n_ranges * sizeof(memoi_range)) == 0;
 }
 
-MEMOI int memoi_item_in_section(const memoi_problem* problem, int64_t i, int64_t section) {
+MEMOI int memoi_mip_item_in_section(const memoi_problem* problem, int64_t i, int64_t section) {
     const memoi_item* item = &problem->items[i];
     int64_t k;
     for (k = 0; k < item->n_ranges; k++)
@@ -4604,7 +4607,7 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
                 ok &= add_constraintex(lp, terms, mip->value, mip->column, LE,
                                        limit - size - constant);
             }
-            if (memoi_items_twins(problem, i, j)) {
+            if (memoi_mip_items_twins(problem, i, j)) {
                 mip->column[0] = mip->pair[i * n + j];
                 mip->value[0] = 1;
                 ok &= add_constraintex(lp, 1, mip->value, mip->column, GE, 1);
@@ -4619,18 +4622,18 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
             double below_constant = 0, above_constant = 0;
             double size = (double)problem->items[i].size * mip->scale;
             int below = 1, above = 2;
-            if (!memoi_item_in_section(problem, i, section)) continue;
+            if (!memoi_mip_item_in_section(problem, i, section)) continue;
             mip->column[0] = 1 + (int)i;
             mip->value[0] = 1;
             for (j = 0; j < n; j++)
-                if (j != i && memoi_item_in_section(problem, j, section))
+                if (j != i && memoi_mip_item_in_section(problem, j, section))
                     below_constant += memoi_mip_below(
                         mip, j, i, -(double)problem->items[j].size * mip->scale, &below);
             ok &= add_constraintex(lp, below, mip->value, mip->column, GE, -below_constant - slack);
             mip->column[1] = peak_column;
             mip->value[1] = -1;
             for (j = 0; j < n; j++)
-                if (j != i && memoi_item_in_section(problem, j, section))
+                if (j != i && memoi_mip_item_in_section(problem, j, section))
                     above_constant += memoi_mip_below(
                         mip, i, j, (double)problem->items[j].size * mip->scale, &above);
             ok &= add_constraintex(lp, above, mip->value, mip->column, LE,
@@ -4669,8 +4672,8 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
             int64_t width = problem->items[i].size + problem->items[j].size;
             if (!mip->pair[i * n + j] || width <= widest) continue;
             for (k = 0; k < n && !has_twin; k++)
-                has_twin = (k != i && memoi_items_twins(problem, i, k)) ||
-                           (k != j && memoi_items_twins(problem, j, k));
+                has_twin = (k != i && memoi_mip_items_twins(problem, i, k)) ||
+                           (k != j && memoi_mip_items_twins(problem, j, k));
             if (has_twin) continue;
             widest = width;
             widest_pair = mip->pair[i * n + j];
@@ -4750,7 +4753,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
     if (!mip.pair || !offsets) status = memob_no_memory(error, "the MIP");
     for (i = 0; i < n && !status; i++)
         for (j = i + 1; j < n; j++)
-            if (memoi_items_conflict(problem, i, j))
+            if (memoi_problem_items_conflict(problem, i, j))
                 mip.pair[i * n + j] = (int32_t)(n + 1 + ++mip.n_pairs);
     if (!status && mip.n_pairs > MEMOI_MIP_PAIRS)
         status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
@@ -4829,8 +4832,8 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
  * groups of a window; several blocks leave room between them.)  A recomputation inside a backward
  * belongs to it. */
 
-MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
-                            const memoi_solution* best, const char* engine) {
+MEMOI void memoi_bilevel_plan_store(memo_plan* plan, const memoi_problem* problem,
+                                    const memoi_solution* best, const char* engine) {
     int64_t i;
     for (i = 0; i < plan->n_buffers; i++)
         if (!plan->buffers[i].is_fixed) plan->buffers[i].offset_bytes = 0;
@@ -4850,8 +4853,8 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
 }
 
 /* Runs greedy on a separate plan, and the search if effort is given. */
-MEMOI memo_status memoi_level_solve(memo_plan* plan, double deadline, memoi_effort* effort,
-                                    memo_error* error) {
+MEMOI memo_status memoi_bilevel_level_solve(memo_plan* plan, double deadline, memoi_effort* effort,
+                                            memo_error* error) {
     memoi_problem problem;
     memoi_solution best;
     memo_status status = memo_plan_prepare(plan, error);
@@ -4864,7 +4867,7 @@ MEMOI memo_status memoi_level_solve(memo_plan* plan, double deadline, memoi_effo
                                     error);
     if (!status && effort && !best.is_optimal)
         status = memoi_search_solve(plan, &problem, problem.lower_bound, effort, &best, error);
-    if (!status) memoi_plan_store(plan, &problem, &best, "level");
+    if (!status) memoi_bilevel_plan_store(plan, &problem, &best, "level");
     MEMO_FREE(best.offsets);
     memoi_problem_free(&problem);
     return status;
@@ -4950,7 +4953,7 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, const memo_plan* plan) {
     return 1;
 }
 
-MEMOI int64_t memoi_event_time(const memoi_bilevel* bilevel, int64_t e) {
+MEMOI int64_t memoi_bilevel_event_time(const memoi_bilevel* bilevel, int64_t e) {
     int64_t i = bilevel->events[e];
     return i < 0 ? bilevel->plan->buffers[-1 - i].end : bilevel->plan->buffers[i].begin;
 }
@@ -5002,7 +5005,7 @@ MEMOI int memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* tra
 
 enum { MEMOI_REPEAT_GRAM = 8, MEMOI_REPEAT_PERIODS = 8, MEMOI_BILEVEL_ROUNDS = 4 };
 
-MEMOI uint64_t memoi_event_symbol(const memoi_bilevel* bilevel, int64_t e) {
+MEMOI uint64_t memoi_repeat_event_symbol(const memoi_bilevel* bilevel, int64_t e) {
     int64_t i = bilevel->events[e];
     uint64_t bytes = (uint64_t)memob_buffer_bytes(bilevel->plan, i < 0 ? -1 - i : i);
     return (2 * bytes + (i < 0) + 1) * 0x9e3779b97f4a7c15u;
@@ -5042,8 +5045,8 @@ MEMOI int memoi_repeat_windows(memoi_bilevel* bilevel, const uint64_t* symbols, 
         if (e - begin >= period) {
             cut = begin + memoi_repeat_phase(bilevel, begin, end, period, scratch);
             for (; cut + period <= end; cut += period)
-                if (!memoi_window_add(bilevel, memoi_event_time(bilevel, cut),
-                                      memoi_event_time(bilevel, cut + period - 1) + 1))
+                if (!memoi_window_add(bilevel, memoi_bilevel_event_time(bilevel, cut),
+                                      memoi_bilevel_event_time(bilevel, cut + period - 1) + 1))
                     return 0;
             memset(is_taken + begin, 1, (size_t)(end - begin));
             e = end - 1;
@@ -5065,7 +5068,7 @@ MEMOI int memoi_windows_from_repeats(memoi_bilevel* bilevel) {
 
     /* Count the distances between equal runs of events.  The period of the layers is frequent among
      * them. */
-    for (e = 0; ok && e < n; e++) symbols[e] = memoi_event_symbol(bilevel, e);
+    for (e = 0; ok && e < n; e++) symbols[e] = memoi_repeat_event_symbol(bilevel, e);
     for (e = 0; ok && e + MEMOI_REPEAT_GRAM <= n; e++) {
         uint64_t gram = 0;
         int64_t before;
@@ -5182,7 +5185,7 @@ MEMOI int memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
     return 1;
 }
 
-MEMOI uint64_t memoi_hash_add(uint64_t hash, int64_t value) {
+MEMOI uint64_t memoi_group_hash_add(uint64_t hash, int64_t value) {
     return (hash ^ (uint64_t)value) * 0x9e3779b97f4a7c15u + (hash >> 29);
 }
 
@@ -5215,8 +5218,8 @@ MEMOI int memoi_bilevel_sort_kinds(memoi_bilevel* bilevel) {
         /* The hash finds candidates; only the full comparison decides. */
         for (k = group->first; k < group->first + group->n; k++) {
             const memoi_member* member = &bilevel->members[k];
-            hash = memoi_hash_add(hash, bilevel->plan->buffers[member->buffer].size_bytes);
-            hash = memoi_hash_add(memoi_hash_add(hash, member->begin), member->end);
+            hash = memoi_group_hash_add(hash, bilevel->plan->buffers[member->buffer].size_bytes);
+            hash = memoi_group_hash_add(memoi_group_hash_add(hash, member->begin), member->end);
         }
 
         /* The first group of a kind represents it; groups with the same hash form a list. */
@@ -5250,7 +5253,7 @@ MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, me
         inner->buffers[k].begin = member->begin;
         inner->buffers[k].end = member->end;
     }
-    status = memoi_level_solve(inner, bilevel->deadline, effort, error);
+    status = memoi_bilevel_level_solve(inner, bilevel->deadline, effort, error);
     if (!status && (!kind->height_bytes || inner->peak_bytes < kind->height_bytes)) {
         kind->height_bytes = inner->peak_bytes;
         kind->bound_bytes =
@@ -5264,8 +5267,8 @@ MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, me
 
 /* Makes the outer plan: each closed group is a block with id n_buffers + group; each other buffer
  * has its index as id. */
-MEMOI memo_status memoi_outer_create(const memoi_bilevel* bilevel, memo_plan** outer,
-                                     memo_error* error) {
+MEMOI memo_status memoi_bilevel_outer_create(const memoi_bilevel* bilevel, memo_plan** outer,
+                                             memo_error* error) {
     const memo_plan* plan = bilevel->plan;
     int64_t n_blocks = bilevel->n_groups - bilevel->n_open;
     int64_t n_inside = bilevel->n_members - bilevel->n_open_members;
@@ -5350,7 +5353,7 @@ MEMOI void memoi_bilevel_compose(const memoi_bilevel* bilevel, const memo_plan* 
 
 /* Lowers items, lowest first, onto the tops of those below: blocks are rectangles only until here.
  */
-MEMOI int memoi_justify(const memoi_problem* problem, int64_t* offsets) {
+MEMOI int memoi_bilevel_justify(const memoi_problem* problem, int64_t* offsets) {
     memoi_greedy greedy;
     int64_t i, k;
     if (!memoi_greedy_create(&greedy, problem, HUGE_VAL)) return 0;
@@ -5363,8 +5366,9 @@ MEMOI int memoi_justify(const memoi_problem* problem, int64_t* offsets) {
     for (k = 0; k < problem->n_items; k++) {
         i = greedy.waiting.list[k].index;
         if (problem->items[i].fixed < 0)
-            offsets[i] = memob_align_up(memoi_item_top(&greedy, i), problem->items[i].alignment);
-        memoi_item_place(&greedy, i, offsets[i]);
+            offsets[i] =
+                memob_align_up(memoi_greedy_item_top(&greedy, i), problem->items[i].alignment);
+        memoi_greedy_item_place(&greedy, i, offsets[i]);
     }
     memoi_greedy_free(&greedy);
     return 1;
@@ -5411,11 +5415,11 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
     if (status || (is_vain && !is_last)) return status;
 
     /* Outer plan: each closed group is one block. */
-    status = memoi_outer_create(bilevel, &outer, error);
+    status = memoi_bilevel_outer_create(bilevel, &outer, error);
     if (!status && effort) own = memoi_effort_take(effort, is_vain ? 0 : 0.25);
     if (!status)
-        status =
-            memoi_level_solve(outer, bilevel->deadline, effort && !is_vain ? &own : NULL, error);
+        status = memoi_bilevel_level_solve(outer, bilevel->deadline,
+                                           effort && !is_vain ? &own : NULL, error);
     if (!status && effort) effort->nodes_left += own.nodes_left;
 
     /* Together they are a plan.  If it misses the target, moving items down often closes the
@@ -5424,7 +5428,7 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
         memoi_bilevel_compose(bilevel, outer, problem, item_of, offsets);
         memoi_solution_offer(problem, offsets, -1, best);
         if (best->peak > target) {
-            if (memoi_justify(problem, offsets))
+            if (memoi_bilevel_justify(problem, offsets))
                 memoi_solution_offer(problem, offsets, -1, best);
             else
                 status = memob_no_memory(error, "the plan of the layers");
@@ -5628,7 +5632,7 @@ MEMOI memo_status memoi_task_run(memoi_task* task, const memo_plan_desc* setting
 }
 
 /* Returns 0 if trace belongs to another plan. */
-MEMOI int memoi_trace_fits(const memo_trace* trace, const memo_plan* plan) {
+MEMOI int memoi_task_trace_fits(const memo_trace* trace, const memo_plan* plan) {
     int64_t i, n_times = 0;
     for (i = 0; i < trace->n_requests; i++)
         n_times += trace->requests[i].kind == MEMO_REQUEST_MALLOC ||
@@ -5677,7 +5681,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     /* A trace of another plan would put its marks on the wrong buffers. */
     status = memo_plan_prepare(plan, error);
     if (status) return status;
-    if (settings.trace && !memoi_trace_fits(settings.trace, plan))
+    if (settings.trace && !memoi_task_trace_fits(settings.trace, plan))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "desc.trace is not the trace of this plan: its mallocs and frees are "
                               "others in number");
@@ -5704,7 +5708,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
 
     /* The plan is stored even if it misses the capacity, so that the caller can look at it. */
     if (!status) {
-        memoi_plan_store(plan, &task.problem, &best, engine);
+        memoi_bilevel_plan_store(plan, &task.problem, &best, engine);
         if (settings.capacity_bytes > 0 && plan->peak_bytes > settings.capacity_bytes) {
             int64_t bound = memob_max(task.problem.lower_bound * task.problem.unit_bytes,
                                       plan->lower_bound_bytes);

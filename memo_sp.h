@@ -1347,7 +1347,7 @@ int64_t memo_comm_bytes(const memo_collective_call* call, int32_t size, int32_t 
     return 0;
 }
 
-MEMOI const char* memoi_collective_name(memo_collective kind) {
+MEMOI const char* memoi_comm_collective_name(memo_collective kind) {
     switch (kind) {
     case MEMO_COLLECTIVE_ALL_REDUCE: return "all_reduce";
     case MEMO_COLLECTIVE_ALL_GATHER: return "all_gather";
@@ -1391,7 +1391,7 @@ MEMOI memo_status memoi_comm_check_rank(const memo_comm* comm, const char* what,
 MEMOI memo_status memoi_comm_check_collective(const memo_comm* comm,
                                               const memo_collective_call* call, int32_t group_depth,
                                               memo_error* error) {
-    const char* what = memoi_collective_name(call->kind);
+    const char* what = memoi_comm_collective_name(call->kind);
     memo_status status;
     if (group_depth)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
@@ -1457,13 +1457,13 @@ MEMOI void memoi_comm_label(memo_comm* comm, const char* text, int64_t number) {
 }
 
 /* NULL matches every label.  Equal texts of two ranks may have different addresses. */
-MEMOI int memoi_labels_match(const memo_label* a, const memo_label* b) {
+MEMOI int memoi_comm_labels_match(const memo_label* a, const memo_label* b) {
     if (!a->text || !b->text) return 1;
     return a->number == b->number && (a->text == b->text || !strcmp(a->text, b->text));
 }
 
 /* Writes " for ring backward 3", or nothing, and returns text. */
-MEMOI const char* memoi_label_text(char text[64], const memo_label* label) {
+MEMOI const char* memoi_comm_label_text(char text[64], const memo_label* label) {
     text[0] = 0;
     if (label->text) snprintf(text, 64, " for %.32s %lld", label->text, (long long)label->number);
     return text;
@@ -1510,7 +1510,7 @@ MEMOI_REDUCE_STEP(memoi_reduce_i32, int32_t, MEMOI_ADD_I32, MEMOI_IS_ABOVE)
 MEMOI_REDUCE_STEP(memoi_reduce_i64, int64_t, MEMOI_ADD_I64, MEMOI_IS_ABOVE)
 MEMOI_REDUCE_STEP(memoi_reduce_u8, uint8_t, MEMOI_ADD_U8, MEMOI_IS_ABOVE)
 
-MEMOI void memoi_widen(float* to, const uint16_t* from, int64_t n, memo_type type) {
+MEMOI void memoi_reduce_widen(float* to, const uint16_t* from, int64_t n, memo_type type) {
     int64_t i;
     if (type == MEMO_TYPE_BF16) {
         for (i = 0; i < n; i++) to[i] = memo_f32_from_bf16(from[i]);
@@ -1518,7 +1518,7 @@ MEMOI void memoi_widen(float* to, const uint16_t* from, int64_t n, memo_type typ
         for (i = 0; i < n; i++) to[i] = memo_f32_from_f16(from[i]);
     }
 }
-MEMOI void memoi_narrow(uint16_t* to, const float* from, int64_t n, memo_type type) {
+MEMOI void memoi_reduce_narrow(uint16_t* to, const float* from, int64_t n, memo_type type) {
     int64_t i;
     if (type == MEMO_TYPE_BF16) {
         for (i = 0; i < n; i++) to[i] = memo_bf16_from_f32(from[i]);
@@ -1547,7 +1547,7 @@ MEMOI void memoi_reduce_add(memoi_reduce_sum* sum, const void* x, int64_t n, mem
     case MEMO_TYPE_U8: memoi_reduce_u8(sum->u8, n, (const uint8_t*)x, reduction); break;
     case MEMO_TYPE_BF16:
     case MEMO_TYPE_F16:
-        memoi_widen(wide, (const uint16_t*)x, n, type);
+        memoi_reduce_widen(wide, (const uint16_t*)x, n, type);
         memoi_reduce_f32(sum->f32, n, wide, reduction);
         break;
     }
@@ -1563,13 +1563,13 @@ MEMOI void memoi_reduce_chunk(void* to, const void* const* from, int32_t n_from,
     int is_16_bit = type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16;
     int32_t r;
     if (is_16_bit)
-        memoi_widen(sum.f32, (const uint16_t*)(const void*)first, n, type);
+        memoi_reduce_widen(sum.f32, (const uint16_t*)(const void*)first, n, type);
     else
         memcpy(&sum, first, n_bytes);
     for (r = 1; r < n_from; r++)
         memoi_reduce_add(&sum, (const char*)from[r] + offset_bytes, n, type, reduction);
     if (is_16_bit)
-        memoi_narrow((uint16_t*)to, sum.f32, n, type);
+        memoi_reduce_narrow((uint16_t*)to, sum.f32, n, type);
     else
         memcpy(to, &sum, n_bytes);
 }
@@ -1979,9 +1979,9 @@ MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, const memoi_message* s
         "rank %d sends %lld %s%s to rank %d, which receives %lld %s%s (message %u on this way of "
         "'%s')",
         (int)received->peer, (long long)sent->count, memo_type_name(sent->type),
-        memoi_label_text(sent_for, &sent->label), (int)me->table.rank, (long long)received->count,
-        memo_type_name(received->type), memoi_label_text(received_for, &received->label), number,
-        me->group->name);
+        memoi_comm_label_text(sent_for, &sent->label), (int)me->table.rank,
+        (long long)received->count, memo_type_name(received->type),
+        memoi_comm_label_text(received_for, &received->label), number, me->group->name);
 }
 
 /* Copies the next message of the way, if it has been posted.  Returns 1 if the receive is done, 0
@@ -2005,7 +2005,7 @@ MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receiv
     sent = way->current;
     n_bytes = sent->count * memo_type_bytes(sent->type);
     is_same = sent->count == receive->count && sent->type == receive->type &&
-              memoi_labels_match(&sent->label, &receive->label);
+              memoi_comm_labels_match(&sent->label, &receive->label);
     if (!is_same)
         memoi_threads_mismatch(me, sent, receive, way->n_messages);
     else if (n_bytes && sent->address != receive->address)
@@ -2158,9 +2158,9 @@ typedef struct memoi_threads_collective_args {
 /* Writes "all_reduce(1024 f32 sum) for blocks forward 3" into text (160 bytes), and returns it. */
 MEMOI const char* memoi_threads_describe(char* text, const memoi_threads_op* op) {
     const memo_collective_call* call = &op->call;
-    const char* name = memoi_collective_name(call->kind);
+    const char* name = memoi_comm_collective_name(call->kind);
     char detail[32] = "", label[64];
-    memoi_label_text(label, &op->label);
+    memoi_comm_label_text(label, &op->label);
     if (call->kind == MEMO_COLLECTIVE_BARRIER) {
         snprintf(text, 160, "%s%s", name, label);
         return text;
@@ -2178,7 +2178,7 @@ MEMOI const char* memoi_threads_describe(char* text, const memoi_threads_op* op)
 MEMOI int memoi_threads_agree(const memoi_threads_op* a, const memoi_threads_op* b) {
     return a->call.kind == b->call.kind && a->call.type == b->call.type &&
            a->call.count == b->call.count && a->call.reduction == b->call.reduction &&
-           a->call.root == b->call.root && memoi_labels_match(&a->label, &b->label);
+           a->call.root == b->call.root && memoi_comm_labels_match(&a->label, &b->label);
 }
 
 /* Compares all ranks with rank 0, so that all ranks find the same difference. */
@@ -2283,7 +2283,7 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* 
     int n_stages = call->kind == MEMO_COLLECTIVE_ALL_REDUCE && !is_few ? 2 : 1, stage;
     int64_t start_ns = 0;
     char what[64];
-    snprintf(what, sizeof what, "%s, collective %u", memoi_collective_name(call->kind),
+    snprintf(what, sizeof what, "%s, collective %u", memoi_comm_collective_name(call->kind),
              me->seat->n_collectives);
 
     /* Show the call, and compare when all ranks have arrived. */
@@ -3260,7 +3260,7 @@ MEMOI memo_status memoi_nccl_collective(memo_comm* comm, memo_stream stream,
     if (me->comm && result == ncclSuccess)
         result = memoi_nccl_enqueue(me, (cudaStream_t)(void*)stream, call);
     pthread_mutex_unlock(&me->world->mutex);
-    status = memoi_nccl_finish(me, memoi_collective_name(call->kind), result, error);
+    status = memoi_nccl_finish(me, memoi_comm_collective_name(call->kind), result, error);
     if (!status) memoi_nccl_mark(me, (cudaStream_t)(void*)stream);
     if (!status) comm->sent_bytes += memo_comm_bytes(call, comm->size, comm->rank);
     return status;
@@ -3778,7 +3778,8 @@ memo_sharding_desc memo_sharding_desc_default(void) {
 #define MEMOI_DOCUMENTS_MAX (INT32_MAX / 4)
 
 /* Returns 1 if the documents are valid: from 0 to n_tokens, not descending. */
-MEMOI int memoi_are_documents(const int64_t* begins, int64_t n_documents, int64_t n_tokens) {
+MEMOI int memoi_sharding_are_documents(const int64_t* begins, int64_t n_documents,
+                                       int64_t n_tokens) {
     int64_t i;
     if (!begins || n_documents < 1 || begins[0] || begins[n_documents] != n_tokens) return 0;
     for (i = 0; i < n_documents; i++)
@@ -3788,7 +3789,8 @@ MEMOI int memoi_are_documents(const int64_t* begins, int64_t n_documents, int64_
 
 /* The document that contains position: begins[document] <= position < begins[document + 1].  Empty
  * documents contain nothing.  O(log n_documents). */
-MEMOI int64_t memoi_document_of(const int64_t* begins, int64_t n_documents, int64_t position) {
+MEMOI int64_t memoi_sharding_document_of(const int64_t* begins, int64_t n_documents,
+                                         int64_t position) {
     int64_t low = 0, high = n_documents; /* begins[low] <= position < begins[high] */
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
@@ -3824,7 +3826,7 @@ MEMOI memo_status memoi_sharding_check(const memo_sharding_desc* desc, memo_erro
                               memo_sharding_name(desc->kind));
     if (desc->kind == MEMO_SHARDING_DOCUMENTS &&
         (desc->n_documents > MEMOI_DOCUMENTS_MAX ||
-         !memoi_are_documents(desc->document_begins, desc->n_documents, desc->n_tokens)))
+         !memoi_sharding_are_documents(desc->document_begins, desc->n_documents, desc->n_tokens)))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "sharding_desc.document_begins: invalid (%lld documents); 1 to %d that "
@@ -3946,7 +3948,8 @@ MEMOI void memoi_sharding_documents_find(const memo_sharding* sharding, int64_t 
         return;
     }
 
-    document = memoi_document_of(sharding->document_begins, sharding->n_documents, position);
+    document =
+        memoi_sharding_document_of(sharding->document_begins, sharding->n_documents, position);
     for (r = 0;; r++) {
         *ring_rank = r;
         *place = memoi_sharding_rows(sharding, r, sharding->document_begins[document]) + position;
@@ -4081,7 +4084,7 @@ void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_ran
 }
 
 /* The number of rows of a run that are not padding. */
-MEMOI int64_t memoi_run_tokens(const memo_run* run, int64_t n_tokens) {
+MEMOI int64_t memoi_sharding_run_tokens(const memo_run* run, int64_t n_tokens) {
     int64_t n = run->start >= n_tokens ? 0 : (n_tokens - 1 - run->start) / run->stride + 1;
     return n < run->count ? n : run->count;
 }
@@ -4094,7 +4097,7 @@ void memo_sharding_scatter(const memo_sharding* sharding, int32_t sequence_rank,
     int64_t b, i, row;
     for (b = 0; b < n_batch; b++, from += sharding->n_tokens * row_bytes)
         for (row = 0; memoi_sharding_next(sharding, sequence_rank, &row, &run);) {
-            int64_t n_rows = memoi_run_tokens(&run, sharding->n_tokens);
+            int64_t n_rows = memoi_sharding_run_tokens(&run, sharding->n_tokens);
             for (i = 0; i < n_rows; i++)
                 memcpy(to + i * row_bytes, from + (run.start + i * run.stride) * row_bytes,
                        (size_t)row_bytes);
@@ -4111,7 +4114,7 @@ void memo_sharding_gather(const memo_sharding* sharding, int32_t sequence_rank, 
     int64_t b, i, row;
     for (b = 0; b < n_batch; b++, to += sharding->n_tokens * row_bytes)
         for (row = 0; memoi_sharding_next(sharding, sequence_rank, &row, &run);) {
-            int64_t n_rows = memoi_run_tokens(&run, sharding->n_tokens);
+            int64_t n_rows = memoi_sharding_run_tokens(&run, sharding->n_tokens);
             for (i = 0; i < n_rows; i++)
                 memcpy(to + (run.start + i * run.stride) * row_bytes, from + i * row_bytes,
                        (size_t)row_bytes);
@@ -4153,7 +4156,7 @@ MEMOI void memoi_sharding_print_rank(const memo_sharding* sharding, int32_t rank
         memo_text_put(lines, "%s %lld..%lld", row > run.count ? "," : "", (long long)run.start,
                       (long long)(run.start + (run.count - 1) * run.stride));
         if (run.stride > 1) memo_text_put(lines, " step %lld", (long long)run.stride);
-        n_tokens += memoi_run_tokens(&run, sharding->n_tokens);
+        n_tokens += memoi_sharding_run_tokens(&run, sharding->n_tokens);
     }
     if (n_tokens < sharding->local_tokens)
         memo_text_put(lines, " (%lld of padding)", (long long)(sharding->local_tokens - n_tokens));
@@ -4289,8 +4292,8 @@ MEMOI memo_status memoi_sp_copy_rows(const memoi_sp_queue* queue, void* to, int6
 }
 
 /* The stream of that name, added if there is none. */
-MEMOI memo_status memoi_schedule_stream(memo_schedule* schedule, const char* name, int32_t* stream,
-                                        memo_error* error) {
+MEMOI memo_status memoi_sp_schedule_stream(memo_schedule* schedule, const char* name,
+                                           int32_t* stream, memo_error* error) {
     for (*stream = 0; *stream < schedule->n_streams; ++*stream)
         if (!strcmp(schedule->text + schedule->streams[*stream], name)) return MEMO_STATUS_OK;
     return memo_schedule_add_stream(schedule, name, stream, error);
@@ -4482,7 +4485,7 @@ void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, in
     *end = mask->n_keys ? mask->n_keys : mask->n_tokens;
     if (mask->document_begins) {
         const int64_t* keys = mask->key_begins ? mask->key_begins : mask->document_begins;
-        document = memoi_document_of(mask->document_begins, mask->n_documents, query);
+        document = memoi_sharding_document_of(mask->document_begins, mask->n_documents, query);
         *begin = keys[document];
         *end = keys[document + 1];
         own = *begin + query - mask->document_begins[document];
@@ -4496,8 +4499,8 @@ void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, in
 }
 
 /* The indices [*begin, *end) of a run whose positions are in [low, high). */
-MEMOI void memoi_run_interval(const memo_run* run, int64_t low, int64_t high, int64_t* begin,
-                              int64_t* end) {
+MEMOI void memoi_mask_run_interval(const memo_run* run, int64_t low, int64_t high, int64_t* begin,
+                                   int64_t* end) {
     int64_t first = low > run->start ? (low - run->start + run->stride - 1) / run->stride : 0;
     int64_t last = high > run->start ? (high - run->start + run->stride - 1) / run->stride : 0;
     *begin = first < run->count ? first : run->count;
@@ -4516,7 +4519,7 @@ MEMOI double memoi_mask_count(const memo_mask* mask, const memo_run* q_runs, int
             int64_t low, high, begin, end;
             memo_mask_interval(mask, q_runs[q].start + i * q_runs[q].stride, &low, &high);
             for (k = 0; k < n_k_runs; k++) {
-                memoi_run_interval(&k_runs[k], low, high, &begin, &end);
+                memoi_mask_run_interval(&k_runs[k], low, high, &begin, &end);
                 n += (double)(end - begin);
             }
         }
@@ -4526,8 +4529,9 @@ MEMOI double memoi_mask_count(const memo_mask* mask, const memo_run* q_runs, int
 /* The positions [*low, *high) that the queries of a run see together.  With stride 1 they are one
  * interval, because neighbors' intervals overlap or touch; cross-attention may have keys in between
  * that no query sees.  Returns 0 if they see none. */
-MEMOI int memoi_run_sees(const memo_mask* mask, const memo_run* q, int64_t* low, int64_t* high) {
-    int64_t n_queries = memoi_run_tokens(q, mask->n_tokens), ignored;
+MEMOI int memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t* low,
+                              int64_t* high) {
+    int64_t n_queries = memoi_sharding_run_tokens(q, mask->n_tokens), ignored;
     if (!n_queries) return 0;
     memo_mask_interval(mask, q->start, low, &ignored);
     memo_mask_interval(mask, q->start + (n_queries - 1) * q->stride, &ignored, high);
@@ -4541,11 +4545,12 @@ MEMOI int memoi_run_sees(const memo_mask* mask, const memo_run* q, int64_t* low,
 #ifndef MEMO_NO_HOST_DEVICE
 
 /* Reads n elements as fp32. */
-MEMOI void memoi_row_load(float* to, const void* from, int64_t first, int64_t n, memo_type type) {
+MEMOI void memoi_attention_row_load(float* to, const void* from, int64_t first, int64_t n,
+                                    memo_type type) {
     if (type == MEMO_TYPE_F32)
         memcpy(to, (const float*)from + first, (size_t)n * sizeof(float));
     else
-        memoi_widen(to, (const uint16_t*)from + first, n, type);
+        memoi_reduce_widen(to, (const uint16_t*)from + first, n, type);
 }
 
 #define MEMOI_TILE_Q 32
@@ -4576,8 +4581,8 @@ typedef struct memoi_k_tile {
     float rows[MEMOI_TILE_K][MEMOI_HEAD];          /* forward: v; backward: k */
 } memoi_k_tile;
 
-MEMOI void memoi_q_tile_fill(memoi_q_tile* tile, const memo_attention_block* block,
-                             const memo_run* run, int64_t run_row, int64_t first) {
+MEMOI void memoi_attention_q_tile_fill(memoi_q_tile* tile, const memo_attention_block* block,
+                                       const memo_run* run, int64_t run_row, int64_t first) {
     int64_t i;
     tile->row = run_row + first;
     tile->n = run->count - first < MEMOI_TILE_Q ? run->count - first : MEMOI_TILE_Q;
@@ -4593,34 +4598,38 @@ MEMOI void memoi_q_tile_fill(memoi_q_tile* tile, const memo_attention_block* blo
     if (tile->min_low > tile->max_high) tile->min_low = 0; /* no query sees a key */
 }
 
-MEMOI int64_t memoi_q_offset(const memo_attention_block* block, int64_t b, int64_t row, int64_t h) {
+MEMOI int64_t memoi_attention_q_offset(const memo_attention_block* block, int64_t b, int64_t row,
+                                       int64_t h) {
     return b * block->q_batch_stride + row * block->q_row_stride + h * block->head_size;
 }
-MEMOI int64_t memoi_k_offset(const memo_attention_block* block, int64_t b, int64_t row, int64_t h) {
+MEMOI int64_t memoi_attention_k_offset(const memo_attention_block* block, int64_t b, int64_t row,
+                                       int64_t h) {
     return b * block->k_batch_stride + row * block->k_row_stride + h * block->head_size;
 }
-MEMOI int64_t memoi_v_offset(const memo_attention_block* block, int64_t b, int64_t row, int64_t h) {
+MEMOI int64_t memoi_attention_v_offset(const memo_attention_block* block, int64_t b, int64_t row,
+                                       int64_t h) {
     return b * block->v_batch_stride + row * block->v_row_stride + h * block->v_head_size;
 }
-MEMOI int64_t memoi_out_offset(const memo_attention_block* block, int64_t b, int64_t row,
-                               int64_t h) {
+MEMOI int64_t memoi_attention_out_offset(const memo_attention_block* block, int64_t b, int64_t row,
+                                         int64_t h) {
     return b * block->out_batch_stride + row * block->out_row_stride + h * block->v_head_size;
 }
-MEMOI int64_t memoi_lse_offset(const memo_attention_block* block, int64_t b, int64_t row,
-                               int64_t h) {
+MEMOI int64_t memoi_attention_lse_offset(const memo_attention_block* block, int64_t b, int64_t row,
+                                         int64_t h) {
     return b * block->lse_batch_stride + row * block->lse_row_stride + h;
 }
 
 /* Returns 0 if no query of the tile sees a key of this one. */
-MEMOI int memoi_k_tile_place(memoi_k_tile* tile, const memoi_q_tile* q_tile, const memo_run* run,
-                             int64_t run_row, int64_t first, int64_t last) {
+MEMOI int memoi_attention_k_tile_place(memoi_k_tile* tile, const memoi_q_tile* q_tile,
+                                       const memo_run* run, int64_t run_row, int64_t first,
+                                       int64_t last) {
     int64_t i;
     int has_pairs = 0;
     tile->row = run_row + first;
     tile->n = last - first < MEMOI_TILE_K ? last - first : MEMOI_TILE_K;
     for (i = 0; i < q_tile->n; i++) {
         int64_t begin, end;
-        memoi_run_interval(run, q_tile->low[i], q_tile->high[i], &begin, &end);
+        memoi_mask_run_interval(run, q_tile->low[i], q_tile->high[i], &begin, &end);
         begin = begin > first ? begin - first : 0;
         end = end > first ? end - first : 0;
         tile->end[i] = end < tile->n ? end : tile->n;
@@ -4631,26 +4640,26 @@ MEMOI int memoi_k_tile_place(memoi_k_tile* tile, const memoi_q_tile* q_tile, con
 }
 
 /* Loads n rows of d elements, as rows, as columns, or both. */
-MEMOI void memoi_k_tile_load(float* transposed, float rows[][MEMOI_HEAD], const void* from,
-                             int64_t first, int64_t row_stride, int64_t n, int32_t d,
-                             memo_type type) {
+MEMOI void memoi_attention_k_tile_load(float* transposed, float rows[][MEMOI_HEAD],
+                                       const void* from, int64_t first, int64_t row_stride,
+                                       int64_t n, int32_t d, memo_type type) {
     float line[MEMOI_HEAD];
     int64_t i;
     int32_t e;
     for (i = 0; i < n; i++) {
         float* to = rows ? rows[i] : line;
-        memoi_row_load(to, from, first + i * row_stride, d, type);
+        memoi_attention_row_load(to, from, first + i * row_stride, d, type);
         if (transposed)
             for (e = 0; e < d; e++) transposed[e * MEMOI_TILE_K + i] = to[e];
     }
-    if (transposed) /* memoi_tile_products reads whole tiles */
+    if (transposed) /* memoi_attention_tile_products reads whole tiles */
         for (e = 0; e < d; e++)
             for (i = n; i < MEMOI_TILE_K; i++) transposed[e * MEMOI_TILE_K + i] = 0;
 }
 
 /* products[j] = sum over e of x[e] * columns[e][j], for all keys of a tile. */
-MEMOI void memoi_tile_products(float products[MEMOI_TILE_K], const float* x, const float* columns,
-                               int32_t d) {
+MEMOI void memoi_attention_tile_products(float products[MEMOI_TILE_K], const float* x,
+                                         const float* columns, int32_t d) {
     int32_t e;
     int j;
     for (j = 0; j < MEMOI_TILE_K; j++) products[j] = 0;
@@ -4661,12 +4670,12 @@ MEMOI void memoi_tile_products(float products[MEMOI_TILE_K], const float* x, con
 }
 
 /* to += factor * from */
-MEMOI void memoi_row_add(float* to, float factor, const float* from, int32_t d) {
+MEMOI void memoi_attention_row_add(float* to, float factor, const float* from, int32_t d) {
     int32_t e;
     for (e = 0; e < d; e++) to[e] += factor * from[e];
 }
 
-MEMOI float memoi_score(const memo_attention_block* block, float product) {
+MEMOI float memoi_attention_score(const memo_attention_block* block, float product) {
     float score = block->scale * product;
     return block->softcap > 0 ? block->softcap * tanhf(score / block->softcap) : score;
 }
@@ -4677,17 +4686,18 @@ typedef struct memoi_softmax {
     float out[MEMOI_TILE_Q][MEMOI_HEAD];
 } memoi_softmax;
 
-MEMOI void memoi_softmax_add(memoi_softmax* softmax, const memoi_q_tile* q_tile,
-                             const memoi_k_tile* k_tile, const memo_attention_block* block) {
+MEMOI void memoi_attention_softmax_add(memoi_softmax* softmax, const memoi_q_tile* q_tile,
+                                       const memoi_k_tile* k_tile,
+                                       const memo_attention_block* block) {
     float scores[MEMOI_TILE_K], part[MEMOI_HEAD];
     int64_t i, j;
     int32_t e, d = block->v_head_size;
     for (i = 0; i < q_tile->n; i++) {
         float largest = softmax->largest[i], correction, sum = 0;
         if (k_tile->begin[i] == k_tile->end[i]) continue;
-        memoi_tile_products(scores, q_tile->q[i], k_tile->k_transposed, block->head_size);
+        memoi_attention_tile_products(scores, q_tile->q[i], k_tile->k_transposed, block->head_size);
         for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
-            scores[j] = memoi_score(block, scores[j]);
+            scores[j] = memoi_attention_score(block, scores[j]);
             if (scores[j] > largest) largest = scores[j];
         }
         if (largest == -INFINITY) continue; /* every score is */
@@ -4698,7 +4708,7 @@ MEMOI void memoi_softmax_add(memoi_softmax* softmax, const memoi_q_tile* q_tile,
         for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
             float p = expf(scores[j] - largest);
             sum += p;
-            memoi_row_add(part, p, k_tile->rows[j], d);
+            memoi_attention_row_add(part, p, k_tile->rows[j], d);
         }
         softmax->largest[i] = largest;
         softmax->sum[i] = softmax->sum[i] * correction + sum;
@@ -4706,15 +4716,16 @@ MEMOI void memoi_softmax_add(memoi_softmax* softmax, const memoi_q_tile* q_tile,
     }
 }
 
-MEMOI void memoi_softmax_finish(const memoi_softmax* softmax, const memo_attention_block* block,
-                                const memoi_q_tile* tile, int64_t b, int64_t h) {
+MEMOI void memoi_attention_softmax_finish(const memoi_softmax* softmax,
+                                          const memo_attention_block* block,
+                                          const memoi_q_tile* tile, int64_t b, int64_t h) {
     int64_t i;
     int32_t e, d = block->v_head_size;
     for (i = 0; i < tile->n; i++) {
-        float* out = block->out + memoi_out_offset(block, b, tile->row + i, h);
+        float* out = block->out + memoi_attention_out_offset(block, b, tile->row + i, h);
         float sum = softmax->sum[i];
         for (e = 0; e < d; e++) out[e] = sum > 0 ? softmax->out[i][e] / sum : 0;
-        block->lse[memoi_lse_offset(block, b, tile->row + i, h)] =
+        block->lse[memoi_attention_lse_offset(block, b, tile->row + i, h)] =
             sum > 0 ? softmax->largest[i] + logf(sum) : -INFINITY;
     }
 }
@@ -4727,31 +4738,32 @@ typedef struct memoi_tile_gradients {
     float d_k[MEMOI_TILE_K][MEMOI_HEAD], d_v[MEMOI_TILE_K][MEMOI_HEAD];
 } memoi_tile_gradients;
 
-MEMOI void memoi_gradients_add(memoi_tile_gradients* g, const memoi_q_tile* q_tile,
-                               const memoi_k_tile* k_tile, const memo_attention_block* block) {
+MEMOI void memoi_attention_gradients_add(memoi_tile_gradients* g, const memoi_q_tile* q_tile,
+                                         const memoi_k_tile* k_tile,
+                                         const memo_attention_block* block) {
     float scores[MEMOI_TILE_K], d_p[MEMOI_TILE_K], part[MEMOI_HEAD];
     int64_t i, j;
     int32_t e, d = block->head_size, d_v = block->v_head_size;
     for (i = 0; i < q_tile->n; i++) {
         if (k_tile->begin[i] == k_tile->end[i] || g->lse[i] == -INFINITY) continue;
-        memoi_tile_products(scores, q_tile->q[i], k_tile->k_transposed, d);
-        memoi_tile_products(d_p, g->d_out[i], g->v_transposed, d_v);
+        memoi_attention_tile_products(scores, q_tile->q[i], k_tile->k_transposed, d);
+        memoi_attention_tile_products(d_p, g->d_out[i], g->v_transposed, d_v);
         for (e = 0; e < d; e++) part[e] = 0;
         for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
-            float score = memoi_score(block, scores[j]), p = expf(score - g->lse[i]);
+            float score = memoi_attention_score(block, scores[j]), p = expf(score - g->lse[i]);
             float d_s = block->scale * p * (d_p[j] - g->row_dot[i]);
             if (block->softcap > 0) d_s *= 1 - score / block->softcap * (score / block->softcap);
-            memoi_row_add(part, d_s, k_tile->rows[j], d);
-            memoi_row_add(g->d_k[j], d_s, q_tile->q[i], d);
-            memoi_row_add(g->d_v[j], p, g->d_out[i], d_v);
+            memoi_attention_row_add(part, d_s, k_tile->rows[j], d);
+            memoi_attention_row_add(g->d_k[j], d_s, q_tile->q[i], d);
+            memoi_attention_row_add(g->d_v[j], p, g->d_out[i], d_v);
         }
-        memoi_row_add(g->d_q[i], 1, part, d);
+        memoi_attention_row_add(g->d_q[i], 1, part, d);
     }
 }
 
 /* One tile of queries of one head against all keys.  Returns the number of scores computed. */
-MEMOI int64_t memoi_tile_forward(const memo_attention_block* block, memoi_q_tile* q_tile, int64_t b,
-                                 int64_t h) {
+MEMOI int64_t memoi_attention_tile_forward(const memo_attention_block* block, memoi_q_tile* q_tile,
+                                           int64_t b, int64_t h) {
     memoi_softmax softmax;
     memoi_k_tile k_tile;
     int64_t kv_head = h / (block->n_q_heads / block->n_kv_heads), i, run_row = 0, n_scores = 0;
@@ -4760,103 +4772,113 @@ MEMOI int64_t memoi_tile_forward(const memo_attention_block* block, memoi_q_tile
         softmax.largest[i] = -INFINITY;
         softmax.sum[i] = 0;
         memset(softmax.out[i], 0, (size_t)block->v_head_size * sizeof(float));
-        memoi_row_load(q_tile->q[i], block->q, memoi_q_offset(block, b, q_tile->row + i, h),
-                       block->head_size, block->type);
+        memoi_attention_row_load(q_tile->q[i], block->q,
+                                 memoi_attention_q_offset(block, b, q_tile->row + i, h),
+                                 block->head_size, block->type);
     }
 
     for (k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
         int64_t first, last;
-        memoi_run_interval(&block->k_runs[k], q_tile->min_low, q_tile->max_high, &first, &last);
+        memoi_mask_run_interval(&block->k_runs[k], q_tile->min_low, q_tile->max_high, &first,
+                                &last);
         for (; first < last; first += MEMOI_TILE_K) {
-            if (!memoi_k_tile_place(&k_tile, q_tile, &block->k_runs[k], run_row, first, last))
+            if (!memoi_attention_k_tile_place(&k_tile, q_tile, &block->k_runs[k], run_row, first,
+                                              last))
                 continue;
             n_scores += q_tile->n * k_tile.n;
-            memoi_k_tile_load(k_tile.k_transposed, NULL, block->k,
-                              memoi_k_offset(block, b, k_tile.row, kv_head), block->k_row_stride,
-                              k_tile.n, block->head_size, block->type);
-            memoi_k_tile_load(NULL, k_tile.rows, block->v,
-                              memoi_v_offset(block, b, k_tile.row, kv_head), block->v_row_stride,
-                              k_tile.n, block->v_head_size, block->type);
-            memoi_softmax_add(&softmax, q_tile, &k_tile, block);
+            memoi_attention_k_tile_load(k_tile.k_transposed, NULL, block->k,
+                                        memoi_attention_k_offset(block, b, k_tile.row, kv_head),
+                                        block->k_row_stride, k_tile.n, block->head_size,
+                                        block->type);
+            memoi_attention_k_tile_load(NULL, k_tile.rows, block->v,
+                                        memoi_attention_v_offset(block, b, k_tile.row, kv_head),
+                                        block->v_row_stride, k_tile.n, block->v_head_size,
+                                        block->type);
+            memoi_attention_softmax_add(&softmax, q_tile, &k_tile, block);
         }
     }
-    memoi_softmax_finish(&softmax, block, q_tile, b, h);
+    memoi_attention_softmax_finish(&softmax, block, q_tile, b, h);
     return n_scores;
 }
 
-MEMOI int64_t memoi_tile_backward(const memo_attention_block* block, memoi_q_tile* q_tile,
-                                  int64_t b, int64_t h) {
+MEMOI int64_t memoi_attention_tile_backward(const memo_attention_block* block, memoi_q_tile* q_tile,
+                                            int64_t b, int64_t h) {
     memoi_tile_gradients g;
     memoi_k_tile k_tile;
     int64_t kv_head = h / (block->n_q_heads / block->n_kv_heads), i, run_row = 0, n_scores = 0;
     int32_t k, d = block->head_size, d_v = block->v_head_size;
     for (i = 0; i < q_tile->n; i++) {
-        int64_t at = memoi_q_offset(block, b, q_tile->row + i, h);
-        int64_t out_at = memoi_out_offset(block, b, q_tile->row + i, h);
-        int64_t lse_at = memoi_lse_offset(block, b, q_tile->row + i, h);
+        int64_t at = memoi_attention_q_offset(block, b, q_tile->row + i, h);
+        int64_t out_at = memoi_attention_out_offset(block, b, q_tile->row + i, h);
+        int64_t lse_at = memoi_attention_lse_offset(block, b, q_tile->row + i, h);
         g.lse[i] = block->lse[lse_at];
         g.row_dot[i] = block->row_dots[lse_at];
         memset(g.d_q[i], 0, (size_t)d * sizeof(float));
-        memoi_row_load(q_tile->q[i], block->q, at, d, block->type);
-        memoi_row_load(g.d_out[i], block->d_out, out_at, d_v, block->type);
+        memoi_attention_row_load(q_tile->q[i], block->q, at, d, block->type);
+        memoi_attention_row_load(g.d_out[i], block->d_out, out_at, d_v, block->type);
     }
 
     for (k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
         int64_t first, last, k_at, v_at;
-        memoi_run_interval(&block->k_runs[k], q_tile->min_low, q_tile->max_high, &first, &last);
+        memoi_mask_run_interval(&block->k_runs[k], q_tile->min_low, q_tile->max_high, &first,
+                                &last);
         for (; first < last; first += MEMOI_TILE_K) {
-            if (!memoi_k_tile_place(&k_tile, q_tile, &block->k_runs[k], run_row, first, last))
+            if (!memoi_attention_k_tile_place(&k_tile, q_tile, &block->k_runs[k], run_row, first,
+                                              last))
                 continue;
             n_scores += q_tile->n * k_tile.n;
-            k_at = memoi_k_offset(block, b, k_tile.row, kv_head);
-            v_at = memoi_v_offset(block, b, k_tile.row, kv_head);
-            memoi_k_tile_load(k_tile.k_transposed, k_tile.rows, block->k, k_at, block->k_row_stride,
-                              k_tile.n, d, block->type);
-            memoi_k_tile_load(g.v_transposed, NULL, block->v, v_at, block->v_row_stride, k_tile.n,
-                              d_v, block->type);
+            k_at = memoi_attention_k_offset(block, b, k_tile.row, kv_head);
+            v_at = memoi_attention_v_offset(block, b, k_tile.row, kv_head);
+            memoi_attention_k_tile_load(k_tile.k_transposed, k_tile.rows, block->k, k_at,
+                                        block->k_row_stride, k_tile.n, d, block->type);
+            memoi_attention_k_tile_load(g.v_transposed, NULL, block->v, v_at, block->v_row_stride,
+                                        k_tile.n, d_v, block->type);
 
             /* The keys' gradients are summed in the tile, then added to the block's. */
             for (i = 0; i < k_tile.n; i++) {
                 memset(g.d_k[i], 0, (size_t)d * sizeof(float));
                 memset(g.d_v[i], 0, (size_t)d_v * sizeof(float));
             }
-            memoi_gradients_add(&g, q_tile, &k_tile, block);
+            memoi_attention_gradients_add(&g, q_tile, &k_tile, block);
             for (i = 0; i < k_tile.n; i++) {
-                memoi_row_add(block->d_k + k_at + i * block->k_row_stride, 1, g.d_k[i], d);
-                memoi_row_add(block->d_v + v_at + i * block->v_row_stride, 1, g.d_v[i], d_v);
+                memoi_attention_row_add(block->d_k + k_at + i * block->k_row_stride, 1, g.d_k[i],
+                                        d);
+                memoi_attention_row_add(block->d_v + v_at + i * block->v_row_stride, 1, g.d_v[i],
+                                        d_v);
             }
         }
     }
 
     for (i = 0; i < q_tile->n; i++)
-        memoi_row_add(block->d_q + memoi_q_offset(block, b, q_tile->row + i, h), 1, g.d_q[i], d);
+        memoi_attention_row_add(block->d_q + memoi_attention_q_offset(block, b, q_tile->row + i, h),
+                                1, g.d_q[i], d);
     return n_scores;
 }
 
-MEMOI memo_status memoi_run_attention(const memoi_host_attention_args* run, int is_backward) {
+MEMOI memo_status memoi_attention_run(const memoi_host_attention_args* run, int is_backward) {
     const memo_attention_block* block = &run->block;
     int64_t run_row = 0, first, n_scores = 0;
     memoi_q_tile tile;
     int32_t r, b, h;
     for (r = 0; r < block->n_q_runs; run_row += block->q_runs[r++].count)
         for (first = 0; first < block->q_runs[r].count; first += MEMOI_TILE_Q) {
-            memoi_q_tile_fill(&tile, block, &block->q_runs[r], run_row, first);
+            memoi_attention_q_tile_fill(&tile, block, &block->q_runs[r], run_row, first);
             for (b = 0; b < block->n_batch; b++)
                 for (h = 0; h < block->n_q_heads; h++)
-                    n_scores += is_backward ? memoi_tile_backward(block, &tile, b, h)
-                                            : memoi_tile_forward(block, &tile, b, h);
+                    n_scores += is_backward ? memoi_attention_tile_backward(block, &tile, b, h)
+                                            : memoi_attention_tile_forward(block, &tile, b, h);
         }
     __atomic_fetch_add(&run->state->n_scores, n_scores, __ATOMIC_RELAXED);
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_run_attention_forward(void* args, memo_error* error) {
+MEMOI memo_status memoi_attention_run_forward(void* args, memo_error* error) {
     (void)error;
-    return memoi_run_attention((const memoi_host_attention_args*)args, 0);
+    return memoi_attention_run((const memoi_host_attention_args*)args, 0);
 }
-MEMOI memo_status memoi_run_attention_backward(void* args, memo_error* error) {
+MEMOI memo_status memoi_attention_run_backward(void* args, memo_error* error) {
     (void)error;
-    return memoi_run_attention((const memoi_host_attention_args*)args, 1);
+    return memoi_attention_run((const memoi_host_attention_args*)args, 1);
 }
 
 MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
@@ -4891,12 +4913,12 @@ MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
 MEMOI memo_status memoi_host_attention_forward(void* user, memo_stream stream,
                                                const memo_attention_block* block,
                                                memo_error* error) {
-    return memoi_host_attention_launch(user, stream, block, memoi_run_attention_forward, error);
+    return memoi_host_attention_launch(user, stream, block, memoi_attention_run_forward, error);
 }
 MEMOI memo_status memoi_host_attention_backward(void* user, memo_stream stream,
                                                 const memo_attention_block* block,
                                                 memo_error* error) {
-    return memoi_host_attention_launch(user, stream, block, memoi_run_attention_backward, error);
+    return memoi_host_attention_launch(user, stream, block, memoi_attention_run_backward, error);
 }
 
 memo_attention memo_host_attention_functions(memo_host_attention* state) {
@@ -5001,7 +5023,8 @@ MEMOI memo_ulysses_heads memoi_sp_heads_of(const memoi_sp_shape* shape, int32_t 
     return heads;
 }
 
-MEMOI memoi_heads memoi_heads_of(const memoi_sp_shape* shape, int32_t is_kv, int32_t rank) {
+MEMOI memoi_heads memoi_ulysses_heads_for(const memoi_sp_shape* shape, int32_t is_kv,
+                                          int32_t rank) {
     memo_ulysses_heads both = memoi_sp_heads_of(shape, rank);
     memoi_heads heads;
     heads.first = is_kv ? both.first_kv : both.first_q;
@@ -5010,23 +5033,24 @@ MEMOI memoi_heads memoi_heads_of(const memoi_sp_shape* shape, int32_t is_kv, int
 }
 
 /* The heads that all ranks need together; more than exist if some are replicated. */
-MEMOI int64_t memoi_heads_needed(const memoi_sp_shape* shape, int32_t is_kv) {
+MEMOI int64_t memoi_ulysses_heads_needed(const memoi_sp_shape* shape, int32_t is_kv) {
     int64_t n = 0;
     int32_t p;
-    for (p = 0; p < shape->sharding.ulysses; p++) n += memoi_heads_of(shape, is_kv, p).n;
+    for (p = 0; p < shape->sharding.ulysses; p++) n += memoi_ulysses_heads_for(shape, is_kv, p).n;
     return n;
 }
 
-MEMOI int64_t memoi_to_heads_bytes(const memoi_sp_shape* shape, const memoi_exchanged* x) {
+MEMOI int64_t memoi_ulysses_to_heads_bytes(const memoi_sp_shape* shape, const memoi_exchanged* x) {
     int64_t n = shape->n_batch * memoi_sp_sharding(shape, x->is_kv)->local_tokens;
     return n * x->n * memo_type_bytes(x->type) *
-           (memoi_heads_needed(shape, x->is_kv) -
-            memoi_heads_of(shape, x->is_kv, shape->ulysses_rank).n);
+           (memoi_ulysses_heads_needed(shape, x->is_kv) -
+            memoi_ulysses_heads_for(shape, x->is_kv, shape->ulysses_rank).n);
 }
-MEMOI int64_t memoi_to_rows_bytes(const memoi_sp_shape* shape, const memoi_exchanged* x) {
+MEMOI int64_t memoi_ulysses_to_rows_bytes(const memoi_sp_shape* shape, const memoi_exchanged* x) {
     int64_t n = shape->n_batch * memoi_sp_sharding(shape, x->is_kv)->local_tokens;
     return n * x->n * memo_type_bytes(x->type) *
-           memoi_heads_of(shape, x->is_kv, shape->ulysses_rank).n * (shape->sharding.ulysses - 1);
+           memoi_ulysses_heads_for(shape, x->is_kv, shape->ulysses_rank).n *
+           (shape->sharding.ulysses - 1);
 }
 
 typedef struct memoi_ulysses {
@@ -5070,7 +5094,7 @@ typedef struct memoi_ulysses_measures {
 MEMOI memoi_ulysses_measures memoi_ulysses_measure(const memoi_ulysses* u,
                                                    const memoi_exchanged* x) {
     const memoi_sp_shape* shape = u->shape;
-    memoi_heads own = memoi_heads_of(shape, x->is_kv, shape->ulysses_rank);
+    memoi_heads own = memoi_ulysses_heads_for(shape, x->is_kv, shape->ulysses_rank);
     memoi_ulysses_measures m;
     m.degree = shape->sharding.ulysses;
     m.me = shape->ulysses_rank;
@@ -5106,7 +5130,7 @@ MEMOI memo_status memoi_ulysses_pack(const memoi_ulysses* u, const memoi_exchang
     int32_t step, b;
     *staged = 0;
     for (step = 1; !status && step < m.degree; step++) {
-        memoi_heads peer = memoi_heads_of(u->shape, x->is_kv, memoi_ulysses_to(&m, step));
+        memoi_heads peer = memoi_ulysses_heads_for(u->shape, x->is_kv, memoi_ulysses_to(&m, step));
         if (peer.n == m.n_heads) continue;
         status = memoi_sp_copy_rows(u->queue, u->staging + *staged, peer.n * m.unit,
                                     from + peer.first * m.unit, m.row_bytes, peer.n * m.unit,
@@ -5137,7 +5161,7 @@ MEMOI memo_status memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exc
     write = memob_range_at(to, u->shape->n_batch * m.ring_tokens * m.own_bytes);
     if (!status)
         status = memoi_ulysses_announce(u, x->name, reads, 2, &write, 1,
-                                        memoi_to_heads_bytes(u->shape, x), error);
+                                        memoi_ulysses_to_heads_bytes(u->shape, x), error);
     if (status || !u->queue->device) return status;
 
     /* Receive in place. */
@@ -5145,7 +5169,7 @@ MEMOI memo_status memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exc
     status = memo_group_begin(u->comm, error);
     for (step = 1; !status && step < m.degree; step++) {
         int32_t to_rank = memoi_ulysses_to(&m, step), from_rank = memoi_ulysses_from(&m, step);
-        memoi_heads peer = memoi_heads_of(u->shape, x->is_kv, to_rank);
+        memoi_heads peer = memoi_ulysses_heads_for(u->shape, x->is_kv, to_rank);
         const char* rows = peer.n == m.n_heads ? from : packed;
         for (b = 0; !status && b < u->shape->n_batch; b++)
             status = memoi_comm_exchange(
@@ -5166,18 +5190,19 @@ MEMOI memo_status memoi_ulysses_collect(const memoi_ulysses* u, const memoi_exch
     memo_stream stream = u->queue->streams[MEMOI_SP_COMPUTE];
     char* packed = u->staging;
     memo_range read = memob_range_at(from, u->shape->n_batch * m.ring_tokens * m.own_bytes);
-    memo_range write = memob_range_at(
-        u->staging, (memoi_heads_needed(u->shape, x->is_kv) - m.own_heads) * m.unit * m.n_rows);
+    memo_range write =
+        memob_range_at(u->staging, (memoi_ulysses_heads_needed(u->shape, x->is_kv) - m.own_heads) *
+                                       m.unit * m.n_rows);
     int32_t step, b;
     memo_status status = memoi_ulysses_announce(u, x->name, &read, 1, &write, 1,
-                                                memoi_to_rows_bytes(u->shape, x), error);
+                                                memoi_ulysses_to_rows_bytes(u->shape, x), error);
     if (status || !u->queue->device) return status;
 
     memoi_comm_label(u->comm, x->name, 0);
     status = memo_group_begin(u->comm, error);
     for (step = 1; !status && step < m.degree; step++) {
         int32_t to_rank = memoi_ulysses_to(&m, step), from_rank = memoi_ulysses_from(&m, step);
-        memoi_heads peer = memoi_heads_of(u->shape, x->is_kv, from_rank);
+        memoi_heads peer = memoi_ulysses_heads_for(u->shape, x->is_kv, from_rank);
         for (b = 0; !status && b < u->shape->n_batch; b++)
             status = memoi_comm_exchange(
                 u->comm, stream, from + (b * m.ring_tokens + to_rank * m.n_local) * m.own_bytes,
@@ -5225,7 +5250,8 @@ MEMOI memo_status memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exch
                                      from + (b * m.ring_tokens + m.me * m.n_local) * m.own_bytes,
                                      m.own_heads, m.n_local, error);
     for (step = 1; !status && step < m.degree; step++) {
-        memoi_heads peer = memoi_heads_of(u->shape, x->is_kv, memoi_ulysses_from(&m, step));
+        memoi_heads peer =
+            memoi_ulysses_heads_for(u->shape, x->is_kv, memoi_ulysses_from(&m, step));
         status =
             memoi_ulysses_place(u, x, to, sums, 0, peer.first, packed, peer.n, m.n_rows, error);
         packed += peer.n * m.unit * m.n_rows;
@@ -5298,7 +5324,7 @@ typedef struct memoi_rectangle {
 
 /* Two striped runs of one stride have the same distances modulo the stride.  A narrow window may
  * contain none of them. */
-MEMOI int memoi_runs_may_meet(const memo_mask* mask, const memo_run* q, const memo_run* k) {
+MEMOI int memoi_ring_runs_may_meet(const memo_mask* mask, const memo_run* q, const memo_run* k) {
     int64_t behind; /* from the query back to the nearest key */
     if (q->stride == 1 || q->stride != k->stride || mask->prefixes || mask->key_begins) return 1;
     if (!mask->window_before || !memoi_mask_after(mask)) return 1;
@@ -5318,7 +5344,7 @@ MEMOI int memoi_ring_rectangle(const memoi_ring* ring, int32_t part, int32_t q_r
     memset(r, 0, sizeof *r);
     for (q = 0; q < n_q; q++) {
         int64_t low, high, begin, end;
-        if (!memoi_run_sees(&mask, &q_runs[q], &low, &high)) continue;
+        if (!memoi_mask_run_sees(&mask, &q_runs[q], &low, &high)) continue;
 
         /* Key runs [k_first, k_behind) reach into [low, high). */
         while (k_first < n_k &&
@@ -5328,8 +5354,9 @@ MEMOI int memoi_ring_rectangle(const memoi_ring* ring, int32_t part, int32_t q_r
         if (k_first >= k_behind) continue;
 
         /* A striped run may have no position in between. */
-        memoi_run_interval(&k_runs[k_first], low, high, &begin, &end);
-        if (begin == end || !memoi_runs_may_meet(&mask, &q_runs[q], &k_runs[k_first])) continue;
+        memoi_mask_run_interval(&k_runs[k_first], low, high, &begin, &end);
+        if (begin == end || !memoi_ring_runs_may_meet(&mask, &q_runs[q], &k_runs[k_first]))
+            continue;
 
         if (!r->q_end) {
             r->q_begin = q;
@@ -5387,9 +5414,9 @@ typedef struct memoi_message_list {
     int32_t n;
 } memoi_message_list;
 
-MEMOI void memoi_message_list_add(memoi_message_list* list, int32_t is_kv, const void* from,
-                                  void* to, int64_t row_elements, memo_type type, int32_t to_rank,
-                                  int32_t from_rank) {
+MEMOI void memoi_ring_message_list_add(memoi_message_list* list, int32_t is_kv, const void* from,
+                                       void* to, int64_t row_elements, memo_type type,
+                                       int32_t to_rank, int32_t from_rank) {
     list->is_kv[list->n] = is_kv;
     list->from[list->n] = from;
     list->to[list->n] = to;
@@ -5440,23 +5467,23 @@ MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_
     memo_type type = shape->type, carried = shape->carried_type;
     list->n = 0;
     if (s < ring->last_step) {
-        memoi_message_list_add(list, 1, s ? ring->k_buffers[(s + 1) % 2] : ring->k,
-                               ring->k_buffers[s % 2], n_k, type, next, previous);
-        memoi_message_list_add(list, 1, s ? ring->v_buffers[(s + 1) % 2] : ring->v,
-                               ring->v_buffers[s % 2], n_v, type, next, previous);
+        memoi_ring_message_list_add(list, 1, s ? ring->k_buffers[(s + 1) % 2] : ring->k,
+                                    ring->k_buffers[s % 2], n_k, type, next, previous);
+        memoi_ring_message_list_add(list, 1, s ? ring->v_buffers[(s + 1) % 2] : ring->v,
+                                    ring->v_buffers[s % 2], n_v, type, next, previous);
     }
     if (!ring->is_backward || !s) return;
     if (s <= ring->last_step) {
-        memoi_message_list_add(list, 0, ring->d_k[s % 2], ring->d_k[(s + 1) % 2], n_k, carried,
-                               next, previous);
-        memoi_message_list_add(list, 0, ring->d_v[s % 2], ring->d_v[(s + 1) % 2], n_v, carried,
-                               next, previous);
+        memoi_ring_message_list_add(list, 0, ring->d_k[s % 2], ring->d_k[(s + 1) % 2], n_k, carried,
+                                    next, previous);
+        memoi_ring_message_list_add(list, 0, ring->d_v[s % 2], ring->d_v[(s + 1) % 2], n_v, carried,
+                                    next, previous);
     } else {
         int32_t home = (me - ring->last_step + rd) % rd, other = (me + ring->last_step) % rd;
-        memoi_message_list_add(list, 0, ring->d_k[s % 2], ring->d_k_final, n_k, carried, home,
-                               other);
-        memoi_message_list_add(list, 0, ring->d_v[s % 2], ring->d_v_final, n_v, carried, home,
-                               other);
+        memoi_ring_message_list_add(list, 0, ring->d_k[s % 2], ring->d_k_final, n_k, carried, home,
+                                    other);
+        memoi_ring_message_list_add(list, 0, ring->d_v[s % 2], ring->d_v_final, n_v, carried, home,
+                                    other);
     }
 }
 
@@ -5582,7 +5609,7 @@ MEMOI memo_status memoi_ring_await(memoi_ring* ring, int32_t s, memo_error* erro
 }
 
 /* The number of rows of the first n runs. */
-MEMOI int64_t memoi_runs_rows(const memo_run* runs, int32_t n) {
+MEMOI int64_t memoi_ring_runs_rows(const memo_run* runs, int32_t n) {
     int64_t rows = 0;
     int32_t k;
     for (k = 0; k < n; k++) rows += runs[k].count;
@@ -5614,8 +5641,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd, n_runs;
     const memo_run* q_runs = memoi_sp_runs(shape, 0, part, shape->ring_rank, &n_runs);
     const memo_run* k_runs = memoi_sp_runs(shape, 1, part, k_rank, &n_runs);
-    int64_t q_row = memoi_runs_rows(q_runs, r->q_begin);
-    int64_t k_row = memoi_runs_rows(k_runs, r->k_begin);
+    int64_t q_row = memoi_ring_runs_rows(q_runs, r->q_begin);
+    int64_t k_row = memoi_ring_runs_rows(k_runs, r->k_begin);
     int64_t element_bytes = memo_type_bytes(shape->type), q_at, k_at, v_at, out_at, lse_at;
     const char* k = s ? ring->k_buffers[(s + 1) % 2] : ring->k;
     const char* v = s ? ring->v_buffers[(s + 1) % 2] : ring->v;
@@ -5706,26 +5733,26 @@ MEMOI memo_range memoi_ring_range(const memo_attention_block* block, const void*
 }
 MEMOI memo_range memoi_ring_q_range(const memo_attention_block* block, const void* first,
                                     int64_t element_bytes) {
-    return memoi_ring_range(block, first, memoi_runs_rows(block->q_runs, block->n_q_runs),
+    return memoi_ring_range(block, first, memoi_ring_runs_rows(block->q_runs, block->n_q_runs),
                             block->q_row_stride, block->q_batch_stride, element_bytes);
 }
 MEMOI memo_range memoi_ring_k_range(const memo_attention_block* block, const void* first,
                                     int64_t element_bytes) {
-    return memoi_ring_range(block, first, memoi_runs_rows(block->k_runs, block->n_k_runs),
+    return memoi_ring_range(block, first, memoi_ring_runs_rows(block->k_runs, block->n_k_runs),
                             block->k_row_stride, block->k_batch_stride, element_bytes);
 }
 MEMOI memo_range memoi_ring_v_range(const memo_attention_block* block, const void* first,
                                     int64_t element_bytes) {
-    return memoi_ring_range(block, first, memoi_runs_rows(block->k_runs, block->n_k_runs),
+    return memoi_ring_range(block, first, memoi_ring_runs_rows(block->k_runs, block->n_k_runs),
                             block->v_row_stride, block->v_batch_stride, element_bytes);
 }
 MEMOI memo_range memoi_ring_out_range(const memo_attention_block* block, const void* first,
                                       int64_t element_bytes) {
-    return memoi_ring_range(block, first, memoi_runs_rows(block->q_runs, block->n_q_runs),
+    return memoi_ring_range(block, first, memoi_ring_runs_rows(block->q_runs, block->n_q_runs),
                             block->out_row_stride, block->out_batch_stride, element_bytes);
 }
 MEMOI memo_range memoi_ring_lse_range(const memo_attention_block* block, const void* first) {
-    return memoi_ring_range(block, first, memoi_runs_rows(block->q_runs, block->n_q_runs),
+    return memoi_ring_range(block, first, memoi_ring_runs_rows(block->q_runs, block->n_q_runs),
                             block->lse_row_stride, block->lse_batch_stride, 4);
 }
 
@@ -5792,7 +5819,7 @@ MEMOI memo_status memoi_ring_merge(const memoi_ring* ring, const memo_attention_
     merge.out = ring->out + (block->out - ring->block_out);
     merge.lse = ring->lse + (block->lse - ring->block_lse);
     merge.n_batches = block->n_batch;
-    merge.n_rows = memoi_runs_rows(block->q_runs, block->n_q_runs) * shape->heads.n_q;
+    merge.n_rows = memoi_ring_runs_rows(block->q_runs, block->n_q_runs) * shape->heads.n_q;
     merge.n_columns = shape->v_head_size;
     merge.batch_stride_rows = merge.part_batch_stride_rows =
         shape->sharding.ring_tokens * shape->heads.n_q;
@@ -5802,7 +5829,7 @@ MEMOI memo_status memoi_ring_merge(const memoi_ring* ring, const memo_attention_
 /* Zeroes the rows of d_k_step and d_v_step that block adds to. */
 MEMOI memo_status memoi_ring_clear_rows(const memoi_ring* ring, const memo_attention_block* block,
                                         memo_error* error) {
-    int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs);
+    int64_t n = memoi_ring_runs_rows(block->k_runs, block->n_k_runs);
     memo_status status = MEMO_STATUS_OK;
     int32_t b;
     for (b = 0; b < block->n_batch && !status; b++) {
@@ -5819,7 +5846,7 @@ MEMOI memo_status memoi_ring_clear_rows(const memoi_ring* ring, const memo_atten
 MEMOI memo_status memoi_ring_add_rows(const memoi_ring* ring, char* d_k, char* d_v,
                                       const memo_attention_block* block, memo_error* error) {
     memo_type type = ring->shape->carried_type;
-    int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs), bytes = memo_type_bytes(type);
+    int64_t n = memoi_ring_runs_rows(block->k_runs, block->n_k_runs), bytes = memo_type_bytes(type);
     memo_status status = memoi_sp_add(
         ring->queue, d_k + (block->d_k - ring->d_k_step) * bytes, type, block->k_batch_stride,
         block->d_k, block->k_batch_stride, n * block->k_row_stride, block->n_batch, error);
@@ -5926,8 +5953,9 @@ MEMOI memo_status memoi_ring_end(memoi_ring* ring, memo_error* error) {
 /* --- all keys gathered --- */
 
 /* An all-gather or reduce-scatter on the compute stream; n elements of each rank. */
-MEMOI memo_status memoi_gather_collective(const memoi_ring* ring, int is_scatter, const void* from,
-                                          void* to, int64_t n, memo_type type, memo_error* error) {
+MEMOI memo_status memoi_ring_gather_collective(const memoi_ring* ring, int is_scatter,
+                                               const void* from, void* to, int64_t n,
+                                               memo_type type, memo_error* error) {
     int64_t n_bytes = n * memo_type_bytes(type), rd = ring->shape->sharding.ring;
     memo_stream stream = ring->queue->streams[MEMOI_SP_COMPUTE];
     memo_op_desc op = memo_op_desc_default();
@@ -5956,8 +5984,8 @@ MEMOI memo_status memoi_gather_collective(const memoi_ring* ring, int is_scatter
 }
 
 /* Copies rows between (ring, n_batch, ring_tokens) and (n_batch, padded_tokens). */
-MEMOI memo_status memoi_gather_order(const memoi_ring* ring, char* by_rank, char* by_position,
-                                     int64_t row_bytes, int to_rank, memo_error* error) {
+MEMOI memo_status memoi_ring_gather_order(const memoi_ring* ring, char* by_rank, char* by_position,
+                                          int64_t row_bytes, int to_rank, memo_error* error) {
     const memoi_sp_shape* shape = ring->shape;
     memo_status status = MEMO_STATUS_OK;
     char* rows = by_rank;
@@ -5982,13 +6010,13 @@ MEMOI memo_status memoi_gather_order(const memoi_ring* ring, char* by_rank, char
 }
 
 /* Bytes of a row of k (is_v 0) or v of this rank's heads. */
-MEMOI int64_t memoi_gather_row(const memoi_ring* ring, int is_v, memo_type type) {
+MEMOI int64_t memoi_ring_gather_row(const memoi_ring* ring, int is_v, memo_type type) {
     const memoi_sp_shape* shape = ring->shape;
     return (int64_t)shape->heads.n_kv * (is_v ? shape->v_head_size : shape->head_size) *
            memo_type_bytes(type);
 }
 
-MEMOI memo_status memoi_gather_attend(const memoi_ring* ring, memo_error* error) {
+MEMOI memo_status memoi_ring_gather_attend(const memoi_ring* ring, memo_error* error) {
     const memoi_sp_shape* shape = ring->shape;
     int64_t padded = shape->key_sharding.padded_tokens, bytes = memo_type_bytes(shape->type);
     memo_status status = MEMO_STATUS_OK;
@@ -6015,17 +6043,17 @@ MEMOI memo_status memoi_gather_attend(const memoi_ring* ring, memo_error* error)
 }
 
 /* Before attention: k (is_v 0) or v of all ranks, and in backward room for its gradient. */
-MEMOI memo_status memoi_gather_keys(const memoi_ring* rings, int32_t n_rings, int is_v,
-                                    memo_error* error) {
+MEMOI memo_status memoi_ring_gather_keys(const memoi_ring* rings, int32_t n_rings, int is_v,
+                                         memo_error* error) {
     const memoi_sp_shape* shape = rings->shape;
     int64_t n = is_v ? memoi_ring_v_elements(shape) : memoi_ring_k_elements(shape);
     int32_t i;
-    memo_status status = memoi_gather_collective(rings, 0, is_v ? rings->v : rings->k,
-                                                 rings->gathered, n, shape->type, error);
+    memo_status status = memoi_ring_gather_collective(rings, 0, is_v ? rings->v : rings->k,
+                                                      rings->gathered, n, shape->type, error);
     for (i = 0; i < n_rings && !status; i++) {
         const memoi_ring* ring = &rings[i];
-        status = memoi_gather_order(ring, ring->gathered, is_v ? ring->v_all : ring->k_all,
-                                    memoi_gather_row(ring, is_v, shape->type), 0, error);
+        status = memoi_ring_gather_order(ring, ring->gathered, is_v ? ring->v_all : ring->k_all,
+                                         memoi_ring_gather_row(ring, is_v, shape->type), 0, error);
         if (!status && ring->is_backward)
             status = memoi_sp_fill(ring->queue, is_v ? ring->d_v_all : ring->d_k_all,
                                    n * shape->sharding.ring * 4, error);
@@ -6034,8 +6062,8 @@ MEMOI memo_status memoi_gather_keys(const memoi_ring* rings, int32_t n_rings, in
 }
 
 /* After backward: the sums of d_k (is_v 0) or d_v go to their ranks. */
-MEMOI memo_status memoi_gather_gradients(const memoi_ring* rings, int32_t n_rings, int is_v,
-                                         memo_error* error) {
+MEMOI memo_status memoi_ring_gather_gradients(const memoi_ring* rings, int32_t n_rings, int is_v,
+                                              memo_error* error) {
     const memoi_sp_shape* shape = rings->shape;
     memo_type type = shape->carried_type;
     int64_t n = is_v ? memoi_ring_v_elements(shape) : memoi_ring_k_elements(shape);
@@ -6051,22 +6079,22 @@ MEMOI memo_status memoi_gather_gradients(const memoi_ring* rings, int32_t n_ring
             all = rounded;
         }
         if (!status)
-            status = memoi_gather_order(ring, ring->gathered, all,
-                                        memoi_gather_row(ring, is_v, type), 1, error);
+            status = memoi_ring_gather_order(ring, ring->gathered, all,
+                                             memoi_ring_gather_row(ring, is_v, type), 1, error);
     }
     if (status) return status;
-    return memoi_gather_collective(rings, 1, rings->gathered,
-                                   is_v ? rings->d_v_final : rings->d_k_final, n, type, error);
+    return memoi_ring_gather_collective(rings, 1, rings->gathered,
+                                        is_v ? rings->d_v_final : rings->d_k_final, n, type, error);
 }
 
-MEMOI memo_status memoi_gather_run(memoi_ring* rings, int32_t n_rings, memo_error* error) {
+MEMOI memo_status memoi_ring_gather_run(memoi_ring* rings, int32_t n_rings, memo_error* error) {
     const memoi_sp_shape* shape = rings->shape;
     int64_t n_q = memoi_ring_q_elements(shape);
     int32_t i, is_v;
     memo_status status = MEMO_STATUS_OK;
     if (!shape->heads.n_q) return MEMO_STATUS_OK;
     for (is_v = 0; is_v < 2 && !status; is_v++)
-        status = memoi_gather_keys(rings, n_rings, is_v, error);
+        status = memoi_ring_gather_keys(rings, n_rings, is_v, error);
     for (i = 0; i < n_rings && !status; i++) {
         if (rings->is_backward) {
             rings[i].d_k_step = rings[i].d_k_all;
@@ -6075,10 +6103,10 @@ MEMOI memo_status memoi_gather_run(memoi_ring* rings, int32_t n_rings, memo_erro
             rings[i].d_v[1] = rings[i].d_v_final;
             status = memoi_sp_fill(rings[i].queue, rings[i].d_q, n_q * 4, error);
         }
-        if (!status) status = memoi_gather_attend(&rings[i], error);
+        if (!status) status = memoi_ring_gather_attend(&rings[i], error);
     }
     for (is_v = 0; is_v < 2 && rings->is_backward && !status; is_v++)
-        status = memoi_gather_gradients(rings, n_rings, is_v, error);
+        status = memoi_ring_gather_gradients(rings, n_rings, is_v, error);
     return status;
 }
 
@@ -6087,7 +6115,7 @@ MEMOI memo_status memoi_ring_run(memoi_ring* rings, int32_t n_rings, memo_error*
     int32_t n_exchanges = memoi_ring_n_exchanges(rings), s, i;
     int32_t n_steps = rings->shape->heads.n_q ? rings->last_step + 1 : 0;
     memo_status status = MEMO_STATUS_OK;
-    if (rings->shape->gathers_keys) return memoi_gather_run(rings, n_rings, error);
+    if (rings->shape->gathers_keys) return memoi_ring_gather_run(rings, n_rings, error);
     for (i = 0; i < n_rings && !status; i++) status = memoi_ring_begin(&rings[i], error);
     for (s = 0; !status && (s < n_exchanges || s < n_steps); s++) {
         if (s < n_exchanges) {
@@ -6365,7 +6393,7 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc,
     shape->n_groups = desc->ulysses_groups && desc->sharding.ulysses > 1 ? desc->ulysses_groups : 1;
     shape->group = -1;
     shape->heads = memoi_sp_heads_of(shape, shape->ulysses_rank);
-    shape->is_replicated = memoi_heads_needed(shape, 1) > desc->n_kv_heads;
+    shape->is_replicated = memoi_ulysses_heads_needed(shape, 1) > desc->n_kv_heads;
     shape->n_masks = desc->n_masks ? desc->n_masks : 1;
     shape->n_tokens_of = desc->row_shardings ? shape->n_batch : 1;
     shape->n_parts = shape->n_masks > 1 || shape->n_tokens_of > 1 ? shape->n_batch : 1;
@@ -6426,8 +6454,8 @@ MEMOI memoi_sp_largest memoi_sp_largest_of(const memoi_sp_shape* shape) {
         memo_ulysses_heads* heads = &largest.shape.heads;
         heads->n_q = memoi_sp_larger(heads->n_q, part.heads.n_q);
         heads->n_kv = memoi_sp_larger(heads->n_kv, part.heads.n_kv);
-        largest.q_needed = memob_max(largest.q_needed, memoi_heads_needed(&part, 0));
-        largest.kv_needed = memob_max(largest.kv_needed, memoi_heads_needed(&part, 1));
+        largest.q_needed = memob_max(largest.q_needed, memoi_ulysses_heads_needed(&part, 0));
+        largest.kv_needed = memob_max(largest.kv_needed, memoi_ulysses_heads_needed(&part, 1));
     }
     return largest;
 }
@@ -6442,7 +6470,7 @@ typedef struct memoi_hybrid_carver {
     int64_t n_bytes;
 } memoi_hybrid_carver;
 
-MEMOI char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
+MEMOI char* memoi_sp_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
     return (char*)memob_carve(carver->base, &carver->n_bytes, n_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
 }
 
@@ -6453,10 +6481,10 @@ MEMOI int64_t memoi_sp_carve_heads(const memoi_sp_shape* shape, char* base, char
     memoi_hybrid_carver carver;
     carver.base = base;
     carver.n_bytes = 0;
-    *q = memoi_hybrid_carve(
+    *q = memoi_sp_hybrid_carve(
         &carver, memoi_sp_elements(shape, n, shape->heads.n_q, shape->head_size) * element_bytes);
-    *k = memoi_hybrid_carve(&carver, memoi_ring_k_elements(shape) * element_bytes);
-    *v = memoi_hybrid_carve(&carver, memoi_ring_v_elements(shape) * element_bytes);
+    *k = memoi_sp_hybrid_carve(&carver, memoi_ring_k_elements(shape) * element_bytes);
+    *v = memoi_sp_hybrid_carve(&carver, memoi_ring_v_elements(shape) * element_bytes);
     return carver.n_bytes;
 }
 
@@ -6475,10 +6503,10 @@ MEMOI void memoi_sp_carve_ulysses(const memoi_sp_largest* largest, memoi_hybrid_
     for (i = 0; i < 2 && i < n_groups && shape->sends_again; i++) {
         int64_t n_bytes =
             memoi_sp_carve_heads(shape, NULL, &buffers->q[i], &buffers->k[i], &buffers->v[i]);
-        char* part = memoi_hybrid_carve(carver, n_bytes);
+        char* part = memoi_sp_hybrid_carve(carver, n_bytes);
         if (part) memoi_sp_carve_heads(shape, part, &buffers->q[i], &buffers->k[i], &buffers->v[i]);
     }
-    buffers->staging = memoi_hybrid_carve(carver, memob_max(kv_bytes, q_bytes));
+    buffers->staging = memoi_sp_hybrid_carve(carver, memob_max(kv_bytes, q_bytes));
     if (!is_backward && shape->type == MEMO_TYPE_F32 && n_groups == 1) return;
 
     /* One buffer serves d_out and then all results, unless they leave behind the next group. */
@@ -6486,13 +6514,13 @@ MEMOI void memoi_sp_carve_ulysses(const memoi_sp_largest* largest, memoi_hybrid_
     kv_bytes =
         memob_max(memoi_ring_k_elements(shape), memoi_ring_v_elements(shape)) * element_bytes;
     buffers->results[0] =
-        memoi_hybrid_carve(carver, n_groups == 1 ? memob_max(q_bytes, kv_bytes) : q_bytes);
+        memoi_sp_hybrid_carve(carver, n_groups == 1 ? memob_max(q_bytes, kv_bytes) : q_bytes);
     buffers->results[1] = buffers->results[2] = buffers->d_out[0] = buffers->results[0];
     if (n_groups == 1 || !is_backward) return;
-    for (i = 0; i < 2; i++) buffers->d_out[i] = memoi_hybrid_carve(carver, q_bytes);
+    for (i = 0; i < 2; i++) buffers->d_out[i] = memoi_sp_hybrid_carve(carver, q_bytes);
     for (i = 0; i < 2; i++) {
         int64_t n_kv = i ? memoi_ring_v_elements(shape) : memoi_ring_k_elements(shape);
-        buffers->results[1 + i] = memoi_hybrid_carve(carver, n_kv * kv_type_bytes);
+        buffers->results[1 + i] = memoi_sp_hybrid_carve(carver, n_kv * kv_type_bytes);
     }
 }
 
@@ -6505,20 +6533,20 @@ MEMOI void memoi_sp_carve_backward(const memoi_sp_shape* shape, memoi_hybrid_car
     int has_ulysses = shape->sharding.ulysses > 1, i;
     int has_ring = shape->sharding.ring > 1 && !shape->gathers_keys;
     for (i = 0; i < 2 && i < shape->n_groups; i++)
-        buffers->dots[i] = (float*)memoi_hybrid_carve(
+        buffers->dots[i] = (float*)memoi_sp_hybrid_carve(
             carver, memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, 1) * 4);
     buffers->dots_rows = buffers->dots[0];
     if (has_ulysses)
         buffers->dots_rows =
-            (float*)memoi_hybrid_carve(carver, shape->n_batch * n_local * shape->n_q_heads * 4);
+            (float*)memoi_sp_hybrid_carve(carver, shape->n_batch * n_local * shape->n_q_heads * 4);
     for (i = 0; i < 2; i++) {
         if (!has_ring && (i == 0 || memoi_sp_is_direct(shape))) continue;
-        buffers->d_k[i] = memoi_hybrid_carve(carver, n_k * carried_bytes);
-        buffers->d_v[i] = memoi_hybrid_carve(carver, n_v * carried_bytes);
+        buffers->d_k[i] = memoi_sp_hybrid_carve(carver, n_k * carried_bytes);
+        buffers->d_v[i] = memoi_sp_hybrid_carve(carver, n_v * carried_bytes);
     }
     if (has_ring) {
-        buffers->d_k_step = (float*)memoi_hybrid_carve(carver, n_k * 4);
-        buffers->d_v_step = (float*)memoi_hybrid_carve(carver, n_v * 4);
+        buffers->d_k_step = (float*)memoi_sp_hybrid_carve(carver, n_k * 4);
+        buffers->d_v_step = (float*)memoi_sp_hybrid_carve(carver, n_v * 4);
     }
     if (!has_ulysses || !shape->is_replicated) return;
 
@@ -6526,9 +6554,9 @@ MEMOI void memoi_sp_carve_backward(const memoi_sp_shape* shape, memoi_hybrid_car
     sums_bytes = memoi_sp_elements(shape, shape->key_sharding.local_tokens, shape->n_kv_heads,
                                    memoi_sp_larger(shape->head_size, shape->v_head_size)) *
                  4;
-    buffers->sums[0] = buffers->sums[1] = (float*)memoi_hybrid_carve(carver, sums_bytes);
+    buffers->sums[0] = buffers->sums[1] = (float*)memoi_sp_hybrid_carve(carver, sums_bytes);
     if (shape->n_groups > 1) {
-        buffers->sums[1] = (float*)memoi_hybrid_carve(carver, sums_bytes);
+        buffers->sums[1] = (float*)memoi_sp_hybrid_carve(carver, sums_bytes);
     } else {
         buffers->results[1] = (char*)(void*)(has_ring ? buffers->d_k_step : buffers->d_k_all);
         buffers->results[2] = (char*)(void*)(has_ring ? buffers->d_v_step : buffers->d_v_all);
@@ -6554,30 +6582,30 @@ MEMOI int64_t memoi_sp_carve(const memoi_sp_shape* whole, char* base, int is_bac
     /* First, so that forward and backward have the ring's buffers at the same place: then the waits
      * that order their use in one pass order it between passes too. */
     for (i = 0; has_ring && i < 2; i++) {
-        buffers->ring_k[i] = memoi_hybrid_carve(&carver, k_bytes);
-        buffers->ring_v[i] = memoi_hybrid_carve(&carver, v_bytes);
+        buffers->ring_k[i] = memoi_sp_hybrid_carve(&carver, k_bytes);
+        buffers->ring_v[i] = memoi_sp_hybrid_carve(&carver, v_bytes);
     }
     if (shape->gathers_keys) {
         int64_t wide = is_backward ? memo_type_bytes(shape->carried_type) : 0;
         int64_t bytes = memo_type_bytes(shape->type);
-        buffers->k_all = memoi_hybrid_carve(&carver, rd * k_bytes);
-        buffers->v_all = memoi_hybrid_carve(&carver, rd * v_bytes);
+        buffers->k_all = memoi_sp_hybrid_carve(&carver, rd * k_bytes);
+        buffers->v_all = memoi_sp_hybrid_carve(&carver, rd * v_bytes);
         buffers->gathered =
-            memoi_hybrid_carve(&carver, rd * larger_bytes / bytes * memob_max(wide, bytes));
+            memoi_sp_hybrid_carve(&carver, rd * larger_bytes / bytes * memob_max(wide, bytes));
         if (is_backward) {
-            buffers->d_k_all = (float*)memoi_hybrid_carve(&carver, rd * k_bytes / bytes * 4);
-            buffers->d_v_all = (float*)memoi_hybrid_carve(&carver, rd * v_bytes / bytes * 4);
+            buffers->d_k_all = (float*)memoi_sp_hybrid_carve(&carver, rd * k_bytes / bytes * 4);
+            buffers->d_v_all = (float*)memoi_sp_hybrid_carve(&carver, rd * v_bytes / bytes * 4);
         }
     }
     if (shape->sharding.ulysses > 1)
         memoi_sp_carve_ulysses(&largest, &carver, is_backward, buffers);
     if (!memoi_sp_is_direct(shape))
-        buffers->out = (float*)memoi_hybrid_carve(&carver, n_lse * size * 4);
+        buffers->out = (float*)memoi_sp_hybrid_carve(&carver, n_lse * size * 4);
     if (is_backward) {
         memoi_sp_carve_backward(shape, &carver, buffers);
     } else if (has_ring) {
-        buffers->block_out = (float*)memoi_hybrid_carve(&carver, n_lse * size * 4);
-        buffers->block_lse = (float*)memoi_hybrid_carve(&carver, n_lse * 4);
+        buffers->block_out = (float*)memoi_sp_hybrid_carve(&carver, n_lse * size * 4);
+        buffers->block_lse = (float*)memoi_sp_hybrid_carve(&carver, n_lse * 4);
     }
     return carver.n_bytes;
 }
@@ -6590,7 +6618,8 @@ MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* 
     memoi_exchanged d_kv = memoi_sp_exchanged_d_kv(shape, "", size + v_size);
     memoi_exchanged dots = memoi_sp_exchanged_dots(shape);
     int64_t n_kv = memoi_ring_k_elements(shape) + memoi_ring_v_elements(shape);
-    int64_t to_heads = memoi_to_heads_bytes(shape, &q) + memoi_to_heads_bytes(shape, &kv);
+    int64_t to_heads =
+        memoi_ulysses_to_heads_bytes(shape, &q) + memoi_ulysses_to_heads_bytes(shape, &kv);
     int64_t forward, backward;
     memoi_sp_buffers buffers;
     char* ignored;
@@ -6610,10 +6639,10 @@ MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* 
     sizes->heads = shape->heads;
 
     /* Traffic. */
-    sizes->ulysses_forward_bytes = to_heads + memoi_to_rows_bytes(shape, &out);
+    sizes->ulysses_forward_bytes = to_heads + memoi_ulysses_to_rows_bytes(shape, &out);
     sizes->ulysses_backward_bytes =
-        memoi_to_heads_bytes(shape, &out) + memoi_to_heads_bytes(shape, &dots) +
-        memoi_to_rows_bytes(shape, &q) + memoi_to_rows_bytes(shape, &d_kv) +
+        memoi_ulysses_to_heads_bytes(shape, &out) + memoi_ulysses_to_heads_bytes(shape, &dots) +
+        memoi_ulysses_to_rows_bytes(shape, &q) + memoi_ulysses_to_rows_bytes(shape, &d_kv) +
         (shape->sends_again ? to_heads : 0);
     sizes->ring_forward_bytes = n_kv * memo_type_bytes(shape->type) * (shape->sharding.ring - 1);
     sizes->ring_backward_bytes = sizes->ring_forward_bytes;
@@ -6770,7 +6799,7 @@ MEMOI memo_status memoi_sp_one_mask_check(const memo_mask* mask, int has_key_sha
             "mask.window_before or window_after: negative (%lld, %lld); 0 means no limit",
             (long long)mask->window_before, (long long)mask->window_after);
     if (mask->document_begins &&
-        !memoi_are_documents(mask->document_begins, mask->n_documents, mask->n_tokens))
+        !memoi_sharding_are_documents(mask->document_begins, mask->n_documents, mask->n_tokens))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "mask.document_begins: invalid (%lld documents); they must ascend from "
@@ -6788,7 +6817,8 @@ MEMOI memo_status memoi_sp_one_mask_check(const memo_mask* mask, int has_key_sha
                               "mask: %s have no documents, or another number of them; pass "
                               "document_begins and key_begins",
                               mask->key_begins ? "queries" : "keys");
-    if (mask->key_begins && !memoi_are_documents(mask->key_begins, mask->n_documents, mask->n_keys))
+    if (mask->key_begins &&
+        !memoi_sharding_are_documents(mask->key_begins, mask->n_documents, mask->n_keys))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "mask.key_begins: invalid (%lld documents); they must ascend from 0 to "
@@ -7211,7 +7241,7 @@ MEMOI memo_status memoi_sp_schedule_queue(memo_schedule* schedule, const char* s
     for (i = 0; i < MEMOI_SP_N_STREAMS && !status; i++) {
         snprintf(name, sizeof name, "%s%s", names[i], suffix);
         if (has_stream[i])
-            status = memoi_schedule_stream(schedule, name, &queue->stream_indices[i], error);
+            status = memoi_sp_schedule_stream(schedule, name, &queue->stream_indices[i], error);
     }
     for (i = 0; i < MEMOI_SP_N_EVENTS && !status; i++)
         if (has_stream[i < MEMOI_SP_HEADS ? MEMOI_SP_RING : MEMOI_SP_ULYSSES])
@@ -7897,8 +7927,8 @@ MEMOI memo_status memoi_blocks_build(const memo_blocks_schedule_desc* desc, int 
     /* The backward of attention with a split sequence touches the most. */
     b.ranges = (memo_range*)memob_calloc(10 + 3 * (int64_t)b.desc.n_parts, sizeof(memo_range));
     if (!b.ranges) return memob_no_memory(error, "a schedule");
-    b.status = memoi_schedule_stream(schedule, "compute", &b.compute, error);
-    if (!b.status) b.status = memoi_schedule_stream(schedule, "comm", &b.comm, error);
+    b.status = memoi_sp_schedule_stream(schedule, "compute", &b.compute, error);
+    if (!b.status) b.status = memoi_sp_schedule_stream(schedule, "comm", &b.comm, error);
     for (i = 0; !b.status && i < 4 * b.desc.n_parts; i++) {
         b.status = memo_schedule_add_event(schedule, &event, error);
         if (i == 0) b.first_event = event;
@@ -7932,9 +7962,11 @@ memo_status memo_blocks_backward_schedule(const memo_blocks_schedule_desc* desc,
 
 #define MEMOI_MEASURE_RUNS 5
 
-MEMOI memo_status memoi_measure_once(memo_comm* comm, const memo_device* d, memo_stream stream,
-                                     memo_collective kind, memo_type type, int64_t count, char* x,
-                                     memo_event* events, double* elapsed_s, memo_error* error) {
+MEMOI memo_status memoi_blocks_measure_once(memo_comm* comm, const memo_device* d,
+                                            memo_stream stream, memo_collective kind,
+                                            memo_type type, int64_t count, char* x,
+                                            memo_event* events, double* elapsed_s,
+                                            memo_error* error) {
     char* share = x + comm->rank * count * memo_type_bytes(type);
     memo_status status = memo_barrier(comm, stream, error);
     if (!status) status = memo_event_record(d, events[0], stream, error);
@@ -7952,9 +7984,9 @@ MEMOI memo_status memoi_measure_once(memo_comm* comm, const memo_device* d, memo
 }
 
 /* Replaces host[n] by the maxima over all ranks.  host is pinned; on_device holds n doubles too. */
-MEMOI memo_status memoi_measure_share(memo_comm* comm, const memo_device* d, memo_stream stream,
-                                      double* on_device, double* host, int32_t n,
-                                      memo_error* error) {
+MEMOI memo_status memoi_blocks_measure_share(memo_comm* comm, const memo_device* d,
+                                             memo_stream stream, double* on_device, double* host,
+                                             int32_t n, memo_error* error) {
     int64_t n_bytes = n * (int64_t)sizeof(double);
     memo_status status = memo_copy(d, stream, MEMO_COPY_TO_DEVICE, on_device, host, n_bytes, error);
     if (!status)
@@ -7975,7 +8007,7 @@ typedef struct memoi_measure {
 } memoi_measure;
 
 /* The largest count; 0 if one is below 1. */
-MEMOI int64_t memoi_measure_largest(const int64_t* counts, int32_t n) {
+MEMOI int64_t memoi_blocks_measure_largest(const int64_t* counts, int32_t n) {
     int64_t largest = 0;
     int32_t k;
     for (k = 0; k < n; k++) {
@@ -7985,8 +8017,8 @@ MEMOI int64_t memoi_measure_largest(const int64_t* counts, int32_t n) {
     return largest;
 }
 
-MEMOI memo_status memoi_measure_open(memoi_measure* m, int64_t n_bytes, int32_t n,
-                                     memo_error* error) {
+MEMOI memo_status memoi_blocks_measure_open(memoi_measure* m, int64_t n_bytes, int32_t n,
+                                            memo_error* error) {
     const memo_device* d = m->device;
     int32_t k;
     memo_status status = memo_device_alloc(d, n_bytes, &m->x, error);
@@ -7997,7 +8029,7 @@ MEMOI memo_status memoi_measure_open(memoi_measure* m, int64_t n_bytes, int32_t 
     return status;
 }
 
-MEMOI void memoi_measure_close(memoi_measure* m) {
+MEMOI void memoi_blocks_measure_close(memoi_measure* m) {
     const memo_device* d = m->device;
     int32_t k;
     for (k = 0; k < 2; k++)
@@ -8008,13 +8040,14 @@ MEMOI void memoi_measure_close(memoi_measure* m) {
 }
 
 /* The median of MEMOI_MEASURE_RUNS runs after one warm-up. */
-MEMOI memo_status memoi_measure_count(memoi_measure* m, int64_t count, double* median_s,
-                                      memo_error* error) {
+MEMOI memo_status memoi_blocks_measure_count(memoi_measure* m, int64_t count, double* median_s,
+                                             memo_error* error) {
     double runs[MEMOI_MEASURE_RUNS], elapsed_s = 0;
     int32_t run, j;
     for (run = -1; run < MEMOI_MEASURE_RUNS; run++) {
-        memo_status status = memoi_measure_once(m->comm, m->device, m->stream, m->kind, m->type,
-                                                count, (char*)m->x, m->events, &elapsed_s, error);
+        memo_status status =
+            memoi_blocks_measure_once(m->comm, m->device, m->stream, m->kind, m->type, count,
+                                      (char*)m->x, m->events, &elapsed_s, error);
         if (status) return status;
         for (j = run; j > 0 && runs[j - 1] > elapsed_s; j--) runs[j] = runs[j - 1];
         if (run >= 0) runs[j] = elapsed_s;
@@ -8026,7 +8059,7 @@ MEMOI memo_status memoi_measure_count(memoi_measure* m, int64_t count, double* m
 memo_status memo_comm_measure(memo_comm* comm, const memo_device* device, memo_stream stream,
                               memo_collective kind, memo_type type, const int64_t* counts,
                               int32_t n, double* measured_s, memo_error* error) {
-    int64_t largest = memoi_measure_largest(counts, n), bytes = memo_type_bytes(type);
+    int64_t largest = memoi_blocks_measure_largest(counts, n), bytes = memo_type_bytes(type);
     memoi_measure m;
     int32_t k;
     memo_status status;
@@ -8047,16 +8080,16 @@ memo_status memo_comm_measure(memo_comm* comm, const memo_device* device, memo_s
     m.kind = kind;
     m.type = type;
 
-    status = memoi_measure_open(
+    status = memoi_blocks_measure_open(
         &m, largest * bytes * (kind == MEMO_COLLECTIVE_ALL_REDUCE ? 1 : comm->size), n, error);
     for (k = 0; k < n && !status; k++)
-        status = memoi_measure_count(&m, counts[k], &((double*)m.host)[k], error);
+        status = memoi_blocks_measure_count(&m, counts[k], &((double*)m.host)[k], error);
     if (!status)
-        status = memoi_measure_share(comm, device, stream, (double*)m.on_device, (double*)m.host, n,
-                                     error);
+        status = memoi_blocks_measure_share(comm, device, stream, (double*)m.on_device,
+                                            (double*)m.host, n, error);
     if (!status) memcpy(measured_s, m.host, (size_t)n * sizeof(double));
     if (status) (void)memo_stream_synchronize(device, stream, NULL);
-    memoi_measure_close(&m);
+    memoi_blocks_measure_close(&m);
     return status;
 }
 
@@ -8666,7 +8699,7 @@ MEMOI memo_status memoi_linear_weights_run(void* args, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_host_linear_forward(void* context, memo_stream stream, const float* x,
+MEMOI memo_status memoi_linear_host_forward(void* context, memo_stream stream, const float* x,
                                             const float* weights, const float* bias, float* y,
                                             int64_t n_rows, int64_t n_in, int64_t n_out,
                                             memo_error* error) {
@@ -8683,7 +8716,7 @@ MEMOI memo_status memoi_host_linear_forward(void* context, memo_stream stream, c
                                    sizeof args, error);
 }
 
-MEMOI memo_status memoi_host_linear_backward(void* context, memo_stream stream, const float* d_y,
+MEMOI memo_status memoi_linear_host_backward(void* context, memo_stream stream, const float* d_y,
                                              const float* weights, float* d_x, int64_t n_rows,
                                              int64_t n_in, int64_t n_out, memo_error* error) {
     memoi_linear_args args;
@@ -8698,7 +8731,7 @@ MEMOI memo_status memoi_host_linear_backward(void* context, memo_stream stream, 
                                    sizeof args, error);
 }
 
-MEMOI memo_status memoi_host_linear_weights(void* context, memo_stream stream, const float* x,
+MEMOI memo_status memoi_linear_host_weights(void* context, memo_stream stream, const float* x,
                                             const float* d_y, float* d_weights, float* d_bias,
                                             int64_t n_rows, int64_t n_in, int64_t n_out,
                                             memo_error* error) {
@@ -8718,9 +8751,9 @@ MEMOI memo_status memoi_host_linear_weights(void* context, memo_stream stream, c
 memo_linear_functions memo_host_linear_functions(memo_device* host_device) {
     memo_linear_functions functions;
     functions.context = host_device;
-    functions.forward = memoi_host_linear_forward;
-    functions.backward = memoi_host_linear_backward;
-    functions.weights = memoi_host_linear_weights;
+    functions.forward = memoi_linear_host_forward;
+    functions.backward = memoi_linear_host_backward;
+    functions.weights = memoi_linear_host_weights;
     return functions;
 }
 

@@ -25,7 +25,7 @@ typedef struct piece {
 } piece;
 
 static int64_t pattern_int(uint64_t* state, int64_t low, int64_t high) {
-    return low + (int64_t)(memoi_random(state) % (uint64_t)(high - low + 1));
+    return low + (int64_t)(memoi_search_random(state) % (uint64_t)(high - low + 1));
 }
 
 /* A full rectangle, 4 n long and height high, cut into n pieces. */
@@ -156,7 +156,7 @@ static int64_t bilevel_peak(memo_plan* plan, const memo_trace* trace, int64_t no
         memoi_bilevel_solve(plan, trace, &problem, problem.lower_bound, &effort, &best, &error));
     if (best.peak < INT64_MAX) {
         peak = best.peak * problem.unit_bytes;
-        memoi_plan_store(plan, &problem, &best, "bilevel");
+        memoi_bilevel_plan_store(plan, &problem, &best, "bilevel");
         CHECK_OK(memo_plan_validate(plan, &error));
         CHECK(plan->peak_bytes >= peak && plan->peak_bytes >= plan->lower_bound_bytes);
         for (i = 0; i < plan->n_buffers; i++) plan->buffers[i].offset_bytes = 0;
@@ -480,7 +480,7 @@ static void groups_beyond_the_target_are_opened(void) {
             n_open += is_beyond;
             n_closed += !is_beyond;
         }
-        CHECK_OK(memoi_outer_create(&bilevel, &outer, &error));
+        CHECK_OK(memoi_bilevel_outer_create(&bilevel, &outer, &error));
         CHECK_OK(memo_plan_prepare(outer, &error));
         CHECK_IS(outer->lower_bound_bytes, <=, target);
         memo_plan_destroy(outer);

@@ -157,12 +157,12 @@ static int64_t slow_lowest(const memoi_problem* problem, const int64_t* offsets,
     int64_t least = 0, k;
     if (item->fixed >= 0) return item->fixed;
     for (k = 0; k < problem->n_items; k++)
-        if (k != i && offsets[k] >= 0 && memoi_items_conflict(problem, i, k))
+        if (k != i && offsets[k] >= 0 && memoi_problem_items_conflict(problem, i, k))
             least = memob_max(least, offsets[k] + problem->items[k].size);
     least = rounded(least, item->alignment);
     for (k = 0; k < problem->n_items; k++) { /* fixed ones still to come */
         const memoi_item* other = &problem->items[k];
-        if (other->fixed < 0 || offsets[k] >= 0 || !memoi_items_conflict(problem, i, k) ||
+        if (other->fixed < 0 || offsets[k] >= 0 || !memoi_problem_items_conflict(problem, i, k) ||
             other->fixed >= least + item->size || other->fixed + other->size <= least)
             continue;
         least = rounded(other->fixed + other->size, item->alignment);
@@ -191,7 +191,7 @@ static void lowest_offset_is_lowest(void) {
         CHECK_OK(memoi_problem_create(plan, &problem, &error));
         CHECK(memoi_greedy_create(&greedy, &problem, HUGE_VAL));
         for (order = 0; order < MEMOI_N_ORDERS; order++) {
-            memoi_order_items(&problem, (memoi_item_order)order, greedy.ranked);
+            memoi_greedy_order_items(&problem, (memoi_item_order)order, greedy.ranked);
             CHECK(memoi_greedy_run(&greedy));
             for (i = 0; i < problem.n_items; i++) offsets[i] = -1;
             for (;;) { /* the next in the order of offsets, of equals any that can lie there */
@@ -236,7 +236,7 @@ static void a_deadline_leaves_a_plan(void) {
         CHECK_OK(memo_plan_prepare(plan, &error));
         CHECK_OK(memoi_problem_create(plan, &problem, &error));
         CHECK(memoi_greedy_create(&greedy, &problem, 0));
-        memoi_order_items(&problem, MEMOI_ORDER_SIZE, greedy.ranked);
+        memoi_greedy_order_items(&problem, MEMOI_ORDER_SIZE, greedy.ranked);
         CHECK(!memoi_greedy_run(&greedy));
         CHECK(memoi_fit_create(&fit, &problem));
         memoi_fit_order(&fit, greedy.ranked);
@@ -526,7 +526,7 @@ static void cores_meet_brute_force(void) {
                        (long long)least);
             if (verdict == MEMOI_FOUND) {
                 CHECK_IS(best.peak, ==, least);
-                memoi_plan_store(plan, &problem, &best, "cores");
+                memoi_bilevel_plan_store(plan, &problem, &best, "cores");
                 CHECK_OK(memo_plan_validate(plan, &error));
             }
             n_found += verdict == MEMOI_FOUND;
@@ -576,7 +576,7 @@ static void spots_lower_a_plan(void) {
         CHECK(memoi_spots_lower(&problem, problem.lower_bound, &effort, &best));
         CHECK_IS(best.peak, <=, before);
         n_lower += best.peak < before;
-        memoi_plan_store(plan, &problem, &best, "spots");
+        memoi_bilevel_plan_store(plan, &problem, &best, "spots");
         CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k,
                    error.message);
         CHECK_IS(plan->peak_bytes, ==, best.peak * problem.unit_bytes);
@@ -614,7 +614,7 @@ static void a_climb_is_first_fit(void) {
         ranked = (memoi_ranked*)calloc((size_t)n, sizeof(memoi_ranked));
         memoi_solution_begin(&best, (int64_t*)calloc((size_t)n, sizeof(int64_t)));
         CHECK(best.offsets && offsets && turns && ranked && memoi_fit_create(&fit, &problem));
-        memoi_order_items(&problem, MEMOI_ORDER_SIZE, ranked);
+        memoi_greedy_order_items(&problem, MEMOI_ORDER_SIZE, ranked);
         memoi_fit_order(&fit, ranked);
         CHECK(memoi_fit_run(&fit, HUGE_VAL, offsets));
         memoi_solution_offer(&problem, offsets, MEMOI_ORDER_SIZE, &best);
@@ -660,7 +660,7 @@ static int64_t order_search(const memoi_problem* problem, int n_runs) {
     int64_t* offsets = (int64_t*)calloc((size_t)n, sizeof(int64_t));
     int64_t* high = (int64_t*)calloc((size_t)n, sizeof(int64_t));
     CHECK(order && tried && offsets && high && memoi_fit_create(&fit, problem));
-    memoi_order_items(problem, MEMOI_ORDER_SIZE, order);
+    memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, order);
     for (; n_runs > 0; n_runs--) {
         int64_t n_high = 0, from, to;
         memcpy(tried, order, (size_t)n * sizeof *order);
