@@ -174,7 +174,7 @@ test: ## build and run the tests; the last line counts them
 	-@$(MAKE) --no-print-directory -k $(JOBS) VARIANT=$(VARIANT) test-programs $(if $(TEST_SCRIPTS),$(SCRIPTED))
 	@MEMO_TEST_WRAPPER="$(WRAPPER_$(VARIANT))" MEMO_TEST_ARGS="$(ARGS)" \
 	TSAN_OPTIONS="history_size=7 $$TSAN_OPTIONS" \
-	sh tests/run.sh $(BUILD)/logs $(TEST_PROGRAMS) $(TEST_SCRIPTS)
+	sh tests/run.sh $(BUILD)/logs $(TEST_SCRIPTS) $(TEST_PROGRAMS)
 
 test-all: ## the same with every compiler and standard, every CUDA source, and the longest random campaigns
 	@MEMO_TEST_ALL=1 $(MAKE) --no-print-directory test

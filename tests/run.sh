@@ -41,7 +41,8 @@ start() { # PROGRAM LOG
     esac
     start_s=$(date +%s)
     $command ${MEMO_TEST_ARGS:-} >"$2.log" 2>&1
-    echo "$? $(($(date +%s) - start_s))" >"$2.status"
+    echo "$? $(($(date +%s) - start_s))" >"$2.done" # a status file is whole once it has its name
+    mv "$2.done" "$2.status"
 }
 
 fail() {
@@ -98,27 +99,48 @@ show() { # PROGRAM LOG
     fi
 }
 
-# Shows the oldest program under way.
-show_next() {
-    n_shown=$((n_shown + 1))
-    eval "wait \$process_$n_shown; show \"\$program_$n_shown\" \"\$log_$n_shown\""
+# Shows the programs that have ended, in order, up to the first that has not.
+show_ended() {
+    while [ $n_shown -lt $n ]; do
+        eval "program=\$program_$((n_shown + 1)) log=\$log_$((n_shown + 1))"
+        [ ! -f "$program" ] || [ -f "$log.status" ] || return 0
+        n_shown=$((n_shown + 1))
+        show "$program" "$log"
+    done
+}
+
+# How many are under way.
+count_running() {
+    running=0 i=$n_shown
+    while [ $i -lt $n ]; do
+        i=$((i + 1))
+        eval "program=\$program_$i log=\$log_$i"
+        [ ! -f "$program" ] || [ -f "$log.status" ] || running=$((running + 1))
+    done
+}
+
+# A shell cannot wait for whichever program ends first, so it looks.
+wait_until_below() { # PROGRAMS
+    show_ended
+    count_running
+    while [ $running -ge "$1" ]; do
+        sleep 0.1
+        show_ended
+        count_running
+    done
 }
 
 n=0 n_shown=0
-for program; do
+for next; do
     n=$((n + 1))
-    log=$logs/$(basename "$program" .sh)
-    rm -f "$log.status"
-    if [ -f "$program" ]; then
-        start "$program" "$log" &
-        eval "process_$n=$!"
-    else
-        eval "process_$n="
-    fi
-    eval "program_$n=\$program log_$n=\$log"
-    [ $((n - n_shown)) -lt "$jobs" ] || show_next
+    eval "program_$n=\$next log_$n=\$logs/$(basename "$next" .sh)"
+    eval "log=\$log_$n"
+    rm -f "$log.status" "$log.done"
+    [ ! -f "$next" ] || start "$next" "$log" &
+    wait_until_below "$jobs"
 done
-while [ $n_shown -lt $n ]; do show_next; done
+wait_until_below 1
+wait
 
 echo
 if [ -s "$logs/failures" ]; then
