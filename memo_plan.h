@@ -4249,6 +4249,8 @@ MEMOI int memoi_spots_lower(const memoi_problem* problem, int64_t goal, memoi_ef
     spots.item_of = (int32_t*)memob_calloc(MEMOI_SPOT_ITEMS, sizeof(int32_t));
     spots.offsets = (int64_t*)memob_calloc(MEMOI_SPOT_ITEMS, sizeof(int64_t));
     if (!spots.item_of || !spots.offsets) ok = 0;
+
+    /* A stretch around the highest item; twice as long while that does not help. */
     while (ok && effort->nodes_left > 0 && memob_now_s() < effort->deadline) {
         int64_t highest, begin, end, most;
         memoi_effort own = *effort;
@@ -4266,6 +4268,8 @@ MEMOI int memoi_spots_lower(const memoi_problem* problem, int64_t goal, memoi_ef
         effort->nodes_left -= most - own.nodes_left + 1;
         reach = is_lower ? memob_max(reach / 2, MEMOI_SPOT_LEAST) : 2 * reach;
     }
+
+    /* What is left goes back. */
     whole->nodes_left += share.nodes_left;
     MEMO_FREE(spots.item_of);
     MEMO_FREE(spots.offsets);
@@ -6132,6 +6136,8 @@ MEMOI memo_status memoi_profile_parse_tensor(memob_reader* reader, memo_profile*
     memob_reader ahead;
     const char* word;
     int64_t length;
+
+    /* The name. */
     if (profile->n_tensors == MEMO_PROFILE_TENSORS_MAX)
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "too many tensors; at most %d are valid", MEMO_PROFILE_TENSORS_MAX);
@@ -6148,6 +6154,8 @@ MEMOI memo_status memoi_profile_parse_tensor(memob_reader* reader, memo_profile*
                                 "characters without blanks are valid");
     tensor->recompute_s_per_row = -1;
     profile->n_tensors++;
+
+    /* The time; "-" if the tensor cannot be recomputed. */
     ahead = *reader;
     if (memob_next_word(&ahead, &word, &length) && memob_word_is(word, length, "-")) {
         *reader = ahead;
@@ -9451,12 +9459,16 @@ memo_status memo_degrees_problem_parse(const char* text, int64_t n_bytes, const 
                               "text: NULL, or n_bytes is negative; pass a text");
     memset(&profile, 0, sizeof profile);
     memob_reader_init(&reader, name ? name : "text", text, n_bytes);
+
+    /* The frame and the lines. */
     status = memoi_degrees_open(&reader, text, "degrees-profile", &word, &length, &stated,
                                 &last_line, error);
     for (; !status && more; n_lines++) {
         status = memoi_degrees_parse_line(&profile, &reader, word, length, error);
         more = !status && memob_next_entry(&reader, &word, &length);
     }
+
+    /* A truncated file has fewer lines than stated, or lacks a block. */
     if (!status) status = memoi_degrees_count(&last_line, stated, n_lines, error);
     if (!status) status = memoi_degrees_complete(&profile, &reader, error);
     MEMO_FREE(profile.has_block);

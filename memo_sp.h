@@ -5466,6 +5466,8 @@ MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_
     int64_t n_v = (int64_t)shape->heads.n_kv * shape->v_head_size;
     memo_type type = shape->type, carried = shape->carried_type;
     list->n = 0;
+
+    /* Keys and values for the next step. */
     if (s < ring->last_step) {
         memoi_ring_message_list_add(list, 1, s ? ring->k_buffers[(s + 1) % 2] : ring->k,
                                     ring->k_buffers[s % 2], n_k, type, next, previous);
@@ -5473,6 +5475,8 @@ MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_
                                     ring->v_buffers[s % 2], n_v, type, next, previous);
     }
     if (!ring->is_backward || !s) return;
+
+    /* Gradients one step behind; after the last step they go home. */
     if (s <= ring->last_step) {
         memoi_ring_message_list_add(list, 0, ring->d_k[s % 2], ring->d_k[(s + 1) % 2], n_k, carried,
                                     next, previous);
@@ -6214,6 +6218,8 @@ MEMOI memo_status memoi_sp_heads_check(const memo_sp_attention_desc* desc, memo_
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.n_batch: negative (%d); 0 means 1",
                               (int)desc->n_batch);
+
+    /* Numbers of heads. */
     if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.n_q_heads: not a positive multiple of n_kv_heads "
@@ -6223,11 +6229,13 @@ MEMOI memo_status memoi_sp_heads_check(const memo_sp_attention_desc* desc, memo_
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.ulysses_groups: negative (%d); 0 means 1",
                               (int)desc->ulysses_groups);
+
+    /* What a head is. */
     if (desc->head_size < 1)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.head_size: out of range (%d); at least 1 is valid",
                               (int)desc->head_size);
-    if (!(desc->softcap >= 0) || desc->first_q_head < 0)
+    if (!memob_is_in((double)desc->softcap, 0, 3e38) || desc->first_q_head < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.softcap or first_q_head: out of range (%g, %d); 0 "
                               "and above are valid",
@@ -6343,7 +6351,9 @@ MEMOI memoi_sp_tokens* memoi_sp_tokens_create(const memo_sp_attention_desc* desc
     if ((double)n * ((double)n_runs * sizeof(memo_run) + (double)ring * 8) >
         (double)(MEMOB_BYTES_MAX / 2))
         return NULL;
-    for (pass = 0; pass < 2; pass++) { /* to measure, to place */
+
+    /* The first pass measures, the second places. */
+    for (pass = 0; pass < 2; pass++) {
         char* base = (char*)tokens;
         n_bytes = 0;
         (void)memob_carve(base, &n_bytes, n, sizeof *tokens, 8);
@@ -6372,11 +6382,15 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc,
     memo_status status = memoi_sp_shape_check(desc, error);
     memset(shape, 0, sizeof *shape);
     if (status) return status;
+
+    /* Who holds which tokens. */
     shape->sharding = desc->sharding;
     shape->has_key_sharding = desc->key_sharding.local_tokens > 0;
     shape->key_sharding = shape->has_key_sharding ? desc->key_sharding : desc->sharding;
     shape->ring_rank = desc->ring ? desc->ring->rank : desc->ring_rank;
     shape->ulysses_rank = desc->ulysses ? desc->ulysses->rank : desc->ulysses_rank;
+
+    /* The attention of a head. */
     shape->n_batch = desc->n_batch ? desc->n_batch : 1;
     shape->n_q_heads = desc->n_q_heads;
     shape->n_kv_heads = desc->n_kv_heads;
@@ -6386,6 +6400,8 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc,
     shape->scale = desc->scale != 0 ? desc->scale : (float)(1 / sqrt((double)desc->head_size));
     shape->softcap = desc->softcap;
     shape->first_q_head = desc->first_q_head;
+
+    /* How it travels. */
     shape->sends_again = desc->sends_again;
     shape->carried_type =
         desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
