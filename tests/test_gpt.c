@@ -3,6 +3,7 @@
 #include "memo_plan.h"
 #include "memo_sp.h"
 
+#define GPT_LOGITS_BYTES 8192 /* 8 rows of f32: so that models of a test have many chunks */
 #include "gpt_test.h"
 #include "stats.h"
 
@@ -403,6 +404,11 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
     return loss;
 }
 
+static gpt_config mlp_in_chunks(gpt_config config, int64_t n_rows) {
+    config.mlp_rows = n_rows;
+    return config;
+}
+
 static void check_against_plain(gpt_config config, gpt_policy policy, double alpha) {
     enum { N_MICRO_BATCHES = 2, STEP = 5 };
     const gpt_desc desc = gpt_test_desc(config, policy, alpha);
@@ -463,6 +469,8 @@ static void model_matches_the_plain_one(void) {
     check_against_plain(gpt_test_config(1, 24, 2, 1, GPT_ATTENTION_TILE * 2 + 5, 1, 32, 0.1),
                         GPT_POLICY_SWAP, 0);
     check_against_plain(gpt_test_config(4, 16, 1, 1, 5, 3, 64, 0.1), GPT_POLICY_RECOMPUTE, 0);
+    check_against_plain(mlp_in_chunks(gpt_test_config(3, 48, 4, 1, 37, 1, 4, 0.1), 9),
+                        GPT_POLICY_ALPHA, 0.5);
     check_against_plain(gpt_test_config(1, 16, 2, 2, 1, 1, 1, 0), GPT_POLICY_ALPHA, 0);
 }
 
@@ -648,6 +656,7 @@ static int64_t rows_of_tiles(const gpt_config* config, int32_t layer, int64_t n_
 
 /* Random rows for each tensor of each layer, or equal layers; whole tensors are frequent. */
 static int64_t* random_rows(const gpt_config* config) {
+    const int32_t n_tensors = gpt_n_tensors(config);
     const int64_t n_tiles = (config->batch * config->sequence - 1) / config->tile_rows + 1;
     const int is_alike = memo_test_int(0, 2) == 0;
     int64_t* rows = gpt_test_table();
@@ -655,7 +664,7 @@ static int64_t* random_rows(const gpt_config* config) {
     int32_t layer;
     int t;
     gpt_fill_tensors(config, tensors);
-    for (t = 0; t < GPT_N_TENSORS; t++) {
+    for (t = 0; t < n_tensors; t++) {
         int64_t tiles = 0; /* swapped; -1: all are kept */
         for (layer = 0; layer < config->n_layers; layer++) {
             if (layer == 0 || !is_alike) {
@@ -665,14 +674,14 @@ static int64_t* random_rows(const gpt_config* config) {
                 if (tensors[t].rule == MEMO_TENSOR_SWAPPED) tiles = n_tiles;
                 if (memo_test_int(0, 2) == 0) tiles = -1;
             }
-            rows[layer * GPT_N_TENSORS + t] =
+            rows[layer * n_tensors + t] =
                 tiles < 0 ? MEMO_ROWS_KEPT : rows_of_tiles(config, layer, tiles);
         }
     }
     for (layer = 0; layer < config->n_layers; layer++)
-        for (t = 0; t < GPT_N_TENSORS; t++)
+        for (t = 0; t < n_tensors; t++)
             if (tensors[t].with)
-                rows[layer * GPT_N_TENSORS + t] = rows[layer * GPT_N_TENSORS + tensors[t].with - 1];
+                rows[layer * n_tensors + t] = rows[layer * n_tensors + tensors[t].with - 1];
     return rows;
 }
 
@@ -706,6 +715,76 @@ static void tables_of_rows_give_the_same_bits(void) {
     check_tables(gpt_test_config(4, WIDE, 4, 2, 100, 1, 64, 0.1), 4);
 }
 
+/* ---- rows at a time ----------------------------------------------------------------------------- */
+
+static void chunks_of_the_mlp_give_the_same_bits(void) {
+    check_policies(mlp_in_chunks(gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1), 20));
+    check_tables(mlp_in_chunks(gpt_test_config(4, 18, 3, 1, 29, 2, 3, 0.1), 5), N_TABLES);
+}
+
+/* If its chunks are those of the other backward, an MLP in chunks has the bits of one whose tensors are kept. */
+static void an_mlp_in_chunks_is_the_same_mlp(void) {
+    const gpt_config config = gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1);
+    const gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    const gpt_desc in_chunks =
+        gpt_test_desc(mlp_in_chunks(config, gpt_chunk_rows(&config)), GPT_POLICY_RECOMPUTE, 0);
+    uint8_t text[N_STEPS * N_ACCUMULATED * 50 + 1];
+    history expected = history_make(&config);
+    gpt_test_run run;
+    memo_error error;
+    gpt_test_text(text, (int64_t)sizeof text);
+    CHECK_OK(gpt_test_open(&desc, &run, &error));
+    if (run.model) CHECK_OK(train(run.model, &config, N_STEPS, text, &expected, &error));
+    gpt_test_close(&run);
+    check_rows(&in_chunks, "in chunks", text, &expected);
+    history_free(&expected);
+}
+
+/* Of the arena in a dry run. */
+typedef struct arena_bytes {
+    int64_t peak, largest; /* largest: request of a micro-batch */
+} arena_bytes;
+static arena_bytes arena_bytes_of(gpt_config config, gpt_policy policy) {
+    const gpt_desc desc = gpt_test_desc(config, policy, 0);
+    arena_bytes bytes = {0, 0};
+    gpt_test_run run;
+    memo_error error;
+    int64_t i;
+    memset(&run, 0, sizeof run);
+    CHECK_OK(gpt_test_plan(&desc, &run, &error));
+    if (run.plan) bytes.peak = run.plan->peak_bytes;
+    for (i = 0; run.plan && i < run.plan->n_buffers; i++)
+        if (run.plan->buffers[i].memory_class == MEMO_CLASS_TRANSIENT &&
+            run.plan->buffers[i].size_bytes > bytes.largest)
+            bytes.largest = run.plan->buffers[i].size_bytes;
+    gpt_test_close(&run);
+    return bytes;
+}
+
+/* Of a large vocabulary in a large tile, one row of logits exists at a time here. */
+static void logits_never_exist_as_a_whole(void) {
+    gpt_config config = gpt_test_config(1, 16, 2, 2, 128, 1, 128, 0);
+    config.vocabulary = 50304;
+    CHECK_IS(gpt_loss_rows(&config), ==, 1);
+    CHECK_IS(arena_bytes_of(config, GPT_POLICY_KEEP).largest, ==,
+             config.vocabulary * (int64_t)sizeof(gpt_real));
+    config.vocabulary = 0;
+    CHECK_IS(gpt_loss_rows(&config), ==, GPT_LOGITS_BYTES / 256 / (int64_t)sizeof(gpt_real));
+    config.tile_rows = 3; /* of whole tiles */
+    CHECK_IS(gpt_loss_rows(&config) % 3, ==, 0);
+}
+
+/* The MLP's tensors have 9 hidden columns and rstd; of the others only the chunk's scratch is wide. */
+static void an_mlp_in_chunks_takes_the_memory_of_a_chunk(void) {
+    const gpt_config config = gpt_test_config(2, 64, 4, 4, 4096, 1, 64, 0);
+    const int64_t row = (9 * config.hidden + 1) * (int64_t)sizeof(gpt_real);
+    const arena_bytes whole = arena_bytes_of(config, GPT_POLICY_RECOMPUTE);
+    const arena_bytes in_chunks = arena_bytes_of(mlp_in_chunks(config, 128), GPT_POLICY_RECOMPUTE);
+    CHECK_CASE(in_chunks.peak <= whole.peak - config.sequence * row + 128 * 2 * row,
+               "%lld of %lld bytes", (long long)in_chunks.peak, (long long)whole.peak);
+    CHECK_IS(in_chunks.largest, ==, config.sequence * config.hidden * (int64_t)sizeof(gpt_real));
+}
+
 /* ---- activations and weights in bf16 ------------------------------------------------------------ */
 
 static gpt_config bf16_config(gpt_config config) {
@@ -717,6 +796,7 @@ static void policies_give_the_same_bits_in_bf16(void) {
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64");
     check_policies(bf16_config(gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1)));
     check_policies(bf16_config(gpt_test_config(4, 18, 3, 1, 29, 2, 3, 0.1)));
+    check_policies(bf16_config(mlp_in_chunks(gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1), 8)));
     check_tables(bf16_config(gpt_test_config(4, 32, 4, 2, 33, 1, 7, 0.1)), N_TABLES);
 }
 
@@ -1141,9 +1221,9 @@ static void any_failing_call_is_reported(void) {
 
 static void impossible_configurations_are_refused(void) {
     const gpt_config good = gpt_test_config(2, 32, 4, 2, 16, 1, 8, 0.1);
-    gpt_desc cases[9];
+    gpt_desc cases[10];
     int i;
-    for (i = 0; i < 9; i++) cases[i] = gpt_test_desc(good, GPT_POLICY_SWAP, 0);
+    for (i = 0; i < 10; i++) cases[i] = gpt_test_desc(good, GPT_POLICY_SWAP, 0);
     cases[0].config.hidden = 30;
     cases[1].config.n_kv_heads = 3;
     cases[2].config.hidden = 36; /* heads of an odd size */
@@ -1153,7 +1233,9 @@ static void impossible_configurations_are_refused(void) {
     cases[6].config.tile_rows = -1;
     cases[7].config.batch = -1;
     cases[8].config.sequence = (int64_t)1 << 50;
-    for (i = 0; i < 9; i++) {
+    cases[9].config.mlp_rows = 8;
+    cases[9].config.sub_batches = 2;
+    for (i = 0; i < 10; i++) {
         gpt_model* model = NULL;
         memo_swap_sizes sizes;
         memo_error error;
@@ -1304,6 +1386,10 @@ int main(int argc, char** argv) {
     TEST(policies_give_the_same_bits_with_odd_rows);
     TEST(policies_give_the_same_bits_with_large_tiles);
     TEST(tables_of_rows_give_the_same_bits);
+    TEST(chunks_of_the_mlp_give_the_same_bits);
+    TEST(an_mlp_in_chunks_is_the_same_mlp);
+    TEST(logits_never_exist_as_a_whole);
+    TEST(an_mlp_in_chunks_takes_the_memory_of_a_chunk);
     TEST(policies_give_the_same_bits_in_bf16);
     TEST(an_operation_is_rounded_once);
     TEST(bf16_is_close_to_float);

@@ -84,7 +84,7 @@ help_lists_every_option() {
     for name in --text --policy --alpha --device-memory --host-memory --layers --hidden --heads --kv-heads \
         --seq --batch --accumulate --dropout --steps --seed --learning-rate --loss-log --output --compare \
         --sample --link-bandwidth --dry-run --demo --ranks --data --ring --ulysses --zero \
-        --tensor --degrees --sub-batches --schedule --flops --cluster --seconds --type --vocabulary --random-tokens; do
+        --tensor --degrees --sub-batches --schedule --mlp-rows --flops --cluster --seconds --type --vocabulary --random-tokens; do
         expect_out "^  $name "
     done
     [ -s err ] && fail "help writes to standard error"
@@ -358,6 +358,25 @@ losses_equal_with_accumulation_and_few_layers() {
         expect_code 0
         expect_same keep.few memo.few
     done
+}
+
+# The MLP's tensors are recomputed under every policy, and no plan has them.
+mlp_in_chunks() {
+    run $tiny --mlp-rows 20 --policy keep --loss-log keep.log
+    expect_code 0
+    for policy in recompute swap 'memo --alpha 0.5'; do
+        run $tiny --mlp-rows 20 --policy $policy --loss-log chunks.log
+        expect_code 0
+        expect_same keep.log chunks.log
+    done
+    run $tiny --mlp-rows 20 --compare 1 --device-memory 420KiB --ring 2
+    expect_code 0
+    expect_out '^predicted '
+    expect_out 'bitwise the same'
+    ! grep -q 'norm2\|gelu' out || fail 'a tensor of the MLP is planned'
+    run $tiny --mlp-rows 20 --dry-run --cluster h100
+    expect_code 0
+    refused '--mlp-rows 8 does not work with --tensor and --sub-batches' $tiny --mlp-rows 8 --sub-batches 2
 }
 
 # expect_near LOG LOG: no loss differs by more than 10^-6.
@@ -769,6 +788,7 @@ for name in help_lists_every_option \
     losses_equal_over_policies_and_alphas \
     spilled_rows_come_back \
     losses_equal_with_accumulation_and_few_layers \
+    mlp_in_chunks \
     ranks_have_the_losses_of_one \
     ranks_plan_their_rows \
     ranks_compare_and_draw \

@@ -57,8 +57,12 @@ typedef struct gpt_config {
     int64_t sequence, batch; /* a micro-batch has batch * sequence rows (tokens) */
     int32_t vocabulary;      /* tokens are int32_t below it; 0: tokens are bytes */
     int64_t tile_rows;       /* rows of a GEMM; swapped and recomputed rows meet between tiles */
-    double dropout;          /* in [0, 1): embedding, after the projection, after the MLP */
-    uint64_t seed;           /* of the initial parameters and of dropout */
+    /* Rows of the MLP at a time, rounded up to tiles.  Its tensors are then not skeletal: the backward
+     * recomputes them chunk by chunk, under every policy, and they take the memory of one chunk.  0: they
+     * are skeletal.  Not with tensor ranks and sub-batches. */
+    int64_t mlp_rows;
+    double dropout; /* in [0, 1): embedding, after the projection, after the MLP */
+    uint64_t seed;  /* of the initial parameters and of dropout */
     /* Of activations, their gradients and weights: F32, BF16 with master weights in F32, or F64
      * (host kernels with GPT_DOUBLE).  What is summed has gpt_sum_type. */
     memo_type type;
@@ -92,7 +96,7 @@ typedef enum gpt_policy {
 
 typedef struct gpt_desc {
     gpt_config config;
-    /* Optional: (n_layers, GPT_N_TENSORS), as in memo_swap_desc; borrowed until gpt_create returns.
+    /* Optional: (n_layers, gpt_n_tensors), as in memo_swap_desc; borrowed until gpt_create returns.
      * NULL: the session chooses the rows by `session`. */
     const int64_t* rows;
     /* Optional: budgets, profile, share and its user, spill and is_timed of the model's session;

@@ -49,8 +49,8 @@ struct gpt_model {
     memo_comm* gradient;          /* over gpt_n_ranks ranks; NULL: one rank */
     int32_t zero;                 /* config.zero, 0 on one rank */
     memo_sp_attention* attention; /* over the ranks of a sequence; NULL: one rank */
-    int64_t n_rows, chunk_rows;   /* chunk: rows that the MLP's backward and the classifier process
-                                     at a time */
+    int64_t n_rows;
+    int64_t chunk_rows, loss_rows; /* rows at a time: of the MLP's backward, of the logits */
     int32_t is_dry_run;
 
     gpt_kernels kernels;
@@ -66,6 +66,7 @@ struct gpt_model {
     const memo_mesh* mesh;          /* while gpt_create creates the session */
     int32_t is_measured;            /* likewise */
     int64_t columns[GPT_N_TENSORS]; /* of skeletal tensors, in a block of degree `tensor` */
+    gpt_array chunk[GPT_N_TENSORS]; /* config.mlp_rows: the MLP's tensors, of the current chunk */
     gpt_tensor_state tensor;
     gpt_pass pass;
 

@@ -252,7 +252,9 @@ enum { GPT_SHAPES_MAX = 64 };
 /* What kernels need to know of a model before its first operation. */
 typedef struct gpt_shapes {
     memo_type type;
-    int64_t n_rows, hidden, head_size, vocabulary;
+    int64_t n_rows, loss_rows,
+        mlp_rows; /* of an operation, of logits, of an operation of the MLP */
+    int64_t hidden, head_size, vocabulary;
     /* (outputs, inputs) of each different weight of a product. */
     int64_t weights[GPT_SHAPES_MAX][2];
     int32_t n_weights;

@@ -415,14 +415,16 @@ static void gpt_widen_initial(gpt_storage* s, void* pointer) {
 
 /* Floats that the operations of a model widen at once: all operands of the largest one. */
 static int64_t gpt_widened_most(const gpt_shapes* shapes) {
-    int64_t columns = 9 * shapes->hidden, weight = 0; /* the MLP's, or all of attention's */
+    const int64_t attention = 8 * shapes->n_rows * shapes->hidden;
+    const int64_t mlp = 12 * shapes->mlp_rows * shapes->hidden; /* the backward of GELU */
+    const int64_t loss = shapes->loss_rows * (shapes->vocabulary + 2 * shapes->hidden);
+    int64_t most = attention > mlp ? attention : mlp, weight = 0;
     int32_t i;
-    if (columns < shapes->vocabulary + 2 * shapes->hidden)
-        columns = shapes->vocabulary + 2 * shapes->hidden;
+    if (most < loss) most = loss;
     for (i = 0; i < shapes->n_weights; i++)
         if (weight < shapes->weights[i][0] * shapes->weights[i][1])
             weight = shapes->weights[i][0] * shapes->weights[i][1];
-    return shapes->n_rows * columns + weight + 16 * GPT_OPERANDS_MAX;
+    return most + weight + 16 * GPT_OPERANDS_MAX;
 }
 /* On the stream that adds and drops beside compute. */
 static int64_t gpt_widened_beside(const gpt_shapes* shapes) {

@@ -32,6 +32,7 @@ static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
     const gpt_rows part = gpt_part_rows(model, model->tensor.part);
     gpt_array x;
     memset(&x, 0, sizeof x);
+    if (tensor >= gpt_n_tensors(&model->config)) return model->chunk[tensor];
     if (model->is_dry_run) return x;
     x.address = (char*)memo_session_get_address(model->session, layer, tensor);
     x.element_bytes = gpt_element_bytes(&model->config, tensor);
@@ -105,6 +106,24 @@ static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need
                weights + at->up, need[GPT_UP]);
     gpt_elements(model, "GELU", GPT_KIND_GELU, gpt_tensor(model, layer, GPT_GELU),
                  gpt_tensor(model, layer, GPT_UP), NULL, NULL, need[GPT_GELU]);
+}
+
+/* Computes the MLP's tensors of a chunk unless they are skeletal; gpt_end_chunk frees them. */
+static void gpt_begin_chunk(gpt_model* model, int32_t layer, gpt_rows rows) {
+    gpt_rows need[GPT_N_TENSORS];
+    int t;
+    if (!model->config.mlp_rows) return;
+    for (t = gpt_n_tensors(&model->config); t < GPT_N_TENSORS; t++) {
+        need[t] = rows;
+        model->chunk[t] =
+            gpt_take_elements(model, rows, model->columns[t], gpt_element_bytes(&model->config, t));
+    }
+    gpt_compute_mlp(model, layer, need);
+}
+static void gpt_end_chunk(gpt_model* model) {
+    int t;
+    for (t = gpt_n_tensors(&model->config); t < GPT_N_TENSORS; t++)
+        gpt_give(model, model->chunk[t]);
 }
 
 /* The MLP's last product, which the backward does not need.  Over tensor ranks it is a partial
@@ -213,17 +232,25 @@ static void gpt_copy_rows(gpt_model* model, gpt_array to, gpt_array from, gpt_ro
 
 /* x: the residual stream (rows, hidden), in place. */
 static void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_array x) {
-    const gpt_rows rows = gpt_all_rows(model);
-    gpt_rows all[GPT_N_TENSORS];
+    const gpt_rows all = gpt_all_rows(model);
+    const int64_t step = model->config.mlp_rows ? model->chunk_rows : all.end;
+    gpt_rows need[GPT_N_TENSORS], rows;
     gpt_array y;
     int i;
-    for (i = 0; i < GPT_N_TENSORS; i++) all[i] = rows;
-    gpt_copy_rows(model, gpt_tensor(model, layer, GPT_INPUT), x, rows);
-    gpt_compute(model, layer, all);
-    y = gpt_take(model, rows, model->config.hidden);
-    gpt_down(model, layer, y, rows);
-    gpt_residual(model, x, gpt_tensor(model, layer, GPT_MIDDLE), y, layer, GPT_SITE_MLP, rows);
-    gpt_give(model, y);
+    memset(need, 0, sizeof need);
+    for (i = 0; i < gpt_n_tensors(&model->config); i++) need[i] = all;
+    gpt_copy_rows(model, gpt_tensor(model, layer, GPT_INPUT), x, all);
+    gpt_compute(model, layer, need);
+
+    for (rows.begin = 0; rows.begin < all.end; rows.begin = rows.end) {
+        rows.end = gpt_min(rows.begin + step, all.end);
+        gpt_begin_chunk(model, layer, rows);
+        y = gpt_take(model, rows, model->config.hidden);
+        gpt_down(model, layer, y, rows);
+        gpt_residual(model, x, gpt_tensor(model, layer, GPT_MIDDLE), y, layer, GPT_SITE_MLP, rows);
+        gpt_give(model, y);
+        gpt_end_chunk(model);
+    }
 }
 
 /* dx: the gradient of the layer's output (rows, hidden), replaced by the gradient of its input.
@@ -232,7 +259,9 @@ static void gpt_backward_plain(gpt_model* model, int32_t layer, gpt_array dx) {
     gpt_rows rows;
     for (rows.begin = 0; rows.begin < model->n_rows; rows.begin = rows.end) {
         rows.end = gpt_min(rows.begin + model->chunk_rows, model->n_rows);
+        gpt_begin_chunk(model, layer, rows);
         gpt_backward_mlp(model, layer, dx, dx, rows);
+        gpt_end_chunk(model);
     }
     gpt_backward_attention(model, layer, dx, dx, gpt_all_rows(model));
 }

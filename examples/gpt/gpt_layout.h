@@ -223,6 +223,29 @@ static int64_t gpt_run_of_tokens(const gpt_share* share, int64_t row, int64_t en
     return n;
 }
 
+/* ---- chunks of rows ------------------------------------------------------------------------ */
+
+/* Most bytes of logits that exist at a time. */
+#ifndef GPT_LOGITS_BYTES
+#define GPT_LOGITS_BYTES ((int64_t)256 << 20)
+#endif
+
+/* Rows that the MLP processes at a time in the backward: a quarter of all, or config.mlp_rows. */
+static int64_t gpt_chunk_rows(const gpt_config* config) {
+    const int64_t quarter = (gpt_n_rows(config) + 3) / 4;
+    return gpt_round_up(config->mlp_rows ? config->mlp_rows : quarter, config->tile_rows);
+}
+
+/* Rows whose logits exist at a time.  The classifier is never recomputed, so a large tile may be cut. */
+static int64_t gpt_loss_rows(const gpt_config* config) {
+    const int64_t row_bytes = gpt_vocabulary(config) * gpt_type_bytes(config->type);
+    const int64_t quarter = gpt_round_up((gpt_n_rows(config) + 3) / 4, config->tile_rows);
+    const int64_t most = GPT_LOGITS_BYTES / row_bytes;
+    if (most >= quarter) return quarter;
+    if (most >= config->tile_rows) return most / config->tile_rows * config->tile_rows;
+    return most > 1 ? most : 1;
+}
+
 /* ---- skeletal tensors ---------------------------------------------------------------------- */
 
 /* The tensors that a layer's backward needs from its forward, in the order of computation. */
@@ -242,6 +265,11 @@ enum {
     GPT_GELU,      /* (rows, wide) */
     GPT_N_TENSORS
 };
+
+/* Those after `middle` are not skeletal if the MLP runs in chunks. */
+static int32_t gpt_n_tensors(const gpt_config* config) {
+    return config->mlp_rows ? GPT_RSTD2 : GPT_N_TENSORS;
+}
 
 /* rstd and LSE are sums. */
 static int64_t gpt_element_bytes(const gpt_config* config, int tensor) {
@@ -295,7 +323,7 @@ static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_tensor tensors[GP
     gpt_fill_tensors(&desc->config, tensors);
     for (t = 0; t < GPT_N_TENSORS && !desc->rows; t++) tensors[t].rule = MEMO_TENSOR_KEPT;
     swap.tensors = tensors;
-    swap.n_tensors = GPT_N_TENSORS;
+    swap.n_tensors = gpt_n_tensors(&desc->config);
     swap.n_layers = desc->config.n_layers;
     swap.n_rows = gpt_n_rows(&desc->config);
     swap.tile_rows = desc->config.tile_rows;
@@ -310,6 +338,9 @@ static gpt_shapes gpt_shapes_make(const gpt_config* config) {
     memset(&shapes, 0, sizeof shapes);
     shapes.type = config->type;
     shapes.n_rows = gpt_n_rows(config);
+    shapes.loss_rows = gpt_loss_rows(config);
+    shapes.mlp_rows =
+        config->mlp_rows ? gpt_min(gpt_chunk_rows(config), shapes.n_rows) : shapes.n_rows;
     shapes.hidden = hidden;
     shapes.head_size = hidden / config->n_heads;
     shapes.vocabulary = gpt_vocabulary(config);
@@ -401,6 +432,12 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
             "sub-batches %d: must divide the %lld sequences of a rank, or be parts of a single one "
             "that is on one rank",
             config->sub_batches, (long long)(config->batch / gpt_degree(config->data)));
+    if (config->mlp_rows < 0 || config->mlp_rows > 1 << 28 ||
+        (config->mlp_rows && gpt_is_split(config)))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "mlp rows %lld: 0 to 2^28 would work, and 0 with tensor ranks or "
+                              "sub-batches",
+                              (long long)config->mlp_rows);
     if (config->zero < 0 || config->zero > 2)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "zero %d is not 0, 1 or 2",
                               config->zero);
@@ -445,8 +482,8 @@ GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, gpt_policy poli
     swap = gpt_swap_desc(&desc, tensors);
     swap.alpha = alpha;
     status = memo_swap_desc_fill_rows(&swap, rows, error);
-    for (i = 0; i < (int64_t)config->n_layers * GPT_N_TENSORS && !status; i++) {
-        const int is_lost = tensors[i % GPT_N_TENSORS].rule == MEMO_TENSOR_SWAPPED;
+    for (i = 0; i < (int64_t)config->n_layers * swap.n_tensors && !status; i++) {
+        const int is_lost = tensors[i % swap.n_tensors].rule == MEMO_TENSOR_SWAPPED;
         if (policy == GPT_POLICY_KEEP) rows[i] = MEMO_ROWS_KEPT;
         if (policy == GPT_POLICY_RECOMPUTE) rows[i] = is_lost ? MEMO_ROWS_KEPT : 0;
         if (policy == GPT_POLICY_SWAP) rows[i] = swap.n_rows;

@@ -23,7 +23,7 @@ typedef struct train_options {
     int64_t link_bandwidth;             /* bytes per second and direction; 0: as fast as memory */
     double flops;    /* in a dry run: peak of a device, TFLOP/s; 0: the default */
     int64_t cluster; /* in a dry run: 1 + index in clusters; 0: none */
-    int64_t layers, hidden, heads, kv_heads, sequence, batch, accumulate, tile;
+    int64_t layers, hidden, heads, kv_heads, sequence, batch, accumulate, tile, mlp_rows;
     int64_t ranks, data, ring, ulysses, zero; /* 0: not given; train_check_ranks sets it */
     int64_t tensor, sub_batches;              /* likewise */
     const char* degrees;                      /* a file; NULL: none */
@@ -104,6 +104,10 @@ static const option option_table[] = {
      "micro-batches of a step"},
     {"--tile", OPTION_COUNT, OPTION_FIELD(tile), 1, 65536, "N",
      "tokens of a tile: of one matrix product, and what plans are rounded to"},
+    {"--mlp-rows", OPTION_COUNT, OPTION_FIELD(mlp_rows), 1, 268435456, "N",
+     "compute the MLP N tokens at a time, in both passes: its tensors take memory for N tokens, "
+     "and "
+     "no policy keeps or swaps them (default: all tokens, as the policy decides)"},
     {"--ranks", OPTION_COUNT, OPTION_FIELD(ranks), 1, 64, "N",
      "ranks, threads or MPI processes, each with a device of its own: data x ring x ulysses x "
      "tensor (default: that product)"},
@@ -561,6 +565,11 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
                               "--schedule %s has nothing to order; --sub-batches 2 or --tensor 2 "
                               "would give it something",
                               memo_blocks_order_name((memo_blocks_order)o->schedule));
+    if (o->mlp_rows && (o->tensor > 1 || o->sub_batches > 1))
+        return memo_error_set(error, no,
+                              "--mlp-rows %lld does not work with --tensor and --sub-batches; more "
+                              "--sub-batches alone bound the MLP too",
+                              (long long)o->mlp_rows);
     if (o->zero && o->data * o->ring * o->ulysses == 1)
         return memo_error_set(error, no,
                               "--zero %lld has no ranks to split over; --data, --ring or "

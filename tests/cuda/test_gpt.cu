@@ -141,6 +141,12 @@ static void bf16_is_the_host_but_for_rounding(void) {
 /* No row begins at a multiple of 16 bytes. */
 static void odd_widths_work(void) { check_model(config_of(MEMO_TYPE_BF16, 12, 11, 1), 1e-4, 3e-2); }
 
+static void an_mlp_in_chunks_works(void) {
+    gpt_config config = config_of(MEMO_TYPE_BF16, 16, 19, 1);
+    config.mlp_rows = 8;
+    check_model(config, 1e-4, 3e-2);
+}
+
 #ifndef __CUDACC__
 static void ask_again(void) { fake_lt_ignores = 1; }
 
@@ -203,6 +209,7 @@ int main(int argc, char** argv) {
     TEST(f32_is_the_host_but_for_rounding);
     TEST(bf16_is_the_host_but_for_rounding);
     TEST(odd_widths_work);
+    TEST(an_mlp_in_chunks_works);
 #ifndef __CUDACC__
     TEST(products_that_are_not_pinned_differ);
     TEST(rows_are_compared_before_the_first_step);
