@@ -155,6 +155,9 @@ static void rows_do_not_depend_on_their_company(void) {
         gpt_gelu_forward(all, x, N_ROWS, N_COLUMNS);
         gpt_gelu_forward(alone, xr, 1, N_COLUMNS);
         CHECK(!memcmp(alone, expected, sizeof alone));
+        gpt_swiglu_forward(all, x, N_ROWS, N_COLUMNS / 2); /* the first half, as other rows */
+        gpt_swiglu_forward(alone, x + row * (N_COLUMNS / 2 * 2), 1, N_COLUMNS / 2);
+        CHECK(!memcmp(alone, all + row * (N_COLUMNS / 2), N_COLUMNS / 2 * sizeof(gpt_real)));
         gpt_residual_forward(all, x, z, &dropout, 5, N_ROWS, N_COLUMNS);
         gpt_residual_forward(alone, xr, zr, &dropout, 5 + row, 1, N_COLUMNS);
         CHECK(!memcmp(alone, expected, sizeof alone));
@@ -252,6 +255,31 @@ static double plain_gelu_slope(double x) {
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
 }
 
+static double plain_silu(double x) { return x / (1 + exp(-x)); }
+static double plain_silu_slope(double x) {
+    return 1 / (1 + exp(-x)) + x * exp(-x) / ((1 + exp(-x)) * (1 + exp(-x)));
+}
+
+/* The MLP's activation of a row's product `up` (columns).  SwiGLU takes pairs of it, and gives half. */
+static void plain_activate(const gpt_config* config, double* y, const double* up, int64_t n) {
+    int64_t i;
+    for (i = 0; i < n; i++)
+        y[i] = config->mlp == GPT_MLP_SWIGLU ? up[2 * i] * plain_silu(up[2 * i + 1])
+                                             : plain_gelu(up[i]);
+}
+static void plain_activate_backward(const gpt_config* config, double* dup, const double* dy,
+                                    const double* up, int64_t n) {
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        if (config->mlp == GPT_MLP_SWIGLU) {
+            dup[2 * i] = dy[i] * plain_silu(up[2 * i + 1]);
+            dup[2 * i + 1] = dy[i] * up[2 * i] * plain_silu_slope(up[2 * i + 1]);
+        } else {
+            dup[i] = dy[i] * plain_gelu_slope(up[i]);
+        }
+    }
+}
+
 static void plain_mask(double* x, const gpt_config* config, int64_t step, int64_t layer, int site,
                        int64_t first_token) {
     const gpt_dropout dropout = gpt_dropout_make(config->dropout, config->seed, step, layer, site);
@@ -264,7 +292,7 @@ static void plain_mask(double* x, const gpt_config* config, int64_t step, int64_
 }
 
 typedef struct plain_layer {
-    double *input, *norm1, *q, *k, *v, *p, *attention, *middle, *norm2, *up, *gelu;
+    double *input, *norm1, *q, *k, *v, *p, *attention, *middle, *norm2, *up, *activated;
 } plain_layer;
 
 /* Loss of one sequence, times loss_scale; gradients are added to.  logits (vocabulary) of the last
@@ -275,6 +303,7 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
     const gpt_layout at = gpt_layout_make(config);
     const int64_t T = config->sequence, C = config->hidden, H = config->n_heads, D = C / H;
     const int64_t K = config->n_kv_heads, CK = K * D, V = 256;
+    const int64_t U = config->mlp == GPT_MLP_SWIGLU ? 8 * C : 4 * C;
     plain_layer* layers = (plain_layer*)allocate(config->n_layers, sizeof *layers);
     double *x = (double*)allocate(T * C, sizeof(double)), *y, *logits, *dx, *dy;
     double loss = 0;
@@ -285,9 +314,10 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
     for (l = 0; l < config->n_layers; l++) {
         plain_layer* a = &layers[l];
         const double* lw = w + at.layers + l * at.layer_stride;
-        double** const tensors[11] = {&a->input,     &a->norm1,  &a->q,     &a->k,  &a->v,   &a->p,
-                                      &a->attention, &a->middle, &a->norm2, &a->up, &a->gelu};
-        const int64_t sizes[11] = {C, C, C, CK, CK, H * T, C, C, C, 4 * C, 4 * C};
+        double** const tensors[11] = {&a->input, &a->norm1, &a->q,         &a->k,
+                                      &a->v,     &a->p,     &a->attention, &a->middle,
+                                      &a->norm2, &a->up,    &a->activated};
+        const int64_t sizes[11] = {C, C, C, CK, CK, H * T, C, C, C, U, 4 * C};
         for (i = 0; i < 11; i++) *tensors[i] = (double*)allocate(T * sizes[i], sizeof(double));
         memcpy(a->input, x, (size_t)(T * C) * sizeof(double));
         plain_norm(a->norm1, x, lw + at.norm1, T, C);
@@ -318,9 +348,9 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
         plain_mask(a->middle, config, step, l, GPT_SITE_PROJECTION, first_token);
         for (i = 0; i < T * C; i++) a->middle[i] += a->input[i];
         plain_norm(a->norm2, a->middle, lw + at.norm2, T, C);
-        plain_linear(a->up, a->norm2, lw + at.up, T, 4 * C, C);
-        for (i = 0; i < T * 4 * C; i++) a->gelu[i] = plain_gelu(a->up[i]);
-        plain_linear(x, a->gelu, lw + at.down, T, C, 4 * C);
+        plain_linear(a->up, a->norm2, lw + at.up, T, U, C);
+        plain_activate(config, a->activated, a->up, T * 4 * C);
+        plain_linear(x, a->activated, lw + at.down, T, C, 4 * C);
         plain_mask(x, config, step, l, GPT_SITE_MLP, first_token);
         for (i = 0; i < T * C; i++) x[i] += a->middle[i];
     }
@@ -347,7 +377,8 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
         const double* lw = w + at.layers + l * at.layer_stride;
         double* ldw = dw + at.layers + l * at.layer_stride;
         double* branch = (double*)allocate(T * C, sizeof(double));
-        double* dup = (double*)allocate(T * 4 * C, sizeof(double));
+        double* dactivated = (double*)allocate(T * 4 * C, sizeof(double));
+        double* dup = (double*)allocate(T * U, sizeof(double));
         double* dnorm2 = (double*)allocate(T * C, sizeof(double));
         double* dattention = (double*)allocate(T * C, sizeof(double));
         double* dq = (double*)allocate(T * C, sizeof(double));
@@ -357,9 +388,10 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
         double* dp = (double*)allocate(T, sizeof(double));
         memcpy(branch, dx, (size_t)(T * C) * sizeof(double));
         plain_mask(branch, config, step, l, GPT_SITE_MLP, first_token);
-        plain_linear_backward(dup, ldw + at.down, branch, a->gelu, lw + at.down, T, C, 4 * C);
-        for (i = 0; i < T * 4 * C; i++) dup[i] *= plain_gelu_slope(a->up[i]);
-        plain_linear_backward(dnorm2, ldw + at.up, dup, a->norm2, lw + at.up, T, 4 * C, C);
+        plain_linear_backward(dactivated, ldw + at.down, branch, a->activated, lw + at.down, T, C,
+                              4 * C);
+        plain_activate_backward(config, dup, dactivated, a->up, T * 4 * C);
+        plain_linear_backward(dnorm2, ldw + at.up, dup, a->norm2, lw + at.up, T, U, C);
         plain_norm_backward(dx, ldw + at.norm2, dnorm2, a->middle, lw + at.norm2, T, C);
         memcpy(branch, dx, (size_t)(T * C) * sizeof(double));
         plain_mask(branch, config, step, l, GPT_SITE_PROJECTION, first_token);
@@ -392,10 +424,11 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
         plain_linear_backward(dnorm1, ldw + at.key, dk, a->norm1, lw + at.key, T, CK, C);
         plain_linear_backward(dnorm1, ldw + at.value, dv, a->norm1, lw + at.value, T, CK, C);
         plain_norm_backward(dx, ldw + at.norm1, dnorm1, a->input, lw + at.norm1, T, C);
-        free(branch), free(dup), free(dnorm2), free(dattention), free(dq), free(dk), free(dv);
+        free(branch), free(dactivated), free(dup), free(dnorm2), free(dattention), free(dq),
+            free(dk), free(dv);
         free(dnorm1), free(dp);
         free(a->input), free(a->norm1), free(a->q), free(a->k), free(a->v), free(a->p);
-        free(a->attention), free(a->middle), free(a->norm2), free(a->up), free(a->gelu);
+        free(a->attention), free(a->middle), free(a->norm2), free(a->up), free(a->activated);
     }
     plain_mask(dx, config, step, 0, GPT_SITE_EMBEDDING, first_token);
     for (r = 0; r < T; r++)
@@ -404,6 +437,10 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
     return loss;
 }
 
+static gpt_config with_swiglu(gpt_config config) {
+    config.mlp = GPT_MLP_SWIGLU;
+    return config;
+}
 static gpt_config mlp_in_chunks(gpt_config config, int64_t n_rows) {
     config.mlp_rows = n_rows;
     return config;
@@ -471,6 +508,8 @@ static void model_matches_the_plain_one(void) {
     check_against_plain(gpt_test_config(4, 16, 1, 1, 5, 3, 64, 0.1), GPT_POLICY_RECOMPUTE, 0);
     check_against_plain(mlp_in_chunks(gpt_test_config(3, 48, 4, 1, 37, 1, 4, 0.1), 9),
                         GPT_POLICY_ALPHA, 0.5);
+    check_against_plain(with_swiglu(gpt_test_config(2, 32, 4, 2, 21, 2, 8, 0.2)), GPT_POLICY_ALPHA,
+                        0.5);
     check_against_plain(gpt_test_config(1, 16, 2, 2, 1, 1, 1, 0), GPT_POLICY_ALPHA, 0);
 }
 
@@ -715,6 +754,12 @@ static void tables_of_rows_give_the_same_bits(void) {
     check_tables(gpt_test_config(4, WIDE, 4, 2, 100, 1, 64, 0.1), 4);
 }
 
+static void policies_give_the_same_bits_with_swiglu(void) {
+    check_policies(with_swiglu(gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1)));
+    check_tables(with_swiglu(gpt_test_config(4, 18, 3, 1, 29, 2, 3, 0.1)), N_TABLES);
+    check_policies(with_swiglu(mlp_in_chunks(gpt_test_config(2, 32, 4, 2, 35, 2, 8, 0.1), 8)));
+}
+
 /* ---- rows at a time ----------------------------------------------------------------------------- */
 
 static void chunks_of_the_mlp_give_the_same_bits(void) {
@@ -796,6 +841,7 @@ static void policies_give_the_same_bits_in_bf16(void) {
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64");
     check_policies(bf16_config(gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1)));
     check_policies(bf16_config(gpt_test_config(4, 18, 3, 1, 29, 2, 3, 0.1)));
+    check_policies(bf16_config(with_swiglu(gpt_test_config(2, 32, 4, 2, 50, 1, 64, 0.1))));
     check_policies(bf16_config(mlp_in_chunks(gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1), 8)));
     check_tables(bf16_config(gpt_test_config(4, 32, 4, 2, 33, 1, 7, 0.1)), N_TABLES);
 }
@@ -1305,7 +1351,7 @@ static void too_small_a_device_is_refused(void) {
 /* ---- training and generating -------------------------------------------------------------------
  */
 
-static void check_learning(memo_type type) {
+static void check_learning(memo_type type, gpt_mlp mlp) {
     static const char verse[] = "the quick brown fox jumps over the lazy dog; ";
     enum { LENGTH = sizeof verse - 1, SEQUENCE = 40, N_NEW = 90 };
     gpt_config config = gpt_test_config(3, 32, 4, 2, SEQUENCE, 2, 16, 0.05);
@@ -1318,6 +1364,7 @@ static void check_learning(memo_type type) {
     memo_error error;
     int64_t i;
     config.type = type;
+    config.mlp = mlp;
     desc = gpt_test_desc(config, GPT_POLICY_ALPHA, 0.5);
     for (i = 0; i < (int64_t)sizeof text; i++) text[i] = (uint8_t)verse[i % LENGTH];
     CHECK_OK(gpt_test_open(&desc, &run, &error));
@@ -1363,10 +1410,13 @@ static void check_learning(memo_type type) {
     gpt_test_close(&run);
 }
 
-static void a_model_learns_and_recites(void) { check_learning(GPT_REAL_TYPE); }
+static void a_model_learns_and_recites(void) { check_learning(GPT_REAL_TYPE, GPT_MLP_GELU); }
+static void a_model_with_swiglu_learns_and_recites(void) {
+    check_learning(GPT_REAL_TYPE, GPT_MLP_SWIGLU);
+}
 static void a_model_in_bf16_learns_and_recites(void) {
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64");
-    check_learning(MEMO_TYPE_BF16);
+    check_learning(MEMO_TYPE_BF16, GPT_MLP_GELU);
 }
 
 int main(int argc, char** argv) {
@@ -1386,6 +1436,7 @@ int main(int argc, char** argv) {
     TEST(policies_give_the_same_bits_with_odd_rows);
     TEST(policies_give_the_same_bits_with_large_tiles);
     TEST(tables_of_rows_give_the_same_bits);
+    TEST(policies_give_the_same_bits_with_swiglu);
     TEST(chunks_of_the_mlp_give_the_same_bits);
     TEST(an_mlp_in_chunks_is_the_same_mlp);
     TEST(logits_never_exist_as_a_whole);
@@ -1401,6 +1452,7 @@ int main(int argc, char** argv) {
     TEST(tables_that_cannot_be_are_refused);
     TEST(too_small_a_device_is_refused);
     TEST(a_model_learns_and_recites);
+    TEST(a_model_with_swiglu_learns_and_recites);
     TEST(a_model_in_bf16_learns_and_recites);
     return memo_test_end();
 }

@@ -97,6 +97,11 @@ static void of_an_mlp_in_chunks(void) {
     config.mlp_rows = 8;
     check_gradients(config, GPT_POLICY_ALPHA, 0.5);
 }
+static void of_swiglu(void) {
+    gpt_config config = gpt_test_config(2, 16, 4, 2, 13, 2, 8, 0.2);
+    config.mlp = GPT_MLP_SWIGLU;
+    check_gradients(config, GPT_POLICY_ALPHA, 0.5);
+}
 /* Longer than a tile of attention. */
 static void of_several_attention_tiles(void) {
     check_gradients(gpt_test_config(1, 8, 2, 2, GPT_ATTENTION_TILE + 9, 1, 32, 0), GPT_POLICY_SWAP,
@@ -109,6 +114,7 @@ int main(int argc, char** argv) {
     TEST(of_split_rows);
     TEST(of_recomputed_layers);
     TEST(of_an_mlp_in_chunks);
+    TEST(of_swiglu);
     TEST(of_several_attention_tiles);
     return memo_test_end();
 }

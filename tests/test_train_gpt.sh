@@ -84,7 +84,7 @@ help_lists_every_option() {
     for name in --text --policy --alpha --device-memory --host-memory --layers --hidden --heads --kv-heads \
         --seq --batch --accumulate --dropout --steps --seed --learning-rate --loss-log --output --compare \
         --sample --link-bandwidth --dry-run --demo --ranks --data --ring --ulysses --zero \
-        --tensor --degrees --sub-batches --schedule --mlp-rows --flops --cluster --seconds --type --vocabulary --random-tokens; do
+        --tensor --degrees --sub-batches --schedule --mlp-rows --mlp --flops --cluster --seconds --type --vocabulary --random-tokens; do
         expect_out "^  $name "
     done
     [ -s err ] && fail "help writes to standard error"
@@ -295,7 +295,7 @@ rates_give_times() {
     expect_out '^budget .*device 70.0 GiB'
     expect_out '^profile   estimated: 100 TFLOP/s'
     refused '--cluster has no effect without --dry-run' $tiny --cluster h100
-    refused '--cluster z80: unknown; use a800, a100, h100, h200, b200 or 3090-pcie' $tiny --cluster z80
+    refused '--cluster z80: unknown cluster; use a800, a100, h100, h200, b200 or 3090-pcie' $tiny --cluster z80
 }
 
 # ---- the same numbers under every policy -----------------------------------------------------------
@@ -358,6 +358,23 @@ losses_equal_with_accumulation_and_few_layers() {
         expect_code 0
         expect_same keep.few memo.few
     done
+}
+
+# Policies, ranks and plans have its tensors; the rate counts its parameters.
+swiglu_is_compared_and_drawn() {
+    refused '--mlp relu: unknown mlp; use gelu or swiglu' $tiny --mlp relu
+    run $tiny --mlp swiglu --compare 2 --sample 30 --output swiglu/run --device-memory 600KiB
+    expect_code 0
+    expect_out 'bitwise the same'
+    expect_out ' 0 races'
+    expect_out '30 more, generated:'
+    expect_out '[ ,]swiglu\(,\|$\)'
+    expect_out 'heads.*, SwiGLU'
+    run $tiny --mlp swiglu --policy keep --loss-log one.log
+    run $tiny --mlp swiglu --tensor 2 --loss-log tensor.log
+    expect_near one.log tensor.log
+    run $tiny --policy keep --loss-log gelu.log
+    ! cmp -s one.log gelu.log || fail 'SwiGLU changes nothing'
 }
 
 # The MLP's tensors are recomputed under every policy, and no plan has them.
@@ -789,6 +806,7 @@ for name in help_lists_every_option \
     spilled_rows_come_back \
     losses_equal_with_accumulation_and_few_layers \
     mlp_in_chunks \
+    swiglu_is_compared_and_drawn \
     ranks_have_the_losses_of_one \
     ranks_plan_their_rows \
     ranks_compare_and_draw \

@@ -9,6 +9,7 @@
  * A layer (pre-norm):  input -> norm1 -> q, k, v -> RoPE -> causal attention -> projection ->
  * dropout
  * -> + input = middle -> norm2 -> up (4h) -> GELU -> down -> dropout -> + middle.
+ * With SwiGLU (Shazeer 2020) up has 8h columns, up and gate in turn: up * silu(gate) replaces GELU.
  *
  * Under every policy, products over tokens run in tiles of config.tile_rows rows.  The border between
  * swapped and recomputed rows lies between two tiles.  A row is therefore recomputed in the same tile
@@ -50,12 +51,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+typedef enum gpt_mlp { GPT_MLP_GELU = 0, GPT_MLP_SWIGLU } gpt_mlp;
+
 typedef struct gpt_config {
     int32_t n_layers, hidden;
     int32_t n_heads,
         n_kv_heads;          /* hidden % n_heads = 0, n_heads % n_kv_heads = 0, head size even */
     int64_t sequence, batch; /* a micro-batch has batch * sequence rows (tokens) */
     int32_t vocabulary;      /* tokens are int32_t below it; 0: tokens are bytes */
+    gpt_mlp mlp;             /* 4 hidden columns wide, as GPT-2 and PaLM */
     int64_t tile_rows;       /* rows of a GEMM; swapped and recomputed rows meet between tiles */
     /* Rows of the MLP at a time, rounded up to tiles.  Its tensors are then not skeletal: the backward
      * recomputes them chunk by chunk, under every policy, and they take the memory of one chunk.  0: they

@@ -373,7 +373,7 @@ static void gpt_norm_back(gpt_model* model, const char* name, gpt_array dx, gpt_
     gpt_launch(model, &op, GPT_KIND_NORM_BACKWARD, &a);
 }
 
-/* ---- element by element: dropout, residual, GELU; RoPE ---------------------------------------- */
+/* ---- element by element: dropout, residual, activation; RoPE ---------------------------------------- */
 
 /* z and dropout may be NULL. */
 static void gpt_elements(gpt_model* model, const char* name, gpt_kind kind, gpt_array y,
@@ -387,7 +387,7 @@ static void gpt_elements(gpt_model* model, const char* name, gpt_kind kind, gpt_
     a.x = gpt_reads_rows(&op, x, rows);
     if (z) a.z = gpt_reads_rows(&op, *z, rows);
     a.rows = rows;
-    a.n_columns = y.n_columns;
+    a.n_columns = gpt_min(x.n_columns, y.n_columns); /* of SwiGLU one is twice as wide */
     if (dropout) {
         a.token_numbers = model->token_numbers + rows.begin;
         a.first_token = model->first_token;

@@ -88,15 +88,17 @@ static inline gpt_dropout gpt_dropout_make(double rate, uint64_t seed, int64_t s
  * tiles lie at the same rows in every pass. */
 
 typedef enum gpt_kind {
-    GPT_KIND_LINEAR = 0,         /* gpt_linear_args: y = x W^T */
-    GPT_KIND_LINEAR_BACKWARD,    /* dx = or += dy W; dW += dy^T x */
-    GPT_KIND_NORM,               /* gpt_norm_args: root mean square norm */
-    GPT_KIND_NORM_BACKWARD,      /* adds to dx and to the weight's gradient */
-    GPT_KIND_DROPOUT,            /* gpt_elements_args: y = mask * x, or x + mask * z */
-    GPT_KIND_GELU,               /* y = gelu(x) */
-    GPT_KIND_GELU_BACKWARD,      /* y = x * gelu'(z) */
-    GPT_KIND_ROPE,               /* gpt_rope_args */
-    GPT_KIND_ATTENTION,          /* gpt_attention_args */
+    GPT_KIND_LINEAR = 0,      /* gpt_linear_args: y = x W^T */
+    GPT_KIND_LINEAR_BACKWARD, /* dx = or += dy W; dW += dy^T x */
+    GPT_KIND_NORM,            /* gpt_norm_args: root mean square norm */
+    GPT_KIND_NORM_BACKWARD,   /* adds to dx and to the weight's gradient */
+    GPT_KIND_DROPOUT,         /* gpt_elements_args: y = mask * x, or x + mask * z */
+    GPT_KIND_GELU,            /* y = gelu(x) */
+    GPT_KIND_GELU_BACKWARD,   /* y = x * gelu'(z) */
+    GPT_KIND_SWIGLU,          /* y = up * silu(gate); x is (rows, 2 columns): up and gate in turn */
+    GPT_KIND_SWIGLU_BACKWARD, /* y (rows, 2 columns) = x * the slopes at z (rows, 2 columns) */
+    GPT_KIND_ROPE,            /* gpt_rope_args */
+    GPT_KIND_ATTENTION,       /* gpt_attention_args */
     GPT_KIND_ATTENTION_BACKWARD, /* sets dq, dk, dv and delta */
     GPT_KIND_EMBEDDING,          /* gpt_tokens_args: x = rows of the table */
     GPT_KIND_EMBEDDING_BACKWARD, /* rows of the table += x */
@@ -252,9 +254,10 @@ enum { GPT_SHAPES_MAX = 64 };
 /* What kernels need to know of a model before its first operation. */
 typedef struct gpt_shapes {
     memo_type type;
-    int64_t n_rows, loss_rows,
-        mlp_rows; /* of an operation, of logits, of an operation of the MLP */
+    int64_t n_rows;              /* of an operation */
+    int64_t loss_rows, mlp_rows; /* of logits, of an operation of the MLP */
     int64_t hidden, head_size, vocabulary;
+    int64_t wide, up; /* columns of the MLP: of its activation, of the product before it */
     /* (outputs, inputs) of each different weight of a product. */
     int64_t weights[GPT_SHAPES_MAX][2];
     int32_t n_weights;

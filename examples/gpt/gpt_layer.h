@@ -37,8 +37,7 @@ static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
     x.address = (char*)memo_session_get_address(model->session, layer, tensor);
     x.element_bytes = gpt_element_bytes(&model->config, tensor);
     x.n_columns = model->columns[tensor];
-    if ((tensor >= GPT_Q && tensor <= GPT_LSE) || tensor == GPT_UP || tensor == GPT_GELU)
-        x.n_columns *= wider;
+    if ((tensor >= GPT_Q && tensor <= GPT_LSE) || tensor >= GPT_UP) x.n_columns *= wider;
     x.address += part.begin / wider * x.n_columns * x.element_bytes;
     x.begin = gpt_slice(model, part, degree).begin;
     return x;
@@ -95,7 +94,12 @@ static void gpt_residual(gpt_model* model, gpt_array to, gpt_array from, gpt_arr
     gpt_elements(model, "residual", GPT_KIND_DROPOUT, to, from, &y, &dropout, rows);
 }
 
-/* From middle to GELU. */
+static int gpt_is_gated(const gpt_model* model) { return model->config.mlp == GPT_MLP_SWIGLU; }
+static const char* gpt_activation(const gpt_model* model) {
+    return gpt_is_gated(model) ? "SwiGLU" : "GELU";
+}
+
+/* From middle to the activation. */
 static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS]) {
     const gpt_layout* at = &model->layout;
     const int64_t weights = at->layers + layer * at->layer_stride;
@@ -104,8 +108,10 @@ static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need
              weights + at->norm2, need[GPT_NORM2]);
     gpt_linear(model, "up", gpt_tensor(model, layer, GPT_UP), gpt_tensor(model, layer, GPT_NORM2),
                weights + at->up, need[GPT_UP]);
-    gpt_elements(model, "GELU", GPT_KIND_GELU, gpt_tensor(model, layer, GPT_GELU),
-                 gpt_tensor(model, layer, GPT_UP), NULL, NULL, need[GPT_GELU]);
+    gpt_elements(model, gpt_activation(model),
+                 gpt_is_gated(model) ? GPT_KIND_SWIGLU : GPT_KIND_GELU,
+                 gpt_tensor(model, layer, GPT_ACTIVATED), gpt_tensor(model, layer, GPT_UP), NULL,
+                 NULL, need[GPT_ACTIVATED]);
 }
 
 /* Computes the MLP's tensors of a chunk unless they are skeletal; gpt_end_chunk frees them. */
@@ -130,7 +136,7 @@ static void gpt_end_chunk(gpt_model* model) {
  * sum. */
 static void gpt_down(gpt_model* model, int32_t layer, gpt_array y, gpt_rows rows) {
     const gpt_layout* at = &model->layout;
-    gpt_linear(model, "down", y, gpt_tensor(model, layer, GPT_GELU),
+    gpt_linear(model, "down", y, gpt_tensor(model, layer, GPT_ACTIVATED),
                at->layers + layer * at->layer_stride + at->down, rows);
 }
 
@@ -145,16 +151,18 @@ static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_
     const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_MLP);
     const gpt_array up = gpt_tensor(model, layer, GPT_UP);
     const gpt_widths w = gpt_widths_of(&model->config, layer);
-    gpt_array masked, d_gelu, d_up, d_norm;
+    gpt_array masked, d_activated, d_up, d_norm;
     masked = gpt_take(model, rows, hidden);
     gpt_elements(model, "dropout", GPT_KIND_DROPOUT, masked, dx, NULL, &dropout, rows);
-    d_gelu = gpt_take(model, rows, w.wide);
-    gpt_linear_back(model, "down", d_gelu, masked, gpt_tensor(model, layer, GPT_GELU), 1,
+    d_activated = gpt_take(model, rows, w.wide);
+    gpt_linear_back(model, "down", d_activated, masked, gpt_tensor(model, layer, GPT_ACTIVATED), 1,
                     weights + at->down, rows);
     gpt_give(model, masked);
-    d_up = gpt_take(model, rows, w.wide);
-    gpt_elements(model, "GELU", GPT_KIND_GELU_BACKWARD, d_up, d_gelu, &up, NULL, rows);
-    gpt_give(model, d_gelu);
+    d_up = gpt_take(model, rows, w.up);
+    gpt_elements(model, gpt_activation(model),
+                 gpt_is_gated(model) ? GPT_KIND_SWIGLU_BACKWARD : GPT_KIND_GELU_BACKWARD, d_up,
+                 d_activated, &up, NULL, rows);
+    gpt_give(model, d_activated);
     d_norm = gpt_take(model, rows, hidden);
     gpt_linear_back(model, "up", d_norm, d_up, gpt_tensor(model, layer, GPT_NORM2), 1,
                     weights + at->up, rows);

@@ -625,6 +625,40 @@ GPT_FUNCTION void gpt_gelu_backward(gpt_real* dx,       /* (rows, columns), set 
             dx[column] = dy[column] * gpt_gelu_slope(x[column]);
 }
 
+/* ---- SwiGLU: up * silu(gate), silu(x) = x / (1 + exp(-x)) (Shazeer 2020) ------------------- */
+
+GPT_INLINE gpt_real gpt_sigmoid(gpt_real x) { return 1 / (1 + gpt_exp(-x)); }
+GPT_INLINE gpt_real gpt_swiglu(gpt_real up, gpt_real gate) { return up * gate * gpt_sigmoid(gate); }
+/* Replaces up and gate by the gradients of both. */
+GPT_INLINE void gpt_swiglu_slopes(gpt_real* up, gpt_real* gate, gpt_real dy) {
+    const gpt_real s = gpt_sigmoid(*gate), d_up = dy * *gate * s;
+    *gate = dy * *up * s * (1 + *gate * (1 - s));
+    *up = d_up;
+}
+
+GPT_FUNCTION void gpt_swiglu_forward(gpt_real* y,       /* (rows, columns); may be x */
+                                     const gpt_real* x, /* (rows, 2 columns): up and gate in turn */
+                                     int64_t n_rows, int64_t n_columns) {
+    int64_t row, column;
+    for (row = 0; row < n_rows; row++, x += 2 * n_columns, y += n_columns)
+        for (column = 0; column < n_columns; column++)
+            y[column] = gpt_swiglu(x[2 * column], x[2 * column + 1]);
+}
+
+GPT_FUNCTION void gpt_swiglu_backward(gpt_real* dx,       /* (rows, 2 columns), set */
+                                      const gpt_real* dy, /* (rows, columns) */
+                                      const gpt_real* x,  /* (rows, 2 columns) */
+                                      int64_t n_rows, int64_t n_columns) {
+    int64_t row, column;
+    for (row = 0; row < n_rows; row++, x += 2 * n_columns, dx += 2 * n_columns, dy += n_columns)
+        for (column = 0; column < n_columns; column++) {
+            gpt_real up = x[2 * column], gate = x[2 * column + 1];
+            gpt_swiglu_slopes(&up, &gate, dy[column]);
+            dx[2 * column] = up;
+            dx[2 * column + 1] = gate;
+        }
+}
+
 /* ---- softmax and cross-entropy, fused with their gradient ---------------------------------- */
 
 /* Replaces the logits by scale * d(loss of the row) / d(logits).  Returns scale * (sum of the

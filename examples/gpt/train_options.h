@@ -29,8 +29,9 @@ typedef struct train_options {
     const char* degrees;                      /* a file; NULL: none */
     int32_t* block_degrees;                   /* the degrees in the file, of 2 x layers blocks */
     int64_t schedule;                         /* memo_blocks_order */
+    int64_t mlp;                              /* gpt_mlp */
     int64_t vocabulary, is_random;
-    int64_t type; /* memo_type */
+    int64_t is_bf16;
     double dropout;
     int64_t steps, seconds, seed; /* seconds 0: no limit */
     double learning_rate;
@@ -46,10 +47,7 @@ typedef enum option_kind {
     OPTION_COUNT = 0, /* a whole number */
     OPTION_REAL,
     OPTION_SIZE, /* bytes, with a suffix */
-    OPTION_POLICY,
-    OPTION_CLUSTER,
-    OPTION_SCHEDULE,
-    OPTION_TYPE,
+    OPTION_NAME, /* one of option_name; the first has the value low */
     OPTION_PATH,
     OPTION_FILES,
     OPTION_FLAG
@@ -72,7 +70,7 @@ static const option option_table[] = {
      "learn from random tokens below --vocabulary instead of a text"},
     {"--vocabulary", OPTION_COUNT, OPTION_FIELD(vocabulary), 2, 16777216, "N",
      "number of different tokens; a text has 256, bytes"},
-    {"--policy", OPTION_POLICY, OPTION_FIELD(policy), 0, 0, "NAME",
+    {"--policy", OPTION_NAME, OPTION_FIELD(policy), 0, 0, "NAME",
      "keep, recompute, swap, alpha or memo: how a layer's activations reach its backward"},
     {"--alpha", OPTION_REAL, OPTION_FIELD(alpha), 0, 1, "X",
      "alpha, memo: one fraction for all tensors, 0 to 1, rounded to tiles (default: planned)"},
@@ -86,7 +84,7 @@ static const option option_table[] = {
      "peak of a rank's device, to print the MFU of a run; --dry-run: products are taken to reach "
      "0.75 of it, "
      "attention 0.6 and in the backward 0.55 (default 312)"},
-    {"--cluster", OPTION_CLUSTER, OPTION_FIELD(cluster), 0, 0, "NAME",
+    {"--cluster", OPTION_NAME, OPTION_FIELD(cluster), 1, 0, "NAME",
      "--dry-run: --flops, --link-bandwidth and --device-memory of this GPU, if not given: a800, "
      "a100, "
      "h100, h200, b200 or 3090-pcie"},
@@ -97,6 +95,8 @@ static const option option_table[] = {
     {"--heads", OPTION_COUNT, OPTION_FIELD(heads), 1, 4096, "N", "attention heads"},
     {"--kv-heads", OPTION_COUNT, OPTION_FIELD(kv_heads), 1, 4096, "N",
      "key and value heads (default: as many as heads)"},
+    {"--mlp", OPTION_NAME, OPTION_FIELD(mlp), 0, 0, "NAME",
+     "gelu, or swiglu: the MLP has two products of 4 hidden columns before it"},
     {"--seq", OPTION_COUNT, OPTION_FIELD(sequence), 1, 16777216, "N",
      "tokens (bytes) of a sequence"},
     {"--batch", OPTION_COUNT, OPTION_FIELD(batch), 1, 4096, "N", "sequences of a micro-batch"},
@@ -126,13 +126,12 @@ static const option option_table[] = {
     {"--sub-batches", OPTION_COUNT, OPTION_FIELD(sub_batches), 1, 64, "N",
      "parts of a rank's micro-batch; sums of one part overlap another part's computation (default: "
      "1)"},
-    {"--schedule", OPTION_SCHEDULE, OPTION_FIELD(schedule), 0, 0, "NAME",
+    {"--schedule", OPTION_NAME, OPTION_FIELD(schedule), 0, 0, "NAME",
      "default, pipelined, cross or fine: the order of sub-batches; see below"},
     {"--zero", OPTION_COUNT, OPTION_FIELD(zero), 0, 2, "N",
      "split over the ranks: 0 nothing, 1 Adam's moments, 2 also the gradient"},
-    {"--type", OPTION_TYPE, OPTION_FIELD(type), 0, 0, "NAME",
-     "f32, or bf16: activations and weights in bf16, with fp32 master weights and sums (default: "
-     "f32; on a GPU bf16)"},
+    {"--type", OPTION_NAME, OPTION_FIELD(is_bf16), 0, 0, "NAME",
+     "f32, or bf16: activations and weights in bf16, with fp32 master weights and sums"},
     {"--dropout", OPTION_REAL, OPTION_FIELD(dropout), 0, 0.95, "P", "probability, 0 to 0.95"},
     {"--steps", OPTION_COUNT, OPTION_FIELD(steps), 1, 1e9, "N", "training steps"},
     {"--seconds", OPTION_COUNT, OPTION_FIELD(seconds), 1, 1e9, "N",
@@ -184,7 +183,7 @@ static train_options train_options_default(void) {
     options.learning_rate = 0.003;
     options.vocabulary = 256;
 #ifdef TRAIN_CUDA
-    options.type = MEMO_TYPE_BF16;
+    options.is_bf16 = 1;
 #endif
     return options;
 }
@@ -199,6 +198,17 @@ static const char** option_text(train_options* options, const option* o) {
     return (const char**)(void*)((char*)options + o->field);
 }
 
+/* Name i of an OPTION_NAME; NULL: there are fewer. */
+static const char* option_name(const option* o, int64_t i) {
+    static const char *const types[] = {"f32", "bf16"}, *const mlps[] = {"gelu", "swiglu"};
+    if (o->field == OPTION_FIELD(policy)) return i < N_POLICIES ? policy_names[i] : NULL;
+    if (o->field == OPTION_FIELD(cluster)) return i < N_CLUSTERS ? clusters[i].name : NULL;
+    if (o->field == OPTION_FIELD(schedule))
+        return i <= MEMO_BLOCKS_FINE ? memo_blocks_order_name((memo_blocks_order)i) : NULL;
+    if (o->field == OPTION_FIELD(mlp)) return i < 2 ? mlps[i] : NULL;
+    return i < 2 ? types[i] : NULL;
+}
+
 static void option_print_default(const option* o) {
     train_options options = train_options_default();
     switch (o->kind) {
@@ -209,10 +219,10 @@ static void option_print_default(const option* o) {
     case OPTION_REAL:
         if (*option_real(&options, o) >= o->low) printf(" (default %g)", *option_real(&options, o));
         break;
-    case OPTION_POLICY: printf(" (default %s)", policy_names[options.policy]); break;
-    case OPTION_TYPE:     /* f32 */
-    case OPTION_SCHEDULE: /* the help calls it default */
-    case OPTION_CLUSTER:
+    case OPTION_NAME:
+        if ((double)*option_integer(&options, o) >= o->low)
+            printf(" (default %s)", option_name(o, *option_integer(&options, o) - (int64_t)o->low));
+        break;
     case OPTION_SIZE:
     case OPTION_PATH:
     case OPTION_FILES:
@@ -298,22 +308,23 @@ static double size_unit(const char* suffix) {
     return unit;
 }
 
+/* Lists the names: "--type f16: unknown type; use f32 or bf16". */
+static memo_status option_bad_name(const option* o, const char* value, memo_error* error) {
+    char names[128] = "";
+    int64_t i;
+    for (i = 0; option_name(o, i); i++) {
+        const size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s",
+                 i == 0                  ? ""
+                 : option_name(o, i + 1) ? ", "
+                                         : " or ",
+                 option_name(o, i));
+    }
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s %.80s: unknown %s; use %s",
+                          o->name, value, o->name + 2, names);
+}
+
 static memo_status option_bad_value(const option* o, const char* value, memo_error* error) {
-    if (o->kind == OPTION_POLICY)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--policy %.80s: unknown policy; use keep, recompute, swap, alpha or memo", value);
-    if (o->kind == OPTION_SCHEDULE)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--schedule %.80s: unknown schedule; use default, pipelined, cross or fine", value);
-    if (o->kind == OPTION_TYPE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--type %.80s: unknown type; use f32 or bf16", value);
-    if (o->kind == OPTION_CLUSTER)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--cluster %.80s: unknown; use a800, a100, h100, h200, b200 or 3090-pcie", value);
     if (o->kind == OPTION_SIZE)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s %.80s: not a size above 0; 64MiB, 1.5GiB or 500KB would be",
@@ -338,28 +349,11 @@ static memo_status option_set(train_options* options, const option* o, char* val
                                   "%s: a name of 1 to 900 bytes would work", o->name);
         *option_text(options, o) = value;
         return MEMO_STATUS_OK;
-    case OPTION_POLICY:
-        for (i = 0; i < N_POLICIES; i++) {
-            if (strcmp(value, policy_names[i])) continue;
-            options->policy = i;
-            return MEMO_STATUS_OK;
+    case OPTION_NAME:
+        for (i = 0; option_name(o, i) && strcmp(value, option_name(o, i)); i++) {
         }
-        return option_bad_value(o, value, error);
-    case OPTION_TYPE:
-        if (strcmp(value, "f32") && strcmp(value, "bf16")) return option_bad_value(o, value, error);
-        options->type = strcmp(value, "bf16") ? MEMO_TYPE_F32 : MEMO_TYPE_BF16;
-        return MEMO_STATUS_OK;
-    case OPTION_SCHEDULE:
-        for (i = MEMO_BLOCKS_DEFAULT; i <= MEMO_BLOCKS_FINE; i++) {
-            if (strcmp(value, memo_blocks_order_name((memo_blocks_order)i))) continue;
-            options->schedule = i;
-            return MEMO_STATUS_OK;
-        }
-        return option_bad_value(o, value, error);
-    case OPTION_CLUSTER:
-        i = cluster_find(value);
-        if (i == N_CLUSTERS) return option_bad_value(o, value, error);
-        options->cluster = i + 1;
+        if (!option_name(o, i)) return option_bad_name(o, value, error);
+        *option_integer(options, o) = (int64_t)o->low + i;
         return MEMO_STATUS_OK;
     case OPTION_COUNT:
     case OPTION_REAL:

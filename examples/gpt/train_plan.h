@@ -44,10 +44,11 @@ static gpt_config train_config(const train_options* o) {
     config.sequence = o->sequence;
     config.batch = o->batch;
     config.tile_rows = o->tile;
+    config.mlp = (gpt_mlp)o->mlp;
     config.mlp_rows = o->mlp_rows;
     config.dropout = o->dropout;
     config.seed = (uint64_t)o->seed;
-    config.type = (memo_type)o->type;
+    config.type = o->is_bf16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
     config.vocabulary = (int32_t)o->vocabulary;
     config.data = (int32_t)o->data;
     config.ring = (int32_t)o->ring;
@@ -236,13 +237,13 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     const gpt_config config = train_config(o);
     const gpt_layout at = gpt_layout_make(&config);
     const double h = (double)o->hidden, q = (double)at.q_hidden, kv = (double)at.kv_hidden;
-    const double wide = (double)at.wide, peak = 1e12 * estimate_tflops(o);
+    const double wide = (double)at.wide, up = (double)at.up_wide, peak = 1e12 * estimate_tflops(o);
     const double product_s = 2 / (ESTIMATE_GEMM * peak); /* a multiplication and an addition */
     const double attention_flops = 2 * (double)o->sequence * q;
     const double attention_s = attention_flops / (ESTIMATE_ATTENTION_FORWARD * peak);
     const double attention_back_s = 2.5 * attention_flops / (ESTIMATE_ATTENTION_BACKWARD * peak);
-    const double products[GPT_N_TENSORS] = {-1, -1,    4 * h, h * q, h * kv,   h * kv,   0,
-                                            -1, h * q, -1,    4 * h, h * wide, 10 * wide};
+    const double products[GPT_N_TENSORS] = {-1, -1,    4 * h, h * q, h * kv, h * kv,   0,
+                                            -1, h * q, -1,    4 * h, h * up, 10 * wide};
     double row_s = product_s * h * wide; /* down; the other tensors it reads are below */
     double chunk_s = 0;                  /* what the backward of an MLP in chunks recomputes */
     memo_tensor tensors[GPT_N_TENSORS];

@@ -141,6 +141,15 @@ static void bf16_is_the_host_but_for_rounding(void) {
 /* No row begins at a multiple of 16 bytes. */
 static void odd_widths_work(void) { check_model(config_of(MEMO_TYPE_BF16, 12, 11, 1), 1e-4, 3e-2); }
 
+static void swiglu_is_the_host_but_for_rounding(void) {
+    gpt_config config = config_of(MEMO_TYPE_BF16, 16, 13, 2);
+    config.mlp = GPT_MLP_SWIGLU;
+    check_model(config, 1e-4, 3e-2);
+    config = config_of(MEMO_TYPE_F32, 6, 11, 1); /* an odd number of pairs of 8 */
+    config.n_heads = config.n_kv_heads = 1;
+    config.mlp = GPT_MLP_SWIGLU;
+    check_model(config, 1e-6, 2e-5);
+}
 static void an_mlp_in_chunks_works(void) {
     gpt_config config = config_of(MEMO_TYPE_BF16, 16, 19, 1);
     config.mlp_rows = 8;
@@ -209,6 +218,7 @@ int main(int argc, char** argv) {
     TEST(f32_is_the_host_but_for_rounding);
     TEST(bf16_is_the_host_but_for_rounding);
     TEST(odd_widths_work);
+    TEST(swiglu_is_the_host_but_for_rounding);
     TEST(an_mlp_in_chunks_works);
 #ifndef __CUDACC__
     TEST(products_that_are_not_pinned_differ);
