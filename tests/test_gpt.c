@@ -167,16 +167,24 @@ static void rows_do_not_depend_on_their_company(void) {
     free(weight);
 }
 
-static void adamw_matches_its_paper(void) {
+static void check_adamw(memo_type states) {
     const gpt_adamw_desc desc = {0.01, 0.9, 0.99, 1e-8, 0.1, 3};
-    gpt_real p = 2, m = (gpt_real)0.5, v = (gpt_real)0.25;
+    const double unit = states == MEMO_TYPE_BF16 ? 1.0 / 256 : 1e-6; /* of rounding a moment */
+    gpt_real moments[2], p = 2;
     const gpt_real g = -3;
     double em = 0.9 * 0.5 + 0.1 * (-3 * 0.5), ev = 0.99 * 0.25 + 0.01 * 2.25, expected;
     expected =
         2 - 0.01 * (em / (1 - pow(0.9, 3)) / (sqrt(ev / (1 - pow(0.99, 3))) + 1e-8) + 0.1 * 2);
-    gpt_adamw(&p, &m, &v, &g, 0.5, &desc, 1);
-    CHECK(fabs((double)m - em) < 1e-6 && fabs((double)v - ev) < 1e-6);
+    gpt_store(&moments[0], states, 0, (gpt_real)0.5);
+    gpt_store(&moments[1], states, 0, (gpt_real)0.25);
+    gpt_adamw(&p, &moments[0], &moments[1], states, &g, 0.5, &desc, 0, 1);
+    CHECK_IS(fabs((double)gpt_load(&moments[0], states, 0) / em - 1), <, unit);
+    CHECK_IS(fabs((double)gpt_load(&moments[1], states, 0) / ev - 1), <, unit);
     CHECK_CASE(fabs((double)p - expected) < 1e-6, "%g instead of %g", (double)p, expected);
+}
+static void adamw_matches_its_paper(void) {
+    check_adamw(GPT_REAL_TYPE);
+    check_adamw(MEMO_TYPE_BF16);
 }
 
 /* ---- the model, plainly ---------------------------------------------------------------------
@@ -846,6 +854,24 @@ static void policies_give_the_same_bits_in_bf16(void) {
     check_tables(bf16_config(gpt_test_config(4, 32, 4, 2, 33, 1, 7, 0.1)), N_TABLES);
 }
 
+/* The moments take half the memory, with activations of either type; they change the next steps. */
+static void policies_give_the_same_bits_with_states_in_bf16(void) {
+    gpt_config config = gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1), plain = config;
+    const int64_t n = gpt_n_parameters(&config);
+    config.states = MEMO_TYPE_BF16;
+    CHECK_IS(gpt_optimizer_bytes(&config), ==, 2 * 2 * n);
+    CHECK_IS(gpt_state_bytes(&plain) - gpt_state_bytes(&config), ==,
+             2 * n * ((int64_t)sizeof(gpt_real) - 2));
+    CHECK_IS(arena_bytes_of(plain, GPT_POLICY_KEEP).peak -
+                 arena_bytes_of(config, GPT_POLICY_KEEP).peak,
+             >=, 2 * n * ((int64_t)sizeof(gpt_real) - 2) - 1024);
+    check_policies(config);
+    if (GPT_REAL_TYPE == MEMO_TYPE_F64) return;
+    config = bf16_config(config);
+    CHECK_IS(gpt_optimizer_bytes(&config), ==, (4 + 2 * 2) * n);
+    check_policies(config);
+}
+
 /* The distance of a bf16 number to the exact one, in units of its last place. */
 static double distance_in_units(uint16_t bits, double exact) {
     const double value = (double)memo_f32_from_bf16(bits);
@@ -1267,9 +1293,9 @@ static void any_failing_call_is_reported(void) {
 
 static void impossible_configurations_are_refused(void) {
     const gpt_config good = gpt_test_config(2, 32, 4, 2, 16, 1, 8, 0.1);
-    gpt_desc cases[10];
+    gpt_desc cases[11];
     int i;
-    for (i = 0; i < 10; i++) cases[i] = gpt_test_desc(good, GPT_POLICY_SWAP, 0);
+    for (i = 0; i < 11; i++) cases[i] = gpt_test_desc(good, GPT_POLICY_SWAP, 0);
     cases[0].config.hidden = 30;
     cases[1].config.n_kv_heads = 3;
     cases[2].config.hidden = 36; /* heads of an odd size */
@@ -1281,7 +1307,8 @@ static void impossible_configurations_are_refused(void) {
     cases[8].config.sequence = (int64_t)1 << 50;
     cases[9].config.mlp_rows = 8;
     cases[9].config.sub_batches = 2;
-    for (i = 0; i < 10; i++) {
+    cases[10].config.states = MEMO_TYPE_I32;
+    for (i = 0; i < 11; i++) {
         gpt_model* model = NULL;
         memo_swap_sizes sizes;
         memo_error error;
@@ -1365,6 +1392,7 @@ static void check_learning(memo_type type, gpt_mlp mlp) {
     int64_t i;
     config.type = type;
     config.mlp = mlp;
+    config.states = type == MEMO_TYPE_BF16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
     desc = gpt_test_desc(config, GPT_POLICY_ALPHA, 0.5);
     for (i = 0; i < (int64_t)sizeof text; i++) text[i] = (uint8_t)verse[i % LENGTH];
     CHECK_OK(gpt_test_open(&desc, &run, &error));
@@ -1442,6 +1470,7 @@ int main(int argc, char** argv) {
     TEST(logits_never_exist_as_a_whole);
     TEST(an_mlp_in_chunks_takes_the_memory_of_a_chunk);
     TEST(policies_give_the_same_bits_in_bf16);
+    TEST(policies_give_the_same_bits_with_states_in_bf16);
     TEST(an_operation_is_rounded_once);
     TEST(bf16_is_close_to_float);
     TEST(policies_save_memory);

@@ -84,7 +84,7 @@ help_lists_every_option() {
     for name in --text --policy --alpha --device-memory --host-memory --layers --hidden --heads --kv-heads \
         --seq --batch --accumulate --dropout --steps --seed --learning-rate --loss-log --output --compare \
         --sample --link-bandwidth --dry-run --demo --ranks --data --ring --ulysses --zero \
-        --tensor --degrees --sub-batches --schedule --mlp-rows --mlp --flops --cluster --seconds --type --vocabulary --random-tokens; do
+        --tensor --degrees --sub-batches --schedule --mlp-rows --mlp --states --flops --cluster --seconds --type --vocabulary --random-tokens; do
         expect_out "^  $name "
     done
     [ -s err ] && fail "help writes to standard error"
@@ -498,6 +498,9 @@ tensor_ranks_compare_and_draw() {
     expect_out ' 0 races'
 }
 
+# expect_same_lines N FILE FILE: the first N lines.
+expect_same_lines() { [ "$(head -n "$1" "$2")" = "$(head -n "$1" "$3")" ] || fail "$2 and $3 begin differently"; }
+
 # Activations and weights in bf16: as equal, with other losses.
 bf16_is_compared_and_drawn() {
     refused '--type f16: unknown type; use f32 or bf16' $tiny --type f16
@@ -508,6 +511,12 @@ bf16_is_compared_and_drawn() {
     expect_out ' 0 races'
     expect_out '30 more, generated:'
     ! cmp -s f32.log bf16.log || fail 'the type changes nothing'
+    refused '--states f16: unknown states; use f32 or bf16' $tiny --states f16
+    run $tiny --states bf16 --compare 2 --loss-log states.log
+    expect_code 0
+    expect_out 'bitwise the same'
+    expect_same_lines 1 f32.log states.log
+    ! cmp -s f32.log states.log || fail 'the type of the states changes nothing'
 }
 
 # Tokens of any number; the rate and its share of a peak are one number, and one of the options.

@@ -70,7 +70,8 @@ struct gpt_model {
     gpt_tensor_state tensor;
     gpt_pass pass;
 
-    /* On the device: parameters have the type of the model, the next five are sums. */
+    /* On the device: parameters have the type of the model, moments gpt_state_type, the others are
+     * sums. */
     char* parameters;
     char* masters; /* as the next three; the parameters themselves unless they are rounded */
     char *gradients, *moments1, *moments2; /* (n parameters), or a rank's part */
@@ -120,12 +121,15 @@ static memo_status gpt_finish(gpt_model* model, memo_error* error) {
 
 static gpt_rows gpt_all_rows(const gpt_model* model) { return gpt_rows_make(0, model->n_rows); }
 
-/* Bytes of n elements: of activations and weights; of what is summed. */
+/* Bytes of n elements: of activations and weights; of what is summed; of moments. */
 static int64_t gpt_n_bytes(const gpt_model* model, int64_t n) {
     return n * gpt_type_bytes(model->config.type);
 }
 static int64_t gpt_sum_bytes(const gpt_model* model, int64_t n) {
     return n * gpt_type_bytes(gpt_sum_type(model->config.type));
+}
+static int64_t gpt_states_bytes(const gpt_model* model, int64_t n) {
+    return n * gpt_type_bytes(gpt_state_type(&model->config));
 }
 /* The weights are rounded copies of master weights. */
 static int gpt_has_masters(const gpt_config* config) {

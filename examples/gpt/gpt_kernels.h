@@ -6,7 +6,7 @@
  * no operation reads host memory.  gpt_kernels_host.h computes on threads.
  *
  * Types: activations, their gradients and weights have the type of the model (gpt_config.type).
- * "sums" have gpt_sum_type: rstd, LSE, gradients of parameters, master weights, Adam's moments.
+ * "sums" have gpt_sum_type: rstd, LSE, gradients of parameters, master weights.
  * Totals are F64.  Shapes are in parentheses, rows first. */
 #ifndef GPT_KERNELS_H
 #define GPT_KERNELS_H
@@ -219,9 +219,10 @@ typedef struct gpt_adamw_args {
     void* parameters; /* sums: the master weights */
     void* weights;    /* their rounded copy; NULL: none */
     const void* gradients;
-    void *moments1, *moments2; /* sums */
-    const double* squares;     /* of the whole gradient */
-    double clip;               /* its largest norm; 0: no limit */
+    void *moments1, *moments2;
+    memo_type states;      /* of both moments: that of sums, or BF16 */
+    const double* squares; /* of the whole gradient */
+    double clip;           /* its largest norm; 0: no limit */
     gpt_adamw_desc adamw;
     int64_t n;
 } gpt_adamw_args;

@@ -39,13 +39,6 @@ static const int64_t GPT_CUDA_WORKSPACE = (int64_t)32 << 20; /* of cuBLASLt */
          i += (int64_t)gridDim.x * blockDim.x / GPT_CUDA_WARP)
 #define GPT_LANE ((int)(threadIdx.x % GPT_CUDA_WARP))
 
-__device__ static inline void gpt_store(void* x, memo_type type, int64_t i, float value) {
-    if (type == MEMO_TYPE_BF16)
-        ((uint16_t*)x)[i] = memo_bf16_from_f32(value);
-    else
-        ((float*)x)[i] = value;
-}
-
 struct alignas(16) gpt_words {
     uint32_t w[4];
 };
@@ -212,10 +205,11 @@ __global__ static void gpt_initial_kernel(gpt_initial_args a, memo_type type) {
 __global__ static void gpt_adamw_kernel(gpt_adamw_args a, memo_type type) {
     const gpt_adamw_factors f =
         gpt_adamw_factors_make(&a.adamw, gpt_clip_scale(*a.squares, a.clip));
-    float *p = (float*)a.parameters, *m = (float*)a.moments1, *v = (float*)a.moments2;
+    float* parameters = (float*)a.parameters;
     GPT_EACH(i, a.n) {
-        gpt_adamw_element(&p[i], &m[i], &v[i], ((const float*)a.gradients)[i], &f);
-        if (a.weights) gpt_store(a.weights, type, i, p[i]);
+        gpt_adamw_element(parameters, a.moments1, a.moments2, a.states, (const float*)a.gradients,
+                          i, &f);
+        if (a.weights) gpt_store(a.weights, type, i, parameters[i]);
     }
 }
 

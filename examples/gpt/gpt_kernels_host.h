@@ -273,9 +273,8 @@ static memo_status gpt_norm_total_run(void* pointer, memo_error* error) {
 
 static void gpt_adamw_elements(const void* pointer, int64_t begin, int64_t end) {
     const gpt_adamw_args* a = (const gpt_adamw_args*)pointer;
-    gpt_adamw(gpt_out(a->parameters, begin), gpt_out(a->moments1, begin),
-              gpt_out(a->moments2, begin), gpt_in(a->gradients, begin),
-              gpt_clip_scale(*a->squares, a->clip), &a->adamw, end - begin);
+    gpt_adamw(gpt_out(a->parameters, 0), a->moments1, a->moments2, a->states,
+              gpt_in(a->gradients, 0), gpt_clip_scale(*a->squares, a->clip), &a->adamw, begin, end);
     if (a->weights)
         memcpy(gpt_out(a->weights, begin), gpt_in(a->parameters, begin),
                (size_t)(end - begin) * sizeof(gpt_real));

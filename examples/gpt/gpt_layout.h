@@ -118,10 +118,16 @@ GPT_FUNCTION int64_t gpt_n_parameters(const gpt_config* config) {
     return gpt_layout_make(config).n;
 }
 
+/* Of Adam's moments. */
+static memo_type gpt_state_type(const gpt_config* config) {
+    return config->states == MEMO_TYPE_BF16 ? MEMO_TYPE_BF16 : gpt_sum_type(config->type);
+}
+
 GPT_FUNCTION int64_t gpt_optimizer_bytes(const gpt_config* config) {
     const memo_type sum = gpt_sum_type(config->type);
-    return (sum == config->type ? 2 : 3) * gpt_n_parameters(config) /
-           (config->zero ? gpt_n_ranks(config) : 1) * gpt_type_bytes(sum);
+    const int64_t master_bytes = sum == config->type ? 0 : gpt_type_bytes(sum);
+    return gpt_n_parameters(config) / (config->zero ? gpt_n_ranks(config) : 1) *
+           (master_bytes + 2 * gpt_type_bytes(gpt_state_type(config)));
 }
 GPT_FUNCTION int64_t gpt_state_bytes(const gpt_config* config) {
     const int64_t n = gpt_n_parameters(config);
@@ -450,6 +456,9 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
                               "mlp rows %lld: 0 to 2^28 would work, and 0 with tensor ranks or "
                               "sub-batches",
                               (long long)config->mlp_rows);
+    if (config->states != MEMO_TYPE_F32 && config->states != MEMO_TYPE_BF16)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "states: not F32 or BF16 (%d)",
+                              (int)config->states);
     if (config->zero < 0 || config->zero > 2)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "zero %d is not 0, 1 or 2",
                               config->zero);

@@ -68,6 +68,13 @@ GPT_INLINE gpt_real gpt_load(const void* x, memo_type type, int64_t i) {
                                   : ((const gpt_real*)x)[i];
 }
 
+GPT_INLINE void gpt_store(void* x, memo_type type, int64_t i, gpt_real value) {
+    if (type == MEMO_TYPE_BF16)
+        ((uint16_t*)x)[i] = memo_bf16_from_f32((float)value);
+    else
+        ((gpt_real*)x)[i] = value;
+}
+
 /* ---- sums, exponential --------------------------------------------------------------------- */
 
 static inline gpt_real gpt_sum_lanes(const gpt_real lanes[GPT_LANES]) {
@@ -724,21 +731,28 @@ GPT_INLINE gpt_adamw_factors gpt_adamw_factors_make(const gpt_adamw_desc* desc,
     return f;
 }
 
-/* AdamW (Loshchilov and Hutter 2019) of one element. */
-GPT_INLINE void gpt_adamw_element(gpt_real* parameter, gpt_real* m, gpt_real* v, gpt_real gradient,
+/* AdamW (Loshchilov and Hutter 2019) of element i.  The moments are of type `states`, and rounded to
+ * it after the update. */
+GPT_INLINE void gpt_adamw_element(gpt_real* parameter, void* moments1, void* moments2,
+                                  memo_type states, const gpt_real* gradient, int64_t i,
                                   const gpt_adamw_factors* f) {
-    const gpt_real g = gradient * f->scale;
-    *m = f->beta1 * *m + (1 - f->beta1) * g;
-    *v = f->beta2 * *v + (1 - f->beta2) * g * g;
-    *parameter -= f->rate * *m / (gpt_sqrt(*v * f->correct_v) + f->epsilon) + f->decay * *parameter;
+    const gpt_real g = gradient[i] * f->scale;
+    const gpt_real m = f->beta1 * gpt_load(moments1, states, i) + (1 - f->beta1) * g;
+    const gpt_real v = f->beta2 * gpt_load(moments2, states, i) + (1 - f->beta2) * g * g;
+    gpt_store(moments1, states, i, m);
+    gpt_store(moments2, states, i, v);
+    parameter[i] -=
+        f->rate * m / (gpt_sqrt(v * f->correct_v) + f->epsilon) + f->decay * parameter[i];
 }
 
-GPT_FUNCTION void gpt_adamw(gpt_real* parameter, gpt_real* m, gpt_real* v, /* (n) */
-                            const gpt_real* gradient,                      /* (n) */
-                            double gradient_scale, const gpt_adamw_desc* desc, int64_t n) {
+/* Elements [begin, end). */
+GPT_FUNCTION void gpt_adamw(gpt_real* parameter, void* moments1, void* moments2, memo_type states,
+                            const gpt_real* gradient, double gradient_scale,
+                            const gpt_adamw_desc* desc, int64_t begin, int64_t end) {
     const gpt_adamw_factors f = gpt_adamw_factors_make(desc, gradient_scale);
     int64_t i;
-    for (i = 0; i < n; i++) gpt_adamw_element(&parameter[i], &m[i], &v[i], gradient[i], &f);
+    for (i = begin; i < end; i++)
+        gpt_adamw_element(parameter, moments1, moments2, states, gradient, i, &f);
 }
 
 #endif

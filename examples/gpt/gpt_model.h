@@ -175,12 +175,15 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, c
 
 /* ---- the end of a step --------------------------------------------------------------------- */
 
-/* Bytes of the gradients, and of each moment, on this rank. */
+/* Bytes of the gradients, of the master weights and of each moment, on this rank. */
 static int64_t gpt_gradient_bytes(const gpt_model* model) {
     return gpt_sum_bytes(model, model->layout.n / (model->zero == 2 ? model->share.n_ranks : 1));
 }
-static int64_t gpt_moment_bytes(const gpt_model* model) {
+static int64_t gpt_master_bytes(const gpt_model* model) {
     return gpt_sum_bytes(model, model->layout.n / (model->zero ? model->share.n_ranks : 1));
+}
+static int64_t gpt_moment_bytes(const gpt_model* model) {
+    return gpt_states_bytes(model, model->layout.n / (model->zero ? model->share.n_ranks : 1));
 }
 
 /* Copies the totals to the host, without waiting. */
@@ -466,7 +469,7 @@ static void gpt_setup(void* user, memo_session* session) {
 
     model->parameters = gpt_take_persistent(model, "parameters", gpt_n_bytes(model, n));
     if (gpt_has_masters(config))
-        model->masters = gpt_take_persistent(model, "master weights", gpt_moment_bytes(model));
+        model->masters = gpt_take_persistent(model, "master weights", gpt_master_bytes(model));
     model->gradients = gpt_take_persistent(model, "gradients", gpt_gradient_bytes(model));
     model->moments1 = gpt_take_persistent(model, "Adam's first moments", gpt_moment_bytes(model));
     model->moments2 = gpt_take_persistent(model, "Adam's second moments", gpt_moment_bytes(model));

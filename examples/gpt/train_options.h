@@ -31,7 +31,7 @@ typedef struct train_options {
     int64_t schedule;                         /* memo_blocks_order */
     int64_t mlp;                              /* gpt_mlp */
     int64_t vocabulary, is_random;
-    int64_t is_bf16;
+    int64_t is_bf16, has_bf16_states;
     double dropout;
     int64_t steps, seconds, seed; /* seconds 0: no limit */
     double learning_rate;
@@ -132,6 +132,8 @@ static const option option_table[] = {
      "split over the ranks: 0 nothing, 1 Adam's moments, 2 also the gradient"},
     {"--type", OPTION_NAME, OPTION_FIELD(is_bf16), 0, 0, "NAME",
      "f32, or bf16: activations and weights in bf16, with fp32 master weights and sums"},
+    {"--states", OPTION_NAME, OPTION_FIELD(has_bf16_states), 0, 0, "NAME",
+     "f32, or bf16: Adam's moments in bf16; gradients and master weights stay fp32"},
     {"--dropout", OPTION_REAL, OPTION_FIELD(dropout), 0, 0.95, "P", "probability, 0 to 0.95"},
     {"--steps", OPTION_COUNT, OPTION_FIELD(steps), 1, 1e9, "N", "training steps"},
     {"--seconds", OPTION_COUNT, OPTION_FIELD(seconds), 1, 1e9, "N",

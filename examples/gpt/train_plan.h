@@ -49,6 +49,7 @@ static gpt_config train_config(const train_options* o) {
     config.dropout = o->dropout;
     config.seed = (uint64_t)o->seed;
     config.type = o->is_bf16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+    config.states = o->has_bf16_states ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
     config.vocabulary = (int32_t)o->vocabulary;
     config.data = (int32_t)o->data;
     config.ring = (int32_t)o->ring;
