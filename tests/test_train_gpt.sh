@@ -386,11 +386,15 @@ mlp_in_chunks() {
         expect_code 0
         expect_same keep.log chunks.log
     done
-    run $tiny --mlp-rows 20 --compare 1 --device-memory 420KiB --ring 2
+    run $tiny --mlp-rows 20 --compare 1 --device-memory 420KiB --ring 2 --output chunks
     expect_code 0
     expect_out '^predicted '
     expect_out 'bitwise the same'
     ! grep -q 'norm2\|gelu' out || fail 'a tensor of the MLP is planned'
+    run $tiny --mlp-rows 20 --dry-run --ring 2 --profile chunks/step.profile
+    expect_code 0
+    run $tiny --dry-run --ring 2 --profile chunks/step.profile
+    expect_err 'has other tensors than this model'
     run $tiny --mlp-rows 20 --dry-run --cluster h100
     expect_code 0
     refused '--mlp-rows 8 does not work with --tensor and --sub-batches' $tiny --mlp-rows 8 --sub-batches 2

@@ -280,6 +280,7 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
 /* Reads --profile.  Its times must be those of a layer of this model with as many rows. */
 static memo_status read_profile(const train_options* o, memo_profile* profile, memo_error* error) {
     const gpt_config config = train_config(o);
+    const int32_t n_tensors = gpt_n_tensors(&config);
     memo_tensor tensors[GPT_N_TENSORS];
     memo_error reason;
     memo_status status = memo_profile_read(o->profile, profile, &reason);
@@ -294,10 +295,10 @@ static memo_status read_profile(const train_options* o, memo_profile* profile, m
             o->profile, (long long)profile->n_rows, (long long)train_rows(o));
 
     gpt_fill_tensors(&config, tensors);
-    while (t < GPT_N_TENSORS && t < profile->n_tensors &&
+    while (t < n_tensors && t < profile->n_tensors &&
            !strcmp(profile->tensors[t].name, tensors[t].name))
         t++;
-    if (t == GPT_N_TENSORS && t == profile->n_tensors) return MEMO_STATUS_OK;
+    if (t == n_tensors && t == profile->n_tensors) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                           "--profile %.300s: has other tensors than this model; use a file that "
                           "--output has written",
