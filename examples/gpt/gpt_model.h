@@ -62,7 +62,7 @@ static void gpt_classify(gpt_model* model, gpt_array dx, gpt_array x, const int3
     gpt_begin_bucket(model, gpt_n_buckets(&model->config) - 1);
     gpt_clear(model, dx.address, gpt_bytes(dx, gpt_all_rows(model)));
     for (rows.begin = 0; rows.begin < n; rows.begin = rows.end) {
-        rows.end = gpt_min(rows.begin + model->chunk_rows, n);
+        rows.end = gpt_min(rows.begin + model->loss_rows, n);
         normed = gpt_take(model, rows, hidden);
         rstd = gpt_take_sums(model, rows, 1);
         gpt_norm(model, "norm", normed, rstd, x, norm, rows);
@@ -175,12 +175,15 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, c
 
 /* ---- the end of a step --------------------------------------------------------------------- */
 
-/* Bytes of the gradients, and of each moment, on this rank. */
+/* Bytes of the gradients, of the master weights and of each moment, on this rank. */
 static int64_t gpt_gradient_bytes(const gpt_model* model) {
     return gpt_sum_bytes(model, model->layout.n / (model->zero == 2 ? model->share.n_ranks : 1));
 }
-static int64_t gpt_moment_bytes(const gpt_model* model) {
+static int64_t gpt_master_bytes(const gpt_model* model) {
     return gpt_sum_bytes(model, model->layout.n / (model->zero ? model->share.n_ranks : 1));
+}
+static int64_t gpt_moment_bytes(const gpt_model* model) {
+    return gpt_states_bytes(model, model->layout.n / (model->zero ? model->share.n_ranks : 1));
 }
 
 /* Copies the totals to the host, without waiting. */
@@ -466,7 +469,7 @@ static void gpt_setup(void* user, memo_session* session) {
 
     model->parameters = gpt_take_persistent(model, "parameters", gpt_n_bytes(model, n));
     if (gpt_has_masters(config))
-        model->masters = gpt_take_persistent(model, "master weights", gpt_moment_bytes(model));
+        model->masters = gpt_take_persistent(model, "master weights", gpt_master_bytes(model));
     model->gradients = gpt_take_persistent(model, "gradients", gpt_gradient_bytes(model));
     model->moments1 = gpt_take_persistent(model, "Adam's first moments", gpt_moment_bytes(model));
     model->moments2 = gpt_take_persistent(model, "Adam's second moments", gpt_moment_bytes(model));
@@ -515,7 +518,7 @@ static memo_status gpt_create_session(gpt_model* model, const gpt_desc* desc, in
     s.device = is_dry_run ? NULL : &model->device;
     s.compute_stream = model->compute;
     s.tensors = tensors;
-    s.n_tensors = GPT_N_TENSORS;
+    s.n_tensors = gpt_n_tensors(&desc->config);
     s.n_layers = desc->config.n_layers;
     s.n_rows = model->n_rows;
     s.tile_rows = desc->config.tile_rows;
@@ -535,7 +538,6 @@ static memo_status gpt_create_session(gpt_model* model, const gpt_desc* desc, in
 
 static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo_error* error) {
     const gpt_config* config = &desc->config;
-    int64_t n_tiles;
     gpt_model* model;
     memo_status status = gpt_check_config(config, error);
     *result = NULL;
@@ -549,8 +551,8 @@ static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo
     model->zero = model->share.n_ranks > 1 ? config->zero : 0;
     if (desc->kernels) model->kernels = *desc->kernels;
     model->n_rows = model->share.n_rows;
-    n_tiles = (model->n_rows - 1) / config->tile_rows + 1;
-    model->chunk_rows = (n_tiles + 3) / 4 * config->tile_rows; /* four chunks */
+    model->chunk_rows = gpt_chunk_rows(config);
+    model->loss_rows = gpt_loss_rows(config);
     *result = model;
     return MEMO_STATUS_OK;
 }

@@ -32,17 +32,17 @@ typedef struct gpt_part {
 static gpt_part gpt_part_at(const gpt_model* model, int64_t bucket, int32_t rank) {
     const int64_t begin = gpt_bucket_begin(model, bucket), n_ranks = model->share.n_ranks;
     const int64_t n = (gpt_bucket_begin(model, bucket + 1) - begin) / n_ranks;
+    const int64_t own =
+        model->zero ? begin / n_ranks : begin + rank * n; /* in this rank's arrays */
     gpt_part part;
     part.begin = begin + rank * n;
     part.end = part.begin + n;
     part.gradients =
         model->gradients + gpt_sum_bytes(model, model->zero == 2 ? begin / n_ranks : part.begin);
-    part.moments1 =
-        model->moments1 + gpt_sum_bytes(model, model->zero ? begin / n_ranks : part.begin);
-    part.moments2 = model->moments2 + (part.moments1 - model->moments1);
-    part.masters = gpt_has_masters(&model->config)
-                       ? model->masters + (part.moments1 - model->moments1)
-                       : gpt_weight(model, part.begin);
+    part.moments1 = model->moments1 + gpt_states_bytes(model, own);
+    part.moments2 = model->moments2 + gpt_states_bytes(model, own);
+    part.masters = gpt_has_masters(&model->config) ? model->masters + gpt_sum_bytes(model, own)
+                                                   : gpt_weight(model, part.begin);
     return part;
 }
 
@@ -219,6 +219,7 @@ static void gpt_adamw_part(gpt_model* model, const gpt_part* part, const gpt_par
                            gpt_adamw_args a) {
     const gpt_rows rows = gpt_part_rows_of(part, p);
     const int64_t at = gpt_sum_bytes(model, rows.begin - part->begin);
+    const int64_t state = gpt_states_bytes(model, rows.begin - part->begin);
     gpt_op op = gpt_op_make("AdamW");
     if (!gpt_count(rows)) return;
     if (p->initial_std <= 0) a.adamw.weight_decay = 0;
@@ -226,14 +227,14 @@ static void gpt_adamw_part(gpt_model* model, const gpt_part* part, const gpt_par
     a.parameters = part->masters + at;
     if (gpt_has_masters(&model->config)) a.weights = gpt_weight(model, rows.begin);
     a.gradients = part->gradients + at;
-    a.moments1 = part->moments1 + at;
-    a.moments2 = part->moments2 + at;
+    a.moments1 = part->moments1 + state;
+    a.moments2 = part->moments2 + state;
     gpt_reads(&op, a.gradients, gpt_sum_bytes(model, a.n));
     gpt_reads(&op, a.squares, (int64_t)sizeof(double));
     gpt_writes(&op, a.parameters, gpt_sum_bytes(model, a.n));
     if (a.weights) gpt_writes(&op, a.weights, gpt_n_bytes(model, a.n));
-    gpt_writes(&op, a.moments1, gpt_sum_bytes(model, a.n));
-    gpt_writes(&op, a.moments2, gpt_sum_bytes(model, a.n));
+    gpt_writes(&op, a.moments1, gpt_states_bytes(model, a.n));
+    gpt_writes(&op, a.moments2, gpt_states_bytes(model, a.n));
     gpt_launch(model, &op, GPT_KIND_ADAMW, &a);
 }
 
@@ -244,6 +245,7 @@ static void gpt_adamw_parts(gpt_model* model, const gpt_adamw_desc* desc, double
     memset(&a, 0, sizeof a);
     a.squares = &model->totals[GPT_TOTAL_SQUARES];
     a.clip = clip;
+    a.states = gpt_state_type(&model->config);
     a.adamw = *desc;
     for (t = 0; t < gpt_n_parameter_tensors(&model->config); t++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
