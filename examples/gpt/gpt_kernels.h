@@ -253,6 +253,14 @@ enum { GPT_SHAPES_MAX = 64 };
 typedef struct gpt_shapes {
     memo_type type;
     int64_t n_rows, hidden, head_size, vocabulary;
+    /* Each different call of attention.  If ranks split a sequence, over_ranks describes it instead: only its
+     * shapes are set, and its degrees are not both 1. */
+    struct {
+        gpt_attention_shape shape;
+        int64_t batch;
+    } attention[GPT_SHAPES_MAX];
+    int32_t n_attention;
+    memo_sp_attention_desc over_ranks;
     /* (outputs, inputs) of each different weight of a product. */
     int64_t weights[GPT_SHAPES_MAX][2];
     int32_t n_weights;

@@ -36,6 +36,7 @@ typedef struct train_options {
     double learning_rate;
     const char *loss_log, *output, *spill; /* NULL: none */
     int64_t compare, sample;
+    int64_t is_deterministic; /* the backward of cuDNN's attention */
     int64_t is_dry_run, is_demo, is_help;
 } train_options;
 
@@ -144,6 +145,10 @@ static const option option_table[] = {
      "first run N steps under every policy; exit 1 unless all are bitwise equal"},
     {"--sample", OPTION_COUNT, OPTION_FIELD(sample), 0, 1e6, "N",
      "generate N bytes after training"},
+#ifdef TRAIN_CUDNN
+    {"--deterministic", OPTION_COUNT, OPTION_FIELD(is_deterministic), 0, 1, "N",
+     "1: cuDNN's gradients have the same bits in every run; 0: they are faster"},
+#endif
     {"--dry-run", OPTION_FLAG, OPTION_FIELD(is_dry_run), 0, 0, "",
      "plan every policy, allocate nothing, do not train; exit 2 where the run does not fit"},
     {"--demo", OPTION_FLAG, OPTION_FIELD(is_demo), 0, 0, "", "what `make run` does; see below"},
@@ -154,8 +159,12 @@ static const option option_table[] = {
 /* The default model in a small budget.  It cannot hold all activations, nor all swapped rows, nor the
  * inputs of all layers beside a recomputed layer.  A plan has to combine the three. */
 static char* demo_arguments[] = {
-#ifdef TRAIN_CUDA /* bf16 needs less, and cuBLASLt has 32 MiB; copies run as fast as they do */
+#ifdef TRAIN_CUDA /* bf16 needs less, and libraries take memory; copies run as fast as they do */
+#ifdef TRAIN_CUDNN
+    "--device-memory", "76MiB", "--host-memory", "16MiB",
+#else
     "--device-memory", "60MiB", "--host-memory", "16MiB",
+#endif
 #else
     "--device-memory", "34MiB",    "--host-memory", "32MiB", "--link-bandwidth", "1GB",
 #endif
@@ -179,6 +188,7 @@ static train_options train_options_default(void) {
     options.seed = 1;
     options.learning_rate = 0.003;
     options.vocabulary = 256;
+    options.is_deterministic = 1;
 #ifdef TRAIN_CUDA
     options.type = MEMO_TYPE_BF16;
 #endif
