@@ -498,7 +498,7 @@ ranks_compare_and_draw() {
     expect_out 'bitwise the same'
     expect_out ' 0 races'
     expect_out '30 more, generated:'
-    [ "$(ls ranks/run | wc -l)" -eq 7 ] || fail "unexpected files: $(ls ranks/run)"
+    [ "$(ls ranks/run | wc -l)" -eq 8 ] || fail "unexpected files: $(ls ranks/run)"
 }
 
 alpha_is_rounded_to_tiles_and_said() {
@@ -635,7 +635,7 @@ little_address_space_is_refused() {
 files_are_written() {
     run $tiny --output new/run --sample 30 --compare 1
     expect_code 0
-    for file in plan.svg loss.svg step.svg timeline.svg timeline.json step.trace step.plan; do
+    for file in plan.svg loss.svg step.svg timeline.svg timeline.json step.trace step.plan step.profile; do
         [ -s new/run/$file ] || fail "$file is missing or empty"
         expect_out "^new/run/$file  *[a-z]"
     done
@@ -643,9 +643,34 @@ files_are_written() {
         grep -q '</svg>' "$file" || fail "$file has no end"
         if command -v xmllint >/dev/null 2>&1; then xmllint --noout "$file" 2>/dev/null || fail "$file is not XML"; fi
     done
-    [ "$(ls new/run | wc -l)" -eq 7 ] || fail "unexpected files: $(ls new/run)"
+    [ "$(ls new/run | wc -l)" -eq 8 ] || fail "unexpected files: $(ls new/run)"
     expect_out ' 0 races'
     expect_out '30 more, generated:'
+}
+
+# A profile that one run has written plans the next, and a dry run without a device.
+profile_is_read() {
+    run $tiny --output measured --device-memory 600KiB
+    expect_code 0
+    grep '^profile ' out >measured.line
+    run $tiny --profile measured/step.profile --device-memory 600KiB --output again
+    expect_code 0
+    expect_same measured/step.profile again/step.profile
+    expect_same measured/step.plan again/step.plan
+    run $tiny --profile measured/step.profile --device-memory 600KiB --dry-run
+    expect_code 0
+    grep '^profile ' out >read.line
+    expect_same measured.line read.line
+    run $tiny --profile measured/step.profile --batch 7
+    expect_code 2
+    expect_err 'has times of 100 rows, but a micro-batch of a rank has 350'
+    head -c 200 measured/step.profile >cut.profile
+    run $tiny --profile cut.profile
+    expect_code 2
+    expect_err '--profile cut.profile:[0-9]*: truncated'
+    run $tiny --profile measured/step.profile --dry-run --cluster h100
+    expect_code 2
+    expect_err '--cluster has no effect with --profile'
 }
 
 output_into_a_file() {
@@ -716,7 +741,7 @@ signals_leave_no_directory() {
     done
     run $tiny --output d --loss-log d/log
     expect_code 0
-    [ "$(ls d | wc -l)" -eq 8 ] || fail "unexpected files: $(ls d)"
+    [ "$(ls d | wc -l)" -eq 9 ] || fail "unexpected files: $(ls d)"
 }
 
 # Ctrl-C of one leaves the other's files alone.
@@ -733,7 +758,7 @@ two_runs_share_a_new_directory() {
     wait $second
     code=$?
     expect_code 0
-    [ "$(ls shared/new | wc -l)" -eq 7 ] || fail "unexpected files: $(ls shared/new)"
+    [ "$(ls shared/new | wc -l)" -eq 8 ] || fail "unexpected files: $(ls shared/new)"
 }
 
 # One line is rewritten, and ended by a line break, also after Ctrl-C.
@@ -784,6 +809,7 @@ for name in help_lists_every_option \
     comparison_of_policies \
     runs_are_shortened_to_seconds \
     files_are_written \
+    profile_is_read \
     output_into_a_file \
     generated_text_is_escaped \
     default_text \

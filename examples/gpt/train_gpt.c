@@ -273,12 +273,13 @@ static memo_status measure_profile(job* j, memo_error* error) {
 
 static void print_profile(const memo_profile* profile) {
     const memo_profile_copy* copy = &profile->copies[profile->n_copies - 1];
-    printf(
-        "profile   a layer's forward takes %.2f ms, its backward %.2f ms, the rest %.2f ms; copies "
-        "run at %.2f GB/s to the host, %.2f GB/s back (medians)\n",
-        1e3 * profile->forward_s, 1e3 * profile->backward_s, 1e3 * profile->between_s,
-        1e-9 * (double)copy->size_bytes / copy->to_host_s,
-        1e-9 * (double)copy->size_bytes / copy->to_device_s);
+    printf("profile   a layer's forward takes %.2f ms, its backward %.2f ms, the rest %.2f ms",
+           1e3 * profile->forward_s, 1e3 * profile->backward_s, 1e3 * profile->between_s);
+    if (profile->n_copies)
+        printf("; copies run at %.2f GB/s to the host, %.2f GB/s back (medians)",
+               1e-9 * (double)copy->size_bytes / copy->to_host_s,
+               1e-9 * (double)copy->size_bytes / copy->to_device_s);
+    printf("\n");
 }
 
 /* ---- setting up ----------------------------------------------------------------------------- */
@@ -330,7 +331,7 @@ static memo_status check_directory(const char* path, memo_error* error) {
 }
 
 /* Files in --output, and their contents. */
-#define N_OUTPUTS 7
+#define N_OUTPUTS 8
 static const char* const output_files[N_OUTPUTS][2] = {
     {"loss.svg", "loss over steps, beside the entropies of the text"},
     {"plan.svg", "address over time of every buffer of a micro-batch"},
@@ -338,7 +339,8 @@ static const char* const output_files[N_OUTPUTS][2] = {
     {"timeline.svg", "what each stream did in one step"},
     {"timeline.json", "the same, for chrome://tracing or ui.perfetto.dev"},
     {"step.trace", "the memory requests of a micro-batch"},
-    {"step.plan", "their addresses"}};
+    {"step.plan", "their addresses"},
+    {"step.profile", "times of a layer and of copies, for --profile"}}; /* if they were measured */
 
 static const char* output_path(const job* j, const char* name, char* path, size_t n_path) {
     snprintf(path, n_path, "%s/%s", j->options.output, name);
@@ -355,7 +357,7 @@ static memo_status check_files(const job* j, memo_error* error) {
     glob_t found;
     train_text_find_sources(&found, sources);
     n_texts = o->n_text_files ? (int)o->n_text_files : (int)found.gl_pathc;
-    files = (tool_file*)calloc((size_t)n_texts + N_OUTPUTS + 2, sizeof(tool_file));
+    files = (tool_file*)calloc((size_t)n_texts + N_OUTPUTS + 3, sizeof(tool_file));
     if (!files) {
         globfree(&found);
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
@@ -367,6 +369,8 @@ static memo_status check_files(const job* j, memo_error* error) {
     }
     files[n].option = "--degrees";
     files[n++].path = o->degrees;
+    files[n].option = "--profile";
+    files[n++].path = o->profile;
     files[n].option = "--loss-log";
     files[n].path = o->loss_log;
     files[n++].is_output = 1;
@@ -474,6 +478,10 @@ static memo_status prepare(job* j, memo_error* error) {
                                                         o->sequence, error);
     if (o->is_random) train_text_random(&j->text, o->vocabulary);
     if (!status) status = check_spill(o, error);
+    if (!status && o->profile) {
+        status = read_profile(o, &j->profile, error);
+        j->has_profile = !status;
+    }
     if (!status) status = candidate_of_policy(o, (gpt_policy)o->policy, &j->plan, error);
     if (!status && !candidate_fits(o, &j->plan) && !has_choice(o, &j->plan))
         status = refuse(o, &j->plan, error);
@@ -944,13 +952,16 @@ static memo_status write_outputs(const job* j, memo_error* error) {
         status = memo_trace_write(c->trace, output_path(j, "step.trace", path, sizeof path), error);
     if (!status)
         status = memo_plan_write(c->plan, output_path(j, "step.plan", path, sizeof path), error);
+    if (!status && j->has_profile)
+        status = memo_profile_write(&j->profile, output_path(j, "step.profile", path, sizeof path),
+                                    error);
     return status;
 }
 
 static void print_outputs(const job* j) {
     int i;
     printf("\n");
-    for (i = 0; i < N_OUTPUTS; i++)
+    for (i = 0; i < N_OUTPUTS - !j->has_profile; i++)
         printf("%s/%-14s %s\n", j->options.output, output_files[i][0], output_files[i][1]);
 }
 
@@ -975,12 +986,16 @@ static memo_status dry_run(job* j, memo_error* error) {
     if (o->n_text_files)
         status = train_text_load(&j->text, o->text_files, o->n_text_files, o->sequence, error);
     estimate_profile(o, &j->profile);
+    if (!status && o->profile) status = read_profile(o, &j->profile, error);
     if (!status) status = candidate_planned(o, (gpt_policy)o->policy, &j->profile, &j->plan, error);
     if (status) return status;
     print_model(o);
     print_ranks(o);
-    if (j->plan.swap_plan) print_estimate(o);
-    print_choice(o, &j->plan, o->link_bandwidth > 0);
+    if (o->profile)
+        print_profile(&j->profile);
+    else if (j->plan.swap_plan)
+        print_estimate(o);
+    print_choice(o, &j->plan, o->profile || o->link_bandwidth > 0);
     print_plan(o, &j->plan);
     status = print_policies(o, &j->plan, &j->profile, &fits, error);
     return status || fits ? status : refuse(o, &j->plan, error);

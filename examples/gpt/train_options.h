@@ -34,7 +34,7 @@ typedef struct train_options {
     double dropout;
     int64_t steps, seconds, seed; /* seconds 0: no limit */
     double learning_rate;
-    const char *loss_log, *output, *spill; /* NULL: none */
+    const char *loss_log, *output, *spill, *profile; /* NULL: none */
     int64_t compare, sample;
     int64_t is_deterministic; /* the backward of cuDNN's attention */
     int64_t is_dry_run, is_demo, is_help;
@@ -91,6 +91,9 @@ static const option option_table[] = {
      "--dry-run: --flops, --link-bandwidth and --device-memory of this GPU, if not given: a800, "
      "a100, "
      "h100, h200, b200 or 3090-pcie"},
+    {"--profile", OPTION_PATH, OPTION_FIELD(profile), 0, 0, "FILE",
+     "times of a layer and of copies, as --output writes them (default: measured; --dry-run: "
+     "estimated)"},
     {"--spill", OPTION_PATH, OPTION_FIELD(spill), 0, 0, "DIR",
      "spill rows that exceed --host-memory to an unnamed file in this folder"},
     {"--layers", OPTION_COUNT, OPTION_FIELD(layers), 1, 4096, "N", "layers"},
@@ -559,6 +562,9 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
                               "--vocabulary %lld: a text has 256 tokens, its bytes; "
                               "--random-tokens would have more",
                               (long long)o->vocabulary);
+    if (o->is_dry_run && o->profile && (o->cluster || o->flops > 0))
+        return memo_error_set(error, no, "%s has no effect with --profile, which has the times",
+                              o->cluster ? "--cluster" : "--flops");
     if (o->is_random && (o->n_text_files || o->sample))
         return memo_error_set(error, no, "%s has no effect with --random-tokens",
                               o->sample ? "--sample" : "--text");

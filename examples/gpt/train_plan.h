@@ -274,6 +274,33 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     }
 }
 
+/* Reads --profile.  Its times must be those of a layer of this model with as many rows. */
+static memo_status read_profile(const train_options* o, memo_profile* profile, memo_error* error) {
+    const gpt_config config = train_config(o);
+    memo_tensor tensors[GPT_N_TENSORS];
+    memo_error reason;
+    memo_status status = memo_profile_read(o->profile, profile, &reason);
+    int t = 0;
+    if (status) /* of any kind: a mistake of the caller */
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "--profile %s", reason.message);
+    if (profile->n_rows != train_rows(o))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "--profile %.300s: has times of %lld rows, but a micro-batch of a rank "
+            "has %lld; measure again with these --seq, --batch and ranks",
+            o->profile, (long long)profile->n_rows, (long long)train_rows(o));
+
+    gpt_fill_tensors(&config, tensors);
+    while (t < GPT_N_TENSORS && t < profile->n_tensors &&
+           !strcmp(profile->tensors[t].name, tensors[t].name))
+        t++;
+    if (t == GPT_N_TENSORS && t == profile->n_tensors) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "--profile %.300s: has other tensors than this model; use a file that "
+                          "--output has written",
+                          o->profile);
+}
+
 /* Replaces *c, the least demanding candidate of its policy, by the fastest one.  If no plan fits, *c
  * remains. */
 static memo_status candidate_choose_rows(const train_options* o, const memo_profile* profile,
