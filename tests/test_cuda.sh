@@ -66,25 +66,34 @@ keeps_to_registers() {
 trains_on_the_emulated_grid() { # SOURCE
     library=build/tests/lib.a program=$folder/$(basename "${1%.*}")_emulated
     [ -f $library ] || make --no-print-directory $library || return 1
-    nvcc -x c++ $flags -g -Iexamples -Itests/cuda -DLINKED -Xcompiler -fno-strict-aliasing$2 -cudart none "$1" \
+    nvcc -x c++ $flags -g -Iexamples -Itests/cuda -DLINKED -Xcompiler -fno-strict-aliasing${2:-} -cudart none "$1" \
         tests/cuda/fake_cuda.cpp -o "$program" -Xlinker $library \
         $(sed -n 's/^LP_SOLVE_LIBS *:= *//p' build/config.mk) -lpthread -lm && "$program"
 }
 
-# The whole program, its kernels on the emulated grid: every policy gives the same bits, and a recorded step has no race.
-trainer_runs_on_stand_ins() { # PROGRAM ATTENTION FLAGS...
-    library=build/tests/lib.a program=$folder/$1 attention=$2
-    shift 2
+# The whole program with the built-in attention and with cuDNN's, kernels on the emulated grid: every policy gives the same
+# bits, and a recorded step has no race.
+trainer_runs_on_stand_ins() {
+    library=build/tests/lib.a
     [ -f $library ] || make --no-print-directory $library || return 1
+    nvcc -x c++ $flags -Iexamples -Itests/cuda -Xcompiler -fno-strict-aliasing -c tests/cuda/gpt_stand_in.cpp \
+        -o "$folder/gpt_stand_in.o" &&
+        trainer_runs train_gpt_cuda "built-in attention" &&
+        trainer_runs train_gpt_cudnn "cuDNN's attention, deterministic" -DTRAIN_CUDNN
+}
+trainer_runs() { # PROGRAM ATTENTION FLAGS...
+    program=$folder/$1 attention=$2
+    shift 2
     ${CC:-cc} -std=c99 -O1 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -DTRAIN_CUDA "$@" -I. -Iexamples -pthread \
         -isystem "${CUDA_HOME:-/usr/local/cuda}/include" -Wall -Wextra -Werror -c examples/gpt/train_gpt.c \
         -o "$program.o" || return 1
-    nvcc -x c++ $flags -Iexamples -Itests/cuda -Xcompiler -fno-strict-aliasing -cudart none tests/cuda/gpt_stand_in.cpp \
-        tests/cuda/fake_cuda.cpp -o "$program" -Xlinker "$program.o" -Xlinker $library \
+    nvcc -x c++ $flags -cudart none tests/cuda/fake_cuda.cpp -o "$program" -Xlinker "$folder/gpt_stand_in.o" \
+        -Xlinker "$program.o" -Xlinker $library \
         $(sed -n 's/^LP_SOLVE_LIBS *:= *//p' build/config.mk) -lpthread -lm || return 1
     rm -rf "$program.run"
-    "$program" --layers 4 --hidden 16 --heads 2 --seq 8 --batch 1 --tile 4 --dropout 0.1 --steps 2 --compare 1 --policy swap \
-        --device-memory 45MiB --sample 5 --output "$program.run" >"$program.txt" 2>&1 || { cat "$program.txt"; return 1; }
+    "$program" --layers 4 --hidden 16 --heads 2 --seq 8 --batch 1 --tile 4 --dropout 0.1 --steps 2 --compare 1 \
+        --policy swap --device-memory 45MiB --sample 5 --output "$program.run" >"$program.txt" 2>&1 ||
+        { cat "$program.txt"; return 1; }
     cat "$program.txt"
     grep -q 'bitwise the same' "$program.txt" && grep -q ' 0 races' "$program.txt" &&
         grep -q "^compute .*$attention" "$program.txt" && [ -s "$program.run/timeline.svg" ]
@@ -119,9 +128,7 @@ if has_cublaslt; then
         trains_on_the_emulated_grid tests/cuda/test_gpt.cu $sanitized
     test_is "cuDNN's attention in the trainer and over ranks, on stand-ins" \
         trains_on_the_emulated_grid tests/cuda/test_cudnn.cpp $sanitized
-    test_is "the trainer on a GPU, on stand-ins" trainer_runs_on_stand_ins train_gpt_cuda 'built-in attention'
-    test_is "the trainer on a GPU with cuDNN, on stand-ins" \
-        trainer_runs_on_stand_ins train_gpt_cudnn "cuDNN's attention, deterministic" -DTRAIN_CUDNN
+    test_is "the trainer on a GPU, with and without cuDNN, on stand-ins" trainer_runs_on_stand_ins
 else
     skip "the trainer's model on a GPU, on stand-ins" "cuBLASLt's header is not installed"
 fi
