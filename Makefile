@@ -116,8 +116,18 @@ build/examples/gpt_kernels_cuda.o: examples/gpt/gpt_kernels_cuda.cu $(wildcard e
 	@mkdir -p $(@D)
 	@echo "  NVCC  $@"
 	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O3 -I. -Iexamples -DMEMO_CUDA_IMPLEMENTATION -c $< -o $@
-build/examples/train_gpt_cuda: examples/gpt/train_gpt.c build/examples/gpt_kernels_cuda.o build/examples/memo.o build/config.mk Makefile
-	$(call build,-O3 -DTRAIN_CUDA -isystem $(CUDA_HOME)/include build/examples/memo.o build/examples/gpt_kernels_cuda.o,$(LP_SOLVE_LIBS) -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib -lcublasLt -lcudart -lstdc++)
+# CUDNN=folder of cudnn-frontend: attention is cuDNN's.  The program is built again when CUDNN changes.
+CUDNN ?=
+export CUDNN
+ifneq ($(shell cat build/examples/cudnn.folder 2>/dev/null),$(CUDNN))
+$(shell mkdir -p build/examples && echo '$(CUDNN)' >build/examples/cudnn.folder)
+endif
+build/examples/cudnn.folder:
+build/examples/gpt_cudnn.o: examples/gpt/gpt_cudnn.cu examples/cudnn_attention.h $(wildcard examples/gpt/gpt_*.h) $(HEADERS) build/examples/cudnn.folder Makefile
+	@echo "  NVCC  $@"
+	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O3 -I. -Iexamples -I"$(CUDNN)/include" -c $< -o $@
+build/examples/train_gpt_cuda: examples/gpt/train_gpt.c build/examples/gpt_kernels_cuda.o $(if $(CUDNN),build/examples/gpt_cudnn.o) build/examples/memo.o build/examples/cudnn.folder build/config.mk Makefile
+	$(call build,-O3 -DTRAIN_CUDA $(if $(CUDNN),-DTRAIN_CUDNN) -isystem $(CUDA_HOME)/include build/examples/memo.o build/examples/gpt_kernels_cuda.o $(if $(CUDNN),build/examples/gpt_cudnn.o),$(LP_SOLVE_LIBS) -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib $(if $(CUDNN),-lcudnn -lnvrtc) -lcublasLt -lcudart -lstdc++)
 # The same over MPI, with a process per rank.
 build/examples/train_gpt_mpi: examples/gpt/train_gpt.c build/config.mk Makefile
 	$(call build,-O3 -DTRAIN_MPI $(NATIVE) $(BLAS_CFLAGS) build/examples/memo.o,$(LP_SOLVE_LIBS) $(BLAS_LIBS))
@@ -156,7 +166,7 @@ $(BUILD)/tests/test_gpt_gradients: tests/test_gpt_gradients.c build/config.mk Ma
 RUN_CUDA := $(if $(wildcard /dev/nvidia0),$(shell command -v nvcc >/dev/null 2>&1 && echo _cuda))
 run: build/examples/train_gpt$(RUN_CUDA) ## train a small GPT under every policy for about a minute, on a GPU if there is one; pictures in build/run
 	@mkdir -p build/run
-	@$(if $(RUN_CUDA),echo "on the GPU of this machine";) $< $(RUN_FLAGS)
+	@$(if $(RUN_CUDA),echo "on the GPU of this machine, with $(if $(CUDNN),cuDNN's,the built-in) attention";) $< $(RUN_FLAGS)
 
 bench: bench-programs ## run the benchmarks
 	@failed=; for program in $(BENCHES); do echo; echo "$$program"; $$program || failed="$$failed $$program"; done; \
@@ -210,9 +220,7 @@ valgrind: ## the tests under valgrind, leaks are errors
 
 # On a machine without a GPU the programs build, and their tests count as skipped.
 CUDA_ARCH  ?= native
-# The folder of cudnn-frontend: examples/13_cudnn_attention.cu needs it; bench/cuda_chain.cu is compiled with it too.
-CUDNN      ?=
-export CUDNN
+# With CUDNN the tests of the trainer's model run with cuDNN too, and examples/13_cudnn_attention.cu compiles.
 CUDA_TESTS := $(patsubst tests/cuda/%.cu,build/cuda-tests/%,$(wildcard tests/cuda/test_*.cu))
 # Calls that must not happen inside a step are intercepted by the linker.
 CUDA_WRAPS  = $(shell sh tests/cuda_wraps.sh)
@@ -220,7 +228,7 @@ CUDA_WRAPS  = $(shell sh tests/cuda_wraps.sh)
 build/cuda-tests/%: tests/cuda/%.cu tests/cuda/cuda_test.h tests/memo_test.h $(HEADERS) Makefile
 	@mkdir -p $(@D)
 	@echo "  NVCC  $@"
-	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O2 -g -I. $(if $(findstring test_step,$@),$(CUDA_WRAPS)) $(if $(findstring test_gpt,$@),-Iexamples -lcublasLt) $< -o $@
+	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O2 -g -I. $(if $(findstring test_step,$@),$(CUDA_WRAPS)) $(if $(findstring test_gpt,$@),-Iexamples $(if $(CUDNN),-DTEST_CUDNN -I"$(CUDNN)/include" -lcudnn -lnvrtc) -lcublasLt) $< -o $@
 
 test-cuda: ## compile memo_cuda.cuh with nvcc; run its tests if there is a GPU
 	@command -v nvcc >/dev/null 2>&1 || { echo "make $@: needs nvcc (apt-get install nvidia-cuda-toolkit, or developer.nvidia.com/cuda-downloads)" >&2; exit 1; }

@@ -445,6 +445,36 @@ static int64_t gpt_sp_bytes(const gpt_config* config, const gpt_share* share) {
     return most;
 }
 
+/* Every call of attention of a rank's step: of each part, in each degree. */
+static gpt_shapes gpt_shapes_of_attention(gpt_shapes shapes, const gpt_config* config,
+                                          const gpt_share* share) {
+    const int32_t n_parts = gpt_degree(config->sub_batches), all = gpt_degree(config->tensor);
+    const int splits_sequence = share->batch % n_parts != 0;
+    int32_t part, degree, i;
+    shapes.over_ranks = gpt_sp_desc(config, share);
+    for (degree = 1; degree <= all; degree++)
+        for (part = 0; part < n_parts; part++) {
+            const memo_share rows = memo_share_of(share->n_rows, n_parts, part);
+            gpt_attention_shape s;
+            int is_used = degree == all && !config->degrees;
+            for (i = 0; i < config->n_layers && config->degrees; i++)
+                is_used |= config->degrees[2 * i] == degree;
+            if (!is_used || (part && !splits_sequence) || shapes.n_attention == GPT_SHAPES_MAX)
+                continue;
+            memset(&s, 0, sizeof s);
+            s.first = splits_sequence ? rows.begin : 0;
+            s.sequence = splits_sequence ? rows.begin + rows.count : config->sequence;
+            s.head_size = config->hidden / config->n_heads;
+            s.n_heads = config->n_heads / degree;
+            s.n_kv_heads = config->n_kv_heads / degree;
+            s.adds = splits_sequence && rows.begin + rows.count < share->n_rows;
+            shapes.attention[shapes.n_attention].shape = s;
+            shapes.attention[shapes.n_attention++].batch =
+                splits_sequence ? 1 : rows.count * degree / all / config->sequence;
+        }
+    return shapes;
+}
+
 static memo_sp_attention_tensors gpt_sp_tensors(const gpt_array* tensors, int64_t begin) {
     memo_sp_attention_tensors t;
     memset(&t, 0, sizeof t);

@@ -458,7 +458,8 @@ static void gpt_setup(void* user, memo_session* session) {
     const int64_t n = model->layout.n;
     memo_session_info info;
     void *sp_memory = NULL, *scratch = NULL;
-    const gpt_shapes shapes = gpt_shapes_make(config);
+    const gpt_shapes shapes =
+        gpt_shapes_of_attention(gpt_shapes_make(config), config, &model->share);
     int64_t scratch_bytes = 0;
     memo_session_get_info(session, &info);
     model->session = session;
