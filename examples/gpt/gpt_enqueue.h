@@ -47,6 +47,9 @@ struct gpt_model {
     gpt_layout layout;
     gpt_share share;
     memo_comm* gradient;          /* over gpt_n_ranks ranks; NULL: one rank */
+    memo_stream sums;             /* of gradients over these ranks; NULL: one rank */
+    memo_event computed, summed;  /* before and after the latest sum */
+    int64_t n_micro_batches;      /* of a step; 0: unknown */
     int32_t zero;                 /* config.zero, 0 on one rank */
     memo_sp_attention* attention; /* over the ranks of a sequence; NULL: one rank */
     int64_t n_rows;
@@ -78,9 +81,14 @@ struct gpt_model {
     char* rope;                            /* (local tokens, head size) */
     int64_t* token_numbers;                /* (rows), as gpt_token_of */
     double* totals;                        /* (GPT_N_TOTALS), of this step */
-    /* zero 2: the gradients of the current bucket, and its first parameter. */
-    gpt_array bucket;
+    /* zero 2: the gradients of the current bucket, and its first parameter; those of the bucket before,
+     * whose sum is under way. */
+    gpt_array bucket, summed_bucket;
     int64_t bucket_begin;
+    int32_t has_summed_bucket;
+    int32_t is_last;    /* micro-batch of the step: its buckets are summed at once */
+    int32_t is_summing; /* the stream `sums` has work that the compute stream has not waited for */
+    int32_t is_summed;  /* the sums of all buckets are enqueued */
     int32_t is_reduced; /* the gradients are sums over all ranks */
     /* In pinned host memory. */
     double* host_totals;

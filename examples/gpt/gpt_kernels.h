@@ -281,7 +281,7 @@ typedef struct gpt_kernels {
     int64_t (*scratch_bytes)(void* context, const gpt_shapes* shapes);
     /* Before the first operation: refuses what the kernels cannot compute, and chooses algorithms.
      * scratch has scratch_bytes bytes and outlives the operations.  Operations are enqueued on
-     * compute; those of GPT_KIND_ADD and GPT_KIND_DROPOUT also on one more stream. */
+     * compute; those of GPT_KIND_ADD and GPT_KIND_DROPOUT also on other streams. */
     memo_status (*prepare)(void* context, const gpt_shapes* shapes, memo_stream compute,
                            void* scratch, memo_error* error);
     memo_attention attention; /* of one rank, for memo_sp */
