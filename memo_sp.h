@@ -8783,7 +8783,6 @@ memo_linear_functions memo_host_linear_functions(memo_device* host_device) {
 struct memo_loss {
     memo_loss_desc desc;
     memo_loss_sizes sizes;
-    memo_device device;
     int32_t n_parts, part;
     char* logits;
     float *parts, *losses;
@@ -8878,11 +8877,10 @@ memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** result, mem
     if (!loss) return memob_no_memory(error, "a loss in tiles");
     loss->desc = *desc;
     loss->sizes = sizes;
-    loss->device = *desc->device;
     loss->n_parts = desc->tensor ? desc->tensor->size : 1;
     loss->part = desc->tensor ? desc->tensor->rank : 0;
     if (!desc->device_memory)
-        status = memo_device_alloc(&loss->device, sizes.device_bytes, &loss->memory, error);
+        status = memo_device_alloc(desc->device, sizes.device_bytes, &loss->memory, error);
     if (status) {
         MEMO_FREE(loss);
         return status;
@@ -8895,15 +8893,15 @@ memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** result, mem
 
 void memo_loss_destroy(memo_loss* loss) {
     if (!loss) return;
-    memo_stream_synchronize(&loss->device, loss->desc.stream, NULL);
-    if (loss->memory) memo_device_free(&loss->device, loss->memory, NULL);
+    memo_stream_synchronize(loss->desc.device, loss->desc.stream, NULL);
+    if (loss->memory) memo_device_free(loss->desc.device, loss->memory, NULL);
     MEMO_FREE(loss);
 }
 
 MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* tensors,
                                       const memo_loss_tile* tile, memo_error* error) {
     const memo_loss_functions* functions = &loss->desc.functions;
-    const memo_device* device = &loss->device;
+    const memo_device* device = loss->desc.device;
     memo_comm* tensor = loss->desc.tensor;
     memo_cross_entropy_desc entropy;
     memo_status status = functions->logits(functions->context, tile, error);
