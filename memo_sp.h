@@ -523,8 +523,9 @@ MEMO_API void memo_sharding_gather(const memo_sharding* sharding, int32_t sequen
 
 /* Sets a rank's labels (n_batch, local_tokens): the label of a position is the token `ahead`
  * positions later, taken before the sequence is split.  ahead is 1 for the next token, and 2, 3, ...
- * for the further ones of multi-token prediction.  The last `ahead` tokens of the sequence and of
- * each document (as in memo_sharding_positions), and padding, get `ignored`.  tokens (n_batch,
+ * for the further ones of multi-token prediction; -1 is the previous one.  The last `ahead` tokens
+ * of the sequence and of each document (as in memo_sharding_positions), and padding, get `ignored`;
+ * if ahead is negative, the first ones do.  tokens (n_batch,
  * n_tokens) are in host memory.  Returns the number of labels that are not ignored. */
 MEMO_API int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_rank,
                                       int64_t n_batch, const int32_t* tokens, int64_t ahead,
@@ -4134,7 +4135,11 @@ int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_ran
                 int64_t position = run.start + i * run.stride;
                 memoi_sharding_document(sharding, document_begins, n_documents, position, &document,
                                         &begin, &end);
-                *labels = end - position > ahead ? tokens[position + ahead] : ignored;
+                /* Padding has no label, nor has a token whose label is in another document. */
+                *labels = position < sharding->n_tokens && ahead >= begin - position &&
+                                  ahead < end - position
+                              ? tokens[position + ahead]
+                              : ignored;
                 n_labels += *labels++ != ignored;
             }
     }
@@ -4382,12 +4387,17 @@ MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, void* to, memo_type 
     return status ? status : MEMOI_SP_KERNEL(queue, &op, add, &add);
 }
 
-/* Merges sinks into out and lse; with d_sinks, their gradient. */
+/* A table from older code may end before these kernels. */
+MEMOI int memoi_sp_has_sinks(const memo_device* device) {
+    return device->struct_bytes >=
+               (int64_t)(offsetof(memo_device, sink_sums) + sizeof device->sink_sums) &&
+           device->sinks && device->sink_sums;
+}
+
+/* Merges sinks into out and lse; with d_sinks, their gradient.  The device has the kernels. */
 MEMOI memo_status memoi_sp_add_sinks(const memoi_sp_queue* queue, memo_sinks_desc* sinks,
                                      memo_error* error) {
-    const int64_t n = sinks->n_rows * sinks->n_heads,
-                  needed =
-                      (int64_t)(offsetof(memo_device, sink_sums) + sizeof queue->device->sink_sums);
+    const int64_t n = sinks->n_rows * sinks->n_heads;
     memo_op_desc op = memo_op_desc_default();
     memo_range reads[4];
     memo_status status;
@@ -4402,7 +4412,6 @@ MEMOI memo_status memoi_sp_add_sinks(const memoi_sp_queue* queue, memo_sinks_des
     op.writes = sinks->d_sinks ? reads + 3 : reads;
     op.n_writes = sinks->d_sinks ? 1 : 2;
     if (!queue->device) return memoi_sp_announce(queue, MEMOI_SP_COMPUTE, &op, error);
-    if (queue->device->struct_bytes < needed) return memoi_sp_no_kernel(queue, error);
     status = memo_sinks_desc_resolve(sinks, error);
     if (status) return status;
     return sinks->d_sinks ? MEMOI_SP_KERNEL(queue, &op, sink_sums, sinks)
@@ -6235,6 +6244,11 @@ MEMOI memo_status memoi_sp_heads_check(const memo_sp_attention_desc* desc, memo_
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.head_size: out of range (%d); at least 1 is valid",
                               (int)desc->head_size);
+    if (!memob_is_in((double)desc->scale, -3e38, 3e38))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.scale: not finite (%g); 0 means 1 / "
+                              "sqrt(head_size)",
+                              (double)desc->scale);
     if (!memob_is_in((double)desc->softcap, 0, 3e38) || desc->first_q_head < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.softcap or first_q_head: out of range (%g, %d); 0 "
@@ -7210,6 +7224,12 @@ MEMOI memo_status memoi_sp_check_call(const memo_sp_attention* a,
     if (missing)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_tensors: %s is NULL; it is required here", missing);
+    if (t->sinks && !memoi_sp_has_sinks(a->queue.device))
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "device '%s': it has no kernels for attention sinks; pass sinks NULL, "
+            "or use a device that has memo_device.sinks and sink_sums",
+            a->queue.device->name);
     return memoi_sp_mask_check(&a->shape, masks, error);
 }
 

@@ -2113,8 +2113,10 @@ static void what_cannot_be_meant_is_refused(void) {
     memo_host_attention state;
     memo_device* device = NULL;
     float data[9][8 * 2 * 4];
-    float lse[16];
+    float lse[16], sinks[2] = {0, 0};
+    memo_device old;
     memo_error error;
+    int k;
     memset(data, 0, sizeof data);
     sharding_desc.n_tokens = 8;
     CHECK_OK(memo_sharding_make(&sharding_desc, &good.sharding, &error));
@@ -2129,6 +2131,13 @@ static void what_cannot_be_meant_is_refused(void) {
     desc.softcap = -1;
     CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
+    for (k = 0; k < 3; k++) {
+        desc = good;
+        desc.scale = k ? k > 1 ? -(float)HUGE_VAL : (float)HUGE_VAL : (float)nan("");
+        CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
+                 MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_CASE(strstr(error.message, "scale") != NULL, "%s", error.message);
+    }
     desc = good;
     desc.type = MEMO_TYPE_I32;
     CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
@@ -2241,6 +2250,24 @@ static void what_cannot_be_meant_is_refused(void) {
     CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
              MEMO_STATUS_UNSUPPORTED);
     memo_sp_attention_destroy(attention);
+    tensors.sinks = sinks; /* a table of older code, and one without a kernel for their gradient */
+    for (k = 0; k < 2; k++) {
+        int64_t n_calls = state.n_scores;
+        old = *device;
+        if (k)
+            old.sink_sums = NULL;
+        else
+            old.struct_bytes = (int64_t)offsetof(memo_device, sinks);
+        desc = good;
+        desc.device = &old;
+        CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
+        CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
+                 MEMO_STATUS_UNSUPPORTED);
+        CHECK_CASE(strstr(error.message, "attention sinks") != NULL, "%s", error.message);
+        CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
+        CHECK_IS(state.n_scores, ==, n_calls); /* nothing was enqueued */
+        memo_sp_attention_destroy(attention);
+    }
     memo_host_device_destroy(device);
 }
 
