@@ -773,7 +773,8 @@ typedef struct memo_sp_attention_desc {
     int32_t sends_again;
     /* Cuts the heads of each rank into so many groups, so that the all-to-all of one group runs behind
      * the attention of another, and scratch memory is that of a group.  A group has whole key heads,
-     * so more groups than a rank has key heads gain nothing.  0: 1.  Ignored if ulysses is 1. */
+     * so there are at most as many groups as the rank with most has key heads.  0: 1.  Ignored if
+     * ulysses is 1. */
     int32_t ulysses_groups;
     memo_attention attention;
     /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
@@ -6389,6 +6390,19 @@ MEMOI memoi_sp_tokens* memoi_sp_tokens_create(const memo_sp_attention_desc* desc
     return tokens;
 }
 
+/* Groups of heads.  All ranks find the same number.  More of them than a rank has key heads would be
+ * empty, but take buffers. */
+MEMOI int32_t memoi_sp_n_groups(const memo_sp_attention_desc* desc) {
+    int32_t n_groups = 1, p;
+    for (p = 0; p < desc->sharding.ulysses && desc->sharding.ulysses > 1; p++)
+        n_groups =
+            memoi_sp_larger(n_groups, memoi_ulysses_heads_of(desc->n_q_heads, desc->n_kv_heads,
+                                                             desc->sharding.ulysses, p)
+                                          .n_kv);
+    if (!desc->ulysses_groups) return 1;
+    return desc->ulysses_groups < n_groups ? desc->ulysses_groups : n_groups;
+}
+
 /* tokens is NULL if only sizes are needed. */
 MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc,
                                       const memoi_sp_tokens* tokens, memoi_sp_shape* shape,
@@ -6420,7 +6434,7 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc,
     shape->carried_type =
         desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
     shape->gathers_keys = desc->gathers_keys && desc->sharding.ring > 1;
-    shape->n_groups = desc->ulysses_groups && desc->sharding.ulysses > 1 ? desc->ulysses_groups : 1;
+    shape->n_groups = memoi_sp_n_groups(desc);
     shape->group = -1;
     shape->heads = memoi_sp_heads_of(shape, shape->ulysses_rank);
     shape->is_replicated = memoi_ulysses_heads_needed(shape, 1) > desc->n_kv_heads;
