@@ -36,7 +36,7 @@ TESTS    := $(sort $(notdir $(basename $(wildcard tests/test_*.c tests/test_*.sh
 TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard $(TESTS:%=tests/%.c)))
 # Test scripts build their own programs, so they run without a variant only.
 TEST_SCRIPTS  := $(if $(VARIANT),,$(wildcard $(TESTS:%=tests/%.sh)))
-FORMATTED := $(wildcard *.h *.cuh examples/*.[ch] examples/*/*.[ch] examples/*.cu examples/gpt/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*.cu)
+FORMATTED := $(wildcard *.h *.cuh examples/*.[ch] examples/*/*.[ch] examples/*.cu examples/gpt/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*/*.[ch] bench/*.cu)
 
 # These targets need no compiler, so they skip the set-up.
 NO_SETUP := help clean format format-check install uninstall setup
@@ -90,7 +90,7 @@ all: examples bench-programs test-programs ## build examples, benchmarks and tes
 
 examples: $(EXAMPLES) ## build examples/ into build/examples
 test-programs: $(TEST_PROGRAMS) ## build tests/ alone
-bench-programs: $(BENCHES) ## build bench/ alone
+bench-programs: $(BENCHES) build/bench/paper_tables ## build bench/ alone
 
 # -O3 is for programs that plan or compute much, not for the short examples.
 # With MEMO_STATIC, functions that a program does not call cost no compile time.
@@ -116,13 +116,25 @@ build/examples/gpt_kernels_cuda.o: examples/gpt/gpt_kernels_cuda.cu $(wildcard e
 	@mkdir -p $(@D)
 	@echo "  NVCC  $@"
 	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O3 -I. -Iexamples -DMEMO_CUDA_IMPLEMENTATION -c $< -o $@
-build/examples/train_gpt_cuda: examples/gpt/train_gpt.c build/examples/gpt_kernels_cuda.o build/examples/memo.o build/config.mk Makefile
-	$(call build,-O3 -DTRAIN_CUDA -isystem $(CUDA_HOME)/include build/examples/memo.o build/examples/gpt_kernels_cuda.o,$(LP_SOLVE_LIBS) -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib -lcublasLt -lcudart -lstdc++)
+# CUDNN=folder of cudnn-frontend: attention is cuDNN's.  The program is built again when CUDNN changes.
+CUDNN ?=
+export CUDNN
+ifneq ($(shell cat build/examples/cudnn.folder 2>/dev/null),$(CUDNN))
+$(shell mkdir -p build/examples && echo '$(CUDNN)' >build/examples/cudnn.folder)
+endif
+build/examples/cudnn.folder:
+build/examples/gpt_cudnn.o: examples/gpt/gpt_cudnn.cu examples/cudnn_attention.h $(wildcard examples/gpt/gpt_*.h) $(HEADERS) build/examples/cudnn.folder Makefile
+	@echo "  NVCC  $@"
+	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O3 -I. -Iexamples -I"$(CUDNN)/include" -c $< -o $@
+build/examples/train_gpt_cuda: examples/gpt/train_gpt.c build/examples/gpt_kernels_cuda.o $(if $(CUDNN),build/examples/gpt_cudnn.o) build/examples/memo.o build/examples/cudnn.folder build/config.mk Makefile
+	$(call build,-O3 -DTRAIN_CUDA $(if $(CUDNN),-DTRAIN_CUDNN) -isystem $(CUDA_HOME)/include build/examples/memo.o build/examples/gpt_kernels_cuda.o $(if $(CUDNN),build/examples/gpt_cudnn.o),$(LP_SOLVE_LIBS) -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib $(if $(CUDNN),-lcudnn -lnvrtc) -lcublasLt -lcudart -lstdc++)
 # The same over MPI, with a process per rank.
 build/examples/train_gpt_mpi: examples/gpt/train_gpt.c build/config.mk Makefile
 	$(call build,-O3 -DTRAIN_MPI $(NATIVE) $(BLAS_CFLAGS) build/examples/memo.o,$(LP_SOLVE_LIBS) $(BLAS_LIBS))
 build/examples/train_gpt_mpi: override CC := mpicc
 build/bench/%: bench/%.c build/config.mk Makefile
+	$(call build,-O3 -DMEMO_STATIC $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
+build/bench/%: bench/papers/%.c build/config.mk Makefile
 	$(call build,-O3 -DMEMO_STATIC $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 
 # The implementation is compiled once for all tests of a variant.  A test that uses private functions defines
@@ -154,11 +166,14 @@ $(BUILD)/tests/test_gpt_gradients: tests/test_gpt_gradients.c build/config.mk Ma
 RUN_CUDA := $(if $(wildcard /dev/nvidia0),$(shell command -v nvcc >/dev/null 2>&1 && echo _cuda))
 run: build/examples/train_gpt$(RUN_CUDA) ## train a small GPT under every policy for about a minute, on a GPU if there is one; pictures in build/run
 	@mkdir -p build/run
-	@$(if $(RUN_CUDA),echo "on the GPU of this machine";) $< $(RUN_FLAGS)
+	@$(if $(RUN_CUDA),echo "on the GPU of this machine, with $(if $(CUDNN),cuDNN's,the built-in) attention";) $< $(RUN_FLAGS)
 
 bench: bench-programs ## run the benchmarks
 	@failed=; for program in $(BENCHES); do echo; echo "$$program"; $$program || failed="$$failed $$program"; done; \
 	[ -z "$$failed" ] || { echo "missed a criterion, or found no data:$$failed"; exit 1; }
+
+papers: build/bench/paper_tables ## compute the tables of the three papers, beside the published figures
+	@$<
 
 # ---- tests ----
 
@@ -205,9 +220,7 @@ valgrind: ## the tests under valgrind, leaks are errors
 
 # On a machine without a GPU the programs build, and their tests count as skipped.
 CUDA_ARCH  ?= native
-# The folder of cudnn-frontend: examples/13_cudnn_attention.cu needs it; bench/cuda_chain.cu is compiled with it too.
-CUDNN      ?=
-export CUDNN
+# With CUDNN the tests of the trainer's model run with cuDNN too, and examples/13_cudnn_attention.cu compiles.
 CUDA_TESTS := $(patsubst tests/cuda/%.cu,build/cuda-tests/%,$(wildcard tests/cuda/test_*.cu))
 # Calls that must not happen inside a step are intercepted by the linker.
 CUDA_WRAPS  = $(shell sh tests/cuda_wraps.sh)
@@ -215,7 +228,7 @@ CUDA_WRAPS  = $(shell sh tests/cuda_wraps.sh)
 build/cuda-tests/%: tests/cuda/%.cu tests/cuda/cuda_test.h tests/memo_test.h $(HEADERS) Makefile
 	@mkdir -p $(@D)
 	@echo "  NVCC  $@"
-	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O2 -g -I. $(if $(findstring test_step,$@),$(CUDA_WRAPS)) $(if $(findstring test_gpt,$@),-Iexamples -lcublasLt) $< -o $@
+	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O2 -g -I. $(if $(findstring test_step,$@),$(CUDA_WRAPS)) $(if $(findstring test_gpt,$@),-Iexamples $(if $(CUDNN),-DTEST_CUDNN -I"$(CUDNN)/include" -lcudnn -lnvrtc) -lcublasLt) $< -o $@
 
 test-cuda: ## compile memo_cuda.cuh with nvcc; run its tests if there is a GPU
 	@command -v nvcc >/dev/null 2>&1 || { echo "make $@: needs nvcc (apt-get install nvidia-cuda-toolkit, or developer.nvidia.com/cuda-downloads)" >&2; exit 1; }
@@ -304,5 +317,5 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r target text; do \
 		printf '  %-14s %s\n' "$$target" "$$text"; done
 
-.PHONY: all examples test-programs bench-programs run bench test test-all asan ubsan asan-ubsan tsan valgrind \
+.PHONY: all examples test-programs bench-programs run bench papers test test-all asan ubsan asan-ubsan tsan valgrind \
 	test-cuda bench-cuda test-mpi fuzz analyze coverage format format-check install uninstall setup clean help

@@ -236,17 +236,16 @@ static const memo_tensor_rule o_if_recomputed = MEMO_TENSOR_KEPT;
 
 static struct {
     attention_plans plans;
-    const attention_plan *forward, *backward;
-    int64_t n_heads; /* of a call of the backward */
+    const attention_call *forward, *backward;
     void* workspace;
 } fused;
 
-static attention_shape fused_shape(int64_t n_heads, bool is_backward) {
+static attention_shape fused_shape(bool is_backward) {
     const int64_t n = options.n_tokens;
     attention_shape s = {};
     s.b = 1;
     s.n_q = s.n_k = n;
-    s.h_q = s.h_k = n_heads;
+    s.h_q = s.h_k = N_HEADS;
     s.d = HEAD;
     s.q = s.k = {3 * H, 3 * H * n};
     s.d_out = s.q_result = s.k_result = {H, H * n};
@@ -257,22 +256,17 @@ static attention_shape fused_shape(int64_t n_heads, bool is_backward) {
 }
 
 static void open_attention(void) {
-    const int64_t workspace_max = (int64_t)24 << 30;
+    const int64_t n_bytes = (int64_t)24 << 30;
+    const attention_call** calls[2] = {&fused.forward, &fused.backward};
+    int64_t workspace_bytes = 0;
     if (cudnnCreate(&fused.plans.handle) != CUDNN_STATUS_SUCCESS)
         check(attention_failed(&error, "cudnnCreate", "failed"));
-    check(attention_find(&fused.plans, fused_shape(N_HEADS, false), &fused.forward, &error));
-
-    /* As many heads per call as fit in the work space of the deterministic backward. */
-    for (fused.n_heads = N_HEADS;; fused.n_heads /= 2) {
-        memo_status status =
-            attention_find(&fused.plans, fused_shape(fused.n_heads, true), &fused.backward, &error);
-        if (fused.n_heads == 1) check(status);
-        if (fused.n_heads == 1 || (!status && fused.backward->workspace_bytes <= workspace_max))
-            break;
+    for (int i = 0; i < 2; i++) {
+        check(attention_prepare(&fused.plans, fused_shape(i == 1), n_bytes, &error));
+        check(attention_get(&fused.plans, fused_shape(i == 1), calls[i], &error));
+        workspace_bytes = std::max(workspace_bytes, (*calls[i])->plan->workspace_bytes);
     }
-
-    fused.workspace =
-        take(std::max(fused.forward->workspace_bytes, fused.backward->workspace_bytes) + 1);
+    fused.workspace = take(workspace_bytes + 1);
 }
 
 static void close_attention(void) { cudnnDestroy(fused.plans.handle); }
@@ -281,7 +275,7 @@ static void name_attention(char* name, size_t size) {
     size_t version = cudnnGetVersion();
     snprintf(name, size, "of cuDNN %d.%d.%d, fused, backward deterministic and by %d heads",
              (int)(version / 10000), (int)(version / 100 % 100), (int)(version % 100),
-             (int)fused.n_heads);
+             (int)fused.backward->shape.h_q);
 }
 
 static void attention(const policy* w) {
@@ -291,12 +285,12 @@ static void attention(const policy* w) {
                                                     {ATTENTION_V, qkv + 2 * H},
                                                     {ATTENTION_OUT, at(w, O, 0)},
                                                     {ATTENTION_STATS, w->rows[STATS]}};
-    check(attention_run(&fused.plans, fused.forward, addresses, fused.workspace, stream_of(w),
+    check(attention_run(&fused.plans, fused.forward->plan, addresses, fused.workspace, stream_of(w),
                         &error));
 }
 
 static void backward_attention(const policy* w) {
-    for (int64_t head = 0; head < N_HEADS; head += fused.n_heads) {
+    for (int64_t head = 0; head < N_HEADS; head += fused.backward->shape.h_q) {
         bf16* qkv = at(w, QKV, 0) + head * HEAD;
         float* stats = (float*)(void*)w->rows[STATS] + head * options.n_tokens;
         std::unordered_map<int64_t, void*> addresses = {{ATTENTION_Q, qkv},
@@ -308,8 +302,8 @@ static void backward_attention(const policy* w) {
                                                         {ATTENTION_D_Q, chain.d_q + head * HEAD},
                                                         {ATTENTION_D_K, chain.d_k + head * HEAD},
                                                         {ATTENTION_D_V, chain.d_v + head * HEAD}};
-        check(attention_run(&fused.plans, fused.backward, addresses, fused.workspace, stream_of(w),
-                            &error));
+        check(attention_run(&fused.plans, fused.backward->plan, addresses, fused.workspace,
+                            stream_of(w), &error));
     }
 }
 

@@ -1,17 +1,26 @@
-/* cudnn_attention.h - cuDNN's fused attention in bf16: forward with statistics, and backward, built once per shape.
- * Shared by 13_cudnn_attention.cu and bench/cuda_chain.cu.  Include memo_cuda.cuh first.
- * Knows: cudnn-frontend.  Knows nothing of rings and layers. */
+/* cudnn_attention.h - cuDNN's fused attention in bf16: forward with statistics, and backward.  Graphs are built once
+ * for each shape; a call that needs too much workspace is divided into groups of heads.  The last part computes the
+ * blocks of memo_sp.h's attention over ranks.
+ *
+ * Shared by 13_cudnn_attention.cu, bench/cuda_chain.cu and the trainer (gpt/gpt_cudnn.cu).  Include memo_cuda.cuh
+ * first.  Knows: cudnn-frontend.  Knows nothing of layers. */
 #ifndef CUDNN_ATTENTION_H
 #define CUDNN_ATTENTION_H
 
+#include "memo_sp.h"
+
 #include <cudnn_frontend.h>
 #include <map>
+#include <math.h>
 #include <memory>
+#include <string.h>
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <vector>
 
-/* Element (b, h, n, d) lies at b * batch + n * row + h * head_size + d. */
+/* Element (b, h, n, d) lies at b * batch + n * row + h * head_size + d.  row 0: the rows hold the heads of one call,
+ * and nothing lies between them. */
 struct attention_rows {
     int64_t row, batch;
 };
@@ -23,7 +32,7 @@ struct attention_shape {
     attention_rows d_out;               /* backward only */
     attention_rows q_result, k_result;  /* out and d_q; d_k and d_v */
     float scale;                        /* of the scores */
-    bool is_causal;                     /* row i sees keys 0 to i */
+    bool is_causal;                     /* row i sees keys 0 to n_k - n_q + i */
     bool is_backward, is_deterministic; /* the latter of the backward only */
 
     auto key() const {
@@ -52,25 +61,35 @@ struct attention_plan {
     int64_t workspace_bytes = 0;
 };
 
+/* A shape divided into calls of the same number of heads: whole key heads, and the query heads that read them. */
+struct attention_call {
+    attention_shape shape; /* of one call */
+    const attention_plan* plan;
+    int64_t n_calls;
+};
+
 struct attention_plans {
     cudnnHandle_t handle = nullptr;
     std::map<attention_shape, attention_plan> built;
+    std::map<attention_shape, attention_call> prepared; /* by the shape of all heads */
 };
 
-static memo_status attention_failed(memo_error* error, const char* what, const std::string& why) {
+static inline memo_status attention_failed(memo_error* error, const char* what,
+                                           const std::string& why) {
     return memo_error_set(error, MEMO_STATUS_DEVICE, "cuDNN: %s: %.300s", what, why.c_str());
 }
 
 /* Sets what a tensor of n_heads x n rows is, whether the graph reads or makes it. */
-static void attention_place(cudnn_frontend::graph::Tensor_attributes& t, int64_t uid,
-                            const attention_shape& s, bool is_k, const attention_rows& rows) {
-    t.set_uid(uid)
-        .set_dim({s.b, is_k ? s.h_k : s.h_q, is_k ? s.n_k : s.n_q, s.d})
-        .set_stride({rows.batch, s.d, rows.row, 1});
+static inline void attention_place(cudnn_frontend::graph::Tensor_attributes& t, int64_t uid,
+                                   const attention_shape& s, bool is_k,
+                                   const attention_rows& rows) {
+    const int64_t h = is_k ? s.h_k : s.h_q, n = is_k ? s.n_k : s.n_q;
+    const int64_t row = rows.row ? rows.row : h * s.d, batch = rows.row ? rows.batch : n * row;
+    t.set_uid(uid).set_dim({s.b, h, n, s.d}).set_stride({batch, s.d, row, 1});
 }
 
-static memo_status attention_build(const attention_plans* c, const attention_shape& s,
-                                   attention_plan* p, memo_error* error) {
+static inline memo_status attention_build(const attention_plans* c, const attention_shape& s,
+                                          attention_plan* p, memo_error* error) {
     namespace fe = cudnn_frontend;
     p->graph = std::make_shared<fe::graph::Graph>();
     fe::graph::Graph& g = *p->graph;
@@ -84,6 +103,7 @@ static memo_status attention_build(const attention_plans* c, const attention_sha
     };
     auto q = input(ATTENTION_Q, "q", false, s.q);
     auto k = input(ATTENTION_K, "k", true, s.k), v = input(ATTENTION_V, "v", true, s.k);
+    const bool ends_late = s.is_causal && s.n_q < s.n_k;
 
     /* The node, and where its results lie. */
     if (!s.is_backward) {
@@ -91,7 +111,8 @@ static memo_status attention_build(const attention_plans* c, const attention_sha
                                    fe::graph::SDPA_attributes()
                                        .set_name("attention")
                                        .set_generate_stats(true)
-                                       .set_causal_mask(s.is_causal)
+                                       .set_causal_mask(s.is_causal && !ends_late)
+                                       .set_causal_mask_bottom_right(ends_late)
                                        .set_attn_scale(s.scale));
         attention_place(out->set_output(true), ATTENTION_OUT, s, false, s.q_result);
         stats->set_output(true).set_uid(ATTENTION_STATS).set_data_type(fe::DataType_t::FLOAT);
@@ -108,7 +129,8 @@ static memo_status attention_build(const attention_plans* c, const attention_sha
             g.sdpa_backward(q, k, v, out, d_out, stats,
                             fe::graph::SDPA_backward_attributes()
                                 .set_name("attention backward")
-                                .set_causal_mask(s.is_causal)
+                                .set_causal_mask(s.is_causal && !ends_late)
+                                .set_causal_mask_bottom_right(ends_late)
                                 .set_attn_scale(s.scale)
                                 .set_deterministic_algorithm(s.is_deterministic));
         attention_place(d_q->set_output(true), ATTENTION_D_Q, s, false, s.q_result);
@@ -125,8 +147,8 @@ static memo_status attention_build(const attention_plans* c, const attention_sha
 }
 
 /* The plan stays valid as long as c. */
-static memo_status attention_find(attention_plans* c, const attention_shape& s,
-                                  const attention_plan** result, memo_error* error) {
+static inline memo_status attention_find(attention_plans* c, const attention_shape& s,
+                                         const attention_plan** result, memo_error* error) {
     auto found = c->built.find(s);
     if (found == c->built.end()) {
         attention_plan p;
@@ -137,14 +159,421 @@ static memo_status attention_find(attention_plans* c, const attention_shape& s,
     return MEMO_STATUS_OK;
 }
 
-static memo_status attention_run(const attention_plans* c, const attention_plan* p,
-                                 std::unordered_map<int64_t, void*>& addresses, void* workspace,
-                                 cudaStream_t stream, memo_error* error) {
+static inline memo_status attention_run(const attention_plans* c, const attention_plan* p,
+                                        std::unordered_map<int64_t, void*>& addresses,
+                                        void* workspace, cudaStream_t stream, memo_error* error) {
     cudnnStatus_t code = cudnnSetStream(c->handle, stream);
     if (code != CUDNN_STATUS_SUCCESS)
         return attention_failed(error, "cudnnSetStream", cudnnGetErrorString(code));
     auto status = p->graph->execute(c->handle, addresses, workspace);
     if (status.is_bad()) return attention_failed(error, "execute", status.get_message());
+    return MEMO_STATUS_OK;
+}
+
+/* ---- groups of heads ---------------------------------------------------------------------------------------- */
+
+/* Memory of one call: results that lie alone, then cuDNN's workspace. */
+struct attention_scratch {
+    float* stats;
+    uint16_t *out, *d_q, *d_k, *d_v; /* NULL if they lie in the caller's rows */
+    char* workspace;
+    int64_t n_bytes; /* without the workspace */
+};
+static inline attention_scratch attention_carve(const attention_shape& s, char* base) {
+    attention_scratch m = {};
+    auto take = [&](int64_t n_bytes) {
+        char* address = base + m.n_bytes;
+        m.n_bytes += (n_bytes + 511) / 512 * 512;
+        return address;
+    };
+    const int64_t n_q = s.b * s.h_q * s.n_q, n_k = s.b * s.h_k * s.n_k;
+    m.stats = (float*)(void*)take(n_q * 4);
+    if (!s.q_result.row) m.out = (uint16_t*)(void*)take(n_q * s.d * 2);
+    if (!s.q_result.row && s.is_backward) m.d_q = (uint16_t*)(void*)take(n_q * s.d * 2);
+    if (!s.k_result.row && s.is_backward) {
+        m.d_k = (uint16_t*)(void*)take(n_k * s.d * 2);
+        m.d_v = (uint16_t*)(void*)take(n_k * s.d * 2);
+    }
+    m.workspace = base + m.n_bytes;
+    return m;
+}
+
+/* The workspace that cuDNN is expected to need at most, known without a GPU.  A backward sums d_q in fp32; the
+ * deterministic one of Hopper keeps the gradient of all scores in bf16.  A quarter and 8 MiB are for what cuDNN
+ * takes besides. */
+static inline int64_t attention_workspace_bytes(const attention_shape& s) {
+    const int64_t n_q = (s.n_q + 127) / 128 * 128, n_k = (s.n_k + 127) / 128 * 128;
+    int64_t n_bytes = 0;
+    if (s.is_backward) n_bytes = s.b * s.h_q * n_q * (4 * s.d + 8);
+    if (s.is_backward && s.h_q != s.h_k) n_bytes += s.b * s.h_q * n_k * s.d * 4;
+    if (s.is_backward && s.is_deterministic) n_bytes += s.b * s.h_q * n_q * n_k * 2;
+    return n_bytes + n_bytes / 4 + ((int64_t)8 << 20);
+}
+
+static inline attention_shape attention_divide(const attention_shape& s, int64_t n_calls) {
+    attention_shape part = s;
+    part.h_q = s.h_q / n_calls;
+    part.h_k = s.h_k / n_calls;
+    return part;
+}
+
+/* Memory for a shape, results and workspace: at most limit_bytes, or else what one key head and its query heads need. */
+static inline int64_t attention_scratch_bytes(const attention_shape& s, int64_t limit_bytes) {
+    int64_t n_bytes = 0;
+    for (int64_t n_calls = 1; n_calls <= s.h_k; n_calls++) {
+        const attention_shape part = attention_divide(s, n_calls);
+        if (s.h_k % n_calls) continue;
+        n_bytes = attention_carve(part, nullptr).n_bytes + attention_workspace_bytes(part);
+        if (n_bytes <= limit_bytes) break;
+    }
+    return n_bytes;
+}
+
+/* Divides a shape into as few calls as fit in n_bytes, and builds their graph. */
+static inline memo_status attention_prepare(attention_plans* c, const attention_shape& s,
+                                            int64_t n_bytes, memo_error* error) {
+    int64_t needed = 0;
+    memo_status status = MEMO_STATUS_OK;
+    if (c->prepared.count(s)) return MEMO_STATUS_OK;
+    for (int64_t n_calls = 1; n_calls <= s.h_k; n_calls++) {
+        attention_call call = {attention_divide(s, n_calls), nullptr, n_calls};
+        if (s.h_k % n_calls) continue;
+        status = attention_find(c, call.shape, &call.plan, error);
+        if (status) continue; /* fewer heads may work */
+        needed = attention_carve(call.shape, nullptr).n_bytes + call.plan->workspace_bytes;
+        if (needed > n_bytes) continue;
+        c->prepared.emplace(s, call);
+        return MEMO_STATUS_OK;
+    }
+    if (status) return status;
+    return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
+                          "cuDNN's attention: %lld queries of one key head need %lld bytes of "
+                          "scratch memory%s; %lld are set aside",
+                          (long long)s.n_q, (long long)needed,
+                          s.is_backward && s.is_deterministic ? " for a deterministic backward"
+                                                              : "",
+                          (long long)n_bytes);
+}
+
+/* Builds nothing. */
+static inline memo_status attention_get(const attention_plans* c, const attention_shape& s,
+                                        const attention_call** call, memo_error* error) {
+    auto found = c->prepared.find(s);
+    if (found == c->prepared.end())
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "cuDNN's attention: %s of %lld queries, %lld keys, %lld and %lld "
+                              "heads of %lld was not prepared",
+                              s.is_backward ? "the backward" : "the forward", (long long)s.n_q,
+                              (long long)s.n_k, (long long)s.h_q, (long long)s.h_k, (long long)s.d);
+    *call = &found->second;
+    return MEMO_STATUS_OK;
+}
+
+/* ---- between cuDNN's layout and rows -------------------------------------------------------------------------- */
+
+#define ATTENTION_EACH(index, n)                                                                   \
+    for (int64_t index = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; index < (n);              \
+         index += (int64_t)gridDim.x * blockDim.x)
+
+/* Element (b, n, h, d) lies at b * batch + n * row + h * d. */
+struct placed_rows {
+    int64_t n, h, d, row, batch;
+};
+__device__ static inline int64_t attention_at(const placed_rows& r, int64_t x) { /* x-th of all */
+    const int64_t in_row = r.h * r.d, i = x / in_row;
+    return i / r.n * r.batch + i % r.n * r.row + x % in_row;
+}
+
+/* to = or += from (b, n, h, d). */
+__global__ static void attention_put_kernel(void* to, memo_type type, const uint16_t* from,
+                                            placed_rows r, int64_t total, bool adds) {
+    ATTENTION_EACH(x, total) {
+        const int64_t at = attention_at(r, x);
+        const float value = memo_f32_from_bf16(from[x]);
+        if (type == MEMO_TYPE_F32) {
+            float* y = (float*)to + at;
+            *y = adds ? *y + value : value;
+        } else {
+            uint16_t* y = (uint16_t*)to + at;
+            *y = adds ? memo_bf16_from_f32(memo_f32_from_bf16(*y) + value) : from[x];
+        }
+    }
+}
+
+/* LSE of rows (b, n, h), at b * batch + i * row + h, from or to cuDNN's (b, h, n). */
+__global__ static void attention_lse_kernel(float* lse, float* stats, placed_rows r, int64_t total,
+                                            bool is_to_rows) {
+    ATTENTION_EACH(x, total) {
+        float* at = lse + x / (r.n * r.h) * r.batch + x % r.n * r.row + x / r.n % r.h;
+        if (is_to_rows)
+            *at = stats[x];
+        else
+            stats[x] = *at;
+    }
+}
+
+/* An output (b, n, h, d) whose row sums with d_out are row_dots, placed as lse.  One warp per row and head. */
+__global__ static void attention_out_kernel(uint16_t* out, const uint16_t* d_out,
+                                            const float* row_dots, placed_rows r, placed_rows lse,
+                                            int64_t total) {
+    ATTENTION_EACH(thread, total * 32) {
+        const int64_t x = thread / 32, i = x / r.h;
+        const uint16_t* from = d_out + attention_at(r, x * r.d);
+        const float dot = row_dots[i / r.n * lse.batch + i % r.n * lse.row + x % r.h];
+        float norm = 0;
+        for (int64_t e = threadIdx.x % 32; e < r.d; e += 32)
+            norm += memo_f32_from_bf16(from[e]) * memo_f32_from_bf16(from[e]);
+        for (int apart = 16; apart; apart /= 2)
+            norm += __shfl_xor_sync(0xffffffffu, norm, apart, 32);
+        for (int64_t e = threadIdx.x % 32; e < r.d; e += 32)
+            out[x * r.d + e] =
+                memo_bf16_from_f32(norm > 0 ? memo_f32_from_bf16(from[e]) * (dot / norm) : 0.0f);
+    }
+}
+
+template <typename... Parameters, typename... Arguments>
+static inline memo_status attention_launch(cudaStream_t stream, int64_t n_threads,
+                                           memo_error* error, void (*kernel)(Parameters...),
+                                           Arguments... arguments) {
+    cudaLaunchConfig_t config = {};
+    const int64_t n_blocks = (n_threads + 255) / 256;
+    config.gridDim = dim3((unsigned)(n_blocks < 4224 ? n_blocks : 4224));
+    config.blockDim = dim3(256);
+    config.stream = stream;
+    return memo_cuda_check(cudaLaunchKernelEx(&config, kernel, arguments...), "cudaLaunchKernelEx",
+                           error);
+}
+
+/* to = or += the contiguous rows of one call. */
+static inline memo_status attention_put(cudaStream_t stream, void* to, memo_type type,
+                                        const uint16_t* from, const attention_shape& s, bool is_k,
+                                        attention_rows rows, bool adds, memo_error* error) {
+    const placed_rows r = {is_k ? s.n_k : s.n_q, is_k ? s.h_k : s.h_q, s.d, rows.row, rows.batch};
+    const int64_t total = s.b * r.n * r.h * r.d;
+    return attention_launch(stream, total, error, attention_put_kernel, to, type, from, r, total,
+                            adds);
+}
+static inline memo_status attention_turn_lse(cudaStream_t stream, float* lse, float* stats,
+                                             const attention_shape& s, attention_rows rows,
+                                             bool is_to_rows, memo_error* error) {
+    const placed_rows r = {s.n_q, s.h_q, 1, rows.row, rows.batch};
+    const int64_t total = s.b * s.h_q * s.n_q;
+    return attention_launch(stream, total, error, attention_lse_kernel, lse, stats, r, total,
+                            is_to_rows);
+}
+
+/* ---- the local attention of memo_sp.h --------------------------------------------------------------------------
+ *
+ * A zigzag without padding, window, prefix or documents has two kinds of blocks: the rank's own keys, causal by rows,
+ * and keys of other ranks, all of them visible.  Other masks fail with MEMO_STATUS_UNSUPPORTED.
+ *
+ * cuDNN writes bf16.  memo merges and adds in fp32, so each block's result is rounded once.  cuDNN's backward reads the
+ * output only for the row sums of d_out * output.  row_dots holds these sums for the final output.  The backward
+ * therefore receives d_out * row_dots / |d_out|^2 as output, which has the same row sums. */
+
+struct attention_blocks {
+    attention_plans* plans;
+    bool is_deterministic;
+    char* scratch; /* shared by all blocks, which run one after the other */
+};
+
+static inline attention_shape attention_block_shape(const memo_attention_block& b, int64_t n_q,
+                                                    int64_t n_k, bool is_causal, bool is_backward,
+                                                    bool is_deterministic) {
+    attention_shape s = {};
+    s.b = b.n_batch;
+    s.n_q = n_q;
+    s.n_k = n_k;
+    s.h_q = b.n_q_heads;
+    s.h_k = b.n_kv_heads;
+    s.d = b.head_size;
+    s.q = s.d_out = {b.q_row_stride, b.q_batch_stride};
+    s.k = {b.k_row_stride, b.k_batch_stride};
+    s.scale = b.scale;
+    s.is_causal = is_causal;
+    s.is_backward = is_backward;
+    s.is_deterministic = is_backward && is_deterministic;
+    return s;
+}
+
+static inline int64_t attention_count_rows(const memo_run* runs, int32_t n_runs, int64_t* last) {
+    int64_t n = 0;
+    for (int32_t i = 0; i < n_runs; i++) {
+        n += runs[i].count;
+        *last = runs[i].start + (runs[i].count - 1) * runs[i].stride;
+    }
+    return n;
+}
+
+/* Causal by rows, or whole; else refused. */
+static inline memo_status attention_classify(const memo_attention_block* b, bool is_backward,
+                                             bool is_deterministic, attention_shape* s,
+                                             memo_error* error) {
+    const char* unsupported = nullptr;
+    int64_t q_last = 0, k_last = 0;
+    const int64_t n_q = attention_count_rows(b->q_runs, b->n_q_runs, &q_last);
+    const int64_t n_k = attention_count_rows(b->k_runs, b->n_k_runs, &k_last);
+    const int64_t n_keys = b->mask.n_keys ? b->mask.n_keys : b->mask.n_tokens;
+    const bool is_causal = b->mask.kind == MEMO_MASK_CAUSAL;
+    const bool is_own = b->n_q_runs == b->n_k_runs &&
+                        !memcmp(b->q_runs, b->k_runs, (size_t)b->n_q_runs * sizeof(memo_run));
+    if (b->type != MEMO_TYPE_BF16)
+        unsupported = "a type other than bf16";
+    else if (b->v_head_size != b->head_size)
+        unsupported = "heads of v of another size; pad the smaller ones with zeros";
+    else if (b->softcap != 0)
+        unsupported = "a softcap; take 0, or a kernel that has it";
+    else if (b->mask.window_before || b->mask.window_after || b->mask.prefixes ||
+             b->mask.document_begins)
+        unsupported = "a window, prefix or documents; take a causal or a full mask";
+    else if (is_causal && n_keys != b->mask.n_tokens)
+        unsupported = "keys of another length; take a full mask";
+    else if (q_last >= b->mask.n_tokens || k_last >= n_keys)
+        unsupported = "a sharding with padding; take a length that 2 x ring x ulysses divides";
+    else if (is_causal && !is_own && k_last > b->q_runs[0].start)
+        unsupported = "a block that is neither causal by rows nor whole; take the zigzag sharding";
+    if (unsupported)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "cuDNN's attention does not have %s",
+                              unsupported);
+    *s = attention_block_shape(*b, n_q, n_k, is_causal && is_own, is_backward, is_deterministic);
+    return MEMO_STATUS_OK;
+}
+
+static inline memo_status attention_block_forward(void* user, memo_stream memo,
+                                                  const memo_attention_block* b,
+                                                  memo_error* error) {
+    const attention_blocks* c = (const attention_blocks*)user;
+    const cudaStream_t stream = memo_cuda_stream(memo);
+    const attention_call* call = nullptr;
+    attention_shape whole;
+    if (attention_classify(b, false, c->is_deterministic, &whole, error) ||
+        attention_get(c->plans, whole, &call, error))
+        return error->status;
+    const attention_shape& s = call->shape;
+    const attention_scratch m = attention_carve(s, c->scratch);
+    for (int64_t i = 0; i < call->n_calls; i++) {
+        const int64_t q_at = i * s.h_q * s.d, k_at = i * s.h_k * s.d;
+        std::unordered_map<int64_t, void*> addresses = {
+            {ATTENTION_Q, (uint16_t*)(uintptr_t)b->q + q_at},
+            {ATTENTION_K, (uint16_t*)(uintptr_t)b->k + k_at},
+            {ATTENTION_V, (uint16_t*)(uintptr_t)b->v + k_at},
+            {ATTENTION_OUT, m.out},
+            {ATTENTION_STATS, m.stats}};
+        if (attention_run(c->plans, call->plan, addresses, m.workspace, stream, error) ||
+            attention_put(stream, b->out + q_at, MEMO_TYPE_F32, m.out, s, false,
+                          {b->out_row_stride, b->out_batch_stride}, false, error) ||
+            attention_turn_lse(stream, b->lse + i * s.h_q, m.stats, s,
+                               {b->lse_row_stride, b->lse_batch_stride}, true, error))
+            return error->status;
+    }
+    return MEMO_STATUS_OK;
+}
+
+static inline memo_status attention_block_backward(void* user, memo_stream memo,
+                                                   const memo_attention_block* b,
+                                                   memo_error* error) {
+    const attention_blocks* c = (const attention_blocks*)user;
+    const cudaStream_t stream = memo_cuda_stream(memo);
+    const attention_rows q_rows = {b->q_row_stride, b->q_batch_stride};
+    const attention_rows k_rows = {b->k_row_stride, b->k_batch_stride};
+    const attention_rows lse_rows = {b->lse_row_stride, b->lse_batch_stride};
+    const attention_call* call = nullptr;
+    attention_shape whole;
+    if (attention_classify(b, true, c->is_deterministic, &whole, error) ||
+        attention_get(c->plans, whole, &call, error))
+        return error->status;
+    const attention_shape& s = call->shape;
+    const attention_scratch m = attention_carve(s, c->scratch);
+    const placed_rows of_d_out = {s.n_q, s.h_q, s.d, q_rows.row, q_rows.batch};
+    const placed_rows of_lse = {s.n_q, s.h_q, 1, lse_rows.row, lse_rows.batch};
+    const int64_t n_lse = s.b * s.h_q * s.n_q;
+    for (int64_t i = 0; i < call->n_calls; i++) {
+        const int64_t q_at = i * s.h_q * s.d, k_at = i * s.h_k * s.d;
+        const uint16_t* d_out = (const uint16_t*)b->d_out + q_at;
+        float* lse = b->lse + i * s.h_q;
+        std::unordered_map<int64_t, void*> addresses = {
+            {ATTENTION_Q, (uint16_t*)(uintptr_t)b->q + q_at},
+            {ATTENTION_K, (uint16_t*)(uintptr_t)b->k + k_at},
+            {ATTENTION_V, (uint16_t*)(uintptr_t)b->v + k_at},
+            {ATTENTION_OUT, m.out},
+            {ATTENTION_STATS, m.stats},
+            {ATTENTION_D_OUT, (uint16_t*)(uintptr_t)d_out},
+            {ATTENTION_D_Q, m.d_q},
+            {ATTENTION_D_K, m.d_k},
+            {ATTENTION_D_V, m.d_v}};
+        if (attention_turn_lse(stream, lse, m.stats, s, lse_rows, false, error) ||
+            attention_launch(stream, n_lse * 32, error, attention_out_kernel, m.out, d_out,
+                             b->row_dots + i * s.h_q, of_d_out, of_lse, n_lse) ||
+            attention_run(c->plans, call->plan, addresses, m.workspace, stream, error) ||
+            attention_put(stream, b->d_q + q_at, MEMO_TYPE_F32, m.d_q, s, false, q_rows, true,
+                          error) ||
+            attention_put(stream, b->d_k + k_at, MEMO_TYPE_F32, m.d_k, s, true, k_rows, true,
+                          error) ||
+            attention_put(stream, b->d_v + k_at, MEMO_TYPE_F32, m.d_v, s, true, k_rows, true,
+                          error))
+            return error->status;
+    }
+    return MEMO_STATUS_OK;
+}
+
+static inline memo_attention attention_over_ranks(attention_blocks* blocks) {
+    memo_attention a;
+    a.forward = attention_block_forward;
+    a.backward = attention_block_backward;
+    a.user = blocks;
+    return a;
+}
+
+/* Appends the shapes of a rank's own heads, which query heads that share a key head unevenly divide. */
+static inline void attention_shapes_of_heads(const memo_sp_attention_desc& desc,
+                                             const memo_ulysses_heads& own, bool is_deterministic,
+                                             std::vector<attention_shape>* shapes) {
+    const int64_t n = desc.sharding.ring_tokens;
+    const int32_t group = desc.n_q_heads / desc.n_kv_heads, end = own.first_q + own.n_q;
+    const bool has_others = desc.sharding.ring > 1;
+    for (int32_t q = own.first_q, next; q < end; q = next) {
+        memo_attention_block b = {};
+        next = q % group || end - q < group ? (q / group + 1) * group : end / group * group;
+        if (next > end) next = end;
+        b.n_batch = desc.n_batch > 1 ? desc.n_batch : 1;
+        b.n_q_heads = next - q;
+        b.n_kv_heads = (next - 1) / group - q / group + 1;
+        b.head_size = desc.head_size;
+        b.scale = desc.scale != 0 ? desc.scale : (float)(1 / sqrt((double)desc.head_size));
+        b.q_row_stride = (int64_t)own.n_q * desc.head_size;
+        b.k_row_stride = (int64_t)own.n_kv * desc.head_size;
+        b.q_batch_stride = n * b.q_row_stride;
+        b.k_batch_stride = n * b.k_row_stride;
+        for (int is_backward = 0; is_backward < 2; is_backward++) {
+            auto add = [&](int64_t n_q, int64_t n_k, bool is_causal) {
+                shapes->push_back(attention_block_shape(b, n_q, n_k, is_causal, is_backward != 0,
+                                                        is_deterministic));
+            };
+            add(n, n, true);
+            if (has_others) add(n, n / 2, false); /* keys of earlier ranks */
+            if (has_others) add(n / 2, n, false); /* of later ones */
+        }
+    }
+}
+
+/* The blocks of a causal zigzag, of any rank. */
+static inline memo_status attention_shapes_over_ranks(const memo_sp_attention_desc& desc,
+                                                      bool is_deterministic,
+                                                      std::vector<attention_shape>* shapes,
+                                                      memo_error* error) {
+    memo_sp_attention_desc of_rank = desc;
+    memo_sp_attention_sizes sizes;
+    if (desc.type != MEMO_TYPE_BF16 || desc.sharding.kind != MEMO_SHARDING_ZIGZAG ||
+        desc.sharding.padded_tokens != desc.sharding.n_tokens)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "cuDNN's attention over ranks: takes bf16, and a zigzag of a length "
+                              "that 2 x ring x ulysses divides (%lld tokens)",
+                              (long long)desc.sharding.n_tokens);
+    for (int32_t u = 0; u < desc.sharding.ulysses; u++) {
+        of_rank.ulysses_rank = u;
+        if (memo_sp_attention_desc_get_sizes(&of_rank, &sizes, error)) return error->status;
+        attention_shapes_of_heads(desc, sizes.heads, is_deterministic, shapes);
+    }
     return MEMO_STATUS_OK;
 }
 

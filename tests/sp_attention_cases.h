@@ -10,6 +10,7 @@
 #define CASE_CALLOC(n, size_bytes) calloc(n, size_bytes)
 #define CASE_FREE(address)         free(address)
 #endif
+/* CASE_ATTENTION(desc, device), if defined, is the local attention instead of the host's. */
 
 static long long malloc_count; /* memo's requests, if the including file counts them */
 
@@ -761,7 +762,11 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     desc.rounds_gradients = c->rounds_gradients;
     desc.ulysses_groups = c->ulysses_groups;
     desc.gathers_keys = c->gathers_keys;
+#ifdef CASE_ATTENTION
+    desc.attention = CASE_ATTENTION(&desc, all->devices[rank]);
+#else
     desc.attention = memo_host_attention_functions(&state);
+#endif
     if (rank == all->failing_rank) desc.attention.forward = failing_attention;
     if (c->s_per_score > 0) {
         sleeping.device = all->devices[rank];

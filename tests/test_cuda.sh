@@ -61,30 +61,42 @@ keeps_to_registers() {
         END { if (n < 6) { print "no kernels found"; bad = 1 } exit bad }' "$folder/ptxas"
 }
 
-# The trainer's model on stand-ins for CUDA and cuBLASLt; memo's implementations are those of the other tests.
-trains_on_the_emulated_grid() {
-    library=build/tests/lib.a program=$folder/test_gpt_emulated
+# The trainer's model and its attention on stand-ins for CUDA, cuBLASLt and cuDNN (tests/cuda/cudnn_frontend.h); memo's
+# implementations are those of the other tests.
+trains_on_the_emulated_grid() { # SOURCE
+    library=build/tests/lib.a program=$folder/$(basename "${1%.*}")_emulated
     [ -f $library ] || make --no-print-directory $library || return 1
-    nvcc -x c++ $flags -g -Iexamples -DLINKED -Xcompiler -fno-strict-aliasing$1 -cudart none tests/cuda/test_gpt.cu \
+    nvcc -x c++ $flags -g -Iexamples -Itests/cuda -DLINKED -Xcompiler -fno-strict-aliasing${2:-} -cudart none "$1" \
         tests/cuda/fake_cuda.cpp -o "$program" -Xlinker $library \
         $(sed -n 's/^LP_SOLVE_LIBS *:= *//p' build/config.mk) -lpthread -lm && "$program"
 }
 
-# The whole program, its kernels on the emulated grid: every policy gives the same bits, and a recorded step has no race.
+# The whole program with the built-in attention and with cuDNN's, kernels on the emulated grid: every policy gives the same
+# bits, and a recorded step has no race.
 trainer_runs_on_stand_ins() {
-    library=build/tests/lib.a program=$folder/train_gpt_cuda
+    library=build/tests/lib.a
     [ -f $library ] || make --no-print-directory $library || return 1
-    ${CC:-cc} -std=c99 -O1 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -DTRAIN_CUDA -I. -Iexamples -pthread \
+    nvcc -x c++ $flags -Iexamples -Itests/cuda -Xcompiler -fno-strict-aliasing -c tests/cuda/gpt_stand_in.cpp \
+        -o "$folder/gpt_stand_in.o" &&
+        trainer_runs train_gpt_cuda "built-in attention" &&
+        trainer_runs train_gpt_cudnn "cuDNN's attention, deterministic" -DTRAIN_CUDNN
+}
+trainer_runs() { # PROGRAM ATTENTION FLAGS...
+    program=$folder/$1 attention=$2
+    shift 2
+    ${CC:-cc} -std=c99 -O1 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -DTRAIN_CUDA "$@" -I. -Iexamples -pthread \
         -isystem "${CUDA_HOME:-/usr/local/cuda}/include" -Wall -Wextra -Werror -c examples/gpt/train_gpt.c \
-        -o "$folder/train_gpt_cuda.o" || return 1
-    nvcc -x c++ $flags -Iexamples -Xcompiler -fno-strict-aliasing -cudart none tests/cuda/gpt_stand_in.cpp \
-        tests/cuda/fake_cuda.cpp -o "$program" -Xlinker "$folder/train_gpt_cuda.o" -Xlinker $library \
+        -o "$program.o" || return 1
+    nvcc -x c++ $flags -cudart none tests/cuda/fake_cuda.cpp -o "$program" -Xlinker "$folder/gpt_stand_in.o" \
+        -Xlinker "$program.o" -Xlinker $library \
         $(sed -n 's/^LP_SOLVE_LIBS *:= *//p' build/config.mk) -lpthread -lm || return 1
-    rm -rf "$folder/run"
-    "$program" --layers 4 --hidden 8 --heads 2 --seq 8 --batch 1 --tile 4 --dropout 0.1 --steps 2 --compare 1 --policy swap \
-        --device-memory 40MiB --sample 5 --output "$folder/run" >"$program.txt" 2>&1 || { cat "$program.txt"; return 1; }
+    rm -rf "$program.run"
+    "$program" --layers 4 --hidden 16 --heads 2 --seq 8 --batch 1 --tile 4 --dropout 0.1 --steps 2 --compare 1 \
+        --policy swap --device-memory 45MiB --sample 5 --output "$program.run" >"$program.txt" 2>&1 ||
+        { cat "$program.txt"; return 1; }
     cat "$program.txt"
-    grep -q 'bitwise the same' "$program.txt" && grep -q ' 0 races' "$program.txt" && [ -s "$folder/run/timeline.svg" ]
+    grep -q 'bitwise the same' "$program.txt" && grep -q ' 0 races' "$program.txt" &&
+        grep -q "^compute .*$attention" "$program.txt" && [ -s "$program.run/timeline.svg" ]
 }
 
 # One architecture; tests/test_compile.sh compiles memo_cuda.cuh for all of them.
@@ -96,7 +108,7 @@ has_cudnn() { [ -f "${CUDNN:-}/include/cudnn_frontend.h" ]; }
 compiles_with_cudnn() { # SOURCE FLAGS...; its headers are not free of warnings
     source=$1
     shift
-    nvcc -arch=sm_90 -std=c++17 -O1 -I. -I"$CUDNN/include" "$@" -c "$source" -o "$folder/compiles.o"
+    nvcc -arch=sm_90 -std=c++17 -O1 -I. -Iexamples -I"$CUDNN/include" "$@" -c "$source" -o "$folder/compiles.o"
 }
 
 tap_jobs=$tap_processors
@@ -111,9 +123,12 @@ has_cublaslt() {
     nvcc -c "$folder/probe.cu" -o "$folder/probe_lt.o" 2>/dev/null
 }
 if has_cublaslt; then
+    sanitized=$(tests_all && [ $sanitizers != -O1 ] && echo ,$sanitizers)
     test_is "the trainer's model on a GPU: close to the host, the same bits under every policy, on stand-ins" \
-        trains_on_the_emulated_grid "$(tests_all && [ $sanitizers != -O1 ] && echo ,$sanitizers)"
-    test_is "the trainer on a GPU, on stand-ins" trainer_runs_on_stand_ins
+        trains_on_the_emulated_grid tests/cuda/test_gpt.cu $sanitized
+    test_is "cuDNN's attention in the trainer and over ranks, on stand-ins" \
+        trains_on_the_emulated_grid tests/cuda/test_cudnn.cpp $sanitized
+    test_is "the trainer on a GPU, with and without cuDNN, on stand-ins" trainer_runs_on_stand_ins
 else
     skip "the trainer's model on a GPU, on stand-ins" "cuBLASLt's header is not installed"
 fi
@@ -129,7 +144,7 @@ for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu examples/g
     [ -f "$source" ] || continue
     case $source in tests/cuda/test_device.cu | tests/cuda/test_step.cu | examples/08_cuda_phantom.cu) continue ;; esac
     case $source in
-    *cudnn*)
+    *cudnn*) # of the real library
         has_cudnn || { skip "$source compiles" "CUDNN= names no folder of cudnn-frontend"; continue; }
         test_is "$source compiles" compiles_with_cudnn "$source"
         continue ;;

@@ -112,6 +112,9 @@ typedef struct gpt_desc {
     const gpt_kernels* kernels;
     const memo_device* device;
     const memo_mesh* mesh; /* required for several ranks, with their degrees; unused by gpt_plan */
+    /* Micro-batches of a step.  The sums of gradients over ranks then run behind the backward of the
+     * last one.  0: unknown, they run after it.  The bits are the same. */
+    int64_t n_micro_batches;
 } gpt_desc;
 
 typedef struct gpt_model gpt_model;
@@ -168,7 +171,8 @@ GPT_FUNCTION int64_t gpt_element_of_whole(const gpt_parameter* p, int32_t tensor
  * key of the dropout.  loss_scale is 1 / (tokens of the whole step, all ranks).
  *
  * After an error the step is lost and the model remains valid: call gpt_discard and begin the step
- * again.  Several ranks cannot continue after an error.
+ * again.  Several ranks cannot continue after an error.  INVALID_STATE: this step's gradients are
+ * already summed over ranks.
  *
  * All ranks call this function, gpt_update and gpt_reduce in the same order. */
 GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* targets,

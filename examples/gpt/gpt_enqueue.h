@@ -47,6 +47,9 @@ struct gpt_model {
     gpt_layout layout;
     gpt_share share;
     memo_comm* gradient;          /* over gpt_n_ranks ranks; NULL: one rank */
+    memo_stream sums;             /* of gradients over these ranks; NULL: one rank */
+    memo_event computed, summed;  /* before and after the latest sum */
+    int64_t n_micro_batches;      /* of a step; 0: unknown */
     int32_t zero;                 /* config.zero, 0 on one rank */
     memo_sp_attention* attention; /* over the ranks of a sequence; NULL: one rank */
     int64_t n_rows;
@@ -78,9 +81,14 @@ struct gpt_model {
     char* rope;                            /* (local tokens, head size) */
     int64_t* token_numbers;                /* (rows), as gpt_token_of */
     double* totals;                        /* (GPT_N_TOTALS), of this step */
-    /* zero 2: the gradients of the current bucket, and its first parameter. */
-    gpt_array bucket;
+    /* zero 2: the gradients of the current bucket, and its first parameter; those of the bucket before,
+     * whose sum is under way. */
+    gpt_array bucket, summed_bucket;
     int64_t bucket_begin;
+    int32_t has_summed_bucket;
+    int32_t is_last;    /* micro-batch of the step: its buckets are summed at once */
+    int32_t is_summing; /* the stream `sums` has work that the compute stream has not waited for */
+    int32_t is_summed;  /* the sums of all buckets are enqueued */
     int32_t is_reduced; /* the gradients are sums over all ranks */
     /* In pinned host memory. */
     double* host_totals;
@@ -443,6 +451,36 @@ static int64_t gpt_sp_bytes(const gpt_config* config, const gpt_share* share) {
         if (!memo_sp_attention_desc_get_sizes(&desc, &sizes, NULL) && sizes.device_bytes > most)
             most = sizes.device_bytes;
     return most;
+}
+
+/* Every call of attention of a rank's step: of each part, in each degree. */
+static gpt_shapes gpt_shapes_of_attention(gpt_shapes shapes, const gpt_config* config,
+                                          const gpt_share* share) {
+    const int32_t n_parts = gpt_degree(config->sub_batches), all = gpt_degree(config->tensor);
+    const int splits_sequence = share->batch % n_parts != 0;
+    int32_t part, degree, i;
+    shapes.over_ranks = gpt_sp_desc(config, share);
+    for (degree = 1; degree <= all; degree++)
+        for (part = 0; part < n_parts; part++) {
+            const memo_share rows = memo_share_of(share->n_rows, n_parts, part);
+            gpt_attention_shape s;
+            int is_used = degree == all && !config->degrees;
+            for (i = 0; i < config->n_layers && config->degrees; i++)
+                is_used |= config->degrees[2 * i] == degree;
+            if (!is_used || (part && !splits_sequence) || shapes.n_attention == GPT_SHAPES_MAX)
+                continue;
+            memset(&s, 0, sizeof s);
+            s.first = splits_sequence ? rows.begin : 0;
+            s.sequence = splits_sequence ? rows.begin + rows.count : config->sequence;
+            s.head_size = config->hidden / config->n_heads;
+            s.n_heads = config->n_heads / degree;
+            s.n_kv_heads = config->n_kv_heads / degree;
+            s.adds = splits_sequence && rows.begin + rows.count < share->n_rows;
+            shapes.attention[shapes.n_attention].shape = s;
+            shapes.attention[shapes.n_attention++].batch =
+                splits_sequence ? 1 : rows.count * degree / all / config->sequence;
+        }
+    return shapes;
 }
 
 static memo_sp_attention_tensors gpt_sp_tensors(const gpt_array* tensors, int64_t begin) {

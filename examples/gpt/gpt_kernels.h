@@ -259,6 +259,14 @@ typedef struct gpt_shapes {
     int64_t loss_rows, mlp_rows; /* of logits, of an operation of the MLP */
     int64_t hidden, head_size, vocabulary;
     int64_t wide, up; /* columns of the MLP: of its activation, of the product before it */
+    /* Each different call of attention.  If ranks split a sequence, over_ranks describes it instead: only its
+     * shapes are set, and its degrees are not both 1. */
+    struct {
+        gpt_attention_shape shape;
+        int64_t batch;
+    } attention[GPT_SHAPES_MAX];
+    int32_t n_attention;
+    memo_sp_attention_desc over_ranks;
     /* (outputs, inputs) of each different weight of a product. */
     int64_t weights[GPT_SHAPES_MAX][2];
     int32_t n_weights;
@@ -273,7 +281,7 @@ typedef struct gpt_kernels {
     int64_t (*scratch_bytes)(void* context, const gpt_shapes* shapes);
     /* Before the first operation: refuses what the kernels cannot compute, and chooses algorithms.
      * scratch has scratch_bytes bytes and outlives the operations.  Operations are enqueued on
-     * compute; those of GPT_KIND_ADD and GPT_KIND_DROPOUT also on one more stream. */
+     * compute; those of GPT_KIND_ADD and GPT_KIND_DROPOUT also on other streams. */
     memo_status (*prepare)(void* context, const gpt_shapes* shapes, memo_stream compute,
                            void* scratch, memo_error* error);
     memo_attention attention; /* of one rank, for memo_sp */

@@ -927,9 +927,8 @@ static int64_t gpt_cuda_scratch_bytes(void* context, const gpt_shapes* shapes) {
     const gpt_cuda_kernels* c = (const gpt_cuda_kernels*)context;
     return GPT_CUDA_WORKSPACE + (GPT_CUDA_PARTIALS + 64) * (int64_t)sizeof(double) +
            gpt_cuda_rows_bytes(shapes) +
-           (c && c->attention.scratch_bytes
-                ? c->attention.scratch_bytes(c->attention.context, shapes)
-                : 0);
+           (c->attention.scratch_bytes ? c->attention.scratch_bytes(c->attention.context, shapes)
+                                       : 0);
 }
 
 static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, memo_stream compute,
@@ -945,6 +944,7 @@ static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, mem
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "heads of %lld: the built-in attention takes at most %d",
                               (long long)shapes->head_size, (int)GPT_CUDA_HEAD_SIZE);
+    if (!c->lt && GPT_LT(cublasLtCreate, (&c->lt))) return error->status;
 
     /* The parts of the scratch. */
     c->type = shapes->type;
@@ -959,7 +959,8 @@ static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, mem
         "cudaMemsetAsync", error);
     if (!status) status = gpt_gemm_prepare(c, shapes, compute, error);
     if (!status && c->attention.prepare)
-        status = c->attention.prepare(c->attention.context, shapes, error);
+        status =
+            c->attention.prepare(c->attention.context, shapes, compute, c->of_attention, error);
     return status;
 }
 
@@ -971,17 +972,13 @@ memo_status gpt_cuda_kernels_create(const gpt_cuda_attention* attention, gpt_cud
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "no host memory for the kernels");
     if (attention) c->attention = *attention;
-    if (GPT_LT(cublasLtCreate, (&c->lt))) {
-        free(c);
-        return MEMO_STATUS_DEVICE;
-    }
     *kernels = c;
     return MEMO_STATUS_OK;
 }
 
 void gpt_cuda_kernels_destroy(gpt_cuda_kernels* kernels) {
     if (!kernels) return;
-    cublasLtDestroy(kernels->lt);
+    if (kernels->lt) cublasLtDestroy(kernels->lt);
     free(kernels);
 }
 
@@ -992,6 +989,6 @@ gpt_kernels gpt_cuda_kernels_table(gpt_cuda_kernels* kernels) {
     table.enqueue = gpt_cuda_enqueue;
     table.scratch_bytes = gpt_cuda_scratch_bytes;
     table.prepare = gpt_cuda_prepare;
-    if (kernels) table.attention = kernels->attention.over_ranks;
+    table.attention = kernels->attention.over_ranks;
     return table;
 }

@@ -17,8 +17,9 @@ extern "C" {
 /* Attention instead of the built-in kernels, which are exact, deterministic and slow. */
 typedef struct gpt_cuda_attention {
     void* context;
-    int64_t (*scratch_bytes)(void* context, const gpt_shapes* shapes);
-    memo_status (*prepare)(void* context, const gpt_shapes* shapes, memo_error* error);
+    int64_t (*scratch_bytes)(void* context, const gpt_shapes* shapes); /* needs no GPU */
+    memo_status (*prepare)(void* context, const gpt_shapes* shapes, memo_stream compute,
+                           void* scratch, memo_error* error);
     /* kind: GPT_KIND_ATTENTION or GPT_KIND_ATTENTION_BACKWARD. */
     memo_status (*enqueue)(void* context, memo_stream stream, gpt_kind kind,
                            const gpt_attention_args* args, void* scratch, memo_error* error);
@@ -27,12 +28,12 @@ typedef struct gpt_cuda_attention {
 
 typedef struct gpt_cuda_kernels gpt_cuda_kernels;
 
-/* On the current GPU; one model at a time.  attention: NULL for the built-in kernels; they do not
- * attend over ranks.  Errors: DEVICE, OUT_OF_HOST_MEMORY. */
+/* One model at a time, on the GPU that is current when it is prepared: to plan needs none.  attention: NULL
+ * for the built-in kernels; they do not attend over ranks.  Errors: OUT_OF_HOST_MEMORY. */
 memo_status gpt_cuda_kernels_create(const gpt_cuda_attention* attention, gpt_cuda_kernels** kernels,
                                     memo_error* error);
 void gpt_cuda_kernels_destroy(gpt_cuda_kernels* kernels); /* NULL works */
-/* The table; kernels outlives its use.  NULL: a table to plan with. */
+/* The table; kernels outlives its use. */
 gpt_kernels gpt_cuda_kernels_table(gpt_cuda_kernels* kernels);
 
 #ifdef __cplusplus

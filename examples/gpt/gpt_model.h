@@ -139,6 +139,7 @@ static void gpt_step(void* user, memo_session* session) {
 
     /* Tokens and targets. */
     model->status = MEMO_STATUS_OK;
+    model->has_summed_bucket = 0;
     device_tokens = memo_session_alloc(session, 2 * n_rows * (int64_t)sizeof *inputs);
     gpt_follow_session(model);
     inputs = (int32_t*)device_tokens;
@@ -161,6 +162,7 @@ static void gpt_step(void* user, memo_session* session) {
     gpt_begin_bucket(model, 0);
     gpt_embedding(model, dx, inputs, 1);
     gpt_end_bucket(model, 0);
+    gpt_give_summed_bucket(model);
     gpt_give(model, dx);
 
     memo_session_free(session, device_tokens);
@@ -170,12 +172,22 @@ static void gpt_step(void* user, memo_session* session) {
 GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* targets,
                                          int64_t step, int64_t micro_batch, double loss_scale,
                                          memo_error* error) {
+    memo_status status;
+    if (model->is_summed || model->is_reduced)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "micro-batch %lld: the gradients are already summed over ranks; "
+                              "gpt_desc.n_micro_batches is %lld, or gpt_update comes first",
+                              (long long)micro_batch, (long long)model->n_micro_batches);
     model->tokens = tokens;
     model->targets = targets;
     model->step = step;
     model->first_token = micro_batch * model->config.batch * model->config.sequence;
     model->loss_scale = loss_scale;
-    return memo_session_run(model->session, 0, error);
+    model->is_last = model->gradient && micro_batch + 1 == model->n_micro_batches;
+    status = memo_session_run(model->session, 0, error);
+    model->is_summed = model->is_last;
+    model->is_last = 0;
+    return status;
 }
 
 /* ---- the end of a step --------------------------------------------------------------------- */
@@ -205,10 +217,11 @@ static void gpt_synchronize(gpt_model* model) {
 
 /* Waits, reads the totals, and clears gradients and totals for the next step. */
 static void gpt_end_step(gpt_model* model) {
+    gpt_join_sums(model);
     gpt_copy_totals(model);
     gpt_clear(model, model->totals, GPT_N_TOTALS * (int64_t)sizeof(double));
     gpt_clear(model, model->gradients, gpt_gradient_bytes(model));
-    if (!model->status) model->is_reduced = 0;
+    if (!model->status) model->is_reduced = model->is_summed = 0;
     gpt_synchronize(model);
 }
 
@@ -257,7 +270,9 @@ GPT_FUNCTION double gpt_votes(const gpt_model* model) {
 }
 
 GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error) {
-    return memo_stream_synchronize(&model->device, model->compute, error);
+    memo_status status = memo_stream_synchronize(&model->device, model->compute, error);
+    return status || !model->sums ? status
+                                  : memo_stream_synchronize(&model->device, model->sums, error);
 }
 
 /* Copies between the caller's memory and the device through the staging buffer, since the caller's need
@@ -347,6 +362,12 @@ static void gpt_create_streams(gpt_model* model) {
     for (i = 0; i < 2; i++)
         if ((model->status = memo_event_create(device, &model->tokens_copied[i], &model->error)))
             return;
+    if (model->gradient &&
+        ((model->status =
+              memo_stream_create(device, "gradients", 1, &model->sums, &model->error)) ||
+         (model->status = memo_event_create_untimed(device, &model->computed, &model->error)) ||
+         (model->status = memo_event_create_untimed(device, &model->summed, &model->error))))
+        return;
     if ((model->status =
              memo_host_alloc(device, gpt_staging_bytes(&model->config), &pinned, &model->error)))
         return;
@@ -463,7 +484,8 @@ static void gpt_setup(void* user, memo_session* session) {
     const int64_t n = model->layout.n;
     memo_session_info info;
     void *sp_memory = NULL, *scratch = NULL;
-    const gpt_shapes shapes = gpt_shapes_make(config);
+    const gpt_shapes shapes =
+        gpt_shapes_of_attention(gpt_shapes_make(config), config, &model->share);
     int64_t scratch_bytes = 0;
     memo_session_get_info(session, &info);
     model->session = session;
@@ -554,6 +576,7 @@ static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo
     model->layout = gpt_layout_make(config);
     model->share = gpt_share_make(config, desc->mesh);
     model->zero = model->share.n_ranks > 1 ? config->zero : 0;
+    model->n_micro_batches = desc->n_micro_batches;
     if (desc->kernels) model->kernels = *desc->kernels;
     model->n_rows = model->share.n_rows;
     model->chunk_rows = gpt_chunk_rows(config);
@@ -595,12 +618,15 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model) {
     if (!model) return;
     device = &model->device;
     /* Destroys in the reverse order of creation; objects that were not created are NULL. */
-    if (model->compute) memo_stream_synchronize(device, model->compute, NULL);
+    if (model->compute) (void)gpt_wait(model, NULL);
     gpt_destroy_collectives(model);
     memo_session_destroy(model->session);
     if (model->host_totals) memo_host_free(device, model->host_totals, NULL);
     for (i = 0; i < 2; i++)
         if (model->tokens_copied[i]) memo_event_destroy(device, model->tokens_copied[i], NULL);
+    if (model->summed) memo_event_destroy(device, model->summed, NULL);
+    if (model->computed) memo_event_destroy(device, model->computed, NULL);
+    if (model->sums) memo_stream_destroy(device, model->sums, NULL);
     if (model->compute) memo_stream_destroy(device, model->compute, NULL);
     free(model);
 }

@@ -12,6 +12,9 @@
 #ifdef TRAIN_CUDA
 #include "gpt_kernels_cuda.h"
 #include "memo_cuda.cuh"
+#ifdef TRAIN_CUDNN
+#include "gpt_cudnn.h"
+#endif
 #else
 #include "gpt_kernels_host.h"
 #include "train_compute.h"
@@ -22,6 +25,9 @@ typedef struct train_device {
     gpt_kernels kernels;
 #ifdef TRAIN_CUDA
     gpt_cuda_kernels* cuda;
+#ifdef TRAIN_CUDNN
+    gpt_cudnn* cudnn;
+#endif
 #else
     gpt_host_kernels host;
 #endif
@@ -29,8 +35,41 @@ typedef struct train_device {
 
 #ifdef TRAIN_CUDA
 
-static void train_device_close(train_device* d) {
+/* The kernels, with cuDNN's attention if the program has it.  They need no GPU before their first model. */
+#ifdef TRAIN_CUDNN
+static int32_t train_is_deterministic = 1; /* --deterministic */
+
+static memo_status train_kernels_open(train_device* d, memo_error* error) {
+    gpt_cudnn_desc desc;
+    gpt_cuda_attention attention;
+    memo_status status;
+    memset(&desc, 0, sizeof desc);
+    desc.is_deterministic = train_is_deterministic;
+    status = gpt_cudnn_create(&desc, &d->cudnn, error);
+    if (status) return status;
+    attention = gpt_cudnn_attention(d->cudnn);
+    return gpt_cuda_kernels_create(&attention, &d->cuda, error);
+}
+static void train_kernels_close(train_device* d) {
     gpt_cuda_kernels_destroy(d->cuda);
+    gpt_cudnn_destroy(d->cudnn);
+}
+static const char* train_attention_name(void) {
+    return train_is_deterministic ? "cuDNN's attention, deterministic"
+                                  : "cuDNN's attention, whose gradients differ between runs";
+}
+#else
+static memo_status train_kernels_open(train_device* d, memo_error* error) {
+    return gpt_cuda_kernels_create(NULL, &d->cuda, error);
+}
+static void train_kernels_close(train_device* d) { gpt_cuda_kernels_destroy(d->cuda); }
+static const char* train_attention_name(void) {
+    return "built-in attention (cuDNN's is faster: make CUDNN=folder of cudnn-frontend)";
+}
+#endif
+
+static void train_device_close(train_device* d) {
+    train_kernels_close(d);
     if (d->device) memo_cuda_device_destroy(d->device);
     memset(d, 0, sizeof *d);
 }
@@ -44,7 +83,7 @@ static memo_status train_device_open(train_device* d, const thread_rank* rank,
     memset(d, 0, sizeof *d);
     desc.device_memory_bytes = device_memory;
     status = memo_cuda_device_create(&desc, &d->device, error);
-    if (!status) status = gpt_cuda_kernels_create(NULL, &d->cuda, error);
+    if (!status) status = train_kernels_open(d, error);
     if (status)
         train_device_close(d);
     else
@@ -53,9 +92,15 @@ static memo_status train_device_open(train_device* d, const thread_rank* rank,
 }
 
 /* Kernels without a device, to plan. */
-static gpt_kernels train_device_planned(train_device* d) {
+static memo_status train_device_plan(train_device* d, memo_error* error) {
+    memo_status status;
     memset(d, 0, sizeof *d);
-    return gpt_cuda_kernels_table(NULL);
+    status = train_kernels_open(d, error);
+    if (status)
+        train_device_close(d);
+    else
+        d->kernels = gpt_cuda_kernels_table(d->cuda);
+    return status;
 }
 
 static void train_device_peaks(const train_device* d, int64_t* device_bytes, int64_t* host_bytes) {
@@ -77,6 +122,14 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
                               "--ranks %lld, --sub-batches %lld: this program uses one GPU and no "
                               "parts; build/examples/train_gpt takes them",
                               (long long)o->ranks, (long long)o->sub_batches);
+#ifdef TRAIN_CUDNN
+    train_is_deterministic = (int32_t)o->is_deterministic;
+    if (o->compare && !o->is_deterministic)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--compare %lld: with --deterministic 0 gradients differ between "
+                              "runs; --deterministic 1 would work",
+                              (long long)o->compare);
+#endif
     if (o->link_bandwidth && !o->is_dry_run)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "--link-bandwidth has no effect without --dry-run: a GPU's copies "
@@ -100,8 +153,8 @@ static void train_device_end(void) {}
 static void train_device_print(int64_t n_here, int64_t n_ranks) {
     (void)n_here;
     (void)n_ranks;
-    printf("compute   a GPU: products by cuBLASLt, one algorithm for each weight; built-in "
-           "attention\n");
+    printf("compute   a GPU: products by cuBLASLt, one algorithm for each weight; %s\n",
+           train_attention_name());
 }
 
 #else
@@ -118,9 +171,11 @@ static memo_status train_device_open(train_device* d, const thread_rank* rank,
     return MEMO_STATUS_OK;
 }
 
-static gpt_kernels train_device_planned(train_device* d) {
+static memo_status train_device_plan(train_device* d, memo_error* error) {
     memset(d, 0, sizeof *d);
-    return gpt_kernels_host(&d->host, NULL);
+    (void)error;
+    d->kernels = gpt_kernels_host(&d->host, NULL);
+    return MEMO_STATUS_OK;
 }
 
 static void train_device_peaks(const train_device* d, int64_t* device_bytes, int64_t* host_bytes) {

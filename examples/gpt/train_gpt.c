@@ -138,6 +138,7 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
     desc.kernels = &r->device.kernels;
     desc.device = r->recorder ? memo_recorder_get_device(r->recorder) : r->device.device;
     desc.mesh = r->mesh;
+    desc.n_micro_batches = o->accumulate;
     desc.session = &session;
     session.is_timed = r->is_timed;
     if (flags & RUN_MEASURED) {

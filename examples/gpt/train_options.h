@@ -37,6 +37,7 @@ typedef struct train_options {
     double learning_rate;
     const char *loss_log, *output, *spill, *profile; /* NULL: none */
     int64_t compare, sample;
+    int64_t is_deterministic; /* the backward of cuDNN's attention */
     int64_t is_dry_run, is_demo, is_help;
 } train_options;
 
@@ -163,6 +164,10 @@ static const option option_table[] = {
      "first runs N steps under every policy.  The exit status is 1 unless all are bitwise equal"},
     {"--sample", OPTION_COUNT, OPTION_FIELD(sample), 0, 1e6, "N",
      "generates N bytes after training"},
+#ifdef TRAIN_CUDNN
+    {"--deterministic", OPTION_COUNT, OPTION_FIELD(is_deterministic), 0, 1, "N",
+     "1: cuDNN's gradients have the same bits in every run; 0: they are faster"},
+#endif
     {"--dry-run", OPTION_FLAG, OPTION_FIELD(is_dry_run), 0, 0, "",
      "plans every policy, and neither allocates nor trains.  The exit status is 2 if the run does "
      "not fit"},
@@ -175,8 +180,12 @@ static const option option_table[] = {
 /* The default model in a small budget.  It cannot hold all activations, nor all swapped rows, nor the
  * inputs of all layers beside a recomputed layer.  A plan has to combine the three. */
 static char* demo_arguments[] = {
-#ifdef TRAIN_CUDA /* bf16 needs less, and cuBLASLt has 32 MiB; copies run as fast as they do */
+#ifdef TRAIN_CUDA /* bf16 needs less, and libraries take memory; copies run as fast as they do */
+#ifdef TRAIN_CUDNN
+    "--device-memory", "76MiB", "--host-memory", "16MiB",
+#else
     "--device-memory", "60MiB", "--host-memory", "16MiB",
+#endif
 #else
     "--device-memory", "34MiB",    "--host-memory", "32MiB", "--link-bandwidth", "1GB",
 #endif
@@ -200,6 +209,7 @@ static train_options train_options_default(void) {
     options.seed = 1;
     options.learning_rate = 0.003;
     options.vocabulary = 256;
+    options.is_deterministic = 1;
 #ifdef TRAIN_CUDA
     options.is_bf16 = 1;
 #endif

@@ -118,18 +118,21 @@ static memo_status candidate_plan(const train_options* o, gpt_policy policy, int
     memo_session_desc budgets = train_budgets(o);
     memo_session_info info;
     train_device device;
-    gpt_kernels kernels;
     memo_status status;
     memset(c, 0, sizeof *c);
-    kernels = train_device_planned(&device);
+    if ((status = train_device_plan(&device, error))) {
+        free(rows);
+        return status;
+    }
     budgets.profile = profile;
     budgets.is_alpha_only = policy == GPT_POLICY_ALPHA;
     c->policy = policy;
     c->desc.config = train_config(o);
     c->desc.rows = rows;
     c->desc.session = &budgets;
-    if (!o->cluster) c->desc.kernels = &kernels; /* a GPU has other kernels */
+    if (!o->cluster) c->desc.kernels = &device.kernels; /* a GPU has other kernels */
     status = gpt_plan(&c->desc, &c->session, error);
+    train_device_close(&device);
     c->desc.session = NULL;
     c->desc.kernels = NULL;
     free(rows);

@@ -1,5 +1,6 @@
 /* The trainer's model with the kernels of gpt_kernels_cuda.cu: close to the host's, and bitwise equal under every
- * policy.  With a C++ compiler they run thread by thread on the CPU, on stand-ins for CUDA and cuBLASLt. */
+ * policy.  With a C++ compiler they run thread by thread on the CPU, on stand-ins for CUDA, cuBLASLt and cuDNN.
+ * With nvcc, -DTEST_CUDNN adds the tests with cuDNN. */
 #ifndef __CUDACC__
 #include "emulated_grid.h"
 #endif
@@ -20,6 +21,10 @@
 #include "fake_cublaslt.h"
 #endif
 #include "gpt/gpt_kernels_cuda.cu"
+#if !defined(__CUDACC__) || defined(TEST_CUDNN)
+#define HAS_CUDNN
+#include "gpt/gpt_cudnn.cu"
+#endif
 
 #include "../gpt_test.h"
 #include "cuda_test.h"
@@ -61,6 +66,9 @@ static history on_the_host(gpt_config config, const uint8_t* text) {
     return h;
 }
 
+/* Attention instead of the built-in one; context NULL: none. */
+static gpt_cuda_attention instead;
+
 /* rows: NULL keeps everything. */
 static history on_the_gpu(memo_device* device, gpt_config config, const int64_t* rows,
                           const uint8_t* text, void (*created)(void)) {
@@ -69,7 +77,7 @@ static history on_the_gpu(memo_device* device, gpt_config config, const int64_t*
     gpt_cuda_kernels* cuda = NULL;
     gpt_kernels kernels;
     gpt_model* model = NULL;
-    CHECK_OK(gpt_cuda_kernels_create(NULL, &cuda, &error));
+    CHECK_OK(gpt_cuda_kernels_create(instead.context ? &instead : NULL, &cuda, &error));
     if (!cuda) return h;
     kernels = gpt_cuda_kernels_table(cuda);
     desc.kernels = &kernels;
@@ -212,7 +220,85 @@ static void an_mlp_in_chunks_works(void) {
     check_model(config, 1e-4, 3e-2);
 }
 
+#ifdef HAS_CUDNN
+static gpt_cudnn* begin_cudnn(int32_t is_deterministic, int64_t scratch_bytes) {
+    const gpt_cudnn_desc desc = {is_deterministic, scratch_bytes};
+    gpt_cudnn* cudnn = NULL;
+    CHECK_OK(gpt_cudnn_create(&desc, &cudnn, &error));
+    instead = gpt_cudnn_attention(cudnn);
+    return cudnn;
+}
+static void end_cudnn(gpt_cudnn* cudnn) {
+    memset(&instead, 0, sizeof instead);
+    gpt_cudnn_destroy(cudnn);
+}
+
+/* Heads of 8; key heads that are shared and not. */
+static gpt_config config_for_cudnn(int32_t n_kv_heads, int64_t sequence, int64_t batch) {
+    gpt_config config = gpt_test_config(2, 32, 4, n_kv_heads, sequence, batch, 4, 0.1);
+    config.type = MEMO_TYPE_BF16;
+    return config;
+}
+
+static void with_cudnn_it_is_the_host_but_for_rounding(void) {
+    gpt_cudnn* cudnn = begin_cudnn(1, 0);
+    check_model(config_for_cudnn(2, 13, 2), 2e-4, 3e-2);
+    check_model(config_for_cudnn(4, 19, 1), 2e-4, 3e-2);
+    end_cudnn(cudnn);
+}
+
+static void groups_of_heads_give_the_same_bits(void) {
+    NEED_DEVICE(device);
+    const gpt_config config = config_for_cudnn(2, 19, 2);
+    uint8_t* text = text_of(&config);
+    gpt_cudnn* cudnn = begin_cudnn(1, 0);
+    const gpt_share share = gpt_share_make(&config, NULL);
+    const gpt_shapes shapes = gpt_shapes_of_attention(gpt_shapes_make(&config), &config, &share);
+    const int64_t whole_bytes = instead.scratch_bytes(instead.context, &shapes);
+    const history whole = on_the_gpu(device, config, NULL, text, NULL);
+    end_cudnn(cudnn);
+    cudnn = begin_cudnn(1, 1);
+    CHECK_IS(instead.scratch_bytes(instead.context, &shapes), <, whole_bytes);
+    const history grouped = on_the_gpu(device, config, NULL, text, NULL);
+    CHECK(!memcmp(grouped.digests, whole.digests, sizeof whole.digests));
+    end_cudnn(cudnn);
+    free(text);
+    memo_cuda_device_destroy(device);
+}
+#endif
+
 #ifndef __CUDACC__
+static int n_built;
+static void forbid_builds(void) {
+    n_built = fake_cudnn_n_builds;
+    fake_cudnn_forbids_builds = 1;
+}
+
+/* A step builds no graph, and the stand-in has not been misused.  Gradients that are not deterministic differ, so
+ * that equal ones mean something. */
+static void cudnn_is_ready_before_the_first_step(void) {
+    NEED_DEVICE(device);
+    const gpt_config config = config_for_cudnn(2, 13, 2);
+    uint8_t* text = text_of(&config);
+    history runs[2];
+    for (int32_t is_deterministic = 0; is_deterministic < 2; is_deterministic++) {
+        for (history& run : runs) {
+            gpt_cudnn* cudnn = begin_cudnn(is_deterministic, 0);
+            run = on_the_gpu(device, config, NULL, text, forbid_builds);
+            fake_cudnn_forbids_builds = 0;
+            CHECK_IS(fake_cudnn_n_builds, ==, n_built);
+            CHECK_IS(n_built, >, 0);
+            end_cudnn(cudnn);
+        }
+        CHECK_IS(runs[0].loss[0], ==, runs[1].loss[0]);
+        CHECK_IS(!memcmp(runs[0].digests, runs[1].digests, sizeof runs[0].digests), ==,
+                 is_deterministic);
+    }
+    CHECK_IS(fake_cudnn_n_misuses, ==, 0);
+    free(text);
+    memo_cuda_device_destroy(device);
+}
+
 static void ask_again(void) { fake_lt_ignores = 1; }
 
 /* What the pins are for: with the heuristic's choice for each number of rows, recomputed rows differ. */
@@ -277,7 +363,13 @@ int main(int argc, char** argv) {
     TEST(swiglu_is_the_host_but_for_rounding);
     TEST(states_in_bf16_are_the_host_but_for_rounding);
     TEST(an_mlp_in_chunks_works);
+
+#ifdef HAS_CUDNN
+    TEST(with_cudnn_it_is_the_host_but_for_rounding);
+    TEST(groups_of_heads_give_the_same_bits);
+#endif
 #ifndef __CUDACC__
+    TEST(cudnn_is_ready_before_the_first_step);
     TEST(products_that_are_not_pinned_differ);
     TEST(rows_are_compared_before_the_first_step);
 #endif

@@ -1,0 +1,303 @@
+/* gpt_cudnn.cu - cuDNN's fused attention for the trainer: see gpt_cudnn.h.  Compile it with the headers of
+ * cudnn-frontend, and link with -lcudnn -lnvrtc. */
+#include "memo_cuda.cuh"
+
+#include "gpt_cudnn.h"
+
+#include "cudnn_attention.h"
+
+#include <algorithm>
+#include <new>
+
+struct gpt_cudnn {
+    gpt_cudnn_desc desc;
+    attention_plans plans;
+    attention_blocks blocks; /* over ranks */
+};
+
+/* ---- shapes ------------------------------------------------------------------------------------------------ */
+
+static attention_shape gpt_cudnn_shape(const gpt_cudnn* c, const gpt_attention_shape& of,
+                                       int64_t batch, bool is_backward) {
+    const int64_t q_row = of.n_heads * of.head_size, k_row = of.n_kv_heads * of.head_size;
+    attention_shape s = {};
+    s.b = batch;
+    s.n_q = of.sequence - of.first;
+    s.n_k = of.sequence;
+    s.h_q = of.n_heads;
+    s.h_k = of.n_kv_heads;
+    s.d = of.head_size;
+    s.q = s.q_result = {q_row, s.n_q * q_row};
+    s.k = s.k_result = {k_row, s.n_k * k_row};
+    if (is_backward) s.d_out = s.q;
+    if (is_backward && of.adds) s.k_result = {0, 0}; /* alone, and then added */
+    s.scale = 1 / sqrtf((float)of.head_size);
+    s.is_causal = true;
+    s.is_backward = is_backward;
+    s.is_deterministic = is_backward && c->desc.is_deterministic;
+    return s;
+}
+
+/* Every shape of a step. */
+static memo_status gpt_cudnn_shapes(const gpt_cudnn* c, const gpt_shapes* of,
+                                    std::vector<attention_shape>* shapes, memo_error* error) {
+    if (of->over_ranks.sharding.ring * of->over_ranks.sharding.ulysses > 1)
+        return attention_shapes_over_ranks(of->over_ranks, c->desc.is_deterministic != 0, shapes,
+                                           error);
+    for (int32_t i = 0; i < of->n_attention; i++)
+        for (int is_backward = 0; is_backward < 2; is_backward++)
+            shapes->push_back(gpt_cudnn_shape(c, of->attention[i].shape, of->attention[i].batch,
+                                              is_backward != 0));
+    return MEMO_STATUS_OK;
+}
+
+static int64_t gpt_cudnn_scratch_bytes(void* context, const gpt_shapes* of) {
+    const gpt_cudnn* c = (const gpt_cudnn*)context;
+    const int64_t limit = c->desc.scratch_bytes ? c->desc.scratch_bytes : (int64_t)2 << 30;
+    std::vector<attention_shape> shapes;
+    int64_t most = 0;
+    memo_error unused; /* prepare refuses what has no shapes */
+    if (gpt_cudnn_shapes(c, of, &shapes, &unused)) return 0;
+    for (const attention_shape& s : shapes)
+        most = std::max(most, attention_scratch_bytes(s, limit));
+    return most;
+}
+
+/* ---- rows of a part ------------------------------------------------------------------------------------------ */
+
+/* Memory of the comparison: the whole sequence and its last queries, of one key head. */
+struct gpt_cudnn_rows {
+    uint16_t *q, *k, *v, *out[2]; /* [1]: of the last queries */
+    float* stats[2];
+    char* workspace;
+};
+static gpt_cudnn_rows gpt_cudnn_rows_carve(const attention_shape shapes[2], char* base,
+                                           int64_t* n_bytes) {
+    gpt_cudnn_rows m;
+    *n_bytes = 0;
+    auto take = [&](int64_t n) {
+        char* address = base + *n_bytes;
+        *n_bytes += (n + 511) / 512 * 512;
+        return (void*)address;
+    };
+    const attention_shape& all = shapes[0];
+    m.q = (uint16_t*)take(all.n_q * all.h_q * all.d * 2);
+    m.k = (uint16_t*)take(all.n_k * all.d * 2);
+    m.v = (uint16_t*)take(all.n_k * all.d * 2);
+    for (int i = 0; i < 2; i++) {
+        m.out[i] = (uint16_t*)take(shapes[i].n_q * shapes[i].h_q * shapes[i].d * 2);
+        m.stats[i] = (float*)take(shapes[i].n_q * shapes[i].h_q * 4);
+    }
+    m.workspace = base + *n_bytes;
+    return m;
+}
+
+/* Any numbers. */
+__global__ static void gpt_cudnn_fill_kernel(uint16_t* to, int64_t n, uint64_t key) {
+    ATTENTION_EACH(i, n) {
+        const uint64_t random = gpt_mix(key ^ (uint64_t)i << 8);
+        to[i] = memo_bf16_from_f32((float)(random >> 40) / 8388608.0f - 1);
+    }
+}
+
+/* *n_different += the words of x and y that differ. */
+__global__ static void gpt_cudnn_differ_kernel(const uint32_t* x, const uint32_t* y, int64_t n,
+                                               unsigned long long* n_different) {
+    ATTENTION_EACH(i, n) {
+        if (x[i] != y[i]) atomicAdd(n_different, 1ull);
+    }
+}
+
+/* Rows of the whole sequence and of its last queries: *n_different, in pinned memory, counts their words that differ. */
+static memo_status gpt_cudnn_compare_rows(gpt_cudnn* c, const attention_shape shapes[2],
+                                          const attention_plan* const plans[2],
+                                          const gpt_cudnn_rows& m, unsigned long long* n_different,
+                                          cudaStream_t stream, memo_error* error) {
+    const attention_shape &all = shapes[0], &part = shapes[1];
+    const int64_t first = all.n_q - part.n_q, row = part.h_q * part.d;
+    auto fill = [&](uint16_t* to, int64_t n, uint64_t key) {
+        return attention_launch(stream, n, error, gpt_cudnn_fill_kernel, to, n, key);
+    };
+    auto compare = [&](const void* x, const void* y, int64_t n_words) {
+        return attention_launch(stream, n_words, error, gpt_cudnn_differ_kernel, (const uint32_t*)x,
+                                (const uint32_t*)y, n_words, n_different);
+    };
+    *n_different = 0;
+    if (fill(m.q, all.n_q * row, 1) || fill(m.k, all.n_k * all.d, 2) ||
+        fill(m.v, all.n_k * all.d, 3))
+        return error->status;
+
+    for (int i = 0; i < 2; i++) {
+        std::unordered_map<int64_t, void*> addresses = {{ATTENTION_Q, m.q + i * first * row},
+                                                        {ATTENTION_K, m.k},
+                                                        {ATTENTION_V, m.v},
+                                                        {ATTENTION_OUT, m.out[i]},
+                                                        {ATTENTION_STATS, m.stats[i]}};
+        if (attention_run(&c->plans, plans[i], addresses, m.workspace, stream, error))
+            return error->status;
+    }
+
+    for (int64_t h = 0; h < part.h_q; h++)
+        if (compare(m.stats[0] + h * all.n_q + first, m.stats[1] + h * part.n_q, part.n_q))
+            return error->status;
+    if (compare(m.out[0] + first * row, m.out[1], part.n_q * row / 2)) return error->status;
+    return memo_cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize", error);
+}
+
+/* Refuses a part whose rows differ from the same rows of the whole sequence. */
+static memo_status gpt_cudnn_check_part(gpt_cudnn* c, const gpt_attention_shape& of,
+                                        cudaStream_t stream, memo_error* error) {
+    attention_shape shapes[2];
+    const attention_plan* plans[2];
+    gpt_attention_shape one = of;
+    int64_t n_bytes;
+    char* memory = nullptr;
+    void* pinned = nullptr;
+    bool is_same = false;
+    memo_status status;
+    one.n_heads /= one.n_kv_heads;
+    one.n_kv_heads = 1;
+    for (int i = 0; i < 2; i++) {
+        one.first = i * of.first;
+        shapes[i] = gpt_cudnn_shape(c, one, 1, false);
+        if (attention_find(&c->plans, shapes[i], &plans[i], error)) return error->status;
+    }
+
+    gpt_cudnn_rows_carve(shapes, nullptr, &n_bytes);
+    n_bytes += std::max(plans[0]->workspace_bytes, plans[1]->workspace_bytes);
+    status = memo_cuda_check(cudaMalloc((void**)&memory, (size_t)n_bytes), "cudaMalloc", error);
+    if (!status)
+        status =
+            memo_cuda_check(cudaHostAlloc(&pinned, sizeof(unsigned long long), cudaHostAllocMapped),
+                            "cudaHostAlloc", error);
+    if (!status) {
+        unsigned long long* n_different = (unsigned long long*)pinned;
+        status =
+            gpt_cudnn_compare_rows(c, shapes, plans, gpt_cudnn_rows_carve(shapes, memory, &n_bytes),
+                                   n_different, stream, error);
+        is_same = !status && *n_different == 0;
+    }
+    cudaFree(memory);
+    if (pinned) cudaFreeHost(pinned);
+    if (status || is_same) return status;
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                          "cuDNN's attention: queries from %lld on have other bits beside the "
+                          "earlier ones; take sub-batches of whole sequences",
+                          (long long)of.first);
+}
+
+/* ---- the hook of gpt_kernels_cuda.h --------------------------------------------------------------------------- */
+
+static memo_status gpt_cudnn_prepare(void* context, const gpt_shapes* of, memo_stream stream,
+                                     void* scratch, memo_error* error) {
+    gpt_cudnn* c = (gpt_cudnn*)context;
+    const int64_t n_bytes = gpt_cudnn_scratch_bytes(context, of);
+    std::vector<attention_shape> shapes;
+    if (of->type != MEMO_TYPE_BF16)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "gpt_shapes.type: cuDNN's attention takes bf16 only (%s)",
+                              memo_type_name(of->type));
+    if (!c->plans.handle && cudnnCreate(&c->plans.handle) != CUDNN_STATUS_SUCCESS)
+        return attention_failed(error, "cudnnCreate", "failed");
+    if (gpt_cudnn_shapes(c, of, &shapes, error)) return error->status;
+    c->plans.prepared.clear(); /* another model may have set aside less */
+    c->blocks.scratch = (char*)scratch;
+    for (const attention_shape& s : shapes)
+        if (attention_prepare(&c->plans, s, n_bytes, error)) return error->status;
+    for (int32_t i = 0; i < of->n_attention; i++)
+        if (of->attention[i].shape.first &&
+            gpt_cudnn_check_part(c, of->attention[i].shape, memo_cuda_stream(stream), error))
+            return error->status;
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_cudnn_forward(gpt_cudnn* c, cudaStream_t stream, const gpt_attention_args* a,
+                                     const attention_call* call, char* scratch, memo_error* error) {
+    const attention_shape& s = call->shape;
+    const attention_scratch m = attention_carve(s, scratch);
+    const int64_t n_heads = a->shape.n_heads;
+    for (int64_t i = 0; i < call->n_calls; i++) {
+        const int64_t q_at = i * s.h_q * s.d, k_at = i * s.h_k * s.d;
+        std::unordered_map<int64_t, void*> addresses = {
+            {ATTENTION_Q, (uint16_t*)(uintptr_t)a->q + q_at},
+            {ATTENTION_K, (uint16_t*)(uintptr_t)a->k + k_at},
+            {ATTENTION_V, (uint16_t*)(uintptr_t)a->v + k_at},
+            {ATTENTION_OUT, (uint16_t*)a->out + q_at},
+            {ATTENTION_STATS, m.stats}};
+        if (attention_run(&c->plans, call->plan, addresses, m.workspace, stream, error) ||
+            attention_turn_lse(stream, (float*)a->lse + i * s.h_q, m.stats, s,
+                               {n_heads, s.n_q * n_heads}, true, error))
+            return error->status;
+    }
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_cudnn_backward(gpt_cudnn* c, cudaStream_t stream,
+                                      const gpt_attention_args* a, const attention_call* call,
+                                      char* scratch, memo_error* error) {
+    const attention_shape& s = call->shape;
+    const attention_scratch m = attention_carve(s, scratch);
+    const int64_t n_heads = a->shape.n_heads;
+    const attention_rows k_rows = {s.k.row, s.k.batch};
+    for (int64_t i = 0; i < call->n_calls; i++) {
+        const int64_t q_at = i * s.h_q * s.d, k_at = i * s.h_k * s.d;
+        uint16_t *d_k = (uint16_t*)a->dk + k_at, *d_v = (uint16_t*)a->dv + k_at;
+        std::unordered_map<int64_t, void*> addresses = {
+            {ATTENTION_Q, (uint16_t*)(uintptr_t)a->q + q_at},
+            {ATTENTION_K, (uint16_t*)(uintptr_t)a->k + k_at},
+            {ATTENTION_V, (uint16_t*)(uintptr_t)a->v + k_at},
+            {ATTENTION_OUT, (uint16_t*)a->out + q_at},
+            {ATTENTION_STATS, m.stats},
+            {ATTENTION_D_OUT, (uint16_t*)(uintptr_t)a->dout + q_at},
+            {ATTENTION_D_Q, (uint16_t*)a->dq + q_at},
+            {ATTENTION_D_K, m.d_k ? m.d_k : d_k},
+            {ATTENTION_D_V, m.d_v ? m.d_v : d_v}};
+        if (attention_turn_lse(stream, (float*)a->lse + i * s.h_q, m.stats, s,
+                               {n_heads, s.n_q * n_heads}, false, error) ||
+            attention_run(&c->plans, call->plan, addresses, m.workspace, stream, error))
+            return error->status;
+        if (m.d_k &&
+            (attention_put(stream, d_k, MEMO_TYPE_BF16, m.d_k, s, true, k_rows, true, error) ||
+             attention_put(stream, d_v, MEMO_TYPE_BF16, m.d_v, s, true, k_rows, true, error)))
+            return error->status;
+    }
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_cudnn_enqueue(void* context, memo_stream stream, gpt_kind kind,
+                                     const gpt_attention_args* a, void* scratch,
+                                     memo_error* error) {
+    gpt_cudnn* c = (gpt_cudnn*)context;
+    const bool is_backward = kind == GPT_KIND_ATTENTION_BACKWARD;
+    const attention_call* call = nullptr;
+    if (attention_get(&c->plans, gpt_cudnn_shape(c, a->shape, a->batch, is_backward), &call, error))
+        return error->status;
+    return (is_backward ? gpt_cudnn_backward : gpt_cudnn_forward)(c, memo_cuda_stream(stream), a,
+                                                                  call, (char*)scratch, error);
+}
+
+memo_status gpt_cudnn_create(const gpt_cudnn_desc* desc, gpt_cudnn** cudnn, memo_error* error) {
+    *cudnn = new (std::nothrow) gpt_cudnn();
+    if (!*cudnn)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for cuDNN");
+    (*cudnn)->desc = *desc;
+    (*cudnn)->blocks.plans = &(*cudnn)->plans;
+    (*cudnn)->blocks.is_deterministic = desc->is_deterministic != 0;
+    return MEMO_STATUS_OK;
+}
+
+void gpt_cudnn_destroy(gpt_cudnn* cudnn) {
+    if (!cudnn) return;
+    if (cudnn->plans.handle) cudnnDestroy(cudnn->plans.handle);
+    delete cudnn;
+}
+
+gpt_cuda_attention gpt_cudnn_attention(gpt_cudnn* cudnn) {
+    gpt_cuda_attention attention;
+    attention.context = cudnn;
+    attention.scratch_bytes = gpt_cudnn_scratch_bytes;
+    attention.prepare = gpt_cudnn_prepare;
+    attention.enqueue = gpt_cudnn_enqueue;
+    attention.over_ranks = attention_over_ranks(&cudnn->blocks);
+    return attention;
+}

@@ -1,0 +1,395 @@
+/* cudnn_frontend.h - a cuDNN without a GPU, found instead of cudnn-frontend's header: attention on the host, as
+ * operations of fake_cuda.h's streams.  It has the functions that examples/cudnn_attention.h uses.
+ *
+ * The order of its sums differs from that of the trainer's own kernels: keys from the last to the first, probabilities
+ * in bf16.  As on a GPU, a backward that is not deterministic gives other bits in every run, and a deterministic one
+ * needs a workspace that grows with the product of queries and keys.  Each run overwrites its whole workspace.
+ *
+ * Misuse is printed and counted: strides that overlap, missing or misaligned addresses, a missing workspace, a graph
+ * that is built while fake_cudnn_forbids_builds is set. */
+#ifndef FAKE_CUDNN_FRONTEND_H
+#define FAKE_CUDNN_FRONTEND_H
+
+#include "fake_cuda.h"
+
+#include "memo.h"
+
+#include <algorithm>
+#include <array>
+#include <math.h>
+#include <memory>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+static int fake_cudnn_n_builds, fake_cudnn_n_runs, fake_cudnn_n_misuses;
+static int fake_cudnn_forbids_builds;
+static int
+    fake_cudnn_looks_at_queries; /* 1: the order of a row's sums depends on the number of queries */
+
+/* ---- cudnn.h ---- */
+
+typedef struct fake_cudnn_handle {
+    cudaStream_t stream;
+} * cudnnHandle_t;
+typedef enum { CUDNN_STATUS_SUCCESS, CUDNN_STATUS_BAD_PARAM } cudnnStatus_t;
+
+static inline cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
+    *handle = new fake_cudnn_handle();
+    return CUDNN_STATUS_SUCCESS;
+}
+static inline cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
+    delete handle;
+    return CUDNN_STATUS_SUCCESS;
+}
+static inline cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
+    if (!handle) return CUDNN_STATUS_BAD_PARAM;
+    handle->stream = stream;
+    return CUDNN_STATUS_SUCCESS;
+}
+static inline const char* cudnnGetErrorString(cudnnStatus_t) { return "CUDNN_STATUS_BAD_PARAM"; }
+
+/* ---- attention ---- */
+
+static inline void fake_cudnn_misused(const std::string& how) {
+    printf("# fake cuDNN: %s\n", how.c_str());
+    fake_cudnn_n_misuses++;
+}
+
+/* A tensor of an operation that runs. */
+struct fake_cudnn_view {
+    void* address;
+    int64_t dim[4], stride[4];
+    float load(int64_t b, int64_t h, int64_t n, int64_t e) const {
+        return memo_f32_from_bf16(((const uint16_t*)address)[at(b, h, n, e)]);
+    }
+    void store(int64_t b, int64_t h, int64_t n, int64_t e, float value) const {
+        ((uint16_t*)address)[at(b, h, n, e)] = memo_bf16_from_f32(value);
+    }
+    float* stat(int64_t b, int64_t h, int64_t n) const { return (float*)address + at(b, h, n, 0); }
+    int64_t at(int64_t b, int64_t h, int64_t n, int64_t e) const {
+        return b * stride[0] + h * stride[1] + n * stride[2] + e * stride[3];
+    }
+};
+
+struct fake_cudnn_operation {
+    fake_cudnn_view q, k, v, out, stats, d_out, d_q, d_k, d_v;
+    float scale;
+    int64_t ahead; /* query i sees keys up to i + ahead */
+    int64_t width;
+    int64_t
+        turn; /* not 0, of a backward that is not deterministic: the key that d_q's sums begin with */
+};
+
+static inline float fake_cudnn_bf16(float value) {
+    return memo_f32_from_bf16(memo_bf16_from_f32(value));
+}
+
+static inline float fake_cudnn_dot(const fake_cudnn_view& x, int64_t n, int64_t hx,
+                                   const fake_cudnn_view& y, int64_t m, int64_t hy, int64_t b) {
+    float sum = 0;
+    for (int64_t e = x.dim[3]; e-- > 0;) sum += x.load(b, hx, n, e) * y.load(b, hy, m, e);
+    return sum;
+}
+
+static inline int64_t fake_cudnn_n_seen(const fake_cudnn_operation& o, int64_t query) {
+    return std::min(o.k.dim[2], query + o.ahead + 1);
+}
+
+static inline void fake_cudnn_forward(const fake_cudnn_operation& o) {
+    const int64_t group = o.q.dim[1] / o.k.dim[1], d = o.q.dim[3];
+    for (int64_t b = 0; b < o.q.dim[0]; b++)
+        for (int64_t h = 0; h < o.q.dim[1]; h++)
+            for (int64_t i = 0; i < o.q.dim[2]; i++) {
+                const int64_t n = fake_cudnn_n_seen(o, i);
+                std::vector<float> p((size_t)n), out((size_t)d);
+                float max = -INFINITY, sum = 0;
+                for (int64_t j = 0; j < n; j++) {
+                    p[(size_t)j] = o.scale * fake_cudnn_dot(o.q, i, h, o.k, j, h / group, b);
+                    max = fmaxf(max, p[(size_t)j]);
+                }
+                for (int64_t end = n; end > 0; end -= o.width) {
+                    float part = 0;
+                    for (int64_t j = end; j-- > std::max<int64_t>(0, end - o.width);)
+                        part += p[(size_t)j] = expf(p[(size_t)j] - max);
+                    sum += part;
+                }
+                for (int64_t j = n; j-- > 0;)
+                    for (int64_t e = 0; e < d; e++)
+                        out[(size_t)e] +=
+                            fake_cudnn_bf16(p[(size_t)j]) * o.v.load(b, h / group, j, e);
+                for (int64_t e = 0; e < d; e++) o.out.store(b, h, i, e, out[(size_t)e] / sum);
+                *o.stats.stat(b, h, i) = max + logf(sum);
+            }
+}
+
+/* The gradients of key head g of sequence b. */
+static inline void fake_cudnn_backward_head(const fake_cudnn_operation& o, int64_t b, int64_t g) {
+    const int64_t group = o.q.dim[1] / o.k.dim[1], d = o.q.dim[3], n_k = o.k.dim[2];
+    std::vector<float> d_k((size_t)(n_k * d)), d_v((size_t)(n_k * d)), d_q((size_t)d);
+    for (int64_t h = g * group; h < (g + 1) * group; h++)
+        for (int64_t i = 0; i < o.q.dim[2]; i++) {
+            const float delta = fake_cudnn_dot(o.d_out, i, h, o.out, i, h, b);
+            const float lse = *o.stats.stat(b, h, i);
+            const int64_t n = fake_cudnn_n_seen(o, i);
+            std::fill(d_q.begin(), d_q.end(), 0.0f);
+            for (int64_t c = n; c-- > 0;) {
+                const int64_t j = (c + o.turn) % n;
+                const float p = expf(o.scale * fake_cudnn_dot(o.q, i, h, o.k, j, g, b) - lse);
+                const float dp = fake_cudnn_dot(o.d_out, i, h, o.v, j, g, b);
+                const float ds = fake_cudnn_bf16(p * (dp - delta)) * o.scale;
+                for (int64_t e = 0; e < d; e++) {
+                    d_q[(size_t)e] += ds * o.k.load(b, g, j, e);
+                    if (o.turn)
+                        d_q[(size_t)e] = fake_cudnn_bf16(d_q[(size_t)e]); /* so that it shows */
+                    d_k[(size_t)(j * d + e)] += ds * o.q.load(b, h, i, e);
+                    d_v[(size_t)(j * d + e)] += fake_cudnn_bf16(p) * o.d_out.load(b, h, i, e);
+                }
+            }
+            for (int64_t e = 0; e < d; e++) o.d_q.store(b, h, i, e, d_q[(size_t)e]);
+        }
+    for (int64_t j = 0; j < n_k; j++)
+        for (int64_t e = 0; e < d; e++) {
+            o.d_k.store(b, g, j, e, d_k[(size_t)(j * d + e)]);
+            o.d_v.store(b, g, j, e, d_v[(size_t)(j * d + e)]);
+        }
+}
+
+/* ---- cudnn_frontend.h ---- */
+
+namespace cudnn_frontend {
+
+enum class DataType_t { NOT_SET, FLOAT, BFLOAT16 };
+enum class HeurMode_t { A, B, FALLBACK };
+
+struct error_object {
+    std::string message; /* empty: good */
+    bool is_good() const { return message.empty(); }
+    bool is_bad() const { return !message.empty(); }
+    std::string get_message() const { return message; }
+};
+using error_t = error_object;
+
+namespace graph {
+
+struct Tensor_attributes {
+    std::string name;
+    int64_t uid = 0;
+    std::vector<int64_t> dim, stride;
+    DataType_t type = DataType_t::NOT_SET;
+    bool is_output = false;
+    Tensor_attributes& set_name(const std::string& value) {
+        name = value;
+        return *this;
+    }
+    Tensor_attributes& set_uid(int64_t value) {
+        uid = value;
+        return *this;
+    }
+    Tensor_attributes& set_dim(const std::vector<int64_t>& value) {
+        dim = value;
+        return *this;
+    }
+    Tensor_attributes& set_stride(const std::vector<int64_t>& value) {
+        stride = value;
+        return *this;
+    }
+    Tensor_attributes& set_data_type(DataType_t value) {
+        type = value;
+        return *this;
+    }
+    Tensor_attributes& set_output(bool value) {
+        is_output = value;
+        return *this;
+    }
+};
+
+template <typename T> struct fake_attention_attributes {
+    bool is_top_left = false, is_bottom_right = false, makes_stats = false;
+    bool is_deterministic = false;
+    float scale = 1;
+    T& set_name(const std::string&) { return *(T*)this; }
+    T& set_causal_mask(bool value) {
+        is_top_left = value;
+        return *(T*)this;
+    }
+    T& set_causal_mask_bottom_right(bool value) {
+        is_bottom_right = value;
+        return *(T*)this;
+    }
+    T& set_attn_scale(float value) {
+        scale = value;
+        return *(T*)this;
+    }
+};
+struct SDPA_attributes : fake_attention_attributes<SDPA_attributes> {
+    SDPA_attributes& set_generate_stats(bool value) {
+        makes_stats = value;
+        return *this;
+    }
+};
+struct SDPA_backward_attributes : fake_attention_attributes<SDPA_backward_attributes> {
+    SDPA_backward_attributes& set_deterministic_algorithm(bool value) {
+        is_deterministic = value;
+        return *this;
+    }
+};
+
+class Graph {
+    typedef std::shared_ptr<Tensor_attributes> tensor_ptr;
+    /* q, k, v, out, stats; backward: d_out, d_q, d_k, d_v too */
+    std::vector<tensor_ptr> tensors;
+    bool is_backward = false, is_built = false, is_deterministic = false;
+    bool is_top_left = false, is_bottom_right = false;
+    float scale = 1;
+    DataType_t io = DataType_t::NOT_SET;
+    int64_t workspace_bytes = 0;
+
+    template <typename T> void take(const T& attributes) {
+        is_top_left = attributes.is_top_left;
+        is_bottom_right = attributes.is_bottom_right;
+        is_deterministic = attributes.is_deterministic;
+        scale = attributes.scale;
+    }
+    static tensor_ptr output() { return std::make_shared<Tensor_attributes>(); }
+
+    /* No two elements of a tensor share an address, and elements of a head lie side by side. */
+    static bool is_placed(const Tensor_attributes& t, bool is_stats) {
+        std::vector<std::pair<int64_t, int64_t>> order; /* stride, dim */
+        int64_t least = 1;
+        if (t.dim.size() != 4 || t.stride.size() != 4 || (!is_stats && t.stride[3] != 1))
+            return false;
+        for (size_t i = 0; i < 4; i++)
+            if (t.dim[i] > 1) order.push_back({t.stride[i], t.dim[i]});
+        std::sort(order.begin(), order.end());
+        for (const auto& one : order) {
+            if (one.first < least) return false;
+            least = one.first * one.second;
+        }
+        return true;
+    }
+
+    std::string find_fault() const {
+        const std::vector<int64_t>&q = tensors[0]->dim, &k = tensors[1]->dim;
+        if (io != DataType_t::BFLOAT16) return "the type is not bf16";
+        for (size_t i = 0; i < tensors.size(); i++) {
+            const bool is_k = i == 1 || i == 2 || i > 6, is_stats = i == 4;
+            const Tensor_attributes& t = *tensors[i];
+            std::vector<int64_t> dim = is_k ? k : q;
+            if (is_stats) dim[3] = 1;
+            if (!is_placed(t, is_stats)) return "strides of a tensor overlap or are missing";
+            if (t.dim != dim) return "a tensor has other dimensions";
+            if ((t.type == DataType_t::FLOAT) != is_stats) return "statistics must be fp32";
+            for (size_t other = 0; other < i; other++)
+                if (!t.uid || tensors[other]->uid == t.uid) return "two tensors have one uid";
+        }
+        return "";
+    }
+
+    /* What the real library does not have. */
+    std::string find_limit() const {
+        const std::vector<int64_t>&q = tensors[0]->dim, &k = tensors[1]->dim;
+        if (q[3] % 8 != 0) return "hidden_dim should be multiple of 8";
+        if (q[1] % k[1] != 0) return "number of heads for query must be a multiple of keys'";
+        if (is_bottom_right && q[2] > k[2])
+            return "Bottom right causal mask does not support max_s_q > max_s_kv";
+        if (is_backward && q[2] == 1 && k[2] == 1) return "s_q = s_kv = 1 is not supported.";
+        return "";
+    }
+
+  public:
+    Graph& set_io_data_type(DataType_t value) {
+        io = value;
+        return *this;
+    }
+    Graph& set_intermediate_data_type(DataType_t) { return *this; }
+    Graph& set_compute_data_type(DataType_t) { return *this; }
+    tensor_ptr tensor(const Tensor_attributes& t) { return std::make_shared<Tensor_attributes>(t); }
+
+    std::array<tensor_ptr, 2> sdpa(tensor_ptr q, tensor_ptr k, tensor_ptr v,
+                                   const SDPA_attributes& attributes) {
+        tensors = {q, k, v, output(), output()};
+        take(attributes);
+        if (!attributes.makes_stats) fake_cudnn_misused("a forward without statistics");
+        return {tensors[3], tensors[4]};
+    }
+    std::array<tensor_ptr, 3> sdpa_backward(tensor_ptr q, tensor_ptr k, tensor_ptr v,
+                                            tensor_ptr out, tensor_ptr d_out, tensor_ptr stats,
+                                            const SDPA_backward_attributes& attributes) {
+        tensors = {q, k, v, out, stats, d_out, output(), output(), output()};
+        take(attributes);
+        is_backward = true;
+        return {tensors[6], tensors[7], tensors[8]};
+    }
+
+    error_t build(cudnnHandle_t handle, const std::vector<HeurMode_t>&) {
+        const std::vector<int64_t>&q = tensors[0]->dim, &k = tensors[1]->dim;
+        fake_cudnn_n_builds++;
+        if (fake_cudnn_forbids_builds) fake_cudnn_misused("a graph is built during a step");
+        if (!handle) return {"no handle"};
+        if (!is_backward && tensors[4]->dim.empty())
+            tensors[4]->set_dim({q[0], q[1], q[2], 1}).set_stride({q[1] * q[2], q[2], 1, 1});
+        const std::string fault = find_fault(), limit = find_limit();
+        if (!fault.empty()) {
+            fake_cudnn_misused(fault);
+            return {fault};
+        }
+        if (!limit.empty()) return {limit};
+
+        const int64_t n_q = (q[2] + 63) / 64 * 64, n_k = (k[2] + 63) / 64 * 64;
+        workspace_bytes = is_backward ? q[0] * q[1] * q[2] * (4 * q[3] + 8) : 16;
+        if (is_deterministic) workspace_bytes += q[0] * q[1] * n_q * n_k * 2;
+        is_built = true;
+        return {};
+    }
+
+    error_t get_workspace_size(int64_t& n_bytes) const {
+        n_bytes = workspace_bytes;
+        return is_built ? error_t() : error_t{"the graph is not built"};
+    }
+
+    error_t execute(cudnnHandle_t handle, std::unordered_map<int64_t, void*>& addresses,
+                    void* workspace) const {
+        fake_cudnn_operation o = {};
+        fake_cudnn_view* const views[] = {&o.q,     &o.k,   &o.v,   &o.out, &o.stats,
+                                          &o.d_out, &o.d_q, &o.d_k, &o.d_v};
+        const int64_t n_bytes = workspace_bytes;
+        const bool backward = is_backward;
+        if (!is_built) return {"the graph is not built"};
+        if (!workspace) fake_cudnn_misused("no workspace");
+        for (size_t i = 0; i < tensors.size(); i++) {
+            auto found = addresses.find(tensors[i]->uid);
+            if (found == addresses.end() || !found->second) return {"a tensor has no address"};
+            if ((uintptr_t)found->second % 16)
+                fake_cudnn_misused("an address is no multiple of 16");
+            views[i]->address = found->second;
+            for (size_t k = 0; k < 4; k++) {
+                views[i]->dim[k] = tensors[i]->dim[k];
+                views[i]->stride[k] = tensors[i]->stride[k];
+            }
+        }
+        o.scale = scale;
+        o.ahead = is_top_left ? 0 : is_bottom_right ? o.k.dim[2] - o.q.dim[2] : o.k.dim[2];
+        o.width = fake_cudnn_looks_at_queries ? 1 + o.q.dim[2] % 5 : 3;
+        o.turn = is_deterministic ? 0 : 1 + fake_cudnn_n_runs;
+        fake_cudnn_n_runs++;
+        fake_enqueue(handle->stream, [=] {
+            memset(workspace, 0xa5, (size_t)n_bytes);
+            if (!backward)
+                fake_cudnn_forward(o);
+            else
+                for (int64_t b = 0; b < o.k.dim[0]; b++)
+                    for (int64_t g = 0; g < o.k.dim[1]; g++) fake_cudnn_backward_head(o, b, g);
+        });
+        return {};
+    }
+};
+
+} // namespace graph
+} // namespace cudnn_frontend
+
+#endif

@@ -1,0 +1,345 @@
+/* test_cudnn.cpp - cuDNN's attention in the trainer and over ranks, on stand-ins for CUDA and cuDNN: against the
+ * trainer's own kernels, and against the dense fp64 reference of the tests of memo_sp.h.  The model with it is in
+ * test_gpt.cu. */
+#include "emulated_grid.h"
+
+#define MEMO_CUDA_IMPLEMENTATION
+#include "memo_cuda.cuh"
+#include "memo_plan.h"
+#include "memo_sp.h"
+
+#include "fake_cublaslt.h"
+#include "gpt/gpt_kernels_cuda.cu"
+#include "gpt/gpt_cudnn.cu"
+
+#include <pthread.h>
+
+static memo_attention ranks_attention(const memo_sp_attention_desc* desc, memo_device* device);
+#define CASE_ATTENTION(desc, device) ranks_attention(desc, device)
+#include "../sp_attention_cases.h"
+
+static memo_error error;
+
+/* ---- one rank: the trainer's own kernels do the same ---- */
+
+struct one_call {
+    gpt_attention_args args;
+    std::vector<uint16_t> q, k, v, out, dout, dq, dk, dv;
+    std::vector<float> lse, delta;
+};
+
+static void fill_random(std::vector<uint16_t>* x, int64_t n) {
+    x->resize((size_t)n);
+    for (uint16_t& e : *x) e = memo_bf16_from_f32((float)memo_test_int(-1000, 1000) / 700.0f);
+}
+
+static void one_call_make(one_call* c, const gpt_attention_shape& s, int64_t batch) {
+    const int64_t n_q = batch * (s.sequence - s.first) * s.n_heads;
+    const int64_t n_k = batch * s.sequence * s.n_kv_heads * s.head_size;
+    for (auto* x : {&c->q, &c->out, &c->dout, &c->dq}) fill_random(x, n_q * s.head_size);
+    for (auto* x : {&c->k, &c->v, &c->dk, &c->dv}) fill_random(x, n_k);
+    c->lse.resize((size_t)n_q);
+    c->delta.resize((size_t)n_q);
+}
+
+static gpt_attention_args args_of(one_call* c, const gpt_attention_shape& s, int64_t batch) {
+    gpt_attention_args a;
+    memset(&a, 0, sizeof a);
+    a.shape = s;
+    a.batch = batch;
+    a.q = c->q.data();
+    a.k = c->k.data();
+    a.v = c->v.data();
+    a.out = c->out.data();
+    a.lse = c->lse.data();
+    a.dout = c->dout.data();
+    a.dq = c->dq.data();
+    a.dk = c->dk.data();
+    a.dv = c->dv.data();
+    a.delta = c->delta.data();
+    return a;
+}
+
+static gpt_shapes shapes_of(const gpt_attention_shape& s, int64_t batch) {
+    gpt_shapes shapes;
+    memset(&shapes, 0, sizeof shapes);
+    shapes.type = MEMO_TYPE_BF16;
+    shapes.attention[0].shape = s;
+    shapes.attention[0].batch = batch;
+    shapes.n_attention = 1;
+    return shapes;
+}
+
+/* cuDNN's attention, prepared for one call. */
+struct hook {
+    gpt_cudnn* cudnn = NULL;
+    gpt_cuda_attention attention;
+    std::vector<char> scratch;
+    memo_status status;
+    hook(const gpt_shapes& shapes, int64_t scratch_bytes) {
+        const gpt_cudnn_desc desc = {1, scratch_bytes};
+        CHECK_OK(gpt_cudnn_create(&desc, &cudnn, &error));
+        attention = gpt_cudnn_attention(cudnn);
+        scratch.resize((size_t)attention.scratch_bytes(cudnn, &shapes) + 512);
+        status = attention.prepare(cudnn, &shapes, NULL, memory(), &error);
+    }
+    ~hook() { gpt_cudnn_destroy(cudnn); }
+    void* memory() { return (void*)(((uintptr_t)scratch.data() + 511) / 512 * 512); }
+    memo_status run(gpt_kind kind, const gpt_attention_args& a) {
+        return attention.enqueue(cudnn, NULL, kind, &a, memory(), &error);
+    }
+};
+
+static void expect_close(const char* name, const std::vector<uint16_t>& x,
+                         const std::vector<uint16_t>& y) {
+    double off = 0, norm = 0;
+    for (size_t i = 0; i < x.size(); i++) {
+        const double a = memo_f32_from_bf16(x[i]), b = memo_f32_from_bf16(y[i]);
+        off += (a - b) * (a - b);
+        norm += b * b;
+    }
+    CHECK_CASE(sqrt(off) <= 0.01 * sqrt(norm), "%s is off by %.3g of %.3g", name, sqrt(off),
+               sqrt(norm));
+}
+
+static gpt_attention_shape random_shape(void) {
+    gpt_attention_shape s;
+    s.sequence = memo_test_int(2, 16);
+    s.first = memo_test_int(0, 2) ? 0 : memo_test_int(0, s.sequence - 1);
+    s.n_kv_heads = memo_test_int(1, 4);
+    s.n_heads = s.n_kv_heads * memo_test_int(1, 3);
+    s.head_size = 8 * memo_test_int(1, 3);
+    s.adds = (int32_t)memo_test_int(0, 1);
+    return s;
+}
+
+static void it_is_the_trainer_s_own_but_for_rounding(void) {
+    gpt_cuda_kernels own;
+    memset(&own, 0, sizeof own);
+    own.type = MEMO_TYPE_BF16;
+    for (int k = 0; k < 16; k++) {
+        const gpt_attention_shape s = random_shape();
+        const int64_t batch = memo_test_int(1, 3);
+        one_call x, y;
+        one_call_make(&x, s, batch);
+        y = x;
+        hook cudnn(shapes_of(s, batch), k % 2);
+        CHECK_OK(cudnn.status);
+        const gpt_attention_args to_x = args_of(&x, s, batch), to_y = args_of(&y, s, batch);
+        for (gpt_kind kind : {GPT_KIND_ATTENTION, GPT_KIND_ATTENTION_BACKWARD}) {
+            CHECK_OK(cudnn.run(kind, to_x));
+            CHECK_OK(gpt_cuda_attend(&own, NULL, kind, &to_y, &error));
+            if (kind != GPT_KIND_ATTENTION) break;
+            expect_close("out", x.out, y.out);
+            for (size_t i = 0; i < x.lse.size(); i++)
+                CHECK_IS(fabs((double)x.lse[i] - (double)y.lse[i]), <, 1e-4);
+            x.out = y.out;
+            x.lse = y.lse;
+        }
+        expect_close("dq", x.dq, y.dq);
+        expect_close("dk", x.dk, y.dk);
+        expect_close("dv", x.dv, y.dv);
+    }
+    CHECK_IS(fake_cudnn_n_misuses, ==, 0);
+}
+
+/* ---- what prepare refuses, and what a step does not do ---- */
+
+static void rows_of_a_part_are_compared(void) {
+    gpt_attention_shape s = {7, 20, 4, 2, 8, 0};
+    CHECK_OK(hook(shapes_of(s, 1), 0).status);
+    fake_cudnn_looks_at_queries = 1;
+    CHECK_IS(hook(shapes_of(s, 1), 0).status, ==, MEMO_STATUS_UNSUPPORTED);
+    CHECK(strstr(error.message, "take sub-batches of whole sequences") != NULL);
+    s.first = 0;
+    CHECK_OK(hook(shapes_of(s, 1), 0).status);
+    fake_cudnn_looks_at_queries = 0;
+}
+
+static void what_is_not_prepared_is_refused(void) {
+    gpt_attention_shape s = {0, 12, 2, 2, 8, 0};
+    one_call x;
+    one_call_make(&x, s, 2);
+    hook cudnn(shapes_of(s, 1), 0);
+    const int n_built = fake_cudnn_n_builds;
+    CHECK_OK(cudnn.run(GPT_KIND_ATTENTION, args_of(&x, s, 1)));
+    CHECK_IS(cudnn.run(GPT_KIND_ATTENTION, args_of(&x, s, 2)), ==, MEMO_STATUS_INVALID_STATE);
+    CHECK(strstr(error.message, "was not prepared") != NULL);
+    CHECK_IS(fake_cudnn_n_builds, ==, n_built);
+}
+
+/* The message is cuDNN's own; F32 and too little scratch memory have messages of their own. */
+static void what_cudnn_lacks_is_refused(void) {
+    gpt_attention_shape s = {0, 12, 2, 1, 12, 0};
+    gpt_shapes shapes = shapes_of(s, 1);
+    CHECK_IS(hook(shapes, 0).status, ==, MEMO_STATUS_DEVICE);
+    CHECK(strstr(error.message, "multiple of 8") != NULL);
+    shapes.type = MEMO_TYPE_F32;
+    CHECK_IS(hook(shapes, 0).status, ==, MEMO_STATUS_UNSUPPORTED);
+    CHECK(strstr(error.message, "takes bf16 only (f32)") != NULL);
+
+    attention_plans plans;
+    attention_shape small = {};
+    cudnnCreate(&plans.handle);
+    small.b = 1;
+    small.n_q = small.n_k = 100;
+    small.h_q = small.h_k = 3;
+    small.d = 8;
+    small.q = small.k = small.d_out = {24, 2400};
+    small.is_backward = true;
+    CHECK_IS(attention_prepare(&plans, small, 1000, &error), ==, MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK(strstr(error.message, "1000 are set aside") != NULL);
+    const attention_call* call = NULL;
+    const int64_t two_heads = attention_scratch_bytes(small, 1) / 3 * 2;
+    CHECK_OK(attention_prepare(&plans, small, two_heads, &error));
+    CHECK_OK(attention_get(&plans, small, &call, &error));
+    CHECK(call && call->n_calls >= 1 && call->shape.h_k * call->n_calls == 3);
+    cudnnDestroy(plans.handle);
+}
+
+/* The stated memory: no more than the limit where groups of heads fit in it, otherwise what a key head needs. */
+static void scratch_memory_is_bounded(void) {
+    const int64_t limit = (int64_t)2 << 30;
+    for (int64_t n = 1024; n <= 1 << 20; n *= 4)
+        for (int is_deterministic = 0; is_deterministic < 2; is_deterministic++) {
+            attention_shape s = {}, one;
+            s.b = 1;
+            s.n_q = s.n_k = n;
+            s.h_q = 32;
+            s.h_k = 8;
+            s.d = 128;
+            s.q = s.k = s.q_result = s.k_result = {4096, 4096 * n};
+            s.is_backward = true;
+            s.is_deterministic = is_deterministic != 0;
+            one = attention_divide(s, 8);
+            const int64_t n_bytes = attention_scratch_bytes(s, limit);
+            const int64_t least =
+                attention_carve(one, NULL).n_bytes + attention_workspace_bytes(one);
+            CHECK_IS(n_bytes, >=, least);
+            CHECK_IS(n_bytes, <=, std::max(limit, least));
+        }
+}
+
+/* ---- over ranks ---- */
+
+static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+static attention_plans ranks_plans;
+static attention_blocks ranks_blocks;
+static std::vector<char> ranks_scratch;
+
+struct ranks_args {
+    memo_attention_block block;
+    int is_backward;
+};
+static memo_status ranks_compute(void* user, memo_error* why) {
+    ranks_args* a = (ranks_args*)user;
+    pthread_mutex_lock(&one_at_a_time); /* the stand-ins and the scratch memory serve one thread */
+    const memo_status status =
+        (a->is_backward ? attention_block_backward : attention_block_forward)(&ranks_blocks, NULL,
+                                                                              &a->block, why);
+    pthread_mutex_unlock(&one_at_a_time);
+    return status;
+}
+static memo_status ranks_enqueue(void* device, memo_stream stream,
+                                 const memo_attention_block* block, int is_backward,
+                                 memo_error* why) {
+    ranks_args args = {*block, is_backward};
+    return memo_host_device_launch((memo_device*)device, stream, ranks_compute, &args, sizeof args,
+                                   why);
+}
+static memo_status ranks_forward(void* device, memo_stream stream,
+                                 const memo_attention_block* block, memo_error* why) {
+    return ranks_enqueue(device, stream, block, 0, why);
+}
+static memo_status ranks_backward(void* device, memo_stream stream,
+                                  const memo_attention_block* block, memo_error* why) {
+    return ranks_enqueue(device, stream, block, 1, why);
+}
+
+/* cuDNN's attention on the memory of a host device, prepared for what the desc will call. */
+static memo_attention ranks_attention(const memo_sp_attention_desc* desc, memo_device* device) {
+    memo_attention attention = {ranks_forward, ranks_backward, device};
+    std::vector<attention_shape> shapes;
+    int64_t n_bytes = 0;
+    pthread_mutex_lock(&one_at_a_time);
+    CHECK_OK(attention_shapes_over_ranks(*desc, true, &shapes, &error));
+    for (const attention_shape& s : shapes)
+        n_bytes = std::max(n_bytes, attention_scratch_bytes(s, 1));
+    if (ranks_scratch.size() < (size_t)n_bytes + 512) ranks_scratch.resize((size_t)n_bytes + 512);
+    ranks_blocks.plans = &ranks_plans;
+    ranks_blocks.is_deterministic = true;
+    ranks_blocks.scratch = (char*)(((uintptr_t)ranks_scratch.data() + 511) / 512 * 512);
+    for (const attention_shape& s : shapes)
+        CHECK_OK(attention_prepare(&ranks_plans, s, n_bytes, &error));
+    pthread_mutex_unlock(&one_at_a_time);
+    return attention;
+}
+static int world_run(world* all) {
+    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
+    memo_host_device_desc device_desc = memo_host_device_desc_default();
+    const int32_t n_ranks = all->c->ring * all->c->ulysses;
+    rank_args args[16];
+    pthread_t threads[16];
+    int is_good = 1;
+    for (int32_t rank = 0; rank < n_ranks; rank++)
+        CHECK_OK(memo_host_device_create(&device_desc, &all->devices[rank], &error));
+    desc.n_ranks = n_ranks;
+    desc.devices = all->devices;
+    CHECK_OK(memo_comm_create_threads(&desc, all->comms, &error));
+    pthread_barrier_init(&all->barrier, NULL, (unsigned)n_ranks);
+    for (int32_t rank = 0; rank < n_ranks; rank++) {
+        args[rank].all = all;
+        args[rank].rank = rank;
+        pthread_create(&threads[rank], NULL, rank_main, &args[rank]);
+    }
+    for (int32_t rank = 0; rank < n_ranks; rank++) {
+        pthread_join(threads[rank], NULL);
+        is_good &= !all->results[rank].status;
+        memo_host_device_destroy(all->devices[rank]);
+    }
+    pthread_barrier_destroy(&all->barrier);
+    return is_good;
+}
+
+/* Ranks that share heads evenly and not, in calls of one key head each. */
+static void over_ranks_it_is_the_reference_but_for_rounding(void) {
+    static const int32_t degrees[][2] = {{1, 2}, {2, 1}, {2, 2}, {3, 1}, {1, 3}, {4, 2}};
+    static const int32_t heads[][2] = {{4, 2}, {6, 3}, {6, 1}};
+    cudnnCreate(&ranks_plans.handle);
+    for (const auto& d : degrees)
+        for (const auto& h : heads) {
+            attention_case c = case_of(d[0], d[1], 2 * d[0] * d[1] * 3, h[0], h[1], 8);
+            c.type = MEMO_TYPE_BF16;
+            c.n_batch = 1 + (int32_t)memo_test_int(0, 1);
+            c.sends_again = (int32_t)memo_test_int(0, 1);
+            expect_right(&c, 6e-3, 1.2e-2, NULL);
+        }
+    report_worst();
+    CHECK_IS(fake_cudnn_n_misuses, ==, 0);
+    cudnnDestroy(ranks_plans.handle);
+}
+
+static void a_sharding_with_padding_is_refused(void) {
+    memo_sharding_desc sharding = memo_sharding_desc_default();
+    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    std::vector<attention_shape> shapes;
+    sharding.ring = 2;
+    sharding.n_tokens = 31;
+    desc.type = MEMO_TYPE_BF16;
+    CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
+    CHECK_IS(attention_shapes_over_ranks(desc, false, &shapes, &error), ==,
+             MEMO_STATUS_UNSUPPORTED);
+    CHECK(strstr(error.message, "31 tokens") != NULL);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(it_is_the_trainer_s_own_but_for_rounding);
+    TEST(rows_of_a_part_are_compared);
+    TEST(what_is_not_prepared_is_refused);
+    TEST(what_cudnn_lacks_is_refused);
+    TEST(scratch_memory_is_bounded);
+    TEST(over_ranks_it_is_the_reference_but_for_rounding);
+    TEST(a_sharding_with_padding_is_refused);
+    return memo_test_end();
+}
