@@ -36,7 +36,7 @@ TESTS    := $(sort $(notdir $(basename $(wildcard tests/test_*.c tests/test_*.sh
 TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard $(TESTS:%=tests/%.c)))
 # Test scripts build their own programs, so they run without a variant only.
 TEST_SCRIPTS  := $(if $(VARIANT),,$(wildcard $(TESTS:%=tests/%.sh)))
-FORMATTED := $(wildcard *.h *.cuh examples/*.[ch] examples/*/*.[ch] examples/*.cu examples/gpt/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*.cu)
+FORMATTED := $(wildcard *.h *.cuh examples/*.[ch] examples/*/*.[ch] examples/*.cu examples/gpt/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*/*.[ch] bench/*.cu)
 
 # These targets need no compiler, so they skip the set-up.
 NO_SETUP := help clean format format-check install uninstall setup
@@ -90,7 +90,7 @@ all: examples bench-programs test-programs ## build examples, benchmarks and tes
 
 examples: $(EXAMPLES) ## build examples/ into build/examples
 test-programs: $(TEST_PROGRAMS) ## build tests/ alone
-bench-programs: $(BENCHES) ## build bench/ alone
+bench-programs: $(BENCHES) build/bench/paper_tables ## build bench/ alone
 
 # -O3 is for programs that plan or compute much, not for the short examples.
 # With MEMO_STATIC, functions that a program does not call cost no compile time.
@@ -134,6 +134,8 @@ build/examples/train_gpt_mpi: examples/gpt/train_gpt.c build/config.mk Makefile
 build/examples/train_gpt_mpi: override CC := mpicc
 build/bench/%: bench/%.c build/config.mk Makefile
 	$(call build,-O3 -DMEMO_STATIC $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
+build/bench/%: bench/papers/%.c build/config.mk Makefile
+	$(call build,-O3 -DMEMO_STATIC $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 
 # The implementation is compiled once for all tests of a variant.  A test that uses private functions defines
 # MEMO_IMPLEMENTATION and MEMO_STATIC itself, and takes nothing from the archive.
@@ -169,6 +171,9 @@ run: build/examples/train_gpt$(RUN_CUDA) ## train a small GPT under every policy
 bench: bench-programs ## run the benchmarks
 	@failed=; for program in $(BENCHES); do echo; echo "$$program"; $$program || failed="$$failed $$program"; done; \
 	[ -z "$$failed" ] || { echo "missed a criterion, or found no data:$$failed"; exit 1; }
+
+papers: build/bench/paper_tables ## compute the tables of the three papers, beside the published figures
+	@$<
 
 # ---- tests ----
 
@@ -312,5 +317,5 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r target text; do \
 		printf '  %-14s %s\n' "$$target" "$$text"; done
 
-.PHONY: all examples test-programs bench-programs run bench test test-all asan ubsan asan-ubsan tsan valgrind \
+.PHONY: all examples test-programs bench-programs run bench papers test test-all asan ubsan asan-ubsan tsan valgrind \
 	test-cuda bench-cuda test-mpi fuzz analyze coverage format format-check install uninstall setup clean help

@@ -94,17 +94,6 @@ static void run_malloc(int64_t divisor) {
     }
 }
 
-static double now_s(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-static int compare_doubles(const void* a, const void* b) {
-    double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-
 static void print_machine(void) {
     FILE* file = fopen("/proc/cpuinfo", "r");
     char line[256];
@@ -161,14 +150,14 @@ int main(int argc, char** argv) {
     for (round = -1; round < n_rounds; round++) { /* round -1 warms up */
         for (way = 0; way < 3; way++) {
             int n = round < 0 ? 1 : n_batches;
-            double start = now_s();
+            double start = memob_now_s();
             for (i = 0; i < n; i++) {
                 if (way == 0)
                     run_arena(arena);
                 else
                     run_malloc(way == 1 ? 1 : 1024);
             }
-            if (round >= 0) ns[way][round] = (now_s() - start) * 1e9 / n / n_events;
+            if (round >= 0) ns[way][round] = (memob_now_s() - start) * 1e9 / n / n_events;
         }
     }
 
@@ -178,7 +167,7 @@ int main(int argc, char** argv) {
            1e-6 * n_rounds * n_batches * n_events, n_rounds);
     printf("%-22s %12s %10s %10s %10s\n", "", "ns/request", "best", "worst", "ratio");
     for (way = 0; way < 3; way++) {
-        qsort(ns[way], n_rounds, sizeof(double), compare_doubles);
+        qsort(ns[way], n_rounds, sizeof(double), memob_compare_doubles);
         printf("%-22s %12.1f %10.1f %10.1f %10.1f\n", names[way], ns[way][n_rounds / 2], ns[way][0],
                ns[way][n_rounds - 1], ns[way][n_rounds / 2] / ns[0][n_rounds / 2]);
     }

@@ -51,12 +51,6 @@ typedef struct rank {
     memo_error error;
 } rank;
 
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* ---- a block that sleeps ---- */
 
 static const memo_block_times* times_of(const rank* r, const memo_block_call* call) {
@@ -111,11 +105,11 @@ static memo_status run_once(rank* r, memo_blocks* blocks, double* measured_s, me
     double begin_s;
     if (memo_barrier(r->comm, r->stream, error) || memo_stream_synchronize(d, r->stream, error))
         return error->status;
-    begin_s = now_s();
+    begin_s = memob_now_s();
     if (memo_blocks_forward(blocks, error) || memo_blocks_backward(blocks, error) ||
         memo_stream_synchronize(d, r->stream, error))
         return error->status;
-    *measured_s = now_s() - begin_s;
+    *measured_s = memob_now_s() - begin_s;
     return MEMO_STATUS_OK;
 }
 

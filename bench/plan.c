@@ -20,12 +20,8 @@
 
 static double now_s(void) { return memob_now_s(); }
 
-static int compare_doubles(const void* a, const void* b) {
-    double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
 static double median(double* values, int n) {
-    qsort(values, (size_t)n, sizeof(double), compare_doubles);
+    qsort(values, (size_t)n, sizeof(double), memob_compare_doubles);
     return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 

@@ -34,18 +34,9 @@ static void fail(const memo_error* error) {
     exit(1);
 }
 
-static int compare_doubles(const void* a, const void* b) {
-    double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
 static double median(double* values, int n) {
-    qsort(values, (size_t)n, sizeof(double), compare_doubles);
+    qsort(values, (size_t)n, sizeof(double), memob_compare_doubles);
     return values[n / 2];
-}
-static double now_s(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
 /* ---- an attention that takes its time and computes nothing ---- */
@@ -194,14 +185,14 @@ static void* rank_main(void* argument) {
         int64_t before = mesh->ring->sent_bytes + mesh->ulysses->sent_bytes;
         double begin_s;
         pthread_barrier_wait(&r->barrier);
-        begin_s = now_s();
+        begin_s = memob_now_s();
         if ((is_backward ? memo_sp_attention_backward : memo_sp_attention_forward)(attention, &t,
                                                                                    &mask, &error) ||
             memo_stream_synchronize(device, desc.stream, &error))
             fail(&error);
         pthread_barrier_wait(&r->barrier);
         if (args->rank == 0) {
-            r->times_s[is_backward][k / 2] = now_s() - begin_s;
+            r->times_s[is_backward][k / 2] = memob_now_s() - begin_s;
             r->sent_bytes[is_backward] =
                 mesh->ring->sent_bytes + mesh->ulysses->sent_bytes - before;
         }
@@ -393,12 +384,12 @@ static void report_host_attention(void) {
 
     /* A score takes 4 operations per element forward and 10 backward. */
     for (k = 0; k < 2; k++) {
-        double begin_s = now_s(), elapsed_s, flops;
+        double begin_s = memob_now_s(), elapsed_s, flops;
         if ((k ? memo_sp_attention_backward : memo_sp_attention_forward)(attention, &t, &mask,
                                                                          &error) ||
             memo_stream_synchronize(device, desc.stream, &error))
             fail(&error);
-        elapsed_s = now_s() - begin_s;
+        elapsed_s = memob_now_s() - begin_s;
         flops = 1024.0 * 1025 / 2 * 64 * (k ? 10 : 4); /* of the pairs that the mask lets through */
         printf("host attention %s, 1024 tokens, head of 64: %.2f ms, %.2f GFLOP/s\n",
                k ? "backward" : "forward", 1e3 * elapsed_s, 1e-9 * flops / elapsed_s);

@@ -31,12 +31,8 @@ typedef struct run {
     double step_s, stall_s, simulated_step_s, simulated_stall_s;
 } run;
 
-static int compare_doubles(const void* a, const void* b) {
-    double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
 static double median(double* values, int n) {
-    qsort(values, (size_t)n, sizeof(double), compare_doubles);
+    qsort(values, (size_t)n, sizeof(double), memob_compare_doubles);
     return values[n / 2];
 }
 

@@ -47,12 +47,8 @@ static const char* folder(void) {
     return name && *name ? name : "/tmp";
 }
 
-static int compare_doubles(const void* a, const void* b) {
-    double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
 static double median(double* values, int n) {
-    qsort(values, (size_t)n, sizeof(double), compare_doubles);
+    qsort(values, (size_t)n, sizeof(double), memob_compare_doubles);
     return values[n / 2];
 }
 

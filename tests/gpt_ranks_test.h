@@ -12,7 +12,8 @@ enum { N_STEPS = 3 };
 typedef struct training {
     gpt_desc desc;
     int64_t accumulate;
-    int32_t records; /* count races in the last step */
+    int64_t n_promised; /* gpt_desc.n_micro_batches; 0: gradients are summed after the last one */
+    int32_t records;    /* count races in the last step, and sums beside the backward */
 
     gpt_test_run planned; /* trace and plan, of every rank */
     memo_swap_sizes sizes;
@@ -20,7 +21,7 @@ typedef struct training {
     gpt_layout layout;
 
     double losses[N_STEPS], norms[N_STEPS]; /* rank 0's */
-    int64_t n_races;
+    int64_t n_races, n_sums, n_sums_beside;
     /* (ranks, parameters): after the first step's micro-batches; after the last step. */
     gpt_real *gradients, *parameters;
     int32_t failing_rank; /* -1: none */
@@ -55,6 +56,35 @@ static inline memo_status train_step(training* t, const thread_rank* rank, gpt_m
     return status;
 }
 
+static inline int is_sum_over_ranks(const memo_schedule* schedule, int64_t op) {
+    return strstr(memo_schedule_op_name(schedule, op), ": sum over ranks") != NULL;
+}
+
+/* Counts the sums of buckets, and those that run beside an operation of the backward if a sum takes as long as 8 other
+ * operations. */
+static inline memo_status count_sums(training* t, memo_schedule* schedule, memo_error* error) {
+    memo_simulation* times;
+    memo_status status;
+    int64_t i, k;
+    for (i = 0; i < schedule->n_ops; i++)
+        if (schedule->ops[i].kind == MEMO_OP_RUN)
+            schedule->ops[i].duration_s = is_sum_over_ranks(schedule, i) ? 8 : 1;
+    if ((status = memo_schedule_simulate(schedule, &times, error))) return status;
+    for (i = 0; i < schedule->n_ops; i++) {
+        int is_beside = 0;
+        if (!is_sum_over_ranks(schedule, i)) continue;
+        for (k = 0; k < schedule->n_ops; k++)
+            is_beside |= schedule->ops[k].kind == MEMO_OP_RUN &&
+                         schedule->ops[k].stream != schedule->ops[i].stream &&
+                         !strncmp(memo_schedule_op_name(schedule, k), "backward", 8) &&
+                         times->start_s[i] < times->end_s[k] && times->start_s[k] < times->end_s[i];
+        t->n_sums++;
+        t->n_sums_beside += is_beside;
+    }
+    memo_simulation_destroy(times);
+    return status;
+}
+
 static inline memo_status train_steps(training* t, const thread_rank* rank, gpt_model* model,
                                       memo_recorder* recorder, memo_error* error) {
     memo_schedule* schedule;
@@ -73,7 +103,7 @@ static inline memo_status train_steps(training* t, const thread_rank* rank, gpt_
     if (status) return status;
     t->n_races = check->n_races;
     memo_check_destroy(check);
-    return status;
+    return count_sums(t, schedule, error);
 }
 
 static inline memo_status train_on_rank(thread_rank* rank, memo_error* error) {
@@ -101,6 +131,7 @@ static inline memo_status train_on_rank(thread_rank* rank, memo_error* error) {
     desc.kernels = &kernels;
     desc.device = recorder ? memo_recorder_get_device(recorder) : rank->device;
     desc.mesh = mesh;
+    desc.n_micro_batches = t->n_promised;
     if (!status) status = gpt_create(&desc, &model, error);
     if (!status) status = train_steps(t, rank, model, recorder, error);
     if (status) memo_comm_abort(rank->comm);
@@ -132,7 +163,7 @@ static inline training training_of(gpt_config config, gpt_policy policy, int64_t
     training t;
     memset(&t, 0, sizeof t);
     t.desc = gpt_test_desc(config, policy, 0.5);
-    t.accumulate = accumulate;
+    t.accumulate = t.n_promised = accumulate;
     t.failing_rank = -1;
     t.tokens = text;
     t.targets = text + 1;

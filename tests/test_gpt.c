@@ -3,6 +3,7 @@
 #include "memo_plan.h"
 #include "memo_sp.h"
 
+#define GPT_LOGITS_BYTES 8192 /* 8 rows of f32: so that models of a test have many chunks */
 #include "gpt_test.h"
 #include "stats.h"
 
@@ -154,6 +155,9 @@ static void rows_do_not_depend_on_their_company(void) {
         gpt_gelu_forward(all, x, N_ROWS, N_COLUMNS);
         gpt_gelu_forward(alone, xr, 1, N_COLUMNS);
         CHECK(!memcmp(alone, expected, sizeof alone));
+        gpt_swiglu_forward(all, x, N_ROWS, N_COLUMNS / 2); /* the first half, as other rows */
+        gpt_swiglu_forward(alone, x + row * (N_COLUMNS / 2 * 2), 1, N_COLUMNS / 2);
+        CHECK(!memcmp(alone, all + row * (N_COLUMNS / 2), N_COLUMNS / 2 * sizeof(gpt_real)));
         gpt_residual_forward(all, x, z, &dropout, 5, N_ROWS, N_COLUMNS);
         gpt_residual_forward(alone, xr, zr, &dropout, 5 + row, 1, N_COLUMNS);
         CHECK(!memcmp(alone, expected, sizeof alone));
@@ -163,16 +167,24 @@ static void rows_do_not_depend_on_their_company(void) {
     free(weight);
 }
 
-static void adamw_matches_its_paper(void) {
+static void check_adamw(memo_type states) {
     const gpt_adamw_desc desc = {0.01, 0.9, 0.99, 1e-8, 0.1, 3};
-    gpt_real p = 2, m = (gpt_real)0.5, v = (gpt_real)0.25;
+    const double unit = states == MEMO_TYPE_BF16 ? 1.0 / 256 : 1e-6; /* of rounding a moment */
+    gpt_real moments[2], p = 2;
     const gpt_real g = -3;
     double em = 0.9 * 0.5 + 0.1 * (-3 * 0.5), ev = 0.99 * 0.25 + 0.01 * 2.25, expected;
     expected =
         2 - 0.01 * (em / (1 - pow(0.9, 3)) / (sqrt(ev / (1 - pow(0.99, 3))) + 1e-8) + 0.1 * 2);
-    gpt_adamw(&p, &m, &v, &g, 0.5, &desc, 1);
-    CHECK(fabs((double)m - em) < 1e-6 && fabs((double)v - ev) < 1e-6);
+    gpt_store(&moments[0], states, 0, (gpt_real)0.5);
+    gpt_store(&moments[1], states, 0, (gpt_real)0.25);
+    gpt_adamw(&p, &moments[0], &moments[1], states, &g, 0.5, &desc, 0, 1);
+    CHECK_IS(fabs((double)gpt_load(&moments[0], states, 0) / em - 1), <, unit);
+    CHECK_IS(fabs((double)gpt_load(&moments[1], states, 0) / ev - 1), <, unit);
     CHECK_CASE(fabs((double)p - expected) < 1e-6, "%g instead of %g", (double)p, expected);
+}
+static void adamw_matches_its_paper(void) {
+    check_adamw(GPT_REAL_TYPE);
+    check_adamw(MEMO_TYPE_BF16);
 }
 
 /* ---- the model, plainly ---------------------------------------------------------------------
@@ -251,6 +263,31 @@ static double plain_gelu_slope(double x) {
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
 }
 
+static double plain_silu(double x) { return x / (1 + exp(-x)); }
+static double plain_silu_slope(double x) {
+    return 1 / (1 + exp(-x)) + x * exp(-x) / ((1 + exp(-x)) * (1 + exp(-x)));
+}
+
+/* The MLP's activation of a row's product `up` (columns).  SwiGLU takes pairs of it, and gives half. */
+static void plain_activate(const gpt_config* config, double* y, const double* up, int64_t n) {
+    int64_t i;
+    for (i = 0; i < n; i++)
+        y[i] = config->mlp == GPT_MLP_SWIGLU ? up[2 * i] * plain_silu(up[2 * i + 1])
+                                             : plain_gelu(up[i]);
+}
+static void plain_activate_backward(const gpt_config* config, double* dup, const double* dy,
+                                    const double* up, int64_t n) {
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        if (config->mlp == GPT_MLP_SWIGLU) {
+            dup[2 * i] = dy[i] * plain_silu(up[2 * i + 1]);
+            dup[2 * i + 1] = dy[i] * up[2 * i] * plain_silu_slope(up[2 * i + 1]);
+        } else {
+            dup[i] = dy[i] * plain_gelu_slope(up[i]);
+        }
+    }
+}
+
 static void plain_mask(double* x, const gpt_config* config, int64_t step, int64_t layer, int site,
                        int64_t first_token) {
     const gpt_dropout dropout = gpt_dropout_make(config->dropout, config->seed, step, layer, site);
@@ -263,7 +300,7 @@ static void plain_mask(double* x, const gpt_config* config, int64_t step, int64_
 }
 
 typedef struct plain_layer {
-    double *input, *norm1, *q, *k, *v, *p, *attention, *middle, *norm2, *up, *gelu;
+    double *input, *norm1, *q, *k, *v, *p, *attention, *middle, *norm2, *up, *activated;
 } plain_layer;
 
 /* Loss of one sequence, times loss_scale; gradients are added to.  logits (vocabulary) of the last
@@ -274,6 +311,7 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
     const gpt_layout at = gpt_layout_make(config);
     const int64_t T = config->sequence, C = config->hidden, H = config->n_heads, D = C / H;
     const int64_t K = config->n_kv_heads, CK = K * D, V = 256;
+    const int64_t U = config->mlp == GPT_MLP_SWIGLU ? 8 * C : 4 * C;
     plain_layer* layers = (plain_layer*)allocate(config->n_layers, sizeof *layers);
     double *x = (double*)allocate(T * C, sizeof(double)), *y, *logits, *dx, *dy;
     double loss = 0;
@@ -284,9 +322,10 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
     for (l = 0; l < config->n_layers; l++) {
         plain_layer* a = &layers[l];
         const double* lw = w + at.layers + l * at.layer_stride;
-        double** const tensors[11] = {&a->input,     &a->norm1,  &a->q,     &a->k,  &a->v,   &a->p,
-                                      &a->attention, &a->middle, &a->norm2, &a->up, &a->gelu};
-        const int64_t sizes[11] = {C, C, C, CK, CK, H * T, C, C, C, 4 * C, 4 * C};
+        double** const tensors[11] = {&a->input, &a->norm1, &a->q,         &a->k,
+                                      &a->v,     &a->p,     &a->attention, &a->middle,
+                                      &a->norm2, &a->up,    &a->activated};
+        const int64_t sizes[11] = {C, C, C, CK, CK, H * T, C, C, C, U, 4 * C};
         for (i = 0; i < 11; i++) *tensors[i] = (double*)allocate(T * sizes[i], sizeof(double));
         memcpy(a->input, x, (size_t)(T * C) * sizeof(double));
         plain_norm(a->norm1, x, lw + at.norm1, T, C);
@@ -317,9 +356,9 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
         plain_mask(a->middle, config, step, l, GPT_SITE_PROJECTION, first_token);
         for (i = 0; i < T * C; i++) a->middle[i] += a->input[i];
         plain_norm(a->norm2, a->middle, lw + at.norm2, T, C);
-        plain_linear(a->up, a->norm2, lw + at.up, T, 4 * C, C);
-        for (i = 0; i < T * 4 * C; i++) a->gelu[i] = plain_gelu(a->up[i]);
-        plain_linear(x, a->gelu, lw + at.down, T, C, 4 * C);
+        plain_linear(a->up, a->norm2, lw + at.up, T, U, C);
+        plain_activate(config, a->activated, a->up, T * 4 * C);
+        plain_linear(x, a->activated, lw + at.down, T, C, 4 * C);
         plain_mask(x, config, step, l, GPT_SITE_MLP, first_token);
         for (i = 0; i < T * C; i++) x[i] += a->middle[i];
     }
@@ -346,7 +385,8 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
         const double* lw = w + at.layers + l * at.layer_stride;
         double* ldw = dw + at.layers + l * at.layer_stride;
         double* branch = (double*)allocate(T * C, sizeof(double));
-        double* dup = (double*)allocate(T * 4 * C, sizeof(double));
+        double* dactivated = (double*)allocate(T * 4 * C, sizeof(double));
+        double* dup = (double*)allocate(T * U, sizeof(double));
         double* dnorm2 = (double*)allocate(T * C, sizeof(double));
         double* dattention = (double*)allocate(T * C, sizeof(double));
         double* dq = (double*)allocate(T * C, sizeof(double));
@@ -356,9 +396,10 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
         double* dp = (double*)allocate(T, sizeof(double));
         memcpy(branch, dx, (size_t)(T * C) * sizeof(double));
         plain_mask(branch, config, step, l, GPT_SITE_MLP, first_token);
-        plain_linear_backward(dup, ldw + at.down, branch, a->gelu, lw + at.down, T, C, 4 * C);
-        for (i = 0; i < T * 4 * C; i++) dup[i] *= plain_gelu_slope(a->up[i]);
-        plain_linear_backward(dnorm2, ldw + at.up, dup, a->norm2, lw + at.up, T, 4 * C, C);
+        plain_linear_backward(dactivated, ldw + at.down, branch, a->activated, lw + at.down, T, C,
+                              4 * C);
+        plain_activate_backward(config, dup, dactivated, a->up, T * 4 * C);
+        plain_linear_backward(dnorm2, ldw + at.up, dup, a->norm2, lw + at.up, T, U, C);
         plain_norm_backward(dx, ldw + at.norm2, dnorm2, a->middle, lw + at.norm2, T, C);
         memcpy(branch, dx, (size_t)(T * C) * sizeof(double));
         plain_mask(branch, config, step, l, GPT_SITE_PROJECTION, first_token);
@@ -391,16 +432,26 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
         plain_linear_backward(dnorm1, ldw + at.key, dk, a->norm1, lw + at.key, T, CK, C);
         plain_linear_backward(dnorm1, ldw + at.value, dv, a->norm1, lw + at.value, T, CK, C);
         plain_norm_backward(dx, ldw + at.norm1, dnorm1, a->input, lw + at.norm1, T, C);
-        free(branch), free(dup), free(dnorm2), free(dattention), free(dq), free(dk), free(dv);
+        free(branch), free(dactivated), free(dup), free(dnorm2), free(dattention), free(dq),
+            free(dk), free(dv);
         free(dnorm1), free(dp);
         free(a->input), free(a->norm1), free(a->q), free(a->k), free(a->v), free(a->p);
-        free(a->attention), free(a->middle), free(a->norm2), free(a->up), free(a->gelu);
+        free(a->attention), free(a->middle), free(a->norm2), free(a->up), free(a->activated);
     }
     plain_mask(dx, config, step, 0, GPT_SITE_EMBEDDING, first_token);
     for (r = 0; r < T; r++)
         for (c = 0; c < C; c++) dw[at.embedding + tokens[r] * C + c] += dx[r * C + c];
     free(layers), free(x), free(y), free(logits), free(dx), free(dy);
     return loss;
+}
+
+static gpt_config with_swiglu(gpt_config config) {
+    config.mlp = GPT_MLP_SWIGLU;
+    return config;
+}
+static gpt_config mlp_in_chunks(gpt_config config, int64_t n_rows) {
+    config.mlp_rows = n_rows;
+    return config;
 }
 
 static void check_against_plain(gpt_config config, gpt_policy policy, double alpha) {
@@ -463,6 +514,10 @@ static void model_matches_the_plain_one(void) {
     check_against_plain(gpt_test_config(1, 24, 2, 1, GPT_ATTENTION_TILE * 2 + 5, 1, 32, 0.1),
                         GPT_POLICY_SWAP, 0);
     check_against_plain(gpt_test_config(4, 16, 1, 1, 5, 3, 64, 0.1), GPT_POLICY_RECOMPUTE, 0);
+    check_against_plain(mlp_in_chunks(gpt_test_config(3, 48, 4, 1, 37, 1, 4, 0.1), 9),
+                        GPT_POLICY_ALPHA, 0.5);
+    check_against_plain(with_swiglu(gpt_test_config(2, 32, 4, 2, 21, 2, 8, 0.2)), GPT_POLICY_ALPHA,
+                        0.5);
     check_against_plain(gpt_test_config(1, 16, 2, 2, 1, 1, 1, 0), GPT_POLICY_ALPHA, 0);
 }
 
@@ -648,6 +703,7 @@ static int64_t rows_of_tiles(const gpt_config* config, int32_t layer, int64_t n_
 
 /* Random rows for each tensor of each layer, or equal layers; whole tensors are frequent. */
 static int64_t* random_rows(const gpt_config* config) {
+    const int32_t n_tensors = gpt_n_tensors(config);
     const int64_t n_tiles = (config->batch * config->sequence - 1) / config->tile_rows + 1;
     const int is_alike = memo_test_int(0, 2) == 0;
     int64_t* rows = gpt_test_table();
@@ -655,7 +711,7 @@ static int64_t* random_rows(const gpt_config* config) {
     int32_t layer;
     int t;
     gpt_fill_tensors(config, tensors);
-    for (t = 0; t < GPT_N_TENSORS; t++) {
+    for (t = 0; t < n_tensors; t++) {
         int64_t tiles = 0; /* swapped; -1: all are kept */
         for (layer = 0; layer < config->n_layers; layer++) {
             if (layer == 0 || !is_alike) {
@@ -665,14 +721,14 @@ static int64_t* random_rows(const gpt_config* config) {
                 if (tensors[t].rule == MEMO_TENSOR_SWAPPED) tiles = n_tiles;
                 if (memo_test_int(0, 2) == 0) tiles = -1;
             }
-            rows[layer * GPT_N_TENSORS + t] =
+            rows[layer * n_tensors + t] =
                 tiles < 0 ? MEMO_ROWS_KEPT : rows_of_tiles(config, layer, tiles);
         }
     }
     for (layer = 0; layer < config->n_layers; layer++)
-        for (t = 0; t < GPT_N_TENSORS; t++)
+        for (t = 0; t < n_tensors; t++)
             if (tensors[t].with)
-                rows[layer * GPT_N_TENSORS + t] = rows[layer * GPT_N_TENSORS + tensors[t].with - 1];
+                rows[layer * n_tensors + t] = rows[layer * n_tensors + tensors[t].with - 1];
     return rows;
 }
 
@@ -706,6 +762,82 @@ static void tables_of_rows_give_the_same_bits(void) {
     check_tables(gpt_test_config(4, WIDE, 4, 2, 100, 1, 64, 0.1), 4);
 }
 
+static void policies_give_the_same_bits_with_swiglu(void) {
+    check_policies(with_swiglu(gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1)));
+    check_tables(with_swiglu(gpt_test_config(4, 18, 3, 1, 29, 2, 3, 0.1)), N_TABLES);
+    check_policies(with_swiglu(mlp_in_chunks(gpt_test_config(2, 32, 4, 2, 35, 2, 8, 0.1), 8)));
+}
+
+/* ---- rows at a time ----------------------------------------------------------------------------- */
+
+static void chunks_of_the_mlp_give_the_same_bits(void) {
+    check_policies(mlp_in_chunks(gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1), 20));
+    check_tables(mlp_in_chunks(gpt_test_config(4, 18, 3, 1, 29, 2, 3, 0.1), 5), N_TABLES);
+}
+
+/* If its chunks are those of the other backward, an MLP in chunks has the bits of one whose tensors are kept. */
+static void an_mlp_in_chunks_is_the_same_mlp(void) {
+    const gpt_config config = gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1);
+    const gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    const gpt_desc in_chunks =
+        gpt_test_desc(mlp_in_chunks(config, gpt_chunk_rows(&config)), GPT_POLICY_RECOMPUTE, 0);
+    uint8_t text[N_STEPS * N_ACCUMULATED * 50 + 1];
+    history expected = history_make(&config);
+    gpt_test_run run;
+    memo_error error;
+    gpt_test_text(text, (int64_t)sizeof text);
+    CHECK_OK(gpt_test_open(&desc, &run, &error));
+    if (run.model) CHECK_OK(train(run.model, &config, N_STEPS, text, &expected, &error));
+    gpt_test_close(&run);
+    check_rows(&in_chunks, "in chunks", text, &expected);
+    history_free(&expected);
+}
+
+/* Of the arena in a dry run. */
+typedef struct arena_bytes {
+    int64_t peak, largest; /* largest: request of a micro-batch */
+} arena_bytes;
+static arena_bytes arena_bytes_of(gpt_config config, gpt_policy policy) {
+    const gpt_desc desc = gpt_test_desc(config, policy, 0);
+    arena_bytes bytes = {0, 0};
+    gpt_test_run run;
+    memo_error error;
+    int64_t i;
+    memset(&run, 0, sizeof run);
+    CHECK_OK(gpt_test_plan(&desc, &run, &error));
+    if (run.plan) bytes.peak = run.plan->peak_bytes;
+    for (i = 0; run.plan && i < run.plan->n_buffers; i++)
+        if (run.plan->buffers[i].memory_class == MEMO_CLASS_TRANSIENT &&
+            run.plan->buffers[i].size_bytes > bytes.largest)
+            bytes.largest = run.plan->buffers[i].size_bytes;
+    gpt_test_close(&run);
+    return bytes;
+}
+
+/* Of a large vocabulary in a large tile, one row of logits exists at a time here. */
+static void logits_never_exist_as_a_whole(void) {
+    gpt_config config = gpt_test_config(1, 16, 2, 2, 128, 1, 128, 0);
+    config.vocabulary = 50304;
+    CHECK_IS(gpt_loss_rows(&config), ==, 1);
+    CHECK_IS(arena_bytes_of(config, GPT_POLICY_KEEP).largest, ==,
+             config.vocabulary * (int64_t)sizeof(gpt_real));
+    config.vocabulary = 0;
+    CHECK_IS(gpt_loss_rows(&config), ==, GPT_LOGITS_BYTES / 256 / (int64_t)sizeof(gpt_real));
+    config.tile_rows = 3; /* of whole tiles */
+    CHECK_IS(gpt_loss_rows(&config) % 3, ==, 0);
+}
+
+/* The MLP's tensors have 9 hidden columns and rstd; of the others only the chunk's scratch is wide. */
+static void an_mlp_in_chunks_takes_the_memory_of_a_chunk(void) {
+    const gpt_config config = gpt_test_config(2, 64, 4, 4, 4096, 1, 64, 0);
+    const int64_t row = (9 * config.hidden + 1) * (int64_t)sizeof(gpt_real);
+    const arena_bytes whole = arena_bytes_of(config, GPT_POLICY_RECOMPUTE);
+    const arena_bytes in_chunks = arena_bytes_of(mlp_in_chunks(config, 128), GPT_POLICY_RECOMPUTE);
+    CHECK_CASE(in_chunks.peak <= whole.peak - config.sequence * row + 128 * 2 * row,
+               "%lld of %lld bytes", (long long)in_chunks.peak, (long long)whole.peak);
+    CHECK_IS(in_chunks.largest, ==, config.sequence * config.hidden * (int64_t)sizeof(gpt_real));
+}
+
 /* ---- activations and weights in bf16 ------------------------------------------------------------ */
 
 static gpt_config bf16_config(gpt_config config) {
@@ -717,7 +849,27 @@ static void policies_give_the_same_bits_in_bf16(void) {
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64");
     check_policies(bf16_config(gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1)));
     check_policies(bf16_config(gpt_test_config(4, 18, 3, 1, 29, 2, 3, 0.1)));
+    check_policies(bf16_config(with_swiglu(gpt_test_config(2, 32, 4, 2, 50, 1, 64, 0.1))));
+    check_policies(bf16_config(mlp_in_chunks(gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1), 8)));
     check_tables(bf16_config(gpt_test_config(4, 32, 4, 2, 33, 1, 7, 0.1)), N_TABLES);
+}
+
+/* The moments take half the memory, with activations of either type; they change the next steps. */
+static void policies_give_the_same_bits_with_states_in_bf16(void) {
+    gpt_config config = gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1), plain = config;
+    const int64_t n = gpt_n_parameters(&config);
+    config.states = MEMO_TYPE_BF16;
+    CHECK_IS(gpt_optimizer_bytes(&config), ==, 2 * 2 * n);
+    CHECK_IS(gpt_state_bytes(&plain) - gpt_state_bytes(&config), ==,
+             2 * n * ((int64_t)sizeof(gpt_real) - 2));
+    CHECK_IS(arena_bytes_of(plain, GPT_POLICY_KEEP).peak -
+                 arena_bytes_of(config, GPT_POLICY_KEEP).peak,
+             >=, 2 * n * ((int64_t)sizeof(gpt_real) - 2) - 1024);
+    check_policies(config);
+    if (GPT_REAL_TYPE == MEMO_TYPE_F64) return;
+    config = bf16_config(config);
+    CHECK_IS(gpt_optimizer_bytes(&config), ==, (4 + 2 * 2) * n);
+    check_policies(config);
 }
 
 /* The distance of a bf16 number to the exact one, in units of its last place. */
@@ -1141,9 +1293,9 @@ static void any_failing_call_is_reported(void) {
 
 static void impossible_configurations_are_refused(void) {
     const gpt_config good = gpt_test_config(2, 32, 4, 2, 16, 1, 8, 0.1);
-    gpt_desc cases[9];
+    gpt_desc cases[11];
     int i;
-    for (i = 0; i < 9; i++) cases[i] = gpt_test_desc(good, GPT_POLICY_SWAP, 0);
+    for (i = 0; i < 11; i++) cases[i] = gpt_test_desc(good, GPT_POLICY_SWAP, 0);
     cases[0].config.hidden = 30;
     cases[1].config.n_kv_heads = 3;
     cases[2].config.hidden = 36; /* heads of an odd size */
@@ -1153,7 +1305,10 @@ static void impossible_configurations_are_refused(void) {
     cases[6].config.tile_rows = -1;
     cases[7].config.batch = -1;
     cases[8].config.sequence = (int64_t)1 << 50;
-    for (i = 0; i < 9; i++) {
+    cases[9].config.mlp_rows = 8;
+    cases[9].config.sub_batches = 2;
+    cases[10].config.states = MEMO_TYPE_I32;
+    for (i = 0; i < 11; i++) {
         gpt_model* model = NULL;
         memo_swap_sizes sizes;
         memo_error error;
@@ -1223,7 +1378,7 @@ static void too_small_a_device_is_refused(void) {
 /* ---- training and generating -------------------------------------------------------------------
  */
 
-static void check_learning(memo_type type) {
+static void check_learning(memo_type type, gpt_mlp mlp) {
     static const char verse[] = "the quick brown fox jumps over the lazy dog; ";
     enum { LENGTH = sizeof verse - 1, SEQUENCE = 40, N_NEW = 90 };
     gpt_config config = gpt_test_config(3, 32, 4, 2, SEQUENCE, 2, 16, 0.05);
@@ -1236,6 +1391,8 @@ static void check_learning(memo_type type) {
     memo_error error;
     int64_t i;
     config.type = type;
+    config.mlp = mlp;
+    config.states = type == MEMO_TYPE_BF16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
     desc = gpt_test_desc(config, GPT_POLICY_ALPHA, 0.5);
     for (i = 0; i < (int64_t)sizeof text; i++) text[i] = (uint8_t)verse[i % LENGTH];
     CHECK_OK(gpt_test_open(&desc, &run, &error));
@@ -1281,10 +1438,13 @@ static void check_learning(memo_type type) {
     gpt_test_close(&run);
 }
 
-static void a_model_learns_and_recites(void) { check_learning(GPT_REAL_TYPE); }
+static void a_model_learns_and_recites(void) { check_learning(GPT_REAL_TYPE, GPT_MLP_GELU); }
+static void a_model_with_swiglu_learns_and_recites(void) {
+    check_learning(GPT_REAL_TYPE, GPT_MLP_SWIGLU);
+}
 static void a_model_in_bf16_learns_and_recites(void) {
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64");
-    check_learning(MEMO_TYPE_BF16);
+    check_learning(MEMO_TYPE_BF16, GPT_MLP_GELU);
 }
 
 int main(int argc, char** argv) {
@@ -1304,7 +1464,13 @@ int main(int argc, char** argv) {
     TEST(policies_give_the_same_bits_with_odd_rows);
     TEST(policies_give_the_same_bits_with_large_tiles);
     TEST(tables_of_rows_give_the_same_bits);
+    TEST(policies_give_the_same_bits_with_swiglu);
+    TEST(chunks_of_the_mlp_give_the_same_bits);
+    TEST(an_mlp_in_chunks_is_the_same_mlp);
+    TEST(logits_never_exist_as_a_whole);
+    TEST(an_mlp_in_chunks_takes_the_memory_of_a_chunk);
     TEST(policies_give_the_same_bits_in_bf16);
+    TEST(policies_give_the_same_bits_with_states_in_bf16);
     TEST(an_operation_is_rounded_once);
     TEST(bf16_is_close_to_float);
     TEST(policies_save_memory);
@@ -1315,6 +1481,7 @@ int main(int argc, char** argv) {
     TEST(tables_that_cannot_be_are_refused);
     TEST(too_small_a_device_is_refused);
     TEST(a_model_learns_and_recites);
+    TEST(a_model_with_swiglu_learns_and_recites);
     TEST(a_model_in_bf16_learns_and_recites);
     return memo_test_end();
 }

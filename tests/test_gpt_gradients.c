@@ -92,6 +92,16 @@ static void of_split_rows(void) {
 static void of_recomputed_layers(void) {
     check_gradients(gpt_test_config(3, 12, 2, 1, 9, 1, 4, 0.1), GPT_POLICY_RECOMPUTE, 0);
 }
+static void of_an_mlp_in_chunks(void) {
+    gpt_config config = gpt_test_config(2, 16, 4, 2, 13, 2, 4, 0.2);
+    config.mlp_rows = 8;
+    check_gradients(config, GPT_POLICY_ALPHA, 0.5);
+}
+static void of_swiglu(void) {
+    gpt_config config = gpt_test_config(2, 16, 4, 2, 13, 2, 8, 0.2);
+    config.mlp = GPT_MLP_SWIGLU;
+    check_gradients(config, GPT_POLICY_ALPHA, 0.5);
+}
 /* Longer than a tile of attention. */
 static void of_several_attention_tiles(void) {
     check_gradients(gpt_test_config(1, 8, 2, 2, GPT_ATTENTION_TILE + 9, 1, 32, 0), GPT_POLICY_SWAP,
@@ -103,6 +113,8 @@ int main(int argc, char** argv) {
     TEST(of_grouped_heads_and_a_short_tile);
     TEST(of_split_rows);
     TEST(of_recomputed_layers);
+    TEST(of_an_mlp_in_chunks);
+    TEST(of_swiglu);
     TEST(of_several_attention_tiles);
     return memo_test_end();
 }

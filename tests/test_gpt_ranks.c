@@ -109,26 +109,52 @@ static void ranks_do_what_one_does(void) {
 /* ---- the same bits -------------------------------------------------------------------------- */
 
 /* With several micro-batches ZeRO 2 adds in another order: ranks first. */
+static void check_zero_stages(int64_t accumulate, memo_type type, memo_type states) {
+    gpt_config config = config_of(2, 1, 2, 0);
+    uint8_t* text = text_of(&config, accumulate);
+    training t[3];
+    memo_error error;
+    int32_t zero;
+    config.type = type;
+    config.states = states;
+    for (zero = 0; zero < 3; zero++) {
+        config.zero = zero;
+        t[zero] = training_of(config, GPT_POLICY_KEEP, accumulate, text);
+        CHECK_OK(train_all(&t[zero], &error));
+    }
+    CHECK(are_the_same(&t[0], &t[1]));
+    if (accumulate == 1)
+        CHECK(are_the_same(&t[0], &t[2]));
+    else
+        CHECK_IS(loss_difference(&t[0], &t[2]), <, 1e-6);
+    for (zero = 0; zero < 3; zero++) training_free(&t[zero]);
+    free(text);
+}
 static void zero_stages_give_the_same_bits(void) {
+    check_zero_stages(1, MEMO_TYPE_F32, MEMO_TYPE_F32);
+    check_zero_stages(2, MEMO_TYPE_F32, MEMO_TYPE_F32);
+    check_zero_stages(1, MEMO_TYPE_F32, MEMO_TYPE_BF16);
+    check_zero_stages(1, MEMO_TYPE_BF16, MEMO_TYPE_BF16);
+}
+
+static void sums_behind_the_backward_have_the_same_bits(void) {
+    static const int32_t cases[][4] = {{4, 1, 1, 0}, {2, 2, 1, 1}, {2, 1, 2, 2}};
     int64_t accumulate;
     memo_error error;
-    for (accumulate = 1; accumulate <= 2; accumulate++) {
-        const gpt_config config = config_of(2, 1, 2, 0);
-        uint8_t* text = text_of(&config, accumulate);
-        training t[3];
-        int32_t zero;
-        for (zero = 0; zero < 3; zero++) {
-            t[zero] = training_of(config_of(2, 1, 2, zero), GPT_POLICY_KEEP, accumulate, text);
-            CHECK_OK(train_all(&t[zero], &error));
+    size_t k;
+    for (accumulate = 1; accumulate <= 2; accumulate++)
+        for (k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+            const gpt_config config = config_of(cases[k][0], cases[k][1], cases[k][2], cases[k][3]);
+            uint8_t* text = text_of(&config, accumulate);
+            training late = training_of(config, GPT_POLICY_MEMO, accumulate, text), t = late;
+            late.n_promised = 0;
+            CHECK_OK(train_all(&late, &error));
+            CHECK_OK(train_all(&t, &error));
+            CHECK_CASE(are_the_same(&late, &t), "case %d", (int)k);
+            training_free(&late);
+            training_free(&t);
+            free(text);
         }
-        CHECK(are_the_same(&t[0], &t[1]));
-        if (accumulate == 1)
-            CHECK(are_the_same(&t[0], &t[2]));
-        else
-            CHECK_IS(loss_difference(&t[0], &t[2]), <, 1e-6);
-        for (zero = 0; zero < 3; zero++) training_free(&t[zero]);
-        free(text);
-    }
 }
 
 static void check_policies(const int32_t cases[][4], size_t n_cases, memo_type type) {
@@ -204,6 +230,41 @@ static void recorded_steps_have_no_race(void) {
     }
 }
 
+/* Five buckets: classifier, three layers, embedding.  Nothing of the backward is left beside the last sum, and with
+ * zero 0 and 1 nothing beside any, if the sums wait for the end of the step. */
+static void sums_run_beside_the_backward(void) {
+    int32_t zero, sums_late;
+    memo_error error;
+    for (zero = 0; zero < 3; zero++)
+        for (sums_late = 0; sums_late < 2; sums_late++) {
+            const gpt_config config = config_of(2, 1, 1, zero);
+            uint8_t* text = text_of(&config, 1);
+            training t = training_of(config, GPT_POLICY_KEEP, 1, text);
+            t.records = 1;
+            t.n_promised = sums_late ? 0 : 1;
+            CHECK_OK(train_all(&t, &error));
+            CHECK_CASE(t.n_races == 0 && t.n_sums == 5 &&
+                           t.n_sums_beside == (sums_late && zero < 2 ? 0 : 4),
+                       "zero %d: %d races, %d of %d sums beside the backward", zero, (int)t.n_races,
+                       (int)t.n_sums_beside, (int)t.n_sums);
+            training_free(&t);
+            free(text);
+        }
+}
+
+/* A second micro-batch of a step of one. */
+static void a_micro_batch_behind_the_sums_is_refused(void) {
+    const gpt_config config = config_of(2, 1, 1, 1);
+    uint8_t* text = text_of(&config, 2);
+    training t = training_of(config, GPT_POLICY_KEEP, 2, text);
+    memo_error error;
+    t.n_promised = 1;
+    CHECK_IS(train_all(&t, &error), ==, MEMO_STATUS_INVALID_STATE);
+    CHECK(strstr(error.message, "the gradients are already summed over ranks") != NULL);
+    training_free(&t);
+    free(text);
+}
+
 /* The others get to know, and the error is that of the rank that failed. */
 static void a_rank_that_fails_ends_all(void) {
     const gpt_config config = config_of(2, 2, 1, 0);
@@ -245,10 +306,13 @@ int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(ranks_do_what_one_does);
     TEST(zero_stages_give_the_same_bits);
+    TEST(sums_behind_the_backward_have_the_same_bits);
     TEST(policies_give_the_same_bits);
     TEST(policies_give_the_same_bits_in_bf16);
     TEST(ranks_divide_the_optimizer);
     TEST(recorded_steps_have_no_race);
+    TEST(sums_run_beside_the_backward);
+    TEST(a_micro_batch_behind_the_sums_is_refused);
     TEST(a_rank_that_fails_ends_all);
     TEST(impossible_ranks_are_refused);
     return memo_test_end();

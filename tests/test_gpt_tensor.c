@@ -253,6 +253,23 @@ static void schedules_and_policies_give_the_same_bits_in_bf16(void) {
     }
 }
 
+/* Each tensor rank has pairs of up and gate. */
+static void swiglu_gives_the_same_bits(void) {
+    static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
+    int is_mixed;
+    for (is_mixed = 0; is_mixed < 2; is_mixed++) {
+        gpt_config config = config_of(2, 2, MEMO_BLOCKS_DEFAULT);
+        uint8_t* text = text_of(&config, ACCUMULATE);
+        training one;
+        config.mlp = GPT_MLP_SWIGLU;
+        if (is_mixed) config.degrees = degrees;
+        one = unsplit(config, text);
+        check_schedules(config, &one, text, is_mixed ? "SwiGLU, degrees" : "SwiGLU");
+        training_free(&one);
+        free(text);
+    }
+}
+
 /* data, ring, ulysses, ZeRO, tensor, sub-batches */
 static void it_composes(void) {
     static const int32_t cases[][6] = {{2, 1, 1, 0, 2, 2}, {2, 1, 1, 2, 2, 2}, {1, 1, 2, 1, 2, 2},
@@ -382,6 +399,7 @@ int main(int argc, char** argv) {
     TEST(tables_of_rows_give_the_same_bits);
     TEST(mixed_degrees_give_the_same_bits);
     TEST(schedules_and_policies_give_the_same_bits_in_bf16);
+    TEST(swiglu_gives_the_same_bits);
     TEST(it_composes);
     TEST(recorded_steps_have_no_race);
     TEST(recorded_gathers_have_no_race);

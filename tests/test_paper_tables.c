@@ -1,9 +1,9 @@
 /* test_paper_tables.c - the reproduced tables of three papers: every promised threshold; and the code below them
  * (simulators, planner, optimizer, scores) against slow, obvious twins. */
-#include "bench/paper_common.h"
-#include "bench/paper_memo.h"
-#include "bench/paper_sp.h"
-#include "bench/paper_oases.h"
+#include "bench/papers/paper_common.h"
+#include "bench/papers/paper_memo.h"
+#include "bench/papers/paper_sp.h"
+#include "bench/papers/paper_oases.h"
 
 #include "memo_test.h"
 

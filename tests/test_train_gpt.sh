@@ -84,7 +84,7 @@ help_lists_every_option() {
     for name in --text --policy --alpha --device-memory --host-memory --layers --hidden --heads --kv-heads \
         --seq --batch --accumulate --dropout --steps --seed --learning-rate --loss-log --output --compare \
         --sample --link-bandwidth --dry-run --demo --ranks --data --ring --ulysses --zero \
-        --tensor --degrees --sub-batches --schedule --flops --cluster --seconds --type --vocabulary --random-tokens; do
+        --tensor --degrees --sub-batches --schedule --mlp-rows --mlp --states --flops --cluster --seconds --type --vocabulary --random-tokens; do
         expect_out "^  $name "
     done
     [ -s err ] && fail "help writes to standard error"
@@ -295,7 +295,7 @@ rates_give_times() {
     expect_out '^budget .*device 70.0 GiB'
     expect_out '^profile   estimated: 100 TFLOP/s'
     refused '--cluster has no effect without --dry-run' $tiny --cluster h100
-    refused '--cluster z80: unknown; use a800, a100, h100, h200, b200 or 3090-pcie' $tiny --cluster z80
+    refused '--cluster z80: unknown cluster; use a800, a100, h100, h200, b200 or 3090-pcie' $tiny --cluster z80
 }
 
 # ---- the same numbers under every policy -----------------------------------------------------------
@@ -358,6 +358,46 @@ losses_equal_with_accumulation_and_few_layers() {
         expect_code 0
         expect_same keep.few memo.few
     done
+}
+
+# Policies, ranks and plans have its tensors; the rate counts its parameters.
+swiglu_is_compared_and_drawn() {
+    refused '--mlp relu: unknown mlp; use gelu or swiglu' $tiny --mlp relu
+    run $tiny --mlp swiglu --compare 2 --sample 30 --output swiglu/run --device-memory 600KiB
+    expect_code 0
+    expect_out 'bitwise the same'
+    expect_out ' 0 races'
+    expect_out '30 more, generated:'
+    expect_out '[ ,]swiglu\(,\|$\)'
+    expect_out 'heads.*, SwiGLU'
+    run $tiny --mlp swiglu --policy keep --loss-log one.log
+    run $tiny --mlp swiglu --tensor 2 --loss-log tensor.log
+    expect_near one.log tensor.log
+    run $tiny --policy keep --loss-log gelu.log
+    ! cmp -s one.log gelu.log || fail 'SwiGLU changes nothing'
+}
+
+# The MLP's tensors are recomputed under every policy, and no plan has them.
+mlp_in_chunks() {
+    run $tiny --mlp-rows 20 --policy keep --loss-log keep.log
+    expect_code 0
+    for policy in recompute swap 'memo --alpha 0.5'; do
+        run $tiny --mlp-rows 20 --policy $policy --loss-log chunks.log
+        expect_code 0
+        expect_same keep.log chunks.log
+    done
+    run $tiny --mlp-rows 20 --compare 1 --device-memory 420KiB --ring 2 --output chunks
+    expect_code 0
+    expect_out '^predicted '
+    expect_out 'bitwise the same'
+    ! grep -q 'norm2\|gelu' out || fail 'a tensor of the MLP is planned'
+    run $tiny --mlp-rows 20 --dry-run --ring 2 --profile chunks/step.profile
+    expect_code 0
+    run $tiny --dry-run --ring 2 --profile chunks/step.profile
+    expect_err 'has other tensors than this model'
+    run $tiny --mlp-rows 20 --dry-run --cluster h100
+    expect_code 0
+    refused '--mlp-rows 8 does not work with --tensor and --sub-batches' $tiny --mlp-rows 8 --sub-batches 2
 }
 
 # expect_near LOG LOG: no loss differs by more than 10^-6.
@@ -462,6 +502,9 @@ tensor_ranks_compare_and_draw() {
     expect_out ' 0 races'
 }
 
+# expect_same_lines N FILE FILE: the first N lines.
+expect_same_lines() { [ "$(head -n "$1" "$2")" = "$(head -n "$1" "$3")" ] || fail "$2 and $3 begin differently"; }
+
 # Activations and weights in bf16: as equal, with other losses.
 bf16_is_compared_and_drawn() {
     refused '--type f16: unknown type; use f32 or bf16' $tiny --type f16
@@ -472,6 +515,12 @@ bf16_is_compared_and_drawn() {
     expect_out ' 0 races'
     expect_out '30 more, generated:'
     ! cmp -s f32.log bf16.log || fail 'the type changes nothing'
+    refused '--states f16: unknown states; use f32 or bf16' $tiny --states f16
+    run $tiny --states bf16 --compare 2 --loss-log states.log
+    expect_code 0
+    expect_out 'bitwise the same'
+    expect_same_lines 1 f32.log states.log
+    ! cmp -s f32.log states.log || fail 'the type of the states changes nothing'
 }
 
 # Tokens of any number; the rate and its share of a peak are one number, and one of the options.
@@ -794,6 +843,8 @@ for name in help_lists_every_option \
     losses_equal_over_policies_and_alphas \
     spilled_rows_come_back \
     losses_equal_with_accumulation_and_few_layers \
+    mlp_in_chunks \
+    swiglu_is_compared_and_drawn \
     ranks_have_the_losses_of_one \
     ranks_plan_their_rows \
     ranks_compare_and_draw \

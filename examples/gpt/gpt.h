@@ -9,6 +9,7 @@
  * A layer (pre-norm):  input -> norm1 -> q, k, v -> RoPE -> causal attention -> projection ->
  * dropout
  * -> + input = middle -> norm2 -> up (4h) -> GELU -> down -> dropout -> + middle.
+ * With SwiGLU (Shazeer 2020) up has 8h columns, up and gate in turn: up * silu(gate) replaces GELU.
  *
  * Under every policy, products over tokens run in tiles of config.tile_rows rows.  The border between
  * swapped and recomputed rows lies between two tiles.  A row is therefore recomputed in the same tile
@@ -50,18 +51,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+typedef enum gpt_mlp { GPT_MLP_GELU = 0, GPT_MLP_SWIGLU } gpt_mlp;
+
 typedef struct gpt_config {
     int32_t n_layers, hidden;
     int32_t n_heads,
         n_kv_heads;          /* hidden % n_heads = 0, n_heads % n_kv_heads = 0, head size even */
     int64_t sequence, batch; /* a micro-batch has batch * sequence rows (tokens) */
     int32_t vocabulary;      /* tokens are int32_t below it; 0: tokens are bytes */
+    gpt_mlp mlp;             /* 4 hidden columns wide, as GPT-2 and PaLM */
     int64_t tile_rows;       /* rows of a GEMM; swapped and recomputed rows meet between tiles */
-    double dropout;          /* in [0, 1): embedding, after the projection, after the MLP */
-    uint64_t seed;           /* of the initial parameters and of dropout */
+    /* Rows of the MLP at a time, rounded up to tiles.  Its tensors are then not skeletal: the backward
+     * recomputes them chunk by chunk, under every policy, and they take the memory of one chunk.  0: they
+     * are skeletal.  Not with tensor ranks and sub-batches. */
+    int64_t mlp_rows;
+    double dropout; /* in [0, 1): embedding, after the projection, after the MLP */
+    uint64_t seed;  /* of the initial parameters and of dropout */
     /* Of activations, their gradients and weights: F32, BF16 with master weights in F32, or F64
      * (host kernels with GPT_DOUBLE).  What is summed has gpt_sum_type. */
     memo_type type;
+    memo_type states; /* of Adam's moments: F32, or BF16; F32 is F64 with type F64 */
 
     /* Ranks that train together.  batch and sequence above count all ranks. */
     int32_t data;          /* ranks that split the batch, batch % data = 0; 0: 1 */
@@ -92,7 +101,7 @@ typedef enum gpt_policy {
 
 typedef struct gpt_desc {
     gpt_config config;
-    /* Optional: (n_layers, GPT_N_TENSORS), as in memo_swap_desc; borrowed until gpt_create returns.
+    /* Optional: (n_layers, gpt_n_tensors), as in memo_swap_desc; borrowed until gpt_create returns.
      * NULL: the session chooses the rows by `session`. */
     const int64_t* rows;
     /* Optional: budgets, profile, share and its user, spill and is_timed of the model's session;
@@ -103,6 +112,9 @@ typedef struct gpt_desc {
     const gpt_kernels* kernels;
     const memo_device* device;
     const memo_mesh* mesh; /* required for several ranks, with their degrees; unused by gpt_plan */
+    /* Micro-batches of a step.  The sums of gradients over ranks then run behind the backward of the
+     * last one.  0: unknown, they run after it.  The bits are the same. */
+    int64_t n_micro_batches;
 } gpt_desc;
 
 typedef struct gpt_model gpt_model;
@@ -159,7 +171,8 @@ GPT_FUNCTION int64_t gpt_element_of_whole(const gpt_parameter* p, int32_t tensor
  * key of the dropout.  loss_scale is 1 / (tokens of the whole step, all ranks).
  *
  * After an error the step is lost and the model remains valid: call gpt_discard and begin the step
- * again.  Several ranks cannot continue after an error.
+ * again.  Several ranks cannot continue after an error.  INVALID_STATE: this step's gradients are
+ * already summed over ranks.
  *
  * All ranks call this function, gpt_update and gpt_reduce in the same order. */
 GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* targets,

@@ -47,10 +47,13 @@ struct gpt_model {
     gpt_layout layout;
     gpt_share share;
     memo_comm* gradient;          /* over gpt_n_ranks ranks; NULL: one rank */
+    memo_stream sums;             /* of gradients over these ranks; NULL: one rank */
+    memo_event computed, summed;  /* before and after the latest sum */
+    int64_t n_micro_batches;      /* of a step; 0: unknown */
     int32_t zero;                 /* config.zero, 0 on one rank */
     memo_sp_attention* attention; /* over the ranks of a sequence; NULL: one rank */
-    int64_t n_rows, chunk_rows;   /* chunk: rows that the MLP's backward and the classifier process
-                                     at a time */
+    int64_t n_rows;
+    int64_t chunk_rows, loss_rows; /* rows at a time: of the MLP's backward, of the logits */
     int32_t is_dry_run;
 
     gpt_kernels kernels;
@@ -66,19 +69,26 @@ struct gpt_model {
     const memo_mesh* mesh;          /* while gpt_create creates the session */
     int32_t is_measured;            /* likewise */
     int64_t columns[GPT_N_TENSORS]; /* of skeletal tensors, in a block of degree `tensor` */
+    gpt_array chunk[GPT_N_TENSORS]; /* config.mlp_rows: the MLP's tensors, of the current chunk */
     gpt_tensor_state tensor;
     gpt_pass pass;
 
-    /* On the device: parameters have the type of the model, the next five are sums. */
+    /* On the device: parameters have the type of the model, moments gpt_state_type, the others are
+     * sums. */
     char* parameters;
     char* masters; /* as the next three; the parameters themselves unless they are rounded */
     char *gradients, *moments1, *moments2; /* (n parameters), or a rank's part */
     char* rope;                            /* (local tokens, head size) */
     int64_t* token_numbers;                /* (rows), as gpt_token_of */
     double* totals;                        /* (GPT_N_TOTALS), of this step */
-    /* zero 2: the gradients of the current bucket, and its first parameter. */
-    gpt_array bucket;
+    /* zero 2: the gradients of the current bucket, and its first parameter; those of the bucket before,
+     * whose sum is under way. */
+    gpt_array bucket, summed_bucket;
     int64_t bucket_begin;
+    int32_t has_summed_bucket;
+    int32_t is_last;    /* micro-batch of the step: its buckets are summed at once */
+    int32_t is_summing; /* the stream `sums` has work that the compute stream has not waited for */
+    int32_t is_summed;  /* the sums of all buckets are enqueued */
     int32_t is_reduced; /* the gradients are sums over all ranks */
     /* In pinned host memory. */
     double* host_totals;
@@ -119,12 +129,15 @@ static memo_status gpt_finish(gpt_model* model, memo_error* error) {
 
 static gpt_rows gpt_all_rows(const gpt_model* model) { return gpt_rows_make(0, model->n_rows); }
 
-/* Bytes of n elements: of activations and weights; of what is summed. */
+/* Bytes of n elements: of activations and weights; of what is summed; of moments. */
 static int64_t gpt_n_bytes(const gpt_model* model, int64_t n) {
     return n * gpt_type_bytes(model->config.type);
 }
 static int64_t gpt_sum_bytes(const gpt_model* model, int64_t n) {
     return n * gpt_type_bytes(gpt_sum_type(model->config.type));
+}
+static int64_t gpt_states_bytes(const gpt_model* model, int64_t n) {
+    return n * gpt_type_bytes(gpt_state_type(&model->config));
 }
 /* The weights are rounded copies of master weights. */
 static int gpt_has_masters(const gpt_config* config) {
@@ -372,7 +385,7 @@ static void gpt_norm_back(gpt_model* model, const char* name, gpt_array dx, gpt_
     gpt_launch(model, &op, GPT_KIND_NORM_BACKWARD, &a);
 }
 
-/* ---- element by element: dropout, residual, GELU; RoPE ---------------------------------------- */
+/* ---- element by element: dropout, residual, activation; RoPE ---------------------------------------- */
 
 /* z and dropout may be NULL. */
 static void gpt_elements(gpt_model* model, const char* name, gpt_kind kind, gpt_array y,
@@ -386,7 +399,7 @@ static void gpt_elements(gpt_model* model, const char* name, gpt_kind kind, gpt_
     a.x = gpt_reads_rows(&op, x, rows);
     if (z) a.z = gpt_reads_rows(&op, *z, rows);
     a.rows = rows;
-    a.n_columns = y.n_columns;
+    a.n_columns = gpt_min(x.n_columns, y.n_columns); /* of SwiGLU one is twice as wide */
     if (dropout) {
         a.token_numbers = model->token_numbers + rows.begin;
         a.first_token = model->first_token;

@@ -18,7 +18,7 @@ typedef struct gpt_generator {
     gpt_real *keys, *values; /* (layers, positions, kv_hidden) */
     gpt_real* rope;          /* (positions, head size) */
     gpt_real *x, *y, *q;     /* (max rows, hidden) */
-    gpt_real* up;            /* (max rows, 4 hidden) */
+    gpt_real* up;            /* (max rows, up_wide) */
     gpt_real* rstd;          /* (max rows) */
     gpt_real* scores;        /* (sequence) */
     gpt_real* logits;        /* (vocabulary) */
@@ -38,7 +38,7 @@ static int gpt_generator_create(gpt_generator* g, const gpt_config* config, int6
     sizes[1] = sizes[2] = config->n_layers * n_positions * g->layout.kv_hidden;
     sizes[3] = n_positions * head_size;
     sizes[4] = sizes[5] = sizes[6] = g->max_rows * hidden;
-    sizes[7] = g->max_rows * 4 * hidden;
+    sizes[7] = g->max_rows * g->layout.up_wide;
     sizes[8] = g->max_rows;
     sizes[9] = config->sequence;
     sizes[10] = GPT_BYTES;
@@ -102,9 +102,12 @@ static void gpt_generator_read(gpt_generator* g, const uint8_t* tokens, int64_t 
         gpt_linear_forward(g->q, g->y, w + at->projection, n, hidden, hidden);
         gpt_residual_forward(g->x, g->x, g->q, &none, 0, n, hidden);
         gpt_norm_forward(g->y, g->rstd, g->x, w + at->norm2, n, hidden);
-        gpt_linear_forward(g->up, g->y, w + at->up, n, 4 * hidden, hidden);
-        gpt_gelu_forward(g->up, g->up, n, 4 * hidden);
-        gpt_linear_forward(g->y, g->up, w + at->down, n, hidden, 4 * hidden);
+        gpt_linear_forward(g->up, g->y, w + at->up, n, at->up_wide, hidden);
+        if (g->config.mlp == GPT_MLP_SWIGLU)
+            gpt_swiglu_forward(g->up, g->up, n, at->wide);
+        else
+            gpt_gelu_forward(g->up, g->up, n, at->wide);
+        gpt_linear_forward(g->y, g->up, w + at->down, n, hidden, at->wide);
         gpt_residual_forward(g->x, g->x, g->y, &none, 0, n, hidden);
     }
     gpt_norm_forward(g->y, g->rstd, g->x + (n - 1) * hidden, g->parameters + at->final_norm, 1,

@@ -6,7 +6,7 @@
  * no operation reads host memory.  gpt_kernels_host.h computes on threads.
  *
  * Types: activations, their gradients and weights have the type of the model (gpt_config.type).
- * "sums" have gpt_sum_type: rstd, LSE, gradients of parameters, master weights, Adam's moments.
+ * "sums" have gpt_sum_type: rstd, LSE, gradients of parameters, master weights.
  * Totals are F64.  Shapes are in parentheses, rows first. */
 #ifndef GPT_KERNELS_H
 #define GPT_KERNELS_H
@@ -88,15 +88,17 @@ static inline gpt_dropout gpt_dropout_make(double rate, uint64_t seed, int64_t s
  * tiles lie at the same rows in every pass. */
 
 typedef enum gpt_kind {
-    GPT_KIND_LINEAR = 0,         /* gpt_linear_args: y = x W^T */
-    GPT_KIND_LINEAR_BACKWARD,    /* dx = or += dy W; dW += dy^T x */
-    GPT_KIND_NORM,               /* gpt_norm_args: root mean square norm */
-    GPT_KIND_NORM_BACKWARD,      /* adds to dx and to the weight's gradient */
-    GPT_KIND_DROPOUT,            /* gpt_elements_args: y = mask * x, or x + mask * z */
-    GPT_KIND_GELU,               /* y = gelu(x) */
-    GPT_KIND_GELU_BACKWARD,      /* y = x * gelu'(z) */
-    GPT_KIND_ROPE,               /* gpt_rope_args */
-    GPT_KIND_ATTENTION,          /* gpt_attention_args */
+    GPT_KIND_LINEAR = 0,      /* gpt_linear_args: y = x W^T */
+    GPT_KIND_LINEAR_BACKWARD, /* dx = or += dy W; dW += dy^T x */
+    GPT_KIND_NORM,            /* gpt_norm_args: root mean square norm */
+    GPT_KIND_NORM_BACKWARD,   /* adds to dx and to the weight's gradient */
+    GPT_KIND_DROPOUT,         /* gpt_elements_args: y = mask * x, or x + mask * z */
+    GPT_KIND_GELU,            /* y = gelu(x) */
+    GPT_KIND_GELU_BACKWARD,   /* y = x * gelu'(z) */
+    GPT_KIND_SWIGLU,          /* y = up * silu(gate); x is (rows, 2 columns): up and gate in turn */
+    GPT_KIND_SWIGLU_BACKWARD, /* y (rows, 2 columns) = x * the slopes at z (rows, 2 columns) */
+    GPT_KIND_ROPE,            /* gpt_rope_args */
+    GPT_KIND_ATTENTION,       /* gpt_attention_args */
     GPT_KIND_ATTENTION_BACKWARD, /* sets dq, dk, dv and delta */
     GPT_KIND_EMBEDDING,          /* gpt_tokens_args: x = rows of the table */
     GPT_KIND_EMBEDDING_BACKWARD, /* rows of the table += x */
@@ -217,9 +219,10 @@ typedef struct gpt_adamw_args {
     void* parameters; /* sums: the master weights */
     void* weights;    /* their rounded copy; NULL: none */
     const void* gradients;
-    void *moments1, *moments2; /* sums */
-    const double* squares;     /* of the whole gradient */
-    double clip;               /* its largest norm; 0: no limit */
+    void *moments1, *moments2;
+    memo_type states;      /* of both moments: that of sums, or BF16 */
+    const double* squares; /* of the whole gradient */
+    double clip;           /* its largest norm; 0: no limit */
     gpt_adamw_desc adamw;
     int64_t n;
 } gpt_adamw_args;
@@ -252,7 +255,10 @@ enum { GPT_SHAPES_MAX = 64 };
 /* What kernels need to know of a model before its first operation. */
 typedef struct gpt_shapes {
     memo_type type;
-    int64_t n_rows, hidden, head_size, vocabulary;
+    int64_t n_rows;              /* of an operation */
+    int64_t loss_rows, mlp_rows; /* of logits, of an operation of the MLP */
+    int64_t hidden, head_size, vocabulary;
+    int64_t wide, up; /* columns of the MLP: of its activation, of the product before it */
     /* Each different call of attention.  If ranks split a sequence, over_ranks describes it instead: only its
      * shapes are set, and its degrees are not both 1. */
     struct {
@@ -275,7 +281,7 @@ typedef struct gpt_kernels {
     int64_t (*scratch_bytes)(void* context, const gpt_shapes* shapes);
     /* Before the first operation: refuses what the kernels cannot compute, and chooses algorithms.
      * scratch has scratch_bytes bytes and outlives the operations.  Operations are enqueued on
-     * compute; those of GPT_KIND_ADD and GPT_KIND_DROPOUT also on one more stream. */
+     * compute; those of GPT_KIND_ADD and GPT_KIND_DROPOUT also on other streams. */
     memo_status (*prepare)(void* context, const gpt_shapes* shapes, memo_stream compute,
                            void* scratch, memo_error* error);
     memo_attention attention; /* of one rank, for memo_sp */

@@ -39,13 +39,6 @@ static const int64_t GPT_CUDA_WORKSPACE = (int64_t)32 << 20; /* of cuBLASLt */
          i += (int64_t)gridDim.x * blockDim.x / GPT_CUDA_WARP)
 #define GPT_LANE ((int)(threadIdx.x % GPT_CUDA_WARP))
 
-__device__ static inline void gpt_store(void* x, memo_type type, int64_t i, float value) {
-    if (type == MEMO_TYPE_BF16)
-        ((uint16_t*)x)[i] = memo_bf16_from_f32(value);
-    else
-        ((float*)x)[i] = value;
-}
-
 struct alignas(16) gpt_words {
     uint32_t w[4];
 };
@@ -137,6 +130,37 @@ __global__ static void gpt_gelu_backward_kernel(gpt_elements_args a, memo_type t
     }
 }
 
+/* W elements of up and gate, in turn, stored as 2 W. */
+template <int W>
+__device__ static inline void gpt_read_pairs(float* values, const void* x, memo_type type,
+                                             int64_t i) {
+    gpt_read<W>(values, x, type, 2 * i);
+    gpt_read<W>(values + W, x, type, 2 * i + W);
+}
+
+template <int W> __global__ static void gpt_swiglu_kernel(gpt_elements_args a, memo_type type) {
+    const int64_t n = (a.rows.end - a.rows.begin) * a.n_columns / W;
+    GPT_EACH(g, n) {
+        float x[2 * W], y[W];
+        gpt_read_pairs<W>(x, a.x, type, g * W);
+        for (int k = 0; k < W; k++) y[k] = gpt_swiglu(x[2 * k], x[2 * k + 1]);
+        gpt_write<W>(a.y, type, g * W, y);
+    }
+}
+
+template <int W>
+__global__ static void gpt_swiglu_backward_kernel(gpt_elements_args a, memo_type type) {
+    const int64_t n = (a.rows.end - a.rows.begin) * a.n_columns / W;
+    GPT_EACH(g, n) {
+        float x[W], z[2 * W];
+        gpt_read<W>(x, a.x, type, g * W);
+        gpt_read_pairs<W>(z, a.z, type, g * W);
+        for (int k = 0; k < W; k++) gpt_swiglu_slopes(&z[2 * k], &z[2 * k + 1], x[k]);
+        gpt_write<W>(a.y, type, 2 * g * W, z);
+        gpt_write<W>(a.y, type, 2 * g * W + W, z + W);
+    }
+}
+
 template <int W> __global__ static void gpt_add_kernel(gpt_add_args a) {
     GPT_EACH(g, a.n / W) {
         float x[W], y[W];
@@ -181,10 +205,11 @@ __global__ static void gpt_initial_kernel(gpt_initial_args a, memo_type type) {
 __global__ static void gpt_adamw_kernel(gpt_adamw_args a, memo_type type) {
     const gpt_adamw_factors f =
         gpt_adamw_factors_make(&a.adamw, gpt_clip_scale(*a.squares, a.clip));
-    float *p = (float*)a.parameters, *m = (float*)a.moments1, *v = (float*)a.moments2;
+    float* parameters = (float*)a.parameters;
     GPT_EACH(i, a.n) {
-        gpt_adamw_element(&p[i], &m[i], &v[i], ((const float*)a.gradients)[i], &f);
-        if (a.weights) gpt_store(a.weights, type, i, p[i]);
+        gpt_adamw_element(parameters, a.moments1, a.moments2, a.states, (const float*)a.gradients,
+                          i, &f);
+        if (a.weights) gpt_store(a.weights, type, i, parameters[i]);
     }
 }
 
@@ -765,6 +790,9 @@ static memo_status gpt_cuda_elements(gpt_cuda_kernels* c, memo_stream stream, gp
     const int is_wide = gpt_is_wide(a->x, a->y, a->z, a->n_columns);
     if (kind == GPT_KIND_DROPOUT)
         return GPT_LAUNCH_WIDE(is_wide, n, gpt_dropout_kernel, *a, c->type);
+    if (kind == GPT_KIND_SWIGLU) return GPT_LAUNCH_WIDE(is_wide, n, gpt_swiglu_kernel, *a, c->type);
+    if (kind == GPT_KIND_SWIGLU_BACKWARD)
+        return GPT_LAUNCH_WIDE(is_wide, n, gpt_swiglu_backward_kernel, *a, c->type);
     if (kind == GPT_KIND_GELU) return GPT_LAUNCH_WIDE(is_wide, n, gpt_gelu_kernel, *a, c->type);
     return GPT_LAUNCH_WIDE(is_wide, n, gpt_gelu_backward_kernel, *a, c->type);
 }
@@ -848,7 +876,9 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, gpt_kind 
     case GPT_KIND_NORM_BACKWARD: return gpt_cuda_norm_backward(c, stream, norm, error);
     case GPT_KIND_DROPOUT:
     case GPT_KIND_GELU:
-    case GPT_KIND_GELU_BACKWARD: return gpt_cuda_elements(c, stream, kind, elements, error);
+    case GPT_KIND_GELU_BACKWARD:
+    case GPT_KIND_SWIGLU:
+    case GPT_KIND_SWIGLU_BACKWARD: return gpt_cuda_elements(c, stream, kind, elements, error);
     case GPT_KIND_ROPE:
         return GPT_LAUNCH(gpt_count(rope->rows) * rope->n_heads * rope->head_size / 2,
                           gpt_rope_kernel, *rope, c->type);

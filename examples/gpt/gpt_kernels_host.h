@@ -78,7 +78,7 @@ static memo_status gpt_norm_backward_run(void* pointer, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* ---- element by element: dropout, residual, GELU, RoPE ---- */
+/* ---- element by element: dropout, residual, GELU, SwiGLU, RoPE ---- */
 
 /* Returns how many rows from `row` to `end` hold consecutive tokens, or padding. */
 static int64_t gpt_run_of_rows(const int64_t* numbers, int64_t row, int64_t end) {
@@ -132,6 +132,31 @@ static memo_status gpt_gelu_backward_run(void* pointer, memo_error* error) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
     (void)error;
     gpt_over(gpt_gelu_backward_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_swiglu_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    const int64_t at = (begin - a->rows.begin) * a->n_columns;
+    gpt_swiglu_forward(gpt_out(a->y, at), gpt_in(a->x, 2 * at), end - begin, a->n_columns);
+}
+static memo_status gpt_swiglu_run(void* pointer, memo_error* error) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    (void)error;
+    gpt_over(gpt_swiglu_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_swiglu_backward_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    const int64_t at = (begin - a->rows.begin) * a->n_columns;
+    gpt_swiglu_backward(gpt_out(a->y, 2 * at), gpt_in(a->x, at), gpt_in(a->z, 2 * at), end - begin,
+                        a->n_columns);
+}
+static memo_status gpt_swiglu_backward_run(void* pointer, memo_error* error) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    (void)error;
+    gpt_over(gpt_swiglu_backward_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
     return MEMO_STATUS_OK;
 }
 
@@ -248,9 +273,8 @@ static memo_status gpt_norm_total_run(void* pointer, memo_error* error) {
 
 static void gpt_adamw_elements(const void* pointer, int64_t begin, int64_t end) {
     const gpt_adamw_args* a = (const gpt_adamw_args*)pointer;
-    gpt_adamw(gpt_out(a->parameters, begin), gpt_out(a->moments1, begin),
-              gpt_out(a->moments2, begin), gpt_in(a->gradients, begin),
-              gpt_clip_scale(*a->squares, a->clip), &a->adamw, end - begin);
+    gpt_adamw(gpt_out(a->parameters, 0), a->moments1, a->moments2, a->states,
+              gpt_in(a->gradients, 0), gpt_clip_scale(*a->squares, a->clip), &a->adamw, begin, end);
     if (a->weights)
         memcpy(gpt_out(a->weights, begin), gpt_in(a->parameters, begin),
                (size_t)(end - begin) * sizeof(gpt_real));
@@ -367,6 +391,13 @@ static void gpt_widen_elements(gpt_storage* s, void* pointer) {
     a->x = gpt_widen(s, a->x, n, GPT_READ);
     if (a->z) a->z = gpt_widen(s, a->z, n, GPT_READ);
 }
+static void gpt_widen_swiglu(gpt_storage* s, void* pointer) {
+    gpt_elements_args* a = (gpt_elements_args*)pointer;
+    const int64_t n = gpt_count(a->rows) * a->n_columns, is_backward = a->z != NULL;
+    a->y = gpt_widen(s, a->y, is_backward ? 2 * n : n, GPT_WRITTEN);
+    a->x = gpt_widen(s, a->x, is_backward ? n : 2 * n, GPT_READ);
+    if (is_backward) a->z = gpt_widen(s, a->z, 2 * n, GPT_READ);
+}
 static void gpt_widen_rope(gpt_storage* s, void* pointer) {
     gpt_rope_args* a = (gpt_rope_args*)pointer;
     a->x =
@@ -415,14 +446,17 @@ static void gpt_widen_initial(gpt_storage* s, void* pointer) {
 
 /* Floats that the operations of a model widen at once: all operands of the largest one. */
 static int64_t gpt_widened_most(const gpt_shapes* shapes) {
-    int64_t columns = 9 * shapes->hidden, weight = 0; /* the MLP's, or all of attention's */
+    const int64_t attention = 8 * shapes->n_rows * shapes->hidden;
+    /* The activation's backward: two operands as wide as up. */
+    const int64_t mlp = shapes->mlp_rows * (2 * shapes->up + shapes->wide);
+    const int64_t loss = shapes->loss_rows * (shapes->vocabulary + 2 * shapes->hidden);
+    int64_t most = attention > mlp ? attention : mlp, weight = 0;
     int32_t i;
-    if (columns < shapes->vocabulary + 2 * shapes->hidden)
-        columns = shapes->vocabulary + 2 * shapes->hidden;
+    if (most < loss) most = loss;
     for (i = 0; i < shapes->n_weights; i++)
         if (weight < shapes->weights[i][0] * shapes->weights[i][1])
             weight = shapes->weights[i][0] * shapes->weights[i][1];
-    return shapes->n_rows * columns + weight + 16 * GPT_OPERANDS_MAX;
+    return most + weight + 16 * GPT_OPERANDS_MAX;
 }
 /* On the stream that adds and drops beside compute. */
 static int64_t gpt_widened_beside(const gpt_shapes* shapes) {
@@ -446,6 +480,8 @@ static const gpt_host_kind gpt_host_kinds[GPT_N_KINDS] = {
     {gpt_dropout_run, sizeof(gpt_elements_args), gpt_widen_elements},
     {gpt_gelu_run, sizeof(gpt_elements_args), gpt_widen_elements},
     {gpt_gelu_backward_run, sizeof(gpt_elements_args), gpt_widen_elements},
+    {gpt_swiglu_run, sizeof(gpt_elements_args), gpt_widen_swiglu},
+    {gpt_swiglu_backward_run, sizeof(gpt_elements_args), gpt_widen_swiglu},
     {gpt_rope_run, sizeof(gpt_rope_args), gpt_widen_rope},
     {gpt_attention_run, sizeof(gpt_attention_args), gpt_widen_attention},
     {gpt_attention_backward_run, sizeof(gpt_attention_args), gpt_widen_attention},

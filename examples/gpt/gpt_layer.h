@@ -32,12 +32,12 @@ static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
     const gpt_rows part = gpt_part_rows(model, model->tensor.part);
     gpt_array x;
     memset(&x, 0, sizeof x);
+    if (tensor >= gpt_n_tensors(&model->config)) return model->chunk[tensor];
     if (model->is_dry_run) return x;
     x.address = (char*)memo_session_get_address(model->session, layer, tensor);
     x.element_bytes = gpt_element_bytes(&model->config, tensor);
     x.n_columns = model->columns[tensor];
-    if ((tensor >= GPT_Q && tensor <= GPT_LSE) || tensor == GPT_UP || tensor == GPT_GELU)
-        x.n_columns *= wider;
+    if ((tensor >= GPT_Q && tensor <= GPT_LSE) || tensor >= GPT_UP) x.n_columns *= wider;
     x.address += part.begin / wider * x.n_columns * x.element_bytes;
     x.begin = gpt_slice(model, part, degree).begin;
     return x;
@@ -94,7 +94,12 @@ static void gpt_residual(gpt_model* model, gpt_array to, gpt_array from, gpt_arr
     gpt_elements(model, "residual", GPT_KIND_DROPOUT, to, from, &y, &dropout, rows);
 }
 
-/* From middle to GELU. */
+static int gpt_is_gated(const gpt_model* model) { return model->config.mlp == GPT_MLP_SWIGLU; }
+static const char* gpt_activation(const gpt_model* model) {
+    return gpt_is_gated(model) ? "SwiGLU" : "GELU";
+}
+
+/* From middle to the activation. */
 static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS]) {
     const gpt_layout* at = &model->layout;
     const int64_t weights = at->layers + layer * at->layer_stride;
@@ -103,15 +108,35 @@ static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need
              weights + at->norm2, need[GPT_NORM2]);
     gpt_linear(model, "up", gpt_tensor(model, layer, GPT_UP), gpt_tensor(model, layer, GPT_NORM2),
                weights + at->up, need[GPT_UP]);
-    gpt_elements(model, "GELU", GPT_KIND_GELU, gpt_tensor(model, layer, GPT_GELU),
-                 gpt_tensor(model, layer, GPT_UP), NULL, NULL, need[GPT_GELU]);
+    gpt_elements(model, gpt_activation(model),
+                 gpt_is_gated(model) ? GPT_KIND_SWIGLU : GPT_KIND_GELU,
+                 gpt_tensor(model, layer, GPT_ACTIVATED), gpt_tensor(model, layer, GPT_UP), NULL,
+                 NULL, need[GPT_ACTIVATED]);
+}
+
+/* Computes the MLP's tensors of a chunk unless they are skeletal; gpt_end_chunk frees them. */
+static void gpt_begin_chunk(gpt_model* model, int32_t layer, gpt_rows rows) {
+    gpt_rows need[GPT_N_TENSORS];
+    int t;
+    if (!model->config.mlp_rows) return;
+    for (t = gpt_n_tensors(&model->config); t < GPT_N_TENSORS; t++) {
+        need[t] = rows;
+        model->chunk[t] =
+            gpt_take_elements(model, rows, model->columns[t], gpt_element_bytes(&model->config, t));
+    }
+    gpt_compute_mlp(model, layer, need);
+}
+static void gpt_end_chunk(gpt_model* model) {
+    int t;
+    for (t = gpt_n_tensors(&model->config); t < GPT_N_TENSORS; t++)
+        gpt_give(model, model->chunk[t]);
 }
 
 /* The MLP's last product, which the backward does not need.  Over tensor ranks it is a partial
  * sum. */
 static void gpt_down(gpt_model* model, int32_t layer, gpt_array y, gpt_rows rows) {
     const gpt_layout* at = &model->layout;
-    gpt_linear(model, "down", y, gpt_tensor(model, layer, GPT_GELU),
+    gpt_linear(model, "down", y, gpt_tensor(model, layer, GPT_ACTIVATED),
                at->layers + layer * at->layer_stride + at->down, rows);
 }
 
@@ -126,16 +151,18 @@ static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_
     const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_MLP);
     const gpt_array up = gpt_tensor(model, layer, GPT_UP);
     const gpt_widths w = gpt_widths_of(&model->config, layer);
-    gpt_array masked, d_gelu, d_up, d_norm;
+    gpt_array masked, d_activated, d_up, d_norm;
     masked = gpt_take(model, rows, hidden);
     gpt_elements(model, "dropout", GPT_KIND_DROPOUT, masked, dx, NULL, &dropout, rows);
-    d_gelu = gpt_take(model, rows, w.wide);
-    gpt_linear_back(model, "down", d_gelu, masked, gpt_tensor(model, layer, GPT_GELU), 1,
+    d_activated = gpt_take(model, rows, w.wide);
+    gpt_linear_back(model, "down", d_activated, masked, gpt_tensor(model, layer, GPT_ACTIVATED), 1,
                     weights + at->down, rows);
     gpt_give(model, masked);
-    d_up = gpt_take(model, rows, w.wide);
-    gpt_elements(model, "GELU", GPT_KIND_GELU_BACKWARD, d_up, d_gelu, &up, NULL, rows);
-    gpt_give(model, d_gelu);
+    d_up = gpt_take(model, rows, w.up);
+    gpt_elements(model, gpt_activation(model),
+                 gpt_is_gated(model) ? GPT_KIND_SWIGLU_BACKWARD : GPT_KIND_GELU_BACKWARD, d_up,
+                 d_activated, &up, NULL, rows);
+    gpt_give(model, d_activated);
     d_norm = gpt_take(model, rows, hidden);
     gpt_linear_back(model, "up", d_norm, d_up, gpt_tensor(model, layer, GPT_NORM2), 1,
                     weights + at->up, rows);
@@ -213,17 +240,25 @@ static void gpt_copy_rows(gpt_model* model, gpt_array to, gpt_array from, gpt_ro
 
 /* x: the residual stream (rows, hidden), in place. */
 static void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_array x) {
-    const gpt_rows rows = gpt_all_rows(model);
-    gpt_rows all[GPT_N_TENSORS];
+    const gpt_rows all = gpt_all_rows(model);
+    const int64_t step = model->config.mlp_rows ? model->chunk_rows : all.end;
+    gpt_rows need[GPT_N_TENSORS], rows;
     gpt_array y;
     int i;
-    for (i = 0; i < GPT_N_TENSORS; i++) all[i] = rows;
-    gpt_copy_rows(model, gpt_tensor(model, layer, GPT_INPUT), x, rows);
-    gpt_compute(model, layer, all);
-    y = gpt_take(model, rows, model->config.hidden);
-    gpt_down(model, layer, y, rows);
-    gpt_residual(model, x, gpt_tensor(model, layer, GPT_MIDDLE), y, layer, GPT_SITE_MLP, rows);
-    gpt_give(model, y);
+    memset(need, 0, sizeof need);
+    for (i = 0; i < gpt_n_tensors(&model->config); i++) need[i] = all;
+    gpt_copy_rows(model, gpt_tensor(model, layer, GPT_INPUT), x, all);
+    gpt_compute(model, layer, need);
+
+    for (rows.begin = 0; rows.begin < all.end; rows.begin = rows.end) {
+        rows.end = gpt_min(rows.begin + step, all.end);
+        gpt_begin_chunk(model, layer, rows);
+        y = gpt_take(model, rows, model->config.hidden);
+        gpt_down(model, layer, y, rows);
+        gpt_residual(model, x, gpt_tensor(model, layer, GPT_MIDDLE), y, layer, GPT_SITE_MLP, rows);
+        gpt_give(model, y);
+        gpt_end_chunk(model);
+    }
 }
 
 /* dx: the gradient of the layer's output (rows, hidden), replaced by the gradient of its input.
@@ -232,7 +267,9 @@ static void gpt_backward_plain(gpt_model* model, int32_t layer, gpt_array dx) {
     gpt_rows rows;
     for (rows.begin = 0; rows.begin < model->n_rows; rows.begin = rows.end) {
         rows.end = gpt_min(rows.begin + model->chunk_rows, model->n_rows);
+        gpt_begin_chunk(model, layer, rows);
         gpt_backward_mlp(model, layer, dx, dx, rows);
+        gpt_end_chunk(model);
     }
     gpt_backward_attention(model, layer, dx, dx, gpt_all_rows(model));
 }

@@ -13,7 +13,7 @@
 typedef struct gpt_layout {
     /* Columns of q, of k and of v, and of the MLP, of a rank.  If degrees differ, there is room for
      * the smallest degree, and gpt_widths_of returns the columns that a layer uses. */
-    int64_t q_hidden, kv_hidden, wide;
+    int64_t q_hidden, kv_hidden, wide, up_wide;
     int64_t embedding; /* (vocabulary, hidden) */
     int64_t layers, layer_stride;
     int64_t norm1;      /* (hidden) */
@@ -21,7 +21,7 @@ typedef struct gpt_layout {
     int64_t key, value; /* (kv_hidden, hidden) */
     int64_t projection; /* (hidden, q_hidden) */
     int64_t norm2;      /* (hidden) */
-    int64_t up;         /* (wide, hidden) */
+    int64_t up;         /* (up_wide, hidden): wide, or with SwiGLU up and gate in turn, 2 wide */
     int64_t down;       /* (hidden, wide) */
     int64_t final_norm; /* (hidden) */
     int64_t classifier; /* (vocabulary, hidden) */
@@ -49,10 +49,17 @@ static int gpt_is_mixed(const gpt_config* config) { /* blocks do not all have de
     return gpt_least_degree(config) < gpt_degree(config->tensor);
 }
 
+/* The products of norm2: up, and with SwiGLU gate.  Their rows take turns, so that each tensor rank's
+ * share of both is one range of rows. */
+static int64_t gpt_n_products(const gpt_config* config) {
+    return config->mlp == GPT_MLP_SWIGLU ? 2 : 1;
+}
+
 /* A rank's share of a layer. */
 typedef struct gpt_widths {
-    int32_t degrees[2];         /* of attention, of the MLP */
-    int64_t q, kv, heads, wide; /* columns of q, of k and of v; heads of q; columns of the MLP */
+    int32_t degrees[2];   /* of attention, of the MLP */
+    int64_t q, kv, heads; /* columns of q, of k and of v; heads of q */
+    int64_t wide, up;     /* columns of the MLP's activation, and of the product before it */
 } gpt_widths;
 
 static gpt_widths gpt_widths_of(const gpt_config* config, int32_t layer) {
@@ -63,6 +70,7 @@ static gpt_widths gpt_widths_of(const gpt_config* config, int32_t layer) {
     w.kv = config->hidden / config->n_heads * config->n_kv_heads / w.degrees[0];
     w.heads = config->n_heads / w.degrees[0];
     w.wide = 4 * (int64_t)config->hidden / w.degrees[1];
+    w.up = gpt_n_products(config) * w.wide;
     return w;
 }
 
@@ -86,6 +94,7 @@ static gpt_layout gpt_layout_make(const gpt_config* config) {
     l.q_hidden = hidden / least;
     l.kv_hidden = hidden / config->n_heads * config->n_kv_heads / least;
     l.wide = 4 * hidden / least;
+    l.up_wide = gpt_n_products(config) * l.wide;
     l.layer_stride = 0;
     l.norm1 = gpt_append(&l.layer_stride, hidden);
     l.query = gpt_append(&l.layer_stride, l.q_hidden * hidden);
@@ -93,7 +102,7 @@ static gpt_layout gpt_layout_make(const gpt_config* config) {
     l.value = gpt_append(&l.layer_stride, l.kv_hidden * hidden);
     l.projection = gpt_append(&l.layer_stride, hidden * l.q_hidden);
     l.norm2 = gpt_append(&l.layer_stride, hidden);
-    l.up = gpt_append(&l.layer_stride, l.wide * hidden);
+    l.up = gpt_append(&l.layer_stride, l.up_wide * hidden);
     l.down = gpt_append(&l.layer_stride, hidden * l.wide);
     l.layer_stride = gpt_round_up(l.layer_stride, unit);
     l.embedding = 0;
@@ -109,10 +118,16 @@ GPT_FUNCTION int64_t gpt_n_parameters(const gpt_config* config) {
     return gpt_layout_make(config).n;
 }
 
+/* Of Adam's moments. */
+static memo_type gpt_state_type(const gpt_config* config) {
+    return config->states == MEMO_TYPE_BF16 ? MEMO_TYPE_BF16 : gpt_sum_type(config->type);
+}
+
 GPT_FUNCTION int64_t gpt_optimizer_bytes(const gpt_config* config) {
     const memo_type sum = gpt_sum_type(config->type);
-    return (sum == config->type ? 2 : 3) * gpt_n_parameters(config) /
-           (config->zero ? gpt_n_ranks(config) : 1) * gpt_type_bytes(sum);
+    const int64_t master_bytes = sum == config->type ? 0 : gpt_type_bytes(sum);
+    return gpt_n_parameters(config) / (config->zero ? gpt_n_ranks(config) : 1) *
+           (master_bytes + 2 * gpt_type_bytes(gpt_state_type(config)));
 }
 GPT_FUNCTION int64_t gpt_state_bytes(const gpt_config* config) {
     const int64_t n = gpt_n_parameters(config);
@@ -131,7 +146,7 @@ GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t in
     const int32_t last = config->n_layers - 1;
     const gpt_widths w =
         gpt_widths_of(config, (int32_t)(index > 0 ? gpt_min((index - 1) / 8, last) : 0));
-    const int64_t hidden = config->hidden, q = w.q, kv = w.kv, wide = w.wide;
+    const int64_t hidden = config->hidden, q = w.q, kv = w.kv, wide = w.wide, up = w.up;
     const int32_t attention = w.degrees[0], mlp = w.degrees[1];
     const int64_t vocabulary = gpt_vocabulary(config) * hidden;
     /* The two matrices that add to the residual stream start smaller, so that the sum over all
@@ -151,7 +166,7 @@ GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t in
         {"value", l.value, kv * hidden, hidden, hidden, kv * hidden, attention, std},
         {"projection", l.projection, hidden * q, q, hidden, q, attention, residual_std},
         {"norm2", l.norm2, hidden, hidden, hidden, 0, 1, 0},
-        {"up", l.up, wide * hidden, hidden, hidden, wide * hidden, mlp, std},
+        {"up", l.up, up * hidden, hidden, hidden, up * hidden, mlp, std},
         {"down", l.down, hidden * wide, wide, 4 * hidden, wide, mlp, residual_std},
     };
     gpt_parameter parameter;
@@ -223,6 +238,29 @@ static int64_t gpt_run_of_tokens(const gpt_share* share, int64_t row, int64_t en
     return n;
 }
 
+/* ---- chunks of rows ------------------------------------------------------------------------ */
+
+/* Most bytes of logits that exist at a time. */
+#ifndef GPT_LOGITS_BYTES
+#define GPT_LOGITS_BYTES ((int64_t)256 << 20)
+#endif
+
+/* Rows that the MLP processes at a time in the backward: a quarter of all, or config.mlp_rows. */
+static int64_t gpt_chunk_rows(const gpt_config* config) {
+    const int64_t quarter = (gpt_n_rows(config) + 3) / 4;
+    return gpt_round_up(config->mlp_rows ? config->mlp_rows : quarter, config->tile_rows);
+}
+
+/* Rows whose logits exist at a time.  The classifier is never recomputed, so a large tile may be cut. */
+static int64_t gpt_loss_rows(const gpt_config* config) {
+    const int64_t row_bytes = gpt_vocabulary(config) * gpt_type_bytes(config->type);
+    const int64_t quarter = gpt_round_up((gpt_n_rows(config) + 3) / 4, config->tile_rows);
+    const int64_t most = GPT_LOGITS_BYTES / row_bytes;
+    if (most >= quarter) return quarter;
+    if (most >= config->tile_rows) return most / config->tile_rows * config->tile_rows;
+    return most > 1 ? most : 1;
+}
+
 /* ---- skeletal tensors ---------------------------------------------------------------------- */
 
 /* The tensors that a layer's backward needs from its forward, in the order of computation. */
@@ -238,10 +276,15 @@ enum {
     GPT_MIDDLE,    /* (rows, hidden) */
     GPT_RSTD2,     /* (rows) */
     GPT_NORM2,     /* (rows, hidden) */
-    GPT_UP,        /* (rows, wide) */
-    GPT_GELU,      /* (rows, wide) */
+    GPT_UP,        /* (rows, up_wide) */
+    GPT_ACTIVATED, /* (rows, wide): GELU or SwiGLU of up */
     GPT_N_TENSORS
 };
+
+/* Those after `middle` are not skeletal if the MLP runs in chunks. */
+static int32_t gpt_n_tensors(const gpt_config* config) {
+    return config->mlp_rows ? GPT_RSTD2 : GPT_N_TENSORS;
+}
 
 /* rstd and LSE are sums. */
 static int64_t gpt_element_bytes(const gpt_config* config, int tensor) {
@@ -262,6 +305,7 @@ static int gpt_has_middle(const gpt_config* config) {
 static void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N_TENSORS]) {
     const int64_t hidden = config->hidden, tensor = gpt_degree(config->tensor);
     const int64_t q = hidden / tensor, wide = 4 * hidden / tensor;
+    const char* activated = config->mlp == GPT_MLP_SWIGLU ? "swiglu" : "gelu";
     const int64_t kv = hidden / config->n_heads * config->n_kv_heads / tensor;
     const int64_t lse = gpt_round_up(config->n_heads / tensor, gpt_degree(config->ulysses));
     /* If degrees differ, a rank has other rows in each block, so a tensor is treated as a whole. */
@@ -279,8 +323,8 @@ static void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N
         {"middle", hidden, middle, 0},
         {"rstd2", 1, rows, 1 + GPT_NORM2},
         {"norm2", hidden, rows, 0},
-        {"up", wide, rows, 0},
-        {"gelu", wide, rows, 0},
+        {"up", gpt_n_products(config) * wide, rows, 0},
+        {activated, wide, rows, 0},
     };
     int t;
     for (t = 0; t < GPT_N_TENSORS; t++) {
@@ -295,7 +339,7 @@ static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_tensor tensors[GP
     gpt_fill_tensors(&desc->config, tensors);
     for (t = 0; t < GPT_N_TENSORS && !desc->rows; t++) tensors[t].rule = MEMO_TENSOR_KEPT;
     swap.tensors = tensors;
-    swap.n_tensors = GPT_N_TENSORS;
+    swap.n_tensors = gpt_n_tensors(&desc->config);
     swap.n_layers = desc->config.n_layers;
     swap.n_rows = gpt_n_rows(&desc->config);
     swap.tile_rows = desc->config.tile_rows;
@@ -310,13 +354,18 @@ static gpt_shapes gpt_shapes_make(const gpt_config* config) {
     memset(&shapes, 0, sizeof shapes);
     shapes.type = config->type;
     shapes.n_rows = gpt_n_rows(config);
+    shapes.loss_rows = gpt_loss_rows(config);
+    shapes.mlp_rows =
+        config->mlp_rows ? gpt_min(gpt_chunk_rows(config), shapes.n_rows) : shapes.n_rows;
     shapes.hidden = hidden;
     shapes.head_size = hidden / config->n_heads;
     shapes.vocabulary = gpt_vocabulary(config);
+    shapes.wide = 4 * hidden;
+    shapes.up = gpt_n_products(config) * shapes.wide;
     for (layer = 0; layer < config->n_layers; layer++) {
         const gpt_widths w = gpt_widths_of(config, layer);
         const int64_t weights[6][2] = {{w.q, hidden},    {w.kv, hidden},
-                                       {hidden, w.q},    {w.wide, hidden},
+                                       {hidden, w.q},    {w.up, hidden},
                                        {hidden, w.wide}, {gpt_vocabulary(config), hidden}};
         for (i = 0; i < 6; i++) {
             for (k = 0; k < shapes.n_weights && (shapes.weights[k][0] != weights[i][0] ||
@@ -401,6 +450,15 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
             "sub-batches %d: must divide the %lld sequences of a rank, or be parts of a single one "
             "that is on one rank",
             config->sub_batches, (long long)(config->batch / gpt_degree(config->data)));
+    if (config->mlp_rows < 0 || config->mlp_rows > 1 << 28 ||
+        (config->mlp_rows && gpt_is_split(config)))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "mlp rows %lld: 0 to 2^28 would work, and 0 with tensor ranks or "
+                              "sub-batches",
+                              (long long)config->mlp_rows);
+    if (config->states != MEMO_TYPE_F32 && config->states != MEMO_TYPE_BF16)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "states: not F32 or BF16 (%d)",
+                              (int)config->states);
     if (config->zero < 0 || config->zero > 2)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "zero %d is not 0, 1 or 2",
                               config->zero);
@@ -445,8 +503,8 @@ GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, gpt_policy poli
     swap = gpt_swap_desc(&desc, tensors);
     swap.alpha = alpha;
     status = memo_swap_desc_fill_rows(&swap, rows, error);
-    for (i = 0; i < (int64_t)config->n_layers * GPT_N_TENSORS && !status; i++) {
-        const int is_lost = tensors[i % GPT_N_TENSORS].rule == MEMO_TENSOR_SWAPPED;
+    for (i = 0; i < (int64_t)config->n_layers * swap.n_tensors && !status; i++) {
+        const int is_lost = tensors[i % swap.n_tensors].rule == MEMO_TENSOR_SWAPPED;
         if (policy == GPT_POLICY_KEEP) rows[i] = MEMO_ROWS_KEPT;
         if (policy == GPT_POLICY_RECOMPUTE) rows[i] = is_lost ? MEMO_ROWS_KEPT : 0;
         if (policy == GPT_POLICY_SWAP) rows[i] = swap.n_rows;

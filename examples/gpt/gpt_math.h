@@ -68,6 +68,13 @@ GPT_INLINE gpt_real gpt_load(const void* x, memo_type type, int64_t i) {
                                   : ((const gpt_real*)x)[i];
 }
 
+GPT_INLINE void gpt_store(void* x, memo_type type, int64_t i, gpt_real value) {
+    if (type == MEMO_TYPE_BF16)
+        ((uint16_t*)x)[i] = memo_bf16_from_f32((float)value);
+    else
+        ((gpt_real*)x)[i] = value;
+}
+
 /* ---- sums, exponential --------------------------------------------------------------------- */
 
 static inline gpt_real gpt_sum_lanes(const gpt_real lanes[GPT_LANES]) {
@@ -625,6 +632,40 @@ GPT_FUNCTION void gpt_gelu_backward(gpt_real* dx,       /* (rows, columns), set 
             dx[column] = dy[column] * gpt_gelu_slope(x[column]);
 }
 
+/* ---- SwiGLU: up * silu(gate), silu(x) = x / (1 + exp(-x)) (Shazeer 2020) ------------------- */
+
+GPT_INLINE gpt_real gpt_sigmoid(gpt_real x) { return 1 / (1 + gpt_exp(-x)); }
+GPT_INLINE gpt_real gpt_swiglu(gpt_real up, gpt_real gate) { return up * gate * gpt_sigmoid(gate); }
+/* Replaces up and gate by the gradients of both. */
+GPT_INLINE void gpt_swiglu_slopes(gpt_real* up, gpt_real* gate, gpt_real dy) {
+    const gpt_real s = gpt_sigmoid(*gate), d_up = dy * *gate * s;
+    *gate = dy * *up * s * (1 + *gate * (1 - s));
+    *up = d_up;
+}
+
+GPT_FUNCTION void gpt_swiglu_forward(gpt_real* y,       /* (rows, columns); may be x */
+                                     const gpt_real* x, /* (rows, 2 columns): up and gate in turn */
+                                     int64_t n_rows, int64_t n_columns) {
+    int64_t row, column;
+    for (row = 0; row < n_rows; row++, x += 2 * n_columns, y += n_columns)
+        for (column = 0; column < n_columns; column++)
+            y[column] = gpt_swiglu(x[2 * column], x[2 * column + 1]);
+}
+
+GPT_FUNCTION void gpt_swiglu_backward(gpt_real* dx,       /* (rows, 2 columns), set */
+                                      const gpt_real* dy, /* (rows, columns) */
+                                      const gpt_real* x,  /* (rows, 2 columns) */
+                                      int64_t n_rows, int64_t n_columns) {
+    int64_t row, column;
+    for (row = 0; row < n_rows; row++, x += 2 * n_columns, dx += 2 * n_columns, dy += n_columns)
+        for (column = 0; column < n_columns; column++) {
+            gpt_real up = x[2 * column], gate = x[2 * column + 1];
+            gpt_swiglu_slopes(&up, &gate, dy[column]);
+            dx[2 * column] = up;
+            dx[2 * column + 1] = gate;
+        }
+}
+
 /* ---- softmax and cross-entropy, fused with their gradient ---------------------------------- */
 
 /* Replaces the logits by scale * d(loss of the row) / d(logits).  Returns scale * (sum of the
@@ -690,21 +731,28 @@ GPT_INLINE gpt_adamw_factors gpt_adamw_factors_make(const gpt_adamw_desc* desc,
     return f;
 }
 
-/* AdamW (Loshchilov and Hutter 2019) of one element. */
-GPT_INLINE void gpt_adamw_element(gpt_real* parameter, gpt_real* m, gpt_real* v, gpt_real gradient,
+/* AdamW (Loshchilov and Hutter 2019) of element i.  The moments are of type `states`, and rounded to
+ * it after the update. */
+GPT_INLINE void gpt_adamw_element(gpt_real* parameter, void* moments1, void* moments2,
+                                  memo_type states, const gpt_real* gradient, int64_t i,
                                   const gpt_adamw_factors* f) {
-    const gpt_real g = gradient * f->scale;
-    *m = f->beta1 * *m + (1 - f->beta1) * g;
-    *v = f->beta2 * *v + (1 - f->beta2) * g * g;
-    *parameter -= f->rate * *m / (gpt_sqrt(*v * f->correct_v) + f->epsilon) + f->decay * *parameter;
+    const gpt_real g = gradient[i] * f->scale;
+    const gpt_real m = f->beta1 * gpt_load(moments1, states, i) + (1 - f->beta1) * g;
+    const gpt_real v = f->beta2 * gpt_load(moments2, states, i) + (1 - f->beta2) * g * g;
+    gpt_store(moments1, states, i, m);
+    gpt_store(moments2, states, i, v);
+    parameter[i] -=
+        f->rate * m / (gpt_sqrt(v * f->correct_v) + f->epsilon) + f->decay * parameter[i];
 }
 
-GPT_FUNCTION void gpt_adamw(gpt_real* parameter, gpt_real* m, gpt_real* v, /* (n) */
-                            const gpt_real* gradient,                      /* (n) */
-                            double gradient_scale, const gpt_adamw_desc* desc, int64_t n) {
+/* Elements [begin, end). */
+GPT_FUNCTION void gpt_adamw(gpt_real* parameter, void* moments1, void* moments2, memo_type states,
+                            const gpt_real* gradient, double gradient_scale,
+                            const gpt_adamw_desc* desc, int64_t begin, int64_t end) {
     const gpt_adamw_factors f = gpt_adamw_factors_make(desc, gradient_scale);
     int64_t i;
-    for (i = 0; i < n; i++) gpt_adamw_element(&parameter[i], &m[i], &v[i], gradient[i], &f);
+    for (i = begin; i < end; i++)
+        gpt_adamw_element(parameter, moments1, moments2, states, gradient, i, &f);
 }
 
 #endif

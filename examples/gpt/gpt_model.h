@@ -62,7 +62,7 @@ static void gpt_classify(gpt_model* model, gpt_array dx, gpt_array x, const int3
     gpt_begin_bucket(model, gpt_n_buckets(&model->config) - 1);
     gpt_clear(model, dx.address, gpt_bytes(dx, gpt_all_rows(model)));
     for (rows.begin = 0; rows.begin < n; rows.begin = rows.end) {
-        rows.end = gpt_min(rows.begin + model->chunk_rows, n);
+        rows.end = gpt_min(rows.begin + model->loss_rows, n);
         normed = gpt_take(model, rows, hidden);
         rstd = gpt_take_sums(model, rows, 1);
         gpt_norm(model, "norm", normed, rstd, x, norm, rows);
@@ -134,6 +134,7 @@ static void gpt_step(void* user, memo_session* session) {
 
     /* Tokens and targets. */
     model->status = MEMO_STATUS_OK;
+    model->has_summed_bucket = 0;
     device_tokens = memo_session_alloc(session, 2 * n_rows * (int64_t)sizeof *inputs);
     gpt_follow_session(model);
     inputs = (int32_t*)device_tokens;
@@ -156,6 +157,7 @@ static void gpt_step(void* user, memo_session* session) {
     gpt_begin_bucket(model, 0);
     gpt_embedding(model, dx, inputs, 1);
     gpt_end_bucket(model, 0);
+    gpt_give_summed_bucket(model);
     gpt_give(model, dx);
 
     memo_session_free(session, device_tokens);
@@ -165,22 +167,35 @@ static void gpt_step(void* user, memo_session* session) {
 GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* targets,
                                          int64_t step, int64_t micro_batch, double loss_scale,
                                          memo_error* error) {
+    memo_status status;
+    if (model->is_summed || model->is_reduced)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "micro-batch %lld: the gradients are already summed over ranks; "
+                              "gpt_desc.n_micro_batches is %lld, or gpt_update comes first",
+                              (long long)micro_batch, (long long)model->n_micro_batches);
     model->tokens = tokens;
     model->targets = targets;
     model->step = step;
     model->first_token = micro_batch * model->config.batch * model->config.sequence;
     model->loss_scale = loss_scale;
-    return memo_session_run(model->session, 0, error);
+    model->is_last = model->gradient && micro_batch + 1 == model->n_micro_batches;
+    status = memo_session_run(model->session, 0, error);
+    model->is_summed = model->is_last;
+    model->is_last = 0;
+    return status;
 }
 
 /* ---- the end of a step --------------------------------------------------------------------- */
 
-/* Bytes of the gradients, and of each moment, on this rank. */
+/* Bytes of the gradients, of the master weights and of each moment, on this rank. */
 static int64_t gpt_gradient_bytes(const gpt_model* model) {
     return gpt_sum_bytes(model, model->layout.n / (model->zero == 2 ? model->share.n_ranks : 1));
 }
-static int64_t gpt_moment_bytes(const gpt_model* model) {
+static int64_t gpt_master_bytes(const gpt_model* model) {
     return gpt_sum_bytes(model, model->layout.n / (model->zero ? model->share.n_ranks : 1));
+}
+static int64_t gpt_moment_bytes(const gpt_model* model) {
+    return gpt_states_bytes(model, model->layout.n / (model->zero ? model->share.n_ranks : 1));
 }
 
 /* Copies the totals to the host, without waiting. */
@@ -197,10 +212,11 @@ static void gpt_synchronize(gpt_model* model) {
 
 /* Waits, reads the totals, and clears gradients and totals for the next step. */
 static void gpt_end_step(gpt_model* model) {
+    gpt_join_sums(model);
     gpt_copy_totals(model);
     gpt_clear(model, model->totals, GPT_N_TOTALS * (int64_t)sizeof(double));
     gpt_clear(model, model->gradients, gpt_gradient_bytes(model));
-    if (!model->status) model->is_reduced = 0;
+    if (!model->status) model->is_reduced = model->is_summed = 0;
     gpt_synchronize(model);
 }
 
@@ -249,7 +265,9 @@ GPT_FUNCTION double gpt_votes(const gpt_model* model) {
 }
 
 GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error) {
-    return memo_stream_synchronize(&model->device, model->compute, error);
+    memo_status status = memo_stream_synchronize(&model->device, model->compute, error);
+    return status || !model->sums ? status
+                                  : memo_stream_synchronize(&model->device, model->sums, error);
 }
 
 /* Copies between the caller's memory and the device through the staging buffer, since the caller's need
@@ -339,6 +357,12 @@ static void gpt_create_streams(gpt_model* model) {
     for (i = 0; i < 2; i++)
         if ((model->status = memo_event_create(device, &model->tokens_copied[i], &model->error)))
             return;
+    if (model->gradient &&
+        ((model->status =
+              memo_stream_create(device, "gradients", 1, &model->sums, &model->error)) ||
+         (model->status = memo_event_create_untimed(device, &model->computed, &model->error)) ||
+         (model->status = memo_event_create_untimed(device, &model->summed, &model->error))))
+        return;
     if ((model->status =
              memo_host_alloc(device, gpt_staging_bytes(&model->config), &pinned, &model->error)))
         return;
@@ -467,7 +491,7 @@ static void gpt_setup(void* user, memo_session* session) {
 
     model->parameters = gpt_take_persistent(model, "parameters", gpt_n_bytes(model, n));
     if (gpt_has_masters(config))
-        model->masters = gpt_take_persistent(model, "master weights", gpt_moment_bytes(model));
+        model->masters = gpt_take_persistent(model, "master weights", gpt_master_bytes(model));
     model->gradients = gpt_take_persistent(model, "gradients", gpt_gradient_bytes(model));
     model->moments1 = gpt_take_persistent(model, "Adam's first moments", gpt_moment_bytes(model));
     model->moments2 = gpt_take_persistent(model, "Adam's second moments", gpt_moment_bytes(model));
@@ -516,7 +540,7 @@ static memo_status gpt_create_session(gpt_model* model, const gpt_desc* desc, in
     s.device = is_dry_run ? NULL : &model->device;
     s.compute_stream = model->compute;
     s.tensors = tensors;
-    s.n_tensors = GPT_N_TENSORS;
+    s.n_tensors = gpt_n_tensors(&desc->config);
     s.n_layers = desc->config.n_layers;
     s.n_rows = model->n_rows;
     s.tile_rows = desc->config.tile_rows;
@@ -536,7 +560,6 @@ static memo_status gpt_create_session(gpt_model* model, const gpt_desc* desc, in
 
 static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo_error* error) {
     const gpt_config* config = &desc->config;
-    int64_t n_tiles;
     gpt_model* model;
     memo_status status = gpt_check_config(config, error);
     *result = NULL;
@@ -548,10 +571,11 @@ static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo
     model->layout = gpt_layout_make(config);
     model->share = gpt_share_make(config, desc->mesh);
     model->zero = model->share.n_ranks > 1 ? config->zero : 0;
+    model->n_micro_batches = desc->n_micro_batches;
     if (desc->kernels) model->kernels = *desc->kernels;
     model->n_rows = model->share.n_rows;
-    n_tiles = (model->n_rows - 1) / config->tile_rows + 1;
-    model->chunk_rows = (n_tiles + 3) / 4 * config->tile_rows; /* four chunks */
+    model->chunk_rows = gpt_chunk_rows(config);
+    model->loss_rows = gpt_loss_rows(config);
     *result = model;
     return MEMO_STATUS_OK;
 }
@@ -589,12 +613,15 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model) {
     if (!model) return;
     device = &model->device;
     /* Destroys in the reverse order of creation; objects that were not created are NULL. */
-    if (model->compute) memo_stream_synchronize(device, model->compute, NULL);
+    if (model->compute) (void)gpt_wait(model, NULL);
     gpt_destroy_collectives(model);
     memo_session_destroy(model->session);
     if (model->host_totals) memo_host_free(device, model->host_totals, NULL);
     for (i = 0; i < 2; i++)
         if (model->tokens_copied[i]) memo_event_destroy(device, model->tokens_copied[i], NULL);
+    if (model->summed) memo_event_destroy(device, model->summed, NULL);
+    if (model->computed) memo_event_destroy(device, model->computed, NULL);
+    if (model->sums) memo_stream_destroy(device, model->sums, NULL);
     if (model->compute) memo_stream_destroy(device, model->compute, NULL);
     free(model);
 }

@@ -32,17 +32,17 @@ typedef struct gpt_part {
 static gpt_part gpt_part_at(const gpt_model* model, int64_t bucket, int32_t rank) {
     const int64_t begin = gpt_bucket_begin(model, bucket), n_ranks = model->share.n_ranks;
     const int64_t n = (gpt_bucket_begin(model, bucket + 1) - begin) / n_ranks;
+    const int64_t own =
+        model->zero ? begin / n_ranks : begin + rank * n; /* in this rank's arrays */
     gpt_part part;
     part.begin = begin + rank * n;
     part.end = part.begin + n;
     part.gradients =
         model->gradients + gpt_sum_bytes(model, model->zero == 2 ? begin / n_ranks : part.begin);
-    part.moments1 =
-        model->moments1 + gpt_sum_bytes(model, model->zero ? begin / n_ranks : part.begin);
-    part.moments2 = model->moments2 + (part.moments1 - model->moments1);
-    part.masters = gpt_has_masters(&model->config)
-                       ? model->masters + (part.moments1 - model->moments1)
-                       : gpt_weight(model, part.begin);
+    part.moments1 = model->moments1 + gpt_states_bytes(model, own);
+    part.moments2 = model->moments2 + gpt_states_bytes(model, own);
+    part.masters = gpt_has_masters(&model->config) ? model->masters + gpt_sum_bytes(model, own)
+                                                   : gpt_weight(model, part.begin);
     return part;
 }
 
@@ -54,22 +54,70 @@ static int32_t gpt_end_part(const gpt_model* model) {
     return model->zero ? model->share.rank + 1 : model->share.n_ranks;
 }
 
-/* Sums n gradients over ranks.  Each rank receives its part of the sum, in place. */
-static void gpt_reduce_scatter(gpt_model* model, char* gradients, int64_t n) {
-    const int64_t n_part = n / model->share.n_ranks;
-    char* part = gradients + gpt_sum_bytes(model, model->share.rank * n_part);
-    gpt_op op = gpt_op_make("sum over ranks");
-    if (gpt_is_idle(model)) return;
-    gpt_reads(&op, gradients, gpt_sum_bytes(model, n));
-    gpt_writes(&op, part, gpt_sum_bytes(model, n_part));
-    gpt_announce(model, &op);
+/* --- sums of gradients, behind the backward ---
+ *
+ * The sum of a bucket begins when its backward is enqueued, on a stream of its own, while the compute
+ * stream goes on with the next bucket.  Each bucket is summed as a whole: where a sum is cut may change
+ * its bits.  With zero 2 it is summed in every micro-batch, otherwise in the last one of a step. */
+
+/* Operations up to gpt_end_sum run on the stream of sums, after all that compute has now.  Returns the
+ * compute stream. */
+static memo_stream gpt_begin_sum(gpt_model* model) {
+    const memo_stream compute = model->compute;
+    if (gpt_is_idle(model)) return compute;
+    model->status = memo_event_record(&model->device, model->computed, compute, &model->error);
     if (!model->status)
-        model->status = memo_reduce_scatter(model->gradient, model->compute, gradients, part,
-                                            n_part, gpt_sum_type(model->config.type),
-                                            MEMO_REDUCTION_SUM, &model->error);
+        model->status =
+            memo_event_wait(&model->device, model->computed, model->sums, &model->error);
+    model->compute = model->sums;
+    return compute;
 }
 
-/* With zero 2 a bucket has a gradient only while its backward runs. */
+static void gpt_end_sum(gpt_model* model, memo_stream compute) {
+    if (!gpt_is_idle(model))
+        model->status =
+            memo_event_record(&model->device, model->summed, model->sums, &model->error);
+    model->is_summing = !gpt_is_idle(model);
+    model->compute = compute;
+}
+
+/* The compute stream waits for all sums so far. */
+static void gpt_join_sums(gpt_model* model) {
+    if (model->is_summing && !gpt_is_idle(model))
+        model->status =
+            memo_event_wait(&model->device, model->summed, model->compute, &model->error);
+    model->is_summing = 0;
+}
+
+/* Sums a bucket's gradients over ranks.  With ZeRO each rank receives its part of the sum. */
+static void gpt_sum_bucket(gpt_model* model, int64_t bucket) {
+    const memo_type type = gpt_sum_type(model->config.type);
+    const int64_t n_ranks = model->share.n_ranks, begin = gpt_bucket_begin(model, bucket);
+    const int64_t n = gpt_bucket_begin(model, bucket + 1) - begin;
+    const int64_t n_part = model->zero ? n / n_ranks : n;
+    const memo_stream compute = gpt_begin_sum(model);
+    gpt_op op = gpt_op_make("sum over ranks");
+    char *gradients, *part;
+    if (!gpt_is_idle(model)) {
+        gradients = gpt_gradient(model, begin);
+        part = gradients + (model->zero ? gpt_sum_bytes(model, model->share.rank * n_part) : 0);
+        gpt_reads(&op, gradients, gpt_sum_bytes(model, n));
+        gpt_writes(&op, part, gpt_sum_bytes(model, n_part));
+        gpt_announce(model, &op);
+        if (!model->status)
+            model->status =
+                model->zero ? memo_reduce_scatter(model->gradient, model->compute, gradients, part,
+                                                  n_part, type, MEMO_REDUCTION_SUM, &model->error)
+                            : memo_all_reduce(model->gradient, model->compute, gradients, part, n,
+                                              type, MEMO_REDUCTION_SUM, &model->error);
+        if (model->zero == 2)
+            gpt_add(model, "add to the rank's part", type,
+                    gpt_part_at(model, bucket, model->share.rank).gradients, part, n_part);
+    }
+    gpt_end_sum(model, compute);
+}
+
+/* With zero 2 a bucket has a gradient only from its backward to the end of its sum. */
 static void gpt_begin_bucket(gpt_model* model, int64_t bucket) {
     const int64_t begin = gpt_bucket_begin(model, bucket);
     const int64_t n = gpt_bucket_begin(model, bucket + 1) - begin;
@@ -79,43 +127,32 @@ static void gpt_begin_bucket(gpt_model* model, int64_t bucket) {
     gpt_clear(model, model->bucket.address, gpt_sum_bytes(model, n));
 }
 
+/* The bucket before gives its memory back now: its sum had the time of this one's backward. */
+static void gpt_give_summed_bucket(gpt_model* model) {
+    if (!model->has_summed_bucket) return;
+    gpt_join_sums(model);
+    gpt_give(model, model->summed_bucket);
+    model->has_summed_bucket = 0;
+}
+
 static void gpt_end_bucket(gpt_model* model, int64_t bucket) {
-    const int64_t begin = gpt_bucket_begin(model, bucket);
-    const int64_t n = gpt_bucket_begin(model, bucket + 1) - begin;
-    const int64_t n_part = n / model->share.n_ranks;
+    gpt_give_summed_bucket(model);
+    if (model->zero == 2 || model->is_last) gpt_sum_bucket(model, bucket);
     if (model->zero < 2) return;
-    if (!gpt_is_idle(model)) {
-        gpt_reduce_scatter(model, model->bucket.address, n);
-        gpt_add(model, "add to the rank's part", gpt_sum_type(model->config.type),
-                gpt_part_at(model, bucket, model->share.rank).gradients,
-                model->bucket.address + gpt_sum_bytes(model, model->share.rank * n_part), n_part);
-    }
-    gpt_give(model, model->bucket);
+    model->summed_bucket = model->bucket;
+    model->has_summed_bucket = 1;
 }
 
 static void gpt_sum_layer_gradients(gpt_model* model);
 
-/* Sums the gradient of all micro-batches over ranks, once a step.  With zero 2 this is already
- * done. */
+/* Ends the sums of all micro-batches, once a step; those that no micro-batch has begun run now. */
 static void gpt_reduce_gradients(gpt_model* model) {
-    gpt_op op = gpt_op_make("sum over ranks");
     int64_t b;
     if (model->is_reduced) return;
     model->is_reduced = 1;
-    if (model->gradient && model->zero == 0) {
-        gpt_reads(&op, model->gradients, gpt_sum_bytes(model, model->layout.n));
-        gpt_writes(&op, model->gradients, gpt_sum_bytes(model, model->layout.n));
-        gpt_announce(model, &op);
-        if (!model->status)
-            model->status =
-                memo_all_reduce(model->gradient, model->compute, model->gradients, model->gradients,
-                                model->layout.n, gpt_sum_type(model->config.type),
-                                MEMO_REDUCTION_SUM, &model->error);
-    }
-    for (b = 0; b < gpt_n_buckets(&model->config) && model->zero == 1; b++)
-        gpt_reduce_scatter(model,
-                           model->gradients + gpt_sum_bytes(model, gpt_bucket_begin(model, b)),
-                           gpt_bucket_begin(model, b + 1) - gpt_bucket_begin(model, b));
+    for (b = gpt_n_buckets(&model->config); b-- > 0 && model->gradient && model->zero < 2;)
+        if (!model->is_summed) gpt_sum_bucket(model, b);
+    gpt_join_sums(model);
     gpt_sum_layer_gradients(model);
 }
 
@@ -219,6 +256,7 @@ static void gpt_adamw_part(gpt_model* model, const gpt_part* part, const gpt_par
                            gpt_adamw_args a) {
     const gpt_rows rows = gpt_part_rows_of(part, p);
     const int64_t at = gpt_sum_bytes(model, rows.begin - part->begin);
+    const int64_t state = gpt_states_bytes(model, rows.begin - part->begin);
     gpt_op op = gpt_op_make("AdamW");
     if (!gpt_count(rows)) return;
     if (p->initial_std <= 0) a.adamw.weight_decay = 0;
@@ -226,14 +264,14 @@ static void gpt_adamw_part(gpt_model* model, const gpt_part* part, const gpt_par
     a.parameters = part->masters + at;
     if (gpt_has_masters(&model->config)) a.weights = gpt_weight(model, rows.begin);
     a.gradients = part->gradients + at;
-    a.moments1 = part->moments1 + at;
-    a.moments2 = part->moments2 + at;
+    a.moments1 = part->moments1 + state;
+    a.moments2 = part->moments2 + state;
     gpt_reads(&op, a.gradients, gpt_sum_bytes(model, a.n));
     gpt_reads(&op, a.squares, (int64_t)sizeof(double));
     gpt_writes(&op, a.parameters, gpt_sum_bytes(model, a.n));
     if (a.weights) gpt_writes(&op, a.weights, gpt_n_bytes(model, a.n));
-    gpt_writes(&op, a.moments1, gpt_sum_bytes(model, a.n));
-    gpt_writes(&op, a.moments2, gpt_sum_bytes(model, a.n));
+    gpt_writes(&op, a.moments1, gpt_states_bytes(model, a.n));
+    gpt_writes(&op, a.moments2, gpt_states_bytes(model, a.n));
     gpt_launch(model, &op, GPT_KIND_ADAMW, &a);
 }
 
@@ -244,6 +282,7 @@ static void gpt_adamw_parts(gpt_model* model, const gpt_adamw_desc* desc, double
     memset(&a, 0, sizeof a);
     a.squares = &model->totals[GPT_TOTAL_SQUARES];
     a.clip = clip;
+    a.states = gpt_state_type(&model->config);
     a.adamw = *desc;
     for (t = 0; t < gpt_n_parameter_tensors(&model->config); t++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);

@@ -38,7 +38,8 @@ static int64_t gpt_work_bytes(const gpt_model* model) {
     const int64_t q = hidden / tensor;
     const int64_t kv = hidden / model->config.n_heads * model->config.n_kv_heads / tensor;
     const int64_t attention = 2 * hidden + 2 * q + 2 * kv;
-    const int64_t mlp = 2 * hidden + 8 * q; /* a smaller degree has fewer and wider rows */
+    /* a smaller degree has fewer and wider rows */
+    const int64_t mlp = 2 * hidden + 4 * (1 + gpt_n_products(&model->config)) * q;
     return gpt_n_bytes(model, n_rows * (attention > mlp ? attention : mlp)) +
            gpt_sum_bytes(model, n_rows * heads) + 8 * 64;
 }

@@ -132,6 +132,7 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
     desc.kernels = &r->device.kernels;
     desc.device = r->recorder ? memo_recorder_get_device(r->recorder) : r->device.device;
     desc.mesh = r->mesh;
+    desc.n_micro_batches = o->accumulate;
     desc.session = &session;
     session.is_timed = r->is_timed;
     if (flags & RUN_MEASURED) {
@@ -420,9 +421,10 @@ static void print_model(const train_options* o) {
     gpt_config config = train_config(o);
     config.tensor = 1; /* of all ranks */
     config.degrees = NULL;
-    printf("model     %lld layers of %lld, %lld heads (%lld of keys and values): %.2f million "
+    printf("model     %lld layers of %lld, %lld heads (%lld of keys and values)%s: %.2f million "
            "parameters\n",
            (long long)o->layers, (long long)o->hidden, (long long)o->heads, (long long)o->kv_heads,
+           config.mlp == GPT_MLP_SWIGLU ? ", SwiGLU" : "",
            1e-6 * (double)gpt_n_parameters(&config));
     printf("step      %lld x %lld sequences of %lld tokens, dropout %g, seed %lld\n",
            (long long)o->accumulate, (long long)o->batch, (long long)o->sequence, o->dropout,

@@ -23,14 +23,15 @@ typedef struct train_options {
     int64_t link_bandwidth;             /* bytes per second and direction; 0: as fast as memory */
     double flops;    /* in a dry run: peak of a device, TFLOP/s; 0: the default */
     int64_t cluster; /* in a dry run: 1 + index in clusters; 0: none */
-    int64_t layers, hidden, heads, kv_heads, sequence, batch, accumulate, tile;
+    int64_t layers, hidden, heads, kv_heads, sequence, batch, accumulate, tile, mlp_rows;
     int64_t ranks, data, ring, ulysses, zero; /* 0: not given; train_check_ranks sets it */
     int64_t tensor, sub_batches;              /* likewise */
     const char* degrees;                      /* a file; NULL: none */
     int32_t* block_degrees;                   /* the degrees in the file, of 2 x layers blocks */
     int64_t schedule;                         /* memo_blocks_order */
+    int64_t mlp;                              /* gpt_mlp */
     int64_t vocabulary, is_random;
-    int64_t type; /* memo_type */
+    int64_t is_bf16, has_bf16_states;
     double dropout;
     int64_t steps, seconds, seed; /* seconds 0: no limit */
     double learning_rate;
@@ -47,10 +48,7 @@ typedef enum option_kind {
     OPTION_COUNT = 0, /* a whole number */
     OPTION_REAL,
     OPTION_SIZE, /* bytes, with a suffix */
-    OPTION_POLICY,
-    OPTION_CLUSTER,
-    OPTION_SCHEDULE,
-    OPTION_TYPE,
+    OPTION_NAME, /* one of option_name; the first has the value low */
     OPTION_PATH,
     OPTION_FILES,
     OPTION_FLAG
@@ -68,94 +66,114 @@ typedef struct option {
 #define OPTION_FIELD(name) offsetof(train_options, name)
 static const option option_table[] = {
     {"--text", OPTION_FILES, OPTION_FIELD(text_files), 0, 0, "FILE...",
-     "bytes to learn from, concatenated (default: the project's own sources)"},
+     "learns from these bytes, one file after another (default: the project's own sources)"},
     {"--random-tokens", OPTION_FLAG, OPTION_FIELD(is_random), 0, 0, "",
-     "learn from random tokens below --vocabulary instead of a text"},
+     "learns from random tokens instead of a text"},
     {"--vocabulary", OPTION_COUNT, OPTION_FIELD(vocabulary), 2, 16777216, "N",
-     "number of different tokens; a text has 256, bytes"},
-    {"--policy", OPTION_POLICY, OPTION_FIELD(policy), 0, 0, "NAME",
-     "keep, recompute, swap, alpha or memo: how a layer's activations reach its backward"},
+     "number of different tokens; a text has 256, its bytes"},
+    {"--policy", OPTION_NAME, OPTION_FIELD(policy), 0, 0, "NAME",
+     "how activations reach the backward\n"
+     "keep: all stay on the device\n"
+     "recompute: the inputs of layers stay; the rest is recomputed\n"
+     "swap: all rows move to the host and back\n"
+     "alpha: inputs, attention and one planned fraction of the other rows move to the host; the "
+     "rest is recomputed\n"
+     "memo (default): a plan for each tensor of each layer, which rows are kept, swapped and "
+     "recomputed"},
     {"--alpha", OPTION_REAL, OPTION_FIELD(alpha), 0, 1, "X",
-     "alpha, memo: one fraction for all tensors, 0 to 1, rounded to tiles (default: planned)"},
+     "fraction of the rows that policies alpha and memo swap, 0 to 1, rounded to tiles (default: "
+     "planned)"},
     {"--device-memory", OPTION_SIZE, OPTION_FIELD(device_memory), 1, 1e18, "SIZE",
-     "capacity of a rank's device: parameters, optimizer and activations (default: no limit)"},
+     "capacity of a rank's device for parameters, optimizer and activations (default: no limit)"},
     {"--host-memory", OPTION_SIZE, OPTION_FIELD(host_memory), 1, 1e18, "SIZE",
      "capacity for swapped rows (default: no limit)"},
     {"--link-bandwidth", OPTION_SIZE, OPTION_FIELD(link_bandwidth), 1, 1e18, "SIZE",
-     "bytes per second of copies, each way (default: the speed of memory)"},
+     "bytes that copies move in a second, each way (default: as fast as memory)"},
     {"--flops", OPTION_REAL, OPTION_FIELD(flops), 1e-6, 1e9, "TFLOPS",
-     "peak of a rank's device, to print the MFU of a run; --dry-run: products are taken to reach "
-     "0.75 of it, "
-     "attention 0.6 and in the backward 0.55 (default 312)"},
-    {"--cluster", OPTION_CLUSTER, OPTION_FIELD(cluster), 0, 0, "NAME",
-     "--dry-run: --flops, --link-bandwidth and --device-memory of this GPU, if not given: a800, "
-     "a100, "
+     "peak of a rank's device.  A run prints its MFU.  A dry run assumes that products reach 0.75 "
+     "of it, attention 0.6, and its backward 0.55 (default of a dry run: 312)"},
+    {"--cluster", OPTION_NAME, OPTION_FIELD(cluster), 1, 0, "NAME",
+     "takes --flops, --link-bandwidth and --device-memory of a dry run from this GPU: a800, a100, "
      "h100, h200, b200 or 3090-pcie"},
     {"--profile", OPTION_PATH, OPTION_FIELD(profile), 0, 0, "FILE",
-     "times of a layer and of copies, as --output writes them (default: measured; --dry-run: "
-     "estimated)"},
+     "plans with these times of a layer and of copies, which --output writes (default: a run "
+     "measures them, a dry run estimates them)"},
     {"--spill", OPTION_PATH, OPTION_FIELD(spill), 0, 0, "DIR",
-     "spill rows that exceed --host-memory to an unnamed file in this folder"},
+     "moves rows that exceed --host-memory to an unnamed file in this folder"},
     {"--layers", OPTION_COUNT, OPTION_FIELD(layers), 1, 4096, "N", "layers"},
     {"--hidden", OPTION_COUNT, OPTION_FIELD(hidden), 2, 65536, "N", "width of a token"},
     {"--heads", OPTION_COUNT, OPTION_FIELD(heads), 1, 4096, "N", "attention heads"},
     {"--kv-heads", OPTION_COUNT, OPTION_FIELD(kv_heads), 1, 4096, "N",
      "key and value heads (default: as many as heads)"},
-    {"--seq", OPTION_COUNT, OPTION_FIELD(sequence), 1, 16777216, "N",
-     "tokens (bytes) of a sequence"},
+    {"--mlp", OPTION_NAME, OPTION_FIELD(mlp), 0, 0, "NAME",
+     "gelu, or swiglu: the MLP has a second product, a gate, before its activation"},
+    {"--seq", OPTION_COUNT, OPTION_FIELD(sequence), 1, 16777216, "N", "tokens of a sequence"},
     {"--batch", OPTION_COUNT, OPTION_FIELD(batch), 1, 4096, "N", "sequences of a micro-batch"},
     {"--accumulate", OPTION_COUNT, OPTION_FIELD(accumulate), 1, 65536, "N",
      "micro-batches of a step"},
     {"--tile", OPTION_COUNT, OPTION_FIELD(tile), 1, 65536, "N",
-     "tokens of a tile: of one matrix product, and what plans are rounded to"},
+     "tokens of one matrix product; plans are rounded to tiles"},
+    {"--mlp-rows", OPTION_COUNT, OPTION_FIELD(mlp_rows), 1, 268435456, "N",
+     "computes the MLP N tokens at a time, in both passes.  Its tensors then take memory for N "
+     "tokens, and no policy keeps or swaps them (default: all tokens at once)"},
     {"--ranks", OPTION_COUNT, OPTION_FIELD(ranks), 1, 64, "N",
-     "ranks, threads or MPI processes, each with a device of its own: data x ring x ulysses x "
-     "tensor (default: that product)"},
+     "ranks, each a thread or an MPI process with its own device (default: data x ring x ulysses "
+     "x tensor)"},
     {"--data", OPTION_COUNT, OPTION_FIELD(data), 1, 64, "N",
-     "ranks that split the batch (default: what --ranks leaves)"},
+     "ranks that split the batch (default: the ranks that the other degrees leave)"},
     {"--ring", OPTION_COUNT, OPTION_FIELD(ring), 1, 64, "N",
-     "ranks that split each sequence; keys and values pass from rank to rank (default: 1)"},
+     "ranks that split each sequence; keys and values pass from rank to rank (default 1)"},
     {"--ulysses", OPTION_COUNT, OPTION_FIELD(ulysses), 1, 64, "N",
-     "ranks that split each sequence and, during attention, the heads (default: 1)"},
+     "ranks that split each sequence and, during attention, the heads (default 1)"},
     {"--tensor", OPTION_COUNT, OPTION_FIELD(tensor), 1, 64, "N",
-     "ranks that split every layer: heads, both kinds, and columns of the MLP (default: the "
-     "largest of "
+     "ranks that split each layer by heads and by columns of the MLP (default: the largest of "
      "--degrees, or 1)"},
     {"--degrees", OPTION_PATH, OPTION_FIELD(degrees), 0, 0, "FILE",
-     "ranks that split each block, attention and MLP in turn, as degrees_plan writes it"},
+     "number of tensor ranks of each block, attention and MLP in turn; degrees_plan writes it"},
     {"--sub-batches", OPTION_COUNT, OPTION_FIELD(sub_batches), 1, 64, "N",
-     "parts of a rank's micro-batch; sums of one part overlap another part's computation (default: "
-     "1)"},
-    {"--schedule", OPTION_SCHEDULE, OPTION_FIELD(schedule), 0, 0, "NAME",
-     "default, pipelined, cross or fine: the order of sub-batches; see below"},
+     "parts of a rank's micro-batch.  Sums of one part overlap the computation of another "
+     "(default 1)"},
+    {"--schedule", OPTION_NAME, OPTION_FIELD(schedule), 0, 0, "NAME",
+     "order of the sub-batches\n"
+     "default: one operation after another (default)\n"
+     "pipelined: sums over tensor ranks overlap other sub-batches, within each pass\n"
+     "cross: recomputation also overlaps the backward\n"
+     "fine: as cross, and recomputation needs no sums.  The output of attention, middle, is kept "
+     "or swapped; the other schedules repeat its sum for recomputed rows"},
     {"--zero", OPTION_COUNT, OPTION_FIELD(zero), 0, 2, "N",
-     "split over the ranks: 0 nothing, 1 Adam's moments, 2 also the gradient"},
-    {"--type", OPTION_TYPE, OPTION_FIELD(type), 0, 0, "NAME",
-     "f32, or bf16: activations and weights in bf16, with fp32 master weights and sums (default: "
-     "f32; on a GPU bf16)"},
+     "0 (default): every data, ring and Ulysses rank has the whole optimizer\n"
+     "1: they split Adam's moments and the master weights\n"
+     "2: they also split the gradient"},
+    {"--type", OPTION_NAME, OPTION_FIELD(is_bf16), 0, 0, "NAME",
+     "f32, or bf16: activations and weights are bf16; master weights and sums are fp32"},
+    {"--states", OPTION_NAME, OPTION_FIELD(has_bf16_states), 0, 0, "NAME",
+     "f32, or bf16: Adam's moments are bf16; gradients and master weights are fp32"},
     {"--dropout", OPTION_REAL, OPTION_FIELD(dropout), 0, 0.95, "P", "probability, 0 to 0.95"},
     {"--steps", OPTION_COUNT, OPTION_FIELD(steps), 1, 1e9, "N", "training steps"},
     {"--seconds", OPTION_COUNT, OPTION_FIELD(seconds), 1, 1e9, "N",
-     "measure a step first, and take fewer --steps if the whole would last longer"},
-    {"--seed", OPTION_COUNT, OPTION_FIELD(seed), 0, 9e15, "N", "of parameters, dropout and data"},
+     "measures a step first, and takes fewer steps if the run would last longer"},
+    {"--seed", OPTION_COUNT, OPTION_FIELD(seed), 0, 9e15, "N",
+     "seed of the parameters, of dropout and of the data"},
     {"--learning-rate", OPTION_REAL, OPTION_FIELD(learning_rate), 0, 1, "X",
-     "largest of the cosine schedule"},
+     "largest rate of the cosine schedule"},
     {"--loss-log", OPTION_PATH, OPTION_FIELD(loss_log), 0, 0, "FILE",
-     "one line a step: step, loss in decimal, loss in hexadecimal (nats per token)"},
+     "writes a line a step: the step, and its loss in decimal and in hexadecimal (nats per token)"},
     {"--output", OPTION_PATH, OPTION_FIELD(output), 0, 0, "DIR",
-     "write pictures, timelines, trace and plan to this folder (default: none)"},
+     "writes pictures, timelines, trace, plan and measured times to this folder"},
     {"--compare", OPTION_COUNT, OPTION_FIELD(compare), 0, 1e6, "N",
-     "first run N steps under every policy; exit 1 unless all are bitwise equal"},
+     "first runs N steps under every policy.  The exit status is 1 unless all are bitwise equal"},
     {"--sample", OPTION_COUNT, OPTION_FIELD(sample), 0, 1e6, "N",
-     "generate N bytes after training"},
+     "generates N bytes after training"},
 #ifdef TRAIN_CUDNN
     {"--deterministic", OPTION_COUNT, OPTION_FIELD(is_deterministic), 0, 1, "N",
      "1: cuDNN's gradients have the same bits in every run; 0: they are faster"},
 #endif
     {"--dry-run", OPTION_FLAG, OPTION_FIELD(is_dry_run), 0, 0, "",
-     "plan every policy, allocate nothing, do not train; exit 2 where the run does not fit"},
-    {"--demo", OPTION_FLAG, OPTION_FIELD(is_demo), 0, 0, "", "what `make run` does; see below"},
-    {"--help", OPTION_FLAG, OPTION_FIELD(is_help), 0, 0, "", "this text; also -h"},
+     "plans every policy, and neither allocates nor trains.  The exit status is 2 if the run does "
+     "not fit"},
+    {"--demo", OPTION_FLAG, OPTION_FIELD(is_demo), 0, 0, "",
+     "runs the demonstration of `make run`"},
+    {"--help", OPTION_FLAG, OPTION_FIELD(is_help), 0, 0, "", "prints this text; also -h"},
 };
 #define N_OPTIONS (sizeof option_table / sizeof option_table[0])
 
@@ -193,7 +211,7 @@ static train_options train_options_default(void) {
     options.vocabulary = 256;
     options.is_deterministic = 1;
 #ifdef TRAIN_CUDA
-    options.type = MEMO_TYPE_BF16;
+    options.is_bf16 = 1;
 #endif
     return options;
 }
@@ -208,20 +226,35 @@ static const char** option_text(train_options* options, const option* o) {
     return (const char**)(void*)((char*)options + o->field);
 }
 
-static void option_print_default(const option* o) {
+/* Name i of an OPTION_NAME; NULL: there are fewer. */
+static const char* option_name(const option* o, int64_t i) {
+    static const char *const types[] = {"f32", "bf16"}, *const mlps[] = {"gelu", "swiglu"};
+    if (o->field == OPTION_FIELD(policy)) return i < N_POLICIES ? policy_names[i] : NULL;
+    if (o->field == OPTION_FIELD(cluster)) return i < N_CLUSTERS ? clusters[i].name : NULL;
+    if (o->field == OPTION_FIELD(schedule))
+        return i <= MEMO_BLOCKS_FINE ? memo_blocks_order_name((memo_blocks_order)i) : NULL;
+    if (o->field == OPTION_FIELD(mlp)) return i < 2 ? mlps[i] : NULL;
+    return i < 2 ? types[i] : NULL;
+}
+
+/* Unless the help states it. */
+static void option_put_default(const option* o, memo_text* text) {
     train_options options = train_options_default();
+    if (strstr(o->help, "(default")) return;
     switch (o->kind) {
     case OPTION_COUNT:
         if (*option_integer(&options, o) || o->low < 1)
-            printf(" (default %lld)", (long long)*option_integer(&options, o));
+            memo_text_put(text, " (default %lld)", (long long)*option_integer(&options, o));
         break;
     case OPTION_REAL:
-        if (*option_real(&options, o) >= o->low) printf(" (default %g)", *option_real(&options, o));
+        if (*option_real(&options, o) >= o->low)
+            memo_text_put(text, " (default %g)", *option_real(&options, o));
         break;
-    case OPTION_POLICY: printf(" (default %s)", policy_names[options.policy]); break;
-    case OPTION_TYPE:     /* f32 */
-    case OPTION_SCHEDULE: /* the help calls it default */
-    case OPTION_CLUSTER:
+    case OPTION_NAME:
+        if ((double)*option_integer(&options, o) >= o->low)
+            memo_text_put(text, " (default %s)",
+                          option_name(o, *option_integer(&options, o) - (int64_t)o->low));
+        break;
     case OPTION_SIZE:
     case OPTION_PATH:
     case OPTION_FILES:
@@ -229,44 +262,57 @@ static void option_print_default(const option* o) {
     }
 }
 
-static void train_print_help(void) {
+enum { HELP_INDENT = 25, HELP_WIDTH = 92 };
+
+/* Prints lines that begin at HELP_INDENT and break between words.  The cursor is at `column`. */
+static void print_words(const char* text, int column) {
+    int hang = 0; /* lines that begin with a name are continued further in */
+    while (*text) {
+        const int gap = (int)strspn(text, " \n"), n = (int)strcspn(text + gap, " \n");
+        if (*text == '\n') hang = 2;
+        if (*text == '\n' || column + gap + n > HELP_WIDTH)
+            column = printf("\n%*s", HELP_INDENT + (*text == '\n' ? 0 : hang), "") - 1;
+        else
+            column += printf("%*s", gap, "");
+        column += printf("%.*s", n, text + gap);
+        text += gap + n;
+    }
+    printf("\n");
+}
+
+static void print_options(void) {
     size_t i;
+    for (i = 0; i < N_OPTIONS; i++) {
+        const int column = printf("  %s %s", option_table[i].name, option_table[i].value);
+        const int gap = column < HELP_INDENT ? HELP_INDENT - column : 1;
+        memo_text text;
+        memset(&text, 0, sizeof text);
+        memo_text_put(&text, "%s", option_table[i].help);
+        option_put_default(&option_table[i], &text);
+        printf("%*s", gap, "");
+        print_words(text.data ? text.data : "", column + gap);
+        memo_text_free(&text);
+    }
+}
+
+static void train_print_help(void) {
     int k;
     printf("usage: train_gpt [OPTION...]\n\n"
-           "Trains a byte-level GPT on the CPU inside a \"device\" memory of a given size.  The "
-           "losses are\n"
-           "bitwise the same under every policy.\n\n");
-    for (i = 0; i < N_OPTIONS; i++) {
-        int width = printf("  %s %s", option_table[i].name, option_table[i].value);
-        printf("%*s %s", width < 24 ? 24 - width : 0, "", option_table[i].help);
-        option_print_default(&option_table[i]);
-        printf("\n");
-    }
-    printf(
-        "\nPolicies: keep has all activations on the device, recompute only the layers' inputs; "
-        "swap\n"
-        "moves all rows to the host; alpha moves inputs, attention and one planned fraction of "
-        "the\n"
-        "other rows, and recomputes the rest; memo plans for each tensor of each layer which rows\n"
-        "are kept, which swapped and which recomputed.\n"
-        "Schedules: default does one thing after another, pipelined overlaps sums over tensor "
-        "ranks\n"
-        "with other sub-batches in each pass, cross also recomputation with the backward; these\n"
-        "repeat the sum that ends attention for the rows of its output that are recomputed.  fine\n"
-        "recomputes without sums: that output (middle) is kept or swapped under every policy.  "
-        "The\n"
-        "losses are bitwise the same under every schedule.\n"
-        "Where --degrees has a smaller degree, the other tensor ranks take other sequences: whole\n"
-        "ones, on one rank each, under --policy keep, recompute (but middle) or swap.\n"
-        "Of an option given twice the last one counts.\n"
-        "SIZE is in bytes and takes a suffix: KiB, MiB, GiB, TiB (K, M, G, T) are powers of 1024,\n"
-        "KB, MB, GB, TB powers of 1000; 1.5GiB is a size.\n\n"
-        "--demo stands for:\n ");
+           "Trains a GPT inside a \"device\" memory of a given size, on the CPU or on a GPU.  The "
+           "losses are\nbitwise the same under every policy and every schedule.\n\n");
+    print_options();
+
+    printf("\nIf --degrees gives a block fewer tensor ranks, the others take other whole "
+           "sequences.  Policies\nkeep, recompute and swap work with it.  If an option is given "
+           "twice, the last one counts.\n\n"
+           "SIZE is a number of bytes.  The suffixes KiB, MiB, GiB, TiB (or K, M, G, T) are powers "
+           "of 1024,\nand KB, MB, GB, TB are powers of 1000.  1.5GiB is a size.\n\n"
+           "--demo stands for:\n ");
     for (k = 0; k < N_DEMO_ARGUMENTS; k++)
         printf(" %s%s", demo_arguments[k], k % 6 == 5 && k + 1 < N_DEMO_ARGUMENTS ? "\n " : "");
     printf("\n\nExit status: 0 done; 1 failed, or the policies disagree; 2 a mistake in the "
-           "options, or a\n"
-           "budget that cannot hold the run (nothing is left behind); 130 interrupted.\n");
+           "options, or a\nbudget that cannot hold the run, and no file is left behind; 130 "
+           "interrupted.\n");
 }
 
 /* ---- values --------------------------------------------------------------------------------- */
@@ -307,22 +353,23 @@ static double size_unit(const char* suffix) {
     return unit;
 }
 
+/* Lists the names: "--type f16: unknown type; use f32 or bf16". */
+static memo_status option_bad_name(const option* o, const char* value, memo_error* error) {
+    char names[128] = "";
+    int64_t i;
+    for (i = 0; option_name(o, i); i++) {
+        const size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s",
+                 i == 0                  ? ""
+                 : option_name(o, i + 1) ? ", "
+                                         : " or ",
+                 option_name(o, i));
+    }
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s %.80s: unknown %s; use %s",
+                          o->name, value, o->name + 2, names);
+}
+
 static memo_status option_bad_value(const option* o, const char* value, memo_error* error) {
-    if (o->kind == OPTION_POLICY)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--policy %.80s: unknown policy; use keep, recompute, swap, alpha or memo", value);
-    if (o->kind == OPTION_SCHEDULE)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--schedule %.80s: unknown schedule; use default, pipelined, cross or fine", value);
-    if (o->kind == OPTION_TYPE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--type %.80s: unknown type; use f32 or bf16", value);
-    if (o->kind == OPTION_CLUSTER)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--cluster %.80s: unknown; use a800, a100, h100, h200, b200 or 3090-pcie", value);
     if (o->kind == OPTION_SIZE)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s %.80s: not a size above 0; 64MiB, 1.5GiB or 500KB would be",
@@ -347,28 +394,11 @@ static memo_status option_set(train_options* options, const option* o, char* val
                                   "%s: a name of 1 to 900 bytes would work", o->name);
         *option_text(options, o) = value;
         return MEMO_STATUS_OK;
-    case OPTION_POLICY:
-        for (i = 0; i < N_POLICIES; i++) {
-            if (strcmp(value, policy_names[i])) continue;
-            options->policy = i;
-            return MEMO_STATUS_OK;
+    case OPTION_NAME:
+        for (i = 0; option_name(o, i) && strcmp(value, option_name(o, i)); i++) {
         }
-        return option_bad_value(o, value, error);
-    case OPTION_TYPE:
-        if (strcmp(value, "f32") && strcmp(value, "bf16")) return option_bad_value(o, value, error);
-        options->type = strcmp(value, "bf16") ? MEMO_TYPE_F32 : MEMO_TYPE_BF16;
-        return MEMO_STATUS_OK;
-    case OPTION_SCHEDULE:
-        for (i = MEMO_BLOCKS_DEFAULT; i <= MEMO_BLOCKS_FINE; i++) {
-            if (strcmp(value, memo_blocks_order_name((memo_blocks_order)i))) continue;
-            options->schedule = i;
-            return MEMO_STATUS_OK;
-        }
-        return option_bad_value(o, value, error);
-    case OPTION_CLUSTER:
-        i = cluster_find(value);
-        if (i == N_CLUSTERS) return option_bad_value(o, value, error);
-        options->cluster = i + 1;
+        if (!option_name(o, i)) return option_bad_name(o, value, error);
+        *option_integer(options, o) = (int64_t)o->low + i;
         return MEMO_STATUS_OK;
     case OPTION_COUNT:
     case OPTION_REAL:
@@ -577,6 +607,11 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
                               "--schedule %s has nothing to order; --sub-batches 2 or --tensor 2 "
                               "would give it something",
                               memo_blocks_order_name((memo_blocks_order)o->schedule));
+    if (o->mlp_rows && (o->tensor > 1 || o->sub_batches > 1))
+        return memo_error_set(error, no,
+                              "--mlp-rows %lld does not work with --tensor and --sub-batches; more "
+                              "--sub-batches alone bound the MLP too",
+                              (long long)o->mlp_rows);
     if (o->zero && o->data * o->ring * o->ulysses == 1)
         return memo_error_set(error, no,
                               "--zero %lld has no ranks to split over; --data, --ring or "

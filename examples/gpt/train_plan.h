@@ -44,9 +44,12 @@ static gpt_config train_config(const train_options* o) {
     config.sequence = o->sequence;
     config.batch = o->batch;
     config.tile_rows = o->tile;
+    config.mlp = (gpt_mlp)o->mlp;
+    config.mlp_rows = o->mlp_rows;
     config.dropout = o->dropout;
     config.seed = (uint64_t)o->seed;
-    config.type = (memo_type)o->type;
+    config.type = o->is_bf16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+    config.states = o->has_bf16_states ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
     config.vocabulary = (int32_t)o->vocabulary;
     config.data = (int32_t)o->data;
     config.ring = (int32_t)o->ring;
@@ -151,7 +154,7 @@ static memo_status candidate_of_rows(const train_options* o, gpt_policy rows_pol
                                      int is_least, gpt_policy policy, candidate* c,
                                      memo_error* error) {
     const gpt_config config = train_config(o);
-    const int64_t n = o->layers * GPT_N_TENSORS;
+    const int64_t n = o->layers * gpt_n_tensors(&config);
     int64_t *rows = (int64_t*)malloc((size_t)n * sizeof *rows), i;
     memo_status status;
     memset(c, 0, sizeof *c);
@@ -238,33 +241,36 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     const gpt_config config = train_config(o);
     const gpt_layout at = gpt_layout_make(&config);
     const double h = (double)o->hidden, q = (double)at.q_hidden, kv = (double)at.kv_hidden;
-    const double wide = (double)at.wide, peak = 1e12 * estimate_tflops(o);
+    const double wide = (double)at.wide, up = (double)at.up_wide, peak = 1e12 * estimate_tflops(o);
     const double product_s = 2 / (ESTIMATE_GEMM * peak); /* a multiplication and an addition */
     const double attention_flops = 2 * (double)o->sequence * q;
     const double attention_s = attention_flops / (ESTIMATE_ATTENTION_FORWARD * peak);
     const double attention_back_s = 2.5 * attention_flops / (ESTIMATE_ATTENTION_BACKWARD * peak);
-    const double products[GPT_N_TENSORS] = {-1, -1,    4 * h, h * q, h * kv,   h * kv,   0,
-                                            -1, h * q, -1,    4 * h, h * wide, 10 * wide};
+    const double products[GPT_N_TENSORS] = {-1, -1,    4 * h, h * q, h * kv, h * kv,   0,
+                                            -1, h * q, -1,    4 * h, h * up, 10 * wide};
     double row_s = product_s * h * wide; /* down; the other tensors it reads are below */
+    double chunk_s = 0;                  /* what the backward of an MLP in chunks recomputes */
     memo_tensor tensors[GPT_N_TENSORS];
     int t;
     gpt_fill_tensors(&config, tensors);
     memset(profile, 0, sizeof *profile);
     profile->n_rows = train_rows(o);
-    profile->n_tensors = GPT_N_TENSORS;
+    profile->n_tensors = gpt_n_tensors(&config);
 
     /* A row of each tensor, and of the layer. */
     for (t = 0; t < GPT_N_TENSORS; t++) {
         memo_profile_tensor* tensor = &profile->tensors[t];
+        if (products[t] > 0) row_s += product_s * products[t];
+        if (products[t] > 0 && t >= profile->n_tensors) chunk_s += product_s * products[t];
+        if (t >= profile->n_tensors) continue;
         snprintf(tensor->name, sizeof tensor->name, "%s", tensors[t].name);
         tensor->recompute_s_per_row = product_s * products[t];
-        if (products[t] > 0) row_s += product_s * products[t];
         if (t == GPT_ATTENTION) tensor->recompute_s_per_row = attention_s;
         if (products[t] < 0 || tensors[t].rule == MEMO_TENSOR_SWAPPED)
             tensor->recompute_s_per_row = -1;
     }
     profile->forward_s = (row_s + attention_s) * (double)profile->n_rows;
-    profile->backward_s = (2 * row_s + attention_back_s) * (double)profile->n_rows;
+    profile->backward_s = (2 * row_s + chunk_s + attention_back_s) * (double)profile->n_rows;
     profile->between_s = 3 * (double)o->vocabulary * h * product_s * (double)profile->n_rows;
 
     if (o->link_bandwidth) {
@@ -277,6 +283,7 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
 /* Reads --profile.  Its times must be those of a layer of this model with as many rows. */
 static memo_status read_profile(const train_options* o, memo_profile* profile, memo_error* error) {
     const gpt_config config = train_config(o);
+    const int32_t n_tensors = gpt_n_tensors(&config);
     memo_tensor tensors[GPT_N_TENSORS];
     memo_error reason;
     memo_status status = memo_profile_read(o->profile, profile, &reason);
@@ -291,10 +298,10 @@ static memo_status read_profile(const train_options* o, memo_profile* profile, m
             o->profile, (long long)profile->n_rows, (long long)train_rows(o));
 
     gpt_fill_tensors(&config, tensors);
-    while (t < GPT_N_TENSORS && t < profile->n_tensors &&
+    while (t < n_tensors && t < profile->n_tensors &&
            !strcmp(profile->tensors[t].name, tensors[t].name))
         t++;
-    if (t == GPT_N_TENSORS && t == profile->n_tensors) return MEMO_STATUS_OK;
+    if (t == n_tensors && t == profile->n_tensors) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                           "--profile %.300s: has other tensors than this model; use a file that "
                           "--output has written",

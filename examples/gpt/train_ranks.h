@@ -304,7 +304,7 @@ static memo_mesh_desc train_mesh_desc(const train_options* o) {
 static int64_t train_plan_mark(const candidate* c) {
     uint64_t mark = (uint64_t)c->policy;
     int64_t i;
-    for (i = 0; i < c->desc.config.n_layers * (int64_t)GPT_N_TENSORS; i++)
+    for (i = 0; i < c->desc.config.n_layers * (int64_t)gpt_n_tensors(&c->desc.config); i++)
         mark = train_mix(mark) + (uint64_t)c->desc.rows[i];
     return (int64_t)(train_mix(mark) >> 1); /* its negative is valid too */
 }

@@ -33,7 +33,7 @@ static const cluster_preset clusters[] = {
 enum { N_CLUSTERS = sizeof clusters / sizeof *clusters };
 
 /* Returns the index of the preset; N_CLUSTERS if none has this name. */
-static int cluster_find(const char* name) {
+static inline int cluster_find(const char* name) {
     int i;
     for (i = 0; i < N_CLUSTERS && strcmp(name, clusters[i].name); i++) continue;
     return i;

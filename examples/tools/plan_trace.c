@@ -720,7 +720,6 @@ int main(int argc, char** argv) {
     input in;
     progress shown;
     memo_error error;
-    struct timespec begin, end;
     double seconds;
     memo_status status, capacity_status;
     int result;
@@ -749,10 +748,9 @@ int main(int argc, char** argv) {
     o.solve.trace = in.trace;
     o.solve.log.user = &shown;
     if (!o.is_quiet && isatty(2)) o.solve.log.write = show_progress;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
+    seconds = -memob_now_s();
     capacity_status = memo_plan_solve(in.plan, &o.solve, &error);
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    seconds = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+    seconds += memob_now_s();
     if (shown.has_shown) fprintf(stderr, "\r%-78s\r", "");
 
     /* A missed capacity still has a plan, which is printed. */

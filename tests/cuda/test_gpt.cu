@@ -121,6 +121,7 @@ static void check_model(gpt_config config, double loss_tolerance, double gradien
                keep.loss[0], host.loss[0]);
     CHECK_IS(difference, <, gradient_tolerance);
     CHECK_IS(fabs(keep.norm[0] / host.norm[0] - 1), <, gradient_tolerance);
+    CHECK_IS(fabs(keep.loss[1] / host.loss[1] - 1), <, 100 * loss_tolerance);
     for (int policy = GPT_POLICY_RECOMPUTE; policy <= GPT_POLICY_ALPHA; policy++) {
         const gpt_desc desc = gpt_test_desc(config, (gpt_policy)policy, 0.5);
         history h = on_the_gpu(device, config, desc.rows, text, NULL);
@@ -148,6 +149,76 @@ static void bf16_is_the_host_but_for_rounding(void) {
 }
 /* No row begins at a multiple of 16 bytes. */
 static void odd_widths_work(void) { check_model(config_of(MEMO_TYPE_BF16, 12, 11, 1), 1e-4, 3e-2); }
+
+static void swiglu_is_the_host_but_for_rounding(void) {
+    gpt_config config = config_of(MEMO_TYPE_BF16, 16, 13, 2);
+    config.mlp = GPT_MLP_SWIGLU;
+    check_model(config, 1e-4, 3e-2);
+    config = config_of(MEMO_TYPE_F32, 6, 11, 1); /* an odd number of pairs of 8 */
+    config.n_heads = config.n_kv_heads = 1;
+    config.mlp = GPT_MLP_SWIGLU;
+    check_model(config, 1e-6, 2e-5);
+}
+/* Three updates of any gradients, with moments in bf16. */
+static void states_in_bf16_are_the_host_but_for_rounding(void) {
+    enum { N = 300 };
+    struct arrays {
+        float parameters[N], gradients[N];
+        uint16_t moments1[N], moments2[N];
+        double squares;
+    };
+    NEED_DEVICE(device);
+    gpt_cuda_kernels* cuda = NULL;
+    gpt_adamw_args a = {};
+    gpt_kernels kernels;
+    memo_stream stream;
+    arrays host = {};
+    void* pinned = NULL; /* the GPU reads and writes through */
+    CHECK_OK(gpt_cuda_kernels_create(NULL, &cuda, &error));
+    kernels = gpt_cuda_kernels_table(cuda);
+    CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
+    CHECK_OK(memo_host_alloc(device, (int64_t)sizeof host, &pinned, &error));
+    for (int i = 0; i < N; i++) host.parameters[i] = (float)memo_test_real();
+    for (int i = 0; i < N; i++) host.gradients[i] = (float)memo_test_real() - 0.5f;
+    host.squares = 9;
+    memcpy(pinned, &host, sizeof host);
+
+    arrays* gpu = (arrays*)pinned;
+    a.parameters = gpu->parameters;
+    a.gradients = gpu->gradients;
+    a.moments1 = gpu->moments1;
+    a.moments2 = gpu->moments2;
+    a.states = MEMO_TYPE_BF16;
+    a.squares = &gpu->squares;
+    a.clip = 1;
+    a.n = N;
+    a.adamw = {0.01, 0.9, 0.99, 1e-8, 0.1, 0};
+    for (int i = 0; i < 3; i++) {
+        a.adamw.update++;
+        CHECK_OK(kernels.enqueue(cuda, stream, GPT_KIND_ADAMW, &a, &error));
+        gpt_adamw(host.parameters, host.moments1, host.moments2, a.states, host.gradients,
+                  gpt_clip_scale(host.squares, a.clip), &a.adamw, 0, N);
+    }
+    CHECK_OK(memo_stream_synchronize(device, stream, &error));
+    for (int i = 0; i < N; i++) {
+        const float m = memo_f32_from_bf16(host.moments1[i]),
+                    v = memo_f32_from_bf16(host.moments2[i]);
+        CHECK_IS(fabsf(gpu->parameters[i] - host.parameters[i]), <=,
+                 1e-4f); /* a moment may round the other way */
+        CHECK_IS(fabsf(memo_f32_from_bf16(gpu->moments1[i]) - m), <=, fabsf(m) / 128);
+        CHECK_IS(fabsf(memo_f32_from_bf16(gpu->moments2[i]) - v), <=, fabsf(v) / 128);
+        CHECK(m != 0 && v != 0);
+    }
+    CHECK_OK(memo_host_free(device, pinned, &error));
+    CHECK_OK(memo_stream_destroy(device, stream, &error));
+    gpt_cuda_kernels_destroy(cuda);
+    memo_cuda_device_destroy(device);
+}
+static void an_mlp_in_chunks_works(void) {
+    gpt_config config = config_of(MEMO_TYPE_BF16, 16, 19, 1);
+    config.mlp_rows = 8;
+    check_model(config, 1e-4, 3e-2);
+}
 
 #ifdef HAS_CUDNN
 static gpt_cudnn* begin_cudnn(int32_t is_deterministic, int64_t scratch_bytes) {
@@ -289,6 +360,10 @@ int main(int argc, char** argv) {
     TEST(f32_is_the_host_but_for_rounding);
     TEST(bf16_is_the_host_but_for_rounding);
     TEST(odd_widths_work);
+    TEST(swiglu_is_the_host_but_for_rounding);
+    TEST(states_in_bf16_are_the_host_but_for_rounding);
+    TEST(an_mlp_in_chunks_works);
+
 #ifdef HAS_CUDNN
     TEST(with_cudnn_it_is_the_host_but_for_rounding);
     TEST(groups_of_heads_give_the_same_bits);

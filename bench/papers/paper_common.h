@@ -1,7 +1,7 @@
 /* paper_common.h - what the tables of all three papers share: constants with their origin, scores,
  * a small optimizer and the check marks.
  *
- * Part of bench/paper_tables.c and of its test. */
+ * Part of paper_tables.c and of its test. */
 #ifndef PAPER_COMMON_H
 #define PAPER_COMMON_H
 
