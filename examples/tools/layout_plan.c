@@ -372,14 +372,15 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
             (int)l.zero_stage, memo_parallel_activations_name(l.activations));
     if (l.activations == MEMO_PARALLEL_SWAP) fprintf(out, ", alpha %.3f", p.alpha);
     if (p.ulysses_groups > 1) fprintf(out, ", %d groups of heads", (int)p.ulysses_groups);
-    if (p.gathers_keys) fprintf(out, ", keys are gathered (%.2f GiB)", p.memory.keys_bytes / GIB);
+    if (p.gathers_keys) fprintf(out, ", keys are gathered");
     fprintf(out,
             "\nmemory, GiB of a GPU: parameters %.2f, gathered %.2f, gradients %.2f, optimizer "
-            "%.2f, activations %.2f, logits %.2f; %.2f of %.2f: %s\n",
+            "%.2f, activations %.2f, attention %.2f, logits %.2f; %.2f of %.2f: %s\n",
             p.memory.parameters_bytes / GIB, p.memory.gathered_bytes / GIB,
             p.memory.gradients_bytes / GIB, p.memory.optimizer_bytes / GIB,
-            p.memory.activations_bytes / GIB, p.memory.logits_bytes / GIB,
-            p.memory.device_bytes / GIB, o->n.memory, p.fits ? "fits" : "does not fit");
+            p.memory.activations_bytes / GIB, p.memory.attention_bytes / GIB,
+            p.memory.logits_bytes / GIB, p.memory.device_bytes / GIB, o->n.memory,
+            p.fits ? "fits" : "does not fit");
 
     if (p.memory.host_bytes > 0)
         fprintf(out, "host: %.2f GiB of a GPU\n", p.memory.host_bytes / GIB);
