@@ -372,12 +372,12 @@ typedef struct memo_parallel_desc {
     /* 1: the ring's pieces are contiguous, not zigzag; its last rank then has full blocks only. */
     int32_t is_contiguous;
     /* The most groups of heads, so that the all-to-all of one runs behind the attention of another
-     * (memo_sp_attention_desc.ulysses_groups); 0: 1.  The prediction takes the fastest number that
-     * fits and divides the key heads of a rank. */
+     * (memo_sp_attention_desc.ulysses_groups); 0: as many as help.  The prediction takes the fastest
+     * number that fits and divides the key heads of a rank. */
     int32_t max_ulysses_groups;
-    /* 1: keys and values may be gathered instead of going round
-     * (memo_sp_attention_desc.gathers_keys).  The prediction takes the faster way that fits. */
-    int32_t may_gather_keys;
+    /* 0: keys and values are gathered instead of going round
+     * (memo_sp_attention_desc.gathers_keys) if that is faster and fits. */
+    int32_t never_gathers_keys;
     /* 1: memory.attention_bytes is not counted, as in the papers. */
     int32_t excludes_attention_memory;
     /* Filters for memo_plan_layouts; 0: all. */
@@ -8815,12 +8815,11 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
                                         const memo_parallel_layout* l,
                                         memo_parallel_prediction* prediction) {
     const memoi_parallel_share share = memoi_parallel_share_of(desc, l);
-    const int32_t most_groups = l->ulysses == 1                         ? 1
-                                : desc->max_ulysses_groups < share.n_kv ? desc->max_ulysses_groups
-                                                                        : share.n_kv;
+    const int32_t limit = desc->max_ulysses_groups ? desc->max_ulysses_groups : share.n_kv;
+    const int32_t most_groups = l->ulysses == 1 ? 1 : limit < share.n_kv ? limit : share.n_kv;
     memo_parallel_prediction trial;
     memoi_parallel_way way;
-    for (way.gathers_keys = 0; way.gathers_keys <= (l->ring > 1 && desc->may_gather_keys);
+    for (way.gathers_keys = 0; way.gathers_keys <= (l->ring > 1 && !desc->never_gathers_keys);
          way.gathers_keys++)
         for (way.n_groups = 1; way.n_groups == 1 || way.n_groups <= most_groups; way.n_groups++) {
             if (share.n_kv % way.n_groups) continue;

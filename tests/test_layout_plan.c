@@ -25,7 +25,7 @@ static memo_parallel_model make_model(int layers, int hidden, int ffn, int q_hea
 static memo_parallel_model llama2_7b(void) { return make_model(32, 4096, 11008, 32, 32, 32000); }
 static memo_parallel_model llama3_8b(void) { return make_model(32, 4096, 14336, 32, 8, 128256); }
 
-/* The paper's nodes of 8 A800. */
+/* The paper's nodes of 8 A800, and its attention: one group of heads, keys go round. */
 static memo_parallel_desc make_case(memo_parallel_model model, int n_gpus, int64_t sequence,
                                     int64_t batch) {
     memo_parallel_desc d = memo_parallel_desc_default();
@@ -42,7 +42,7 @@ static memo_parallel_desc make_case(memo_parallel_model model, int n_gpus, int64
     d.cluster.host_bytes_per_s = 10e9;
     d.sequence = sequence;
     d.global_batch = batch;
-    d.excludes_attention_memory = 1;
+    d.excludes_attention_memory = d.max_ulysses_groups = d.never_gathers_keys = 1;
     return d;
 }
 
@@ -552,7 +552,7 @@ static void attention_memory_is_that_of_memo_sp(void) {
         d.sequence = 2 * l.ring * l.ulysses * l.tensor * memo_test_int(1, 500); /* divides */
         d.excludes_attention_memory = 0;
         d.max_ulysses_groups = (int32_t)memo_test_int(0, 8);
-        d.may_gather_keys = (int32_t)memo_test_int(0, 1);
+        d.never_gathers_keys = (int32_t)memo_test_int(0, 1);
         d.element_bytes = memo_test_int(0, 2) ? 2 : 4;
         d.kv_gradient_bytes = memo_test_int(0, 1) ? 4 : d.element_bytes;
         p = predict(&d, &l);
@@ -986,7 +986,7 @@ static void keys_are_gathered_where_that_is_faster(void) {
     CHECK(!ring.gathers_keys && ring.memory.attention_bytes <= 0);
     d.excludes_attention_memory = 0;
     ring = predict(&d, &l);
-    d.may_gather_keys = 1;
+    d.never_gathers_keys = 0;
     p = predict(&d, &l);
     CHECK(p.gathers_keys && p.time.step_s < ring.time.step_s && p.fits);
     CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &forward, &error));
@@ -1012,7 +1012,7 @@ static void keys_are_gathered_where_that_is_faster(void) {
     d = make_case(make_model(8, 4096, 14336, 32, 8, 32000), 4, 2048, 1);
     d.excludes_attention_memory = 0;
     ring = predict(&d, &l);
-    d.may_gather_keys = 1;
+    d.never_gathers_keys = 0;
     p = predict(&d, &l);
     CHECK(p.gathers_keys && p.memory.attention_bytes > ring.memory.attention_bytes);
     device_bytes = (ring.memory.device_bytes + p.memory.device_bytes) / 2;
@@ -1023,7 +1023,7 @@ static void keys_are_gathered_where_that_is_faster(void) {
     /* Many key heads and a long sequence: the ring hides its hops. */
     d = make_case(llama2_7b(), 4, 1 << 20, 1);
     d.cluster.device_bytes = (int64_t)1 << 50;
-    d.may_gather_keys = 1;
+    d.never_gathers_keys = 0;
     CHECK(!predict(&d, &l).gathers_keys);
 }
 
@@ -1035,7 +1035,7 @@ static void gathering_keys_never_loses(void) {
         memo_parallel_prediction without, with;
         if (!random_legal(&d, &l)) continue;
         without = predict(&d, &l);
-        d.may_gather_keys = 1;
+        d.never_gathers_keys = 0;
         with = predict(&d, &l);
         n_gathered += with.gathers_keys;
         CHECK(with.fits > without.fits ||
@@ -1416,6 +1416,10 @@ static void tool_prints_the_list(void) {
     CHECK(tool("--gpus 16 --sequence 80K --host-memory 1000") == 0 && !tool_err[0]);
     CHECK(n_lines(tool_out) == 22 && strstr(tool_out, "MFU"));
     CHECK(strstr(tool_out, "840 layouts"));
+    CHECK_IS(tool("--model llama2-7b --gpus 8 --sequence 64K --top 0"), ==, 0);
+    CHECK(strstr(tool_out, " keep        groups 4 "));
+    CHECK_IS(tool("--gpus 4 --layers 2 --kv-heads 1 --sequence 8K --top 0"), ==, 0);
+    CHECK(strstr(tool_out, " keep        gathers "));
     CHECK_IS(
         tool("--model llama2-7b --gpus 8 --zero 1 --activations swap --host-memory 2000 --top 3"),
         ==, 0);
@@ -1478,13 +1482,21 @@ static void tool_explains(void) {
     CHECK_IS(tool("--gpus 16 --explain 1,1,1,8,2 --activations swap --host-memory 900 --zero 3"),
              ==, 0);
     CHECK(strstr(tool_out, "alpha 0.") && strstr(tool_out, "ZeRO 3"));
-    CHECK_IS(tool("--model llama2-7b --sequence 16K --explain 1,1,1,8,1 --ulysses-groups 4"), ==,
-             0);
+    CHECK_IS(tool("--model llama2-7b --sequence 16K --explain 1,1,1,8,1"), ==, 0);
     CHECK(strstr(tool_out, "activations keep, 4 groups of heads\n"));
-    CHECK_IS(tool("--gpus 4 --layers 2 --kv-heads 1 --sequence 8K --may-gather-keys --explain "
+    CHECK_IS(tool("--gpus 4 --layers 2 --kv-heads 1 --sequence 8K --explain "
                   "1,1,1,1,4"),
              ==, 0);
     CHECK(strstr(tool_out, "keys are gathered"));
+    CHECK_IS(tool("--gpus 4 --layers 2 --kv-heads 1 --sequence 8K --never-gather-keys "
+                  "--ulysses-groups 1 --explain 1,1,1,1,4"),
+             ==, 0);
+    CHECK(!strstr(tool_out, "gathered, ") && !strstr(tool_out, "keys are gathered"));
+    CHECK(strstr(tool_out, "ring 0.029"));
+    CHECK_IS(tool("--gpus 4 --layers 2 --kv-heads 1 --sequence 8K --never-gather-keys "
+                  "--rounds-gradients --explain 1,1,1,1,4"),
+             ==, 0);
+    CHECK(strstr(tool_out, "ring 0.021"));
 }
 
 static void tool_refuses(const char* line, const char* words) {
@@ -1516,8 +1528,8 @@ static void tool_refuses_in_words(void) {
     tool_refuses("--cluster --gpus 3", "its value is missing: --cluster");
     tool_refuses("--cluster v100", "--cluster: no such preset: v100");
     tool_refuses("--shared-bus 2", "--shared-bus is a whole number from 0 to 1, not 2");
-    tool_refuses("--ulysses-groups 0",
-                 "--ulysses-groups is a whole number from 1 to 1000000, not 0");
+    tool_refuses("--ulysses-groups -1",
+                 "--ulysses-groups is a whole number from 0 to 1000000, not -1");
     tool_refuses("--zero 4", "--zero is a whole number from 0 to 3, not 4");
     tool_refuses("--activations all", "--activations is keep, recompute or swap, not all");
     tool_refuses("--explain 1,2,3", "--explain is five degrees");
