@@ -71,13 +71,14 @@ start_cudnn() {
     rm -f "$folder"/*.status
     compile_with_cudnn bench/cuda_chain.cu cuda_chain_cudnn -DCHAIN_CUDNN $cublas_lt &
     compile_with_cudnn examples/13_cudnn_attention.cu 13_cudnn_attention &
+    compile_with_cudnn tests/cuda/test_gpt.cu test_gpt_cudnn -DTEST_CUDNN -Iexamples $cublas_lt &
 }
 
 await_cudnn() {
     [ -n "${CUDNN:-}" ] || return
     cat >"$folder/cudnn.sh" <<'END'
 bad=0
-for program in cuda_chain_cudnn 13_cudnn_attention; do
+for program in cuda_chain_cudnn 13_cudnn_attention test_gpt_cudnn; do
     while [ ! -f "$1/$program.status" ]; do sleep 1; done
     cat "$1/$program.build.txt"
     [ "$(cat "$1/$program.status")" = 0 ] || bad=1
@@ -197,7 +198,9 @@ done
 exit $bad
 END
     stage examples 60 sh "$folder/examples.sh" "$folder"
-    [ -z "${CUDNN:-}" ] || stage 13_cudnn_attention 60 "$folder/13_cudnn_attention"
+    [ -z "${CUDNN:-}" ] || for program in 13_cudnn_attention test_gpt_cudnn; do
+        stage $program 60 "$folder/$program"
+    done
 
     {
         write_head "sh bench/device.sh A"
