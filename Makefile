@@ -119,10 +119,10 @@ build/examples/gpt_kernels_cuda.o: examples/gpt/gpt_kernels_cuda.cu $(wildcard e
 # CUDNN=folder of cudnn-frontend: attention is cuDNN's.  The program is built again when CUDNN changes.
 CUDNN ?=
 export CUDNN
-ifneq ($(shell cat build/examples/cudnn.folder 2>/dev/null),$(CUDNN))
-$(shell mkdir -p build/examples && echo '$(CUDNN)' >build/examples/cudnn.folder)
-endif
-build/examples/cudnn.folder:
+build/examples/cudnn.folder: always
+	@mkdir -p $(@D)
+	@echo '$(CUDNN)' | cmp -s - $@ || echo '$(CUDNN)' >$@
+always:
 build/examples/gpt_cudnn.o: examples/gpt/gpt_cudnn.cu examples/cudnn_attention.h $(wildcard examples/gpt/gpt_*.h) $(HEADERS) build/examples/cudnn.folder Makefile
 	@echo "  NVCC  $@"
 	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O3 -I. -Iexamples -I"$(CUDNN)/include" -c $< -o $@
@@ -318,4 +318,4 @@ help: ## this list
 		printf '  %-14s %s\n' "$$target" "$$text"; done
 
 .PHONY: all examples test-programs bench-programs run bench papers test test-all asan ubsan asan-ubsan tsan valgrind \
-	test-cuda bench-cuda test-mpi fuzz analyze coverage format format-check install uninstall setup clean help
+	test-cuda bench-cuda test-mpi fuzz analyze coverage format format-check install uninstall setup clean help always
