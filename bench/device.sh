@@ -2,8 +2,8 @@
 # device.sh - what needs a GPU, in three parts of nine minutes each:
 #
 #   sh bench/device.sh A     tests, examples, and the benchmarks of memory, row kernels and a chain of layers
-#   sh bench/device.sh B     compute-sanitizer (memcheck, initcheck, synccheck) on the kernels and on a short run with swaps;
-#                            the tests over NCCL with 2, 4 and 8 ranks, which share the GPU
+#   sh bench/device.sh B     compute-sanitizer (memcheck, initcheck, synccheck) on the kernels and on a short run with swaps,
+#                            memcheck on the trainer's model; the tests over NCCL with 2, 4 and 8 ranks, which share the GPU
 #   sh bench/device.sh C [TOKENS...]
 #                            the trainer beside PyTorch: 8 layers of 4096, one sequence (default 65536 131072 262144
 #                            tokens; a length that found no time left: again, alone), and the step's products and
@@ -23,8 +23,8 @@
 #              TOKENS    length of the chain, default 98304
 #              ALPHA     of the chain's fourth way, swap and recompute, default 0.5
 #              COMMIT    required outside a git checkout
-#              CUDNN     folder of cudnn-frontend: its example is built and run too; the attention of chain and trainer is
-#                        cuDNN's; if that chain prints no table, the chain with attention in blocks runs
+#              CUDNN     folder of cudnn-frontend: its example and the tests of the model with it are built and run too; the
+#                        attention of chain and trainer is cuDNN's; if that chain prints no table, the chain with attention in blocks runs
 #              TRAINER   C: a trainer to run instead of the one built here, without a GPU; LAYERS, HIDDEN, HEADS,
 #                        VOCABULARY, TILE and STEPS make it small
 # cuBLAS, NCCL and cuDNN come from where nvcc finds them, otherwise from Python's packages (nvidia-cublas, ...).
@@ -94,7 +94,7 @@ chain() { # PROGRAM
 
 # cuDNN's chain, or the other one if it prints no table.
 run_chain() {
-    is_dry || nvidia-smi -i 0 --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv,noheader,nounits -l 1 \
+    is_dry || timeout 240 nvidia-smi -i 0 --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv,noheader,nounits -l 1 \
         >"$folder/clocks.txt" 2>/dev/null & monitor=$!
     [ "$(cat "$folder/cuda_chain_cudnn.status" 2>/dev/null)" = 0 ] && chain cuda_chain_cudnn
     if [ -s "$folder/cuda_chain_cudnn.md" ]; then
@@ -201,6 +201,7 @@ END
     [ -z "${CUDNN:-}" ] || for program in 13_cudnn_attention test_gpt_cudnn; do
         stage $program 60 "$folder/$program"
     done
+    is_dry && return
 
     {
         write_head "sh bench/device.sh A"
@@ -229,11 +230,13 @@ END
 part_b() {
     begin -ranks
     has_nccl=no
+    find_library cublasLt cublasLt.h; cublas_lt=$flags
     find_library nccl nccl.h && has_nccl=yes
     nccl=$flags
     {
         echo "tests/cuda/test_kernels.cu test_kernels"
         echo "tests/cuda/test_step.cu test_step $(sh tests/cuda_wraps.sh)"
+        echo "tests/cuda/test_gpt.cu test_gpt -Iexamples $cublas_lt"
         if [ $has_nccl = yes ]; then
             echo "tests/test_comm_nccl.c test_comm_nccl -x cu -Itests -DMEMO_SP_NCCL $nccl"
             echo "tests/cuda/nccl_attention.cu nccl_attention -Itests $nccl"
@@ -242,7 +245,7 @@ part_b() {
         fi
     } | compile_all build 150
 
-    # The kernels without the huge arrays, a short run with swaps.
+    # The kernels without the huge arrays, a short run with swaps, the trainer's model.
     if is_dry || command -v compute-sanitizer >/dev/null 2>&1; then
         for tool in memcheck initcheck synccheck; do
             stage "$tool-kernels" 40 compute-sanitizer --tool $tool --error-exitcode 9 \
@@ -250,6 +253,7 @@ part_b() {
             stage "$tool-swap" 40 compute-sanitizer --tool $tool --error-exitcode 9 \
                 "$folder/test_step" swapping
         done
+        stage memcheck-gpt 60 compute-sanitizer --tool memcheck --error-exitcode 9 "$folder/test_gpt" bf16_is
     else
         failed=1
         echo "| compute-sanitizer | **not run: it is not installed** | |" >>"$stages"
@@ -280,6 +284,8 @@ END
         failed=1
         echo "| NCCL | **not run: nccl.h or libnccl is not installed** | |" >>"$stages"
     fi
+    is_dry && return
+
     {
         write_head "sh bench/device.sh B"
         write_stages
@@ -325,6 +331,8 @@ part_c() { # TOKENS...
             train "$policy-$tokens" $seconds $policy "$tokens" "$layers" "$steps"
         done
     done
+    is_dry && return
+
     {
         write_head "sh bench/device.sh C $*"
         write_stages

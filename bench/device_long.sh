@@ -39,6 +39,7 @@ profile-512k) train "$case" 500 memo "$long" 8 1 --mlp-rows 16384 --output "$pro
 1m) train "$case" 520 alpha $((2 * long)) 4 2 --mlp-rows 16384 --alpha 0 ;;
 pytorch-512k) torch "$case" 520 "$long" 8 3 ;;
 esac
+is_dry && exit
 
 {
     write_head "sh bench/device_long.sh $case"
