@@ -391,6 +391,7 @@ mlp_in_chunks() {
     expect_out '^predicted '
     expect_out 'bitwise the same'
     ! grep -q 'norm2\|gelu' out || fail 'a tensor of the MLP is planned'
+    grep -q 'recompute 3: GELU' chunks/timeline.json || fail 'the timeline shows no recomputation'
     run $tiny --mlp-rows 20 --dry-run --ring 2 --profile chunks/step.profile
     expect_code 0
     run $tiny --dry-run --ring 2 --profile chunks/step.profile
