@@ -61,17 +61,22 @@
  *         return status;
  *     }
  *
- * RULES.  Every function that can fail returns memo_status and takes a memo_error, which may be
- * NULL; its message names the object, the problem, the value and what would work.  A desc is a
+ * RULES.  A function that can fail returns memo_status and takes a memo_error, which may be NULL;
+ * its message names the object, the problem, the value and what would work.  The calls inside a
+ * session's micro-batch are the exception: memo_session_end returns their error.  A desc is a
  * plain struct in which zero means default; start from memo_x_desc_default().  A function that
  * creates an object sets it to NULL on failure; destroying NULL does nothing.  memo_x_get_y fills a
  * struct, or returns a handle or an address.  There is no global state.  After creation no function
  * allocates, locks or synchronizes on the training path.  Only one thread at a time may use an
- * object.  Sizes are bytes, times are seconds, intervals are half-open, indices are 64 bits wide.
+ * object.  Sizes are bytes, times are seconds, intervals are half-open.  Bytes, rows and elements
+ * are counted in 64 bits.
  *
  * GLOSSARY.  Terms of all four headers.
  *
  *   row             the values of one token in one tensor
+ *   head            a part of a row that attention treats as one query, key or value
+ *   micro-batch     the sequences that one forward and one backward process
+ *   dry run         a micro-batch that makes its requests but computes nothing
  *   tile            a fixed number of consecutive rows; rows are split between tiles only
  *   persistent      buffer that lives through the whole step: parameters, optimizer states
  *   skeletal        buffer that a layer's forward makes and its backward needs
@@ -86,6 +91,9 @@
  *   stall           time in which a stream waits between its first and its last operation
  *   rank            one of several processes or threads, numbered from 0, each with its own device
  *   group           the ranks of one communicator
+ *   all-to-all      exchange in which every rank sends each other rank a different part of its data
+ *   ZeRO            ranks with equal parameters share their optimizer states (stage 1), gradients
+ *                   (2) and parameters (3): each holds a part
  *   degree          the number of ranks that share one dimension: ring degree rd, Ulysses degree ud
  *   Ulysses         each rank computes some heads of all tokens; an all-to-all before and after
  *   ring            each rank computes its own queries; keys and values pass from rank to rank
@@ -487,7 +495,7 @@ typedef memo_status (*memo_host_function)(void* args, memo_error* error);
 typedef struct memo_host_call {
     memo_host_function function;
     void* argument;
-    void* device; /* set by the device that first enqueues it; no other device may */
+    void* device; /* set by the first device that enqueues it; no other device may */
 } memo_host_call;
 
 typedef struct memo_device {
@@ -1150,8 +1158,8 @@ MEMO_API memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_sc
  *
  * It follows that rows come back only after they have left: the compute stream orders both.  With
  * alpha every wait of the swap engine is necessary: without it memo_schedule_check finds a race.  A
- * table of rows may make waits redundant, but the engine still makes them.  Let p(i) be layer i-2
- * of layer i.  Redundant are:
+ * table of rows may make waits redundant, but the engine still makes them.  With p(i) the latest
+ * layer before i that swaps rows in the same part ("layer i-2" above), these waits are redundant:
  *   forward_begin(i), backward_begin(p(i))   if a layer k < i has p(k) > p(i): the copies of p(k)
  *                       are later operations of the same streams, and compute waited for them
  *   forward_begin(i)    if a layer k > i has p(k) > p(i), and none of i .. k-1 touches bytes that
@@ -1339,9 +1347,9 @@ MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_s
 /* ---- 10 row kernels: the arithmetic between copies ----------------------------------------------
  *
  * Operations on rows other than matrix products: gather, scatter, merge of partial attention, add,
- * sum of products, cast, cross-entropy, attention sinks.  Each kernel is a loop over an inline function of this
- * chapter.  memo_row_* loop on the calling thread, memo_cuda.cuh loops on a GPU, and a device with
- * row kernels enqueues them (chapter 4).
+ * sum of products, cast, cross-entropy, attention sinks.  Each kernel is a loop over an inline
+ * function of this chapter.  memo_row_* loop on the calling thread, memo_cuda.cuh loops on a GPU,
+ * and a device with row kernels enqueues them (chapter 4).
  *
  * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  Every product
  * that is added is an explicit fma, so that host and GPU agree bit for bit.  Only exp and log1p of
@@ -1887,8 +1895,8 @@ MEMO_INLINE void memo_cast_item(const memo_cast_desc* cast, int64_t item) {
 
 /* --- cross-entropy of logits, of which this rank may hold only some columns ---
  *
- * logits are columns first_column, first_column + 1, ... of the whole vocabulary.  Three kernels use
- * one desc, in this order:
+ * logits are columns first_column, first_column + 1, ... of the whole vocabulary.  Three kernels
+ * use one desc, in this order:
  *
  *   softmax_parts   parts[part][row] = LSE of the row's logits, and the logit of the row's label;
  *                   -inf if the label is not among these columns
@@ -2081,14 +2089,15 @@ MEMO_INLINE double memo_loss_lane(const memo_cross_entropy_desc* entropy, int32_
  * A sink is a logit of a head that takes part in the softmax of every row and has no value.
  *
  *   sinks       the merge with a part whose LSE is the sink and whose output is 0: out *= 1 - w,
- *               LSE = log(exp(LSE) + exp(sink)).  A row that saw no key has output 0 and the sink as
- *               LSE
+ *               LSE = log(exp(LSE) + exp(sink)).  A row that saw no key has output 0 and the sink
+ *               as LSE
  *   sink_sums   d_sinks[h] -= sum over the rows of exp(sink - LSE) * row_dots, with the LSE that
  *               sinks left, and row_dots = sum of d_out * out of a row and head
  *
- * A kernel does nothing if the array that it sets, out or d_sinks, is NULL and the others are given.
- * sinks takes MEMO_ROW_LANES lanes a row and head.  sink_sums takes 32 lanes a head: lane l adds rows
- * l, l + 32, ... in double; then lanes l and l + 16, l and l + 8, ... are added. */
+ * A kernel checks its other arrays, and does nothing if the one that it sets, out or d_sinks, is
+ * NULL.
+ * sinks takes MEMO_ROW_LANES lanes a row and head.  sink_sums takes 32 lanes a head: lane l adds
+ * rows l, l + 32, ... in double; then lanes l and l + 16, l and l + 8, ... are added. */
 typedef struct memo_sinks_desc {
     float* out;            /* (n_rows, n_heads, n_columns); sinks only */
     float* lse;            /* (n_rows, n_heads) */
@@ -2100,8 +2109,8 @@ typedef struct memo_sinks_desc {
 
 #define MEMO_SINK_LANES 32
 
-/* The work of one lane on a row and head (place = row * n_heads + head), whose LSE is still that of the
- * keys. */
+/* The work of one lane on a row and head (place = row * n_heads + head), whose LSE is still that of
+ * the keys. */
 MEMO_INLINE void memo_sink_lane(const memo_sinks_desc* sinks, int64_t place, int32_t lane) {
     float weight = memo_merge_weight(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
     float* out = sinks->out + place * sinks->n_columns;
@@ -2363,10 +2372,11 @@ MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error)
 MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
                                    memo_status status, const char* format, ...) MEMO_PRINTF(4, 5);
 
-/* Files of memo begin with "memo KIND 1" and end with "end COUNT CHECKSUM". memob_read_first_line
- * starts after the word `memo` and checks kind and version. memob_read_last_line checks the
- * checksum of text, the whole file, and sets *count; the reader then ends before that line, which
- * *last_line keeps for messages.  Errors: FORMAT, VERSION. memob_put_last_line appends it. */
+/* Files of memo begin with "memo KIND 1" and end with "end COUNT CHECKSUM".
+ * memob_read_first_line starts after the word `memo` and checks kind and version.
+ * memob_read_last_line checks the checksum of text, the whole file, and sets *count; the reader
+ * then ends before that line, which *last_line keeps for messages.  memob_put_last_line appends
+ * it.  Errors: FORMAT, VERSION. */
 MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, memo_error* error);
 MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, int64_t* count,
                                        memob_reader* last_line, memo_error* error);
@@ -10985,7 +10995,7 @@ struct memo_swap {
     memo_stream compute, to_host, to_device, file_stream;
     int32_t computes_on_host, is_timed, owns_to_host, owns_to_device;
     memo_event computed[2], stored[2], loaded[2]; /* of rounding buffer 0 and 1 */
-    memo_event* passed; /* of each place in host memory: the file has its rows, or gave them back */
+    memo_event* passed; /* of each place in host memory: its rows are written, or read back */
     memob_spill_op* spill_ops; /* of each spilled layer: write, read */
     memob_spill_file file;
     memo_event* marks; /* is_timed: before and after each layer's wait, forward then backward */

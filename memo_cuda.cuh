@@ -36,7 +36,7 @@
  *     MEMO_CUDA_NVTX           NVTX ranges for copies and waits (header-only NVTX 3, part of CUDA)
  *     MEMO_MALLOC, MEMO_FREE   replace malloc and free
  *
- * CONTENTS  1 device | 2 pinned memory | 3 row kernels | 4 phantom memory
+ * CHAPTERS  1 device | 2 pinned memory | 3 row kernels | 4 phantom memory
  *
  * License: MIT, see LICENSE.  Language: CUDA C++11.  Requires memo.h, CUDA 12 or later, Linux. */
 #ifndef MEMO_CUDA_CUH
@@ -62,7 +62,7 @@ extern "C" {
  *   events       time to about half a microsecond.  memo_event_create_untimed makes events without
  *                timing; they are cheaper to record
  *   copies       of pinned memory are asynchronous; for other host memory CUDA decides
- *   row kernels  of section 3
+ *   row kernels  of chapter 3
  *   launch_host  runs the function on a thread of this device.  CUDA's own thread for host
  *                functions, which NCCL needs too, only hands it over.  If the driver lacks
  *                cuStreamWaitValue32, CUDA's thread runs the function, and the log says so.
@@ -78,8 +78,8 @@ extern "C" {
  * After fork, the child must not use CUDA.  Registered memory is not copied to it (MADV_DONTFORK).
  *
  * Coherent memory (Grace Hopper): copies each way run at different rates, by a factor above 2.
- * bench/cuda_memory.cu measures each way alone and both at once.  No figure of such a machine is
- * known: nothing here has run on one. */
+ * bench/cuda_memory.cu measures each way alone and both at once.  Not measured on such a
+ * machine. */
 
 /* What host_alloc does with a request that exceeds this process's share of host memory. */
 typedef enum memo_cuda_host_limit {
@@ -93,10 +93,10 @@ typedef struct memo_cuda_device_desc {
     /* Capacity of device_alloc, also in memory_info; 0: the GPU's memory. */
     int64_t device_memory_bytes;
     /* A device to record a step that does not fit: device_alloc returns phantom addresses
-     * (section 4) out of this many bytes, and memory_info counts them.  0: device memory. */
+     * (chapter 4) out of this many bytes, and memory_info counts them.  0: device memory. */
     int64_t phantom_bytes;
     int64_t phantom_chunk_bytes; /* memory behind them; 0: 1 GiB, or less if less is free */
-    /* Pinned memory (section 2). */
+    /* Pinned memory (chapter 2). */
     memo_cuda_host_limit host_limit;
     int32_t local_ranks;        /* processes that share this host; 0: from the environment, or 1 */
     int32_t host_threads;       /* that touch pages; 0: the number of processors, at most 16 */
@@ -258,8 +258,8 @@ MEMO_API memo_status memo_cuda_sink_sums(memo_stream stream, const memo_sinks_de
 #define MEMOI_CUDA           static MEMO_UNUSED
 #define MEMOI_CUDA_BYTES_MAX ((int64_t)1 << 62)
 
-/* Removes code from cudaGetLastError, where the failed call left it.  An error of another call stays
- * there. */
+/* Removes code from cudaGetLastError, where the failed call left it.  An error of another call
+ * stays there. */
 MEMOI_CUDA void memoi_cuda_forget(cudaError_t code) {
     if (cudaPeekAtLastError() == code) (void)cudaGetLastError();
 }
@@ -790,8 +790,8 @@ MEMOI_CUDA char* memoi_cuda_map(int64_t size_bytes, int without_huge_pages, int 
     size_t wanted = (size_t)size_bytes, slack = (size_t)MEMOI_CUDA_HUGE_BYTES, before;
     char* address;
 
-    /* The pool reserves all pages at once or refuses.  Pages have 2 MiB, even if the system's default
-     * huge page is larger, because munmap needs multiples of the page. */
+    /* The pool reserves all pages at once or refuses.  Pages have 2 MiB, even if the system's
+     * default huge page is larger, because munmap needs multiples of the page. */
 #ifdef MAP_HUGETLB
     if (!without_huge_pages && !without_pool) {
         const int huge_2mb = 21 << 26; /* MAP_HUGE_2MB */

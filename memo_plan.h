@@ -105,12 +105,14 @@ typedef struct memo_profile_tensor {
 typedef struct memo_profile_copy {
     int64_t size_bytes;
     double to_host_s, to_device_s; /* alone */
-    /* One copy each way at the same time, until both are done.  No planner reads it: the copies of
-     * a step never go both ways at once.  memo_swap_times does, and people may. */
+    /* One copy each way at the same time, until both are done.  For information, and for
+     * memo_swap_times.both_ways_bytes_per_s.  Planners ignore it: the copies of a step never go
+     * both ways at once. */
     double both_ways_s;
 } memo_profile_copy;
 
-/* Seconds to write and read a file.  A disk with a cache may seem faster than its sustained rate. */
+/* Seconds to write and read a file.  A disk with a cache may seem faster than its sustained
+ * rate. */
 typedef struct memo_profile_file {
     int64_t size_bytes; /* 0: not measured */
     double write_s, read_s;
@@ -230,10 +232,10 @@ typedef struct memo_swap_plan {
     double alpha;          /* the best single one; -1: none fits */
     int32_t n_host_layers; /* places for layers in host memory; 0: for each that is moved */
 
-    double step_s;       /* predicted makespan of a micro-batch's layers and what is between */
-    double stall_s;      /* of it, the compute stream waits */
-    double recompute_s;  /* of it, recomputation */
-    double alpha_step_s; /* the same for the best single alpha */
+    double step_s;       /* predicted makespan of all layers of a micro-batch, and between_s */
+    double stall_s;      /* stall of the compute stream, part of step_s */
+    double recompute_s;  /* recomputation, part of step_s */
+    double alpha_step_s; /* step_s of the best single alpha */
     double program_s;    /* the program's bound: no table that gives every layer the same rows takes
                              less; 0: not known */
     int64_t device_bytes, host_bytes, swapped_bytes, spill_bytes; /* as in memo_swap_sizes */
@@ -244,9 +246,8 @@ typedef struct memo_swap_plan {
 
 MEMO_API memo_swap_plan_desc memo_swap_plan_desc_default(void);
 /* Fills in times and rates.  Copies: copy_s and the rates of the line through the smallest and the
- * largest copy of the profile.  The file: its rates beside copies, if it was
- * measured.  recompute_s_per_row (n_tensors of desc->swap, may be NULL) is filled by the names of
- * the tensors.
+ * largest copy of the profile.  The file: its rates beside copies, if it was measured.
+ * recompute_s_per_row (n_tensors of desc->swap, may be NULL) is filled by the names of the tensors.
  * Errors: INVALID_ARGUMENT (another number of rows; a tensor the profile does not have). */
 MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc,
                                                 double* recompute_s_per_row,
@@ -261,13 +262,13 @@ MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
 MEMO_API void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc);
 /* Appends desc's table of rows: one line for neighboring layers and tensors that are alike. */
 MEMO_API void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text);
-/* Appends the limit, and if they were measured the predicted times of a micro-batch. */
+/* Appends the limit, and the predicted times of a micro-batch if is_measured is 1. */
 MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* text);
 
 /* ---- 4 layouts: data x pipeline x tensor x ring x ulysses ---------------------------------------
  *
- * How should these GPUs share this model?  The list has every layout.  A legal one comes with its
- * memory, the bytes it sends and its step time.  Any other comes with the reason:
+ * Predicts memory, sent bytes and step time of every parallel layout of a model on a cluster.  A
+ * layout that is not legal is listed with the reason:
  *
  *     memo_parallel_desc desc = memo_parallel_desc_default();
  *     memo_parallel_list* list;
@@ -277,27 +278,33 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *     memo_parallel_list_destroy(list);
  *
  * This is a cost model, not a measurement: products and attention run at a stated rate, collectives
- * at a stated bandwidth.  With S tokens of a sequence, h hidden size, G query heads of a key/value
- * head, P parameters (P_local of a rank), T, U, R the tensor, ulysses and ring degrees, and each
- * term over the ranks that share it:
+ * at a stated bandwidth.  S: tokens of a sequence.  h: hidden size.  G: query heads of a key/value
+ * head.  P: parameters without the embedding (P_local: all of a rank).  T, U, R: tensor, ulysses
+ * and ring degrees.  "bytes" are those that a rank sends in one collective or hop, without its
+ * start.
  *
- *   products          6 P S flops of a step, P without the embedding, / (peak * gemm_efficiency)
- *   attention         2 S^2 h a layer forward, 5 S^2 h backward: the causal half, two products and
- *                     five; one of the two, and two of the five, have v_head_size
- *   ring              every step max(block, hop); a start and a merge a block; dK and dV hop once
- *                     more, home
- *   gathered keys     instead of the ring: bytes / bandwidth before and after attention, which does
- *                     not hide them; two copies to bring keys in order; no merge
- *   ulysses, tensor   bytes / bandwidth + a start for each of 4 collectives a layer and way; with
- *                     groups of heads, what attention of the other groups does not hide
- *   ZeRO              bytes / bandwidth; a group with only some of a node's GPUs has one NIC for
- *                     them
- *   bubble            (pipeline - 1) micro-batches of all the above but ZeRO
+ *   term             time                                                   counted per
+ *   products         6 P S flops / (peak * gemm_efficiency)                 sequence
+ *   attention        2 S^2 h flops / (peak * its efficiency), half of the   layer, forward
+ *                    scores because the mask is causal; 5 S^2 h             layer, backward
+ *   ring             max(block, hop), block_s and one merge                 ring step
+ *                    one hop that returns dK and dV                         layer, backward
+ *   gathered keys    instead of hops: bytes / bandwidth, not hidden;        layer and pass
+ *                    two copies that order the keys
+ *   ulysses, tensor  4 (bytes / bandwidth + collective_s); with groups of   layer and pass
+ *                    heads, what the attention of other groups does not
+ *                    hide
+ *   ZeRO             bytes / bandwidth; a group with only some GPUs of a    memo_parallel_kind
+ *                    node has one NIC
+ *   bubble           (pipeline - 1) * all the above except ZeRO             micro-batch, per step
+ *
+ * Work is divided by the number of ranks that share it.  If values have a head size of their own,
+ * it applies to one of the two forward products of attention and two of the five backward ones.
  *
  * Sources: "A Unified Sequence Parallelism Approach for Long Context Generative AI" (section 4,
- * Table 2; "tip" below is one of its seven), fitted to its Tables 3 to 6 by bench/paper_tables;
- * a rank sends the same bytes as in memo_sp.h; swapping follows the MEMO paper's alpha.  Not counted:
- * padding of lengths that do not divide, and a layer's transients. */
+ * Table 2; "tip" below is one of its seven), fitted to its Tables 3 to 6 by bench/paper_tables.
+ * A rank sends the same bytes as in memo_sp.h.  Swapping follows the MEMO paper's alpha.  Not
+ * counted: padding of lengths that do not divide, and a layer's transients. */
 
 /* A decoder of identical layers: attention, MLP. */
 typedef struct memo_parallel_model {
@@ -364,8 +371,8 @@ typedef struct memo_parallel_desc {
      * (memo_sp_attention_desc.ulysses_groups); 0: 1.  The prediction takes the fastest number that
      * divides the key heads of a rank. */
     int32_t max_ulysses_groups;
-    /* 1: keys and values may be gathered instead of going round (memo_sp_attention_desc.gathers_keys).
-     * The prediction takes the faster way that fits. */
+    /* 1: keys and values may be gathered instead of going round
+     * (memo_sp_attention_desc.gathers_keys).  The prediction takes the faster way that fits. */
     int32_t may_gather_keys;
     /* Filters for memo_plan_layouts; 0: all. */
     uint32_t zero_stages; /* bit z: stage z */
@@ -515,12 +522,12 @@ MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);
  *
  *   block i at degree p     max(F_i, C_i) + max(X_i, CB_i); the first also F + CB, the last also
  *                           C + X
- *   from i at p to i+1 at q (a larger degree gathers in the forward, a smaller one in the backward
- *   pass)
+ *   from i at p to i+1 at q
  *     forward    q <= p ? max(F_{i+1}[q], C_i[p])  : C_i[p] + AllGather[p][q] + F_{i+1}[q]
  *     backward   q >= p ? max(X_i[p], CB_{i+1}[q]) : CB_{i+1}[q] + AllGather[q][p] + X_i[p]
  *   memory                  sum over blocks of state + saved, + the largest runtime <= the device's
  *
+ * So a larger degree gathers in the forward pass, and a smaller one in the backward pass.
  * Embedding and head stay at boundary_degree.  A first or last block of another degree costs one
  * AllGather. */
 
@@ -530,8 +537,8 @@ typedef struct memo_degree_cost {
     double forward_collective_s;  /* C */
     double backward_s;            /* X = R + B */
     double backward_collective_s; /* CB */
-    double
-        gradient_s; /* all-reduce of its gradients over the data-parallel ranks; not in the paper */
+    /* All-reduce of its gradients over the data-parallel ranks; not in the paper. */
+    double gradient_s;
     int64_t state_bytes;   /* parameters, gradients, optimizer */
     int64_t saved_bytes;   /* inputs kept for the backward pass, of both sub-batches */
     int64_t runtime_bytes; /* while it runs */
@@ -644,9 +651,8 @@ MEMO_API void memo_degrees_free(int32_t* block_degrees);
 
 /* ---- 6 session: from tensors and a budget to a running step -------------------------------------
  *
- * The front door.  A trainer describes its tensors, names its functions and states a budget;
- * memo_session_create runs a step dry, measures, plans, and returns what the step then runs on: an
- * arena and a swap engine that fit.
+ * A trainer describes its tensors, names its functions and states a budget.  memo_session_create
+ * runs a step dry, measures, plans, and creates an arena and a swap engine that fit.
  *
  *     static const memo_tensor tensors[] = {{"input", 4 * C, MEMO_TENSOR_SWAPPED, 0},
  *                                           {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};
@@ -679,18 +685,18 @@ MEMO_API void memo_degrees_free(int32_t* block_degrees);
  *     }
  *
  * `step` and `setup` are also called in dry runs, with addresses that must not be used: they
- * compute only if the begin call returned 1, or memo_session_computes does.
+ * compute only if the begin call returned 1, or if memo_session_computes returns 1.
  *
- * Errors.  A session keeps the first error of a micro-batch, and calls behind it do nothing, so
- * that a step checks none of them.  memo_session_end and memo_session_run return it.
+ * Errors.  A session keeps the first error of a micro-batch, and later calls do nothing, so a step
+ * need not check them.  memo_session_end and memo_session_run return the error.
  *
- * One thread at a time.  Between begin and end nothing allocates, locks or, unless the calling
- * thread computes, waits. */
+ * One thread at a time.  Between begin and end no call allocates or locks, and none waits unless
+ * the calling thread computes. */
 
 typedef struct memo_session memo_session;
 
 typedef struct memo_session_desc {
-    /* NULL: a host device of the session's own; the calling thread computes. */
+    /* NULL: the session creates a host device, and the calling thread computes. */
     const memo_device* device;
     memo_stream compute_stream;
     int32_t computes_on_host; /* as in memo_swap_desc; 1 if device is NULL */
@@ -701,75 +707,77 @@ typedef struct memo_session_desc {
     int64_t tile_rows; /* 0: 1 */
 
     void* user; /* first argument of every function */
-    /* Requests what lives as long as the session, from memo_session_alloc; NULL: nothing.  Called
-     * for every plan that is tried; the addresses of the last call remain. */
+    /* Requests buffers that live as long as the session, with memo_session_alloc; NULL: none.  It
+     * is called for every plan that is tried; the addresses of the last call remain valid. */
     void (*setup)(void* user, memo_session* session);
     /* One micro-batch; NULL: forward of all layers, between, backward of all layers. */
     void (*step)(void* user, memo_session* session);
     void (*forward)(void* user, memo_session* session, int32_t layer);
     void (*between)(void* user, memo_session* session); /* the loss and its gradient; may be NULL */
     void (*backward)(void* user, memo_session* session, int32_t layer);
-    /* Computes rows [begin, end) of tensor again, and of those with it, from tensors before it;
-     * called by memo_session_backward_begin in the order of the table.  May be NULL if no tensor
-     * can be recomputed. */
+    /* Recomputes rows [begin, end) of tensor, and of the tensors recomputed with it, from tensors
+     * before it.  memo_session_backward_begin calls it in the order of the table.  NULL is valid if
+     * no tensor can be recomputed. */
     void (*recompute)(void* user, memo_session* session, int32_t layer, int32_t tensor,
                       int64_t begin, int64_t end);
-    /* Gives all ranks rank 0's bytes, so that all choose the same rows; NULL: one rank.  Every rank
-     * creates its session at the same time. */
+    /* Broadcasts rank 0's bytes, so that all ranks choose the same rows; NULL: one rank.  All ranks
+     * must create their sessions at the same time. */
     memo_status (*share)(void* user, void* data, int64_t n_bytes, memo_error* error);
     /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
      * recompute is called only to measure, for all rows of each tensor of one layer. */
     int32_t backward_recomputes;
 
-    /* Budgets: everything that the session may take, and what the trainer holds beside it. */
-    int64_t device_bytes;       /* 0: what is free on device */
+    /* Budgets of session and trainer together, and the trainer's part of them. */
+    int64_t device_bytes;       /* 0: the free memory */
     int64_t other_device_bytes; /* of device_bytes, the trainer's own */
     int64_t host_bytes;         /* pinned; 0: no limit */
     int64_t other_host_bytes;
-    const char* spill_directory; /* for what host memory has no room for; NULL: none */
+    const char* spill_directory; /* folder for rows that exceed host memory; NULL: no spilling */
     int64_t disk_bytes;          /* 0: no limit */
     double spill_bytes_per_s;    /* as in memo_swap_desc */
     int64_t largest_copy_bytes;  /* to measure, as in memo_profile_desc; 0: 32 MiB, less if short */
 
-    /* Instead of measuring, or of planning too. */
+    /* profile replaces measuring; rows or plan_path replace measuring and planning. */
     const memo_profile* profile;
     const int64_t* rows;   /* (n_layers, n_tensors) as in memo_swap_desc, copied */
     const char* plan_path; /* a file that memo_session_write wrote */
-    /* Plan the best single alpha (MEMO paper), nothing finer, even if everything could be kept. */
+    /* 1: plans the best single alpha only (MEMO paper), even if everything could be kept. */
     int32_t is_alpha_only;
 
-    /* 1: choose and report, take no memory, compute nothing; times are the profile's, or estimates
-     * that serve to find a plan.  Any length "fits", and given rows are reported even if they need
-     * more than the budgets.  Such a session cannot run. */
+    /* 1: plans and reports, but takes no memory and computes nothing; the session cannot run.
+     * Without a profile, times are estimates.  A length or given rows that exceed the budgets are
+     * not refused. */
     int32_t is_dry_run;
-    int32_t is_timed; /* measure stalls: memo_swap_get_stats */
+    int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
     memo_log log;     /* a line for each phase of memo_session_create */
 } memo_session_desc;
 
-/* The choices of a session, which owns them.  In setup and step: the current rows and arena; the plan
+/* The choices of a session, which owns them.  Inside setup and step they are the current ones; plan
  * is NULL during the dry run from which it is made. */
 typedef struct memo_session_info {
     const int64_t* rows; /* (n_layers, n_tensors) */
     int32_t n_host_layers;
     memo_swap_sizes sizes;       /* of the swap engine */
-    int64_t device_bytes;        /* what the step takes, with other_device_bytes */
-    int64_t host_bytes;          /* likewise */
+    int64_t device_bytes;        /* the step needs, with other_device_bytes */
+    int64_t host_bytes;          /* pinned, with other_host_bytes */
     const memo_trace* trace;     /* the requests of a micro-batch */
     const memo_plan* plan;       /* their offsets: memo_plan_write_svg draws it */
     const memo_profile* profile; /* NULL: not measured */
-    const memo_swap_plan*
-        swap_plan; /* predicted times, and the limit in words; NULL: not planned */
+    /* Predicted times, and the limit in words; NULL: not planned. */
+    const memo_swap_plan* swap_plan;
     const memo_device* device;
-    memo_arena* arena; /* in setup and step also that of a dry run; otherwise NULL there, as swap */
+    /* Inside a dry run, swap is NULL and arena records its requests.  After a dry run both are NULL
+     * (is_dry_run). */
+    memo_arena* arena;
     memo_swap* swap;
-    const memo_swap_desc* swap_desc; /* memo_swap_generate makes a timeline of it */
+    const memo_swap_desc* swap_desc; /* for memo_swap_generate */
 } memo_session_info;
 
 MEMO_API memo_session_desc memo_session_desc_default(void);
-/* Runs micro-batches to measure, unless everything fits without moving or rows are given: inputs
- * are to be valid by then, and gradients hold garbage afterwards.  Errors: INVALID_ARGUMENT;
- * INFEASIBLE (which memory the least plan lacks, how much, and what would help); those of step, of
- * the device, of the planners and of plan_path. */
+/* Runs micro-batches to measure, unless everything fits without swapping or rows are given.  Inputs
+ * must be valid.  Gradients are undefined afterwards.  Errors: INVALID_ARGUMENT; INFEASIBLE (the
+ * message states which memory the smallest plan lacks, how much, and what would help); errors of
+ * step, the device, the planners and plan_path. */
 MEMO_API memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                          memo_error* error);
 /* Waits for the compute stream. */
@@ -778,9 +786,9 @@ MEMO_API void memo_session_destroy(memo_session* session);
 /* One micro-batch of n_rows rows (0: the desc's): begin, step, end. */
 MEMO_API memo_status memo_session_run(memo_session* session, int64_t n_rows, memo_error* error);
 
-/* The same in pieces.  begin gives up a micro-batch that was not ended.  The begin calls return 1
- * if the trainer is to compute, 0 in a dry run and behind an error.  A forward without a backward,
- * for validation or sampling, needs nothing else. */
+/* The same in pieces.  memo_session_begin abandons an open micro-batch.  Begin calls return 1 if
+ * the trainer must compute; 0 in a dry run or after an error.  A forward without a backward, for
+ * validation or sampling, needs no other call. */
 MEMO_API int memo_session_begin(memo_session* session, int64_t n_rows);
 MEMO_API memo_status memo_session_end(memo_session* session, memo_error* error);
 /* Bracket a layer, as memo_swap_forward_begin and the others do; backward_begin also recomputes. */
@@ -793,18 +801,18 @@ MEMO_API int64_t memo_session_get_n_rows(const memo_session* session); /* of thi
 
 /* Where a tensor of a layer lies; NULL if it is absent.  Fixed once the session is created. */
 MEMO_API void* memo_session_get_address(const memo_session* session, int32_t layer, int32_t tensor);
-/* A buffer until memo_session_free, at its planned address; NULL behind an error.  Another stream
- * than the first: memo_arena_alloc of memo_session_info.arena. */
+/* A buffer at its planned address, valid until memo_session_free; NULL after an error.  It belongs
+ * to stream 0; for another stream call memo_arena_alloc on memo_session_info.arena. */
 MEMO_API void* memo_session_alloc(memo_session* session, int64_t size_bytes);
 MEMO_API void memo_session_free(memo_session* session, void* address);
-/* Keeps a failure of the trainer's own as the session's error, if it is the first; OK is none. */
+/* Makes an error of the trainer the session's error, unless there is one.  OK does nothing. */
 MEMO_API void memo_session_fail(memo_session* session, memo_status status, const char* message);
 
 MEMO_API void memo_session_get_info(const memo_session* session, memo_session_info* info);
-/* Appends what was chosen: rows, limit, predicted times, bytes. */
+/* Appends rows, limit, predicted times and bytes. */
 MEMO_API void memo_session_put_report(const memo_session* session, memo_text* text);
-/* Rows and predicted times as text, for plan_path: "memo session 1", a line a tensor and a layer,
- * "end" with a checksum, as for traces.  Errors: IO, OUT_OF_HOST_MEMORY. */
+/* Rows and predicted times as text, for plan_path: "memo session 1", a line for each tensor
+ * and each layer, "end" with a checksum, as for traces.  Errors: IO, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_session_write(const memo_session* session, const char* path,
                                         memo_error* error);
 
@@ -3906,8 +3914,9 @@ MEMOI void memoi_core_add(memoi_cores* cores, int64_t item) {
     cores->is_in[item] = 1;
 }
 
-/* Finds the largest sets of items in conflict: they hold the items of `set`, and some of those of
- * `more`, but none of `less`.  Bron and Kerbosch, with a pivot.  Returns how many there are then. */
+/* Appends to cliques the largest sets of conflicting items that contain all items of `set`, some of
+ * `more` and none of `less` (Bron and Kerbosch, with a pivot).  Returns the new number of
+ * cliques. */
 MEMOI int64_t memoi_core_cliques(const uint64_t* conflicts, uint64_t set, uint64_t more,
                                  uint64_t less, uint64_t* cliques, int64_t n) {
     uint64_t rest = more | less, pivot = 0;
@@ -3967,8 +3976,8 @@ MEMOI int memoi_core_hold(const memoi_cores* cores, memoi_problem* part) {
     return memoi_problem_sort(part);
 }
 
-/* Makes the core a problem of its own, whose items' buffers are their indices in the whole.  Returns
- * as memoi_core_hold. */
+/* Makes the core a problem of its own, whose items' buffers are their indices in the whole.
+ * Returns as memoi_core_hold. */
 MEMOI int memoi_core_extract(const memoi_cores* cores, memoi_problem* part) {
     int made = memoi_problem_pick(cores->problem, cores->item_of, cores->n, part);
     if (made && cores->problem->held) made = memoi_core_hold(cores, part);
@@ -4381,8 +4390,8 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
     return status;
 }
 
-/* The part that nothing crosses and that begins with item first: returns the item behind it; *end
- * is the section behind it, *peak that of its items. */
+/* Finds the part that begins with item first and ends where no item crosses.  Returns the first
+ * item after it.  Sets *end to the first section after it, and *peak to the peak of its items. */
 MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* offsets,
                                   int64_t first, int64_t* end, int64_t* peak) {
     int64_t last = first;
@@ -8353,8 +8362,8 @@ MEMOI double memoi_parallel_group_link(const memo_parallel_cluster* c, double n,
 
 /* --- >>layout attention --- */
 
-/* The time that exchanges take beside the attention of n groups: group g + 1 arrives and group g - 1
- * leaves while group g is computed, on one stream that takes turns. */
+/* The time that exchanges take beside the attention of n groups.  While group g is computed, group
+ * g + 1 arrives and group g - 1 leaves, on one stream that takes turns. */
 MEMOI double memoi_parallel_exposed(int32_t n_groups, double arrive_s, double compute_s,
                                     double leave_s) {
     double arrived_s = arrive_s, exchange_s = arrive_s, computed_s = 0;
@@ -8500,8 +8509,8 @@ MEMOI double memoi_parallel_alpha_within(double whole, double others, double bou
     return room < 0 ? 0 : others <= room ? 1 : room / others;
 }
 
-/* The linear program of the MEMO paper in one variable, equations (1) to (3), and the device's memory:
- * the largest alpha whose copies hide behind a layer's forward and fit both memories. */
+/* The linear program of the MEMO paper in one variable, equations (1) to (3), and the device's
+ * memory: the largest alpha whose copies hide behind a layer's forward and fit both memories. */
 MEMOI double memoi_parallel_alpha(const memo_parallel_desc* desc, const memoi_parallel_share* share,
                                   double device_base, double whole, double others,
                                   double host_bytes, double layer_forward_s) {
@@ -9794,8 +9803,8 @@ MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int6
     int32_t n = search->problem->n_blocks, d = search->problem->n_degrees, i, p, q;
     double from_s[MEMO_DEGREES_MAX];
 
-    /* Cost of the cheapest path after each block.  The last block comes first because nothing follows
-     * it. */
+    /* Cost of the cheapest path after each block.  The last block comes first because nothing
+     * follows it. */
     for (q = 0; q < d; q++) from_s[q] = 0;
     for (i = n - 1; i >= 0; i--) {
         int64_t at = (int64_t)i * d;

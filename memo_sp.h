@@ -142,7 +142,7 @@ typedef struct memo_comm {
     memo_status (*split)(struct memo_comm* comm, int32_t color, int32_t key, const char* name,
                          struct memo_comm** part, memo_error* error);
     /* The caller must have synchronized its streams.  Call it before the rank's device is
-     * destroyed. Communicators may be destroyed in any order. */
+     * destroyed.  Communicators may be destroyed in any order. */
     void (*destroy)(struct memo_comm* comm);
 
     memo_status (*group_begin)(struct memo_comm* comm, memo_error* error);
@@ -208,8 +208,8 @@ static inline memo_status memoi_collective(memo_comm* comm, memo_stream stream,
 /* to[i] = the sum or maximum of from[i] over all ranks; count elements each.  from == to is
  * allowed; other overlap is not.  Sums are taken in the order of ranks.  The 16-bit types are
  * summed in fp32 and rounded once, at the end; integers wrap modulo 2^n.  The maximum of anything
- * and NaN is NaN. All ranks get bitwise the same result.  With threads every run does too; NCCL and
- * MPI do not promise this. */
+ * and NaN is NaN.  All ranks get bitwise the same result.  With threads every run does too; NCCL
+ * and MPI do not promise this. */
 static inline memo_status memo_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
                                           void* to, int64_t count, memo_type type,
                                           memo_reduction reduction, memo_error* error) {
@@ -348,8 +348,8 @@ typedef struct memo_comm_nccl_desc {
      *   id_path     a file that all ranks can read.  Rank 0 writes it, and deletes it when all have
      *               joined.  Use a new name for each run
      *   neither     NCCL's own meeting: its variable NCCL_COMM_ID (address:port of rank 0), which
-     *               is MASTER_ADDR:(MASTER_PORT + 1) unless it is set.  Each host needs an interface
-     *               in the subnet of that address */
+     *               is MASTER_ADDR:(MASTER_PORT + 1) unless it is set.  Each host needs an
+     *               interface in the subnet of that address */
     const void* unique_id;
     const char* id_path;
     const char* name;      /* copied; NULL: "nccl world" */
@@ -421,7 +421,7 @@ MEMO_API memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* de
                                       memo_mesh** mesh, memo_error* error);
 MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
 
-/* ---- 3 shardings: which rank holds which tokens ---------------------------------------------------
+/* ---- 3 shardings: which rank holds which tokens -------------------------------------------------
  *
  * A sequence is split over ring x ulysses ranks; sequence rank = ring_rank * ulysses +
  * ulysses_rank.  Each rank holds local_tokens rows.  The ranks of one ulysses group together hold
@@ -486,7 +486,8 @@ typedef struct memo_sharding {
 } memo_sharding;
 
 MEMO_API memo_sharding_desc memo_sharding_desc_default(void);
-/* Pure arithmetic, without memory.  Every rank makes its own sharding.  Errors: INVALID_ARGUMENT. */
+/* Pure arithmetic, without memory.  Every rank makes its own sharding.  Errors:
+ * INVALID_ARGUMENT. */
 MEMO_API memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
                                         memo_error* error);
 
@@ -504,8 +505,8 @@ MEMO_API int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t seque
                                     memo_run* runs);
 /* positions[local_tokens] of a rank's rows, for rotary and other position embeddings.  With
  * documents, positions count from the begin of each document.  document_begins (n_documents + 1):
- * NULL means the sharding's, otherwise one document.  Padding counts on from n_tokens, so a table of
- * padded_tokens angles is large enough. */
+ * NULL means the sharding's, otherwise one document.  Padding counts on from n_tokens, so a table
+ * of padded_tokens angles is large enough. */
 MEMO_API void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
                                       const int64_t* document_begins, int64_t n_documents,
                                       int64_t* positions);
@@ -522,9 +523,9 @@ MEMO_API void memo_sharding_gather(const memo_sharding* sharding, int32_t sequen
                                    void* whole);
 
 /* Sets a rank's labels (n_batch, local_tokens): the label of a position is the token `ahead`
- * positions later, taken before the sequence is split.  ahead is 1 for the next token, and 2, 3, ...
- * for the further ones of multi-token prediction.  The last `ahead` tokens of the sequence and of
- * each document (as in memo_sharding_positions), and padding, get `ignored`.  tokens (n_batch,
+ * positions later, taken before the sequence is split.  ahead is 1 for the next token, and
+ * 2 or more for multi-token prediction.  The last `ahead` tokens of the sequence and of each
+ * document (as in memo_sharding_positions), and padding, get `ignored`.  tokens (n_batch,
  * n_tokens) are in host memory.  Returns the number of labels that are not ignored. */
 MEMO_API int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_rank,
                                       int64_t n_batch, const int32_t* tokens, int64_t ahead,
@@ -572,11 +573,12 @@ typedef struct memo_mask {
     const int64_t* document_begins;
     int64_t n_documents;
     /* Cross-attention of packed documents: n_documents + 1 positions of keys, from 0 to n_keys.  A
-     * query's own position among keys counts from the begin of its document.  NULL: document_begins. */
+     * query's own position among keys counts from the begin of its document.  NULL:
+     * document_begins. */
     const int64_t* key_begins;
-    /* The length of each document's prefix (n_documents, or 1 without documents): all of its queries
-     * see the prefix, earlier ones too (prefix LM).  Only window_before still limits them, since
-     * a prefix and a window apart from it are two intervals.  NULL: no prefix. */
+    /* The length of each document's prefix (n_documents, or 1 without documents): all of its
+     * queries see the prefix, earlier ones too (prefix LM).  Only window_before still limits them,
+     * since a prefix and a window apart from it are two intervals.  NULL: no prefix. */
     const int64_t* prefixes;
 } memo_mask;
 
@@ -589,11 +591,11 @@ MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* 
 /* Rows are the positions of q_runs and k_runs in their order.  The heads of a row are contiguous:
  * element e of head h of row i of batch b of q is at
  *     q[b * q_batch_stride + i * q_row_stride + h * head_size + e].
- * k, v and out have strides of their own.  The strides of q, k, v and out apply to d_q, d_k, d_v and
- * d_out too.  Heads of v, out and their gradients have v_head_size elements.  lse and row_dots have
- * one number per row and head, with the strides of lse.  Strides count elements.
- * Query head h reads key head h / (n_q_heads / n_kv_heads).  The n_batch sequences share the runs and
- * the mask: sequences that differ in these come in blocks of their own. */
+ * k, v and out have strides of their own.  The strides of q, k, v and out apply to d_q, d_k, d_v
+ * and d_out too.  Heads of v, out and their gradients have v_head_size elements.  lse and row_dots
+ * have one number per row and head, with the strides of lse.  Strides count elements.  Query head h
+ * reads key head h / (n_q_heads / n_kv_heads).  The n_batch sequences share the runs and the mask:
+ * sequences that differ in these come in blocks of their own. */
 typedef struct memo_attention_block {
     memo_type type; /* of q, k, v, d_out: F32, BF16 or F16 */
     float scale;    /* of the scores */
@@ -661,9 +663,11 @@ MEMO_API memo_attention memo_host_attention_functions(memo_host_attention* state
  * fewer key heads than ranks, several ranks need the same key head.  The gradients of these
  * replicas are sent and summed in fp32 on the rank that holds the rows.
  *
- * With several groups (memo_sp_attention_desc.ulysses_groups) group g of G of a rank has its key heads
- * [g n / G, (g + 1) n / G) of n, rounded down, and the query heads that read them.  The exchanges run
- * on a stream of the engine in the order: 0 arrives, 1 arrives, 0 leaves, 2 arrives, 1 leaves, ...
+ * A rank may split its heads into G groups (memo_sp_attention_desc.ulysses_groups).  Of its n key
+ * heads group g has [g n / G, (g + 1) n / G), rounded down, and the query heads that read them.
+ * The exchanges run on a stream of the engine: an exchange to heads ("g arrives") and, after
+ * attention, one back to rows ("g leaves"), in the order 0 arrives, 1 arrives, 0 leaves, 2 arrives,
+ * 1 leaves.
  *
  *   g arrives    waits for  the start (g = 0); group g - 2, which used the same buffers, has left
  *   attention    waits for  the arrival of g; its results wait until those of g - 1 have left
@@ -685,9 +689,9 @@ typedef struct memo_ulysses_heads {
  * cross-attention that no query sees.)
  *
  * Every rank makes every hop up to the last one that any rank needs: rd - 1 hops with causal and
- * full masks.  A hop carries the rows of keys that a later step reads on any rank: from the first run
- * that is seen to the last; in the sharding "documents" all rows.  In a plain ring under a causal mask
- * half of the hops are empty.  In a zigzag ring the keys of rank 0 travel as half.
+ * full masks.  A hop carries the rows of keys that a later step reads on any rank: from the first
+ * run that is seen to the last; in the sharding "documents" all rows.  In a plain ring under a
+ * causal mask half of the hops are empty.  In a zigzag ring the keys of rank 0 travel as half.
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32, and at the end with the sinks
  *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32 or
@@ -704,8 +708,8 @@ typedef struct memo_ulysses_heads {
  *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and a
  *                           synchronized stream has passed every exchange
  *
- * With gathers_keys nothing goes round: k and v of all ranks are gathered, then d_k and d_v scattered,
- * on the compute stream.  memo_parallel_predict (memo_plan.h) compares both.
+ * With gathers_keys nothing goes round: k and v of all ranks are gathered, then d_k and d_v
+ * scattered, on the compute stream.  memo_parallel_predict (memo_plan.h) compares both.
  *
  * There is one exception: on a rank whose last steps see nothing, after others that did, the wait
  * at the end of forward is redundant.  memo_schedule_check lists it, and no other. */
@@ -721,7 +725,7 @@ typedef struct memo_ulysses_heads {
  *     desc = memo_sp_attention_desc_default();
  *     desc.device = device;      desc.stream = compute;
  *     desc.ring = mesh->ring;    desc.ulysses = mesh->ulysses;
- *     desc.sharding = sharding;      desc.n_batch = 1;
+ *     desc.sharding = sharding;  desc.n_batch = 1;
  *     desc.n_q_heads = 32;       desc.n_kv_heads = 8;       desc.head_size = 128;
  *     desc.type = MEMO_TYPE_BF16;
  *     desc.attention = memo_host_attention_functions(&state);
@@ -738,41 +742,43 @@ typedef struct memo_sp_attention_desc {
     int32_t ring_rank, ulysses_rank; /* used if ring or ulysses is NULL */
     memo_sharding sharding;
     int32_t n_batch; /* 0: 1 */
-    /* The masks that a call gets: 1 (or 0) for all sequences of the batch, or n_batch in an array, so
-     * that each sequence has its own documents. */
+    /* The masks that a call gets: 1 (or 0) for all sequences of the batch, or n_batch in an array,
+     * so that each sequence has its own documents. */
     int32_t n_masks;
     /* n_batch shardings, if each sequence is cut by its own documents.  They differ from sharding
      * only in their documents.  Scatter and gather each sequence with its own.  NULL: sharding cuts
      * every sequence. */
     const memo_sharding* row_shardings;
     /* Cross-attention: the sharding of k and v, of any length and kind, with the same ring and
-     * ulysses.  If it has documents, so must the queries.  Empty: keys have the queries' sharding. */
+     * ulysses.  If it has documents, so must the queries.  Empty: keys have the queries'
+     * sharding. */
     memo_sharding key_sharding;
-    /* n_q_heads must be a multiple of n_kv_heads.  head_size: of q and k.  v_head_size: of v and out;
-     * 0: head_size.  The local attention may limit both: the host's returns UNSUPPORTED above
+    /* n_q_heads must be a multiple of n_kv_heads.  head_size: of q and k.  v_head_size: of v and
+     * out; 0: head_size.  The local attention may limit both: the host's returns UNSUPPORTED above
      * MEMO_HOST_ATTENTION_HEAD_SIZE. */
     int32_t n_q_heads, n_kv_heads, head_size, v_head_size;
     memo_type type; /* of all tensors except lse: F32, BF16, F16 */
     float scale;    /* 0: 1 / sqrt(head_size) */
     float softcap;  /* of the scores, as in memo_attention_block; 0: none */
-    /* The model's number of this rank's first query head, if tensor parallelism splits the heads. */
+    /* The model's number of this rank's first query head, if tensor parallelism splits the
+     * heads. */
     int32_t first_q_head;
-    /* 1: d_k and d_v travel round the ring in the tensors' type: half the bytes of fp32 if it has 16
-     * bits.  Each hop rounds once, so their error grows with the ring: in bf16, 1.8 times that of one
-     * rank at 4 ranks, 2.5 times at 8, 3.6 times at 16 (test_sp_attention, "rounded").  With
+    /* 1: d_k and d_v travel round the ring in the tensors' type: half the bytes of fp32 if it has
+     * 16 bits.  Each hop rounds once, so their error grows with the ring: in bf16, 1.8 times that
+     * of one rank at 4 ranks, 2.5 times at 8, 3.6 times at 16 (test_sp_attention, "rounded").  With
      * gathers_keys each contribution is rounded once. */
     int32_t rounds_gradients;
-    /* 1: an all-gather brings all keys and values of the ring before attention (as in Llama 3), and a
-     * reduce-scatter returns their gradients.  The local attention is called once, with all keys in
-     * the order of positions, and nothing is merged.  But no computation hides the transfer, and
+    /* 1: an all-gather brings all keys and values of the ring before attention (as in Llama 3), and
+     * a reduce-scatter returns their gradients.  The local attention is called once, with all keys
+     * in the order of positions, and nothing is merged.  But no computation hides the transfer, and
      * scratch memory grows with the ring.  For few key heads and fast links. */
     int32_t gathers_keys;
     /* If ulysses > 1, backward needs q, k and v by heads.  0: forward keeps them in tensors.saved.
      * 1: backward sends them again, and saved is not used. */
     int32_t sends_again;
-    /* Cuts the heads of each rank into so many groups, so that the all-to-all of one group runs behind
-     * the attention of another, and scratch memory is that of a group.  A group has whole key heads,
-     * so more groups than a rank has key heads gain nothing.  0: 1.  Ignored if ulysses is 1. */
+    /* Number of groups of heads per rank (chapter 5); 0: 1.  The all-to-all of one group overlaps
+     * the attention of another, and scratch memory holds one group.  A group has whole key heads,
+     * so more groups than a rank has key heads gain nothing.  Ignored if ulysses is 1. */
     int32_t ulysses_groups;
     memo_attention attention;
     /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
@@ -788,17 +794,17 @@ typedef struct memo_sp_attention_sizes {
     int64_t saved_bytes;  /* tensors.saved, kept from forward to backward */
     int64_t lse_bytes;    /* tensors.lse, kept from forward to backward */
     memo_ulysses_heads heads;
-    /* Bytes that this rank sends to others in one call.  With n = n_batch * local_tokens rows,
-     * D = head_size + v_head_size, ud = ulysses dividing both numbers of heads, rd = ring, and
-     * m = n, or of key_sharding:
+    /* Bytes that this rank sends to others in one call.  n = n_batch * local_tokens of sharding,
+     * and m the same of key_sharding (without one, m = n); D = head_size + v_head_size; rd = ring;
+     * and ud = ulysses, which divides both numbers of heads:
      *   ulysses forward    (Hq n + Hkv m) D (ud - 1) / ud, in type
      *   ulysses backward   the same, and Hq n (ud - 1) / ud of fp32 (row_dots); with sends_again
      *                      another (Hq n head_size + Hkv m D) (ud - 1) / ud
      *   ring forward       Hkv m D (rd - 1), in type
      *   ring backward      the same, and Hkv m D rd in fp32 (rounds_gradients: in type);
      *                      with gathers_keys Hkv m D (rd - 1)
-     * The ring's bytes are those of a full mask, and upper bounds for others: only rows that a later
-     * step reads travel (chapter 6). */
+     * The ring's bytes are upper bounds, exact for a full mask: only rows that a later step reads
+     * travel (chapter 6). */
     int64_t ulysses_forward_bytes, ulysses_backward_bytes;
     int64_t ring_forward_bytes, ring_backward_bytes;
 } memo_sp_attention_sizes;
@@ -806,20 +812,21 @@ typedef struct memo_sp_attention_sizes {
 /* A layer's tensors in device memory: the rows of this rank, contiguous.  q and d_q are (n_batch,
  * local_tokens, n_q_heads, head_size); k and d_k have n_kv_heads.  out and d_out are (n_batch,
  * local_tokens, n_q_heads, v_head_size); v and d_v have n_kv_heads.  k, v, d_k and d_v have the
- * local_tokens of key_sharding, if there is one.  Set the struct to zero first:
- * what is not used is NULL. */
+ * local_tokens of key_sharding, if there is one.  Set the struct to zero first; unused fields are
+ * NULL. */
 typedef struct memo_sp_attention_tensors {
     const void *q, *k, *v; /* backward does not read them if it has tensors.saved */
     void* out;             /* set by forward, read by backward */
     /* (n_batch, ring_tokens, heads.n_q), fp32; set by forward, read by backward; -inf for rows that
-     * see nothing, such as padding, unless they have sinks.  With ulysses_groups: so for the heads of each group, one group
-     * after the other. */
+     * see nothing, such as padding, unless they have sinks.  With G groups of heads: G such arrays,
+     * one after another. */
     float* lse;
     void* saved; /* NULL is allowed if saved_bytes is 0 */
-    /* Attention sinks: a logit of each query head (n_q_heads), fp32, equal on all ranks, which counts
-     * once in the softmax of every row and has no value.  A row that sees no key has its head's sink as
-     * LSE.  NULL: none.  Backward sets d_sinks (n_q_heads): the sum over the rows and heads that this
-     * rank computes, 0 for other heads.  Sum it over memo_mesh.gradient, as parameter gradients. */
+    /* Attention sinks: one logit per query head (n_q_heads), fp32, equal on all ranks.  It takes
+     * part in the softmax of every row and has no value.  A row that sees no key has its head's
+     * sink as LSE.  NULL: none.  Backward sets d_sinks (n_q_heads): the sum over the rows and heads
+     * that this rank computes, 0 for other heads.  Sum it over memo_mesh.gradient, as parameter
+     * gradients. */
     const float* sinks;
     float* d_sinks;
     const void* d_out;     /* backward only, as are d_q, d_k and d_v */
@@ -841,11 +848,11 @@ MEMO_API memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc
  * communicators are destroyed. */
 MEMO_API void memo_sp_attention_destroy(memo_sp_attention* attention);
 
-/* Changes the documents, for a new batch.  shardings: one, or n_batch if the desc has row_shardings.
- * Their kind, degrees and n_tokens must match the desc's.  All ranks of the sequence group must do
- * the same.  Waits for the desc's stream, which may still read the old documents.  Allocates nothing.
- * Errors: INVALID_ARGUMENT (another sharding; more documents than desc.max_documents), and errors of
- * the device. */
+/* Changes the documents, for a new batch.  shardings: one, or n_batch if the desc has
+ * row_shardings.  Their kind, degrees and n_tokens must match the desc's.  All ranks of the
+ * sequence group must do the same.  Waits for the desc's stream, which may still read the old
+ * documents.  Allocates nothing.  Errors: INVALID_ARGUMENT (another sharding; more documents than
+ * desc.max_documents), and errors of the device. */
 MEMO_API memo_status memo_sp_attention_set_sharding(memo_sp_attention* attention,
                                                     const memo_sharding* shardings,
                                                     memo_error* error);
@@ -853,9 +860,9 @@ MEMO_API memo_status memo_sp_attention_set_sharding(memo_sp_attention* attention
 /* All ranks of the sequence group must call them, each from its own thread.  They enqueue on the
  * desc's stream and return at once.  masks: desc.n_masks.  n_tokens of a mask is ignored; the
  * sharding's is used.  If a mask has no documents, the sharding's are used.  Pass the same masks to
- * forward and backward.  Gradients of padding rows are 0.  After a failure the results are undefined.
- * Errors: INVALID_ARGUMENT (invalid documents, missing tensors); COMM (a rank runs another pass);
- * errors of the device, of memo_comm and of the local attention. */
+ * forward and backward.  Gradients of padding rows are 0.  After a failure the results are
+ * undefined.  Errors: INVALID_ARGUMENT (invalid documents, missing tensors); COMM (a rank runs
+ * another pass); errors of the device, of memo_comm and of the local attention. */
 MEMO_API memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_sp_attention_tensors* tensors,
                                                const memo_mask* masks, memo_error* error);
@@ -863,9 +870,9 @@ MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
                                                 const memo_sp_attention_tensors* tensors,
                                                 const memo_mask* masks, memo_error* error);
 
-/* Durations for schedules.  A rate of 0 bytes per second means no time except the latency.  Ring and
- * Ulysses have links of their own, such as NIC and NVLink.  If they share one and run at the same time
- * (ulysses_groups), a real run takes longer. */
+/* Durations for schedules.  A rate of 0 bytes per second means no time except the latency.  Ring
+ * and Ulysses have links of their own, such as NIC and NVLink.  If they share one and run at the
+ * same time (ulysses_groups), a real run takes longer. */
 typedef struct memo_sp_attention_costs {
     double forward_s_per_score, backward_s_per_score; /* per pair (query, key) of one head */
     double ring_bytes_per_s, ring_latency_s;
@@ -1175,7 +1182,7 @@ MEMO_API memo_status memo_linear_weights(const memo_linear* linear, memo_stream 
 MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_device);
 #endif
 
-/* ---- 9 loss in tiles: classifier and cross-entropy without the logits of all rows ----------------
+/* ---- 9 loss in tiles: classifier and cross-entropy without the logits of all rows ---------------
  *
  * The logits of a long sequence are larger than all its activations.  So the classifier runs on
  * tiles of rows: logits of a tile, its loss, its gradient in the same memory, and the products of
@@ -3755,7 +3762,7 @@ void memo_mesh_destroy(memo_mesh* mesh) {
     MEMO_FREE(mesh);
 }
 
-/* ---- >>shardings ----------------------------------------------------------------------------------
+/* ---- >>shardings --------------------------------------------------------------------------------
  * Knows: positions, ranks and rows.  Knows nothing of attention, masks, streams or devices. */
 
 const char* memo_sharding_name(memo_sharding_kind kind) {
@@ -4539,7 +4546,8 @@ MEMOI int memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t*
 }
 
 /* ---- >>host attention ---------------------------------------------------------------------------
- * Knows: masks and runs; the host device, which it launches on.  Knows nothing of ranks or shardings.
+ * Knows: masks and runs; the host device, which it launches on.  Knows nothing of ranks or
+ * shardings.
  *
  * Exact attention in tiles of queries against tiles of keys, with fp32 sums. */
 #ifndef MEMO_NO_HOST_DEVICE
@@ -5005,8 +5013,8 @@ typedef struct memoi_heads {
     int64_t first, n;
 } memoi_heads;
 
-/* The heads of a rank, or of its group.  A group has whole key heads, and the rank's query heads that
- * read them. */
+/* The heads of a rank, or of its group.  A group has whole key heads, and the rank's query heads
+ * that read them. */
 MEMOI memo_ulysses_heads memoi_sp_heads_of(const memoi_sp_shape* shape, int32_t rank) {
     memo_ulysses_heads all =
         memoi_ulysses_heads_of(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses, rank);
@@ -6140,8 +6148,8 @@ MEMOI memo_status memoi_ring_run(memoi_ring* rings, int32_t n_rings, memo_error*
  * Knows: Ulysses and the ring as functions, and the buffers they need.  Knows nothing of how they
  * work. */
 
-/* Of one group of heads.  What the exchange of a group fills while another is computed exists twice, for
- * even and odd groups. */
+/* Of one group of heads.  What the exchange of a group fills while another is computed exists
+ * twice, for even and odd groups. */
 typedef struct memoi_sp_buffers {
     char *q[2], *k[2], *v[2]; /* by heads; used if backward sends again */
     char* d_out[2];           /* by heads, in the tensors' type */
@@ -6337,8 +6345,8 @@ MEMOI void memoi_sp_take_runs(memoi_sp_tokens* tokens, const memo_sharding* shar
     tokens->all.count = sharding->padded_tokens;
 }
 
-/* One for all sequences, or one for each if the desc has row_shardings; then that of key_sharding, if
- * there is one.  A single allocation; NULL if there is no memory. */
+/* One for all sequences, or one for each if the desc has row_shardings; then that of key_sharding,
+ * if there is one.  A single allocation; NULL if there is no memory. */
 MEMOI memoi_sp_tokens* memoi_sp_tokens_create(const memo_sp_attention_desc* desc) {
     int64_t n_rows = desc->row_shardings && desc->n_batch ? desc->n_batch : 1, i;
     int64_t n = n_rows + (desc->key_sharding.local_tokens > 0),
@@ -6922,8 +6930,8 @@ MEMOI void memoi_sp_find_heads(const memoi_sp_walk* walk, int32_t g, char** q, c
     }
 }
 
-/* What attention reads of a group arrives by heads.  q, k and v arrive in forward, and in backward if
- * they are sent again; otherwise they were saved. */
+/* What attention reads of a group arrives by heads.  q, k and v arrive in forward, and in backward
+ * if they are sent again; otherwise they were saved. */
 MEMOI memo_status memoi_sp_arrive(memoi_sp_walk* walk, int32_t g, memo_error* error) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     memoi_sp_shape* group = &walk->groups[g % 2];
@@ -6964,10 +6972,12 @@ MEMOI void memoi_sp_enter(memoi_sp_walk* walk, int32_t g) {
     if (has_ulysses) memoi_sp_find_heads(walk, g, &q, &k, &v);
     ring->shape = group;
     ring->last_step = group->heads.n_q && !group->gathers_keys ? walk->last_step : 0;
-    /* What was saved is complete since the first group, whose last exchange waited for its steps. */
+    /* What was saved is complete since the first group, whose last exchange waited for its
+     * steps. */
     ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run;
     walk->has_run |= group->heads.n_q > 0;
-    /* A later ring waits for all exchanges.  It is too late if k's buffer is filled again by then. */
+    /* A later ring waits for all exchanges.  It is too late if k's buffer is filled again by
+     * then. */
     ring->is_open = 0;
     for (i = g + 1; i < group->n_groups && !ring->is_backward; i++) {
         if (!memoi_sp_group_of(walk->shape, i).heads.n_q) continue;
@@ -7064,7 +7074,8 @@ MEMOI memo_status memoi_sp_convert(memoi_sp_walk* walk, memoi_sp_results* result
                          results->types[i], n, error);
 }
 
-/* Result i goes to the rows it belongs to.  Replicas are summed there; the last group rounds them. */
+/* Result i goes to the rows it belongs to.  Replicas are summed there; the last group rounds
+ * them. */
 MEMOI memo_status memoi_sp_return(memoi_sp_walk* walk, const memoi_sp_results* results, int32_t i,
                                   int32_t g, memo_error* error) {
     const memoi_sp_shape* shape = walk->shape;
@@ -7111,9 +7122,9 @@ MEMOI memo_status memoi_sp_leave(memoi_sp_walk* walk, int32_t g, memo_error* err
 
 /* --- all groups ---
  *
- * With several groups the exchanges run on a stream of their own, in the order: group 0 arrives, group
- * 1 arrives, group 0 leaves, group 2 arrives, group 1 leaves, ...  Attention of group g waits until g
- * has arrived; its results wait until those of g - 1 have left their buffer. */
+ * With several groups the exchanges run on a stream of their own, in the order: group 0 arrives,
+ * group 1 arrives, group 0 leaves, group 2 arrives, group 1 leaves, ...  Attention of group g waits
+ * until g has arrived; its results wait until those of g - 1 have left their buffer. */
 
 MEMOI memo_status memoi_sp_open(memoi_sp_walk* walk, memo_error* error) {
     const memoi_sp_shape* shape = walk->shape;
@@ -7173,8 +7184,8 @@ MEMOI memo_status memoi_sp_sinks(const memoi_sp_walk* walk, memo_error* error) {
     return memoi_sp_add_sinks(&walk->queue, &sinks, error);
 }
 
-/* n_walks: 1; or all ring ranks, for one schedule: then the first ring exchanges for all.  rings: room
- * for their rings. */
+/* n_walks: 1; or all ring ranks, for one schedule: then the first ring exchanges for all.  rings:
+ * room for their rings. */
 MEMOI memo_status memoi_sp_walk_through(memoi_sp_walk* walks, memoi_ring* rings, int32_t n_walks,
                                         memo_error* error) {
     int32_t n_groups = walks->shape->n_groups, g, i;
