@@ -274,7 +274,7 @@ fuzz: ## fuzz the readers of traces, plans and schedules, and the planner, FUZZ_
 			sed -n 's/^stat::number_of_executed_units: */  nothing found; inputs tried: /p' build/fuzz/$$kind.log; \
 		else \
 			tail -n 40 build/fuzz/$$kind.log; \
-			echo "make $@: mend it and keep the input, build/fuzz/$$kind-*, in tests/corpus/$$kind" >&2; \
+			echo "make $@: fix the bug and add the input, build/fuzz/$$kind-*, in tests/corpus/$$kind" >&2; \
 			exit 1; \
 		fi; \
 	done

@@ -3914,9 +3914,8 @@ MEMOI void memoi_core_add(memoi_cores* cores, int64_t item) {
     cores->is_in[item] = 1;
 }
 
-/* Appends to cliques the largest sets of conflicting items that contain all items of `set`, some of
- * `more` and none of `less` (Bron and Kerbosch, with a pivot).  Returns the new number of
- * cliques. */
+/* Finds the largest sets of items in conflict: they hold the items of `set`, and some of those of
+ * `more`, but none of `less`.  Bron and Kerbosch, with a pivot.  Returns how many there are then. */
 MEMOI int64_t memoi_core_cliques(const uint64_t* conflicts, uint64_t set, uint64_t more,
                                  uint64_t less, uint64_t* cliques, int64_t n) {
     uint64_t rest = more | less, pivot = 0;
@@ -3976,8 +3975,8 @@ MEMOI int memoi_core_hold(const memoi_cores* cores, memoi_problem* part) {
     return memoi_problem_sort(part);
 }
 
-/* Makes the core a problem of its own, whose items' buffers are their indices in the whole.
- * Returns as memoi_core_hold. */
+/* Makes the core a problem of its own, whose items' buffers are their indices in the whole.  Returns
+ * as memoi_core_hold. */
 MEMOI int memoi_core_extract(const memoi_cores* cores, memoi_problem* part) {
     int made = memoi_problem_pick(cores->problem, cores->item_of, cores->n, part);
     if (made && cores->problem->held) made = memoi_core_hold(cores, part);
@@ -4390,8 +4389,8 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
     return status;
 }
 
-/* Finds the part that begins with item first and ends where no item crosses.  Returns the first
- * item after it.  Sets *end to the first section after it, and *peak to the peak of its items. */
+/* The part that nothing crosses and that begins with item first: returns the item behind it; *end
+ * is the section behind it, *peak that of its items. */
 MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* offsets,
                                   int64_t first, int64_t* end, int64_t* peak) {
     int64_t last = first;
@@ -6006,29 +6005,46 @@ MEMOI void memoi_profiler_release(memoi_profiler* p) {
     if (p->on_device) memo_device_free(d, p->on_device, NULL);
 }
 
+MEMOI memo_status memoi_profile_check_desc(const memo_profile_desc* desc, memo_error* error) {
+    const struct {
+        const char* name;
+        int64_t value, most;
+    } fields[] = {
+        {"n_tensors", desc->n_tensors, MEMO_PROFILE_TENSORS_MAX},
+        {"largest_copy_bytes", desc->largest_copy_bytes, MEMOB_BYTES_MAX / 2},
+        {"n_repetitions", desc->n_repetitions, MEMOI_PROFILE_REPETITIONS_MAX},
+    };
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i;
+    if (desc->n_rows < 1)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_profile_desc.n_rows: below 1 (%lld); 1 or more are valid",
+                              (long long)desc->n_rows);
+    for (i = 0; i < 3; i++)
+        if (fields[i].value < 0 || fields[i].value > fields[i].most)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "memo_profile_desc.%s: out of range (%lld); 0 to %lld are valid",
+                                  fields[i].name, (long long)fields[i].value,
+                                  (long long)fields[i].most);
+    if (!desc->device || (desc->n_tensors && !desc->tensors))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_profile_desc.%s: NULL; it is required",
+                              desc->device ? "tensors" : "device");
+    for (i = 0; i < desc->n_tensors && !status; i++)
+        status = memoi_profile_check_name(desc->tensors[i].name, error);
+    return status;
+}
+
 memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* profile,
                                  memo_error* error) {
     memoi_profiler p;
-    memo_status status = MEMO_STATUS_OK;
-    int32_t t;
+    memo_status status;
     memset(profile, 0, sizeof *profile);
     memset(&p, 0, sizeof p);
     p.file.fd = -1;
 
     /* Check before any allocation, so that nothing must be released. */
-    if (!desc->device || desc->n_rows < 1 || desc->n_tensors < 0 ||
-        desc->n_tensors > MEMO_PROFILE_TENSORS_MAX || (desc->n_tensors && !desc->tensors) ||
-        desc->largest_copy_bytes < 0 || desc->largest_copy_bytes > MEMOB_BYTES_MAX / 2 ||
-        desc->n_repetitions < 0 || desc->n_repetitions > MEMOI_PROFILE_REPETITIONS_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_profile_desc: device must be set, n_rows %lld be 1 or more, "
-                              "n_tensors %d at most %d, largest_copy_bytes not negative, "
-                              "n_repetitions %d at most %d",
-                              (long long)desc->n_rows, (int)desc->n_tensors,
-                              MEMO_PROFILE_TENSORS_MAX, (int)desc->n_repetitions,
-                              MEMOI_PROFILE_REPETITIONS_MAX);
-    for (t = 0; t < desc->n_tensors; t++)
-        if ((status = memoi_profile_check_name(desc->tensors[t].name, error))) return status;
+    if ((status = memoi_profile_check_desc(desc, error))) return status;
 
     /* 32 MiB copies are large enough to show the full rate of a link. */
     p.desc = desc;
@@ -8130,8 +8146,8 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     degrees[4] = l->ring;
     for (i = 0; i < 5; i++) {
         if (degrees[i] < 1)
-            return memo_error_set(error, no, "%s degree: out of range (%d); 1 or more are valid",
-                                  names[i], (int)degrees[i]);
+            return memo_error_set(error, no, "%s: out of range (%d); 1 or more are valid", names[i],
+                                  (int)degrees[i]);
         product *= degrees[i];
     }
     if (product < c->n_gpus || product > c->n_gpus)
@@ -8144,29 +8160,30 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     /* Tensor ranks have equal shares of the key/value heads and of the MLP's columns. */
     if (l->tensor > m->n_kv_heads)
         return memo_error_set(error, no,
-                              "tensor degree %d is above the %d key/value heads, which it splits; "
-                              "ulysses and ring can take the rest",
+                              "tensor: %d is above the %d key/value heads, which it splits; "
+                              "use ulysses and ring for the rest",
                               (int)l->tensor, (int)m->n_kv_heads);
     if (m->n_kv_heads % l->tensor)
-        return memo_error_set(error, no, "tensor degree %d does not divide the %d key/value heads",
+        return memo_error_set(error, no,
+                              "tensor: %d does not divide the %d key/value heads; use a divisor",
                               (int)l->tensor, (int)m->n_kv_heads);
     if (m->ffn % l->tensor)
         return memo_error_set(error, no,
-                              "tensor degree %d does not divide the %d columns of the MLP",
+                              "tensor: %d does not divide the %d columns of the MLP; use a divisor",
                               (int)l->tensor, (int)m->ffn);
 
     /* Ulysses may deal heads unevenly, but every rank needs a query head.  Several ranks may copy a
      * key/value head unless the desc forbids it. */
     if (l->ulysses > m->n_q_heads / l->tensor)
         return memo_error_set(error, no,
-                              "ulysses degree %d is above the %d query heads of a tensor rank: %d "
-                              "ranks would have none; use a ring degree instead",
+                              "ulysses: %d is above the %d query heads of a tensor rank, so %d "
+                              "ranks have none; use ring for the rest",
                               (int)l->ulysses, (int)(m->n_q_heads / l->tensor),
                               (int)(l->ulysses - m->n_q_heads / l->tensor));
     if (desc->kv_heads_must_divide && (m->n_kv_heads / l->tensor) % l->ulysses)
         return memo_error_set(error, no,
-                              "tensor x ulysses = %d does not divide the %d key/value heads; this "
-                              "needs %s, which kv_heads_must_divide forbids",
+                              "tensor x ulysses: %d does not divide the %d key/value heads, which "
+                              "needs %s; use a divisor, or kv_heads_must_divide 0",
                               (int)(l->tensor * l->ulysses), (int)m->n_kv_heads,
                               l->ulysses > m->n_kv_heads / l->tensor ? "heads on several ranks"
                                                                      : "uneven heads");
@@ -8176,30 +8193,34 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     pieces = 2.0 * l->tensor * l->ulysses * l->ring;
     if ((double)desc->sequence < pieces)
         return memo_error_set(error, no,
-                              "a sequence of %lld tokens is too short: it is divided into 2 x "
-                              "tensor x ulysses x ring = %.0f pieces",
+                              "sequence: too short (%lld tokens) for 2 x tensor x ulysses x ring = "
+                              "%.0f pieces; use smaller degrees or as many tokens",
                               (long long)desc->sequence, pieces);
 
     /* The prediction times one replica, one micro-batch and one stage, so all of them must be
      * equal. */
     if (desc->global_batch % l->data)
-        return memo_error_set(error, no, "data degree %d does not divide the batch of %lld",
+        return memo_error_set(error, no,
+                              "data: %d does not divide the batch of %lld; use a divisor",
                               (int)l->data, (long long)desc->global_batch);
     if (desc->global_batch / l->data % desc->micro_batch)
         return memo_error_set(
-            error, no, "micro-batches of %lld do not divide the %lld sequences of a replica",
+            error, no,
+            "micro_batch: %lld does not divide the %lld sequences of a replica; use a divisor",
             (long long)desc->micro_batch, (long long)(desc->global_batch / l->data));
     if (m->n_layers % l->pipeline)
-        return memo_error_set(error, no, "pipeline degree %d does not divide the %d layers",
+        return memo_error_set(error, no,
+                              "pipeline: %d does not divide the %d layers; use a divisor",
                               (int)l->pipeline, (int)m->n_layers);
 
     /* A ZeRO stage above 0 needs several ranks to shard over. */
     if (l->zero_stage < 0 || l->zero_stage > 3)
-        return memo_error_set(error, no, "ZeRO stage: out of range (%d); 0 to 3 are valid",
+        return memo_error_set(error, no, "zero_stage: out of range (%d); 0 to 3 are valid",
                               (int)l->zero_stage);
     if (l->zero_stage > 0 && memo_parallel_zero_group(l) == 1)
         return memo_error_set(error, no,
-                              "ZeRO stage %d has nothing to shard: data x ulysses x ring is 1",
+                              "zero_stage: %d has nothing to shard, because data x ulysses x ring "
+                              "is 1; use 0",
                               (int)l->zero_stage);
 
     /* Swapping needs a layer besides the last two, which stay on the device. */
@@ -8207,11 +8228,11 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
         if (!(c->host_bytes > 0) || !(c->host_bytes_per_s > 0))
             return memo_error_set(
                 error, no,
-                "swapping needs cluster.host_bytes and cluster.host_bytes_per_s above 0");
+                "activations: swap needs host memory; set cluster.host_bytes and host_bytes_per_s");
         if (m->n_layers / l->pipeline <= 2)
             return memo_error_set(error, no,
-                                  "swapping: a pipeline stage has %d layers, and the last two are "
-                                  "never swapped; 3 or more are required",
+                                  "activations: swap needs 3 layers a pipeline stage (%d), because "
+                                  "the last two stay; use a smaller pipeline",
                                   (int)(m->n_layers / l->pipeline));
     } else if (l->activations != MEMO_PARALLEL_KEEP && l->activations != MEMO_PARALLEL_RECOMPUTE) {
         return memo_error_set(

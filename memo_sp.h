@@ -1449,10 +1449,11 @@ MEMOI memo_status memoi_comm_check_group_end(const memo_comm* comm, int32_t grou
                               "call group_begin first",
                               comm->name);
     if (has_other_stream)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "group_end.stream on '%s': not the stream of the group's sends and "
-                              "receives; use one stream for a group",
-                              comm->name);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_group_end.stream on '%s': not the stream of the group's sends and "
+            "receives; use one stream for a group",
+            comm->name);
     return MEMO_STATUS_OK;
 }
 
@@ -2694,42 +2695,47 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, m
     const double latencies_s[2] = {desc->latency_s, desc->outer_latency_s};
     int32_t r, k;
     if (desc->n_ranks < 1 || desc->n_ranks > 32768)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "comm_threads_desc.n_ranks: out of range (%d); 1 to 32768 are valid",
-                              (int)desc->n_ranks);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_comm_threads_desc.n_ranks: out of range (%d); 1 to 32768 are valid",
+            (int)desc->n_ranks);
     if (!desc->devices)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "comm_threads_desc.devices: NULL; pass a host device for each rank");
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_comm_threads_desc.devices: NULL; pass a host device for each rank");
     for (r = 0; r < desc->n_ranks; r++) {
         memo_error reason;
         if (memob_check_host_device(desc->devices[r], &reason))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "comm_threads_desc.devices, rank %d: %.400s", (int)r,
+                                  "memo_comm_threads_desc.devices, rank %d: %.400s", (int)r,
                                   reason.message);
     }
     if (!(desc->timeout_s >= 0 && desc->timeout_s <= 1e9))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "comm_threads_desc.timeout_s: out of range (%g); 0 to 1e9 are valid",
-                              desc->timeout_s);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_comm_threads_desc.timeout_s: out of range (%g); 0 to 1e9 are valid",
+            desc->timeout_s);
 
     /* Simulated links. */
     for (k = 0; k < 2; k++) {
         if (!memob_is_copy_rate(rates[k]))
             return memo_error_set(
                 error, MEMO_STATUS_INVALID_ARGUMENT,
-                "comm_threads_desc.%sbytes_per_s: out of range (%g); 0 (no limit) "
+                "memo_comm_threads_desc.%sbytes_per_s: out of range (%g); 0 (no limit) "
                 "or at least 1 is valid",
                 k ? "outer_" : "", rates[k]);
         if (!(latencies_s[k] >= 0 && latencies_s[k] <= 1e3))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "comm_threads_desc.%slatency_s: out of range (%g); 0 to 1000 are "
-                                  "valid",
-                                  k ? "outer_" : "", latencies_s[k]);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_comm_threads_desc.%slatency_s: out of range (%g); 0 to 1000 are "
+                "valid",
+                k ? "outer_" : "", latencies_s[k]);
     }
     if (desc->ranks_per_node < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "comm_threads_desc.ranks_per_node: negative (%d); 0 means one node",
-                              (int)desc->ranks_per_node);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_comm_threads_desc.ranks_per_node: negative (%d); 0 means one node",
+            (int)desc->ranks_per_node);
     return MEMO_STATUS_OK;
 }
 
@@ -2865,8 +2871,9 @@ MEMOI memo_status memoi_nccl_write_id(const char* path, const ncclUniqueId* id, 
     if (is_written) is_written = rename(temporary, path) == 0;
     MEMO_FREE(temporary);
     if (is_written) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_IO, "comm_nccl_desc.id_path: cannot write %.300s: %s",
-                          path, strerror(errno));
+    return memo_error_set(error, MEMO_STATUS_IO,
+                          "memo_comm_nccl_desc.id_path: cannot write %.300s: %s", path,
+                          strerror(errno));
 }
 
 /* The other ranks wait until the file exists. */
@@ -2883,14 +2890,14 @@ MEMOI memo_status memoi_nccl_read_id(const char* path, double timeout_s, ncclUni
             if (is_read && memcmp(magic, memoi_nccl_magic, 8) == 0) return MEMO_STATUS_OK;
             return memo_error_set(
                 error, MEMO_STATUS_FORMAT,
-                "comm_nccl_desc.id_path: %.300s is not an id of rank 0; use a new "
+                "memo_comm_nccl_desc.id_path: %.300s is not an id of rank 0; use a new "
                 "name for each run",
                 path);
         }
         if (waited_s > timeout_s)
             return memo_error_set(
                 error, MEMO_STATUS_COMM,
-                "comm_nccl_desc.id_path: rank 0 did not write %.300s within %g s: "
+                "memo_comm_nccl_desc.id_path: rank 0 did not write %.300s within %g s: "
                 "%s",
                 path, timeout_s, strerror(errno));
         memoi_nccl_nap(waited_s);
@@ -3482,8 +3489,8 @@ MEMOI memo_status memoi_nccl_place(const memo_comm_nccl_desc* desc, int32_t* ran
     if (n < 1 || n > INT32_MAX || r < 0 || r >= n)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1", (long long)r,
-            (long long)n);
+            "memo_comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1",
+            (long long)r, (long long)n);
     *rank = (int32_t)r;
     *size = (int32_t)n;
     return MEMO_STATUS_OK;
@@ -3646,7 +3653,7 @@ MEMOI memo_status memoi_mesh_check(const memoi_mesh_axis* axes, int32_t size, me
     for (i = 0; i < MEMOI_MESH_AXES; i++) {
         if (axes[i].degree < 1)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "mesh_desc.%s: negative (%d); 0 means 1", axes[i].name,
+                                  "memo_mesh_desc.%s: negative (%d); 0 means 1", axes[i].name,
                                   (int)axes[i].degree);
         /* A product above size is wrong anyway; stop there, so that it cannot overflow. */
         product = product > size ? product : product * axes[i].degree;
@@ -3658,7 +3665,7 @@ MEMOI memo_status memoi_mesh_check(const memoi_mesh_axis* axes, int32_t size, me
                            axes[i].name, (int)axes[i].degree);
     memoi_mesh_hint(axes, size, hint);
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "mesh_desc: %s is not the world's size (%d); %s%s", text, (int)size,
+                          "memo_mesh_desc: %s is not the world's size (%d); %s%s", text, (int)size,
                           hint[0] ? "what fits: " : "no change of one degree fits", hint);
 }
 
@@ -3813,30 +3820,32 @@ MEMOI memo_status memoi_sharding_check(const memo_sharding_desc* desc, memo_erro
     if ((int)desc->kind < MEMO_SHARDING_ZIGZAG || (int)desc->kind > MEMO_SHARDING_DOCUMENTS)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "sharding_desc.kind: not a memo_sharding_kind (%d); 0 to %d are valid", (int)desc->kind,
-            (int)MEMO_SHARDING_DOCUMENTS);
+            "memo_sharding_desc.kind: not a memo_sharding_kind (%d); 0 to %d are valid",
+            (int)desc->kind, (int)MEMO_SHARDING_DOCUMENTS);
     if (desc->ring < 0 || desc->ulysses < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sharding_desc.%s: negative (%d); 0 means 1",
+                              "memo_sharding_desc.%s: negative (%d); 0 means 1",
                               desc->ring < 0 ? "ring" : "ulysses",
                               (int)(desc->ring < 0 ? desc->ring : desc->ulysses));
     if (desc->n_tokens < 1 || desc->n_tokens > MEMOB_BYTES_MAX / 2)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sharding_desc.n_tokens: out of range (%lld); 1 to %lld are valid",
-                              (long long)desc->n_tokens, (long long)(MEMOB_BYTES_MAX / 2));
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sharding_desc.n_tokens: out of range (%lld); 1 to %lld are valid",
+            (long long)desc->n_tokens, (long long)(MEMOB_BYTES_MAX / 2));
 
     /* Documents belong to one kind, which needs them. */
     if (desc->kind != MEMO_SHARDING_DOCUMENTS && desc->document_begins)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sharding_desc.document_begins: not used by the sharding %s; use "
-                              "MEMO_SHARDING_DOCUMENTS, or pass the documents in the mask",
-                              memo_sharding_name(desc->kind));
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sharding_desc.document_begins: not used by the sharding %s; use "
+            "MEMO_SHARDING_DOCUMENTS, or pass the documents in the mask",
+            memo_sharding_name(desc->kind));
     if (desc->kind == MEMO_SHARDING_DOCUMENTS &&
         (desc->n_documents > MEMOI_DOCUMENTS_MAX ||
          !memoi_sharding_are_documents(desc->document_begins, desc->n_documents, desc->n_tokens)))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "sharding_desc.document_begins: invalid (%lld documents); 1 to %d that "
+            "memo_sharding_desc.document_begins: invalid (%lld documents); 1 to %d that "
             "ascend from 0 to n_tokens (%lld) are valid",
             (long long)desc->n_documents, MEMOI_DOCUMENTS_MAX, (long long)desc->n_tokens);
     return MEMO_STATUS_OK;
@@ -3861,7 +3870,7 @@ memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sh
     if (unit > INT32_MAX)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "sharding_desc: ring %d x ulysses %d are too many ranks; at most %d are "
+            "memo_sharding_desc: ring %d x ulysses %d are too many ranks; at most %d are "
             "valid",
             (int)sharding->ring, (int)sharding->ulysses, INT32_MAX / 2);
     sharding->padded_tokens = (desc->n_tokens + unit - 1) / unit * unit;
@@ -6210,13 +6219,14 @@ MEMOI memo_status memoi_sp_ranks_check(const memo_sp_attention_desc* desc, memo_
         if (comms[k] && comms[k]->size != degrees[k])
             return memo_error_set(
                 error, MEMO_STATUS_INVALID_ARGUMENT,
-                "sp_attention_desc.%s: its size is not the sharding's degree (%d, "
+                "memo_sp_attention_desc.%s: its size is not the sharding's degree (%d, "
                 "%d); make both from one mesh",
                 names[k], (int)comms[k]->size, (int)degrees[k]);
         if (ranks[k] < 0 || ranks[k] >= degrees[k])
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "sp_attention_desc.%s_rank: out of range (%d); 0 to %d are valid",
-                                  names[k], (int)ranks[k], (int)degrees[k] - 1);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_sp_attention_desc.%s_rank: out of range (%d); 0 to %d are valid", names[k],
+                (int)ranks[k], (int)degrees[k] - 1);
     }
     return MEMO_STATUS_OK;
 }
@@ -6224,38 +6234,47 @@ MEMOI memo_status memoi_sp_ranks_check(const memo_sp_attention_desc* desc, memo_
 MEMOI memo_status memoi_sp_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
     if (desc->n_batch < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.n_batch: negative (%d); 0 means 1",
+                              "memo_sp_attention_desc.n_batch: negative (%d); 0 means 1",
                               (int)desc->n_batch);
 
     /* Numbers of heads. */
     if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.n_q_heads: not a positive multiple of n_kv_heads "
-                              "(%d, %d); choose one that is",
-                              (int)desc->n_q_heads, (int)desc->n_kv_heads);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sp_attention_desc.n_q_heads: not a positive multiple of n_kv_heads "
+            "(%d, %d); choose one that is",
+            (int)desc->n_q_heads, (int)desc->n_kv_heads);
     if (desc->ulysses_groups < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.ulysses_groups: negative (%d); 0 means 1",
+                              "memo_sp_attention_desc.ulysses_groups: negative (%d); 0 means 1",
                               (int)desc->ulysses_groups);
 
     /* What a head is. */
     if (desc->head_size < 1)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sp_attention_desc.head_size: out of range (%d); at least 1 is valid",
+            (int)desc->head_size);
+    if (!memob_is_in((double)desc->softcap, 0, 3e38))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.head_size: out of range (%d); at least 1 is valid",
-                              (int)desc->head_size);
-    if (!memob_is_in((double)desc->softcap, 0, 3e38) || desc->first_q_head < 0)
+                              "memo_sp_attention_desc.softcap: out of range (%g); 0 (none) to 3e38 "
+                              "are valid",
+                              (double)desc->softcap);
+    if (desc->first_q_head < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.softcap or first_q_head: out of range (%g, %d); 0 "
-                              "and above are valid",
-                              (double)desc->softcap, (int)desc->first_q_head);
+                              "memo_sp_attention_desc.first_q_head: negative (%d); 0 or more are "
+                              "valid",
+                              (int)desc->first_q_head);
     if (desc->v_head_size < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.v_head_size: negative (%d); 0 means head_size",
-                              (int)desc->v_head_size);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sp_attention_desc.v_head_size: negative (%d); 0 means head_size",
+            (int)desc->v_head_size);
     if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.type: not supported (%s); f32, bf16 and f16 are",
-                              memo_type_name(desc->type));
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sp_attention_desc.type: not supported (%s); f32, bf16 and f16 are",
+            memo_type_name(desc->type));
     return MEMO_STATUS_OK;
 }
 
@@ -6265,17 +6284,19 @@ MEMOI memo_status memoi_sp_masks_check(const memo_sp_attention_desc* desc, memo_
     const memo_sharding* sharding = &desc->sharding;
     int32_t n_batch = desc->n_batch ? desc->n_batch : 1, b;
     if (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
-                              (int)desc->n_masks, (int)n_batch);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
+            (int)desc->n_masks, (int)n_batch);
     for (b = 0; desc->row_shardings && b < n_batch; b++)
         if (!memoi_sp_is_alike(&desc->row_shardings[b], sharding))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "sp_attention_desc.row_shardings[%d]: does not match sharding, "
-                                  "which is %s, ring %d "
-                                  "x ulysses %d, %lld tokens; only its documents may differ",
-                                  (int)b, memo_sharding_name(sharding->kind), (int)sharding->ring,
-                                  (int)sharding->ulysses, (long long)sharding->n_tokens);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_sp_attention_desc.row_shardings[%d]: does not match sharding, "
+                "which is %s, ring %d "
+                "x ulysses %d, %lld tokens; only its documents may differ",
+                (int)b, memo_sharding_name(sharding->kind), (int)sharding->ring,
+                (int)sharding->ulysses, (long long)sharding->n_tokens);
     return MEMO_STATUS_OK;
 }
 
@@ -6295,22 +6316,24 @@ MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_
     int32_t head_size = memoi_sp_larger(desc->head_size, desc->v_head_size);
     memo_status status;
     if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
     status = memoi_sp_ranks_check(desc, error);
     if (!status) status = memoi_sp_heads_check(desc, error);
     if (!status) status = memoi_sp_masks_check(desc, error);
     if (status) return status;
     if (keys->local_tokens && (keys->ring != sharding->ring || keys->ulysses != sharding->ulysses))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "sp_attention_desc.key_sharding: ring %d x ulysses %d, but sharding has %d x %d; make "
-            "both with the same degrees",
-            (int)keys->ring, (int)keys->ulysses, (int)sharding->ring, (int)sharding->ulysses);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_sp_attention_desc.key_sharding: ring %d x ulysses %d, but "
+                              "sharding has %d x %d; make "
+                              "both with the same degrees",
+                              (int)keys->ring, (int)keys->ulysses, (int)sharding->ring,
+                              (int)sharding->ulysses);
     if (desc->max_documents < 0 || memoi_sp_most_documents(desc) > MEMOI_DOCUMENTS_MAX / n_batch)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "sp_attention_desc.max_documents: out of range (%lld; the sharding has "
+            "memo_sp_attention_desc.max_documents: out of range (%lld; the sharding has "
             "%lld); 0 to %d are valid",
             (long long)desc->max_documents, (long long)memoi_sp_most_documents(desc),
             (int)(MEMOI_DOCUMENTS_MAX / n_batch));
@@ -6319,11 +6342,12 @@ MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_
     if ((double)memob_max(sharding->ring_tokens, keys->ring_tokens) * sharding->ring * n_batch *
             desc->n_q_heads * head_size * sharding->ulysses >
         (double)(MEMOB_BYTES_MAX / 1024))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc: too large (%lld tokens, %d query heads of %d, "
-                              "batch %d); tokens x heads x head size x batch x ulysses may be 2^52",
-                              (long long)memob_max(sharding->n_tokens, keys->n_tokens),
-                              (int)desc->n_q_heads, (int)head_size, (int)n_batch);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sp_attention_desc: too large (%lld tokens, %d query heads of %d, "
+            "batch %d); tokens x heads x head size x batch x ulysses may be 2^52",
+            (long long)memob_max(sharding->n_tokens, keys->n_tokens), (int)desc->n_q_heads,
+            (int)head_size, (int)n_batch);
     return MEMO_STATUS_OK;
 }
 
@@ -6695,14 +6719,16 @@ MEMOI memo_status memoi_sp_device_check(const memo_sp_attention_desc* desc, memo
                           : !desc->ulysses && desc->sharding.ulysses > 1 ? "ulysses"
                                                                          : NULL;
     if (missing)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.%s: NULL; it is required for ring %d x ulysses %d",
-                              missing, (int)desc->sharding.ring, (int)desc->sharding.ulysses);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sp_attention_desc.%s: NULL; it is required for ring %d x ulysses %d", missing,
+            (int)desc->sharding.ring, (int)desc->sharding.ulysses);
     if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.device_memory: not aligned (%p); align it to %d "
-                              "bytes",
-                              desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sp_attention_desc.device_memory: not aligned (%p); align it to %d "
+            "bytes",
+            desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
     return MEMO_STATUS_OK;
 }
 
@@ -6789,18 +6815,18 @@ memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_shar
     int32_t i;
     for (i = 0; i < a->shape.n_tokens_of; i++) {
         if (!memoi_sp_is_alike(&shardings[i], own))
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "memo_sp_attention_set_sharding.shardings[%d]: does not match "
+                                  "%s, ring %d x ulysses "
+                                  "%d, %lld tokens; change only its documents",
+                                  (int)i, memo_sharding_name(own->kind), (int)own->ring,
+                                  (int)own->ulysses, (long long)own->n_tokens);
+        if (shardings[i].n_documents > a->max_documents)
             return memo_error_set(
                 error, MEMO_STATUS_INVALID_ARGUMENT,
-                "sp_attention_set_sharding.shardings[%d]: does not match %s, ring %d x ulysses "
-                "%d, %lld tokens; change only its documents",
-                (int)i, memo_sharding_name(own->kind), (int)own->ring, (int)own->ulysses,
-                (long long)own->n_tokens);
-        if (shardings[i].n_documents > a->max_documents)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "sp_attention_set_sharding.shardings[%d]: too many documents "
-                                  "(%lld); desc.max_documents allows %lld",
-                                  (int)i, (long long)shardings[i].n_documents,
-                                  (long long)a->max_documents);
+                "memo_sp_attention_set_sharding.shardings[%d]: too many documents "
+                "(%lld); desc.max_documents allows %lld",
+                (int)i, (long long)shardings[i].n_documents, (long long)a->max_documents);
     }
     status = memo_stream_synchronize(device, a->queue.streams[MEMOI_SP_COMPUTE], error);
     for (i = 0; i < a->shape.n_tokens_of && !status; i++)
@@ -6814,19 +6840,20 @@ memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_shar
 MEMOI memo_status memoi_sp_one_mask_check(const memo_mask* mask, int has_key_sharding,
                                           memo_error* error) {
     if (mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
-                              (int)mask->kind);
-    if (mask->window_before < 0 || mask->window_after < 0)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "mask.window_before or window_after: negative (%lld, %lld); 0 means no limit",
-            (long long)mask->window_before, (long long)mask->window_after);
+            "memo_mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
+            (int)mask->kind);
+    if (mask->window_before < 0 || mask->window_after < 0)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT, "memo_mask.%s: negative (%lld); 0 means no limit",
+            mask->window_before < 0 ? "window_before" : "window_after",
+            (long long)(mask->window_before < 0 ? mask->window_before : mask->window_after));
     if (mask->document_begins &&
         !memoi_sharding_are_documents(mask->document_begins, mask->n_documents, mask->n_tokens))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "mask.document_begins: invalid (%lld documents); they must ascend from "
+            "memo_mask.document_begins: invalid (%lld documents); they must ascend from "
             "0 to the sharding's n_tokens (%lld)",
             (long long)mask->n_documents, (long long)mask->n_tokens);
 
@@ -6834,18 +6861,18 @@ MEMOI memo_status memoi_sp_one_mask_check(const memo_mask* mask, int has_key_sha
     if (!has_key_sharding && mask->key_begins)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "mask.key_begins: not NULL, but keys have the sharding of queries; set "
-            "sp_attention_desc.key_sharding for cross-attention");
+            "memo_mask.key_begins: not NULL, but keys have the sharding of queries; set "
+            "memo_sp_attention_desc.key_sharding for cross-attention");
     if (has_key_sharding && !mask->document_begins != !mask->key_begins)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "mask: %s have no documents, or another number of them; pass "
+                              "memo_mask: %s have no documents, or another number of them; pass "
                               "document_begins and key_begins",
                               mask->key_begins ? "queries" : "keys");
     if (mask->key_begins &&
         !memoi_sharding_are_documents(mask->key_begins, mask->n_documents, mask->n_keys))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "mask.key_begins: invalid (%lld documents); they must ascend from 0 to "
+            "memo_mask.key_begins: invalid (%lld documents); they must ascend from 0 to "
             "the key_sharding's n_tokens (%lld)",
             (long long)mask->n_documents, (long long)mask->n_keys);
     return MEMO_STATUS_OK;
@@ -7220,7 +7247,7 @@ MEMOI memo_status memoi_sp_check_call(const memo_sp_attention* a,
                                                                            : NULL;
     if (missing)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_tensors: %s is NULL; it is required here", missing);
+                              "memo_sp_attention_tensors.%s: NULL; it is required here", missing);
     return memoi_sp_mask_check(&a->shape, masks, error);
 }
 
@@ -7458,10 +7485,11 @@ MEMOI memo_status memoi_blocks_check_times(const memo_blocks_schedule_desc* desc
                      t->gather_s;
         if (!(t->forward_s >= 0 && t->recompute_s >= 0 && t->backward_s >= 0 && t->weights_s >= 0 &&
               t->reduce_s >= 0 && t->gather_s >= 0 && sum <= 1e300))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "blocks_schedule_desc.times: negative or not a number (block %d, "
-                                  "part %d); use times of at least 0",
-                                  (int)(i / desc->n_parts) + 1, (int)(i % desc->n_parts) + 1);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_blocks_schedule_desc.times: negative or not a number (block %d, "
+                "part %d); use times of at least 0",
+                (int)(i / desc->n_parts) + 1, (int)(i % desc->n_parts) + 1);
     }
     return MEMO_STATUS_OK;
 }
@@ -7474,22 +7502,24 @@ MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error
     if ((int)desc->order < MEMO_BLOCKS_DEFAULT || (int)desc->order > MEMO_BLOCKS_FINE)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "blocks_schedule_desc.order: not a memo_blocks_order (%d); 0 to %d are "
+            "memo_blocks_schedule_desc.order: not a memo_blocks_order (%d); 0 to %d are "
             "valid",
             (int)desc->order, (int)MEMO_BLOCKS_FINE);
     if (desc->n_parts < 1 || desc->n_parts > MEMOI_BLOCKS_PARTS)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "blocks_schedule_desc.n_parts: out of range (%d); 1 to %d are valid",
-                              (int)desc->n_parts, MEMOI_BLOCKS_PARTS);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_blocks_schedule_desc.n_parts: out of range (%d); 1 to %d are valid",
+            (int)desc->n_parts, MEMOI_BLOCKS_PARTS);
     if (desc->n_blocks < 1 || desc->blocks_per_layer < 1 || desc->n_blocks % desc->blocks_per_layer)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d per "
-                              "layer); use a positive multiple of blocks_per_layer",
-                              (int)desc->n_blocks, (int)desc->blocks_per_layer);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d per "
+            "layer); use a positive multiple of blocks_per_layer",
+            (int)desc->n_blocks, (int)desc->blocks_per_layer);
     if ((int64_t)desc->n_blocks * desc->n_parts > MEMOI_BLOCKS_MAX)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "blocks_schedule_desc.n_blocks: too many (%d, of %d parts); n_blocks x "
+            "memo_blocks_schedule_desc.n_blocks: too many (%d, of %d parts); n_blocks x "
             "n_parts may be %d",
             (int)desc->n_blocks, (int)desc->n_parts, MEMOI_BLOCKS_MAX);
     return memoi_blocks_check_times(desc, error);
@@ -8091,15 +8121,17 @@ memo_status memo_comm_measure(memo_comm* comm, const memo_device* device, memo_s
     int32_t k;
     memo_status status;
     if ((int)kind < MEMO_COLLECTIVE_ALL_REDUCE || (int)kind > MEMO_COLLECTIVE_REDUCE_SCATTER)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "comm_measure.kind: not supported (%d); all-reduce, all-gather and "
-                              "reduce-scatter are",
-                              (int)kind);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_comm_measure.kind: not supported (%d); all-reduce, all-gather and "
+            "reduce-scatter are",
+            (int)kind);
     if (!bytes || largest < 1 || largest > MEMOB_BYTES_MAX / bytes / comm->size)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "comm_measure.counts: out of range (%d counts up to %lld, type %s); "
-                              "counts of at least 1 whose bytes fit 2^62 are valid",
-                              (int)n, (long long)largest, memo_type_name(type));
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_comm_measure.counts: out of range (%d counts up to %lld, type %s); "
+            "counts of at least 1 whose bytes fit 2^62 are valid",
+            (int)n, (long long)largest, memo_type_name(type));
     memset(&m, 0, sizeof m);
     m.comm = comm;
     m.device = device;
@@ -8187,18 +8219,21 @@ memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* desc,
     status = memoi_blocks_check(&tried, error);
     if (status) return status;
     if (!desc->times)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "blocks_schedule_desc.times: NULL; the best number of parts needs "
-                              "times");
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_blocks_schedule_desc.times: NULL; the best number of parts needs "
+            "times");
     if (max_parts < 1 || max_parts > MEMOI_BLOCKS_PARTS)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "blocks_best_parts.max_parts: out of range (%d); 1 to %d are valid",
-                              (int)max_parts, MEMOI_BLOCKS_PARTS);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_blocks_best_parts.max_parts: out of range (%d); 1 to %d are valid",
+            (int)max_parts, MEMOI_BLOCKS_PARTS);
     if (!(overhead->operation_s >= 0) || !(overhead->collective_s >= 0))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "blocks_overhead: negative or not a number (%g, %g); use times of at "
-                              "least 0",
-                              overhead->operation_s, overhead->collective_s);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_blocks_overhead: negative or not a number (%g, %g); use times of at "
+            "least 0",
+            overhead->operation_s, overhead->collective_s);
     times = (memo_block_times*)memob_calloc((int64_t)desc->n_blocks * max_parts,
                                             sizeof(memo_block_times));
     if (!times) return memob_no_memory(error, "times");
@@ -8271,14 +8306,15 @@ MEMOI memo_status memoi_blocks_check_buffers(const memo_blocks_desc* desc, memo_
         const char* missing = memoi_blocks_missing_buffer(desc, buffers);
         if (missing)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "blocks_desc.buffers[%d].%s: NULL; every part needs it", (int)s,
-                                  missing);
+                                  "memo_blocks_desc.buffers[%d].%s: NULL; every part needs it",
+                                  (int)s, missing);
         if (buffers->count < 0 ||
             (desc->schedule.is_scattered && buffers->count % desc->comm->size))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "blocks_desc.buffers[%d].count: negative or, scattered, not a "
-                                  "multiple of the ranks (%lld, %d ranks)",
-                                  (int)s, (long long)buffers->count, (int)desc->comm->size);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_blocks_desc.buffers[%d].count: negative or, scattered, not a "
+                "multiple of the ranks (%lld, %d ranks)",
+                (int)s, (long long)buffers->count, (int)desc->comm->size);
     }
     return MEMO_STATUS_OK;
 }
@@ -8300,10 +8336,10 @@ MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* er
     if (status) return status;
     if (missing)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "blocks_desc.%s: NULL; it is required", missing);
+                              "memo_blocks_desc.%s: NULL; it is required", missing);
     if (!memo_type_bytes(desc->type))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "blocks_desc.type: not a memo_type (%d); 0 to %d are valid",
+                              "memo_blocks_desc.type: not a memo_type (%d); 0 to %d are valid",
                               (int)desc->type, (int)MEMO_TYPE_U8);
     return memoi_blocks_check_buffers(desc, error);
 }
@@ -8571,9 +8607,10 @@ MEMOI memo_status memoi_blocks_layer_run(const memo_blocks* blocks, int is_backw
 memo_status memo_blocks_forward_layer(memo_blocks* blocks, int32_t layer, memo_error* error) {
     memo_status status;
     if (layer < 0 || layer >= blocks->n_layers || (layer && layer != blocks->next_forward))
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "blocks_forward_layer: out of order (layer %d); layer 0 is valid%s",
-                              (int)layer, blocks->next_forward > 0 ? ", or the next one" : "");
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_STATE,
+            "memo_blocks_forward_layer: out of order (layer %d); layer 0 is valid%s", (int)layer,
+            blocks->next_forward > 0 ? ", or the next one" : "");
     blocks->next_forward = blocks->next_backward = -1;
     status = memoi_blocks_layer_run(blocks, 0, layer, error);
     if (status) return status;
@@ -8586,7 +8623,7 @@ memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t layer, memo_
     memo_status status;
     if (layer < 0 || layer != blocks->next_backward)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "blocks_backward_layer: out of order (layer %d); %s", (int)layer,
+                              "memo_blocks_backward_layer: out of order (layer %d); %s", (int)layer,
                               blocks->next_backward < 0 ? "run forward for all layers first"
                                                         : "run the layers in descending order");
     blocks->next_forward = blocks->next_backward = -1;
@@ -8622,11 +8659,11 @@ memo_status memo_degree_comms_create(memo_comm* world, int32_t degree, int32_t n
     memset(comms, 0, sizeof *comms);
     if (degree < 1 || world->size % degree || next_degree < 0 ||
         (next_degree && (world->size % next_degree || high % low)))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "degree_comms: degrees %d and %d do not fit a world of %d; each must divide the world, "
-            "and one the other",
-            (int)degree, (int)next_degree, (int)world->size);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_degree_comms: degrees %d and %d do not fit a world of %d; each "
+                              "must divide the world, "
+                              "and one the other",
+                              (int)degree, (int)next_degree, (int)world->size);
     comms->degree = degree;
     status = memo_comm_split(world, rank / degree, rank, "tensor", &comms->tensor, error);
     if (!status) status = memo_comm_split(world, rank % degree, rank, "data", &comms->data, error);
@@ -8829,16 +8866,17 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     float* ignored;
     memset(sizes, 0, sizeof *sizes);
     if (desc->vocabulary < 1 || desc->vocabulary > INT32_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "loss_desc.vocabulary: out of range (%lld); 1 to 2^31 - 1 are valid",
-                              (long long)desc->vocabulary);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_loss_desc.vocabulary: out of range (%lld); 1 to 2^31 - 1 are valid",
+            (long long)desc->vocabulary);
     if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "loss_desc.type: not supported (%s); f32, bf16 and f16 are",
+                              "memo_loss_desc.type: not supported (%s); f32, bf16 and f16 are",
                               memo_type_name(desc->type));
     if (desc->tile_rows < 0 || desc->tile_rows > (int64_t)1 << 28)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "loss_desc.tile_rows: out of range (%lld); 0 to 2^28 are valid",
+                              "memo_loss_desc.tile_rows: out of range (%lld); 0 to 2^28 are valid",
                               (long long)desc->tile_rows);
 
     /* Rank 0 has the largest share, so all ranks find the same tile. */
@@ -8861,11 +8899,12 @@ MEMOI memo_status memoi_loss_check(const memo_loss_desc* desc, memo_error* error
                                                     : NULL;
     if (missing)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "loss_desc.%s: NULL; it is required", missing);
+                              "memo_loss_desc.%s: NULL; it is required", missing);
     if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "loss_desc.device_memory: not aligned (%p); align it to %d bytes",
-                              desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_loss_desc.device_memory: not aligned (%p); align it to %d bytes",
+            desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
     /* A table from older code may end before these kernels. */
     if (desc->device->struct_bytes <
             (int64_t)(offsetof(memo_device, loss_sums) + sizeof desc->device->loss_sums) ||
@@ -8955,12 +8994,12 @@ memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, mem
     memo_loss_tile tile;
     if (tensors->n_rows < 0 || (tensors->n_rows && !tensors->labels))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "loss_tensors: %lld rows, labels %p; labels are required",
+                              "memo_loss_tensors: %lld rows, labels %p; labels are required",
                               (long long)tensors->n_rows, (const void*)tensors->labels);
     if (tensors->scale != 0 && !loss->desc.functions.gradients)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "loss_tensors.scale: not 0 (%g), but functions.gradients is NULL; set "
+            "memo_loss_tensors.scale: not 0 (%g), but functions.gradients is NULL; set "
             "either",
             (double)tensors->scale);
     tile.stream = loss->desc.stream;

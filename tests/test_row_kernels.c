@@ -559,7 +559,7 @@ static void refuses_what_cannot_be_meant(void) {
     rows.n_indexed_rows = 2;
     rows.row_bytes = 16;
     CHECK(memo_row_gather(&rows, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
-          strstr(error.message, "index is NULL"));
+          strstr(error.message, "index: NULL"));
     rows.index = index;
     CHECK_OK(memo_row_gather(&rows, &error));
     rows.to_stride_bytes = 8;
@@ -585,7 +585,7 @@ static void refuses_what_cannot_be_meant(void) {
     CHECK_OK(memo_row_add(&add, &error)); /* nothing to do needs no addresses */
     add.n_columns = 3;
     CHECK(memo_row_add(&add, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
-          strstr(error.message, "to: is NULL"));
+          strstr(error.message, "to: NULL"));
     memset(&merge, 0, sizeof merge);
     CHECK_OK(memo_row_merge(&merge, &error));
     merge.n_batches = 2;
