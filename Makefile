@@ -236,8 +236,8 @@ test-cuda: ## compile memo_cuda.cuh with nvcc; run its tests if there is a GPU
 	@MEMO_TEST_ALL=1 MEMO_TEST_ARGS=nvcc sh tests/run.sh build/logs tests/test_compile.sh
 	@MEMO_TEST_ALL=1 MEMO_TEST_JOBS=1 sh tests/run.sh build/logs tests/test_cuda.sh $(CUDA_TESTS)
 
-bench-cuda: ## on a machine with a GPU: CUDA tests, compute-sanitizer, benchmarks; writes bench/results
-	@sh bench/device.sh
+bench-cuda: ## on a machine with a GPU: CUDA tests, compute-sanitizer, benchmarks, the trainer; writes bench/results
+	@failed=; for part in A B C; do sh bench/device.sh $$part || failed="$$failed $$part"; done; [ -z "$$failed" ]
 
 # Open MPI needs these options to run as root and with more ranks than processors; other MPIs lack them.
 MPIRUN = mpirun $(shell mpirun --version 2>/dev/null | grep -q 'Open MPI' && echo --allow-run-as-root --oversubscribe)

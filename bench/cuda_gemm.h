@@ -96,13 +96,6 @@ static inline void gemm_prepare(const gemm_library* library, gemm* g) {
     g->algo = found.algo;
 }
 
-static inline void gemm_release(gemm* g) {
-    CHECK_LT(cublasLtMatrixLayoutDestroy(g->a));
-    CHECK_LT(cublasLtMatrixLayoutDestroy(g->b));
-    CHECK_LT(cublasLtMatrixLayoutDestroy(g->d));
-    CHECK_LT(cublasLtMatmulDescDestroy(g->desc));
-}
-
 /* c is read only if beta is not 0.  It may be d, or NULL if it is not read. */
 static inline void gemm_run(const gemm_library* library, const gemm* g, const void* a,
                             const void* b, const void* c, void* d, cudaStream_t stream) {

@@ -1,181 +1,80 @@
 #!/bin/sh
-# device.sh - runs everything that needs a GPU within nine minutes:
+# device.sh - what needs a GPU, in three parts of nine minutes each:
 #
-#   sh bench/device.sh
+#   sh bench/device.sh A     tests, examples, and the benchmarks of memory, row kernels and a chain of layers
+#   sh bench/device.sh B     compute-sanitizer (memcheck, initcheck, synccheck) on the kernels and on a short run with swaps;
+#                            the tests over NCCL with 2, 4 and 8 ranks, which share the GPU
+#   sh bench/device.sh C [TOKENS...]
+#                            the trainer beside PyTorch: 8 layers of 4096, one sequence (default 65536 131072 262144
+#                            tokens; a length that found no time left: again, alone), and the step's products and
+#                            attention alone as a ceiling.  Not measured yet
 #
-# Builds the CUDA tests, examples and benchmarks.  Runs the tests, compute-sanitizer (memcheck, initcheck, synccheck) on the
-# kernels and on a short run with swaps, the benchmarks, the examples, and, if time is left, the tests over NCCL with 2, 4
-# and 8 ranks, which share the GPU.  Writes machine, date, commit and results to bench/results/GPU.md, and the timelines of
-# the chain beside it.  The benchmarks have at least half of the time.
+# --dry-run as the first argument prints the commands.  bench/device_long.sh has longer sequences, one case a call.
+#
+# Each part prints the host's memory first and pins at most 0.7 of what is available.  It writes machine, date, commit and
+# results to bench/results/GPU.md, GPU-ranks.md or GPU-trainer[-TOKENS].md; A also writes the timelines of the chain beside it.
 #
 # Correctness tests decide on results only.  Times and free memory are measured here and compared with goals in a table.
 # racecheck is absent: it checks shared memory, which no kernel here uses.
 #
 # Environment: OUT       folder of the results and of all messages, instead of bench/results
 #              LIMIT_S   seconds for everything, default 540
+#              HOST_GIB  most GiB that a case pins: for machines whose memory grows with use
 #              TOKENS    length of the chain, default 98304
 #              ALPHA     of the chain's fourth way, swap and recompute, default 0.5
 #              COMMIT    required outside a git checkout
-#              CUDNN     folder of cudnn-frontend: its example is built and run too, and the chain's attention is cuDNN's;
-#                        if that chain prints no table, the chain with attention in blocks runs
-# cuBLAS, NCCL and cuDNN come from where nvcc finds them, otherwise from Python's packages (nvidia-cublas, ...), whose
-# headers are searched after nvcc's own: a package may bring older headers of the CUDA runtime.
+#              CUDNN     folder of cudnn-frontend: its example is built and run too; the attention of chain and trainer is
+#                        cuDNN's; if that chain prints no table, the chain with attention in blocks runs
+#              TRAINER   C: a trainer to run instead of the one built here, without a GPU; LAYERS, HIDDEN, HEADS,
+#                        VOCABULARY, TILE and STEPS make it small
+# cuBLAS, NCCL and cuDNN come from where nvcc finds them, otherwise from Python's packages (nvidia-cublas, ...).
 # Exit status 1 if anything failed or was cut short, or if there is no GPU; the file is written if there is one.
 set -u
 cd "$(dirname "$0")/.." || exit 1
+. bench/device_common.sh
 
-begin_s=$(date +%s)
-limit_s=${LIMIT_S:-540}
-folder=build/device
-rm -rf "$folder"
-mkdir -p "$folder" || exit 1
-PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer:/usr/local/cuda/extras/compute-sanitizer
-LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/cuda/lib64
-export PATH LD_LIBRARY_PATH
+[ "${1:-}" = --dry-run ] && DRY_RUN=1 && shift
+part=${1:-}
+[ $# -gt 0 ] && shift
 
-left() { echo $((begin_s + limit_s - $(date +%s))); }
-stop() { echo "device.sh: $1" >&2; exit 1; }
+nvcc_flags() { echo "-arch=${arch:-native} -std=c++17 -lineinfo -I."; }
 
-command -v nvidia-smi >/dev/null 2>&1 || stop "no GPU here: nvidia-smi is missing"
-gpu=$(nvidia-smi -i 0 --query-gpu=name --format=csv,noheader 2>/dev/null) && [ -n "$gpu" ] ||
-    stop "no GPU here: nvidia-smi finds none"
-command -v nvcc >/dev/null 2>&1 || stop "needs nvcc (developer.nvidia.com/cuda-downloads)"
-command -v timeout >/dev/null 2>&1 || stop "needs timeout (coreutils)"
-
-results=${OUT:-bench/results}
-mkdir -p "$results" || exit 1
-name=$(echo "$gpu" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
-file=$results/$name.md
-stages=$folder/stages.md
-: >"$stages"
-failed=0
-benchmarks_s=$((limit_s / 2)) # theirs alone, until they begin
-
-# stage NAME SECONDS COMMAND...: output in $folder/NAME.log; a row in the table of stages.
-stage() {
-    stage_name=$1 seconds=$2
-    shift 2
-    : >"$folder/$stage_name.log"
-    stage_begin_s=$(date +%s)
-    seconds_left=$(($(left) - benchmarks_s))
-    [ "$seconds" -le "$seconds_left" ] || seconds=$seconds_left
-    if [ "$seconds" -le 0 ]; then
-        result="**not run: no time left**" failed=1
-    elif timeout -k 5 "$seconds" "$@" >"$folder/$stage_name.log" 2>&1; then
-        result=passed
-    else
-        status=$?
-        failed=1 result="**failed, exit status $status**"
-        case $status in 124 | 137) result="**stopped after $seconds s**" ;; esac
-    fi
-    # A skipped test counts as a failure, unless memory was too small or in use.
-    [ "$result" = passed ] && grep '^ok .*# SKIP' "$folder/$stage_name.log" | grep -qv 'are not free$' &&
-        failed=1 result="**tests were skipped**"
-    counts=$(awk '/^ok .*# SKIP/ { s++; next } /^ok / { p++ } /^not ok / { f++ }
-        END { if (p + f + s) printf ": %d passed, %d failed, %d skipped", p, f, s }' "$folder/$stage_name.log")
-    echo "| $stage_name | $result$counts | $(($(date +%s) - stage_begin_s)) s |" >>"$stages"
-    echo "device.sh: $stage_name: $result$counts"
-    case $result in passed) ;; *) tail -n 20 "$folder/$stage_name.log" >&2 2>/dev/null ;; esac
-}
-
-# ---- build ----
-
-wraps=$(sh tests/cuda_wraps.sh)
-
-arch=$(nvidia-smi -i 0 --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -cd 0-9)
-arch=${arch:+sm_$arch}
-nvcc_flags="-arch=${arch:-native} -std=c++17 -lineinfo -I."
-
-# find_library NAME HEADER: puts what nvcc needs to build with it into $flags.
-packages=$(python3 -c 'import nvidia; print("\n".join(nvidia.__path__))' 2>/dev/null)
-find_library() {
-    printf '#include <cuda_runtime.h>\n#include <%s>\nint main() { return 0; }\n' "$2" >"$folder/probe.cpp"
-    flags=-l$1
-    nvcc "$folder/probe.cpp" $flags -o "$folder/probe" >"$folder/probe.log" 2>&1 && return
-    for package in $packages; do
-        for library in "$package"/*/lib/lib"$1".so*; do
-            home=${library%/lib/*}
-            [ -f "$home/include/$2" ] || continue
-            ln -sf "$library" "$folder/lib$1.so" # there its name ends in a version
-            flags="-Xcompiler -idirafter,$home/include -L$folder -Xlinker -rpath=$home/lib -l$1"
-            nvcc "$folder/probe.cpp" $flags -o "$folder/probe" >"$folder/probe.log" 2>&1 && return
+# compile_all NAME SECONDS: builds what standard input lists, SOURCE PROGRAM FLAGS... a line, at the same time.
+compile_all() {
+    compile_name=$1 compile_seconds=$2
+    {
+        echo 'pids= bad=0'
+        while read -r source program flags; do
+            echo "nvcc $(nvcc_flags) -O3 $source -o $folder/$program $flags & pids=\"\$pids \$!\""
         done
-    done
-    flags=-l$1
-    return 1
+        echo 'for pid in $pids; do wait $pid || bad=1; done; exit $bad'
+    } >"$folder/$compile_name.sh"
+    is_dry && sed 's/^/    /' "$folder/$compile_name.sh"
+    stage "$compile_name" "$compile_seconds" sh "$folder/$compile_name.sh"
 }
-find_library cublasLt cublasLt.h; cublas_lt=$flags
-find_library cublas cublas_v2.h; cublas=$flags
-has_nccl=no
-find_library nccl nccl.h && has_nccl=yes
-nccl=$flags
+
+# ---- A: tests, examples, benchmarks ----
 
 # In the background, because they take longer than all others together.
 compile_with_cudnn() { # SOURCE PROGRAM FLAGS...
     source=$1 program=$2
     shift 2
-    timeout 240 nvcc $nvcc_flags -O1 -I"$CUDNN/include" "$source" $cudnn $nvrtc "$@" -o "$folder/$program" \
+    timeout 240 nvcc $(nvcc_flags) -O1 -I"$CUDNN/include" "$source" $cudnn $nvrtc "$@" -o "$folder/$program" \
         >"$folder/$program.build.txt" 2>&1
     echo $? >"$folder/$program.status"
 }
-if [ -n "${CUDNN:-}" ]; then
+
+start_cudnn() {
+    [ -n "${CUDNN:-}" ] && ! is_dry || return
     find_library cudnn cudnn.h; cudnn=$flags
     find_library nvrtc nvrtc.h; nvrtc=$flags
+    rm -f "$folder"/*.status
     compile_with_cudnn bench/cuda_chain.cu cuda_chain_cudnn -DCHAIN_CUDNN $cublas_lt &
     compile_with_cudnn examples/13_cudnn_attention.cu 13_cudnn_attention &
-fi
-
-cat >"$folder/build.sh" <<END
-pids= bad=0
-compile() { # SOURCE PROGRAM FLAGS...
-    source=\$1 program=$folder/\$2
-    shift 2
-    nvcc $nvcc_flags -O3 "\$source" -o "\$program" "\$@" & pids="\$pids \$!"
 }
-compile tests/cuda/test_device.cu test_device
-compile tests/cuda/test_kernels.cu test_kernels
-compile tests/cuda/test_step.cu test_step $wraps
-compile bench/cuda_memory.cu cuda_memory
-compile bench/cuda_kernels.cu cuda_kernels
-compile bench/cuda_chain.cu cuda_chain $cublas_lt
-compile examples/05_three_edits.cu 05_three_edits
-compile examples/06_cuda_arena.cu 06_cuda_arena
-compile examples/07_cuda_swap_gemm.cu 07_cuda_swap_gemm $cublas
-compile examples/08_cuda_phantom.cu 08_cuda_phantom
-if [ $has_nccl = yes ]; then
-    compile tests/test_comm_nccl.c test_comm_nccl -x cu -Itests -DMEMO_SP_NCCL $nccl
-    compile tests/cuda/nccl_attention.cu nccl_attention -Itests $nccl
-    compile tests/cuda/nccl_blocks.cu nccl_blocks -Itests -Iexamples $nccl
-    compile examples/12_ring_nccl.cu 12_ring_nccl $nccl
-fi
-for pid in \$pids; do wait \$pid || bad=1; done
-exit \$bad
-END
-stage build 150 sh "$folder/build.sh"
 
-# ---- tests ----
-
-for test in test_device test_kernels test_step; do
-    stage $test 60 "$folder/$test"
-done
-
-# ---- compute-sanitizer: the kernels without the huge arrays, a short run with swaps ----
-
-if command -v compute-sanitizer >/dev/null 2>&1; then
-    for tool in memcheck initcheck synccheck; do
-        stage "$tool-kernels" 40 compute-sanitizer --tool $tool --error-exitcode 9 \
-            "$folder/test_kernels" as_on_the_host
-        stage "$tool-swap" 40 compute-sanitizer --tool $tool --error-exitcode 9 \
-            "$folder/test_step" swapping
-    done
-else
-    failed=1
-    echo "| compute-sanitizer | **not run: it is not installed** | |" >>"$stages"
-fi
-
-# ---- wait for the programs built in the background ----
-
-if [ -n "${CUDNN:-}" ]; then
+await_cudnn() {
+    [ -n "${CUDNN:-}" ] || return
     cat >"$folder/cudnn.sh" <<'END'
 bad=0
 for program in cuda_chain_cudnn 13_cudnn_attention; do
@@ -186,83 +85,25 @@ done
 exit $bad
 END
     stage build-cudnn 240 sh "$folder/cudnn.sh" "$folder"
-fi
-
-# ---- benchmarks ----
-
-# bench NAME SECONDS ARGS...: writes its tables to a file and its other messages to the log.
-bench() {
-    bench_name=$1 bench_seconds=$2
-    shift 2
-    : >"$folder/$bench_name.md"
-    stage "$bench_name" "$bench_seconds" sh -c 'out=$1; shift; exec "$@" >"$out"' sh "$folder/$bench_name.md" \
-        "$folder/$bench_name" "$@"
 }
-benchmarks_s=0
-timeout 240 nvidia-smi -i 0 --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv,noheader,nounits -l 1 \
-    >"$folder/clocks.txt" 2>/dev/null & monitor=$!
+
 chain() { # PROGRAM
-    bench "$1" 240 --tokens "${TOKENS:-98304}" --alpha "${ALPHA:-0.5}" --seconds 75 --out "$folder"
+    bench "$1" 240 "$folder/$1" --tokens "${TOKENS:-98304}" --alpha "${ALPHA:-0.5}" --seconds 75 --out "$folder"
 }
-[ "$(cat "$folder/cuda_chain_cudnn.status" 2>/dev/null)" = 0 ] && chain cuda_chain_cudnn
-if [ -s "$folder/cuda_chain_cudnn.md" ]; then
-    mv "$folder/cuda_chain_cudnn.md" "$folder/cuda_chain.md"
-else
-    chain cuda_chain
-fi
-kill $monitor 2>/dev/null
-wait $monitor 2>/dev/null
-bench cuda_kernels 60 30
-bench cuda_memory 120 16
 
-# ---- examples: the output must match the head ----
-
-cat >"$folder/examples.sh" <<'END'
-. tests/heads.sh
-bad=0
-"$1/05_three_edits" || bad=1 # its plan depends on the machine; it compares the gradients itself
-for source in examples/0[678]_cuda_*.cu; do
-    program=$1/$(basename "$source" .cu)
-    "$program" >"$program.txt" || bad=1
-    cat "$program.txt"
-    section "$source" "Expected output" >"$program.expected"
-    matches "$program.expected" "$program.txt" || { echo "$source: the output differs from its head"; bad=1; }
-done
-exit $bad
-END
-stage examples 60 sh "$folder/examples.sh" "$folder"
-[ -z "${CUDNN:-}" ] || stage 13_cudnn_attention 60 "$folder/13_cudnn_attention"
-
-# ---- NCCL: comm, attention over ranks, overlapped blocks; correctness only, as ranks take turns on one GPU ----
-
-cat >"$folder/ring_nccl.sh" <<'END'
-NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29544
-export NCCL_NET NCCL_SOCKET_IFNAME NCCL_IB_DISABLE WORLD_SIZE MASTER_ADDR MASTER_PORT
-RANK=1 LOCAL_RANK=1 NCCL_HOSTID=1 "$1/12_ring_nccl" & other=$!
-RANK=0 LOCAL_RANK=0 NCCL_HOSTID=0 "$1/12_ring_nccl" >"$1/12_ring_nccl.txt"
-status=$?
-wait $other || status=1
-cat "$1/12_ring_nccl.txt"
-expected=$(sed -n '/^ \* Expected output:/{n;s/^ \* *//p;}' examples/12_ring_nccl.cu)
-[ "$(cat "$1/12_ring_nccl.txt")" = "$expected" ] || { echo "the output differs from its head: $expected"; status=1; }
-exit $status
-END
-
-# Warnings go to files, because NCCL prints them to standard output.
-export NCCL_DEBUG=WARN NCCL_DEBUG_FILE="$PWD/$folder/nccl.%h.%p.txt"
-if [ $has_nccl = yes ]; then
-    stage 12_ring_nccl-2-ranks 60 sh "$folder/ring_nccl.sh" "$folder"
-    for ranks in 2 4 8; do
-        for test in test_comm_nccl nccl_attention nccl_blocks; do
-            stage "$test-$ranks-ranks" $((40 + 8 * ranks)) "$folder/$test" $ranks
-        done
-    done
-else
-    failed=1
-    echo "| NCCL | **not run: nccl.h or libnccl is not installed** | |" >>"$stages"
-fi
-
-# ---- the file ----
+# cuDNN's chain, or the other one if it prints no table.
+run_chain() {
+    is_dry || nvidia-smi -i 0 --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv,noheader,nounits -l 1 \
+        >"$folder/clocks.txt" 2>/dev/null & monitor=$!
+    [ "$(cat "$folder/cuda_chain_cudnn.status" 2>/dev/null)" = 0 ] && chain cuda_chain_cudnn
+    if [ -s "$folder/cuda_chain_cudnn.md" ]; then
+        mv "$folder/cuda_chain_cudnn.md" "$folder/cuda_chain.md"
+    else
+        chain cuda_chain
+    fi
+    kill $monitor 2>/dev/null
+    wait $monitor 2>/dev/null
+}
 
 # The goals, compared with the figures of the tables below.
 goals='
@@ -302,35 +143,7 @@ tested() {
     fi
 }
 
-commit=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}
-[ -z "$(git status --porcelain --untracked-files=no 2>/dev/null)" ] || commit="$commit with changes"
-lp_solve="lp_solve is not installed"
-for header in /usr/include/lpsolve/lp_lib.h /usr/local/include/lpsolve/lp_lib.h /usr/include/lp_lib.h; do
-    [ -f "$header" ] && lp_solve="lp_solve is installed"
-done
-{
-    echo "# $gpu"
-    echo
-    echo "Written by \`sh bench/device.sh\`."
-    echo
-    echo "| | |"
-    echo "|---|---|"
-    nvidia-smi -i 0 --query-gpu=name,memory.total,driver_version,pcie.link.gen.max,pcie.link.width.max,power.limit \
-        --format=csv,noheader | awk -F', ' '{ printf "| GPU | %s, %s, driver %s, PCIe gen %s x%s, %s |\n", $1, $2, $3, $4, $5, $6 }'
-    echo "| CUDA | $(nvcc --version | sed -n 's/.*release \([0-9.]*\), V\([0-9.]*\).*/\2/p') |"
-    echo "| host | $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(getconf _NPROCESSORS_ONLN) processors, $(awk '/^MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo) |"
-    echo "| huge pages | $(cat /sys/kernel/mm/transparent_hugepage/enabled 2>/dev/null || echo unknown); pool: $(awk '/^HugePages_Total/ { print $2 }' /proc/meminfo) |"
-    echo "| date | $(date -u '+%Y-%m-%d %H:%M UTC') |"
-    echo "| commit | $commit |"
-    sort -n "$folder/clocks.txt" | awk -F', *' '$2 + 0 > 300 { clock[n++] = $1; if ($2 > power) power = $2; if ($3 > heat) heat = $3 }
-        END { if (n) printf "| clock under load, chain | %d MHz in the median, %d at least; at most %d W, %d degrees Celsius |\n",
-            clock[int(n / 2)], clock[0], power, heat }'
-    echo "| planner | the built-in search: CUDA programs are built without lp_solve ($lp_solve) |"
-    echo
-    echo "| stage | result | time |"
-    echo "|---|---|---|"
-    cat "$stages"
-    echo
+write_goals() {
     echo "| goal | figure | reached |"
     echo "|---|---|---|"
     awk -F' *[|] *' "$goals" "$folder/cuda_chain.md" "$folder/cuda_memory.md" "$folder/cuda_kernels.md" 2>/dev/null
@@ -339,20 +152,187 @@ done
     tested "a step neither allocates nor synchronizes" a_step_neither_allocates_nor_synchronizes test_step
     tested "phantom memory records, request by request, what a real run does" phantom_records_what_a_real_run_records test_device
     echo
-    grep -h '^# alpha' "$folder/test_step.log" 2>/dev/null | sed 's/^# /- test_step, /'
-    echo
-    for bench in cuda_chain cuda_memory cuda_kernels; do
-        cat "$folder/$bench.md"
-        echo
-        [ $bench = cuda_chain ] && [ -f "$folder/chain_measured.svg" ] &&
-            printf '![The recorded step](%s-chain_measured.svg)\n![The same step simulated](%s-chain_simulated.svg)\n\n' "$name" "$name"
+}
+
+part_a() {
+    begin ""
+    reserved_s=$((limit_s / 2)) # of the benchmarks, until they begin
+    find_library cublasLt cublasLt.h; cublas_lt=$flags
+    find_library cublas cublas_v2.h; cublas=$flags
+    start_cudnn
+    compile_all build 150 <<END
+tests/cuda/test_device.cu test_device
+tests/cuda/test_kernels.cu test_kernels
+tests/cuda/test_step.cu test_step $(sh tests/cuda_wraps.sh)
+tests/cuda/test_gpt.cu test_gpt -Iexamples $cublas_lt
+bench/cuda_memory.cu cuda_memory
+bench/cuda_kernels.cu cuda_kernels
+bench/cuda_chain.cu cuda_chain $cublas_lt
+examples/05_three_edits.cu 05_three_edits
+examples/06_cuda_arena.cu 06_cuda_arena
+examples/07_cuda_swap_gemm.cu 07_cuda_swap_gemm $cublas
+examples/08_cuda_phantom.cu 08_cuda_phantom
+END
+    for test in test_device test_kernels test_step test_gpt; do
+        stage $test 60 "$folder/$test"
     done
-} | cat -s >"$file.new"
-mv "$file.new" "$file" || failed=1
-for timeline in chain_measured chain_simulated; do
-    [ -f "$folder/$timeline.svg" ] && cp "$folder/$timeline.svg" "$results/$name-$timeline.svg"
-    [ -z "${OUT:-}" ] || [ ! -f "$folder/$timeline.json" ] || cp "$folder/$timeline.json" "$results/$name-$timeline.json"
+    await_cudnn
+
+    reserved_s=0
+    run_chain
+    bench cuda_kernels 60 "$folder/cuda_kernels" 30
+    bench cuda_memory 150 "$folder/cuda_memory" $((host_gib < 64 ? host_gib : 64))
+    # The output must match the head.
+    cat >"$folder/examples.sh" <<'END'
+. tests/heads.sh
+bad=0
+"$1/05_three_edits" || bad=1 # its plan depends on the machine; it compares the gradients itself
+for source in examples/0[678]_cuda_*.cu; do
+    program=$1/$(basename "$source" .cu)
+    "$program" >"$program.txt" || bad=1
+    cat "$program.txt"
+    section "$source" "Expected output" >"$program.expected"
+    matches "$program.expected" "$program.txt" || { echo "$source: the output differs from its head"; bad=1; }
 done
-[ -z "${OUT:-}" ] || tail -n 200 "$folder"/*.log "$folder"/nccl.*.txt >"$results/$name.log" 2>/dev/null
-echo "device.sh: $file, $(($(date +%s) - begin_s)) s"
-exit $failed
+exit $bad
+END
+    stage examples 60 sh "$folder/examples.sh" "$folder"
+    [ -z "${CUDNN:-}" ] || stage 13_cudnn_attention 60 "$folder/13_cudnn_attention"
+
+    {
+        write_head "sh bench/device.sh A"
+        sort -n "$folder/clocks.txt" | awk -F', *' '$2 + 0 > 300 { clock[n++] = $1; if ($2 > power) power = $2; if ($3 > heat) heat = $3 }
+            END { if (n) printf "| clock under load, chain | %d MHz in the median, %d at least; at most %d W, %d degrees Celsius |\n",
+                clock[int(n / 2)], clock[0], power, heat }'
+        write_stages
+        write_goals
+        grep -h '^# alpha' "$folder/test_step.log" 2>/dev/null | sed 's/^# /- test_step, /'
+        echo
+        for bench in cuda_chain cuda_memory cuda_kernels; do
+            cat "$folder/$bench.md"
+            echo
+            [ $bench = cuda_chain ] && [ -f "$folder/chain_measured.svg" ] &&
+                printf '![The recorded step](%s-chain_measured.svg)\n![The same step simulated](%s-chain_simulated.svg)\n\n' "$name" "$name"
+        done
+        for timeline in chain_measured chain_simulated; do
+            [ -f "$folder/$timeline.svg" ] && cp "$folder/$timeline.svg" "$results/$name-$timeline.svg"
+            [ -z "${OUT:-}" ] || [ ! -f "$folder/$timeline.json" ] || cp "$folder/$timeline.json" "$results/$name-$timeline.json"
+        done
+    } 2>/dev/null | end
+}
+
+# ---- B: sanitizers, ranks over NCCL; correctness only, as ranks take turns on one GPU ----
+
+part_b() {
+    begin -ranks
+    has_nccl=no
+    find_library nccl nccl.h && has_nccl=yes
+    nccl=$flags
+    {
+        echo "tests/cuda/test_kernels.cu test_kernels"
+        echo "tests/cuda/test_step.cu test_step $(sh tests/cuda_wraps.sh)"
+        if [ $has_nccl = yes ]; then
+            echo "tests/test_comm_nccl.c test_comm_nccl -x cu -Itests -DMEMO_SP_NCCL $nccl"
+            echo "tests/cuda/nccl_attention.cu nccl_attention -Itests $nccl"
+            echo "tests/cuda/nccl_blocks.cu nccl_blocks -Itests -Iexamples $nccl"
+            echo "examples/12_ring_nccl.cu 12_ring_nccl $nccl"
+        fi
+    } | compile_all build 150
+
+    # The kernels without the huge arrays, a short run with swaps.
+    if is_dry || command -v compute-sanitizer >/dev/null 2>&1; then
+        for tool in memcheck initcheck synccheck; do
+            stage "$tool-kernels" 40 compute-sanitizer --tool $tool --error-exitcode 9 \
+                "$folder/test_kernels" as_on_the_host
+            stage "$tool-swap" 40 compute-sanitizer --tool $tool --error-exitcode 9 \
+                "$folder/test_step" swapping
+        done
+    else
+        failed=1
+        echo "| compute-sanitizer | **not run: it is not installed** | |" >>"$stages"
+    fi
+
+    # Warnings go to files, because NCCL prints them to standard output.
+    export NCCL_DEBUG=WARN NCCL_DEBUG_FILE="$PWD/$folder/nccl.%h.%p.txt"
+    cat >"$folder/ring_nccl.sh" <<'END'
+NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29544
+export NCCL_NET NCCL_SOCKET_IFNAME NCCL_IB_DISABLE WORLD_SIZE MASTER_ADDR MASTER_PORT
+RANK=1 LOCAL_RANK=1 NCCL_HOSTID=1 "$1/12_ring_nccl" & other=$!
+RANK=0 LOCAL_RANK=0 NCCL_HOSTID=0 "$1/12_ring_nccl" >"$1/12_ring_nccl.txt"
+status=$?
+wait $other || status=1
+cat "$1/12_ring_nccl.txt"
+expected=$(sed -n '/^ \* Expected output:/{n;s/^ \* *//p;}' examples/12_ring_nccl.cu)
+[ "$(cat "$1/12_ring_nccl.txt")" = "$expected" ] || { echo "the output differs from its head: $expected"; status=1; }
+exit $status
+END
+    if [ $has_nccl = yes ]; then
+        stage 12_ring_nccl-2-ranks 60 sh "$folder/ring_nccl.sh" "$folder"
+        for ranks in 2 4 8; do
+            for test in test_comm_nccl nccl_attention nccl_blocks; do
+                stage "$test-$ranks-ranks" $((40 + 8 * ranks)) "$folder/$test" $ranks
+            done
+        done
+    else
+        failed=1
+        echo "| NCCL | **not run: nccl.h or libnccl is not installed** | |" >>"$stages"
+    fi
+    {
+        write_head "sh bench/device.sh B"
+        write_stages
+    } | end
+}
+
+# ---- C: the trainer beside PyTorch ----
+
+# The ratios of one length: tokens/s of the rows above.
+trainer_goals() {
+    echo "| tokens | memo / PyTorch | memo / products and attention alone | swap / keep |"
+    echo "|---|---|---|---|"
+    awk -F' *[|] *' '
+        function ratio(a, b) { return a && b ? sprintf("%.3f", a / b) : "not measured" }
+        { rate[$2, $3] = $6 + 0; if (!($3 in seen)) order[++n] = $3; seen[$3] = 1 }
+        END {
+            for (i = 1; i <= n; i++) {
+                t = order[i]
+                printf "| %s | %s | %s | %s |\n", t, ratio(rate["memo, memo", t], rate["PyTorch, layers recomputed", t]),
+                    ratio(rate["memo, memo", t], rate["products and attention alone, forward and backward", t]),
+                    ratio(rate["memo, swap", t], rate["memo, keep", t])
+            }
+        }' "$folder/trainer.md"
+    echo
+    echo "Ratios of tokens/s. Goals: 1.18, 1.20 and 1.22 times PyTorch at 64K, 128K and 256K tokens; swap at least 0.98 of keep."
+}
+
+part_c() { # TOKENS...
+    begin "-trainer${1:+-$1}"
+    [ $# -gt 0 ] || set -- 65536 131072 262144
+    first=$1
+    : >"$folder/trainer.md"
+    build_trainer
+    for tokens in "$@"; do
+        layers=${LAYERS:-8} steps=${STEPS:-$((tokens > 200000 ? 2 : tokens > 100000 ? 3 : 5))}
+        seconds=$((60 + tokens / 1500))
+        train "memo-$tokens" $seconds memo "$tokens" "$layers" "$steps"
+        torch "pytorch-$tokens" $seconds "$tokens" "$layers" "$steps"
+        torch "alone-$tokens" $seconds "$tokens" "$layers" "$steps" --alone
+        train "recompute-$tokens" $seconds recompute "$tokens" "$layers" "$steps"
+        # Where all activations fit on the device.
+        [ "$tokens" != "$first" ] || for policy in keep swap; do
+            train "$policy-$tokens" $seconds $policy "$tokens" "$layers" "$steps"
+        done
+    done
+    {
+        write_head "sh bench/device.sh C $*"
+        write_stages
+        write_trainer
+        trainer_goals
+    } 2>/dev/null | end
+}
+
+case $part in
+A) part_a ;;
+B) part_b ;;
+C) part_c "$@" ;;
+*) stop "A, B or C would work (${part:-none given})" ;;
+esac

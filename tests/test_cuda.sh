@@ -79,7 +79,7 @@ trainer_runs_on_stand_ins() {
     nvcc -x c++ $flags -Iexamples -Itests/cuda -Xcompiler -fno-strict-aliasing -c tests/cuda/gpt_stand_in.cpp \
         -o "$folder/gpt_stand_in.o" &&
         trainer_runs train_gpt_cuda "built-in attention" &&
-        trainer_runs train_gpt_cudnn "cuDNN's attention, deterministic" -DTRAIN_CUDNN
+        trainer_runs train_gpt_cudnn "cuDNN's attention, deterministic" -DTRAIN_CUDNN && is_benchmarked
 }
 trainer_runs() { # PROGRAM ATTENTION FLAGS...
     program=$folder/$1 attention=$2
@@ -97,6 +97,32 @@ trainer_runs() { # PROGRAM ATTENTION FLAGS...
     cat "$program.txt"
     grep -q 'bitwise the same' "$program.txt" && grep -q ' 0 races' "$program.txt" &&
         grep -q "^compute .*$attention" "$program.txt" && [ -s "$program.run/timeline.svg" ]
+}
+
+# The benchmark of the trainer finds its figures in what the trainer prints.
+is_benchmarked() {
+    TRAINER=$folder/train_gpt_cudnn CUDNN=none LAYERS=2 HIDDEN=16 HEADS=2 VOCABULARY=64 TILE=4 STEPS=2 OUT=$folder/results \
+        sh bench/device.sh C 16 && cat "$folder"/results/*-trainer-16.md &&
+        for policy in memo recompute keep swap; do
+            grep -q "^| memo, $policy | 16 | 2 | [0-9.]* ms | [0-9.]* | [0-9.e-]* % | device .* MiB" \
+                "$folder"/results/*-trainer-16.md || return 1
+        done
+}
+
+# Every part and case prints its commands, and builds sources that exist.
+benchmarks_print_their_commands() {
+    rm -f "$folder/commands.txt"
+    for part in A B C; do
+        CUDNN=none sh bench/device.sh --dry-run $part >>"$folder/commands.txt" || return 1
+    done
+    for case in build profile-512k 512k 1m pytorch-512k; do
+        sh bench/device_long.sh $case --dry-run >>"$folder/commands.txt" || return 1
+    done
+    cat "$folder/commands.txt"
+    for source in $(grep -o '[a-z/]*/[a-z0-9_]*[.]\(cu\|c\|py\) ' "$folder/commands.txt" | sort -u); do
+        [ -f "$source" ] || { echo "$source: missing"; return 1; }
+    done
+    grep -q 'train_gpt_cuda --policy memo' "$folder/commands.txt" && ! sh bench/device.sh D 2>/dev/null
 }
 
 # One architecture; tests/test_compile.sh compiles memo_cuda.cuh for all of them.
@@ -117,6 +143,7 @@ test_is "a step with swaps, call by call and as a graph, on a runtime without a 
 test_is "examples/08_cuda_phantom.cu prints what its head says, on a runtime without a GPU" \
     prints_its_head examples/08_cuda_phantom.cu
 test_is "the row kernels as their host twins, on an emulated grid" on_the_emulated_grid tests/cuda/test_kernels.cu
+test_is "bench/device.sh and device_long.sh print their commands" benchmarks_print_their_commands
 test_is "the row kernels within their arrays, beyond 32 bits" on_the_emulated_grid tests/cuda/test_emulated_grid.cpp
 has_cublaslt() {
     echo '#include <cublasLt.h>' >"$folder/probe.cu"

@@ -1384,7 +1384,7 @@ static void check_learning(memo_type type, gpt_mlp mlp) {
     gpt_config config = gpt_test_config(3, 32, 4, 2, SEQUENCE, 2, 16, 0.05);
     gpt_desc desc;
     const gpt_update_desc update = {5e-3, 0.9, 0.99, 1e-8, 0.01, 1.0, 0};
-    const int64_t n = gpt_n_parameters(&config);
+    int64_t n;
     uint8_t text[LENGTH + 2 * SEQUENCE + 1], recited[N_NEW], again[N_NEW];
     double first_loss = 0, loss = 0, norm = 0;
     gpt_test_run run;
@@ -1393,6 +1393,7 @@ static void check_learning(memo_type type, gpt_mlp mlp) {
     config.type = type;
     config.mlp = mlp;
     config.states = type == MEMO_TYPE_BF16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+    n = gpt_n_parameters(&config);
     desc = gpt_test_desc(config, GPT_POLICY_ALPHA, 0.5);
     for (i = 0; i < (int64_t)sizeof text; i++) text[i] = (uint8_t)verse[i % LENGTH];
     CHECK_OK(gpt_test_open(&desc, &run, &error));

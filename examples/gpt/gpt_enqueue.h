@@ -551,6 +551,8 @@ static void gpt_attention_back(gpt_model* model, const gpt_array* tensors, gpt_a
     gpt_attention_args a;
     int t;
     if (gpt_is_idle(model) || model->pass == GPT_PASS_WEIGHTS) return;
+
+    /* Over ranks. */
     if (model->attention) {
         memo_sp_attention_tensors s = gpt_sp_tensors(tensors, rows.begin);
         const memo_mask causal = memo_mask_default();
@@ -561,6 +563,7 @@ static void gpt_attention_back(gpt_model* model, const gpt_array* tensors, gpt_a
         model->status = memo_sp_attention_backward(model->attention, &s, &causal, &model->error);
         return;
     }
+
     a = gpt_attention_args_make(model, tensors, rows);
     a.dout = gpt_reads_rows(&op, dout, rows);
     a.dq = gpt_writes_rows(&op, dq, rows);

@@ -404,6 +404,7 @@ __global__ static void gpt_attention_kernel(gpt_attention_args a, memo_type type
         const gpt_head q = gpt_head_load(a.q, type, item * s.head_size, s.head_size);
         gpt_head out = {};
         float max = -INFINITY, sum = 0;
+
         for (int64_t key = 0; key < n_keys; key++) {
             const int64_t at = ((first_key + key) * s.n_kv_heads + head / group) * s.head_size;
             const gpt_head k = gpt_head_load(a.k, type, at, s.head_size);
@@ -415,6 +416,7 @@ __global__ static void gpt_attention_kernel(gpt_attention_args a, memo_type type
             sum = sum * shrink + p;
             max = larger;
         }
+
         for (int e = 0; e < GPT_CUDA_HEAD_SIZE / GPT_CUDA_WARP; e++) out.v[e] /= sum;
         gpt_head_store(a.out, type, item * s.head_size, s.head_size, &out);
         if (GPT_LANE == 0) ((float*)a.lse)[item] = max + (float)log((double)sum);
@@ -458,6 +460,7 @@ __global__ static void gpt_attention_dkv_kernel(gpt_attention_args a, memo_type 
         const gpt_head k = gpt_head_load(a.k, type, item * s.head_size, s.head_size);
         const gpt_head v = gpt_head_load(a.v, type, item * s.head_size, s.head_size);
         gpt_head dk = {}, dv = {};
+
         for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
             for (int64_t i = key > s.first ? key - s.first : 0; i < n_queries; i++) {
                 const int64_t at = (first_query + i) * s.n_heads + head;
@@ -468,6 +471,7 @@ __global__ static void gpt_attention_dkv_kernel(gpt_attention_args a, memo_type 
                 gpt_head_add(&dv, p, &dout);
                 gpt_head_add(&dk, scale * p * dp, &q);
             }
+
         if (s.adds) {
             const gpt_head old_k = gpt_head_load(a.dk, type, item * s.head_size, s.head_size);
             const gpt_head old_v = gpt_head_load(a.dv, type, item * s.head_size, s.head_size);
@@ -537,6 +541,7 @@ static memo_status gpt_gemm_make(memo_type type, gpt_gemm_kind kind, int64_t n_r
     const cublasOperation_t on_b = is_weights ? CUBLAS_OP_T : CUBLAS_OP_N;
     const int64_t b_columns = is_forward ? n_inputs : n_outputs;
     const int64_t d_columns = is_forward ? n_outputs : n_inputs;
+
     memset(g, 0, sizeof *g);
     g->beta = kind == GPT_GEMM_INPUTS_ADDED || is_weights ? 1.0f : 0.0f;
     if (GPT_LT(cublasLtMatmulDescInit, (&g->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
@@ -868,6 +873,7 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, gpt_kind 
     const gpt_rope_table_args* table = (const gpt_rope_table_args*)args;
     memo_error unused;
     if (!error) error = &unused;
+
     switch (kind) {
     case GPT_KIND_LINEAR: return gpt_gemm_enqueue(c, stream, GPT_GEMM_FORWARD, linear, error);
     case GPT_KIND_LINEAR_BACKWARD: return gpt_cuda_linear_backward(c, stream, linear, error);
@@ -939,12 +945,15 @@ static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, mem
                               "heads of %lld: the built-in attention takes at most %d",
                               (long long)shapes->head_size, (int)GPT_CUDA_HEAD_SIZE);
     if (!c->lt && GPT_LT(cublasLtCreate, (&c->lt))) return error->status;
+
+    /* The parts of the scratch. */
     c->type = shapes->type;
     c->workspace = (char*)scratch;
     c->lanes = (double*)(void*)(c->workspace + GPT_CUDA_WORKSPACE);
     c->partials = c->lanes + 64;
     c->rows = (char*)(c->partials + GPT_CUDA_PARTIALS);
     c->of_attention = c->rows + gpt_cuda_rows_bytes(shapes);
+
     status = memo_cuda_check(
         cudaMemsetAsync(c->lanes, 0, GPT_LANES * sizeof(double), memo_cuda_stream(compute)),
         "cudaMemsetAsync", error);

@@ -152,6 +152,8 @@ static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_
     const gpt_array up = gpt_tensor(model, layer, GPT_UP);
     const gpt_widths w = gpt_widths_of(&model->config, layer);
     gpt_array masked, d_activated, d_up, d_norm;
+
+    /* down and the activation. */
     masked = gpt_take(model, rows, hidden);
     gpt_elements(model, "dropout", GPT_KIND_DROPOUT, masked, dx, NULL, &dropout, rows);
     d_activated = gpt_take(model, rows, w.wide);
@@ -163,6 +165,8 @@ static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_
                  gpt_is_gated(model) ? GPT_KIND_SWIGLU_BACKWARD : GPT_KIND_GELU_BACKWARD, d_up,
                  d_activated, &up, NULL, rows);
     gpt_give(model, d_activated);
+
+    /* up and the norm. */
     d_norm = gpt_take(model, rows, hidden);
     gpt_linear_back(model, "up", d_norm, d_up, gpt_tensor(model, layer, GPT_NORM2), 1,
                     weights + at->up, rows);

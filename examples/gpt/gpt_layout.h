@@ -91,6 +91,8 @@ static gpt_layout gpt_layout_make(const gpt_config* config) {
     const int64_t hidden = config->hidden, unit = 16 * (int64_t)gpt_n_ranks(config);
     const int32_t least = gpt_least_degree(config);
     gpt_layout l;
+
+    /* A layer. */
     l.q_hidden = hidden / least;
     l.kv_hidden = hidden / config->n_heads * config->n_kv_heads / least;
     l.wide = 4 * hidden / least;
@@ -105,6 +107,8 @@ static gpt_layout gpt_layout_make(const gpt_config* config) {
     l.up = gpt_append(&l.layer_stride, l.up_wide * hidden);
     l.down = gpt_append(&l.layer_stride, hidden * l.wide);
     l.layer_stride = gpt_round_up(l.layer_stride, unit);
+
+    /* The model: buckets, each of which splits evenly among the ranks. */
     l.embedding = 0;
     l.layers = gpt_round_up(gpt_vocabulary(config) * hidden, unit);
     l.n = l.layers + config->n_layers * l.layer_stride;
@@ -152,6 +156,7 @@ GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t in
     /* The two matrices that add to the residual stream start smaller, so that the sum over all
      * layers has the size of one (GPT-2). */
     const double std = 0.02, residual_std = std / sqrt(2.0 * config->n_layers);
+
     const gpt_parameter of_model[3] = {
         {"embedding", l.embedding, vocabulary, hidden, hidden, 0, 1, std},
         {"final norm", l.final_norm, hidden, hidden, hidden, 0, 1, 0},
@@ -170,6 +175,7 @@ GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t in
         {"down", l.down, hidden * wide, wide, 4 * hidden, wide, mlp, residual_std},
     };
     gpt_parameter parameter;
+
     if (index == 0) return of_model[0];
     if (index > 8 * (int64_t)config->n_layers)
         return of_model[index - 8 * (int64_t)config->n_layers];
@@ -327,9 +333,11 @@ static void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N
         {activated, wide, rows, 0},
     };
     int t;
+
+    /* From columns to bytes. */
     for (t = 0; t < GPT_N_TENSORS; t++) {
         tensors[t] = table[t];
-        tensors[t].row_bytes *= gpt_element_bytes(config, t); /* of columns */
+        tensors[t].row_bytes *= gpt_element_bytes(config, t);
     }
 }
 
@@ -362,6 +370,8 @@ static gpt_shapes gpt_shapes_make(const gpt_config* config) {
     shapes.vocabulary = gpt_vocabulary(config);
     shapes.wide = 4 * hidden;
     shapes.up = gpt_n_products(config) * shapes.wide;
+
+    /* Weights of the same shape are listed once: at most 5 for each of 8 degrees, and the classifier. */
     for (layer = 0; layer < config->n_layers; layer++) {
         const gpt_widths w = gpt_widths_of(config, layer);
         const int64_t weights[6][2] = {{w.q, hidden},    {w.kv, hidden},
@@ -373,7 +383,7 @@ static gpt_shapes gpt_shapes_make(const gpt_config* config) {
                  k++) {
             }
             if (k < shapes.n_weights) continue;
-            shapes.weights[k][0] = weights[i][0]; /* at most 5 for each of 8 degrees, and one */
+            shapes.weights[k][0] = weights[i][0];
             shapes.weights[k][1] = weights[i][1];
             shapes.n_weights++;
         }
@@ -409,6 +419,8 @@ static memo_status gpt_check_degrees(const gpt_config* config, memo_error* error
 static memo_status gpt_check_config(const gpt_config* config, memo_error* error) {
     const int64_t heads = config->n_heads, kv_heads = config->n_kv_heads;
     memo_status status;
+
+    /* The model. */
     if (config->n_layers < 1 || config->hidden < 1 || heads < 1 || kv_heads < 1 ||
         config->sequence < 1 || config->batch < 1 || config->tile_rows < 1)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -425,6 +437,8 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
     if (!(config->dropout >= 0 && config->dropout < 1))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "dropout %g is not in [0, 1)",
                               config->dropout);
+
+    /* Ranks, and parts of a micro-batch. */
     if (config->data < 0 || config->ring < 0 || config->ulysses < 0 ||
         (double)gpt_degree(config->data) * gpt_degree(config->ring) * gpt_degree(config->ulysses) >
             1 << 16 ||
@@ -467,7 +481,8 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "attention over ranks does not take f64, and heads of at most %d",
                               MEMO_HOST_ATTENTION_HEAD_SIZE);
-    /* Up to here no product of sizes exceeds 64 bits, and no dimension of a GEMM exceeds an int. */
+
+    /* With these limits no product of sizes exceeds 64 bits, and no dimension of a GEMM exceeds an int. */
     if (config->vocabulary < 0 || config->vocabulary > 1 << 24)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "vocabulary %d is not 0 to 2^24",
                               (int)config->vocabulary);

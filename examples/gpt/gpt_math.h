@@ -238,6 +238,7 @@ static void gpt_gemm_kernel(int64_t k, const gpt_real* a, const gpt_real* b,
     gpt_real s3[GPT_GEMM_N], s4[GPT_GEMM_N], s5[GPT_GEMM_N];
     int64_t p;
     int j;
+
     for (j = 0; j < GPT_GEMM_N; j++) s0[j] = s1[j] = s2[j] = s3[j] = s4[j] = s5[j] = 0;
     for (p = 0; p < k; p++, a += GPT_GEMM_M, b += GPT_GEMM_N) {
         const gpt_real a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3], a4 = a[4], a5 = a[5];
@@ -251,6 +252,7 @@ static void gpt_gemm_kernel(int64_t k, const gpt_real* a, const gpt_real* b,
             s5[j] = GPT_FMA(a5, bj, s5[j]);
         }
     }
+
     for (j = 0; j < GPT_GEMM_N; j++) {
         sums[0][j] = s0[j];
         sums[1][j] = s1[j];
@@ -306,6 +308,8 @@ GPT_FUNCTION void gpt_gemm(int a_is_transposed, int b_is_transposed, int64_t m, 
     const int64_t a_row = a_is_transposed ? 1 : lda, a_column = a_is_transposed ? lda : 1;
     const int64_t b_row = b_is_transposed ? 1 : ldb, b_column = b_is_transposed ? ldb : 1;
     int64_t i0, p0, j0, i, x, y;
+
+    /* Blocks of A are packed once; a panel of B is packed for each of them and stays in the cache. */
     for (i0 = 0; i0 < m; i0 += GPT_GEMM_BLOCK_M) {
         const int64_t ni = gpt_min(m - i0, GPT_GEMM_BLOCK_M);
         for (p0 = 0; p0 < k; p0 += GPT_GEMM_BLOCK_K) {
@@ -317,6 +321,7 @@ GPT_FUNCTION void gpt_gemm(int a_is_transposed, int b_is_transposed, int64_t m, 
                 const int64_t width = gpt_min(n - j0, GPT_GEMM_N);
                 gpt_gemm_pack(b_panel, b + p0 * b_row + j0 * b_column, width, np, GPT_GEMM_N,
                               b_column, b_row);
+
                 for (i = 0; i < ni; i += GPT_GEMM_M) {
                     const int64_t height = gpt_min(ni - i, GPT_GEMM_M);
                     gpt_real* to = c + (i0 + i) * ldc + j0;
@@ -511,6 +516,8 @@ GPT_FUNCTION void gpt_attention_forward(gpt_real* out,     /* (queries, heads * 
             gpt_real* tile_out = out + i * stride + head * size;
             for (row = 0; row < n_queries; row++) max[row] = -(gpt_real)INFINITY;
             for (row = 0; row < n_queries; row++) sum[row] = 0;
+
+            /* Each tile of keys may raise a row's maximum; what was summed before shrinks by it. */
             for (j = 0; j < shape->first + i + n_queries; j += TILE) {
                 const int64_t n_keys = gpt_min(shape->sequence - j, TILE);
                 gpt_attention_scores(scores, q + i * stride + head * size, stride,
@@ -531,6 +538,7 @@ GPT_FUNCTION void gpt_attention_forward(gpt_real* out,     /* (queries, heads * 
                 gpt_gemm(0, 0, n_queries, size, n_keys, 1, scores, TILE, head_v + j * kv_stride,
                          kv_stride, j > 0 ? (gpt_real)1 : (gpt_real)0, tile_out, stride);
             }
+
             for (row = 0; row < n_queries; row++) {
                 for (column = 0; column < size; column++)
                     tile_out[row * stride + column] /= sum[row];
@@ -558,6 +566,7 @@ GPT_FUNCTION void gpt_attention_backward(gpt_real* dq,    /* (queries, heads * h
     const int64_t group = shape->n_heads / shape->n_kv_heads, kv_offset = kv_head * size;
     gpt_real p[TILE * TILE], ds[TILE * TILE];
     int64_t head, i, j, row, column;
+
     for (row = 0; row < shape->sequence && !shape->adds; row++) {
         memset(dk + row * kv_stride + kv_offset, 0, (size_t)size * sizeof *dk);
         memset(dv + row * kv_stride + kv_offset, 0, (size_t)size * sizeof *dv);
@@ -569,6 +578,8 @@ GPT_FUNCTION void gpt_attention_backward(gpt_real* dq,    /* (queries, heads * h
             memset(dq + at, 0, (size_t)size * sizeof *dq);
             delta[row * shape->n_heads + head] = gpt_dot(dout + at, out + at, size);
         }
+
+        /* Tiles of keys, each with the tiles of queries that see it. */
         for (j = 0; j < shape->sequence; j += TILE) {
             const int64_t n_keys = gpt_min(shape->sequence - j, TILE);
             const int64_t kv = j * kv_stride + kv_offset;
@@ -588,6 +599,7 @@ GPT_FUNCTION void gpt_attention_backward(gpt_real* dq,    /* (queries, heads * h
                         ds[c] = p[c] * (ds[c] - delta[r]);
                     }
                 }
+
                 gpt_gemm(1, 0, n_keys, size, n_queries, 1, p, TILE, dout + at, stride, 1, dv + kv,
                          kv_stride);
                 gpt_gemm(0, 0, n_queries, size, n_keys, scale, ds, TILE, k + kv, kv_stride, 1,

@@ -58,17 +58,22 @@ static void gpt_classify(gpt_model* model, gpt_array dx, gpt_array x, const int3
     const int64_t classifier = model->layout.classifier, norm = model->layout.final_norm;
     gpt_rows rows;
     gpt_array normed, rstd, logits, d_norm;
+
     snprintf(model->phase, sizeof model->phase, "classifier");
     gpt_begin_bucket(model, gpt_n_buckets(&model->config) - 1);
     gpt_clear(model, dx.address, gpt_bytes(dx, gpt_all_rows(model)));
     for (rows.begin = 0; rows.begin < n; rows.begin = rows.end) {
         rows.end = gpt_min(rows.begin + model->loss_rows, n);
+
+        /* Forward and loss. */
         normed = gpt_take(model, rows, hidden);
         rstd = gpt_take_sums(model, rows, 1);
         gpt_norm(model, "norm", normed, rstd, x, norm, rows);
         logits = gpt_take(model, rows, gpt_vocabulary(&model->config));
         gpt_linear(model, "logits", logits, normed, classifier, rows);
         gpt_loss(model, logits, targets, loss_scale, rows);
+
+        /* Backward: the logits are their own gradient now. */
         d_norm = gpt_take(model, rows, hidden);
         gpt_linear_back(model, "logits backward", d_norm, logits, normed, 1, classifier, rows);
         gpt_give(model, logits);

@@ -441,11 +441,14 @@ static void gpt_create_blocks(gpt_model* model) {
         buffers[s].gradient = gpt_at(t->gradient, rows.begin);
         buffers[s].count = gpt_count(rows) * model->config.hidden;
     }
+
+    /* Sums go through gpt_sum_partial, which restricts them to the rows that are read. */
     t->ranks = model->mesh->tensor;
     gpt_create_pairs(model);
     t->sums = *t->ranks;
     t->sums.context = model;
     t->sums.collective = gpt_sum_partial;
+
     blocks.device = &model->device;
     blocks.compute_stream = model->compute;
     blocks.comm = &t->sums;

@@ -48,7 +48,8 @@ static void on_interrupt(int signal_number) {
 typedef struct job {
     train_options options;
     train_text text;
-    candidate plan; /* of the chosen policy */
+    candidate plan;     /* of the chosen policy */
+    step_memory memory; /* of keeping every activation, and of the plan */
     memo_profile profile;
     int has_profile;
     double begin_s;   /* when the program began */
@@ -113,6 +114,8 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
     gpt_desc desc = c->desc;
     memo_session_desc session = flags & RUN_LIFTED ? memo_session_desc_default() : train_budgets(o);
     memo_status status;
+
+    /* Rank and tokens. */
     memset(r, 0, sizeof *r);
     r->rank = rank;
     r->reports = train_rank_reports(rank);
@@ -123,12 +126,15 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
                  ? MEMO_STATUS_OK
                  : memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                                   "no host memory for the tokens of a micro-batch");
+
+    /* What the model runs on. */
     if (!status && !(flags & RUN_MEASURED)) status = train_check_agreement(rank, c, error);
     if (!status) status = memo_mesh_create(rank->comm, &degrees, &r->mesh, error);
     if (!status)
         status =
             train_device_open(&r->device, rank, flags & RUN_LIFTED ? 0 : o->device_memory, error);
     if (!status && (flags & RUN_RECORDED)) status = run_create_recorder(r, error);
+
     desc.kernels = &r->device.kernels;
     desc.device = r->recorder ? memo_recorder_get_device(r->recorder) : r->device.device;
     desc.mesh = r->mesh;
@@ -356,6 +362,7 @@ static memo_status check_files(const job* j, memo_error* error) {
     memo_status status;
     tool_file* files;
     glob_t found;
+
     train_text_find_sources(&found, sources);
     n_texts = o->n_text_files ? (int)o->n_text_files : (int)found.gl_pathc;
     files = (tool_file*)calloc((size_t)n_texts + N_OUTPUTS + 3, sizeof(tool_file));
@@ -364,6 +371,8 @@ static memo_status check_files(const job* j, memo_error* error) {
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "no host memory for the names of files");
     }
+
+    /* Inputs. */
     for (; n < n_texts; n++) {
         files[n].option = o->n_text_files ? "--text" : "the text";
         files[n].path = o->n_text_files ? o->text_files[n] : found.gl_pathv[n];
@@ -372,6 +381,8 @@ static memo_status check_files(const job* j, memo_error* error) {
     files[n++].path = o->degrees;
     files[n].option = "--profile";
     files[n++].path = o->profile;
+
+    /* Outputs. */
     files[n].option = "--loss-log";
     files[n].path = o->loss_log;
     files[n++].is_output = 1;
@@ -380,6 +391,7 @@ static memo_status check_files(const job* j, memo_error* error) {
         files[n].path = output_path(j, output_files[i][0], paths[i], sizeof paths[i]);
         files[n].is_output = 1;
     }
+
     status = tool_check_files(files, n, error);
     free(files);
     globfree(&found);
@@ -441,17 +453,24 @@ static void print_model(const train_options* o) {
     printf("\n");
 }
 
-static memo_status print_keep(const train_options* o, memo_error* error) {
+/* Plans for keeping every activation, to compare the chosen plan with it. */
+static memo_status find_keep(job* j, memo_error* error) {
     candidate keep;
-    memo_status status = candidate_create(o, GPT_POLICY_KEEP, 0, &keep, error);
+    memo_status status = candidate_create(&j->options, GPT_POLICY_KEEP, 0, &keep, error);
     if (status) return status;
-    printf("keep      keeping every activation would need %s of device memory",
-           bytes_name((double)keep.device_bytes));
-    if (o->device_memory)
-        printf(", %.1f times the budget", (double)keep.device_bytes / (double)o->device_memory);
-    printf("\n");
+    j->memory.n_layers = (int32_t)j->options.layers;
+    j->memory.keep_bytes = keep.device_bytes;
+    j->memory.activation_bytes = keep.sizes.device_bytes;
     candidate_destroy(&keep);
     return MEMO_STATUS_OK;
+}
+
+static void print_keep(const train_options* o, int64_t keep_bytes) {
+    printf("keep      keeping every activation would need %s of device memory",
+           bytes_name((double)keep_bytes));
+    if (o->device_memory)
+        printf(", %.1f times the budget", (double)keep_bytes / (double)o->device_memory);
+    printf("\n");
 }
 
 static void print_run(const train_options* o) {
@@ -466,13 +485,13 @@ static void print_run(const train_options* o) {
     printf("\n");
 }
 
-/* Loads text and profile and plans.  Nothing is trained or written yet. */
 static memo_status check_spill(const train_options* o, memo_error* error) {
     if (!o->spill || access(o->spill, W_OK | X_OK) == 0) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_IO, "--spill %.300s: no file can be made there: %s",
                           o->spill, strerror(errno));
 }
 
+/* Loads text and profile, and plans.  Nothing is trained or written yet. */
 static memo_status prepare(job* j, memo_error* error) {
     const train_options* o = &j->options;
     memo_status status = o->is_random ? MEMO_STATUS_OK
@@ -487,20 +506,25 @@ static memo_status prepare(job* j, memo_error* error) {
     if (!status) status = candidate_of_policy(o, (gpt_policy)o->policy, &j->plan, error);
     if (!status && !candidate_fits(o, &j->plan) && !has_choice(o, &j->plan))
         status = refuse(o, &j->plan, error);
+    if (!status) status = find_keep(j, error);
     if (status) return status;
+
     print_text(j);
     print_model(o);
     print_ranks(o);
     train_device_print(train_n_started() ? 1 : o->ranks, o->ranks);
     print_run(o);
-    if ((status = print_keep(o, error))) return status;
+    print_keep(o, j->memory.keep_bytes);
     fflush(stdout);
+
+    /* Rows by measured times, if the budget leaves a choice. */
     if (has_choice(o, &j->plan)) {
         if ((status = measure_profile(j, error))) return status;
         print_profile(&j->profile);
         if ((status = candidate_choose_rows(o, &j->profile, &j->plan, error))) return status;
         if (!candidate_fits(o, &j->plan)) return refuse(o, &j->plan, error);
     }
+    j->memory.plan_bytes = j->plan.device_bytes;
     print_choice(o, &j->plan, j->has_profile);
     print_plan(o, &j->plan);
     fflush(stdout);
@@ -552,20 +576,24 @@ static memo_status train(run* r, job* j, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     progress shown;
     int64_t step;
-    double loss;
+    double loss, first_s = 0, step_s;
     if (r->reports) printf("\n");
     progress_begin(&shown, o->steps, o->accumulate * o->batch * o->sequence);
     for (step = 0; step < o->steps && !status && !r->stops; step++) {
         status = run_step(r, j, step, &loss, error);
+        if (!step) first_s = clock_s() - shown.begin_s;
         if (status || !r->reports) continue;
         status = log_loss(j, step, loss, error);
         if (!status) progress_show(&shown, step, loss);
     }
     if (r->reports) progress_end(&shown);
     if (status) return status;
-    if (r->reports) print_rate(o, (clock_s() - shown.begin_s) / (double)step);
-    return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o,
-                              (clock_s() - shown.begin_s) / (double)step, step, error);
+
+    /* The first step loads kernels, so it counts only if it is alone. */
+    step_s = clock_s() - shown.begin_s;
+    if (step > 1) step_s = (step_s - first_s) / (double)(step - 1);
+    if (r->reports) print_rate(o, step_s);
+    return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o, step_s, step, error);
 }
 
 static void print_loss(const job* j) {
@@ -597,6 +625,7 @@ static memo_status print_sample(const job* j, run* r, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     if (!bytes)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for --sample");
+
     while (begin > 0 && j->text.bytes[begin - 1] != '\n') begin--;
     memcpy(bytes, j->text.bytes + begin, (size_t)n_prompt);
     for (n_all = n_prompt + o->sample; n < n_all && !status && !(interrupted && o->ranks == 1);) {
@@ -605,6 +634,7 @@ static memo_status print_sample(const job* j, run* r, memo_error* error) {
                               bytes + n, n_new, error);
         n += n_new;
     }
+
     if (!status && r->reports) {
         printf("\n%lld bytes of the text:\n", (long long)n_prompt);
         print_bytes(bytes, n_prompt);
@@ -644,25 +674,6 @@ static memo_status check_schedule(const memo_schedule* schedule, memo_error* err
     return status;
 }
 
-static memo_status draw_step(const job* j, const memo_schedule* schedule,
-                             const memo_simulation* times, memo_error* error) {
-    step_memory memory;
-    candidate keep;
-    char path[1024], title[128];
-    memo_status status = candidate_create(&j->options, GPT_POLICY_KEEP, 0, &keep, error);
-    if (status) return status;
-    memory.n_layers = (int32_t)j->options.layers;
-    memory.keep_bytes = keep.device_bytes;
-    memory.activation_bytes = keep.sizes.device_bytes;
-    memory.plan_bytes = j->plan.device_bytes;
-    snprintf(title, sizeof title, "One training step, policy %s, measured",
-             policy_names[j->plan.policy]);
-    status = step_picture_write(schedule, times, &memory, title,
-                                output_path(j, "step.svg", path, sizeof path), error);
-    candidate_destroy(&keep);
-    return status;
-}
-
 static memo_status draw_schedule(const job* j, const memo_schedule* schedule, memo_error* error) {
     memo_simulation* times = NULL;
     char path[1024], title[128];
@@ -676,7 +687,9 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
     if (!status)
         status = memo_schedule_write_svg(schedule, times, title,
                                          output_path(j, "timeline.svg", path, sizeof path), error);
-    if (!status) status = draw_step(j, schedule, times, error);
+    if (!status)
+        status = step_picture_write(schedule, times, &j->memory, title,
+                                    output_path(j, "step.svg", path, sizeof path), error);
     memo_simulation_destroy(times);
     return status;
 }
@@ -784,6 +797,8 @@ static memo_status compare_steps(run* r, const job* j, comparison_table* table, 
     if (!step_s)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "no host memory for --compare");
+
+    /* The comparison itself counts neither as layers nor as step. */
     for (step = 0; step < n && !status && !r->stops; step++) {
         double begin_s = clock_s(), aside_s = 0, loss;
         status = run_gradients(r, j, step, error);
@@ -798,6 +813,7 @@ static memo_status compare_steps(run* r, const job* j, comparison_table* table, 
         step_s[step] = clock_s() - begin_s - aside_s;
         stall_s[step] = r->stall_s;
     }
+
     if (r->reports) {
         if (r->stops) interrupted = 1;
         row->step_s = median(step_s, n);
@@ -876,6 +892,8 @@ static void print_comparison(const job* j, const comparison_table* table) {
                *row->shortage ? row->shortage : "fits",
                *row->shortage ? "; run without limit" : "");
     }
+
+    /* Of planned rows. */
     for (policy = 0; policy < train_n_policies(&j->options); policy++) {
         const comparison* row = &table->rows[policy];
         if (row->predicted_s > 0)
@@ -914,6 +932,7 @@ static memo_status compare_policies(job* j, memo_error* error) {
         status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                                 "no host memory for --compare %lld", (long long)o->compare);
     if (!status) status = compare_all(j, &table, error);
+
     if (!status && !interrupted) {
         if (!compare_results(j, &table))
             status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
@@ -923,6 +942,7 @@ static memo_status compare_policies(job* j, memo_error* error) {
             printf("All losses and all gradients of these steps%s are bitwise the same.\n",
                    o->zero && o->ranks > 1 ? ", rank 0's part of them," : "");
     }
+
     j->compared = table.rows[GPT_POLICY_KEEP].losses;
     for (policy = 1; policy < N_POLICIES; policy++) free(table.rows[policy].losses);
     free(table.reference);
@@ -936,6 +956,7 @@ static memo_status write_outputs(const job* j, memo_error* error) {
     loss_chart chart;
     char path[1024], title[128], loss_title[128];
     memo_status status;
+
     snprintf(title, sizeof title, "Memory plan of one micro-batch, policy %s, peak %s",
              policy_names[c->policy], bytes_name((double)c->plan->peak_bytes));
     memset(&chart, 0, sizeof chart);
@@ -946,6 +967,7 @@ static memo_status write_outputs(const job* j, memo_error* error) {
     snprintf(loss_title, sizeof loss_title, "Loss over training, policy %s in %s of device memory",
              policy_names[c->policy], bytes_name((double)c->device_bytes));
     chart.title = loss_title;
+
     status = memo_plan_write_svg(c->plan, c->trace, title,
                                  output_path(j, "plan.svg", path, sizeof path), error);
     if (!status)
@@ -1057,6 +1079,7 @@ int main(int argc, char** argv) {
     memo_status status;
     struct sigaction action;
     int is_training = 0, code;
+
     tool_keep_standard_streams();
     memset(&j, 0, sizeof j);
     memset(&action, 0, sizeof action);
@@ -1065,11 +1088,15 @@ int main(int argc, char** argv) {
     sigaction(SIGINT, &action, NULL);
     train_device_choose(argv);
     j.begin_s = clock_s();
+
+    /* Options. */
     status = train_ranks_begin(&argc, &argv, &error);
     if (!status) status = train_parse(argc, argv, &j.options, &error);
     if (!status && !j.options.is_help) status = train_check_ranks(&j.options, &error);
     if (!status && !j.options.is_help) status = train_device_check(&j.options, &error);
     if (!status && !j.options.is_help) status = train_check_effects(&j.options, &error);
+
+    /* Help, a plan, or a run. */
     if (!status && j.options.is_help) {
         train_print_help();
     } else if (!status && j.options.is_dry_run) {
@@ -1082,6 +1109,7 @@ int main(int argc, char** argv) {
         is_training = !status;
         if (!status && !interrupted) status = work(&j, &error);
     }
+
     if (!status) status = tool_flush(&error);
     code = exit_code_of(status, is_training);
     if (!status && interrupted && train_is_first())

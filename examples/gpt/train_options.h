@@ -394,12 +394,14 @@ static memo_status option_set(train_options* options, const option* o, char* val
                                   "%s: a name of 1 to 900 bytes would work", o->name);
         *option_text(options, o) = value;
         return MEMO_STATUS_OK;
+
     case OPTION_NAME:
         for (i = 0; option_name(o, i) && strcmp(value, option_name(o, i)); i++) {
         }
         if (!option_name(o, i)) return option_bad_name(o, value, error);
         *option_integer(options, o) = (int64_t)o->low + i;
         return MEMO_STATUS_OK;
+
     case OPTION_COUNT:
     case OPTION_REAL:
     case OPTION_SIZE:
@@ -418,6 +420,7 @@ static memo_status option_set(train_options* options, const option* o, char* val
         else
             *option_integer(options, o) = (int64_t)number;
         return MEMO_STATUS_OK;
+
     case OPTION_FILES:
     case OPTION_FLAG: break;
     }
@@ -488,6 +491,8 @@ static memo_status train_parse_option(int argc, char** argv, int* next, train_op
     const option* o = option_find(name, equals ? (size_t)(equals - name) : strlen(name));
     if (!strcmp(name, "-h")) o = option_find("--help", 6);
     if (!o) return option_unknown(name, error);
+
+    /* A flag, which may stand for other options. */
     if (o->kind == OPTION_FLAG) {
         if (equals)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s takes no value",
@@ -497,6 +502,8 @@ static memo_status train_parse_option(int argc, char** argv, int* next, train_op
                    ? train_parse_arguments(N_DEMO_ARGUMENTS, demo_arguments, options, error)
                    : MEMO_STATUS_OK;
     }
+
+    /* All files up to the next option, or one value. */
     if (o->kind == OPTION_FILES) {
         options->text_files = argv + *next;
         options->n_text_files = 0;
@@ -536,6 +543,8 @@ static memo_status train_check_model(train_options* o, memo_error* error) {
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "--alpha %g has no effect with --policy %s; use --policy alpha or memo", o->alpha,
             policy_names[o->policy]);
+
+    /* Heads. */
     if (!o->kv_heads) o->kv_heads = o->heads;
     if (o->hidden % o->heads)
         return memo_error_set(
@@ -556,6 +565,8 @@ static memo_status train_check_model(train_options* o, memo_error* error) {
             "--heads %lld is not a multiple of --kv-heads %lld; each key-value head "
             "serves equally many heads",
             (long long)o->heads, (long long)o->kv_heads);
+
+    /* Sizes below are computed in 64 bits. */
     if (elements * 16 * 16 > 1e18)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -580,6 +591,8 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
                          : o->compare  ? "--compare"
                          : o->sample   ? "--sample"
                                        : NULL;
+
+    /* A dry run does not train, and a run does not estimate. */
     if (o->is_dry_run && unused && !o->is_demo)
         return memo_error_set(error, no, "%s has no effect with --dry-run, which does not train",
                               unused);
@@ -587,17 +600,21 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
         return memo_error_set(error, no,
                               "--cluster has no effect without --dry-run: a run measures its "
                               "times; --flops gives the peak for its MFU");
+    if (o->is_dry_run && o->profile && (o->cluster || o->flops > 0))
+        return memo_error_set(error, no, "%s has no effect with --profile, which has the times",
+                              o->cluster ? "--cluster" : "--flops");
+
+    /* Text or random tokens. */
     if (!o->is_dry_run && o->vocabulary != 256 && !o->is_random)
         return memo_error_set(error, no,
                               "--vocabulary %lld: a text has 256 tokens, its bytes; "
                               "--random-tokens would have more",
                               (long long)o->vocabulary);
-    if (o->is_dry_run && o->profile && (o->cluster || o->flops > 0))
-        return memo_error_set(error, no, "%s has no effect with --profile, which has the times",
-                              o->cluster ? "--cluster" : "--flops");
     if (o->is_random && (o->n_text_files || o->sample))
         return memo_error_set(error, no, "%s has no effect with --random-tokens",
                               o->sample ? "--sample" : "--text");
+
+    /* What needs another option. */
     if (o->spill && !o->host_memory)
         return memo_error_set(error, no,
                               "--spill %.300s: without --host-memory SIZE all rows stay in memory",

@@ -53,6 +53,7 @@ static void picture_put_lane(step_picture* p, int32_t stream, const char* label)
     int kind = -1;
     memo_text_put(&p->text, "<text x='%d' y='%.0f' text-anchor='end'>%s</text>\n", PICTURE_LEFT - 8,
                   p->top + 17, label);
+
     for (i = 0; i <= p->schedule->n_ops; i++) {
         const int is_end = i == p->schedule->n_ops;
         int next = -1;
@@ -64,6 +65,8 @@ static void picture_put_lane(step_picture* p, int32_t stream, const char* label)
                 continue;
             }
         }
+
+        /* The rectangle ends before this operation. */
         if (kind >= 0)
             memo_text_put(&p->text,
                           "<rect x='%.1f' y='%.0f' width='%.1f' height='20' fill='%s'/>\n", from,

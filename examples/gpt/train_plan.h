@@ -51,6 +51,8 @@ static gpt_config train_config(const train_options* o) {
     config.type = o->is_bf16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
     config.states = o->has_bf16_states ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
     config.vocabulary = (int32_t)o->vocabulary;
+
+    /* Ranks and parts. */
     config.data = (int32_t)o->data;
     config.ring = (int32_t)o->ring;
     config.ulysses = (int32_t)o->ulysses;

@@ -177,6 +177,8 @@ static void loss_smooth(const double* losses, int64_t n, double* smooth) {
 static void chart_write_axes(memo_text* text, const chart_axes* axes) {
     double step = chart_tick(axes->y_high - axes->y_low, 6), v;
     double right = CHART_LEFT + CHART_WIDTH, bottom = CHART_TOP + CHART_HEIGHT;
+
+    /* Ticks. */
     for (v = ceil(axes->y_low / step) * step; v <= axes->y_high + 1e-9; v += step)
         memo_text_put(text,
                       "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='#e4e4e4'/>"
@@ -191,6 +193,8 @@ static void chart_write_axes(memo_text* text, const chart_axes* axes) {
                       "<text x='%.1f' y='%.1f' text-anchor='middle'>%.0f</text>\n",
                       chart_x(axes, v), bottom, chart_x(axes, v), bottom + 5, chart_x(axes, v),
                       bottom + 20, v);
+
+    /* Lines and names. */
     memo_text_put(text, "<path d='M%.1f %.1fV%.1fH%.1f' fill='none' stroke='#333'/>\n", CHART_LEFT,
                   CHART_TOP, bottom, right);
     memo_text_put(text, "<text x='%.1f' y='%.1f' text-anchor='middle'>training step</text>\n",
@@ -260,6 +264,7 @@ static memo_status loss_chart_write(const loss_chart* chart, const char* path, m
     if (!smooth)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %.200s",
                               path);
+
     memset(&text, 0, sizeof text);
     loss_smooth(chart->losses, chart->n_steps, smooth);
     memo_text_put(&text,
@@ -272,6 +277,8 @@ static memo_status loss_chart_write(const loss_chart* chart, const char* path, m
     chart_write_level(&text, &axes, chart->bigram_nats, "#b03030");
     chart_write_curve(&text, &axes, chart->losses, chart->n_steps, raw);
     chart_write_curve(&text, &axes, smooth, chart->n_steps, fine);
+
+    /* The key. */
     memo_text_put(&text,
                   "<rect x='%.1f' y='%.1f' width='312' height='88' fill='white' fill-opacity='0.9' "
                   "stroke='#ccc'/>\n",
@@ -282,6 +289,7 @@ static memo_status loss_chart_write(const loss_chart* chart, const char* path, m
                     "unigram entropy", chart->unigram_nats);
     chart_write_key(&text, 3, "stroke='#b03030' stroke-width='1.5' stroke-dasharray='7 4'",
                     "bigram entropy", chart->bigram_nats);
+
     memo_text_put(&text, "</svg>\n");
     free(smooth);
     return memo_text_write(&text, path, error);

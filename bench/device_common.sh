@@ -1,0 +1,229 @@
+# device_common.sh - shared by device.sh and device_long.sh, which source it: stages with limits, the machine, libraries.
+
+begin_s=$(date +%s)
+limit_s=${LIMIT_S:-540}
+PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer:/usr/local/cuda/extras/compute-sanitizer
+LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/cuda/lib64
+export PATH LD_LIBRARY_PATH
+
+left() { echo $((begin_s + limit_s - $(date +%s))); }
+stop() { echo "$(basename "$0"): $1" >&2; exit 1; }
+is_dry() { [ -n "${DRY_RUN:-}" ]; }
+
+gib_of() { awk -v key="$1:" '$1 == key { printf "%d", $2 / 1048576 }' /proc/meminfo; }
+
+# begin SUFFIX: works in build/deviceSUFFIX, and writes GPUSUFFIX.md.  Prints the host's memory first, because cases are sized by it: host_gib is what a
+# case may pin.
+begin() {
+    available_gib=$(gib_of MemAvailable)
+    host_gib=${HOST_GIB:-$((available_gib * 7 / 10))}
+    echo "$(basename "$0"): host memory: $(gib_of MemTotal) GiB in all, $available_gib GiB available; cases pin at most $host_gib GiB"
+    failed=0 reserved_s=0 gpu="no GPU" arch=
+    folder=build/device$1
+    rm -rf "$folder"
+    mkdir -p "$folder" || exit 1
+    stages=$folder/stages.md
+    : >"$stages"
+    results=${OUT:-bench/results}
+    # A trainer given by the user, such as the stand-ins', needs no GPU.
+    if ! is_dry && [ -z "${TRAINER:-}" ]; then
+        command -v nvidia-smi >/dev/null 2>&1 || stop "no GPU here: nvidia-smi is missing"
+        gpu=$(nvidia-smi -i 0 --query-gpu=name --format=csv,noheader 2>/dev/null) && [ -n "$gpu" ] ||
+            stop "no GPU here: nvidia-smi finds none"
+        command -v nvcc >/dev/null 2>&1 || stop "needs nvcc (developer.nvidia.com/cuda-downloads)"
+        arch=$(nvidia-smi -i 0 --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -cd 0-9)
+        arch=${arch:+sm_$arch}
+    fi
+    command -v timeout >/dev/null 2>&1 || stop "needs timeout (coreutils)"
+    name=$(echo "$gpu" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')$1
+    file=$results/$name.md
+    is_dry || mkdir -p "$results" || exit 1
+}
+
+# stage NAME SECONDS COMMAND...: output in $folder/NAME.log; a row in the table of stages.  An exit status of $expected
+# counts as passed.  reserved_s are left for later stages.
+stage() {
+    stage_name=$1 seconds=$2 expected=${expected:-0}
+    shift 2
+    if is_dry; then
+        printf '%s, at most %s s:\n   ' "$stage_name" "$seconds"
+        printf ' %s' "$@"
+        printf '\n'
+        status=0
+        return 0
+    fi
+    : >"$folder/$stage_name.log"
+    stage_begin_s=$(date +%s)
+    seconds_left=$(($(left) - reserved_s))
+    [ "$seconds" -le "$seconds_left" ] || seconds=$seconds_left
+    status=1
+    if [ "$seconds" -le 0 ]; then
+        result="**not run: no time left**" failed=1
+    else
+        timeout -k 5 "$seconds" "$@" >"$folder/$stage_name.log" 2>&1
+        status=$?
+        case $status in
+        0) result=passed ;;
+        "$expected") result="passed, exit status $status" ;;
+        124 | 137) failed=1 result="**stopped after $seconds s**" ;;
+        *) failed=1 result="**failed, exit status $status**" ;;
+        esac
+    fi
+    # A skipped test counts as a failure, unless memory was too small or in use.
+    [ "$result" = passed ] && grep '^ok .*# SKIP' "$folder/$stage_name.log" | grep -qv 'are not free$' &&
+        failed=1 result="**tests were skipped**"
+    counts=$(awk '/^ok .*# SKIP/ { s++; next } /^ok / { p++ } /^not ok / { f++ }
+        END { if (p + f + s) printf ": %d passed, %d failed, %d skipped", p, f, s }' "$folder/$stage_name.log")
+    echo "| $stage_name | $result$counts | $(($(date +%s) - stage_begin_s)) s |" >>"$stages"
+    echo "$(basename "$0"): $stage_name: $result$counts"
+    case $result in passed*) ;; *) tail -n 20 "$folder/$stage_name.log" >&2 2>/dev/null ;; esac
+}
+
+# bench NAME SECONDS COMMAND...: writes its tables to $folder/NAME.md and its other messages to the log.
+bench() {
+    bench_name=$1 bench_seconds=$2
+    shift 2
+    is_dry || : >"$folder/$bench_name.md"
+    stage "$bench_name" "$bench_seconds" sh -c 'out=$1; shift; exec "$@" >"$out"' sh "$folder/$bench_name.md" "$@"
+}
+
+# find_library NAME HEADER: puts what nvcc needs to build with it into $flags, and its folder into $homes.  From where nvcc finds it, otherwise from
+# Python's packages (nvidia-cublas, ...), whose headers are searched after nvcc's own: a package may bring older headers of
+# the CUDA runtime.
+homes=
+find_library() {
+    flags=-l$1
+    is_dry && return
+    packages=${packages-$(python3 -c 'import nvidia; print("\n".join(nvidia.__path__))' 2>/dev/null)}
+    printf '#include <cuda_runtime.h>\n#include <%s>\nint main() { return 0; }\n' "$2" >"$folder/probe.cpp"
+    nvcc "$folder/probe.cpp" $flags -o "$folder/probe" >"$folder/probe.log" 2>&1 && return
+    for package in $packages; do
+        for library in "$package"/*/lib/lib"$1".so*; do
+            home=${library%/lib/*}
+            [ -f "$home/include/$2" ] || continue
+            ln -sf "$library" "$folder/lib$1.so" # there its name ends in a version
+            flags="-Xcompiler -idirafter,$home/include -L$folder -Xlinker -rpath=$home/lib -l$1"
+            nvcc "$folder/probe.cpp" $flags -o "$folder/probe" >"$folder/probe.log" 2>&1 && homes="$homes $home" && return
+        done
+    done
+    flags=-l$1
+    return 1
+}
+
+# The head of a file of results: the machine, the commit, the stages.
+write_head() { # COMMAND
+    commit=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}
+    [ -z "$(git status --porcelain --untracked-files=no 2>/dev/null)" ] || commit="$commit with changes"
+    lp_solve="lp_solve is not installed"
+    for header in /usr/include/lpsolve/lp_lib.h /usr/local/include/lpsolve/lp_lib.h /usr/include/lp_lib.h; do
+        [ -f "$header" ] && lp_solve="lp_solve is installed"
+    done
+    echo "# $gpu"
+    echo
+    echo "Written by \`$1\`."
+    echo
+    echo "| | |"
+    echo "|---|---|"
+    nvidia-smi -i 0 --query-gpu=name,memory.total,driver_version,pcie.link.gen.max,pcie.link.width.max,power.limit \
+        --format=csv,noheader 2>/dev/null |
+        awk -F', ' '{ printf "| GPU | %s, %s, driver %s, PCIe gen %s x%s, %s |\n", $1, $2, $3, $4, $5, $6 }'
+    echo "| CUDA | $(nvcc --version | sed -n 's/.*release \([0-9.]*\), V\([0-9.]*\).*/\2/p') |"
+    echo "| host | $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(getconf _NPROCESSORS_ONLN) processors, $(gib_of MemTotal) GiB, of which $available_gib GiB were available |"
+    echo "| huge pages | $(cat /sys/kernel/mm/transparent_hugepage/enabled 2>/dev/null || echo unknown); pool: $(awk '/^HugePages_Total/ { print $2 }' /proc/meminfo) |"
+    echo "| date | $(date -u '+%Y-%m-%d %H:%M UTC') |"
+    echo "| commit | $commit |"
+    echo "| planner | CUDA programs of bench/ and tests/ are built without lp_solve ($lp_solve) |"
+}
+write_stages() {
+    echo
+    echo "| stage | result | time |"
+    echo "|---|---|---|"
+    cat "$stages"
+    echo
+}
+
+# end: the file, from standard input; the messages beside it if OUT is set.
+end() {
+    if is_dry; then
+        cat >/dev/null
+        exit 0
+    fi
+    cat -s >"$file.new" && mv "$file.new" "$file" || failed=1
+    [ -z "${OUT:-}" ] || tail -n 200 "$folder"/*.log "$folder"/nccl.*.txt >"$results/$name.log" 2>/dev/null
+    echo "$(basename "$0"): $file, $(($(date +%s) - begin_s)) s"
+    exit $failed
+}
+
+# ---- the trainer ----
+
+# build_trainer: the program in $trainer, with cuDNN's attention if CUDNN names the folder of cudnn-frontend.
+build_trainer() {
+    trainer=${TRAINER:-build/examples/train_gpt_cuda}
+    [ -z "${TRAINER:-}" ] || return 0
+    find_library cublasLt cublasLt.h
+    if [ -n "${CUDNN:-}" ]; then
+        find_library cudnn cudnn.h
+        find_library nvrtc nvrtc.h
+    fi
+    includes= directories=-L$folder
+    for home in $homes; do
+        includes="$includes -Xcompiler -idirafter,$home/include" directories="$directories -Wl,-rpath,$home/lib"
+    done
+    stage build 300 env NVCC_APPEND_FLAGS="$includes" MEMO_NO_INSTALL=1 make -j4 CUDA_ARCH="${arch:-native}" \
+        LDFLAGS="$directories" CUDNN="${CUDNN:-}" "$trainer"
+}
+
+# train NAME SECONDS POLICY TOKENS LAYERS STEPS FLAGS...: a row in $folder/trainer.md.  A budget that cannot hold the run
+# is a result.
+train() {
+    train_name=$1 train_seconds=$2 train_policy=$3 train_tokens=$4 train_layers=$5 train_steps=$6
+    shift 6
+    expected=2
+    stage "$train_name" "$train_seconds" "$trainer" --policy "$train_policy" --random-tokens \
+        --vocabulary "${VOCABULARY:-50304}" --hidden "${HIDDEN:-4096}" --heads "${HEADS:-32}" --seq "$train_tokens" \
+        --layers "$train_layers" --batch 1 --tile "${TILE:-4096}" --steps "$train_steps" --flops "${FLOPS:-989}" \
+        --host-memory "${host_gib}GiB" --seed 1 ${CUDNN:+--deterministic 0} "$@"
+    expected=0
+    is_dry && return
+    [ $status != 2 ] || grep -q 'cannot hold' "$folder/$train_name.log" || failed=1
+    awk -v policy="$train_policy" -v tokens="$train_tokens" -v layers="$train_layers" -v status="$status" '
+        function cell(text) { printf " %s |", text }
+        /^plan / { plan = $0; sub(/^plan *policy [a-z]*: */, "", plan) }
+        /^rate / { rate = $2 }
+        /MFU/ { mfu = $0; sub(/.*MFU /, "", mfu); sub(/%.*/, "", mfu) }
+        /cannot hold/ { fault = "does not fit" }
+        END {
+            printf "| memo, %s |", policy
+            cell(tokens)
+            cell(layers)
+            cell(rate ? sprintf("%.1f ms", 1e3 * tokens / rate) : fault ? fault : "exit status " status)
+            cell(rate)
+            cell(mfu ? mfu " %" : "")
+            cell(plan)
+            print ""
+        }' "$folder/$train_name.log" >>"$folder/trainer.md"
+}
+
+# torch NAME SECONDS TOKENS LAYERS STEPS FLAGS...: a row in $folder/trainer.md.
+torch() {
+    torch_name=$1 torch_seconds=$2 torch_tokens=$3 torch_layers=$4 torch_steps=$5
+    shift 5
+    if ! is_dry && ! python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+        echo "| PyTorch | $torch_tokens | $torch_layers | not run: python3 has no torch with a GPU | | | |" >>"$folder/trainer.md"
+        return
+    fi
+    bench "$torch_name" "$torch_seconds" python3 bench/pytorch_gpt.py --tokens "$torch_tokens" --layers "$torch_layers" \
+        --hidden "${HIDDEN:-4096}" --heads "${HEADS:-32}" --vocabulary "${VOCABULARY:-50304}" --steps "$torch_steps" "$@"
+    is_dry || awk -F' *[|] *' 'NF > 5 { printf "| %s | %s | %s | %s | %s | | device %s at most |\n", $2, $3, $4, $5, $6, $7 }' \
+        "$folder/$torch_name.md" >>"$folder/trainer.md"
+}
+
+write_trainer() {
+    echo "| way | tokens | layers | step | tokens/s | MFU | memory |"
+    echo "|---|---|---|---|---|---|---|"
+    cat "$folder/trainer.md"
+    echo
+    echo "The step of memo is the mean after the first step, PyTorch's the median after the first. MFU counts 6 s P + 6 n h s^2"
+    echo "operations against ${FLOPS:-989} TFLOP/s. PyTorch: \`bench/pytorch_gpt.py\`, layers recomputed, the same states."
+    echo
+}

@@ -1,0 +1,46 @@
+#!/bin/sh
+# device_long.sh - the trainer on sequences of 512K and 1M tokens on one GPU, one case a call, each under nine minutes:
+#
+#   sh bench/device_long.sh build           builds the trainer only, so that the next calls have all of their time
+#   sh bench/device_long.sh profile-512k    measures a layer at 512K tokens, for the next case
+#   sh bench/device_long.sh 512k            8 layers, 3 steps
+#   sh bench/device_long.sh 1m              4 layers, 2 steps; rows without a profile: all but attention recomputed
+#   sh bench/device_long.sh pytorch-512k    PyTorch with recomputation at 512K tokens, printed as it is
+#
+# Not measured yet.  --dry-run prints the commands.  Environment: as device.sh; needs CUDNN, since the built-in attention is
+# too slow at these lengths.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+. bench/device_common.sh
+
+case=${1:-}
+[ "${2:-}" = --dry-run ] && DRY_RUN=1
+case $case in
+build | profile-512k | 512k | 1m | pytorch-512k) ;;
+*) stop "build, profile-512k, 512k, 1m or pytorch-512k would work (${case:-none given})" ;;
+esac
+begin "-long-$case"
+[ -n "${CUDNN:-}${TRAINER:-}${DRY_RUN:-}" ] || stop "CUDNN must name the folder of cudnn-frontend"
+profile=build/device-profile-512k
+long=${TOKENS:-524288}
+: >"$folder/trainer.md"
+
+case $case in
+pytorch*) ;;
+*) build_trainer ;;
+esac
+case $case in
+profile-512k) train "$case" 500 memo "$long" 8 1 --output "$profile" ;;
+512k)
+    # Without a profile the trainer measures one, which takes the time of a step.
+    is_dry || [ -f "$profile/step.profile" ] || echo "device_long.sh: no profile: run profile-512k first to save time"
+    train "$case" 520 memo "$long" 8 3 $([ -f "$profile/step.profile" ] && echo "--profile $profile/step.profile") ;;
+1m) train "$case" 520 alpha $((2 * long)) 4 2 --alpha 0 ;;
+pytorch-512k) torch "$case" 520 "$long" 8 3 ;;
+esac
+
+{
+    write_head "sh bench/device_long.sh $case"
+    write_stages
+    [ "$case" = build ] || write_trainer
+} 2>/dev/null | end

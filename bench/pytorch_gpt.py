@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The trainer's GPT in PyTorch, as most people would write it: the baseline of bench/device.sh C.
+
+    python3 bench/pytorch_gpt.py --tokens 65536 --layers 8 --hidden 4096 --heads 32 --vocabulary 50304
+    python3 bench/pytorch_gpt.py --alone ...    # only the step's products and attention: a ceiling
+
+Same model: RMSNorm before each block, RoPE, causal attention (scaled_dot_product_attention), GELU, an
+untied classifier, random tokens, one sequence.  Same states: bf16 weights, fp32 master weights and Adam
+moments, gradients clipped at norm 1.  Gradients are bf16, as autograd makes them; the trainer sums its own
+in fp32.  Every layer is recomputed (torch.utils.checkpoint), and the classifier's loss in chunks of rows,
+so that logits never exist as a whole.
+
+Prints one line of Markdown: the median step after one warm-up, tokens/s, peak memory.  Out of memory is a
+result, not a failure.
+"""
+import argparse
+import math
+import statistics
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+
+def parse():
+    p = argparse.ArgumentParser()
+    p.add_argument("--tokens", type=int, default=65536)
+    p.add_argument("--layers", type=int, default=8)
+    p.add_argument("--hidden", type=int, default=4096)
+    p.add_argument("--heads", type=int, default=32)
+    p.add_argument("--kv-heads", type=int, default=0, help="0: as many as heads")
+    p.add_argument("--vocabulary", type=int, default=50304)
+    p.add_argument("--chunk", type=int, default=8192, help="rows of the classifier at a time")
+    p.add_argument("--steps", type=int, default=4, help="the first warms up")
+    p.add_argument("--keep", action="store_true", help="keep all activations instead")
+    p.add_argument("--compile", action="store_true", help="torch.compile each layer")
+    p.add_argument("--alone", action="store_true", help="products and attention of a step only")
+    p.add_argument("--device", default="cuda")
+    o = p.parse_args()
+    o.kv_heads = o.kv_heads or o.heads
+    return o
+
+
+def synchronize(o):
+    if o.device == "cuda":
+        torch.cuda.synchronize()
+
+
+def print_row(o, what, seconds):
+    peak = torch.cuda.max_memory_allocated() / 2**30 if o.device == "cuda" else 0
+    print(f"| {what} | {o.tokens} | {o.layers} | {seconds * 1e3:.1f} ms | {o.tokens / seconds:.1f} "
+          f"| {peak:.1f} GiB |")
+
+
+# ---- the model ----
+
+def rope_tables(o):
+    pairs = o.hidden // o.heads // 2
+    angles = torch.outer(torch.arange(o.tokens, dtype=torch.float64),
+                         10000.0 ** (-torch.arange(pairs, dtype=torch.float64) / pairs))
+    return tuple(t.to(torch.bfloat16).to(o.device) for t in (angles.cos(), angles.sin()))
+
+
+def rotate(x, tables):
+    """x: (tokens, heads, head size); element j turns with element j + size / 2."""
+    cos, sin = (t[:, None, :] for t in tables)
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, o):
+        super().__init__()
+        h, size = o.hidden, o.hidden // o.heads
+        self.heads, self.kv_heads, self.size = o.heads, o.kv_heads, size
+        self.norm1, self.norm2 = (torch.nn.Parameter(torch.ones(h)) for _ in range(2))
+        self.q = torch.nn.Linear(h, h, bias=False)
+        self.k = torch.nn.Linear(h, o.kv_heads * size, bias=False)
+        self.v = torch.nn.Linear(h, o.kv_heads * size, bias=False)
+        self.projection = torch.nn.Linear(h, h, bias=False)
+        self.up = torch.nn.Linear(h, 4 * h, bias=False)
+        self.down = torch.nn.Linear(4 * h, h, bias=False)
+
+    def forward(self, x, cos, sin):
+        y = F.rms_norm(x, x.shape[-1:], self.norm1)
+        q = rotate(self.q(y).view(-1, self.heads, self.size), (cos, sin))
+        k = rotate(self.k(y).view(-1, self.kv_heads, self.size), (cos, sin))
+        v = self.v(y).view(-1, self.kv_heads, self.size)
+        q, k, v = (t.transpose(0, 1)[None] for t in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True,
+                                           enable_gqa=self.heads != self.kv_heads)
+        x = x + self.projection(y[0].transpose(0, 1).reshape(x.shape))
+        y = F.rms_norm(x, x.shape[-1:], self.norm2)
+        return x + self.down(F.gelu(self.up(y), approximate="tanh"))
+
+
+class Model(torch.nn.Module):
+    def __init__(self, o):
+        super().__init__()
+        self.o = o
+        self.embedding = torch.nn.Embedding(o.vocabulary, o.hidden)
+        self.layers = torch.nn.ModuleList(Layer(o) for _ in range(o.layers))
+        self.norm = torch.nn.Parameter(torch.ones(o.hidden))
+        self.classifier = torch.nn.Linear(o.hidden, o.vocabulary, bias=False)
+
+    def chunk_loss(self, x, targets):
+        return F.cross_entropy(self.classifier(x).float(), targets, reduction="sum")
+
+    def forward(self, tokens, targets, cos, sin):
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = (layer(x, cos, sin) if self.o.keep
+                 else checkpoint(layer, x, cos, sin, use_reentrant=False))
+        x = F.rms_norm(x, x.shape[-1:], self.norm)
+        loss = 0
+        for rows, want in zip(x.split(self.o.chunk), targets.split(self.o.chunk)):
+            loss = loss + checkpoint(self.chunk_loss, rows, want, use_reentrant=False)
+        return loss / self.o.tokens
+
+
+class MasterAdam:
+    """AdamW on fp32 copies of bf16 parameters."""
+
+    def __init__(self, parameters):
+        self.parameters = list(parameters)
+        self.masters = [p.detach().float() for p in self.parameters]
+        self.adam = torch.optim.AdamW(self.masters, lr=1e-3, betas=(0.9, 0.99), eps=1e-8,
+                                      weight_decay=0.01,
+                                      fused=self.masters[0].device.type == "cuda")
+
+    def step(self):
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        for p, master in zip(self.parameters, self.masters):
+            master.grad = p.grad.float()
+            p.grad = None
+        self.adam.step()
+        for p, master in zip(self.parameters, self.masters):
+            p.data.copy_(master)
+            master.grad = None
+        return norm
+
+
+def train(o):
+    torch.manual_seed(1)
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device(o.device):
+        model = Model(o)
+        for p in model.parameters():
+            if p.dim() > 1:
+                torch.nn.init.normal_(p, std=0.02)
+    if o.compile:
+        for layer in model.layers:
+            layer.compile()
+    adam = MasterAdam(model.parameters())
+    cos, sin = rope_tables(o)
+    generator = torch.Generator().manual_seed(1)
+    times = []
+    for step in range(o.steps):
+        text = torch.randint(o.vocabulary, (o.tokens + 1,), generator=generator).to(o.device)
+        synchronize(o)
+        begin = time.perf_counter()
+        loss = model(text[:-1], text[1:], cos, sin)
+        loss.backward()
+        adam.step()
+        value = loss.item()  # as the trainer, which returns the loss of every step
+        synchronize(o)
+        times.append(time.perf_counter() - begin)
+        print(f"step {step + 1} of {o.steps}: loss {value:.4f}, {times[-1]:.3f} s", file=sys.stderr)
+        if not math.isfinite(value):
+            sys.exit("pytorch_gpt.py: the loss is not finite")
+    name = ("PyTorch, everything kept" if o.keep else "PyTorch, layers recomputed")
+    print_row(o, name + (", compiled" if o.compile else ""), statistics.median(times[1:] or times))
+
+
+# ---- products and attention alone ----
+
+def timed(o, run, repetitions=3):
+    run()
+    synchronize(o)
+    begin = time.perf_counter()
+    for _ in range(repetitions):
+        run()
+    synchronize(o)
+    return (time.perf_counter() - begin) / repetitions
+
+
+def alone(o):
+    """Forward and backward of one layer's products and attention times layers, and the classifier's."""
+    options = {"device": o.device, "dtype": torch.bfloat16}
+    size, h, n = o.hidden // o.heads, o.hidden, o.tokens
+
+    def product(inputs, outputs, rows):
+        """y = x W^T, dx = dy W, dW = dy^T x."""
+        x, dy = torch.randn(rows, inputs, **options), torch.randn(rows, outputs, **options)
+        w = torch.randn(outputs, inputs, **options)
+        return [timed(o, run) for run in (lambda: x @ w.t(), lambda: dy @ w, lambda: dy.t() @ x)]
+
+    kv = o.kv_heads * size
+    layer = [product(h, h, n), product(h, kv, n), product(h, kv, n), product(h, h, n),
+             product(h, 4 * h, n), product(4 * h, h, n)]
+    chunk = min(o.chunk, n)
+    classifier = [t * n / chunk for t in product(h, o.vocabulary, chunk)]
+    forward = o.layers * sum(p[0] for p in layer)
+    backward = o.layers * sum(p[1] + p[2] for p in layer)
+
+    q = torch.randn(1, o.heads, n, size, requires_grad=True, **options)
+    k, v = (torch.randn(1, o.kv_heads, n, size, requires_grad=True, **options) for _ in range(2))
+    d_out = torch.randn_like(q)
+
+    def attend():
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True,
+                                              enable_gqa=o.heads != o.kv_heads)
+
+    def attend_back():
+        torch.autograd.grad(attend(), (q, k, v), d_out)
+
+    with torch.no_grad():
+        attention = o.layers * timed(o, attend)
+    both = o.layers * timed(o, attend_back)
+    print_row(o, "products and attention alone, forward and backward",
+              forward + backward + sum(classifier) + both)
+    print_row(o, "the same, with every layer's forward twice",
+              2 * forward + backward + sum(classifier) + classifier[0] + both + attention)
+
+
+def main():
+    o = parse()
+    if o.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("pytorch_gpt.py: no GPU")
+    try:
+        (alone if o.alone else train)(o)
+    except torch.OutOfMemoryError:
+        print(f"| PyTorch | {o.tokens} | {o.layers} | out of memory | | |")
+
+
+if __name__ == "__main__":
+    main()
