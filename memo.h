@@ -2247,11 +2247,12 @@ MEMO_API memo_status memo_sinks_desc_resolve(memo_sinks_desc* sinks, memo_error*
 #endif
 
 /* ---- >>base -------------------------------------------------------------------------------------
- * Knows: what memo's own headers share, declared with units and errors.  Defined in the rooms
- * below, each under its name.
+ * Knows: what memo's own headers share, declared with units and errors.  Knows nothing of how it
+ * works: the rooms below define it, each under its name.
  *
- * memo_plan.h, memo_sp.h and the tools use these functions and no memoi_ function of another
- * header.  Not for trainers: names and arguments may change in any version.
+ * memo_plan.h, memo_sp.h, memo_cuda.cuh, tools, benchmarks and tests use these names and no
+ * memoi_ function of another header.  Not for trainers: names and arguments may change in any
+ * version.
  *
  * Unless stated otherwise, a function that returns int returns 1 on success and 0 on failure or
  * for "no", and a function that returns memo_status sets error if it fails. */
@@ -4936,7 +4937,7 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
 }
 
 /* ---- >>plan validation --------------------------------------------------------------------------
- * Knows: a plan alone.  Shares no code with any planner.
+ * Knows: a plan alone.  Knows nothing of planners, and shares no code with them.
  *
  * Live pieces are kept by address, as a set of ranks: a complete binary tree of flags, each the
  * "or" of its two children.  A piece that starts to live overlaps a live piece only if it overlaps
@@ -5190,8 +5191,8 @@ memo_status memo_plan_validate(const memo_plan* plan, memo_error* error) {
 }
 
 /* ---- >>plan check -------------------------------------------------------------------------------
- * Knows: offsets, and the order of requests on streams.  Uses nothing that memo_plan_from_trace
- * has computed.
+ * Knows: offsets, and the order of requests on streams.  Knows nothing of lifetimes and holds, or
+ * of anything else that memo_plan_from_trace has computed.
  *
  * A flood starts where a stream enqueues its last work on a buffer.  It covers all requests that
  * come later: the rest of that stream, and each stream from its wait for a covered record. */
@@ -6577,7 +6578,8 @@ void memo_arena_destroy(memo_arena* arena) {
 }
 
 /* ---- >>arena requests ---------------------------------------------------------------------------
- * Knows: micro-batches, the next planned request, and what to do if another comes. */
+ * Knows: micro-batches, the next planned request, and divergence.  Knows nothing of how offsets
+ * were found. */
 
 memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
     if (arena->state == MEMOI_ARENA_INSIDE)
@@ -8821,7 +8823,7 @@ void memo_check_destroy(memo_check* check) {
 }
 
 /* ---- >>race explanation -------------------------------------------------------------------------
- * Knows: a race, and the wait that would prevent it. */
+ * Knows: a race, and the wait that would prevent it.  Knows nothing of how races are found. */
 
 MEMOI int memoi_race_is_on(const memo_schedule* schedule, int64_t op, int32_t stream) {
     int64_t k;
@@ -9471,7 +9473,8 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
 }
 
 /* ---- >>timeline ---------------------------------------------------------------------------------
- * Knows: a schedule with times, as Chrome trace or SVG. */
+ * Knows: a schedule with times, as Chrome trace or SVG.  Knows nothing of where the times come
+ * from. */
 
 /* Ops that have a place of their own in a timeline: what runs, and waits that hold their stream. */
 MEMOI int memoi_timeline_is_drawn(const memo_schedule* schedule, const memo_simulation* times,

@@ -855,11 +855,21 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
  *     >>profile                measures kernels, copies and a file
  *     >>profile file           its text
  *   3 rows of every tensor
- *     >>row words              and the other rooms of rows, listed there
+ *     >>row words              tables of rows in words; times from a profile
+ *     >>row times              the longest path through a step
+ *     >>row planner            bundles of tensors, tables and their scores
+ *     >>row alpha              the best single alpha
+ *     >>row program            a mixed-integer program over shares of rows
+ *     >>row search             random changes of the best table
+ *     >>row limits             memo_plan_swap: which limit keeps the step from being shorter
  *   4 layouts
  *     >>layout rules           which layouts are legal, or why not
  *     >>layout costs           bytes and seconds of one layout
- *     >>layout links, >>layout attention, >>layout memory, >>layout swapping, >>layout step
+ *     >>layout links           NVLink or NIC for a group of ranks
+ *     >>layout attention       time of attention over ring and Ulysses ranks
+ *     >>layout memory          parameters, gradients, optimizer, logits
+ *     >>layout swapping        the alpha that fits
+ *     >>layout step            memory, time and sent bytes of a step
  *     >>layout list            all layouts in order
  *   5 degrees
  *     >>degree problem         costs of blocks
@@ -893,17 +903,6 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
 #include <lpsolve/lp_lib.h>
 #endif
 #endif
-
-/* "1048576", "0.05", "1e18", into a buffer of 32 bytes. */
-MEMOI void memoi_number_name(char* buffer, double value) {
-    char* exponent;
-    snprintf(buffer, 32, "%.15g", value);
-    exponent = strchr(buffer, 'e');
-    if (!exponent) return;
-    exponent++;
-    if (*exponent == '-') exponent++;
-    while (*exponent == '+' || *exponent == '0') memmove(exponent, exponent + 1, strlen(exponent));
-}
 
 /* ---- >>problem ----------------------------------------------------------------------------------
  * Knows: a memo_plan, as input.  Knows nothing of how it is solved.
@@ -6064,7 +6063,8 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
     return status;
 }
 
-/* --- >>profile file --- */
+/* --- >>profile file ---
+ * Knows: the text of a profile.  Knows nothing of how its times were measured. */
 
 #define MEMOI_FEMTOSECONDS_MAX 9e18
 
@@ -6354,7 +6354,8 @@ void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc) {
     desc->alpha = plan->alpha;
 }
 
-/* --- >>row words --- */
+/* --- >>row words ---
+ * Knows: tables of rows in words, a profile as times of a desc.  Knows nothing of planning. */
 
 const char* memo_swap_limit_name(memo_swap_limit limit) {
     switch (limit) {
@@ -6485,7 +6486,8 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recomp
     return MEMO_STATUS_OK;
 }
 
-/* --- >>row times --- */
+/* --- >>row times ---
+ * Knows: durations of a step's operations, and its waits.  Knows nothing of memory. */
 
 /* A moment, and the longest path to it: its fixed part, and how often it passes what shares change.
  * n_last: the recomputation of the last layer but one. */
@@ -6565,7 +6567,9 @@ MEMOI memoi_rows_path memoi_rows_step(const memo_swap_plan_desc* desc, memoi_row
     return compute;
 }
 
-/* --- >>row planner --- */
+/* --- >>row planner ---
+ * Knows: bundles of tensors, tables of rows, their score.  Knows nothing of how tables are
+ * found. */
 
 /* Tensors that are recomputed together, and so have the same rows. */
 typedef struct memoi_rows_bundle {
@@ -6909,7 +6913,8 @@ MEMOI void memoi_rows_set(memoi_rows_planner* p, int32_t b, int32_t begin, int32
     for (; begin < end; begin++) p->trial.cells[(int64_t)begin * p->n_bundles + b] = cell;
 }
 
-/* --- >>row alpha --- */
+/* --- >>row alpha ---
+ * Knows: tables of one alpha.  Knows nothing of other tables. */
 
 /* Scores all alphas of whole tiles if they are few; otherwise about 64, then some near the best. */
 MEMOI memo_status memoi_rows_best_alpha(memoi_rows_planner* p, memoi_rows_score* best,
@@ -6960,6 +6965,7 @@ MEMOI void memoi_rows_set_alpha(memoi_rows_planner* p, double alpha, int keeps) 
 }
 
 /* --- >>row program ---
+ * Knows: bundles and capacities, as shares.  Knows nothing of tiles, except when it rounds.
  *
  * Over shares instead of tiles.  Of the layers before the last two, a bundle is kept in k; the
  * others swap a share a of its rows and recompute the rest.  The last two layers never move: their
@@ -7531,6 +7537,7 @@ MEMOI memo_status memoi_rows_run(memoi_rows_program* g, int n_best, memo_error* 
 }
 
 /* --- >>row search ---
+ * Knows: the best table so far, and scores.  Knows nothing of shares.
  *
  * From the best table so far: random changes of a few cells or groups of cells at once, kept if the
  * table is better.  One change makes room for another; that needs no list of what fits. */
@@ -7710,7 +7717,9 @@ MEMOI memo_status memoi_rows_best_table(memoi_rows_planner* p, double alpha, mem
     return status ? status : memoi_rows_search(p, error);
 }
 
-/* --- >>row limits --- */
+/* --- >>row limits ---
+ * Knows: the program and the best plan under changed capacities.  Knows nothing of how either is
+ * found. */
 
 /* A step under these capacities, as short as the program can tell, and the memory it takes at
  * least.  step_s < 0: none. */
@@ -7954,6 +7963,17 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
 /* ---- >>layout rules -----------------------------------------------------------------------------
  * Knows: a model's shape, a cluster, degrees.  Knows nothing of bytes or seconds. */
 
+/* "1048576", "0.05", "1e18", into a buffer of 32 bytes. */
+MEMOI void memoi_parallel_number_name(char* buffer, double value) {
+    char* exponent;
+    snprintf(buffer, 32, "%.15g", value);
+    exponent = strchr(buffer, 'e');
+    if (!exponent) return;
+    exponent++;
+    if (*exponent == '-') exponent++;
+    while (*exponent == '+' || *exponent == '0') memmove(exponent, exponent + 1, strlen(exponent));
+}
+
 memo_parallel_desc memo_parallel_desc_default(void) {
     memo_parallel_desc desc;
     memset(&desc, 0, sizeof desc);
@@ -8078,9 +8098,10 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         char value[32], low[32], high[32];
         if (f->value >= f->low && f->value <= f->high && (f->value >= 1e-9 || f->value <= 0))
             continue;
-        memoi_number_name(value, f->value);
-        memoi_number_name(low, f->low > 0 ? f->low : 1e-9); /* so that no quotient overflows */
-        memoi_number_name(high, f->high);
+        memoi_parallel_number_name(value, f->value);
+        memoi_parallel_number_name(low,
+                                   f->low > 0 ? f->low : 1e-9); /* so that no quotient overflows */
+        memoi_parallel_number_name(high, f->high);
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s: out of range (%s); %s to %s%s are valid", f->name, value, low,
                               high, f->low > 0 ? "" : " or 0");
@@ -8182,8 +8203,8 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
                               (int)(l->ulysses - m->n_q_heads / l->tensor));
     if (desc->kv_heads_must_divide && (m->n_kv_heads / l->tensor) % l->ulysses)
         return memo_error_set(error, no,
-                              "tensor x ulysses: %d does not divide the %d key/value heads, which "
-                              "needs %s; use a divisor, or kv_heads_must_divide 0",
+                              "tensor x ulysses: %d does not divide the %d key/value heads, and "
+                              "kv_heads_must_divide forbids %s; use a divisor",
                               (int)(l->tensor * l->ulysses), (int)m->n_kv_heads,
                               l->ulysses > m->n_kv_heads / l->tensor ? "heads on several ranks"
                                                                      : "uneven heads");
@@ -8359,7 +8380,8 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     return share;
 }
 
-/* --- >>layout links --- */
+/* --- >>layout links ---
+ * Knows: which link a group of ranks uses.  Knows nothing of what is sent. */
 
 /* Groups are blocks of `extent` ranks in the order of memo_parallel_rank. */
 MEMOI int memoi_parallel_leaves(const memo_parallel_cluster* c, double extent) {
@@ -8381,7 +8403,8 @@ MEMOI double memoi_parallel_group_link(const memo_parallel_cluster* c, double n,
                : c->gpus_per_node * c->nic_bytes_per_s;
 }
 
-/* --- >>layout attention --- */
+/* --- >>layout attention ---
+ * Knows: one layer's attention over ring and Ulysses ranks.  Knows nothing of memory. */
 
 /* The time that exchanges take beside the attention of n groups.  While group g is computed, group
  * g + 1 arrives and group g - 1 leaves, on one stream that takes turns. */
@@ -8493,7 +8516,8 @@ MEMOI memoi_parallel_way memoi_parallel_best_way(const memo_parallel_desc* desc,
     return best;
 }
 
-/* --- >>layout memory --- */
+/* --- >>layout memory ---
+ * Knows: bytes of parameters, gradients, optimizer and logits.  Knows nothing of activations. */
 
 MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
                                                  const memo_parallel_layout* l,
@@ -8519,7 +8543,8 @@ MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
     return memory;
 }
 
-/* --- >>layout swapping --- */
+/* --- >>layout swapping ---
+ * Knows: bytes and bandwidth of swapped rows.  Knows nothing of other layers' work. */
 
 /* More than the bytes by at most one, so that rounding never exceeds a budget. */
 MEMOI double memoi_parallel_above(double bytes) { return floor(bytes) + 1; }
@@ -8558,7 +8583,8 @@ MEMOI double memoi_parallel_alpha(const memo_parallel_desc* desc, const memoi_pa
     return rows > 0 ? rows / n_rows : 0;
 }
 
-/* --- >>layout step --- */
+/* --- >>layout step ---
+ * Knows: all of the above, for a whole step.  Knows nothing of other layouts. */
 
 /* What the backward of a micro-batch recomputes. */
 typedef struct memoi_parallel_again {
@@ -9070,7 +9096,8 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
     return MEMO_STATUS_OK;
 }
 
-/* --- >>degree costs --- */
+/* --- >>degree costs ---
+ * Knows: costs of blocks and of their borders.  Knows nothing of where they come from. */
 
 MEMOI double memoi_degrees_gather_s(const memo_degrees_problem* problem, int32_t p, int32_t q) {
     return p == q ? 0 : p < q ? problem->gather_s[p][q] : problem->gather_s[q][p];
@@ -9150,7 +9177,8 @@ memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int
     return status;
 }
 
-/* --- >>degree model --- */
+/* --- >>degree model ---
+ * Knows: the shape of a GPT and constants of a cluster.  Knows nothing of plans. */
 
 memo_degrees_model memo_degrees_model_default(void) {
     memo_degrees_model model;
@@ -9242,7 +9270,8 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
     return status;
 }
 
-/* --- >>degree text --- */
+/* --- >>degree text ---
+ * Knows: the text of profiles and of degrees.  Knows nothing of what they mean. */
 
 /* Reads the frame, if the text has one, up to the first line of content. */
 MEMOI memo_status memoi_degrees_open(memob_reader* reader, const char* text, const char* kind,
