@@ -39,7 +39,7 @@ TEST_SCRIPTS  := $(if $(VARIANT),,$(wildcard $(TESTS:%=tests/%.sh)))
 FORMATTED := $(wildcard *.h *.cuh examples/*.[ch] examples/*/*.[ch] examples/*.cu examples/gpt/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*/*.[ch] bench/*.cu)
 
 # These targets need no compiler, so they skip the set-up.
-NO_SETUP := help clean format format-check install uninstall setup
+NO_SETUP := help clean format format-check install uninstall release setup
 ifneq ($(filter-out $(NO_SETUP),$(or $(MAKECMDGOALS),all)),)
 include build/config.mk
 endif
@@ -282,7 +282,7 @@ fuzz: ## fuzz the readers of traces, plans and schedules, and the planner, FUZZ_
 			sed -n 's/^stat::number_of_executed_units: */  nothing found; inputs tried: /p' build/fuzz/$$kind.log; \
 		else \
 			tail -n 40 build/fuzz/$$kind.log; \
-			echo "make $@: mend it and keep the input, build/fuzz/$$kind-*, in tests/corpus/$$kind" >&2; \
+			echo "make $@: fix the bug and add the input, build/fuzz/$$kind-*, in tests/corpus/$$kind" >&2; \
 			exit 1; \
 		fi; \
 	done
@@ -306,6 +306,12 @@ format-check: ## list the sources that are not formatted
 # ---- installation ----
 
 VERSION = $(shell sed -n 's/^\#define MEMO_VERSION_[MP][A-Z]* *\([0-9][0-9]*\).*/\1/p' memo.h | paste -sd. -)
+
+release: ## write VERSION=1.2.3 into all headers
+	@echo "$(VERSION)" | grep -Eqx '([0-9]+\.){2}[0-9]+' || { echo 'make $@: VERSION: not three numbers ($(VERSION)); 1.2.3 would work' >&2; exit 2; }
+	$(Q)set -- $(subst ., ,$(VERSION)); sed -i -e "s/^\(#define MEMO_VERSION_MAJOR\) .*/\1 $$1/" \
+		-e "s/^\(#define MEMO_VERSION_MINOR\) .*/\1 $$2/" -e "s/^\(#define MEMO_VERSION_PATCH\) .*/\1 $$3/" \
+		-e "s/^\(#if MEMO_VERSION_MAJOR !=\) .*/\1 $$1 || MEMO_VERSION_MINOR != $$2/" $(HEADERS)
 
 install: ## install headers and memo.pc under PREFIX (/usr/local), below DESTDIR
 	mkdir -p "$(DESTDIR)$(PREFIX)/include" "$(DESTDIR)$(PREFIX)/share/pkgconfig"
