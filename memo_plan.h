@@ -360,6 +360,9 @@ typedef struct memo_parallel_desc {
     double gradient_bytes;  /* of a parameter's gradient; 0: 4 */
     double optimizer_bytes; /* of a parameter; 0: 12, fp32 parameters and two moments */
     double logit_bytes;     /* of a logit with its gradient; 0: 6 */
+    /* Bytes of the logits of a tile of rows, if the loss is computed in tiles, as memo_loss in
+     * memo_sp.h does; at least one row's are counted.  0: logits of all rows exist at once. */
+    double loss_tile_bytes;
     /* Of an element of the key and value gradients that ring attention sends; 0: 4 */
     double kv_gradient_bytes;
     /* 1: tensor x ulysses must divide the key/value heads, as in the paper.  memo_sp.h needs no
@@ -8087,6 +8090,7 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         {"gradient_bytes", desc->gradient_bytes, 0, 1e3},
         {"optimizer_bytes", desc->optimizer_bytes, 0, 1e3},
         {"logit_bytes", desc->logit_bytes, 0, 1e3},
+        {"loss_tile_bytes", desc->loss_tile_bytes, 0, 1e18},
         {"kv_gradient_bytes", desc->kv_gradient_bytes, 0, 1e3},
         {"max_ulysses_groups", (double)desc->max_ulysses_groups, 0, 1e6},
         {"max_pipeline", (double)desc->max_pipeline, 0, MEMOI_PARALLEL_GPUS}};
@@ -8538,6 +8542,11 @@ MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
         memory.gathered_bytes =
             2 * desc->element_bytes * memo_parallel_layer_parameters(&desc->model) / l->tensor;
     memory.logits_bytes = desc->logit_bytes * share->rows * (double)desc->model.vocabulary;
+    if (desc->loss_tile_bytes > 0) {
+        double row_bytes = desc->element_bytes * (double)desc->model.vocabulary / l->tensor;
+        double tile_bytes = memoi_parallel_max(row_bytes, desc->loss_tile_bytes);
+        if (tile_bytes < memory.logits_bytes) memory.logits_bytes = tile_bytes;
+    }
     memory.device_bytes = memory.parameters_bytes + memory.gathered_bytes + memory.gradients_bytes +
                           memory.optimizer_bytes + memory.logits_bytes;
     return memory;

@@ -524,8 +524,9 @@ MEMO_API void memo_sharding_gather(const memo_sharding* sharding, int32_t sequen
 
 /* Sets a rank's labels (n_batch, local_tokens): the label of a position is the token `ahead`
  * positions later, taken before the sequence is split.  ahead is 1 for the next token, and
- * 2 or more for multi-token prediction.  The last `ahead` tokens of the sequence and of each
- * document (as in memo_sharding_positions), and padding, get `ignored`.  tokens (n_batch,
+ * 2 or more for multi-token prediction; -1 is the previous token.  The last `ahead` tokens of the
+ * sequence and of each document (as in memo_sharding_positions), and padding, get `ignored`; if
+ * ahead is negative, the first tokens do.  tokens (n_batch,
  * n_tokens) are in host memory.  Returns the number of labels that are not ignored. */
 MEMO_API int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_rank,
                                       int64_t n_batch, const int32_t* tokens, int64_t ahead,
@@ -778,7 +779,7 @@ typedef struct memo_sp_attention_desc {
     int32_t sends_again;
     /* Number of groups of heads per rank (chapter 5); 0: 1.  The all-to-all of one group overlaps
      * the attention of another, and scratch memory holds one group.  A group has whole key heads,
-     * so more groups than a rank has key heads gain nothing.  Ignored if ulysses is 1. */
+     * so at most as many groups are made as some rank has key heads.  Ignored if ulysses is 1. */
     int32_t ulysses_groups;
     memo_attention attention;
     /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
@@ -4152,7 +4153,11 @@ int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_ran
                 int64_t position = run.start + i * run.stride;
                 memoi_sharding_document(sharding, document_begins, n_documents, position, &document,
                                         &begin, &end);
-                *labels = end - position > ahead ? tokens[position + ahead] : ignored;
+                /* Padding has no label, nor has a token whose label is in another document. */
+                *labels = position < sharding->n_tokens && ahead >= begin - position &&
+                                  ahead < end - position
+                              ? tokens[position + ahead]
+                              : ignored;
                 n_labels += *labels++ != ignored;
             }
     }
@@ -4407,12 +4412,17 @@ MEMOI memo_status memoi_target_add(const memoi_target* target, void* to, memo_ty
     return status ? status : MEMOI_TARGET_KERNEL(target, &op, add, &add);
 }
 
-/* Merges sinks into out and lse; with d_sinks, their gradient. */
+/* A table from older code may end before these kernels. */
+MEMOI int memoi_target_has_sinks(const memo_device* device) {
+    return device->struct_bytes >=
+               (int64_t)(offsetof(memo_device, sink_sums) + sizeof device->sink_sums) &&
+           device->sinks && device->sink_sums;
+}
+
+/* Merges sinks into out and lse; with d_sinks, their gradient.  The device has the kernels. */
 MEMOI memo_status memoi_target_add_sinks(const memoi_target* target, memo_sinks_desc* sinks,
                                          memo_error* error) {
-    const int64_t n = sinks->n_rows * sinks->n_heads,
-                  needed = (int64_t)(offsetof(memo_device, sink_sums) +
-                                     sizeof target->device->sink_sums);
+    const int64_t n = sinks->n_rows * sinks->n_heads;
     memo_op_desc op = memo_op_desc_default();
     memo_range reads[4];
     memo_status status;
@@ -4427,7 +4437,6 @@ MEMOI memo_status memoi_target_add_sinks(const memoi_target* target, memo_sinks_
     op.writes = sinks->d_sinks ? reads + 3 : reads;
     op.n_writes = sinks->d_sinks ? 1 : 2;
     if (!target->device) return memoi_target_announce(target, MEMOI_TARGET_COMPUTE, &op, error);
-    if (target->device->struct_bytes < needed) return memoi_target_no_kernel(target, error);
     status = memo_sinks_desc_resolve(sinks, error);
     if (status) return status;
     return sinks->d_sinks ? MEMOI_TARGET_KERNEL(target, &op, sink_sums, sinks)
@@ -6275,6 +6284,11 @@ MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, m
                               "memo_sp_attention_desc.softcap: out of range (%g); 0 (none) to 3e38 "
                               "are valid",
                               (double)desc->softcap);
+    if (!memob_is_in((double)desc->scale, -3e38, 3e38))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_sp_attention_desc.scale: not finite (%g); 0 means 1 / "
+                              "sqrt(head_size)",
+                              (double)desc->scale);
     if (desc->first_q_head < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_sp_attention_desc.first_q_head: negative (%d); 0 or more are "
@@ -6423,6 +6437,19 @@ MEMOI memoi_shape_tokens* memoi_hybrid_tokens_create(const memo_sp_attention_des
     return tokens;
 }
 
+/* Groups of heads.  All ranks find the same number.  More of them than a rank has key heads would be
+ * empty, but take buffers. */
+MEMOI int32_t memoi_hybrid_n_groups(const memo_sp_attention_desc* desc) {
+    int32_t n_groups = 1, p;
+    for (p = 0; p < desc->sharding.ulysses && desc->sharding.ulysses > 1; p++)
+        n_groups =
+            memoi_hybrid_larger(n_groups, memoi_ulysses_heads_of(desc->n_q_heads, desc->n_kv_heads,
+                                                                 desc->sharding.ulysses, p)
+                                              .n_kv);
+    if (!desc->ulysses_groups) return 1;
+    return desc->ulysses_groups < n_groups ? desc->ulysses_groups : n_groups;
+}
+
 /* tokens is NULL if only sizes are needed. */
 MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc,
                                           const memoi_shape_tokens* tokens, memoi_shape* shape,
@@ -6454,7 +6481,7 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc,
     shape->carried_type =
         desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
     shape->gathers_keys = desc->gathers_keys && desc->sharding.ring > 1;
-    shape->n_groups = desc->ulysses_groups && desc->sharding.ulysses > 1 ? desc->ulysses_groups : 1;
+    shape->n_groups = memoi_hybrid_n_groups(desc);
     shape->group = -1;
     shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
     shape->is_replicated = memoi_ulysses_heads_needed(shape, 1) > desc->n_kv_heads;
@@ -7285,6 +7312,12 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a,
     if (missing)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_sp_attention_tensors.%s: NULL; it is required here", missing);
+    if (t->sinks && !memoi_target_has_sinks(a->target.device))
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "device '%s': it has no kernels for attention sinks; pass sinks NULL, "
+            "or use a device that has memo_device.sinks and sink_sums",
+            a->target.device->name);
     return memoi_hybrid_mask_check(&a->shape, masks, error);
 }
 
@@ -8870,7 +8903,6 @@ memo_linear_functions memo_host_linear_functions(memo_device* host_device) {
 struct memo_loss {
     memo_loss_desc desc;
     memo_loss_sizes sizes;
-    memo_device device;
     int32_t n_parts, part;
     char* logits;
     float *parts, *losses;
@@ -8967,11 +8999,10 @@ memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** result, mem
     if (!loss) return memob_no_memory(error, "a loss in tiles");
     loss->desc = *desc;
     loss->sizes = sizes;
-    loss->device = *desc->device;
     loss->n_parts = desc->tensor ? desc->tensor->size : 1;
     loss->part = desc->tensor ? desc->tensor->rank : 0;
     if (!desc->device_memory)
-        status = memo_device_alloc(&loss->device, sizes.device_bytes, &loss->memory, error);
+        status = memo_device_alloc(desc->device, sizes.device_bytes, &loss->memory, error);
     if (status) {
         MEMO_FREE(loss);
         return status;
@@ -8984,15 +9015,15 @@ memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** result, mem
 
 void memo_loss_destroy(memo_loss* loss) {
     if (!loss) return;
-    memo_stream_synchronize(&loss->device, loss->desc.stream, NULL);
-    if (loss->memory) memo_device_free(&loss->device, loss->memory, NULL);
+    memo_stream_synchronize(loss->desc.device, loss->desc.stream, NULL);
+    if (loss->memory) memo_device_free(loss->desc.device, loss->memory, NULL);
     MEMO_FREE(loss);
 }
 
 MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* tensors,
                                       const memo_loss_tile* tile, memo_error* error) {
     const memo_loss_functions* functions = &loss->desc.functions;
-    const memo_device* device = &loss->device;
+    const memo_device* device = loss->desc.device;
     memo_comm* tensor = loss->desc.tensor;
     memo_cross_entropy_desc entropy;
     memo_status status = functions->logits(functions->context, tile, error);

@@ -563,8 +563,21 @@ static int64_t group_q_heads(const attention_case* c, const memo_ulysses_heads* 
     return n_heads;
 }
 
+/* No more groups than the rank with most reads key heads, counted one by one. */
 static int32_t groups_of(const attention_case* c) {
-    return c->ulysses > 1 && c->ulysses_groups ? c->ulysses_groups : 1;
+    int32_t most = 1, rank, h;
+    for (rank = 0; rank < c->ulysses && c->ulysses > 1; rank++) {
+        int32_t n = 0, last = -1;
+        for (h = c->n_q_heads * rank / c->ulysses; h < c->n_q_heads * (rank + 1) / c->ulysses;
+             h++) {
+            n += h / (c->n_q_heads / c->n_kv_heads) != last;
+            last = h / (c->n_q_heads / c->n_kv_heads);
+        }
+        if (n > most) most = n;
+    }
+    return c->ulysses_groups > 1 && c->ulysses_groups < most ? c->ulysses_groups
+           : c->ulysses_groups > 1                           ? most
+                                                             : 1;
 }
 /* Rings that the rank runs in one pass. */
 static int32_t n_rings_of(const attention_case* c, const memo_ulysses_heads* heads) {
@@ -675,7 +688,7 @@ static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention
         CHECK_OK(memo_schedule_add_stream(promised, "ring", &stream, &error));
         CHECK_OK(memo_schedule_add_sync(promised, stream, &error));
     }
-    if (c->ulysses > 1 && c->ulysses_groups > 1) {
+    if (groups_of(c) > 1) {
         CHECK_OK(memo_schedule_add_stream(promised, "ulysses", &stream, &error));
         CHECK_OK(memo_schedule_add_sync(promised, stream, &error));
     }

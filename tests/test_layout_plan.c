@@ -527,6 +527,29 @@ static void memory_is_the_papers(void) {
     }
 }
 
+/* 128256 logits of 2 bytes a row on two tensor ranks; logits of all rows take 6. */
+static void a_loss_in_tiles_needs_a_tile(void) {
+    static const double tiles[] = {64 << 20, 1, 1e15}; /* some rows, less than one, more than all */
+    memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 1);
+    memo_parallel_layout l = make_layout(1, 1, 2, 4, 1, 1);
+    memo_parallel_prediction all = predict(&d, &l), p;
+    double expected[3];
+    int i;
+    expected[0] = 64 << 20;
+    expected[1] = 128256 / 2 * 2;
+    expected[2] = 65536.0 / 8 * 128256 * 6;
+    CHECK(near(all.memory.logits_bytes, expected[2]));
+    for (i = 0; i < 3; i++) {
+        d.loss_tile_bytes = tiles[i];
+        p = predict(&d, &l);
+        CHECK(near(p.memory.logits_bytes, expected[i]));
+        CHECK(near(p.memory.device_bytes,
+                   all.memory.device_bytes - all.memory.logits_bytes + expected[i]));
+    }
+    d.loss_tile_bytes = -1;
+    CHECK_IS(memo_parallel_check(&d, &l, NULL), ==, MEMO_STATUS_INVALID_ARGUMENT);
+}
+
 static void memory_is_the_sum_of_its_parts(void) {
     int round, n = 0;
     for (round = 0; round < 400; round++) {
@@ -1344,6 +1367,8 @@ static void tool_explains(void) {
     CHECK_IS(tool("--gpus 16 --explain 1,1,1,8,2"), ==, 0);
     CHECK(strstr(tool_out, "legal: data 1, pipeline 1, tensor 1, ulysses 8, ring 2, ZeRO 1"));
     CHECK(strstr(tool_out, "70.42 of 80.00: fits"));
+    CHECK_IS(tool("--gpus 16 --explain 1,1,1,8,2 --loss-tile 64M"), ==, 0);
+    CHECK(strstr(tool_out, "logits 0.06"));
     CHECK_IS(tool("--gpus 16 --explain 1,1,1,8,2 --activations swap --host-memory 900 --zero 3"),
              ==, 0);
     CHECK(strstr(tool_out, "alpha 0.") && strstr(tool_out, "ZeRO 3"));
@@ -1407,6 +1432,7 @@ int main(int argc, char** argv) {
     TEST(values_may_have_another_head_size);
     TEST(recomputing_sends_the_forward_again);
     TEST(memory_is_the_papers);
+    TEST(a_loss_in_tiles_needs_a_tile);
     TEST(memory_is_the_sum_of_its_parts);
     TEST(memory_shrinks_with_every_degree);
     TEST(parameters_are_counted);

@@ -319,7 +319,7 @@ static void labels_are_shifted_before_sharding(void) {
     for (k = 0; k < 100; k++) {
         int32_t ring = (int32_t)memo_test_int(1, 4), ulysses = (int32_t)memo_test_int(1, 4), rank;
         int64_t n_tokens = memo_test_int(1, 70), n_batch = memo_test_int(1, 2), i, b;
-        int64_t begins[4], n_found = 0, n_expected = 0, ahead = k % 3 ? 1 : memo_test_int(1, 5);
+        int64_t begins[4], n_found = 0, n_expected = 0, ahead = k % 3 ? 1 : memo_test_int(-5, 5);
         int32_t tokens[140], labels[140];
         double sum = 0, expected = 0;
         memo_sharding sharding;
@@ -332,9 +332,12 @@ static void labels_are_shifted_before_sharding(void) {
                                 : sharding_of((memo_sharding_kind)(k % 4), ring, ulysses, n_tokens);
         for (i = 0; i < n_batch * n_tokens; i++) tokens[i] = (int32_t)memo_test_int(0, 99);
         for (b = 0; b < n_batch; b++)
-            for (i = 0; i + ahead < n_tokens; i++) {
-                int64_t to = i + ahead; /* no document begins after i, up to it */
-                if ((begins[1] > i && begins[1] <= to) || (begins[2] > i && begins[2] <= to))
+            for (i = 0; i < n_tokens; i++) {
+                int64_t to = i + ahead, first = to < i ? to : i, last = to < i ? i : to;
+                if (to < 0 || to >= n_tokens) continue;
+                /* no document begins after the first of the two, up to the last */
+                if ((begins[1] > first && begins[1] <= last) ||
+                    (begins[2] > first && begins[2] <= last))
                     continue;
                 n_expected++;
                 expected += loss_of(i, tokens[b * n_tokens + to]);
@@ -349,7 +352,8 @@ static void labels_are_shifted_before_sharding(void) {
                     int32_t label = labels[b * sharding.local_tokens + i];
                     if (label == -100) continue;
                     sum += loss_of(t, label);
-                    CHECK(t + ahead < n_tokens && label == tokens[b * n_tokens + t + ahead]);
+                    CHECK(t + ahead >= 0 && t + ahead < n_tokens &&
+                          label == tokens[b * n_tokens + t + ahead]);
                 }
         }
         CHECK_IS(n_found, ==, n_expected);

@@ -1613,6 +1613,38 @@ static void groups_need_less_memory(void) {
     }
 }
 
+/* More groups than key heads of a rank are not made: the sizes are those of as many as there are, whatever the number. */
+static void too_many_groups_cost_nothing(void) {
+    static const int32_t heads[][3] = {{32, 8, 8}, {32, 8, 3}, {6, 3, 4}, {5, 1, 3}, {16, 16, 2}};
+    static const int32_t most[] = {1, 4, 2, 1, 8}; /* key heads of the rank with most */
+    size_t i;
+    int32_t rank, again;
+    for (i = 0; i < sizeof most / sizeof *most; i++)
+        for (again = 0; again < 2; again++)
+            for (rank = 0; rank < heads[i][2]; rank++) {
+                memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+                memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+                memo_sp_attention_sizes some, many;
+                memo_error error;
+                sharding_desc.ulysses = heads[i][2];
+                sharding_desc.n_tokens = 1 << 20;
+                CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
+                desc.n_q_heads = heads[i][0];
+                desc.n_kv_heads = heads[i][1];
+                desc.head_size = 128;
+                desc.type = MEMO_TYPE_BF16;
+                desc.sends_again = again;
+                desc.ulysses_rank = rank;
+                desc.ulysses_groups = most[i];
+                CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &some, &error));
+                desc.ulysses_groups = INT32_MAX; /* takes no longer */
+                CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &many, &error));
+                CHECK_CASE(!memcmp(&some, &many, sizeof some), "%d/%d heads over %d: %lld, %lld",
+                           heads[i][0], heads[i][1], heads[i][2], (long long)some.device_bytes,
+                           (long long)many.device_bytes);
+            }
+}
+
 /* Makespan of forward with G equal groups, from the times alone: arrivals and departures take turns on one stream. */
 static double grouped_s(int n_groups, double arrive_s, double compute_s, double leave_s) {
     double exchange_s = arrive_s, arrived_s = arrive_s, computed_s = 0, left_s = 0;
@@ -2114,8 +2146,10 @@ static void what_cannot_be_meant_is_refused(void) {
     memo_host_attention state;
     memo_device* device = NULL;
     float data[9][8 * 2 * 4];
-    float lse[16];
+    float lse[16], sinks[2] = {0, 0};
+    memo_device old;
     memo_error error;
+    int k;
     memset(data, 0, sizeof data);
     sharding_desc.n_tokens = 8;
     CHECK_OK(memo_sharding_make(&sharding_desc, &good.sharding, &error));
@@ -2130,6 +2164,13 @@ static void what_cannot_be_meant_is_refused(void) {
     desc.softcap = -1;
     CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
+    for (k = 0; k < 3; k++) {
+        desc = good;
+        desc.scale = k ? k > 1 ? -(float)HUGE_VAL : (float)HUGE_VAL : (float)nan("");
+        CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
+                 MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_CASE(strstr(error.message, "scale") != NULL, "%s", error.message);
+    }
     desc = good;
     desc.type = MEMO_TYPE_I32;
     CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
@@ -2242,6 +2283,24 @@ static void what_cannot_be_meant_is_refused(void) {
     CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
              MEMO_STATUS_UNSUPPORTED);
     memo_sp_attention_destroy(attention);
+    tensors.sinks = sinks; /* a table of older code, and one without a kernel for their gradient */
+    for (k = 0; k < 2; k++) {
+        int64_t n_calls = state.n_scores;
+        old = *device;
+        if (k)
+            old.sink_sums = NULL;
+        else
+            old.struct_bytes = (int64_t)offsetof(memo_device, sinks);
+        desc = good;
+        desc.device = &old;
+        CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
+        CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
+                 MEMO_STATUS_UNSUPPORTED);
+        CHECK_CASE(strstr(error.message, "attention sinks") != NULL, "%s", error.message);
+        CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
+        CHECK_IS(state.n_scores, ==, n_calls); /* nothing was enqueued */
+        memo_sp_attention_destroy(attention);
+    }
     memo_host_device_destroy(device);
 }
 
@@ -2289,6 +2348,7 @@ int main(int argc, char** argv) {
     TEST(gathered_keys_are_simulated);
     TEST(groups_of_heads_are_exact);
     TEST(groups_need_less_memory);
+    TEST(too_many_groups_cost_nothing);
     TEST(groups_hide_the_exchange);
     TEST(nothing_is_allocated_once_created);
     TEST(memory_does_not_grow_with_the_ring);

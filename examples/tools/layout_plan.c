@@ -25,7 +25,7 @@ typedef struct numbers {
     double vocabulary, sequence, batch, micro_batch;
     double gpus, per_node, memory, flops, gemm, attention_forward, attention_backward, link, nic;
     double latency, memory_bandwidth, host_memory, host_link, shared_bus;
-    double zero, max_pipeline, ulysses_groups, top;
+    double zero, max_pipeline, ulysses_groups, loss_tile, top;
 } numbers;
 
 typedef struct options {
@@ -65,6 +65,8 @@ static void print_help(FILE* out) {
         "  --sequence TOKENS       tokens of a sequence; 64K is 65536 (default 64K)\n"
         "  --batch N               sequences of a step (default 1)\n"
         "  --micro-batch N         sequences at a time on each replica (default 1)\n"
+        "  --loss-tile BYTES       the loss is computed in tiles of rows, and BYTES of logits\n"
+        "                          exist at once; 64M is 2^26; 0: logits of all rows (default 0)\n"
         "\n"
         "  --gpus N                GPUs of the cluster (default 8)\n"
         "  --cluster NAME          GPUs and their nodes:",
@@ -199,6 +201,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
                  {"--shared-bus", &n->shared_bus, 0, 1, 1},
                  {"--zero", &n->zero, 0, 3, 1},
                  {"--max-pipeline", &n->max_pipeline, 0, 1 << 20, 1},
+                 {"--loss-tile", &n->loss_tile, 0, 1e18, 0},
                  {"--ulysses-groups", &n->ulysses_groups, 1, 1e6, 1},
                  {"--top", &n->top, 0, 1e9, 1}};
     const int n_known = (int)(sizeof known / sizeof *known);
@@ -304,6 +307,7 @@ static memo_parallel_desc make_desc(const options* o) {
     desc.sequence = (int64_t)n->sequence;
     desc.global_batch = (int64_t)n->batch;
     desc.micro_batch = (int64_t)n->micro_batch;
+    desc.loss_tile_bytes = n->loss_tile;
     desc.kv_heads_must_divide = o->kv_heads_must_divide;
     desc.may_gather_keys = o->may_gather_keys;
 
