@@ -2,8 +2,8 @@
 # device.sh - what needs a GPU, in three parts of nine minutes each:
 #
 #   sh bench/device.sh A     tests, examples, and the benchmarks of memory, row kernels and a chain of layers
-#   sh bench/device.sh B     compute-sanitizer (memcheck, initcheck, synccheck) on the kernels and on a short run with swaps,
-#                            memcheck on the trainer's model; the tests over NCCL with 2, 4 and 8 ranks, which share the GPU
+#   sh bench/device.sh B     compute-sanitizer (memcheck, initcheck, synccheck) on the kernels and on a short run with swaps;
+#                            the tests over NCCL with 2, 4 and 8 ranks, which share the GPU
 #   sh bench/device.sh C [TOKENS...]
 #                            the trainer beside PyTorch: 8 layers of 4096, one sequence (default 65536 131072 262144
 #                            tokens; a length that found no time left: again, alone), and the step's products and
