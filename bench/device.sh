@@ -2,8 +2,9 @@
 # device.sh - what needs a GPU, in three parts of nine minutes each:
 #
 #   sh bench/device.sh A     tests, examples, and the benchmarks of memory, row kernels and a chain of layers
-#   sh bench/device.sh B     compute-sanitizer (memcheck, initcheck, synccheck) on the kernels and on a short run with swaps;
-#                            the tests over NCCL with 2, 4 and 8 ranks, which share the GPU
+#   sh bench/device.sh B     compute-sanitizer (memcheck, initcheck, synccheck) on the kernels and on a short run with swaps,
+#                            memcheck on the trainer's model; the tests over NCCL with 2, 4 and 8 ranks, and the trainer
+#                            with 2 and 4, which share the GPU
 #   sh bench/device.sh C [TOKENS...]
 #                            the trainer beside PyTorch: 8 layers of 4096, one sequence (default 65536 131072 262144
 #                            tokens; a length that found no time left: again, alone), and the step's products and
@@ -225,6 +226,32 @@ END
     } 2>/dev/null | end
 }
 
+# The trainer compares its policies bit by bit.  NCCL takes ranks that share a GPU only if each has a host of its own by
+# NCCL_HOSTID; they then meet over the loopback.
+train_over_nccl() {
+    cat >"$folder/trainer_ranks.sh" <<'END'
+trainer=$1 ranks=$2 others=
+shift 2
+NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1
+WORLD_SIZE=$ranks LOCAL_WORLD_SIZE=$ranks MASTER_ADDR=127.0.0.1 MASTER_PORT=29548
+export NCCL_NET NCCL_SOCKET_IFNAME NCCL_IB_DISABLE WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+for rank in $(seq 1 $((ranks - 1))); do
+    RANK=$rank LOCAL_RANK=$rank NCCL_HOSTID=$rank "$trainer" "$@" & others="$others $!"
+done
+RANK=0 LOCAL_RANK=0 NCCL_HOSTID=0 "$trainer" "$@"
+status=$?
+for other in $others; do wait "$other" || status=1; done
+exit $status
+END
+    build_trainer
+    ranks_options="--layers 4 --hidden 256 --heads 4 --seq 1024 --tile 128 --batch 4 --steps 4 --compare 2
+        --device-memory 4GiB --host-memory 1GiB"
+    stage trainer-2-data-ranks 60 sh "$folder/trainer_ranks.sh" "$trainer" 2 $ranks_options --data 2 --zero 2
+    stage trainer-4-ranks 60 sh "$folder/trainer_ranks.sh" "$trainer" 4 $ranks_options --data 2 --tensor 2 --zero 1
+    [ -z "${CUDNN:-}" ] ||
+        stage trainer-2-ring-ranks 60 sh "$folder/trainer_ranks.sh" "$trainer" 2 $ranks_options --ring 2
+}
+
 # ---- B: sanitizers, ranks over NCCL; correctness only, as ranks take turns on one GPU ----
 
 part_b() {
@@ -280,6 +307,7 @@ END
                 stage "$test-$ranks-ranks" $((40 + 8 * ranks)) "$folder/$test" $ranks
             done
         done
+        train_over_nccl
     else
         failed=1
         echo "| NCCL | **not run: nccl.h or libnccl is not installed** | |" >>"$stages"

@@ -152,11 +152,14 @@ end() {
 
 # ---- the trainer ----
 
-# build_trainer: the program in $trainer, with cuDNN's attention if CUDNN names the folder of cudnn-frontend.
+# build_trainer: the program in $trainer, with cuDNN's attention if CUDNN names the folder of cudnn-frontend, and with NCCL
+# if it is found.
 build_trainer() {
     trainer=${TRAINER:-build/examples/train_gpt_cuda}
     [ -z "${TRAINER:-}" ] || return 0
     find_library cublasLt cublasLt.h
+    find_library nccl nccl.h
+    nccl_home=$(echo "$flags" | sed -n 's/.*-idirafter,\(.*\)\/include .*/\1/p') # empty: where make finds it, or nowhere
     if [ -n "${CUDNN:-}" ]; then
         find_library cudnn cudnn.h
         find_library nvrtc nvrtc.h
@@ -165,8 +168,8 @@ build_trainer() {
     for home in $homes; do
         includes="$includes -Xcompiler -idirafter,$home/include" directories="$directories -Wl,-rpath,$home/lib"
     done
-    stage build 300 env NVCC_APPEND_FLAGS="$includes" MEMO_NO_INSTALL=1 make -j4 CUDA_ARCH="${arch:-native}" \
-        LDFLAGS="$directories" CUDNN="${CUDNN:-}" "$trainer"
+    stage build-trainer 300 env NVCC_APPEND_FLAGS="$includes" MEMO_NO_INSTALL=1 make -j4 CUDA_ARCH="${arch:-native}" \
+        LDFLAGS="$directories" CUDNN="${CUDNN:-}" ${nccl_home:+NCCL_HOME="$nccl_home"} "$trainer"
 }
 
 # train NAME SECONDS POLICY TOKENS LAYERS STEPS FLAGS...: a row in $folder/trainer.md.  A budget that cannot hold the run

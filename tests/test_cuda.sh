@@ -183,7 +183,10 @@ for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu examples/g
         continue ;;
     *nccl*)
         echo '#include <nccl.h>' >"$folder/probe.cu"
-        nvcc -c "$folder/probe.cu" -o "$folder/probe.o" 2>/dev/null || { skip "$source compiles" "nccl.h is not installed"; continue; } ;;
+        nvcc -c "$folder/probe.cu" -o "$folder/probe.o" 2>/dev/null || {
+            skip "$source compiles" "nccl.h is not installed"
+            continue
+        } ;;
     bench/cuda_chain.cu | examples/*gemm* | */test_gpt.cu | */gpt_kernels_cuda.cu)
         has_cublaslt || { skip "$source compiles" "cuBLASLt's header is not installed"; continue; } ;;
     esac

@@ -162,7 +162,7 @@ texts_that_cannot_be_are_refused() {
     refused 'the text has 5 bytes, and a sequence of --seq 50 needs one more' $tiny --text short
     refused 'the text has 5 bytes' $tiny --text short --seq 5
     refused 'cannot be read: Is a directory' $tiny --text .
-    refused '--text /dev/zero: makes more than 1024 MiB, the most that is read' $tiny --text text /dev/zero
+    refused '--text /dev/zero: larger than 1024 MiB' $tiny --text text /dev/zero
     refused "no text: the project's own sources are not in this directory" --layers 2
 }
 
@@ -243,6 +243,21 @@ suggested_budget_is_exact() {
     expect_out '^keep .* fits$'
     run $tiny --policy keep --device-memory "$((enough - 1))KiB"
     expect_code 2
+}
+
+# So does an MLP in chunks, where its tensors are too many.
+suggested_chunks_are_enough() {
+    for policy in recompute 'alpha --alpha 0'; do
+        run $tiny --seq 400 --policy $policy --device-memory 100KiB
+        enough=$(sed -n 's/.*try --device-memory \([0-9]*\)[KM]iB.*/\1/p' err)
+        run $tiny --seq 400 --policy $policy --device-memory "$((enough - 1))KiB"
+        expect_code 2
+        rows=$(sed -n 's/.*--mlp-rows \([0-9]*\).*/\1/p' err)
+        run $tiny --seq 400 --policy $policy --device-memory "$((enough - 1))KiB" --mlp-rows "${rows:-0}"
+        expect_code 0
+    done
+    run $tiny --seq 400 --policy recompute --device-memory 100KiB
+    ! grep -q mlp-rows err || fail 'chunks are suggested that do not fit'
 }
 
 dry_run() {
@@ -391,6 +406,7 @@ mlp_in_chunks() {
     expect_out '^predicted '
     expect_out 'bitwise the same'
     ! grep -q 'norm2\|gelu' out || fail 'a tensor of the MLP is planned'
+    grep -q 'recompute 3: GELU' chunks/timeline.json || fail 'the timeline shows no recomputation'
     run $tiny --mlp-rows 20 --dry-run --ring 2 --profile chunks/step.profile
     expect_code 0
     run $tiny --dry-run --ring 2 --profile chunks/step.profile
@@ -837,6 +853,7 @@ for name in help_lists_every_option \
     inputs_are_not_overwritten \
     budgets_that_cannot_be_met_are_refused \
     suggested_budget_is_exact \
+    suggested_chunks_are_enough \
     dry_run \
     long_contexts_are_planned \
     rates_give_times \

@@ -271,7 +271,9 @@ static void gpt_backward_plain(gpt_model* model, int32_t layer, gpt_array dx) {
     gpt_rows rows;
     for (rows.begin = 0; rows.begin < model->n_rows; rows.begin = rows.end) {
         rows.end = gpt_min(rows.begin + model->chunk_rows, model->n_rows);
+        gpt_begin_phase(model, layer, "recompute");
         gpt_begin_chunk(model, layer, rows);
+        gpt_begin_phase(model, layer, "backward");
         gpt_backward_mlp(model, layer, dx, dx, rows);
         gpt_end_chunk(model);
     }
