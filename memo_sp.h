@@ -6443,8 +6443,8 @@ MEMOI int32_t memoi_hybrid_n_groups(const memo_sp_attention_desc* desc) {
     int32_t n_groups = 1, p;
     for (p = 0; p < desc->sharding.ulysses && desc->sharding.ulysses > 1; p++)
         n_groups =
-            memoi_hybrid_larger(n_groups, memoi_ulysses_heads_of(desc->n_q_heads, desc->n_kv_heads,
-                                                                 desc->sharding.ulysses, p)
+            memoi_hybrid_larger(n_groups, memoi_shape_split_heads(desc->n_q_heads, desc->n_kv_heads,
+                                                                  desc->sharding.ulysses, p)
                                               .n_kv);
     if (!desc->ulysses_groups) return 1;
     return desc->ulysses_groups < n_groups ? desc->ulysses_groups : n_groups;
