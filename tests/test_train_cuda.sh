@@ -67,9 +67,13 @@ over_nccl() {
         start "$n" "$r" "$@" >"$folder/$name.$r" 2>&1 &
         processes="$processes $!"
     done
-    (start "$n" 0 "$@") >"$folder/$name.out" 2>&1 || { cat "$folder/$name.out"; return 1; }
+    (start "$n" 0 "$@") >"$folder/$name.out" 2>&1 || { # the others would wait for it
+        kill $processes 2>/dev/null
+        tail -n 20 "$folder/$name.out"
+        return 1
+    }
     for process in $processes; do
-        wait "$process" || { cat "$folder/$name".*; return 1; }
+        wait "$process" || { tail -n 10 "$folder/$name".*; return 1; }
     done
 }
 

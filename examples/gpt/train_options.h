@@ -117,7 +117,8 @@ static const option option_table[] = {
      "computes the MLP N tokens at a time, in both passes.  Its tensors then take memory for N "
      "tokens, and no policy keeps or swaps them (default: all tokens at once)"},
     {"--ranks", OPTION_COUNT, OPTION_FIELD(ranks), 1, 64, "N",
-     "ranks, each a thread or an MPI process with its own device (default: data x ring x ulysses "
+     "ranks, each a thread, or a process (MPI, NCCL), with its own device (default: data x ring x "
+     "ulysses "
      "x tensor)"},
     {"--data", OPTION_COUNT, OPTION_FIELD(data), 1, 64, "N",
      "ranks that split the batch (default: the ranks that the other degrees leave)"},
