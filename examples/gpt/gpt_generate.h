@@ -152,14 +152,11 @@ static memo_status gpt_get_whole_parameters(gpt_model* model, const gpt_config* 
     if (!shares)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "no host memory for the parameters of all ranks");
-
     status = gpt_get_parameters(model, shares + model->share.tensor_rank * n_bytes, error);
     if (!status && size > 1)
         status = memo_all_gather(ranks, model->compute, shares + model->share.tensor_rank * n_bytes,
                                  shares, n, type, error);
     if (!status) status = gpt_wait(model, error);
-
-    /* Each rank's share of a tensor goes to its place in the whole. */
     for (t = 0; t < gpt_n_parameter_tensors(one) && !status; t++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
         gpt_real* to = whole + gpt_parameter_at(one, t).offset;
