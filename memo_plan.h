@@ -855,11 +855,21 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
  *     >>profile                measures kernels, copies and a file
  *     >>profile file           its text
  *   3 rows of every tensor
- *     >>row words              and the other rooms of rows, listed there
+ *     >>row words              tables of rows in words; times from a profile
+ *     >>row times              the longest path through a step
+ *     >>row planner            bundles of tensors, tables and their scores
+ *     >>row alpha              the best single alpha
+ *     >>row program            a mixed-integer program over shares of rows
+ *     >>row search             random changes of the best table
+ *     >>row limits             memo_plan_swap: which limit keeps the step from being shorter
  *   4 layouts
  *     >>layout rules           which layouts are legal, or why not
  *     >>layout costs           bytes and seconds of one layout
- *     >>layout links, >>layout attention, >>layout memory, >>layout swapping, >>layout step
+ *     >>layout links           NVLink or NIC for a group of ranks
+ *     >>layout attention       time of attention over ring and Ulysses ranks
+ *     >>layout memory          parameters, gradients, optimizer, logits
+ *     >>layout swapping        the alpha that fits
+ *     >>layout step            memory, time and sent bytes of a step
  *     >>layout list            all layouts in order
  *   5 degrees
  *     >>degree problem         costs of blocks
@@ -893,17 +903,6 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
 #include <lpsolve/lp_lib.h>
 #endif
 #endif
-
-/* "1048576", "0.05", "1e18", into a buffer of 32 bytes. */
-MEMOI void memoi_number_name(char* buffer, double value) {
-    char* exponent;
-    snprintf(buffer, 32, "%.15g", value);
-    exponent = strchr(buffer, 'e');
-    if (!exponent) return;
-    exponent++;
-    if (*exponent == '-') exponent++;
-    while (*exponent == '+' || *exponent == '0') memmove(exponent, exponent + 1, strlen(exponent));
-}
 
 /* ---- >>problem ----------------------------------------------------------------------------------
  * Knows: a memo_plan, as input.  Knows nothing of how it is solved.
@@ -3914,9 +3913,8 @@ MEMOI void memoi_core_add(memoi_cores* cores, int64_t item) {
     cores->is_in[item] = 1;
 }
 
-/* Appends to cliques the largest sets of conflicting items that contain all items of `set`, some of
- * `more` and none of `less` (Bron and Kerbosch, with a pivot).  Returns the new number of
- * cliques. */
+/* Finds the largest sets of items in conflict: they hold the items of `set`, and some of those of
+ * `more`, but none of `less`.  Bron and Kerbosch, with a pivot.  Returns how many there are then. */
 MEMOI int64_t memoi_core_cliques(const uint64_t* conflicts, uint64_t set, uint64_t more,
                                  uint64_t less, uint64_t* cliques, int64_t n) {
     uint64_t rest = more | less, pivot = 0;
@@ -3976,8 +3974,8 @@ MEMOI int memoi_core_hold(const memoi_cores* cores, memoi_problem* part) {
     return memoi_problem_sort(part);
 }
 
-/* Makes the core a problem of its own, whose items' buffers are their indices in the whole.
- * Returns as memoi_core_hold. */
+/* Makes the core a problem of its own, whose items' buffers are their indices in the whole.  Returns
+ * as memoi_core_hold. */
 MEMOI int memoi_core_extract(const memoi_cores* cores, memoi_problem* part) {
     int made = memoi_problem_pick(cores->problem, cores->item_of, cores->n, part);
     if (made && cores->problem->held) made = memoi_core_hold(cores, part);
@@ -4390,8 +4388,8 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
     return status;
 }
 
-/* Finds the part that begins with item first and ends where no item crosses.  Returns the first
- * item after it.  Sets *end to the first section after it, and *peak to the peak of its items. */
+/* The part that nothing crosses and that begins with item first: returns the item behind it; *end
+ * is the section behind it, *peak that of its items. */
 MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* offsets,
                                   int64_t first, int64_t* end, int64_t* peak) {
     int64_t last = first;
@@ -6006,29 +6004,46 @@ MEMOI void memoi_profiler_release(memoi_profiler* p) {
     if (p->on_device) memo_device_free(d, p->on_device, NULL);
 }
 
+MEMOI memo_status memoi_profile_check_desc(const memo_profile_desc* desc, memo_error* error) {
+    const struct {
+        const char* name;
+        int64_t value, most;
+    } fields[] = {
+        {"n_tensors", desc->n_tensors, MEMO_PROFILE_TENSORS_MAX},
+        {"largest_copy_bytes", desc->largest_copy_bytes, MEMOB_BYTES_MAX / 2},
+        {"n_repetitions", desc->n_repetitions, MEMOI_PROFILE_REPETITIONS_MAX},
+    };
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i;
+    if (desc->n_rows < 1)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_profile_desc.n_rows: below 1 (%lld); 1 or more are valid",
+                              (long long)desc->n_rows);
+    for (i = 0; i < 3; i++)
+        if (fields[i].value < 0 || fields[i].value > fields[i].most)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "memo_profile_desc.%s: out of range (%lld); 0 to %lld are valid",
+                                  fields[i].name, (long long)fields[i].value,
+                                  (long long)fields[i].most);
+    if (!desc->device || (desc->n_tensors && !desc->tensors))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_profile_desc.%s: NULL; it is required",
+                              desc->device ? "tensors" : "device");
+    for (i = 0; i < desc->n_tensors && !status; i++)
+        status = memoi_profile_check_name(desc->tensors[i].name, error);
+    return status;
+}
+
 memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* profile,
                                  memo_error* error) {
     memoi_profiler p;
-    memo_status status = MEMO_STATUS_OK;
-    int32_t t;
+    memo_status status;
     memset(profile, 0, sizeof *profile);
     memset(&p, 0, sizeof p);
     p.file.fd = -1;
 
     /* Check before any allocation, so that nothing must be released. */
-    if (!desc->device || desc->n_rows < 1 || desc->n_tensors < 0 ||
-        desc->n_tensors > MEMO_PROFILE_TENSORS_MAX || (desc->n_tensors && !desc->tensors) ||
-        desc->largest_copy_bytes < 0 || desc->largest_copy_bytes > MEMOB_BYTES_MAX / 2 ||
-        desc->n_repetitions < 0 || desc->n_repetitions > MEMOI_PROFILE_REPETITIONS_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_profile_desc: device must be set, n_rows %lld be 1 or more, "
-                              "n_tensors %d at most %d, largest_copy_bytes not negative, "
-                              "n_repetitions %d at most %d",
-                              (long long)desc->n_rows, (int)desc->n_tensors,
-                              MEMO_PROFILE_TENSORS_MAX, (int)desc->n_repetitions,
-                              MEMOI_PROFILE_REPETITIONS_MAX);
-    for (t = 0; t < desc->n_tensors; t++)
-        if ((status = memoi_profile_check_name(desc->tensors[t].name, error))) return status;
+    if ((status = memoi_profile_check_desc(desc, error))) return status;
 
     /* 32 MiB copies are large enough to show the full rate of a link. */
     p.desc = desc;
@@ -6048,7 +6063,8 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
     return status;
 }
 
-/* --- >>profile file --- */
+/* --- >>profile file ---
+ * Knows: the text of a profile.  Knows nothing of how its times were measured. */
 
 #define MEMOI_FEMTOSECONDS_MAX 9e18
 
@@ -6338,7 +6354,8 @@ void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc) {
     desc->alpha = plan->alpha;
 }
 
-/* --- >>row words --- */
+/* --- >>row words ---
+ * Knows: tables of rows in words, a profile as times of a desc.  Knows nothing of planning. */
 
 const char* memo_swap_limit_name(memo_swap_limit limit) {
     switch (limit) {
@@ -6469,7 +6486,8 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recomp
     return MEMO_STATUS_OK;
 }
 
-/* --- >>row times --- */
+/* --- >>row times ---
+ * Knows: durations of a step's operations, and its waits.  Knows nothing of memory. */
 
 /* A moment, and the longest path to it: its fixed part, and how often it passes what shares change.
  * n_last: the recomputation of the last layer but one. */
@@ -6549,7 +6567,9 @@ MEMOI memoi_rows_path memoi_rows_step(const memo_swap_plan_desc* desc, memoi_row
     return compute;
 }
 
-/* --- >>row planner --- */
+/* --- >>row planner ---
+ * Knows: bundles of tensors, tables of rows, their score.  Knows nothing of how tables are
+ * found. */
 
 /* Tensors that are recomputed together, and so have the same rows. */
 typedef struct memoi_rows_bundle {
@@ -6893,7 +6913,8 @@ MEMOI void memoi_rows_set(memoi_rows_planner* p, int32_t b, int32_t begin, int32
     for (; begin < end; begin++) p->trial.cells[(int64_t)begin * p->n_bundles + b] = cell;
 }
 
-/* --- >>row alpha --- */
+/* --- >>row alpha ---
+ * Knows: tables of one alpha.  Knows nothing of other tables. */
 
 /* Scores all alphas of whole tiles if they are few; otherwise about 64, then some near the best. */
 MEMOI memo_status memoi_rows_best_alpha(memoi_rows_planner* p, memoi_rows_score* best,
@@ -6944,6 +6965,7 @@ MEMOI void memoi_rows_set_alpha(memoi_rows_planner* p, double alpha, int keeps) 
 }
 
 /* --- >>row program ---
+ * Knows: bundles and capacities, as shares.  Knows nothing of tiles, except when it rounds.
  *
  * Over shares instead of tiles.  Of the layers before the last two, a bundle is kept in k; the
  * others swap a share a of its rows and recompute the rest.  The last two layers never move: their
@@ -7515,6 +7537,7 @@ MEMOI memo_status memoi_rows_run(memoi_rows_program* g, int n_best, memo_error* 
 }
 
 /* --- >>row search ---
+ * Knows: the best table so far, and scores.  Knows nothing of shares.
  *
  * From the best table so far: random changes of a few cells or groups of cells at once, kept if the
  * table is better.  One change makes room for another; that needs no list of what fits. */
@@ -7694,7 +7717,9 @@ MEMOI memo_status memoi_rows_best_table(memoi_rows_planner* p, double alpha, mem
     return status ? status : memoi_rows_search(p, error);
 }
 
-/* --- >>row limits --- */
+/* --- >>row limits ---
+ * Knows: the program and the best plan under changed capacities.  Knows nothing of how either is
+ * found. */
 
 /* A step under these capacities, as short as the program can tell, and the memory it takes at
  * least.  step_s < 0: none. */
@@ -7938,6 +7963,17 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
 /* ---- >>layout rules -----------------------------------------------------------------------------
  * Knows: a model's shape, a cluster, degrees.  Knows nothing of bytes or seconds. */
 
+/* "1048576", "0.05", "1e18", into a buffer of 32 bytes. */
+MEMOI void memoi_parallel_number_name(char* buffer, double value) {
+    char* exponent;
+    snprintf(buffer, 32, "%.15g", value);
+    exponent = strchr(buffer, 'e');
+    if (!exponent) return;
+    exponent++;
+    if (*exponent == '-') exponent++;
+    while (*exponent == '+' || *exponent == '0') memmove(exponent, exponent + 1, strlen(exponent));
+}
+
 memo_parallel_desc memo_parallel_desc_default(void) {
     memo_parallel_desc desc;
     memset(&desc, 0, sizeof desc);
@@ -8062,9 +8098,10 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         char value[32], low[32], high[32];
         if (f->value >= f->low && f->value <= f->high && (f->value >= 1e-9 || f->value <= 0))
             continue;
-        memoi_number_name(value, f->value);
-        memoi_number_name(low, f->low > 0 ? f->low : 1e-9); /* so that no quotient overflows */
-        memoi_number_name(high, f->high);
+        memoi_parallel_number_name(value, f->value);
+        memoi_parallel_number_name(low,
+                                   f->low > 0 ? f->low : 1e-9); /* so that no quotient overflows */
+        memoi_parallel_number_name(high, f->high);
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s: out of range (%s); %s to %s%s are valid", f->name, value, low,
                               high, f->low > 0 ? "" : " or 0");
@@ -8130,8 +8167,8 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     degrees[4] = l->ring;
     for (i = 0; i < 5; i++) {
         if (degrees[i] < 1)
-            return memo_error_set(error, no, "%s degree: out of range (%d); 1 or more are valid",
-                                  names[i], (int)degrees[i]);
+            return memo_error_set(error, no, "%s: out of range (%d); 1 or more are valid", names[i],
+                                  (int)degrees[i]);
         product *= degrees[i];
     }
     if (product < c->n_gpus || product > c->n_gpus)
@@ -8144,29 +8181,30 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     /* Tensor ranks have equal shares of the key/value heads and of the MLP's columns. */
     if (l->tensor > m->n_kv_heads)
         return memo_error_set(error, no,
-                              "tensor degree %d is above the %d key/value heads, which it splits; "
-                              "ulysses and ring can take the rest",
+                              "tensor: %d is above the %d key/value heads, which it splits; "
+                              "use ulysses and ring for the rest",
                               (int)l->tensor, (int)m->n_kv_heads);
     if (m->n_kv_heads % l->tensor)
-        return memo_error_set(error, no, "tensor degree %d does not divide the %d key/value heads",
+        return memo_error_set(error, no,
+                              "tensor: %d does not divide the %d key/value heads; use a divisor",
                               (int)l->tensor, (int)m->n_kv_heads);
     if (m->ffn % l->tensor)
         return memo_error_set(error, no,
-                              "tensor degree %d does not divide the %d columns of the MLP",
+                              "tensor: %d does not divide the %d columns of the MLP; use a divisor",
                               (int)l->tensor, (int)m->ffn);
 
     /* Ulysses may deal heads unevenly, but every rank needs a query head.  Several ranks may copy a
      * key/value head unless the desc forbids it. */
     if (l->ulysses > m->n_q_heads / l->tensor)
         return memo_error_set(error, no,
-                              "ulysses degree %d is above the %d query heads of a tensor rank: %d "
-                              "ranks would have none; use a ring degree instead",
+                              "ulysses: %d is above the %d query heads of a tensor rank, so %d "
+                              "ranks have none; use ring for the rest",
                               (int)l->ulysses, (int)(m->n_q_heads / l->tensor),
                               (int)(l->ulysses - m->n_q_heads / l->tensor));
     if (desc->kv_heads_must_divide && (m->n_kv_heads / l->tensor) % l->ulysses)
         return memo_error_set(error, no,
-                              "tensor x ulysses = %d does not divide the %d key/value heads; this "
-                              "needs %s, which kv_heads_must_divide forbids",
+                              "tensor x ulysses: %d does not divide the %d key/value heads, and "
+                              "kv_heads_must_divide forbids %s; use a divisor",
                               (int)(l->tensor * l->ulysses), (int)m->n_kv_heads,
                               l->ulysses > m->n_kv_heads / l->tensor ? "heads on several ranks"
                                                                      : "uneven heads");
@@ -8176,30 +8214,34 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     pieces = 2.0 * l->tensor * l->ulysses * l->ring;
     if ((double)desc->sequence < pieces)
         return memo_error_set(error, no,
-                              "a sequence of %lld tokens is too short: it is divided into 2 x "
-                              "tensor x ulysses x ring = %.0f pieces",
+                              "sequence: too short (%lld tokens) for 2 x tensor x ulysses x ring = "
+                              "%.0f pieces; use smaller degrees or as many tokens",
                               (long long)desc->sequence, pieces);
 
     /* The prediction times one replica, one micro-batch and one stage, so all of them must be
      * equal. */
     if (desc->global_batch % l->data)
-        return memo_error_set(error, no, "data degree %d does not divide the batch of %lld",
+        return memo_error_set(error, no,
+                              "data: %d does not divide the batch of %lld; use a divisor",
                               (int)l->data, (long long)desc->global_batch);
     if (desc->global_batch / l->data % desc->micro_batch)
         return memo_error_set(
-            error, no, "micro-batches of %lld do not divide the %lld sequences of a replica",
+            error, no,
+            "micro_batch: %lld does not divide the %lld sequences of a replica; use a divisor",
             (long long)desc->micro_batch, (long long)(desc->global_batch / l->data));
     if (m->n_layers % l->pipeline)
-        return memo_error_set(error, no, "pipeline degree %d does not divide the %d layers",
+        return memo_error_set(error, no,
+                              "pipeline: %d does not divide the %d layers; use a divisor",
                               (int)l->pipeline, (int)m->n_layers);
 
     /* A ZeRO stage above 0 needs several ranks to shard over. */
     if (l->zero_stage < 0 || l->zero_stage > 3)
-        return memo_error_set(error, no, "ZeRO stage: out of range (%d); 0 to 3 are valid",
+        return memo_error_set(error, no, "zero_stage: out of range (%d); 0 to 3 are valid",
                               (int)l->zero_stage);
     if (l->zero_stage > 0 && memo_parallel_zero_group(l) == 1)
         return memo_error_set(error, no,
-                              "ZeRO stage %d has nothing to shard: data x ulysses x ring is 1",
+                              "zero_stage: %d has nothing to shard, because data x ulysses x ring "
+                              "is 1; use 0",
                               (int)l->zero_stage);
 
     /* Swapping needs a layer besides the last two, which stay on the device. */
@@ -8207,11 +8249,11 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
         if (!(c->host_bytes > 0) || !(c->host_bytes_per_s > 0))
             return memo_error_set(
                 error, no,
-                "swapping needs cluster.host_bytes and cluster.host_bytes_per_s above 0");
+                "activations: swap needs host memory; set cluster.host_bytes and host_bytes_per_s");
         if (m->n_layers / l->pipeline <= 2)
             return memo_error_set(error, no,
-                                  "swapping: a pipeline stage has %d layers, and the last two are "
-                                  "never swapped; 3 or more are required",
+                                  "activations: swap needs 3 layers a pipeline stage (%d), because "
+                                  "the last two stay; use a smaller pipeline",
                                   (int)(m->n_layers / l->pipeline));
     } else if (l->activations != MEMO_PARALLEL_KEEP && l->activations != MEMO_PARALLEL_RECOMPUTE) {
         return memo_error_set(
@@ -8338,7 +8380,8 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     return share;
 }
 
-/* --- >>layout links --- */
+/* --- >>layout links ---
+ * Knows: which link a group of ranks uses.  Knows nothing of what is sent. */
 
 /* Groups are blocks of `extent` ranks in the order of memo_parallel_rank. */
 MEMOI int memoi_parallel_leaves(const memo_parallel_cluster* c, double extent) {
@@ -8360,7 +8403,8 @@ MEMOI double memoi_parallel_group_link(const memo_parallel_cluster* c, double n,
                : c->gpus_per_node * c->nic_bytes_per_s;
 }
 
-/* --- >>layout attention --- */
+/* --- >>layout attention ---
+ * Knows: one layer's attention over ring and Ulysses ranks.  Knows nothing of memory. */
 
 /* The time that exchanges take beside the attention of n groups.  While group g is computed, group
  * g + 1 arrives and group g - 1 leaves, on one stream that takes turns. */
@@ -8472,7 +8516,8 @@ MEMOI memoi_parallel_way memoi_parallel_best_way(const memo_parallel_desc* desc,
     return best;
 }
 
-/* --- >>layout memory --- */
+/* --- >>layout memory ---
+ * Knows: bytes of parameters, gradients, optimizer and logits.  Knows nothing of activations. */
 
 MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
                                                  const memo_parallel_layout* l,
@@ -8498,7 +8543,8 @@ MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
     return memory;
 }
 
-/* --- >>layout swapping --- */
+/* --- >>layout swapping ---
+ * Knows: bytes and bandwidth of swapped rows.  Knows nothing of other layers' work. */
 
 /* More than the bytes by at most one, so that rounding never exceeds a budget. */
 MEMOI double memoi_parallel_above(double bytes) { return floor(bytes) + 1; }
@@ -8537,7 +8583,8 @@ MEMOI double memoi_parallel_alpha(const memo_parallel_desc* desc, const memoi_pa
     return rows > 0 ? rows / n_rows : 0;
 }
 
-/* --- >>layout step --- */
+/* --- >>layout step ---
+ * Knows: all of the above, for a whole step.  Knows nothing of other layouts. */
 
 /* What the backward of a micro-batch recomputes. */
 typedef struct memoi_parallel_again {
@@ -9049,7 +9096,8 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
     return MEMO_STATUS_OK;
 }
 
-/* --- >>degree costs --- */
+/* --- >>degree costs ---
+ * Knows: costs of blocks and of their borders.  Knows nothing of where they come from. */
 
 MEMOI double memoi_degrees_gather_s(const memo_degrees_problem* problem, int32_t p, int32_t q) {
     return p == q ? 0 : p < q ? problem->gather_s[p][q] : problem->gather_s[q][p];
@@ -9129,7 +9177,8 @@ memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int
     return status;
 }
 
-/* --- >>degree model --- */
+/* --- >>degree model ---
+ * Knows: the shape of a GPT and constants of a cluster.  Knows nothing of plans. */
 
 memo_degrees_model memo_degrees_model_default(void) {
     memo_degrees_model model;
@@ -9221,7 +9270,8 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
     return status;
 }
 
-/* --- >>degree text --- */
+/* --- >>degree text ---
+ * Knows: the text of profiles and of degrees.  Knows nothing of what they mean. */
 
 /* Reads the frame, if the text has one, up to the first line of content. */
 MEMOI memo_status memoi_degrees_open(memob_reader* reader, const char* text, const char* kind,

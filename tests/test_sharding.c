@@ -471,7 +471,7 @@ static void heads_are_dealt_out(void) {
             for (ulysses = 1; ulysses <= 9; ulysses++) {
                 int32_t n_q = group * n_kv, next = 0;
                 for (u = 0; u < ulysses; u++) {
-                    memo_ulysses_heads heads = memoi_ulysses_heads_of(n_q, n_kv, ulysses, u);
+                    memo_ulysses_heads heads = memoi_shape_split_heads(n_q, n_kv, ulysses, u);
                     CHECK_IS(heads.first_q, ==, next);
                     CHECK(heads.n_q >= n_q / ulysses && heads.n_q <= (n_q + ulysses - 1) / ulysses);
                     next += heads.n_q;

@@ -22,7 +22,8 @@
  *   13 memory that grows with the ring           memory_does_not_grow_with_the_ring
  *   14 a window that is ignored                  every_mask_in_every_sharding_is_exact, a_narrow_window_needs_few_hops
  *   15 parallelism that does nothing             zigzag_is_balanced_and_plain_is_not, what_sees_nothing_is_not_computed,
- *                                                bytes_follow_the_heads_that_ranks_need; test_sharding: who_holds_what_is_printed */
+ *                                                bytes_follow_the_heads_that_ranks_need;
+ *                                                test_sharding: who_holds_what_is_printed */
 #include <stddef.h>
 
 static void* counted_malloc(size_t n_bytes); /* memo's own bookkeeping */

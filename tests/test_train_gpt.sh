@@ -162,7 +162,7 @@ texts_that_cannot_be_are_refused() {
     refused 'the text has 5 bytes, and a sequence of --seq 50 needs one more' $tiny --text short
     refused 'the text has 5 bytes' $tiny --text short --seq 5
     refused 'cannot be read: Is a directory' $tiny --text .
-    refused '--text /dev/zero: makes more than 1024 MiB, the most that is read' $tiny --text text /dev/zero
+    refused '--text /dev/zero: larger than 1024 MiB' $tiny --text text /dev/zero
     refused "no text: the project's own sources are not in this directory" --layers 2
 }
 

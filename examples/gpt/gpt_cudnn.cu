@@ -76,7 +76,7 @@ static gpt_cudnn_rows gpt_cudnn_rows_carve(const attention_shape shapes[2], char
     gpt_cudnn_rows m;
     *n_bytes = 0;
     auto take = [&](int64_t n) {
-        char* address = base + *n_bytes;
+        char* address = base ? base + *n_bytes : nullptr;
         *n_bytes += (n + 511) / 512 * 512;
         return (void*)address;
     };
@@ -88,7 +88,7 @@ static gpt_cudnn_rows gpt_cudnn_rows_carve(const attention_shape shapes[2], char
         m.out[i] = (uint16_t*)take(shapes[i].n_q * shapes[i].h_q * shapes[i].d * 2);
         m.stats[i] = (float*)take(shapes[i].n_q * shapes[i].h_q * 4);
     }
-    m.workspace = base + *n_bytes;
+    m.workspace = base ? base + *n_bytes : nullptr;
     return m;
 }
 

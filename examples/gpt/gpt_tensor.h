@@ -158,12 +158,15 @@ static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream,
                              : 0;
     memo_comm* ranks = gpt_ranks_of(model, degree);
     char* sum = (char*)call->to + gpt_n_bytes(model, t->sum_begin);
-    memo_status status;
+    memo_status status = MEMO_STATUS_OK;
     if (n == 0) return MEMO_STATUS_OK;
-    status =
-        gpt_tell(model, stream, "sum over ranks", gpt_range(sum, gpt_n_bytes(model, n)), error);
-    if (!status)
-        status = memo_all_reduce(ranks, stream, sum, sum, n, call->type, call->reduction, error);
+    if (ranks->size > 1) { /* not sub-batches alone, nor a block of one rank */
+        status =
+            gpt_tell(model, stream, "sum over ranks", gpt_range(sum, gpt_n_bytes(model, n)), error);
+        if (!status)
+            status =
+                memo_all_reduce(ranks, stream, sum, sum, n, call->type, call->reduction, error);
+    }
     return status || next <= degree ? status
                                     : gpt_gather_slices(model, stream, degree, next, error);
 }

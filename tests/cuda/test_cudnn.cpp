@@ -123,11 +123,14 @@ static void it_is_the_trainer_s_own_but_for_rounding(void) {
         one_call x, y;
         one_call_make(&x, s, batch);
         y = x;
+        fake_cudnn_head_bytes = k % 2 ? (int64_t)6 << 20 : 0; /* calls of one key head, or of all */
         hook cudnn(shapes_of(s, batch), k % 2);
         CHECK_OK(cudnn.status);
         const gpt_attention_args to_x = args_of(&x, s, batch), to_y = args_of(&y, s, batch);
         for (gpt_kind kind : {GPT_KIND_ATTENTION, GPT_KIND_ATTENTION_BACKWARD}) {
+            const int n_runs = fake_cudnn_n_runs;
             CHECK_OK(cudnn.run(kind, to_x));
+            CHECK_IS(fake_cudnn_n_runs - n_runs, ==, k % 2 ? s.n_kv_heads : 1);
             CHECK_OK(gpt_cuda_attend(&own, NULL, kind, &to_y, &error));
             if (kind != GPT_KIND_ATTENTION) break;
             expect_close("out", x.out, y.out);
@@ -140,6 +143,7 @@ static void it_is_the_trainer_s_own_but_for_rounding(void) {
         expect_close("dk", x.dk, y.dk);
         expect_close("dv", x.dv, y.dv);
     }
+    fake_cudnn_head_bytes = 0;
     CHECK_IS(fake_cudnn_n_misuses, ==, 0);
 }
 
@@ -306,6 +310,7 @@ static void over_ranks_it_is_the_reference_but_for_rounding(void) {
     static const int32_t degrees[][2] = {{1, 2}, {2, 1}, {2, 2}, {3, 1}, {1, 3}, {4, 2}};
     static const int32_t heads[][2] = {{4, 2}, {6, 3}, {6, 1}};
     cudnnCreate(&ranks_plans.handle);
+    fake_cudnn_head_bytes = (int64_t)6 << 20;
     for (const auto& d : degrees)
         for (const auto& h : heads) {
             attention_case c = case_of(d[0], d[1], 2 * d[0] * d[1] * 3, h[0], h[1], 8);
@@ -315,6 +320,7 @@ static void over_ranks_it_is_the_reference_but_for_rounding(void) {
             expect_right(&c, 6e-3, 1.2e-2, NULL);
         }
     report_worst();
+    fake_cudnn_head_bytes = 0;
     CHECK_IS(fake_cudnn_n_misuses, ==, 0);
     cudnnDestroy(ranks_plans.handle);
 }
