@@ -174,6 +174,8 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "--link-bandwidth has no effect without --dry-run: a GPU's copies "
                               "are measured");
+
+    /* What the GPU itself says. */
     status = train_device_open(&d, NULL, 0, error);
     if (status) return status;
     status = train_device_check_ranks(o, &d.kernels, error);

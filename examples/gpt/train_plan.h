@@ -419,6 +419,7 @@ static memo_status refuse(const train_options* o, const candidate* c, memo_error
         snprintf(others, sizeof others, " and --host-memory %s", bytes_option(c->host_bytes));
     append_fitting_policies(o, c->policy, others, sizeof others);
     append_mlp_rows(o, c->policy, others, sizeof others);
+
     if (!device_fits(o, c))
         return memo_error_set(
             error, MEMO_STATUS_INFEASIBLE,
