@@ -8909,7 +8909,7 @@ MEMOI void memoi_race_put_record(memo_text* text, const memo_schedule* schedule,
     memoi_schedule_put_place(text, schedule, record);
 }
 
-/* Why the second operation does not come after the first, and what the wait that mends it waits
+/* Why the second operation does not come after the first, and what the wait that fixes it waits
  * for. */
 MEMOI void memoi_race_put_reason(memo_text* text, const memo_schedule* schedule,
                                  const memo_race* race) {
@@ -8949,7 +8949,7 @@ MEMOI void memoi_race_put_reason(memo_text* text, const memo_schedule* schedule,
     }
 
     /* The next record of the event would replace the one to wait for. */
-    memo_text_put(text, "; mend: ");
+    memo_text_put(text, "; fix: ");
     until = race->second;
     if (record < 0) {
         memo_text_put(text, "record an event after operation %lld and ", (long long)race->first);
