@@ -76,7 +76,7 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
  * section 4.2).  Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.
  *
  * Proof is OPTIMAL if no plan is smaller; holds count as conflicts.  The plan is valid even if the
- * capacity is not met: then the call returns INFEASIBLE, and the message states what is proven.
+ * capacity is not met: then the call returns INFEASIBLE, and the message states the proven bound.
  * The same seed, node limit and number of threads give the same plan, unless time runs out first.
  *
  * The exact search takes buffers that overlap in time without a break: at most 8,000 of them, 300
@@ -370,7 +370,7 @@ typedef struct memo_parallel_desc {
     int32_t kv_heads_must_divide;
     /* 1: the ring's pieces are contiguous, not zigzag; its last rank then has full blocks only. */
     int32_t is_contiguous;
-    /* The most groups of heads, so that the all-to-all of one runs behind the attention of another
+    /* The most groups of heads, so that the all-to-all of one overlaps the attention of another
      * (memo_sp_attention_desc.ulysses_groups); 0: 1.  The prediction takes the fastest number that
      * divides the key heads of a rank. */
     int32_t max_ulysses_groups;
@@ -521,7 +521,7 @@ MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);
  * Chooses a degree for every block (attention, MLP, ...), so that a step takes least time within a
  * device's memory (Oases paper, section 4; the overlapped schedule with fine-grained
  * recomputation).  A small degree communicates less; a large one holds less.  With F, X forward and
- * recomputation + backward, C, CB the collectives behind them, of one of two sub-batches:
+ * recomputation + backward, C, CB the collectives after them, of one of two sub-batches:
  *
  *   block i at degree p     max(F_i, C_i) + max(X_i, CB_i); the first also F + CB, the last also
  *                           C + X

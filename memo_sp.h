@@ -563,8 +563,8 @@ typedef enum memo_mask_kind {
  * unchanged until the stream has passed. */
 typedef struct memo_mask {
     memo_mask_kind kind;
-    /* A query sees only keys less than so many positions before it, and after it; 0: no limit, 1:
-     * none but its own.  CAUSAL is window_after 1. */
+    /* A query at position p sees keys in (p - window_before, p + window_after); 0: no limit.  CAUSAL
+     * is window_after 1. */
     int64_t window_before, window_after;
     int64_t n_tokens; /* queries from n_tokens on are padding and see nothing */
     int64_t n_keys;   /* keys from n_keys on are padding and are not seen; 0: n_tokens */

@@ -1320,7 +1320,7 @@ static void impossible_configurations_are_refused(void) {
     }
 }
 
-static void tables_that_cannot_be_are_refused(void) {
+static void invalid_tables_are_refused(void) {
     const gpt_config config = gpt_test_config(4, 32, 4, 2, 16, 1, 8, 0.1);
     const struct {
         int cell;
@@ -1479,7 +1479,7 @@ int main(int argc, char** argv) {
     TEST(a_model_chooses_its_rows);
     TEST(any_failing_call_is_reported);
     TEST(impossible_configurations_are_refused);
-    TEST(tables_that_cannot_be_are_refused);
+    TEST(invalid_tables_are_refused);
     TEST(too_small_a_device_is_refused);
     TEST(a_model_learns_and_recites);
     TEST(a_model_with_swiglu_learns_and_recites);

@@ -667,7 +667,7 @@ static void memory_shrinks_with_the_zero_stage(void) {
     }
 }
 
-static void longest_is_that_of_a_walk(void) {
+static void longest_matches_a_walk(void) {
     int round, n = 0;
     for (round = 0; round < 200; round++) {
         memo_parallel_desc d;
@@ -784,7 +784,7 @@ static void swapping_without_stalls_beats_recomputation(void) {
 
 /* ---- time --------------------------------------------------------------------------------------------------- */
 
-static void terms_are_those_of_their_formulas(void) {
+static void terms_match_their_formulas(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 32, 65536, 8);
     memo_parallel_layout l = make_layout(2, 2, 2, 2, 2, 1);
     memo_parallel_prediction p = predict(&d, &l);
@@ -968,7 +968,7 @@ static void groups_of_heads_never_lose(void) {
     }
 }
 
-static void attention_is_that_of_its_formulas(void) {
+static void attention_matches_its_formulas(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 2, 4, 1);
     memo_parallel_attention a, b;
@@ -1438,12 +1438,12 @@ int main(int argc, char** argv) {
     TEST(parameters_are_counted);
     TEST(pipelines_hold_their_micro_batches);
     TEST(memory_shrinks_with_the_zero_stage);
-    TEST(longest_is_that_of_a_walk);
+    TEST(longest_matches_a_walk);
     TEST(swapping_is_memos);
     TEST(swapping_sends_to_heads_again);
     TEST(swapping_without_stalls_beats_recomputation);
-    TEST(terms_are_those_of_their_formulas);
-    TEST(attention_is_that_of_its_formulas);
+    TEST(terms_match_their_formulas);
+    TEST(attention_matches_its_formulas);
     TEST(groups_of_heads_hide_the_all_to_all);
     TEST(groups_of_heads_never_lose);
     TEST(keys_are_gathered_where_that_is_faster);

@@ -160,7 +160,7 @@ static void rows_of_a_part_are_compared(void) {
     fake_cudnn_looks_at_queries = 0;
 }
 
-static void what_is_not_prepared_is_refused(void) {
+static void unprepared_shapes_are_refused(void) {
     gpt_attention_shape s = {0, 12, 2, 2, 8, 0};
     one_call x;
     one_call_make(&x, s, 2);
@@ -354,7 +354,7 @@ int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(it_is_the_trainer_s_own_but_for_rounding);
     TEST(rows_of_a_part_are_compared);
-    TEST(what_is_not_prepared_is_refused);
+    TEST(unprepared_shapes_are_refused);
     TEST(what_cudnn_lacks_is_refused);
     TEST(scratch_memory_can_be_set);
     TEST(scratch_memory_is_bounded);
