@@ -303,7 +303,8 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *
  * Sources: "A Unified Sequence Parallelism Approach for Long Context Generative AI" (section 4,
  * Table 2; "tip" below is one of its seven), fitted to its Tables 3 to 6 by bench/paper_tables.
- * A rank sends the same bytes as in memo_sp.h.  Swapping follows the MEMO paper's alpha.  Not
+ * A rank sends the same bytes as in memo_sp.h with saved q, k and v (sends_again 0), if the heads
+ * and the sequence divide.  Swapping follows the MEMO paper's alpha.  Not
  * counted: padding of lengths that do not divide, and a layer's transients. */
 
 /* A decoder of identical layers: attention, MLP. */
@@ -416,8 +417,9 @@ MEMO_API memo_status memo_parallel_check(const memo_parallel_desc* desc,
 typedef enum memo_parallel_kind {
     /* All-gathers and reduce-scatters, 4 each way: 8 S h a layer, whatever G (tip 4). */
     MEMO_PARALLEL_TENSOR = 0,
-    /* All-to-alls of q, k, v, the output and their gradients: (4 + 4 / G) S h a layer (tip 4).
-     * Heads that several ranks read are sent to each, and their gradients travel in fp32. */
+    /* All-to-alls of q, k, v, the output and their gradients: (4 + 4 / G) S h a layer (tip 4), and
+     * for the backward one fp32 number a row and query head (row dots).  Heads that several ranks
+     * read are sent to each, and their gradients travel in fp32. */
     MEMO_PARALLEL_ULYSSES,
     /* Keys and values, R - 1 hops each way, and their gradients, R hops. */
     MEMO_PARALLEL_RING,
@@ -8318,6 +8320,7 @@ MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
     double row_bytes = desc->element_bytes * share->attention_rows / l->ulysses;
     double head_bytes = row_bytes * desc->model.head_size;
     double v_bytes = row_bytes * desc->model.v_head_size;
+    double d_out_bytes = v_bytes + 4 * share->attention_rows / l->ulysses; /* with a row dot */
     double n_kv_all = 0, d_kv_scale = 1;
     int32_t u, n_q, n_kv;
 
@@ -8340,12 +8343,12 @@ MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
         own = (double)n_q * (l->ulysses - 1);
         share->backward_bytes =
             memoi_parallel_max(share->backward_bytes,
-                               v_bytes * others + head_bytes * own +
+                               d_out_bytes * others + head_bytes * own +
                                    (head_bytes + v_bytes) * d_kv_scale * n_kv * (l->ulysses - 1));
         to_heads = head_bytes * others + (head_bytes + v_bytes) * (n_kv_all - n_kv);
         share->forward_bytes = memoi_parallel_max(share->forward_bytes, to_heads + v_bytes * own);
         share->to_heads_bytes = memoi_parallel_max(share->to_heads_bytes, to_heads);
-        share->d_out_bytes = memoi_parallel_max(share->d_out_bytes, v_bytes * others);
+        share->d_out_bytes = memoi_parallel_max(share->d_out_bytes, d_out_bytes * others);
     }
 }
 
