@@ -183,26 +183,26 @@ static memo_comm* gpt_ranks_to_sum(gpt_model* model, const gpt_parameter* p) {
 static void gpt_sum_layer_gradients(gpt_model* model) {
     gpt_op op = gpt_op_make("sum over tensor ranks");
     int64_t i;
-    int32_t r;
     if (gpt_degree(model->config.tensor) == 1) return;
     for (i = 1; i <= 8 * (int64_t)model->config.n_layers; i++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, i);
         memo_comm* ranks = gpt_ranks_to_sum(model, &p);
+        gpt_part part;
+        gpt_rows rows;
+        char* sum;
         if (!ranks) continue;
-        for (r = gpt_first_part(model); r < gpt_end_part(model) && !model->status; r++) {
-            const gpt_part part = gpt_part_at(model, gpt_bucket_of(&model->config, i), r);
-            const gpt_rows rows = gpt_part_rows_of(&part, &p);
-            char* sum = part.gradients + gpt_sum_bytes(model, rows.begin - part.begin);
-            if (!gpt_count(rows)) continue;
-            op.n_reads = op.n_writes = 0;
-            gpt_reads(&op, sum, gpt_sum_bytes(model, gpt_count(rows)));
-            gpt_writes(&op, sum, gpt_sum_bytes(model, gpt_count(rows)));
-            gpt_announce(model, &op);
-            if (!model->status)
-                model->status = memo_all_reduce(ranks, model->compute, sum, sum, gpt_count(rows),
-                                                gpt_sum_type(model->config.type),
-                                                MEMO_REDUCTION_SUM, &model->error);
-        }
+        part = gpt_updated_part(model, gpt_bucket_of(&model->config, i));
+        rows = gpt_part_rows_of(&part, &p);
+        sum = part.gradients + gpt_sum_bytes(model, rows.begin - part.begin);
+        if (!gpt_count(rows)) continue;
+        op.n_reads = op.n_writes = 0;
+        gpt_reads(&op, sum, gpt_sum_bytes(model, gpt_count(rows)));
+        gpt_writes(&op, sum, gpt_sum_bytes(model, gpt_count(rows)));
+        gpt_announce(model, &op);
+        if (!model->status)
+            model->status = memo_all_reduce(ranks, model->compute, sum, sum, gpt_count(rows),
+                                            gpt_sum_type(model->config.type), MEMO_REDUCTION_SUM,
+                                            &model->error);
     }
 }
 
