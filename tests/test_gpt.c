@@ -1305,8 +1305,7 @@ static void impossible_configurations_are_refused(void) {
     cases[6].config.tile_rows = -1;
     cases[7].config.batch = -1;
     cases[8].config.sequence = (int64_t)1 << 50;
-    cases[9].config.mlp_rows = 8;
-    cases[9].config.sub_batches = 2;
+    cases[9].config.mlp_rows = -8;
     cases[10].config.states = MEMO_TYPE_I32;
     for (i = 0; i < 11; i++) {
         gpt_model* model = NULL;

@@ -413,7 +413,9 @@ mlp_in_chunks() {
     expect_err 'has other tensors than this model'
     run $tiny --mlp-rows 20 --dry-run --cluster h100
     expect_code 0
-    refused '--mlp-rows 8 does not work with --tensor and --sub-batches' $tiny --mlp-rows 8 --sub-batches 2
+    run $tiny --mlp-rows 20 --tensor 2 --sub-batches 2 --schedule fine --compare 1
+    expect_code 0
+    expect_out 'bitwise the same'
 }
 
 # expect_near LOG LOG: no loss differs by more than 10^-6.

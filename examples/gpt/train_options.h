@@ -629,11 +629,6 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
                               "--schedule %s has nothing to order; --sub-batches 2 or --tensor 2 "
                               "would give it something",
                               memo_blocks_order_name((memo_blocks_order)o->schedule));
-    if (o->mlp_rows && (o->tensor > 1 || o->sub_batches > 1))
-        return memo_error_set(error, no,
-                              "--mlp-rows %lld does not work with --tensor and --sub-batches; more "
-                              "--sub-batches alone bound the MLP too",
-                              (long long)o->mlp_rows);
     if (o->zero && o->data * o->ring * o->ulysses == 1)
         return memo_error_set(error, no,
                               "--zero %lld has no ranks to split over; --data, --ring or "
