@@ -372,12 +372,14 @@ typedef struct memo_parallel_desc {
     /* 1: the ring's pieces are contiguous, not zigzag; its last rank then has full blocks only. */
     int32_t is_contiguous;
     /* The most groups of heads, so that the all-to-all of one overlaps the attention of another
-     * (memo_sp_attention_desc.ulysses_groups); 0: 1.  The prediction takes the fastest number that
-     * divides the key heads of a rank. */
+     * (memo_sp_attention_desc.ulysses_groups); 0: as many as help.  The prediction takes the fastest
+     * number that fits and divides the key heads of a rank. */
     int32_t max_ulysses_groups;
-    /* 1: keys and values may be gathered instead of going round
-     * (memo_sp_attention_desc.gathers_keys).  The prediction takes the faster way that fits. */
-    int32_t may_gather_keys;
+    /* 0: keys and values are gathered instead of going round
+     * (memo_sp_attention_desc.gathers_keys) if that is faster and fits. */
+    int32_t never_gathers_keys;
+    /* 1: memory.attention_bytes is not counted, as in the papers. */
+    int32_t excludes_attention_memory;
     /* Filters for memo_plan_layouts; 0: all. */
     uint32_t zero_stages; /* bit z: stage z */
     uint32_t activations; /* bit a: memo_parallel_activations a */
@@ -446,7 +448,9 @@ typedef struct memo_parallel_memory {
     double optimizer_bytes;   /* 12 P_local, over the group from stage 1 on */
     double activations_bytes; /* of all layers; swap: two rounding buffers and a scratch */
     double logits_bytes;
-    double keys_bytes;   /* gathered keys and values, and their gradients */
+    /* Buffers of attention over ulysses x ring ranks, shared by all layers: device_bytes of
+     * memo_sp_attention_sizes for the prediction's groups and gathered keys.  0 for one rank. */
+    double attention_bytes;
     double device_bytes; /* their sum */
     double host_bytes;   /* of this GPU's rows */
 } memo_parallel_memory;
@@ -8523,32 +8527,117 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
     return a;
 }
 
-/* The number of groups of heads with the least time; of equal ones the smallest. */
-MEMOI memoi_parallel_way memoi_parallel_best_way(const memo_parallel_desc* desc,
-                                                 const memo_parallel_layout* l,
-                                                 const memoi_parallel_share* share,
-                                                 int32_t gathers_keys) {
-    memoi_parallel_way way, best;
-    int32_t n_groups, is_backward;
-    double best_s = INFINITY;
-    best.n_groups = 1;
-    best.gathers_keys = way.gathers_keys = gathers_keys;
-    if (l->ulysses == 1) return best;
-    for (n_groups = 1;
-         n_groups == 1 || (n_groups <= desc->max_ulysses_groups && n_groups <= share->n_kv);
-         n_groups++) {
-        double sum_s = 0;
-        if (share->n_kv % n_groups) continue;
-        way.n_groups = n_groups;
-        for (is_backward = 0; is_backward < 2; is_backward++) {
-            memo_parallel_attention a = memoi_parallel_attend(desc, l, share, way, is_backward);
-            sum_s += a.compute_s + a.all_to_all_s + a.hops_s + a.blocks_s;
-        }
-        if (sum_s >= best_s * (1 - 1e-9)) continue;
-        best_s = sum_s;
-        best = way;
+/* --- >>layout attention memory --- */
+
+/* Heads of group g of ulysses rank u: whole key heads, as memo_sp.h cuts. */
+MEMOI void memoi_parallel_group_heads(int32_t n_q_heads, int32_t n_kv_heads, int32_t ulysses,
+                                      int32_t u, int32_t n_groups, int32_t g, int32_t* n_q,
+                                      int32_t* n_kv) {
+    const int32_t ratio = n_q_heads / n_kv_heads;
+    const int32_t first_q = (int32_t)((int64_t)u * n_q_heads / ulysses), first_kv = first_q / ratio;
+    int32_t all_q, all_kv, begin, end;
+    memoi_parallel_heads(n_q_heads, n_kv_heads, ulysses, u, &all_q, &all_kv);
+    begin = (int32_t)((int64_t)g * all_kv / n_groups);
+    end = (int32_t)(((int64_t)g + 1) * all_kv / n_groups);
+    *n_kv = end - begin;
+    *n_q = (end < all_kv ? (first_kv + end) * ratio : first_q + all_q) -
+           (begin ? (first_kv + begin) * ratio : first_q);
+    if (!*n_kv) *n_q = 0;
+}
+
+/* Heads of the largest group: of a rank; of all ranks, which read some key heads several times. */
+typedef struct memoi_parallel_cut {
+    double n_q, n_kv, q_needed, kv_needed;
+    int is_replicated;
+} memoi_parallel_cut;
+
+/* Buffers of one pass, as memo_sp.h lays them out without sends_again, but for alignment. */
+MEMOI double memoi_parallel_pass_buffers(const memo_parallel_desc* desc,
+                                         const memo_parallel_layout* l, memoi_parallel_way way,
+                                         const memoi_parallel_cut* cut, int is_backward) {
+    const int has_ulysses = l->ulysses > 1, is_grouped = way.n_groups > 1;
+    const int has_ring = l->ring > 1 && !way.gathers_keys;
+    const double d = desc->model.head_size, v_d = desc->model.v_head_size;
+    const double size = memoi_parallel_max(d, v_d), e = desc->element_bytes;
+    const int is_direct = !has_ulysses && e >= 4; /* computed in the trainer's tensors */
+    const double carried = l->ring > 1 ? desc->kv_gradient_bytes : 4;
+    const double n = (double)desc->sequence * (double)desc->micro_batch / l->ring; /* by heads */
+    const double n_local = n / l->ulysses;
+    const double q = n * cut->n_q, k = n * cut->n_kv * d, v = n * cut->n_kv * v_d;
+    const double sent = is_backward && cut->is_replicated ? 4 : e; /* of a key head's element */
+    double bytes = 0;
+
+    /* Keys and values of other ring ranks. */
+    if (has_ring) bytes += 2 * (k + v) * e;
+    if (way.gathers_keys)
+        bytes += l->ring *
+                 ((k + v) * (is_backward ? e + 4 : e) +
+                  memoi_parallel_max(k, v) * (is_backward ? memoi_parallel_max(e, carried) : e));
+
+    /* What Ulysses packs, and results as they are sent. */
+    if (has_ulysses) {
+        bytes += n_local * memoi_parallel_max(cut->kv_needed * size * sent,
+                                              cut->q_needed * memoi_parallel_max(size * e, 4));
+        if (is_backward || e < 4 || is_grouped)
+            bytes +=
+                (is_grouped ? q * size : memoi_parallel_max(q * size, memoi_parallel_max(k, v))) *
+                e;
+        if (is_backward && is_grouped) bytes += 2 * q * size * e + (k + v) * sent;
     }
-    return best;
+
+    /* Output or dQ in fp32; results of a step; dK and dV, of which replicas are summed. */
+    if (!is_direct) bytes += q * (is_backward ? d : v_d) * 4;
+    if (!is_backward) return bytes + (has_ring ? q * (v_d + 1) * 4 : 0);
+    bytes += (is_grouped ? 2 : 1) * q * 4; /* row dots */
+    bytes += (has_ring ? 2 : is_direct ? 0 : 1) * (k + v) * carried + (has_ring ? (k + v) * 4 : 0);
+    if (has_ulysses) {
+        bytes += n_local * (desc->model.n_q_heads / l->tensor) * 4;
+        if (cut->is_replicated)
+            bytes +=
+                (is_grouped ? 2 : 1) * n_local * (desc->model.n_kv_heads / l->tensor) * size * 4;
+    }
+    return bytes;
+}
+
+/* Of the rank that needs most. */
+MEMOI double memoi_parallel_buffers(const memo_parallel_desc* desc, const memo_parallel_layout* l,
+                                    memoi_parallel_way way) {
+    const int32_t n_q_heads = desc->model.n_q_heads / l->tensor;
+    const int32_t n_kv_heads = desc->model.n_kv_heads / l->tensor;
+    double most = 0, n_kv_all = 0, q_sum, kv_sum;
+    memoi_parallel_cut cut;
+    int32_t u, g, n_q, n_kv, is_backward;
+    memset(&cut, 0, sizeof cut);
+    if (desc->excludes_attention_memory || (l->ulysses == 1 && l->ring == 1)) return 0;
+
+    /* The same on all ranks. */
+    for (g = 0; g < way.n_groups; g++) {
+        for (u = 0, q_sum = kv_sum = 0; u < l->ulysses; u++) {
+            memoi_parallel_group_heads(n_q_heads, n_kv_heads, l->ulysses, u, way.n_groups, g, &n_q,
+                                       &n_kv);
+            q_sum += n_q;
+            kv_sum += n_kv;
+        }
+        cut.q_needed = memoi_parallel_max(cut.q_needed, q_sum);
+        cut.kv_needed = memoi_parallel_max(cut.kv_needed, kv_sum);
+        n_kv_all += kv_sum;
+    }
+    cut.is_replicated = n_kv_all > n_kv_heads;
+
+    /* Of each rank. */
+    for (u = 0; u < l->ulysses; u++) {
+        cut.n_q = cut.n_kv = 0;
+        for (g = 0; g < way.n_groups; g++) {
+            memoi_parallel_group_heads(n_q_heads, n_kv_heads, l->ulysses, u, way.n_groups, g, &n_q,
+                                       &n_kv);
+            cut.n_q = memoi_parallel_max(cut.n_q, n_q);
+            cut.n_kv = memoi_parallel_max(cut.n_kv, n_kv);
+        }
+        for (is_backward = 0; is_backward < 2; is_backward++)
+            most = memoi_parallel_max(most,
+                                      memoi_parallel_pass_buffers(desc, l, way, &cut, is_backward));
+    }
+    return most;
 }
 
 /* --- >>layout memory ---
@@ -8633,12 +8722,12 @@ typedef struct memoi_parallel_again {
 } memoi_parallel_again;
 
 MEMOI void memoi_parallel_predict_way(const memo_parallel_desc* desc, const memo_parallel_layout* l,
-                                      int32_t gathers_keys, memo_parallel_prediction* prediction) {
+                                      memoi_parallel_way way,
+                                      memo_parallel_prediction* prediction) {
     const memo_parallel_model* m = &desc->model;
     const memo_parallel_cluster* c = &desc->cluster;
     const memoi_parallel_share share = memoi_parallel_share_of(desc, l);
-    const memoi_parallel_way way = memoi_parallel_best_way(desc, l, &share, gathers_keys);
-    const memoi_parallel_way alone = {1, gathers_keys}; /* without groups */
+    const memoi_parallel_way alone = {1, way.gathers_keys}; /* without groups */
     const memo_parallel_attention forward = memoi_parallel_attend(desc, l, &share, way, 0);
     const memo_parallel_attention backward = memoi_parallel_attend(desc, l, &share, way, 1);
     const double layer_weights = memo_parallel_layer_parameters(m);
@@ -8694,12 +8783,8 @@ MEMOI void memoi_parallel_predict_way(const memo_parallel_desc* desc, const memo
 
     /* Memory, and what the backward recomputes for the chosen activations. */
     *memory = memoi_parallel_states(desc, l, &share);
-    if (gathers_keys) /* of all ranks: by position and by rank; their gradients in fp32 */
-        memory->keys_bytes =
-            l->ring * share.kv_bytes / way.n_groups *
-            (1 + memoi_parallel_max(1, desc->kv_gradient_bytes / desc->element_bytes) / 2 +
-             4 / desc->element_bytes);
-    memory->device_bytes += memory->keys_bytes;
+    memory->attention_bytes = memoi_parallel_buffers(desc, l, way);
+    memory->device_bytes += memory->attention_bytes;
     if (l->activations == MEMO_PARALLEL_KEEP) {
         memory->activations_bytes =
             row_bytes * share.layer_elements * share.n_layers * share.n_held;
@@ -8752,7 +8837,8 @@ MEMOI void memoi_parallel_predict_way(const memo_parallel_desc* desc, const memo
     sent[MEMO_PARALLEL_RING] =
         (l->ring - 1) * share.kv_bytes * (2 * share.n_layers + again.attention * again.n_layers);
     if (l->ring > 1)
-        sent[MEMO_PARALLEL_RING] += (l->ring - gathers_keys) * share.d_kv_bytes * share.n_layers;
+        sent[MEMO_PARALLEL_RING] +=
+            (l->ring - way.gathers_keys) * share.d_kv_bytes * share.n_layers;
 
     /* All micro-batches of a step.  The bubble is computed first because it has the time of one. */
     scale = share.n_micro;
@@ -8798,16 +8884,28 @@ MEMOI void memoi_parallel_predict_way(const memo_parallel_desc* desc, const memo
         memory->device_bytes <= (double)c->device_bytes && memory->host_bytes <= host_share;
 }
 
-/* The ring, or gathered keys if these fit and are faster. */
+/* Of the ring and gathered keys, and of the numbers of groups: the fastest that fits; the fastest if
+ * none fits. */
 MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
                                         const memo_parallel_layout* l,
                                         memo_parallel_prediction* prediction) {
-    memo_parallel_prediction gathered;
-    memoi_parallel_predict_way(desc, l, 0, prediction);
-    if (!desc->may_gather_keys || l->ring == 1) return;
-    memoi_parallel_predict_way(desc, l, 1, &gathered);
-    if (gathered.fits >= prediction->fits && gathered.time.step_s < prediction->time.step_s)
-        *prediction = gathered;
+    const memoi_parallel_share share = memoi_parallel_share_of(desc, l);
+    const int32_t limit = desc->max_ulysses_groups ? desc->max_ulysses_groups : share.n_kv;
+    const int32_t most_groups = l->ulysses == 1 ? 1 : limit < share.n_kv ? limit : share.n_kv;
+    memo_parallel_prediction trial;
+    memoi_parallel_way way;
+    for (way.gathers_keys = 0; way.gathers_keys <= (l->ring > 1 && !desc->never_gathers_keys);
+         way.gathers_keys++)
+        for (way.n_groups = 1; way.n_groups == 1 || way.n_groups <= most_groups; way.n_groups++) {
+            if (share.n_kv % way.n_groups) continue;
+            memoi_parallel_predict_way(desc, l, way, &trial);
+            if ((way.gathers_keys || way.n_groups > 1) &&
+                (trial.fits < prediction->fits ||
+                 (trial.fits == prediction->fits &&
+                  trial.time.step_s >= prediction->time.step_s * (1 - 1e-9))))
+                continue;
+            *prediction = trial;
+        }
 }
 
 memo_status memo_parallel_predict(const memo_parallel_desc* desc,
