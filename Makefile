@@ -39,7 +39,7 @@ TEST_SCRIPTS  := $(if $(VARIANT),,$(wildcard $(TESTS:%=tests/%.sh)))
 FORMATTED := $(wildcard *.h *.cuh examples/*.[ch] examples/*/*.[ch] examples/*.cu examples/gpt/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*/*.[ch] bench/*.cu)
 
 # These targets need no compiler, so they skip the set-up.
-NO_SETUP := help clean format format-check install uninstall setup
+NO_SETUP := help clean format format-check install uninstall release setup
 ifneq ($(filter-out $(NO_SETUP),$(or $(MAKECMDGOALS),all)),)
 include build/config.mk
 endif
@@ -110,24 +110,32 @@ build/examples/memo.o: examples/gpt/memo.c build/config.mk Makefile
 	$(Q)$(CC) $(FLAGS) -MMD -MP -MF $@.d -MT $@ -O1 $(LP_SOLVE_CFLAGS) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 build/examples/train_gpt: examples/gpt/train_gpt.c build/config.mk Makefile
 	$(call build,-O3 $(NATIVE) $(BLAS_CFLAGS) build/examples/memo.o,$(LP_SOLVE_LIBS) $(BLAS_LIBS))
-# The same on one GPU.
+# The same on GPUs, with a process per rank, over NCCL if it is found.
 CUDA_HOME ?= /usr/local/cuda
+NCCL_HOME ?= $(firstword $(foreach home,$(CUDA_HOME) /usr,$(if $(wildcard $(home)/include/nccl.h),$(if \
+	$(wildcard $(home)/lib64/libnccl.so $(home)/lib/libnccl.so $(home)/lib/*/libnccl.so),$(home)))))
+NCCL_FLAGS = -isystem $(CUDA_HOME)/include $(if $(NCCL_HOME),-DMEMO_SP_NCCL -isystem $(NCCL_HOME)/include)
+NCCL_LIBS  = $(if $(NCCL_HOME),-L$(NCCL_HOME)/lib64 -L$(NCCL_HOME)/lib -lnccl)
 build/examples/gpt_kernels_cuda.o: examples/gpt/gpt_kernels_cuda.cu $(wildcard examples/gpt/gpt_*.h) $(HEADERS) Makefile
 	@mkdir -p $(@D)
 	@echo "  NVCC  $@"
 	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O3 -I. -Iexamples -DMEMO_CUDA_IMPLEMENTATION -c $< -o $@
+build/examples/memo_cuda.o: examples/gpt/memo.c build/config.mk Makefile
+	@mkdir -p $(@D)
+	@echo "  CC    $@"
+	$(Q)$(CC) $(FLAGS) -MMD -MP -MF $@.d -MT $@ -O1 $(NCCL_FLAGS) $(LP_SOLVE_CFLAGS) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 # CUDNN=folder of cudnn-frontend: attention is cuDNN's.  The program is built again when CUDNN changes.
 CUDNN ?=
 export CUDNN
-ifneq ($(shell cat build/examples/cudnn.folder 2>/dev/null),$(CUDNN))
-$(shell mkdir -p build/examples && echo '$(CUDNN)' >build/examples/cudnn.folder)
-endif
-build/examples/cudnn.folder:
+build/examples/cudnn.folder: always
+	@mkdir -p $(@D)
+	@echo '$(CUDNN)' | cmp -s - $@ || echo '$(CUDNN)' >$@
+always:
 build/examples/gpt_cudnn.o: examples/gpt/gpt_cudnn.cu examples/cudnn_attention.h $(wildcard examples/gpt/gpt_*.h) $(HEADERS) build/examples/cudnn.folder Makefile
 	@echo "  NVCC  $@"
 	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O3 -I. -Iexamples -I"$(CUDNN)/include" -c $< -o $@
-build/examples/train_gpt_cuda: examples/gpt/train_gpt.c build/examples/gpt_kernels_cuda.o $(if $(CUDNN),build/examples/gpt_cudnn.o) build/examples/memo.o build/examples/cudnn.folder build/config.mk Makefile
-	$(call build,-O3 -DTRAIN_CUDA $(if $(CUDNN),-DTRAIN_CUDNN) -isystem $(CUDA_HOME)/include build/examples/memo.o build/examples/gpt_kernels_cuda.o $(if $(CUDNN),build/examples/gpt_cudnn.o),$(LP_SOLVE_LIBS) -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib $(if $(CUDNN),-lcudnn -lnvrtc) -lcublasLt -lcudart -lstdc++)
+build/examples/train_gpt_cuda: examples/gpt/train_gpt.c build/examples/gpt_kernels_cuda.o $(if $(CUDNN),build/examples/gpt_cudnn.o) build/examples/memo_cuda.o build/examples/cudnn.folder build/config.mk Makefile
+	$(call build,-O3 -DTRAIN_CUDA $(if $(CUDNN),-DTRAIN_CUDNN) $(NCCL_FLAGS) build/examples/memo_cuda.o build/examples/gpt_kernels_cuda.o $(if $(CUDNN),build/examples/gpt_cudnn.o),$(LP_SOLVE_LIBS) -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib $(if $(CUDNN),-lcudnn -lnvrtc) -lcublasLt -lcudart -lstdc++ $(NCCL_LIBS))
 # The same over MPI, with a process per rank.
 build/examples/train_gpt_mpi: examples/gpt/train_gpt.c build/config.mk Makefile
 	$(call build,-O3 -DTRAIN_MPI $(NATIVE) $(BLAS_CFLAGS) build/examples/memo.o,$(LP_SOLVE_LIBS) $(BLAS_LIBS))
@@ -274,7 +282,7 @@ fuzz: ## fuzz the readers of traces, plans and schedules, and the planner, FUZZ_
 			sed -n 's/^stat::number_of_executed_units: */  nothing found; inputs tried: /p' build/fuzz/$$kind.log; \
 		else \
 			tail -n 40 build/fuzz/$$kind.log; \
-			echo "make $@: mend it and keep the input, build/fuzz/$$kind-*, in tests/corpus/$$kind" >&2; \
+			echo "make $@: fix the bug and add the input, build/fuzz/$$kind-*, in tests/corpus/$$kind" >&2; \
 			exit 1; \
 		fi; \
 	done
@@ -299,6 +307,12 @@ format-check: ## list the sources that are not formatted
 
 VERSION = $(shell sed -n 's/^\#define MEMO_VERSION_[MP][A-Z]* *\([0-9][0-9]*\).*/\1/p' memo.h | paste -sd. -)
 
+release: ## write VERSION=1.2.3 into all headers
+	@echo "$(VERSION)" | grep -Eqx '([0-9]+\.){2}[0-9]+' || { echo 'make $@: VERSION: not three numbers ($(VERSION)); 1.2.3 would work' >&2; exit 2; }
+	$(Q)set -- $(subst ., ,$(VERSION)); sed -i -e "s/^\(#define MEMO_VERSION_MAJOR\) .*/\1 $$1/" \
+		-e "s/^\(#define MEMO_VERSION_MINOR\) .*/\1 $$2/" -e "s/^\(#define MEMO_VERSION_PATCH\) .*/\1 $$3/" \
+		-e "s/^\(#if MEMO_VERSION_MAJOR !=\) .*/\1 $$1 || MEMO_VERSION_MINOR != $$2/" $(HEADERS)
+
 install: ## install headers and memo.pc under PREFIX (/usr/local), below DESTDIR
 	mkdir -p "$(DESTDIR)$(PREFIX)/include" "$(DESTDIR)$(PREFIX)/share/pkgconfig"
 	cp $(HEADERS) "$(DESTDIR)$(PREFIX)/include/"
@@ -318,4 +332,4 @@ help: ## this list
 		printf '  %-14s %s\n' "$$target" "$$text"; done
 
 .PHONY: all examples test-programs bench-programs run bench papers test test-all asan ubsan asan-ubsan tsan valgrind \
-	test-cuda bench-cuda test-mpi fuzz analyze coverage format format-check install uninstall setup clean help
+	test-cuda bench-cuda test-mpi fuzz analyze coverage format format-check install uninstall setup clean help always

@@ -456,7 +456,7 @@ MEMO_API memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace
  *
  * Events have CUDA's semantics.  A wait sees the latest record before it.  A wait for an event that
  * was never recorded does nothing; memo_schedule_check reports it.  If an operation fails, the next
- * call and every synchronization return its error, and the work behind it is skipped.  To change a
+ * call and every synchronization return its error, and later work is skipped.  To change a
  * device, copy its table and replace functions (examples/04_custom_device.c). */
 
 typedef struct memo_stream_handle* memo_stream; /* CUDA: a cudaStream_t */
@@ -1490,7 +1490,7 @@ MEMO_INLINE int memoi_row_words(const void* address, memo_type type, int32_t n) 
     return 0;
 }
 
-/* Loads n elements, 0 to 8, and zeros behind them. */
+/* Loads n elements, 0 to 8, followed by zeros. */
 MEMO_INLINE void memoi_group_load(memo_row_group* group, const void* from, memo_type type,
                                   int32_t n) {
     int words = memoi_row_words(from, type, n), k;
@@ -2247,11 +2247,12 @@ MEMO_API memo_status memo_sinks_desc_resolve(memo_sinks_desc* sinks, memo_error*
 #endif
 
 /* ---- >>base -------------------------------------------------------------------------------------
- * Knows: what memo's own headers share, declared with units and errors.  Defined in the rooms
- * below, each under its name.
+ * Knows: what memo's own headers share, declared with units and errors.  Knows nothing of how it
+ * works: the rooms below define it, each under its name.
  *
- * memo_plan.h, memo_sp.h and the tools use these functions and no memoi_ function of another
- * header.  Not for trainers: names and arguments may change in any version.
+ * memo_plan.h, memo_sp.h, memo_cuda.cuh, tools, benchmarks and tests use these names and no
+ * memoi_ function of another header.  Not for trainers: names and arguments may change in any
+ * version.
  *
  * Unless stated otherwise, a function that returns int returns 1 on success and 0 on failure or
  * for "no", and a function that returns memo_status sets error if it fails. */
@@ -4936,7 +4937,7 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
 }
 
 /* ---- >>plan validation --------------------------------------------------------------------------
- * Knows: a plan alone.  Shares no code with any planner.
+ * Knows: a plan alone.  Knows nothing of planners, and shares no code with them.
  *
  * Live pieces are kept by address, as a set of ranks: a complete binary tree of flags, each the
  * "or" of its two children.  A piece that starts to live overlaps a live piece only if it overlaps
@@ -5190,8 +5191,8 @@ memo_status memo_plan_validate(const memo_plan* plan, memo_error* error) {
 }
 
 /* ---- >>plan check -------------------------------------------------------------------------------
- * Knows: offsets, and the order of requests on streams.  Uses nothing that memo_plan_from_trace
- * has computed.
+ * Knows: offsets, and the order of requests on streams.  Knows nothing of lifetimes and holds, or
+ * of anything else that memo_plan_from_trace has computed.
  *
  * A flood starts where a stream enqueues its last work on a buffer.  It covers all requests that
  * come later: the rest of that stream, and each stream from its wait for a covered record. */
@@ -6577,7 +6578,8 @@ void memo_arena_destroy(memo_arena* arena) {
 }
 
 /* ---- >>arena requests ---------------------------------------------------------------------------
- * Knows: micro-batches, the next planned request, and what to do if another comes. */
+ * Knows: micro-batches, the next planned request, and divergence.  Knows nothing of how offsets
+ * were found. */
 
 memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
     if (arena->state == MEMOI_ARENA_INSIDE)
@@ -6854,7 +6856,9 @@ memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream, mem
     i = memob_map_get(&arena->blocks.index, memoi_arena_address_key(address));
     if (i < 0 || !address)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "use of %p: not a live buffer of this arena", address);
+                              "use of %p: not a live buffer of this arena; pass an address of "
+                              "memo_arena_alloc",
+                              address);
     return memo_trace_use(arena->trace, arena->blocks.list[i].id, stream, error);
 }
 
@@ -7210,17 +7214,18 @@ MEMOI memo_status memoi_host_find_stream(const memoi_host* host, memo_stream han
                                          memoi_host_stream** stream, memo_error* error) {
     *stream = (memoi_host_stream*)handle;
     if (*stream && (*stream)->host == host && (*stream)->is_live) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "the stream is %s",
-                          !*stream ? "NULL; the host device has no default stream"
-                                   : "destroyed or of another device");
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "stream: %s (%p); pass a stream of this host device",
+                          !*stream ? "NULL" : "destroyed or of another device", (void*)handle);
 }
 
 MEMOI memo_status memoi_host_find_event(const memoi_host* host, memo_event handle,
                                         memoi_host_event** event, memo_error* error) {
     *event = (memoi_host_event*)handle;
     if (*event && (*event)->host == host && (*event)->is_live) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "the event is %s",
-                          !*event ? "NULL" : "destroyed or of another device");
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "event: %s (%p); pass an event of this host device",
+                          !*event ? "NULL" : "destroyed or of another device", (void*)handle);
 }
 
 /* Gives the next place in the queue, which memoi_host_commit hands to the worker. */
@@ -7719,31 +7724,40 @@ MEMOI int memob_is_copy_rate(double bytes_per_s) {
 
 MEMOI void memoi_row_fill_host(memo_device* table); /* chapter 10 */
 
+MEMOI memo_status memoi_host_check_capacity(const char* field, int64_t capacity_bytes,
+                                            memo_error* error) {
+    if (capacity_bytes >= 0 && capacity_bytes <= MEMOB_BYTES_MAX) return MEMO_STATUS_OK;
+    return memo_error_set(
+        error, MEMO_STATUS_INVALID_ARGUMENT,
+        "memo_host_device_desc.%s_bytes: out of range (%lld); 0 (no limit) to 2^62 are valid",
+        field, (long long)capacity_bytes);
+}
+
+MEMOI memo_status memoi_host_check_rate(const char* field, double bytes_per_s, memo_error* error) {
+    if (memob_is_copy_rate(bytes_per_s)) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "memo_host_device_desc.%s_bytes_per_s: out of range (%g); 0 (no limit) "
+                          "and 1 to 1e18 are valid",
+                          field, bytes_per_s);
+}
+
 memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_device** device,
                                     memo_error* error) {
     memoi_host* host;
     memo_device* table;
+    memo_status status;
     *device = NULL;
     if (!desc)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_host_device_desc: NULL; pass a desc");
 
     /* Limits that the workers' arithmetic needs. */
-    if (desc->device_memory_bytes < 0 || desc->host_memory_bytes < 0 ||
-        desc->device_memory_bytes > MEMOB_BYTES_MAX || desc->host_memory_bytes > MEMOB_BYTES_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_host_device_desc: device_memory_bytes %lld and "
-                              "host_memory_bytes %lld must be 0 to 2^62",
-                              (long long)desc->device_memory_bytes,
-                              (long long)desc->host_memory_bytes);
-    if (!memob_is_copy_rate(desc->to_host_bytes_per_s) ||
-        !memob_is_copy_rate(desc->to_device_bytes_per_s) ||
-        !memob_is_copy_rate(desc->both_ways_bytes_per_s))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_host_device_desc: rates of copies out of range (%g, %g and, both "
-            "ways, %g); 0 (no limit) and 1 to 1e18 bytes/s are valid",
-            desc->to_host_bytes_per_s, desc->to_device_bytes_per_s, desc->both_ways_bytes_per_s);
+    if ((status = memoi_host_check_capacity("device_memory", desc->device_memory_bytes, error)) ||
+        (status = memoi_host_check_capacity("host_memory", desc->host_memory_bytes, error)) ||
+        (status = memoi_host_check_rate("to_host", desc->to_host_bytes_per_s, error)) ||
+        (status = memoi_host_check_rate("to_device", desc->to_device_bytes_per_s, error)) ||
+        (status = memoi_host_check_rate("both_ways", desc->both_ways_bytes_per_s, error)))
+        return status;
     if (desc->queue_operations < 0 || desc->queue_operations > MEMOI_HOST_QUEUE_OPERATIONS_MAX)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -8809,7 +8823,7 @@ void memo_check_destroy(memo_check* check) {
 }
 
 /* ---- >>race explanation -------------------------------------------------------------------------
- * Knows: a race, and the wait that would prevent it. */
+ * Knows: a race, and the wait that would prevent it.  Knows nothing of how races are found. */
 
 MEMOI int memoi_race_is_on(const memo_schedule* schedule, int64_t op, int32_t stream) {
     int64_t k;
@@ -8895,7 +8909,7 @@ MEMOI void memoi_race_put_record(memo_text* text, const memo_schedule* schedule,
     memoi_schedule_put_place(text, schedule, record);
 }
 
-/* Why the second operation does not come after the first, and what the wait that mends it waits
+/* Why the second operation does not come after the first, and what the wait that fixes it waits
  * for. */
 MEMOI void memoi_race_put_reason(memo_text* text, const memo_schedule* schedule,
                                  const memo_race* race) {
@@ -8935,7 +8949,7 @@ MEMOI void memoi_race_put_reason(memo_text* text, const memo_schedule* schedule,
     }
 
     /* The next record of the event would replace the one to wait for. */
-    memo_text_put(text, "; mend: ");
+    memo_text_put(text, "; fix: ");
     until = race->second;
     if (record < 0) {
         memo_text_put(text, "record an event after operation %lld and ", (long long)race->first);
@@ -9459,7 +9473,8 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
 }
 
 /* ---- >>timeline ---------------------------------------------------------------------------------
- * Knows: a schedule with times, as Chrome trace or SVG. */
+ * Knows: a schedule with times, as Chrome trace or SVG.  Knows nothing of where the times come
+ * from. */
 
 /* Ops that have a place of their own in a timeline: what runs, and waits that hold their stream. */
 MEMOI int memoi_timeline_is_drawn(const memo_schedule* schedule, const memo_simulation* times,
@@ -11118,13 +11133,17 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
     int32_t t, with;
     for (t = 0; t < desc->n_tensors; t++) {
         const memo_tensor* tensor = &desc->tensors[t];
-        if (tensor->row_bytes < 0 || tensor->rule < MEMO_TENSOR_ROWS ||
-            tensor->rule > MEMO_TENSOR_KEPT)
+        if (tensor->row_bytes < 0)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_swap_desc.tensors[%d] (%s): row_bytes %lld or rule %d is "
-                                  "not valid",
-                                  (int)t, memob_tensor_name(tensor), (long long)tensor->row_bytes,
-                                  (int)tensor->rule);
+                                  "memo_swap_desc.tensors[%d].row_bytes (%s): negative (%lld); 0 "
+                                  "means that the tensor is absent",
+                                  (int)t, memob_tensor_name(tensor), (long long)tensor->row_bytes);
+        if (tensor->rule < MEMO_TENSOR_ROWS || tensor->rule > MEMO_TENSOR_KEPT)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "memo_swap_desc.tensors[%d].rule (%s): not a memo_tensor_rule "
+                                  "(%d); 0 to %d are valid",
+                                  (int)t, memob_tensor_name(tensor), (int)tensor->rule,
+                                  (int)MEMO_TENSOR_KEPT);
         with = tensor->with;
         if (with == 0) continue;
         if (with < 0 || with > desc->n_tensors || with == t + 1 || desc->tensors[with - 1].with ||
@@ -11138,12 +11157,21 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
 }
 
 MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* error) {
-    if (desc->n_layers < 1 || desc->n_rows < 1 || desc->n_tensors < 1 || !desc->tensors)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_swap_desc: n_layers %d, n_rows %lld and n_tensors %d must be 1 or "
-            "more, and tensors set",
-            (int)desc->n_layers, (long long)desc->n_rows, (int)desc->n_tensors);
+    if (desc->n_layers < 1)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_desc.n_layers: below 1 (%d); 1 or more are valid",
+                              (int)desc->n_layers);
+    if (desc->n_rows < 1)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_desc.n_rows: below 1 (%lld); 1 or more are valid",
+                              (long long)desc->n_rows);
+    if (desc->n_tensors < 1)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_desc.n_tensors: below 1 (%d); 1 or more are valid",
+                              (int)desc->n_tensors);
+    if (!desc->tensors)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_desc.tensors: NULL; pass n_tensors tensors");
     if (!desc->rows && !memob_is_in(desc->alpha, 0, 1))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_desc.alpha: out of range (%g); 0 to 1 are valid",
@@ -11152,12 +11180,16 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_desc.tile_rows: negative (%lld); 0 means 1",
                               (long long)desc->tile_rows);
-    if (desc->n_host_layers < 0 || !memob_is_in(desc->spill_bytes_per_s, 0, MEMOI_DOUBLE_MAX))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_swap_desc: n_host_layers %d and spill_bytes_per_s %g must not be "
-            "negative",
-            (int)desc->n_host_layers, desc->spill_bytes_per_s);
+    if (desc->n_host_layers < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_desc.n_host_layers: negative (%d); 0 means one for each "
+                              "moved layer",
+                              (int)desc->n_host_layers);
+    if (!memob_is_in(desc->spill_bytes_per_s, 0, MEMOI_DOUBLE_MAX))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_desc.spill_bytes_per_s: out of range (%g); 0 (no limit) "
+                              "and finite rates are valid",
+                              desc->spill_bytes_per_s);
     return memoi_swap_check_tensors(desc, error);
 }
 
@@ -12454,12 +12486,26 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
 
 /* --- descs --- */
 
-MEMOI memo_status memoi_row_fail(memo_error* error, const char* desc, const char* what) {
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %s", desc, what);
+/* Is a size neither negative nor above 2^62? */
+MEMOI memo_status memoi_row_size(const char* desc, const char* name, int64_t size,
+                                 memo_error* error) {
+    if (size >= 0 && size <= MEMOB_BYTES_MAX) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "%s.%s: out of range (%lld); 0 to 2^62 are valid", desc, name,
+                          (long long)size);
 }
 
-MEMOI int memoi_row_is_aligned(const void* address, int64_t element_bytes) {
-    return (uintptr_t)address % (uintptr_t)element_bytes == 0;
+/* Is an array there, and aligned to its element? */
+MEMOI memo_status memoi_row_array(const char* desc, const char* name, const void* address,
+                                  int64_t element_bytes, memo_error* error) {
+    if (!address)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s.%s: NULL; an array is required", desc, name);
+    if ((uintptr_t)address % (uintptr_t)element_bytes)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s.%s: not aligned (%p); align it to %lld bytes", desc, name,
+                              address, (long long)element_bytes);
+    return MEMO_STATUS_OK;
 }
 
 /* A matrix of one desc: its stride made explicit, and its size and address looked at. */
@@ -12468,39 +12514,43 @@ MEMOI memo_status memoi_row_matrix(const char* desc, const char* name, const voi
                                    int64_t* stride, memo_error* error) {
     if (element_bytes == 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: invalid type of %s; F32, BF16 and F16 are valid", desc, name);
+                              "%s.%s: its type is not supported; f32, bf16 and f16 are", desc,
+                              name);
     if (n_rows < 0 || n_columns < 0 || *stride < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: negative number or stride (%lld rows of %lld, stride %lld) of "
-                              "%s; 0 or more are valid",
-                              desc, (long long)n_rows, (long long)n_columns, (long long)*stride,
-                              name);
+                              "%s.%s: negative size (%lld rows of %lld, stride %lld); 0 or more "
+                              "are valid",
+                              desc, name, (long long)n_rows, (long long)n_columns,
+                              (long long)*stride);
 
     if (*stride == 0) *stride = n_columns;
     if (*stride < n_columns && n_rows > 1)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: rows of %s overlap: they have %lld elements, the stride is %lld",
-                              desc, name, (long long)n_columns, (long long)*stride);
+                              "%s.%s: rows overlap (stride %lld); use the %lld elements of a row, "
+                              "or more",
+                              desc, name, (long long)*stride, (long long)n_columns);
 
     /* Rows rounded up to whole groups of 16 bytes must not overflow either. */
     if (n_columns > MEMOB_BYTES_MAX / element_bytes - 64 ||
         (n_rows && (n_columns > *stride ? n_columns : *stride) + 64 >
                        MEMOB_BYTES_MAX / element_bytes / n_rows))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %s exceeds 2^62 bytes",
-                              desc, name);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s.%s: too large (%lld rows of %lld, stride %lld); 2^62 bytes are "
+                              "the limit",
+                              desc, name, (long long)n_rows, (long long)n_columns,
+                              (long long)*stride);
 
-    if (n_rows && n_columns && (!address || !memoi_row_is_aligned(address, element_bytes)))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s.%s: %s", desc, name,
-                              address ? "not aligned to its element" : "is NULL");
-    return MEMO_STATUS_OK;
+    return n_rows && n_columns ? memoi_row_array(desc, name, address, element_bytes, error)
+                               : MEMO_STATUS_OK;
 }
 
 memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error) {
     static const char desc[] = "memo_rows_desc";
     memo_status status;
     int64_t n; /* whichever side is larger: here it is not known which one has the index */
-    if (rows->n_indexed_rows < 0 || rows->n_rows < 0)
-        return memoi_row_fail(error, desc, "n_rows or n_indexed_rows is negative");
+    if ((status = memoi_row_size(desc, "n_rows", rows->n_rows, error)) ||
+        (status = memoi_row_size(desc, "n_indexed_rows", rows->n_indexed_rows, error)))
+        return status;
     n = rows->n_rows > rows->n_indexed_rows ? rows->n_rows : rows->n_indexed_rows;
     if (!rows->n_rows) n = 0;
     status = memoi_row_matrix(desc, "to", rows->to, n, rows->row_bytes, 1, &rows->to_stride_bytes,
@@ -12508,11 +12558,9 @@ memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error) {
     if (!status)
         status = memoi_row_matrix(desc, "from", rows->from, n, rows->row_bytes, 1,
                                   &rows->from_stride_bytes, error);
-    if (status) return status;
-    if (rows->n_rows && !rows->index) return memoi_row_fail(error, desc, "index is NULL");
-    if (!memoi_row_is_aligned(rows->index, 8))
-        return memoi_row_fail(error, desc, "index is not aligned to 8 bytes");
-    return MEMO_STATUS_OK;
+    if (!status && (rows->n_rows || rows->index))
+        status = memoi_row_array(desc, "index", rows->index, 8, error);
+    return status;
 }
 
 memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error) {
@@ -12524,15 +12572,28 @@ memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error) {
     if (merge->part_batch_stride_rows == 0) merge->part_batch_stride_rows = merge->n_rows;
 
     /* Batches must not overlap or overflow. */
-    if (merge->n_batches < 0 || merge->n_rows < 0)
-        return memoi_row_fail(error, desc, "n_batches or n_rows is negative");
+    if ((status = memoi_row_size(desc, "n_batches", merge->n_batches, error)) ||
+        (status = memoi_row_size(desc, "n_rows", merge->n_rows, error)))
+        return status;
     if (merge->n_batches > 1 &&
         (merge->batch_stride_rows < merge->n_rows || merge->part_batch_stride_rows < merge->n_rows))
-        return memoi_row_fail(error, desc, "batches overlap: a batch stride is below n_rows");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s.%s: below n_rows (%lld of %lld), so that batches overlap; 0 "
+                              "means n_rows",
+                              desc,
+                              merge->batch_stride_rows < merge->n_rows ? "batch_stride_rows"
+                                                                       : "part_batch_stride_rows",
+                              (long long)(merge->batch_stride_rows < merge->n_rows
+                                              ? merge->batch_stride_rows
+                                              : merge->part_batch_stride_rows),
+                              (long long)merge->n_rows);
     rows = merge->batch_stride_rows > merge->part_batch_stride_rows ? merge->batch_stride_rows
                                                                     : merge->part_batch_stride_rows;
     if (rows > MEMOB_BYTES_MAX / merge->n_batches)
-        return memoi_row_fail(error, desc, "exceeds 2^62 bytes");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s.n_batches: too large (%lld, %lld rows apart); 2^62 rows are the "
+                              "limit",
+                              desc, (long long)merge->n_batches, (long long)rows);
     rows = merge->n_rows ? rows * merge->n_batches : 0;
 
     /* All four arrays have dense rows. */
@@ -12606,8 +12667,8 @@ memo_status memo_cross_entropy_desc_resolve(memo_cross_entropy_desc* entropy, me
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s.part: out of range (%d of %d); 0 to n_parts - 1 are valid", desc,
                               (int)entropy->part, (int)entropy->n_parts);
-    if (entropy->first_column < 0 || entropy->first_column > MEMOB_BYTES_MAX)
-        return memoi_row_fail(error, desc, "first_column is out of range; 0 to 2^62 are valid");
+    status = memoi_row_size(desc, "first_column", entropy->first_column, error);
+    if (status) return status;
 
     /* Sizes of every array; cross_entropy may have no gradient, and softmax_parts no sums. */
     status = memoi_row_matrix(desc, "logits", entropy->logits, entropy->n_rows, entropy->n_columns,
@@ -12628,8 +12689,7 @@ memo_status memo_cross_entropy_desc_resolve(memo_cross_entropy_desc* entropy, me
         status =
             memoi_row_matrix(desc, "losses", entropy->losses, entropy->n_rows, 1, 4, &dense, error);
     }
-    if (!status && entropy->sums && !memoi_row_is_aligned(entropy->sums, 8))
-        return memoi_row_fail(error, desc, "sums is not aligned to its element");
+    if (!status && entropy->sums) status = memoi_row_array(desc, "sums", entropy->sums, 8, error);
     return status;
 }
 
@@ -12637,9 +12697,14 @@ memo_status memo_sinks_desc_resolve(memo_sinks_desc* sinks, memo_error* error) {
     static const char desc[] = "memo_sinks_desc";
     int64_t dense = 0, n;
     memo_status status;
-    if (sinks->n_rows < 0 || sinks->n_heads < 0 ||
-        (sinks->n_heads && sinks->n_rows > MEMOB_BYTES_MAX / sinks->n_heads))
-        return memoi_row_fail(error, desc, "n_rows or n_heads is out of range");
+    if ((status = memoi_row_size(desc, "n_rows", sinks->n_rows, error)) ||
+        (status = memoi_row_size(desc, "n_heads", sinks->n_heads, error)))
+        return status;
+    if (sinks->n_heads && sinks->n_rows > MEMOB_BYTES_MAX / sinks->n_heads)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "%s.n_rows: too large (%lld of %lld heads); 2^62 in all are the limit", desc,
+            (long long)sinks->n_rows, (long long)sinks->n_heads);
     n = sinks->n_rows * sinks->n_heads;
 
     /* Each kernel reads some of the arrays; the ones it does not need may be NULL. */

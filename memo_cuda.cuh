@@ -217,7 +217,8 @@ MEMO_API memo_status memo_cuda_sink_sums(memo_stream stream, const memo_sinks_de
 #endif /* MEMO_CUDA_CUH */
 
 /* ==== implementation ========================================================================== */
-/* ROOMS.  Search for the word:
+/* ROOMS, each with the words to search for.  A room uses public functions, memo.h's >>base and the
+ * rooms above it.
  *
  *     >>cuda errors      messages, sizes, clocks
  *     >>cuda driver      the driver's functions, found once
@@ -1807,7 +1808,7 @@ MEMOI_CUDA void memoi_cuda_end_worker(memoi_cuda* cuda) {
 }
 
 /* ---- >>row kernels ------------------------------------------------------------------------------
- * Knows: grids.  The arithmetic is in memo.h, for host and GPU. */
+ * Knows: grids.  Knows nothing of the arithmetic, which memo.h has for host and GPU. */
 
 #define MEMOI_CUDA_THREADS 256
 
@@ -2031,7 +2032,8 @@ MEMOI_CUDA_ENTRY(sinks, memo_sinks_desc)
 MEMOI_CUDA_ENTRY(sink_sums, memo_sinks_desc)
 
 /* ---- >>device life ------------------------------------------------------------------------------
- * Knows: what a device takes from CUDA, and in which order it gives it back. */
+ * Knows: what a device takes from CUDA, and in which order it gives it back.  Knows nothing of what
+ * runs on it. */
 
 memo_cuda_device_desc memo_cuda_device_desc_default(void) {
     memo_cuda_device_desc desc;

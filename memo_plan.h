@@ -76,7 +76,7 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
  * section 4.2).  Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.
  *
  * Proof is OPTIMAL if no plan is smaller; holds count as conflicts.  The plan is valid even if the
- * capacity is not met: then the call returns INFEASIBLE, and the message states what is proven.
+ * capacity is not met: then the call returns INFEASIBLE, and the message states the proven bound.
  * The same seed, node limit and number of threads give the same plan, unless time runs out first.
  *
  * The exact search takes buffers that overlap in time without a break: at most 8,000 of them, 300
@@ -371,7 +371,7 @@ typedef struct memo_parallel_desc {
     int32_t kv_heads_must_divide;
     /* 1: the ring's pieces are contiguous, not zigzag; its last rank then has full blocks only. */
     int32_t is_contiguous;
-    /* The most groups of heads, so that the all-to-all of one runs behind the attention of another
+    /* The most groups of heads, so that the all-to-all of one overlaps the attention of another
      * (memo_sp_attention_desc.ulysses_groups); 0: as many as help.  The prediction takes the fastest
      * number that fits and divides the key heads of a rank. */
     int32_t max_ulysses_groups;
@@ -527,7 +527,7 @@ MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);
  * Chooses a degree for every block (attention, MLP, ...), so that a step takes least time within a
  * device's memory (Oases paper, section 4; the overlapped schedule with fine-grained
  * recomputation).  A small degree communicates less; a large one holds less.  With F, X forward and
- * recomputation + backward, C, CB the collectives behind them, of one of two sub-batches:
+ * recomputation + backward, C, CB the collectives after them, of one of two sub-batches:
  *
  *   block i at degree p     max(F_i, C_i) + max(X_i, CB_i); the first also F + CB, the last also
  *                           C + X
@@ -864,11 +864,21 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
  *     >>profile                measures kernels, copies and a file
  *     >>profile file           its text
  *   3 rows of every tensor
- *     >>row words              and the other rooms of rows, listed there
+ *     >>row words              tables of rows in words; times from a profile
+ *     >>row times              the longest path through a step
+ *     >>row planner            bundles of tensors, tables and their scores
+ *     >>row alpha              the best single alpha
+ *     >>row program            a mixed-integer program over shares of rows
+ *     >>row search             random changes of the best table
+ *     >>row limits             memo_plan_swap: which limit keeps the step from being shorter
  *   4 layouts
  *     >>layout rules           which layouts are legal, or why not
  *     >>layout costs           bytes and seconds of one layout
- *     >>layout links, >>layout attention, >>layout memory, >>layout swapping, >>layout step
+ *     >>layout links           NVLink or NIC for a group of ranks
+ *     >>layout attention       time of attention over ring and Ulysses ranks
+ *     >>layout memory          parameters, gradients, optimizer, logits
+ *     >>layout swapping        the alpha that fits
+ *     >>layout step            memory, time and sent bytes of a step
  *     >>layout list            all layouts in order
  *   5 degrees
  *     >>degree problem         costs of blocks
@@ -902,17 +912,6 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
 #include <lpsolve/lp_lib.h>
 #endif
 #endif
-
-/* "1048576", "0.05", "1e18", into a buffer of 32 bytes. */
-MEMOI void memoi_number_name(char* buffer, double value) {
-    char* exponent;
-    snprintf(buffer, 32, "%.15g", value);
-    exponent = strchr(buffer, 'e');
-    if (!exponent) return;
-    exponent++;
-    if (*exponent == '-') exponent++;
-    while (*exponent == '+' || *exponent == '0') memmove(exponent, exponent + 1, strlen(exponent));
-}
 
 /* ---- >>problem ----------------------------------------------------------------------------------
  * Knows: a memo_plan, as input.  Knows nothing of how it is solved.
@@ -1681,7 +1680,10 @@ typedef struct memoi_queue { /* lowest first */
     int64_t n;
 } memoi_queue;
 
-enum { MEMOI_GREEDY_CLOCK = 256 }; /* steps between two looks at the clock */
+enum {
+    MEMOI_GREEDY_CLOCK = 256, /* steps between two looks at the clock */
+    MEMOI_GREEDY_PACE = 1000  /* items placed that tell how long a run takes */
+};
 
 /* Scratch of one greedy run. */
 typedef struct memoi_greedy {
@@ -1793,6 +1795,14 @@ MEMOI void memoi_greedy_clear(memoi_greedy* greedy) {
         memset(greedy->held_top, 0, (size_t)greedy->problem->n_items * sizeof(int64_t));
 }
 
+/* The time at which a run ends that has placed so many of n items; the present, if these are too few
+ * to tell. */
+MEMOI double memoi_greedy_end(double begin, int64_t n_placed, int64_t n) {
+    double now = memob_now_s();
+    return n_placed < MEMOI_GREEDY_PACE ? now
+                                        : begin + (now - begin) * (double)n / (double)n_placed;
+}
+
 /* Finds two fixed items that share a byte; returns 0 if there are none. */
 MEMOI int memoi_greedy_fixed_clash(memoi_greedy* greedy, int64_t* first, int64_t* second) {
     const memoi_problem* problem = greedy->problem;
@@ -1852,9 +1862,12 @@ MEMOI void memoi_queue_pop(memoi_queue* heap) {
  * the lowest plateau.  If no item does, nothing can fill that plateau, so it rises to its lower
  * neighbor.
  *
- * Items with gaps and fixed items wait beside the plateaus.  So do items that an alignment, a fixed
- * item or a hold keeps off their plateau.  Each waits with a lower bound of its offset, because
- * tops only rise.  Its offset is found when the plateaus reach that bound. */
+ * An aligned item leaves a hole between the plateau and itself.  (Items that wait until a plateau
+ * reaches their alignment take longer and end higher.)
+ *
+ * Items with gaps and fixed items wait beside the plateaus.  So do items that a fixed item or a hold
+ * keeps off their plateau.  Each waits with a lower bound of its offset, because tops only rise.
+ * Its offset is found when the plateaus reach that bound. */
 
 MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
                              int64_t previous) {
@@ -2025,18 +2038,21 @@ MEMOI int64_t memoi_greedy_lowest(const memoi_greedy* greedy, int64_t i, int64_t
 }
 
 /* Places the item that can lie lowest, until none is left; of equals the first of greedy->ranked.
- * Returns 0 if the deadline passes. */
+ * Returns 0 as soon as the deadline cannot be met. */
 MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     memoi_queue* waiting = &greedy->waiting;
-    int64_t n_on_tree = memoi_greedy_begin(greedy), next_fixed = 0, round, k;
+    int64_t n = problem->n_items, n_on_tree = memoi_greedy_begin(greedy), next_fixed = 0, round, k;
     int is_plain = memoi_problem_is_plain(problem);
+    double begin = memob_now_s();
     for (round = 1; n_on_tree + waiting->n > 0; round++) {
         int64_t at = n_on_tree > 0 ? memoi_plateau_lowest(greedy) : -1, rank, chosen, offset;
         int64_t top = at < 0 ? INT64_MAX : greedy->plateau[at].top, key = top;
-        int is_waiting = waiting->n > 0 && waiting->list[0].key <= top;
+        int is_waiting = waiting->n > 0 && waiting->list[0].key <= top, must_wait;
         const memoi_item* item;
-        if (round % MEMOI_GREEDY_CLOCK == 0 && memob_now_s() > greedy->deadline) return 0;
+        if (round % MEMOI_GREEDY_CLOCK == 0 &&
+            memoi_greedy_end(begin, n - n_on_tree - waiting->n, n) > greedy->deadline)
+            return 0;
 
         /* Choose the next item: one that waits, or the first in order that fits the lowest
          * plateau. */
@@ -2062,17 +2078,18 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
                problem->items[greedy->fixed[next_fixed]].fixed < key)
             next_fixed++;
         offset = is_plain ? key : memoi_greedy_lowest(greedy, chosen, key, next_fixed);
+        must_wait = offset > (is_waiting ? key : memob_align_up(key, item->alignment));
         if (!is_waiting) {
             memoi_unplaced_remove(greedy, chosen);
             n_on_tree--;
-            if (offset > key) memoi_queue_push(waiting, offset, rank);
-        } else if (offset > key) {
+            if (must_wait) memoi_queue_push(waiting, offset, rank);
+        } else if (must_wait) {
             waiting->list[0].key = offset;
             memoi_queue_sink(waiting);
         } else {
             memoi_queue_pop(waiting);
         }
-        if (offset > key) continue;
+        if (must_wait) continue;
 
         /* Place it and raise the plateaus below it. */
         if (is_plain)
@@ -2094,18 +2111,16 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
 
 /* --- on top: if there is no time for better --- */
 
-/* Puts the items that are not placed yet (offset -1) on top of the others. */
+/* Puts each item on top of those that conflict with it, fixed items first. */
 MEMOI void memoi_greedy_stack(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     int64_t k;
     memoi_greedy_clear(greedy);
     for (k = 0; k < problem->n_fixed; k++)
-        greedy->offsets[greedy->fixed[k]] = problem->items[greedy->fixed[k]].fixed;
-    for (k = 0; k < problem->n_items; k++)
-        if (greedy->offsets[k] >= 0) memoi_greedy_item_place(greedy, k, greedy->offsets[k]);
+        memoi_greedy_item_place(greedy, greedy->fixed[k], problem->items[greedy->fixed[k]].fixed);
     for (k = 0; k < problem->n_items; k++) {
         int64_t i = greedy->ranked[k].index, alignment = problem->items[i].alignment;
-        if (greedy->offsets[i] < 0)
+        if (problem->items[i].fixed < 0)
             memoi_greedy_item_place(greedy, i,
                                     memob_align_up(memoi_greedy_item_top(greedy, i), alignment));
     }
@@ -2124,16 +2139,17 @@ typedef struct memoi_stay {
     int32_t item, turn; /* fixed items come first */
 } memoi_stay;
 
-enum { MEMOI_FIT_LEVELS = 31, MEMOI_FIT_ROUNDS = 16 };
+enum { MEMOI_FIT_LEVELS = 16, MEMOI_FIT_STEP = 2, MEMOI_FIT_ROUNDS = 16 };
 
 typedef struct memoi_fit {
     const memoi_problem* problem;
-    memoi_stay* stays;                          /* by level, then bucket */
-    int32_t* stay_of;                           /* of a range */
-    int64_t* buckets;                           /* where each begins; one more at the end */
-    int64_t first_bucket[MEMOI_FIT_LEVELS + 1]; /* level l: 2^l sections a bucket, ranges as long
-                                                   as that, shorter than the next level's */
-    int32_t* order;                             /* the item whose turn it is */
+    memoi_stay* stays;                      /* by level, then bucket */
+    int32_t* stay_of;                       /* of a range */
+    int64_t* buckets;                       /* where each begins; one more at the end */
+    int64_t first_bucket[MEMOI_FIT_LEVELS]; /* level l: 2^(l * STEP) sections a bucket, ranges as
+                                               long as that, shorter than the next level's */
+    int n_levels;
+    int32_t* order;     /* the item whose turn it is */
     memoi_range* taken; /* scratch: bytes that an item must keep away from */
 } memoi_fit;
 
@@ -2148,21 +2164,22 @@ MEMOI void memoi_fit_free(memoi_fit* fit) {
 
 MEMOI int64_t memoi_fit_bucket(const memoi_fit* fit, const memoi_range* range) {
     int level = 0;
-    while ((range->end - range->begin) >> level > 1) level++;
-    return fit->first_bucket[level] + (range->begin >> level);
+    while ((range->end - range->begin) >> (level + 1) * MEMOI_FIT_STEP) level++;
+    return fit->first_bucket[level] + (range->begin >> level * MEMOI_FIT_STEP);
 }
 
 MEMOI int memoi_fit_create(memoi_fit* fit, const memoi_problem* problem) {
-    int64_t n = problem->n_items, n_ranges = problem->n_ranges, n_buckets = 0, i, k;
+    int64_t n = problem->n_items, n_ranges = problem->n_ranges, n_buckets = 0, longest = 1, i, k;
     memset(fit, 0, sizeof *fit);
     fit->problem = problem;
 
     /* A range belongs to the level of its length, so a bucket has few ranges without an overlap. */
-    for (k = 0; k < MEMOI_FIT_LEVELS; k++) {
-        fit->first_bucket[k] = n_buckets;
-        if (problem->n_sections >> k) n_buckets += (problem->n_sections >> k) + 1;
+    for (k = 0; k < n_ranges; k++)
+        longest = memob_max(longest, problem->ranges[k].end - problem->ranges[k].begin);
+    for (; longest >> fit->n_levels * MEMOI_FIT_STEP; fit->n_levels++) {
+        fit->first_bucket[fit->n_levels] = n_buckets;
+        n_buckets += (problem->n_sections >> fit->n_levels * MEMOI_FIT_STEP) + 1;
     }
-    fit->first_bucket[MEMOI_FIT_LEVELS] = n_buckets;
     fit->stays = (memoi_stay*)memob_calloc(n_ranges, sizeof(memoi_stay));
     fit->stay_of = (int32_t*)memob_calloc(n_ranges, sizeof(int32_t));
     fit->buckets = (int64_t*)memob_calloc(n_buckets + 1, sizeof(int64_t));
@@ -2235,10 +2252,11 @@ MEMOI int64_t memoi_fit_list(const memoi_fit* fit, int64_t i) {
     /* Overlapping ranges, from the buckets of each level that the range meets. */
     for (r = item->first_range; r < item->first_range + item->n_ranges; r++) {
         int32_t begin = (int32_t)problem->ranges[r].begin, end = (int32_t)problem->ranges[r].end;
-        for (l = 0; problem->n_sections >> l; l++) {
-            int64_t from = memob_max(begin - ((int64_t)2 << l) + 1, 0) >> l, to = (end - 1) >> l;
-            const memoi_stay* stay = &fit->stays[fit->buckets[fit->first_bucket[l] + from]];
-            const memoi_stay* last = &fit->stays[fit->buckets[fit->first_bucket[l] + to + 1]];
+        for (l = 0; l < fit->n_levels; l++) {
+            int64_t from = begin - ((int64_t)1 << (l + 1) * MEMOI_FIT_STEP) + 1;
+            const int64_t* buckets = fit->buckets + fit->first_bucket[l];
+            const memoi_stay* stay = &fit->stays[buckets[memob_max(from, 0) >> l * MEMOI_FIT_STEP]];
+            const memoi_stay* last = &fit->stays[buckets[((end - 1) >> l * MEMOI_FIT_STEP) + 1]];
             for (; stay < last; stay++) { /* stays that an earlier range met are listed already */
                 fit->taken[n].begin = stay->low;
                 fit->taken[n].end = stay->high;
@@ -2293,17 +2311,20 @@ MEMOI int64_t memoi_fit_find(memoi_fit* fit, int64_t i) {
     return memoi_fit_lowest_taken(fit->taken, memoi_fit_list(fit, i), 0, item);
 }
 
-/* Everything in its turn. */
+/* Everything in its turn.  Returns 0 as soon as the deadline cannot be met. */
 MEMOI int memoi_fit_run(memoi_fit* fit, double deadline, int64_t* offsets) {
-    int64_t turn;
-    for (turn = 0; turn < fit->problem->n_items; turn++) {
+    int64_t n = fit->problem->n_items, turn;
+    double begin = memob_now_s();
+    for (turn = 0; turn < n; turn++) {
         int64_t i = fit->order[turn];
-        if (turn % 64 == 63 && memob_now_s() > deadline) return 0;
+        if (turn % 64 == 63 && memoi_greedy_end(begin, turn, n) > deadline) return 0;
         offsets[i] = memoi_fit_find(fit, i);
         memoi_fit_put(fit, i, offsets[i]);
     }
     return 1;
 }
+
+#define MEMOI_GREEDY_STACK_S 1e-6 /* seconds to put an item on top of others */
 
 /* Orders by lowest offset or first fit: the first that come are those that find the most. */
 typedef struct memoi_rule {
@@ -2317,15 +2338,15 @@ typedef struct memoi_rule {
 MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem* problem,
                                      int64_t target, double last_begin, double deadline,
                                      memoi_solution* best, memo_error* error) {
-    static const memoi_rule rules[] = {{MEMOI_ORDER_SIZE, 1},     {MEMOI_ORDER_LIFETIME, 0},
-                                       {MEMOI_ORDER_AREA, 0},     {MEMOI_ORDER_SIZE, 1},
-                                       {MEMOI_ORDER_SIZE, 0},     {MEMOI_ORDER_START, 0},
-                                       {MEMOI_ORDER_LIFETIME, 1}, {MEMOI_ORDER_AREA, 1}};
-    enum { AGAIN = 3 };
+    static const memoi_rule rules[] = {
+        {MEMOI_ORDER_SIZE, 1},  {MEMOI_ORDER_LIFETIME, 0}, {MEMOI_ORDER_START, 1},
+        {MEMOI_ORDER_AREA, 0},  {MEMOI_ORDER_SIZE, 1},     {MEMOI_ORDER_SIZE, 0},
+        {MEMOI_ORDER_START, 0}, {MEMOI_ORDER_LIFETIME, 1}, {MEMOI_ORDER_AREA, 1}};
+    enum { QUICK = 2, AGAIN = 4 };
     memoi_greedy greedy;
     memoi_fit fit;
-    int64_t first, second, i;
-    int plain = memoi_problem_is_plain(problem), k, ok = 1;
+    int64_t n = problem->n_items, first, second;
+    int plain = memoi_problem_is_plain(problem), is_fit_done = 0, k, ok = 1;
     memset(&fit, 0, sizeof fit);
     if (!memoi_greedy_create(&greedy, problem, deadline))
         return memob_no_memory(error, "the greedy planner");
@@ -2339,26 +2360,32 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
                               (long long)plan->buffers[problem->items[second].buffer].id);
     }
 
-    /* One attempt for each rule.  The first always runs to its end or is completed, so that there
-     * is a plan. */
+    /* One attempt for each rule, given up as soon as it would last too long.  The first two may not
+     * use up the time of the quick one, which finds less but often ends in time. */
     for (k = plain; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
-        int is_done;
-        if (k == AGAIN && !plain) continue;
-        if (best->peak < INT64_MAX && memob_now_s() > last_begin) break;
+        double now = memob_now_s();
+        int has_plan = best->peak < INT64_MAX, is_done;
+        if ((k == AGAIN && is_fit_done) || (k == QUICK && has_plan)) continue;
+        if (now > (has_plan ? last_begin : deadline)) break;
+        greedy.deadline = has_plan ? deadline : deadline - MEMOI_GREEDY_STACK_S * (double)n;
+        if (!has_plan && k < QUICK) greedy.deadline = now + (greedy.deadline - now) / 2;
         memoi_greedy_order_items(problem, rules[k].order, greedy.ranked);
         if (rules[k].is_fit && !fit.order) ok = memoi_fit_create(&fit, problem);
         if (!ok) break;
-        if (rules[k].is_fit) {
-            for (i = 0; i < problem->n_items; i++) greedy.offsets[i] = -1;
-            memoi_fit_order(&fit, greedy.ranked);
-            is_done = memoi_fit_run(&fit, deadline, greedy.offsets);
-        } else {
-            is_done = memoi_greedy_run(&greedy);
-        }
-        if (!is_done && best->peak < INT64_MAX) break;
-        if (!is_done) memoi_greedy_stack(&greedy);
+        if (rules[k].is_fit) memoi_fit_order(&fit, greedy.ranked);
+        is_done = rules[k].is_fit ? memoi_fit_run(&fit, greedy.deadline, greedy.offsets)
+                                  : memoi_greedy_run(&greedy);
+        if (!is_done) continue;
+        is_fit_done |= k == 0;
         memoi_solution_offer(problem, greedy.offsets,
-                             rules[k].is_fit && is_done ? (int32_t)rules[k].order : -1, best);
+                             rules[k].is_fit ? (int32_t)rules[k].order : -1, best);
+    }
+
+    /* No rule ends in time. */
+    if (ok && best->peak == INT64_MAX) {
+        memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, greedy.ranked);
+        memoi_greedy_stack(&greedy);
+        memoi_solution_offer(problem, greedy.offsets, -1, best);
     }
     memoi_fit_free(&fit);
     memoi_greedy_free(&greedy);
@@ -3923,9 +3950,8 @@ MEMOI void memoi_core_add(memoi_cores* cores, int64_t item) {
     cores->is_in[item] = 1;
 }
 
-/* Appends to cliques the largest sets of conflicting items that contain all items of `set`, some of
- * `more` and none of `less` (Bron and Kerbosch, with a pivot).  Returns the new number of
- * cliques. */
+/* Finds the largest sets of items in conflict: they hold the items of `set`, and some of those of
+ * `more`, but none of `less`.  Bron and Kerbosch, with a pivot.  Returns how many there are then. */
 MEMOI int64_t memoi_core_cliques(const uint64_t* conflicts, uint64_t set, uint64_t more,
                                  uint64_t less, uint64_t* cliques, int64_t n) {
     uint64_t rest = more | less, pivot = 0;
@@ -3985,8 +4011,8 @@ MEMOI int memoi_core_hold(const memoi_cores* cores, memoi_problem* part) {
     return memoi_problem_sort(part);
 }
 
-/* Makes the core a problem of its own, whose items' buffers are their indices in the whole.
- * Returns as memoi_core_hold. */
+/* Makes the core a problem of its own, whose items' buffers are their indices in the whole.  Returns
+ * as memoi_core_hold. */
 MEMOI int memoi_core_extract(const memoi_cores* cores, memoi_problem* part) {
     int made = memoi_problem_pick(cores->problem, cores->item_of, cores->n, part);
     if (made && cores->problem->held) made = memoi_core_hold(cores, part);
@@ -4399,8 +4425,8 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
     return status;
 }
 
-/* Finds the part that begins with item first and ends where no item crosses.  Returns the first
- * item after it.  Sets *end to the first section after it, and *peak to the peak of its items. */
+/* The part that nothing crosses and that begins with item first: returns the item behind it; *end
+ * is the section behind it, *peak that of its items. */
 MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* offsets,
                                   int64_t first, int64_t* end, int64_t* peak) {
     int64_t last = first;
@@ -6015,29 +6041,46 @@ MEMOI void memoi_profiler_release(memoi_profiler* p) {
     if (p->on_device) memo_device_free(d, p->on_device, NULL);
 }
 
+MEMOI memo_status memoi_profile_check_desc(const memo_profile_desc* desc, memo_error* error) {
+    const struct {
+        const char* name;
+        int64_t value, most;
+    } fields[] = {
+        {"n_tensors", desc->n_tensors, MEMO_PROFILE_TENSORS_MAX},
+        {"largest_copy_bytes", desc->largest_copy_bytes, MEMOB_BYTES_MAX / 2},
+        {"n_repetitions", desc->n_repetitions, MEMOI_PROFILE_REPETITIONS_MAX},
+    };
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i;
+    if (desc->n_rows < 1)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_profile_desc.n_rows: below 1 (%lld); 1 or more are valid",
+                              (long long)desc->n_rows);
+    for (i = 0; i < 3; i++)
+        if (fields[i].value < 0 || fields[i].value > fields[i].most)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "memo_profile_desc.%s: out of range (%lld); 0 to %lld are valid",
+                                  fields[i].name, (long long)fields[i].value,
+                                  (long long)fields[i].most);
+    if (!desc->device || (desc->n_tensors && !desc->tensors))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_profile_desc.%s: NULL; it is required",
+                              desc->device ? "tensors" : "device");
+    for (i = 0; i < desc->n_tensors && !status; i++)
+        status = memoi_profile_check_name(desc->tensors[i].name, error);
+    return status;
+}
+
 memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* profile,
                                  memo_error* error) {
     memoi_profiler p;
-    memo_status status = MEMO_STATUS_OK;
-    int32_t t;
+    memo_status status;
     memset(profile, 0, sizeof *profile);
     memset(&p, 0, sizeof p);
     p.file.fd = -1;
 
     /* Check before any allocation, so that nothing must be released. */
-    if (!desc->device || desc->n_rows < 1 || desc->n_tensors < 0 ||
-        desc->n_tensors > MEMO_PROFILE_TENSORS_MAX || (desc->n_tensors && !desc->tensors) ||
-        desc->largest_copy_bytes < 0 || desc->largest_copy_bytes > MEMOB_BYTES_MAX / 2 ||
-        desc->n_repetitions < 0 || desc->n_repetitions > MEMOI_PROFILE_REPETITIONS_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_profile_desc: device must be set, n_rows %lld be 1 or more, "
-                              "n_tensors %d at most %d, largest_copy_bytes not negative, "
-                              "n_repetitions %d at most %d",
-                              (long long)desc->n_rows, (int)desc->n_tensors,
-                              MEMO_PROFILE_TENSORS_MAX, (int)desc->n_repetitions,
-                              MEMOI_PROFILE_REPETITIONS_MAX);
-    for (t = 0; t < desc->n_tensors; t++)
-        if ((status = memoi_profile_check_name(desc->tensors[t].name, error))) return status;
+    if ((status = memoi_profile_check_desc(desc, error))) return status;
 
     /* 32 MiB copies are large enough to show the full rate of a link. */
     p.desc = desc;
@@ -6057,7 +6100,8 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
     return status;
 }
 
-/* --- >>profile file --- */
+/* --- >>profile file ---
+ * Knows: the text of a profile.  Knows nothing of how its times were measured. */
 
 #define MEMOI_FEMTOSECONDS_MAX 9e18
 
@@ -6347,7 +6391,8 @@ void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc) {
     desc->alpha = plan->alpha;
 }
 
-/* --- >>row words --- */
+/* --- >>row words ---
+ * Knows: tables of rows in words, a profile as times of a desc.  Knows nothing of planning. */
 
 const char* memo_swap_limit_name(memo_swap_limit limit) {
     switch (limit) {
@@ -6478,7 +6523,8 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recomp
     return MEMO_STATUS_OK;
 }
 
-/* --- >>row times --- */
+/* --- >>row times ---
+ * Knows: durations of a step's operations, and its waits.  Knows nothing of memory. */
 
 /* A moment, and the longest path to it: its fixed part, and how often it passes what shares change.
  * n_last: the recomputation of the last layer but one. */
@@ -6558,7 +6604,9 @@ MEMOI memoi_rows_path memoi_rows_step(const memo_swap_plan_desc* desc, memoi_row
     return compute;
 }
 
-/* --- >>row planner --- */
+/* --- >>row planner ---
+ * Knows: bundles of tensors, tables of rows, their score.  Knows nothing of how tables are
+ * found. */
 
 /* Tensors that are recomputed together, and so have the same rows. */
 typedef struct memoi_rows_bundle {
@@ -6902,7 +6950,8 @@ MEMOI void memoi_rows_set(memoi_rows_planner* p, int32_t b, int32_t begin, int32
     for (; begin < end; begin++) p->trial.cells[(int64_t)begin * p->n_bundles + b] = cell;
 }
 
-/* --- >>row alpha --- */
+/* --- >>row alpha ---
+ * Knows: tables of one alpha.  Knows nothing of other tables. */
 
 /* Scores all alphas of whole tiles if they are few; otherwise about 64, then some near the best. */
 MEMOI memo_status memoi_rows_best_alpha(memoi_rows_planner* p, memoi_rows_score* best,
@@ -6953,6 +7002,7 @@ MEMOI void memoi_rows_set_alpha(memoi_rows_planner* p, double alpha, int keeps) 
 }
 
 /* --- >>row program ---
+ * Knows: bundles and capacities, as shares.  Knows nothing of tiles, except when it rounds.
  *
  * Over shares instead of tiles.  Of the layers before the last two, a bundle is kept in k; the
  * others swap a share a of its rows and recompute the rest.  The last two layers never move: their
@@ -7524,6 +7574,7 @@ MEMOI memo_status memoi_rows_run(memoi_rows_program* g, int n_best, memo_error* 
 }
 
 /* --- >>row search ---
+ * Knows: the best table so far, and scores.  Knows nothing of shares.
  *
  * From the best table so far: random changes of a few cells or groups of cells at once, kept if the
  * table is better.  One change makes room for another; that needs no list of what fits. */
@@ -7703,7 +7754,9 @@ MEMOI memo_status memoi_rows_best_table(memoi_rows_planner* p, double alpha, mem
     return status ? status : memoi_rows_search(p, error);
 }
 
-/* --- >>row limits --- */
+/* --- >>row limits ---
+ * Knows: the program and the best plan under changed capacities.  Knows nothing of how either is
+ * found. */
 
 /* A step under these capacities, as short as the program can tell, and the memory it takes at
  * least.  step_s < 0: none. */
@@ -7947,6 +8000,17 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
 /* ---- >>layout rules -----------------------------------------------------------------------------
  * Knows: a model's shape, a cluster, degrees.  Knows nothing of bytes or seconds. */
 
+/* "1048576", "0.05", "1e18", into a buffer of 32 bytes. */
+MEMOI void memoi_parallel_number_name(char* buffer, double value) {
+    char* exponent;
+    snprintf(buffer, 32, "%.15g", value);
+    exponent = strchr(buffer, 'e');
+    if (!exponent) return;
+    exponent++;
+    if (*exponent == '-') exponent++;
+    while (*exponent == '+' || *exponent == '0') memmove(exponent, exponent + 1, strlen(exponent));
+}
+
 memo_parallel_desc memo_parallel_desc_default(void) {
     memo_parallel_desc desc;
     memset(&desc, 0, sizeof desc);
@@ -8072,9 +8136,10 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         char value[32], low[32], high[32];
         if (f->value >= f->low && f->value <= f->high && (f->value >= 1e-9 || f->value <= 0))
             continue;
-        memoi_number_name(value, f->value);
-        memoi_number_name(low, f->low > 0 ? f->low : 1e-9); /* so that no quotient overflows */
-        memoi_number_name(high, f->high);
+        memoi_parallel_number_name(value, f->value);
+        memoi_parallel_number_name(low,
+                                   f->low > 0 ? f->low : 1e-9); /* so that no quotient overflows */
+        memoi_parallel_number_name(high, f->high);
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s: out of range (%s); %s to %s%s are valid", f->name, value, low,
                               high, f->low > 0 ? "" : " or 0");
@@ -8140,8 +8205,8 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     degrees[4] = l->ring;
     for (i = 0; i < 5; i++) {
         if (degrees[i] < 1)
-            return memo_error_set(error, no, "%s degree: out of range (%d); 1 or more are valid",
-                                  names[i], (int)degrees[i]);
+            return memo_error_set(error, no, "%s: out of range (%d); 1 or more are valid", names[i],
+                                  (int)degrees[i]);
         product *= degrees[i];
     }
     if (product < c->n_gpus || product > c->n_gpus)
@@ -8154,29 +8219,30 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     /* Tensor ranks have equal shares of the key/value heads and of the MLP's columns. */
     if (l->tensor > m->n_kv_heads)
         return memo_error_set(error, no,
-                              "tensor degree %d is above the %d key/value heads, which it splits; "
-                              "ulysses and ring can take the rest",
+                              "tensor: %d is above the %d key/value heads, which it splits; "
+                              "use ulysses and ring for the rest",
                               (int)l->tensor, (int)m->n_kv_heads);
     if (m->n_kv_heads % l->tensor)
-        return memo_error_set(error, no, "tensor degree %d does not divide the %d key/value heads",
+        return memo_error_set(error, no,
+                              "tensor: %d does not divide the %d key/value heads; use a divisor",
                               (int)l->tensor, (int)m->n_kv_heads);
     if (m->ffn % l->tensor)
         return memo_error_set(error, no,
-                              "tensor degree %d does not divide the %d columns of the MLP",
+                              "tensor: %d does not divide the %d columns of the MLP; use a divisor",
                               (int)l->tensor, (int)m->ffn);
 
     /* Ulysses may deal heads unevenly, but every rank needs a query head.  Several ranks may copy a
      * key/value head unless the desc forbids it. */
     if (l->ulysses > m->n_q_heads / l->tensor)
         return memo_error_set(error, no,
-                              "ulysses degree %d is above the %d query heads of a tensor rank: %d "
-                              "ranks would have none; use a ring degree instead",
+                              "ulysses: %d is above the %d query heads of a tensor rank, so %d "
+                              "ranks have none; use ring for the rest",
                               (int)l->ulysses, (int)(m->n_q_heads / l->tensor),
                               (int)(l->ulysses - m->n_q_heads / l->tensor));
     if (desc->kv_heads_must_divide && (m->n_kv_heads / l->tensor) % l->ulysses)
         return memo_error_set(error, no,
-                              "tensor x ulysses = %d does not divide the %d key/value heads; this "
-                              "needs %s, which kv_heads_must_divide forbids",
+                              "tensor x ulysses: %d does not divide the %d key/value heads, and "
+                              "kv_heads_must_divide forbids %s; use a divisor",
                               (int)(l->tensor * l->ulysses), (int)m->n_kv_heads,
                               l->ulysses > m->n_kv_heads / l->tensor ? "heads on several ranks"
                                                                      : "uneven heads");
@@ -8186,30 +8252,34 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     pieces = 2.0 * l->tensor * l->ulysses * l->ring;
     if ((double)desc->sequence < pieces)
         return memo_error_set(error, no,
-                              "a sequence of %lld tokens is too short: it is divided into 2 x "
-                              "tensor x ulysses x ring = %.0f pieces",
+                              "sequence: too short (%lld tokens) for 2 x tensor x ulysses x ring = "
+                              "%.0f pieces; use smaller degrees or as many tokens",
                               (long long)desc->sequence, pieces);
 
     /* The prediction times one replica, one micro-batch and one stage, so all of them must be
      * equal. */
     if (desc->global_batch % l->data)
-        return memo_error_set(error, no, "data degree %d does not divide the batch of %lld",
+        return memo_error_set(error, no,
+                              "data: %d does not divide the batch of %lld; use a divisor",
                               (int)l->data, (long long)desc->global_batch);
     if (desc->global_batch / l->data % desc->micro_batch)
         return memo_error_set(
-            error, no, "micro-batches of %lld do not divide the %lld sequences of a replica",
+            error, no,
+            "micro_batch: %lld does not divide the %lld sequences of a replica; use a divisor",
             (long long)desc->micro_batch, (long long)(desc->global_batch / l->data));
     if (m->n_layers % l->pipeline)
-        return memo_error_set(error, no, "pipeline degree %d does not divide the %d layers",
+        return memo_error_set(error, no,
+                              "pipeline: %d does not divide the %d layers; use a divisor",
                               (int)l->pipeline, (int)m->n_layers);
 
     /* A ZeRO stage above 0 needs several ranks to shard over. */
     if (l->zero_stage < 0 || l->zero_stage > 3)
-        return memo_error_set(error, no, "ZeRO stage: out of range (%d); 0 to 3 are valid",
+        return memo_error_set(error, no, "zero_stage: out of range (%d); 0 to 3 are valid",
                               (int)l->zero_stage);
     if (l->zero_stage > 0 && memo_parallel_zero_group(l) == 1)
         return memo_error_set(error, no,
-                              "ZeRO stage %d has nothing to shard: data x ulysses x ring is 1",
+                              "zero_stage: %d has nothing to shard, because data x ulysses x ring "
+                              "is 1; use 0",
                               (int)l->zero_stage);
 
     /* Swapping needs a layer besides the last two, which stay on the device. */
@@ -8217,11 +8287,11 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
         if (!(c->host_bytes > 0) || !(c->host_bytes_per_s > 0))
             return memo_error_set(
                 error, no,
-                "swapping needs cluster.host_bytes and cluster.host_bytes_per_s above 0");
+                "activations: swap needs host memory; set cluster.host_bytes and host_bytes_per_s");
         if (m->n_layers / l->pipeline <= 2)
             return memo_error_set(error, no,
-                                  "swapping: a pipeline stage has %d layers, and the last two are "
-                                  "never swapped; 3 or more are required",
+                                  "activations: swap needs 3 layers a pipeline stage (%d), because "
+                                  "the last two stay; use a smaller pipeline",
                                   (int)(m->n_layers / l->pipeline));
     } else if (l->activations != MEMO_PARALLEL_KEEP && l->activations != MEMO_PARALLEL_RECOMPUTE) {
         return memo_error_set(
@@ -8349,7 +8419,8 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     return share;
 }
 
-/* --- >>layout links --- */
+/* --- >>layout links ---
+ * Knows: which link a group of ranks uses.  Knows nothing of what is sent. */
 
 /* Groups are blocks of `extent` ranks in the order of memo_parallel_rank. */
 MEMOI int memoi_parallel_leaves(const memo_parallel_cluster* c, double extent) {
@@ -8371,7 +8442,8 @@ MEMOI double memoi_parallel_group_link(const memo_parallel_cluster* c, double n,
                : c->gpus_per_node * c->nic_bytes_per_s;
 }
 
-/* --- >>layout attention --- */
+/* --- >>layout attention ---
+ * Knows: one layer's attention over ring and Ulysses ranks.  Knows nothing of memory. */
 
 /* The time that exchanges take beside the attention of n groups.  While group g is computed, group
  * g + 1 arrives and group g - 1 leaves, on one stream that takes turns. */
@@ -8568,7 +8640,8 @@ MEMOI double memoi_parallel_buffers(const memo_parallel_desc* desc, const memo_p
     return most;
 }
 
-/* --- >>layout memory --- */
+/* --- >>layout memory ---
+ * Knows: bytes of parameters, gradients, optimizer and logits.  Knows nothing of activations. */
 
 MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
                                                  const memo_parallel_layout* l,
@@ -8599,7 +8672,8 @@ MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
     return memory;
 }
 
-/* --- >>layout swapping --- */
+/* --- >>layout swapping ---
+ * Knows: bytes and bandwidth of swapped rows.  Knows nothing of other layers' work. */
 
 /* More than the bytes by at most one, so that rounding never exceeds a budget. */
 MEMOI double memoi_parallel_above(double bytes) { return floor(bytes) + 1; }
@@ -8638,7 +8712,8 @@ MEMOI double memoi_parallel_alpha(const memo_parallel_desc* desc, const memoi_pa
     return rows > 0 ? rows / n_rows : 0;
 }
 
-/* --- >>layout step --- */
+/* --- >>layout step ---
+ * Knows: all of the above, for a whole step.  Knows nothing of other layouts. */
 
 /* What the backward of a micro-batch recomputes. */
 typedef struct memoi_parallel_again {
@@ -9159,7 +9234,8 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
     return MEMO_STATUS_OK;
 }
 
-/* --- >>degree costs --- */
+/* --- >>degree costs ---
+ * Knows: costs of blocks and of their borders.  Knows nothing of where they come from. */
 
 MEMOI double memoi_degrees_gather_s(const memo_degrees_problem* problem, int32_t p, int32_t q) {
     return p == q ? 0 : p < q ? problem->gather_s[p][q] : problem->gather_s[q][p];
@@ -9239,7 +9315,8 @@ memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int
     return status;
 }
 
-/* --- >>degree model --- */
+/* --- >>degree model ---
+ * Knows: the shape of a GPT and constants of a cluster.  Knows nothing of plans. */
 
 memo_degrees_model memo_degrees_model_default(void) {
     memo_degrees_model model;
@@ -9331,7 +9408,8 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
     return status;
 }
 
-/* --- >>degree text --- */
+/* --- >>degree text ---
+ * Knows: the text of profiles and of degrees.  Knows nothing of what they mean. */
 
 /* Reads the frame, if the text has one, up to the first line of content. */
 MEMOI memo_status memoi_degrees_open(memob_reader* reader, const char* text, const char* kind,

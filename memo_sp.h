@@ -563,8 +563,8 @@ typedef enum memo_mask_kind {
  * unchanged until the stream has passed. */
 typedef struct memo_mask {
     memo_mask_kind kind;
-    /* A query sees only keys less than so many positions before it, and after it; 0: no limit, 1:
-     * none but its own.  CAUSAL is window_after 1. */
+    /* A query at position p sees keys in (p - window_before, p + window_after); 0: no limit.
+     * CAUSAL is window_after 1. */
     int64_t window_before, window_after;
     int64_t n_tokens; /* queries from n_tokens on are padding and see nothing */
     int64_t n_keys;   /* keys from n_keys on are padding and are not seen; 0: n_tokens */
@@ -1296,17 +1296,19 @@ MEMO_API memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* ten
 #error "memo_sp.h: MEMO_IMPLEMENTATION is not defined; define it in the same file"
 #endif
 
-/* ROOMS, each with the words to search for.  A room uses public functions and the rooms above it.
+/* ROOMS, each with the words to search for.  A room uses public functions, memo.h's >>base and the
+ * rooms above it.
  *
  *     >>comm checks         types, bytes of collectives, checks and labels for all back ends
  *     >>reductions          sums and maxima in the order of ranks
  *     >>threads back end    ranks as threads: messages, meetings, failures, simulated links
  *     >>nccl back end       ranks over NCCL: the meeting, the watchdog, time-outs, order
  *     >>mesh                coordinates and groups of a rank
- *     >>shardings             positions, ranks and rows
- *     >>queue               a device or a schedule to enqueue on; the row kernels
+ *     >>shardings           positions, ranks and rows
+ *     >>target              a device or a schedule to enqueue on; the row kernels
  *     >>masks               which keys a query sees
  *     >>host attention      tiles of queries against tiles of keys, on the host
+ *     >>attention shape     tokens, heads and masks of a rank
  *     >>ulysses exchange    rows to heads and back
  *     >>ring attention      steps, exchanges and merges of the ring
  *     >>hybrid attention    shapes, buffers, passes and schedules of Ulysses x ring
@@ -1456,10 +1458,11 @@ MEMOI memo_status memoi_comm_check_group_end(const memo_comm* comm, int32_t grou
                               "call group_begin first",
                               comm->name);
     if (has_other_stream)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "group_end.stream on '%s': not the stream of the group's sends and "
-                              "receives; use one stream for a group",
-                              comm->name);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_group_end.stream on '%s': not the stream of the group's sends and "
+            "receives; use one stream for a group",
+            comm->name);
     return MEMO_STATUS_OK;
 }
 
@@ -2701,42 +2704,47 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, m
     const double latencies_s[2] = {desc->latency_s, desc->outer_latency_s};
     int32_t r, k;
     if (desc->n_ranks < 1 || desc->n_ranks > 32768)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "comm_threads_desc.n_ranks: out of range (%d); 1 to 32768 are valid",
-                              (int)desc->n_ranks);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_comm_threads_desc.n_ranks: out of range (%d); 1 to 32768 are valid",
+            (int)desc->n_ranks);
     if (!desc->devices)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "comm_threads_desc.devices: NULL; pass a host device for each rank");
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_comm_threads_desc.devices: NULL; pass a host device for each rank");
     for (r = 0; r < desc->n_ranks; r++) {
         memo_error reason;
         if (memob_check_host_device(desc->devices[r], &reason))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "comm_threads_desc.devices, rank %d: %.400s", (int)r,
+                                  "memo_comm_threads_desc.devices, rank %d: %.400s", (int)r,
                                   reason.message);
     }
     if (!(desc->timeout_s >= 0 && desc->timeout_s <= 1e9))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "comm_threads_desc.timeout_s: out of range (%g); 0 to 1e9 are valid",
-                              desc->timeout_s);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_comm_threads_desc.timeout_s: out of range (%g); 0 to 1e9 are valid",
+            desc->timeout_s);
 
     /* Simulated links. */
     for (k = 0; k < 2; k++) {
         if (!memob_is_copy_rate(rates[k]))
             return memo_error_set(
                 error, MEMO_STATUS_INVALID_ARGUMENT,
-                "comm_threads_desc.%sbytes_per_s: out of range (%g); 0 (no limit) "
+                "memo_comm_threads_desc.%sbytes_per_s: out of range (%g); 0 (no limit) "
                 "or at least 1 is valid",
                 k ? "outer_" : "", rates[k]);
         if (!(latencies_s[k] >= 0 && latencies_s[k] <= 1e3))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "comm_threads_desc.%slatency_s: out of range (%g); 0 to 1000 are "
-                                  "valid",
-                                  k ? "outer_" : "", latencies_s[k]);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_comm_threads_desc.%slatency_s: out of range (%g); 0 to 1000 are "
+                "valid",
+                k ? "outer_" : "", latencies_s[k]);
     }
     if (desc->ranks_per_node < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "comm_threads_desc.ranks_per_node: negative (%d); 0 means one node",
-                              (int)desc->ranks_per_node);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_comm_threads_desc.ranks_per_node: negative (%d); 0 means one node",
+            (int)desc->ranks_per_node);
     return MEMO_STATUS_OK;
 }
 
@@ -2872,8 +2880,9 @@ MEMOI memo_status memoi_nccl_write_id(const char* path, const ncclUniqueId* id, 
     if (is_written) is_written = rename(temporary, path) == 0;
     MEMO_FREE(temporary);
     if (is_written) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_IO, "comm_nccl_desc.id_path: cannot write %.300s: %s",
-                          path, strerror(errno));
+    return memo_error_set(error, MEMO_STATUS_IO,
+                          "memo_comm_nccl_desc.id_path: cannot write %.300s: %s", path,
+                          strerror(errno));
 }
 
 /* The other ranks wait until the file exists. */
@@ -2890,14 +2899,14 @@ MEMOI memo_status memoi_nccl_read_id(const char* path, double timeout_s, ncclUni
             if (is_read && memcmp(magic, memoi_nccl_magic, 8) == 0) return MEMO_STATUS_OK;
             return memo_error_set(
                 error, MEMO_STATUS_FORMAT,
-                "comm_nccl_desc.id_path: %.300s is not an id of rank 0; use a new "
+                "memo_comm_nccl_desc.id_path: %.300s is not an id of rank 0; use a new "
                 "name for each run",
                 path);
         }
         if (waited_s > timeout_s)
             return memo_error_set(
                 error, MEMO_STATUS_COMM,
-                "comm_nccl_desc.id_path: rank 0 did not write %.300s within %g s: "
+                "memo_comm_nccl_desc.id_path: rank 0 did not write %.300s within %g s: "
                 "%s",
                 path, timeout_s, strerror(errno));
         memoi_nccl_nap(waited_s);
@@ -3489,8 +3498,8 @@ MEMOI memo_status memoi_nccl_place(const memo_comm_nccl_desc* desc, int32_t* ran
     if (n < 1 || n > INT32_MAX || r < 0 || r >= n)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1", (long long)r,
-            (long long)n);
+            "memo_comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1",
+            (long long)r, (long long)n);
     *rank = (int32_t)r;
     *size = (int32_t)n;
     return MEMO_STATUS_OK;
@@ -3653,7 +3662,7 @@ MEMOI memo_status memoi_mesh_check(const memoi_mesh_axis* axes, int32_t size, me
     for (i = 0; i < MEMOI_MESH_AXES; i++) {
         if (axes[i].degree < 1)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "mesh_desc.%s: negative (%d); 0 means 1", axes[i].name,
+                                  "memo_mesh_desc.%s: negative (%d); 0 means 1", axes[i].name,
                                   (int)axes[i].degree);
         /* A product above size is wrong anyway; stop there, so that it cannot overflow. */
         product = product > size ? product : product * axes[i].degree;
@@ -3665,7 +3674,7 @@ MEMOI memo_status memoi_mesh_check(const memoi_mesh_axis* axes, int32_t size, me
                            axes[i].name, (int)axes[i].degree);
     memoi_mesh_hint(axes, size, hint);
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "mesh_desc: %s is not the world's size (%d); %s%s", text, (int)size,
+                          "memo_mesh_desc: %s is not the world's size (%d); %s%s", text, (int)size,
                           hint[0] ? "what fits: " : "no change of one degree fits", hint);
 }
 
@@ -3820,30 +3829,32 @@ MEMOI memo_status memoi_sharding_check(const memo_sharding_desc* desc, memo_erro
     if ((int)desc->kind < MEMO_SHARDING_ZIGZAG || (int)desc->kind > MEMO_SHARDING_DOCUMENTS)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "sharding_desc.kind: not a memo_sharding_kind (%d); 0 to %d are valid", (int)desc->kind,
-            (int)MEMO_SHARDING_DOCUMENTS);
+            "memo_sharding_desc.kind: not a memo_sharding_kind (%d); 0 to %d are valid",
+            (int)desc->kind, (int)MEMO_SHARDING_DOCUMENTS);
     if (desc->ring < 0 || desc->ulysses < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sharding_desc.%s: negative (%d); 0 means 1",
+                              "memo_sharding_desc.%s: negative (%d); 0 means 1",
                               desc->ring < 0 ? "ring" : "ulysses",
                               (int)(desc->ring < 0 ? desc->ring : desc->ulysses));
     if (desc->n_tokens < 1 || desc->n_tokens > MEMOB_BYTES_MAX / 2)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sharding_desc.n_tokens: out of range (%lld); 1 to %lld are valid",
-                              (long long)desc->n_tokens, (long long)(MEMOB_BYTES_MAX / 2));
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sharding_desc.n_tokens: out of range (%lld); 1 to %lld are valid",
+            (long long)desc->n_tokens, (long long)(MEMOB_BYTES_MAX / 2));
 
     /* Documents belong to one kind, which needs them. */
     if (desc->kind != MEMO_SHARDING_DOCUMENTS && desc->document_begins)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sharding_desc.document_begins: not used by the sharding %s; use "
-                              "MEMO_SHARDING_DOCUMENTS, or pass the documents in the mask",
-                              memo_sharding_name(desc->kind));
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sharding_desc.document_begins: not used by the sharding %s; use "
+            "MEMO_SHARDING_DOCUMENTS, or pass the documents in the mask",
+            memo_sharding_name(desc->kind));
     if (desc->kind == MEMO_SHARDING_DOCUMENTS &&
         (desc->n_documents > MEMOI_DOCUMENTS_MAX ||
          !memoi_sharding_are_documents(desc->document_begins, desc->n_documents, desc->n_tokens)))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "sharding_desc.document_begins: invalid (%lld documents); 1 to %d that "
+            "memo_sharding_desc.document_begins: invalid (%lld documents); 1 to %d that "
             "ascend from 0 to n_tokens (%lld) are valid",
             (long long)desc->n_documents, MEMOI_DOCUMENTS_MAX, (long long)desc->n_tokens);
     return MEMO_STATUS_OK;
@@ -3868,7 +3879,7 @@ memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sh
     if (unit > INT32_MAX)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "sharding_desc: ring %d x ulysses %d are too many ranks; at most %d are "
+            "memo_sharding_desc: ring %d x ulysses %d are too many ranks; at most %d are "
             "valid",
             (int)sharding->ring, (int)sharding->ulysses, INT32_MAX / 2);
     sharding->padded_tokens = (desc->n_tokens + unit - 1) / unit * unit;
@@ -4205,97 +4216,99 @@ int64_t memo_sharding_print(const memo_sharding* sharding, char* text, int64_t c
     return n_bytes;
 }
 
-/* ---- >>queue ------------------------------------------------------------------------------------
+/* ---- >>target -----------------------------------------------------------------------------------
  * Knows: a device, a recorder around it, a schedule, the row kernels.  Knows nothing of ranks or
  * attention.
  *
  * One walk through an engine's code either enqueues on a device, or appends the same operations to
  * a schedule. */
 
-enum { MEMOI_SP_COMPUTE = 0, MEMOI_SP_RING, MEMOI_SP_ULYSSES, MEMOI_SP_N_STREAMS };
+enum { MEMOI_TARGET_COMPUTE = 0, MEMOI_TARGET_RING, MEMOI_TARGET_ULYSSES, MEMOI_TARGET_N_STREAMS };
 enum {
-    MEMOI_SP_COMPUTED = 0,
-    MEMOI_SP_EVEN,
-    MEMOI_SP_ODD,
-    MEMOI_SP_HEADS, /* a group has arrived by heads */
-    MEMOI_SP_DONE,  /* a group is computed, or the first may start */
-    MEMOI_SP_ROWS,  /* a group has left by rows */
-    MEMOI_SP_N_EVENTS
+    MEMOI_TARGET_COMPUTED = 0,
+    MEMOI_TARGET_EVEN,
+    MEMOI_TARGET_ODD,
+    MEMOI_TARGET_HEADS, /* a group has arrived by heads */
+    MEMOI_TARGET_DONE,  /* a group is computed, or the first may start */
+    MEMOI_TARGET_ROWS,  /* a group has left by rows */
+    MEMOI_TARGET_N_EVENTS
 };
 
-typedef struct memoi_sp_queue {
+typedef struct memoi_target {
     const memo_device* device; /* NULL: append to schedule */
-    memo_stream streams[MEMOI_SP_N_STREAMS];
-    memo_event events[MEMOI_SP_N_EVENTS];
+    memo_stream streams[MEMOI_TARGET_N_STREAMS];
+    memo_event events[MEMOI_TARGET_N_EVENTS];
     memo_schedule* schedule;
-    int32_t stream_indices[MEMOI_SP_N_STREAMS];
-    int32_t event_indices[MEMOI_SP_N_EVENTS];
+    int32_t stream_indices[MEMOI_TARGET_N_STREAMS];
+    int32_t event_indices[MEMOI_TARGET_N_EVENTS];
     int32_t has_ranges; /* 0: addresses are not real; leave them out */
-} memoi_sp_queue;
+} memoi_target;
 
 /* A table from older code may end before annotate. */
-MEMOI int memoi_sp_has_annotate(const memo_device* device) {
+MEMOI int memoi_target_has_annotate(const memo_device* device) {
     int64_t needed = (int64_t)(offsetof(memo_device, annotate) + sizeof device->annotate);
     return device->struct_bytes >= needed && device->annotate;
 }
 
 /* Announces an operation that the table has no function for.  With a device, the caller enqueues it
  * afterwards. */
-MEMOI memo_status memoi_sp_announce(const memoi_sp_queue* queue, int stream, memo_op_desc* op,
-                                    memo_error* error) {
-    if (queue->device)
-        return memoi_sp_has_annotate(queue->device)
-                   ? memo_annotate(queue->device, queue->streams[stream], op, error)
+MEMOI memo_status memoi_target_announce(const memoi_target* target, int stream, memo_op_desc* op,
+                                        memo_error* error) {
+    if (target->device)
+        return memoi_target_has_annotate(target->device)
+                   ? memo_annotate(target->device, target->streams[stream], op, error)
                    : MEMO_STATUS_OK;
-    op->stream = queue->stream_indices[stream];
-    if (!queue->has_ranges) op->n_reads = op->n_writes = 0;
-    return memo_schedule_add_op(queue->schedule, op, error);
+    op->stream = target->stream_indices[stream];
+    if (!target->has_ranges) op->n_reads = op->n_writes = 0;
+    return memo_schedule_add_op(target->schedule, op, error);
 }
 
-MEMOI memo_status memoi_sp_record(const memoi_sp_queue* queue, int event, int stream,
-                                  memo_error* error) {
-    if (queue->device)
-        return memo_event_record(queue->device, queue->events[event], queue->streams[stream],
+MEMOI memo_status memoi_target_record(const memoi_target* target, int event, int stream,
+                                      memo_error* error) {
+    if (target->device)
+        return memo_event_record(target->device, target->events[event], target->streams[stream],
                                  error);
-    return memo_schedule_add_record(queue->schedule, queue->event_indices[event],
-                                    queue->stream_indices[stream], error);
+    return memo_schedule_add_record(target->schedule, target->event_indices[event],
+                                    target->stream_indices[stream], error);
 }
 
-MEMOI memo_status memoi_sp_wait(const memoi_sp_queue* queue, int event, int stream,
-                                memo_error* error) {
-    if (queue->device)
-        return memo_event_wait(queue->device, queue->events[event], queue->streams[stream], error);
-    return memo_schedule_add_wait(queue->schedule, queue->event_indices[event],
-                                  queue->stream_indices[stream], error);
+MEMOI memo_status memoi_target_wait(const memoi_target* target, int event, int stream,
+                                    memo_error* error) {
+    if (target->device)
+        return memo_event_wait(target->device, target->events[event], target->streams[stream],
+                               error);
+    return memo_schedule_add_wait(target->schedule, target->event_indices[event],
+                                  target->stream_indices[stream], error);
 }
 
-MEMOI memo_status memoi_sp_fill(const memoi_sp_queue* queue, void* address, int64_t n_bytes,
-                                memo_error* error) {
+MEMOI memo_status memoi_target_fill(const memoi_target* target, void* address, int64_t n_bytes,
+                                    memo_error* error) {
     memo_op_desc op = memo_op_desc_default();
     memo_range written;
     if (!n_bytes) return MEMO_STATUS_OK;
-    if (queue->device)
-        return memo_fill(queue->device, queue->streams[MEMOI_SP_COMPUTE], address, 0, n_bytes,
+    if (target->device)
+        return memo_fill(target->device, target->streams[MEMOI_TARGET_COMPUTE], address, 0, n_bytes,
                          error);
     written = memob_range_at(address, n_bytes);
     op.name = "fill";
     op.link_bytes = n_bytes;
     op.writes = &written;
     op.n_writes = 1;
-    return memoi_sp_announce(queue, MEMOI_SP_COMPUTE, &op, error);
+    return memoi_target_announce(target, MEMOI_TARGET_COMPUTE, &op, error);
 }
 
-MEMOI memo_status memoi_sp_copy_rows(const memoi_sp_queue* queue, void* to, int64_t to_stride_bytes,
-                                     const void* from, int64_t from_stride_bytes, int64_t row_bytes,
-                                     int64_t n_rows, memo_error* error) {
+MEMOI memo_status memoi_target_copy_rows(const memoi_target* target, void* to,
+                                         int64_t to_stride_bytes, const void* from,
+                                         int64_t from_stride_bytes, int64_t row_bytes,
+                                         int64_t n_rows, memo_error* error) {
     memo_op_desc op = memo_op_desc_default();
     memo_range* ranges;
     memo_status status;
     if (!n_rows || !row_bytes) return MEMO_STATUS_OK;
-    if (queue->device)
-        return memo_copy_rows(queue->device, queue->streams[MEMOI_SP_COMPUTE], MEMO_COPY_ON_DEVICE,
-                              to, to_stride_bytes, from, from_stride_bytes, row_bytes, n_rows,
-                              error);
+    if (target->device)
+        return memo_copy_rows(target->device, target->streams[MEMOI_TARGET_COMPUTE],
+                              MEMO_COPY_ON_DEVICE, to, to_stride_bytes, from, from_stride_bytes,
+                              row_bytes, n_rows, error);
     ranges = (memo_range*)memob_calloc(2 * n_rows, sizeof(memo_range));
     if (!ranges) return memob_no_memory(error, "the rows of a copy in a schedule");
     op.name = memob_copy_kind_name(MEMO_COPY_ON_DEVICE);
@@ -4304,14 +4317,19 @@ MEMOI memo_status memoi_sp_copy_rows(const memoi_sp_queue* queue, void* to, int6
     op.n_reads = memob_row_ranges(ranges, from, from_stride_bytes, row_bytes, n_rows);
     op.writes = ranges + n_rows;
     op.n_writes = memob_row_ranges(ranges + n_rows, to, to_stride_bytes, row_bytes, n_rows);
-    status = memoi_sp_announce(queue, MEMOI_SP_COMPUTE, &op, error);
+    status = memoi_target_announce(target, MEMOI_TARGET_COMPUTE, &op, error);
     MEMO_FREE(ranges);
     return status;
 }
 
+/* The duration of a transfer in a schedule. */
+MEMOI double memoi_target_transfer_s(double bytes_per_s, double latency_s, int64_t n_bytes) {
+    return latency_s + (bytes_per_s > 0 ? (double)n_bytes / bytes_per_s : 0);
+}
+
 /* The stream of that name, added if there is none. */
-MEMOI memo_status memoi_sp_schedule_stream(memo_schedule* schedule, const char* name,
-                                           int32_t* stream, memo_error* error) {
+MEMOI memo_status memoi_target_schedule_stream(memo_schedule* schedule, const char* name,
+                                               int32_t* stream, memo_error* error) {
     for (*stream = 0; *stream < schedule->n_streams; ++*stream)
         if (!strcmp(schedule->text + schedule->streams[*stream], name)) return MEMO_STATUS_OK;
     return memo_schedule_add_stream(schedule, name, stream, error);
@@ -4320,8 +4338,8 @@ MEMOI memo_status memoi_sp_schedule_stream(memo_schedule* schedule, const char* 
 #ifndef MEMO_NO_HOST_DEVICE
 
 /* Functions are launched on the device itself, not on a recorder around it. */
-MEMOI memo_device* memoi_sp_host_of(const memo_device* device) {
-    while (memoi_sp_has_annotate(device) && device->annotate == memob_recorder_annotate)
+MEMOI memo_device* memoi_target_host_of(const memo_device* device) {
+    while (memoi_target_has_annotate(device) && device->annotate == memob_recorder_annotate)
         device = &((const memo_recorder*)device->context)->inner;
     return (memo_device*)(uintptr_t)device;
 }
@@ -4331,31 +4349,31 @@ MEMOI memo_device* memoi_sp_host_of(const memo_device* device) {
 /* --- row kernels --- */
 
 /* A table from older code may end before the row kernels. */
-MEMOI int memoi_sp_has_kernels(const memo_device* device) {
+MEMOI int memoi_target_has_kernels(const memo_device* device) {
     return device->struct_bytes >= (int64_t)(offsetof(memo_device, cast) + sizeof device->cast);
 }
 
-MEMOI memo_status memoi_sp_no_kernel(const memoi_sp_queue* queue, memo_error* error) {
+MEMOI memo_status memoi_target_no_kernel(const memoi_target* target, memo_error* error) {
     return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                           "device '%s': it has no row kernels; use a device that has them",
-                          queue->device->name);
+                          target->device->name);
 }
 
 /* Enqueues a row kernel on the compute stream; without a device, announces op. */
-#define MEMOI_SP_KERNEL(queue, op, entry, desc)                                                    \
-    (!(queue)->device ? memoi_sp_announce(queue, MEMOI_SP_COMPUTE, op, error)                      \
-     : memoi_sp_has_kernels((queue)->device) && (queue)->device->entry                             \
-         ? (queue)->device->entry((queue)->device->context, (queue)->streams[MEMOI_SP_COMPUTE],    \
-                                  desc, error)                                                     \
-         : memoi_sp_no_kernel(queue, error))
+#define MEMOI_TARGET_KERNEL(target, op, entry, desc)                                               \
+    (!(target)->device ? memoi_target_announce(target, MEMOI_TARGET_COMPUTE, op, error)            \
+     : memoi_target_has_kernels((target)->device) && (target)->device->entry                       \
+         ? (target)->device->entry((target)->device->context,                                      \
+                                   (target)->streams[MEMOI_TARGET_COMPUTE], desc, error)           \
+         : memoi_target_no_kernel(target, error))
 
-MEMOI memo_status memoi_sp_merge(const memoi_sp_queue* queue, memo_merge_desc* merge,
-                                 memo_error* error) {
+MEMOI memo_status memoi_target_merge(const memoi_target* target, memo_merge_desc* merge,
+                                     memo_error* error) {
     memo_op_desc op = memo_op_desc_default();
     memo_range reads[4];
     int64_t n_rows;
     memo_status status = MEMO_STATUS_OK;
-    if (queue->device) status = memo_merge_desc_resolve(merge, error);
+    if (target->device) status = memo_merge_desc_resolve(merge, error);
     if (status) return status;
     n_rows = (merge->n_batches - 1) * merge->batch_stride_rows + merge->n_rows;
     reads[0] = memob_range_at(merge->out, n_rows * merge->n_columns * 4);
@@ -4367,13 +4385,13 @@ MEMOI memo_status memoi_sp_merge(const memoi_sp_queue* queue, memo_merge_desc* m
     op.n_reads = 4;
     op.writes = reads;
     op.n_writes = 2;
-    return MEMOI_SP_KERNEL(queue, &op, merge, merge);
+    return MEMOI_TARGET_KERNEL(target, &op, merge, merge);
 }
 
 /* to (type) += from, in rows of n elements. */
-MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, void* to, memo_type type,
-                               int64_t to_stride, const float* from, int64_t from_stride, int64_t n,
-                               int64_t n_rows, memo_error* error) {
+MEMOI memo_status memoi_target_add(const memoi_target* target, void* to, memo_type type,
+                                   int64_t to_stride, const float* from, int64_t from_stride,
+                                   int64_t n, int64_t n_rows, memo_error* error) {
     memo_op_desc op = memo_op_desc_default();
     memo_add_desc add;
     memo_range reads[2];
@@ -4396,20 +4414,20 @@ MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, void* to, memo_type 
     op.n_reads = 2;
     op.writes = reads;
     op.n_writes = 1;
-    if (queue->device) status = memo_add_desc_resolve(&add, error);
-    return status ? status : MEMOI_SP_KERNEL(queue, &op, add, &add);
+    if (target->device) status = memo_add_desc_resolve(&add, error);
+    return status ? status : MEMOI_TARGET_KERNEL(target, &op, add, &add);
 }
 
 /* A table from older code may end before these kernels. */
-MEMOI int memoi_sp_has_sinks(const memo_device* device) {
+MEMOI int memoi_target_has_sinks(const memo_device* device) {
     return device->struct_bytes >=
                (int64_t)(offsetof(memo_device, sink_sums) + sizeof device->sink_sums) &&
            device->sinks && device->sink_sums;
 }
 
 /* Merges sinks into out and lse; with d_sinks, their gradient.  The device has the kernels. */
-MEMOI memo_status memoi_sp_add_sinks(const memoi_sp_queue* queue, memo_sinks_desc* sinks,
-                                     memo_error* error) {
+MEMOI memo_status memoi_target_add_sinks(const memoi_target* target, memo_sinks_desc* sinks,
+                                         memo_error* error) {
     const int64_t n = sinks->n_rows * sinks->n_heads;
     memo_op_desc op = memo_op_desc_default();
     memo_range reads[4];
@@ -4424,17 +4442,17 @@ MEMOI memo_status memoi_sp_add_sinks(const memoi_sp_queue* queue, memo_sinks_des
     op.n_reads = sinks->d_sinks ? 4 : 3;
     op.writes = sinks->d_sinks ? reads + 3 : reads;
     op.n_writes = sinks->d_sinks ? 1 : 2;
-    if (!queue->device) return memoi_sp_announce(queue, MEMOI_SP_COMPUTE, &op, error);
+    if (!target->device) return memoi_target_announce(target, MEMOI_TARGET_COMPUTE, &op, error);
     status = memo_sinks_desc_resolve(sinks, error);
     if (status) return status;
-    return sinks->d_sinks ? MEMOI_SP_KERNEL(queue, &op, sink_sums, sinks)
-                          : MEMOI_SP_KERNEL(queue, &op, sinks, sinks);
+    return sinks->d_sinks ? MEMOI_TARGET_KERNEL(target, &op, sink_sums, sinks)
+                          : MEMOI_TARGET_KERNEL(target, &op, sinks, sinks);
 }
 
 /* to[row] = sum of a * b over the n elements of a row. */
-MEMOI memo_status memoi_sp_row_sums(const memoi_sp_queue* queue, float* to, const void* a,
-                                    const void* b, memo_type type, int64_t n, int64_t n_rows,
-                                    memo_error* error) {
+MEMOI memo_status memoi_target_row_sums(const memoi_target* target, float* to, const void* a,
+                                        const void* b, memo_type type, int64_t n, int64_t n_rows,
+                                        memo_error* error) {
     memo_op_desc op = memo_op_desc_default();
     memo_row_sums_desc sums;
     memo_range ranges[3];
@@ -4454,14 +4472,14 @@ MEMOI memo_status memoi_sp_row_sums(const memoi_sp_queue* queue, float* to, cons
     op.n_reads = 2;
     op.writes = ranges + 2;
     op.n_writes = 1;
-    if (queue->device) status = memo_row_sums_desc_resolve(&sums, error);
-    return status ? status : MEMOI_SP_KERNEL(queue, &op, row_sums, &sums);
+    if (target->device) status = memo_row_sums_desc_resolve(&sums, error);
+    return status ? status : MEMOI_TARGET_KERNEL(target, &op, row_sums, &sums);
 }
 
 /* to (type) = from (from_type), n elements. */
-MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, memo_type type,
-                                const void* from, memo_type from_type, int64_t n,
-                                memo_error* error) {
+MEMOI memo_status memoi_target_cast(const memoi_target* target, void* to, memo_type type,
+                                    const void* from, memo_type from_type, int64_t n,
+                                    memo_error* error) {
     memo_op_desc op = memo_op_desc_default();
     memo_cast_desc cast;
     memo_range ranges[2];
@@ -4480,8 +4498,8 @@ MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, memo_type
     op.n_reads = 1;
     op.writes = ranges + 1;
     op.n_writes = 1;
-    if (queue->device) status = memo_cast_desc_resolve(&cast, error);
-    return status ? status : MEMOI_SP_KERNEL(queue, &op, cast, &cast);
+    if (target->device) status = memo_cast_desc_resolve(&cast, error);
+    return status ? status : MEMOI_TARGET_KERNEL(target, &op, cast, &cast);
 }
 
 /* ---- >>masks ------------------------------------------------------------------------------------
@@ -4929,8 +4947,8 @@ MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
     memset(&args, 0, sizeof args);
     args.block = *block;
     args.state = (memo_host_attention*)user;
-    return memo_host_device_launch(memoi_sp_host_of(args.state->device), stream, function, &args,
-                                   sizeof args, error);
+    return memo_host_device_launch(memoi_target_host_of(args.state->device), stream, function,
+                                   &args, sizeof args, error);
 }
 
 MEMOI memo_status memoi_host_attention_forward(void* user, memo_stream stream,
@@ -4953,13 +4971,14 @@ memo_attention memo_host_attention_functions(memo_host_attention* state) {
 }
 
 #endif /* MEMO_NO_HOST_DEVICE */
-/* ---- >>ulysses exchange -------------------------------------------------------------------------
- * Knows: the heads and rows of a rank and of its ulysses group.  Knows nothing of positions, masks
- * or attention. */
+
+/* ---- >>attention shape --------------------------------------------------------------------------
+ * Knows: tokens, heads and masks of an attention on one rank.  Knows nothing of how it is
+ * computed. */
 
 /* n_q_heads must be a multiple of n_kv_heads; nothing else needs to divide. */
-MEMOI memo_ulysses_heads memoi_ulysses_heads_of(int32_t n_q_heads, int32_t n_kv_heads,
-                                                int32_t ulysses, int32_t ulysses_rank) {
+MEMOI memo_ulysses_heads memoi_shape_split_heads(int32_t n_q_heads, int32_t n_kv_heads,
+                                                 int32_t ulysses, int32_t ulysses_rank) {
     memo_ulysses_heads heads;
     int32_t group = n_q_heads / n_kv_heads, end;
     heads.first_q = (int32_t)((int64_t)ulysses_rank * n_q_heads / ulysses);
@@ -4971,15 +4990,15 @@ MEMOI memo_ulysses_heads memoi_ulysses_heads_of(int32_t n_q_heads, int32_t n_kv_
 }
 
 /* A sharding, and the runs of all ring ranks under it. */
-typedef struct memoi_sp_tokens {
+typedef struct memoi_shape_tokens {
     memo_sharding sharding;
     memo_run* runs;     /* in the order of ring ranks */
     int64_t* first_run; /* (ring + 1) */
     memo_run all;       /* of all ranks, padding included */
-} memoi_sp_tokens;
+} memoi_shape_tokens;
 
 /* An attention on one rank; only documents change from call to call. */
-typedef struct memoi_sp_shape {
+typedef struct memoi_shape {
     memo_sharding sharding, key_sharding; /* not their documents, which may change */
     int32_t has_key_sharding;             /* cross-attention */
     int32_t ring_rank, ulysses_rank;
@@ -4996,43 +5015,31 @@ typedef struct memoi_sp_shape {
     int32_t is_replicated; /* more than one rank needs some key head */
     /* Parts of the batch: 1, or n_batch if sequences have masks or shardings of their own. */
     int32_t n_parts, n_masks, n_tokens_of; /* each 1 or n_batch */
-    const memoi_sp_tokens* tokens;         /* (n_tokens_of) */
-} memoi_sp_shape;
+    const memoi_shape_tokens* tokens;      /* (n_tokens_of) */
+} memoi_shape;
 
-MEMOI const memo_sharding* memoi_sp_sharding(const memoi_sp_shape* shape, int is_kv) {
+MEMOI const memo_sharding* memoi_shape_sharding(const memoi_shape* shape, int is_kv) {
     return is_kv ? &shape->key_sharding : &shape->sharding;
 }
 
-MEMOI const memoi_sp_tokens* memoi_sp_tokens_of(const memoi_sp_shape* shape, int is_kv,
-                                                int32_t part) {
+MEMOI const memoi_shape_tokens* memoi_shape_tokens_of(const memoi_shape* shape, int is_kv,
+                                                      int32_t part) {
     if (is_kv && shape->has_key_sharding) return &shape->tokens[shape->n_tokens_of];
     return &shape->tokens[shape->n_tokens_of > 1 ? part : 0];
 }
 
-MEMOI const memo_run* memoi_sp_runs(const memoi_sp_shape* shape, int is_kv, int32_t part,
-                                    int32_t ring_rank, int32_t* n) {
-    const memoi_sp_tokens* tokens = memoi_sp_tokens_of(shape, is_kv, part);
+MEMOI const memo_run* memoi_shape_runs(const memoi_shape* shape, int is_kv, int32_t part,
+                                       int32_t ring_rank, int32_t* n) {
+    const memoi_shape_tokens* tokens = memoi_shape_tokens_of(shape, is_kv, part);
     *n = (int32_t)(tokens->first_run[ring_rank + 1] - tokens->first_run[ring_rank]);
     return tokens->runs + tokens->first_run[ring_rank];
 }
 
-/* A tensor to exchange: in each row n elements per head. */
-typedef struct memoi_exchanged {
-    const char* name;
-    int32_t is_kv;
-    int64_t n;
-    memo_type type;
-} memoi_exchanged;
-
-typedef struct memoi_heads {
-    int64_t first, n;
-} memoi_heads;
-
 /* The heads of a rank, or of its group.  A group has whole key heads, and the rank's query heads
  * that read them. */
-MEMOI memo_ulysses_heads memoi_sp_heads_of(const memoi_sp_shape* shape, int32_t rank) {
+MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t rank) {
     memo_ulysses_heads all =
-        memoi_ulysses_heads_of(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses, rank);
+        memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses, rank);
     memo_ulysses_heads heads = all;
     int32_t ratio = shape->n_q_heads / shape->n_kv_heads, begin, end;
     if (shape->group < 0) return all;
@@ -5046,9 +5053,40 @@ MEMOI memo_ulysses_heads memoi_sp_heads_of(const memoi_sp_shape* shape, int32_t 
     return heads;
 }
 
-MEMOI memoi_heads memoi_ulysses_heads_for(const memoi_sp_shape* shape, int32_t is_kv,
-                                          int32_t rank) {
-    memo_ulysses_heads both = memoi_sp_heads_of(shape, rank);
+/* The mask of a part of the batch: the caller's, with the tokens and documents of the shardings. */
+MEMOI memo_mask memoi_shape_mask(const memoi_shape* shape, const memo_mask* masks, int32_t part) {
+    const memo_sharding* queries = &memoi_shape_tokens_of(shape, 0, part)->sharding;
+    const memo_sharding* keys = &memoi_shape_tokens_of(shape, 1, part)->sharding;
+    memo_mask mask = masks[shape->n_masks > 1 ? part : 0];
+    mask.n_tokens = queries->n_tokens;
+    mask.n_keys = keys->n_tokens;
+    if (!mask.document_begins) {
+        mask.document_begins = queries->document_begins;
+        mask.n_documents = queries->n_documents;
+    }
+    if (shape->has_key_sharding && !mask.key_begins && keys->n_documents == mask.n_documents)
+        mask.key_begins = keys->document_begins;
+    return mask;
+}
+
+/* ---- >>ulysses exchange -------------------------------------------------------------------------
+ * Knows: the heads and rows of a rank and of its ulysses group.  Knows nothing of positions, masks
+ * or attention. */
+
+/* A tensor to exchange: in each row n elements per head. */
+typedef struct memoi_exchanged {
+    const char* name;
+    int32_t is_kv;
+    int64_t n;
+    memo_type type;
+} memoi_exchanged;
+
+typedef struct memoi_heads {
+    int64_t first, n;
+} memoi_heads;
+
+MEMOI memoi_heads memoi_ulysses_heads_for(const memoi_shape* shape, int32_t is_kv, int32_t rank) {
+    memo_ulysses_heads both = memoi_shape_heads_of(shape, rank);
     memoi_heads heads;
     heads.first = is_kv ? both.first_kv : both.first_q;
     heads.n = is_kv ? both.n_kv : both.n_q;
@@ -5056,37 +5094,33 @@ MEMOI memoi_heads memoi_ulysses_heads_for(const memoi_sp_shape* shape, int32_t i
 }
 
 /* The heads that all ranks need together; more than exist if some are replicated. */
-MEMOI int64_t memoi_ulysses_heads_needed(const memoi_sp_shape* shape, int32_t is_kv) {
+MEMOI int64_t memoi_ulysses_heads_needed(const memoi_shape* shape, int32_t is_kv) {
     int64_t n = 0;
     int32_t p;
     for (p = 0; p < shape->sharding.ulysses; p++) n += memoi_ulysses_heads_for(shape, is_kv, p).n;
     return n;
 }
 
-MEMOI int64_t memoi_ulysses_to_heads_bytes(const memoi_sp_shape* shape, const memoi_exchanged* x) {
-    int64_t n = shape->n_batch * memoi_sp_sharding(shape, x->is_kv)->local_tokens;
+MEMOI int64_t memoi_ulysses_to_heads_bytes(const memoi_shape* shape, const memoi_exchanged* x) {
+    int64_t n = shape->n_batch * memoi_shape_sharding(shape, x->is_kv)->local_tokens;
     return n * x->n * memo_type_bytes(x->type) *
            (memoi_ulysses_heads_needed(shape, x->is_kv) -
             memoi_ulysses_heads_for(shape, x->is_kv, shape->ulysses_rank).n);
 }
-MEMOI int64_t memoi_ulysses_to_rows_bytes(const memoi_sp_shape* shape, const memoi_exchanged* x) {
-    int64_t n = shape->n_batch * memoi_sp_sharding(shape, x->is_kv)->local_tokens;
+MEMOI int64_t memoi_ulysses_to_rows_bytes(const memoi_shape* shape, const memoi_exchanged* x) {
+    int64_t n = shape->n_batch * memoi_shape_sharding(shape, x->is_kv)->local_tokens;
     return n * x->n * memo_type_bytes(x->type) *
            memoi_ulysses_heads_for(shape, x->is_kv, shape->ulysses_rank).n *
            (shape->sharding.ulysses - 1);
 }
 
 typedef struct memoi_ulysses {
-    const memoi_sp_shape* shape;
-    memoi_sp_queue* queue;
+    const memoi_shape* shape;
+    memoi_target* target;
     memo_comm* comm;
     char* staging; /* holds all heads needed, of all local rows */
     double bytes_per_s, latency_s;
 } memoi_ulysses;
-
-MEMOI double memoi_sp_transfer_s(double bytes_per_s, double latency_s, int64_t n_bytes) {
-    return latency_s + (bytes_per_s > 0 ? (double)n_bytes / bytes_per_s : 0);
-}
 
 MEMOI memo_status memoi_ulysses_announce(const memoi_ulysses* u, const char* name,
                                          const memo_range* reads, int64_t n_reads,
@@ -5099,9 +5133,9 @@ MEMOI memo_status memoi_ulysses_announce(const memoi_ulysses* u, const char* nam
     op.writes = writes;
     op.n_writes = n_writes;
     op.link_bytes = n_bytes;
-    if (!u->queue->device)
-        op.duration_s = memoi_sp_transfer_s(u->bytes_per_s, u->latency_s, n_bytes);
-    return memoi_sp_announce(u->queue, MEMOI_SP_COMPUTE, &op, error);
+    if (!u->target->device)
+        op.duration_s = memoi_target_transfer_s(u->bytes_per_s, u->latency_s, n_bytes);
+    return memoi_target_announce(u->target, MEMOI_TARGET_COMPUTE, &op, error);
 }
 
 /* The measures of one exchange. */
@@ -5116,7 +5150,7 @@ typedef struct memoi_ulysses_measures {
 
 MEMOI memoi_ulysses_measures memoi_ulysses_measure(const memoi_ulysses* u,
                                                    const memoi_exchanged* x) {
-    const memoi_sp_shape* shape = u->shape;
+    const memoi_shape* shape = u->shape;
     memoi_heads own = memoi_ulysses_heads_for(shape, x->is_kv, shape->ulysses_rank);
     memoi_ulysses_measures m;
     m.degree = shape->sharding.ulysses;
@@ -5125,9 +5159,9 @@ MEMOI memoi_ulysses_measures memoi_ulysses_measure(const memoi_ulysses* u,
     m.own_heads = own.n;
     m.first_head = own.first;
     m.unit = x->n * memo_type_bytes(x->type);
-    m.n_local = memoi_sp_sharding(shape, x->is_kv)->local_tokens;
+    m.n_local = memoi_shape_sharding(shape, x->is_kv)->local_tokens;
     m.n_rows = shape->n_batch * m.n_local;
-    m.ring_tokens = memoi_sp_sharding(shape, x->is_kv)->ring_tokens;
+    m.ring_tokens = memoi_shape_sharding(shape, x->is_kv)->ring_tokens;
     m.row_bytes = m.n_heads * m.unit;
     m.own_bytes = m.own_heads * m.unit;
     return m;
@@ -5155,14 +5189,14 @@ MEMOI memo_status memoi_ulysses_pack(const memoi_ulysses* u, const memoi_exchang
     for (step = 1; !status && step < m.degree; step++) {
         memoi_heads peer = memoi_ulysses_heads_for(u->shape, x->is_kv, memoi_ulysses_to(&m, step));
         if (peer.n == m.n_heads) continue;
-        status = memoi_sp_copy_rows(u->queue, u->staging + *staged, peer.n * m.unit,
-                                    from + peer.first * m.unit, m.row_bytes, peer.n * m.unit,
-                                    m.n_rows, error);
+        status = memoi_target_copy_rows(u->target, u->staging + *staged, peer.n * m.unit,
+                                        from + peer.first * m.unit, m.row_bytes, peer.n * m.unit,
+                                        m.n_rows, error);
         *staged += peer.n * m.unit * m.n_rows;
     }
     for (b = 0; !status && b < u->shape->n_batch; b++)
-        status = memoi_sp_copy_rows(
-            u->queue, to + (b * m.ring_tokens + m.me * m.n_local) * m.own_bytes, m.own_bytes,
+        status = memoi_target_copy_rows(
+            u->target, to + (b * m.ring_tokens + m.me * m.n_local) * m.own_bytes, m.own_bytes,
             from + b * m.n_local * m.row_bytes + m.first_head * m.unit, m.row_bytes, m.own_bytes,
             m.n_local, error);
     return status;
@@ -5174,7 +5208,7 @@ MEMOI memo_status memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exc
     memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
     const char *from = (const char*)from_rows, *packed = u->staging;
     char* to = (char*)to_heads;
-    memo_stream stream = u->queue->streams[MEMOI_SP_COMPUTE];
+    memo_stream stream = u->target->streams[MEMOI_TARGET_COMPUTE];
     memo_range reads[2], write;
     int64_t staged;
     int32_t step, b;
@@ -5185,7 +5219,7 @@ MEMOI memo_status memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exc
     if (!status)
         status = memoi_ulysses_announce(u, x->name, reads, 2, &write, 1,
                                         memoi_ulysses_to_heads_bytes(u->shape, x), error);
-    if (status || !u->queue->device) return status;
+    if (status || !u->target->device) return status;
 
     /* Receive in place. */
     memoi_comm_label(u->comm, x->name, 0);
@@ -5210,7 +5244,7 @@ MEMOI memo_status memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exc
 MEMOI memo_status memoi_ulysses_collect(const memoi_ulysses* u, const memoi_exchanged* x,
                                         const char* from, memo_error* error) {
     memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
-    memo_stream stream = u->queue->streams[MEMOI_SP_COMPUTE];
+    memo_stream stream = u->target->streams[MEMOI_TARGET_COMPUTE];
     char* packed = u->staging;
     memo_range read = memob_range_at(from, u->shape->n_batch * m.ring_tokens * m.own_bytes);
     memo_range write =
@@ -5219,7 +5253,7 @@ MEMOI memo_status memoi_ulysses_collect(const memoi_ulysses* u, const memoi_exch
     int32_t step, b;
     memo_status status = memoi_ulysses_announce(u, x->name, &read, 1, &write, 1,
                                                 memoi_ulysses_to_rows_bytes(u->shape, x), error);
-    if (status || !u->queue->device) return status;
+    if (status || !u->target->device) return status;
 
     memoi_comm_label(u->comm, x->name, 0);
     status = memo_group_begin(u->comm, error);
@@ -5246,11 +5280,11 @@ MEMOI memo_status memoi_ulysses_place(const memoi_ulysses* u, const memoi_exchan
     memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
     int64_t at = (first_row * m.n_heads + first_head) * x->n;
     if (sums)
-        return memoi_sp_add(u->queue, sums + at, MEMO_TYPE_F32, m.n_heads * x->n,
-                            (const float*)(const void*)rows, n_heads * x->n, n_heads * x->n, n_rows,
-                            error);
-    return memoi_sp_copy_rows(u->queue, to + at * memo_type_bytes(x->type), m.row_bytes, rows,
-                              n_heads * m.unit, n_heads * m.unit, n_rows, error);
+        return memoi_target_add(u->target, sums + at, MEMO_TYPE_F32, m.n_heads * x->n,
+                                (const float*)(const void*)rows, n_heads * x->n, n_heads * x->n,
+                                n_rows, error);
+    return memoi_target_copy_rows(u->target, to + at * memo_type_bytes(x->type), m.row_bytes, rows,
+                                  n_heads * m.unit, n_heads * m.unit, n_rows, error);
 }
 
 /* from (n_batch, ring_tokens, own heads, n) -> to (n_batch, local_tokens, all heads, n).  With sums
@@ -5265,7 +5299,7 @@ MEMOI memo_status memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exch
     int32_t step, b;
     memo_status status = memoi_ulysses_collect(u, x, from, error);
     if (!status && sums && u->shape->group <= 0)
-        status = memoi_sp_fill(u->queue, sums, m.n_rows * m.row_bytes, error);
+        status = memoi_target_fill(u->target, sums, m.n_rows * m.row_bytes, error);
 
     /* The own heads, then those of each peer. */
     for (b = 0; !status && b < u->shape->n_batch; b++)
@@ -5300,8 +5334,8 @@ typedef struct memoi_ring_ranges {
 
 /* One forward or backward on one rank. */
 typedef struct memoi_ring {
-    const memoi_sp_shape* shape;
-    memoi_sp_queue* queue;
+    const memoi_shape* shape;
+    memoi_target* target;
     memo_comm* comm;
     const memo_attention* attention;
     const memo_sp_attention_costs* costs; /* for a schedule */
@@ -5334,23 +5368,8 @@ typedef struct memoi_ring {
     int32_t has_worked; /* this rank computed in the previous step */
 } memoi_ring;
 
-/* The mask of a part of the batch: the caller's, with the tokens and documents of the shardings. */
-MEMOI memo_mask memoi_sp_mask(const memoi_sp_shape* shape, const memo_mask* masks, int32_t part) {
-    const memo_sharding* queries = &memoi_sp_tokens_of(shape, 0, part)->sharding;
-    const memo_sharding* keys = &memoi_sp_tokens_of(shape, 1, part)->sharding;
-    memo_mask mask = masks[shape->n_masks > 1 ? part : 0];
-    mask.n_tokens = queries->n_tokens;
-    mask.n_keys = keys->n_tokens;
-    if (!mask.document_begins) {
-        mask.document_begins = queries->document_begins;
-        mask.n_documents = queries->n_documents;
-    }
-    if (shape->has_key_sharding && !mask.key_begins && keys->n_documents == mask.n_documents)
-        mask.key_begins = keys->document_begins;
-    return mask;
-}
 MEMOI memo_mask memoi_ring_mask(const memoi_ring* ring, int32_t part) {
-    return memoi_sp_mask(ring->shape, ring->masks, part);
+    return memoi_shape_mask(ring->shape, ring->masks, part);
 }
 
 /* Runs of queries [q_begin, q_end) and of keys [k_begin, k_end). */
@@ -5374,8 +5393,8 @@ MEMOI int memoi_ring_runs_may_meet(const memo_mask* mask, const memo_run* q, con
 MEMOI int memoi_ring_rectangle(const memoi_ring* ring, int32_t part, int32_t q_rank, int32_t k_rank,
                                memoi_rectangle* r) {
     int32_t n_q, n_k, q, k_first = 0, k_behind = 0;
-    const memo_run* q_runs = memoi_sp_runs(ring->shape, 0, part, q_rank, &n_q);
-    const memo_run* k_runs = memoi_sp_runs(ring->shape, 1, part, k_rank, &n_k);
+    const memo_run* q_runs = memoi_shape_runs(ring->shape, 0, part, q_rank, &n_q);
+    const memo_run* k_runs = memoi_shape_runs(ring->shape, 1, part, k_rank, &n_k);
     const memo_mask mask = memoi_ring_mask(ring, part);
     memset(r, 0, sizeof *r);
     for (q = 0; q < n_q; q++) {
@@ -5423,13 +5442,13 @@ MEMOI int32_t memoi_ring_n_exchanges(const memoi_ring* ring) {
 }
 
 /* Elements of q, of k, or of v. */
-MEMOI int64_t memoi_ring_q_elements(const memoi_sp_shape* shape) {
+MEMOI int64_t memoi_ring_q_elements(const memoi_shape* shape) {
     return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * shape->head_size;
 }
-MEMOI int64_t memoi_ring_k_elements(const memoi_sp_shape* shape) {
+MEMOI int64_t memoi_ring_k_elements(const memoi_shape* shape) {
     return shape->n_batch * shape->key_sharding.ring_tokens * shape->heads.n_kv * shape->head_size;
 }
-MEMOI int64_t memoi_ring_v_elements(const memoi_sp_shape* shape) {
+MEMOI int64_t memoi_ring_v_elements(const memoi_shape* shape) {
     return shape->n_batch * shape->key_sharding.ring_tokens * shape->heads.n_kv *
            shape->v_head_size;
 }
@@ -5477,11 +5496,11 @@ MEMOI int64_t memoi_ring_ranges_count(const memoi_ring_ranges* ranges) {
  * receiver both find them. */
 MEMOI memoi_ring_ranges memoi_ring_needed(const memoi_ring* ring, int32_t part, int32_t owner,
                                           int32_t s) {
-    const memoi_sp_shape* shape = ring->shape;
+    const memoi_shape* shape = ring->shape;
     const memo_mask mask = memoi_ring_mask(ring, part);
     const int64_t n_tokens = shape->key_sharding.ring_tokens;
     int32_t rd = shape->sharding.ring, n_runs, n_q_runs, q, k, step;
-    const memo_run* runs = memoi_sp_runs(shape, 1, part, owner, &n_runs);
+    const memo_run* runs = memoi_shape_runs(shape, 1, part, owner, &n_runs);
     memoi_ring_ranges ranges;
     int64_t row = 0;
     memset(&ranges, 0, sizeof ranges);
@@ -5493,7 +5512,7 @@ MEMOI memoi_ring_ranges memoi_ring_needed(const memoi_ring* ring, int32_t part, 
 
     /* Backwards, because the last step often reads all. */
     for (step = ring->last_step; step > s && memoi_ring_ranges_count(&ranges) < n_tokens; step--) {
-        const memo_run* q_runs = memoi_sp_runs(shape, 0, part, (owner + step) % rd, &n_q_runs);
+        const memo_run* q_runs = memoi_shape_runs(shape, 0, part, (owner + step) % rd, &n_q_runs);
         for (q = 0; q < n_q_runs; q++) {
             int64_t low, high, begin, end;
             if (!memoi_mask_run_sees(&mask, &q_runs[q], &low, &high)) continue;
@@ -5525,14 +5544,14 @@ MEMOI memoi_ring_ranges memoi_ring_needed(const memoi_ring* ring, int32_t part, 
 /* The rows whose gradients travel: those that are needed of any rank's keys, so that no hop overwrites
  * the gradients of the others, which stay where step 0 left them.  Apart in each run of rank 0. */
 MEMOI memoi_ring_ranges memoi_ring_carried(const memoi_ring* ring) {
-    const memoi_sp_shape* shape = ring->shape;
+    const memoi_shape* shape = ring->shape;
     const int64_t n_tokens = shape->key_sharding.ring_tokens;
     memoi_ring_ranges carried;
     int32_t part, owner, n_runs, i, k, is_whole = 0;
     memset(&carried, 0, sizeof carried);
     for (part = 0; part < shape->n_parts && !is_whole; part++)
         for (owner = 0; owner < shape->sharding.ring && !is_whole; owner++) {
-            const memo_run* runs = memoi_sp_runs(shape, 1, 0, 0, &n_runs);
+            const memo_run* runs = memoi_shape_runs(shape, 1, 0, 0, &n_runs);
             memoi_ring_ranges needed = memoi_ring_needed(ring, part, owner, 0);
             int64_t row = 0;
             is_whole = memoi_ring_ranges_count(&needed) == n_tokens;
@@ -5549,7 +5568,7 @@ MEMOI memoi_ring_ranges memoi_ring_carried(const memoi_ring* ring) {
 
 /* Some hop to this rank brings a part of a run only. */
 MEMOI int memoi_ring_cuts_runs(const memoi_ring* ring) {
-    const memoi_sp_shape* shape = ring->shape;
+    const memoi_shape* shape = ring->shape;
     int32_t rd = shape->sharding.ring, part, s;
     for (part = 0; part < shape->n_parts; part++)
         for (s = 0; s < ring->last_step; s++)
@@ -5561,7 +5580,7 @@ MEMOI int memoi_ring_cuts_runs(const memoi_ring* ring) {
 /* Exchange s: keys and values of step s + 1; in backward, gradients of step s - 1, or their last
  * hop home. */
 MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_list* list) {
-    const memoi_sp_shape* shape = ring->shape;
+    const memoi_shape* shape = ring->shape;
     int32_t rd = shape->sharding.ring, me = shape->ring_rank;
     int32_t next = (me + 1) % rd, previous = (me - 1 + rd) % rd;
     int64_t n_k = (int64_t)shape->heads.n_kv * shape->head_size;
@@ -5597,7 +5616,7 @@ MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_
 MEMOI memoi_ring_ranges memoi_ring_message_rows(const memoi_ring* ring,
                                                 const memoi_message_list* list, int32_t i,
                                                 int32_t s, int32_t is_receive, int32_t b) {
-    const memoi_sp_shape* shape = ring->shape;
+    const memoi_shape* shape = ring->shape;
     int32_t rd = shape->sharding.ring, owner = (shape->ring_rank - is_receive - s + 2 * rd) % rd;
     return list->is_kv[i] ? memoi_ring_needed(ring, shape->n_parts > 1 ? b : 0, owner, s)
                           : ring->carried;
@@ -5607,10 +5626,10 @@ MEMOI memoi_ring_ranges memoi_ring_message_rows(const memoi_ring* ring,
  * receiver find the same rows, so they agree. */
 MEMOI memo_status memoi_ring_send(const memoi_ring* ring, const memoi_message_list* list, int32_t i,
                                   int32_t s, int32_t is_receive, memo_error* error) {
-    const memoi_sp_shape* shape = ring->shape;
+    const memoi_shape* shape = ring->shape;
     const int64_t n_tokens = shape->key_sharding.ring_tokens, row = list->row_elements[i];
     const int64_t row_bytes = row * memo_type_bytes(list->types[i]);
-    memo_stream stream = ring->queue->streams[MEMOI_SP_RING];
+    memo_stream stream = ring->target->streams[MEMOI_TARGET_RING];
     memo_status status = MEMO_STATUS_OK;
     memoi_ring_ranges ranges;
     int32_t b, k, n_alike;
@@ -5653,8 +5672,9 @@ MEMOI int64_t memoi_ring_sent_bytes(const memoi_ring* ring, const memoi_message_
 /* An exchange has three parts, so that one schedule can contain those of all ranks. */
 MEMOI memo_status memoi_ring_exchange_begin(memoi_ring* ring, int32_t s, memo_error* error) {
     int is_needed = s ? ring->has_worked && (ring->is_backward || s > 1) : !ring->is_ready;
-    return is_needed ? memoi_sp_wait(ring->queue, MEMOI_SP_COMPUTED, MEMOI_SP_RING, error)
-                     : MEMO_STATUS_OK;
+    return is_needed
+               ? memoi_target_wait(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING, error)
+               : MEMO_STATUS_OK;
 }
 
 /* rings: this rank's; or all ranks', for one schedule. */
@@ -5670,7 +5690,7 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* rings, int32_t n_rings, int32_
     /* Announce what is read and written: whole buffers, whichever rows travel.  The rank that sends
      * most sets the time. */
     for (i = 0; i < n_rings; i++) {
-        if (ring->queue->device && !memoi_sp_has_annotate(ring->queue->device)) break;
+        if (ring->target->device && !memoi_target_has_annotate(ring->target->device)) break;
         memoi_ring_messages(&rings[i], s, &list);
         op.link_bytes = memob_max(op.link_bytes, memoi_ring_sent_bytes(&rings[i], &list, s));
     }
@@ -5687,31 +5707,33 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* rings, int32_t n_rings, int32_
     op.n_reads = op.n_writes = list.n;
     op.more_streams = ring->more_streams;
     op.n_more_streams = ring->n_more_streams;
-    if (!ring->queue->device)
-        op.duration_s = memoi_sp_transfer_s(ring->costs->ring_bytes_per_s,
-                                            ring->costs->ring_latency_s, op.link_bytes);
-    status = memoi_sp_announce(ring->queue, MEMOI_SP_RING, &op, error);
-    if (status || !ring->queue->device) return status;
+    if (!ring->target->device)
+        op.duration_s = memoi_target_transfer_s(ring->costs->ring_bytes_per_s,
+                                                ring->costs->ring_latency_s, op.link_bytes);
+    status = memoi_target_announce(ring->target, MEMOI_TARGET_RING, &op, error);
+    if (status || !ring->target->device) return status;
 
     memoi_comm_label(ring->comm, ring->is_backward ? "ring backward" : "ring forward", s);
     status = memo_group_begin(ring->comm, error);
     for (i = 0; i < 2 * list.n && !status; i++)
         status = memoi_ring_send(ring, &list, i / 2, s, i % 2, error);
-    if (!status) status = memo_group_end(ring->comm, ring->queue->streams[MEMOI_SP_RING], error);
+    if (!status)
+        status = memo_group_end(ring->comm, ring->target->streams[MEMOI_TARGET_RING], error);
     memoi_comm_label(ring->comm, NULL, 0);
     return status;
 }
 
 MEMOI memo_status memoi_ring_exchange_end(memoi_ring* ring, int32_t s, memo_error* error) {
-    return memoi_sp_record(ring->queue, s % 2 ? MEMOI_SP_ODD : MEMOI_SP_EVEN, MEMOI_SP_RING, error);
+    return memoi_target_record(ring->target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN,
+                               MEMOI_TARGET_RING, error);
 }
 
 /* The compute stream waits for exchange s, unless it has already. */
 MEMOI memo_status memoi_ring_await(memoi_ring* ring, int32_t s, memo_error* error) {
     if (s < ring->n_awaited) return MEMO_STATUS_OK;
     ring->n_awaited = s + 1;
-    return memoi_sp_wait(ring->queue, s % 2 ? MEMOI_SP_ODD : MEMOI_SP_EVEN, MEMOI_SP_COMPUTE,
-                         error);
+    return memoi_target_wait(ring->target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN,
+                             MEMOI_TARGET_COMPUTE, error);
 }
 
 /* The number of rows of the first n runs. */
@@ -5724,7 +5746,7 @@ MEMOI int64_t memoi_ring_runs_rows(const memo_run* runs, int32_t n) {
 
 /* Splits the rank's heads into at most three parts in which query heads share key heads evenly, as
  * the callback requires.  first_q and first_kv count from the rank's own first head. */
-MEMOI int32_t memoi_ring_head_parts(const memoi_sp_shape* shape, memo_ulysses_heads parts[3]) {
+MEMOI int32_t memoi_ring_head_parts(const memoi_shape* shape, memo_ulysses_heads parts[3]) {
     const memo_ulysses_heads* own = &shape->heads;
     int32_t group = shape->n_q_heads / shape->n_kv_heads, q = own->first_q;
     int32_t end = own->first_q + own->n_q, n = 0;
@@ -5743,10 +5765,10 @@ MEMOI int32_t memoi_ring_head_parts(const memoi_sp_shape* shape, memo_ulysses_he
 
 MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part,
                                             const memoi_rectangle* r, int32_t s) {
-    const memoi_sp_shape* shape = ring->shape;
+    const memoi_shape* shape = ring->shape;
     int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd, n_runs;
-    const memo_run* q_runs = memoi_sp_runs(shape, 0, part, shape->ring_rank, &n_runs);
-    const memo_run* k_runs = memoi_sp_runs(shape, 1, part, k_rank, &n_runs);
+    const memo_run* q_runs = memoi_shape_runs(shape, 0, part, shape->ring_rank, &n_runs);
+    const memo_run* k_runs = memoi_shape_runs(shape, 1, part, k_rank, &n_runs);
     int64_t q_row = memoi_ring_runs_rows(q_runs, r->q_begin);
     int64_t k_row = memoi_ring_runs_rows(k_runs, r->k_begin);
     int64_t element_bytes = memo_type_bytes(shape->type), q_at, k_at, v_at, out_at, lse_at;
@@ -5889,23 +5911,23 @@ MEMOI memo_status memoi_ring_announce(const memoi_ring* ring, const memo_attenti
     op.n_writes = ring->is_backward ? 3 : 2;
 
     /* Only a schedule needs the duration: counting pairs takes time. */
-    if (!ring->queue->device)
+    if (!ring->target->device)
         op.duration_s = (ring->is_backward ? ring->costs->backward_s_per_score
                                            : ring->costs->forward_s_per_score) *
                         (double)block->n_batch * ring->shape->heads.n_q *
                         memoi_mask_count(&block->mask, block->q_runs, block->n_q_runs,
                                          block->k_runs, block->n_k_runs);
-    return memoi_sp_announce(ring->queue, MEMOI_SP_COMPUTE, &op, error);
+    return memoi_target_announce(ring->target, MEMOI_TARGET_COMPUTE, &op, error);
 }
 
 MEMOI memo_status memoi_ring_attend(const memoi_ring* ring, const memo_attention_block* block,
                                     memo_error* error) {
     const memo_attention* attention = ring->attention;
-    memo_stream stream = ring->queue->streams[MEMOI_SP_COMPUTE];
+    memo_stream stream = ring->target->streams[MEMOI_TARGET_COMPUTE];
     memo_ulysses_heads parts[3];
     int32_t n_parts = memoi_ring_head_parts(ring->shape, parts), i;
     memo_status status = memoi_ring_announce(ring, block, error);
-    if (!ring->queue->device) return status;
+    if (!ring->target->device) return status;
     for (i = 0; i < n_parts && !status; i++) {
         memo_attention_block part = memoi_ring_block_of_heads(block, &parts[i]);
         status = (ring->is_backward ? attention->backward
@@ -5916,7 +5938,7 @@ MEMOI memo_status memoi_ring_attend(const memoi_ring* ring, const memo_attention
 
 MEMOI memo_status memoi_ring_merge(const memoi_ring* ring, const memo_attention_block* block,
                                    memo_error* error) {
-    const memoi_sp_shape* shape = ring->shape;
+    const memoi_shape* shape = ring->shape;
     memo_merge_desc merge;
     memset(&merge, 0, sizeof merge);
     merge.part_out = block->out;
@@ -5929,7 +5951,7 @@ MEMOI memo_status memoi_ring_merge(const memoi_ring* ring, const memo_attention_
     merge.n_columns = shape->v_head_size;
     merge.batch_stride_rows = merge.part_batch_stride_rows =
         shape->sharding.ring_tokens * shape->heads.n_q;
-    return memoi_sp_merge(ring->queue, &merge, error);
+    return memoi_target_merge(ring->target, &merge, error);
 }
 
 /* Zeroes the rows of d_k_step and d_v_step that block adds to. */
@@ -5939,11 +5961,11 @@ MEMOI memo_status memoi_ring_clear_rows(const memoi_ring* ring, const memo_atten
     memo_status status = MEMO_STATUS_OK;
     int32_t b;
     for (b = 0; b < block->n_batch && !status; b++) {
-        status = memoi_sp_fill(ring->queue, block->d_k + b * block->k_batch_stride,
-                               n * block->k_row_stride * 4, error);
+        status = memoi_target_fill(ring->target, block->d_k + b * block->k_batch_stride,
+                                   n * block->k_row_stride * 4, error);
         if (!status)
-            status = memoi_sp_fill(ring->queue, block->d_v + b * block->v_batch_stride,
-                                   n * block->v_row_stride * 4, error);
+            status = memoi_target_fill(ring->target, block->d_v + b * block->v_batch_stride,
+                                       n * block->v_row_stride * 4, error);
     }
     return status;
 }
@@ -5953,13 +5975,13 @@ MEMOI memo_status memoi_ring_add_rows(const memoi_ring* ring, char* d_k, char* d
                                       const memo_attention_block* block, memo_error* error) {
     memo_type type = ring->shape->carried_type;
     int64_t n = memoi_ring_runs_rows(block->k_runs, block->n_k_runs), bytes = memo_type_bytes(type);
-    memo_status status = memoi_sp_add(
-        ring->queue, d_k + (block->d_k - ring->d_k_step) * bytes, type, block->k_batch_stride,
+    memo_status status = memoi_target_add(
+        ring->target, d_k + (block->d_k - ring->d_k_step) * bytes, type, block->k_batch_stride,
         block->d_k, block->k_batch_stride, n * block->k_row_stride, block->n_batch, error);
     return status ? status
-                  : memoi_sp_add(ring->queue, d_v + (block->d_v - ring->d_v_step) * bytes, type,
-                                 block->v_batch_stride, block->d_v, block->v_batch_stride,
-                                 n * block->v_row_stride, block->n_batch, error);
+                  : memoi_target_add(ring->target, d_v + (block->d_v - ring->d_v_step) * bytes,
+                                     type, block->v_batch_stride, block->d_v, block->v_batch_stride,
+                                     n * block->v_row_stride, block->n_batch, error);
 }
 
 /* The first step: its result is what later ones are merged with, or added to. */
@@ -5971,15 +5993,14 @@ MEMOI memo_status memoi_ring_first_step(const memoi_ring* ring, const memo_atten
     status = memoi_ring_clear_rows(ring, block, error);
     if (!status) status = memoi_ring_attend(ring, block, error);
     if (!status)
-        status = memoi_sp_cast(
-            ring->queue, ring->d_k[1] + (block->d_k - ring->d_k_step) * memo_type_bytes(type), type,
-            block->d_k, MEMO_TYPE_F32, block->n_batch * block->k_batch_stride, error);
-    return status
-               ? status
-               : memoi_sp_cast(ring->queue,
-                               ring->d_v[1] + (block->d_v - ring->d_v_step) * memo_type_bytes(type),
-                               type, block->d_v, MEMO_TYPE_F32,
-                               block->n_batch * block->v_batch_stride, error);
+        status = memoi_target_cast(
+            ring->target, ring->d_k[1] + (block->d_k - ring->d_k_step) * memo_type_bytes(type),
+            type, block->d_k, MEMO_TYPE_F32, block->n_batch * block->k_batch_stride, error);
+    return status ? status
+                  : memoi_target_cast(
+                        ring->target,
+                        ring->d_v[1] + (block->d_v - ring->d_v_step) * memo_type_bytes(type), type,
+                        block->d_v, MEMO_TYPE_F32, block->n_batch * block->v_batch_stride, error);
 }
 
 /* A step after the first: its result is merged with, or added to, the earlier ones. */
@@ -6000,7 +6021,7 @@ MEMOI memo_status memoi_ring_later_step(memoi_ring* ring, const memo_attention_b
 }
 
 MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error) {
-    const memoi_sp_shape* shape = ring->shape;
+    const memoi_shape* shape = ring->shape;
     int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd, part;
     memo_status status = MEMO_STATUS_OK;
     ring->has_worked = 0;
@@ -6010,8 +6031,8 @@ MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error
         int is_seen = memoi_ring_rectangle(ring, part, shape->ring_rank, k_rank, &rectangle);
         if (s == 0) { /* everything, because it sets every row */
             rectangle.q_begin = rectangle.k_begin = 0;
-            memoi_sp_runs(shape, 0, part, shape->ring_rank, &rectangle.q_end);
-            memoi_sp_runs(shape, 1, part, shape->ring_rank, &rectangle.k_end);
+            memoi_shape_runs(shape, 0, part, shape->ring_rank, &rectangle.q_end);
+            memoi_shape_runs(shape, 1, part, shape->ring_rank, &rectangle.k_end);
         } else if (!is_seen)
             continue;
         ring->has_worked = 1;
@@ -6022,7 +6043,8 @@ MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error
     /* The next exchange overwrites what this step used; the first one of forward needs nothing. */
     if (!status && ring->has_worked && s + 1 < memoi_ring_n_exchanges(ring) &&
         (s || ring->is_backward))
-        status = memoi_sp_record(ring->queue, MEMOI_SP_COMPUTED, MEMOI_SP_COMPUTE, error);
+        status =
+            memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE, error);
     return status;
 }
 
@@ -6039,23 +6061,24 @@ MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
             ring->d_k[1] = ring->d_k_final;
             ring->d_v[1] = ring->d_v_final;
         }
-        status = memoi_sp_fill(ring->queue, ring->d_q, n_q * 4, error);
+        status = memoi_target_fill(ring->target, ring->d_q, n_q * 4, error);
         if (ring->shape->carried_type != MEMO_TYPE_F32)
             n_k = n_v = 0; /* the first step sets them */
-        if (!status) status = memoi_sp_fill(ring->queue, ring->d_k[1], n_k * 4, error);
-        if (!status) status = memoi_sp_fill(ring->queue, ring->d_v[1], n_v * 4, error);
+        if (!status) status = memoi_target_fill(ring->target, ring->d_k[1], n_k * 4, error);
+        if (!status) status = memoi_target_fill(ring->target, ring->d_v[1], n_v * 4, error);
     }
     /* Attention may load rows that nobody sees, and 0 times NaN is NaN. */
     for (i = 0; i < 2 && memoi_ring_n_exchanges(ring) && ring->cuts_runs && !status; i++) {
         int64_t bytes = memo_type_bytes(ring->shape->type);
-        status = memoi_sp_fill(ring->queue, ring->k_buffers[i],
-                               memoi_ring_k_elements(ring->shape) * bytes, error);
+        status = memoi_target_fill(ring->target, ring->k_buffers[i],
+                                   memoi_ring_k_elements(ring->shape) * bytes, error);
         if (!status)
-            status = memoi_sp_fill(ring->queue, ring->v_buffers[i],
-                                   memoi_ring_v_elements(ring->shape) * bytes, error);
+            status = memoi_target_fill(ring->target, ring->v_buffers[i],
+                                       memoi_ring_v_elements(ring->shape) * bytes, error);
     }
     if (!status && memoi_ring_n_exchanges(ring) && !ring->is_ready)
-        status = memoi_sp_record(ring->queue, MEMOI_SP_COMPUTED, MEMOI_SP_COMPUTE, error);
+        status =
+            memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE, error);
     return status;
 }
 
@@ -6072,9 +6095,9 @@ MEMOI memo_status memoi_ring_join(const memoi_ring* ring, char* final, const cha
         int64_t n, at = row * row_bytes;
         if (k < MEMO_RUNS_MAX && rows->begin == rows->end) continue;
         n = (k < MEMO_RUNS_MAX ? rows->begin : n_tokens) - row;
-        status = memoi_sp_copy_rows(ring->queue, final + at, n_tokens * row_bytes, first + at,
-                                    n_tokens * row_bytes, n * row_bytes,
-                                    n ? ring->shape->n_batch : 0, error);
+        status = memoi_target_copy_rows(ring->target, final + at, n_tokens * row_bytes, first + at,
+                                        n_tokens * row_bytes, n * row_bytes,
+                                        n ? ring->shape->n_batch : 0, error);
         if (k < MEMO_RUNS_MAX) row = rows->end;
     }
     return status;
@@ -6082,7 +6105,7 @@ MEMOI memo_status memoi_ring_join(const memoi_ring* ring, char* final, const cha
 
 /* After the last step the compute stream has passed all exchanges. */
 MEMOI memo_status memoi_ring_end(memoi_ring* ring, memo_error* error) {
-    const memoi_sp_shape* shape = ring->shape;
+    const memoi_shape* shape = ring->shape;
     int32_t n_exchanges = memoi_ring_n_exchanges(ring);
     memo_status status = MEMO_STATUS_OK;
     if (!n_exchanges) return status;
@@ -6102,7 +6125,7 @@ MEMOI memo_status memoi_ring_gather_collective(const memoi_ring* ring, int is_sc
                                                const void* from, void* to, int64_t n,
                                                memo_type type, memo_error* error) {
     int64_t n_bytes = n * memo_type_bytes(type), rd = ring->shape->sharding.ring;
-    memo_stream stream = ring->queue->streams[MEMOI_SP_COMPUTE];
+    memo_stream stream = ring->target->streams[MEMOI_TARGET_COMPUTE];
     memo_op_desc op = memo_op_desc_default();
     memo_range read = memob_range_at(from, is_scatter ? rd * n_bytes : n_bytes);
     memo_range write = memob_range_at(to, is_scatter ? n_bytes : rd * n_bytes);
@@ -6114,11 +6137,11 @@ MEMOI memo_status memoi_ring_gather_collective(const memoi_ring* ring, int is_sc
     op.link_bytes = (rd - 1) * n_bytes;
     op.more_streams = ring->more_streams;
     op.n_more_streams = ring->n_more_streams;
-    if (!ring->queue->device)
-        op.duration_s = memoi_sp_transfer_s(ring->costs->ring_bytes_per_s,
-                                            ring->costs->ring_latency_s, op.link_bytes);
-    status = memoi_sp_announce(ring->queue, MEMOI_SP_COMPUTE, &op, error);
-    if (status || !ring->queue->device) return status;
+    if (!ring->target->device)
+        op.duration_s = memoi_target_transfer_s(ring->costs->ring_bytes_per_s,
+                                                ring->costs->ring_latency_s, op.link_bytes);
+    status = memoi_target_announce(ring->target, MEMOI_TARGET_COMPUTE, &op, error);
+    if (status || !ring->target->device) return status;
 
     memoi_comm_label(ring->comm, op.name, ring->is_backward);
     status = is_scatter ? memo_reduce_scatter(ring->comm, stream, from, to, n, type,
@@ -6131,23 +6154,24 @@ MEMOI memo_status memoi_ring_gather_collective(const memoi_ring* ring, int is_sc
 /* Copies rows between (ring, n_batch, ring_tokens) and (n_batch, padded_tokens). */
 MEMOI memo_status memoi_ring_gather_order(const memoi_ring* ring, char* by_rank, char* by_position,
                                           int64_t row_bytes, int to_rank, memo_error* error) {
-    const memoi_sp_shape* shape = ring->shape;
+    const memoi_shape* shape = ring->shape;
     memo_status status = MEMO_STATUS_OK;
     char* rows = by_rank;
     int32_t r, b, k, n_runs;
     for (r = 0; r < shape->sharding.ring; r++)
         for (b = 0; b < shape->n_batch; b++) {
-            const memo_run* runs = memoi_sp_runs(shape, 1, shape->n_parts > 1 ? b : 0, r, &n_runs);
+            const memo_run* runs =
+                memoi_shape_runs(shape, 1, shape->n_parts > 1 ? b : 0, r, &n_runs);
             char* sequence = by_position + b * shape->key_sharding.padded_tokens * row_bytes;
             for (k = 0; k < n_runs && !status; k++) {
                 /* Neighbors are one row. */
                 int64_t n = runs[k].stride == 1 ? 1 : runs[k].count;
                 int64_t bytes = runs[k].count / n * row_bytes, stride = runs[k].stride * bytes;
                 char* at = sequence + runs[k].start * row_bytes;
-                status =
-                    to_rank
-                        ? memoi_sp_copy_rows(ring->queue, rows, bytes, at, stride, bytes, n, error)
-                        : memoi_sp_copy_rows(ring->queue, at, stride, rows, bytes, bytes, n, error);
+                status = to_rank ? memoi_target_copy_rows(ring->target, rows, bytes, at, stride,
+                                                          bytes, n, error)
+                                 : memoi_target_copy_rows(ring->target, at, stride, rows, bytes,
+                                                          bytes, n, error);
                 rows += runs[k].count * row_bytes;
             }
         }
@@ -6156,13 +6180,13 @@ MEMOI memo_status memoi_ring_gather_order(const memoi_ring* ring, char* by_rank,
 
 /* Bytes of a row of k (is_v 0) or v of this rank's heads. */
 MEMOI int64_t memoi_ring_gather_row(const memoi_ring* ring, int is_v, memo_type type) {
-    const memoi_sp_shape* shape = ring->shape;
+    const memoi_shape* shape = ring->shape;
     return (int64_t)shape->heads.n_kv * (is_v ? shape->v_head_size : shape->head_size) *
            memo_type_bytes(type);
 }
 
 MEMOI memo_status memoi_ring_gather_attend(const memoi_ring* ring, memo_error* error) {
-    const memoi_sp_shape* shape = ring->shape;
+    const memoi_shape* shape = ring->shape;
     int64_t padded = shape->key_sharding.padded_tokens, bytes = memo_type_bytes(shape->type);
     memo_status status = MEMO_STATUS_OK;
     int32_t part;
@@ -6170,9 +6194,9 @@ MEMOI memo_status memoi_ring_gather_attend(const memoi_ring* ring, memo_error* e
         memoi_rectangle all;
         memo_attention_block block;
         memset(&all, 0, sizeof all);
-        memoi_sp_runs(shape, 0, part, shape->ring_rank, &all.q_end);
+        memoi_shape_runs(shape, 0, part, shape->ring_rank, &all.q_end);
         block = memoi_ring_block(ring, part, &all, 0);
-        block.k_runs = &memoi_sp_tokens_of(shape, 1, part)->all;
+        block.k_runs = &memoi_shape_tokens_of(shape, 1, part)->all;
         block.n_k_runs = 1;
         block.k_batch_stride = padded * block.k_row_stride;
         block.v_batch_stride = padded * block.v_row_stride;
@@ -6190,7 +6214,7 @@ MEMOI memo_status memoi_ring_gather_attend(const memoi_ring* ring, memo_error* e
 /* Before attention: k (is_v 0) or v of all ranks, and in backward room for its gradient. */
 MEMOI memo_status memoi_ring_gather_keys(const memoi_ring* rings, int32_t n_rings, int is_v,
                                          memo_error* error) {
-    const memoi_sp_shape* shape = rings->shape;
+    const memoi_shape* shape = rings->shape;
     int64_t n = is_v ? memoi_ring_v_elements(shape) : memoi_ring_k_elements(shape);
     int32_t i;
     memo_status status = memoi_ring_gather_collective(rings, 0, is_v ? rings->v : rings->k,
@@ -6200,8 +6224,8 @@ MEMOI memo_status memoi_ring_gather_keys(const memoi_ring* rings, int32_t n_ring
         status = memoi_ring_gather_order(ring, ring->gathered, is_v ? ring->v_all : ring->k_all,
                                          memoi_ring_gather_row(ring, is_v, shape->type), 0, error);
         if (!status && ring->is_backward)
-            status = memoi_sp_fill(ring->queue, is_v ? ring->d_v_all : ring->d_k_all,
-                                   n * shape->sharding.ring * 4, error);
+            status = memoi_target_fill(ring->target, is_v ? ring->d_v_all : ring->d_k_all,
+                                       n * shape->sharding.ring * 4, error);
     }
     return status;
 }
@@ -6209,7 +6233,7 @@ MEMOI memo_status memoi_ring_gather_keys(const memoi_ring* rings, int32_t n_ring
 /* After backward: the sums of d_k (is_v 0) or d_v go to their ranks. */
 MEMOI memo_status memoi_ring_gather_gradients(const memoi_ring* rings, int32_t n_rings, int is_v,
                                               memo_error* error) {
-    const memoi_sp_shape* shape = rings->shape;
+    const memoi_shape* shape = rings->shape;
     memo_type type = shape->carried_type;
     int64_t n = is_v ? memoi_ring_v_elements(shape) : memoi_ring_k_elements(shape);
     memo_status status = MEMO_STATUS_OK;
@@ -6219,8 +6243,8 @@ MEMOI memo_status memoi_ring_gather_gradients(const memoi_ring* rings, int32_t n
         char* all = (char*)(void*)(is_v ? ring->d_v_all : ring->d_k_all);
         if (type != MEMO_TYPE_F32) { /* the keys are no longer used */
             char* rounded = is_v ? ring->v_all : ring->k_all;
-            status = memoi_sp_cast(ring->queue, rounded, type, all, MEMO_TYPE_F32,
-                                   n * shape->sharding.ring, error);
+            status = memoi_target_cast(ring->target, rounded, type, all, MEMO_TYPE_F32,
+                                       n * shape->sharding.ring, error);
             all = rounded;
         }
         if (!status)
@@ -6233,7 +6257,7 @@ MEMOI memo_status memoi_ring_gather_gradients(const memoi_ring* rings, int32_t n
 }
 
 MEMOI memo_status memoi_ring_gather_run(memoi_ring* rings, int32_t n_rings, memo_error* error) {
-    const memoi_sp_shape* shape = rings->shape;
+    const memoi_shape* shape = rings->shape;
     int64_t n_q = memoi_ring_q_elements(shape);
     int32_t i, is_v;
     memo_status status = MEMO_STATUS_OK;
@@ -6246,7 +6270,7 @@ MEMOI memo_status memoi_ring_gather_run(memoi_ring* rings, int32_t n_rings, memo
             rings[i].d_v_step = rings[i].d_v_all;
             rings[i].d_k[1] = rings[i].d_k_final;
             rings[i].d_v[1] = rings[i].d_v_final;
-            status = memoi_sp_fill(rings[i].queue, rings[i].d_q, n_q * 4, error);
+            status = memoi_target_fill(rings[i].target, rings[i].d_q, n_q * 4, error);
         }
         if (!status) status = memoi_ring_gather_attend(&rings[i], error);
     }
@@ -6283,7 +6307,7 @@ MEMOI memo_status memoi_ring_run(memoi_ring* rings, int32_t n_rings, memo_error*
 
 /* Of one group of heads.  What the exchange of a group fills while another is computed exists
  * twice, for even and odd groups. */
-typedef struct memoi_sp_buffers {
+typedef struct memoi_hybrid_buffers {
     char *q[2], *k[2], *v[2]; /* by heads; used if backward sends again */
     char* d_out[2];           /* by heads, in the tensors' type */
     char* staging;            /* for exchanges between rows and heads */
@@ -6298,17 +6322,17 @@ typedef struct memoi_sp_buffers {
     char *gathered, *k_all, *v_all; /* of all ring ranks, if keys are gathered */
     float *d_k_all, *d_v_all;
     char *ring_k[2], *ring_v[2];
-} memoi_sp_buffers;
+} memoi_hybrid_buffers;
 
 struct memo_sp_attention {
-    memoi_sp_shape shape;
-    memoi_sp_tokens* tokens; /* one allocation, with their runs */
+    memoi_shape shape;
+    memoi_shape_tokens* tokens; /* one allocation, with their runs */
     int64_t max_documents;
     memo_attention attention;
     memo_comm *ring, *ulysses;
-    memoi_sp_queue queue;
-    memoi_sp_buffers forward, backward; /* in the same memory */
-    void* memory;                       /* owned; NULL: the user's, or none */
+    memoi_target target;
+    memoi_hybrid_buffers forward, backward; /* in the same memory */
+    void* memory;                           /* owned; NULL: the user's, or none */
 };
 
 memo_sp_attention_desc memo_sp_attention_desc_default(void) {
@@ -6320,12 +6344,12 @@ memo_sp_attention_desc memo_sp_attention_desc_default(void) {
 /* --- shapes and sizes --- */
 
 /* Returns 1 if the shardings differ in their documents at most. */
-MEMOI int memoi_sp_is_alike(const memo_sharding* a, const memo_sharding* b) {
+MEMOI int memoi_hybrid_is_alike(const memo_sharding* a, const memo_sharding* b) {
     return a->kind == b->kind && a->ring == b->ring && a->ulysses == b->ulysses &&
            a->n_tokens == b->n_tokens;
 }
 
-MEMOI memo_status memoi_sp_ranks_check(const memo_sp_attention_desc* desc, memo_error* error) {
+MEMOI memo_status memoi_hybrid_ranks_check(const memo_sp_attention_desc* desc, memo_error* error) {
     const memo_sharding* sharding = &desc->sharding;
     const memo_comm* comms[2];
     const char* const names[2] = {"ring", "ulysses"};
@@ -6343,82 +6367,94 @@ MEMOI memo_status memoi_sp_ranks_check(const memo_sp_attention_desc* desc, memo_
         if (comms[k] && comms[k]->size != degrees[k])
             return memo_error_set(
                 error, MEMO_STATUS_INVALID_ARGUMENT,
-                "sp_attention_desc.%s: its size is not the sharding's degree (%d, "
+                "memo_sp_attention_desc.%s: its size is not the sharding's degree (%d, "
                 "%d); make both from one mesh",
                 names[k], (int)comms[k]->size, (int)degrees[k]);
         if (ranks[k] < 0 || ranks[k] >= degrees[k])
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "sp_attention_desc.%s_rank: out of range (%d); 0 to %d are valid",
-                                  names[k], (int)ranks[k], (int)degrees[k] - 1);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_sp_attention_desc.%s_rank: out of range (%d); 0 to %d are valid", names[k],
+                (int)ranks[k], (int)degrees[k] - 1);
     }
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_sp_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
+MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
     if (desc->n_batch < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.n_batch: negative (%d); 0 means 1",
+                              "memo_sp_attention_desc.n_batch: negative (%d); 0 means 1",
                               (int)desc->n_batch);
 
     /* Numbers of heads. */
     if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.n_q_heads: not a positive multiple of n_kv_heads "
-                              "(%d, %d); choose one that is",
-                              (int)desc->n_q_heads, (int)desc->n_kv_heads);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sp_attention_desc.n_q_heads: not a positive multiple of n_kv_heads "
+            "(%d, %d); choose one that is",
+            (int)desc->n_q_heads, (int)desc->n_kv_heads);
     if (desc->ulysses_groups < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.ulysses_groups: negative (%d); 0 means 1",
+                              "memo_sp_attention_desc.ulysses_groups: negative (%d); 0 means 1",
                               (int)desc->ulysses_groups);
 
     /* What a head is. */
     if (desc->head_size < 1)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sp_attention_desc.head_size: out of range (%d); at least 1 is valid",
+            (int)desc->head_size);
+    if (!memob_is_in((double)desc->softcap, 0, 3e38))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.head_size: out of range (%d); at least 1 is valid",
-                              (int)desc->head_size);
+                              "memo_sp_attention_desc.softcap: out of range (%g); 0 (none) to 3e38 "
+                              "are valid",
+                              (double)desc->softcap);
     if (!memob_is_in((double)desc->scale, -3e38, 3e38))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.scale: not finite (%g); 0 means 1 / "
+                              "memo_sp_attention_desc.scale: not finite (%g); 0 means 1 / "
                               "sqrt(head_size)",
                               (double)desc->scale);
-    if (!memob_is_in((double)desc->softcap, 0, 3e38) || desc->first_q_head < 0)
+    if (desc->first_q_head < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.softcap or first_q_head: out of range (%g, %d); 0 "
-                              "and above are valid",
-                              (double)desc->softcap, (int)desc->first_q_head);
+                              "memo_sp_attention_desc.first_q_head: negative (%d); 0 or more are "
+                              "valid",
+                              (int)desc->first_q_head);
     if (desc->v_head_size < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.v_head_size: negative (%d); 0 means head_size",
-                              (int)desc->v_head_size);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sp_attention_desc.v_head_size: negative (%d); 0 means head_size",
+            (int)desc->v_head_size);
     if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.type: not supported (%s); f32, bf16 and f16 are",
-                              memo_type_name(desc->type));
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sp_attention_desc.type: not supported (%s); f32, bf16 and f16 are",
+            memo_type_name(desc->type));
     return MEMO_STATUS_OK;
 }
 
-MEMOI int32_t memoi_sp_larger(int32_t a, int32_t b) { return a > b ? a : b; }
+MEMOI int32_t memoi_hybrid_larger(int32_t a, int32_t b) { return a > b ? a : b; }
 
-MEMOI memo_status memoi_sp_masks_check(const memo_sp_attention_desc* desc, memo_error* error) {
+MEMOI memo_status memoi_hybrid_masks_check(const memo_sp_attention_desc* desc, memo_error* error) {
     const memo_sharding* sharding = &desc->sharding;
     int32_t n_batch = desc->n_batch ? desc->n_batch : 1, b;
     if (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
-                              (int)desc->n_masks, (int)n_batch);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
+            (int)desc->n_masks, (int)n_batch);
     for (b = 0; desc->row_shardings && b < n_batch; b++)
-        if (!memoi_sp_is_alike(&desc->row_shardings[b], sharding))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "sp_attention_desc.row_shardings[%d]: does not match sharding, "
-                                  "which is %s, ring %d "
-                                  "x ulysses %d, %lld tokens; only its documents may differ",
-                                  (int)b, memo_sharding_name(sharding->kind), (int)sharding->ring,
-                                  (int)sharding->ulysses, (long long)sharding->n_tokens);
+        if (!memoi_hybrid_is_alike(&desc->row_shardings[b], sharding))
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_sp_attention_desc.row_shardings[%d]: does not match sharding, "
+                "which is %s, ring %d "
+                "x ulysses %d, %lld tokens; only its documents may differ",
+                (int)b, memo_sharding_name(sharding->kind), (int)sharding->ring,
+                (int)sharding->ulysses, (long long)sharding->n_tokens);
     return MEMO_STATUS_OK;
 }
 
 /* The most documents of a sharding of the desc. */
-MEMOI int64_t memoi_sp_most_documents(const memo_sp_attention_desc* desc) {
+MEMOI int64_t memoi_hybrid_most_documents(const memo_sp_attention_desc* desc) {
     int64_t most = memob_max(desc->sharding.n_documents, desc->key_sharding.n_documents);
     int32_t b;
     for (b = 0; desc->row_shardings && b < (desc->n_batch ? desc->n_batch : 1); b++)
@@ -6427,50 +6463,54 @@ MEMOI int64_t memoi_sp_most_documents(const memo_sp_attention_desc* desc) {
 }
 
 /* Everything that does not need a device. */
-MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
+MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
     const memo_sharding *sharding = &desc->sharding, *keys = &desc->key_sharding;
     int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
-    int32_t head_size = memoi_sp_larger(desc->head_size, desc->v_head_size);
+    int32_t head_size = memoi_hybrid_larger(desc->head_size, desc->v_head_size);
     memo_status status;
     if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
-    status = memoi_sp_ranks_check(desc, error);
-    if (!status) status = memoi_sp_heads_check(desc, error);
-    if (!status) status = memoi_sp_masks_check(desc, error);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
+    status = memoi_hybrid_ranks_check(desc, error);
+    if (!status) status = memoi_hybrid_heads_check(desc, error);
+    if (!status) status = memoi_hybrid_masks_check(desc, error);
     if (status) return status;
     if (keys->local_tokens && (keys->ring != sharding->ring || keys->ulysses != sharding->ulysses))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_sp_attention_desc.key_sharding: ring %d x ulysses %d, but "
+                              "sharding has %d x %d; make "
+                              "both with the same degrees",
+                              (int)keys->ring, (int)keys->ulysses, (int)sharding->ring,
+                              (int)sharding->ulysses);
+    if (desc->max_documents < 0 ||
+        memoi_hybrid_most_documents(desc) > MEMOI_DOCUMENTS_MAX / n_batch)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "sp_attention_desc.key_sharding: ring %d x ulysses %d, but sharding has %d x %d; make "
-            "both with the same degrees",
-            (int)keys->ring, (int)keys->ulysses, (int)sharding->ring, (int)sharding->ulysses);
-    if (desc->max_documents < 0 || memoi_sp_most_documents(desc) > MEMOI_DOCUMENTS_MAX / n_batch)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "sp_attention_desc.max_documents: out of range (%lld; the sharding has "
+            "memo_sp_attention_desc.max_documents: out of range (%lld; the sharding has "
             "%lld); 0 to %d are valid",
-            (long long)desc->max_documents, (long long)memoi_sp_most_documents(desc),
+            (long long)desc->max_documents, (long long)memoi_hybrid_most_documents(desc),
             (int)(MEMOI_DOCUMENTS_MAX / n_batch));
 
     /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
     if ((double)memob_max(sharding->ring_tokens, keys->ring_tokens) * sharding->ring * n_batch *
             desc->n_q_heads * head_size * sharding->ulysses >
         (double)(MEMOB_BYTES_MAX / 1024))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc: too large (%lld tokens, %d query heads of %d, "
-                              "batch %d); tokens x heads x head size x batch x ulysses may be 2^52",
-                              (long long)memob_max(sharding->n_tokens, keys->n_tokens),
-                              (int)desc->n_q_heads, (int)head_size, (int)n_batch);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sp_attention_desc: too large (%lld tokens, %d query heads of %d, "
+            "batch %d); tokens x heads x head size x batch x ulysses may be 2^52",
+            (long long)memob_max(sharding->n_tokens, keys->n_tokens), (int)desc->n_q_heads,
+            (int)head_size, (int)n_batch);
     return MEMO_STATUS_OK;
 }
 
 /* The most runs that all ring ranks can have together. */
-MEMOI int64_t memoi_sp_max_runs(const memo_sharding* sharding, int64_t max_documents) {
+MEMOI int64_t memoi_hybrid_max_runs(const memo_sharding* sharding, int64_t max_documents) {
     return sharding->ring * (sharding->document_begins ? 2 * max_documents + 1 : MEMO_RUNS_MAX);
 }
 
-MEMOI void memoi_sp_take_runs(memoi_sp_tokens* tokens, const memo_sharding* sharding) {
+MEMOI void memoi_hybrid_take_runs(memoi_shape_tokens* tokens, const memo_sharding* sharding) {
     int64_t* first_run = tokens->first_run;
     int32_t r;
     tokens->sharding = *sharding;
@@ -6485,14 +6525,14 @@ MEMOI void memoi_sp_take_runs(memoi_sp_tokens* tokens, const memo_sharding* shar
 
 /* One for all sequences, or one for each if the desc has row_shardings; then that of key_sharding,
  * if there is one.  A single allocation; NULL if there is no memory. */
-MEMOI memoi_sp_tokens* memoi_sp_tokens_create(const memo_sp_attention_desc* desc) {
+MEMOI memoi_shape_tokens* memoi_hybrid_tokens_create(const memo_sp_attention_desc* desc) {
     int64_t n_rows = desc->row_shardings && desc->n_batch ? desc->n_batch : 1, i;
     int64_t n = n_rows + (desc->key_sharding.local_tokens > 0),
-            most = memoi_sp_most_documents(desc);
-    int64_t n_runs = memob_max(memoi_sp_max_runs(&desc->sharding, most),
-                               memoi_sp_max_runs(&desc->key_sharding, most));
+            most = memoi_hybrid_most_documents(desc);
+    int64_t n_runs = memob_max(memoi_hybrid_max_runs(&desc->sharding, most),
+                               memoi_hybrid_max_runs(&desc->key_sharding, most));
     int64_t ring = desc->sharding.ring, n_bytes = 0;
-    memoi_sp_tokens* tokens = NULL;
+    memoi_shape_tokens* tokens = NULL;
     int pass;
     if ((double)n * ((double)n_runs * sizeof(memo_run) + (double)ring * 8) >
         (double)(MEMOB_BYTES_MAX / 2))
@@ -6511,34 +6551,34 @@ MEMOI memoi_sp_tokens* memoi_sp_tokens_create(const memo_sp_attention_desc* desc
             if (!tokens) continue;
             tokens[i].runs = runs;
             tokens[i].first_run = first_run;
-            memoi_sp_take_runs(&tokens[i], i == n_rows           ? &desc->key_sharding
-                                           : desc->row_shardings ? &desc->row_shardings[i]
-                                                                 : &desc->sharding);
+            memoi_hybrid_take_runs(&tokens[i], i == n_rows           ? &desc->key_sharding
+                                               : desc->row_shardings ? &desc->row_shardings[i]
+                                                                     : &desc->sharding);
         }
-        if (!pass) tokens = (memoi_sp_tokens*)memob_calloc(n_bytes, 1);
+        if (!pass) tokens = (memoi_shape_tokens*)memob_calloc(n_bytes, 1);
         if (!tokens) return NULL;
     }
     return tokens;
 }
 
-/* Groups of heads.  All ranks find the same number.  More of them than a rank has key heads would be
- * empty, but take buffers. */
-MEMOI int32_t memoi_sp_n_groups(const memo_sp_attention_desc* desc) {
+/* Groups of heads.  All ranks find the same number.  More of them than a rank has key heads would
+ * be empty, but take buffers. */
+MEMOI int32_t memoi_hybrid_n_groups(const memo_sp_attention_desc* desc) {
     int32_t n_groups = 1, p;
     for (p = 0; p < desc->sharding.ulysses && desc->sharding.ulysses > 1; p++)
         n_groups =
-            memoi_sp_larger(n_groups, memoi_ulysses_heads_of(desc->n_q_heads, desc->n_kv_heads,
-                                                             desc->sharding.ulysses, p)
-                                          .n_kv);
+            memoi_hybrid_larger(n_groups, memoi_shape_split_heads(desc->n_q_heads, desc->n_kv_heads,
+                                                                  desc->sharding.ulysses, p)
+                                              .n_kv);
     if (!desc->ulysses_groups) return 1;
     return desc->ulysses_groups < n_groups ? desc->ulysses_groups : n_groups;
 }
 
 /* tokens is NULL if only sizes are needed. */
-MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc,
-                                      const memoi_sp_tokens* tokens, memoi_sp_shape* shape,
-                                      memo_error* error) {
-    memo_status status = memoi_sp_shape_check(desc, error);
+MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc,
+                                          const memoi_shape_tokens* tokens, memoi_shape* shape,
+                                          memo_error* error) {
+    memo_status status = memoi_hybrid_shape_check(desc, error);
     memset(shape, 0, sizeof *shape);
     if (status) return status;
 
@@ -6565,9 +6605,9 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc,
     shape->carried_type =
         desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
     shape->gathers_keys = desc->gathers_keys && desc->sharding.ring > 1;
-    shape->n_groups = memoi_sp_n_groups(desc);
+    shape->n_groups = memoi_hybrid_n_groups(desc);
     shape->group = -1;
-    shape->heads = memoi_sp_heads_of(shape, shape->ulysses_rank);
+    shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
     shape->is_replicated = memoi_ulysses_heads_needed(shape, 1) > desc->n_kv_heads;
     shape->n_masks = desc->n_masks ? desc->n_masks : 1;
     shape->n_tokens_of = desc->row_shardings ? shape->n_batch : 1;
@@ -6577,8 +6617,8 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc,
 }
 
 /* size: of a head, head_size or v_head_size. */
-MEMOI memoi_exchanged memoi_sp_exchanged(const memoi_sp_shape* shape, const char* name,
-                                         int32_t is_kv, int32_t size) {
+MEMOI memoi_exchanged memoi_hybrid_exchanged(const memoi_shape* shape, const char* name,
+                                             int32_t is_kv, int32_t size) {
     memoi_exchanged x;
     x.name = name;
     x.is_kv = is_kv;
@@ -6586,49 +6626,49 @@ MEMOI memoi_exchanged memoi_sp_exchanged(const memoi_sp_shape* shape, const char
     x.type = shape->type;
     return x;
 }
-MEMOI memoi_exchanged memoi_sp_exchanged_dots(const memoi_sp_shape* shape) {
-    memoi_exchanged x = memoi_sp_exchanged(shape, "row dots to heads", 0, 1);
+MEMOI memoi_exchanged memoi_hybrid_exchanged_dots(const memoi_shape* shape) {
+    memoi_exchanged x = memoi_hybrid_exchanged(shape, "row dots to heads", 0, 1);
     x.type = MEMO_TYPE_F32;
     return x;
 }
 /* Gradients of replicas are summed before they are rounded. */
-MEMOI memoi_exchanged memoi_sp_exchanged_d_kv(const memoi_sp_shape* shape, const char* name,
-                                              int32_t size) {
-    memoi_exchanged x = memoi_sp_exchanged(shape, name, 1, size);
+MEMOI memoi_exchanged memoi_hybrid_exchanged_d_kv(const memoi_shape* shape, const char* name,
+                                                  int32_t size) {
+    memoi_exchanged x = memoi_hybrid_exchanged(shape, name, 1, size);
     if (shape->is_replicated) x.type = MEMO_TYPE_F32;
     return x;
 }
 
-MEMOI int64_t memoi_sp_elements(const memoi_sp_shape* shape, int64_t n_tokens, int64_t n_heads,
-                                int64_t size) {
+MEMOI int64_t memoi_hybrid_elements(const memoi_shape* shape, int64_t n_tokens, int64_t n_heads,
+                                    int64_t size) {
     return shape->n_batch * n_tokens * n_heads * size;
 }
 
 /* The shape of a group of heads; of the only one, if there is one. */
-MEMOI memoi_sp_shape memoi_sp_group_of(const memoi_sp_shape* shape, int32_t group) {
-    memoi_sp_shape part = *shape;
+MEMOI memoi_shape memoi_hybrid_group_of(const memoi_shape* shape, int32_t group) {
+    memoi_shape part = *shape;
     part.group = shape->n_groups > 1 ? group : -1;
-    part.heads = memoi_sp_heads_of(&part, shape->ulysses_rank);
+    part.heads = memoi_shape_heads_of(&part, shape->ulysses_rank);
     return part;
 }
 
 /* As many heads as the largest groups have: of this rank, and needed by all ranks together. */
-typedef struct memoi_sp_largest {
-    memoi_sp_shape shape;
+typedef struct memoi_hybrid_largest {
+    memoi_shape shape;
     int64_t q_needed, kv_needed;
-} memoi_sp_largest;
+} memoi_hybrid_largest;
 
-MEMOI memoi_sp_largest memoi_sp_largest_of(const memoi_sp_shape* shape) {
-    memoi_sp_largest largest;
+MEMOI memoi_hybrid_largest memoi_hybrid_largest_of(const memoi_shape* shape) {
+    memoi_hybrid_largest largest;
     int32_t g;
     memset(&largest, 0, sizeof largest);
     largest.shape = *shape;
     largest.shape.heads.n_q = largest.shape.heads.n_kv = 0;
     for (g = 0; g < shape->n_groups; g++) {
-        memoi_sp_shape part = memoi_sp_group_of(shape, g);
+        memoi_shape part = memoi_hybrid_group_of(shape, g);
         memo_ulysses_heads* heads = &largest.shape.heads;
-        heads->n_q = memoi_sp_larger(heads->n_q, part.heads.n_q);
-        heads->n_kv = memoi_sp_larger(heads->n_kv, part.heads.n_kv);
+        heads->n_q = memoi_hybrid_larger(heads->n_q, part.heads.n_q);
+        heads->n_kv = memoi_hybrid_larger(heads->n_kv, part.heads.n_kv);
         largest.q_needed = memob_max(largest.q_needed, memoi_ulysses_heads_needed(&part, 0));
         largest.kv_needed = memob_max(largest.kv_needed, memoi_ulysses_heads_needed(&part, 1));
     }
@@ -6636,7 +6676,7 @@ MEMOI memoi_sp_largest memoi_sp_largest_of(const memoi_sp_shape* shape) {
 }
 
 /* Tensors that need no exchange and no rounding are computed in the user's memory. */
-MEMOI int memoi_sp_is_direct(const memoi_sp_shape* shape) {
+MEMOI int memoi_hybrid_is_direct(const memoi_shape* shape) {
     return shape->sharding.ulysses == 1 && shape->type == MEMO_TYPE_F32;
 }
 
@@ -6645,93 +6685,98 @@ typedef struct memoi_hybrid_carver {
     int64_t n_bytes;
 } memoi_hybrid_carver;
 
-MEMOI char* memoi_sp_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
+MEMOI char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
     return (char*)memob_carve(carver->base, &carver->n_bytes, n_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
 }
 
 /* q, k and v by heads, in this order.  Returns their bytes. */
-MEMOI int64_t memoi_sp_carve_heads(const memoi_sp_shape* shape, char* base, char** q, char** k,
-                                   char** v) {
+MEMOI int64_t memoi_hybrid_carve_heads(const memoi_shape* shape, char* base, char** q, char** k,
+                                       char** v) {
     int64_t element_bytes = memo_type_bytes(shape->type), n = shape->sharding.ring_tokens;
     memoi_hybrid_carver carver;
     carver.base = base;
     carver.n_bytes = 0;
-    *q = memoi_sp_hybrid_carve(
-        &carver, memoi_sp_elements(shape, n, shape->heads.n_q, shape->head_size) * element_bytes);
-    *k = memoi_sp_hybrid_carve(&carver, memoi_ring_k_elements(shape) * element_bytes);
-    *v = memoi_sp_hybrid_carve(&carver, memoi_ring_v_elements(shape) * element_bytes);
+    *q = memoi_hybrid_carve(&carver,
+                            memoi_hybrid_elements(shape, n, shape->heads.n_q, shape->head_size) *
+                                element_bytes);
+    *k = memoi_hybrid_carve(&carver, memoi_ring_k_elements(shape) * element_bytes);
+    *v = memoi_hybrid_carve(&carver, memoi_ring_v_elements(shape) * element_bytes);
     return carver.n_bytes;
 }
 
 /* Buffers of the exchanges between rows and heads. */
-MEMOI void memoi_sp_carve_ulysses(const memoi_sp_largest* largest, memoi_hybrid_carver* carver,
-                                  int is_backward, memoi_sp_buffers* buffers) {
-    const memoi_sp_shape* shape = &largest->shape;
+MEMOI void memoi_hybrid_carve_ulysses(const memoi_hybrid_largest* largest,
+                                      memoi_hybrid_carver* carver, int is_backward,
+                                      memoi_hybrid_buffers* buffers) {
+    const memoi_shape* shape = &largest->shape;
     int64_t element_bytes = memo_type_bytes(shape->type), n = shape->sharding.ring_tokens;
-    int64_t size = memoi_sp_larger(shape->head_size, shape->v_head_size);
+    int64_t size = memoi_hybrid_larger(shape->head_size, shape->v_head_size);
     int64_t kv_type_bytes = is_backward && shape->is_replicated ? 4 : element_bytes;
-    int64_t kv_bytes = memoi_sp_elements(shape, shape->key_sharding.local_tokens,
-                                         largest->kv_needed, size * kv_type_bytes);
-    int64_t q_bytes = memoi_sp_elements(shape, shape->sharding.local_tokens, largest->q_needed,
-                                        memob_max(size * element_bytes, 4)); /* row dots: fp32 */
+    int64_t kv_bytes = memoi_hybrid_elements(shape, shape->key_sharding.local_tokens,
+                                             largest->kv_needed, size * kv_type_bytes);
+    int64_t q_bytes =
+        memoi_hybrid_elements(shape, shape->sharding.local_tokens, largest->q_needed,
+                              memob_max(size * element_bytes, 4)); /* row dots: fp32 */
     int32_t n_groups = shape->n_groups, i;
     for (i = 0; i < 2 && i < n_groups && shape->sends_again; i++) {
         int64_t n_bytes =
-            memoi_sp_carve_heads(shape, NULL, &buffers->q[i], &buffers->k[i], &buffers->v[i]);
-        char* part = memoi_sp_hybrid_carve(carver, n_bytes);
-        if (part) memoi_sp_carve_heads(shape, part, &buffers->q[i], &buffers->k[i], &buffers->v[i]);
+            memoi_hybrid_carve_heads(shape, NULL, &buffers->q[i], &buffers->k[i], &buffers->v[i]);
+        char* part = memoi_hybrid_carve(carver, n_bytes);
+        if (part)
+            memoi_hybrid_carve_heads(shape, part, &buffers->q[i], &buffers->k[i], &buffers->v[i]);
     }
-    buffers->staging = memoi_sp_hybrid_carve(carver, memob_max(kv_bytes, q_bytes));
+    buffers->staging = memoi_hybrid_carve(carver, memob_max(kv_bytes, q_bytes));
     if (!is_backward && shape->type == MEMO_TYPE_F32 && n_groups == 1) return;
 
     /* One buffer serves d_out and then all results, unless they leave behind the next group. */
-    q_bytes = memoi_sp_elements(shape, n, shape->heads.n_q, size) * element_bytes;
+    q_bytes = memoi_hybrid_elements(shape, n, shape->heads.n_q, size) * element_bytes;
     kv_bytes =
         memob_max(memoi_ring_k_elements(shape), memoi_ring_v_elements(shape)) * element_bytes;
     buffers->results[0] =
-        memoi_sp_hybrid_carve(carver, n_groups == 1 ? memob_max(q_bytes, kv_bytes) : q_bytes);
+        memoi_hybrid_carve(carver, n_groups == 1 ? memob_max(q_bytes, kv_bytes) : q_bytes);
     buffers->results[1] = buffers->results[2] = buffers->d_out[0] = buffers->results[0];
     if (n_groups == 1 || !is_backward) return;
-    for (i = 0; i < 2; i++) buffers->d_out[i] = memoi_sp_hybrid_carve(carver, q_bytes);
+    for (i = 0; i < 2; i++) buffers->d_out[i] = memoi_hybrid_carve(carver, q_bytes);
     for (i = 0; i < 2; i++) {
         int64_t n_kv = i ? memoi_ring_v_elements(shape) : memoi_ring_k_elements(shape);
-        buffers->results[1 + i] = memoi_sp_hybrid_carve(carver, n_kv * kv_type_bytes);
+        buffers->results[1 + i] = memoi_hybrid_carve(carver, n_kv * kv_type_bytes);
     }
 }
 
 /* Buffers of gradients. */
-MEMOI void memoi_sp_carve_backward(const memoi_sp_shape* shape, memoi_hybrid_carver* carver,
-                                   memoi_sp_buffers* buffers) {
+MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_carver* carver,
+                                       memoi_hybrid_buffers* buffers) {
     int64_t n_k = memoi_ring_k_elements(shape), n_v = memoi_ring_v_elements(shape);
     int64_t n_local = shape->sharding.local_tokens, sums_bytes;
     int64_t carried_bytes = memo_type_bytes(shape->carried_type);
     int has_ulysses = shape->sharding.ulysses > 1, i;
     int has_ring = shape->sharding.ring > 1 && !shape->gathers_keys;
     for (i = 0; i < 2 && i < shape->n_groups; i++)
-        buffers->dots[i] = (float*)memoi_sp_hybrid_carve(
-            carver, memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, 1) * 4);
+        buffers->dots[i] = (float*)memoi_hybrid_carve(
+            carver,
+            memoi_hybrid_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, 1) * 4);
     buffers->dots_rows = buffers->dots[0];
     if (has_ulysses)
         buffers->dots_rows =
-            (float*)memoi_sp_hybrid_carve(carver, shape->n_batch * n_local * shape->n_q_heads * 4);
+            (float*)memoi_hybrid_carve(carver, shape->n_batch * n_local * shape->n_q_heads * 4);
     for (i = 0; i < 2; i++) {
-        if (!has_ring && (i == 0 || memoi_sp_is_direct(shape))) continue;
-        buffers->d_k[i] = memoi_sp_hybrid_carve(carver, n_k * carried_bytes);
-        buffers->d_v[i] = memoi_sp_hybrid_carve(carver, n_v * carried_bytes);
+        if (!has_ring && (i == 0 || memoi_hybrid_is_direct(shape))) continue;
+        buffers->d_k[i] = memoi_hybrid_carve(carver, n_k * carried_bytes);
+        buffers->d_v[i] = memoi_hybrid_carve(carver, n_v * carried_bytes);
     }
     if (has_ring) {
-        buffers->d_k_step = (float*)memoi_sp_hybrid_carve(carver, n_k * 4);
-        buffers->d_v_step = (float*)memoi_sp_hybrid_carve(carver, n_v * 4);
+        buffers->d_k_step = (float*)memoi_hybrid_carve(carver, n_k * 4);
+        buffers->d_v_step = (float*)memoi_hybrid_carve(carver, n_v * 4);
     }
     if (!has_ulysses || !shape->is_replicated) return;
 
     /* Replicas are sent and summed in fp32.  The contribution of a step is then no longer used. */
-    sums_bytes = memoi_sp_elements(shape, shape->key_sharding.local_tokens, shape->n_kv_heads,
-                                   memoi_sp_larger(shape->head_size, shape->v_head_size)) *
+    sums_bytes = memoi_hybrid_elements(shape, shape->key_sharding.local_tokens, shape->n_kv_heads,
+                                       memoi_hybrid_larger(shape->head_size, shape->v_head_size)) *
                  4;
-    buffers->sums[0] = buffers->sums[1] = (float*)memoi_sp_hybrid_carve(carver, sums_bytes);
+    buffers->sums[0] = buffers->sums[1] = (float*)memoi_hybrid_carve(carver, sums_bytes);
     if (shape->n_groups > 1) {
-        buffers->sums[1] = (float*)memoi_sp_hybrid_carve(carver, sums_bytes);
+        buffers->sums[1] = (float*)memoi_hybrid_carve(carver, sums_bytes);
     } else {
         buffers->results[1] = (char*)(void*)(has_ring ? buffers->d_k_step : buffers->d_k_all);
         buffers->results[2] = (char*)(void*)(has_ring ? buffers->d_v_step : buffers->d_v_all);
@@ -6739,11 +6784,11 @@ MEMOI void memoi_sp_carve_backward(const memoi_sp_shape* shape, memoi_hybrid_car
 }
 
 /* Returns the bytes needed. */
-MEMOI int64_t memoi_sp_carve(const memoi_sp_shape* whole, char* base, int is_backward,
-                             memoi_sp_buffers* buffers) {
-    const memoi_sp_largest largest = memoi_sp_largest_of(whole);
-    const memoi_sp_shape* shape = &largest.shape;
-    int64_t n_lse = memoi_sp_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, 1);
+MEMOI int64_t memoi_hybrid_carve_all(const memoi_shape* whole, char* base, int is_backward,
+                                     memoi_hybrid_buffers* buffers) {
+    const memoi_hybrid_largest largest = memoi_hybrid_largest_of(whole);
+    const memoi_shape* shape = &largest.shape;
+    int64_t n_lse = memoi_hybrid_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, 1);
     int64_t k_bytes = memoi_ring_k_elements(shape) * memo_type_bytes(shape->type);
     int64_t v_bytes = memoi_ring_v_elements(shape) * memo_type_bytes(shape->type);
     int64_t size = is_backward ? shape->head_size : shape->v_head_size; /* of d_q, or of out */
@@ -6757,57 +6802,57 @@ MEMOI int64_t memoi_sp_carve(const memoi_sp_shape* whole, char* base, int is_bac
     /* First, so that forward and backward have the ring's buffers at the same place: then the waits
      * that order their use in one pass order it between passes too. */
     for (i = 0; has_ring && i < 2; i++) {
-        buffers->ring_k[i] = memoi_sp_hybrid_carve(&carver, k_bytes);
-        buffers->ring_v[i] = memoi_sp_hybrid_carve(&carver, v_bytes);
+        buffers->ring_k[i] = memoi_hybrid_carve(&carver, k_bytes);
+        buffers->ring_v[i] = memoi_hybrid_carve(&carver, v_bytes);
     }
     if (shape->gathers_keys) {
         int64_t wide = is_backward ? memo_type_bytes(shape->carried_type) : 0;
         int64_t bytes = memo_type_bytes(shape->type);
-        buffers->k_all = memoi_sp_hybrid_carve(&carver, rd * k_bytes);
-        buffers->v_all = memoi_sp_hybrid_carve(&carver, rd * v_bytes);
+        buffers->k_all = memoi_hybrid_carve(&carver, rd * k_bytes);
+        buffers->v_all = memoi_hybrid_carve(&carver, rd * v_bytes);
         buffers->gathered =
-            memoi_sp_hybrid_carve(&carver, rd * larger_bytes / bytes * memob_max(wide, bytes));
+            memoi_hybrid_carve(&carver, rd * larger_bytes / bytes * memob_max(wide, bytes));
         if (is_backward) {
-            buffers->d_k_all = (float*)memoi_sp_hybrid_carve(&carver, rd * k_bytes / bytes * 4);
-            buffers->d_v_all = (float*)memoi_sp_hybrid_carve(&carver, rd * v_bytes / bytes * 4);
+            buffers->d_k_all = (float*)memoi_hybrid_carve(&carver, rd * k_bytes / bytes * 4);
+            buffers->d_v_all = (float*)memoi_hybrid_carve(&carver, rd * v_bytes / bytes * 4);
         }
     }
     if (shape->sharding.ulysses > 1)
-        memoi_sp_carve_ulysses(&largest, &carver, is_backward, buffers);
-    if (!memoi_sp_is_direct(shape))
-        buffers->out = (float*)memoi_sp_hybrid_carve(&carver, n_lse * size * 4);
+        memoi_hybrid_carve_ulysses(&largest, &carver, is_backward, buffers);
+    if (!memoi_hybrid_is_direct(shape))
+        buffers->out = (float*)memoi_hybrid_carve(&carver, n_lse * size * 4);
     if (is_backward) {
-        memoi_sp_carve_backward(shape, &carver, buffers);
+        memoi_hybrid_carve_backward(shape, &carver, buffers);
     } else if (has_ring) {
-        buffers->block_out = (float*)memoi_sp_hybrid_carve(&carver, n_lse * size * 4);
-        buffers->block_lse = (float*)memoi_sp_hybrid_carve(&carver, n_lse * 4);
+        buffers->block_out = (float*)memoi_hybrid_carve(&carver, n_lse * size * 4);
+        buffers->block_lse = (float*)memoi_hybrid_carve(&carver, n_lse * 4);
     }
     return carver.n_bytes;
 }
 
-MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* sizes) {
+MEMOI void memoi_hybrid_sizes(const memoi_shape* shape, memo_sp_attention_sizes* sizes) {
     int32_t size = shape->head_size, v_size = shape->v_head_size;
-    memoi_exchanged q = memoi_sp_exchanged(shape, "", 0, size);
-    memoi_exchanged kv = memoi_sp_exchanged(shape, "", 1, size + v_size); /* k and v together */
-    memoi_exchanged out = memoi_sp_exchanged(shape, "", 0, v_size);
-    memoi_exchanged d_kv = memoi_sp_exchanged_d_kv(shape, "", size + v_size);
-    memoi_exchanged dots = memoi_sp_exchanged_dots(shape);
+    memoi_exchanged q = memoi_hybrid_exchanged(shape, "", 0, size);
+    memoi_exchanged kv = memoi_hybrid_exchanged(shape, "", 1, size + v_size); /* k and v together */
+    memoi_exchanged out = memoi_hybrid_exchanged(shape, "", 0, v_size);
+    memoi_exchanged d_kv = memoi_hybrid_exchanged_d_kv(shape, "", size + v_size);
+    memoi_exchanged dots = memoi_hybrid_exchanged_dots(shape);
     int64_t n_kv = memoi_ring_k_elements(shape) + memoi_ring_v_elements(shape);
     int64_t to_heads =
         memoi_ulysses_to_heads_bytes(shape, &q) + memoi_ulysses_to_heads_bytes(shape, &kv);
     int64_t forward, backward;
-    memoi_sp_buffers buffers;
+    memoi_hybrid_buffers buffers;
     char* ignored;
     int32_t g;
     memset(sizes, 0, sizeof *sizes);
 
     /* Memory. */
-    forward = memoi_sp_carve(shape, NULL, 0, &buffers);
-    backward = memoi_sp_carve(shape, NULL, 1, &buffers);
+    forward = memoi_hybrid_carve_all(shape, NULL, 0, &buffers);
+    backward = memoi_hybrid_carve_all(shape, NULL, 1, &buffers);
     sizes->device_bytes = forward > backward ? forward : backward;
     for (g = 0; g < shape->n_groups && shape->sharding.ulysses > 1 && !shape->sends_again; g++) {
-        memoi_sp_shape group = memoi_sp_group_of(shape, g);
-        sizes->saved_bytes += memoi_sp_carve_heads(&group, NULL, &ignored, &ignored, &ignored);
+        memoi_shape group = memoi_hybrid_group_of(shape, g);
+        sizes->saved_bytes += memoi_hybrid_carve_heads(&group, NULL, &ignored, &ignored, &ignored);
         sizes->saved_bytes = memob_align_up(sizes->saved_bytes, MEMOB_DEVICE_ALIGNMENT);
     }
     sizes->lse_bytes = (int64_t)shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * 4;
@@ -6828,16 +6873,16 @@ MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* 
 
 memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
                                              memo_sp_attention_sizes* sizes, memo_error* error) {
-    memoi_sp_shape shape;
-    memo_status status = memoi_sp_shape_make(desc, NULL, &shape, error);
+    memoi_shape shape;
+    memo_status status = memoi_hybrid_shape_make(desc, NULL, &shape, error);
     memset(sizes, 0, sizeof *sizes);
-    if (!status) memoi_sp_sizes(&shape, sizes);
+    if (!status) memoi_hybrid_sizes(&shape, sizes);
     return status;
 }
 
 /* --- creation --- */
 
-MEMOI memo_status memoi_sp_device_check(const memo_sp_attention_desc* desc, memo_error* error) {
+MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, memo_error* error) {
     const char* missing = !desc->device                                  ? "device"
                           : !desc->stream                                ? "stream"
                           : !desc->attention.forward                     ? "attention.forward"
@@ -6846,48 +6891,52 @@ MEMOI memo_status memoi_sp_device_check(const memo_sp_attention_desc* desc, memo
                           : !desc->ulysses && desc->sharding.ulysses > 1 ? "ulysses"
                                                                          : NULL;
     if (missing)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.%s: NULL; it is required for ring %d x ulysses %d",
-                              missing, (int)desc->sharding.ring, (int)desc->sharding.ulysses);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sp_attention_desc.%s: NULL; it is required for ring %d x ulysses %d", missing,
+            (int)desc->sharding.ring, (int)desc->sharding.ulysses);
     if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_desc.device_memory: not aligned (%p); align it to %d "
-                              "bytes",
-                              desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_sp_attention_desc.device_memory: not aligned (%p); align it to %d "
+            "bytes",
+            desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_sp_attention_open(memo_sp_attention* a, const memo_sp_attention_desc* desc,
-                                          memo_error* error) {
+MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
+                                              const memo_sp_attention_desc* desc,
+                                              memo_error* error) {
     const memo_device* device = desc->device;
     memo_sp_attention_sizes sizes;
-    memo_status status = memoi_sp_shape_make(desc, a->tokens, &a->shape, error);
+    memo_status status = memoi_hybrid_shape_make(desc, a->tokens, &a->shape, error);
     int i;
-    if (!status) status = memoi_sp_device_check(desc, error);
+    if (!status) status = memoi_hybrid_device_check(desc, error);
     if (status) return status;
     a->attention = desc->attention;
     a->ring = desc->ring;
     a->ulysses = desc->ulysses;
-    a->queue.device = device;
-    a->queue.has_ranges = 1;
-    a->queue.streams[MEMOI_SP_COMPUTE] = desc->stream;
+    a->target.device = device;
+    a->target.has_ranges = 1;
+    a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     if (a->shape.sharding.ring > 1 && !a->shape.gathers_keys)
-        status = memo_stream_create(device, "ring", 1, &a->queue.streams[MEMOI_SP_RING], error);
-    if (!status && a->shape.n_groups > 1)
         status =
-            memo_stream_create(device, "ulysses", 1, &a->queue.streams[MEMOI_SP_ULYSSES], error);
-    for (i = 0; i < MEMOI_SP_N_EVENTS && !status; i++)
-        if (a->queue.streams[i < MEMOI_SP_HEADS ? MEMOI_SP_RING : MEMOI_SP_ULYSSES])
-            status = memo_event_create_untimed(device, &a->queue.events[i], error);
+            memo_stream_create(device, "ring", 1, &a->target.streams[MEMOI_TARGET_RING], error);
+    if (!status && a->shape.n_groups > 1)
+        status = memo_stream_create(device, "ulysses", 1, &a->target.streams[MEMOI_TARGET_ULYSSES],
+                                    error);
+    for (i = 0; i < MEMOI_TARGET_N_EVENTS && !status; i++)
+        if (a->target.streams[i < MEMOI_TARGET_HEADS ? MEMOI_TARGET_RING : MEMOI_TARGET_ULYSSES])
+            status = memo_event_create_untimed(device, &a->target.events[i], error);
 
     /* Scratch memory. */
-    memoi_sp_sizes(&a->shape, &sizes);
+    memoi_hybrid_sizes(&a->shape, &sizes);
     if (!status && !desc->device_memory && sizes.device_bytes)
         status = memo_device_alloc(device, sizes.device_bytes, &a->memory, error);
     if (!status && sizes.device_bytes) {
         char* base = (char*)(desc->device_memory ? desc->device_memory : a->memory);
-        memoi_sp_carve(&a->shape, base, 0, &a->forward);
-        memoi_sp_carve(&a->shape, base, 1, &a->backward);
+        memoi_hybrid_carve_all(&a->shape, base, 0, &a->forward);
+        memoi_hybrid_carve_all(&a->shape, base, 1, &a->backward);
     }
     return status;
 }
@@ -6897,13 +6946,13 @@ memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc, memo_sp
     memo_sp_attention* a;
     memo_status status;
     *result = NULL;
-    status = memoi_sp_shape_check(desc, error);
+    status = memoi_hybrid_shape_check(desc, error);
     if (status) return status;
     a = (memo_sp_attention*)memob_calloc(1, sizeof *a);
     if (!a) return memob_no_memory(error, "an attention over ranks");
-    a->max_documents = memoi_sp_most_documents(desc);
-    a->tokens = memoi_sp_tokens_create(desc);
-    status = a->tokens ? memoi_sp_attention_open(a, desc, error)
+    a->max_documents = memoi_hybrid_most_documents(desc);
+    a->tokens = memoi_hybrid_tokens_create(desc);
+    status = a->tokens ? memoi_hybrid_attention_open(a, desc, error)
                        : memob_no_memory(error, "an attention over ranks");
     if (status) {
         memo_sp_attention_destroy(a);
@@ -6917,15 +6966,15 @@ void memo_sp_attention_destroy(memo_sp_attention* a) {
     const memo_device* device;
     int i;
     if (!a) return;
-    device = a->queue.device;
+    device = a->target.device;
     if (device) {
         /* It may still read the runs. */
-        if (a->queue.streams[MEMOI_SP_COMPUTE])
-            memo_stream_synchronize(device, a->queue.streams[MEMOI_SP_COMPUTE], NULL);
-        for (i = MEMOI_SP_RING; i < MEMOI_SP_N_STREAMS; i++)
-            if (a->queue.streams[i]) memo_stream_destroy(device, a->queue.streams[i], NULL);
-        for (i = 0; i < MEMOI_SP_N_EVENTS; i++)
-            if (a->queue.events[i]) memo_event_destroy(device, a->queue.events[i], NULL);
+        if (a->target.streams[MEMOI_TARGET_COMPUTE])
+            memo_stream_synchronize(device, a->target.streams[MEMOI_TARGET_COMPUTE], NULL);
+        for (i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS; i++)
+            if (a->target.streams[i]) memo_stream_destroy(device, a->target.streams[i], NULL);
+        for (i = 0; i < MEMOI_TARGET_N_EVENTS; i++)
+            if (a->target.events[i]) memo_event_destroy(device, a->target.events[i], NULL);
         if (a->memory) memo_device_free(device, a->memory, NULL);
     }
     MEMO_FREE(a->tokens);
@@ -6935,49 +6984,50 @@ void memo_sp_attention_destroy(memo_sp_attention* a) {
 memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_sharding* shardings,
                                            memo_error* error) {
     const memo_sharding* own = &a->shape.sharding;
-    const memo_device* device = a->queue.device;
+    const memo_device* device = a->target.device;
     memo_status status;
     int32_t i;
     for (i = 0; i < a->shape.n_tokens_of; i++) {
-        if (!memoi_sp_is_alike(&shardings[i], own))
+        if (!memoi_hybrid_is_alike(&shardings[i], own))
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "memo_sp_attention_set_sharding.shardings[%d]: does not match "
+                                  "%s, ring %d x ulysses "
+                                  "%d, %lld tokens; change only its documents",
+                                  (int)i, memo_sharding_name(own->kind), (int)own->ring,
+                                  (int)own->ulysses, (long long)own->n_tokens);
+        if (shardings[i].n_documents > a->max_documents)
             return memo_error_set(
                 error, MEMO_STATUS_INVALID_ARGUMENT,
-                "sp_attention_set_sharding.shardings[%d]: does not match %s, ring %d x ulysses "
-                "%d, %lld tokens; change only its documents",
-                (int)i, memo_sharding_name(own->kind), (int)own->ring, (int)own->ulysses,
-                (long long)own->n_tokens);
-        if (shardings[i].n_documents > a->max_documents)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "sp_attention_set_sharding.shardings[%d]: too many documents "
-                                  "(%lld); desc.max_documents allows %lld",
-                                  (int)i, (long long)shardings[i].n_documents,
-                                  (long long)a->max_documents);
+                "memo_sp_attention_set_sharding.shardings[%d]: too many documents "
+                "(%lld); desc.max_documents allows %lld",
+                (int)i, (long long)shardings[i].n_documents, (long long)a->max_documents);
     }
-    status = memo_stream_synchronize(device, a->queue.streams[MEMOI_SP_COMPUTE], error);
+    status = memo_stream_synchronize(device, a->target.streams[MEMOI_TARGET_COMPUTE], error);
     for (i = 0; i < a->shape.n_tokens_of && !status; i++)
-        memoi_sp_take_runs(&a->tokens[i], &shardings[i]);
+        memoi_hybrid_take_runs(&a->tokens[i], &shardings[i]);
     return status;
 }
 
 /* --- one forward or backward --- */
 
-/* mask is complete: memoi_sp_mask made it. */
-MEMOI memo_status memoi_sp_one_mask_check(const memo_mask* mask, int has_key_sharding,
-                                          memo_error* error) {
+/* mask is complete: memoi_shape_mask made it. */
+MEMOI memo_status memoi_hybrid_one_mask_check(const memo_mask* mask, int has_key_sharding,
+                                              memo_error* error) {
     if (mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
-                              (int)mask->kind);
-    if (mask->window_before < 0 || mask->window_after < 0)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "mask.window_before or window_after: negative (%lld, %lld); 0 means no limit",
-            (long long)mask->window_before, (long long)mask->window_after);
+            "memo_mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
+            (int)mask->kind);
+    if (mask->window_before < 0 || mask->window_after < 0)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT, "memo_mask.%s: negative (%lld); 0 means no limit",
+            mask->window_before < 0 ? "window_before" : "window_after",
+            (long long)(mask->window_before < 0 ? mask->window_before : mask->window_after));
     if (mask->document_begins &&
         !memoi_sharding_are_documents(mask->document_begins, mask->n_documents, mask->n_tokens))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "mask.document_begins: invalid (%lld documents); they must ascend from "
+            "memo_mask.document_begins: invalid (%lld documents); they must ascend from "
             "0 to the sharding's n_tokens (%lld)",
             (long long)mask->n_documents, (long long)mask->n_tokens);
 
@@ -6985,67 +7035,67 @@ MEMOI memo_status memoi_sp_one_mask_check(const memo_mask* mask, int has_key_sha
     if (!has_key_sharding && mask->key_begins)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "mask.key_begins: not NULL, but keys have the sharding of queries; set "
-            "sp_attention_desc.key_sharding for cross-attention");
+            "memo_mask.key_begins: not NULL, but keys have the sharding of queries; set "
+            "memo_sp_attention_desc.key_sharding for cross-attention");
     if (has_key_sharding && !mask->document_begins != !mask->key_begins)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "mask: %s have no documents, or another number of them; pass "
+                              "memo_mask: %s have no documents, or another number of them; pass "
                               "document_begins and key_begins",
                               mask->key_begins ? "queries" : "keys");
     if (mask->key_begins &&
         !memoi_sharding_are_documents(mask->key_begins, mask->n_documents, mask->n_keys))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "mask.key_begins: invalid (%lld documents); they must ascend from 0 to "
+            "memo_mask.key_begins: invalid (%lld documents); they must ascend from 0 to "
             "the key_sharding's n_tokens (%lld)",
             (long long)mask->n_documents, (long long)mask->n_keys);
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_sp_mask_check(const memoi_sp_shape* shape, const memo_mask* masks,
-                                      memo_error* error) {
+MEMOI memo_status memoi_hybrid_mask_check(const memoi_shape* shape, const memo_mask* masks,
+                                          memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int32_t part;
     for (part = 0; part < shape->n_parts && !status; part++) {
-        memo_mask mask = memoi_sp_mask(shape, masks, part);
-        status = memoi_sp_one_mask_check(&mask, shape->has_key_sharding, error);
+        memo_mask mask = memoi_shape_mask(shape, masks, part);
+        status = memoi_hybrid_one_mask_check(&mask, shape->has_key_sharding, error);
     }
     return status;
 }
 
 /* One forward or backward of this rank, on a device or into a schedule. */
-typedef struct memoi_sp_walk {
-    const memoi_sp_shape* shape;
-    memoi_sp_shape groups[2]; /* of heads: even and odd ones */
+typedef struct memoi_hybrid_walk {
+    const memoi_shape* shape;
+    memoi_shape groups[2]; /* of heads: even and odd ones */
     /* of the exchanges between rows and heads: a stream of its own if there are several groups */
-    memoi_sp_queue queue, exchange_queue;
-    memoi_sp_buffers buffers;
+    memoi_target target, exchange_target;
+    memoi_hybrid_buffers buffers;
     memo_sp_attention_tensors tensors;
     memoi_ulysses ulysses;
     memoi_ring ring;
     int32_t last_step; /* of the ring, if this rank has heads */
     int32_t has_run;   /* a ring of this pass */
     int32_t is_full;   /* results of the previous group may still be in their buffers */
-} memoi_sp_walk;
+} memoi_hybrid_walk;
 
-MEMOI void memoi_sp_walk_init(memoi_sp_walk* walk, const memoi_sp_shape* shape,
-                              const memoi_sp_queue* queue, const memoi_sp_buffers* buffers,
-                              const memo_sp_attention_tensors* tensors, const memo_mask* masks,
-                              int32_t is_backward) {
+MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memoi_shape* shape,
+                                  const memoi_target* target, const memoi_hybrid_buffers* buffers,
+                                  const memo_sp_attention_tensors* tensors, const memo_mask* masks,
+                                  int32_t is_backward) {
     memset(walk, 0, sizeof *walk);
     walk->shape = shape;
-    walk->queue = walk->exchange_queue = *queue;
+    walk->target = walk->exchange_target = *target;
     if (shape->n_groups > 1) {
-        walk->exchange_queue.streams[MEMOI_SP_COMPUTE] = queue->streams[MEMOI_SP_ULYSSES];
-        walk->exchange_queue.stream_indices[MEMOI_SP_COMPUTE] =
-            queue->stream_indices[MEMOI_SP_ULYSSES];
+        walk->exchange_target.streams[MEMOI_TARGET_COMPUTE] = target->streams[MEMOI_TARGET_ULYSSES];
+        walk->exchange_target.stream_indices[MEMOI_TARGET_COMPUTE] =
+            target->stream_indices[MEMOI_TARGET_ULYSSES];
     }
     walk->buffers = *buffers;
     walk->tensors = *tensors;
-    walk->ulysses.queue = &walk->exchange_queue;
+    walk->ulysses.target = &walk->exchange_target;
     walk->ulysses.staging = buffers->staging;
     walk->ring.shape = shape;
-    walk->ring.queue = &walk->queue;
+    walk->ring.target = &walk->target;
     walk->ring.is_backward = is_backward;
     walk->ring.masks = masks;
     if (shape->gathers_keys) return;
@@ -7054,7 +7104,8 @@ MEMOI void memoi_sp_walk_init(memoi_sp_walk* walk, const memoi_sp_shape* shape,
     walk->ring.cuts_runs = memoi_ring_cuts_runs(&walk->ring);
 }
 
-MEMOI void memoi_sp_walk_set_costs(memoi_sp_walk* walk, const memo_sp_attention_costs* costs) {
+MEMOI void memoi_hybrid_walk_set_costs(memoi_hybrid_walk* walk,
+                                       const memo_sp_attention_costs* costs) {
     walk->ring.costs = costs;
     walk->ulysses.bytes_per_s = costs->ulysses_bytes_per_s;
     walk->ulysses.latency_s = costs->ulysses_latency_s;
@@ -7063,9 +7114,10 @@ MEMOI void memoi_sp_walk_set_costs(memoi_sp_walk* walk, const memo_sp_attention_
 /* --- one group of heads --- */
 
 /* Where q, k and v of a group are by heads. */
-MEMOI void memoi_sp_find_heads(const memoi_sp_walk* walk, int32_t g, char** q, char** k, char** v) {
+MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, char** q, char** k,
+                                   char** v) {
     const memo_sp_attention_tensors* t = &walk->tensors;
-    const memoi_sp_shape* group = &walk->groups[g % 2];
+    const memoi_shape* group = &walk->groups[g % 2];
     char* saved = (char*)t->saved;
     int32_t earlier;
     if (!group->heads.n_q) { /* a rank without heads gets no bytes; any address will do */
@@ -7076,34 +7128,34 @@ MEMOI void memoi_sp_find_heads(const memoi_sp_walk* walk, int32_t g, char** q, c
         *v = walk->buffers.v[g % 2];
     } else {
         for (earlier = 0; earlier < g; earlier++) {
-            memoi_sp_shape part = memoi_sp_group_of(walk->shape, earlier);
-            saved +=
-                memob_align_up(memoi_sp_carve_heads(&part, NULL, q, k, v), MEMOB_DEVICE_ALIGNMENT);
+            memoi_shape part = memoi_hybrid_group_of(walk->shape, earlier);
+            saved += memob_align_up(memoi_hybrid_carve_heads(&part, NULL, q, k, v),
+                                    MEMOB_DEVICE_ALIGNMENT);
         }
-        memoi_sp_carve_heads(group, saved, q, k, v);
+        memoi_hybrid_carve_heads(group, saved, q, k, v);
     }
 }
 
 /* What attention reads of a group arrives by heads.  q, k and v arrive in forward, and in backward
  * if they are sent again; otherwise they were saved. */
-MEMOI memo_status memoi_sp_arrive(memoi_sp_walk* walk, int32_t g, memo_error* error) {
+MEMOI memo_status memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g, memo_error* error) {
     const memo_sp_attention_tensors* t = &walk->tensors;
-    memoi_sp_shape* group = &walk->groups[g % 2];
-    const memoi_sp_buffers* b = &walk->buffers;
+    memoi_shape* group = &walk->groups[g % 2];
+    const memoi_hybrid_buffers* b = &walk->buffers;
     int32_t size = walk->shape->head_size, v_size = walk->shape->v_head_size;
-    memoi_exchanged q = memoi_sp_exchanged(walk->shape, "q to heads", 0, size);
-    memoi_exchanged k = memoi_sp_exchanged(walk->shape, "k to heads", 1, size);
-    memoi_exchanged v = memoi_sp_exchanged(walk->shape, "v to heads", 1, v_size);
-    memoi_exchanged d_out = memoi_sp_exchanged(walk->shape, "d_out to heads", 0, v_size);
-    memoi_exchanged dots = memoi_sp_exchanged_dots(walk->shape);
+    memoi_exchanged q = memoi_hybrid_exchanged(walk->shape, "q to heads", 0, size);
+    memoi_exchanged k = memoi_hybrid_exchanged(walk->shape, "k to heads", 1, size);
+    memoi_exchanged v = memoi_hybrid_exchanged(walk->shape, "v to heads", 1, v_size);
+    memoi_exchanged d_out = memoi_hybrid_exchanged(walk->shape, "d_out to heads", 0, v_size);
+    memoi_exchanged dots = memoi_hybrid_exchanged_dots(walk->shape);
     char *q_heads, *k_heads, *v_heads;
     memo_status status = MEMO_STATUS_OK;
-    *group = memoi_sp_group_of(walk->shape, g);
+    *group = memoi_hybrid_group_of(walk->shape, g);
     if (walk->shape->sharding.ulysses == 1) return MEMO_STATUS_OK;
 
     walk->ulysses.shape = group;
     if (!walk->ring.is_backward || walk->shape->sends_again) {
-        memoi_sp_find_heads(walk, g, &q_heads, &k_heads, &v_heads);
+        memoi_hybrid_find_heads(walk, g, &q_heads, &k_heads, &v_heads);
         status = memoi_ulysses_to_heads(&walk->ulysses, &q, t->q, q_heads, error);
         if (!status) status = memoi_ulysses_to_heads(&walk->ulysses, &k, t->k, k_heads, error);
         if (!status) status = memoi_ulysses_to_heads(&walk->ulysses, &v, t->v, v_heads, error);
@@ -7116,14 +7168,15 @@ MEMOI memo_status memoi_sp_arrive(memoi_sp_walk* walk, int32_t g, memo_error* er
 }
 
 /* Gives a group's tensors and buffers to the ring. */
-MEMOI void memoi_sp_enter(memoi_sp_walk* walk, int32_t g) {
-    const memoi_sp_shape* group = &walk->groups[g % 2];
+MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
+    const memoi_shape* group = &walk->groups[g % 2];
     const memo_sp_attention_tensors* t = &walk->tensors;
-    const memoi_sp_buffers* b = &walk->buffers;
+    const memoi_hybrid_buffers* b = &walk->buffers;
     memoi_ring* ring = &walk->ring;
-    int is_direct = memoi_sp_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1, i;
+    int is_direct = memoi_hybrid_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1,
+        i;
     char *q = (char*)(uintptr_t)t->q, *k = (char*)(uintptr_t)t->k, *v = (char*)(uintptr_t)t->v;
-    if (has_ulysses) memoi_sp_find_heads(walk, g, &q, &k, &v);
+    if (has_ulysses) memoi_hybrid_find_heads(walk, g, &q, &k, &v);
     ring->shape = group;
     ring->last_step = group->heads.n_q && !group->gathers_keys ? walk->last_step : 0;
     /* What was saved is complete since the first group, whose last exchange waited for its
@@ -7134,7 +7187,7 @@ MEMOI void memoi_sp_enter(memoi_sp_walk* walk, int32_t g) {
      * then. */
     ring->is_open = 0;
     for (i = g + 1; i < group->n_groups && !ring->is_backward; i++) {
-        if (!memoi_sp_group_of(walk->shape, i).heads.n_q) continue;
+        if (!memoi_hybrid_group_of(walk->shape, i).heads.n_q) continue;
         ring->is_open |= 1;
         if (group->sends_again && (i - g) % 2 == 0) ring->is_open |= 2;
     }
@@ -7179,30 +7232,30 @@ MEMOI void memoi_sp_enter(memoi_sp_walk* walk, int32_t g) {
 }
 
 /* Results of a group: output; or d_q, d_k and d_v. */
-typedef struct memoi_sp_results {
+typedef struct memoi_hybrid_results {
     memoi_exchanged x[3];
     const void* from[3]; /* by heads; later as they are sent */
     memo_type types[3];
     void* to[3]; /* the user's rows */
     int32_t n;
-} memoi_sp_results;
+} memoi_hybrid_results;
 
-MEMOI void memoi_sp_results_of(const memoi_sp_walk* walk, memoi_sp_results* results) {
-    const memoi_sp_shape* shape = walk->shape;
+MEMOI void memoi_hybrid_results_of(const memoi_hybrid_walk* walk, memoi_hybrid_results* results) {
+    const memoi_shape* shape = walk->shape;
     const memoi_ring* ring = &walk->ring;
     int32_t size = shape->head_size, v_size = shape->v_head_size;
     memset(results, 0, sizeof *results);
     results->types[0] = MEMO_TYPE_F32;
     results->n = ring->is_backward ? 3 : 1;
     if (!ring->is_backward) {
-        results->x[0] = memoi_sp_exchanged(shape, "out to rows", 0, v_size);
+        results->x[0] = memoi_hybrid_exchanged(shape, "out to rows", 0, v_size);
         results->from[0] = ring->out;
         results->to[0] = walk->tensors.out;
         return;
     }
-    results->x[0] = memoi_sp_exchanged(shape, "d_q to rows", 0, size);
-    results->x[1] = memoi_sp_exchanged_d_kv(shape, "d_k to rows", size);
-    results->x[2] = memoi_sp_exchanged_d_kv(shape, "d_v to rows", v_size);
+    results->x[0] = memoi_hybrid_exchanged(shape, "d_q to rows", 0, size);
+    results->x[1] = memoi_hybrid_exchanged_d_kv(shape, "d_k to rows", size);
+    results->x[2] = memoi_hybrid_exchanged_d_kv(shape, "d_v to rows", v_size);
     results->from[0] = ring->d_q;
     results->from[1] = ring->d_k_final;
     results->from[2] = ring->d_v_final;
@@ -7213,28 +7266,29 @@ MEMOI void memoi_sp_results_of(const memoi_sp_walk* walk, memoi_sp_results* resu
 }
 
 /* Converts result i to the type that is sent, or to the user's tensor if nothing is sent. */
-MEMOI memo_status memoi_sp_convert(memoi_sp_walk* walk, memoi_sp_results* results, int32_t i,
-                                   memo_error* error) {
-    const memoi_sp_shape* group = walk->ring.shape;
-    int64_t n = memoi_sp_elements(group, memoi_sp_sharding(group, i > 0)->ring_tokens,
-                                  i ? group->heads.n_kv : group->heads.n_q, results->x[i].n);
+MEMOI memo_status memoi_hybrid_convert(memoi_hybrid_walk* walk, memoi_hybrid_results* results,
+                                       int32_t i, memo_error* error) {
+    const memoi_shape* group = walk->ring.shape;
+    int64_t n = memoi_hybrid_elements(group, memoi_shape_sharding(group, i > 0)->ring_tokens,
+                                      i ? group->heads.n_kv : group->heads.n_q, results->x[i].n);
     const void* from = results->from[i];
     int has_ulysses = group->sharding.ulysses > 1;
     if (has_ulysses && group->n_groups == 1 && results->types[i] == results->x[i].type)
         return MEMO_STATUS_OK; /* sent as it is */
     results->from[i] = has_ulysses ? (void*)walk->buffers.results[i] : results->to[i];
     if (from == results->from[i]) return MEMO_STATUS_OK; /* computed in place */
-    return memoi_sp_cast(&walk->queue, (void*)(uintptr_t)results->from[i], results->x[i].type, from,
-                         results->types[i], n, error);
+    return memoi_target_cast(&walk->target, (void*)(uintptr_t)results->from[i], results->x[i].type,
+                             from, results->types[i], n, error);
 }
 
 /* Result i goes to the rows it belongs to.  Replicas are summed there; the last group rounds
  * them. */
-MEMOI memo_status memoi_sp_return(memoi_sp_walk* walk, const memoi_sp_results* results, int32_t i,
-                                  int32_t g, memo_error* error) {
-    const memoi_sp_shape* shape = walk->shape;
+MEMOI memo_status memoi_hybrid_return(memoi_hybrid_walk* walk, const memoi_hybrid_results* results,
+                                      int32_t i, int32_t g, memo_error* error) {
+    const memoi_shape* shape = walk->shape;
     const memoi_exchanged* x = &results->x[i];
-    int64_t n = memoi_sp_elements(shape, shape->key_sharding.local_tokens, shape->n_kv_heads, x->n);
+    int64_t n =
+        memoi_hybrid_elements(shape, shape->key_sharding.local_tokens, shape->n_kv_heads, x->n);
     float* sums;
     memo_status status;
     if (shape->sharding.ulysses == 1) return MEMO_STATUS_OK;
@@ -7245,33 +7299,35 @@ MEMOI memo_status memoi_sp_return(memoi_sp_walk* walk, const memoi_sp_results* r
     sums = walk->buffers.sums[i - 1];
     status = memoi_ulysses_to_rows(&walk->ulysses, x, results->from[i], NULL, sums, error);
     if (status || g < shape->n_groups - 1) return status;
-    return memoi_sp_cast(&walk->exchange_queue, results->to[i], shape->type, sums, MEMO_TYPE_F32, n,
-                         error);
+    return memoi_target_cast(&walk->exchange_target, results->to[i], shape->type, sums,
+                             MEMO_TYPE_F32, n, error);
 }
 
 /* The results of a group leave.  With several groups they do behind the next one's attention. */
-MEMOI memo_status memoi_sp_leave(memoi_sp_walk* walk, int32_t g, memo_error* error) {
-    const memoi_sp_queue* queue = &walk->queue;
+MEMOI memo_status memoi_hybrid_leave(memoi_hybrid_walk* walk, int32_t g, memo_error* error) {
+    const memoi_target* target = &walk->target;
     int is_grouped = walk->shape->n_groups > 1, has_heads = walk->ring.shape->heads.n_q > 0;
     memo_status status = MEMO_STATUS_OK;
-    memoi_sp_results results;
+    memoi_hybrid_results results;
     int32_t i;
-    memoi_sp_results_of(walk, &results);
+    memoi_hybrid_results_of(walk, &results);
     if (has_heads && walk->is_full)
-        status = memoi_sp_wait(queue, MEMOI_SP_ROWS, MEMOI_SP_COMPUTE, error);
+        status = memoi_target_wait(target, MEMOI_TARGET_ROWS, MEMOI_TARGET_COMPUTE, error);
     walk->is_full = is_grouped && has_heads; /* earlier ones left before this one arrived */
     for (i = 0; i < results.n && !status; i++) {
-        status = memoi_sp_convert(walk, &results, i, error);
-        if (!status && !is_grouped) status = memoi_sp_return(walk, &results, i, g, error);
+        status = memoi_hybrid_convert(walk, &results, i, error);
+        if (!status && !is_grouped) status = memoi_hybrid_return(walk, &results, i, g, error);
     }
     if (!is_grouped || status) return status;
     if (has_heads) {
-        status = memoi_sp_record(queue, MEMOI_SP_DONE, MEMOI_SP_COMPUTE, error);
-        if (!status) status = memoi_sp_wait(queue, MEMOI_SP_DONE, MEMOI_SP_ULYSSES, error);
+        status = memoi_target_record(target, MEMOI_TARGET_DONE, MEMOI_TARGET_COMPUTE, error);
+        if (!status)
+            status = memoi_target_wait(target, MEMOI_TARGET_DONE, MEMOI_TARGET_ULYSSES, error);
     }
     for (i = 0; i < results.n && !status; i++)
-        status = memoi_sp_return(walk, &results, i, g, error);
-    return status ? status : memoi_sp_record(queue, MEMOI_SP_ROWS, MEMOI_SP_ULYSSES, error);
+        status = memoi_hybrid_return(walk, &results, i, g, error);
+    return status ? status
+                  : memoi_target_record(target, MEMOI_TARGET_ROWS, MEMOI_TARGET_ULYSSES, error);
 }
 
 /* --- all groups ---
@@ -7280,45 +7336,51 @@ MEMOI memo_status memoi_sp_leave(memoi_sp_walk* walk, int32_t g, memo_error* err
  * group 1 arrives, group 0 leaves, group 2 arrives, group 1 leaves, ...  Attention of group g waits
  * until g has arrived; its results wait until those of g - 1 have left their buffer. */
 
-MEMOI memo_status memoi_sp_open(memoi_sp_walk* walk, memo_error* error) {
-    const memoi_sp_shape* shape = walk->shape;
+MEMOI memo_status memoi_hybrid_open(memoi_hybrid_walk* walk, memo_error* error) {
+    const memoi_shape* shape = walk->shape;
     memo_status status = MEMO_STATUS_OK;
     /* Row dots are computed from rows, where out and d_out are, then exchanged with d_out. */
     if (walk->ring.is_backward)
-        status = memoi_sp_row_sums(&walk->queue, walk->buffers.dots_rows, walk->tensors.out,
-                                   walk->tensors.d_out, shape->type, shape->v_head_size,
-                                   shape->n_batch * shape->sharding.local_tokens * shape->n_q_heads,
-                                   error);
+        status = memoi_target_row_sums(
+            &walk->target, walk->buffers.dots_rows, walk->tensors.out, walk->tensors.d_out,
+            shape->type, shape->v_head_size,
+            shape->n_batch * shape->sharding.local_tokens * shape->n_q_heads, error);
     if (walk->ring.is_backward && walk->tensors.sinks && !status)
-        status = memoi_sp_fill(&walk->queue, walk->tensors.d_sinks, (int64_t)shape->n_q_heads * 4,
-                               error);
+        status = memoi_target_fill(&walk->target, walk->tensors.d_sinks,
+                                   (int64_t)shape->n_q_heads * 4, error);
     if (shape->n_groups > 1) {
-        if (!status) status = memoi_sp_record(&walk->queue, MEMOI_SP_DONE, MEMOI_SP_COMPUTE, error);
-        if (!status) status = memoi_sp_wait(&walk->queue, MEMOI_SP_DONE, MEMOI_SP_ULYSSES, error);
+        if (!status)
+            status =
+                memoi_target_record(&walk->target, MEMOI_TARGET_DONE, MEMOI_TARGET_COMPUTE, error);
+        if (!status)
+            status =
+                memoi_target_wait(&walk->target, MEMOI_TARGET_DONE, MEMOI_TARGET_ULYSSES, error);
     }
-    if (!status) status = memoi_sp_arrive(walk, 0, error);
+    if (!status) status = memoi_hybrid_arrive(walk, 0, error);
     if (!status && shape->n_groups > 1)
-        status = memoi_sp_record(&walk->queue, MEMOI_SP_HEADS, MEMOI_SP_ULYSSES, error);
+        status =
+            memoi_target_record(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_ULYSSES, error);
     return status;
 }
 
 /* Before the attention of group g; the next group arrives meanwhile. */
-MEMOI memo_status memoi_sp_next(memoi_sp_walk* walk, int32_t g, memo_error* error) {
+MEMOI memo_status memoi_hybrid_next(memoi_hybrid_walk* walk, int32_t g, memo_error* error) {
     int32_t n_groups = walk->shape->n_groups;
     memo_status status = MEMO_STATUS_OK;
     if (n_groups > 1 && walk->groups[g % 2].heads.n_q)
-        status = memoi_sp_wait(&walk->queue, MEMOI_SP_HEADS, MEMOI_SP_COMPUTE, error);
+        status = memoi_target_wait(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_COMPUTE, error);
     if (!status && g + 1 < n_groups) {
-        status = memoi_sp_arrive(walk, g + 1, error);
+        status = memoi_hybrid_arrive(walk, g + 1, error);
         if (!status)
-            status = memoi_sp_record(&walk->queue, MEMOI_SP_HEADS, MEMOI_SP_ULYSSES, error);
+            status =
+                memoi_target_record(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_ULYSSES, error);
     }
-    memoi_sp_enter(walk, g);
+    memoi_hybrid_enter(walk, g);
     return status;
 }
 
 /* After all steps of a group's ring, so that a sink counts once; before the result leaves. */
-MEMOI memo_status memoi_sp_sinks(const memoi_sp_walk* walk, memo_error* error) {
+MEMOI memo_status memoi_hybrid_sinks(const memoi_hybrid_walk* walk, memo_error* error) {
     const memoi_ring* ring = &walk->ring;
     const memo_ulysses_heads* heads = &ring->shape->heads;
     memo_sinks_desc sinks;
@@ -7335,33 +7397,35 @@ MEMOI memo_status memoi_sp_sinks(const memoi_sp_walk* walk, memo_error* error) {
         sinks.row_dots = ring->row_dots;
         sinks.d_sinks = walk->tensors.d_sinks + heads->first_q;
     }
-    return memoi_sp_add_sinks(&walk->queue, &sinks, error);
+    return memoi_target_add_sinks(&walk->target, &sinks, error);
 }
 
 /* n_walks: 1; or all ring ranks, for one schedule: then the first ring exchanges for all.  rings:
  * room for their rings. */
-MEMOI memo_status memoi_sp_walk_through(memoi_sp_walk* walks, memoi_ring* rings, int32_t n_walks,
-                                        memo_error* error) {
+MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walks, memoi_ring* rings,
+                                            int32_t n_walks, memo_error* error) {
     int32_t n_groups = walks->shape->n_groups, g, i;
     memo_status status = MEMO_STATUS_OK;
-    for (i = 0; i < n_walks && !status; i++) status = memoi_sp_open(&walks[i], error);
+    for (i = 0; i < n_walks && !status; i++) status = memoi_hybrid_open(&walks[i], error);
     for (g = 0; g < n_groups && !status; g++) {
         for (i = 0; i < n_walks && !status; i++) {
-            status = memoi_sp_next(&walks[i], g, error);
+            status = memoi_hybrid_next(&walks[i], g, error);
             rings[i] = walks[i].ring;
         }
         if (!status) status = memoi_ring_run(rings, n_walks, error);
-        for (i = 0; i < n_walks && !status; i++) status = memoi_sp_sinks(&walks[i], error);
-        for (i = 0; i < n_walks && !status; i++) status = memoi_sp_leave(&walks[i], g, error);
+        for (i = 0; i < n_walks && !status; i++) status = memoi_hybrid_sinks(&walks[i], error);
+        for (i = 0; i < n_walks && !status; i++) status = memoi_hybrid_leave(&walks[i], g, error);
     }
     for (i = 0; i < n_walks && n_groups > 1 && !status; i++)
-        status = memoi_sp_wait(&walks[i].queue, MEMOI_SP_ROWS, MEMOI_SP_COMPUTE, error);
+        status =
+            memoi_target_wait(&walks[i].target, MEMOI_TARGET_ROWS, MEMOI_TARGET_COMPUTE, error);
     return status;
 }
 
-MEMOI memo_status memoi_sp_check_call(const memo_sp_attention* a,
-                                      const memo_sp_attention_tensors* t, const memo_mask* masks,
-                                      int is_backward, memo_error* error) {
+MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a,
+                                          const memo_sp_attention_tensors* t,
+                                          const memo_mask* masks, int is_backward,
+                                          memo_error* error) {
     int needs_saved = a->shape.sharding.ulysses > 1 && !a->shape.sends_again && a->shape.heads.n_q;
     int needs_qkv = !is_backward || a->shape.sharding.ulysses == 1 || a->shape.sends_again;
     const char* missing = needs_qkv && (!t->q || !t->k || !t->v)           ? "q, k or v"
@@ -7374,65 +7438,66 @@ MEMOI memo_status memoi_sp_check_call(const memo_sp_attention* a,
                                                                            : NULL;
     if (missing)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp_attention_tensors: %s is NULL; it is required here", missing);
-    if (t->sinks && !memoi_sp_has_sinks(a->queue.device))
+                              "memo_sp_attention_tensors.%s: NULL; it is required here", missing);
+    if (t->sinks && !memoi_target_has_sinks(a->target.device))
         return memo_error_set(
             error, MEMO_STATUS_UNSUPPORTED,
             "device '%s': it has no kernels for attention sinks; pass sinks NULL, "
             "or use a device that has memo_device.sinks and sink_sums",
-            a->queue.device->name);
-    return memoi_sp_mask_check(&a->shape, masks, error);
+            a->target.device->name);
+    return memoi_hybrid_mask_check(&a->shape, masks, error);
 }
 
-MEMOI memo_status memoi_sp_run(memo_sp_attention* a, const memo_sp_attention_tensors* tensors,
-                               const memo_mask* mask, int is_backward, memo_error* error) {
-    memoi_sp_walk walk;
+MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_sp_attention_tensors* tensors,
+                                   const memo_mask* mask, int is_backward, memo_error* error) {
+    memoi_hybrid_walk walk;
     memoi_ring ring;
-    memo_status status = memoi_sp_check_call(a, tensors, mask, is_backward, error);
+    memo_status status = memoi_hybrid_check_call(a, tensors, mask, is_backward, error);
     if (status) return status;
-    memoi_sp_walk_init(&walk, &a->shape, &a->queue, is_backward ? &a->backward : &a->forward,
-                       tensors, mask, is_backward);
+    memoi_hybrid_walk_init(&walk, &a->shape, &a->target, is_backward ? &a->backward : &a->forward,
+                           tensors, mask, is_backward);
     walk.ring.attention = &a->attention;
     walk.ring.comm = a->ring;
     walk.ulysses.comm = a->ulysses;
-    return memoi_sp_walk_through(&walk, &ring, 1, error);
+    return memoi_hybrid_walk_through(&walk, &ring, 1, error);
 }
 
 memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                       const memo_sp_attention_tensors* tensors,
                                       const memo_mask* mask, memo_error* error) {
-    return memoi_sp_run(attention, tensors, mask, 0, error);
+    return memoi_hybrid_run(attention, tensors, mask, 0, error);
 }
 memo_status memo_sp_attention_backward(memo_sp_attention* attention,
                                        const memo_sp_attention_tensors* tensors,
                                        const memo_mask* mask, memo_error* error) {
-    return memoi_sp_run(attention, tensors, mask, 1, error);
+    return memoi_hybrid_run(attention, tensors, mask, 1, error);
 }
 
 /* --- as a schedule --- */
 
 /* suffix: of the names of streams. */
-MEMOI memo_status memoi_sp_schedule_queue(memo_schedule* schedule, const char* suffix,
-                                          const memoi_sp_shape* shape, memoi_sp_queue* queue,
-                                          memo_error* error) {
-    static const char* const names[MEMOI_SP_N_STREAMS] = {"compute", "ring", "ulysses"};
-    int has_stream[MEMOI_SP_N_STREAMS];
+MEMOI memo_status memoi_hybrid_schedule_target(memo_schedule* schedule, const char* suffix,
+                                               const memoi_shape* shape, memoi_target* target,
+                                               memo_error* error) {
+    static const char* const names[MEMOI_TARGET_N_STREAMS] = {"compute", "ring", "ulysses"};
+    int has_stream[MEMOI_TARGET_N_STREAMS];
     memo_status status = MEMO_STATUS_OK;
     char name[32];
     int i;
-    memset(queue, 0, sizeof *queue);
-    queue->schedule = schedule;
-    has_stream[MEMOI_SP_COMPUTE] = 1;
-    has_stream[MEMOI_SP_RING] = shape->sharding.ring > 1 && !shape->gathers_keys;
-    has_stream[MEMOI_SP_ULYSSES] = shape->n_groups > 1;
-    for (i = 0; i < MEMOI_SP_N_STREAMS && !status; i++) {
+    memset(target, 0, sizeof *target);
+    target->schedule = schedule;
+    has_stream[MEMOI_TARGET_COMPUTE] = 1;
+    has_stream[MEMOI_TARGET_RING] = shape->sharding.ring > 1 && !shape->gathers_keys;
+    has_stream[MEMOI_TARGET_ULYSSES] = shape->n_groups > 1;
+    for (i = 0; i < MEMOI_TARGET_N_STREAMS && !status; i++) {
         snprintf(name, sizeof name, "%s%s", names[i], suffix);
         if (has_stream[i])
-            status = memoi_sp_schedule_stream(schedule, name, &queue->stream_indices[i], error);
+            status =
+                memoi_target_schedule_stream(schedule, name, &target->stream_indices[i], error);
     }
-    for (i = 0; i < MEMOI_SP_N_EVENTS && !status; i++)
-        if (has_stream[i < MEMOI_SP_HEADS ? MEMOI_SP_RING : MEMOI_SP_ULYSSES])
-            status = memo_schedule_add_event(schedule, &queue->event_indices[i], error);
+    for (i = 0; i < MEMOI_TARGET_N_EVENTS && !status; i++)
+        if (has_stream[i < MEMOI_TARGET_HEADS ? MEMOI_TARGET_RING : MEMOI_TARGET_ULYSSES])
+            status = memo_schedule_add_event(schedule, &target->event_indices[i], error);
     return status;
 }
 
@@ -7442,59 +7507,60 @@ memo_status memo_sp_attention_schedule(const memo_sp_attention* a,
                                        const memo_sp_attention_costs* costs,
                                        memo_schedule* schedule, memo_error* error) {
     memo_sp_attention_costs none;
-    memoi_sp_queue queue;
-    memoi_sp_walk walk;
+    memoi_target target;
+    memoi_hybrid_walk walk;
     memoi_ring ring;
-    memo_status status = memoi_sp_check_call(a, tensors, mask, is_backward, error);
+    memo_status status = memoi_hybrid_check_call(a, tensors, mask, is_backward, error);
     memset(&none, 0, sizeof none);
-    if (!status) status = memoi_sp_schedule_queue(schedule, "", &a->shape, &queue, error);
+    if (!status) status = memoi_hybrid_schedule_target(schedule, "", &a->shape, &target, error);
     if (status) return status;
-    queue.has_ranges = 1;
-    memoi_sp_walk_init(&walk, &a->shape, &queue, is_backward ? &a->backward : &a->forward, tensors,
-                       mask, is_backward);
-    memoi_sp_walk_set_costs(&walk, costs ? costs : &none);
-    return memoi_sp_walk_through(&walk, &ring, 1, error);
+    target.has_ranges = 1;
+    memoi_hybrid_walk_init(&walk, &a->shape, &target, is_backward ? &a->backward : &a->forward,
+                           tensors, mask, is_backward);
+    memoi_hybrid_walk_set_costs(&walk, costs ? costs : &none);
+    return memoi_hybrid_walk_through(&walk, &ring, 1, error);
 }
 
-typedef struct memoi_sp_all_ranks {
-    memoi_sp_shape* shapes;
-    memoi_sp_walk* walks;
+typedef struct memoi_hybrid_all_ranks {
+    memoi_shape* shapes;
+    memoi_hybrid_walk* walks;
     memoi_ring* rings;
-    memoi_sp_tokens* tokens;
+    memoi_shape_tokens* tokens;
     int32_t* more_streams;
-} memoi_sp_all_ranks;
+} memoi_hybrid_all_ranks;
 
 /* The walk of ring rank r, on streams of its own. */
-MEMOI memo_status memoi_sp_all_ranks_add(memoi_sp_all_ranks* all,
-                                         const memo_sp_attention_desc* rank_desc, int32_t r,
-                                         const memo_mask* mask, int32_t is_backward,
-                                         const memo_sp_attention_costs* costs,
-                                         memo_schedule* schedule, memo_error* error) {
+MEMOI memo_status memoi_hybrid_all_ranks_add(memoi_hybrid_all_ranks* all,
+                                             const memo_sp_attention_desc* rank_desc, int32_t r,
+                                             const memo_mask* mask, int32_t is_backward,
+                                             const memo_sp_attention_costs* costs,
+                                             memo_schedule* schedule, memo_error* error) {
     char* somewhere = (char*)(uintptr_t)4096; /* never accessed; not NULL */
     memo_sp_attention_tensors tensors;
     memo_sp_attention_desc desc = *rank_desc;
     char suffix[16];
-    memoi_sp_buffers buffers;
-    memoi_sp_queue queue;
+    memoi_hybrid_buffers buffers;
+    memoi_target target;
     memo_status status;
     desc.ring_rank = r;
     snprintf(suffix, sizeof suffix, " %d", (int)r);
-    status = memoi_sp_shape_make(&desc, all->tokens, &all->shapes[r], error);
-    if (!status) status = memoi_sp_mask_check(&all->shapes[r], mask, error);
-    if (!status) status = memoi_sp_schedule_queue(schedule, suffix, &all->shapes[r], &queue, error);
+    status = memoi_hybrid_shape_make(&desc, all->tokens, &all->shapes[r], error);
+    if (!status) status = memoi_hybrid_mask_check(&all->shapes[r], mask, error);
+    if (!status)
+        status = memoi_hybrid_schedule_target(schedule, suffix, &all->shapes[r], &target, error);
     if (status) return status;
 
     memset(&tensors, 0, sizeof tensors);
     tensors.q = tensors.k = tensors.v = tensors.d_out = somewhere;
     tensors.out = tensors.saved = tensors.d_q = tensors.d_k = tensors.d_v = somewhere;
     tensors.lse = (float*)(void*)somewhere;
-    memoi_sp_carve(&all->shapes[r], somewhere + ((int64_t)1 << 40), is_backward, &buffers);
-    memoi_sp_walk_init(&all->walks[r], &all->shapes[r], &queue, &buffers, &tensors, mask,
-                       is_backward);
-    memoi_sp_walk_set_costs(&all->walks[r], costs);
+    memoi_hybrid_carve_all(&all->shapes[r], somewhere + ((int64_t)1 << 40), is_backward, &buffers);
+    memoi_hybrid_walk_init(&all->walks[r], &all->shapes[r], &target, &buffers, &tensors, mask,
+                           is_backward);
+    memoi_hybrid_walk_set_costs(&all->walks[r], costs);
     if (r)
         all->more_streams[r - 1] =
-            queue.stream_indices[desc.gathers_keys ? MEMOI_SP_COMPUTE : MEMOI_SP_RING];
+            target.stream_indices[desc.gathers_keys ? MEMOI_TARGET_COMPUTE : MEMOI_TARGET_RING];
     return MEMO_STATUS_OK;
 }
 
@@ -7502,30 +7568,30 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
                                             const memo_mask* masks, int32_t is_backward,
                                             const memo_sp_attention_costs* costs,
                                             memo_schedule* schedule, memo_error* error) {
-    memo_status status = memoi_sp_shape_check(desc, error);
+    memo_status status = memoi_hybrid_shape_check(desc, error);
     memo_sp_attention_costs none;
     memo_sp_attention_desc rank_desc = *desc;
-    memoi_sp_all_ranks all;
+    memoi_hybrid_all_ranks all;
     int32_t rd = desc->sharding.ring, r;
     if (status) return status;
     memset(&none, 0, sizeof none);
     if (desc->ulysses) rank_desc.ulysses_rank = desc->ulysses->rank;
     rank_desc.ring = rank_desc.ulysses = NULL;
-    all.shapes = (memoi_sp_shape*)memob_calloc(rd, sizeof(memoi_sp_shape));
-    all.walks = (memoi_sp_walk*)memob_calloc(rd, sizeof(memoi_sp_walk));
+    all.shapes = (memoi_shape*)memob_calloc(rd, sizeof(memoi_shape));
+    all.walks = (memoi_hybrid_walk*)memob_calloc(rd, sizeof(memoi_hybrid_walk));
     all.rings = (memoi_ring*)memob_calloc(rd, sizeof(memoi_ring));
-    all.tokens = memoi_sp_tokens_create(desc);
+    all.tokens = memoi_hybrid_tokens_create(desc);
     all.more_streams = (int32_t*)memob_calloc(rd, sizeof(int32_t));
     if (!all.shapes || !all.walks || !all.rings || !all.tokens || !all.more_streams)
         status = memob_no_memory(error, "the schedule of a ring");
 
     for (r = 0; r < rd && !status; r++)
-        status = memoi_sp_all_ranks_add(&all, &rank_desc, r, masks, is_backward,
-                                        costs ? costs : &none, schedule, error);
+        status = memoi_hybrid_all_ranks_add(&all, &rank_desc, r, masks, is_backward,
+                                            costs ? costs : &none, schedule, error);
     if (!status) {
         all.walks[0].ring.more_streams = all.more_streams;
         all.walks[0].ring.n_more_streams = rd - 1;
-        status = memoi_sp_walk_through(all.walks, all.rings, rd, error);
+        status = memoi_hybrid_walk_through(all.walks, all.rings, rd, error);
     }
 
     MEMO_FREE(all.shapes);
@@ -7618,10 +7684,11 @@ MEMOI memo_status memoi_blocks_check_times(const memo_blocks_schedule_desc* desc
                      t->gather_s;
         if (!(t->forward_s >= 0 && t->recompute_s >= 0 && t->backward_s >= 0 && t->weights_s >= 0 &&
               t->reduce_s >= 0 && t->gather_s >= 0 && sum <= 1e300))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "blocks_schedule_desc.times: negative or not a number (block %d, "
-                                  "part %d); use times of at least 0",
-                                  (int)(i / desc->n_parts) + 1, (int)(i % desc->n_parts) + 1);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_blocks_schedule_desc.times: negative or not a number (block %d, "
+                "part %d); use times of at least 0",
+                (int)(i / desc->n_parts) + 1, (int)(i % desc->n_parts) + 1);
     }
     return MEMO_STATUS_OK;
 }
@@ -7634,22 +7701,24 @@ MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error
     if ((int)desc->order < MEMO_BLOCKS_DEFAULT || (int)desc->order > MEMO_BLOCKS_FINE)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "blocks_schedule_desc.order: not a memo_blocks_order (%d); 0 to %d are "
+            "memo_blocks_schedule_desc.order: not a memo_blocks_order (%d); 0 to %d are "
             "valid",
             (int)desc->order, (int)MEMO_BLOCKS_FINE);
     if (desc->n_parts < 1 || desc->n_parts > MEMOI_BLOCKS_PARTS)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "blocks_schedule_desc.n_parts: out of range (%d); 1 to %d are valid",
-                              (int)desc->n_parts, MEMOI_BLOCKS_PARTS);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_blocks_schedule_desc.n_parts: out of range (%d); 1 to %d are valid",
+            (int)desc->n_parts, MEMOI_BLOCKS_PARTS);
     if (desc->n_blocks < 1 || desc->blocks_per_layer < 1 || desc->n_blocks % desc->blocks_per_layer)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d per "
-                              "layer); use a positive multiple of blocks_per_layer",
-                              (int)desc->n_blocks, (int)desc->blocks_per_layer);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d per "
+            "layer); use a positive multiple of blocks_per_layer",
+            (int)desc->n_blocks, (int)desc->blocks_per_layer);
     if ((int64_t)desc->n_blocks * desc->n_parts > MEMOI_BLOCKS_MAX)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "blocks_schedule_desc.n_blocks: too many (%d, of %d parts); n_blocks x "
+            "memo_blocks_schedule_desc.n_blocks: too many (%d, of %d parts); n_blocks x "
             "n_parts may be %d",
             (int)desc->n_blocks, (int)desc->n_parts, MEMOI_BLOCKS_MAX);
     return memoi_blocks_check_times(desc, error);
@@ -8114,8 +8183,8 @@ MEMOI memo_status memoi_blocks_build(const memo_blocks_schedule_desc* desc, int 
     /* The backward of attention with a split sequence touches the most. */
     b.ranges = (memo_range*)memob_calloc(10 + 3 * (int64_t)b.desc.n_parts, sizeof(memo_range));
     if (!b.ranges) return memob_no_memory(error, "a schedule");
-    b.status = memoi_sp_schedule_stream(schedule, "compute", &b.compute, error);
-    if (!b.status) b.status = memoi_sp_schedule_stream(schedule, "comm", &b.comm, error);
+    b.status = memoi_target_schedule_stream(schedule, "compute", &b.compute, error);
+    if (!b.status) b.status = memoi_target_schedule_stream(schedule, "comm", &b.comm, error);
     for (i = 0; !b.status && i < 4 * b.desc.n_parts; i++) {
         b.status = memo_schedule_add_event(schedule, &event, error);
         if (i == 0) b.first_event = event;
@@ -8251,15 +8320,17 @@ memo_status memo_comm_measure(memo_comm* comm, const memo_device* device, memo_s
     int32_t k;
     memo_status status;
     if ((int)kind < MEMO_COLLECTIVE_ALL_REDUCE || (int)kind > MEMO_COLLECTIVE_REDUCE_SCATTER)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "comm_measure.kind: not supported (%d); all-reduce, all-gather and "
-                              "reduce-scatter are",
-                              (int)kind);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_comm_measure.kind: not supported (%d); all-reduce, all-gather and "
+            "reduce-scatter are",
+            (int)kind);
     if (!bytes || largest < 1 || largest > MEMOB_BYTES_MAX / bytes / comm->size)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "comm_measure.counts: out of range (%d counts up to %lld, type %s); "
-                              "counts of at least 1 whose bytes fit 2^62 are valid",
-                              (int)n, (long long)largest, memo_type_name(type));
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_comm_measure.counts: out of range (%d counts up to %lld, type %s); "
+            "counts of at least 1 whose bytes fit 2^62 are valid",
+            (int)n, (long long)largest, memo_type_name(type));
     memset(&m, 0, sizeof m);
     m.comm = comm;
     m.device = device;
@@ -8347,18 +8418,21 @@ memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* desc,
     status = memoi_blocks_check(&tried, error);
     if (status) return status;
     if (!desc->times)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "blocks_schedule_desc.times: NULL; the best number of parts needs "
-                              "times");
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_blocks_schedule_desc.times: NULL; the best number of parts needs "
+            "times");
     if (max_parts < 1 || max_parts > MEMOI_BLOCKS_PARTS)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "blocks_best_parts.max_parts: out of range (%d); 1 to %d are valid",
-                              (int)max_parts, MEMOI_BLOCKS_PARTS);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_blocks_best_parts.max_parts: out of range (%d); 1 to %d are valid",
+            (int)max_parts, MEMOI_BLOCKS_PARTS);
     if (!(overhead->operation_s >= 0) || !(overhead->collective_s >= 0))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "blocks_overhead: negative or not a number (%g, %g); use times of at "
-                              "least 0",
-                              overhead->operation_s, overhead->collective_s);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_blocks_overhead: negative or not a number (%g, %g); use times of at "
+            "least 0",
+            overhead->operation_s, overhead->collective_s);
     times = (memo_block_times*)memob_calloc((int64_t)desc->n_blocks * max_parts,
                                             sizeof(memo_block_times));
     if (!times) return memob_no_memory(error, "times");
@@ -8431,14 +8505,15 @@ MEMOI memo_status memoi_blocks_check_buffers(const memo_blocks_desc* desc, memo_
         const char* missing = memoi_blocks_missing_buffer(desc, buffers);
         if (missing)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "blocks_desc.buffers[%d].%s: NULL; every part needs it", (int)s,
-                                  missing);
+                                  "memo_blocks_desc.buffers[%d].%s: NULL; every part needs it",
+                                  (int)s, missing);
         if (buffers->count < 0 ||
             (desc->schedule.is_scattered && buffers->count % desc->comm->size))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "blocks_desc.buffers[%d].count: negative or, scattered, not a "
-                                  "multiple of the ranks (%lld, %d ranks)",
-                                  (int)s, (long long)buffers->count, (int)desc->comm->size);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_blocks_desc.buffers[%d].count: negative or, scattered, not a "
+                "multiple of the ranks (%lld, %d ranks)",
+                (int)s, (long long)buffers->count, (int)desc->comm->size);
     }
     return MEMO_STATUS_OK;
 }
@@ -8460,10 +8535,10 @@ MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* er
     if (status) return status;
     if (missing)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "blocks_desc.%s: NULL; it is required", missing);
+                              "memo_blocks_desc.%s: NULL; it is required", missing);
     if (!memo_type_bytes(desc->type))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "blocks_desc.type: not a memo_type (%d); 0 to %d are valid",
+                              "memo_blocks_desc.type: not a memo_type (%d); 0 to %d are valid",
                               (int)desc->type, (int)MEMO_TYPE_U8);
     return memoi_blocks_check_buffers(desc, error);
 }
@@ -8682,7 +8757,7 @@ MEMOI memo_status memoi_blocks_announce(const memo_blocks* blocks, const memo_sc
     const memo_device* d = blocks->desc.device;
     const memo_op* op = &schedule->ops[index];
     memo_op_desc announced = memo_op_desc_default();
-    if (!memoi_sp_has_annotate(d)) return MEMO_STATUS_OK;
+    if (!memoi_target_has_annotate(d)) return MEMO_STATUS_OK;
     announced.name = memo_schedule_op_name(schedule, index);
     announced.duration_s = op->duration_s;
     announced.reads = schedule->ranges + op->first_range;
@@ -8731,9 +8806,10 @@ MEMOI memo_status memoi_blocks_layer_run(const memo_blocks* blocks, int is_backw
 memo_status memo_blocks_forward_layer(memo_blocks* blocks, int32_t layer, memo_error* error) {
     memo_status status;
     if (layer < 0 || layer >= blocks->n_layers || (layer && layer != blocks->next_forward))
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "blocks_forward_layer: out of order (layer %d); layer 0 is valid%s",
-                              (int)layer, blocks->next_forward > 0 ? ", or the next one" : "");
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_STATE,
+            "memo_blocks_forward_layer: out of order (layer %d); layer 0 is valid%s", (int)layer,
+            blocks->next_forward > 0 ? ", or the next one" : "");
     blocks->next_forward = blocks->next_backward = -1;
     status = memoi_blocks_layer_run(blocks, 0, layer, error);
     if (status) return status;
@@ -8746,7 +8822,7 @@ memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t layer, memo_
     memo_status status;
     if (layer < 0 || layer != blocks->next_backward)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "blocks_backward_layer: out of order (layer %d); %s", (int)layer,
+                              "memo_blocks_backward_layer: out of order (layer %d); %s", (int)layer,
                               blocks->next_backward < 0 ? "run forward for all layers first"
                                                         : "run the layers in descending order");
     blocks->next_forward = blocks->next_backward = -1;
@@ -8782,11 +8858,11 @@ memo_status memo_degree_comms_create(memo_comm* world, int32_t degree, int32_t n
     memset(comms, 0, sizeof *comms);
     if (degree < 1 || world->size % degree || next_degree < 0 ||
         (next_degree && (world->size % next_degree || high % low)))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "degree_comms: degrees %d and %d do not fit a world of %d; each must divide the world, "
-            "and one the other",
-            (int)degree, (int)next_degree, (int)world->size);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_degree_comms: degrees %d and %d do not fit a world of %d; each "
+                              "must divide the world, "
+                              "and one the other",
+                              (int)degree, (int)next_degree, (int)world->size);
     comms->degree = degree;
     status = memo_comm_split(world, rank / degree, rank, "tensor", &comms->tensor, error);
     if (!status) status = memo_comm_split(world, rank % degree, rank, "data", &comms->data, error);
@@ -8988,16 +9064,17 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     float* ignored;
     memset(sizes, 0, sizeof *sizes);
     if (desc->vocabulary < 1 || desc->vocabulary > INT32_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "loss_desc.vocabulary: out of range (%lld); 1 to 2^31 - 1 are valid",
-                              (long long)desc->vocabulary);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_loss_desc.vocabulary: out of range (%lld); 1 to 2^31 - 1 are valid",
+            (long long)desc->vocabulary);
     if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "loss_desc.type: not supported (%s); f32, bf16 and f16 are",
+                              "memo_loss_desc.type: not supported (%s); f32, bf16 and f16 are",
                               memo_type_name(desc->type));
     if (desc->tile_rows < 0 || desc->tile_rows > (int64_t)1 << 28)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "loss_desc.tile_rows: out of range (%lld); 0 to 2^28 are valid",
+                              "memo_loss_desc.tile_rows: out of range (%lld); 0 to 2^28 are valid",
                               (long long)desc->tile_rows);
 
     /* Rank 0 has the largest share, so all ranks find the same tile. */
@@ -9020,11 +9097,12 @@ MEMOI memo_status memoi_loss_check(const memo_loss_desc* desc, memo_error* error
                                                     : NULL;
     if (missing)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "loss_desc.%s: NULL; it is required", missing);
+                              "memo_loss_desc.%s: NULL; it is required", missing);
     if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "loss_desc.device_memory: not aligned (%p); align it to %d bytes",
-                              desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_loss_desc.device_memory: not aligned (%p); align it to %d bytes",
+            desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
     /* A table from older code may end before these kernels. */
     if (desc->device->struct_bytes <
             (int64_t)(offsetof(memo_device, loss_sums) + sizeof desc->device->loss_sums) ||
@@ -9113,12 +9191,12 @@ memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, mem
     memo_loss_tile tile;
     if (tensors->n_rows < 0 || (tensors->n_rows && !tensors->labels))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "loss_tensors: %lld rows, labels %p; labels are required",
+                              "memo_loss_tensors: %lld rows, labels %p; labels are required",
                               (long long)tensors->n_rows, (const void*)tensors->labels);
     if (tensors->scale != 0 && !loss->desc.functions.gradients)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "loss_tensors.scale: not 0 (%g), but functions.gradients is NULL; set "
+            "memo_loss_tensors.scale: not 0 (%g), but functions.gradients is NULL; set "
             "either",
             (double)tensors->scale);
     tile.stream = loss->desc.stream;

@@ -2,8 +2,9 @@
 # device.sh - what needs a GPU, in three parts of nine minutes each:
 #
 #   sh bench/device.sh A     tests, examples, and the benchmarks of memory, row kernels and a chain of layers
-#   sh bench/device.sh B     compute-sanitizer (memcheck, initcheck, synccheck) on the kernels and on a short run with swaps;
-#                            the tests over NCCL with 2, 4 and 8 ranks, which share the GPU
+#   sh bench/device.sh B     compute-sanitizer (memcheck, initcheck, synccheck) on the kernels and on a short run with swaps,
+#                            memcheck on the trainer's model; the tests over NCCL with 2, 4 and 8 ranks, and the trainer
+#                            with 2 and 4, which share the GPU
 #   sh bench/device.sh C [TOKENS...]
 #                            the trainer beside PyTorch: 8 layers of 4096, one sequence (default 65536 131072 262144
 #                            tokens; a length that found no time left: again, alone), and the step's products and
@@ -23,8 +24,8 @@
 #              TOKENS    length of the chain, default 98304
 #              ALPHA     of the chain's fourth way, swap and recompute, default 0.5
 #              COMMIT    required outside a git checkout
-#              CUDNN     folder of cudnn-frontend: its example is built and run too; the attention of chain and trainer is
-#                        cuDNN's; if that chain prints no table, the chain with attention in blocks runs
+#              CUDNN     folder of cudnn-frontend: its example and the tests of the model with it are built and run too; the
+#                        attention of chain and trainer is cuDNN's; if that chain prints no table, the chain with attention in blocks runs
 #              TRAINER   C: a trainer to run instead of the one built here, without a GPU; LAYERS, HIDDEN, HEADS,
 #                        VOCABULARY, TILE and STEPS make it small
 # cuBLAS, NCCL and cuDNN come from where nvcc finds them, otherwise from Python's packages (nvidia-cublas, ...).
@@ -71,13 +72,14 @@ start_cudnn() {
     rm -f "$folder"/*.status
     compile_with_cudnn bench/cuda_chain.cu cuda_chain_cudnn -DCHAIN_CUDNN $cublas_lt &
     compile_with_cudnn examples/13_cudnn_attention.cu 13_cudnn_attention &
+    compile_with_cudnn tests/cuda/test_gpt.cu test_gpt_cudnn -DTEST_CUDNN -Iexamples $cublas_lt &
 }
 
 await_cudnn() {
     [ -n "${CUDNN:-}" ] || return
     cat >"$folder/cudnn.sh" <<'END'
 bad=0
-for program in cuda_chain_cudnn 13_cudnn_attention; do
+for program in cuda_chain_cudnn 13_cudnn_attention test_gpt_cudnn; do
     while [ ! -f "$1/$program.status" ]; do sleep 1; done
     cat "$1/$program.build.txt"
     [ "$(cat "$1/$program.status")" = 0 ] || bad=1
@@ -93,7 +95,7 @@ chain() { # PROGRAM
 
 # cuDNN's chain, or the other one if it prints no table.
 run_chain() {
-    is_dry || nvidia-smi -i 0 --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv,noheader,nounits -l 1 \
+    is_dry || timeout 240 nvidia-smi -i 0 --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv,noheader,nounits -l 1 \
         >"$folder/clocks.txt" 2>/dev/null & monitor=$!
     [ "$(cat "$folder/cuda_chain_cudnn.status" 2>/dev/null)" = 0 ] && chain cuda_chain_cudnn
     if [ -s "$folder/cuda_chain_cudnn.md" ]; then
@@ -197,7 +199,10 @@ done
 exit $bad
 END
     stage examples 60 sh "$folder/examples.sh" "$folder"
-    [ -z "${CUDNN:-}" ] || stage 13_cudnn_attention 60 "$folder/13_cudnn_attention"
+    [ -z "${CUDNN:-}" ] || for program in 13_cudnn_attention test_gpt_cudnn; do
+        stage $program 60 "$folder/$program"
+    done
+    is_dry && return
 
     {
         write_head "sh bench/device.sh A"
@@ -221,16 +226,44 @@ END
     } 2>/dev/null | end
 }
 
+# The trainer compares its policies bit by bit.  NCCL takes ranks that share a GPU only if each has a host of its own by
+# NCCL_HOSTID; they then meet over the loopback.
+train_over_nccl() {
+    cat >"$folder/trainer_ranks.sh" <<'END'
+trainer=$1 ranks=$2 others=
+shift 2
+NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1
+WORLD_SIZE=$ranks LOCAL_WORLD_SIZE=$ranks MASTER_ADDR=127.0.0.1 MASTER_PORT=29548
+export NCCL_NET NCCL_SOCKET_IFNAME NCCL_IB_DISABLE WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+for rank in $(seq 1 $((ranks - 1))); do
+    RANK=$rank LOCAL_RANK=$rank NCCL_HOSTID=$rank "$trainer" "$@" & others="$others $!"
+done
+RANK=0 LOCAL_RANK=0 NCCL_HOSTID=0 "$trainer" "$@"
+status=$?
+for other in $others; do wait "$other" || status=1; done
+exit $status
+END
+    build_trainer
+    ranks_options="--layers 4 --hidden 256 --heads 4 --seq 1024 --tile 128 --batch 4 --steps 4 --compare 2
+        --device-memory 4GiB --host-memory 1GiB"
+    stage trainer-2-data-ranks 60 sh "$folder/trainer_ranks.sh" "$trainer" 2 $ranks_options --data 2 --zero 2
+    stage trainer-4-ranks 60 sh "$folder/trainer_ranks.sh" "$trainer" 4 $ranks_options --data 2 --tensor 2 --zero 1
+    [ -z "${CUDNN:-}" ] ||
+        stage trainer-2-ring-ranks 60 sh "$folder/trainer_ranks.sh" "$trainer" 2 $ranks_options --ring 2
+}
+
 # ---- B: sanitizers, ranks over NCCL; correctness only, as ranks take turns on one GPU ----
 
 part_b() {
     begin -ranks
     has_nccl=no
+    find_library cublasLt cublasLt.h; cublas_lt=$flags
     find_library nccl nccl.h && has_nccl=yes
     nccl=$flags
     {
         echo "tests/cuda/test_kernels.cu test_kernels"
         echo "tests/cuda/test_step.cu test_step $(sh tests/cuda_wraps.sh)"
+        echo "tests/cuda/test_gpt.cu test_gpt -Iexamples $cublas_lt"
         if [ $has_nccl = yes ]; then
             echo "tests/test_comm_nccl.c test_comm_nccl -x cu -Itests -DMEMO_SP_NCCL $nccl"
             echo "tests/cuda/nccl_attention.cu nccl_attention -Itests $nccl"
@@ -239,7 +272,7 @@ part_b() {
         fi
     } | compile_all build 150
 
-    # The kernels without the huge arrays, a short run with swaps.
+    # The kernels without the huge arrays, a short run with swaps, the trainer's model.
     if is_dry || command -v compute-sanitizer >/dev/null 2>&1; then
         for tool in memcheck initcheck synccheck; do
             stage "$tool-kernels" 40 compute-sanitizer --tool $tool --error-exitcode 9 \
@@ -247,6 +280,7 @@ part_b() {
             stage "$tool-swap" 40 compute-sanitizer --tool $tool --error-exitcode 9 \
                 "$folder/test_step" swapping
         done
+        stage memcheck-gpt 60 compute-sanitizer --tool memcheck --error-exitcode 9 "$folder/test_gpt" bf16_is
     else
         failed=1
         echo "| compute-sanitizer | **not run: it is not installed** | |" >>"$stages"
@@ -273,10 +307,13 @@ END
                 stage "$test-$ranks-ranks" $((40 + 8 * ranks)) "$folder/$test" $ranks
             done
         done
+        train_over_nccl
     else
         failed=1
         echo "| NCCL | **not run: nccl.h or libnccl is not installed** | |" >>"$stages"
     fi
+    is_dry && return
+
     {
         write_head "sh bench/device.sh B"
         write_stages
@@ -285,23 +322,27 @@ END
 
 # ---- C: the trainer beside PyTorch ----
 
-# The ratios of one length: tokens/s of the rows above.
+# The ratios of one length, by tokens/s, and the step against products and attention alone plus what the plan says that it
+# recomputes.
 trainer_goals() {
-    echo "| tokens | memo / PyTorch | memo / products and attention alone | swap / keep |"
+    echo "| tokens | memo / PyTorch | swap / keep | step of memo / (products and attention alone + recomputation of the plan) |"
     echo "|---|---|---|---|"
-    awk -F' *[|] *' '
-        function ratio(a, b) { return a && b ? sprintf("%.3f", a / b) : "not measured" }
-        { rate[$2, $3] = $6 + 0; if (!($3 in seen)) order[++n] = $3; seen[$3] = 1 }
-        END {
-            for (i = 1; i <= n; i++) {
-                t = order[i]
-                printf "| %s | %s | %s | %s |\n", t, ratio(rate["memo, memo", t], rate["PyTorch, layers recomputed", t]),
-                    ratio(rate["memo, memo", t], rate["products and attention alone, forward and backward", t]),
-                    ratio(rate["memo, swap", t], rate["memo, keep", t])
-            }
-        }' "$folder/trainer.md"
+    for tokens in "$@"; do
+        recompute_ms=$(sed -n 's/^predicted.* and \([0-9.]*\) ms recomputing.*/\1/p' "$folder/memo-$tokens.log")
+        awk -F' *[|] *' -v tokens="$tokens" -v recompute_s="${recompute_ms:-0}e-3" '
+            function ratio(a, b) { return a > 0 && b > 0 ? sprintf("%.3f", a / b) : "not measured" }
+            $3 == tokens { rate[$2] = $6 + 0 }
+            END {
+                alone = rate["products and attention alone, forward and backward"]
+                bound_s = alone ? tokens / alone + recompute_s : 0
+                step_s = rate["memo, memo"] ? tokens / rate["memo, memo"] : 0
+                printf "| %s | %s | %s | %s |\n", tokens, ratio(rate["memo, memo"], rate["PyTorch, layers recomputed"]),
+                    ratio(rate["memo, swap"], rate["memo, keep"]), ratio(step_s, bound_s)
+            }' "$folder/trainer.md"
+    done
     echo
-    echo "Ratios of tokens/s. Goals: 1.18, 1.20 and 1.22 times PyTorch at 64K, 128K and 256K tokens; swap at least 0.98 of keep."
+    echo "Goals: at least 1.18, 1.20 and 1.22 times PyTorch at 64K, 128K and 256K tokens; swap at least 0.98 of keep; the step"
+    echo "at most 1.06 of its products and attention plus what the plan recomputes."
 }
 
 part_c() { # TOKENS...
@@ -322,11 +363,13 @@ part_c() { # TOKENS...
             train "$policy-$tokens" $seconds $policy "$tokens" "$layers" "$steps"
         done
     done
+    is_dry && return
+
     {
         write_head "sh bench/device.sh C $*"
         write_stages
         write_trainer
-        trainer_goals
+        trainer_goals "$@"
     } 2>/dev/null | end
 }
 

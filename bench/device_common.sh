@@ -20,7 +20,7 @@ begin() {
     echo "$(basename "$0"): host memory: $(gib_of MemTotal) GiB in all, $available_gib GiB available; cases pin at most $host_gib GiB"
     failed=0 reserved_s=0 gpu="no GPU" arch=
     folder=build/device$1
-    rm -rf "$folder"
+    is_dry || rm -rf "$folder"
     mkdir -p "$folder" || exit 1
     stages=$folder/stages.md
     : >"$stages"
@@ -144,10 +144,6 @@ write_stages() {
 
 # end: the file, from standard input; the messages beside it if OUT is set.
 end() {
-    if is_dry; then
-        cat >/dev/null
-        exit 0
-    fi
     cat -s >"$file.new" && mv "$file.new" "$file" || failed=1
     [ -z "${OUT:-}" ] || tail -n 200 "$folder"/*.log "$folder"/nccl.*.txt >"$results/$name.log" 2>/dev/null
     echo "$(basename "$0"): $file, $(($(date +%s) - begin_s)) s"
@@ -156,11 +152,14 @@ end() {
 
 # ---- the trainer ----
 
-# build_trainer: the program in $trainer, with cuDNN's attention if CUDNN names the folder of cudnn-frontend.
+# build_trainer: the program in $trainer, with cuDNN's attention if CUDNN names the folder of cudnn-frontend, and with NCCL
+# if it is found.
 build_trainer() {
     trainer=${TRAINER:-build/examples/train_gpt_cuda}
     [ -z "${TRAINER:-}" ] || return 0
     find_library cublasLt cublasLt.h
+    find_library nccl nccl.h
+    nccl_home=$(echo "$flags" | sed -n 's/.*-idirafter,\(.*\)\/include .*/\1/p') # empty: where make finds it, or nowhere
     if [ -n "${CUDNN:-}" ]; then
         find_library cudnn cudnn.h
         find_library nvrtc nvrtc.h
@@ -169,8 +168,8 @@ build_trainer() {
     for home in $homes; do
         includes="$includes -Xcompiler -idirafter,$home/include" directories="$directories -Wl,-rpath,$home/lib"
     done
-    stage build 300 env NVCC_APPEND_FLAGS="$includes" MEMO_NO_INSTALL=1 make -j4 CUDA_ARCH="${arch:-native}" \
-        LDFLAGS="$directories" CUDNN="${CUDNN:-}" "$trainer"
+    stage build-trainer 300 env NVCC_APPEND_FLAGS="$includes" MEMO_NO_INSTALL=1 make -j4 CUDA_ARCH="${arch:-native}" \
+        LDFLAGS="$directories" CUDNN="${CUDNN:-}" ${nccl_home:+NCCL_HOME="$nccl_home"} "$trainer"
 }
 
 # train NAME SECONDS POLICY TOKENS LAYERS STEPS FLAGS...: a row in $folder/trainer.md.  A budget that cannot hold the run
@@ -209,6 +208,7 @@ torch() {
     torch_name=$1 torch_seconds=$2 torch_tokens=$3 torch_layers=$4 torch_steps=$5
     shift 5
     if ! is_dry && ! python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+        [ -n "${TRAINER:-}" ] || failed=1
         echo "| PyTorch | $torch_tokens | $torch_layers | not run: python3 has no torch with a GPU | | | |" >>"$folder/trainer.md"
         return
     fi

@@ -4,10 +4,11 @@
 #   sh bench/device_long.sh build           builds the trainer only, so that the next calls have all of their time
 #   sh bench/device_long.sh profile-512k    measures a layer at 512K tokens, for the next case
 #   sh bench/device_long.sh 512k            8 layers, 3 steps
-#   sh bench/device_long.sh 1m              4 layers, 2 steps; rows without a profile: all but attention recomputed
+#   sh bench/device_long.sh 1m              4 layers, 2 steps; rows without a profile: all but attention recomputed,
+#                                           with layer inputs and attention in host memory
 #   sh bench/device_long.sh pytorch-512k    PyTorch with recomputation at 512K tokens, printed as it is
 #
-# Not measured yet.  --dry-run prints the commands.  Environment: as device.sh; needs CUDNN, since the built-in attention is
+# The MLP runs 16384 tokens at a time.  Not measured yet.  --dry-run prints the commands.  Environment: as device.sh; needs CUDNN, since the built-in attention is
 # too slow at these lengths.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -30,14 +31,16 @@ pytorch*) ;;
 *) build_trainer ;;
 esac
 case $case in
-profile-512k) train "$case" 500 memo "$long" 8 1 --output "$profile" ;;
+profile-512k) train "$case" 500 memo "$long" 8 1 --mlp-rows 16384 --output "$profile" ;;
 512k)
     # Without a profile the trainer measures one, which takes the time of a step.
     is_dry || [ -f "$profile/step.profile" ] || echo "device_long.sh: no profile: run profile-512k first to save time"
-    train "$case" 520 memo "$long" 8 3 $([ -f "$profile/step.profile" ] && echo "--profile $profile/step.profile") ;;
-1m) train "$case" 520 alpha $((2 * long)) 4 2 --alpha 0 ;;
+    train "$case" 520 memo "$long" 8 3 --mlp-rows 16384 $([ -f "$profile/step.profile" ] && echo "--profile $profile/step.profile") ;;
+# All rows of the MLP's tensors would need 72 GiB: 205 GiB in all.
+1m) train "$case" 520 alpha $((2 * long)) 4 2 --mlp-rows 16384 --alpha 0 ;;
 pytorch-512k) torch "$case" 520 "$long" 8 3 ;;
 esac
+is_dry && exit
 
 {
     write_head "sh bench/device_long.sh $case"

@@ -172,7 +172,7 @@ static inline memo_status attention_run(const attention_plans* c, const attentio
 
 /* ---- groups of heads ---------------------------------------------------------------------------------------- */
 
-/* Memory of one call: results that lie alone, then cuDNN's workspace. */
+/* Memory of one call: results that lie alone, then cuDNN's workspace.  base NULL: only n_bytes. */
 struct attention_scratch {
     float* stats;
     uint16_t *out, *d_q, *d_k, *d_v; /* NULL if they lie in the caller's rows */
@@ -182,7 +182,7 @@ struct attention_scratch {
 static inline attention_scratch attention_carve(const attention_shape& s, char* base) {
     attention_scratch m = {};
     auto take = [&](int64_t n_bytes) {
-        char* address = base + m.n_bytes;
+        char* address = base ? base + m.n_bytes : nullptr;
         m.n_bytes += (n_bytes + 511) / 512 * 512;
         return address;
     };
@@ -194,7 +194,7 @@ static inline attention_scratch attention_carve(const attention_shape& s, char* 
         m.d_k = (uint16_t*)(void*)take(n_k * s.d * 2);
         m.d_v = (uint16_t*)(void*)take(n_k * s.d * 2);
     }
-    m.workspace = base + m.n_bytes;
+    m.workspace = base ? base + m.n_bytes : nullptr;
     return m;
 }
 

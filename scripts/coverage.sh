@@ -30,7 +30,8 @@ awk -v wanted="$*" -v lines="$folder/lines.txt" '
         }
         for (i = 1; i <= n_wanted; i++) {
             name = names[i]; sum += all[name]; sum_run += run[name]
-            if (all[name]) printf "  %-28s %5d of %5d lines  %5.1f %%\n", name, run[name], all[name], 100 * run[name] / all[name]
+            if (!all[name]) continue
+            printf "  %-28s %5d of %5d lines  %5.1f %%\n", name, run[name], all[name], 100 * run[name] / all[name]
         }
         if (sum) printf "  %-28s %5d of %5d lines  %5.1f %%\n", "all", sum_run, sum, 100 * sum_run / sum
     }' "$folder/lines.gcov"

@@ -14,7 +14,7 @@ folder=$(dirname "$config")/setup
 network_s=180 # longest wait for the network in all
 
 fail() {
-    echo "set-up: $1" >&2
+    echo "set-up: $*" >&2
     rm -rf "$folder"
     exit 1
 }
@@ -45,7 +45,8 @@ int main(int argc, char** argv) { return printf("%s %g\n", argv[0], sqrt(argc)) 
 END
 has "${cc%% *}" || fail "no C compiler '$cc'; install one (apt-get install gcc libc6-dev), or name yours: make CC=..."
 works "$folder/probe.c" -o "$folder/probe" -lm ||
-    fail "the C compiler '$cc' cannot build a program; are the C library's headers installed (apt-get install libc6-dev)? $(head -n 1 "$folder/log")"
+    fail "the C compiler '$cc' cannot build a program; install the C library's headers (apt-get install libc6-dev):" \
+        "$(head -n 1 "$folder/log")"
 
 native=
 for flag in -march=native -mcpu=native; do

@@ -1,12 +1,16 @@
-/* fake_nccl.h - NCCL and as much of the CUDA runtime as it needs, without a GPU: for test_comm_nccl.c, built with
- * FAKE_NCCL.  Ranks are processes and send packets through rings in shared memory.  Operations wait on streams like
- * CUDA's, and proceed when a stream is synchronized.  A send is done when its bytes are copied.  Several threads of a
- * rank may call; one lock protects everything.
+/* fake_nccl.h - NCCL without a GPU.  Ranks are processes and send packets through rings in shared memory.  A send is done
+ * when its bytes are copied.  Sums are taken in the order of NCCL's ring, which depends on the place in the buffer and on
+ * the count.  Several threads of a rank may call; one lock protects everything.
+ *
+ * Behind fake_cuda.h, operations run on the streams of that runtime, and buffers must be device memory.  Otherwise this
+ * file has as much of a CUDA runtime as test_comm_nccl.c needs: operations wait on streams, and proceed when a stream is
+ * synchronized.
  *
  * Include after memo_sp.h with MEMO_SP_NCCL. */
 #ifndef FAKE_NCCL_H
 #define FAKE_NCCL_H
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -47,7 +51,7 @@ typedef struct fake_part {
 typedef struct fake_op {
     struct fake_op* next;
     ncclComm_t comm;
-    int n_parts, is_started, is_reduction, type;
+    int n_parts, is_started, is_reduction, is_parted, type;
     fake_part* parts;
     char *temporary, *to; /* data goes to `to` when it is complete; NULL: is complete */
     size_t count;
@@ -56,6 +60,7 @@ typedef struct fake_op {
     int64_t n_other;
 } fake_op;
 
+#ifndef FAKE_CUDA_H
 struct CUstream_st {
     fake_op* first;
     int64_t n_enqueued, n_done;
@@ -66,6 +71,7 @@ struct CUevent_st {
     cudaStream_t stream; /* NULL: never recorded */
     int64_t n_before;
 };
+#endif
 
 static struct {
     fake_world* world;
@@ -163,22 +169,36 @@ static int fake_receive(ncclComm_t comm, int peer, void* to, uint64_t n_bytes) {
     return 1;
 }
 
-static void fake_finish(fake_op* op) {
+/* Chunk c of a buffer, or the part of rank c, goes round the ring and ends at rank c. */
+static void fake_reduce(const fake_op* op, uint64_t begin, uint64_t end, int c) {
+    const uint64_t element = (uint64_t)memo_type_bytes((memo_type)op->type);
     const void* from[FAKE_RANKS];
-    uint64_t n_bytes = op->count * (uint64_t)memo_type_bytes((memo_type)op->type);
+    const int n = op->comm->size;
     int r;
-    for (r = 0; r < op->comm->size; r++) from[r] = op->temporary + (uint64_t)r * n_bytes;
-    if (op->is_reduction)
-        memo_comm_reduce(op->to, from, op->comm->size, (int64_t)op->count, (memo_type)op->type,
-                         op->reduction == ncclSum ? MEMO_REDUCTION_SUM : MEMO_REDUCTION_MAX);
+    for (r = 0; r < n; r++)
+        from[r] = op->temporary + ((uint64_t)((c + 1 + r) % n) * op->count + begin) * element;
+    memo_comm_reduce(op->to + begin * element, from, n, (int64_t)(end - begin), (memo_type)op->type,
+                     op->reduction == ncclSum ? MEMO_REDUCTION_SUM : MEMO_REDUCTION_MAX);
+}
+
+static void fake_finish(fake_op* op) {
+    const uint64_t n = (uint64_t)op->comm->size;
+    const uint64_t n_bytes = op->count * (uint64_t)memo_type_bytes((memo_type)op->type);
+    uint64_t c;
+    if (op->is_reduction && op->is_parted)
+        fake_reduce(op, 0, op->count, op->comm->rank);
+    else if (op->is_reduction)
+        for (c = 0; c < n; c++) fake_reduce(op, op->count * c / n, op->count * (c + 1) / n, (int)c);
     else if (op->to && n_bytes)
-        memcpy(op->to, op->temporary, n_bytes * (uint64_t)op->comm->size);
+        memcpy(op->to, op->temporary, n_bytes * n);
 }
 
 /* Is the operation through? */
 static int fake_step(fake_op* op) {
     int i, k, is_done = 1;
+#ifndef FAKE_CUDA_H
     if (op->other) return op->other->n_done >= op->n_other;
+#endif
     if (op->comm->is_aborted) return 1;
     for (i = 0; i < op->n_parts; i++) {
         fake_part* part = &op->parts[i];
@@ -199,6 +219,42 @@ static int fake_step(fake_op* op) {
     return is_done;
 }
 
+static void fake_op_free(fake_op* op) {
+    free(op->parts);
+    free(op->temporary);
+    free(op);
+}
+
+#ifdef FAKE_CUDA_H
+
+static void fake_progress(void) { fake_traffic(); }
+
+/* On a stream: waits for the other ranks. */
+static void fake_run(fake_op* op) {
+    int n_tries = 0, is_done = 0;
+    while (!is_done) {
+        FAKE_LOCK();
+        fake_traffic();
+        is_done = fake_step(op);
+        fake_traffic();
+        FAKE_UNLOCK();
+        if (is_done) break;
+        if (n_tries++ > 2000000) {
+            fprintf(stderr, "fake NCCL: a rank has waited too long for another\n");
+            abort();
+        }
+        usleep(50);
+    }
+    fake_op_free(op);
+}
+
+static cudaError_t fake_append_op(cudaStream_t stream, fake_op* op) {
+    fake_enqueue(stream, [op] { fake_run(op); });
+    return cudaSuccess;
+}
+
+#else
+
 static void fake_progress(void) {
     ncclComm_t busy = NULL;
     int s;
@@ -208,9 +264,7 @@ static void fake_progress(void) {
             fake_op* op = fake.streams[s]->first;
             fake.streams[s]->first = op->next;
             fake.streams[s]->n_done++;
-            free(op->parts);
-            free(op->temporary);
-            free(op);
+            fake_op_free(op);
             fake_traffic();
         }
     for (s = 0; s < fake.n_streams; s++) {
@@ -341,6 +395,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     if (is_done) return cudaSuccess;
     return fake_last_error = cudaErrorNotReady; /* as CUDA: cudaGetLastError finds it */
 }
+
+#endif
 
 /* --- NCCL --- */
 
@@ -507,9 +563,19 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
     return ncclSuccess;
 }
 
+/* NCCL takes memory of the device alone. */
+static int fake_is_usable(const void* address, uint64_t n_bytes) {
+#ifdef FAKE_CUDA_H
+    return fake_is_on_device(address, n_bytes);
+#else
+    (void)address, (void)n_bytes;
+    return 1;
+#endif
+}
+
 /* Takes temporary. */
-static ncclResult_t fake_enqueue(ncclComm_t comm, cudaStream_t stream, const fake_part* parts,
-                                 int n_parts, const fake_op* what) {
+static ncclResult_t fake_submit(ncclComm_t comm, cudaStream_t stream, const fake_part* parts,
+                                int n_parts, const fake_op* what) {
     fake_op* op = (fake_op*)malloc(sizeof *op);
     *op = *what;
     op->next = NULL;
@@ -517,9 +583,13 @@ static ncclResult_t fake_enqueue(ncclComm_t comm, cudaStream_t stream, const fak
     op->n_parts = n_parts;
     op->parts = (fake_part*)malloc((size_t)n_parts * sizeof *parts + 1);
     memcpy(op->parts, parts, (size_t)n_parts * sizeof *parts);
+#ifdef FAKE_CUDA_H
+    fake_append_op(stream, op);
+#else
     FAKE_LOCK();
     fake_append_op(stream, op);
     FAKE_UNLOCK();
+#endif
     return ncclSuccess;
 }
 
@@ -533,7 +603,7 @@ ncclResult_t ncclGroupEnd(void) {
     if (--fake.depth || !n) return ncclSuccess;
     memset(&none, 0, sizeof none);
     fake.n_group = 0;
-    return fake_enqueue(fake.group_comm, fake.group_stream, fake.group, n, &none);
+    return fake_submit(fake.group_comm, fake.group_stream, fake.group, n, &none);
 }
 
 static size_t fake_type_bytes(ncclDataType_t type) {
@@ -548,6 +618,7 @@ static ncclResult_t fake_message(void* address, size_t count, ncclDataType_t typ
     fake_part* part = &fake.group[fake.n_group];
     if (!fake.depth || fake.n_group == FAKE_PARTS || peer < 0 || peer >= comm->size)
         return ncclInvalidUsage; /* memo groups all such calls */
+    if (!fake_is_usable(address, count * fake_type_bytes(type))) return ncclInvalidArgument;
     memset(part, 0, sizeof *part);
     part->address = (char*)address;
     part->n_bytes = count * fake_type_bytes(type);
@@ -575,12 +646,16 @@ static ncclResult_t fake_collective(const void* from, void* to, size_t count, nc
     uint64_t n_bytes = count * fake_type_bytes(type);
     fake_op op;
     int r, t;
+    if (!fake_is_usable(from, (is_parted ? (uint64_t)comm->size : 1) * n_bytes) ||
+        !fake_is_usable(to, (is_parted || is_reduction ? 1 : (uint64_t)comm->size) * n_bytes))
+        return ncclInvalidArgument;
     memset(&op, 0, sizeof op);
     memset(parts, 0, sizeof parts);
     op.temporary = (char*)malloc((size_t)comm->size * n_bytes + 1);
     op.to = (char*)to;
     op.count = count;
     op.is_reduction = is_reduction;
+    op.is_parted = is_parted;
     op.reduction = reduction;
     for (t = 0; t <= MEMO_TYPE_U8; t++)
         if (memoi_nccl_type((memo_type)t) == type) op.type = t;
@@ -591,7 +666,7 @@ static ncclResult_t fake_collective(const void* from, void* to, size_t count, nc
         parts[2 * r].peer = parts[2 * r + 1].peer = r;
         parts[2 * r].n_bytes = parts[2 * r + 1].n_bytes = n_bytes;
     }
-    return fake_enqueue(comm, stream, parts, 2 * comm->size, &op);
+    return fake_submit(comm, stream, parts, 2 * comm->size, &op);
 }
 ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
@@ -610,6 +685,7 @@ ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataTyp
     fake_part parts[FAKE_RANKS + 1];
     fake_op none;
     int r, n = 0;
+    if (!fake_is_usable(to, count * fake_type_bytes(type))) return ncclInvalidArgument;
     memset(&none, 0, sizeof none);
     memset(parts, 0, sizeof parts);
     for (r = 0; r < comm->size && comm->rank == root; r++) {
@@ -624,7 +700,7 @@ ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataTyp
         parts[n].n_bytes = count * fake_type_bytes(type);
         parts[n++].peer = root;
     }
-    return fake_enqueue(comm, stream, parts, n, &none); /* memo's is in place */
+    return fake_submit(comm, stream, parts, n, &none); /* memo's is in place */
 }
 
 #endif

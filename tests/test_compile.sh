@@ -173,7 +173,9 @@ borrowings() {
 base() {
     sed -n '/^\/\* ---- >>base/,/^\/\* ---- >>memory/p' memo.h >"$folder/base"
     names_of 'memob_|MEMOB_' "$folder/base" >"$folder/declared"
-    for file in memo_plan.h memo_sp.h memo_cuda.cuh examples/tools/caching_model.h; do names_of 'memob_|MEMOB_' $file; done | sort -u >"$folder/used"
+    for file in memo_plan.h memo_sp.h memo_cuda.cuh examples/tools/caching_model.h; do
+        names_of 'memob_|MEMOB_' $file
+    done | sort -u >"$folder/used"
     [ "$(wc -l <"$folder/used")" -gt 40 ] || { echo "no names found"; return 1; }
     comm -13 "$folder/declared" "$folder/used" | grep . && { echo "used, but not declared in >>base"; return 1; }
     return 0

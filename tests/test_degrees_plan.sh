@@ -92,7 +92,7 @@ refusals() {
         refuses "needs the four lists" --timeline x --degrees-profile y &&
         refuses "needs --degrees-profile or --estimate" $lists --comm 1,1,1,1 --output x &&
         refuses "needs --cluster and --gpus" --estimate 2,64,64,4 --cluster a100 &&
-        refuses "no such preset: a1000" --estimate 2,64,64,4 --cluster a1000 --gpus 8 &&
+        refuses "no such preset (a1000)" --estimate 2,64,64,4 --cluster a1000 --gpus 8 &&
         refuses "a power of two" --estimate 2,64,64,4 --cluster a100 --gpus 6 &&
         refuses "four numbers" --estimate 2,64,64 --cluster a100 --gpus 8 &&
         refuses "four numbers" --estimate 2,64,64,0 --cluster a100 --gpus 8 &&

@@ -57,7 +57,21 @@ failed_set_up() {
         grep -q '^NATIVE := ' "$folder/alone/build/config.mk"
 }
 
+# The headers of one release match, and refuse memo.h of another.
+releases() {
+    mkdir -p "$folder/next" && cp Makefile memo*.h memo*.cuh "$folder/next/" || return 1
+    (cd "$folder/next" && MAKEFLAGS= $make release VERSION=3.14.15) || return 1
+    grep -qx '#define MEMO_VERSION_PATCH 15' "$folder/next/memo.h" || return 1
+    for header in memo_plan.h memo_sp.h; do
+        echo "#include \"$header\"" >"$folder/next/user.c"
+        $cc -fsyntax-only "$folder/next/user.c" || return 1
+        cp "$header" "$folder/next/" && $cc -fsyntax-only "$folder/next/user.c" && return 1
+    done
+    ! (cd "$folder/next" && MAKEFLAGS= $make release VERSION=3.1)
+}
+
 test_is install installs
+test_is "make release sets the version of every header" releases
 test_is "a failed set-up is one error" failed_set_up
 test_is "a program builds with the installed headers" with_include_path
 if command -v pkg-config >/dev/null 2>&1; then

@@ -243,35 +243,35 @@ static void refused(const memo_parallel_desc* desc, memo_parallel_layout l, cons
 static void layouts_are_refused_in_words(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
     memo_parallel_layout l;
-    refused(&d, make_layout(0, 1, 1, 1, 16, 1), "data degree: out of range (0)");
-    refused(&d, make_layout(1, 1, 1, 1, -16, 1), "ring degree: out of range (-16)");
+    refused(&d, make_layout(0, 1, 1, 1, 16, 1), "data: out of range (0)");
+    refused(&d, make_layout(1, 1, 1, 1, -16, 1), "ring: out of range (-16)");
     refused(&d, make_layout(1, 1, 2, 2, 2, 1), "is 8; the product must be the number of GPUs, 16");
     refused(&d, make_layout(65536, 65536, 65536, 65536, 65536, 1),
             "the product must be the number of GPUs, 16");
     refused(&d, make_layout(1, 1, 16, 1, 1, 0), "above the 8 key/value heads");
     refused(&d, make_layout(16, 1, 1, 1, 1, 1), "does not divide the batch of 1");
-    refused(&d, make_layout(1, 16, 1, 1, 1, 1), "ZeRO stage 1 has nothing to shard");
-    refused(&d, make_layout(1, 1, 1, 1, 16, 4), "ZeRO stage: out of range (4)");
+    refused(&d, make_layout(1, 16, 1, 1, 1, 1), "zero_stage: 1 has nothing to shard");
+    refused(&d, make_layout(1, 1, 1, 1, 16, 4), "zero_stage: out of range (4)");
     d.model.n_layers = 31;
     refused(&d, make_layout(1, 16, 1, 1, 1, 0), "does not divide the 31 layers");
     d.model.n_layers = 32;
     d.global_batch = 6;
     d.micro_batch = 2;
-    refused(&d, make_layout(2, 8, 1, 1, 1, 1), "micro-batches of 2 do not divide the 3 sequences");
+    refused(&d, make_layout(2, 8, 1, 1, 1, 1), "micro_batch: 2 does not divide the 3 sequences");
     d.global_batch = d.micro_batch = 1;
     l = make_layout(1, 16, 1, 1, 1, 0);
     l.activations = MEMO_PARALLEL_SWAP;
-    refused(&d, l, "a pipeline stage has 2 layers");
+    refused(&d, l, "swap needs 3 layers a pipeline stage (2)");
     l = make_layout(1, 1, 1, 1, 16, 1);
     l.activations = MEMO_PARALLEL_SWAP;
     d.cluster.host_bytes = 0;
-    refused(&d, l, "needs cluster.host_bytes");
+    refused(&d, l, "set cluster.host_bytes");
     l.activations = (memo_parallel_activations)7;
     refused(&d, l, "activations: not a memo_parallel_activations (7)");
     d.sequence = 31;
-    refused(&d, make_layout(1, 1, 1, 1, 16, 1), "31 tokens is too short");
+    refused(&d, make_layout(1, 1, 1, 1, 16, 1), "sequence: too short (31 tokens)");
     d = make_case(llama3_8b(), 64, 65536, 1);
-    refused(&d, make_layout(1, 1, 1, 64, 1, 1), "32 ranks would have none");
+    refused(&d, make_layout(1, 1, 1, 64, 1, 1), "so 32 ranks have none");
     refused(&d, make_layout(1, 1, 2, 32, 1, 1), "above the 16 query heads of a tensor rank");
     d = make_case(llama3_8b(), 12, 65536, 1);
     refused(&d, make_layout(1, 1, 3, 4, 1, 1), "3 does not divide the 8 key/value heads");
@@ -293,7 +293,7 @@ static void few_key_heads_are_replicated_or_refused(void) {
                p.sent_bytes[MEMO_PARALLEL_ULYSSES] / (32 * sent));
     CHECK_IS(p.memory.activations_bytes, >, q.memory.activations_bytes);
     d.kv_heads_must_divide = 1;
-    refused(&d, l, "tensor x ulysses = 16 does not divide the 8 key/value heads");
+    refused(&d, l, "tensor x ulysses: 16 does not divide the 8 key/value heads");
     refused(&d, l, "heads on several ranks");
     (void)predict(&d, &eight);
     d.cluster.n_gpus = 3;
@@ -753,7 +753,7 @@ static void memory_shrinks_with_the_zero_stage(void) {
     }
 }
 
-static void longest_is_that_of_a_walk(void) {
+static void longest_matches_a_walk(void) {
     int round, n = 0;
     for (round = 0; round < 200; round++) {
         memo_parallel_desc d;
@@ -871,7 +871,7 @@ static void swapping_without_stalls_beats_recomputation(void) {
 
 /* ---- time --------------------------------------------------------------------------------------------------- */
 
-static void terms_are_those_of_their_formulas(void) {
+static void terms_match_their_formulas(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 32, 65536, 8);
     memo_parallel_layout l = make_layout(2, 2, 2, 2, 2, 1);
     memo_parallel_prediction p = predict(&d, &l);
@@ -1072,7 +1072,7 @@ static void groups_of_heads_never_lose(void) {
     CHECK(n_smaller + n_larger > 10);
 }
 
-static void attention_is_that_of_its_formulas(void) {
+static void attention_matches_its_formulas(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 2, 4, 1);
     memo_parallel_attention a, b;
@@ -1336,7 +1336,7 @@ static void tip_5_sequence_with_zero_3_is_as_long_as_tensor(void) {
  * with the GPUs (227K, 481K, 989K at 16, 32, 64). */
 static void tip_6_rings_grow_where_heads_end(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
-    refused(&d, make_layout(1, 1, 16, 1, 1, 0), "tensor degree 16 is above the 8 key/value heads");
+    refused(&d, make_layout(1, 1, 16, 1, 1, 0), "tensor: 16 is above the 8 key/value heads");
     CHECK_IS(longest_k(16, make_layout(1, 1, 1, 8, 2, 3)), ==, 227);
     CHECK_IS(longest_k(32, make_layout(1, 1, 1, 8, 4, 3)), ==, 481);
     CHECK_IS(longest_k(64, make_layout(1, 1, 1, 8, 8, 3)), ==, 989);
@@ -1470,10 +1470,10 @@ static void tool_takes_clusters(void) {
 
 static void tool_explains(void) {
     CHECK_IS(tool("--gpus 16 --explain 1,1,16,1,1"), ==, 1);
-    CHECK(strstr(tool_out, "illegal: tensor degree 16 is above the 8 key/value heads"));
+    CHECK(strstr(tool_out, "illegal: tensor: 16 is above the 8 key/value heads"));
     CHECK_IS(tool("--gpus 16 --explain 1,1,1,16,1 --kv-heads-must-divide"), ==, 1);
     CHECK(strstr(tool_out, "does not divide the 8 key/value heads"));
-    CHECK(strstr(tool_out, "which --kv-heads-must-divide forbids"));
+    CHECK(strstr(tool_out, "and --kv-heads-must-divide forbids"));
     CHECK_IS(tool("--gpus 16 --explain 1,1,1,8,2"), ==, 0);
     CHECK(strstr(tool_out, "legal: data 1, pipeline 1, tensor 1, ulysses 8, ring 2, ZeRO 1"));
     CHECK(strstr(tool_out, "attention 0.25, logits 2.94; 70.67 of 80.00: fits"));
@@ -1506,35 +1506,35 @@ static void tool_refuses(const char* line, const char* words) {
 }
 
 static void tool_refuses_in_words(void) {
-    tool_refuses("--foo", "unknown option --foo");
-    tool_refuses("16", "unknown option 16");
-    tool_refuses("--gpus", "its value is missing: --gpus");
-    tool_refuses("--gpus x", "--gpus is a whole number from 1 to 1048576, not x");
-    tool_refuses("--gpus 1.5", "--gpus is a whole number from 1 to 1048576, not 1.5");
-    tool_refuses("--gpus -8", "not -8");
-    tool_refuses("--memory nan", "--memory is a number from 0.001 to 100000000, not nan");
-    tool_refuses("--link 1e99", "not 1e99");
-    tool_refuses("--gpus 5000000000", "to 1048576, not 5000000000");
-    tool_refuses("--gpus 0", "--gpus is a whole number from 1 to 1048576, not 0");
-    tool_refuses("--gemm 2", "--gemm is a number from 0.001 to 1, not 2");
-    tool_refuses("--gemm 1e-320", "--gemm is a number from 0.001 to 1, not 1e-320");
-    tool_refuses("--nic 0 --gpus 16", "--nic is a number from 0.001 to 1000000000, not 0");
+    tool_refuses("--foo", "--foo: unknown option");
+    tool_refuses("16", "16: unknown option");
+    tool_refuses("--gpus", "--gpus: no value");
+    tool_refuses("--gpus x", "--gpus: not a whole number from 1 to 1048576 (x)");
+    tool_refuses("--gpus 1.5", "--gpus: not a whole number from 1 to 1048576 (1.5)");
+    tool_refuses("--gpus -8", "(-8)");
+    tool_refuses("--memory nan", "--memory: not a number from 0.001 to 100000000 (nan)");
+    tool_refuses("--link 1e99", "(1e99)");
+    tool_refuses("--gpus 5000000000", "to 1048576 (5000000000)");
+    tool_refuses("--gpus 0", "--gpus: not a whole number from 1 to 1048576 (0)");
+    tool_refuses("--gemm 2", "--gemm: not a number from 0.001 to 1 (2)");
+    tool_refuses("--gemm 1e-320", "--gemm: not a number from 0.001 to 1 (1e-320)");
+    tool_refuses("--nic 0 --gpus 16", "--nic: not a number from 0.001 to 1000000000 (0)");
     tool_refuses("--kv-heads 3", "--kv-heads: 3 does not divide the 32 query heads");
     tool_refuses("--hidden 4097", "--head-size: not set");
     tool_refuses("--kv-heads 3 --explain 1,1,1,1,8", "--kv-heads: 3 does not divide");
-    tool_refuses("--gpus --top 3", "its value is missing: --gpus");
-    tool_refuses("--model gpt-8b", "no such preset: gpt-8b");
-    tool_refuses("--model", "its value is missing: --model");
-    tool_refuses("--cluster --gpus 3", "its value is missing: --cluster");
-    tool_refuses("--cluster v100", "--cluster: no such preset: v100");
-    tool_refuses("--shared-bus 2", "--shared-bus is a whole number from 0 to 1, not 2");
+    tool_refuses("--gpus --top 3", "--gpus: no value");
+    tool_refuses("--model gpt-8b", "no such preset (gpt-8b)");
+    tool_refuses("--model", "--model: no value");
+    tool_refuses("--cluster --gpus 3", "--cluster: no value");
+    tool_refuses("--cluster v100", "--cluster: no such preset (v100)");
+    tool_refuses("--shared-bus 2", "--shared-bus: not a whole number from 0 to 1 (2)");
     tool_refuses("--ulysses-groups -1",
-                 "--ulysses-groups is a whole number from 0 to 1000000, not -1");
-    tool_refuses("--zero 4", "--zero is a whole number from 0 to 3, not 4");
-    tool_refuses("--activations all", "--activations is keep, recompute or swap, not all");
-    tool_refuses("--explain 1,2,3", "--explain is five degrees");
-    tool_refuses("--explain 1,2,3,4,x", "--explain is five degrees");
-    tool_refuses("--explain 1,2,3,4,5,6", "--explain is five degrees");
+                 "--ulysses-groups: not a whole number from 0 to 1000000 (-1)");
+    tool_refuses("--zero 4", "--zero: not a whole number from 0 to 3 (4)");
+    tool_refuses("--activations all", "--activations: not keep, recompute or swap (all)");
+    tool_refuses("--explain 1,2,3", "--explain: not five degrees");
+    tool_refuses("--explain 1,2,3,4,x", "--explain: not five degrees");
+    tool_refuses("--explain 1,2,3,4,5,6", "--explain: not five degrees");
 }
 
 int main(int argc, char** argv) {
@@ -1558,12 +1558,12 @@ int main(int argc, char** argv) {
     TEST(parameters_are_counted);
     TEST(pipelines_hold_their_micro_batches);
     TEST(memory_shrinks_with_the_zero_stage);
-    TEST(longest_is_that_of_a_walk);
+    TEST(longest_matches_a_walk);
     TEST(swapping_is_memos);
     TEST(swapping_sends_to_heads_again);
     TEST(swapping_without_stalls_beats_recomputation);
-    TEST(terms_are_those_of_their_formulas);
-    TEST(attention_is_that_of_its_formulas);
+    TEST(terms_match_their_formulas);
+    TEST(attention_matches_its_formulas);
     TEST(groups_of_heads_hide_the_all_to_all);
     TEST(groups_of_heads_never_lose);
     TEST(keys_are_gathered_where_that_is_faster);

@@ -12,7 +12,7 @@
  *    6 lengths that do not divide, a lost token  random_cases_are_exact; test_sharding: rows_go_and_come_back
  *    7 documents that must divide by 2 cp        every_mask_in_every_sharding_is_exact, documents_are_balanced
  *    8 positions after reordering                test_sharding: positions_count_within_documents
- *    9 loss and gradients off by a factor        test_sharding: the_mean_loss_is_that_of_one_rank
+ *    9 loss and gradients off by a factor        test_sharding: the_mean_loss_matches_one_rank
  *   10 labels shifted after sharding             test_sharding: labels_are_shifted_before_sharding
  *   11 deadlocks                                 test_comm: exchange_of_all_with_all_does_not_deadlock,
  *                                                groups_of_random_messages_arrive,
@@ -22,7 +22,8 @@
  *   13 memory that grows with the ring           memory_does_not_grow_with_the_ring
  *   14 a window that is ignored                  every_mask_in_every_sharding_is_exact, a_narrow_window_needs_few_hops
  *   15 parallelism that does nothing             zigzag_is_balanced_and_plain_is_not, what_sees_nothing_is_not_computed,
- *                                                bytes_follow_the_heads_that_ranks_need; test_sharding: who_holds_what_is_printed */
+ *                                                bytes_follow_the_heads_that_ranks_need;
+ *                                                test_sharding: who_holds_what_is_printed */
 #include <stddef.h>
 
 static void* counted_malloc(size_t n_bytes); /* memo's own bookkeeping */
@@ -357,6 +358,9 @@ static void set_random_mask(attention_case* c) {
                                               c->document_begins[k - 1] +
                                                   (c->n_tokens - c->document_begins[k - 1]) / 2);
     c->document_begins[c->n_documents] = c->n_tokens;
+    for (k = 1; k < c->n_documents; k++)
+        c->key_begins[k] = memo_test_int(c->key_begins[k - 1], c->n_keys);
+    c->key_begins[c->n_documents] = c->n_keys;
 }
 
 static void random_cases_are_exact(void) {
@@ -381,6 +385,15 @@ static void random_cases_are_exact(void) {
         c.ulysses_groups = (int32_t)memo_test_int(0, 4);
         c.gathers_keys = memo_test_int(0, 3) == 0;
         c.ring_is_inner = (int32_t)memo_test_int(0, 1);
+        if (memo_test_int(0, 2) == 0) c.softcap = (double)memo_test_int(1, 5);
+        c.has_slopes = memo_test_int(0, 3) == 0;
+        c.first_q_head = (int32_t)(memo_test_int(0, 1) * memo_test_int(1, 9));
+        c.rounds_gradients = memo_test_int(0, 2) == 0;
+        if (!c.has_slopes && memo_test_int(0, 4) == 0) c.type = MEMO_TYPE_BF16;
+        if (memo_test_int(0, 3) == 0) {
+            c.n_keys = memo_test_int(1, 120);
+            c.key_sharding = (memo_sharding_kind)memo_test_int(0, 2);
+        }
         if (memo_test_int(0, 1)) {
             c.n_batch = (int32_t)memo_test_int(2, 3);
             for (k = 0; k < c.n_batch - 1; k++) {
@@ -392,7 +405,11 @@ static void random_cases_are_exact(void) {
         set_random_mask(&c);
         /* Beside the only key a row has, 1 - p of a sink may be all rounding. */
         c.has_sinks = memo_test_int(0, 1) && c.n_tokens >= 8;
-        expect_exact(&c);
+        /* A row with one key has a gradient of 0, which rounding of its output exceeds. */
+        if (c.type)
+            expect_right(&c, 4e-3, 3e-2, NULL);
+        else
+            expect_exact(&c);
     }
     report_worst();
 }
@@ -1267,7 +1284,7 @@ static void a_causal_ring_sends_less(void) {
     }
 }
 
-static void bytes_are_those_of_the_formulas(void) {
+static void bytes_match_the_formulas(void) {
     static const int32_t degrees[][2] = {{1, 1}, {1, 4}, {4, 1}, {2, 2}, {3, 2}, {2, 4}};
     size_t i;
     int type, again, v_size;
@@ -1312,7 +1329,7 @@ static void bytes_are_those_of_the_formulas(void) {
 }
 
 /* 48 queries and 80 keys: each tensor sends its own rows. */
-static void bytes_of_cross_attention_are_those_of_the_formulas(void) {
+static void bytes_of_cross_attention_match_the_formulas(void) {
     static const int32_t degrees[][2] = {{1, 4}, {4, 1}, {2, 2}};
     int i, again;
     for (i = 0; i < 3; i++)
@@ -2257,7 +2274,7 @@ static void sizes_that_overflow_are_refused(void) {
     CHECK_CASE(n_refused > 100 && n_refused < 1900, "%d refused", n_refused);
 }
 
-static void what_cannot_be_meant_is_refused(void) {
+static void invalid_arguments_are_refused(void) {
     memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc good = memo_sp_attention_desc_default(), desc;
     memo_sharding rows[3];
@@ -2459,12 +2476,12 @@ int main(int argc, char** argv) {
     TEST(what_sees_nothing_is_not_computed);
     TEST(documents_are_balanced);
     TEST(documents_may_change_from_batch_to_batch);
-    TEST(bytes_are_those_of_the_formulas);
+    TEST(bytes_match_the_formulas);
     TEST(only_rows_that_are_read_travel);
     TEST(a_window_sends_the_ends_of_runs);
     TEST(rows_that_do_not_travel_are_finite);
     TEST(a_causal_ring_sends_less);
-    TEST(bytes_of_cross_attention_are_those_of_the_formulas);
+    TEST(bytes_of_cross_attention_match_the_formulas);
     TEST(replicas_are_sent_where_needed);
     TEST(bytes_follow_the_heads_that_ranks_need);
     TEST(gradients_of_replicas_are_summed_in_fp32);
@@ -2487,6 +2504,6 @@ int main(int argc, char** argv) {
     TEST(a_failing_rank_is_seen_by_all);
     TEST(a_rank_in_another_pass_is_an_error_on_all_ranks);
     TEST(sizes_that_overflow_are_refused);
-    TEST(what_cannot_be_meant_is_refused);
+    TEST(invalid_arguments_are_refused);
     return memo_test_end();
 }

@@ -85,10 +85,13 @@ static void gpt_generator_read(gpt_generator* g, const uint8_t* tokens, int64_t 
         gpt_embedding_forward(g->x + row * hidden, g->parameters + at->embedding, &token, 1,
                               hidden);
     }
+
     for (layer = 0; layer < g->config.n_layers; layer++) {
         const gpt_real* w = g->parameters + at->layers + layer * at->layer_stride;
         gpt_real* keys = g->keys + layer * g->n_positions * kv_hidden;
         gpt_real* values = g->values + layer * g->n_positions * kv_hidden;
+
+        /* Attention; the keys and values stay for later tokens. */
         gpt_norm_forward(g->y, g->rstd, g->x, w + at->norm1, n, hidden);
         gpt_linear_forward(g->q, g->y, w + at->query, n, hidden, hidden);
         gpt_linear_forward(keys + first * kv_hidden, g->y, w + at->key, n, kv_hidden, hidden);
@@ -101,6 +104,8 @@ static void gpt_generator_read(gpt_generator* g, const uint8_t* tokens, int64_t 
                                    first + row);
         gpt_linear_forward(g->q, g->y, w + at->projection, n, hidden, hidden);
         gpt_residual_forward(g->x, g->x, g->q, &none, 0, n, hidden);
+
+        /* The MLP. */
         gpt_norm_forward(g->y, g->rstd, g->x, w + at->norm2, n, hidden);
         gpt_linear_forward(g->up, g->y, w + at->up, n, at->up_wide, hidden);
         if (g->config.mlp == GPT_MLP_SWIGLU)
@@ -110,6 +115,7 @@ static void gpt_generator_read(gpt_generator* g, const uint8_t* tokens, int64_t 
         gpt_linear_forward(g->y, g->up, w + at->down, n, hidden, at->wide);
         gpt_residual_forward(g->x, g->x, g->y, &none, 0, n, hidden);
     }
+
     gpt_norm_forward(g->y, g->rstd, g->x + (n - 1) * hidden, g->parameters + at->final_norm, 1,
                      hidden);
     gpt_linear_forward(g->logits, g->y, g->parameters + at->classifier, 1, GPT_BYTES, hidden);
@@ -132,26 +138,47 @@ static uint8_t gpt_sample(const gpt_real* logits, double temperature, double uni
     return (uint8_t)likeliest;
 }
 
+/* Copies the parameters of all tensor ranks to shares (ranks, parameters).  They are gathered on the
+ * device, in the memory of partial sums, which nothing uses between micro-batches. */
+static void gpt_get_shares(gpt_model* model, char* shares) {
+    memo_comm* ranks = model->tensor.ranks;
+    const gpt_array room = model->tensor.partial;
+    const int64_t n = model->layout.n, most = 2 * model->n_rows * room.n_columns / ranks->size;
+    int64_t at, n_piece;
+    int32_t r;
+    for (at = 0; at < n && !model->status; at += n_piece) {
+        n_piece = gpt_min(most, n - at);
+        model->status = memo_all_gather(ranks, model->compute, gpt_weight(model, at), room.address,
+                                        n_piece, model->config.type, &model->error);
+        for (r = 0; r < ranks->size; r++)
+            gpt_copy_through(model, MEMO_COPY_TO_HOST, shares + gpt_n_bytes(model, r * n + at),
+                             room.address + gpt_n_bytes(model, r * n_piece),
+                             gpt_n_bytes(model, n_piece));
+    }
+}
+
 /* The parameters of all tensor ranks, in the layout of one rank. */
 static memo_status gpt_get_whole_parameters(gpt_model* model, const gpt_config* one,
                                             gpt_real* whole, memo_error* error) {
-    memo_comm* ranks = model->tensor.ranks;
-    const int64_t n = model->layout.n, size = ranks ? ranks->size : 1;
+    const memo_comm* ranks = model->tensor.ranks;
+    const int64_t size = ranks ? ranks->size : 1;
     const memo_type type = model->config.type;
-    const int64_t n_bytes = gpt_n_bytes(model, n);
+    const int64_t n_bytes = gpt_n_bytes(model, model->layout.n);
     char* shares = (char*)malloc((size_t)(n_bytes * size));
-    memo_status status;
     int64_t t, i;
     int32_t r;
     if (!shares)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "no host memory for the parameters of all ranks");
-    status = gpt_get_parameters(model, shares + model->share.tensor_rank * n_bytes, error);
-    if (!status && size > 1)
-        status = memo_all_gather(ranks, model->compute, shares + model->share.tensor_rank * n_bytes,
-                                 shares, n, type, error);
-    if (!status) status = gpt_wait(model, error);
-    for (t = 0; t < gpt_n_parameter_tensors(one) && !status; t++) {
+
+    model->status = MEMO_STATUS_OK;
+    if (size > 1)
+        gpt_get_shares(model, shares);
+    else
+        gpt_copy_through(model, MEMO_COPY_TO_HOST, shares, model->parameters, n_bytes);
+
+    /* Each rank's share of a tensor goes to its place in the whole. */
+    for (t = 0; t < gpt_n_parameter_tensors(one) && !model->status; t++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
         gpt_real* to = whole + gpt_parameter_at(one, t).offset;
         for (r = 0; r < p.degree; r++)
@@ -160,7 +187,7 @@ static memo_status gpt_get_whole_parameters(gpt_model* model, const gpt_config* 
                     gpt_load(shares + r * n_bytes, type, p.offset + i);
     }
     free(shares);
-    return status;
+    return gpt_finish(model, error);
 }
 
 GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int64_t n_text,
@@ -179,6 +206,8 @@ GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int
                               "%lld bytes of text and %lld new ones: 1 or more are needed, and not "
                               "a negative number",
                               (long long)n_text, (long long)n_new);
+
+    /* A model of one rank. */
     whole = model->config;
     whole.tensor = whole.sub_batches = whole.data = whole.ring = whole.ulysses = 0;
     whole.degrees = NULL;
@@ -186,6 +215,8 @@ GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "no host memory to generate %lld bytes", (long long)n_new);
     status = gpt_get_whole_parameters(model, &generator.config, generator.parameters, error);
+
+    /* The end of the text, as many rows at a time as there is room for; then byte by byte. */
     text += n_text - n_read;
     for (i = 0; i < n_read && !status; i += n) {
         n = gpt_min(generator.max_rows, n_read - i);

@@ -54,6 +54,14 @@ static int32_t gpt_end_part(const gpt_model* model) {
     return model->zero ? model->share.rank + 1 : model->share.n_ranks;
 }
 
+/* All that this rank updates of a bucket. */
+static gpt_part gpt_updated_part(const gpt_model* model, int64_t bucket) {
+    gpt_part part = gpt_part_at(model, bucket, gpt_first_part(model));
+    if (!model->zero)
+        part.end = gpt_bucket_begin(model, bucket + 1); /* the parts lie side by side */
+    return part;
+}
+
 /* --- sums of gradients, behind the backward ---
  *
  * The sum of a bucket begins when its backward is enqueued, on a stream of its own, while the compute
@@ -98,12 +106,14 @@ static void gpt_sum_bucket(gpt_model* model, int64_t bucket) {
     const memo_stream compute = gpt_begin_sum(model);
     gpt_op op = gpt_op_make("sum over ranks");
     char *gradients, *part;
+
     if (!gpt_is_idle(model)) {
         gradients = gpt_gradient(model, begin);
         part = gradients + (model->zero ? gpt_sum_bytes(model, model->share.rank * n_part) : 0);
         gpt_reads(&op, gradients, gpt_sum_bytes(model, n));
         gpt_writes(&op, part, gpt_sum_bytes(model, n_part));
         gpt_announce(model, &op);
+
         if (!model->status)
             model->status =
                 model->zero ? memo_reduce_scatter(model->gradient, model->compute, gradients, part,
@@ -278,7 +288,6 @@ static void gpt_adamw_part(gpt_model* model, const gpt_part* part, const gpt_par
 static void gpt_adamw_parts(gpt_model* model, const gpt_adamw_desc* desc, double clip) {
     gpt_adamw_args a;
     int64_t t;
-    int32_t r;
     memset(&a, 0, sizeof a);
     a.squares = &model->totals[GPT_TOTAL_SQUARES];
     a.clip = clip;
@@ -286,49 +295,44 @@ static void gpt_adamw_parts(gpt_model* model, const gpt_adamw_desc* desc, double
     a.adamw = *desc;
     for (t = 0; t < gpt_n_parameter_tensors(&model->config); t++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
-        for (r = gpt_first_part(model); r < gpt_end_part(model); r++) {
-            const gpt_part part = gpt_part_at(model, gpt_bucket_of(&model->config, t), r);
-            gpt_adamw_part(model, &part, &p, a);
-        }
+        const gpt_part part = gpt_updated_part(model, gpt_bucket_of(&model->config, t));
+        gpt_adamw_part(model, &part, &p, a);
     }
 }
 
 /* Sets the master weights that this rank updates to the weights. */
 static void gpt_set_masters(gpt_model* model) {
     int64_t b;
-    int32_t r;
-    for (b = 0; b < gpt_n_buckets(&model->config) && gpt_has_masters(&model->config); b++)
-        for (r = gpt_first_part(model); r < gpt_end_part(model) && !gpt_is_idle(model); r++) {
-            const gpt_part part = gpt_part_at(model, b, r);
-            memo_cast_desc cast;
-            cast.to = part.masters;
-            cast.to_type = gpt_sum_type(model->config.type);
-            cast.from = gpt_weight(model, part.begin);
-            cast.from_type = model->config.type;
-            cast.n = part.end - part.begin;
-            model->status =
-                model->device.cast(model->device.context, model->compute, &cast, &model->error);
-        }
+    if (!gpt_has_masters(&model->config)) return;
+    for (b = 0; b < gpt_n_buckets(&model->config) && !gpt_is_idle(model); b++) {
+        const gpt_part part = gpt_updated_part(model, b);
+        memo_cast_desc cast;
+        cast.to = part.masters;
+        cast.to_type = gpt_sum_type(model->config.type);
+        cast.from = gpt_weight(model, part.begin);
+        cast.from_type = model->config.type;
+        cast.n = part.end - part.begin;
+        model->status =
+            model->device.cast(model->device.context, model->compute, &cast, &model->error);
+    }
 }
 
 /* Adds a digest of the gradients that this rank updates. */
 static void gpt_digest(gpt_model* model) {
     gpt_digest_args a;
     int64_t b;
-    int32_t r;
     memset(&a, 0, sizeof a);
     a.digest = (uint64_t*)(void*)&model->totals[GPT_TOTAL_DIGEST];
-    for (b = 0; b < gpt_n_buckets(&model->config); b++)
-        for (r = gpt_first_part(model); r < gpt_end_part(model); r++) {
-            const gpt_part part = gpt_part_at(model, b, r);
-            gpt_op op = gpt_op_make("digest");
-            a.x = part.gradients;
-            a.n_bytes = gpt_sum_bytes(model, part.end - part.begin);
-            a.first = gpt_sum_bytes(model, part.begin) / 4;
-            gpt_reads(&op, a.x, a.n_bytes);
-            gpt_writes(&op, a.digest, (int64_t)sizeof *a.digest);
-            gpt_launch(model, &op, GPT_KIND_DIGEST, &a);
-        }
+    for (b = 0; b < gpt_n_buckets(&model->config); b++) {
+        const gpt_part part = gpt_updated_part(model, b);
+        gpt_op op = gpt_op_make("digest");
+        a.x = part.gradients;
+        a.n_bytes = gpt_sum_bytes(model, part.end - part.begin);
+        a.first = gpt_sum_bytes(model, part.begin) / 4;
+        gpt_reads(&op, a.x, a.n_bytes);
+        gpt_writes(&op, a.digest, (int64_t)sizeof *a.digest);
+        gpt_launch(model, &op, GPT_KIND_DIGEST, &a);
+    }
 }
 
 #endif

@@ -1,8 +1,7 @@
 /* train_device.h - the device of a rank and the kernels on it: a host device, or with -DTRAIN_CUDA a GPU.
  *
- * On the host a rank computes on the device that its messages use.  On a GPU messages between ranks
- * still go through a host device; the trainer then runs one rank.  Single translation unit: everything
- * is static. */
+ * On the host a rank computes on the device that its messages use.  On a GPU it computes on a device
+ * of its own, whose capacity is the budget.  Single translation unit: everything is static. */
 #ifndef TRAIN_DEVICE_H
 #define TRAIN_DEVICE_H
 
@@ -12,6 +11,7 @@
 #ifdef TRAIN_CUDA
 #include "gpt_kernels_cuda.h"
 #include "memo_cuda.cuh"
+#include "train_launch.h"
 #ifdef TRAIN_CUDNN
 #include "gpt_cudnn.h"
 #endif
@@ -35,9 +35,23 @@ typedef struct train_device {
 
 #ifdef TRAIN_CUDA
 
+static train_launch train_place; /* of this process */
+static int32_t train_gpu;        /* CUDA's number of its GPU */
+
+/* The device of the current run.  A lost peer fails it, from a thread of the communicator. */
+static memo_device* train_running;
+static pthread_mutex_t train_running_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static void train_device_set_running(memo_device* device) {
+    pthread_mutex_lock(&train_running_mutex);
+    train_running = device;
+    pthread_mutex_unlock(&train_running_mutex);
+}
+
 /* The kernels, with cuDNN's attention if the program has it.  They need no GPU before their first model. */
 #ifdef TRAIN_CUDNN
 static int32_t train_is_deterministic = 1; /* --deterministic */
+static int64_t train_attention_memory;     /* --attention-memory */
 
 static memo_status train_kernels_open(train_device* d, memo_error* error) {
     gpt_cudnn_desc desc;
@@ -45,6 +59,7 @@ static memo_status train_kernels_open(train_device* d, memo_error* error) {
     memo_status status;
     memset(&desc, 0, sizeof desc);
     desc.is_deterministic = train_is_deterministic;
+    desc.scratch_bytes = train_attention_memory;
     status = gpt_cudnn_create(&desc, &d->cudnn, error);
     if (status) return status;
     attention = gpt_cudnn_attention(d->cudnn);
@@ -70,6 +85,7 @@ static const char* train_attention_name(void) {
 
 static void train_device_close(train_device* d) {
     train_kernels_close(d);
+    train_device_set_running(NULL);
     if (d->device) memo_cuda_device_destroy(d->device);
     memset(d, 0, sizeof *d);
 }
@@ -81,14 +97,18 @@ static memo_status train_device_open(train_device* d, const thread_rank* rank,
     memo_status status;
     (void)rank;
     memset(d, 0, sizeof *d);
+    desc.ordinal = train_gpu;
     desc.device_memory_bytes = device_memory;
     status = memo_cuda_device_create(&desc, &d->device, error);
+    if (!status) status = memo_cuda_check(cudaSetDevice(train_gpu), "cudaSetDevice", error);
     if (!status) status = train_kernels_open(d, error);
-    if (status)
+    if (status) {
         train_device_close(d);
-    else
-        d->kernels = gpt_cuda_kernels_table(d->cuda);
-    return status;
+        return status;
+    }
+    d->kernels = gpt_cuda_kernels_table(d->cuda);
+    train_device_set_running(d->device);
+    return MEMO_STATUS_OK;
 }
 
 /* Kernels without a device, to plan. */
@@ -110,34 +130,59 @@ static void train_device_peaks(const train_device* d, int64_t* device_bytes, int
     *host_bytes = stats.host_peak_bytes;
 }
 
-/* Refuses what one GPU cannot do.  The budget is at most the GPU's free memory, less what libraries and
- * the check of products take beside the arena. */
+/* Ranks are processes, and attention over ranks is an option of the kernels. */
+static memo_status train_device_check_ranks(const train_options* o, const gpt_kernels* kernels,
+                                            memo_error* error) {
+#ifndef MEMO_SP_NCCL
+    if (o->ranks > 1)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--ranks %lld: this program was built without NCCL, for one GPU; "
+                              "make NCCL_HOME=... builds it with NCCL",
+                              (long long)o->ranks);
+#endif
+    if (o->ranks > 1 && !train_place.launcher)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--ranks %lld: a rank is a process; start this program with mpirun "
+                              "-n %lld, torchrun or srun",
+                              (long long)o->ranks, (long long)o->ranks);
+    if (o->ring * o->ulysses > 1 && !kernels->attention.forward)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--ring %lld, --ulysses %lld: the attention of these kernels does "
+                              "not run over ranks; --data and --tensor work",
+                              (long long)o->ring, (long long)o->ulysses);
+    return MEMO_STATUS_OK;
+}
+
+/* Refuses what the GPU cannot do.  The budget is at most the GPU's free memory, less what libraries
+ * and the check of products take beside the arena. */
 static memo_status train_device_check(train_options* o, memo_error* error) {
     const int64_t beside = (int64_t)1 << 30;
     int64_t free_bytes = 0, total_bytes;
     train_device d;
     memo_status status;
-    if (o->ranks > 1 || o->sub_batches > 1)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--ranks %lld, --sub-batches %lld: this program uses one GPU and no "
-                              "parts; build/examples/train_gpt takes them",
-                              (long long)o->ranks, (long long)o->sub_batches);
 #ifdef TRAIN_CUDNN
     train_is_deterministic = (int32_t)o->is_deterministic;
+    train_attention_memory = o->attention_memory;
     if (o->compare && !o->is_deterministic)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "--compare %lld: with --deterministic 0 gradients differ between "
                               "runs; --deterministic 1 would work",
                               (long long)o->compare);
 #endif
-    if (o->link_bandwidth && !o->is_dry_run)
+    if (o->is_dry_run) return MEMO_STATUS_OK;
+    if (o->link_bandwidth)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "--link-bandwidth has no effect without --dry-run: a GPU's copies "
                               "are measured");
-    if (o->device_memory || o->is_dry_run) return MEMO_STATUS_OK;
+
+    /* What the GPU itself says. */
     status = train_device_open(&d, NULL, 0, error);
-    if (!status) status = memo_memory_info(d.device, &free_bytes, &total_bytes, error);
-    if (!status) o->device_memory = free_bytes - beside > 0 ? free_bytes - beside : 1;
+    if (status) return status;
+    status = train_device_check_ranks(o, &d.kernels, error);
+    if (!status && !o->device_memory) {
+        status = memo_memory_info(d.device, &free_bytes, &total_bytes, error);
+        o->device_memory = free_bytes - beside > 0 ? free_bytes - beside : 1;
+    }
     train_device_close(&d);
     return status;
 }

@@ -13,7 +13,8 @@
  *     train_plan.h      what fits, which rows      train_report.h   progress, pictures
  *     train_device.h    a rank's device and its kernels: host, or a GPU (-DTRAIN_CUDA)
  *     train_compute.h   threads, OpenBLAS's kernels
- *     train_ranks.h     several ranks: threads, or processes of MPI (mpicc -DTRAIN_MPI)
+ *     train_ranks.h     several ranks: threads, or processes: MPI (mpicc -DTRAIN_MPI), GPUs over NCCL
+ *     train_launch.h    a process's place among those that torchrun, mpirun or srun started
  *     gpt.h             the model on memo; lists the files that implement it
  *     README.md         all files in reading order, options by task */
 #define _POSIX_C_SOURCE 200809L
@@ -1040,9 +1041,7 @@ static memo_status check_training(const job* j, memo_error* error) {
 static memo_status work(job* j, memo_error* error) {
     const train_options* o = &j->options;
     memo_status status;
-#ifdef TRAIN_MPI
-    signal(SIGTERM, on_interrupt); /* mpirun sends it after Ctrl-C */
-#endif
+    if (train_n_started()) signal(SIGTERM, on_interrupt); /* launchers send it after Ctrl-C */
     status = choose_steps(j, error);
     if (!status && !interrupted && o->compare) status = compare_policies(j, error);
     if (!status && !interrupted) status = run_on_ranks(j, &j->plan, 0, train_and_sample, j, error);
@@ -1095,6 +1094,7 @@ int main(int argc, char** argv) {
     if (!status && !j.options.is_help) status = train_check_ranks(&j.options, &error);
     if (!status && !j.options.is_help) status = train_device_check(&j.options, &error);
     if (!status && !j.options.is_help) status = train_check_effects(&j.options, &error);
+    if (!status && !j.options.is_help) status = train_agree_budget(&j.options, &error);
 
     /* Help, a plan, or a run. */
     if (!status && j.options.is_help) {

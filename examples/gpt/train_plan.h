@@ -379,6 +379,20 @@ static void append_fitting_policies(const train_options* o, gpt_policy except, c
     }
 }
 
+/* Writes ", --mlp-rows 64" if the MLP in so many chunks fits, or nothing. */
+static void append_mlp_rows(const train_options* o, gpt_policy policy, char* text, size_t n_text) {
+    enum { N_CHUNKS = 64 };
+    const size_t used = strlen(text);
+    train_options other = *o;
+    candidate c;
+    if (o->mlp_rows) return;
+    other.mlp_rows = gpt_round_up((train_rows(o) + N_CHUNKS - 1) / N_CHUNKS, o->tile);
+    if (candidate_of_policy(&other, policy, &c, NULL)) return;
+    if (candidate_fits(&other, &c))
+        snprintf(text + used, n_text - used, ", --mlp-rows %lld", (long long)other.mlp_rows);
+    candidate_destroy(&c);
+}
+
 static const char* refused_policy(const train_options* o, const candidate* c, char* text,
                                   size_t n_text) {
     const char* name = policy_names[c->policy];
@@ -396,13 +410,15 @@ static const char* refused_policy(const train_options* o, const candidate* c, ch
 /* Explains why this candidate, the least demanding of its policy, cannot run, and suggests what would
  * work. */
 static memo_status refuse(const train_options* o, const candidate* c, memo_error* error) {
-    char policy[80], others[160] = "";
+    char policy[80], others[192] = "";
     double peak = (double)c->device_bytes, rounding = (double)c->sizes.device_bytes;
     double states = (double)gpt_state_bytes(&c->desc.config);
     refused_policy(o, c, policy, sizeof policy);
     if (!device_fits(o, c) && !host_fits(o, c))
         snprintf(others, sizeof others, " and --host-memory %s", bytes_option(c->host_bytes));
     append_fitting_policies(o, c->policy, others, sizeof others);
+    append_mlp_rows(o, c->policy, others, sizeof others);
+
     if (!device_fits(o, c))
         return memo_error_set(
             error, MEMO_STATUS_INFEASIBLE,

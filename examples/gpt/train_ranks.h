@@ -2,8 +2,9 @@
  * share of each rank.
  *
  * A rank is a thread of this process with its own host device.  Compiled with -DTRAIN_MPI, it is a
- * process that mpirun started (comm_mpi.h).  Only the creation of the communicator differs.
- * Single translation unit: everything is static. */
+ * process that mpirun started (comm_mpi.h).  On GPUs (-DTRAIN_CUDA) it is a process that torchrun,
+ * mpirun or srun started, with messages over NCCL if compiled with -DMEMO_SP_NCCL.  Only the creation
+ * of the communicator differs.  Single translation unit: everything is static. */
 #ifndef TRAIN_RANKS_H
 #define TRAIN_RANKS_H
 
@@ -27,18 +28,59 @@
 
 /* ---- start and end -------------------------------------------------------------------------- */
 
-#ifdef TRAIN_MPI
-static int train_process, train_n_processes;
+#if defined(TRAIN_MPI) || defined(TRAIN_CUDA)
+#define TRAIN_PROCESSES /* a rank is a process */
+#endif
+#if defined(TRAIN_CUDA) && defined(MEMO_SP_NCCL)
+#define TRAIN_NCCL
+#endif
+
+#ifdef TRAIN_PROCESSES
+static int train_process; /* its rank */
 
 /* Only the first process prints, except in an emergency. */
+static memo_status train_be_silent(memo_error* error) {
+    if (train_process && !freopen("/dev/null", "w", stdout))
+        return memo_error_set(error, MEMO_STATUS_IO, "/dev/null cannot be opened");
+    return MEMO_STATUS_OK;
+}
+
+/* Returns whether this process writes the files. */
+static int train_is_first(void) { return train_process == 0; }
+/* Returns whether this rank prints for its process. */
+static int train_rank_reports(const thread_rank* rank) {
+    (void)rank;
+    return 1;
+}
+#endif
+
+#if defined(TRAIN_MPI) || defined(TRAIN_NCCL)
+/* Calls function as the rank of this process. */
+static memo_status train_rank_run(memo_device* device, memo_comm* comm,
+                                  memo_status (*function)(thread_rank*, memo_error*), void* user,
+                                  memo_error* error) {
+    thread_rank rank;
+    memset(&rank, 0, sizeof rank);
+    rank.device = device;
+    rank.comm = comm;
+    rank.function = function;
+    rank.user = user;
+    thread_rank_main(&rank);
+    if (rank.status && error) *error = rank.error;
+    if (!rank.status) memo_stream_destroy(device, rank.stream, NULL);
+    return rank.status;
+}
+#endif
+
+#if defined(TRAIN_MPI)
+static int train_n_processes;
+
 static memo_status train_ranks_begin(int* argc, char*** argv, memo_error* error) {
     int provided;
     MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &train_process);
     MPI_Comm_size(MPI_COMM_WORLD, &train_n_processes);
-    if (train_process && !freopen("/dev/null", "w", stdout))
-        return memo_error_set(error, MEMO_STATUS_IO, "/dev/null cannot be opened");
-    return MEMO_STATUS_OK;
+    return train_be_silent(error);
 }
 
 /* The process that detects the cause ends all processes, before those that only receive the error.
@@ -59,33 +101,106 @@ static memo_status train_ranks_run(const memo_host_device_desc* desc, int32_t n_
                                    memo_status (*function)(thread_rank*, memo_error*), void* user,
                                    memo_error* error) {
     memo_device* device = NULL;
-    thread_rank rank;
+    memo_comm* comm = NULL;
     memo_status status = memo_host_device_create(desc, &device, error);
     (void)n_ranks; /* mpirun has started the processes */
     if (status) return status;
-    memset(&rank, 0, sizeof rank);
-    rank.device = device;
-    rank.function = function;
-    rank.user = user;
-    status = comm_mpi_create(MPI_COMM_WORLD, device, TRAIN_TIMEOUT_S, 0, &rank.comm, error);
-    if (!status) {
-        thread_rank_main(&rank);
-        status = rank.status;
-        if (status && error) *error = rank.error;
-        memo_comm_destroy(rank.comm);
-    }
+    status = comm_mpi_create(MPI_COMM_WORLD, device, TRAIN_TIMEOUT_S, 0, &comm, error);
+    if (!status) status = train_rank_run(device, comm, function, user, error);
+    memo_comm_destroy(comm);
     memo_host_device_destroy(device);
     return status;
 }
 
-/* Returns whether this process writes the files. */
-static int train_is_first(void) { return train_process == 0; }
-/* Returns whether this rank prints for its process. */
-static int train_rank_reports(const thread_rank* rank) {
-    (void)rank;
-    return 1;
-}
 static int32_t train_n_started(void) { return train_n_processes; }
+static const char* train_starter(void) { return "mpirun"; }
+static const char* train_start(void) { return "mpirun -n"; }
+
+#elif defined(TRAIN_CUDA)
+
+/* Several ranks of a host take its GPUs in turn. */
+static memo_status train_ranks_begin(int* argc, char*** argv, memo_error* error) {
+    const memo_status status = train_launch_read(&train_place, error);
+    int n_gpus = 0;
+    (void)argc;
+    (void)argv;
+    train_process = (int)train_place.rank;
+    if (cudaGetDeviceCount(&n_gpus) == cudaSuccess && n_gpus > 0)
+        train_gpu = (int32_t)(train_place.local_rank % n_gpus);
+    (void)cudaGetLastError(); /* without a GPU, --dry-run works */
+    return status ? status : train_be_silent(error);
+}
+
+#ifdef TRAIN_NCCL
+static memo_comm* train_world; /* of all runs: joining takes NCCL about a second */
+
+static void train_lose_peer(void* unused, const memo_error* why) {
+    (void)unused;
+    pthread_mutex_lock(&train_running_mutex);
+    if (train_running) memo_cuda_device_fail(train_running, why);
+    pthread_mutex_unlock(&train_running_mutex);
+}
+
+/* NCCL's own meeting passes the id, at MASTER_ADDR and the port after MASTER_PORT: every launcher's
+ * environment has or allows these, no file system needs to be shared, and nothing is added to what
+ * NCCL listens to anyway.  Ctrl-C ends the program while it waits for the others. */
+static memo_status train_join(memo_error* error) {
+    memo_comm_nccl_desc desc = memo_comm_nccl_desc_default();
+    struct sigaction later, now;
+    memo_status status;
+    if (train_world) return MEMO_STATUS_OK;
+    desc.rank = (int32_t)train_place.rank;
+    desc.size = (int32_t)train_place.size;
+    desc.timeout_s = TRAIN_TIMEOUT_S;
+    desc.failed = train_lose_peer;
+    memset(&now, 0, sizeof now);
+    now.sa_handler = SIG_DFL;
+    sigaction(SIGINT, &now, &later);
+    status = memo_comm_create_nccl(&desc, &train_world, error);
+    sigaction(SIGINT, &later, NULL);
+    return status;
+}
+
+static memo_status train_run_over_nccl(memo_status (*function)(thread_rank*, memo_error*),
+                                       void* user, memo_error* error) {
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_device* device = NULL; /* of messages */
+    memo_status status;
+    desc.ordinal = train_gpu;
+    status = memo_cuda_device_create(&desc, &device, error);
+    if (!status) status = train_join(error);
+    if (!status) status = train_rank_run(device, train_world, function, user, error);
+    memo_cuda_device_destroy(device);
+    return status;
+}
+#endif
+
+/* A rank without others needs no NCCL. */
+static memo_status train_ranks_run(const memo_host_device_desc* desc, int32_t n_ranks,
+                                   memo_status (*function)(thread_rank*, memo_error*), void* user,
+                                   memo_error* error) {
+#ifdef TRAIN_NCCL
+    if (n_ranks > 1) return train_run_over_nccl(function, user, error);
+#endif
+    return thread_ranks_run_on(desc, TRAIN_TIMEOUT_S, n_ranks, function, user, error);
+}
+
+static int train_ranks_end(int code, memo_status status, const char* message) {
+#ifdef TRAIN_NCCL
+    memo_comm_destroy(train_world);
+#endif
+    if (status && train_place.size > 1)
+        fprintf(stderr, "train_gpt: rank %d: %s\n", train_process, message);
+    else if (status)
+        fprintf(stderr, "train_gpt: %s\n", message);
+    return code;
+}
+
+static int32_t train_n_started(void) {
+    return train_place.launcher ? (int32_t)train_place.size : 0;
+}
+static const char* train_starter(void) { return train_place.launcher->name; }
+static const char* train_start(void) { return train_place.launcher->start; }
 
 #else
 
@@ -110,6 +225,8 @@ static memo_status train_ranks_run(const memo_host_device_desc* desc, int32_t n_
 static int train_is_first(void) { return 1; }
 static int train_rank_reports(const thread_rank* rank) { return rank->comm->rank == 0; }
 static int32_t train_n_started(void) { return 0; } /* as many as asked for */
+static const char* train_starter(void) { return ""; }
+static const char* train_start(void) { return ""; }
 #endif
 
 /* ---- number of ranks ------------------------------------------------------------------------ */
@@ -130,6 +247,8 @@ static memo_status train_read_degrees(train_options* o, memo_error* error) {
                               "--degrees %.300s: has %d blocks, but --layers %lld are %lld",
                               o->degrees, (int)n_blocks, (long long)o->layers,
                               (long long)(2 * o->layers));
+
+    /* The largest degree is that of the ranks. */
     for (block = 0; block < n_blocks; block++)
         if (o->block_degrees[block] > largest) largest = o->block_degrees[block];
     if (!o->tensor) o->tensor = largest;
@@ -161,6 +280,8 @@ static const char* degree_names(const train_options* o, char* text, size_t n_tex
 static memo_status train_check_degrees(train_options* o, memo_error* error) {
     char names[96];
     int64_t n_others;
+
+    /* Defaults. */
     if (!o->ring) o->ring = 1;
     if (!o->ulysses) o->ulysses = 1;
     if (!o->tensor) o->tensor = 1;
@@ -174,6 +295,7 @@ static memo_status train_check_degrees(train_options* o, memo_error* error) {
                               (long long)((o->ranks / n_others + 1) * n_others));
     if (!o->data) o->data = o->ranks ? o->ranks / n_others : 1;
     if (!o->ranks) o->ranks = o->data * n_others;
+
     if (o->ranks != o->data * n_others)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "--ranks %lld is not --data %lld x %s; --ranks %lld would be",
@@ -182,8 +304,9 @@ static memo_status train_check_degrees(train_options* o, memo_error* error) {
                               (long long)(o->data * n_others));
     if (train_n_started() && o->ranks != train_n_started())
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--ranks %lld, but mpirun started %d; mpirun -n %lld would do",
-                              (long long)o->ranks, (int)train_n_started(), (long long)o->ranks);
+                              "--ranks %lld, but %s started %d; %s %lld would do",
+                              (long long)o->ranks, train_starter(), (int)train_n_started(),
+                              train_start(), (long long)o->ranks);
     if (o->ranks > THREAD_RANKS_MAX)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "--ranks %lld: at most %d would do", (long long)o->ranks,
@@ -225,6 +348,7 @@ static memo_status train_check_mixed(const train_options* o, memo_error* error) 
 static memo_status train_check_tensor(const train_options* o, memo_error* error) {
     const int64_t n_sequences = o->batch / o->data, n = o->ring * o->ulysses;
     const int is_split = n_sequences == 1 && n == 1 && o->sub_batches <= o->sequence;
+
     if (o->heads % o->tensor || o->kv_heads % o->tensor)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -239,6 +363,7 @@ static memo_status train_check_tensor(const train_options* o, memo_error* error)
             "leaves ranks without any; --ulysses %lld would do",
             (long long)o->ulysses, (long long)(o->heads / o->tensor), (long long)o->tensor,
             (long long)(o->heads / o->tensor));
+
     if (n_sequences % o->sub_batches && !is_split)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -258,6 +383,7 @@ static memo_status train_check_ranks(train_options* o, memo_error* error) {
     memo_status status = train_read_degrees(o, error);
     if (!status) status = train_check_degrees(o, error);
     if (status) return status;
+
     if (o->batch % o->data)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "--batch %lld cannot be divided by --data %lld; --batch %lld can",
@@ -273,6 +399,8 @@ static memo_status train_check_ranks(train_options* o, memo_error* error) {
                               (long long)(o->ring * (o->ulysses / n)));
     }
     if ((status = train_check_tensor(o, error))) return status;
+
+    /* Each rank of a sequence needs a token, in zigzag two. */
     least = o->ring * o->ulysses * (o->ring > 1 ? 2 : 1);
     if (o->sequence < least)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -309,19 +437,60 @@ static int64_t train_plan_mark(const candidate* c) {
     return (int64_t)(train_mix(mark) >> 1); /* its negative is valid too */
 }
 
+/* Runs a collective in place on host memory, and waits.  Off the training path: NCCL takes memory of
+ * the device only, so the data is copied there and back. */
+static memo_status train_collective(thread_rank* rank, memo_collective kind, void* data,
+                                    int64_t count, memo_type type, memo_error* error) {
+    const int is_gather = kind == MEMO_COLLECTIVE_ALL_GATHER;
+    const int64_t n_part = count * memo_type_bytes(type);
+    const int64_t n_bytes = n_part * (is_gather ? rank->comm->size : 1);
+    const memo_device* device = rank->device;
+    void *pinned = NULL, *shared = data;
+    memo_collective_call call;
+    memo_status status = MEMO_STATUS_OK;
+#ifdef TRAIN_NCCL
+    const int is_copied = rank->comm == train_world;
+#else
+    const int is_copied = 0;
+#endif
+    if (is_copied) {
+        status = memo_host_alloc(device, n_bytes, &pinned, error);
+        if (!status) status = memo_device_alloc(device, n_bytes, &shared, error);
+        if (!status) memcpy(pinned, data, (size_t)n_bytes);
+        if (!status)
+            status = memo_copy(device, rank->stream, MEMO_COPY_TO_DEVICE, shared, pinned, n_bytes,
+                               error);
+    }
+
+    memset(&call, 0, sizeof call);
+    call.kind = kind;
+    call.type = type;
+    call.reduction = MEMO_REDUCTION_MAX;
+    call.count = count;
+    call.to = shared;
+    call.from = (char*)shared + (is_gather ? rank->comm->rank * n_part : 0);
+    if (!status) status = rank->comm->collective(rank->comm, rank->stream, &call, error);
+    if (!status && is_copied)
+        status = memo_copy(device, rank->stream, MEMO_COPY_TO_HOST, pinned, shared, n_bytes, error);
+
+    if (memo_stream_synchronize(device, rank->stream, status ? NULL : error) && !status)
+        status = MEMO_STATUS_COMM;
+    if (!status) status = memo_comm_status(rank->comm, error);
+    if (!status && is_copied) memcpy(data, pinned, (size_t)n_bytes);
+    if (pinned && shared != data) (void)memo_device_free(device, shared, NULL);
+    if (pinned) (void)memo_host_free(device, pinned, NULL);
+    return status;
+}
+
 /* Fails if ranks decided differently, since they would then wait for each other's messages for ever.
  * All ranks call it; waits. */
 static memo_status train_check_agreement(thread_rank* rank, const candidate* c, memo_error* error) {
-    const memo_device* device = rank->device;
     const int64_t mine = train_plan_mark(c);
     int64_t bounds[2]; /* the maximum of the values, and of their negatives */
     memo_status status;
     bounds[0] = mine;
     bounds[1] = -mine;
-    status = memo_all_reduce(rank->comm, rank->stream, bounds, bounds, 2, MEMO_TYPE_I64,
-                             MEMO_REDUCTION_MAX, error);
-    if (memo_stream_synchronize(device, rank->stream, status ? NULL : error))
-        return status ? status : MEMO_STATUS_COMM;
+    status = train_collective(rank, MEMO_COLLECTIVE_ALL_REDUCE, bounds, 2, MEMO_TYPE_I64, error);
     if (!status && (bounds[0] != mine || bounds[1] != -mine))
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "rank %d: the ranks have made different plans",
@@ -332,12 +501,30 @@ static memo_status train_check_agreement(thread_rank* rank, const candidate* c, 
 /* Copies the first rank's bytes to all ranks, so that a measurement has the same effect on all. All
  * ranks call it; waits. */
 static memo_status train_share(thread_rank* rank, void* data, int64_t n_bytes, memo_error* error) {
-    const memo_device* device = rank->device;
+    return train_collective(rank, MEMO_COLLECTIVE_BROADCAST, data, n_bytes, MEMO_TYPE_U8, error);
+}
+
+#ifdef TRAIN_NCCL
+static memo_status train_least_memory(thread_rank* rank, memo_error* error) {
+    int64_t* device_memory = (int64_t*)rank->user;
+    int64_t most = -*device_memory;
     memo_status status =
-        memo_broadcast(rank->comm, rank->stream, data, n_bytes, MEMO_TYPE_U8, 0, error);
-    if (memo_stream_synchronize(device, rank->stream, status ? NULL : error))
-        return status ? status : MEMO_STATUS_COMM;
+        train_collective(rank, MEMO_COLLECTIVE_ALL_REDUCE, &most, 1, MEMO_TYPE_I64, error);
+    if (!status) *device_memory = -most;
     return status;
+}
+#endif
+
+/* GPUs may have different free memory: the least one is the budget of all ranks. */
+static memo_status train_agree_budget(train_options* o, memo_error* error) {
+#ifdef TRAIN_NCCL
+    if (o->ranks > 1 && !o->is_dry_run)
+        return train_ranks_run(NULL, (int32_t)o->ranks, train_least_memory, &o->device_memory,
+                               error);
+#endif
+    (void)o;
+    (void)error;
+    return MEMO_STATUS_OK;
 }
 
 /* ---- output --------------------------------------------------------------------------------- */
@@ -389,9 +576,12 @@ static void print_ranks(const train_options* o) {
     char tensor[32] = "";
     print_tensor(o);
     if (o->ranks == 1) return;
+
+    /* What one rank would hold. */
     whole.zero = 0;
     whole.tensor = 1;
     whole.degrees = NULL;
+
     if (o->tensor > 1) snprintf(tensor, sizeof tensor, " x tensor %lld", (long long)o->tensor);
     printf(
         "ranks     %lld: data %lld x ring %lld x ulysses %lld%s, each with %lld of %lld sequences "
@@ -434,12 +624,14 @@ static void print_ranks_table(const train_options* o, const int64_t (*of_ranks)[
     const gpt_share share = gpt_share_make(&config, NULL);
     const memo_mesh_desc degrees = train_mesh_desc(o);
     int32_t r;
+
     printf("\na step took %.1f ms, %.0f tokens/s of all ranks\n", 1e3 * step_s,
            (double)(o->accumulate * o->batch * o->sequence) / step_s);
     printf(
         "rank  data  ring  ulysses%s  sequences  tokens                    device peak  sent in a "
         "step%s\n",
         o->tensor > 1 ? "  tensor" : "", o->tensor > 1 ? "  to tensor ranks" : "");
+
     for (r = 0; r < (int32_t)o->ranks; r++) {
         char sequences[48], tokens[96];
         memo_mesh at;
@@ -464,8 +656,7 @@ static memo_status train_report_ranks(thread_rank* rank, const train_device* own
                                       const memo_mesh* mesh, const gpt_model* model,
                                       const train_options* o, double step_s, int64_t n_steps,
                                       memo_error* error) {
-    const memo_device* device = rank->device;
-    int64_t mine[3], of_ranks[THREAD_RANKS_MAX][3];
+    int64_t of_ranks[THREAD_RANKS_MAX][3], *mine = of_ranks[rank->comm->rank];
     int64_t host_bytes;
     memo_status status;
     if (o->ranks == 1 || n_steps < 1) return MEMO_STATUS_OK;
@@ -473,9 +664,7 @@ static memo_status train_report_ranks(thread_rank* rank, const train_device* own
     mine[2] = gpt_tensor_bytes(model);
     mine[1] =
         mesh->gradient->sent_bytes + mesh->ring->sent_bytes + mesh->ulysses->sent_bytes + mine[2];
-    status = memo_all_gather(rank->comm, rank->stream, mine, of_ranks, 3, MEMO_TYPE_I64, error);
-    if (memo_stream_synchronize(device, rank->stream, status ? NULL : error))
-        return status ? status : MEMO_STATUS_COMM;
+    status = train_collective(rank, MEMO_COLLECTIVE_ALL_GATHER, of_ranks, 3, MEMO_TYPE_I64, error);
     if (!status && train_rank_reports(rank))
         print_ranks_table(o, (const int64_t(*)[3])of_ranks, step_s, n_steps);
     return status;

@@ -15,8 +15,8 @@ typedef struct options {
     const char *file, *svg, *chrome; /* NULL: not given */
 } options;
 
-static int refuse(const char* what, const char* value) {
-    return tool_refuse(stderr, "check_schedule", what, value);
+static int refuse(const char* option, const char* what, const char* value) {
+    return tool_refuse(stderr, "check_schedule", option, what, value);
 }
 
 static void print_help(void) {
@@ -44,7 +44,7 @@ static int check_files(const options* o) {
     files[2].option = "--chrome";
     files[2].path = o->chrome;
     files[1].is_output = files[2].is_output = 1;
-    return tool_check_files(files, 3, &error) ? refuse(error.message, NULL) : 0;
+    return tool_check_files(files, 3, &error) ? refuse(error.message, NULL, NULL) : 0;
 }
 
 /* Returns 0, or the exit status; -1 for help. */
@@ -56,17 +56,17 @@ static int parse_options(int argc, char** argv, options* o) {
         int is_svg = !strcmp(name, "--svg");
         if (!strcmp(name, "--help") || !strcmp(name, "-h")) return -1;
         if (is_svg || !strcmp(name, "--chrome")) {
-            if (++i == argc || !strncmp(argv[i], "--", 2)) return refuse("no value behind", name);
+            if (++i == argc || !strncmp(argv[i], "--", 2)) return refuse(name, "no value", NULL);
             *(is_svg ? &o->svg : &o->chrome) = argv[i];
         } else if (name[0] == '-' && name[1]) {
-            return refuse("unknown option", name);
+            return refuse(name, "unknown option", NULL);
         } else if (o->file) {
-            return refuse("more than one FILE:", name);
+            return refuse("FILE", "more than one", name);
         } else {
             o->file = name;
         }
     }
-    if (!o->file) return refuse("no FILE", NULL);
+    if (!o->file) return refuse("FILE", "missing", NULL);
     return check_files(o);
 }
 

@@ -188,11 +188,11 @@ static int estimate_model(options* o) {
     const char* at = o->estimate;
 
     /* What the user wrote. */
-    if (i == N_CLUSTERS) return mistake("--cluster: no such preset: %.60s", o->cluster);
+    if (i == N_CLUSTERS) return mistake("--cluster: no such preset (%.60s)", o->cluster);
     c = &clusters[i];
     n_gpus = count_of(o->gpus, &end);
     if (!n_gpus || *end || (n_gpus & (n_gpus - 1)) || n_gpus > 1 << 15)
-        return mistake("--gpus is a power of two up to 32768, not %.60s", o->gpus);
+        return mistake("--gpus: not a power of two up to 32768 (%.60s)", o->gpus);
     for (k = 0; k < 4; k++) {
         counts[k] = count_of(at, &end);
         if (!counts[k] || *end != (k < 3 ? ',' : 0))

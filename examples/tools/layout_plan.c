@@ -111,8 +111,8 @@ static void print_help(FILE* out) {
         out);
 }
 
-static int refuse(FILE* err, const char* what, const char* value) {
-    return tool_refuse(err, "layout_plan", what, value);
+static int refuse(FILE* err, const char* option, const char* what, const char* value) {
+    return tool_refuse(err, "layout_plan", option, what, value);
 }
 
 /* Reads a number from 0; "64K" and "1M" are powers of 1024. */
@@ -225,11 +225,11 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
         if (!strncmp(argv[i + 1], "--", 2)) continue;
         if (!strcmp(argv[i], "--model")) {
             for (j = 0; j < N_PRESETS && strcmp(argv[i + 1], presets[j].name); j++) continue;
-            if (j == N_PRESETS) return refuse(err, "--model: no such preset:", argv[i + 1]);
+            if (j == N_PRESETS) return refuse(err, "--model", "no such preset", argv[i + 1]);
             take_preset(n, &presets[j]);
         } else if (!strcmp(argv[i], "--cluster")) {
             j = cluster_find(argv[i + 1]);
-            if (j == N_CLUSTERS) return refuse(err, "--cluster: no such preset:", argv[i + 1]);
+            if (j == N_CLUSTERS) return refuse(err, "--cluster", "no such preset", argv[i + 1]);
             take_cluster(n, &clusters[j]);
         }
     }
@@ -254,29 +254,28 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
         for (j = 0; j < n_known && strcmp(name, known[j].name); j++) continue;
         if (j == n_known && strcmp(name, "--model") && strcmp(name, "--cluster") &&
             strcmp(name, "--activations") && strcmp(name, "--explain"))
-            return refuse(err, "unknown option", name);
-        if (!value || !strncmp(value, "--", 2)) return refuse(err, "its value is missing:", name);
+            return refuse(err, name, "unknown option", NULL);
+        if (!value || !strncmp(value, "--", 2)) return refuse(err, name, "no value", NULL);
 
         i++;
         if (j < n_known) {
             char what[100];
-            (void)snprintf(what, sizeof what, "%s is a %snumber from %.15g to %.15g, not", name,
+            (void)snprintf(what, sizeof what, "not a %snumber from %.15g to %.15g",
                            known[j].is_whole ? "whole " : "", known[j].low, known[j].high);
             if (!parse_number(value, known[j].value) || *known[j].value < known[j].low ||
                 *known[j].value > known[j].high ||
                 (known[j].is_whole && floor(*known[j].value) < *known[j].value))
-                return refuse(err, what, value);
+                return refuse(err, name, what, value);
             o->has_zero |= known[j].value == &n->zero;
         } else if (!strcmp(name, "--activations")) {
             for (j = 0; j < MEMO_PARALLEL_N_ACTIVATIONS; j++)
                 if (!strcmp(value, memo_parallel_activations_name((memo_parallel_activations)j)))
                     o->activations = j;
-            if (o->activations < 0)
-                return refuse(err, "--activations is keep, recompute or swap, not", value);
+            if (o->activations < 0) return refuse(err, name, "not keep, recompute or swap", value);
         } else if (!strcmp(name, "--explain")) {
             o->is_explained = 1;
             if (!parse_layout(value, &o->explained))
-                return refuse(err, "--explain is five degrees, as 1,1,2,4,1, not", value);
+                return refuse(err, name, "not five degrees, such as 1,1,2,4,1", value);
         }
     }
     return 0;

@@ -41,8 +41,8 @@ typedef struct options {
     int is_quiet, compare_caching;
 } options;
 
-static int refuse(const char* what, const char* value) {
-    return tool_refuse(stderr, "plan_trace", what, value);
+static int refuse(const char* option, const char* what, const char* value) {
+    return tool_refuse(stderr, "plan_trace", option, what, value);
 }
 
 static void print_help(void) {
@@ -102,7 +102,7 @@ static int check_files(const options* o) {
     }
     files[N_OPTIONS].option = "FILE";
     files[N_OPTIONS].path = o->file;
-    return tool_check_files(files, N_OPTIONS + 1, &error) ? refuse(error.message, NULL) : 0;
+    return tool_check_files(files, N_OPTIONS + 1, &error) ? refuse(error.message, NULL, NULL) : 0;
 }
 
 static int parse_count(const char* text, int64_t* value) {
@@ -144,14 +144,14 @@ static int parse_options(int argc, char** argv, options* o) {
             continue;
         }
         if (name[0] != '-' || !name[1]) {
-            if (o->file) return refuse("more than one FILE:", name);
+            if (o->file) return refuse("FILE", "more than one", name);
             o->file = name;
             continue;
         }
 
         which = find_option(name);
-        if (which == N_OPTIONS) return refuse("unknown option", name);
-        if (!value || !strncmp(value, "--", 2)) return refuse("no value behind", name);
+        if (which == N_OPTIONS) return refuse(name, "unknown option", NULL);
+        if (!value || !strncmp(value, "--", 2)) return refuse(name, "no value", NULL);
         i++;
 
         if (which == ENGINE) {
@@ -166,33 +166,33 @@ static int parse_options(int argc, char** argv, options* o) {
             else if (!strcmp(value, "bilevel"))
                 o->solve.engine = MEMO_PLAN_ENGINE_BILEVEL;
             else
-                return refuse("--engine is auto, greedy, bilevel, search or mip, not", value);
+                return refuse(name, "not auto, greedy, bilevel, search or mip", value);
         } else if (which == CAPACITY) {
             if (!parse_count(value, &o->solve.capacity_bytes) || o->solve.capacity_bytes == 0)
-                return refuse("--capacity is a number of bytes above 0, not", value);
+                return refuse(name, "not a number of bytes above 0", value);
         } else if (which == ALIGN) {
             if (!parse_count(value, &o->alignment_bytes) || o->alignment_bytes == 0 ||
                 (o->alignment_bytes & (o->alignment_bytes - 1)))
-                return refuse("--align is a power of two, not", value);
+                return refuse(name, "not a power of two", value);
         } else if (which == TIME_LIMIT) {
             char* end;
             o->solve.time_limit_s = strtod(value, &end);
             if (*end || end == value || !(o->solve.time_limit_s > 0))
-                return refuse("--time-limit is seconds above 0, not", value);
+                return refuse(name, "not a number of seconds above 0", value);
         } else if (which == SEED) {
             if (!parse_count(value, &number))
-                return refuse("--seed is a number from 0, not", value);
+                return refuse(name, "not a whole number from 0", value);
             o->solve.seed = (uint64_t)number;
         } else if (which == THREADS) {
             if (!parse_count(value, &number) || number < 1 || number > 64)
-                return refuse("--threads is a number from 1 to 64, not", value);
+                return refuse(name, "not a whole number from 1 to 64", value);
             o->solve.n_threads = (int32_t)number;
         } else {
             o->outputs[which] = value;
         }
     }
 
-    return o->file ? check_files(o) : refuse("no FILE", NULL);
+    return o->file ? check_files(o) : refuse("FILE", "missing", NULL);
 }
 
 /* ---- input ------------------------------------------------------------------------------------------- */

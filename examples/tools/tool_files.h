@@ -21,12 +21,12 @@ typedef struct tool_file {
     int is_output;
 } tool_file;
 
-/* Prints why an option is refused.  Returns the exit status of wrong options, 2.  value: NULL if what says
- * all. */
-static MEMO_UNUSED int tool_refuse(FILE* err, const char* tool, const char* what,
-                                   const char* value) {
-    fprintf(err, "%s: %s%s%s; --help lists the options\n", tool, what, value ? " " : "",
-            value ? value : "");
+/* Prints what is wrong with an option.  Returns the exit status of wrong options, 2.  what and value
+ * may be NULL. */
+static MEMO_UNUSED int tool_refuse(FILE* err, const char* tool, const char* option,
+                                   const char* what, const char* value) {
+    fprintf(err, "%s: %s%s%s%s%s%s; --help lists the options\n", tool, option, what ? ": " : "",
+            what ? what : "", value ? " (" : "", value ? value : "", value ? ")" : "");
     return 2;
 }
 
@@ -72,8 +72,7 @@ static MEMO_UNUSED memo_status tool_append_file(const char* path, char** bytes, 
             status = memo_error_set(error, MEMO_STATUS_IO, "%.300s: cannot be read: %s", path,
                                     strerror(errno));
         else if (*n_bytes > most)
-            status = memo_error_set(error, MEMO_STATUS_IO,
-                                    "%.300s: makes more than %lld MiB, the most that is read", path,
+            status = memo_error_set(error, MEMO_STATUS_IO, "%.300s: larger than %lld MiB", path,
                                     (long long)(most >> 20));
     }
 

@@ -28,6 +28,7 @@
 
 static int fake_cudnn_n_builds, fake_cudnn_n_runs, fake_cudnn_n_misuses;
 static int fake_cudnn_forbids_builds;
+static int64_t fake_cudnn_head_bytes; /* more workspace for each key head, so that few fit */
 static int
     fake_cudnn_looks_at_queries; /* 1: the order of a row's sums depends on the number of queries */
 
@@ -342,6 +343,7 @@ class Graph {
 
         const int64_t n_q = (q[2] + 63) / 64 * 64, n_k = (k[2] + 63) / 64 * 64;
         workspace_bytes = is_backward ? q[0] * q[1] * q[2] * (4 * q[3] + 8) : 16;
+        workspace_bytes += k[1] * fake_cudnn_head_bytes;
         if (is_deterministic) workspace_bytes += q[0] * q[1] * n_q * n_k * 2;
         is_built = true;
         return {};

@@ -9,7 +9,8 @@
  *              other or larger than their pages; access to unmapped memory; unmapping or freeing in other pieces, in
  *              the wrong order, or twice
  *   pinning    registered twice, unregistered after munmap; destroyed handles; calls from a host function
- * "Not ready" stays for cudaGetLastError, memory is aligned to exactly 256 bytes, and there are two devices. */
+ * "Not ready" stays for cudaGetLastError, memory is aligned to exactly 256 bytes, and there are two devices.  Calls of
+ * several threads take turns. */
 #include "fake_cuda.h"
 
 #include <cuda.h>
@@ -23,6 +24,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <vector>
 
@@ -83,8 +85,11 @@ static cudaError_t due(const char* function) {
             return last_error = failure.code;
     return cudaSuccess;
 }
+static std::recursive_mutex everything;
+#define TAKE_TURNS() std::lock_guard<std::recursive_mutex> turn_(everything)
 /* CALL_...: of a function that needs no context. */
 #define CALL_FAIL_IF_DUE(function)                                                                 \
+    TAKE_TURNS();                                                                                  \
     do {                                                                                           \
         cudaError_t code_ = due(function);                                                         \
         if (code_ != cudaSuccess) return code_;                                                    \
@@ -100,6 +105,7 @@ static bool is_driver_due(const char* function) {
     return is_due;
 }
 #define DRIVER_CALL_FAIL_IF_DUE(function)                                                          \
+    TAKE_TURNS();                                                                                  \
     if (is_driver_due(function)) return CUDA_ERROR_UNKNOWN
 #define DRIVER_FAIL_IF_DUE(function)                                                               \
     if (!current) return CUDA_ERROR_INVALID_CONTEXT;                                               \
@@ -187,6 +193,10 @@ static bool is_on_device(const char* begin, size_t n_bytes) {
     }
     return true;
 }
+int fake_is_on_device(const void* address, size_t n_bytes) {
+    TAKE_TURNS();
+    return is_on_device((const char*)address, n_bytes);
+}
 /* n_to and n_from: bytes from the first to the end of the last row. */
 static bool is_copyable(const void* to, size_t n_to, const void* from, size_t n_from,
                         cudaMemcpyKind kind) {
@@ -226,7 +236,7 @@ struct queue {
         }
     }
 };
-static bool is_late;
+static bool is_late = getenv("FAKE_CUDA_LATE") != NULL;
 
 /* --- capture ---
  *
@@ -268,7 +278,7 @@ static std::set<fake_event*> events;
 static fake_graph capture;
 static fake_stream* capture_origin; /* NULL: no capture goes on */
 static int n_captures;
-static bool is_capture_spoilt;
+static bool is_capture_spoiled;
 static thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
 
 /* NULL is CUDA's own stream. */
@@ -284,7 +294,7 @@ static bool is_capturing(cudaStream_t stream) {
 int fake_device_of(cudaStream_t stream) { return ((fake_stream*)stream)->device; }
 
 static cudaError_t spoil(cudaError_t code) {
-    is_capture_spoilt = true;
+    is_capture_spoiled = true;
     return refuse(code);
 }
 /* What is unsafe while a capture goes on, in a thread that is not relaxed about it. */
@@ -298,7 +308,7 @@ static cudaError_t spoil(cudaError_t code) {
     }
 /* After the first mistake a capture takes nothing more. */
 #define REFUSE_IF_SPOILT(stream)                                                                   \
-    if (is_capturing(stream) && is_capture_spoilt) return refuse(cudaErrorStreamCaptureInvalidated)
+    if (is_capturing(stream) && is_capture_spoiled) return refuse(cudaErrorStreamCaptureInvalidated)
 #define NEED_STREAM(stream)                                                                        \
     if (!is_stream(stream)) return refuse(cudaErrorInvalidResourceHandle)
 #define NEED_EVENT(event)                                                                          \
@@ -549,6 +559,14 @@ cudaError_t cudaMemsetAsync(void* address, int value, size_t n_bytes, cudaStream
     return enqueue(stream, [=] { memset(address, value, n_bytes); });
 }
 
+cudaError_t cudaMemset(void* address, int value, size_t n_bytes) {
+    FAIL_IF_DUE("cudaMemset");
+    REFUSE_IF_CAPTURING();
+    if (!is_on_device((char*)address, n_bytes)) return refuse(cudaErrorInvalidValue);
+    memset(address, value, n_bytes);
+    return cudaSuccess;
+}
+
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
     FAIL_IF_DUE("cudaLaunchHostFunc");
     return enqueue(stream, [=] {
@@ -571,7 +589,6 @@ ABSENT(cudaMallocHost, (void**, size_t))
 ABSENT(cudaDeviceReset, (void))
 ABSENT(cudaMemcpy, (void*, const void*, size_t, cudaMemcpyKind))
 ABSENT(cudaMemcpy2D, (void*, size_t, const void*, size_t, size_t, size_t, cudaMemcpyKind))
-ABSENT(cudaMemset, (void*, int, size_t))
 ABSENT(cudaMemset2D, (void*, size_t, int, size_t, size_t))
 ABSENT(cudaStreamCreate, (cudaStream_t*))
 ABSENT(cudaEventCreate, (cudaEvent_t*))
@@ -628,6 +645,12 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
     if (is_capturing(stream)) return spoil(cudaErrorStreamCaptureUnsupported);
     REFUSE_IF_CAPTURING();
     return refuse(cudaErrorNotReady); /* no error, but cudaGetLastError finds it */
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus* status) {
+    FAIL_IF_DUE("cudaStreamIsCapturing");
+    NEED_STREAM(stream);
+    *status = is_capturing(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, unsigned flags) {
     fake_stream* stream = (fake_stream*)handle;
@@ -731,7 +754,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
     capture_origin->is_capturing = true;
     for (fake_stream* each : streams)
         if (each) each->before.assign(MOST_STREAMS, 0);
-    is_capture_spoilt = false;
+    is_capture_spoiled = false;
     n_captures++;
     return cudaSuccess;
 }
@@ -748,13 +771,13 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
         stream->is_capturing = false;
     }
     capture_origin = NULL;
-    if (is_joined && !is_capture_spoilt) {
+    if (is_joined && !is_capture_spoiled) {
         capture.origin = (size_t)first->number;
         *graph = (cudaGraph_t) new fake_graph(capture);
         n_graphs++;
     }
     capture.all.clear();
-    if (is_capture_spoilt) return refuse(cudaErrorStreamCaptureInvalidated);
+    if (is_capture_spoiled) return refuse(cudaErrorStreamCaptureInvalidated);
     return is_joined ? cudaSuccess : refuse(cudaErrorStreamCaptureUnjoined);
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {

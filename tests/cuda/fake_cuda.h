@@ -10,7 +10,8 @@
 /* The k-th call (from 1) of function from now on returns code, once. */
 void fake_fail(const char* function, int k, cudaError_t code);
 void fake_forget_failures(void);
-void fake_set_late(int late);      /* 1: streams and graphs run operations as late as possible */
+/* 1: streams and graphs run operations as late as possible; 0 at first, unless FAKE_CUDA_LATE is in the environment */
+void fake_set_late(int late);
 void fake_break(cudaError_t code); /* from now on every call returns it; cudaSuccess: no more */
 void fake_abandon(void); /* memory and pages that were not given back, as at the end of a process */
 int fake_n_registered(void);
@@ -23,6 +24,7 @@ void fake_set_n_processors(int n);     /* 132 until then */
 void fake_set_wait_value(int has);     /* 0: the driver lacks cuStreamWaitValue32's support */
 int fake_are_pages_exportable(void);   /* the latest: as file descriptors and to other hardware */
 int fake_device_of(cudaStream_t stream);
+int fake_is_on_device(const void* address, size_t n_bytes);
 /* Contexts: whether a device's primary one was made; the calling thread's. */
 int fake_has_context(int device);
 void fake_forget_contexts(void);

@@ -123,11 +123,14 @@ static void it_is_the_trainer_s_own_but_for_rounding(void) {
         one_call x, y;
         one_call_make(&x, s, batch);
         y = x;
+        fake_cudnn_head_bytes = k % 2 ? (int64_t)6 << 20 : 0; /* calls of one key head, or of all */
         hook cudnn(shapes_of(s, batch), k % 2);
         CHECK_OK(cudnn.status);
         const gpt_attention_args to_x = args_of(&x, s, batch), to_y = args_of(&y, s, batch);
         for (gpt_kind kind : {GPT_KIND_ATTENTION, GPT_KIND_ATTENTION_BACKWARD}) {
+            const int n_runs = fake_cudnn_n_runs;
             CHECK_OK(cudnn.run(kind, to_x));
+            CHECK_IS(fake_cudnn_n_runs - n_runs, ==, k % 2 ? s.n_kv_heads : 1);
             CHECK_OK(gpt_cuda_attend(&own, NULL, kind, &to_y, &error));
             if (kind != GPT_KIND_ATTENTION) break;
             expect_close("out", x.out, y.out);
@@ -140,6 +143,7 @@ static void it_is_the_trainer_s_own_but_for_rounding(void) {
         expect_close("dk", x.dk, y.dk);
         expect_close("dv", x.dv, y.dv);
     }
+    fake_cudnn_head_bytes = 0;
     CHECK_IS(fake_cudnn_n_misuses, ==, 0);
 }
 
@@ -156,7 +160,7 @@ static void rows_of_a_part_are_compared(void) {
     fake_cudnn_looks_at_queries = 0;
 }
 
-static void what_is_not_prepared_is_refused(void) {
+static void unprepared_shapes_are_refused(void) {
     gpt_attention_shape s = {0, 12, 2, 2, 8, 0};
     one_call x;
     one_call_make(&x, s, 2);
@@ -195,6 +199,18 @@ static void what_cudnn_lacks_is_refused(void) {
     CHECK_OK(attention_get(&plans, small, &call, &error));
     CHECK(call && call->n_calls >= 1 && call->shape.h_k * call->n_calls == 3);
     cudnnDestroy(plans.handle);
+}
+
+/* Memory that the user sets aside is used whole, and less than a key head is expected to need is not taken. */
+static void scratch_memory_can_be_set(void) {
+    const gpt_attention_shape s = {0, 12, 4, 2, 8, 0};
+    const int64_t large = (int64_t)100 << 20;
+    fake_cudnn_head_bytes = (int64_t)40 << 20;
+    CHECK_IS(hook(shapes_of(s, 1), 0).status, ==, MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK_IS(hook(shapes_of(s, 1), 1).status, ==, MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK_OK(hook(shapes_of(s, 1), large).status);
+    fake_cudnn_head_bytes = 0;
+    CHECK_IS(hook(shapes_of(s, 1), large).scratch.size(), ==, (size_t)large + 512);
 }
 
 /* The stated memory: no more than the limit where groups of heads fit in it, otherwise what a key head needs. */
@@ -306,6 +322,7 @@ static void over_ranks_it_is_the_reference_but_for_rounding(void) {
     static const int32_t degrees[][2] = {{1, 2}, {2, 1}, {2, 2}, {3, 1}, {1, 3}, {4, 2}};
     static const int32_t heads[][2] = {{4, 2}, {6, 3}, {6, 1}};
     cudnnCreate(&ranks_plans.handle);
+    fake_cudnn_head_bytes = (int64_t)6 << 20;
     for (const auto& d : degrees)
         for (const auto& h : heads) {
             attention_case c = case_of(d[0], d[1], 2 * d[0] * d[1] * 3, h[0], h[1], 8);
@@ -315,6 +332,7 @@ static void over_ranks_it_is_the_reference_but_for_rounding(void) {
             expect_right(&c, 6e-3, 1.2e-2, NULL);
         }
     report_worst();
+    fake_cudnn_head_bytes = 0;
     CHECK_IS(fake_cudnn_n_misuses, ==, 0);
     cudnnDestroy(ranks_plans.handle);
 }
@@ -336,8 +354,9 @@ int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(it_is_the_trainer_s_own_but_for_rounding);
     TEST(rows_of_a_part_are_compared);
-    TEST(what_is_not_prepared_is_refused);
+    TEST(unprepared_shapes_are_refused);
     TEST(what_cudnn_lacks_is_refused);
+    TEST(scratch_memory_can_be_set);
     TEST(scratch_memory_is_bounded);
     TEST(over_ranks_it_is_the_reference_but_for_rounding);
     TEST(a_sharding_with_padding_is_refused);

@@ -1,0 +1,91 @@
+/* train_launch.h - the place of this process among the ranks that torchrun, mpirun or Slurm's srun started: its rank, the
+ * number of ranks, its number on this host, and where rank 0 is.
+ *
+ * All of it is in the environment.  Single translation unit: everything is static. */
+#ifndef TRAIN_LAUNCH_H
+#define TRAIN_LAUNCH_H
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memo.h"
+
+/* A launcher: the variables that it sets, and the words that start n processes. */
+typedef struct train_launcher {
+    const char *name, *start;
+    const char *rank, *size, *local_rank, *local_size;
+    const char* mark; /* another variable that a rank has; NULL: none */
+} train_launcher;
+
+/* In this order, because mpirun inside a Slurm job leaves Slurm's variables in place.  A batch script has SLURM_PROCID and
+ * SLURM_NTASKS too, but is no rank of a step. */
+static const train_launcher train_launchers[] = {
+    {"torchrun", "torchrun --nproc-per-node", "RANK", "WORLD_SIZE", "LOCAL_RANK",
+     "LOCAL_WORLD_SIZE", NULL},
+    {"mpirun", "mpirun -n", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", NULL},
+    {"mpirun", "mpirun -n", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL},
+    {"srun", "srun -n", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID",
+     "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_ID"}};
+
+typedef struct train_launch {
+    const train_launcher* launcher; /* NULL: this process was started alone */
+    int64_t rank, size, local_rank; /* alone: 0 of 1 */
+} train_launch;
+
+static memo_status train_launch_number(const char* name, int64_t* number, memo_error* error) {
+    const char* text = getenv(name);
+    char* end = NULL;
+    if (!text)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s: not set in the environment, but the launcher's other variables "
+                              "are",
+                              name);
+    errno = 0;
+    *number = strtoll(text, &end, 10);
+    if (errno || end == text || *end || *number < 0 || *number > INT32_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s: not a number of ranks in the environment ('%.100s')", name,
+                              text);
+    return MEMO_STATUS_OK;
+}
+
+/* Ranks on one host need no address.  Only the launcher can tell: "4(x2)" of srun is two hosts. */
+static memo_status train_launch_address(const train_launcher* l, memo_error* error) {
+    const char *size = getenv(l->size), *local_size = getenv(l->local_size);
+    if (!getenv("MASTER_ADDR") && (!local_size || strcmp(size, local_size)))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "MASTER_ADDR: not set in the environment; set it to the address of "
+                              "rank 0's host");
+    setenv("MASTER_ADDR", "127.0.0.1", 0);
+    setenv("MASTER_PORT", "29500", 0);
+    return MEMO_STATUS_OK;
+}
+
+/* Sets MASTER_ADDR and MASTER_PORT, where the ranks meet, unless they are set.  Errors:
+ * INVALID_ARGUMENT. */
+static memo_status train_launch_read(train_launch* launch, memo_error* error) {
+    const train_launcher* l = train_launchers;
+    const train_launcher* end = l + sizeof train_launchers / sizeof *train_launchers;
+    memo_status status;
+    memset(launch, 0, sizeof *launch);
+    launch->size = 1;
+    while (l < end && (!getenv(l->rank) || (l->mark && !getenv(l->mark)))) l++;
+    if (l == end) return MEMO_STATUS_OK;
+
+    launch->launcher = l;
+    status = train_launch_number(l->rank, &launch->rank, error);
+    if (!status) status = train_launch_number(l->size, &launch->size, error);
+    if (!status && launch->rank >= launch->size)
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "%s: %lld in the environment is not below %s, %lld", l->rank,
+                                (long long)launch->rank, l->size, (long long)launch->size);
+    launch->local_rank = launch->rank;
+    if (!status && getenv(l->local_rank))
+        status = train_launch_number(l->local_rank, &launch->local_rank, error);
+    return status || launch->size == 1 ? status : train_launch_address(l, error);
+}
+
+#endif

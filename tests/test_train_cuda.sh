@@ -1,0 +1,204 @@
+#!/bin/sh
+# test_train_cuda.sh - the trainer on several GPUs over NCCL, without either: kernels run thread by thread on the CPU, on
+# stand-ins for CUDA, cuBLASLt, cuDNN and NCCL.  A rank is a process, as on GPUs.  Output: TAP.
+#
+# NCCL's stand-in adds in an order that depends on the place in the buffer and on the count, and takes device memory only.
+# Environment: TRAIN_GPT   the program for the host (default build/examples/train_gpt)
+set -u
+
+. tests/tap.sh
+
+folder=$PWD/build/tests/train_cuda
+host=${TRAIN_GPT:-build/examples/train_gpt}
+cuda=${CUDA_HOME:-/usr/local/cuda}/include
+rm -rf "$folder"
+mkdir -p "$folder" || exit 1
+
+skip_all() {
+    skip "the trainer over NCCL, on stand-ins" "$1"
+    tap_end
+    exit
+}
+has_header() { # HEADER
+    printf '#include <cuda_runtime_api.h>\n#include <%s>\n' "$1" >"$folder/probe.c"
+    ${CC:-cc} -isystem "$cuda" -fsyntax-only "$folder/probe.c" 2>/dev/null
+}
+command -v nvcc >/dev/null 2>&1 || skip_all "nvcc is not installed"
+has_header cublasLt.h || skip_all "cuBLASLt's header is not installed"
+has_header nccl.h || skip_all "NCCL's header is not installed"
+
+# ---- two programs: with the built-in attention, with cuDNN's ----
+
+builds_trainer() { # PROGRAM FLAGS...
+    program=$folder/$1
+    shift
+    ${CC:-cc} -std=c99 -O1 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -DTRAIN_CUDA -DMEMO_SP_NCCL "$@" -I. -Iexamples \
+        -pthread -isystem "$cuda" -Wall -Wextra -Werror -c examples/gpt/train_gpt.c -o "$program.o" &&
+        nvcc -cudart none "$folder/gpt_stand_in.o" "$folder/fake_cuda.o" "$program.o" -o "$program" -lpthread -lm
+}
+builds() {
+    flags="-std=c++17 -O1 -I. -Iexamples -Itests/cuda -Werror all-warnings"
+    flags="$flags -Xcompiler -Wall,-Wextra,-Wshadow,-Werror,-fno-strict-aliasing"
+    nvcc -x c++ $flags -DMEMO_SP_NCCL -c tests/cuda/gpt_stand_in.cpp -o "$folder/gpt_stand_in.o" &&
+        nvcc -x c++ $flags -c tests/cuda/fake_cuda.cpp -o "$folder/fake_cuda.o" &&
+        builds_trainer train_gpt && builds_trainer train_gpt_cudnn -DTRAIN_CUDNN
+}
+
+awk 'BEGIN { for (i = 0; i < 400; i++) printf "line %d has the number %d in it\n", i % 17, i * i % 101 }' >"$folder/text"
+tiny="--text $folder/text --layers 2 --hidden 16 --heads 2 --seq 8 --tile 4 --dropout 0.1 --steps 2"
+budget="--device-memory 45MiB"
+trainer=$folder/train_gpt
+
+# start RANKS RANK ARGUMENT...: becomes one process, as torchrun starts it; call it in a subshell.
+start() {
+    ranks=$1 rank=$2
+    shift 2
+    # shellcheck disable=SC2086
+    exec env TMPDIR="$folder" RANK="$rank" WORLD_SIZE="$ranks" LOCAL_RANK="$rank" MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+        "$trainer" $tiny $budget "$@" </dev/null
+}
+
+# over_nccl RANKS NAME ARGUMENT...: all processes; the first one's output in NAME.out.  Fails if any rank fails.
+over_nccl() {
+    n=$1 name=$2 processes=
+    shift 2
+    port=$((20000 + ($$ + tap_n * 40) % 9000))
+    for r in $(seq 1 $((n - 1))); do
+        start "$n" "$r" "$@" >"$folder/$name.$r" 2>&1 &
+        processes="$processes $!"
+    done
+    (start "$n" 0 "$@") >"$folder/$name.out" 2>&1 || { # the others would wait for it
+        kill $processes 2>/dev/null
+        tail -n 20 "$folder/$name.out"
+        return 1
+    }
+    for process in $processes; do
+        wait "$process" || { tail -n 10 "$folder/$name".*; return 1; }
+    done
+}
+
+# No loss of two logs differs by more than roundings to bf16 move it: cuDNN's attention rounds probabilities too.
+near=1e-4
+are_near() { # LOG LOG
+    paste -d ' ' "$1" "$2" | awk -v near=$near 'NF != 6 || $2 - $5 > near || $5 - $2 > near { print; bad = 1 }
+        END { exit bad || NR != 2 }'
+}
+
+# ---- one GPU ----
+
+one_gpu() { # ARGUMENT...
+    # shellcheck disable=SC2086
+    "$trainer" $tiny $budget --batch 2 "$@" --compare 1 --loss-log "$folder/one.log" --sample 5 \
+        --output "$folder/run" >"$folder/one.out" 2>&1 || { cat "$folder/one.out"; return 1; }
+    $host $tiny --batch 2 "$@" --type bf16 --loss-log "$folder/host.log" >/dev/null || return 1
+    cat "$folder/one.out"
+    grep -q 'bitwise the same' "$folder/one.out" && grep -q ' 0 races' "$folder/one.out" &&
+        [ -s "$folder/run/timeline.svg" ] && are_near "$folder/one.log" "$folder/host.log"
+}
+
+# ---- ranks ----
+
+# ranks_train N ARGUMENT...: every policy gives the same bits, a recorded step has no race, losses are near the host's.
+ranks_train() {
+    n=$1
+    shift
+    over_nccl "$n" ranks "$@" --compare 1 --loss-log "$folder/ranks.log" --output "$folder/run" || return 1
+    $host $tiny "$@" --type bf16 --loss-log "$folder/host.log" >/dev/null || return 1
+    cat "$folder/ranks.out"
+    grep -q 'bitwise the same' "$folder/ranks.out" && grep -q ' 0 races' "$folder/ranks.out" &&
+        are_near "$folder/ranks.log" "$folder/host.log"
+}
+
+# ---- launchers ----
+
+# plans PATTERN VARIABLE=VALUE...: a dry run prints a line like PATTERN.
+plans() {
+    pattern=$1
+    shift
+    # shellcheck disable=SC2086
+    env "$@" "$trainer" $tiny $budget --batch 2 --dry-run >"$folder/plan.out" 2>&1
+    cat "$folder/plan.out"
+    grep -q -e "$pattern" "$folder/plan.out"
+}
+every_launcher_is_known() {
+    ranks='^ranks  *2: data 2'
+    plans "$ranks" RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 &&
+        plans "$ranks" OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2 &&
+        plans "$ranks" PMI_RANK=0 PMI_SIZE=2 MASTER_ADDR=host &&
+        plans "$ranks" SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_STEP_TASKS_PER_NODE=2 || return 1
+    ! plans "$ranks" SLURM_PROCID=0 SLURM_NTASKS=2
+}
+
+# refused PATTERN [VARIABLE=VALUE]... -- ARGUMENT...: exit 2 after one line like PATTERN.
+refused() {
+    pattern=$1 variables=
+    shift
+    while [ "$1" != -- ]; do
+        variables="$variables $1"
+        shift
+    done
+    shift
+    # shellcheck disable=SC2086
+    env $variables "$trainer" $tiny $budget --batch 4 "$@" >/dev/null 2>"$folder/err"
+    status=$?
+    cat "$folder/err"
+    [ $status -eq 2 ] && grep -q -e "$pattern" "$folder/err" && [ "$(wc -l <"$folder/err")" -eq 1 ]
+}
+mistakes_are_refused() {
+    refused "RANK: not a number of ranks in the environment ('a')" RANK=a WORLD_SIZE=2 -- &&
+        refused 'WORLD_SIZE: not set in the environment' RANK=0 -- &&
+        refused 'RANK: 2 in the environment is not below WORLD_SIZE, 2' RANK=2 WORLD_SIZE=2 MASTER_ADDR=a -- &&
+        refused 'MASTER_ADDR: not set' SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 'SLURM_STEP_TASKS_PER_NODE=1(x2)' -- &&
+        refused 'torchrun started 2; torchrun --nproc-per-node 4 would do' RANK=0 WORLD_SIZE=2 MASTER_ADDR=a -- --ranks 4 &&
+        refused '--ranks 2: a rank is a process; start this program with mpirun -n 2' -- --data 2 &&
+        refused '--ring 2, --ulysses 1: the attention of these kernels' RANK=0 WORLD_SIZE=2 MASTER_ADDR=a -- --ring 2
+}
+
+# The first rank waits for one that does not come.
+ctrl_c_ends_the_meeting() {
+    port=$((29100 + $$ % 800))
+    start 2 0 --data 2 --batch 2 >"$folder/alone.out" 2>&1 &
+    process=$! tries=0
+    while [ $tries -lt 300 ] && ! [ -s "$folder/fake_nccl.127.0.0.1:$((port + 1))" ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+    kill -INT "$process"
+    wait "$process"
+    [ $? -eq 130 ] || { cat "$folder/alone.out"; return 1; }
+}
+
+with_cudnn() { # COMMAND...
+    trainer=$folder/train_gpt_cudnn near=1e-3
+    "$@"
+    cudnn_status=$?
+    trainer=$folder/train_gpt near=1e-4
+    return $cudnn_status
+}
+
+late_streams() { # COMMAND...
+    FAKE_CUDA_LATE=1
+    export FAKE_CUDA_LATE
+    "$@"
+    late_status=$?
+    unset FAKE_CUDA_LATE
+    return $late_status
+}
+
+test_is "the trainer builds on stand-ins" builds
+[ -x "$folder/train_gpt" ] || { tap_end; exit 1; }
+test_is "sub-batches on one GPU" one_gpu --sub-batches 2 --schedule fine --policy recompute
+test_is "parts of a sequence on one GPU, with cuDNN's attention" with_cudnn one_gpu --sub-batches 2 --batch 1
+test_is "every launcher is known" every_launcher_is_known
+test_is "mistakes of launchers and of ranks are refused" mistakes_are_refused
+test_is "Ctrl-C ends the meeting of the ranks" ctrl_c_ends_the_meeting
+test_is "two data ranks" ranks_train 2 --data 2 --batch 2
+test_is "two tensor ranks" ranks_train 2 --tensor 2 --batch 1
+test_is "two data ranks, ZeRO 1" ranks_train 2 --data 2 --zero 1 --batch 2
+test_is "two data ranks, ZeRO 2, streams as late as possible" \
+    late_streams ranks_train 2 --data 2 --zero 2 --batch 2 --accumulate 2
+test_is "two data x two tensor ranks" ranks_train 4 --data 2 --tensor 2 --zero 1 --batch 2
+test_is "two ring ranks, with cuDNN's attention" with_cudnn ranks_train 2 --ring 2 --batch 1
+test_is "two ring x two Ulysses ranks, with cuDNN's attention" with_cudnn ranks_train 4 --ring 2 --ulysses 2 --zero 2 --batch 1
+test_is "four data ranks, whose sums have NCCL's order" late_streams ranks_train 4 --data 4 --batch 4
+tap_end
