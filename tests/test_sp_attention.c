@@ -1095,6 +1095,10 @@ static void mark_rows_to_send(const attention_case* c, const memo_sharding* shar
             first = 0;
             last = k_runs[k].count - 1;
         }
+        if (8 * (last - first + 1) > 7 * k_runs[k].count) { /* nearly all */
+            first = 0;
+            last = k_runs[k].count - 1;
+        }
         for (j = first; j <= last; j++) marks[row + j] = 1;
     }
 }
