@@ -373,7 +373,8 @@ typedef struct memo_parallel_desc {
     int32_t is_contiguous;
     /* The most groups of heads, so that the all-to-all of one overlaps the attention of another
      * (memo_sp_attention_desc.ulysses_groups); 0: as many as help.  The prediction takes the fastest
-     * number that fits and divides the key heads of a rank. */
+     * number that fits and divides the key heads of a rank or, without a ring, the query heads.  Each
+     * group counts as an equal part of all bytes. */
     int32_t max_ulysses_groups;
     /* 0: keys and values are gathered instead of going round
      * (memo_sp_attention_desc.gathers_keys) if that is faster and fits. */
@@ -8529,20 +8530,32 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
 
 /* --- >>layout attention memory --- */
 
-/* Heads of group g of ulysses rank u: whole key heads, as memo_sp.h cuts. */
+/* Heads of group g of ulysses rank u, as memo_sp.h cuts: whole key heads; without a ring, and with more
+ * groups than key heads, a share of a key head's query heads. */
 MEMOI void memoi_parallel_group_heads(int32_t n_q_heads, int32_t n_kv_heads, int32_t ulysses,
-                                      int32_t u, int32_t n_groups, int32_t g, int32_t* n_q,
-                                      int32_t* n_kv) {
-    const int32_t ratio = n_q_heads / n_kv_heads;
+                                      int32_t u, memoi_parallel_way way, int32_t g, int has_ring,
+                                      int32_t* n_q, int32_t* n_kv) {
+    const int32_t ratio = n_q_heads / n_kv_heads, n = way.n_groups;
     const int32_t first_q = (int32_t)((int64_t)u * n_q_heads / ulysses), first_kv = first_q / ratio;
-    int32_t all_q, all_kv, begin, end;
+    int32_t all_q, all_kv, begin, end, q_begin, q_end, first, n_sharing;
+    int is_shared;
     memoi_parallel_heads(n_q_heads, n_kv_heads, ulysses, u, &all_q, &all_kv);
-    begin = (int32_t)((int64_t)g * all_kv / n_groups);
-    end = (int32_t)(((int64_t)g + 1) * all_kv / n_groups);
+    is_shared = !has_ring && n > all_kv;
+    begin = (int32_t)((int64_t)g * all_kv / n);
+    end = is_shared ? begin + 1 : (int32_t)(((int64_t)g + 1) * all_kv / n);
+    q_begin = begin ? (first_kv + begin) * ratio : first_q;
+    q_end = end < all_kv ? (first_kv + end) * ratio : first_q + all_q;
     *n_kv = end - begin;
-    *n_q = (end < all_kv ? (first_kv + end) * ratio : first_q + all_q) -
-           (begin ? (first_kv + begin) * ratio : first_q);
-    if (!*n_kv) *n_q = 0;
+    *n_q = *n_kv ? q_end - q_begin : 0;
+    if (!is_shared) return;
+
+    /* The groups [first, first + n_sharing) have this key head. */
+    first = (int32_t)(((int64_t)begin * n + all_kv - 1) / all_kv);
+    n_sharing = (int32_t)(((int64_t)end * n + all_kv - 1) / all_kv) - first;
+    begin = (int32_t)(((int64_t)(g - first) * *n_q + n_sharing - 1) / n_sharing);
+    end = (int32_t)(((int64_t)(g - first + 1) * *n_q + n_sharing - 1) / n_sharing);
+    *n_q = end - begin;
+    if (!*n_q) *n_kv = 0;
 }
 
 /* Heads of the largest group: of a rank; of all ranks, which read some key heads several times. */
@@ -8604,7 +8617,7 @@ MEMOI double memoi_parallel_buffers(const memo_parallel_desc* desc, const memo_p
                                     memoi_parallel_way way) {
     const int32_t n_q_heads = desc->model.n_q_heads / l->tensor;
     const int32_t n_kv_heads = desc->model.n_kv_heads / l->tensor;
-    double most = 0, n_kv_all = 0, q_sum, kv_sum;
+    double most = 0, q_sum, kv_sum;
     memoi_parallel_cut cut;
     int32_t u, g, n_q, n_kv, is_backward;
     memset(&cut, 0, sizeof cut);
@@ -8613,23 +8626,26 @@ MEMOI double memoi_parallel_buffers(const memo_parallel_desc* desc, const memo_p
     /* The same on all ranks. */
     for (g = 0; g < way.n_groups; g++) {
         for (u = 0, q_sum = kv_sum = 0; u < l->ulysses; u++) {
-            memoi_parallel_group_heads(n_q_heads, n_kv_heads, l->ulysses, u, way.n_groups, g, &n_q,
-                                       &n_kv);
+            memoi_parallel_group_heads(n_q_heads, n_kv_heads, l->ulysses, u, way, g, l->ring > 1,
+                                       &n_q, &n_kv);
             q_sum += n_q;
             kv_sum += n_kv;
         }
         cut.q_needed = memoi_parallel_max(cut.q_needed, q_sum);
         cut.kv_needed = memoi_parallel_max(cut.kv_needed, kv_sum);
-        n_kv_all += kv_sum;
     }
-    cut.is_replicated = n_kv_all > n_kv_heads;
+    for (u = 0, kv_sum = 0; u < l->ulysses; u++) {
+        memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
+        kv_sum += n_kv;
+    }
+    cut.is_replicated = kv_sum > n_kv_heads;
 
     /* Of each rank. */
     for (u = 0; u < l->ulysses; u++) {
         cut.n_q = cut.n_kv = 0;
         for (g = 0; g < way.n_groups; g++) {
-            memoi_parallel_group_heads(n_q_heads, n_kv_heads, l->ulysses, u, way.n_groups, g, &n_q,
-                                       &n_kv);
+            memoi_parallel_group_heads(n_q_heads, n_kv_heads, l->ulysses, u, way, g, l->ring > 1,
+                                       &n_q, &n_kv);
             cut.n_q = memoi_parallel_max(cut.n_q, n_q);
             cut.n_kv = memoi_parallel_max(cut.n_kv, n_kv);
         }
@@ -8890,14 +8906,18 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
                                         const memo_parallel_layout* l,
                                         memo_parallel_prediction* prediction) {
     const memoi_parallel_share share = memoi_parallel_share_of(desc, l);
-    const int32_t limit = desc->max_ulysses_groups ? desc->max_ulysses_groups : share.n_kv;
-    const int32_t most_groups = l->ulysses == 1 ? 1 : limit < share.n_kv ? limit : share.n_kv;
+    const int32_t n_most = l->ring > 1 ? share.n_kv : share.n_q; /* of memo_sp.h */
+    const int32_t limit = desc->max_ulysses_groups ? desc->max_ulysses_groups : n_most;
+    const int32_t most_groups = l->ulysses == 1 ? 1 : limit < n_most ? limit : n_most;
     memo_parallel_prediction trial;
     memoi_parallel_way way;
     for (way.gathers_keys = 0; way.gathers_keys <= (l->ring > 1 && !desc->never_gathers_keys);
          way.gathers_keys++)
         for (way.n_groups = 1; way.n_groups == 1 || way.n_groups <= most_groups; way.n_groups++) {
-            if (share.n_kv % way.n_groups) continue;
+            /* Equal groups: of key heads, or of the query heads of one. */
+            if (share.n_kv % way.n_groups &&
+                (way.n_groups % share.n_kv || share.n_q % way.n_groups))
+                continue;
             memoi_parallel_predict_way(desc, l, way, &trial);
             if ((way.gathers_keys || way.n_groups > 1) &&
                 (trial.fits < prediction->fits ||

@@ -668,7 +668,9 @@ MEMO_API memo_attention memo_host_attention_functions(memo_host_attention* state
  *
  * A rank may split its heads into G groups (memo_sp_attention_desc.ulysses_groups).  Of its n key
  * heads group g has [g n / G, (g + 1) n / G), rounded down, and the query heads that read them.
- * The exchanges run on a stream of the engine: an exchange to heads ("g arrives") and, after
+ * With G > n and ring degree 1, consecutive groups share the query heads of one key head: k and v
+ * arrive with the first of these groups, and d_k and d_v leave with the last.  (In a ring, keys would
+ * go round once for each.)  The exchanges run on a stream of the engine: an exchange to heads ("g arrives") and, after
  * attention, one back to rows ("g leaves"), in the order 0 arrives, 1 arrives, 0 leaves, 2 arrives,
  * 1 leaves.
  *
@@ -785,9 +787,9 @@ typedef struct memo_sp_attention_desc {
      * 1: backward sends them again, and saved is not used. */
     int32_t sends_again;
     /* Number of groups of heads per rank (chapter 5); 0: 1.  The all-to-all of one group overlaps
-     * the attention of another, and scratch memory holds one group.  A group has whole key heads,
-     * so at most as many groups are made as some rank has key heads: with one key head per rank, as
-     * in multi-query attention, the all-to-all is exposed.  Ignored if ulysses is 1. */
+     * the attention of another, and scratch memory holds one group.  With a ring
+     * a group has whole key heads, so at most as many groups are made as some rank has key heads.
+     * Without, at most as many as some rank has query heads.  Ignored if ulysses is 1. */
     int32_t ulysses_groups;
     memo_attention attention;
     /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
@@ -5037,22 +5039,51 @@ MEMOI const memo_run* memoi_shape_runs(const memoi_shape* shape, int is_kv, int3
     return tokens->runs + tokens->first_run[ring_rank];
 }
 
-/* The heads of a rank, or of its group.  A group has whole key heads, and the rank's query heads
- * that read them. */
+/* The heads of a rank, or of its group: whole key heads and the rank's query heads that read them.
+ * With more groups than key heads, and no ring, in which keys would go round again for each group,
+ * consecutive groups share the query heads of a key head. */
 MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t rank) {
-    memo_ulysses_heads all =
+    const memo_ulysses_heads all =
         memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses, rank);
+    const int64_t n_groups = shape->n_groups, g = shape->group;
+    const int32_t ratio = shape->n_q_heads / shape->n_kv_heads, all_end = all.first_q + all.n_q;
     memo_ulysses_heads heads = all;
-    int32_t ratio = shape->n_q_heads / shape->n_kv_heads, begin, end;
-    if (shape->group < 0) return all;
-    begin = (int32_t)((int64_t)shape->group * all.n_kv / shape->n_groups);
-    end = (int32_t)(((int64_t)shape->group + 1) * all.n_kv / shape->n_groups);
-    heads.first_kv = all.first_kv + begin;
-    heads.n_kv = end - begin;
+    int64_t begin, end, first, n_sharing, n_q;
+    if (g < 0) return all;
+    begin = g * all.n_kv / n_groups;
+    end = (g + 1) * all.n_kv / n_groups;
+    if (shape->sharding.ring == 1 && n_groups > all.n_kv && all.n_kv) end = begin + 1;
+    heads.first_kv = all.first_kv + (int32_t)begin;
+    heads.n_kv = (int32_t)(end - begin);
     heads.first_q = begin ? heads.first_kv * ratio : all.first_q;
-    end = end < all.n_kv ? (all.first_kv + end) * ratio : all.first_q + all.n_q;
-    heads.n_q = heads.n_kv ? end - heads.first_q : 0;
+    heads.n_q = (heads.first_kv + heads.n_kv) * ratio;
+    heads.n_q = heads.n_kv ? (heads.n_q < all_end ? heads.n_q : all_end) - heads.first_q : 0;
+    if (shape->sharding.ring > 1 || n_groups <= all.n_kv || !all.n_kv) return heads;
+
+    /* Of the groups [first, first + n_sharing) of this key head, each has a share of its query heads. */
+    first = (begin * n_groups + all.n_kv - 1) / all.n_kv;
+    n_sharing = (end * n_groups + all.n_kv - 1) / all.n_kv - first;
+    n_q = heads.n_q;
+    begin = ((g - first) * n_q + n_sharing - 1) / n_sharing; /* rounded up */
+    end = ((g - first + 1) * n_q + n_sharing - 1) / n_sharing;
+    heads.first_q += (int32_t)begin;
+    heads.n_q = (int32_t)(end - begin);
+    if (!heads.n_q) heads.n_kv = 0;
     return heads;
+}
+
+/* What an exchange moves: keys and values arrive with the first query heads that read them, and their
+ * gradients leave with the last ones. */
+enum { MEMOI_MOVES_Q = 0, MEMOI_MOVES_KV, MEMOI_MOVES_D_KV };
+
+MEMOI int memoi_shape_moves(const memoi_shape* shape, int32_t what, int32_t rank) {
+    const memo_ulysses_heads heads = memoi_shape_heads_of(shape, rank);
+    const memo_ulysses_heads all =
+        memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses, rank);
+    int32_t ratio = shape->n_q_heads / shape->n_kv_heads, end = heads.first_q + heads.n_q;
+    if (!heads.n_q || what == MEMOI_MOVES_Q) return heads.n_q > 0;
+    return what == MEMOI_MOVES_KV ? heads.first_q == all.first_q || heads.first_q % ratio == 0
+                                  : end == all.first_q + all.n_q || end % ratio == 0;
 }
 
 /* The mask of a part of the batch: the caller's, with the tokens and documents of the shardings. */
@@ -5091,7 +5122,7 @@ MEMOI memoi_heads memoi_ulysses_heads_for(const memoi_shape* shape, int32_t is_k
     memo_ulysses_heads both = memoi_shape_heads_of(shape, rank);
     memoi_heads heads;
     heads.first = is_kv ? both.first_kv : both.first_q;
-    heads.n = is_kv ? both.n_kv : both.n_q;
+    heads.n = !memoi_shape_moves(shape, is_kv, rank) ? 0 : is_kv ? both.n_kv : both.n_q;
     return heads;
 }
 
@@ -5214,7 +5245,9 @@ MEMOI memo_status memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exc
     memo_range reads[2], write;
     int64_t staged;
     int32_t step, b;
-    memo_status status = memoi_ulysses_pack(u, x, from, to, &staged, error);
+    memo_status status;
+    if (!memoi_ulysses_heads_needed(u->shape, x->is_kv)) return MEMO_STATUS_OK; /* on no rank */
+    status = memoi_ulysses_pack(u, x, from, to, &staged, error);
     reads[0] = memob_range_at(from, m.n_rows * m.row_bytes);
     reads[1] = memob_range_at(u->staging, staged);
     write = memob_range_at(to, u->shape->n_batch * m.ring_tokens * m.own_bytes);
@@ -5253,8 +5286,10 @@ MEMOI memo_status memoi_ulysses_collect(const memoi_ulysses* u, const memoi_exch
         memob_range_at(u->staging, (memoi_ulysses_heads_needed(u->shape, x->is_kv) - m.own_heads) *
                                        m.unit * m.n_rows);
     int32_t step, b;
-    memo_status status = memoi_ulysses_announce(u, x->name, &read, 1, &write, 1,
-                                                memoi_ulysses_to_rows_bytes(u->shape, x), error);
+    memo_status status;
+    if (!memoi_ulysses_heads_needed(u->shape, x->is_kv)) return MEMO_STATUS_OK; /* on no rank */
+    status = memoi_ulysses_announce(u, x->name, &read, 1, &write, 1,
+                                    memoi_ulysses_to_rows_bytes(u->shape, x), error);
     if (status || !u->target->device) return status;
 
     memoi_comm_label(u->comm, x->name, 0);
@@ -6070,6 +6105,8 @@ MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
         status = memoi_target_fill(ring->target, ring->d_q, n_q * 4, error);
         if (ring->shape->carried_type != MEMO_TYPE_F32)
             n_k = n_v = 0; /* the first step sets them */
+        if (!memoi_shape_moves(ring->shape, MEMOI_MOVES_KV, ring->shape->ulysses_rank))
+            n_k = n_v = 0; /* an earlier group began them */
         if (!status) status = memoi_target_fill(ring->target, ring->d_k[1], n_k * 4, error);
         if (!status) status = memoi_target_fill(ring->target, ring->d_v[1], n_v * 4, error);
     }
@@ -6567,16 +6604,16 @@ MEMOI memoi_shape_tokens* memoi_hybrid_tokens_create(const memo_sp_attention_des
     return tokens;
 }
 
-/* Groups of heads.  All ranks find the same number.  More of them than a rank has key heads would
- * be empty, but take buffers. */
+/* Groups of heads.  All ranks find the same number.  More of them than a rank has heads to share out
+ * would be empty, but take buffers. */
 MEMOI int32_t memoi_hybrid_n_groups(const memo_sp_attention_desc* desc) {
     int32_t n_groups = 1, p;
-    for (p = 0; p < desc->sharding.ulysses && desc->sharding.ulysses > 1; p++)
-        n_groups =
-            memoi_hybrid_larger(n_groups, memoi_shape_split_heads(desc->n_q_heads, desc->n_kv_heads,
-                                                                  desc->sharding.ulysses, p)
-                                              .n_kv);
-    if (!desc->ulysses_groups) return 1;
+    if (!desc->ulysses_groups || desc->sharding.ulysses == 1) return 1;
+    for (p = 0; p < desc->sharding.ulysses; p++) {
+        memo_ulysses_heads heads =
+            memoi_shape_split_heads(desc->n_q_heads, desc->n_kv_heads, desc->sharding.ulysses, p);
+        n_groups = memoi_hybrid_larger(n_groups, desc->sharding.ring > 1 ? heads.n_kv : heads.n_q);
+    }
     return desc->ulysses_groups < n_groups ? desc->ulysses_groups : n_groups;
 }
 
@@ -6640,7 +6677,7 @@ MEMOI memoi_exchanged memoi_hybrid_exchanged_dots(const memoi_shape* shape) {
 /* Gradients of replicas are summed before they are rounded. */
 MEMOI memoi_exchanged memoi_hybrid_exchanged_d_kv(const memoi_shape* shape, const char* name,
                                                   int32_t size) {
-    memoi_exchanged x = memoi_hybrid_exchanged(shape, name, 1, size);
+    memoi_exchanged x = memoi_hybrid_exchanged(shape, name, MEMOI_MOVES_D_KV, size);
     if (shape->is_replicated) x.type = MEMO_TYPE_F32;
     return x;
 }
@@ -6676,7 +6713,10 @@ MEMOI memoi_hybrid_largest memoi_hybrid_largest_of(const memoi_shape* shape) {
         heads->n_q = memoi_hybrid_larger(heads->n_q, part.heads.n_q);
         heads->n_kv = memoi_hybrid_larger(heads->n_kv, part.heads.n_kv);
         largest.q_needed = memob_max(largest.q_needed, memoi_ulysses_heads_needed(&part, 0));
-        largest.kv_needed = memob_max(largest.kv_needed, memoi_ulysses_heads_needed(&part, 1));
+        largest.kv_needed =
+            memob_max(largest.kv_needed, memoi_ulysses_heads_needed(&part, MEMOI_MOVES_KV));
+        largest.kv_needed =
+            memob_max(largest.kv_needed, memoi_ulysses_heads_needed(&part, MEMOI_MOVES_D_KV));
     }
     return largest;
 }
@@ -6695,7 +6735,8 @@ MEMOI char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
     return (char*)memob_carve(carver->base, &carver->n_bytes, n_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
 }
 
-/* q, k and v by heads, in this order.  Returns their bytes. */
+/* q, k and v by heads, in this order; k and v stay where they are if an earlier group has brought
+ * them.  Returns the bytes. */
 MEMOI int64_t memoi_hybrid_carve_heads(const memoi_shape* shape, char* base, char** q, char** k,
                                        char** v) {
     int64_t element_bytes = memo_type_bytes(shape->type), n = shape->sharding.ring_tokens;
@@ -6705,6 +6746,7 @@ MEMOI int64_t memoi_hybrid_carve_heads(const memoi_shape* shape, char* base, cha
     *q = memoi_hybrid_carve(&carver,
                             memoi_hybrid_elements(shape, n, shape->heads.n_q, shape->head_size) *
                                 element_bytes);
+    if (!memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank)) return carver.n_bytes;
     *k = memoi_hybrid_carve(&carver, memoi_ring_k_elements(shape) * element_bytes);
     *v = memoi_hybrid_carve(&carver, memoi_ring_v_elements(shape) * element_bytes);
     return carver.n_bytes;
@@ -7124,22 +7166,24 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
                                    char** v) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_shape* group = &walk->groups[g % 2];
-    char* saved = (char*)t->saved;
-    int32_t earlier;
+    char* saved = walk->shape->sends_again ? NULL : (char*)t->saved;
+    int32_t earlier, n_arrived = 0;
     if (!group->heads.n_q) { /* a rank without heads gets no bytes; any address will do */
         *q = *k = *v = (char*)t->out;
-    } else if (walk->shape->sends_again) {
-        *q = walk->buffers.q[g % 2];
-        *k = walk->buffers.k[g % 2];
-        *v = walk->buffers.v[g % 2];
-    } else {
-        for (earlier = 0; earlier < g; earlier++) {
-            memoi_shape part = memoi_hybrid_group_of(walk->shape, earlier);
-            saved += memob_align_up(memoi_hybrid_carve_heads(&part, NULL, q, k, v),
-                                    MEMOB_DEVICE_ALIGNMENT);
-        }
-        memoi_hybrid_carve_heads(group, saved, q, k, v);
+        return;
     }
+    for (earlier = 0; earlier <= g; earlier++) {
+        memoi_shape part = memoi_hybrid_group_of(walk->shape, earlier);
+        int64_t n_bytes = memoi_hybrid_carve_heads(&part, saved, q, k, v);
+        if (saved) saved += memob_align_up(n_bytes, MEMOB_DEVICE_ALIGNMENT);
+        n_arrived += memoi_shape_moves(&part, MEMOI_MOVES_KV, part.ulysses_rank);
+    }
+    if (!walk->shape->sends_again) return;
+
+    /* Sent again: the one of two buffers that the previous keys are not in. */
+    *q = walk->buffers.q[g % 2];
+    *k = walk->buffers.k[(n_arrived - 1) % 2];
+    *v = walk->buffers.v[(n_arrived - 1) % 2];
 }
 
 /* What attention reads of a group arrives by heads.  q, k and v arrive in forward, and in backward
@@ -7181,6 +7225,7 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     memoi_ring* ring = &walk->ring;
     int is_direct = memoi_hybrid_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1,
         i;
+    int n_later = 0;
     char *q = (char*)(uintptr_t)t->q, *k = (char*)(uintptr_t)t->k, *v = (char*)(uintptr_t)t->v;
     if (has_ulysses) memoi_hybrid_find_heads(walk, g, &q, &k, &v);
     ring->shape = group;
@@ -7195,7 +7240,7 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     for (i = g + 1; i < group->n_groups && !ring->is_backward; i++) {
         if (!memoi_hybrid_group_of(walk->shape, i).heads.n_q) continue;
         ring->is_open |= 1;
-        if (group->sends_again && (i - g) % 2 == 0) ring->is_open |= 2;
+        if (group->sends_again && ++n_later % 2 == 0) ring->is_open |= 2;
     }
     ring->is_open = ring->is_open == 1 && !ring->cuts_runs;
     ring->q = q;
@@ -7279,6 +7324,8 @@ MEMOI memo_status memoi_hybrid_convert(memoi_hybrid_walk* walk, memoi_hybrid_res
                                       i ? group->heads.n_kv : group->heads.n_q, results->x[i].n);
     const void* from = results->from[i];
     int has_ulysses = group->sharding.ulysses > 1;
+    if (i && !memoi_shape_moves(group, MEMOI_MOVES_D_KV, group->ulysses_rank))
+        return MEMO_STATUS_OK; /* a later group adds to it */
     if (has_ulysses && group->n_groups == 1 && results->types[i] == results->x[i].type)
         return MEMO_STATUS_OK; /* sent as it is */
     results->from[i] = has_ulysses ? (void*)walk->buffers.results[i] : results->to[i];

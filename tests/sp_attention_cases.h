@@ -591,26 +591,41 @@ static memo_status attention_step(memo_device* device, memo_stream stream, memo_
                   : copy_tensor(device, stream, schedule, b->used, t->d_v, b->v_bytes, error);
 }
 
-/* Query heads of a rank's group g of n: those of its key heads [g n_kv / n, (g + 1) n_kv / n). */
+/* Query heads of a rank's group g of n: those of its key heads [g n_kv / n, (g + 1) n_kv / n).  Without a ring, groups
+ * that have the same key head share its query heads, in order. */
 static int64_t group_q_heads(const attention_case* c, const memo_ulysses_heads* heads, int32_t n,
                              int32_t g) {
     int64_t n_heads = 0;
-    int32_t h, kv;
-    for (h = heads->first_q; h < heads->first_q + heads->n_q; h++) {
-        kv = h / (c->n_q_heads / c->n_kv_heads) - heads->first_kv;
-        n_heads += kv >= g * heads->n_kv / n && kv < (g + 1) * heads->n_kv / n;
+    int32_t h, kv, ratio = c->n_q_heads / c->n_kv_heads, end = heads->first_q + heads->n_q, k;
+    for (h = heads->first_q; h < end; h++) {
+        kv = h / ratio - heads->first_kv;
+        if (c->ring == 1 && n > heads->n_kv) {
+            int32_t first = -1, n_sharing = 0, at = 0, n_q = 0;
+            for (k = 0; k < n; k++) /* groups with this key head */
+                if (k * heads->n_kv / n == kv) {
+                    if (first < 0) first = k;
+                    n_sharing++;
+                }
+            for (k = heads->first_q; k < end; k++) /* the head's place among those that read it */
+                if (k / ratio == h / ratio) {
+                    at += k < h;
+                    n_q++;
+                }
+            n_heads += first + at * n_sharing / n_q == g;
+        } else
+            n_heads += kv >= g * heads->n_kv / n && kv < (g + 1) * heads->n_kv / n;
     }
     return n_heads;
 }
 
-/* No more groups than the rank with most reads key heads, counted one by one. */
+/* No more groups than the rank with most reads key heads, counted one by one; without a ring, than it has query heads. */
 static int32_t groups_of(const attention_case* c) {
     int32_t most = 1, rank, h;
     for (rank = 0; rank < c->ulysses && c->ulysses > 1; rank++) {
         int32_t n = 0, last = -1;
         for (h = c->n_q_heads * rank / c->ulysses; h < c->n_q_heads * (rank + 1) / c->ulysses;
              h++) {
-            n += h / (c->n_q_heads / c->n_kv_heads) != last;
+            n += c->ring == 1 || h / (c->n_q_heads / c->n_kv_heads) != last;
             last = h / (c->n_q_heads / c->n_kv_heads);
         }
         if (n > most) most = n;
@@ -630,12 +645,12 @@ static int32_t n_rings_of(const attention_case* c, const memo_ulysses_heads* hea
 static int32_t n_ends_of(const attention_case* c, const memo_ulysses_heads* heads) {
     int32_t n = 0, g, later;
     for (g = 0; g < groups_of(c); g++) {
-        int is_last = 1, is_overwritten = 0;
+        int is_last = 1, is_overwritten = 0, n_later = 0;
         if (!group_q_heads(c, heads, groups_of(c), g)) continue;
         for (later = g + 1; later < groups_of(c); later++)
             if (group_q_heads(c, heads, groups_of(c), later)) {
                 is_last = 0;
-                is_overwritten |= c->sends_again && (later - g) % 2 == 0;
+                is_overwritten |= c->sends_again && ++n_later % 2 == 0;
             }
         n += is_last || is_overwritten;
     }

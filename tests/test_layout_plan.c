@@ -609,6 +609,20 @@ static void the_fastest_groups_that_fit_are_taken(void) {
     }
 }
 
+/* Llama 3 8B at ulysses 8 has one key head a rank: without a ring its four query heads make groups, with one they do not. */
+static void query_heads_of_a_key_head_make_groups(void) {
+    memo_parallel_desc d = make_case(llama3_8b(), 8, 1 << 17, 1);
+    memo_parallel_layout l = make_layout(1, 1, 1, 8, 1, 1);
+    memo_parallel_prediction whole = predict(&d, &l), p;
+    d.max_ulysses_groups = 0;
+    p = predict(&d, &l);
+    CHECK_CASE(p.ulysses_groups == 4, "%d groups", (int)p.ulysses_groups);
+    CHECK(p.time.ulysses_s < 0.5 * whole.time.ulysses_s);
+    d.cluster.n_gpus = 16;
+    l.ring = 2;
+    CHECK_IS(predict(&d, &l).ulysses_groups, ==, 1);
+}
+
 /* 128256 logits of 2 bytes a row on two tensor ranks; logits of all rows take 6. */
 static void a_loss_in_tiles_needs_a_tile(void) {
     static const double tiles[] = {64 << 20, 1, 1e15}; /* some rows, less than one, more than all */
@@ -1552,6 +1566,7 @@ int main(int argc, char** argv) {
     TEST(memory_is_the_papers);
     TEST(attention_memory_is_that_of_memo_sp);
     TEST(the_fastest_groups_that_fit_are_taken);
+    TEST(query_heads_of_a_key_head_make_groups);
     TEST(a_loss_in_tiles_needs_a_tile);
     TEST(memory_is_the_sum_of_its_parts);
     TEST(memory_shrinks_with_every_degree);

@@ -1582,11 +1582,12 @@ static void what_runs_is_what_was_promised(void) {
 
 /* Groups of heads: exact, and the schedule has no race; every wait is needed. */
 static void groups_of_heads_are_exact(void) {
-    static const int32_t heads[][2] = {{8, 8}, {8, 4}, {12, 4}, {6, 3}, {9, 3}, {4, 1}, {16, 16}};
+    static const int32_t heads[][2] = {{8, 8},   {8, 4}, {12, 4}, {6, 3},  {9, 3}, {4, 1},
+                                       {16, 16}, {8, 1}, {12, 2}, {15, 3}, {24, 2}};
     int i;
-    for (i = 0; i < (IS_SLOW ? 8 : 42); i++) {
-        const int32_t* h = heads[i % 7];
-        attention_case c = case_of(1 + i % 3 / 2 * 2, 2 + i / 7 % 3, memo_test_int(8, 60), h[0],
+    for (i = 0; i < (IS_SLOW ? 8 : 66); i++) {
+        const int32_t* h = heads[i % 11];
+        attention_case c = case_of(1 + i % 3 / 2 * 2, 2 + i / 11 % 3, memo_test_int(8, 60), h[0],
                                    h[1], (int32_t)memo_test_int(2, 16));
         world all;
         c.ulysses_groups = 2 + i % 4;
@@ -1757,10 +1758,10 @@ static void groups_need_less_memory(void) {
     }
 }
 
-/* More groups than key heads of a rank are not made: the sizes are those of as many as there are, whatever the number. */
+/* More groups than heads of a rank are not made: the sizes are those of as many as there are, whatever the number. */
 static void too_many_groups_cost_nothing(void) {
     static const int32_t heads[][3] = {{32, 8, 8}, {32, 8, 3}, {6, 3, 4}, {5, 1, 3}, {16, 16, 2}};
-    static const int32_t most[] = {1, 4, 2, 1, 8}; /* key heads of the rank with most */
+    static const int32_t most[] = {4, 11, 2, 2, 8}; /* query heads of the rank with most */
     size_t i;
     int32_t rank, again;
     for (i = 0; i < sizeof most / sizeof *most; i++)
