@@ -168,6 +168,23 @@ ctrl_c_ends_the_meeting() {
     [ $? -eq 130 ] || { cat "$folder/alone.out"; return 1; }
 }
 
+# The second rank is killed in the middle of training.
+a_lost_rank_ends_the_others() {
+    port=$((28100 + $$ % 800))
+    rm -f "$folder/lost.log"
+    start 2 1 --data 2 --batch 2 --steps 10000 >"$folder/lost.1" 2>&1 &
+    lost=$!
+    start 2 0 --data 2 --batch 2 --steps 10000 --loss-log "$folder/lost.log" >"$folder/lost.out" 2>&1 &
+    first=$! tries=0
+    while [ $tries -lt 600 ] && ! [ -s "$folder/lost.log" ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+    kill -KILL "$lost"
+    wait "$first"
+    [ $? -eq 1 ] && grep "^train_gpt: rank 0: .* on 'nccl " "$folder/lost.out" || { tail -n 5 "$folder/lost.out"; return 1; }
+}
+
 with_cudnn() { # COMMAND...
     trainer=$folder/train_gpt_cudnn near=1e-3
     "$@"
@@ -191,6 +208,7 @@ test_is "sub-batches on one GPU" one_gpu --sub-batches 2 --schedule fine --polic
 test_is "every launcher is known" every_launcher_is_known
 test_is "mistakes of launchers and of ranks are refused" mistakes_are_refused
 test_is "Ctrl-C ends the meeting of the ranks" ctrl_c_ends_the_meeting
+test_is "a lost rank ends the others" a_lost_rank_ends_the_others
 test_is "two data ranks" ranks_train 2 --data 2 --batch 2
 test_is "two tensor ranks" ranks_train 2 --tensor 2 --batch 1
 test_is "two data ranks, ZeRO 1" ranks_train 2 --data 2 --zero 1 --batch 2
