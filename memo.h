@@ -456,7 +456,7 @@ MEMO_API memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace
  *
  * Events have CUDA's semantics.  A wait sees the latest record before it.  A wait for an event that
  * was never recorded does nothing; memo_schedule_check reports it.  If an operation fails, the next
- * call and every synchronization return its error, and the work behind it is skipped.  To change a
+ * call and every synchronization return its error, and later work is skipped.  To change a
  * device, copy its table and replace functions (examples/04_custom_device.c). */
 
 typedef struct memo_stream_handle* memo_stream; /* CUDA: a cudaStream_t */
@@ -1490,7 +1490,7 @@ MEMO_INLINE int memoi_row_words(const void* address, memo_type type, int32_t n) 
     return 0;
 }
 
-/* Loads n elements, 0 to 8, and zeros behind them. */
+/* Loads n elements, 0 to 8, followed by zeros. */
 MEMO_INLINE void memoi_group_load(memo_row_group* group, const void* from, memo_type type,
                                   int32_t n) {
     int words = memoi_row_words(from, type, n), k;
@@ -8909,7 +8909,7 @@ MEMOI void memoi_race_put_record(memo_text* text, const memo_schedule* schedule,
     memoi_schedule_put_place(text, schedule, record);
 }
 
-/* Why the second operation does not come after the first, and what the wait that mends it waits
+/* Why the second operation does not come after the first, and what the wait that fixes it waits
  * for. */
 MEMOI void memoi_race_put_reason(memo_text* text, const memo_schedule* schedule,
                                  const memo_race* race) {
@@ -8949,7 +8949,7 @@ MEMOI void memoi_race_put_reason(memo_text* text, const memo_schedule* schedule,
     }
 
     /* The next record of the event would replace the one to wait for. */
-    memo_text_put(text, "; mend: ");
+    memo_text_put(text, "; fix: ");
     until = race->second;
     if (record < 0) {
         memo_text_put(text, "record an event after operation %lld and ", (long long)race->first);

@@ -76,7 +76,7 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
  * section 4.2).  Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.
  *
  * Proof is OPTIMAL if no plan is smaller; holds count as conflicts.  The plan is valid even if the
- * capacity is not met: then the call returns INFEASIBLE, and the message states what is proven.
+ * capacity is not met: then the call returns INFEASIBLE, and the message states the proven bound.
  * The same seed, node limit and number of threads give the same plan, unless time runs out first.
  *
  * The exact search takes buffers that overlap in time without a break: at most 8,000 of them, 300
@@ -303,7 +303,8 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *
  * Sources: "A Unified Sequence Parallelism Approach for Long Context Generative AI" (section 4,
  * Table 2; "tip" below is one of its seven), fitted to its Tables 3 to 6 by bench/paper_tables.
- * A rank sends the same bytes as in memo_sp.h.  Swapping follows the MEMO paper's alpha.  Not
+ * A rank sends the same bytes as in memo_sp.h with saved q, k and v (sends_again 0), if the heads
+ * and the sequence divide.  Swapping follows the MEMO paper's alpha.  Not
  * counted: padding of lengths that do not divide, and a layer's transients. */
 
 /* A decoder of identical layers: attention, MLP. */
@@ -370,7 +371,7 @@ typedef struct memo_parallel_desc {
     int32_t kv_heads_must_divide;
     /* 1: the ring's pieces are contiguous, not zigzag; its last rank then has full blocks only. */
     int32_t is_contiguous;
-    /* The most groups of heads, so that the all-to-all of one runs behind the attention of another
+    /* The most groups of heads, so that the all-to-all of one overlaps the attention of another
      * (memo_sp_attention_desc.ulysses_groups); 0: 1.  The prediction takes the fastest number that
      * divides the key heads of a rank. */
     int32_t max_ulysses_groups;
@@ -416,8 +417,9 @@ MEMO_API memo_status memo_parallel_check(const memo_parallel_desc* desc,
 typedef enum memo_parallel_kind {
     /* All-gathers and reduce-scatters, 4 each way: 8 S h a layer, whatever G (tip 4). */
     MEMO_PARALLEL_TENSOR = 0,
-    /* All-to-alls of q, k, v, the output and their gradients: (4 + 4 / G) S h a layer (tip 4).
-     * Heads that several ranks read are sent to each, and their gradients travel in fp32. */
+    /* All-to-alls of q, k, v, the output and their gradients: (4 + 4 / G) S h a layer (tip 4), and
+     * for the backward one fp32 number a row and query head (row dots).  Heads that several ranks
+     * read are sent to each, and their gradients travel in fp32. */
     MEMO_PARALLEL_ULYSSES,
     /* Keys and values, R - 1 hops each way, and their gradients, R hops. */
     MEMO_PARALLEL_RING,
@@ -521,7 +523,7 @@ MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);
  * Chooses a degree for every block (attention, MLP, ...), so that a step takes least time within a
  * device's memory (Oases paper, section 4; the overlapped schedule with fine-grained
  * recomputation).  A small degree communicates less; a large one holds less.  With F, X forward and
- * recomputation + backward, C, CB the collectives behind them, of one of two sub-batches:
+ * recomputation + backward, C, CB the collectives after them, of one of two sub-batches:
  *
  *   block i at degree p     max(F_i, C_i) + max(X_i, CB_i); the first also F + CB, the last also
  *                           C + X
@@ -1674,7 +1676,10 @@ typedef struct memoi_queue { /* lowest first */
     int64_t n;
 } memoi_queue;
 
-enum { MEMOI_GREEDY_CLOCK = 256 }; /* steps between two looks at the clock */
+enum {
+    MEMOI_GREEDY_CLOCK = 256, /* steps between two looks at the clock */
+    MEMOI_GREEDY_PACE = 1000  /* items placed that tell how long a run takes */
+};
 
 /* Scratch of one greedy run. */
 typedef struct memoi_greedy {
@@ -1786,6 +1791,14 @@ MEMOI void memoi_greedy_clear(memoi_greedy* greedy) {
         memset(greedy->held_top, 0, (size_t)greedy->problem->n_items * sizeof(int64_t));
 }
 
+/* The time at which a run ends that has placed so many of n items; the present, if these are too few
+ * to tell. */
+MEMOI double memoi_greedy_end(double begin, int64_t n_placed, int64_t n) {
+    double now = memob_now_s();
+    return n_placed < MEMOI_GREEDY_PACE ? now
+                                        : begin + (now - begin) * (double)n / (double)n_placed;
+}
+
 /* Finds two fixed items that share a byte; returns 0 if there are none. */
 MEMOI int memoi_greedy_fixed_clash(memoi_greedy* greedy, int64_t* first, int64_t* second) {
     const memoi_problem* problem = greedy->problem;
@@ -1845,9 +1858,12 @@ MEMOI void memoi_queue_pop(memoi_queue* heap) {
  * the lowest plateau.  If no item does, nothing can fill that plateau, so it rises to its lower
  * neighbor.
  *
- * Items with gaps and fixed items wait beside the plateaus.  So do items that an alignment, a fixed
- * item or a hold keeps off their plateau.  Each waits with a lower bound of its offset, because
- * tops only rise.  Its offset is found when the plateaus reach that bound. */
+ * An aligned item leaves a hole between the plateau and itself.  (Items that wait until a plateau
+ * reaches their alignment take longer and end higher.)
+ *
+ * Items with gaps and fixed items wait beside the plateaus.  So do items that a fixed item or a hold
+ * keeps off their plateau.  Each waits with a lower bound of its offset, because tops only rise.
+ * Its offset is found when the plateaus reach that bound. */
 
 MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
                              int64_t previous) {
@@ -2018,18 +2034,21 @@ MEMOI int64_t memoi_greedy_lowest(const memoi_greedy* greedy, int64_t i, int64_t
 }
 
 /* Places the item that can lie lowest, until none is left; of equals the first of greedy->ranked.
- * Returns 0 if the deadline passes. */
+ * Returns 0 as soon as the deadline cannot be met. */
 MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     memoi_queue* waiting = &greedy->waiting;
-    int64_t n_on_tree = memoi_greedy_begin(greedy), next_fixed = 0, round, k;
+    int64_t n = problem->n_items, n_on_tree = memoi_greedy_begin(greedy), next_fixed = 0, round, k;
     int is_plain = memoi_problem_is_plain(problem);
+    double begin = memob_now_s();
     for (round = 1; n_on_tree + waiting->n > 0; round++) {
         int64_t at = n_on_tree > 0 ? memoi_plateau_lowest(greedy) : -1, rank, chosen, offset;
         int64_t top = at < 0 ? INT64_MAX : greedy->plateau[at].top, key = top;
-        int is_waiting = waiting->n > 0 && waiting->list[0].key <= top;
+        int is_waiting = waiting->n > 0 && waiting->list[0].key <= top, must_wait;
         const memoi_item* item;
-        if (round % MEMOI_GREEDY_CLOCK == 0 && memob_now_s() > greedy->deadline) return 0;
+        if (round % MEMOI_GREEDY_CLOCK == 0 &&
+            memoi_greedy_end(begin, n - n_on_tree - waiting->n, n) > greedy->deadline)
+            return 0;
 
         /* Choose the next item: one that waits, or the first in order that fits the lowest
          * plateau. */
@@ -2055,17 +2074,18 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
                problem->items[greedy->fixed[next_fixed]].fixed < key)
             next_fixed++;
         offset = is_plain ? key : memoi_greedy_lowest(greedy, chosen, key, next_fixed);
+        must_wait = offset > (is_waiting ? key : memob_align_up(key, item->alignment));
         if (!is_waiting) {
             memoi_unplaced_remove(greedy, chosen);
             n_on_tree--;
-            if (offset > key) memoi_queue_push(waiting, offset, rank);
-        } else if (offset > key) {
+            if (must_wait) memoi_queue_push(waiting, offset, rank);
+        } else if (must_wait) {
             waiting->list[0].key = offset;
             memoi_queue_sink(waiting);
         } else {
             memoi_queue_pop(waiting);
         }
-        if (offset > key) continue;
+        if (must_wait) continue;
 
         /* Place it and raise the plateaus below it. */
         if (is_plain)
@@ -2087,18 +2107,16 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
 
 /* --- on top: if there is no time for better --- */
 
-/* Puts the items that are not placed yet (offset -1) on top of the others. */
+/* Puts each item on top of those that conflict with it, fixed items first. */
 MEMOI void memoi_greedy_stack(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     int64_t k;
     memoi_greedy_clear(greedy);
     for (k = 0; k < problem->n_fixed; k++)
-        greedy->offsets[greedy->fixed[k]] = problem->items[greedy->fixed[k]].fixed;
-    for (k = 0; k < problem->n_items; k++)
-        if (greedy->offsets[k] >= 0) memoi_greedy_item_place(greedy, k, greedy->offsets[k]);
+        memoi_greedy_item_place(greedy, greedy->fixed[k], problem->items[greedy->fixed[k]].fixed);
     for (k = 0; k < problem->n_items; k++) {
         int64_t i = greedy->ranked[k].index, alignment = problem->items[i].alignment;
-        if (greedy->offsets[i] < 0)
+        if (problem->items[i].fixed < 0)
             memoi_greedy_item_place(greedy, i,
                                     memob_align_up(memoi_greedy_item_top(greedy, i), alignment));
     }
@@ -2117,16 +2135,17 @@ typedef struct memoi_stay {
     int32_t item, turn; /* fixed items come first */
 } memoi_stay;
 
-enum { MEMOI_FIT_LEVELS = 31, MEMOI_FIT_ROUNDS = 16 };
+enum { MEMOI_FIT_LEVELS = 16, MEMOI_FIT_STEP = 2, MEMOI_FIT_ROUNDS = 16 };
 
 typedef struct memoi_fit {
     const memoi_problem* problem;
-    memoi_stay* stays;                          /* by level, then bucket */
-    int32_t* stay_of;                           /* of a range */
-    int64_t* buckets;                           /* where each begins; one more at the end */
-    int64_t first_bucket[MEMOI_FIT_LEVELS + 1]; /* level l: 2^l sections a bucket, ranges as long
-                                                   as that, shorter than the next level's */
-    int32_t* order;                             /* the item whose turn it is */
+    memoi_stay* stays;                      /* by level, then bucket */
+    int32_t* stay_of;                       /* of a range */
+    int64_t* buckets;                       /* where each begins; one more at the end */
+    int64_t first_bucket[MEMOI_FIT_LEVELS]; /* level l: 2^(l * STEP) sections a bucket, ranges as
+                                               long as that, shorter than the next level's */
+    int n_levels;
+    int32_t* order;     /* the item whose turn it is */
     memoi_range* taken; /* scratch: bytes that an item must keep away from */
 } memoi_fit;
 
@@ -2141,21 +2160,22 @@ MEMOI void memoi_fit_free(memoi_fit* fit) {
 
 MEMOI int64_t memoi_fit_bucket(const memoi_fit* fit, const memoi_range* range) {
     int level = 0;
-    while ((range->end - range->begin) >> level > 1) level++;
-    return fit->first_bucket[level] + (range->begin >> level);
+    while ((range->end - range->begin) >> (level + 1) * MEMOI_FIT_STEP) level++;
+    return fit->first_bucket[level] + (range->begin >> level * MEMOI_FIT_STEP);
 }
 
 MEMOI int memoi_fit_create(memoi_fit* fit, const memoi_problem* problem) {
-    int64_t n = problem->n_items, n_ranges = problem->n_ranges, n_buckets = 0, i, k;
+    int64_t n = problem->n_items, n_ranges = problem->n_ranges, n_buckets = 0, longest = 1, i, k;
     memset(fit, 0, sizeof *fit);
     fit->problem = problem;
 
     /* A range belongs to the level of its length, so a bucket has few ranges without an overlap. */
-    for (k = 0; k < MEMOI_FIT_LEVELS; k++) {
-        fit->first_bucket[k] = n_buckets;
-        if (problem->n_sections >> k) n_buckets += (problem->n_sections >> k) + 1;
+    for (k = 0; k < n_ranges; k++)
+        longest = memob_max(longest, problem->ranges[k].end - problem->ranges[k].begin);
+    for (; longest >> fit->n_levels * MEMOI_FIT_STEP; fit->n_levels++) {
+        fit->first_bucket[fit->n_levels] = n_buckets;
+        n_buckets += (problem->n_sections >> fit->n_levels * MEMOI_FIT_STEP) + 1;
     }
-    fit->first_bucket[MEMOI_FIT_LEVELS] = n_buckets;
     fit->stays = (memoi_stay*)memob_calloc(n_ranges, sizeof(memoi_stay));
     fit->stay_of = (int32_t*)memob_calloc(n_ranges, sizeof(int32_t));
     fit->buckets = (int64_t*)memob_calloc(n_buckets + 1, sizeof(int64_t));
@@ -2228,10 +2248,11 @@ MEMOI int64_t memoi_fit_list(const memoi_fit* fit, int64_t i) {
     /* Overlapping ranges, from the buckets of each level that the range meets. */
     for (r = item->first_range; r < item->first_range + item->n_ranges; r++) {
         int32_t begin = (int32_t)problem->ranges[r].begin, end = (int32_t)problem->ranges[r].end;
-        for (l = 0; problem->n_sections >> l; l++) {
-            int64_t from = memob_max(begin - ((int64_t)2 << l) + 1, 0) >> l, to = (end - 1) >> l;
-            const memoi_stay* stay = &fit->stays[fit->buckets[fit->first_bucket[l] + from]];
-            const memoi_stay* last = &fit->stays[fit->buckets[fit->first_bucket[l] + to + 1]];
+        for (l = 0; l < fit->n_levels; l++) {
+            int64_t from = begin - ((int64_t)1 << (l + 1) * MEMOI_FIT_STEP) + 1;
+            const int64_t* buckets = fit->buckets + fit->first_bucket[l];
+            const memoi_stay* stay = &fit->stays[buckets[memob_max(from, 0) >> l * MEMOI_FIT_STEP]];
+            const memoi_stay* last = &fit->stays[buckets[((end - 1) >> l * MEMOI_FIT_STEP) + 1]];
             for (; stay < last; stay++) { /* stays that an earlier range met are listed already */
                 fit->taken[n].begin = stay->low;
                 fit->taken[n].end = stay->high;
@@ -2286,17 +2307,20 @@ MEMOI int64_t memoi_fit_find(memoi_fit* fit, int64_t i) {
     return memoi_fit_lowest_taken(fit->taken, memoi_fit_list(fit, i), 0, item);
 }
 
-/* Everything in its turn. */
+/* Everything in its turn.  Returns 0 as soon as the deadline cannot be met. */
 MEMOI int memoi_fit_run(memoi_fit* fit, double deadline, int64_t* offsets) {
-    int64_t turn;
-    for (turn = 0; turn < fit->problem->n_items; turn++) {
+    int64_t n = fit->problem->n_items, turn;
+    double begin = memob_now_s();
+    for (turn = 0; turn < n; turn++) {
         int64_t i = fit->order[turn];
-        if (turn % 64 == 63 && memob_now_s() > deadline) return 0;
+        if (turn % 64 == 63 && memoi_greedy_end(begin, turn, n) > deadline) return 0;
         offsets[i] = memoi_fit_find(fit, i);
         memoi_fit_put(fit, i, offsets[i]);
     }
     return 1;
 }
+
+#define MEMOI_GREEDY_STACK_S 1e-6 /* seconds to put an item on top of others */
 
 /* Orders by lowest offset or first fit: the first that come are those that find the most. */
 typedef struct memoi_rule {
@@ -2310,15 +2334,15 @@ typedef struct memoi_rule {
 MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem* problem,
                                      int64_t target, double last_begin, double deadline,
                                      memoi_solution* best, memo_error* error) {
-    static const memoi_rule rules[] = {{MEMOI_ORDER_SIZE, 1},     {MEMOI_ORDER_LIFETIME, 0},
-                                       {MEMOI_ORDER_AREA, 0},     {MEMOI_ORDER_SIZE, 1},
-                                       {MEMOI_ORDER_SIZE, 0},     {MEMOI_ORDER_START, 0},
-                                       {MEMOI_ORDER_LIFETIME, 1}, {MEMOI_ORDER_AREA, 1}};
-    enum { AGAIN = 3 };
+    static const memoi_rule rules[] = {
+        {MEMOI_ORDER_SIZE, 1},  {MEMOI_ORDER_LIFETIME, 0}, {MEMOI_ORDER_START, 1},
+        {MEMOI_ORDER_AREA, 0},  {MEMOI_ORDER_SIZE, 1},     {MEMOI_ORDER_SIZE, 0},
+        {MEMOI_ORDER_START, 0}, {MEMOI_ORDER_LIFETIME, 1}, {MEMOI_ORDER_AREA, 1}};
+    enum { QUICK = 2, AGAIN = 4 };
     memoi_greedy greedy;
     memoi_fit fit;
-    int64_t first, second, i;
-    int plain = memoi_problem_is_plain(problem), k, ok = 1;
+    int64_t n = problem->n_items, first, second;
+    int plain = memoi_problem_is_plain(problem), is_fit_done = 0, k, ok = 1;
     memset(&fit, 0, sizeof fit);
     if (!memoi_greedy_create(&greedy, problem, deadline))
         return memob_no_memory(error, "the greedy planner");
@@ -2332,26 +2356,32 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
                               (long long)plan->buffers[problem->items[second].buffer].id);
     }
 
-    /* One attempt for each rule.  The first always runs to its end or is completed, so that there
-     * is a plan. */
+    /* One attempt for each rule, given up as soon as it would last too long.  The first two may not
+     * use up the time of the quick one, which finds less but often ends in time. */
     for (k = plain; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
-        int is_done;
-        if (k == AGAIN && !plain) continue;
-        if (best->peak < INT64_MAX && memob_now_s() > last_begin) break;
+        double now = memob_now_s();
+        int has_plan = best->peak < INT64_MAX, is_done;
+        if ((k == AGAIN && is_fit_done) || (k == QUICK && has_plan)) continue;
+        if (now > (has_plan ? last_begin : deadline)) break;
+        greedy.deadline = has_plan ? deadline : deadline - MEMOI_GREEDY_STACK_S * (double)n;
+        if (!has_plan && k < QUICK) greedy.deadline = now + (greedy.deadline - now) / 2;
         memoi_greedy_order_items(problem, rules[k].order, greedy.ranked);
         if (rules[k].is_fit && !fit.order) ok = memoi_fit_create(&fit, problem);
         if (!ok) break;
-        if (rules[k].is_fit) {
-            for (i = 0; i < problem->n_items; i++) greedy.offsets[i] = -1;
-            memoi_fit_order(&fit, greedy.ranked);
-            is_done = memoi_fit_run(&fit, deadline, greedy.offsets);
-        } else {
-            is_done = memoi_greedy_run(&greedy);
-        }
-        if (!is_done && best->peak < INT64_MAX) break;
-        if (!is_done) memoi_greedy_stack(&greedy);
+        if (rules[k].is_fit) memoi_fit_order(&fit, greedy.ranked);
+        is_done = rules[k].is_fit ? memoi_fit_run(&fit, greedy.deadline, greedy.offsets)
+                                  : memoi_greedy_run(&greedy);
+        if (!is_done) continue;
+        is_fit_done |= k == 0;
         memoi_solution_offer(problem, greedy.offsets,
-                             rules[k].is_fit && is_done ? (int32_t)rules[k].order : -1, best);
+                             rules[k].is_fit ? (int32_t)rules[k].order : -1, best);
+    }
+
+    /* No rule ends in time. */
+    if (ok && best->peak == INT64_MAX) {
+        memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, greedy.ranked);
+        memoi_greedy_stack(&greedy);
+        memoi_solution_offer(problem, greedy.offsets, -1, best);
     }
     memoi_fit_free(&fit);
     memoi_greedy_free(&greedy);
@@ -8318,6 +8348,7 @@ MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
     double row_bytes = desc->element_bytes * share->attention_rows / l->ulysses;
     double head_bytes = row_bytes * desc->model.head_size;
     double v_bytes = row_bytes * desc->model.v_head_size;
+    double d_out_bytes = v_bytes + 4 * share->attention_rows / l->ulysses; /* with a row dot */
     double n_kv_all = 0, d_kv_scale = 1;
     int32_t u, n_q, n_kv;
 
@@ -8340,12 +8371,12 @@ MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
         own = (double)n_q * (l->ulysses - 1);
         share->backward_bytes =
             memoi_parallel_max(share->backward_bytes,
-                               v_bytes * others + head_bytes * own +
+                               d_out_bytes * others + head_bytes * own +
                                    (head_bytes + v_bytes) * d_kv_scale * n_kv * (l->ulysses - 1));
         to_heads = head_bytes * others + (head_bytes + v_bytes) * (n_kv_all - n_kv);
         share->forward_bytes = memoi_parallel_max(share->forward_bytes, to_heads + v_bytes * own);
         share->to_heads_bytes = memoi_parallel_max(share->to_heads_bytes, to_heads);
-        share->d_out_bytes = memoi_parallel_max(share->d_out_bytes, v_bytes * others);
+        share->d_out_bytes = memoi_parallel_max(share->d_out_bytes, d_out_bytes * others);
     }
 }
 

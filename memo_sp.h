@@ -563,8 +563,8 @@ typedef enum memo_mask_kind {
  * unchanged until the stream has passed. */
 typedef struct memo_mask {
     memo_mask_kind kind;
-    /* A query sees only keys less than so many positions before it, and after it; 0: no limit, 1:
-     * none but its own.  CAUSAL is window_after 1. */
+    /* A query at position p sees keys in (p - window_before, p + window_after); 0: no limit.
+     * CAUSAL is window_after 1. */
     int64_t window_before, window_after;
     int64_t n_tokens; /* queries from n_tokens on are padding and see nothing */
     int64_t n_keys;   /* keys from n_keys on are padding and are not seen; 0: n_tokens */
@@ -6437,8 +6437,8 @@ MEMOI memoi_shape_tokens* memoi_hybrid_tokens_create(const memo_sp_attention_des
     return tokens;
 }
 
-/* Groups of heads.  All ranks find the same number.  More of them than a rank has key heads would be
- * empty, but take buffers. */
+/* Groups of heads.  All ranks find the same number.  More of them than a rank has key heads would
+ * be empty, but take buffers. */
 MEMOI int32_t memoi_hybrid_n_groups(const memo_sp_attention_desc* desc) {
     int32_t n_groups = 1, p;
     for (p = 0; p < desc->sharding.ulysses && desc->sharding.ulysses > 1; p++)

@@ -3,6 +3,8 @@
  * z = x W, next x = relu(z), eight times.  x is swapped; half of the rows of z are swapped, the other half recomputed.
  * The gradients of the weights have the same bits as if everything is kept on the GPU.
  *
+ * Not run on a GPU yet.
+ *
  * Build:
  *     nvcc -arch=native -I. examples/07_cuda_swap_gemm.cu -lcublas -o 07_cuda_swap_gemm
  * Expected output:
@@ -40,7 +42,8 @@ static void product(float* c, const float* a, int ta, const float* b, int tb, in
                         k, &one, b, tb ? k : n, a, ta ? m : k, &zero, c, n);
 }
 
-static memo_status step(const memo_device* d, memo_stream stream, memo_swap* swap, memo_error* e) {
+static memo_status step(const memo_device* d, memo_stream stream, memo_swap* swap,
+                        memo_error* error) {
     const cudaStream_t s = memo_cuda_stream(stream);
     set<<<ROWS * H / 256, 256, 0, s>>>(value, 1);
     for (int32_t k = 0; k < 2 * N_LAYERS; k++) { /* layers 0, 1, ..., and back */
@@ -50,10 +53,10 @@ static memo_status step(const memo_device* d, memo_stream stream, memo_swap* swa
         float *wi = w + i * H * H, *dwi = dw + i * H * H;
         int64_t begin = 0, end = ROWS; /* of z, to compute */
         if (back) memo_swap_get_recompute_rows(swap, i, 1, &begin, &end);
-        if ((back ? memo_swap_backward_begin : memo_swap_forward_begin)(swap, i, e) ||
+        if ((back ? memo_swap_backward_begin : memo_swap_forward_begin)(swap, i, error) ||
             (!back &&
-             memo_copy(d, stream, MEMO_COPY_ON_DEVICE, x, value, sizeof(float) * ROWS * H, e)))
-            return e->status;
+             memo_copy(d, stream, MEMO_COPY_ON_DEVICE, x, value, sizeof(float) * ROWS * H, error)))
+            return error->status;
 
         for (int64_t row = begin; row < end; row += TILE) /* so that bits do not depend on begin */
             product(z + row * H, x + row * H, 0, wi, 0, TILE, H, H);
@@ -62,16 +65,18 @@ static memo_status step(const memo_device* d, memo_stream stream, memo_swap* swa
             product(dwi, x, 1, dz, 0, H, H, ROWS);
             product(value, dz, 0, wi, 1, ROWS, H, H);
         }
-        if ((back ? memo_swap_backward_end : memo_swap_forward_end)(swap, i, e)) return e->status;
+        if ((back ? memo_swap_backward_end : memo_swap_forward_end)(swap, i, error))
+            return error->status;
     }
 
     if (blas_status)
-        return memo_error_set(e, MEMO_STATUS_DEVICE, "cublasSgemm: %s",
+        return memo_error_set(error, MEMO_STATUS_DEVICE, "cublasSgemm: %s",
                               cublasGetStatusString(blas_status));
-    return memo_cuda_check(cudaGetLastError(), "the step", e);
+    return memo_cuda_check(cudaGetLastError(), "the step", error);
 }
 
-static memo_status run(const memo_device* d, memo_stream stream, int is_swapped, memo_error* e) {
+static memo_status run(const memo_device* d, memo_stream stream, int is_swapped,
+                       memo_error* error) {
     const memo_tensor tensors[] = {
         {"x", H * sizeof(float), is_swapped ? MEMO_TENSOR_SWAPPED : MEMO_TENSOR_KEPT, 0},
         {"z", H * sizeof(float), is_swapped ? MEMO_TENSOR_ROWS : MEMO_TENSOR_KEPT, 0}};
@@ -87,12 +92,13 @@ static memo_status run(const memo_device* d, memo_stream stream, int is_swapped,
     desc.tile_rows = TILE;
     desc.alpha = 0.5;
 
-    if (memo_swap_create(&desc, &swap, e)) return e->status;
-    memo_status status = step(d, stream, swap, e);
+    if (memo_swap_create(&desc, &swap, error)) return error->status;
+    memo_status status = step(d, stream, swap, error);
     if (!status)
-        status =
-            memo_copy(d, stream, MEMO_COPY_TO_HOST, dw_of[is_swapped], dw, sizeof(float) * DW, e);
-    if (memo_stream_synchronize(d, stream, status ? NULL : e) && !status) status = e->status;
+        status = memo_copy(d, stream, MEMO_COPY_TO_HOST, dw_of[is_swapped], dw, sizeof(float) * DW,
+                           error);
+    if (memo_stream_synchronize(d, stream, status ? NULL : error) && !status)
+        status = error->status;
 
     if (!status) {
         memo_swap_sizes sizes;
@@ -109,23 +115,23 @@ int main(void) {
     const int64_t w_bytes = sizeof(float) * DW, x_bytes = sizeof(float) * ROWS * H;
     memo_device* d = NULL;
     memo_stream stream = NULL;
-    memo_error e;
-    memo_status status = memo_cuda_device_create(&desc, &d, &e);
-    if (!status) status = memo_stream_create(d, "compute", 0, &stream, &e);
-    if (!status) status = memo_device_alloc(d, w_bytes, (void**)&w, &e);
-    if (!status) status = memo_device_alloc(d, w_bytes, (void**)&dw, &e);
-    if (!status) status = memo_device_alloc(d, x_bytes, (void**)&value, &e);
-    if (!status) status = memo_device_alloc(d, x_bytes, (void**)&dz, &e);
-    if (!status) status = memo_host_alloc(d, w_bytes, (void**)&dw_of[0], &e);
-    if (!status) status = memo_host_alloc(d, w_bytes, (void**)&dw_of[1], &e);
+    memo_error error;
+    memo_status status = memo_cuda_device_create(&desc, &d, &error);
+    if (!status) status = memo_stream_create(d, "compute", 0, &stream, &error);
+    if (!status) status = memo_device_alloc(d, w_bytes, (void**)&w, &error);
+    if (!status) status = memo_device_alloc(d, w_bytes, (void**)&dw, &error);
+    if (!status) status = memo_device_alloc(d, x_bytes, (void**)&value, &error);
+    if (!status) status = memo_device_alloc(d, x_bytes, (void**)&dz, &error);
+    if (!status) status = memo_host_alloc(d, w_bytes, (void**)&dw_of[0], &error);
+    if (!status) status = memo_host_alloc(d, w_bytes, (void**)&dw_of[1], &error);
 
     if (!status && (cublasCreate(&blas) || cublasSetStream(blas, memo_cuda_stream(stream))))
-        status = memo_error_set(&e, MEMO_STATUS_DEVICE, "cublasCreate failed");
+        status = memo_error_set(&error, MEMO_STATUS_DEVICE, "cublasCreate failed");
     if (!status) set<<<DW / 256, 256, 0, memo_cuda_stream(stream)>>>(w, 0.08f);
-    if (!status) status = run(d, stream, 0, &e);
-    if (!status) status = run(d, stream, 1, &e);
+    if (!status) status = run(d, stream, 0, &error);
+    if (!status) status = run(d, stream, 1, &error);
 
-    if (status) fprintf(stderr, "07_cuda_swap_gemm: %s\n", e.message);
+    if (status) fprintf(stderr, "07_cuda_swap_gemm: %s\n", error.message);
     int is_same = !status && memcmp(dw_of[0], dw_of[1], (size_t)w_bytes) == 0;
     if (!status) printf("%s gradients\n", is_same ? "the same" : "OTHER");
 

@@ -4,6 +4,8 @@
  * all of them.  The trainer runs its step unchanged.  Its numbers are garbage, but its requests are recorded and
  * planned.  The plan shows how much memory the step needs.
  *
+ * Not run on a GPU yet.
+ *
  * Build:
  *     nvcc -arch=native -I. examples/08_cuda_phantom.cu -o 08_cuda_phantom
  * Expected output:
@@ -20,25 +22,26 @@ enum { N_LAYERS = 16, HIDDEN = 4096 };
 
 /* A layer keeps its input and 4 h of its MLP.  Another 4 h live only during its forward. */
 static memo_status step(memo_arena* arena, const memo_device* device, memo_stream stream,
-                        int64_t n_tokens, memo_error* e) {
+                        int64_t n_tokens, memo_error* error) {
     const int64_t row_bytes = 2 * HIDDEN;
     void *input[N_LAYERS], *hidden[N_LAYERS], *moment;
-    memo_status status = memo_arena_begin(arena, e);
+    memo_status status = memo_arena_begin(arena, error);
     for (int i = 0; i < N_LAYERS && !status; i++) {
-        status = memo_arena_alloc(arena, n_tokens * row_bytes, 0, &input[i], e);
-        if (!status) status = memo_arena_alloc(arena, 4 * n_tokens * row_bytes, 0, &hidden[i], e);
-        if (!status) status = memo_arena_alloc(arena, 4 * n_tokens * row_bytes, 0, &moment, e);
+        status = memo_arena_alloc(arena, n_tokens * row_bytes, 0, &input[i], error);
+        if (!status)
+            status = memo_arena_alloc(arena, 4 * n_tokens * row_bytes, 0, &hidden[i], error);
+        if (!status) status = memo_arena_alloc(arena, 4 * n_tokens * row_bytes, 0, &moment, error);
         /* Stands for a kernel: the last rows are mapped, like all others. */
         if (!status)
             status = memo_fill(device, stream, (char*)moment + (4 * n_tokens - 16) * row_bytes, 0,
-                               16 * row_bytes, e);
-        if (!status) status = memo_arena_free(arena, moment, e);
+                               16 * row_bytes, error);
+        if (!status) status = memo_arena_free(arena, moment, error);
     }
     for (int i = N_LAYERS - 1; i >= 0 && !status; i--) {
-        status = memo_arena_free(arena, hidden[i], e);
-        if (!status) status = memo_arena_free(arena, input[i], e);
+        status = memo_arena_free(arena, hidden[i], error);
+        if (!status) status = memo_arena_free(arena, input[i], error);
     }
-    return status ? status : memo_arena_end(arena, e);
+    return status ? status : memo_arena_end(arena, error);
 }
 
 int main(void) {
@@ -50,25 +53,26 @@ int main(void) {
     memo_trace* trace = NULL;
     memo_plan* plan = NULL;
     memo_arena* arena = NULL;
-    memo_error e;
+    memo_error error;
     size_t free_bytes, total_bytes;
 
     device_desc.phantom_bytes = (int64_t)2 << 40;
-    memo_status status = memo_cuda_device_create(&device_desc, &device, &e);
-    if (!status) status = memo_stream_create(device, "compute", 0, &stream, &e);
-    if (!status) status = memo_trace_create(&trace, &e);
+    memo_status status = memo_cuda_device_create(&device_desc, &device, &error);
+    if (!status) status = memo_stream_create(device, "compute", 0, &stream, &error);
+    if (!status) status = memo_trace_create(&trace, &error);
     desc.device = device;
     desc.trace = trace;
-    if (!status) status = memo_arena_create(&desc, &arena, &e);
-    if (!status) status = step(arena, device, stream, n_tokens, &e);
-    if (!status) status = memo_stream_synchronize(device, stream, &e);
-    if (!status) status = memo_plan_from_trace(trace, 0, &plan, &e);
-    if (!status) status = memo_plan_solve(plan, NULL, &e);
+    if (!status) status = memo_arena_create(&desc, &arena, &error);
+    if (!status) status = step(arena, device, stream, n_tokens, &error);
+    if (!status) status = memo_stream_synchronize(device, stream, &error);
+    if (!status) status = memo_plan_from_trace(trace, 0, &plan, &error);
+    if (!status) status = memo_plan_solve(plan, NULL, &error);
     if (!status)
-        status = memo_cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo", &e);
+        status =
+            memo_cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo", &error);
 
     if (status)
-        fprintf(stderr, "08_cuda_phantom: %s\n", e.message);
+        fprintf(stderr, "08_cuda_phantom: %s\n", error.message);
     else
         printf("%lld tokens: %lld requests, %.2f TiB at the peak; the GPU has %.2f TiB\n",
                (long long)n_tokens, (long long)trace->n_requests,

@@ -3,6 +3,8 @@
  * q and k are 0, so attention is the mean of v up to the token itself; v is the token's place in the sequence.  The first
  * pass runs call by call and creates NCCL's connections.  The second pass is captured in a graph and replayed.
  *
+ * Not run on a GPU yet.
+ *
  * Build:
  *     nvcc -arch=native -I. examples/12_ring_nccl.cu -lnccl -o 12_ring_nccl
  * Run (torchrun sets the same variables; ranks that share a GPU also need NCCL_HOSTID=$r):

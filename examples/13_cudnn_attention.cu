@@ -179,5 +179,5 @@ int main() {
     cudaFree(c.scratch);
     if (plans.handle) cudnnDestroy(plans.handle);
     memo_cuda_device_destroy(device);
-    return status != MEMO_STATUS_OK;
+    return status ? 1 : 0;
 }

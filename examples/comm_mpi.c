@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
         memo_stream_create(device, "comm", 0, &stream, &error) ||
         comm_mpi_create(MPI_COMM_WORLD, device, 30, 1, &comm, &error) ||
         work(comm, device, stream, &error)) {
-        fprintf(stderr, "%s\n", error.message);
+        fprintf(stderr, "comm_mpi: %s\n", error.message);
         MPI_Abort(MPI_COMM_WORLD, 1);
         return 1;
     }

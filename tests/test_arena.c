@@ -878,7 +878,7 @@ static void bad_descs_are_named(void) {
     memo_trace_destroy(trace);
 }
 
-static void a_full_device_says_what_is_needed(void) {
+static void a_full_device_reports_the_needed_bytes(void) {
     memo_plan* plan = planned_text("malloc 1 1048576\nfree 1 1048576\n", 0);
     memo_arena_desc desc = memo_arena_desc_default();
     const memo_status full = MEMO_STATUS_OUT_OF_DEVICE_MEMORY;
@@ -959,7 +959,7 @@ int main(int argc, char** argv) {
     TEST(abandoned_batches_leave_nothing);
     TEST(an_abandoned_recording_starts_again);
     TEST(bad_descs_are_named);
-    TEST(a_full_device_says_what_is_needed);
+    TEST(a_full_device_reports_the_needed_bytes);
     TEST(large_alignments_are_kept);
     TEST(running_out_of_memory_is_reported);
     return memo_test_end();

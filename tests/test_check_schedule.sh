@@ -24,12 +24,12 @@ run() { # STATUS ARGUMENTS...
     [ $status -eq "$wanted" ]
 }
 
-says_what_the_files_say() {
+finds_the_races_of_the_files() {
     for file in tests/races/*.faulty.schedule; do
         run 1 "$file" || return 1
         value race >"$folder/races"
         sed -n 's/^#! //p' "$file" | cmp - "$folder/races" || return 1
-        run 0 "$(echo "$file" | sed 's/faulty/mended/')" && [ "$(value races)" -eq 0 ] || return 1
+        run 0 "$(echo "$file" | sed 's/faulty/fixed/')" && [ "$(value races)" -eq 0 ] || return 1
     done
 }
 
@@ -52,13 +52,13 @@ draws() {
         [ "$(grep -c '<title>race: ' "$folder/a.svg")" -eq 2 ] || return 1
         [ "$(grep -c '"name":"race: .*"dur":[0-9.]*[1-9]' "$folder/a.json")" -eq 2 ] || return 1
     done
-    run 0 tests/races/diffusers-13502.mended.schedule --svg "$folder/b.svg" || return 1
+    run 0 tests/races/diffusers-13502.fixed.schedule --svg "$folder/b.svg" || return 1
     ! grep -q 'race: ' "$folder/b.svg"
 }
 
 standard_input() {
-    "$tool" - <tests/races/openvdb-2287.mended.schedule >"$folder/out" && [ "$(value streams)" -eq 3 ] &&
-        "$tool" - --svg - <tests/races/openvdb-2287.mended.schedule | grep -q '</svg>'
+    "$tool" - <tests/races/openvdb-2287.fixed.schedule >"$folder/out" && [ "$(value streams)" -eq 3 ] &&
+        "$tool" - --svg - <tests/races/openvdb-2287.fixed.schedule | grep -q '</svg>'
 }
 
 # The schedule that a program writes of its recorded run.
@@ -73,7 +73,7 @@ refuses() { # TEXT MESSAGE
 }
 
 refuses_arguments() {
-    file=tests/races/openvdb-2287.mended.schedule
+    file=tests/races/openvdb-2287.fixed.schedule
     cp $file "$folder/own"
     ln -sf own "$folder/link"
     run 2 && run 2 $file $file && run 2 $file --leap && run 2 $file --svg && run 2 "$folder/nothing" &&
@@ -87,7 +87,7 @@ if [ ! -x $tool ]; then
     echo "1..1"
     exit 1
 fi
-test_is says_what_the_files_say says_what_the_files_say
+test_is finds_the_races_of_the_files finds_the_races_of_the_files
 test_is waits_that_do_nothing waits_that_do_nothing
 test_is draws draws
 test_is standard_input standard_input

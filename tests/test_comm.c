@@ -690,7 +690,7 @@ static void splits_until_the_end(rank_case* c) {
     }
 }
 
-static void abort_in_the_midst_of_splits_loses_nothing(void) {
+static void abort_during_splits_loses_nothing(void) {
     int trial;
     for (trial = 0; trial < 15; trial++) {
         rig g;
@@ -986,7 +986,7 @@ static void links_take_their_time_and_no_processor(void) {
 
 /* --- making --- */
 
-static void descs_that_cannot_be_are_refused(void) {
+static void invalid_descs_are_refused(void) {
     memo_comm_threads_desc desc = memo_comm_threads_desc_default();
     memo_host_device_desc host = memo_host_device_desc_default();
     memo_device *device = NULL, other, *none = NULL;
@@ -1057,7 +1057,7 @@ static void memory_that_ends_is_reported(void) {
 
 /* --- mesh without ranks --- */
 
-static void mesh_says_what_would_fit(void) {
+static void mesh_reports_degrees_that_fit(void) {
     memo_mesh_desc desc = memo_mesh_desc_default();
     memo_mesh mesh;
     memo_error error;
@@ -1109,14 +1109,14 @@ int main(int argc, char** argv) {
     TEST(a_rank_that_is_done_may_go);
     TEST(abort_from_another_thread_ends_all);
     TEST(abort_ends_a_slow_transfer);
-    TEST(abort_in_the_midst_of_splits_loses_nothing);
+    TEST(abort_during_splits_loses_nothing);
     TEST(a_split_times_out);
     TEST(failures_at_random_moments_touch_nothing_freed);
     TEST(ranks_that_differ_are_both_named);
     TEST(labels_that_match_harm_nobody);
     TEST(links_take_their_time_and_no_processor);
-    TEST(descs_that_cannot_be_are_refused);
+    TEST(invalid_descs_are_refused);
     TEST(memory_that_ends_is_reported);
-    TEST(mesh_says_what_would_fit);
+    TEST(mesh_reports_degrees_that_fit);
     return memo_test_end();
 }

@@ -99,7 +99,7 @@ static void splits_make_the_right_groups_which_work_at_once(void) { run_case("sp
 static void meshes_make_the_right_groups(void) { run_case("meshes"); }
 static void refused_calls_harm_nobody(void) { run_case("refused_calls"); }
 
-static void memory_is_told_and_registered(void) {
+static void memory_is_reported_and_registered(void) {
     memo_error error;
     void* address = NULL;
     memo_comm* part = NULL;
@@ -237,7 +237,7 @@ static void tests(void) {
     TEST(splits_make_the_right_groups_which_work_at_once);
     TEST(meshes_make_the_right_groups);
     TEST(refused_calls_harm_nobody);
-    TEST(memory_is_told_and_registered);
+    TEST(memory_is_reported_and_registered);
 #ifdef FAKE_NCCL
     TEST(operations_of_two_communicators_take_turns);
     TEST(captured_operations_leave_no_event);

@@ -49,7 +49,7 @@ on_the_emulated_grid() { # SOURCE
         -o "$program" && "$program"
 }
 
-# Memory of a thread's own, spilt registers or a copied desc, would cost the row kernels their bandwidth.
+# Memory of a thread's own, spilled registers or a copied desc, would cost the row kernels their bandwidth.
 keeps_to_registers() {
     nvcc -arch=sm_90 -std=c++17 -O3 -I. -DMEMO_IMPLEMENTATION -DMEMO_CUDA_IMPLEMENTATION '-DHEADER="memo_cuda.cuh"' \
         -Xptxas -v -x cu -cubin tests/compile/alone.c -o "$folder/kernels.cubin" >"$folder/ptxas" 2>&1 || {

@@ -1305,8 +1305,7 @@ static void impossible_configurations_are_refused(void) {
     cases[6].config.tile_rows = -1;
     cases[7].config.batch = -1;
     cases[8].config.sequence = (int64_t)1 << 50;
-    cases[9].config.mlp_rows = 8;
-    cases[9].config.sub_batches = 2;
+    cases[9].config.mlp_rows = -8;
     cases[10].config.states = MEMO_TYPE_I32;
     for (i = 0; i < 11; i++) {
         gpt_model* model = NULL;
@@ -1320,7 +1319,7 @@ static void impossible_configurations_are_refused(void) {
     }
 }
 
-static void tables_that_cannot_be_are_refused(void) {
+static void invalid_tables_are_refused(void) {
     const gpt_config config = gpt_test_config(4, 32, 4, 2, 16, 1, 8, 0.1);
     const struct {
         int cell;
@@ -1479,7 +1478,7 @@ int main(int argc, char** argv) {
     TEST(a_model_chooses_its_rows);
     TEST(any_failing_call_is_reported);
     TEST(impossible_configurations_are_refused);
-    TEST(tables_that_cannot_be_are_refused);
+    TEST(invalid_tables_are_refused);
     TEST(too_small_a_device_is_refused);
     TEST(a_model_learns_and_recites);
     TEST(a_model_with_swiglu_learns_and_recites);

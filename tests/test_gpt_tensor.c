@@ -270,6 +270,25 @@ static void swiglu_gives_the_same_bits(void) {
     }
 }
 
+/* Chunks begin where the rows of a block begin, and may be larger than these. */
+static void chunks_of_the_mlp_give_the_same_bits(void) {
+    static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
+    int k;
+    for (k = 0; k < 4; k++) {
+        gpt_config config = config_of(2, 1 + k % 2, MEMO_BLOCKS_DEFAULT);
+        uint8_t* text = text_of(&config, ACCUMULATE);
+        training one;
+        config.mlp_rows = k == 1 ? 1000 : 10;
+        if (k == 2) config.mlp = GPT_MLP_SWIGLU;
+        if (k == 3) config.type = MEMO_TYPE_BF16;
+        if (k >= 2) config.degrees = degrees;
+        one = unsplit(config, text);
+        check_schedules(config, k == 3 ? NULL : &one, text, "chunks");
+        training_free(&one);
+        free(text);
+    }
+}
+
 /* data, ring, ulysses, ZeRO, tensor, sub-batches */
 static void it_composes(void) {
     static const int32_t cases[][6] = {{2, 1, 1, 0, 2, 2}, {2, 1, 1, 2, 2, 2}, {1, 1, 2, 1, 2, 2},
@@ -298,7 +317,7 @@ static void it_composes(void) {
 }
 
 /* One recorded step under every schedule. */
-static void check_recorded(gpt_policy policy, const int32_t* degrees) {
+static void check_recorded(gpt_policy policy, const int32_t* degrees, int64_t mlp_rows) {
     int order;
     for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
         gpt_config config = config_of(2, 2, (memo_blocks_order)order);
@@ -306,6 +325,7 @@ static void check_recorded(gpt_policy policy, const int32_t* degrees) {
         training t;
         memo_error error;
         config.degrees = degrees;
+        config.mlp_rows = mlp_rows;
         t = training_of(config, policy, 1, text);
         t.records = 1;
         t.n_races = -1;
@@ -317,11 +337,14 @@ static void check_recorded(gpt_policy policy, const int32_t* degrees) {
     }
 }
 
-static void recorded_steps_have_no_race(void) { check_recorded(GPT_POLICY_ALPHA, NULL); }
+static void recorded_steps_have_no_race(void) {
+    check_recorded(GPT_POLICY_ALPHA, NULL, 0);
+    check_recorded(GPT_POLICY_ALPHA, NULL, 10);
+}
 
 static void recorded_gathers_have_no_race(void) {
     static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
-    check_recorded(GPT_POLICY_SWAP, degrees);
+    check_recorded(GPT_POLICY_SWAP, degrees, 0);
 }
 
 /* The rank fails before its first message, or while the others wait for it inside a block. */
@@ -400,6 +423,7 @@ int main(int argc, char** argv) {
     TEST(mixed_degrees_give_the_same_bits);
     TEST(schedules_and_policies_give_the_same_bits_in_bf16);
     TEST(swiglu_gives_the_same_bits);
+    TEST(chunks_of_the_mlp_give_the_same_bits);
     TEST(it_composes);
     TEST(recorded_steps_have_no_race);
     TEST(recorded_gathers_have_no_race);

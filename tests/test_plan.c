@@ -151,14 +151,17 @@ static void greedy_is_valid(void) {
     }
 }
 
-/* The lowest offset of item i above the placed ones, whose offsets are not negative. */
-static int64_t slow_lowest(const memoi_problem* problem, const int64_t* offsets, int64_t i) {
+/* The lowest offset of item i above the placed ones, whose offsets are not negative; *top: of these. */
+static int64_t slow_lowest(const memoi_problem* problem, const int64_t* offsets, int64_t i,
+                           int64_t* top) {
     const memoi_item* item = &problem->items[i];
     int64_t least = 0, k;
+    *top = item->fixed;
     if (item->fixed >= 0) return item->fixed;
     for (k = 0; k < problem->n_items; k++)
         if (k != i && offsets[k] >= 0 && memoi_problem_items_conflict(problem, i, k))
             least = memob_max(least, offsets[k] + problem->items[k].size);
+    *top = least;
     least = rounded(least, item->alignment);
     for (k = 0; k < problem->n_items; k++) { /* fixed ones still to come */
         const memoi_item* other = &problem->items[k];
@@ -171,7 +174,9 @@ static int64_t slow_lowest(const memoi_problem* problem, const int64_t* offsets,
     return least;
 }
 
-/* Whatever the features, each item in turn lies lowest; plain ones exactly in the order of ranks. */
+/* Whatever the features, each item in turn has the lowest key; plain ones exactly in the order of ranks.  The key is
+ * the top of what is below the item.  It is the offset of an item that is fixed, has gaps, or that a fixed item was ever
+ * in the way of. */
 static void lowest_offset_is_lowest(void) {
     int k;
     for (k = 0; k < 500; k++) {
@@ -181,7 +186,7 @@ static void lowest_offset_is_lowest(void) {
         memoi_problem problem;
         memoi_greedy greedy;
         int64_t i, rank, offsets[80];
-        int order;
+        int order, was_barred[80];
         memset(&with, 0, sizeof with);
         with.has_fixed = k % 7 == 1;
         with.has_gaps = k % 5 == 1;
@@ -194,22 +199,36 @@ static void lowest_offset_is_lowest(void) {
             memoi_greedy_order_items(&problem, (memoi_item_order)order, greedy.ranked);
             CHECK(memoi_greedy_run(&greedy));
             for (i = 0; i < problem.n_items; i++) offsets[i] = -1;
-            for (;;) { /* the next in the order of offsets, of equals any that can lie there */
-                int64_t best = -1, least = INT64_MAX, lowest[80];
+            memset(was_barred, 0, sizeof was_barred);
+            for (;;) { /* the next in the order of keys, of equals any that can lie there */
+                int64_t best = -1, least = INT64_MAX, top[80], lowest[80], key[80];
                 for (i = 0; i < problem.n_items; i++) {
-                    lowest[i] = offsets[i] < 0 ? slow_lowest(&problem, offsets, i) : INT64_MAX;
-                    if (lowest[i] < least) least = lowest[i];
+                    const memoi_item* item = &problem.items[i];
+                    key[i] = INT64_MAX;
+                    if (offsets[i] >= 0) continue;
+                    lowest[i] = slow_lowest(&problem, offsets, i, &top[i]);
+                    was_barred[i] |= lowest[i] != rounded(top[i], item->alignment);
+                    key[i] = was_barred[i] || item->n_ranges > 1 ? lowest[i] : top[i];
+                    if (key[i] < least) least = key[i];
                 }
-                for (rank = 0; rank < problem.n_items && best < 0; rank++) {
+                /* Of two in conflict the lower came first. */
+                for (i = 0; i < problem.n_items; i++) {
+                    int is_late = was_barred[i] && top[i] <= least; /* barred only after its turn */
+                    if (offsets[i] >= 0 || greedy.offsets[i] != lowest[i]) continue;
+                    if (key[i] > least && !is_late) continue;
+                    if (best < 0 || lowest[i] < lowest[best]) best = i;
+                }
+                for (rank = 0; best >= 0 && memoi_problem_is_plain(&problem); rank++) {
                     i = greedy.ranked[rank].index;
-                    if (lowest[i] == least && greedy.offsets[i] == least) best = i;
-                    if (lowest[i] == least && memoi_problem_is_plain(&problem)) break;
+                    if (key[i] > least) continue;
+                    best = greedy.offsets[i] == least ? i : -1;
+                    break;
                 }
                 if (least == INT64_MAX) break;
                 CHECK_CASE(best >= 0, "case %d, order %d: none at %lld", k, order,
                            (long long)least);
                 if (best < 0) break;
-                offsets[best] = least;
+                offsets[best] = lowest[best];
             }
         }
         memoi_greedy_free(&greedy);

@@ -183,7 +183,7 @@ static memo_plan* random_plan(int64_t n) {
 
 /* --- from a trace --- */
 
-static void lifetimes_are_those_of_the_trace(void) {
+static void lifetimes_match_the_trace(void) {
     memo_trace* trace = parsed("malloc 10 100\nmalloc 11 8\nfree 11 8\nmark iteration begin\n"
                                "malloc 12 512\nmalloc 13 513\nfree 12 512\nmalloc 14 0\n"
                                "free 13 513\nmark iteration end\n");
@@ -799,7 +799,7 @@ static void running_out_of_memory_is_reported(void) {
 
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
-    TEST(lifetimes_are_those_of_the_trace);
+    TEST(lifetimes_match_the_trace);
     TEST(sums_that_overflow_are_refused);
     TEST(shared_traces_have_their_bounds);
     TEST(another_stream_keeps_a_buffer);

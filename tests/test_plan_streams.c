@@ -330,7 +330,7 @@ static int plan_conflict(const memo_plan* plan, int64_t i, int64_t k) { /* i < k
 
 /* Were a lifetime or a hold any shorter, some offsets that it allows would be unsafe; any longer, some that it forbids
  * would be safe.  (A persistent buffer requested in the body lives from 0, longer than need be.) */
-static void conflicts_are_what_is_unsafe(void) {
+static void conflicts_match_unsafe_pairs(void) {
     int round, n_held = 0;
     for (round = 0; round < 300; round++) {
         int has_classes = round % 3 == 0;
@@ -579,7 +579,7 @@ int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(check_is_reachability);
     TEST(check_misses_removed_waits);
-    TEST(conflicts_are_what_is_unsafe);
+    TEST(conflicts_match_unsafe_pairs);
     TEST(plans_by_pairs_are_the_smallest);
     TEST(too_many_pairs_are_planned_as_lifetimes);
     TEST(early_users_are_seen);

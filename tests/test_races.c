@@ -1,5 +1,5 @@
 /* test_races.c - schedules as text, and explanations of their races: bugs that other projects shipped (tests/races, each
- * faulty and mended), and random schedules whose races disappear if the explanation is followed.  Run from the project's
+ * faulty and fixed), and random schedules whose races disappear if the explanation is followed.  Run from the project's
  * root. */
 #include "memo.h"
 #include "memo_test.h"
@@ -69,7 +69,7 @@ static int check_faulty(const char* path) {
     return n;
 }
 
-static int check_mended(const char* path) {
+static int check_fixed(const char* path) {
     memo_schedule* schedule = NULL;
     memo_check* check = NULL;
     int n = 0;
@@ -101,9 +101,9 @@ static void races_that_others_shipped(void) {
         n_pairs++;
         snprintf(path, sizeof path, "tests/races/%s", entry->d_name);
         n = check_faulty(path);
-        snprintf(path, sizeof path, "tests/races/%.*s.mended.schedule",
+        snprintf(path, sizeof path, "tests/races/%.*s.fixed.schedule",
                  (int)(length - strlen(faulty)), entry->d_name);
-        CHECK_CASE(check_mended(path) == n, "%s: as many operations as the faulty one", path);
+        CHECK_CASE(check_fixed(path) == n, "%s: as many operations as the faulty one", path);
     }
     closedir(folder);
     CHECK_CASE(n_pairs >= 12 && n_files == 2 * n_pairs, "%d files, %d of them faulty", n_files,
@@ -128,22 +128,22 @@ static void check_why(const char* text, const char* expected) {
     memo_schedule_destroy(schedule);
 }
 
-static void diagnoses_name_what_is_missing(void) {
+static void diagnoses_name_the_missing_wait(void) {
     check_why("memo schedule 1\nstream compute\nstream h2d\n"
               "record 17 h2d\nwait 17 compute\nrun \"to device 3\" h2d writes 0x10..0x20\n"
               "record 17 h2d\nrun \"backward 3\" compute reads 0x18..0x40\n",
               "\"backward 3\" (operation 4, on compute) reads bytes 0x18..0x20 that "
               "\"to device 3\" (operation 2, on h2d) writes; no path: compute never waits for "
-              "event 17 after its second record (operation 3, on h2d); mend: let compute wait for "
+              "event 17 after its second record (operation 3, on h2d); fix: let compute wait for "
               "it between operations 3 and 4");
     check_why("memo schedule 1\nstream a\nstream b\nwait e b\nrun x a writes 0..4\n"
               "run y b reads 0..4\n",
-              "the last wait of b is for event e, never recorded before; mend: record an event "
+              "the last wait of b is for event e, never recorded before; fix: record an event "
               "after operation 1 and let b wait for it between operations 1 and 2");
     check_why("memo schedule 1\nstream a\nstream \"b c\"\nrun x a writes 0..4\n"
               "record f a\nrecord e a\nrun y \"b c\" writes 0..4\nwait e \"b c\"\n",
               "writes bytes 0x0..0x4 that \"x\" (operation 0, on a) writes; no path: \"b c\" never "
-              "waits for event f after its first record (operation 1, on a); mend: let \"b c\"");
+              "waits for event f after its first record (operation 1, on a); fix: let \"b c\"");
     /* The event that b waits for elsewhere is likelier than the first one. */
     check_why("memo schedule 1\nstream a\nstream b\nbuffer big 100\nbuffer part big+8..24\n"
               "record e a\nwait e b\nrun x a writes 8..12\nrecord f a\nrecord e a\n"
@@ -175,7 +175,7 @@ static void operations_are_described(void) {
     memo_schedule_destroy(schedule);
 }
 
-/* --- random schedules: the diagnosis, followed, mends the race --- */
+/* --- random schedules: the diagnosis, followed, fixes the race --- */
 
 static memo_schedule* random_schedule(void) {
     static const char* const names[] = {"to host", "compute", "a \"b\" \\ c", "writes"};
@@ -287,18 +287,18 @@ static int has_race(const memo_schedule* schedule, int64_t first, int64_t second
 }
 
 /* Follows the advice at the end of the explanation, anywhere between the two named operations. */
-static void check_mend(const memo_schedule* schedule, const memo_race* race, const char* why,
-                       int round) {
-    const char* mend = strstr(why, "; mend: ");
+static void check_fix(const memo_schedule* schedule, const memo_race* race, const char* why,
+                      int round) {
+    const char* fix = strstr(why, "; fix: ");
     int32_t stream = schedule->ops[race->second].stream, event = schedule->n_events;
-    memo_schedule *recorded = NULL, *mended;
+    memo_schedule *recorded = NULL, *fixed;
     long long from, to;
     int64_t second = race->second, at;
-    CHECK_CASE(mend && sscanf(strstr(mend, "between operations "),
-                              "between operations %lld and %lld", &from, &to) == 2,
+    CHECK_CASE(fix && sscanf(strstr(fix, "between operations "), "between operations %lld and %lld",
+                             &from, &to) == 2,
                "round %d: %s", round, why);
     if (strstr(
-            mend,
+            fix,
             "record an event after")) { /* then operation `from` is this record, one place later */
         CHECK_CASE(from == race->first && to == second, "round %d: %s", round, why);
         recorded =
@@ -311,15 +311,15 @@ static void check_mend(const memo_schedule* schedule, const memo_race* race, con
                    round, why);
     }
     at = memo_test_int(from + 1, to);
-    mended = with_op(recorded ? recorded : schedule, at, MEMO_OP_WAIT, event, stream);
+    fixed = with_op(recorded ? recorded : schedule, at, MEMO_OP_WAIT, event, stream);
     CHECK_CASE(has_race(schedule, race->first, race->second), "round %d", round);
     CHECK_CASE(!recorded || has_race(recorded, race->first, second), "round %d", round);
-    CHECK_CASE(!has_race(mended, race->first, second + 1), "round %d: %s", round, why);
+    CHECK_CASE(!has_race(fixed, race->first, second + 1), "round %d: %s", round, why);
     memo_schedule_destroy(recorded);
-    memo_schedule_destroy(mended);
+    memo_schedule_destroy(fixed);
 }
 
-static void diagnoses_followed_mend_the_race(void) {
+static void following_a_diagnosis_fixes_the_race(void) {
     int round, n_recorded = 0, n_never = 0, n_late = 0;
     for (round = 0; round < 3000; round++) {
         memo_schedule *schedule = random_schedule(), *again = reread(schedule, NULL);
@@ -334,7 +334,7 @@ static void diagnoses_followed_mend_the_race(void) {
             n_recorded += strstr(why, "no event is recorded") != NULL;
             n_never += strstr(why, "never waits") != NULL;
             n_late += strstr(why, "too late") != NULL;
-            check_mend(again, &check->races[i], why, round);
+            check_fix(again, &check->races[i], why, round);
         }
         memo_check_destroy(check);
         memo_schedule_destroy(schedule);
@@ -499,9 +499,9 @@ static void links_become_time(void) {
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(races_that_others_shipped);
-    TEST(diagnoses_name_what_is_missing);
+    TEST(diagnoses_name_the_missing_wait);
     TEST(operations_are_described);
-    TEST(diagnoses_followed_mend_the_race);
+    TEST(following_a_diagnosis_fixes_the_race);
     TEST(every_line_of_the_format);
     TEST(faults_have_a_file_a_line_and_a_reason);
     TEST(streams_of_one_name_stay_two);

@@ -412,7 +412,7 @@ static void handles_may_come_again(void) {
     CHECK_IS(mallocs_live, ==, 0);
 }
 
-static void times_are_those_of_the_device(void) {
+static void times_match_the_device(void) {
     fake* f = fake_create(0);
     memo_recorder* recorder;
     memo_device* d;
@@ -782,7 +782,7 @@ int main(int argc, char** argv) {
     TEST(launches_are_annotated_in_a_line);
     TEST(a_missing_wait_is_found);
     TEST(handles_may_come_again);
-    TEST(times_are_those_of_the_device);
+    TEST(times_match_the_device);
     TEST(an_open_operation_ends_with_the_schedule);
     TEST(pauses_leave_no_trace_but_a_sync);
     TEST(recorders_stack);

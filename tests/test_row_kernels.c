@@ -544,7 +544,7 @@ static void indices_pass_32_bits(void) {
     }
 }
 
-static void refuses_what_cannot_be_meant(void) {
+static void invalid_arguments_are_refused(void) {
     static float numbers[64];
     static const int64_t index[2] = {0, 1};
     memo_rows_desc rows;
@@ -681,7 +681,7 @@ int main(int argc, char** argv) {
     TEST(merge_survives_extremes);
     TEST(merge_leaves_other_batches_alone);
     TEST(indices_pass_32_bits);
-    TEST(refuses_what_cannot_be_meant);
+    TEST(invalid_arguments_are_refused);
     TEST(run_on_a_host_stream);
     return memo_test_end();
 }

@@ -216,7 +216,7 @@ static void the_check_finds_wrong_shardings(void) {
     }
 }
 
-static void what_cannot_be_meant_is_refused(void) {
+static void invalid_arguments_are_refused(void) {
     static const int64_t begins[] = {0, 3, 8};
     memo_sharding_desc desc = memo_sharding_desc_default();
     memo_sharding sharding;
@@ -404,7 +404,7 @@ static void* loss_main(void* argument) {
     return NULL;
 }
 
-static void the_mean_loss_is_that_of_one_rank(void) {
+static void the_mean_loss_matches_one_rank(void) {
     memo_comm_threads_desc desc = memo_comm_threads_desc_default();
     memo_host_device_desc device_desc = memo_host_device_desc_default();
     memo_device* devices[N_RANKS];
@@ -499,11 +499,11 @@ int main(int argc, char** argv) {
     TEST(zigzag_of_the_sequence_does_not_balance_documents);
     TEST(zigzag_is_algorithm_2);
     TEST(the_check_finds_wrong_shardings);
-    TEST(what_cannot_be_meant_is_refused);
+    TEST(invalid_arguments_are_refused);
     TEST(rows_go_and_come_back);
     TEST(positions_count_within_documents);
     TEST(labels_are_shifted_before_sharding);
-    TEST(the_mean_loss_is_that_of_one_rank);
+    TEST(the_mean_loss_matches_one_rank);
     TEST(who_holds_what_is_printed);
     TEST(heads_are_dealt_out);
     return memo_test_end();

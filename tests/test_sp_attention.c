@@ -12,7 +12,7 @@
  *    6 lengths that do not divide, a lost token  random_cases_are_exact; test_sharding: rows_go_and_come_back
  *    7 documents that must divide by 2 cp        every_mask_in_every_sharding_is_exact, documents_are_balanced
  *    8 positions after reordering                test_sharding: positions_count_within_documents
- *    9 loss and gradients off by a factor        test_sharding: the_mean_loss_is_that_of_one_rank
+ *    9 loss and gradients off by a factor        test_sharding: the_mean_loss_matches_one_rank
  *   10 labels shifted after sharding             test_sharding: labels_are_shifted_before_sharding
  *   11 deadlocks                                 test_comm: exchange_of_all_with_all_does_not_deadlock,
  *                                                groups_of_random_messages_arrive,
@@ -1144,7 +1144,7 @@ static void a_causal_ring_sends_less(void) {
     }
 }
 
-static void bytes_are_those_of_the_formulas(void) {
+static void bytes_match_the_formulas(void) {
     static const int32_t degrees[][2] = {{1, 1}, {1, 4}, {4, 1}, {2, 2}, {3, 2}, {2, 4}};
     size_t i;
     int type, again, v_size;
@@ -1189,7 +1189,7 @@ static void bytes_are_those_of_the_formulas(void) {
 }
 
 /* 48 queries and 80 keys: each tensor sends its own rows. */
-static void bytes_of_cross_attention_are_those_of_the_formulas(void) {
+static void bytes_of_cross_attention_match_the_formulas(void) {
     static const int32_t degrees[][2] = {{1, 4}, {4, 1}, {2, 2}};
     int i, again;
     for (i = 0; i < 3; i++)
@@ -2133,7 +2133,7 @@ static void sizes_that_overflow_are_refused(void) {
     CHECK_CASE(n_refused > 100 && n_refused < 1900, "%d refused", n_refused);
 }
 
-static void what_cannot_be_meant_is_refused(void) {
+static void invalid_arguments_are_refused(void) {
     memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc good = memo_sp_attention_desc_default(), desc;
     memo_sharding rows[3];
@@ -2335,10 +2335,10 @@ int main(int argc, char** argv) {
     TEST(what_sees_nothing_is_not_computed);
     TEST(documents_are_balanced);
     TEST(documents_may_change_from_batch_to_batch);
-    TEST(bytes_are_those_of_the_formulas);
+    TEST(bytes_match_the_formulas);
     TEST(only_rows_that_are_read_travel);
     TEST(a_causal_ring_sends_less);
-    TEST(bytes_of_cross_attention_are_those_of_the_formulas);
+    TEST(bytes_of_cross_attention_match_the_formulas);
     TEST(replicas_are_sent_where_needed);
     TEST(bytes_follow_the_heads_that_ranks_need);
     TEST(gradients_of_replicas_are_summed_in_fp32);
@@ -2361,6 +2361,6 @@ int main(int argc, char** argv) {
     TEST(a_failing_rank_is_seen_by_all);
     TEST(a_rank_in_another_pass_is_an_error_on_all_ranks);
     TEST(sizes_that_overflow_are_refused);
-    TEST(what_cannot_be_meant_is_refused);
+    TEST(invalid_arguments_are_refused);
     return memo_test_end();
 }

@@ -212,7 +212,7 @@ static void plain_files_will_do(void) {
     CHECK_IS(n_open_files(), ==, n_files);
 }
 
-static void what_cannot_be_is_refused(void) {
+static void invalid_arguments_are_refused(void) {
     memo_device table;
     memo_device* host;
     chain c;
@@ -462,7 +462,7 @@ int main(int argc, char** argv) {
     TEST(a_killed_program_leaves_nothing);
     TEST(a_folder_in_memory_will_do);
     TEST(plain_files_will_do);
-    TEST(what_cannot_be_is_refused);
+    TEST(invalid_arguments_are_refused);
     TEST(a_table_out_of_order_is_refused);
     TEST(a_full_disk_is_a_status);
     TEST(a_failing_disk_is_a_status);

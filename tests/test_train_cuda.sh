@@ -205,6 +205,7 @@ late_streams() { # COMMAND...
 test_is "the trainer builds on stand-ins" builds
 [ -x "$folder/train_gpt" ] || { tap_end; exit 1; }
 test_is "sub-batches on one GPU" one_gpu --sub-batches 2 --schedule fine --policy recompute
+test_is "parts of a sequence on one GPU, with cuDNN's attention" with_cudnn one_gpu --sub-batches 2 --batch 1
 test_is "every launcher is known" every_launcher_is_known
 test_is "mistakes of launchers and of ranks are refused" mistakes_are_refused
 test_is "Ctrl-C ends the meeting of the ranks" ctrl_c_ends_the_meeting

@@ -133,13 +133,13 @@ options_without_effect_are_refused() {
     expect_code 0
 }
 
-models_that_cannot_be_are_refused() {
+invalid_models_are_refused() {
     refused '--hidden 18 is not a multiple of --heads 4; --hidden 24 would be' $tiny --hidden 18
     refused 'rotary positions need an even size' $tiny --hidden 12
     refused '--heads 4 is not a multiple of --kv-heads 3' $tiny --kv-heads 3
 }
 
-ranks_that_cannot_be_are_refused() {
+invalid_ranks_are_refused() {
     refused '--ranks 3 cannot be divided into --ring 1 x --ulysses 2; --ranks 4 can' $tiny --ranks 3 --ulysses 2
     refused '--ranks 4 is not --data 3 x --ring 1 x --ulysses 1; --ranks 3 would be' $tiny --ranks 4 --data 3
     refused '--batch 2 cannot be divided by --data 4; --batch 4 can' $tiny --ranks 4
@@ -156,7 +156,7 @@ ranks_that_cannot_be_are_refused() {
     refused 'of device memory cannot hold this run' $tiny --ranks 2 --device-memory 100KiB
 }
 
-texts_that_cannot_be_are_refused() {
+invalid_texts_are_refused() {
     refused 'missing: cannot be read: No such file' $tiny --text missing
     refused 'empty: the file is empty' $tiny --text text empty
     refused 'the text has 5 bytes, and a sequence of --seq 50 needs one more' $tiny --text short
@@ -171,7 +171,7 @@ shortest_text() {
     expect_code 0
 }
 
-outputs_that_cannot_be_are_refused() {
+invalid_outputs_are_refused() {
     : >plain
     run $tiny --output plain/run --loss-log left.log
     expect_code 2
@@ -226,7 +226,7 @@ inputs_are_not_overwritten() {
 
 # ---- budgets ---------------------------------------------------------------------------------------
 
-budgets_that_cannot_be_met_are_refused() {
+impossible_budgets_are_refused() {
     refused '100.0 KiB of device memory cannot hold this run: policy memo needs, even with all but layer inputs recomputed, [0-9.]* [KM]iB (parameters.*; try --device-memory [0-9]*[KM]iB' $tiny --device-memory 100KiB
     refused 'policy alpha needs, even at alpha 0, [0-9.]* [KM]iB (parameters.*; try --device-memory [0-9]*[KM]iB' $tiny --policy alpha --device-memory 100KiB
     refused 'policy keep needs' $tiny --policy keep --device-memory 100KiB
@@ -413,7 +413,9 @@ mlp_in_chunks() {
     expect_err 'has other tensors than this model'
     run $tiny --mlp-rows 20 --dry-run --cluster h100
     expect_code 0
-    refused '--mlp-rows 8 does not work with --tensor and --sub-batches' $tiny --mlp-rows 8 --sub-batches 2
+    run $tiny --mlp-rows 20 --tensor 2 --sub-batches 2 --schedule fine --compare 1
+    expect_code 0
+    expect_out 'bitwise the same'
 }
 
 # expect_near LOG LOG: no loss differs by more than 10^-6.
@@ -845,13 +847,13 @@ for name in help_lists_every_option \
     unknown_options_are_refused \
     bad_values_are_refused \
     options_without_effect_are_refused \
-    models_that_cannot_be_are_refused \
-    ranks_that_cannot_be_are_refused \
-    texts_that_cannot_be_are_refused \
+    invalid_models_are_refused \
+    invalid_ranks_are_refused \
+    invalid_texts_are_refused \
     shortest_text \
-    outputs_that_cannot_be_are_refused \
+    invalid_outputs_are_refused \
     inputs_are_not_overwritten \
-    budgets_that_cannot_be_met_are_refused \
+    impossible_budgets_are_refused \
     suggested_budget_is_exact \
     suggested_chunks_are_enough \
     dry_run \

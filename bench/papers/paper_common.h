@@ -191,7 +191,7 @@ static inline double paper_minimize(double* variables, int n, paper_objective ob
             if (trial_value < values[worst]) {
                 memcpy(points[worst], trial, sizeof trial);
                 values[worst] = trial_value;
-            } else { /* shrink towards the best */
+            } else { /* shrink toward the best */
                 for (i = 0; i <= n; i++) {
                     if (i == best) continue;
                     for (j = 0; j < n; j++) points[i][j] = 0.5 * (points[i][j] + points[best][j]);

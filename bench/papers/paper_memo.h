@@ -1,5 +1,5 @@
 /* paper_memo.h - "Efficiently Training 7B LLM with 1 Million Sequence Length on 8 GPUs" (MEMO): its
- * tables of model FLOPs utilisation (MFU), out-of-memory verdicts and swapped fractions, computed
+ * tables of model FLOPs utilization (MFU), out-of-memory verdicts and swapped fractions, computed
  * from one table of constants and printed beside the published figures.
  *
  * Symbols of the paper: n layers, h hidden size, s tokens of a sequence, V vocabulary, P

@@ -96,6 +96,10 @@ static inline double layout_activation_units(const layout_model* m, memo_paralle
     c.peak_flops_per_s = c.link_bytes_per_s = 1;
     *(kind == MEMO_PARALLEL_TENSOR ? &row.tensor : &row.ulysses) = degree;
     p = layout_predict(m, &c, row, 65536, 1, 1);
+    /* The paper leaves out the row dots, of fp32. */
+    if (kind == MEMO_PARALLEL_ULYSSES)
+        p.sent_bytes[kind] -=
+            m->shape.n_layers * 4.0 * 65536 / degree * m->shape.n_q_heads * (degree - 1) / degree;
     /* All-gathers and reduce-scatters move the whole tensor, an all-to-all a rank's share. */
     return p.sent_bytes[kind] / m->shape.n_layers / (2.0 * 65536 * m->shape.hidden) *
            (kind == MEMO_PARALLEL_TENSOR ? 1 : degree) * degree / (degree - 1);

@@ -63,7 +63,7 @@ typedef struct gpt_config {
     int64_t tile_rows;       /* rows of a GEMM; swapped and recomputed rows meet between tiles */
     /* Rows of the MLP at a time, rounded up to tiles.  Its tensors are then not skeletal: the backward
      * recomputes them chunk by chunk, under every policy, and they take the memory of one chunk.  0: they
-     * are skeletal.  Not with tensor ranks and sub-batches. */
+     * are skeletal. */
     int64_t mlp_rows;
     double dropout; /* in [0, 1): embedding, after the projection, after the MLP */
     uint64_t seed;  /* of the initial parameters and of dropout */

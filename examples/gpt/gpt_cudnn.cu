@@ -55,7 +55,7 @@ static int64_t gpt_cudnn_scratch_bytes(void* context, const gpt_shapes* of) {
     const gpt_cudnn* c = (const gpt_cudnn*)context;
     const int64_t limit = c->desc.scratch_bytes ? c->desc.scratch_bytes : (int64_t)2 << 30;
     std::vector<attention_shape> shapes;
-    int64_t most = 0;
+    int64_t most = c->desc.scratch_bytes;
     memo_error unused; /* prepare refuses what has no shapes */
     if (gpt_cudnn_shapes(c, of, &shapes, &unused)) return 0;
     for (const attention_shape& s : shapes)
@@ -239,6 +239,7 @@ static memo_status gpt_cudnn_backward(gpt_cudnn* c, cudaStream_t stream,
     const attention_scratch m = attention_carve(s, scratch);
     const int64_t n_heads = a->shape.n_heads;
     const attention_rows k_rows = {s.k.row, s.k.batch};
+
     for (int64_t i = 0; i < call->n_calls; i++) {
         const int64_t q_at = i * s.h_q * s.d, k_at = i * s.h_k * s.d;
         uint16_t *d_k = (uint16_t*)a->dk + k_at, *d_v = (uint16_t*)a->dv + k_at;
@@ -252,6 +253,7 @@ static memo_status gpt_cudnn_backward(gpt_cudnn* c, cudaStream_t stream,
             {ATTENTION_D_Q, (uint16_t*)a->dq + q_at},
             {ATTENTION_D_K, m.d_k ? m.d_k : d_k},
             {ATTENTION_D_V, m.d_v ? m.d_v : d_v}};
+
         if (attention_turn_lse(stream, (float*)a->lse + i * s.h_q, m.stats, s,
                                {n_heads, s.n_q * n_heads}, false, error) ||
             attention_run(&c->plans, call->plan, addresses, m.workspace, stream, error))

@@ -17,8 +17,9 @@ typedef struct gpt_cudnn_desc {
     /* 1: gradients have the same bits in every run.  On Hopper this needs 2 bytes of scratch memory for each
      * pair of a query and a key of the heads that one call computes. */
     int32_t is_deterministic;
-    /* Scratch memory of one call; 0: 2 GiB.  A call that needs more is divided into groups of heads.  A group
-     * has at least one key head and its query heads, and gets the memory that these need. */
+    /* Scratch memory to set aside; 0: what a call is expected to need, up to 2 GiB.  A call that needs more is
+     * divided into groups of heads.  A group has at least one key head and its query heads, and gets the memory
+     * that these are expected to need.  If cuDNN needs still more, prepare fails and names the bytes. */
     int64_t scratch_bytes;
 } gpt_cudnn_desc;
 

@@ -460,6 +460,7 @@ static gpt_shapes gpt_shapes_of_attention(gpt_shapes shapes, const gpt_config* c
     const int splits_sequence = share->batch % n_parts != 0;
     int32_t part, degree, i;
     shapes.over_ranks = gpt_sp_desc(config, share);
+
     for (degree = 1; degree <= all; degree++)
         for (part = 0; part < n_parts; part++) {
             const memo_share rows = memo_share_of(share->n_rows, n_parts, part);
@@ -469,6 +470,7 @@ static gpt_shapes gpt_shapes_of_attention(gpt_shapes shapes, const gpt_config* c
                 is_used |= config->degrees[2 * i] == degree;
             if (!is_used || (part && !splits_sequence) || shapes.n_attention == GPT_SHAPES_MAX)
                 continue;
+
             memset(&s, 0, sizeof s);
             s.first = splits_sequence ? rows.begin : 0;
             s.sequence = splits_sequence ? rows.begin + rows.count : config->sequence;

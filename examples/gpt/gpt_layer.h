@@ -23,6 +23,12 @@ static gpt_rows gpt_slice(const gpt_model* model, gpt_rows part, int32_t degree)
     return gpt_rows_make(part.begin + share.begin, part.begin + share.begin + share.count);
 }
 
+/* Columns of a tensor in a block of this degree. */
+static int64_t gpt_columns(const gpt_model* model, int32_t degree, int tensor) {
+    const int is_split = (tensor >= GPT_Q && tensor <= GPT_LSE) || tensor >= GPT_UP;
+    return model->columns[tensor] * (is_split ? gpt_degree(model->config.tensor) / degree : 1);
+}
+
 /* A skeletal tensor; only the current part's rows if degrees differ.  The engine then has room for
  * all rows in the width of the largest degree.  This rank has fewer and wider rows, stored part by
  * part. */
@@ -36,8 +42,7 @@ static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
     if (model->is_dry_run) return x;
     x.address = (char*)memo_session_get_address(model->session, layer, tensor);
     x.element_bytes = gpt_element_bytes(&model->config, tensor);
-    x.n_columns = model->columns[tensor];
-    if ((tensor >= GPT_Q && tensor <= GPT_LSE) || tensor >= GPT_UP) x.n_columns *= wider;
+    x.n_columns = gpt_columns(model, degree, tensor);
     x.address += part.begin / wider * x.n_columns * x.element_bytes;
     x.begin = gpt_slice(model, part, degree).begin;
     return x;
@@ -114,22 +119,30 @@ static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need
                  NULL, need[GPT_ACTIVATED]);
 }
 
+/* Rows that the MLP computes at a time: a chunk, or all. */
+static int64_t gpt_mlp_rows(const gpt_model* model) {
+    return model->config.mlp_rows ? model->chunk_rows : model->n_rows;
+}
+
 /* Computes the MLP's tensors of a chunk unless they are skeletal; gpt_end_chunk frees them. */
 static void gpt_begin_chunk(gpt_model* model, int32_t layer, gpt_rows rows) {
+    const int32_t degree = gpt_block_degree(&model->config, 2 * layer + 1);
     gpt_rows need[GPT_N_TENSORS];
     int t;
     if (!model->config.mlp_rows) return;
     for (t = gpt_n_tensors(&model->config); t < GPT_N_TENSORS; t++) {
         need[t] = rows;
-        model->chunk[t] =
-            gpt_take_elements(model, rows, model->columns[t], gpt_element_bytes(&model->config, t));
+        model->chunk[t] = gpt_take_elements(model, rows, gpt_columns(model, degree, t),
+                                            gpt_element_bytes(&model->config, t));
     }
     gpt_compute_mlp(model, layer, need);
 }
 static void gpt_end_chunk(gpt_model* model) {
     int t;
+    if (!model->config.mlp_rows) return;
     for (t = gpt_n_tensors(&model->config); t < GPT_N_TENSORS; t++)
         gpt_give(model, model->chunk[t]);
+    model->tensor.work_used = 0; /* the next chunk takes the same memory of its block */
 }
 
 /* The MLP's last product, which the backward does not need.  Over tensor ranks it is a partial
@@ -245,7 +258,6 @@ static void gpt_copy_rows(gpt_model* model, gpt_array to, gpt_array from, gpt_ro
 /* x: the residual stream (rows, hidden), in place. */
 static void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_array x) {
     const gpt_rows all = gpt_all_rows(model);
-    const int64_t step = model->config.mlp_rows ? model->chunk_rows : all.end;
     gpt_rows need[GPT_N_TENSORS], rows;
     gpt_array y;
     int i;
@@ -255,7 +267,7 @@ static void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_array x) {
     gpt_compute(model, layer, need);
 
     for (rows.begin = 0; rows.begin < all.end; rows.begin = rows.end) {
-        rows.end = gpt_min(rows.begin + step, all.end);
+        rows.end = gpt_min(rows.begin + gpt_mlp_rows(model), all.end);
         gpt_begin_chunk(model, layer, rows);
         y = gpt_take(model, rows, model->config.hidden);
         gpt_down(model, layer, y, rows);

@@ -464,12 +464,9 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
             "sub-batches %d: must divide the %lld sequences of a rank, or be parts of a single one "
             "that is on one rank",
             config->sub_batches, (long long)(config->batch / gpt_degree(config->data)));
-    if (config->mlp_rows < 0 || config->mlp_rows > 1 << 28 ||
-        (config->mlp_rows && gpt_is_split(config)))
+    if (config->mlp_rows < 0 || config->mlp_rows > 1 << 28)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "mlp rows %lld: 0 to 2^28 would work, and 0 with tensor ranks or "
-                              "sub-batches",
-                              (long long)config->mlp_rows);
+                              "mlp rows %lld: 0 to 2^28 would work", (long long)config->mlp_rows);
     if (config->states != MEMO_TYPE_F32 && config->states != MEMO_TYPE_BF16)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "states: not F32 or BF16 (%d)",
                               (int)config->states);

@@ -106,12 +106,14 @@ static void gpt_sum_bucket(gpt_model* model, int64_t bucket) {
     const memo_stream compute = gpt_begin_sum(model);
     gpt_op op = gpt_op_make("sum over ranks");
     char *gradients, *part;
+
     if (!gpt_is_idle(model)) {
         gradients = gpt_gradient(model, begin);
         part = gradients + (model->zero ? gpt_sum_bytes(model, model->share.rank * n_part) : 0);
         gpt_reads(&op, gradients, gpt_sum_bytes(model, n));
         gpt_writes(&op, part, gpt_sum_bytes(model, n_part));
         gpt_announce(model, &op);
+
         if (!model->status)
             model->status =
                 model->zero ? memo_reduce_scatter(model->gradient, model->compute, gradients, part,

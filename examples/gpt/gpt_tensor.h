@@ -22,6 +22,9 @@
  * the rows that it needs.  In a smaller degree a block's tensors have fewer and wider rows, and the
  * same bytes.  In every layer, parameters have room for the smallest degree's share.
  *
+ * With config.mlp_rows the MLP of a part runs in chunks, whose memory follows each other.  The gradients
+ * of its weights are then computed with those of its inputs, before the sum over ranks.
+ *
  * Single translation unit: everything is static. */
 #ifndef GPT_TENSOR_H
 #define GPT_TENSOR_H
@@ -31,17 +34,21 @@
 
 /* ---- parts ---- */
 
-/* Bytes that the larger of the two backward functions requests. */
+/* Bytes that the larger of the two backward functions requests, with a chunk of the MLP's tensors. */
 static int64_t gpt_work_bytes(const gpt_model* model) {
+    const gpt_layout* at = &model->layout;
     const int64_t n_rows = gpt_part_rows(model, 0).end, hidden = model->config.hidden;
     const int64_t tensor = gpt_degree(model->config.tensor), heads = model->config.n_heads / tensor;
     const int64_t q = hidden / tensor;
     const int64_t kv = hidden / model->config.n_heads * model->config.n_kv_heads / tensor;
     const int64_t attention = 2 * hidden + 2 * q + 2 * kv;
-    /* a smaller degree has fewer and wider rows */
-    const int64_t mlp = 2 * hidden + 4 * (1 + gpt_n_products(&model->config)) * q;
-    return gpt_n_bytes(model, n_rows * (attention > mlp ? attention : mlp)) +
-           gpt_sum_bytes(model, n_rows * heads) + 8 * 64;
+    const int64_t chunk = model->config.mlp_rows ? gpt_min(model->chunk_rows, n_rows) : 0;
+    /* A smaller degree has fewer and wider rows; a chunk may be all of them, in any degree. */
+    const int64_t mlp = chunk
+                            ? chunk * (3 * hidden + 2 * (at->wide + at->up_wide))
+                            : n_rows * (2 * hidden + 4 * (1 + gpt_n_products(&model->config)) * q);
+    return gpt_n_bytes(model, n_rows * attention > mlp ? n_rows * attention : mlp) +
+           gpt_sum_bytes(model, n_rows * heads + chunk) + 8 * 64;
 }
 
 /* Returns the degree of a block.  Before the first block and after the last one, all ranks have all
@@ -225,16 +232,23 @@ static memo_status gpt_block_forward(void* context, const memo_block_call* call,
     gpt_model* model = (gpt_model*)context;
     const gpt_rows rows = gpt_begin_block(model, call, "forward");
     const int32_t layer = call->block / 2;
-    gpt_rows all[GPT_N_TENSORS];
+    gpt_rows need[GPT_N_TENSORS], chunk;
     int i;
-    for (i = 0; i < GPT_N_TENSORS; i++) all[i] = rows;
+    memset(need, 0, sizeof need);
+    for (i = 0; i < gpt_n_tensors(&model->config); i++) need[i] = rows;
     gpt_enter_block(model, call, rows);
     model->tensor.is_forward = 1;
-    if (call->block % 2 == 0) {
-        gpt_compute_attention(model, layer, all, rows, model->tensor.partial);
-    } else {
-        gpt_compute_mlp(model, layer, all);
-        gpt_down(model, layer, model->tensor.partial, rows);
+    if (call->block % 2 == 0)
+        gpt_compute_attention(model, layer, need, rows, model->tensor.partial);
+    else
+        gpt_compute_mlp(model, layer, need);
+
+    for (chunk.begin = rows.begin; call->block % 2 && chunk.begin < rows.end;
+         chunk.begin = chunk.end) {
+        chunk.end = gpt_min(chunk.begin + gpt_mlp_rows(model), rows.end);
+        gpt_begin_chunk(model, layer, chunk);
+        gpt_down(model, layer, model->tensor.partial, chunk);
+        gpt_end_chunk(model);
     }
     return gpt_end_block(model, error);
 }
@@ -278,10 +292,23 @@ static memo_status gpt_block_recompute(void* context, const memo_block_call* cal
 
 static void gpt_backward_block(gpt_model* model, const memo_block_call* call, gpt_rows rows) {
     const gpt_tensor_state* t = &model->tensor;
-    if (call->block % 2 == 0)
-        gpt_backward_attention(model, call->block / 2, t->gradient, t->dx, rows);
-    else
-        gpt_backward_mlp(model, call->block / 2, t->gradient, t->dx, rows);
+    const int32_t layer = call->block / 2;
+    gpt_rows chunk;
+    if (call->block % 2 == 0) {
+        gpt_backward_attention(model, layer, t->gradient, t->dx, rows);
+        return;
+    }
+    for (chunk.begin = rows.begin; chunk.begin < rows.end; chunk.begin = chunk.end) {
+        chunk.end = gpt_min(chunk.begin + gpt_mlp_rows(model), rows.end);
+        gpt_begin_chunk(model, layer, chunk);
+        gpt_backward_mlp(model, layer, t->gradient, t->dx, chunk);
+        gpt_end_chunk(model);
+    }
+}
+
+/* The next chunk takes the memory of a chunk, so its weights cannot wait for the pass of weights. */
+static int gpt_is_in_chunks(const gpt_model* model, const memo_block_call* call) {
+    return model->config.mlp_rows && call->block % 2;
 }
 
 static memo_status gpt_block_backward(void* context, const memo_block_call* call,
@@ -294,7 +321,7 @@ static memo_status gpt_block_backward(void* context, const memo_block_call* call
         gpt_add_gradient(model, rows); /* otherwise it is gathered with the gradient */
     gpt_clear(model, gpt_at(model->tensor.gradient, rows.begin),
               gpt_bytes(model->tensor.gradient, rows));
-    model->pass = GPT_PASS_INPUTS;
+    model->pass = gpt_is_in_chunks(model, call) ? GPT_PASS_BOTH : GPT_PASS_INPUTS;
     gpt_backward_block(model, call, rows);
     return gpt_end_block(model, error);
 }
@@ -306,7 +333,7 @@ static memo_status gpt_block_weights(void* context, const memo_block_call* call,
     gpt_model* model = (gpt_model*)context;
     const gpt_rows rows = gpt_begin_block(model, call, "weights");
     model->pass = GPT_PASS_WEIGHTS;
-    gpt_backward_block(model, call, rows);
+    if (!gpt_is_in_chunks(model, call)) gpt_backward_block(model, call, rows);
     return gpt_end_block(model, error);
 }
 
@@ -321,10 +348,21 @@ static memo_status gpt_block_backward_end(void* context, const memo_block_call* 
 
 /* ---- a layer ---- */
 
+/* Memory that blocks need while they run: the backward's, and the forward's for a chunk of the MLP. */
+static gpt_array gpt_take_block_work(gpt_model* model) {
+    const gpt_array work = gpt_take_elements(model, gpt_rows_make(0, gpt_work_bytes(model)), 1, 1);
+    model->tensor.work = work.address;
+    model->tensor.work_bytes = gpt_work_bytes(model);
+    return work;
+}
+
 static void gpt_forward_blocks(gpt_model* model, int32_t layer, gpt_array x) {
+    gpt_array work;
+    if (model->config.mlp_rows) work = gpt_take_block_work(model);
     model->tensor.x = x;
     if (!gpt_is_idle(model))
         model->status = memo_blocks_forward_layer(model->tensor.blocks, layer, &model->error);
+    if (model->config.mlp_rows) gpt_give(model, work);
 }
 
 /* Recomputes the rows that the engine did not restore.  While the session measures, it times
@@ -336,21 +374,19 @@ static void gpt_find_need(gpt_model* model, int32_t layer) {
     memset(need, 0, sizeof model->tensor.need);
     if (model->is_measured || gpt_is_idle(model)) return;
     memo_session_get_info(model->session, &info);
-    for (t = 0; t < GPT_N_TENSORS; t++)
+    for (t = 0; t < gpt_n_tensors(&model->config); t++)
         memo_swap_get_recompute_rows(info.swap, layer, t, &need[t].begin, &need[t].end);
 }
 
 static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {
     const int64_t kv_hidden = model->layout.kv_hidden;
     gpt_tensor_state* t = &model->tensor;
-    const gpt_array work = gpt_take_elements(model, gpt_rows_make(0, gpt_work_bytes(model)), 1, 1);
+    const gpt_array work = gpt_take_block_work(model);
     if (t->splits_sequence) {
         t->d_key = gpt_take(model, gpt_all_rows(model), kv_hidden);
         t->d_value = gpt_take(model, gpt_all_rows(model), kv_hidden);
     }
     t->dx = dx;
-    t->work = work.address;
-    t->work_bytes = gpt_work_bytes(model);
     gpt_find_need(model, layer);
     if (!gpt_is_idle(model))
         model->status = memo_blocks_backward_layer(t->blocks, layer, &model->error);

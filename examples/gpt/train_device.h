@@ -51,6 +51,7 @@ static void train_device_set_running(memo_device* device) {
 /* The kernels, with cuDNN's attention if the program has it.  They need no GPU before their first model. */
 #ifdef TRAIN_CUDNN
 static int32_t train_is_deterministic = 1; /* --deterministic */
+static int64_t train_attention_memory;     /* --attention-memory */
 
 static memo_status train_kernels_open(train_device* d, memo_error* error) {
     gpt_cudnn_desc desc;
@@ -58,6 +59,7 @@ static memo_status train_kernels_open(train_device* d, memo_error* error) {
     memo_status status;
     memset(&desc, 0, sizeof desc);
     desc.is_deterministic = train_is_deterministic;
+    desc.scratch_bytes = train_attention_memory;
     status = gpt_cudnn_create(&desc, &d->cudnn, error);
     if (status) return status;
     attention = gpt_cudnn_attention(d->cudnn);
@@ -160,6 +162,7 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
     memo_status status;
 #ifdef TRAIN_CUDNN
     train_is_deterministic = (int32_t)o->is_deterministic;
+    train_attention_memory = o->attention_memory;
     if (o->compare && !o->is_deterministic)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "--compare %lld: with --deterministic 0 gradients differ between "
@@ -171,6 +174,8 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "--link-bandwidth has no effect without --dry-run: a GPU's copies "
                               "are measured");
+
+    /* What the GPU itself says. */
     status = train_device_open(&d, NULL, 0, error);
     if (status) return status;
     status = train_device_check_ranks(o, &d.kernels, error);

@@ -37,7 +37,7 @@ typedef struct train_options {
     double learning_rate;
     const char *loss_log, *output, *spill, *profile; /* NULL: none */
     int64_t compare, sample;
-    int64_t is_deterministic; /* the backward of cuDNN's attention */
+    int64_t is_deterministic, attention_memory; /* cuDNN's attention */
     int64_t is_dry_run, is_demo, is_help;
 } train_options;
 
@@ -168,6 +168,10 @@ static const option option_table[] = {
 #ifdef TRAIN_CUDNN
     {"--deterministic", OPTION_COUNT, OPTION_FIELD(is_deterministic), 0, 1, "N",
      "1: cuDNN's gradients have the same bits in every run; 0: they are faster"},
+    {"--attention-memory", OPTION_SIZE, OPTION_FIELD(attention_memory), 1, 1e18, "SIZE",
+     "scratch memory of cuDNN's attention (default: what it is expected to need, in groups of "
+     "heads "
+     "from 2 GiB on)"},
 #endif
     {"--dry-run", OPTION_FLAG, OPTION_FIELD(is_dry_run), 0, 0, "",
      "plans every policy, and neither allocates nor trains.  The exit status is 2 if the run does "
@@ -625,11 +629,6 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
                               "--schedule %s has nothing to order; --sub-batches 2 or --tensor 2 "
                               "would give it something",
                               memo_blocks_order_name((memo_blocks_order)o->schedule));
-    if (o->mlp_rows && (o->tensor > 1 || o->sub_batches > 1))
-        return memo_error_set(error, no,
-                              "--mlp-rows %lld does not work with --tensor and --sub-batches; more "
-                              "--sub-batches alone bound the MLP too",
-                              (long long)o->mlp_rows);
     if (o->zero && o->data * o->ring * o->ulysses == 1)
         return memo_error_set(error, no,
                               "--zero %lld has no ranks to split over; --data, --ring or "

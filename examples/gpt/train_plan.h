@@ -382,11 +382,10 @@ static void append_fitting_policies(const train_options* o, gpt_policy except, c
 /* Writes ", --mlp-rows 64" if the MLP in so many chunks fits, or nothing. */
 static void append_mlp_rows(const train_options* o, gpt_policy policy, char* text, size_t n_text) {
     enum { N_CHUNKS = 64 };
-    const gpt_config config = train_config(o);
     const size_t used = strlen(text);
     train_options other = *o;
     candidate c;
-    if (o->mlp_rows || gpt_is_split(&config)) return;
+    if (o->mlp_rows) return;
     other.mlp_rows = gpt_round_up((train_rows(o) + N_CHUNKS - 1) / N_CHUNKS, o->tile);
     if (candidate_of_policy(&other, policy, &c, NULL)) return;
     if (candidate_fits(&other, &c))
@@ -419,6 +418,7 @@ static memo_status refuse(const train_options* o, const candidate* c, memo_error
         snprintf(others, sizeof others, " and --host-memory %s", bytes_option(c->host_bytes));
     append_fitting_policies(o, c->policy, others, sizeof others);
     append_mlp_rows(o, c->policy, others, sizeof others);
+
     if (!device_fits(o, c))
         return memo_error_set(
             error, MEMO_STATUS_INFEASIBLE,

@@ -247,6 +247,8 @@ static memo_status train_read_degrees(train_options* o, memo_error* error) {
                               "--degrees %.300s: has %d blocks, but --layers %lld are %lld",
                               o->degrees, (int)n_blocks, (long long)o->layers,
                               (long long)(2 * o->layers));
+
+    /* The largest degree is that of the ranks. */
     for (block = 0; block < n_blocks; block++)
         if (o->block_degrees[block] > largest) largest = o->block_degrees[block];
     if (!o->tensor) o->tensor = largest;
@@ -278,6 +280,8 @@ static const char* degree_names(const train_options* o, char* text, size_t n_tex
 static memo_status train_check_degrees(train_options* o, memo_error* error) {
     char names[96];
     int64_t n_others;
+
+    /* Defaults. */
     if (!o->ring) o->ring = 1;
     if (!o->ulysses) o->ulysses = 1;
     if (!o->tensor) o->tensor = 1;
@@ -291,6 +295,7 @@ static memo_status train_check_degrees(train_options* o, memo_error* error) {
                               (long long)((o->ranks / n_others + 1) * n_others));
     if (!o->data) o->data = o->ranks ? o->ranks / n_others : 1;
     if (!o->ranks) o->ranks = o->data * n_others;
+
     if (o->ranks != o->data * n_others)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "--ranks %lld is not --data %lld x %s; --ranks %lld would be",
@@ -343,6 +348,7 @@ static memo_status train_check_mixed(const train_options* o, memo_error* error) 
 static memo_status train_check_tensor(const train_options* o, memo_error* error) {
     const int64_t n_sequences = o->batch / o->data, n = o->ring * o->ulysses;
     const int is_split = n_sequences == 1 && n == 1 && o->sub_batches <= o->sequence;
+
     if (o->heads % o->tensor || o->kv_heads % o->tensor)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -357,6 +363,7 @@ static memo_status train_check_tensor(const train_options* o, memo_error* error)
             "leaves ranks without any; --ulysses %lld would do",
             (long long)o->ulysses, (long long)(o->heads / o->tensor), (long long)o->tensor,
             (long long)(o->heads / o->tensor));
+
     if (n_sequences % o->sub_batches && !is_split)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -376,6 +383,7 @@ static memo_status train_check_ranks(train_options* o, memo_error* error) {
     memo_status status = train_read_degrees(o, error);
     if (!status) status = train_check_degrees(o, error);
     if (status) return status;
+
     if (o->batch % o->data)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "--batch %lld cannot be divided by --data %lld; --batch %lld can",
@@ -391,6 +399,8 @@ static memo_status train_check_ranks(train_options* o, memo_error* error) {
                               (long long)(o->ring * (o->ulysses / n)));
     }
     if ((status = train_check_tensor(o, error))) return status;
+
+    /* Each rank of a sequence needs a token, in zigzag two. */
     least = o->ring * o->ulysses * (o->ring > 1 ? 2 : 1);
     if (o->sequence < least)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -566,9 +576,12 @@ static void print_ranks(const train_options* o) {
     char tensor[32] = "";
     print_tensor(o);
     if (o->ranks == 1) return;
+
+    /* What one rank would hold. */
     whole.zero = 0;
     whole.tensor = 1;
     whole.degrees = NULL;
+
     if (o->tensor > 1) snprintf(tensor, sizeof tensor, " x tensor %lld", (long long)o->tensor);
     printf(
         "ranks     %lld: data %lld x ring %lld x ulysses %lld%s, each with %lld of %lld sequences "
@@ -611,12 +624,14 @@ static void print_ranks_table(const train_options* o, const int64_t (*of_ranks)[
     const gpt_share share = gpt_share_make(&config, NULL);
     const memo_mesh_desc degrees = train_mesh_desc(o);
     int32_t r;
+
     printf("\na step took %.1f ms, %.0f tokens/s of all ranks\n", 1e3 * step_s,
            (double)(o->accumulate * o->batch * o->sequence) / step_s);
     printf(
         "rank  data  ring  ulysses%s  sequences  tokens                    device peak  sent in a "
         "step%s\n",
         o->tensor > 1 ? "  tensor" : "", o->tensor > 1 ? "  to tensor ranks" : "");
+
     for (r = 0; r < (int32_t)o->ranks; r++) {
         char sequences[48], tokens[96];
         memo_mesh at;

@@ -278,7 +278,7 @@ static std::set<fake_event*> events;
 static fake_graph capture;
 static fake_stream* capture_origin; /* NULL: no capture goes on */
 static int n_captures;
-static bool is_capture_spoilt;
+static bool is_capture_spoiled;
 static thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
 
 /* NULL is CUDA's own stream. */
@@ -294,7 +294,7 @@ static bool is_capturing(cudaStream_t stream) {
 int fake_device_of(cudaStream_t stream) { return ((fake_stream*)stream)->device; }
 
 static cudaError_t spoil(cudaError_t code) {
-    is_capture_spoilt = true;
+    is_capture_spoiled = true;
     return refuse(code);
 }
 /* What is unsafe while a capture goes on, in a thread that is not relaxed about it. */
@@ -308,7 +308,7 @@ static cudaError_t spoil(cudaError_t code) {
     }
 /* After the first mistake a capture takes nothing more. */
 #define REFUSE_IF_SPOILT(stream)                                                                   \
-    if (is_capturing(stream) && is_capture_spoilt) return refuse(cudaErrorStreamCaptureInvalidated)
+    if (is_capturing(stream) && is_capture_spoiled) return refuse(cudaErrorStreamCaptureInvalidated)
 #define NEED_STREAM(stream)                                                                        \
     if (!is_stream(stream)) return refuse(cudaErrorInvalidResourceHandle)
 #define NEED_EVENT(event)                                                                          \
@@ -754,7 +754,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
     capture_origin->is_capturing = true;
     for (fake_stream* each : streams)
         if (each) each->before.assign(MOST_STREAMS, 0);
-    is_capture_spoilt = false;
+    is_capture_spoiled = false;
     n_captures++;
     return cudaSuccess;
 }
@@ -771,13 +771,13 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
         stream->is_capturing = false;
     }
     capture_origin = NULL;
-    if (is_joined && !is_capture_spoilt) {
+    if (is_joined && !is_capture_spoiled) {
         capture.origin = (size_t)first->number;
         *graph = (cudaGraph_t) new fake_graph(capture);
         n_graphs++;
     }
     capture.all.clear();
-    if (is_capture_spoilt) return refuse(cudaErrorStreamCaptureInvalidated);
+    if (is_capture_spoiled) return refuse(cudaErrorStreamCaptureInvalidated);
     return is_joined ? cudaSuccess : refuse(cudaErrorStreamCaptureUnjoined);
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {

@@ -160,7 +160,7 @@ static void rows_of_a_part_are_compared(void) {
     fake_cudnn_looks_at_queries = 0;
 }
 
-static void what_is_not_prepared_is_refused(void) {
+static void unprepared_shapes_are_refused(void) {
     gpt_attention_shape s = {0, 12, 2, 2, 8, 0};
     one_call x;
     one_call_make(&x, s, 2);
@@ -199,6 +199,18 @@ static void what_cudnn_lacks_is_refused(void) {
     CHECK_OK(attention_get(&plans, small, &call, &error));
     CHECK(call && call->n_calls >= 1 && call->shape.h_k * call->n_calls == 3);
     cudnnDestroy(plans.handle);
+}
+
+/* Memory that the user sets aside is used whole, and less than a key head is expected to need is not taken. */
+static void scratch_memory_can_be_set(void) {
+    const gpt_attention_shape s = {0, 12, 4, 2, 8, 0};
+    const int64_t large = (int64_t)100 << 20;
+    fake_cudnn_head_bytes = (int64_t)40 << 20;
+    CHECK_IS(hook(shapes_of(s, 1), 0).status, ==, MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK_IS(hook(shapes_of(s, 1), 1).status, ==, MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK_OK(hook(shapes_of(s, 1), large).status);
+    fake_cudnn_head_bytes = 0;
+    CHECK_IS(hook(shapes_of(s, 1), large).scratch.size(), ==, (size_t)large + 512);
 }
 
 /* The stated memory: no more than the limit where groups of heads fit in it, otherwise what a key head needs. */
@@ -342,8 +354,9 @@ int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(it_is_the_trainer_s_own_but_for_rounding);
     TEST(rows_of_a_part_are_compared);
-    TEST(what_is_not_prepared_is_refused);
+    TEST(unprepared_shapes_are_refused);
     TEST(what_cudnn_lacks_is_refused);
+    TEST(scratch_memory_can_be_set);
     TEST(scratch_memory_is_bounded);
     TEST(over_ranks_it_is_the_reference_but_for_rounding);
     TEST(a_sharding_with_padding_is_refused);

@@ -630,7 +630,7 @@ static void phantom_records_what_a_real_run_records(void) {
 #ifdef FAKE_CUDA
 
 /* "Not ready" is an answer: the trainer's next check of a kernel must not find it. */
-static void what_is_not_ready_is_no_error(void) {
+static void not_ready_is_no_error(void) {
     NEED_DEVICE(device);
     memo_event begin, end;
     double elapsed_s;
@@ -907,7 +907,7 @@ static void memory_that_kernels_could_not_reach_is_not_registered(void) {
     fake_set_same_pointers(1);
 }
 
-static void long_pinning_is_told_and_shared(void) {
+static void long_pinning_is_reported_and_shared(void) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_device* device = NULL;
     void* address = NULL;
@@ -1122,7 +1122,7 @@ int main(int argc, char** argv) {
     TEST(phantom_memory_repeats_one_chunk);
     TEST(phantom_records_what_a_real_run_records);
 #ifdef FAKE_CUDA
-    TEST(what_is_not_ready_is_no_error);
+    TEST(not_ready_is_no_error);
     TEST(the_thread_s_device_stays);
     TEST(the_thread_s_context_stays);
     TEST(without_stream_waits_cuda_s_thread_runs_host_functions);
@@ -1133,7 +1133,7 @@ int main(int argc, char** argv) {
     TEST(pinning_that_fails_leaves_nothing);
     TEST(pages_that_are_missing_are_an_error);
     TEST(memory_that_kernels_could_not_reach_is_not_registered);
-    TEST(long_pinning_is_told_and_shared);
+    TEST(long_pinning_is_reported_and_shared);
     TEST(creating_fails_at_each_call);
     TEST(destroying_ends_whatever_cuda_says);
     TEST(later_calls_report_their_failure);

@@ -498,7 +498,7 @@ static void the_waits_of_each_layer_are_measured(void) {
 }
 
 /* An allocation in the middle spoils a capture; the engine goes on without it. */
-static void a_spoilt_capture_is_left_behind(void) {
+static void a_spoiled_capture_is_left_behind(void) {
     const float* kept = kept_result();
     cudaGraph_t graph = NULL;
     void* memory;
@@ -569,7 +569,7 @@ static void late_copies_give_the_same_bits(void) {
     fake_set_late(1);
     swapping_gives_the_bits_of_keeping();
     a_graph_gives_the_same_bits();
-    a_spoilt_capture_is_left_behind();
+    a_spoiled_capture_is_left_behind();
     fake_set_late(0);
 }
 #endif
@@ -581,7 +581,7 @@ int main(int argc, char** argv) {
     TEST(a_step_neither_allocates_nor_synchronizes);
     TEST(a_graph_gives_the_same_bits);
     TEST(the_waits_of_each_layer_are_measured);
-    TEST(a_spoilt_capture_is_left_behind);
+    TEST(a_spoiled_capture_is_left_behind);
     TEST(the_arena_reserves_the_plan_s_peak);
 #ifdef FAKE_CUDA
     TEST(late_copies_give_the_same_bits);
