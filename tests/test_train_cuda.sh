@@ -10,6 +10,10 @@ set -u
 
 folder=$PWD/build/tests/train_cuda
 host=${TRAIN_GPT:-build/examples/train_gpt}
+if [ ! -x "$host" ]; then
+    echo "Bail out! $host is not built; make examples"
+    exit 1
+fi
 cuda=${CUDA_HOME:-/usr/local/cuda}/include
 rm -rf "$folder"
 mkdir -p "$folder" || exit 1
