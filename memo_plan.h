@@ -1870,7 +1870,7 @@ MEMOI void memoi_queue_pop(memoi_queue* heap) {
  * reaches their alignment take longer and end higher.)
  *
  * Items with gaps and fixed items wait beside the plateaus.  So do items that a fixed item or a
- * hold keeps off their plateau.  Each waits with a lower bound of its offset, because tops only rise.
+ * hold keeps off their plateau.  Each waits with a lower bound of its offset, since tops only rise.
  * Its offset is found when the plateaus reach that bound. */
 
 MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
@@ -3962,8 +3962,8 @@ MEMOI void memoi_core_add(memoi_cores* cores, int64_t item) {
 }
 
 /* Adds every set of items that conflict with each other, contains `set`, has its other items from
- * `more`, and can be extended by none of `more` and `less` (Bron and Kerbosch, with a pivot).  Every
- * item of `more` and `less` conflicts with all of `set`.  Returns the number of sets so far. */
+ * `more`, and can be extended by none of `more` and `less` (Bron and Kerbosch, with a pivot).  All
+ * items of `more` and `less` conflict with all of `set`.  Returns the number of sets so far. */
 MEMOI int64_t memoi_core_cliques(const uint64_t* conflicts, uint64_t set, uint64_t more,
                                  uint64_t less, uint64_t* cliques, int64_t n) {
     uint64_t rest = more | less, pivot = 0;
@@ -4438,8 +4438,8 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
     return status;
 }
 
-/* A part of a plan that begins with item first and whose borders no item crosses.  Returns the first
- * item after it.  *end: the first section after it.  *peak: the peak of its items. */
+/* A part of a plan that begins with item first and whose borders no item crosses.  Returns the
+ * first item after it.  *end: the first section after it.  *peak: the peak of its items. */
 MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* offsets,
                                   int64_t first, int64_t* end, int64_t* peak) {
     int64_t last = first;
