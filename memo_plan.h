@@ -372,12 +372,14 @@ typedef struct memo_parallel_desc {
     /* 1: the ring's pieces are contiguous, not zigzag; its last rank then has full blocks only. */
     int32_t is_contiguous;
     /* The most groups of heads, so that the all-to-all of one overlaps the attention of another
-     * (memo_sp_attention_desc.ulysses_groups); 0: 1.  The prediction takes the fastest number that
-     * divides the key heads of a rank. */
+     * (memo_sp_attention_desc.ulysses_groups); 0: as many as help.  The prediction takes the
+     * fastest number that fits and divides the key heads of a rank. */
     int32_t max_ulysses_groups;
-    /* 1: keys and values may be gathered instead of going round
-     * (memo_sp_attention_desc.gathers_keys).  The prediction takes the faster way that fits. */
-    int32_t may_gather_keys;
+    /* 0: keys and values are gathered instead of going round
+     * (memo_sp_attention_desc.gathers_keys) if that is faster and fits. */
+    int32_t never_gathers_keys;
+    /* 1: memory.attention_bytes is not counted, as in the papers. */
+    int32_t excludes_attention_memory;
     /* Filters for memo_plan_layouts; 0: all. */
     uint32_t zero_stages; /* bit z: stage z */
     uint32_t activations; /* bit a: memo_parallel_activations a */
@@ -446,7 +448,9 @@ typedef struct memo_parallel_memory {
     double optimizer_bytes;   /* 12 P_local, over the group from stage 1 on */
     double activations_bytes; /* of all layers; swap: two rounding buffers and a scratch */
     double logits_bytes;
-    double keys_bytes;   /* gathered keys and values, and their gradients */
+    /* Buffers of attention over ulysses x ring ranks, shared by all layers: device_bytes of
+     * memo_sp_attention_sizes for the prediction's groups and gathered keys.  0 for one rank. */
+    double attention_bytes;
     double device_bytes; /* their sum */
     double host_bytes;   /* of this GPU's rows */
 } memo_parallel_memory;
@@ -1195,7 +1199,8 @@ MEMOI int memoi_problem_items_conflict(const memoi_problem* problem, int64_t i, 
     return low < problem->first_held[i + 1] && problem->held[low] == j;
 }
 
-/* --- >>holds --- */
+/* --- >>holds ---
+ * Knows: streams and the waits between them.  Knows nothing of offsets. */
 
 enum {
     MEMOI_HELD_PAIRS = 1 << 25,  /* beyond, lifetimes are stretched instead */
@@ -1472,7 +1477,8 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
     memcpy(best->offsets, offsets, (size_t)problem->n_items * sizeof(int64_t));
 }
 
-/* --- >>neighbors --- */
+/* --- >>neighbors ---
+ * Knows: which items overlap.  Knows nothing of offsets. */
 
 enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
 
@@ -1791,8 +1797,8 @@ MEMOI void memoi_greedy_clear(memoi_greedy* greedy) {
         memset(greedy->held_top, 0, (size_t)greedy->problem->n_items * sizeof(int64_t));
 }
 
-/* The time at which a run ends that has placed so many of n items; the present, if these are too few
- * to tell. */
+/* The time at which a run ends that has placed so many of n items.  The present if these are too
+ * few to tell. */
 MEMOI double memoi_greedy_end(double begin, int64_t n_placed, int64_t n) {
     double now = memob_now_s();
     return n_placed < MEMOI_GREEDY_PACE ? now
@@ -1854,6 +1860,8 @@ MEMOI void memoi_queue_pop(memoi_queue* heap) {
 }
 
 /* --- >>lowest offset ---
+ * Knows: the tops of placed items.  Knows nothing of holes below them.
+ *
  * A plateau is a longest run of sections with one top.  The item that can lie lowest lives within
  * the lowest plateau.  If no item does, nothing can fill that plateau, so it rises to its lower
  * neighbor.
@@ -1861,8 +1869,8 @@ MEMOI void memoi_queue_pop(memoi_queue* heap) {
  * An aligned item leaves a hole between the plateau and itself.  (Items that wait until a plateau
  * reaches their alignment take longer and end higher.)
  *
- * Items with gaps and fixed items wait beside the plateaus.  So do items that a fixed item or a hold
- * keeps off their plateau.  Each waits with a lower bound of its offset, because tops only rise.
+ * Items with gaps and fixed items wait beside the plateaus.  So do items that a fixed item or a
+ * hold keeps off their plateau.  Each waits with a lower bound of its offset, since tops only rise.
  * Its offset is found when the plateaus reach that bound. */
 
 MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
@@ -2123,6 +2131,7 @@ MEMOI void memoi_greedy_stack(memoi_greedy* greedy) {
 }
 
 /* --- >>first fit ---
+ * Knows: an order and the items placed so far.  Knows nothing of sections.
  *
  * Each item, in order, goes into the lowest hole that the items before it have left.  A grid finds
  * its conflicts.  It stores ranges of similar length together, by their begin, so the ranges that
@@ -2828,7 +2837,8 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
     return 1;
 }
 
-/* --- >>search state --- */
+/* --- >>search state ---
+ * Knows: the changes of a search and how to undo them.  Knows nothing of why they are made. */
 
 typedef struct memoi_search_moment {
     int64_t n_changes, n_old_looks;
@@ -2967,7 +2977,8 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     return 1;
 }
 
-/* --- >>pruning --- */
+/* --- >>pruning ---
+ * Knows: bounds of offsets in a section.  Knows nothing of which item comes next. */
 
 /* Sorts a section's unplaced items by bound into search->sorted, and keeps that order, placed items
  * behind, for the next time: from node to node it hardly changes.  Returns how many there are. */
@@ -3131,7 +3142,8 @@ MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
     return 1;
 }
 
-/* --- >>branching --- */
+/* --- >>branching ---
+ * Knows: tight sections and the items that can lie lowest.  Knows nothing of restarts. */
 
 MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
@@ -3341,6 +3353,7 @@ MEMOI void memoi_search_runs(memoi_search* search) {
 }
 
 /* --- >>side by side ---
+ * Knows: threads.  Knows nothing of how one search decides.
  *
  * Several searches within a capacity, one per thread.  Each begins with another style of run.  The
  * first run is alone, because most attempts end with it, sooner than a thread starts.
@@ -3504,6 +3517,7 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
 }
 
 /* --- >>climb ---
+ * Knows: first fit and an order.  Knows nothing of the exact search.
  *
  * First fit by an order that is changed a little, again and again.  A change is kept unless more
  * lies above the goal than before.  Items are moved that end above the goal, or that conflict with
@@ -3885,6 +3899,7 @@ MEMOI void memoi_problem_limits(memoi_problem* problem) {
 }
 
 /* --- >>cores ---
+ * Knows: the exact search and first fit.  Knows nothing of lower bounds.
  *
  * A few items often decide that a capacity is too small, and the search finds that sooner without
  * the others.  A *core* is such a set.  It begins empty.  If the core has a plan within the
@@ -3946,8 +3961,9 @@ MEMOI void memoi_core_add(memoi_cores* cores, int64_t item) {
     cores->is_in[item] = 1;
 }
 
-/* Finds the largest sets of items in conflict: they hold the items of `set`, and some of those of
- * `more`, but none of `less`.  Bron and Kerbosch, with a pivot.  Returns how many there are then. */
+/* Adds every set of items that conflict with each other, contains `set`, has its other items from
+ * `more`, and can be extended by none of `more` and `less` (Bron and Kerbosch, with a pivot).  All
+ * items of `more` and `less` conflict with all of `set`.  Returns the number of sets so far. */
 MEMOI int64_t memoi_core_cliques(const uint64_t* conflicts, uint64_t set, uint64_t more,
                                  uint64_t less, uint64_t* cliques, int64_t n) {
     uint64_t rest = more | less, pivot = 0;
@@ -4007,7 +4023,7 @@ MEMOI int memoi_core_hold(const memoi_cores* cores, memoi_problem* part) {
     return memoi_problem_sort(part);
 }
 
-/* Makes the core a problem of its own, whose items' buffers are their indices in the whole.  Returns
+/* Makes the core a problem of its own.  Its items' buffers are their indices in the whole.  Returns
  * as memoi_core_hold. */
 MEMOI int memoi_core_extract(const memoi_cores* cores, memoi_problem* part) {
     int made = memoi_problem_pick(cores->problem, cores->item_of, cores->n, part);
@@ -4192,6 +4208,7 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
 }
 
 /* --- >>spots ---
+ * Knows: a plan and the search of a small problem.  Knows nothing of the whole problem's order.
  *
  * In a large plan only a few spots in time are too high.  A spot is solved again on its own: items
  * that live inside it are free, and items that reach out of it stay where they are.  The spot is
@@ -4421,8 +4438,8 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
     return status;
 }
 
-/* The part that nothing crosses and that begins with item first: returns the item behind it; *end
- * is the section behind it, *peak that of its items. */
+/* A part of a plan that begins with item first and whose borders no item crosses.  Returns the
+ * first item after it.  *end: the first section after it.  *peak: the peak of its items. */
 MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* offsets,
                                   int64_t first, int64_t* end, int64_t* peak) {
     int64_t last = first;
@@ -5013,7 +5030,8 @@ MEMOI int memoi_window_add(memoi_bilevel* bilevel, int64_t begin, int64_t end) {
     return 1;
 }
 
-/* --- >>marked windows --- */
+/* --- >>marked windows ---
+ * Knows: the marks of a trace.  Knows nothing of sizes. */
 
 /* What is marked inside a phase belongs to it, and a recomputation right before a backward too; a
  * phase that another layer's interrupts is none. */
@@ -5042,6 +5060,7 @@ MEMOI int memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* tra
 }
 
 /* --- >>repeated windows ---
+ * Knows: kinds and sizes of requests.  Knows nothing of marks.
  *
  * An event's symbol combines its kind and its bytes.  If events repeat with period p, the same few
  * symbols last occurred p events before.  So the most frequent distances are the periods to try.
@@ -5147,7 +5166,8 @@ MEMOI int memoi_windows_from_repeats(memoi_bilevel* bilevel) {
     return ok;
 }
 
-/* --- >>groups and kinds --- */
+/* --- >>groups and kinds ---
+ * Knows: windows and their requests.  Knows nothing of offsets. */
 
 /* Ends the group that is being made; a group of one is no group. */
 MEMOI void memoi_group_close(memoi_bilevel* bilevel) {
@@ -5282,7 +5302,8 @@ MEMOI int memoi_bilevel_sort_kinds(memoi_bilevel* bilevel) {
     return ok;
 }
 
-/* --- >>two levels --- */
+/* --- >>two levels ---
+ * Knows: plans of kinds and of their blocks.  Knows nothing of windows. */
 
 MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, memoi_effort* effort,
                                    memo_error* error) {
@@ -5726,9 +5747,10 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     status = memo_plan_prepare(plan, error);
     if (status) return status;
     if (settings.trace && !memoi_task_trace_fits(settings.trace, plan))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "desc.trace is not the trace of this plan: its mallocs and frees are "
-                              "others in number");
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_plan_desc.trace: not the trace of this plan: its numbers of mallocs "
+            "or frees differ; pass the trace that the plan was made from");
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
 
     /* The problems, and room for the best plan. */
@@ -8523,32 +8545,117 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
     return a;
 }
 
-/* The number of groups of heads with the least time; of equal ones the smallest. */
-MEMOI memoi_parallel_way memoi_parallel_best_way(const memo_parallel_desc* desc,
-                                                 const memo_parallel_layout* l,
-                                                 const memoi_parallel_share* share,
-                                                 int32_t gathers_keys) {
-    memoi_parallel_way way, best;
-    int32_t n_groups, is_backward;
-    double best_s = INFINITY;
-    best.n_groups = 1;
-    best.gathers_keys = way.gathers_keys = gathers_keys;
-    if (l->ulysses == 1) return best;
-    for (n_groups = 1;
-         n_groups == 1 || (n_groups <= desc->max_ulysses_groups && n_groups <= share->n_kv);
-         n_groups++) {
-        double sum_s = 0;
-        if (share->n_kv % n_groups) continue;
-        way.n_groups = n_groups;
-        for (is_backward = 0; is_backward < 2; is_backward++) {
-            memo_parallel_attention a = memoi_parallel_attend(desc, l, share, way, is_backward);
-            sum_s += a.compute_s + a.all_to_all_s + a.hops_s + a.blocks_s;
-        }
-        if (sum_s >= best_s * (1 - 1e-9)) continue;
-        best_s = sum_s;
-        best = way;
+/* --- >>layout attention memory --- */
+
+/* Heads of group g of ulysses rank u: whole key heads, as memo_sp.h cuts. */
+MEMOI void memoi_parallel_group_heads(int32_t n_q_heads, int32_t n_kv_heads, int32_t ulysses,
+                                      int32_t u, int32_t n_groups, int32_t g, int32_t* n_q,
+                                      int32_t* n_kv) {
+    const int32_t ratio = n_q_heads / n_kv_heads;
+    const int32_t first_q = (int32_t)((int64_t)u * n_q_heads / ulysses), first_kv = first_q / ratio;
+    int32_t all_q, all_kv, begin, end;
+    memoi_parallel_heads(n_q_heads, n_kv_heads, ulysses, u, &all_q, &all_kv);
+    begin = (int32_t)((int64_t)g * all_kv / n_groups);
+    end = (int32_t)(((int64_t)g + 1) * all_kv / n_groups);
+    *n_kv = end - begin;
+    *n_q = (end < all_kv ? (first_kv + end) * ratio : first_q + all_q) -
+           (begin ? (first_kv + begin) * ratio : first_q);
+    if (!*n_kv) *n_q = 0;
+}
+
+/* Heads of the largest group: of a rank; of all ranks, which read some key heads several times. */
+typedef struct memoi_parallel_cut {
+    double n_q, n_kv, q_needed, kv_needed;
+    int is_replicated;
+} memoi_parallel_cut;
+
+/* Buffers of one pass, as memo_sp.h lays them out without sends_again, but for alignment. */
+MEMOI double memoi_parallel_pass_buffers(const memo_parallel_desc* desc,
+                                         const memo_parallel_layout* l, memoi_parallel_way way,
+                                         const memoi_parallel_cut* cut, int is_backward) {
+    const int has_ulysses = l->ulysses > 1, is_grouped = way.n_groups > 1;
+    const int has_ring = l->ring > 1 && !way.gathers_keys;
+    const double d = desc->model.head_size, v_d = desc->model.v_head_size;
+    const double size = memoi_parallel_max(d, v_d), e = desc->element_bytes;
+    const int is_direct = !has_ulysses && e >= 4; /* computed in the trainer's tensors */
+    const double carried = l->ring > 1 ? desc->kv_gradient_bytes : 4;
+    const double n = (double)desc->sequence * (double)desc->micro_batch / l->ring; /* by heads */
+    const double n_local = n / l->ulysses;
+    const double q = n * cut->n_q, k = n * cut->n_kv * d, v = n * cut->n_kv * v_d;
+    const double sent = is_backward && cut->is_replicated ? 4 : e; /* of a key head's element */
+    double bytes = 0;
+
+    /* Keys and values of other ring ranks. */
+    if (has_ring) bytes += 2 * (k + v) * e;
+    if (way.gathers_keys)
+        bytes += l->ring *
+                 ((k + v) * (is_backward ? e + 4 : e) +
+                  memoi_parallel_max(k, v) * (is_backward ? memoi_parallel_max(e, carried) : e));
+
+    /* What Ulysses packs, and results as they are sent. */
+    if (has_ulysses) {
+        bytes += n_local * memoi_parallel_max(cut->kv_needed * size * sent,
+                                              cut->q_needed * memoi_parallel_max(size * e, 4));
+        if (is_backward || e < 4 || is_grouped)
+            bytes +=
+                (is_grouped ? q * size : memoi_parallel_max(q * size, memoi_parallel_max(k, v))) *
+                e;
+        if (is_backward && is_grouped) bytes += 2 * q * size * e + (k + v) * sent;
     }
-    return best;
+
+    /* Output or dQ in fp32; results of a step; dK and dV, of which replicas are summed. */
+    if (!is_direct) bytes += q * (is_backward ? d : v_d) * 4;
+    if (!is_backward) return bytes + (has_ring ? q * (v_d + 1) * 4 : 0);
+    bytes += (is_grouped ? 2 : 1) * q * 4; /* row dots */
+    bytes += (has_ring ? 2 : is_direct ? 0 : 1) * (k + v) * carried + (has_ring ? (k + v) * 4 : 0);
+    if (has_ulysses) {
+        bytes += n_local * (desc->model.n_q_heads / l->tensor) * 4;
+        if (cut->is_replicated)
+            bytes +=
+                (is_grouped ? 2 : 1) * n_local * (desc->model.n_kv_heads / l->tensor) * size * 4;
+    }
+    return bytes;
+}
+
+/* Of the rank that needs most. */
+MEMOI double memoi_parallel_buffers(const memo_parallel_desc* desc, const memo_parallel_layout* l,
+                                    memoi_parallel_way way) {
+    const int32_t n_q_heads = desc->model.n_q_heads / l->tensor;
+    const int32_t n_kv_heads = desc->model.n_kv_heads / l->tensor;
+    double most = 0, n_kv_all = 0, q_sum, kv_sum;
+    memoi_parallel_cut cut;
+    int32_t u, g, n_q, n_kv, is_backward;
+    memset(&cut, 0, sizeof cut);
+    if (desc->excludes_attention_memory || (l->ulysses == 1 && l->ring == 1)) return 0;
+
+    /* The same on all ranks. */
+    for (g = 0; g < way.n_groups; g++) {
+        for (u = 0, q_sum = kv_sum = 0; u < l->ulysses; u++) {
+            memoi_parallel_group_heads(n_q_heads, n_kv_heads, l->ulysses, u, way.n_groups, g, &n_q,
+                                       &n_kv);
+            q_sum += n_q;
+            kv_sum += n_kv;
+        }
+        cut.q_needed = memoi_parallel_max(cut.q_needed, q_sum);
+        cut.kv_needed = memoi_parallel_max(cut.kv_needed, kv_sum);
+        n_kv_all += kv_sum;
+    }
+    cut.is_replicated = n_kv_all > n_kv_heads;
+
+    /* Of each rank. */
+    for (u = 0; u < l->ulysses; u++) {
+        cut.n_q = cut.n_kv = 0;
+        for (g = 0; g < way.n_groups; g++) {
+            memoi_parallel_group_heads(n_q_heads, n_kv_heads, l->ulysses, u, way.n_groups, g, &n_q,
+                                       &n_kv);
+            cut.n_q = memoi_parallel_max(cut.n_q, n_q);
+            cut.n_kv = memoi_parallel_max(cut.n_kv, n_kv);
+        }
+        for (is_backward = 0; is_backward < 2; is_backward++)
+            most = memoi_parallel_max(most,
+                                      memoi_parallel_pass_buffers(desc, l, way, &cut, is_backward));
+    }
+    return most;
 }
 
 /* --- >>layout memory ---
@@ -8633,12 +8740,12 @@ typedef struct memoi_parallel_again {
 } memoi_parallel_again;
 
 MEMOI void memoi_parallel_predict_way(const memo_parallel_desc* desc, const memo_parallel_layout* l,
-                                      int32_t gathers_keys, memo_parallel_prediction* prediction) {
+                                      memoi_parallel_way way,
+                                      memo_parallel_prediction* prediction) {
     const memo_parallel_model* m = &desc->model;
     const memo_parallel_cluster* c = &desc->cluster;
     const memoi_parallel_share share = memoi_parallel_share_of(desc, l);
-    const memoi_parallel_way way = memoi_parallel_best_way(desc, l, &share, gathers_keys);
-    const memoi_parallel_way alone = {1, gathers_keys}; /* without groups */
+    const memoi_parallel_way alone = {1, way.gathers_keys}; /* without groups */
     const memo_parallel_attention forward = memoi_parallel_attend(desc, l, &share, way, 0);
     const memo_parallel_attention backward = memoi_parallel_attend(desc, l, &share, way, 1);
     const double layer_weights = memo_parallel_layer_parameters(m);
@@ -8694,12 +8801,8 @@ MEMOI void memoi_parallel_predict_way(const memo_parallel_desc* desc, const memo
 
     /* Memory, and what the backward recomputes for the chosen activations. */
     *memory = memoi_parallel_states(desc, l, &share);
-    if (gathers_keys) /* of all ranks: by position and by rank; their gradients in fp32 */
-        memory->keys_bytes =
-            l->ring * share.kv_bytes / way.n_groups *
-            (1 + memoi_parallel_max(1, desc->kv_gradient_bytes / desc->element_bytes) / 2 +
-             4 / desc->element_bytes);
-    memory->device_bytes += memory->keys_bytes;
+    memory->attention_bytes = memoi_parallel_buffers(desc, l, way);
+    memory->device_bytes += memory->attention_bytes;
     if (l->activations == MEMO_PARALLEL_KEEP) {
         memory->activations_bytes =
             row_bytes * share.layer_elements * share.n_layers * share.n_held;
@@ -8752,7 +8855,8 @@ MEMOI void memoi_parallel_predict_way(const memo_parallel_desc* desc, const memo
     sent[MEMO_PARALLEL_RING] =
         (l->ring - 1) * share.kv_bytes * (2 * share.n_layers + again.attention * again.n_layers);
     if (l->ring > 1)
-        sent[MEMO_PARALLEL_RING] += (l->ring - gathers_keys) * share.d_kv_bytes * share.n_layers;
+        sent[MEMO_PARALLEL_RING] +=
+            (l->ring - way.gathers_keys) * share.d_kv_bytes * share.n_layers;
 
     /* All micro-batches of a step.  The bubble is computed first because it has the time of one. */
     scale = share.n_micro;
@@ -8798,16 +8902,28 @@ MEMOI void memoi_parallel_predict_way(const memo_parallel_desc* desc, const memo
         memory->device_bytes <= (double)c->device_bytes && memory->host_bytes <= host_share;
 }
 
-/* The ring, or gathered keys if these fit and are faster. */
+/* Of the ring and gathered keys, and of the numbers of groups: the fastest that fits.  The fastest
+ * if none fits. */
 MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
                                         const memo_parallel_layout* l,
                                         memo_parallel_prediction* prediction) {
-    memo_parallel_prediction gathered;
-    memoi_parallel_predict_way(desc, l, 0, prediction);
-    if (!desc->may_gather_keys || l->ring == 1) return;
-    memoi_parallel_predict_way(desc, l, 1, &gathered);
-    if (gathered.fits >= prediction->fits && gathered.time.step_s < prediction->time.step_s)
-        *prediction = gathered;
+    const memoi_parallel_share share = memoi_parallel_share_of(desc, l);
+    const int32_t limit = desc->max_ulysses_groups ? desc->max_ulysses_groups : share.n_kv;
+    const int32_t most_groups = l->ulysses == 1 ? 1 : limit < share.n_kv ? limit : share.n_kv;
+    memo_parallel_prediction trial;
+    memoi_parallel_way way;
+    for (way.gathers_keys = 0; way.gathers_keys <= (l->ring > 1 && !desc->never_gathers_keys);
+         way.gathers_keys++)
+        for (way.n_groups = 1; way.n_groups == 1 || way.n_groups <= most_groups; way.n_groups++) {
+            if (share.n_kv % way.n_groups) continue;
+            memoi_parallel_predict_way(desc, l, way, &trial);
+            if ((way.gathers_keys || way.n_groups > 1) &&
+                (trial.fits < prediction->fits ||
+                 (trial.fits == prediction->fits &&
+                  trial.time.step_s >= prediction->time.step_s * (1 - 1e-9))))
+                continue;
+            *prediction = trial;
+        }
 }
 
 memo_status memo_parallel_predict(const memo_parallel_desc* desc,

@@ -2,6 +2,8 @@
  * tips; the tool layout_plan. */
 #define main layout_plan_main
 #include "../examples/tools/layout_plan.c"
+#define MEMO_SP_IMPLEMENTATION
+#include "memo_sp.h"
 #undef main
 
 #include "memo_test.h"
@@ -23,7 +25,7 @@ static memo_parallel_model make_model(int layers, int hidden, int ffn, int q_hea
 static memo_parallel_model llama2_7b(void) { return make_model(32, 4096, 11008, 32, 32, 32000); }
 static memo_parallel_model llama3_8b(void) { return make_model(32, 4096, 14336, 32, 8, 128256); }
 
-/* The paper's nodes of 8 A800. */
+/* The paper's nodes of 8 A800, and its attention: one group of heads, keys go round. */
 static memo_parallel_desc make_case(memo_parallel_model model, int n_gpus, int64_t sequence,
                                     int64_t batch) {
     memo_parallel_desc d = memo_parallel_desc_default();
@@ -40,6 +42,7 @@ static memo_parallel_desc make_case(memo_parallel_model model, int n_gpus, int64
     d.cluster.host_bytes_per_s = 10e9;
     d.sequence = sequence;
     d.global_batch = batch;
+    d.excludes_attention_memory = d.max_ulysses_groups = d.never_gathers_keys = 1;
     return d;
 }
 
@@ -88,6 +91,7 @@ static memo_parallel_desc random_case(void) {
     d.micro_batch = memo_test_int(1, 3);
     d.kv_heads_must_divide = memo_test_int(0, 3) == 0;
     d.is_contiguous = memo_test_int(0, 3) == 0;
+    d.excludes_attention_memory = (int32_t)memo_test_int(0, 1);
     return d;
 }
 
@@ -532,6 +536,79 @@ static void memory_is_the_papers(void) {
     }
 }
 
+/* Buffers of attention are those of memo_sp.h, on the rank that needs most; alignment adds less than a page each. */
+static void attention_memory_is_that_of_memo_sp(void) {
+    int n, n_predicted = 0, n_grouped = 0, n_gathered = 0;
+    for (n = 0; n < 3000; n++) {
+        memo_parallel_desc d;
+        memo_parallel_layout l;
+        memo_parallel_prediction p;
+        memo_sharding_desc sharding = memo_sharding_desc_default();
+        memo_sp_attention_desc a = memo_sp_attention_desc_default();
+        memo_sp_attention_sizes sizes;
+        memo_error error;
+        int64_t most = 0;
+        if (!random_legal(&d, &l) || l.ulysses * l.ring == 1) continue;
+        d.sequence = 2 * l.ring * l.ulysses * l.tensor * memo_test_int(1, 500); /* divides */
+        d.excludes_attention_memory = 0;
+        d.max_ulysses_groups = (int32_t)memo_test_int(0, 8);
+        d.never_gathers_keys = (int32_t)memo_test_int(0, 1);
+        d.element_bytes = memo_test_int(0, 2) ? 2 : 4;
+        d.kv_gradient_bytes = memo_test_int(0, 1) ? 4 : d.element_bytes;
+        p = predict(&d, &l);
+        sharding.ring = l.ring;
+        sharding.ulysses = l.ulysses;
+        sharding.n_tokens = d.sequence;
+        CHECK_OK(memo_sharding_make(&sharding, &a.sharding, &error));
+        a.n_batch = (int32_t)d.micro_batch;
+        a.n_q_heads = d.model.n_q_heads / l.tensor;
+        a.n_kv_heads = d.model.n_kv_heads / l.tensor;
+        a.head_size = d.model.head_size ? d.model.head_size : d.model.hidden / d.model.n_q_heads;
+        a.v_head_size = d.model.v_head_size;
+        a.type = d.element_bytes < 4 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+        a.rounds_gradients = d.kv_gradient_bytes < 4;
+        a.ulysses_groups = p.ulysses_groups;
+        a.gathers_keys = p.gathers_keys;
+        for (a.ulysses_rank = 0; a.ulysses_rank < l.ulysses; a.ulysses_rank++) {
+            CHECK_OK(memo_sp_attention_desc_get_sizes(&a, &sizes, &error));
+            if (sizes.device_bytes > most) most = sizes.device_bytes;
+        }
+        n_predicted++;
+        n_grouped += p.ulysses_groups > 1;
+        n_gathered += p.gathers_keys;
+        CHECK_CASE((double)most >= p.memory.attention_bytes * (1 - 1e-12) &&
+                       (double)most < p.memory.attention_bytes + 24 * 512,
+                   "%d tokens, ring %d ulysses %d tensor %d, heads %d/%d, %g bytes, %d groups%s: "
+                   "%lld, predicted %.0f",
+                   (int)d.sequence, (int)l.ring, (int)l.ulysses, (int)l.tensor, (int)a.n_q_heads,
+                   (int)a.n_kv_heads, d.element_bytes, (int)p.ulysses_groups,
+                   p.gathers_keys ? ", gathered" : "", (long long)most, p.memory.attention_bytes);
+    }
+    CHECK(n_predicted > 500 && n_grouped > 30 && n_gathered > 30);
+}
+
+/* A long sequence: more groups take less memory and more time; of the numbers that fit the fastest is taken. */
+static void the_fastest_groups_that_fit_are_taken(void) {
+    memo_parallel_desc d = make_case(llama2_7b(), 8, 1024, 1);
+    memo_parallel_layout l = make_layout(1, 1, 1, 8, 1, 1);
+    memo_parallel_prediction whole, p;
+    double last_s;
+    int n;
+    d.excludes_attention_memory = 0;
+    whole = predict(&d, &l);
+    last_s = whole.time.step_s;
+    d.max_ulysses_groups = 4;
+    p = predict(&d, &l); /* so short that starts cost more than what is hidden */
+    CHECK(p.ulysses_groups == 1 && near(p.time.step_s, whole.time.step_s));
+    for (n = 2; n <= 4; n *= 2) {
+        d.cluster.device_bytes = (int64_t)(p.memory.device_bytes - 1);
+        p = predict(&d, &l);
+        CHECK_CASE(p.ulysses_groups == n && p.fits && p.time.step_s > last_s, "%d groups, not %d",
+                   (int)p.ulysses_groups, n);
+        last_s = p.time.step_s;
+    }
+}
+
 /* 128256 logits of 2 bytes a row on two tensor ranks; logits of all rows take 6. */
 static void a_loss_in_tiles_needs_a_tile(void) {
     static const double tiles[] = {64 << 20, 1, 1e15}; /* some rows, less than one, more than all */
@@ -573,7 +650,10 @@ static void memory_is_the_sum_of_its_parts(void) {
         host = (double)d.cluster.host_bytes / here;
         CHECK(near(p.memory.device_bytes, p.memory.parameters_bytes + p.memory.gathered_bytes +
                                               p.memory.gradients_bytes + p.memory.optimizer_bytes +
-                                              p.memory.activations_bytes + p.memory.logits_bytes));
+                                              p.memory.activations_bytes + p.memory.logits_bytes +
+                                              p.memory.attention_bytes));
+        CHECK_IS((p.memory.attention_bytes > 0), ==,
+                 (!d.excludes_attention_memory && l.ulysses * l.ring > 1));
         CHECK(near(p.memory.parameters_bytes, 2 * P / (l.zero_stage >= 3 ? N : 1)));
         CHECK(near(p.memory.gradients_bytes, 4 * P / (l.zero_stage >= 2 ? N : 1)));
         CHECK(near(p.memory.optimizer_bytes, 12 * P / (l.zero_stage >= 1 ? N : 1)));
@@ -600,6 +680,7 @@ static void memory_shrinks_with_every_degree(void) {
         memo_parallel_layout l;
         double before;
         if (!random_legal(&d, &l) || l.activations == MEMO_PARALLEL_SWAP) continue;
+        d.excludes_attention_memory = 1; /* one rank of a ring has no buffers, two have */
         before = predict(&d, &l).memory.device_bytes;
         larger = d;
         larger.cluster.n_gpus *= 2;
@@ -902,8 +983,10 @@ static void keys_are_gathered_where_that_is_faster(void) {
     memo_parallel_attention forward, backward;
     memo_error error;
     double S = 8192, kv = 2 * 2 * S / 4 * 128, device_bytes;
-    CHECK(!ring.gathers_keys && ring.memory.keys_bytes <= 0);
-    d.may_gather_keys = 1;
+    CHECK(!ring.gathers_keys && ring.memory.attention_bytes <= 0);
+    d.excludes_attention_memory = 0;
+    ring = predict(&d, &l);
+    d.never_gathers_keys = 0;
     p = predict(&d, &l);
     CHECK(p.gathers_keys && p.time.step_s < ring.time.step_s && p.fits);
     CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &forward, &error));
@@ -918,12 +1001,21 @@ static void keys_are_gathered_where_that_is_faster(void) {
     /* Three times the rank's keys each way, and three times their gradients instead of four. */
     CHECK(near(p.sent_bytes[MEMO_PARALLEL_RING], 8 * (3 * kv * 2 + 3 * 2 * kv)));
     CHECK(near(ring.sent_bytes[MEMO_PARALLEL_RING], 8 * (3 * kv * 2 + 4 * 2 * kv)));
-    /* Keys by position, one of k and v in fp32 by rank, both gradients in fp32. */
-    CHECK(near(p.memory.keys_bytes, 4 * kv * (1 + 1 + 2)));
-    CHECK(near(p.memory.device_bytes, ring.memory.device_bytes + p.memory.keys_bytes));
+    /* Keys by position, one of k and v in fp32 by rank, both gradients in fp32; beside them dQ, row dots, and the
+     * rank's own gradients, all in fp32. */
+    CHECK(
+        near(p.memory.attention_bytes, 4 * kv * (1 + 1 + 2) + S / 4 * 32 * (128 + 1) * 4 + 2 * kv));
+    CHECK(near(p.memory.device_bytes,
+               ring.memory.device_bytes - ring.memory.attention_bytes + p.memory.attention_bytes));
 
-    /* Not if they do not fit. */
-    device_bytes = ring.memory.device_bytes + p.memory.keys_bytes / 2;
+    /* Not if they do not fit.  With eight key heads they take more memory than a ring. */
+    d = make_case(make_model(8, 4096, 14336, 32, 8, 32000), 4, 2048, 1);
+    d.excludes_attention_memory = 0;
+    ring = predict(&d, &l);
+    d.never_gathers_keys = 0;
+    p = predict(&d, &l);
+    CHECK(p.gathers_keys && p.memory.attention_bytes > ring.memory.attention_bytes);
+    device_bytes = (ring.memory.device_bytes + p.memory.device_bytes) / 2;
     d.cluster.device_bytes = (int64_t)device_bytes;
     p = predict(&d, &l);
     CHECK(!p.gathers_keys && p.fits);
@@ -931,7 +1023,7 @@ static void keys_are_gathered_where_that_is_faster(void) {
     /* Many key heads and a long sequence: the ring hides its hops. */
     d = make_case(llama2_7b(), 4, 1 << 20, 1);
     d.cluster.device_bytes = (int64_t)1 << 50;
-    d.may_gather_keys = 1;
+    d.never_gathers_keys = 0;
     CHECK(!predict(&d, &l).gathers_keys);
 }
 
@@ -943,12 +1035,12 @@ static void gathering_keys_never_loses(void) {
         memo_parallel_prediction without, with;
         if (!random_legal(&d, &l)) continue;
         without = predict(&d, &l);
-        d.may_gather_keys = 1;
+        d.never_gathers_keys = 0;
         with = predict(&d, &l);
         n_gathered += with.gathers_keys;
-        CHECK(with.fits >= without.fits && with.time.step_s <= without.time.step_s);
+        CHECK(with.fits > without.fits ||
+              (with.fits == without.fits && with.time.step_s <= without.time.step_s));
         CHECK(l.ring > 1 || !with.gathers_keys);
-        CHECK(with.gathers_keys == (with.memory.keys_bytes > 0));
         if (with.gathers_keys)
             CHECK(with.sent_bytes[MEMO_PARALLEL_RING] < without.sent_bytes[MEMO_PARALLEL_RING] ||
                   l.activations == MEMO_PARALLEL_SWAP);
@@ -957,22 +1049,27 @@ static void gathering_keys_never_loses(void) {
 }
 
 static void groups_of_heads_never_lose(void) {
-    int k;
+    int k, n_smaller = 0, n_larger = 0;
     for (k = 0; k < 300; k++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
         memo_parallel_prediction without, with;
         if (!random_legal(&d, &l)) continue;
         if (l.activations == MEMO_PARALLEL_SWAP) continue; /* less time may hide fewer swaps */
+        d.excludes_attention_memory = 0;
         without = predict(&d, &l);
         d.max_ulysses_groups = (int32_t)memo_test_int(1, 8);
         with = predict(&d, &l);
         CHECK(with.ulysses_groups >= 1 && with.ulysses_groups <= d.max_ulysses_groups);
         CHECK(l.ulysses > 1 || with.ulysses_groups == 1);
-        CHECK(l.activations != MEMO_PARALLEL_KEEP ||
-              with.time.step_s <= without.time.step_s * (1 + 1e-9));
-        CHECK(memcmp(&with.memory, &without.memory, sizeof with.memory) == 0);
+        CHECK(with.fits > without.fits || with.time.step_s <= without.time.step_s * (1 + 1e-9));
+        CHECK(near(with.memory.device_bytes - with.memory.attention_bytes,
+                   without.memory.device_bytes - without.memory.attention_bytes));
+        CHECK_IS(with.fits, >=, without.fits);
+        n_smaller += with.memory.attention_bytes < without.memory.attention_bytes;
+        n_larger += with.memory.attention_bytes > without.memory.attention_bytes;
     }
+    CHECK(n_smaller + n_larger > 10);
 }
 
 static void attention_matches_its_formulas(void) {
@@ -1319,6 +1416,10 @@ static void tool_prints_the_list(void) {
     CHECK(tool("--gpus 16 --sequence 80K --host-memory 1000") == 0 && !tool_err[0]);
     CHECK(n_lines(tool_out) == 22 && strstr(tool_out, "MFU"));
     CHECK(strstr(tool_out, "840 layouts"));
+    CHECK_IS(tool("--model llama2-7b --gpus 8 --sequence 64K --top 0"), ==, 0);
+    CHECK(strstr(tool_out, " keep        groups 4 "));
+    CHECK_IS(tool("--gpus 4 --layers 2 --kv-heads 1 --sequence 8K --top 0"), ==, 0);
+    CHECK(strstr(tool_out, " keep        gathers "));
     CHECK_IS(
         tool("--model llama2-7b --gpus 8 --zero 1 --activations swap --host-memory 2000 --top 3"),
         ==, 0);
@@ -1375,19 +1476,27 @@ static void tool_explains(void) {
     CHECK(strstr(tool_out, "and --kv-heads-must-divide forbids"));
     CHECK_IS(tool("--gpus 16 --explain 1,1,1,8,2"), ==, 0);
     CHECK(strstr(tool_out, "legal: data 1, pipeline 1, tensor 1, ulysses 8, ring 2, ZeRO 1"));
-    CHECK(strstr(tool_out, "70.42 of 80.00: fits"));
+    CHECK(strstr(tool_out, "attention 0.25, logits 2.94; 70.67 of 80.00: fits"));
     CHECK_IS(tool("--gpus 16 --explain 1,1,1,8,2 --loss-tile 64M"), ==, 0);
     CHECK(strstr(tool_out, "logits 0.06"));
     CHECK_IS(tool("--gpus 16 --explain 1,1,1,8,2 --activations swap --host-memory 900 --zero 3"),
              ==, 0);
     CHECK(strstr(tool_out, "alpha 0.") && strstr(tool_out, "ZeRO 3"));
-    CHECK_IS(tool("--model llama2-7b --sequence 16K --explain 1,1,1,8,1 --ulysses-groups 4"), ==,
-             0);
+    CHECK_IS(tool("--model llama2-7b --sequence 16K --explain 1,1,1,8,1"), ==, 0);
     CHECK(strstr(tool_out, "activations keep, 4 groups of heads\n"));
-    CHECK_IS(tool("--gpus 4 --layers 2 --kv-heads 1 --sequence 8K --may-gather-keys --explain "
+    CHECK_IS(tool("--gpus 4 --layers 2 --kv-heads 1 --sequence 8K --explain "
                   "1,1,1,1,4"),
              ==, 0);
-    CHECK(strstr(tool_out, "keys are gathered (0.0"));
+    CHECK(strstr(tool_out, "keys are gathered"));
+    CHECK_IS(tool("--gpus 4 --layers 2 --kv-heads 1 --sequence 8K --never-gather-keys "
+                  "--ulysses-groups 1 --explain 1,1,1,1,4"),
+             ==, 0);
+    CHECK(!strstr(tool_out, "gathered, ") && !strstr(tool_out, "keys are gathered"));
+    CHECK(strstr(tool_out, "ring 0.029"));
+    CHECK_IS(tool("--gpus 4 --layers 2 --kv-heads 1 --sequence 8K --never-gather-keys "
+                  "--rounds-gradients --explain 1,1,1,1,4"),
+             ==, 0);
+    CHECK(strstr(tool_out, "ring 0.021"));
 }
 
 static void tool_refuses(const char* line, const char* words) {
@@ -1419,8 +1528,8 @@ static void tool_refuses_in_words(void) {
     tool_refuses("--cluster --gpus 3", "--cluster: no value");
     tool_refuses("--cluster v100", "--cluster: no such preset (v100)");
     tool_refuses("--shared-bus 2", "--shared-bus: not a whole number from 0 to 1 (2)");
-    tool_refuses("--ulysses-groups 0",
-                 "--ulysses-groups: not a whole number from 1 to 1000000 (0)");
+    tool_refuses("--ulysses-groups -1",
+                 "--ulysses-groups: not a whole number from 0 to 1000000 (-1)");
     tool_refuses("--zero 4", "--zero: not a whole number from 0 to 3 (4)");
     tool_refuses("--activations all", "--activations: not keep, recompute or swap (all)");
     tool_refuses("--explain 1,2,3", "--explain: not five degrees");
@@ -1441,6 +1550,8 @@ int main(int argc, char** argv) {
     TEST(values_may_have_another_head_size);
     TEST(recomputing_sends_the_forward_again);
     TEST(memory_is_the_papers);
+    TEST(attention_memory_is_that_of_memo_sp);
+    TEST(the_fastest_groups_that_fit_are_taken);
     TEST(a_loss_in_tiles_needs_a_tile);
     TEST(memory_is_the_sum_of_its_parts);
     TEST(memory_shrinks_with_every_degree);

@@ -31,7 +31,7 @@ typedef struct numbers {
 typedef struct options {
     numbers n;
     int activations; /* -1: all */
-    int kv_heads_must_divide, may_gather_keys, has_zero;
+    int kv_heads_must_divide, never_gathers_keys, rounds_gradients, has_zero;
     int is_explained;
     memo_parallel_layout explained;
 } options;
@@ -93,10 +93,13 @@ static void print_help(FILE* out) {
         "  --activations keep|recompute|swap\n"
         "                          considers only this way to treat activations\n"
         "  --max-pipeline N        most pipeline stages; 0: any number (default 0)\n"
-        "  --ulysses-groups N      most groups of heads.  The all-to-all of one group overlaps "
-        "the\n"
-        "                          attention of another; the fastest number is used (default 1)\n"
-        "  --may-gather-keys       gathers keys and values if that is faster than a ring\n"
+        "  --ulysses-groups N      most groups of heads; 0: as many as help (default 0).  The\n"
+        "                          all-to-all of one group overlaps the attention of another; the\n"
+        "                          fastest number that fits is used\n"
+        "  --never-gather-keys     keys and values go round a ring even if gathering them is\n"
+        "                          faster\n"
+        "  --rounds-gradients      the ring sends the gradients of keys and values in bf16, not\n"
+        "                          fp32\n"
         "  --kv-heads-must-divide  no key/value heads on several ranks, no uneven heads\n"
         "  --top N                 rows to print; 0: all (default 20)\n"
         "  --explain D,P,T,U,R     prints the terms of one layout (data, pipeline, tensor, "
@@ -202,7 +205,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
                  {"--zero", &n->zero, 0, 3, 1},
                  {"--max-pipeline", &n->max_pipeline, 0, 1 << 20, 1},
                  {"--loss-tile", &n->loss_tile, 0, 1e18, 0},
-                 {"--ulysses-groups", &n->ulysses_groups, 1, 1e6, 1},
+                 {"--ulysses-groups", &n->ulysses_groups, 0, 1e6, 1},
                  {"--top", &n->top, 0, 1e9, 1}};
     const int n_known = (int)(sizeof known / sizeof *known);
     int i, j;
@@ -214,7 +217,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
     n->gpus = 8;
     take_cluster(n, &clusters[0]);
     n->latency = n->top = 20;
-    n->batch = n->micro_batch = n->ulysses_groups = 1;
+    n->batch = n->micro_batch = 1;
     o->activations = -1;
 
     /* Reads the presets first, so that the order of the options does not matter. */
@@ -240,8 +243,12 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
             o->kv_heads_must_divide = 1;
             continue;
         }
-        if (!strcmp(name, "--may-gather-keys")) {
-            o->may_gather_keys = 1;
+        if (!strcmp(name, "--never-gather-keys")) {
+            o->never_gathers_keys = 1;
+            continue;
+        }
+        if (!strcmp(name, "--rounds-gradients")) {
+            o->rounds_gradients = 1;
             continue;
         }
         for (j = 0; j < n_known && strcmp(name, known[j].name); j++) continue;
@@ -309,7 +316,8 @@ static memo_parallel_desc make_desc(const options* o) {
     desc.micro_batch = (int64_t)n->micro_batch;
     desc.loss_tile_bytes = n->loss_tile;
     desc.kv_heads_must_divide = o->kv_heads_must_divide;
-    desc.may_gather_keys = o->may_gather_keys;
+    desc.never_gathers_keys = o->never_gathers_keys;
+    if (o->rounds_gradients) desc.kv_gradient_bytes = 2;
 
     /* Without these options, the planner chooses. */
     if (o->has_zero) desc.zero_stages = 1u << (int)n->zero;
@@ -371,14 +379,15 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
             (int)l.zero_stage, memo_parallel_activations_name(l.activations));
     if (l.activations == MEMO_PARALLEL_SWAP) fprintf(out, ", alpha %.3f", p.alpha);
     if (p.ulysses_groups > 1) fprintf(out, ", %d groups of heads", (int)p.ulysses_groups);
-    if (p.gathers_keys) fprintf(out, ", keys are gathered (%.2f GiB)", p.memory.keys_bytes / GIB);
+    if (p.gathers_keys) fprintf(out, ", keys are gathered");
     fprintf(out,
             "\nmemory, GiB of a GPU: parameters %.2f, gathered %.2f, gradients %.2f, optimizer "
-            "%.2f, activations %.2f, logits %.2f; %.2f of %.2f: %s\n",
+            "%.2f, activations %.2f, attention %.2f, logits %.2f; %.2f of %.2f: %s\n",
             p.memory.parameters_bytes / GIB, p.memory.gathered_bytes / GIB,
             p.memory.gradients_bytes / GIB, p.memory.optimizer_bytes / GIB,
-            p.memory.activations_bytes / GIB, p.memory.logits_bytes / GIB,
-            p.memory.device_bytes / GIB, o->n.memory, p.fits ? "fits" : "does not fit");
+            p.memory.activations_bytes / GIB, p.memory.attention_bytes / GIB,
+            p.memory.logits_bytes / GIB, p.memory.device_bytes / GIB, o->n.memory,
+            p.fits ? "fits" : "does not fit");
 
     if (p.memory.host_bytes > 0)
         fprintf(out, "host: %.2f GiB of a GPU\n", p.memory.host_bytes / GIB);
@@ -404,14 +413,18 @@ static void print_entry(const memo_parallel_entry* entry, FILE* out) {
     const memo_parallel_layout* l = &entry->layout;
     const memo_parallel_prediction* p = &entry->prediction;
     double inside = 0, between = 0;
+    char way[32] = "", *groups = way;
     int kind;
+    /* How attention is computed: "gathers", "groups 4", or both. */
+    if (p->gathers_keys) groups += snprintf(way, sizeof way, "gathers ");
+    if (p->ulysses_groups > 1) (void)snprintf(groups, 20, "groups %d", (int)p->ulysses_groups);
     for (kind = 0; kind < MEMO_PARALLEL_N_KINDS; kind++) {
         if (kind == MEMO_PARALLEL_HOST) continue;
         *(p->leaves_node[kind] ? &between : &inside) += p->sent_bytes[kind];
     }
-    fprintf(out, "%4d %4d %6d %7d %4d %4d %-11s %6.1f %8.1f %10.2f %8.2f %9.3f %5.1f%s\n",
+    fprintf(out, "%4d %4d %6d %7d %4d %4d %-11s %-16s %6.1f %8.1f %10.2f %8.2f %9.3f %5.1f%s\n",
             (int)l->data, (int)l->pipeline, (int)l->tensor, (int)l->ulysses, (int)l->ring,
-            (int)l->zero_stage, memo_parallel_activations_name(l->activations),
+            (int)l->zero_stage, memo_parallel_activations_name(l->activations), way,
             p->memory.device_bytes / GIB, p->memory.host_bytes / GIB, inside / 1e9, between / 1e9,
             p->time.step_s, 100 * p->mfu, p->fits ? "" : "  does not fit");
 }
@@ -423,9 +436,8 @@ static int print_list(const memo_parallel_desc* desc, const options* o, FILE* ou
     int status;
     if (memo_plan_layouts(desc, &list, &error)) return refuse_desc(err, &error);
     n = o->n.top > 0 && (double)list->n_legal > o->n.top ? (int64_t)o->n.top : list->n_legal;
-    fprintf(out, "data pipe tensor ulysses ring ZeRO activations    GiB host GiB  GB inside  "
-                 "between    step "
-                 "s MFU %%\n");
+    fprintf(out, "data pipe tensor ulysses ring ZeRO activations attention           GiB host GiB  "
+                 "GB inside  between    step s MFU %%\n");
     for (i = 0; i < n; i++) print_entry(&list->entries[i], out);
     fprintf(
         out,
