@@ -624,6 +624,8 @@ typedef struct memo_attention_block {
  *              P = exp(scale * q k - lse), d_v += P^T d_out, dS = P * (d_out v^T - row_dots),
  *              d_q += scale * dS k, d_k += scale * dS^T q
  *              With softcap, dS is multiplied by 1 - tanh^2.
+ * Rows of k and v that no query of the block sees are finite numbers, but not always those of their
+ * positions.
  * A function that cannot do a block returns UNSUPPORTED.  It may add biases of its own to scores,
  * by head and by positions. */
 typedef memo_status (*memo_attention_function)(void* user, memo_stream stream,
@@ -690,16 +692,20 @@ typedef struct memo_ulysses_heads {
  * cross-attention that no query sees.)
  *
  * Every rank makes every hop up to the last one that any rank needs: rd - 1 hops with causal and
- * full masks.  A hop carries the rows of keys that a later step reads on any rank: from the first
- * run that is seen to the last; in the sharding "documents" all rows.  In a plain ring under a
- * causal mask half of the hops are empty.  In a zigzag ring the keys of rank 0 travel as half.
+ * full masks.  A hop carries the rows of keys that a later step reads on any rank: of each run
+ * those from the first to the last that is seen; in the sharding "documents" all rows.  In a plain
+ * ring under a causal mask half of the hops are empty.  In a zigzag ring the keys of rank 0 travel
+ * as half.  With a window only the ends of runs travel.  Gradients travel for the rows that are
+ * read of any rank's keys.
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32, and at the end with the sinks
  *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32 or
  *              rounded to the tensors' type; the last hop returns them to their rank
  *
  * Memory does not grow with the ring: two buffers for keys and values, two for d_k and d_v, one for
- * the contribution of a step.  memo_schedule_check finds a race if any of these waits is removed:
+ * the contribution of a step.  If a hop brings a part of a run, the buffers for keys and values are
+ * cleared before the first step, so that attention never loads NaN from them.  memo_schedule_check
+ * finds a race if any of these waits is removed:
  *
  *   exchange s   waits for  the start (s = 0), so that k and v are complete, or are back from swap;
  *                           for step s - 1, which used the buffer that is overwritten and, in
@@ -5315,6 +5321,17 @@ MEMOI memo_status memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exch
  * Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
  * the rank, head_size or v_head_size). */
 
+/* Rows [begin, end) of a sequence. */
+typedef struct memoi_ring_rows {
+    int64_t begin, end;
+} memoi_ring_rows;
+
+/* Ascending, apart; some may be empty. */
+typedef struct memoi_ring_ranges {
+    memoi_ring_rows rows[MEMO_RUNS_MAX];
+    int32_t is_cut; /* a part of a run, not all of it */
+} memoi_ring_ranges;
+
 /* One forward or backward on one rank. */
 typedef struct memoi_ring {
     const memoi_shape* shape;
@@ -5342,7 +5359,9 @@ typedef struct memoi_ring {
     char *gathered, *k_all, *v_all;
     float *d_k_all, *d_v_all;
 
-    int32_t last_step;  /* the last one in which any rank computes */
+    memoi_ring_ranges carried; /* rows of d_k and d_v that travel */
+    int32_t cuts_runs;         /* clear the buffers of keys: a part of their rows arrives */
+    int32_t last_step;         /* the last one in which any rank computes */
     int32_t is_ready;   /* exchange 0 needs no wait: an earlier ring of this pass waited for it */
     int32_t is_open;    /* the end needs no wait: a later ring of this pass waits for it */
     int32_t n_awaited;  /* exchanges that the compute stream has waited for */
@@ -5434,11 +5453,6 @@ MEMOI int64_t memoi_ring_v_elements(const memoi_shape* shape) {
            shape->v_head_size;
 }
 
-/* Rows [begin, end) of a sequence. */
-typedef struct memoi_ring_rows {
-    int64_t begin, end;
-} memoi_ring_rows;
-
 /* What an exchange sends and receives: of keys and values the rows that are needed later. */
 typedef struct memoi_message_list {
     const void* from[4];
@@ -5463,33 +5477,104 @@ MEMOI void memoi_ring_message_list_add(memoi_message_list* list, int32_t is_kv, 
     list->n++;
 }
 
-/* The rows of a rank's keys that steps after s read, on any rank.  Sender and receiver both find
- * them. */
-MEMOI memoi_ring_rows memoi_ring_needed(const memoi_ring* ring, int32_t part, int32_t owner,
-                                        int32_t s) {
+/* Extends one range of rows by another. */
+MEMOI void memoi_ring_extend(memoi_ring_rows* rows, int64_t begin, int64_t end) {
+    if (begin >= end) return;
+    if (rows->begin >= rows->end) rows->begin = begin;
+    rows->begin = begin < rows->begin ? begin : rows->begin;
+    rows->end = memob_max(rows->end, end);
+}
+
+MEMOI int64_t memoi_ring_ranges_count(const memoi_ring_ranges* ranges) {
+    int64_t n = 0;
+    int32_t k;
+    for (k = 0; k < MEMO_RUNS_MAX; k++) n += ranges->rows[k].end - ranges->rows[k].begin;
+    return n;
+}
+
+/* The rows of a rank's keys that steps after s read, on any rank: one range of each run.  Sender
+ * and receiver both find them. */
+MEMOI memoi_ring_ranges memoi_ring_needed(const memoi_ring* ring, int32_t part, int32_t owner,
+                                          int32_t s) {
     const memoi_shape* shape = ring->shape;
-    int32_t rd = shape->sharding.ring, n_runs, k, step;
+    const memo_mask mask = memoi_ring_mask(ring, part);
+    const int64_t n_tokens = shape->key_sharding.ring_tokens;
+    int32_t rd = shape->sharding.ring, n_runs, n_q_runs, q, k, step;
     const memo_run* runs = memoi_shape_runs(shape, 1, part, owner, &n_runs);
-    int32_t begin = n_runs, end = 0;
-    memoi_rectangle rectangle;
-    memoi_ring_rows rows;
-    /* Of many runs the first and the last are needed mostly, and a search would take long. */
-    rows.begin = 0;
-    rows.end = shape->key_sharding.ring_tokens;
-    if (shape->key_sharding.kind == MEMO_SHARDING_DOCUMENTS) return rows;
+    memoi_ring_ranges ranges;
+    int64_t row = 0;
+    memset(&ranges, 0, sizeof ranges);
+    /* Of many runs most are needed in part, and a search would take long. */
+    if (shape->key_sharding.kind == MEMO_SHARDING_DOCUMENTS) {
+        ranges.rows[0].end = n_tokens;
+        return ranges;
+    }
 
     /* Backwards, because the last step often reads all. */
-    for (step = ring->last_step; step > s && end - begin < n_runs; step--) {
-        if (!memoi_ring_rectangle(ring, part, (owner + step) % rd, owner, &rectangle)) continue;
-        if (rectangle.k_begin < begin) begin = rectangle.k_begin;
-        if (rectangle.k_end > end) end = rectangle.k_end;
+    for (step = ring->last_step; step > s && memoi_ring_ranges_count(&ranges) < n_tokens; step--) {
+        const memo_run* q_runs = memoi_shape_runs(shape, 0, part, (owner + step) % rd, &n_q_runs);
+        for (q = 0; q < n_q_runs; q++) {
+            int64_t low, high, begin, end;
+            if (!memoi_mask_run_sees(&mask, &q_runs[q], &low, &high)) continue;
+            for (k = 0; k < n_runs; k++) {
+                memoi_mask_run_interval(&runs[k], low, high, &begin, &end);
+                if (begin == end || !memoi_ring_runs_may_meet(&mask, &q_runs[q], &runs[k]))
+                    continue;
+                /* Padding goes with the last token, so that whole runs stay whole. */
+                if (end == memoi_sharding_run_tokens(&runs[k], mask.n_keys)) end = runs[k].count;
+                memoi_ring_extend(&ranges.rows[k], begin, end);
+            }
+        }
     }
-    rows.end = 0;
-    for (k = 0; k < end; k++) {
-        if (k < begin) rows.begin += runs[k].count;
-        rows.end += runs[k].count;
+
+    /* From rows of a run to rows of the rank; neighbors are one range. */
+    for (k = 0; k < n_runs; row += runs[k++].count) {
+        memoi_ring_rows* rows = &ranges.rows[k];
+        int64_t n = rows->end - rows->begin;
+        ranges.is_cut |= n && n < runs[k].count;
+        rows->begin += n ? row : 0;
+        rows->end += n ? row : 0;
+        if (!k || !n || rows[-1].end != rows->begin) continue;
+        rows->begin = rows[-1].begin;
+        memset(&rows[-1], 0, sizeof rows[-1]);
     }
-    return rows;
+    return ranges;
+}
+
+/* The rows whose gradients travel: those that are needed of any rank's keys.  So no hop overwrites
+ * the gradients of the others, which stay where step 0 left them.  Apart in each run of rank 0. */
+MEMOI memoi_ring_ranges memoi_ring_carried(const memoi_ring* ring) {
+    const memoi_shape* shape = ring->shape;
+    const int64_t n_tokens = shape->key_sharding.ring_tokens;
+    memoi_ring_ranges carried;
+    int32_t part, owner, n_runs, i, k, is_whole = 0;
+    memset(&carried, 0, sizeof carried);
+    for (part = 0; part < shape->n_parts && !is_whole; part++)
+        for (owner = 0; owner < shape->sharding.ring && !is_whole; owner++) {
+            const memo_run* runs = memoi_shape_runs(shape, 1, 0, 0, &n_runs);
+            memoi_ring_ranges needed = memoi_ring_needed(ring, part, owner, 0);
+            int64_t row = 0;
+            is_whole = memoi_ring_ranges_count(&needed) == n_tokens;
+            for (k = 0; k < n_runs && !is_whole; row += runs[k++].count)
+                for (i = 0; i < MEMO_RUNS_MAX; i++)
+                    memoi_ring_extend(&carried.rows[k], memob_max(needed.rows[i].begin, row),
+                                      memob_min(needed.rows[i].end, row + runs[k].count));
+        }
+    if (!is_whole && memoi_ring_ranges_count(&carried) < n_tokens) return carried;
+    memset(&carried, 0, sizeof carried); /* one range */
+    carried.rows[0].end = n_tokens;
+    return carried;
+}
+
+/* Some hop to this rank brings a part of a run only. */
+MEMOI int memoi_ring_cuts_runs(const memoi_ring* ring) {
+    const memoi_shape* shape = ring->shape;
+    int32_t rd = shape->sharding.ring, part, s;
+    for (part = 0; part < shape->n_parts; part++)
+        for (s = 0; s < ring->last_step; s++)
+            if (memoi_ring_needed(ring, part, (shape->ring_rank - 1 - s + rd) % rd, s).is_cut)
+                return 1;
+    return 0;
 }
 
 /* Exchange s: keys and values of step s + 1; in backward, gradients of step s - 1, or their last
@@ -5528,16 +5613,13 @@ MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_
 }
 
 /* The rows of sequence b that message i sends or receives in exchange s. */
-MEMOI memoi_ring_rows memoi_ring_message_rows(const memoi_ring* ring,
-                                              const memoi_message_list* list, int32_t i, int32_t s,
-                                              int32_t is_receive, int32_t b) {
+MEMOI memoi_ring_ranges memoi_ring_message_rows(const memoi_ring* ring,
+                                                const memoi_message_list* list, int32_t i,
+                                                int32_t s, int32_t is_receive, int32_t b) {
     const memoi_shape* shape = ring->shape;
     int32_t rd = shape->sharding.ring, owner = (shape->ring_rank - is_receive - s + 2 * rd) % rd;
-    memoi_ring_rows rows;
-    rows.begin = 0;
-    rows.end = shape->key_sharding.ring_tokens;
-    if (list->is_kv[i]) rows = memoi_ring_needed(ring, shape->n_parts > 1 ? b : 0, owner, s);
-    return rows;
+    return list->is_kv[i] ? memoi_ring_needed(ring, shape->n_parts > 1 ? b : 0, owner, s)
+                          : ring->carried;
 }
 
 /* Message i of exchange s, one way.  Whole sequences that are alike are one piece; sender and
@@ -5549,21 +5631,24 @@ MEMOI memo_status memoi_ring_send(const memoi_ring* ring, const memoi_message_li
     const int64_t row_bytes = row * memo_type_bytes(list->types[i]);
     memo_stream stream = ring->target->streams[MEMOI_TARGET_RING];
     memo_status status = MEMO_STATUS_OK;
-    memoi_ring_rows rows = {0, 0};
-    int32_t b, n_alike;
+    memoi_ring_ranges ranges;
+    int32_t b, k, n_alike;
     for (b = 0; b < shape->n_batch && !status; b += n_alike) {
-        int64_t n, at;
         if (b == 0 || shape->n_parts > 1)
-            rows = memoi_ring_message_rows(ring, list, i, s, is_receive, b);
-        n = rows.end - rows.begin;
-        at = (b * n_tokens + rows.begin) * row_bytes;
-        n_alike = n == n_tokens && (shape->n_parts == 1 || !list->is_kv[i]) ? shape->n_batch : 1;
-        n *= n_alike * row;
-        if (!n) continue;
-        status = is_receive ? memo_receive(ring->comm, stream, (char*)list->to[i] + at, n,
-                                           list->types[i], list->from_ranks[i], error)
-                            : memo_send(ring->comm, stream, (const char*)list->from[i] + at, n,
-                                        list->types[i], list->to_ranks[i], error);
+            ranges = memoi_ring_message_rows(ring, list, i, s, is_receive, b);
+        n_alike =
+            memoi_ring_ranges_count(&ranges) == n_tokens && (shape->n_parts == 1 || !list->is_kv[i])
+                ? shape->n_batch
+                : 1;
+        for (k = 0; k < MEMO_RUNS_MAX && !status; k++) {
+            int64_t at = (b * n_tokens + ranges.rows[k].begin) * row_bytes;
+            int64_t n = (ranges.rows[k].end - ranges.rows[k].begin) * n_alike * row;
+            if (!n) continue;
+            status = is_receive ? memo_receive(ring->comm, stream, (char*)list->to[i] + at, n,
+                                               list->types[i], list->from_ranks[i], error)
+                                : memo_send(ring->comm, stream, (const char*)list->from[i] + at, n,
+                                            list->types[i], list->to_ranks[i], error);
+        }
     }
     return status;
 }
@@ -5571,15 +5656,15 @@ MEMOI memo_status memoi_ring_send(const memoi_ring* ring, const memoi_message_li
 /* Bytes that this rank sends in exchange s. */
 MEMOI int64_t memoi_ring_sent_bytes(const memoi_ring* ring, const memoi_message_list* list,
                                     int32_t s) {
-    memoi_ring_rows rows = {0, 0};
-    int64_t n_bytes = 0;
+    int64_t n_bytes = 0, n_rows = 0;
     int32_t i, b;
     for (i = 0; i < list->n; i++)
         for (b = 0; b < ring->shape->n_batch; b++) {
-            if (b == 0 || ring->shape->n_parts > 1)
-                rows = memoi_ring_message_rows(ring, list, i, s, 0, b);
-            n_bytes +=
-                (rows.end - rows.begin) * list->row_elements[i] * memo_type_bytes(list->types[i]);
+            if (b == 0 || ring->shape->n_parts > 1) {
+                memoi_ring_ranges ranges = memoi_ring_message_rows(ring, list, i, s, 0, b);
+                n_rows = memoi_ring_ranges_count(&ranges);
+            }
+            n_bytes += n_rows * list->row_elements[i] * memo_type_bytes(list->types[i]);
         }
     return n_bytes;
 }
@@ -5968,6 +6053,7 @@ MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
     int64_t n_k = memoi_ring_k_elements(ring->shape), n_v = memoi_ring_v_elements(ring->shape);
     int64_t n_q = memoi_ring_q_elements(ring->shape);
     memo_status status = MEMO_STATUS_OK;
+    int i;
     ring->n_awaited = 0;
     ring->has_worked = 0;
     if (ring->is_backward) {
@@ -5981,17 +6067,55 @@ MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
         if (!status) status = memoi_target_fill(ring->target, ring->d_k[1], n_k * 4, error);
         if (!status) status = memoi_target_fill(ring->target, ring->d_v[1], n_v * 4, error);
     }
+    /* Attention may load rows that nobody sees, and 0 times NaN is NaN. */
+    for (i = 0; i < 2 && memoi_ring_n_exchanges(ring) && ring->cuts_runs && !status; i++) {
+        int64_t bytes = memo_type_bytes(ring->shape->type);
+        status = memoi_target_fill(ring->target, ring->k_buffers[i],
+                                   memoi_ring_k_elements(ring->shape) * bytes, error);
+        if (!status)
+            status = memoi_target_fill(ring->target, ring->v_buffers[i],
+                                       memoi_ring_v_elements(ring->shape) * bytes, error);
+    }
     if (!status && memoi_ring_n_exchanges(ring) && !ring->is_ready)
         status =
             memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE, error);
     return status;
 }
 
+/* Gradients of the rows that did not travel join the others. */
+MEMOI memo_status memoi_ring_join(const memoi_ring* ring, char* final, const char* first,
+                                  int64_t row_elements, memo_error* error) {
+    const int64_t n_tokens = ring->shape->key_sharding.ring_tokens;
+    const int64_t row_bytes = row_elements * memo_type_bytes(ring->shape->carried_type);
+    int64_t row = 0;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t k;
+    for (k = 0; k <= MEMO_RUNS_MAX && final != first && !status; k++) {
+        const memoi_ring_rows* rows = &ring->carried.rows[k];
+        int64_t n, at = row * row_bytes;
+        if (k < MEMO_RUNS_MAX && rows->begin == rows->end) continue;
+        n = (k < MEMO_RUNS_MAX ? rows->begin : n_tokens) - row;
+        status = memoi_target_copy_rows(ring->target, final + at, n_tokens * row_bytes, first + at,
+                                        n_tokens * row_bytes, n * row_bytes,
+                                        n ? ring->shape->n_batch : 0, error);
+        if (k < MEMO_RUNS_MAX) row = rows->end;
+    }
+    return status;
+}
+
 /* After the last step the compute stream has passed all exchanges. */
 MEMOI memo_status memoi_ring_end(memoi_ring* ring, memo_error* error) {
+    const memoi_shape* shape = ring->shape;
     int32_t n_exchanges = memoi_ring_n_exchanges(ring);
-    return n_exchanges && !ring->is_open ? memoi_ring_await(ring, n_exchanges - 1, error)
-                                         : MEMO_STATUS_OK;
+    memo_status status = MEMO_STATUS_OK;
+    if (!n_exchanges) return status;
+    if (!ring->is_open) status = memoi_ring_await(ring, n_exchanges - 1, error);
+    if (!ring->is_backward || status) return status;
+    status = memoi_ring_join(ring, ring->d_k_final, ring->d_k[1],
+                             (int64_t)shape->heads.n_kv * shape->head_size, error);
+    return status ? status
+                  : memoi_ring_join(ring, ring->d_v_final, ring->d_v[1],
+                                    (int64_t)shape->heads.n_kv * shape->v_head_size, error);
 }
 
 /* --- all keys gathered --- */
@@ -6974,7 +7098,10 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memoi_shape* sh
     walk->ring.target = &walk->target;
     walk->ring.is_backward = is_backward;
     walk->ring.masks = masks;
-    walk->last_step = memoi_ring_last_step(&walk->ring);
+    if (shape->gathers_keys) return;
+    walk->last_step = walk->ring.last_step = memoi_ring_last_step(&walk->ring);
+    if (is_backward) walk->ring.carried = memoi_ring_carried(&walk->ring);
+    walk->ring.cuts_runs = memoi_ring_cuts_runs(&walk->ring);
 }
 
 MEMOI void memoi_hybrid_walk_set_costs(memoi_hybrid_walk* walk,
@@ -7054,7 +7181,7 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     ring->last_step = group->heads.n_q && !group->gathers_keys ? walk->last_step : 0;
     /* What was saved is complete since the first group, whose last exchange waited for its
      * steps. */
-    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run;
+    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run && !ring->cuts_runs;
     walk->has_run |= group->heads.n_q > 0;
     /* A later ring waits for all exchanges.  It is too late if k's buffer is filled again by
      * then. */
@@ -7064,7 +7191,7 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
         ring->is_open |= 1;
         if (group->sends_again && (i - g) % 2 == 0) ring->is_open |= 2;
     }
-    ring->is_open = ring->is_open == 1;
+    ring->is_open = ring->is_open == 1 && !ring->cuts_runs;
     ring->q = q;
     ring->k = k;
     ring->v = v;

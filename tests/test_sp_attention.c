@@ -1038,32 +1038,90 @@ static void documents_may_change_from_batch_to_batch(void) {
     memo_host_device_destroy(device);
 }
 
-/* The rows of a rank's keys that steps after `step` read, from the runs that see each other: obviously, pair by pair. */
+/* Marks the rows of a rank's keys that steps after `step` may read: of each run those from the first to the last
+ * position that a run of queries sees; obviously, pair by pair.  Padding goes with the last token. */
+static void mark_rows_to_send(const attention_case* c, const memo_sharding* sharding, int32_t owner,
+                              int32_t step, int32_t* last_step, char* marks) {
+    memo_run q_runs[2 * MAX_DOCUMENTS + 1], k_runs[2 * MAX_DOCUMENTS + 1];
+    int32_t n_k_runs = memoi_sharding_ring_runs(sharding, owner, k_runs), later, k, q;
+    int64_t row = 0, i, j, key;
+    for (k = 0; k < n_k_runs; row += k_runs[k++].count) {
+        int64_t first = k_runs[k].count, last = -1;
+        for (later = step + 1; later < c->ring; later++) {
+            int32_t n_q_runs =
+                memoi_sharding_ring_runs(sharding, (owner + later) % c->ring, q_runs);
+            for (q = 0; q < n_q_runs; q++) {
+                int64_t low = INT64_MAX, high = -1;
+                int sees_run = 0;
+                for (i = 0; i < q_runs[q].count; i++)
+                    for (key = 0; key < c->n_tokens; key++) {
+                        int64_t query = q_runs[q].start + i * q_runs[q].stride;
+                        if (query >= c->n_tokens || !is_visible(c, query, key)) continue;
+                        if (key < low) low = key;
+                        if (key > high) high = key;
+                        sees_run |= key >= k_runs[k].start &&
+                                    (key - k_runs[k].start) % k_runs[k].stride == 0 &&
+                                    (key - k_runs[k].start) / k_runs[k].stride < k_runs[k].count;
+                    }
+                if (!sees_run) continue;
+                if (later > *last_step) *last_step = later;
+                for (j = 0; j < k_runs[k].count; j++) {
+                    key = k_runs[k].start + j * k_runs[k].stride;
+                    if (key < low || key > high) continue;
+                    if (j < first) first = j;
+                    if (j > last) last = j;
+                }
+            }
+        }
+        if (last >= 0 && k_runs[k].start + (last + 1) * k_runs[k].stride >= c->n_tokens)
+            last = k_runs[k].count - 1;
+        if (sharding->kind == MEMO_SHARDING_DOCUMENTS) { /* all */
+            first = 0;
+            last = k_runs[k].count - 1;
+        }
+        for (j = first; j <= last; j++) marks[row + j] = 1;
+    }
+}
+
 static int64_t rows_to_send(const attention_case* c, const memo_sharding* sharding, int32_t owner,
                             int32_t step, int32_t* last_step) {
-    memo_run q_runs[2 * MAX_DOCUMENTS + 1], k_runs[2 * MAX_DOCUMENTS + 1];
-    int32_t n_k_runs = memoi_sharding_ring_runs(sharding, owner, k_runs), k, later;
-    int64_t begin = INT64_MAX, end = 0, at;
-    for (later = step + 1; later < c->ring; later++) {
-        int32_t n_q_runs = memoi_sharding_ring_runs(sharding, (owner + later) % c->ring, q_runs);
-        int64_t most_scores = 0, pairs = 0;
-        asked_call call;
-        if (!expected_call(c, q_runs, n_q_runs, k_runs, n_k_runs, 0, &call, &most_scores, &pairs))
-            continue;
-        if (later > *last_step) *last_step = later;
-        for (k = 0, at = 0; k_runs[k].start != call.k_start; k++) at += k_runs[k].count;
-        if (at < begin) begin = at;
-        if (at + call.k_rows > end) end = at + call.k_rows;
+    char marks[256] = {0};
+    int64_t n = 0, i;
+    mark_rows_to_send(c, sharding, owner, step, last_step, marks);
+    for (i = 0; i < sharding->ring_tokens; i++) n += marks[i];
+    return n;
+}
+
+/* The rows whose gradients travel: those of any rank's keys, in each sequence.  In each run of rank 0, a plain one aside
+ * a half, from the first to the last. */
+static int64_t rows_of_gradients(const attention_case* c, const memo_sharding* sharding,
+                                 int32_t* last_step) {
+    char marks[256] = {0};
+    memo_run runs[2 * MAX_DOCUMENTS + 1];
+    int32_t n_runs = memoi_sharding_ring_runs(sharding, 0, runs), owner, b, k;
+    int64_t n = 0, row = 0, i;
+    for (owner = 0; owner < c->ring; owner++)
+        for (b = 0; b < c->n_batch; b++)
+            mark_rows_to_send(case_of_row(c, b), sharding, owner, 0, last_step, marks);
+    if (sharding->kind == MEMO_SHARDING_DOCUMENTS) return sharding->ring_tokens;
+    for (k = 0; k < n_runs; row += runs[k++].count) {
+        int64_t first = -1, last = -2;
+        for (i = row; i < row + runs[k].count; i++)
+            if (marks[i]) {
+                if (first < 0) first = i;
+                last = i;
+            }
+        n += first < 0 ? 0 : last - first + 1;
     }
-    if (sharding->kind == MEMO_SHARDING_DOCUMENTS) return sharding->ring_tokens; /* all */
-    return end > begin ? end - begin : 0;
+    return n;
 }
 
 static void only_rows_that_are_read_travel(void) {
     int i, n = IS_SLOW ? 8 : 60;
     int64_t least_percent = 100, k;
     for (i = 0; i < n; i++) {
-        int32_t ring = (int32_t)memo_test_int(2, 6), r, s, b, owner, last_step = 0;
+        int32_t ring = (int32_t)memo_test_int(2, 6), r, s, b, last_step = 0;
+        int64_t n_carried;
         attention_case c = case_of(ring, 1 + i % 2, memo_test_int(12 * ring, 150), 4, 2, 8),
                        others[2];
         memo_sharding_desc sharding_desc = memo_sharding_desc_default();
@@ -1074,13 +1132,17 @@ static void only_rows_that_are_read_travel(void) {
         c.sharding = (memo_sharding_kind)(i % 4);
         c.mask = i % 5 == 4 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
         c.window = memo_test_int(0, 1) * memo_test_int(ring, 40);
+        c.window_after = memo_test_int(0, 2) ? 0 : memo_test_int(ring, 40);
         c.n_batch = (int32_t)memo_test_int(1, 3);
         c.type = memo_test_int(0, 1) ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
-        if (c.sharding == MEMO_SHARDING_DOCUMENTS) {
+        if (c.sharding == MEMO_SHARDING_DOCUMENTS ||
+            (c.sharding != MEMO_SHARDING_STRIPED && memo_test_int(0, 1))) {
             c.n_documents = memo_test_int(1, 6);
             for (k = 1; k < c.n_documents; k++)
                 c.document_begins[k] = memo_test_int(c.document_begins[k - 1], c.n_tokens);
             c.document_begins[c.n_documents] = c.n_tokens;
+        }
+        if (c.sharding == MEMO_SHARDING_DOCUMENTS) {
             sharding_desc.document_begins = c.document_begins;
             sharding_desc.n_documents = c.n_documents;
         }
@@ -1101,14 +1163,12 @@ static void only_rows_that_are_read_travel(void) {
         whole_create(&w, &c);
         world_init(&all, &c, &w);
         CHECK(world_run(&all));
-        for (owner = 0; owner < ring; owner++)
-            for (b = 0; b < c.n_batch; b++)
-                rows_to_send(case_of_row(&c, b), &sharding, owner, 0, &last_step);
+        n_carried = rows_of_gradients(&c, &sharding, &last_step);
         for (r = 0; r < ring * c.ulysses; r++) {
             const run_result* x = &all.results[r];
             int64_t row_bytes = 2 * x->sizes.heads.n_kv * 8 * memo_type_bytes(c.type);
             int64_t forward = 0, carried = 2 * x->sizes.heads.n_kv * 8 * 4 * c.n_batch;
-            carried *= last_step ? (last_step + 1) * sharding.ring_tokens : 0;
+            carried *= last_step ? (last_step + 1) * n_carried : 0;
             for (s = 0; s < last_step; s++)
                 for (b = 0; b < c.n_batch; b++)
                     forward +=
@@ -1124,6 +1184,70 @@ static void only_rows_that_are_read_travel(void) {
         whole_destroy(&w);
     }
     CHECK_IS(least_percent, ==, 0); /* the last rank of a plain ring */
+}
+
+/* 65536 tokens over a ring of 8, a window of 128: rows of keys and values, and of their gradients in fp32 counted twice,
+ * that the busiest rank sends.  Whole runs would be 32768 and 163840 in a zigzag ring, 8192 and 40960 in a plain one. */
+static void a_window_sends_the_ends_of_runs(void) {
+    int is_plain, is_backward;
+    for (is_plain = 0; is_plain < 2; is_plain++)
+        for (is_backward = 0; is_backward < 2; is_backward++) {
+            memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+            memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+            memo_mask mask = memo_mask_default();
+            memo_schedule* schedule = NULL;
+            memo_error error;
+            int64_t op, n_rows = 0;
+            /* A run's last 127 rows go to its successor.  In zigzag the successors of a rank's two runs are one and
+             * seven steps away; both runs' gradients make eight hops. */
+            int64_t expected = is_plain ? 127 + is_backward * 2 * 2 * 127
+                                        : 2 * 127 + 6 * 127 + is_backward * 8 * 2 * 254;
+            sharding_desc.kind = is_plain ? MEMO_SHARDING_PLAIN : MEMO_SHARDING_ZIGZAG;
+            sharding_desc.ring = 8;
+            sharding_desc.n_tokens = 65536;
+            CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
+            desc.n_q_heads = 8;
+            desc.n_kv_heads = 1;
+            desc.head_size = 64;
+            desc.type = MEMO_TYPE_BF16;
+            mask.window_before = 128;
+            CHECK_OK(memo_schedule_create(&schedule, &error));
+            CHECK_OK(
+                memo_sp_attention_ring_schedule(&desc, &mask, is_backward, NULL, schedule, &error));
+            for (op = 0; op < schedule->n_ops; op++)
+                if (!strcmp(memo_schedule_op_name(schedule, op), "ring exchange"))
+                    n_rows += schedule->ops[op].link_bytes / (2 * 64 * 2);
+            printf("# %s, ring 8, 65536 tokens, window 128, %s: %d rows\n",
+                   memo_sharding_name(desc.sharding.kind), is_backward ? "backward" : "forward",
+                   (int)n_rows);
+            CHECK_IS(n_rows, ==, expected);
+            memo_schedule_destroy(schedule);
+        }
+}
+
+/* A local attention may load every row of its block: rows that did not travel hold finite numbers, and those that did
+ * their own, in scratch memory that is full of NaN. */
+static void rows_that_do_not_travel_are_finite(void) {
+    int sharding, window, k;
+    for (sharding = 0; sharding < 3; sharding++)
+        for (window = 0; window < 4; window++)
+            for (k = 0; k < 4; k++) {
+                static const int64_t windows[] = {1, 3, 9, 30};
+                attention_case c = case_of(2 + 2 * (k % 2), 1 + k / 2, 93, 4, 2, 8);
+                c.sharding = (memo_sharding_kind)sharding;
+                c.window = windows[window];
+                c.mask = (memo_mask_kind)(k % 2);
+                c.is_poisoned = 1;
+                c.n_batch = 1 + k % 2;
+                c.type = window == 2 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+                c.ulysses_groups = k;
+                c.sends_again = k % 2;
+                if (c.type)
+                    expect_right(&c, 2e-3, 6e-3, NULL);
+                else
+                    expect_exact(&c);
+            }
+    report_worst();
 }
 
 /* All ranks together, under a causal mask: a plain ring sends half of the bytes of full hops. */
@@ -1866,8 +1990,9 @@ static void a_narrow_window_needs_few_hops(void) {
     expect_right(&c, 2e-6, 5e-6, &all);
     for (r = 0; r < 8; r++) {
         int32_t n_hops = r < 7; /* nobody reads the keys of the last rank */
-        CHECK_IS(all.results[r].ring_forward_bytes, ==, 2 * 8 * 4 * 4 * n_hops);
-        CHECK_IS(all.results[r].ring_backward_bytes, ==, 2 * 8 * 4 * 4 * (n_hops + 2));
+        /* Of its 8 rows the neighbor sees 3. */
+        CHECK_IS(all.results[r].ring_forward_bytes, ==, 2 * 3 * 4 * 4 * n_hops);
+        CHECK_IS(all.results[r].ring_backward_bytes, ==, 2 * 3 * 4 * 4 * (n_hops + 2));
     }
 }
 
@@ -2337,6 +2462,8 @@ int main(int argc, char** argv) {
     TEST(documents_may_change_from_batch_to_batch);
     TEST(bytes_match_the_formulas);
     TEST(only_rows_that_are_read_travel);
+    TEST(a_window_sends_the_ends_of_runs);
+    TEST(rows_that_do_not_travel_are_finite);
     TEST(a_causal_ring_sends_less);
     TEST(bytes_of_cross_attention_match_the_formulas);
     TEST(replicas_are_sent_where_needed);
