@@ -693,10 +693,10 @@ typedef struct memo_ulysses_heads {
  *
  * Every rank makes every hop up to the last one that any rank needs: rd - 1 hops with causal and
  * full masks.  A hop carries the rows of keys that a later step reads on any rank: of each run
- * those from the first to the last that is seen; in the sharding "documents" all rows.  In a plain
- * ring under a causal mask half of the hops are empty.  In a zigzag ring the keys of rank 0 travel
- * as half.  With a window only the ends of runs travel.  Gradients travel for the rows that are
- * read of any rank's keys.
+ * those from the first to the last that is seen, or all if these are more than 7/8; in the sharding
+ * "documents" all rows.  In a plain ring under a causal mask half of the hops are empty.  In a
+ * zigzag ring the keys of rank 0 travel as half.  With a window only the ends of runs travel.
+ * Gradients travel for the rows that are read of any rank's keys.
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32, and at the end with the sinks
  *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32 or
@@ -785,7 +785,8 @@ typedef struct memo_sp_attention_desc {
     int32_t sends_again;
     /* Number of groups of heads per rank (chapter 5); 0: 1.  The all-to-all of one group overlaps
      * the attention of another, and scratch memory holds one group.  A group has whole key heads,
-     * so at most as many groups are made as some rank has key heads.  Ignored if ulysses is 1. */
+     * so at most as many groups are made as some rank has key heads: with one key head per rank, as
+     * in multi-query attention, the all-to-all is exposed.  Ignored if ulysses is 1. */
     int32_t ulysses_groups;
     memo_attention attention;
     /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
@@ -5531,6 +5532,10 @@ MEMOI memoi_ring_ranges memoi_ring_needed(const memoi_ring* ring, int32_t part, 
     for (k = 0; k < n_runs; row += runs[k++].count) {
         memoi_ring_rows* rows = &ranges.rows[k];
         int64_t n = rows->end - rows->begin;
+        if (8 * n > 7 * runs[k].count) { /* a cut would save less than clearing costs */
+            rows->begin = 0;
+            rows->end = n = runs[k].count;
+        }
         ranges.is_cut |= n && n < runs[k].count;
         rows->begin += n ? row : 0;
         rows->end += n ? row : 0;

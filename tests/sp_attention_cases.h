@@ -86,7 +86,10 @@ static const char* case_text(const attention_case* c) {
              c->n_q_heads, c->n_kv_heads, c->head_size, c->v_head_size, c->ulysses_groups,
              memo_type_name(c->type), c->sends_again ? ", sends again" : "",
              c->rounds_gradients ? ", rounds gradients" : "",
-             c->gathers_keys ? ", gathers keys" : "", c->has_sinks ? ", sinks" : "");
+             c->gathers_keys ? ", gathers keys" : "",
+             c->has_sinks    ? c->has_slopes ? ", sinks, biases" : ", sinks"
+             : c->has_slopes ? ", biases"
+                             : "");
     return text;
 }
 
@@ -471,11 +474,17 @@ static void biased_query(const biased_args* args, int64_t b, int64_t i, int64_t 
         int64_t key = block_position(a->k_runs, j);
         int64_t k_at = b * a->k_batch_stride + j * a->k_row_stride + kv * a->head_size;
         int64_t v_at = b * a->v_batch_stride + j * a->v_row_stride + kv * a->v_head_size;
-        double score = 0, p, d_p = 0, d_s;
+        double score = 0, p, d_p = 0, d_s, bend = 1; /* of the softcap */
         if (key < low || key >= high) continue;
         for (e = 0; e < a->head_size; e++)
             score += (double)((const float*)a->q)[q_at + e] * ((const float*)a->k)[k_at + e];
-        score = a->scale * score - slope * fabs((double)(query - key));
+        score *= a->scale;
+        if (a->softcap > 0) {
+            double capped = tanh(score / a->softcap);
+            score = a->softcap * capped;
+            bend = 1 - capped * capped;
+        }
+        score -= slope * fabs((double)(query - key));
         p = exp(args->is_backward ? score - a->lse[lse_at]
                                   : score); /* small numbers: no overflow */
         sum += p;
@@ -486,7 +495,7 @@ static void biased_query(const biased_args* args, int64_t b, int64_t i, int64_t 
             d_p += d_out * ((const float*)a->v)[v_at + e];
             a->d_v[v_at + e] += (float)(p * d_out);
         }
-        d_s = a->scale * p * (d_p - a->row_dots[lse_at]);
+        d_s = a->scale * bend * p * (d_p - a->row_dots[lse_at]);
         for (e = 0; e < a->head_size; e++) {
             a->d_q[q_at + e] += (float)(d_s * ((const float*)a->k)[k_at + e]);
             a->d_k[k_at + e] += (float)(d_s * ((const float*)a->q)[q_at + e]);

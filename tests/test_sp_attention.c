@@ -358,6 +358,9 @@ static void set_random_mask(attention_case* c) {
                                               c->document_begins[k - 1] +
                                                   (c->n_tokens - c->document_begins[k - 1]) / 2);
     c->document_begins[c->n_documents] = c->n_tokens;
+    for (k = 1; k < c->n_documents; k++)
+        c->key_begins[k] = memo_test_int(c->key_begins[k - 1], c->n_keys);
+    c->key_begins[c->n_documents] = c->n_keys;
 }
 
 static void random_cases_are_exact(void) {
@@ -382,6 +385,15 @@ static void random_cases_are_exact(void) {
         c.ulysses_groups = (int32_t)memo_test_int(0, 4);
         c.gathers_keys = memo_test_int(0, 3) == 0;
         c.ring_is_inner = (int32_t)memo_test_int(0, 1);
+        if (memo_test_int(0, 2) == 0) c.softcap = (double)memo_test_int(1, 5);
+        c.has_slopes = memo_test_int(0, 3) == 0;
+        c.first_q_head = (int32_t)(memo_test_int(0, 1) * memo_test_int(1, 9));
+        c.rounds_gradients = memo_test_int(0, 2) == 0;
+        if (!c.has_slopes && memo_test_int(0, 4) == 0) c.type = MEMO_TYPE_BF16;
+        if (memo_test_int(0, 3) == 0) {
+            c.n_keys = memo_test_int(1, 120);
+            c.key_sharding = (memo_sharding_kind)memo_test_int(0, 2);
+        }
         if (memo_test_int(0, 1)) {
             c.n_batch = (int32_t)memo_test_int(2, 3);
             for (k = 0; k < c.n_batch - 1; k++) {
@@ -393,7 +405,11 @@ static void random_cases_are_exact(void) {
         set_random_mask(&c);
         /* Beside the only key a row has, 1 - p of a sink may be all rounding. */
         c.has_sinks = memo_test_int(0, 1) && c.n_tokens >= 8;
-        expect_exact(&c);
+        /* A row with one key has a gradient of 0, which rounding of its output exceeds. */
+        if (c.type)
+            expect_right(&c, 4e-3, 3e-2, NULL);
+        else
+            expect_exact(&c);
     }
     report_worst();
 }
@@ -1076,6 +1092,10 @@ static void mark_rows_to_send(const attention_case* c, const memo_sharding* shar
         if (last >= 0 && k_runs[k].start + (last + 1) * k_runs[k].stride >= c->n_tokens)
             last = k_runs[k].count - 1;
         if (sharding->kind == MEMO_SHARDING_DOCUMENTS) { /* all */
+            first = 0;
+            last = k_runs[k].count - 1;
+        }
+        if (8 * (last - first + 1) > 7 * k_runs[k].count) { /* nearly all */
             first = 0;
             last = k_runs[k].count - 1;
         }
