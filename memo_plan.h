@@ -372,9 +372,9 @@ typedef struct memo_parallel_desc {
     /* 1: the ring's pieces are contiguous, not zigzag; its last rank then has full blocks only. */
     int32_t is_contiguous;
     /* The most groups of heads, so that the all-to-all of one overlaps the attention of another
-     * (memo_sp_attention_desc.ulysses_groups); 0: as many as help.  The prediction takes the fastest
-     * number that fits and divides the key heads of a rank or, without a ring, the query heads.  Each
-     * group counts as an equal part of all bytes. */
+     * (memo_sp_attention_desc.ulysses_groups); 0: as many as help.  The prediction takes the
+     * fastest number that fits and divides the key heads of a rank or, without a ring, the query
+     * heads.  Each group counts as an equal part of all bytes. */
     int32_t max_ulysses_groups;
     /* 0: keys and values are gathered instead of going round
      * (memo_sp_attention_desc.gathers_keys) if that is faster and fits. */
@@ -877,6 +877,7 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
  *     >>layout costs           bytes and seconds of one layout
  *     >>layout links           NVLink or NIC for a group of ranks
  *     >>layout attention       time of attention over ring and Ulysses ranks
+ *     >>layout attention memory  buffers of attention over ranks
  *     >>layout memory          parameters, gradients, optimizer, logits
  *     >>layout swapping        the alpha that fits
  *     >>layout step            memory, time and sent bytes of a step
@@ -1200,7 +1201,8 @@ MEMOI int memoi_problem_items_conflict(const memoi_problem* problem, int64_t i, 
     return low < problem->first_held[i + 1] && problem->held[low] == j;
 }
 
-/* --- >>holds --- */
+/* --- >>holds ---
+ * Knows: streams and the waits between them.  Knows nothing of offsets. */
 
 enum {
     MEMOI_HELD_PAIRS = 1 << 25,  /* beyond, lifetimes are stretched instead */
@@ -1477,7 +1479,8 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
     memcpy(best->offsets, offsets, (size_t)problem->n_items * sizeof(int64_t));
 }
 
-/* --- >>neighbors --- */
+/* --- >>neighbors ---
+ * Knows: which items overlap.  Knows nothing of offsets. */
 
 enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
 
@@ -1796,8 +1799,8 @@ MEMOI void memoi_greedy_clear(memoi_greedy* greedy) {
         memset(greedy->held_top, 0, (size_t)greedy->problem->n_items * sizeof(int64_t));
 }
 
-/* The time at which a run ends that has placed so many of n items; the present, if these are too few
- * to tell. */
+/* The time at which a run ends that has placed so many of n items.  The present if these are too
+ * few to tell. */
 MEMOI double memoi_greedy_end(double begin, int64_t n_placed, int64_t n) {
     double now = memob_now_s();
     return n_placed < MEMOI_GREEDY_PACE ? now
@@ -1859,6 +1862,8 @@ MEMOI void memoi_queue_pop(memoi_queue* heap) {
 }
 
 /* --- >>lowest offset ---
+ * Knows: the tops of placed items.  Knows nothing of holes below them.
+ *
  * A plateau is a longest run of sections with one top.  The item that can lie lowest lives within
  * the lowest plateau.  If no item does, nothing can fill that plateau, so it rises to its lower
  * neighbor.
@@ -1866,8 +1871,8 @@ MEMOI void memoi_queue_pop(memoi_queue* heap) {
  * An aligned item leaves a hole between the plateau and itself.  (Items that wait until a plateau
  * reaches their alignment take longer and end higher.)
  *
- * Items with gaps and fixed items wait beside the plateaus.  So do items that a fixed item or a hold
- * keeps off their plateau.  Each waits with a lower bound of its offset, because tops only rise.
+ * Items with gaps and fixed items wait beside the plateaus.  So do items that a fixed item or a
+ * hold keeps off their plateau.  Each waits with a lower bound of its offset, since tops only rise.
  * Its offset is found when the plateaus reach that bound. */
 
 MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
@@ -2128,6 +2133,7 @@ MEMOI void memoi_greedy_stack(memoi_greedy* greedy) {
 }
 
 /* --- >>first fit ---
+ * Knows: an order and the items placed so far.  Knows nothing of sections.
  *
  * Each item, in order, goes into the lowest hole that the items before it have left.  A grid finds
  * its conflicts.  It stores ranges of similar length together, by their begin, so the ranges that
@@ -2833,7 +2839,8 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
     return 1;
 }
 
-/* --- >>search state --- */
+/* --- >>search state ---
+ * Knows: the changes of a search and how to undo them.  Knows nothing of why they are made. */
 
 typedef struct memoi_search_moment {
     int64_t n_changes, n_old_looks;
@@ -2972,7 +2979,8 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     return 1;
 }
 
-/* --- >>pruning --- */
+/* --- >>pruning ---
+ * Knows: bounds of offsets in a section.  Knows nothing of which item comes next. */
 
 /* Sorts a section's unplaced items by bound into search->sorted, and keeps that order, placed items
  * behind, for the next time: from node to node it hardly changes.  Returns how many there are. */
@@ -3136,7 +3144,8 @@ MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
     return 1;
 }
 
-/* --- >>branching --- */
+/* --- >>branching ---
+ * Knows: tight sections and the items that can lie lowest.  Knows nothing of restarts. */
 
 MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
@@ -3346,6 +3355,7 @@ MEMOI void memoi_search_runs(memoi_search* search) {
 }
 
 /* --- >>side by side ---
+ * Knows: threads.  Knows nothing of how one search decides.
  *
  * Several searches within a capacity, one per thread.  Each begins with another style of run.  The
  * first run is alone, because most attempts end with it, sooner than a thread starts.
@@ -3509,6 +3519,7 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
 }
 
 /* --- >>climb ---
+ * Knows: first fit and an order.  Knows nothing of the exact search.
  *
  * First fit by an order that is changed a little, again and again.  A change is kept unless more
  * lies above the goal than before.  Items are moved that end above the goal, or that conflict with
@@ -3890,6 +3901,7 @@ MEMOI void memoi_problem_limits(memoi_problem* problem) {
 }
 
 /* --- >>cores ---
+ * Knows: the exact search and first fit.  Knows nothing of lower bounds.
  *
  * A few items often decide that a capacity is too small, and the search finds that sooner without
  * the others.  A *core* is such a set.  It begins empty.  If the core has a plan within the
@@ -3951,8 +3963,9 @@ MEMOI void memoi_core_add(memoi_cores* cores, int64_t item) {
     cores->is_in[item] = 1;
 }
 
-/* Finds the largest sets of items in conflict: they hold the items of `set`, and some of those of
- * `more`, but none of `less`.  Bron and Kerbosch, with a pivot.  Returns how many there are then. */
+/* Adds every set of items that conflict with each other, contains `set`, has its other items from
+ * `more`, and can be extended by none of `more` and `less` (Bron and Kerbosch, with a pivot).  All
+ * items of `more` and `less` conflict with all of `set`.  Returns the number of sets so far. */
 MEMOI int64_t memoi_core_cliques(const uint64_t* conflicts, uint64_t set, uint64_t more,
                                  uint64_t less, uint64_t* cliques, int64_t n) {
     uint64_t rest = more | less, pivot = 0;
@@ -4012,7 +4025,7 @@ MEMOI int memoi_core_hold(const memoi_cores* cores, memoi_problem* part) {
     return memoi_problem_sort(part);
 }
 
-/* Makes the core a problem of its own, whose items' buffers are their indices in the whole.  Returns
+/* Makes the core a problem of its own.  Its items' buffers are their indices in the whole.  Returns
  * as memoi_core_hold. */
 MEMOI int memoi_core_extract(const memoi_cores* cores, memoi_problem* part) {
     int made = memoi_problem_pick(cores->problem, cores->item_of, cores->n, part);
@@ -4197,6 +4210,7 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
 }
 
 /* --- >>spots ---
+ * Knows: a plan and the search of a small problem.  Knows nothing of the whole problem's order.
  *
  * In a large plan only a few spots in time are too high.  A spot is solved again on its own: items
  * that live inside it are free, and items that reach out of it stay where they are.  The spot is
@@ -4426,8 +4440,8 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
     return status;
 }
 
-/* The part that nothing crosses and that begins with item first: returns the item behind it; *end
- * is the section behind it, *peak that of its items. */
+/* A part of a plan that begins with item first and whose borders no item crosses.  Returns the
+ * first item after it.  *end: the first section after it.  *peak: the peak of its items. */
 MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* offsets,
                                   int64_t first, int64_t* end, int64_t* peak) {
     int64_t last = first;
@@ -5018,7 +5032,8 @@ MEMOI int memoi_window_add(memoi_bilevel* bilevel, int64_t begin, int64_t end) {
     return 1;
 }
 
-/* --- >>marked windows --- */
+/* --- >>marked windows ---
+ * Knows: the marks of a trace.  Knows nothing of sizes. */
 
 /* What is marked inside a phase belongs to it, and a recomputation right before a backward too; a
  * phase that another layer's interrupts is none. */
@@ -5047,6 +5062,7 @@ MEMOI int memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* tra
 }
 
 /* --- >>repeated windows ---
+ * Knows: kinds and sizes of requests.  Knows nothing of marks.
  *
  * An event's symbol combines its kind and its bytes.  If events repeat with period p, the same few
  * symbols last occurred p events before.  So the most frequent distances are the periods to try.
@@ -5152,7 +5168,8 @@ MEMOI int memoi_windows_from_repeats(memoi_bilevel* bilevel) {
     return ok;
 }
 
-/* --- >>groups and kinds --- */
+/* --- >>groups and kinds ---
+ * Knows: windows and their requests.  Knows nothing of offsets. */
 
 /* Ends the group that is being made; a group of one is no group. */
 MEMOI void memoi_group_close(memoi_bilevel* bilevel) {
@@ -5287,7 +5304,8 @@ MEMOI int memoi_bilevel_sort_kinds(memoi_bilevel* bilevel) {
     return ok;
 }
 
-/* --- >>two levels --- */
+/* --- >>two levels ---
+ * Knows: plans of kinds and of their blocks.  Knows nothing of windows. */
 
 MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, memoi_effort* effort,
                                    memo_error* error) {
@@ -5731,9 +5749,10 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     status = memo_plan_prepare(plan, error);
     if (status) return status;
     if (settings.trace && !memoi_task_trace_fits(settings.trace, plan))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "desc.trace is not the trace of this plan: its mallocs and frees are "
-                              "others in number");
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_plan_desc.trace: not the trace of this plan: its numbers of mallocs "
+            "or frees differ; pass the trace that the plan was made from");
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
 
     /* The problems, and room for the best plan. */
@@ -8900,8 +8919,8 @@ MEMOI void memoi_parallel_predict_way(const memo_parallel_desc* desc, const memo
         memory->device_bytes <= (double)c->device_bytes && memory->host_bytes <= host_share;
 }
 
-/* Of the ring and gathered keys, and of the numbers of groups: the fastest that fits; the fastest if
- * none fits. */
+/* Of the ring and gathered keys, and of the numbers of groups: the fastest that fits.  The fastest
+ * if none fits. */
 MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
                                         const memo_parallel_layout* l,
                                         memo_parallel_prediction* prediction) {

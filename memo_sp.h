@@ -694,12 +694,11 @@ typedef struct memo_ulysses_heads {
  * cross-attention that no query sees.)
  *
  * Every rank makes every hop up to the last one that any rank needs: rd - 1 hops with causal and
- * full masks.  A hop carries the rows of keys that a later step reads on any rank: of each run those
- * from the first to the last that is seen, or all if these are more than 7/8; in the sharding
- * "documents" all rows.  In a plain ring
- * under a causal mask half of the hops are empty.  In a zigzag ring the keys of rank 0 travel as
- * half.  With a window only the ends of runs travel.  Gradients travel for the rows that are read of
- * any rank's keys.
+ * full masks.  A hop carries the rows of keys that a later step reads on any rank: of each run
+ * those from the first to the last that is seen, or all if these are more than 7/8; in the sharding
+ * "documents" all rows.  In a plain ring under a causal mask half of the hops are empty.  In a
+ * zigzag ring the keys of rank 0 travel as half.  With a window only the ends of runs travel.
+ * Gradients travel for the rows that are read of any rank's keys.
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32, and at the end with the sinks
  *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32 or
@@ -5529,8 +5528,8 @@ MEMOI int64_t memoi_ring_ranges_count(const memoi_ring_ranges* ranges) {
     return n;
 }
 
-/* The rows of a rank's keys that steps after s read, on any rank: one range of each run.  Sender and
- * receiver both find them. */
+/* The rows of a rank's keys that steps after s read, on any rank: one range of each run.  Sender
+ * and receiver both find them. */
 MEMOI memoi_ring_ranges memoi_ring_needed(const memoi_ring* ring, int32_t part, int32_t owner,
                                           int32_t s) {
     const memoi_shape* shape = ring->shape;
@@ -5582,7 +5581,7 @@ MEMOI memoi_ring_ranges memoi_ring_needed(const memoi_ring* ring, int32_t part, 
     return ranges;
 }
 
-/* The rows whose gradients travel: those that are needed of any rank's keys, so that no hop overwrites
+/* The rows whose gradients travel: those that are needed of any rank's keys.  So no hop overwrites
  * the gradients of the others, which stay where step 0 left them.  Apart in each run of rank 0. */
 MEMOI memoi_ring_ranges memoi_ring_carried(const memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;

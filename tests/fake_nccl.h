@@ -2,7 +2,8 @@
  * when its bytes are copied.  Sums are taken in the order of NCCL's ring, which depends on the place in the buffer and on
  * the count.  Several threads of a rank may call; one lock protects everything.
  *
- * Behind fake_cuda.h, operations run on the streams of that runtime, and buffers must be device memory.  Otherwise this
+ * Behind fake_cuda.h, operations run on the streams of that runtime, buffers must be device memory, and an operation that
+ * waits for a process that has ended fails.  Otherwise this
  * file has as much of a CUDA runtime as test_comm_nccl.c needs: operations wait on streams, and proceed when a stream is
  * synchronized.
  *
@@ -75,7 +76,7 @@ struct CUevent_st {
 
 static struct {
     fake_world* world;
-    int rank;
+    int rank, file;
     fake_packet *out[FAKE_RANKS], *in[FAKE_RANKS], *arriving[FAKE_RANKS];
     struct CUstream_st* streams[FAKE_STREAMS];
     int n_streams, depth, n_group;
@@ -229,14 +230,37 @@ static void fake_op_free(fake_op* op) {
 
 static void fake_progress(void) { fake_traffic(); }
 
-/* On a stream: waits for the other ranks. */
+/* A process holds a lock on a byte of the world's file until it ends. */
+static struct flock fake_lock_of(int rank) {
+    struct flock lock;
+    memset(&lock, 0, sizeof lock);
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = rank;
+    lock.l_len = 1;
+    return lock;
+}
+static int fake_is_alone(ncclComm_t comm) {
+    int r;
+    for (r = 0; r < comm->size; r++) {
+        struct flock lock = fake_lock_of(comm->world_ranks[r]);
+        if (r != comm->rank && fcntl(fake.file, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK)
+            return 1;
+    }
+    return 0;
+}
+
+/* On a stream: waits for the other ranks.  What a rank has sent arrives after its end. */
 static void fake_run(fake_op* op) {
-    int n_tries = 0, is_done = 0;
+    int n_tries = 0, is_done = 0, is_lost = 0;
     while (!is_done) {
+        const int was_alone = n_tries % 100 == 99 && fake_is_alone(op->comm);
         FAKE_LOCK();
         fake_traffic();
         is_done = fake_step(op);
         fake_traffic();
+        is_lost += was_alone;
+        if (!is_done && is_lost > 3) op->comm->is_aborted = is_done = 1;
         FAKE_UNLOCK();
         if (is_done) break;
         if (n_tries++ > 2000000) {
@@ -450,10 +474,18 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int n, ncclUniqueId id, in
     if (file < 0 || n > FAKE_RANKS || config->blocking || !config->splitShare)
         return ncclInvalidArgument;
     memory = mmap(NULL, sizeof(fake_world), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    close(file);
     if (memory == MAP_FAILED) return ncclSystemError;
     fake.world = (fake_world*)memory;
     fake.rank = rank;
+#ifdef FAKE_CUDA_H
+    {
+        struct flock lock = fake_lock_of(rank);
+        fake.file = file;
+        if (fcntl(file, F_SETLK, &lock)) return ncclSystemError;
+    }
+#else
+    close(file);
+#endif
     *comm = fake_comm(1);
     (*comm)->rank = rank;
     (*comm)->size = n;

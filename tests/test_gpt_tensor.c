@@ -317,7 +317,8 @@ static void it_composes(void) {
 }
 
 /* One recorded step under every schedule. */
-static void check_recorded(gpt_policy policy, const int32_t* degrees, int64_t mlp_rows) {
+static void check_recorded(gpt_policy policy, const int32_t* degrees, int64_t mlp_rows,
+                           int32_t data, int32_t zero) {
     int order;
     for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
         gpt_config config = config_of(2, 2, (memo_blocks_order)order);
@@ -326,6 +327,8 @@ static void check_recorded(gpt_policy policy, const int32_t* degrees, int64_t ml
         memo_error error;
         config.degrees = degrees;
         config.mlp_rows = mlp_rows;
+        config.data = data;
+        config.zero = zero;
         t = training_of(config, policy, 1, text);
         t.records = 1;
         t.n_races = -1;
@@ -338,13 +341,15 @@ static void check_recorded(gpt_policy policy, const int32_t* degrees, int64_t ml
 }
 
 static void recorded_steps_have_no_race(void) {
-    check_recorded(GPT_POLICY_ALPHA, NULL, 0);
-    check_recorded(GPT_POLICY_ALPHA, NULL, 10);
+    check_recorded(GPT_POLICY_ALPHA, NULL, 0, 1, 0);
+    check_recorded(GPT_POLICY_ALPHA, NULL, 10, 1, 0);
+    check_recorded(GPT_POLICY_RECOMPUTE, NULL, 0, 2, 0);
+    check_recorded(GPT_POLICY_ALPHA, NULL, 0, 2, 2);
 }
 
 static void recorded_gathers_have_no_race(void) {
     static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
-    check_recorded(GPT_POLICY_SWAP, degrees, 0);
+    check_recorded(GPT_POLICY_SWAP, degrees, 0, 1, 0);
 }
 
 /* The rank fails before its first message, or while the others wait for it inside a block. */

@@ -10,6 +10,10 @@ set -u
 
 folder=$PWD/build/tests/train_cuda
 host=${TRAIN_GPT:-build/examples/train_gpt}
+if [ ! -x "$host" ]; then
+    echo "Bail out! $host is not built; make examples"
+    exit 1
+fi
 cuda=${CUDA_HOME:-/usr/local/cuda}/include
 rm -rf "$folder"
 mkdir -p "$folder" || exit 1
@@ -54,8 +58,8 @@ start() {
     ranks=$1 rank=$2
     shift 2
     # shellcheck disable=SC2086
-    exec env TMPDIR="$folder" RANK="$rank" WORLD_SIZE="$ranks" LOCAL_RANK="$rank" MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
-        "$trainer" $tiny $budget "$@" </dev/null
+    exec env TMPDIR="$folder" RANK="$rank" WORLD_SIZE="$ranks" LOCAL_RANK="$rank" MASTER_ADDR=127.0.0.1 \
+        MASTER_PORT=$port "$trainer" $tiny $budget "$@" </dev/null
 }
 
 # over_nccl RANKS NAME ARGUMENT...: all processes; the first one's output in NAME.out.  Fails if any rank fails.
@@ -124,6 +128,8 @@ every_launcher_is_known() {
     ranks='^ranks  *2: data 2'
     plans "$ranks" RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 &&
         plans "$ranks" OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2 &&
+        plans "$ranks" PMI_RANK=0 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=2 \
+            SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0 &&
         plans "$ranks" PMI_RANK=0 PMI_SIZE=2 MASTER_ADDR=host &&
         plans "$ranks" SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_STEP_TASKS_PER_NODE=2 || return 1
     ! plans "$ranks" SLURM_PROCID=0 SLURM_NTASKS=2
@@ -168,6 +174,25 @@ ctrl_c_ends_the_meeting() {
     [ $? -eq 130 ] || { cat "$folder/alone.out"; return 1; }
 }
 
+# The second rank is killed in the middle of training.
+a_lost_rank_ends_the_others() {
+    port=$((28100 + $$ % 800))
+    rm -f "$folder/lost.log"
+    start 2 1 --data 2 --batch 2 --steps 10000 >"$folder/lost.1" 2>&1 &
+    lost=$!
+    start 2 0 --data 2 --batch 2 --steps 10000 --loss-log "$folder/lost.log" >"$folder/lost.out" 2>&1 &
+    first=$! tries=0
+    while [ $tries -lt 600 ] && ! [ -s "$folder/lost.log" ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+    kill -KILL "$lost"
+    wait "$first"
+    [ $? -eq 1 ] && grep "^train_gpt: rank 0: .* on 'nccl " "$folder/lost.out" && return
+    tail -n 5 "$folder/lost.out"
+    return 1
+}
+
 with_cudnn() { # COMMAND...
     trainer=$folder/train_gpt_cudnn near=1e-3
     "$@"
@@ -192,6 +217,7 @@ test_is "parts of a sequence on one GPU, with cuDNN's attention" with_cudnn one_
 test_is "every launcher is known" every_launcher_is_known
 test_is "mistakes of launchers and of ranks are refused" mistakes_are_refused
 test_is "Ctrl-C ends the meeting of the ranks" ctrl_c_ends_the_meeting
+test_is "a lost rank ends the others" a_lost_rank_ends_the_others
 test_is "two data ranks" ranks_train 2 --data 2 --batch 2
 test_is "two tensor ranks" ranks_train 2 --tensor 2 --batch 1
 test_is "two data ranks, ZeRO 1" ranks_train 2 --data 2 --zero 1 --batch 2
@@ -199,6 +225,7 @@ test_is "two data ranks, ZeRO 2, streams as late as possible" \
     late_streams ranks_train 2 --data 2 --zero 2 --batch 2 --accumulate 2
 test_is "two data x two tensor ranks" ranks_train 4 --data 2 --tensor 2 --zero 1 --batch 2
 test_is "two ring ranks, with cuDNN's attention" with_cudnn ranks_train 2 --ring 2 --batch 1
-test_is "two ring x two Ulysses ranks, with cuDNN's attention" with_cudnn ranks_train 4 --ring 2 --ulysses 2 --zero 2 --batch 1
+test_is "two ring x two Ulysses ranks, with cuDNN's attention" \
+    with_cudnn ranks_train 4 --ring 2 --ulysses 2 --zero 2 --batch 1
 test_is "four data ranks, whose sums have NCCL's order" late_streams ranks_train 4 --data 4 --batch 4
 tap_end

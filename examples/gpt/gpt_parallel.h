@@ -160,8 +160,8 @@ static void gpt_reduce_gradients(gpt_model* model) {
     int64_t b;
     if (model->is_reduced) return;
     model->is_reduced = 1;
-    for (b = gpt_n_buckets(&model->config); b-- > 0 && model->gradient && model->zero < 2;)
-        if (!model->is_summed) gpt_sum_bucket(model, b);
+    if (model->gradient && model->zero < 2 && !model->is_summed)
+        for (b = gpt_n_buckets(&model->config); b-- > 0;) gpt_sum_bucket(model, b);
     gpt_join_sums(model);
     gpt_sum_layer_gradients(model);
 }

@@ -1,5 +1,5 @@
-/* train_launch.h - the place of this process among the ranks that torchrun, mpirun or Slurm's srun started: its rank, the
- * number of ranks, its number on this host, and where rank 0 is.
+/* train_launch.h - the place of this process among the ranks that torchrun, mpirun or Slurm's srun
+ * started: its rank, the number of ranks, its number on this host, and where rank 0 is.
  *
  * All of it is in the environment.  Single translation unit: everything is static. */
 #ifndef TRAIN_LAUNCH_H
@@ -19,16 +19,19 @@ typedef struct train_launcher {
     const char* mark; /* another variable that a rank has; NULL: none */
 } train_launcher;
 
-/* In this order, because mpirun inside a Slurm job leaves Slurm's variables in place.  A batch script has SLURM_PROCID and
- * SLURM_NTASKS too, but is no rank of a step. */
+/* In this order: inside a Slurm job a process of mpirun has Slurm's variables too, those of another
+ * process, and with srun --mpi=pmi2 it has PMI's, without a local rank.  A batch script has
+ * SLURM_PROCID, but is no rank of a step. */
 static const train_launcher train_launchers[] = {
     {"torchrun", "torchrun --nproc-per-node", "RANK", "WORLD_SIZE", "LOCAL_RANK",
      "LOCAL_WORLD_SIZE", NULL},
     {"mpirun", "mpirun -n", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", NULL},
-    {"mpirun", "mpirun -n", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL},
+    {"mpirun", "mpirun -n", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+     "MPI_LOCALRANKID"},
     {"srun", "srun -n", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID",
-     "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_ID"}};
+     "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_ID"},
+    {"mpirun", "mpirun -n", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE", NULL}};
 
 typedef struct train_launch {
     const train_launcher* launcher; /* NULL: this process was started alone */
