@@ -4222,8 +4222,6 @@ enum {
     MEMOI_SPOT_NODES = 4000 /* for the smallest spot; more for larger ones */
 };
 
-#define MEMOI_SPOT_SHARE 0.25 /* of the effort; what is too high everywhere is not for spots */
-
 typedef struct memoi_spots {
     const memoi_problem* problem;
     int32_t* item_of; /* of the spot */
@@ -4302,7 +4300,7 @@ MEMOI int memoi_spots_lower(const memoi_problem* problem, int64_t goal, memoi_ef
     static const memo_log silent = {NULL, NULL};
     int64_t n = problem->n_items, reach = MEMOI_SPOT_LEAST;
     memoi_spots spots;
-    memoi_effort share = memoi_effort_take(whole, MEMOI_SPOT_SHARE), *effort = &share;
+    memoi_effort share = memoi_effort_take(whole, 0.5), *effort = &share;
     int ok = 1, is_lower;
     spots.problem = problem;
     spots.item_of = (int32_t*)memob_calloc(MEMOI_SPOT_ITEMS, sizeof(int32_t));
@@ -4399,6 +4397,35 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     return 1;
 }
 
+/* Climbs and solves spots of best in turn.  If both together lower nothing, the climb takes longer
+ * steps.  The search gets the rest of the effort: more if the problem is plain, because it then ends
+ * more often.  0: no memory. */
+MEMOI int memoi_spots_climb(const memoi_problem* problem, int64_t goal, memoi_effort* effort,
+                            memoi_solution* best) {
+    enum { FIRST = 10 }; /* items placed in a step, per item */
+    double share = memoi_problem_is_plain(problem) ? 0.25 : 0.5;
+    memoi_effort own = memoi_effort_take(effort, share);
+    int64_t step = FIRST * problem->n_items, before, nodes_before;
+    memoi_climb climb;
+    int ok = 1;
+    memset(&climb, 0, sizeof climb);
+
+    /* The climb goes on from its own plan: that of the spots has no order of first fit.  The loop ends
+     * if neither can begin. */
+    do {
+        before = best->peak;
+        nodes_before = own.nodes_left;
+        ok = memoi_search_climb(&climb, problem, goal, step, &own, best);
+        if (ok && best->peak > goal) ok = memoi_spots_lower(problem, goal, &own, best);
+        if (best->peak == before && step < INT64_MAX / 4) step *= 2;
+        own.seed++;
+    } while (ok && best->peak > goal && own.nodes_left > 0 && own.nodes_left < nodes_before &&
+             memob_now_s() < own.deadline);
+    effort->nodes_left += own.nodes_left;
+    memoi_climb_free(&climb);
+    return ok;
+}
+
 /* Lowers one part to goal if it can; offsets and *peak, a plan of the part, follow.  is_whole: the
  * greedy planner has done what it can. */
 MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_problem* part,
@@ -4408,7 +4435,7 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
     memo_status status = MEMO_STATUS_OK;
     int64_t proven = part->lower_bound;
     int64_t* own = (int64_t*)memob_calloc(part->n_items, sizeof(int64_t));
-    memoi_solution best, spots;
+    memoi_solution best;
     if (!own) return memob_no_memory(error, "a part of the plan");
     memoi_solution_begin(&best, own);
     memoi_solution_offer(part, offsets, fit_order, &best);
@@ -4416,21 +4443,12 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
         status =
             memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &best, error);
 
-    /* Spots that miss the goal are no start for a climb: their plan has no order of first fit. */
-    memoi_solution_begin(&spots, NULL);
-    if (!status && part->n_items > MEMOI_SPOT_ITEMS && !part->held && best.peak > goal) {
-        spots = best;
-        spots.offsets = (int64_t*)memob_calloc(part->n_items, sizeof(int64_t));
-        if (spots.offsets)
-            memcpy(spots.offsets, best.offsets, (size_t)part->n_items * sizeof(int64_t));
-        if (!spots.offsets || !memoi_spots_lower(part, goal, effort, &spots))
-            status = memob_no_memory(error, "the search");
-    }
-    if (!status && memob_min(best.peak, spots.peak) > goal &&
-        !memoi_search_minimize(part, goal, effort, &best, &proven))
+    /* The search needs small parts; local changes lower a large one. */
+    if (!status && part->n_items > MEMOI_SPOT_ITEMS && !part->held && best.peak > goal &&
+        !memoi_spots_climb(part, goal, effort, &best))
         status = memob_no_memory(error, "the search");
-    if (!status && spots.offsets) memoi_solution_offer(part, spots.offsets, -1, &best);
-    MEMO_FREE(spots.offsets);
+    if (!status && best.peak > goal && !memoi_search_minimize(part, goal, effort, &best, &proven))
+        status = memob_no_memory(error, "the search");
     if (!status) {
         memcpy(offsets, best.offsets, (size_t)part->n_items * sizeof(int64_t));
         *peak = best.peak;
