@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_install.sh - make install puts headers and memo.pc where they belong, and a program builds with them.
+# test_install.sh - make run runs; make install puts headers and memo.pc where they belong, and a program builds with them.
 #
 # Output: TAP.
 set -u
@@ -70,7 +70,17 @@ releases() {
     ! (cd "$folder/next" && MAKEFLAGS= $make release VERSION=3.1)
 }
 
+# The command of the README; on a GPU only as far as the shell can read it.
+runs() {
+    MAKEFLAGS= $make --no-print-directory run RUN_FLAGS="--dry-run" || return 1
+    for cudnn in "" "a folder"; do
+        line=$(MAKEFLAGS= $make -n run RUN_CUDA=_cuda CUDNN="$cudnn" | tail -n 1)
+        echo "$line" | grep 'GPU.*attention"; ' && echo "$line" | sh -n || return 1
+    done
+}
+
 test_is install installs
+test_is "make run" runs
 test_is "make release sets the version of every header" releases
 test_is "a failed set-up is one error" failed_set_up
 test_is "a program builds with the installed headers" with_include_path
