@@ -74,7 +74,7 @@ releases() {
 runs() {
     MAKEFLAGS= $make --no-print-directory run RUN_FLAGS="--dry-run" || return 1
     for cudnn in "" "a folder"; do
-        line=$(MAKEFLAGS= $make -n run RUN_CUDA=_cuda CUDNN="$cudnn" | tail -n 1)
+        line=$(MAKEFLAGS= $make --no-print-directory -n run RUN_CUDA=_cuda CUDNN="$cudnn" | tail -n 1)
         echo "$line" | grep 'GPU.*attention"; ' && echo "$line" | sh -n || return 1
     done
 }
