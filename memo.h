@@ -11172,6 +11172,8 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
     if (!desc->tensors)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_desc.tensors: NULL; pass n_tensors tensors");
+
+    /* What is moved, and where to. */
     if (!desc->rows && !memob_is_in(desc->alpha, 0, 1))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_desc.alpha: out of range (%g); 0 to 1 are valid",

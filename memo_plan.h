@@ -1032,11 +1032,15 @@ MEMOI int memoi_problem_sort(memoi_problem* problem) {
     memoi_item* items = (memoi_item*)memob_calloc(n, sizeof(memoi_item));
     memoi_range* ranges = (memoi_range*)memob_calloc(problem->n_ranges, sizeof(memoi_range));
     int ok = order && items && ranges;
+
+    /* By the begin of the first range. */
     for (i = 0; ok && i < n; i++) {
         order[i].key = problem->ranges[problem->items[i].first_range].begin;
         order[i].index = i;
     }
     if (ok) memob_keyed_sort(order, n);
+
+    /* Items and their ranges in this order. */
     for (i = 0; ok && i < n; i++) {
         items[i] = problem->items[order[i].index];
         memcpy(ranges + n_ranges, problem->ranges + items[i].first_range,
@@ -6090,6 +6094,8 @@ MEMOI memo_status memoi_profile_check_desc(const memo_profile_desc* desc, memo_e
     };
     memo_status status = MEMO_STATUS_OK;
     int32_t i;
+
+    /* Numbers. */
     if (desc->n_rows < 1)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_profile_desc.n_rows: below 1 (%lld); 1 or more are valid",
@@ -6100,6 +6106,8 @@ MEMOI memo_status memoi_profile_check_desc(const memo_profile_desc* desc, memo_e
                                   "memo_profile_desc.%s: out of range (%lld); 0 to %lld are valid",
                                   fields[i].name, (long long)fields[i].value,
                                   (long long)fields[i].most);
+
+    /* What they count. */
     if (!desc->device || (desc->n_tensors && !desc->tensors))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_profile_desc.%s: NULL; it is required",

@@ -6080,6 +6080,7 @@ MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error
         status = s ? memoi_ring_later_step(ring, &block, s, error)
                    : memoi_ring_first_step(ring, &block, error);
     }
+
     /* The next exchange overwrites what this step used; the first one of forward needs nothing. */
     if (!status && ring->has_worked && s + 1 < memoi_ring_n_exchanges(ring) &&
         (s || ring->is_backward))
@@ -6109,6 +6110,7 @@ MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
         if (!status) status = memoi_target_fill(ring->target, ring->d_k[1], n_k * 4, error);
         if (!status) status = memoi_target_fill(ring->target, ring->d_v[1], n_v * 4, error);
     }
+
     /* Attention may load rows that nobody sees, and 0 times NaN is NaN. */
     for (i = 0; i < 2 && memoi_ring_n_exchanges(ring) && ring->cuts_runs && !status; i++) {
         int64_t bytes = memo_type_bytes(ring->shape->type);
@@ -6118,6 +6120,8 @@ MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
             status = memoi_target_fill(ring->target, ring->v_buffers[i],
                                        memoi_ring_v_elements(ring->shape) * bytes, error);
     }
+
+    /* The first exchange waits for what is enqueued so far. */
     if (!status && memoi_ring_n_exchanges(ring) && !ring->is_ready)
         status =
             memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE, error);
