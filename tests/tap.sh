@@ -3,6 +3,7 @@
 #   test_is NAME COMMAND...   passes if the command succeeds; otherwise its output is shown
 #   tap_jobs=N                from here on, runs N tests at a time, shown in order; each has its own $folder in $folder
 #   skip NAME REASON
+#   wait_for FILE [SECONDS]   returns when the file is there and not empty, or after SECONDS (30)
 #   tests_all                 succeeds under `make test-all`, which runs slow tests too
 #   tap_end                   the last line; its status is the script's
 #
@@ -66,6 +67,14 @@ skip() {
     tap_show_all
     tap_n=$((tap_n + 1)) tap_n_shown=$((tap_n_shown + 1))
     echo "ok $tap_n - $1 # SKIP $2"
+}
+
+wait_for() {
+    waited=0
+    while [ $waited -lt $((${2:-30} * 10)) ] && ! [ -s "$1" ]; do
+        sleep 0.1
+        waited=$((waited + 1))
+    done
 }
 
 tests_all() { [ -n "${MEMO_TEST_ALL:-}" ]; }

@@ -164,11 +164,8 @@ mistakes_are_refused() {
 ctrl_c_ends_the_meeting() {
     port=$((29100 + $$ % 800))
     start 2 0 --data 2 --batch 2 >"$folder/alone.out" 2>&1 &
-    process=$! tries=0
-    while [ $tries -lt 300 ] && ! [ -s "$folder/fake_nccl.127.0.0.1:$((port + 1))" ]; do
-        sleep 0.1
-        tries=$((tries + 1))
-    done
+    process=$!
+    wait_for "$folder/fake_nccl.127.0.0.1:$((port + 1))"
     kill -INT "$process"
     wait "$process"
     [ $? -eq 130 ] || { cat "$folder/alone.out"; return 1; }
@@ -181,11 +178,8 @@ a_lost_rank_ends_the_others() {
     start 2 1 --data 2 --batch 2 --steps 10000 >"$folder/lost.1" 2>&1 &
     lost=$!
     start 2 0 --data 2 --batch 2 --steps 10000 --loss-log "$folder/lost.log" >"$folder/lost.out" 2>&1 &
-    first=$! tries=0
-    while [ $tries -lt 600 ] && ! [ -s "$folder/lost.log" ]; do
-        sleep 0.1
-        tries=$((tries + 1))
-    done
+    first=$!
+    wait_for "$folder/lost.log" 60
     kill -KILL "$lost"
     wait "$first"
     [ $? -eq 1 ] && grep "^train_gpt: rank 0: .* on 'nccl " "$folder/lost.out" && return

@@ -60,15 +60,6 @@ refused() {
     done
 }
 
-# wait_for FILE: until it is there and not empty, half a minute at most.
-wait_for() {
-    waited=0
-    while [ $waited -lt 300 ] && ! [ -s "$1" ]; do
-        sleep 0.1
-        waited=$((waited + 1))
-    done
-}
-
 # A text with some order in it, the same on every machine.
 awk 'BEGIN { for (i = 0; i < 1500; i++) printf "line %d of the text has the number %d in it\n", i % 17, i * i % 101 }' >text
 # Small enough that a step takes milliseconds; four layers, so that two are swapped; a short last tile.
