@@ -5586,12 +5586,12 @@ MEMOI memoi_ring_ranges memoi_ring_needed(const memoi_ring* ring, int32_t part, 
 MEMOI memoi_ring_ranges memoi_ring_carried(const memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
     const int64_t n_tokens = shape->key_sharding.ring_tokens;
-    memoi_ring_ranges carried;
     int32_t part, owner, n_runs, i, k, is_whole = 0;
+    const memo_run* runs = memoi_shape_runs(shape, 1, 0, 0, &n_runs);
+    memoi_ring_ranges carried;
     memset(&carried, 0, sizeof carried);
     for (part = 0; part < shape->n_parts && !is_whole; part++)
         for (owner = 0; owner < shape->sharding.ring && !is_whole; owner++) {
-            const memo_run* runs = memoi_shape_runs(shape, 1, 0, 0, &n_runs);
             memoi_ring_ranges needed = memoi_ring_needed(ring, part, owner, 0);
             int64_t row = 0;
             is_whole = memoi_ring_ranges_count(&needed) == n_tokens;

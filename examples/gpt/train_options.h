@@ -118,8 +118,7 @@ static const option option_table[] = {
      "tokens, and no policy keeps or swaps them (default: all tokens at once)"},
     {"--ranks", OPTION_COUNT, OPTION_FIELD(ranks), 1, 64, "N",
      "ranks, each a thread, or a process (MPI, NCCL), with its own device (default: data x ring x "
-     "ulysses "
-     "x tensor)"},
+     "ulysses x tensor)"},
     {"--data", OPTION_COUNT, OPTION_FIELD(data), 1, 64, "N",
      "ranks that split the batch (default: the ranks that the other degrees leave)"},
     {"--ring", OPTION_COUNT, OPTION_FIELD(ring), 1, 64, "N",
