@@ -1360,7 +1360,7 @@ static void too_small_a_device_is_refused(void) {
     if (!run.plan) return;
     CHECK(gpt_create(&desc, &run.model, &error) == MEMO_STATUS_INVALID_ARGUMENT && !run.model);
     for (i = 0; i < 2; i++) {
-        const int64_t staging = gpt_staging_bytes(&desc.config);
+        const int64_t staging = gpt_staging_bytes(&desc.config, desc.n_micro_batches);
         host.device_memory_bytes = run.plan->peak_bytes - (i == 0 ? 512 : 0);
         host.host_memory_bytes = sizes.host_bytes + staging - (i == 1 ? 512 : 0);
         CHECK_OK(memo_host_device_create(&host, &run.host, &error));

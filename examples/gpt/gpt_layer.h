@@ -50,10 +50,6 @@ static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
 
 /* ---- a layer ------------------------------------------------------------------------------- */
 
-static gpt_dropout gpt_dropout_at(const gpt_model* model, int32_t layer, int site) {
-    return gpt_dropout_make(model->config.dropout, model->config.seed, model->step, layer, site);
-}
-
 static gpt_rows gpt_rows_in(gpt_rows need, gpt_rows rows) {
     need.begin = need.begin > rows.begin ? need.begin : rows.begin;
     need.end = gpt_min(need.end, rows.end);
@@ -95,8 +91,7 @@ static void gpt_compute_attention(gpt_model* model, int32_t layer,
 /* `to` = `from` + dropout(y), with the output y of a block. */
 static void gpt_residual(gpt_model* model, gpt_array to, gpt_array from, gpt_array y, int32_t layer,
                          int site, gpt_rows rows) {
-    const gpt_dropout dropout = gpt_dropout_at(model, layer, site);
-    gpt_elements(model, "residual", GPT_KIND_DROPOUT, to, from, &y, &dropout, rows);
+    gpt_drop_elements(model, "residual", to, from, &y, layer, site, rows);
 }
 
 static int gpt_is_gated(const gpt_model* model) { return model->config.mlp == GPT_MLP_SWIGLU; }
@@ -116,7 +111,7 @@ static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need
     gpt_elements(model, gpt_activation(model),
                  gpt_is_gated(model) ? GPT_KIND_SWIGLU : GPT_KIND_GELU,
                  gpt_tensor(model, layer, GPT_ACTIVATED), gpt_tensor(model, layer, GPT_UP), NULL,
-                 NULL, need[GPT_ACTIVATED]);
+                 need[GPT_ACTIVATED]);
 }
 
 /* Rows that the MLP computes at a time: a chunk, or all. */
@@ -161,14 +156,13 @@ static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_
     const gpt_layout* at = &model->layout;
     const int64_t weights = at->layers + layer * at->layer_stride;
     const int64_t hidden = model->config.hidden;
-    const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_MLP);
     const gpt_array up = gpt_tensor(model, layer, GPT_UP);
     const gpt_widths w = gpt_widths_of(&model->config, layer);
     gpt_array masked, d_activated, d_up, d_norm;
 
     /* down and the activation. */
     masked = gpt_take(model, rows, hidden);
-    gpt_elements(model, "dropout", GPT_KIND_DROPOUT, masked, dx, NULL, &dropout, rows);
+    gpt_drop_elements(model, "dropout", masked, dx, NULL, layer, GPT_SITE_MLP, rows);
     d_activated = gpt_take(model, rows, w.wide);
     gpt_linear_back(model, "down", d_activated, masked, gpt_tensor(model, layer, GPT_ACTIVATED), 1,
                     weights + at->down, rows);
@@ -176,7 +170,7 @@ static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_
     d_up = gpt_take(model, rows, w.up);
     gpt_elements(model, gpt_activation(model),
                  gpt_is_gated(model) ? GPT_KIND_SWIGLU_BACKWARD : GPT_KIND_GELU_BACKWARD, d_up,
-                 d_activated, &up, NULL, rows);
+                 d_activated, &up, rows);
     gpt_give(model, d_activated);
 
     /* up and the norm. */
@@ -203,14 +197,13 @@ static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to
     const gpt_layout* at = &model->layout;
     const int64_t weights = at->layers + layer * at->layer_stride;
     const int64_t hidden = model->config.hidden;
-    const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_PROJECTION);
     const gpt_widths w = gpt_widths_of(&model->config, layer);
     gpt_array t[GPT_N_TENSORS], masked, d_norm, d_attention, dq, dk, dv, delta;
     int i;
     for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
 
     masked = gpt_take(model, rows, hidden);
-    gpt_elements(model, "dropout", GPT_KIND_DROPOUT, masked, dx, NULL, &dropout, rows);
+    gpt_drop_elements(model, "dropout", masked, dx, NULL, layer, GPT_SITE_PROJECTION, rows);
     d_attention = gpt_take(model, rows, w.q);
     gpt_linear_back(model, "projection", d_attention, masked, t[GPT_ATTENTION], 1,
                     weights + at->projection, rows);
