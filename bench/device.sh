@@ -325,8 +325,8 @@ END
 # The ratios of one length, by tokens/s, and the step against products and attention alone plus what the plan says that it
 # recomputes.
 trainer_goals() {
-    echo "| tokens | memo / PyTorch | swap / keep | step of memo / (products and attention alone + recomputation of the plan) |"
-    echo "|---|---|---|---|"
+    echo "| tokens | memo / PyTorch | swap / keep | graph / calls | step of memo / (products and attention alone + recomputation of the plan) |"
+    echo "|---|---|---|---|---|"
     for tokens in "$@"; do
         recompute_ms=$(sed -n 's/^predicted.* and \([0-9.]*\) ms recomputing.*/\1/p' "$folder/memo-$tokens.log")
         awk -F' *[|] *' -v tokens="$tokens" -v recompute_s="${recompute_ms:-0}e-3" '
@@ -336,8 +336,9 @@ trainer_goals() {
                 alone = rate["products and attention alone, forward and backward"]
                 bound_s = alone ? tokens / alone + recompute_s : 0
                 step_s = rate["memo, memo"] ? tokens / rate["memo, memo"] : 0
-                printf "| %s | %s | %s | %s |\n", tokens, ratio(rate["memo, memo"], rate["PyTorch, layers recomputed"]),
-                    ratio(rate["memo, swap"], rate["memo, keep"]), ratio(step_s, bound_s)
+                printf "| %s | %s | %s | %s | %s |\n", tokens, ratio(rate["memo, memo"], rate["PyTorch, layers recomputed"]),
+                    ratio(rate["memo, swap"], rate["memo, keep"]), ratio(rate["memo, memo, a graph"], rate["memo, memo"]),
+                    ratio(step_s, bound_s)
             }' "$folder/trainer.md"
     done
     echo
@@ -362,6 +363,9 @@ part_c() { # TOKENS...
         [ "$tokens" != "$first" ] || for policy in keep swap; do
             train "$policy-$tokens" $seconds $policy "$tokens" "$layers" "$steps"
         done
+        # The first two steps of a graph do not count.
+        [ "$tokens" != "$first" ] ||
+            train "graph-$tokens" $seconds memo "$tokens" "$layers" $((steps > 3 ? steps : 4)) --graph
     done
     is_dry && return
 

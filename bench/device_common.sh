@@ -185,6 +185,7 @@ train() {
     expected=0
     is_dry && return
     [ $status != 2 ] || grep -q 'cannot hold' "$folder/$train_name.log" || failed=1
+    case " $* " in *" --graph "*) train_policy="$train_policy, a graph" ;; esac
     awk -v policy="$train_policy" -v tokens="$train_tokens" -v layers="$train_layers" -v status="$status" '
         function cell(text) { printf " %s |", text }
         /^plan / { plan = $0; sub(/^plan *policy [a-z]*: */, "", plan) }
@@ -223,7 +224,8 @@ write_trainer() {
     echo "|---|---|---|---|---|---|---|"
     cat "$folder/trainer.md"
     echo
-    echo "The step of memo is the mean after the first step, PyTorch's the median after the first. MFU counts 6 s P + 6 n h s^2"
-    echo "operations against ${FLOPS:-989} TFLOP/s. PyTorch: \`bench/pytorch_gpt.py\`, layers recomputed, the same states."
+    echo "The step of memo is the mean after the first step (a graph's: after the second), PyTorch's the median after the first."
+    echo "MFU counts 6 s P + 6 n h s^2 operations against ${FLOPS:-989} TFLOP/s. PyTorch: \`bench/pytorch_gpt.py\`, layers"
+    echo "recomputed, the same states."
     echo
 }

@@ -109,7 +109,7 @@ any_order_is_not_compared() {
 is_benchmarked() {
     TRAINER=$folder/train_gpt_cudnn CUDNN=none LAYERS=2 HIDDEN=16 HEADS=2 VOCABULARY=64 TILE=4 STEPS=2 OUT=$folder/results \
         sh bench/device.sh C 16 && cat "$folder"/results/*-trainer-16.md &&
-        for policy in memo recompute keep swap; do
+        for policy in memo recompute keep swap 'memo, a graph'; do
             grep -q "^| memo, $policy | 16 | 2 | [0-9.]* ms | [0-9.]* | [0-9.e-]* % | device .* MiB" \
                 "$folder"/results/*-trainer-16.md || return 1
         done
