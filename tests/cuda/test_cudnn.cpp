@@ -327,6 +327,7 @@ static void over_ranks_it_is_the_reference_but_for_rounding(void) {
         for (const auto& h : heads) {
             attention_case c = case_of(d[0], d[1], 2 * d[0] * d[1] * 3, h[0], h[1], 8);
             c.type = MEMO_TYPE_BF16;
+            if (d[0] == 1 && memo_test_int(0, 1)) c.sharding = MEMO_SHARDING_PLAIN;
             c.n_batch = 1 + (int32_t)memo_test_int(0, 1);
             c.sends_again = (int32_t)memo_test_int(0, 1);
             expect_right(&c, 6e-3, 1.2e-2, NULL);
@@ -348,6 +349,14 @@ static void a_sharding_with_padding_is_refused(void) {
     CHECK_IS(attention_shapes_over_ranks(desc, false, &shapes, &error), ==,
              MEMO_STATUS_UNSUPPORTED);
     CHECK(strstr(error.message, "31 tokens") != NULL);
+
+    /* Also without a ring. */
+    sharding.ring = 1;
+    sharding.ulysses = 2;
+    CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
+    CHECK_IS(attention_shapes_over_ranks(desc, false, &shapes, &error), ==,
+             MEMO_STATUS_UNSUPPORTED);
+    CHECK(strstr(error.message, "that ulysses divides (31 tokens)") != NULL);
 }
 
 int main(int argc, char** argv) {
