@@ -147,6 +147,11 @@ static char* gpt_weight(const gpt_model* model, int64_t offset) {
     return model->parameters + gpt_n_bytes(model, offset);
 }
 
+/* Several ranks hold each sequence. */
+static int gpt_is_over_ranks(const gpt_model* model) {
+    return model->share.layout.ring * model->share.layout.ulysses > 1;
+}
+
 /* ---- memory --------------------------------------------------------------------------------- */
 
 /* The parts of a block run in the schedule's order, but the arena allows only one order of

@@ -187,6 +187,8 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
     return status;
 }
 
+/* Scratch memory of kernels belongs to a plan for this kind of device only. */
+static int train_device_is_gpu(void) { return 1; }
 static void train_device_choose(char** argv) { (void)argv; }
 static memo_status train_device_begin(int64_t n_here, int64_t n_ranks, memo_error* error) {
     (void)n_here;
@@ -236,6 +238,7 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
+static int train_device_is_gpu(void) { return 0; }
 static void train_device_choose(char** argv) { compute_choose_kernels(argv); }
 static memo_status train_device_begin(int64_t n_here, int64_t n_ranks, memo_error* error) {
     return compute_begin(n_here, n_ranks, error);
