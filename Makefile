@@ -143,7 +143,7 @@ build/examples/train_gpt_mpi: override CC := mpicc
 build/bench/%: bench/%.c build/config.mk Makefile
 	$(call build,-O3 -DMEMO_STATIC $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 # PyTorch's caching allocator beside the arena, without a GPU: a stand-in answers its calls of CUDA.
-TORCH ?= $(shell python3 -c 'import torch; print(torch.__path__[0])' 2>/dev/null)
+TORCH ?= $(shell python3 -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])' 2>/dev/null)
 build/bench/arena_pytorch: bench/arena.c tests/cuda/address_cuda.cpp bench/cuda_bench.h $(HEADERS) Makefile
 	@[ -d "$(TORCH)/include/c10/cuda" ] || { echo "make $@: needs PyTorch for CUDA (TORCH=folder of the package)" >&2; exit 1; }
 	@mkdir -p $(@D)

@@ -263,8 +263,9 @@ END
         --device-memory 4GiB --host-memory 1GiB"
     stage trainer-2-data-ranks 60 sh "$folder/trainer_ranks.sh" "$trainer" 2 $ranks_options --data 2 --zero 2
     stage trainer-4-ranks 60 sh "$folder/trainer_ranks.sh" "$trainer" 4 $ranks_options --data 2 --tensor 2 --zero 1
-    [ -z "${CUDNN:-}" ] ||
-        stage trainer-2-ring-ranks 60 sh "$folder/trainer_ranks.sh" "$trainer" 2 $ranks_options --ring 2
+    [ -z "${CUDNN:-}" ] || for split in ring ulysses; do
+        stage trainer-2-$split-ranks 60 sh "$folder/trainer_ranks.sh" "$trainer" 2 $ranks_options --$split 2
+    done
 }
 
 # ---- B: sanitizers, ranks over NCCL; correctness only, as ranks take turns on one GPU ----

@@ -114,7 +114,7 @@ find_library() {
 find_torch() {
     flags=
     is_dry && return
-    home=$(python3 -c 'import torch; print(torch.__path__[0])' 2>/dev/null) && [ -n "$home" ] || return
+    home=$(python3 -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])' 2>/dev/null) && [ -n "$home" ] || return
     torch="-DARENA_TORCH -Xcompiler -idirafter,$home/include -L$home/lib -Xlinker -rpath=$home/lib -lc10_cuda -lc10"
     printf '%s\n' '#include <c10/cuda/CUDACachingAllocator.h>' \
         'int main() { c10::cuda::CUDACachingAllocator::raw_delete(nullptr); }' >"$folder/probe.cpp"
