@@ -5,13 +5,13 @@
  *   nvcc -O3 -std=c++17 -I. -x cu bench/spill.c -o spill          with pinned memory, on a GPU
  *
  * Each way has an unnamed file of MIB (128), in FOLDER (TMPDIR, or /tmp).  A round writes and reads all of it in operations
- * of one size, for every way, in rotating order; the first round does not count.  The program stops after SECONDS (20) for all sizes,
- * but each size has at least one round that counts; at most 9.  The table shows medians, in GB/s of 10^9 bytes.
+ * of one size, for every way, in rotating order; the first round does not count.  The program stops after SECONDS (20) for
+ * all sizes, but each size has at least one round that counts; at most 9.  The table shows medians, in GB/s of 10^9 bytes.
  *
  *   engine     an operation on a stream, as the engine enqueues it: up to four threads write parts of at least 16 MiB.  It
  *              bypasses the page cache if file system and memory allow it; the heading says whether they do
  *   direct     one pwrite or pread with O_DIRECT; the ratio is to this way
- *   buffered   one pwrite through the page cache and fdatasync; pread after the pages were dropped */
+ *   buffered   one pwrite through the page cache and fsync; pread after the pages were dropped */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* O_DIRECT */
 #endif
@@ -30,6 +30,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
+
+#ifndef O_DIRECT
+#define O_DIRECT 0 /* not every system has it */
+#endif
 
 enum { ENGINE, DIRECT, BUFFERED, N_WAYS, ROUNDS_MAX = 9 };
 static const char* const names[N_WAYS] = {"engine", "direct", "buffered"};
@@ -63,12 +67,14 @@ static void by_engine(int is_write, int64_t size_bytes) {
 static void by_calls(int way, int is_write, int64_t size_bytes) {
     const int fd = bench.files[way].fd;
     int64_t at;
+#ifdef POSIX_FADV_DONTNEED
     if (way == BUFFERED && !is_write) (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+#endif
     for (at = 0; at < bench.file_bytes; at += size_bytes) {
         const ssize_t n = is_write ? pwrite(fd, bench.memory, (size_t)size_bytes, (off_t)at)
                                    : pread(fd, bench.memory, (size_t)size_bytes, (off_t)at);
         if (n != (ssize_t)size_bytes) fail(is_write ? "pwrite" : "pread");
-        if (way == BUFFERED && is_write && fdatasync(fd)) fail("fdatasync");
+        if (way == BUFFERED && is_write && fsync(fd)) fail("fsync");
     }
 }
 
