@@ -110,6 +110,17 @@ find_library() {
     return 1
 }
 
+# find_torch: puts what nvcc needs to build with PyTorch's caching allocator into $flags; empty without PyTorch or its headers.
+find_torch() {
+    flags=
+    is_dry && return
+    home=$(python3 -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])' 2>/dev/null) && [ -n "$home" ] || return
+    torch="-DARENA_TORCH -Xcompiler -idirafter,$home/include -L$home/lib -Xlinker -rpath=$home/lib -lc10_cuda -lc10"
+    printf '%s\n' '#include <c10/cuda/CUDACachingAllocator.h>' \
+        'int main() { c10::cuda::CUDACachingAllocator::raw_delete(nullptr); }' >"$folder/probe.cpp"
+    nvcc -std=c++17 "$folder/probe.cpp" $torch -o "$folder/probe" >"$folder/probe.log" 2>&1 && flags=$torch
+}
+
 # The head of a file of results: the machine, the commit, the stages.
 write_head() { # COMMAND
     commit=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}

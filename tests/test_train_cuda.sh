@@ -247,6 +247,7 @@ test_is "two data ranks, ZeRO 2, streams as late as possible" \
     late_streams ranks_train 2 --data 2 --zero 2 --batch 2 --accumulate 2
 test_is "two data x two tensor ranks" ranks_train 4 --data 2 --tensor 2 --zero 1 --batch 2
 test_is "two ring ranks, with cuDNN's attention" with_cudnn ranks_train 2 --ring 2 --batch 1
+test_is "two Ulysses ranks, with cuDNN's attention" with_cudnn ranks_train 2 --ulysses 2 --batch 2
 test_is "two ring x two Ulysses ranks, with cuDNN's attention" \
     with_cudnn ranks_train 4 --ring 2 --ulysses 2 --zero 2 --batch 1
 test_is "four data ranks, whose sums have NCCL's order" late_streams ranks_train 4 --data 4 --batch 4

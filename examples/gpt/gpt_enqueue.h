@@ -177,6 +177,11 @@ static void gpt_synchronize(gpt_model* model) {
     if (!model->status) model->n_staged = 0;
 }
 
+/* Several ranks hold each sequence. */
+static int gpt_is_over_ranks(const gpt_model* model) {
+    return model->share.layout.ring * model->share.layout.ulysses > 1;
+}
+
 /* ---- memory --------------------------------------------------------------------------------- */
 
 /* The parts of a block run in the schedule's order, but the arena allows only one order of

@@ -204,8 +204,8 @@ typedef struct gpt_attention_args {
     void* out;
     void* lse; /* (queries, heads), sums, natural log */
     const void* dout;
-    void *dq, *dk, *dv;
-    void* delta; /* (queries, heads), sums: scratch of the backward */
+    void *dq, *dk, *dv; /* dk may be k, and dv v, unless shape.adds */
+    void* delta;        /* (queries, heads), sums: scratch of the backward */
 } gpt_attention_args;
 
 typedef struct gpt_tokens_args {

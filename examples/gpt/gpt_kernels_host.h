@@ -572,6 +572,10 @@ static memo_status gpt_host_prepare(void* context, const gpt_shapes* shapes, mem
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "gpt_shapes.type: the host kernels are compiled for %s",
                               GPT_REAL_TYPE == MEMO_TYPE_F64 ? "f64" : "f32 and bf16");
+    if (shapes->head_size > GPT_ATTENTION_KEYS)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "gpt_shapes.head_size: %lld; at most %d would work",
+                              (long long)shapes->head_size, (int)GPT_ATTENTION_KEYS);
     host->type = shapes->type;
     host->compute = compute;
     host->scratch = (float*)scratch;

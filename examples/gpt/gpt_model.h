@@ -471,7 +471,7 @@ static void gpt_create_streams(gpt_model* model) {
 
 /* Attention over ranks, and the blocks. */
 static void gpt_create_collectives(gpt_model* model, void* sp_memory) {
-    if (model->share.layout.ring * model->share.layout.ulysses > 1) {
+    if (gpt_is_over_ranks(model)) {
         memo_sp_attention_desc sp = gpt_sp_desc(&model->config, &model->share);
         sp.attention = model->kernels.attention;
         sp.device = &model->device;

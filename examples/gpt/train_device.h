@@ -204,6 +204,8 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
     return status;
 }
 
+/* Scratch memory of kernels belongs to a plan for this kind of device only. */
+static int train_device_is_gpu(void) { return 1; }
 static void train_device_choose(char** argv) { (void)argv; }
 static memo_status train_device_begin(int64_t n_here, int64_t n_ranks, memo_error* error) {
     (void)n_here;
@@ -253,6 +255,7 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
                           "--graph: the host has no CUDA graphs; train_gpt_cuda on a GPU has");
 }
 
+static int train_device_is_gpu(void) { return 0; }
 static void train_device_choose(char** argv) { compute_choose_kernels(argv); }
 static memo_status train_device_begin(int64_t n_here, int64_t n_ranks, memo_error* error) {
     return compute_begin(n_here, n_ranks, error);

@@ -194,7 +194,7 @@ static char* demo_arguments[] = {
     "--device-memory", "60MiB", "--host-memory", "16MiB",
 #endif
 #else
-    "--device-memory", "34MiB",    "--host-memory", "32MiB", "--link-bandwidth", "1GB",
+    "--device-memory", "33MiB",    "--host-memory", "32MiB", "--link-bandwidth", "1GB",
 #endif
     "--policy",        "memo",  "--dropout",     "0.02",  "--steps",  "400",      "--seconds", "70",
     "--compare",       "3",     "--sample",      "400",   "--output", "build/run"};

@@ -130,7 +130,7 @@ static memo_status candidate_plan(const train_options* o, gpt_policy policy, int
     c->desc.config = train_config(o);
     c->desc.rows = rows;
     c->desc.session = &budgets;
-    if (!o->cluster) c->desc.kernels = &device.kernels; /* a GPU has other kernels */
+    if (!o->cluster || train_device_is_gpu()) c->desc.kernels = &device.kernels;
     status = gpt_plan(&c->desc, &c->session, error);
     train_device_close(&device);
     c->desc.session = NULL;
