@@ -844,6 +844,7 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
  *     >>unplaced               the first item in order within an interval of sections
  *     >>greedy                 orders of items
  *     >>lowest offset          greedy: the item that can lie lowest comes next
+ *     >>online                 greedy: items in the order of time, as an allocator places them
  *     >>first fit              greedy: each item into the lowest hole
  *     >>stacks                 the least height of a section's items
  *     >>exact search           is there a plan within a capacity?
@@ -2264,21 +2265,140 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
     return 1;
 }
 
-/* --- on top: if there is no time for better --- */
+/* --- >>online ---
+ * Knows: what lives now.  Knows nothing of what comes later.
+ *
+ * A plan at once, as an allocator makes it: items come in the order of time, and each goes into a
+ * hole between live items.  Holes of similar size are in one bin, so a step does not depend on the
+ * number of items.  Every item stays above all fixed items. */
 
-/* Puts each item on top of those that conflict with it, fixed items first. */
-MEMOI void memoi_greedy_stack(memoi_greedy* greedy) {
-    const memoi_problem* problem = greedy->problem;
-    int64_t k;
-    memoi_greedy_clear(greedy);
-    for (k = 0; k < problem->n_fixed; k++)
-        memoi_greedy_item_place(greedy, greedy->fixed[k], problem->items[greedy->fixed[k]].fixed);
-    for (k = 0; k < problem->n_items; k++) {
-        int64_t i = greedy->ranked[k].index, alignment = problem->items[i].alignment;
-        if (problem->items[i].fixed < 0)
-            memoi_greedy_item_place(greedy, i,
-                                    memob_align_up(memoi_greedy_item_top(greedy, i), alignment));
+enum { MEMOI_ONLINE_BINS = 512 };
+
+/* A live item, by address.  The hole below it, if there is one, is in a bin. */
+typedef struct memoi_tenant {
+    int32_t below, above;
+    int32_t previous, next; /* in the bin; -1: none */
+} memoi_tenant;
+
+typedef struct memoi_online {
+    const memoi_problem* problem;
+    int64_t* offsets;
+    int64_t ground;       /* the lowest offset */
+    memoi_tenant* blocks; /* of an item; the last one is below the lowest and above the highest */
+    int32_t bins[MEMOI_ONLINE_BINS]; /* the first of each, or -1 */
+    uint64_t has_hole[MEMOI_ONLINE_BINS / 64];
+} memoi_online;
+
+/* Eight bins for each power of two. */
+MEMOI int memoi_online_bin(int64_t size) {
+    int shift = 0;
+    while (size >> shift >= 16) shift++;
+    return 8 * shift + (int)(size >> shift);
+}
+
+MEMOI int64_t memoi_online_top(const memoi_online* online, int64_t i) {
+    return i == online->problem->n_items ? online->ground
+                                         : online->offsets[i] + online->problem->items[i].size;
+}
+
+/* Puts the hole below an item into its bin, or takes it out. */
+MEMOI void memoi_online_hole(memoi_online* online, int32_t i, int is_new) {
+    memoi_tenant* block = &online->blocks[i];
+    int64_t size;
+    int bin;
+    if (i == online->problem->n_items) return; /* no item above the hole */
+    size = online->offsets[i] - memoi_online_top(online, block->below);
+    if (size == 0) return;
+    bin = memoi_online_bin(size);
+    if (is_new) {
+        block->previous = -1;
+        block->next = online->bins[bin];
+        if (block->next >= 0) online->blocks[block->next].previous = i;
+        online->bins[bin] = i;
+    } else {
+        if (block->next >= 0) online->blocks[block->next].previous = block->previous;
+        if (block->previous >= 0)
+            online->blocks[block->previous].next = block->next;
+        else
+            online->bins[bin] = block->next;
     }
+    if (online->bins[bin] >= 0)
+        online->has_hole[bin / 64] |= (uint64_t)1 << bin % 64;
+    else
+        online->has_hole[bin / 64] &= ~((uint64_t)1 << bin % 64);
+}
+
+/* The item above a hole of this size or larger; the last block if there is none. */
+MEMOI int32_t memoi_online_find(const memoi_online* online, int64_t size) {
+    int bin = memoi_online_bin(size - 1) + 1; /* all holes there are large enough */
+    while (bin < MEMOI_ONLINE_BINS) {
+        uint64_t rest = online->has_hole[bin / 64] >> bin % 64;
+        if (rest & 1) return online->bins[bin];
+        bin = rest ? bin + 1 : (bin / 64 + 1) * 64;
+    }
+    return (int32_t)online->problem->n_items;
+}
+
+MEMOI void memoi_online_malloc(memoi_online* online, int32_t i) {
+    const memoi_item* item = &online->problem->items[i];
+    int32_t above = memoi_online_find(online, item->size + item->alignment - 1);
+    int32_t below = online->blocks[above].below;
+    memoi_online_hole(online, above, 0);
+    online->offsets[i] = memob_align_up(memoi_online_top(online, below), item->alignment);
+    online->blocks[i].below = below;
+    online->blocks[i].above = above;
+    online->blocks[below].above = online->blocks[above].below = i;
+    memoi_online_hole(online, i, 1);
+    memoi_online_hole(online, above, 1);
+}
+
+MEMOI void memoi_online_free(memoi_online* online, int32_t i) {
+    int32_t below = online->blocks[i].below, above = online->blocks[i].above;
+    memoi_online_hole(online, i, 0);
+    memoi_online_hole(online, above, 0);
+    online->blocks[below].above = above;
+    online->blocks[above].below = below;
+    memoi_online_hole(online, above, 1);
+}
+
+/* Sets all offsets.  0: no memory. */
+MEMOI int memoi_online_run(const memoi_problem* problem, int64_t* offsets) {
+    int64_t n = problem->n_items, i, freed = 0;
+    memob_keyed* ends = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    memoi_online online;
+    memset(&online, 0, sizeof online);
+    memset(online.bins, -1, sizeof online.bins);
+    online.problem = problem;
+    online.offsets = offsets;
+    online.blocks = (memoi_tenant*)memob_calloc(n + 1, sizeof(memoi_tenant));
+    if (!ends || !online.blocks) {
+        MEMO_FREE(ends);
+        MEMO_FREE(online.blocks);
+        return 0;
+    }
+    for (i = 0; i < n; i++) {
+        const memoi_item* item = &problem->items[i];
+        if (item->fixed >= 0) online.ground = memob_max(online.ground, item->fixed + item->size);
+        ends[i].key = item->reach;
+        ends[i].index = i;
+    }
+    memob_keyed_sort(ends, n);
+    online.blocks[n].below = online.blocks[n].above = (int32_t)n;
+
+    /* Items that end at a section are over before others begin there. */
+    for (i = 0; i < n; i++) {
+        if (problem->items[i].fixed >= 0) {
+            offsets[i] = problem->items[i].fixed;
+            continue;
+        }
+        for (; ends[freed].key <= problem->items[i].begin; freed++)
+            if (problem->items[ends[freed].index].fixed < 0)
+                memoi_online_free(&online, (int32_t)ends[freed].index);
+        memoi_online_malloc(&online, (int32_t)i);
+    }
+    MEMO_FREE(ends);
+    MEMO_FREE(online.blocks);
+    return 1;
 }
 
 /* --- >>first fit ---
@@ -2480,8 +2600,6 @@ MEMOI int memoi_fit_run(memoi_fit* fit, double deadline, int64_t* offsets) {
     return 1;
 }
 
-#define MEMOI_GREEDY_STACK_S 1e-6 /* seconds to put an item on top of others */
-
 /* Orders by lowest offset or first fit: the first that come are those that find the most. */
 typedef struct memoi_rule {
     memoi_item_order order;
@@ -2494,14 +2612,14 @@ typedef struct memoi_rule {
 MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem* problem,
                                      int64_t target, double last_begin, double deadline,
                                      memoi_solution* best, memo_error* error) {
-    static const memoi_rule rules[] = {
-        {MEMOI_ORDER_SIZE, 1},  {MEMOI_ORDER_LIFETIME, 0}, {MEMOI_ORDER_START, 1},
-        {MEMOI_ORDER_AREA, 0},  {MEMOI_ORDER_SIZE, 1},     {MEMOI_ORDER_SIZE, 0},
-        {MEMOI_ORDER_START, 0}, {MEMOI_ORDER_LIFETIME, 1}, {MEMOI_ORDER_AREA, 1}};
-    enum { QUICK = 2, AGAIN = 4 };
+    static const memoi_rule rules[] = {{MEMOI_ORDER_SIZE, 1},     {MEMOI_ORDER_LIFETIME, 0},
+                                       {MEMOI_ORDER_AREA, 0},     {MEMOI_ORDER_SIZE, 1},
+                                       {MEMOI_ORDER_SIZE, 0},     {MEMOI_ORDER_START, 0},
+                                       {MEMOI_ORDER_LIFETIME, 1}, {MEMOI_ORDER_AREA, 1}};
+    enum { AGAIN = 3 };
     memoi_greedy greedy;
     memoi_fit fit;
-    int64_t n = problem->n_items, first, second;
+    int64_t first, second;
     int plain = memoi_problem_is_plain(problem), is_fit_done = 0, k, ok = 1;
     memset(&fit, 0, sizeof fit);
     if (!memoi_greedy_create(&greedy, problem, deadline))
@@ -2516,15 +2634,17 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
                               (long long)plan->buffers[problem->items[second].buffer].id);
     }
 
-    /* One attempt for each rule, given up as soon as it would last too long.  The first two may not
-     * use up the time of the quick one, which finds less but often ends in time. */
+    /* A plan at once, however little time there is. */
+    if (best->peak == INT64_MAX) {
+        ok = memoi_online_run(problem, greedy.offsets);
+        if (ok) memoi_solution_offer(problem, greedy.offsets, -1, best);
+    }
+
+    /* One attempt for each rule, given up as soon as it would last too long. */
     for (k = plain; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
-        double now = memob_now_s();
-        int has_plan = best->peak < INT64_MAX, is_done;
-        if ((k == AGAIN && is_fit_done) || (k == QUICK && has_plan)) continue;
-        if (now > (has_plan ? last_begin : deadline)) break;
-        greedy.deadline = has_plan ? deadline : deadline - MEMOI_GREEDY_STACK_S * (double)n;
-        if (!has_plan && k < QUICK) greedy.deadline = now + (greedy.deadline - now) / 2;
+        int is_done;
+        if (k == AGAIN && is_fit_done) continue;
+        if (memob_now_s() > last_begin) break;
         memoi_greedy_order_items(problem, rules[k].order, greedy.ranked);
         if (rules[k].is_fit && !fit.order) ok = memoi_fit_create(&fit, problem);
         if (!ok) break;
@@ -2537,12 +2657,6 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
                              rules[k].is_fit ? (int32_t)rules[k].order : -1, best);
     }
 
-    /* No rule ends in time. */
-    if (ok && best->peak == INT64_MAX) {
-        memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, greedy.ranked);
-        memoi_greedy_stack(&greedy);
-        memoi_solution_offer(problem, greedy.offsets, -1, best);
-    }
     memoi_fit_free(&fit);
     memoi_greedy_free(&greedy);
     return ok ? MEMO_STATUS_OK : memob_no_memory(error, "the greedy planner");
