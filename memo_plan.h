@@ -2606,8 +2606,7 @@ typedef struct memoi_rule {
 } memoi_rule;
 
 /* Orders with both rules, until one meets target or time is up; there is always a plan.  After
- * last_begin no other is tried, though one may go on to the deadline.  First fit comes first if
- * lowest offset is slow. */
+ * last_begin no other is tried, though one may go on to the deadline. */
 MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem* problem,
                                      int64_t target, double last_begin, double deadline,
                                      memoi_solution* best, memo_error* error) {
@@ -2619,7 +2618,7 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     memoi_greedy greedy;
     memoi_fit fit;
     int64_t first, second;
-    int plain = memoi_problem_is_plain(problem), is_fit_done = 0, k, ok = 1;
+    int is_fit_done = 0, k, ok = 1;
     memset(&fit, 0, sizeof fit);
     if (!memoi_greedy_create(&greedy, problem, deadline))
         return memob_no_memory(error, "the greedy planner");
@@ -2639,8 +2638,10 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
         if (ok) memoi_solution_offer(problem, greedy.offsets, -1, best);
     }
 
-    /* One attempt for each rule, given up as soon as it would last too long. */
-    for (k = plain; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
+    /* One attempt for each rule, given up as soon as it would last too long.  With fixed items or
+     * holds, lowest offset is slow. */
+    k = memoi_greedy_is_on_plateaus(problem) ? 1 : 0;
+    for (; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
         int is_done;
         if (k == AGAIN && is_fit_done) continue;
         if (memob_now_s() > last_begin) break;
@@ -5932,7 +5933,12 @@ MEMOI memo_status memoi_task_run(memoi_task* task, const memo_plan_desc* setting
     const memo_plan* interval_plan = task->stretched_plan ? task->stretched_plan : task->plan;
     memoi_problem* intervals = task->stretched_plan ? &task->stretched : &task->problem;
     memoi_problem* pairs = task->has_pairs ? &task->problem : intervals;
-    double now = memob_now_s(), share = engine == MEMO_PLAN_ENGINE_GREEDY ? 1 : 0.5;
+    int64_t n_entries = memoi_neighbors_count(pairs);
+    int is_for_greedy =
+        engine == MEMO_PLAN_ENGINE_GREEDY ||
+        (n_entries > MEMOI_NEIGHBORS && n_entries > 2 * MEMOI_SPOT_ITEMS * pairs->n_items);
+    double share = is_for_greedy ? 1 : 0.5; /* dense plans are too large for climbs and spots */
+    double now = memob_now_s();
     double last_greedy = now + share * (effort->deadline - now);
     int stage;
 
