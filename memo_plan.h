@@ -841,8 +841,10 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
  *     >>problem                a plan in units of size and sections of time
  *     >>holds                  pairs that streams keep apart; their bound
  *     >>neighbors              lists of what conflicts with an item
+ *     >>unplaced               the first item in order within an interval of sections
  *     >>greedy                 orders of items
  *     >>lowest offset          greedy: the item that can lie lowest comes next
+ *     >>online                 greedy: items in the order of time, as an allocator places them
  *     >>first fit              greedy: each item into the lowest hole
  *     >>stacks                 the least height of a section's items
  *     >>exact search           is there a plan within a capacity?
@@ -1565,6 +1567,197 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     return 1;
 }
 
+/* --- >>unplaced ---
+ * Knows: which items wait for a place, and their turns.  Knows nothing of offsets.
+ *
+ * Which unplaced item comes first of those that live within an interval of sections?  An item is a
+ * point: its begin and its end.  Points lie along a curve that visits one quarter of the plane after
+ * the other, and so on within each (Morton's order).  So a stretch of the curve is about a square,
+ * and a tree over stretches has few nodes that an interval cuts. */
+
+enum { MEMOI_UNPLACED_BLOCK = 16 }; /* points of a leaf; a smaller tree stays in the cache */
+
+typedef struct memoi_box { /* of points */
+    int32_t least_begin, largest_begin, least_end, largest_end;
+} memoi_box;
+
+typedef struct memoi_unplaced {
+    int64_t n_leaves;
+    int32_t *begin, *end, *turn; /* at a place on the curve; turn INT32_MAX: not unplaced */
+    memoi_box* box;              /* of a node, whether its items are placed or not */
+    int32_t* least_turn;         /* of a node */
+    int32_t* place_of;           /* of an item: on the curve */
+    int32_t* first_place;        /* of a section: items that begin and end before it come earlier */
+} memoi_unplaced;
+
+MEMOI void memoi_unplaced_free(memoi_unplaced* unplaced) {
+    MEMO_FREE(unplaced->begin);
+    MEMO_FREE(unplaced->end);
+    MEMO_FREE(unplaced->turn);
+    MEMO_FREE(unplaced->box);
+    MEMO_FREE(unplaced->least_turn);
+    MEMO_FREE(unplaced->place_of);
+    MEMO_FREE(unplaced->first_place);
+    memset(unplaced, 0, sizeof *unplaced);
+}
+
+/* The place of a point on the curve: the bits of both in turn. */
+MEMOI int64_t memoi_unplaced_key(int64_t begin, int64_t end) {
+    uint64_t both[2];
+    int k;
+    both[0] = (uint64_t)begin;
+    both[1] = (uint64_t)end;
+    for (k = 0; k < 2; k++) { /* a zero behind each bit */
+        both[k] = (both[k] | both[k] << 16) & 0x0000ffff0000ffffu;
+        both[k] = (both[k] | both[k] << 8) & 0x00ff00ff00ff00ffu;
+        both[k] = (both[k] | both[k] << 4) & 0x0f0f0f0f0f0f0f0fu;
+        both[k] = (both[k] | both[k] << 2) & 0x3333333333333333u;
+        both[k] = (both[k] | both[k] << 1) & 0x5555555555555555u;
+    }
+    return (int64_t)(both[0] << 1 | both[1]);
+}
+
+MEMOI void memoi_box_add(memoi_box* box, const memoi_box* other) {
+    if (other->least_begin < box->least_begin) box->least_begin = other->least_begin;
+    if (other->largest_begin > box->largest_begin) box->largest_begin = other->largest_begin;
+    if (other->least_end < box->least_end) box->least_end = other->least_end;
+    if (other->largest_end > box->largest_end) box->largest_end = other->largest_end;
+}
+
+/* The boxes of all nodes, from the leaves up. */
+MEMOI void memoi_unplaced_boxes(memoi_unplaced* unplaced, int64_t n) {
+    static const memoi_box empty = {INT32_MAX, -1, INT32_MAX, -1};
+    int64_t k;
+    for (k = 0; k < 2 * unplaced->n_leaves; k++) unplaced->box[k] = empty;
+    for (k = 0; k < n; k++) {
+        memoi_box point;
+        point.least_begin = point.largest_begin = unplaced->begin[k];
+        point.least_end = point.largest_end = unplaced->end[k];
+        memoi_box_add(&unplaced->box[unplaced->n_leaves + k / MEMOI_UNPLACED_BLOCK], &point);
+    }
+    for (k = 2 * unplaced->n_leaves - 1; k > 1; k--)
+        memoi_box_add(&unplaced->box[k / 2], &unplaced->box[k]);
+}
+
+MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* problem) {
+    int64_t n = problem->n_items, n_leaves = 1, n_places, s, k;
+    memob_keyed* curve = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    while (n_leaves * MEMOI_UNPLACED_BLOCK < n) n_leaves *= 2;
+    n_places = n_leaves * MEMOI_UNPLACED_BLOCK;
+    unplaced->n_leaves = n_leaves;
+    unplaced->begin = (int32_t*)memob_calloc(n_places, sizeof(int32_t));
+    unplaced->end = (int32_t*)memob_calloc(n_places, sizeof(int32_t));
+    unplaced->turn = (int32_t*)memob_calloc(n_places, sizeof(int32_t));
+    unplaced->box = (memoi_box*)memob_calloc(2 * n_leaves, sizeof(memoi_box));
+    unplaced->least_turn = (int32_t*)memob_calloc(2 * n_leaves, sizeof(int32_t));
+    unplaced->place_of = (int32_t*)memob_calloc(n, sizeof(int32_t));
+    unplaced->first_place = (int32_t*)memob_calloc(problem->n_sections + 1, sizeof(int32_t));
+    if (!curve || !unplaced->begin || !unplaced->end || !unplaced->turn || !unplaced->box ||
+        !unplaced->least_turn || !unplaced->place_of || !unplaced->first_place) {
+        MEMO_FREE(curve);
+        memoi_unplaced_free(unplaced);
+        return 0;
+    }
+
+    /* Items along the curve. */
+    for (k = 0; k < n; k++) {
+        curve[k].key = memoi_unplaced_key(problem->items[k].begin, problem->items[k].end);
+        curve[k].index = k;
+    }
+    memob_keyed_sort(curve, n);
+    for (k = 0; k < n; k++) {
+        unplaced->place_of[curve[k].index] = (int32_t)k;
+        unplaced->begin[k] = (int32_t)problem->items[curve[k].index].begin;
+        unplaced->end[k] = (int32_t)problem->items[curve[k].index].end;
+    }
+    for (s = 0, k = 0; s <= problem->n_sections; s++) {
+        while (k < n && curve[k].key < memoi_unplaced_key(s, s)) k++;
+        unplaced->first_place[s] = (int32_t)k;
+    }
+    MEMO_FREE(curve);
+    memoi_unplaced_boxes(unplaced, n);
+    return 1;
+}
+
+/* Sets the least turn of a leaf. */
+MEMOI int32_t memoi_unplaced_leaf(memoi_unplaced* unplaced, int64_t leaf) {
+    const int32_t* turns = unplaced->turn + leaf * MEMOI_UNPLACED_BLOCK;
+    int32_t least = INT32_MAX;
+    int k;
+    for (k = 0; k < MEMOI_UNPLACED_BLOCK; k++) least = turns[k] < least ? turns[k] : least;
+    return unplaced->least_turn[unplaced->n_leaves + leaf] = least;
+}
+
+/* Sets the least turn of a node from its children. */
+MEMOI int32_t memoi_unplaced_join(memoi_unplaced* unplaced, int64_t node) {
+    const int32_t* child = &unplaced->least_turn[2 * node];
+    return unplaced->least_turn[node] = child[0] < child[1] ? child[0] : child[1];
+}
+
+/* No item is unplaced. */
+MEMOI void memoi_unplaced_clear(memoi_unplaced* unplaced) {
+    int64_t k;
+    for (k = 0; k < unplaced->n_leaves * MEMOI_UNPLACED_BLOCK; k++) unplaced->turn[k] = INT32_MAX;
+}
+
+/* Call this after all turns are set. */
+MEMOI void memoi_unplaced_begin(memoi_unplaced* unplaced) {
+    int64_t k;
+    for (k = 0; k < unplaced->n_leaves; k++) memoi_unplaced_leaf(unplaced, k);
+    for (k = unplaced->n_leaves - 1; k > 0; k--) memoi_unplaced_join(unplaced, k);
+}
+
+MEMOI void memoi_unplaced_remove(memoi_unplaced* unplaced, int64_t place) {
+    int64_t node = unplaced->n_leaves + place / MEMOI_UNPLACED_BLOCK;
+    int32_t before = unplaced->least_turn[node];
+    unplaced->turn[place] = INT32_MAX;
+    if (memoi_unplaced_leaf(unplaced, place / MEMOI_UNPLACED_BLOCK) == before) return;
+    for (node /= 2; node > 0; node /= 2) { /* as far as something changes */
+        before = unplaced->least_turn[node];
+        if (memoi_unplaced_join(unplaced, node) == before) return;
+    }
+}
+
+/* The least turn, if below best, of the items below the node that live within [begin, end). */
+MEMOI int32_t memoi_unplaced_below(const memoi_unplaced* unplaced, int64_t node, int32_t begin,
+                                   int32_t end, int32_t best) {
+    const memoi_box* box = &unplaced->box[node];
+    int32_t turn = unplaced->least_turn[node];
+    if (turn >= best || box->largest_begin < begin || box->least_end > end) return best;
+    if (box->least_begin >= begin && box->largest_end <= end) return turn;
+    if (node < unplaced->n_leaves) { /* the child with the least turn first */
+        int64_t child = 2 * node + (unplaced->least_turn[2 * node] != turn);
+        best = memoi_unplaced_below(unplaced, child, begin, end, best);
+        best = memoi_unplaced_below(unplaced, child ^ 1, begin, end, best);
+    } else {
+        int64_t first = (node - unplaced->n_leaves) * MEMOI_UNPLACED_BLOCK;
+        const int32_t *begins = unplaced->begin + first, *ends = unplaced->end + first;
+        const int32_t* turns = unplaced->turn + first;
+        int k;
+        for (k = 0; k < MEMOI_UNPLACED_BLOCK; k++) {
+            int32_t here = turns[k];
+            here = (begins[k] >= begin) & (ends[k] <= end) ? here : INT32_MAX;
+            best = here < best ? here : best;
+        }
+    }
+    return best;
+}
+
+/* The least turn of the items that live within [begin, end), or INT32_MAX.  From the leaves up,
+ * since most intervals are short. */
+MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int32_t begin, int32_t end) {
+    int64_t left = unplaced->first_place[begin] / MEMOI_UNPLACED_BLOCK;
+    int64_t right = (unplaced->first_place[end] + MEMOI_UNPLACED_BLOCK - 1) / MEMOI_UNPLACED_BLOCK;
+    int32_t best = INT32_MAX;
+    left += unplaced->n_leaves;
+    right += unplaced->n_leaves;
+    for (; left < right; left /= 2, right /= 2) {
+        if (left & 1) best = memoi_unplaced_below(unplaced, left++, begin, end, best);
+        if (right & 1) best = memoi_unplaced_below(unplaced, --right, begin, end, best);
+    }
+    return best;
+}
+
 /* ---- >>greedy -----------------------------------------------------------------------------------
  * Knows: the problem and orders of its items.  Knows nothing of plans found before.
  *
@@ -1672,11 +1865,6 @@ MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_ord
     qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_greedy_compare_ranked);
 }
 
-/* What the unplaced items below a node of a tree have in common. */
-typedef struct memoi_unplaced {
-    int32_t rank, least_end, largest_end; /* least rank; none: INT32_MAX, INT32_MAX, -1 */
-} memoi_unplaced;
-
 /* By first section. */
 typedef struct memoi_plateau {
     int64_t top; /* -1: none begins here */
@@ -1693,6 +1881,12 @@ enum {
     MEMOI_GREEDY_PACE = 1000  /* items placed that tell how long a run takes */
 };
 
+/* An item in the order, with what a step needs of it: one line of the cache. */
+typedef struct memoi_turn {
+    int64_t size, alignment;
+    int32_t begin, end, item, place;
+} memoi_turn;
+
 /* Scratch of one greedy run. */
 typedef struct memoi_greedy {
     const memoi_problem* problem;
@@ -1702,13 +1896,11 @@ typedef struct memoi_greedy {
     memoi_queue plateaus; /* by top */
     memoi_queue waiting;  /* ranks of items, by the lowest offset that they may still have */
     memoi_skyline skyline;
-    int64_t* held_top;        /* of an item: the top of what it is placed with and held against */
-    int64_t* fixed;           /* fixed items, lowest first */
-    memoi_unplaced* unplaced; /* plateaus: a tree over the items as they begin */
-    int64_t n_leaves;
-    int32_t* first_item;    /* that begins in the section or later */
+    int64_t* held_top; /* of an item: the top of what it is placed with and held against */
+    int64_t* fixed;    /* fixed items, lowest first */
+    memoi_unplaced unplaced;
     memoi_plateau* plateau; /* of a first section */
-    int32_t* order;         /* the item of a rank */
+    memoi_turn* turns;      /* by rank */
 } memoi_greedy;
 
 MEMOI void memoi_greedy_free(memoi_greedy* greedy) {
@@ -1719,14 +1911,13 @@ MEMOI void memoi_greedy_free(memoi_greedy* greedy) {
     MEMO_FREE(greedy->fixed);
     MEMO_FREE(greedy->offsets);
     MEMO_FREE(greedy->held_top);
-    MEMO_FREE(greedy->unplaced);
-    MEMO_FREE(greedy->first_item);
+    memoi_unplaced_free(&greedy->unplaced);
     MEMO_FREE(greedy->plateau);
-    MEMO_FREE(greedy->order);
+    MEMO_FREE(greedy->turns);
 }
 
 MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem, double deadline) {
-    int64_t n = problem->n_items, n_sections = problem->n_sections, i, k = 0, s;
+    int64_t n = problem->n_items, n_sections = problem->n_sections, i, k = 0;
     memset(greedy, 0, sizeof *greedy);
     greedy->problem = problem;
     greedy->deadline = deadline;
@@ -1737,15 +1928,12 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     greedy->fixed = (int64_t*)memob_calloc(problem->n_fixed, sizeof(int64_t));
     greedy->offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
     greedy->held_top = (int64_t*)memob_calloc(problem->held ? n : 0, sizeof(int64_t));
-    for (greedy->n_leaves = 1; greedy->n_leaves < n;) greedy->n_leaves *= 2;
-    greedy->unplaced = (memoi_unplaced*)memob_calloc(2 * greedy->n_leaves, sizeof(memoi_unplaced));
-    greedy->first_item = (int32_t*)memob_calloc(n_sections + 1, sizeof(int32_t));
     greedy->plateau = (memoi_plateau*)memob_calloc(n_sections + 1, sizeof(memoi_plateau));
-    greedy->order = (int32_t*)memob_calloc(n, sizeof(int32_t));
+    greedy->turns = (memoi_turn*)memob_calloc(n, sizeof(memoi_turn));
     if (!memoi_skyline_create(&greedy->skyline, problem->n_sections) || !greedy->ranked ||
         !greedy->plateaus.list || !greedy->waiting.list || !greedy->fixed || !greedy->offsets ||
-        !greedy->held_top || !greedy->unplaced || !greedy->first_item || !greedy->plateau ||
-        !greedy->order) {
+        !greedy->held_top || !greedy->plateau || !greedy->turns ||
+        !memoi_unplaced_create(&greedy->unplaced, problem)) {
         memoi_greedy_free(greedy);
         return 0;
     }
@@ -1758,12 +1946,6 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     }
     qsort(greedy->waiting.list, (size_t)k, sizeof(memob_keyed), memob_keyed_compare);
     for (i = 0; i < k; i++) greedy->fixed[i] = greedy->waiting.list[i].index;
-
-    /* The first item of each section makes the items of a plateau one interval of the tree. */
-    for (s = 0, i = 0; s <= n_sections; s++) {
-        while (i < n && problem->items[i].begin < s) i++;
-        greedy->first_item[s] = (int32_t)i;
-    }
     return 1;
 }
 
@@ -1875,8 +2057,8 @@ MEMOI void memoi_queue_pop(memoi_queue* heap) {
  * An aligned item leaves a hole between the plateau and itself.  (Items that wait until a plateau
  * reaches their alignment take longer and end higher.)
  *
- * Items with gaps and fixed items wait beside the plateaus.  So do items that a fixed item or a
- * hold keeps off their plateau.  Each waits with a lower bound of its offset, since tops only rise.
+ * An item with gaps takes its turn as if it had none, and then covers only its ranges.  Fixed items
+ * wait beside the plateaus.  So do items that a fixed item or a hold keeps off their plateau.  Each waits with a lower bound of its offset, since tops only rise.
  * Its offset is found when the plateaus reach that bound. */
 
 MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
@@ -1945,50 +2127,13 @@ MEMOI void memoi_plateau_raise(memoi_greedy* greedy, int64_t begin) {
     memoi_plateau_join(greedy, begin);
 }
 
-/* Returns 0 if nothing has changed. */
-MEMOI int memoi_unplaced_join(memoi_unplaced* tree, int64_t node) {
-    const memoi_unplaced *left = &tree[2 * node], *right = left + 1;
-    memoi_unplaced before = tree[node], *here = &tree[node];
-    here->rank = left->rank < right->rank ? left->rank : right->rank;
-    here->least_end = left->least_end < right->least_end ? left->least_end : right->least_end;
-    here->largest_end =
-        left->largest_end > right->largest_end ? left->largest_end : right->largest_end;
-    return here->rank != before.rank || here->least_end != before.least_end ||
-           here->largest_end != before.largest_end;
-}
-
-MEMOI void memoi_unplaced_remove(memoi_greedy* greedy, int64_t i) {
-    int64_t node = i + greedy->n_leaves;
-    greedy->unplaced[node].rank = greedy->unplaced[node].least_end = INT32_MAX;
-    greedy->unplaced[node].largest_end = -1;
-    for (node /= 2; node > 0 && memoi_unplaced_join(greedy->unplaced, node);) node /= 2;
-}
-
-/* The least rank, if below best, of the unplaced items below the node that end by `end`. */
-MEMOI int32_t memoi_unplaced_below(const memoi_greedy* greedy, int64_t node, int32_t end,
-                                   int32_t best) {
-    const memoi_unplaced* here = &greedy->unplaced[node];
-    if (here->rank >= best || here->least_end > end) return best;
-    if (node >= greedy->n_leaves || here->largest_end <= end) return here->rank;
-    best = memoi_unplaced_below(greedy, 2 * node, end, best);
-    return memoi_unplaced_below(greedy, 2 * node + 1, end, best);
-}
-
-/* The least rank of the unplaced items in [first, last) that end by `end`, or INT32_MAX.  From the
- * leaves up, since most plateaus are narrow. */
-MEMOI int32_t memoi_unplaced_find(const memoi_greedy* greedy, int64_t first, int64_t last,
-                                  int32_t end) {
-    int64_t left = first + greedy->n_leaves, right = last + greedy->n_leaves;
-    int32_t best = INT32_MAX;
-    for (; left < right; left /= 2, right /= 2) {
-        if (left & 1) best = memoi_unplaced_below(greedy, left++, end, best);
-        if (right & 1) best = memoi_unplaced_below(greedy, --right, end, best);
-    }
-    return best;
-}
-
 MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
     return !problem->n_fixed && !problem->has_gaps && !problem->has_alignment && !problem->held;
+}
+
+/* Does every item lie on its plateau?  Tops of sections are then not needed. */
+MEMOI int memoi_greedy_is_on_plateaus(const memoi_problem* problem) {
+    return !problem->n_fixed && !problem->held;
 }
 
 /* Starts with nothing placed: each item is on the tree of the unplaced or waits.  Returns the
@@ -1996,35 +2141,35 @@ MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
 MEMOI int64_t memoi_greedy_begin(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     int64_t n = problem->n_items, n_waiting = 0, rank, i;
-    for (i = 0; i < 2 * greedy->n_leaves; i++) {
-        greedy->unplaced[i].rank = greedy->unplaced[i].least_end = INT32_MAX;
-        greedy->unplaced[i].largest_end = -1;
-    }
+    memoi_unplaced_clear(&greedy->unplaced);
     greedy->plateaus.n = greedy->waiting.n = 0;
 
-    /* Fixed items and items with gaps wait in a queue: they do not fit one interval of a
-     * plateau. */
+    /* Fixed items wait in a queue: no plateau decides where they lie. */
     for (rank = 0; rank < n; rank++) {
         int64_t at = greedy->ranked[rank].index;
         const memoi_item* item = &problem->items[at];
-        memoi_unplaced* leaf = &greedy->unplaced[greedy->n_leaves + at];
-        greedy->order[rank] = (int32_t)at;
+        memoi_turn* turn = &greedy->turns[rank];
+        turn->size = item->size;
+        turn->alignment = item->alignment;
+        turn->begin = (int32_t)item->begin;
+        turn->end = (int32_t)item->end;
+        turn->item = (int32_t)at;
+        turn->place = greedy->unplaced.place_of[at];
         greedy->offsets[at] = -1;
-        if (item->fixed >= 0 || item->n_ranges > 1) {
-            memoi_queue_push(&greedy->waiting, memob_max(item->fixed, 0), rank);
+        if (item->fixed >= 0) {
+            memoi_queue_push(&greedy->waiting, item->fixed, rank);
             n_waiting++;
             continue;
         }
-        leaf->rank = (int32_t)rank;
-        leaf->least_end = leaf->largest_end = (int32_t)item->end;
+        greedy->unplaced.turn[turn->place] = (int32_t)rank;
     }
 
     /* Build the tree from its leaves, then one plateau at offset 0 over all sections. */
-    for (i = greedy->n_leaves - 1; i > 0; i--) memoi_unplaced_join(greedy->unplaced, i);
+    memoi_unplaced_begin(&greedy->unplaced);
     for (i = 0; i < problem->n_sections; i++) greedy->plateau[i].top = -1;
     if (n > 0) memoi_plateau_add(greedy, 0, problem->n_sections, 0, -1);
     if (n > 0) memoi_plateau_join(greedy, 0);
-    if (!memoi_problem_is_plain(problem)) memoi_greedy_clear(greedy);
+    if (!memoi_greedy_is_on_plateaus(problem)) memoi_greedy_clear(greedy);
     return n - n_waiting;
 }
 
@@ -2053,13 +2198,13 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     memoi_queue* waiting = &greedy->waiting;
     int64_t n = problem->n_items, n_on_tree = memoi_greedy_begin(greedy), next_fixed = 0, round, k;
-    int is_plain = memoi_problem_is_plain(problem);
+    int is_on_plateaus = memoi_greedy_is_on_plateaus(problem);
     double begin = memob_now_s();
     for (round = 1; n_on_tree + waiting->n > 0; round++) {
         int64_t at = n_on_tree > 0 ? memoi_plateau_lowest(greedy) : -1, rank, chosen, offset;
         int64_t top = at < 0 ? INT64_MAX : greedy->plateau[at].top, key = top;
         int is_waiting = waiting->n > 0 && waiting->list[0].key <= top, must_wait;
-        const memoi_item* item;
+        const memoi_turn* turn;
         if (round % MEMOI_GREEDY_CLOCK == 0 &&
             memoi_greedy_end(begin, n - n_on_tree - waiting->n, n) > greedy->deadline)
             return 0;
@@ -2071,26 +2216,26 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
             key = waiting->list[0].key;
         } else {
             int32_t end = greedy->plateau[at].end;
-            rank =
-                memoi_unplaced_find(greedy, greedy->first_item[at], greedy->first_item[end], end);
+            rank = memoi_unplaced_find(&greedy->unplaced, (int32_t)at, end);
         }
         if (rank == INT32_MAX) {
             memoi_queue_pop(&greedy->plateaus);
             memoi_plateau_raise(greedy, at);
             continue;
         }
-        chosen = greedy->order[rank];
-        item = &problem->items[chosen];
+        turn = &greedy->turns[rank];
+        chosen = turn->item;
 
         /* Find its offset.  An item that does not fit here waits until the plateaus reach that
          * offset. */
         while (next_fixed < problem->n_fixed &&
                problem->items[greedy->fixed[next_fixed]].fixed < key)
             next_fixed++;
-        offset = is_plain ? key : memoi_greedy_lowest(greedy, chosen, key, next_fixed);
-        must_wait = offset > (is_waiting ? key : memob_align_up(key, item->alignment));
+        offset = is_on_plateaus ? memob_align_up(key, turn->alignment)
+                                : memoi_greedy_lowest(greedy, chosen, key, next_fixed);
+        must_wait = offset > (is_waiting ? key : memob_align_up(key, turn->alignment));
         if (!is_waiting) {
-            memoi_unplaced_remove(greedy, chosen);
+            memoi_unplaced_remove(&greedy->unplaced, turn->place);
             n_on_tree--;
             if (must_wait) memoi_queue_push(waiting, offset, rank);
         } else if (must_wait) {
@@ -2102,38 +2247,157 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
         if (must_wait) continue;
 
         /* Place it and raise the plateaus below it. */
-        if (is_plain)
+        if (is_on_plateaus)
             greedy->offsets[chosen] = offset;
         else
             memoi_greedy_item_place(greedy, chosen, offset);
-        if (!is_waiting) {
-            memoi_queue_pop(&greedy->plateaus);
-            memoi_plateau_cover(greedy, at, item->begin, item->end, offset + item->size);
-        }
-        for (k = 0; is_waiting && k < item->n_ranges && n_on_tree > 0; k++) {
-            const memoi_range* range = &problem->ranges[item->first_range + k];
-            for (at = range->begin; greedy->plateau[at].top < 0;) at--;
-            memoi_plateau_cover(greedy, at, range->begin, range->end, offset + item->size);
+        if (!is_waiting) memoi_queue_pop(&greedy->plateaus);
+        for (k = 0; k < problem->items[chosen].n_ranges && (n_on_tree > 0 || !is_waiting); k++) {
+            const memoi_range* range = &problem->ranges[problem->items[chosen].first_range + k];
+            if (is_waiting)
+                for (at = range->begin; greedy->plateau[at].top < 0;) at--;
+            else if (k > 0)
+                at = range[-1].end; /* the plateau has been cut there */
+            memoi_plateau_cover(greedy, at, range->begin, range->end, offset + turn->size);
         }
     }
     return 1;
 }
 
-/* --- on top: if there is no time for better --- */
+/* --- >>online ---
+ * Knows: what lives now.  Knows nothing of what comes later.
+ *
+ * A plan at once, as an allocator makes it: items come in the order of time, and each goes into a
+ * hole between live items.  Holes of similar size are in one bin, so a step does not depend on the
+ * number of items.  Every item stays above all fixed items. */
 
-/* Puts each item on top of those that conflict with it, fixed items first. */
-MEMOI void memoi_greedy_stack(memoi_greedy* greedy) {
-    const memoi_problem* problem = greedy->problem;
-    int64_t k;
-    memoi_greedy_clear(greedy);
-    for (k = 0; k < problem->n_fixed; k++)
-        memoi_greedy_item_place(greedy, greedy->fixed[k], problem->items[greedy->fixed[k]].fixed);
-    for (k = 0; k < problem->n_items; k++) {
-        int64_t i = greedy->ranked[k].index, alignment = problem->items[i].alignment;
-        if (problem->items[i].fixed < 0)
-            memoi_greedy_item_place(greedy, i,
-                                    memob_align_up(memoi_greedy_item_top(greedy, i), alignment));
+enum { MEMOI_ONLINE_BINS = 512 };
+
+/* A live item, by address.  The hole below it, if there is one, is in a bin. */
+typedef struct memoi_tenant {
+    int32_t below, above;
+    int32_t previous, next; /* in the bin; -1: none */
+} memoi_tenant;
+
+typedef struct memoi_online {
+    const memoi_problem* problem;
+    int64_t* offsets;
+    int64_t ground;       /* the lowest offset */
+    memoi_tenant* blocks; /* of an item; the last one is below the lowest and above the highest */
+    int32_t bins[MEMOI_ONLINE_BINS]; /* the first of each, or -1 */
+    uint64_t has_hole[MEMOI_ONLINE_BINS / 64];
+} memoi_online;
+
+/* Eight bins for each power of two. */
+MEMOI int memoi_online_bin(int64_t size) {
+    int shift = 0;
+    while (size >> shift >= 16) shift++;
+    return 8 * shift + (int)(size >> shift);
+}
+
+MEMOI int64_t memoi_online_top(const memoi_online* online, int64_t i) {
+    return i == online->problem->n_items ? online->ground
+                                         : online->offsets[i] + online->problem->items[i].size;
+}
+
+/* Puts the hole below an item into its bin, or takes it out. */
+MEMOI void memoi_online_hole(memoi_online* online, int32_t i, int is_new) {
+    memoi_tenant* block = &online->blocks[i];
+    int64_t size;
+    int bin;
+    if (i == online->problem->n_items) return; /* no item above the hole */
+    size = online->offsets[i] - memoi_online_top(online, block->below);
+    if (size == 0) return;
+    bin = memoi_online_bin(size);
+    if (is_new) {
+        block->previous = -1;
+        block->next = online->bins[bin];
+        if (block->next >= 0) online->blocks[block->next].previous = i;
+        online->bins[bin] = i;
+    } else {
+        if (block->next >= 0) online->blocks[block->next].previous = block->previous;
+        if (block->previous >= 0)
+            online->blocks[block->previous].next = block->next;
+        else
+            online->bins[bin] = block->next;
     }
+    if (online->bins[bin] >= 0)
+        online->has_hole[bin / 64] |= (uint64_t)1 << bin % 64;
+    else
+        online->has_hole[bin / 64] &= ~((uint64_t)1 << bin % 64);
+}
+
+/* The item above a hole of this size or larger; the last block if there is none. */
+MEMOI int32_t memoi_online_find(const memoi_online* online, int64_t size) {
+    int bin = memoi_online_bin(size - 1) + 1; /* all holes there are large enough */
+    while (bin < MEMOI_ONLINE_BINS) {
+        uint64_t rest = online->has_hole[bin / 64] >> bin % 64;
+        if (rest & 1) return online->bins[bin];
+        bin = rest ? bin + 1 : (bin / 64 + 1) * 64;
+    }
+    return (int32_t)online->problem->n_items;
+}
+
+MEMOI void memoi_online_malloc(memoi_online* online, int32_t i) {
+    const memoi_item* item = &online->problem->items[i];
+    int32_t above = memoi_online_find(online, item->size + item->alignment - 1);
+    int32_t below = online->blocks[above].below;
+    memoi_online_hole(online, above, 0);
+    online->offsets[i] = memob_align_up(memoi_online_top(online, below), item->alignment);
+    online->blocks[i].below = below;
+    online->blocks[i].above = above;
+    online->blocks[below].above = online->blocks[above].below = i;
+    memoi_online_hole(online, i, 1);
+    memoi_online_hole(online, above, 1);
+}
+
+MEMOI void memoi_online_free(memoi_online* online, int32_t i) {
+    int32_t below = online->blocks[i].below, above = online->blocks[i].above;
+    memoi_online_hole(online, i, 0);
+    memoi_online_hole(online, above, 0);
+    online->blocks[below].above = above;
+    online->blocks[above].below = below;
+    memoi_online_hole(online, above, 1);
+}
+
+/* Sets all offsets.  0: no memory. */
+MEMOI int memoi_online_run(const memoi_problem* problem, int64_t* offsets) {
+    int64_t n = problem->n_items, i, freed = 0;
+    memob_keyed* ends = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    memoi_online online;
+    memset(&online, 0, sizeof online);
+    memset(online.bins, -1, sizeof online.bins);
+    online.problem = problem;
+    online.offsets = offsets;
+    online.blocks = (memoi_tenant*)memob_calloc(n + 1, sizeof(memoi_tenant));
+    if (!ends || !online.blocks) {
+        MEMO_FREE(ends);
+        MEMO_FREE(online.blocks);
+        return 0;
+    }
+    for (i = 0; i < n; i++) {
+        const memoi_item* item = &problem->items[i];
+        if (item->fixed >= 0) online.ground = memob_max(online.ground, item->fixed + item->size);
+        ends[i].key = item->reach;
+        ends[i].index = i;
+    }
+    memob_keyed_sort(ends, n);
+    online.blocks[n].below = online.blocks[n].above = (int32_t)n;
+
+    /* Items that end at a section are over before others begin there. */
+    for (i = 0; i < n; i++) {
+        if (problem->items[i].fixed >= 0) {
+            offsets[i] = problem->items[i].fixed;
+            continue;
+        }
+        for (; ends[freed].key <= problem->items[i].begin; freed++)
+            if (problem->items[ends[freed].index].fixed < 0)
+                memoi_online_free(&online, (int32_t)ends[freed].index);
+        memoi_online_malloc(&online, (int32_t)i);
+    }
+    MEMO_FREE(ends);
+    MEMO_FREE(online.blocks);
+    return 1;
 }
 
 /* --- >>first fit ---
@@ -2335,8 +2599,6 @@ MEMOI int memoi_fit_run(memoi_fit* fit, double deadline, int64_t* offsets) {
     return 1;
 }
 
-#define MEMOI_GREEDY_STACK_S 1e-6 /* seconds to put an item on top of others */
-
 /* Orders by lowest offset or first fit: the first that come are those that find the most. */
 typedef struct memoi_rule {
     memoi_item_order order;
@@ -2344,20 +2606,19 @@ typedef struct memoi_rule {
 } memoi_rule;
 
 /* Orders with both rules, until one meets target or time is up; there is always a plan.  After
- * last_begin no other is tried, though one may go on to the deadline.  First fit comes first if
- * lowest offset is slow. */
+ * last_begin no other is tried, though one may go on to the deadline. */
 MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem* problem,
                                      int64_t target, double last_begin, double deadline,
                                      memoi_solution* best, memo_error* error) {
-    static const memoi_rule rules[] = {
-        {MEMOI_ORDER_SIZE, 1},  {MEMOI_ORDER_LIFETIME, 0}, {MEMOI_ORDER_START, 1},
-        {MEMOI_ORDER_AREA, 0},  {MEMOI_ORDER_SIZE, 1},     {MEMOI_ORDER_SIZE, 0},
-        {MEMOI_ORDER_START, 0}, {MEMOI_ORDER_LIFETIME, 1}, {MEMOI_ORDER_AREA, 1}};
-    enum { QUICK = 2, AGAIN = 4 };
+    static const memoi_rule rules[] = {{MEMOI_ORDER_SIZE, 1},     {MEMOI_ORDER_LIFETIME, 0},
+                                       {MEMOI_ORDER_AREA, 0},     {MEMOI_ORDER_SIZE, 1},
+                                       {MEMOI_ORDER_SIZE, 0},     {MEMOI_ORDER_START, 0},
+                                       {MEMOI_ORDER_LIFETIME, 1}, {MEMOI_ORDER_AREA, 1}};
+    enum { AGAIN = 3 };
     memoi_greedy greedy;
     memoi_fit fit;
-    int64_t n = problem->n_items, first, second;
-    int plain = memoi_problem_is_plain(problem), is_fit_done = 0, k, ok = 1;
+    int64_t first, second;
+    int is_fit_done = 0, k, ok = 1;
     memset(&fit, 0, sizeof fit);
     if (!memoi_greedy_create(&greedy, problem, deadline))
         return memob_no_memory(error, "the greedy planner");
@@ -2371,15 +2632,19 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
                               (long long)plan->buffers[problem->items[second].buffer].id);
     }
 
-    /* One attempt for each rule, given up as soon as it would last too long.  The first two may not
-     * use up the time of the quick one, which finds less but often ends in time. */
-    for (k = plain; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
-        double now = memob_now_s();
-        int has_plan = best->peak < INT64_MAX, is_done;
-        if ((k == AGAIN && is_fit_done) || (k == QUICK && has_plan)) continue;
-        if (now > (has_plan ? last_begin : deadline)) break;
-        greedy.deadline = has_plan ? deadline : deadline - MEMOI_GREEDY_STACK_S * (double)n;
-        if (!has_plan && k < QUICK) greedy.deadline = now + (greedy.deadline - now) / 2;
+    /* A plan at once, however little time there is. */
+    if (best->peak == INT64_MAX) {
+        ok = memoi_online_run(problem, greedy.offsets);
+        if (ok) memoi_solution_offer(problem, greedy.offsets, -1, best);
+    }
+
+    /* One attempt for each rule, given up as soon as it would last too long.  With fixed items or
+     * holds, lowest offset is slow. */
+    k = memoi_greedy_is_on_plateaus(problem) ? 1 : 0;
+    for (; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
+        int is_done;
+        if (k == AGAIN && is_fit_done) continue;
+        if (memob_now_s() > last_begin) break;
         memoi_greedy_order_items(problem, rules[k].order, greedy.ranked);
         if (rules[k].is_fit && !fit.order) ok = memoi_fit_create(&fit, problem);
         if (!ok) break;
@@ -2392,12 +2657,6 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
                              rules[k].is_fit ? (int32_t)rules[k].order : -1, best);
     }
 
-    /* No rule ends in time. */
-    if (ok && best->peak == INT64_MAX) {
-        memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, greedy.ranked);
-        memoi_greedy_stack(&greedy);
-        memoi_solution_offer(problem, greedy.offsets, -1, best);
-    }
     memoi_fit_free(&fit);
     memoi_greedy_free(&greedy);
     return ok ? MEMO_STATUS_OK : memob_no_memory(error, "the greedy planner");
@@ -5674,7 +5933,12 @@ MEMOI memo_status memoi_task_run(memoi_task* task, const memo_plan_desc* setting
     const memo_plan* interval_plan = task->stretched_plan ? task->stretched_plan : task->plan;
     memoi_problem* intervals = task->stretched_plan ? &task->stretched : &task->problem;
     memoi_problem* pairs = task->has_pairs ? &task->problem : intervals;
-    double now = memob_now_s(), share = engine == MEMO_PLAN_ENGINE_GREEDY ? 1 : 0.5;
+    int64_t n_entries = memoi_neighbors_count(pairs);
+    int is_for_greedy =
+        engine == MEMO_PLAN_ENGINE_GREEDY ||
+        (n_entries > MEMOI_NEIGHBORS && n_entries > 2 * MEMOI_SPOT_ITEMS * pairs->n_items);
+    double share = is_for_greedy ? 1 : 0.5; /* dense plans are too large for climbs and spots */
+    double now = memob_now_s();
     double last_greedy = now + share * (effort->deadline - now);
     int stage;
 
