@@ -2269,6 +2269,14 @@ MEMO_API memo_status memo_sinks_desc_resolve(memo_sinks_desc* sinks, memo_error*
 /* Streams of a trace are 0 to MEMOB_STREAMS - 1. */
 #define MEMOB_STREAMS 64
 
+/* Defines TYPE_default, whose fields are all zero. */
+#define MEMOB_ZERO_DEFAULT(type)                                                                   \
+    type type##_default(void) {                                                                    \
+        type desc;                                                                                 \
+        memset(&desc, 0, sizeof desc);                                                             \
+        return desc;                                                                               \
+    }
+
 /* --- >>memory --- */
 
 /* Sets error to OUT_OF_HOST_MEMORY, "no host memory for WHAT", and returns that status. */
@@ -6232,11 +6240,7 @@ struct memo_arena {
     memob_map addresses; /* address -> index in holders */
 };
 
-memo_arena_desc memo_arena_desc_default(void) {
-    memo_arena_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_arena_desc)
 
 /* --- blocks of the device --- */
 
@@ -7710,11 +7714,7 @@ MEMOI memo_status memob_check_started(const memo_device* host_device, const char
     return memoi_host_check_started((const memoi_host*)host_device->context, what, error);
 }
 
-memo_host_device_desc memo_host_device_desc_default(void) {
-    memo_host_device_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_host_device_desc)
 
 MEMOI int memob_is_copy_rate(double bytes_per_s) {
     /* Outside these limits the ends of copies overflow. */
@@ -8082,11 +8082,7 @@ memo_status memo_schedule_add_event(memo_schedule* schedule, int32_t* event, mem
     return MEMO_STATUS_OK;
 }
 
-memo_op_desc memo_op_desc_default(void) {
-    memo_op_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_op_desc)
 
 MEMOI memo_status memoi_schedule_check_ranges(const char* name, const char* what,
                                               const memo_range* ranges, int64_t n_ranges,
@@ -10846,11 +10842,7 @@ MEMOI memo_status memoi_rec_launch_host(void* context, memo_stream stream, memo_
 
 /* --- the recorder itself --- */
 
-memo_recorder_desc memo_recorder_desc_default(void) {
-    memo_recorder_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_recorder_desc)
 
 MEMOI void memoi_row_fill_rec(memo_recorder* r); /* chapter 10 */
 
@@ -11029,11 +11021,7 @@ struct memo_swap {
     memo_swap_stats stats;
 };
 
-memo_swap_desc memo_swap_desc_default(void) {
-    memo_swap_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_swap_desc)
 
 /* --- the table of rows --- */
 
@@ -12222,11 +12210,7 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
 /* ---- >>swap schedule ----------------------------------------------------------------------------
  * Knows: the same step, written as a schedule.  Knows nothing of devices. */
 
-memo_swap_times memo_swap_times_default(void) {
-    memo_swap_times times;
-    memset(&times, 0, sizeof times);
-    return times;
-}
+MEMOB_ZERO_DEFAULT(memo_swap_times)
 
 typedef struct memoi_swap_generator {
     const memo_swap_desc* desc;

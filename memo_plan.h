@@ -5608,11 +5608,7 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
 /* ---- >>plan solve -------------------------------------------------------------------------------
  * Knows: the engines, and which of them comes next.  Knows nothing of how they plan. */
 
-memo_plan_desc memo_plan_desc_default(void) {
-    memo_plan_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_plan_desc)
 
 /* The problems to solve.  With holds there are two problems of the same items.  In the stretched
  * one, which is easier, a lifetime reaches to the end of its last hold.  So its plans are valid for
@@ -5820,11 +5816,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
 /* ---- >>profile ----------------------------------------------------------------------------------
  * Knows: a device's clock, copies, the profile's file.  Knows nothing of plans. */
 
-memo_profile_desc memo_profile_desc_default(void) {
-    memo_profile_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_profile_desc)
 
 #define MEMOI_PROFILE_REPETITIONS_MAX 101
 #define MEMOI_PROFILE_LEAST_BYTES     65536
@@ -6418,11 +6410,7 @@ memo_status memo_profile_read(const char* path, memo_profile* profile, memo_erro
  *   >>row search    changes of single cells and of groups of cells
  *   >>row limits    which limit to raise, and the plan */
 
-memo_swap_plan_desc memo_swap_plan_desc_default(void) {
-    memo_swap_plan_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_swap_plan_desc)
 
 void memo_swap_plan_destroy(memo_swap_plan* plan) {
     if (!plan) return;
@@ -8057,11 +8045,7 @@ MEMOI void memoi_parallel_number_name(char* buffer, double value) {
     while (*exponent == '+' || *exponent == '0') memmove(exponent, exponent + 1, strlen(exponent));
 }
 
-memo_parallel_desc memo_parallel_desc_default(void) {
-    memo_parallel_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_parallel_desc)
 
 const char* memo_parallel_kind_name(memo_parallel_kind kind) {
     switch (kind) {
@@ -9383,11 +9367,7 @@ memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int
 /* --- >>degree model ---
  * Knows: the shape of a GPT and constants of a cluster.  Knows nothing of plans. */
 
-memo_degrees_model memo_degrees_model_default(void) {
-    memo_degrees_model model;
-    memset(&model, 0, sizeof model);
-    return model;
-}
+MEMOB_ZERO_DEFAULT(memo_degrees_model)
 
 MEMOI memo_status memoi_degrees_model_check(const memo_degrees_model* model, memo_error* error) {
     int32_t k;
@@ -10528,11 +10508,7 @@ struct memo_session {
     int32_t n_marks;
 };
 
-memo_session_desc memo_session_desc_default(void) {
-    memo_session_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_session_desc)
 
 MEMOI void memoi_session_log(const memo_session* s, const char* message) {
     if (s->desc.log.write) s->desc.log.write(s->desc.log.user, message);

@@ -2696,11 +2696,7 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
     return MEMO_STATUS_OK;
 }
 
-memo_comm_threads_desc memo_comm_threads_desc_default(void) {
-    memo_comm_threads_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_comm_threads_desc)
 
 MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, memo_error* error) {
     const double rates[2] = {desc->bytes_per_s, desc->outer_bytes_per_s};
@@ -3482,11 +3478,7 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
     return MEMO_STATUS_OK;
 }
 
-memo_comm_nccl_desc memo_comm_nccl_desc_default(void) {
-    memo_comm_nccl_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_comm_nccl_desc)
 
 /* Rank and size of the desc, or of the environment. */
 MEMOI memo_status memoi_nccl_place(const memo_comm_nccl_desc* desc, int32_t* rank, int32_t* size,
@@ -3614,11 +3606,7 @@ enum {
     MEMOI_AXIS_GRADIENT = MEMOI_AXIS_DATA | MEMOI_AXIS_SEQUENCE
 };
 
-memo_mesh_desc memo_mesh_desc_default(void) {
-    memo_mesh_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_mesh_desc)
 
 /* The degrees in the order in which messages list them. */
 typedef struct memoi_mesh_axis {
@@ -3794,11 +3782,7 @@ const char* memo_sharding_name(memo_sharding_kind kind) {
     return "no sharding";
 }
 
-memo_sharding_desc memo_sharding_desc_default(void) {
-    memo_sharding_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_sharding_desc)
 
 /* The runs of a rank must fit 31 bits, and those of all ranks 63. */
 #define MEMOI_DOCUMENTS_MAX (INT32_MAX / 4)
@@ -4508,11 +4492,7 @@ MEMOI memo_status memoi_target_cast(const memoi_target* target, void* to, memo_t
 /* ---- >>masks ------------------------------------------------------------------------------------
  * Knows: positions and documents.  Knows nothing of ranks, shardings or devices. */
 
-memo_mask memo_mask_default(void) {
-    memo_mask mask;
-    memset(&mask, 0, sizeof mask);
-    return mask;
-}
+MEMOB_ZERO_DEFAULT(memo_mask)
 
 /* Positions from the query's own on that it sees; 0: no limit. */
 MEMOI int64_t memoi_mask_after(const memo_mask* mask) {
@@ -6381,11 +6361,7 @@ struct memo_sp_attention {
     void* memory;                           /* owned; NULL: the user's, or none */
 };
 
-memo_sp_attention_desc memo_sp_attention_desc_default(void) {
-    memo_sp_attention_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_sp_attention_desc)
 
 /* --- shapes and sizes --- */
 
@@ -7671,11 +7647,7 @@ const char* memo_blocks_order_name(memo_blocks_order order) {
     return "no order";
 }
 
-memo_blocks_schedule_desc memo_blocks_schedule_desc_default(void) {
-    memo_blocks_schedule_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_blocks_schedule_desc)
 
 #define MEMOI_BLOCKS_PARTS 1000
 #define MEMOI_BLOCKS_MAX   (1 << 20) /* n_blocks x n_parts: each makes about 10 operations */
@@ -8535,11 +8507,7 @@ struct memo_blocks {
     int32_t next_forward, next_backward; /* the layer that may come next; -1: none */
 };
 
-memo_blocks_desc memo_blocks_desc_default(void) {
-    memo_blocks_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_blocks_desc)
 
 /* The name of a missing buffer, or NULL. */
 MEMOI const char* memoi_blocks_missing_buffer(const memo_blocks_desc* desc,
@@ -9092,11 +9060,7 @@ struct memo_loss {
     void* memory; /* owned; NULL: the user's */
 };
 
-memo_loss_desc memo_loss_desc_default(void) {
-    memo_loss_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_loss_desc)
 
 /* Buffers of one tile.  Returns their bytes. */
 MEMOI int64_t memoi_loss_carve(const memo_loss_desc* desc, const memo_loss_sizes* sizes, char* base,
