@@ -2286,9 +2286,9 @@ MEMOI memo_status memob_no_memory(memo_error* error, const char* what);
  * means failure.  The caller frees it with MEMO_FREE. */
 MEMOI void* memob_calloc(int64_t count, size_t element_bytes);
 
-/* Grows *array, whose capacity is counted in elements, to at least `needed` elements by doubling.
- * New elements are zero.  On failure the array is unchanged. */
-MEMOI int memob_reserve(void** array, int64_t* capacity, int64_t needed, size_t element_bytes);
+/* Grows an array to at least `needed` elements by doubling.  `array` is the address of the pointer to
+ * it; capacity counts elements.  New elements are zero.  On failure the array is unchanged. */
+MEMOI int memob_reserve(void* array, int64_t* capacity, int64_t needed, size_t element_bytes);
 
 /* Takes count elements behind the first *used_bytes of block, which it rounds up to alignment.
  * With block NULL it only counts and returns NULL: run the calls twice, to measure and to take. */
@@ -2580,17 +2580,18 @@ MEMOI void* memob_calloc(int64_t count, size_t element_bytes) {
     return result;
 }
 
-MEMOI int memob_reserve(void** array, int64_t* capacity, int64_t needed, size_t element_bytes) {
+MEMOI int memob_reserve(void* array, int64_t* capacity, int64_t needed, size_t element_bytes) {
     int64_t larger;
-    void* moved;
+    void *old, *moved;
     if (needed <= *capacity) return 1;
     larger = *capacity < 16 ? 16 : *capacity;
     while (larger < needed) larger *= 2;
     moved = memob_calloc(larger, element_bytes);
     if (!moved) return 0;
-    if (*array) memcpy(moved, *array, (size_t)*capacity * element_bytes);
-    MEMO_FREE(*array);
-    *array = moved;
+    memcpy(&old, array, sizeof old); /* a pointer of any type */
+    if (old) memcpy(moved, old, (size_t)*capacity * element_bytes);
+    MEMO_FREE(old);
+    memcpy(array, &moved, sizeof moved);
     *capacity = larger;
     return 1;
 }
@@ -2795,16 +2796,14 @@ void memo_text_free(memo_text* text) {
 void memo_text_put(memo_text* text, const char* format, ...) {
     va_list arguments;
     int length;
-    void* data = text->data;
     if (text->failed) return;
     va_start(arguments, format);
     length = vsnprintf(NULL, 0, format, arguments);
     va_end(arguments);
-    if (length < 0 || !memob_reserve(&data, &text->capacity, text->n_bytes + length + 1, 1)) {
+    if (length < 0 || !memob_reserve(&text->data, &text->capacity, text->n_bytes + length + 1, 1)) {
         text->failed = 1;
         return;
     }
-    text->data = (char*)data;
     va_start(arguments, format);
     vsnprintf(text->data + text->n_bytes, (size_t)length + 1, format, arguments);
     va_end(arguments);
@@ -3087,7 +3086,7 @@ MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_byte
                                   memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     FILE* file = strcmp(path, "-") ? fopen(path, "rb") : stdin;
-    void* bytes = NULL;
+    char* bytes = NULL;
     int64_t capacity = 0, used = 0;
     if (!file)
         return memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be read: %s", path,
@@ -3101,7 +3100,7 @@ MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_byte
                                     "%s: no host memory for its text", path);
             break;
         }
-        n = fread((char*)bytes + used, 1, (size_t)(capacity - used - 1), file);
+        n = fread(bytes + used, 1, (size_t)(capacity - used - 1), file);
         used += (int64_t)n;
         if (n == 0) break;
         if (used > MEMO_FILE_BYTES_MAX) {
@@ -3122,8 +3121,8 @@ MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_byte
         MEMO_FREE(bytes);
         return status;
     }
-    ((char*)bytes)[used] = 0;
-    *data = (char*)bytes;
+    bytes[used] = 0;
+    *data = bytes;
     *n_bytes = used;
     return MEMO_STATUS_OK;
 }
@@ -3388,13 +3387,9 @@ void memo_trace_destroy(memo_trace* trace) {
 
 MEMOI memo_status memoi_trace_room(memo_trace* trace, memo_error* error) {
     memoi_trace_book* book = memoi_trace_book_of(trace);
-    void* requests = trace->requests;
-    void* origin = book->origin;
-    int fits = memob_reserve(&requests, &book->requests_capacity, trace->n_requests + 1,
+    int fits = memob_reserve(&trace->requests, &book->requests_capacity, trace->n_requests + 1,
                              sizeof(memo_request)) &&
-               memob_reserve(&origin, &book->origin_capacity, trace->n_requests + 1, 8);
-    trace->requests = (memo_request*)requests;
-    book->origin = (int64_t*)origin;
+               memob_reserve(&book->origin, &book->origin_capacity, trace->n_requests + 1, 8);
     return fits ? MEMO_STATUS_OK : memob_no_memory(error, "a trace");
 }
 
@@ -3513,10 +3508,8 @@ memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream, me
 
 memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* error) {
     memoi_trace_book* book = memoi_trace_book_of(trace);
-    void* grown = trace->text;
     int64_t length = text ? (int64_t)strlen(text) : 0, i;
     memo_status status;
-    int fits;
     if (length == 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "mark: the text is empty; pass one line");
@@ -3529,9 +3522,8 @@ memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* err
     }
     status = memoi_trace_room(trace, error);
     if (status) return status;
-    fits = memob_reserve(&grown, &book->text_capacity, trace->text_bytes + length + 1, 1);
-    trace->text = (char*)grown;
-    if (!fits) return memob_no_memory(error, "a trace");
+    if (!memob_reserve(&trace->text, &book->text_capacity, trace->text_bytes + length + 1, 1))
+        return memob_no_memory(error, "a trace");
     memcpy(trace->text + trace->text_bytes, text, (size_t)length + 1);
     memoi_trace_append(trace, MEMO_REQUEST_MARK, trace->text_bytes, 0, -1);
     trace->text_bytes += length + 1;
@@ -3905,15 +3897,13 @@ MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
     const memo_trace* trace = layers->trace;
     int64_t i, n_forward = 0, n_backward = 0, n_cuts = 1, capacity = 0;
     memo_phase open = MEMO_PHASE_NONE;
-    void* first = NULL;
 
     /* One more round than requests, for the room of the last cut. */
     for (i = 0; i <= trace->n_requests; i++) {
         int64_t expected;
         memo_mark mark;
-        int fits = memob_reserve(&first, &capacity, n_cuts + 2, 8);
-        layers->first = (int64_t*)first;
-        if (!fits) return memob_no_memory(error, "the layers of a trace");
+        if (!memob_reserve(&layers->first, &capacity, n_cuts + 2, 8))
+            return memob_no_memory(error, "the layers of a trace");
         if (i == trace->n_requests) break;
         mark = memob_request_mark(trace, i);
         if (mark.layer < 0) continue;
@@ -4664,12 +4654,10 @@ MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t str
     int64_t u;
     for (u = 0; u < clocks->n; u++) {
         memoi_advances* advances = &clocks->advances[stream * clocks->n + u];
-        void* list = advances->list;
-        int fits;
         if (u == stream || snapshot[u] <= clocks->clock[stream * clocks->n + u]) continue;
-        fits = memob_reserve(&list, &advances->capacity, advances->n + 1, sizeof(memoi_advance));
-        advances->list = (memoi_advance*)list;
-        if (!fits) return memob_no_memory(error, "the order of streams");
+        if (!memob_reserve(&advances->list, &advances->capacity, advances->n + 1,
+                           sizeof(memoi_advance)))
+            return memob_no_memory(error, "the order of streams");
         clocks->clock[stream * clocks->n + u] = snapshot[u];
         advances->list[advances->n].at = i;
         advances->list[advances->n++].reaches = snapshot[u];
@@ -4680,7 +4668,6 @@ MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t str
 MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace,
                                    memo_error* error) {
     int64_t n = clocks->n, i, time = 0, n_events = 0, capacity = 0;
-    void* snapshots = NULL;
 
     clocks->clock = (int64_t*)memob_calloc(n * n, 8);
     clocks->advances = (memoi_advances*)memob_calloc(n * n, sizeof(memoi_advances));
@@ -4714,12 +4701,10 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
         } else if (request->kind == MEMO_REQUEST_RECORD) {
             row = memob_map_get(&clocks->events, request->id);
             if (row < 0) {
-                int fits;
                 row = n_events++;
-                fits = memob_reserve(&snapshots, &capacity, n_events * n, 8) &&
-                       memob_map_put(&clocks->events, request->id, row);
-                clocks->snapshots = (int64_t*)snapshots;
-                if (!fits) return memob_no_memory(error, "the order of streams");
+                if (!memob_reserve(&clocks->snapshots, &capacity, n_events * n, 8) ||
+                    !memob_map_put(&clocks->events, request->id, row))
+                    return memob_no_memory(error, "the order of streams");
             }
             memcpy(clocks->snapshots + row * n, clocks->clock + s * n, (size_t)n * 8);
             clocks->snapshots[row * n + s] = i;
@@ -4737,13 +4722,11 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
 /* The lane of a set of streams, created if necessary; -1: no memory. */
 MEMOI int64_t memoi_clocks_lane_find(memoi_clocks* clocks, memob_map* known, uint64_t streams) {
     int64_t lane = memob_map_get(known, (int64_t)streams), s = 0;
-    void* lanes = clocks->lanes;
-    int fits;
     if (lane >= 0) return lane;
-    fits = memob_reserve(&lanes, &clocks->lane_capacity, clocks->n_lanes + 1, sizeof(memoi_lane)) &&
-           memob_map_put(known, (int64_t)streams, clocks->n_lanes);
-    clocks->lanes = (memoi_lane*)lanes;
-    if (!fits) return -1;
+    if (!memob_reserve(&clocks->lanes, &clocks->lane_capacity, clocks->n_lanes + 1,
+                       sizeof(memoi_lane)) ||
+        !memob_map_put(known, (int64_t)streams, clocks->n_lanes))
+        return -1;
     while (!(streams >> s & 1)) s++;
     clocks->lanes[clocks->n_lanes].streams = streams;
     clocks->lanes[clocks->n_lanes].name =
@@ -4845,15 +4828,12 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
     /* A lane comes after them when its last stream does. */
     for (lane = 0; lane < clocks->n_lanes; lane++) {
         int64_t at = 0, until;
-        void* holds = plan->holds;
-        int fits;
         for (s = 0; s < clocks->n; s++)
             if (clocks->lanes[lane].streams >> s & 1) at = memob_max(at, behind[s]);
         until = memoi_clocks_lane_until(clocks, &clocks->lanes[lane], at);
         if (until <= plan->buffers[buffer].end) continue;
-        fits = memob_reserve(&holds, capacity, plan->n_holds + 1, sizeof(memo_hold));
-        plan->holds = (memo_hold*)holds;
-        if (!fits) return memob_no_memory(error, "the order of streams");
+        if (!memob_reserve(&plan->holds, capacity, plan->n_holds + 1, sizeof(memo_hold)))
+            return memob_no_memory(error, "the order of streams");
         plan->holds[plan->n_holds].buffer = buffer;
         plan->holds[plan->n_holds].lane = clocks->lanes[lane].name;
         plan->holds[plan->n_holds++].until = until;
@@ -6248,11 +6228,10 @@ MEMOI int64_t memoi_arena_address_key(const void* address) { return (int64_t)(ui
 
 /* Room for one more block, so that adding it cannot fail. */
 MEMOI memo_status memoi_arena_blocks_room(memoi_blocks* blocks, memo_error* error) {
-    void* list = blocks->list;
-    int fits = blocks->first_unused ||
-               memob_reserve(&list, &blocks->capacity, blocks->n + 1, sizeof(memoi_block));
-    blocks->list = (memoi_block*)list;
-    return fits ? MEMO_STATUS_OK : memob_no_memory(error, "the arena's list of blocks");
+    if (blocks->first_unused ||
+        memob_reserve(&blocks->list, &blocks->capacity, blocks->n + 1, sizeof(memoi_block)))
+        return MEMO_STATUS_OK;
+    return memob_no_memory(error, "the arena's list of blocks");
 }
 
 MEMOI void memoi_arena_blocks_remove(memoi_blocks* blocks, int64_t i) {
@@ -8621,11 +8600,10 @@ MEMOI int memoi_checker_check_op(memoi_checker* c, int64_t b, int64_t stream) {
     /* Not ordered before b: a race.  Then look for the latest conflict that is ordered, which the
      * redundant waits must keep. */
     if (latest > ordered) {
-        void* races = c->check->races;
         memo_race* race;
-        if (!memob_reserve(&races, &c->races_capacity, c->check->n_races + 1, sizeof(memo_race)))
+        if (!memob_reserve(&c->check->races, &c->races_capacity, c->check->n_races + 1,
+                           sizeof(memo_race)))
             return 0;
-        c->check->races = (memo_race*)races;
         race = &c->check->races[c->check->n_races++];
         race->first = latest;
         race->second = b;
@@ -10365,16 +10343,12 @@ MEMOI int64_t memoi_rec_key(const void* handle) { return (int64_t)(intptr_t)hand
 
 MEMOI memo_status memoi_rec_add_stream(memo_recorder* r, memo_stream handle, const char* name,
                                        int32_t* index, memo_error* error) {
-    void *handles = r->handles, *open = r->open;
+    int64_t needed = r->schedule->n_streams + (int64_t)1;
     char number[32];
     memo_status status;
-    int is_there = memob_reserve(&handles, &r->handles_capacity,
-                                 r->schedule->n_streams + (int64_t)1, sizeof(memo_stream));
-    r->handles = (memo_stream*)handles;
-    is_there = is_there && memob_reserve(&open, &r->open_capacity,
-                                         r->schedule->n_streams + (int64_t)1, sizeof(int64_t));
-    r->open = (int64_t*)open;
-    if (!is_there || !memob_map_put(&r->streams, memoi_rec_key(handle), r->schedule->n_streams))
+    if (!memob_reserve(&r->handles, &r->handles_capacity, needed, sizeof(memo_stream)) ||
+        !memob_reserve(&r->open, &r->open_capacity, needed, sizeof(int64_t)) ||
+        !memob_map_put(&r->streams, memoi_rec_key(handle), r->schedule->n_streams))
         return memob_no_memory(error, "a recorded stream");
     snprintf(number, sizeof number, "stream %d", (int)r->schedule->n_streams);
     status = memo_schedule_add_stream(r->schedule, name ? name : number, index, error);
@@ -10399,14 +10373,12 @@ MEMOI memo_status memoi_rec_event(memo_recorder* r, memo_event handle, memoi_rec
                                   memo_error* error) {
     int64_t known = memob_map_get(&r->events, memoi_rec_key(handle));
     if (known < 0) {
-        void* events = r->known_events;
         memo_status status;
         int32_t index = -1;
-        int is_there = memob_reserve(&events, &r->known_capacity, r->n_known_events + 1,
-                                     sizeof(memoi_recorded_event));
-        r->known_events = (memoi_recorded_event*)events;
         known = r->n_known_events;
-        if (!is_there || !memob_map_put(&r->events, memoi_rec_key(handle), known))
+        if (!memob_reserve(&r->known_events, &r->known_capacity, known + 1,
+                           sizeof(memoi_recorded_event)) ||
+            !memob_map_put(&r->events, memoi_rec_key(handle), known))
             return memob_no_memory(error, "a recorded event");
         status = memo_schedule_add_event(r->schedule, &index, error);
         if (status) {
@@ -10436,11 +10408,9 @@ MEMOI memo_status memoi_rec_stamp(memo_recorder* r, memo_stream stream, memo_eve
     if (r->n_spare) {
         *event = r->spare[--r->n_spare];
     } else {
-        void* spare = r->spare;
         int64_t in_use = 2 * r->schedule->n_ops + 4; /* never more are out */
-        int is_there = memob_reserve(&spare, &r->spare_capacity, in_use, sizeof(memo_event));
-        r->spare = (memo_event*)spare;
-        if (!is_there) return memob_no_memory(error, "timing events");
+        if (!memob_reserve(&r->spare, &r->spare_capacity, in_use, sizeof(memo_event)))
+            return memob_no_memory(error, "timing events");
         status = memo_event_create(&r->inner, event, error);
         if (status) {
             *event = NULL;
@@ -10480,11 +10450,10 @@ MEMOI memo_status memoi_rec_close_all(memo_recorder* r, memo_error* error) {
 }
 
 MEMOI memo_status memoi_rec_reserve_timing(memo_recorder* r, memo_error* error) {
-    void* timings = r->timings;
-    int is_there =
-        memob_reserve(&timings, &r->timings_capacity, r->schedule->n_ops + 1, sizeof(memoi_timing));
-    r->timings = (memoi_timing*)timings;
-    return is_there ? MEMO_STATUS_OK : memob_no_memory(error, "timing events");
+    return memob_reserve(&r->timings, &r->timings_capacity, r->schedule->n_ops + 1,
+                         sizeof(memoi_timing))
+               ? MEMO_STATUS_OK
+               : memob_no_memory(error, "timing events");
 }
 
 /* After status, what appending the last op gave: its timing, or back with the events. */
@@ -10750,7 +10719,6 @@ MEMOI memo_status memoi_rec_copy_rows(void* context, memo_stream stream, memo_co
     memo_op_desc desc = memo_op_desc_default();
     memoi_passing passing;
     memo_status status;
-    void* rows = r->rows;
     int64_t n_needed = n_rows > 0 ? n_rows : 1;
     if (r->is_paused)
         return memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from, from_stride_bytes,
@@ -10758,9 +10726,8 @@ MEMOI memo_status memoi_rec_copy_rows(void* context, memo_stream stream, memo_co
 
     /* Room first: a copy that was passed on cannot be taken back. */
     if (n_needed > MEMOB_BYTES_MAX / 64 ||
-        !memob_reserve(&rows, &r->rows_capacity, 2 * n_needed, sizeof(memo_range)))
+        !memob_reserve(&r->rows, &r->rows_capacity, 2 * n_needed, sizeof(memo_range)))
         return memob_no_memory(error, "the rows of a recorded copy");
-    r->rows = (memo_range*)rows;
 
     status = memoi_rec_begin(r, stream, &passing, error);
     if (status) return status;

@@ -9790,7 +9790,7 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
                                int32_t** block_degrees, int32_t* n_blocks, memo_error* error) {
     memob_reader reader, last_line;
     const char* word = NULL;
-    void* degrees = NULL;
+    int32_t* degrees = NULL;
     int64_t length = 0, stated, n = 0, capacity = 0, block = 0, degree = 0;
     int more = 1;
     memo_status status;
@@ -9829,7 +9829,7 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
         if (!status && !memob_reserve(&degrees, &capacity, n + 1, sizeof(int32_t)))
             status = memob_no_memory(error, "degrees");
         if (status) break;
-        ((int32_t*)degrees)[n++] = (int32_t)degree;
+        degrees[n++] = (int32_t)degree;
         more = memob_next_entry(&reader, &word, &length);
     }
 
@@ -9839,7 +9839,7 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
         MEMO_FREE(degrees);
         return status;
     }
-    *block_degrees = (int32_t*)degrees;
+    *block_degrees = degrees;
     *n_blocks = (int32_t)n;
     return MEMO_STATUS_OK;
 }
@@ -10150,7 +10150,6 @@ MEMOI int memoi_degrees_labels_extend(memoi_degrees_search* search,
      * bytes. */
     for (;;) {
         memoi_label label;
-        void* labels = to->at;
         int32_t first = 0;
         for (p = 1; p < d; p++)
             if (time_s[p] < time_s[first]) first = p;
@@ -10167,8 +10166,7 @@ MEMOI int memoi_degrees_labels_extend(memoi_degrees_search* search,
             memoi_degrees_is_closed(search, label.bound_s))
             continue;
         least = label.extra;
-        if (!memob_reserve(&labels, &to->capacity, to->ends[q] + 1, sizeof label)) return 0;
-        to->at = (memoi_label*)labels;
+        if (!memob_reserve(&to->at, &to->capacity, to->ends[q] + 1, sizeof label)) return 0;
         to->at[to->ends[q]++] = label;
     }
 }
@@ -10202,7 +10200,6 @@ MEMOI int memoi_degrees_labels_of_block(memoi_degrees_search* search,
     memoi_labels* labels = &search->labels[i % 2];
     int32_t d = search->problem->n_degrees, q;
     int64_t n, k;
-    void* trails = search->trails;
     for (q = 0; q < d; q++) {
         labels->ends[q] = q > 0 ? labels->ends[q - 1] : 0;
         if (memoi_degrees_cost(search->problem, i, q)->runtime_bytes <=
@@ -10212,9 +10209,9 @@ MEMOI int memoi_degrees_labels_of_block(memoi_degrees_search* search,
     }
     if (!memoi_degrees_labels_cut(labels, d, range->n_labels, left_out_s)) return 0;
     n = labels->ends[d - 1];
-    if (!memob_reserve(&trails, &search->trail_capacity, search->n_trails + n, sizeof(int64_t)))
+    if (!memob_reserve(&search->trails, &search->trail_capacity, search->n_trails + n,
+                       sizeof(int64_t)))
         return 0;
-    search->trails = (int64_t*)trails;
     labels->first = search->n_trails;
     for (k = 0; k < n; k++) search->trails[search->n_trails++] = labels->at[k].trail;
     return 1;
@@ -10272,10 +10269,9 @@ MEMOI memo_status memoi_degrees_labels_pass(memoi_degrees_search* search,
 MEMOI memo_status memoi_degrees_open_range(memoi_degrees_search* search, int64_t low, int64_t high,
                                            double bound_s, memo_error* error) {
     memoi_degrees_range* range;
-    void* ranges = search->ranges;
-    if (!memob_reserve(&ranges, &search->range_capacity, search->n_ranges + 1, sizeof *range))
+    if (!memob_reserve(&search->ranges, &search->range_capacity, search->n_ranges + 1,
+                       sizeof *range))
         return memob_no_memory(error, "the plan of degrees");
-    search->ranges = (memoi_degrees_range*)ranges;
     range = &search->ranges[search->n_ranges++];
     range->low = low;
     range->high = high;

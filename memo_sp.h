@@ -7982,14 +7982,12 @@ MEMOI void memoi_blocks_name(char name[40], const memoi_blocks_step* step) {
 /* Describes the op just appended, so that there is one step per op. */
 MEMOI void memoi_blocks_added(memoi_blocks_builder* b, memoi_blocks_kind kind, int32_t block,
                               int32_t part) {
-    void* steps = b->steps;
     int64_t n = b->schedule->n_ops;
     if (b->status) return;
-    if (!memob_reserve(&steps, &b->steps_capacity, n, sizeof *b->steps)) {
+    if (!memob_reserve(&b->steps, &b->steps_capacity, n, sizeof *b->steps)) {
         b->status = memob_no_memory(b->error, "the steps of a schedule");
         return;
     }
-    b->steps = (memoi_blocks_step*)steps;
     b->steps[n - 1].kind = kind;
     b->steps[n - 1].block = block;
     b->steps[n - 1].part = part;
