@@ -2290,6 +2290,15 @@ MEMOI void* memob_calloc(int64_t count, size_t element_bytes);
  * it; capacity counts elements.  New elements are zero.  On failure the array is unchanged. */
 MEMOI int memob_reserve(void* array, int64_t* capacity, int64_t needed, size_t element_bytes);
 
+/* Arrays that are freed together; all zero is none. */
+typedef struct memob_arrays {
+    void* latest;   /* each array begins after the address of the one before it */
+    int32_t failed; /* there was no memory for one of them */
+} memob_arrays;
+/* Adds an array like memob_calloc.  Check `failed` once, after the last one. */
+MEMOI void* memob_arrays_add(memob_arrays* arrays, int64_t count, size_t element_bytes);
+MEMOI void memob_arrays_free(memob_arrays* arrays);
+
 /* Takes count elements behind the first *used_bytes of block, which it rounds up to alignment.
  * With block NULL it only counts and returns NULL: run the calls twice, to measure and to take. */
 MEMOI void* memob_carve(char* block, int64_t* used_bytes, int64_t count, size_t element_bytes,
@@ -2594,6 +2603,31 @@ MEMOI int memob_reserve(void* array, int64_t* capacity, int64_t needed, size_t e
     memcpy(array, &moved, sizeof moved);
     *capacity = larger;
     return 1;
+}
+
+#define MEMOI_ARRAYS_HEAD 16 /* bytes before an array, which stays aligned for every type */
+
+MEMOI void* memob_arrays_add(memob_arrays* arrays, int64_t count, size_t element_bytes) {
+    int64_t n_more = MEMOI_ARRAYS_HEAD / (int64_t)element_bytes + 1;
+    char* block = count < 0 || count > MEMOB_BYTES_MAX - n_more
+                      ? NULL
+                      : (char*)memob_calloc(count + n_more, element_bytes);
+    if (!block) {
+        arrays->failed = 1;
+        return NULL;
+    }
+    memcpy(block, &arrays->latest, sizeof arrays->latest);
+    arrays->latest = block;
+    return block + MEMOI_ARRAYS_HEAD;
+}
+
+MEMOI void memob_arrays_free(memob_arrays* arrays) {
+    while (arrays->latest) {
+        void* block = arrays->latest;
+        memcpy(&arrays->latest, block, sizeof arrays->latest);
+        MEMO_FREE(block);
+    }
+    arrays->failed = 0;
 }
 
 MEMOI void* memob_carve(char* block, int64_t* used_bytes, int64_t count, size_t element_bytes,
@@ -3866,16 +3900,8 @@ typedef struct memoi_layers {
     int64_t* free_index; /* of each malloc number: the request that frees it, or -1 */
     int64_t* incoming;   /* one layer: of each malloc number, the block that the layer before it in
                             time puts in its place; -1: none */
+    memob_arrays arrays; /* all of these except first */
 } memoi_layers;
-
-MEMOI void memoi_layers_free(memoi_layers* layers) {
-    MEMO_FREE(layers->first);
-    MEMO_FREE(layers->base);
-    MEMO_FREE(layers->segment);
-    MEMO_FREE(layers->number);
-    MEMO_FREE(layers->free_index);
-    MEMO_FREE(layers->incoming);
-}
 
 /* The layer of segment s among n layers, its own or the one before the gap; -1: pre, middle, post.
  */
@@ -3951,14 +3977,13 @@ MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
 MEMOI memo_status memoi_layers_number(memoi_layers* layers, memo_error* error) {
     const memo_trace* trace = layers->trace;
     int64_t n_segments = 4 * layers->n_layers + 1, s, i, n = 0;
-    layers->base = (int64_t*)memob_calloc(n_segments + 1, 8);
-    layers->segment = (int64_t*)memob_calloc(trace->n_buffers, 8);
-    layers->number = (int64_t*)memob_calloc(trace->n_requests, 8);
-    layers->free_index = (int64_t*)memob_calloc(trace->n_buffers, 8);
-    layers->incoming = (int64_t*)memob_calloc(trace->n_buffers, 8);
-    if (!layers->base || !layers->segment || !layers->number || !layers->free_index ||
-        !layers->incoming)
-        return memob_no_memory(error, "the layers of a trace");
+    memob_arrays* arrays = &layers->arrays;
+    layers->base = (int64_t*)memob_arrays_add(arrays, n_segments + 1, 8);
+    layers->segment = (int64_t*)memob_arrays_add(arrays, trace->n_buffers, 8);
+    layers->number = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
+    layers->free_index = (int64_t*)memob_arrays_add(arrays, trace->n_buffers, 8);
+    layers->incoming = (int64_t*)memob_arrays_add(arrays, trace->n_buffers, 8);
+    if (arrays->failed) return memob_no_memory(error, "the layers of a trace");
 
     /* Frees come after their mallocs, so one pass numbers both. */
     for (s = 0; s < n_segments; s++) {
@@ -4291,7 +4316,8 @@ memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_layers, m
     /* Prove the pattern, then repeat it. */
     if (!status && m > 2) status = memoi_layers_check(&layers, error);
     if (!status) status = memoi_layers_apply_all(&layers, n_layers, result, error);
-    memoi_layers_free(&layers);
+    MEMO_FREE(layers.first);
+    memob_arrays_free(&layers.arrays);
     return status;
 }
 
@@ -4479,11 +4505,16 @@ MEMOI memo_status memoi_plan_check_order(const memo_plan* plan, int64_t* culprit
 /* The largest sum of live sizes, and at least the end of each fixed buffer.  -1: no memory. */
 MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
     int64_t n = plan->n_buffers + plan->n_gaps, born = 0, died = 0, i, live = 0, bound = 0;
-    memob_keyed* births = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
-    memob_keyed* deaths = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    memob_arrays arrays = {NULL, 0};
+    memob_keyed* births = (memob_keyed*)memob_arrays_add(&arrays, n, sizeof(memob_keyed));
+    memob_keyed* deaths = (memob_keyed*)memob_arrays_add(&arrays, n, sizeof(memob_keyed));
+    if (arrays.failed) {
+        memob_arrays_free(&arrays);
+        return -1;
+    }
 
     /* A gap is a death at its begin and a birth at its end. */
-    for (i = 0; births && deaths && i < n; i++) {
+    for (i = 0; i < n; i++) {
         const memo_gap* gap = i < plan->n_buffers ? NULL : &plan->gaps[i - plan->n_buffers];
         births[i].index = deaths[i].index = gap ? gap->buffer : i;
         births[i].key = gap ? gap->end : plan->buffers[i].begin;
@@ -4493,35 +4524,28 @@ MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
     }
 
     /* Sweep: ends first at equal times, because lifetimes are half-open. */
-    if (births && deaths) {
-        memob_keyed_sort(births, n);
-        memob_keyed_sort(deaths, n);
-        while (born < n) {
-            if (died < n && deaths[died].key <= births[born].key)
-                live -= memob_buffer_bytes(plan, deaths[died++].index);
-            else
-                live += memob_buffer_bytes(plan, births[born++].index);
-            bound = memob_max(bound, live);
-        }
-    } else {
-        bound = -1;
+    memob_keyed_sort(births, n);
+    memob_keyed_sort(deaths, n);
+    while (born < n) {
+        if (died < n && deaths[died].key <= births[born].key)
+            live -= memob_buffer_bytes(plan, deaths[died++].index);
+        else
+            live += memob_buffer_bytes(plan, births[born++].index);
+        bound = memob_max(bound, live);
     }
-
-    MEMO_FREE(births);
-    MEMO_FREE(deaths);
+    memob_arrays_free(&arrays);
     return bound;
 }
 
 /* Sorts buffers by begin, stably; gaps and holds follow. */
 MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
     int64_t n = plan->n_buffers, i;
-    memob_keyed* order = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
-    memo_buffer* sorted = (memo_buffer*)memob_calloc(n, sizeof(memo_buffer));
-    int64_t* place = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    if (!order || !sorted || !place) {
-        MEMO_FREE(order);
-        MEMO_FREE(sorted);
-        MEMO_FREE(place);
+    memob_arrays arrays = {NULL, 0};
+    memob_keyed* order = (memob_keyed*)memob_arrays_add(&arrays, n, sizeof(memob_keyed));
+    memo_buffer* sorted = (memo_buffer*)memob_arrays_add(&arrays, n, sizeof(memo_buffer));
+    int64_t* place = (int64_t*)memob_arrays_add(&arrays, n, sizeof(int64_t));
+    if (arrays.failed) {
+        memob_arrays_free(&arrays);
         return memob_no_memory(error, "sorting a plan");
     }
 
@@ -4541,9 +4565,7 @@ MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
 
     /* The array stays the caller's, so copy back. */
     memcpy(plan->buffers, sorted, (size_t)n * sizeof(memo_buffer));
-    MEMO_FREE(sorted);
-    MEMO_FREE(order);
-    MEMO_FREE(place);
+    memob_arrays_free(&arrays);
     return MEMO_STATUS_OK;
 }
 
@@ -4614,25 +4636,19 @@ typedef struct memoi_clocks {
                               the buffer without having waited for the malloc */
     memoi_lane* lanes;
     int64_t n_lanes, lane_capacity;
-    int64_t* mallocs; /* requests, by lane */
-    int64_t* lane_of; /* of each request that is a malloc */
+    int64_t* mallocs;    /* requests, by lane */
+    int64_t* lane_of;    /* of each request that is a malloc */
+    memob_arrays arrays; /* all that do not grow */
 } memoi_clocks;
 
 MEMOI void memoi_clocks_free(memoi_clocks* clocks) {
     int64_t i;
     for (i = 0; clocks->advances && i < clocks->n * clocks->n; i++)
         MEMO_FREE(clocks->advances[i].list);
-    MEMO_FREE(clocks->advances);
-    MEMO_FREE(clocks->clock);
     MEMO_FREE(clocks->snapshots);
-    memob_map_free(&clocks->events);
-    MEMO_FREE(clocks->time);
-    MEMO_FREE(clocks->last_use);
-    MEMO_FREE(clocks->previous_use);
-    MEMO_FREE(clocks->starts);
     MEMO_FREE(clocks->lanes);
-    MEMO_FREE(clocks->mallocs);
-    MEMO_FREE(clocks->lane_of);
+    memob_map_free(&clocks->events);
+    memob_arrays_free(&clocks->arrays);
 }
 
 /* Numbers the streams that occur. */
@@ -4668,16 +4684,16 @@ MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t str
 MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace,
                                    memo_error* error) {
     int64_t n = clocks->n, i, time = 0, n_events = 0, capacity = 0;
-
-    clocks->clock = (int64_t*)memob_calloc(n * n, 8);
-    clocks->advances = (memoi_advances*)memob_calloc(n * n, sizeof(memoi_advances));
-    clocks->time = (int64_t*)memob_calloc(trace->n_requests, 8);
-    clocks->last_use = (int64_t*)memob_calloc(trace->n_requests, 8);
-    clocks->previous_use = (int64_t*)memob_calloc(trace->n_requests, 8);
-    clocks->starts = (uint64_t*)memob_calloc(trace->n_requests, 8);
-    if (!clocks->clock || !clocks->advances || !clocks->time || !clocks->last_use ||
-        !clocks->previous_use || !clocks->starts)
-        return memob_no_memory(error, "the order of streams");
+    memob_arrays* arrays = &clocks->arrays;
+    clocks->clock = (int64_t*)memob_arrays_add(arrays, n * n, 8);
+    clocks->advances = (memoi_advances*)memob_arrays_add(arrays, n * n, sizeof(memoi_advances));
+    clocks->time = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
+    clocks->last_use = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
+    clocks->previous_use = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
+    clocks->starts = (uint64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
+    clocks->mallocs = (int64_t*)memob_arrays_add(arrays, trace->n_buffers, 8);
+    clocks->lane_of = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
+    if (arrays->failed) return memob_no_memory(error, "the order of streams");
 
     for (i = 0; i < n * n; i++) clocks->clock[i] = -1;
 
@@ -4742,19 +4758,16 @@ MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* tra
     int64_t i, n = 0;
     int pass;
     memset(&known, 0, sizeof known);
-    clocks->mallocs = (int64_t*)memob_calloc(trace->n_buffers, 8);
-    clocks->lane_of = (int64_t*)memob_calloc(trace->n_requests, 8);
 
     /* Equal sets of streams share a lane. */
-    for (i = 0; clocks->mallocs && clocks->lane_of && i < trace->n_requests; i++) {
+    for (i = 0; i < trace->n_requests; i++) {
         if (trace->requests[i].kind != MEMO_REQUEST_MALLOC) continue;
         clocks->lane_of[i] = memoi_clocks_lane_find(clocks, &known, clocks->starts[i]);
         if (clocks->lane_of[i] < 0) break;
         plan->buffers[number[i]].lane = clocks->lanes[clocks->lane_of[i]].name;
     }
     memob_map_free(&known);
-    if (!clocks->mallocs || !clocks->lane_of || i < trace->n_requests)
-        return memob_no_memory(error, "the order of streams");
+    if (i < trace->n_requests) return memob_no_memory(error, "the order of streams");
 
     /* The mallocs of each lane: the first pass counts them, the second lists them. */
     for (pass = 0; pass < 2; pass++) {
@@ -5115,6 +5128,7 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
 MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, int64_t* culprit,
                                     memo_error* error) {
     int64_t n = plan->n_buffers + plan->n_gaps, n_leaves = 1, i, bound = 0;
+    memob_arrays arrays = {NULL, 0};
     memoi_piece* pieces;
     memob_keyed* order;
     memob_keyed* events;
@@ -5143,19 +5157,16 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
 
     /* Overlaps, by a sweep over the pieces. */
     while (n_leaves < n) n_leaves *= 2;
-    pieces = (memoi_piece*)memob_calloc(n, sizeof(memoi_piece));
-    order = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
-    events = (memob_keyed*)memob_calloc(2 * n, sizeof(memob_keyed));
-    tree = (unsigned char*)memob_calloc(2 * n_leaves, 1);
-    if (!pieces || !order || !events || !tree)
+    pieces = (memoi_piece*)memob_arrays_add(&arrays, n, sizeof(memoi_piece));
+    order = (memob_keyed*)memob_arrays_add(&arrays, n, sizeof(memob_keyed));
+    events = (memob_keyed*)memob_arrays_add(&arrays, 2 * n, sizeof(memob_keyed));
+    tree = (unsigned char*)memob_arrays_add(&arrays, 2 * n_leaves, 1);
+    if (arrays.failed)
         status = memob_no_memory(error, "validating a plan");
     else
         status = memoi_plan_sweep(plan, pieces, memoi_plan_pieces(plan, pieces), order, events,
                                   tree, n_leaves, check_offsets, &bound, culprit, error);
-    MEMO_FREE(pieces);
-    MEMO_FREE(order);
-    MEMO_FREE(events);
-    MEMO_FREE(tree);
+    memob_arrays_free(&arrays);
 
     /* The bound last: the sweep has computed it. */
     if (!status && check_offsets && plan->n_holds > 0)
@@ -5198,18 +5209,8 @@ typedef struct memoi_flood {
     int64_t* malloc_of; /* of each buffer of the plan */
     int64_t* cover;     /* (buffers, streams) */
     memob_keyed* places;
+    memob_arrays arrays; /* all of these */
 } memoi_flood;
-
-MEMOI void memoi_flood_free(memoi_flood* flood) {
-    MEMO_FREE(flood->stream);
-    MEMO_FREE(flood->record);
-    MEMO_FREE(flood->last_use);
-    MEMO_FREE(flood->previous);
-    MEMO_FREE(flood->early);
-    MEMO_FREE(flood->malloc_of);
-    MEMO_FREE(flood->cover);
-    MEMO_FREE(flood->places);
-}
 
 /* reach[s]: the request from which on stream s comes after request `from` of stream u; INT64_MAX:
  * never before `until`. */
@@ -5391,10 +5392,11 @@ MEMOI memo_status memoi_flood_pairs(memoi_flood* flood, const memo_plan* plan, m
     return MEMO_STATUS_OK;
 }
 
-/* Computes everything that the pairs need.  Free it also after a failure. */
+/* Computes everything that the pairs need.  Free its arrays also after a failure. */
 MEMOI memo_status memoi_flood_create(memoi_flood* flood, const memo_plan* plan,
                                      const memo_trace* trace, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
+    memob_arrays* arrays = &flood->arrays;
     int64_t i, n = trace->n_requests;
     memset(flood, 0, sizeof *flood);
     flood->trace = trace;
@@ -5407,21 +5409,19 @@ MEMOI memo_status memoi_flood_create(memoi_flood* flood, const memo_plan* plan,
         if (mark.phase == MEMO_PHASE_ITERATION && !mark.is_end) flood->body = i;
     }
 
-    flood->stream = (int32_t*)memob_calloc(n, sizeof(int32_t));
-    flood->record = (int64_t*)memob_calloc(n, 8);
-    flood->last_use = (int64_t*)memob_calloc(n, 8);
-    flood->previous = (int64_t*)memob_calloc(n, 8);
-    flood->early = (uint64_t*)memob_calloc(n, 8);
-    flood->malloc_of = (int64_t*)memob_calloc(flood->n_buffers, 8);
-    flood->places = (memob_keyed*)memob_calloc(flood->n_buffers, sizeof(memob_keyed));
-    if (!flood->stream || !flood->record || !flood->last_use || !flood->previous || !flood->early ||
-        !flood->malloc_of || !flood->places)
-        return memob_no_memory(error, "checking a plan");
+    flood->stream = (int32_t*)memob_arrays_add(arrays, n, sizeof(int32_t));
+    flood->record = (int64_t*)memob_arrays_add(arrays, n, 8);
+    flood->last_use = (int64_t*)memob_arrays_add(arrays, n, 8);
+    flood->previous = (int64_t*)memob_arrays_add(arrays, n, 8);
+    flood->early = (uint64_t*)memob_arrays_add(arrays, n, 8);
+    flood->malloc_of = (int64_t*)memob_arrays_add(arrays, flood->n_buffers, 8);
+    flood->places = (memob_keyed*)memob_arrays_add(arrays, flood->n_buffers, sizeof(memob_keyed));
+    if (arrays->failed) return memob_no_memory(error, "checking a plan");
 
     /* Each step needs the one before it. */
     status = memoi_flood_link(flood, error);
     if (status) return status;
-    flood->cover = (int64_t*)memob_calloc(flood->n_buffers * flood->n_streams, 8);
+    flood->cover = (int64_t*)memob_arrays_add(arrays, flood->n_buffers * flood->n_streams, 8);
     if (!flood->cover) return memob_no_memory(error, "checking a plan");
     status = memoi_flood_match(flood, plan, error);
     if (status) return status;
@@ -5434,7 +5434,7 @@ memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace, memo
     memoi_flood flood;
     memo_status status = memoi_flood_create(&flood, plan, trace, error);
     if (!status) status = memoi_flood_pairs(&flood, plan, error);
-    memoi_flood_free(&flood);
+    memob_arrays_free(&flood.arrays);
     return status;
 }
 
@@ -8333,13 +8333,9 @@ typedef struct memoi_graph {
     /* 3 per op, indices of ops, -1: none: the previous op of its stream (SYNC of a stream: its last
      * op), the previous SYNC, the record that it waits for. */
     int64_t* after;
-    int64_t* more; /* the op before it on each of its more_streams, numbered as these are */
+    int64_t* more;       /* the op before it on each of its more_streams, numbered as these are */
+    memob_arrays arrays; /* both, and what was used to fill them */
 } memoi_graph;
-
-MEMOI void memoi_graph_free(memoi_graph* graph) {
-    MEMO_FREE(graph->after);
-    MEMO_FREE(graph->more);
-}
 
 MEMOI int64_t memoi_graph_n_after(const memo_op* op) {
     return MEMOI_AFTER_MORE + op->n_more_streams;
@@ -8352,18 +8348,19 @@ MEMOI int64_t memoi_graph_after(const memoi_graph* graph, const memo_op* op, int
                : graph->more[op->first_more_stream + reason - MEMOI_AFTER_MORE];
 }
 
+/* Free its arrays; after a failure there are none. */
 MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* graph,
                                     memo_error* error) {
-    int64_t* last = (int64_t*)memob_calloc(schedule->n_streams, sizeof(int64_t));
-    int64_t* recorded = (int64_t*)memob_calloc(schedule->n_events, sizeof(int64_t));
-    int64_t i, k, sync = -1;
-    graph->after = (int64_t*)memob_calloc(schedule->n_ops, 3 * sizeof(int64_t));
-    graph->more =
-        (int64_t*)memob_calloc(memoi_schedule_rooms_of(schedule)->more_streams.n, sizeof(int64_t));
-    if (!last || !recorded || !graph->after || !graph->more) {
-        MEMO_FREE(last);
-        MEMO_FREE(recorded);
-        memoi_graph_free(graph);
+    int64_t n_more = memoi_schedule_rooms_of(schedule)->more_streams.n, i, k, sync = -1;
+    memob_arrays* arrays = &graph->arrays;
+    int64_t *last, *recorded;
+    memset(graph, 0, sizeof *graph);
+    last = (int64_t*)memob_arrays_add(arrays, schedule->n_streams, sizeof(int64_t));
+    recorded = (int64_t*)memob_arrays_add(arrays, schedule->n_events, sizeof(int64_t));
+    graph->after = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, 3 * sizeof(int64_t));
+    graph->more = (int64_t*)memob_arrays_add(arrays, n_more, sizeof(int64_t));
+    if (arrays->failed) {
+        memob_arrays_free(arrays);
         return memob_no_memory(error, "the order of a schedule");
     }
 
@@ -8390,9 +8387,6 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
         }
         if (op->kind == MEMO_OP_RECORD) recorded[op->event] = i;
     }
-
-    MEMO_FREE(last);
-    MEMO_FREE(recorded);
     return MEMO_STATUS_OK;
 }
 
@@ -8475,6 +8469,7 @@ typedef struct memoi_checker {
     memoi_cells *touched, *written;
     int64_t *n_touched, *n_written; /* an op */
     memoi_touched touches, writes;  /* of the ops of one stream */
+    memob_arrays arrays;            /* all of these */
 } memoi_checker;
 
 MEMOI int memoi_checker_compare_u64(const void* a, const void* b) {
@@ -8682,24 +8677,22 @@ MEMOI int memoi_checker_wait_is_redundant(memoi_checker* c, int64_t wait) {
 MEMOI int memoi_checker_run(memoi_checker* c) {
     const memo_schedule* schedule = c->schedule;
     memo_check* check = c->check;
+    memob_arrays* arrays = &c->arrays;
     int64_t n_ranges = memoi_schedule_rooms_of(schedule)->ranges.n, n_leaves = 1, i, k;
     if (schedule->n_ops > MEMOB_BYTES_MAX / 64 / (c->n_streams + 1)) return 0;
-    c->clock = (int64_t*)memob_calloc(schedule->n_ops * c->n_streams, sizeof(int64_t));
-    c->needed = (int64_t*)memob_calloc(schedule->n_ops * c->n_streams, sizeof(int64_t));
-    c->lower = (int64_t*)memob_calloc(schedule->n_ops * c->n_streams, sizeof(int64_t));
-    c->lowered = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
-    c->last_use = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
-    c->ends = (uint64_t*)memob_calloc(2 * n_ranges, sizeof(uint64_t));
-    c->touched = (memoi_cells*)memob_calloc(n_ranges, sizeof(memoi_cells));
-    c->written = (memoi_cells*)memob_calloc(n_ranges, sizeof(memoi_cells));
-    c->n_touched = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
-    c->n_written = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
+    c->clock = (int64_t*)memob_arrays_add(arrays, schedule->n_ops * c->n_streams, sizeof(int64_t));
+    c->needed = (int64_t*)memob_arrays_add(arrays, schedule->n_ops * c->n_streams, sizeof(int64_t));
+    c->lower = (int64_t*)memob_arrays_add(arrays, schedule->n_ops * c->n_streams, sizeof(int64_t));
+    c->lowered = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
+    c->last_use = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
+    c->ends = (uint64_t*)memob_arrays_add(arrays, 2 * n_ranges, sizeof(uint64_t));
+    c->touched = (memoi_cells*)memob_arrays_add(arrays, n_ranges, sizeof(memoi_cells));
+    c->written = (memoi_cells*)memob_arrays_add(arrays, n_ranges, sizeof(memoi_cells));
+    c->n_touched = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
+    c->n_written = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
     check->redundant_waits = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
     check->unrecorded_waits = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
-    if (!c->clock || !c->needed || !c->lower || !c->lowered || !c->last_use || !c->ends ||
-        !c->touched || !c->written || !c->n_touched || !c->n_written || !check->redundant_waits ||
-        !check->unrecorded_waits)
-        return 0;
+    if (arrays->failed || !check->redundant_waits || !check->unrecorded_waits) return 0;
 
     for (i = 0; i < n_ranges; i++) {
         c->ends[2 * i] = schedule->ranges[i].begin;
@@ -8718,12 +8711,11 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
     }
     while (n_leaves < c->n_ends) n_leaves *= 2;
     c->touches.n_leaves = c->writes.n_leaves = n_leaves;
-    c->touches.covers = (int64_t*)memob_calloc(2 * n_leaves, sizeof(int64_t));
-    c->touches.begins = (int64_t*)memob_calloc(2 * n_leaves, sizeof(int64_t));
-    c->writes.covers = (int64_t*)memob_calloc(2 * n_leaves, sizeof(int64_t));
-    c->writes.begins = (int64_t*)memob_calloc(2 * n_leaves, sizeof(int64_t));
-    if (!c->touches.covers || !c->touches.begins || !c->writes.covers || !c->writes.begins)
-        return 0;
+    c->touches.covers = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
+    c->touches.begins = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
+    c->writes.covers = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
+    c->writes.begins = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
+    if (arrays->failed) return 0;
 
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
@@ -8764,22 +8756,8 @@ memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** chec
     is_done = c.check && memoi_checker_run(&c);
 
     /* Free all but the result. */
-    memoi_graph_free(&c.graph);
-    MEMO_FREE(c.clock);
-    MEMO_FREE(c.needed);
-    MEMO_FREE(c.lower);
-    MEMO_FREE(c.lowered);
-    MEMO_FREE(c.last_use);
-    MEMO_FREE(c.ends);
-    MEMO_FREE(c.touched);
-    MEMO_FREE(c.written);
-    MEMO_FREE(c.n_touched);
-    MEMO_FREE(c.n_written);
-    MEMO_FREE(c.touches.covers);
-    MEMO_FREE(c.touches.begins);
-    MEMO_FREE(c.writes.covers);
-    MEMO_FREE(c.writes.begins);
-
+    memob_arrays_free(&c.graph.arrays);
+    memob_arrays_free(&c.arrays);
     if (!is_done) {
         memo_check_destroy(c.check);
         return memob_no_memory(error, "the check of a schedule");
@@ -9029,6 +9007,7 @@ typedef struct memoi_simulator {
     memoi_heap running; /* ops that take duration_s, until when */
     memoi_flow* flows;
     memoi_moment* moments; /* of all heaps */
+    memob_arrays arrays;   /* all of these */
 } memoi_simulator;
 
 MEMOI memo_status memoi_simulation_create(const memo_schedule* schedule, memo_simulation** result,
@@ -9085,12 +9064,13 @@ MEMOI memo_status memoi_simulation_memory_moments(const memo_schedule* schedule,
 /* The figures that follow from start_s and end_s. */
 MEMOI memo_status memoi_simulation_sum(const memo_schedule* schedule, memo_simulation* simulation,
                                        memo_error* error) {
-    double* first = (double*)memob_calloc(schedule->n_streams, sizeof(double));
-    double* last = (double*)memob_calloc(schedule->n_streams, sizeof(double));
+    memob_arrays arrays = {NULL, 0};
+    double* first = (double*)memob_arrays_add(&arrays, schedule->n_streams, sizeof(double));
+    double* last = (double*)memob_arrays_add(&arrays, schedule->n_streams, sizeof(double));
     memoi_moment* moments = NULL;
     int64_t i, k, n_moments = 0, bytes = 0;
     memo_status status = MEMO_STATUS_OK;
-    if (!first || !last) status = memob_no_memory(error, "the figures of a simulation");
+    if (arrays.failed) status = memob_no_memory(error, "the figures of a simulation");
     if (!status)
         status = memoi_simulation_memory_moments(schedule, simulation, &moments, &n_moments, error);
 
@@ -9121,9 +9101,8 @@ MEMOI memo_status memoi_simulation_sum(const memo_schedule* schedule, memo_simul
         if (bytes > simulation->peak_bytes) simulation->peak_bytes = bytes;
     }
 
-    MEMO_FREE(first);
-    MEMO_FREE(last);
     MEMO_FREE(moments);
+    memob_arrays_free(&arrays);
     return status;
 }
 
@@ -9194,13 +9173,14 @@ MEMOI void memoi_simulation_start_op(memoi_simulator* s, int64_t i) {
 MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
     const memo_schedule* schedule = s->schedule;
     int64_t i, k, n_edges = 0;
-    s->n_missing = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
-    s->first_next = (int64_t*)memob_calloc(schedule->n_ops + 2, sizeof(int64_t));
-    s->ready = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
-    s->flows = (memoi_flow*)memob_calloc(schedule->n_links, sizeof(memoi_flow));
-    s->moments = (memoi_moment*)memob_calloc(((int64_t)schedule->n_links + 1) * schedule->n_streams,
-                                             sizeof(memoi_moment));
-    if (!s->n_missing || !s->first_next || !s->ready || !s->flows || !s->moments) return 0;
+    int64_t n_moments = ((int64_t)schedule->n_links + 1) * schedule->n_streams;
+    memob_arrays* arrays = &s->arrays;
+    s->n_missing = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
+    s->first_next = (int64_t*)memob_arrays_add(arrays, schedule->n_ops + 2, sizeof(int64_t));
+    s->ready = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
+    s->flows = (memoi_flow*)memob_arrays_add(arrays, schedule->n_links, sizeof(memoi_flow));
+    s->moments = (memoi_moment*)memob_arrays_add(arrays, n_moments, sizeof(memoi_moment));
+    if (arrays->failed) return 0;
     s->running.moments = s->moments;
     for (i = 0; i < schedule->n_links; i++)
         s->flows[i].active.moments = s->moments + (i + 1) * schedule->n_streams;
@@ -9218,7 +9198,7 @@ MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
     }
 
     /* Turn the counts into lists of followers. */
-    s->next = (int64_t*)memob_calloc(n_edges, sizeof(int64_t));
+    s->next = (int64_t*)memob_arrays_add(arrays, n_edges, sizeof(int64_t));
     if (!s->next) return 0;
     for (i = 2; i < schedule->n_ops + 2; i++) s->first_next[i] += s->first_next[i - 1];
     for (i = 0; i < schedule->n_ops; i++) {
@@ -9299,13 +9279,8 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                 "duration_s: their sum overflows a double");
 
-    memoi_graph_free(&s.graph);
-    MEMO_FREE(s.n_missing);
-    MEMO_FREE(s.first_next);
-    MEMO_FREE(s.next);
-    MEMO_FREE(s.ready);
-    MEMO_FREE(s.flows);
-    MEMO_FREE(s.moments);
+    memob_arrays_free(&s.graph.arrays);
+    memob_arrays_free(&s.arrays);
     if (status)
         memo_simulation_destroy(s.simulation);
     else
@@ -9359,7 +9334,7 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
         }
     }
 
-    memoi_graph_free(&graph);
+    memob_arrays_free(&graph.arrays);
     if (!status) status = memoi_simulation_sum(schedule, result, error);
     if (status)
         memo_simulation_destroy(result);
@@ -9416,7 +9391,7 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
     if (status) return status;
     status = memoi_graph_build(recorded, &graph_r, error);
     if (status) {
-        memoi_graph_free(&graph_p);
+        memob_arrays_free(&graph_p.arrays);
         return status;
     }
 
@@ -9441,8 +9416,8 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
             promised->n_ops > n ? "promised" : "recorded", (long long)promised->n_ops,
             (long long)recorded->n_ops);
 
-    memoi_graph_free(&graph_p);
-    memoi_graph_free(&graph_r);
+    memob_arrays_free(&graph_p.arrays);
+    memob_arrays_free(&graph_r.arrays);
     return status;
 }
 
