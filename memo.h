@@ -1751,8 +1751,6 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
     if (weight == 0) return;
     memob_merge_place(merge, row, &place, &part_place);
     /* Two groups at a time: all four loads are on their way before the first is used. */
-
-    /* A group at a time; all reads of a group come before its conversion. */
     for (column = (int64_t)lane << shift; column < merge->n_columns; column += 2 * step) {
         const int64_t second = column + step;
         int32_t n = memoi_row_rest(merge->n_columns, column, shift), n_second = 0;
@@ -2151,6 +2149,21 @@ MEMO_API memo_status memo_row_loss_sums(const memo_cross_entropy_desc* entropy, 
 MEMO_API memo_status memo_row_sinks(const memo_sinks_desc* sinks, memo_error* error);
 MEMO_API memo_status memo_row_sink_sums(const memo_sinks_desc* sinks, memo_error* error);
 
+/* All row kernels, for the authors of devices: K(function of memo_device, memo_row_ function, name in
+ * schedules, desc). */
+#define MEMO_ROW_KERNELS(K)                                                                        \
+    K(gather_rows, gather, "gather rows", memo_rows_desc)                                          \
+    K(scatter_rows, scatter, "scatter rows", memo_rows_desc)                                       \
+    K(merge, merge, "merge", memo_merge_desc)                                                      \
+    K(add, add, "add", memo_add_desc)                                                              \
+    K(row_sums, sums, "row sums", memo_row_sums_desc)                                              \
+    K(cast, cast, "cast", memo_cast_desc)                                                          \
+    K(softmax_parts, softmax_parts, "softmax parts", memo_cross_entropy_desc)                      \
+    K(cross_entropy, cross_entropy, "cross entropy", memo_cross_entropy_desc)                      \
+    K(loss_sums, loss_sums, "loss sums", memo_cross_entropy_desc)                                  \
+    K(sinks, sinks, "sinks", memo_sinks_desc)                                                      \
+    K(sink_sums, sink_sums, "sink sums", memo_sinks_desc)
+
 /* For a device of your own: checks a desc as above, and replaces each 0 by its default. */
 MEMO_API memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error);
 MEMO_API memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error);
@@ -2456,6 +2469,19 @@ MEMOI void memob_spin_pause(void);
 
 /* memob_merge_place is inline, in the public part: rows of out and part_out for a row counted
  * through all batches. */
+
+/* The bytes that a row kernel reads and writes. */
+typedef struct memob_row_touched {
+    memo_range reads[4], writes[2];
+    int64_t n_reads, n_writes;
+} memob_row_touched;
+/* Of each kernel, from a desc whose defaults are filled in. */
+#define MEMOB_ROW_TOUCH(entry, name, shown, desc_type)                                             \
+    MEMOI memob_row_touched memob_row_touch_##name(const desc_type* desc);
+MEMO_ROW_KERNELS(MEMOB_ROW_TOUCH)
+#undef MEMOB_ROW_TOUCH
+/* Sets the operation's ranges, which it borrows, and its name. */
+MEMOI memo_op_desc memob_row_op(const char* name, const memob_row_touched* touched);
 
 /* --- >>swap rows, >>swap places --- */
 
@@ -12472,6 +12498,14 @@ MEMOI memo_status memoi_row_matrix(const char* desc, const char* name, const voi
                                : MEMO_STATUS_OK;
 }
 
+/* A matrix whose rows are contiguous. */
+MEMOI memo_status memoi_row_dense(const char* desc, const char* name, const void* address,
+                                  int64_t n_rows, int64_t n_columns, int64_t element_bytes,
+                                  memo_error* error) {
+    int64_t stride = 0;
+    return memoi_row_matrix(desc, name, address, n_rows, n_columns, element_bytes, &stride, error);
+}
+
 memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error) {
     static const char desc[] = "memo_rows_desc";
     memo_status status;
@@ -12494,7 +12528,7 @@ memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error) {
 memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error) {
     static const char desc[] = "memo_merge_desc";
     memo_status status;
-    int64_t dense = 0, rows;
+    int64_t rows;
     if (merge->n_batches == 0) merge->n_batches = 1;
     if (merge->batch_stride_rows == 0) merge->batch_stride_rows = merge->n_rows;
     if (merge->part_batch_stride_rows == 0) merge->part_batch_stride_rows = merge->n_rows;
@@ -12525,16 +12559,12 @@ memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error) {
     rows = merge->n_rows ? rows * merge->n_batches : 0;
 
     /* All four arrays have dense rows. */
-    status = memoi_row_matrix(desc, "out", merge->out, rows, merge->n_columns, 4, &dense, error);
-    dense = 0;
+    status = memoi_row_dense(desc, "out", merge->out, rows, merge->n_columns, 4, error);
     if (!status)
-        status = memoi_row_matrix(desc, "part_out", merge->part_out, rows, merge->n_columns,
-                                  memoi_row_type_bytes(merge->part_type), &dense, error);
-    dense = 0;
-    if (!status) status = memoi_row_matrix(desc, "lse", merge->lse, rows, 1, 4, &dense, error);
-    dense = 0;
-    if (!status)
-        status = memoi_row_matrix(desc, "part_lse", merge->part_lse, rows, 1, 4, &dense, error);
+        status = memoi_row_dense(desc, "part_out", merge->part_out, rows, merge->n_columns,
+                                 memoi_row_type_bytes(merge->part_type), error);
+    if (!status) status = memoi_row_dense(desc, "lse", merge->lse, rows, 1, 4, error);
+    if (!status) status = memoi_row_dense(desc, "part_lse", merge->part_lse, rows, 1, 4, error);
     return status;
 }
 
@@ -12562,33 +12592,29 @@ memo_status memo_add_desc_resolve(memo_add_desc* add, memo_error* error) {
 
 memo_status memo_row_sums_desc_resolve(memo_row_sums_desc* sums, memo_error* error) {
     static const char desc[] = "memo_row_sums_desc";
-    int64_t dense = 0;
     memo_status status =
         memoi_row_matrix(desc, "a", sums->a, sums->n_rows, sums->n_columns,
                          memoi_row_type_bytes(sums->a_type), &sums->a_stride, error);
     if (!status)
         status = memoi_row_matrix(desc, "b", sums->b, sums->n_rows, sums->n_columns,
                                   memoi_row_type_bytes(sums->b_type), &sums->b_stride, error);
-    if (!status)
-        status = memoi_row_matrix(desc, "sums", sums->sums, sums->n_rows, 1, 4, &dense, error);
+    if (!status) status = memoi_row_dense(desc, "sums", sums->sums, sums->n_rows, 1, 4, error);
     return status;
 }
 
 memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* error) {
     static const char desc[] = "memo_cast_desc";
-    int64_t dense = 0;
-    memo_status status = memoi_row_matrix(desc, "to", cast->to, 1, cast->n,
-                                          memoi_row_type_bytes(cast->to_type), &dense, error);
-    dense = 0;
+    memo_status status = memoi_row_dense(desc, "to", cast->to, 1, cast->n,
+                                         memoi_row_type_bytes(cast->to_type), error);
     if (!status)
-        status = memoi_row_matrix(desc, "from", cast->from, 1, cast->n,
-                                  memoi_row_type_bytes(cast->from_type), &dense, error);
+        status = memoi_row_dense(desc, "from", cast->from, 1, cast->n,
+                                 memoi_row_type_bytes(cast->from_type), error);
     return status;
 }
 
 memo_status memo_cross_entropy_desc_resolve(memo_cross_entropy_desc* entropy, memo_error* error) {
     static const char desc[] = "memo_cross_entropy_desc";
-    int64_t element_bytes = memoi_row_type_bytes(entropy->type), dense = 0;
+    int64_t element_bytes = memoi_row_type_bytes(entropy->type), n = entropy->n_rows;
     memo_status status;
     if (entropy->n_parts == 0) entropy->n_parts = 1;
     if (entropy->n_parts < 1 || entropy->part < 0 || entropy->part >= entropy->n_parts)
@@ -12599,31 +12625,23 @@ memo_status memo_cross_entropy_desc_resolve(memo_cross_entropy_desc* entropy, me
     if (status) return status;
 
     /* Sizes of every array; cross_entropy may have no gradient, and softmax_parts no sums. */
-    status = memoi_row_matrix(desc, "logits", entropy->logits, entropy->n_rows, entropy->n_columns,
-                              element_bytes, &entropy->stride, error);
+    status = memoi_row_matrix(desc, "logits", entropy->logits, n, entropy->n_columns, element_bytes,
+                              &entropy->stride, error);
     if (!status && entropy->d_logits)
-        status = memoi_row_matrix(desc, "d_logits", entropy->d_logits, entropy->n_rows,
-                                  entropy->n_columns, element_bytes, &entropy->stride, error);
+        status = memoi_row_matrix(desc, "d_logits", entropy->d_logits, n, entropy->n_columns,
+                                  element_bytes, &entropy->stride, error);
+    if (!status) status = memoi_row_dense(desc, "labels", entropy->labels, n, 1, 4, error);
     if (!status)
-        status =
-            memoi_row_matrix(desc, "labels", entropy->labels, entropy->n_rows, 1, 4, &dense, error);
-    if (!status) {
-        dense = 0;
-        status = memoi_row_matrix(desc, "parts", entropy->parts, entropy->n_rows,
-                                  2 * (int64_t)entropy->n_parts, 4, &dense, error);
-    }
-    if (!status) {
-        dense = 0;
-        status =
-            memoi_row_matrix(desc, "losses", entropy->losses, entropy->n_rows, 1, 4, &dense, error);
-    }
+        status = memoi_row_dense(desc, "parts", entropy->parts, n, 2 * (int64_t)entropy->n_parts, 4,
+                                 error);
+    if (!status) status = memoi_row_dense(desc, "losses", entropy->losses, n, 1, 4, error);
     if (!status && entropy->sums) status = memoi_row_array(desc, "sums", entropy->sums, 8, error);
     return status;
 }
 
 memo_status memo_sinks_desc_resolve(memo_sinks_desc* sinks, memo_error* error) {
     static const char desc[] = "memo_sinks_desc";
-    int64_t dense = 0, n;
+    int64_t n;
     memo_status status;
     if ((status = memoi_row_size(desc, "n_rows", sinks->n_rows, error)) ||
         (status = memoi_row_size(desc, "n_heads", sinks->n_heads, error)))
@@ -12636,21 +12654,13 @@ memo_status memo_sinks_desc_resolve(memo_sinks_desc* sinks, memo_error* error) {
     n = sinks->n_rows * sinks->n_heads;
 
     /* Each kernel reads some of the arrays; the ones it does not need may be NULL. */
-    status = memoi_row_matrix(desc, "lse", sinks->lse, n, 1, 4, &dense, error);
-    dense = 0;
-    if (!status)
-        status = memoi_row_matrix(desc, "sinks", sinks->sinks, sinks->n_heads, 1, 4, &dense, error);
-    dense = 0;
-    if (!status && sinks->out)
-        status = memoi_row_matrix(desc, "out", sinks->out, n, sinks->n_columns, 4, &dense, error);
-    dense = 0;
-    if (!status && !sinks->out)
-        status = memoi_row_matrix(desc, "row_dots", sinks->row_dots, n, 1, 4, &dense, error);
-    dense = 0;
-    if (!status && !sinks->out)
-        status =
-            memoi_row_matrix(desc, "d_sinks", sinks->d_sinks, sinks->n_heads, 1, 4, &dense, error);
-    return status;
+    status = memoi_row_dense(desc, "lse", sinks->lse, n, 1, 4, error);
+    if (!status) status = memoi_row_dense(desc, "sinks", sinks->sinks, sinks->n_heads, 1, 4, error);
+    if (status) return status;
+    if (sinks->out) return memoi_row_dense(desc, "out", sinks->out, n, sinks->n_columns, 4, error);
+    status = memoi_row_dense(desc, "row_dots", sinks->row_dots, n, 1, 4, error);
+    if (status) return status;
+    return memoi_row_dense(desc, "d_sinks", sinks->d_sinks, sinks->n_heads, 1, 4, error);
 }
 
 /* --- the loops; descs are resolved --- */
@@ -12754,7 +12764,7 @@ MEMOI void memoi_row_loop_sink_sums(const memo_sinks_desc* sinks) {
 
 /* Of each kernel: at once, with a desc of the user's; and as a function for a host stream, with a
  * resolved one. */
-#define MEMOI_ROW_KERNEL(name, desc_type)                                                          \
+#define MEMOI_ROW_KERNEL(entry, name, shown, desc_type)                                            \
     memo_status memo_row_##name(const desc_type* desc, memo_error* error) {                        \
         desc_type resolved = *desc;                                                                \
         memo_status status = desc_type##_resolve(&resolved, error);                                \
@@ -12766,24 +12776,13 @@ MEMOI void memoi_row_loop_sink_sums(const memo_sinks_desc* sinks) {
         memoi_row_loop_##name((const desc_type*)args);                                             \
         return MEMO_STATUS_OK;                                                                     \
     }
-
-MEMOI_ROW_KERNEL(gather, memo_rows_desc)
-MEMOI_ROW_KERNEL(scatter, memo_rows_desc)
-MEMOI_ROW_KERNEL(merge, memo_merge_desc)
-MEMOI_ROW_KERNEL(add, memo_add_desc)
-MEMOI_ROW_KERNEL(sums, memo_row_sums_desc)
-MEMOI_ROW_KERNEL(cast, memo_cast_desc)
-MEMOI_ROW_KERNEL(softmax_parts, memo_cross_entropy_desc)
-MEMOI_ROW_KERNEL(cross_entropy, memo_cross_entropy_desc)
-MEMOI_ROW_KERNEL(loss_sums, memo_cross_entropy_desc)
-MEMOI_ROW_KERNEL(sinks, memo_sinks_desc)
-MEMOI_ROW_KERNEL(sink_sums, memo_sinks_desc)
+MEMO_ROW_KERNELS(MEMOI_ROW_KERNEL)
 
 /* --- on the host device --- */
 
 #ifndef MEMO_NO_HOST_DEVICE
 
-#define MEMOI_HOST_ROW_KERNEL(entry, name, desc_type)                                              \
+#define MEMOI_HOST_ROW_KERNEL(entry, name, shown, desc_type)                                       \
     MEMOI memo_status memoi_host_##entry(void* context, memo_stream stream, const desc_type* desc, \
                                          memo_error* error) {                                      \
         desc_type resolved = *desc;                                                                \
@@ -12792,31 +12791,11 @@ MEMOI_ROW_KERNEL(sink_sums, memo_sinks_desc)
         return memoi_host_call((memoi_host*)context, stream, memoi_run_row_##name, &resolved,      \
                                sizeof resolved, error);                                            \
     }
-
-MEMOI_HOST_ROW_KERNEL(gather_rows, gather, memo_rows_desc)
-MEMOI_HOST_ROW_KERNEL(scatter_rows, scatter, memo_rows_desc)
-MEMOI_HOST_ROW_KERNEL(merge, merge, memo_merge_desc)
-MEMOI_HOST_ROW_KERNEL(add, add, memo_add_desc)
-MEMOI_HOST_ROW_KERNEL(row_sums, sums, memo_row_sums_desc)
-MEMOI_HOST_ROW_KERNEL(cast, cast, memo_cast_desc)
-MEMOI_HOST_ROW_KERNEL(softmax_parts, softmax_parts, memo_cross_entropy_desc)
-MEMOI_HOST_ROW_KERNEL(cross_entropy, cross_entropy, memo_cross_entropy_desc)
-MEMOI_HOST_ROW_KERNEL(loss_sums, loss_sums, memo_cross_entropy_desc)
-MEMOI_HOST_ROW_KERNEL(sinks, sinks, memo_sinks_desc)
-MEMOI_HOST_ROW_KERNEL(sink_sums, sink_sums, memo_sinks_desc)
+MEMO_ROW_KERNELS(MEMOI_HOST_ROW_KERNEL)
 
 MEMOI void memoi_row_fill_host(memo_device* table) {
-    table->gather_rows = memoi_host_gather_rows;
-    table->scatter_rows = memoi_host_scatter_rows;
-    table->merge = memoi_host_merge;
-    table->add = memoi_host_add;
-    table->row_sums = memoi_host_row_sums;
-    table->cast = memoi_host_cast;
-    table->softmax_parts = memoi_host_softmax_parts;
-    table->cross_entropy = memoi_host_cross_entropy;
-    table->loss_sums = memoi_host_loss_sums;
-    table->sinks = memoi_host_sinks;
-    table->sink_sums = memoi_host_sink_sums;
+#define MEMOI_ROW_FILL_HOST(entry, name, shown, desc_type) table->entry = memoi_host_##entry;
+    MEMO_ROW_KERNELS(MEMOI_ROW_FILL_HOST)
 }
 
 #endif
@@ -12830,63 +12809,75 @@ MEMOI memo_range memoi_row_range(const void* address, int64_t n_rows, int64_t n_
                           n_rows ? ((n_rows - 1) * stride + n_columns) * element_bytes : 0);
 }
 
-typedef struct memoi_row_ranges_of {
-    memo_range reads[4], writes[2];
-    int64_t n_reads, n_writes;
-} memoi_row_ranges_of;
+MEMOI memob_row_touched memoi_row_touched_none(void) {
+    memob_row_touched none;
+    none.n_reads = none.n_writes = 0;
+    return none;
+}
+MEMOI void memoi_row_reads(memob_row_touched* touched, memo_range range) {
+    touched->reads[touched->n_reads++] = range;
+}
+MEMOI void memoi_row_writes(memob_row_touched* touched, memo_range range) {
+    touched->writes[touched->n_writes++] = range;
+}
 
-MEMOI void memoi_row_touch_rows(const memo_rows_desc* rows, int64_t n_to, int64_t n_from,
-                                memoi_row_ranges_of* touched) {
-    touched->n_reads = 2;
-    touched->reads[0] =
-        memoi_row_range(rows->from, n_from, rows->row_bytes, rows->from_stride_bytes, 1);
-    touched->reads[1] = memob_range_at(rows->index, rows->n_rows * 8);
-    touched->n_writes = 1;
-    touched->writes[0] = memoi_row_range(rows->to, n_to, rows->row_bytes, rows->to_stride_bytes, 1);
+MEMOI memob_row_touched memoi_row_touch_rows(const memo_rows_desc* rows, int64_t n_to,
+                                             int64_t n_from) {
+    memob_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(
+        &touched, memoi_row_range(rows->from, n_from, rows->row_bytes, rows->from_stride_bytes, 1));
+    memoi_row_reads(&touched, memob_range_at(rows->index, rows->n_rows * 8));
+    memoi_row_writes(&touched,
+                     memoi_row_range(rows->to, n_to, rows->row_bytes, rows->to_stride_bytes, 1));
+    return touched;
 }
-MEMOI void memoi_row_touch_gather(const memo_rows_desc* rows, memoi_row_ranges_of* touched) {
-    memoi_row_touch_rows(rows, rows->n_rows, rows->n_indexed_rows, touched);
+MEMOI memob_row_touched memob_row_touch_gather(const memo_rows_desc* rows) {
+    return memoi_row_touch_rows(rows, rows->n_rows, rows->n_indexed_rows);
 }
-MEMOI void memoi_row_touch_scatter(const memo_rows_desc* rows, memoi_row_ranges_of* touched) {
-    memoi_row_touch_rows(rows, rows->n_indexed_rows, rows->n_rows, touched);
+MEMOI memob_row_touched memob_row_touch_scatter(const memo_rows_desc* rows) {
+    return memoi_row_touch_rows(rows, rows->n_indexed_rows, rows->n_rows);
 }
-MEMOI void memoi_row_touch_merge(const memo_merge_desc* merge, memoi_row_ranges_of* touched) {
+MEMOI memob_row_touched memob_row_touch_merge(const memo_merge_desc* merge) {
     int64_t n = (merge->n_batches - 1) * merge->batch_stride_rows + merge->n_rows;
     int64_t n_part = (merge->n_batches - 1) * merge->part_batch_stride_rows + merge->n_rows;
-    touched->n_reads = 4;
-    touched->reads[0] = memob_range_at(merge->out, n * merge->n_columns * 4);
-    touched->reads[1] = memob_range_at(merge->lse, n * 4);
-    touched->reads[2] = memob_range_at(merge->part_out, n_part * merge->n_columns *
-                                                            memoi_row_type_bytes(merge->part_type));
-    touched->reads[3] = memob_range_at(merge->part_lse, n_part * 4);
-    touched->n_writes = 2;
-    touched->writes[0] = touched->reads[0];
-    touched->writes[1] = touched->reads[1];
+    int64_t part_bytes = merge->n_columns * memoi_row_type_bytes(merge->part_type);
+    memo_range out = memob_range_at(merge->out, n * merge->n_columns * 4);
+    memo_range lse = memob_range_at(merge->lse, n * 4);
+    memob_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, out);
+    memoi_row_reads(&touched, lse);
+    memoi_row_reads(&touched, memob_range_at(merge->part_out, n_part * part_bytes));
+    memoi_row_reads(&touched, memob_range_at(merge->part_lse, n_part * 4));
+    memoi_row_writes(&touched, out);
+    memoi_row_writes(&touched, lse);
+    return touched;
 }
-MEMOI void memoi_row_touch_add(const memo_add_desc* add, memoi_row_ranges_of* touched) {
-    touched->n_reads = 2;
-    touched->reads[0] = memoi_row_range(add->a, add->n_rows, add->n_columns, add->a_stride,
-                                        memoi_row_type_bytes(add->a_type));
-    touched->reads[1] = memoi_row_range(add->b, add->n_rows, add->n_columns, add->b_stride,
-                                        memoi_row_type_bytes(add->b_type));
-    touched->n_writes = 1;
-    touched->writes[0] = memoi_row_range(add->to, add->n_rows, add->n_columns, add->to_stride,
-                                         memoi_row_type_bytes(add->to_type));
+MEMOI memob_row_touched memob_row_touch_add(const memo_add_desc* add) {
+    memob_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, memoi_row_range(add->a, add->n_rows, add->n_columns, add->a_stride,
+                                              memoi_row_type_bytes(add->a_type)));
+    memoi_row_reads(&touched, memoi_row_range(add->b, add->n_rows, add->n_columns, add->b_stride,
+                                              memoi_row_type_bytes(add->b_type)));
+    memoi_row_writes(&touched, memoi_row_range(add->to, add->n_rows, add->n_columns, add->to_stride,
+                                               memoi_row_type_bytes(add->to_type)));
+    return touched;
 }
-MEMOI void memoi_row_touch_sums(const memo_row_sums_desc* sums, memoi_row_ranges_of* touched) {
-    touched->n_reads = 2;
-    touched->reads[0] = memoi_row_range(sums->a, sums->n_rows, sums->n_columns, sums->a_stride,
-                                        memoi_row_type_bytes(sums->a_type));
-    touched->reads[1] = memoi_row_range(sums->b, sums->n_rows, sums->n_columns, sums->b_stride,
-                                        memoi_row_type_bytes(sums->b_type));
-    touched->n_writes = 1;
-    touched->writes[0] = memob_range_at(sums->sums, sums->n_rows * 4);
+MEMOI memob_row_touched memob_row_touch_sums(const memo_row_sums_desc* sums) {
+    memob_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, memoi_row_range(sums->a, sums->n_rows, sums->n_columns,
+                                              sums->a_stride, memoi_row_type_bytes(sums->a_type)));
+    memoi_row_reads(&touched, memoi_row_range(sums->b, sums->n_rows, sums->n_columns,
+                                              sums->b_stride, memoi_row_type_bytes(sums->b_type)));
+    memoi_row_writes(&touched, memob_range_at(sums->sums, sums->n_rows * 4));
+    return touched;
 }
-MEMOI void memoi_row_touch_cast(const memo_cast_desc* cast, memoi_row_ranges_of* touched) {
-    touched->n_reads = 1;
-    touched->reads[0] = memob_range_at(cast->from, cast->n * memoi_row_type_bytes(cast->from_type));
-    touched->n_writes = 1;
-    touched->writes[0] = memob_range_at(cast->to, cast->n * memoi_row_type_bytes(cast->to_type));
+MEMOI memob_row_touched memob_row_touch_cast(const memo_cast_desc* cast) {
+    memob_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched,
+                    memob_range_at(cast->from, cast->n * memoi_row_type_bytes(cast->from_type)));
+    memoi_row_writes(&touched,
+                     memob_range_at(cast->to, cast->n * memoi_row_type_bytes(cast->to_type)));
+    return touched;
 }
 
 /* n_parts: how many, from first_part on. */
@@ -12895,61 +12886,74 @@ MEMOI memo_range memoi_row_parts(const memo_cross_entropy_desc* entropy, int32_t
     return memob_range_at(entropy->parts + first_part * entropy->n_rows * 2,
                           n_parts * entropy->n_rows * 8);
 }
-MEMOI void memoi_row_touch_softmax_parts(const memo_cross_entropy_desc* entropy,
-                                         memoi_row_ranges_of* touched) {
-    touched->n_reads = 2;
-    touched->reads[0] = memoi_row_range(entropy->logits, entropy->n_rows, entropy->n_columns,
-                                        entropy->stride, memoi_row_type_bytes(entropy->type));
-    touched->reads[1] = memob_range_at(entropy->labels, entropy->n_rows * 4);
-    touched->n_writes = 1;
-    touched->writes[0] = memoi_row_parts(entropy, entropy->part, 1);
+/* logits or d_logits */
+MEMOI memo_range memoi_row_logits(const memo_cross_entropy_desc* entropy, const void* logits) {
+    return memoi_row_range(logits, entropy->n_rows, entropy->n_columns, entropy->stride,
+                           memoi_row_type_bytes(entropy->type));
 }
-MEMOI void memoi_row_touch_cross_entropy(const memo_cross_entropy_desc* entropy,
-                                         memoi_row_ranges_of* touched) {
-    memoi_row_touch_softmax_parts(entropy, touched);
-    touched->n_reads = 3;
-    touched->reads[2] = memoi_row_parts(entropy, 0, entropy->n_parts);
-    touched->writes[0] = memob_range_at(entropy->losses, entropy->n_rows * 4);
-    if (!entropy->d_logits) return;
-    touched->n_writes = 2;
-    touched->writes[1] = memoi_row_range(entropy->d_logits, entropy->n_rows, entropy->n_columns,
-                                         entropy->stride, memoi_row_type_bytes(entropy->type));
+MEMOI memob_row_touched memob_row_touch_softmax_parts(const memo_cross_entropy_desc* entropy) {
+    memob_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, memoi_row_logits(entropy, entropy->logits));
+    memoi_row_reads(&touched, memob_range_at(entropy->labels, entropy->n_rows * 4));
+    memoi_row_writes(&touched, memoi_row_parts(entropy, entropy->part, 1));
+    return touched;
 }
-MEMOI void memoi_row_touch_loss_sums(const memo_cross_entropy_desc* entropy,
-                                     memoi_row_ranges_of* touched) {
-    touched->n_reads = 2;
-    touched->reads[0] = memob_range_at(entropy->losses, entropy->n_rows * 4);
-    touched->reads[1] = memob_range_at(entropy->labels, entropy->n_rows * 4);
-    touched->n_writes = 1;
-    touched->writes[0] = memob_range_at(entropy->sums, entropy->sums ? 16 : 0);
+MEMOI memob_row_touched memob_row_touch_cross_entropy(const memo_cross_entropy_desc* entropy) {
+    memob_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, memoi_row_logits(entropy, entropy->logits));
+    memoi_row_reads(&touched, memob_range_at(entropy->labels, entropy->n_rows * 4));
+    memoi_row_reads(&touched, memoi_row_parts(entropy, 0, entropy->n_parts));
+    memoi_row_writes(&touched, memob_range_at(entropy->losses, entropy->n_rows * 4));
+    if (entropy->d_logits) memoi_row_writes(&touched, memoi_row_logits(entropy, entropy->d_logits));
+    return touched;
 }
-MEMOI void memoi_row_touch_sinks(const memo_sinks_desc* sinks, memoi_row_ranges_of* touched) {
+MEMOI memob_row_touched memob_row_touch_loss_sums(const memo_cross_entropy_desc* entropy) {
+    memob_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, memob_range_at(entropy->losses, entropy->n_rows * 4));
+    memoi_row_reads(&touched, memob_range_at(entropy->labels, entropy->n_rows * 4));
+    memoi_row_writes(&touched, memob_range_at(entropy->sums, entropy->sums ? 16 : 0));
+    return touched;
+}
+MEMOI memob_row_touched memob_row_touch_sinks(const memo_sinks_desc* sinks) {
     int64_t n = sinks->n_rows * sinks->n_heads;
-    touched->n_reads = 3;
-    touched->reads[0] = memob_range_at(sinks->out, sinks->out ? n * sinks->n_columns * 4 : 0);
-    touched->reads[1] = memob_range_at(sinks->lse, n * 4);
-    touched->reads[2] = memob_range_at(sinks->sinks, sinks->n_heads * 4);
-    touched->n_writes = 2;
-    touched->writes[0] = touched->reads[0];
-    touched->writes[1] = touched->reads[1];
+    memo_range out = memob_range_at(sinks->out, sinks->out ? n * sinks->n_columns * 4 : 0);
+    memo_range lse = memob_range_at(sinks->lse, n * 4);
+    memob_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, out);
+    memoi_row_reads(&touched, lse);
+    memoi_row_reads(&touched, memob_range_at(sinks->sinks, sinks->n_heads * 4));
+    memoi_row_writes(&touched, out);
+    memoi_row_writes(&touched, lse);
+    return touched;
 }
-MEMOI void memoi_row_touch_sink_sums(const memo_sinks_desc* sinks, memoi_row_ranges_of* touched) {
+MEMOI memob_row_touched memob_row_touch_sink_sums(const memo_sinks_desc* sinks) {
     int64_t n = sinks->n_rows * sinks->n_heads;
-    touched->n_reads = 4;
-    touched->reads[0] = memob_range_at(sinks->row_dots, sinks->row_dots ? n * 4 : 0);
-    touched->reads[1] = memob_range_at(sinks->lse, n * 4);
-    touched->reads[2] = memob_range_at(sinks->sinks, sinks->n_heads * 4);
-    touched->reads[3] = memob_range_at(sinks->d_sinks, sinks->d_sinks ? sinks->n_heads * 4 : 0);
-    touched->n_writes = 1;
-    touched->writes[0] = touched->reads[3];
+    memo_range d_sinks = memob_range_at(sinks->d_sinks, sinks->d_sinks ? sinks->n_heads * 4 : 0);
+    memob_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, memob_range_at(sinks->row_dots, sinks->row_dots ? n * 4 : 0));
+    memoi_row_reads(&touched, memob_range_at(sinks->lse, n * 4));
+    memoi_row_reads(&touched, memob_range_at(sinks->sinks, sinks->n_heads * 4));
+    memoi_row_reads(&touched, d_sinks);
+    memoi_row_writes(&touched, d_sinks);
+    return touched;
+}
+
+MEMOI memo_op_desc memob_row_op(const char* name, const memob_row_touched* touched) {
+    memo_op_desc op = memo_op_desc_default();
+    op.name = name;
+    op.reads = touched->reads;
+    op.n_reads = touched->n_reads;
+    op.writes = touched->writes;
+    op.n_writes = touched->n_writes;
+    return op;
 }
 
 #define MEMOI_REC_ROW_KERNEL(entry, kernel, shown, desc_type)                                      \
     MEMOI memo_status memoi_rec_##entry(void* context, memo_stream stream, const desc_type* desc,  \
                                         memo_error* error) {                                       \
         memo_recorder* r = (memo_recorder*)context;                                                \
-        memo_op_desc op = memo_op_desc_default();                                                  \
-        memoi_row_ranges_of touched;                                                               \
+        memob_row_touched touched;                                                                 \
+        memo_op_desc op;                                                                           \
         desc_type resolved = *desc;                                                                \
         memoi_passing passing;                                                                     \
         memo_status status;                                                                        \
@@ -12957,41 +12961,18 @@ MEMOI void memoi_row_touch_sink_sums(const memo_sinks_desc* sinks, memoi_row_ran
         status = desc_type##_resolve(&resolved, error);                                            \
         if (!status) status = memoi_rec_begin(r, stream, &passing, error);                         \
         if (status) return status;                                                                 \
-        memoi_row_touch_##kernel(&resolved, &touched);                                             \
-        op.name = shown;                                                                           \
-        op.reads = touched.reads;                                                                  \
-        op.n_reads = touched.n_reads;                                                              \
-        op.writes = touched.writes;                                                                \
-        op.n_writes = touched.n_writes;                                                            \
+        touched = memob_row_touch_##kernel(&resolved);                                             \
+        op = memob_row_op(shown, &touched);                                                        \
         status = r->inner.entry(r->inner.context, stream, desc, error);                            \
         return memoi_rec_end(r, &passing, &op, status, error);                                     \
     }
-
-MEMOI_REC_ROW_KERNEL(gather_rows, gather, "gather rows", memo_rows_desc)
-MEMOI_REC_ROW_KERNEL(scatter_rows, scatter, "scatter rows", memo_rows_desc)
-MEMOI_REC_ROW_KERNEL(merge, merge, "merge", memo_merge_desc)
-MEMOI_REC_ROW_KERNEL(add, add, "add", memo_add_desc)
-MEMOI_REC_ROW_KERNEL(row_sums, sums, "row sums", memo_row_sums_desc)
-MEMOI_REC_ROW_KERNEL(cast, cast, "cast", memo_cast_desc)
-MEMOI_REC_ROW_KERNEL(softmax_parts, softmax_parts, "softmax parts", memo_cross_entropy_desc)
-MEMOI_REC_ROW_KERNEL(cross_entropy, cross_entropy, "cross entropy", memo_cross_entropy_desc)
-MEMOI_REC_ROW_KERNEL(loss_sums, loss_sums, "loss sums", memo_cross_entropy_desc)
-MEMOI_REC_ROW_KERNEL(sinks, sinks, "sinks", memo_sinks_desc)
-MEMOI_REC_ROW_KERNEL(sink_sums, sink_sums, "sink sums", memo_sinks_desc)
+MEMO_ROW_KERNELS(MEMOI_REC_ROW_KERNEL)
 
 /* The recorder has only the row kernels that the inner device has. */
 MEMOI void memoi_row_fill_rec(memo_recorder* r) {
-    if (r->inner.gather_rows) r->device.gather_rows = memoi_rec_gather_rows;
-    if (r->inner.scatter_rows) r->device.scatter_rows = memoi_rec_scatter_rows;
-    if (r->inner.merge) r->device.merge = memoi_rec_merge;
-    if (r->inner.add) r->device.add = memoi_rec_add;
-    if (r->inner.row_sums) r->device.row_sums = memoi_rec_row_sums;
-    if (r->inner.cast) r->device.cast = memoi_rec_cast;
-    if (r->inner.softmax_parts) r->device.softmax_parts = memoi_rec_softmax_parts;
-    if (r->inner.cross_entropy) r->device.cross_entropy = memoi_rec_cross_entropy;
-    if (r->inner.loss_sums) r->device.loss_sums = memoi_rec_loss_sums;
-    if (r->inner.sinks) r->device.sinks = memoi_rec_sinks;
-    if (r->inner.sink_sums) r->device.sink_sums = memoi_rec_sink_sums;
+#define MEMOI_ROW_FILL_REC(entry, name, shown, desc_type)                                          \
+    if (r->inner.entry) r->device.entry = memoi_rec_##entry;
+    MEMO_ROW_KERNELS(MEMOI_ROW_FILL_REC)
 }
 
 #endif /* MEMO_IMPLEMENTATION */

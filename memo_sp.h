@@ -4346,43 +4346,33 @@ MEMOI memo_status memoi_target_no_kernel(const memoi_target* target, memo_error*
                           target->device->name);
 }
 
-/* Enqueues a row kernel on the compute stream; without a device, announces op. */
-#define MEMOI_TARGET_KERNEL(target, op, entry, desc)                                               \
-    (!(target)->device ? memoi_target_announce(target, MEMOI_TARGET_COMPUTE, op, error)            \
+/* Appends a row kernel to the schedule. */
+MEMOI memo_status memoi_target_add_kernel(const memoi_target* target, const char* name,
+                                          memob_row_touched touched, memo_error* error) {
+    memo_op_desc op = memob_row_op(name, &touched);
+    return memoi_target_announce(target, MEMOI_TARGET_COMPUTE, &op, error);
+}
+
+/* Enqueues a row kernel on the compute stream, or appends it to the schedule.  In desc, strides and
+ * n_batches are not 0. */
+#define MEMOI_TARGET_KERNEL(target, entry, name, shown, desc)                                      \
+    (!(target)->device                                                                             \
+         ? memoi_target_add_kernel(target, shown, memob_row_touch_##name(desc), error)             \
      : memoi_target_has_kernels((target)->device) && (target)->device->entry                       \
          ? (target)->device->entry((target)->device->context,                                      \
                                    (target)->streams[MEMOI_TARGET_COMPUTE], desc, error)           \
          : memoi_target_no_kernel(target, error))
 
-MEMOI memo_status memoi_target_merge(const memoi_target* target, memo_merge_desc* merge,
+MEMOI memo_status memoi_target_merge(const memoi_target* target, const memo_merge_desc* merge,
                                      memo_error* error) {
-    memo_op_desc op = memo_op_desc_default();
-    memo_range reads[4];
-    int64_t n_rows;
-    memo_status status = MEMO_STATUS_OK;
-    if (target->device) status = memo_merge_desc_resolve(merge, error);
-    if (status) return status;
-    n_rows = (merge->n_batches - 1) * merge->batch_stride_rows + merge->n_rows;
-    reads[0] = memob_range_at(merge->out, n_rows * merge->n_columns * 4);
-    reads[1] = memob_range_at(merge->lse, n_rows * 4);
-    reads[2] = memob_range_at(merge->part_out, n_rows * merge->n_columns * 4);
-    reads[3] = memob_range_at(merge->part_lse, n_rows * 4);
-    op.name = "merge";
-    op.reads = reads;
-    op.n_reads = 4;
-    op.writes = reads;
-    op.n_writes = 2;
-    return MEMOI_TARGET_KERNEL(target, &op, merge, merge);
+    return MEMOI_TARGET_KERNEL(target, merge, merge, "merge", merge);
 }
 
 /* to (type) += from, in rows of n elements. */
 MEMOI memo_status memoi_target_add(const memoi_target* target, void* to, memo_type type,
                                    int64_t to_stride, const float* from, int64_t from_stride,
                                    int64_t n, int64_t n_rows, memo_error* error) {
-    memo_op_desc op = memo_op_desc_default();
     memo_add_desc add;
-    memo_range reads[2];
-    memo_status status = MEMO_STATUS_OK;
     if (!n || !n_rows) return MEMO_STATUS_OK;
     memset(&add, 0, sizeof add); /* b is F32 */
     add.to = to;
@@ -4393,16 +4383,7 @@ MEMOI memo_status memoi_target_add(const memoi_target* target, void* to, memo_ty
     add.n_columns = n;
     add.to_stride = add.a_stride = to_stride;
     add.b_stride = from_stride;
-
-    reads[0] = memob_range_at(to, ((n_rows - 1) * to_stride + n) * memo_type_bytes(type));
-    reads[1] = memob_range_at(from, ((n_rows - 1) * from_stride + n) * 4);
-    op.name = "add";
-    op.reads = reads;
-    op.n_reads = 2;
-    op.writes = reads;
-    op.n_writes = 1;
-    if (target->device) status = memo_add_desc_resolve(&add, error);
-    return status ? status : MEMOI_TARGET_KERNEL(target, &op, add, &add);
+    return MEMOI_TARGET_KERNEL(target, add, add, "add", &add);
 }
 
 /* A table from older code may end before these kernels. */
@@ -4413,64 +4394,32 @@ MEMOI int memoi_target_has_sinks(const memo_device* device) {
 }
 
 /* Merges sinks into out and lse; with d_sinks, their gradient.  The device has the kernels. */
-MEMOI memo_status memoi_target_add_sinks(const memoi_target* target, memo_sinks_desc* sinks,
+MEMOI memo_status memoi_target_add_sinks(const memoi_target* target, const memo_sinks_desc* sinks,
                                          memo_error* error) {
-    const int64_t n = sinks->n_rows * sinks->n_heads;
-    memo_op_desc op = memo_op_desc_default();
-    memo_range reads[4];
-    memo_status status;
-    reads[0] = sinks->d_sinks ? memob_range_at(sinks->row_dots, n * 4)
-                              : memob_range_at(sinks->out, n * sinks->n_columns * 4);
-    reads[1] = memob_range_at(sinks->lse, n * 4);
-    reads[2] = memob_range_at(sinks->sinks, sinks->n_heads * 4);
-    reads[3] = memob_range_at(sinks->d_sinks, sinks->d_sinks ? sinks->n_heads * 4 : 0);
-    op.name = sinks->d_sinks ? "sink sums" : "sinks";
-    op.reads = reads;
-    op.n_reads = sinks->d_sinks ? 4 : 3;
-    op.writes = sinks->d_sinks ? reads + 3 : reads;
-    op.n_writes = sinks->d_sinks ? 1 : 2;
-    if (!target->device) return memoi_target_announce(target, MEMOI_TARGET_COMPUTE, &op, error);
-    status = memo_sinks_desc_resolve(sinks, error);
-    if (status) return status;
-    return sinks->d_sinks ? MEMOI_TARGET_KERNEL(target, &op, sink_sums, sinks)
-                          : MEMOI_TARGET_KERNEL(target, &op, sinks, sinks);
+    return sinks->d_sinks ? MEMOI_TARGET_KERNEL(target, sink_sums, sink_sums, "sink sums", sinks)
+                          : MEMOI_TARGET_KERNEL(target, sinks, sinks, "sinks", sinks);
 }
 
 /* to[row] = sum of a * b over the n elements of a row. */
 MEMOI memo_status memoi_target_row_sums(const memoi_target* target, float* to, const void* a,
                                         const void* b, memo_type type, int64_t n, int64_t n_rows,
                                         memo_error* error) {
-    memo_op_desc op = memo_op_desc_default();
     memo_row_sums_desc sums;
-    memo_range ranges[3];
-    memo_status status = MEMO_STATUS_OK;
     memset(&sums, 0, sizeof sums);
     sums.sums = to;
     sums.a = a;
     sums.b = b;
     sums.a_type = sums.b_type = type;
     sums.n_rows = n_rows;
-    sums.n_columns = n;
-    ranges[0] = memob_range_at(a, n_rows * n * memo_type_bytes(type));
-    ranges[1] = memob_range_at(b, n_rows * n * memo_type_bytes(type));
-    ranges[2] = memob_range_at(to, n_rows * 4);
-    op.name = "row sums";
-    op.reads = ranges;
-    op.n_reads = 2;
-    op.writes = ranges + 2;
-    op.n_writes = 1;
-    if (target->device) status = memo_row_sums_desc_resolve(&sums, error);
-    return status ? status : MEMOI_TARGET_KERNEL(target, &op, row_sums, &sums);
+    sums.n_columns = sums.a_stride = sums.b_stride = n;
+    return MEMOI_TARGET_KERNEL(target, row_sums, sums, "row sums", &sums);
 }
 
 /* to (type) = from (from_type), n elements. */
 MEMOI memo_status memoi_target_cast(const memoi_target* target, void* to, memo_type type,
                                     const void* from, memo_type from_type, int64_t n,
                                     memo_error* error) {
-    memo_op_desc op = memo_op_desc_default();
     memo_cast_desc cast;
-    memo_range ranges[2];
-    memo_status status = MEMO_STATUS_OK;
     if (!n) return MEMO_STATUS_OK;
     memset(&cast, 0, sizeof cast);
     cast.to = to;
@@ -4478,15 +4427,7 @@ MEMOI memo_status memoi_target_cast(const memoi_target* target, void* to, memo_t
     cast.to_type = type;
     cast.from_type = from_type;
     cast.n = n;
-    ranges[0] = memob_range_at(from, n * memo_type_bytes(from_type));
-    ranges[1] = memob_range_at(to, n * memo_type_bytes(type));
-    op.name = "cast";
-    op.reads = ranges;
-    op.n_reads = 1;
-    op.writes = ranges + 1;
-    op.n_writes = 1;
-    if (target->device) status = memo_cast_desc_resolve(&cast, error);
-    return status ? status : MEMOI_TARGET_KERNEL(target, &op, cast, &cast);
+    return MEMOI_TARGET_KERNEL(target, cast, cast, "cast", &cast);
 }
 
 /* ---- >>masks ------------------------------------------------------------------------------------
