@@ -782,9 +782,8 @@ typedef struct memo_host_device_desc {
     /* Rate of copies; 0: no limit. */
     double to_host_bytes_per_s;
     double to_device_bytes_per_s;
-    double both_ways_bytes_per_s; /* total while both directions copy; 0: the sum of both */
-    int64_t queue_operations;     /* of a stream's queue; enqueueing waits if it is full; 0: 4096 */
-    int32_t start_held;           /* 1: nothing runs before memo_host_device_start */
+    int64_t queue_operations; /* of a stream's queue; enqueueing waits if it is full; 0: 4096 */
+    int32_t start_held;       /* 1: nothing runs before memo_host_device_start */
 } memo_host_device_desc;
 
 typedef struct memo_host_device_stats {
@@ -864,13 +863,10 @@ typedef struct memo_op {
     int64_t name;          /* offset in memo_schedule.text */
 } memo_op;
 
-/* Operations that send over a link at the same time share its rate equally.  While link `peer` (0:
- * none) is busy too, the rate is shared_bytes_per_s. */
+/* Operations that send over a link at the same time share its rate equally. */
 typedef struct memo_link {
     int64_t name;
     double bytes_per_s;
-    int32_t peer;
-    double shared_bytes_per_s;
 } memo_link;
 
 typedef struct memo_schedule {
@@ -897,9 +893,6 @@ MEMO_API memo_status memo_schedule_add_stream(memo_schedule* schedule, const cha
                                               int32_t* stream, memo_error* error);
 MEMO_API memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name,
                                             double bytes_per_s, int32_t* link, memo_error* error);
-/* While both links are busy, each has the rate shared_bytes_per_s. */
-MEMO_API memo_status memo_schedule_pair_links(memo_schedule* schedule, int32_t a, int32_t b,
-                                              double shared_bytes_per_s, memo_error* error);
 MEMO_API memo_status memo_schedule_add_event(memo_schedule* schedule, int32_t* event,
                                              memo_error* error);
 MEMO_API memo_op_desc memo_op_desc_default(void);
@@ -1327,8 +1320,7 @@ typedef struct memo_swap_times {
     /* A copy takes copy_s plus its bytes at these rates; rate 0: no time for bytes. */
     double copy_s;
     double to_host_bytes_per_s, to_device_bytes_per_s;
-    double both_ways_bytes_per_s; /* total while both directions copy; 0: the sum of both */
-    int32_t n_micro_batches;      /* 0: 1 */
+    int32_t n_micro_batches; /* 0: 1 */
     /* The same for reads and writes of the file. */
     double file_s;
     double to_file_bytes_per_s, from_file_bytes_per_s;
@@ -7157,20 +7149,7 @@ MEMOI void memoi_host_copy_part(const memoi_host_copy_args* copy, int64_t begin,
     }
 }
 
-/* The rate of one copy in this direction now; 0: no limit.  Copies in one direction share
- * equally. */
-MEMOI double memoi_host_rate(const memoi_host* host, int way) {
-    double rate = host->bytes_per_s[way], other = host->bytes_per_s[!way];
-    double both = host->desc.both_ways_bytes_per_s;
-    int32_t n_here = __atomic_load_n(&host->n_copies[way], __ATOMIC_RELAXED);
-    int32_t n_there = __atomic_load_n(&host->n_copies[!way], __ATOMIC_RELAXED);
-    if (both > 0 && n_there > 0) {
-        double part = rate > 0 && other > 0 ? both * rate / (rate + other) : both / 2;
-        if (!(rate > 0) || part < rate) rate = part;
-    }
-    return n_here > 1 ? rate / n_here : rate;
-}
-
+/* Copies in one direction share its rate equally. */
 MEMOI void memoi_host_copy_slowly(const memoi_host_copy_args* copy, int way, int64_t total_bytes) {
     memoi_host* host = copy->host;
     int64_t start_ns = memob_now_ns(), done_bytes = 0;
@@ -7178,18 +7157,15 @@ MEMOI void memoi_host_copy_slowly(const memoi_host_copy_args* copy, int way, int
     double due_s = 0;
     __atomic_fetch_add(&host->n_copies[way], 1, __ATOMIC_RELAXED);
     while (done_bytes < total_bytes) {
-        double rate = memoi_host_rate(host, way), elapsed_s;
+        int32_t n_copies = __atomic_load_n(&host->n_copies[way], __ATOMIC_RELAXED);
+        double rate = host->bytes_per_s[way] / n_copies, elapsed_s;
         int64_t n = MEMOI_HOST_CHUNK_BYTES;
-        if (rate > 0 && rate * MEMOI_HOST_CHUNK_S < (double)n)
-            n = 1 + (int64_t)(rate * MEMOI_HOST_CHUNK_S);
+        if (rate * MEMOI_HOST_CHUNK_S < (double)n) n = 1 + (int64_t)(rate * MEMOI_HOST_CHUNK_S);
         if (n > total_bytes - done_bytes) n = total_bytes - done_bytes;
         memoi_host_copy_part(copy, done_bytes, done_bytes + n);
         done_bytes += n;
         elapsed_s = (double)(memob_now_ns() - start_ns) * 1e-9;
-        if (rate > 0)
-            due_s += (double)n / rate;
-        else if (due_s < elapsed_s)
-            due_s = elapsed_s;
+        due_s += (double)n / rate;
         if (due_s - elapsed_s > MEMOI_HOST_NAP_S || done_bytes == total_bytes)
             memob_sleep_until(start_ns + (int64_t)(due_s * 1e9));
     }
@@ -7203,7 +7179,7 @@ MEMOI memo_status memoi_host_run_copy(void* args, memo_error* error) {
     int way = copy->kind == MEMO_COPY_TO_DEVICE;
     int is_on_device = copy->kind == MEMO_COPY_ON_DEVICE;
     (void)error;
-    if (!is_on_device && (host->bytes_per_s[way] > 0 || host->desc.both_ways_bytes_per_s > 0))
+    if (!is_on_device && host->bytes_per_s[way] > 0)
         memoi_host_copy_slowly(copy, way, total_bytes);
     else
         memoi_host_copy_part(copy, 0, total_bytes);
@@ -7760,8 +7736,7 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     if ((status = memoi_host_check_capacity("device_memory", desc->device_memory_bytes, error)) ||
         (status = memoi_host_check_capacity("host_memory", desc->host_memory_bytes, error)) ||
         (status = memoi_host_check_rate("to_host", desc->to_host_bytes_per_s, error)) ||
-        (status = memoi_host_check_rate("to_device", desc->to_device_bytes_per_s, error)) ||
-        (status = memoi_host_check_rate("both_ways", desc->both_ways_bytes_per_s, error)))
+        (status = memoi_host_check_rate("to_device", desc->to_device_bytes_per_s, error)))
         return status;
     if (desc->queue_operations < 0 || desc->queue_operations > MEMOI_HOST_QUEUE_OPERATIONS_MAX)
         return memo_error_set(
@@ -8057,27 +8032,6 @@ memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name, do
     added->name = memoi_schedule_text(schedule, name);
     added->bytes_per_s = bytes_per_s;
     *link = schedule->n_links;
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_schedule_pair_links(memo_schedule* schedule, int32_t a, int32_t b,
-                                     double shared_bytes_per_s, memo_error* error) {
-    memo_link *first, *second;
-    if (memoi_schedule_has_link(schedule, a, error) || memoi_schedule_has_link(schedule, b, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    first = &schedule->links[a - 1];
-    second = &schedule->links[b - 1];
-    if (a == b || (first->peer && first->peer != b) || (second->peer && second->peer != a))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "links %d and %d: pair two different links that have no peer yet",
-                              (int)a, (int)b);
-    if (!(shared_bytes_per_s > 0) || !memob_is_finite(shared_bytes_per_s))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "links %d and %d: shared_bytes_per_s must be finite and above 0",
-                              (int)a, (int)b);
-    first->peer = b;
-    second->peer = a;
-    first->shared_bytes_per_s = second->shared_bytes_per_s = shared_bytes_per_s;
     return MEMO_STATUS_OK;
 }
 
@@ -9141,23 +9095,15 @@ MEMOI void memoi_simulation_end_op(memoi_simulator* s, int64_t i) {
 
 /* Bytes a second of each op that is active on link; there is one. */
 MEMOI double memoi_simulation_flow_rate(const memoi_simulator* s, int64_t link) {
-    const memo_link* l = &s->schedule->links[link];
-    int is_shared = l->peer && s->flows[l->peer - 1].active.n > 0;
-    return (is_shared ? l->shared_bytes_per_s : l->bytes_per_s) / (double)s->flows[link].active.n;
+    return s->schedule->links[link].bytes_per_s / (double)s->flows[link].active.n;
 }
 
+/* Before the number of active ops changes. */
 MEMOI void memoi_simulation_flow_update(memoi_simulator* s, int64_t link) {
     memoi_flow* flow = &s->flows[link];
     if (flow->active.n && s->now > flow->since_s)
         flow->sent_bytes += (s->now - flow->since_s) * memoi_simulation_flow_rate(s, link);
     flow->since_s = s->now;
-}
-
-/* Before the number of active ops changes: the peer's rate may change with it. */
-MEMOI void memoi_simulation_flow_update_both(memoi_simulator* s, int64_t link) {
-    int32_t peer = s->schedule->links[link].peer;
-    memoi_simulation_flow_update(s, link);
-    if (peer) memoi_simulation_flow_update(s, peer - 1);
 }
 
 /* duration_s has passed: the bytes, if any, go next. */
@@ -9169,7 +9115,7 @@ MEMOI void memoi_simulation_send_op(memoi_simulator* s, int64_t i) {
         return;
     }
     flow = &s->flows[op->link - 1];
-    memoi_simulation_flow_update_both(s, op->link - 1);
+    memoi_simulation_flow_update(s, op->link - 1);
     if (!flow->active.n) flow->sent_bytes = 0;
     memoi_simulation_heap_push(&flow->active, flow->sent_bytes + (double)op->link_bytes, i);
 }
@@ -9269,7 +9215,7 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
             memoi_simulation_send_op(s, memoi_simulation_heap_pop(&s->running));
         } else {
             memoi_flow* flow = &s->flows[link];
-            memoi_simulation_flow_update_both(s, link);
+            memoi_simulation_flow_update(s, link);
             flow->sent_bytes = flow->active.moments[0].time;
             while (flow->active.n && flow->active.moments[0].time <= flow->sent_bytes)
                 memoi_simulation_end_op(s, memoi_simulation_heap_pop(&flow->active));
@@ -12352,7 +12298,6 @@ MEMOI memo_status memoi_swap_generate_backward(memoi_swap_generator* g, int32_t 
 MEMOI memo_status memoi_swap_generate_begin(memoi_swap_generator* g, memo_error* error) {
     const memo_swap_times* times = g->times;
     memo_schedule* schedule = g->schedule;
-    int both = times->to_host_bytes_per_s > 0 && times->to_device_bytes_per_s > 0;
     memo_status status = memo_schedule_add_stream(schedule, "compute", &g->compute, error);
     int i;
     if (!status) status = memo_schedule_add_stream(schedule, "to host", &g->to_host, error);
@@ -12388,9 +12333,6 @@ MEMOI memo_status memoi_swap_generate_begin(memoi_swap_generator* g, memo_error*
     if (!status && times->to_device_bytes_per_s > 0)
         status = memo_schedule_add_link(schedule, "to device", times->to_device_bytes_per_s,
                                         &g->link_to_device, error);
-    if (!status && both && times->both_ways_bytes_per_s > 0)
-        status = memo_schedule_pair_links(schedule, g->link_to_host, g->link_to_device,
-                                          times->both_ways_bytes_per_s / 2, error);
     return status;
 }
 

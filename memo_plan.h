@@ -104,11 +104,7 @@ typedef struct memo_profile_tensor {
 /* How long copies of a size take, in seconds. */
 typedef struct memo_profile_copy {
     int64_t size_bytes;
-    double to_host_s, to_device_s; /* alone */
-    /* One copy each way at the same time, until both are done.  For information, and for
-     * memo_swap_times.both_ways_bytes_per_s.  Planners ignore it: the copies of a step never go
-     * both ways at once. */
-    double both_ways_s;
+    double to_host_s, to_device_s; /* alone: the copies of a step never go both ways at once */
 } memo_profile_copy;
 
 /* Seconds to write and read a file.  A disk with a cache may seem faster than its sustained
@@ -5825,7 +5821,7 @@ typedef struct memoi_profiler {
     const memo_profile_desc* desc;
     const memo_device* device;
     memo_stream streams[2]; /* of copies: to host, to device */
-    memo_event begin, end[2];
+    memo_event begin, end;
     char* on_device; /* two of the largest copies, as on the host */
     char* on_host;
     int64_t copy_bytes; /* of the copy being measured */
@@ -5839,28 +5835,24 @@ typedef struct memoi_profiler {
     int32_t tensor;   /* that is recomputed */
 } memoi_profiler;
 
-/* What lies between two events on two streams, 0 and 1; they may be the same. */
+/* What lies between two events of a stream. */
 typedef memo_status (*memoi_profiled)(memoi_profiler* profiler, memo_error* error);
 
-/* The median time from the begin of work, on both streams at once, to its end on both. */
-MEMOI memo_status memoi_profile_time(memoi_profiler* p, memo_stream first, memo_stream second,
-                                     memoi_profiled work, double* median_s, memo_error* error) {
+/* The median time of work on stream. */
+MEMOI memo_status memoi_profile_time(memoi_profiler* p, memo_stream stream, memoi_profiled work,
+                                     double* median_s, memo_error* error) {
     const memo_device* d = p->device;
     double times[MEMOI_PROFILE_REPETITIONS_MAX];
     memo_status status = MEMO_STATUS_OK;
     int32_t i, n = p->n_repetitions;
     for (i = -1; i < n && !status; i++) { /* the first warms up */
-        double to_first = 0, to_second = 0;
-        status = memo_event_record(d, p->begin, first, error);
-        if (!status && second != first) status = memo_event_wait(d, p->begin, second, error);
+        double elapsed_s = 0;
+        status = memo_event_record(d, p->begin, stream, error);
         if (!status) status = work(p, error);
-        if (!status) status = memo_event_record(d, p->end[0], first, error);
-        if (!status) status = memo_event_record(d, p->end[1], second, error);
-        if (!status) status = memo_event_synchronize(d, p->end[0], error);
-        if (!status) status = memo_event_synchronize(d, p->end[1], error);
-        if (!status) status = memo_event_elapsed(d, p->begin, p->end[0], &to_first, error);
-        if (!status) status = memo_event_elapsed(d, p->begin, p->end[1], &to_second, error);
-        if (i >= 0) times[i] = to_first > to_second ? to_first : to_second;
+        if (!status) status = memo_event_record(d, p->end, stream, error);
+        if (!status) status = memo_event_synchronize(d, p->end, error);
+        if (!status) status = memo_event_elapsed(d, p->begin, p->end, &elapsed_s, error);
+        if (i >= 0) times[i] = elapsed_s;
     }
     if (status) return status;
     qsort(times, (size_t)n, sizeof(double), memob_compare_doubles);
@@ -5875,10 +5867,6 @@ MEMOI memo_status memoi_profile_copy_to_host(memoi_profiler* p, memo_error* erro
 MEMOI memo_status memoi_profile_copy_to_device(memoi_profiler* p, memo_error* error) {
     return memo_copy(p->device, p->streams[1], MEMO_COPY_TO_DEVICE, p->on_device + p->half_bytes,
                      p->on_host + p->half_bytes, p->copy_bytes, error);
-}
-MEMOI memo_status memoi_profile_copy_both(memoi_profiler* p, memo_error* error) {
-    memo_status status = memoi_profile_copy_to_host(p, error);
-    return status ? status : memoi_profile_copy_to_device(p, error);
 }
 MEMOI memo_status memoi_profile_forward(memoi_profiler* p, memo_error* error) {
     return p->desc->forward(p->desc->user, error);
@@ -5895,21 +5883,17 @@ MEMOI memo_status memoi_profile_recompute(memoi_profiler* p, memo_error* error) 
 
 MEMOI memo_status memoi_profile_copies(memoi_profiler* p, memo_profile* profile,
                                        memo_error* error) {
-    memo_stream to_host = p->streams[0], to_device = p->streams[1];
     memo_status status = MEMO_STATUS_OK;
     int64_t bytes = MEMOI_PROFILE_LEAST_BYTES;
     if (bytes > p->largest_bytes) bytes = p->largest_bytes;
     for (; !status && profile->n_copies < MEMO_PROFILE_COPIES_MAX;) {
         memo_profile_copy* copy = &profile->copies[profile->n_copies++];
         copy->size_bytes = p->copy_bytes = bytes;
-        status = memoi_profile_time(p, to_host, to_host, memoi_profile_copy_to_host,
-                                    &copy->to_host_s, error);
+        status = memoi_profile_time(p, p->streams[0], memoi_profile_copy_to_host, &copy->to_host_s,
+                                    error);
         if (!status)
-            status = memoi_profile_time(p, to_device, to_device, memoi_profile_copy_to_device,
+            status = memoi_profile_time(p, p->streams[1], memoi_profile_copy_to_device,
                                         &copy->to_device_s, error);
-        if (!status)
-            status = memoi_profile_time(p, to_host, to_device, memoi_profile_copy_both,
-                                        &copy->both_ways_s, error);
         if (bytes == p->largest_bytes) break;
         bytes = bytes > p->largest_bytes / 8 ? p->largest_bytes : bytes * 8;
     }
@@ -5924,14 +5908,11 @@ MEMOI memo_status memoi_profile_layer(memoi_profiler* p, memo_profile* profile, 
 
     /* The trainer's functions are optional: without one its time stays 0. */
     if (desc->forward)
-        status = memoi_profile_time(p, stream, stream, memoi_profile_forward, &profile->forward_s,
-                                    error);
+        status = memoi_profile_time(p, stream, memoi_profile_forward, &profile->forward_s, error);
     if (!status && desc->between)
-        status = memoi_profile_time(p, stream, stream, memoi_profile_between, &profile->between_s,
-                                    error);
+        status = memoi_profile_time(p, stream, memoi_profile_between, &profile->between_s, error);
     if (!status && desc->backward)
-        status = memoi_profile_time(p, stream, stream, memoi_profile_backward, &profile->backward_s,
-                                    error);
+        status = memoi_profile_time(p, stream, memoi_profile_backward, &profile->backward_s, error);
 
     /* A tensor that recompute does not support gets -1, and is not recomputed. */
     for (t = 0; t < desc->n_tensors && !status; t++) {
@@ -5941,7 +5922,7 @@ MEMOI memo_status memoi_profile_layer(memoi_profiler* p, memo_profile* profile, 
         tensor->recompute_s_per_row = -1;
         p->tensor = t;
         if (!desc->recompute) continue;
-        status = memoi_profile_time(p, stream, stream, memoi_profile_recompute, &time_s, error);
+        status = memoi_profile_time(p, stream, memoi_profile_recompute, &time_s, error);
         if (status == MEMO_STATUS_UNSUPPORTED)
             status = MEMO_STATUS_OK;
         else
@@ -5993,12 +5974,11 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, 
         memob_spill_op_init(&p->file_op, &p->file, !is_read,
                             p->on_host + (is_read ? 0 : p->half_bytes), 0, p->half_bytes);
         p->n_beside = 0;
-        status = memoi_profile_time(p, p->file_stream, p->file_stream, memoi_profile_transfer,
-                                    alone_s, error);
+        status = memoi_profile_time(p, p->file_stream, memoi_profile_transfer, alone_s, error);
         p->n_beside = copy_s > 0 && *alone_s < 64 * copy_s ? 1 + (int64_t)(*alone_s / copy_s) : 64;
         if (!status)
             status = memoi_profile_time(
-                p, p->file_stream, p->file_stream, memoi_profile_transfer,
+                p, p->file_stream, memoi_profile_transfer,
                 is_read ? &file->read_with_copies_s : &file->write_with_copies_s, error);
         if (!status) status = memo_stream_synchronize(d, p->streams[is_read], error);
     }
@@ -6045,12 +6025,11 @@ MEMOI memo_status memoi_profiler_acquire(memoi_profiler* p, memo_error* error) {
     if (status) return memoi_profiler_refuse(p, status, "host", error);
 
     /* Streams and events that time them. */
-    for (i = 0; i < 2 && !status; i++) {
+    for (i = 0; i < 2 && !status; i++)
         status = memo_stream_create(d, i ? "profile to device" : "profile to host", 0,
                                     &p->streams[i], error);
-        if (!status) status = memo_event_create(d, &p->end[i], error);
-    }
     if (!status) status = memo_event_create(d, &p->begin, error);
+    if (!status) status = memo_event_create(d, &p->end, error);
     return status;
 }
 
@@ -6059,11 +6038,9 @@ MEMOI void memoi_profiler_release(memoi_profiler* p) {
     int i;
     if (p->desc->compute_stream) memo_stream_synchronize(d, p->desc->compute_stream, NULL);
     for (i = 0; i < 2; i++) {
-        if (p->streams[i]) {
-            memo_stream_synchronize(d, p->streams[i], NULL);
-            memo_stream_destroy(d, p->streams[i], NULL);
-        }
-        if (p->end[i]) memo_event_destroy(d, p->end[i], NULL);
+        if (!p->streams[i]) continue;
+        memo_stream_synchronize(d, p->streams[i], NULL);
+        memo_stream_destroy(d, p->streams[i], NULL);
     }
     if (p->file_stream) {
         memo_stream_synchronize(d, p->file_stream, NULL);
@@ -6071,6 +6048,7 @@ MEMOI void memoi_profiler_release(memoi_profiler* p) {
     }
     memob_spill_destroy(&p->file);
     if (p->begin) memo_event_destroy(d, p->begin, NULL);
+    if (p->end) memo_event_destroy(d, p->end, NULL);
     if (p->on_host) memo_host_free(d, p->on_host, NULL);
     if (p->on_device) memo_device_free(d, p->on_device, NULL);
 }
@@ -6194,7 +6172,6 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
         memo_text_put(&text, "\ncopy %lld", (long long)copy->size_bytes);
         if (!status) status = memoi_profile_put_time(&text, copy->to_host_s, error);
         if (!status) status = memoi_profile_put_time(&text, copy->to_device_s, error);
-        if (!status) status = memoi_profile_put_time(&text, copy->both_ways_s, error);
     }
 
     /* The line is absent if no file was measured. */
@@ -6279,8 +6256,6 @@ MEMOI memo_status memoi_profile_parse_copy(memob_reader* reader, memo_profile* p
         status = memoi_profile_expect_time(reader, "time to host", &copy->to_host_s, error);
     if (!status)
         status = memoi_profile_expect_time(reader, "time to device", &copy->to_device_s, error);
-    if (!status)
-        status = memoi_profile_expect_time(reader, "time both ways", &copy->both_ways_s, error);
     profile->n_copies++;
     return status;
 }

@@ -697,7 +697,7 @@ static void arguments_are_checked(void) {
     desc.to_host_bytes_per_s = -1;
     INVALID(memo_host_device_create(&desc, &device, &error));
     desc = memo_host_device_desc_default();
-    desc.both_ways_bytes_per_s = memo_test_nan();
+    desc.to_device_bytes_per_s = memo_test_nan();
     INVALID(memo_host_device_create(&desc, &device, &error));
     desc = memo_host_device_desc_default();
     desc.queue_operations = -1;
@@ -819,38 +819,6 @@ static void copies_take_their_time(void) {
     free(a);
     free(b);
     free(c);
-}
-
-static void both_ways_share_their_rate(void) {
-    enum { N = 5000000 };
-    rig r;
-    memo_error error;
-    memo_host_device_desc desc = memo_host_device_desc_default();
-    char* a = (char*)calloc(N, 1);
-    char* b = (char*)calloc(N, 1);
-    char* c = (char*)calloc(N, 1);
-    char* e = (char*)calloc(N, 1);
-    double start_s, elapsed_s;
-    desc.to_host_bytes_per_s = 100e6; /* alone: 50 ms */
-    desc.to_device_bytes_per_s = 100e6;
-    desc.both_ways_bytes_per_s = 100e6; /* together: 100 ms */
-    if (!rig_begin(&r, &desc, 2)) return;
-    start_s = now_s();
-    CHECK_OK(memo_copy(r.d, r.streams[0], MEMO_COPY_TO_HOST, a, b, N, &error));
-    elapsed_s = finish(&r, start_s, 0);
-    CHECK_CASE(elapsed_s >= 50 * MS && elapsed_s < 2, "alone: %g s", elapsed_s);
-    start_s = now_s();
-    CHECK_OK(memo_copy(r.d, r.streams[0], MEMO_COPY_TO_HOST, a, b, N, &error));
-    CHECK_OK(memo_copy(r.d, r.streams[1], MEMO_COPY_TO_DEVICE, c, e, N, &error));
-    finish(&r, start_s, 0);
-    elapsed_s = finish(&r, start_s, 1);
-    /* Less than 100 ms, because operations overlap less if a worker starts late. */
-    CHECK_CASE(elapsed_s >= 60 * MS && elapsed_s < 2, "together: %g s", elapsed_s);
-    memo_host_device_destroy(r.device);
-    free(a);
-    free(b);
-    free(c);
-    free(e);
 }
 
 /* --- several devices --- */
@@ -1072,7 +1040,6 @@ int main(int argc, char** argv) {
     TEST(arguments_are_checked);
     TEST(sleeps_overlap_on_streams);
     TEST(copies_take_their_time);
-    TEST(both_ways_share_their_rate);
     TEST(devices_do_not_know_each_other);
     TEST(random_work_keeps_order);
     TEST(random_work_keeps_order_when_held);
