@@ -783,7 +783,6 @@ typedef struct memo_host_device_desc {
     double to_host_bytes_per_s;
     double to_device_bytes_per_s;
     int64_t queue_operations; /* of a stream's queue; enqueueing waits if it is full; 0: 4096 */
-    int32_t start_held;       /* 1: nothing runs before memo_host_device_start */
 } memo_host_device_desc;
 
 typedef struct memo_host_device_stats {
@@ -799,8 +798,6 @@ MEMO_API memo_status memo_host_device_create(const memo_host_device_desc* desc,
                                              memo_device** device, memo_error* error);
 /* Waits for all streams, then frees all memory of the device. */
 MEMO_API void memo_host_device_destroy(memo_device* device);
-/* For tests that enqueue everything before anything runs. */
-MEMO_API memo_status memo_host_device_start(memo_device* device, memo_error* error);
 /* Enqueues function(args); the thread of stream runs it.  args are copied: at most
  * MEMO_HOST_ARGS_BYTES. */
 MEMO_API memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
@@ -2432,10 +2429,6 @@ MEMOI memo_status memob_recorder_annotate(void* context, memo_stream stream,
 #ifndef MEMO_NO_HOST_DEVICE
 /* Errors: INVALID_ARGUMENT unless memo_host_device_create made the device. */
 MEMOI memo_status memob_check_host_device(const memo_device* device, memo_error* error);
-/* Call it before waiting for work of a host device: nothing runs before its start.  Errors:
- * INVALID_STATE, "WHAT would wait forever". */
-MEMOI memo_status memob_check_started(const memo_device* host_device, const char* what,
-                                      memo_error* error);
 /* Is it a rate that copies can be given: 0, or 1 to 1e18 bytes/s? */
 MEMOI int memob_is_copy_rate(double bytes_per_s);
 
@@ -7007,12 +7000,10 @@ typedef struct memoi_host_stream {
     struct memoi_host* host;
     struct memoi_host_stream* next; /* of all; destroyed ones stay for reuse, events name them */
     int32_t is_live;
-    int32_t is_dropped; /* destroyed before the start: only records complete; published by go */
     char name[32];
     pthread_t thread;
     memoi_host_op* ops; /* capacity and one more, for STOP */
     int64_t n_ops;
-    uint32_t go; /* counter: 2 once the device has started */
 
     /* The caller's side of the queue. */
     int64_t tail_index;
@@ -7036,7 +7027,6 @@ typedef struct memoi_host {
     uint64_t magic;
     memo_device table;
     memo_host_device_desc desc;
-    int32_t is_started;
     memoi_host_memory device_memory, host_memory;
     memoi_host_stream* streams;
     memoi_host_event* events;
@@ -7078,7 +7068,6 @@ MEMOI void* memoi_host_worker(void* argument) {
 #endif
 
     /* Until the queue is stopped. */
-    memoi_host_counter_wait(&stream->go, 2);
     for (;;) {
         memoi_host_op* op = &stream->ops[index];
         memoi_host_counter_wait(&stream->tail, position + 2);
@@ -7088,16 +7077,14 @@ MEMOI void* memoi_host_worker(void* argument) {
         if (op->kind == MEMOI_HOST_RECORD) {
             op->mark->time_ns = memob_now_ns();
             memob_counter_set(memoi_host_counter(op->mark, op->target), op->target);
-        } else if (!stream->is_dropped) {
-            if (op->kind == MEMOI_HOST_WAIT) {
-                memoi_host_counter_wait(memoi_host_counter(op->mark, op->target), op->target);
-            } else if (!__atomic_load_n(&stream->host->is_failed, __ATOMIC_RELAXED)) {
-                memo_error error;
-                memo_status status;
-                memset(&error, 0, sizeof error);
-                status = op->function(op->args.bytes, &error);
-                if (status) memoi_host_fail(stream, status, &error);
-            }
+        } else if (op->kind == MEMOI_HOST_WAIT) {
+            memoi_host_counter_wait(memoi_host_counter(op->mark, op->target), op->target);
+        } else if (!__atomic_load_n(&stream->host->is_failed, __ATOMIC_RELAXED)) {
+            memo_error error;
+            memo_status status;
+            memset(&error, 0, sizeof error);
+            status = op->function(op->args.bytes, &error);
+            if (status) memoi_host_fail(stream, status, &error);
         }
 
         /* The place in the queue is free for the caller's thread. */
@@ -7216,17 +7203,10 @@ MEMOI memo_status memoi_host_find_event(const memoi_host* host, memo_event handl
 /* Gives the next place in the queue, which memoi_host_commit hands to the worker. */
 MEMOI memo_status memoi_host_reserve(memoi_host_stream* stream, memoi_host_op** op,
                                      memo_error* error) {
-    memoi_host* host = stream->host;
     uint32_t capacity = 2 * (uint32_t)(stream->n_ops - 1);
-    memo_status status = memoi_host_status(host, error);
+    memo_status status = memoi_host_status(stream->host, error);
     if (status) return status;
     if (stream->tail_position - stream->seen_head == capacity) {
-        if (!host->is_started)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_STATE,
-                "stream %s: its queue is full (%lld operations), and nothing runs before "
-                "memo_host_device_start; call it first, or raise queue_operations",
-                stream->name, (long long)stream->n_ops - 1);
         memoi_host_counter_wait(&stream->head, stream->seen_head + 2);
         stream->seen_head = __atomic_load_n(&stream->head, __ATOMIC_ACQUIRE) & ~1u;
     }
@@ -7375,8 +7355,6 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
         1;
     /* Not zeroed: a queue never filled never touches its pages. */
     stream->ops = (memoi_host_op*)MEMO_MALLOC((size_t)stream->n_ops * sizeof(memoi_host_op));
-    stream->is_dropped = 0;
-    stream->go = host->is_started ? 2 : 0;
     stream->tail_index = 0;
     stream->tail_position = stream->seen_head = stream->tail = stream->head = 0;
     snprintf(stream->name, sizeof stream->name, "%.31s", name ? name : "stream");
@@ -7406,12 +7384,7 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
     return MEMO_STATUS_OK;
 }
 
-/* Before the start the stream's work is dropped: waiting for it would hang. */
 MEMOI void memoi_host_stream_stop(memoi_host_stream* stream) {
-    if (!stream->host->is_started) {
-        stream->is_dropped = 1;
-        memob_counter_set(&stream->go, 2);
-    }
     stream->ops[stream->tail_index].kind = MEMOI_HOST_STOP; /* there is always room for this one */
     memoi_host_commit(stream);
 }
@@ -7434,25 +7407,13 @@ MEMOI memo_status memoi_host_stream_destroy(void* context, memo_stream handle, m
     return MEMO_STATUS_OK;
 }
 
-/* The caller is about to wait for something unfinished; nothing finishes before the start. */
-MEMOI memo_status memoi_host_check_started(const memoi_host* host, const char* what,
-                                           memo_error* error) {
-    if (host->is_started) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                          "%s would wait forever; call memo_host_device_start first", what);
-}
-
 MEMOI memo_status memoi_host_stream_synchronize(void* context, memo_stream handle,
                                                 memo_error* error) {
     memoi_host* host = (memoi_host*)context;
     memoi_host_stream* stream;
     memo_status status = memoi_host_find_stream(host, handle, &stream, error);
     if (status) return status;
-    if (!memob_counter_reached(&stream->head, stream->tail_position)) {
-        status = memoi_host_check_started(host, "stream_synchronize", error);
-        if (status) return status;
-        memoi_host_counter_wait(&stream->head, stream->tail_position);
-    }
+    memoi_host_counter_wait(&stream->head, stream->tail_position);
     return memoi_host_status(host, error);
 }
 
@@ -7566,12 +7527,9 @@ MEMOI memo_status memoi_host_event_synchronize(void* context, memo_event handle,
     memoi_host_event* event;
     memo_status status = memoi_host_find_event(host, handle, &event, error);
     if (status) return status;
-    if (!memoi_host_event_is_done(event)) {
-        status = memoi_host_check_started(host, "event_synchronize", error);
-        if (status) return status;
+    if (event->latest)
         memoi_host_counter_wait(memoi_host_counter(event->latest, event->latest->enqueued),
                                 event->latest->enqueued);
-    }
     return memoi_host_status(host, error);
 }
 
@@ -7690,11 +7648,6 @@ MEMOI memo_status memob_check_host_device(const memo_device* device, memo_error*
     return memoi_host_of(device, error) ? MEMO_STATUS_OK : MEMO_STATUS_INVALID_ARGUMENT;
 }
 
-MEMOI memo_status memob_check_started(const memo_device* host_device, const char* what,
-                                      memo_error* error) {
-    return memoi_host_check_started((const memoi_host*)host_device->context, what, error);
-}
-
 MEMOB_ZERO_DEFAULT(memo_host_device_desc)
 
 MEMOI int memob_is_copy_rate(double bytes_per_s) {
@@ -7748,7 +7701,6 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     if (!host) return memob_no_memory(error, "a host device");
     host->magic = MEMOI_HOST_MAGIC;
     host->desc = *desc;
-    host->is_started = !desc->start_held;
     host->device_memory.name = "device";
     host->device_memory.status_when_full = MEMO_STATUS_OUT_OF_DEVICE_MEMORY;
     host->device_memory.capacity_bytes = desc->device_memory_bytes;
@@ -7818,17 +7770,6 @@ void memo_host_device_destroy(memo_device* device) {
     memoi_host_memory_destroy(&host->host_memory);
     host->magic = 0;
     MEMO_FREE(host);
-}
-
-memo_status memo_host_device_start(memo_device* device, memo_error* error) {
-    memoi_host* host = memoi_host_of(device, error);
-    memoi_host_stream* stream;
-    if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
-    if (host->is_started) return memoi_host_status(host, error);
-    host->is_started = 1;
-    for (stream = host->streams; stream; stream = stream->next)
-        if (stream->is_live) memob_counter_set(&stream->go, 2);
-    return MEMO_STATUS_OK;
 }
 
 memo_status memo_host_device_launch(memo_device* device, memo_stream stream,

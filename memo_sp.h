@@ -2427,8 +2427,7 @@ MEMOI memo_status memoi_threads_make_room(memoi_threads_rank* me, memo_error* er
                               me->table.name, MEMOI_THREADS_MESSAGES);
     while (!status && !memob_counter_reached(&me->head, me->seen_head + 2)) {
         uint32_t value = __atomic_load_n(&me->head, __ATOMIC_RELAXED);
-        status = memob_check_started(me->device, "send or receive", error);
-        if (!status) status = memo_device_status(me->device, error);
+        status = memo_device_status(me->device, error);
         if (!status) status = memoi_threads_status(&me->table, error);
         if (!status && !memob_counter_is_past(value, me->seen_head + 2))
             memoi_threads_nap(&me->head, value);
