@@ -370,16 +370,6 @@ MEMO_API memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo
  * an earlier error of the caller for cudaGetLastError.  Errors: COMM, DEVICE. */
 MEMO_API memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream,
                                                 double timeout_s, memo_error* error);
-/* Device memory that the communicator holds, for a plan to leave room.  NCCL 2.30 and later report
- * it.  Before, it is what creation took from the GPU's free memory; connections come on top.  A
- * part shares the buffers of its world. */
-MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
-/* Registers memory for transfers without a copy, until destroy.  All ranks must call it.  The
- * memory must come from ncclMemAlloc, or from cuMemCreate with exportable handles; pass it as the
- * device_memory of a desc.  If one buffer of an operation is registered, all its buffers on all
- * ranks must be.  Errors: UNSUPPORTED (NCCL before 2.27), COMM, OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
-                                             memo_error* error);
 
 #endif
 
@@ -2831,7 +2821,6 @@ struct memoi_nccl {
     memoi_nccl* next; /* of the world */
     memoi_nccl_world* world;
     ncclComm_t comm; /* NULL once aborted */
-    int64_t creation_bytes;
     void* barrier_word;
 
     /* For the watchdog and for other communicators. */
@@ -2844,11 +2833,6 @@ struct memoi_nccl {
     int32_t group_depth, n_messages;
     memo_stream group_stream;
     memoi_nccl_message messages[MEMOI_NCCL_MESSAGES];
-
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    ncclWindow_t* windows;
-    int32_t n_windows;
-#endif
 };
 
 /* Between two looks at a call in progress: most end within 0.2 ms, a missing peer takes long. */
@@ -3341,10 +3325,6 @@ MEMOI void memoi_nccl_destroy(memo_comm* comm) {
 
     /* Finish what is under way with the peers, unless it was aborted. */
     pthread_mutex_lock(&world->mutex);
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    while (me->comm && me->n_windows)
-        (void)ncclCommWindowDeregister(me->comm, me->windows[--me->n_windows]);
-#endif
     if (me->comm) result = ncclCommFinalize(me->comm);
     pthread_mutex_unlock(&world->mutex);
     (void)memoi_nccl_finish(me, "destroy", result, NULL);
@@ -3359,9 +3339,6 @@ MEMOI void memoi_nccl_destroy(memo_comm* comm) {
     pthread_mutex_unlock(&world->mutex);
 
     if (is_last) memoi_nccl_world_destroy(world);
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    MEMO_FREE(me->windows);
-#endif
     if (me->done) (void)cudaEventDestroy(me->done);
     (void)cudaFree(me->barrier_word);
     MEMO_FREE(me);
@@ -3412,11 +3389,6 @@ MEMOI memo_status memoi_nccl_make(const char* name, memoi_nccl_world* world, mem
     return MEMO_STATUS_OK;
 }
 
-MEMOI int64_t memoi_nccl_free_bytes(void) {
-    size_t free_bytes = 0, total_bytes = 0;
-    return cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess ? (int64_t)free_bytes : 0;
-}
-
 /* Sets rank and size as NCCL has numbered them. */
 MEMOI memo_status memoi_nccl_read_rank(memoi_nccl* me, memo_error* error) {
     int rank = 0, size = 0;
@@ -3446,7 +3418,6 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
     ncclComm_t made = NULL;
     ncclResult_t result = ncclSuccess;
     char full_name[64];
-    int64_t free_bytes;
     memo_status status = memoi_nccl_status(comm, error);
     *part = NULL;
     if (status) return status;
@@ -3454,7 +3425,6 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
     status = memoi_nccl_make(full_name, me->world, &child, error);
     if (status) return status;
 
-    free_bytes = memoi_nccl_free_bytes();
     pthread_mutex_lock(&me->world->mutex);
     if (me->comm)
         result =
@@ -3472,7 +3442,6 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
         memoi_nccl_destroy(&child->table);
         return status;
     }
-    child->creation_bytes = free_bytes - memoi_nccl_free_bytes();
     *part = &child->table;
     return MEMO_STATUS_OK;
 }
@@ -3507,7 +3476,6 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
     ncclResult_t result;
     memoi_nccl_world* world;
     memoi_nccl* me;
-    int64_t free_bytes;
     int32_t rank = 0, size = 0;
     int is_named = 0;
     memo_status status;
@@ -3526,7 +3494,6 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
     /* Join. */
     me->table.rank = rank;
     me->table.size = size;
-    free_bytes = memoi_nccl_free_bytes();
     result = ncclCommInitRankConfig(&made, (int)size, id, (int)rank, &config);
     pthread_mutex_lock(&world->mutex);
     me->comm = made;
@@ -3541,54 +3508,8 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
         memoi_nccl_destroy(&me->table);
         return status;
     }
-    me->creation_bytes = free_bytes - memoi_nccl_free_bytes();
     *comm = &me->table;
     return MEMO_STATUS_OK;
-}
-
-/* --- memory --- */
-
-int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm) {
-    memoi_nccl* me = (memoi_nccl*)comm->context;
-    int64_t n_bytes = me->creation_bytes > 0 ? me->creation_bytes : 0;
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 0)
-    uint64_t reported = 0;
-    pthread_mutex_lock(&me->world->mutex);
-    if (me->comm && ncclCommMemStats(me->comm, ncclStatGpuMemTotal, &reported) == ncclSuccess)
-        n_bytes = (int64_t)reported;
-    pthread_mutex_unlock(&me->world->mutex);
-#endif
-    return n_bytes;
-}
-
-memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
-                                    memo_error* error) {
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    memoi_nccl* me = (memoi_nccl*)comm->context;
-    ncclResult_t result = ncclSuccess;
-    ncclWindow_t* windows;
-    memo_status status = memoi_nccl_status(comm, error);
-    if (status) return status;
-    windows = (ncclWindow_t*)memob_calloc(me->n_windows + 1, sizeof *windows);
-    if (!windows) return memob_no_memory(error, "the windows of a communicator");
-    if (me->n_windows) memcpy(windows, me->windows, (size_t)me->n_windows * sizeof *windows);
-    MEMO_FREE(me->windows);
-    me->windows = windows;
-
-    pthread_mutex_lock(&me->world->mutex);
-    if (me->comm)
-        result = ncclCommWindowRegister(me->comm, address, (size_t)size_bytes,
-                                        &windows[me->n_windows], NCCL_WIN_DEFAULT);
-    pthread_mutex_unlock(&me->world->mutex);
-    status = memoi_nccl_finish(me, "registering memory", result, error);
-    if (!status && windows[me->n_windows]) me->n_windows++;
-    return status;
-#else
-    (void)address, (void)size_bytes;
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                          "'%s': memory cannot be registered with NCCL %d; 2.27 or later can",
-                          comm->name, NCCL_VERSION_CODE);
-#endif
 }
 
 #endif /* MEMO_SP_NCCL */
