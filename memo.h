@@ -2356,14 +2356,10 @@ MEMOI const char* memob_bytes_text(char* buffer, double size_bytes);
 
 /* --- >>reader --- */
 
-/* Reads a whole file ("-": standard input).  *data ends with a zero byte that *n_bytes does not
- * count; the caller frees it with MEMO_FREE.  Errors: IO, OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_bytes,
-                                  memo_error* error);
-
-/* Position in a text, which it borrows.  A word is bytes between blanks. */
+/* Position in a text.  A word is bytes between blanks. */
 typedef struct memob_reader {
     const char* name; /* of the file, for messages */
+    const char* text;
     const char* next; /* start of the next line */
     const char* end;  /* of the text */
     const char* line; /* start of the current line */
@@ -2371,8 +2367,13 @@ typedef struct memob_reader {
     const char* word; /* where the search for the next word starts */
     int64_t n_line;   /* its number, from 1 */
 } memob_reader;
-MEMOI void memob_reader_init(memob_reader* reader, const char* name, const char* text,
-                             int64_t n_bytes);
+/* Reads a text of the caller, which it borrows.  name NULL: "text".  Errors: INVALID_ARGUMENT. */
+MEMOI memo_status memob_reader_init(memob_reader* reader, const char* text, int64_t n_bytes,
+                                    const char* name, memo_error* error);
+/* Reads a whole file ("-": standard input), whose text memob_reader_close frees.  Errors: IO,
+ * OUT_OF_HOST_MEMORY; then there is nothing to close, and closing does no harm. */
+MEMOI memo_status memob_reader_open(memob_reader* reader, const char* path, memo_error* error);
+MEMOI void memob_reader_close(memob_reader* reader);
 /* Moves to the next line that is neither blank nor a comment, and reads its first word.  0: end of
  * the text. */
 MEMOI int memob_next_entry(memob_reader* reader, const char** word, int64_t* length);
@@ -2392,14 +2393,17 @@ MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error)
 MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
                                    memo_status status, const char* format, ...) MEMO_PRINTF(4, 5);
 
-/* Files of memo begin with "memo KIND 1" and end with "end COUNT CHECKSUM".
+/* Files of memo begin with "memo KIND 1" and end with "end COUNT CHECKSUM", their frame.
  * memob_read_first_line starts after the word `memo` and checks kind and version.
- * memob_read_last_line checks the checksum of text, the whole file, and sets *count; the reader
- * then ends before that line, which *last_line keeps for messages.  memob_put_last_line appends
- * it.  Errors: FORMAT, VERSION. */
+ * memob_read_frame checks both lines and sets *count; the reader then is between them, and
+ * *last_line keeps the last one for messages.  An optional frame may be absent: *count is -1.
+ * memob_check_count compares *count with the number of lines found.  memob_put_last_line appends
+ * the last line.  Errors: FORMAT, VERSION. */
 MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, memo_error* error);
-MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, int64_t* count,
-                                       memob_reader* last_line, memo_error* error);
+MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int is_optional,
+                                   int64_t* count, memob_reader* last_line, memo_error* error);
+MEMOI memo_status memob_check_count(const memob_reader* last_line, int64_t count, int64_t n_found,
+                                    memo_error* error);
 MEMOI void memob_put_last_line(memo_text* text, int64_t count);
 
 /* --- >>trace, >>marks, >>plan --- */
@@ -3127,12 +3131,24 @@ MEMOI double memoi_svg_text_width(const char* s, int64_t n_bytes, double font_si
  * Knows: lines, words and numbers of a text, and the first and last line of memo's files.  Knows
  * nothing of what the lines between them say. */
 
-MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_bytes,
-                                  memo_error* error) {
+MEMOI memo_status memob_reader_init(memob_reader* reader, const char* text, int64_t n_bytes,
+                                    const char* name, memo_error* error) {
+    memset(reader, 0, sizeof *reader);
+    if (!text || n_bytes < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "text: NULL, or n_bytes is negative; pass a text");
+    reader->name = name ? name : "text";
+    reader->text = reader->next = text;
+    reader->end = text + n_bytes;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memob_reader_open(memob_reader* reader, const char* path, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     FILE* file = strcmp(path, "-") ? fopen(path, "rb") : stdin;
     char* bytes = NULL;
     int64_t capacity = 0, used = 0;
+    memset(reader, 0, sizeof *reader);
     if (!file)
         return memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be read: %s", path,
                               strerror(errno));
@@ -3140,12 +3156,12 @@ MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_byte
     /* Sizes of pipes and devices are unknown, so read until the end, up to a limit. */
     for (;;) {
         size_t n;
-        if (!memob_reserve(&bytes, &capacity, used + 65537, 1)) {
+        if (!memob_reserve(&bytes, &capacity, used + 65536, 1)) {
             status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                                     "%s: no host memory for its text", path);
             break;
         }
-        n = fread(bytes + used, 1, (size_t)(capacity - used - 1), file);
+        n = fread(bytes + used, 1, (size_t)(capacity - used), file);
         used += (int64_t)n;
         if (n == 0) break;
         if (used > MEMO_FILE_BYTES_MAX) {
@@ -3166,19 +3182,10 @@ MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_byte
         MEMO_FREE(bytes);
         return status;
     }
-    bytes[used] = 0;
-    *data = bytes;
-    *n_bytes = used;
-    return MEMO_STATUS_OK;
+    return memob_reader_init(reader, bytes, used, file == stdin ? "standard input" : path, error);
 }
 
-MEMOI void memob_reader_init(memob_reader* reader, const char* name, const char* text,
-                             int64_t n_bytes) {
-    memset(reader, 0, sizeof *reader);
-    reader->name = name;
-    reader->next = text;
-    reader->end = text + n_bytes;
-}
+MEMOI void memob_reader_close(memob_reader* reader) { MEMO_FREE((char*)reader->text); }
 
 /* Moves to the next line; 0 at the end of the text. */
 MEMOI int memoi_reader_next_line(memob_reader* reader) {
@@ -3313,8 +3320,8 @@ MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, 
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, int64_t* count,
-                                       memob_reader* last_line, memo_error* error) {
+MEMOI memo_status memoi_reader_check_end(memob_reader* reader, int64_t* count,
+                                         memob_reader* last_line, memo_error* error) {
     memob_reader ahead = *reader;
     const char* word;
     const char* end_line;
@@ -3333,6 +3340,9 @@ MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, i
     end_line = ahead.line;
     *last_line = ahead;
     status = memob_expect_number(&ahead, "count", count, error);
+    if (!status && *count < 0)
+        status = memob_line_error(&ahead, error, MEMO_STATUS_FORMAT, "count: negative (%lld)",
+                                  (long long)*count);
     if (status) return status;
 
     /* The stated checksum against the checksum of all bytes before the line. */
@@ -3353,7 +3363,7 @@ MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, i
     status = memob_expect_line_end(&ahead, error);
     if (status) return status;
 
-    found = memoi_hash_fnv1a(text, (int64_t)(end_line - text));
+    found = memoi_hash_fnv1a(reader->text, (int64_t)(end_line - reader->text));
     if (found != stated)
         return memob_line_error(
             &ahead, error, MEMO_STATUS_FORMAT,
@@ -3369,6 +3379,33 @@ MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, i
     }
     reader->end = end_line;
     return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int is_optional,
+                                   int64_t* count, memob_reader* last_line, memo_error* error) {
+    memob_reader first = *reader;
+    const char* word;
+    int64_t length;
+    int is_empty = !memob_next_entry(&first, &word, &length);
+    int has_frame = !is_empty && memob_word_is(word, length, "memo");
+    memo_status status;
+    *count = -1;
+    if (is_optional && !is_empty && !has_frame) return MEMO_STATUS_OK;
+    *reader = first;
+    if (!has_frame)
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "%sthe first line must be `memo %s 1`",
+                                is_empty ? "the file is empty; " : "", kind);
+    status = memob_read_first_line(reader, kind, error);
+    return status ? status : memoi_reader_check_end(reader, count, last_line, error);
+}
+
+MEMOI memo_status memob_check_count(const memob_reader* last_line, int64_t count, int64_t n_found,
+                                    memo_error* error) {
+    if (count < 0 || count == n_found) return MEMO_STATUS_OK;
+    return memob_line_error(last_line, error, MEMO_STATUS_FORMAT,
+                            "wrong count: %lld stated, %lld lines above", (long long)count,
+                            (long long)n_found);
 }
 
 MEMOI void memob_put_last_line(memo_text* text, int64_t count) {
@@ -3713,51 +3750,18 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* wo
     return status;
 }
 
-MEMOI memo_status memoi_trace_parse_requests(memob_reader* reader, const char* text,
-                                             memo_trace* trace, memo_error* error) {
+MEMOI memo_status memoi_trace_parse(memob_reader* reader, memo_trace** trace, memo_error* error) {
     const char* word;
-    int64_t length, count = -1;
+    int64_t length, count;
     memob_reader last_line;
-    memo_status status;
-    int version = 0, more = memob_next_entry(reader, &word, &length);
-    if (!more)
-        return memob_line_error(
-            reader, error, MEMO_STATUS_FORMAT,
-            "the file is empty; a trace begins with `memo trace 1` or a request");
-
-    /* Version 1 has a frame, which is checked first. */
-    if (memob_word_is(word, length, "memo")) {
-        version = 1;
-        status = memob_read_first_line(reader, "trace", error);
-        if (!status) status = memob_read_last_line(reader, text, &count, &last_line, error);
-        if (status) return status;
-        more = memob_next_entry(reader, &word, &length);
-    }
-
-    for (; more; more = memob_next_entry(reader, &word, &length)) {
-        status = memoi_trace_parse_request(reader, word, length, trace, version, error);
-        if (status) return status;
-    }
-
-    if (version > 0 && count != trace->n_requests)
-        return memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
-                                "wrong count: %lld stated, %lld requests above", (long long)count,
-                                (long long)trace->n_requests);
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name,
-                             memo_trace** trace, memo_error* error) {
-    memob_reader reader;
-    memo_status status;
-    *trace = NULL;
-    if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "text: NULL, or n_bytes is negative; pass a text");
-    status = memo_trace_create(trace, error);
+    memo_status status = memo_trace_create(trace, error);
     if (status) return status;
-    memob_reader_init(&reader, name ? name : "text", text, n_bytes);
-    status = memoi_trace_parse_requests(&reader, text, *trace, error);
+
+    /* Only version 1 has a frame. */
+    status = memob_read_frame(reader, "trace", 1, &count, &last_line, error);
+    while (!status && memob_next_entry(reader, &word, &length))
+        status = memoi_trace_parse_request(reader, word, length, *trace, count >= 0, error);
+    if (!status) status = memob_check_count(&last_line, count, (*trace)->n_requests, error);
     if (status) {
         memo_trace_destroy(*trace);
         *trace = NULL;
@@ -3765,15 +3769,20 @@ memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name
     return status;
 }
 
-memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* error) {
-    char* text = NULL;
-    int64_t n_bytes = 0;
-    memo_status status = memob_read_file(path, &text, &n_bytes, error);
+memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name,
+                             memo_trace** trace, memo_error* error) {
+    memob_reader reader;
+    memo_status status = memob_reader_init(&reader, text, n_bytes, name, error);
     *trace = NULL;
-    if (status) return status;
-    status =
-        memo_trace_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input", trace, error);
-    MEMO_FREE(text);
+    return status ? status : memoi_trace_parse(&reader, trace, error);
+}
+
+memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* error) {
+    memob_reader reader;
+    memo_status status = memob_reader_open(&reader, path, error);
+    *trace = NULL;
+    if (!status) status = memoi_trace_parse(&reader, trace, error);
+    memob_reader_close(&reader);
     return status;
 }
 
@@ -3827,7 +3836,7 @@ memo_mark memo_mark_parse(const char* text) {
     if (!text) return none;
 
     /* "iteration", or "layer N PHASE". */
-    memob_reader_init(&reader, "mark", text, (int64_t)strlen(text));
+    (void)memob_reader_init(&reader, text, (int64_t)strlen(text), "mark", NULL);
     if (!memoi_reader_next_line(&reader) || !memob_next_word(&reader, &word, &length)) return none;
     if (memob_word_is(word, length, "iteration")) {
         mark.phase = MEMO_PHASE_ITERATION;
@@ -5651,22 +5660,15 @@ MEMOI memo_status memoi_plan_parse_body(memob_reader* reader, memo_plan* plan, i
                             "not a valid plan: %s", reason.message);
 }
 
-MEMOI memo_status memoi_plan_parse(memob_reader* reader, const char* text, memo_plan** plan,
-                                   memo_error* error) {
+MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_error* error) {
     int64_t numbers[5], n_buffers = 0, n_gaps = 0, n_holds = 0, count = 0, length, i;
     static const char* const names[] = {"alignment", "times", "body", "peak", "bound"};
     int64_t* lines;
-    const char* word;
     memob_reader last_line;
     memo_plan head;
-    memo_status status;
-    if (!memob_next_entry(reader, &word, &length) || !memob_word_is(word, length, "memo"))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "a plan begins with `memo plan 1`");
+    memo_status status = memob_read_frame(reader, "plan", 0, &count, &last_line, error);
 
     /* The header lines, in fixed order. */
-    status = memob_read_first_line(reader, "plan", error);
-    if (!status) status = memob_read_last_line(reader, text, &count, &last_line, error);
     for (i = 0; i < 5 && !status; i++)
         status = memoi_plan_expect_header(reader, names[i], &numbers[i], error);
     memset(&head, 0, sizeof head);
@@ -5684,10 +5686,8 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, const char* text, memo_
             reader, error, MEMO_STATUS_FORMAT,
             "%lld buffers, %lld gaps and %lld holds do not fit in the rest of the file",
             (long long)n_buffers, (long long)n_gaps, (long long)n_holds);
-    if (count != 11 + n_buffers + n_gaps + n_holds)
-        return memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
-                                "wrong count: %lld stated, %lld lines expected", (long long)count,
-                                (long long)(11 + n_buffers + n_gaps + n_holds));
+    status = memob_check_count(&last_line, count, 11 + n_buffers + n_gaps + n_holds, error);
+    if (status) return status;
     if (!memoi_plan_is_alignment(numbers[0]))
         return memob_line_error(
             reader, error, MEMO_STATUS_FORMAT,
@@ -5707,25 +5707,11 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, const char* text, memo_
     (*plan)->holds = (memo_hold*)memob_calloc(n_holds, sizeof(memo_hold));
     (*plan)->n_holds = n_holds;
     lines = (int64_t*)memob_calloc(n_buffers, sizeof(int64_t));
-    if (!lines || !(*plan)->holds) {
-        MEMO_FREE(lines);
-        return memob_no_memory(error, "a plan");
-    }
-    status = memoi_plan_parse_body(reader, *plan, lines, error);
+    if (!lines || !(*plan)->holds)
+        status = memob_no_memory(error, "a plan");
+    else
+        status = memoi_plan_parse_body(reader, *plan, lines, error);
     MEMO_FREE(lines);
-    return status;
-}
-
-memo_status memo_plan_parse(const char* text, int64_t n_bytes, const char* name, memo_plan** plan,
-                            memo_error* error) {
-    memob_reader reader;
-    memo_status status;
-    *plan = NULL;
-    if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "text: NULL, or n_bytes is negative; pass a text");
-    memob_reader_init(&reader, name ? name : "text", text, n_bytes);
-    status = memoi_plan_parse(&reader, text, plan, error);
     if (status) {
         memo_plan_destroy(*plan);
         *plan = NULL;
@@ -5733,15 +5719,20 @@ memo_status memo_plan_parse(const char* text, int64_t n_bytes, const char* name,
     return status;
 }
 
-memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error) {
-    char* text = NULL;
-    int64_t n_bytes = 0;
-    memo_status status = memob_read_file(path, &text, &n_bytes, error);
+memo_status memo_plan_parse(const char* text, int64_t n_bytes, const char* name, memo_plan** plan,
+                            memo_error* error) {
+    memob_reader reader;
+    memo_status status = memob_reader_init(&reader, text, n_bytes, name, error);
     *plan = NULL;
-    if (status) return status;
-    status =
-        memo_plan_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input", plan, error);
-    MEMO_FREE(text);
+    return status ? status : memoi_plan_parse(&reader, plan, error);
+}
+
+memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error) {
+    memob_reader reader;
+    memo_status status = memob_reader_open(&reader, path, error);
+    *plan = NULL;
+    if (!status) status = memoi_plan_parse(&reader, plan, error);
+    memob_reader_close(&reader);
     return status;
 }
 
@@ -10058,7 +10049,7 @@ MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r, const char
     return status ? status : memob_expect_line_end(&r->reader, r->error);
 }
 
-MEMOI memo_status memoi_schedule_parse(memoi_schedule_reader* r) {
+MEMOI memo_status memoi_schedule_parse_lines(memoi_schedule_reader* r) {
     const char* word;
     int64_t length, count = -1;
     memo_status status;
@@ -10082,19 +10073,15 @@ MEMOI memo_status memoi_schedule_parse(memoi_schedule_reader* r) {
     return status;
 }
 
-memo_status memo_schedule_parse(const char* text, int64_t n_bytes, const char* name,
-                                memo_schedule** schedule, memo_error* error) {
+MEMOI memo_status memoi_schedule_parse(const memob_reader* reader, memo_schedule** schedule,
+                                       memo_error* error) {
     memoi_schedule_reader r;
     memo_status status;
-    *schedule = NULL;
-    if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "text: NULL, or n_bytes is negative; pass a text");
     memset(&r, 0, sizeof r);
+    r.reader = *reader;
     r.error = error;
-    memob_reader_init(&r.reader, name ? name : "text", text, n_bytes);
     status = memo_schedule_create(&r.schedule, error);
-    if (!status) status = memoi_schedule_parse(&r);
+    if (!status) status = memoi_schedule_parse_lines(&r);
     memob_map_free(&r.names);
     MEMO_FREE(r.text.data);
     MEMO_FREE(r.streams.data);
@@ -10107,15 +10094,20 @@ memo_status memo_schedule_parse(const char* text, int64_t n_bytes, const char* n
     return status;
 }
 
-memo_status memo_schedule_read(const char* path, memo_schedule** schedule, memo_error* error) {
-    char* text = NULL;
-    int64_t n_bytes = 0;
-    memo_status status = memob_read_file(path, &text, &n_bytes, error);
+memo_status memo_schedule_parse(const char* text, int64_t n_bytes, const char* name,
+                                memo_schedule** schedule, memo_error* error) {
+    memob_reader reader;
+    memo_status status = memob_reader_init(&reader, text, n_bytes, name, error);
     *schedule = NULL;
-    if (status) return status;
-    status = memo_schedule_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input",
-                                 schedule, error);
-    MEMO_FREE(text);
+    return status ? status : memoi_schedule_parse(&reader, schedule, error);
+}
+
+memo_status memo_schedule_read(const char* path, memo_schedule** schedule, memo_error* error) {
+    memob_reader reader;
+    memo_status status = memob_reader_open(&reader, path, error);
+    *schedule = NULL;
+    if (!status) status = memoi_schedule_parse(&reader, schedule, error);
+    memob_reader_close(&reader);
     return status;
 }
 

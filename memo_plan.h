@@ -160,13 +160,11 @@ MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_pr
  *   rows ROWS
  *   layer FORWARD BACKWARD BETWEEN
  *   tensor NAME FEMTOSECONDS_PER_ROW|-
- *   copy BYTES TO_HOST TO_DEVICE BOTH_WAYS
+ *   copy BYTES TO_HOST TO_DEVICE
  *   file BYTES WRITE READ WRITE_WITH_COPIES READ_WITH_COPIES    (may be absent) */
 MEMO_API memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error);
 MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char* path,
                                         memo_error* error);
-MEMO_API memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* name,
-                                        memo_profile* profile, memo_error* error);
 
 /* ---- 3 rows of every tensor: kept, swapped, recomputed ------------------------------------------
  *
@@ -614,8 +612,6 @@ MEMO_API memo_status memo_degrees_problem_from_model(const memo_degrees_model* m
  * Errors: IO; FORMAT, VERSION with error->line. */
 MEMO_API memo_status memo_degrees_problem_read(const char* path, memo_degrees_problem** problem,
                                                memo_error* error);
-MEMO_API memo_status memo_degrees_problem_parse(const char* text, int64_t n_bytes, const char* name,
-                                                memo_degrees_problem** problem, memo_error* error);
 MEMO_API memo_status memo_degrees_problem_write(const memo_degrees_problem* problem,
                                                 const char* path, memo_error* error);
 
@@ -650,9 +646,6 @@ MEMO_API memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_
                                         const char* path, memo_error* error);
 MEMO_API memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,
                                        memo_error* error);
-MEMO_API memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* name,
-                                        int32_t** block_degrees, int32_t* n_blocks,
-                                        memo_error* error);
 MEMO_API void memo_degrees_free(int32_t* block_degrees);
 
 /* ---- 6 session: from tensors and a budget to a running step -------------------------------------
@@ -6322,29 +6315,15 @@ MEMOI memo_status memoi_profile_parse_line(memob_reader* reader, const char* wor
     return status ? status : memob_expect_line_end(reader, error);
 }
 
-memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* name,
-                               memo_profile* profile, memo_error* error) {
-    memob_reader reader, last_line;
+MEMOI memo_status memoi_profile_parse(memob_reader* reader, memo_profile* profile,
+                                      memo_error* error) {
+    memob_reader last_line;
     const char* word;
-    int64_t length, count = 0, n_lines = 0;
-    memo_status status;
+    int64_t length, count, n_lines = 0;
     int stage = 0;
-    memset(profile, 0, sizeof *profile);
-    if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "text: NULL, or n_bytes is negative; pass a text");
-
-    /* The frame has the version first and the count of lines last. */
-    memob_reader_init(&reader, name ? name : "text", text, n_bytes);
-    if (!memob_next_entry(&reader, &word, &length) || !memob_word_is(word, length, "memo"))
-        return memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
-                                "a profile begins with `memo profile 1`");
-    status = memob_read_first_line(&reader, "profile", error);
-    if (!status) status = memob_read_last_line(&reader, text, &count, &last_line, error);
-
-    /* Count the lines, to compare with the stated count. */
-    while (!status && memob_next_entry(&reader, &word, &length)) {
-        status = memoi_profile_parse_line(&reader, word, length, &stage, profile, error);
+    memo_status status = memob_read_frame(reader, "profile", 0, &count, &last_line, error);
+    while (!status && memob_next_entry(reader, &word, &length)) {
+        status = memoi_profile_parse_line(reader, word, length, &stage, profile, error);
         n_lines++;
     }
 
@@ -6352,22 +6331,17 @@ memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* na
     if (!status && stage < 2)
         status = memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
                                   "a line `rows` or `layer` is missing");
-    if (!status && count != n_lines)
-        status = memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
-                                  "wrong count: %lld stated, %lld lines above", (long long)count,
-                                  (long long)n_lines);
-    if (status) memset(profile, 0, sizeof *profile);
+    if (!status) status = memob_check_count(&last_line, count, n_lines, error);
     return status;
 }
 
 memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error) {
-    char* text = NULL;
-    int64_t n_bytes = 0;
-    memo_status status = memob_read_file(path, &text, &n_bytes, error);
-    if (status) return status;
-    status = memo_profile_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input", profile,
-                                error);
-    MEMO_FREE(text);
+    memob_reader reader;
+    memo_status status = memob_reader_open(&reader, path, error);
+    memset(profile, 0, sizeof *profile);
+    if (!status) status = memoi_profile_parse(&reader, profile, error);
+    if (status) memset(profile, 0, sizeof *profile);
+    memob_reader_close(&reader);
     return status;
 }
 
@@ -9431,32 +9405,6 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
 /* --- >>degree text ---
  * Knows: the text of profiles and of degrees.  Knows nothing of what they mean. */
 
-/* Reads the frame, if the text has one, up to the first line of content. */
-MEMOI memo_status memoi_degrees_open(memob_reader* reader, const char* text, const char* kind,
-                                     const char** word, int64_t* length, int64_t* count,
-                                     memob_reader* last_line, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    *count = -1;
-    if (!memob_next_entry(reader, word, length))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "the file is empty; `memo %s 1` is expected", kind);
-    if (!memob_word_is(*word, *length, "memo")) return MEMO_STATUS_OK;
-    status = memob_read_first_line(reader, kind, error);
-    if (!status) status = memob_read_last_line(reader, text, count, last_line, error);
-    if (!status && !memob_next_entry(reader, word, length))
-        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                  "no line between the first and the last");
-    return status;
-}
-
-MEMOI memo_status memoi_degrees_count(const memob_reader* last_line, int64_t stated, int64_t found,
-                                      memo_error* error) {
-    if (stated < 0 || stated == found) return MEMO_STATUS_OK;
-    return memob_line_error(last_line, error, MEMO_STATUS_FORMAT,
-                            "wrong count: %lld stated, %lld lines above", (long long)stated,
-                            (long long)found);
-}
-
 /* A number in [least, most]. */
 MEMOI memo_status memoi_degrees_number(memob_reader* reader, const char* what, int64_t least,
                                        int64_t most, int64_t* value, memo_error* error) {
@@ -9662,32 +9610,21 @@ MEMOI memo_status memoi_degrees_complete(memoi_degrees_profile* profile, const m
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_degrees_problem_parse(const char* text, int64_t n_bytes, const char* name,
-                                       memo_degrees_problem** problem, memo_error* error) {
+MEMOI memo_status memoi_degrees_parse_problem(memob_reader* reader, memo_degrees_problem** problem,
+                                              memo_error* error) {
     memoi_degrees_profile profile;
-    memob_reader reader, last_line;
-    const char* word = NULL;
-    int64_t length = 0, stated, n_lines = 0;
-    int more = 1;
-    memo_status status;
+    memob_reader last_line;
+    const char* word;
+    int64_t length, count, n_lines = 0;
+    memo_status status = memob_read_frame(reader, "degrees-profile", 1, &count, &last_line, error);
     *problem = NULL;
-    if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "text: NULL, or n_bytes is negative; pass a text");
     memset(&profile, 0, sizeof profile);
-    memob_reader_init(&reader, name ? name : "text", text, n_bytes);
-
-    /* The frame and the lines. */
-    status = memoi_degrees_open(&reader, text, "degrees-profile", &word, &length, &stated,
-                                &last_line, error);
-    for (; !status && more; n_lines++) {
-        status = memoi_degrees_parse_line(&profile, &reader, word, length, error);
-        more = !status && memob_next_entry(&reader, &word, &length);
-    }
+    for (; !status && memob_next_entry(reader, &word, &length); n_lines++)
+        status = memoi_degrees_parse_line(&profile, reader, word, length, error);
 
     /* A truncated file has fewer lines than stated, or lacks a block. */
-    if (!status) status = memoi_degrees_count(&last_line, stated, n_lines, error);
-    if (!status) status = memoi_degrees_complete(&profile, &reader, error);
+    if (!status) status = memob_check_count(&last_line, count, n_lines, error);
+    if (!status) status = memoi_degrees_complete(&profile, reader, error);
     MEMO_FREE(profile.has_block);
     if (status)
         memo_degrees_problem_destroy(profile.problem);
@@ -9698,14 +9635,11 @@ memo_status memo_degrees_problem_parse(const char* text, int64_t n_bytes, const 
 
 memo_status memo_degrees_problem_read(const char* path, memo_degrees_problem** problem,
                                       memo_error* error) {
-    char* text = NULL;
-    int64_t n_bytes = 0;
-    memo_status status = memob_read_file(path, &text, &n_bytes, error);
+    memob_reader reader;
+    memo_status status = memob_reader_open(&reader, path, error);
     *problem = NULL;
-    if (status) return status;
-    status = memo_degrees_problem_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input",
-                                        problem, error);
-    MEMO_FREE(text);
+    if (!status) status = memoi_degrees_parse_problem(&reader, problem, error);
+    memob_reader_close(&reader);
     return status;
 }
 
@@ -9761,55 +9695,47 @@ memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, c
     return memo_text_write(&text, path, error);
 }
 
-memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* name,
-                               int32_t** block_degrees, int32_t* n_blocks, memo_error* error) {
-    memob_reader reader, last_line;
-    const char* word = NULL;
+MEMOI memo_status memoi_degrees_parse(memob_reader* reader, int32_t** block_degrees,
+                                      int32_t* n_blocks, memo_error* error) {
+    memob_reader last_line;
+    const char* word;
     int32_t* degrees = NULL;
-    int64_t length = 0, stated, n = 0, capacity = 0, block = 0, degree = 0;
-    int more = 1;
-    memo_status status;
+    int64_t length, count, n = 0, capacity = 0, block = 0, degree = 0;
+    memo_status status = memob_read_frame(reader, "degrees", 1, &count, &last_line, error);
     *block_degrees = NULL;
     *n_blocks = 0;
-    if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "text: NULL, or n_bytes is negative; pass a text");
-
-    /* The first entry is read here: the text may begin with or without a frame. */
-    memob_reader_init(&reader, name ? name : "text", text, n_bytes);
-    status =
-        memoi_degrees_open(&reader, text, "degrees", &word, &length, &stated, &last_line, error);
 
     /* One line for each block. */
-    while (!status && more) {
+    while (!status && memob_next_entry(reader, &word, &length)) {
         char shown[40];
         if (!memob_word_is(word, length, "block"))
-            status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
+            status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                       "unknown line `%s`; block is valid",
                                       memob_word_text(shown, word, length));
 
         /* Blocks must ascend by 1, so that none can be missing. */
         if (!status && n == MEMOI_DEGREES_BLOCKS)
             status =
-                memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
+                memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                  "too many blocks; at most %d are valid", MEMOI_DEGREES_BLOCKS);
-        if (!status) status = memoi_degrees_number(&reader, "block", n, n, &block, error);
-        if (!status) status = memoi_degrees_number(&reader, "degree", 1, 1 << 20, &degree, error);
+        if (!status) status = memoi_degrees_number(reader, "block", n, n, &block, error);
+        if (!status) status = memoi_degrees_number(reader, "degree", 1, 1 << 20, &degree, error);
         if (!status && !memoi_degrees_is_degree(degree))
-            status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
+            status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                       "degree %lld is not a power of two", (long long)degree);
 
         /* The number of blocks is unknown before the end, so the list grows. */
-        if (!status) status = memob_expect_line_end(&reader, error);
+        if (!status) status = memob_expect_line_end(reader, error);
         if (!status && !memob_reserve(&degrees, &capacity, n + 1, sizeof(int32_t)))
             status = memob_no_memory(error, "degrees");
         if (status) break;
         degrees[n++] = (int32_t)degree;
-        more = memob_next_entry(&reader, &word, &length);
     }
 
     /* A truncated file has fewer lines than its last line states. */
-    if (!status) status = memoi_degrees_count(&last_line, stated, n, error);
+    if (!status) status = memob_check_count(&last_line, count, n, error);
+    if (!status && n == 0)
+        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT, "there is no block");
     if (status) {
         MEMO_FREE(degrees);
         return status;
@@ -9821,15 +9747,12 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
 
 memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,
                               memo_error* error) {
-    char* text = NULL;
-    int64_t n_bytes = 0;
-    memo_status status = memob_read_file(path, &text, &n_bytes, error);
+    memob_reader reader;
+    memo_status status = memob_reader_open(&reader, path, error);
     *block_degrees = NULL;
     *n_blocks = 0;
-    if (status) return status;
-    status = memo_degrees_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input",
-                                block_degrees, n_blocks, error);
-    MEMO_FREE(text);
+    if (!status) status = memoi_degrees_parse(&reader, block_degrees, n_blocks, error);
+    memob_reader_close(&reader);
     return status;
 }
 
@@ -11172,16 +11095,9 @@ MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader
 MEMOI memo_status memoi_session_read(memo_session* s, memo_error* error) {
     memob_reader reader, last_line;
     const char* word;
-    char* text = NULL;
-    int64_t n_bytes = 0, length, count = 0, n_lines = 0;
-    memo_status status = memob_read_file(s->desc.plan_path, &text, &n_bytes, error);
-    if (status) return status;
-    memob_reader_init(&reader, s->desc.plan_path, text, n_bytes);
-    if (!memob_next_entry(&reader, &word, &length) || !memob_word_is(word, length, "memo"))
-        status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
-                                  "a session begins with `memo session 1`");
-    if (!status) status = memob_read_first_line(&reader, "session", error);
-    if (!status) status = memob_read_last_line(&reader, text, &count, &last_line, error);
+    int64_t length, count = 0, n_lines = 0;
+    memo_status status = memob_reader_open(&reader, s->desc.plan_path, error);
+    if (!status) status = memob_read_frame(&reader, "session", 0, &count, &last_line, error);
     while (!status && memob_next_entry(&reader, &word, &length))
         status = memoi_session_parse_line(s, &reader, word, length, n_lines++, error);
     if (!status &&
@@ -11189,7 +11105,7 @@ MEMOI memo_status memoi_session_read(memo_session* s, memo_error* error) {
         status = memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
                                   "wrong count: %lld stated, %lld lines above", (long long)count,
                                   (long long)n_lines);
-    MEMO_FREE(text);
+    memob_reader_close(&reader);
     return status;
 }
 

@@ -1303,6 +1303,14 @@ static void random_profile(memo_profile* p) {
 
 static int is_near(double a, double b) { return fabs(a - b) <= 1.1e-15 + 1e-12 * fabs(a); }
 
+static memo_status parse_profile(const char* text, int64_t n_bytes, const char* name,
+                                 memo_profile* profile, memo_error* e) {
+    memob_reader reader;
+    memo_status status = memob_reader_init(&reader, text, n_bytes, name, e);
+    memset(profile, 0, sizeof *profile);
+    return status ? status : memoi_profile_parse(&reader, profile, e);
+}
+
 static void profiles_come_back_from_their_file(void) {
     char path[250];
     int round, i;
@@ -1329,20 +1337,20 @@ static void profiles_come_back_from_their_file(void) {
               is_near(p.file.write_with_copies_s, q.file.write_with_copies_s) &&
               is_near(p.file.read_with_copies_s, q.file.read_with_copies_s));
         /* Cut anywhere, or with any one byte changed: refused, with a line. */
-        CHECK_OK(memob_read_file(path, &text, &n_bytes, &error));
+        text = memo_test_file(path, &n_bytes);
         damaged = (char*)malloc((size_t)n_bytes + 1);
         for (i = 0; i < 40 && damaged; i++) {
             k = memo_test_int(0, n_bytes - 2);
-            CHECK_CASE(memo_profile_parse(text, k, "cut", &q, &error) == MEMO_STATUS_FORMAT,
+            CHECK_CASE(parse_profile(text, k, "cut", &q, &error) == MEMO_STATUS_FORMAT,
                        "after %lld of %lld bytes", (long long)k, (long long)n_bytes);
             memcpy(damaged, text, (size_t)n_bytes);
             damaged[k] = (char)(damaged[k] ^ 1);
-            CHECK_CASE(memo_profile_parse(damaged, n_bytes, "damaged", &q, &error) &&
+            CHECK_CASE(parse_profile(damaged, n_bytes, "damaged", &q, &error) &&
                            strstr(error.message, "damaged:") && error.line > 0,
                        "byte %lld of %lld: %s", (long long)k, (long long)n_bytes, error.message);
         }
         free(damaged);
-        MEMO_FREE(text);
+        free(text);
     }
     remove(path);
 }
@@ -1354,7 +1362,7 @@ static memo_status parse_lines(const char* lines, int64_t count, memo_profile* p
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "%s", lines);
     memob_put_last_line(&text, count);
-    status = memo_profile_parse(text.data, text.n_bytes, "profile", profile, &error);
+    status = parse_profile(text.data, text.n_bytes, "profile", profile, &error);
     memo_text_free(&text);
     return status;
 }
