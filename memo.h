@@ -2320,6 +2320,15 @@ MEMOI int64_t memob_align_up(int64_t value, int64_t alignment);
 MEMOI int memob_is_finite(double value);
 MEMOI int memob_is_in(double value, double least, double most); /* never true for NaN */
 
+/* Checks the field of a desc.  Errors: INVALID_ARGUMENT, "DESC.FIELD: out of range (VALUE); LEAST to
+ * MOST are valid".  A rate is 0 (no limit), or 1 to 1e18 bytes/s; beyond, times of copies overflow. */
+MEMOI memo_status memob_check_integer(const char* desc, const char* field, int64_t value,
+                                      int64_t least, int64_t most, memo_error* error);
+MEMOI memo_status memob_check_real(const char* desc, const char* field, double value, double least,
+                                   double most, memo_error* error);
+MEMOI memo_status memob_check_rate(const char* desc, const char* field, double bytes_per_s,
+                                   memo_error* error);
+
 /* Hash map from int64 to int64; all zero is an empty map.  Values are 0 or above. */
 typedef struct memob_map {
     int64_t* keys;
@@ -2433,8 +2442,6 @@ MEMOI memo_status memob_recorder_annotate(void* context, memo_stream stream,
 #ifndef MEMO_NO_HOST_DEVICE
 /* Errors: INVALID_ARGUMENT unless memo_host_device_create made the device. */
 MEMOI memo_status memob_check_host_device(const memo_device* device, memo_error* error);
-/* Is it a rate that copies can be given: 0, or 1 to 1e18 bytes/s? */
-MEMOI int memob_is_copy_rate(double bytes_per_s);
 
 /* A counter is the only way in which two threads meet.  One thread sets it, in steps of two that
  * wrap; any number wait for it.  Bit 0: somebody sleeps on it.
@@ -2668,6 +2675,34 @@ MEMOI int memob_is_finite(double value) {
 }
 MEMOI int memob_is_in(double value, double least, double most) {
     return memob_is_finite(value) && value >= least && value <= most;
+}
+
+MEMOI memo_status memob_check_integer(const char* desc, const char* field, int64_t value,
+                                      int64_t least, int64_t most, memo_error* error) {
+    if (value >= least && value <= most) return MEMO_STATUS_OK;
+    if (most == INT32_MAX || most == INT64_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s.%s: out of range (%lld); %lld or more is valid", desc, field,
+                              (long long)value, (long long)least);
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "%s.%s: out of range (%lld); %lld to %lld are valid", desc, field,
+                          (long long)value, (long long)least, (long long)most);
+}
+
+MEMOI memo_status memob_check_real(const char* desc, const char* field, double value, double least,
+                                   double most, memo_error* error) {
+    if (memob_is_in(value, least, most)) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "%s.%s: out of range (%g); %g to %g are valid", desc, field, value, least,
+                          most);
+}
+
+MEMOI memo_status memob_check_rate(const char* desc, const char* field, double bytes_per_s,
+                                   memo_error* error) {
+    if (memob_is_in(bytes_per_s, 1, 1e18) || memob_is_in(bytes_per_s, 0, 0)) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "%s.%s: out of range (%g); 0 (no limit) and 1 to 1e18 are valid", desc,
+                          field, bytes_per_s);
 }
 
 MEMOI int memob_compare(int64_t a, int64_t b) { return (a > b) - (a < b); }
@@ -3487,10 +3522,7 @@ MEMOI memo_request* memoi_trace_append(memo_trace* trace, memo_request_kind kind
 }
 
 MEMOI memo_status memoi_trace_check_stream(int64_t stream, memo_error* error) {
-    if (stream >= 0 && stream < MEMOB_STREAMS) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "stream: out of range (%lld); 0 to %d are valid", (long long)stream,
-                          MEMOB_STREAMS - 1);
+    return memob_check_integer("trace", "stream", stream, 0, MEMOB_STREAMS - 1, error);
 }
 
 /* Finds the malloc of a live id; the error states whether the id was freed or never requested. */
@@ -4311,10 +4343,9 @@ memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_layers, m
     memo_status status;
     int64_t m;
     *result = NULL;
-    if (n_layers < 1 || n_layers > 1 << 20)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "n_layers: out of range (%lld); 1 to 2^20 are valid",
-                              (long long)n_layers);
+    status =
+        memob_check_integer("memo_trace_apply_layers", "n_layers", n_layers, 1, 1 << 20, error);
+    if (status) return status;
 
     /* Cut, number and match the recorded layers. */
     memset(&layers, 0, sizeof layers);
@@ -4611,11 +4642,7 @@ memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
     plan->lower_bound_bytes = bound;
     for (i = 0; i < plan->n_buffers; i++)
         plan->n_times = memob_max(plan->n_times, plan->buffers[i].end);
-    if (plan->body_begin < 0 || plan->body_begin > plan->n_times)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "plan.body_begin: out of range (%lld); 0 to %lld are valid",
-                              (long long)plan->body_begin, (long long)plan->n_times);
-    return MEMO_STATUS_OK;
+    return memob_check_integer("plan", "body_begin", plan->body_begin, 0, plan->n_times, error);
 }
 
 /* ---- >>plan from trace --------------------------------------------------------------------------
@@ -5168,10 +5195,8 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
         if (plan->buffers[i].is_fixed)
             bound = memob_max(bound, plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i));
     }
-    if (plan->body_begin < 0 || plan->body_begin > plan->n_times)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "plan.body_begin: out of range (%lld); 0 to %lld are valid",
-                              (long long)plan->body_begin, (long long)plan->n_times);
+    status = memob_check_integer("plan", "body_begin", plan->body_begin, 0, plan->n_times, error);
+    if (status) return status;
     if (check_offsets) status = memoi_plan_check_offsets(plan, culprit, error);
     if (status) return status;
 
@@ -6324,13 +6349,9 @@ MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* err
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "memo_arena_desc.device: device_alloc or device_free is NULL; set both");
-    if (desc->on_divergence != MEMO_DIVERGENCE_ERROR &&
-        desc->on_divergence != MEMO_DIVERGENCE_FALLBACK)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_arena_desc.on_divergence: not a memo_divergence (%d); 0 and 1 are "
-            "valid",
-            (int)desc->on_divergence);
+    if (memob_check_integer("memo_arena_desc", "on_divergence", (int)desc->on_divergence,
+                            MEMO_DIVERGENCE_ERROR, MEMO_DIVERGENCE_FALLBACK, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (!desc->plan == !desc->trace)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_arena_desc: set either trace, to record, or plan, to replay");
@@ -6792,10 +6813,8 @@ MEMOI memoi_slot* memoi_arena_find_slot(const memo_arena* arena, const void* add
 
 memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream, void** address,
                              memo_error* error) {
-    if (size_bytes < 0 || size_bytes > MEMOB_BYTES_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "size: out of range (%lld); 0 to 2^62 bytes are valid",
-                              (long long)size_bytes);
+    if (memob_check_integer("arena", "size_bytes", size_bytes, 0, MEMOB_BYTES_MAX, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (arena->state == MEMOI_ARENA_BETWEEN)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "request between micro-batches; call memo_arena_begin first");
@@ -7554,9 +7573,8 @@ MEMOI memo_status memoi_host_copy_rows(void* context, memo_stream stream, memo_c
     memoi_host_copy_args copy;
 
     /* Everything is checked here: an operation that fails later fails the whole device. */
-    if ((int)kind < 0 || kind > MEMO_COPY_ON_DEVICE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "copy.kind: not a memo_copy_kind (%d); 0 to 2 are valid", (int)kind);
+    if (memob_check_integer("copy", "kind", (int)kind, 0, MEMO_COPY_ON_DEVICE, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOB_BYTES_MAX / n_rows))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -7641,33 +7659,11 @@ MEMOI memo_status memob_check_host_device(const memo_device* device, memo_error*
 
 MEMOB_ZERO_DEFAULT(memo_host_device_desc)
 
-MEMOI int memob_is_copy_rate(double bytes_per_s) {
-    /* Outside these limits the ends of copies overflow. */
-    return memob_is_finite(bytes_per_s) &&
-           (bytes_per_s == 0 || (bytes_per_s >= 1 && bytes_per_s <= 1e18));
-}
-
 MEMOI void memoi_row_fill_host(memo_device* table); /* chapter 10 */
-
-MEMOI memo_status memoi_host_check_capacity(const char* field, int64_t capacity_bytes,
-                                            memo_error* error) {
-    if (capacity_bytes >= 0 && capacity_bytes <= MEMOB_BYTES_MAX) return MEMO_STATUS_OK;
-    return memo_error_set(
-        error, MEMO_STATUS_INVALID_ARGUMENT,
-        "memo_host_device_desc.%s_bytes: out of range (%lld); 0 (no limit) to 2^62 are valid",
-        field, (long long)capacity_bytes);
-}
-
-MEMOI memo_status memoi_host_check_rate(const char* field, double bytes_per_s, memo_error* error) {
-    if (memob_is_copy_rate(bytes_per_s)) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "memo_host_device_desc.%s_bytes_per_s: out of range (%g); 0 (no limit) "
-                          "and 1 to 1e18 are valid",
-                          field, bytes_per_s);
-}
 
 memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_device** device,
                                     memo_error* error) {
+    static const char name[] = "memo_host_device_desc";
     memoi_host* host;
     memo_device* table;
     memo_status status;
@@ -7677,16 +7673,17 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
                               "memo_host_device_desc: NULL; pass a desc");
 
     /* Limits that the workers' arithmetic needs. */
-    if ((status = memoi_host_check_capacity("device_memory", desc->device_memory_bytes, error)) ||
-        (status = memoi_host_check_capacity("host_memory", desc->host_memory_bytes, error)) ||
-        (status = memoi_host_check_rate("to_host", desc->to_host_bytes_per_s, error)) ||
-        (status = memoi_host_check_rate("to_device", desc->to_device_bytes_per_s, error)))
+    if ((status = memob_check_integer(name, "device_memory_bytes", desc->device_memory_bytes, 0,
+                                      MEMOB_BYTES_MAX, error)) ||
+        (status = memob_check_integer(name, "host_memory_bytes", desc->host_memory_bytes, 0,
+                                      MEMOB_BYTES_MAX, error)) ||
+        (status =
+             memob_check_rate(name, "to_host_bytes_per_s", desc->to_host_bytes_per_s, error)) ||
+        (status =
+             memob_check_rate(name, "to_device_bytes_per_s", desc->to_device_bytes_per_s, error)) ||
+        (status = memob_check_integer(name, "queue_operations", desc->queue_operations, 0,
+                                      MEMOI_HOST_QUEUE_OPERATIONS_MAX, error)))
         return status;
-    if (desc->queue_operations < 0 || desc->queue_operations > MEMOI_HOST_QUEUE_OPERATIONS_MAX)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_host_device_desc.queue_operations: out of range (%lld); 0 to %lld are valid",
-            (long long)desc->queue_operations, (long long)MEMOI_HOST_QUEUE_OPERATIONS_MAX);
 
     host = (memoi_host*)memob_calloc(1, sizeof *host);
     if (!host) return memob_no_memory(error, "a host device");
@@ -7783,11 +7780,8 @@ memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
 memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, double duration_s,
                                    memo_error* error) {
     memoi_host* host = memoi_host_of(device, error);
-    if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!memob_is_in(duration_s, 0, 1e9))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sleep.duration_s: out of range (%g); 0 to 1e9 s are valid",
-                              duration_s);
+    if (!host || memob_check_real("sleep", "duration_s", duration_s, 0, 1e9, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_host_call(host, stream, memoi_host_run_sleep, &duration_s, sizeof duration_s,
                            error);
 }
@@ -7912,26 +7906,15 @@ void memo_schedule_destroy(memo_schedule* schedule) {
 
 MEMOI memo_status memoi_schedule_has_stream(const memo_schedule* schedule, int32_t stream,
                                             memo_error* error) {
-    if (stream >= 0 && stream < schedule->n_streams) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "stream: out of range (%d); the schedule has %d streams", (int)stream,
-                          (int)schedule->n_streams);
+    return memob_check_integer("schedule", "stream", stream, 0, schedule->n_streams - 1, error);
 }
-
 MEMOI memo_status memoi_schedule_has_event(const memo_schedule* schedule, int32_t event,
                                            memo_error* error) {
-    if (event >= 0 && event < schedule->n_events) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "event: out of range (%d); the schedule has %d events", (int)event,
-                          (int)schedule->n_events);
+    return memob_check_integer("schedule", "event", event, 0, schedule->n_events - 1, error);
 }
-
 MEMOI memo_status memoi_schedule_has_link(const memo_schedule* schedule, int32_t link,
                                           memo_error* error) {
-    if (link > 0 && link <= schedule->n_links) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "link: out of range (%d); the schedule has %d links, numbered from 1",
-                          (int)link, (int)schedule->n_links);
+    return memob_check_integer("schedule", "link", link, 1, schedule->n_links, error);
 }
 
 memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, int32_t* stream,
@@ -10992,41 +10975,24 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
 }
 
 MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* error) {
-    if (desc->n_layers < 1)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.n_layers: below 1 (%d); 1 or more are valid",
-                              (int)desc->n_layers);
-    if (desc->n_rows < 1)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.n_rows: below 1 (%lld); 1 or more are valid",
-                              (long long)desc->n_rows);
-    if (desc->n_tensors < 1)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.n_tensors: below 1 (%d); 1 or more are valid",
-                              (int)desc->n_tensors);
+    static const char name[] = "memo_swap_desc";
+    memo_status status;
+    if ((status = memob_check_integer(name, "n_layers", desc->n_layers, 1, INT32_MAX, error)) ||
+        (status = memob_check_integer(name, "n_rows", desc->n_rows, 1, INT64_MAX, error)) ||
+        (status = memob_check_integer(name, "n_tensors", desc->n_tensors, 1, INT32_MAX, error)))
+        return status;
     if (!desc->tensors)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_desc.tensors: NULL; pass n_tensors tensors");
 
     /* What is moved, and where to. */
-    if (!desc->rows && !memob_is_in(desc->alpha, 0, 1))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.alpha: out of range (%g); 0 to 1 are valid",
-                              desc->alpha);
-    if (desc->tile_rows < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.tile_rows: negative (%lld); 0 means 1",
-                              (long long)desc->tile_rows);
-    if (desc->n_host_layers < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.n_host_layers: negative (%d); 0 means one for each "
-                              "moved layer",
-                              (int)desc->n_host_layers);
-    if (!memob_is_in(desc->spill_bytes_per_s, 0, MEMOI_DOUBLE_MAX))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.spill_bytes_per_s: out of range (%g); 0 (no limit) "
-                              "and finite rates are valid",
-                              desc->spill_bytes_per_s);
+    if ((!desc->rows && (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
+        (status = memob_check_integer(name, "tile_rows", desc->tile_rows, 0, INT64_MAX, error)) ||
+        (status = memob_check_integer(name, "n_host_layers", desc->n_host_layers, 0, INT32_MAX,
+                                      error)) ||
+        (status = memob_check_real(name, "spill_bytes_per_s", desc->spill_bytes_per_s, 0,
+                                   MEMOI_DOUBLE_MAX, error)))
+        return status;
     return memoi_swap_check_tensors(desc, error);
 }
 
@@ -11946,10 +11912,8 @@ MEMOI memo_status memoi_swap_move(memo_swap* swap, int32_t layer, memo_copy_kind
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, memo_error* error) {
     int32_t n_done = swap->n_begun;
-    if (n_rows < 1 || n_rows > swap->n_rows_most)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_set_rows.n_rows: out of range (%lld); 1 to %lld are valid",
-                              (long long)n_rows, (long long)swap->n_rows_most);
+    if (memob_check_integer("memo_swap_set_rows", "n_rows", n_rows, 1, swap->n_rows_most, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (swap->is_backward ? n_done < swap->n_layers || swap->n_ended < n_done : n_done > 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_swap_set_rows: a micro-batch is open; end it, or call "
@@ -12315,15 +12279,6 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
 
 /* --- descs --- */
 
-/* Is a size neither negative nor above 2^62? */
-MEMOI memo_status memoi_row_size(const char* desc, const char* name, int64_t size,
-                                 memo_error* error) {
-    if (size >= 0 && size <= MEMOB_BYTES_MAX) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s.%s: out of range (%lld); 0 to 2^62 are valid", desc, name,
-                          (long long)size);
-}
-
 /* Is an array there, and aligned to its element? */
 MEMOI memo_status memoi_row_array(const char* desc, const char* name, const void* address,
                                   int64_t element_bytes, memo_error* error) {
@@ -12385,8 +12340,9 @@ memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error) {
     static const char desc[] = "memo_rows_desc";
     memo_status status;
     int64_t n; /* whichever side is larger: here it is not known which one has the index */
-    if ((status = memoi_row_size(desc, "n_rows", rows->n_rows, error)) ||
-        (status = memoi_row_size(desc, "n_indexed_rows", rows->n_indexed_rows, error)))
+    if ((status = memob_check_integer(desc, "n_rows", rows->n_rows, 0, MEMOB_BYTES_MAX, error)) ||
+        (status = memob_check_integer(desc, "n_indexed_rows", rows->n_indexed_rows, 0,
+                                      MEMOB_BYTES_MAX, error)))
         return status;
     n = rows->n_rows > rows->n_indexed_rows ? rows->n_rows : rows->n_indexed_rows;
     if (!rows->n_rows) n = 0;
@@ -12409,8 +12365,9 @@ memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error) {
     if (merge->part_batch_stride_rows == 0) merge->part_batch_stride_rows = merge->n_rows;
 
     /* Batches must not overlap or overflow. */
-    if ((status = memoi_row_size(desc, "n_batches", merge->n_batches, error)) ||
-        (status = memoi_row_size(desc, "n_rows", merge->n_rows, error)))
+    if ((status =
+             memob_check_integer(desc, "n_batches", merge->n_batches, 0, MEMOB_BYTES_MAX, error)) ||
+        (status = memob_check_integer(desc, "n_rows", merge->n_rows, 0, MEMOB_BYTES_MAX, error)))
         return status;
     if (merge->n_batches > 1 &&
         (merge->batch_stride_rows < merge->n_rows || merge->part_batch_stride_rows < merge->n_rows))
@@ -12492,12 +12449,11 @@ memo_status memo_cross_entropy_desc_resolve(memo_cross_entropy_desc* entropy, me
     int64_t element_bytes = memoi_row_type_bytes(entropy->type), n = entropy->n_rows;
     memo_status status;
     if (entropy->n_parts == 0) entropy->n_parts = 1;
-    if (entropy->n_parts < 1 || entropy->part < 0 || entropy->part >= entropy->n_parts)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.part: out of range (%d of %d); 0 to n_parts - 1 are valid", desc,
-                              (int)entropy->part, (int)entropy->n_parts);
-    status = memoi_row_size(desc, "first_column", entropy->first_column, error);
-    if (status) return status;
+    if ((status =
+             memob_check_integer(desc, "part", entropy->part, 0, entropy->n_parts - 1, error)) ||
+        (status = memob_check_integer(desc, "first_column", entropy->first_column, 0,
+                                      MEMOB_BYTES_MAX, error)))
+        return status;
 
     /* Sizes of every array; cross_entropy may have no gradient, and softmax_parts no sums. */
     status = memoi_row_matrix(desc, "logits", entropy->logits, n, entropy->n_columns, element_bytes,
@@ -12518,8 +12474,8 @@ memo_status memo_sinks_desc_resolve(memo_sinks_desc* sinks, memo_error* error) {
     static const char desc[] = "memo_sinks_desc";
     int64_t n;
     memo_status status;
-    if ((status = memoi_row_size(desc, "n_rows", sinks->n_rows, error)) ||
-        (status = memoi_row_size(desc, "n_heads", sinks->n_heads, error)))
+    if ((status = memob_check_integer(desc, "n_rows", sinks->n_rows, 0, MEMOB_BYTES_MAX, error)) ||
+        (status = memob_check_integer(desc, "n_heads", sinks->n_heads, 0, MEMOB_BYTES_MAX, error)))
         return status;
     if (sinks->n_heads && sinks->n_rows > MEMOB_BYTES_MAX / sinks->n_heads)
         return memo_error_set(

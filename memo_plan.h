@@ -6047,28 +6047,19 @@ MEMOI void memoi_profiler_release(memoi_profiler* p) {
 }
 
 MEMOI memo_status memoi_profile_check_desc(const memo_profile_desc* desc, memo_error* error) {
-    const struct {
-        const char* name;
-        int64_t value, most;
-    } fields[] = {
-        {"n_tensors", desc->n_tensors, MEMO_PROFILE_TENSORS_MAX},
-        {"largest_copy_bytes", desc->largest_copy_bytes, MEMOB_BYTES_MAX / 2},
-        {"n_repetitions", desc->n_repetitions, MEMOI_PROFILE_REPETITIONS_MAX},
-    };
-    memo_status status = MEMO_STATUS_OK;
+    static const char name[] = "memo_profile_desc";
+    memo_status status;
     int32_t i;
 
     /* Numbers. */
-    if (desc->n_rows < 1)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_profile_desc.n_rows: below 1 (%lld); 1 or more are valid",
-                              (long long)desc->n_rows);
-    for (i = 0; i < 3; i++)
-        if (fields[i].value < 0 || fields[i].value > fields[i].most)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_profile_desc.%s: out of range (%lld); 0 to %lld are valid",
-                                  fields[i].name, (long long)fields[i].value,
-                                  (long long)fields[i].most);
+    if ((status = memob_check_integer(name, "n_rows", desc->n_rows, 1, INT64_MAX, error)) ||
+        (status = memob_check_integer(name, "n_tensors", desc->n_tensors, 0,
+                                      MEMO_PROFILE_TENSORS_MAX, error)) ||
+        (status = memob_check_integer(name, "largest_copy_bytes", desc->largest_copy_bytes, 0,
+                                      MEMOB_BYTES_MAX / 2, error)) ||
+        (status = memob_check_integer(name, "n_repetitions", desc->n_repetitions, 0,
+                                      MEMOI_PROFILE_REPETITIONS_MAX, error)))
+        return status;
 
     /* What they count. */
     if (!desc->device || (desc->n_tensors && !desc->tensors))
@@ -6672,19 +6663,18 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
 
     /* The limit keeps sums over all layers finite. */
     for (i = 0; i < sizeof fields / sizeof fields[0]; i++)
-        if (!memob_is_in(fields[i].value, 0, MEMOI_ROWS_TIME_MAX))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_swap_plan_desc.%s: out of range (%g); 0 to %g are valid",
-                                  fields[i].name, fields[i].value, MEMOI_ROWS_TIME_MAX);
+        if (memob_check_real("memo_swap_plan_desc", fields[i].name, fields[i].value, 0,
+                             MEMOI_ROWS_TIME_MAX, error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* 0 is no limit, so only negative budgets are invalid. */
-    if (desc->device_bytes < 0 || desc->host_bytes < 0 || desc->spill_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_plan_desc.%s_bytes: negative; 0 means no limit",
-                              desc->device_bytes < 0 ? "device"
-                              : desc->host_bytes < 0 ? "host"
-                                                     : "spill");
-    return MEMO_STATUS_OK;
+    if (memob_check_integer("memo_swap_plan_desc", "device_bytes", desc->device_bytes, 0, INT64_MAX,
+                            error) ||
+        memob_check_integer("memo_swap_plan_desc", "host_bytes", desc->host_bytes, 0, INT64_MAX,
+                            error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    return memob_check_integer("memo_swap_plan_desc", "spill_bytes", desc->spill_bytes, 0,
+                               INT64_MAX, error);
 }
 
 MEMOI memo_status memoi_rows_find_bundles(memoi_rows_planner* p, memo_error* error) {
@@ -8183,9 +8173,8 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     degrees[3] = l->ulysses;
     degrees[4] = l->ring;
     for (i = 0; i < 5; i++) {
-        if (degrees[i] < 1)
-            return memo_error_set(error, no, "%s: out of range (%d); 1 or more are valid", names[i],
-                                  (int)degrees[i]);
+        if (memob_check_integer("memo_parallel_layout", names[i], degrees[i], 1, INT32_MAX, error))
+            return no;
         product *= degrees[i];
     }
     if (product < c->n_gpus || product > c->n_gpus)
@@ -8252,9 +8241,8 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
                               (int)l->pipeline, (int)m->n_layers);
 
     /* A ZeRO stage above 0 needs several ranks to shard over. */
-    if (l->zero_stage < 0 || l->zero_stage > 3)
-        return memo_error_set(error, no, "zero_stage: out of range (%d); 0 to 3 are valid",
-                              (int)l->zero_stage);
+    if (memob_check_integer("memo_parallel_layout", "zero_stage", l->zero_stage, 0, 3, error))
+        return no;
     if (l->zero_stage > 0 && memo_parallel_zero_group(l) == 1)
         return memo_error_set(error, no,
                               "zero_stage: %d has nothing to shard, because data x ulysses x ring "
@@ -8945,10 +8933,9 @@ memo_status memo_parallel_longest(const memo_parallel_desc* desc,
     int64_t low = 0, high; /* low steps fit, high do not */
     memo_status status;
     *sequence = 0;
-    if (step_tokens < 1 || step_tokens > MEMOI_PARALLEL_SEQUENCE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "step_tokens: out of range (%lld); 1 to 2^40 are valid",
-                              (long long)step_tokens);
+    status = memob_check_integer("memo_parallel_longest", "step_tokens", step_tokens, 1,
+                                 MEMOI_PARALLEL_SEQUENCE, error);
+    if (status) return status;
 
     /* The longest length decides whether the layout is legal; it has enough pieces. */
     high = MEMOI_PARALLEL_SEQUENCE / step_tokens + 1;
@@ -9137,14 +9124,9 @@ memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees
     *problem = NULL;
 
     /* Degrees must ascend because the costs compare them by index. */
-    if (n_blocks < 1 || n_blocks > MEMOI_DEGREES_BLOCKS)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "n_blocks: out of range (%d); 1 to %d are valid", (int)n_blocks,
-                              MEMOI_DEGREES_BLOCKS);
-    if (n_degrees < 1 || n_degrees > MEMO_DEGREES_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "n_degrees: out of range (%d); 1 to %d are valid", (int)n_degrees,
-                              MEMO_DEGREES_MAX);
+    if (memob_check_integer("degrees", "n_blocks", n_blocks, 1, MEMOI_DEGREES_BLOCKS, error) ||
+        memob_check_integer("degrees", "n_degrees", n_degrees, 1, MEMO_DEGREES_MAX, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     for (k = 0; k < n_degrees; k++)
         if (!memoi_degrees_is_degree(degrees[k]) || (k > 0 && degrees[k] <= degrees[k - 1]))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -9226,10 +9208,8 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "boundary_degree: not one of the degrees (%d)",
                               (int)problem->boundary_degree);
-    if (problem->memory_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memory_bytes: negative; 0 means no limit");
-    return MEMO_STATUS_OK;
+    return memob_check_integer("degrees", "memory_bytes", problem->memory_bytes, 0, INT64_MAX,
+                               error);
 }
 
 /* --- >>degree costs ---
@@ -10313,10 +10293,7 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_
     int32_t* indices;
     memo_status status = memoi_degrees_check(problem, error);
     *plan = NULL;
-    if (!status && !(time_limit_s >= 0 && time_limit_s <= 1e6))
-        status =
-            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                           "time_limit_s: out of range (%g); 0 to 1000000 are valid", time_limit_s);
+    if (!status) status = memob_check_real("degrees", "time_limit_s", time_limit_s, 0, 1e6, error);
     if (status) return status;
 
     /* The caller's plan stays NULL until the new one is complete. */

@@ -2688,14 +2688,10 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
 MEMOB_ZERO_DEFAULT(memo_comm_threads_desc)
 
 MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, memo_error* error) {
-    const double rates[2] = {desc->bytes_per_s, desc->outer_bytes_per_s};
-    const double latencies_s[2] = {desc->latency_s, desc->outer_latency_s};
-    int32_t r, k;
-    if (desc->n_ranks < 1 || desc->n_ranks > 32768)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_comm_threads_desc.n_ranks: out of range (%d); 1 to 32768 are valid",
-            (int)desc->n_ranks);
+    static const char name[] = "memo_comm_threads_desc";
+    int32_t r;
+    memo_status status = memob_check_integer(name, "n_ranks", desc->n_ranks, 1, 32768, error);
+    if (status) return status;
     if (!desc->devices)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -2707,33 +2703,13 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, m
                                   "memo_comm_threads_desc.devices, rank %d: %.400s", (int)r,
                                   reason.message);
     }
-    if (!(desc->timeout_s >= 0 && desc->timeout_s <= 1e9))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_comm_threads_desc.timeout_s: out of range (%g); 0 to 1e9 are valid",
-            desc->timeout_s);
-
-    /* Simulated links. */
-    for (k = 0; k < 2; k++) {
-        if (!memob_is_copy_rate(rates[k]))
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_comm_threads_desc.%sbytes_per_s: out of range (%g); 0 (no limit) "
-                "or at least 1 is valid",
-                k ? "outer_" : "", rates[k]);
-        if (!(latencies_s[k] >= 0 && latencies_s[k] <= 1e3))
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_comm_threads_desc.%slatency_s: out of range (%g); 0 to 1000 are "
-                "valid",
-                k ? "outer_" : "", latencies_s[k]);
-    }
-    if (desc->ranks_per_node < 0)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_comm_threads_desc.ranks_per_node: negative (%d); 0 means one node",
-            (int)desc->ranks_per_node);
-    return MEMO_STATUS_OK;
+    if ((status = memob_check_real(name, "timeout_s", desc->timeout_s, 0, 1e9, error)) ||
+        (status = memob_check_rate(name, "bytes_per_s", desc->bytes_per_s, error)) ||
+        (status = memob_check_rate(name, "outer_bytes_per_s", desc->outer_bytes_per_s, error)) ||
+        (status = memob_check_real(name, "latency_s", desc->latency_s, 0, 1e3, error)) ||
+        (status = memob_check_real(name, "outer_latency_s", desc->outer_latency_s, 0, 1e3, error)))
+        return status;
+    return memob_check_integer(name, "ranks_per_node", desc->ranks_per_node, 0, INT32_MAX, error);
 }
 
 memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
@@ -3571,10 +3547,9 @@ MEMOI memo_status memoi_mesh_check(const memoi_mesh_axis* axes, int32_t size, me
     int length = 0, i;
     int64_t product = 1;
     for (i = 0; i < MEMOI_MESH_AXES; i++) {
-        if (axes[i].degree < 1)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_mesh_desc.%s: negative (%d); 0 means 1", axes[i].name,
-                                  (int)axes[i].degree);
+        if (memob_check_integer("memo_mesh_desc", axes[i].name, axes[i].degree, 0, INT32_MAX,
+                                error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
         /* A product above size is wrong anyway; stop there, so that it cannot overflow. */
         product = product > size ? product : product * axes[i].degree;
     }
@@ -3599,10 +3574,8 @@ memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t ra
     memoi_mesh_list(desc, axes);
     status = memoi_mesh_check(axes, size, error);
     if (status) return status;
-    if (rank < 0 || rank >= size)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "mesh rank: out of range (%d); 0 to %d are valid", (int)rank,
-                              (int)size - 1);
+    status = memob_check_integer("mesh", "rank", rank, 0, size - 1, error);
+    if (status) return status;
     degrees->data = axes[0].degree;
     degrees->pipeline = axes[1].degree;
     degrees->tensor = axes[2].degree;
@@ -3733,21 +3706,15 @@ MEMOI int64_t memoi_sharding_document_of(const int64_t* begins, int64_t n_docume
 }
 
 MEMOI memo_status memoi_sharding_check(const memo_sharding_desc* desc, memo_error* error) {
-    if ((int)desc->kind < MEMO_SHARDING_ZIGZAG || (int)desc->kind > MEMO_SHARDING_DOCUMENTS)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sharding_desc.kind: not a memo_sharding_kind (%d); 0 to %d are valid",
-            (int)desc->kind, (int)MEMO_SHARDING_DOCUMENTS);
-    if (desc->ring < 0 || desc->ulysses < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_sharding_desc.%s: negative (%d); 0 means 1",
-                              desc->ring < 0 ? "ring" : "ulysses",
-                              (int)(desc->ring < 0 ? desc->ring : desc->ulysses));
-    if (desc->n_tokens < 1 || desc->n_tokens > MEMOB_BYTES_MAX / 2)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sharding_desc.n_tokens: out of range (%lld); 1 to %lld are valid",
-            (long long)desc->n_tokens, (long long)(MEMOB_BYTES_MAX / 2));
+    static const char name[] = "memo_sharding_desc";
+    memo_status status;
+    if ((status = memob_check_integer(name, "kind", (int)desc->kind, MEMO_SHARDING_ZIGZAG,
+                                      MEMO_SHARDING_DOCUMENTS, error)) ||
+        (status = memob_check_integer(name, "ring", desc->ring, 0, INT32_MAX, error)) ||
+        (status = memob_check_integer(name, "ulysses", desc->ulysses, 0, INT32_MAX, error)) ||
+        (status =
+             memob_check_integer(name, "n_tokens", desc->n_tokens, 1, MEMOB_BYTES_MAX / 2, error)))
+        return status;
 
     /* Documents belong to one kind, which needs them. */
     if (desc->kind != MEMO_SHARDING_DOCUMENTS && desc->document_begins)
@@ -6236,6 +6203,7 @@ MEMOI memo_status memoi_hybrid_ranks_check(const memo_sp_attention_desc* desc, m
     const memo_sharding* sharding = &desc->sharding;
     const memo_comm* comms[2];
     const char* const names[2] = {"ring", "ulysses"};
+    const char* const rank_names[2] = {"ring_rank", "ulysses_rank"};
     int32_t degrees[2], ranks[2];
     int k;
     comms[0] = desc->ring;
@@ -6253,59 +6221,33 @@ MEMOI memo_status memoi_hybrid_ranks_check(const memo_sp_attention_desc* desc, m
                 "memo_sp_attention_desc.%s: its size is not the sharding's degree (%d, "
                 "%d); make both from one mesh",
                 names[k], (int)comms[k]->size, (int)degrees[k]);
-        if (ranks[k] < 0 || ranks[k] >= degrees[k])
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_sp_attention_desc.%s_rank: out of range (%d); 0 to %d are valid", names[k],
-                (int)ranks[k], (int)degrees[k] - 1);
+        if (memob_check_integer("memo_sp_attention_desc", rank_names[k], ranks[k], 0,
+                                degrees[k] - 1, error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
     }
     return MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    if (desc->n_batch < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_sp_attention_desc.n_batch: negative (%d); 0 means 1",
-                              (int)desc->n_batch);
-
-    /* Numbers of heads. */
+    static const char name[] = "memo_sp_attention_desc";
+    memo_status status;
     if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "memo_sp_attention_desc.n_q_heads: not a positive multiple of n_kv_heads "
             "(%d, %d); choose one that is",
             (int)desc->n_q_heads, (int)desc->n_kv_heads);
-    if (desc->ulysses_groups < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_sp_attention_desc.ulysses_groups: negative (%d); 0 means 1",
-                              (int)desc->ulysses_groups);
-
-    /* What a head is. */
-    if (desc->head_size < 1)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sp_attention_desc.head_size: out of range (%d); at least 1 is valid",
-            (int)desc->head_size);
-    if (!memob_is_in((double)desc->softcap, 0, 3e38))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_sp_attention_desc.softcap: out of range (%g); 0 (none) to 3e38 "
-                              "are valid",
-                              (double)desc->softcap);
-    if (!memob_is_in((double)desc->scale, -3e38, 3e38))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_sp_attention_desc.scale: not finite (%g); 0 means 1 / "
-                              "sqrt(head_size)",
-                              (double)desc->scale);
-    if (desc->first_q_head < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_sp_attention_desc.first_q_head: negative (%d); 0 or more are "
-                              "valid",
-                              (int)desc->first_q_head);
-    if (desc->v_head_size < 0)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sp_attention_desc.v_head_size: negative (%d); 0 means head_size",
-            (int)desc->v_head_size);
+    if ((status = memob_check_integer(name, "n_batch", desc->n_batch, 0, INT32_MAX, error)) ||
+        (status = memob_check_integer(name, "ulysses_groups", desc->ulysses_groups, 0, INT32_MAX,
+                                      error)) ||
+        (status = memob_check_integer(name, "head_size", desc->head_size, 1, INT32_MAX, error)) ||
+        (status =
+             memob_check_integer(name, "v_head_size", desc->v_head_size, 0, INT32_MAX, error)) ||
+        (status =
+             memob_check_integer(name, "first_q_head", desc->first_q_head, 0, INT32_MAX, error)) ||
+        (status = memob_check_real(name, "softcap", (double)desc->softcap, 0, 3e38, error)) ||
+        (status = memob_check_real(name, "scale", (double)desc->scale, -3e38, 3e38, error)))
+        return status;
     if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -6906,11 +6848,10 @@ MEMOI memo_status memoi_hybrid_one_mask_check(const memo_mask* mask, int has_key
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "memo_mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
             (int)mask->kind);
-    if (mask->window_before < 0 || mask->window_after < 0)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT, "memo_mask.%s: negative (%lld); 0 means no limit",
-            mask->window_before < 0 ? "window_before" : "window_after",
-            (long long)(mask->window_before < 0 ? mask->window_before : mask->window_after));
+    if (memob_check_integer("memo_mask", "window_before", mask->window_before, 0, INT64_MAX,
+                            error) ||
+        memob_check_integer("memo_mask", "window_after", mask->window_after, 0, INT64_MAX, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (mask->document_begins &&
         !memoi_sharding_are_documents(mask->document_begins, mask->n_documents, mask->n_tokens))
         return memo_error_set(
@@ -7587,17 +7528,11 @@ MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error
     if (desc->blocks_per_layer == 0) desc->blocks_per_layer = 2;
     if (desc->n_parts == 0) desc->n_parts = 2;
 
-    if ((int)desc->order < MEMO_BLOCKS_DEFAULT || (int)desc->order > MEMO_BLOCKS_FINE)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_blocks_schedule_desc.order: not a memo_blocks_order (%d); 0 to %d are "
-            "valid",
-            (int)desc->order, (int)MEMO_BLOCKS_FINE);
-    if (desc->n_parts < 1 || desc->n_parts > MEMOI_BLOCKS_PARTS)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_blocks_schedule_desc.n_parts: out of range (%d); 1 to %d are valid",
-            (int)desc->n_parts, MEMOI_BLOCKS_PARTS);
+    if (memob_check_integer("memo_blocks_schedule_desc", "order", (int)desc->order,
+                            MEMO_BLOCKS_DEFAULT, MEMO_BLOCKS_FINE, error) ||
+        memob_check_integer("memo_blocks_schedule_desc", "n_parts", desc->n_parts, 1,
+                            MEMOI_BLOCKS_PARTS, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->n_blocks < 1 || desc->blocks_per_layer < 1 || desc->n_blocks % desc->blocks_per_layer)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -8309,11 +8244,9 @@ memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* desc,
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "memo_blocks_schedule_desc.times: NULL; the best number of parts needs "
             "times");
-    if (max_parts < 1 || max_parts > MEMOI_BLOCKS_PARTS)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_blocks_best_parts.max_parts: out of range (%d); 1 to %d are valid",
-            (int)max_parts, MEMOI_BLOCKS_PARTS);
+    if (memob_check_integer("memo_blocks_best_parts", "max_parts", max_parts, 1, MEMOI_BLOCKS_PARTS,
+                            error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (!(overhead->operation_s >= 0) || !(overhead->collective_s >= 0))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -8420,9 +8353,8 @@ MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* er
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_blocks_desc.%s: NULL; it is required", missing);
     if (!memo_type_bytes(desc->type))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_blocks_desc.type: not a memo_type (%d); 0 to %d are valid",
-                              (int)desc->type, (int)MEMO_TYPE_U8);
+        return memob_check_integer("memo_blocks_desc", "type", (int)desc->type, 0, MEMO_TYPE_U8,
+                                   error);
     return memoi_blocks_check_buffers(desc, error);
 }
 
@@ -8942,19 +8874,14 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     char* logits;
     float* ignored;
     memset(sizes, 0, sizeof *sizes);
-    if (desc->vocabulary < 1 || desc->vocabulary > INT32_MAX)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_loss_desc.vocabulary: out of range (%lld); 1 to 2^31 - 1 are valid",
-            (long long)desc->vocabulary);
+    if (memob_check_integer("memo_loss_desc", "vocabulary", desc->vocabulary, 1, INT32_MAX,
+                            error) ||
+        memob_check_integer("memo_loss_desc", "tile_rows", desc->tile_rows, 0, 1 << 28, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_loss_desc.type: not supported (%s); f32, bf16 and f16 are",
                               memo_type_name(desc->type));
-    if (desc->tile_rows < 0 || desc->tile_rows > (int64_t)1 << 28)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_loss_desc.tile_rows: out of range (%lld); 0 to 2^28 are valid",
-                              (long long)desc->tile_rows);
 
     /* Rank 0 has the largest share, so all ranks find the same tile. */
     row_bytes = memo_share_of(desc->vocabulary, n_ranks, 0).count * memo_type_bytes(desc->type);
