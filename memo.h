@@ -1262,12 +1262,6 @@ MEMO_API memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_
 /* Errors: INVALID_ARGUMENT, also for sums above 2^62. */
 MEMO_API memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                               memo_error* error);
-/* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer; both
- * are n_rows if there are none.  Rows that no later layer overwrites are not recomputed, so the
- * last layer recomputes nothing.  Errors: INVALID_ARGUMENT. */
-MEMO_API memo_status memo_swap_desc_get_recompute_rows(const memo_swap_desc* desc, int32_t layer,
-                                                       int32_t tensor, int64_t* begin, int64_t* end,
-                                                       memo_error* error);
 /* Sets desc->n_host_layers to the number of places that fit into host_bytes; 0: all layers fit.
  * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY (not one fits; n_host_layers is then 1). */
 MEMO_API memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes,
@@ -1300,7 +1294,9 @@ MEMO_API memo_status memo_swap_abandon(memo_swap* swap, memo_error* error);
 /* Address of the tensor's row 0 in this layer; rows are contiguous.  It never changes.  NULL: the
  * tensor is absent.  layer and tensor are asserted. */
 MEMO_API void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor);
-/* Like memo_swap_desc_get_recompute_rows, for the rows of this micro-batch. */
+/* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer; both
+ * are the micro-batch's number of rows if there are none.  Rows that no later layer overwrites are
+ * not recomputed, so the last layer recomputes nothing. */
 MEMO_API void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
                                            int64_t* begin, int64_t* end);
 MEMO_API void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes);
@@ -11113,21 +11109,6 @@ MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error*
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                           "memo_swap_desc.n_rows: %lld rows of these tensors exceed 2^62 bytes",
                           (long long)desc->n_rows);
-}
-
-memo_status memo_swap_desc_get_recompute_rows(const memo_swap_desc* desc, int32_t layer,
-                                              int32_t tensor, int64_t* begin, int64_t* end,
-                                              memo_error* error) {
-    memo_status status = memob_swap_check_desc(desc, error);
-    if (!status &&
-        (layer < 0 || layer >= desc->n_layers || tensor < 0 || tensor >= desc->n_tensors))
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "memo_swap_desc_get_recompute_rows: layer %d or tensor %d is out "
-                                "of range; there are %d layers and %d tensors",
-                                (int)layer, (int)tensor, (int)desc->n_layers, (int)desc->n_tensors);
-    if (!status) status = memoi_swap_check_cell(desc, layer, tensor, error);
-    if (!status) memoi_swap_find_recomputed(desc, layer, tensor, begin, end);
-    return status;
 }
 
 /* Sets the offsets of every tensor of every layer.  0: a sum exceeds 2^62. */
