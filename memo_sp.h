@@ -516,26 +516,19 @@ MEMO_API void memo_sharding_gather(const memo_sharding* sharding, int32_t sequen
  * positions later, taken before the sequence is split.  ahead is 1 for the next token, and
  * 2 or more for multi-token prediction; -1 is the previous token.  The last `ahead` tokens of the
  * sequence and of each document (as in memo_sharding_positions), and padding, get `ignored`; if
- * ahead is negative, the first tokens do.  tokens (n_batch,
- * n_tokens) are in host memory.  Returns the number of labels that are not ignored. */
+ * ahead is negative, the first tokens do.  tokens (n_batch, n_tokens) are in host memory.  Returns
+ * the number of labels that are not ignored.
+ *
+ * The mean loss: sum the losses and the numbers of labels over memo_mesh.gradient, and divide.  The
+ * gradient of each label's loss is 1 / number of labels of all ranks.  Sum parameter gradients over
+ * memo_mesh.gradient; do not average them. */
 MEMO_API int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_rank,
                                       int64_t n_batch, const int32_t* tokens, int64_t ahead,
                                       const int64_t* document_begins, int64_t n_documents,
                                       int32_t ignored, int32_t* labels);
 
-/* Sums losses for the mean over the labels of all ranks.  sums (device memory, 2) contains the sum
- * of this rank's losses and its number of labels; it becomes the sums over comm
- * (memo_mesh.gradient).  Afterwards loss = sums[0] / sums[1] on every rank.  The gradient of each
- * label's loss is 1 / sums[1].  Sum parameter gradients over comm; do not average them.  Enqueues
- * on stream; all ranks must call it.  Errors: as memo_all_reduce. */
-MEMO_API memo_status memo_sharding_sum_loss(memo_comm* comm, memo_stream stream, double* sums,
-                                            memo_error* error);
-
-/* Writes one line per rank, its positions in runs, into text, and cuts it to capacity_bytes
- * including the final zero.  Returns the bytes of the whole text without the zero.  text may be
- * NULL if capacity_bytes is 0. */
-MEMO_API int64_t memo_sharding_print(const memo_sharding* sharding, char* text,
-                                     int64_t capacity_bytes);
+/* Appends one line per rank, its positions in runs. */
+MEMO_API void memo_sharding_put(const memo_sharding* sharding, memo_text* text);
 
 /* ---- 4 local attention: a block of queries against a block of keys ------------------------------
  *
@@ -1207,7 +1200,8 @@ MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_devi
  *     memo_loss_create(&desc, &loss, &error);                           // once
  *     memo_fill(device, stream, sums, 0, 16, &error);
  *     memo_loss_run(loss, &tensors, &error);                            // each micro-batch
- *     memo_sharding_sum_loss(mesh->gradient, stream, sums, &error);     // loss = sums[0] / sums[1]
+ *     memo_all_reduce(mesh->gradient, stream, sums, sums, 2, MEMO_TYPE_F64, MEMO_REDUCTION_SUM,
+ *                     &error);                                          // loss = sums[0] / sums[1]
  *
  * For multi-token prediction run it once for each head, with labels from memo_sharding_labels.  A
  * whole example is examples/17_loss_in_tiles.c. */
@@ -4044,50 +4038,31 @@ int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_ran
     return n_labels;
 }
 
-memo_status memo_sharding_sum_loss(memo_comm* comm, memo_stream stream, double* sums,
-                                   memo_error* error) {
-    return memo_all_reduce(comm, stream, sums, sums, 2, MEMO_TYPE_F64, MEMO_REDUCTION_SUM, error);
-}
-
-MEMOI void memoi_sharding_print_rank(const memo_sharding* sharding, int32_t rank,
-                                     memo_text* lines) {
+MEMOI void memoi_sharding_put_rank(const memo_sharding* sharding, int32_t rank, memo_text* text) {
     memo_run run;
     int64_t n_tokens = 0, row = 0;
-    memo_text_put(lines, "rank %d (ring %d, ulysses %d):", (int)rank,
+    memo_text_put(text, "rank %d (ring %d, ulysses %d):", (int)rank,
                   (int)(rank / sharding->ulysses), (int)(rank % sharding->ulysses));
     while (memoi_sharding_next(sharding, rank, &row, &run)) {
-        memo_text_put(lines, "%s %lld..%lld", row > run.count ? "," : "", (long long)run.start,
+        memo_text_put(text, "%s %lld..%lld", row > run.count ? "," : "", (long long)run.start,
                       (long long)(run.start + (run.count - 1) * run.stride));
-        if (run.stride > 1) memo_text_put(lines, " step %lld", (long long)run.stride);
+        if (run.stride > 1) memo_text_put(text, " step %lld", (long long)run.stride);
         n_tokens += memoi_sharding_run_tokens(&run, sharding->n_tokens);
     }
     if (n_tokens < sharding->local_tokens)
-        memo_text_put(lines, " (%lld of padding)", (long long)(sharding->local_tokens - n_tokens));
-    memo_text_put(lines, "\n");
+        memo_text_put(text, " (%lld of padding)", (long long)(sharding->local_tokens - n_tokens));
+    memo_text_put(text, "\n");
 }
 
-int64_t memo_sharding_print(const memo_sharding* sharding, char* text, int64_t capacity_bytes) {
-    memo_text lines;
-    int64_t n_bytes;
+void memo_sharding_put(const memo_sharding* sharding, memo_text* text) {
     int32_t rank;
-    memset(&lines, 0, sizeof lines);
-    memo_text_put(&lines, "%s, ring %d x ulysses %d: %lld tokens, %lld of padding, %lld a rank\n",
+    memo_text_put(text, "%s, ring %d x ulysses %d: %lld tokens, %lld of padding, %lld a rank\n",
                   memo_sharding_name(sharding->kind), (int)sharding->ring, (int)sharding->ulysses,
                   (long long)sharding->n_tokens,
                   (long long)(sharding->padded_tokens - sharding->n_tokens),
                   (long long)sharding->local_tokens);
     for (rank = 0; rank < sharding->ring * sharding->ulysses; rank++)
-        memoi_sharding_print_rank(sharding, rank, &lines);
-
-    /* Cut to what fits. */
-    n_bytes = lines.n_bytes;
-    if (capacity_bytes > 0) {
-        int64_t kept = n_bytes < capacity_bytes - 1 ? n_bytes : capacity_bytes - 1;
-        if (kept) memcpy(text, lines.data, (size_t)kept);
-        text[kept] = 0;
-    }
-    memo_text_free(&lines);
-    return n_bytes;
+        memoi_sharding_put_rank(sharding, rank, text);
 }
 
 /* ---- >>target -----------------------------------------------------------------------------------
