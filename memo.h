@@ -2275,6 +2275,9 @@ MEMO_API memo_status memo_sinks_desc_resolve(memo_sinks_desc* sinks, memo_error*
         return desc;                                                                               \
     }
 
+/* Sets error like memo_error_set, and is the status. */
+#define MEMOB_INVALID(error, ...) memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, __VA_ARGS__)
+
 /* --- >>memory --- */
 
 /* Sets error to OUT_OF_HOST_MEMORY, "no host memory for WHAT", and returns that status. */
@@ -2397,6 +2400,8 @@ MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error)
 /* Sets error to "NAME:LINE: MESSAGE" of the current line, and returns status. */
 MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
                                    memo_status status, const char* format, ...) MEMO_PRINTF(4, 5);
+#define MEMOB_BAD_LINE(reader, error, ...)                                                         \
+    memob_line_error(reader, error, MEMO_STATUS_FORMAT, __VA_ARGS__)
 
 /* Files of memo begin with "memo KIND 1" and end with "end COUNT CHECKSUM", their frame.
  * memob_read_first_line starts after the word `memo` and checks kind and version.
@@ -2677,28 +2682,24 @@ MEMOI memo_status memob_check_integer(const char* desc, const char* field, int64
                                       int64_t least, int64_t most, memo_error* error) {
     if (value >= least && value <= most) return MEMO_STATUS_OK;
     if (most == INT32_MAX || most == INT64_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.%s: out of range (%lld); %lld or more is valid", desc, field,
-                              (long long)value, (long long)least);
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s.%s: out of range (%lld); %lld to %lld are valid", desc, field,
-                          (long long)value, (long long)least, (long long)most);
+        return MEMOB_INVALID(error, "%s.%s: out of range (%lld); %lld or more is valid", desc,
+                             field, (long long)value, (long long)least);
+    return MEMOB_INVALID(error, "%s.%s: out of range (%lld); %lld to %lld are valid", desc, field,
+                         (long long)value, (long long)least, (long long)most);
 }
 
 MEMOI memo_status memob_check_real(const char* desc, const char* field, double value, double least,
                                    double most, memo_error* error) {
     if (memob_is_in(value, least, most)) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s.%s: out of range (%g); %g to %g are valid", desc, field, value, least,
-                          most);
+    return MEMOB_INVALID(error, "%s.%s: out of range (%g); %g to %g are valid", desc, field, value,
+                         least, most);
 }
 
 MEMOI memo_status memob_check_rate(const char* desc, const char* field, double bytes_per_s,
                                    memo_error* error) {
     if (memob_is_in(bytes_per_s, 1, 1e18) || memob_is_in(bytes_per_s, 0, 0)) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s.%s: out of range (%g); 0 (no limit) and 1 to 1e18 are valid", desc,
-                          field, bytes_per_s);
+    return MEMOB_INVALID(error, "%s.%s: out of range (%g); 0 (no limit) and 1 to 1e18 are valid",
+                         desc, field, bytes_per_s);
 }
 
 MEMOI int memob_compare(int64_t a, int64_t b) { return (a > b) - (a < b); }
@@ -3166,8 +3167,7 @@ MEMOI memo_status memob_reader_init(memob_reader* reader, const char* text, int6
                                     const char* name, memo_error* error) {
     memset(reader, 0, sizeof *reader);
     if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "text: NULL, or n_bytes is negative; pass a text");
+        return MEMOB_INVALID(error, "text: NULL, or n_bytes is negative; pass a text");
     reader->name = name ? name : "text";
     reader->text = reader->next = text;
     reader->end = text + n_bytes;
@@ -3303,11 +3303,10 @@ MEMOI memo_status memob_expect_number(memob_reader* reader, const char* what, in
     int64_t length;
     char shown[40];
     if (!memob_next_word(reader, &word, &length))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "the %s is missing", what);
+        return MEMOB_BAD_LINE(reader, error, "the %s is missing", what);
     if (!memob_word_number(word, length, value))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "the %s `%s` is not a whole number of 64 bits", what,
-                                memob_word_text(shown, word, length));
+        return MEMOB_BAD_LINE(reader, error, "the %s `%s` is not a whole number of 64 bits", what,
+                              memob_word_text(shown, word, length));
     return MEMO_STATUS_OK;
 }
 
@@ -3316,9 +3315,8 @@ MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error)
     int64_t length;
     char shown[40];
     if (!memob_next_word(reader, &word, &length)) return MEMO_STATUS_OK;
-    return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                            "unexpected `%s`; the line ends before it",
-                            memob_word_text(shown, word, length));
+    return MEMOB_BAD_LINE(reader, error, "unexpected `%s`; the line ends before it",
+                          memob_word_text(shown, word, length));
 }
 
 MEMOI int memob_next_entry(memob_reader* reader, const char** word, int64_t* length) {
@@ -3336,9 +3334,8 @@ MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, 
     char shown[40];
     memo_status status;
     if (!memob_next_word(reader, &word, &length) || !memob_word_is(word, length, kind))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "the file is a memo `%s`; a `memo %s` was expected",
-                                memob_word_text(shown, word, length), kind);
+        return MEMOB_BAD_LINE(reader, error, "the file is a memo `%s`; a `memo %s` was expected",
+                              memob_word_text(shown, word, length), kind);
     status = memob_expect_number(reader, "version", &version, error);
     if (status) return status;
     if (version > 1)
@@ -3366,20 +3363,17 @@ MEMOI memo_status memoi_reader_check_end(memob_reader* reader, int64_t* count,
      * fault of a line. */
     while (!is_end && memob_next_entry(&ahead, &word, &length))
         is_end = memob_word_is(word, length, "end");
-    if (!is_end)
-        return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT, "truncated: no `end` line");
+    if (!is_end) return MEMOB_BAD_LINE(&ahead, error, "truncated: no `end` line");
     end_line = ahead.line;
     *last_line = ahead;
     status = memob_expect_number(&ahead, "count", count, error);
     if (!status && *count < 0)
-        status = memob_line_error(&ahead, error, MEMO_STATUS_FORMAT, "count: negative (%lld)",
-                                  (long long)*count);
+        status = MEMOB_BAD_LINE(&ahead, error, "count: negative (%lld)", (long long)*count);
     if (status) return status;
 
     /* The stated checksum against the checksum of all bytes before the line. */
     if (!memob_next_word(&ahead, &word, &length) || length != 16)
-        return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
-                                "the checksum must have 16 hexadecimal digits");
+        return MEMOB_BAD_LINE(&ahead, error, "the checksum must have 16 hexadecimal digits");
     for (i = 0; i < length; i++) {
         char c = word[i];
         int digit = c >= '0' && c <= '9'   ? c - '0'
@@ -3387,8 +3381,7 @@ MEMOI memo_status memoi_reader_check_end(memob_reader* reader, int64_t* count,
                     : c >= 'A' && c <= 'F' ? c - 'A' + 10
                                            : -1;
         if (digit < 0)
-            return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
-                                    "the checksum must have 16 hexadecimal digits");
+            return MEMOB_BAD_LINE(&ahead, error, "the checksum must have 16 hexadecimal digits");
         stated = stated << 4 | (uint64_t)digit;
     }
     status = memob_expect_line_end(&ahead, error);
@@ -3396,17 +3389,15 @@ MEMOI memo_status memoi_reader_check_end(memob_reader* reader, int64_t* count,
 
     found = memoi_hash_fnv1a(reader->text, (int64_t)(end_line - reader->text));
     if (found != stated)
-        return memob_line_error(
-            &ahead, error, MEMO_STATUS_FORMAT,
-            "wrong checksum: the lines above have %016llx; the file was changed "
-            "or damaged",
+        return MEMOB_BAD_LINE(
+            &ahead, error,
+            "wrong checksum: the lines above have %016llx; the file was changed or damaged",
             (unsigned long long)found);
 
     /* Whatever follows is covered by no checksum. */
     while (memoi_reader_next_line(&ahead)) {
         if (memob_next_word(&ahead, &word, &length))
-            return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
-                                    "nothing may follow the `end` line");
+            return MEMOB_BAD_LINE(&ahead, error, "nothing may follow the `end` line");
     }
     reader->end = end_line;
     return MEMO_STATUS_OK;
@@ -3424,9 +3415,8 @@ MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int i
     if (is_optional && !is_empty && !has_frame) return MEMO_STATUS_OK;
     *reader = first;
     if (!has_frame)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "%sthe first line must be `memo %s 1`",
-                                is_empty ? "the file is empty; " : "", kind);
+        return MEMOB_BAD_LINE(reader, error, "%sthe first line must be `memo %s 1`",
+                              is_empty ? "the file is empty; " : "", kind);
     status = memob_read_first_line(reader, kind, error);
     return status ? status : memoi_reader_check_end(reader, count, last_line, error);
 }
@@ -3434,9 +3424,8 @@ MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int i
 MEMOI memo_status memob_check_count(const memob_reader* last_line, int64_t count, int64_t n_found,
                                     memo_error* error) {
     if (count < 0 || count == n_found) return MEMO_STATUS_OK;
-    return memob_line_error(last_line, error, MEMO_STATUS_FORMAT,
-                            "wrong count: %lld stated, %lld lines above", (long long)count,
-                            (long long)n_found);
+    return MEMOB_BAD_LINE(last_line, error, "wrong count: %lld stated, %lld lines above",
+                          (long long)count, (long long)n_found);
 }
 
 MEMOI void memob_put_last_line(memo_text* text, int64_t count) {
@@ -3529,13 +3518,12 @@ MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const ch
     if (*origin >= 0) return MEMO_STATUS_OK;
     for (i = 0; i < trace->n_requests; i++) {
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC && trace->requests[i].id == id)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "%s of id %lld: it was freed before; request it again first",
-                                  what, (long long)id);
+            return MEMOB_INVALID(error,
+                                 "%s of id %lld: it was freed before; request it again first", what,
+                                 (long long)id);
     }
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s of id %lld: it was never requested; request it first", what,
-                          (long long)id);
+    return MEMOB_INVALID(error, "%s of id %lld: it was never requested; request it first", what,
+                         (long long)id);
 }
 
 memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
@@ -3545,17 +3533,15 @@ memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
     memo_status status = memoi_trace_check_stream(stream, error);
     if (status) return status;
     if (size_bytes < 0 || size_bytes > MEMOB_BYTES_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "size of id %lld: out of range (%lld); 0 to 2^62 bytes are valid",
-                              (long long)id, (long long)size_bytes);
+        return MEMOB_INVALID(error,
+                             "size of id %lld: out of range (%lld); 0 to 2^62 bytes are valid",
+                             (long long)id, (long long)size_bytes);
     if ((int)memory_class < MEMO_CLASS_TRANSIENT || (int)memory_class > MEMO_CLASS_PERSISTENT)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "class of id %lld: not a memo_class (%d); 0 to %d are valid",
-                              (long long)id, (int)memory_class, (int)MEMO_CLASS_PERSISTENT);
+        return MEMOB_INVALID(error, "class of id %lld: not a memo_class (%d); 0 to %d are valid",
+                             (long long)id, (int)memory_class, (int)MEMO_CLASS_PERSISTENT);
     if (memob_map_get(&book->live, id) >= 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "id %lld is already live; free it first or use another id",
-                              (long long)id);
+        return MEMOB_INVALID(error, "id %lld is already live; free it first or use another id",
+                             (long long)id);
 
     /* All that can fail, before the trace changes. */
     status = memoi_trace_room(trace, error);
@@ -3607,9 +3593,8 @@ memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream, me
     memo_status status = memoi_trace_check_stream(stream, error);
     if (status) return status;
     if (memob_map_get(&memoi_trace_book_of(trace)->events, event) < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "wait for event %lld: it was never recorded; record it first",
-                              (long long)event);
+        return MEMOB_INVALID(error, "wait for event %lld: it was never recorded; record it first",
+                             (long long)event);
     status = memoi_trace_room(trace, error);
     if (status) return status;
     memoi_trace_append(trace, MEMO_REQUEST_WAIT, event, stream, -1);
@@ -3620,14 +3605,11 @@ memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* err
     memoi_trace_book* book = memoi_trace_book_of(trace);
     int64_t length = text ? (int64_t)strlen(text) : 0, i;
     memo_status status;
-    if (length == 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "mark: the text is empty; pass one line");
+    if (length == 0) return MEMOB_INVALID(error, "mark: the text is empty; pass one line");
     for (i = 0; i < length; i++) {
         if ((unsigned char)text[i] < 32)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "mark: the text has a control character (%d); pass one line of text",
+            return MEMOB_INVALID(
+                error, "mark: the text has a control character (%d); pass one line of text",
                 (int)(unsigned char)text[i]);
     }
     status = memoi_trace_room(trace, error);
@@ -3650,7 +3632,7 @@ MEMOI memo_status memoi_trace_expect_stream(memob_reader* reader, int32_t* strea
     memo_status status = memob_expect_number(reader, "stream", &number, error);
     if (status) return status;
     if (memoi_trace_check_stream(number, &reason))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%s", reason.message);
+        return MEMOB_BAD_LINE(reader, error, "%s", reason.message);
     *stream = (int32_t)number;
     return MEMO_STATUS_OK;
 }
@@ -3662,16 +3644,15 @@ MEMOI memo_status memoi_trace_expect_class(memob_reader* reader, memo_class* mem
     char shown[40];
     int i;
     if (!memob_next_word(reader, &word, &length))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "the class is missing");
+        return MEMOB_BAD_LINE(reader, error, "the class is missing");
     for (i = 0; i < 3; i++) {
         if (memob_word_is(word, length, memoi_trace_class_name((memo_class)i))) {
             *memory_class = (memo_class)i;
             return MEMO_STATUS_OK;
         }
     }
-    return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                            "the class `%s` is not transient, skeletal or persistent",
-                            memob_word_text(shown, word, length));
+    return MEMOB_BAD_LINE(reader, error, "the class `%s` is not transient, skeletal or persistent",
+                          memob_word_text(shown, word, length));
 }
 
 MEMOI memo_status memoi_trace_parse_malloc(memob_reader* reader, memo_trace* trace, int version,
@@ -3707,9 +3688,9 @@ MEMOI memo_status memoi_trace_parse_free(memob_reader* reader, memo_trace* trace
     if (status) return status;
     requested = trace->requests[memob_request_origin(trace, trace->n_requests - 1)].size_bytes;
     if (size_bytes != requested)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "free of id %lld: wrong size (%lld); its malloc has %lld bytes",
-                                (long long)id, (long long)size_bytes, (long long)requested);
+        return MEMOB_BAD_LINE(reader, error,
+                              "free of id %lld: wrong size (%lld); its malloc has %lld bytes",
+                              (long long)id, (long long)size_bytes, (long long)requested);
     return MEMO_STATUS_OK;
 }
 
@@ -3762,8 +3743,8 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* wo
         else
             status = memo_trace_wait(trace, number, stream, &reason);
     } else {
-        return memob_line_error(
-            reader, error, MEMO_STATUS_FORMAT,
+        return MEMOB_BAD_LINE(
+            reader, error,
             version > 0
                 ? "unknown request `%s`; malloc, free, use, record, wait, mark and end are valid"
                 : "unknown request `%s`; malloc, free and mark are valid, and more if the file "
@@ -3996,11 +3977,10 @@ MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
         expected = mark.phase == MEMO_PHASE_FORWARD ? n_forward : n_forward - 1 - n_backward;
         if (mark.layer != expected || (mark.phase == MEMO_PHASE_FORWARD && n_backward > 0) ||
             (mark.is_end ? open != mark.phase : open != MEMO_PHASE_NONE))
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "request %lld: the mark \"%.60s\" is out of order; mark forwards 0, 1, ..., then "
-                "backwards in reverse, each with begin and end",
-                (long long)i, trace->text + trace->requests[i].id);
+            return MEMOB_INVALID(error,
+                                 "request %lld: the mark \"%.60s\" is out of order; mark forwards "
+                                 "0, 1, ..., then backwards in reverse, each with begin and end",
+                                 (long long)i, trace->text + trace->requests[i].id);
         layers->first[n_cuts++] = mark.is_end ? i + 1 : i;
         if (mark.is_end) {
             n_forward += open == MEMO_PHASE_FORWARD;
@@ -4014,11 +3994,10 @@ MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
     layers->first[n_cuts] = trace->n_requests;
     layers->n_layers = n_forward;
     if (n_forward == 0 || n_backward != n_forward)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "trace: %lld forwards and %lld backwards are marked; mark begin and end "
-            "of both in every layer",
-            (long long)n_forward, (long long)n_backward);
+        return MEMOB_INVALID(error,
+                             "trace: %lld forwards and %lld backwards are marked; mark begin and "
+                             "end of both in every layer",
+                             (long long)n_forward, (long long)n_backward);
     return MEMO_STATUS_OK;
 }
 
@@ -4084,10 +4063,10 @@ MEMOI memo_status memoi_layers_chain(memoi_layers* layers, const char* what, int
         out = memoi_layers_next_crossing(layers, out + 1, inside, out_a, out_b);
     }
     if (in < 0 && out < 0) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "layer 0: the %s reads other blocks than it leaves (number, order or "
-                          "size), so it cannot be repeated; record three layers",
-                          what);
+    return MEMOB_INVALID(error,
+                         "layer 0: the %s reads other blocks than it leaves (number, order or "
+                         "size), so it cannot be repeated; record three layers",
+                         what);
 }
 
 /* The recorded segment that segment t of the result repeats; -1: it is empty.  *shift: what is
@@ -4162,9 +4141,7 @@ MEMOI memo_status memoi_layers_apply_request(const memoi_layers* layers, int64_t
     if (request->kind == MEMO_REQUEST_FREE || request->kind == MEMO_REQUEST_USE) {
         id = memoi_layers_result_block(layers, layers->number[memob_request_origin(trace, i)], t,
                                        shift, inner, n, base);
-        if (id < 0)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "it uses a block that the other layers lack");
+        if (id < 0) return MEMOB_INVALID(error, "it uses a block that the other layers lack");
     }
 
     switch (request->kind) {
@@ -4289,9 +4266,8 @@ MEMOI memo_status memoi_layers_apply_all(const memoi_layers* layers, int64_t n, 
     } else if (status) {
         memo_error_set(error, status, "%s", reason.message);
     } else if ((*result)->n_live != n_never_freed) {
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "trace: one layer frees blocks at a point where other layers free "
-                                "none; record three layers");
+        status = MEMOB_INVALID(error, "trace: one layer frees blocks at a point where other layers "
+                                      "free none; record three layers");
     }
 
     MEMO_FREE(base);
@@ -4325,9 +4301,8 @@ MEMOI memo_status memoi_layers_check(const memoi_layers* layers, memo_error* err
     }
 
     if (i < trace->n_requests || i < again->n_requests)
-        status = memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "request %lld: the middle layers differ; record layers with equal requests",
+        status = MEMOB_INVALID(
+            error, "request %lld: the middle layers differ; record layers with equal requests",
             (long long)i);
     memo_trace_destroy(again);
     return status;
@@ -4350,11 +4325,10 @@ memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_layers, m
     if (!status) status = memoi_layers_number(&layers, error);
     m = layers.n_layers;
     if (!status && (m == 2 || (m > 2 && n_layers < 2)))
-        status = memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "n_layers: %lld layers cannot be made from %lld; record one layer for any "
-            "number, or three for two or more",
-            (long long)n_layers, (long long)m);
+        status = MEMOB_INVALID(error,
+                               "n_layers: %lld layers cannot be made from %lld; record one layer "
+                               "for any number, or three for two or more",
+                               (long long)n_layers, (long long)m);
     if (!status && m == 1 && n_layers > 1)
         status = memoi_layers_chain(&layers, "forward", 0, 1, 3, 1, 2, 4, error);
     if (!status && m == 1 && n_layers > 1)
@@ -4388,14 +4362,12 @@ memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignmen
     *plan = NULL;
     if (alignment_bytes == 0) alignment_bytes = 1;
     if (n_buffers < 0 || n_gaps < 0)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "plan: n_buffers %lld or n_gaps %lld is negative; 0 or more are valid",
-            (long long)n_buffers, (long long)n_gaps);
+        return MEMOB_INVALID(error,
+                             "plan: n_buffers %lld or n_gaps %lld is negative; 0 or more are valid",
+                             (long long)n_buffers, (long long)n_gaps);
     if (!memoi_plan_is_alignment(alignment_bytes))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
+        return MEMOB_INVALID(
+            error, "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
             (long long)alignment_bytes);
 
     /* One owner for all arrays, so that a failure destroys what exists. */
@@ -4466,8 +4438,8 @@ MEMOI const char* memoi_plan_buffer_fault(const memo_plan* plan, int64_t i) {
 MEMOI memo_status memoi_plan_buffer_error(const memo_plan* plan, int64_t i, int64_t* culprit,
                                           memo_error* error, const char* fault) {
     *culprit = i;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "buffer %lld (id %lld): %s",
-                          (long long)i, (long long)plan->buffers[i].id, fault);
+    return MEMOB_INVALID(error, "buffer %lld (id %lld): %s", (long long)i,
+                         (long long)plan->buffers[i].id, fault);
 }
 
 /* All conditions of a problem except the order. */
@@ -4475,9 +4447,8 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
     int64_t i, bytes, total = 0;
     *culprit = -1;
     if (!memoi_plan_is_alignment(plan->alignment_bytes))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
+        return MEMOB_INVALID(
+            error, "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
             (long long)plan->alignment_bytes);
 
     /* Buffers: each alone, and the sum of sizes so far. */
@@ -4496,9 +4467,8 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
     for (i = 0; i < plan->n_gaps; i++) {
         const memo_gap* gap = &plan->gaps[i];
         if (gap->buffer < 0 || gap->buffer >= plan->n_buffers)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "plan.gaps[%lld].buffer: out of range (%lld); the plan has %lld buffers",
+            return MEMOB_INVALID(
+                error, "plan.gaps[%lld].buffer: out of range (%lld); the plan has %lld buffers",
                 (long long)i, (long long)gap->buffer, (long long)plan->n_buffers);
         if (gap->begin >= gap->end || gap->begin < plan->buffers[gap->buffer].begin ||
             gap->end > plan->buffers[gap->buffer].end)
@@ -4508,15 +4478,13 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
 
     /* Holds: after the lifetime; never together with gaps. */
     if (plan->n_holds > 0 && plan->n_gaps > 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "plan.holds: the plan has gaps and %lld holds; remove one kind",
-                              (long long)plan->n_holds);
+        return MEMOB_INVALID(error, "plan.holds: the plan has gaps and %lld holds; remove one kind",
+                             (long long)plan->n_holds);
     for (i = 0; i < plan->n_holds; i++) {
         const memo_hold* hold = &plan->holds[i];
         if (hold->buffer < 0 || hold->buffer >= plan->n_buffers)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "plan.holds[%lld].buffer: out of range (%lld); the plan has %lld buffers",
+            return MEMOB_INVALID(
+                error, "plan.holds[%lld].buffer: out of range (%lld); the plan has %lld buffers",
                 (long long)i, (long long)hold->buffer, (long long)plan->n_buffers);
         if (hold->lane < 0 || hold->until > MEMOB_BYTES_MAX ||
             hold->until <= plan->buffers[hold->buffer].end)
@@ -5073,8 +5041,8 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, i
             const memoi_piece* other = rank < 0 ? NULL : &pieces[order[rank].index];
             if (!other || !memoi_plan_piece_overlap(plan, piece, other)) continue;
             *culprit = piece->buffer;
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
+            return MEMOB_INVALID(
+                error,
                 "buffers %lld (id %lld) and %lld (id %lld) both live at time %lld and share bytes: "
                 "offsets %lld and %lld",
                 (long long)other->buffer, (long long)plan->buffers[other->buffer].id,
@@ -5101,12 +5069,10 @@ MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culpr
         peak = memob_max(peak, buffer->offset_bytes + memob_buffer_bytes(plan, i));
     }
     if (plan->peak_bytes != peak)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "plan.peak_bytes: wrong (%lld); offsets and sizes give %lld",
-                              (long long)plan->peak_bytes, (long long)peak);
+        return MEMOB_INVALID(error, "plan.peak_bytes: wrong (%lld); offsets and sizes give %lld",
+                             (long long)plan->peak_bytes, (long long)peak);
     if (plan->proof == MEMO_PROOF_OPTIMAL && peak < plan->lower_bound_bytes)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "plan.peak_bytes: below the lower bound");
+        return MEMOB_INVALID(error, "plan.peak_bytes: below the lower bound");
     return MEMO_STATUS_OK;
 }
 
@@ -5154,13 +5120,13 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
                     other->offset_bytes + memob_buffer_bytes(plan, lanes[k].index))
                 continue;
             *culprit = lanes[k].index;
-            status = memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "buffers %lld (id %lld) and %lld (id %lld) share bytes: lane %d may not reuse the "
-                "first before time %lld, and the second begins at %lld",
-                (long long)hold->buffer, (long long)held->id, (long long)lanes[k].index,
-                (long long)other->id, (int)hold->lane, (long long)hold->until,
-                (long long)other->begin);
+            status =
+                MEMOB_INVALID(error,
+                              "buffers %lld (id %lld) and %lld (id %lld) share bytes: lane %d may "
+                              "not reuse the first before time %lld, and the second begins at %lld",
+                              (long long)hold->buffer, (long long)held->id,
+                              (long long)lanes[k].index, (long long)other->id, (int)hold->lane,
+                              (long long)hold->until, (long long)other->begin);
         }
     }
     MEMO_FREE(lanes);
@@ -5214,10 +5180,9 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
         status = memoi_plan_check_holds(plan, culprit, error);
     if (!status && bound != plan->lower_bound_bytes) {
         *culprit = -1;
-        status =
-            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                           "plan.lower_bound_bytes: wrong (%lld); lifetimes and sizes give %lld",
-                           (long long)plan->lower_bound_bytes, (long long)bound);
+        status = MEMOB_INVALID(
+            error, "plan.lower_bound_bytes: wrong (%lld); lifetimes and sizes give %lld",
+            (long long)plan->lower_bound_bytes, (long long)bound);
     }
     return status;
 }
@@ -5225,8 +5190,7 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
 memo_status memo_plan_validate(const memo_plan* plan, memo_error* error) {
     int64_t culprit;
     if (plan->proof != MEMO_PROOF_FEASIBLE && plan->proof != MEMO_PROOF_OPTIMAL)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "plan: it has no offsets; call memo_plan_solve first");
+        return MEMOB_INVALID(error, "plan: it has no offsets; call memo_plan_solve first");
     return memoi_plan_verify(plan, 1, &culprit, error);
 }
 
@@ -5329,9 +5293,8 @@ MEMOI memo_status memoi_flood_match(memoi_flood* flood, const memo_plan* plan, m
     const memo_trace* trace = flood->trace;
     int64_t i, k, n = 0, time = 0;
     if (plan->n_buffers != trace->n_buffers)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "plan.n_buffers: %lld do not match the %lld of the trace; plan this trace",
+        return MEMOB_INVALID(
+            error, "plan.n_buffers: %lld do not match the %lld of the trace; plan this trace",
             (long long)plan->n_buffers, (long long)trace->n_buffers);
 
     /* The order that memo_plan_from_trace gives its buffers. */
@@ -5353,12 +5316,11 @@ MEMOI memo_status memoi_flood_match(memoi_flood* flood, const memo_plan* plan, m
         const memo_buffer* buffer = &plan->buffers[k];
         const memo_request* request = &trace->requests[flood->places[k].index];
         if (buffer->id != request->id || buffer->size_bytes < request->size_bytes)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "plan.buffers[%lld]: id %lld of %lld bytes does not match the trace's "
-                "id %lld of %lld bytes; plan this trace",
-                (long long)k, (long long)buffer->id, (long long)buffer->size_bytes,
-                (long long)request->id, (long long)request->size_bytes);
+            return MEMOB_INVALID(error,
+                                 "plan.buffers[%lld]: id %lld of %lld bytes does not match the "
+                                 "trace's id %lld of %lld bytes; plan this trace",
+                                 (long long)k, (long long)buffer->id, (long long)buffer->size_bytes,
+                                 (long long)request->id, (long long)request->size_bytes);
         flood->malloc_of[k] = flood->places[k].index;
     }
     return MEMO_STATUS_OK;
@@ -5422,8 +5384,8 @@ MEMOI memo_status memoi_flood_pairs(memoi_flood* flood, const memo_plan* plan, m
             }
             s = memoi_flood_clash(flood, first, second);
             if (s < 0) continue;
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
+            return MEMOB_INVALID(
+                error,
                 "buffers %lld (id %lld) and %lld (id %lld) share bytes, and stream %d may use the "
                 "second before all uses of the first are done",
                 (long long)first, (long long)plan->buffers[first].id, (long long)second,
@@ -5548,12 +5510,10 @@ MEMOI memo_status memoi_plan_expect_word(memob_reader* reader, const char* expec
     int64_t length;
     char shown[40];
     if (!memob_next_entry(reader, &word, &length))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "a line `%s` is missing",
-                                expected);
+        return MEMOB_BAD_LINE(reader, error, "a line `%s` is missing", expected);
     if (memob_word_is(word, length, expected)) return MEMO_STATUS_OK;
-    return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                            "unexpected `%s`; `%s` is expected here",
-                            memob_word_text(shown, word, length), expected);
+    return MEMOB_BAD_LINE(reader, error, "unexpected `%s`; `%s` is expected here",
+                          memob_word_text(shown, word, length), expected);
 }
 
 MEMOI memo_status memoi_plan_expect_header(memob_reader* reader, const char* key, int64_t* value,
@@ -5579,8 +5539,7 @@ MEMOI memo_status memoi_plan_expect_proof(memob_reader* reader, memo_plan* plan,
     for (proof = 0; proof < 3; proof++)
         if (memob_word_is(word, length, memoi_plan_proof_name((memo_proof)proof))) break;
     if (proof == 3)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "the proof must be none, feasible or optimal");
+        return MEMOB_BAD_LINE(reader, error, "the proof must be none, feasible or optimal");
     plan->proof = (memo_proof)proof;
 
     /* One word; "-" stands for an empty name. */
@@ -5591,9 +5550,8 @@ MEMOI memo_status memoi_plan_expect_proof(memob_reader* reader, memo_plan* plan,
     memset(plan->engine, 0, sizeof plan->engine);
     if (length <= 15) memcpy(plan->engine, word, (size_t)length);
     if (!length || strcmp(plan->engine, memoi_plan_engine_name(plan, engine)) != 0)
-        return memob_line_error(
-            reader, error, MEMO_STATUS_FORMAT,
-            "the engine must be a word of 1 to 15 bytes, visible ASCII, - for none");
+        return MEMOB_BAD_LINE(
+            reader, error, "the engine must be a word of 1 to 15 bytes, visible ASCII, - for none");
     if (memob_word_is(word, length, "-")) plan->engine[0] = 0;
     return memob_expect_line_end(reader, error);
 }
@@ -5602,9 +5560,8 @@ MEMOI memo_status memoi_plan_expect_lane(memob_reader* reader, int32_t* lane, me
     int64_t number = 0;
     memo_status status = memob_expect_number(reader, "lane", &number, error);
     if (!status && (number < 0 || number > INT32_MAX))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "lane: out of range (%lld); 0 to 2^31 - 1 are valid",
-                                (long long)number);
+        return MEMOB_BAD_LINE(reader, error, "lane: out of range (%lld); 0 to 2^31 - 1 are valid",
+                              (long long)number);
     *lane = (int32_t)number;
     return status;
 }
@@ -5625,7 +5582,7 @@ MEMOI memo_status memoi_plan_parse_buffer(memob_reader* reader, memo_buffer* buf
     if (!status) status = memob_expect_line_end(reader, error);
     if (status) return status;
     if (numbers[6] != 0 && numbers[6] != 1)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "fixed must be 0 or 1");
+        return MEMOB_BAD_LINE(reader, error, "fixed must be 0 or 1");
     buffer->id = numbers[0];
     buffer->begin = numbers[1];
     buffer->end = numbers[2];
@@ -5671,8 +5628,8 @@ MEMOI memo_status memoi_plan_parse_body(memob_reader* reader, memo_plan* plan, i
         status = memoi_plan_parse_hold(reader, &plan->holds[i], error);
     if (status) return status;
     if (memob_next_entry(reader, &word, &length))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "there are more lines than `buffers`, `gaps` and `holds` state");
+        return MEMOB_BAD_LINE(reader, error,
+                              "there are more lines than `buffers`, `gaps` and `holds` state");
     status = memoi_plan_verify(plan, plan->proof != MEMO_PROOF_NONE, &culprit, &reason);
     if (!status) return MEMO_STATUS_OK;
     if (culprit >= 0) reader->n_line = lines[culprit];
@@ -5703,15 +5660,15 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_
     length = reader->end - reader->next;
     if (n_buffers < 0 || n_gaps < 0 || n_holds < 0 || n_buffers > length || n_gaps > length ||
         n_holds > length)
-        return memob_line_error(
-            reader, error, MEMO_STATUS_FORMAT,
+        return MEMOB_BAD_LINE(
+            reader, error,
             "%lld buffers, %lld gaps and %lld holds do not fit in the rest of the file",
             (long long)n_buffers, (long long)n_gaps, (long long)n_holds);
     status = memob_check_count(&last_line, count, 11 + n_buffers + n_gaps + n_holds, error);
     if (status) return status;
     if (!memoi_plan_is_alignment(numbers[0]))
-        return memob_line_error(
-            reader, error, MEMO_STATUS_FORMAT,
+        return MEMOB_BAD_LINE(
+            reader, error,
             "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
             (long long)numbers[0]);
 
@@ -6136,14 +6093,13 @@ MEMOI memo_status memoi_device_take(memo_device* taken, const memo_device* devic
                                     memo_error* error) {
     size_t i, known_bytes = sizeof *taken;
     memset(taken, 0, sizeof *taken);
-    if (!device)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: NULL; pass a device", what);
+    if (!device) return MEMOB_INVALID(error, "%s: NULL; pass a device", what);
     if (device->struct_bytes < (int64_t)offsetof(memo_device, annotate))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "%s.struct_bytes: too small (%lld); set it to sizeof(memo_device), at least "
-            "%lld, and fill the table",
-            what, (long long)device->struct_bytes, (long long)offsetof(memo_device, annotate));
+        return MEMOB_INVALID(error,
+                             "%s.struct_bytes: too small (%lld); set it to sizeof(memo_device), at "
+                             "least %lld, and fill the table",
+                             what, (long long)device->struct_bytes,
+                             (long long)offsetof(memo_device, annotate));
 
     if (device->struct_bytes < (int64_t)known_bytes) known_bytes = (size_t)device->struct_bytes;
     memcpy(taken, device, known_bytes);
@@ -6169,10 +6125,8 @@ MEMOI memo_status memoi_device_take(memo_device* taken, const memo_device* devic
                       {"copy", taken->copy != NULL}};
         for (i = 0; i < sizeof needed / sizeof needed[0]; i++)
             if (!needed[i].is_there)
-                return memo_error_set(
-                    error, MEMO_STATUS_INVALID_ARGUMENT,
-                    "%s.%s: NULL; set it, or start from a copy of another device's "
-                    "table",
+                return MEMOB_INVALID(
+                    error, "%s.%s: NULL; set it, or start from a copy of another device's table",
                     what, needed[i].name);
     }
     return MEMO_STATUS_OK;
@@ -6342,39 +6296,35 @@ MEMOI void memoi_arena_blocks_drop(memo_arena* arena, int only_body) {
 
 MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* error) {
     if (desc->device && (!desc->device->device_alloc || !desc->device->device_free))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_arena_desc.device: device_alloc or device_free is NULL; set both");
+        return MEMOB_INVALID(
+            error, "memo_arena_desc.device: device_alloc or device_free is NULL; set both");
     if (memob_check_integer("memo_arena_desc", "on_divergence", (int)desc->on_divergence,
                             MEMO_DIVERGENCE_ERROR, MEMO_DIVERGENCE_FALLBACK, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (!desc->plan == !desc->trace)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_arena_desc: set either trace, to record, or plan, to replay");
+        return MEMOB_INVALID(error,
+                             "memo_arena_desc: set either trace, to record, or plan, to replay");
 
     /* Recording: an empty trace, and no memory of the caller. */
     if (desc->trace) {
         if (desc->memory)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
+            return MEMOB_INVALID(
+                error,
                 "memo_arena_desc.memory: not used while recording; set a device, or neither");
         if (desc->trace->n_requests)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_arena_desc.trace: it already has %lld requests; pass an empty trace",
+            return MEMOB_INVALID(
+                error, "memo_arena_desc.trace: it already has %lld requests; pass an empty trace",
                 (long long)desc->trace->n_requests);
         return MEMO_STATUS_OK;
     }
 
     /* Replay: memory, and a valid plan. */
     if (!desc->device && !desc->memory)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_arena_desc: device and memory are NULL; replay needs one of them");
+        return MEMOB_INVALID(
+            error, "memo_arena_desc: device and memory are NULL; replay needs one of them");
     if (!desc->device && desc->on_divergence == MEMO_DIVERGENCE_FALLBACK)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_arena_desc.device: NULL; MEMO_DIVERGENCE_FALLBACK needs a device");
+        return MEMOB_INVALID(
+            error, "memo_arena_desc.device: NULL; MEMO_DIVERGENCE_FALLBACK needs a device");
     return memo_plan_validate(desc->plan, error);
 }
 
@@ -6431,12 +6381,11 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
         const memoi_event* event = &events[i];
         if (i > 0 && event->in_body && event->is_malloc && event[-1].in_body &&
             event[-1].is_malloc && event[-1].time == event->time)
-            status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                    "buffers %lld and %lld begin at the same time (%lld), so their "
-                                    "order of requests is "
-                                    "ambiguous; replay a plan made by memo_plan_from_trace",
-                                    (long long)event[-1].buffer, (long long)event->buffer,
-                                    (long long)event->time);
+            status = MEMOB_INVALID(
+                error,
+                "buffers %lld and %lld begin at the same time (%lld), so their order of requests "
+                "is ambiguous; replay a plan made by memo_plan_from_trace",
+                (long long)event[-1].buffer, (long long)event->buffer, (long long)event->time);
         arena->events[i] = 2 * event->buffer + !event->is_malloc;
         arena->body_event += !event->in_body;
     }
@@ -6499,15 +6448,13 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
     if (desc->memory) {
         arena->memory = (char*)desc->memory;
         if (desc->memory_bytes < needed)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_arena_desc.memory_bytes: too small (%lld); the plan needs %lld bytes",
+            return MEMOB_INVALID(
+                error, "memo_arena_desc.memory_bytes: too small (%lld); the plan needs %lld bytes",
                 (long long)desc->memory_bytes, (long long)needed);
         if ((uintptr_t)desc->memory % (uintptr_t)alignment)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_arena_desc.memory: not aligned (%p); the plan needs %lld bytes", desc->memory,
-                (long long)alignment);
+            return MEMOB_INVALID(
+                error, "memo_arena_desc.memory: not aligned (%p); the plan needs %lld bytes",
+                desc->memory, (long long)alignment);
         return MEMO_STATUS_OK;
     }
 
@@ -6840,9 +6787,8 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
     /* Not a planned buffer: a block of the device, recorded or a fallback. */
     i = memob_map_get(&arena->blocks.index, memoi_arena_address_key(address));
     if (i < 0 || !address)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "free of %p: not a live buffer of this arena; free each buffer once",
-                              address);
+        return MEMOB_INVALID(
+            error, "free of %p: not a live buffer of this arena; free each buffer once", address);
     if (arena->trace) {
         memo_status status = memo_trace_free(arena->trace, arena->blocks.list[i].id, error);
         if (status) return status;
@@ -6855,10 +6801,10 @@ memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream, mem
     if (!arena->trace) return MEMO_STATUS_OK;
     i = memob_map_get(&arena->blocks.index, memoi_arena_address_key(address));
     if (i < 0 || !address)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "use of %p: not a live buffer of this arena; pass an address of "
-                              "memo_arena_alloc",
-                              address);
+        return MEMOB_INVALID(
+            error,
+            "use of %p: not a live buffer of this arena; pass an address of memo_arena_alloc",
+            address);
     return memo_trace_use(arena->trace, arena->blocks.list[i].id, stream, error);
 }
 
@@ -7192,18 +7138,16 @@ MEMOI memo_status memoi_host_find_stream(const memoi_host* host, memo_stream han
                                          memoi_host_stream** stream, memo_error* error) {
     *stream = (memoi_host_stream*)handle;
     if (*stream && (*stream)->host == host && (*stream)->is_live) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "stream: %s (%p); pass a stream of this host device",
-                          !*stream ? "NULL" : "destroyed or of another device", (void*)handle);
+    return MEMOB_INVALID(error, "stream: %s (%p); pass a stream of this host device",
+                         !*stream ? "NULL" : "destroyed or of another device", (void*)handle);
 }
 
 MEMOI memo_status memoi_host_find_event(const memoi_host* host, memo_event handle,
                                         memoi_host_event** event, memo_error* error) {
     *event = (memoi_host_event*)handle;
     if (*event && (*event)->host == host && (*event)->is_live) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "event: %s (%p); pass an event of this host device",
-                          !*event ? "NULL" : "destroyed or of another device", (void*)handle);
+    return MEMOB_INVALID(error, "event: %s (%p); pass an event of this host device",
+                         !*event ? "NULL" : "destroyed or of another device", (void*)handle);
 }
 
 /* Gives the next place in the queue, which memoi_host_commit hands to the worker. */
@@ -7248,9 +7192,8 @@ MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t siz
     char asked[32], left[32], all[32];
     *address = NULL;
     if (size_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s memory: negative size (%lld); 0 or more are valid", memory->name,
-                              (long long)size_bytes);
+        return MEMOB_INVALID(error, "%s memory: negative size (%lld); 0 or more are valid",
+                             memory->name, (long long)size_bytes);
 
     /* The capacity counts whole alignments, and is a hard limit. */
     memob_bytes_text(asked, (double)size_bytes);
@@ -7293,9 +7236,8 @@ MEMOI memo_status memoi_host_memory_free(memoi_host_memory* memory, void* addres
     if (!address) return MEMO_STATUS_OK;
     counted_bytes = memob_map_get(&memory->sizes, key);
     if (counted_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s memory: %p is not allocated; free each address once",
-                              memory->name, address);
+        return MEMOB_INVALID(error, "%s memory: %p is not allocated; free each address once",
+                             memory->name, address);
     memoi_map_remove(&memory->sizes, key);
     memory->used_bytes -= counted_bytes;
     free(address);
@@ -7572,21 +7514,19 @@ MEMOI memo_status memoi_host_copy_rows(void* context, memo_stream stream, memo_c
     if (memob_check_integer("copy", "kind", (int)kind, 0, MEMO_COPY_ON_DEVICE, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOB_BYTES_MAX / n_rows))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "copy: %lld rows of %lld bytes are invalid; 0 to 2^62 bytes are valid",
-            (long long)n_rows, (long long)row_bytes);
+        return MEMOB_INVALID(error,
+                             "copy: %lld rows of %lld bytes are invalid; 0 to 2^62 bytes are valid",
+                             (long long)n_rows, (long long)row_bytes);
     if (n_rows > 1 && (to_stride_bytes < row_bytes || from_stride_bytes < row_bytes ||
                        to_stride_bytes > MEMOB_BYTES_MAX / n_rows ||
                        from_stride_bytes > MEMOB_BYTES_MAX / n_rows))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
+        return MEMOB_INVALID(
+            error,
             "copy: strides %lld and %lld are too short or too long for %lld rows of %lld bytes",
             (long long)to_stride_bytes, (long long)from_stride_bytes, (long long)n_rows,
             (long long)row_bytes);
     if ((!to || !from) && row_bytes > 0 && n_rows > 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy.%s: NULL; pass an address",
-                              to ? "from" : "to");
+        return MEMOB_INVALID(error, "copy.%s: NULL; pass an address", to ? "from" : "to");
 
     /* Rows that touch are one long row. */
     copy.host = (memoi_host*)context;
@@ -7614,8 +7554,8 @@ MEMOI memo_status memoi_host_fill(void* context, memo_stream stream, void* addre
                                   int32_t byte_value, int64_t size_bytes, memo_error* error) {
     memoi_host_fill_args fill;
     if (size_bytes < 0 || (!address && size_bytes))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
+        return MEMOB_INVALID(
+            error,
             "fill: invalid range (%lld bytes at %p); 0 or more bytes at an address are valid",
             (long long)size_bytes, address);
     fill.address = address;
@@ -7644,8 +7584,7 @@ MEMOI memo_status memoi_host_launch_host(void* context, memo_stream stream, memo
 MEMOI memoi_host* memoi_host_of(const memo_device* device, memo_error* error) {
     memoi_host* host = device ? (memoi_host*)device->context : NULL;
     if (host && host->magic == MEMOI_HOST_MAGIC) return host;
-    memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                   "device: not a host device; create it with memo_host_device_create");
+    MEMOB_INVALID(error, "device: not a host device; create it with memo_host_device_create");
     return NULL;
 }
 
@@ -7664,9 +7603,7 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     memo_device* table;
     memo_status status;
     *device = NULL;
-    if (!desc)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_host_device_desc: NULL; pass a desc");
+    if (!desc) return MEMOB_INVALID(error, "memo_host_device_desc: NULL; pass a desc");
 
     /* Limits that the workers' arithmetic needs. */
     if ((status = memob_check_integer(name, "device_memory_bytes", desc->device_memory_bytes, 0,
@@ -7761,14 +7698,11 @@ memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
                                     int64_t args_bytes, memo_error* error) {
     memoi_host* host = memoi_host_of(device, error);
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!function)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "launch.function: NULL; pass a function");
+    if (!function) return MEMOB_INVALID(error, "launch.function: NULL; pass a function");
     if (args_bytes < 0 || args_bytes > MEMO_HOST_ARGS_BYTES || (!args && args_bytes))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "launch: %lld bytes of args at %p; at most %d are copied, pass a pointer "
-            "to more",
+        return MEMOB_INVALID(
+            error,
+            "launch: %lld bytes of args at %p; at most %d are copied, pass a pointer to more",
             (long long)args_bytes, args, MEMO_HOST_ARGS_BYTES);
     return memoi_host_call(host, stream, function, args, args_bytes, error);
 }
@@ -7915,9 +7849,7 @@ MEMOI memo_status memoi_schedule_has_link(const memo_schedule* schedule, int32_t
 
 memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, int32_t* stream,
                                      memo_error* error) {
-    if (!name)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "stream: the name is NULL; pass a name");
+    if (!name) return MEMOB_INVALID(error, "stream: the name is NULL; pass a name");
     if (schedule->n_streams == INT32_MAX || !memoi_schedule_reserve(schedule, 0, 0, name))
         return memob_no_memory(error, "a stream of a schedule");
     *stream = schedule->n_streams++;
@@ -7929,12 +7861,9 @@ memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, 
 memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name, double bytes_per_s,
                                    int32_t* link, memo_error* error) {
     memo_link* added;
-    if (!name)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "link: the name is NULL; pass a name");
+    if (!name) return MEMOB_INVALID(error, "link: the name is NULL; pass a name");
     if (!(bytes_per_s > 0) || !memob_is_finite(bytes_per_s))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "link %s: bytes_per_s must be finite and above 0", name);
+        return MEMOB_INVALID(error, "link %s: bytes_per_s must be finite and above 0", name);
     if (schedule->n_links == INT32_MAX || !memoi_schedule_reserve(schedule, 0, 0, name))
         return memob_no_memory(error, "a link of a schedule");
     added = &schedule->links[schedule->n_links++];
@@ -7959,13 +7888,12 @@ MEMOI memo_status memoi_schedule_check_ranges(const char* name, const char* what
                                               memo_error* error) {
     int64_t i;
     if (n_ranges < 0 || (n_ranges && !ranges))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %lld %s ranges%s", name,
-                              (long long)n_ranges, what, ranges ? "" : " at NULL");
+        return MEMOB_INVALID(error, "%s: %lld %s ranges%s", name, (long long)n_ranges, what,
+                             ranges ? "" : " at NULL");
     for (i = 0; i < n_ranges; i++)
         if (ranges[i].begin > ranges[i].end)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "%s: %s range %lld ends before it begins", name, what,
-                                  (long long)i);
+            return MEMOB_INVALID(error, "%s: %s range %lld ends before it begins", name, what,
+                                 (long long)i);
     return MEMO_STATUS_OK;
 }
 
@@ -7978,32 +7906,29 @@ MEMOI memo_status memoi_schedule_check_desc(const memo_schedule* schedule, const
 
     /* Streams: each exists and occurs once. */
     if (desc->n_more_streams < 0 || (desc->n_more_streams && !desc->more_streams))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %lld more streams%s", name,
-                              (long long)desc->n_more_streams,
-                              desc->more_streams ? "" : " at NULL");
+        return MEMOB_INVALID(error, "%s: %lld more streams%s", name,
+                             (long long)desc->n_more_streams, desc->more_streams ? "" : " at NULL");
     for (i = 0; i < desc->n_more_streams; i++) {
         if (memoi_schedule_has_stream(schedule, desc->more_streams[i], error))
             return MEMO_STATUS_INVALID_ARGUMENT;
         for (j = -1; j < i; j++)
             if (desc->more_streams[i] == (j < 0 ? desc->stream : desc->more_streams[j]))
-                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "%s: stream %d occurs twice; name each stream once", name,
-                                      (int)desc->more_streams[i]);
+                return MEMOB_INVALID(error, "%s: stream %d occurs twice; name each stream once",
+                                     name, (int)desc->more_streams[i]);
     }
 
     /* Time, link and sizes. */
     if (!memob_is_in(desc->duration_s, 0, MEMOI_DOUBLE_MAX))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.duration_s: must be finite and 0 or more", name);
+        return MEMOB_INVALID(error, "%s.duration_s: must be finite and 0 or more", name);
     if (desc->link && memoi_schedule_has_link(schedule, desc->link, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->link_bytes < 0 || desc->alloc_bytes < 0 || desc->free_bytes < 0 ||
         desc->alloc_bytes > MEMOB_BYTES_MAX - rooms->alloc_bytes ||
         desc->free_bytes > MEMOB_BYTES_MAX - rooms->free_bytes)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: link_bytes, alloc_bytes and free_bytes must be 0 or more, and "
-                              "their sums over the schedule at most 2^62",
-                              name);
+        return MEMOB_INVALID(error,
+                             "%s: link_bytes, alloc_bytes and free_bytes must be 0 or more, and "
+                             "their sums over the schedule at most 2^62",
+                             name);
 
     if (memoi_schedule_check_ranges(name, "read", desc->reads, desc->n_reads, error) ||
         memoi_schedule_check_ranges(name, "written", desc->writes, desc->n_writes, error))
@@ -8107,8 +8032,7 @@ const char* memo_schedule_op_name(const memo_schedule* schedule, int64_t op) {
 memo_status memo_schedule_name_op(memo_schedule* schedule, int64_t op, const char* name,
                                   memo_error* error) {
     if (!name || op < 0 || op >= schedule->n_ops || schedule->ops[op].kind != MEMO_OP_RUN)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "op %lld: out of range, or its name is NULL", (long long)op);
+        return MEMOB_INVALID(error, "op %lld: out of range, or its name is NULL", (long long)op);
     if (!memoi_schedule_reserve(schedule, 0, 0, name)) return memob_no_memory(error, "a name");
     schedule->ops[op].name = memoi_schedule_text(schedule, name);
     return MEMO_STATUS_OK;
@@ -8118,9 +8042,7 @@ memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes, 
                                      memo_error* error) {
     memoi_room* named = &memoi_schedule_rooms_of(schedule)->named;
     memoi_named* added;
-    if (!name)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "bytes: the name is NULL; pass a name");
+    if (!name) return MEMOB_INVALID(error, "bytes: the name is NULL; pass a name");
     if (memoi_schedule_check_ranges(name, "named", &bytes, 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (!memoi_schedule_room_reserve(named, 1, sizeof *added) ||
@@ -9146,9 +9068,8 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
     /* The caller may have changed the public fields. */
     for (i = 0; i < schedule->n_ops; i++)
         if (!memob_is_in(schedule->ops[i].duration_s, 0, MEMOI_DOUBLE_MAX))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "op %lld (%s): duration_s must be finite and 0 or more",
-                                  (long long)i, memo_schedule_op_name(schedule, i));
+            return MEMOB_INVALID(error, "op %lld (%s): duration_s must be finite and 0 or more",
+                                 (long long)i, memo_schedule_op_name(schedule, i));
 
     status = memoi_graph_build(schedule, &s.graph, error);
     if (status) return status;
@@ -9159,8 +9080,7 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
         status = memoi_simulation_sum(schedule, s.simulation, error);
     }
     if (!status && !memob_is_finite(s.simulation->makespan_s))
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "duration_s: their sum overflows a double");
+        status = MEMOB_INVALID(error, "duration_s: their sum overflows a double");
 
     memob_arrays_free(&s.graph.arrays);
     memob_arrays_free(&s.arrays);
@@ -9283,16 +9203,14 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
         const char* what =
             memoi_comparison_op_difference(promised, &graph_p, recorded, &graph_r, i);
         if (what)
-            status =
-                memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                               "op %lld differs in its %s: promised %s, recorded %s", (long long)i,
-                               what, memoi_comparison_op_phrase(promised, i, name_p, sizeof name_p),
-                               memoi_comparison_op_phrase(recorded, i, name_r, sizeof name_r));
+            status = MEMOB_INVALID(error, "op %lld differs in its %s: promised %s, recorded %s",
+                                   (long long)i, what,
+                                   memoi_comparison_op_phrase(promised, i, name_p, sizeof name_p),
+                                   memoi_comparison_op_phrase(recorded, i, name_r, sizeof name_r));
     }
     if (!status && promised->n_ops != recorded->n_ops)
-        status = memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "op %lld (%s) is only in the %s schedule: promised %lld ops, recorded %lld",
+        status = MEMOB_INVALID(
+            error, "op %lld (%s) is only in the %s schedule: promised %lld ops, recorded %lld",
             (long long)n,
             memoi_comparison_op_phrase(promised->n_ops > n ? promised : recorded, n, name_p,
                                        sizeof name_p),
@@ -9751,11 +9669,8 @@ typedef struct memoi_schedule_reader {
 
 /* A fault of the current word. */
 MEMOI memo_status memoi_schedule_bad_word(const memoi_schedule_reader* r, const char* fault) {
-    if (!r->word)
-        return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
-                                "the line is too short: %s", fault);
-    return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT, "`%.60s`: %s", r->word,
-                            fault);
+    if (!r->word) return MEMOB_BAD_LINE(&r->reader, r->error, "the line is too short: %s", fault);
+    return MEMOB_BAD_LINE(&r->reader, r->error, "`%.60s`: %s", r->word, fault);
 }
 
 MEMOI const char* memoi_schedule_name_at(const memo_schedule* schedule, int64_t kind,
@@ -10006,8 +9921,8 @@ MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r, const char
     /* A binary file is reported as such, also if its first word is valid. */
     for (p = r->reader.line; p < r->reader.stop; p++)
         if ((unsigned char)*p < ' ' && *p != '\t')
-            return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
-                                    "control character (%d): the file is not text", (int)*p);
+            return MEMOB_BAD_LINE(&r->reader, r->error,
+                                  "control character (%d): the file is not text", (int)*p);
 
     /* Words are unquoted into one buffer. */
     r->text.n = 0; /* a word of n bytes needs at most n + 2 */
@@ -10017,8 +9932,8 @@ MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r, const char
     for (k = 0; k < 6 && !memob_word_is(word, length, words[k]); k++) {
     }
     if (k == 6)
-        return memob_line_error(
-            &r->reader, r->error, MEMO_STATUS_FORMAT,
+        return MEMOB_BAD_LINE(
+            &r->reader, r->error,
             "unknown line `%s`; stream, buffer, run, record, wait and sync are valid",
             memob_word_text(shown, word, length));
     status = k == MEMO_OP_RUN    ? memoi_schedule_parse_run(r)
@@ -10033,20 +9948,19 @@ MEMOI memo_status memoi_schedule_parse_lines(memoi_schedule_reader* r) {
     int64_t length, count = -1;
     memo_status status;
     if (!memob_next_entry(&r->reader, &word, &length) || !memob_word_is(word, length, "memo"))
-        return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
-                                "a schedule begins with `memo schedule 1`");
+        return MEMOB_BAD_LINE(&r->reader, r->error, "a schedule begins with `memo schedule 1`");
     status = memob_read_first_line(&r->reader, "schedule", r->error);
     if (!status && memob_next_word(&r->reader, &word, &length) &&
         (!memob_word_number(word, length, &count) || count < 0))
-        status = memob_line_error(
-            &r->reader, r->error, MEMO_STATUS_FORMAT,
+        status = MEMOB_BAD_LINE(
+            &r->reader, r->error,
             "unexpected word after the version; only the number of operations may follow it");
     if (!status) status = memob_expect_line_end(&r->reader, r->error);
     while (!status && memob_next_entry(&r->reader, &word, &length))
         status = memoi_schedule_parse_line(r, word, length);
     if (!status && count >= 0 && count != r->schedule->n_ops)
-        status = memob_line_error(
-            &r->reader, r->error, MEMO_STATUS_FORMAT,
+        status = MEMOB_BAD_LINE(
+            &r->reader, r->error,
             "truncated or altered: the first line states %lld operations, the file has %lld",
             (long long)count, (long long)r->schedule->n_ops);
     return status;
@@ -10748,9 +10662,7 @@ memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream strea
                                       memo_error* error) {
     int64_t known = memob_map_get(&recorder->streams, memoi_rec_key(stream));
     int32_t index;
-    if (!name)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "stream: the name is NULL; pass a name");
+    if (!name) return MEMOB_INVALID(error, "stream: the name is NULL; pass a name");
     if (known < 0) return memoi_rec_add_stream(recorder, stream, name, &index, error);
     if (!memoi_schedule_reserve(recorder->schedule, 0, 0, name))
         return memob_no_memory(error, "the name of a stream");
@@ -10936,11 +10848,11 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
         why = "differs from the tensor that it is recomputed with; give both the same rows";
 
     if (!why || desc->tensors[t].row_bytes == 0) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "memo_swap_desc.rows: layer %d, tensor %d (%s) %s (%lld of %lld rows, "
-                          "tile_rows %lld)",
-                          (int)layer, (int)t, memob_tensor_name(&desc->tensors[t]), why,
-                          (long long)swapped, (long long)n, (long long)tile);
+    return MEMOB_INVALID(
+        error,
+        "memo_swap_desc.rows: layer %d, tensor %d (%s) %s (%lld of %lld rows, tile_rows %lld)",
+        (int)layer, (int)t, memob_tensor_name(&desc->tensors[t]), why, (long long)swapped,
+        (long long)n, (long long)tile);
 }
 
 MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_error* error) {
@@ -10948,24 +10860,24 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
     for (t = 0; t < desc->n_tensors; t++) {
         const memo_tensor* tensor = &desc->tensors[t];
         if (tensor->row_bytes < 0)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_swap_desc.tensors[%d].row_bytes (%s): negative (%lld); 0 "
-                                  "means that the tensor is absent",
-                                  (int)t, memob_tensor_name(tensor), (long long)tensor->row_bytes);
+            return MEMOB_INVALID(error,
+                                 "memo_swap_desc.tensors[%d].row_bytes (%s): negative (%lld); 0 "
+                                 "means that the tensor is absent",
+                                 (int)t, memob_tensor_name(tensor), (long long)tensor->row_bytes);
         if (tensor->rule < MEMO_TENSOR_ROWS || tensor->rule > MEMO_TENSOR_KEPT)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_swap_desc.tensors[%d].rule (%s): not a memo_tensor_rule "
-                                  "(%d); 0 to %d are valid",
-                                  (int)t, memob_tensor_name(tensor), (int)tensor->rule,
-                                  (int)MEMO_TENSOR_KEPT);
+            return MEMOB_INVALID(error,
+                                 "memo_swap_desc.tensors[%d].rule (%s): not a memo_tensor_rule "
+                                 "(%d); 0 to %d are valid",
+                                 (int)t, memob_tensor_name(tensor), (int)tensor->rule,
+                                 (int)MEMO_TENSOR_KEPT);
         with = tensor->with;
         if (with == 0) continue;
         if (with < 0 || with > desc->n_tensors || with == t + 1 || desc->tensors[with - 1].with ||
             (desc->tensors[with - 1].row_bytes == 0 && tensor->row_bytes > 0))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_swap_desc.tensors[%d].with: invalid (%d); 0, or 1 + the "
-                                  "index of another tensor that has bytes and with 0, is valid",
-                                  (int)t, (int)with);
+            return MEMOB_INVALID(error,
+                                 "memo_swap_desc.tensors[%d].with: invalid (%d); 0, or 1 + the "
+                                 "index of another tensor that has bytes and with 0, is valid",
+                                 (int)t, (int)with);
     }
     return MEMO_STATUS_OK;
 }
@@ -10978,8 +10890,7 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
         (status = memob_check_integer(name, "n_tensors", desc->n_tensors, 1, INT32_MAX, error)))
         return status;
     if (!desc->tensors)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.tensors: NULL; pass n_tensors tensors");
+        return MEMOB_INVALID(error, "memo_swap_desc.tensors: NULL; pass n_tensors tensors");
 
     /* What is moved, and where to. */
     if ((!desc->rows && (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
@@ -11106,9 +11017,9 @@ MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error*
     for (t = 0; t < desc->n_tensors && ok; t++)
         ok = memoi_swap_add_product(&n_bytes, desc->n_rows, desc->tensors[t].row_bytes);
     if (ok) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "memo_swap_desc.n_rows: %lld rows of these tensors exceed 2^62 bytes",
-                          (long long)desc->n_rows);
+    return MEMOB_INVALID(error,
+                         "memo_swap_desc.n_rows: %lld rows of these tensors exceed 2^62 bytes",
+                         (long long)desc->n_rows);
 }
 
 /* Sets the offsets of every tensor of every layer.  0: a sum exceeds 2^62. */
@@ -11187,8 +11098,8 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
         int32_t previous = placement->turns[layer].previous;
         if (previous < 0) continue;
         if (later >= 0 && previous > later)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
+            return MEMOB_INVALID(
+                error,
                 "memo_swap_desc.rows: layer %d returns before layer %d, and left before it; let "
                 "even and odd swapped layers alternate, or set n_host_layers to 0 or %d",
                 (int)later, (int)previous, (int)placement->sizes.n_swapped_layers);
@@ -11268,9 +11179,8 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
             (double)desc->n_rows;
     if (!memoi_swap_place_rows(desc, placement) || !memoi_swap_take_turns(desc, placement) ||
         !memoi_swap_take_host_memory(desc, placement))
-        status = memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_swap_desc: %lld rows of these tensors in %d layers exceed 2^62 bytes",
+        status = MEMOB_INVALID(
+            error, "memo_swap_desc: %lld rows of these tensors in %d layers exceed 2^62 bytes",
             (long long)desc->n_rows, (int)desc->n_layers);
     if (!status) status = memoi_swap_check_order(desc, placement, error);
     if (status) memob_swap_placement_free(placement);
@@ -11685,9 +11595,8 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
         swap->owns_device_memory = 1;
     }
     if ((uintptr_t)address % MEMOB_DEVICE_ALIGNMENT)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.device_memory: not a multiple of %d bytes",
-                              MEMOB_DEVICE_ALIGNMENT);
+        return MEMOB_INVALID(error, "memo_swap_desc.device_memory: not a multiple of %d bytes",
+                             MEMOB_DEVICE_ALIGNMENT);
     swap->device_memory = (char*)address;
     if (swap->placement.sizes.n_swapped_layers > 0) {
         address = NULL;
@@ -11724,11 +11633,11 @@ MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_
                                          memo_error* error) {
     const memo_swap_sizes* sizes = &swap->placement.sizes;
     if (sizes->n_spilled_layers && !desc->spill_directory)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.spill_directory: NULL, but with n_host_layers %d, %d "
-                              "of %d swapped layers go to a file; set it",
-                              (int)desc->n_host_layers, (int)sizes->n_spilled_layers,
-                              (int)sizes->n_swapped_layers);
+        return MEMOB_INVALID(error,
+                             "memo_swap_desc.spill_directory: NULL, but with n_host_layers %d, %d "
+                             "of %d swapped layers go to a file; set it",
+                             (int)desc->n_host_layers, (int)sizes->n_spilled_layers,
+                             (int)sizes->n_swapped_layers);
     if (sizes->n_spilled_layers && !swap->device.launch_host)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "memo_swap_desc.device: its table has no launch_host, which the "
@@ -12263,13 +12172,10 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
 /* Is an array there, and aligned to its element? */
 MEMOI memo_status memoi_row_array(const char* desc, const char* name, const void* address,
                                   int64_t element_bytes, memo_error* error) {
-    if (!address)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.%s: NULL; an array is required", desc, name);
+    if (!address) return MEMOB_INVALID(error, "%s.%s: NULL; an array is required", desc, name);
     if ((uintptr_t)address % (uintptr_t)element_bytes)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.%s: not aligned (%p); align it to %lld bytes", desc, name,
-                              address, (long long)element_bytes);
+        return MEMOB_INVALID(error, "%s.%s: not aligned (%p); align it to %lld bytes", desc, name,
+                             address, (long long)element_bytes);
     return MEMO_STATUS_OK;
 }
 
@@ -12278,32 +12184,26 @@ MEMOI memo_status memoi_row_matrix(const char* desc, const char* name, const voi
                                    int64_t n_rows, int64_t n_columns, int64_t element_bytes,
                                    int64_t* stride, memo_error* error) {
     if (element_bytes == 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.%s: its type is not supported; f32, bf16 and f16 are", desc,
-                              name);
+        return MEMOB_INVALID(error, "%s.%s: its type is not supported; f32, bf16 and f16 are", desc,
+                             name);
     if (n_rows < 0 || n_columns < 0 || *stride < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.%s: negative size (%lld rows of %lld, stride %lld); 0 or more "
-                              "are valid",
-                              desc, name, (long long)n_rows, (long long)n_columns,
-                              (long long)*stride);
+        return MEMOB_INVALID(
+            error, "%s.%s: negative size (%lld rows of %lld, stride %lld); 0 or more are valid",
+            desc, name, (long long)n_rows, (long long)n_columns, (long long)*stride);
 
     if (*stride == 0) *stride = n_columns;
     if (*stride < n_columns && n_rows > 1)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.%s: rows overlap (stride %lld); use the %lld elements of a row, "
-                              "or more",
-                              desc, name, (long long)*stride, (long long)n_columns);
+        return MEMOB_INVALID(
+            error, "%s.%s: rows overlap (stride %lld); use the %lld elements of a row, or more",
+            desc, name, (long long)*stride, (long long)n_columns);
 
     /* Rows rounded up to whole groups of 16 bytes must not overflow either. */
     if (n_columns > MEMOB_BYTES_MAX / element_bytes - 64 ||
         (n_rows && (n_columns > *stride ? n_columns : *stride) + 64 >
                        MEMOB_BYTES_MAX / element_bytes / n_rows))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.%s: too large (%lld rows of %lld, stride %lld); 2^62 bytes are "
-                              "the limit",
-                              desc, name, (long long)n_rows, (long long)n_columns,
-                              (long long)*stride);
+        return MEMOB_INVALID(
+            error, "%s.%s: too large (%lld rows of %lld, stride %lld); 2^62 bytes are the limit",
+            desc, name, (long long)n_rows, (long long)n_columns, (long long)*stride);
 
     return n_rows && n_columns ? memoi_row_array(desc, name, address, element_bytes, error)
                                : MEMO_STATUS_OK;
@@ -12352,23 +12252,20 @@ memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error) {
         return status;
     if (merge->n_batches > 1 &&
         (merge->batch_stride_rows < merge->n_rows || merge->part_batch_stride_rows < merge->n_rows))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.%s: below n_rows (%lld of %lld), so that batches overlap; 0 "
-                              "means n_rows",
-                              desc,
-                              merge->batch_stride_rows < merge->n_rows ? "batch_stride_rows"
-                                                                       : "part_batch_stride_rows",
-                              (long long)(merge->batch_stride_rows < merge->n_rows
-                                              ? merge->batch_stride_rows
-                                              : merge->part_batch_stride_rows),
-                              (long long)merge->n_rows);
+        return MEMOB_INVALID(
+            error, "%s.%s: below n_rows (%lld of %lld), so that batches overlap; 0 means n_rows",
+            desc,
+            merge->batch_stride_rows < merge->n_rows ? "batch_stride_rows"
+                                                     : "part_batch_stride_rows",
+            (long long)(merge->batch_stride_rows < merge->n_rows ? merge->batch_stride_rows
+                                                                 : merge->part_batch_stride_rows),
+            (long long)merge->n_rows);
     rows = merge->batch_stride_rows > merge->part_batch_stride_rows ? merge->batch_stride_rows
                                                                     : merge->part_batch_stride_rows;
     if (rows > MEMOB_BYTES_MAX / merge->n_batches)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.n_batches: too large (%lld, %lld rows apart); 2^62 rows are the "
-                              "limit",
-                              desc, (long long)merge->n_batches, (long long)rows);
+        return MEMOB_INVALID(
+            error, "%s.n_batches: too large (%lld, %lld rows apart); 2^62 rows are the limit", desc,
+            (long long)merge->n_batches, (long long)rows);
     rows = merge->n_rows ? rows * merge->n_batches : 0;
 
     /* All four arrays have dense rows. */
@@ -12459,10 +12356,9 @@ memo_status memo_sinks_desc_resolve(memo_sinks_desc* sinks, memo_error* error) {
         (status = memob_check_integer(desc, "n_heads", sinks->n_heads, 0, MEMOB_BYTES_MAX, error)))
         return status;
     if (sinks->n_heads && sinks->n_rows > MEMOB_BYTES_MAX / sinks->n_heads)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "%s.n_rows: too large (%lld of %lld heads); 2^62 in all are the limit", desc,
-            (long long)sinks->n_rows, (long long)sinks->n_heads);
+        return MEMOB_INVALID(error,
+                             "%s.n_rows: too large (%lld of %lld heads); 2^62 in all are the limit",
+                             desc, (long long)sinks->n_rows, (long long)sinks->n_heads);
     n = sinks->n_rows * sinks->n_heads;
 
     /* Each kernel reads some of the arrays; the ones it does not need may be NULL. */

@@ -5985,9 +5985,8 @@ MEMOI memo_status memoi_profile_check_name(const char* name, memo_error* error) 
     for (; *p && (unsigned char)*p > 32; p++) {
     }
     if (p == name || *p || p - name >= (int64_t)sizeof(((memo_profile_tensor*)NULL)->name))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "tensor `%s`: invalid name; 1 to %d characters without blanks are valid",
+        return MEMOB_INVALID(
+            error, "tensor `%s`: invalid name; 1 to %d characters without blanks are valid",
             name ? name : "NULL", (int)sizeof(((memo_profile_tensor*)NULL)->name) - 1);
     return MEMO_STATUS_OK;
 }
@@ -6063,9 +6062,8 @@ MEMOI memo_status memoi_profile_check_desc(const memo_profile_desc* desc, memo_e
 
     /* What they count. */
     if (!desc->device || (desc->n_tensors && !desc->tensors))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_profile_desc.%s: NULL; it is required",
-                              desc->device ? "tensors" : "device");
+        return MEMOB_INVALID(error, "memo_profile_desc.%s: NULL; it is required",
+                             desc->device ? "tensors" : "device");
     for (i = 0; i < desc->n_tensors && !status; i++)
         status = memoi_profile_check_name(desc->tensors[i].name, error);
     return status;
@@ -6108,8 +6106,7 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
 MEMOI memo_status memoi_profile_put_time(memo_text* text, double time_s, memo_error* error) {
     double femtoseconds = time_s * 1e15;
     if (!(femtoseconds >= 0 && femtoseconds <= MEMOI_FEMTOSECONDS_MAX))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "profile: a time is out of range; 0 to 9000 s are valid");
+        return MEMOB_INVALID(error, "profile: a time is out of range; 0 to 9000 s are valid");
     memo_text_put(text, " %lld", (long long)(femtoseconds + 0.5));
     return MEMO_STATUS_OK;
 }
@@ -6124,11 +6121,11 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
     if (profile->n_rows < 1 || profile->n_tensors < 0 ||
         profile->n_tensors > MEMO_PROFILE_TENSORS_MAX || profile->n_copies < 0 ||
         profile->n_copies > MEMO_PROFILE_COPIES_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "profile: its counts are out of range (%lld rows, %d tensors, %d "
-                              "copies); read or measure it first",
-                              (long long)profile->n_rows, (int)profile->n_tensors,
-                              (int)profile->n_copies);
+        return MEMOB_INVALID(error,
+                             "profile: its counts are out of range (%lld rows, %d tensors, %d "
+                             "copies); read or measure it first",
+                             (long long)profile->n_rows, (int)profile->n_tensors,
+                             (int)profile->n_copies);
 
     /* One line for the layer, then one for each tensor; `-` if it cannot be recomputed. */
     memo_text_put(&text, "memo profile 1\nrows %lld\nlayer", (long long)profile->n_rows);
@@ -6150,9 +6147,8 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
     for (i = 0; i < profile->n_copies && !status; i++) {
         const memo_profile_copy* copy = &profile->copies[i];
         if (copy->size_bytes <= (i ? copy[-1].size_bytes : 0))
-            status = memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "profile.copies[%d]: wrong size; sizes must be above 0 and ascend", (int)i);
+            status = MEMOB_INVALID(
+                error, "profile.copies[%d]: wrong size; sizes must be above 0 and ascend", (int)i);
         memo_text_put(&text, "\ncopy %lld", (long long)copy->size_bytes);
         if (!status) status = memoi_profile_put_time(&text, copy->to_host_s, error);
         if (!status) status = memoi_profile_put_time(&text, copy->to_device_s, error);
@@ -6185,8 +6181,7 @@ MEMOI memo_status memoi_profile_expect_time(memob_reader* reader, const char* wh
     int64_t femtoseconds = 0;
     memo_status status = memob_expect_number(reader, what, &femtoseconds, error);
     if (!status && femtoseconds < 0)
-        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                  "the %s is negative; 0 or more is valid", what);
+        status = MEMOB_BAD_LINE(reader, error, "the %s is negative; 0 or more is valid", what);
     *time_s = (double)femtoseconds * 1e-15;
     return status;
 }
@@ -6200,19 +6195,19 @@ MEMOI memo_status memoi_profile_parse_tensor(memob_reader* reader, memo_profile*
 
     /* The name. */
     if (profile->n_tensors == MEMO_PROFILE_TENSORS_MAX)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "too many tensors; at most %d are valid", MEMO_PROFILE_TENSORS_MAX);
+        return MEMOB_BAD_LINE(reader, error, "too many tensors; at most %d are valid",
+                              MEMO_PROFILE_TENSORS_MAX);
     if (!memob_next_word(reader, &word, &length) || length >= (int64_t)sizeof tensor->name)
-        return memob_line_error(
-            reader, error, MEMO_STATUS_FORMAT,
+        return MEMOB_BAD_LINE(
+            reader, error,
             "the name of the tensor is missing or too long; 1 to %d characters are valid",
             (int)sizeof tensor->name - 1);
     memcpy(tensor->name, word, (size_t)length);
     tensor->name[length] = 0;
     if (memoi_profile_check_name(tensor->name, NULL))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "the name of the tensor has an invalid character; printable "
-                                "characters without blanks are valid");
+        return MEMOB_BAD_LINE(reader, error,
+                              "the name of the tensor has an invalid character; printable "
+                              "characters without blanks are valid");
     tensor->recompute_s_per_row = -1;
     profile->n_tensors++;
 
@@ -6230,12 +6225,12 @@ MEMOI memo_status memoi_profile_parse_copy(memob_reader* reader, memo_profile* p
     memo_profile_copy* copy = &profile->copies[profile->n_copies];
     memo_status status;
     if (profile->n_copies == MEMO_PROFILE_COPIES_MAX)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "too many copies; at most %d are valid", MEMO_PROFILE_COPIES_MAX);
+        return MEMOB_BAD_LINE(reader, error, "too many copies; at most %d are valid",
+                              MEMO_PROFILE_COPIES_MAX);
     status = memob_expect_number(reader, "size", &copy->size_bytes, error);
     if (!status && copy->size_bytes <= (profile->n_copies ? copy[-1].size_bytes : 0))
-        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                  "wrong size; sizes of copies must be above 0 and ascend");
+        status =
+            MEMOB_BAD_LINE(reader, error, "wrong size; sizes of copies must be above 0 and ascend");
     if (!status)
         status = memoi_profile_expect_time(reader, "time to host", &copy->to_host_s, error);
     if (!status)
@@ -6248,13 +6243,10 @@ MEMOI memo_status memoi_profile_parse_file(memob_reader* reader, memo_profile* p
                                            memo_error* error) {
     memo_profile_file* file = &profile->file;
     memo_status status = MEMO_STATUS_OK;
-    if (file->size_bytes)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "second `file` line; one is valid");
+    if (file->size_bytes) return MEMOB_BAD_LINE(reader, error, "second `file` line; one is valid");
     status = memob_expect_number(reader, "size", &file->size_bytes, error);
     if (!status && file->size_bytes < 1)
-        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                  "the size of the file is not above 0");
+        status = MEMOB_BAD_LINE(reader, error, "the size of the file is not above 0");
     if (!status) status = memoi_profile_expect_time(reader, "time to write", &file->write_s, error);
     if (!status) status = memoi_profile_expect_time(reader, "time to read", &file->read_s, error);
     if (!status)
@@ -6278,17 +6270,16 @@ MEMOI memo_status memoi_profile_parse_line(memob_reader* reader, const char* wor
     /* Lines have a fixed order: `rows` and `layer` once, the others any number of times. */
     while (kind < 5 && !memob_word_is(word, length, kinds[kind])) kind++;
     if (kind == 5 || (kind < 2 ? kind != *stage : *stage < 2 || kind < *stage))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "unexpected `%s`; the order is rows, layer, tensors, copies, file",
-                                memob_word_text(shown, word, length));
+        return MEMOB_BAD_LINE(reader, error,
+                              "unexpected `%s`; the order is rows, layer, tensors, copies, file",
+                              memob_word_text(shown, word, length));
     *stage = kind < 2 ? kind + 1 : kind;
 
     /* Each kind has its own values; words left over are an error. */
     if (kind == 0) {
         status = memob_expect_number(reader, "number of rows", &profile->n_rows, error);
         if (!status && profile->n_rows < 1)
-            status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                      "the number of rows is not above 0");
+            status = MEMOB_BAD_LINE(reader, error, "the number of rows is not above 0");
     } else if (kind == 1) {
         status = memoi_profile_expect_time(reader, "forward time", &profile->forward_s, error);
         if (!status)
@@ -6320,8 +6311,7 @@ MEMOI memo_status memoi_profile_parse(memob_reader* reader, memo_profile* profil
 
     /* A truncated file lacks these lines, or has fewer than its last line states. */
     if (!status && stage < 2)
-        status = memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
-                                  "a line `rows` or `layer` is missing");
+        status = MEMOB_BAD_LINE(&last_line, error, "a line `rows` or `layer` is missing");
     if (!status) status = memob_check_count(&last_line, count, n_lines, error);
     return status;
 }
@@ -6443,8 +6433,8 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recomp
                                        const memo_profile* profile, memo_error* error) {
     int32_t t, k;
     if (profile->n_rows != desc->swap->n_rows)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
+        return MEMOB_INVALID(
+            error,
             "profile.n_rows: %lld do not match the %lld of the plan; measure with the same rows",
             (long long)profile->n_rows, (long long)desc->swap->n_rows);
 
@@ -6454,9 +6444,8 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recomp
         for (k = 0; k < profile->n_tensors; k++)
             if (name && strcmp(profile->tensors[k].name, name) == 0) break;
         if (k == profile->n_tensors)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "profile.tensors: tensor `%s` is missing; measure it too",
-                                  name ? name : "NULL");
+            return MEMOB_INVALID(error, "profile.tensors: tensor `%s` is missing; measure it too",
+                                 name ? name : "NULL");
         recompute_s_per_row[t] = profile->tensors[k].recompute_s_per_row;
     }
 
@@ -6657,9 +6646,8 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
 
     /* Required pointers first: the other checks read them. */
     if (!desc->swap || !desc->recompute_s_per_row)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_plan_desc.%s: NULL; set it",
-                              desc->swap ? "recompute_s_per_row" : "swap");
+        return MEMOB_INVALID(error, "memo_swap_plan_desc.%s: NULL; set it",
+                             desc->swap ? "recompute_s_per_row" : "swap");
 
     /* The limit keeps sums over all layers finite. */
     for (i = 0; i < sizeof fields / sizeof fields[0]; i++)
@@ -6689,8 +6677,8 @@ MEMOI memo_status memoi_rows_find_bundles(memoi_rows_planner* p, memo_error* err
             /* No sum of times over the layers may overflow. */
             if (!memob_is_in(per_row_s * (double)swap->n_rows, -MEMOI_ROWS_TIME_MAX,
                              MEMOI_ROWS_TIME_MAX))
-                return memo_error_set(
-                    error, MEMO_STATUS_INVALID_ARGUMENT,
+                return MEMOB_INVALID(
+                    error,
                     "memo_swap_plan_desc.recompute_s_per_row[%d] (%s): not finite (%g); set a "
                     "time, or a negative number if it cannot be recomputed",
                     (int)t, memob_tensor_name(tensor), per_row_s);
@@ -8109,27 +8097,24 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         memoi_parallel_number_name(low,
                                    f->low > 0 ? f->low : 1e-9); /* so that no quotient overflows */
         memoi_parallel_number_name(high, f->high);
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: out of range (%s); %s to %s%s are valid", f->name, value, low,
-                              high, f->low > 0 ? "" : " or 0");
+        return MEMOB_INVALID(error, "%s: out of range (%s); %s to %s%s are valid", f->name, value,
+                             low, high, f->low > 0 ? "" : " or 0");
     }
 
     /* The cost formulas assume whole groups of query heads and whole head sizes. */
     if (m->n_q_heads % m->n_kv_heads)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "model.n_kv_heads: %d does not divide the %d query heads; use a divisor",
+        return MEMOB_INVALID(
+            error, "model.n_kv_heads: %d does not divide the %d query heads; use a divisor",
             (int)m->n_kv_heads, (int)m->n_q_heads);
     if (!m->head_size && m->hidden % m->n_q_heads)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
+        return MEMOB_INVALID(
+            error,
             "model.head_size: not set, and %d query heads do not divide hidden %d; set head_size",
             (int)m->n_q_heads, (int)m->hidden);
     if (m->n_ffn_matrices != 0 && m->n_ffn_matrices != 2 && m->n_ffn_matrices != 3)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "model.n_ffn_matrices: invalid (%d); 2, 3 and 0 (default 3) are valid",
-            (int)m->n_ffn_matrices);
+        return MEMOB_INVALID(error,
+                             "model.n_ffn_matrices: invalid (%d); 2, 3 and 0 (default 3) are valid",
+                             (int)m->n_ffn_matrices);
     return MEMO_STATUS_OK;
 }
 
@@ -9053,10 +9038,10 @@ memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list
     /* Count first: a large cluster could exhaust host memory. */
     n = memoi_parallel_enumerate(&settled, NULL);
     if (n > MEMOI_PARALLEL_ENTRIES)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "cluster.n_gpus: %d GPUs have %lld layouts, more than %d; ask for "
-                              "fewer ZeRO stages, activations or pipeline degrees",
-                              (int)desc->cluster.n_gpus, (long long)n, MEMOI_PARALLEL_ENTRIES);
+        return MEMOB_INVALID(error,
+                             "cluster.n_gpus: %d GPUs have %lld layouts, more than %d; ask for "
+                             "fewer ZeRO stages, activations or pipeline degrees",
+                             (int)desc->cluster.n_gpus, (long long)n, MEMOI_PARALLEL_ENTRIES);
 
     /* Room for every layout, legal or not. */
     made = (memo_parallel_list*)memob_calloc(1, sizeof *made);
@@ -9129,9 +9114,9 @@ memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees
         return MEMO_STATUS_INVALID_ARGUMENT;
     for (k = 0; k < n_degrees; k++)
         if (!memoi_degrees_is_degree(degrees[k]) || (k > 0 && degrees[k] <= degrees[k - 1]))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "degree %d: not a power of two, or not above the previous degree",
-                                  (int)degrees[k]);
+            return MEMOB_INVALID(error,
+                                 "degree %d: not a power of two, or not above the previous degree",
+                                 (int)degrees[k]);
 
     /* One allocation for all costs, so that a block's degrees lie side by side. */
     made = (memo_degrees_problem*)memob_calloc(1, sizeof *made);
@@ -9179,35 +9164,32 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
                 sum += s[k];
             }
             if (!is_good || !(sum <= MEMOI_DEGREES_SECONDS))
-                return memo_error_set(
-                    error, MEMO_STATUS_INVALID_ARGUMENT,
-                    "block %d at degree %d: a time is out of range; 0 to 1e9 s are valid", (int)i,
-                    (int)problem->degrees[p]);
+                return MEMOB_INVALID(
+                    error, "block %d at degree %d: a time is out of range; 0 to 1e9 s are valid",
+                    (int)i, (int)problem->degrees[p]);
 
             /* The sum over all blocks must not overflow. */
             if (c->state_bytes < 0 || c->saved_bytes < 0 || c->runtime_bytes < 0 ||
                 c->state_bytes > bytes_max || c->saved_bytes > bytes_max ||
                 c->runtime_bytes > bytes_max)
-                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "block %d at degree %d: bytes are negative, or their sum "
-                                      "over all blocks exceeds 2^62",
-                                      (int)i, (int)problem->degrees[p]);
+                return MEMOB_INVALID(error,
+                                     "block %d at degree %d: bytes are negative, or their sum over "
+                                     "all blocks exceeds 2^62",
+                                     (int)i, (int)problem->degrees[p]);
         }
 
     /* Only gathers from a smaller degree to a larger one exist; a scatter costs the same. */
     for (p = 0; p < problem->n_degrees; p++)
         for (q = p + 1; q < problem->n_degrees; q++)
             if (!(problem->gather_s[p][q] >= 0 && problem->gather_s[p][q] <= MEMOI_DEGREES_SECONDS))
-                return memo_error_set(
-                    error, MEMO_STATUS_INVALID_ARGUMENT,
-                    "gather from degree %d to %d: out of range; 0 to 1e9 s are valid",
+                return MEMOB_INVALID(
+                    error, "gather from degree %d to %d: out of range; 0 to 1e9 s are valid",
                     (int)problem->degrees[p], (int)problem->degrees[q]);
 
     /* The boundary needs gather times, which only listed degrees have. */
     if (problem->boundary_degree && memoi_degrees_index(problem, problem->boundary_degree) < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "boundary_degree: not one of the degrees (%d)",
-                              (int)problem->boundary_degree);
+        return MEMOB_INVALID(error, "boundary_degree: not one of the degrees (%d)",
+                             (int)problem->boundary_degree);
     return memob_check_integer("degrees", "memory_bytes", problem->memory_bytes, 0, INT64_MAX,
                                error);
 }
@@ -9284,9 +9266,8 @@ memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int
     for (i = 0; i < problem->n_blocks && !status; i++) {
         indices[i] = memoi_degrees_index(problem, block_degrees[i]);
         if (indices[i] < 0)
-            status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                    "block %d: degree %d is missing in the profile", (int)i,
-                                    (int)block_degrees[i]);
+            status = MEMOB_INVALID(error, "block %d: degree %d is missing in the profile", (int)i,
+                                   (int)block_degrees[i]);
     }
     if (!status) memoi_degrees_sum(problem, indices, step_s, memory_bytes);
     MEMO_FREE(indices);
@@ -9311,16 +9292,14 @@ MEMOI memo_status memoi_degrees_model_check(const memo_degrees_model* model, mem
                         : !(model->latency_s >= 0)                  ? "latency_s"
                         : !(model->flops_per_s > 0)                 ? "flops_per_s"
                                                                     : NULL;
-    if (wrong)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_degrees_model.%s: out of range", wrong);
+    if (wrong) return MEMOB_INVALID(error, "memo_degrees_model.%s: out of range", wrong);
     for (k = 0; k < model->n_degrees; k++)
         if (!(model->bandwidth_bytes_per_s[k] > 0) || model->degrees[k] < 1 ||
             model->n_gpus % model->degrees[k])
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_degrees_model.degrees: %d does not divide the %d GPUs, or "
-                                  "its bandwidth is not above 0",
-                                  (int)model->degrees[k], (int)model->n_gpus);
+            return MEMOB_INVALID(error,
+                                 "memo_degrees_model.degrees: %d does not divide the %d GPUs, or "
+                                 "its bandwidth is not above 0",
+                                 (int)model->degrees[k], (int)model->n_gpus);
     return MEMO_STATUS_OK;
 }
 
@@ -9390,9 +9369,8 @@ MEMOI memo_status memoi_degrees_number(memob_reader* reader, const char* what, i
                                        int64_t most, int64_t* value, memo_error* error) {
     memo_status status = memob_expect_number(reader, what, value, error);
     if (!status && (*value < least || *value > most))
-        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                  "%s: out of range (%lld); %lld to %lld are valid", what,
-                                  (long long)*value, (long long)least, (long long)most);
+        status = MEMOB_BAD_LINE(reader, error, "%s: out of range (%lld); %lld to %lld are valid",
+                                what, (long long)*value, (long long)least, (long long)most);
     return status;
 }
 
@@ -9411,8 +9389,7 @@ typedef struct memoi_degrees_profile {
 
 MEMOI memo_status memoi_degrees_twice(const memob_reader* reader, const char* what,
                                       memo_error* error) {
-    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%s occurs twice; write it once",
-                            what);
+    return MEMOB_BAD_LINE(reader, error, "%s occurs twice; write it once", what);
 }
 
 MEMOI memo_status memoi_degrees_begin(memoi_degrees_profile* profile, const memob_reader* reader,
@@ -9421,8 +9398,7 @@ MEMOI memo_status memoi_degrees_begin(memoi_degrees_profile* profile, const memo
     memo_status status;
     if (profile->problem) return MEMO_STATUS_OK;
     if (!profile->n_blocks || !profile->n_degrees)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "`blocks` and `degrees` must come first");
+        return MEMOB_BAD_LINE(reader, error, "`blocks` and `degrees` must come first");
     status = memo_degrees_problem_create((int32_t)profile->n_blocks, profile->degrees,
                                          profile->n_degrees, &profile->problem, &reason);
     if (!status) {
@@ -9431,7 +9407,7 @@ MEMOI memo_status memoi_degrees_begin(memoi_degrees_profile* profile, const memo
         if (!profile->has_block) return memob_no_memory(error, "a profile");
     }
     return status == MEMO_STATUS_OUT_OF_HOST_MEMORY ? memob_no_memory(error, "a profile")
-           : status ? memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%s", reason.message)
+           : status ? MEMOB_BAD_LINE(reader, error, "%s", reason.message)
                     : MEMO_STATUS_OK;
 }
 
@@ -9443,8 +9419,7 @@ MEMOI memo_status memoi_degrees_expect(const memoi_degrees_profile* profile, mem
     if (status) return status;
     *index = memoi_degrees_index(profile->problem, degree);
     if (*index >= 0) return MEMO_STATUS_OK;
-    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%lld is not one of the degrees",
-                            (long long)degree);
+    return MEMOB_BAD_LINE(reader, error, "%lld is not one of the degrees", (long long)degree);
 }
 
 MEMOI memo_status memoi_degrees_parse_degrees(memoi_degrees_profile* profile, memob_reader* reader,
@@ -9456,18 +9431,17 @@ MEMOI memo_status memoi_degrees_parse_degrees(memoi_degrees_profile* profile, me
         memo_status status = memob_expect_number(reader, "degree", &degree, error);
         if (status) return status;
         if (profile->n_degrees == MEMO_DEGREES_MAX)
-            return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                    "too many degrees; at most %d are valid", MEMO_DEGREES_MAX);
+            return MEMOB_BAD_LINE(reader, error, "too many degrees; at most %d are valid",
+                                  MEMO_DEGREES_MAX);
         if (!memoi_degrees_is_degree(degree) ||
             (profile->n_degrees && degree <= profile->degrees[profile->n_degrees - 1]))
-            return memob_line_error(
-                reader, error, MEMO_STATUS_FORMAT,
-                "degree %lld: not a power of two, or not above the previous degree",
+            return MEMOB_BAD_LINE(
+                reader, error, "degree %lld: not a power of two, or not above the previous degree",
                 (long long)degree);
         profile->degrees[profile->n_degrees++] = (int32_t)degree;
     }
     if (profile->n_degrees) return MEMO_STATUS_OK;
-    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "the degrees are missing");
+    return MEMOB_BAD_LINE(reader, error, "the degrees are missing");
 }
 
 MEMOI memo_status memoi_degrees_parse_gather(memoi_degrees_profile* profile, memob_reader* reader,
@@ -9480,8 +9454,8 @@ MEMOI memo_status memoi_degrees_parse_gather(memoi_degrees_profile* profile, mem
     if (!status) status = memoi_degrees_number(reader, "time", 0, MEMOI_DEGREES_NS, &ns, error);
     if (status) return status;
     if (p >= q)
-        return memob_line_error(
-            reader, error, MEMO_STATUS_FORMAT,
+        return MEMOB_BAD_LINE(
+            reader, error,
             "wrong order of degrees; a gather goes from a smaller degree to a larger one");
     if (profile->has_gather[p][q]) return memoi_degrees_twice(reader, "this gather", error);
     profile->has_gather[p][q] = 1;
@@ -9555,10 +9529,10 @@ MEMOI memo_status memoi_degrees_parse_line(memoi_degrees_profile* profile, memob
     } else if (memob_word_is(word, length, "block")) {
         status = memoi_degrees_parse_block(profile, reader, error);
     } else {
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "unknown line `%s`; blocks, degrees, memory, boundary, gradients, "
-                                "gather and block are valid",
-                                memob_word_text(shown, word, length));
+        return MEMOB_BAD_LINE(reader, error,
+                              "unknown line `%s`; blocks, degrees, memory, boundary, gradients, "
+                              "gather and block are valid",
+                              memob_word_text(shown, word, length));
     }
     return status ? status : memob_expect_line_end(reader, error);
 }
@@ -9573,20 +9547,19 @@ MEMOI memo_status memoi_degrees_complete(memoi_degrees_profile* profile, const m
     if (status) return status;
     for (i = 0; i < profile->n_blocks * profile->n_degrees; i++)
         if (!profile->has_block[i])
-            return memob_line_error(
-                reader, error, MEMO_STATUS_FORMAT, "block %lld at degree %d is missing",
-                (long long)(i / profile->n_degrees), (int)profile->degrees[i % profile->n_degrees]);
+            return MEMOB_BAD_LINE(reader, error, "block %lld at degree %d is missing",
+                                  (long long)(i / profile->n_degrees),
+                                  (int)profile->degrees[i % profile->n_degrees]);
     for (p = 0; p < profile->n_degrees; p++)
         for (q = p + 1; q < profile->n_degrees; q++)
             if (!profile->has_gather[p][q])
-                return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                        "the gather from degree %d to %d is missing",
-                                        (int)profile->degrees[p], (int)profile->degrees[q]);
+                return MEMOB_BAD_LINE(reader, error, "the gather from degree %d to %d is missing",
+                                      (int)profile->degrees[p], (int)profile->degrees[q]);
     profile->problem->memory_bytes = profile->memory_bytes;
     profile->problem->boundary_degree = (int32_t)profile->boundary;
     profile->problem->has_gradients = (int32_t)profile->has_gradients;
     if (memoi_degrees_check(profile->problem, &reason))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%s", reason.message);
+        return MEMOB_BAD_LINE(reader, error, "%s", reason.message);
     return MEMO_STATUS_OK;
 }
 
@@ -9664,9 +9637,8 @@ memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, c
     int32_t i;
     for (i = 0; i < n_blocks; i++)
         if (!memoi_degrees_is_degree(block_degrees[i]))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "block %d: degree %d is not a power of two", (int)i,
-                                  (int)block_degrees[i]);
+            return MEMOB_INVALID(error, "block %d: degree %d is not a power of two", (int)i,
+                                 (int)block_degrees[i]);
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "memo degrees 1\n");
     for (i = 0; i < n_blocks; i++)
@@ -9689,20 +9661,18 @@ MEMOI memo_status memoi_degrees_parse(memob_reader* reader, int32_t** block_degr
     while (!status && memob_next_entry(reader, &word, &length)) {
         char shown[40];
         if (!memob_word_is(word, length, "block"))
-            status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                      "unknown line `%s`; block is valid",
-                                      memob_word_text(shown, word, length));
+            status = MEMOB_BAD_LINE(reader, error, "unknown line `%s`; block is valid",
+                                    memob_word_text(shown, word, length));
 
         /* Blocks must ascend by 1, so that none can be missing. */
         if (!status && n == MEMOI_DEGREES_BLOCKS)
-            status =
-                memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                 "too many blocks; at most %d are valid", MEMOI_DEGREES_BLOCKS);
+            status = MEMOB_BAD_LINE(reader, error, "too many blocks; at most %d are valid",
+                                    MEMOI_DEGREES_BLOCKS);
         if (!status) status = memoi_degrees_number(reader, "block", n, n, &block, error);
         if (!status) status = memoi_degrees_number(reader, "degree", 1, 1 << 20, &degree, error);
         if (!status && !memoi_degrees_is_degree(degree))
-            status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                      "degree %lld is not a power of two", (long long)degree);
+            status = MEMOB_BAD_LINE(reader, error, "degree %lld is not a power of two",
+                                    (long long)degree);
 
         /* The number of blocks is unknown before the end, so the list grows. */
         if (!status) status = memob_expect_line_end(reader, error);
@@ -9714,8 +9684,7 @@ MEMOI memo_status memoi_degrees_parse(memob_reader* reader, int32_t** block_degr
 
     /* A truncated file has fewer lines than its last line states. */
     if (!status) status = memob_check_count(&last_line, count, n, error);
-    if (!status && n == 0)
-        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT, "there is no block");
+    if (!status && n == 0) status = MEMOB_BAD_LINE(reader, error, "there is no block");
     if (status) {
         MEMO_FREE(degrees);
         return status;
@@ -11036,9 +11005,9 @@ MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader
 
     /* The order of lines is fixed, so the line number decides what must come. */
     if (!memob_word_is(word, length, kinds[kind]) || line >= 2 + n_tensors + s->desc.n_layers)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "unexpected `%s`; the order is shape, host_layers, tensors, layers",
-                                memob_word_text(shown, word, length));
+        return MEMOB_BAD_LINE(reader, error,
+                              "unexpected `%s`; the order is shape, host_layers, tensors, layers",
+                              memob_word_text(shown, word, length));
 
     /* A plan for another shape would put rows into the wrong tensors.  Rows themselves are checked
      * with the desc. */
@@ -11050,9 +11019,8 @@ MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader
     } else if (kind == 1) {
         status = memob_expect_number(reader, "number of host layers", &value, error);
         if (!status && (value < 0 || value > s->desc.n_layers))
-            status =
-                memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                 "number of host layers: out of range; 0 to n_layers are valid");
+            status = MEMOB_BAD_LINE(reader, error,
+                                    "number of host layers: out of range; 0 to n_layers are valid");
         s->swap_desc.n_host_layers = (int32_t)value;
     } else if (kind == 2) {
         t = line - 2;
@@ -11079,9 +11047,8 @@ MEMOI memo_status memoi_session_read(memo_session* s, memo_error* error) {
         status = memoi_session_parse_line(s, &reader, word, length, n_lines++, error);
     if (!status &&
         (count != n_lines || n_lines != 2 + (int64_t)s->desc.n_tensors + s->desc.n_layers))
-        status = memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
-                                  "wrong count: %lld stated, %lld lines above", (long long)count,
-                                  (long long)n_lines);
+        status = MEMOB_BAD_LINE(&last_line, error, "wrong count: %lld stated, %lld lines above",
+                                (long long)count, (long long)n_lines);
     memob_reader_close(&reader);
     return status;
 }
@@ -11156,8 +11123,8 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, memo_e
     const char* field = NULL;
     int32_t t;
     if (desc->n_tensors < 1 || desc->n_tensors > MEMO_PROFILE_TENSORS_MAX || !desc->tensors)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
+        return MEMOB_INVALID(
+            error,
             "memo_session_desc.tensors: NULL, or n_tensors is out of range (%d); 1 to %d are valid",
             (int)desc->n_tensors, MEMO_PROFILE_TENSORS_MAX);
 
@@ -11182,7 +11149,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, memo_e
             field = "recompute: NULL, but a tensor has rule ROWS or WHOLE; set recompute";
     }
     if (!field) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "memo_session_desc.%s", field);
+    return MEMOB_INVALID(error, "memo_session_desc.%s", field);
 }
 
 /* The desc as the session uses it. */

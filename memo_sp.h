@@ -1367,27 +1367,25 @@ MEMOI memo_status memoi_comm_check_buffer(const memo_comm* comm, const char* wha
                                           memo_type type, memo_error* error) {
     int64_t element_bytes = memo_type_bytes(type), most;
     if (!element_bytes)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.type on '%s': not a memo_type (%d); 0 to %d are valid", what,
-                              comm->name, (int)type, (int)MEMO_TYPE_U8);
+        return MEMOB_INVALID(error, "%s.type on '%s': not a memo_type (%d); 0 to %d are valid",
+                             what, comm->name, (int)type, (int)MEMO_TYPE_U8);
     most = MEMOB_BYTES_MAX / element_bytes / (2 * n_parts);
     if (count < 0 || count > most)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.count on '%s': out of range (%lld); 0 to %lld elements are valid",
-                              what, comm->name, (long long)count, (long long)most);
+        return MEMOB_INVALID(error,
+                             "%s.count on '%s': out of range (%lld); 0 to %lld elements are valid",
+                             what, comm->name, (long long)count, (long long)most);
     if (!address && count)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s on '%s': a buffer of %lld elements is NULL; pass its address",
-                              what, comm->name, (long long)count);
+        return MEMOB_INVALID(error,
+                             "%s on '%s': a buffer of %lld elements is NULL; pass its address",
+                             what, comm->name, (long long)count);
     return MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_comm_check_rank(const memo_comm* comm, const char* what, int32_t rank,
                                         memo_error* error) {
     if (rank >= 0 && rank < comm->size) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s on '%s': rank out of range (%d); 0 to %d are valid", what, comm->name,
-                          (int)rank, (int)comm->size - 1);
+    return MEMOB_INVALID(error, "%s on '%s': rank out of range (%d); 0 to %d are valid", what,
+                         comm->name, (int)rank, (int)comm->size - 1);
 }
 
 /* group_depth: how many groups are open. */
@@ -1402,10 +1400,9 @@ MEMOI memo_status memoi_comm_check_collective(const memo_comm* comm,
                               "grouped",
                               what, comm->name);
     if (call->reduction != MEMO_REDUCTION_SUM && call->reduction != MEMO_REDUCTION_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.reduction on '%s': not a memo_reduction (%d); SUM and MAX are "
-                              "valid",
-                              what, comm->name, (int)call->reduction);
+        return MEMOB_INVALID(
+            error, "%s.reduction on '%s': not a memo_reduction (%d); SUM and MAX are valid", what,
+            comm->name, (int)call->reduction);
     status =
         memoi_comm_check_buffer(comm, what, call->from, call->count, comm->size, call->type, error);
     if (!status)
@@ -1424,15 +1421,15 @@ MEMOI memo_status memoi_comm_check_message(const memo_comm* comm, int32_t is_sen
     if (!status) status = memoi_comm_check_rank(comm, what, peer, error);
     if (status) return status;
     if (is_single && peer == comm->rank)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s on '%s': rank %d would wait for itself forever; put send and "
-                              "receive into one group",
-                              what, comm->name, (int)peer);
+        return MEMOB_INVALID(error,
+                             "%s on '%s': rank %d would wait for itself forever; put send and "
+                             "receive into one group",
+                             what, comm->name, (int)peer);
     if (has_other_stream)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.stream on '%s': not the stream of the group's earlier calls; use "
-                              "one stream for a group",
-                              what, comm->name);
+        return MEMOB_INVALID(error,
+                             "%s.stream on '%s': not the stream of the group's earlier calls; use "
+                             "one stream for a group",
+                             what, comm->name);
     return MEMO_STATUS_OK;
 }
 
@@ -1445,11 +1442,10 @@ MEMOI memo_status memoi_comm_check_group_end(const memo_comm* comm, int32_t grou
                               "call group_begin first",
                               comm->name);
     if (has_other_stream)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_group_end.stream on '%s': not the stream of the group's sends and "
-            "receives; use one stream for a group",
-            comm->name);
+        return MEMOB_INVALID(error,
+                             "memo_group_end.stream on '%s': not the stream of the group's sends "
+                             "and receives; use one stream for a group",
+                             comm->name);
     return MEMO_STATUS_OK;
 }
 
@@ -2406,9 +2402,9 @@ MEMOI memo_status memoi_threads_make_room(memoi_threads_rank* me, memo_error* er
     memo_status status = MEMO_STATUS_OK;
     if (me->group_end - me->seen_head < 2 * MEMOI_THREADS_MESSAGES) return MEMO_STATUS_OK;
     if (me->group_end - me->group_begin == 2 * MEMOI_THREADS_MESSAGES)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "group on '%s': more than %d sends and receives; use several groups",
-                              me->table.name, MEMOI_THREADS_MESSAGES);
+        return MEMOB_INVALID(error,
+                             "group on '%s': more than %d sends and receives; use several groups",
+                             me->table.name, MEMOI_THREADS_MESSAGES);
     while (!status && !memob_counter_reached(&me->head, me->seen_head + 2)) {
         uint32_t value = __atomic_load_n(&me->head, __ATOMIC_RELAXED);
         status = memo_device_status(me->device, error);
@@ -2687,15 +2683,13 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, m
     memo_status status = memob_check_integer(name, "n_ranks", desc->n_ranks, 1, 32768, error);
     if (status) return status;
     if (!desc->devices)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_comm_threads_desc.devices: NULL; pass a host device for each rank");
+        return MEMOB_INVALID(
+            error, "memo_comm_threads_desc.devices: NULL; pass a host device for each rank");
     for (r = 0; r < desc->n_ranks; r++) {
         memo_error reason;
         if (memob_check_host_device(desc->devices[r], &reason))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_comm_threads_desc.devices, rank %d: %.400s", (int)r,
-                                  reason.message);
+            return MEMOB_INVALID(error, "memo_comm_threads_desc.devices, rank %d: %.400s", (int)r,
+                                 reason.message);
     }
     if ((status = memob_check_real(name, "timeout_s", desc->timeout_s, 0, 1e9, error)) ||
         (status = memob_check_rate(name, "bytes_per_s", desc->bytes_per_s, error)) ||
@@ -2869,13 +2863,12 @@ MEMOI memo_status memoi_nccl_environment_number(const char* name, int64_t* numbe
                                                 memo_error* error) {
     const char* text = getenv(name);
     if (!text)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: not set in the environment; start with torchrun, set RANK, "
-                              "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or fill the desc",
-                              name);
+        return MEMOB_INVALID(error,
+                             "%s: not set in the environment; start with torchrun, set RANK, "
+                             "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or fill the desc",
+                             name);
     if (memob_word_number(text, (int64_t)strlen(text), number)) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s: not a number in the environment ('%.100s')", name, text);
+    return MEMOB_INVALID(error, "%s: not a number in the environment ('%.100s')", name, text);
 }
 
 /* NCCL's own meeting.  The launcher itself listens on MASTER_PORT, so the next port is used. */
@@ -2886,15 +2879,13 @@ MEMOI memo_status memoi_nccl_name_meeting(int* is_named, memo_error* error) {
     memo_status status;
     if (getenv("NCCL_COMM_ID")) return MEMO_STATUS_OK;
     if (!host)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "MASTER_ADDR: not set in the environment; set it to rank 0's address");
+        return MEMOB_INVALID(error,
+                             "MASTER_ADDR: not set in the environment; set it to rank 0's address");
     status = memoi_nccl_environment_number("MASTER_PORT", &port, error);
     if (status) return status;
     if (port < 1 || port > 65534)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "MASTER_PORT: out of range (%lld); 1 to 65534 are valid",
-                              (long long)port);
+        return MEMOB_INVALID(error, "MASTER_PORT: out of range (%lld); 1 to 65534 are valid",
+                             (long long)port);
     snprintf(address, sizeof address, strchr(host, ':') ? "[%.200s]:%d" : "%.200s:%d", host,
              (int)port + 1);
     setenv("NCCL_COMM_ID", address, 1);
@@ -3169,10 +3160,9 @@ MEMOI memo_status memoi_nccl_message_add(memo_comm* comm, memo_stream stream, in
     memo_status status = memoi_comm_check_message(comm, is_send, address, count, type, peer,
                                                   is_single, has_other_stream, error);
     if (!status && me->n_messages == MEMOI_NCCL_MESSAGES)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "group on '%s': more than %d sends and receives; use several "
-                                "groups",
-                                comm->name, MEMOI_NCCL_MESSAGES);
+        status = MEMOB_INVALID(error,
+                               "group on '%s': more than %d sends and receives; use several groups",
+                               comm->name, MEMOI_NCCL_MESSAGES);
     if (status) return memoi_nccl_drop_group(me, status);
 
     message = &me->messages[me->n_messages++];
@@ -3429,9 +3419,8 @@ MEMOI memo_status memoi_nccl_place(const memo_comm_nccl_desc* desc, int32_t* ran
         if (status) return status;
     }
     if (n < 1 || n > INT32_MAX || r < 0 || r >= n)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1",
+        return MEMOB_INVALID(
+            error, "memo_comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1",
             (long long)r, (long long)n);
     *rank = (int32_t)r;
     *size = (int32_t)n;
@@ -3553,9 +3542,8 @@ MEMOI memo_status memoi_mesh_check(const memoi_mesh_axis* axes, int32_t size, me
         length += snprintf(text + length, sizeof text - (size_t)length, "%s%s %d", i ? " x " : "",
                            axes[i].name, (int)axes[i].degree);
     memoi_mesh_hint(axes, size, hint);
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "memo_mesh_desc: %s is not the world's size (%d); %s%s", text, (int)size,
-                          hint[0] ? "what fits: " : "no change of one degree fits", hint);
+    return MEMOB_INVALID(error, "memo_mesh_desc: %s is not the world's size (%d); %s%s", text,
+                         (int)size, hint[0] ? "what fits: " : "no change of one degree fits", hint);
 }
 
 memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank, memo_mesh* mesh,
@@ -3712,19 +3700,18 @@ MEMOI memo_status memoi_sharding_check(const memo_sharding_desc* desc, memo_erro
 
     /* Documents belong to one kind, which needs them. */
     if (desc->kind != MEMO_SHARDING_DOCUMENTS && desc->document_begins)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sharding_desc.document_begins: not used by the sharding %s; use "
-            "MEMO_SHARDING_DOCUMENTS, or pass the documents in the mask",
-            memo_sharding_name(desc->kind));
+        return MEMOB_INVALID(error,
+                             "memo_sharding_desc.document_begins: not used by the sharding %s; use "
+                             "MEMO_SHARDING_DOCUMENTS, or pass the documents in the mask",
+                             memo_sharding_name(desc->kind));
     if (desc->kind == MEMO_SHARDING_DOCUMENTS &&
         (desc->n_documents > MEMOI_DOCUMENTS_MAX ||
          !memoi_sharding_are_documents(desc->document_begins, desc->n_documents, desc->n_tokens)))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sharding_desc.document_begins: invalid (%lld documents); 1 to %d that "
-            "ascend from 0 to n_tokens (%lld) are valid",
-            (long long)desc->n_documents, MEMOI_DOCUMENTS_MAX, (long long)desc->n_tokens);
+        return MEMOB_INVALID(error,
+                             "memo_sharding_desc.document_begins: invalid (%lld documents); 1 to "
+                             "%d that ascend from 0 to n_tokens (%lld) are valid",
+                             (long long)desc->n_documents, MEMOI_DOCUMENTS_MAX,
+                             (long long)desc->n_tokens);
     return MEMO_STATUS_OK;
 }
 
@@ -3745,10 +3732,9 @@ memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sh
     unit = (int64_t)sharding->ring * sharding->ulysses;
     if (desc->kind == MEMO_SHARDING_ZIGZAG && sharding->ulysses % 2) unit *= 2;
     if (unit > INT32_MAX)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sharding_desc: ring %d x ulysses %d are too many ranks; at most %d are "
-            "valid",
+        return MEMOB_INVALID(
+            error,
+            "memo_sharding_desc: ring %d x ulysses %d are too many ranks; at most %d are valid",
             (int)sharding->ring, (int)sharding->ulysses, INT32_MAX / 2);
     sharding->padded_tokens = (desc->n_tokens + unit - 1) / unit * unit;
     sharding->local_tokens = sharding->padded_tokens / sharding->ring / sharding->ulysses;
@@ -4725,11 +4711,10 @@ MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
                               "host attention.type: not supported (%s); f32, bf16 and f16 are",
                               memo_type_name(block->type));
     if (block->n_kv_heads < 1 || block->n_q_heads % block->n_kv_heads)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "host attention.n_q_heads: not a multiple of n_kv_heads (%d, %d); call "
-            "it for groups of heads that are",
-            (int)block->n_q_heads, (int)block->n_kv_heads);
+        return MEMOB_INVALID(error,
+                             "host attention.n_q_heads: not a multiple of n_kv_heads (%d, %d); "
+                             "call it for groups of heads that are",
+                             (int)block->n_q_heads, (int)block->n_kv_heads);
     memset(&args, 0, sizeof args);
     args.block = *block;
     args.state = (memo_host_attention*)user;
@@ -6191,11 +6176,10 @@ MEMOI memo_status memoi_hybrid_ranks_check(const memo_sp_attention_desc* desc, m
     /* Communicators and shardings come from different calls, so they may disagree. */
     for (k = 0; k < 2; k++) {
         if (comms[k] && comms[k]->size != degrees[k])
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_sp_attention_desc.%s: its size is not the sharding's degree (%d, "
-                "%d); make both from one mesh",
-                names[k], (int)comms[k]->size, (int)degrees[k]);
+            return MEMOB_INVALID(error,
+                                 "memo_sp_attention_desc.%s: its size is not the sharding's degree "
+                                 "(%d, %d); make both from one mesh",
+                                 names[k], (int)comms[k]->size, (int)degrees[k]);
         if (memob_check_integer("memo_sp_attention_desc", rank_names[k], ranks[k], 0,
                                 degrees[k] - 1, error))
             return MEMO_STATUS_INVALID_ARGUMENT;
@@ -6207,11 +6191,10 @@ MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, m
     static const char name[] = "memo_sp_attention_desc";
     memo_status status;
     if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sp_attention_desc.n_q_heads: not a positive multiple of n_kv_heads "
-            "(%d, %d); choose one that is",
-            (int)desc->n_q_heads, (int)desc->n_kv_heads);
+        return MEMOB_INVALID(error,
+                             "memo_sp_attention_desc.n_q_heads: not a positive multiple of "
+                             "n_kv_heads (%d, %d); choose one that is",
+                             (int)desc->n_q_heads, (int)desc->n_kv_heads);
     if ((status = memob_check_integer(name, "n_batch", desc->n_batch, 0, INT32_MAX, error)) ||
         (status = memob_check_integer(name, "ulysses_groups", desc->ulysses_groups, 0, INT32_MAX,
                                       error)) ||
@@ -6224,9 +6207,8 @@ MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, m
         (status = memob_check_real(name, "scale", (double)desc->scale, -3e38, 3e38, error)))
         return status;
     if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sp_attention_desc.type: not supported (%s); f32, bf16 and f16 are",
+        return MEMOB_INVALID(
+            error, "memo_sp_attention_desc.type: not supported (%s); f32, bf16 and f16 are",
             memo_type_name(desc->type));
     return MEMO_STATUS_OK;
 }
@@ -6237,17 +6219,15 @@ MEMOI memo_status memoi_hybrid_masks_check(const memo_sp_attention_desc* desc, m
     const memo_sharding* sharding = &desc->sharding;
     int32_t n_batch = desc->n_batch ? desc->n_batch : 1, b;
     if (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
+        return MEMOB_INVALID(
+            error, "memo_sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
             (int)desc->n_masks, (int)n_batch);
     for (b = 0; desc->row_shardings && b < n_batch; b++)
         if (!memoi_hybrid_is_alike(&desc->row_shardings[b], sharding))
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_sp_attention_desc.row_shardings[%d]: does not match sharding, "
-                "which is %s, ring %d "
-                "x ulysses %d, %lld tokens; only its documents may differ",
+            return MEMOB_INVALID(
+                error,
+                "memo_sp_attention_desc.row_shardings[%d]: does not match sharding, which is %s, "
+                "ring %d x ulysses %d, %lld tokens; only its documents may differ",
                 (int)b, memo_sharding_name(sharding->kind), (int)sharding->ring,
                 (int)sharding->ulysses, (long long)sharding->n_tokens);
     return MEMO_STATUS_OK;
@@ -6269,37 +6249,35 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
     int32_t head_size = memoi_hybrid_larger(desc->head_size, desc->v_head_size);
     memo_status status;
     if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
+        return MEMOB_INVALID(
+            error, "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
     status = memoi_hybrid_ranks_check(desc, error);
     if (!status) status = memoi_hybrid_heads_check(desc, error);
     if (!status) status = memoi_hybrid_masks_check(desc, error);
     if (status) return status;
     if (keys->local_tokens && (keys->ring != sharding->ring || keys->ulysses != sharding->ulysses))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_sp_attention_desc.key_sharding: ring %d x ulysses %d, but "
-                              "sharding has %d x %d; make "
-                              "both with the same degrees",
-                              (int)keys->ring, (int)keys->ulysses, (int)sharding->ring,
-                              (int)sharding->ulysses);
+        return MEMOB_INVALID(error,
+                             "memo_sp_attention_desc.key_sharding: ring %d x ulysses %d, but "
+                             "sharding has %d x %d; make both with the same degrees",
+                             (int)keys->ring, (int)keys->ulysses, (int)sharding->ring,
+                             (int)sharding->ulysses);
     if (desc->max_documents < 0 ||
         memoi_hybrid_most_documents(desc) > MEMOI_DOCUMENTS_MAX / n_batch)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sp_attention_desc.max_documents: out of range (%lld; the sharding has "
-            "%lld); 0 to %d are valid",
-            (long long)desc->max_documents, (long long)memoi_hybrid_most_documents(desc),
-            (int)(MEMOI_DOCUMENTS_MAX / n_batch));
+        return MEMOB_INVALID(error,
+                             "memo_sp_attention_desc.max_documents: out of range (%lld; the "
+                             "sharding has %lld); 0 to %d are valid",
+                             (long long)desc->max_documents,
+                             (long long)memoi_hybrid_most_documents(desc),
+                             (int)(MEMOI_DOCUMENTS_MAX / n_batch));
 
     /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
     if ((double)memob_max(sharding->ring_tokens, keys->ring_tokens) * sharding->ring * n_batch *
             desc->n_q_heads * head_size * sharding->ulysses >
         (double)(MEMOB_BYTES_MAX / 1024))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sp_attention_desc: too large (%lld tokens, %d query heads of %d, "
-            "batch %d); tokens x heads x head size x batch x ulysses may be 2^52",
+        return MEMOB_INVALID(
+            error,
+            "memo_sp_attention_desc: too large (%lld tokens, %d query heads of %d, batch %d); "
+            "tokens x heads x head size x batch x ulysses may be 2^52",
             (long long)memob_max(sharding->n_tokens, keys->n_tokens), (int)desc->n_q_heads,
             (int)head_size, (int)n_batch);
     return MEMO_STATUS_OK;
@@ -6696,15 +6674,12 @@ MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, 
                           : !desc->ulysses && desc->sharding.ulysses > 1 ? "ulysses"
                                                                          : NULL;
     if (missing)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sp_attention_desc.%s: NULL; it is required for ring %d x ulysses %d", missing,
-            (int)desc->sharding.ring, (int)desc->sharding.ulysses);
+        return MEMOB_INVALID(
+            error, "memo_sp_attention_desc.%s: NULL; it is required for ring %d x ulysses %d",
+            missing, (int)desc->sharding.ring, (int)desc->sharding.ulysses);
     if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sp_attention_desc.device_memory: not aligned (%p); align it to %d "
-            "bytes",
+        return MEMOB_INVALID(
+            error, "memo_sp_attention_desc.device_memory: not aligned (%p); align it to %d bytes",
             desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
     return MEMO_STATUS_OK;
 }
@@ -6794,18 +6769,17 @@ memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_shar
     int32_t i;
     for (i = 0; i < a->shape.n_tokens_of; i++) {
         if (!memoi_hybrid_is_alike(&shardings[i], own))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_sp_attention_set_sharding.shardings[%d]: does not match "
-                                  "%s, ring %d x ulysses "
-                                  "%d, %lld tokens; change only its documents",
-                                  (int)i, memo_sharding_name(own->kind), (int)own->ring,
-                                  (int)own->ulysses, (long long)own->n_tokens);
+            return MEMOB_INVALID(error,
+                                 "memo_sp_attention_set_sharding.shardings[%d]: does not match %s, "
+                                 "ring %d x ulysses %d, %lld tokens; change only its documents",
+                                 (int)i, memo_sharding_name(own->kind), (int)own->ring,
+                                 (int)own->ulysses, (long long)own->n_tokens);
         if (shardings[i].n_documents > a->max_documents)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_sp_attention_set_sharding.shardings[%d]: too many documents "
-                "(%lld); desc.max_documents allows %lld",
-                (int)i, (long long)shardings[i].n_documents, (long long)a->max_documents);
+            return MEMOB_INVALID(error,
+                                 "memo_sp_attention_set_sharding.shardings[%d]: too many documents "
+                                 "(%lld); desc.max_documents allows %lld",
+                                 (int)i, (long long)shardings[i].n_documents,
+                                 (long long)a->max_documents);
     }
     status = memo_stream_synchronize(device, a->target.streams[MEMOI_TARGET_COMPUTE], error);
     for (i = 0; i < a->shape.n_tokens_of && !status; i++)
@@ -6819,40 +6793,36 @@ memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_shar
 MEMOI memo_status memoi_hybrid_one_mask_check(const memo_mask* mask, int has_key_sharding,
                                               memo_error* error) {
     if (mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
-            (int)mask->kind);
+        return MEMOB_INVALID(error,
+                             "memo_mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
+                             (int)mask->kind);
     if (memob_check_integer("memo_mask", "window_before", mask->window_before, 0, INT64_MAX,
                             error) ||
         memob_check_integer("memo_mask", "window_after", mask->window_after, 0, INT64_MAX, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (mask->document_begins &&
         !memoi_sharding_are_documents(mask->document_begins, mask->n_documents, mask->n_tokens))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_mask.document_begins: invalid (%lld documents); they must ascend from "
-            "0 to the sharding's n_tokens (%lld)",
-            (long long)mask->n_documents, (long long)mask->n_tokens);
+        return MEMOB_INVALID(error,
+                             "memo_mask.document_begins: invalid (%lld documents); they must "
+                             "ascend from 0 to the sharding's n_tokens (%lld)",
+                             (long long)mask->n_documents, (long long)mask->n_tokens);
 
     /* Keys have documents if and only if queries have them. */
     if (!has_key_sharding && mask->key_begins)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_mask.key_begins: not NULL, but keys have the sharding of queries; set "
-            "memo_sp_attention_desc.key_sharding for cross-attention");
+        return MEMOB_INVALID(
+            error, "memo_mask.key_begins: not NULL, but keys have the sharding of queries; set "
+                   "memo_sp_attention_desc.key_sharding for cross-attention");
     if (has_key_sharding && !mask->document_begins != !mask->key_begins)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_mask: %s have no documents, or another number of them; pass "
-                              "document_begins and key_begins",
-                              mask->key_begins ? "queries" : "keys");
+        return MEMOB_INVALID(error,
+                             "memo_mask: %s have no documents, or another number of them; pass "
+                             "document_begins and key_begins",
+                             mask->key_begins ? "queries" : "keys");
     if (mask->key_begins &&
         !memoi_sharding_are_documents(mask->key_begins, mask->n_documents, mask->n_keys))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_mask.key_begins: invalid (%lld documents); they must ascend from 0 to "
-            "the key_sharding's n_tokens (%lld)",
-            (long long)mask->n_documents, (long long)mask->n_keys);
+        return MEMOB_INVALID(error,
+                             "memo_mask.key_begins: invalid (%lld documents); they must ascend "
+                             "from 0 to the key_sharding's n_tokens (%lld)",
+                             (long long)mask->n_documents, (long long)mask->n_keys);
     return MEMO_STATUS_OK;
 }
 
@@ -7246,8 +7216,8 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a,
                           : is_backward && t->sinks && !t->d_sinks         ? "d_sinks"
                                                                            : NULL;
     if (missing)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_sp_attention_tensors.%s: NULL; it is required here", missing);
+        return MEMOB_INVALID(error, "memo_sp_attention_tensors.%s: NULL; it is required here",
+                             missing);
     if (t->sinks && !memoi_target_has_sinks(a->target.device))
         return memo_error_set(
             error, MEMO_STATUS_UNSUPPORTED,
@@ -7489,11 +7459,10 @@ MEMOI memo_status memoi_blocks_check_times(const memo_blocks_schedule_desc* desc
                      t->gather_s;
         if (!(t->forward_s >= 0 && t->recompute_s >= 0 && t->backward_s >= 0 && t->weights_s >= 0 &&
               t->reduce_s >= 0 && t->gather_s >= 0 && sum <= 1e300))
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_blocks_schedule_desc.times: negative or not a number (block %d, "
-                "part %d); use times of at least 0",
-                (int)(i / desc->n_parts) + 1, (int)(i % desc->n_parts) + 1);
+            return MEMOB_INVALID(error,
+                                 "memo_blocks_schedule_desc.times: negative or not a number (block "
+                                 "%d, part %d); use times of at least 0",
+                                 (int)(i / desc->n_parts) + 1, (int)(i % desc->n_parts) + 1);
     }
     return MEMO_STATUS_OK;
 }
@@ -7509,17 +7478,15 @@ MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error
                             MEMOI_BLOCKS_PARTS, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->n_blocks < 1 || desc->blocks_per_layer < 1 || desc->n_blocks % desc->blocks_per_layer)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d per "
-            "layer); use a positive multiple of blocks_per_layer",
-            (int)desc->n_blocks, (int)desc->blocks_per_layer);
+        return MEMOB_INVALID(error,
+                             "memo_blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d "
+                             "per layer); use a positive multiple of blocks_per_layer",
+                             (int)desc->n_blocks, (int)desc->blocks_per_layer);
     if ((int64_t)desc->n_blocks * desc->n_parts > MEMOI_BLOCKS_MAX)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_blocks_schedule_desc.n_blocks: too many (%d, of %d parts); n_blocks x "
-            "n_parts may be %d",
-            (int)desc->n_blocks, (int)desc->n_parts, MEMOI_BLOCKS_MAX);
+        return MEMOB_INVALID(error,
+                             "memo_blocks_schedule_desc.n_blocks: too many (%d, of %d parts); "
+                             "n_blocks x n_parts may be %d",
+                             (int)desc->n_blocks, (int)desc->n_parts, MEMOI_BLOCKS_MAX);
     return memoi_blocks_check_times(desc, error);
 }
 
@@ -8117,17 +8084,15 @@ memo_status memo_comm_measure(memo_comm* comm, const memo_device* device, memo_s
     int32_t k;
     memo_status status;
     if ((int)kind < MEMO_COLLECTIVE_ALL_REDUCE || (int)kind > MEMO_COLLECTIVE_REDUCE_SCATTER)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_comm_measure.kind: not supported (%d); all-reduce, all-gather and "
-            "reduce-scatter are",
-            (int)kind);
+        return MEMOB_INVALID(error,
+                             "memo_comm_measure.kind: not supported (%d); all-reduce, all-gather "
+                             "and reduce-scatter are",
+                             (int)kind);
     if (!bytes || largest < 1 || largest > MEMOB_BYTES_MAX / bytes / comm->size)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_comm_measure.counts: out of range (%d counts up to %lld, type %s); "
-            "counts of at least 1 whose bytes fit 2^62 are valid",
-            (int)n, (long long)largest, memo_type_name(type));
+        return MEMOB_INVALID(error,
+                             "memo_comm_measure.counts: out of range (%d counts up to %lld, type "
+                             "%s); counts of at least 1 whose bytes fit 2^62 are valid",
+                             (int)n, (long long)largest, memo_type_name(type));
     memset(&m, 0, sizeof m);
     m.comm = comm;
     m.device = device;
@@ -8215,18 +8180,15 @@ memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* desc,
     status = memoi_blocks_check(&tried, error);
     if (status) return status;
     if (!desc->times)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_blocks_schedule_desc.times: NULL; the best number of parts needs "
-            "times");
+        return MEMOB_INVALID(
+            error, "memo_blocks_schedule_desc.times: NULL; the best number of parts needs times");
     if (memob_check_integer("memo_blocks_best_parts", "max_parts", max_parts, 1, MEMOI_BLOCKS_PARTS,
                             error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (!(overhead->operation_s >= 0) || !(overhead->collective_s >= 0))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_blocks_overhead: negative or not a number (%g, %g); use times of at "
-            "least 0",
+        return MEMOB_INVALID(
+            error,
+            "memo_blocks_overhead: negative or not a number (%g, %g); use times of at least 0",
             overhead->operation_s, overhead->collective_s);
     times = (memo_block_times*)memob_calloc((int64_t)desc->n_blocks * max_parts,
                                             sizeof(memo_block_times));
@@ -8295,16 +8257,15 @@ MEMOI memo_status memoi_blocks_check_buffers(const memo_blocks_desc* desc, memo_
         const memo_block_buffers* buffers = &desc->buffers[s];
         const char* missing = memoi_blocks_missing_buffer(desc, buffers);
         if (missing)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_blocks_desc.buffers[%d].%s: NULL; every part needs it",
-                                  (int)s, missing);
+            return MEMOB_INVALID(error,
+                                 "memo_blocks_desc.buffers[%d].%s: NULL; every part needs it",
+                                 (int)s, missing);
         if (buffers->count < 0 ||
             (desc->schedule.is_scattered && buffers->count % desc->comm->size))
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_blocks_desc.buffers[%d].count: negative or, scattered, not a "
-                "multiple of the ranks (%lld, %d ranks)",
-                (int)s, (long long)buffers->count, (int)desc->comm->size);
+            return MEMOB_INVALID(error,
+                                 "memo_blocks_desc.buffers[%d].count: negative or, scattered, not "
+                                 "a multiple of the ranks (%lld, %d ranks)",
+                                 (int)s, (long long)buffers->count, (int)desc->comm->size);
     }
     return MEMO_STATUS_OK;
 }
@@ -8324,9 +8285,7 @@ MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* er
                                                               : NULL;
     memo_status status = memoi_blocks_check(&desc->schedule, error);
     if (status) return status;
-    if (missing)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_blocks_desc.%s: NULL; it is required", missing);
+    if (missing) return MEMOB_INVALID(error, "memo_blocks_desc.%s: NULL; it is required", missing);
     if (!memo_type_bytes(desc->type))
         return memob_check_integer("memo_blocks_desc", "type", (int)desc->type, 0, MEMO_TYPE_U8,
                                    error);
@@ -8648,11 +8607,10 @@ memo_status memo_degree_comms_create(memo_comm* world, int32_t degree, int32_t n
     memset(comms, 0, sizeof *comms);
     if (degree < 1 || world->size % degree || next_degree < 0 ||
         (next_degree && (world->size % next_degree || high % low)))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_degree_comms: degrees %d and %d do not fit a world of %d; each "
-                              "must divide the world, "
-                              "and one the other",
-                              (int)degree, (int)next_degree, (int)world->size);
+        return MEMOB_INVALID(error,
+                             "memo_degree_comms: degrees %d and %d do not fit a world of %d; each "
+                             "must divide the world, and one the other",
+                             (int)degree, (int)next_degree, (int)world->size);
     comms->degree = degree;
     status = memo_comm_split(world, rank / degree, rank, "tensor", &comms->tensor, error);
     if (!status) status = memo_comm_split(world, rank % degree, rank, "data", &comms->data, error);
@@ -8854,9 +8812,9 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
         memob_check_integer("memo_loss_desc", "tile_rows", desc->tile_rows, 0, 1 << 28, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_loss_desc.type: not supported (%s); f32, bf16 and f16 are",
-                              memo_type_name(desc->type));
+        return MEMOB_INVALID(error,
+                             "memo_loss_desc.type: not supported (%s); f32, bf16 and f16 are",
+                             memo_type_name(desc->type));
 
     /* Rank 0 has the largest share, so all ranks find the same tile. */
     row_bytes = memo_share_of(desc->vocabulary, n_ranks, 0).count * memo_type_bytes(desc->type);
@@ -8876,14 +8834,11 @@ MEMOI memo_status memoi_loss_check(const memo_loss_desc* desc, memo_error* error
                           : !desc->stream           ? "stream"
                           : !desc->functions.logits ? "functions.logits"
                                                     : NULL;
-    if (missing)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_loss_desc.%s: NULL; it is required", missing);
+    if (missing) return MEMOB_INVALID(error, "memo_loss_desc.%s: NULL; it is required", missing);
     if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_loss_desc.device_memory: not aligned (%p); align it to %d bytes",
-            desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
+        return MEMOB_INVALID(error,
+                             "memo_loss_desc.device_memory: not aligned (%p); align it to %d bytes",
+                             desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
     /* A table from older code may end before these kernels. */
     if (desc->device->struct_bytes <
             (int64_t)(offsetof(memo_device, loss_sums) + sizeof desc->device->loss_sums) ||
@@ -8971,14 +8926,12 @@ memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, mem
     memo_status status = MEMO_STATUS_OK;
     memo_loss_tile tile;
     if (tensors->n_rows < 0 || (tensors->n_rows && !tensors->labels))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_loss_tensors: %lld rows, labels %p; labels are required",
-                              (long long)tensors->n_rows, (const void*)tensors->labels);
+        return MEMOB_INVALID(error, "memo_loss_tensors: %lld rows, labels %p; labels are required",
+                             (long long)tensors->n_rows, (const void*)tensors->labels);
     if (tensors->scale != 0 && !loss->desc.functions.gradients)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_loss_tensors.scale: not 0 (%g), but functions.gradients is NULL; set "
-            "either",
+        return MEMOB_INVALID(
+            error,
+            "memo_loss_tensors.scale: not 0 (%g), but functions.gradients is NULL; set either",
             (double)tensors->scale);
     tile.stream = loss->desc.stream;
     tile.first_column = loss->sizes.first_column;
