@@ -8158,8 +8158,9 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     degrees[3] = l->ulysses;
     degrees[4] = l->ring;
     for (i = 0; i < 5; i++) {
-        if (memob_check_integer("memo_parallel_layout", names[i], degrees[i], 1, INT32_MAX, error))
-            return no;
+        if (degrees[i] < 1)
+            return memo_error_set(error, no, "%s: out of range (%d); 1 or more are valid", names[i],
+                                  (int)degrees[i]);
         product *= degrees[i];
     }
     if (product < c->n_gpus || product > c->n_gpus)
@@ -8226,8 +8227,9 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
                               (int)l->pipeline, (int)m->n_layers);
 
     /* A ZeRO stage above 0 needs several ranks to shard over. */
-    if (memob_check_integer("memo_parallel_layout", "zero_stage", l->zero_stage, 0, 3, error))
-        return no;
+    if (l->zero_stage < 0 || l->zero_stage > 3)
+        return memo_error_set(error, no, "zero_stage: out of range (%d); 0 to 3 are valid",
+                              (int)l->zero_stage);
     if (l->zero_stage > 0 && memo_parallel_zero_group(l) == 1)
         return memo_error_set(error, no,
                               "zero_stage: %d has nothing to shard, because data x ulysses x ring "
