@@ -6598,6 +6598,7 @@ typedef struct memoi_rows_table {
 
 typedef struct memoi_rows_planner {
     const memo_swap_plan_desc* desc;
+    memob_arrays arrays;
     int64_t device_bytes, host_bytes; /* capacities; 0: none */
     double link_factor;               /* copies take this part of their time: 1 */
     double disk_factor;               /* likewise, reads and writes */
@@ -6614,17 +6615,6 @@ typedef struct memoi_rows_planner {
     uint64_t random;
     double program_s;
 } memoi_rows_planner;
-
-MEMOI void memoi_rows_free(memoi_rows_planner* p) {
-    MEMO_FREE(p->bundles);
-    MEMO_FREE(p->bundle_of);
-    MEMO_FREE(p->layers);
-    MEMO_FREE(p->moved);
-    MEMO_FREE(p->rows);
-    MEMO_FREE(p->trial.cells);
-    MEMO_FREE(p->here.cells);
-    MEMO_FREE(p->best.cells);
-}
 
 /* Far below what sums of times over 2^31 layers could overflow. */
 #define MEMOI_ROWS_TIME_MAX 1e250
@@ -6713,6 +6703,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
                                     memo_error* error) {
     const memo_swap_desc* swap = desc->swap;
     memo_swap_sizes sizes;
+    memob_arrays* a;
     int64_t n_tensors;
     memo_status status;
     memset(p, 0, sizeof *p);
@@ -6734,19 +6725,18 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     n_tensors = swap->n_tensors;
 
     /* Three tables of cells: the trial, the accepted one, and the best. */
-    p->bundles = (memoi_rows_bundle*)memob_calloc(n_tensors, sizeof(memoi_rows_bundle));
-    p->bundle_of = (int32_t*)memob_calloc(n_tensors, sizeof(int32_t));
-    p->layers = (memoi_rows_layer*)memob_calloc(p->n_layers, sizeof(memoi_rows_layer));
-    p->moved = (int32_t*)memob_calloc(p->n_layers, sizeof(int32_t));
-    p->rows = (int64_t*)memob_calloc(p->n_layers * n_tensors, sizeof(int64_t));
-    p->trial.cells = (int64_t*)memob_calloc(p->n_layers * n_tensors, sizeof(int64_t));
-    p->here.cells = (int64_t*)memob_calloc(p->n_layers * n_tensors, sizeof(int64_t));
-    p->best.cells = (int64_t*)memob_calloc(p->n_layers * n_tensors, sizeof(int64_t));
-    if (!p->bundles || !p->bundle_of || !p->layers || !p->moved || !p->rows || !p->trial.cells ||
-        !p->here.cells || !p->best.cells)
-        status = memob_no_memory(error, "the planning of rows");
+    a = &p->arrays;
+    p->bundles = (memoi_rows_bundle*)memob_arrays_add(a, n_tensors, sizeof(memoi_rows_bundle));
+    p->bundle_of = (int32_t*)memob_arrays_add(a, n_tensors, sizeof(int32_t));
+    p->layers = (memoi_rows_layer*)memob_arrays_add(a, p->n_layers, sizeof(memoi_rows_layer));
+    p->moved = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
+    p->rows = (int64_t*)memob_arrays_add(a, p->n_layers * n_tensors, sizeof(int64_t));
+    p->trial.cells = (int64_t*)memob_arrays_add(a, p->n_layers * n_tensors, sizeof(int64_t));
+    p->here.cells = (int64_t*)memob_arrays_add(a, p->n_layers * n_tensors, sizeof(int64_t));
+    p->best.cells = (int64_t*)memob_arrays_add(a, p->n_layers * n_tensors, sizeof(int64_t));
+    if (a->failed) status = memob_no_memory(error, "the planning of rows");
     if (!status) status = memoi_rows_find_bundles(p, error);
-    if (status) memoi_rows_free(p);
+    if (status) memob_arrays_free(&p->arrays);
     p->n_cells = (int64_t)p->n_layers * p->n_bundles;
     return status;
 }
@@ -7024,6 +7014,7 @@ typedef enum memoi_rows_aim {
 
 typedef struct memoi_rows_program {
     memoi_rows_planner* p;
+    memob_arrays arrays;
     memoi_rows_aim aim;
     memoi_rows_box* boxes;
     int32_t places; /* for layers in host memory */
@@ -7040,31 +7031,24 @@ typedef struct memoi_rows_program {
     double leaf_host, leaf_device; /* its bytes */
 } memoi_rows_program;
 
-MEMOI void memoi_rows_program_free(memoi_rows_program* g) {
-    MEMO_FREE(g->boxes);
-    MEMO_FREE(g->columns);
-    MEMO_FREE(g->cells);
-    MEMO_FREE(g->basic);
-    MEMO_FREE(g->free);
-}
-
 MEMOI memo_status memoi_rows_program_create(memoi_rows_planner* p, memoi_rows_aim aim,
                                             memoi_rows_program* g, memo_error* error) {
     const memo_swap_plan_desc* desc = p->desc;
     int64_t n_columns = 4 * (int64_t)p->n_bundles + 1;
     int64_t n_rows = p->n_bundles + 3 + MEMOI_ROWS_CUTS_MAX;
+    memob_arrays* a = &g->arrays;
     int32_t b;
     memset(g, 0, sizeof *g);
     g->p = p;
     g->aim = aim;
     g->leaf_s = g->bound_s = -1;
-    g->boxes = (memoi_rows_box*)memob_calloc(p->n_bundles + 1, sizeof(memoi_rows_box));
-    g->columns = (memoi_rows_column*)memob_calloc(n_columns, sizeof(memoi_rows_column));
-    g->cells = (double*)memob_calloc((n_rows + 1) * (n_columns + 1), sizeof(double));
-    g->basic = (int32_t*)memob_calloc(n_rows, sizeof(int32_t));
-    g->free = (int32_t*)memob_calloc(n_columns, sizeof(int32_t));
-    if (!g->boxes || !g->columns || !g->cells || !g->basic || !g->free) {
-        memoi_rows_program_free(g);
+    g->boxes = (memoi_rows_box*)memob_arrays_add(a, p->n_bundles + 1, sizeof(memoi_rows_box));
+    g->columns = (memoi_rows_column*)memob_arrays_add(a, n_columns, sizeof(memoi_rows_column));
+    g->cells = (double*)memob_arrays_add(a, (n_rows + 1) * (n_columns + 1), sizeof(double));
+    g->basic = (int32_t*)memob_arrays_add(a, n_rows, sizeof(int32_t));
+    g->free = (int32_t*)memob_arrays_add(a, n_columns, sizeof(int32_t));
+    if (a->failed) {
+        memob_arrays_free(a);
         return memob_no_memory(error, "the program of rows");
     }
 
@@ -7711,7 +7695,7 @@ MEMOI memo_status memoi_rows_best_table(memoi_rows_planner* p, double alpha, mem
     status = memoi_rows_run(&g, 4, error);
     if (!status) status = memoi_rows_try_alike(p, error);
     p->program_s = g.bound_s > 0 ? g.bound_s : 0;
-    memoi_rows_program_free(&g);
+    memob_arrays_free(&g.arrays);
     return status ? status : memoi_rows_search(p, error);
 }
 
@@ -7756,7 +7740,7 @@ MEMOI memo_status memoi_rows_foresee(memoi_rows_planner* p, int is_host,
     status = memoi_rows_run(&g, 1, error);
     outlook->step_s = g.leaf_s;
     outlook->bytes = is_host ? g.leaf_host : g.leaf_device;
-    memoi_rows_program_free(&g);
+    memob_arrays_free(&g.arrays);
     return status;
 }
 
@@ -7950,7 +7934,7 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
     if (status) return status;
     *plan = (memo_swap_plan*)memob_calloc(1, sizeof(memo_swap_plan));
     status = *plan ? memoi_rows_plan(&p, *plan, error) : memob_no_memory(error, "a plan of rows");
-    memoi_rows_free(&p);
+    memob_arrays_free(&p.arrays);
     if (status) {
         memo_swap_plan_destroy(*plan);
         *plan = NULL;
@@ -9813,6 +9797,7 @@ typedef struct memoi_labels { /* of one block, by degree and time */
 
 typedef struct memoi_degrees_search {
     const memo_degrees_problem* problem;
+    memob_arrays arrays;
     double deadline_s;
     int32_t* indices; /* the best plan that fits */
     double step_s;    /* its time */
@@ -10174,6 +10159,7 @@ MEMOI memo_status memoi_degrees_improve(memoi_degrees_search* search, double* lo
 /* Tables of the costs.  0: no host memory. */
 MEMOI int memoi_degrees_search_create(memoi_degrees_search* search) {
     const memo_degrees_problem* problem = search->problem;
+    memob_arrays* a = &search->arrays;
     int64_t n = problem->n_blocks, d = problem->n_degrees, i, k;
     int32_t p, q;
 
@@ -10181,16 +10167,14 @@ MEMOI int memoi_degrees_search_create(memoi_degrees_search* search) {
     void* label = memob_calloc(1, sizeof(memoi_label));
     search->labels[1].at = (memoi_label*)label;
     search->labels[1].capacity = 1;
-    search->node_s = (double*)memob_calloc(n * d, sizeof(double));
-    search->edge_s = (double*)memob_calloc(n * d * d, sizeof(double));
-    search->extra = (int64_t*)memob_calloc(n * d, sizeof(int64_t));
-    search->limits = (int64_t*)memob_calloc(n * d, sizeof(int64_t));
-    search->rest_s = (double*)memob_calloc(n * d, sizeof(double));
-    search->rest = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
-    search->path = (int32_t*)memob_calloc(n, sizeof(int32_t));
-    if (!label || !search->node_s || !search->edge_s || !search->extra || !search->limits ||
-        !search->rest_s || !search->rest || !search->path)
-        return 0;
+    search->node_s = (double*)memob_arrays_add(a, n * d, sizeof(double));
+    search->edge_s = (double*)memob_arrays_add(a, n * d * d, sizeof(double));
+    search->extra = (int64_t*)memob_arrays_add(a, n * d, sizeof(int64_t));
+    search->limits = (int64_t*)memob_arrays_add(a, n * d, sizeof(int64_t));
+    search->rest_s = (double*)memob_arrays_add(a, n * d, sizeof(double));
+    search->rest = (int64_t*)memob_arrays_add(a, n + 1, sizeof(int64_t));
+    search->path = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
+    if (!label || a->failed) return 0;
 
     /* Times, and the bytes beyond the least of each block, because only these depend on the
      * choice. */
@@ -10216,13 +10200,7 @@ MEMOI int memoi_degrees_search_create(memoi_degrees_search* search) {
 }
 
 MEMOI void memoi_degrees_search_clear(memoi_degrees_search* search) {
-    MEMO_FREE(search->node_s);
-    MEMO_FREE(search->edge_s);
-    MEMO_FREE(search->extra);
-    MEMO_FREE(search->limits);
-    MEMO_FREE(search->rest_s);
-    MEMO_FREE(search->rest);
-    MEMO_FREE(search->path);
+    memob_arrays_free(&search->arrays);
     MEMO_FREE(search->ranges);
     MEMO_FREE(search->labels[0].at);
     MEMO_FREE(search->labels[1].at);

@@ -2616,13 +2616,14 @@ MEMOI int memoi_threads_is_before(const memoi_threads_seat* seats, int32_t a, in
 MEMOI void memoi_threads_make_part(memoi_threads_rank* me, const char* name) {
     memoi_threads_group* group = me->group;
     memoi_threads_seat* seats = group->seats;
-    int32_t* members = (int32_t*)memob_calloc(group->n_ranks, sizeof(int32_t));
-    int32_t* world_ranks = (int32_t*)memob_calloc(group->n_ranks, sizeof(int32_t));
-    memo_comm** comms = (memo_comm**)memob_calloc(group->n_ranks, sizeof(memo_comm*));
+    memob_arrays a = {NULL, 0};
+    int32_t* members = (int32_t*)memob_arrays_add(&a, group->n_ranks, sizeof(int32_t));
+    int32_t* world_ranks = (int32_t*)memob_arrays_add(&a, group->n_ranks, sizeof(int32_t));
+    memo_comm** comms = (memo_comm**)memob_arrays_add(&a, group->n_ranks, sizeof(memo_comm*));
     int32_t r, k, n = 0;
     char full_name[64];
     snprintf(full_name, sizeof full_name, "threads %.50s", name ? name : "part");
-    if (members && world_ranks && comms) {
+    if (!a.failed) {
         for (r = 0; r < group->n_ranks; r++) {
             if (seats[r].color != me->seat->color) continue;
             for (k = n++; k > 0 && memoi_threads_is_before(seats, r, members[k - 1]); k--)
@@ -2633,9 +2634,7 @@ MEMOI void memoi_threads_make_part(memoi_threads_rank* me, const char* name) {
         if (memoi_threads_group_create(group->world, full_name, world_ranks, n, comms))
             for (k = 0; k < n; k++) seats[members[k]].part = comms[k];
     }
-    MEMO_FREE(members);
-    MEMO_FREE(world_ranks);
-    MEMO_FREE(comms);
+    memob_arrays_free(&a);
 }
 
 MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
@@ -7301,6 +7300,7 @@ memo_status memo_sp_attention_schedule(const memo_sp_attention* a,
 }
 
 typedef struct memoi_hybrid_all_ranks {
+    memob_arrays arrays;
     memoi_shape* shapes;
     memoi_hybrid_walk* walks;
     memoi_ring* rings;
@@ -7356,13 +7356,13 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     memset(&none, 0, sizeof none);
     if (desc->ulysses) rank_desc.ulysses_rank = desc->ulysses->rank;
     rank_desc.ring = rank_desc.ulysses = NULL;
-    all.shapes = (memoi_shape*)memob_calloc(rd, sizeof(memoi_shape));
-    all.walks = (memoi_hybrid_walk*)memob_calloc(rd, sizeof(memoi_hybrid_walk));
-    all.rings = (memoi_ring*)memob_calloc(rd, sizeof(memoi_ring));
+    memset(&all, 0, sizeof all);
+    all.shapes = (memoi_shape*)memob_arrays_add(&all.arrays, rd, sizeof(memoi_shape));
+    all.walks = (memoi_hybrid_walk*)memob_arrays_add(&all.arrays, rd, sizeof(memoi_hybrid_walk));
+    all.rings = (memoi_ring*)memob_arrays_add(&all.arrays, rd, sizeof(memoi_ring));
+    all.more_streams = (int32_t*)memob_arrays_add(&all.arrays, rd, sizeof(int32_t));
     all.tokens = memoi_hybrid_tokens_create(desc);
-    all.more_streams = (int32_t*)memob_calloc(rd, sizeof(int32_t));
-    if (!all.shapes || !all.walks || !all.rings || !all.tokens || !all.more_streams)
-        status = memob_no_memory(error, "the schedule of a ring");
+    if (all.arrays.failed || !all.tokens) status = memob_no_memory(error, "the schedule of a ring");
 
     for (r = 0; r < rd && !status; r++)
         status = memoi_hybrid_all_ranks_add(&all, &rank_desc, r, masks, is_backward,
@@ -7373,11 +7373,8 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
         status = memoi_hybrid_walk_through(all.walks, all.rings, rd, error);
     }
 
-    MEMO_FREE(all.shapes);
-    MEMO_FREE(all.walks);
-    MEMO_FREE(all.rings);
+    memob_arrays_free(&all.arrays);
     MEMO_FREE(all.tokens);
-    MEMO_FREE(all.more_streams);
     return status;
 }
 

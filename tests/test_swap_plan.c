@@ -356,8 +356,8 @@ static void paths_give_the_value_of_start_times(void) {
         CHECK_CASE(!result || fabs(g.step_s - expected) <= 1e-6 * (1 + expected),
                    "round %d: %.12g, with start times %.12g: %s", round, g.step_s, expected,
                    describe(&p));
-        memoi_rows_program_free(&g);
-        memoi_rows_free(&planner);
+        memob_arrays_free(&g.arrays);
+        memob_arrays_free(&planner.arrays);
     }
     CHECK(n_feasible > 100 && n_infeasible > 20);
 }
@@ -584,7 +584,7 @@ static double climb(const problem* p, const int64_t* start, double step_s, int n
         step_s = next_s;
         memcpy(here, next, n_bytes);
     }
-    memoi_rows_free(&planner);
+    memob_arrays_free(&planner.arrays);
     return step_s;
 }
 
@@ -625,7 +625,7 @@ static void climbing_finds_little_more(void) {
                 from_s = climb_score(&p, &planner, rows);
                 if (from_s >= 0) break;
             }
-            memoi_rows_free(&planner);
+            memob_arrays_free(&planner.arrays);
             if (from_s >= 0) from_s = climb(&p, rows, from_s, 10000);
             if (from_s >= 0 && from_s < climbed_s) climbed_s = from_s;
         }
