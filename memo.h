@@ -6511,11 +6511,10 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_arena_begin: a micro-batch is open; end or abandon it first");
     if (arena->n_early_live)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_STATE,
-            "memo_arena_begin: %lld buffers are live that the plan frees before the "
-            "first micro-batch; free them, their bytes are reused",
-            (long long)arena->n_early_live);
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_arena_begin: %lld buffers are live that the plan frees before "
+                              "the first micro-batch; free them, their bytes are reused",
+                              (long long)arena->n_early_live);
     if (arena->trace) {
         int64_t n_requests = arena->trace->n_requests;
         memo_status status = memo_trace_mark(arena->trace, "iteration begin", error);
@@ -6538,8 +6537,7 @@ memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
     if (n_live)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_arena_end: %lld buffers of this micro-batch are live; free "
-                              "them first, or request "
-                              "persistent buffers before memo_arena_begin",
+                              "them first, or request persistent buffers before memo_arena_begin",
                               (long long)n_live);
     if (arena->trace) {
         memo_status status = memo_trace_mark(arena->trace, "iteration end", error);
@@ -11780,9 +11778,9 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, memo_error* erro
     if (memob_check_integer("memo_swap_set_rows", "n_rows", n_rows, 1, swap->n_rows_most, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (swap->is_backward ? n_done < swap->n_layers || swap->n_ended < n_done : n_done > 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_swap_set_rows: a micro-batch is open; end it, or call "
-                              "memo_swap_abandon first");
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_STATE,
+            "memo_swap_set_rows: a micro-batch is open; end it, or call memo_swap_abandon first");
     swap->n_rows = n_rows;
     return MEMO_STATUS_OK;
 }

@@ -1097,10 +1097,10 @@ MEMOI_CUDA memo_status memoi_cuda_phantom_describe(memoi_cuda_phantom* phantom, 
     size_t page_bytes = 0;
     memo_status status;
     if (!memoi_cuda_has(cuda, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "memo_cuda_device_desc.phantom_bytes: GPU %d has no virtual memory "
-                              "management; use 0",
-                              cuda->ordinal);
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "memo_cuda_device_desc.phantom_bytes: GPU %d has no virtual memory management; use 0",
+            cuda->ordinal);
     properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     properties->location.id = cuda->ordinal;
@@ -1240,11 +1240,10 @@ MEMOI_CUDA memo_status memoi_cuda_find_phantom(memoi_cuda* cuda, memoi_cuda_bloc
     for (; *list && (*list)->address - at < needed; list = &(*list)->next)
         at = (*list)->address + (*list)->mapped_bytes;
     if (!*list && end - at < needed)
-        return memo_error_set(
-            error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
-            "phantom memory: no gap is large enough (%lld bytes requested); raise "
-            "memo_cuda_device_desc.phantom_bytes above %lld",
-            (long long)block->size_bytes, (long long)cuda->desc.phantom_bytes);
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
+                              "phantom memory: no gap is large enough (%lld bytes requested); "
+                              "raise memo_cuda_device_desc.phantom_bytes above %lld",
+                              (long long)block->size_bytes, (long long)cuda->desc.phantom_bytes);
     block->address = at;
     block->mapped_bytes = needed;
     *place = list;

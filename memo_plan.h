@@ -8156,8 +8156,8 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     /* Tensor ranks have equal shares of the key/value heads and of the MLP's columns. */
     if (l->tensor > m->n_kv_heads)
         return memo_error_set(error, no,
-                              "tensor: %d is above the %d key/value heads, which it splits; "
-                              "use ulysses and ring for the rest",
+                              "tensor: %d is above the %d key/value heads, which it splits; use "
+                              "ulysses and ring for the rest",
                               (int)l->tensor, (int)m->n_kv_heads);
     if (m->n_kv_heads % l->tensor)
         return memo_error_set(error, no,
@@ -8214,10 +8214,10 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
         return memo_error_set(error, no, "zero_stage: out of range (%d); 0 to 3 are valid",
                               (int)l->zero_stage);
     if (l->zero_stage > 0 && memo_parallel_zero_group(l) == 1)
-        return memo_error_set(error, no,
-                              "zero_stage: %d has nothing to shard, because data x ulysses x ring "
-                              "is 1; use 0",
-                              (int)l->zero_stage);
+        return memo_error_set(
+            error, no,
+            "zero_stage: %d has nothing to shard, because data x ulysses x ring is 1; use 0",
+            (int)l->zero_stage);
 
     /* Swapping needs a layer besides the last two, which stay on the device. */
     if (l->activations == MEMO_PARALLEL_SWAP) {

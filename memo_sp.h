@@ -1394,10 +1394,10 @@ MEMOI memo_status memoi_comm_check_collective(const memo_comm* comm,
     const char* what = memoi_comm_collective_name(call->kind);
     memo_status status;
     if (group_depth)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "%s on '%s': called inside a group; only sends and receives can be "
-                              "grouped",
-                              what, comm->name);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_STATE,
+            "%s on '%s': called inside a group; only sends and receives can be grouped", what,
+            comm->name);
     if (call->reduction != MEMO_REDUCTION_SUM && call->reduction != MEMO_REDUCTION_MAX)
         return MEMOB_INVALID(
             error, "%s.reduction on '%s': not a memo_reduction (%d); SUM and MAX are valid", what,
@@ -2840,18 +2840,16 @@ MEMOI memo_status memoi_nccl_read_id(const char* path, double timeout_s, ncclUni
             int is_read = fread(magic, 8, 1, file) == 1 && fread(id, sizeof *id, 1, file) == 1;
             fclose(file);
             if (is_read && memcmp(magic, memoi_nccl_magic, 8) == 0) return MEMO_STATUS_OK;
-            return memo_error_set(
-                error, MEMO_STATUS_FORMAT,
-                "memo_comm_nccl_desc.id_path: %.300s is not an id of rank 0; use a new "
-                "name for each run",
-                path);
+            return memo_error_set(error, MEMO_STATUS_FORMAT,
+                                  "memo_comm_nccl_desc.id_path: %.300s is not an id of rank 0; use "
+                                  "a new name for each run",
+                                  path);
         }
         if (waited_s > timeout_s)
             return memo_error_set(
                 error, MEMO_STATUS_COMM,
-                "memo_comm_nccl_desc.id_path: rank 0 did not write %.300s within %g s: "
-                "%s",
-                path, timeout_s, strerror(errno));
+                "memo_comm_nccl_desc.id_path: rank 0 did not write %.300s within %g s: %s", path,
+                timeout_s, strerror(errno));
         memoi_nccl_nap(waited_s);
     }
 }
@@ -4678,11 +4676,10 @@ MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
     memoi_host_attention_args args;
     if (block->head_size < 1 || block->head_size > MEMOI_HEAD || block->v_head_size < 1 ||
         block->v_head_size > MEMOI_HEAD)
-        return memo_error_set(
-            error, MEMO_STATUS_UNSUPPORTED,
-            "host attention: head_size or v_head_size is out of range (%d, %d); 1 to %d are "
-            "supported",
-            (int)block->head_size, (int)block->v_head_size, MEMOI_HEAD);
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "host attention: head_size or v_head_size is out of range (%d, %d); "
+                              "1 to %d are supported",
+                              (int)block->head_size, (int)block->v_head_size, MEMOI_HEAD);
     if (block->type != MEMO_TYPE_F32 && block->type != MEMO_TYPE_BF16 &&
         block->type != MEMO_TYPE_F16)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
@@ -7197,11 +7194,10 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a,
         return MEMOB_INVALID(error, "memo_sp_attention_tensors.%s: NULL; it is required here",
                              missing);
     if (t->sinks && (!a->target.device->sinks || !a->target.device->sink_sums))
-        return memo_error_set(
-            error, MEMO_STATUS_UNSUPPORTED,
-            "device '%s': it has no kernels for attention sinks; pass sinks NULL, "
-            "or use a device that has memo_device.sinks and sink_sums",
-            a->target.device->name);
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "device '%s': it has no kernels for attention sinks; pass sinks "
+                              "NULL, or use a device that has memo_device.sinks and sink_sums",
+                              a->target.device->name);
     return memoi_hybrid_mask_check(&a->shape, masks, error);
 }
 
@@ -8816,10 +8812,10 @@ MEMOI memo_status memoi_loss_check(const memo_loss_desc* desc, memo_error* error
                              "memo_loss_desc.device_memory: not aligned (%p); align it to %d bytes",
                              desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
     if (!desc->device->softmax_parts || !desc->device->cross_entropy || !desc->device->loss_sums)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "device '%s': it has no cross-entropy kernels; use a device that has "
-                              "them",
-                              desc->device->name);
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "device '%s': it has no cross-entropy kernels; use a device that has them",
+            desc->device->name);
     return MEMO_STATUS_OK;
 }
 
