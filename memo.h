@@ -499,6 +499,7 @@ typedef struct memo_host_call {
 } memo_host_call;
 
 typedef struct memo_device {
+    int64_t struct_bytes; /* sizeof(memo_device) of the code that filled the table */
     const char* name;
     void* context; /* first argument of every function */
 
@@ -630,7 +631,10 @@ static inline memo_status memo_event_create(const memo_device* device, memo_even
 }
 static inline memo_status memo_event_create_untimed(const memo_device* device, memo_event* event,
                                                     memo_error* error) {
-    if (!device->event_create_untimed) return device->event_create(device->context, event, error);
+    const int64_t needed = (int64_t)(offsetof(memo_device, event_create_untimed) +
+                                     sizeof device->event_create_untimed);
+    if (device->struct_bytes < needed || !device->event_create_untimed)
+        return device->event_create(device->context, event, error);
     return device->event_create_untimed(device->context, event, error);
 }
 static inline memo_status memo_event_destroy(const memo_device* device, memo_event event,
@@ -6082,30 +6086,50 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
 /* ---- >>device -----------------------------------------------------------------------------------
  * Knows: the table of functions.  Knows nothing of what runs on it. */
 
-/* Refuses a table without the functions that every engine calls; the others may be NULL.  what names
- * the table in messages, such as "memo_swap_desc.device". */
-MEMOI memo_status memoi_device_check(const memo_device* device, const char* what,
-                                     memo_error* error) {
-    const char* missing;
+/* Copies the caller's table.  Functions that a shorter, older table does not have become NULL.  It
+ * refuses a table without the functions that every engine calls.  what names the table in messages,
+ * such as "memo_swap_desc.device". */
+MEMOI memo_status memoi_device_take(memo_device* taken, const memo_device* device, const char* what,
+                                    memo_error* error) {
+    size_t i, known_bytes = sizeof *taken;
+    memset(taken, 0, sizeof *taken);
     if (!device) return MEMOB_INVALID(error, "%s: NULL; pass a device", what);
-    missing = !device->device_alloc         ? "device_alloc"
-              : !device->device_free        ? "device_free"
-              : !device->host_alloc         ? "host_alloc"
-              : !device->host_free          ? "host_free"
-              : !device->stream_create      ? "stream_create"
-              : !device->stream_destroy     ? "stream_destroy"
-              : !device->stream_synchronize ? "stream_synchronize"
-              : !device->event_create       ? "event_create"
-              : !device->event_destroy      ? "event_destroy"
-              : !device->event_record       ? "event_record"
-              : !device->event_wait         ? "event_wait"
-              : !device->event_elapsed      ? "event_elapsed"
-              : !device->copy               ? "copy"
-                                            : NULL;
-    if (!missing) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error,
-                         "%s.%s: NULL; set it, or start from a copy of another device's table",
-                         what, missing);
+    if (device->struct_bytes < (int64_t)offsetof(memo_device, annotate))
+        return MEMOB_INVALID(error,
+                             "%s.struct_bytes: too small (%lld); set it to sizeof(memo_device), at "
+                             "least %lld, and fill the table",
+                             what, (long long)device->struct_bytes,
+                             (long long)offsetof(memo_device, annotate));
+
+    if (device->struct_bytes < (int64_t)known_bytes) known_bytes = (size_t)device->struct_bytes;
+    memcpy(taken, device, known_bytes);
+    taken->struct_bytes = (int64_t)sizeof *taken;
+
+    /* The functions that every engine calls; the others may be NULL. */
+    {
+        const struct {
+            const char* name;
+            int is_there;
+        } needed[] = {{"device_alloc", taken->device_alloc != NULL},
+                      {"device_free", taken->device_free != NULL},
+                      {"host_alloc", taken->host_alloc != NULL},
+                      {"host_free", taken->host_free != NULL},
+                      {"stream_create", taken->stream_create != NULL},
+                      {"stream_destroy", taken->stream_destroy != NULL},
+                      {"stream_synchronize", taken->stream_synchronize != NULL},
+                      {"event_create", taken->event_create != NULL},
+                      {"event_destroy", taken->event_destroy != NULL},
+                      {"event_record", taken->event_record != NULL},
+                      {"event_wait", taken->event_wait != NULL},
+                      {"event_elapsed", taken->event_elapsed != NULL},
+                      {"copy", taken->copy != NULL}};
+        for (i = 0; i < sizeof needed / sizeof needed[0]; i++)
+            if (!needed[i].is_there)
+                return MEMOB_INVALID(
+                    error, "%s.%s: NULL; set it, or start from a copy of another device's table",
+                    what, needed[i].name);
+    }
+    return MEMO_STATUS_OK;
 }
 
 /* ---- >>arena ------------------------------------------------------------------------------------
@@ -7606,6 +7630,7 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     host->bytes_per_s[MEMO_COPY_TO_DEVICE] = desc->to_device_bytes_per_s;
 
     table = &host->table;
+    table->struct_bytes = (int64_t)sizeof *table;
     table->name = "host";
     table->context = host;
     table->device_alloc = memoi_host_device_alloc;
@@ -10565,12 +10590,10 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
     memo_device* device;
     memo_status status;
     *recorder = NULL;
-    status = memoi_device_check(desc->device, "memo_recorder_desc.device", error);
-    if (status) return status;
     r = (memo_recorder*)memob_calloc(1, sizeof(memo_recorder));
     if (!r) return memob_no_memory(error, "a recorder");
-    r->inner = *desc->device;
-    status = memo_schedule_create(&r->schedule, error);
+    status = memoi_device_take(&r->inner, desc->device, "memo_recorder_desc.device", error);
+    if (!status) status = memo_schedule_create(&r->schedule, error);
     if (status) {
         MEMO_FREE(r);
         return status;
@@ -10579,6 +10602,7 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
     /* Every function of the table is passed on; optional ones only if the inner device has them. */
     r->is_timed = desc->is_timed;
     device = &r->device;
+    device->struct_bytes = sizeof(memo_device);
     device->name = r->inner.name;
     device->context = r;
     device->device_alloc = memoi_rec_device_alloc;
@@ -11622,13 +11646,14 @@ MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_
 memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, memo_error* error) {
     memo_status status;
     memo_swap* swap;
+    memo_device device;
     *result = NULL;
-    status = memoi_device_check(desc->device, "memo_swap_desc.device", error);
-    if (status) return status;
+    if ((status = memoi_device_take(&device, desc->device, "memo_swap_desc.device", error)))
+        return status;
     swap = (memo_swap*)memob_calloc(1, sizeof *swap);
     if (!swap) return memob_no_memory(error, "a swap engine");
 
-    swap->device = *desc->device;
+    swap->device = device;
     swap->file.fd = -1;
     swap->compute = desc->compute_stream;
     swap->n_tensors = desc->n_tensors;

@@ -2112,6 +2112,7 @@ MEMOI_CUDA memo_status memoi_cuda_acquire(memoi_cuda* cuda, memo_error* error) {
 
 MEMOI_CUDA void memoi_cuda_fill_table(memoi_cuda* cuda) {
     memo_device* table = &cuda->table;
+    table->struct_bytes = (int64_t)sizeof *table;
     table->name = cuda->phantom ? "cuda phantom" : "cuda";
     table->context = cuda;
 

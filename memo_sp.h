@@ -126,7 +126,8 @@ typedef struct memo_collective_call {
 } memo_collective_call;
 
 typedef struct memo_comm {
-    const char* name; /* back end and group: "threads world", "nccl ring" */
+    int64_t struct_bytes; /* sizeof(memo_comm) in the code that filled the table */
+    const char* name;     /* back end and group: "threads world", "nccl ring" */
     void* context;
     int32_t rank, size;
     /* Bytes this rank has sent to other ranks, counted when a call is enqueued.  A collective
@@ -2523,6 +2524,7 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
 
 MEMOI void memoi_threads_fill_table(memoi_threads_rank* me, int32_t rank) {
     memo_comm* table = &me->table;
+    table->struct_bytes = (int64_t)sizeof *table;
     table->name = me->group->name;
     table->context = me;
     table->rank = rank;
@@ -3304,6 +3306,7 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
 
 MEMOI void memoi_nccl_fill_table(memoi_nccl* me) {
     memo_comm* table = &me->table;
+    table->struct_bytes = (int64_t)sizeof *table;
     table->name = me->name;
     table->context = me;
     table->split = memoi_nccl_split;
@@ -4073,12 +4076,18 @@ typedef struct memoi_target {
     int32_t has_ranges; /* 0: addresses are not real; leave them out */
 } memoi_target;
 
+/* A table from older code may end before annotate. */
+MEMOI int memoi_target_has_annotate(const memo_device* device) {
+    int64_t needed = (int64_t)(offsetof(memo_device, annotate) + sizeof device->annotate);
+    return device->struct_bytes >= needed && device->annotate;
+}
+
 /* Announces an operation that the table has no function for.  With a device, the caller enqueues it
  * afterwards. */
 MEMOI memo_status memoi_target_announce(const memoi_target* target, int stream, memo_op_desc* op,
                                         memo_error* error) {
     if (target->device)
-        return target->device->annotate
+        return memoi_target_has_annotate(target->device)
                    ? memo_annotate(target->device, target->streams[stream], op, error)
                    : MEMO_STATUS_OK;
     op->stream = target->stream_indices[stream];
@@ -4162,7 +4171,7 @@ MEMOI memo_status memoi_target_schedule_stream(memo_schedule* schedule, const ch
 
 /* Functions are launched on the device itself, not on a recorder around it. */
 MEMOI memo_device* memoi_target_host_of(const memo_device* device) {
-    while (device->annotate && device->annotate == memob_recorder_annotate)
+    while (memoi_target_has_annotate(device) && device->annotate == memob_recorder_annotate)
         device = &((const memo_recorder*)device->context)->inner;
     return (memo_device*)(uintptr_t)device;
 }
@@ -4170,6 +4179,11 @@ MEMOI memo_device* memoi_target_host_of(const memo_device* device) {
 #endif
 
 /* --- row kernels --- */
+
+/* A table from older code may end before the row kernels. */
+MEMOI int memoi_target_has_kernels(const memo_device* device) {
+    return device->struct_bytes >= (int64_t)(offsetof(memo_device, cast) + sizeof device->cast);
+}
 
 MEMOI memo_status memoi_target_no_kernel(const memoi_target* target, memo_error* error) {
     return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
@@ -4189,7 +4203,7 @@ MEMOI memo_status memoi_target_add_kernel(const memoi_target* target, const char
 #define MEMOI_TARGET_KERNEL(target, entry, name, shown, desc)                                      \
     (!(target)->device                                                                             \
          ? memoi_target_add_kernel(target, shown, memob_row_touch_##name(desc), error)             \
-     : (target)->device->entry                                                                     \
+     : memoi_target_has_kernels((target)->device) && (target)->device->entry                       \
          ? (target)->device->entry((target)->device->context,                                      \
                                    (target)->streams[MEMOI_TARGET_COMPUTE], desc, error)           \
          : memoi_target_no_kernel(target, error))
@@ -4215,6 +4229,13 @@ MEMOI memo_status memoi_target_add(const memoi_target* target, void* to, memo_ty
     add.to_stride = add.a_stride = to_stride;
     add.b_stride = from_stride;
     return MEMOI_TARGET_KERNEL(target, add, add, "add", &add);
+}
+
+/* A table from older code may end before these kernels. */
+MEMOI int memoi_target_has_sinks(const memo_device* device) {
+    return device->struct_bytes >=
+               (int64_t)(offsetof(memo_device, sink_sums) + sizeof device->sink_sums) &&
+           device->sinks && device->sink_sums;
 }
 
 /* Merges sinks into out and lse; with d_sinks, their gradient.  The device has the kernels. */
@@ -5473,7 +5494,7 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* rings, int32_t n_rings, int32_
     /* Announce what is read and written: whole buffers, whichever rows travel.  The rank that sends
      * most sets the time. */
     for (i = 0; i < n_rings; i++) {
-        if (ring->target->device && !ring->target->device->annotate) break;
+        if (ring->target->device && !memoi_target_has_annotate(ring->target->device)) break;
         memoi_ring_messages(&rings[i], s, &list);
         op.link_bytes = memob_max(op.link_bytes, memoi_ring_sent_bytes(&rings[i], &list, s));
     }
@@ -7193,11 +7214,12 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a,
     if (missing)
         return MEMOB_INVALID(error, "memo_sp_attention_tensors.%s: NULL; it is required here",
                              missing);
-    if (t->sinks && (!a->target.device->sinks || !a->target.device->sink_sums))
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "device '%s': it has no kernels for attention sinks; pass sinks "
-                              "NULL, or use a device that has memo_device.sinks and sink_sums",
-                              a->target.device->name);
+    if (t->sinks && !memoi_target_has_sinks(a->target.device))
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "device '%s': it has no kernels for attention sinks; pass sinks NULL, "
+            "or use a device that has memo_device.sinks and sink_sums",
+            a->target.device->name);
     return memoi_hybrid_mask_check(&a->shape, masks, error);
 }
 
@@ -8478,7 +8500,7 @@ MEMOI memo_status memoi_blocks_announce(const memo_blocks* blocks, const memo_sc
     const memo_device* d = blocks->desc.device;
     const memo_op* op = &schedule->ops[index];
     memo_op_desc announced = memo_op_desc_default();
-    if (!d->annotate) return MEMO_STATUS_OK;
+    if (!memoi_target_has_annotate(d)) return MEMO_STATUS_OK;
     announced.name = memo_schedule_op_name(schedule, index);
     announced.duration_s = op->duration_s;
     announced.reads = schedule->ranges + op->first_range;
@@ -8811,11 +8833,14 @@ MEMOI memo_status memoi_loss_check(const memo_loss_desc* desc, memo_error* error
         return MEMOB_INVALID(error,
                              "memo_loss_desc.device_memory: not aligned (%p); align it to %d bytes",
                              desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
-    if (!desc->device->softmax_parts || !desc->device->cross_entropy || !desc->device->loss_sums)
-        return memo_error_set(
-            error, MEMO_STATUS_UNSUPPORTED,
-            "device '%s': it has no cross-entropy kernels; use a device that has them",
-            desc->device->name);
+    /* A table from older code may end before these kernels. */
+    if (desc->device->struct_bytes <
+            (int64_t)(offsetof(memo_device, loss_sums) + sizeof desc->device->loss_sums) ||
+        !desc->device->softmax_parts || !desc->device->cross_entropy || !desc->device->loss_sums)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "device '%s': it has no cross-entropy kernels; use a device that has "
+                              "them",
+                              desc->device->name);
     return MEMO_STATUS_OK;
 }
 

@@ -630,6 +630,7 @@ static memo_status comm_mpi_make(comm_mpi_world* world, MPI_Comm mpi, const char
     snprintf(me->name, sizeof me->name, "mpi %.50s", name ? name : "part");
 
     table = &me->table;
+    table->struct_bytes = (int64_t)sizeof *table;
     table->name = me->name;
     table->context = me;
     table->rank = rank;

@@ -209,6 +209,7 @@ static inline void blocks_log_init(blocks_log* log, memo_blocks_desc* desc) {
     log->inner = *desc;
     for (s = 0; s < n_parts; s++) log->buffers[s] = desc->buffers[s];
     /* Functions that the blocks do not need are NULL, so that a call of them crashes. */
+    log->device.struct_bytes = (int64_t)sizeof log->device;
     log->device.name = "log";
     log->device.context = log;
     log->device.stream_create = log_stream_create;
@@ -220,6 +221,7 @@ static inline void blocks_log_init(blocks_log* log, memo_blocks_desc* desc) {
     log->device.event_wait = log_event_wait;
     log->device.annotate = log_annotate;
 
+    log->comm.struct_bytes = (int64_t)sizeof log->comm;
     log->comm.name = "log";
     log->comm.context = log;
     log->comm.rank = desc->comm->rank;

@@ -62,6 +62,7 @@ static memo_status memory_info(void* context, int64_t* free_bytes, int64_t* tota
 static test_device the_device;
 static const memo_device* fresh_device(int64_t capacity) {
     memset(&the_device, 0, sizeof the_device);
+    the_device.table.struct_bytes = sizeof(memo_device);
     the_device.table.name = "test";
     the_device.table.context = &the_device;
     the_device.table.device_alloc = device_alloc;

@@ -670,7 +670,7 @@ static void arguments_are_checked(void) {
     CHECK_OK(memo_stream_destroy(r.d, NULL, &error));
     CHECK_OK(memo_event_destroy(r.d, NULL, &error));
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
-    CHECK(strcmp(r.d->name, "host") == 0);
+    CHECK(r.d->struct_bytes == (int64_t)sizeof(memo_device) && strcmp(r.d->name, "host") == 0);
     CHECK(r.d->annotate == NULL);
     memo_host_device_destroy(r.device);
     memo_host_device_destroy(other.device);

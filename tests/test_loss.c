@@ -3,6 +3,7 @@
 
 #include "memo_test.h"
 #include "thread_ranks.h"
+#include <sys/mman.h>
 
 static memo_error error;
 
@@ -548,12 +549,48 @@ static void sizes_and_refusals(void) {
           strstr(error.message, "logits"));
     desc.functions.logits = count_tiles;
     old = *host;
-    old.softmax_parts = NULL;
+    old.struct_bytes = (int64_t)offsetof(memo_device, softmax_parts);
     desc.device = &old;
     CHECK_IS(memo_loss_create(&desc, &loss, &error), ==, MEMO_STATUS_UNSUPPORTED);
     memo_loss_destroy(NULL);
     memo_stream_destroy(host, desc.stream, NULL);
     memo_host_device_destroy(host);
+}
+
+/* A table of older code ends after the entries that a loss needs; the page after it cannot be read. */
+static void nothing_behind_a_short_table_is_read(void) {
+    memo_loss_desc desc = memo_loss_desc_default();
+    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    const int64_t n_bytes =
+        (int64_t)(offsetof(memo_device, loss_sums) + sizeof desc.device->loss_sums);
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char* pages =
+        (char*)mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memo_device *host, *table = (memo_device*)(void*)(pages + page - n_bytes);
+    memo_loss_tensors tensors;
+    int32_t labels[3] = {0, 1, 2};
+    memo_loss* loss;
+    int n_tiles = 0;
+    CHECK(n_bytes < (int64_t)sizeof *host && (size_t)n_bytes <= page);
+    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+    memcpy(table, host, (size_t)n_bytes);
+    table->struct_bytes = n_bytes;
+    CHECK_IS(mprotect(pages + page, page, PROT_NONE), ==, 0);
+    desc.device = table;
+    CHECK_OK(memo_stream_create(host, "compute", 0, &desc.stream, &error));
+    desc.vocabulary = 10;
+    desc.functions.logits = count_tiles;
+    desc.functions.context = &n_tiles;
+    CHECK_OK(memo_loss_create(&desc, &loss, &error));
+    memset(&tensors, 0, sizeof tensors);
+    tensors.labels = labels;
+    tensors.n_rows = 3;
+    CHECK_OK(memo_loss_run(loss, &tensors, &error));
+    memo_loss_destroy(loss);
+    CHECK_IS(n_tiles, ==, 1);
+    memo_stream_destroy(host, desc.stream, NULL);
+    memo_host_device_destroy(host);
+    munmap(pages, 2 * page);
 }
 
 int main(int argc, char** argv) {
@@ -565,5 +602,6 @@ int main(int argc, char** argv) {
     TEST(tiles_match_the_reference);
     TEST(runs_on_a_recorder);
     TEST(sizes_and_refusals);
+    TEST(nothing_behind_a_short_table_is_read);
     return memo_test_end();
 }

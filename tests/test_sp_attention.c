@@ -2429,14 +2429,14 @@ static void invalid_arguments_are_refused(void) {
     CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
              MEMO_STATUS_UNSUPPORTED);
     memo_sp_attention_destroy(attention);
-    tensors.sinks = sinks; /* a table without kernels for them, and one without the gradient's */
+    tensors.sinks = sinks; /* a table of older code, and one without a kernel for their gradient */
     for (k = 0; k < 2; k++) {
         int64_t n_calls = state.n_scores;
         old = *device;
         if (k)
             old.sink_sums = NULL;
         else
-            old.sinks = NULL;
+            old.struct_bytes = (int64_t)offsetof(memo_device, sinks);
         desc = good;
         desc.device = &old;
         CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
