@@ -590,6 +590,12 @@ typedef struct memo_device {
                              memo_error* error);
 } memo_device;
 
+/* Does the table have this function?  A table of older code may end before it. */
+#define MEMO_DEVICE_HAS(device, function)                                                          \
+    ((device)->struct_bytes >=                                                                     \
+         (int64_t)(offsetof(memo_device, function) + sizeof((device)->function)) &&                \
+     (device)->function)
+
 /* The table, called: memo_copy(device, stream, ...) is device->copy(device->context, stream,
  * ...). */
 static inline memo_status memo_device_alloc(const memo_device* device, int64_t size_bytes,
@@ -631,9 +637,7 @@ static inline memo_status memo_event_create(const memo_device* device, memo_even
 }
 static inline memo_status memo_event_create_untimed(const memo_device* device, memo_event* event,
                                                     memo_error* error) {
-    const int64_t needed = (int64_t)(offsetof(memo_device, event_create_untimed) +
-                                     sizeof device->event_create_untimed);
-    if (device->struct_bytes < needed || !device->event_create_untimed)
+    if (!MEMO_DEVICE_HAS(device, event_create_untimed))
         return device->event_create(device->context, event, error);
     return device->event_create_untimed(device->context, event, error);
 }
@@ -6091,7 +6095,8 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
  * such as "memo_swap_desc.device". */
 MEMOI memo_status memoi_device_take(memo_device* taken, const memo_device* device, const char* what,
                                     memo_error* error) {
-    size_t i, known_bytes = sizeof *taken;
+    size_t known_bytes = sizeof *taken;
+    const char* missing;
     memset(taken, 0, sizeof *taken);
     if (!device) return MEMOB_INVALID(error, "%s: NULL; pass a device", what);
     if (device->struct_bytes < (int64_t)offsetof(memo_device, annotate))
@@ -6106,29 +6111,24 @@ MEMOI memo_status memoi_device_take(memo_device* taken, const memo_device* devic
     taken->struct_bytes = (int64_t)sizeof *taken;
 
     /* The functions that every engine calls; the others may be NULL. */
-    {
-        const struct {
-            const char* name;
-            int is_there;
-        } needed[] = {{"device_alloc", taken->device_alloc != NULL},
-                      {"device_free", taken->device_free != NULL},
-                      {"host_alloc", taken->host_alloc != NULL},
-                      {"host_free", taken->host_free != NULL},
-                      {"stream_create", taken->stream_create != NULL},
-                      {"stream_destroy", taken->stream_destroy != NULL},
-                      {"stream_synchronize", taken->stream_synchronize != NULL},
-                      {"event_create", taken->event_create != NULL},
-                      {"event_destroy", taken->event_destroy != NULL},
-                      {"event_record", taken->event_record != NULL},
-                      {"event_wait", taken->event_wait != NULL},
-                      {"event_elapsed", taken->event_elapsed != NULL},
-                      {"copy", taken->copy != NULL}};
-        for (i = 0; i < sizeof needed / sizeof needed[0]; i++)
-            if (!needed[i].is_there)
-                return MEMOB_INVALID(
-                    error, "%s.%s: NULL; set it, or start from a copy of another device's table",
-                    what, needed[i].name);
-    }
+    missing = !taken->device_alloc         ? "device_alloc"
+              : !taken->device_free        ? "device_free"
+              : !taken->host_alloc         ? "host_alloc"
+              : !taken->host_free          ? "host_free"
+              : !taken->stream_create      ? "stream_create"
+              : !taken->stream_destroy     ? "stream_destroy"
+              : !taken->stream_synchronize ? "stream_synchronize"
+              : !taken->event_create       ? "event_create"
+              : !taken->event_destroy      ? "event_destroy"
+              : !taken->event_record       ? "event_record"
+              : !taken->event_wait         ? "event_wait"
+              : !taken->event_elapsed      ? "event_elapsed"
+              : !taken->copy               ? "copy"
+                                           : NULL;
+    if (missing)
+        return MEMOB_INVALID(error,
+                             "%s.%s: NULL; set it, or start from a copy of another device's table",
+                             what, missing);
     return MEMO_STATUS_OK;
 }
 

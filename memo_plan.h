@@ -5945,8 +5945,7 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, 
 
     /* File operations are host functions on a stream, which the device must support. */
     if (!p->desc->spill_directory) return MEMO_STATUS_OK;
-    if (d->struct_bytes < (int64_t)(offsetof(memo_device, launch_host) + sizeof d->launch_host) ||
-        !d->launch_host)
+    if (!MEMO_DEVICE_HAS(d, launch_host))
         return memo_error_set(
             error, MEMO_STATUS_UNSUPPORTED,
             "memo_profile_desc.spill_directory: the device has no launch_host, which the file "

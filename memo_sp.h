@@ -4076,18 +4076,12 @@ typedef struct memoi_target {
     int32_t has_ranges; /* 0: addresses are not real; leave them out */
 } memoi_target;
 
-/* A table from older code may end before annotate. */
-MEMOI int memoi_target_has_annotate(const memo_device* device) {
-    int64_t needed = (int64_t)(offsetof(memo_device, annotate) + sizeof device->annotate);
-    return device->struct_bytes >= needed && device->annotate;
-}
-
 /* Announces an operation that the table has no function for.  With a device, the caller enqueues it
  * afterwards. */
 MEMOI memo_status memoi_target_announce(const memoi_target* target, int stream, memo_op_desc* op,
                                         memo_error* error) {
     if (target->device)
-        return memoi_target_has_annotate(target->device)
+        return MEMO_DEVICE_HAS(target->device, annotate)
                    ? memo_annotate(target->device, target->streams[stream], op, error)
                    : MEMO_STATUS_OK;
     op->stream = target->stream_indices[stream];
@@ -4171,7 +4165,7 @@ MEMOI memo_status memoi_target_schedule_stream(memo_schedule* schedule, const ch
 
 /* Functions are launched on the device itself, not on a recorder around it. */
 MEMOI memo_device* memoi_target_host_of(const memo_device* device) {
-    while (memoi_target_has_annotate(device) && device->annotate == memob_recorder_annotate)
+    while (MEMO_DEVICE_HAS(device, annotate) && device->annotate == memob_recorder_annotate)
         device = &((const memo_recorder*)device->context)->inner;
     return (memo_device*)(uintptr_t)device;
 }
@@ -4179,11 +4173,6 @@ MEMOI memo_device* memoi_target_host_of(const memo_device* device) {
 #endif
 
 /* --- row kernels --- */
-
-/* A table from older code may end before the row kernels. */
-MEMOI int memoi_target_has_kernels(const memo_device* device) {
-    return device->struct_bytes >= (int64_t)(offsetof(memo_device, cast) + sizeof device->cast);
-}
 
 MEMOI memo_status memoi_target_no_kernel(const memoi_target* target, memo_error* error) {
     return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
@@ -4203,7 +4192,7 @@ MEMOI memo_status memoi_target_add_kernel(const memoi_target* target, const char
 #define MEMOI_TARGET_KERNEL(target, entry, name, shown, desc)                                      \
     (!(target)->device                                                                             \
          ? memoi_target_add_kernel(target, shown, memob_row_touch_##name(desc), error)             \
-     : memoi_target_has_kernels((target)->device) && (target)->device->entry                       \
+     : MEMO_DEVICE_HAS((target)->device, entry)                                                    \
          ? (target)->device->entry((target)->device->context,                                      \
                                    (target)->streams[MEMOI_TARGET_COMPUTE], desc, error)           \
          : memoi_target_no_kernel(target, error))
@@ -4229,13 +4218,6 @@ MEMOI memo_status memoi_target_add(const memoi_target* target, void* to, memo_ty
     add.to_stride = add.a_stride = to_stride;
     add.b_stride = from_stride;
     return MEMOI_TARGET_KERNEL(target, add, add, "add", &add);
-}
-
-/* A table from older code may end before these kernels. */
-MEMOI int memoi_target_has_sinks(const memo_device* device) {
-    return device->struct_bytes >=
-               (int64_t)(offsetof(memo_device, sink_sums) + sizeof device->sink_sums) &&
-           device->sinks && device->sink_sums;
 }
 
 /* Merges sinks into out and lse; with d_sinks, their gradient.  The device has the kernels. */
@@ -5494,7 +5476,7 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* rings, int32_t n_rings, int32_
     /* Announce what is read and written: whole buffers, whichever rows travel.  The rank that sends
      * most sets the time. */
     for (i = 0; i < n_rings; i++) {
-        if (ring->target->device && !memoi_target_has_annotate(ring->target->device)) break;
+        if (ring->target->device && !MEMO_DEVICE_HAS(ring->target->device, annotate)) break;
         memoi_ring_messages(&rings[i], s, &list);
         op.link_bytes = memob_max(op.link_bytes, memoi_ring_sent_bytes(&rings[i], &list, s));
     }
@@ -7214,7 +7196,8 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a,
     if (missing)
         return MEMOB_INVALID(error, "memo_sp_attention_tensors.%s: NULL; it is required here",
                              missing);
-    if (t->sinks && !memoi_target_has_sinks(a->target.device))
+    if (t->sinks &&
+        !(MEMO_DEVICE_HAS(a->target.device, sinks) && MEMO_DEVICE_HAS(a->target.device, sink_sums)))
         return memo_error_set(
             error, MEMO_STATUS_UNSUPPORTED,
             "device '%s': it has no kernels for attention sinks; pass sinks NULL, "
@@ -8500,7 +8483,7 @@ MEMOI memo_status memoi_blocks_announce(const memo_blocks* blocks, const memo_sc
     const memo_device* d = blocks->desc.device;
     const memo_op* op = &schedule->ops[index];
     memo_op_desc announced = memo_op_desc_default();
-    if (!memoi_target_has_annotate(d)) return MEMO_STATUS_OK;
+    if (!MEMO_DEVICE_HAS(d, annotate)) return MEMO_STATUS_OK;
     announced.name = memo_schedule_op_name(schedule, index);
     announced.duration_s = op->duration_s;
     announced.reads = schedule->ranges + op->first_range;
@@ -8833,10 +8816,8 @@ MEMOI memo_status memoi_loss_check(const memo_loss_desc* desc, memo_error* error
         return MEMOB_INVALID(error,
                              "memo_loss_desc.device_memory: not aligned (%p); align it to %d bytes",
                              desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
-    /* A table from older code may end before these kernels. */
-    if (desc->device->struct_bytes <
-            (int64_t)(offsetof(memo_device, loss_sums) + sizeof desc->device->loss_sums) ||
-        !desc->device->softmax_parts || !desc->device->cross_entropy || !desc->device->loss_sums)
+    if (!MEMO_DEVICE_HAS(desc->device, softmax_parts) ||
+        !MEMO_DEVICE_HAS(desc->device, cross_entropy) || !MEMO_DEVICE_HAS(desc->device, loss_sums))
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "device '%s': it has no cross-entropy kernels; use a device that has "
                               "them",
