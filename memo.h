@@ -3143,6 +3143,14 @@ MEMOI void memoi_svg_put_text_at(memo_text* text, const char* attributes, double
     memo_text_put(text, ">");
 }
 
+/* A text element with this string. */
+MEMOI void memoi_svg_put_label(memo_text* text, const char* attributes, double x, double y,
+                               const char* label) {
+    memoi_svg_put_text_at(text, attributes, x, y);
+    memo_text_put_xml(text, label);
+    memo_text_put(text, "</text>\n");
+}
+
 /* Step of an axis: 1, 2 or 5 times a power of ten, about n steps in range. */
 MEMOI double memoi_svg_nice_step(double range, double n) {
     double step = pow(10.0, floor(log10(range / n)));
@@ -3835,8 +3843,9 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
 /* ---- >>marks ------------------------------------------------------------------------------------
  * Knows: what a mark says, and classes.  Knows nothing of files. */
 
+static const char* const memoi_mark_phases[] = {"", "", "forward", "recompute", "backward"};
+
 memo_mark memo_mark_parse(const char* text) {
-    static const char* const phases[] = {"forward", "recompute", "backward"};
     memob_reader reader;
     const char* word;
     int64_t length;
@@ -3856,9 +3865,8 @@ memo_mark memo_mark_parse(const char* text) {
     } else if (memob_word_is(word, length, "layer")) {
         if (!memoi_reader_next_number(&reader, &mark.layer) || mark.layer < 0) return none;
         if (!memob_next_word(&reader, &word, &length)) return none;
-        for (i = 0; i < 3; i++)
-            if (memob_word_is(word, length, phases[i]))
-                mark.phase = (memo_phase)(MEMO_PHASE_FORWARD + i);
+        for (i = MEMO_PHASE_FORWARD; i <= MEMO_PHASE_BACKWARD; i++)
+            if (memob_word_is(word, length, memoi_mark_phases[i])) mark.phase = (memo_phase)i;
         if (mark.phase == MEMO_PHASE_NONE) return none;
     } else {
         return none;
@@ -4137,7 +4145,6 @@ MEMOI memo_status memoi_layers_apply_request(const memoi_layers* layers, int64_t
                                              memo_error* error) {
     const memo_trace* trace = layers->trace;
     const memo_request* request = &trace->requests[i];
-    static const char* const phases[] = {"", "", "forward", "recompute", "backward"};
     int64_t id = 0, layer;
     memo_mark mark;
     char text[64];
@@ -4167,7 +4174,7 @@ MEMOI memo_status memoi_layers_apply_request(const memoi_layers* layers, int64_t
                 ? mark.layer + shift
                 : memoi_layers_from_outside(mark.layer, layers->n_layers, n, t, t <= 2 * n);
     if (layer < 0 || layer >= n) layer = mark.layer;
-    snprintf(text, sizeof text, "layer %lld %s %s", (long long)layer, phases[mark.phase],
+    snprintf(text, sizeof text, "layer %lld %s %s", (long long)layer, memoi_mark_phases[mark.phase],
              mark.is_end ? "end" : "begin");
     return memo_trace_mark(result, text, error);
 }
@@ -5768,9 +5775,9 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
     }
 
     /* Names of both axes. */
-    memoi_svg_put_text_at(text, " class=\"name\" text-anchor=\"middle\"",
-                          (picture->left + picture->right) / 2, picture->bottom + 42);
-    memo_text_put(text, "time (mallocs and frees)</text>\n");
+    memoi_svg_put_label(text, " class=\"name\" text-anchor=\"middle\"",
+                        (picture->left + picture->right) / 2, picture->bottom + 42,
+                        "time (mallocs and frees)");
     memo_text_put(text, "<text class=\"name\" text-anchor=\"middle\" transform=\"translate(28 ");
     memoi_text_put_number(text, (picture->top + picture->bottom) / 2, 1);
     memo_text_put(text, ") rotate(-90)\">address (%s)</text>\n", units[n_unit]);
@@ -5844,11 +5851,9 @@ MEMOI void memoi_picture_band(memoi_picture* picture, const char* color, double 
     memoi_svg_put_rect(&picture->text, fill, x, label[0] ? y : y + 12, width, label[0] ? 15 : 3);
     memo_text_put(&picture->text, "><title>%s, [%.0f, %.0f)</title></rect>\n", hover, begin, end);
     if (width < label_width || !label[0]) return;
-    memoi_svg_put_text_at(&picture->text, " class=\"band\"", x + width / 2, y + 11.5);
-    memo_text_put(&picture->text, "%s</text>\n", label);
+    memoi_svg_put_label(&picture->text, " class=\"band\"", x + width / 2, y + 11.5, label);
 }
 
-static const char* const memoi_phase_names[] = {"", "", "forward", "recompute", "backward"};
 static const char* const memoi_phase_colors[][2] = {
     {"", ""}, {"", ""}, {"#c5e1c0", "#a9d1a2"}, {"#c9a6e0", "#b58ad3"}, {"#f2c9c3", "#e8aea6"}};
 
@@ -5869,7 +5874,7 @@ MEMOI void memoi_picture_layers(memoi_picture* picture, const memo_trace* trace,
         if (mark.layer < 0 || mark.phase != phase) continue;
         if (mark.is_end && begin >= 0) {
             snprintf(label, sizeof label, "%lld", (long long)mark.layer);
-            snprintf(hover, sizeof hover, "layer %s %s", label, memoi_phase_names[phase]);
+            snprintf(hover, sizeof hover, "layer %s %s", label, memoi_mark_phases[phase]);
             memoi_picture_band(picture, memoi_phase_colors[phase][mark.layer % 2], begin, time, y,
                                label_width, phase == MEMO_PHASE_RECOMPUTE ? "" : label, hover);
         }
@@ -5901,7 +5906,7 @@ MEMOI void memoi_picture_runs(memoi_picture* picture, const memo_trace* trace, d
         if (run && phase != run) {
             double x1 = memoi_picture_x(picture, run_begin), x2 = memoi_picture_x(picture, run_end);
             memoi_picture_band(picture, memoi_phase_colors[run][1], run_begin, run_end, y, 64,
-                               memoi_phase_names[run], memoi_phase_names[run]);
+                               memoi_mark_phases[run], memoi_mark_phases[run]);
             memoi_svg_put_line(&picture->text, " class=\"phase\"", x1, picture->top, x1,
                                picture->bottom);
             memoi_svg_put_line(&picture->text, " class=\"phase\"", x2, picture->top, x2,
@@ -5929,9 +5934,8 @@ MEMOI void memoi_picture_phases(memoi_picture* picture, const memo_trace* trace)
     memoi_picture_runs(picture, trace, y);
     for (i = 0; i < 3; i++) memoi_picture_layers(picture, trace, phases[i], y + 17);
     for (i = 0; i < 2; i++) {
-        memoi_svg_put_text_at(&picture->text, " class=\"tick\" text-anchor=\"end\"",
-                              picture->left - 8, y + 12 + 17 * i);
-        memo_text_put(&picture->text, "%s</text>\n", rows[i]);
+        memoi_svg_put_label(&picture->text, " class=\"tick\" text-anchor=\"end\"",
+                            picture->left - 8, y + 12 + 17 * i, rows[i]);
     }
 }
 
@@ -5943,10 +5947,9 @@ MEMOI void memoi_picture_level(memoi_picture* picture, const char* what, const c
              dash);
     memoi_svg_put_line(&picture->text, attributes, picture->left, y, picture->right + 6, y);
     snprintf(attributes, sizeof attributes, " class=\"level\" fill=\"%.16s\"", color);
-    memoi_svg_put_text_at(&picture->text, attributes, picture->right + 11, label_y + 4);
-    memo_text_put(&picture->text, "%s</text>\n", what);
-    memoi_svg_put_text_at(&picture->text, attributes, picture->right + 11, label_y + 19);
-    memo_text_put(&picture->text, "%s</text>\n", memob_bytes_text(size, (double)bytes));
+    memoi_svg_put_label(&picture->text, attributes, picture->right + 11, label_y + 4, what);
+    memoi_svg_put_label(&picture->text, attributes, picture->right + 11, label_y + 19,
+                        memob_bytes_text(size, (double)bytes));
 }
 
 /* Names of buffers: a mark without phase directly before a malloc, written if it fits. */
@@ -5974,10 +5977,8 @@ MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
                                                        (double)memob_buffer_bytes(plan, b));
             if (low - high > 14 &&
                 right - left > memoi_svg_text_width(name, (int64_t)strlen(name), 12) + 8) {
-                memoi_svg_put_text_at(&picture->text, " class=\"inside\"", (left + right) / 2,
-                                      (low + high) / 2 + 4);
-                memo_text_put_xml(&picture->text, name);
-                memo_text_put(&picture->text, "</text>\n");
+                memoi_svg_put_label(&picture->text, " class=\"inside\"", (left + right) / 2,
+                                    (low + high) / 2 + 4, name);
             }
         }
 
@@ -6040,8 +6041,8 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
         snprintf(fill, sizeof fill, " fill=\"%.16s\"", memoi_class_colors[i]);
         memoi_svg_put_rect(text, fill, x, 23, 13, 13);
         memo_text_put(text, "/>");
-        memoi_svg_put_text_at(text, " class=\"name\"", x + 18, 34);
-        memo_text_put(text, "%s</text>\n", memoi_trace_class_name((memo_class)i));
+        memoi_svg_put_label(text, " class=\"name\"", x + 18, 34,
+                            memoi_trace_class_name((memo_class)i));
         x -= 100;
     }
 }
@@ -9378,17 +9379,17 @@ MEMOI const char* memoi_timeline_ink(uint32_t color) {
     return luminance > 150000 ? " class=\"n\" fill=\"#1c1c1c\"" : " class=\"n\" fill=\"#fff\"";
 }
 
+/* The unit in which a time is readable: *per_s of it are a second. */
+MEMOI const char* memoi_timeline_unit(double time_s, double* per_s) {
+    *per_s = time_s >= 1 ? 1 : time_s >= 1e-3 ? 1e3 : 1e6;
+    return time_s >= 1 ? "s" : time_s >= 1e-3 ? "ms" : "\xc2\xb5s";
+}
+
 /* "12.3 ms": three digits. */
 MEMOI void memoi_timeline_put_time(memo_text* text, double time_s) {
-    double value = time_s * 1e6;
-    const char* unit = "\xc2\xb5s";
-    if (time_s >= 1) {
-        value = time_s;
-        unit = "s";
-    } else if (time_s >= 1e-3) {
-        value = time_s * 1e3;
-        unit = "ms";
-    }
+    double per_s, value;
+    const char* unit = memoi_timeline_unit(time_s, &per_s);
+    value = time_s * per_s;
     memoi_text_put_number(text, value, value < 10 ? 2 : value < 100 ? 1 : 0);
     memo_text_put(text, " %s", unit);
 }
@@ -9492,11 +9493,19 @@ MEMOI void memoi_timeline_draw_rows(memoi_timeline* t) {
     }
 }
 
+/* Two commands of a path. */
+MEMOI void memoi_timeline_put_step(memo_text* text, const char* to_x, double x, const char* to_y,
+                                   double y) {
+    memo_text_put(text, "%s", to_x);
+    memoi_text_put_number(text, x, 2);
+    memo_text_put(text, "%s", to_y);
+    memoi_text_put_number(text, y, 2);
+}
+
 /* Memory in use as an area under its steps, scaled to its peak. */
 MEMOI void memoi_timeline_draw_memory(memoi_timeline* t, const memoi_moment* moments,
                                       int64_t n_moments) {
-    double base = t->bottom - 4, height = 1.5 * MEMOI_ROW_HEIGHT - 10, x = t->left, y;
-    double low = 0;
+    double base = t->bottom - 4, height = 1.5 * MEMOI_ROW_HEIGHT - 10, low = 0;
     char bytes[32];
     int64_t i, sum = 0;
 
@@ -9508,49 +9517,31 @@ MEMOI void memoi_timeline_draw_memory(memoi_timeline* t, const memoi_moment* mom
     sum = 0;
 
     /* Labels, then one path of steps. */
-    memoi_svg_put_text_at(&t->text, "", 16, base - height / 2 + 4);
-    memo_text_put(&t->text, "memory</text>\n");
-    memoi_svg_put_text_at(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16,
-                          base - height / 2 + 4);
-    memo_text_put(&t->text, "%s</text>\n",
-                  memob_bytes_text(bytes, (double)t->times->peak_bytes - low));
-    memo_text_put(&t->text, "<path fill=\"#b9cbe0\" d=\"M");
-    memoi_text_put_number(&t->text, x, 2);
-    memo_text_put(&t->text, " ");
-    memoi_text_put_number(&t->text, base, 2);
-    y = base + low / ((double)t->times->peak_bytes - low) * height;
+    memoi_svg_put_label(&t->text, "", 16, base - height / 2 + 4, "memory");
+    memoi_svg_put_label(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16, base - height / 2 + 4,
+                        memob_bytes_text(bytes, (double)t->times->peak_bytes - low));
+    memo_text_put(&t->text, "<path fill=\"#b9cbe0\" d=\"");
+    memoi_timeline_put_step(&t->text, "M", t->left, " ", base);
     memo_text_put(&t->text, "V");
-    memoi_text_put_number(&t->text, y, 2);
+    memoi_text_put_number(&t->text, base + low / ((double)t->times->peak_bytes - low) * height, 2);
 
     for (i = 0; i < n_moments; i++) {
         sum += moments[i].value;
         if (i + 1 < n_moments && !(moments[i + 1].time > moments[i].time)) continue;
-        memo_text_put(&t->text, "H");
-        memoi_text_put_number(&t->text, t->left + moments[i].time * t->scale, 2);
-        y = base - ((double)sum - low) / ((double)t->times->peak_bytes - low) * height;
-        memo_text_put(&t->text, "V");
-        memoi_text_put_number(&t->text, y, 2);
+        memoi_timeline_put_step(&t->text, "H", t->left + moments[i].time * t->scale, "V",
+                                base - ((double)sum - low) / ((double)t->times->peak_bytes - low) *
+                                           height);
     }
-    memo_text_put(&t->text, "H");
-    memoi_text_put_number(&t->text, t->right, 2);
-    memo_text_put(&t->text, "V");
-    memoi_text_put_number(&t->text, base, 2);
+    memoi_timeline_put_step(&t->text, "H", t->right, "V", base);
     memo_text_put(&t->text, "Z\"/>\n");
 }
 
 /* Lines at round times, at most a dozen. */
 MEMOI void memoi_timeline_draw_axis(memoi_timeline* t) {
-    double makespan = t->times->makespan_s, factor = 1e6, step, time;
-    const char* unit = "\xc2\xb5s";
+    double makespan = t->times->makespan_s, factor, step, time;
+    const char* unit = memoi_timeline_unit(makespan, &factor);
     int decimals, i;
     if (!(makespan > 0)) return;
-    if (makespan >= 1) {
-        factor = 1;
-        unit = "s";
-    } else if (makespan >= 1e-3) {
-        factor = 1e3;
-        unit = "ms";
-    }
     step = memoi_svg_nice_step(makespan * factor, 10);
     decimals = step < 1 ? (int)ceil(-log10(step) - 1e-9) : 0;
     for (i = 0; (time = i * step) <= makespan * factor * (1 + 1e-9); i++) {
@@ -9621,17 +9612,14 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
         MEMOI_PICTURE_WIDTH, t->bottom + 60, MEMOI_PICTURE_WIDTH, t->bottom + 60);
     memoi_svg_put_rect(&t->text, " fill=\"#fff\"", 0, 0, MEMOI_PICTURE_WIDTH, t->bottom + 60);
     memo_text_put(&t->text, "/>\n");
-    memoi_svg_put_text_at(&t->text, " class=\"h\"", 16, 28);
-    memo_text_put_xml(&t->text, title ? title : "Timeline");
-    memo_text_put(&t->text, "</text>\n");
+    memoi_svg_put_label(&t->text, " class=\"h\"", 16, 28, title ? title : "Timeline");
     memoi_svg_put_text_at(&t->text, " class=\"s\"", 16, 48);
     memo_text_put(&t->text, "makespan ");
     memoi_timeline_put_time(&t->text, times->makespan_s);
     if (times->peak_bytes)
         memo_text_put(&t->text, ", peak %s", memob_bytes_text(bytes, (double)times->peak_bytes));
     memo_text_put(&t->text, "</text>\n");
-    memoi_svg_put_text_at(&t->text, " class=\"r s\"", MEMOI_PICTURE_WIDTH - 16, t->top - 8);
-    memo_text_put(&t->text, "busy</text>\n");
+    memoi_svg_put_label(&t->text, " class=\"r s\"", MEMOI_PICTURE_WIDTH - 16, t->top - 8, "busy");
 
     /* Bars come after rows and axis, which they cover. */
     memoi_timeline_draw_rows(t);
