@@ -2936,13 +2936,6 @@ void memo_text_put_json(memo_text* text, const char* s) {
 #define MEMOI_PATH_BYTES 4096
 #endif
 
-/* __O_TMPFILE is visible without _GNU_SOURCE. */
-#if defined(O_TMPFILE)
-#define MEMOI_TMPFILE O_TMPFILE
-#elif defined(__O_TMPFILE)
-#define MEMOI_TMPFILE __O_TMPFILE
-#endif
-
 /* Moves a descriptor to 3 or above.  If standard output is closed, a file would get descriptor 1,
  * and lines that the program prints would go into the file.  Returns -1 on failure, like open. */
 MEMOI int memoi_file_descriptor_from_3(int descriptor) {
@@ -2976,60 +2969,35 @@ MEMOI int memoi_file_write_all(int descriptor, const char* data, int64_t n_bytes
     return 0;
 }
 
-/* Appends a short unused name to name, a folder of folder_bytes, and creates a file of that name,
- * or links the unnamed one to it.  Returns the descriptor, or -1. */
-MEMOI int memoi_file_temporary_name(char* name, size_t folder_bytes, int unnamed) {
-    char link[48];
-    int k, descriptor;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", unnamed);
-    for (k = 0; k < 1000; k++) {
+/* Appends a short unused name to name, a folder of folder_bytes, and creates a file of that name.
+ * Returns the descriptor, or -1. */
+MEMOI int memoi_file_create_beside(char* name, size_t folder_bytes) {
+    int k, descriptor = -1;
+    for (k = 0; k < 1000 && descriptor < 0 && (k == 0 || errno == EEXIST); k++) {
         snprintf(name + folder_bytes, 48, ".memo-%ld-%d", (long)getpid(), k);
-        if (unnamed < 0)
-            descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        else if (linkat(AT_FDCWD, link, AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0)
-            descriptor = unnamed;
-        else
-            descriptor = -1;
-        if (descriptor >= 0 || errno != EEXIST) return descriptor;
+        descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     }
-    return -1;
+    return memoi_file_descriptor_from_3(descriptor);
 }
 
-/* Writes a new file and renames it to target; owner and mode of an existing target are kept.  If
- * may_be_unnamed and the file system allows it, the file has no name while it is written.  Returns
- * an errno. */
+/* Writes a new file and renames it to target, so that no reader sees half of it; owner and mode of
+ * an existing target are kept.  name is room for its first name.  Returns an errno. */
 MEMOI int memoi_file_replace(const char* target, const struct stat* old, const char* data,
-                             int64_t n_bytes, char* name, int may_be_unnamed) {
+                             int64_t n_bytes, char* name) {
     const char* slash = strrchr(target, '/');
     size_t folder_bytes = slash ? (size_t)(slash - target) + 1 : 0;
-    int descriptor = -1, is_named, code;
+    int descriptor, code;
     memcpy(name, target, folder_bytes);
-
-    /* Write the new file under no name or a temporary name, so that no reader sees half of it. */
-#if defined(MEMOI_TMPFILE)
-    memcpy(name + folder_bytes, ".", 2);
-    if (may_be_unnamed) descriptor = open(name, MEMOI_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
-#else
-    (void)may_be_unnamed;
-#endif
-    is_named = descriptor < 0;
-    if (is_named) descriptor = memoi_file_temporary_name(name, folder_bytes, -1);
-    descriptor = memoi_file_descriptor_from_3(descriptor);
+    descriptor = memoi_file_create_beside(name, folder_bytes);
     if (descriptor < 0) return errno;
     code = memoi_file_write_all(descriptor, data, n_bytes);
     if (!code && old) {
         (void)!fchown(descriptor, old->st_uid, old->st_gid);
         if (fchmod(descriptor, old->st_mode & 07777)) code = errno;
     }
-
-    /* Only a complete file gets the name of the target. */
-    if (!code && !is_named) {
-        is_named = memoi_file_temporary_name(name, folder_bytes, descriptor) >= 0;
-        if (!is_named) code = errno;
-    }
     if (close(descriptor) && !code) code = errno;
     if (!code && rename(name, target)) code = errno;
-    if (code && is_named) unlink(name);
+    if (code) unlink(name);
     return code;
 }
 
@@ -3042,8 +3010,7 @@ MEMOI int memoi_file_replace_safely(const char* target, const struct stat* old, 
     if (!name) return ENOMEM;
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &before);
-    code = memoi_file_replace(target, old, data, n_bytes, name, 1);
-    if (code) code = memoi_file_replace(target, old, data, n_bytes, name, 0);
+    code = memoi_file_replace(target, old, data, n_bytes, name);
     sigprocmask(SIG_SETMASK, &before, NULL);
     MEMO_FREE(name);
     return code;
