@@ -11212,12 +11212,7 @@ void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes) {
 /* ---- >>spill file -------------------------------------------------------------------------------
  * Knows: an unnamed file, its reads and writes as operations.  Knows nothing of layers. */
 
-/* A file without a name.  The macros of Linux are GNU's alone; glibc has them under two names. */
-#if defined(O_TMPFILE)
-#define MEMOI_SPILL_TMPFILE O_TMPFILE
-#elif defined(__O_TMPFILE)
-#define MEMOI_SPILL_TMPFILE __O_TMPFILE
-#endif
+/* A macro of GNU's alone; glibc has it under two names. */
 #if defined(O_DIRECT)
 #define MEMOI_SPILL_DIRECT O_DIRECT
 #elif defined(__O_DIRECT)
@@ -11338,7 +11333,7 @@ MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
 }
 
 /* Opens a file and removes its name at once; -1: see errno. */
-MEMOI int memoi_spill_open_named(const char* directory) {
+MEMOI int memoi_spill_open(const char* directory) {
     static const char name[] = "/memo-spill-XXXXXX";
     size_t length = strlen(directory);
     char* path = (char*)MEMO_MALLOC(length + sizeof name);
@@ -11353,16 +11348,7 @@ MEMOI int memoi_spill_open_named(const char* directory) {
         (void)unlink(path);
     }
     MEMO_FREE(path);
-    return fd;
-}
-
-/* Unnamed from the start, if the file system can. */
-MEMOI int memoi_spill_open(const char* directory) {
-#if defined(MEMOI_SPILL_TMPFILE)
-    int fd = open(directory, MEMOI_SPILL_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd >= 0) return memoi_file_descriptor_from_3(fd);
-#endif
-    return memoi_file_descriptor_from_3(memoi_spill_open_named(directory));
+    return memoi_file_descriptor_from_3(fd);
 }
 
 /* Room for all bytes now; an errno. */
@@ -11436,9 +11422,7 @@ MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stre
     memo_status status = MEMO_STATUS_OK;
     if (device->annotate) {
         memo_op_desc what = memo_op_desc_default();
-        memo_range on_host, in_file;
-        on_host.begin = (uint64_t)(uintptr_t)op->address;
-        on_host.end = on_host.begin + (uint64_t)op->n_bytes;
+        memo_range on_host = memob_range_at(op->address, op->n_bytes), in_file;
         /* Files that are open at the same time need different names. */
         in_file.begin =
             MEMOI_SPILL_FILE_BASE + ((uint64_t)op->file->fd << 48) + (uint64_t)op->offset;
