@@ -343,15 +343,11 @@ typedef struct memo_comm_nccl_desc {
     /* size 0: read the environment variables that torchrun and Slurm wrappers set: RANK and
      * WORLD_SIZE. */
     int32_t rank, size;
-    /* How all ranks get NCCL's unique id; the first one that is set:
-     *   unique_id   an ncclUniqueId that the caller has distributed, for example by MPI_Bcast
-     *   id_path     a file that all ranks can read.  Rank 0 writes it, and deletes it when all have
-     *               joined.  Use a new name for each run
-     *   neither     NCCL's own meeting: its variable NCCL_COMM_ID (address:port of rank 0), which
-     *               is MASTER_ADDR:(MASTER_PORT + 1) unless it is set.  Each host needs an
-     *               interface in the subnet of that address */
+    /* An ncclUniqueId that the caller has distributed, for example by MPI_Bcast.  NULL: NCCL's own
+     * meeting: its variable NCCL_COMM_ID (address:port of rank 0), which is
+     * MASTER_ADDR:(MASTER_PORT + 1) unless it is set.  Each host needs an interface in the subnet of
+     * that address. */
     const void* unique_id;
-    const char* id_path;
     const char* name;      /* copied; NULL: "nccl world" */
     double join_timeout_s; /* for joining, splits and connections; 0: 120 */
     double timeout_s;      /* for operations; must exceed the longest step; 0: 600 */
@@ -362,8 +358,7 @@ typedef struct memo_comm_nccl_desc {
 } memo_comm_nccl_desc;
 
 MEMO_API memo_comm_nccl_desc memo_comm_nccl_desc_default(void);
-/* All ranks must call it; they wait for each other.  Errors: INVALID_ARGUMENT, IO (the file),
- * DEVICE, COMM. */
+/* All ranks must call it; they wait for each other.  Errors: INVALID_ARGUMENT, DEVICE, COMM. */
 MEMO_API memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
                                            memo_error* error);
 /* cudaStreamSynchronize with a time-out (0: the desc's), after which the world is aborted.  Leaves
@@ -2808,54 +2803,6 @@ MEMOI void memoi_nccl_nap(double waited_s) {
 
 /* --- the meeting: all ranks get rank 0's unique id --- */
 
-static const char memoi_nccl_magic[9] = "memoNCCL";
-
-/* Rank 0 writes a new file and renames it, so that no rank reads half of it. */
-MEMOI memo_status memoi_nccl_write_id(const char* path, const ncclUniqueId* id, memo_error* error) {
-    size_t n_bytes = strlen(path) + 8;
-    char* temporary = (char*)MEMO_MALLOC(n_bytes);
-    FILE* file;
-    int is_written;
-    if (!temporary) return memob_no_memory(error, "a file name");
-    snprintf(temporary, n_bytes, "%s.new", path);
-    file = fopen(temporary, "wb");
-    is_written =
-        file && fwrite(memoi_nccl_magic, 8, 1, file) == 1 && fwrite(id, sizeof *id, 1, file) == 1;
-    if (file) is_written &= fclose(file) == 0;
-    if (is_written) is_written = rename(temporary, path) == 0;
-    MEMO_FREE(temporary);
-    if (is_written) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_IO,
-                          "memo_comm_nccl_desc.id_path: cannot write %.300s: %s", path,
-                          strerror(errno));
-}
-
-/* The other ranks wait until the file exists. */
-MEMOI memo_status memoi_nccl_read_id(const char* path, double timeout_s, ncclUniqueId* id,
-                                     memo_error* error) {
-    double start_s = memob_now_s();
-    for (;;) {
-        double waited_s = memob_now_s() - start_s;
-        FILE* file = fopen(path, "rb");
-        if (file) {
-            char magic[8];
-            int is_read = fread(magic, 8, 1, file) == 1 && fread(id, sizeof *id, 1, file) == 1;
-            fclose(file);
-            if (is_read && memcmp(magic, memoi_nccl_magic, 8) == 0) return MEMO_STATUS_OK;
-            return memo_error_set(error, MEMO_STATUS_FORMAT,
-                                  "memo_comm_nccl_desc.id_path: %.300s is not an id of rank 0; use "
-                                  "a new name for each run",
-                                  path);
-        }
-        if (waited_s > timeout_s)
-            return memo_error_set(
-                error, MEMO_STATUS_COMM,
-                "memo_comm_nccl_desc.id_path: rank 0 did not write %.300s within %g s: %s", path,
-                timeout_s, strerror(errno));
-        memoi_nccl_nap(waited_s);
-    }
-}
-
 MEMOI memo_status memoi_nccl_environment_number(const char* name, int64_t* number,
                                                 memo_error* error) {
     const char* text = getenv(name);
@@ -2891,23 +2838,21 @@ MEMOI memo_status memoi_nccl_name_meeting(int* is_named, memo_error* error) {
 }
 
 /* All ranks get the same id.  *is_named: NCCL_COMM_ID is to be removed after joining. */
-MEMOI memo_status memoi_nccl_share_id(const memo_comm_nccl_desc* desc, int32_t rank, int32_t size,
+MEMOI memo_status memoi_nccl_share_id(const memo_comm_nccl_desc* desc, int32_t size,
                                       ncclUniqueId* id, int* is_named, memo_error* error) {
-    const int is_by_file = !desc->unique_id && desc->id_path && size > 1;
-    const int is_by_nccl = !desc->unique_id && !desc->id_path && size > 1;
-    double timeout_s = desc->join_timeout_s > 0 ? desc->join_timeout_s : 120;
     memo_status status = MEMO_STATUS_OK;
     memset(id, 0, sizeof *id);
-    if (desc->unique_id) memcpy(id, desc->unique_id, sizeof *id);
-    if (is_by_nccl) status = memoi_nccl_name_meeting(is_named, error);
-    if (is_by_file && rank) return memoi_nccl_read_id(desc->id_path, timeout_s, id, error);
-    if (!status && !desc->unique_id) {
+    if (desc->unique_id) {
+        memcpy(id, desc->unique_id, sizeof *id);
+        return MEMO_STATUS_OK;
+    }
+    if (size > 1) status = memoi_nccl_name_meeting(is_named, error);
+    if (!status) {
         ncclResult_t result = ncclGetUniqueId(id);
         if (result != ncclSuccess)
             status = memo_error_set(error, MEMO_STATUS_COMM, "ncclGetUniqueId: %s; %.300s",
                                     ncclGetErrorString(result), ncclGetLastError(NULL));
     }
-    if (!status && is_by_file) status = memoi_nccl_write_id(desc->id_path, id, error);
     return status;
 }
 
@@ -3439,7 +3384,7 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
     status = memoi_nccl_place(desc, &rank, &size, error);
     if (!status) status = memoi_nccl_world_make(desc, &world, error);
     if (status) return status;
-    status = memoi_nccl_share_id(desc, rank, size, &id, &is_named, error);
+    status = memoi_nccl_share_id(desc, size, &id, &is_named, error);
     if (!status)
         status = memoi_nccl_make(desc->name ? desc->name : "nccl world", world, &me, error);
     if (status) {
@@ -3458,7 +3403,6 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
         status = memo_error_set(error, MEMO_STATUS_COMM, "ncclCommInitRankConfig: %s; %.300s",
                                 ncclGetErrorString(result), ncclGetLastError(NULL));
     if (!status) status = memoi_nccl_finish(me, "joining", result, error);
-    if (rank == 0 && size > 1 && desc->id_path) (void)unlink(desc->id_path);
     if (is_named) unsetenv("NCCL_COMM_ID"); /* a later world may meet elsewhere */
     if (status) {
         memoi_nccl_destroy(&me->table);

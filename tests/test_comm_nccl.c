@@ -48,7 +48,6 @@ static int world_begin(void) {
     memset(&rank, 0, sizeof rank);
     desc.join_timeout_s = 60;
     desc.timeout_s = 60;
-    desc.id_path = getenv("MEMO_TEST_ID_PATH"); /* NULL: NCCL's own meeting */
     desc.failed = keep_failure;
     desc.failed_user = &n_world_failures;
     CHECK_OK(memo_comm_create_nccl(&desc, &rank.comm, &error));
