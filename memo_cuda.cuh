@@ -1097,10 +1097,10 @@ MEMOI_CUDA memo_status memoi_cuda_phantom_describe(memoi_cuda_phantom* phantom, 
     size_t page_bytes = 0;
     memo_status status;
     if (!memoi_cuda_has(cuda, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "memo_cuda_device_desc.phantom_bytes: GPU %d has no virtual memory "
-                              "management; use 0",
-                              cuda->ordinal);
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "memo_cuda_device_desc.phantom_bytes: GPU %d has no virtual memory management; use 0",
+            cuda->ordinal);
     properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     properties->location.id = cuda->ordinal;
@@ -1240,11 +1240,10 @@ MEMOI_CUDA memo_status memoi_cuda_find_phantom(memoi_cuda* cuda, memoi_cuda_bloc
     for (; *list && (*list)->address - at < needed; list = &(*list)->next)
         at = (*list)->address + (*list)->mapped_bytes;
     if (!*list && end - at < needed)
-        return memo_error_set(
-            error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
-            "phantom memory: no gap is large enough (%lld bytes requested); raise "
-            "memo_cuda_device_desc.phantom_bytes above %lld",
-            (long long)block->size_bytes, (long long)cuda->desc.phantom_bytes);
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
+                              "phantom memory: no gap is large enough (%lld bytes requested); "
+                              "raise memo_cuda_device_desc.phantom_bytes above %lld",
+                              (long long)block->size_bytes, (long long)cuda->desc.phantom_bytes);
     block->address = at;
     block->mapped_bytes = needed;
     *place = list;
@@ -1834,8 +1833,8 @@ MEMOI_CUDA memo_status memoi_cuda_grid(int64_t n_items, int64_t items_per_block,
             item_function(&desc, item);                                                            \
     }
 
-MEMOI_CUDA_ITEMS(gather, memo_rows_desc, memo_gather_item)
-MEMOI_CUDA_ITEMS(scatter, memo_rows_desc, memo_scatter_item)
+MEMOI_CUDA_ITEMS(gather_rows, memo_rows_desc, memo_gather_item)
+MEMOI_CUDA_ITEMS(scatter_rows, memo_rows_desc, memo_scatter_item)
 MEMOI_CUDA_ITEMS(add, memo_add_desc, memo_add_item)
 MEMOI_CUDA_ITEMS(cast, memo_cast_desc, memo_cast_item)
 
@@ -1992,9 +1991,7 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
             memoi_cuda_launch(memoi_cuda_##name##_kernel, n_blocks, stream, resolved, n_items),    \
             "memo_cuda_" #name, __FILE__, __LINE__, error);                                        \
     }
-#define memoi_cuda_gather_rows_kernel  memoi_cuda_gather_kernel
-#define memoi_cuda_scatter_rows_kernel memoi_cuda_scatter_kernel
-#define MEMOI_CUDA_ROWS_PER_BLOCK      (MEMOI_CUDA_THREADS / MEMO_ROW_LANES)
+#define MEMOI_CUDA_ROWS_PER_BLOCK (MEMOI_CUDA_THREADS / MEMO_ROW_LANES)
 
 MEMOI_CUDA_LAUNCH(gather_rows, memo_rows_desc, memo_rows_items(&resolved), MEMOI_CUDA_THREADS)
 MEMOI_CUDA_LAUNCH(scatter_rows, memo_rows_desc, memo_rows_items(&resolved), MEMOI_CUDA_THREADS)
@@ -2013,23 +2010,13 @@ MEMOI_CUDA_LAUNCH(sinks, memo_sinks_desc, resolved.out ? resolved.n_rows* resolv
 MEMOI_CUDA_LAUNCH(sink_sums, memo_sinks_desc, resolved.d_sinks ? resolved.n_heads : 0,
                   MEMOI_CUDA_THREADS / MEMO_SINK_LANES)
 
-#define MEMOI_CUDA_ENTRY(name, desc_type)                                                          \
-    MEMOI_CUDA memo_status memoi_cuda_entry_##name(void* context, memo_stream stream,              \
-                                                   const desc_type* desc, memo_error* error) {     \
+#define MEMOI_CUDA_ENTRY(entry, name, shown, desc_type)                                            \
+    MEMOI_CUDA memo_status memoi_cuda_entry_##entry(void* context, memo_stream stream,             \
+                                                    const desc_type* desc, memo_error* error) {    \
         memoi_cuda_on on((memoi_cuda*)context, error);                                             \
-        return on.status ? on.status : memo_cuda_##name(stream, desc, error);                      \
+        return on.status ? on.status : memo_cuda_##entry(stream, desc, error);                     \
     }
-MEMOI_CUDA_ENTRY(gather_rows, memo_rows_desc)
-MEMOI_CUDA_ENTRY(scatter_rows, memo_rows_desc)
-MEMOI_CUDA_ENTRY(merge, memo_merge_desc)
-MEMOI_CUDA_ENTRY(add, memo_add_desc)
-MEMOI_CUDA_ENTRY(row_sums, memo_row_sums_desc)
-MEMOI_CUDA_ENTRY(cast, memo_cast_desc)
-MEMOI_CUDA_ENTRY(softmax_parts, memo_cross_entropy_desc)
-MEMOI_CUDA_ENTRY(cross_entropy, memo_cross_entropy_desc)
-MEMOI_CUDA_ENTRY(loss_sums, memo_cross_entropy_desc)
-MEMOI_CUDA_ENTRY(sinks, memo_sinks_desc)
-MEMOI_CUDA_ENTRY(sink_sums, memo_sinks_desc)
+MEMO_ROW_KERNELS(MEMOI_CUDA_ENTRY)
 
 /* ---- >>device life ------------------------------------------------------------------------------
  * Knows: what a device takes from CUDA, and in which order it gives it back.  Knows nothing of what
@@ -2154,17 +2141,8 @@ MEMOI_CUDA void memoi_cuda_fill_table(memoi_cuda* cuda) {
     table->copy_rows = memoi_cuda_copy_rows;
     table->fill = memoi_cuda_fill;
     table->status = memoi_cuda_status;
-    table->gather_rows = memoi_cuda_entry_gather_rows;
-    table->scatter_rows = memoi_cuda_entry_scatter_rows;
-    table->merge = memoi_cuda_entry_merge;
-    table->add = memoi_cuda_entry_add;
-    table->row_sums = memoi_cuda_entry_row_sums;
-    table->cast = memoi_cuda_entry_cast;
-    table->softmax_parts = memoi_cuda_entry_softmax_parts;
-    table->cross_entropy = memoi_cuda_entry_cross_entropy;
-    table->loss_sums = memoi_cuda_entry_loss_sums;
-    table->sinks = memoi_cuda_entry_sinks;
-    table->sink_sums = memoi_cuda_entry_sink_sums;
+#define MEMOI_CUDA_FILL(entry, name, shown, desc_type) table->entry = memoi_cuda_entry_##entry;
+    MEMO_ROW_KERNELS(MEMOI_CUDA_FILL)
     table->launch_host = memoi_cuda_launch_host;
 }
 

@@ -279,7 +279,7 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     if (o->link_bandwidth) {
         memo_profile_copy* copy = &profile->copies[profile->n_copies++];
         copy->size_bytes = o->link_bandwidth;
-        copy->to_host_s = copy->to_device_s = copy->both_ways_s = 1;
+        copy->to_host_s = copy->to_device_s = 1;
     }
 }
 
