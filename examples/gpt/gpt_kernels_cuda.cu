@@ -207,11 +207,11 @@ __global__ static void gpt_initial_kernel(gpt_initial_args a, memo_type type) {
 __global__ static void gpt_adamw_kernel(gpt_adamw_args a, memo_type type) {
     const gpt_adamw_desc adamw = gpt_adamw_of(&a);
     const gpt_adamw_factors f =
-        gpt_adamw_factors_make(&adamw, gpt_clip_scale(*a.squares, a.values->clip));
+        gpt_adamw_factors_make(&adamw, &a.rounding, gpt_clip_scale(*a.squares, a.values->clip));
     float* parameters = (float*)a.parameters;
     GPT_EACH(i, a.n) {
         gpt_adamw_element(parameters, a.moments1, a.moments2, a.states, (const float*)a.gradients,
-                          i, &f);
+                          i, a.rounding.first + i, &f);
         if (a.weights) gpt_store(a.weights, type, i, parameters[i]);
     }
 }
