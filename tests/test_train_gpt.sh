@@ -223,6 +223,14 @@ impossible_budgets_are_refused() {
     refused 'policy alpha needs, even at alpha 0, [0-9.]* [KM]iB (parameters.*; try --device-memory [0-9]*[KM]iB' $tiny --policy alpha --device-memory 100KiB
     refused 'policy keep needs' $tiny --policy keep --device-memory 100KiB
     refused '2.0 KiB of host memory cannot hold this run: policy swap needs .*; try --host-memory [0-9]*KiB, --policy keep' $tiny --policy swap --host-memory 2KiB
+    # The length that is suggested fits, and another tile does not.
+    refused 'of device memory cannot hold this run: policy keep needs .*, or --seq [0-9]*$' $tiny --seq 200 --policy keep --device-memory 1MiB
+    length=$(sed -n 's/.*, or --seq \([0-9]*\)$/\1/p' err)
+    run $tiny --seq "$length" --policy keep --device-memory 1MiB --dry-run
+    expect_code 0
+    run $tiny --seq $((length + 8)) --policy keep --device-memory 1MiB --dry-run
+    expect_code 2
+    refused 'or a smaller --hidden or fewer --layers$' $tiny --device-memory 100KiB
     refused 'policy memo needs at alpha 1 .*--policy memo --alpha 0' $tiny --seq 200 --alpha 1 --host-memory 150KiB
 }
 

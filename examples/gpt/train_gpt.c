@@ -134,8 +134,8 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
     if (!status && !(flags & RUN_MEASURED)) status = train_check_agreement(rank, c, error);
     if (!status) status = memo_mesh_create(rank->comm, &degrees, &r->mesh, error);
     if (!status)
-        status =
-            train_device_open(&r->device, rank, flags & RUN_LIFTED ? 0 : o->device_memory, error);
+        status = train_device_open(&r->device, o, rank, flags & RUN_LIFTED ? 0 : o->device_memory,
+                                   error);
     if (!status && (flags & RUN_RECORDED)) status = run_create_recorder(r, error);
 
     desc.kernels = &r->device.kernels;
@@ -517,7 +517,7 @@ static memo_status prepare(job* j, memo_error* error) {
     print_text(j);
     print_model(o);
     print_ranks(o);
-    train_device_print(train_n_started() ? 1 : o->ranks, o->ranks);
+    train_device_print(o, train_n_started() ? 1 : o->ranks);
     print_run(o);
     print_keep(o, j->memory.keep_bytes);
     fflush(stdout);
