@@ -545,14 +545,14 @@ bf16_is_compared_and_drawn() {
 random_tokens_have_a_rate() {
     refused '--vocabulary 300: a text has 256 tokens' $tiny --vocabulary 300
     refused '--sample has no effect with --random-tokens' $tiny --random-tokens --sample 3
-    run --layers 1 --hidden 16 --heads 2 --seq 32 --batch 2 --steps 2 --random-tokens --vocabulary 1000 --compare 1 --flops 0.5
+    run --layers 2 --hidden 16 --heads 2 --seq 128 --batch 2 --steps 2 --random-tokens --vocabulary 1000 --compare 1 --flops 0.5
     expect_code 0
     expect_out 'bitwise the same'
     expect_out 'random tokens below 1000'
     expect_out 'a uniform guess  *6.908 nats'
     expect_out 'step 1 of 2 *loss 6.[89]'
-    # P: two tables of 1000 x 16, three norms, attention and MLP of one layer.
-    awk '/^rate/ { p = 2 * 16000 + 3 * 16 + 12 * 256; n = 6 * p + 6 * 16 * 32
+    # P: two tables of 1000 x 16, five norms, attention and MLP of two layers.
+    awk '/^rate/ { p = 2 * 16000 + 5 * 16 + 2 * 12 * 256; n = 6 * p + 6 * 2 * 16 * 128
             off = 1e12 * $4 / ($2 * n); part = $4 / 0.5 * 100; mfu = $0; sub(/.*MFU /, "", mfu); sub(/%.*/, "", mfu)
             exit !(off > 0.99 && off < 1.01 && mfu / part > 0.98 && mfu / part < 1.02) }' out ||
         fail "the rate is wrong: $(grep '^rate' out)"

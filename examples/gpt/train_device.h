@@ -89,16 +89,17 @@ static void train_device_close(train_device* d) {
     memset(d, 0, sizeof *d);
 }
 
-/* device_memory: a capacity; 0: the GPU's memory. */
+/* Capacities; 0: what the machine has. */
 static memo_status train_device_open(train_device* d, const train_options* o,
                                      const thread_rank* rank, int64_t device_memory,
-                                     memo_error* error) {
+                                     int64_t host_memory, memo_error* error) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_status status;
     (void)rank;
     memset(d, 0, sizeof *d);
     desc.ordinal = train_gpu;
     desc.device_memory_bytes = device_memory;
+    desc.host_memory_bytes = host_memory;
     status = memo_cuda_device_create(&desc, &d->device, error);
     if (!status) status = memo_cuda_check(cudaSetDevice(train_gpu), "cudaSetDevice", error);
     if (!status) status = train_kernels_open(d, o, error);
@@ -170,9 +171,10 @@ static memo_status train_device_check_graph(const train_options* o, memo_error* 
 }
 
 /* Refuses what the GPU cannot do.  The budget is at most the GPU's free memory, less what libraries
- * and the check of products take beside the arena. */
+ * and the check of products take beside the arena: a weight of at most 8 hidden x hidden, and rows. */
 static memo_status train_device_check(train_options* o, memo_error* error) {
-    const int64_t beside = (int64_t)1 << 30;
+    const int64_t widest = o->vocabulary > 8 * o->hidden ? o->vocabulary : 8 * o->hidden;
+    const int64_t beside = ((int64_t)1 << 30) + 2 * (2 - o->is_bf16) * o->hidden * widest;
     int64_t free_bytes = 0, total_bytes;
     train_device d;
     memo_status status = train_device_check_graph(o, error);
@@ -195,7 +197,7 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
                               "are measured");
 
     /* What the GPU itself says. */
-    status = train_device_open(&d, o, NULL, 0, error);
+    status = train_device_open(&d, o, NULL, 0, 0, error);
     if (status) return status;
     status = train_device_check_ranks(o, &d.kernels, error);
     if (!status && !o->device_memory) {
@@ -229,9 +231,10 @@ static void train_device_close(train_device* d) { memset(d, 0, sizeof *d); }
 /* The capacities are those of the rank's device. */
 static memo_status train_device_open(train_device* d, const train_options* o,
                                      const thread_rank* rank, int64_t device_memory,
-                                     memo_error* error) {
+                                     int64_t host_memory, memo_error* error) {
     (void)o;
     (void)device_memory;
+    (void)host_memory;
     (void)error;
     d->device = rank->device;
     d->kernels = gpt_kernels_host(&d->host, rank->device);
