@@ -205,8 +205,16 @@ static memo_status gpt_cudnn_prepare(void* context, const gpt_shapes* of, memo_s
     if (gpt_cudnn_shapes(c, of, &shapes, error)) return error->status;
     c->plans.prepared.clear(); /* another model may have set aside less */
     c->blocks.scratch = (char*)scratch;
-    for (const attention_shape& s : shapes)
-        if (attention_prepare(&c->plans, s, n_bytes, error)) return error->status;
+    for (const attention_shape& s : shapes) {
+        memo_error why;
+        const memo_status status = attention_prepare(&c->plans, s, n_bytes, &why);
+        if (status)
+            return memo_error_set(error, status, "%s%s", why.message,
+                                  status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY
+                                      ? "; gpt_cudnn_desc.scratch_bytes (--attention-memory) sets "
+                                        "another amount aside"
+                                      : "");
+    }
     for (int32_t i = 0; i < of->n_attention; i++)
         if (of->attention[i].shape.first &&
             gpt_cudnn_check_part(c, of->attention[i].shape, memo_cuda_stream(stream), error))

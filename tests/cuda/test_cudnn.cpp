@@ -221,6 +221,7 @@ static void scratch_memory_can_be_set(void) {
     fake_cudnn_head_bytes = (int64_t)40 << 20;
     CHECK_IS(hook(shapes_of(s, 1), 0).status, ==, MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
     CHECK_IS(hook(shapes_of(s, 1), 1).status, ==, MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK(strstr(error.message, "--attention-memory") != NULL);
     CHECK_OK(hook(shapes_of(s, 1), large).status);
     fake_cudnn_head_bytes = 0;
     CHECK_IS(hook(shapes_of(s, 1), large).scratch.size(), ==, (size_t)large + 512);
