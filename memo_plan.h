@@ -2166,8 +2166,8 @@ MEMOI void memoi_queue_pop(memoi_queue* heap) {
  * An aligned item leaves a hole between the plateau and itself.  (Items that wait until a plateau
  * reaches their alignment take longer and end higher.)
  *
- * An item with gaps takes its turn as if it had none, and then covers only its ranges.  Fixed items
- * wait beside the plateaus.  So do items that a fixed item or a hold keeps off their plateau.  Each waits with a lower bound of its offset, since tops only rise.
+ * Items with gaps and fixed items wait beside the plateaus.  So do items that a fixed item or a
+ * hold keeps off their plateau.  Each waits with a lower bound of its offset, since tops only rise.
  * Its offset is found when the plateaus reach that bound. */
 
 MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
@@ -2240,9 +2240,9 @@ MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
     return !problem->n_fixed && !problem->has_gaps && !problem->has_alignment && !problem->held;
 }
 
-/* Does every item lie on its plateau?  Tops of sections are then not needed. */
-MEMOI int memoi_greedy_is_on_plateaus(const memoi_problem* problem) {
-    return !problem->n_fixed && !problem->held;
+/* Does every item lie on its plateau? */
+MEMOI int memoi_greedy_is_easy(const memoi_problem* problem) {
+    return !problem->n_fixed && !problem->has_gaps && !problem->held;
 }
 
 /* Starts with nothing placed: each item is on the tree of the unplaced or waits.  Returns the
@@ -2253,7 +2253,8 @@ MEMOI int64_t memoi_greedy_begin(memoi_greedy* greedy) {
     memoi_unplaced_clear(&greedy->unplaced);
     greedy->plateaus.n = greedy->waiting.n = 0;
 
-    /* Fixed items wait in a queue: no plateau decides where they lie. */
+    /* Fixed items and items with gaps wait in a queue: they do not fit one interval of a
+     * plateau. */
     for (rank = 0; rank < n; rank++) {
         int64_t at = greedy->ranked[rank].index;
         const memoi_item* item = &problem->items[at];
@@ -2265,8 +2266,8 @@ MEMOI int64_t memoi_greedy_begin(memoi_greedy* greedy) {
         turn->item = (int32_t)at;
         turn->place = greedy->unplaced.place_of[at];
         greedy->offsets[at] = -1;
-        if (item->fixed >= 0) {
-            memoi_queue_push(&greedy->waiting, item->fixed, rank);
+        if (item->fixed >= 0 || item->n_ranges > 1) {
+            memoi_queue_push(&greedy->waiting, memob_max(item->fixed, 0), rank);
             n_waiting++;
             continue;
         }
@@ -2278,7 +2279,7 @@ MEMOI int64_t memoi_greedy_begin(memoi_greedy* greedy) {
     for (i = 0; i < problem->n_sections; i++) greedy->plateau[i].top = -1;
     if (n > 0) memoi_plateau_add(greedy, 0, problem->n_sections, 0, -1);
     if (n > 0) memoi_plateau_join(greedy, 0);
-    if (!memoi_greedy_is_on_plateaus(problem)) memoi_greedy_clear(greedy);
+    if (!memoi_greedy_is_easy(problem)) memoi_greedy_clear(greedy);
     return n - n_waiting;
 }
 
@@ -2307,7 +2308,7 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     memoi_queue* waiting = &greedy->waiting;
     int64_t n = problem->n_items, n_on_tree = memoi_greedy_begin(greedy), next_fixed = 0, round, k;
-    int is_on_plateaus = memoi_greedy_is_on_plateaus(problem);
+    int is_easy = memoi_greedy_is_easy(problem);
     double begin = memob_now_s();
     for (round = 1; n_on_tree + waiting->n > 0; round++) {
         int64_t at = n_on_tree > 0 ? memoi_plateau_lowest(greedy) : -1, rank, chosen, offset;
@@ -2340,8 +2341,8 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
         while (next_fixed < problem->n_fixed &&
                problem->items[greedy->fixed[next_fixed]].fixed < key)
             next_fixed++;
-        offset = is_on_plateaus ? memob_align_up(key, turn->alignment)
-                                : memoi_greedy_lowest(greedy, chosen, key, next_fixed);
+        offset = is_easy ? memob_align_up(key, turn->alignment)
+                         : memoi_greedy_lowest(greedy, chosen, key, next_fixed);
         must_wait = offset > (is_waiting ? key : memob_align_up(key, turn->alignment));
         if (!is_waiting) {
             memoi_unplaced_remove(&greedy->unplaced, turn->place);
@@ -2356,17 +2357,17 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
         if (must_wait) continue;
 
         /* Place it and raise the plateaus below it. */
-        if (is_on_plateaus)
+        if (is_easy)
             greedy->offsets[chosen] = offset;
         else
             memoi_greedy_item_place(greedy, chosen, offset);
-        if (!is_waiting) memoi_queue_pop(&greedy->plateaus);
-        for (k = 0; k < problem->items[chosen].n_ranges && (n_on_tree > 0 || !is_waiting); k++) {
+        if (!is_waiting) {
+            memoi_queue_pop(&greedy->plateaus);
+            memoi_plateau_cover(greedy, at, turn->begin, turn->end, offset + turn->size);
+        }
+        for (k = 0; is_waiting && k < problem->items[chosen].n_ranges && n_on_tree > 0; k++) {
             const memoi_range* range = &problem->ranges[problem->items[chosen].first_range + k];
-            if (is_waiting)
-                for (at = range->begin; greedy->plateau[at].top < 0;) at--;
-            else if (k > 0)
-                at = range[-1].end; /* the plateau has been cut there */
+            for (at = range->begin; greedy->plateau[at].top < 0;) at--;
             memoi_plateau_cover(greedy, at, range->begin, range->end, offset + turn->size);
         }
     }
