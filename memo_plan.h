@@ -2748,9 +2748,9 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
         if (ok) memoi_solution_offer(problem, greedy.offsets, -1, best);
     }
 
-    /* One attempt for each rule, given up as soon as it would last too long.  With fixed items or
-     * holds, lowest offset is slow. */
-    k = memoi_greedy_is_on_plateaus(problem) ? 1 : 0;
+    /* One attempt for each rule, given up as soon as it would last too long.  With gaps, fixed
+     * items or holds, lowest offset is slow. */
+    k = memoi_greedy_is_easy(problem) ? 1 : 0;
     for (; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
         int is_done;
         if (k == AGAIN && is_fit_done) continue;

@@ -785,7 +785,7 @@ static void a_climb_beats_an_order_search(void) {
         desc.node_limit = 200 * 150; /* half of it goes to the climb, eight items placed a node */
         desc.time_limit_s = 1000;
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        sum += (double)plan->peak_bytes / (double)plan->lower_bound_bytes;
+        sum += (double)plan->peak_bytes / (double)(problem.unit_bytes * problem.lower_bound);
         sum_orders += (double)order_search(&problem, 200) / (double)problem.lower_bound;
         memoi_problem_free(&problem);
         memo_plan_destroy(plan);
