@@ -707,29 +707,18 @@ static inline memo_status memo_annotate(const memo_device* device, memo_stream s
  * first micro-batch is recorded; later ones are served but not recorded.
  *
  * A request other than the next planned one (too large, or one too many) diverges.  The call fails
- * with DIVERGED.  With MEMO_DIVERGENCE_FALLBACK the device's allocator serves and counts it
- * instead, and replay continues with the next request that fits the plan, preferably of exactly a
- * planned size.  A request of 0 bytes gets a unique address. */
-
-typedef enum memo_divergence {
-    MEMO_DIVERGENCE_ERROR = 0,
-    MEMO_DIVERGENCE_FALLBACK
-} memo_divergence;
+ * with DIVERGED and changes nothing.  A request of 0 bytes gets a unique address. */
 
 typedef struct memo_arena_desc {
     const memo_device* device; /* NULL: dry run (record), or memory below (replay) */
     const memo_plan* plan;     /* replay; borrowed until destroy */
     memo_trace* trace;         /* record; borrowed until destroy */
-    memo_divergence on_divergence;
-    void* memory; /* replay: use these bytes instead of the device's; aligned like the plan */
+    void* memory;              /* replay: use these bytes instead; aligned like the plan */
     int64_t memory_bytes;
-    memo_log log; /* one line for each divergence that falls back */
 } memo_arena_desc;
 
 typedef struct memo_arena_stats {
     int64_t n_requests;     /* served so far */
-    int64_t n_fallbacks;    /* of these, served by the device's allocator */
-    int64_t fallback_bytes; /* largest sum of live bytes of fallbacks */
     int64_t reserved_bytes; /* replay: size of the block; record: largest sum of live bytes */
 } memo_arena_stats;
 
@@ -757,7 +746,7 @@ MEMO_API void memo_arena_abandon(memo_arena* arena);
 MEMO_API memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream,
                                       void** address, memo_error* error);
 /* In replay the next request may get the same bytes; stream order protects them.  While recording,
- * and for fallbacks, the memory returns to the device: synchronize first (chapter 4). */
+ * the memory returns to the device: synchronize first (chapter 4). */
 MEMO_API memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error);
 
 /* Append a use, record, wait or mark to the trace (chapter 2).  In replay they do nothing. */
@@ -6104,8 +6093,7 @@ MEMOI memo_status memoi_device_take(memo_device* taken, const memo_device* devic
  * Knows: traces, plans, and how a device gives and takes memory.  Knows nothing of how a plan
  * was found; streams are only written down. */
 
-/* A block taken from the device (or pretended to be): all of them while recording, fallbacks in
- * replay. */
+/* A block taken from the device while recording, or pretended to be. */
 typedef struct memoi_block {
     void* address; /* NULL: this entry is unused */
     int64_t size_bytes;
@@ -6141,8 +6129,6 @@ struct memo_arena {
     const memo_device* device;
     const memo_plan* plan; /* NULL: recording */
     memo_trace* trace;     /* NULL once the first micro-batch is recorded, and in replay */
-    memo_divergence on_divergence;
-    memo_log log;
     memo_arena_stats stats;
     memoi_arena_state state;
     memoi_blocks blocks;
@@ -6157,7 +6143,6 @@ struct memo_arena {
     int64_t* events;
     int64_t n_events, body_event;
     int64_t cursor;
-    int64_t n_unplanned; /* fallbacks since a request was last served from the plan */
     int64_t n_body_live, n_body_requests;
     int64_t n_early_live; /* of those that end before the body */
     memoi_slot* slots;
@@ -6266,9 +6251,6 @@ MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* err
     if (desc->device && (!desc->device->device_alloc || !desc->device->device_free))
         return MEMOB_INVALID(
             error, "memo_arena_desc.device: device_alloc or device_free is NULL; set both");
-    if (memob_check_integer("memo_arena_desc", "on_divergence", (int)desc->on_divergence,
-                            MEMO_DIVERGENCE_ERROR, MEMO_DIVERGENCE_FALLBACK, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
     if (!desc->plan == !desc->trace)
         return MEMOB_INVALID(error,
                              "memo_arena_desc: set either trace, to record, or plan, to replay");
@@ -6290,9 +6272,6 @@ MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* err
     if (!desc->device && !desc->memory)
         return MEMOB_INVALID(
             error, "memo_arena_desc: device and memory are NULL; replay needs one of them");
-    if (!desc->device && desc->on_divergence == MEMO_DIVERGENCE_FALLBACK)
-        return MEMOB_INVALID(
-            error, "memo_arena_desc.device: NULL; MEMO_DIVERGENCE_FALLBACK needs a device");
     return memo_plan_validate(desc->plan, error);
 }
 
@@ -6465,8 +6444,6 @@ memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, m
     made->device = desc->device;
     made->plan = desc->plan;
     made->trace = desc->trace;
-    made->on_divergence = desc->on_divergence;
-    made->log = desc->log;
     made->dry_address = made->dry_address_begin = MEMOI_DRY_ADDRESS;
     if (made->plan) {
         status = memoi_arena_events(made, error);
@@ -6515,7 +6492,7 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
     }
     arena->dry_address_begin = arena->dry_address;
     arena->cursor = arena->body_event;
-    arena->n_unplanned = arena->n_body_requests = 0;
+    arena->n_body_requests = 0;
     arena->state = MEMOI_ARENA_INSIDE;
     return MEMO_STATUS_OK;
 }
@@ -6614,92 +6591,46 @@ MEMOI int64_t memoi_arena_skip_frees(const memo_arena* arena, int64_t cursor) {
     return cursor;
 }
 
-MEMOI void memoi_arena_serve(memo_arena* arena, int64_t cursor, void** address) {
-    int64_t buffer = arena->events[cursor] / 2;
+MEMOI void memoi_arena_serve(memo_arena* arena, void** address) {
+    int64_t buffer = arena->events[arena->cursor++] / 2;
     memoi_slot* slot = &arena->slots[buffer];
     slot->is_live = 1;
     *slot->holder = buffer;
     *address = slot->address;
     arena->n_body_live += slot->in_body;
     arena->n_early_live += slot->ends_before_body;
-    arena->cursor = cursor + 1;
-    arena->n_unplanned = 0;
 }
 
-/* After fallbacks: the next planned request of exactly this size, if each fallback can stand for
- * one of the planned requests before it; -1: none. */
-MEMOI int64_t memoi_arena_resume(const memo_arena* arena, int64_t cursor, int64_t end,
-                                 int64_t size_bytes) {
-    int64_t n_passed = 0;
-    for (; cursor < end && n_passed <= arena->n_unplanned && n_passed < 64; cursor++) {
-        int64_t event;
-        cursor = memoi_arena_skip_frees(arena, cursor);
-        if (cursor >= end) break;
-        event = arena->events[cursor];
-        if (event % 2) break; /* waits for a free */
-        if (arena->slots[event / 2].size_bytes == size_bytes) return cursor;
-        n_passed++;
-    }
-    return -1;
-}
-
-/* Handles a request other than the planned one: an error, or a fallback to the device. */
-MEMOI memo_status memoi_arena_diverge(memo_arena* arena, int64_t end, int64_t size_bytes,
-                                      void** address, memo_error* error) {
-    char message[256], planned[128];
+/* The error of a request other than the planned one. */
+MEMOI memo_status memoi_arena_diverge(const memo_arena* arena, int64_t end, int64_t size_bytes,
+                                      memo_error* error) {
+    char planned[128];
     int64_t event = arena->cursor < end ? arena->events[arena->cursor] : -1;
-    memo_status status;
-    if (event < 0)
+    const memoi_slot* slot = event < 0 ? NULL : &arena->slots[event / 2];
+    if (!slot)
         snprintf(planned, sizeof planned, "the plan has no more requests");
-    else if (event % 2)
-        snprintf(planned, sizeof planned,
-                 "the plan first frees buffer %lld of %lld bytes (id %lld)", (long long)(event / 2),
-                 (long long)arena->slots[event / 2].size_bytes,
-                 (long long)arena->plan->buffers[event / 2].id);
     else
-        snprintf(planned, sizeof planned, "the plan has buffer %lld of %lld bytes (id %lld) here",
-                 (long long)(event / 2), (long long)arena->slots[event / 2].size_bytes,
-                 (long long)arena->plan->buffers[event / 2].id);
-
-    /* One message serves the error and the log. */
-    snprintf(message, sizeof message, "request %lld %s asks for %lld bytes, but %s",
-             (long long)arena->n_body_requests,
-             arena->state == MEMOI_ARENA_INSIDE ? "of the micro-batch" : "before the micro-batches",
-             (long long)size_bytes, planned);
-    if (arena->on_divergence == MEMO_DIVERGENCE_ERROR)
-        return memo_error_set(error, MEMO_STATUS_DIVERGED,
-                              "%s; record and plan again, or set MEMO_DIVERGENCE_FALLBACK",
-                              message);
-
-    /* Fall back to the device. */
-    status = memoi_arena_block_alloc(arena, size_bytes, -1, address, error);
-    if (status) return status;
-    arena->n_unplanned++;
-    arena->stats.n_fallbacks++;
-    arena->stats.fallback_bytes = arena->blocks.peak_bytes;
-    if (arena->log.write) arena->log.write(arena->log.user, message);
-    return MEMO_STATUS_OK;
+        snprintf(planned, sizeof planned, "the plan %s buffer %lld of %lld bytes (id %lld)%s",
+                 event % 2 ? "first frees" : "has", (long long)(event / 2),
+                 (long long)slot->size_bytes, (long long)arena->plan->buffers[event / 2].id,
+                 event % 2 ? "" : " here");
+    return memo_error_set(error, MEMO_STATUS_DIVERGED,
+                          "request %lld %s asks for %lld bytes, but %s; record and plan again",
+                          (long long)arena->n_body_requests,
+                          arena->state == MEMOI_ARENA_INSIDE ? "of the micro-batch"
+                                                             : "before the micro-batches",
+                          (long long)size_bytes, planned);
 }
 
 MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes, void** address,
                                            memo_error* error) {
     int64_t end = arena->state == MEMOI_ARENA_BEFORE ? arena->body_event : arena->n_events;
-    int64_t cursor = memoi_arena_skip_frees(arena, arena->cursor);
-    int64_t event = cursor < end ? arena->events[cursor] : 1;
-    memo_status status = MEMO_STATUS_OK;
-    arena->cursor = cursor;
-    if (arena->n_unplanned) {
-        int64_t resumed = memoi_arena_resume(arena, cursor, end, size_bytes);
-        if (resumed >= 0) {
-            cursor = resumed;
-            event = arena->events[cursor];
-        }
-    }
-    if (event % 2 == 0 && size_bytes <= arena->slots[event / 2].size_bytes)
-        memoi_arena_serve(arena, cursor, address);
-    else
-        status = memoi_arena_diverge(arena, end, size_bytes, address, error);
-    if (status) return status;
+    int64_t event;
+    arena->cursor = memoi_arena_skip_frees(arena, arena->cursor);
+    event = arena->cursor < end ? arena->events[arena->cursor] : 1;
+    if (event % 2 || size_bytes > arena->slots[event / 2].size_bytes)
+        return memoi_arena_diverge(arena, end, size_bytes, error);
+    memoi_arena_serve(arena, address);
     arena->n_body_requests++;
     arena->stats.n_requests++;
     return MEMO_STATUS_OK;
@@ -6750,7 +6681,7 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
         }
     }
 
-    /* Not a planned buffer: a block of the device, recorded or a fallback. */
+    /* A block of the device, while recording. */
     i = memob_map_get(&arena->blocks.index, memoi_arena_address_key(address));
     if (i < 0 || !address)
         return MEMOB_INVALID(
