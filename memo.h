@@ -1205,8 +1205,6 @@ typedef struct memo_swap_desc {
     /* 1: the calling thread computes, and compute_stream is not used.  Begin calls then return when
      * the layer's rows are on the device; end calls mean that the layer is computed. */
     int32_t computes_on_host;
-    memo_stream to_host_stream; /* borrowed until destroy; NULL: the engine creates its own */
-    memo_stream to_device_stream;
     const memo_tensor* tensors; /* copied */
     int32_t n_tensors;
     int32_t n_layers;
@@ -1683,7 +1681,7 @@ typedef struct memo_merge_desc {
     memo_type part_type; /* of part_out */
     int64_t n_batches;   /* 0: 1 */
     int64_t n_rows, n_columns;
-    int64_t batch_stride_rows, part_batch_stride_rows; /* 0: n_rows */
+    int64_t batch_stride_rows; /* of all four arrays; 0: n_rows */
 } memo_merge_desc;
 
 MEMO_INLINE float memo_merge_weight(float a, float b) {
@@ -1697,13 +1695,11 @@ MEMO_INLINE float memo_merge_lse(float a, float b) {
     return (a > b ? a : b) + log1pf(expf(-fabsf(a - b)));
 }
 
-/* row is counted through all batches. */
-MEMO_INLINE void memob_merge_place(const memo_merge_desc* merge, int64_t row, int64_t* place,
-                                   int64_t* part_place) {
+/* The row of the arrays, for a row that is counted through all batches. */
+MEMO_INLINE int64_t memob_merge_place(const memo_merge_desc* merge, int64_t row) {
     int64_t rest = row, batch = 0;
     if (merge->n_batches > 1) batch = memoi_row_of(row, merge->n_rows, &rest);
-    *place = batch * merge->batch_stride_rows + rest;
-    *part_place = batch * merge->part_batch_stride_rows + rest;
+    return batch * merge->batch_stride_rows + rest;
 }
 
 MEMO_INLINE void memoi_merge_group(const memo_merge_desc* merge, int64_t place, int64_t column,
@@ -1725,21 +1721,21 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
                                  float weight) {
     const int shift = memoi_row_shift(MEMO_TYPE_F32);
     const int64_t step = (int64_t)MEMO_ROW_LANES << shift;
-    int64_t place, part_place, column;
+    int64_t place, column;
     if (weight == 0) return;
-    memob_merge_place(merge, row, &place, &part_place);
+    place = memob_merge_place(merge, row);
     /* Two groups at a time: all four loads are on their way before the first is used. */
     for (column = (int64_t)lane << shift; column < merge->n_columns; column += 2 * step) {
         const int64_t second = column + step;
         int32_t n = memoi_row_rest(merge->n_columns, column, shift), n_second = 0;
         memo_row_group part, out, second_part, second_out;
         if (second < merge->n_columns) n_second = memoi_row_rest(merge->n_columns, second, shift);
-        memoi_group_load_at(&part, merge->part_out, merge->part_type, merge->n_columns, part_place,
+        memoi_group_load_at(&part, merge->part_out, merge->part_type, merge->n_columns, place,
                             column, n);
         memoi_group_load_at(&out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, column,
                             weight != 1 ? n : 0);
         memoi_group_load_at(&second_part, merge->part_out, merge->part_type, merge->n_columns,
-                            part_place, second, n_second);
+                            place, second, n_second);
         memoi_group_load_at(&second_out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, second,
                             weight != 1 ? n_second : 0);
         memoi_merge_group(merge, place, column, weight, &part, &out, n);
@@ -2457,8 +2453,7 @@ MEMOI void memob_spin_pause(void);
 
 /* --- >>row kernels --- */
 
-/* memob_merge_place is inline, in the public part: rows of out and part_out for a row counted
- * through all batches. */
+/* memob_merge_place is inline, in the public part. */
 
 /* The bytes that a row kernel reads and writes. */
 typedef struct memob_row_touched {
@@ -10622,7 +10617,7 @@ memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** 
 struct memo_swap {
     memo_device device;
     memo_stream compute, to_host, to_device, file_stream;
-    int32_t computes_on_host, is_timed, owns_to_host, owns_to_device;
+    int32_t computes_on_host, is_timed;
     memo_event computed[2], stored[2], loaded[2]; /* of rounding buffer 0 and 1 */
     memo_event* passed; /* of each place in host memory: its rows are written, or read back */
     memob_spill_op* spill_ops; /* of each spilled layer: write, read */
@@ -11383,8 +11378,8 @@ void memo_swap_destroy(memo_swap* swap) {
     /* Copies use the memory below, so wait for them first. */
     if (swap->to_host) memo_stream_synchronize(device, swap->to_host, NULL);
     if (swap->to_device) memo_stream_synchronize(device, swap->to_device, NULL);
-    if (swap->owns_to_host) memo_stream_destroy(device, swap->to_host, NULL);
-    if (swap->owns_to_device) memo_stream_destroy(device, swap->to_device, NULL);
+    if (swap->to_host) memo_stream_destroy(device, swap->to_host, NULL);
+    if (swap->to_device) memo_stream_destroy(device, swap->to_device, NULL);
     if (swap->file_stream) {
         memo_stream_synchronize(device, swap->file_stream, NULL);
         memo_stream_destroy(device, swap->file_stream, NULL);
@@ -11475,16 +11470,8 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
 
     /* Streams and events. */
     if (swap->placement.sizes.n_swapped_layers > 0) {
-        swap->to_host = desc->to_host_stream;
-        swap->to_device = desc->to_device_stream;
-        if (!swap->to_host) {
-            status = memo_stream_create(device, "to host", 0, &swap->to_host, error);
-            swap->owns_to_host = !status;
-        }
-        if (!status && !swap->to_device) {
-            status = memo_stream_create(device, "to device", 0, &swap->to_device, error);
-            swap->owns_to_device = !status;
-        }
+        status = memo_stream_create(device, "to host", 0, &swap->to_host, error);
+        if (!status) status = memo_stream_create(device, "to device", 0, &swap->to_device, error);
         for (i = 0; i < 2 && !status; i++) {
             status = memo_event_create_untimed(device, &swap->computed[i], error);
             if (!status) status = memo_event_create_untimed(device, &swap->stored[i], error);
@@ -12111,30 +12098,22 @@ memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error) {
     int64_t rows;
     if (merge->n_batches == 0) merge->n_batches = 1;
     if (merge->batch_stride_rows == 0) merge->batch_stride_rows = merge->n_rows;
-    if (merge->part_batch_stride_rows == 0) merge->part_batch_stride_rows = merge->n_rows;
 
     /* Batches must not overlap or overflow. */
     if ((status =
              memob_check_integer(desc, "n_batches", merge->n_batches, 0, MEMOB_BYTES_MAX, error)) ||
         (status = memob_check_integer(desc, "n_rows", merge->n_rows, 0, MEMOB_BYTES_MAX, error)))
         return status;
-    if (merge->n_batches > 1 &&
-        (merge->batch_stride_rows < merge->n_rows || merge->part_batch_stride_rows < merge->n_rows))
-        return MEMOB_INVALID(
-            error, "%s.%s: below n_rows (%lld of %lld), so that batches overlap; 0 means n_rows",
-            desc,
-            merge->batch_stride_rows < merge->n_rows ? "batch_stride_rows"
-                                                     : "part_batch_stride_rows",
-            (long long)(merge->batch_stride_rows < merge->n_rows ? merge->batch_stride_rows
-                                                                 : merge->part_batch_stride_rows),
-            (long long)merge->n_rows);
-    rows = merge->batch_stride_rows > merge->part_batch_stride_rows ? merge->batch_stride_rows
-                                                                    : merge->part_batch_stride_rows;
-    if (rows > MEMOB_BYTES_MAX / merge->n_batches)
+    if (merge->n_batches > 1 && merge->batch_stride_rows < merge->n_rows)
+        return MEMOB_INVALID(error,
+                             "%s.batch_stride_rows: below n_rows (%lld of %lld), so that batches "
+                             "overlap; 0 means n_rows",
+                             desc, (long long)merge->batch_stride_rows, (long long)merge->n_rows);
+    if (merge->batch_stride_rows > MEMOB_BYTES_MAX / merge->n_batches)
         return MEMOB_INVALID(
             error, "%s.n_batches: too large (%lld, %lld rows apart); 2^62 rows are the limit", desc,
-            (long long)merge->n_batches, (long long)rows);
-    rows = merge->n_rows ? rows * merge->n_batches : 0;
+            (long long)merge->n_batches, (long long)merge->batch_stride_rows);
+    rows = merge->n_rows ? merge->batch_stride_rows * merge->n_batches : 0;
 
     /* All four arrays have dense rows. */
     status = memoi_row_dense(desc, "out", merge->out, rows, merge->n_columns, 4, error);
@@ -12250,13 +12229,13 @@ MEMOI void memoi_row_loop_scatter(const memo_rows_desc* rows) {
     for (item = 0; item < n; item++) memo_scatter_item(rows, item);
 }
 MEMOI void memoi_row_loop_merge(const memo_merge_desc* merge) {
-    int64_t row, n = merge->n_batches * merge->n_rows, place, part_place;
+    int64_t row, n = merge->n_batches * merge->n_rows, place;
     for (row = 0; row < n; row++) {
         float weight, a, b;
         int32_t lane;
-        memob_merge_place(merge, row, &place, &part_place);
+        place = memob_merge_place(merge, row);
         a = merge->lse[place];
-        b = merge->part_lse[part_place];
+        b = merge->part_lse[place];
         weight = memo_merge_weight(a, b);
         for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_merge_lane(merge, row, lane, weight);
         merge->lse[place] = memo_merge_lse(a, b);
@@ -12415,15 +12394,14 @@ MEMOI memob_row_touched memob_row_touch_scatter(const memo_rows_desc* rows) {
 }
 MEMOI memob_row_touched memob_row_touch_merge(const memo_merge_desc* merge) {
     int64_t n = (merge->n_batches - 1) * merge->batch_stride_rows + merge->n_rows;
-    int64_t n_part = (merge->n_batches - 1) * merge->part_batch_stride_rows + merge->n_rows;
     int64_t part_bytes = merge->n_columns * memoi_row_type_bytes(merge->part_type);
     memo_range out = memob_range_at(merge->out, n * merge->n_columns * 4);
     memo_range lse = memob_range_at(merge->lse, n * 4);
     memob_row_touched touched = memoi_row_touched_none();
     memoi_row_reads(&touched, out);
     memoi_row_reads(&touched, lse);
-    memoi_row_reads(&touched, memob_range_at(merge->part_out, n_part * part_bytes));
-    memoi_row_reads(&touched, memob_range_at(merge->part_lse, n_part * 4));
+    memoi_row_reads(&touched, memob_range_at(merge->part_out, n * part_bytes));
+    memoi_row_reads(&touched, memob_range_at(merge->part_lse, n * 4));
     memoi_row_writes(&touched, out);
     memoi_row_writes(&touched, lse);
     return touched;

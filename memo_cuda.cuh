@@ -1848,12 +1848,12 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
     int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);
     int64_t first = memoi_cuda_first_row();
     for (; first < n_rows; first += memoi_cuda_row_step()) {
-        int64_t row = first + threadIdx.x % 32 / MEMO_ROW_LANES, place = 0, part_place = 0;
+        int64_t row = first + threadIdx.x % 32 / MEMO_ROW_LANES, place = 0;
         float a = 0, b = 0;
         if (row < n_rows) {
-            memob_merge_place(&merge, row, &place, &part_place);
+            place = memob_merge_place(&merge, row);
             a = merge.lse[place];
-            b = merge.part_lse[part_place];
+            b = merge.part_lse[place];
             memo_merge_lane(&merge, row, lane, memo_merge_weight(a, b));
         }
         __syncwarp(); /* all lanes have read the LSE that lane 0 replaces */
