@@ -977,6 +977,122 @@ MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {
     return a;
 }
 
+MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, int64_t j) {
+    const memoi_item* a = &problem->items[i];
+    const memoi_item* b = &problem->items[j];
+    int64_t k, l;
+    if (a->begin >= b->end || b->begin >= a->end) return 0;
+    for (k = 0; k < a->n_ranges; k++)
+        for (l = 0; l < b->n_ranges; l++)
+            if (problem->ranges[a->first_range + k].begin <
+                    problem->ranges[b->first_range + l].end &&
+                problem->ranges[b->first_range + l].begin < problem->ranges[a->first_range + k].end)
+                return 1;
+    return 0;
+}
+
+/* They may not share a byte. */
+MEMOI int memoi_problem_items_conflict(const memoi_problem* problem, int64_t i, int64_t j) {
+    int64_t low, high;
+    if (memoi_problem_items_overlap(problem, i, j)) return 1;
+    if (!problem->held) return 0;
+    low = problem->first_held[i];
+    high = problem->first_held[i + 1];
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (problem->held[middle] < j)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < problem->first_held[i + 1] && problem->held[low] == j;
+}
+
+/* --- >>neighbors ---
+ * Knows: which items overlap.  Knows nothing of offsets. */
+
+enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
+
+/* The item behind those that begin before i ends: items are ordered by begin, so the later ones
+ * that i overlaps follow it in one piece; with gaps, some of those. */
+MEMOI int64_t memoi_neighbors_item_last(const memoi_problem* problem, int64_t i) {
+    int64_t low = i + 1, high = problem->n_items;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (problem->items[middle].begin < problem->items[i].end)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* How many entries the lists have, with gaps at most. */
+MEMOI int64_t memoi_neighbors_count(const memoi_problem* problem) {
+    int64_t n = problem->n_items, n_entries = problem->held ? problem->first_held[n] : 0, i;
+    for (i = 0; i < n; i++) n_entries += 2 * (memoi_neighbors_item_last(problem, i) - i - 1);
+    return n_entries;
+}
+
+/* Makes the lists.  Returns 1; 0 without memory; -1 if they would be too long. */
+MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
+    memoi_neighbors* neighbors = problem->neighbors;
+    int64_t n = problem->n_items, n_entries, i, j, k;
+    int64_t* fill;
+    int pass;
+
+    /* A dense problem would need too much memory; callers then do without lists. */
+    if (neighbors->list) return 1;
+    n_entries = neighbors->are_too_many ? 0 : memoi_neighbors_count(problem);
+    if (n_entries > MEMOI_NEIGHBORS) neighbors->are_too_many = 1;
+    if (neighbors->are_too_many) return -1;
+
+    /* The lists stay until the problem is freed, because several searches read them. */
+    fill = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    neighbors->first = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
+    neighbors->list = (int32_t*)memob_calloc(n_entries, sizeof(int32_t));
+    if (!fill || !neighbors->first || !neighbors->list) {
+        MEMO_FREE(fill);
+        MEMO_FREE(neighbors->first);
+        MEMO_FREE(neighbors->list);
+        memset(neighbors, 0, sizeof *neighbors);
+        return 0;
+    }
+
+    /* Two passes, so that all lists share one array of the exact size. */
+    for (pass = 0; pass < 2; pass++) { /* counts, then lists */
+        for (i = 0; i < n; i++) {
+            int64_t last = memoi_neighbors_item_last(problem, i);
+            for (j = i + 1; j < last; j++) {
+                if (problem->has_gaps && !memoi_problem_items_overlap(problem, i, j)) continue;
+                if (pass == 0) {
+                    neighbors->first[i + 1]++;
+                    neighbors->first[j + 1]++;
+                } else {
+                    neighbors->list[fill[i]++] = (int32_t)j;
+                    neighbors->list[fill[j]++] = (int32_t)i;
+                }
+            }
+            if (!problem->held) continue;
+            for (k = problem->first_held[i]; k < problem->first_held[i + 1]; k++) {
+                if (pass == 0)
+                    neighbors->first[i + 1]++;
+                else
+                    neighbors->list[fill[i]++] = problem->held[k];
+            }
+        }
+        for (i = 0; i < n && pass == 0; i++) {
+            neighbors->first[i + 1] += neighbors->first[i];
+            fill[i] = neighbors->first[i];
+        }
+    }
+    MEMO_FREE(fill);
+    return 1;
+}
+
+/* --- >>sections ---
+ * Knows: when items live.  Knows nothing of their sizes. */
+
 /* Turns the ranges from times into sections.  A section ends if a range ends and another has begun
  * since the section before: only then is the live set a largest one. */
 MEMOI int memoi_problem_sections(memoi_problem* problem) {
@@ -1042,12 +1158,123 @@ MEMOI int memoi_problem_sort(memoi_problem* problem) {
     if (ok) {
         memcpy(problem->items, items, (size_t)n * sizeof *items);
         memcpy(problem->ranges, ranges, (size_t)n_ranges * sizeof *ranges);
+        problem->n_ranges = n_ranges;
     }
     MEMO_FREE(order);
     MEMO_FREE(items);
     MEMO_FREE(ranges);
     return ok;
 }
+
+/* Sets from when to when each item lives, after its ranges. */
+MEMOI void memoi_problem_limits(memoi_problem* problem) {
+    int64_t i;
+    for (i = 0; i < problem->n_items; i++) {
+        memoi_item* item = &problem->items[i];
+        item->begin = problem->ranges[item->first_range].begin;
+        item->end = item->reach = problem->ranges[item->first_range + item->n_ranges - 1].end;
+    }
+}
+
+/* --- >>gaps ---
+ * Knows: sections and which items overlap.  Knows nothing of bounds.
+ *
+ * An item may as well live in a section whose items all overlap it elsewhere: the same plans are
+ * valid.  The live sets grow, and with them every bound that counts one.  Only gaps make such
+ * sections: of items without gaps of which each two overlap, all live together at some time. */
+
+enum { MEMOI_GAPS_ITEMS = 500 }; /* of a larger problem little is proven */
+
+typedef struct memoi_gaps {
+    memoi_problem* problem;
+    int64_t range_capacity;
+    int64_t* n_members; /* of a section */
+    int64_t* n_met;     /* of those, neighbors of one item; as differences, 0 between two items */
+} memoi_gaps;
+
+/* Gives item i new ranges, behind all others.  0: no memory. */
+MEMOI int memoi_gaps_close(memoi_gaps* gaps, int64_t i) {
+    memoi_problem* problem = gaps->problem;
+    memoi_item* item = &problem->items[i];
+    const int64_t* first = problem->neighbors->first;
+    int64_t own = item->first_range, last = own + item->n_ranges, met = 0, n = 0, k, l, s;
+    int64_t begin = item->begin, end = item->end; /* no other section has a neighbor */
+    void* ranges = problem->ranges;
+
+    /* Count the neighbors in each section. */
+    for (k = first[i]; k < first[i + 1]; k++) {
+        const memoi_item* other = &problem->items[problem->neighbors->list[k]];
+        for (l = other->first_range; l < other->first_range + other->n_ranges; l++) {
+            begin = memob_min(begin, problem->ranges[l].begin);
+            end = memob_max(end, problem->ranges[l].end);
+            gaps->n_met[problem->ranges[l].begin]++;
+            gaps->n_met[problem->ranges[l].end]--;
+        }
+    }
+    if (!memob_reserve(&ranges, &gaps->range_capacity, problem->n_ranges + (end - begin),
+                       sizeof(memoi_range)))
+        return 0;
+    problem->ranges = (memoi_range*)ranges;
+
+    /* It lives where it did, and where it meets all. */
+    for (s = begin; s < end; s++) {
+        memoi_range* range = &problem->ranges[problem->n_ranges + n];
+        int is_own;
+        met += gaps->n_met[s];
+        gaps->n_met[s] = 0;
+        while (own < last && problem->ranges[own].end <= s) own++;
+        is_own = own < last && problem->ranges[own].begin <= s;
+        if (!is_own && met < gaps->n_members[s]) continue;
+        gaps->n_members[s] += !is_own;
+        if (n > 0 && range[-1].end == s) {
+            range[-1].end++;
+        } else {
+            range->begin = s;
+            range->end = s + 1;
+            n++;
+        }
+    }
+    gaps->n_met[end] = 0;
+    item->first_range = problem->n_ranges;
+    item->n_ranges = n;
+    problem->n_ranges += n;
+    return 1;
+}
+
+/* Widens the ranges of all items.  Their order may change.  0: no memory. */
+MEMOI int memoi_problem_close_gaps(memoi_problem* problem) {
+    memoi_gaps gaps;
+    int64_t i, s;
+    int ok = memoi_neighbors_list(problem);
+    if (ok <= 0) return ok < 0;
+    memset(&gaps, 0, sizeof gaps);
+    gaps.problem = problem;
+    gaps.range_capacity = problem->n_ranges;
+    gaps.n_members = (int64_t*)memob_calloc(problem->n_sections + 1, sizeof(int64_t));
+    gaps.n_met = (int64_t*)memob_calloc(problem->n_sections + 1, sizeof(int64_t));
+    ok = gaps.n_members && gaps.n_met;
+    for (i = 0; ok && i < problem->n_ranges; i++) {
+        gaps.n_members[problem->ranges[i].begin]++;
+        gaps.n_members[problem->ranges[i].end]--;
+    }
+    for (s = 1; ok && s < problem->n_sections; s++) gaps.n_members[s] += gaps.n_members[s - 1];
+    for (i = 0; ok && i < problem->n_items; i++) ok = memoi_gaps_close(&gaps, i);
+    MEMO_FREE(gaps.n_members);
+    MEMO_FREE(gaps.n_met);
+
+    /* Ranges, sections and the order of items anew; the lists of neighbors are of the old order. */
+    MEMO_FREE(problem->neighbors->first);
+    MEMO_FREE(problem->neighbors->list);
+    memset(problem->neighbors, 0, sizeof *problem->neighbors);
+    if (!ok || !memoi_problem_sort(problem) || !memoi_problem_sections(problem)) return 0;
+    problem->has_gaps = 0;
+    for (i = 0; i < problem->n_items; i++) problem->has_gaps |= problem->items[i].n_ranges > 1;
+    memoi_problem_limits(problem);
+    return 1;
+}
+
+/* --- >>items ---
+ * Knows: buffers and their gaps, as input.  Knows nothing of how they are planned. */
 
 MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* problem,
                                        memo_error* error) {
@@ -1098,16 +1325,21 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         problem->n_items++;
     }
 
-    /* If all offsets are sums of sizes, they are multiples of the unit.  An alignment that divides
-     * the unit then holds by itself. */
-    for (i = 0; i < problem->n_items; i++)
-        if (unit % problem->items[i].alignment) problem->has_alignment = 1;
+    /* Offsets are sums of sizes, rounded up to alignments.  An alignment that divides the unit holds
+     * by itself; any other must be a multiple of the unit.  A smaller unit can break an earlier
+     * item's alignment, so the loop begins again; the unit halves at least, so it rarely does. */
+    for (i = 0; i < problem->n_items; i++) {
+        int64_t alignment = problem->items[i].alignment;
+        if (unit % alignment == 0 || alignment % unit == 0) continue;
+        unit = memoi_problem_gcd(unit, alignment);
+        i = -1;
+    }
     for (i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
         if (item->fixed >= 0) fixed_top = memob_max(fixed_top, item->fixed + item->size);
         highest += item->size; /* <= 2^62, and so are fixed_top and what alignment may add */
-        if (!problem->has_alignment) continue;
-        unit = memoi_problem_gcd(unit, item->alignment);
+        if (unit % item->alignment == 0) continue;
+        problem->has_alignment = 1;
         padding = memob_max(padding, item->alignment);
     }
 
@@ -1131,6 +1363,10 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
     problem->unit_bytes = unit;
     if (plan->n_gaps > 0 && !memoi_problem_sort(problem)) goto no_memory;
     if (!memoi_problem_sections(problem)) goto no_memory;
+    memoi_problem_limits(problem);
+    if (problem->has_gaps && problem->n_items <= MEMOI_GAPS_ITEMS && plan->n_holds == 0 &&
+        !memoi_problem_close_gaps(problem))
+        goto no_memory;
     problem->section_bounds = (int64_t*)memob_calloc(problem->n_sections, sizeof(int64_t));
     if (!problem->section_bounds) goto no_memory;
 
@@ -1140,10 +1376,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         const memoi_range* range = &problem->ranges[item->first_range];
         item->size /= unit;
         item->alignment = item->alignment > unit ? item->alignment / unit : 1;
-        if (!problem->has_alignment) item->alignment = 1;
         if (item->fixed > 0) item->fixed /= unit;
-        item->begin = range[0].begin;
-        item->end = item->reach = range[item->n_ranges - 1].end;
         for (k = 0; k < item->n_ranges; k++) { /* as differences, summed below */
             problem->section_bounds[range[k].begin] += item->size;
             if (range[k].end < problem->n_sections)
@@ -1163,37 +1396,6 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
 no_memory:
     memoi_problem_free(problem);
     return memob_no_memory(error, "the planning problem");
-}
-
-MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, int64_t j) {
-    const memoi_item* a = &problem->items[i];
-    const memoi_item* b = &problem->items[j];
-    int64_t k, l;
-    if (a->begin >= b->end || b->begin >= a->end) return 0;
-    for (k = 0; k < a->n_ranges; k++)
-        for (l = 0; l < b->n_ranges; l++)
-            if (problem->ranges[a->first_range + k].begin <
-                    problem->ranges[b->first_range + l].end &&
-                problem->ranges[b->first_range + l].begin < problem->ranges[a->first_range + k].end)
-                return 1;
-    return 0;
-}
-
-/* They may not share a byte. */
-MEMOI int memoi_problem_items_conflict(const memoi_problem* problem, int64_t i, int64_t j) {
-    int64_t low, high;
-    if (memoi_problem_items_overlap(problem, i, j)) return 1;
-    if (!problem->held) return 0;
-    low = problem->first_held[i];
-    high = problem->first_held[i + 1];
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (problem->held[middle] < j)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < problem->first_held[i + 1] && problem->held[low] == j;
 }
 
 /* --- >>holds ---
@@ -1472,88 +1674,6 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
     best->peak = peak;
     best->is_optimal = peak <= problem->lower_bound;
     memcpy(best->offsets, offsets, (size_t)problem->n_items * sizeof(int64_t));
-}
-
-/* --- >>neighbors ---
- * Knows: which items overlap.  Knows nothing of offsets. */
-
-enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
-
-/* The item behind those that begin before i ends: items are ordered by begin, so the later ones
- * that i overlaps follow it in one piece; with gaps, some of those. */
-MEMOI int64_t memoi_neighbors_item_last(const memoi_problem* problem, int64_t i) {
-    int64_t low = i + 1, high = problem->n_items;
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (problem->items[middle].begin < problem->items[i].end)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* How many entries the lists have, with gaps at most. */
-MEMOI int64_t memoi_neighbors_count(const memoi_problem* problem) {
-    int64_t n = problem->n_items, n_entries = problem->held ? problem->first_held[n] : 0, i;
-    for (i = 0; i < n; i++) n_entries += 2 * (memoi_neighbors_item_last(problem, i) - i - 1);
-    return n_entries;
-}
-
-/* Makes the lists.  Returns 1; 0 without memory; -1 if they would be too long. */
-MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
-    memoi_neighbors* neighbors = problem->neighbors;
-    int64_t n = problem->n_items, n_entries, i, j, k;
-    int64_t* fill;
-    int pass;
-
-    /* A dense problem would need too much memory; callers then do without lists. */
-    if (neighbors->list) return 1;
-    n_entries = neighbors->are_too_many ? 0 : memoi_neighbors_count(problem);
-    if (n_entries > MEMOI_NEIGHBORS) neighbors->are_too_many = 1;
-    if (neighbors->are_too_many) return -1;
-
-    /* The lists stay until the problem is freed, because several searches read them. */
-    fill = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    neighbors->first = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
-    neighbors->list = (int32_t*)memob_calloc(n_entries, sizeof(int32_t));
-    if (!fill || !neighbors->first || !neighbors->list) {
-        MEMO_FREE(fill);
-        MEMO_FREE(neighbors->first);
-        MEMO_FREE(neighbors->list);
-        memset(neighbors, 0, sizeof *neighbors);
-        return 0;
-    }
-
-    /* Two passes, so that all lists share one array of the exact size. */
-    for (pass = 0; pass < 2; pass++) { /* counts, then lists */
-        for (i = 0; i < n; i++) {
-            int64_t last = memoi_neighbors_item_last(problem, i);
-            for (j = i + 1; j < last; j++) {
-                if (problem->has_gaps && !memoi_problem_items_overlap(problem, i, j)) continue;
-                if (pass == 0) {
-                    neighbors->first[i + 1]++;
-                    neighbors->first[j + 1]++;
-                } else {
-                    neighbors->list[fill[i]++] = (int32_t)j;
-                    neighbors->list[fill[j]++] = (int32_t)i;
-                }
-            }
-            if (!problem->held) continue;
-            for (k = problem->first_held[i]; k < problem->first_held[i + 1]; k++) {
-                if (pass == 0)
-                    neighbors->first[i + 1]++;
-                else
-                    neighbors->list[fill[i]++] = problem->held[k];
-            }
-        }
-        for (i = 0; i < n && pass == 0; i++) {
-            neighbors->first[i + 1] += neighbors->first[i];
-            fill[i] = neighbors->first[i];
-        }
-    }
-    MEMO_FREE(fill);
-    return 1;
 }
 
 /* --- >>unplaced ---
@@ -4140,16 +4260,6 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, const int32_t* item_of,
         part->n_fixed += item->fixed >= 0;
     }
     return 1;
-}
-
-/* Sets from when to when each item lives, after its ranges. */
-MEMOI void memoi_problem_limits(memoi_problem* problem) {
-    int64_t i;
-    for (i = 0; i < problem->n_items; i++) {
-        memoi_item* item = &problem->items[i];
-        item->begin = problem->ranges[item->first_range].begin;
-        item->end = item->reach = problem->ranges[item->first_range + item->n_ranges - 1].end;
-    }
 }
 
 /* --- >>cores ---

@@ -612,6 +612,65 @@ static void cores_meet_brute_force(void) {
 }
 
 /* A spot solved again leaves a plan, which is no higher, and fixed buffers where they are. */
+/* Each two of n buffers live together for a moment, all others being in a gap.  So they need the
+ * sum of their sizes, though at no time more than two are live. */
+static void buffers_that_meet_in_pairs_are_bounded_together(void) {
+    enum { N = 20 };
+    memo_plan_desc desc = memo_plan_desc_default();
+    memo_plan* plan;
+    memo_error error;
+    int64_t sum = 0, i, j, time = 0, n_gaps = 0;
+    int k;
+    CHECK_OK(memo_plan_create(N, N * N * N, 1, &plan, &error));
+    for (i = 0; i < N; i++) {
+        plan->buffers[i].id = i;
+        plan->buffers[i].size_bytes = 64 * memo_test_int(1, 100) + 1;
+        plan->buffers[i].end = N * (N - 1) / 2;
+        sum += plan->buffers[i].size_bytes;
+        for (j = 0, time = 0; j < N; j++)
+            for (k = 0; k < j; k++, time++) {
+                if (i == j || i == k) continue;
+                plan->gaps[n_gaps].buffer = i;
+                plan->gaps[n_gaps].begin = time;
+                plan->gaps[n_gaps++].end = time + 1;
+            }
+    }
+    plan->n_gaps = n_gaps;
+    desc.node_limit = 1;
+    CHECK_OK(memo_plan_solve(plan, &desc, &error));
+    CHECK_OK(memo_plan_validate(plan, &error));
+    CHECK_IS(plan->peak_bytes, ==, sum);
+    CHECK_IS(plan->proof, ==, MEMO_PROOF_OPTIMAL);
+    CHECK_CASE(plan->lower_bound_bytes < sum / 4, "live at most %lld of %lld",
+               (long long)plan->lower_bound_bytes, (long long)sum);
+    memo_plan_destroy(plan);
+}
+
+/* An alignment that divides all sizes holds by itself, whatever the others are. */
+static void the_unit_is_as_large_as_alignments_allow(void) {
+    static const int64_t alignments[][3] = {{1, 256, 64}, {1, 2, 4}, {8, 512, 64}, {256, 1, 128}};
+    memo_plan* plan;
+    memo_error error;
+    memoi_problem problem;
+    int k, i;
+    for (k = 0; k < 4; k++) {
+        CHECK_OK(memo_plan_create(3, 0, 1, &plan, &error));
+        for (i = 0; i < 3; i++) {
+            plan->buffers[i].id = i;
+            plan->buffers[i].size_bytes = 64 * (3 + 2 * i);
+            plan->buffers[i].alignment_bytes = alignments[k][i];
+            plan->buffers[i].end = 1;
+        }
+        CHECK_OK(memo_plan_prepare(plan, &error));
+        CHECK_OK(memoi_problem_create(plan, &problem, &error));
+        CHECK_IS(problem.unit_bytes, ==, 64);
+        for (i = 0; i < 3; i++)
+            CHECK_IS(problem.items[i].alignment, ==, memob_max(alignments[k][i] / 64, 1));
+        memoi_problem_free(&problem);
+        memo_plan_destroy(plan);
+    }
+}
+
 static void spots_lower_a_plan(void) {
     int k, n_lower = 0;
     for (k = 0; k < 16; k++) {
@@ -1007,6 +1066,8 @@ int main(int argc, char** argv) {
     TEST(proofs_halve_what_is_open);
     TEST(a_stack_is_as_low_as_brute_force);
     TEST(cores_meet_brute_force);
+    TEST(buffers_that_meet_in_pairs_are_bounded_together);
+    TEST(the_unit_is_as_large_as_alignments_allow);
     TEST(spots_lower_a_plan);
     TEST(a_climb_is_first_fit);
     TEST(a_climb_beats_an_order_search);
