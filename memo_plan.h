@@ -1845,7 +1845,7 @@ MEMOI int32_t memoi_unplaced_below(const memoi_unplaced* unplaced, int64_t node,
         int k;
         for (k = 0; k < MEMOI_UNPLACED_BLOCK; k++) {
             int32_t here = turns[k];
-            here = (begins[k] >= begin) & (ends[k] <= end) ? here : INT32_MAX;
+            here = ((begins[k] >= begin) & (ends[k] <= end)) ? here : INT32_MAX;
             best = here < best ? here : best;
         }
     }
