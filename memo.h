@@ -707,29 +707,18 @@ static inline memo_status memo_annotate(const memo_device* device, memo_stream s
  * first micro-batch is recorded; later ones are served but not recorded.
  *
  * A request other than the next planned one (too large, or one too many) diverges.  The call fails
- * with DIVERGED.  With MEMO_DIVERGENCE_FALLBACK the device's allocator serves and counts it
- * instead, and replay continues with the next request that fits the plan, preferably of exactly a
- * planned size.  A request of 0 bytes gets a unique address. */
-
-typedef enum memo_divergence {
-    MEMO_DIVERGENCE_ERROR = 0,
-    MEMO_DIVERGENCE_FALLBACK
-} memo_divergence;
+ * with DIVERGED and changes nothing.  A request of 0 bytes gets a unique address. */
 
 typedef struct memo_arena_desc {
     const memo_device* device; /* NULL: dry run (record), or memory below (replay) */
     const memo_plan* plan;     /* replay; borrowed until destroy */
     memo_trace* trace;         /* record; borrowed until destroy */
-    memo_divergence on_divergence;
-    void* memory; /* replay: use these bytes instead of the device's; aligned like the plan */
+    void* memory;              /* replay: use these bytes instead; aligned like the plan */
     int64_t memory_bytes;
-    memo_log log; /* one line for each divergence that falls back */
 } memo_arena_desc;
 
 typedef struct memo_arena_stats {
     int64_t n_requests;     /* served so far */
-    int64_t n_fallbacks;    /* of these, served by the device's allocator */
-    int64_t fallback_bytes; /* largest sum of live bytes of fallbacks */
     int64_t reserved_bytes; /* replay: size of the block; record: largest sum of live bytes */
 } memo_arena_stats;
 
@@ -757,7 +746,7 @@ MEMO_API void memo_arena_abandon(memo_arena* arena);
 MEMO_API memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream,
                                       void** address, memo_error* error);
 /* In replay the next request may get the same bytes; stream order protects them.  While recording,
- * and for fallbacks, the memory returns to the device: synchronize first (chapter 4). */
+ * the memory returns to the device: synchronize first (chapter 4). */
 MEMO_API memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error);
 
 /* Append a use, record, wait or mark to the trace (chapter 2).  In replay they do nothing. */
@@ -1216,8 +1205,6 @@ typedef struct memo_swap_desc {
     /* 1: the calling thread computes, and compute_stream is not used.  Begin calls then return when
      * the layer's rows are on the device; end calls mean that the layer is computed. */
     int32_t computes_on_host;
-    memo_stream to_host_stream; /* borrowed until destroy; NULL: the engine creates its own */
-    memo_stream to_device_stream;
     const memo_tensor* tensors; /* copied */
     int32_t n_tensors;
     int32_t n_layers;
@@ -1694,7 +1681,7 @@ typedef struct memo_merge_desc {
     memo_type part_type; /* of part_out */
     int64_t n_batches;   /* 0: 1 */
     int64_t n_rows, n_columns;
-    int64_t batch_stride_rows, part_batch_stride_rows; /* 0: n_rows */
+    int64_t batch_stride_rows; /* of all four arrays; 0: n_rows */
 } memo_merge_desc;
 
 MEMO_INLINE float memo_merge_weight(float a, float b) {
@@ -1708,13 +1695,11 @@ MEMO_INLINE float memo_merge_lse(float a, float b) {
     return (a > b ? a : b) + log1pf(expf(-fabsf(a - b)));
 }
 
-/* row is counted through all batches. */
-MEMO_INLINE void memob_merge_place(const memo_merge_desc* merge, int64_t row, int64_t* place,
-                                   int64_t* part_place) {
+/* The row of the arrays, for a row that is counted through all batches. */
+MEMO_INLINE int64_t memob_merge_place(const memo_merge_desc* merge, int64_t row) {
     int64_t rest = row, batch = 0;
     if (merge->n_batches > 1) batch = memoi_row_of(row, merge->n_rows, &rest);
-    *place = batch * merge->batch_stride_rows + rest;
-    *part_place = batch * merge->part_batch_stride_rows + rest;
+    return batch * merge->batch_stride_rows + rest;
 }
 
 MEMO_INLINE void memoi_merge_group(const memo_merge_desc* merge, int64_t place, int64_t column,
@@ -1736,21 +1721,21 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
                                  float weight) {
     const int shift = memoi_row_shift(MEMO_TYPE_F32);
     const int64_t step = (int64_t)MEMO_ROW_LANES << shift;
-    int64_t place, part_place, column;
+    int64_t place, column;
     if (weight == 0) return;
-    memob_merge_place(merge, row, &place, &part_place);
+    place = memob_merge_place(merge, row);
     /* Two groups at a time: all four loads are on their way before the first is used. */
     for (column = (int64_t)lane << shift; column < merge->n_columns; column += 2 * step) {
         const int64_t second = column + step;
         int32_t n = memoi_row_rest(merge->n_columns, column, shift), n_second = 0;
         memo_row_group part, out, second_part, second_out;
         if (second < merge->n_columns) n_second = memoi_row_rest(merge->n_columns, second, shift);
-        memoi_group_load_at(&part, merge->part_out, merge->part_type, merge->n_columns, part_place,
+        memoi_group_load_at(&part, merge->part_out, merge->part_type, merge->n_columns, place,
                             column, n);
         memoi_group_load_at(&out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, column,
                             weight != 1 ? n : 0);
         memoi_group_load_at(&second_part, merge->part_out, merge->part_type, merge->n_columns,
-                            part_place, second, n_second);
+                            place, second, n_second);
         memoi_group_load_at(&second_out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, second,
                             weight != 1 ? n_second : 0);
         memoi_merge_group(merge, place, column, weight, &part, &out, n);
@@ -2468,8 +2453,7 @@ MEMOI void memob_spin_pause(void);
 
 /* --- >>row kernels --- */
 
-/* memob_merge_place is inline, in the public part: rows of out and part_out for a row counted
- * through all batches. */
+/* memob_merge_place is inline, in the public part. */
 
 /* The bytes that a row kernel reads and writes. */
 typedef struct memob_row_touched {
@@ -6104,8 +6088,7 @@ MEMOI memo_status memoi_device_take(memo_device* taken, const memo_device* devic
  * Knows: traces, plans, and how a device gives and takes memory.  Knows nothing of how a plan
  * was found; streams are only written down. */
 
-/* A block taken from the device (or pretended to be): all of them while recording, fallbacks in
- * replay. */
+/* A block taken from the device while recording, or pretended to be. */
 typedef struct memoi_block {
     void* address; /* NULL: this entry is unused */
     int64_t size_bytes;
@@ -6141,8 +6124,6 @@ struct memo_arena {
     const memo_device* device;
     const memo_plan* plan; /* NULL: recording */
     memo_trace* trace;     /* NULL once the first micro-batch is recorded, and in replay */
-    memo_divergence on_divergence;
-    memo_log log;
     memo_arena_stats stats;
     memoi_arena_state state;
     memoi_blocks blocks;
@@ -6157,7 +6138,6 @@ struct memo_arena {
     int64_t* events;
     int64_t n_events, body_event;
     int64_t cursor;
-    int64_t n_unplanned; /* fallbacks since a request was last served from the plan */
     int64_t n_body_live, n_body_requests;
     int64_t n_early_live; /* of those that end before the body */
     memoi_slot* slots;
@@ -6266,9 +6246,6 @@ MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* err
     if (desc->device && (!desc->device->device_alloc || !desc->device->device_free))
         return MEMOB_INVALID(
             error, "memo_arena_desc.device: device_alloc or device_free is NULL; set both");
-    if (memob_check_integer("memo_arena_desc", "on_divergence", (int)desc->on_divergence,
-                            MEMO_DIVERGENCE_ERROR, MEMO_DIVERGENCE_FALLBACK, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
     if (!desc->plan == !desc->trace)
         return MEMOB_INVALID(error,
                              "memo_arena_desc: set either trace, to record, or plan, to replay");
@@ -6290,9 +6267,6 @@ MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* err
     if (!desc->device && !desc->memory)
         return MEMOB_INVALID(
             error, "memo_arena_desc: device and memory are NULL; replay needs one of them");
-    if (!desc->device && desc->on_divergence == MEMO_DIVERGENCE_FALLBACK)
-        return MEMOB_INVALID(
-            error, "memo_arena_desc.device: NULL; MEMO_DIVERGENCE_FALLBACK needs a device");
     return memo_plan_validate(desc->plan, error);
 }
 
@@ -6465,8 +6439,6 @@ memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, m
     made->device = desc->device;
     made->plan = desc->plan;
     made->trace = desc->trace;
-    made->on_divergence = desc->on_divergence;
-    made->log = desc->log;
     made->dry_address = made->dry_address_begin = MEMOI_DRY_ADDRESS;
     if (made->plan) {
         status = memoi_arena_events(made, error);
@@ -6515,7 +6487,7 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
     }
     arena->dry_address_begin = arena->dry_address;
     arena->cursor = arena->body_event;
-    arena->n_unplanned = arena->n_body_requests = 0;
+    arena->n_body_requests = 0;
     arena->state = MEMOI_ARENA_INSIDE;
     return MEMO_STATUS_OK;
 }
@@ -6614,92 +6586,46 @@ MEMOI int64_t memoi_arena_skip_frees(const memo_arena* arena, int64_t cursor) {
     return cursor;
 }
 
-MEMOI void memoi_arena_serve(memo_arena* arena, int64_t cursor, void** address) {
-    int64_t buffer = arena->events[cursor] / 2;
+MEMOI void memoi_arena_serve(memo_arena* arena, void** address) {
+    int64_t buffer = arena->events[arena->cursor++] / 2;
     memoi_slot* slot = &arena->slots[buffer];
     slot->is_live = 1;
     *slot->holder = buffer;
     *address = slot->address;
     arena->n_body_live += slot->in_body;
     arena->n_early_live += slot->ends_before_body;
-    arena->cursor = cursor + 1;
-    arena->n_unplanned = 0;
 }
 
-/* After fallbacks: the next planned request of exactly this size, if each fallback can stand for
- * one of the planned requests before it; -1: none. */
-MEMOI int64_t memoi_arena_resume(const memo_arena* arena, int64_t cursor, int64_t end,
-                                 int64_t size_bytes) {
-    int64_t n_passed = 0;
-    for (; cursor < end && n_passed <= arena->n_unplanned && n_passed < 64; cursor++) {
-        int64_t event;
-        cursor = memoi_arena_skip_frees(arena, cursor);
-        if (cursor >= end) break;
-        event = arena->events[cursor];
-        if (event % 2) break; /* waits for a free */
-        if (arena->slots[event / 2].size_bytes == size_bytes) return cursor;
-        n_passed++;
-    }
-    return -1;
-}
-
-/* Handles a request other than the planned one: an error, or a fallback to the device. */
-MEMOI memo_status memoi_arena_diverge(memo_arena* arena, int64_t end, int64_t size_bytes,
-                                      void** address, memo_error* error) {
-    char message[256], planned[128];
+/* The error of a request other than the planned one. */
+MEMOI memo_status memoi_arena_diverge(const memo_arena* arena, int64_t end, int64_t size_bytes,
+                                      memo_error* error) {
+    char planned[128];
     int64_t event = arena->cursor < end ? arena->events[arena->cursor] : -1;
-    memo_status status;
-    if (event < 0)
+    const memoi_slot* slot = event < 0 ? NULL : &arena->slots[event / 2];
+    if (!slot)
         snprintf(planned, sizeof planned, "the plan has no more requests");
-    else if (event % 2)
-        snprintf(planned, sizeof planned,
-                 "the plan first frees buffer %lld of %lld bytes (id %lld)", (long long)(event / 2),
-                 (long long)arena->slots[event / 2].size_bytes,
-                 (long long)arena->plan->buffers[event / 2].id);
     else
-        snprintf(planned, sizeof planned, "the plan has buffer %lld of %lld bytes (id %lld) here",
-                 (long long)(event / 2), (long long)arena->slots[event / 2].size_bytes,
-                 (long long)arena->plan->buffers[event / 2].id);
-
-    /* One message serves the error and the log. */
-    snprintf(message, sizeof message, "request %lld %s asks for %lld bytes, but %s",
-             (long long)arena->n_body_requests,
-             arena->state == MEMOI_ARENA_INSIDE ? "of the micro-batch" : "before the micro-batches",
-             (long long)size_bytes, planned);
-    if (arena->on_divergence == MEMO_DIVERGENCE_ERROR)
-        return memo_error_set(error, MEMO_STATUS_DIVERGED,
-                              "%s; record and plan again, or set MEMO_DIVERGENCE_FALLBACK",
-                              message);
-
-    /* Fall back to the device. */
-    status = memoi_arena_block_alloc(arena, size_bytes, -1, address, error);
-    if (status) return status;
-    arena->n_unplanned++;
-    arena->stats.n_fallbacks++;
-    arena->stats.fallback_bytes = arena->blocks.peak_bytes;
-    if (arena->log.write) arena->log.write(arena->log.user, message);
-    return MEMO_STATUS_OK;
+        snprintf(planned, sizeof planned, "the plan %s buffer %lld of %lld bytes (id %lld)%s",
+                 event % 2 ? "first frees" : "has", (long long)(event / 2),
+                 (long long)slot->size_bytes, (long long)arena->plan->buffers[event / 2].id,
+                 event % 2 ? "" : " here");
+    return memo_error_set(error, MEMO_STATUS_DIVERGED,
+                          "request %lld %s asks for %lld bytes, but %s; record and plan again",
+                          (long long)arena->n_body_requests,
+                          arena->state == MEMOI_ARENA_INSIDE ? "of the micro-batch"
+                                                             : "before the micro-batches",
+                          (long long)size_bytes, planned);
 }
 
 MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes, void** address,
                                            memo_error* error) {
     int64_t end = arena->state == MEMOI_ARENA_BEFORE ? arena->body_event : arena->n_events;
-    int64_t cursor = memoi_arena_skip_frees(arena, arena->cursor);
-    int64_t event = cursor < end ? arena->events[cursor] : 1;
-    memo_status status = MEMO_STATUS_OK;
-    arena->cursor = cursor;
-    if (arena->n_unplanned) {
-        int64_t resumed = memoi_arena_resume(arena, cursor, end, size_bytes);
-        if (resumed >= 0) {
-            cursor = resumed;
-            event = arena->events[cursor];
-        }
-    }
-    if (event % 2 == 0 && size_bytes <= arena->slots[event / 2].size_bytes)
-        memoi_arena_serve(arena, cursor, address);
-    else
-        status = memoi_arena_diverge(arena, end, size_bytes, address, error);
-    if (status) return status;
+    int64_t event;
+    arena->cursor = memoi_arena_skip_frees(arena, arena->cursor);
+    event = arena->cursor < end ? arena->events[arena->cursor] : 1;
+    if (event % 2 || size_bytes > arena->slots[event / 2].size_bytes)
+        return memoi_arena_diverge(arena, end, size_bytes, error);
+    memoi_arena_serve(arena, address);
     arena->n_body_requests++;
     arena->stats.n_requests++;
     return MEMO_STATUS_OK;
@@ -6750,7 +6676,7 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
         }
     }
 
-    /* Not a planned buffer: a block of the device, recorded or a fallback. */
+    /* A block of the device, while recording. */
     i = memob_map_get(&arena->blocks.index, memoi_arena_address_key(address));
     if (i < 0 || !address)
         return MEMOB_INVALID(
@@ -10691,7 +10617,7 @@ memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** 
 struct memo_swap {
     memo_device device;
     memo_stream compute, to_host, to_device, file_stream;
-    int32_t computes_on_host, is_timed, owns_to_host, owns_to_device;
+    int32_t computes_on_host, is_timed;
     memo_event computed[2], stored[2], loaded[2]; /* of rounding buffer 0 and 1 */
     memo_event* passed; /* of each place in host memory: its rows are written, or read back */
     memob_spill_op* spill_ops; /* of each spilled layer: write, read */
@@ -11452,8 +11378,8 @@ void memo_swap_destroy(memo_swap* swap) {
     /* Copies use the memory below, so wait for them first. */
     if (swap->to_host) memo_stream_synchronize(device, swap->to_host, NULL);
     if (swap->to_device) memo_stream_synchronize(device, swap->to_device, NULL);
-    if (swap->owns_to_host) memo_stream_destroy(device, swap->to_host, NULL);
-    if (swap->owns_to_device) memo_stream_destroy(device, swap->to_device, NULL);
+    if (swap->to_host) memo_stream_destroy(device, swap->to_host, NULL);
+    if (swap->to_device) memo_stream_destroy(device, swap->to_device, NULL);
     if (swap->file_stream) {
         memo_stream_synchronize(device, swap->file_stream, NULL);
         memo_stream_destroy(device, swap->file_stream, NULL);
@@ -11544,16 +11470,8 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
 
     /* Streams and events. */
     if (swap->placement.sizes.n_swapped_layers > 0) {
-        swap->to_host = desc->to_host_stream;
-        swap->to_device = desc->to_device_stream;
-        if (!swap->to_host) {
-            status = memo_stream_create(device, "to host", 0, &swap->to_host, error);
-            swap->owns_to_host = !status;
-        }
-        if (!status && !swap->to_device) {
-            status = memo_stream_create(device, "to device", 0, &swap->to_device, error);
-            swap->owns_to_device = !status;
-        }
+        status = memo_stream_create(device, "to host", 0, &swap->to_host, error);
+        if (!status) status = memo_stream_create(device, "to device", 0, &swap->to_device, error);
         for (i = 0; i < 2 && !status; i++) {
             status = memo_event_create_untimed(device, &swap->computed[i], error);
             if (!status) status = memo_event_create_untimed(device, &swap->stored[i], error);
@@ -12180,30 +12098,22 @@ memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error) {
     int64_t rows;
     if (merge->n_batches == 0) merge->n_batches = 1;
     if (merge->batch_stride_rows == 0) merge->batch_stride_rows = merge->n_rows;
-    if (merge->part_batch_stride_rows == 0) merge->part_batch_stride_rows = merge->n_rows;
 
     /* Batches must not overlap or overflow. */
     if ((status =
              memob_check_integer(desc, "n_batches", merge->n_batches, 0, MEMOB_BYTES_MAX, error)) ||
         (status = memob_check_integer(desc, "n_rows", merge->n_rows, 0, MEMOB_BYTES_MAX, error)))
         return status;
-    if (merge->n_batches > 1 &&
-        (merge->batch_stride_rows < merge->n_rows || merge->part_batch_stride_rows < merge->n_rows))
-        return MEMOB_INVALID(
-            error, "%s.%s: below n_rows (%lld of %lld), so that batches overlap; 0 means n_rows",
-            desc,
-            merge->batch_stride_rows < merge->n_rows ? "batch_stride_rows"
-                                                     : "part_batch_stride_rows",
-            (long long)(merge->batch_stride_rows < merge->n_rows ? merge->batch_stride_rows
-                                                                 : merge->part_batch_stride_rows),
-            (long long)merge->n_rows);
-    rows = merge->batch_stride_rows > merge->part_batch_stride_rows ? merge->batch_stride_rows
-                                                                    : merge->part_batch_stride_rows;
-    if (rows > MEMOB_BYTES_MAX / merge->n_batches)
+    if (merge->n_batches > 1 && merge->batch_stride_rows < merge->n_rows)
+        return MEMOB_INVALID(error,
+                             "%s.batch_stride_rows: below n_rows (%lld of %lld), so that batches "
+                             "overlap; 0 means n_rows",
+                             desc, (long long)merge->batch_stride_rows, (long long)merge->n_rows);
+    if (merge->batch_stride_rows > MEMOB_BYTES_MAX / merge->n_batches)
         return MEMOB_INVALID(
             error, "%s.n_batches: too large (%lld, %lld rows apart); 2^62 rows are the limit", desc,
-            (long long)merge->n_batches, (long long)rows);
-    rows = merge->n_rows ? rows * merge->n_batches : 0;
+            (long long)merge->n_batches, (long long)merge->batch_stride_rows);
+    rows = merge->n_rows ? merge->batch_stride_rows * merge->n_batches : 0;
 
     /* All four arrays have dense rows. */
     status = memoi_row_dense(desc, "out", merge->out, rows, merge->n_columns, 4, error);
@@ -12319,13 +12229,13 @@ MEMOI void memoi_row_loop_scatter(const memo_rows_desc* rows) {
     for (item = 0; item < n; item++) memo_scatter_item(rows, item);
 }
 MEMOI void memoi_row_loop_merge(const memo_merge_desc* merge) {
-    int64_t row, n = merge->n_batches * merge->n_rows, place, part_place;
+    int64_t row, n = merge->n_batches * merge->n_rows, place;
     for (row = 0; row < n; row++) {
         float weight, a, b;
         int32_t lane;
-        memob_merge_place(merge, row, &place, &part_place);
+        place = memob_merge_place(merge, row);
         a = merge->lse[place];
-        b = merge->part_lse[part_place];
+        b = merge->part_lse[place];
         weight = memo_merge_weight(a, b);
         for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_merge_lane(merge, row, lane, weight);
         merge->lse[place] = memo_merge_lse(a, b);
@@ -12484,15 +12394,14 @@ MEMOI memob_row_touched memob_row_touch_scatter(const memo_rows_desc* rows) {
 }
 MEMOI memob_row_touched memob_row_touch_merge(const memo_merge_desc* merge) {
     int64_t n = (merge->n_batches - 1) * merge->batch_stride_rows + merge->n_rows;
-    int64_t n_part = (merge->n_batches - 1) * merge->part_batch_stride_rows + merge->n_rows;
     int64_t part_bytes = merge->n_columns * memoi_row_type_bytes(merge->part_type);
     memo_range out = memob_range_at(merge->out, n * merge->n_columns * 4);
     memo_range lse = memob_range_at(merge->lse, n * 4);
     memob_row_touched touched = memoi_row_touched_none();
     memoi_row_reads(&touched, out);
     memoi_row_reads(&touched, lse);
-    memoi_row_reads(&touched, memob_range_at(merge->part_out, n_part * part_bytes));
-    memoi_row_reads(&touched, memob_range_at(merge->part_lse, n_part * 4));
+    memoi_row_reads(&touched, memob_range_at(merge->part_out, n * part_bytes));
+    memoi_row_reads(&touched, memob_range_at(merge->part_lse, n * 4));
     memoi_row_writes(&touched, out);
     memoi_row_writes(&touched, lse);
     return touched;

@@ -290,6 +290,9 @@ memo_status memo_cuda_check_at(cudaError_t code, const char* call, const char* f
 #define MEMOI_CUDA_CALL(function, arguments, error)                                                \
     memo_cuda_check_at(function arguments, #function, __FILE__, __LINE__, error)
 
+#define MEMOI_CUDA_INVALID(error, ...)                                                             \
+    memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, __VA_ARGS__)
+
 MEMOI_CUDA memo_status memoi_cuda_no_memory(memo_error* error, const char* what) {
     return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
 }
@@ -520,30 +523,27 @@ MEMOI_CUDA memo_status memoi_cuda_failure(const memoi_cuda* cuda, memo_error* er
     return memo_error_set(error, cuda->failure.status, "%s", cuda->failure.message);
 }
 
-/* Unlinks the block that begins at address; NULL: there is none. */
-MEMOI_CUDA memoi_cuda_block* memoi_cuda_take(memoi_cuda_block** list, const void* address) {
+/* Unlinks the block that begins at address; NULL: there is none, and error says so.  memory: its
+ * kind, for the message. */
+MEMOI_CUDA memoi_cuda_block* memoi_cuda_take(memoi_cuda_block** list, const char* memory,
+                                             const void* address, memo_error* error) {
     memoi_cuda_block* block;
     for (; (block = *list) != NULL; list = &block->next) {
         if (block->address != address) continue;
         *list = block->next;
         return block;
     }
+    (void)MEMOI_CUDA_INVALID(error,
+                             "%s memory: %p was not allocated by this device, or is free already",
+                             memory, address);
     return NULL;
-}
-
-MEMOI_CUDA memo_status memoi_cuda_not_ours(const char* memory, const void* address,
-                                           memo_error* error) {
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s memory: %p was not allocated by this device, or is free already",
-                          memory, address);
 }
 
 MEMOI_CUDA memo_status memoi_cuda_check_size(const char* memory, int64_t size_bytes,
                                              memo_error* error) {
     if (size_bytes >= 0 && size_bytes <= MEMOI_CUDA_BYTES_MAX) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s memory: invalid size (%lld bytes); 0 to 2^62 are valid", memory,
-                          (long long)size_bytes);
+    return MEMOI_CUDA_INVALID(error, "%s memory: invalid size (%lld bytes); 0 to 2^62 are valid",
+                              memory, (long long)size_bytes);
 }
 
 /* Counts an allocation (or, negative, its end) in a pair of stats. */
@@ -1063,9 +1063,8 @@ MEMOI_CUDA memo_status memoi_cuda_host_free(void* context, void* address, memo_e
     memoi_cuda_block* block;
     memo_status status = on.status;
     if (!address || status) return status;
-    block = memoi_cuda_take(&cuda->host_blocks, address);
-    return block ? memoi_cuda_release_host(cuda, block, error)
-                 : memoi_cuda_not_ours("host", address, error);
+    block = memoi_cuda_take(&cuda->host_blocks, "host", address, error);
+    return block ? memoi_cuda_release_host(cuda, block, error) : MEMO_STATUS_INVALID_ARGUMENT;
 }
 
 /* The end of the registered chunk that holds address; NULL: this memory has no such borders. */
@@ -1314,9 +1313,8 @@ MEMOI_CUDA memo_status memoi_cuda_device_free(void* context, void* address, memo
     memoi_cuda_block* block;
     memo_status status = on.status;
     if (!address || status) return status;
-    block = memoi_cuda_take(&cuda->device_blocks, address);
-    return block ? memoi_cuda_release_device(cuda, block, error)
-                 : memoi_cuda_not_ours("device", address, error);
+    block = memoi_cuda_take(&cuda->device_blocks, "device", address, error);
+    return block ? memoi_cuda_release_device(cuda, block, error) : MEMO_STATUS_INVALID_ARGUMENT;
 }
 
 MEMOI_CUDA memo_status memoi_cuda_memory_info(void* context, int64_t* free_bytes,
@@ -1524,22 +1522,19 @@ MEMOI_CUDA memo_status memoi_cuda_check_copy(memo_copy_kind kind, const void* to
                                              int64_t from_stride_bytes, int64_t row_bytes,
                                              int64_t n_rows, memo_error* error) {
     if ((int)kind < 0 || kind > MEMO_COPY_ON_DEVICE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "copy.kind: not a memo_copy_kind (%d)", (int)kind);
+        return MEMOI_CUDA_INVALID(error, "copy.kind: not a memo_copy_kind (%d)", (int)kind);
     if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOI_CUDA_BYTES_MAX / n_rows))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "copy: invalid size (%lld rows of %lld bytes)", (long long)n_rows,
-                              (long long)row_bytes);
+        return MEMOI_CUDA_INVALID(error, "copy: invalid size (%lld rows of %lld bytes)",
+                                  (long long)n_rows, (long long)row_bytes);
     if (n_rows > 1 && (to_stride_bytes < row_bytes || from_stride_bytes < row_bytes ||
                        to_stride_bytes > MEMOI_CUDA_BYTES_MAX / n_rows ||
                        from_stride_bytes > MEMOI_CUDA_BYTES_MAX / n_rows))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "copy: strides %lld and %lld do not fit %lld rows of %lld bytes",
-                              (long long)to_stride_bytes, (long long)from_stride_bytes,
-                              (long long)n_rows, (long long)row_bytes);
+        return MEMOI_CUDA_INVALID(error,
+                                  "copy: strides %lld and %lld do not fit %lld rows of %lld bytes",
+                                  (long long)to_stride_bytes, (long long)from_stride_bytes,
+                                  (long long)n_rows, (long long)row_bytes);
     if (row_bytes && n_rows && (!to || !from))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy.%s: NULL",
-                              to ? "from" : "to");
+        return MEMOI_CUDA_INVALID(error, "copy.%s: NULL", to ? "from" : "to");
     return MEMO_STATUS_OK;
 }
 
@@ -1617,9 +1612,8 @@ MEMOI_CUDA memo_status memoi_cuda_fill(void* context, memo_stream stream, void* 
     memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
     if (status) return status;
     if (size_bytes < 0 || (!address && size_bytes))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "fill: invalid memory (%lld bytes at %p)", (long long)size_bytes,
-                              address);
+        return MEMOI_CUDA_INVALID(error, "fill: invalid memory (%lld bytes at %p)",
+                                  (long long)size_bytes, address);
     if (size_bytes == 0) return MEMO_STATUS_OK;
     return MEMOI_CUDA_CALL(cudaMemsetAsync,
                            (address, (int)byte_value, (size_t)size_bytes, memo_cuda_stream(stream)),
@@ -1863,12 +1857,12 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
     int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);
     int64_t first = memoi_cuda_first_row();
     for (; first < n_rows; first += memoi_cuda_row_step()) {
-        int64_t row = first + threadIdx.x % 32 / MEMO_ROW_LANES, place = 0, part_place = 0;
+        int64_t row = first + threadIdx.x % 32 / MEMO_ROW_LANES, place = 0;
         float a = 0, b = 0;
         if (row < n_rows) {
-            memob_merge_place(&merge, row, &place, &part_place);
+            place = memob_merge_place(&merge, row);
             a = merge.lse[place];
-            b = merge.part_lse[part_place];
+            b = merge.part_lse[place];
             memo_merge_lane(&merge, row, lane, memo_merge_weight(a, b));
         }
         __syncwarp(); /* all lanes have read the LSE that lane 0 replaces */
@@ -2049,38 +2043,25 @@ const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind) {
 }
 
 MEMOI_CUDA memo_status memoi_cuda_check_desc(const memo_cuda_device_desc* desc, memo_error* error) {
-    const int64_t most_bytes = (int64_t)64 << 30;
-    if (!desc)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_cuda_device_desc: NULL; pass a desc");
-
-    if (desc->ordinal < 0 || desc->host_threads < 0 || desc->local_ranks < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_cuda_device_desc: negative ordinal, host_threads or "
-                              "local_ranks (%d, %d, %d); use 0 or more",
-                              (int)desc->ordinal, (int)desc->host_threads, (int)desc->local_ranks);
-    if ((int)desc->host_limit < 0 || desc->host_limit > MEMO_CUDA_HOST_IGNORE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_cuda_device_desc.host_limit: not a memo_cuda_host_limit (%d)",
-                              (int)desc->host_limit);
-    if (desc->device_memory_bytes < 0 || desc->device_memory_bytes > MEMOI_CUDA_BYTES_MAX ||
-        desc->host_memory_bytes < 0 || desc->host_memory_bytes > MEMOI_CUDA_BYTES_MAX)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_cuda_device_desc: device_memory_bytes or host_memory_bytes out of range (%lld, "
-            "%lld); 0 to 2^62 are valid",
-            (long long)desc->device_memory_bytes, (long long)desc->host_memory_bytes);
-    if (desc->host_chunk_bytes < 0 || desc->host_chunk_bytes > most_bytes)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_cuda_device_desc.host_chunk_bytes: out of range (%lld); 0 to 64 GiB are valid",
-            (long long)desc->host_chunk_bytes);
-    if (desc->phantom_bytes < 0 || desc->phantom_bytes > MEMOI_CUDA_BYTES_MAX / 2 ||
-        desc->phantom_chunk_bytes < 0 || desc->phantom_chunk_bytes > MEMOI_CUDA_BYTES_MAX / 2)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_cuda_device_desc: phantom_bytes or phantom_chunk_bytes out of "
-                              "range (%lld, %lld); 0 to 2^61 are valid",
-                              (long long)desc->phantom_bytes, (long long)desc->phantom_chunk_bytes);
+    size_t i;
+    if (!desc) return MEMOI_CUDA_INVALID(error, "memo_cuda_device_desc: NULL; pass a desc");
+    const struct {
+        const char* name;
+        int64_t value, most;
+    } fields[] = {{"ordinal", desc->ordinal, INT32_MAX},
+                  {"host_threads", desc->host_threads, INT32_MAX},
+                  {"local_ranks", desc->local_ranks, INT32_MAX},
+                  {"host_limit", (int64_t)desc->host_limit, MEMO_CUDA_HOST_IGNORE},
+                  {"device_memory_bytes", desc->device_memory_bytes, MEMOI_CUDA_BYTES_MAX},
+                  {"host_memory_bytes", desc->host_memory_bytes, MEMOI_CUDA_BYTES_MAX},
+                  {"host_chunk_bytes", desc->host_chunk_bytes, (int64_t)64 << 30},
+                  {"phantom_bytes", desc->phantom_bytes, MEMOI_CUDA_BYTES_MAX / 2},
+                  {"phantom_chunk_bytes", desc->phantom_chunk_bytes, MEMOI_CUDA_BYTES_MAX / 2}};
+    for (i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        if (fields[i].value < 0 || fields[i].value > fields[i].most)
+            return MEMOI_CUDA_INVALID(
+                error, "memo_cuda_device_desc.%s: out of range (%lld); 0 to %lld are valid",
+                fields[i].name, (long long)fields[i].value, (long long)fields[i].most);
     return MEMO_STATUS_OK;
 }
 

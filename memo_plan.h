@@ -1402,8 +1402,10 @@ no_memory:
  * Knows: streams and the waits between them.  Knows nothing of offsets. */
 
 enum {
-    MEMOI_HELD_PAIRS = 1 << 25,  /* beyond, lifetimes are stretched instead */
-    MEMOI_MOMENTS_WORK = 1 << 26 /* items looked at for the bound, beyond one start */
+    MEMOI_HELD_PAIRS = 1 << 25,    /* beyond, lifetimes are stretched instead */
+    MEMOI_MOMENTS_TABLE = 1 << 24, /* items times lanes; beyond, there is no bound by moments */
+    MEMOI_MOMENTS_WORK = 1 << 26,  /* items looked at for the bound, beyond one start */
+    MEMOI_MOMENTS_LOOKS = 1 << 27  /* lanes of items looked at, for all starts */
 };
 
 /* Items by lane, then begin. */
@@ -1511,6 +1513,7 @@ typedef struct memoi_moments {
     int64_t* n_over; /* (items, lanes): so many of the lane's items begin before this one is over */
     int64_t* moment; /* of a lane: so many of its items have begun */
     int64_t* change; /* scratch: sums as differences, by moment */
+    int64_t n_looks; /* lanes of items looked at so far */
 } memoi_moments;
 
 MEMOI void memoi_moments_free(memoi_moments* moments) {
@@ -1526,6 +1529,7 @@ MEMOI int memoi_moments_create(memoi_moments* moments, const memoi_lanes* lanes,
                                const int64_t* item_of) {
     const memo_plan* plan = lanes->plan;
     int64_t n = lanes->problem->n_items, i, k, l;
+    memob_keyed* by_end = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
     memset(moments, 0, sizeof *moments);
     moments->problem = lanes->problem;
     moments->n_lanes = memoi_lanes_count(lanes);
@@ -1536,8 +1540,9 @@ MEMOI int memoi_moments_create(memoi_moments* moments, const memoi_lanes* lanes,
     moments->moment = (int64_t*)memob_calloc(moments->n_lanes, sizeof(int64_t));
     moments->change = (int64_t*)memob_calloc(n + 2, sizeof(int64_t));
     if (!moments->first || !moments->lane || !moments->rank || !moments->n_over ||
-        !moments->moment || !moments->change) {
+        !moments->moment || !moments->change || !by_end) {
         memoi_moments_free(moments);
+        MEMO_FREE(by_end);
         return 0;
     }
 
@@ -1549,13 +1554,22 @@ MEMOI int memoi_moments_create(memoi_moments* moments, const memoi_lanes* lanes,
     }
     moments->first[moments->n_lanes] = n;
 
-    /* How many items of each lane have begun before an item ends, or before its hold ends. */
-    for (i = 0; i < n; i++)
-        for (l = 0; l < moments->n_lanes; l++)
-            moments->n_over[i * moments->n_lanes + l] =
-                memoi_lanes_at(lanes, lanes->list[moments->first[l]].key,
-                               plan->buffers[lanes->problem->items[i].buffer].end) -
-                moments->first[l];
+    /* How many items of each lane have begun before an item ends.  Items are in order of begins, so
+     * one pass in order of ends counts them, in moment. */
+    for (i = 0; i < n; i++) {
+        by_end[i].key = plan->buffers[lanes->problem->items[i].buffer].end;
+        by_end[i].index = i;
+    }
+    memob_keyed_sort(by_end, n);
+    for (k = i = 0; k < n; k++) {
+        while (i < n && plan->buffers[lanes->problem->items[i].buffer].begin < by_end[k].key)
+            moments->moment[moments->lane[i++]]++;
+        memcpy(&moments->n_over[by_end[k].index * moments->n_lanes], moments->moment,
+               (size_t)moments->n_lanes * sizeof(int64_t));
+    }
+    MEMO_FREE(by_end);
+
+    /* Or before its hold ends. */
     for (k = 0; k < plan->n_holds; k++) {
         i = item_of[plan->holds[k].buffer];
         for (l = 0; i >= 0 && l < moments->n_lanes; l++)
@@ -1575,9 +1589,11 @@ MEMOI int64_t memoi_moments_move(memoi_moments* moments, int64_t lane) {
     for (i = 0; i < moments->problem->n_items; i++) {
         const int64_t* n_over = &moments->n_over[i * n_lanes];
         int64_t own = moments->lane[i], least = own == lane ? moments->rank[i] + 1 : 0;
+        moments->n_looks++;
         if (own != lane && moments->rank[i] >= moments->moment[own]) continue;
         for (k = 0; k < n_lanes; k++)
             if (k != lane && moments->moment[k] > n_over[k]) break;
+        moments->n_looks += k;
         if (k < n_lanes) continue;
         moments->change[least] += moments->problem->items[i].size;
         moments->change[n_over[lane] + 1] -= moments->problem->items[i].size;
@@ -1595,13 +1611,16 @@ MEMOI int64_t memoi_moments_bound(memoi_moments* moments) {
     int64_t n = moments->problem->n_items, n_lanes = moments->n_lanes, bound = 0, i, k, l;
     int64_t n_starts = MEMOI_MOMENTS_WORK / (n * n_lanes * n_lanes + 1);
     n_starts = n_starts > 64 ? 64 : memob_max(n_starts, 1);
-    for (k = 1; k <= n_starts; k++) {
+
+    /* Bytes live at any moments are a bound, so the search may stop after each move. */
+    for (k = 1; k <= n_starts && moments->n_looks < MEMOI_MOMENTS_LOOKS; k++) {
         int64_t before = -1, now = 0;
         memset(moments->moment, 0, (size_t)n_lanes * sizeof(int64_t));
         for (i = 0; i < n * k / n_starts; i++) moments->moment[moments->lane[i]]++;
         while (now > before) {
             before = now;
-            for (l = 0; l < n_lanes; l++) now = memoi_moments_move(moments, l);
+            for (l = 0; l < n_lanes && moments->n_looks < MEMOI_MOMENTS_LOOKS; l++)
+                now = memoi_moments_move(moments, l);
         }
         bound = memob_max(bound, now);
     }
@@ -1630,9 +1649,9 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
         }
         memob_keyed_sort(lanes.list, n);
 
-        /* The bound costs items times lanes, so large problems do without it. */
+        /* The bound takes memory for items times lanes, so large problems do without it. */
         added = memoi_problem_hold(problem, &lanes, item_of);
-        if (added && n * memoi_lanes_count(&lanes) <= MEMOI_MOMENTS_WORK) {
+        if (added && n * memoi_lanes_count(&lanes) <= MEMOI_MOMENTS_TABLE) {
             if (!memoi_moments_create(&moments, &lanes, item_of)) {
                 added = 0;
             } else {
@@ -1845,7 +1864,7 @@ MEMOI int32_t memoi_unplaced_below(const memoi_unplaced* unplaced, int64_t node,
         int k;
         for (k = 0; k < MEMOI_UNPLACED_BLOCK; k++) {
             int32_t here = turns[k];
-            here = (begins[k] >= begin) & (ends[k] <= end) ? here : INT32_MAX;
+            here = ((begins[k] >= begin) & (ends[k] <= end)) ? here : INT32_MAX;
             best = here < best ? here : best;
         }
     }
@@ -2166,8 +2185,8 @@ MEMOI void memoi_queue_pop(memoi_queue* heap) {
  * An aligned item leaves a hole between the plateau and itself.  (Items that wait until a plateau
  * reaches their alignment take longer and end higher.)
  *
- * An item with gaps takes its turn as if it had none, and then covers only its ranges.  Fixed items
- * wait beside the plateaus.  So do items that a fixed item or a hold keeps off their plateau.  Each waits with a lower bound of its offset, since tops only rise.
+ * Items with gaps and fixed items wait beside the plateaus.  So do items that a fixed item or a
+ * hold keeps off their plateau.  Each waits with a lower bound of its offset, since tops only rise.
  * Its offset is found when the plateaus reach that bound. */
 
 MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
@@ -2240,9 +2259,9 @@ MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
     return !problem->n_fixed && !problem->has_gaps && !problem->has_alignment && !problem->held;
 }
 
-/* Does every item lie on its plateau?  Tops of sections are then not needed. */
-MEMOI int memoi_greedy_is_on_plateaus(const memoi_problem* problem) {
-    return !problem->n_fixed && !problem->held;
+/* Does every item lie on its plateau? */
+MEMOI int memoi_greedy_is_easy(const memoi_problem* problem) {
+    return !problem->n_fixed && !problem->has_gaps && !problem->held;
 }
 
 /* Starts with nothing placed: each item is on the tree of the unplaced or waits.  Returns the
@@ -2253,7 +2272,8 @@ MEMOI int64_t memoi_greedy_begin(memoi_greedy* greedy) {
     memoi_unplaced_clear(&greedy->unplaced);
     greedy->plateaus.n = greedy->waiting.n = 0;
 
-    /* Fixed items wait in a queue: no plateau decides where they lie. */
+    /* Fixed items and items with gaps wait in a queue: they do not fit one interval of a
+     * plateau. */
     for (rank = 0; rank < n; rank++) {
         int64_t at = greedy->ranked[rank].index;
         const memoi_item* item = &problem->items[at];
@@ -2265,8 +2285,8 @@ MEMOI int64_t memoi_greedy_begin(memoi_greedy* greedy) {
         turn->item = (int32_t)at;
         turn->place = greedy->unplaced.place_of[at];
         greedy->offsets[at] = -1;
-        if (item->fixed >= 0) {
-            memoi_queue_push(&greedy->waiting, item->fixed, rank);
+        if (item->fixed >= 0 || item->n_ranges > 1) {
+            memoi_queue_push(&greedy->waiting, memob_max(item->fixed, 0), rank);
             n_waiting++;
             continue;
         }
@@ -2278,7 +2298,7 @@ MEMOI int64_t memoi_greedy_begin(memoi_greedy* greedy) {
     for (i = 0; i < problem->n_sections; i++) greedy->plateau[i].top = -1;
     if (n > 0) memoi_plateau_add(greedy, 0, problem->n_sections, 0, -1);
     if (n > 0) memoi_plateau_join(greedy, 0);
-    if (!memoi_greedy_is_on_plateaus(problem)) memoi_greedy_clear(greedy);
+    if (!memoi_greedy_is_easy(problem)) memoi_greedy_clear(greedy);
     return n - n_waiting;
 }
 
@@ -2307,7 +2327,7 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     memoi_queue* waiting = &greedy->waiting;
     int64_t n = problem->n_items, n_on_tree = memoi_greedy_begin(greedy), next_fixed = 0, round, k;
-    int is_on_plateaus = memoi_greedy_is_on_plateaus(problem);
+    int is_easy = memoi_greedy_is_easy(problem);
     double begin = memob_now_s();
     for (round = 1; n_on_tree + waiting->n > 0; round++) {
         int64_t at = n_on_tree > 0 ? memoi_plateau_lowest(greedy) : -1, rank, chosen, offset;
@@ -2340,8 +2360,8 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
         while (next_fixed < problem->n_fixed &&
                problem->items[greedy->fixed[next_fixed]].fixed < key)
             next_fixed++;
-        offset = is_on_plateaus ? memob_align_up(key, turn->alignment)
-                                : memoi_greedy_lowest(greedy, chosen, key, next_fixed);
+        offset = is_easy ? memob_align_up(key, turn->alignment)
+                         : memoi_greedy_lowest(greedy, chosen, key, next_fixed);
         must_wait = offset > (is_waiting ? key : memob_align_up(key, turn->alignment));
         if (!is_waiting) {
             memoi_unplaced_remove(&greedy->unplaced, turn->place);
@@ -2356,17 +2376,17 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
         if (must_wait) continue;
 
         /* Place it and raise the plateaus below it. */
-        if (is_on_plateaus)
+        if (is_easy)
             greedy->offsets[chosen] = offset;
         else
             memoi_greedy_item_place(greedy, chosen, offset);
-        if (!is_waiting) memoi_queue_pop(&greedy->plateaus);
-        for (k = 0; k < problem->items[chosen].n_ranges && (n_on_tree > 0 || !is_waiting); k++) {
+        if (!is_waiting) {
+            memoi_queue_pop(&greedy->plateaus);
+            memoi_plateau_cover(greedy, at, turn->begin, turn->end, offset + turn->size);
+        }
+        for (k = 0; is_waiting && k < problem->items[chosen].n_ranges && n_on_tree > 0; k++) {
             const memoi_range* range = &problem->ranges[problem->items[chosen].first_range + k];
-            if (is_waiting)
-                for (at = range->begin; greedy->plateau[at].top < 0;) at--;
-            else if (k > 0)
-                at = range[-1].end; /* the plateau has been cut there */
+            for (at = range->begin; greedy->plateau[at].top < 0;) at--;
             memoi_plateau_cover(greedy, at, range->begin, range->end, offset + turn->size);
         }
     }
@@ -2747,9 +2767,9 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
         if (ok) memoi_solution_offer(problem, greedy.offsets, -1, best);
     }
 
-    /* One attempt for each rule, given up as soon as it would last too long.  With fixed items or
-     * holds, lowest offset is slow. */
-    k = memoi_greedy_is_on_plateaus(problem) ? 1 : 0;
+    /* One attempt for each rule, given up as soon as it would last too long.  With gaps, fixed
+     * items or holds, lowest offset is slow. */
+    k = memoi_greedy_is_easy(problem) ? 1 : 0;
     for (; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
         int is_done;
         if (k == AGAIN && is_fit_done) continue;

@@ -5679,8 +5679,7 @@ MEMOI memo_status memoi_ring_merge(const memoi_ring* ring, const memo_attention_
     merge.n_batches = block->n_batch;
     merge.n_rows = memoi_ring_runs_rows(block->q_runs, block->n_q_runs) * shape->heads.n_q;
     merge.n_columns = shape->v_head_size;
-    merge.batch_stride_rows = merge.part_batch_stride_rows =
-        shape->sharding.ring_tokens * shape->heads.n_q;
+    merge.batch_stride_rows = shape->sharding.ring_tokens * shape->heads.n_q;
     return memoi_target_merge(ring->target, &merge, error);
 }
 

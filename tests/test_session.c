@@ -270,7 +270,6 @@ static void any_budget_is_met_or_refused(void) {
         }
         CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
         CHECK_CASE(m.n_wrong == 0, "round %d: %lld bytes differ", round, (long long)m.n_wrong);
-        CHECK_IS(arena_stats(info.arena).n_fallbacks, ==, 0);
         memo_session_destroy(s);
         close_device(&m);
     }
