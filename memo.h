@@ -2123,8 +2123,8 @@ MEMO_API memo_status memo_row_loss_sums(const memo_cross_entropy_desc* entropy, 
 MEMO_API memo_status memo_row_sinks(const memo_sinks_desc* sinks, memo_error* error);
 MEMO_API memo_status memo_row_sink_sums(const memo_sinks_desc* sinks, memo_error* error);
 
-/* All row kernels, for the authors of devices: K(function of memo_device, memo_row_ function, name in
- * schedules, desc). */
+/* All row kernels, for the authors of devices: K(function of memo_device, memo_row_ function, name
+ * in schedules, desc). */
 #define MEMO_ROW_KERNELS(K)                                                                        \
     K(gather_rows, gather, "gather rows", memo_rows_desc)                                          \
     K(scatter_rows, scatter, "scatter rows", memo_rows_desc)                                       \
@@ -2276,8 +2276,8 @@ MEMOI memo_status memob_no_memory(memo_error* error, const char* what);
  * means failure.  The caller frees it with MEMO_FREE. */
 MEMOI void* memob_calloc(int64_t count, size_t element_bytes);
 
-/* Grows an array to at least `needed` elements by doubling.  `array` is the address of the pointer to
- * it; capacity counts elements.  New elements are zero.  On failure the array is unchanged. */
+/* Grows an array to at least `needed` elements by doubling.  `array` is the address of the pointer
+ * to it; capacity counts elements.  New elements are zero.  On failure the array is unchanged. */
 MEMOI int memob_reserve(void* array, int64_t* capacity, int64_t needed, size_t element_bytes);
 
 /* Arrays that are freed together; all zero is none. */
@@ -2308,8 +2308,9 @@ MEMOI int64_t memob_align_up(int64_t value, int64_t alignment);
 MEMOI int memob_is_finite(double value);
 MEMOI int memob_is_in(double value, double least, double most); /* never true for NaN */
 
-/* Checks the field of a desc.  Errors: INVALID_ARGUMENT, "DESC.FIELD: out of range (VALUE); LEAST to
- * MOST are valid".  A rate is 0 (no limit), or 1 to 1e18 bytes/s; beyond, times of copies overflow. */
+/* Checks the field of a desc.  Errors: INVALID_ARGUMENT, "DESC.FIELD: out of range (VALUE); LEAST
+ * to MOST are valid".  A rate is 0 (no limit), or 1 to 1e18 bytes/s; beyond, times of copies
+ * overflow. */
 MEMOI memo_status memob_check_integer(const char* desc, const char* field, int64_t value,
                                       int64_t least, int64_t most, memo_error* error);
 MEMOI memo_status memob_check_real(const char* desc, const char* field, double value, double least,

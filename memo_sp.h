@@ -345,8 +345,8 @@ typedef struct memo_comm_nccl_desc {
     int32_t rank, size;
     /* An ncclUniqueId that the caller has distributed, for example by MPI_Bcast.  NULL: NCCL's own
      * meeting: its variable NCCL_COMM_ID (address:port of rank 0), which is
-     * MASTER_ADDR:(MASTER_PORT + 1) unless it is set.  Each host needs an interface in the subnet of
-     * that address. */
+     * MASTER_ADDR:(MASTER_PORT + 1) unless it is set.  Each host needs an interface in the subnet
+     * of that address. */
     const void* unique_id;
     const char* name;      /* copied; NULL: "nccl world" */
     double join_timeout_s; /* for joining, splits and connections; 0: 120 */
@@ -647,10 +647,10 @@ MEMO_API memo_attention memo_host_attention_functions(memo_host_attention* state
  * A rank may split its heads into G groups (memo_sp_attention_desc.ulysses_groups).  Of its n key
  * heads group g has [g n / G, (g + 1) n / G), rounded down, and the query heads that read them.
  * With G > n and ring degree 1, consecutive groups share the query heads of one key head: k and v
- * arrive with the first of these groups, and d_k and d_v leave with the last.  (In a ring, keys would
- * go round once for each.)  The exchanges run on a stream of the engine: an exchange to heads ("g arrives") and, after
- * attention, one back to rows ("g leaves"), in the order 0 arrives, 1 arrives, 0 leaves, 2 arrives,
- * 1 leaves.
+ * arrive with the first of these groups, and d_k and d_v leave with the last.  (In a ring, keys
+ * would go round once for each.)  The exchanges run on a stream of the engine: an exchange to heads
+ * ("g arrives") and, after attention, one back to rows ("g leaves"), in the order 0 arrives, 1
+ * arrives, 0 leaves, 2 arrives, 1 leaves.
  *
  *   g arrives    waits for  the start (g = 0); group g - 2, which used the same buffers, has left
  *   attention    waits for  the arrival of g; its results wait until those of g - 1 have left
@@ -4749,7 +4749,8 @@ MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t 
     heads.n_q = heads.n_kv ? (heads.n_q < all_end ? heads.n_q : all_end) - heads.first_q : 0;
     if (shape->sharding.ring > 1 || n_groups <= all.n_kv || !all.n_kv) return heads;
 
-    /* Of the groups [first, first + n_sharing) of this key head, each has a share of its query heads. */
+    /* Of the groups [first, first + n_sharing) of this key head, each has a share of its query
+     * heads. */
     first = (begin * n_groups + all.n_kv - 1) / all.n_kv;
     n_sharing = (end * n_groups + all.n_kv - 1) / all.n_kv - first;
     n_q = heads.n_q;
@@ -4761,8 +4762,8 @@ MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t 
     return heads;
 }
 
-/* What an exchange moves: keys and values arrive with the first query heads that read them, and their
- * gradients leave with the last ones. */
+/* What an exchange moves: keys and values arrive with the first query heads that read them, and
+ * their gradients leave with the last ones. */
 enum { MEMOI_MOVES_Q = 0, MEMOI_MOVES_KV, MEMOI_MOVES_D_KV };
 
 MEMOI int memoi_shape_moves(const memoi_shape* shape, int32_t what, int32_t rank) {
@@ -6260,8 +6261,8 @@ MEMOI memoi_shape_tokens* memoi_hybrid_tokens_create(const memo_sp_attention_des
     return tokens;
 }
 
-/* Groups of heads.  All ranks find the same number.  More of them than a rank has heads to share out
- * would be empty, but take buffers. */
+/* Groups of heads.  All ranks find the same number.  More of them than a rank has heads to share
+ * out would be empty, but take buffers. */
 MEMOI int32_t memoi_hybrid_n_groups(const memo_sp_attention_desc* desc) {
     int32_t n_groups = 1, p;
     if (!desc->ulysses_groups || desc->sharding.ulysses == 1) return 1;
