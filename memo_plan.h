@@ -4404,10 +4404,11 @@ MEMOI int memoi_spots_lower(const memoi_problem* problem, int64_t goal, memoi_ef
 MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores* cores,
                               const memoi_problem* problem, int64_t target, memoi_effort* effort,
                               memoi_solution* best, int64_t* bound) {
-    enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4, LARGE_STEPS = 16 };
+    enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4, LARGE_STEPS = 16, FIRST_NODES = 15000 };
     int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
     int is_large = problem->n_items > MEMOI_SPOT_ITEMS;
-    int64_t budget = memoi_search_shortest_run(&team->searches[0]) * (is_large ? 1 : 10);
+    int64_t shortest = memoi_search_shortest_run(&team->searches[0]);
+    int64_t budget = memob_max(shortest, memob_min(10 * shortest, FIRST_NODES));
     int is_over = 0, is_at_goal = 0, has_helped = 0;
     int is_plain = memoi_problem_is_plain(problem);
     while (best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
