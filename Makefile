@@ -142,6 +142,15 @@ build/examples/train_gpt_mpi: examples/gpt/train_gpt.c build/config.mk Makefile
 build/examples/train_gpt_mpi: override CC := mpicc
 build/bench/%: bench/%.c build/config.mk Makefile
 	$(call build,-O3 -DMEMO_STATIC $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
+# PyTorch's caching allocator beside the arena, without a GPU: a stand-in answers its calls of CUDA.
+TORCH ?= $(shell python3 -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])' 2>/dev/null)
+build/bench/arena_pytorch: bench/arena.c tests/cuda/address_cuda.cpp bench/cuda_bench.h $(HEADERS) Makefile
+	@[ -d "$(TORCH)/include/c10/cuda" ] || { echo "make $@: needs PyTorch for CUDA (TORCH=folder of the package)" >&2; exit 1; }
+	@mkdir -p $(@D)
+	@echo "  CXX   $@"
+	$(Q)$(CXX) -std=c++17 -O3 -I. -DMEMO_STATIC -DARENA_TORCH -isystem "$(TORCH)/include" -isystem $(CUDA_HOME)/include \
+		-x c++ bench/arena.c tests/cuda/address_cuda.cpp -x none -rdynamic -o $@ -L"$(TORCH)/lib" -Wl,-rpath,"$(TORCH)/lib" \
+		-Wl,-rpath,$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib64 -lc10_cuda -lc10 -lpthread -lm
 build/bench/%: bench/papers/%.c build/config.mk Makefile
 	$(call build,-O3 -DMEMO_STATIC $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 

@@ -590,6 +590,12 @@ typedef struct memo_device {
                              memo_error* error);
 } memo_device;
 
+/* Does the table have this function?  A table of older code may end before it. */
+#define MEMO_DEVICE_HAS(device, function)                                                          \
+    ((device)->struct_bytes >=                                                                     \
+         (int64_t)(offsetof(memo_device, function) + sizeof((device)->function)) &&                \
+     (device)->function)
+
 /* The table, called: memo_copy(device, stream, ...) is device->copy(device->context, stream,
  * ...). */
 static inline memo_status memo_device_alloc(const memo_device* device, int64_t size_bytes,
@@ -631,9 +637,7 @@ static inline memo_status memo_event_create(const memo_device* device, memo_even
 }
 static inline memo_status memo_event_create_untimed(const memo_device* device, memo_event* event,
                                                     memo_error* error) {
-    const int64_t needed = (int64_t)(offsetof(memo_device, event_create_untimed) +
-                                     sizeof device->event_create_untimed);
-    if (device->struct_bytes < needed || !device->event_create_untimed)
+    if (!MEMO_DEVICE_HAS(device, event_create_untimed))
         return device->event_create(device->context, event, error);
     return device->event_create_untimed(device->context, event, error);
 }
@@ -703,29 +707,18 @@ static inline memo_status memo_annotate(const memo_device* device, memo_stream s
  * first micro-batch is recorded; later ones are served but not recorded.
  *
  * A request other than the next planned one (too large, or one too many) diverges.  The call fails
- * with DIVERGED.  With MEMO_DIVERGENCE_FALLBACK the device's allocator serves and counts it
- * instead, and replay continues with the next request that fits the plan, preferably of exactly a
- * planned size.  A request of 0 bytes gets a unique address. */
-
-typedef enum memo_divergence {
-    MEMO_DIVERGENCE_ERROR = 0,
-    MEMO_DIVERGENCE_FALLBACK
-} memo_divergence;
+ * with DIVERGED and changes nothing.  A request of 0 bytes gets a unique address. */
 
 typedef struct memo_arena_desc {
     const memo_device* device; /* NULL: dry run (record), or memory below (replay) */
     const memo_plan* plan;     /* replay; borrowed until destroy */
     memo_trace* trace;         /* record; borrowed until destroy */
-    memo_divergence on_divergence;
-    void* memory; /* replay: use these bytes instead of the device's; aligned like the plan */
+    void* memory;              /* replay: use these bytes instead; aligned like the plan */
     int64_t memory_bytes;
-    memo_log log; /* one line for each divergence that falls back */
 } memo_arena_desc;
 
 typedef struct memo_arena_stats {
     int64_t n_requests;     /* served so far */
-    int64_t n_fallbacks;    /* of these, served by the device's allocator */
-    int64_t fallback_bytes; /* largest sum of live bytes of fallbacks */
     int64_t reserved_bytes; /* replay: size of the block; record: largest sum of live bytes */
 } memo_arena_stats;
 
@@ -753,7 +746,7 @@ MEMO_API void memo_arena_abandon(memo_arena* arena);
 MEMO_API memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream,
                                       void** address, memo_error* error);
 /* In replay the next request may get the same bytes; stream order protects them.  While recording,
- * and for fallbacks, the memory returns to the device: synchronize first (chapter 4). */
+ * the memory returns to the device: synchronize first (chapter 4). */
 MEMO_API memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error);
 
 /* Append a use, record, wait or mark to the trace (chapter 2).  In replay they do nothing. */
@@ -782,9 +775,7 @@ typedef struct memo_host_device_desc {
     /* Rate of copies; 0: no limit. */
     double to_host_bytes_per_s;
     double to_device_bytes_per_s;
-    double both_ways_bytes_per_s; /* total while both directions copy; 0: the sum of both */
-    int64_t queue_operations;     /* of a stream's queue; enqueueing waits if it is full; 0: 4096 */
-    int32_t start_held;           /* 1: nothing runs before memo_host_device_start */
+    int64_t queue_operations; /* of a stream's queue; enqueueing waits if it is full; 0: 4096 */
 } memo_host_device_desc;
 
 typedef struct memo_host_device_stats {
@@ -800,8 +791,6 @@ MEMO_API memo_status memo_host_device_create(const memo_host_device_desc* desc,
                                              memo_device** device, memo_error* error);
 /* Waits for all streams, then frees all memory of the device. */
 MEMO_API void memo_host_device_destroy(memo_device* device);
-/* For tests that enqueue everything before anything runs. */
-MEMO_API memo_status memo_host_device_start(memo_device* device, memo_error* error);
 /* Enqueues function(args); the thread of stream runs it.  args are copied: at most
  * MEMO_HOST_ARGS_BYTES. */
 MEMO_API memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
@@ -864,13 +853,10 @@ typedef struct memo_op {
     int64_t name;          /* offset in memo_schedule.text */
 } memo_op;
 
-/* Operations that send over a link at the same time share its rate equally.  While link `peer` (0:
- * none) is busy too, the rate is shared_bytes_per_s. */
+/* Operations that send over a link at the same time share its rate equally. */
 typedef struct memo_link {
     int64_t name;
     double bytes_per_s;
-    int32_t peer;
-    double shared_bytes_per_s;
 } memo_link;
 
 typedef struct memo_schedule {
@@ -897,9 +883,6 @@ MEMO_API memo_status memo_schedule_add_stream(memo_schedule* schedule, const cha
                                               int32_t* stream, memo_error* error);
 MEMO_API memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name,
                                             double bytes_per_s, int32_t* link, memo_error* error);
-/* While both links are busy, each has the rate shared_bytes_per_s. */
-MEMO_API memo_status memo_schedule_pair_links(memo_schedule* schedule, int32_t a, int32_t b,
-                                              double shared_bytes_per_s, memo_error* error);
 MEMO_API memo_status memo_schedule_add_event(memo_schedule* schedule, int32_t* event,
                                              memo_error* error);
 MEMO_API memo_op_desc memo_op_desc_default(void);
@@ -1222,8 +1205,6 @@ typedef struct memo_swap_desc {
     /* 1: the calling thread computes, and compute_stream is not used.  Begin calls then return when
      * the layer's rows are on the device; end calls mean that the layer is computed. */
     int32_t computes_on_host;
-    memo_stream to_host_stream; /* borrowed until destroy; NULL: the engine creates its own */
-    memo_stream to_device_stream;
     const memo_tensor* tensors; /* copied */
     int32_t n_tensors;
     int32_t n_layers;
@@ -1272,12 +1253,6 @@ MEMO_API memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_
 /* Errors: INVALID_ARGUMENT, also for sums above 2^62. */
 MEMO_API memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                               memo_error* error);
-/* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer; both
- * are n_rows if there are none.  Rows that no later layer overwrites are not recomputed, so the
- * last layer recomputes nothing.  Errors: INVALID_ARGUMENT. */
-MEMO_API memo_status memo_swap_desc_get_recompute_rows(const memo_swap_desc* desc, int32_t layer,
-                                                       int32_t tensor, int64_t* begin, int64_t* end,
-                                                       memo_error* error);
 /* Sets desc->n_host_layers to the number of places that fit into host_bytes; 0: all layers fit.
  * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY (not one fits; n_host_layers is then 1). */
 MEMO_API memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes,
@@ -1310,7 +1285,9 @@ MEMO_API memo_status memo_swap_abandon(memo_swap* swap, memo_error* error);
 /* Address of the tensor's row 0 in this layer; rows are contiguous.  It never changes.  NULL: the
  * tensor is absent.  layer and tensor are asserted. */
 MEMO_API void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor);
-/* Like memo_swap_desc_get_recompute_rows, for the rows of this micro-batch. */
+/* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer; both
+ * are the micro-batch's number of rows if there are none.  Rows that no later layer overwrites are
+ * not recomputed, so the last layer recomputes nothing. */
 MEMO_API void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
                                            int64_t* begin, int64_t* end);
 MEMO_API void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes);
@@ -1327,8 +1304,7 @@ typedef struct memo_swap_times {
     /* A copy takes copy_s plus its bytes at these rates; rate 0: no time for bytes. */
     double copy_s;
     double to_host_bytes_per_s, to_device_bytes_per_s;
-    double both_ways_bytes_per_s; /* total while both directions copy; 0: the sum of both */
-    int32_t n_micro_batches;      /* 0: 1 */
+    int32_t n_micro_batches; /* 0: 1 */
     /* The same for reads and writes of the file. */
     double file_s;
     double to_file_bytes_per_s, from_file_bytes_per_s;
@@ -1705,7 +1681,7 @@ typedef struct memo_merge_desc {
     memo_type part_type; /* of part_out */
     int64_t n_batches;   /* 0: 1 */
     int64_t n_rows, n_columns;
-    int64_t batch_stride_rows, part_batch_stride_rows; /* 0: n_rows */
+    int64_t batch_stride_rows; /* of all four arrays; 0: n_rows */
 } memo_merge_desc;
 
 MEMO_INLINE float memo_merge_weight(float a, float b) {
@@ -1719,13 +1695,11 @@ MEMO_INLINE float memo_merge_lse(float a, float b) {
     return (a > b ? a : b) + log1pf(expf(-fabsf(a - b)));
 }
 
-/* row is counted through all batches. */
-MEMO_INLINE void memob_merge_place(const memo_merge_desc* merge, int64_t row, int64_t* place,
-                                   int64_t* part_place) {
+/* The row of the arrays, for a row that is counted through all batches. */
+MEMO_INLINE int64_t memob_merge_place(const memo_merge_desc* merge, int64_t row) {
     int64_t rest = row, batch = 0;
     if (merge->n_batches > 1) batch = memoi_row_of(row, merge->n_rows, &rest);
-    *place = batch * merge->batch_stride_rows + rest;
-    *part_place = batch * merge->part_batch_stride_rows + rest;
+    return batch * merge->batch_stride_rows + rest;
 }
 
 MEMO_INLINE void memoi_merge_group(const memo_merge_desc* merge, int64_t place, int64_t column,
@@ -1747,23 +1721,21 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
                                  float weight) {
     const int shift = memoi_row_shift(MEMO_TYPE_F32);
     const int64_t step = (int64_t)MEMO_ROW_LANES << shift;
-    int64_t place, part_place, column;
+    int64_t place, column;
     if (weight == 0) return;
-    memob_merge_place(merge, row, &place, &part_place);
+    place = memob_merge_place(merge, row);
     /* Two groups at a time: all four loads are on their way before the first is used. */
-
-    /* A group at a time; all reads of a group come before its conversion. */
     for (column = (int64_t)lane << shift; column < merge->n_columns; column += 2 * step) {
         const int64_t second = column + step;
         int32_t n = memoi_row_rest(merge->n_columns, column, shift), n_second = 0;
         memo_row_group part, out, second_part, second_out;
         if (second < merge->n_columns) n_second = memoi_row_rest(merge->n_columns, second, shift);
-        memoi_group_load_at(&part, merge->part_out, merge->part_type, merge->n_columns, part_place,
+        memoi_group_load_at(&part, merge->part_out, merge->part_type, merge->n_columns, place,
                             column, n);
         memoi_group_load_at(&out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, column,
                             weight != 1 ? n : 0);
         memoi_group_load_at(&second_part, merge->part_out, merge->part_type, merge->n_columns,
-                            part_place, second, n_second);
+                            place, second, n_second);
         memoi_group_load_at(&second_out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, second,
                             weight != 1 ? n_second : 0);
         memoi_merge_group(merge, place, column, weight, &part, &out, n);
@@ -2151,6 +2123,21 @@ MEMO_API memo_status memo_row_loss_sums(const memo_cross_entropy_desc* entropy, 
 MEMO_API memo_status memo_row_sinks(const memo_sinks_desc* sinks, memo_error* error);
 MEMO_API memo_status memo_row_sink_sums(const memo_sinks_desc* sinks, memo_error* error);
 
+/* All row kernels, for the authors of devices: K(function of memo_device, memo_row_ function, name in
+ * schedules, desc). */
+#define MEMO_ROW_KERNELS(K)                                                                        \
+    K(gather_rows, gather, "gather rows", memo_rows_desc)                                          \
+    K(scatter_rows, scatter, "scatter rows", memo_rows_desc)                                       \
+    K(merge, merge, "merge", memo_merge_desc)                                                      \
+    K(add, add, "add", memo_add_desc)                                                              \
+    K(row_sums, sums, "row sums", memo_row_sums_desc)                                              \
+    K(cast, cast, "cast", memo_cast_desc)                                                          \
+    K(softmax_parts, softmax_parts, "softmax parts", memo_cross_entropy_desc)                      \
+    K(cross_entropy, cross_entropy, "cross entropy", memo_cross_entropy_desc)                      \
+    K(loss_sums, loss_sums, "loss sums", memo_cross_entropy_desc)                                  \
+    K(sinks, sinks, "sinks", memo_sinks_desc)                                                      \
+    K(sink_sums, sink_sums, "sink sums", memo_sinks_desc)
+
 /* For a device of your own: checks a desc as above, and replaces each 0 by its default. */
 MEMO_API memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error);
 MEMO_API memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error);
@@ -2269,6 +2256,17 @@ MEMO_API memo_status memo_sinks_desc_resolve(memo_sinks_desc* sinks, memo_error*
 /* Streams of a trace are 0 to MEMOB_STREAMS - 1. */
 #define MEMOB_STREAMS 64
 
+/* Defines TYPE_default, whose fields are all zero. */
+#define MEMOB_ZERO_DEFAULT(type)                                                                   \
+    type type##_default(void) {                                                                    \
+        type desc;                                                                                 \
+        memset(&desc, 0, sizeof desc);                                                             \
+        return desc;                                                                               \
+    }
+
+/* Sets error like memo_error_set, and is the status. */
+#define MEMOB_INVALID(error, ...) memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, __VA_ARGS__)
+
 /* --- >>memory --- */
 
 /* Sets error to OUT_OF_HOST_MEMORY, "no host memory for WHAT", and returns that status. */
@@ -2278,9 +2276,18 @@ MEMOI memo_status memob_no_memory(memo_error* error, const char* what);
  * means failure.  The caller frees it with MEMO_FREE. */
 MEMOI void* memob_calloc(int64_t count, size_t element_bytes);
 
-/* Grows *array, whose capacity is counted in elements, to at least `needed` elements by doubling.
- * New elements are zero.  On failure the array is unchanged. */
-MEMOI int memob_reserve(void** array, int64_t* capacity, int64_t needed, size_t element_bytes);
+/* Grows an array to at least `needed` elements by doubling.  `array` is the address of the pointer to
+ * it; capacity counts elements.  New elements are zero.  On failure the array is unchanged. */
+MEMOI int memob_reserve(void* array, int64_t* capacity, int64_t needed, size_t element_bytes);
+
+/* Arrays that are freed together; all zero is none. */
+typedef struct memob_arrays {
+    void* latest;   /* each array begins after the address of the one before it */
+    int32_t failed; /* there was no memory for one of them */
+} memob_arrays;
+/* Adds an array like memob_calloc.  Check `failed` once, after the last one. */
+MEMOI void* memob_arrays_add(memob_arrays* arrays, int64_t count, size_t element_bytes);
+MEMOI void memob_arrays_free(memob_arrays* arrays);
 
 /* Takes count elements behind the first *used_bytes of block, which it rounds up to alignment.
  * With block NULL it only counts and returns NULL: run the calls twice, to measure and to take. */
@@ -2300,6 +2307,15 @@ MEMOI int64_t memob_align_up(int64_t value, int64_t alignment);
 /* Is value neither infinite nor NaN?  Correct under -ffast-math too. */
 MEMOI int memob_is_finite(double value);
 MEMOI int memob_is_in(double value, double least, double most); /* never true for NaN */
+
+/* Checks the field of a desc.  Errors: INVALID_ARGUMENT, "DESC.FIELD: out of range (VALUE); LEAST to
+ * MOST are valid".  A rate is 0 (no limit), or 1 to 1e18 bytes/s; beyond, times of copies overflow. */
+MEMOI memo_status memob_check_integer(const char* desc, const char* field, int64_t value,
+                                      int64_t least, int64_t most, memo_error* error);
+MEMOI memo_status memob_check_real(const char* desc, const char* field, double value, double least,
+                                   double most, memo_error* error);
+MEMOI memo_status memob_check_rate(const char* desc, const char* field, double bytes_per_s,
+                                   memo_error* error);
 
 /* Hash map from int64 to int64; all zero is an empty map.  Values are 0 or above. */
 typedef struct memob_map {
@@ -2337,14 +2353,10 @@ MEMOI const char* memob_bytes_text(char* buffer, double size_bytes);
 
 /* --- >>reader --- */
 
-/* Reads a whole file ("-": standard input).  *data ends with a zero byte that *n_bytes does not
- * count; the caller frees it with MEMO_FREE.  Errors: IO, OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_bytes,
-                                  memo_error* error);
-
-/* Position in a text, which it borrows.  A word is bytes between blanks. */
+/* Position in a text.  A word is bytes between blanks. */
 typedef struct memob_reader {
     const char* name; /* of the file, for messages */
+    const char* text;
     const char* next; /* start of the next line */
     const char* end;  /* of the text */
     const char* line; /* start of the current line */
@@ -2352,8 +2364,13 @@ typedef struct memob_reader {
     const char* word; /* where the search for the next word starts */
     int64_t n_line;   /* its number, from 1 */
 } memob_reader;
-MEMOI void memob_reader_init(memob_reader* reader, const char* name, const char* text,
-                             int64_t n_bytes);
+/* Reads a text of the caller, which it borrows.  name NULL: "text".  Errors: INVALID_ARGUMENT. */
+MEMOI memo_status memob_reader_init(memob_reader* reader, const char* text, int64_t n_bytes,
+                                    const char* name, memo_error* error);
+/* Reads a whole file ("-": standard input), whose text memob_reader_close frees.  Errors: IO,
+ * OUT_OF_HOST_MEMORY; then there is nothing to close, and closing does no harm. */
+MEMOI memo_status memob_reader_open(memob_reader* reader, const char* path, memo_error* error);
+MEMOI void memob_reader_close(memob_reader* reader);
 /* Moves to the next line that is neither blank nor a comment, and reads its first word.  0: end of
  * the text. */
 MEMOI int memob_next_entry(memob_reader* reader, const char** word, int64_t* length);
@@ -2372,15 +2389,20 @@ MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error)
 /* Sets error to "NAME:LINE: MESSAGE" of the current line, and returns status. */
 MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
                                    memo_status status, const char* format, ...) MEMO_PRINTF(4, 5);
+#define MEMOB_BAD_LINE(reader, error, ...)                                                         \
+    memob_line_error(reader, error, MEMO_STATUS_FORMAT, __VA_ARGS__)
 
-/* Files of memo begin with "memo KIND 1" and end with "end COUNT CHECKSUM".
+/* Files of memo begin with "memo KIND 1" and end with "end COUNT CHECKSUM", their frame.
  * memob_read_first_line starts after the word `memo` and checks kind and version.
- * memob_read_last_line checks the checksum of text, the whole file, and sets *count; the reader
- * then ends before that line, which *last_line keeps for messages.  memob_put_last_line appends
- * it.  Errors: FORMAT, VERSION. */
+ * memob_read_frame checks both lines and sets *count; the reader then is between them, and
+ * *last_line keeps the last one for messages.  An optional frame may be absent: *count is -1.
+ * memob_check_count compares *count with the number of lines found.  memob_put_last_line appends
+ * the last line.  Errors: FORMAT, VERSION. */
 MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, memo_error* error);
-MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, int64_t* count,
-                                       memob_reader* last_line, memo_error* error);
+MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int is_optional,
+                                   int64_t* count, memob_reader* last_line, memo_error* error);
+MEMOI memo_status memob_check_count(const memob_reader* last_line, int64_t count, int64_t n_found,
+                                    memo_error* error);
 MEMOI void memob_put_last_line(memo_text* text, int64_t count);
 
 /* --- >>trace, >>marks, >>plan --- */
@@ -2410,12 +2432,6 @@ MEMOI memo_status memob_recorder_annotate(void* context, memo_stream stream,
 #ifndef MEMO_NO_HOST_DEVICE
 /* Errors: INVALID_ARGUMENT unless memo_host_device_create made the device. */
 MEMOI memo_status memob_check_host_device(const memo_device* device, memo_error* error);
-/* Call it before waiting for work of a host device: nothing runs before its start.  Errors:
- * INVALID_STATE, "WHAT would wait forever". */
-MEMOI memo_status memob_check_started(const memo_device* host_device, const char* what,
-                                      memo_error* error);
-/* Is it a rate that copies can be given: 0, or 1 to 1e18 bytes/s? */
-MEMOI int memob_is_copy_rate(double bytes_per_s);
 
 /* A counter is the only way in which two threads meet.  One thread sets it, in steps of two that
  * wrap; any number wait for it.  Bit 0: somebody sleeps on it.
@@ -2437,8 +2453,20 @@ MEMOI void memob_spin_pause(void);
 
 /* --- >>row kernels --- */
 
-/* memob_merge_place is inline, in the public part: rows of out and part_out for a row counted
- * through all batches. */
+/* memob_merge_place is inline, in the public part. */
+
+/* The bytes that a row kernel reads and writes. */
+typedef struct memob_row_touched {
+    memo_range reads[4], writes[2];
+    int64_t n_reads, n_writes;
+} memob_row_touched;
+/* Of each kernel, from a desc whose defaults are filled in. */
+#define MEMOB_ROW_TOUCH(entry, name, shown, desc_type)                                             \
+    MEMOI memob_row_touched memob_row_touch_##name(const desc_type* desc);
+MEMO_ROW_KERNELS(MEMOB_ROW_TOUCH)
+#undef MEMOB_ROW_TOUCH
+/* Sets the operation's ranges, which it borrows, and its name. */
+MEMOI memo_op_desc memob_row_op(const char* name, const memob_row_touched* touched);
 
 /* --- >>swap rows, >>swap places --- */
 
@@ -2572,19 +2600,45 @@ MEMOI void* memob_calloc(int64_t count, size_t element_bytes) {
     return result;
 }
 
-MEMOI int memob_reserve(void** array, int64_t* capacity, int64_t needed, size_t element_bytes) {
+MEMOI int memob_reserve(void* array, int64_t* capacity, int64_t needed, size_t element_bytes) {
     int64_t larger;
-    void* moved;
+    void *old, *moved;
     if (needed <= *capacity) return 1;
     larger = *capacity < 16 ? 16 : *capacity;
     while (larger < needed) larger *= 2;
     moved = memob_calloc(larger, element_bytes);
     if (!moved) return 0;
-    if (*array) memcpy(moved, *array, (size_t)*capacity * element_bytes);
-    MEMO_FREE(*array);
-    *array = moved;
+    memcpy(&old, array, sizeof old); /* a pointer of any type */
+    if (old) memcpy(moved, old, (size_t)*capacity * element_bytes);
+    MEMO_FREE(old);
+    memcpy(array, &moved, sizeof moved);
     *capacity = larger;
     return 1;
+}
+
+#define MEMOI_ARRAYS_HEAD 16 /* bytes before an array, which stays aligned for every type */
+
+MEMOI void* memob_arrays_add(memob_arrays* arrays, int64_t count, size_t element_bytes) {
+    int64_t n_more = MEMOI_ARRAYS_HEAD / (int64_t)element_bytes + 1;
+    char* block = count < 0 || count > MEMOB_BYTES_MAX - n_more
+                      ? NULL
+                      : (char*)memob_calloc(count + n_more, element_bytes);
+    if (!block) {
+        arrays->failed = 1;
+        return NULL;
+    }
+    memcpy(block, &arrays->latest, sizeof arrays->latest);
+    arrays->latest = block;
+    return block + MEMOI_ARRAYS_HEAD;
+}
+
+MEMOI void memob_arrays_free(memob_arrays* arrays) {
+    while (arrays->latest) {
+        void* block = arrays->latest;
+        memcpy(&arrays->latest, block, sizeof arrays->latest);
+        MEMO_FREE(block);
+    }
+    arrays->failed = 0;
 }
 
 MEMOI void* memob_carve(char* block, int64_t* used_bytes, int64_t count, size_t element_bytes,
@@ -2610,6 +2664,30 @@ MEMOI int memob_is_finite(double value) {
 }
 MEMOI int memob_is_in(double value, double least, double most) {
     return memob_is_finite(value) && value >= least && value <= most;
+}
+
+MEMOI memo_status memob_check_integer(const char* desc, const char* field, int64_t value,
+                                      int64_t least, int64_t most, memo_error* error) {
+    if (value >= least && value <= most) return MEMO_STATUS_OK;
+    if (most == INT32_MAX || most == INT64_MAX)
+        return MEMOB_INVALID(error, "%s.%s: out of range (%lld); %lld or more is valid", desc,
+                             field, (long long)value, (long long)least);
+    return MEMOB_INVALID(error, "%s.%s: out of range (%lld); %lld to %lld are valid", desc, field,
+                         (long long)value, (long long)least, (long long)most);
+}
+
+MEMOI memo_status memob_check_real(const char* desc, const char* field, double value, double least,
+                                   double most, memo_error* error) {
+    if (memob_is_in(value, least, most)) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error, "%s.%s: out of range (%g); %g to %g are valid", desc, field, value,
+                         least, most);
+}
+
+MEMOI memo_status memob_check_rate(const char* desc, const char* field, double bytes_per_s,
+                                   memo_error* error) {
+    if (memob_is_in(bytes_per_s, 1, 1e18) || memob_is_in(bytes_per_s, 0, 0)) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error, "%s.%s: out of range (%g); 0 (no limit) and 1 to 1e18 are valid",
+                         desc, field, bytes_per_s);
 }
 
 MEMOI int memob_compare(int64_t a, int64_t b) { return (a > b) - (a < b); }
@@ -2787,16 +2865,14 @@ void memo_text_free(memo_text* text) {
 void memo_text_put(memo_text* text, const char* format, ...) {
     va_list arguments;
     int length;
-    void* data = text->data;
     if (text->failed) return;
     va_start(arguments, format);
     length = vsnprintf(NULL, 0, format, arguments);
     va_end(arguments);
-    if (length < 0 || !memob_reserve(&data, &text->capacity, text->n_bytes + length + 1, 1)) {
+    if (length < 0 || !memob_reserve(&text->data, &text->capacity, text->n_bytes + length + 1, 1)) {
         text->failed = 1;
         return;
     }
-    text->data = (char*)data;
     va_start(arguments, format);
     vsnprintf(text->data + text->n_bytes, (size_t)length + 1, format, arguments);
     va_end(arguments);
@@ -2844,13 +2920,6 @@ void memo_text_put_json(memo_text* text, const char* s) {
 #define MEMOI_PATH_BYTES 4096
 #endif
 
-/* __O_TMPFILE is visible without _GNU_SOURCE. */
-#if defined(O_TMPFILE)
-#define MEMOI_TMPFILE O_TMPFILE
-#elif defined(__O_TMPFILE)
-#define MEMOI_TMPFILE __O_TMPFILE
-#endif
-
 /* Moves a descriptor to 3 or above.  If standard output is closed, a file would get descriptor 1,
  * and lines that the program prints would go into the file.  Returns -1 on failure, like open. */
 MEMOI int memoi_file_descriptor_from_3(int descriptor) {
@@ -2884,60 +2953,35 @@ MEMOI int memoi_file_write_all(int descriptor, const char* data, int64_t n_bytes
     return 0;
 }
 
-/* Appends a short unused name to name, a folder of folder_bytes, and creates a file of that name,
- * or links the unnamed one to it.  Returns the descriptor, or -1. */
-MEMOI int memoi_file_temporary_name(char* name, size_t folder_bytes, int unnamed) {
-    char link[48];
-    int k, descriptor;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", unnamed);
-    for (k = 0; k < 1000; k++) {
+/* Appends a short unused name to name, a folder of folder_bytes, and creates a file of that name.
+ * Returns the descriptor, or -1. */
+MEMOI int memoi_file_create_beside(char* name, size_t folder_bytes) {
+    int k, descriptor = -1;
+    for (k = 0; k < 1000 && descriptor < 0 && (k == 0 || errno == EEXIST); k++) {
         snprintf(name + folder_bytes, 48, ".memo-%ld-%d", (long)getpid(), k);
-        if (unnamed < 0)
-            descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        else if (linkat(AT_FDCWD, link, AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0)
-            descriptor = unnamed;
-        else
-            descriptor = -1;
-        if (descriptor >= 0 || errno != EEXIST) return descriptor;
+        descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     }
-    return -1;
+    return memoi_file_descriptor_from_3(descriptor);
 }
 
-/* Writes a new file and renames it to target; owner and mode of an existing target are kept.  If
- * may_be_unnamed and the file system allows it, the file has no name while it is written.  Returns
- * an errno. */
+/* Writes a new file and renames it to target, so that no reader sees half of it; owner and mode of
+ * an existing target are kept.  name is room for its first name.  Returns an errno. */
 MEMOI int memoi_file_replace(const char* target, const struct stat* old, const char* data,
-                             int64_t n_bytes, char* name, int may_be_unnamed) {
+                             int64_t n_bytes, char* name) {
     const char* slash = strrchr(target, '/');
     size_t folder_bytes = slash ? (size_t)(slash - target) + 1 : 0;
-    int descriptor = -1, is_named, code;
+    int descriptor, code;
     memcpy(name, target, folder_bytes);
-
-    /* Write the new file under no name or a temporary name, so that no reader sees half of it. */
-#if defined(MEMOI_TMPFILE)
-    memcpy(name + folder_bytes, ".", 2);
-    if (may_be_unnamed) descriptor = open(name, MEMOI_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
-#else
-    (void)may_be_unnamed;
-#endif
-    is_named = descriptor < 0;
-    if (is_named) descriptor = memoi_file_temporary_name(name, folder_bytes, -1);
-    descriptor = memoi_file_descriptor_from_3(descriptor);
+    descriptor = memoi_file_create_beside(name, folder_bytes);
     if (descriptor < 0) return errno;
     code = memoi_file_write_all(descriptor, data, n_bytes);
     if (!code && old) {
         (void)!fchown(descriptor, old->st_uid, old->st_gid);
         if (fchmod(descriptor, old->st_mode & 07777)) code = errno;
     }
-
-    /* Only a complete file gets the name of the target. */
-    if (!code && !is_named) {
-        is_named = memoi_file_temporary_name(name, folder_bytes, descriptor) >= 0;
-        if (!is_named) code = errno;
-    }
     if (close(descriptor) && !code) code = errno;
     if (!code && rename(name, target)) code = errno;
-    if (code && is_named) unlink(name);
+    if (code) unlink(name);
     return code;
 }
 
@@ -2950,8 +2994,7 @@ MEMOI int memoi_file_replace_safely(const char* target, const struct stat* old, 
     if (!name) return ENOMEM;
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &before);
-    code = memoi_file_replace(target, old, data, n_bytes, name, 1);
-    if (code) code = memoi_file_replace(target, old, data, n_bytes, name, 0);
+    code = memoi_file_replace(target, old, data, n_bytes, name);
     sigprocmask(SIG_SETMASK, &before, NULL);
     MEMO_FREE(name);
     return code;
@@ -3051,6 +3094,14 @@ MEMOI void memoi_svg_put_text_at(memo_text* text, const char* attributes, double
     memo_text_put(text, ">");
 }
 
+/* A text element with this string. */
+MEMOI void memoi_svg_put_label(memo_text* text, const char* attributes, double x, double y,
+                               const char* label) {
+    memoi_svg_put_text_at(text, attributes, x, y);
+    memo_text_put_xml(text, label);
+    memo_text_put(text, "</text>\n");
+}
+
 /* Step of an axis: 1, 2 or 5 times a power of ten, about n steps in range. */
 MEMOI double memoi_svg_nice_step(double range, double n) {
     double step = pow(10.0, floor(log10(range / n)));
@@ -3075,12 +3126,23 @@ MEMOI double memoi_svg_text_width(const char* s, int64_t n_bytes, double font_si
  * Knows: lines, words and numbers of a text, and the first and last line of memo's files.  Knows
  * nothing of what the lines between them say. */
 
-MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_bytes,
-                                  memo_error* error) {
+MEMOI memo_status memob_reader_init(memob_reader* reader, const char* text, int64_t n_bytes,
+                                    const char* name, memo_error* error) {
+    memset(reader, 0, sizeof *reader);
+    if (!text || n_bytes < 0)
+        return MEMOB_INVALID(error, "text: NULL, or n_bytes is negative; pass a text");
+    reader->name = name ? name : "text";
+    reader->text = reader->next = text;
+    reader->end = text + n_bytes;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memob_reader_open(memob_reader* reader, const char* path, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     FILE* file = strcmp(path, "-") ? fopen(path, "rb") : stdin;
-    void* bytes = NULL;
+    char* bytes = NULL;
     int64_t capacity = 0, used = 0;
+    memset(reader, 0, sizeof *reader);
     if (!file)
         return memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be read: %s", path,
                               strerror(errno));
@@ -3088,12 +3150,12 @@ MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_byte
     /* Sizes of pipes and devices are unknown, so read until the end, up to a limit. */
     for (;;) {
         size_t n;
-        if (!memob_reserve(&bytes, &capacity, used + 65537, 1)) {
+        if (!memob_reserve(&bytes, &capacity, used + 65536, 1)) {
             status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                                     "%s: no host memory for its text", path);
             break;
         }
-        n = fread((char*)bytes + used, 1, (size_t)(capacity - used - 1), file);
+        n = fread(bytes + used, 1, (size_t)(capacity - used), file);
         used += (int64_t)n;
         if (n == 0) break;
         if (used > MEMO_FILE_BYTES_MAX) {
@@ -3114,19 +3176,10 @@ MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_byte
         MEMO_FREE(bytes);
         return status;
     }
-    ((char*)bytes)[used] = 0;
-    *data = (char*)bytes;
-    *n_bytes = used;
-    return MEMO_STATUS_OK;
+    return memob_reader_init(reader, bytes, used, file == stdin ? "standard input" : path, error);
 }
 
-MEMOI void memob_reader_init(memob_reader* reader, const char* name, const char* text,
-                             int64_t n_bytes) {
-    memset(reader, 0, sizeof *reader);
-    reader->name = name;
-    reader->next = text;
-    reader->end = text + n_bytes;
-}
+MEMOI void memob_reader_close(memob_reader* reader) { MEMO_FREE((char*)reader->text); }
 
 /* Moves to the next line; 0 at the end of the text. */
 MEMOI int memoi_reader_next_line(memob_reader* reader) {
@@ -3213,11 +3266,10 @@ MEMOI memo_status memob_expect_number(memob_reader* reader, const char* what, in
     int64_t length;
     char shown[40];
     if (!memob_next_word(reader, &word, &length))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "the %s is missing", what);
+        return MEMOB_BAD_LINE(reader, error, "the %s is missing", what);
     if (!memob_word_number(word, length, value))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "the %s `%s` is not a whole number of 64 bits", what,
-                                memob_word_text(shown, word, length));
+        return MEMOB_BAD_LINE(reader, error, "the %s `%s` is not a whole number of 64 bits", what,
+                              memob_word_text(shown, word, length));
     return MEMO_STATUS_OK;
 }
 
@@ -3226,9 +3278,8 @@ MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error)
     int64_t length;
     char shown[40];
     if (!memob_next_word(reader, &word, &length)) return MEMO_STATUS_OK;
-    return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                            "unexpected `%s`; the line ends before it",
-                            memob_word_text(shown, word, length));
+    return MEMOB_BAD_LINE(reader, error, "unexpected `%s`; the line ends before it",
+                          memob_word_text(shown, word, length));
 }
 
 MEMOI int memob_next_entry(memob_reader* reader, const char** word, int64_t* length) {
@@ -3246,9 +3297,8 @@ MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, 
     char shown[40];
     memo_status status;
     if (!memob_next_word(reader, &word, &length) || !memob_word_is(word, length, kind))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "the file is a memo `%s`; a `memo %s` was expected",
-                                memob_word_text(shown, word, length), kind);
+        return MEMOB_BAD_LINE(reader, error, "the file is a memo `%s`; a `memo %s` was expected",
+                              memob_word_text(shown, word, length), kind);
     status = memob_expect_number(reader, "version", &version, error);
     if (status) return status;
     if (version > 1)
@@ -3261,8 +3311,8 @@ MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, 
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, int64_t* count,
-                                       memob_reader* last_line, memo_error* error) {
+MEMOI memo_status memoi_reader_check_end(memob_reader* reader, int64_t* count,
+                                         memob_reader* last_line, memo_error* error) {
     memob_reader ahead = *reader;
     const char* word;
     const char* end_line;
@@ -3276,17 +3326,17 @@ MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, i
      * fault of a line. */
     while (!is_end && memob_next_entry(&ahead, &word, &length))
         is_end = memob_word_is(word, length, "end");
-    if (!is_end)
-        return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT, "truncated: no `end` line");
+    if (!is_end) return MEMOB_BAD_LINE(&ahead, error, "truncated: no `end` line");
     end_line = ahead.line;
     *last_line = ahead;
     status = memob_expect_number(&ahead, "count", count, error);
+    if (!status && *count < 0)
+        status = MEMOB_BAD_LINE(&ahead, error, "count: negative (%lld)", (long long)*count);
     if (status) return status;
 
     /* The stated checksum against the checksum of all bytes before the line. */
     if (!memob_next_word(&ahead, &word, &length) || length != 16)
-        return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
-                                "the checksum must have 16 hexadecimal digits");
+        return MEMOB_BAD_LINE(&ahead, error, "the checksum must have 16 hexadecimal digits");
     for (i = 0; i < length; i++) {
         char c = word[i];
         int digit = c >= '0' && c <= '9'   ? c - '0'
@@ -3294,29 +3344,51 @@ MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, i
                     : c >= 'A' && c <= 'F' ? c - 'A' + 10
                                            : -1;
         if (digit < 0)
-            return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
-                                    "the checksum must have 16 hexadecimal digits");
+            return MEMOB_BAD_LINE(&ahead, error, "the checksum must have 16 hexadecimal digits");
         stated = stated << 4 | (uint64_t)digit;
     }
     status = memob_expect_line_end(&ahead, error);
     if (status) return status;
 
-    found = memoi_hash_fnv1a(text, (int64_t)(end_line - text));
+    found = memoi_hash_fnv1a(reader->text, (int64_t)(end_line - reader->text));
     if (found != stated)
-        return memob_line_error(
-            &ahead, error, MEMO_STATUS_FORMAT,
-            "wrong checksum: the lines above have %016llx; the file was changed "
-            "or damaged",
+        return MEMOB_BAD_LINE(
+            &ahead, error,
+            "wrong checksum: the lines above have %016llx; the file was changed or damaged",
             (unsigned long long)found);
 
     /* Whatever follows is covered by no checksum. */
     while (memoi_reader_next_line(&ahead)) {
         if (memob_next_word(&ahead, &word, &length))
-            return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
-                                    "nothing may follow the `end` line");
+            return MEMOB_BAD_LINE(&ahead, error, "nothing may follow the `end` line");
     }
     reader->end = end_line;
     return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int is_optional,
+                                   int64_t* count, memob_reader* last_line, memo_error* error) {
+    memob_reader first = *reader;
+    const char* word;
+    int64_t length;
+    int is_empty = !memob_next_entry(&first, &word, &length);
+    int has_frame = !is_empty && memob_word_is(word, length, "memo");
+    memo_status status;
+    *count = -1;
+    if (is_optional && !is_empty && !has_frame) return MEMO_STATUS_OK;
+    *reader = first;
+    if (!has_frame)
+        return MEMOB_BAD_LINE(reader, error, "%sthe first line must be `memo %s 1`",
+                              is_empty ? "the file is empty; " : "", kind);
+    status = memob_read_first_line(reader, kind, error);
+    return status ? status : memoi_reader_check_end(reader, count, last_line, error);
+}
+
+MEMOI memo_status memob_check_count(const memob_reader* last_line, int64_t count, int64_t n_found,
+                                    memo_error* error) {
+    if (count < 0 || count == n_found) return MEMO_STATUS_OK;
+    return MEMOB_BAD_LINE(last_line, error, "wrong count: %lld stated, %lld lines above",
+                          (long long)count, (long long)n_found);
 }
 
 MEMOI void memob_put_last_line(memo_text* text, int64_t count) {
@@ -3380,13 +3452,9 @@ void memo_trace_destroy(memo_trace* trace) {
 
 MEMOI memo_status memoi_trace_room(memo_trace* trace, memo_error* error) {
     memoi_trace_book* book = memoi_trace_book_of(trace);
-    void* requests = trace->requests;
-    void* origin = book->origin;
-    int fits = memob_reserve(&requests, &book->requests_capacity, trace->n_requests + 1,
+    int fits = memob_reserve(&trace->requests, &book->requests_capacity, trace->n_requests + 1,
                              sizeof(memo_request)) &&
-               memob_reserve(&origin, &book->origin_capacity, trace->n_requests + 1, 8);
-    trace->requests = (memo_request*)requests;
-    book->origin = (int64_t*)origin;
+               memob_reserve(&book->origin, &book->origin_capacity, trace->n_requests + 1, 8);
     return fits ? MEMO_STATUS_OK : memob_no_memory(error, "a trace");
 }
 
@@ -3402,10 +3470,7 @@ MEMOI memo_request* memoi_trace_append(memo_trace* trace, memo_request_kind kind
 }
 
 MEMOI memo_status memoi_trace_check_stream(int64_t stream, memo_error* error) {
-    if (stream >= 0 && stream < MEMOB_STREAMS) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "stream: out of range (%lld); 0 to %d are valid", (long long)stream,
-                          MEMOB_STREAMS - 1);
+    return memob_check_integer("trace", "stream", stream, 0, MEMOB_STREAMS - 1, error);
 }
 
 /* Finds the malloc of a live id; the error states whether the id was freed or never requested. */
@@ -3416,13 +3481,12 @@ MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const ch
     if (*origin >= 0) return MEMO_STATUS_OK;
     for (i = 0; i < trace->n_requests; i++) {
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC && trace->requests[i].id == id)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "%s of id %lld: it was freed before; request it again first",
-                                  what, (long long)id);
+            return MEMOB_INVALID(error,
+                                 "%s of id %lld: it was freed before; request it again first", what,
+                                 (long long)id);
     }
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s of id %lld: it was never requested; request it first", what,
-                          (long long)id);
+    return MEMOB_INVALID(error, "%s of id %lld: it was never requested; request it first", what,
+                         (long long)id);
 }
 
 memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
@@ -3432,17 +3496,15 @@ memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
     memo_status status = memoi_trace_check_stream(stream, error);
     if (status) return status;
     if (size_bytes < 0 || size_bytes > MEMOB_BYTES_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "size of id %lld: out of range (%lld); 0 to 2^62 bytes are valid",
-                              (long long)id, (long long)size_bytes);
+        return MEMOB_INVALID(error,
+                             "size of id %lld: out of range (%lld); 0 to 2^62 bytes are valid",
+                             (long long)id, (long long)size_bytes);
     if ((int)memory_class < MEMO_CLASS_TRANSIENT || (int)memory_class > MEMO_CLASS_PERSISTENT)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "class of id %lld: not a memo_class (%d); 0 to %d are valid",
-                              (long long)id, (int)memory_class, (int)MEMO_CLASS_PERSISTENT);
+        return MEMOB_INVALID(error, "class of id %lld: not a memo_class (%d); 0 to %d are valid",
+                             (long long)id, (int)memory_class, (int)MEMO_CLASS_PERSISTENT);
     if (memob_map_get(&book->live, id) >= 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "id %lld is already live; free it first or use another id",
-                              (long long)id);
+        return MEMOB_INVALID(error, "id %lld is already live; free it first or use another id",
+                             (long long)id);
 
     /* All that can fail, before the trace changes. */
     status = memoi_trace_room(trace, error);
@@ -3494,9 +3556,8 @@ memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream, me
     memo_status status = memoi_trace_check_stream(stream, error);
     if (status) return status;
     if (memob_map_get(&memoi_trace_book_of(trace)->events, event) < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "wait for event %lld: it was never recorded; record it first",
-                              (long long)event);
+        return MEMOB_INVALID(error, "wait for event %lld: it was never recorded; record it first",
+                             (long long)event);
     status = memoi_trace_room(trace, error);
     if (status) return status;
     memoi_trace_append(trace, MEMO_REQUEST_WAIT, event, stream, -1);
@@ -3505,25 +3566,19 @@ memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream, me
 
 memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* error) {
     memoi_trace_book* book = memoi_trace_book_of(trace);
-    void* grown = trace->text;
     int64_t length = text ? (int64_t)strlen(text) : 0, i;
     memo_status status;
-    int fits;
-    if (length == 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "mark: the text is empty; pass one line");
+    if (length == 0) return MEMOB_INVALID(error, "mark: the text is empty; pass one line");
     for (i = 0; i < length; i++) {
         if ((unsigned char)text[i] < 32)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "mark: the text has a control character (%d); pass one line of text",
+            return MEMOB_INVALID(
+                error, "mark: the text has a control character (%d); pass one line of text",
                 (int)(unsigned char)text[i]);
     }
     status = memoi_trace_room(trace, error);
     if (status) return status;
-    fits = memob_reserve(&grown, &book->text_capacity, trace->text_bytes + length + 1, 1);
-    trace->text = (char*)grown;
-    if (!fits) return memob_no_memory(error, "a trace");
+    if (!memob_reserve(&trace->text, &book->text_capacity, trace->text_bytes + length + 1, 1))
+        return memob_no_memory(error, "a trace");
     memcpy(trace->text + trace->text_bytes, text, (size_t)length + 1);
     memoi_trace_append(trace, MEMO_REQUEST_MARK, trace->text_bytes, 0, -1);
     trace->text_bytes += length + 1;
@@ -3540,7 +3595,7 @@ MEMOI memo_status memoi_trace_expect_stream(memob_reader* reader, int32_t* strea
     memo_status status = memob_expect_number(reader, "stream", &number, error);
     if (status) return status;
     if (memoi_trace_check_stream(number, &reason))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%s", reason.message);
+        return MEMOB_BAD_LINE(reader, error, "%s", reason.message);
     *stream = (int32_t)number;
     return MEMO_STATUS_OK;
 }
@@ -3552,16 +3607,15 @@ MEMOI memo_status memoi_trace_expect_class(memob_reader* reader, memo_class* mem
     char shown[40];
     int i;
     if (!memob_next_word(reader, &word, &length))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "the class is missing");
+        return MEMOB_BAD_LINE(reader, error, "the class is missing");
     for (i = 0; i < 3; i++) {
         if (memob_word_is(word, length, memoi_trace_class_name((memo_class)i))) {
             *memory_class = (memo_class)i;
             return MEMO_STATUS_OK;
         }
     }
-    return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                            "the class `%s` is not transient, skeletal or persistent",
-                            memob_word_text(shown, word, length));
+    return MEMOB_BAD_LINE(reader, error, "the class `%s` is not transient, skeletal or persistent",
+                          memob_word_text(shown, word, length));
 }
 
 MEMOI memo_status memoi_trace_parse_malloc(memob_reader* reader, memo_trace* trace, int version,
@@ -3597,9 +3651,9 @@ MEMOI memo_status memoi_trace_parse_free(memob_reader* reader, memo_trace* trace
     if (status) return status;
     requested = trace->requests[memob_request_origin(trace, trace->n_requests - 1)].size_bytes;
     if (size_bytes != requested)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "free of id %lld: wrong size (%lld); its malloc has %lld bytes",
-                                (long long)id, (long long)size_bytes, (long long)requested);
+        return MEMOB_BAD_LINE(reader, error,
+                              "free of id %lld: wrong size (%lld); its malloc has %lld bytes",
+                              (long long)id, (long long)size_bytes, (long long)requested);
     return MEMO_STATUS_OK;
 }
 
@@ -3652,8 +3706,8 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* wo
         else
             status = memo_trace_wait(trace, number, stream, &reason);
     } else {
-        return memob_line_error(
-            reader, error, MEMO_STATUS_FORMAT,
+        return MEMOB_BAD_LINE(
+            reader, error,
             version > 0
                 ? "unknown request `%s`; malloc, free, use, record, wait, mark and end are valid"
                 : "unknown request `%s`; malloc, free and mark are valid, and more if the file "
@@ -3668,51 +3722,18 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* wo
     return status;
 }
 
-MEMOI memo_status memoi_trace_parse_requests(memob_reader* reader, const char* text,
-                                             memo_trace* trace, memo_error* error) {
+MEMOI memo_status memoi_trace_parse(memob_reader* reader, memo_trace** trace, memo_error* error) {
     const char* word;
-    int64_t length, count = -1;
+    int64_t length, count;
     memob_reader last_line;
-    memo_status status;
-    int version = 0, more = memob_next_entry(reader, &word, &length);
-    if (!more)
-        return memob_line_error(
-            reader, error, MEMO_STATUS_FORMAT,
-            "the file is empty; a trace begins with `memo trace 1` or a request");
-
-    /* Version 1 has a frame, which is checked first. */
-    if (memob_word_is(word, length, "memo")) {
-        version = 1;
-        status = memob_read_first_line(reader, "trace", error);
-        if (!status) status = memob_read_last_line(reader, text, &count, &last_line, error);
-        if (status) return status;
-        more = memob_next_entry(reader, &word, &length);
-    }
-
-    for (; more; more = memob_next_entry(reader, &word, &length)) {
-        status = memoi_trace_parse_request(reader, word, length, trace, version, error);
-        if (status) return status;
-    }
-
-    if (version > 0 && count != trace->n_requests)
-        return memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
-                                "wrong count: %lld stated, %lld requests above", (long long)count,
-                                (long long)trace->n_requests);
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name,
-                             memo_trace** trace, memo_error* error) {
-    memob_reader reader;
-    memo_status status;
-    *trace = NULL;
-    if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "text: NULL, or n_bytes is negative; pass a text");
-    status = memo_trace_create(trace, error);
+    memo_status status = memo_trace_create(trace, error);
     if (status) return status;
-    memob_reader_init(&reader, name ? name : "text", text, n_bytes);
-    status = memoi_trace_parse_requests(&reader, text, *trace, error);
+
+    /* Only version 1 has a frame. */
+    status = memob_read_frame(reader, "trace", 1, &count, &last_line, error);
+    while (!status && memob_next_entry(reader, &word, &length))
+        status = memoi_trace_parse_request(reader, word, length, *trace, count >= 0, error);
+    if (!status) status = memob_check_count(&last_line, count, (*trace)->n_requests, error);
     if (status) {
         memo_trace_destroy(*trace);
         *trace = NULL;
@@ -3720,15 +3741,20 @@ memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name
     return status;
 }
 
-memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* error) {
-    char* text = NULL;
-    int64_t n_bytes = 0;
-    memo_status status = memob_read_file(path, &text, &n_bytes, error);
+memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name,
+                             memo_trace** trace, memo_error* error) {
+    memob_reader reader;
+    memo_status status = memob_reader_init(&reader, text, n_bytes, name, error);
     *trace = NULL;
-    if (status) return status;
-    status =
-        memo_trace_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input", trace, error);
-    MEMO_FREE(text);
+    return status ? status : memoi_trace_parse(&reader, trace, error);
+}
+
+memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* error) {
+    memob_reader reader;
+    memo_status status = memob_reader_open(&reader, path, error);
+    *trace = NULL;
+    if (!status) status = memoi_trace_parse(&reader, trace, error);
+    memob_reader_close(&reader);
     return status;
 }
 
@@ -3768,8 +3794,9 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
 /* ---- >>marks ------------------------------------------------------------------------------------
  * Knows: what a mark says, and classes.  Knows nothing of files. */
 
+static const char* const memoi_mark_phases[] = {"", "", "forward", "recompute", "backward"};
+
 memo_mark memo_mark_parse(const char* text) {
-    static const char* const phases[] = {"forward", "recompute", "backward"};
     memob_reader reader;
     const char* word;
     int64_t length;
@@ -3782,16 +3809,15 @@ memo_mark memo_mark_parse(const char* text) {
     if (!text) return none;
 
     /* "iteration", or "layer N PHASE". */
-    memob_reader_init(&reader, "mark", text, (int64_t)strlen(text));
+    (void)memob_reader_init(&reader, text, (int64_t)strlen(text), "mark", NULL);
     if (!memoi_reader_next_line(&reader) || !memob_next_word(&reader, &word, &length)) return none;
     if (memob_word_is(word, length, "iteration")) {
         mark.phase = MEMO_PHASE_ITERATION;
     } else if (memob_word_is(word, length, "layer")) {
         if (!memoi_reader_next_number(&reader, &mark.layer) || mark.layer < 0) return none;
         if (!memob_next_word(&reader, &word, &length)) return none;
-        for (i = 0; i < 3; i++)
-            if (memob_word_is(word, length, phases[i]))
-                mark.phase = (memo_phase)(MEMO_PHASE_FORWARD + i);
+        for (i = MEMO_PHASE_FORWARD; i <= MEMO_PHASE_BACKWARD; i++)
+            if (memob_word_is(word, length, memoi_mark_phases[i])) mark.phase = (memo_phase)i;
         if (mark.phase == MEMO_PHASE_NONE) return none;
     } else {
         return none;
@@ -3866,16 +3892,8 @@ typedef struct memoi_layers {
     int64_t* free_index; /* of each malloc number: the request that frees it, or -1 */
     int64_t* incoming;   /* one layer: of each malloc number, the block that the layer before it in
                             time puts in its place; -1: none */
+    memob_arrays arrays; /* all of these except first */
 } memoi_layers;
-
-MEMOI void memoi_layers_free(memoi_layers* layers) {
-    MEMO_FREE(layers->first);
-    MEMO_FREE(layers->base);
-    MEMO_FREE(layers->segment);
-    MEMO_FREE(layers->number);
-    MEMO_FREE(layers->free_index);
-    MEMO_FREE(layers->incoming);
-}
 
 /* The layer of segment s among n layers, its own or the one before the gap; -1: pre, middle, post.
  */
@@ -3897,15 +3915,13 @@ MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
     const memo_trace* trace = layers->trace;
     int64_t i, n_forward = 0, n_backward = 0, n_cuts = 1, capacity = 0;
     memo_phase open = MEMO_PHASE_NONE;
-    void* first = NULL;
 
     /* One more round than requests, for the room of the last cut. */
     for (i = 0; i <= trace->n_requests; i++) {
         int64_t expected;
         memo_mark mark;
-        int fits = memob_reserve(&first, &capacity, n_cuts + 2, 8);
-        layers->first = (int64_t*)first;
-        if (!fits) return memob_no_memory(error, "the layers of a trace");
+        if (!memob_reserve(&layers->first, &capacity, n_cuts + 2, 8))
+            return memob_no_memory(error, "the layers of a trace");
         if (i == trace->n_requests) break;
         mark = memob_request_mark(trace, i);
         if (mark.layer < 0) continue;
@@ -3924,11 +3940,10 @@ MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
         expected = mark.phase == MEMO_PHASE_FORWARD ? n_forward : n_forward - 1 - n_backward;
         if (mark.layer != expected || (mark.phase == MEMO_PHASE_FORWARD && n_backward > 0) ||
             (mark.is_end ? open != mark.phase : open != MEMO_PHASE_NONE))
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "request %lld: the mark \"%.60s\" is out of order; mark forwards 0, 1, ..., then "
-                "backwards in reverse, each with begin and end",
-                (long long)i, trace->text + trace->requests[i].id);
+            return MEMOB_INVALID(error,
+                                 "request %lld: the mark \"%.60s\" is out of order; mark forwards "
+                                 "0, 1, ..., then backwards in reverse, each with begin and end",
+                                 (long long)i, trace->text + trace->requests[i].id);
         layers->first[n_cuts++] = mark.is_end ? i + 1 : i;
         if (mark.is_end) {
             n_forward += open == MEMO_PHASE_FORWARD;
@@ -3942,25 +3957,23 @@ MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
     layers->first[n_cuts] = trace->n_requests;
     layers->n_layers = n_forward;
     if (n_forward == 0 || n_backward != n_forward)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "trace: %lld forwards and %lld backwards are marked; mark begin and end "
-            "of both in every layer",
-            (long long)n_forward, (long long)n_backward);
+        return MEMOB_INVALID(error,
+                             "trace: %lld forwards and %lld backwards are marked; mark begin and "
+                             "end of both in every layer",
+                             (long long)n_forward, (long long)n_backward);
     return MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_layers_number(memoi_layers* layers, memo_error* error) {
     const memo_trace* trace = layers->trace;
     int64_t n_segments = 4 * layers->n_layers + 1, s, i, n = 0;
-    layers->base = (int64_t*)memob_calloc(n_segments + 1, 8);
-    layers->segment = (int64_t*)memob_calloc(trace->n_buffers, 8);
-    layers->number = (int64_t*)memob_calloc(trace->n_requests, 8);
-    layers->free_index = (int64_t*)memob_calloc(trace->n_buffers, 8);
-    layers->incoming = (int64_t*)memob_calloc(trace->n_buffers, 8);
-    if (!layers->base || !layers->segment || !layers->number || !layers->free_index ||
-        !layers->incoming)
-        return memob_no_memory(error, "the layers of a trace");
+    memob_arrays* arrays = &layers->arrays;
+    layers->base = (int64_t*)memob_arrays_add(arrays, n_segments + 1, 8);
+    layers->segment = (int64_t*)memob_arrays_add(arrays, trace->n_buffers, 8);
+    layers->number = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
+    layers->free_index = (int64_t*)memob_arrays_add(arrays, trace->n_buffers, 8);
+    layers->incoming = (int64_t*)memob_arrays_add(arrays, trace->n_buffers, 8);
+    if (arrays->failed) return memob_no_memory(error, "the layers of a trace");
 
     /* Frees come after their mallocs, so one pass numbers both. */
     for (s = 0; s < n_segments; s++) {
@@ -4013,10 +4026,10 @@ MEMOI memo_status memoi_layers_chain(memoi_layers* layers, const char* what, int
         out = memoi_layers_next_crossing(layers, out + 1, inside, out_a, out_b);
     }
     if (in < 0 && out < 0) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "layer 0: the %s reads other blocks than it leaves (number, order or "
-                          "size), so it cannot be repeated; record three layers",
-                          what);
+    return MEMOB_INVALID(error,
+                         "layer 0: the %s reads other blocks than it leaves (number, order or "
+                         "size), so it cannot be repeated; record three layers",
+                         what);
 }
 
 /* The recorded segment that segment t of the result repeats; -1: it is empty.  *shift: what is
@@ -4083,7 +4096,6 @@ MEMOI memo_status memoi_layers_apply_request(const memoi_layers* layers, int64_t
                                              memo_error* error) {
     const memo_trace* trace = layers->trace;
     const memo_request* request = &trace->requests[i];
-    static const char* const phases[] = {"", "", "forward", "recompute", "backward"};
     int64_t id = 0, layer;
     memo_mark mark;
     char text[64];
@@ -4091,9 +4103,7 @@ MEMOI memo_status memoi_layers_apply_request(const memoi_layers* layers, int64_t
     if (request->kind == MEMO_REQUEST_FREE || request->kind == MEMO_REQUEST_USE) {
         id = memoi_layers_result_block(layers, layers->number[memob_request_origin(trace, i)], t,
                                        shift, inner, n, base);
-        if (id < 0)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "it uses a block that the other layers lack");
+        if (id < 0) return MEMOB_INVALID(error, "it uses a block that the other layers lack");
     }
 
     switch (request->kind) {
@@ -4115,7 +4125,7 @@ MEMOI memo_status memoi_layers_apply_request(const memoi_layers* layers, int64_t
                 ? mark.layer + shift
                 : memoi_layers_from_outside(mark.layer, layers->n_layers, n, t, t <= 2 * n);
     if (layer < 0 || layer >= n) layer = mark.layer;
-    snprintf(text, sizeof text, "layer %lld %s %s", (long long)layer, phases[mark.phase],
+    snprintf(text, sizeof text, "layer %lld %s %s", (long long)layer, memoi_mark_phases[mark.phase],
              mark.is_end ? "end" : "begin");
     return memo_trace_mark(result, text, error);
 }
@@ -4218,9 +4228,8 @@ MEMOI memo_status memoi_layers_apply_all(const memoi_layers* layers, int64_t n, 
     } else if (status) {
         memo_error_set(error, status, "%s", reason.message);
     } else if ((*result)->n_live != n_never_freed) {
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "trace: one layer frees blocks at a point where other layers free "
-                                "none; record three layers");
+        status = MEMOB_INVALID(error, "trace: one layer frees blocks at a point where other layers "
+                                      "free none; record three layers");
     }
 
     MEMO_FREE(base);
@@ -4254,9 +4263,8 @@ MEMOI memo_status memoi_layers_check(const memoi_layers* layers, memo_error* err
     }
 
     if (i < trace->n_requests || i < again->n_requests)
-        status = memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "request %lld: the middle layers differ; record layers with equal requests",
+        status = MEMOB_INVALID(
+            error, "request %lld: the middle layers differ; record layers with equal requests",
             (long long)i);
     memo_trace_destroy(again);
     return status;
@@ -4268,10 +4276,9 @@ memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_layers, m
     memo_status status;
     int64_t m;
     *result = NULL;
-    if (n_layers < 1 || n_layers > 1 << 20)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "n_layers: out of range (%lld); 1 to 2^20 are valid",
-                              (long long)n_layers);
+    status =
+        memob_check_integer("memo_trace_apply_layers", "n_layers", n_layers, 1, 1 << 20, error);
+    if (status) return status;
 
     /* Cut, number and match the recorded layers. */
     memset(&layers, 0, sizeof layers);
@@ -4280,11 +4287,10 @@ memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_layers, m
     if (!status) status = memoi_layers_number(&layers, error);
     m = layers.n_layers;
     if (!status && (m == 2 || (m > 2 && n_layers < 2)))
-        status = memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "n_layers: %lld layers cannot be made from %lld; record one layer for any "
-            "number, or three for two or more",
-            (long long)n_layers, (long long)m);
+        status = MEMOB_INVALID(error,
+                               "n_layers: %lld layers cannot be made from %lld; record one layer "
+                               "for any number, or three for two or more",
+                               (long long)n_layers, (long long)m);
     if (!status && m == 1 && n_layers > 1)
         status = memoi_layers_chain(&layers, "forward", 0, 1, 3, 1, 2, 4, error);
     if (!status && m == 1 && n_layers > 1)
@@ -4293,7 +4299,8 @@ memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_layers, m
     /* Prove the pattern, then repeat it. */
     if (!status && m > 2) status = memoi_layers_check(&layers, error);
     if (!status) status = memoi_layers_apply_all(&layers, n_layers, result, error);
-    memoi_layers_free(&layers);
+    MEMO_FREE(layers.first);
+    memob_arrays_free(&layers.arrays);
     return status;
 }
 
@@ -4317,14 +4324,12 @@ memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignmen
     *plan = NULL;
     if (alignment_bytes == 0) alignment_bytes = 1;
     if (n_buffers < 0 || n_gaps < 0)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "plan: n_buffers %lld or n_gaps %lld is negative; 0 or more are valid",
-            (long long)n_buffers, (long long)n_gaps);
+        return MEMOB_INVALID(error,
+                             "plan: n_buffers %lld or n_gaps %lld is negative; 0 or more are valid",
+                             (long long)n_buffers, (long long)n_gaps);
     if (!memoi_plan_is_alignment(alignment_bytes))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
+        return MEMOB_INVALID(
+            error, "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
             (long long)alignment_bytes);
 
     /* One owner for all arrays, so that a failure destroys what exists. */
@@ -4395,8 +4400,8 @@ MEMOI const char* memoi_plan_buffer_fault(const memo_plan* plan, int64_t i) {
 MEMOI memo_status memoi_plan_buffer_error(const memo_plan* plan, int64_t i, int64_t* culprit,
                                           memo_error* error, const char* fault) {
     *culprit = i;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "buffer %lld (id %lld): %s",
-                          (long long)i, (long long)plan->buffers[i].id, fault);
+    return MEMOB_INVALID(error, "buffer %lld (id %lld): %s", (long long)i,
+                         (long long)plan->buffers[i].id, fault);
 }
 
 /* All conditions of a problem except the order. */
@@ -4404,9 +4409,8 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
     int64_t i, bytes, total = 0;
     *culprit = -1;
     if (!memoi_plan_is_alignment(plan->alignment_bytes))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
+        return MEMOB_INVALID(
+            error, "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
             (long long)plan->alignment_bytes);
 
     /* Buffers: each alone, and the sum of sizes so far. */
@@ -4425,9 +4429,8 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
     for (i = 0; i < plan->n_gaps; i++) {
         const memo_gap* gap = &plan->gaps[i];
         if (gap->buffer < 0 || gap->buffer >= plan->n_buffers)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "plan.gaps[%lld].buffer: out of range (%lld); the plan has %lld buffers",
+            return MEMOB_INVALID(
+                error, "plan.gaps[%lld].buffer: out of range (%lld); the plan has %lld buffers",
                 (long long)i, (long long)gap->buffer, (long long)plan->n_buffers);
         if (gap->begin >= gap->end || gap->begin < plan->buffers[gap->buffer].begin ||
             gap->end > plan->buffers[gap->buffer].end)
@@ -4437,15 +4440,13 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
 
     /* Holds: after the lifetime; never together with gaps. */
     if (plan->n_holds > 0 && plan->n_gaps > 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "plan.holds: the plan has gaps and %lld holds; remove one kind",
-                              (long long)plan->n_holds);
+        return MEMOB_INVALID(error, "plan.holds: the plan has gaps and %lld holds; remove one kind",
+                             (long long)plan->n_holds);
     for (i = 0; i < plan->n_holds; i++) {
         const memo_hold* hold = &plan->holds[i];
         if (hold->buffer < 0 || hold->buffer >= plan->n_buffers)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "plan.holds[%lld].buffer: out of range (%lld); the plan has %lld buffers",
+            return MEMOB_INVALID(
+                error, "plan.holds[%lld].buffer: out of range (%lld); the plan has %lld buffers",
                 (long long)i, (long long)hold->buffer, (long long)plan->n_buffers);
         if (hold->lane < 0 || hold->until > MEMOB_BYTES_MAX ||
             hold->until <= plan->buffers[hold->buffer].end)
@@ -4481,11 +4482,16 @@ MEMOI memo_status memoi_plan_check_order(const memo_plan* plan, int64_t* culprit
 /* The largest sum of live sizes, and at least the end of each fixed buffer.  -1: no memory. */
 MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
     int64_t n = plan->n_buffers + plan->n_gaps, born = 0, died = 0, i, live = 0, bound = 0;
-    memob_keyed* births = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
-    memob_keyed* deaths = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    memob_arrays arrays = {NULL, 0};
+    memob_keyed* births = (memob_keyed*)memob_arrays_add(&arrays, n, sizeof(memob_keyed));
+    memob_keyed* deaths = (memob_keyed*)memob_arrays_add(&arrays, n, sizeof(memob_keyed));
+    if (arrays.failed) {
+        memob_arrays_free(&arrays);
+        return -1;
+    }
 
     /* A gap is a death at its begin and a birth at its end. */
-    for (i = 0; births && deaths && i < n; i++) {
+    for (i = 0; i < n; i++) {
         const memo_gap* gap = i < plan->n_buffers ? NULL : &plan->gaps[i - plan->n_buffers];
         births[i].index = deaths[i].index = gap ? gap->buffer : i;
         births[i].key = gap ? gap->end : plan->buffers[i].begin;
@@ -4495,35 +4501,28 @@ MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
     }
 
     /* Sweep: ends first at equal times, because lifetimes are half-open. */
-    if (births && deaths) {
-        memob_keyed_sort(births, n);
-        memob_keyed_sort(deaths, n);
-        while (born < n) {
-            if (died < n && deaths[died].key <= births[born].key)
-                live -= memob_buffer_bytes(plan, deaths[died++].index);
-            else
-                live += memob_buffer_bytes(plan, births[born++].index);
-            bound = memob_max(bound, live);
-        }
-    } else {
-        bound = -1;
+    memob_keyed_sort(births, n);
+    memob_keyed_sort(deaths, n);
+    while (born < n) {
+        if (died < n && deaths[died].key <= births[born].key)
+            live -= memob_buffer_bytes(plan, deaths[died++].index);
+        else
+            live += memob_buffer_bytes(plan, births[born++].index);
+        bound = memob_max(bound, live);
     }
-
-    MEMO_FREE(births);
-    MEMO_FREE(deaths);
+    memob_arrays_free(&arrays);
     return bound;
 }
 
 /* Sorts buffers by begin, stably; gaps and holds follow. */
 MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
     int64_t n = plan->n_buffers, i;
-    memob_keyed* order = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
-    memo_buffer* sorted = (memo_buffer*)memob_calloc(n, sizeof(memo_buffer));
-    int64_t* place = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    if (!order || !sorted || !place) {
-        MEMO_FREE(order);
-        MEMO_FREE(sorted);
-        MEMO_FREE(place);
+    memob_arrays arrays = {NULL, 0};
+    memob_keyed* order = (memob_keyed*)memob_arrays_add(&arrays, n, sizeof(memob_keyed));
+    memo_buffer* sorted = (memo_buffer*)memob_arrays_add(&arrays, n, sizeof(memo_buffer));
+    int64_t* place = (int64_t*)memob_arrays_add(&arrays, n, sizeof(int64_t));
+    if (arrays.failed) {
+        memob_arrays_free(&arrays);
         return memob_no_memory(error, "sorting a plan");
     }
 
@@ -4543,9 +4542,7 @@ MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
 
     /* The array stays the caller's, so copy back. */
     memcpy(plan->buffers, sorted, (size_t)n * sizeof(memo_buffer));
-    MEMO_FREE(sorted);
-    MEMO_FREE(order);
-    MEMO_FREE(place);
+    memob_arrays_free(&arrays);
     return MEMO_STATUS_OK;
 }
 
@@ -4571,11 +4568,7 @@ memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
     plan->lower_bound_bytes = bound;
     for (i = 0; i < plan->n_buffers; i++)
         plan->n_times = memob_max(plan->n_times, plan->buffers[i].end);
-    if (plan->body_begin < 0 || plan->body_begin > plan->n_times)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "plan.body_begin: out of range (%lld); 0 to %lld are valid",
-                              (long long)plan->body_begin, (long long)plan->n_times);
-    return MEMO_STATUS_OK;
+    return memob_check_integer("plan", "body_begin", plan->body_begin, 0, plan->n_times, error);
 }
 
 /* ---- >>plan from trace --------------------------------------------------------------------------
@@ -4616,25 +4609,19 @@ typedef struct memoi_clocks {
                               the buffer without having waited for the malloc */
     memoi_lane* lanes;
     int64_t n_lanes, lane_capacity;
-    int64_t* mallocs; /* requests, by lane */
-    int64_t* lane_of; /* of each request that is a malloc */
+    int64_t* mallocs;    /* requests, by lane */
+    int64_t* lane_of;    /* of each request that is a malloc */
+    memob_arrays arrays; /* all that do not grow */
 } memoi_clocks;
 
 MEMOI void memoi_clocks_free(memoi_clocks* clocks) {
     int64_t i;
     for (i = 0; clocks->advances && i < clocks->n * clocks->n; i++)
         MEMO_FREE(clocks->advances[i].list);
-    MEMO_FREE(clocks->advances);
-    MEMO_FREE(clocks->clock);
     MEMO_FREE(clocks->snapshots);
-    memob_map_free(&clocks->events);
-    MEMO_FREE(clocks->time);
-    MEMO_FREE(clocks->last_use);
-    MEMO_FREE(clocks->previous_use);
-    MEMO_FREE(clocks->starts);
     MEMO_FREE(clocks->lanes);
-    MEMO_FREE(clocks->mallocs);
-    MEMO_FREE(clocks->lane_of);
+    memob_map_free(&clocks->events);
+    memob_arrays_free(&clocks->arrays);
 }
 
 /* Numbers the streams that occur. */
@@ -4656,12 +4643,10 @@ MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t str
     int64_t u;
     for (u = 0; u < clocks->n; u++) {
         memoi_advances* advances = &clocks->advances[stream * clocks->n + u];
-        void* list = advances->list;
-        int fits;
         if (u == stream || snapshot[u] <= clocks->clock[stream * clocks->n + u]) continue;
-        fits = memob_reserve(&list, &advances->capacity, advances->n + 1, sizeof(memoi_advance));
-        advances->list = (memoi_advance*)list;
-        if (!fits) return memob_no_memory(error, "the order of streams");
+        if (!memob_reserve(&advances->list, &advances->capacity, advances->n + 1,
+                           sizeof(memoi_advance)))
+            return memob_no_memory(error, "the order of streams");
         clocks->clock[stream * clocks->n + u] = snapshot[u];
         advances->list[advances->n].at = i;
         advances->list[advances->n++].reaches = snapshot[u];
@@ -4672,17 +4657,16 @@ MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t str
 MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace,
                                    memo_error* error) {
     int64_t n = clocks->n, i, time = 0, n_events = 0, capacity = 0;
-    void* snapshots = NULL;
-
-    clocks->clock = (int64_t*)memob_calloc(n * n, 8);
-    clocks->advances = (memoi_advances*)memob_calloc(n * n, sizeof(memoi_advances));
-    clocks->time = (int64_t*)memob_calloc(trace->n_requests, 8);
-    clocks->last_use = (int64_t*)memob_calloc(trace->n_requests, 8);
-    clocks->previous_use = (int64_t*)memob_calloc(trace->n_requests, 8);
-    clocks->starts = (uint64_t*)memob_calloc(trace->n_requests, 8);
-    if (!clocks->clock || !clocks->advances || !clocks->time || !clocks->last_use ||
-        !clocks->previous_use || !clocks->starts)
-        return memob_no_memory(error, "the order of streams");
+    memob_arrays* arrays = &clocks->arrays;
+    clocks->clock = (int64_t*)memob_arrays_add(arrays, n * n, 8);
+    clocks->advances = (memoi_advances*)memob_arrays_add(arrays, n * n, sizeof(memoi_advances));
+    clocks->time = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
+    clocks->last_use = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
+    clocks->previous_use = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
+    clocks->starts = (uint64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
+    clocks->mallocs = (int64_t*)memob_arrays_add(arrays, trace->n_buffers, 8);
+    clocks->lane_of = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
+    if (arrays->failed) return memob_no_memory(error, "the order of streams");
 
     for (i = 0; i < n * n; i++) clocks->clock[i] = -1;
 
@@ -4706,12 +4690,10 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
         } else if (request->kind == MEMO_REQUEST_RECORD) {
             row = memob_map_get(&clocks->events, request->id);
             if (row < 0) {
-                int fits;
                 row = n_events++;
-                fits = memob_reserve(&snapshots, &capacity, n_events * n, 8) &&
-                       memob_map_put(&clocks->events, request->id, row);
-                clocks->snapshots = (int64_t*)snapshots;
-                if (!fits) return memob_no_memory(error, "the order of streams");
+                if (!memob_reserve(&clocks->snapshots, &capacity, n_events * n, 8) ||
+                    !memob_map_put(&clocks->events, request->id, row))
+                    return memob_no_memory(error, "the order of streams");
             }
             memcpy(clocks->snapshots + row * n, clocks->clock + s * n, (size_t)n * 8);
             clocks->snapshots[row * n + s] = i;
@@ -4729,13 +4711,11 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
 /* The lane of a set of streams, created if necessary; -1: no memory. */
 MEMOI int64_t memoi_clocks_lane_find(memoi_clocks* clocks, memob_map* known, uint64_t streams) {
     int64_t lane = memob_map_get(known, (int64_t)streams), s = 0;
-    void* lanes = clocks->lanes;
-    int fits;
     if (lane >= 0) return lane;
-    fits = memob_reserve(&lanes, &clocks->lane_capacity, clocks->n_lanes + 1, sizeof(memoi_lane)) &&
-           memob_map_put(known, (int64_t)streams, clocks->n_lanes);
-    clocks->lanes = (memoi_lane*)lanes;
-    if (!fits) return -1;
+    if (!memob_reserve(&clocks->lanes, &clocks->lane_capacity, clocks->n_lanes + 1,
+                       sizeof(memoi_lane)) ||
+        !memob_map_put(known, (int64_t)streams, clocks->n_lanes))
+        return -1;
     while (!(streams >> s & 1)) s++;
     clocks->lanes[clocks->n_lanes].streams = streams;
     clocks->lanes[clocks->n_lanes].name =
@@ -4751,19 +4731,16 @@ MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* tra
     int64_t i, n = 0;
     int pass;
     memset(&known, 0, sizeof known);
-    clocks->mallocs = (int64_t*)memob_calloc(trace->n_buffers, 8);
-    clocks->lane_of = (int64_t*)memob_calloc(trace->n_requests, 8);
 
     /* Equal sets of streams share a lane. */
-    for (i = 0; clocks->mallocs && clocks->lane_of && i < trace->n_requests; i++) {
+    for (i = 0; i < trace->n_requests; i++) {
         if (trace->requests[i].kind != MEMO_REQUEST_MALLOC) continue;
         clocks->lane_of[i] = memoi_clocks_lane_find(clocks, &known, clocks->starts[i]);
         if (clocks->lane_of[i] < 0) break;
         plan->buffers[number[i]].lane = clocks->lanes[clocks->lane_of[i]].name;
     }
     memob_map_free(&known);
-    if (!clocks->mallocs || !clocks->lane_of || i < trace->n_requests)
-        return memob_no_memory(error, "the order of streams");
+    if (i < trace->n_requests) return memob_no_memory(error, "the order of streams");
 
     /* The mallocs of each lane: the first pass counts them, the second lists them. */
     for (pass = 0; pass < 2; pass++) {
@@ -4837,15 +4814,12 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
     /* A lane comes after them when its last stream does. */
     for (lane = 0; lane < clocks->n_lanes; lane++) {
         int64_t at = 0, until;
-        void* holds = plan->holds;
-        int fits;
         for (s = 0; s < clocks->n; s++)
             if (clocks->lanes[lane].streams >> s & 1) at = memob_max(at, behind[s]);
         until = memoi_clocks_lane_until(clocks, &clocks->lanes[lane], at);
         if (until <= plan->buffers[buffer].end) continue;
-        fits = memob_reserve(&holds, capacity, plan->n_holds + 1, sizeof(memo_hold));
-        plan->holds = (memo_hold*)holds;
-        if (!fits) return memob_no_memory(error, "the order of streams");
+        if (!memob_reserve(&plan->holds, capacity, plan->n_holds + 1, sizeof(memo_hold)))
+            return memob_no_memory(error, "the order of streams");
         plan->holds[plan->n_holds].buffer = buffer;
         plan->holds[plan->n_holds].lane = clocks->lanes[lane].name;
         plan->holds[plan->n_holds++].until = until;
@@ -5029,8 +5003,8 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, i
             const memoi_piece* other = rank < 0 ? NULL : &pieces[order[rank].index];
             if (!other || !memoi_plan_piece_overlap(plan, piece, other)) continue;
             *culprit = piece->buffer;
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
+            return MEMOB_INVALID(
+                error,
                 "buffers %lld (id %lld) and %lld (id %lld) both live at time %lld and share bytes: "
                 "offsets %lld and %lld",
                 (long long)other->buffer, (long long)plan->buffers[other->buffer].id,
@@ -5057,12 +5031,10 @@ MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culpr
         peak = memob_max(peak, buffer->offset_bytes + memob_buffer_bytes(plan, i));
     }
     if (plan->peak_bytes != peak)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "plan.peak_bytes: wrong (%lld); offsets and sizes give %lld",
-                              (long long)plan->peak_bytes, (long long)peak);
+        return MEMOB_INVALID(error, "plan.peak_bytes: wrong (%lld); offsets and sizes give %lld",
+                             (long long)plan->peak_bytes, (long long)peak);
     if (plan->proof == MEMO_PROOF_OPTIMAL && peak < plan->lower_bound_bytes)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "plan.peak_bytes: below the lower bound");
+        return MEMOB_INVALID(error, "plan.peak_bytes: below the lower bound");
     return MEMO_STATUS_OK;
 }
 
@@ -5110,13 +5082,13 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
                     other->offset_bytes + memob_buffer_bytes(plan, lanes[k].index))
                 continue;
             *culprit = lanes[k].index;
-            status = memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "buffers %lld (id %lld) and %lld (id %lld) share bytes: lane %d may not reuse the "
-                "first before time %lld, and the second begins at %lld",
-                (long long)hold->buffer, (long long)held->id, (long long)lanes[k].index,
-                (long long)other->id, (int)hold->lane, (long long)hold->until,
-                (long long)other->begin);
+            status =
+                MEMOB_INVALID(error,
+                              "buffers %lld (id %lld) and %lld (id %lld) share bytes: lane %d may "
+                              "not reuse the first before time %lld, and the second begins at %lld",
+                              (long long)hold->buffer, (long long)held->id,
+                              (long long)lanes[k].index, (long long)other->id, (int)hold->lane,
+                              (long long)hold->until, (long long)other->begin);
         }
     }
     MEMO_FREE(lanes);
@@ -5127,6 +5099,7 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
 MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, int64_t* culprit,
                                     memo_error* error) {
     int64_t n = plan->n_buffers + plan->n_gaps, n_leaves = 1, i, bound = 0;
+    memob_arrays arrays = {NULL, 0};
     memoi_piece* pieces;
     memob_keyed* order;
     memob_keyed* events;
@@ -5146,38 +5119,32 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
         if (plan->buffers[i].is_fixed)
             bound = memob_max(bound, plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i));
     }
-    if (plan->body_begin < 0 || plan->body_begin > plan->n_times)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "plan.body_begin: out of range (%lld); 0 to %lld are valid",
-                              (long long)plan->body_begin, (long long)plan->n_times);
+    status = memob_check_integer("plan", "body_begin", plan->body_begin, 0, plan->n_times, error);
+    if (status) return status;
     if (check_offsets) status = memoi_plan_check_offsets(plan, culprit, error);
     if (status) return status;
 
     /* Overlaps, by a sweep over the pieces. */
     while (n_leaves < n) n_leaves *= 2;
-    pieces = (memoi_piece*)memob_calloc(n, sizeof(memoi_piece));
-    order = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
-    events = (memob_keyed*)memob_calloc(2 * n, sizeof(memob_keyed));
-    tree = (unsigned char*)memob_calloc(2 * n_leaves, 1);
-    if (!pieces || !order || !events || !tree)
+    pieces = (memoi_piece*)memob_arrays_add(&arrays, n, sizeof(memoi_piece));
+    order = (memob_keyed*)memob_arrays_add(&arrays, n, sizeof(memob_keyed));
+    events = (memob_keyed*)memob_arrays_add(&arrays, 2 * n, sizeof(memob_keyed));
+    tree = (unsigned char*)memob_arrays_add(&arrays, 2 * n_leaves, 1);
+    if (arrays.failed)
         status = memob_no_memory(error, "validating a plan");
     else
         status = memoi_plan_sweep(plan, pieces, memoi_plan_pieces(plan, pieces), order, events,
                                   tree, n_leaves, check_offsets, &bound, culprit, error);
-    MEMO_FREE(pieces);
-    MEMO_FREE(order);
-    MEMO_FREE(events);
-    MEMO_FREE(tree);
+    memob_arrays_free(&arrays);
 
     /* The bound last: the sweep has computed it. */
     if (!status && check_offsets && plan->n_holds > 0)
         status = memoi_plan_check_holds(plan, culprit, error);
     if (!status && bound != plan->lower_bound_bytes) {
         *culprit = -1;
-        status =
-            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                           "plan.lower_bound_bytes: wrong (%lld); lifetimes and sizes give %lld",
-                           (long long)plan->lower_bound_bytes, (long long)bound);
+        status = MEMOB_INVALID(
+            error, "plan.lower_bound_bytes: wrong (%lld); lifetimes and sizes give %lld",
+            (long long)plan->lower_bound_bytes, (long long)bound);
     }
     return status;
 }
@@ -5185,8 +5152,7 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
 memo_status memo_plan_validate(const memo_plan* plan, memo_error* error) {
     int64_t culprit;
     if (plan->proof != MEMO_PROOF_FEASIBLE && plan->proof != MEMO_PROOF_OPTIMAL)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "plan: it has no offsets; call memo_plan_solve first");
+        return MEMOB_INVALID(error, "plan: it has no offsets; call memo_plan_solve first");
     return memoi_plan_verify(plan, 1, &culprit, error);
 }
 
@@ -5210,18 +5176,8 @@ typedef struct memoi_flood {
     int64_t* malloc_of; /* of each buffer of the plan */
     int64_t* cover;     /* (buffers, streams) */
     memob_keyed* places;
+    memob_arrays arrays; /* all of these */
 } memoi_flood;
-
-MEMOI void memoi_flood_free(memoi_flood* flood) {
-    MEMO_FREE(flood->stream);
-    MEMO_FREE(flood->record);
-    MEMO_FREE(flood->last_use);
-    MEMO_FREE(flood->previous);
-    MEMO_FREE(flood->early);
-    MEMO_FREE(flood->malloc_of);
-    MEMO_FREE(flood->cover);
-    MEMO_FREE(flood->places);
-}
 
 /* reach[s]: the request from which on stream s comes after request `from` of stream u; INT64_MAX:
  * never before `until`. */
@@ -5299,9 +5255,8 @@ MEMOI memo_status memoi_flood_match(memoi_flood* flood, const memo_plan* plan, m
     const memo_trace* trace = flood->trace;
     int64_t i, k, n = 0, time = 0;
     if (plan->n_buffers != trace->n_buffers)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "plan.n_buffers: %lld do not match the %lld of the trace; plan this trace",
+        return MEMOB_INVALID(
+            error, "plan.n_buffers: %lld do not match the %lld of the trace; plan this trace",
             (long long)plan->n_buffers, (long long)trace->n_buffers);
 
     /* The order that memo_plan_from_trace gives its buffers. */
@@ -5323,12 +5278,11 @@ MEMOI memo_status memoi_flood_match(memoi_flood* flood, const memo_plan* plan, m
         const memo_buffer* buffer = &plan->buffers[k];
         const memo_request* request = &trace->requests[flood->places[k].index];
         if (buffer->id != request->id || buffer->size_bytes < request->size_bytes)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "plan.buffers[%lld]: id %lld of %lld bytes does not match the trace's "
-                "id %lld of %lld bytes; plan this trace",
-                (long long)k, (long long)buffer->id, (long long)buffer->size_bytes,
-                (long long)request->id, (long long)request->size_bytes);
+            return MEMOB_INVALID(error,
+                                 "plan.buffers[%lld]: id %lld of %lld bytes does not match the "
+                                 "trace's id %lld of %lld bytes; plan this trace",
+                                 (long long)k, (long long)buffer->id, (long long)buffer->size_bytes,
+                                 (long long)request->id, (long long)request->size_bytes);
         flood->malloc_of[k] = flood->places[k].index;
     }
     return MEMO_STATUS_OK;
@@ -5392,8 +5346,8 @@ MEMOI memo_status memoi_flood_pairs(memoi_flood* flood, const memo_plan* plan, m
             }
             s = memoi_flood_clash(flood, first, second);
             if (s < 0) continue;
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
+            return MEMOB_INVALID(
+                error,
                 "buffers %lld (id %lld) and %lld (id %lld) share bytes, and stream %d may use the "
                 "second before all uses of the first are done",
                 (long long)first, (long long)plan->buffers[first].id, (long long)second,
@@ -5403,10 +5357,11 @@ MEMOI memo_status memoi_flood_pairs(memoi_flood* flood, const memo_plan* plan, m
     return MEMO_STATUS_OK;
 }
 
-/* Computes everything that the pairs need.  Free it also after a failure. */
+/* Computes everything that the pairs need.  Free its arrays also after a failure. */
 MEMOI memo_status memoi_flood_create(memoi_flood* flood, const memo_plan* plan,
                                      const memo_trace* trace, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
+    memob_arrays* arrays = &flood->arrays;
     int64_t i, n = trace->n_requests;
     memset(flood, 0, sizeof *flood);
     flood->trace = trace;
@@ -5419,21 +5374,19 @@ MEMOI memo_status memoi_flood_create(memoi_flood* flood, const memo_plan* plan,
         if (mark.phase == MEMO_PHASE_ITERATION && !mark.is_end) flood->body = i;
     }
 
-    flood->stream = (int32_t*)memob_calloc(n, sizeof(int32_t));
-    flood->record = (int64_t*)memob_calloc(n, 8);
-    flood->last_use = (int64_t*)memob_calloc(n, 8);
-    flood->previous = (int64_t*)memob_calloc(n, 8);
-    flood->early = (uint64_t*)memob_calloc(n, 8);
-    flood->malloc_of = (int64_t*)memob_calloc(flood->n_buffers, 8);
-    flood->places = (memob_keyed*)memob_calloc(flood->n_buffers, sizeof(memob_keyed));
-    if (!flood->stream || !flood->record || !flood->last_use || !flood->previous || !flood->early ||
-        !flood->malloc_of || !flood->places)
-        return memob_no_memory(error, "checking a plan");
+    flood->stream = (int32_t*)memob_arrays_add(arrays, n, sizeof(int32_t));
+    flood->record = (int64_t*)memob_arrays_add(arrays, n, 8);
+    flood->last_use = (int64_t*)memob_arrays_add(arrays, n, 8);
+    flood->previous = (int64_t*)memob_arrays_add(arrays, n, 8);
+    flood->early = (uint64_t*)memob_arrays_add(arrays, n, 8);
+    flood->malloc_of = (int64_t*)memob_arrays_add(arrays, flood->n_buffers, 8);
+    flood->places = (memob_keyed*)memob_arrays_add(arrays, flood->n_buffers, sizeof(memob_keyed));
+    if (arrays->failed) return memob_no_memory(error, "checking a plan");
 
     /* Each step needs the one before it. */
     status = memoi_flood_link(flood, error);
     if (status) return status;
-    flood->cover = (int64_t*)memob_calloc(flood->n_buffers * flood->n_streams, 8);
+    flood->cover = (int64_t*)memob_arrays_add(arrays, flood->n_buffers * flood->n_streams, 8);
     if (!flood->cover) return memob_no_memory(error, "checking a plan");
     status = memoi_flood_match(flood, plan, error);
     if (status) return status;
@@ -5446,7 +5399,7 @@ memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace, memo
     memoi_flood flood;
     memo_status status = memoi_flood_create(&flood, plan, trace, error);
     if (!status) status = memoi_flood_pairs(&flood, plan, error);
-    memoi_flood_free(&flood);
+    memob_arrays_free(&flood.arrays);
     return status;
 }
 
@@ -5519,12 +5472,10 @@ MEMOI memo_status memoi_plan_expect_word(memob_reader* reader, const char* expec
     int64_t length;
     char shown[40];
     if (!memob_next_entry(reader, &word, &length))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "a line `%s` is missing",
-                                expected);
+        return MEMOB_BAD_LINE(reader, error, "a line `%s` is missing", expected);
     if (memob_word_is(word, length, expected)) return MEMO_STATUS_OK;
-    return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                            "unexpected `%s`; `%s` is expected here",
-                            memob_word_text(shown, word, length), expected);
+    return MEMOB_BAD_LINE(reader, error, "unexpected `%s`; `%s` is expected here",
+                          memob_word_text(shown, word, length), expected);
 }
 
 MEMOI memo_status memoi_plan_expect_header(memob_reader* reader, const char* key, int64_t* value,
@@ -5550,8 +5501,7 @@ MEMOI memo_status memoi_plan_expect_proof(memob_reader* reader, memo_plan* plan,
     for (proof = 0; proof < 3; proof++)
         if (memob_word_is(word, length, memoi_plan_proof_name((memo_proof)proof))) break;
     if (proof == 3)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "the proof must be none, feasible or optimal");
+        return MEMOB_BAD_LINE(reader, error, "the proof must be none, feasible or optimal");
     plan->proof = (memo_proof)proof;
 
     /* One word; "-" stands for an empty name. */
@@ -5562,9 +5512,8 @@ MEMOI memo_status memoi_plan_expect_proof(memob_reader* reader, memo_plan* plan,
     memset(plan->engine, 0, sizeof plan->engine);
     if (length <= 15) memcpy(plan->engine, word, (size_t)length);
     if (!length || strcmp(plan->engine, memoi_plan_engine_name(plan, engine)) != 0)
-        return memob_line_error(
-            reader, error, MEMO_STATUS_FORMAT,
-            "the engine must be a word of 1 to 15 bytes, visible ASCII, - for none");
+        return MEMOB_BAD_LINE(
+            reader, error, "the engine must be a word of 1 to 15 bytes, visible ASCII, - for none");
     if (memob_word_is(word, length, "-")) plan->engine[0] = 0;
     return memob_expect_line_end(reader, error);
 }
@@ -5573,9 +5522,8 @@ MEMOI memo_status memoi_plan_expect_lane(memob_reader* reader, int32_t* lane, me
     int64_t number = 0;
     memo_status status = memob_expect_number(reader, "lane", &number, error);
     if (!status && (number < 0 || number > INT32_MAX))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "lane: out of range (%lld); 0 to 2^31 - 1 are valid",
-                                (long long)number);
+        return MEMOB_BAD_LINE(reader, error, "lane: out of range (%lld); 0 to 2^31 - 1 are valid",
+                              (long long)number);
     *lane = (int32_t)number;
     return status;
 }
@@ -5596,7 +5544,7 @@ MEMOI memo_status memoi_plan_parse_buffer(memob_reader* reader, memo_buffer* buf
     if (!status) status = memob_expect_line_end(reader, error);
     if (status) return status;
     if (numbers[6] != 0 && numbers[6] != 1)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "fixed must be 0 or 1");
+        return MEMOB_BAD_LINE(reader, error, "fixed must be 0 or 1");
     buffer->id = numbers[0];
     buffer->begin = numbers[1];
     buffer->end = numbers[2];
@@ -5642,8 +5590,8 @@ MEMOI memo_status memoi_plan_parse_body(memob_reader* reader, memo_plan* plan, i
         status = memoi_plan_parse_hold(reader, &plan->holds[i], error);
     if (status) return status;
     if (memob_next_entry(reader, &word, &length))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "there are more lines than `buffers`, `gaps` and `holds` state");
+        return MEMOB_BAD_LINE(reader, error,
+                              "there are more lines than `buffers`, `gaps` and `holds` state");
     status = memoi_plan_verify(plan, plan->proof != MEMO_PROOF_NONE, &culprit, &reason);
     if (!status) return MEMO_STATUS_OK;
     if (culprit >= 0) reader->n_line = lines[culprit];
@@ -5652,22 +5600,15 @@ MEMOI memo_status memoi_plan_parse_body(memob_reader* reader, memo_plan* plan, i
                             "not a valid plan: %s", reason.message);
 }
 
-MEMOI memo_status memoi_plan_parse(memob_reader* reader, const char* text, memo_plan** plan,
-                                   memo_error* error) {
+MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_error* error) {
     int64_t numbers[5], n_buffers = 0, n_gaps = 0, n_holds = 0, count = 0, length, i;
     static const char* const names[] = {"alignment", "times", "body", "peak", "bound"};
     int64_t* lines;
-    const char* word;
     memob_reader last_line;
     memo_plan head;
-    memo_status status;
-    if (!memob_next_entry(reader, &word, &length) || !memob_word_is(word, length, "memo"))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "a plan begins with `memo plan 1`");
+    memo_status status = memob_read_frame(reader, "plan", 0, &count, &last_line, error);
 
     /* The header lines, in fixed order. */
-    status = memob_read_first_line(reader, "plan", error);
-    if (!status) status = memob_read_last_line(reader, text, &count, &last_line, error);
     for (i = 0; i < 5 && !status; i++)
         status = memoi_plan_expect_header(reader, names[i], &numbers[i], error);
     memset(&head, 0, sizeof head);
@@ -5681,17 +5622,15 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, const char* text, memo_
     length = reader->end - reader->next;
     if (n_buffers < 0 || n_gaps < 0 || n_holds < 0 || n_buffers > length || n_gaps > length ||
         n_holds > length)
-        return memob_line_error(
-            reader, error, MEMO_STATUS_FORMAT,
+        return MEMOB_BAD_LINE(
+            reader, error,
             "%lld buffers, %lld gaps and %lld holds do not fit in the rest of the file",
             (long long)n_buffers, (long long)n_gaps, (long long)n_holds);
-    if (count != 11 + n_buffers + n_gaps + n_holds)
-        return memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
-                                "wrong count: %lld stated, %lld lines expected", (long long)count,
-                                (long long)(11 + n_buffers + n_gaps + n_holds));
+    status = memob_check_count(&last_line, count, 11 + n_buffers + n_gaps + n_holds, error);
+    if (status) return status;
     if (!memoi_plan_is_alignment(numbers[0]))
-        return memob_line_error(
-            reader, error, MEMO_STATUS_FORMAT,
+        return MEMOB_BAD_LINE(
+            reader, error,
             "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
             (long long)numbers[0]);
 
@@ -5708,25 +5647,11 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, const char* text, memo_
     (*plan)->holds = (memo_hold*)memob_calloc(n_holds, sizeof(memo_hold));
     (*plan)->n_holds = n_holds;
     lines = (int64_t*)memob_calloc(n_buffers, sizeof(int64_t));
-    if (!lines || !(*plan)->holds) {
-        MEMO_FREE(lines);
-        return memob_no_memory(error, "a plan");
-    }
-    status = memoi_plan_parse_body(reader, *plan, lines, error);
+    if (!lines || !(*plan)->holds)
+        status = memob_no_memory(error, "a plan");
+    else
+        status = memoi_plan_parse_body(reader, *plan, lines, error);
     MEMO_FREE(lines);
-    return status;
-}
-
-memo_status memo_plan_parse(const char* text, int64_t n_bytes, const char* name, memo_plan** plan,
-                            memo_error* error) {
-    memob_reader reader;
-    memo_status status;
-    *plan = NULL;
-    if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "text: NULL, or n_bytes is negative; pass a text");
-    memob_reader_init(&reader, name ? name : "text", text, n_bytes);
-    status = memoi_plan_parse(&reader, text, plan, error);
     if (status) {
         memo_plan_destroy(*plan);
         *plan = NULL;
@@ -5734,15 +5659,20 @@ memo_status memo_plan_parse(const char* text, int64_t n_bytes, const char* name,
     return status;
 }
 
-memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error) {
-    char* text = NULL;
-    int64_t n_bytes = 0;
-    memo_status status = memob_read_file(path, &text, &n_bytes, error);
+memo_status memo_plan_parse(const char* text, int64_t n_bytes, const char* name, memo_plan** plan,
+                            memo_error* error) {
+    memob_reader reader;
+    memo_status status = memob_reader_init(&reader, text, n_bytes, name, error);
     *plan = NULL;
-    if (status) return status;
-    status =
-        memo_plan_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input", plan, error);
-    MEMO_FREE(text);
+    return status ? status : memoi_plan_parse(&reader, plan, error);
+}
+
+memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error) {
+    memob_reader reader;
+    memo_status status = memob_reader_open(&reader, path, error);
+    *plan = NULL;
+    if (!status) status = memoi_plan_parse(&reader, plan, error);
+    memob_reader_close(&reader);
     return status;
 }
 
@@ -5796,9 +5726,9 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
     }
 
     /* Names of both axes. */
-    memoi_svg_put_text_at(text, " class=\"name\" text-anchor=\"middle\"",
-                          (picture->left + picture->right) / 2, picture->bottom + 42);
-    memo_text_put(text, "time (mallocs and frees)</text>\n");
+    memoi_svg_put_label(text, " class=\"name\" text-anchor=\"middle\"",
+                        (picture->left + picture->right) / 2, picture->bottom + 42,
+                        "time (mallocs and frees)");
     memo_text_put(text, "<text class=\"name\" text-anchor=\"middle\" transform=\"translate(28 ");
     memoi_text_put_number(text, (picture->top + picture->bottom) / 2, 1);
     memo_text_put(text, ") rotate(-90)\">address (%s)</text>\n", units[n_unit]);
@@ -5872,11 +5802,9 @@ MEMOI void memoi_picture_band(memoi_picture* picture, const char* color, double 
     memoi_svg_put_rect(&picture->text, fill, x, label[0] ? y : y + 12, width, label[0] ? 15 : 3);
     memo_text_put(&picture->text, "><title>%s, [%.0f, %.0f)</title></rect>\n", hover, begin, end);
     if (width < label_width || !label[0]) return;
-    memoi_svg_put_text_at(&picture->text, " class=\"band\"", x + width / 2, y + 11.5);
-    memo_text_put(&picture->text, "%s</text>\n", label);
+    memoi_svg_put_label(&picture->text, " class=\"band\"", x + width / 2, y + 11.5, label);
 }
 
-static const char* const memoi_phase_names[] = {"", "", "forward", "recompute", "backward"};
 static const char* const memoi_phase_colors[][2] = {
     {"", ""}, {"", ""}, {"#c5e1c0", "#a9d1a2"}, {"#c9a6e0", "#b58ad3"}, {"#f2c9c3", "#e8aea6"}};
 
@@ -5897,7 +5825,7 @@ MEMOI void memoi_picture_layers(memoi_picture* picture, const memo_trace* trace,
         if (mark.layer < 0 || mark.phase != phase) continue;
         if (mark.is_end && begin >= 0) {
             snprintf(label, sizeof label, "%lld", (long long)mark.layer);
-            snprintf(hover, sizeof hover, "layer %s %s", label, memoi_phase_names[phase]);
+            snprintf(hover, sizeof hover, "layer %s %s", label, memoi_mark_phases[phase]);
             memoi_picture_band(picture, memoi_phase_colors[phase][mark.layer % 2], begin, time, y,
                                label_width, phase == MEMO_PHASE_RECOMPUTE ? "" : label, hover);
         }
@@ -5929,7 +5857,7 @@ MEMOI void memoi_picture_runs(memoi_picture* picture, const memo_trace* trace, d
         if (run && phase != run) {
             double x1 = memoi_picture_x(picture, run_begin), x2 = memoi_picture_x(picture, run_end);
             memoi_picture_band(picture, memoi_phase_colors[run][1], run_begin, run_end, y, 64,
-                               memoi_phase_names[run], memoi_phase_names[run]);
+                               memoi_mark_phases[run], memoi_mark_phases[run]);
             memoi_svg_put_line(&picture->text, " class=\"phase\"", x1, picture->top, x1,
                                picture->bottom);
             memoi_svg_put_line(&picture->text, " class=\"phase\"", x2, picture->top, x2,
@@ -5957,9 +5885,8 @@ MEMOI void memoi_picture_phases(memoi_picture* picture, const memo_trace* trace)
     memoi_picture_runs(picture, trace, y);
     for (i = 0; i < 3; i++) memoi_picture_layers(picture, trace, phases[i], y + 17);
     for (i = 0; i < 2; i++) {
-        memoi_svg_put_text_at(&picture->text, " class=\"tick\" text-anchor=\"end\"",
-                              picture->left - 8, y + 12 + 17 * i);
-        memo_text_put(&picture->text, "%s</text>\n", rows[i]);
+        memoi_svg_put_label(&picture->text, " class=\"tick\" text-anchor=\"end\"",
+                            picture->left - 8, y + 12 + 17 * i, rows[i]);
     }
 }
 
@@ -5971,10 +5898,9 @@ MEMOI void memoi_picture_level(memoi_picture* picture, const char* what, const c
              dash);
     memoi_svg_put_line(&picture->text, attributes, picture->left, y, picture->right + 6, y);
     snprintf(attributes, sizeof attributes, " class=\"level\" fill=\"%.16s\"", color);
-    memoi_svg_put_text_at(&picture->text, attributes, picture->right + 11, label_y + 4);
-    memo_text_put(&picture->text, "%s</text>\n", what);
-    memoi_svg_put_text_at(&picture->text, attributes, picture->right + 11, label_y + 19);
-    memo_text_put(&picture->text, "%s</text>\n", memob_bytes_text(size, (double)bytes));
+    memoi_svg_put_label(&picture->text, attributes, picture->right + 11, label_y + 4, what);
+    memoi_svg_put_label(&picture->text, attributes, picture->right + 11, label_y + 19,
+                        memob_bytes_text(size, (double)bytes));
 }
 
 /* Names of buffers: a mark without phase directly before a malloc, written if it fits. */
@@ -6002,10 +5928,8 @@ MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
                                                        (double)memob_buffer_bytes(plan, b));
             if (low - high > 14 &&
                 right - left > memoi_svg_text_width(name, (int64_t)strlen(name), 12) + 8) {
-                memoi_svg_put_text_at(&picture->text, " class=\"inside\"", (left + right) / 2,
-                                      (low + high) / 2 + 4);
-                memo_text_put_xml(&picture->text, name);
-                memo_text_put(&picture->text, "</text>\n");
+                memoi_svg_put_label(&picture->text, " class=\"inside\"", (left + right) / 2,
+                                    (low + high) / 2 + 4, name);
             }
         }
 
@@ -6068,8 +5992,8 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
         snprintf(fill, sizeof fill, " fill=\"%.16s\"", memoi_class_colors[i]);
         memoi_svg_put_rect(text, fill, x, 23, 13, 13);
         memo_text_put(text, "/>");
-        memoi_svg_put_text_at(text, " class=\"name\"", x + 18, 34);
-        memo_text_put(text, "%s</text>\n", memoi_trace_class_name((memo_class)i));
+        memoi_svg_put_label(text, " class=\"name\"", x + 18, 34,
+                            memoi_trace_class_name((memo_class)i));
         x -= 100;
     }
 }
@@ -6123,47 +6047,40 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
  * such as "memo_swap_desc.device". */
 MEMOI memo_status memoi_device_take(memo_device* taken, const memo_device* device, const char* what,
                                     memo_error* error) {
-    size_t i, known_bytes = sizeof *taken;
+    size_t known_bytes = sizeof *taken;
+    const char* missing;
     memset(taken, 0, sizeof *taken);
-    if (!device)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: NULL; pass a device", what);
+    if (!device) return MEMOB_INVALID(error, "%s: NULL; pass a device", what);
     if (device->struct_bytes < (int64_t)offsetof(memo_device, annotate))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "%s.struct_bytes: too small (%lld); set it to sizeof(memo_device), at least "
-            "%lld, and fill the table",
-            what, (long long)device->struct_bytes, (long long)offsetof(memo_device, annotate));
+        return MEMOB_INVALID(error,
+                             "%s.struct_bytes: too small (%lld); set it to sizeof(memo_device), at "
+                             "least %lld, and fill the table",
+                             what, (long long)device->struct_bytes,
+                             (long long)offsetof(memo_device, annotate));
 
     if (device->struct_bytes < (int64_t)known_bytes) known_bytes = (size_t)device->struct_bytes;
     memcpy(taken, device, known_bytes);
     taken->struct_bytes = (int64_t)sizeof *taken;
 
     /* The functions that every engine calls; the others may be NULL. */
-    {
-        const struct {
-            const char* name;
-            int is_there;
-        } needed[] = {{"device_alloc", taken->device_alloc != NULL},
-                      {"device_free", taken->device_free != NULL},
-                      {"host_alloc", taken->host_alloc != NULL},
-                      {"host_free", taken->host_free != NULL},
-                      {"stream_create", taken->stream_create != NULL},
-                      {"stream_destroy", taken->stream_destroy != NULL},
-                      {"stream_synchronize", taken->stream_synchronize != NULL},
-                      {"event_create", taken->event_create != NULL},
-                      {"event_destroy", taken->event_destroy != NULL},
-                      {"event_record", taken->event_record != NULL},
-                      {"event_wait", taken->event_wait != NULL},
-                      {"event_elapsed", taken->event_elapsed != NULL},
-                      {"copy", taken->copy != NULL}};
-        for (i = 0; i < sizeof needed / sizeof needed[0]; i++)
-            if (!needed[i].is_there)
-                return memo_error_set(
-                    error, MEMO_STATUS_INVALID_ARGUMENT,
-                    "%s.%s: NULL; set it, or start from a copy of another device's "
-                    "table",
-                    what, needed[i].name);
-    }
+    missing = !taken->device_alloc         ? "device_alloc"
+              : !taken->device_free        ? "device_free"
+              : !taken->host_alloc         ? "host_alloc"
+              : !taken->host_free          ? "host_free"
+              : !taken->stream_create      ? "stream_create"
+              : !taken->stream_destroy     ? "stream_destroy"
+              : !taken->stream_synchronize ? "stream_synchronize"
+              : !taken->event_create       ? "event_create"
+              : !taken->event_destroy      ? "event_destroy"
+              : !taken->event_record       ? "event_record"
+              : !taken->event_wait         ? "event_wait"
+              : !taken->event_elapsed      ? "event_elapsed"
+              : !taken->copy               ? "copy"
+                                           : NULL;
+    if (missing)
+        return MEMOB_INVALID(error,
+                             "%s.%s: NULL; set it, or start from a copy of another device's table",
+                             what, missing);
     return MEMO_STATUS_OK;
 }
 
@@ -6171,8 +6088,7 @@ MEMOI memo_status memoi_device_take(memo_device* taken, const memo_device* devic
  * Knows: traces, plans, and how a device gives and takes memory.  Knows nothing of how a plan
  * was found; streams are only written down. */
 
-/* A block taken from the device (or pretended to be): all of them while recording, fallbacks in
- * replay. */
+/* A block taken from the device while recording, or pretended to be. */
 typedef struct memoi_block {
     void* address; /* NULL: this entry is unused */
     int64_t size_bytes;
@@ -6208,8 +6124,6 @@ struct memo_arena {
     const memo_device* device;
     const memo_plan* plan; /* NULL: recording */
     memo_trace* trace;     /* NULL once the first micro-batch is recorded, and in replay */
-    memo_divergence on_divergence;
-    memo_log log;
     memo_arena_stats stats;
     memoi_arena_state state;
     memoi_blocks blocks;
@@ -6224,7 +6138,6 @@ struct memo_arena {
     int64_t* events;
     int64_t n_events, body_event;
     int64_t cursor;
-    int64_t n_unplanned; /* fallbacks since a request was last served from the plan */
     int64_t n_body_live, n_body_requests;
     int64_t n_early_live; /* of those that end before the body */
     memoi_slot* slots;
@@ -6232,11 +6145,7 @@ struct memo_arena {
     memob_map addresses; /* address -> index in holders */
 };
 
-memo_arena_desc memo_arena_desc_default(void) {
-    memo_arena_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_arena_desc)
 
 /* --- blocks of the device --- */
 
@@ -6244,11 +6153,10 @@ MEMOI int64_t memoi_arena_address_key(const void* address) { return (int64_t)(ui
 
 /* Room for one more block, so that adding it cannot fail. */
 MEMOI memo_status memoi_arena_blocks_room(memoi_blocks* blocks, memo_error* error) {
-    void* list = blocks->list;
-    int fits = blocks->first_unused ||
-               memob_reserve(&list, &blocks->capacity, blocks->n + 1, sizeof(memoi_block));
-    blocks->list = (memoi_block*)list;
-    return fits ? MEMO_STATUS_OK : memob_no_memory(error, "the arena's list of blocks");
+    if (blocks->first_unused ||
+        memob_reserve(&blocks->list, &blocks->capacity, blocks->n + 1, sizeof(memoi_block)))
+        return MEMO_STATUS_OK;
+    return memob_no_memory(error, "the arena's list of blocks");
 }
 
 MEMOI void memoi_arena_blocks_remove(memoi_blocks* blocks, int64_t i) {
@@ -6336,43 +6244,29 @@ MEMOI void memoi_arena_blocks_drop(memo_arena* arena, int only_body) {
 
 MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* error) {
     if (desc->device && (!desc->device->device_alloc || !desc->device->device_free))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_arena_desc.device: device_alloc or device_free is NULL; set both");
-    if (desc->on_divergence != MEMO_DIVERGENCE_ERROR &&
-        desc->on_divergence != MEMO_DIVERGENCE_FALLBACK)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_arena_desc.on_divergence: not a memo_divergence (%d); 0 and 1 are "
-            "valid",
-            (int)desc->on_divergence);
+        return MEMOB_INVALID(
+            error, "memo_arena_desc.device: device_alloc or device_free is NULL; set both");
     if (!desc->plan == !desc->trace)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_arena_desc: set either trace, to record, or plan, to replay");
+        return MEMOB_INVALID(error,
+                             "memo_arena_desc: set either trace, to record, or plan, to replay");
 
     /* Recording: an empty trace, and no memory of the caller. */
     if (desc->trace) {
         if (desc->memory)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
+            return MEMOB_INVALID(
+                error,
                 "memo_arena_desc.memory: not used while recording; set a device, or neither");
         if (desc->trace->n_requests)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_arena_desc.trace: it already has %lld requests; pass an empty trace",
+            return MEMOB_INVALID(
+                error, "memo_arena_desc.trace: it already has %lld requests; pass an empty trace",
                 (long long)desc->trace->n_requests);
         return MEMO_STATUS_OK;
     }
 
     /* Replay: memory, and a valid plan. */
     if (!desc->device && !desc->memory)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_arena_desc: device and memory are NULL; replay needs one of them");
-    if (!desc->device && desc->on_divergence == MEMO_DIVERGENCE_FALLBACK)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_arena_desc.device: NULL; MEMO_DIVERGENCE_FALLBACK needs a device");
+        return MEMOB_INVALID(
+            error, "memo_arena_desc: device and memory are NULL; replay needs one of them");
     return memo_plan_validate(desc->plan, error);
 }
 
@@ -6429,12 +6323,11 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
         const memoi_event* event = &events[i];
         if (i > 0 && event->in_body && event->is_malloc && event[-1].in_body &&
             event[-1].is_malloc && event[-1].time == event->time)
-            status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                    "buffers %lld and %lld begin at the same time (%lld), so their "
-                                    "order of requests is "
-                                    "ambiguous; replay a plan made by memo_plan_from_trace",
-                                    (long long)event[-1].buffer, (long long)event->buffer,
-                                    (long long)event->time);
+            status = MEMOB_INVALID(
+                error,
+                "buffers %lld and %lld begin at the same time (%lld), so their order of requests "
+                "is ambiguous; replay a plan made by memo_plan_from_trace",
+                (long long)event[-1].buffer, (long long)event->buffer, (long long)event->time);
         arena->events[i] = 2 * event->buffer + !event->is_malloc;
         arena->body_event += !event->in_body;
     }
@@ -6497,15 +6390,13 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
     if (desc->memory) {
         arena->memory = (char*)desc->memory;
         if (desc->memory_bytes < needed)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_arena_desc.memory_bytes: too small (%lld); the plan needs %lld bytes",
+            return MEMOB_INVALID(
+                error, "memo_arena_desc.memory_bytes: too small (%lld); the plan needs %lld bytes",
                 (long long)desc->memory_bytes, (long long)needed);
         if ((uintptr_t)desc->memory % (uintptr_t)alignment)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_arena_desc.memory: not aligned (%p); the plan needs %lld bytes", desc->memory,
-                (long long)alignment);
+            return MEMOB_INVALID(
+                error, "memo_arena_desc.memory: not aligned (%p); the plan needs %lld bytes",
+                desc->memory, (long long)alignment);
         return MEMO_STATUS_OK;
     }
 
@@ -6548,8 +6439,6 @@ memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, m
     made->device = desc->device;
     made->plan = desc->plan;
     made->trace = desc->trace;
-    made->on_divergence = desc->on_divergence;
-    made->log = desc->log;
     made->dry_address = made->dry_address_begin = MEMOI_DRY_ADDRESS;
     if (made->plan) {
         status = memoi_arena_events(made, error);
@@ -6586,11 +6475,10 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_arena_begin: a micro-batch is open; end or abandon it first");
     if (arena->n_early_live)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_STATE,
-            "memo_arena_begin: %lld buffers are live that the plan frees before the "
-            "first micro-batch; free them, their bytes are reused",
-            (long long)arena->n_early_live);
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_arena_begin: %lld buffers are live that the plan frees before "
+                              "the first micro-batch; free them, their bytes are reused",
+                              (long long)arena->n_early_live);
     if (arena->trace) {
         int64_t n_requests = arena->trace->n_requests;
         memo_status status = memo_trace_mark(arena->trace, "iteration begin", error);
@@ -6599,7 +6487,7 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
     }
     arena->dry_address_begin = arena->dry_address;
     arena->cursor = arena->body_event;
-    arena->n_unplanned = arena->n_body_requests = 0;
+    arena->n_body_requests = 0;
     arena->state = MEMOI_ARENA_INSIDE;
     return MEMO_STATUS_OK;
 }
@@ -6613,8 +6501,7 @@ memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
     if (n_live)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_arena_end: %lld buffers of this micro-batch are live; free "
-                              "them first, or request "
-                              "persistent buffers before memo_arena_begin",
+                              "them first, or request persistent buffers before memo_arena_begin",
                               (long long)n_live);
     if (arena->trace) {
         memo_status status = memo_trace_mark(arena->trace, "iteration end", error);
@@ -6699,92 +6586,46 @@ MEMOI int64_t memoi_arena_skip_frees(const memo_arena* arena, int64_t cursor) {
     return cursor;
 }
 
-MEMOI void memoi_arena_serve(memo_arena* arena, int64_t cursor, void** address) {
-    int64_t buffer = arena->events[cursor] / 2;
+MEMOI void memoi_arena_serve(memo_arena* arena, void** address) {
+    int64_t buffer = arena->events[arena->cursor++] / 2;
     memoi_slot* slot = &arena->slots[buffer];
     slot->is_live = 1;
     *slot->holder = buffer;
     *address = slot->address;
     arena->n_body_live += slot->in_body;
     arena->n_early_live += slot->ends_before_body;
-    arena->cursor = cursor + 1;
-    arena->n_unplanned = 0;
 }
 
-/* After fallbacks: the next planned request of exactly this size, if each fallback can stand for
- * one of the planned requests before it; -1: none. */
-MEMOI int64_t memoi_arena_resume(const memo_arena* arena, int64_t cursor, int64_t end,
-                                 int64_t size_bytes) {
-    int64_t n_passed = 0;
-    for (; cursor < end && n_passed <= arena->n_unplanned && n_passed < 64; cursor++) {
-        int64_t event;
-        cursor = memoi_arena_skip_frees(arena, cursor);
-        if (cursor >= end) break;
-        event = arena->events[cursor];
-        if (event % 2) break; /* waits for a free */
-        if (arena->slots[event / 2].size_bytes == size_bytes) return cursor;
-        n_passed++;
-    }
-    return -1;
-}
-
-/* Handles a request other than the planned one: an error, or a fallback to the device. */
-MEMOI memo_status memoi_arena_diverge(memo_arena* arena, int64_t end, int64_t size_bytes,
-                                      void** address, memo_error* error) {
-    char message[256], planned[128];
+/* The error of a request other than the planned one. */
+MEMOI memo_status memoi_arena_diverge(const memo_arena* arena, int64_t end, int64_t size_bytes,
+                                      memo_error* error) {
+    char planned[128];
     int64_t event = arena->cursor < end ? arena->events[arena->cursor] : -1;
-    memo_status status;
-    if (event < 0)
+    const memoi_slot* slot = event < 0 ? NULL : &arena->slots[event / 2];
+    if (!slot)
         snprintf(planned, sizeof planned, "the plan has no more requests");
-    else if (event % 2)
-        snprintf(planned, sizeof planned,
-                 "the plan first frees buffer %lld of %lld bytes (id %lld)", (long long)(event / 2),
-                 (long long)arena->slots[event / 2].size_bytes,
-                 (long long)arena->plan->buffers[event / 2].id);
     else
-        snprintf(planned, sizeof planned, "the plan has buffer %lld of %lld bytes (id %lld) here",
-                 (long long)(event / 2), (long long)arena->slots[event / 2].size_bytes,
-                 (long long)arena->plan->buffers[event / 2].id);
-
-    /* One message serves the error and the log. */
-    snprintf(message, sizeof message, "request %lld %s asks for %lld bytes, but %s",
-             (long long)arena->n_body_requests,
-             arena->state == MEMOI_ARENA_INSIDE ? "of the micro-batch" : "before the micro-batches",
-             (long long)size_bytes, planned);
-    if (arena->on_divergence == MEMO_DIVERGENCE_ERROR)
-        return memo_error_set(error, MEMO_STATUS_DIVERGED,
-                              "%s; record and plan again, or set MEMO_DIVERGENCE_FALLBACK",
-                              message);
-
-    /* Fall back to the device. */
-    status = memoi_arena_block_alloc(arena, size_bytes, -1, address, error);
-    if (status) return status;
-    arena->n_unplanned++;
-    arena->stats.n_fallbacks++;
-    arena->stats.fallback_bytes = arena->blocks.peak_bytes;
-    if (arena->log.write) arena->log.write(arena->log.user, message);
-    return MEMO_STATUS_OK;
+        snprintf(planned, sizeof planned, "the plan %s buffer %lld of %lld bytes (id %lld)%s",
+                 event % 2 ? "first frees" : "has", (long long)(event / 2),
+                 (long long)slot->size_bytes, (long long)arena->plan->buffers[event / 2].id,
+                 event % 2 ? "" : " here");
+    return memo_error_set(error, MEMO_STATUS_DIVERGED,
+                          "request %lld %s asks for %lld bytes, but %s; record and plan again",
+                          (long long)arena->n_body_requests,
+                          arena->state == MEMOI_ARENA_INSIDE ? "of the micro-batch"
+                                                             : "before the micro-batches",
+                          (long long)size_bytes, planned);
 }
 
 MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes, void** address,
                                            memo_error* error) {
     int64_t end = arena->state == MEMOI_ARENA_BEFORE ? arena->body_event : arena->n_events;
-    int64_t cursor = memoi_arena_skip_frees(arena, arena->cursor);
-    int64_t event = cursor < end ? arena->events[cursor] : 1;
-    memo_status status = MEMO_STATUS_OK;
-    arena->cursor = cursor;
-    if (arena->n_unplanned) {
-        int64_t resumed = memoi_arena_resume(arena, cursor, end, size_bytes);
-        if (resumed >= 0) {
-            cursor = resumed;
-            event = arena->events[cursor];
-        }
-    }
-    if (event % 2 == 0 && size_bytes <= arena->slots[event / 2].size_bytes)
-        memoi_arena_serve(arena, cursor, address);
-    else
-        status = memoi_arena_diverge(arena, end, size_bytes, address, error);
-    if (status) return status;
+    int64_t event;
+    arena->cursor = memoi_arena_skip_frees(arena, arena->cursor);
+    event = arena->cursor < end ? arena->events[arena->cursor] : 1;
+    if (event % 2 || size_bytes > arena->slots[event / 2].size_bytes)
+        return memoi_arena_diverge(arena, end, size_bytes, error);
+    memoi_arena_serve(arena, address);
     arena->n_body_requests++;
     arena->stats.n_requests++;
     return MEMO_STATUS_OK;
@@ -6807,10 +6648,8 @@ MEMOI memoi_slot* memoi_arena_find_slot(const memo_arena* arena, const void* add
 
 memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream, void** address,
                              memo_error* error) {
-    if (size_bytes < 0 || size_bytes > MEMOB_BYTES_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "size: out of range (%lld); 0 to 2^62 bytes are valid",
-                              (long long)size_bytes);
+    if (memob_check_integer("arena", "size_bytes", size_bytes, 0, MEMOB_BYTES_MAX, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (arena->state == MEMOI_ARENA_BETWEEN)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "request between micro-batches; call memo_arena_begin first");
@@ -6837,12 +6676,11 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
         }
     }
 
-    /* Not a planned buffer: a block of the device, recorded or a fallback. */
+    /* A block of the device, while recording. */
     i = memob_map_get(&arena->blocks.index, memoi_arena_address_key(address));
     if (i < 0 || !address)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "free of %p: not a live buffer of this arena; free each buffer once",
-                              address);
+        return MEMOB_INVALID(
+            error, "free of %p: not a live buffer of this arena; free each buffer once", address);
     if (arena->trace) {
         memo_status status = memo_trace_free(arena->trace, arena->blocks.list[i].id, error);
         if (status) return status;
@@ -6855,10 +6693,10 @@ memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream, mem
     if (!arena->trace) return MEMO_STATUS_OK;
     i = memob_map_get(&arena->blocks.index, memoi_arena_address_key(address));
     if (i < 0 || !address)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "use of %p: not a live buffer of this arena; pass an address of "
-                              "memo_arena_alloc",
-                              address);
+        return MEMOB_INVALID(
+            error,
+            "use of %p: not a live buffer of this arena; pass an address of memo_arena_alloc",
+            address);
     return memo_trace_use(arena->trace, arena->blocks.list[i].id, stream, error);
 }
 
@@ -7006,12 +6844,10 @@ typedef struct memoi_host_stream {
     struct memoi_host* host;
     struct memoi_host_stream* next; /* of all; destroyed ones stay for reuse, events name them */
     int32_t is_live;
-    int32_t is_dropped; /* destroyed before the start: only records complete; published by go */
     char name[32];
     pthread_t thread;
     memoi_host_op* ops; /* capacity and one more, for STOP */
     int64_t n_ops;
-    uint32_t go; /* counter: 2 once the device has started */
 
     /* The caller's side of the queue. */
     int64_t tail_index;
@@ -7035,7 +6871,6 @@ typedef struct memoi_host {
     uint64_t magic;
     memo_device table;
     memo_host_device_desc desc;
-    int32_t is_started;
     memoi_host_memory device_memory, host_memory;
     memoi_host_stream* streams;
     memoi_host_event* events;
@@ -7077,7 +6912,6 @@ MEMOI void* memoi_host_worker(void* argument) {
 #endif
 
     /* Until the queue is stopped. */
-    memoi_host_counter_wait(&stream->go, 2);
     for (;;) {
         memoi_host_op* op = &stream->ops[index];
         memoi_host_counter_wait(&stream->tail, position + 2);
@@ -7087,16 +6921,14 @@ MEMOI void* memoi_host_worker(void* argument) {
         if (op->kind == MEMOI_HOST_RECORD) {
             op->mark->time_ns = memob_now_ns();
             memob_counter_set(memoi_host_counter(op->mark, op->target), op->target);
-        } else if (!stream->is_dropped) {
-            if (op->kind == MEMOI_HOST_WAIT) {
-                memoi_host_counter_wait(memoi_host_counter(op->mark, op->target), op->target);
-            } else if (!__atomic_load_n(&stream->host->is_failed, __ATOMIC_RELAXED)) {
-                memo_error error;
-                memo_status status;
-                memset(&error, 0, sizeof error);
-                status = op->function(op->args.bytes, &error);
-                if (status) memoi_host_fail(stream, status, &error);
-            }
+        } else if (op->kind == MEMOI_HOST_WAIT) {
+            memoi_host_counter_wait(memoi_host_counter(op->mark, op->target), op->target);
+        } else if (!__atomic_load_n(&stream->host->is_failed, __ATOMIC_RELAXED)) {
+            memo_error error;
+            memo_status status;
+            memset(&error, 0, sizeof error);
+            status = op->function(op->args.bytes, &error);
+            if (status) memoi_host_fail(stream, status, &error);
         }
 
         /* The place in the queue is free for the caller's thread. */
@@ -7148,20 +6980,7 @@ MEMOI void memoi_host_copy_part(const memoi_host_copy_args* copy, int64_t begin,
     }
 }
 
-/* The rate of one copy in this direction now; 0: no limit.  Copies in one direction share
- * equally. */
-MEMOI double memoi_host_rate(const memoi_host* host, int way) {
-    double rate = host->bytes_per_s[way], other = host->bytes_per_s[!way];
-    double both = host->desc.both_ways_bytes_per_s;
-    int32_t n_here = __atomic_load_n(&host->n_copies[way], __ATOMIC_RELAXED);
-    int32_t n_there = __atomic_load_n(&host->n_copies[!way], __ATOMIC_RELAXED);
-    if (both > 0 && n_there > 0) {
-        double part = rate > 0 && other > 0 ? both * rate / (rate + other) : both / 2;
-        if (!(rate > 0) || part < rate) rate = part;
-    }
-    return n_here > 1 ? rate / n_here : rate;
-}
-
+/* Copies in one direction share its rate equally. */
 MEMOI void memoi_host_copy_slowly(const memoi_host_copy_args* copy, int way, int64_t total_bytes) {
     memoi_host* host = copy->host;
     int64_t start_ns = memob_now_ns(), done_bytes = 0;
@@ -7169,18 +6988,15 @@ MEMOI void memoi_host_copy_slowly(const memoi_host_copy_args* copy, int way, int
     double due_s = 0;
     __atomic_fetch_add(&host->n_copies[way], 1, __ATOMIC_RELAXED);
     while (done_bytes < total_bytes) {
-        double rate = memoi_host_rate(host, way), elapsed_s;
+        int32_t n_copies = __atomic_load_n(&host->n_copies[way], __ATOMIC_RELAXED);
+        double rate = host->bytes_per_s[way] / n_copies, elapsed_s;
         int64_t n = MEMOI_HOST_CHUNK_BYTES;
-        if (rate > 0 && rate * MEMOI_HOST_CHUNK_S < (double)n)
-            n = 1 + (int64_t)(rate * MEMOI_HOST_CHUNK_S);
+        if (rate * MEMOI_HOST_CHUNK_S < (double)n) n = 1 + (int64_t)(rate * MEMOI_HOST_CHUNK_S);
         if (n > total_bytes - done_bytes) n = total_bytes - done_bytes;
         memoi_host_copy_part(copy, done_bytes, done_bytes + n);
         done_bytes += n;
         elapsed_s = (double)(memob_now_ns() - start_ns) * 1e-9;
-        if (rate > 0)
-            due_s += (double)n / rate;
-        else if (due_s < elapsed_s)
-            due_s = elapsed_s;
+        due_s += (double)n / rate;
         if (due_s - elapsed_s > MEMOI_HOST_NAP_S || done_bytes == total_bytes)
             memob_sleep_until(start_ns + (int64_t)(due_s * 1e9));
     }
@@ -7194,7 +7010,7 @@ MEMOI memo_status memoi_host_run_copy(void* args, memo_error* error) {
     int way = copy->kind == MEMO_COPY_TO_DEVICE;
     int is_on_device = copy->kind == MEMO_COPY_ON_DEVICE;
     (void)error;
-    if (!is_on_device && (host->bytes_per_s[way] > 0 || host->desc.both_ways_bytes_per_s > 0))
+    if (!is_on_device && host->bytes_per_s[way] > 0)
         memoi_host_copy_slowly(copy, way, total_bytes);
     else
         memoi_host_copy_part(copy, 0, total_bytes);
@@ -7214,34 +7030,25 @@ MEMOI memo_status memoi_host_find_stream(const memoi_host* host, memo_stream han
                                          memoi_host_stream** stream, memo_error* error) {
     *stream = (memoi_host_stream*)handle;
     if (*stream && (*stream)->host == host && (*stream)->is_live) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "stream: %s (%p); pass a stream of this host device",
-                          !*stream ? "NULL" : "destroyed or of another device", (void*)handle);
+    return MEMOB_INVALID(error, "stream: %s (%p); pass a stream of this host device",
+                         !*stream ? "NULL" : "destroyed or of another device", (void*)handle);
 }
 
 MEMOI memo_status memoi_host_find_event(const memoi_host* host, memo_event handle,
                                         memoi_host_event** event, memo_error* error) {
     *event = (memoi_host_event*)handle;
     if (*event && (*event)->host == host && (*event)->is_live) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "event: %s (%p); pass an event of this host device",
-                          !*event ? "NULL" : "destroyed or of another device", (void*)handle);
+    return MEMOB_INVALID(error, "event: %s (%p); pass an event of this host device",
+                         !*event ? "NULL" : "destroyed or of another device", (void*)handle);
 }
 
 /* Gives the next place in the queue, which memoi_host_commit hands to the worker. */
 MEMOI memo_status memoi_host_reserve(memoi_host_stream* stream, memoi_host_op** op,
                                      memo_error* error) {
-    memoi_host* host = stream->host;
     uint32_t capacity = 2 * (uint32_t)(stream->n_ops - 1);
-    memo_status status = memoi_host_status(host, error);
+    memo_status status = memoi_host_status(stream->host, error);
     if (status) return status;
     if (stream->tail_position - stream->seen_head == capacity) {
-        if (!host->is_started)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_STATE,
-                "stream %s: its queue is full (%lld operations), and nothing runs before "
-                "memo_host_device_start; call it first, or raise queue_operations",
-                stream->name, (long long)stream->n_ops - 1);
         memoi_host_counter_wait(&stream->head, stream->seen_head + 2);
         stream->seen_head = __atomic_load_n(&stream->head, __ATOMIC_ACQUIRE) & ~1u;
     }
@@ -7277,9 +7084,8 @@ MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t siz
     char asked[32], left[32], all[32];
     *address = NULL;
     if (size_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s memory: negative size (%lld); 0 or more are valid", memory->name,
-                              (long long)size_bytes);
+        return MEMOB_INVALID(error, "%s memory: negative size (%lld); 0 or more are valid",
+                             memory->name, (long long)size_bytes);
 
     /* The capacity counts whole alignments, and is a hard limit. */
     memob_bytes_text(asked, (double)size_bytes);
@@ -7322,9 +7128,8 @@ MEMOI memo_status memoi_host_memory_free(memoi_host_memory* memory, void* addres
     if (!address) return MEMO_STATUS_OK;
     counted_bytes = memob_map_get(&memory->sizes, key);
     if (counted_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s memory: %p is not allocated; free each address once",
-                              memory->name, address);
+        return MEMOB_INVALID(error, "%s memory: %p is not allocated; free each address once",
+                             memory->name, address);
     memoi_map_remove(&memory->sizes, key);
     memory->used_bytes -= counted_bytes;
     free(address);
@@ -7390,8 +7195,6 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
         1;
     /* Not zeroed: a queue never filled never touches its pages. */
     stream->ops = (memoi_host_op*)MEMO_MALLOC((size_t)stream->n_ops * sizeof(memoi_host_op));
-    stream->is_dropped = 0;
-    stream->go = host->is_started ? 2 : 0;
     stream->tail_index = 0;
     stream->tail_position = stream->seen_head = stream->tail = stream->head = 0;
     snprintf(stream->name, sizeof stream->name, "%.31s", name ? name : "stream");
@@ -7421,12 +7224,7 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
     return MEMO_STATUS_OK;
 }
 
-/* Before the start the stream's work is dropped: waiting for it would hang. */
 MEMOI void memoi_host_stream_stop(memoi_host_stream* stream) {
-    if (!stream->host->is_started) {
-        stream->is_dropped = 1;
-        memob_counter_set(&stream->go, 2);
-    }
     stream->ops[stream->tail_index].kind = MEMOI_HOST_STOP; /* there is always room for this one */
     memoi_host_commit(stream);
 }
@@ -7449,25 +7247,13 @@ MEMOI memo_status memoi_host_stream_destroy(void* context, memo_stream handle, m
     return MEMO_STATUS_OK;
 }
 
-/* The caller is about to wait for something unfinished; nothing finishes before the start. */
-MEMOI memo_status memoi_host_check_started(const memoi_host* host, const char* what,
-                                           memo_error* error) {
-    if (host->is_started) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                          "%s would wait forever; call memo_host_device_start first", what);
-}
-
 MEMOI memo_status memoi_host_stream_synchronize(void* context, memo_stream handle,
                                                 memo_error* error) {
     memoi_host* host = (memoi_host*)context;
     memoi_host_stream* stream;
     memo_status status = memoi_host_find_stream(host, handle, &stream, error);
     if (status) return status;
-    if (!memob_counter_reached(&stream->head, stream->tail_position)) {
-        status = memoi_host_check_started(host, "stream_synchronize", error);
-        if (status) return status;
-        memoi_host_counter_wait(&stream->head, stream->tail_position);
-    }
+    memoi_host_counter_wait(&stream->head, stream->tail_position);
     return memoi_host_status(host, error);
 }
 
@@ -7581,12 +7367,9 @@ MEMOI memo_status memoi_host_event_synchronize(void* context, memo_event handle,
     memoi_host_event* event;
     memo_status status = memoi_host_find_event(host, handle, &event, error);
     if (status) return status;
-    if (!memoi_host_event_is_done(event)) {
-        status = memoi_host_check_started(host, "event_synchronize", error);
-        if (status) return status;
+    if (event->latest)
         memoi_host_counter_wait(memoi_host_counter(event->latest, event->latest->enqueued),
                                 event->latest->enqueued);
-    }
     return memoi_host_status(host, error);
 }
 
@@ -7620,25 +7403,22 @@ MEMOI memo_status memoi_host_copy_rows(void* context, memo_stream stream, memo_c
     memoi_host_copy_args copy;
 
     /* Everything is checked here: an operation that fails later fails the whole device. */
-    if ((int)kind < 0 || kind > MEMO_COPY_ON_DEVICE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "copy.kind: not a memo_copy_kind (%d); 0 to 2 are valid", (int)kind);
+    if (memob_check_integer("copy", "kind", (int)kind, 0, MEMO_COPY_ON_DEVICE, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOB_BYTES_MAX / n_rows))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "copy: %lld rows of %lld bytes are invalid; 0 to 2^62 bytes are valid",
-            (long long)n_rows, (long long)row_bytes);
+        return MEMOB_INVALID(error,
+                             "copy: %lld rows of %lld bytes are invalid; 0 to 2^62 bytes are valid",
+                             (long long)n_rows, (long long)row_bytes);
     if (n_rows > 1 && (to_stride_bytes < row_bytes || from_stride_bytes < row_bytes ||
                        to_stride_bytes > MEMOB_BYTES_MAX / n_rows ||
                        from_stride_bytes > MEMOB_BYTES_MAX / n_rows))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
+        return MEMOB_INVALID(
+            error,
             "copy: strides %lld and %lld are too short or too long for %lld rows of %lld bytes",
             (long long)to_stride_bytes, (long long)from_stride_bytes, (long long)n_rows,
             (long long)row_bytes);
     if ((!to || !from) && row_bytes > 0 && n_rows > 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy.%s: NULL; pass an address",
-                              to ? "from" : "to");
+        return MEMOB_INVALID(error, "copy.%s: NULL; pass an address", to ? "from" : "to");
 
     /* Rows that touch are one long row. */
     copy.host = (memoi_host*)context;
@@ -7666,8 +7446,8 @@ MEMOI memo_status memoi_host_fill(void* context, memo_stream stream, void* addre
                                   int32_t byte_value, int64_t size_bytes, memo_error* error) {
     memoi_host_fill_args fill;
     if (size_bytes < 0 || (!address && size_bytes))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
+        return MEMOB_INVALID(
+            error,
             "fill: invalid range (%lld bytes at %p); 0 or more bytes at an address are valid",
             (long long)size_bytes, address);
     fill.address = address;
@@ -7696,8 +7476,7 @@ MEMOI memo_status memoi_host_launch_host(void* context, memo_stream stream, memo
 MEMOI memoi_host* memoi_host_of(const memo_device* device, memo_error* error) {
     memoi_host* host = device ? (memoi_host*)device->context : NULL;
     if (host && host->magic == MEMOI_HOST_MAGIC) return host;
-    memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                   "device: not a host device; create it with memo_host_device_create");
+    MEMOB_INVALID(error, "device: not a host device; create it with memo_host_device_create");
     return NULL;
 }
 
@@ -7705,70 +7484,36 @@ MEMOI memo_status memob_check_host_device(const memo_device* device, memo_error*
     return memoi_host_of(device, error) ? MEMO_STATUS_OK : MEMO_STATUS_INVALID_ARGUMENT;
 }
 
-MEMOI memo_status memob_check_started(const memo_device* host_device, const char* what,
-                                      memo_error* error) {
-    return memoi_host_check_started((const memoi_host*)host_device->context, what, error);
-}
-
-memo_host_device_desc memo_host_device_desc_default(void) {
-    memo_host_device_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
-
-MEMOI int memob_is_copy_rate(double bytes_per_s) {
-    /* Outside these limits the ends of copies overflow. */
-    return memob_is_finite(bytes_per_s) &&
-           (bytes_per_s == 0 || (bytes_per_s >= 1 && bytes_per_s <= 1e18));
-}
+MEMOB_ZERO_DEFAULT(memo_host_device_desc)
 
 MEMOI void memoi_row_fill_host(memo_device* table); /* chapter 10 */
 
-MEMOI memo_status memoi_host_check_capacity(const char* field, int64_t capacity_bytes,
-                                            memo_error* error) {
-    if (capacity_bytes >= 0 && capacity_bytes <= MEMOB_BYTES_MAX) return MEMO_STATUS_OK;
-    return memo_error_set(
-        error, MEMO_STATUS_INVALID_ARGUMENT,
-        "memo_host_device_desc.%s_bytes: out of range (%lld); 0 (no limit) to 2^62 are valid",
-        field, (long long)capacity_bytes);
-}
-
-MEMOI memo_status memoi_host_check_rate(const char* field, double bytes_per_s, memo_error* error) {
-    if (memob_is_copy_rate(bytes_per_s)) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "memo_host_device_desc.%s_bytes_per_s: out of range (%g); 0 (no limit) "
-                          "and 1 to 1e18 are valid",
-                          field, bytes_per_s);
-}
-
 memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_device** device,
                                     memo_error* error) {
+    static const char name[] = "memo_host_device_desc";
     memoi_host* host;
     memo_device* table;
     memo_status status;
     *device = NULL;
-    if (!desc)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_host_device_desc: NULL; pass a desc");
+    if (!desc) return MEMOB_INVALID(error, "memo_host_device_desc: NULL; pass a desc");
 
     /* Limits that the workers' arithmetic needs. */
-    if ((status = memoi_host_check_capacity("device_memory", desc->device_memory_bytes, error)) ||
-        (status = memoi_host_check_capacity("host_memory", desc->host_memory_bytes, error)) ||
-        (status = memoi_host_check_rate("to_host", desc->to_host_bytes_per_s, error)) ||
-        (status = memoi_host_check_rate("to_device", desc->to_device_bytes_per_s, error)) ||
-        (status = memoi_host_check_rate("both_ways", desc->both_ways_bytes_per_s, error)))
+    if ((status = memob_check_integer(name, "device_memory_bytes", desc->device_memory_bytes, 0,
+                                      MEMOB_BYTES_MAX, error)) ||
+        (status = memob_check_integer(name, "host_memory_bytes", desc->host_memory_bytes, 0,
+                                      MEMOB_BYTES_MAX, error)) ||
+        (status =
+             memob_check_rate(name, "to_host_bytes_per_s", desc->to_host_bytes_per_s, error)) ||
+        (status =
+             memob_check_rate(name, "to_device_bytes_per_s", desc->to_device_bytes_per_s, error)) ||
+        (status = memob_check_integer(name, "queue_operations", desc->queue_operations, 0,
+                                      MEMOI_HOST_QUEUE_OPERATIONS_MAX, error)))
         return status;
-    if (desc->queue_operations < 0 || desc->queue_operations > MEMOI_HOST_QUEUE_OPERATIONS_MAX)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_host_device_desc.queue_operations: out of range (%lld); 0 to %lld are valid",
-            (long long)desc->queue_operations, (long long)MEMOI_HOST_QUEUE_OPERATIONS_MAX);
 
     host = (memoi_host*)memob_calloc(1, sizeof *host);
     if (!host) return memob_no_memory(error, "a host device");
     host->magic = MEMOI_HOST_MAGIC;
     host->desc = *desc;
-    host->is_started = !desc->start_held;
     host->device_memory.name = "device";
     host->device_memory.status_when_full = MEMO_STATUS_OUT_OF_DEVICE_MEMORY;
     host->device_memory.capacity_bytes = desc->device_memory_bytes;
@@ -7840,30 +7585,16 @@ void memo_host_device_destroy(memo_device* device) {
     MEMO_FREE(host);
 }
 
-memo_status memo_host_device_start(memo_device* device, memo_error* error) {
-    memoi_host* host = memoi_host_of(device, error);
-    memoi_host_stream* stream;
-    if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
-    if (host->is_started) return memoi_host_status(host, error);
-    host->is_started = 1;
-    for (stream = host->streams; stream; stream = stream->next)
-        if (stream->is_live) memob_counter_set(&stream->go, 2);
-    return MEMO_STATUS_OK;
-}
-
 memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
                                     memo_host_function function, const void* args,
                                     int64_t args_bytes, memo_error* error) {
     memoi_host* host = memoi_host_of(device, error);
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!function)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "launch.function: NULL; pass a function");
+    if (!function) return MEMOB_INVALID(error, "launch.function: NULL; pass a function");
     if (args_bytes < 0 || args_bytes > MEMO_HOST_ARGS_BYTES || (!args && args_bytes))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "launch: %lld bytes of args at %p; at most %d are copied, pass a pointer "
-            "to more",
+        return MEMOB_INVALID(
+            error,
+            "launch: %lld bytes of args at %p; at most %d are copied, pass a pointer to more",
             (long long)args_bytes, args, MEMO_HOST_ARGS_BYTES);
     return memoi_host_call(host, stream, function, args, args_bytes, error);
 }
@@ -7871,11 +7602,8 @@ memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
 memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, double duration_s,
                                    memo_error* error) {
     memoi_host* host = memoi_host_of(device, error);
-    if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!memob_is_in(duration_s, 0, 1e9))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sleep.duration_s: out of range (%g); 0 to 1e9 s are valid",
-                              duration_s);
+    if (!host || memob_check_real("sleep", "duration_s", duration_s, 0, 1e9, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_host_call(host, stream, memoi_host_run_sleep, &duration_s, sizeof duration_s,
                            error);
 }
@@ -8000,33 +7728,20 @@ void memo_schedule_destroy(memo_schedule* schedule) {
 
 MEMOI memo_status memoi_schedule_has_stream(const memo_schedule* schedule, int32_t stream,
                                             memo_error* error) {
-    if (stream >= 0 && stream < schedule->n_streams) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "stream: out of range (%d); the schedule has %d streams", (int)stream,
-                          (int)schedule->n_streams);
+    return memob_check_integer("schedule", "stream", stream, 0, schedule->n_streams - 1, error);
 }
-
 MEMOI memo_status memoi_schedule_has_event(const memo_schedule* schedule, int32_t event,
                                            memo_error* error) {
-    if (event >= 0 && event < schedule->n_events) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "event: out of range (%d); the schedule has %d events", (int)event,
-                          (int)schedule->n_events);
+    return memob_check_integer("schedule", "event", event, 0, schedule->n_events - 1, error);
 }
-
 MEMOI memo_status memoi_schedule_has_link(const memo_schedule* schedule, int32_t link,
                                           memo_error* error) {
-    if (link > 0 && link <= schedule->n_links) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "link: out of range (%d); the schedule has %d links, numbered from 1",
-                          (int)link, (int)schedule->n_links);
+    return memob_check_integer("schedule", "link", link, 1, schedule->n_links, error);
 }
 
 memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, int32_t* stream,
                                      memo_error* error) {
-    if (!name)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "stream: the name is NULL; pass a name");
+    if (!name) return MEMOB_INVALID(error, "stream: the name is NULL; pass a name");
     if (schedule->n_streams == INT32_MAX || !memoi_schedule_reserve(schedule, 0, 0, name))
         return memob_no_memory(error, "a stream of a schedule");
     *stream = schedule->n_streams++;
@@ -8038,12 +7753,9 @@ memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, 
 memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name, double bytes_per_s,
                                    int32_t* link, memo_error* error) {
     memo_link* added;
-    if (!name)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "link: the name is NULL; pass a name");
+    if (!name) return MEMOB_INVALID(error, "link: the name is NULL; pass a name");
     if (!(bytes_per_s > 0) || !memob_is_finite(bytes_per_s))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "link %s: bytes_per_s must be finite and above 0", name);
+        return MEMOB_INVALID(error, "link %s: bytes_per_s must be finite and above 0", name);
     if (schedule->n_links == INT32_MAX || !memoi_schedule_reserve(schedule, 0, 0, name))
         return memob_no_memory(error, "a link of a schedule");
     added = &schedule->links[schedule->n_links++];
@@ -8055,51 +7767,25 @@ memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name, do
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_schedule_pair_links(memo_schedule* schedule, int32_t a, int32_t b,
-                                     double shared_bytes_per_s, memo_error* error) {
-    memo_link *first, *second;
-    if (memoi_schedule_has_link(schedule, a, error) || memoi_schedule_has_link(schedule, b, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    first = &schedule->links[a - 1];
-    second = &schedule->links[b - 1];
-    if (a == b || (first->peer && first->peer != b) || (second->peer && second->peer != a))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "links %d and %d: pair two different links that have no peer yet",
-                              (int)a, (int)b);
-    if (!(shared_bytes_per_s > 0) || !memob_is_finite(shared_bytes_per_s))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "links %d and %d: shared_bytes_per_s must be finite and above 0",
-                              (int)a, (int)b);
-    first->peer = b;
-    second->peer = a;
-    first->shared_bytes_per_s = second->shared_bytes_per_s = shared_bytes_per_s;
-    return MEMO_STATUS_OK;
-}
-
 memo_status memo_schedule_add_event(memo_schedule* schedule, int32_t* event, memo_error* error) {
     if (schedule->n_events == INT32_MAX) return memob_no_memory(error, "an event of a schedule");
     *event = schedule->n_events++;
     return MEMO_STATUS_OK;
 }
 
-memo_op_desc memo_op_desc_default(void) {
-    memo_op_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_op_desc)
 
 MEMOI memo_status memoi_schedule_check_ranges(const char* name, const char* what,
                                               const memo_range* ranges, int64_t n_ranges,
                                               memo_error* error) {
     int64_t i;
     if (n_ranges < 0 || (n_ranges && !ranges))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %lld %s ranges%s", name,
-                              (long long)n_ranges, what, ranges ? "" : " at NULL");
+        return MEMOB_INVALID(error, "%s: %lld %s ranges%s", name, (long long)n_ranges, what,
+                             ranges ? "" : " at NULL");
     for (i = 0; i < n_ranges; i++)
         if (ranges[i].begin > ranges[i].end)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "%s: %s range %lld ends before it begins", name, what,
-                                  (long long)i);
+            return MEMOB_INVALID(error, "%s: %s range %lld ends before it begins", name, what,
+                                 (long long)i);
     return MEMO_STATUS_OK;
 }
 
@@ -8112,32 +7798,29 @@ MEMOI memo_status memoi_schedule_check_desc(const memo_schedule* schedule, const
 
     /* Streams: each exists and occurs once. */
     if (desc->n_more_streams < 0 || (desc->n_more_streams && !desc->more_streams))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %lld more streams%s", name,
-                              (long long)desc->n_more_streams,
-                              desc->more_streams ? "" : " at NULL");
+        return MEMOB_INVALID(error, "%s: %lld more streams%s", name,
+                             (long long)desc->n_more_streams, desc->more_streams ? "" : " at NULL");
     for (i = 0; i < desc->n_more_streams; i++) {
         if (memoi_schedule_has_stream(schedule, desc->more_streams[i], error))
             return MEMO_STATUS_INVALID_ARGUMENT;
         for (j = -1; j < i; j++)
             if (desc->more_streams[i] == (j < 0 ? desc->stream : desc->more_streams[j]))
-                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "%s: stream %d occurs twice; name each stream once", name,
-                                      (int)desc->more_streams[i]);
+                return MEMOB_INVALID(error, "%s: stream %d occurs twice; name each stream once",
+                                     name, (int)desc->more_streams[i]);
     }
 
     /* Time, link and sizes. */
     if (!memob_is_in(desc->duration_s, 0, MEMOI_DOUBLE_MAX))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.duration_s: must be finite and 0 or more", name);
+        return MEMOB_INVALID(error, "%s.duration_s: must be finite and 0 or more", name);
     if (desc->link && memoi_schedule_has_link(schedule, desc->link, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->link_bytes < 0 || desc->alloc_bytes < 0 || desc->free_bytes < 0 ||
         desc->alloc_bytes > MEMOB_BYTES_MAX - rooms->alloc_bytes ||
         desc->free_bytes > MEMOB_BYTES_MAX - rooms->free_bytes)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: link_bytes, alloc_bytes and free_bytes must be 0 or more, and "
-                              "their sums over the schedule at most 2^62",
-                              name);
+        return MEMOB_INVALID(error,
+                             "%s: link_bytes, alloc_bytes and free_bytes must be 0 or more, and "
+                             "their sums over the schedule at most 2^62",
+                             name);
 
     if (memoi_schedule_check_ranges(name, "read", desc->reads, desc->n_reads, error) ||
         memoi_schedule_check_ranges(name, "written", desc->writes, desc->n_writes, error))
@@ -8241,8 +7924,7 @@ const char* memo_schedule_op_name(const memo_schedule* schedule, int64_t op) {
 memo_status memo_schedule_name_op(memo_schedule* schedule, int64_t op, const char* name,
                                   memo_error* error) {
     if (!name || op < 0 || op >= schedule->n_ops || schedule->ops[op].kind != MEMO_OP_RUN)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "op %lld: out of range, or its name is NULL", (long long)op);
+        return MEMOB_INVALID(error, "op %lld: out of range, or its name is NULL", (long long)op);
     if (!memoi_schedule_reserve(schedule, 0, 0, name)) return memob_no_memory(error, "a name");
     schedule->ops[op].name = memoi_schedule_text(schedule, name);
     return MEMO_STATUS_OK;
@@ -8252,9 +7934,7 @@ memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes, 
                                      memo_error* error) {
     memoi_room* named = &memoi_schedule_rooms_of(schedule)->named;
     memoi_named* added;
-    if (!name)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "bytes: the name is NULL; pass a name");
+    if (!name) return MEMOB_INVALID(error, "bytes: the name is NULL; pass a name");
     if (memoi_schedule_check_ranges(name, "named", &bytes, 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (!memoi_schedule_room_reserve(named, 1, sizeof *added) ||
@@ -8358,13 +8038,9 @@ typedef struct memoi_graph {
     /* 3 per op, indices of ops, -1: none: the previous op of its stream (SYNC of a stream: its last
      * op), the previous SYNC, the record that it waits for. */
     int64_t* after;
-    int64_t* more; /* the op before it on each of its more_streams, numbered as these are */
+    int64_t* more;       /* the op before it on each of its more_streams, numbered as these are */
+    memob_arrays arrays; /* both, and what was used to fill them */
 } memoi_graph;
-
-MEMOI void memoi_graph_free(memoi_graph* graph) {
-    MEMO_FREE(graph->after);
-    MEMO_FREE(graph->more);
-}
 
 MEMOI int64_t memoi_graph_n_after(const memo_op* op) {
     return MEMOI_AFTER_MORE + op->n_more_streams;
@@ -8377,18 +8053,19 @@ MEMOI int64_t memoi_graph_after(const memoi_graph* graph, const memo_op* op, int
                : graph->more[op->first_more_stream + reason - MEMOI_AFTER_MORE];
 }
 
+/* Free its arrays; after a failure there are none. */
 MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* graph,
                                     memo_error* error) {
-    int64_t* last = (int64_t*)memob_calloc(schedule->n_streams, sizeof(int64_t));
-    int64_t* recorded = (int64_t*)memob_calloc(schedule->n_events, sizeof(int64_t));
-    int64_t i, k, sync = -1;
-    graph->after = (int64_t*)memob_calloc(schedule->n_ops, 3 * sizeof(int64_t));
-    graph->more =
-        (int64_t*)memob_calloc(memoi_schedule_rooms_of(schedule)->more_streams.n, sizeof(int64_t));
-    if (!last || !recorded || !graph->after || !graph->more) {
-        MEMO_FREE(last);
-        MEMO_FREE(recorded);
-        memoi_graph_free(graph);
+    int64_t n_more = memoi_schedule_rooms_of(schedule)->more_streams.n, i, k, sync = -1;
+    memob_arrays* arrays = &graph->arrays;
+    int64_t *last, *recorded;
+    memset(graph, 0, sizeof *graph);
+    last = (int64_t*)memob_arrays_add(arrays, schedule->n_streams, sizeof(int64_t));
+    recorded = (int64_t*)memob_arrays_add(arrays, schedule->n_events, sizeof(int64_t));
+    graph->after = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, 3 * sizeof(int64_t));
+    graph->more = (int64_t*)memob_arrays_add(arrays, n_more, sizeof(int64_t));
+    if (arrays->failed) {
+        memob_arrays_free(arrays);
         return memob_no_memory(error, "the order of a schedule");
     }
 
@@ -8415,9 +8092,6 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
         }
         if (op->kind == MEMO_OP_RECORD) recorded[op->event] = i;
     }
-
-    MEMO_FREE(last);
-    MEMO_FREE(recorded);
     return MEMO_STATUS_OK;
 }
 
@@ -8500,6 +8174,7 @@ typedef struct memoi_checker {
     memoi_cells *touched, *written;
     int64_t *n_touched, *n_written; /* an op */
     memoi_touched touches, writes;  /* of the ops of one stream */
+    memob_arrays arrays;            /* all of these */
 } memoi_checker;
 
 MEMOI int memoi_checker_compare_u64(const void* a, const void* b) {
@@ -8625,11 +8300,10 @@ MEMOI int memoi_checker_check_op(memoi_checker* c, int64_t b, int64_t stream) {
     /* Not ordered before b: a race.  Then look for the latest conflict that is ordered, which the
      * redundant waits must keep. */
     if (latest > ordered) {
-        void* races = c->check->races;
         memo_race* race;
-        if (!memob_reserve(&races, &c->races_capacity, c->check->n_races + 1, sizeof(memo_race)))
+        if (!memob_reserve(&c->check->races, &c->races_capacity, c->check->n_races + 1,
+                           sizeof(memo_race)))
             return 0;
-        c->check->races = (memo_race*)races;
         race = &c->check->races[c->check->n_races++];
         race->first = latest;
         race->second = b;
@@ -8708,24 +8382,22 @@ MEMOI int memoi_checker_wait_is_redundant(memoi_checker* c, int64_t wait) {
 MEMOI int memoi_checker_run(memoi_checker* c) {
     const memo_schedule* schedule = c->schedule;
     memo_check* check = c->check;
+    memob_arrays* arrays = &c->arrays;
     int64_t n_ranges = memoi_schedule_rooms_of(schedule)->ranges.n, n_leaves = 1, i, k;
     if (schedule->n_ops > MEMOB_BYTES_MAX / 64 / (c->n_streams + 1)) return 0;
-    c->clock = (int64_t*)memob_calloc(schedule->n_ops * c->n_streams, sizeof(int64_t));
-    c->needed = (int64_t*)memob_calloc(schedule->n_ops * c->n_streams, sizeof(int64_t));
-    c->lower = (int64_t*)memob_calloc(schedule->n_ops * c->n_streams, sizeof(int64_t));
-    c->lowered = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
-    c->last_use = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
-    c->ends = (uint64_t*)memob_calloc(2 * n_ranges, sizeof(uint64_t));
-    c->touched = (memoi_cells*)memob_calloc(n_ranges, sizeof(memoi_cells));
-    c->written = (memoi_cells*)memob_calloc(n_ranges, sizeof(memoi_cells));
-    c->n_touched = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
-    c->n_written = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
+    c->clock = (int64_t*)memob_arrays_add(arrays, schedule->n_ops * c->n_streams, sizeof(int64_t));
+    c->needed = (int64_t*)memob_arrays_add(arrays, schedule->n_ops * c->n_streams, sizeof(int64_t));
+    c->lower = (int64_t*)memob_arrays_add(arrays, schedule->n_ops * c->n_streams, sizeof(int64_t));
+    c->lowered = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
+    c->last_use = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
+    c->ends = (uint64_t*)memob_arrays_add(arrays, 2 * n_ranges, sizeof(uint64_t));
+    c->touched = (memoi_cells*)memob_arrays_add(arrays, n_ranges, sizeof(memoi_cells));
+    c->written = (memoi_cells*)memob_arrays_add(arrays, n_ranges, sizeof(memoi_cells));
+    c->n_touched = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
+    c->n_written = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
     check->redundant_waits = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
     check->unrecorded_waits = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
-    if (!c->clock || !c->needed || !c->lower || !c->lowered || !c->last_use || !c->ends ||
-        !c->touched || !c->written || !c->n_touched || !c->n_written || !check->redundant_waits ||
-        !check->unrecorded_waits)
-        return 0;
+    if (arrays->failed || !check->redundant_waits || !check->unrecorded_waits) return 0;
 
     for (i = 0; i < n_ranges; i++) {
         c->ends[2 * i] = schedule->ranges[i].begin;
@@ -8744,12 +8416,11 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
     }
     while (n_leaves < c->n_ends) n_leaves *= 2;
     c->touches.n_leaves = c->writes.n_leaves = n_leaves;
-    c->touches.covers = (int64_t*)memob_calloc(2 * n_leaves, sizeof(int64_t));
-    c->touches.begins = (int64_t*)memob_calloc(2 * n_leaves, sizeof(int64_t));
-    c->writes.covers = (int64_t*)memob_calloc(2 * n_leaves, sizeof(int64_t));
-    c->writes.begins = (int64_t*)memob_calloc(2 * n_leaves, sizeof(int64_t));
-    if (!c->touches.covers || !c->touches.begins || !c->writes.covers || !c->writes.begins)
-        return 0;
+    c->touches.covers = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
+    c->touches.begins = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
+    c->writes.covers = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
+    c->writes.begins = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
+    if (arrays->failed) return 0;
 
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
@@ -8790,22 +8461,8 @@ memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** chec
     is_done = c.check && memoi_checker_run(&c);
 
     /* Free all but the result. */
-    memoi_graph_free(&c.graph);
-    MEMO_FREE(c.clock);
-    MEMO_FREE(c.needed);
-    MEMO_FREE(c.lower);
-    MEMO_FREE(c.lowered);
-    MEMO_FREE(c.last_use);
-    MEMO_FREE(c.ends);
-    MEMO_FREE(c.touched);
-    MEMO_FREE(c.written);
-    MEMO_FREE(c.n_touched);
-    MEMO_FREE(c.n_written);
-    MEMO_FREE(c.touches.covers);
-    MEMO_FREE(c.touches.begins);
-    MEMO_FREE(c.writes.covers);
-    MEMO_FREE(c.writes.begins);
-
+    memob_arrays_free(&c.graph.arrays);
+    memob_arrays_free(&c.arrays);
     if (!is_done) {
         memo_check_destroy(c.check);
         return memob_no_memory(error, "the check of a schedule");
@@ -9055,6 +8712,7 @@ typedef struct memoi_simulator {
     memoi_heap running; /* ops that take duration_s, until when */
     memoi_flow* flows;
     memoi_moment* moments; /* of all heaps */
+    memob_arrays arrays;   /* all of these */
 } memoi_simulator;
 
 MEMOI memo_status memoi_simulation_create(const memo_schedule* schedule, memo_simulation** result,
@@ -9111,12 +8769,13 @@ MEMOI memo_status memoi_simulation_memory_moments(const memo_schedule* schedule,
 /* The figures that follow from start_s and end_s. */
 MEMOI memo_status memoi_simulation_sum(const memo_schedule* schedule, memo_simulation* simulation,
                                        memo_error* error) {
-    double* first = (double*)memob_calloc(schedule->n_streams, sizeof(double));
-    double* last = (double*)memob_calloc(schedule->n_streams, sizeof(double));
+    memob_arrays arrays = {NULL, 0};
+    double* first = (double*)memob_arrays_add(&arrays, schedule->n_streams, sizeof(double));
+    double* last = (double*)memob_arrays_add(&arrays, schedule->n_streams, sizeof(double));
     memoi_moment* moments = NULL;
     int64_t i, k, n_moments = 0, bytes = 0;
     memo_status status = MEMO_STATUS_OK;
-    if (!first || !last) status = memob_no_memory(error, "the figures of a simulation");
+    if (arrays.failed) status = memob_no_memory(error, "the figures of a simulation");
     if (!status)
         status = memoi_simulation_memory_moments(schedule, simulation, &moments, &n_moments, error);
 
@@ -9147,9 +8806,8 @@ MEMOI memo_status memoi_simulation_sum(const memo_schedule* schedule, memo_simul
         if (bytes > simulation->peak_bytes) simulation->peak_bytes = bytes;
     }
 
-    MEMO_FREE(first);
-    MEMO_FREE(last);
     MEMO_FREE(moments);
+    memob_arrays_free(&arrays);
     return status;
 }
 
@@ -9162,23 +8820,15 @@ MEMOI void memoi_simulation_end_op(memoi_simulator* s, int64_t i) {
 
 /* Bytes a second of each op that is active on link; there is one. */
 MEMOI double memoi_simulation_flow_rate(const memoi_simulator* s, int64_t link) {
-    const memo_link* l = &s->schedule->links[link];
-    int is_shared = l->peer && s->flows[l->peer - 1].active.n > 0;
-    return (is_shared ? l->shared_bytes_per_s : l->bytes_per_s) / (double)s->flows[link].active.n;
+    return s->schedule->links[link].bytes_per_s / (double)s->flows[link].active.n;
 }
 
+/* Before the number of active ops changes. */
 MEMOI void memoi_simulation_flow_update(memoi_simulator* s, int64_t link) {
     memoi_flow* flow = &s->flows[link];
     if (flow->active.n && s->now > flow->since_s)
         flow->sent_bytes += (s->now - flow->since_s) * memoi_simulation_flow_rate(s, link);
     flow->since_s = s->now;
-}
-
-/* Before the number of active ops changes: the peer's rate may change with it. */
-MEMOI void memoi_simulation_flow_update_both(memoi_simulator* s, int64_t link) {
-    int32_t peer = s->schedule->links[link].peer;
-    memoi_simulation_flow_update(s, link);
-    if (peer) memoi_simulation_flow_update(s, peer - 1);
 }
 
 /* duration_s has passed: the bytes, if any, go next. */
@@ -9190,7 +8840,7 @@ MEMOI void memoi_simulation_send_op(memoi_simulator* s, int64_t i) {
         return;
     }
     flow = &s->flows[op->link - 1];
-    memoi_simulation_flow_update_both(s, op->link - 1);
+    memoi_simulation_flow_update(s, op->link - 1);
     if (!flow->active.n) flow->sent_bytes = 0;
     memoi_simulation_heap_push(&flow->active, flow->sent_bytes + (double)op->link_bytes, i);
 }
@@ -9220,13 +8870,14 @@ MEMOI void memoi_simulation_start_op(memoi_simulator* s, int64_t i) {
 MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
     const memo_schedule* schedule = s->schedule;
     int64_t i, k, n_edges = 0;
-    s->n_missing = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
-    s->first_next = (int64_t*)memob_calloc(schedule->n_ops + 2, sizeof(int64_t));
-    s->ready = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
-    s->flows = (memoi_flow*)memob_calloc(schedule->n_links, sizeof(memoi_flow));
-    s->moments = (memoi_moment*)memob_calloc(((int64_t)schedule->n_links + 1) * schedule->n_streams,
-                                             sizeof(memoi_moment));
-    if (!s->n_missing || !s->first_next || !s->ready || !s->flows || !s->moments) return 0;
+    int64_t n_moments = ((int64_t)schedule->n_links + 1) * schedule->n_streams;
+    memob_arrays* arrays = &s->arrays;
+    s->n_missing = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
+    s->first_next = (int64_t*)memob_arrays_add(arrays, schedule->n_ops + 2, sizeof(int64_t));
+    s->ready = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
+    s->flows = (memoi_flow*)memob_arrays_add(arrays, schedule->n_links, sizeof(memoi_flow));
+    s->moments = (memoi_moment*)memob_arrays_add(arrays, n_moments, sizeof(memoi_moment));
+    if (arrays->failed) return 0;
     s->running.moments = s->moments;
     for (i = 0; i < schedule->n_links; i++)
         s->flows[i].active.moments = s->moments + (i + 1) * schedule->n_streams;
@@ -9244,7 +8895,7 @@ MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
     }
 
     /* Turn the counts into lists of followers. */
-    s->next = (int64_t*)memob_calloc(n_edges, sizeof(int64_t));
+    s->next = (int64_t*)memob_arrays_add(arrays, n_edges, sizeof(int64_t));
     if (!s->next) return 0;
     for (i = 2; i < schedule->n_ops + 2; i++) s->first_next[i] += s->first_next[i - 1];
     for (i = 0; i < schedule->n_ops; i++) {
@@ -9289,7 +8940,7 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
             memoi_simulation_send_op(s, memoi_simulation_heap_pop(&s->running));
         } else {
             memoi_flow* flow = &s->flows[link];
-            memoi_simulation_flow_update_both(s, link);
+            memoi_simulation_flow_update(s, link);
             flow->sent_bytes = flow->active.moments[0].time;
             while (flow->active.n && flow->active.moments[0].time <= flow->sent_bytes)
                 memoi_simulation_end_op(s, memoi_simulation_heap_pop(&flow->active));
@@ -9309,9 +8960,8 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
     /* The caller may have changed the public fields. */
     for (i = 0; i < schedule->n_ops; i++)
         if (!memob_is_in(schedule->ops[i].duration_s, 0, MEMOI_DOUBLE_MAX))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "op %lld (%s): duration_s must be finite and 0 or more",
-                                  (long long)i, memo_schedule_op_name(schedule, i));
+            return MEMOB_INVALID(error, "op %lld (%s): duration_s must be finite and 0 or more",
+                                 (long long)i, memo_schedule_op_name(schedule, i));
 
     status = memoi_graph_build(schedule, &s.graph, error);
     if (status) return status;
@@ -9322,16 +8972,10 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
         status = memoi_simulation_sum(schedule, s.simulation, error);
     }
     if (!status && !memob_is_finite(s.simulation->makespan_s))
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "duration_s: their sum overflows a double");
+        status = MEMOB_INVALID(error, "duration_s: their sum overflows a double");
 
-    memoi_graph_free(&s.graph);
-    MEMO_FREE(s.n_missing);
-    MEMO_FREE(s.first_next);
-    MEMO_FREE(s.next);
-    MEMO_FREE(s.ready);
-    MEMO_FREE(s.flows);
-    MEMO_FREE(s.moments);
+    memob_arrays_free(&s.graph.arrays);
+    memob_arrays_free(&s.arrays);
     if (status)
         memo_simulation_destroy(s.simulation);
     else
@@ -9385,7 +9029,7 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
         }
     }
 
-    memoi_graph_free(&graph);
+    memob_arrays_free(&graph.arrays);
     if (!status) status = memoi_simulation_sum(schedule, result, error);
     if (status)
         memo_simulation_destroy(result);
@@ -9442,7 +9086,7 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
     if (status) return status;
     status = memoi_graph_build(recorded, &graph_r, error);
     if (status) {
-        memoi_graph_free(&graph_p);
+        memob_arrays_free(&graph_p.arrays);
         return status;
     }
 
@@ -9451,24 +9095,22 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
         const char* what =
             memoi_comparison_op_difference(promised, &graph_p, recorded, &graph_r, i);
         if (what)
-            status =
-                memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                               "op %lld differs in its %s: promised %s, recorded %s", (long long)i,
-                               what, memoi_comparison_op_phrase(promised, i, name_p, sizeof name_p),
-                               memoi_comparison_op_phrase(recorded, i, name_r, sizeof name_r));
+            status = MEMOB_INVALID(error, "op %lld differs in its %s: promised %s, recorded %s",
+                                   (long long)i, what,
+                                   memoi_comparison_op_phrase(promised, i, name_p, sizeof name_p),
+                                   memoi_comparison_op_phrase(recorded, i, name_r, sizeof name_r));
     }
     if (!status && promised->n_ops != recorded->n_ops)
-        status = memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "op %lld (%s) is only in the %s schedule: promised %lld ops, recorded %lld",
+        status = MEMOB_INVALID(
+            error, "op %lld (%s) is only in the %s schedule: promised %lld ops, recorded %lld",
             (long long)n,
             memoi_comparison_op_phrase(promised->n_ops > n ? promised : recorded, n, name_p,
                                        sizeof name_p),
             promised->n_ops > n ? "promised" : "recorded", (long long)promised->n_ops,
             (long long)recorded->n_ops);
 
-    memoi_graph_free(&graph_p);
-    memoi_graph_free(&graph_r);
+    memob_arrays_free(&graph_p.arrays);
+    memob_arrays_free(&graph_r.arrays);
     return status;
 }
 
@@ -9630,17 +9272,17 @@ MEMOI const char* memoi_timeline_ink(uint32_t color) {
     return luminance > 150000 ? " class=\"n\" fill=\"#1c1c1c\"" : " class=\"n\" fill=\"#fff\"";
 }
 
+/* The unit in which a time is readable: *per_s of it are a second. */
+MEMOI const char* memoi_timeline_unit(double time_s, double* per_s) {
+    *per_s = time_s >= 1 ? 1 : time_s >= 1e-3 ? 1e3 : 1e6;
+    return time_s >= 1 ? "s" : time_s >= 1e-3 ? "ms" : "\xc2\xb5s";
+}
+
 /* "12.3 ms": three digits. */
 MEMOI void memoi_timeline_put_time(memo_text* text, double time_s) {
-    double value = time_s * 1e6;
-    const char* unit = "\xc2\xb5s";
-    if (time_s >= 1) {
-        value = time_s;
-        unit = "s";
-    } else if (time_s >= 1e-3) {
-        value = time_s * 1e3;
-        unit = "ms";
-    }
+    double per_s, value;
+    const char* unit = memoi_timeline_unit(time_s, &per_s);
+    value = time_s * per_s;
     memoi_text_put_number(text, value, value < 10 ? 2 : value < 100 ? 1 : 0);
     memo_text_put(text, " %s", unit);
 }
@@ -9744,11 +9386,19 @@ MEMOI void memoi_timeline_draw_rows(memoi_timeline* t) {
     }
 }
 
+/* Two commands of a path. */
+MEMOI void memoi_timeline_put_step(memo_text* text, const char* to_x, double x, const char* to_y,
+                                   double y) {
+    memo_text_put(text, "%s", to_x);
+    memoi_text_put_number(text, x, 2);
+    memo_text_put(text, "%s", to_y);
+    memoi_text_put_number(text, y, 2);
+}
+
 /* Memory in use as an area under its steps, scaled to its peak. */
 MEMOI void memoi_timeline_draw_memory(memoi_timeline* t, const memoi_moment* moments,
                                       int64_t n_moments) {
-    double base = t->bottom - 4, height = 1.5 * MEMOI_ROW_HEIGHT - 10, x = t->left, y;
-    double low = 0;
+    double base = t->bottom - 4, height = 1.5 * MEMOI_ROW_HEIGHT - 10, low = 0;
     char bytes[32];
     int64_t i, sum = 0;
 
@@ -9760,49 +9410,31 @@ MEMOI void memoi_timeline_draw_memory(memoi_timeline* t, const memoi_moment* mom
     sum = 0;
 
     /* Labels, then one path of steps. */
-    memoi_svg_put_text_at(&t->text, "", 16, base - height / 2 + 4);
-    memo_text_put(&t->text, "memory</text>\n");
-    memoi_svg_put_text_at(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16,
-                          base - height / 2 + 4);
-    memo_text_put(&t->text, "%s</text>\n",
-                  memob_bytes_text(bytes, (double)t->times->peak_bytes - low));
-    memo_text_put(&t->text, "<path fill=\"#b9cbe0\" d=\"M");
-    memoi_text_put_number(&t->text, x, 2);
-    memo_text_put(&t->text, " ");
-    memoi_text_put_number(&t->text, base, 2);
-    y = base + low / ((double)t->times->peak_bytes - low) * height;
+    memoi_svg_put_label(&t->text, "", 16, base - height / 2 + 4, "memory");
+    memoi_svg_put_label(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16, base - height / 2 + 4,
+                        memob_bytes_text(bytes, (double)t->times->peak_bytes - low));
+    memo_text_put(&t->text, "<path fill=\"#b9cbe0\" d=\"");
+    memoi_timeline_put_step(&t->text, "M", t->left, " ", base);
     memo_text_put(&t->text, "V");
-    memoi_text_put_number(&t->text, y, 2);
+    memoi_text_put_number(&t->text, base + low / ((double)t->times->peak_bytes - low) * height, 2);
 
     for (i = 0; i < n_moments; i++) {
         sum += moments[i].value;
         if (i + 1 < n_moments && !(moments[i + 1].time > moments[i].time)) continue;
-        memo_text_put(&t->text, "H");
-        memoi_text_put_number(&t->text, t->left + moments[i].time * t->scale, 2);
-        y = base - ((double)sum - low) / ((double)t->times->peak_bytes - low) * height;
-        memo_text_put(&t->text, "V");
-        memoi_text_put_number(&t->text, y, 2);
+        memoi_timeline_put_step(&t->text, "H", t->left + moments[i].time * t->scale, "V",
+                                base - ((double)sum - low) / ((double)t->times->peak_bytes - low) *
+                                           height);
     }
-    memo_text_put(&t->text, "H");
-    memoi_text_put_number(&t->text, t->right, 2);
-    memo_text_put(&t->text, "V");
-    memoi_text_put_number(&t->text, base, 2);
+    memoi_timeline_put_step(&t->text, "H", t->right, "V", base);
     memo_text_put(&t->text, "Z\"/>\n");
 }
 
 /* Lines at round times, at most a dozen. */
 MEMOI void memoi_timeline_draw_axis(memoi_timeline* t) {
-    double makespan = t->times->makespan_s, factor = 1e6, step, time;
-    const char* unit = "\xc2\xb5s";
+    double makespan = t->times->makespan_s, factor, step, time;
+    const char* unit = memoi_timeline_unit(makespan, &factor);
     int decimals, i;
     if (!(makespan > 0)) return;
-    if (makespan >= 1) {
-        factor = 1;
-        unit = "s";
-    } else if (makespan >= 1e-3) {
-        factor = 1e3;
-        unit = "ms";
-    }
     step = memoi_svg_nice_step(makespan * factor, 10);
     decimals = step < 1 ? (int)ceil(-log10(step) - 1e-9) : 0;
     for (i = 0; (time = i * step) <= makespan * factor * (1 + 1e-9); i++) {
@@ -9873,17 +9505,14 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
         MEMOI_PICTURE_WIDTH, t->bottom + 60, MEMOI_PICTURE_WIDTH, t->bottom + 60);
     memoi_svg_put_rect(&t->text, " fill=\"#fff\"", 0, 0, MEMOI_PICTURE_WIDTH, t->bottom + 60);
     memo_text_put(&t->text, "/>\n");
-    memoi_svg_put_text_at(&t->text, " class=\"h\"", 16, 28);
-    memo_text_put_xml(&t->text, title ? title : "Timeline");
-    memo_text_put(&t->text, "</text>\n");
+    memoi_svg_put_label(&t->text, " class=\"h\"", 16, 28, title ? title : "Timeline");
     memoi_svg_put_text_at(&t->text, " class=\"s\"", 16, 48);
     memo_text_put(&t->text, "makespan ");
     memoi_timeline_put_time(&t->text, times->makespan_s);
     if (times->peak_bytes)
         memo_text_put(&t->text, ", peak %s", memob_bytes_text(bytes, (double)times->peak_bytes));
     memo_text_put(&t->text, "</text>\n");
-    memoi_svg_put_text_at(&t->text, " class=\"r s\"", MEMOI_PICTURE_WIDTH - 16, t->top - 8);
-    memo_text_put(&t->text, "busy</text>\n");
+    memoi_svg_put_label(&t->text, " class=\"r s\"", MEMOI_PICTURE_WIDTH - 16, t->top - 8, "busy");
 
     /* Bars come after rows and axis, which they cover. */
     memoi_timeline_draw_rows(t);
@@ -9919,11 +9548,8 @@ typedef struct memoi_schedule_reader {
 
 /* A fault of the current word. */
 MEMOI memo_status memoi_schedule_bad_word(const memoi_schedule_reader* r, const char* fault) {
-    if (!r->word)
-        return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
-                                "the line is too short: %s", fault);
-    return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT, "`%.60s`: %s", r->word,
-                            fault);
+    if (!r->word) return MEMOB_BAD_LINE(&r->reader, r->error, "the line is too short: %s", fault);
+    return MEMOB_BAD_LINE(&r->reader, r->error, "`%.60s`: %s", r->word, fault);
 }
 
 MEMOI const char* memoi_schedule_name_at(const memo_schedule* schedule, int64_t kind,
@@ -10174,8 +9800,8 @@ MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r, const char
     /* A binary file is reported as such, also if its first word is valid. */
     for (p = r->reader.line; p < r->reader.stop; p++)
         if ((unsigned char)*p < ' ' && *p != '\t')
-            return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
-                                    "control character (%d): the file is not text", (int)*p);
+            return MEMOB_BAD_LINE(&r->reader, r->error,
+                                  "control character (%d): the file is not text", (int)*p);
 
     /* Words are unquoted into one buffer. */
     r->text.n = 0; /* a word of n bytes needs at most n + 2 */
@@ -10185,8 +9811,8 @@ MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r, const char
     for (k = 0; k < 6 && !memob_word_is(word, length, words[k]); k++) {
     }
     if (k == 6)
-        return memob_line_error(
-            &r->reader, r->error, MEMO_STATUS_FORMAT,
+        return MEMOB_BAD_LINE(
+            &r->reader, r->error,
             "unknown line `%s`; stream, buffer, run, record, wait and sync are valid",
             memob_word_text(shown, word, length));
     status = k == MEMO_OP_RUN    ? memoi_schedule_parse_run(r)
@@ -10196,43 +9822,38 @@ MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r, const char
     return status ? status : memob_expect_line_end(&r->reader, r->error);
 }
 
-MEMOI memo_status memoi_schedule_parse(memoi_schedule_reader* r) {
+MEMOI memo_status memoi_schedule_parse_lines(memoi_schedule_reader* r) {
     const char* word;
     int64_t length, count = -1;
     memo_status status;
     if (!memob_next_entry(&r->reader, &word, &length) || !memob_word_is(word, length, "memo"))
-        return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
-                                "a schedule begins with `memo schedule 1`");
+        return MEMOB_BAD_LINE(&r->reader, r->error, "a schedule begins with `memo schedule 1`");
     status = memob_read_first_line(&r->reader, "schedule", r->error);
     if (!status && memob_next_word(&r->reader, &word, &length) &&
         (!memob_word_number(word, length, &count) || count < 0))
-        status = memob_line_error(
-            &r->reader, r->error, MEMO_STATUS_FORMAT,
+        status = MEMOB_BAD_LINE(
+            &r->reader, r->error,
             "unexpected word after the version; only the number of operations may follow it");
     if (!status) status = memob_expect_line_end(&r->reader, r->error);
     while (!status && memob_next_entry(&r->reader, &word, &length))
         status = memoi_schedule_parse_line(r, word, length);
     if (!status && count >= 0 && count != r->schedule->n_ops)
-        status = memob_line_error(
-            &r->reader, r->error, MEMO_STATUS_FORMAT,
+        status = MEMOB_BAD_LINE(
+            &r->reader, r->error,
             "truncated or altered: the first line states %lld operations, the file has %lld",
             (long long)count, (long long)r->schedule->n_ops);
     return status;
 }
 
-memo_status memo_schedule_parse(const char* text, int64_t n_bytes, const char* name,
-                                memo_schedule** schedule, memo_error* error) {
+MEMOI memo_status memoi_schedule_parse(const memob_reader* reader, memo_schedule** schedule,
+                                       memo_error* error) {
     memoi_schedule_reader r;
     memo_status status;
-    *schedule = NULL;
-    if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "text: NULL, or n_bytes is negative; pass a text");
     memset(&r, 0, sizeof r);
+    r.reader = *reader;
     r.error = error;
-    memob_reader_init(&r.reader, name ? name : "text", text, n_bytes);
     status = memo_schedule_create(&r.schedule, error);
-    if (!status) status = memoi_schedule_parse(&r);
+    if (!status) status = memoi_schedule_parse_lines(&r);
     memob_map_free(&r.names);
     MEMO_FREE(r.text.data);
     MEMO_FREE(r.streams.data);
@@ -10245,15 +9866,20 @@ memo_status memo_schedule_parse(const char* text, int64_t n_bytes, const char* n
     return status;
 }
 
-memo_status memo_schedule_read(const char* path, memo_schedule** schedule, memo_error* error) {
-    char* text = NULL;
-    int64_t n_bytes = 0;
-    memo_status status = memob_read_file(path, &text, &n_bytes, error);
+memo_status memo_schedule_parse(const char* text, int64_t n_bytes, const char* name,
+                                memo_schedule** schedule, memo_error* error) {
+    memob_reader reader;
+    memo_status status = memob_reader_init(&reader, text, n_bytes, name, error);
     *schedule = NULL;
-    if (status) return status;
-    status = memo_schedule_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input",
-                                 schedule, error);
-    MEMO_FREE(text);
+    return status ? status : memoi_schedule_parse(&reader, schedule, error);
+}
+
+memo_status memo_schedule_read(const char* path, memo_schedule** schedule, memo_error* error) {
+    memob_reader reader;
+    memo_status status = memob_reader_open(&reader, path, error);
+    *schedule = NULL;
+    if (!status) status = memoi_schedule_parse(&reader, schedule, error);
+    memob_reader_close(&reader);
     return status;
 }
 
@@ -10369,16 +9995,12 @@ MEMOI int64_t memoi_rec_key(const void* handle) { return (int64_t)(intptr_t)hand
 
 MEMOI memo_status memoi_rec_add_stream(memo_recorder* r, memo_stream handle, const char* name,
                                        int32_t* index, memo_error* error) {
-    void *handles = r->handles, *open = r->open;
+    int64_t needed = r->schedule->n_streams + (int64_t)1;
     char number[32];
     memo_status status;
-    int is_there = memob_reserve(&handles, &r->handles_capacity,
-                                 r->schedule->n_streams + (int64_t)1, sizeof(memo_stream));
-    r->handles = (memo_stream*)handles;
-    is_there = is_there && memob_reserve(&open, &r->open_capacity,
-                                         r->schedule->n_streams + (int64_t)1, sizeof(int64_t));
-    r->open = (int64_t*)open;
-    if (!is_there || !memob_map_put(&r->streams, memoi_rec_key(handle), r->schedule->n_streams))
+    if (!memob_reserve(&r->handles, &r->handles_capacity, needed, sizeof(memo_stream)) ||
+        !memob_reserve(&r->open, &r->open_capacity, needed, sizeof(int64_t)) ||
+        !memob_map_put(&r->streams, memoi_rec_key(handle), r->schedule->n_streams))
         return memob_no_memory(error, "a recorded stream");
     snprintf(number, sizeof number, "stream %d", (int)r->schedule->n_streams);
     status = memo_schedule_add_stream(r->schedule, name ? name : number, index, error);
@@ -10403,14 +10025,12 @@ MEMOI memo_status memoi_rec_event(memo_recorder* r, memo_event handle, memoi_rec
                                   memo_error* error) {
     int64_t known = memob_map_get(&r->events, memoi_rec_key(handle));
     if (known < 0) {
-        void* events = r->known_events;
         memo_status status;
         int32_t index = -1;
-        int is_there = memob_reserve(&events, &r->known_capacity, r->n_known_events + 1,
-                                     sizeof(memoi_recorded_event));
-        r->known_events = (memoi_recorded_event*)events;
         known = r->n_known_events;
-        if (!is_there || !memob_map_put(&r->events, memoi_rec_key(handle), known))
+        if (!memob_reserve(&r->known_events, &r->known_capacity, known + 1,
+                           sizeof(memoi_recorded_event)) ||
+            !memob_map_put(&r->events, memoi_rec_key(handle), known))
             return memob_no_memory(error, "a recorded event");
         status = memo_schedule_add_event(r->schedule, &index, error);
         if (status) {
@@ -10440,11 +10060,9 @@ MEMOI memo_status memoi_rec_stamp(memo_recorder* r, memo_stream stream, memo_eve
     if (r->n_spare) {
         *event = r->spare[--r->n_spare];
     } else {
-        void* spare = r->spare;
         int64_t in_use = 2 * r->schedule->n_ops + 4; /* never more are out */
-        int is_there = memob_reserve(&spare, &r->spare_capacity, in_use, sizeof(memo_event));
-        r->spare = (memo_event*)spare;
-        if (!is_there) return memob_no_memory(error, "timing events");
+        if (!memob_reserve(&r->spare, &r->spare_capacity, in_use, sizeof(memo_event)))
+            return memob_no_memory(error, "timing events");
         status = memo_event_create(&r->inner, event, error);
         if (status) {
             *event = NULL;
@@ -10484,11 +10102,10 @@ MEMOI memo_status memoi_rec_close_all(memo_recorder* r, memo_error* error) {
 }
 
 MEMOI memo_status memoi_rec_reserve_timing(memo_recorder* r, memo_error* error) {
-    void* timings = r->timings;
-    int is_there =
-        memob_reserve(&timings, &r->timings_capacity, r->schedule->n_ops + 1, sizeof(memoi_timing));
-    r->timings = (memoi_timing*)timings;
-    return is_there ? MEMO_STATUS_OK : memob_no_memory(error, "timing events");
+    return memob_reserve(&r->timings, &r->timings_capacity, r->schedule->n_ops + 1,
+                         sizeof(memoi_timing))
+               ? MEMO_STATUS_OK
+               : memob_no_memory(error, "timing events");
 }
 
 /* After status, what appending the last op gave: its timing, or back with the events. */
@@ -10754,7 +10371,6 @@ MEMOI memo_status memoi_rec_copy_rows(void* context, memo_stream stream, memo_co
     memo_op_desc desc = memo_op_desc_default();
     memoi_passing passing;
     memo_status status;
-    void* rows = r->rows;
     int64_t n_needed = n_rows > 0 ? n_rows : 1;
     if (r->is_paused)
         return memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from, from_stride_bytes,
@@ -10762,9 +10378,8 @@ MEMOI memo_status memoi_rec_copy_rows(void* context, memo_stream stream, memo_co
 
     /* Room first: a copy that was passed on cannot be taken back. */
     if (n_needed > MEMOB_BYTES_MAX / 64 ||
-        !memob_reserve(&rows, &r->rows_capacity, 2 * n_needed, sizeof(memo_range)))
+        !memob_reserve(&r->rows, &r->rows_capacity, 2 * n_needed, sizeof(memo_range)))
         return memob_no_memory(error, "the rows of a recorded copy");
-    r->rows = (memo_range*)rows;
 
     status = memoi_rec_begin(r, stream, &passing, error);
     if (status) return status;
@@ -10846,11 +10461,7 @@ MEMOI memo_status memoi_rec_launch_host(void* context, memo_stream stream, memo_
 
 /* --- the recorder itself --- */
 
-memo_recorder_desc memo_recorder_desc_default(void) {
-    memo_recorder_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_recorder_desc)
 
 MEMOI void memoi_row_fill_rec(memo_recorder* r); /* chapter 10 */
 
@@ -10930,9 +10541,7 @@ memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream strea
                                       memo_error* error) {
     int64_t known = memob_map_get(&recorder->streams, memoi_rec_key(stream));
     int32_t index;
-    if (!name)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "stream: the name is NULL; pass a name");
+    if (!name) return MEMOB_INVALID(error, "stream: the name is NULL; pass a name");
     if (known < 0) return memoi_rec_add_stream(recorder, stream, name, &index, error);
     if (!memoi_schedule_reserve(recorder->schedule, 0, 0, name))
         return memob_no_memory(error, "the name of a stream");
@@ -11008,7 +10617,7 @@ memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** 
 struct memo_swap {
     memo_device device;
     memo_stream compute, to_host, to_device, file_stream;
-    int32_t computes_on_host, is_timed, owns_to_host, owns_to_device;
+    int32_t computes_on_host, is_timed;
     memo_event computed[2], stored[2], loaded[2]; /* of rounding buffer 0 and 1 */
     memo_event* passed; /* of each place in host memory: its rows are written, or read back */
     memob_spill_op* spill_ops; /* of each spilled layer: write, read */
@@ -11029,11 +10638,7 @@ struct memo_swap {
     memo_swap_stats stats;
 };
 
-memo_swap_desc memo_swap_desc_default(void) {
-    memo_swap_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_swap_desc)
 
 /* --- the table of rows --- */
 
@@ -11122,11 +10727,11 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
         why = "differs from the tensor that it is recomputed with; give both the same rows";
 
     if (!why || desc->tensors[t].row_bytes == 0) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "memo_swap_desc.rows: layer %d, tensor %d (%s) %s (%lld of %lld rows, "
-                          "tile_rows %lld)",
-                          (int)layer, (int)t, memob_tensor_name(&desc->tensors[t]), why,
-                          (long long)swapped, (long long)n, (long long)tile);
+    return MEMOB_INVALID(
+        error,
+        "memo_swap_desc.rows: layer %d, tensor %d (%s) %s (%lld of %lld rows, tile_rows %lld)",
+        (int)layer, (int)t, memob_tensor_name(&desc->tensors[t]), why, (long long)swapped,
+        (long long)n, (long long)tile);
 }
 
 MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_error* error) {
@@ -11134,64 +10739,46 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
     for (t = 0; t < desc->n_tensors; t++) {
         const memo_tensor* tensor = &desc->tensors[t];
         if (tensor->row_bytes < 0)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_swap_desc.tensors[%d].row_bytes (%s): negative (%lld); 0 "
-                                  "means that the tensor is absent",
-                                  (int)t, memob_tensor_name(tensor), (long long)tensor->row_bytes);
+            return MEMOB_INVALID(error,
+                                 "memo_swap_desc.tensors[%d].row_bytes (%s): negative (%lld); 0 "
+                                 "means that the tensor is absent",
+                                 (int)t, memob_tensor_name(tensor), (long long)tensor->row_bytes);
         if (tensor->rule < MEMO_TENSOR_ROWS || tensor->rule > MEMO_TENSOR_KEPT)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_swap_desc.tensors[%d].rule (%s): not a memo_tensor_rule "
-                                  "(%d); 0 to %d are valid",
-                                  (int)t, memob_tensor_name(tensor), (int)tensor->rule,
-                                  (int)MEMO_TENSOR_KEPT);
+            return MEMOB_INVALID(error,
+                                 "memo_swap_desc.tensors[%d].rule (%s): not a memo_tensor_rule "
+                                 "(%d); 0 to %d are valid",
+                                 (int)t, memob_tensor_name(tensor), (int)tensor->rule,
+                                 (int)MEMO_TENSOR_KEPT);
         with = tensor->with;
         if (with == 0) continue;
         if (with < 0 || with > desc->n_tensors || with == t + 1 || desc->tensors[with - 1].with ||
             (desc->tensors[with - 1].row_bytes == 0 && tensor->row_bytes > 0))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_swap_desc.tensors[%d].with: invalid (%d); 0, or 1 + the "
-                                  "index of another tensor that has bytes and with 0, is valid",
-                                  (int)t, (int)with);
+            return MEMOB_INVALID(error,
+                                 "memo_swap_desc.tensors[%d].with: invalid (%d); 0, or 1 + the "
+                                 "index of another tensor that has bytes and with 0, is valid",
+                                 (int)t, (int)with);
     }
     return MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* error) {
-    if (desc->n_layers < 1)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.n_layers: below 1 (%d); 1 or more are valid",
-                              (int)desc->n_layers);
-    if (desc->n_rows < 1)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.n_rows: below 1 (%lld); 1 or more are valid",
-                              (long long)desc->n_rows);
-    if (desc->n_tensors < 1)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.n_tensors: below 1 (%d); 1 or more are valid",
-                              (int)desc->n_tensors);
+    static const char name[] = "memo_swap_desc";
+    memo_status status;
+    if ((status = memob_check_integer(name, "n_layers", desc->n_layers, 1, INT32_MAX, error)) ||
+        (status = memob_check_integer(name, "n_rows", desc->n_rows, 1, INT64_MAX, error)) ||
+        (status = memob_check_integer(name, "n_tensors", desc->n_tensors, 1, INT32_MAX, error)))
+        return status;
     if (!desc->tensors)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.tensors: NULL; pass n_tensors tensors");
+        return MEMOB_INVALID(error, "memo_swap_desc.tensors: NULL; pass n_tensors tensors");
 
     /* What is moved, and where to. */
-    if (!desc->rows && !memob_is_in(desc->alpha, 0, 1))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.alpha: out of range (%g); 0 to 1 are valid",
-                              desc->alpha);
-    if (desc->tile_rows < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.tile_rows: negative (%lld); 0 means 1",
-                              (long long)desc->tile_rows);
-    if (desc->n_host_layers < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.n_host_layers: negative (%d); 0 means one for each "
-                              "moved layer",
-                              (int)desc->n_host_layers);
-    if (!memob_is_in(desc->spill_bytes_per_s, 0, MEMOI_DOUBLE_MAX))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.spill_bytes_per_s: out of range (%g); 0 (no limit) "
-                              "and finite rates are valid",
-                              desc->spill_bytes_per_s);
+    if ((!desc->rows && (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
+        (status = memob_check_integer(name, "tile_rows", desc->tile_rows, 0, INT64_MAX, error)) ||
+        (status = memob_check_integer(name, "n_host_layers", desc->n_host_layers, 0, INT32_MAX,
+                                      error)) ||
+        (status = memob_check_real(name, "spill_bytes_per_s", desc->spill_bytes_per_s, 0,
+                                   MEMOI_DOUBLE_MAX, error)))
+        return status;
     return memoi_swap_check_tensors(desc, error);
 }
 
@@ -11309,24 +10896,9 @@ MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error*
     for (t = 0; t < desc->n_tensors && ok; t++)
         ok = memoi_swap_add_product(&n_bytes, desc->n_rows, desc->tensors[t].row_bytes);
     if (ok) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "memo_swap_desc.n_rows: %lld rows of these tensors exceed 2^62 bytes",
-                          (long long)desc->n_rows);
-}
-
-memo_status memo_swap_desc_get_recompute_rows(const memo_swap_desc* desc, int32_t layer,
-                                              int32_t tensor, int64_t* begin, int64_t* end,
-                                              memo_error* error) {
-    memo_status status = memob_swap_check_desc(desc, error);
-    if (!status &&
-        (layer < 0 || layer >= desc->n_layers || tensor < 0 || tensor >= desc->n_tensors))
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "memo_swap_desc_get_recompute_rows: layer %d or tensor %d is out "
-                                "of range; there are %d layers and %d tensors",
-                                (int)layer, (int)tensor, (int)desc->n_layers, (int)desc->n_tensors);
-    if (!status) status = memoi_swap_check_cell(desc, layer, tensor, error);
-    if (!status) memoi_swap_find_recomputed(desc, layer, tensor, begin, end);
-    return status;
+    return MEMOB_INVALID(error,
+                         "memo_swap_desc.n_rows: %lld rows of these tensors exceed 2^62 bytes",
+                         (long long)desc->n_rows);
 }
 
 /* Sets the offsets of every tensor of every layer.  0: a sum exceeds 2^62. */
@@ -11405,8 +10977,8 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
         int32_t previous = placement->turns[layer].previous;
         if (previous < 0) continue;
         if (later >= 0 && previous > later)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
+            return MEMOB_INVALID(
+                error,
                 "memo_swap_desc.rows: layer %d returns before layer %d, and left before it; let "
                 "even and odd swapped layers alternate, or set n_host_layers to 0 or %d",
                 (int)later, (int)previous, (int)placement->sizes.n_swapped_layers);
@@ -11486,9 +11058,8 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
             (double)desc->n_rows;
     if (!memoi_swap_place_rows(desc, placement) || !memoi_swap_take_turns(desc, placement) ||
         !memoi_swap_take_host_memory(desc, placement))
-        status = memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_swap_desc: %lld rows of these tensors in %d layers exceed 2^62 bytes",
+        status = MEMOB_INVALID(
+            error, "memo_swap_desc: %lld rows of these tensors in %d layers exceed 2^62 bytes",
             (long long)desc->n_rows, (int)desc->n_layers);
     if (!status) status = memoi_swap_check_order(desc, placement, error);
     if (status) memob_swap_placement_free(placement);
@@ -11567,12 +11138,7 @@ void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes) {
 /* ---- >>spill file -------------------------------------------------------------------------------
  * Knows: an unnamed file, its reads and writes as operations.  Knows nothing of layers. */
 
-/* A file without a name.  The macros of Linux are GNU's alone; glibc has them under two names. */
-#if defined(O_TMPFILE)
-#define MEMOI_SPILL_TMPFILE O_TMPFILE
-#elif defined(__O_TMPFILE)
-#define MEMOI_SPILL_TMPFILE __O_TMPFILE
-#endif
+/* A macro of GNU's alone; glibc has it under two names. */
 #if defined(O_DIRECT)
 #define MEMOI_SPILL_DIRECT O_DIRECT
 #elif defined(__O_DIRECT)
@@ -11693,7 +11259,7 @@ MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
 }
 
 /* Opens a file and removes its name at once; -1: see errno. */
-MEMOI int memoi_spill_open_named(const char* directory) {
+MEMOI int memoi_spill_open(const char* directory) {
     static const char name[] = "/memo-spill-XXXXXX";
     size_t length = strlen(directory);
     char* path = (char*)MEMO_MALLOC(length + sizeof name);
@@ -11708,16 +11274,7 @@ MEMOI int memoi_spill_open_named(const char* directory) {
         (void)unlink(path);
     }
     MEMO_FREE(path);
-    return fd;
-}
-
-/* Unnamed from the start, if the file system can. */
-MEMOI int memoi_spill_open(const char* directory) {
-#if defined(MEMOI_SPILL_TMPFILE)
-    int fd = open(directory, MEMOI_SPILL_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd >= 0) return memoi_file_descriptor_from_3(fd);
-#endif
-    return memoi_file_descriptor_from_3(memoi_spill_open_named(directory));
+    return memoi_file_descriptor_from_3(fd);
 }
 
 /* Room for all bytes now; an errno. */
@@ -11791,9 +11348,7 @@ MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stre
     memo_status status = MEMO_STATUS_OK;
     if (device->annotate) {
         memo_op_desc what = memo_op_desc_default();
-        memo_range on_host, in_file;
-        on_host.begin = (uint64_t)(uintptr_t)op->address;
-        on_host.end = on_host.begin + (uint64_t)op->n_bytes;
+        memo_range on_host = memob_range_at(op->address, op->n_bytes), in_file;
         /* Files that are open at the same time need different names. */
         in_file.begin =
             MEMOI_SPILL_FILE_BASE + ((uint64_t)op->file->fd << 48) + (uint64_t)op->offset;
@@ -11823,8 +11378,8 @@ void memo_swap_destroy(memo_swap* swap) {
     /* Copies use the memory below, so wait for them first. */
     if (swap->to_host) memo_stream_synchronize(device, swap->to_host, NULL);
     if (swap->to_device) memo_stream_synchronize(device, swap->to_device, NULL);
-    if (swap->owns_to_host) memo_stream_destroy(device, swap->to_host, NULL);
-    if (swap->owns_to_device) memo_stream_destroy(device, swap->to_device, NULL);
+    if (swap->to_host) memo_stream_destroy(device, swap->to_host, NULL);
+    if (swap->to_device) memo_stream_destroy(device, swap->to_device, NULL);
     if (swap->file_stream) {
         memo_stream_synchronize(device, swap->file_stream, NULL);
         memo_stream_destroy(device, swap->file_stream, NULL);
@@ -11903,9 +11458,8 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
         swap->owns_device_memory = 1;
     }
     if ((uintptr_t)address % MEMOB_DEVICE_ALIGNMENT)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.device_memory: not a multiple of %d bytes",
-                              MEMOB_DEVICE_ALIGNMENT);
+        return MEMOB_INVALID(error, "memo_swap_desc.device_memory: not a multiple of %d bytes",
+                             MEMOB_DEVICE_ALIGNMENT);
     swap->device_memory = (char*)address;
     if (swap->placement.sizes.n_swapped_layers > 0) {
         address = NULL;
@@ -11916,16 +11470,8 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
 
     /* Streams and events. */
     if (swap->placement.sizes.n_swapped_layers > 0) {
-        swap->to_host = desc->to_host_stream;
-        swap->to_device = desc->to_device_stream;
-        if (!swap->to_host) {
-            status = memo_stream_create(device, "to host", 0, &swap->to_host, error);
-            swap->owns_to_host = !status;
-        }
-        if (!status && !swap->to_device) {
-            status = memo_stream_create(device, "to device", 0, &swap->to_device, error);
-            swap->owns_to_device = !status;
-        }
+        status = memo_stream_create(device, "to host", 0, &swap->to_host, error);
+        if (!status) status = memo_stream_create(device, "to device", 0, &swap->to_device, error);
         for (i = 0; i < 2 && !status; i++) {
             status = memo_event_create_untimed(device, &swap->computed[i], error);
             if (!status) status = memo_event_create_untimed(device, &swap->stored[i], error);
@@ -11942,11 +11488,11 @@ MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_
                                          memo_error* error) {
     const memo_swap_sizes* sizes = &swap->placement.sizes;
     if (sizes->n_spilled_layers && !desc->spill_directory)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.spill_directory: NULL, but with n_host_layers %d, %d "
-                              "of %d swapped layers go to a file; set it",
-                              (int)desc->n_host_layers, (int)sizes->n_spilled_layers,
-                              (int)sizes->n_swapped_layers);
+        return MEMOB_INVALID(error,
+                             "memo_swap_desc.spill_directory: NULL, but with n_host_layers %d, %d "
+                             "of %d swapped layers go to a file; set it",
+                             (int)desc->n_host_layers, (int)sizes->n_spilled_layers,
+                             (int)sizes->n_swapped_layers);
     if (sizes->n_spilled_layers && !swap->device.launch_host)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "memo_swap_desc.device: its table has no launch_host, which the "
@@ -12111,14 +11657,12 @@ MEMOI memo_status memoi_swap_move(memo_swap* swap, int32_t layer, memo_copy_kind
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, memo_error* error) {
     int32_t n_done = swap->n_begun;
-    if (n_rows < 1 || n_rows > swap->n_rows_most)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_set_rows.n_rows: out of range (%lld); 1 to %lld are valid",
-                              (long long)n_rows, (long long)swap->n_rows_most);
+    if (memob_check_integer("memo_swap_set_rows", "n_rows", n_rows, 1, swap->n_rows_most, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (swap->is_backward ? n_done < swap->n_layers || swap->n_ended < n_done : n_done > 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_swap_set_rows: a micro-batch is open; end it, or call "
-                              "memo_swap_abandon first");
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_STATE,
+            "memo_swap_set_rows: a micro-batch is open; end it, or call memo_swap_abandon first");
     swap->n_rows = n_rows;
     return MEMO_STATUS_OK;
 }
@@ -12222,11 +11766,7 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
 /* ---- >>swap schedule ----------------------------------------------------------------------------
  * Knows: the same step, written as a schedule.  Knows nothing of devices. */
 
-memo_swap_times memo_swap_times_default(void) {
-    memo_swap_times times;
-    memset(&times, 0, sizeof times);
-    return times;
-}
+MEMOB_ZERO_DEFAULT(memo_swap_times)
 
 typedef struct memoi_swap_generator {
     const memo_swap_desc* desc;
@@ -12400,7 +11940,6 @@ MEMOI memo_status memoi_swap_generate_backward(memoi_swap_generator* g, int32_t 
 MEMOI memo_status memoi_swap_generate_begin(memoi_swap_generator* g, memo_error* error) {
     const memo_swap_times* times = g->times;
     memo_schedule* schedule = g->schedule;
-    int both = times->to_host_bytes_per_s > 0 && times->to_device_bytes_per_s > 0;
     memo_status status = memo_schedule_add_stream(schedule, "compute", &g->compute, error);
     int i;
     if (!status) status = memo_schedule_add_stream(schedule, "to host", &g->to_host, error);
@@ -12436,9 +11975,6 @@ MEMOI memo_status memoi_swap_generate_begin(memoi_swap_generator* g, memo_error*
     if (!status && times->to_device_bytes_per_s > 0)
         status = memo_schedule_add_link(schedule, "to device", times->to_device_bytes_per_s,
                                         &g->link_to_device, error);
-    if (!status && both && times->both_ways_bytes_per_s > 0)
-        status = memo_schedule_pair_links(schedule, g->link_to_host, g->link_to_device,
-                                          times->both_ways_bytes_per_s / 2, error);
     return status;
 }
 
@@ -12488,25 +12024,13 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
 
 /* --- descs --- */
 
-/* Is a size neither negative nor above 2^62? */
-MEMOI memo_status memoi_row_size(const char* desc, const char* name, int64_t size,
-                                 memo_error* error) {
-    if (size >= 0 && size <= MEMOB_BYTES_MAX) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s.%s: out of range (%lld); 0 to 2^62 are valid", desc, name,
-                          (long long)size);
-}
-
 /* Is an array there, and aligned to its element? */
 MEMOI memo_status memoi_row_array(const char* desc, const char* name, const void* address,
                                   int64_t element_bytes, memo_error* error) {
-    if (!address)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.%s: NULL; an array is required", desc, name);
+    if (!address) return MEMOB_INVALID(error, "%s.%s: NULL; an array is required", desc, name);
     if ((uintptr_t)address % (uintptr_t)element_bytes)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.%s: not aligned (%p); align it to %lld bytes", desc, name,
-                              address, (long long)element_bytes);
+        return MEMOB_INVALID(error, "%s.%s: not aligned (%p); align it to %lld bytes", desc, name,
+                             address, (long long)element_bytes);
     return MEMO_STATUS_OK;
 }
 
@@ -12515,43 +12039,46 @@ MEMOI memo_status memoi_row_matrix(const char* desc, const char* name, const voi
                                    int64_t n_rows, int64_t n_columns, int64_t element_bytes,
                                    int64_t* stride, memo_error* error) {
     if (element_bytes == 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.%s: its type is not supported; f32, bf16 and f16 are", desc,
-                              name);
+        return MEMOB_INVALID(error, "%s.%s: its type is not supported; f32, bf16 and f16 are", desc,
+                             name);
     if (n_rows < 0 || n_columns < 0 || *stride < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.%s: negative size (%lld rows of %lld, stride %lld); 0 or more "
-                              "are valid",
-                              desc, name, (long long)n_rows, (long long)n_columns,
-                              (long long)*stride);
+        return MEMOB_INVALID(
+            error, "%s.%s: negative size (%lld rows of %lld, stride %lld); 0 or more are valid",
+            desc, name, (long long)n_rows, (long long)n_columns, (long long)*stride);
 
     if (*stride == 0) *stride = n_columns;
     if (*stride < n_columns && n_rows > 1)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.%s: rows overlap (stride %lld); use the %lld elements of a row, "
-                              "or more",
-                              desc, name, (long long)*stride, (long long)n_columns);
+        return MEMOB_INVALID(
+            error, "%s.%s: rows overlap (stride %lld); use the %lld elements of a row, or more",
+            desc, name, (long long)*stride, (long long)n_columns);
 
     /* Rows rounded up to whole groups of 16 bytes must not overflow either. */
     if (n_columns > MEMOB_BYTES_MAX / element_bytes - 64 ||
         (n_rows && (n_columns > *stride ? n_columns : *stride) + 64 >
                        MEMOB_BYTES_MAX / element_bytes / n_rows))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.%s: too large (%lld rows of %lld, stride %lld); 2^62 bytes are "
-                              "the limit",
-                              desc, name, (long long)n_rows, (long long)n_columns,
-                              (long long)*stride);
+        return MEMOB_INVALID(
+            error, "%s.%s: too large (%lld rows of %lld, stride %lld); 2^62 bytes are the limit",
+            desc, name, (long long)n_rows, (long long)n_columns, (long long)*stride);
 
     return n_rows && n_columns ? memoi_row_array(desc, name, address, element_bytes, error)
                                : MEMO_STATUS_OK;
+}
+
+/* A matrix whose rows are contiguous. */
+MEMOI memo_status memoi_row_dense(const char* desc, const char* name, const void* address,
+                                  int64_t n_rows, int64_t n_columns, int64_t element_bytes,
+                                  memo_error* error) {
+    int64_t stride = 0;
+    return memoi_row_matrix(desc, name, address, n_rows, n_columns, element_bytes, &stride, error);
 }
 
 memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error) {
     static const char desc[] = "memo_rows_desc";
     memo_status status;
     int64_t n; /* whichever side is larger: here it is not known which one has the index */
-    if ((status = memoi_row_size(desc, "n_rows", rows->n_rows, error)) ||
-        (status = memoi_row_size(desc, "n_indexed_rows", rows->n_indexed_rows, error)))
+    if ((status = memob_check_integer(desc, "n_rows", rows->n_rows, 0, MEMOB_BYTES_MAX, error)) ||
+        (status = memob_check_integer(desc, "n_indexed_rows", rows->n_indexed_rows, 0,
+                                      MEMOB_BYTES_MAX, error)))
         return status;
     n = rows->n_rows > rows->n_indexed_rows ? rows->n_rows : rows->n_indexed_rows;
     if (!rows->n_rows) n = 0;
@@ -12568,47 +12095,33 @@ memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error) {
 memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error) {
     static const char desc[] = "memo_merge_desc";
     memo_status status;
-    int64_t dense = 0, rows;
+    int64_t rows;
     if (merge->n_batches == 0) merge->n_batches = 1;
     if (merge->batch_stride_rows == 0) merge->batch_stride_rows = merge->n_rows;
-    if (merge->part_batch_stride_rows == 0) merge->part_batch_stride_rows = merge->n_rows;
 
     /* Batches must not overlap or overflow. */
-    if ((status = memoi_row_size(desc, "n_batches", merge->n_batches, error)) ||
-        (status = memoi_row_size(desc, "n_rows", merge->n_rows, error)))
+    if ((status =
+             memob_check_integer(desc, "n_batches", merge->n_batches, 0, MEMOB_BYTES_MAX, error)) ||
+        (status = memob_check_integer(desc, "n_rows", merge->n_rows, 0, MEMOB_BYTES_MAX, error)))
         return status;
-    if (merge->n_batches > 1 &&
-        (merge->batch_stride_rows < merge->n_rows || merge->part_batch_stride_rows < merge->n_rows))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.%s: below n_rows (%lld of %lld), so that batches overlap; 0 "
-                              "means n_rows",
-                              desc,
-                              merge->batch_stride_rows < merge->n_rows ? "batch_stride_rows"
-                                                                       : "part_batch_stride_rows",
-                              (long long)(merge->batch_stride_rows < merge->n_rows
-                                              ? merge->batch_stride_rows
-                                              : merge->part_batch_stride_rows),
-                              (long long)merge->n_rows);
-    rows = merge->batch_stride_rows > merge->part_batch_stride_rows ? merge->batch_stride_rows
-                                                                    : merge->part_batch_stride_rows;
-    if (rows > MEMOB_BYTES_MAX / merge->n_batches)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.n_batches: too large (%lld, %lld rows apart); 2^62 rows are the "
-                              "limit",
-                              desc, (long long)merge->n_batches, (long long)rows);
-    rows = merge->n_rows ? rows * merge->n_batches : 0;
+    if (merge->n_batches > 1 && merge->batch_stride_rows < merge->n_rows)
+        return MEMOB_INVALID(error,
+                             "%s.batch_stride_rows: below n_rows (%lld of %lld), so that batches "
+                             "overlap; 0 means n_rows",
+                             desc, (long long)merge->batch_stride_rows, (long long)merge->n_rows);
+    if (merge->batch_stride_rows > MEMOB_BYTES_MAX / merge->n_batches)
+        return MEMOB_INVALID(
+            error, "%s.n_batches: too large (%lld, %lld rows apart); 2^62 rows are the limit", desc,
+            (long long)merge->n_batches, (long long)merge->batch_stride_rows);
+    rows = merge->n_rows ? merge->batch_stride_rows * merge->n_batches : 0;
 
     /* All four arrays have dense rows. */
-    status = memoi_row_matrix(desc, "out", merge->out, rows, merge->n_columns, 4, &dense, error);
-    dense = 0;
+    status = memoi_row_dense(desc, "out", merge->out, rows, merge->n_columns, 4, error);
     if (!status)
-        status = memoi_row_matrix(desc, "part_out", merge->part_out, rows, merge->n_columns,
-                                  memoi_row_type_bytes(merge->part_type), &dense, error);
-    dense = 0;
-    if (!status) status = memoi_row_matrix(desc, "lse", merge->lse, rows, 1, 4, &dense, error);
-    dense = 0;
-    if (!status)
-        status = memoi_row_matrix(desc, "part_lse", merge->part_lse, rows, 1, 4, &dense, error);
+        status = memoi_row_dense(desc, "part_out", merge->part_out, rows, merge->n_columns,
+                                 memoi_row_type_bytes(merge->part_type), error);
+    if (!status) status = memoi_row_dense(desc, "lse", merge->lse, rows, 1, 4, error);
+    if (!status) status = memoi_row_dense(desc, "part_lse", merge->part_lse, rows, 1, 4, error);
     return status;
 }
 
@@ -12636,95 +12149,73 @@ memo_status memo_add_desc_resolve(memo_add_desc* add, memo_error* error) {
 
 memo_status memo_row_sums_desc_resolve(memo_row_sums_desc* sums, memo_error* error) {
     static const char desc[] = "memo_row_sums_desc";
-    int64_t dense = 0;
     memo_status status =
         memoi_row_matrix(desc, "a", sums->a, sums->n_rows, sums->n_columns,
                          memoi_row_type_bytes(sums->a_type), &sums->a_stride, error);
     if (!status)
         status = memoi_row_matrix(desc, "b", sums->b, sums->n_rows, sums->n_columns,
                                   memoi_row_type_bytes(sums->b_type), &sums->b_stride, error);
-    if (!status)
-        status = memoi_row_matrix(desc, "sums", sums->sums, sums->n_rows, 1, 4, &dense, error);
+    if (!status) status = memoi_row_dense(desc, "sums", sums->sums, sums->n_rows, 1, 4, error);
     return status;
 }
 
 memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* error) {
     static const char desc[] = "memo_cast_desc";
-    int64_t dense = 0;
-    memo_status status = memoi_row_matrix(desc, "to", cast->to, 1, cast->n,
-                                          memoi_row_type_bytes(cast->to_type), &dense, error);
-    dense = 0;
+    memo_status status = memoi_row_dense(desc, "to", cast->to, 1, cast->n,
+                                         memoi_row_type_bytes(cast->to_type), error);
     if (!status)
-        status = memoi_row_matrix(desc, "from", cast->from, 1, cast->n,
-                                  memoi_row_type_bytes(cast->from_type), &dense, error);
+        status = memoi_row_dense(desc, "from", cast->from, 1, cast->n,
+                                 memoi_row_type_bytes(cast->from_type), error);
     return status;
 }
 
 memo_status memo_cross_entropy_desc_resolve(memo_cross_entropy_desc* entropy, memo_error* error) {
     static const char desc[] = "memo_cross_entropy_desc";
-    int64_t element_bytes = memoi_row_type_bytes(entropy->type), dense = 0;
+    int64_t element_bytes = memoi_row_type_bytes(entropy->type), n = entropy->n_rows;
     memo_status status;
     if (entropy->n_parts == 0) entropy->n_parts = 1;
-    if (entropy->n_parts < 1 || entropy->part < 0 || entropy->part >= entropy->n_parts)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.part: out of range (%d of %d); 0 to n_parts - 1 are valid", desc,
-                              (int)entropy->part, (int)entropy->n_parts);
-    status = memoi_row_size(desc, "first_column", entropy->first_column, error);
-    if (status) return status;
+    if ((status =
+             memob_check_integer(desc, "part", entropy->part, 0, entropy->n_parts - 1, error)) ||
+        (status = memob_check_integer(desc, "first_column", entropy->first_column, 0,
+                                      MEMOB_BYTES_MAX, error)))
+        return status;
 
     /* Sizes of every array; cross_entropy may have no gradient, and softmax_parts no sums. */
-    status = memoi_row_matrix(desc, "logits", entropy->logits, entropy->n_rows, entropy->n_columns,
-                              element_bytes, &entropy->stride, error);
+    status = memoi_row_matrix(desc, "logits", entropy->logits, n, entropy->n_columns, element_bytes,
+                              &entropy->stride, error);
     if (!status && entropy->d_logits)
-        status = memoi_row_matrix(desc, "d_logits", entropy->d_logits, entropy->n_rows,
-                                  entropy->n_columns, element_bytes, &entropy->stride, error);
+        status = memoi_row_matrix(desc, "d_logits", entropy->d_logits, n, entropy->n_columns,
+                                  element_bytes, &entropy->stride, error);
+    if (!status) status = memoi_row_dense(desc, "labels", entropy->labels, n, 1, 4, error);
     if (!status)
-        status =
-            memoi_row_matrix(desc, "labels", entropy->labels, entropy->n_rows, 1, 4, &dense, error);
-    if (!status) {
-        dense = 0;
-        status = memoi_row_matrix(desc, "parts", entropy->parts, entropy->n_rows,
-                                  2 * (int64_t)entropy->n_parts, 4, &dense, error);
-    }
-    if (!status) {
-        dense = 0;
-        status =
-            memoi_row_matrix(desc, "losses", entropy->losses, entropy->n_rows, 1, 4, &dense, error);
-    }
+        status = memoi_row_dense(desc, "parts", entropy->parts, n, 2 * (int64_t)entropy->n_parts, 4,
+                                 error);
+    if (!status) status = memoi_row_dense(desc, "losses", entropy->losses, n, 1, 4, error);
     if (!status && entropy->sums) status = memoi_row_array(desc, "sums", entropy->sums, 8, error);
     return status;
 }
 
 memo_status memo_sinks_desc_resolve(memo_sinks_desc* sinks, memo_error* error) {
     static const char desc[] = "memo_sinks_desc";
-    int64_t dense = 0, n;
+    int64_t n;
     memo_status status;
-    if ((status = memoi_row_size(desc, "n_rows", sinks->n_rows, error)) ||
-        (status = memoi_row_size(desc, "n_heads", sinks->n_heads, error)))
+    if ((status = memob_check_integer(desc, "n_rows", sinks->n_rows, 0, MEMOB_BYTES_MAX, error)) ||
+        (status = memob_check_integer(desc, "n_heads", sinks->n_heads, 0, MEMOB_BYTES_MAX, error)))
         return status;
     if (sinks->n_heads && sinks->n_rows > MEMOB_BYTES_MAX / sinks->n_heads)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "%s.n_rows: too large (%lld of %lld heads); 2^62 in all are the limit", desc,
-            (long long)sinks->n_rows, (long long)sinks->n_heads);
+        return MEMOB_INVALID(error,
+                             "%s.n_rows: too large (%lld of %lld heads); 2^62 in all are the limit",
+                             desc, (long long)sinks->n_rows, (long long)sinks->n_heads);
     n = sinks->n_rows * sinks->n_heads;
 
     /* Each kernel reads some of the arrays; the ones it does not need may be NULL. */
-    status = memoi_row_matrix(desc, "lse", sinks->lse, n, 1, 4, &dense, error);
-    dense = 0;
-    if (!status)
-        status = memoi_row_matrix(desc, "sinks", sinks->sinks, sinks->n_heads, 1, 4, &dense, error);
-    dense = 0;
-    if (!status && sinks->out)
-        status = memoi_row_matrix(desc, "out", sinks->out, n, sinks->n_columns, 4, &dense, error);
-    dense = 0;
-    if (!status && !sinks->out)
-        status = memoi_row_matrix(desc, "row_dots", sinks->row_dots, n, 1, 4, &dense, error);
-    dense = 0;
-    if (!status && !sinks->out)
-        status =
-            memoi_row_matrix(desc, "d_sinks", sinks->d_sinks, sinks->n_heads, 1, 4, &dense, error);
-    return status;
+    status = memoi_row_dense(desc, "lse", sinks->lse, n, 1, 4, error);
+    if (!status) status = memoi_row_dense(desc, "sinks", sinks->sinks, sinks->n_heads, 1, 4, error);
+    if (status) return status;
+    if (sinks->out) return memoi_row_dense(desc, "out", sinks->out, n, sinks->n_columns, 4, error);
+    status = memoi_row_dense(desc, "row_dots", sinks->row_dots, n, 1, 4, error);
+    if (status) return status;
+    return memoi_row_dense(desc, "d_sinks", sinks->d_sinks, sinks->n_heads, 1, 4, error);
 }
 
 /* --- the loops; descs are resolved --- */
@@ -12738,13 +12229,13 @@ MEMOI void memoi_row_loop_scatter(const memo_rows_desc* rows) {
     for (item = 0; item < n; item++) memo_scatter_item(rows, item);
 }
 MEMOI void memoi_row_loop_merge(const memo_merge_desc* merge) {
-    int64_t row, n = merge->n_batches * merge->n_rows, place, part_place;
+    int64_t row, n = merge->n_batches * merge->n_rows, place;
     for (row = 0; row < n; row++) {
         float weight, a, b;
         int32_t lane;
-        memob_merge_place(merge, row, &place, &part_place);
+        place = memob_merge_place(merge, row);
         a = merge->lse[place];
-        b = merge->part_lse[part_place];
+        b = merge->part_lse[place];
         weight = memo_merge_weight(a, b);
         for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_merge_lane(merge, row, lane, weight);
         merge->lse[place] = memo_merge_lse(a, b);
@@ -12828,7 +12319,7 @@ MEMOI void memoi_row_loop_sink_sums(const memo_sinks_desc* sinks) {
 
 /* Of each kernel: at once, with a desc of the user's; and as a function for a host stream, with a
  * resolved one. */
-#define MEMOI_ROW_KERNEL(name, desc_type)                                                          \
+#define MEMOI_ROW_KERNEL(entry, name, shown, desc_type)                                            \
     memo_status memo_row_##name(const desc_type* desc, memo_error* error) {                        \
         desc_type resolved = *desc;                                                                \
         memo_status status = desc_type##_resolve(&resolved, error);                                \
@@ -12840,24 +12331,13 @@ MEMOI void memoi_row_loop_sink_sums(const memo_sinks_desc* sinks) {
         memoi_row_loop_##name((const desc_type*)args);                                             \
         return MEMO_STATUS_OK;                                                                     \
     }
-
-MEMOI_ROW_KERNEL(gather, memo_rows_desc)
-MEMOI_ROW_KERNEL(scatter, memo_rows_desc)
-MEMOI_ROW_KERNEL(merge, memo_merge_desc)
-MEMOI_ROW_KERNEL(add, memo_add_desc)
-MEMOI_ROW_KERNEL(sums, memo_row_sums_desc)
-MEMOI_ROW_KERNEL(cast, memo_cast_desc)
-MEMOI_ROW_KERNEL(softmax_parts, memo_cross_entropy_desc)
-MEMOI_ROW_KERNEL(cross_entropy, memo_cross_entropy_desc)
-MEMOI_ROW_KERNEL(loss_sums, memo_cross_entropy_desc)
-MEMOI_ROW_KERNEL(sinks, memo_sinks_desc)
-MEMOI_ROW_KERNEL(sink_sums, memo_sinks_desc)
+MEMO_ROW_KERNELS(MEMOI_ROW_KERNEL)
 
 /* --- on the host device --- */
 
 #ifndef MEMO_NO_HOST_DEVICE
 
-#define MEMOI_HOST_ROW_KERNEL(entry, name, desc_type)                                              \
+#define MEMOI_HOST_ROW_KERNEL(entry, name, shown, desc_type)                                       \
     MEMOI memo_status memoi_host_##entry(void* context, memo_stream stream, const desc_type* desc, \
                                          memo_error* error) {                                      \
         desc_type resolved = *desc;                                                                \
@@ -12866,31 +12346,11 @@ MEMOI_ROW_KERNEL(sink_sums, memo_sinks_desc)
         return memoi_host_call((memoi_host*)context, stream, memoi_run_row_##name, &resolved,      \
                                sizeof resolved, error);                                            \
     }
-
-MEMOI_HOST_ROW_KERNEL(gather_rows, gather, memo_rows_desc)
-MEMOI_HOST_ROW_KERNEL(scatter_rows, scatter, memo_rows_desc)
-MEMOI_HOST_ROW_KERNEL(merge, merge, memo_merge_desc)
-MEMOI_HOST_ROW_KERNEL(add, add, memo_add_desc)
-MEMOI_HOST_ROW_KERNEL(row_sums, sums, memo_row_sums_desc)
-MEMOI_HOST_ROW_KERNEL(cast, cast, memo_cast_desc)
-MEMOI_HOST_ROW_KERNEL(softmax_parts, softmax_parts, memo_cross_entropy_desc)
-MEMOI_HOST_ROW_KERNEL(cross_entropy, cross_entropy, memo_cross_entropy_desc)
-MEMOI_HOST_ROW_KERNEL(loss_sums, loss_sums, memo_cross_entropy_desc)
-MEMOI_HOST_ROW_KERNEL(sinks, sinks, memo_sinks_desc)
-MEMOI_HOST_ROW_KERNEL(sink_sums, sink_sums, memo_sinks_desc)
+MEMO_ROW_KERNELS(MEMOI_HOST_ROW_KERNEL)
 
 MEMOI void memoi_row_fill_host(memo_device* table) {
-    table->gather_rows = memoi_host_gather_rows;
-    table->scatter_rows = memoi_host_scatter_rows;
-    table->merge = memoi_host_merge;
-    table->add = memoi_host_add;
-    table->row_sums = memoi_host_row_sums;
-    table->cast = memoi_host_cast;
-    table->softmax_parts = memoi_host_softmax_parts;
-    table->cross_entropy = memoi_host_cross_entropy;
-    table->loss_sums = memoi_host_loss_sums;
-    table->sinks = memoi_host_sinks;
-    table->sink_sums = memoi_host_sink_sums;
+#define MEMOI_ROW_FILL_HOST(entry, name, shown, desc_type) table->entry = memoi_host_##entry;
+    MEMO_ROW_KERNELS(MEMOI_ROW_FILL_HOST)
 }
 
 #endif
@@ -12904,63 +12364,74 @@ MEMOI memo_range memoi_row_range(const void* address, int64_t n_rows, int64_t n_
                           n_rows ? ((n_rows - 1) * stride + n_columns) * element_bytes : 0);
 }
 
-typedef struct memoi_row_ranges_of {
-    memo_range reads[4], writes[2];
-    int64_t n_reads, n_writes;
-} memoi_row_ranges_of;
+MEMOI memob_row_touched memoi_row_touched_none(void) {
+    memob_row_touched none;
+    none.n_reads = none.n_writes = 0;
+    return none;
+}
+MEMOI void memoi_row_reads(memob_row_touched* touched, memo_range range) {
+    touched->reads[touched->n_reads++] = range;
+}
+MEMOI void memoi_row_writes(memob_row_touched* touched, memo_range range) {
+    touched->writes[touched->n_writes++] = range;
+}
 
-MEMOI void memoi_row_touch_rows(const memo_rows_desc* rows, int64_t n_to, int64_t n_from,
-                                memoi_row_ranges_of* touched) {
-    touched->n_reads = 2;
-    touched->reads[0] =
-        memoi_row_range(rows->from, n_from, rows->row_bytes, rows->from_stride_bytes, 1);
-    touched->reads[1] = memob_range_at(rows->index, rows->n_rows * 8);
-    touched->n_writes = 1;
-    touched->writes[0] = memoi_row_range(rows->to, n_to, rows->row_bytes, rows->to_stride_bytes, 1);
+MEMOI memob_row_touched memoi_row_touch_rows(const memo_rows_desc* rows, int64_t n_to,
+                                             int64_t n_from) {
+    memob_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(
+        &touched, memoi_row_range(rows->from, n_from, rows->row_bytes, rows->from_stride_bytes, 1));
+    memoi_row_reads(&touched, memob_range_at(rows->index, rows->n_rows * 8));
+    memoi_row_writes(&touched,
+                     memoi_row_range(rows->to, n_to, rows->row_bytes, rows->to_stride_bytes, 1));
+    return touched;
 }
-MEMOI void memoi_row_touch_gather(const memo_rows_desc* rows, memoi_row_ranges_of* touched) {
-    memoi_row_touch_rows(rows, rows->n_rows, rows->n_indexed_rows, touched);
+MEMOI memob_row_touched memob_row_touch_gather(const memo_rows_desc* rows) {
+    return memoi_row_touch_rows(rows, rows->n_rows, rows->n_indexed_rows);
 }
-MEMOI void memoi_row_touch_scatter(const memo_rows_desc* rows, memoi_row_ranges_of* touched) {
-    memoi_row_touch_rows(rows, rows->n_indexed_rows, rows->n_rows, touched);
+MEMOI memob_row_touched memob_row_touch_scatter(const memo_rows_desc* rows) {
+    return memoi_row_touch_rows(rows, rows->n_indexed_rows, rows->n_rows);
 }
-MEMOI void memoi_row_touch_merge(const memo_merge_desc* merge, memoi_row_ranges_of* touched) {
+MEMOI memob_row_touched memob_row_touch_merge(const memo_merge_desc* merge) {
     int64_t n = (merge->n_batches - 1) * merge->batch_stride_rows + merge->n_rows;
-    int64_t n_part = (merge->n_batches - 1) * merge->part_batch_stride_rows + merge->n_rows;
-    touched->n_reads = 4;
-    touched->reads[0] = memob_range_at(merge->out, n * merge->n_columns * 4);
-    touched->reads[1] = memob_range_at(merge->lse, n * 4);
-    touched->reads[2] = memob_range_at(merge->part_out, n_part * merge->n_columns *
-                                                            memoi_row_type_bytes(merge->part_type));
-    touched->reads[3] = memob_range_at(merge->part_lse, n_part * 4);
-    touched->n_writes = 2;
-    touched->writes[0] = touched->reads[0];
-    touched->writes[1] = touched->reads[1];
+    int64_t part_bytes = merge->n_columns * memoi_row_type_bytes(merge->part_type);
+    memo_range out = memob_range_at(merge->out, n * merge->n_columns * 4);
+    memo_range lse = memob_range_at(merge->lse, n * 4);
+    memob_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, out);
+    memoi_row_reads(&touched, lse);
+    memoi_row_reads(&touched, memob_range_at(merge->part_out, n * part_bytes));
+    memoi_row_reads(&touched, memob_range_at(merge->part_lse, n * 4));
+    memoi_row_writes(&touched, out);
+    memoi_row_writes(&touched, lse);
+    return touched;
 }
-MEMOI void memoi_row_touch_add(const memo_add_desc* add, memoi_row_ranges_of* touched) {
-    touched->n_reads = 2;
-    touched->reads[0] = memoi_row_range(add->a, add->n_rows, add->n_columns, add->a_stride,
-                                        memoi_row_type_bytes(add->a_type));
-    touched->reads[1] = memoi_row_range(add->b, add->n_rows, add->n_columns, add->b_stride,
-                                        memoi_row_type_bytes(add->b_type));
-    touched->n_writes = 1;
-    touched->writes[0] = memoi_row_range(add->to, add->n_rows, add->n_columns, add->to_stride,
-                                         memoi_row_type_bytes(add->to_type));
+MEMOI memob_row_touched memob_row_touch_add(const memo_add_desc* add) {
+    memob_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, memoi_row_range(add->a, add->n_rows, add->n_columns, add->a_stride,
+                                              memoi_row_type_bytes(add->a_type)));
+    memoi_row_reads(&touched, memoi_row_range(add->b, add->n_rows, add->n_columns, add->b_stride,
+                                              memoi_row_type_bytes(add->b_type)));
+    memoi_row_writes(&touched, memoi_row_range(add->to, add->n_rows, add->n_columns, add->to_stride,
+                                               memoi_row_type_bytes(add->to_type)));
+    return touched;
 }
-MEMOI void memoi_row_touch_sums(const memo_row_sums_desc* sums, memoi_row_ranges_of* touched) {
-    touched->n_reads = 2;
-    touched->reads[0] = memoi_row_range(sums->a, sums->n_rows, sums->n_columns, sums->a_stride,
-                                        memoi_row_type_bytes(sums->a_type));
-    touched->reads[1] = memoi_row_range(sums->b, sums->n_rows, sums->n_columns, sums->b_stride,
-                                        memoi_row_type_bytes(sums->b_type));
-    touched->n_writes = 1;
-    touched->writes[0] = memob_range_at(sums->sums, sums->n_rows * 4);
+MEMOI memob_row_touched memob_row_touch_sums(const memo_row_sums_desc* sums) {
+    memob_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, memoi_row_range(sums->a, sums->n_rows, sums->n_columns,
+                                              sums->a_stride, memoi_row_type_bytes(sums->a_type)));
+    memoi_row_reads(&touched, memoi_row_range(sums->b, sums->n_rows, sums->n_columns,
+                                              sums->b_stride, memoi_row_type_bytes(sums->b_type)));
+    memoi_row_writes(&touched, memob_range_at(sums->sums, sums->n_rows * 4));
+    return touched;
 }
-MEMOI void memoi_row_touch_cast(const memo_cast_desc* cast, memoi_row_ranges_of* touched) {
-    touched->n_reads = 1;
-    touched->reads[0] = memob_range_at(cast->from, cast->n * memoi_row_type_bytes(cast->from_type));
-    touched->n_writes = 1;
-    touched->writes[0] = memob_range_at(cast->to, cast->n * memoi_row_type_bytes(cast->to_type));
+MEMOI memob_row_touched memob_row_touch_cast(const memo_cast_desc* cast) {
+    memob_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched,
+                    memob_range_at(cast->from, cast->n * memoi_row_type_bytes(cast->from_type)));
+    memoi_row_writes(&touched,
+                     memob_range_at(cast->to, cast->n * memoi_row_type_bytes(cast->to_type)));
+    return touched;
 }
 
 /* n_parts: how many, from first_part on. */
@@ -12969,61 +12440,74 @@ MEMOI memo_range memoi_row_parts(const memo_cross_entropy_desc* entropy, int32_t
     return memob_range_at(entropy->parts + first_part * entropy->n_rows * 2,
                           n_parts * entropy->n_rows * 8);
 }
-MEMOI void memoi_row_touch_softmax_parts(const memo_cross_entropy_desc* entropy,
-                                         memoi_row_ranges_of* touched) {
-    touched->n_reads = 2;
-    touched->reads[0] = memoi_row_range(entropy->logits, entropy->n_rows, entropy->n_columns,
-                                        entropy->stride, memoi_row_type_bytes(entropy->type));
-    touched->reads[1] = memob_range_at(entropy->labels, entropy->n_rows * 4);
-    touched->n_writes = 1;
-    touched->writes[0] = memoi_row_parts(entropy, entropy->part, 1);
+/* logits or d_logits */
+MEMOI memo_range memoi_row_logits(const memo_cross_entropy_desc* entropy, const void* logits) {
+    return memoi_row_range(logits, entropy->n_rows, entropy->n_columns, entropy->stride,
+                           memoi_row_type_bytes(entropy->type));
 }
-MEMOI void memoi_row_touch_cross_entropy(const memo_cross_entropy_desc* entropy,
-                                         memoi_row_ranges_of* touched) {
-    memoi_row_touch_softmax_parts(entropy, touched);
-    touched->n_reads = 3;
-    touched->reads[2] = memoi_row_parts(entropy, 0, entropy->n_parts);
-    touched->writes[0] = memob_range_at(entropy->losses, entropy->n_rows * 4);
-    if (!entropy->d_logits) return;
-    touched->n_writes = 2;
-    touched->writes[1] = memoi_row_range(entropy->d_logits, entropy->n_rows, entropy->n_columns,
-                                         entropy->stride, memoi_row_type_bytes(entropy->type));
+MEMOI memob_row_touched memob_row_touch_softmax_parts(const memo_cross_entropy_desc* entropy) {
+    memob_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, memoi_row_logits(entropy, entropy->logits));
+    memoi_row_reads(&touched, memob_range_at(entropy->labels, entropy->n_rows * 4));
+    memoi_row_writes(&touched, memoi_row_parts(entropy, entropy->part, 1));
+    return touched;
 }
-MEMOI void memoi_row_touch_loss_sums(const memo_cross_entropy_desc* entropy,
-                                     memoi_row_ranges_of* touched) {
-    touched->n_reads = 2;
-    touched->reads[0] = memob_range_at(entropy->losses, entropy->n_rows * 4);
-    touched->reads[1] = memob_range_at(entropy->labels, entropy->n_rows * 4);
-    touched->n_writes = 1;
-    touched->writes[0] = memob_range_at(entropy->sums, entropy->sums ? 16 : 0);
+MEMOI memob_row_touched memob_row_touch_cross_entropy(const memo_cross_entropy_desc* entropy) {
+    memob_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, memoi_row_logits(entropy, entropy->logits));
+    memoi_row_reads(&touched, memob_range_at(entropy->labels, entropy->n_rows * 4));
+    memoi_row_reads(&touched, memoi_row_parts(entropy, 0, entropy->n_parts));
+    memoi_row_writes(&touched, memob_range_at(entropy->losses, entropy->n_rows * 4));
+    if (entropy->d_logits) memoi_row_writes(&touched, memoi_row_logits(entropy, entropy->d_logits));
+    return touched;
 }
-MEMOI void memoi_row_touch_sinks(const memo_sinks_desc* sinks, memoi_row_ranges_of* touched) {
+MEMOI memob_row_touched memob_row_touch_loss_sums(const memo_cross_entropy_desc* entropy) {
+    memob_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, memob_range_at(entropy->losses, entropy->n_rows * 4));
+    memoi_row_reads(&touched, memob_range_at(entropy->labels, entropy->n_rows * 4));
+    memoi_row_writes(&touched, memob_range_at(entropy->sums, entropy->sums ? 16 : 0));
+    return touched;
+}
+MEMOI memob_row_touched memob_row_touch_sinks(const memo_sinks_desc* sinks) {
     int64_t n = sinks->n_rows * sinks->n_heads;
-    touched->n_reads = 3;
-    touched->reads[0] = memob_range_at(sinks->out, sinks->out ? n * sinks->n_columns * 4 : 0);
-    touched->reads[1] = memob_range_at(sinks->lse, n * 4);
-    touched->reads[2] = memob_range_at(sinks->sinks, sinks->n_heads * 4);
-    touched->n_writes = 2;
-    touched->writes[0] = touched->reads[0];
-    touched->writes[1] = touched->reads[1];
+    memo_range out = memob_range_at(sinks->out, sinks->out ? n * sinks->n_columns * 4 : 0);
+    memo_range lse = memob_range_at(sinks->lse, n * 4);
+    memob_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, out);
+    memoi_row_reads(&touched, lse);
+    memoi_row_reads(&touched, memob_range_at(sinks->sinks, sinks->n_heads * 4));
+    memoi_row_writes(&touched, out);
+    memoi_row_writes(&touched, lse);
+    return touched;
 }
-MEMOI void memoi_row_touch_sink_sums(const memo_sinks_desc* sinks, memoi_row_ranges_of* touched) {
+MEMOI memob_row_touched memob_row_touch_sink_sums(const memo_sinks_desc* sinks) {
     int64_t n = sinks->n_rows * sinks->n_heads;
-    touched->n_reads = 4;
-    touched->reads[0] = memob_range_at(sinks->row_dots, sinks->row_dots ? n * 4 : 0);
-    touched->reads[1] = memob_range_at(sinks->lse, n * 4);
-    touched->reads[2] = memob_range_at(sinks->sinks, sinks->n_heads * 4);
-    touched->reads[3] = memob_range_at(sinks->d_sinks, sinks->d_sinks ? sinks->n_heads * 4 : 0);
-    touched->n_writes = 1;
-    touched->writes[0] = touched->reads[3];
+    memo_range d_sinks = memob_range_at(sinks->d_sinks, sinks->d_sinks ? sinks->n_heads * 4 : 0);
+    memob_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, memob_range_at(sinks->row_dots, sinks->row_dots ? n * 4 : 0));
+    memoi_row_reads(&touched, memob_range_at(sinks->lse, n * 4));
+    memoi_row_reads(&touched, memob_range_at(sinks->sinks, sinks->n_heads * 4));
+    memoi_row_reads(&touched, d_sinks);
+    memoi_row_writes(&touched, d_sinks);
+    return touched;
+}
+
+MEMOI memo_op_desc memob_row_op(const char* name, const memob_row_touched* touched) {
+    memo_op_desc op = memo_op_desc_default();
+    op.name = name;
+    op.reads = touched->reads;
+    op.n_reads = touched->n_reads;
+    op.writes = touched->writes;
+    op.n_writes = touched->n_writes;
+    return op;
 }
 
 #define MEMOI_REC_ROW_KERNEL(entry, kernel, shown, desc_type)                                      \
     MEMOI memo_status memoi_rec_##entry(void* context, memo_stream stream, const desc_type* desc,  \
                                         memo_error* error) {                                       \
         memo_recorder* r = (memo_recorder*)context;                                                \
-        memo_op_desc op = memo_op_desc_default();                                                  \
-        memoi_row_ranges_of touched;                                                               \
+        memob_row_touched touched;                                                                 \
+        memo_op_desc op;                                                                           \
         desc_type resolved = *desc;                                                                \
         memoi_passing passing;                                                                     \
         memo_status status;                                                                        \
@@ -13031,41 +12515,18 @@ MEMOI void memoi_row_touch_sink_sums(const memo_sinks_desc* sinks, memoi_row_ran
         status = desc_type##_resolve(&resolved, error);                                            \
         if (!status) status = memoi_rec_begin(r, stream, &passing, error);                         \
         if (status) return status;                                                                 \
-        memoi_row_touch_##kernel(&resolved, &touched);                                             \
-        op.name = shown;                                                                           \
-        op.reads = touched.reads;                                                                  \
-        op.n_reads = touched.n_reads;                                                              \
-        op.writes = touched.writes;                                                                \
-        op.n_writes = touched.n_writes;                                                            \
+        touched = memob_row_touch_##kernel(&resolved);                                             \
+        op = memob_row_op(shown, &touched);                                                        \
         status = r->inner.entry(r->inner.context, stream, desc, error);                            \
         return memoi_rec_end(r, &passing, &op, status, error);                                     \
     }
-
-MEMOI_REC_ROW_KERNEL(gather_rows, gather, "gather rows", memo_rows_desc)
-MEMOI_REC_ROW_KERNEL(scatter_rows, scatter, "scatter rows", memo_rows_desc)
-MEMOI_REC_ROW_KERNEL(merge, merge, "merge", memo_merge_desc)
-MEMOI_REC_ROW_KERNEL(add, add, "add", memo_add_desc)
-MEMOI_REC_ROW_KERNEL(row_sums, sums, "row sums", memo_row_sums_desc)
-MEMOI_REC_ROW_KERNEL(cast, cast, "cast", memo_cast_desc)
-MEMOI_REC_ROW_KERNEL(softmax_parts, softmax_parts, "softmax parts", memo_cross_entropy_desc)
-MEMOI_REC_ROW_KERNEL(cross_entropy, cross_entropy, "cross entropy", memo_cross_entropy_desc)
-MEMOI_REC_ROW_KERNEL(loss_sums, loss_sums, "loss sums", memo_cross_entropy_desc)
-MEMOI_REC_ROW_KERNEL(sinks, sinks, "sinks", memo_sinks_desc)
-MEMOI_REC_ROW_KERNEL(sink_sums, sink_sums, "sink sums", memo_sinks_desc)
+MEMO_ROW_KERNELS(MEMOI_REC_ROW_KERNEL)
 
 /* The recorder has only the row kernels that the inner device has. */
 MEMOI void memoi_row_fill_rec(memo_recorder* r) {
-    if (r->inner.gather_rows) r->device.gather_rows = memoi_rec_gather_rows;
-    if (r->inner.scatter_rows) r->device.scatter_rows = memoi_rec_scatter_rows;
-    if (r->inner.merge) r->device.merge = memoi_rec_merge;
-    if (r->inner.add) r->device.add = memoi_rec_add;
-    if (r->inner.row_sums) r->device.row_sums = memoi_rec_row_sums;
-    if (r->inner.cast) r->device.cast = memoi_rec_cast;
-    if (r->inner.softmax_parts) r->device.softmax_parts = memoi_rec_softmax_parts;
-    if (r->inner.cross_entropy) r->device.cross_entropy = memoi_rec_cross_entropy;
-    if (r->inner.loss_sums) r->device.loss_sums = memoi_rec_loss_sums;
-    if (r->inner.sinks) r->device.sinks = memoi_rec_sinks;
-    if (r->inner.sink_sums) r->device.sink_sums = memoi_rec_sink_sums;
+#define MEMOI_ROW_FILL_REC(entry, name, shown, desc_type)                                          \
+    if (r->inner.entry) r->device.entry = memoi_rec_##entry;
+    MEMO_ROW_KERNELS(MEMOI_ROW_FILL_REC)
 }
 
 #endif /* MEMO_IMPLEMENTATION */

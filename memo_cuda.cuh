@@ -289,6 +289,9 @@ memo_status memo_cuda_check_at(cudaError_t code, const char* call, const char* f
 #define MEMOI_CUDA_CALL(function, arguments, error)                                                \
     memo_cuda_check_at(function arguments, #function, __FILE__, __LINE__, error)
 
+#define MEMOI_CUDA_INVALID(error, ...)                                                             \
+    memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, __VA_ARGS__)
+
 MEMOI_CUDA memo_status memoi_cuda_no_memory(memo_error* error, const char* what) {
     return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
 }
@@ -519,30 +522,27 @@ MEMOI_CUDA memo_status memoi_cuda_failure(const memoi_cuda* cuda, memo_error* er
     return memo_error_set(error, cuda->failure.status, "%s", cuda->failure.message);
 }
 
-/* Unlinks the block that begins at address; NULL: there is none. */
-MEMOI_CUDA memoi_cuda_block* memoi_cuda_take(memoi_cuda_block** list, const void* address) {
+/* Unlinks the block that begins at address; NULL: there is none, and error says so.  memory: its
+ * kind, for the message. */
+MEMOI_CUDA memoi_cuda_block* memoi_cuda_take(memoi_cuda_block** list, const char* memory,
+                                             const void* address, memo_error* error) {
     memoi_cuda_block* block;
     for (; (block = *list) != NULL; list = &block->next) {
         if (block->address != address) continue;
         *list = block->next;
         return block;
     }
+    (void)MEMOI_CUDA_INVALID(error,
+                             "%s memory: %p was not allocated by this device, or is free already",
+                             memory, address);
     return NULL;
-}
-
-MEMOI_CUDA memo_status memoi_cuda_not_ours(const char* memory, const void* address,
-                                           memo_error* error) {
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s memory: %p was not allocated by this device, or is free already",
-                          memory, address);
 }
 
 MEMOI_CUDA memo_status memoi_cuda_check_size(const char* memory, int64_t size_bytes,
                                              memo_error* error) {
     if (size_bytes >= 0 && size_bytes <= MEMOI_CUDA_BYTES_MAX) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s memory: invalid size (%lld bytes); 0 to 2^62 are valid", memory,
-                          (long long)size_bytes);
+    return MEMOI_CUDA_INVALID(error, "%s memory: invalid size (%lld bytes); 0 to 2^62 are valid",
+                              memory, (long long)size_bytes);
 }
 
 /* Counts an allocation (or, negative, its end) in a pair of stats. */
@@ -1054,9 +1054,8 @@ MEMOI_CUDA memo_status memoi_cuda_host_free(void* context, void* address, memo_e
     memoi_cuda_block* block;
     memo_status status = on.status;
     if (!address || status) return status;
-    block = memoi_cuda_take(&cuda->host_blocks, address);
-    return block ? memoi_cuda_release_host(cuda, block, error)
-                 : memoi_cuda_not_ours("host", address, error);
+    block = memoi_cuda_take(&cuda->host_blocks, "host", address, error);
+    return block ? memoi_cuda_release_host(cuda, block, error) : MEMO_STATUS_INVALID_ARGUMENT;
 }
 
 /* The end of the registered chunk that holds address; NULL: this memory has no such borders. */
@@ -1097,10 +1096,10 @@ MEMOI_CUDA memo_status memoi_cuda_phantom_describe(memoi_cuda_phantom* phantom, 
     size_t page_bytes = 0;
     memo_status status;
     if (!memoi_cuda_has(cuda, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "memo_cuda_device_desc.phantom_bytes: GPU %d has no virtual memory "
-                              "management; use 0",
-                              cuda->ordinal);
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "memo_cuda_device_desc.phantom_bytes: GPU %d has no virtual memory management; use 0",
+            cuda->ordinal);
     properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     properties->location.id = cuda->ordinal;
@@ -1240,11 +1239,10 @@ MEMOI_CUDA memo_status memoi_cuda_find_phantom(memoi_cuda* cuda, memoi_cuda_bloc
     for (; *list && (*list)->address - at < needed; list = &(*list)->next)
         at = (*list)->address + (*list)->mapped_bytes;
     if (!*list && end - at < needed)
-        return memo_error_set(
-            error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
-            "phantom memory: no gap is large enough (%lld bytes requested); raise "
-            "memo_cuda_device_desc.phantom_bytes above %lld",
-            (long long)block->size_bytes, (long long)cuda->desc.phantom_bytes);
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
+                              "phantom memory: no gap is large enough (%lld bytes requested); "
+                              "raise memo_cuda_device_desc.phantom_bytes above %lld",
+                              (long long)block->size_bytes, (long long)cuda->desc.phantom_bytes);
     block->address = at;
     block->mapped_bytes = needed;
     *place = list;
@@ -1306,9 +1304,8 @@ MEMOI_CUDA memo_status memoi_cuda_device_free(void* context, void* address, memo
     memoi_cuda_block* block;
     memo_status status = on.status;
     if (!address || status) return status;
-    block = memoi_cuda_take(&cuda->device_blocks, address);
-    return block ? memoi_cuda_release_device(cuda, block, error)
-                 : memoi_cuda_not_ours("device", address, error);
+    block = memoi_cuda_take(&cuda->device_blocks, "device", address, error);
+    return block ? memoi_cuda_release_device(cuda, block, error) : MEMO_STATUS_INVALID_ARGUMENT;
 }
 
 MEMOI_CUDA memo_status memoi_cuda_memory_info(void* context, int64_t* free_bytes,
@@ -1516,22 +1513,19 @@ MEMOI_CUDA memo_status memoi_cuda_check_copy(memo_copy_kind kind, const void* to
                                              int64_t from_stride_bytes, int64_t row_bytes,
                                              int64_t n_rows, memo_error* error) {
     if ((int)kind < 0 || kind > MEMO_COPY_ON_DEVICE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "copy.kind: not a memo_copy_kind (%d)", (int)kind);
+        return MEMOI_CUDA_INVALID(error, "copy.kind: not a memo_copy_kind (%d)", (int)kind);
     if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOI_CUDA_BYTES_MAX / n_rows))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "copy: invalid size (%lld rows of %lld bytes)", (long long)n_rows,
-                              (long long)row_bytes);
+        return MEMOI_CUDA_INVALID(error, "copy: invalid size (%lld rows of %lld bytes)",
+                                  (long long)n_rows, (long long)row_bytes);
     if (n_rows > 1 && (to_stride_bytes < row_bytes || from_stride_bytes < row_bytes ||
                        to_stride_bytes > MEMOI_CUDA_BYTES_MAX / n_rows ||
                        from_stride_bytes > MEMOI_CUDA_BYTES_MAX / n_rows))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "copy: strides %lld and %lld do not fit %lld rows of %lld bytes",
-                              (long long)to_stride_bytes, (long long)from_stride_bytes,
-                              (long long)n_rows, (long long)row_bytes);
+        return MEMOI_CUDA_INVALID(error,
+                                  "copy: strides %lld and %lld do not fit %lld rows of %lld bytes",
+                                  (long long)to_stride_bytes, (long long)from_stride_bytes,
+                                  (long long)n_rows, (long long)row_bytes);
     if (row_bytes && n_rows && (!to || !from))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy.%s: NULL",
-                              to ? "from" : "to");
+        return MEMOI_CUDA_INVALID(error, "copy.%s: NULL", to ? "from" : "to");
     return MEMO_STATUS_OK;
 }
 
@@ -1609,9 +1603,8 @@ MEMOI_CUDA memo_status memoi_cuda_fill(void* context, memo_stream stream, void* 
     memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
     if (status) return status;
     if (size_bytes < 0 || (!address && size_bytes))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "fill: invalid memory (%lld bytes at %p)", (long long)size_bytes,
-                              address);
+        return MEMOI_CUDA_INVALID(error, "fill: invalid memory (%lld bytes at %p)",
+                                  (long long)size_bytes, address);
     if (size_bytes == 0) return MEMO_STATUS_OK;
     return MEMOI_CUDA_CALL(cudaMemsetAsync,
                            (address, (int)byte_value, (size_t)size_bytes, memo_cuda_stream(stream)),
@@ -1834,8 +1827,8 @@ MEMOI_CUDA memo_status memoi_cuda_grid(int64_t n_items, int64_t items_per_block,
             item_function(&desc, item);                                                            \
     }
 
-MEMOI_CUDA_ITEMS(gather, memo_rows_desc, memo_gather_item)
-MEMOI_CUDA_ITEMS(scatter, memo_rows_desc, memo_scatter_item)
+MEMOI_CUDA_ITEMS(gather_rows, memo_rows_desc, memo_gather_item)
+MEMOI_CUDA_ITEMS(scatter_rows, memo_rows_desc, memo_scatter_item)
 MEMOI_CUDA_ITEMS(add, memo_add_desc, memo_add_item)
 MEMOI_CUDA_ITEMS(cast, memo_cast_desc, memo_cast_item)
 
@@ -1855,12 +1848,12 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
     int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);
     int64_t first = memoi_cuda_first_row();
     for (; first < n_rows; first += memoi_cuda_row_step()) {
-        int64_t row = first + threadIdx.x % 32 / MEMO_ROW_LANES, place = 0, part_place = 0;
+        int64_t row = first + threadIdx.x % 32 / MEMO_ROW_LANES, place = 0;
         float a = 0, b = 0;
         if (row < n_rows) {
-            memob_merge_place(&merge, row, &place, &part_place);
+            place = memob_merge_place(&merge, row);
             a = merge.lse[place];
-            b = merge.part_lse[part_place];
+            b = merge.part_lse[place];
             memo_merge_lane(&merge, row, lane, memo_merge_weight(a, b));
         }
         __syncwarp(); /* all lanes have read the LSE that lane 0 replaces */
@@ -1992,9 +1985,7 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
             memoi_cuda_launch(memoi_cuda_##name##_kernel, n_blocks, stream, resolved, n_items),    \
             "memo_cuda_" #name, __FILE__, __LINE__, error);                                        \
     }
-#define memoi_cuda_gather_rows_kernel  memoi_cuda_gather_kernel
-#define memoi_cuda_scatter_rows_kernel memoi_cuda_scatter_kernel
-#define MEMOI_CUDA_ROWS_PER_BLOCK      (MEMOI_CUDA_THREADS / MEMO_ROW_LANES)
+#define MEMOI_CUDA_ROWS_PER_BLOCK (MEMOI_CUDA_THREADS / MEMO_ROW_LANES)
 
 MEMOI_CUDA_LAUNCH(gather_rows, memo_rows_desc, memo_rows_items(&resolved), MEMOI_CUDA_THREADS)
 MEMOI_CUDA_LAUNCH(scatter_rows, memo_rows_desc, memo_rows_items(&resolved), MEMOI_CUDA_THREADS)
@@ -2013,23 +2004,13 @@ MEMOI_CUDA_LAUNCH(sinks, memo_sinks_desc, resolved.out ? resolved.n_rows* resolv
 MEMOI_CUDA_LAUNCH(sink_sums, memo_sinks_desc, resolved.d_sinks ? resolved.n_heads : 0,
                   MEMOI_CUDA_THREADS / MEMO_SINK_LANES)
 
-#define MEMOI_CUDA_ENTRY(name, desc_type)                                                          \
-    MEMOI_CUDA memo_status memoi_cuda_entry_##name(void* context, memo_stream stream,              \
-                                                   const desc_type* desc, memo_error* error) {     \
+#define MEMOI_CUDA_ENTRY(entry, name, shown, desc_type)                                            \
+    MEMOI_CUDA memo_status memoi_cuda_entry_##entry(void* context, memo_stream stream,             \
+                                                    const desc_type* desc, memo_error* error) {    \
         memoi_cuda_on on((memoi_cuda*)context, error);                                             \
-        return on.status ? on.status : memo_cuda_##name(stream, desc, error);                      \
+        return on.status ? on.status : memo_cuda_##entry(stream, desc, error);                     \
     }
-MEMOI_CUDA_ENTRY(gather_rows, memo_rows_desc)
-MEMOI_CUDA_ENTRY(scatter_rows, memo_rows_desc)
-MEMOI_CUDA_ENTRY(merge, memo_merge_desc)
-MEMOI_CUDA_ENTRY(add, memo_add_desc)
-MEMOI_CUDA_ENTRY(row_sums, memo_row_sums_desc)
-MEMOI_CUDA_ENTRY(cast, memo_cast_desc)
-MEMOI_CUDA_ENTRY(softmax_parts, memo_cross_entropy_desc)
-MEMOI_CUDA_ENTRY(cross_entropy, memo_cross_entropy_desc)
-MEMOI_CUDA_ENTRY(loss_sums, memo_cross_entropy_desc)
-MEMOI_CUDA_ENTRY(sinks, memo_sinks_desc)
-MEMOI_CUDA_ENTRY(sink_sums, memo_sinks_desc)
+MEMO_ROW_KERNELS(MEMOI_CUDA_ENTRY)
 
 /* ---- >>device life ------------------------------------------------------------------------------
  * Knows: what a device takes from CUDA, and in which order it gives it back.  Knows nothing of what
@@ -2053,36 +2034,24 @@ const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind) {
 }
 
 MEMOI_CUDA memo_status memoi_cuda_check_desc(const memo_cuda_device_desc* desc, memo_error* error) {
-    const int64_t most_bytes = (int64_t)64 << 30;
-    if (!desc)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_cuda_device_desc: NULL; pass a desc");
-
-    if (desc->ordinal < 0 || desc->host_threads < 0 || desc->local_ranks < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_cuda_device_desc: negative ordinal, host_threads or "
-                              "local_ranks (%d, %d, %d); use 0 or more",
-                              (int)desc->ordinal, (int)desc->host_threads, (int)desc->local_ranks);
-    if ((int)desc->host_limit < 0 || desc->host_limit > MEMO_CUDA_HOST_IGNORE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_cuda_device_desc.host_limit: not a memo_cuda_host_limit (%d)",
-                              (int)desc->host_limit);
-    if (desc->device_memory_bytes < 0 || desc->device_memory_bytes > MEMOI_CUDA_BYTES_MAX)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_cuda_device_desc.device_memory_bytes: out of range (%lld); 0 to 2^62 are valid",
-            (long long)desc->device_memory_bytes);
-    if (desc->host_chunk_bytes < 0 || desc->host_chunk_bytes > most_bytes)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_cuda_device_desc.host_chunk_bytes: out of range (%lld); 0 to 64 GiB are valid",
-            (long long)desc->host_chunk_bytes);
-    if (desc->phantom_bytes < 0 || desc->phantom_bytes > MEMOI_CUDA_BYTES_MAX / 2 ||
-        desc->phantom_chunk_bytes < 0 || desc->phantom_chunk_bytes > MEMOI_CUDA_BYTES_MAX / 2)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_cuda_device_desc: phantom_bytes or phantom_chunk_bytes out of "
-                              "range (%lld, %lld); 0 to 2^61 are valid",
-                              (long long)desc->phantom_bytes, (long long)desc->phantom_chunk_bytes);
+    size_t i;
+    if (!desc) return MEMOI_CUDA_INVALID(error, "memo_cuda_device_desc: NULL; pass a desc");
+    const struct {
+        const char* name;
+        int64_t value, most;
+    } fields[] = {{"ordinal", desc->ordinal, INT32_MAX},
+                  {"host_threads", desc->host_threads, INT32_MAX},
+                  {"local_ranks", desc->local_ranks, INT32_MAX},
+                  {"host_limit", (int64_t)desc->host_limit, MEMO_CUDA_HOST_IGNORE},
+                  {"device_memory_bytes", desc->device_memory_bytes, MEMOI_CUDA_BYTES_MAX},
+                  {"host_chunk_bytes", desc->host_chunk_bytes, (int64_t)64 << 30},
+                  {"phantom_bytes", desc->phantom_bytes, MEMOI_CUDA_BYTES_MAX / 2},
+                  {"phantom_chunk_bytes", desc->phantom_chunk_bytes, MEMOI_CUDA_BYTES_MAX / 2}};
+    for (i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        if (fields[i].value < 0 || fields[i].value > fields[i].most)
+            return MEMOI_CUDA_INVALID(
+                error, "memo_cuda_device_desc.%s: out of range (%lld); 0 to %lld are valid",
+                fields[i].name, (long long)fields[i].value, (long long)fields[i].most);
     return MEMO_STATUS_OK;
 }
 
@@ -2154,17 +2123,8 @@ MEMOI_CUDA void memoi_cuda_fill_table(memoi_cuda* cuda) {
     table->copy_rows = memoi_cuda_copy_rows;
     table->fill = memoi_cuda_fill;
     table->status = memoi_cuda_status;
-    table->gather_rows = memoi_cuda_entry_gather_rows;
-    table->scatter_rows = memoi_cuda_entry_scatter_rows;
-    table->merge = memoi_cuda_entry_merge;
-    table->add = memoi_cuda_entry_add;
-    table->row_sums = memoi_cuda_entry_row_sums;
-    table->cast = memoi_cuda_entry_cast;
-    table->softmax_parts = memoi_cuda_entry_softmax_parts;
-    table->cross_entropy = memoi_cuda_entry_cross_entropy;
-    table->loss_sums = memoi_cuda_entry_loss_sums;
-    table->sinks = memoi_cuda_entry_sinks;
-    table->sink_sums = memoi_cuda_entry_sink_sums;
+#define MEMOI_CUDA_FILL(entry, name, shown, desc_type) table->entry = memoi_cuda_entry_##entry;
+    MEMO_ROW_KERNELS(MEMOI_CUDA_FILL)
     table->launch_host = memoi_cuda_launch_host;
 }
 

@@ -104,11 +104,7 @@ typedef struct memo_profile_tensor {
 /* How long copies of a size take, in seconds. */
 typedef struct memo_profile_copy {
     int64_t size_bytes;
-    double to_host_s, to_device_s; /* alone */
-    /* One copy each way at the same time, until both are done.  For information, and for
-     * memo_swap_times.both_ways_bytes_per_s.  Planners ignore it: the copies of a step never go
-     * both ways at once. */
-    double both_ways_s;
+    double to_host_s, to_device_s; /* alone: the copies of a step never go both ways at once */
 } memo_profile_copy;
 
 /* Seconds to write and read a file.  A disk with a cache may seem faster than its sustained
@@ -164,13 +160,11 @@ MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_pr
  *   rows ROWS
  *   layer FORWARD BACKWARD BETWEEN
  *   tensor NAME FEMTOSECONDS_PER_ROW|-
- *   copy BYTES TO_HOST TO_DEVICE BOTH_WAYS
+ *   copy BYTES TO_HOST TO_DEVICE
  *   file BYTES WRITE READ WRITE_WITH_COPIES READ_WITH_COPIES    (may be absent) */
 MEMO_API memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error);
 MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char* path,
                                         memo_error* error);
-MEMO_API memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* name,
-                                        memo_profile* profile, memo_error* error);
 
 /* ---- 3 rows of every tensor: kept, swapped, recomputed ------------------------------------------
  *
@@ -618,8 +612,6 @@ MEMO_API memo_status memo_degrees_problem_from_model(const memo_degrees_model* m
  * Errors: IO; FORMAT, VERSION with error->line. */
 MEMO_API memo_status memo_degrees_problem_read(const char* path, memo_degrees_problem** problem,
                                                memo_error* error);
-MEMO_API memo_status memo_degrees_problem_parse(const char* text, int64_t n_bytes, const char* name,
-                                                memo_degrees_problem** problem, memo_error* error);
 MEMO_API memo_status memo_degrees_problem_write(const memo_degrees_problem* problem,
                                                 const char* path, memo_error* error);
 
@@ -654,9 +646,6 @@ MEMO_API memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_
                                         const char* path, memo_error* error);
 MEMO_API memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,
                                        memo_error* error);
-MEMO_API memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* name,
-                                        int32_t** block_degrees, int32_t* n_blocks,
-                                        memo_error* error);
 MEMO_API void memo_degrees_free(int32_t* block_degrees);
 
 /* ---- 6 session: from tensors and a budget to a running step -------------------------------------
@@ -988,6 +977,122 @@ MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {
     return a;
 }
 
+MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, int64_t j) {
+    const memoi_item* a = &problem->items[i];
+    const memoi_item* b = &problem->items[j];
+    int64_t k, l;
+    if (a->begin >= b->end || b->begin >= a->end) return 0;
+    for (k = 0; k < a->n_ranges; k++)
+        for (l = 0; l < b->n_ranges; l++)
+            if (problem->ranges[a->first_range + k].begin <
+                    problem->ranges[b->first_range + l].end &&
+                problem->ranges[b->first_range + l].begin < problem->ranges[a->first_range + k].end)
+                return 1;
+    return 0;
+}
+
+/* They may not share a byte. */
+MEMOI int memoi_problem_items_conflict(const memoi_problem* problem, int64_t i, int64_t j) {
+    int64_t low, high;
+    if (memoi_problem_items_overlap(problem, i, j)) return 1;
+    if (!problem->held) return 0;
+    low = problem->first_held[i];
+    high = problem->first_held[i + 1];
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (problem->held[middle] < j)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < problem->first_held[i + 1] && problem->held[low] == j;
+}
+
+/* --- >>neighbors ---
+ * Knows: which items overlap.  Knows nothing of offsets. */
+
+enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
+
+/* The item behind those that begin before i ends: items are ordered by begin, so the later ones
+ * that i overlaps follow it in one piece; with gaps, some of those. */
+MEMOI int64_t memoi_neighbors_item_last(const memoi_problem* problem, int64_t i) {
+    int64_t low = i + 1, high = problem->n_items;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (problem->items[middle].begin < problem->items[i].end)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* How many entries the lists have, with gaps at most. */
+MEMOI int64_t memoi_neighbors_count(const memoi_problem* problem) {
+    int64_t n = problem->n_items, n_entries = problem->held ? problem->first_held[n] : 0, i;
+    for (i = 0; i < n; i++) n_entries += 2 * (memoi_neighbors_item_last(problem, i) - i - 1);
+    return n_entries;
+}
+
+/* Makes the lists.  Returns 1; 0 without memory; -1 if they would be too long. */
+MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
+    memoi_neighbors* neighbors = problem->neighbors;
+    int64_t n = problem->n_items, n_entries, i, j, k;
+    int64_t* fill;
+    int pass;
+
+    /* A dense problem would need too much memory; callers then do without lists. */
+    if (neighbors->list) return 1;
+    n_entries = neighbors->are_too_many ? 0 : memoi_neighbors_count(problem);
+    if (n_entries > MEMOI_NEIGHBORS) neighbors->are_too_many = 1;
+    if (neighbors->are_too_many) return -1;
+
+    /* The lists stay until the problem is freed, because several searches read them. */
+    fill = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    neighbors->first = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
+    neighbors->list = (int32_t*)memob_calloc(n_entries, sizeof(int32_t));
+    if (!fill || !neighbors->first || !neighbors->list) {
+        MEMO_FREE(fill);
+        MEMO_FREE(neighbors->first);
+        MEMO_FREE(neighbors->list);
+        memset(neighbors, 0, sizeof *neighbors);
+        return 0;
+    }
+
+    /* Two passes, so that all lists share one array of the exact size. */
+    for (pass = 0; pass < 2; pass++) { /* counts, then lists */
+        for (i = 0; i < n; i++) {
+            int64_t last = memoi_neighbors_item_last(problem, i);
+            for (j = i + 1; j < last; j++) {
+                if (problem->has_gaps && !memoi_problem_items_overlap(problem, i, j)) continue;
+                if (pass == 0) {
+                    neighbors->first[i + 1]++;
+                    neighbors->first[j + 1]++;
+                } else {
+                    neighbors->list[fill[i]++] = (int32_t)j;
+                    neighbors->list[fill[j]++] = (int32_t)i;
+                }
+            }
+            if (!problem->held) continue;
+            for (k = problem->first_held[i]; k < problem->first_held[i + 1]; k++) {
+                if (pass == 0)
+                    neighbors->first[i + 1]++;
+                else
+                    neighbors->list[fill[i]++] = problem->held[k];
+            }
+        }
+        for (i = 0; i < n && pass == 0; i++) {
+            neighbors->first[i + 1] += neighbors->first[i];
+            fill[i] = neighbors->first[i];
+        }
+    }
+    MEMO_FREE(fill);
+    return 1;
+}
+
+/* --- >>sections ---
+ * Knows: when items live.  Knows nothing of their sizes. */
+
 /* Turns the ranges from times into sections.  A section ends if a range ends and another has begun
  * since the section before: only then is the live set a largest one. */
 MEMOI int memoi_problem_sections(memoi_problem* problem) {
@@ -1053,12 +1158,123 @@ MEMOI int memoi_problem_sort(memoi_problem* problem) {
     if (ok) {
         memcpy(problem->items, items, (size_t)n * sizeof *items);
         memcpy(problem->ranges, ranges, (size_t)n_ranges * sizeof *ranges);
+        problem->n_ranges = n_ranges;
     }
     MEMO_FREE(order);
     MEMO_FREE(items);
     MEMO_FREE(ranges);
     return ok;
 }
+
+/* Sets from when to when each item lives, after its ranges. */
+MEMOI void memoi_problem_limits(memoi_problem* problem) {
+    int64_t i;
+    for (i = 0; i < problem->n_items; i++) {
+        memoi_item* item = &problem->items[i];
+        item->begin = problem->ranges[item->first_range].begin;
+        item->end = item->reach = problem->ranges[item->first_range + item->n_ranges - 1].end;
+    }
+}
+
+/* --- >>gaps ---
+ * Knows: sections and which items overlap.  Knows nothing of bounds.
+ *
+ * An item may as well live in a section whose items all overlap it elsewhere: the same plans are
+ * valid.  The live sets grow, and with them every bound that counts one.  Only gaps make such
+ * sections: of items without gaps of which each two overlap, all live together at some time. */
+
+enum { MEMOI_GAPS_ITEMS = 500 }; /* of a larger problem little is proven */
+
+typedef struct memoi_gaps {
+    memoi_problem* problem;
+    int64_t range_capacity;
+    int64_t* n_members; /* of a section */
+    int64_t* n_met;     /* of those, neighbors of one item; as differences, 0 between two items */
+} memoi_gaps;
+
+/* Gives item i new ranges, behind all others.  0: no memory. */
+MEMOI int memoi_gaps_close(memoi_gaps* gaps, int64_t i) {
+    memoi_problem* problem = gaps->problem;
+    memoi_item* item = &problem->items[i];
+    const int64_t* first = problem->neighbors->first;
+    int64_t own = item->first_range, last = own + item->n_ranges, met = 0, n = 0, k, l, s;
+    int64_t begin = item->begin, end = item->end; /* no other section has a neighbor */
+    void* ranges = problem->ranges;
+
+    /* Count the neighbors in each section. */
+    for (k = first[i]; k < first[i + 1]; k++) {
+        const memoi_item* other = &problem->items[problem->neighbors->list[k]];
+        for (l = other->first_range; l < other->first_range + other->n_ranges; l++) {
+            begin = memob_min(begin, problem->ranges[l].begin);
+            end = memob_max(end, problem->ranges[l].end);
+            gaps->n_met[problem->ranges[l].begin]++;
+            gaps->n_met[problem->ranges[l].end]--;
+        }
+    }
+    if (!memob_reserve(&ranges, &gaps->range_capacity, problem->n_ranges + (end - begin),
+                       sizeof(memoi_range)))
+        return 0;
+    problem->ranges = (memoi_range*)ranges;
+
+    /* It lives where it did, and where it meets all. */
+    for (s = begin; s < end; s++) {
+        memoi_range* range = &problem->ranges[problem->n_ranges + n];
+        int is_own;
+        met += gaps->n_met[s];
+        gaps->n_met[s] = 0;
+        while (own < last && problem->ranges[own].end <= s) own++;
+        is_own = own < last && problem->ranges[own].begin <= s;
+        if (!is_own && met < gaps->n_members[s]) continue;
+        gaps->n_members[s] += !is_own;
+        if (n > 0 && range[-1].end == s) {
+            range[-1].end++;
+        } else {
+            range->begin = s;
+            range->end = s + 1;
+            n++;
+        }
+    }
+    gaps->n_met[end] = 0;
+    item->first_range = problem->n_ranges;
+    item->n_ranges = n;
+    problem->n_ranges += n;
+    return 1;
+}
+
+/* Widens the ranges of all items.  Their order may change.  0: no memory. */
+MEMOI int memoi_problem_close_gaps(memoi_problem* problem) {
+    memoi_gaps gaps;
+    int64_t i, s;
+    int ok = memoi_neighbors_list(problem);
+    if (ok <= 0) return ok < 0;
+    memset(&gaps, 0, sizeof gaps);
+    gaps.problem = problem;
+    gaps.range_capacity = problem->n_ranges;
+    gaps.n_members = (int64_t*)memob_calloc(problem->n_sections + 1, sizeof(int64_t));
+    gaps.n_met = (int64_t*)memob_calloc(problem->n_sections + 1, sizeof(int64_t));
+    ok = gaps.n_members && gaps.n_met;
+    for (i = 0; ok && i < problem->n_ranges; i++) {
+        gaps.n_members[problem->ranges[i].begin]++;
+        gaps.n_members[problem->ranges[i].end]--;
+    }
+    for (s = 1; ok && s < problem->n_sections; s++) gaps.n_members[s] += gaps.n_members[s - 1];
+    for (i = 0; ok && i < problem->n_items; i++) ok = memoi_gaps_close(&gaps, i);
+    MEMO_FREE(gaps.n_members);
+    MEMO_FREE(gaps.n_met);
+
+    /* Ranges, sections and the order of items anew; the lists of neighbors are of the old order. */
+    MEMO_FREE(problem->neighbors->first);
+    MEMO_FREE(problem->neighbors->list);
+    memset(problem->neighbors, 0, sizeof *problem->neighbors);
+    if (!ok || !memoi_problem_sort(problem) || !memoi_problem_sections(problem)) return 0;
+    problem->has_gaps = 0;
+    for (i = 0; i < problem->n_items; i++) problem->has_gaps |= problem->items[i].n_ranges > 1;
+    memoi_problem_limits(problem);
+    return 1;
+}
+
+/* --- >>items ---
+ * Knows: buffers and their gaps, as input.  Knows nothing of how they are planned. */
 
 MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* problem,
                                        memo_error* error) {
@@ -1109,16 +1325,21 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         problem->n_items++;
     }
 
-    /* If all offsets are sums of sizes, they are multiples of the unit.  An alignment that divides
-     * the unit then holds by itself. */
-    for (i = 0; i < problem->n_items; i++)
-        if (unit % problem->items[i].alignment) problem->has_alignment = 1;
+    /* Offsets are sums of sizes, rounded up to alignments.  An alignment that divides the unit holds
+     * by itself; any other must be a multiple of the unit.  A smaller unit can break an earlier
+     * item's alignment, so the loop begins again; the unit halves at least, so it rarely does. */
+    for (i = 0; i < problem->n_items; i++) {
+        int64_t alignment = problem->items[i].alignment;
+        if (unit % alignment == 0 || alignment % unit == 0) continue;
+        unit = memoi_problem_gcd(unit, alignment);
+        i = -1;
+    }
     for (i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
         if (item->fixed >= 0) fixed_top = memob_max(fixed_top, item->fixed + item->size);
         highest += item->size; /* <= 2^62, and so are fixed_top and what alignment may add */
-        if (!problem->has_alignment) continue;
-        unit = memoi_problem_gcd(unit, item->alignment);
+        if (unit % item->alignment == 0) continue;
+        problem->has_alignment = 1;
         padding = memob_max(padding, item->alignment);
     }
 
@@ -1142,6 +1363,10 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
     problem->unit_bytes = unit;
     if (plan->n_gaps > 0 && !memoi_problem_sort(problem)) goto no_memory;
     if (!memoi_problem_sections(problem)) goto no_memory;
+    memoi_problem_limits(problem);
+    if (problem->has_gaps && problem->n_items <= MEMOI_GAPS_ITEMS && plan->n_holds == 0 &&
+        !memoi_problem_close_gaps(problem))
+        goto no_memory;
     problem->section_bounds = (int64_t*)memob_calloc(problem->n_sections, sizeof(int64_t));
     if (!problem->section_bounds) goto no_memory;
 
@@ -1151,10 +1376,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         const memoi_range* range = &problem->ranges[item->first_range];
         item->size /= unit;
         item->alignment = item->alignment > unit ? item->alignment / unit : 1;
-        if (!problem->has_alignment) item->alignment = 1;
         if (item->fixed > 0) item->fixed /= unit;
-        item->begin = range[0].begin;
-        item->end = item->reach = range[item->n_ranges - 1].end;
         for (k = 0; k < item->n_ranges; k++) { /* as differences, summed below */
             problem->section_bounds[range[k].begin] += item->size;
             if (range[k].end < problem->n_sections)
@@ -1174,37 +1396,6 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
 no_memory:
     memoi_problem_free(problem);
     return memob_no_memory(error, "the planning problem");
-}
-
-MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, int64_t j) {
-    const memoi_item* a = &problem->items[i];
-    const memoi_item* b = &problem->items[j];
-    int64_t k, l;
-    if (a->begin >= b->end || b->begin >= a->end) return 0;
-    for (k = 0; k < a->n_ranges; k++)
-        for (l = 0; l < b->n_ranges; l++)
-            if (problem->ranges[a->first_range + k].begin <
-                    problem->ranges[b->first_range + l].end &&
-                problem->ranges[b->first_range + l].begin < problem->ranges[a->first_range + k].end)
-                return 1;
-    return 0;
-}
-
-/* They may not share a byte. */
-MEMOI int memoi_problem_items_conflict(const memoi_problem* problem, int64_t i, int64_t j) {
-    int64_t low, high;
-    if (memoi_problem_items_overlap(problem, i, j)) return 1;
-    if (!problem->held) return 0;
-    low = problem->first_held[i];
-    high = problem->first_held[i + 1];
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (problem->held[middle] < j)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < problem->first_held[i + 1] && problem->held[low] == j;
 }
 
 /* --- >>holds ---
@@ -1485,88 +1676,6 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
     memcpy(best->offsets, offsets, (size_t)problem->n_items * sizeof(int64_t));
 }
 
-/* --- >>neighbors ---
- * Knows: which items overlap.  Knows nothing of offsets. */
-
-enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
-
-/* The item behind those that begin before i ends: items are ordered by begin, so the later ones
- * that i overlaps follow it in one piece; with gaps, some of those. */
-MEMOI int64_t memoi_neighbors_item_last(const memoi_problem* problem, int64_t i) {
-    int64_t low = i + 1, high = problem->n_items;
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (problem->items[middle].begin < problem->items[i].end)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* How many entries the lists have, with gaps at most. */
-MEMOI int64_t memoi_neighbors_count(const memoi_problem* problem) {
-    int64_t n = problem->n_items, n_entries = problem->held ? problem->first_held[n] : 0, i;
-    for (i = 0; i < n; i++) n_entries += 2 * (memoi_neighbors_item_last(problem, i) - i - 1);
-    return n_entries;
-}
-
-/* Makes the lists.  Returns 1; 0 without memory; -1 if they would be too long. */
-MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
-    memoi_neighbors* neighbors = problem->neighbors;
-    int64_t n = problem->n_items, n_entries, i, j, k;
-    int64_t* fill;
-    int pass;
-
-    /* A dense problem would need too much memory; callers then do without lists. */
-    if (neighbors->list) return 1;
-    n_entries = neighbors->are_too_many ? 0 : memoi_neighbors_count(problem);
-    if (n_entries > MEMOI_NEIGHBORS) neighbors->are_too_many = 1;
-    if (neighbors->are_too_many) return -1;
-
-    /* The lists stay until the problem is freed, because several searches read them. */
-    fill = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    neighbors->first = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
-    neighbors->list = (int32_t*)memob_calloc(n_entries, sizeof(int32_t));
-    if (!fill || !neighbors->first || !neighbors->list) {
-        MEMO_FREE(fill);
-        MEMO_FREE(neighbors->first);
-        MEMO_FREE(neighbors->list);
-        memset(neighbors, 0, sizeof *neighbors);
-        return 0;
-    }
-
-    /* Two passes, so that all lists share one array of the exact size. */
-    for (pass = 0; pass < 2; pass++) { /* counts, then lists */
-        for (i = 0; i < n; i++) {
-            int64_t last = memoi_neighbors_item_last(problem, i);
-            for (j = i + 1; j < last; j++) {
-                if (problem->has_gaps && !memoi_problem_items_overlap(problem, i, j)) continue;
-                if (pass == 0) {
-                    neighbors->first[i + 1]++;
-                    neighbors->first[j + 1]++;
-                } else {
-                    neighbors->list[fill[i]++] = (int32_t)j;
-                    neighbors->list[fill[j]++] = (int32_t)i;
-                }
-            }
-            if (!problem->held) continue;
-            for (k = problem->first_held[i]; k < problem->first_held[i + 1]; k++) {
-                if (pass == 0)
-                    neighbors->first[i + 1]++;
-                else
-                    neighbors->list[fill[i]++] = problem->held[k];
-            }
-        }
-        for (i = 0; i < n && pass == 0; i++) {
-            neighbors->first[i + 1] += neighbors->first[i];
-            fill[i] = neighbors->first[i];
-        }
-    }
-    MEMO_FREE(fill);
-    return 1;
-}
-
 /* --- >>unplaced ---
  * Knows: which items wait for a place, and their turns.  Knows nothing of offsets.
  *
@@ -1736,7 +1845,7 @@ MEMOI int32_t memoi_unplaced_below(const memoi_unplaced* unplaced, int64_t node,
         int k;
         for (k = 0; k < MEMOI_UNPLACED_BLOCK; k++) {
             int32_t here = turns[k];
-            here = (begins[k] >= begin) & (ends[k] <= end) ? here : INT32_MAX;
+            here = ((begins[k] >= begin) & (ends[k] <= end)) ? here : INT32_MAX;
             best = here < best ? here : best;
         }
     }
@@ -2057,8 +2166,8 @@ MEMOI void memoi_queue_pop(memoi_queue* heap) {
  * An aligned item leaves a hole between the plateau and itself.  (Items that wait until a plateau
  * reaches their alignment take longer and end higher.)
  *
- * An item with gaps takes its turn as if it had none, and then covers only its ranges.  Fixed items
- * wait beside the plateaus.  So do items that a fixed item or a hold keeps off their plateau.  Each waits with a lower bound of its offset, since tops only rise.
+ * Items with gaps and fixed items wait beside the plateaus.  So do items that a fixed item or a
+ * hold keeps off their plateau.  Each waits with a lower bound of its offset, since tops only rise.
  * Its offset is found when the plateaus reach that bound. */
 
 MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
@@ -2131,9 +2240,9 @@ MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
     return !problem->n_fixed && !problem->has_gaps && !problem->has_alignment && !problem->held;
 }
 
-/* Does every item lie on its plateau?  Tops of sections are then not needed. */
-MEMOI int memoi_greedy_is_on_plateaus(const memoi_problem* problem) {
-    return !problem->n_fixed && !problem->held;
+/* Does every item lie on its plateau? */
+MEMOI int memoi_greedy_is_easy(const memoi_problem* problem) {
+    return !problem->n_fixed && !problem->has_gaps && !problem->held;
 }
 
 /* Starts with nothing placed: each item is on the tree of the unplaced or waits.  Returns the
@@ -2144,7 +2253,8 @@ MEMOI int64_t memoi_greedy_begin(memoi_greedy* greedy) {
     memoi_unplaced_clear(&greedy->unplaced);
     greedy->plateaus.n = greedy->waiting.n = 0;
 
-    /* Fixed items wait in a queue: no plateau decides where they lie. */
+    /* Fixed items and items with gaps wait in a queue: they do not fit one interval of a
+     * plateau. */
     for (rank = 0; rank < n; rank++) {
         int64_t at = greedy->ranked[rank].index;
         const memoi_item* item = &problem->items[at];
@@ -2156,8 +2266,8 @@ MEMOI int64_t memoi_greedy_begin(memoi_greedy* greedy) {
         turn->item = (int32_t)at;
         turn->place = greedy->unplaced.place_of[at];
         greedy->offsets[at] = -1;
-        if (item->fixed >= 0) {
-            memoi_queue_push(&greedy->waiting, item->fixed, rank);
+        if (item->fixed >= 0 || item->n_ranges > 1) {
+            memoi_queue_push(&greedy->waiting, memob_max(item->fixed, 0), rank);
             n_waiting++;
             continue;
         }
@@ -2169,7 +2279,7 @@ MEMOI int64_t memoi_greedy_begin(memoi_greedy* greedy) {
     for (i = 0; i < problem->n_sections; i++) greedy->plateau[i].top = -1;
     if (n > 0) memoi_plateau_add(greedy, 0, problem->n_sections, 0, -1);
     if (n > 0) memoi_plateau_join(greedy, 0);
-    if (!memoi_greedy_is_on_plateaus(problem)) memoi_greedy_clear(greedy);
+    if (!memoi_greedy_is_easy(problem)) memoi_greedy_clear(greedy);
     return n - n_waiting;
 }
 
@@ -2198,7 +2308,7 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     memoi_queue* waiting = &greedy->waiting;
     int64_t n = problem->n_items, n_on_tree = memoi_greedy_begin(greedy), next_fixed = 0, round, k;
-    int is_on_plateaus = memoi_greedy_is_on_plateaus(problem);
+    int is_easy = memoi_greedy_is_easy(problem);
     double begin = memob_now_s();
     for (round = 1; n_on_tree + waiting->n > 0; round++) {
         int64_t at = n_on_tree > 0 ? memoi_plateau_lowest(greedy) : -1, rank, chosen, offset;
@@ -2231,8 +2341,8 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
         while (next_fixed < problem->n_fixed &&
                problem->items[greedy->fixed[next_fixed]].fixed < key)
             next_fixed++;
-        offset = is_on_plateaus ? memob_align_up(key, turn->alignment)
-                                : memoi_greedy_lowest(greedy, chosen, key, next_fixed);
+        offset = is_easy ? memob_align_up(key, turn->alignment)
+                         : memoi_greedy_lowest(greedy, chosen, key, next_fixed);
         must_wait = offset > (is_waiting ? key : memob_align_up(key, turn->alignment));
         if (!is_waiting) {
             memoi_unplaced_remove(&greedy->unplaced, turn->place);
@@ -2247,17 +2357,17 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
         if (must_wait) continue;
 
         /* Place it and raise the plateaus below it. */
-        if (is_on_plateaus)
+        if (is_easy)
             greedy->offsets[chosen] = offset;
         else
             memoi_greedy_item_place(greedy, chosen, offset);
-        if (!is_waiting) memoi_queue_pop(&greedy->plateaus);
-        for (k = 0; k < problem->items[chosen].n_ranges && (n_on_tree > 0 || !is_waiting); k++) {
+        if (!is_waiting) {
+            memoi_queue_pop(&greedy->plateaus);
+            memoi_plateau_cover(greedy, at, turn->begin, turn->end, offset + turn->size);
+        }
+        for (k = 0; is_waiting && k < problem->items[chosen].n_ranges && n_on_tree > 0; k++) {
             const memoi_range* range = &problem->ranges[problem->items[chosen].first_range + k];
-            if (is_waiting)
-                for (at = range->begin; greedy->plateau[at].top < 0;) at--;
-            else if (k > 0)
-                at = range[-1].end; /* the plateau has been cut there */
+            for (at = range->begin; greedy->plateau[at].top < 0;) at--;
             memoi_plateau_cover(greedy, at, range->begin, range->end, offset + turn->size);
         }
     }
@@ -2638,9 +2748,9 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
         if (ok) memoi_solution_offer(problem, greedy.offsets, -1, best);
     }
 
-    /* One attempt for each rule, given up as soon as it would last too long.  With fixed items or
-     * holds, lowest offset is slow. */
-    k = memoi_greedy_is_on_plateaus(problem) ? 1 : 0;
+    /* One attempt for each rule, given up as soon as it would last too long.  With gaps, fixed
+     * items or holds, lowest offset is slow. */
+    k = memoi_greedy_is_easy(problem) ? 1 : 0;
     for (; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
         int is_done;
         if (k == AGAIN && is_fit_done) continue;
@@ -4158,16 +4268,6 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, const int32_t* item_of,
         part->n_fixed += item->fixed >= 0;
     }
     return 1;
-}
-
-/* Sets from when to when each item lives, after its ranges. */
-MEMOI void memoi_problem_limits(memoi_problem* problem) {
-    int64_t i;
-    for (i = 0; i < problem->n_items; i++) {
-        memoi_item* item = &problem->items[i];
-        item->begin = problem->ranges[item->first_range].begin;
-        item->end = item->reach = problem->ranges[item->first_range + item->n_ranges - 1].end;
-    }
 }
 
 /* --- >>cores ---
@@ -5884,11 +5984,7 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
 /* ---- >>plan solve -------------------------------------------------------------------------------
  * Knows: the engines, and which of them comes next.  Knows nothing of how they plan. */
 
-memo_plan_desc memo_plan_desc_default(void) {
-    memo_plan_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_plan_desc)
 
 /* The problems to solve.  With holds there are two problems of the same items.  In the stretched
  * one, which is easier, a lifetime reaches to the end of its last hold.  So its plans are valid for
@@ -6101,11 +6197,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
 /* ---- >>profile ----------------------------------------------------------------------------------
  * Knows: a device's clock, copies, the profile's file.  Knows nothing of plans. */
 
-memo_profile_desc memo_profile_desc_default(void) {
-    memo_profile_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_profile_desc)
 
 #define MEMOI_PROFILE_REPETITIONS_MAX 101
 #define MEMOI_PROFILE_LEAST_BYTES     65536
@@ -6114,7 +6206,7 @@ typedef struct memoi_profiler {
     const memo_profile_desc* desc;
     const memo_device* device;
     memo_stream streams[2]; /* of copies: to host, to device */
-    memo_event begin, end[2];
+    memo_event begin, end;
     char* on_device; /* two of the largest copies, as on the host */
     char* on_host;
     int64_t copy_bytes; /* of the copy being measured */
@@ -6128,28 +6220,24 @@ typedef struct memoi_profiler {
     int32_t tensor;   /* that is recomputed */
 } memoi_profiler;
 
-/* What lies between two events on two streams, 0 and 1; they may be the same. */
+/* What lies between two events of a stream. */
 typedef memo_status (*memoi_profiled)(memoi_profiler* profiler, memo_error* error);
 
-/* The median time from the begin of work, on both streams at once, to its end on both. */
-MEMOI memo_status memoi_profile_time(memoi_profiler* p, memo_stream first, memo_stream second,
-                                     memoi_profiled work, double* median_s, memo_error* error) {
+/* The median time of work on stream. */
+MEMOI memo_status memoi_profile_time(memoi_profiler* p, memo_stream stream, memoi_profiled work,
+                                     double* median_s, memo_error* error) {
     const memo_device* d = p->device;
     double times[MEMOI_PROFILE_REPETITIONS_MAX];
     memo_status status = MEMO_STATUS_OK;
     int32_t i, n = p->n_repetitions;
     for (i = -1; i < n && !status; i++) { /* the first warms up */
-        double to_first = 0, to_second = 0;
-        status = memo_event_record(d, p->begin, first, error);
-        if (!status && second != first) status = memo_event_wait(d, p->begin, second, error);
+        double elapsed_s = 0;
+        status = memo_event_record(d, p->begin, stream, error);
         if (!status) status = work(p, error);
-        if (!status) status = memo_event_record(d, p->end[0], first, error);
-        if (!status) status = memo_event_record(d, p->end[1], second, error);
-        if (!status) status = memo_event_synchronize(d, p->end[0], error);
-        if (!status) status = memo_event_synchronize(d, p->end[1], error);
-        if (!status) status = memo_event_elapsed(d, p->begin, p->end[0], &to_first, error);
-        if (!status) status = memo_event_elapsed(d, p->begin, p->end[1], &to_second, error);
-        if (i >= 0) times[i] = to_first > to_second ? to_first : to_second;
+        if (!status) status = memo_event_record(d, p->end, stream, error);
+        if (!status) status = memo_event_synchronize(d, p->end, error);
+        if (!status) status = memo_event_elapsed(d, p->begin, p->end, &elapsed_s, error);
+        if (i >= 0) times[i] = elapsed_s;
     }
     if (status) return status;
     qsort(times, (size_t)n, sizeof(double), memob_compare_doubles);
@@ -6164,10 +6252,6 @@ MEMOI memo_status memoi_profile_copy_to_host(memoi_profiler* p, memo_error* erro
 MEMOI memo_status memoi_profile_copy_to_device(memoi_profiler* p, memo_error* error) {
     return memo_copy(p->device, p->streams[1], MEMO_COPY_TO_DEVICE, p->on_device + p->half_bytes,
                      p->on_host + p->half_bytes, p->copy_bytes, error);
-}
-MEMOI memo_status memoi_profile_copy_both(memoi_profiler* p, memo_error* error) {
-    memo_status status = memoi_profile_copy_to_host(p, error);
-    return status ? status : memoi_profile_copy_to_device(p, error);
 }
 MEMOI memo_status memoi_profile_forward(memoi_profiler* p, memo_error* error) {
     return p->desc->forward(p->desc->user, error);
@@ -6184,21 +6268,17 @@ MEMOI memo_status memoi_profile_recompute(memoi_profiler* p, memo_error* error) 
 
 MEMOI memo_status memoi_profile_copies(memoi_profiler* p, memo_profile* profile,
                                        memo_error* error) {
-    memo_stream to_host = p->streams[0], to_device = p->streams[1];
     memo_status status = MEMO_STATUS_OK;
     int64_t bytes = MEMOI_PROFILE_LEAST_BYTES;
     if (bytes > p->largest_bytes) bytes = p->largest_bytes;
     for (; !status && profile->n_copies < MEMO_PROFILE_COPIES_MAX;) {
         memo_profile_copy* copy = &profile->copies[profile->n_copies++];
         copy->size_bytes = p->copy_bytes = bytes;
-        status = memoi_profile_time(p, to_host, to_host, memoi_profile_copy_to_host,
-                                    &copy->to_host_s, error);
+        status = memoi_profile_time(p, p->streams[0], memoi_profile_copy_to_host, &copy->to_host_s,
+                                    error);
         if (!status)
-            status = memoi_profile_time(p, to_device, to_device, memoi_profile_copy_to_device,
+            status = memoi_profile_time(p, p->streams[1], memoi_profile_copy_to_device,
                                         &copy->to_device_s, error);
-        if (!status)
-            status = memoi_profile_time(p, to_host, to_device, memoi_profile_copy_both,
-                                        &copy->both_ways_s, error);
         if (bytes == p->largest_bytes) break;
         bytes = bytes > p->largest_bytes / 8 ? p->largest_bytes : bytes * 8;
     }
@@ -6213,14 +6293,11 @@ MEMOI memo_status memoi_profile_layer(memoi_profiler* p, memo_profile* profile, 
 
     /* The trainer's functions are optional: without one its time stays 0. */
     if (desc->forward)
-        status = memoi_profile_time(p, stream, stream, memoi_profile_forward, &profile->forward_s,
-                                    error);
+        status = memoi_profile_time(p, stream, memoi_profile_forward, &profile->forward_s, error);
     if (!status && desc->between)
-        status = memoi_profile_time(p, stream, stream, memoi_profile_between, &profile->between_s,
-                                    error);
+        status = memoi_profile_time(p, stream, memoi_profile_between, &profile->between_s, error);
     if (!status && desc->backward)
-        status = memoi_profile_time(p, stream, stream, memoi_profile_backward, &profile->backward_s,
-                                    error);
+        status = memoi_profile_time(p, stream, memoi_profile_backward, &profile->backward_s, error);
 
     /* A tensor that recompute does not support gets -1, and is not recomputed. */
     for (t = 0; t < desc->n_tensors && !status; t++) {
@@ -6230,7 +6307,7 @@ MEMOI memo_status memoi_profile_layer(memoi_profiler* p, memo_profile* profile, 
         tensor->recompute_s_per_row = -1;
         p->tensor = t;
         if (!desc->recompute) continue;
-        status = memoi_profile_time(p, stream, stream, memoi_profile_recompute, &time_s, error);
+        status = memoi_profile_time(p, stream, memoi_profile_recompute, &time_s, error);
         if (status == MEMO_STATUS_UNSUPPORTED)
             status = MEMO_STATUS_OK;
         else
@@ -6260,8 +6337,7 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, 
 
     /* File operations are host functions on a stream, which the device must support. */
     if (!p->desc->spill_directory) return MEMO_STATUS_OK;
-    if (d->struct_bytes < (int64_t)(offsetof(memo_device, launch_host) + sizeof d->launch_host) ||
-        !d->launch_host)
+    if (!MEMO_DEVICE_HAS(d, launch_host))
         return memo_error_set(
             error, MEMO_STATUS_UNSUPPORTED,
             "memo_profile_desc.spill_directory: the device has no launch_host, which the file "
@@ -6282,12 +6358,11 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, 
         memob_spill_op_init(&p->file_op, &p->file, !is_read,
                             p->on_host + (is_read ? 0 : p->half_bytes), 0, p->half_bytes);
         p->n_beside = 0;
-        status = memoi_profile_time(p, p->file_stream, p->file_stream, memoi_profile_transfer,
-                                    alone_s, error);
+        status = memoi_profile_time(p, p->file_stream, memoi_profile_transfer, alone_s, error);
         p->n_beside = copy_s > 0 && *alone_s < 64 * copy_s ? 1 + (int64_t)(*alone_s / copy_s) : 64;
         if (!status)
             status = memoi_profile_time(
-                p, p->file_stream, p->file_stream, memoi_profile_transfer,
+                p, p->file_stream, memoi_profile_transfer,
                 is_read ? &file->read_with_copies_s : &file->write_with_copies_s, error);
         if (!status) status = memo_stream_synchronize(d, p->streams[is_read], error);
     }
@@ -6301,9 +6376,8 @@ MEMOI memo_status memoi_profile_check_name(const char* name, memo_error* error) 
     for (; *p && (unsigned char)*p > 32; p++) {
     }
     if (p == name || *p || p - name >= (int64_t)sizeof(((memo_profile_tensor*)NULL)->name))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "tensor `%s`: invalid name; 1 to %d characters without blanks are valid",
+        return MEMOB_INVALID(
+            error, "tensor `%s`: invalid name; 1 to %d characters without blanks are valid",
             name ? name : "NULL", (int)sizeof(((memo_profile_tensor*)NULL)->name) - 1);
     return MEMO_STATUS_OK;
 }
@@ -6334,12 +6408,11 @@ MEMOI memo_status memoi_profiler_acquire(memoi_profiler* p, memo_error* error) {
     if (status) return memoi_profiler_refuse(p, status, "host", error);
 
     /* Streams and events that time them. */
-    for (i = 0; i < 2 && !status; i++) {
+    for (i = 0; i < 2 && !status; i++)
         status = memo_stream_create(d, i ? "profile to device" : "profile to host", 0,
                                     &p->streams[i], error);
-        if (!status) status = memo_event_create(d, &p->end[i], error);
-    }
     if (!status) status = memo_event_create(d, &p->begin, error);
+    if (!status) status = memo_event_create(d, &p->end, error);
     return status;
 }
 
@@ -6348,11 +6421,9 @@ MEMOI void memoi_profiler_release(memoi_profiler* p) {
     int i;
     if (p->desc->compute_stream) memo_stream_synchronize(d, p->desc->compute_stream, NULL);
     for (i = 0; i < 2; i++) {
-        if (p->streams[i]) {
-            memo_stream_synchronize(d, p->streams[i], NULL);
-            memo_stream_destroy(d, p->streams[i], NULL);
-        }
-        if (p->end[i]) memo_event_destroy(d, p->end[i], NULL);
+        if (!p->streams[i]) continue;
+        memo_stream_synchronize(d, p->streams[i], NULL);
+        memo_stream_destroy(d, p->streams[i], NULL);
     }
     if (p->file_stream) {
         memo_stream_synchronize(d, p->file_stream, NULL);
@@ -6360,39 +6431,30 @@ MEMOI void memoi_profiler_release(memoi_profiler* p) {
     }
     memob_spill_destroy(&p->file);
     if (p->begin) memo_event_destroy(d, p->begin, NULL);
+    if (p->end) memo_event_destroy(d, p->end, NULL);
     if (p->on_host) memo_host_free(d, p->on_host, NULL);
     if (p->on_device) memo_device_free(d, p->on_device, NULL);
 }
 
 MEMOI memo_status memoi_profile_check_desc(const memo_profile_desc* desc, memo_error* error) {
-    const struct {
-        const char* name;
-        int64_t value, most;
-    } fields[] = {
-        {"n_tensors", desc->n_tensors, MEMO_PROFILE_TENSORS_MAX},
-        {"largest_copy_bytes", desc->largest_copy_bytes, MEMOB_BYTES_MAX / 2},
-        {"n_repetitions", desc->n_repetitions, MEMOI_PROFILE_REPETITIONS_MAX},
-    };
-    memo_status status = MEMO_STATUS_OK;
+    static const char name[] = "memo_profile_desc";
+    memo_status status;
     int32_t i;
 
     /* Numbers. */
-    if (desc->n_rows < 1)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_profile_desc.n_rows: below 1 (%lld); 1 or more are valid",
-                              (long long)desc->n_rows);
-    for (i = 0; i < 3; i++)
-        if (fields[i].value < 0 || fields[i].value > fields[i].most)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_profile_desc.%s: out of range (%lld); 0 to %lld are valid",
-                                  fields[i].name, (long long)fields[i].value,
-                                  (long long)fields[i].most);
+    if ((status = memob_check_integer(name, "n_rows", desc->n_rows, 1, INT64_MAX, error)) ||
+        (status = memob_check_integer(name, "n_tensors", desc->n_tensors, 0,
+                                      MEMO_PROFILE_TENSORS_MAX, error)) ||
+        (status = memob_check_integer(name, "largest_copy_bytes", desc->largest_copy_bytes, 0,
+                                      MEMOB_BYTES_MAX / 2, error)) ||
+        (status = memob_check_integer(name, "n_repetitions", desc->n_repetitions, 0,
+                                      MEMOI_PROFILE_REPETITIONS_MAX, error)))
+        return status;
 
     /* What they count. */
     if (!desc->device || (desc->n_tensors && !desc->tensors))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_profile_desc.%s: NULL; it is required",
-                              desc->device ? "tensors" : "device");
+        return MEMOB_INVALID(error, "memo_profile_desc.%s: NULL; it is required",
+                             desc->device ? "tensors" : "device");
     for (i = 0; i < desc->n_tensors && !status; i++)
         status = memoi_profile_check_name(desc->tensors[i].name, error);
     return status;
@@ -6435,8 +6497,7 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
 MEMOI memo_status memoi_profile_put_time(memo_text* text, double time_s, memo_error* error) {
     double femtoseconds = time_s * 1e15;
     if (!(femtoseconds >= 0 && femtoseconds <= MEMOI_FEMTOSECONDS_MAX))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "profile: a time is out of range; 0 to 9000 s are valid");
+        return MEMOB_INVALID(error, "profile: a time is out of range; 0 to 9000 s are valid");
     memo_text_put(text, " %lld", (long long)(femtoseconds + 0.5));
     return MEMO_STATUS_OK;
 }
@@ -6451,11 +6512,11 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
     if (profile->n_rows < 1 || profile->n_tensors < 0 ||
         profile->n_tensors > MEMO_PROFILE_TENSORS_MAX || profile->n_copies < 0 ||
         profile->n_copies > MEMO_PROFILE_COPIES_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "profile: its counts are out of range (%lld rows, %d tensors, %d "
-                              "copies); read or measure it first",
-                              (long long)profile->n_rows, (int)profile->n_tensors,
-                              (int)profile->n_copies);
+        return MEMOB_INVALID(error,
+                             "profile: its counts are out of range (%lld rows, %d tensors, %d "
+                             "copies); read or measure it first",
+                             (long long)profile->n_rows, (int)profile->n_tensors,
+                             (int)profile->n_copies);
 
     /* One line for the layer, then one for each tensor; `-` if it cannot be recomputed. */
     memo_text_put(&text, "memo profile 1\nrows %lld\nlayer", (long long)profile->n_rows);
@@ -6477,13 +6538,11 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
     for (i = 0; i < profile->n_copies && !status; i++) {
         const memo_profile_copy* copy = &profile->copies[i];
         if (copy->size_bytes <= (i ? copy[-1].size_bytes : 0))
-            status = memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "profile.copies[%d]: wrong size; sizes must be above 0 and ascend", (int)i);
+            status = MEMOB_INVALID(
+                error, "profile.copies[%d]: wrong size; sizes must be above 0 and ascend", (int)i);
         memo_text_put(&text, "\ncopy %lld", (long long)copy->size_bytes);
         if (!status) status = memoi_profile_put_time(&text, copy->to_host_s, error);
         if (!status) status = memoi_profile_put_time(&text, copy->to_device_s, error);
-        if (!status) status = memoi_profile_put_time(&text, copy->both_ways_s, error);
     }
 
     /* The line is absent if no file was measured. */
@@ -6513,8 +6572,7 @@ MEMOI memo_status memoi_profile_expect_time(memob_reader* reader, const char* wh
     int64_t femtoseconds = 0;
     memo_status status = memob_expect_number(reader, what, &femtoseconds, error);
     if (!status && femtoseconds < 0)
-        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                  "the %s is negative; 0 or more is valid", what);
+        status = MEMOB_BAD_LINE(reader, error, "the %s is negative; 0 or more is valid", what);
     *time_s = (double)femtoseconds * 1e-15;
     return status;
 }
@@ -6528,19 +6586,19 @@ MEMOI memo_status memoi_profile_parse_tensor(memob_reader* reader, memo_profile*
 
     /* The name. */
     if (profile->n_tensors == MEMO_PROFILE_TENSORS_MAX)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "too many tensors; at most %d are valid", MEMO_PROFILE_TENSORS_MAX);
+        return MEMOB_BAD_LINE(reader, error, "too many tensors; at most %d are valid",
+                              MEMO_PROFILE_TENSORS_MAX);
     if (!memob_next_word(reader, &word, &length) || length >= (int64_t)sizeof tensor->name)
-        return memob_line_error(
-            reader, error, MEMO_STATUS_FORMAT,
+        return MEMOB_BAD_LINE(
+            reader, error,
             "the name of the tensor is missing or too long; 1 to %d characters are valid",
             (int)sizeof tensor->name - 1);
     memcpy(tensor->name, word, (size_t)length);
     tensor->name[length] = 0;
     if (memoi_profile_check_name(tensor->name, NULL))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "the name of the tensor has an invalid character; printable "
-                                "characters without blanks are valid");
+        return MEMOB_BAD_LINE(reader, error,
+                              "the name of the tensor has an invalid character; printable "
+                              "characters without blanks are valid");
     tensor->recompute_s_per_row = -1;
     profile->n_tensors++;
 
@@ -6558,18 +6616,16 @@ MEMOI memo_status memoi_profile_parse_copy(memob_reader* reader, memo_profile* p
     memo_profile_copy* copy = &profile->copies[profile->n_copies];
     memo_status status;
     if (profile->n_copies == MEMO_PROFILE_COPIES_MAX)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "too many copies; at most %d are valid", MEMO_PROFILE_COPIES_MAX);
+        return MEMOB_BAD_LINE(reader, error, "too many copies; at most %d are valid",
+                              MEMO_PROFILE_COPIES_MAX);
     status = memob_expect_number(reader, "size", &copy->size_bytes, error);
     if (!status && copy->size_bytes <= (profile->n_copies ? copy[-1].size_bytes : 0))
-        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                  "wrong size; sizes of copies must be above 0 and ascend");
+        status =
+            MEMOB_BAD_LINE(reader, error, "wrong size; sizes of copies must be above 0 and ascend");
     if (!status)
         status = memoi_profile_expect_time(reader, "time to host", &copy->to_host_s, error);
     if (!status)
         status = memoi_profile_expect_time(reader, "time to device", &copy->to_device_s, error);
-    if (!status)
-        status = memoi_profile_expect_time(reader, "time both ways", &copy->both_ways_s, error);
     profile->n_copies++;
     return status;
 }
@@ -6578,13 +6634,10 @@ MEMOI memo_status memoi_profile_parse_file(memob_reader* reader, memo_profile* p
                                            memo_error* error) {
     memo_profile_file* file = &profile->file;
     memo_status status = MEMO_STATUS_OK;
-    if (file->size_bytes)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "second `file` line; one is valid");
+    if (file->size_bytes) return MEMOB_BAD_LINE(reader, error, "second `file` line; one is valid");
     status = memob_expect_number(reader, "size", &file->size_bytes, error);
     if (!status && file->size_bytes < 1)
-        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                  "the size of the file is not above 0");
+        status = MEMOB_BAD_LINE(reader, error, "the size of the file is not above 0");
     if (!status) status = memoi_profile_expect_time(reader, "time to write", &file->write_s, error);
     if (!status) status = memoi_profile_expect_time(reader, "time to read", &file->read_s, error);
     if (!status)
@@ -6608,17 +6661,16 @@ MEMOI memo_status memoi_profile_parse_line(memob_reader* reader, const char* wor
     /* Lines have a fixed order: `rows` and `layer` once, the others any number of times. */
     while (kind < 5 && !memob_word_is(word, length, kinds[kind])) kind++;
     if (kind == 5 || (kind < 2 ? kind != *stage : *stage < 2 || kind < *stage))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "unexpected `%s`; the order is rows, layer, tensors, copies, file",
-                                memob_word_text(shown, word, length));
+        return MEMOB_BAD_LINE(reader, error,
+                              "unexpected `%s`; the order is rows, layer, tensors, copies, file",
+                              memob_word_text(shown, word, length));
     *stage = kind < 2 ? kind + 1 : kind;
 
     /* Each kind has its own values; words left over are an error. */
     if (kind == 0) {
         status = memob_expect_number(reader, "number of rows", &profile->n_rows, error);
         if (!status && profile->n_rows < 1)
-            status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                      "the number of rows is not above 0");
+            status = MEMOB_BAD_LINE(reader, error, "the number of rows is not above 0");
     } else if (kind == 1) {
         status = memoi_profile_expect_time(reader, "forward time", &profile->forward_s, error);
         if (!status)
@@ -6636,52 +6688,32 @@ MEMOI memo_status memoi_profile_parse_line(memob_reader* reader, const char* wor
     return status ? status : memob_expect_line_end(reader, error);
 }
 
-memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* name,
-                               memo_profile* profile, memo_error* error) {
-    memob_reader reader, last_line;
+MEMOI memo_status memoi_profile_parse(memob_reader* reader, memo_profile* profile,
+                                      memo_error* error) {
+    memob_reader last_line;
     const char* word;
-    int64_t length, count = 0, n_lines = 0;
-    memo_status status;
+    int64_t length, count, n_lines = 0;
     int stage = 0;
-    memset(profile, 0, sizeof *profile);
-    if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "text: NULL, or n_bytes is negative; pass a text");
-
-    /* The frame has the version first and the count of lines last. */
-    memob_reader_init(&reader, name ? name : "text", text, n_bytes);
-    if (!memob_next_entry(&reader, &word, &length) || !memob_word_is(word, length, "memo"))
-        return memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
-                                "a profile begins with `memo profile 1`");
-    status = memob_read_first_line(&reader, "profile", error);
-    if (!status) status = memob_read_last_line(&reader, text, &count, &last_line, error);
-
-    /* Count the lines, to compare with the stated count. */
-    while (!status && memob_next_entry(&reader, &word, &length)) {
-        status = memoi_profile_parse_line(&reader, word, length, &stage, profile, error);
+    memo_status status = memob_read_frame(reader, "profile", 0, &count, &last_line, error);
+    while (!status && memob_next_entry(reader, &word, &length)) {
+        status = memoi_profile_parse_line(reader, word, length, &stage, profile, error);
         n_lines++;
     }
 
     /* A truncated file lacks these lines, or has fewer than its last line states. */
     if (!status && stage < 2)
-        status = memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
-                                  "a line `rows` or `layer` is missing");
-    if (!status && count != n_lines)
-        status = memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
-                                  "wrong count: %lld stated, %lld lines above", (long long)count,
-                                  (long long)n_lines);
-    if (status) memset(profile, 0, sizeof *profile);
+        status = MEMOB_BAD_LINE(&last_line, error, "a line `rows` or `layer` is missing");
+    if (!status) status = memob_check_count(&last_line, count, n_lines, error);
     return status;
 }
 
 memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error) {
-    char* text = NULL;
-    int64_t n_bytes = 0;
-    memo_status status = memob_read_file(path, &text, &n_bytes, error);
-    if (status) return status;
-    status = memo_profile_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input", profile,
-                                error);
-    MEMO_FREE(text);
+    memob_reader reader;
+    memo_status status = memob_reader_open(&reader, path, error);
+    memset(profile, 0, sizeof *profile);
+    if (!status) status = memoi_profile_parse(&reader, profile, error);
+    if (status) memset(profile, 0, sizeof *profile);
+    memob_reader_close(&reader);
     return status;
 }
 
@@ -6699,11 +6731,7 @@ memo_status memo_profile_read(const char* path, memo_profile* profile, memo_erro
  *   >>row search    changes of single cells and of groups of cells
  *   >>row limits    which limit to raise, and the plan */
 
-memo_swap_plan_desc memo_swap_plan_desc_default(void) {
-    memo_swap_plan_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_swap_plan_desc)
 
 void memo_swap_plan_destroy(memo_swap_plan* plan) {
     if (!plan) return;
@@ -6796,8 +6824,8 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recomp
                                        const memo_profile* profile, memo_error* error) {
     int32_t t, k;
     if (profile->n_rows != desc->swap->n_rows)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
+        return MEMOB_INVALID(
+            error,
             "profile.n_rows: %lld do not match the %lld of the plan; measure with the same rows",
             (long long)profile->n_rows, (long long)desc->swap->n_rows);
 
@@ -6807,9 +6835,8 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recomp
         for (k = 0; k < profile->n_tensors; k++)
             if (name && strcmp(profile->tensors[k].name, name) == 0) break;
         if (k == profile->n_tensors)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "profile.tensors: tensor `%s` is missing; measure it too",
-                                  name ? name : "NULL");
+            return MEMOB_INVALID(error, "profile.tensors: tensor `%s` is missing; measure it too",
+                                 name ? name : "NULL");
         recompute_s_per_row[t] = profile->tensors[k].recompute_s_per_row;
     }
 
@@ -6962,6 +6989,7 @@ typedef struct memoi_rows_table {
 
 typedef struct memoi_rows_planner {
     const memo_swap_plan_desc* desc;
+    memob_arrays arrays;
     int64_t device_bytes, host_bytes; /* capacities; 0: none */
     double link_factor;               /* copies take this part of their time: 1 */
     double disk_factor;               /* likewise, reads and writes */
@@ -6978,17 +7006,6 @@ typedef struct memoi_rows_planner {
     uint64_t random;
     double program_s;
 } memoi_rows_planner;
-
-MEMOI void memoi_rows_free(memoi_rows_planner* p) {
-    MEMO_FREE(p->bundles);
-    MEMO_FREE(p->bundle_of);
-    MEMO_FREE(p->layers);
-    MEMO_FREE(p->moved);
-    MEMO_FREE(p->rows);
-    MEMO_FREE(p->trial.cells);
-    MEMO_FREE(p->here.cells);
-    MEMO_FREE(p->best.cells);
-}
 
 /* Far below what sums of times over 2^31 layers could overflow. */
 #define MEMOI_ROWS_TIME_MAX 1e250
@@ -7010,25 +7027,23 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
 
     /* Required pointers first: the other checks read them. */
     if (!desc->swap || !desc->recompute_s_per_row)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_plan_desc.%s: NULL; set it",
-                              desc->swap ? "recompute_s_per_row" : "swap");
+        return MEMOB_INVALID(error, "memo_swap_plan_desc.%s: NULL; set it",
+                             desc->swap ? "recompute_s_per_row" : "swap");
 
     /* The limit keeps sums over all layers finite. */
     for (i = 0; i < sizeof fields / sizeof fields[0]; i++)
-        if (!memob_is_in(fields[i].value, 0, MEMOI_ROWS_TIME_MAX))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_swap_plan_desc.%s: out of range (%g); 0 to %g are valid",
-                                  fields[i].name, fields[i].value, MEMOI_ROWS_TIME_MAX);
+        if (memob_check_real("memo_swap_plan_desc", fields[i].name, fields[i].value, 0,
+                             MEMOI_ROWS_TIME_MAX, error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* 0 is no limit, so only negative budgets are invalid. */
-    if (desc->device_bytes < 0 || desc->host_bytes < 0 || desc->spill_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_plan_desc.%s_bytes: negative; 0 means no limit",
-                              desc->device_bytes < 0 ? "device"
-                              : desc->host_bytes < 0 ? "host"
-                                                     : "spill");
-    return MEMO_STATUS_OK;
+    if (memob_check_integer("memo_swap_plan_desc", "device_bytes", desc->device_bytes, 0, INT64_MAX,
+                            error) ||
+        memob_check_integer("memo_swap_plan_desc", "host_bytes", desc->host_bytes, 0, INT64_MAX,
+                            error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    return memob_check_integer("memo_swap_plan_desc", "spill_bytes", desc->spill_bytes, 0,
+                               INT64_MAX, error);
 }
 
 MEMOI memo_status memoi_rows_find_bundles(memoi_rows_planner* p, memo_error* error) {
@@ -7043,8 +7058,8 @@ MEMOI memo_status memoi_rows_find_bundles(memoi_rows_planner* p, memo_error* err
             /* No sum of times over the layers may overflow. */
             if (!memob_is_in(per_row_s * (double)swap->n_rows, -MEMOI_ROWS_TIME_MAX,
                              MEMOI_ROWS_TIME_MAX))
-                return memo_error_set(
-                    error, MEMO_STATUS_INVALID_ARGUMENT,
+                return MEMOB_INVALID(
+                    error,
                     "memo_swap_plan_desc.recompute_s_per_row[%d] (%s): not finite (%g); set a "
                     "time, or a negative number if it cannot be recomputed",
                     (int)t, memob_tensor_name(tensor), per_row_s);
@@ -7079,6 +7094,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
                                     memo_error* error) {
     const memo_swap_desc* swap = desc->swap;
     memo_swap_sizes sizes;
+    memob_arrays* a;
     int64_t n_tensors;
     memo_status status;
     memset(p, 0, sizeof *p);
@@ -7100,19 +7116,18 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     n_tensors = swap->n_tensors;
 
     /* Three tables of cells: the trial, the accepted one, and the best. */
-    p->bundles = (memoi_rows_bundle*)memob_calloc(n_tensors, sizeof(memoi_rows_bundle));
-    p->bundle_of = (int32_t*)memob_calloc(n_tensors, sizeof(int32_t));
-    p->layers = (memoi_rows_layer*)memob_calloc(p->n_layers, sizeof(memoi_rows_layer));
-    p->moved = (int32_t*)memob_calloc(p->n_layers, sizeof(int32_t));
-    p->rows = (int64_t*)memob_calloc(p->n_layers * n_tensors, sizeof(int64_t));
-    p->trial.cells = (int64_t*)memob_calloc(p->n_layers * n_tensors, sizeof(int64_t));
-    p->here.cells = (int64_t*)memob_calloc(p->n_layers * n_tensors, sizeof(int64_t));
-    p->best.cells = (int64_t*)memob_calloc(p->n_layers * n_tensors, sizeof(int64_t));
-    if (!p->bundles || !p->bundle_of || !p->layers || !p->moved || !p->rows || !p->trial.cells ||
-        !p->here.cells || !p->best.cells)
-        status = memob_no_memory(error, "the planning of rows");
+    a = &p->arrays;
+    p->bundles = (memoi_rows_bundle*)memob_arrays_add(a, n_tensors, sizeof(memoi_rows_bundle));
+    p->bundle_of = (int32_t*)memob_arrays_add(a, n_tensors, sizeof(int32_t));
+    p->layers = (memoi_rows_layer*)memob_arrays_add(a, p->n_layers, sizeof(memoi_rows_layer));
+    p->moved = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
+    p->rows = (int64_t*)memob_arrays_add(a, p->n_layers * n_tensors, sizeof(int64_t));
+    p->trial.cells = (int64_t*)memob_arrays_add(a, p->n_layers * n_tensors, sizeof(int64_t));
+    p->here.cells = (int64_t*)memob_arrays_add(a, p->n_layers * n_tensors, sizeof(int64_t));
+    p->best.cells = (int64_t*)memob_arrays_add(a, p->n_layers * n_tensors, sizeof(int64_t));
+    if (a->failed) status = memob_no_memory(error, "the planning of rows");
     if (!status) status = memoi_rows_find_bundles(p, error);
-    if (status) memoi_rows_free(p);
+    if (status) memob_arrays_free(&p->arrays);
     p->n_cells = (int64_t)p->n_layers * p->n_bundles;
     return status;
 }
@@ -7390,6 +7405,7 @@ typedef enum memoi_rows_aim {
 
 typedef struct memoi_rows_program {
     memoi_rows_planner* p;
+    memob_arrays arrays;
     memoi_rows_aim aim;
     memoi_rows_box* boxes;
     int32_t places; /* for layers in host memory */
@@ -7406,31 +7422,24 @@ typedef struct memoi_rows_program {
     double leaf_host, leaf_device; /* its bytes */
 } memoi_rows_program;
 
-MEMOI void memoi_rows_program_free(memoi_rows_program* g) {
-    MEMO_FREE(g->boxes);
-    MEMO_FREE(g->columns);
-    MEMO_FREE(g->cells);
-    MEMO_FREE(g->basic);
-    MEMO_FREE(g->free);
-}
-
 MEMOI memo_status memoi_rows_program_create(memoi_rows_planner* p, memoi_rows_aim aim,
                                             memoi_rows_program* g, memo_error* error) {
     const memo_swap_plan_desc* desc = p->desc;
     int64_t n_columns = 4 * (int64_t)p->n_bundles + 1;
     int64_t n_rows = p->n_bundles + 3 + MEMOI_ROWS_CUTS_MAX;
+    memob_arrays* a = &g->arrays;
     int32_t b;
     memset(g, 0, sizeof *g);
     g->p = p;
     g->aim = aim;
     g->leaf_s = g->bound_s = -1;
-    g->boxes = (memoi_rows_box*)memob_calloc(p->n_bundles + 1, sizeof(memoi_rows_box));
-    g->columns = (memoi_rows_column*)memob_calloc(n_columns, sizeof(memoi_rows_column));
-    g->cells = (double*)memob_calloc((n_rows + 1) * (n_columns + 1), sizeof(double));
-    g->basic = (int32_t*)memob_calloc(n_rows, sizeof(int32_t));
-    g->free = (int32_t*)memob_calloc(n_columns, sizeof(int32_t));
-    if (!g->boxes || !g->columns || !g->cells || !g->basic || !g->free) {
-        memoi_rows_program_free(g);
+    g->boxes = (memoi_rows_box*)memob_arrays_add(a, p->n_bundles + 1, sizeof(memoi_rows_box));
+    g->columns = (memoi_rows_column*)memob_arrays_add(a, n_columns, sizeof(memoi_rows_column));
+    g->cells = (double*)memob_arrays_add(a, (n_rows + 1) * (n_columns + 1), sizeof(double));
+    g->basic = (int32_t*)memob_arrays_add(a, n_rows, sizeof(int32_t));
+    g->free = (int32_t*)memob_arrays_add(a, n_columns, sizeof(int32_t));
+    if (a->failed) {
+        memob_arrays_free(a);
         return memob_no_memory(error, "the program of rows");
     }
 
@@ -8077,7 +8086,7 @@ MEMOI memo_status memoi_rows_best_table(memoi_rows_planner* p, double alpha, mem
     status = memoi_rows_run(&g, 4, error);
     if (!status) status = memoi_rows_try_alike(p, error);
     p->program_s = g.bound_s > 0 ? g.bound_s : 0;
-    memoi_rows_program_free(&g);
+    memob_arrays_free(&g.arrays);
     return status ? status : memoi_rows_search(p, error);
 }
 
@@ -8122,7 +8131,7 @@ MEMOI memo_status memoi_rows_foresee(memoi_rows_planner* p, int is_host,
     status = memoi_rows_run(&g, 1, error);
     outlook->step_s = g.leaf_s;
     outlook->bytes = is_host ? g.leaf_host : g.leaf_device;
-    memoi_rows_program_free(&g);
+    memob_arrays_free(&g.arrays);
     return status;
 }
 
@@ -8316,7 +8325,7 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
     if (status) return status;
     *plan = (memo_swap_plan*)memob_calloc(1, sizeof(memo_swap_plan));
     status = *plan ? memoi_rows_plan(&p, *plan, error) : memob_no_memory(error, "a plan of rows");
-    memoi_rows_free(&p);
+    memob_arrays_free(&p.arrays);
     if (status) {
         memo_swap_plan_destroy(*plan);
         *plan = NULL;
@@ -8338,11 +8347,7 @@ MEMOI void memoi_parallel_number_name(char* buffer, double value) {
     while (*exponent == '+' || *exponent == '0') memmove(exponent, exponent + 1, strlen(exponent));
 }
 
-memo_parallel_desc memo_parallel_desc_default(void) {
-    memo_parallel_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_parallel_desc)
 
 const char* memo_parallel_kind_name(memo_parallel_kind kind) {
     switch (kind) {
@@ -8467,27 +8472,24 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         memoi_parallel_number_name(low,
                                    f->low > 0 ? f->low : 1e-9); /* so that no quotient overflows */
         memoi_parallel_number_name(high, f->high);
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: out of range (%s); %s to %s%s are valid", f->name, value, low,
-                              high, f->low > 0 ? "" : " or 0");
+        return MEMOB_INVALID(error, "%s: out of range (%s); %s to %s%s are valid", f->name, value,
+                             low, high, f->low > 0 ? "" : " or 0");
     }
 
     /* The cost formulas assume whole groups of query heads and whole head sizes. */
     if (m->n_q_heads % m->n_kv_heads)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "model.n_kv_heads: %d does not divide the %d query heads; use a divisor",
+        return MEMOB_INVALID(
+            error, "model.n_kv_heads: %d does not divide the %d query heads; use a divisor",
             (int)m->n_kv_heads, (int)m->n_q_heads);
     if (!m->head_size && m->hidden % m->n_q_heads)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
+        return MEMOB_INVALID(
+            error,
             "model.head_size: not set, and %d query heads do not divide hidden %d; set head_size",
             (int)m->n_q_heads, (int)m->hidden);
     if (m->n_ffn_matrices != 0 && m->n_ffn_matrices != 2 && m->n_ffn_matrices != 3)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "model.n_ffn_matrices: invalid (%d); 2, 3 and 0 (default 3) are valid",
-            (int)m->n_ffn_matrices);
+        return MEMOB_INVALID(error,
+                             "model.n_ffn_matrices: invalid (%d); 2, 3 and 0 (default 3) are valid",
+                             (int)m->n_ffn_matrices);
     return MEMO_STATUS_OK;
 }
 
@@ -8546,8 +8548,8 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     /* Tensor ranks have equal shares of the key/value heads and of the MLP's columns. */
     if (l->tensor > m->n_kv_heads)
         return memo_error_set(error, no,
-                              "tensor: %d is above the %d key/value heads, which it splits; "
-                              "use ulysses and ring for the rest",
+                              "tensor: %d is above the %d key/value heads, which it splits; use "
+                              "ulysses and ring for the rest",
                               (int)l->tensor, (int)m->n_kv_heads);
     if (m->n_kv_heads % l->tensor)
         return memo_error_set(error, no,
@@ -8604,10 +8606,10 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
         return memo_error_set(error, no, "zero_stage: out of range (%d); 0 to 3 are valid",
                               (int)l->zero_stage);
     if (l->zero_stage > 0 && memo_parallel_zero_group(l) == 1)
-        return memo_error_set(error, no,
-                              "zero_stage: %d has nothing to shard, because data x ulysses x ring "
-                              "is 1; use 0",
-                              (int)l->zero_stage);
+        return memo_error_set(
+            error, no,
+            "zero_stage: %d has nothing to shard, because data x ulysses x ring is 1; use 0",
+            (int)l->zero_stage);
 
     /* Swapping needs a layer besides the last two, which stay on the device. */
     if (l->activations == MEMO_PARALLEL_SWAP) {
@@ -9293,10 +9295,9 @@ memo_status memo_parallel_longest(const memo_parallel_desc* desc,
     int64_t low = 0, high; /* low steps fit, high do not */
     memo_status status;
     *sequence = 0;
-    if (step_tokens < 1 || step_tokens > MEMOI_PARALLEL_SEQUENCE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "step_tokens: out of range (%lld); 1 to 2^40 are valid",
-                              (long long)step_tokens);
+    status = memob_check_integer("memo_parallel_longest", "step_tokens", step_tokens, 1,
+                                 MEMOI_PARALLEL_SEQUENCE, error);
+    if (status) return status;
 
     /* The longest length decides whether the layout is legal; it has enough pieces. */
     high = MEMOI_PARALLEL_SEQUENCE / step_tokens + 1;
@@ -9414,10 +9415,10 @@ memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list
     /* Count first: a large cluster could exhaust host memory. */
     n = memoi_parallel_enumerate(&settled, NULL);
     if (n > MEMOI_PARALLEL_ENTRIES)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "cluster.n_gpus: %d GPUs have %lld layouts, more than %d; ask for "
-                              "fewer ZeRO stages, activations or pipeline degrees",
-                              (int)desc->cluster.n_gpus, (long long)n, MEMOI_PARALLEL_ENTRIES);
+        return MEMOB_INVALID(error,
+                             "cluster.n_gpus: %d GPUs have %lld layouts, more than %d; ask for "
+                             "fewer ZeRO stages, activations or pipeline degrees",
+                             (int)desc->cluster.n_gpus, (long long)n, MEMOI_PARALLEL_ENTRIES);
 
     /* Room for every layout, legal or not. */
     made = (memo_parallel_list*)memob_calloc(1, sizeof *made);
@@ -9485,19 +9486,14 @@ memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees
     *problem = NULL;
 
     /* Degrees must ascend because the costs compare them by index. */
-    if (n_blocks < 1 || n_blocks > MEMOI_DEGREES_BLOCKS)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "n_blocks: out of range (%d); 1 to %d are valid", (int)n_blocks,
-                              MEMOI_DEGREES_BLOCKS);
-    if (n_degrees < 1 || n_degrees > MEMO_DEGREES_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "n_degrees: out of range (%d); 1 to %d are valid", (int)n_degrees,
-                              MEMO_DEGREES_MAX);
+    if (memob_check_integer("degrees", "n_blocks", n_blocks, 1, MEMOI_DEGREES_BLOCKS, error) ||
+        memob_check_integer("degrees", "n_degrees", n_degrees, 1, MEMO_DEGREES_MAX, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     for (k = 0; k < n_degrees; k++)
         if (!memoi_degrees_is_degree(degrees[k]) || (k > 0 && degrees[k] <= degrees[k - 1]))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "degree %d: not a power of two, or not above the previous degree",
-                                  (int)degrees[k]);
+            return MEMOB_INVALID(error,
+                                 "degree %d: not a power of two, or not above the previous degree",
+                                 (int)degrees[k]);
 
     /* One allocation for all costs, so that a block's degrees lie side by side. */
     made = (memo_degrees_problem*)memob_calloc(1, sizeof *made);
@@ -9545,39 +9541,34 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
                 sum += s[k];
             }
             if (!is_good || !(sum <= MEMOI_DEGREES_SECONDS))
-                return memo_error_set(
-                    error, MEMO_STATUS_INVALID_ARGUMENT,
-                    "block %d at degree %d: a time is out of range; 0 to 1e9 s are valid", (int)i,
-                    (int)problem->degrees[p]);
+                return MEMOB_INVALID(
+                    error, "block %d at degree %d: a time is out of range; 0 to 1e9 s are valid",
+                    (int)i, (int)problem->degrees[p]);
 
             /* The sum over all blocks must not overflow. */
             if (c->state_bytes < 0 || c->saved_bytes < 0 || c->runtime_bytes < 0 ||
                 c->state_bytes > bytes_max || c->saved_bytes > bytes_max ||
                 c->runtime_bytes > bytes_max)
-                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "block %d at degree %d: bytes are negative, or their sum "
-                                      "over all blocks exceeds 2^62",
-                                      (int)i, (int)problem->degrees[p]);
+                return MEMOB_INVALID(error,
+                                     "block %d at degree %d: bytes are negative, or their sum over "
+                                     "all blocks exceeds 2^62",
+                                     (int)i, (int)problem->degrees[p]);
         }
 
     /* Only gathers from a smaller degree to a larger one exist; a scatter costs the same. */
     for (p = 0; p < problem->n_degrees; p++)
         for (q = p + 1; q < problem->n_degrees; q++)
             if (!(problem->gather_s[p][q] >= 0 && problem->gather_s[p][q] <= MEMOI_DEGREES_SECONDS))
-                return memo_error_set(
-                    error, MEMO_STATUS_INVALID_ARGUMENT,
-                    "gather from degree %d to %d: out of range; 0 to 1e9 s are valid",
+                return MEMOB_INVALID(
+                    error, "gather from degree %d to %d: out of range; 0 to 1e9 s are valid",
                     (int)problem->degrees[p], (int)problem->degrees[q]);
 
     /* The boundary needs gather times, which only listed degrees have. */
     if (problem->boundary_degree && memoi_degrees_index(problem, problem->boundary_degree) < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "boundary_degree: not one of the degrees (%d)",
-                              (int)problem->boundary_degree);
-    if (problem->memory_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memory_bytes: negative; 0 means no limit");
-    return MEMO_STATUS_OK;
+        return MEMOB_INVALID(error, "boundary_degree: not one of the degrees (%d)",
+                             (int)problem->boundary_degree);
+    return memob_check_integer("degrees", "memory_bytes", problem->memory_bytes, 0, INT64_MAX,
+                               error);
 }
 
 /* --- >>degree costs ---
@@ -9652,9 +9643,8 @@ memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int
     for (i = 0; i < problem->n_blocks && !status; i++) {
         indices[i] = memoi_degrees_index(problem, block_degrees[i]);
         if (indices[i] < 0)
-            status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                    "block %d: degree %d is missing in the profile", (int)i,
-                                    (int)block_degrees[i]);
+            status = MEMOB_INVALID(error, "block %d: degree %d is missing in the profile", (int)i,
+                                   (int)block_degrees[i]);
     }
     if (!status) memoi_degrees_sum(problem, indices, step_s, memory_bytes);
     MEMO_FREE(indices);
@@ -9664,11 +9654,7 @@ memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int
 /* --- >>degree model ---
  * Knows: the shape of a GPT and constants of a cluster.  Knows nothing of plans. */
 
-memo_degrees_model memo_degrees_model_default(void) {
-    memo_degrees_model model;
-    memset(&model, 0, sizeof model);
-    return model;
-}
+MEMOB_ZERO_DEFAULT(memo_degrees_model)
 
 MEMOI memo_status memoi_degrees_model_check(const memo_degrees_model* model, memo_error* error) {
     int32_t k;
@@ -9683,16 +9669,14 @@ MEMOI memo_status memoi_degrees_model_check(const memo_degrees_model* model, mem
                         : !(model->latency_s >= 0)                  ? "latency_s"
                         : !(model->flops_per_s > 0)                 ? "flops_per_s"
                                                                     : NULL;
-    if (wrong)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_degrees_model.%s: out of range", wrong);
+    if (wrong) return MEMOB_INVALID(error, "memo_degrees_model.%s: out of range", wrong);
     for (k = 0; k < model->n_degrees; k++)
         if (!(model->bandwidth_bytes_per_s[k] > 0) || model->degrees[k] < 1 ||
             model->n_gpus % model->degrees[k])
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_degrees_model.degrees: %d does not divide the %d GPUs, or "
-                                  "its bandwidth is not above 0",
-                                  (int)model->degrees[k], (int)model->n_gpus);
+            return MEMOB_INVALID(error,
+                                 "memo_degrees_model.degrees: %d does not divide the %d GPUs, or "
+                                 "its bandwidth is not above 0",
+                                 (int)model->degrees[k], (int)model->n_gpus);
     return MEMO_STATUS_OK;
 }
 
@@ -9757,40 +9741,13 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
 /* --- >>degree text ---
  * Knows: the text of profiles and of degrees.  Knows nothing of what they mean. */
 
-/* Reads the frame, if the text has one, up to the first line of content. */
-MEMOI memo_status memoi_degrees_open(memob_reader* reader, const char* text, const char* kind,
-                                     const char** word, int64_t* length, int64_t* count,
-                                     memob_reader* last_line, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    *count = -1;
-    if (!memob_next_entry(reader, word, length))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "the file is empty; `memo %s 1` is expected", kind);
-    if (!memob_word_is(*word, *length, "memo")) return MEMO_STATUS_OK;
-    status = memob_read_first_line(reader, kind, error);
-    if (!status) status = memob_read_last_line(reader, text, count, last_line, error);
-    if (!status && !memob_next_entry(reader, word, length))
-        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                  "no line between the first and the last");
-    return status;
-}
-
-MEMOI memo_status memoi_degrees_count(const memob_reader* last_line, int64_t stated, int64_t found,
-                                      memo_error* error) {
-    if (stated < 0 || stated == found) return MEMO_STATUS_OK;
-    return memob_line_error(last_line, error, MEMO_STATUS_FORMAT,
-                            "wrong count: %lld stated, %lld lines above", (long long)stated,
-                            (long long)found);
-}
-
 /* A number in [least, most]. */
 MEMOI memo_status memoi_degrees_number(memob_reader* reader, const char* what, int64_t least,
                                        int64_t most, int64_t* value, memo_error* error) {
     memo_status status = memob_expect_number(reader, what, value, error);
     if (!status && (*value < least || *value > most))
-        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                  "%s: out of range (%lld); %lld to %lld are valid", what,
-                                  (long long)*value, (long long)least, (long long)most);
+        status = MEMOB_BAD_LINE(reader, error, "%s: out of range (%lld); %lld to %lld are valid",
+                                what, (long long)*value, (long long)least, (long long)most);
     return status;
 }
 
@@ -9809,8 +9766,7 @@ typedef struct memoi_degrees_profile {
 
 MEMOI memo_status memoi_degrees_twice(const memob_reader* reader, const char* what,
                                       memo_error* error) {
-    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%s occurs twice; write it once",
-                            what);
+    return MEMOB_BAD_LINE(reader, error, "%s occurs twice; write it once", what);
 }
 
 MEMOI memo_status memoi_degrees_begin(memoi_degrees_profile* profile, const memob_reader* reader,
@@ -9819,8 +9775,7 @@ MEMOI memo_status memoi_degrees_begin(memoi_degrees_profile* profile, const memo
     memo_status status;
     if (profile->problem) return MEMO_STATUS_OK;
     if (!profile->n_blocks || !profile->n_degrees)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "`blocks` and `degrees` must come first");
+        return MEMOB_BAD_LINE(reader, error, "`blocks` and `degrees` must come first");
     status = memo_degrees_problem_create((int32_t)profile->n_blocks, profile->degrees,
                                          profile->n_degrees, &profile->problem, &reason);
     if (!status) {
@@ -9829,7 +9784,7 @@ MEMOI memo_status memoi_degrees_begin(memoi_degrees_profile* profile, const memo
         if (!profile->has_block) return memob_no_memory(error, "a profile");
     }
     return status == MEMO_STATUS_OUT_OF_HOST_MEMORY ? memob_no_memory(error, "a profile")
-           : status ? memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%s", reason.message)
+           : status ? MEMOB_BAD_LINE(reader, error, "%s", reason.message)
                     : MEMO_STATUS_OK;
 }
 
@@ -9841,8 +9796,7 @@ MEMOI memo_status memoi_degrees_expect(const memoi_degrees_profile* profile, mem
     if (status) return status;
     *index = memoi_degrees_index(profile->problem, degree);
     if (*index >= 0) return MEMO_STATUS_OK;
-    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%lld is not one of the degrees",
-                            (long long)degree);
+    return MEMOB_BAD_LINE(reader, error, "%lld is not one of the degrees", (long long)degree);
 }
 
 MEMOI memo_status memoi_degrees_parse_degrees(memoi_degrees_profile* profile, memob_reader* reader,
@@ -9854,18 +9808,17 @@ MEMOI memo_status memoi_degrees_parse_degrees(memoi_degrees_profile* profile, me
         memo_status status = memob_expect_number(reader, "degree", &degree, error);
         if (status) return status;
         if (profile->n_degrees == MEMO_DEGREES_MAX)
-            return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                    "too many degrees; at most %d are valid", MEMO_DEGREES_MAX);
+            return MEMOB_BAD_LINE(reader, error, "too many degrees; at most %d are valid",
+                                  MEMO_DEGREES_MAX);
         if (!memoi_degrees_is_degree(degree) ||
             (profile->n_degrees && degree <= profile->degrees[profile->n_degrees - 1]))
-            return memob_line_error(
-                reader, error, MEMO_STATUS_FORMAT,
-                "degree %lld: not a power of two, or not above the previous degree",
+            return MEMOB_BAD_LINE(
+                reader, error, "degree %lld: not a power of two, or not above the previous degree",
                 (long long)degree);
         profile->degrees[profile->n_degrees++] = (int32_t)degree;
     }
     if (profile->n_degrees) return MEMO_STATUS_OK;
-    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "the degrees are missing");
+    return MEMOB_BAD_LINE(reader, error, "the degrees are missing");
 }
 
 MEMOI memo_status memoi_degrees_parse_gather(memoi_degrees_profile* profile, memob_reader* reader,
@@ -9878,8 +9831,8 @@ MEMOI memo_status memoi_degrees_parse_gather(memoi_degrees_profile* profile, mem
     if (!status) status = memoi_degrees_number(reader, "time", 0, MEMOI_DEGREES_NS, &ns, error);
     if (status) return status;
     if (p >= q)
-        return memob_line_error(
-            reader, error, MEMO_STATUS_FORMAT,
+        return MEMOB_BAD_LINE(
+            reader, error,
             "wrong order of degrees; a gather goes from a smaller degree to a larger one");
     if (profile->has_gather[p][q]) return memoi_degrees_twice(reader, "this gather", error);
     profile->has_gather[p][q] = 1;
@@ -9953,10 +9906,10 @@ MEMOI memo_status memoi_degrees_parse_line(memoi_degrees_profile* profile, memob
     } else if (memob_word_is(word, length, "block")) {
         status = memoi_degrees_parse_block(profile, reader, error);
     } else {
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "unknown line `%s`; blocks, degrees, memory, boundary, gradients, "
-                                "gather and block are valid",
-                                memob_word_text(shown, word, length));
+        return MEMOB_BAD_LINE(reader, error,
+                              "unknown line `%s`; blocks, degrees, memory, boundary, gradients, "
+                              "gather and block are valid",
+                              memob_word_text(shown, word, length));
     }
     return status ? status : memob_expect_line_end(reader, error);
 }
@@ -9971,49 +9924,37 @@ MEMOI memo_status memoi_degrees_complete(memoi_degrees_profile* profile, const m
     if (status) return status;
     for (i = 0; i < profile->n_blocks * profile->n_degrees; i++)
         if (!profile->has_block[i])
-            return memob_line_error(
-                reader, error, MEMO_STATUS_FORMAT, "block %lld at degree %d is missing",
-                (long long)(i / profile->n_degrees), (int)profile->degrees[i % profile->n_degrees]);
+            return MEMOB_BAD_LINE(reader, error, "block %lld at degree %d is missing",
+                                  (long long)(i / profile->n_degrees),
+                                  (int)profile->degrees[i % profile->n_degrees]);
     for (p = 0; p < profile->n_degrees; p++)
         for (q = p + 1; q < profile->n_degrees; q++)
             if (!profile->has_gather[p][q])
-                return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                        "the gather from degree %d to %d is missing",
-                                        (int)profile->degrees[p], (int)profile->degrees[q]);
+                return MEMOB_BAD_LINE(reader, error, "the gather from degree %d to %d is missing",
+                                      (int)profile->degrees[p], (int)profile->degrees[q]);
     profile->problem->memory_bytes = profile->memory_bytes;
     profile->problem->boundary_degree = (int32_t)profile->boundary;
     profile->problem->has_gradients = (int32_t)profile->has_gradients;
     if (memoi_degrees_check(profile->problem, &reason))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%s", reason.message);
+        return MEMOB_BAD_LINE(reader, error, "%s", reason.message);
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_degrees_problem_parse(const char* text, int64_t n_bytes, const char* name,
-                                       memo_degrees_problem** problem, memo_error* error) {
+MEMOI memo_status memoi_degrees_parse_problem(memob_reader* reader, memo_degrees_problem** problem,
+                                              memo_error* error) {
     memoi_degrees_profile profile;
-    memob_reader reader, last_line;
-    const char* word = NULL;
-    int64_t length = 0, stated, n_lines = 0;
-    int more = 1;
-    memo_status status;
+    memob_reader last_line;
+    const char* word;
+    int64_t length, count, n_lines = 0;
+    memo_status status = memob_read_frame(reader, "degrees-profile", 1, &count, &last_line, error);
     *problem = NULL;
-    if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "text: NULL, or n_bytes is negative; pass a text");
     memset(&profile, 0, sizeof profile);
-    memob_reader_init(&reader, name ? name : "text", text, n_bytes);
-
-    /* The frame and the lines. */
-    status = memoi_degrees_open(&reader, text, "degrees-profile", &word, &length, &stated,
-                                &last_line, error);
-    for (; !status && more; n_lines++) {
-        status = memoi_degrees_parse_line(&profile, &reader, word, length, error);
-        more = !status && memob_next_entry(&reader, &word, &length);
-    }
+    for (; !status && memob_next_entry(reader, &word, &length); n_lines++)
+        status = memoi_degrees_parse_line(&profile, reader, word, length, error);
 
     /* A truncated file has fewer lines than stated, or lacks a block. */
-    if (!status) status = memoi_degrees_count(&last_line, stated, n_lines, error);
-    if (!status) status = memoi_degrees_complete(&profile, &reader, error);
+    if (!status) status = memob_check_count(&last_line, count, n_lines, error);
+    if (!status) status = memoi_degrees_complete(&profile, reader, error);
     MEMO_FREE(profile.has_block);
     if (status)
         memo_degrees_problem_destroy(profile.problem);
@@ -10024,14 +9965,11 @@ memo_status memo_degrees_problem_parse(const char* text, int64_t n_bytes, const 
 
 memo_status memo_degrees_problem_read(const char* path, memo_degrees_problem** problem,
                                       memo_error* error) {
-    char* text = NULL;
-    int64_t n_bytes = 0;
-    memo_status status = memob_read_file(path, &text, &n_bytes, error);
+    memob_reader reader;
+    memo_status status = memob_reader_open(&reader, path, error);
     *problem = NULL;
-    if (status) return status;
-    status = memo_degrees_problem_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input",
-                                        problem, error);
-    MEMO_FREE(text);
+    if (!status) status = memoi_degrees_parse_problem(&reader, problem, error);
+    memob_reader_close(&reader);
     return status;
 }
 
@@ -10076,9 +10014,8 @@ memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, c
     int32_t i;
     for (i = 0; i < n_blocks; i++)
         if (!memoi_degrees_is_degree(block_degrees[i]))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "block %d: degree %d is not a power of two", (int)i,
-                                  (int)block_degrees[i]);
+            return MEMOB_INVALID(error, "block %d: degree %d is not a power of two", (int)i,
+                                 (int)block_degrees[i]);
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "memo degrees 1\n");
     for (i = 0; i < n_blocks; i++)
@@ -10087,75 +10024,61 @@ memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, c
     return memo_text_write(&text, path, error);
 }
 
-memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* name,
-                               int32_t** block_degrees, int32_t* n_blocks, memo_error* error) {
-    memob_reader reader, last_line;
-    const char* word = NULL;
-    void* degrees = NULL;
-    int64_t length = 0, stated, n = 0, capacity = 0, block = 0, degree = 0;
-    int more = 1;
-    memo_status status;
+MEMOI memo_status memoi_degrees_parse(memob_reader* reader, int32_t** block_degrees,
+                                      int32_t* n_blocks, memo_error* error) {
+    memob_reader last_line;
+    const char* word;
+    int32_t* degrees = NULL;
+    int64_t length, count, n = 0, capacity = 0, block = 0, degree = 0;
+    memo_status status = memob_read_frame(reader, "degrees", 1, &count, &last_line, error);
     *block_degrees = NULL;
     *n_blocks = 0;
-    if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "text: NULL, or n_bytes is negative; pass a text");
-
-    /* The first entry is read here: the text may begin with or without a frame. */
-    memob_reader_init(&reader, name ? name : "text", text, n_bytes);
-    status =
-        memoi_degrees_open(&reader, text, "degrees", &word, &length, &stated, &last_line, error);
 
     /* One line for each block. */
-    while (!status && more) {
+    while (!status && memob_next_entry(reader, &word, &length)) {
         char shown[40];
         if (!memob_word_is(word, length, "block"))
-            status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
-                                      "unknown line `%s`; block is valid",
-                                      memob_word_text(shown, word, length));
+            status = MEMOB_BAD_LINE(reader, error, "unknown line `%s`; block is valid",
+                                    memob_word_text(shown, word, length));
 
         /* Blocks must ascend by 1, so that none can be missing. */
         if (!status && n == MEMOI_DEGREES_BLOCKS)
-            status =
-                memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
-                                 "too many blocks; at most %d are valid", MEMOI_DEGREES_BLOCKS);
-        if (!status) status = memoi_degrees_number(&reader, "block", n, n, &block, error);
-        if (!status) status = memoi_degrees_number(&reader, "degree", 1, 1 << 20, &degree, error);
+            status = MEMOB_BAD_LINE(reader, error, "too many blocks; at most %d are valid",
+                                    MEMOI_DEGREES_BLOCKS);
+        if (!status) status = memoi_degrees_number(reader, "block", n, n, &block, error);
+        if (!status) status = memoi_degrees_number(reader, "degree", 1, 1 << 20, &degree, error);
         if (!status && !memoi_degrees_is_degree(degree))
-            status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
-                                      "degree %lld is not a power of two", (long long)degree);
+            status = MEMOB_BAD_LINE(reader, error, "degree %lld is not a power of two",
+                                    (long long)degree);
 
         /* The number of blocks is unknown before the end, so the list grows. */
-        if (!status) status = memob_expect_line_end(&reader, error);
+        if (!status) status = memob_expect_line_end(reader, error);
         if (!status && !memob_reserve(&degrees, &capacity, n + 1, sizeof(int32_t)))
             status = memob_no_memory(error, "degrees");
         if (status) break;
-        ((int32_t*)degrees)[n++] = (int32_t)degree;
-        more = memob_next_entry(&reader, &word, &length);
+        degrees[n++] = (int32_t)degree;
     }
 
     /* A truncated file has fewer lines than its last line states. */
-    if (!status) status = memoi_degrees_count(&last_line, stated, n, error);
+    if (!status) status = memob_check_count(&last_line, count, n, error);
+    if (!status && n == 0) status = MEMOB_BAD_LINE(reader, error, "there is no block");
     if (status) {
         MEMO_FREE(degrees);
         return status;
     }
-    *block_degrees = (int32_t*)degrees;
+    *block_degrees = degrees;
     *n_blocks = (int32_t)n;
     return MEMO_STATUS_OK;
 }
 
 memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,
                               memo_error* error) {
-    char* text = NULL;
-    int64_t n_bytes = 0;
-    memo_status status = memob_read_file(path, &text, &n_bytes, error);
+    memob_reader reader;
+    memo_status status = memob_reader_open(&reader, path, error);
     *block_degrees = NULL;
     *n_blocks = 0;
-    if (status) return status;
-    status = memo_degrees_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input",
-                                block_degrees, n_blocks, error);
-    MEMO_FREE(text);
+    if (!status) status = memoi_degrees_parse(&reader, block_degrees, n_blocks, error);
+    memob_reader_close(&reader);
     return status;
 }
 
@@ -10265,6 +10188,7 @@ typedef struct memoi_labels { /* of one block, by degree and time */
 
 typedef struct memoi_degrees_search {
     const memo_degrees_problem* problem;
+    memob_arrays arrays;
     double deadline_s;
     int32_t* indices; /* the best plan that fits */
     double step_s;    /* its time */
@@ -10451,7 +10375,6 @@ MEMOI int memoi_degrees_labels_extend(memoi_degrees_search* search,
      * bytes. */
     for (;;) {
         memoi_label label;
-        void* labels = to->at;
         int32_t first = 0;
         for (p = 1; p < d; p++)
             if (time_s[p] < time_s[first]) first = p;
@@ -10468,8 +10391,7 @@ MEMOI int memoi_degrees_labels_extend(memoi_degrees_search* search,
             memoi_degrees_is_closed(search, label.bound_s))
             continue;
         least = label.extra;
-        if (!memob_reserve(&labels, &to->capacity, to->ends[q] + 1, sizeof label)) return 0;
-        to->at = (memoi_label*)labels;
+        if (!memob_reserve(&to->at, &to->capacity, to->ends[q] + 1, sizeof label)) return 0;
         to->at[to->ends[q]++] = label;
     }
 }
@@ -10503,7 +10425,6 @@ MEMOI int memoi_degrees_labels_of_block(memoi_degrees_search* search,
     memoi_labels* labels = &search->labels[i % 2];
     int32_t d = search->problem->n_degrees, q;
     int64_t n, k;
-    void* trails = search->trails;
     for (q = 0; q < d; q++) {
         labels->ends[q] = q > 0 ? labels->ends[q - 1] : 0;
         if (memoi_degrees_cost(search->problem, i, q)->runtime_bytes <=
@@ -10513,9 +10434,9 @@ MEMOI int memoi_degrees_labels_of_block(memoi_degrees_search* search,
     }
     if (!memoi_degrees_labels_cut(labels, d, range->n_labels, left_out_s)) return 0;
     n = labels->ends[d - 1];
-    if (!memob_reserve(&trails, &search->trail_capacity, search->n_trails + n, sizeof(int64_t)))
+    if (!memob_reserve(&search->trails, &search->trail_capacity, search->n_trails + n,
+                       sizeof(int64_t)))
         return 0;
-    search->trails = (int64_t*)trails;
     labels->first = search->n_trails;
     for (k = 0; k < n; k++) search->trails[search->n_trails++] = labels->at[k].trail;
     return 1;
@@ -10573,10 +10494,9 @@ MEMOI memo_status memoi_degrees_labels_pass(memoi_degrees_search* search,
 MEMOI memo_status memoi_degrees_open_range(memoi_degrees_search* search, int64_t low, int64_t high,
                                            double bound_s, memo_error* error) {
     memoi_degrees_range* range;
-    void* ranges = search->ranges;
-    if (!memob_reserve(&ranges, &search->range_capacity, search->n_ranges + 1, sizeof *range))
+    if (!memob_reserve(&search->ranges, &search->range_capacity, search->n_ranges + 1,
+                       sizeof *range))
         return memob_no_memory(error, "the plan of degrees");
-    search->ranges = (memoi_degrees_range*)ranges;
     range = &search->ranges[search->n_ranges++];
     range->low = low;
     range->high = high;
@@ -10630,6 +10550,7 @@ MEMOI memo_status memoi_degrees_improve(memoi_degrees_search* search, double* lo
 /* Tables of the costs.  0: no host memory. */
 MEMOI int memoi_degrees_search_create(memoi_degrees_search* search) {
     const memo_degrees_problem* problem = search->problem;
+    memob_arrays* a = &search->arrays;
     int64_t n = problem->n_blocks, d = problem->n_degrees, i, k;
     int32_t p, q;
 
@@ -10637,16 +10558,14 @@ MEMOI int memoi_degrees_search_create(memoi_degrees_search* search) {
     void* label = memob_calloc(1, sizeof(memoi_label));
     search->labels[1].at = (memoi_label*)label;
     search->labels[1].capacity = 1;
-    search->node_s = (double*)memob_calloc(n * d, sizeof(double));
-    search->edge_s = (double*)memob_calloc(n * d * d, sizeof(double));
-    search->extra = (int64_t*)memob_calloc(n * d, sizeof(int64_t));
-    search->limits = (int64_t*)memob_calloc(n * d, sizeof(int64_t));
-    search->rest_s = (double*)memob_calloc(n * d, sizeof(double));
-    search->rest = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
-    search->path = (int32_t*)memob_calloc(n, sizeof(int32_t));
-    if (!label || !search->node_s || !search->edge_s || !search->extra || !search->limits ||
-        !search->rest_s || !search->rest || !search->path)
-        return 0;
+    search->node_s = (double*)memob_arrays_add(a, n * d, sizeof(double));
+    search->edge_s = (double*)memob_arrays_add(a, n * d * d, sizeof(double));
+    search->extra = (int64_t*)memob_arrays_add(a, n * d, sizeof(int64_t));
+    search->limits = (int64_t*)memob_arrays_add(a, n * d, sizeof(int64_t));
+    search->rest_s = (double*)memob_arrays_add(a, n * d, sizeof(double));
+    search->rest = (int64_t*)memob_arrays_add(a, n + 1, sizeof(int64_t));
+    search->path = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
+    if (!label || a->failed) return 0;
 
     /* Times, and the bytes beyond the least of each block, because only these depend on the
      * choice. */
@@ -10672,13 +10591,7 @@ MEMOI int memoi_degrees_search_create(memoi_degrees_search* search) {
 }
 
 MEMOI void memoi_degrees_search_clear(memoi_degrees_search* search) {
-    MEMO_FREE(search->node_s);
-    MEMO_FREE(search->edge_s);
-    MEMO_FREE(search->extra);
-    MEMO_FREE(search->limits);
-    MEMO_FREE(search->rest_s);
-    MEMO_FREE(search->rest);
-    MEMO_FREE(search->path);
+    memob_arrays_free(&search->arrays);
     MEMO_FREE(search->ranges);
     MEMO_FREE(search->labels[0].at);
     MEMO_FREE(search->labels[1].at);
@@ -10720,10 +10633,7 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_
     int32_t* indices;
     memo_status status = memoi_degrees_check(problem, error);
     *plan = NULL;
-    if (!status && !(time_limit_s >= 0 && time_limit_s <= 1e6))
-        status =
-            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                           "time_limit_s: out of range (%g); 0 to 1000000 are valid", time_limit_s);
+    if (!status) status = memob_check_real("degrees", "time_limit_s", time_limit_s, 0, 1e6, error);
     if (status) return status;
 
     /* The caller's plan stays NULL until the new one is complete. */
@@ -10809,11 +10719,7 @@ struct memo_session {
     int32_t n_marks;
 };
 
-memo_session_desc memo_session_desc_default(void) {
-    memo_session_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_session_desc)
 
 MEMOI void memoi_session_log(const memo_session* s, const char* message) {
     if (s->desc.log.write) s->desc.log.write(s->desc.log.user, message);
@@ -11470,9 +11376,9 @@ MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader
 
     /* The order of lines is fixed, so the line number decides what must come. */
     if (!memob_word_is(word, length, kinds[kind]) || line >= 2 + n_tensors + s->desc.n_layers)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "unexpected `%s`; the order is shape, host_layers, tensors, layers",
-                                memob_word_text(shown, word, length));
+        return MEMOB_BAD_LINE(reader, error,
+                              "unexpected `%s`; the order is shape, host_layers, tensors, layers",
+                              memob_word_text(shown, word, length));
 
     /* A plan for another shape would put rows into the wrong tensors.  Rows themselves are checked
      * with the desc. */
@@ -11484,9 +11390,8 @@ MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader
     } else if (kind == 1) {
         status = memob_expect_number(reader, "number of host layers", &value, error);
         if (!status && (value < 0 || value > s->desc.n_layers))
-            status =
-                memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                 "number of host layers: out of range; 0 to n_layers are valid");
+            status = MEMOB_BAD_LINE(reader, error,
+                                    "number of host layers: out of range; 0 to n_layers are valid");
         s->swap_desc.n_host_layers = (int32_t)value;
     } else if (kind == 2) {
         t = line - 2;
@@ -11506,24 +11411,16 @@ MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader
 MEMOI memo_status memoi_session_read(memo_session* s, memo_error* error) {
     memob_reader reader, last_line;
     const char* word;
-    char* text = NULL;
-    int64_t n_bytes = 0, length, count = 0, n_lines = 0;
-    memo_status status = memob_read_file(s->desc.plan_path, &text, &n_bytes, error);
-    if (status) return status;
-    memob_reader_init(&reader, s->desc.plan_path, text, n_bytes);
-    if (!memob_next_entry(&reader, &word, &length) || !memob_word_is(word, length, "memo"))
-        status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
-                                  "a session begins with `memo session 1`");
-    if (!status) status = memob_read_first_line(&reader, "session", error);
-    if (!status) status = memob_read_last_line(&reader, text, &count, &last_line, error);
+    int64_t length, count = 0, n_lines = 0;
+    memo_status status = memob_reader_open(&reader, s->desc.plan_path, error);
+    if (!status) status = memob_read_frame(&reader, "session", 0, &count, &last_line, error);
     while (!status && memob_next_entry(&reader, &word, &length))
         status = memoi_session_parse_line(s, &reader, word, length, n_lines++, error);
     if (!status &&
         (count != n_lines || n_lines != 2 + (int64_t)s->desc.n_tensors + s->desc.n_layers))
-        status = memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
-                                  "wrong count: %lld stated, %lld lines above", (long long)count,
-                                  (long long)n_lines);
-    MEMO_FREE(text);
+        status = MEMOB_BAD_LINE(&last_line, error, "wrong count: %lld stated, %lld lines above",
+                                (long long)count, (long long)n_lines);
+    memob_reader_close(&reader);
     return status;
 }
 
@@ -11597,8 +11494,8 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, memo_e
     const char* field = NULL;
     int32_t t;
     if (desc->n_tensors < 1 || desc->n_tensors > MEMO_PROFILE_TENSORS_MAX || !desc->tensors)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
+        return MEMOB_INVALID(
+            error,
             "memo_session_desc.tensors: NULL, or n_tensors is out of range (%d); 1 to %d are valid",
             (int)desc->n_tensors, MEMO_PROFILE_TENSORS_MAX);
 
@@ -11623,7 +11520,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, memo_e
             field = "recompute: NULL, but a tensor has rule ROWS or WHOLE; set recompute";
     }
     if (!field) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "memo_session_desc.%s", field);
+    return MEMOB_INVALID(error, "memo_session_desc.%s", field);
 }
 
 /* The desc as the session uses it. */

@@ -343,15 +343,11 @@ typedef struct memo_comm_nccl_desc {
     /* size 0: read the environment variables that torchrun and Slurm wrappers set: RANK and
      * WORLD_SIZE. */
     int32_t rank, size;
-    /* How all ranks get NCCL's unique id; the first one that is set:
-     *   unique_id   an ncclUniqueId that the caller has distributed, for example by MPI_Bcast
-     *   id_path     a file that all ranks can read.  Rank 0 writes it, and deletes it when all have
-     *               joined.  Use a new name for each run
-     *   neither     NCCL's own meeting: its variable NCCL_COMM_ID (address:port of rank 0), which
-     *               is MASTER_ADDR:(MASTER_PORT + 1) unless it is set.  Each host needs an
-     *               interface in the subnet of that address */
+    /* An ncclUniqueId that the caller has distributed, for example by MPI_Bcast.  NULL: NCCL's own
+     * meeting: its variable NCCL_COMM_ID (address:port of rank 0), which is
+     * MASTER_ADDR:(MASTER_PORT + 1) unless it is set.  Each host needs an interface in the subnet of
+     * that address. */
     const void* unique_id;
-    const char* id_path;
     const char* name;      /* copied; NULL: "nccl world" */
     double join_timeout_s; /* for joining, splits and connections; 0: 120 */
     double timeout_s;      /* for operations; must exceed the longest step; 0: 600 */
@@ -362,24 +358,13 @@ typedef struct memo_comm_nccl_desc {
 } memo_comm_nccl_desc;
 
 MEMO_API memo_comm_nccl_desc memo_comm_nccl_desc_default(void);
-/* All ranks must call it; they wait for each other.  Errors: INVALID_ARGUMENT, IO (the file),
- * DEVICE, COMM. */
+/* All ranks must call it; they wait for each other.  Errors: INVALID_ARGUMENT, DEVICE, COMM. */
 MEMO_API memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
                                            memo_error* error);
 /* cudaStreamSynchronize with a time-out (0: the desc's), after which the world is aborted.  Leaves
  * an earlier error of the caller for cudaGetLastError.  Errors: COMM, DEVICE. */
 MEMO_API memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream,
                                                 double timeout_s, memo_error* error);
-/* Device memory that the communicator holds, for a plan to leave room.  NCCL 2.30 and later report
- * it.  Before, it is what creation took from the GPU's free memory; connections come on top.  A
- * part shares the buffers of its world. */
-MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
-/* Registers memory for transfers without a copy, until destroy.  All ranks must call it.  The
- * memory must come from ncclMemAlloc, or from cuMemCreate with exportable handles; pass it as the
- * device_memory of a desc.  If one buffer of an operation is registered, all its buffers on all
- * ranks must be.  Errors: UNSUPPORTED (NCCL before 2.27), COMM, OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
-                                             memo_error* error);
 
 #endif
 
@@ -526,26 +511,19 @@ MEMO_API void memo_sharding_gather(const memo_sharding* sharding, int32_t sequen
  * positions later, taken before the sequence is split.  ahead is 1 for the next token, and
  * 2 or more for multi-token prediction; -1 is the previous token.  The last `ahead` tokens of the
  * sequence and of each document (as in memo_sharding_positions), and padding, get `ignored`; if
- * ahead is negative, the first tokens do.  tokens (n_batch,
- * n_tokens) are in host memory.  Returns the number of labels that are not ignored. */
+ * ahead is negative, the first tokens do.  tokens (n_batch, n_tokens) are in host memory.  Returns
+ * the number of labels that are not ignored.
+ *
+ * The mean loss: sum the losses and the numbers of labels over memo_mesh.gradient, and divide.  The
+ * gradient of each label's loss is 1 / number of labels of all ranks.  Sum parameter gradients over
+ * memo_mesh.gradient; do not average them. */
 MEMO_API int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_rank,
                                       int64_t n_batch, const int32_t* tokens, int64_t ahead,
                                       const int64_t* document_begins, int64_t n_documents,
                                       int32_t ignored, int32_t* labels);
 
-/* Sums losses for the mean over the labels of all ranks.  sums (device memory, 2) contains the sum
- * of this rank's losses and its number of labels; it becomes the sums over comm
- * (memo_mesh.gradient).  Afterwards loss = sums[0] / sums[1] on every rank.  The gradient of each
- * label's loss is 1 / sums[1].  Sum parameter gradients over comm; do not average them.  Enqueues
- * on stream; all ranks must call it.  Errors: as memo_all_reduce. */
-MEMO_API memo_status memo_sharding_sum_loss(memo_comm* comm, memo_stream stream, double* sums,
-                                            memo_error* error);
-
-/* Writes one line per rank, its positions in runs, into text, and cuts it to capacity_bytes
- * including the final zero.  Returns the bytes of the whole text without the zero.  text may be
- * NULL if capacity_bytes is 0. */
-MEMO_API int64_t memo_sharding_print(const memo_sharding* sharding, char* text,
-                                     int64_t capacity_bytes);
+/* Appends one line per rank, its positions in runs. */
+MEMO_API void memo_sharding_put(const memo_sharding* sharding, memo_text* text);
 
 /* ---- 4 local attention: a block of queries against a block of keys ------------------------------
  *
@@ -1217,7 +1195,8 @@ MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_devi
  *     memo_loss_create(&desc, &loss, &error);                           // once
  *     memo_fill(device, stream, sums, 0, 16, &error);
  *     memo_loss_run(loss, &tensors, &error);                            // each micro-batch
- *     memo_sharding_sum_loss(mesh->gradient, stream, sums, &error);     // loss = sums[0] / sums[1]
+ *     memo_all_reduce(mesh->gradient, stream, sums, sums, 2, MEMO_TYPE_F64, MEMO_REDUCTION_SUM,
+ *                     &error);                                          // loss = sums[0] / sums[1]
  *
  * For multi-token prediction run it once for each head, with labels from memo_sharding_labels.  A
  * whole example is examples/17_loss_in_tiles.c. */
@@ -1383,27 +1362,25 @@ MEMOI memo_status memoi_comm_check_buffer(const memo_comm* comm, const char* wha
                                           memo_type type, memo_error* error) {
     int64_t element_bytes = memo_type_bytes(type), most;
     if (!element_bytes)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.type on '%s': not a memo_type (%d); 0 to %d are valid", what,
-                              comm->name, (int)type, (int)MEMO_TYPE_U8);
+        return MEMOB_INVALID(error, "%s.type on '%s': not a memo_type (%d); 0 to %d are valid",
+                             what, comm->name, (int)type, (int)MEMO_TYPE_U8);
     most = MEMOB_BYTES_MAX / element_bytes / (2 * n_parts);
     if (count < 0 || count > most)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.count on '%s': out of range (%lld); 0 to %lld elements are valid",
-                              what, comm->name, (long long)count, (long long)most);
+        return MEMOB_INVALID(error,
+                             "%s.count on '%s': out of range (%lld); 0 to %lld elements are valid",
+                             what, comm->name, (long long)count, (long long)most);
     if (!address && count)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s on '%s': a buffer of %lld elements is NULL; pass its address",
-                              what, comm->name, (long long)count);
+        return MEMOB_INVALID(error,
+                             "%s on '%s': a buffer of %lld elements is NULL; pass its address",
+                             what, comm->name, (long long)count);
     return MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_comm_check_rank(const memo_comm* comm, const char* what, int32_t rank,
                                         memo_error* error) {
     if (rank >= 0 && rank < comm->size) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s on '%s': rank out of range (%d); 0 to %d are valid", what, comm->name,
-                          (int)rank, (int)comm->size - 1);
+    return MEMOB_INVALID(error, "%s on '%s': rank out of range (%d); 0 to %d are valid", what,
+                         comm->name, (int)rank, (int)comm->size - 1);
 }
 
 /* group_depth: how many groups are open. */
@@ -1413,15 +1390,14 @@ MEMOI memo_status memoi_comm_check_collective(const memo_comm* comm,
     const char* what = memoi_comm_collective_name(call->kind);
     memo_status status;
     if (group_depth)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "%s on '%s': called inside a group; only sends and receives can be "
-                              "grouped",
-                              what, comm->name);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_STATE,
+            "%s on '%s': called inside a group; only sends and receives can be grouped", what,
+            comm->name);
     if (call->reduction != MEMO_REDUCTION_SUM && call->reduction != MEMO_REDUCTION_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.reduction on '%s': not a memo_reduction (%d); SUM and MAX are "
-                              "valid",
-                              what, comm->name, (int)call->reduction);
+        return MEMOB_INVALID(
+            error, "%s.reduction on '%s': not a memo_reduction (%d); SUM and MAX are valid", what,
+            comm->name, (int)call->reduction);
     status =
         memoi_comm_check_buffer(comm, what, call->from, call->count, comm->size, call->type, error);
     if (!status)
@@ -1440,15 +1416,15 @@ MEMOI memo_status memoi_comm_check_message(const memo_comm* comm, int32_t is_sen
     if (!status) status = memoi_comm_check_rank(comm, what, peer, error);
     if (status) return status;
     if (is_single && peer == comm->rank)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s on '%s': rank %d would wait for itself forever; put send and "
-                              "receive into one group",
-                              what, comm->name, (int)peer);
+        return MEMOB_INVALID(error,
+                             "%s on '%s': rank %d would wait for itself forever; put send and "
+                             "receive into one group",
+                             what, comm->name, (int)peer);
     if (has_other_stream)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s.stream on '%s': not the stream of the group's earlier calls; use "
-                              "one stream for a group",
-                              what, comm->name);
+        return MEMOB_INVALID(error,
+                             "%s.stream on '%s': not the stream of the group's earlier calls; use "
+                             "one stream for a group",
+                             what, comm->name);
     return MEMO_STATUS_OK;
 }
 
@@ -1461,11 +1437,10 @@ MEMOI memo_status memoi_comm_check_group_end(const memo_comm* comm, int32_t grou
                               "call group_begin first",
                               comm->name);
     if (has_other_stream)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_group_end.stream on '%s': not the stream of the group's sends and "
-            "receives; use one stream for a group",
-            comm->name);
+        return MEMOB_INVALID(error,
+                             "memo_group_end.stream on '%s': not the stream of the group's sends "
+                             "and receives; use one stream for a group",
+                             comm->name);
     return MEMO_STATUS_OK;
 }
 
@@ -2422,13 +2397,12 @@ MEMOI memo_status memoi_threads_make_room(memoi_threads_rank* me, memo_error* er
     memo_status status = MEMO_STATUS_OK;
     if (me->group_end - me->seen_head < 2 * MEMOI_THREADS_MESSAGES) return MEMO_STATUS_OK;
     if (me->group_end - me->group_begin == 2 * MEMOI_THREADS_MESSAGES)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "group on '%s': more than %d sends and receives; use several groups",
-                              me->table.name, MEMOI_THREADS_MESSAGES);
+        return MEMOB_INVALID(error,
+                             "group on '%s': more than %d sends and receives; use several groups",
+                             me->table.name, MEMOI_THREADS_MESSAGES);
     while (!status && !memob_counter_reached(&me->head, me->seen_head + 2)) {
         uint32_t value = __atomic_load_n(&me->head, __ATOMIC_RELAXED);
-        status = memob_check_started(me->device, "send or receive", error);
-        if (!status) status = memo_device_status(me->device, error);
+        status = memo_device_status(me->device, error);
         if (!status) status = memoi_threads_status(&me->table, error);
         if (!status && !memob_counter_is_past(value, me->seen_head + 2))
             memoi_threads_nap(&me->head, value);
@@ -2637,13 +2611,14 @@ MEMOI int memoi_threads_is_before(const memoi_threads_seat* seats, int32_t a, in
 MEMOI void memoi_threads_make_part(memoi_threads_rank* me, const char* name) {
     memoi_threads_group* group = me->group;
     memoi_threads_seat* seats = group->seats;
-    int32_t* members = (int32_t*)memob_calloc(group->n_ranks, sizeof(int32_t));
-    int32_t* world_ranks = (int32_t*)memob_calloc(group->n_ranks, sizeof(int32_t));
-    memo_comm** comms = (memo_comm**)memob_calloc(group->n_ranks, sizeof(memo_comm*));
+    memob_arrays a = {NULL, 0};
+    int32_t* members = (int32_t*)memob_arrays_add(&a, group->n_ranks, sizeof(int32_t));
+    int32_t* world_ranks = (int32_t*)memob_arrays_add(&a, group->n_ranks, sizeof(int32_t));
+    memo_comm** comms = (memo_comm**)memob_arrays_add(&a, group->n_ranks, sizeof(memo_comm*));
     int32_t r, k, n = 0;
     char full_name[64];
     snprintf(full_name, sizeof full_name, "threads %.50s", name ? name : "part");
-    if (members && world_ranks && comms) {
+    if (!a.failed) {
         for (r = 0; r < group->n_ranks; r++) {
             if (seats[r].color != me->seat->color) continue;
             for (k = n++; k > 0 && memoi_threads_is_before(seats, r, members[k - 1]); k--)
@@ -2654,9 +2629,7 @@ MEMOI void memoi_threads_make_part(memoi_threads_rank* me, const char* name) {
         if (memoi_threads_group_create(group->world, full_name, world_ranks, n, comms))
             for (k = 0; k < n; k++) seats[members[k]].part = comms[k];
     }
-    MEMO_FREE(members);
-    MEMO_FREE(world_ranks);
-    MEMO_FREE(comms);
+    memob_arrays_free(&a);
 }
 
 MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
@@ -2696,59 +2669,29 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
     return MEMO_STATUS_OK;
 }
 
-memo_comm_threads_desc memo_comm_threads_desc_default(void) {
-    memo_comm_threads_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_comm_threads_desc)
 
 MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, memo_error* error) {
-    const double rates[2] = {desc->bytes_per_s, desc->outer_bytes_per_s};
-    const double latencies_s[2] = {desc->latency_s, desc->outer_latency_s};
-    int32_t r, k;
-    if (desc->n_ranks < 1 || desc->n_ranks > 32768)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_comm_threads_desc.n_ranks: out of range (%d); 1 to 32768 are valid",
-            (int)desc->n_ranks);
+    static const char name[] = "memo_comm_threads_desc";
+    int32_t r;
+    memo_status status = memob_check_integer(name, "n_ranks", desc->n_ranks, 1, 32768, error);
+    if (status) return status;
     if (!desc->devices)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_comm_threads_desc.devices: NULL; pass a host device for each rank");
+        return MEMOB_INVALID(
+            error, "memo_comm_threads_desc.devices: NULL; pass a host device for each rank");
     for (r = 0; r < desc->n_ranks; r++) {
         memo_error reason;
         if (memob_check_host_device(desc->devices[r], &reason))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_comm_threads_desc.devices, rank %d: %.400s", (int)r,
-                                  reason.message);
+            return MEMOB_INVALID(error, "memo_comm_threads_desc.devices, rank %d: %.400s", (int)r,
+                                 reason.message);
     }
-    if (!(desc->timeout_s >= 0 && desc->timeout_s <= 1e9))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_comm_threads_desc.timeout_s: out of range (%g); 0 to 1e9 are valid",
-            desc->timeout_s);
-
-    /* Simulated links. */
-    for (k = 0; k < 2; k++) {
-        if (!memob_is_copy_rate(rates[k]))
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_comm_threads_desc.%sbytes_per_s: out of range (%g); 0 (no limit) "
-                "or at least 1 is valid",
-                k ? "outer_" : "", rates[k]);
-        if (!(latencies_s[k] >= 0 && latencies_s[k] <= 1e3))
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_comm_threads_desc.%slatency_s: out of range (%g); 0 to 1000 are "
-                "valid",
-                k ? "outer_" : "", latencies_s[k]);
-    }
-    if (desc->ranks_per_node < 0)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_comm_threads_desc.ranks_per_node: negative (%d); 0 means one node",
-            (int)desc->ranks_per_node);
-    return MEMO_STATUS_OK;
+    if ((status = memob_check_real(name, "timeout_s", desc->timeout_s, 0, 1e9, error)) ||
+        (status = memob_check_rate(name, "bytes_per_s", desc->bytes_per_s, error)) ||
+        (status = memob_check_rate(name, "outer_bytes_per_s", desc->outer_bytes_per_s, error)) ||
+        (status = memob_check_real(name, "latency_s", desc->latency_s, 0, 1e3, error)) ||
+        (status = memob_check_real(name, "outer_latency_s", desc->outer_latency_s, 0, 1e3, error)))
+        return status;
+    return memob_check_integer(name, "ranks_per_node", desc->ranks_per_node, 0, INT32_MAX, error);
 }
 
 memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
@@ -2836,7 +2779,6 @@ struct memoi_nccl {
     memoi_nccl* next; /* of the world */
     memoi_nccl_world* world;
     ncclComm_t comm; /* NULL once aborted */
-    int64_t creation_bytes;
     void* barrier_word;
 
     /* For the watchdog and for other communicators. */
@@ -2849,11 +2791,6 @@ struct memoi_nccl {
     int32_t group_depth, n_messages;
     memo_stream group_stream;
     memoi_nccl_message messages[MEMOI_NCCL_MESSAGES];
-
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    ncclWindow_t* windows;
-    int32_t n_windows;
-#endif
 };
 
 /* Between two looks at a call in progress: most end within 0.2 ms, a missing peer takes long. */
@@ -2866,67 +2803,16 @@ MEMOI void memoi_nccl_nap(double waited_s) {
 
 /* --- the meeting: all ranks get rank 0's unique id --- */
 
-static const char memoi_nccl_magic[9] = "memoNCCL";
-
-/* Rank 0 writes a new file and renames it, so that no rank reads half of it. */
-MEMOI memo_status memoi_nccl_write_id(const char* path, const ncclUniqueId* id, memo_error* error) {
-    size_t n_bytes = strlen(path) + 8;
-    char* temporary = (char*)MEMO_MALLOC(n_bytes);
-    FILE* file;
-    int is_written;
-    if (!temporary) return memob_no_memory(error, "a file name");
-    snprintf(temporary, n_bytes, "%s.new", path);
-    file = fopen(temporary, "wb");
-    is_written =
-        file && fwrite(memoi_nccl_magic, 8, 1, file) == 1 && fwrite(id, sizeof *id, 1, file) == 1;
-    if (file) is_written &= fclose(file) == 0;
-    if (is_written) is_written = rename(temporary, path) == 0;
-    MEMO_FREE(temporary);
-    if (is_written) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_IO,
-                          "memo_comm_nccl_desc.id_path: cannot write %.300s: %s", path,
-                          strerror(errno));
-}
-
-/* The other ranks wait until the file exists. */
-MEMOI memo_status memoi_nccl_read_id(const char* path, double timeout_s, ncclUniqueId* id,
-                                     memo_error* error) {
-    double start_s = memob_now_s();
-    for (;;) {
-        double waited_s = memob_now_s() - start_s;
-        FILE* file = fopen(path, "rb");
-        if (file) {
-            char magic[8];
-            int is_read = fread(magic, 8, 1, file) == 1 && fread(id, sizeof *id, 1, file) == 1;
-            fclose(file);
-            if (is_read && memcmp(magic, memoi_nccl_magic, 8) == 0) return MEMO_STATUS_OK;
-            return memo_error_set(
-                error, MEMO_STATUS_FORMAT,
-                "memo_comm_nccl_desc.id_path: %.300s is not an id of rank 0; use a new "
-                "name for each run",
-                path);
-        }
-        if (waited_s > timeout_s)
-            return memo_error_set(
-                error, MEMO_STATUS_COMM,
-                "memo_comm_nccl_desc.id_path: rank 0 did not write %.300s within %g s: "
-                "%s",
-                path, timeout_s, strerror(errno));
-        memoi_nccl_nap(waited_s);
-    }
-}
-
 MEMOI memo_status memoi_nccl_environment_number(const char* name, int64_t* number,
                                                 memo_error* error) {
     const char* text = getenv(name);
     if (!text)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: not set in the environment; start with torchrun, set RANK, "
-                              "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or fill the desc",
-                              name);
+        return MEMOB_INVALID(error,
+                             "%s: not set in the environment; start with torchrun, set RANK, "
+                             "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or fill the desc",
+                             name);
     if (memob_word_number(text, (int64_t)strlen(text), number)) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s: not a number in the environment ('%.100s')", name, text);
+    return MEMOB_INVALID(error, "%s: not a number in the environment ('%.100s')", name, text);
 }
 
 /* NCCL's own meeting.  The launcher itself listens on MASTER_PORT, so the next port is used. */
@@ -2937,15 +2823,13 @@ MEMOI memo_status memoi_nccl_name_meeting(int* is_named, memo_error* error) {
     memo_status status;
     if (getenv("NCCL_COMM_ID")) return MEMO_STATUS_OK;
     if (!host)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "MASTER_ADDR: not set in the environment; set it to rank 0's address");
+        return MEMOB_INVALID(error,
+                             "MASTER_ADDR: not set in the environment; set it to rank 0's address");
     status = memoi_nccl_environment_number("MASTER_PORT", &port, error);
     if (status) return status;
     if (port < 1 || port > 65534)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "MASTER_PORT: out of range (%lld); 1 to 65534 are valid",
-                              (long long)port);
+        return MEMOB_INVALID(error, "MASTER_PORT: out of range (%lld); 1 to 65534 are valid",
+                             (long long)port);
     snprintf(address, sizeof address, strchr(host, ':') ? "[%.200s]:%d" : "%.200s:%d", host,
              (int)port + 1);
     setenv("NCCL_COMM_ID", address, 1);
@@ -2954,23 +2838,21 @@ MEMOI memo_status memoi_nccl_name_meeting(int* is_named, memo_error* error) {
 }
 
 /* All ranks get the same id.  *is_named: NCCL_COMM_ID is to be removed after joining. */
-MEMOI memo_status memoi_nccl_share_id(const memo_comm_nccl_desc* desc, int32_t rank, int32_t size,
+MEMOI memo_status memoi_nccl_share_id(const memo_comm_nccl_desc* desc, int32_t size,
                                       ncclUniqueId* id, int* is_named, memo_error* error) {
-    const int is_by_file = !desc->unique_id && desc->id_path && size > 1;
-    const int is_by_nccl = !desc->unique_id && !desc->id_path && size > 1;
-    double timeout_s = desc->join_timeout_s > 0 ? desc->join_timeout_s : 120;
     memo_status status = MEMO_STATUS_OK;
     memset(id, 0, sizeof *id);
-    if (desc->unique_id) memcpy(id, desc->unique_id, sizeof *id);
-    if (is_by_nccl) status = memoi_nccl_name_meeting(is_named, error);
-    if (is_by_file && rank) return memoi_nccl_read_id(desc->id_path, timeout_s, id, error);
-    if (!status && !desc->unique_id) {
+    if (desc->unique_id) {
+        memcpy(id, desc->unique_id, sizeof *id);
+        return MEMO_STATUS_OK;
+    }
+    if (size > 1) status = memoi_nccl_name_meeting(is_named, error);
+    if (!status) {
         ncclResult_t result = ncclGetUniqueId(id);
         if (result != ncclSuccess)
             status = memo_error_set(error, MEMO_STATUS_COMM, "ncclGetUniqueId: %s; %.300s",
                                     ncclGetErrorString(result), ncclGetLastError(NULL));
     }
-    if (!status && is_by_file) status = memoi_nccl_write_id(desc->id_path, id, error);
     return status;
 }
 
@@ -3220,10 +3102,9 @@ MEMOI memo_status memoi_nccl_message_add(memo_comm* comm, memo_stream stream, in
     memo_status status = memoi_comm_check_message(comm, is_send, address, count, type, peer,
                                                   is_single, has_other_stream, error);
     if (!status && me->n_messages == MEMOI_NCCL_MESSAGES)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "group on '%s': more than %d sends and receives; use several "
-                                "groups",
-                                comm->name, MEMOI_NCCL_MESSAGES);
+        status = MEMOB_INVALID(error,
+                               "group on '%s': more than %d sends and receives; use several groups",
+                               comm->name, MEMOI_NCCL_MESSAGES);
     if (status) return memoi_nccl_drop_group(me, status);
 
     message = &me->messages[me->n_messages++];
@@ -3346,10 +3227,6 @@ MEMOI void memoi_nccl_destroy(memo_comm* comm) {
 
     /* Finish what is under way with the peers, unless it was aborted. */
     pthread_mutex_lock(&world->mutex);
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    while (me->comm && me->n_windows)
-        (void)ncclCommWindowDeregister(me->comm, me->windows[--me->n_windows]);
-#endif
     if (me->comm) result = ncclCommFinalize(me->comm);
     pthread_mutex_unlock(&world->mutex);
     (void)memoi_nccl_finish(me, "destroy", result, NULL);
@@ -3364,9 +3241,6 @@ MEMOI void memoi_nccl_destroy(memo_comm* comm) {
     pthread_mutex_unlock(&world->mutex);
 
     if (is_last) memoi_nccl_world_destroy(world);
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    MEMO_FREE(me->windows);
-#endif
     if (me->done) (void)cudaEventDestroy(me->done);
     (void)cudaFree(me->barrier_word);
     MEMO_FREE(me);
@@ -3417,11 +3291,6 @@ MEMOI memo_status memoi_nccl_make(const char* name, memoi_nccl_world* world, mem
     return MEMO_STATUS_OK;
 }
 
-MEMOI int64_t memoi_nccl_free_bytes(void) {
-    size_t free_bytes = 0, total_bytes = 0;
-    return cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess ? (int64_t)free_bytes : 0;
-}
-
 /* Sets rank and size as NCCL has numbered them. */
 MEMOI memo_status memoi_nccl_read_rank(memoi_nccl* me, memo_error* error) {
     int rank = 0, size = 0;
@@ -3451,7 +3320,6 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
     ncclComm_t made = NULL;
     ncclResult_t result = ncclSuccess;
     char full_name[64];
-    int64_t free_bytes;
     memo_status status = memoi_nccl_status(comm, error);
     *part = NULL;
     if (status) return status;
@@ -3459,7 +3327,6 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
     status = memoi_nccl_make(full_name, me->world, &child, error);
     if (status) return status;
 
-    free_bytes = memoi_nccl_free_bytes();
     pthread_mutex_lock(&me->world->mutex);
     if (me->comm)
         result =
@@ -3477,16 +3344,11 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
         memoi_nccl_destroy(&child->table);
         return status;
     }
-    child->creation_bytes = free_bytes - memoi_nccl_free_bytes();
     *part = &child->table;
     return MEMO_STATUS_OK;
 }
 
-memo_comm_nccl_desc memo_comm_nccl_desc_default(void) {
-    memo_comm_nccl_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_comm_nccl_desc)
 
 /* Rank and size of the desc, or of the environment. */
 MEMOI memo_status memoi_nccl_place(const memo_comm_nccl_desc* desc, int32_t* rank, int32_t* size,
@@ -3499,9 +3361,8 @@ MEMOI memo_status memoi_nccl_place(const memo_comm_nccl_desc* desc, int32_t* ran
         if (status) return status;
     }
     if (n < 1 || n > INT32_MAX || r < 0 || r >= n)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1",
+        return MEMOB_INVALID(
+            error, "memo_comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1",
             (long long)r, (long long)n);
     *rank = (int32_t)r;
     *size = (int32_t)n;
@@ -3516,7 +3377,6 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
     ncclResult_t result;
     memoi_nccl_world* world;
     memoi_nccl* me;
-    int64_t free_bytes;
     int32_t rank = 0, size = 0;
     int is_named = 0;
     memo_status status;
@@ -3524,7 +3384,7 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
     status = memoi_nccl_place(desc, &rank, &size, error);
     if (!status) status = memoi_nccl_world_make(desc, &world, error);
     if (status) return status;
-    status = memoi_nccl_share_id(desc, rank, size, &id, &is_named, error);
+    status = memoi_nccl_share_id(desc, size, &id, &is_named, error);
     if (!status)
         status = memoi_nccl_make(desc->name ? desc->name : "nccl world", world, &me, error);
     if (status) {
@@ -3535,7 +3395,6 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
     /* Join. */
     me->table.rank = rank;
     me->table.size = size;
-    free_bytes = memoi_nccl_free_bytes();
     result = ncclCommInitRankConfig(&made, (int)size, id, (int)rank, &config);
     pthread_mutex_lock(&world->mutex);
     me->comm = made;
@@ -3544,60 +3403,13 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
         status = memo_error_set(error, MEMO_STATUS_COMM, "ncclCommInitRankConfig: %s; %.300s",
                                 ncclGetErrorString(result), ncclGetLastError(NULL));
     if (!status) status = memoi_nccl_finish(me, "joining", result, error);
-    if (rank == 0 && size > 1 && desc->id_path) (void)unlink(desc->id_path);
     if (is_named) unsetenv("NCCL_COMM_ID"); /* a later world may meet elsewhere */
     if (status) {
         memoi_nccl_destroy(&me->table);
         return status;
     }
-    me->creation_bytes = free_bytes - memoi_nccl_free_bytes();
     *comm = &me->table;
     return MEMO_STATUS_OK;
-}
-
-/* --- memory --- */
-
-int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm) {
-    memoi_nccl* me = (memoi_nccl*)comm->context;
-    int64_t n_bytes = me->creation_bytes > 0 ? me->creation_bytes : 0;
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 0)
-    uint64_t reported = 0;
-    pthread_mutex_lock(&me->world->mutex);
-    if (me->comm && ncclCommMemStats(me->comm, ncclStatGpuMemTotal, &reported) == ncclSuccess)
-        n_bytes = (int64_t)reported;
-    pthread_mutex_unlock(&me->world->mutex);
-#endif
-    return n_bytes;
-}
-
-memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
-                                    memo_error* error) {
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    memoi_nccl* me = (memoi_nccl*)comm->context;
-    ncclResult_t result = ncclSuccess;
-    ncclWindow_t* windows;
-    memo_status status = memoi_nccl_status(comm, error);
-    if (status) return status;
-    windows = (ncclWindow_t*)memob_calloc(me->n_windows + 1, sizeof *windows);
-    if (!windows) return memob_no_memory(error, "the windows of a communicator");
-    if (me->n_windows) memcpy(windows, me->windows, (size_t)me->n_windows * sizeof *windows);
-    MEMO_FREE(me->windows);
-    me->windows = windows;
-
-    pthread_mutex_lock(&me->world->mutex);
-    if (me->comm)
-        result = ncclCommWindowRegister(me->comm, address, (size_t)size_bytes,
-                                        &windows[me->n_windows], NCCL_WIN_DEFAULT);
-    pthread_mutex_unlock(&me->world->mutex);
-    status = memoi_nccl_finish(me, "registering memory", result, error);
-    if (!status && windows[me->n_windows]) me->n_windows++;
-    return status;
-#else
-    (void)address, (void)size_bytes;
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                          "'%s': memory cannot be registered with NCCL %d; 2.27 or later can",
-                          comm->name, NCCL_VERSION_CODE);
-#endif
 }
 
 #endif /* MEMO_SP_NCCL */
@@ -3614,11 +3426,7 @@ enum {
     MEMOI_AXIS_GRADIENT = MEMOI_AXIS_DATA | MEMOI_AXIS_SEQUENCE
 };
 
-memo_mesh_desc memo_mesh_desc_default(void) {
-    memo_mesh_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_mesh_desc)
 
 /* The degrees in the order in which messages list them. */
 typedef struct memoi_mesh_axis {
@@ -3663,10 +3471,9 @@ MEMOI memo_status memoi_mesh_check(const memoi_mesh_axis* axes, int32_t size, me
     int length = 0, i;
     int64_t product = 1;
     for (i = 0; i < MEMOI_MESH_AXES; i++) {
-        if (axes[i].degree < 1)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_mesh_desc.%s: negative (%d); 0 means 1", axes[i].name,
-                                  (int)axes[i].degree);
+        if (memob_check_integer("memo_mesh_desc", axes[i].name, axes[i].degree, 0, INT32_MAX,
+                                error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
         /* A product above size is wrong anyway; stop there, so that it cannot overflow. */
         product = product > size ? product : product * axes[i].degree;
     }
@@ -3676,9 +3483,8 @@ MEMOI memo_status memoi_mesh_check(const memoi_mesh_axis* axes, int32_t size, me
         length += snprintf(text + length, sizeof text - (size_t)length, "%s%s %d", i ? " x " : "",
                            axes[i].name, (int)axes[i].degree);
     memoi_mesh_hint(axes, size, hint);
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "memo_mesh_desc: %s is not the world's size (%d); %s%s", text, (int)size,
-                          hint[0] ? "what fits: " : "no change of one degree fits", hint);
+    return MEMOB_INVALID(error, "memo_mesh_desc: %s is not the world's size (%d); %s%s", text,
+                         (int)size, hint[0] ? "what fits: " : "no change of one degree fits", hint);
 }
 
 memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank, memo_mesh* mesh,
@@ -3691,10 +3497,8 @@ memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t ra
     memoi_mesh_list(desc, axes);
     status = memoi_mesh_check(axes, size, error);
     if (status) return status;
-    if (rank < 0 || rank >= size)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "mesh rank: out of range (%d); 0 to %d are valid", (int)rank,
-                              (int)size - 1);
+    status = memob_check_integer("mesh", "rank", rank, 0, size - 1, error);
+    if (status) return status;
     degrees->data = axes[0].degree;
     degrees->pipeline = axes[1].degree;
     degrees->tensor = axes[2].degree;
@@ -3794,11 +3598,7 @@ const char* memo_sharding_name(memo_sharding_kind kind) {
     return "no sharding";
 }
 
-memo_sharding_desc memo_sharding_desc_default(void) {
-    memo_sharding_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_sharding_desc)
 
 /* The runs of a rank must fit 31 bits, and those of all ranks 63. */
 #define MEMOI_DOCUMENTS_MAX (INT32_MAX / 4)
@@ -3829,37 +3629,30 @@ MEMOI int64_t memoi_sharding_document_of(const int64_t* begins, int64_t n_docume
 }
 
 MEMOI memo_status memoi_sharding_check(const memo_sharding_desc* desc, memo_error* error) {
-    if ((int)desc->kind < MEMO_SHARDING_ZIGZAG || (int)desc->kind > MEMO_SHARDING_DOCUMENTS)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sharding_desc.kind: not a memo_sharding_kind (%d); 0 to %d are valid",
-            (int)desc->kind, (int)MEMO_SHARDING_DOCUMENTS);
-    if (desc->ring < 0 || desc->ulysses < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_sharding_desc.%s: negative (%d); 0 means 1",
-                              desc->ring < 0 ? "ring" : "ulysses",
-                              (int)(desc->ring < 0 ? desc->ring : desc->ulysses));
-    if (desc->n_tokens < 1 || desc->n_tokens > MEMOB_BYTES_MAX / 2)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sharding_desc.n_tokens: out of range (%lld); 1 to %lld are valid",
-            (long long)desc->n_tokens, (long long)(MEMOB_BYTES_MAX / 2));
+    static const char name[] = "memo_sharding_desc";
+    memo_status status;
+    if ((status = memob_check_integer(name, "kind", (int)desc->kind, MEMO_SHARDING_ZIGZAG,
+                                      MEMO_SHARDING_DOCUMENTS, error)) ||
+        (status = memob_check_integer(name, "ring", desc->ring, 0, INT32_MAX, error)) ||
+        (status = memob_check_integer(name, "ulysses", desc->ulysses, 0, INT32_MAX, error)) ||
+        (status =
+             memob_check_integer(name, "n_tokens", desc->n_tokens, 1, MEMOB_BYTES_MAX / 2, error)))
+        return status;
 
     /* Documents belong to one kind, which needs them. */
     if (desc->kind != MEMO_SHARDING_DOCUMENTS && desc->document_begins)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sharding_desc.document_begins: not used by the sharding %s; use "
-            "MEMO_SHARDING_DOCUMENTS, or pass the documents in the mask",
-            memo_sharding_name(desc->kind));
+        return MEMOB_INVALID(error,
+                             "memo_sharding_desc.document_begins: not used by the sharding %s; use "
+                             "MEMO_SHARDING_DOCUMENTS, or pass the documents in the mask",
+                             memo_sharding_name(desc->kind));
     if (desc->kind == MEMO_SHARDING_DOCUMENTS &&
         (desc->n_documents > MEMOI_DOCUMENTS_MAX ||
          !memoi_sharding_are_documents(desc->document_begins, desc->n_documents, desc->n_tokens)))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sharding_desc.document_begins: invalid (%lld documents); 1 to %d that "
-            "ascend from 0 to n_tokens (%lld) are valid",
-            (long long)desc->n_documents, MEMOI_DOCUMENTS_MAX, (long long)desc->n_tokens);
+        return MEMOB_INVALID(error,
+                             "memo_sharding_desc.document_begins: invalid (%lld documents); 1 to "
+                             "%d that ascend from 0 to n_tokens (%lld) are valid",
+                             (long long)desc->n_documents, MEMOI_DOCUMENTS_MAX,
+                             (long long)desc->n_tokens);
     return MEMO_STATUS_OK;
 }
 
@@ -3880,10 +3673,9 @@ memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sh
     unit = (int64_t)sharding->ring * sharding->ulysses;
     if (desc->kind == MEMO_SHARDING_ZIGZAG && sharding->ulysses % 2) unit *= 2;
     if (unit > INT32_MAX)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sharding_desc: ring %d x ulysses %d are too many ranks; at most %d are "
-            "valid",
+        return MEMOB_INVALID(
+            error,
+            "memo_sharding_desc: ring %d x ulysses %d are too many ranks; at most %d are valid",
             (int)sharding->ring, (int)sharding->ulysses, INT32_MAX / 2);
     sharding->padded_tokens = (desc->n_tokens + unit - 1) / unit * unit;
     sharding->local_tokens = sharding->padded_tokens / sharding->ring / sharding->ulysses;
@@ -4173,50 +3965,31 @@ int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_ran
     return n_labels;
 }
 
-memo_status memo_sharding_sum_loss(memo_comm* comm, memo_stream stream, double* sums,
-                                   memo_error* error) {
-    return memo_all_reduce(comm, stream, sums, sums, 2, MEMO_TYPE_F64, MEMO_REDUCTION_SUM, error);
-}
-
-MEMOI void memoi_sharding_print_rank(const memo_sharding* sharding, int32_t rank,
-                                     memo_text* lines) {
+MEMOI void memoi_sharding_put_rank(const memo_sharding* sharding, int32_t rank, memo_text* text) {
     memo_run run;
     int64_t n_tokens = 0, row = 0;
-    memo_text_put(lines, "rank %d (ring %d, ulysses %d):", (int)rank,
+    memo_text_put(text, "rank %d (ring %d, ulysses %d):", (int)rank,
                   (int)(rank / sharding->ulysses), (int)(rank % sharding->ulysses));
     while (memoi_sharding_next(sharding, rank, &row, &run)) {
-        memo_text_put(lines, "%s %lld..%lld", row > run.count ? "," : "", (long long)run.start,
+        memo_text_put(text, "%s %lld..%lld", row > run.count ? "," : "", (long long)run.start,
                       (long long)(run.start + (run.count - 1) * run.stride));
-        if (run.stride > 1) memo_text_put(lines, " step %lld", (long long)run.stride);
+        if (run.stride > 1) memo_text_put(text, " step %lld", (long long)run.stride);
         n_tokens += memoi_sharding_run_tokens(&run, sharding->n_tokens);
     }
     if (n_tokens < sharding->local_tokens)
-        memo_text_put(lines, " (%lld of padding)", (long long)(sharding->local_tokens - n_tokens));
-    memo_text_put(lines, "\n");
+        memo_text_put(text, " (%lld of padding)", (long long)(sharding->local_tokens - n_tokens));
+    memo_text_put(text, "\n");
 }
 
-int64_t memo_sharding_print(const memo_sharding* sharding, char* text, int64_t capacity_bytes) {
-    memo_text lines;
-    int64_t n_bytes;
+void memo_sharding_put(const memo_sharding* sharding, memo_text* text) {
     int32_t rank;
-    memset(&lines, 0, sizeof lines);
-    memo_text_put(&lines, "%s, ring %d x ulysses %d: %lld tokens, %lld of padding, %lld a rank\n",
+    memo_text_put(text, "%s, ring %d x ulysses %d: %lld tokens, %lld of padding, %lld a rank\n",
                   memo_sharding_name(sharding->kind), (int)sharding->ring, (int)sharding->ulysses,
                   (long long)sharding->n_tokens,
                   (long long)(sharding->padded_tokens - sharding->n_tokens),
                   (long long)sharding->local_tokens);
     for (rank = 0; rank < sharding->ring * sharding->ulysses; rank++)
-        memoi_sharding_print_rank(sharding, rank, &lines);
-
-    /* Cut to what fits. */
-    n_bytes = lines.n_bytes;
-    if (capacity_bytes > 0) {
-        int64_t kept = n_bytes < capacity_bytes - 1 ? n_bytes : capacity_bytes - 1;
-        if (kept) memcpy(text, lines.data, (size_t)kept);
-        text[kept] = 0;
-    }
-    memo_text_free(&lines);
-    return n_bytes;
+        memoi_sharding_put_rank(sharding, rank, text);
 }
 
 /* ---- >>target -----------------------------------------------------------------------------------
@@ -4247,18 +4020,12 @@ typedef struct memoi_target {
     int32_t has_ranges; /* 0: addresses are not real; leave them out */
 } memoi_target;
 
-/* A table from older code may end before annotate. */
-MEMOI int memoi_target_has_annotate(const memo_device* device) {
-    int64_t needed = (int64_t)(offsetof(memo_device, annotate) + sizeof device->annotate);
-    return device->struct_bytes >= needed && device->annotate;
-}
-
 /* Announces an operation that the table has no function for.  With a device, the caller enqueues it
  * afterwards. */
 MEMOI memo_status memoi_target_announce(const memoi_target* target, int stream, memo_op_desc* op,
                                         memo_error* error) {
     if (target->device)
-        return memoi_target_has_annotate(target->device)
+        return MEMO_DEVICE_HAS(target->device, annotate)
                    ? memo_annotate(target->device, target->streams[stream], op, error)
                    : MEMO_STATUS_OK;
     op->stream = target->stream_indices[stream];
@@ -4342,7 +4109,7 @@ MEMOI memo_status memoi_target_schedule_stream(memo_schedule* schedule, const ch
 
 /* Functions are launched on the device itself, not on a recorder around it. */
 MEMOI memo_device* memoi_target_host_of(const memo_device* device) {
-    while (memoi_target_has_annotate(device) && device->annotate == memob_recorder_annotate)
+    while (MEMO_DEVICE_HAS(device, annotate) && device->annotate == memob_recorder_annotate)
         device = &((const memo_recorder*)device->context)->inner;
     return (memo_device*)(uintptr_t)device;
 }
@@ -4351,54 +4118,39 @@ MEMOI memo_device* memoi_target_host_of(const memo_device* device) {
 
 /* --- row kernels --- */
 
-/* A table from older code may end before the row kernels. */
-MEMOI int memoi_target_has_kernels(const memo_device* device) {
-    return device->struct_bytes >= (int64_t)(offsetof(memo_device, cast) + sizeof device->cast);
-}
-
 MEMOI memo_status memoi_target_no_kernel(const memoi_target* target, memo_error* error) {
     return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                           "device '%s': it has no row kernels; use a device that has them",
                           target->device->name);
 }
 
-/* Enqueues a row kernel on the compute stream; without a device, announces op. */
-#define MEMOI_TARGET_KERNEL(target, op, entry, desc)                                               \
-    (!(target)->device ? memoi_target_announce(target, MEMOI_TARGET_COMPUTE, op, error)            \
-     : memoi_target_has_kernels((target)->device) && (target)->device->entry                       \
+/* Appends a row kernel to the schedule. */
+MEMOI memo_status memoi_target_add_kernel(const memoi_target* target, const char* name,
+                                          memob_row_touched touched, memo_error* error) {
+    memo_op_desc op = memob_row_op(name, &touched);
+    return memoi_target_announce(target, MEMOI_TARGET_COMPUTE, &op, error);
+}
+
+/* Enqueues a row kernel on the compute stream, or appends it to the schedule.  In desc, strides and
+ * n_batches are not 0. */
+#define MEMOI_TARGET_KERNEL(target, entry, name, shown, desc)                                      \
+    (!(target)->device                                                                             \
+         ? memoi_target_add_kernel(target, shown, memob_row_touch_##name(desc), error)             \
+     : MEMO_DEVICE_HAS((target)->device, entry)                                                    \
          ? (target)->device->entry((target)->device->context,                                      \
                                    (target)->streams[MEMOI_TARGET_COMPUTE], desc, error)           \
          : memoi_target_no_kernel(target, error))
 
-MEMOI memo_status memoi_target_merge(const memoi_target* target, memo_merge_desc* merge,
+MEMOI memo_status memoi_target_merge(const memoi_target* target, const memo_merge_desc* merge,
                                      memo_error* error) {
-    memo_op_desc op = memo_op_desc_default();
-    memo_range reads[4];
-    int64_t n_rows;
-    memo_status status = MEMO_STATUS_OK;
-    if (target->device) status = memo_merge_desc_resolve(merge, error);
-    if (status) return status;
-    n_rows = (merge->n_batches - 1) * merge->batch_stride_rows + merge->n_rows;
-    reads[0] = memob_range_at(merge->out, n_rows * merge->n_columns * 4);
-    reads[1] = memob_range_at(merge->lse, n_rows * 4);
-    reads[2] = memob_range_at(merge->part_out, n_rows * merge->n_columns * 4);
-    reads[3] = memob_range_at(merge->part_lse, n_rows * 4);
-    op.name = "merge";
-    op.reads = reads;
-    op.n_reads = 4;
-    op.writes = reads;
-    op.n_writes = 2;
-    return MEMOI_TARGET_KERNEL(target, &op, merge, merge);
+    return MEMOI_TARGET_KERNEL(target, merge, merge, "merge", merge);
 }
 
 /* to (type) += from, in rows of n elements. */
 MEMOI memo_status memoi_target_add(const memoi_target* target, void* to, memo_type type,
                                    int64_t to_stride, const float* from, int64_t from_stride,
                                    int64_t n, int64_t n_rows, memo_error* error) {
-    memo_op_desc op = memo_op_desc_default();
     memo_add_desc add;
-    memo_range reads[2];
-    memo_status status = MEMO_STATUS_OK;
     if (!n || !n_rows) return MEMO_STATUS_OK;
     memset(&add, 0, sizeof add); /* b is F32 */
     add.to = to;
@@ -4409,84 +4161,36 @@ MEMOI memo_status memoi_target_add(const memoi_target* target, void* to, memo_ty
     add.n_columns = n;
     add.to_stride = add.a_stride = to_stride;
     add.b_stride = from_stride;
-
-    reads[0] = memob_range_at(to, ((n_rows - 1) * to_stride + n) * memo_type_bytes(type));
-    reads[1] = memob_range_at(from, ((n_rows - 1) * from_stride + n) * 4);
-    op.name = "add";
-    op.reads = reads;
-    op.n_reads = 2;
-    op.writes = reads;
-    op.n_writes = 1;
-    if (target->device) status = memo_add_desc_resolve(&add, error);
-    return status ? status : MEMOI_TARGET_KERNEL(target, &op, add, &add);
-}
-
-/* A table from older code may end before these kernels. */
-MEMOI int memoi_target_has_sinks(const memo_device* device) {
-    return device->struct_bytes >=
-               (int64_t)(offsetof(memo_device, sink_sums) + sizeof device->sink_sums) &&
-           device->sinks && device->sink_sums;
+    return MEMOI_TARGET_KERNEL(target, add, add, "add", &add);
 }
 
 /* Merges sinks into out and lse; with d_sinks, their gradient.  The device has the kernels. */
-MEMOI memo_status memoi_target_add_sinks(const memoi_target* target, memo_sinks_desc* sinks,
+MEMOI memo_status memoi_target_add_sinks(const memoi_target* target, const memo_sinks_desc* sinks,
                                          memo_error* error) {
-    const int64_t n = sinks->n_rows * sinks->n_heads;
-    memo_op_desc op = memo_op_desc_default();
-    memo_range reads[4];
-    memo_status status;
-    reads[0] = sinks->d_sinks ? memob_range_at(sinks->row_dots, n * 4)
-                              : memob_range_at(sinks->out, n * sinks->n_columns * 4);
-    reads[1] = memob_range_at(sinks->lse, n * 4);
-    reads[2] = memob_range_at(sinks->sinks, sinks->n_heads * 4);
-    reads[3] = memob_range_at(sinks->d_sinks, sinks->d_sinks ? sinks->n_heads * 4 : 0);
-    op.name = sinks->d_sinks ? "sink sums" : "sinks";
-    op.reads = reads;
-    op.n_reads = sinks->d_sinks ? 4 : 3;
-    op.writes = sinks->d_sinks ? reads + 3 : reads;
-    op.n_writes = sinks->d_sinks ? 1 : 2;
-    if (!target->device) return memoi_target_announce(target, MEMOI_TARGET_COMPUTE, &op, error);
-    status = memo_sinks_desc_resolve(sinks, error);
-    if (status) return status;
-    return sinks->d_sinks ? MEMOI_TARGET_KERNEL(target, &op, sink_sums, sinks)
-                          : MEMOI_TARGET_KERNEL(target, &op, sinks, sinks);
+    return sinks->d_sinks ? MEMOI_TARGET_KERNEL(target, sink_sums, sink_sums, "sink sums", sinks)
+                          : MEMOI_TARGET_KERNEL(target, sinks, sinks, "sinks", sinks);
 }
 
 /* to[row] = sum of a * b over the n elements of a row. */
 MEMOI memo_status memoi_target_row_sums(const memoi_target* target, float* to, const void* a,
                                         const void* b, memo_type type, int64_t n, int64_t n_rows,
                                         memo_error* error) {
-    memo_op_desc op = memo_op_desc_default();
     memo_row_sums_desc sums;
-    memo_range ranges[3];
-    memo_status status = MEMO_STATUS_OK;
     memset(&sums, 0, sizeof sums);
     sums.sums = to;
     sums.a = a;
     sums.b = b;
     sums.a_type = sums.b_type = type;
     sums.n_rows = n_rows;
-    sums.n_columns = n;
-    ranges[0] = memob_range_at(a, n_rows * n * memo_type_bytes(type));
-    ranges[1] = memob_range_at(b, n_rows * n * memo_type_bytes(type));
-    ranges[2] = memob_range_at(to, n_rows * 4);
-    op.name = "row sums";
-    op.reads = ranges;
-    op.n_reads = 2;
-    op.writes = ranges + 2;
-    op.n_writes = 1;
-    if (target->device) status = memo_row_sums_desc_resolve(&sums, error);
-    return status ? status : MEMOI_TARGET_KERNEL(target, &op, row_sums, &sums);
+    sums.n_columns = sums.a_stride = sums.b_stride = n;
+    return MEMOI_TARGET_KERNEL(target, row_sums, sums, "row sums", &sums);
 }
 
 /* to (type) = from (from_type), n elements. */
 MEMOI memo_status memoi_target_cast(const memoi_target* target, void* to, memo_type type,
                                     const void* from, memo_type from_type, int64_t n,
                                     memo_error* error) {
-    memo_op_desc op = memo_op_desc_default();
     memo_cast_desc cast;
-    memo_range ranges[2];
-    memo_status status = MEMO_STATUS_OK;
     if (!n) return MEMO_STATUS_OK;
     memset(&cast, 0, sizeof cast);
     cast.to = to;
@@ -4494,25 +4198,13 @@ MEMOI memo_status memoi_target_cast(const memoi_target* target, void* to, memo_t
     cast.to_type = type;
     cast.from_type = from_type;
     cast.n = n;
-    ranges[0] = memob_range_at(from, n * memo_type_bytes(from_type));
-    ranges[1] = memob_range_at(to, n * memo_type_bytes(type));
-    op.name = "cast";
-    op.reads = ranges;
-    op.n_reads = 1;
-    op.writes = ranges + 1;
-    op.n_writes = 1;
-    if (target->device) status = memo_cast_desc_resolve(&cast, error);
-    return status ? status : MEMOI_TARGET_KERNEL(target, &op, cast, &cast);
+    return MEMOI_TARGET_KERNEL(target, cast, cast, "cast", &cast);
 }
 
 /* ---- >>masks ------------------------------------------------------------------------------------
  * Knows: positions and documents.  Knows nothing of ranks, shardings or devices. */
 
-memo_mask memo_mask_default(void) {
-    memo_mask mask;
-    memset(&mask, 0, sizeof mask);
-    return mask;
-}
+MEMOB_ZERO_DEFAULT(memo_mask)
 
 /* Positions from the query's own on that it sees; 0: no limit. */
 MEMOI int64_t memoi_mask_after(const memo_mask* mask) {
@@ -4931,22 +4623,20 @@ MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
     memoi_host_attention_args args;
     if (block->head_size < 1 || block->head_size > MEMOI_HEAD || block->v_head_size < 1 ||
         block->v_head_size > MEMOI_HEAD)
-        return memo_error_set(
-            error, MEMO_STATUS_UNSUPPORTED,
-            "host attention: head_size or v_head_size is out of range (%d, %d); 1 to %d are "
-            "supported",
-            (int)block->head_size, (int)block->v_head_size, MEMOI_HEAD);
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "host attention: head_size or v_head_size is out of range (%d, %d); "
+                              "1 to %d are supported",
+                              (int)block->head_size, (int)block->v_head_size, MEMOI_HEAD);
     if (block->type != MEMO_TYPE_F32 && block->type != MEMO_TYPE_BF16 &&
         block->type != MEMO_TYPE_F16)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "host attention.type: not supported (%s); f32, bf16 and f16 are",
                               memo_type_name(block->type));
     if (block->n_kv_heads < 1 || block->n_q_heads % block->n_kv_heads)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "host attention.n_q_heads: not a multiple of n_kv_heads (%d, %d); call "
-            "it for groups of heads that are",
-            (int)block->n_q_heads, (int)block->n_kv_heads);
+        return MEMOB_INVALID(error,
+                             "host attention.n_q_heads: not a multiple of n_kv_heads (%d, %d); "
+                             "call it for groups of heads that are",
+                             (int)block->n_q_heads, (int)block->n_kv_heads);
     memset(&args, 0, sizeof args);
     args.block = *block;
     args.state = (memo_host_attention*)user;
@@ -5730,7 +5420,7 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* rings, int32_t n_rings, int32_
     /* Announce what is read and written: whole buffers, whichever rows travel.  The rank that sends
      * most sets the time. */
     for (i = 0; i < n_rings; i++) {
-        if (ring->target->device && !memoi_target_has_annotate(ring->target->device)) break;
+        if (ring->target->device && !MEMO_DEVICE_HAS(ring->target->device, annotate)) break;
         memoi_ring_messages(&rings[i], s, &list);
         op.link_bytes = memob_max(op.link_bytes, memoi_ring_sent_bytes(&rings[i], &list, s));
     }
@@ -5989,8 +5679,7 @@ MEMOI memo_status memoi_ring_merge(const memoi_ring* ring, const memo_attention_
     merge.n_batches = block->n_batch;
     merge.n_rows = memoi_ring_runs_rows(block->q_runs, block->n_q_runs) * shape->heads.n_q;
     merge.n_columns = shape->v_head_size;
-    merge.batch_stride_rows = merge.part_batch_stride_rows =
-        shape->sharding.ring_tokens * shape->heads.n_q;
+    merge.batch_stride_rows = shape->sharding.ring_tokens * shape->heads.n_q;
     return memoi_target_merge(ring->target, &merge, error);
 }
 
@@ -6381,11 +6070,7 @@ struct memo_sp_attention {
     void* memory;                           /* owned; NULL: the user's, or none */
 };
 
-memo_sp_attention_desc memo_sp_attention_desc_default(void) {
-    memo_sp_attention_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_sp_attention_desc)
 
 /* --- shapes and sizes --- */
 
@@ -6399,6 +6084,7 @@ MEMOI memo_status memoi_hybrid_ranks_check(const memo_sp_attention_desc* desc, m
     const memo_sharding* sharding = &desc->sharding;
     const memo_comm* comms[2];
     const char* const names[2] = {"ring", "ulysses"};
+    const char* const rank_names[2] = {"ring_rank", "ulysses_rank"};
     int32_t degrees[2], ranks[2];
     int k;
     comms[0] = desc->ring;
@@ -6411,68 +6097,39 @@ MEMOI memo_status memoi_hybrid_ranks_check(const memo_sp_attention_desc* desc, m
     /* Communicators and shardings come from different calls, so they may disagree. */
     for (k = 0; k < 2; k++) {
         if (comms[k] && comms[k]->size != degrees[k])
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_sp_attention_desc.%s: its size is not the sharding's degree (%d, "
-                "%d); make both from one mesh",
-                names[k], (int)comms[k]->size, (int)degrees[k]);
-        if (ranks[k] < 0 || ranks[k] >= degrees[k])
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_sp_attention_desc.%s_rank: out of range (%d); 0 to %d are valid", names[k],
-                (int)ranks[k], (int)degrees[k] - 1);
+            return MEMOB_INVALID(error,
+                                 "memo_sp_attention_desc.%s: its size is not the sharding's degree "
+                                 "(%d, %d); make both from one mesh",
+                                 names[k], (int)comms[k]->size, (int)degrees[k]);
+        if (memob_check_integer("memo_sp_attention_desc", rank_names[k], ranks[k], 0,
+                                degrees[k] - 1, error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
     }
     return MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    if (desc->n_batch < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_sp_attention_desc.n_batch: negative (%d); 0 means 1",
-                              (int)desc->n_batch);
-
-    /* Numbers of heads. */
+    static const char name[] = "memo_sp_attention_desc";
+    memo_status status;
     if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sp_attention_desc.n_q_heads: not a positive multiple of n_kv_heads "
-            "(%d, %d); choose one that is",
-            (int)desc->n_q_heads, (int)desc->n_kv_heads);
-    if (desc->ulysses_groups < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_sp_attention_desc.ulysses_groups: negative (%d); 0 means 1",
-                              (int)desc->ulysses_groups);
-
-    /* What a head is. */
-    if (desc->head_size < 1)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sp_attention_desc.head_size: out of range (%d); at least 1 is valid",
-            (int)desc->head_size);
-    if (!memob_is_in((double)desc->softcap, 0, 3e38))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_sp_attention_desc.softcap: out of range (%g); 0 (none) to 3e38 "
-                              "are valid",
-                              (double)desc->softcap);
-    if (!memob_is_in((double)desc->scale, -3e38, 3e38))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_sp_attention_desc.scale: not finite (%g); 0 means 1 / "
-                              "sqrt(head_size)",
-                              (double)desc->scale);
-    if (desc->first_q_head < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_sp_attention_desc.first_q_head: negative (%d); 0 or more are "
-                              "valid",
-                              (int)desc->first_q_head);
-    if (desc->v_head_size < 0)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sp_attention_desc.v_head_size: negative (%d); 0 means head_size",
-            (int)desc->v_head_size);
+        return MEMOB_INVALID(error,
+                             "memo_sp_attention_desc.n_q_heads: not a positive multiple of "
+                             "n_kv_heads (%d, %d); choose one that is",
+                             (int)desc->n_q_heads, (int)desc->n_kv_heads);
+    if ((status = memob_check_integer(name, "n_batch", desc->n_batch, 0, INT32_MAX, error)) ||
+        (status = memob_check_integer(name, "ulysses_groups", desc->ulysses_groups, 0, INT32_MAX,
+                                      error)) ||
+        (status = memob_check_integer(name, "head_size", desc->head_size, 1, INT32_MAX, error)) ||
+        (status =
+             memob_check_integer(name, "v_head_size", desc->v_head_size, 0, INT32_MAX, error)) ||
+        (status =
+             memob_check_integer(name, "first_q_head", desc->first_q_head, 0, INT32_MAX, error)) ||
+        (status = memob_check_real(name, "softcap", (double)desc->softcap, 0, 3e38, error)) ||
+        (status = memob_check_real(name, "scale", (double)desc->scale, -3e38, 3e38, error)))
+        return status;
     if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sp_attention_desc.type: not supported (%s); f32, bf16 and f16 are",
+        return MEMOB_INVALID(
+            error, "memo_sp_attention_desc.type: not supported (%s); f32, bf16 and f16 are",
             memo_type_name(desc->type));
     return MEMO_STATUS_OK;
 }
@@ -6483,17 +6140,15 @@ MEMOI memo_status memoi_hybrid_masks_check(const memo_sp_attention_desc* desc, m
     const memo_sharding* sharding = &desc->sharding;
     int32_t n_batch = desc->n_batch ? desc->n_batch : 1, b;
     if (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
+        return MEMOB_INVALID(
+            error, "memo_sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
             (int)desc->n_masks, (int)n_batch);
     for (b = 0; desc->row_shardings && b < n_batch; b++)
         if (!memoi_hybrid_is_alike(&desc->row_shardings[b], sharding))
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_sp_attention_desc.row_shardings[%d]: does not match sharding, "
-                "which is %s, ring %d "
-                "x ulysses %d, %lld tokens; only its documents may differ",
+            return MEMOB_INVALID(
+                error,
+                "memo_sp_attention_desc.row_shardings[%d]: does not match sharding, which is %s, "
+                "ring %d x ulysses %d, %lld tokens; only its documents may differ",
                 (int)b, memo_sharding_name(sharding->kind), (int)sharding->ring,
                 (int)sharding->ulysses, (long long)sharding->n_tokens);
     return MEMO_STATUS_OK;
@@ -6515,37 +6170,35 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
     int32_t head_size = memoi_hybrid_larger(desc->head_size, desc->v_head_size);
     memo_status status;
     if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
+        return MEMOB_INVALID(
+            error, "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
     status = memoi_hybrid_ranks_check(desc, error);
     if (!status) status = memoi_hybrid_heads_check(desc, error);
     if (!status) status = memoi_hybrid_masks_check(desc, error);
     if (status) return status;
     if (keys->local_tokens && (keys->ring != sharding->ring || keys->ulysses != sharding->ulysses))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_sp_attention_desc.key_sharding: ring %d x ulysses %d, but "
-                              "sharding has %d x %d; make "
-                              "both with the same degrees",
-                              (int)keys->ring, (int)keys->ulysses, (int)sharding->ring,
-                              (int)sharding->ulysses);
+        return MEMOB_INVALID(error,
+                             "memo_sp_attention_desc.key_sharding: ring %d x ulysses %d, but "
+                             "sharding has %d x %d; make both with the same degrees",
+                             (int)keys->ring, (int)keys->ulysses, (int)sharding->ring,
+                             (int)sharding->ulysses);
     if (desc->max_documents < 0 ||
         memoi_hybrid_most_documents(desc) > MEMOI_DOCUMENTS_MAX / n_batch)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sp_attention_desc.max_documents: out of range (%lld; the sharding has "
-            "%lld); 0 to %d are valid",
-            (long long)desc->max_documents, (long long)memoi_hybrid_most_documents(desc),
-            (int)(MEMOI_DOCUMENTS_MAX / n_batch));
+        return MEMOB_INVALID(error,
+                             "memo_sp_attention_desc.max_documents: out of range (%lld; the "
+                             "sharding has %lld); 0 to %d are valid",
+                             (long long)desc->max_documents,
+                             (long long)memoi_hybrid_most_documents(desc),
+                             (int)(MEMOI_DOCUMENTS_MAX / n_batch));
 
     /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
     if ((double)memob_max(sharding->ring_tokens, keys->ring_tokens) * sharding->ring * n_batch *
             desc->n_q_heads * head_size * sharding->ulysses >
         (double)(MEMOB_BYTES_MAX / 1024))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sp_attention_desc: too large (%lld tokens, %d query heads of %d, "
-            "batch %d); tokens x heads x head size x batch x ulysses may be 2^52",
+        return MEMOB_INVALID(
+            error,
+            "memo_sp_attention_desc: too large (%lld tokens, %d query heads of %d, batch %d); "
+            "tokens x heads x head size x batch x ulysses may be 2^52",
             (long long)memob_max(sharding->n_tokens, keys->n_tokens), (int)desc->n_q_heads,
             (int)head_size, (int)n_batch);
     return MEMO_STATUS_OK;
@@ -6942,15 +6595,12 @@ MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, 
                           : !desc->ulysses && desc->sharding.ulysses > 1 ? "ulysses"
                                                                          : NULL;
     if (missing)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sp_attention_desc.%s: NULL; it is required for ring %d x ulysses %d", missing,
-            (int)desc->sharding.ring, (int)desc->sharding.ulysses);
+        return MEMOB_INVALID(
+            error, "memo_sp_attention_desc.%s: NULL; it is required for ring %d x ulysses %d",
+            missing, (int)desc->sharding.ring, (int)desc->sharding.ulysses);
     if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_sp_attention_desc.device_memory: not aligned (%p); align it to %d "
-            "bytes",
+        return MEMOB_INVALID(
+            error, "memo_sp_attention_desc.device_memory: not aligned (%p); align it to %d bytes",
             desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
     return MEMO_STATUS_OK;
 }
@@ -7040,18 +6690,17 @@ memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_shar
     int32_t i;
     for (i = 0; i < a->shape.n_tokens_of; i++) {
         if (!memoi_hybrid_is_alike(&shardings[i], own))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_sp_attention_set_sharding.shardings[%d]: does not match "
-                                  "%s, ring %d x ulysses "
-                                  "%d, %lld tokens; change only its documents",
-                                  (int)i, memo_sharding_name(own->kind), (int)own->ring,
-                                  (int)own->ulysses, (long long)own->n_tokens);
+            return MEMOB_INVALID(error,
+                                 "memo_sp_attention_set_sharding.shardings[%d]: does not match %s, "
+                                 "ring %d x ulysses %d, %lld tokens; change only its documents",
+                                 (int)i, memo_sharding_name(own->kind), (int)own->ring,
+                                 (int)own->ulysses, (long long)own->n_tokens);
         if (shardings[i].n_documents > a->max_documents)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_sp_attention_set_sharding.shardings[%d]: too many documents "
-                "(%lld); desc.max_documents allows %lld",
-                (int)i, (long long)shardings[i].n_documents, (long long)a->max_documents);
+            return MEMOB_INVALID(error,
+                                 "memo_sp_attention_set_sharding.shardings[%d]: too many documents "
+                                 "(%lld); desc.max_documents allows %lld",
+                                 (int)i, (long long)shardings[i].n_documents,
+                                 (long long)a->max_documents);
     }
     status = memo_stream_synchronize(device, a->target.streams[MEMOI_TARGET_COMPUTE], error);
     for (i = 0; i < a->shape.n_tokens_of && !status; i++)
@@ -7065,41 +6714,36 @@ memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_shar
 MEMOI memo_status memoi_hybrid_one_mask_check(const memo_mask* mask, int has_key_sharding,
                                               memo_error* error) {
     if (mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
-            (int)mask->kind);
-    if (mask->window_before < 0 || mask->window_after < 0)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT, "memo_mask.%s: negative (%lld); 0 means no limit",
-            mask->window_before < 0 ? "window_before" : "window_after",
-            (long long)(mask->window_before < 0 ? mask->window_before : mask->window_after));
+        return MEMOB_INVALID(error,
+                             "memo_mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
+                             (int)mask->kind);
+    if (memob_check_integer("memo_mask", "window_before", mask->window_before, 0, INT64_MAX,
+                            error) ||
+        memob_check_integer("memo_mask", "window_after", mask->window_after, 0, INT64_MAX, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (mask->document_begins &&
         !memoi_sharding_are_documents(mask->document_begins, mask->n_documents, mask->n_tokens))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_mask.document_begins: invalid (%lld documents); they must ascend from "
-            "0 to the sharding's n_tokens (%lld)",
-            (long long)mask->n_documents, (long long)mask->n_tokens);
+        return MEMOB_INVALID(error,
+                             "memo_mask.document_begins: invalid (%lld documents); they must "
+                             "ascend from 0 to the sharding's n_tokens (%lld)",
+                             (long long)mask->n_documents, (long long)mask->n_tokens);
 
     /* Keys have documents if and only if queries have them. */
     if (!has_key_sharding && mask->key_begins)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_mask.key_begins: not NULL, but keys have the sharding of queries; set "
-            "memo_sp_attention_desc.key_sharding for cross-attention");
+        return MEMOB_INVALID(
+            error, "memo_mask.key_begins: not NULL, but keys have the sharding of queries; set "
+                   "memo_sp_attention_desc.key_sharding for cross-attention");
     if (has_key_sharding && !mask->document_begins != !mask->key_begins)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_mask: %s have no documents, or another number of them; pass "
-                              "document_begins and key_begins",
-                              mask->key_begins ? "queries" : "keys");
+        return MEMOB_INVALID(error,
+                             "memo_mask: %s have no documents, or another number of them; pass "
+                             "document_begins and key_begins",
+                             mask->key_begins ? "queries" : "keys");
     if (mask->key_begins &&
         !memoi_sharding_are_documents(mask->key_begins, mask->n_documents, mask->n_keys))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_mask.key_begins: invalid (%lld documents); they must ascend from 0 to "
-            "the key_sharding's n_tokens (%lld)",
-            (long long)mask->n_documents, (long long)mask->n_keys);
+        return MEMOB_INVALID(error,
+                             "memo_mask.key_begins: invalid (%lld documents); they must ascend "
+                             "from 0 to the key_sharding's n_tokens (%lld)",
+                             (long long)mask->n_documents, (long long)mask->n_keys);
     return MEMO_STATUS_OK;
 }
 
@@ -7493,9 +7137,10 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a,
                           : is_backward && t->sinks && !t->d_sinks         ? "d_sinks"
                                                                            : NULL;
     if (missing)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_sp_attention_tensors.%s: NULL; it is required here", missing);
-    if (t->sinks && !memoi_target_has_sinks(a->target.device))
+        return MEMOB_INVALID(error, "memo_sp_attention_tensors.%s: NULL; it is required here",
+                             missing);
+    if (t->sinks &&
+        !(MEMO_DEVICE_HAS(a->target.device, sinks) && MEMO_DEVICE_HAS(a->target.device, sink_sums)))
         return memo_error_set(
             error, MEMO_STATUS_UNSUPPORTED,
             "device '%s': it has no kernels for attention sinks; pass sinks NULL, "
@@ -7578,6 +7223,7 @@ memo_status memo_sp_attention_schedule(const memo_sp_attention* a,
 }
 
 typedef struct memoi_hybrid_all_ranks {
+    memob_arrays arrays;
     memoi_shape* shapes;
     memoi_hybrid_walk* walks;
     memoi_ring* rings;
@@ -7633,13 +7279,13 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     memset(&none, 0, sizeof none);
     if (desc->ulysses) rank_desc.ulysses_rank = desc->ulysses->rank;
     rank_desc.ring = rank_desc.ulysses = NULL;
-    all.shapes = (memoi_shape*)memob_calloc(rd, sizeof(memoi_shape));
-    all.walks = (memoi_hybrid_walk*)memob_calloc(rd, sizeof(memoi_hybrid_walk));
-    all.rings = (memoi_ring*)memob_calloc(rd, sizeof(memoi_ring));
+    memset(&all, 0, sizeof all);
+    all.shapes = (memoi_shape*)memob_arrays_add(&all.arrays, rd, sizeof(memoi_shape));
+    all.walks = (memoi_hybrid_walk*)memob_arrays_add(&all.arrays, rd, sizeof(memoi_hybrid_walk));
+    all.rings = (memoi_ring*)memob_arrays_add(&all.arrays, rd, sizeof(memoi_ring));
+    all.more_streams = (int32_t*)memob_arrays_add(&all.arrays, rd, sizeof(int32_t));
     all.tokens = memoi_hybrid_tokens_create(desc);
-    all.more_streams = (int32_t*)memob_calloc(rd, sizeof(int32_t));
-    if (!all.shapes || !all.walks || !all.rings || !all.tokens || !all.more_streams)
-        status = memob_no_memory(error, "the schedule of a ring");
+    if (all.arrays.failed || !all.tokens) status = memob_no_memory(error, "the schedule of a ring");
 
     for (r = 0; r < rd && !status; r++)
         status = memoi_hybrid_all_ranks_add(&all, &rank_desc, r, masks, is_backward,
@@ -7650,11 +7296,8 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
         status = memoi_hybrid_walk_through(all.walks, all.rings, rd, error);
     }
 
-    MEMO_FREE(all.shapes);
-    MEMO_FREE(all.walks);
-    MEMO_FREE(all.rings);
+    memob_arrays_free(&all.arrays);
     MEMO_FREE(all.tokens);
-    MEMO_FREE(all.more_streams);
     return status;
 }
 
@@ -7671,11 +7314,7 @@ const char* memo_blocks_order_name(memo_blocks_order order) {
     return "no order";
 }
 
-memo_blocks_schedule_desc memo_blocks_schedule_desc_default(void) {
-    memo_blocks_schedule_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_blocks_schedule_desc)
 
 #define MEMOI_BLOCKS_PARTS 1000
 #define MEMOI_BLOCKS_MAX   (1 << 20) /* n_blocks x n_parts: each makes about 10 operations */
@@ -7740,11 +7379,10 @@ MEMOI memo_status memoi_blocks_check_times(const memo_blocks_schedule_desc* desc
                      t->gather_s;
         if (!(t->forward_s >= 0 && t->recompute_s >= 0 && t->backward_s >= 0 && t->weights_s >= 0 &&
               t->reduce_s >= 0 && t->gather_s >= 0 && sum <= 1e300))
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_blocks_schedule_desc.times: negative or not a number (block %d, "
-                "part %d); use times of at least 0",
-                (int)(i / desc->n_parts) + 1, (int)(i % desc->n_parts) + 1);
+            return MEMOB_INVALID(error,
+                                 "memo_blocks_schedule_desc.times: negative or not a number (block "
+                                 "%d, part %d); use times of at least 0",
+                                 (int)(i / desc->n_parts) + 1, (int)(i % desc->n_parts) + 1);
     }
     return MEMO_STATUS_OK;
 }
@@ -7754,29 +7392,21 @@ MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error
     if (desc->blocks_per_layer == 0) desc->blocks_per_layer = 2;
     if (desc->n_parts == 0) desc->n_parts = 2;
 
-    if ((int)desc->order < MEMO_BLOCKS_DEFAULT || (int)desc->order > MEMO_BLOCKS_FINE)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_blocks_schedule_desc.order: not a memo_blocks_order (%d); 0 to %d are "
-            "valid",
-            (int)desc->order, (int)MEMO_BLOCKS_FINE);
-    if (desc->n_parts < 1 || desc->n_parts > MEMOI_BLOCKS_PARTS)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_blocks_schedule_desc.n_parts: out of range (%d); 1 to %d are valid",
-            (int)desc->n_parts, MEMOI_BLOCKS_PARTS);
+    if (memob_check_integer("memo_blocks_schedule_desc", "order", (int)desc->order,
+                            MEMO_BLOCKS_DEFAULT, MEMO_BLOCKS_FINE, error) ||
+        memob_check_integer("memo_blocks_schedule_desc", "n_parts", desc->n_parts, 1,
+                            MEMOI_BLOCKS_PARTS, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->n_blocks < 1 || desc->blocks_per_layer < 1 || desc->n_blocks % desc->blocks_per_layer)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d per "
-            "layer); use a positive multiple of blocks_per_layer",
-            (int)desc->n_blocks, (int)desc->blocks_per_layer);
+        return MEMOB_INVALID(error,
+                             "memo_blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d "
+                             "per layer); use a positive multiple of blocks_per_layer",
+                             (int)desc->n_blocks, (int)desc->blocks_per_layer);
     if ((int64_t)desc->n_blocks * desc->n_parts > MEMOI_BLOCKS_MAX)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_blocks_schedule_desc.n_blocks: too many (%d, of %d parts); n_blocks x "
-            "n_parts may be %d",
-            (int)desc->n_blocks, (int)desc->n_parts, MEMOI_BLOCKS_MAX);
+        return MEMOB_INVALID(error,
+                             "memo_blocks_schedule_desc.n_blocks: too many (%d, of %d parts); "
+                             "n_blocks x n_parts may be %d",
+                             (int)desc->n_blocks, (int)desc->n_parts, MEMOI_BLOCKS_MAX);
     return memoi_blocks_check_times(desc, error);
 }
 
@@ -8010,14 +7640,12 @@ MEMOI void memoi_blocks_name(char name[40], const memoi_blocks_step* step) {
 /* Describes the op just appended, so that there is one step per op. */
 MEMOI void memoi_blocks_added(memoi_blocks_builder* b, memoi_blocks_kind kind, int32_t block,
                               int32_t part) {
-    void* steps = b->steps;
     int64_t n = b->schedule->n_ops;
     if (b->status) return;
-    if (!memob_reserve(&steps, &b->steps_capacity, n, sizeof *b->steps)) {
+    if (!memob_reserve(&b->steps, &b->steps_capacity, n, sizeof *b->steps)) {
         b->status = memob_no_memory(b->error, "the steps of a schedule");
         return;
     }
-    b->steps = (memoi_blocks_step*)steps;
     b->steps[n - 1].kind = kind;
     b->steps[n - 1].block = block;
     b->steps[n - 1].part = part;
@@ -8376,17 +8004,15 @@ memo_status memo_comm_measure(memo_comm* comm, const memo_device* device, memo_s
     int32_t k;
     memo_status status;
     if ((int)kind < MEMO_COLLECTIVE_ALL_REDUCE || (int)kind > MEMO_COLLECTIVE_REDUCE_SCATTER)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_comm_measure.kind: not supported (%d); all-reduce, all-gather and "
-            "reduce-scatter are",
-            (int)kind);
+        return MEMOB_INVALID(error,
+                             "memo_comm_measure.kind: not supported (%d); all-reduce, all-gather "
+                             "and reduce-scatter are",
+                             (int)kind);
     if (!bytes || largest < 1 || largest > MEMOB_BYTES_MAX / bytes / comm->size)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_comm_measure.counts: out of range (%d counts up to %lld, type %s); "
-            "counts of at least 1 whose bytes fit 2^62 are valid",
-            (int)n, (long long)largest, memo_type_name(type));
+        return MEMOB_INVALID(error,
+                             "memo_comm_measure.counts: out of range (%d counts up to %lld, type "
+                             "%s); counts of at least 1 whose bytes fit 2^62 are valid",
+                             (int)n, (long long)largest, memo_type_name(type));
     memset(&m, 0, sizeof m);
     m.comm = comm;
     m.device = device;
@@ -8474,20 +8100,15 @@ memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* desc,
     status = memoi_blocks_check(&tried, error);
     if (status) return status;
     if (!desc->times)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_blocks_schedule_desc.times: NULL; the best number of parts needs "
-            "times");
-    if (max_parts < 1 || max_parts > MEMOI_BLOCKS_PARTS)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_blocks_best_parts.max_parts: out of range (%d); 1 to %d are valid",
-            (int)max_parts, MEMOI_BLOCKS_PARTS);
+        return MEMOB_INVALID(
+            error, "memo_blocks_schedule_desc.times: NULL; the best number of parts needs times");
+    if (memob_check_integer("memo_blocks_best_parts", "max_parts", max_parts, 1, MEMOI_BLOCKS_PARTS,
+                            error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (!(overhead->operation_s >= 0) || !(overhead->collective_s >= 0))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_blocks_overhead: negative or not a number (%g, %g); use times of at "
-            "least 0",
+        return MEMOB_INVALID(
+            error,
+            "memo_blocks_overhead: negative or not a number (%g, %g); use times of at least 0",
             overhead->operation_s, overhead->collective_s);
     times = (memo_block_times*)memob_calloc((int64_t)desc->n_blocks * max_parts,
                                             sizeof(memo_block_times));
@@ -8535,11 +8156,7 @@ struct memo_blocks {
     int32_t next_forward, next_backward; /* the layer that may come next; -1: none */
 };
 
-memo_blocks_desc memo_blocks_desc_default(void) {
-    memo_blocks_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_blocks_desc)
 
 /* The name of a missing buffer, or NULL. */
 MEMOI const char* memoi_blocks_missing_buffer(const memo_blocks_desc* desc,
@@ -8560,16 +8177,15 @@ MEMOI memo_status memoi_blocks_check_buffers(const memo_blocks_desc* desc, memo_
         const memo_block_buffers* buffers = &desc->buffers[s];
         const char* missing = memoi_blocks_missing_buffer(desc, buffers);
         if (missing)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_blocks_desc.buffers[%d].%s: NULL; every part needs it",
-                                  (int)s, missing);
+            return MEMOB_INVALID(error,
+                                 "memo_blocks_desc.buffers[%d].%s: NULL; every part needs it",
+                                 (int)s, missing);
         if (buffers->count < 0 ||
             (desc->schedule.is_scattered && buffers->count % desc->comm->size))
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_blocks_desc.buffers[%d].count: negative or, scattered, not a "
-                "multiple of the ranks (%lld, %d ranks)",
-                (int)s, (long long)buffers->count, (int)desc->comm->size);
+            return MEMOB_INVALID(error,
+                                 "memo_blocks_desc.buffers[%d].count: negative or, scattered, not "
+                                 "a multiple of the ranks (%lld, %d ranks)",
+                                 (int)s, (long long)buffers->count, (int)desc->comm->size);
     }
     return MEMO_STATUS_OK;
 }
@@ -8589,13 +8205,10 @@ MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* er
                                                               : NULL;
     memo_status status = memoi_blocks_check(&desc->schedule, error);
     if (status) return status;
-    if (missing)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_blocks_desc.%s: NULL; it is required", missing);
+    if (missing) return MEMOB_INVALID(error, "memo_blocks_desc.%s: NULL; it is required", missing);
     if (!memo_type_bytes(desc->type))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_blocks_desc.type: not a memo_type (%d); 0 to %d are valid",
-                              (int)desc->type, (int)MEMO_TYPE_U8);
+        return memob_check_integer("memo_blocks_desc", "type", (int)desc->type, 0, MEMO_TYPE_U8,
+                                   error);
     return memoi_blocks_check_buffers(desc, error);
 }
 
@@ -8813,7 +8426,7 @@ MEMOI memo_status memoi_blocks_announce(const memo_blocks* blocks, const memo_sc
     const memo_device* d = blocks->desc.device;
     const memo_op* op = &schedule->ops[index];
     memo_op_desc announced = memo_op_desc_default();
-    if (!memoi_target_has_annotate(d)) return MEMO_STATUS_OK;
+    if (!MEMO_DEVICE_HAS(d, annotate)) return MEMO_STATUS_OK;
     announced.name = memo_schedule_op_name(schedule, index);
     announced.duration_s = op->duration_s;
     announced.reads = schedule->ranges + op->first_range;
@@ -8914,11 +8527,10 @@ memo_status memo_degree_comms_create(memo_comm* world, int32_t degree, int32_t n
     memset(comms, 0, sizeof *comms);
     if (degree < 1 || world->size % degree || next_degree < 0 ||
         (next_degree && (world->size % next_degree || high % low)))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_degree_comms: degrees %d and %d do not fit a world of %d; each "
-                              "must divide the world, "
-                              "and one the other",
-                              (int)degree, (int)next_degree, (int)world->size);
+        return MEMOB_INVALID(error,
+                             "memo_degree_comms: degrees %d and %d do not fit a world of %d; each "
+                             "must divide the world, and one the other",
+                             (int)degree, (int)next_degree, (int)world->size);
     comms->degree = degree;
     status = memo_comm_split(world, rank / degree, rank, "tensor", &comms->tensor, error);
     if (!status) status = memo_comm_split(world, rank % degree, rank, "data", &comms->data, error);
@@ -9092,11 +8704,7 @@ struct memo_loss {
     void* memory; /* owned; NULL: the user's */
 };
 
-memo_loss_desc memo_loss_desc_default(void) {
-    memo_loss_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_loss_desc)
 
 /* Buffers of one tile.  Returns their bytes. */
 MEMOI int64_t memoi_loss_carve(const memo_loss_desc* desc, const memo_loss_sizes* sizes, char* base,
@@ -9119,19 +8727,14 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     char* logits;
     float* ignored;
     memset(sizes, 0, sizeof *sizes);
-    if (desc->vocabulary < 1 || desc->vocabulary > INT32_MAX)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_loss_desc.vocabulary: out of range (%lld); 1 to 2^31 - 1 are valid",
-            (long long)desc->vocabulary);
+    if (memob_check_integer("memo_loss_desc", "vocabulary", desc->vocabulary, 1, INT32_MAX,
+                            error) ||
+        memob_check_integer("memo_loss_desc", "tile_rows", desc->tile_rows, 0, 1 << 28, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_loss_desc.type: not supported (%s); f32, bf16 and f16 are",
-                              memo_type_name(desc->type));
-    if (desc->tile_rows < 0 || desc->tile_rows > (int64_t)1 << 28)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_loss_desc.tile_rows: out of range (%lld); 0 to 2^28 are valid",
-                              (long long)desc->tile_rows);
+        return MEMOB_INVALID(error,
+                             "memo_loss_desc.type: not supported (%s); f32, bf16 and f16 are",
+                             memo_type_name(desc->type));
 
     /* Rank 0 has the largest share, so all ranks find the same tile. */
     row_bytes = memo_share_of(desc->vocabulary, n_ranks, 0).count * memo_type_bytes(desc->type);
@@ -9151,18 +8754,13 @@ MEMOI memo_status memoi_loss_check(const memo_loss_desc* desc, memo_error* error
                           : !desc->stream           ? "stream"
                           : !desc->functions.logits ? "functions.logits"
                                                     : NULL;
-    if (missing)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_loss_desc.%s: NULL; it is required", missing);
+    if (missing) return MEMOB_INVALID(error, "memo_loss_desc.%s: NULL; it is required", missing);
     if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_loss_desc.device_memory: not aligned (%p); align it to %d bytes",
-            desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
-    /* A table from older code may end before these kernels. */
-    if (desc->device->struct_bytes <
-            (int64_t)(offsetof(memo_device, loss_sums) + sizeof desc->device->loss_sums) ||
-        !desc->device->softmax_parts || !desc->device->cross_entropy || !desc->device->loss_sums)
+        return MEMOB_INVALID(error,
+                             "memo_loss_desc.device_memory: not aligned (%p); align it to %d bytes",
+                             desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
+    if (!MEMO_DEVICE_HAS(desc->device, softmax_parts) ||
+        !MEMO_DEVICE_HAS(desc->device, cross_entropy) || !MEMO_DEVICE_HAS(desc->device, loss_sums))
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "device '%s': it has no cross-entropy kernels; use a device that has "
                               "them",
@@ -9246,14 +8844,12 @@ memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, mem
     memo_status status = MEMO_STATUS_OK;
     memo_loss_tile tile;
     if (tensors->n_rows < 0 || (tensors->n_rows && !tensors->labels))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_loss_tensors: %lld rows, labels %p; labels are required",
-                              (long long)tensors->n_rows, (const void*)tensors->labels);
+        return MEMOB_INVALID(error, "memo_loss_tensors: %lld rows, labels %p; labels are required",
+                             (long long)tensors->n_rows, (const void*)tensors->labels);
     if (tensors->scale != 0 && !loss->desc.functions.gradients)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_loss_tensors.scale: not 0 (%g), but functions.gradients is NULL; set "
-            "either",
+        return MEMOB_INVALID(
+            error,
+            "memo_loss_tensors.scale: not 0 (%g), but functions.gradients is NULL; set either",
             (double)tensors->scale);
     tile.stream = loss->desc.stream;
     tile.first_column = loss->sizes.first_column;

@@ -1,5 +1,5 @@
 /* cuda_bench.h - shared by the benchmarks on a GPU: exit on errors, medians, times of a stream.
- * They print Markdown; bench/device.sh joins it. */
+ * They print Markdown; bench/device.sh joins it.  Those in C run on the host device unless nvcc compiles them (-x cu). */
 #ifndef CUDA_BENCH_H
 #define CUDA_BENCH_H
 
@@ -62,6 +62,26 @@ static inline double elapsed_s(const memo_device* device, memo_event begin, memo
     check(memo_event_synchronize(device, end, &error));
     check(memo_event_elapsed(device, begin, end, &seconds, &error));
     return seconds;
+}
+
+/* The GPU if nvcc compiles the program, otherwise a host device. */
+static inline memo_device* new_device(void) {
+    memo_device* device = NULL;
+#ifdef __CUDACC__
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    check(memo_cuda_device_create(&desc, &device, &error));
+#else
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    check(memo_host_device_create(&desc, &device, &error));
+#endif
+    return device;
+}
+static inline void destroy_device(memo_device* device) {
+#ifdef __CUDACC__
+    memo_cuda_device_destroy(device);
+#else
+    memo_host_device_destroy(device);
+#endif
 }
 
 static inline void write_line(void* user, const char* message) {

@@ -1,7 +1,8 @@
 #!/bin/sh
 # device.sh - what needs a GPU, in three parts of nine minutes each:
 #
-#   sh bench/device.sh A     tests, examples, and the benchmarks of memory, row kernels and a chain of layers
+#   sh bench/device.sh A     tests, examples, and the benchmarks: a chain of layers, row kernels, memory, host time of calls,
+#                            requests beside PyTorch's allocator and CUDA's, the file tier
 #   sh bench/device.sh B     compute-sanitizer (memcheck, initcheck, synccheck) on the kernels and on a short run with swaps,
 #                            memcheck on the trainer's model; the tests over NCCL with 2, 4 and 8 ranks, and the trainer
 #                            with 2 and 4, which share the GPU
@@ -26,6 +27,7 @@
 #              COMMIT    required outside a git checkout
 #              CUDNN     folder of cudnn-frontend: its example and the tests of the model with it are built and run too; the
 #                        attention of chain and trainer is cuDNN's; if that chain prints no table, the chain with attention in blocks runs
+#              SPILL     folder on the disk that the file tier is measured on, default /tmp; it takes 768 MiB
 #              TRAINER   C: a trainer to run instead of the one built here, without a GPU; LAYERS, HIDDEN, HEADS,
 #                        VOCABULARY, TILE and STEPS make it small
 # cuBLAS, NCCL and cuDNN come from where nvcc finds them, otherwise from Python's packages (nvidia-cublas, ...).
@@ -92,6 +94,9 @@ END
 chain() { # PROGRAM
     bench "$1" 240 "$folder/$1" --tokens "${TOKENS:-98304}" --alpha "${ALPHA:-0.5}" --seconds 75 --out "$folder"
 }
+
+# One recorded iteration of a GPT, for the allocators.
+requests=tests/data/gpt-h4096-n8-s32k-store.trace
 
 # cuDNN's chain, or the other one if it prints no table.
 run_chain() {
@@ -161,6 +166,7 @@ part_a() {
     reserved_s=$((limit_s / 2)) # of the benchmarks, until they begin
     find_library cublasLt cublasLt.h; cublas_lt=$flags
     find_library cublas cublas_v2.h; cublas=$flags
+    find_torch; torch=$flags
     start_cudnn
     compile_all build 150 <<END
 tests/cuda/test_device.cu test_device
@@ -170,6 +176,9 @@ tests/cuda/test_gpt.cu test_gpt -Iexamples $cublas_lt
 bench/cuda_memory.cu cuda_memory
 bench/cuda_kernels.cu cuda_kernels
 bench/cuda_chain.cu cuda_chain $cublas_lt
+bench/calls.c calls -x cu
+bench/spill.c spill -x cu
+bench/arena.c arena -x cu $torch
 examples/05_three_edits.cu 05_three_edits
 examples/06_cuda_arena.cu 06_cuda_arena
 examples/07_cuda_swap_gemm.cu 07_cuda_swap_gemm $cublas
@@ -184,6 +193,9 @@ END
     run_chain
     bench cuda_kernels 60 "$folder/cuda_kernels" 30
     bench cuda_memory 150 "$folder/cuda_memory" $((host_gib < 64 ? host_gib : 64))
+    bench calls 30 "$folder/calls"
+    bench arena 60 "$folder/arena" 3 "$requests"
+    bench spill 60 "$folder/spill" "${SPILL:-/tmp}" 256 25
     # The output must match the head.
     cat >"$folder/examples.sh" <<'END'
 . tests/heads.sh
@@ -213,12 +225,15 @@ END
         write_goals
         grep -h '^# alpha' "$folder/test_step.log" 2>/dev/null | sed 's/^# /- test_step, /'
         echo
-        for bench in cuda_chain cuda_memory cuda_kernels; do
+        for bench in cuda_chain cuda_memory cuda_kernels calls spill; do
             cat "$folder/$bench.md"
             echo
             [ $bench = cuda_chain ] && [ -f "$folder/chain_measured.svg" ] &&
                 printf '![The recorded step](%s-chain_measured.svg)\n![The same step simulated](%s-chain_simulated.svg)\n\n' "$name" "$name"
         done
+        printf '### Requests of %s\n\n```\n' "$requests"
+        cat "$folder/arena.md"
+        printf '```\n'
         for timeline in chain_measured chain_simulated; do
             [ -f "$folder/$timeline.svg" ] && cp "$folder/$timeline.svg" "$results/$name-$timeline.svg"
             [ -z "${OUT:-}" ] || [ ! -f "$folder/$timeline.json" ] || cp "$folder/$timeline.json" "$results/$name-$timeline.json"
@@ -248,8 +263,9 @@ END
         --device-memory 4GiB --host-memory 1GiB"
     stage trainer-2-data-ranks 60 sh "$folder/trainer_ranks.sh" "$trainer" 2 $ranks_options --data 2 --zero 2
     stage trainer-4-ranks 60 sh "$folder/trainer_ranks.sh" "$trainer" 4 $ranks_options --data 2 --tensor 2 --zero 1
-    [ -z "${CUDNN:-}" ] ||
-        stage trainer-2-ring-ranks 60 sh "$folder/trainer_ranks.sh" "$trainer" 2 $ranks_options --ring 2
+    [ -z "${CUDNN:-}" ] || for split in ring ulysses; do
+        stage trainer-2-$split-ranks 60 sh "$folder/trainer_ranks.sh" "$trainer" 2 $ranks_options --$split 2
+    done
 }
 
 # ---- B: sanitizers, ranks over NCCL; correctness only, as ranks take turns on one GPU ----
@@ -325,8 +341,8 @@ END
 # The ratios of one length, by tokens/s, and the step against products and attention alone plus what the plan says that it
 # recomputes.
 trainer_goals() {
-    echo "| tokens | memo / PyTorch | swap / keep | step of memo / (products and attention alone + recomputation of the plan) |"
-    echo "|---|---|---|---|"
+    echo "| tokens | memo / PyTorch | swap / keep | graph / calls | step of memo / (products and attention alone + recomputation of the plan) |"
+    echo "|---|---|---|---|---|"
     for tokens in "$@"; do
         recompute_ms=$(sed -n 's/^predicted.* and \([0-9.]*\) ms recomputing.*/\1/p' "$folder/memo-$tokens.log")
         awk -F' *[|] *' -v tokens="$tokens" -v recompute_s="${recompute_ms:-0}e-3" '
@@ -336,8 +352,9 @@ trainer_goals() {
                 alone = rate["products and attention alone, forward and backward"]
                 bound_s = alone ? tokens / alone + recompute_s : 0
                 step_s = rate["memo, memo"] ? tokens / rate["memo, memo"] : 0
-                printf "| %s | %s | %s | %s |\n", tokens, ratio(rate["memo, memo"], rate["PyTorch, layers recomputed"]),
-                    ratio(rate["memo, swap"], rate["memo, keep"]), ratio(step_s, bound_s)
+                printf "| %s | %s | %s | %s | %s |\n", tokens, ratio(rate["memo, memo"], rate["PyTorch, layers recomputed"]),
+                    ratio(rate["memo, swap"], rate["memo, keep"]), ratio(rate["memo, memo, a graph"], rate["memo, memo"]),
+                    ratio(step_s, bound_s)
             }' "$folder/trainer.md"
     done
     echo
@@ -362,6 +379,9 @@ part_c() { # TOKENS...
         [ "$tokens" != "$first" ] || for policy in keep swap; do
             train "$policy-$tokens" $seconds $policy "$tokens" "$layers" "$steps"
         done
+        # The first two steps of a graph do not count.
+        [ "$tokens" != "$first" ] ||
+            train "graph-$tokens" $seconds memo "$tokens" "$layers" $((steps > 3 ? steps : 4)) --graph
     done
     is_dry && return
 

@@ -110,6 +110,17 @@ find_library() {
     return 1
 }
 
+# find_torch: puts what nvcc needs to build with PyTorch's caching allocator into $flags; empty without PyTorch or its headers.
+find_torch() {
+    flags=
+    is_dry && return
+    home=$(python3 -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])' 2>/dev/null) && [ -n "$home" ] || return
+    torch="-DARENA_TORCH -Xcompiler -idirafter,$home/include -L$home/lib -Xlinker -rpath=$home/lib -lc10_cuda -lc10"
+    printf '%s\n' '#include <c10/cuda/CUDACachingAllocator.h>' \
+        'int main() { c10::cuda::CUDACachingAllocator::raw_delete(nullptr); }' >"$folder/probe.cpp"
+    nvcc -std=c++17 "$folder/probe.cpp" $torch -o "$folder/probe" >"$folder/probe.log" 2>&1 && flags=$torch
+}
+
 # The head of a file of results: the machine, the commit, the stages.
 write_head() { # COMMAND
     commit=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}
@@ -185,6 +196,7 @@ train() {
     expected=0
     is_dry && return
     [ $status != 2 ] || grep -q 'cannot hold' "$folder/$train_name.log" || failed=1
+    case " $* " in *" --graph "*) train_policy="$train_policy, a graph" ;; esac
     awk -v policy="$train_policy" -v tokens="$train_tokens" -v layers="$train_layers" -v status="$status" '
         function cell(text) { printf " %s |", text }
         /^plan / { plan = $0; sub(/^plan *policy [a-z]*: */, "", plan) }
@@ -223,7 +235,8 @@ write_trainer() {
     echo "|---|---|---|---|---|---|---|"
     cat "$folder/trainer.md"
     echo
-    echo "The step of memo is the mean after the first step, PyTorch's the median after the first. MFU counts 6 s P + 6 n h s^2"
-    echo "operations against ${FLOPS:-989} TFLOP/s. PyTorch: \`bench/pytorch_gpt.py\`, layers recomputed, the same states."
+    echo "The step of memo is the mean after the first step (a graph's: after the second), PyTorch's the median after the first."
+    echo "MFU counts 6 s P + 6 n h s^2 operations against ${FLOPS:-989} TFLOP/s. PyTorch: \`bench/pytorch_gpt.py\`, layers"
+    echo "recomputed, the same states."
     echo
 }

@@ -36,7 +36,7 @@ profile-512k) train "$case" 500 memo "$long" 8 1 --mlp-rows 16384 --output "$pro
     # Without a profile the trainer measures one, which takes the time of a step.
     is_dry || [ -f "$profile/step.profile" ] || echo "device_long.sh: no profile: run profile-512k first to save time"
     train "$case" 520 memo "$long" 8 3 --mlp-rows 16384 $([ -f "$profile/step.profile" ] && echo "--profile $profile/step.profile") ;;
-# All rows of the MLP's tensors would need 72 GiB: 205 GiB in all.
+# All rows of the MLP's tensors would need 72 GiB: 189 GiB in all.
 1m) train "$case" 520 alpha $((2 * long)) 4 2 --mlp-rows 16384 --alpha 0 ;;
 pytorch-512k) torch "$case" 520 "$long" 8 3 ;;
 esac

@@ -1273,7 +1273,7 @@ static int64_t pairwise_peak(const memo_plan* plan, const memo_trace* trace) {
         best = peak < best ? peak : best;
     }
 
-    memoi_flood_free(&flood);
+    memob_arrays_free(&flood.arrays);
     free(order);
     free(offsets);
     return best;

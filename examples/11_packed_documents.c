@@ -84,7 +84,8 @@ static memo_status train_batch(thread_rank* r, rank_state* s, int batch, memo_er
     memo_sharding_scatter(&s->sharding, me, 1, sizeof v[0], v, s->v);
 
     if (memo_sp_attention_forward(s->attention, &s->tensors, &s->mask, error) ||
-        memo_sharding_sum_loss(r->comm, r->stream, s->sums, error) ||
+        memo_all_reduce(r->comm, r->stream, s->sums, s->sums, 2, MEMO_TYPE_F64, MEMO_REDUCTION_SUM,
+                        error) ||
         memo_stream_synchronize(r->device, r->stream, error))
         return error->status;
     if (me == 0)
@@ -132,7 +133,7 @@ static memo_status train(thread_rank* r, memo_error* error) {
 int main(void) {
     memo_sharding sharding;
     memo_error error;
-    char text[512];
+    memo_text text = {0};
     int n_wrong = 0;
     int64_t row;
     int32_t rank;
@@ -149,10 +150,11 @@ int main(void) {
                 fabsf(out[batch][i][0] - 0.5f * (float)(begins[batch][document] + i)) > 1e-4f;
         }
 
-    memo_sharding_print(&sharding, text, sizeof text);
+    memo_sharding_put(&sharding, &text);
     memo_sharding_find(&sharding, 130, &rank, &row);
     printf("%stoken 130 is row %d of rank %d, number %d of its document, its output %.1f; %s\n",
-           text, (int)row, (int)rank, (int)positions[0][130], (double)out[0][130][0],
+           text.data, (int)row, (int)rank, (int)positions[0][130], (double)out[0][130][0],
            n_wrong ? "some are WRONG" : "all are right");
+    memo_text_free(&text);
     return n_wrong > 0;
 }

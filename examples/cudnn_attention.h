@@ -365,7 +365,8 @@ static inline memo_status attention_turn_lse(cudaStream_t stream, float* lse, fl
 /* ---- the local attention of memo_sp.h --------------------------------------------------------------------------
  *
  * A zigzag without padding, window, prefix or documents has two kinds of blocks: the rank's own keys, causal by rows,
- * and keys of other ranks, all of them visible.  Other masks fail with MEMO_STATUS_UNSUPPORTED.
+ * and keys of other ranks, all of them visible.  Without a ring only the first kind exists, for any sharding.  Other
+ * masks fail with MEMO_STATUS_UNSUPPORTED.
  *
  * cuDNN writes bf16.  memo merges and adds in fp32, so each block's result is rounded once.  cuDNN's backward reads the
  * output only for the row sums of d_out * output.  row_dots holds these sums for the final output.  The backward
@@ -429,7 +430,9 @@ static inline memo_status attention_classify(const memo_attention_block* b, bool
     else if (is_causal && n_keys != b->mask.n_tokens)
         unsupported = "keys of another length; take a full mask";
     else if (q_last >= b->mask.n_tokens || k_last >= n_keys)
-        unsupported = "a sharding with padding; take a length that 2 x ring x ulysses divides";
+        unsupported =
+            "a sharding with padding; take a length that 2 x ring x ulysses divides (without a "
+            "ring: ulysses)";
     else if (is_causal && !is_own && k_last > b->q_runs[0].start)
         unsupported = "a block that is neither causal by rows nor whole; take the zigzag sharding";
     if (unsupported)
@@ -556,18 +559,21 @@ static inline void attention_shapes_of_heads(const memo_sp_attention_desc& desc,
     }
 }
 
-/* The blocks of a causal zigzag, of any rank. */
+/* The blocks of a causal mask, of any rank: of a zigzag over a ring, or of whole sequences by heads. */
 static inline memo_status attention_shapes_over_ranks(const memo_sp_attention_desc& desc,
                                                       bool is_deterministic,
                                                       std::vector<attention_shape>* shapes,
                                                       memo_error* error) {
     memo_sp_attention_desc of_rank = desc;
     memo_sp_attention_sizes sizes;
-    if (desc.type != MEMO_TYPE_BF16 || desc.sharding.kind != MEMO_SHARDING_ZIGZAG ||
+    const bool has_ring =
+        desc.sharding.ring > 1; /* without one, a rank has all rows of its heads */
+    if (desc.type != MEMO_TYPE_BF16 || (has_ring && desc.sharding.kind != MEMO_SHARDING_ZIGZAG) ||
         desc.sharding.padded_tokens != desc.sharding.n_tokens)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "cuDNN's attention over ranks: takes bf16, and a zigzag of a length "
-                              "that 2 x ring x ulysses divides (%lld tokens)",
+                              "cuDNN's attention over ranks: takes bf16, and a %s of a length "
+                              "that %sulysses divides (%lld tokens)",
+                              has_ring ? "zigzag" : "sequence", has_ring ? "2 x ring x " : "",
                               (long long)desc.sharding.n_tokens);
     for (int32_t u = 0; u < desc.sharding.ulysses; u++) {
         of_rank.ulysses_rank = u;

@@ -84,7 +84,6 @@ static struct {
     ncclComm_t group_comm;
     cudaStream_t group_stream;
     int n_overlaps; /* operations of two communicators under way at once */
-    int n_windows;
 } fake;
 
 static pthread_mutex_t fake_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -321,10 +320,6 @@ cudaError_t cudaGetDeviceCount(int* n) {
 }
 cudaError_t cudaGetDevice(int* ordinal) {
     *ordinal = 0;
-    return cudaSuccess;
-}
-cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
-    *free_bytes = *total_bytes = (size_t)1 << 30;
     return cudaSuccess;
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode* mode) {
@@ -571,28 +566,6 @@ const char* ncclGetErrorString(ncclResult_t result) { return result ? "a fake er
 const char* ncclGetLastError(ncclComm_t comm) {
     (void)comm;
     return "";
-}
-
-ncclResult_t ncclMemAlloc(void** address, size_t n_bytes) {
-    return (*address = malloc(n_bytes)) ? ncclSuccess : ncclSystemError;
-}
-ncclResult_t ncclMemFree(void* address) {
-    free(address);
-    return ncclSuccess;
-}
-/* As in NCCL 2.27: a window is an address in memory of NCCL's allocator. */
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* address, size_t n_bytes,
-                                    ncclWindow_t* window, int flags) {
-    if (comm->is_aborted || !address || !n_bytes || flags != NCCL_WIN_DEFAULT)
-        return ncclInvalidArgument;
-    *window = (ncclWindow_t)address;
-    fake.n_windows++;
-    return ncclSuccess;
-}
-ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
-    if (comm->is_aborted || !window) return ncclInvalidArgument;
-    fake.n_windows--;
-    return ncclSuccess;
 }
 
 /* NCCL takes memory of the device alone. */

@@ -154,7 +154,8 @@ static inline memo_status train_all(training* t, memo_error* error) {
         (status = gpt_swap_sizes(&t->desc, &t->sizes, error)))
         return status;
     desc.device_memory_bytes = t->planned.plan->peak_bytes;
-    desc.host_memory_bytes = t->sizes.host_bytes + gpt_staging_bytes(&t->desc.config);
+    desc.host_memory_bytes =
+        t->sizes.host_bytes + gpt_staging_bytes(&t->desc.config, t->n_promised);
     return thread_ranks_run_on(&desc, 120, (int32_t)n, train_on_rank, t, error);
 }
 

@@ -111,7 +111,8 @@ static inline memo_status gpt_test_open(const gpt_desc* desc, gpt_test_run* run,
         return status;
     }
     host.device_memory_bytes = run->plan->peak_bytes;
-    host.host_memory_bytes = sizes.host_bytes + gpt_staging_bytes(&desc->config);
+    host.host_memory_bytes =
+        sizes.host_bytes + gpt_staging_bytes(&desc->config, desc->n_micro_batches);
     status = memo_host_device_create(&host, &run->host, error);
     gpt_test_attach(run, &real);
     if (!status) status = gpt_create(&real, &run->model, error);

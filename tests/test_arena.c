@@ -126,13 +126,11 @@ static memo_plan* planned_text(const char* text, int64_t alignment) {
     return plan;
 }
 
-static memo_arena* replay(const memo_device* device, const memo_plan* plan,
-                          memo_divergence on_divergence) {
+static memo_arena* replay(const memo_device* device, const memo_plan* plan) {
     memo_arena_desc desc = memo_arena_desc_default();
     memo_arena* arena = NULL;
     desc.device = device;
     desc.plan = plan;
-    desc.on_divergence = on_divergence;
     CHECK_OK(memo_arena_create(&desc, &arena, &error));
     return arena;
 }
@@ -313,7 +311,7 @@ static const char* const small_trace =
 static void replay_gives_the_planned_addresses(void) {
     memo_plan* plan = planned_text(small_trace, 256);
     const memo_device* device = fresh_device(1 << 20);
-    memo_arena* arena = replay(device, plan, MEMO_DIVERGENCE_ERROR);
+    memo_arena* arena = replay(device, plan);
     char* base = (char*)the_device.addresses[0];
     long long before = mallocs_done;
     int round;
@@ -343,7 +341,6 @@ static void replay_gives_the_planned_addresses(void) {
     }
     CHECK(mallocs_done == before && the_device.n_allocs == 1);
     CHECK_IS(arena_stats(arena).n_requests, ==, 22);
-    CHECK_IS(arena_stats(arena).n_fallbacks, ==, 0);
     drop(arena, v);
     CHECK_IS(memo_arena_free(arena, v, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_IS(memo_arena_free(arena, NULL, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -355,7 +352,7 @@ static void replay_gives_the_planned_addresses(void) {
 static void frees_may_come_early_and_batches_stop_early(void) {
     memo_plan* plan = planned_text(small_trace, 256);
     const memo_device* device = fresh_device(1 << 20);
-    memo_arena* arena = replay(device, plan, MEMO_DIVERGENCE_ERROR);
+    memo_arena* arena = replay(device, plan);
     void *a, *b, *c, *d;
     CHECK_OK(memo_arena_begin(arena, &error)); /* without the persistent requests */
     a = take(arena, 100);
@@ -388,7 +385,7 @@ static void requests_of_no_bytes_have_addresses(void) {
             planned_text("malloc 1 0\nmalloc 2 8\nmalloc 3 0\nmalloc 4 0\nmalloc 5 8\n"
                          "free 1 0\nfree 2 8\nfree 3 0\nfree 4 0\nfree 5 8\n",
                          alignments[i]);
-        memo_arena* arena = replay(fresh_device(1 << 20), plan, MEMO_DIVERGENCE_ERROR);
+        memo_arena* arena = replay(fresh_device(1 << 20), plan);
         void* live[5];
         int round, k, j;
         for (round = 0; round < 2; round++) {
@@ -407,7 +404,7 @@ static void requests_of_no_bytes_have_addresses(void) {
 
 static void an_empty_plan_replays(void) {
     memo_plan* plan = planned_text("mark iteration begin\n", 0);
-    memo_arena* arena = replay(fresh_device(0), plan, MEMO_DIVERGENCE_ERROR);
+    memo_arena* arena = replay(fresh_device(0), plan);
     void* address;
     CHECK_OK(memo_arena_begin(arena, &error));
     CHECK_IS(memo_arena_alloc(arena, 0, 0, &address, &error), ==, MEMO_STATUS_DIVERGED);
@@ -420,7 +417,7 @@ static void temporaries_before_the_body_are_planned(void) {
     memo_plan* plan = planned_text("malloc 0 8\nmalloc 1 100\nmalloc 2 8\nfree 1 100\nmalloc 3 50\n"
                                    "mark iteration begin\nmalloc 4 100\nfree 4 100\nfree 3 50\n",
                                    1);
-    memo_arena* arena = replay(fresh_device(1 << 20), plan, MEMO_DIVERGENCE_ERROR);
+    memo_arena* arena = replay(fresh_device(1 << 20), plan);
     char* base = (char*)the_device.addresses[0];
     void *t, *u, *a;
     int round;
@@ -483,17 +480,9 @@ static void lifetimes_that_wait_for_streams_replay(void) {
 
 /* --- divergence --- */
 
-static char last_log[512];
-static int n_logs;
-static void keep_log(void* user, const char* message) {
-    CHECK(user == &n_logs);
-    n_logs++;
-    snprintf(last_log, sizeof last_log, "%s", message);
-}
-
 static void divergence_is_an_error(void) {
     memo_plan* plan = planned_text(small_trace, 256);
-    memo_arena* arena = replay(fresh_device(1 << 20), plan, MEMO_DIVERGENCE_ERROR);
+    memo_arena* arena = replay(fresh_device(1 << 20), plan);
     void *a, *b, *c, *d;
     CHECK_OK(memo_arena_begin(arena, &error));
     CHECK_IS(memo_arena_alloc(arena, 101, 0, &a, &error), ==, MEMO_STATUS_DIVERGED); /* too large */
@@ -517,56 +506,6 @@ static void divergence_is_an_error(void) {
     CHECK_OK(memo_arena_end(arena, &error));
     CHECK_IS(arena_stats(arena).n_requests, ==, 4);
     memo_arena_destroy(arena);
-    memo_plan_destroy(plan);
-}
-
-static void divergence_falls_back(void) {
-    memo_plan* plan = planned_text(small_trace, 256);
-    memo_arena_desc desc = memo_arena_desc_default();
-    memo_arena* arena;
-    void *a, *b, *c, *d, *x;
-    char* base;
-    desc.device = fresh_device(1 << 20);
-    desc.plan = plan;
-    desc.on_divergence = MEMO_DIVERGENCE_FALLBACK;
-    desc.log.write = keep_log;
-    desc.log.user = &n_logs;
-    n_logs = 0;
-    CHECK_OK(memo_arena_create(&desc, &arena, &error));
-    base = (char*)the_device.addresses[0];
-    CHECK_OK(memo_arena_begin(arena, &error));
-    a = take(arena, 5000); /* larger than planned; the rest is as planned */
-    CHECK(n_logs == 1 && strstr(last_log, "request 0 of the micro-batch asks for 5000 bytes"));
-    b = take(arena, 2000);
-    CHECK_IS((char*)b, ==, base + plan->buffers[3].offset_bytes);
-    c = take(arena, 300);
-    CHECK_IS((char*)c, ==, base + plan->buffers[4].offset_bytes);
-    x = take(arena, 40); /* one more */
-    drop(arena, b);
-    d = take(arena, 700);
-    CHECK_IS((char*)d, ==, base + plan->buffers[5].offset_bytes);
-    CHECK_IS(the_device.n_live, ==, 3);
-    CHECK_IS(memo_arena_end(arena, &error), ==, MEMO_STATUS_INVALID_STATE);
-    CHECK(strstr(error.message, "4 buffers"));
-    drop(arena, x);
-    drop(arena, a);
-    drop(arena, c);
-    drop(arena, d);
-    CHECK_IS(the_device.n_live, ==, 1);
-    CHECK_OK(memo_arena_end(arena, &error));
-    CHECK(arena_stats(arena).n_fallbacks == 2 && n_logs == 2);
-    CHECK_IS(arena_stats(arena).fallback_bytes, ==, 5040);
-    CHECK_IS(arena_stats(arena).n_requests, ==, 5);
-    CHECK_OK(memo_arena_begin(arena, &error));
-    x = take(arena, 0); /* fits, though smaller */
-    CHECK_IS((char*)x, ==, base + plan->buffers[2].offset_bytes);
-    a = take(arena, 4000);
-    b = take(arena, 0); /* of no bytes, and not planned so */
-    CHECK(a && b && arena_stats(arena).n_fallbacks == 3);
-    drop(arena, b);
-    drop(arena, x);
-    memo_arena_destroy(arena); /* also with a fallback still live */
-    CHECK_IS(the_device.n_live, ==, 0);
     memo_plan_destroy(plan);
 }
 
@@ -642,11 +581,10 @@ static batch mutated(const batch* source) {
     return made;
 }
 
-/* Runs a batch; blocks are filled on arrival and inspected before they go.  Returns the fallbacks and
- * refusals. */
+/* Runs a batch; blocks are filled on arrival and inspected before they go.  Returns the refusals. */
 static int run_batch(memo_arena* arena, const batch* b, int touches, int may_diverge) {
     void* address[200];
-    int64_t k, n_diverged = 0, before = arena_stats(arena).n_fallbacks;
+    int64_t k, n_diverged = 0;
     int i, j;
     memset(address, 0, sizeof address);
     CHECK_OK(memo_arena_begin(arena, &error));
@@ -671,7 +609,7 @@ static int run_batch(memo_arena* arena, const batch* b, int touches, int may_div
         if (touches) memset(address[block], (int)(block + 1) & 255, (size_t)size_bytes);
     }
     CHECK_OK(memo_arena_end(arena, &error));
-    return (int)(n_diverged + arena_stats(arena).n_fallbacks - before);
+    return (int)n_diverged;
 }
 
 static void random_trainers_never_share_a_byte(void) {
@@ -682,7 +620,6 @@ static void random_trainers_never_share_a_byte(void) {
         memo_plan* plan;
         memo_arena* arena;
         memo_arena_desc desc = memo_arena_desc_default();
-        memo_divergence policy = round % 2 ? MEMO_DIVERGENCE_FALLBACK : MEMO_DIVERGENCE_ERROR;
         CHECK_OK(memo_trace_create(&trace, &error));
         desc.trace = trace;
         if (round % 3 == 0) desc.device = fresh_device(1 << 30);
@@ -690,7 +627,7 @@ static void random_trainers_never_share_a_byte(void) {
         run_batch(arena, &b, desc.device != NULL, 0);
         memo_arena_destroy(arena);
         plan = planned(trace, (int64_t)1 << memo_test_int(0, 10));
-        arena = replay(fresh_device(1 << 30), plan, policy);
+        arena = replay(fresh_device(1 << 30), plan);
         for (k = 0; k < 6; k++) {
             batch changed = mutated(&b);
             n_diverged += run_batch(arena, &changed, 1, 1);
@@ -747,13 +684,13 @@ static void recorded_traces_replay(void) {
 
 static void abandoned_batches_leave_nothing(void) {
     memo_plan* plan = planned_text(small_trace, 256);
-    memo_arena* arena = replay(fresh_device(1 << 20), plan, MEMO_DIVERGENCE_FALLBACK);
+    memo_arena* arena = replay(fresh_device(1 << 20), plan);
     void *w = take(arena, 1000), *a, *x;
     memo_arena_abandon(arena); /* outside a micro-batch: nothing */
     CHECK_OK(memo_arena_begin(arena, &error));
     a = take(arena, 100);
-    x = take(arena, 9000);
-    CHECK_IS(the_device.n_live, ==, 2);
+    x = take(arena, 2000);
+    CHECK_IS(the_device.n_live, ==, 1);
     memo_arena_abandon(arena);
     CHECK_IS(the_device.n_live, ==, 1);
     CHECK_IS(memo_arena_free(arena, a, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -848,9 +785,6 @@ static void bad_descs_are_named(void) {
     desc.memory = memory + 8;
     refuses(&desc, bad, "the plan needs 256 bytes");
     desc.memory = memory;
-    desc.on_divergence = MEMO_DIVERGENCE_FALLBACK;
-    refuses(&desc, bad, "MEMO_DIVERGENCE_FALLBACK needs a device");
-    desc.on_divergence = MEMO_DIVERGENCE_ERROR;
     CHECK_OK(memo_arena_create(&desc, &arena, &error));
     CHECK_IS((char*)take(arena, 1000), ==, memory + plan->buffers[0].offset_bytes);
     memo_arena_destroy(arena);
@@ -896,7 +830,7 @@ static void large_alignments_are_kept(void) {
     plan->buffers[1].alignment_bytes = 1 << 16;
     CHECK_OK(memo_plan_prepare(plan, &error));
     first_fit(plan);
-    arena = replay(fresh_device(1 << 20), plan, MEMO_DIVERGENCE_ERROR);
+    arena = replay(fresh_device(1 << 20), plan);
     CHECK_IS((uintptr_t)take(arena, 1000) % 4096, ==, 0);
     CHECK_IS((uintptr_t)take(arena, 500) % (1 << 16), ==, 0);
     memo_arena_destroy(arena);
@@ -925,9 +859,8 @@ static void running_out_of_memory_is_reported(void) {
         if (!status) status = memo_arena_end(arena, &error);
         desc.trace = NULL;
         desc.plan = plan;
-        desc.on_divergence = MEMO_DIVERGENCE_FALLBACK;
         if (!status) status = memo_arena_create(&desc, &other, &error);
-        if (!status) status = memo_arena_alloc(other, 5000, 0, &address, &error);
+        if (!status) status = memo_arena_alloc(other, 1000, 0, &address, &error);
         mallocs_left = -1;
         CHECK_CASE(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%ld: %s",
                    k, error.message);
@@ -953,7 +886,6 @@ int main(int argc, char** argv) {
     TEST(temporaries_before_the_body_are_planned);
     TEST(lifetimes_that_wait_for_streams_replay);
     TEST(divergence_is_an_error);
-    TEST(divergence_falls_back);
     TEST(random_trainers_never_share_a_byte);
     TEST(recorded_traces_replay);
     TEST(abandoned_batches_leave_nothing);

@@ -392,37 +392,6 @@ static void messages_wait_for_room(void) {
 }
 
 /* Nothing empties the queues before the start, so waiting for room would never end. */
-static void messages_before_the_start_are_refused_when_full(void) {
-    memo_host_device_desc host = memo_host_device_desc_default();
-    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
-    memo_device* devices[2];
-    memo_stream streams[2];
-    memo_comm* comms[2];
-    memo_error error;
-    int32_t x[2] = {7, 0}, r;
-    int i, n = 0;
-    memo_status status = MEMO_STATUS_OK;
-    host.start_held = 1;
-    host.queue_operations = 2 * MEMOI_THREADS_MESSAGES;
-    for (r = 0; r < 2; r++) {
-        CHECK_OK(memo_host_device_create(&host, &devices[r], &error));
-        CHECK_OK(memo_stream_create(devices[r], "s", 0, &streams[r], &error));
-    }
-    desc.n_ranks = 2;
-    desc.devices = devices;
-    CHECK_OK(memo_comm_create_threads(&desc, comms, &error));
-    for (; !status && n < 2 * MEMOI_THREADS_MESSAGES; n += !status)
-        status = memo_send(comms[0], streams[0], &x[0], 1, MEMO_TYPE_I32, 1, &error);
-    CHECK(status == MEMO_STATUS_INVALID_STATE && n == MEMOI_THREADS_MESSAGES);
-    for (i = 0; i < n; i++)
-        CHECK_OK(memo_receive(comms[1], streams[1], &x[1], 1, MEMO_TYPE_I32, 0, &error));
-    for (r = 0; r < 2; r++) CHECK_OK(memo_host_device_start(devices[r], &error));
-    for (r = 0; r < 2; r++) CHECK_OK(memo_stream_synchronize(devices[r], streams[r], &error));
-    CHECK_IS(x[1], ==, 7);
-    for (r = 0; r < 2; r++) memo_comm_destroy(comms[r]);
-    for (r = 0; r < 2; r++) memo_host_device_destroy(devices[r]);
-}
-
 static void a_group_is_on_one_stream(void) {
     rig g;
     memo_error error;
@@ -1099,7 +1068,6 @@ int main(int argc, char** argv) {
     TEST(nothing_is_a_count_too);
     TEST(a_group_takes_what_comes_first);
     TEST(messages_wait_for_room);
-    TEST(messages_before_the_start_are_refused_when_full);
     TEST(a_group_is_on_one_stream);
     TEST(a_rank_that_never_comes_is_named);
     TEST(a_peer_that_never_sends_is_named);

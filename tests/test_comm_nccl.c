@@ -48,7 +48,6 @@ static int world_begin(void) {
     memset(&rank, 0, sizeof rank);
     desc.join_timeout_s = 60;
     desc.timeout_s = 60;
-    desc.id_path = getenv("MEMO_TEST_ID_PATH"); /* NULL: NCCL's own meeting */
     desc.failed = keep_failure;
     desc.failed_user = &n_world_failures;
     CHECK_OK(memo_comm_create_nccl(&desc, &rank.comm, &error));
@@ -98,32 +97,6 @@ static void single_messages_meet_grouped_ones(void) { run_case("single_messages"
 static void splits_make_the_right_groups_which_work_at_once(void) { run_case("splits"); }
 static void meshes_make_the_right_groups(void) { run_case("meshes"); }
 static void refused_calls_harm_nobody(void) { run_case("refused_calls"); }
-
-static void memory_is_reported_and_registered(void) {
-    memo_error error;
-    void* address = NULL;
-    memo_comm* part = NULL;
-    if (!rank.comm) SKIP("not joined");
-    CHECK_IS(memo_comm_nccl_get_device_bytes(rank.comm), >=, 0);
-    CHECK_OK(memo_comm_split(rank.comm, 0, 0, "registered", &part, &error));
-    if (!part) return;
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    CHECK_IS(ncclMemAlloc(&address, 2 << 20), ==, ncclSuccess);
-    CHECK_OK(memo_comm_nccl_register(part, address, 1 << 20, &error));
-    CHECK_OK(memo_comm_nccl_register(part, (char*)address + (1 << 20), 1 << 20, &error));
-#ifdef FAKE_NCCL
-    CHECK_IS(fake.n_windows, ==, 2);
-#endif
-    memo_comm_destroy(part);
-#ifdef FAKE_NCCL
-    CHECK_IS(fake.n_windows, ==, 0);
-#endif
-    CHECK_IS(ncclMemFree(address), ==, ncclSuccess);
-#else
-    CHECK_IS(memo_comm_nccl_register(part, &address, 8, &error), ==, MEMO_STATUS_UNSUPPORTED);
-    memo_comm_destroy(part);
-#endif
-}
 
 #ifdef FAKE_NCCL
 /* NCCL may deadlock if a rank has operations of two communicators under way.  Where NCCL does not order them, events do.
@@ -237,7 +210,6 @@ static void tests(void) {
     TEST(splits_make_the_right_groups_which_work_at_once);
     TEST(meshes_make_the_right_groups);
     TEST(refused_calls_harm_nobody);
-    TEST(memory_is_reported_and_registered);
 #ifdef FAKE_NCCL
     TEST(operations_of_two_communicators_take_turns);
     TEST(captured_operations_leave_no_event);

@@ -109,7 +109,7 @@ any_order_is_not_compared() {
 is_benchmarked() {
     TRAINER=$folder/train_gpt_cudnn CUDNN=none LAYERS=2 HIDDEN=16 HEADS=2 VOCABULARY=64 TILE=4 STEPS=2 OUT=$folder/results \
         sh bench/device.sh C 16 && cat "$folder"/results/*-trainer-16.md &&
-        for policy in memo recompute keep swap; do
+        for policy in memo recompute keep swap 'memo, a graph'; do
             grep -q "^| memo, $policy | 16 | 2 | [0-9.]* ms | [0-9.]* | [0-9.e-]* % | device .* MiB" \
                 "$folder"/results/*-trainer-16.md || return 1
         done
@@ -134,6 +134,21 @@ benchmarks_print_their_commands() {
 # One architecture; tests/test_compile.sh compiles memo_cuda.cuh for all of them.
 compiles() { # SOURCE
     nvcc -arch=sm_90 $flags -Itests -Iexamples -c "$1" -o "$folder/compiles.o"
+}
+
+# Benchmarks in C that nvcc compiles too; their times mean nothing here.
+c_benchmarks_run() {
+    on_the_fake_runtime() { # SOURCE ARGUMENT...
+        program=$folder/$(basename "$1" .c)_fake source=$1
+        shift
+        nvcc -arch=sm_90 $flags -x cu -c "$source" -o "$program.o" &&
+            nvcc -cudart none "$program.o" "$folder/fake_cuda.o" -o "$program" &&
+            "$program" "$@" >"$program.txt" && cat "$program.txt"
+    }
+    nvcc $flags -c tests/cuda/fake_cuda.cpp -o "$folder/fake_cuda.o" &&
+        on_the_fake_runtime bench/calls.c 3 && grep -q '^| memo_session_forward_begin | [0-9.]* |' "$program.txt" &&
+        on_the_fake_runtime bench/spill.c "$folder" 16 0.1 && grep -q '^| 16 MiB | engine | [0-9.]* |' "$program.txt" &&
+        on_the_fake_runtime bench/arena.c 0.01 && grep -q '^cudaMallocAsync  *[0-9.]* ' "$program.txt"
 }
 
 has_cudnn() { [ -f "${CUDNN:-}/include/cudnn_frontend.h" ]; }
@@ -171,6 +186,7 @@ if ! tests_all; then
     exit
 fi
 test_is "the row kernels keep to registers, sm_90" keeps_to_registers
+test_is "the benchmarks in C run on a runtime without a GPU" c_benchmarks_run
 test_is "memo_cuda.cuh compiles with NVTX ranges" nvcc -arch=sm_90 $flags -DMEMO_CUDA_NVTX -DMEMO_IMPLEMENTATION \
     -DMEMO_CUDA_IMPLEMENTATION '-DHEADER="memo_cuda.cuh"' -x cu -c tests/compile/alone.c -o "$folder/nvtx.o"
 for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu examples/gpt/*.cu bench/*.cu; do

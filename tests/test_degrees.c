@@ -507,8 +507,17 @@ static const char profile[] = "# two blocks\n"
                               "block 1 2 2000 500 6000 500 0 100 200 300\n"
                               "block 1 4 2000 900 6000 900 0 50 400 300\n";
 
+/* A file with these bytes; its name ends with "p". */
+static const char* file_of(const char* bytes, int64_t n_bytes) {
+    static char path[250];
+    FILE* file = fopen(memo_test_path(path, "p"), "wb");
+    CHECK(file && fwrite(bytes, 1, (size_t)n_bytes, file) == (size_t)n_bytes);
+    if (file) fclose(file);
+    return path;
+}
+
 static memo_status parse(const char* text, memo_degrees_problem** problem) {
-    return memo_degrees_problem_parse(text, (int64_t)strlen(text), "p", problem, &error);
+    return memo_degrees_problem_read(file_of(text, (int64_t)strlen(text)), problem, &error);
 }
 
 static void profile_files(void) {
@@ -539,8 +548,7 @@ static void profile_files(void) {
     };
     memo_degrees_problem *problem, *again;
     size_t i;
-    char path[250];
-    memo_test_path(path, "degrees");
+    const char* path = file_of("", 0);
     CHECK_OK(parse(profile, &problem));
     CHECK(problem->n_blocks == 2 && problem->n_degrees == 2 && problem->memory_bytes == 5000);
     CHECK(problem->costs[3].forward_collective_s == 900 * 1e-9 &&
@@ -586,7 +594,7 @@ static void damaged_profiles(void) {
         for (k = 0; k < changes; k++)
             text[memo_test_int(0, length - 1)] = bytes[memo_test_int(0, (int64_t)sizeof bytes - 2)];
         if (memo_test_int(0, 9) == 0) length = memo_test_int(0, length);
-        if (memo_degrees_problem_parse(text, length, "p", &problem, &error)) {
+        if (memo_degrees_problem_read(file_of(text, length), &problem, &error)) {
             CHECK(error.status == MEMO_STATUS_FORMAT || error.status == MEMO_STATUS_VERSION);
         } else {
             n_read++;
@@ -594,6 +602,7 @@ static void damaged_profiles(void) {
         }
     }
     CHECK(n_read > 0 && mallocs_live == 0);
+    remove(file_of("", 0));
 }
 
 /* Each request for host memory is refused in turn, also for labels. */
@@ -635,23 +644,23 @@ static void degree_files(void) {
     int32_t* read = NULL;
     int32_t n = 0, not_power = 6;
     size_t i;
-    char path[250], *text;
+    const char* path = file_of("", 0);
+    char* text;
     int64_t n_bytes = 0;
-    memo_test_path(path, "degrees");
     CHECK_OK(memo_degrees_write(degrees, 4, path, &error));
     CHECK_OK(memo_degrees_read(path, &read, &n, &error));
     CHECK(n == 4 && !memcmp(read, degrees, sizeof degrees));
     memo_degrees_free(read);
     text = memo_test_file(path, &n_bytes);
     text[strlen("memo degrees 1\nblock 0 ")] = '4'; /* was 2: the checksum tells */
-    CHECK_IS(memo_degrees_parse(text, n_bytes, "d", &read, &n, &error), ==, MEMO_STATUS_FORMAT);
+    CHECK_IS(memo_degrees_read(file_of(text, n_bytes), &read, &n, &error), ==, MEMO_STATUS_FORMAT);
     CHECK(strstr(error.message, "checksum") != NULL);
     free(text);
-    CHECK_OK(memo_degrees_parse("block 0 1\nblock 1 16\n", 21, "d", &read, &n, &error));
+    CHECK_OK(memo_degrees_read(file_of("block 0 1\nblock 1 16\n", 21), &read, &n, &error));
     CHECK(n == 2 && read[1] == 16);
     memo_degrees_free(read);
     for (i = 0; i < sizeof bad / sizeof *bad; i++) {
-        CHECK_CASE(memo_degrees_parse(bad[i], (int64_t)strlen(bad[i]), "d", &read, &n, &error) ==
+        CHECK_CASE(memo_degrees_read(file_of(bad[i], (int64_t)strlen(bad[i])), &read, &n, &error) ==
                        MEMO_STATUS_FORMAT,
                    "%s", bad[i]);
         CHECK(!read && n == 0);

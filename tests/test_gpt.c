@@ -513,6 +513,8 @@ static void model_matches_the_plain_one(void) {
     check_against_plain(gpt_test_config(3, 48, 4, 1, 37, 1, 16, 0.1), GPT_POLICY_ALPHA, 0.5);
     check_against_plain(gpt_test_config(1, 24, 2, 1, GPT_ATTENTION_TILE * 2 + 5, 1, 32, 0.1),
                         GPT_POLICY_SWAP, 0);
+    /* Heads so large that a tile of the backward has 62 keys. */
+    check_against_plain(gpt_test_config(1, 264, 1, 1, 70, 1, 16, 0), GPT_POLICY_KEEP, 0);
     check_against_plain(gpt_test_config(4, 16, 1, 1, 5, 3, 64, 0.1), GPT_POLICY_RECOMPUTE, 0);
     check_against_plain(mlp_in_chunks(gpt_test_config(3, 48, 4, 1, 37, 1, 4, 0.1), 9),
                         GPT_POLICY_ALPHA, 0.5);
@@ -795,21 +797,29 @@ static void an_mlp_in_chunks_is_the_same_mlp(void) {
 
 /* Of the arena in a dry run. */
 typedef struct arena_bytes {
-    int64_t peak, largest; /* largest: request of a micro-batch */
+    int64_t peak, largest, live; /* largest request, and most live bytes, of a micro-batch's own */
 } arena_bytes;
 static arena_bytes arena_bytes_of(gpt_config config, gpt_policy policy) {
     const gpt_desc desc = gpt_test_desc(config, policy, 0);
-    arena_bytes bytes = {0, 0};
+    arena_bytes bytes = {0, 0, 0};
     gpt_test_run run;
     memo_error error;
-    int64_t i;
+    int64_t i, k, live;
     memset(&run, 0, sizeof run);
     CHECK_OK(gpt_test_plan(&desc, &run, &error));
     if (run.plan) bytes.peak = run.plan->peak_bytes;
-    for (i = 0; run.plan && i < run.plan->n_buffers; i++)
-        if (run.plan->buffers[i].memory_class == MEMO_CLASS_TRANSIENT &&
-            run.plan->buffers[i].size_bytes > bytes.largest)
-            bytes.largest = run.plan->buffers[i].size_bytes;
+    for (i = 0; run.plan && i < run.plan->n_buffers; i++) {
+        const memo_buffer* a = &run.plan->buffers[i];
+        if (a->memory_class != MEMO_CLASS_TRANSIENT) continue;
+        if (a->size_bytes > bytes.largest) bytes.largest = a->size_bytes;
+        for (live = k = 0; k < run.plan->n_buffers; k++) {
+            const memo_buffer* b = &run.plan->buffers[k];
+            if (b->memory_class == MEMO_CLASS_TRANSIENT && b->begin <= a->begin &&
+                a->begin < b->end)
+                live += b->size_bytes;
+        }
+        if (live > bytes.live) bytes.live = live;
+    }
     gpt_test_close(&run);
     return bytes;
 }
@@ -836,6 +846,18 @@ static void an_mlp_in_chunks_takes_the_memory_of_a_chunk(void) {
     CHECK_CASE(in_chunks.peak <= whole.peak - config.sequence * row + 128 * 2 * row,
                "%lld of %lld bytes", (long long)in_chunks.peak, (long long)whole.peak);
     CHECK_IS(in_chunks.largest, ==, config.sequence * config.hidden * (int64_t)sizeof(gpt_real));
+}
+
+/* The residual stream or its gradient, one gradient of attention beside it, a sum for each head, and a chunk. */
+static void attention_s_backward_takes_one_tensor(void) {
+    const gpt_config config =
+        mlp_in_chunks(gpt_test_config(2, 64, 4, 4, 4096, 1, 64, 0), 128); /* tokens of 8 bytes */
+    const int64_t n_rows = config.sequence, real = (int64_t)sizeof(gpt_real);
+    const int64_t chunk = 128 * (12 * config.hidden + 1) * real;
+    const int64_t live = arena_bytes_of(config, GPT_POLICY_RECOMPUTE).live;
+    CHECK_IS(live, >=, 2 * n_rows * config.hidden * real);
+    CHECK_IS(live, <=,
+             2 * n_rows * config.hidden * real + n_rows * (config.n_heads * real + 8) + chunk);
 }
 
 /* ---- activations and weights in bf16 ------------------------------------------------------------ */
@@ -1360,7 +1382,7 @@ static void too_small_a_device_is_refused(void) {
     if (!run.plan) return;
     CHECK(gpt_create(&desc, &run.model, &error) == MEMO_STATUS_INVALID_ARGUMENT && !run.model);
     for (i = 0; i < 2; i++) {
-        const int64_t staging = gpt_staging_bytes(&desc.config);
+        const int64_t staging = gpt_staging_bytes(&desc.config, desc.n_micro_batches);
         host.device_memory_bytes = run.plan->peak_bytes - (i == 0 ? 512 : 0);
         host.host_memory_bytes = sizes.host_bytes + staging - (i == 1 ? 512 : 0);
         CHECK_OK(memo_host_device_create(&host, &run.host, &error));
@@ -1469,6 +1491,7 @@ int main(int argc, char** argv) {
     TEST(an_mlp_in_chunks_is_the_same_mlp);
     TEST(logits_never_exist_as_a_whole);
     TEST(an_mlp_in_chunks_takes_the_memory_of_a_chunk);
+    TEST(attention_s_backward_takes_one_tensor);
     TEST(policies_give_the_same_bits_in_bf16);
     TEST(policies_give_the_same_bits_with_states_in_bf16);
     TEST(an_operation_is_rounded_once);

@@ -23,7 +23,6 @@ if ${CC:-cc} -I"$cuda" -fsyntax-only "$folder/probe.c" 2>/dev/null; then
     for ranks in 1 2 3 8; do
         test_is "comm over a stand-in for NCCL, $ranks ranks" on_ranks $ranks
     done
-    test_is "ranks meet by a file" on_ranks 3 MEMO_TEST_ID_PATH="$folder/id.$$"
     test_is "communicators take turns where NCCL does not order them" on_ranks 4 NCCL_LAUNCH_ORDER_IMPLICIT=0
     test_is "a lost peer ends a plain wait for the stream" on_ranks 3 MEMO_TEST_WAIT=plain
 else

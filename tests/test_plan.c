@@ -174,71 +174,9 @@ static int64_t slow_lowest(const memoi_problem* problem, const int64_t* offsets,
     return least;
 }
 
-/* Tops of sections, all one by one: the first item in order that lives within the lowest plateau lies there.  If there is
- * none, the plateau rises. */
-static void slow_plateaus(const memoi_problem* problem, const memoi_ranked* ranked,
-                          int64_t* offsets) {
-    int64_t top[400] = {0}, n_left = problem->n_items, i, k, s;
-    for (i = 0; i < problem->n_items; i++) offsets[i] = -1;
-    while (n_left > 0) {
-        int64_t begin = 0, end, rank;
-        for (s = 1; s < problem->n_sections; s++)
-            if (top[s] < top[begin]) begin = s;
-        for (end = begin; end < problem->n_sections && top[end] == top[begin];) end++;
-        for (rank = 0; rank < problem->n_items; rank++) {
-            const memoi_item* item = &problem->items[ranked[rank].index];
-            if (offsets[ranked[rank].index] < 0 && item->begin >= begin && item->end <= end) break;
-        }
-        if (rank == problem->n_items) {
-            int64_t next = begin > 0 ? top[begin - 1] : INT64_MAX;
-            if (end < problem->n_sections) next = memob_min(next, top[end]);
-            for (s = begin; s < end; s++) top[s] = next;
-            continue;
-        }
-        i = ranked[rank].index;
-        offsets[i] = rounded(top[begin], problem->items[i].alignment);
-        for (k = 0; k < problem->items[i].n_ranges; k++) {
-            const memoi_range* range = &problem->ranges[problem->items[i].first_range + k];
-            for (s = range->begin; s < range->end; s++)
-                top[s] = offsets[i] + problem->items[i].size;
-        }
-        n_left--;
-    }
-}
-
-static void lowest_offset_fills_plateaus(void) {
-    int k;
-    for (k = 0; k < 500; k++) {
-        features with;
-        memo_plan* plan;
-        memo_error error;
-        memoi_problem problem;
-        memoi_greedy greedy;
-        int64_t i, offsets[200];
-        int order;
-        memset(&with, 0, sizeof with);
-        with.has_gaps = k % 2 == 1;
-        with.has_alignment = k / 2 % 2 == 1;
-        plan = random_plan(memo_test_int(1, 200), memo_test_int(1, k % 3 == 0 ? 20 : 300), with);
-        CHECK_OK(memo_plan_prepare(plan, &error));
-        CHECK_OK(memoi_problem_create(plan, &problem, &error));
-        CHECK(memoi_greedy_create(&greedy, &problem, HUGE_VAL));
-        for (order = 0; order < MEMOI_N_ORDERS; order++) {
-            memoi_greedy_order_items(&problem, (memoi_item_order)order, greedy.ranked);
-            CHECK(memoi_greedy_run(&greedy));
-            slow_plateaus(&problem, greedy.ranked, offsets);
-            for (i = 0; i < problem.n_items && offsets[i] == greedy.offsets[i];) i++;
-            CHECK_CASE(i == problem.n_items, "case %d, order %d: item %lld at %lld", k, order,
-                       (long long)i, (long long)greedy.offsets[i < problem.n_items ? i : 0]);
-        }
-        memoi_greedy_free(&greedy);
-        memoi_problem_free(&problem);
-        memo_plan_destroy(plan);
-    }
-}
-
-/* With fixed items, each item in turn has the lowest key: the top of what is below it.  That is the offset of an item
- * that is fixed, or that a fixed item was ever in the way of. */
+/* Whatever the features, each item in turn has the lowest key; plain ones exactly in the order of ranks.  The key is
+ * the top of what is below the item.  It is the offset of an item that is fixed, has gaps, or that a fixed item was ever
+ * in the way of. */
 static void lowest_offset_is_lowest(void) {
     int k;
     for (k = 0; k < 500; k++) {
@@ -247,10 +185,12 @@ static void lowest_offset_is_lowest(void) {
         memo_error error;
         memoi_problem problem;
         memoi_greedy greedy;
-        int64_t i, offsets[80];
+        int64_t i, rank, offsets[80];
         int order, was_barred[80];
         memset(&with, 0, sizeof with);
-        with.has_fixed = 1;
+        with.has_fixed = k % 7 == 1;
+        with.has_gaps = k % 5 == 1;
+        with.has_alignment = k % 3 == 1;
         plan = random_plan(memo_test_int(1, 80), memo_test_int(1, 20), with);
         CHECK_OK(memo_plan_prepare(plan, &error));
         CHECK_OK(memoi_problem_create(plan, &problem, &error));
@@ -263,11 +203,12 @@ static void lowest_offset_is_lowest(void) {
             for (;;) { /* the next in the order of keys, of equals any that can lie there */
                 int64_t best = -1, least = INT64_MAX, top[80], lowest[80], key[80];
                 for (i = 0; i < problem.n_items; i++) {
+                    const memoi_item* item = &problem.items[i];
                     key[i] = INT64_MAX;
                     if (offsets[i] >= 0) continue;
                     lowest[i] = slow_lowest(&problem, offsets, i, &top[i]);
-                    was_barred[i] |= lowest[i] != top[i];
-                    key[i] = was_barred[i] ? lowest[i] : top[i];
+                    was_barred[i] |= lowest[i] != rounded(top[i], item->alignment);
+                    key[i] = was_barred[i] || item->n_ranges > 1 ? lowest[i] : top[i];
                     if (key[i] < least) least = key[i];
                 }
                 /* Of two in conflict the lower came first. */
@@ -276,6 +217,12 @@ static void lowest_offset_is_lowest(void) {
                     if (offsets[i] >= 0 || greedy.offsets[i] != lowest[i]) continue;
                     if (key[i] > least && !is_late) continue;
                     if (best < 0 || lowest[i] < lowest[best]) best = i;
+                }
+                for (rank = 0; best >= 0 && memoi_problem_is_plain(&problem); rank++) {
+                    i = greedy.ranked[rank].index;
+                    if (key[i] > least) continue;
+                    best = greedy.offsets[i] == least ? i : -1;
+                    break;
                 }
                 if (least == INT64_MAX) break;
                 CHECK_CASE(best >= 0, "case %d, order %d: none at %lld", k, order,
@@ -612,6 +559,65 @@ static void cores_meet_brute_force(void) {
 }
 
 /* A spot solved again leaves a plan, which is no higher, and fixed buffers where they are. */
+/* Each two of n buffers live together for a moment, all others being in a gap.  So they need the
+ * sum of their sizes, though at no time more than two are live. */
+static void buffers_that_meet_in_pairs_are_bounded_together(void) {
+    enum { N = 20 };
+    memo_plan_desc desc = memo_plan_desc_default();
+    memo_plan* plan;
+    memo_error error;
+    int64_t sum = 0, i, j, time = 0, n_gaps = 0;
+    int k;
+    CHECK_OK(memo_plan_create(N, N * N * N, 1, &plan, &error));
+    for (i = 0; i < N; i++) {
+        plan->buffers[i].id = i;
+        plan->buffers[i].size_bytes = 64 * memo_test_int(1, 100) + 1;
+        plan->buffers[i].end = N * (N - 1) / 2;
+        sum += plan->buffers[i].size_bytes;
+        for (j = 0, time = 0; j < N; j++)
+            for (k = 0; k < j; k++, time++) {
+                if (i == j || i == k) continue;
+                plan->gaps[n_gaps].buffer = i;
+                plan->gaps[n_gaps].begin = time;
+                plan->gaps[n_gaps++].end = time + 1;
+            }
+    }
+    plan->n_gaps = n_gaps;
+    desc.node_limit = 1;
+    CHECK_OK(memo_plan_solve(plan, &desc, &error));
+    CHECK_OK(memo_plan_validate(plan, &error));
+    CHECK_IS(plan->peak_bytes, ==, sum);
+    CHECK_IS(plan->proof, ==, MEMO_PROOF_OPTIMAL);
+    CHECK_CASE(plan->lower_bound_bytes < sum / 4, "live at most %lld of %lld",
+               (long long)plan->lower_bound_bytes, (long long)sum);
+    memo_plan_destroy(plan);
+}
+
+/* An alignment that divides all sizes holds by itself, whatever the others are. */
+static void the_unit_is_as_large_as_alignments_allow(void) {
+    static const int64_t alignments[][3] = {{1, 256, 64}, {1, 2, 4}, {8, 512, 64}, {256, 1, 128}};
+    memo_plan* plan;
+    memo_error error;
+    memoi_problem problem;
+    int k, i;
+    for (k = 0; k < 4; k++) {
+        CHECK_OK(memo_plan_create(3, 0, 1, &plan, &error));
+        for (i = 0; i < 3; i++) {
+            plan->buffers[i].id = i;
+            plan->buffers[i].size_bytes = 64 * (3 + 2 * i);
+            plan->buffers[i].alignment_bytes = alignments[k][i];
+            plan->buffers[i].end = 1;
+        }
+        CHECK_OK(memo_plan_prepare(plan, &error));
+        CHECK_OK(memoi_problem_create(plan, &problem, &error));
+        CHECK_IS(problem.unit_bytes, ==, 64);
+        for (i = 0; i < 3; i++)
+            CHECK_IS(problem.items[i].alignment, ==, memob_max(alignments[k][i] / 64, 1));
+        memoi_problem_free(&problem);
+        memo_plan_destroy(plan);
+    }
+}
+
 static void spots_lower_a_plan(void) {
     int k, n_lower = 0;
     for (k = 0; k < 16; k++) {
@@ -779,7 +785,7 @@ static void a_climb_beats_an_order_search(void) {
         desc.node_limit = 200 * 150; /* half of it goes to the climb, eight items placed a node */
         desc.time_limit_s = 1000;
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        sum += (double)plan->peak_bytes / (double)plan->lower_bound_bytes;
+        sum += (double)plan->peak_bytes / (double)(problem.unit_bytes * problem.lower_bound);
         sum_orders += (double)order_search(&problem, 200) / (double)problem.lower_bound;
         memoi_problem_free(&problem);
         memo_plan_destroy(plan);
@@ -996,7 +1002,6 @@ static void odd_problems_are_answered(void) {
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(greedy_is_valid);
-    TEST(lowest_offset_fills_plateaus);
     TEST(lowest_offset_is_lowest);
     TEST(a_deadline_leaves_a_plan);
     TEST(search_meets_brute_force);
@@ -1007,6 +1012,8 @@ int main(int argc, char** argv) {
     TEST(proofs_halve_what_is_open);
     TEST(a_stack_is_as_low_as_brute_force);
     TEST(cores_meet_brute_force);
+    TEST(buffers_that_meet_in_pairs_are_bounded_together);
+    TEST(the_unit_is_as_large_as_alignments_allow);
     TEST(spots_lower_a_plan);
     TEST(a_climb_is_first_fit);
     TEST(a_climb_beats_an_order_search);

@@ -14,13 +14,6 @@ static const char* temporary_path(void) {
     return memo_test_path(path, "plan");
 }
 
-static char* file_text(const char* path) {
-    char* text = NULL;
-    int64_t n = 0;
-    CHECK_OK(memob_read_file(path, &text, &n, &error));
-    return text;
-}
-
 static memo_trace* parsed(const char* text) {
     memo_trace* trace = NULL;
     CHECK_OK(memo_trace_parse(text, (int64_t)strlen(text), "t", &trace, &error));
@@ -534,7 +527,7 @@ static void plans_make_the_round_trip(void) {
         if (round % 4 == 0) plan->engine[0] = 0;
         plan->body_begin = plan->n_times / 2;
         CHECK_OK(memo_plan_write(plan, temporary_path(), &error));
-        first = file_text(temporary_path());
+        first = memo_test_file(temporary_path(), NULL);
         CHECK_OK(memo_plan_read(temporary_path(), &again, &error));
         if (again) {
             CHECK(again->n_buffers == plan->n_buffers && again->n_gaps == plan->n_gaps);
@@ -544,7 +537,7 @@ static void plans_make_the_round_trip(void) {
             CHECK_IS(memcmp(again->gaps, plan->gaps, (size_t)plan->n_gaps * sizeof(memo_gap)), ==,
                      0);
             CHECK_OK(memo_plan_write(again, temporary_path(), &error));
-            second = file_text(temporary_path());
+            second = memo_test_file(temporary_path(), NULL);
             CHECK_IS(strcmp(first, second), ==, 0);
             free(second);
         }
@@ -650,7 +643,7 @@ static void damaged_plans_are_refused(void) {
     int64_t n, i;
     CHECK_OK(memo_plan_write(plan, temporary_path(), &error));
     memo_plan_destroy(plan);
-    text = file_text(temporary_path());
+    text = memo_test_file(temporary_path(), NULL);
     unlink(temporary_path());
     n = (int64_t)strlen(text);
     for (i = 0; i < n - 1; i++)
@@ -676,7 +669,7 @@ static void damage_with_a_right_checksum_is_no_crash(void) {
     int round, k;
     CHECK_OK(memo_plan_write(plan, temporary_path(), &error));
     memo_plan_destroy(plan);
-    text = file_text(temporary_path());
+    text = memo_test_file(temporary_path(), NULL);
     unlink(temporary_path());
     n = (int64_t)(strstr(text, "end ") - text);
     copy = (char*)malloc((size_t)n + 80);
@@ -730,7 +723,7 @@ static void pictures_are_well_formed(void) {
         char* text;
         CHECK_OK(memo_plan_write_svg(plan, round % 2 ? trace : NULL,
                                      round % 3 ? "a < b & \"c\"" : NULL, temporary_path(), &error));
-        text = file_text(temporary_path());
+        text = memo_test_file(temporary_path(), NULL);
         CHECK(strncmp(text, "<svg", 4) == 0 && count(text, "</svg>") == 1);
         CHECK_IS(count(text, "<text"), ==, count(text, "</text>"));
         CHECK_IS(count(text, "<title>"), ==, count(text, "</title>"));
@@ -764,7 +757,7 @@ static void pictures_of_large_plans_stay_small(void) {
              MEMO_STATUS_INVALID_STATE);
     set_peak(plan);
     CHECK_OK(memo_plan_write_svg(plan, NULL, "x", temporary_path(), &error));
-    text = file_text(temporary_path());
+    text = memo_test_file(temporary_path(), NULL);
     CHECK_CASE(strlen(text) < 3000000, "%d bytes", (int)strlen(text));
     free(text);
     memo_plan_destroy(plan);

@@ -409,15 +409,15 @@ static void merge_survives_extremes(void) {
 static void merge_leaves_other_batches_alone(void) {
     enum { ROWS = 5, COLUMNS = 72, BATCHES = 3, STRIDE = 9 };
     static float out[BATCHES * STRIDE * COLUMNS], before[BATCHES * STRIDE * COLUMNS];
-    static float lse[BATCHES * STRIDE], part_lse[BATCHES * ROWS];
-    static uint16_t part[BATCHES * ROWS * COLUMNS];
+    static float lse[BATCHES * STRIDE], part_lse[BATCHES * STRIDE];
+    static uint16_t part[BATCHES * STRIDE * COLUMNS];
     memo_merge_desc merge;
     int64_t b, row, column;
     memset(&merge, 0, sizeof merge);
     fill_random(out, MEMO_TYPE_F32, BATCHES * STRIDE * COLUMNS);
     fill_random(lse, MEMO_TYPE_F32, BATCHES * STRIDE);
-    fill_random(part, MEMO_TYPE_BF16, BATCHES * ROWS * COLUMNS);
-    fill_random(part_lse, MEMO_TYPE_F32, BATCHES * ROWS);
+    fill_random(part, MEMO_TYPE_BF16, BATCHES * STRIDE * COLUMNS);
+    fill_random(part_lse, MEMO_TYPE_F32, BATCHES * STRIDE);
     memcpy(before, out, sizeof out);
     merge.out = out;
     merge.lse = lse;
@@ -434,17 +434,17 @@ static void merge_leaves_other_batches_alone(void) {
         CHECK_OK(memo_row_merge(&merge, &error));
         for (b = 0; b < BATCHES; b++) {
             for (row = 0; row < STRIDE; row++) {
-                int64_t at = b * STRIDE + row, from = b * ROWS + row;
-                float weight = row < ROWS ? memo_merge_weight(lse_before[at], part_lse[from]) : 0;
+                int64_t at = b * STRIDE + row;
+                float weight = row < ROWS ? memo_merge_weight(lse_before[at], part_lse[at]) : 0;
                 for (column = 0; column < COLUMNS; column++) {
                     float old = before[at * COLUMNS + column], expected = old;
                     if (row < ROWS) {
-                        float other = memo_f32_from_bf16(part[from * COLUMNS + column]);
+                        float other = memo_f32_from_bf16(part[at * COLUMNS + column]);
                         expected = fmaf(weight, other - old, old);
                     }
                     CHECK(same_bits(out[at * COLUMNS + column], expected));
                 }
-                CHECK(same_bits(lse[at], row < ROWS ? memo_merge_lse(lse_before[at], part_lse[from])
+                CHECK(same_bits(lse[at], row < ROWS ? memo_merge_lse(lse_before[at], part_lse[at])
                                                     : lse_before[at]));
             }
         }

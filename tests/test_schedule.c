@@ -107,12 +107,6 @@ static void builder_refuses_and_leaves_no_trace(void) {
     CHECK_OK(memo_schedule_add_link(schedule, "l", 10, &link, &error));
     CHECK_OK(memo_schedule_add_link(schedule, "m", 10, &other, &error));
     CHECK(link == 1 && other == 2);
-    CHECK_IS(memo_schedule_pair_links(schedule, 1, 1, 5, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_IS(memo_schedule_pair_links(schedule, 0, 1, 5, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_IS(memo_schedule_pair_links(schedule, 1, 2, 0, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_OK(memo_schedule_pair_links(schedule, 1, 2, 5, &error));
-    CHECK_OK(memo_schedule_add_link(schedule, "n", 10, &other, &error));
-    CHECK_IS(memo_schedule_pair_links(schedule, 1, 3, 5, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_schedule_add_op(schedule, &good, &error));
     good.name = NULL;
     CHECK_OK(memo_schedule_add_op(schedule, &good, &error));
@@ -200,8 +194,6 @@ static memo_schedule* random_schedule(int n_ops, int n_streams, int64_t n_bytes,
     for (i = 0; i < n_links; i++)
         CHECK_OK(
             memo_schedule_add_link(schedule, "link", (double)memo_test_int(1, 4), &link, &error));
-    if (n_links > 1)
-        CHECK_OK(memo_schedule_pair_links(schedule, 1, 2, (double)memo_test_int(1, 3), &error));
     for (i = 0; i < n_ops; i++) {
         int64_t kind = memo_test_int(0, kinds);
         int32_t event = (int32_t)memo_test_int(0, n_events - 1);
@@ -439,12 +431,9 @@ static void slow_simulate(const memo_schedule* schedule, double* start, double* 
             for (b = 0; b < n; b++) {
                 double rate = 1;
                 if (state[b] != 1 && state[b] != 2) continue;
-                if (state[b] == 2) {
-                    const memo_link* link = &schedule->links[schedule->ops[b].link - 1];
-                    rate = (users[link->peer] && link->peer ? link->shared_bytes_per_s
-                                                            : link->bytes_per_s) /
+                if (state[b] == 2)
+                    rate = schedule->links[schedule->ops[b].link - 1].bytes_per_s /
                            users[schedule->ops[b].link];
-                }
                 if (a == 0 && left[b] / rate < step) step = left[b] / rate;
                 if (a == 1) left[b] -= step * rate;
             }
@@ -519,13 +508,6 @@ static void links_are_shared(void) {
     run_time(schedule, 2, "latency", 5, up, 100);
     CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
     CHECK(simulation->end_s[2] == 10 && simulation->makespan_s == 20); /* another link */
-    memo_simulation_destroy(simulation);
-    CHECK_OK(memo_schedule_pair_links(schedule, down, up, 5, &error));
-    CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
-    /* until 5: 50 of 200 bytes down; then both at 5 until up has its 100 at 25; the last 50 at 10
-     */
-    CHECK_IS(fabs(simulation->end_s[2] - 25), <, 1e-12);
-    CHECK(fabs(simulation->end_s[0] - 30) < 1e-12 && fabs(simulation->end_s[1] - 30) < 1e-12);
     memo_simulation_destroy(simulation);
     memo_schedule_destroy(schedule);
 

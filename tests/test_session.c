@@ -270,7 +270,6 @@ static void any_budget_is_met_or_refused(void) {
         }
         CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
         CHECK_CASE(m.n_wrong == 0, "round %d: %lld bytes differ", round, (long long)m.n_wrong);
-        CHECK_IS(arena_stats(info.arena).n_fallbacks, ==, 0);
         memo_session_destroy(s);
         close_device(&m);
     }
@@ -446,9 +445,9 @@ static void a_plan_is_written_and_read(void) {
         memo_check_destroy(check);
         memo_schedule_destroy(schedule);
         CHECK_OK(memo_plan_write_svg(a.plan, a.trace, "a step", scratch_file(), &error));
-        CHECK_OK(memob_read_file(scratch_file(), &text, &n_bytes, &error));
+        text = memo_test_file(scratch_file(), &n_bytes);
         CHECK(n_bytes > 0 && strstr(text, "<svg") && strstr(text, "backward"));
-        MEMO_FREE(text);
+        free(text);
         CHECK_OK(memo_session_write(s, scratch_file(), &error));
     }
 
@@ -475,7 +474,7 @@ static void a_plan_is_written_and_read(void) {
         other.tensors[1].row_bytes--;
 
         /* Any altered byte, any length. */
-        CHECK_OK(memob_read_file(scratch_file(), &text, &n_bytes, &error));
+        text = memo_test_file(scratch_file(), &n_bytes);
         for (i = 0; i < n_bytes; i += 7) {
             FILE* file = fopen(scratch_file(), "wb");
             char kept = text[i];
@@ -486,7 +485,7 @@ static void a_plan_is_written_and_read(void) {
             CHECK_CASE(memo_session_create(&other.desc, &again, &error) != MEMO_STATUS_OK,
                        "byte %lld", (long long)i);
         }
-        MEMO_FREE(text);
+        free(text);
         other.desc.plan_path = "/nonexistent/plan";
         CHECK_IS(memo_session_create(&other.desc, &again, &error), ==, MEMO_STATUS_IO);
     }

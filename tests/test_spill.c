@@ -190,14 +190,14 @@ static void a_folder_in_memory_will_do(void) {
     close_host(host, n_files);
 }
 
-/* Through the page cache, and by a file that had a name: the ways for lesser file systems. */
+/* Through the page cache: the way for lesser file systems. */
 static void plain_files_will_do(void) {
     static char memory[8192], expected[8192];
     memob_spill_file file;
     memob_spill_op op;
     int k, n_files = n_open_files();
     memset(&file, 0, sizeof file);
-    file.fd = memoi_spill_open_named(folder);
+    file.fd = memoi_spill_open(folder);
     CHECK(file.fd >= 0 && n_entries(folder) == 0);
     CHECK_IS(memoi_spill_reserve(file.fd, 3 * 8192), ==, 0);
     for (k = 0; k < 6; k++) {

@@ -150,19 +150,6 @@ static void the_longest_names_work(void) {
     end();
 }
 
-/* On a file system that gives every file a name. */
-static void named_files_work(void) {
-    char name[300];
-    struct stat info;
-    begin();
-    CHECK(memoi_file_replace(name_of("file"), NULL, "aaa", 3, name, 0) == 0 && holds(path, 'a', 3));
-    CHECK(chmod(path, 0600) == 0 && stat(path, &info) == 0);
-    CHECK(memoi_file_replace(path, &info, "bbbb", 4, name, 0) == 0 && holds(path, 'b', 4));
-    CHECK(mode_of(path) == 0600 && count_files() == 1);
-    CHECK_IS(memoi_file_replace(name_of("none/file"), NULL, "a", 1, name, 0), ==, ENOENT);
-    end();
-}
-
 static void links_stay(void) {
     struct stat info;
     char linked[300];
@@ -286,7 +273,6 @@ int main(int argc, char** argv) {
     TEST(old_files_keep_their_mode);
     TEST(read_only_files_stay);
     TEST(the_longest_names_work);
-    TEST(named_files_work);
     TEST(links_stay);
     TEST(a_limit_on_file_sizes_is_an_error);
     TEST(no_folder_and_no_room_are_errors);

@@ -26,13 +26,6 @@ static memo_trace* parsed(const char* text) {
     return trace;
 }
 
-static char* file_text(const char* path) {
-    char* text = NULL;
-    int64_t n = 0;
-    CHECK_OK(memob_read_file(path, &text, &n, &error));
-    return text;
-}
-
 static const char* temporary_path(void) {
     static char path[250];
     return memo_test_path(path, "trace");
@@ -170,7 +163,7 @@ static void bad_lines_are_named(void) {
     refuses("alloc 1 2\n", format, 1, "unknown request `alloc`");
     refuses("malloc 1 2\nfree 1 3\n", format, 2, "wrong size (3); its malloc has 2 bytes");
     refuses("malloc 1 2\nfree 1\n", format, 2, "size is missing");
-    refuses_lines("malloc 1 2\n", 2, 3, "wrong count: 2 stated, 1 requests above");
+    refuses_lines("malloc 1 2\n", 2, 3, "wrong count: 2 stated, 1 lines above");
     refuses_lines("frob 1\n", 1, 2, "unknown request `frob`; malloc, free, use");
     refuses_lines("\x01\xff\n", 1, 2,
                   "`?"
@@ -250,11 +243,11 @@ static void files_make_the_round_trip(void) {
         memo_trace* again = NULL;
         char *first, *second;
         CHECK_OK(memo_trace_write(trace, temporary_path(), &error));
-        first = file_text(temporary_path());
+        first = memo_test_file(temporary_path(), NULL);
         CHECK_OK(memo_trace_read(temporary_path(), &again, &error));
         CHECK_IS(first_difference(trace, again), ==, -1);
         CHECK_OK(memo_trace_write(again, temporary_path(), &error));
-        second = file_text(temporary_path());
+        second = memo_test_file(temporary_path(), NULL);
         CHECK_IS(strcmp(first, second), ==, 0);
         free(first);
         free(second);
@@ -294,7 +287,7 @@ static void damaged_files_are_refused(void) {
     int64_t n, i;
     CHECK_OK(memo_trace_write(trace, temporary_path(), &error));
     memo_trace_destroy(trace);
-    text = file_text(temporary_path());
+    text = memo_test_file(temporary_path(), NULL);
     unlink(temporary_path());
     n = (int64_t)strlen(text);
     for (i = 0; i < n - 1; i++) /* without the last newline it is still whole */
@@ -667,7 +660,7 @@ static void running_out_of_memory_is_reported(void) {
     long k;
     memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
     CHECK_OK(memo_trace_write(source, temporary_path(), &error));
-    text = file_text(temporary_path());
+    text = memo_test_file(temporary_path(), NULL);
     for (k = 0; status == MEMO_STATUS_OUT_OF_HOST_MEMORY; k++) {
         memo_trace* trace = NULL;
         memo_trace* result = NULL;

@@ -100,6 +100,28 @@ one_gpu() { # ARGUMENT...
         [ -s "$folder/run/timeline.svg" ] && are_near "$folder/one.log" "$folder/host.log"
 }
 
+# graph_trains ARGUMENT...: a CUDA graph gives the losses of calls, and parameters that generate the same bytes.
+graph_trains() {
+    for way in calls graph; do
+        option=
+        [ $way = calls ] || option=--graph
+        # shellcheck disable=SC2086
+        "$trainer" $tiny $budget --batch 2 --steps 4 --sample 20 "$@" $option --loss-log "$folder/$way.log" \
+            >"$folder/$way.out" 2>&1 || { cat "$folder/$way.out"; return 1; }
+        sed -n '/ bytes of the text:$/,$p' "$folder/$way.out" >"$folder/$way.text"
+    done
+    cat "$folder/graph.out"
+    grep -q ' trained by a CUDA graph' "$folder/graph.out" && [ "$(wc -l <"$folder/graph.log")" -eq 4 ] &&
+        [ -s "$folder/graph.text" ] && cmp "$folder/calls.log" "$folder/graph.log" && cmp "$folder/calls.text" "$folder/graph.text"
+}
+graphs_train() {
+    graph_trains --policy keep && graph_trains --policy recompute --accumulate 2 &&
+        graph_trains --policy swap --layers 6 --accumulate 2 --host-memory 16KiB --spill "$folder" &&
+        grep -q "layers' through a file" "$folder/graph.out" &&
+        graph_trains --policy memo --alpha 0.5 --layers 4 --accumulate 2 &&
+        graph_trains --policy swap --layers 4 --sub-batches 2 --schedule fine
+}
+
 # ---- ranks ----
 
 # ranks_train N ARGUMENT...: every policy gives the same bits, a recorded step has no race, losses are near the host's.
@@ -157,6 +179,8 @@ mistakes_are_refused() {
         refused 'MASTER_ADDR: not set' SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 'SLURM_STEP_TASKS_PER_NODE=1(x2)' -- &&
         refused 'torchrun started 2; torchrun --nproc-per-node 4 would do' RANK=0 WORLD_SIZE=2 MASTER_ADDR=a -- --ranks 4 &&
         refused '--ranks 2: a rank is a process; start this program with mpirun -n 2' -- --data 2 &&
+        refused '--graph: a lost rank of --ranks 2 would not end' RANK=0 WORLD_SIZE=2 MASTER_ADDR=a -- --data 2 --graph &&
+        refused '--graph takes at most 64 micro-batches' -- --accumulate 65 --graph &&
         refused '--ring 2, --ulysses 1: the attention of these kernels' RANK=0 WORLD_SIZE=2 MASTER_ADDR=a -- --ring 2
 }
 
@@ -208,6 +232,10 @@ test_is "the trainer builds on stand-ins" builds
 [ -x "$folder/train_gpt" ] || { tap_end; exit 1; }
 test_is "sub-batches on one GPU" one_gpu --sub-batches 2 --schedule fine --policy recompute
 test_is "parts of a sequence on one GPU, with cuDNN's attention" with_cudnn one_gpu --sub-batches 2 --batch 1
+test_is "steps by a CUDA graph" graphs_train
+test_is "steps by a CUDA graph, streams as late as possible" late_streams \
+    graph_trains --policy swap --layers 6 --host-memory 16KiB --spill "$folder"
+test_is "steps by a CUDA graph, with cuDNN's attention" with_cudnn graph_trains --policy memo --alpha 0.5 --accumulate 2
 test_is "every launcher is known" every_launcher_is_known
 test_is "mistakes of launchers and of ranks are refused" mistakes_are_refused
 test_is "Ctrl-C ends the meeting of the ranks" ctrl_c_ends_the_meeting
@@ -219,6 +247,7 @@ test_is "two data ranks, ZeRO 2, streams as late as possible" \
     late_streams ranks_train 2 --data 2 --zero 2 --batch 2 --accumulate 2
 test_is "two data x two tensor ranks" ranks_train 4 --data 2 --tensor 2 --zero 1 --batch 2
 test_is "two ring ranks, with cuDNN's attention" with_cudnn ranks_train 2 --ring 2 --batch 1
+test_is "two Ulysses ranks, with cuDNN's attention" with_cudnn ranks_train 2 --ulysses 2 --batch 2
 test_is "two ring x two Ulysses ranks, with cuDNN's attention" \
     with_cudnn ranks_train 4 --ring 2 --ulysses 2 --zero 2 --batch 1
 test_is "four data ranks, whose sums have NCCL's order" late_streams ranks_train 4 --data 4 --batch 4

@@ -8,7 +8,7 @@
  * Slow copies matter: a late wait sees a later record of its event too, and is then ordered after more
  * operations than required.
  *
- * Everything is enqueued before the workers start, so that no queue orders the streams by accident.
+ * Every stream begins with a gate. It opens when everything is enqueued, so that no queue orders the streams by accident.
  */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
@@ -16,14 +16,32 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
-static const memo_device* inner;
+static memo_device* inner;
 static long n_waits, dropped = -1;
 
 static memo_status dropping_event_wait(void* context, memo_event event, memo_stream stream,
                                        memo_error* error) {
     if (n_waits++ == dropped) return MEMO_STATUS_OK;
     return inner->event_wait(context, event, stream, error);
+}
+
+static int32_t gate;
+
+static memo_status pass_gate(void* args, memo_error* error) {
+    struct timespec nap = {0, 50000};
+    (void)args;
+    (void)error;
+    while (!__atomic_load_n(&gate, __ATOMIC_ACQUIRE)) nanosleep(&nap, NULL);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gated_stream_create(void* context, const char* name, int32_t priority,
+                                       memo_stream* stream, memo_error* error) {
+    memo_status status = inner->stream_create(context, name, priority, stream, error);
+    if (status) return status;
+    return memo_host_device_launch(inner, *stream, pass_gate, NULL, 0, error);
 }
 
 int main(int argc, char** argv) {
@@ -40,10 +58,10 @@ int main(int argc, char** argv) {
     if (argc > 1) dropped = strtol(argv[1], NULL, 10);
     if (argc > 2)
         host_desc.to_host_bytes_per_s = host_desc.to_device_bytes_per_s = strtod(argv[2], NULL);
-    host_desc.start_held = 1;
     if (memo_host_device_create(&host_desc, &host, &error)) goto failed;
     inner = host;
     table = *host;
+    table.stream_create = gated_stream_create;
     table.event_wait = dropping_event_wait;
     c.host = host;
     c.device = &table;
@@ -63,7 +81,7 @@ int main(int argc, char** argv) {
     if (chain_open(&c, &error)) goto failed;
     for (micro_batch = 0; micro_batch < 2; micro_batch++)
         if (chain_micro_batch(&c, micro_batch, 1000, &error)) goto failed;
-    if (memo_host_device_start(host, &error)) goto failed;
+    __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
     if (memo_stream_synchronize(host, c.compute, &error)) goto failed;
     chain_close(&c);
     memo_host_device_destroy(host);

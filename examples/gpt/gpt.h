@@ -99,6 +99,8 @@ typedef enum gpt_policy {
     GPT_POLICY_MEMO       /* like ALPHA; a planner writes a better table */
 } gpt_policy;
 
+enum { GPT_STAGED_MAX = 64 }; /* micro-batches that are on their way to the device at once */
+
 typedef struct gpt_desc {
     gpt_config config;
     /* Optional: (n_layers, gpt_n_tensors), as in memo_swap_desc; borrowed until gpt_create returns.
@@ -113,7 +115,8 @@ typedef struct gpt_desc {
     const memo_device* device;
     const memo_mesh* mesh; /* required for several ranks, with their degrees; unused by gpt_plan */
     /* Micro-batches of a step.  The sums of gradients over ranks then run behind the backward of the
-     * last one.  0: unknown, they run after it.  The bits are the same. */
+     * last one, and up to GPT_STAGED_MAX micro-batches are enqueued without a wait.  0: unknown, the
+     * sums run after the last one.  The bits are the same. */
     int64_t n_micro_batches;
 } gpt_desc;
 
@@ -135,9 +138,10 @@ GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, memo_session** session, 
 GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** model, memo_error* error);
 GPT_FUNCTION void gpt_destroy(gpt_model* model);
 
-/* Returns the pinned host bytes beyond the swap engine's: tokens on their way to the device, and
- * the loss on its way back.  A multiple of 512, the unit of the host device. */
-GPT_FUNCTION int64_t gpt_staging_bytes(const gpt_config* config);
+/* Returns the pinned host bytes beyond the swap engine's: tokens and values on their way to the
+ * device, and the loss on its way back.  n_micro_batches as in gpt_desc.  A multiple of 512, the unit
+ * of the host device. */
+GPT_FUNCTION int64_t gpt_staging_bytes(const gpt_config* config, int64_t n_micro_batches);
 
 /* Returns the rows of a micro-batch on one rank: tokens, padding included. */
 GPT_FUNCTION int64_t gpt_n_rows(const gpt_config* config);
@@ -188,6 +192,21 @@ typedef struct gpt_update_desc {
  * of the step (nats per token) and the norm of its gradient before clipping, both over all ranks. */
 GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_desc* desc, double* loss,
                                     double* gradient_norm, memo_error* error);
+/* A whole step whose later calls replay one CUDA graph: first gpt_stage_micro_batch for each of
+ * gpt_desc.n_micro_batches (1 to GPT_STAGED_MAX) in order, with the arguments of gpt_micro_batch, then
+ * gpt_run_staged, with those of gpt_update.  gpt_stage_micro_batch only writes to pinned memory.  The
+ * first update of a model runs call by call, because libraries allocate at their first use.  The next
+ * call captures the step.  The bits are those of gpt_micro_batch and gpt_update, with which steps may
+ * alternate.  No other function of the model may come between these calls.
+ *
+ * Errors: UNSUPPORTED (the kernels have no graphs: the host's), INVALID_ARGUMENT, INVALID_STATE (other
+ * micro-batches are staged), as gpt_update.  The session must not be timed, nor the device record. */
+GPT_FUNCTION memo_status gpt_stage_micro_batch(gpt_model* model, const void* tokens,
+                                               const void* targets, int64_t step,
+                                               int64_t micro_batch, double loss_scale,
+                                               memo_error* error);
+GPT_FUNCTION memo_status gpt_run_staged(gpt_model* model, const gpt_update_desc* desc, double* loss,
+                                        double* gradient_norm, memo_error* error);
 /* Sums the gradients over ranks.  This ends the micro-batches of the step.  gpt_update does it too
  * unless it is already done. */
 GPT_FUNCTION memo_status gpt_reduce(gpt_model* model, memo_error* error);

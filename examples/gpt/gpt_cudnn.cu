@@ -30,7 +30,7 @@ static attention_shape gpt_cudnn_shape(const gpt_cudnn* c, const gpt_attention_s
     s.q = s.q_result = {q_row, s.n_q * q_row};
     s.k = s.k_result = {k_row, s.n_k * k_row};
     if (is_backward) s.d_out = s.q;
-    if (is_backward && of.adds) s.k_result = {0, 0}; /* alone, and then added */
+    if (is_backward) s.k_result = {0, 0}; /* alone: their rows may be those of k and v */
     s.scale = 1 / sqrtf((float)of.head_size);
     s.is_causal = true;
     s.is_backward = is_backward;
@@ -239,6 +239,7 @@ static memo_status gpt_cudnn_backward(gpt_cudnn* c, cudaStream_t stream,
     const attention_scratch m = attention_carve(s, scratch);
     const int64_t n_heads = a->shape.n_heads;
     const attention_rows k_rows = {s.k.row, s.k.batch};
+    const bool adds = a->shape.adds != 0;
 
     for (int64_t i = 0; i < call->n_calls; i++) {
         const int64_t q_at = i * s.h_q * s.d, k_at = i * s.h_k * s.d;
@@ -251,16 +252,14 @@ static memo_status gpt_cudnn_backward(gpt_cudnn* c, cudaStream_t stream,
             {ATTENTION_STATS, m.stats},
             {ATTENTION_D_OUT, (uint16_t*)(uintptr_t)a->dout + q_at},
             {ATTENTION_D_Q, (uint16_t*)a->dq + q_at},
-            {ATTENTION_D_K, m.d_k ? m.d_k : d_k},
-            {ATTENTION_D_V, m.d_v ? m.d_v : d_v}};
+            {ATTENTION_D_K, m.d_k},
+            {ATTENTION_D_V, m.d_v}};
 
         if (attention_turn_lse(stream, (float*)a->lse + i * s.h_q, m.stats, s,
                                {n_heads, s.n_q * n_heads}, false, error) ||
-            attention_run(&c->plans, call->plan, addresses, m.workspace, stream, error))
-            return error->status;
-        if (m.d_k &&
-            (attention_put(stream, d_k, MEMO_TYPE_BF16, m.d_k, s, true, k_rows, true, error) ||
-             attention_put(stream, d_v, MEMO_TYPE_BF16, m.d_v, s, true, k_rows, true, error)))
+            attention_run(&c->plans, call->plan, addresses, m.workspace, stream, error) ||
+            attention_put(stream, d_k, MEMO_TYPE_BF16, m.d_k, s, true, k_rows, adds, error) ||
+            attention_put(stream, d_v, MEMO_TYPE_BF16, m.d_v, s, true, k_rows, adds, error))
             return error->status;
     }
     return MEMO_STATUS_OK;

@@ -59,9 +59,6 @@ struct gpt_model {
     gpt_kernels kernels;
     memo_device device;
     memo_stream compute;
-    memo_event tokens_copied[2]; /* of each half of the staging buffer */
-    int32_t is_copying[2];
-    int32_t half;
     memo_session* session;
     memo_arena* arena; /* owned by the session, as the next two */
     memo_status (*share_plan)(void* user, void* data, int64_t n_bytes, memo_error* error);
@@ -81,6 +78,7 @@ struct gpt_model {
     char* rope;                            /* (local tokens, head size) */
     int64_t* token_numbers;                /* (rows), as gpt_token_of */
     double* totals;                        /* (GPT_N_TOTALS), of this step */
+    gpt_update_values* update;             /* of this step */
     /* zero 2: the gradients of the current bucket, and its first parameter; those of the bucket before,
      * whose sum is under way. */
     gpt_array bucket, summed_bucket;
@@ -92,15 +90,16 @@ struct gpt_model {
     int32_t is_reduced; /* the gradients are sums over all ranks */
     /* In pinned host memory. */
     double* host_totals;
-    int32_t* staging; /* two halves, each tokens and targets (2, rows) */
+    gpt_update_values* host_update;
+    char* staging; /* (places, gpt_batch_bytes): micro-batches on their way to the device */
 
     int64_t n_updates;
+    int64_t n_staged; /* micro-batches in the staging buffer since the latest wait */
+    void* graph;      /* of a step; NULL: not captured */
     /* State of the current micro-batch. */
-    const void *tokens, *targets; /* NULL: zeros, to measure */
-    double loss_scale;
-    int64_t step;        /* keys the dropout, with the next field */
-    int64_t first_token; /* the global number of the micro-batch's first token, over all ranks */
-    char phase[32];      /* "forward 3", for the names of operations */
+    int64_t place;                  /* in the staging buffer */
+    const gpt_batch_values* values; /* on the device */
+    char phase[32];                 /* "forward 3", for the names of operations */
 
     /* The first failure of the current call.  Every later operation does nothing, so callers check
      * it once, at the end. */
@@ -145,6 +144,42 @@ static int gpt_has_masters(const gpt_config* config) {
 }
 static char* gpt_weight(const gpt_model* model, int64_t offset) {
     return model->parameters + gpt_n_bytes(model, offset);
+}
+
+/* ---- micro-batches on their way to the device ------------------------------------------------ */
+
+enum { GPT_VALUES_BYTES = 64 }; /* room of gpt_batch_values, of gpt_update_values, of totals */
+typedef char gpt_values_fit[sizeof(gpt_batch_values) <= GPT_VALUES_BYTES &&
+                                    sizeof(gpt_update_values) <= GPT_VALUES_BYTES &&
+                                    GPT_N_HOST_TOTALS * sizeof(double) <= GPT_VALUES_BYTES
+                                ? 1
+                                : -1];
+
+/* Values, tokens (rows) and targets (rows): on the device, and in the staging buffer. */
+static int64_t gpt_batch_bytes(int64_t n_rows) {
+    return GPT_VALUES_BYTES + 2 * n_rows * (int64_t)sizeof(int32_t);
+}
+static int32_t* gpt_tokens_of(void* batch) {
+    return (int32_t*)(void*)((char*)batch + GPT_VALUES_BYTES);
+}
+
+/* Places of the staging buffer. */
+static int64_t gpt_n_places(int64_t n_micro_batches) {
+    return n_micro_batches ? gpt_min(n_micro_batches, GPT_STAGED_MAX) : 2;
+}
+static gpt_batch_values* gpt_staged(const gpt_model* model, int64_t place) {
+    return (gpt_batch_values*)(void*)(model->staging + place * gpt_batch_bytes(model->n_rows));
+}
+
+static void gpt_synchronize(gpt_model* model) {
+    if (!model->status)
+        model->status = memo_stream_synchronize(&model->device, model->compute, &model->error);
+    if (!model->status) model->n_staged = 0;
+}
+
+/* Several ranks hold each sequence. */
+static int gpt_is_over_ranks(const gpt_model* model) {
+    return model->share.layout.ring * model->share.layout.ulysses > 1;
 }
 
 /* ---- memory --------------------------------------------------------------------------------- */
@@ -387,25 +422,43 @@ static void gpt_norm_back(gpt_model* model, const char* name, gpt_array dx, gpt_
 
 /* ---- element by element: dropout, residual, activation; RoPE ---------------------------------------- */
 
-/* z and dropout may be NULL. */
+static gpt_elements_args gpt_elements_args_make(gpt_op* op, gpt_array y, gpt_array x,
+                                                const gpt_array* z, gpt_rows rows) {
+    gpt_elements_args a;
+    memset(&a, 0, sizeof a);
+    a.y = gpt_writes_rows(op, y, rows);
+    a.x = gpt_reads_rows(op, x, rows);
+    if (z) a.z = gpt_reads_rows(op, *z, rows);
+    a.rows = rows;
+    a.n_columns = gpt_min(x.n_columns, y.n_columns); /* of SwiGLU one is twice as wide */
+    return a;
+}
+
+/* z may be NULL. */
 static void gpt_elements(gpt_model* model, const char* name, gpt_kind kind, gpt_array y,
-                         gpt_array x, const gpt_array* z, const gpt_dropout* dropout,
-                         gpt_rows rows) {
+                         gpt_array x, const gpt_array* z, gpt_rows rows) {
     gpt_op op = gpt_op_make(name);
     gpt_elements_args a;
     if (gpt_is_idle(model) || !gpt_count(rows)) return;
-    memset(&a, 0, sizeof a);
-    a.y = gpt_writes_rows(&op, y, rows);
-    a.x = gpt_reads_rows(&op, x, rows);
-    if (z) a.z = gpt_reads_rows(&op, *z, rows);
-    a.rows = rows;
-    a.n_columns = gpt_min(x.n_columns, y.n_columns); /* of SwiGLU one is twice as wide */
-    if (dropout) {
-        a.token_numbers = model->token_numbers + rows.begin;
-        a.first_token = model->first_token;
-        a.dropout = *dropout;
-    }
+    a = gpt_elements_args_make(&op, y, x, z, rows);
     gpt_launch(model, &op, kind, &a);
+}
+
+/* y = dropout(x), or x + dropout(z). */
+static void gpt_drop_elements(gpt_model* model, const char* name, gpt_array y, gpt_array x,
+                              const gpt_array* z, int32_t layer, int32_t site, gpt_rows rows) {
+    gpt_op op = gpt_op_make(name);
+    gpt_elements_args a;
+    if (gpt_is_idle(model) || !gpt_count(rows)) return;
+    a = gpt_elements_args_make(&op, y, x, z, rows);
+    a.token_numbers = model->token_numbers + rows.begin;
+    a.values = model->values;
+    a.rate = model->config.dropout;
+    a.seed = model->config.seed;
+    a.layer = layer;
+    a.site = site;
+    gpt_reads(&op, a.values, (int64_t)sizeof *a.values);
+    gpt_launch(model, &op, GPT_KIND_DROPOUT, &a);
 }
 
 /* In place. */
@@ -605,8 +658,7 @@ static void gpt_embedding(gpt_model* model, gpt_array x, const int32_t* tokens, 
 }
 
 /* Adds to the loss and replaces the logits by their gradient. */
-static void gpt_loss(gpt_model* model, gpt_array logits, const int32_t* targets, double loss_scale,
-                     gpt_rows rows) {
+static void gpt_loss(gpt_model* model, gpt_array logits, const int32_t* targets, gpt_rows rows) {
     gpt_op op = gpt_op_make("cross-entropy");
     gpt_tokens_args a;
     if (gpt_is_idle(model)) return;
@@ -616,9 +668,10 @@ static void gpt_loss(gpt_model* model, gpt_array logits, const int32_t* targets,
     a.token_numbers = model->token_numbers + rows.begin;
     a.rows = rows;
     a.loss = &model->totals[GPT_TOTAL_LOSS];
-    a.loss_scale = loss_scale;
+    a.values = model->values;
     a.n_columns = a.vocabulary = gpt_vocabulary(&model->config);
     gpt_reads(&op, a.tokens, gpt_count(rows) * (int64_t)sizeof *a.tokens);
+    gpt_reads(&op, a.values, (int64_t)sizeof *a.values);
     gpt_writes_rows(&op, logits, rows);
     gpt_writes(&op, a.loss, (int64_t)sizeof(double));
     gpt_launch(model, &op, GPT_KIND_CROSS_ENTROPY, &a);

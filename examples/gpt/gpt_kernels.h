@@ -3,7 +3,9 @@
  *
  * The model, its layers and policies use this file only.  They know neither how an operation is
  * computed nor the C type of an element.  Arguments are plain numbers and addresses of device memory;
- * no operation reads host memory.  gpt_kernels_host.h computes on threads.
+ * no operation reads host memory.  Arguments are the same in every step, so that a graph of a step can
+ * be replayed: operations read what changes (gpt_batch_values, gpt_update_values) from device memory.
+ * gpt_kernels_host.h computes on threads.
  *
  * Types: activations, their gradients and weights have the type of the model (gpt_config.type).
  * "sums" have gpt_sum_type: rstd, LSE, gradients of parameters, master weights.
@@ -72,8 +74,8 @@ typedef struct gpt_dropout {
 } gpt_dropout;
 
 /* rate in [0, 1).  site distinguishes the dropouts of a layer. */
-static inline gpt_dropout gpt_dropout_make(double rate, uint64_t seed, int64_t step, int64_t layer,
-                                           int64_t site) {
+GPT_INLINE gpt_dropout gpt_dropout_make(double rate, uint64_t seed, int64_t step, int64_t layer,
+                                        int64_t site) {
     gpt_dropout dropout;
     dropout.key = gpt_mix(gpt_mix(gpt_mix(gpt_mix(seed) ^ (uint64_t)step) ^ (uint64_t)layer) ^
                           (uint64_t)site);
@@ -81,6 +83,27 @@ static inline gpt_dropout gpt_dropout_make(double rate, uint64_t seed, int64_t s
     dropout.scale = 1.0 / (1.0 - rate);
     return dropout;
 }
+
+/* ---- what changes from step to step, in device memory ------------------------------------------ */
+
+/* The values of a micro-batch. */
+typedef struct gpt_batch_values {
+    int64_t step;        /* keys the dropout, with the next field */
+    int64_t first_token; /* the number of the micro-batch's first token, over all ranks */
+    double loss_scale;
+} gpt_batch_values;
+
+typedef struct gpt_adamw_desc {
+    double learning_rate, beta1, beta2, epsilon, weight_decay;
+    int64_t update; /* from 1: for the bias correction of the moments */
+} gpt_adamw_desc;
+
+/* The values of an update. */
+typedef struct gpt_update_values {
+    gpt_adamw_desc adamw;
+    double clip; /* the largest norm of the gradient; 0: no limit */
+    double vote;
+} gpt_update_values;
 
 /* ---- kinds and their arguments ---------------------------------------------------------------
  *
@@ -148,9 +171,15 @@ typedef struct gpt_elements_args {
     gpt_rows rows;
     int64_t n_columns;
     const int64_t* token_numbers;
-    int64_t first_token; /* dropout: the number of the micro-batch's first token */
-    gpt_dropout dropout;
+    const gpt_batch_values* values; /* of dropout, as the next three */
+    double rate;
+    uint64_t seed;
+    int32_t layer, site;
 } gpt_elements_args;
+
+GPT_INLINE gpt_dropout gpt_dropout_of(const gpt_elements_args* a) {
+    return gpt_dropout_make(a->rate, a->seed, a->values->step, a->layer, a->site);
+}
 
 typedef struct gpt_rope_args {
     void* x;           /* (rows, heads * head_size), in place */
@@ -175,8 +204,8 @@ typedef struct gpt_attention_args {
     void* out;
     void* lse; /* (queries, heads), sums, natural log */
     const void* dout;
-    void *dq, *dk, *dv;
-    void* delta; /* (queries, heads), sums: scratch of the backward */
+    void *dq, *dk, *dv; /* dk may be k, and dv v, unless shape.adds */
+    void* delta;        /* (queries, heads), sums: scratch of the backward */
 } gpt_attention_args;
 
 typedef struct gpt_tokens_args {
@@ -186,7 +215,7 @@ typedef struct gpt_tokens_args {
     const int32_t* tokens; /* (rows); cross-entropy: the targets */
     const int64_t* token_numbers;
     double* loss;
-    double loss_scale;
+    const gpt_batch_values* values; /* of cross-entropy */
     gpt_rows rows;
     int64_t n_columns, vocabulary;
 } gpt_tokens_args;
@@ -206,14 +235,9 @@ typedef struct gpt_squares_args {
 
 typedef struct gpt_total_args {
     double *lanes, *total;
-    double* vote; /* set to vote_value */
-    double vote_value;
+    double* vote; /* set to that of values */
+    const gpt_update_values* values;
 } gpt_total_args;
-
-typedef struct gpt_adamw_desc {
-    double learning_rate, beta1, beta2, epsilon, weight_decay;
-    int64_t update; /* from 1: for the bias correction of the moments */
-} gpt_adamw_desc;
 
 typedef struct gpt_adamw_args {
     void* parameters; /* sums: the master weights */
@@ -222,10 +246,16 @@ typedef struct gpt_adamw_args {
     void *moments1, *moments2;
     memo_type states;      /* of both moments: that of sums, or BF16 */
     const double* squares; /* of the whole gradient */
-    double clip;           /* its largest norm; 0: no limit */
-    gpt_adamw_desc adamw;
+    const gpt_update_values* values;
+    int32_t decays; /* 0: without weight decay */
     int64_t n;
 } gpt_adamw_args;
+
+GPT_INLINE gpt_adamw_desc gpt_adamw_of(const gpt_adamw_args* a) {
+    gpt_adamw_desc adamw = a->values->adamw;
+    if (!a->decays) adamw.weight_decay = 0;
+    return adamw;
+}
 
 /* The sum over words w of mix(word + mix(first + w)), modulo 2^64: no order, and every bit counts. */
 typedef struct gpt_digest_args {
@@ -285,6 +315,13 @@ typedef struct gpt_kernels {
     memo_status (*prepare)(void* context, const gpt_shapes* shapes, memo_stream compute,
                            void* scratch, memo_error* error);
     memo_attention attention; /* of one rank, for memo_sp */
+    /* Optional, all or none.  Operations between begin and end, on stream and on streams that wait for
+     * it, become a graph and do not run.  Nothing in between may wait or allocate.  end also ends a
+     * capture that has failed; *graph is then NULL.  launch enqueues the graph. */
+    memo_status (*graph_begin)(void* context, memo_stream stream, memo_error* error);
+    memo_status (*graph_end)(void* context, memo_stream stream, void** graph, memo_error* error);
+    memo_status (*graph_launch)(void* context, memo_stream stream, void* graph, memo_error* error);
+    void (*graph_destroy)(void* context, void* graph);
 } gpt_kernels;
 
 #endif

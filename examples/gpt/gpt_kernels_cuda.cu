@@ -94,14 +94,16 @@ __device__ static inline float gpt_warp_max(float value) {
 
 template <int W> __global__ static void gpt_dropout_kernel(gpt_elements_args a, memo_type type) {
     const int64_t n = (a.rows.end - a.rows.begin) * a.n_columns / W;
+    const int64_t first_token = a.values->first_token;
+    const gpt_dropout dropout = gpt_dropout_of(&a);
     GPT_EACH(g, n) {
         const int64_t i = g * W, row = i / a.n_columns, column = i % a.n_columns;
-        const uint64_t key = gpt_token_key(&a.dropout, a.first_token + a.token_numbers[row]);
+        const uint64_t key = gpt_token_key(&dropout, first_token + a.token_numbers[row]);
         float x[W], z[W] = {}, y[W];
         gpt_read<W>(x, a.x, type, i);
         if (a.z) gpt_read<W>(z, a.z, type, i);
         for (int k = 0; k < W; k++) {
-            const float mask = a.dropout.threshold ? gpt_mask(&a.dropout, key, column + k) : 1.0f;
+            const float mask = dropout.threshold ? gpt_mask(&dropout, key, column + k) : 1.0f;
             y[k] = a.z ? x[k] + mask * z[k] : mask * x[k];
         }
         gpt_write<W>(a.y, type, i, y);
@@ -203,8 +205,9 @@ __global__ static void gpt_initial_kernel(gpt_initial_args a, memo_type type) {
 }
 
 __global__ static void gpt_adamw_kernel(gpt_adamw_args a, memo_type type) {
+    const gpt_adamw_desc adamw = gpt_adamw_of(&a);
     const gpt_adamw_factors f =
-        gpt_adamw_factors_make(&a.adamw, gpt_clip_scale(*a.squares, a.clip));
+        gpt_adamw_factors_make(&adamw, gpt_clip_scale(*a.squares, a.values->clip));
     float* parameters = (float*)a.parameters;
     GPT_EACH(i, a.n) {
         gpt_adamw_element(parameters, a.moments1, a.moments2, a.states, (const float*)a.gradients,
@@ -295,6 +298,7 @@ __global__ static void gpt_embedding_backward_kernel(gpt_tokens_args a, memo_typ
 
 /* losses (rows): of each row.  A warp a row; see gpt_cross_entropy. */
 __global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, memo_type type, double* losses) {
+    const double loss_scale = a.values->loss_scale;
     GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
         const int64_t at = row * a.n_columns, target = a.tokens[row];
         const int is_padding = a.token_numbers[row] < 0;
@@ -306,15 +310,15 @@ __global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, memo_type typ
         for (int64_t c = GPT_LANE; c < a.n_columns; c += GPT_CUDA_WARP)
             sum += gpt_exp(gpt_load(a.x, type, at + c) - max);
         sum = gpt_warp_sum(sum);
-        factor = (float)(a.loss_scale / (double)sum);
+        factor = (float)(loss_scale / (double)sum);
         if (GPT_LANE == 0)
             losses[row] =
                 is_padding ? 0
-                           : a.loss_scale * (log((double)sum) + (double)max - (double)target_logit);
+                           : loss_scale * (log((double)sum) + (double)max - (double)target_logit);
         /* No lane may overwrite the target's logit before all have read it: the sums above wait. */
         for (int64_t c = GPT_LANE; c < a.n_columns; c += GPT_CUDA_WARP) {
             float d = gpt_exp(gpt_load(a.x, type, at + c) - max) * factor;
-            if (c == target) d -= (float)a.loss_scale;
+            if (c == target) d -= (float)loss_scale;
             gpt_store(a.x, type, at + c, is_padding ? 0.0f : d);
         }
     }
@@ -346,13 +350,13 @@ __global__ static void gpt_lanes_kernel(double* lanes, const double* partials) {
 }
 /* to += the lanes, which become 0.  A single thread works. */
 __global__ static void gpt_total_kernel(double* to, double* lanes, double* vote,
-                                        double vote_value) {
+                                        const gpt_update_values* values) {
     GPT_EACH(t, 1) {
         double sum = 0;
         for (int j = 0; j < GPT_LANES; j++) sum += lanes[j];
         for (int j = 0; j < GPT_LANES; j++) lanes[j] = 0;
         *to += sum;
-        if (vote) *vote = vote_value;
+        if (vote) *vote = values->vote;
     }
 }
 
@@ -834,7 +838,8 @@ static memo_status gpt_cuda_cross_entropy(gpt_cuda_kernels* c, memo_stream strea
                    gpt_count(a->rows)) ||
         GPT_LAUNCH(GPT_LANES, gpt_lanes_kernel, c->lanes, (const double*)c->partials))
         return error->status;
-    return GPT_LAUNCH(1, gpt_total_kernel, a->loss, c->lanes, (double*)NULL, 0.0);
+    return GPT_LAUNCH(1, gpt_total_kernel, a->loss, c->lanes, (double*)NULL,
+                      (const gpt_update_values*)NULL);
 }
 
 static memo_status gpt_cuda_squares(gpt_cuda_kernels* c, memo_stream stream,
@@ -903,7 +908,7 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, gpt_kind 
     case GPT_KIND_SQUARES: return gpt_cuda_squares(c, stream, (const gpt_squares_args*)args, error);
     case GPT_KIND_NORM_TOTAL:
         return GPT_LAUNCH(1, gpt_total_kernel, total->total, total->lanes, total->vote,
-                          total->vote_value);
+                          total->values);
     case GPT_KIND_ADAMW: return GPT_LAUNCH(adamw->n, gpt_adamw_kernel, *adamw, c->type);
     case GPT_KIND_DIGEST: return GPT_LAUNCH(digest->n_bytes / 4, gpt_digest_kernel, *digest);
     case GPT_KIND_INITIAL: return GPT_LAUNCH(initial->n, gpt_initial_kernel, *initial, c->type);
@@ -964,6 +969,43 @@ static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, mem
     return status;
 }
 
+/* ---- a step as a graph ------------------------------------------------------------------------------------ */
+
+/* Other threads may use CUDA meanwhile: the watchdog of NCCL does. */
+static memo_status gpt_cuda_graph_begin(void* context, memo_stream stream, memo_error* error) {
+    (void)context;
+    return memo_cuda_check(
+        cudaStreamBeginCapture(memo_cuda_stream(stream), cudaStreamCaptureModeThreadLocal),
+        "cudaStreamBeginCapture", error);
+}
+
+static memo_status gpt_cuda_graph_end(void* context, memo_stream stream, void** graph,
+                                      memo_error* error) {
+    cudaGraph_t captured = NULL;
+    cudaGraphExec_t exec = NULL;
+    memo_status status = memo_cuda_check(cudaStreamEndCapture(memo_cuda_stream(stream), &captured),
+                                         "cudaStreamEndCapture", error);
+    (void)context;
+    if (!status)
+        status = memo_cuda_check(cudaGraphInstantiate(&exec, captured, 0), "cudaGraphInstantiate",
+                                 error);
+    if (captured) cudaGraphDestroy(captured);
+    *graph = exec;
+    return status;
+}
+
+static memo_status gpt_cuda_graph_launch(void* context, memo_stream stream, void* graph,
+                                         memo_error* error) {
+    (void)context;
+    return memo_cuda_check(cudaGraphLaunch((cudaGraphExec_t)graph, memo_cuda_stream(stream)),
+                           "cudaGraphLaunch", error);
+}
+
+static void gpt_cuda_graph_destroy(void* context, void* graph) {
+    (void)context;
+    cudaGraphExecDestroy((cudaGraphExec_t)graph);
+}
+
 memo_status gpt_cuda_kernels_create(const gpt_cuda_attention* attention, gpt_cuda_kernels** kernels,
                                     memo_error* error) {
     gpt_cuda_kernels* c = (gpt_cuda_kernels*)calloc(1, sizeof *c);
@@ -990,5 +1032,9 @@ gpt_kernels gpt_cuda_kernels_table(gpt_cuda_kernels* kernels) {
     table.scratch_bytes = gpt_cuda_scratch_bytes;
     table.prepare = gpt_cuda_prepare;
     table.attention = kernels->attention.over_ranks;
+    table.graph_begin = gpt_cuda_graph_begin;
+    table.graph_end = gpt_cuda_graph_end;
+    table.graph_launch = gpt_cuda_graph_launch;
+    table.graph_destroy = gpt_cuda_graph_destroy;
     return table;
 }

@@ -90,16 +90,17 @@ static int64_t gpt_run_of_rows(const int64_t* numbers, int64_t row, int64_t end)
 
 static void gpt_dropout_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    const int64_t stop = end - a->rows.begin;
+    const int64_t stop = end - a->rows.begin, first_token = a->values->first_token;
+    const gpt_dropout dropout = gpt_dropout_of(a);
     int64_t row, n;
     for (row = begin - a->rows.begin; row < stop; row += n) {
-        const int64_t at = row * a->n_columns, token = a->first_token + a->token_numbers[row];
+        const int64_t at = row * a->n_columns, token = first_token + a->token_numbers[row];
         n = gpt_run_of_rows(a->token_numbers, row, stop);
         if (a->z)
-            gpt_residual_forward(gpt_out(a->y, at), gpt_in(a->x, at), gpt_in(a->z, at), &a->dropout,
+            gpt_residual_forward(gpt_out(a->y, at), gpt_in(a->x, at), gpt_in(a->z, at), &dropout,
                                  token, n, a->n_columns);
         else
-            gpt_dropout_apply(gpt_out(a->y, at), gpt_in(a->x, at), &a->dropout, token, n,
+            gpt_dropout_apply(gpt_out(a->y, at), gpt_in(a->x, at), &dropout, token, n,
                               a->n_columns);
     }
 }
@@ -238,7 +239,8 @@ static memo_status gpt_cross_entropy_run(void* pointer, memo_error* error) {
         if (a->token_numbers[row] < 0) /* padding has no loss and therefore no gradient */
             memset(logits, 0, (size_t)(n * a->n_columns) * sizeof(gpt_real));
         else
-            *a->loss += gpt_cross_entropy(logits, a->tokens + row, a->loss_scale, n, a->n_columns);
+            *a->loss +=
+                gpt_cross_entropy(logits, a->tokens + row, a->values->loss_scale, n, a->n_columns);
     }
     return MEMO_STATUS_OK;
 }
@@ -266,15 +268,17 @@ static memo_status gpt_norm_total_run(void* pointer, memo_error* error) {
     const gpt_total_args* a = (const gpt_total_args*)pointer;
     (void)error;
     *a->total += gpt_sum_squares(a->lanes);
-    *a->vote = a->vote_value;
+    *a->vote = a->values->vote;
     memset(a->lanes, 0, GPT_LANES * sizeof(double));
     return MEMO_STATUS_OK;
 }
 
 static void gpt_adamw_elements(const void* pointer, int64_t begin, int64_t end) {
     const gpt_adamw_args* a = (const gpt_adamw_args*)pointer;
+    const gpt_adamw_desc adamw = gpt_adamw_of(a);
     gpt_adamw(gpt_out(a->parameters, 0), a->moments1, a->moments2, a->states,
-              gpt_in(a->gradients, 0), gpt_clip_scale(*a->squares, a->clip), &a->adamw, begin, end);
+              gpt_in(a->gradients, 0), gpt_clip_scale(*a->squares, a->values->clip), &adamw, begin,
+              end);
     if (a->weights)
         memcpy(gpt_out(a->weights, begin), gpt_in(a->parameters, begin),
                (size_t)(end - begin) * sizeof(gpt_real));
@@ -568,6 +572,10 @@ static memo_status gpt_host_prepare(void* context, const gpt_shapes* shapes, mem
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "gpt_shapes.type: the host kernels are compiled for %s",
                               GPT_REAL_TYPE == MEMO_TYPE_F64 ? "f64" : "f32 and bf16");
+    if (shapes->head_size > GPT_ATTENTION_KEYS)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "gpt_shapes.head_size: %lld; at most %d would work",
+                              (long long)shapes->head_size, (int)GPT_ATTENTION_KEYS);
     host->type = shapes->type;
     host->compute = compute;
     host->scratch = (float*)scratch;

@@ -50,10 +50,6 @@ static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
 
 /* ---- a layer ------------------------------------------------------------------------------- */
 
-static gpt_dropout gpt_dropout_at(const gpt_model* model, int32_t layer, int site) {
-    return gpt_dropout_make(model->config.dropout, model->config.seed, model->step, layer, site);
-}
-
 static gpt_rows gpt_rows_in(gpt_rows need, gpt_rows rows) {
     need.begin = need.begin > rows.begin ? need.begin : rows.begin;
     need.end = gpt_min(need.end, rows.end);
@@ -95,8 +91,7 @@ static void gpt_compute_attention(gpt_model* model, int32_t layer,
 /* `to` = `from` + dropout(y), with the output y of a block. */
 static void gpt_residual(gpt_model* model, gpt_array to, gpt_array from, gpt_array y, int32_t layer,
                          int site, gpt_rows rows) {
-    const gpt_dropout dropout = gpt_dropout_at(model, layer, site);
-    gpt_elements(model, "residual", GPT_KIND_DROPOUT, to, from, &y, &dropout, rows);
+    gpt_drop_elements(model, "residual", to, from, &y, layer, site, rows);
 }
 
 static int gpt_is_gated(const gpt_model* model) { return model->config.mlp == GPT_MLP_SWIGLU; }
@@ -116,7 +111,7 @@ static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need
     gpt_elements(model, gpt_activation(model),
                  gpt_is_gated(model) ? GPT_KIND_SWIGLU : GPT_KIND_GELU,
                  gpt_tensor(model, layer, GPT_ACTIVATED), gpt_tensor(model, layer, GPT_UP), NULL,
-                 NULL, need[GPT_ACTIVATED]);
+                 need[GPT_ACTIVATED]);
 }
 
 /* Rows that the MLP computes at a time: a chunk, or all. */
@@ -161,14 +156,13 @@ static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_
     const gpt_layout* at = &model->layout;
     const int64_t weights = at->layers + layer * at->layer_stride;
     const int64_t hidden = model->config.hidden;
-    const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_MLP);
     const gpt_array up = gpt_tensor(model, layer, GPT_UP);
     const gpt_widths w = gpt_widths_of(&model->config, layer);
     gpt_array masked, d_activated, d_up, d_norm;
 
     /* down and the activation. */
     masked = gpt_take(model, rows, hidden);
-    gpt_elements(model, "dropout", GPT_KIND_DROPOUT, masked, dx, NULL, &dropout, rows);
+    gpt_drop_elements(model, "dropout", masked, dx, NULL, layer, GPT_SITE_MLP, rows);
     d_activated = gpt_take(model, rows, w.wide);
     gpt_linear_back(model, "down", d_activated, masked, gpt_tensor(model, layer, GPT_ACTIVATED), 1,
                     weights + at->down, rows);
@@ -176,7 +170,7 @@ static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_
     d_up = gpt_take(model, rows, w.up);
     gpt_elements(model, gpt_activation(model),
                  gpt_is_gated(model) ? GPT_KIND_SWIGLU_BACKWARD : GPT_KIND_GELU_BACKWARD, d_up,
-                 d_activated, &up, NULL, rows);
+                 d_activated, &up, rows);
     gpt_give(model, d_activated);
 
     /* up and the norm. */
@@ -189,35 +183,52 @@ static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_
     gpt_give(model, d_norm);
 }
 
-/* Rows of the keys' gradients: the part's rows, or all rows if other parts add to them. */
-static gpt_array gpt_take_keys(gpt_model* model, gpt_array shared, gpt_rows rows,
+/* A gradient takes the memory of a skeletal tensor of its size that nothing reads again in this step.  A
+ * block that memo_blocks runs has other memory: tensors of its parts lie side by side. */
+static gpt_array gpt_take_over(gpt_model* model, gpt_array skeletal, gpt_rows rows,
                                int64_t n_columns) {
-    return model->tensor.splits_sequence ? shared : gpt_take(model, rows, n_columns);
+    return gpt_is_split(&model->config) ? gpt_take(model, rows, n_columns) : skeletal;
 }
-static void gpt_give_keys(gpt_model* model, gpt_array keys) {
-    if (!model->tensor.splits_sequence) gpt_give(model, keys);
+static void gpt_give_over(gpt_model* model, gpt_array x) {
+    if (gpt_is_split(&model->config)) gpt_give(model, x);
 }
 
+/* The gradient of k or v.  Kernels may write it over k or v, but memo_sp may not.  Parts of a sequence
+ * add to shared rows. */
+static gpt_array gpt_take_keys(gpt_model* model, gpt_array shared, gpt_array skeletal,
+                               gpt_rows rows, int64_t n_columns) {
+    if (model->tensor.splits_sequence) return shared;
+    return gpt_is_over_ranks(model) ? gpt_take(model, rows, n_columns)
+                                    : gpt_take_over(model, skeletal, rows, n_columns);
+}
+static void gpt_give_keys(gpt_model* model, gpt_array keys) {
+    if (model->tensor.splits_sequence) return;
+    if (gpt_is_over_ranks(model))
+        gpt_give(model, keys);
+    else
+        gpt_give_over(model, keys);
+}
+
+/* The MLP's backward has read `middle`: it takes masked, and then dq. */
 static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to, gpt_array dx,
                                    gpt_rows rows) {
     const gpt_layout* at = &model->layout;
     const int64_t weights = at->layers + layer * at->layer_stride;
     const int64_t hidden = model->config.hidden;
-    const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_PROJECTION);
     const gpt_widths w = gpt_widths_of(&model->config, layer);
     gpt_array t[GPT_N_TENSORS], masked, d_norm, d_attention, dq, dk, dv, delta;
     int i;
     for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
 
-    masked = gpt_take(model, rows, hidden);
-    gpt_elements(model, "dropout", GPT_KIND_DROPOUT, masked, dx, NULL, &dropout, rows);
+    masked = gpt_take_over(model, t[GPT_MIDDLE], rows, hidden);
+    gpt_drop_elements(model, "dropout", masked, dx, NULL, layer, GPT_SITE_PROJECTION, rows);
     d_attention = gpt_take(model, rows, w.q);
     gpt_linear_back(model, "projection", d_attention, masked, t[GPT_ATTENTION], 1,
                     weights + at->projection, rows);
-    gpt_give(model, masked);
-    dq = gpt_take(model, rows, w.q);
-    dk = gpt_take_keys(model, model->tensor.d_key, rows, w.kv);
-    dv = gpt_take_keys(model, model->tensor.d_value, rows, w.kv);
+    gpt_give_over(model, masked);
+    dq = gpt_take_over(model, t[GPT_MIDDLE], rows, w.q);
+    dk = gpt_take_keys(model, model->tensor.d_key, t[GPT_K], rows, w.kv);
+    dv = gpt_take_keys(model, model->tensor.d_value, t[GPT_V], rows, w.kv);
     /* unused over ranks of a sequence, but small */
     delta = gpt_take_sums(model, rows, w.heads);
     gpt_attention_back(model, t, dq, dk, dv, delta, d_attention, rows);
@@ -225,16 +236,16 @@ static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to
     gpt_give(model, d_attention);
     gpt_rope_rows(model, "RoPE of q", dq, -1, rows);
     gpt_rope_rows(model, "RoPE of k", dk, -1, rows);
-    d_norm = gpt_take(model, rows, hidden);
+    d_norm = gpt_take_over(model, t[GPT_ATTENTION], rows, hidden);
     gpt_linear_back(model, "query", d_norm, dq, t[GPT_NORM1], 1, weights + at->query, rows);
-    gpt_give(model, dq);
+    gpt_give_over(model, dq);
     gpt_linear_back(model, "key", d_norm, dk, t[GPT_NORM1], 0, weights + at->key, rows);
     gpt_give_keys(model, dk);
     gpt_linear_back(model, "value", d_norm, dv, t[GPT_NORM1], 0, weights + at->value, rows);
     gpt_give_keys(model, dv);
     gpt_norm_back(model, "norm1", to, d_norm, t[GPT_INPUT], t[GPT_RSTD1], weights + at->norm1,
                   rows);
-    gpt_give(model, d_norm);
+    gpt_give_over(model, d_norm);
 }
 
 /* --- both blocks, one after the other --- */

@@ -48,7 +48,9 @@ typedef float gpt_real;
 
 enum {
     GPT_ATTENTION_TILE = 64, /* queries, and keys, of a tile of scores */
-    GPT_GEMM_M = 6,          /* the block of C that a micro-kernel keeps in registers */
+    /* Elements of the keys in a tile of the backward: fewer keys if heads exceed 256 elements. */
+    GPT_ATTENTION_KEYS = 64 * 256,
+    GPT_GEMM_M = 6, /* the block of C that a micro-kernel keeps in registers */
     GPT_GEMM_N = 64 / (int)sizeof(gpt_real),
     GPT_GEMM_BLOCK_M = 132, /* the packed block of A, (BLOCK_M, BLOCK_K): small enough for */
     GPT_GEMM_BLOCK_K = 96   /* the stack of any thread, large enough for a tile of 128 rows */
@@ -548,6 +550,7 @@ GPT_FUNCTION void gpt_attention_forward(gpt_real* out,     /* (queries, heads * 
     }
 }
 
+/* dk may be k and dv may be v, unless shape->adds. */
 GPT_FUNCTION void gpt_attention_backward(gpt_real* dq,    /* (queries, heads * head_size), set */
                                          gpt_real* dk,    /* (sequence, kv_heads * head_size) */
                                          gpt_real* dv,    /* (sequence, kv_heads * head_size) */
@@ -564,33 +567,41 @@ GPT_FUNCTION void gpt_attention_backward(gpt_real* dq,    /* (queries, heads * h
     const int64_t kv_stride = shape->n_kv_heads * size;
     const gpt_real scale = (gpt_real)(1 / sqrt((double)size));
     const int64_t group = shape->n_heads / shape->n_kv_heads, kv_offset = kv_head * size;
+    const int64_t key_tile = gpt_min(TILE, GPT_ATTENTION_KEYS / size);
     gpt_real p[TILE * TILE], ds[TILE * TILE];
+    gpt_real keys[GPT_ATTENTION_KEYS], values[GPT_ATTENTION_KEYS]; /* copies of a tile */
     int64_t head, i, j, row, column;
 
-    for (row = 0; row < shape->sequence && !shape->adds; row++) {
-        memset(dk + row * kv_stride + kv_offset, 0, (size_t)size * sizeof *dk);
-        memset(dv + row * kv_stride + kv_offset, 0, (size_t)size * sizeof *dv);
-    }
-    for (head = kv_head * group; head < (kv_head + 1) * group; head++) {
-        /* delta = rowsum(dO * O), which equals rowsum(dP * P). */
-        for (row = 0; row < shape->sequence - shape->first; row++) {
+    /* delta = rowsum(dO * O), which equals rowsum(dP * P). */
+    for (row = 0; row < shape->sequence - shape->first; row++)
+        for (head = kv_head * group; head < (kv_head + 1) * group; head++) {
             const int64_t at = row * stride + head * size;
             memset(dq + at, 0, (size_t)size * sizeof *dq);
             delta[row * shape->n_heads + head] = gpt_dot(dout + at, out + at, size);
         }
 
-        /* Tiles of keys, each with the tiles of queries that see it. */
-        for (j = 0; j < shape->sequence; j += TILE) {
-            const int64_t n_keys = gpt_min(shape->sequence - j, TILE);
-            const int64_t kv = j * kv_stride + kv_offset;
-            i = j > shape->first ? (j - shape->first) / TILE * TILE : 0;
-            for (; i < shape->sequence - shape->first; i += TILE) {
+    /* Tiles of keys, each with the tiles of queries that see it. */
+    for (j = 0; j < shape->sequence; j += key_tile) {
+        const int64_t n_keys = gpt_min(shape->sequence - j, key_tile);
+        const int64_t kv = j * kv_stride + kv_offset,
+                      first = j > shape->first ? j - shape->first : 0;
+        for (row = 0; row < n_keys; row++) {
+            const int64_t at = kv + row * kv_stride;
+            memcpy(keys + row * size, k + at, (size_t)size * sizeof *k);
+            memcpy(values + row * size, v + at, (size_t)size * sizeof *v);
+            if (shape->adds) continue;
+            memset(dk + at, 0, (size_t)size * sizeof *dk);
+            memset(dv + at, 0, (size_t)size * sizeof *dv);
+        }
+
+        for (head = kv_head * group; head < (kv_head + 1) * group; head++)
+            for (i = first / TILE * TILE; i < shape->sequence - shape->first; i += TILE) {
                 const int64_t n_queries = gpt_min(shape->sequence - shape->first - i, TILE);
                 const int64_t at = i * stride + head * size;
-                gpt_attention_scores(p, q + at, stride, k + kv, kv_stride, shape->first + i,
-                                     n_queries, j, n_keys, size);
-                gpt_gemm(0, 1, n_queries, n_keys, size, 1, dout + at, stride, v + kv, kv_stride, 0,
-                         ds, TILE); /* dP */
+                gpt_attention_scores(p, q + at, stride, keys, size, shape->first + i, n_queries, j,
+                                     n_keys, size);
+                gpt_gemm(0, 1, n_queries, n_keys, size, 1, dout + at, stride, values, size, 0, ds,
+                         TILE); /* dP */
                 for (row = 0; row < n_queries; row++) {
                     const int64_t r = (i + row) * shape->n_heads + head;
                     for (column = 0; column < n_keys; column++) {
@@ -602,12 +613,11 @@ GPT_FUNCTION void gpt_attention_backward(gpt_real* dq,    /* (queries, heads * h
 
                 gpt_gemm(1, 0, n_keys, size, n_queries, 1, p, TILE, dout + at, stride, 1, dv + kv,
                          kv_stride);
-                gpt_gemm(0, 0, n_queries, size, n_keys, scale, ds, TILE, k + kv, kv_stride, 1,
-                         dq + at, stride);
+                gpt_gemm(0, 0, n_queries, size, n_keys, scale, ds, TILE, keys, size, 1, dq + at,
+                         stride);
                 gpt_gemm(1, 0, n_keys, size, n_queries, scale, ds, TILE, q + at, stride, 1, dk + kv,
                          kv_stride);
             }
-        }
     }
 }
 

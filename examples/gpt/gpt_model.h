@@ -52,8 +52,7 @@ static void gpt_recompute(void* user, memo_session* session, int32_t layer, int3
 
 /* Final norm, classifier and loss, forward and backward together.  They run in chunks of tokens, so
  * that logits exist for one chunk at a time.  dx: the gradient of x. */
-static void gpt_classify(gpt_model* model, gpt_array dx, gpt_array x, const int32_t* targets,
-                         double loss_scale) {
+static void gpt_classify(gpt_model* model, gpt_array dx, gpt_array x, const int32_t* targets) {
     const int64_t hidden = model->config.hidden, n = model->n_rows;
     const int64_t classifier = model->layout.classifier, norm = model->layout.final_norm;
     gpt_rows rows;
@@ -71,7 +70,7 @@ static void gpt_classify(gpt_model* model, gpt_array dx, gpt_array x, const int3
         gpt_norm(model, "norm", normed, rstd, x, norm, rows);
         logits = gpt_take(model, rows, gpt_vocabulary(&model->config));
         gpt_linear(model, "logits", logits, normed, classifier, rows);
-        gpt_loss(model, logits, targets, loss_scale, rows);
+        gpt_loss(model, logits, targets, rows);
 
         /* Backward: the logits are their own gradient now. */
         d_norm = gpt_take(model, rows, hidden);
@@ -87,42 +86,38 @@ static void gpt_classify(gpt_model* model, gpt_array dx, gpt_array x, const int3
 
 /* ---- a micro-batch ------------------------------------------------------------------------- */
 
-/* Writes n tokens from number `first` on.  Padding, and a measurement, take any valid token. */
-static void gpt_stage(const gpt_model* model, int32_t* staging, const void* tokens, int64_t first,
-                      int64_t n) {
+/* Writes n tokens from number `first` on.  Padding takes any valid token. */
+static void gpt_write_tokens(const gpt_model* model, int32_t* to, const void* tokens, int64_t first,
+                             int64_t n) {
     int64_t i;
-    if (first < 0 || !tokens)
-        memset(staging, 0, (size_t)n * sizeof *staging);
+    if (first < 0)
+        memset(to, 0, (size_t)n * sizeof *to);
     else if (model->config.vocabulary)
-        memcpy(staging, (const int32_t*)tokens + first, (size_t)n * sizeof *staging);
+        memcpy(to, (const int32_t*)tokens + first, (size_t)n * sizeof *to);
     else
-        for (i = 0; i < n; i++) staging[i] = ((const uint8_t*)tokens)[first + i];
+        for (i = 0; i < n; i++) to[i] = ((const uint8_t*)tokens)[first + i];
 }
 
-/* Copies this rank's tokens through one half of the staging buffer, while the other half may still
- * be on its way to the device. */
-static void gpt_copy_tokens(gpt_model* model, int32_t* to) {
-    const memo_device* device = &model->device;
-    const int32_t side = model->half;
+/* Writes a micro-batch to the next place of the staging buffer.  If there is none, it waits until the
+ * device has those before. */
+static void gpt_stage(gpt_model* model, const void* tokens, const void* targets, int64_t step,
+                      int64_t micro_batch, double loss_scale) {
+    gpt_batch_values* values;
+    int32_t* to;
     int64_t row, n, first;
-    int32_t* staging;
-    if (gpt_is_idle(model)) return;
-    staging = model->staging + side * 2 * model->n_rows;
-    if (model->is_copying[side])
-        model->status = memo_event_synchronize(device, model->tokens_copied[side], &model->error);
+    if (model->n_staged == gpt_n_places(model->n_micro_batches)) gpt_synchronize(model);
     if (model->status) return;
+    model->place = model->n_staged++;
+    values = gpt_staged(model, model->place);
+    values->step = step;
+    values->first_token = micro_batch * model->config.batch * model->config.sequence;
+    values->loss_scale = loss_scale;
+    to = gpt_tokens_of(values);
     for (row = 0; row < model->n_rows; row += n) {
         n = gpt_run_of_tokens(&model->share, row, model->n_rows, &first);
-        gpt_stage(model, staging + row, model->tokens, first, n);
-        gpt_stage(model, staging + model->n_rows + row, model->targets, first, n);
+        gpt_write_tokens(model, to + row, tokens, first, n);
+        gpt_write_tokens(model, to + model->n_rows + row, targets, first, n);
     }
-    model->is_copying[side] = 1;
-    model->half = 1 - side;
-    model->status = memo_copy(device, model->compute, MEMO_COPY_TO_DEVICE, to, staging,
-                              2 * model->n_rows * (int64_t)sizeof *to, &model->error);
-    if (!model->status)
-        model->status =
-            memo_event_record(device, model->tokens_copied[side], model->compute, &model->error);
 }
 
 /* Callback of the session: runs one micro-batch, or plans it in a dry run. */
@@ -131,63 +126,71 @@ static void gpt_step(void* user, memo_session* session) {
     const int64_t hidden = model->config.hidden, n_rows = model->n_rows;
     const int32_t n_layers = model->config.n_layers;
     const gpt_rows all = gpt_all_rows(model);
-    const gpt_dropout dropout = gpt_dropout_at(model, 0, GPT_SITE_EMBEDDING);
     gpt_array x, dx;
-    int32_t *inputs, *labels;
-    void* device_tokens;
+    int32_t *inputs = NULL, *labels = NULL;
+    void* batch;
     int32_t layer;
 
-    /* Tokens and targets. */
+    /* Values, tokens and targets. */
     model->status = MEMO_STATUS_OK;
     model->has_summed_bucket = 0;
-    device_tokens = memo_session_alloc(session, 2 * n_rows * (int64_t)sizeof *inputs);
+    batch = memo_session_alloc(session, gpt_batch_bytes(n_rows));
     gpt_follow_session(model);
-    inputs = (int32_t*)device_tokens;
-    labels = model->is_dry_run || !inputs ? NULL : inputs + n_rows;
-    gpt_copy_tokens(model, inputs);
+    if (!gpt_is_idle(model)) {
+        model->values = (const gpt_batch_values*)batch;
+        inputs = gpt_tokens_of(batch);
+        labels = inputs + n_rows;
+        model->status =
+            memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, batch,
+                      gpt_staged(model, model->place), gpt_batch_bytes(n_rows), &model->error);
+    }
 
     snprintf(model->phase, sizeof model->phase, "forward");
     x = gpt_take(model, all, hidden);
     gpt_embedding(model, x, inputs, 0);
-    gpt_elements(model, "dropout", GPT_KIND_DROPOUT, x, x, NULL, &dropout, all);
+    gpt_drop_elements(model, "dropout", x, x, NULL, 0, GPT_SITE_EMBEDDING, all);
     for (layer = 0; layer < n_layers; layer++) gpt_forward(model, layer, x);
 
     dx = gpt_take(model, all, hidden);
-    gpt_classify(model, dx, x, labels, model->loss_scale);
+    gpt_classify(model, dx, x, labels);
     gpt_give(model, x);
 
     for (layer = n_layers - 1; layer >= 0; layer--) gpt_backward(model, layer, dx);
     snprintf(model->phase, sizeof model->phase, "backward");
-    gpt_elements(model, "dropout", GPT_KIND_DROPOUT, dx, dx, NULL, &dropout, all);
+    gpt_drop_elements(model, "dropout", dx, dx, NULL, 0, GPT_SITE_EMBEDDING, all);
     gpt_begin_bucket(model, 0);
     gpt_embedding(model, dx, inputs, 1);
     gpt_end_bucket(model, 0);
     gpt_give_summed_bucket(model);
     gpt_give(model, dx);
 
-    memo_session_free(session, device_tokens);
+    memo_session_free(session, batch);
     memo_session_fail(session, model->status, model->error.message);
 }
 
-GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* targets,
-                                         int64_t step, int64_t micro_batch, double loss_scale,
-                                         memo_error* error) {
+/* The micro-batch at model->place. */
+static memo_status gpt_enqueue_micro_batch(gpt_model* model, int64_t micro_batch,
+                                           memo_error* error) {
     memo_status status;
-    if (model->is_summed || model->is_reduced)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "micro-batch %lld: the gradients are already summed over ranks; "
-                              "gpt_desc.n_micro_batches is %lld, or gpt_update comes first",
-                              (long long)micro_batch, (long long)model->n_micro_batches);
-    model->tokens = tokens;
-    model->targets = targets;
-    model->step = step;
-    model->first_token = micro_batch * model->config.batch * model->config.sequence;
-    model->loss_scale = loss_scale;
     model->is_last = model->gradient && micro_batch + 1 == model->n_micro_batches;
     status = memo_session_run(model->session, 0, error);
     model->is_summed = model->is_last;
     model->is_last = 0;
     return status;
+}
+
+GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* targets,
+                                         int64_t step, int64_t micro_batch, double loss_scale,
+                                         memo_error* error) {
+    if (model->is_summed || model->is_reduced)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "micro-batch %lld: the gradients are already summed over ranks; "
+                              "gpt_desc.n_micro_batches is %lld, or gpt_update comes first",
+                              (long long)micro_batch, (long long)model->n_micro_batches);
+    model->status = MEMO_STATUS_OK;
+    gpt_stage(model, tokens, targets, step, micro_batch, loss_scale);
+    return model->status ? gpt_finish(model, error)
+                         : gpt_enqueue_micro_batch(model, micro_batch, error);
 }
 
 /* ---- the end of a step --------------------------------------------------------------------- */
@@ -210,39 +213,47 @@ static void gpt_copy_totals(gpt_model* model) {
             memo_copy(&model->device, model->compute, MEMO_COPY_TO_HOST, model->host_totals,
                       model->totals, GPT_N_HOST_TOTALS * (int64_t)sizeof(double), &model->error);
 }
-static void gpt_synchronize(gpt_model* model) {
-    if (!model->status)
-        model->status = memo_stream_synchronize(&model->device, model->compute, &model->error);
-}
 
-/* Waits, reads the totals, and clears gradients and totals for the next step. */
+/* Copies the totals to the host, and clears gradients and totals for the next step. */
 static void gpt_end_step(gpt_model* model) {
     gpt_join_sums(model);
     gpt_copy_totals(model);
     gpt_clear(model, model->totals, GPT_N_TOTALS * (int64_t)sizeof(double));
     gpt_clear(model, model->gradients, gpt_gradient_bytes(model));
     if (!model->status) model->is_reduced = model->is_summed = 0;
-    gpt_synchronize(model);
 }
 
-GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_desc* desc, double* loss,
-                                    double* gradient_norm, memo_error* error) {
-    gpt_adamw_desc adamw;
-    model->status = MEMO_STATUS_OK;
-    snprintf(model->phase, sizeof model->phase, "update");
-    adamw.learning_rate = desc->learning_rate;
-    adamw.beta1 = desc->beta1;
-    adamw.beta2 = desc->beta2;
-    adamw.epsilon = desc->epsilon;
-    adamw.weight_decay = desc->weight_decay;
-    adamw.update = model->n_updates + 1;
+/* Writes the values of the next update.  No step before is still under way: each ends with a wait. */
+static void gpt_stage_update(gpt_model* model, const gpt_update_desc* desc) {
+    gpt_update_values* values = model->host_update;
+    values->adamw.learning_rate = desc->learning_rate;
+    values->adamw.beta1 = desc->beta1;
+    values->adamw.beta2 = desc->beta2;
+    values->adamw.epsilon = desc->epsilon;
+    values->adamw.weight_decay = desc->weight_decay;
+    values->adamw.update = model->n_updates + 1;
+    values->clip = desc->clip;
+    values->vote = desc->vote;
+}
 
+static void gpt_enqueue_update(gpt_model* model) {
+    snprintf(model->phase, sizeof model->phase, "update");
+    if (!model->status)
+        model->status =
+            memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, model->update,
+                      model->host_update, (int64_t)sizeof *model->update, &model->error);
     gpt_reduce_gradients(model);
-    gpt_gradient_norm(model, desc->vote);
+    gpt_gradient_norm(model);
     gpt_reduce_totals(model);
-    gpt_adamw_parts(model, &adamw, desc->clip);
+    gpt_adamw_parts(model);
     gpt_gather_parameters(model);
     gpt_end_step(model);
+}
+
+/* Waits for an update and reads its totals. */
+static memo_status gpt_end_update(gpt_model* model, double* loss, double* gradient_norm,
+                                  memo_error* error) {
+    gpt_synchronize(model);
     if (!model->status) {
         model->n_updates++;
         if (loss) *loss = model->host_totals[GPT_TOTAL_LOSS];
@@ -251,9 +262,18 @@ GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_desc* des
     return gpt_finish(model, error);
 }
 
+GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_desc* desc, double* loss,
+                                    double* gradient_norm, memo_error* error) {
+    model->status = MEMO_STATUS_OK;
+    gpt_stage_update(model, desc);
+    gpt_enqueue_update(model);
+    return gpt_end_update(model, loss, gradient_norm, error);
+}
+
 GPT_FUNCTION memo_status gpt_discard(gpt_model* model, double* loss, memo_error* error) {
     model->status = MEMO_STATUS_OK;
     gpt_end_step(model);
+    gpt_synchronize(model);
     if (!model->status && loss) *loss = model->host_totals[GPT_TOTAL_LOSS];
     return gpt_finish(model, error);
 }
@@ -279,7 +299,7 @@ GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error) {
  * not be pinned.  Waits. */
 static void gpt_copy_through(gpt_model* model, memo_copy_kind kind, void* host, char* on_device,
                              int64_t n_bytes) {
-    const int64_t most = gpt_staging_bytes(&model->config);
+    const int64_t most = gpt_staging_bytes(&model->config, model->n_micro_batches);
     char* staging = (char*)model->host_totals;
     int64_t at, n;
     gpt_synchronize(model); /* tokens may be on their way */
@@ -339,12 +359,90 @@ GPT_FUNCTION memo_status gpt_set_parameters(gpt_model* model, const void* parame
     return gpt_finish(model, error);
 }
 
+/* ---- a step as a graph --------------------------------------------------------------------- */
+
+GPT_FUNCTION memo_status gpt_stage_micro_batch(gpt_model* model, const void* tokens,
+                                               const void* targets, int64_t step,
+                                               int64_t micro_batch, double loss_scale,
+                                               memo_error* error) {
+    if (micro_batch != model->n_staged || micro_batch >= model->n_micro_batches ||
+        model->n_micro_batches > GPT_STAGED_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "gpt_stage_micro_batch: micro-batch %lld after %lld of "
+                              "gpt_desc.n_micro_batches %lld; at most %d, in order, would work",
+                              (long long)micro_batch, (long long)model->n_staged,
+                              (long long)model->n_micro_batches, (int)GPT_STAGED_MAX);
+    model->status = MEMO_STATUS_OK;
+    gpt_stage(model, tokens, targets, step, micro_batch, loss_scale);
+    return gpt_finish(model, error);
+}
+
+static void gpt_destroy_graph(gpt_model* model) {
+    if (model->graph) model->kernels.graph_destroy(model->kernels.context, model->graph);
+    model->graph = NULL;
+}
+
+static void gpt_enqueue_step(gpt_model* model) {
+    int64_t m;
+    for (m = 0; m < model->n_micro_batches && !model->status; m++) {
+        model->place = m;
+        if (gpt_enqueue_micro_batch(model, m, &model->error)) model->status = model->error.status;
+    }
+    gpt_enqueue_update(model);
+}
+
+/* A capture ends even after a failure; its graph is then incomplete.  The session could not abandon the
+ * micro-batch inside the capture. */
+static void gpt_capture_step(gpt_model* model) {
+    const gpt_kernels* kernels = &model->kernels;
+    memo_session_info info;
+    memo_error error;
+    memo_status status;
+    model->status = kernels->graph_begin(kernels->context, model->compute, &model->error);
+    if (model->status) return;
+    gpt_enqueue_step(model);
+    status = kernels->graph_end(kernels->context, model->compute, &model->graph, &error);
+    if (!model->status && status) {
+        model->status = status;
+        model->error = error;
+    }
+    if (!model->status) return;
+    gpt_destroy_graph(model);
+    memo_session_get_info(model->session, &info);
+    if (info.swap) (void)memo_swap_abandon(info.swap, &error);
+}
+
+GPT_FUNCTION memo_status gpt_run_staged(gpt_model* model, const gpt_update_desc* desc, double* loss,
+                                        double* gradient_norm, memo_error* error) {
+    const gpt_kernels* kernels = &model->kernels;
+    if (!kernels->graph_begin)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "gpt_run_staged: these kernels have no graphs; gpt_micro_batch and "
+                              "gpt_update would work");
+    if (!model->n_staged || model->n_staged != model->n_micro_batches)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "gpt_run_staged: %lld of %lld micro-batches are staged",
+                              (long long)model->n_staged, (long long)model->n_micro_batches);
+    model->status = MEMO_STATUS_OK;
+    gpt_stage_update(model, desc);
+    if (!model->n_updates) {
+        gpt_enqueue_step(model);
+    } else {
+        if (!model->graph) gpt_capture_step(model);
+        if (!model->status)
+            model->status = kernels->graph_launch(kernels->context, model->compute, model->graph,
+                                                  &model->error);
+    }
+    return gpt_end_update(model, loss, gradient_norm, error);
+}
+
 /* ---- create and destroy -------------------------------------------------------------------- */
 
-GPT_FUNCTION int64_t gpt_staging_bytes(const gpt_config* config) {
-    const int64_t n_bytes = 4 * gpt_n_rows(config) * (int64_t)sizeof(int32_t) +
-                            GPT_N_HOST_TOTALS * (int64_t)sizeof(double);
-    return (n_bytes + 511) / 512 * 512;
+/* Totals, values of the update, micro-batches. */
+GPT_FUNCTION int64_t gpt_staging_bytes(const gpt_config* config, int64_t n_micro_batches) {
+    return gpt_round_up(2 * GPT_VALUES_BYTES +
+                            gpt_n_places(n_micro_batches) * gpt_batch_bytes(gpt_n_rows(config)),
+                        512);
 }
 
 static int64_t gpt_rope_bytes(const gpt_config* config) {
@@ -355,29 +453,25 @@ static int64_t gpt_rope_bytes(const gpt_config* config) {
 /* Stream, events, pinned memory: resources that the session requires or does not manage. */
 static void gpt_create_streams(gpt_model* model) {
     const memo_device* device = &model->device;
+    const int64_t n_bytes = gpt_staging_bytes(&model->config, model->n_micro_batches);
     void* pinned;
-    int32_t i;
     if ((model->status = memo_stream_create(device, "compute", 0, &model->compute, &model->error)))
         return;
-    for (i = 0; i < 2; i++)
-        if ((model->status = memo_event_create(device, &model->tokens_copied[i], &model->error)))
-            return;
     if (model->gradient &&
         ((model->status =
               memo_stream_create(device, "gradients", 1, &model->sums, &model->error)) ||
          (model->status = memo_event_create_untimed(device, &model->computed, &model->error)) ||
          (model->status = memo_event_create_untimed(device, &model->summed, &model->error))))
         return;
-    if ((model->status =
-             memo_host_alloc(device, gpt_staging_bytes(&model->config), &pinned, &model->error)))
-        return;
+    if ((model->status = memo_host_alloc(device, n_bytes, &pinned, &model->error))) return;
     model->host_totals = (double*)pinned;
-    model->staging = (int32_t*)(void*)(model->host_totals + GPT_N_HOST_TOTALS);
+    model->host_update = (gpt_update_values*)(void*)((char*)pinned + GPT_VALUES_BYTES);
+    model->staging = (char*)pinned + 2 * GPT_VALUES_BYTES;
 }
 
 /* Attention over ranks, and the blocks. */
 static void gpt_create_collectives(gpt_model* model, void* sp_memory) {
-    if (model->share.layout.ring * model->share.layout.ulysses > 1) {
+    if (gpt_is_over_ranks(model)) {
         memo_sp_attention_desc sp = gpt_sp_desc(&model->config, &model->share);
         sp.attention = model->kernels.attention;
         sp.device = &model->device;
@@ -398,7 +492,8 @@ static void gpt_destroy_collectives(gpt_model* model) {
 
 /* The numbers of this rank's tokens, through the staging buffer, which holds fewer at a time. */
 static void gpt_initialize_numbers(gpt_model* model) {
-    const int64_t most = gpt_staging_bytes(&model->config) / (int64_t)sizeof(int64_t);
+    const int64_t n_bytes = gpt_staging_bytes(&model->config, model->n_micro_batches);
+    const int64_t most = n_bytes / (int64_t)sizeof(int64_t);
     int64_t* numbers = (int64_t*)(void*)model->host_totals;
     int64_t row, i, n;
     for (row = 0; row < model->n_rows && !model->status; row += n) {
@@ -409,6 +504,7 @@ static void gpt_initialize_numbers(gpt_model* model) {
                                   &model->error);
         gpt_synchronize(model);
     }
+    memset(numbers, 0, (size_t)n_bytes); /* the session measures with zeros */
 }
 
 static void gpt_initialize_parameter(gpt_model* model, int64_t index) {
@@ -505,6 +601,8 @@ static void gpt_setup(void* user, memo_session* session) {
         model, "numbers of tokens", model->n_rows * (int64_t)sizeof(int64_t));
     model->totals = (double*)(void*)gpt_take_persistent(model, "totals",
                                                         GPT_N_TOTALS * (int64_t)sizeof(double));
+    model->update =
+        (gpt_update_values*)(void*)gpt_take_persistent(model, "update", GPT_VALUES_BYTES);
     if (model->kernels.scratch_bytes)
         scratch_bytes = model->kernels.scratch_bytes(model->kernels.context, &shapes);
     if (scratch_bytes) scratch = gpt_take_persistent(model, "scratch of kernels", scratch_bytes);
@@ -614,16 +712,14 @@ GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, me
 
 GPT_FUNCTION void gpt_destroy(gpt_model* model) {
     const memo_device* device;
-    int i;
     if (!model) return;
     device = &model->device;
     /* Destroys in the reverse order of creation; objects that were not created are NULL. */
     if (model->compute) (void)gpt_wait(model, NULL);
+    gpt_destroy_graph(model);
     gpt_destroy_collectives(model);
     memo_session_destroy(model->session);
     if (model->host_totals) memo_host_free(device, model->host_totals, NULL);
-    for (i = 0; i < 2; i++)
-        if (model->tokens_copied[i]) memo_event_destroy(device, model->tokens_copied[i], NULL);
     if (model->summed) memo_event_destroy(device, model->summed, NULL);
     if (model->computed) memo_event_destroy(device, model->computed, NULL);
     if (model->sums) memo_stream_destroy(device, model->sums, NULL);

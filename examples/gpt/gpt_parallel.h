@@ -238,14 +238,14 @@ static void gpt_add_split_squares(gpt_model* model, int64_t bucket, const gpt_pa
 }
 
 /* Adds part by part in the order of ranks: the sum over ranks has the same order. */
-static void gpt_gradient_norm(gpt_model* model, double vote) {
+static void gpt_gradient_norm(gpt_model* model) {
     gpt_total_args a;
     int64_t b;
     int32_t r;
     a.lanes = &model->totals[GPT_TOTAL_LANES];
     a.total = &model->totals[GPT_TOTAL_SQUARES];
     a.vote = &model->totals[GPT_TOTAL_VOTES];
-    a.vote_value = vote;
+    a.values = model->update;
     for (r = gpt_first_part(model); r < gpt_end_part(model); r++) {
         gpt_op op = gpt_op_make("gradient norm");
         for (b = 0; b < gpt_n_buckets(&model->config); b++) {
@@ -255,6 +255,7 @@ static void gpt_gradient_norm(gpt_model* model, double vote) {
             else
                 gpt_add_split_squares(model, b, &part);
         }
+        gpt_reads(&op, a.values, (int64_t)sizeof *a.values);
         gpt_writes(&op, a.vote, 2 * (int64_t)sizeof(double)); /* the total too */
         gpt_writes(&op, a.lanes, GPT_LANES * (int64_t)sizeof(double));
         gpt_launch(model, &op, GPT_KIND_NORM_TOTAL, &a);
@@ -269,7 +270,7 @@ static void gpt_adamw_part(gpt_model* model, const gpt_part* part, const gpt_par
     const int64_t state = gpt_states_bytes(model, rows.begin - part->begin);
     gpt_op op = gpt_op_make("AdamW");
     if (!gpt_count(rows)) return;
-    if (p->initial_std <= 0) a.adamw.weight_decay = 0;
+    a.decays = p->initial_std > 0;
     a.n = gpt_count(rows);
     a.parameters = part->masters + at;
     if (gpt_has_masters(&model->config)) a.weights = gpt_weight(model, rows.begin);
@@ -278,6 +279,7 @@ static void gpt_adamw_part(gpt_model* model, const gpt_part* part, const gpt_par
     a.moments2 = part->moments2 + state;
     gpt_reads(&op, a.gradients, gpt_sum_bytes(model, a.n));
     gpt_reads(&op, a.squares, (int64_t)sizeof(double));
+    gpt_reads(&op, a.values, (int64_t)sizeof *a.values);
     gpt_writes(&op, a.parameters, gpt_sum_bytes(model, a.n));
     if (a.weights) gpt_writes(&op, a.weights, gpt_n_bytes(model, a.n));
     gpt_writes(&op, a.moments1, gpt_states_bytes(model, a.n));
@@ -285,14 +287,13 @@ static void gpt_adamw_part(gpt_model* model, const gpt_part* part, const gpt_par
     gpt_launch(model, &op, GPT_KIND_ADAMW, &a);
 }
 
-static void gpt_adamw_parts(gpt_model* model, const gpt_adamw_desc* desc, double clip) {
+static void gpt_adamw_parts(gpt_model* model) {
     gpt_adamw_args a;
     int64_t t;
     memset(&a, 0, sizeof a);
     a.squares = &model->totals[GPT_TOTAL_SQUARES];
-    a.clip = clip;
+    a.values = model->update;
     a.states = gpt_state_type(&model->config);
-    a.adamw = *desc;
     for (t = 0; t < gpt_n_parameter_tensors(&model->config); t++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
         const gpt_part part = gpt_updated_part(model, gpt_bucket_of(&model->config, t));

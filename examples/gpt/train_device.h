@@ -153,13 +153,30 @@ static memo_status train_device_check_ranks(const train_options* o, const gpt_ke
     return MEMO_STATUS_OK;
 }
 
+/* Refuses what a graph cannot hold.  NCCL can be captured, but its watchdog does not time a replay: a rank
+ * would wait for ever for a lost one. */
+static memo_status train_device_check_graph(const train_options* o, memo_error* error) {
+    if (o->is_graph && o->ranks > 1)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--graph: a lost rank of --ranks %lld would not end a replayed step; "
+                              "--ranks 1, or no --graph, would work",
+                              (long long)o->ranks);
+    if (o->is_graph && o->accumulate > GPT_STAGED_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--accumulate %lld: --graph takes at most %d micro-batches; "
+                              "--accumulate %d would work",
+                              (long long)o->accumulate, (int)GPT_STAGED_MAX, (int)GPT_STAGED_MAX);
+    return MEMO_STATUS_OK;
+}
+
 /* Refuses what the GPU cannot do.  The budget is at most the GPU's free memory, less what libraries
  * and the check of products take beside the arena. */
 static memo_status train_device_check(train_options* o, memo_error* error) {
     const int64_t beside = (int64_t)1 << 30;
     int64_t free_bytes = 0, total_bytes;
     train_device d;
-    memo_status status;
+    memo_status status = train_device_check_graph(o, error);
+    if (status) return status;
 #ifdef TRAIN_CUDNN
     train_is_deterministic = (int32_t)o->is_deterministic;
     train_attention_memory = o->attention_memory;
@@ -187,6 +204,8 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
     return status;
 }
 
+/* Scratch memory of kernels belongs to a plan for this kind of device only. */
+static int train_device_is_gpu(void) { return 1; }
 static void train_device_choose(char** argv) { (void)argv; }
 static memo_status train_device_begin(int64_t n_here, int64_t n_ranks, memo_error* error) {
     (void)n_here;
@@ -231,11 +250,12 @@ static void train_device_peaks(const train_device* d, int64_t* device_bytes, int
 }
 
 static memo_status train_device_check(train_options* o, memo_error* error) {
-    (void)o;
-    (void)error;
-    return MEMO_STATUS_OK;
+    if (!o->is_graph) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "--graph: the host has no CUDA graphs; train_gpt_cuda on a GPU has");
 }
 
+static int train_device_is_gpu(void) { return 0; }
 static void train_device_choose(char** argv) { compute_choose_kernels(argv); }
 static memo_status train_device_begin(int64_t n_here, int64_t n_ranks, memo_error* error) {
     return compute_begin(n_here, n_ranks, error);

@@ -78,8 +78,9 @@ typedef struct run {
     int32_t *tokens, *targets; /* (batch, sequence), of all ranks */
     double stall_s;            /* of the last step; RUN_TIMED */
     int is_timed;
-    int reports; /* this rank prints and fills results for its process */
-    int stops;   /* some rank was interrupted before the end of the last step */
+    int is_graph; /* steps are staged, and then run as a graph */
+    int reports;  /* this rank prints and fills results for its process */
+    int stops;    /* some rank was interrupted before the end of the last step */
 } run;
 
 static void run_destroy(run* r) {
@@ -121,6 +122,7 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
     r->rank = rank;
     r->reports = train_rank_reports(rank);
     r->is_timed = (flags & RUN_TIMED) != 0;
+    r->is_graph = o->is_graph && !(flags & (RUN_TIMED | RUN_RECORDED)); /* events need calls */
     r->tokens = (int32_t*)malloc(n_rows * sizeof *r->tokens);
     r->targets = (int32_t*)malloc(n_rows * sizeof *r->targets);
     status = r->tokens && r->targets
@@ -203,7 +205,7 @@ static memo_status run_add_stall(run* r, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Runs forward and backward of all micro-batches of a step. */
+/* Runs, or stages, forward and backward of all micro-batches of a step. */
 static memo_status run_gradients(run* r, const job* j, int64_t step, memo_error* error) {
     const train_options* o = &j->options;
     double loss_scale = 1.0 / (double)(o->accumulate * o->batch * o->sequence);
@@ -213,7 +215,8 @@ static memo_status run_gradients(run* r, const job* j, int64_t step, memo_error*
     for (m = 0; m < o->accumulate && !status; m++) {
         train_text_windows(&j->text, o->seed, step, m, o->batch, o->sequence, r->tokens,
                            r->targets);
-        status = gpt_micro_batch(r->model, r->tokens, r->targets, step, m, loss_scale, error);
+        status = (r->is_graph ? gpt_stage_micro_batch : gpt_micro_batch)(
+            r->model, r->tokens, r->targets, step, m, loss_scale, error);
         if (!status) status = run_add_stall(r, error);
     }
     return status;
@@ -240,7 +243,8 @@ static memo_status run_update(run* r, const job* j, int64_t step, double* loss, 
     desc.weight_decay = 0.01;
     desc.clip = 1;
     desc.vote = interrupted;
-    status = gpt_update(r->model, &desc, loss, &gradient_norm, error);
+    status =
+        (r->is_graph ? gpt_run_staged : gpt_update)(r->model, &desc, loss, &gradient_norm, error);
     if (!status && gpt_votes(r->model) > 0) r->stops = 1;
     if (!status && *loss - *loss != 0)
         status =
@@ -479,8 +483,8 @@ static void print_run(const train_options* o) {
     if (o->compare)
         printf("%lld step%s of every policy compared, ", (long long)o->compare,
                o->compare == 1 ? "" : "s");
-    printf("%s%lld step%s trained", o->seconds ? "up to " : "", (long long)o->steps,
-           o->steps == 1 ? "" : "s");
+    printf("%s%lld step%s trained%s", o->seconds ? "up to " : "", (long long)o->steps,
+           o->steps == 1 ? "" : "s", o->is_graph ? " by a CUDA graph" : "");
     if (o->sample) printf(", %lld bytes generated", (long long)o->sample);
     if (o->output) printf(", one step recorded");
     printf("\n");
@@ -574,6 +578,7 @@ static void print_rate(const train_options* o, double step_s) {
 
 static memo_status train(run* r, job* j, memo_error* error) {
     const train_options* o = &j->options;
+    const int64_t n_first = r->is_graph ? 2 : 1;
     memo_status status = MEMO_STATUS_OK;
     progress shown;
     int64_t step;
@@ -582,7 +587,7 @@ static memo_status train(run* r, job* j, memo_error* error) {
     progress_begin(&shown, o->steps, o->accumulate * o->batch * o->sequence);
     for (step = 0; step < o->steps && !status && !r->stops; step++) {
         status = run_step(r, j, step, &loss, error);
-        if (!step) first_s = clock_s() - shown.begin_s;
+        if (step + 1 == n_first) first_s = clock_s() - shown.begin_s;
         if (status || !r->reports) continue;
         status = log_loss(j, step, loss, error);
         if (!status) progress_show(&shown, step, loss);
@@ -590,9 +595,13 @@ static memo_status train(run* r, job* j, memo_error* error) {
     if (r->reports) progress_end(&shown);
     if (status) return status;
 
-    /* The first step loads kernels, so it counts only if it is alone. */
+    /* The first step loads kernels, and the second captures the graph; they count only if they are
+     * alone. */
     step_s = clock_s() - shown.begin_s;
-    if (step > 1) step_s = (step_s - first_s) / (double)(step - 1);
+    if (step > n_first)
+        step_s = (step_s - first_s) / (double)(step - n_first);
+    else if (step)
+        step_s /= (double)step;
     if (r->reports) print_rate(o, step_s);
     return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o, step_s, step, error);
 }

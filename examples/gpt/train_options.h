@@ -38,7 +38,7 @@ typedef struct train_options {
     const char *loss_log, *output, *spill, *profile; /* NULL: none */
     int64_t compare, sample;
     int64_t is_deterministic, attention_memory; /* cuDNN's attention */
-    int64_t is_dry_run, is_demo, is_help;
+    int64_t is_graph, is_dry_run, is_demo, is_help;
 } train_options;
 
 #define N_POLICIES 5
@@ -162,6 +162,9 @@ static const option option_table[] = {
      "writes pictures, timelines, trace, plan and measured times to this folder"},
     {"--compare", OPTION_COUNT, OPTION_FIELD(compare), 0, 1e6, "N",
      "first runs N steps under every policy.  The exit status is 1 unless all are bitwise equal"},
+    {"--graph", OPTION_FLAG, OPTION_FIELD(is_graph), 0, 0, "",
+     "on a GPU, one rank: trains by a CUDA graph.  The first step runs call by call, the second is "
+     "captured, and each later one replays it, with the same bits and one call of the host"},
     {"--sample", OPTION_COUNT, OPTION_FIELD(sample), 0, 1e6, "N",
      "generates N bytes after training"},
 #ifdef TRAIN_CUDNN
@@ -191,7 +194,7 @@ static char* demo_arguments[] = {
     "--device-memory", "60MiB", "--host-memory", "16MiB",
 #endif
 #else
-    "--device-memory", "34MiB",    "--host-memory", "32MiB", "--link-bandwidth", "1GB",
+    "--device-memory", "33MiB",    "--host-memory", "32MiB", "--link-bandwidth", "1GB",
 #endif
     "--policy",        "memo",  "--dropout",     "0.02",  "--steps",  "400",      "--seconds", "70",
     "--compare",       "3",     "--sample",      "400",   "--output", "build/run"};
@@ -594,6 +597,7 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
                          : o->loss_log ? "--loss-log"
                          : o->compare  ? "--compare"
                          : o->sample   ? "--sample"
+                         : o->is_graph ? "--graph"
                                        : NULL;
 
     /* A dry run does not train, and a run does not estimate. */

@@ -85,7 +85,7 @@ static void candidate_destroy(candidate* c) {
 /* Returns the host memory for swapped rows, without the staging buffer for tokens. */
 static int64_t host_bytes_for_rows(const train_options* o) {
     const gpt_config config = train_config(o);
-    const int64_t staging = gpt_staging_bytes(&config);
+    const int64_t staging = gpt_staging_bytes(&config, o->accumulate);
     const int64_t host = o->host_memory / 512 * 512; /* in units of the host device */
     return host > staging ? host - staging : 1;
 }
@@ -130,7 +130,7 @@ static memo_status candidate_plan(const train_options* o, gpt_policy policy, int
     c->desc.config = train_config(o);
     c->desc.rows = rows;
     c->desc.session = &budgets;
-    if (!o->cluster) c->desc.kernels = &device.kernels; /* a GPU has other kernels */
+    if (!o->cluster || train_device_is_gpu()) c->desc.kernels = &device.kernels;
     status = gpt_plan(&c->desc, &c->session, error);
     train_device_close(&device);
     c->desc.session = NULL;
@@ -142,7 +142,8 @@ static memo_status candidate_plan(const train_options* o, gpt_policy policy, int
     c->desc.rows = info.rows;
     c->sizes = info.sizes;
     c->device_bytes = counted_bytes(info.device_bytes);
-    c->host_bytes = counted_bytes(info.host_bytes) + gpt_staging_bytes(&c->desc.config);
+    c->host_bytes =
+        counted_bytes(info.host_bytes) + gpt_staging_bytes(&c->desc.config, o->accumulate);
     c->trace = info.trace;
     c->plan = info.plan;
     c->swap_desc = info.swap_desc;
@@ -278,7 +279,7 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     if (o->link_bandwidth) {
         memo_profile_copy* copy = &profile->copies[profile->n_copies++];
         copy->size_bytes = o->link_bandwidth;
-        copy->to_host_s = copy->to_device_s = copy->both_ways_s = 1;
+        copy->to_host_s = copy->to_device_s = 1;
     }
 }
 

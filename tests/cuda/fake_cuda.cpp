@@ -582,9 +582,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
     cudaError_t name parameters { return refuse(cudaErrorNotSupported); }
 ABSENT(cudaMallocManaged, (void**, size_t, unsigned))
 ABSENT(cudaMallocPitch, (void**, size_t*, size_t, size_t))
-ABSENT(cudaMallocAsync, (void**, size_t, cudaStream_t))
 ABSENT(cudaMallocFromPoolAsync, (void**, size_t, cudaMemPool_t, cudaStream_t))
-ABSENT(cudaFreeAsync, (void*, cudaStream_t))
 ABSENT(cudaMallocHost, (void**, size_t))
 ABSENT(cudaDeviceReset, (void))
 ABSENT(cudaMemcpy, (void*, const void*, size_t, cudaMemcpyKind))
@@ -592,6 +590,22 @@ ABSENT(cudaMemcpy2D, (void*, size_t, const void*, size_t, size_t, size_t, cudaMe
 ABSENT(cudaMemset2D, (void*, size_t, int, size_t, size_t))
 ABSENT(cudaStreamCreate, (cudaStream_t*))
 ABSENT(cudaEventCreate, (cudaEvent_t*))
+
+/* For the benchmarks that compare with them; the pool keeps nothing. */
+cudaError_t cudaMallocAsync(void** address, size_t n_bytes, cudaStream_t) {
+    return cudaMalloc(address, n_bytes);
+}
+cudaError_t cudaFreeAsync(void* address, cudaStream_t) { return cudaFree(address); }
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) {
+    *pool = nullptr;
+    return cudaSuccess;
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr, void* value) {
+    *(uint64_t*)value = (uint64_t)device_bytes;
+    return cudaSuccess;
+}
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
 
 /* --- streams and events --- */
 

@@ -142,6 +142,19 @@ static void it_is_the_trainer_s_own_but_for_rounding(void) {
         expect_close("dq", x.dq, y.dq);
         expect_close("dk", x.dk, y.dk);
         expect_close("dv", x.dv, y.dv);
+
+        /* Written over k and v they have the same bits. */
+        gpt_attention_args in_place = to_x;
+        in_place.dk = x.k.data();
+        in_place.dv = x.v.data();
+        if (!s.adds) CHECK_OK(cudnn.run(GPT_KIND_ATTENTION_BACKWARD, in_place));
+        CHECK(s.adds || (x.k == x.dk && x.v == x.dv));
+        in_place = to_y;
+        in_place.dk = y.k.data();
+        in_place.dv = y.v.data();
+        if (!s.adds)
+            CHECK_OK(gpt_cuda_attend(&own, NULL, GPT_KIND_ATTENTION_BACKWARD, &in_place, &error));
+        CHECK(s.adds || (y.k == y.dk && y.v == y.dv));
     }
     fake_cudnn_head_bytes = 0;
     CHECK_IS(fake_cudnn_n_misuses, ==, 0);
@@ -327,6 +340,7 @@ static void over_ranks_it_is_the_reference_but_for_rounding(void) {
         for (const auto& h : heads) {
             attention_case c = case_of(d[0], d[1], 2 * d[0] * d[1] * 3, h[0], h[1], 8);
             c.type = MEMO_TYPE_BF16;
+            if (d[0] == 1 && memo_test_int(0, 1)) c.sharding = MEMO_SHARDING_PLAIN;
             c.n_batch = 1 + (int32_t)memo_test_int(0, 1);
             c.sends_again = (int32_t)memo_test_int(0, 1);
             expect_right(&c, 6e-3, 1.2e-2, NULL);
@@ -348,6 +362,14 @@ static void a_sharding_with_padding_is_refused(void) {
     CHECK_IS(attention_shapes_over_ranks(desc, false, &shapes, &error), ==,
              MEMO_STATUS_UNSUPPORTED);
     CHECK(strstr(error.message, "31 tokens") != NULL);
+
+    /* Also without a ring. */
+    sharding.ring = 1;
+    sharding.ulysses = 2;
+    CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
+    CHECK_IS(attention_shapes_over_ranks(desc, false, &shapes, &error), ==,
+             MEMO_STATUS_UNSUPPORTED);
+    CHECK(strstr(error.message, "that ulysses divides (31 tokens)") != NULL);
 }
 
 int main(int argc, char** argv) {

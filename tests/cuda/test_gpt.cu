@@ -166,6 +166,7 @@ static void states_in_bf16_are_the_host_but_for_rounding(void) {
         float parameters[N], gradients[N];
         uint16_t moments1[N], moments2[N];
         double squares;
+        gpt_update_values values;
     };
     NEED_DEVICE(device);
     gpt_cuda_kernels* cuda = NULL;
@@ -181,6 +182,8 @@ static void states_in_bf16_are_the_host_but_for_rounding(void) {
     for (int i = 0; i < N; i++) host.parameters[i] = (float)memo_test_real();
     for (int i = 0; i < N; i++) host.gradients[i] = (float)memo_test_real() - 0.5f;
     host.squares = 9;
+    host.values.adamw = {0.01, 0.9, 0.99, 1e-8, 0.1, 0};
+    host.values.clip = 1;
     memcpy(pinned, &host, sizeof host);
 
     arrays* gpu = (arrays*)pinned;
@@ -190,16 +193,16 @@ static void states_in_bf16_are_the_host_but_for_rounding(void) {
     a.moments2 = gpu->moments2;
     a.states = MEMO_TYPE_BF16;
     a.squares = &gpu->squares;
-    a.clip = 1;
+    a.values = &gpu->values;
+    a.decays = 1;
     a.n = N;
-    a.adamw = {0.01, 0.9, 0.99, 1e-8, 0.1, 0};
     for (int i = 0; i < 3; i++) {
-        a.adamw.update++;
+        host.values.adamw.update = ++gpu->values.adamw.update;
         CHECK_OK(kernels.enqueue(cuda, stream, GPT_KIND_ADAMW, &a, &error));
+        CHECK_OK(memo_stream_synchronize(device, stream, &error));
         gpt_adamw(host.parameters, host.moments1, host.moments2, a.states, host.gradients,
-                  gpt_clip_scale(host.squares, a.clip), &a.adamw, 0, N);
+                  gpt_clip_scale(host.squares, host.values.clip), &host.values.adamw, 0, N);
     }
-    CHECK_OK(memo_stream_synchronize(device, stream, &error));
     for (int i = 0; i < N; i++) {
         const float m = memo_f32_from_bf16(host.moments1[i]),
                     v = memo_f32_from_bf16(host.moments2[i]);
@@ -214,6 +217,162 @@ static void states_in_bf16_are_the_host_but_for_rounding(void) {
     gpt_cuda_kernels_destroy(cuda);
     memo_cuda_device_destroy(device);
 }
+
+/* ---- a step as a graph ---- */
+
+/* Steps of a graph's test: whatever changes from one to the next changes. */
+enum { N_GRAPH_STEPS = 4, N_GRAPH_ACCUMULATED = 2 };
+
+typedef struct graph_history {
+    double loss[N_GRAPH_STEPS], norm[N_GRAPH_STEPS];
+    std::vector<uint8_t> parameters[N_GRAPH_STEPS]; /* after the step */
+} graph_history;
+
+/* By calls, or staged and then run. */
+static memo_status graph_step(gpt_model* model, const gpt_config* config, const uint8_t* text,
+                              int64_t step, int is_graph, graph_history* h) {
+    const int64_t n = config->batch * config->sequence;
+    gpt_update_desc update = {0.001, 0.9, 0.99, 1e-8, 0.1, 0.5, 0};
+    memo_status status = MEMO_STATUS_OK;
+    update.learning_rate *= (double)(N_GRAPH_STEPS - step);
+    update.clip = step % 2 ? 0.1 : 0.5;
+    update.weight_decay += 0.1 * (double)step;
+    update.vote = (double)step;
+    for (int64_t m = 0; m < N_GRAPH_ACCUMULATED && !status; m++) {
+        const uint8_t* tokens = text + (step * N_GRAPH_ACCUMULATED + m) * n;
+        status = (is_graph ? gpt_stage_micro_batch : gpt_micro_batch)(
+            model, tokens, tokens + 1, step, m, (1 + (double)step) / (double)n, &error);
+    }
+    if (!status)
+        status = (is_graph ? gpt_run_staged : gpt_update)(model, &update, &h->loss[step],
+                                                          &h->norm[step], &error);
+    if (status) return status;
+    CHECK_IS(gpt_votes(model), ==, (double)step);
+    CHECK_IS(h->norm[step], >, update.clip); /* else clipping would not be compared */
+    h->parameters[step].resize((size_t)(gpt_n_parameters(config) * gpt_type_bytes(config->type)));
+    return gpt_get_parameters(model, h->parameters[step].data(), &error);
+}
+
+/* Bit s of graph_steps: step s is staged.  n_failing_copy: step 1 fails at this copy first, and is repeated; 0: it
+ * does not. */
+static graph_history graph_steps_of(memo_device* device, gpt_config config, gpt_policy policy,
+                                    const uint8_t* text, unsigned graph_steps, int n_failing_copy) {
+    gpt_desc desc = gpt_test_desc(config, policy, 0.5);
+    graph_history h = {};
+    gpt_cuda_kernels* cuda = NULL;
+    gpt_kernels kernels;
+    gpt_model* model = NULL;
+    CHECK_OK(gpt_cuda_kernels_create(instead.context ? &instead : NULL, &cuda, &error));
+    kernels = gpt_cuda_kernels_table(cuda);
+    desc.kernels = &kernels;
+    desc.device = device;
+    desc.n_micro_batches = N_GRAPH_ACCUMULATED;
+    CHECK_OK(gpt_create(&desc, &model, &error));
+    for (int64_t step = 0; step < N_GRAPH_STEPS && model; step++) {
+        const int is_graph = graph_steps >> step & 1;
+#ifndef __CUDACC__
+        if (step == 1 && n_failing_copy) {
+            fake_fail("cudaMemcpyAsync", n_failing_copy, cudaErrorInvalidValue);
+            CHECK_IS(graph_step(model, &config, text, step, is_graph, &h), ==, MEMO_STATUS_DEVICE);
+            CHECK_OK(gpt_discard(model, NULL, &error));
+        }
+#else
+        (void)n_failing_copy;
+#endif
+#ifndef __CUDACC__
+        const int64_t n_products = fake_lt_n_products, is_replay = is_graph && model->graph;
+        CHECK_OK(graph_step(model, &config, text, step, is_graph, &h));
+        CHECK_IS(fake_lt_n_products == n_products, ==, is_replay);
+#else
+        CHECK_OK(graph_step(model, &config, text, step, is_graph, &h));
+#endif
+    }
+    CHECK_IS(model && model->graph, ==, graph_steps > 1);
+    gpt_destroy(model);
+    gpt_cuda_kernels_destroy(cuda);
+    return h;
+}
+
+static void check_graph(memo_device* device, gpt_config config, gpt_policy policy,
+                        const uint8_t* text, unsigned graph_steps, int n_failing_copy) {
+    const graph_history calls = graph_steps_of(device, config, policy, text, 0, 0);
+    const graph_history graph =
+        graph_steps_of(device, config, policy, text, graph_steps, n_failing_copy);
+    for (int s = 0; s < N_GRAPH_STEPS; s++)
+        CHECK_CASE(graph.loss[s] == calls.loss[s] && graph.norm[s] == calls.norm[s] &&
+                       graph.parameters[s] == calls.parameters[s],
+                   "policy %d, step %d: loss %.17g instead of %.17g, norm %.17g instead of %.17g%s",
+                   policy, s, graph.loss[s], calls.loss[s], graph.norm[s], calls.norm[s],
+                   graph.parameters[s] == calls.parameters[s] ? "" : ", other parameters");
+}
+
+/* Losses, norms and parameters, while dropout, learning rate, clipping, decay and loss scale change. */
+static void a_graph_gives_the_bits_of_calls(void) {
+    NEED_DEVICE(device);
+    gpt_config config = config_of(MEMO_TYPE_BF16, 16, 5, 1);
+    std::vector<uint8_t> text((size_t)(N_GRAPH_STEPS * N_GRAPH_ACCUMULATED * 5 + 1));
+    config.n_layers = 3;
+    gpt_test_text(text.data(), (int64_t)text.size());
+    for (int policy = GPT_POLICY_KEEP; policy <= GPT_POLICY_ALPHA; policy++)
+        check_graph(device, config, (gpt_policy)policy, text.data(), 0xf, 0);
+    check_graph(device, config, GPT_POLICY_SWAP, text.data(), 0xa, 0); /* calls in between */
+    memo_cuda_device_destroy(device);
+}
+
+#ifndef __CUDACC__
+/* A capture that fails at its first copy, or in the middle of the layers, leaves a model that goes on. */
+static void a_failed_capture_can_be_repeated(void) {
+    NEED_DEVICE(device);
+    gpt_config config = config_of(MEMO_TYPE_F32, 16, 5, 1);
+    std::vector<uint8_t> text((size_t)(N_GRAPH_STEPS * N_GRAPH_ACCUMULATED * 5 + 1));
+    config.n_layers = 4;
+    gpt_test_text(text.data(), (int64_t)text.size());
+    for (int n : {1, 2, 7, 40}) check_graph(device, config, GPT_POLICY_SWAP, text.data(), 0xf, n);
+    memo_cuda_device_destroy(device);
+    CHECK_IS(fake_n_objects(), ==, 0);
+}
+
+static void a_graph_gives_the_bits_of_calls_on_late_streams(void) {
+    fake_set_late(1);
+    a_graph_gives_the_bits_of_calls();
+    fake_set_late(0);
+}
+
+/* Another number of micro-batches than the graph's is refused, and so are kernels without graphs. */
+static void what_is_no_graph_is_refused(void) {
+    const gpt_config config = config_of(MEMO_TYPE_F32, 16, 13, 1);
+    const gpt_update_desc update = {0.001, 0.9, 0.99, 1e-8, 0.1, 0.5, 0};
+    const uint8_t text[14] = {0};
+    gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    gpt_test_run run;
+    NEED_DEVICE(device);
+    gpt_cuda_kernels* cuda = NULL;
+    gpt_kernels kernels;
+    gpt_model* model = NULL;
+    CHECK_OK(gpt_test_open(&desc, &run, &error));
+    CHECK_IS(gpt_run_staged(run.model, &update, NULL, NULL, &error), ==, MEMO_STATUS_UNSUPPORTED);
+    gpt_test_close(&run);
+
+    CHECK_OK(gpt_cuda_kernels_create(NULL, &cuda, &error));
+    kernels = gpt_cuda_kernels_table(cuda);
+    desc.kernels = &kernels;
+    desc.device = device;
+    desc.n_micro_batches = 2;
+    CHECK_OK(gpt_create(&desc, &model, &error));
+    CHECK_OK(gpt_stage_micro_batch(model, text, text + 1, 0, 0, 1, &error));
+    CHECK_IS(gpt_run_staged(model, &update, NULL, NULL, &error), ==, MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(gpt_stage_micro_batch(model, text, text + 1, 0, 0, 1, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_OK(gpt_stage_micro_batch(model, text, text + 1, 0, 1, 1, &error));
+    CHECK_IS(gpt_stage_micro_batch(model, text, text + 1, 0, 2, 1, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_OK(gpt_run_staged(model, &update, NULL, NULL, &error));
+    gpt_destroy(model);
+    gpt_cuda_kernels_destroy(cuda);
+    memo_cuda_device_destroy(device);
+}
+#endif
+
 static void an_mlp_in_chunks_works(void) {
     gpt_config config = config_of(MEMO_TYPE_BF16, 16, 19, 1);
     config.mlp_rows = 8;
@@ -372,6 +531,7 @@ int main(int argc, char** argv) {
     TEST(swiglu_is_the_host_but_for_rounding);
     TEST(states_in_bf16_are_the_host_but_for_rounding);
     TEST(an_mlp_in_chunks_works);
+    TEST(a_graph_gives_the_bits_of_calls);
 
 #ifdef HAS_CUDNN
     TEST(with_cudnn_it_is_the_host_but_for_rounding);
@@ -381,6 +541,9 @@ int main(int argc, char** argv) {
     TEST(cudnn_is_ready_before_the_first_step);
     TEST(products_that_are_not_pinned_differ);
     TEST(rows_are_compared_before_the_first_step);
+    TEST(a_graph_gives_the_bits_of_calls_on_late_streams);
+    TEST(a_failed_capture_can_be_repeated);
+    TEST(what_is_no_graph_is_refused);
 #endif
     return memo_test_end();
 }
