@@ -92,6 +92,7 @@ typedef struct memo_cuda_device_desc {
     int32_t ordinal; /* CUDA's number of the GPU */
     /* Capacity of device_alloc, also in memory_info; 0: the GPU's memory. */
     int64_t device_memory_bytes;
+    int64_t host_memory_bytes; /* capacity of host_alloc; 0: host_limit alone */
     /* A device to record a step that does not fit: device_alloc returns phantom addresses
      * (chapter 4) out of this many bytes, and memory_info counts them.  0: device memory. */
     int64_t phantom_bytes;
@@ -999,7 +1000,15 @@ MEMOI_CUDA memo_status memoi_cuda_host_alloc(void* context, int64_t size_bytes, 
     if (!status) status = memoi_cuda_check_size("host", size_bytes, error);
     if (status) return status;
 
-    /* This process's share. */
+    /* The capacity, and this process's share of the host. */
+    if (cuda->desc.host_memory_bytes &&
+        size_bytes > cuda->desc.host_memory_bytes - cuda->stats.host_bytes)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "pinned memory: %lld bytes requested, %lld available; raise "
+                              "memo_cuda_device_desc.host_memory_bytes above %lld",
+                              (long long)size_bytes,
+                              (long long)(cuda->desc.host_memory_bytes - cuda->stats.host_bytes),
+                              (long long)cuda->desc.host_memory_bytes);
     if (cuda->desc.host_limit != MEMO_CUDA_HOST_IGNORE) {
         status = memoi_cuda_check_room(cuda, memoi_cuda_host_room(), size_bytes, &first);
         if (status && cuda->desc.host_limit == MEMO_CUDA_HOST_REFUSE)
@@ -2044,6 +2053,7 @@ MEMOI_CUDA memo_status memoi_cuda_check_desc(const memo_cuda_device_desc* desc, 
                   {"local_ranks", desc->local_ranks, INT32_MAX},
                   {"host_limit", (int64_t)desc->host_limit, MEMO_CUDA_HOST_IGNORE},
                   {"device_memory_bytes", desc->device_memory_bytes, MEMOI_CUDA_BYTES_MAX},
+                  {"host_memory_bytes", desc->host_memory_bytes, MEMOI_CUDA_BYTES_MAX},
                   {"host_chunk_bytes", desc->host_chunk_bytes, (int64_t)64 << 30},
                   {"phantom_bytes", desc->phantom_bytes, MEMOI_CUDA_BYTES_MAX / 2},
                   {"phantom_chunk_bytes", desc->phantom_chunk_bytes, MEMOI_CUDA_BYTES_MAX / 2}};

@@ -1402,8 +1402,10 @@ no_memory:
  * Knows: streams and the waits between them.  Knows nothing of offsets. */
 
 enum {
-    MEMOI_HELD_PAIRS = 1 << 25,  /* beyond, lifetimes are stretched instead */
-    MEMOI_MOMENTS_WORK = 1 << 26 /* items looked at for the bound, beyond one start */
+    MEMOI_HELD_PAIRS = 1 << 25,    /* beyond, lifetimes are stretched instead */
+    MEMOI_MOMENTS_TABLE = 1 << 24, /* items times lanes; beyond, there is no bound by moments */
+    MEMOI_MOMENTS_WORK = 1 << 26,  /* items looked at for the bound, beyond one start */
+    MEMOI_MOMENTS_LOOKS = 1 << 27  /* lanes of items looked at, for all starts */
 };
 
 /* Items by lane, then begin. */
@@ -1511,6 +1513,7 @@ typedef struct memoi_moments {
     int64_t* n_over; /* (items, lanes): so many of the lane's items begin before this one is over */
     int64_t* moment; /* of a lane: so many of its items have begun */
     int64_t* change; /* scratch: sums as differences, by moment */
+    int64_t n_looks; /* lanes of items looked at so far */
 } memoi_moments;
 
 MEMOI void memoi_moments_free(memoi_moments* moments) {
@@ -1526,6 +1529,7 @@ MEMOI int memoi_moments_create(memoi_moments* moments, const memoi_lanes* lanes,
                                const int64_t* item_of) {
     const memo_plan* plan = lanes->plan;
     int64_t n = lanes->problem->n_items, i, k, l;
+    memob_keyed* by_end = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
     memset(moments, 0, sizeof *moments);
     moments->problem = lanes->problem;
     moments->n_lanes = memoi_lanes_count(lanes);
@@ -1536,8 +1540,9 @@ MEMOI int memoi_moments_create(memoi_moments* moments, const memoi_lanes* lanes,
     moments->moment = (int64_t*)memob_calloc(moments->n_lanes, sizeof(int64_t));
     moments->change = (int64_t*)memob_calloc(n + 2, sizeof(int64_t));
     if (!moments->first || !moments->lane || !moments->rank || !moments->n_over ||
-        !moments->moment || !moments->change) {
+        !moments->moment || !moments->change || !by_end) {
         memoi_moments_free(moments);
+        MEMO_FREE(by_end);
         return 0;
     }
 
@@ -1549,13 +1554,22 @@ MEMOI int memoi_moments_create(memoi_moments* moments, const memoi_lanes* lanes,
     }
     moments->first[moments->n_lanes] = n;
 
-    /* How many items of each lane have begun before an item ends, or before its hold ends. */
-    for (i = 0; i < n; i++)
-        for (l = 0; l < moments->n_lanes; l++)
-            moments->n_over[i * moments->n_lanes + l] =
-                memoi_lanes_at(lanes, lanes->list[moments->first[l]].key,
-                               plan->buffers[lanes->problem->items[i].buffer].end) -
-                moments->first[l];
+    /* How many items of each lane have begun before an item ends.  Items are in order of begins, so
+     * one pass in order of ends counts them, in moment. */
+    for (i = 0; i < n; i++) {
+        by_end[i].key = plan->buffers[lanes->problem->items[i].buffer].end;
+        by_end[i].index = i;
+    }
+    memob_keyed_sort(by_end, n);
+    for (k = i = 0; k < n; k++) {
+        while (i < n && plan->buffers[lanes->problem->items[i].buffer].begin < by_end[k].key)
+            moments->moment[moments->lane[i++]]++;
+        memcpy(&moments->n_over[by_end[k].index * moments->n_lanes], moments->moment,
+               (size_t)moments->n_lanes * sizeof(int64_t));
+    }
+    MEMO_FREE(by_end);
+
+    /* Or before its hold ends. */
     for (k = 0; k < plan->n_holds; k++) {
         i = item_of[plan->holds[k].buffer];
         for (l = 0; i >= 0 && l < moments->n_lanes; l++)
@@ -1575,9 +1589,11 @@ MEMOI int64_t memoi_moments_move(memoi_moments* moments, int64_t lane) {
     for (i = 0; i < moments->problem->n_items; i++) {
         const int64_t* n_over = &moments->n_over[i * n_lanes];
         int64_t own = moments->lane[i], least = own == lane ? moments->rank[i] + 1 : 0;
+        moments->n_looks++;
         if (own != lane && moments->rank[i] >= moments->moment[own]) continue;
         for (k = 0; k < n_lanes; k++)
             if (k != lane && moments->moment[k] > n_over[k]) break;
+        moments->n_looks += k;
         if (k < n_lanes) continue;
         moments->change[least] += moments->problem->items[i].size;
         moments->change[n_over[lane] + 1] -= moments->problem->items[i].size;
@@ -1595,13 +1611,16 @@ MEMOI int64_t memoi_moments_bound(memoi_moments* moments) {
     int64_t n = moments->problem->n_items, n_lanes = moments->n_lanes, bound = 0, i, k, l;
     int64_t n_starts = MEMOI_MOMENTS_WORK / (n * n_lanes * n_lanes + 1);
     n_starts = n_starts > 64 ? 64 : memob_max(n_starts, 1);
-    for (k = 1; k <= n_starts; k++) {
+
+    /* Bytes live at any moments are a bound, so the search may stop after each move. */
+    for (k = 1; k <= n_starts && moments->n_looks < MEMOI_MOMENTS_LOOKS; k++) {
         int64_t before = -1, now = 0;
         memset(moments->moment, 0, (size_t)n_lanes * sizeof(int64_t));
         for (i = 0; i < n * k / n_starts; i++) moments->moment[moments->lane[i]]++;
         while (now > before) {
             before = now;
-            for (l = 0; l < n_lanes; l++) now = memoi_moments_move(moments, l);
+            for (l = 0; l < n_lanes && moments->n_looks < MEMOI_MOMENTS_LOOKS; l++)
+                now = memoi_moments_move(moments, l);
         }
         bound = memob_max(bound, now);
     }
@@ -1630,9 +1649,9 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
         }
         memob_keyed_sort(lanes.list, n);
 
-        /* The bound costs items times lanes, so large problems do without it. */
+        /* The bound takes memory for items times lanes, so large problems do without it. */
         added = memoi_problem_hold(problem, &lanes, item_of);
-        if (added && n * memoi_lanes_count(&lanes) <= MEMOI_MOMENTS_WORK) {
+        if (added && n * memoi_lanes_count(&lanes) <= MEMOI_MOMENTS_TABLE) {
             if (!memoi_moments_create(&moments, &lanes, item_of)) {
                 added = 0;
             } else {

@@ -184,6 +184,20 @@ mistakes_are_refused() {
         refused '--ring 2, --ulysses 1: the attention of these kernels' RANK=0 WORLD_SIZE=2 MASTER_ADDR=a -- --ring 2
 }
 
+# Two bytes for each pair of tokens: the program says before it starts what would fit, and that does.
+long_attention_is_refused() (
+    tiny="--random-tokens --layers 2 --hidden 16 --heads 2 --seq 100000 --tile 100"
+    budget="--device-memory 2GiB"
+    fits() { # ARGUMENT...
+        # shellcheck disable=SC2086
+        "$trainer" $tiny $budget --batch 4 "$@" --dry-run >/dev/null 2>&1
+    }
+    refused '2.0 GiB of device memory cannot hold this run: .*, --deterministic 0, or --seq [0-9]*$' -- || return 1
+    length=$(sed -n 's/.*, or --seq \([0-9]*\)$/\1/p' "$folder/err")
+    fits --deterministic 0 && fits --seq "$length" && ! fits --seq $((length + 100)) &&
+        refused "^train_gpt: --type f32: cuDNN's attention takes bf16 only" -- --type f32
+)
+
 # The first rank waits for one that does not come.
 ctrl_c_ends_the_meeting() {
     port=$((29100 + $$ % 800))
@@ -238,6 +252,7 @@ test_is "steps by a CUDA graph, streams as late as possible" late_streams \
 test_is "steps by a CUDA graph, with cuDNN's attention" with_cudnn graph_trains --policy memo --alpha 0.5 --accumulate 2
 test_is "every launcher is known" every_launcher_is_known
 test_is "mistakes of launchers and of ranks are refused" mistakes_are_refused
+test_is "a length without memory for deterministic attention is refused" with_cudnn long_attention_is_refused
 test_is "Ctrl-C ends the meeting of the ranks" ctrl_c_ends_the_meeting
 test_is "a lost rank ends the others" a_lost_rank_ends_the_others
 test_is "two data ranks" ranks_train 2 --data 2 --batch 2

@@ -223,6 +223,14 @@ impossible_budgets_are_refused() {
     refused 'policy alpha needs, even at alpha 0, [0-9.]* [KM]iB (parameters.*; try --device-memory [0-9]*[KM]iB' $tiny --policy alpha --device-memory 100KiB
     refused 'policy keep needs' $tiny --policy keep --device-memory 100KiB
     refused '2.0 KiB of host memory cannot hold this run: policy swap needs .*; try --host-memory [0-9]*KiB, --policy keep' $tiny --policy swap --host-memory 2KiB
+    # The length that is suggested fits, and another tile does not.
+    refused 'of device memory cannot hold this run: policy keep needs .*, or --seq [0-9]*$' $tiny --seq 200 --policy keep --device-memory 1MiB
+    length=$(sed -n 's/.*, or --seq \([0-9]*\)$/\1/p' err)
+    run $tiny --seq "$length" --policy keep --device-memory 1MiB --dry-run
+    expect_code 0
+    run $tiny --seq $((length + 8)) --policy keep --device-memory 1MiB --dry-run
+    expect_code 2
+    refused 'or a smaller --hidden or fewer --layers$' $tiny --device-memory 100KiB
     refused 'policy memo needs at alpha 1 .*--policy memo --alpha 0' $tiny --seq 200 --alpha 1 --host-memory 150KiB
 }
 
@@ -537,14 +545,14 @@ bf16_is_compared_and_drawn() {
 random_tokens_have_a_rate() {
     refused '--vocabulary 300: a text has 256 tokens' $tiny --vocabulary 300
     refused '--sample has no effect with --random-tokens' $tiny --random-tokens --sample 3
-    run --layers 1 --hidden 16 --heads 2 --seq 32 --batch 2 --steps 2 --random-tokens --vocabulary 1000 --compare 1 --flops 0.5
+    run --layers 2 --hidden 16 --heads 2 --seq 128 --batch 2 --steps 2 --random-tokens --vocabulary 1000 --compare 1 --flops 0.5
     expect_code 0
     expect_out 'bitwise the same'
     expect_out 'random tokens below 1000'
     expect_out 'a uniform guess  *6.908 nats'
     expect_out 'step 1 of 2 *loss 6.[89]'
-    # P: two tables of 1000 x 16, three norms, attention and MLP of one layer.
-    awk '/^rate/ { p = 2 * 16000 + 3 * 16 + 12 * 256; n = 6 * p + 6 * 16 * 32
+    # P: two tables of 1000 x 16, five norms, attention and MLP of two layers.
+    awk '/^rate/ { p = 2 * 16000 + 5 * 16 + 2 * 12 * 256; n = 6 * p + 6 * 2 * 16 * 128
             off = 1e12 * $4 / ($2 * n); part = $4 / 0.5 * 100; mfu = $0; sub(/.*MFU /, "", mfu); sub(/%.*/, "", mfu)
             exit !(off > 0.99 && off < 1.01 && mfu / part > 0.98 && mfu / part < 1.02) }' out ||
         fail "the rate is wrong: $(grep '^rate' out)"

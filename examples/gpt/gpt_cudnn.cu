@@ -197,8 +197,11 @@ static memo_status gpt_cudnn_prepare(void* context, const gpt_shapes* of, memo_s
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "gpt_shapes.type: cuDNN's attention takes bf16 only (%s)",
                               memo_type_name(of->type));
-    if (!c->plans.handle && cudnnCreate(&c->plans.handle) != CUDNN_STATUS_SUCCESS)
-        return attention_failed(error, "cudnnCreate", "failed");
+    if (!c->plans.handle) {
+        const cudnnStatus_t code = cudnnCreate(&c->plans.handle);
+        if (code != CUDNN_STATUS_SUCCESS)
+            return attention_failed(error, "cudnnCreate", cudnnGetErrorString(code));
+    }
     if (gpt_cudnn_shapes(c, of, &shapes, error)) return error->status;
     c->plans.prepared.clear(); /* another model may have set aside less */
     c->blocks.scratch = (char*)scratch;

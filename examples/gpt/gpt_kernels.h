@@ -98,6 +98,12 @@ typedef struct gpt_adamw_desc {
     int64_t update; /* from 1: for the bias correction of the moments */
 } gpt_adamw_desc;
 
+/* Of the moments to bf16. */
+typedef struct gpt_rounding {
+    uint64_t seed;
+    int64_t first; /* the number of element 0 among all parameters */
+} gpt_rounding;
+
 /* The values of an update. */
 typedef struct gpt_update_values {
     gpt_adamw_desc adamw;
@@ -244,7 +250,8 @@ typedef struct gpt_adamw_args {
     void* weights;    /* their rounded copy; NULL: none */
     const void* gradients;
     void *moments1, *moments2;
-    memo_type states;      /* of both moments: that of sums, or BF16 */
+    memo_type states; /* of both moments: that of sums, or BF16 */
+    gpt_rounding rounding;
     const double* squares; /* of the whole gradient */
     const gpt_update_values* values;
     int32_t decays; /* 0: without weight decay */

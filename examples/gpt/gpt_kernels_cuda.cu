@@ -25,10 +25,10 @@ enum {
     GPT_CUDA_CHUNK = 256,     /* rows that one thread sums */
     GPT_CUDA_HEAD_SIZE = 256, /* largest, of the built-in attention */
     GPT_CUDA_OWNERS = 64,     /* threads that share the tokens of a column */
-    GPT_CUDA_GEMMS_MAX = 512,
-    GPT_CUDA_CHECKED_ROWS = 384
+    GPT_CUDA_GEMMS_MAX = 512
 };
 static const int64_t GPT_CUDA_WORKSPACE = (int64_t)32 << 20; /* of cuBLASLt */
+static const int64_t GPT_CUDA_CHECKED = (int64_t)384 << 20;  /* rows that are compared, in bytes */
 
 #define GPT_EACH(i, n)                                                                             \
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (n);                      \
@@ -207,11 +207,11 @@ __global__ static void gpt_initial_kernel(gpt_initial_args a, memo_type type) {
 __global__ static void gpt_adamw_kernel(gpt_adamw_args a, memo_type type) {
     const gpt_adamw_desc adamw = gpt_adamw_of(&a);
     const gpt_adamw_factors f =
-        gpt_adamw_factors_make(&adamw, gpt_clip_scale(*a.squares, a.values->clip));
+        gpt_adamw_factors_make(&adamw, &a.rounding, gpt_clip_scale(*a.squares, a.values->clip));
     float* parameters = (float*)a.parameters;
     GPT_EACH(i, a.n) {
         gpt_adamw_element(parameters, a.moments1, a.moments2, a.states, (const float*)a.gradients,
-                          i, &f);
+                          i, a.rounding.first + i, &f);
         if (a.weights) gpt_store(a.weights, type, i, parameters[i]);
     }
 }
@@ -623,8 +623,10 @@ static memo_status gpt_cuda_launch(memo_stream stream, int64_t n_threads, memo_e
 }
 #define GPT_LAUNCH(n_threads, ...) gpt_cuda_launch(stream, n_threads, error, __VA_ARGS__)
 
-static int64_t gpt_checked_rows(const gpt_shapes* shapes) {
-    return gpt_min(shapes->n_rows, GPT_CUDA_CHECKED_ROWS);
+/* All rows of a forward product, or as many as GPT_CUDA_CHECKED holds, with two results. */
+static int64_t gpt_checked_rows(const gpt_shapes* shapes, int64_t n_outputs, int64_t n_inputs) {
+    const int64_t row_bytes = (n_inputs + 2 * n_outputs) * gpt_type_bytes(shapes->type);
+    return gpt_min(shapes->n_rows, GPT_CUDA_CHECKED / row_bytes + 1);
 }
 
 /* Sets *is_same to whether rows [begin, end) alone have the bits that they have among all rows. */
@@ -737,7 +739,8 @@ static memo_status gpt_gemm_pin(gpt_cuda_kernels* c, const gpt_shapes* shapes,
             continue;
         choice.algo = found[i].algo;
         if (kind == GPT_GEMM_FORWARD &&
-            gpt_gemm_check_rows(c, check, &choice, gpt_checked_rows(shapes), &is_same, error))
+            gpt_gemm_check_rows(c, check, &choice, gpt_checked_rows(shapes, n_outputs, n_inputs),
+                                &is_same, error))
             return error->status;
         if (!is_same) continue;
         if (c->n_gemms == GPT_CUDA_GEMMS_MAX) break;
@@ -752,14 +755,14 @@ static memo_status gpt_gemm_pin(gpt_cuda_kernels* c, const gpt_shapes* shapes,
 
 static memo_status gpt_gemm_prepare(gpt_cuda_kernels* c, const gpt_shapes* shapes,
                                     memo_stream stream, memo_error* error) {
-    const int64_t n_rows = gpt_checked_rows(shapes);
     int64_t most = 0;
     gpt_gemm_check check;
     void* pinned = NULL;
     memo_status status = MEMO_STATUS_OK;
     for (int i = 0; i < shapes->n_weights; i++) {
         const int64_t n_outputs = shapes->weights[i][0], n_inputs = shapes->weights[i][1];
-        const int64_t n = n_outputs * n_inputs + n_rows * (n_inputs + 2 * n_outputs);
+        const int64_t n = n_outputs * n_inputs + gpt_checked_rows(shapes, n_outputs, n_inputs) *
+                                                     (n_inputs + 2 * n_outputs);
         if (n > most) most = n;
     }
 

@@ -277,8 +277,8 @@ static void gpt_adamw_elements(const void* pointer, int64_t begin, int64_t end) 
     const gpt_adamw_args* a = (const gpt_adamw_args*)pointer;
     const gpt_adamw_desc adamw = gpt_adamw_of(a);
     gpt_adamw(gpt_out(a->parameters, 0), a->moments1, a->moments2, a->states,
-              gpt_in(a->gradients, 0), gpt_clip_scale(*a->squares, a->values->clip), &adamw, begin,
-              end);
+              gpt_in(a->gradients, 0), gpt_clip_scale(*a->squares, a->values->clip), &adamw,
+              &a->rounding, begin, end);
     if (a->weights)
         memcpy(gpt_out(a->weights, begin), gpt_in(a->parameters, begin),
                (size_t)(end - begin) * sizeof(gpt_real));

@@ -738,9 +738,11 @@ GPT_INLINE double gpt_clip_scale(double squares, double clip) {
 /* The factors of an update.  The gradient is first multiplied by gradient_scale. */
 typedef struct gpt_adamw_factors {
     gpt_real beta1, beta2, scale, epsilon, decay, rate, correct_v;
+    uint64_t key; /* of rounding moments */
 } gpt_adamw_factors;
 
 GPT_INLINE gpt_adamw_factors gpt_adamw_factors_make(const gpt_adamw_desc* desc,
+                                                    const gpt_rounding* rounding,
                                                     double gradient_scale) {
     gpt_adamw_factors f;
     f.beta1 = (gpt_real)desc->beta1;
@@ -750,19 +752,40 @@ GPT_INLINE gpt_adamw_factors gpt_adamw_factors_make(const gpt_adamw_desc* desc,
     f.decay = (gpt_real)(desc->learning_rate * desc->weight_decay);
     f.rate = (gpt_real)(desc->learning_rate / (1 - pow(desc->beta1, (double)desc->update)));
     f.correct_v = (gpt_real)(1 / (1 - pow(desc->beta2, (double)desc->update)));
+    f.key = gpt_mix(gpt_mix(rounding->seed) ^ (uint64_t)desc->update);
     return f;
 }
 
-/* AdamW (Loshchilov and Hutter 2019) of element i.  The moments are of type `states`, and rounded to
- * it after the update. */
+/* Rounds to one of the two nearest bf16 numbers, to the larger one for more of the values of `random`
+ * the nearer it is: the mean over all 65536 is the value itself. */
+GPT_INLINE uint16_t gpt_bf16_rounded(float value, uint32_t random) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if ((bits & 0x7f800000u) == 0x7f800000u) return memo_bf16_from_f32(value); /* not finite */
+    return (uint16_t)((bits + (random & 0xffffu)) >> 16);
+}
+GPT_INLINE void gpt_store_moment(void* moments, memo_type states, int64_t i, gpt_real value,
+                                 uint32_t random) {
+    if (states == MEMO_TYPE_BF16)
+        ((uint16_t*)moments)[i] = gpt_bf16_rounded((float)value, random);
+    else
+        ((gpt_real*)moments)[i] = value;
+}
+
+/* AdamW (Loshchilov and Hutter 2019) of element i, the `number`th of all parameters.  The moments are of
+ * type `states`, and rounded to it after the update.  Rounding to the nearest bf16 would lose a
+ * change below 1/512 of a moment, which the second one's change per update usually is: it would never
+ * decay with beta2 = 0.999.  Rounding at random keeps its mean.  The random bits are a function of
+ * seed, update and number: every policy and every split of the optimizer gives the same. */
 GPT_INLINE void gpt_adamw_element(gpt_real* parameter, void* moments1, void* moments2,
                                   memo_type states, const gpt_real* gradient, int64_t i,
-                                  const gpt_adamw_factors* f) {
+                                  int64_t number, const gpt_adamw_factors* f) {
     const gpt_real g = gradient[i] * f->scale;
     const gpt_real m = f->beta1 * gpt_load(moments1, states, i) + (1 - f->beta1) * g;
     const gpt_real v = f->beta2 * gpt_load(moments2, states, i) + (1 - f->beta2) * g * g;
-    gpt_store(moments1, states, i, m);
-    gpt_store(moments2, states, i, v);
+    const uint64_t random = states == MEMO_TYPE_BF16 ? gpt_mix(f->key ^ (uint64_t)number) : 0;
+    gpt_store_moment(moments1, states, i, m, (uint32_t)random);
+    gpt_store_moment(moments2, states, i, v, (uint32_t)(random >> 32));
     parameter[i] -=
         f->rate * m / (gpt_sqrt(v * f->correct_v) + f->epsilon) + f->decay * parameter[i];
 }
@@ -770,11 +793,13 @@ GPT_INLINE void gpt_adamw_element(gpt_real* parameter, void* moments1, void* mom
 /* Elements [begin, end). */
 GPT_FUNCTION void gpt_adamw(gpt_real* parameter, void* moments1, void* moments2, memo_type states,
                             const gpt_real* gradient, double gradient_scale,
-                            const gpt_adamw_desc* desc, int64_t begin, int64_t end) {
-    const gpt_adamw_factors f = gpt_adamw_factors_make(desc, gradient_scale);
+                            const gpt_adamw_desc* desc, const gpt_rounding* rounding, int64_t begin,
+                            int64_t end) {
+    const gpt_adamw_factors f = gpt_adamw_factors_make(desc, rounding, gradient_scale);
     int64_t i;
     for (i = begin; i < end; i++)
-        gpt_adamw_element(parameter, moments1, moments2, states, gradient, i, &f);
+        gpt_adamw_element(parameter, moments1, moments2, states, gradient, i, rounding->first + i,
+                          &f);
 }
 
 #endif

@@ -272,6 +272,7 @@ static void gpt_adamw_part(gpt_model* model, const gpt_part* part, const gpt_par
     if (!gpt_count(rows)) return;
     a.decays = p->initial_std > 0;
     a.n = gpt_count(rows);
+    a.rounding.first = rows.begin;
     a.parameters = part->masters + at;
     if (gpt_has_masters(&model->config)) a.weights = gpt_weight(model, rows.begin);
     a.gradients = part->gradients + at;
@@ -293,6 +294,7 @@ static void gpt_adamw_parts(gpt_model* model) {
     memset(&a, 0, sizeof a);
     a.squares = &model->totals[GPT_TOTAL_SQUARES];
     a.values = model->update;
+    a.rounding.seed = model->config.seed;
     a.states = gpt_state_type(&model->config);
     for (t = 0; t < gpt_n_parameter_tensors(&model->config); t++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);

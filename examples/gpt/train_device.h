@@ -50,16 +50,13 @@ static void train_device_set_running(memo_device* device) {
 
 /* The kernels, with cuDNN's attention if the program has it.  They need no GPU before their first model. */
 #ifdef TRAIN_CUDNN
-static int32_t train_is_deterministic = 1; /* --deterministic */
-static int64_t train_attention_memory;     /* --attention-memory */
-
-static memo_status train_kernels_open(train_device* d, memo_error* error) {
+static memo_status train_kernels_open(train_device* d, const train_options* o, memo_error* error) {
     gpt_cudnn_desc desc;
     gpt_cuda_attention attention;
     memo_status status;
     memset(&desc, 0, sizeof desc);
-    desc.is_deterministic = train_is_deterministic;
-    desc.scratch_bytes = train_attention_memory;
+    desc.is_deterministic = (int32_t)o->is_deterministic;
+    desc.scratch_bytes = o->attention_memory;
     status = gpt_cudnn_create(&desc, &d->cudnn, error);
     if (status) return status;
     attention = gpt_cudnn_attention(d->cudnn);
@@ -69,16 +66,18 @@ static void train_kernels_close(train_device* d) {
     gpt_cuda_kernels_destroy(d->cuda);
     gpt_cudnn_destroy(d->cudnn);
 }
-static const char* train_attention_name(void) {
-    return train_is_deterministic ? "cuDNN's attention, deterministic"
-                                  : "cuDNN's attention, whose gradients differ between runs";
+static const char* train_attention_name(const train_options* o) {
+    return o->is_deterministic ? "cuDNN's attention, deterministic"
+                               : "cuDNN's attention, whose gradients differ between runs";
 }
 #else
-static memo_status train_kernels_open(train_device* d, memo_error* error) {
+static memo_status train_kernels_open(train_device* d, const train_options* o, memo_error* error) {
+    (void)o;
     return gpt_cuda_kernels_create(NULL, &d->cuda, error);
 }
 static void train_kernels_close(train_device* d) { gpt_cuda_kernels_destroy(d->cuda); }
-static const char* train_attention_name(void) {
+static const char* train_attention_name(const train_options* o) {
+    (void)o;
     return "built-in attention (cuDNN's is faster: make CUDNN=folder of cudnn-frontend)";
 }
 #endif
@@ -90,18 +89,20 @@ static void train_device_close(train_device* d) {
     memset(d, 0, sizeof *d);
 }
 
-/* device_memory: a capacity; 0: the GPU's memory. */
-static memo_status train_device_open(train_device* d, const thread_rank* rank,
-                                     int64_t device_memory, memo_error* error) {
+/* Capacities; 0: what the machine has. */
+static memo_status train_device_open(train_device* d, const train_options* o,
+                                     const thread_rank* rank, int64_t device_memory,
+                                     int64_t host_memory, memo_error* error) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_status status;
     (void)rank;
     memset(d, 0, sizeof *d);
     desc.ordinal = train_gpu;
     desc.device_memory_bytes = device_memory;
+    desc.host_memory_bytes = host_memory;
     status = memo_cuda_device_create(&desc, &d->device, error);
     if (!status) status = memo_cuda_check(cudaSetDevice(train_gpu), "cudaSetDevice", error);
-    if (!status) status = train_kernels_open(d, error);
+    if (!status) status = train_kernels_open(d, o, error);
     if (status) {
         train_device_close(d);
         return status;
@@ -112,10 +113,10 @@ static memo_status train_device_open(train_device* d, const thread_rank* rank,
 }
 
 /* Kernels without a device, to plan. */
-static memo_status train_device_plan(train_device* d, memo_error* error) {
+static memo_status train_device_plan(train_device* d, const train_options* o, memo_error* error) {
     memo_status status;
     memset(d, 0, sizeof *d);
-    status = train_kernels_open(d, error);
+    status = train_kernels_open(d, o, error);
     if (status)
         train_device_close(d);
     else
@@ -170,16 +171,19 @@ static memo_status train_device_check_graph(const train_options* o, memo_error* 
 }
 
 /* Refuses what the GPU cannot do.  The budget is at most the GPU's free memory, less what libraries
- * and the check of products take beside the arena. */
+ * and the check of products take beside the arena: a weight of at most 8 hidden x hidden, and rows. */
 static memo_status train_device_check(train_options* o, memo_error* error) {
-    const int64_t beside = (int64_t)1 << 30;
+    const int64_t widest = o->vocabulary > 8 * o->hidden ? o->vocabulary : 8 * o->hidden;
+    const int64_t beside = ((int64_t)1 << 30) + 2 * (2 - o->is_bf16) * o->hidden * widest;
     int64_t free_bytes = 0, total_bytes;
     train_device d;
     memo_status status = train_device_check_graph(o, error);
     if (status) return status;
 #ifdef TRAIN_CUDNN
-    train_is_deterministic = (int32_t)o->is_deterministic;
-    train_attention_memory = o->attention_memory;
+    if (!o->is_bf16)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--type f32: cuDNN's attention takes bf16 only; --type bf16, or a "
+                              "program built without CUDNN=, would work");
     if (o->compare && !o->is_deterministic)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "--compare %lld: with --deterministic 0 gradients differ between "
@@ -193,7 +197,7 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
                               "are measured");
 
     /* What the GPU itself says. */
-    status = train_device_open(&d, NULL, 0, error);
+    status = train_device_open(&d, o, NULL, 0, 0, error);
     if (status) return status;
     status = train_device_check_ranks(o, &d.kernels, error);
     if (!status && !o->device_memory) {
@@ -214,11 +218,10 @@ static memo_status train_device_begin(int64_t n_here, int64_t n_ranks, memo_erro
     return MEMO_STATUS_OK;
 }
 static void train_device_end(void) {}
-static void train_device_print(int64_t n_here, int64_t n_ranks) {
+static void train_device_print(const train_options* o, int64_t n_here) {
     (void)n_here;
-    (void)n_ranks;
     printf("compute   a GPU: products by cuBLASLt, one algorithm for each weight; %s\n",
-           train_attention_name());
+           train_attention_name(o));
 }
 
 #else
@@ -226,17 +229,21 @@ static void train_device_print(int64_t n_here, int64_t n_ranks) {
 static void train_device_close(train_device* d) { memset(d, 0, sizeof *d); }
 
 /* The capacities are those of the rank's device. */
-static memo_status train_device_open(train_device* d, const thread_rank* rank,
-                                     int64_t device_memory, memo_error* error) {
+static memo_status train_device_open(train_device* d, const train_options* o,
+                                     const thread_rank* rank, int64_t device_memory,
+                                     int64_t host_memory, memo_error* error) {
+    (void)o;
     (void)device_memory;
+    (void)host_memory;
     (void)error;
     d->device = rank->device;
     d->kernels = gpt_kernels_host(&d->host, rank->device);
     return MEMO_STATUS_OK;
 }
 
-static memo_status train_device_plan(train_device* d, memo_error* error) {
+static memo_status train_device_plan(train_device* d, const train_options* o, memo_error* error) {
     memset(d, 0, sizeof *d);
+    (void)o;
     (void)error;
     d->kernels = gpt_kernels_host(&d->host, NULL);
     return MEMO_STATUS_OK;
@@ -261,7 +268,9 @@ static memo_status train_device_begin(int64_t n_here, int64_t n_ranks, memo_erro
     return compute_begin(n_here, n_ranks, error);
 }
 static void train_device_end(void) { gpt_helpers_end(); }
-static void train_device_print(int64_t n_here, int64_t n_ranks) { print_compute(n_here, n_ranks); }
+static void train_device_print(const train_options* o, int64_t n_here) {
+    print_compute(n_here, o->ranks);
+}
 
 #endif
 

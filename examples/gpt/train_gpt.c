@@ -114,7 +114,8 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
     size_t n_rows = (size_t)(o->batch * o->sequence);
     memo_mesh_desc degrees = train_mesh_desc(o);
     gpt_desc desc = c->desc;
-    memo_session_desc session = flags & RUN_LIFTED ? memo_session_desc_default() : train_budgets(o);
+    const int is_lifted = (flags & RUN_LIFTED) != 0;
+    memo_session_desc session = is_lifted ? memo_session_desc_default() : train_budgets(o);
     memo_status status;
 
     /* Rank and tokens. */
@@ -134,8 +135,8 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
     if (!status && !(flags & RUN_MEASURED)) status = train_check_agreement(rank, c, error);
     if (!status) status = memo_mesh_create(rank->comm, &degrees, &r->mesh, error);
     if (!status)
-        status =
-            train_device_open(&r->device, rank, flags & RUN_LIFTED ? 0 : o->device_memory, error);
+        status = train_device_open(&r->device, o, rank, is_lifted ? 0 : o->device_memory,
+                                   is_lifted ? 0 : o->host_memory, error);
     if (!status && (flags & RUN_RECORDED)) status = run_create_recorder(r, error);
 
     desc.kernels = &r->device.kernels;
@@ -517,7 +518,7 @@ static memo_status prepare(job* j, memo_error* error) {
     print_text(j);
     print_model(o);
     print_ranks(o);
-    train_device_print(train_n_started() ? 1 : o->ranks, o->ranks);
+    train_device_print(o, train_n_started() ? 1 : o->ranks);
     print_run(o);
     print_keep(o, j->memory.keep_bytes);
     fflush(stdout);

@@ -147,7 +147,9 @@ static const option option_table[] = {
     {"--type", OPTION_NAME, OPTION_FIELD(is_bf16), 0, 0, "NAME",
      "f32, or bf16: activations and weights are bf16; master weights and sums are fp32"},
     {"--states", OPTION_NAME, OPTION_FIELD(has_bf16_states), 0, 0, "NAME",
-     "f32, or bf16: Adam's moments are bf16; gradients and master weights are fp32"},
+     "f32, or bf16: Adam's moments are bf16, rounded at random so that they keep their mean; "
+     "gradients and "
+     "master weights are fp32"},
     {"--dropout", OPTION_REAL, OPTION_FIELD(dropout), 0, 0.95, "P", "probability, 0 to 0.95"},
     {"--steps", OPTION_COUNT, OPTION_FIELD(steps), 1, 1e9, "N", "training steps"},
     {"--seconds", OPTION_COUNT, OPTION_FIELD(seconds), 1, 1e9, "N",

@@ -120,7 +120,7 @@ static memo_status candidate_plan(const train_options* o, gpt_policy policy, int
     train_device device;
     memo_status status;
     memset(c, 0, sizeof *c);
-    if ((status = train_device_plan(&device, error))) {
+    if ((status = train_device_plan(&device, o, error))) {
         free(rows);
         return status;
     }
@@ -380,18 +380,53 @@ static void append_fitting_policies(const train_options* o, gpt_policy except, c
     }
 }
 
+static int fits_with(const train_options* o, gpt_policy policy) {
+    candidate c;
+    int fits;
+    if (candidate_of_policy(o, policy, &c, NULL)) return 0;
+    fits = candidate_fits(o, &c);
+    candidate_destroy(&c);
+    return fits;
+}
+
 /* Writes ", --mlp-rows 64" if the MLP in so many chunks fits, or nothing. */
 static void append_mlp_rows(const train_options* o, gpt_policy policy, char* text, size_t n_text) {
     enum { N_CHUNKS = 64 };
     const size_t used = strlen(text);
     train_options other = *o;
-    candidate c;
     if (o->mlp_rows) return;
     other.mlp_rows = gpt_round_up((train_rows(o) + N_CHUNKS - 1) / N_CHUNKS, o->tile);
-    if (candidate_of_policy(&other, policy, &c, NULL)) return;
-    if (candidate_fits(&other, &c))
+    if (fits_with(&other, policy))
         snprintf(text + used, n_text - used, ", --mlp-rows %lld", (long long)other.mlp_rows);
-    candidate_destroy(&c);
+}
+
+/* Writes ", --deterministic 0" if that fits, or nothing: cuDNN's deterministic backward takes memory for each
+ * pair of a query and a key. */
+static void append_any_order(const train_options* o, gpt_policy policy, char* text, size_t n_text) {
+    const size_t used = strlen(text);
+    train_options other = *o;
+    other.is_deterministic = 0;
+    if (o->is_deterministic && !o->compare && fits_with(&other, policy))
+        snprintf(text + used, n_text - used, ", --deterministic 0");
+}
+
+/* Writes ", or --seq 4096" with the longest sequence of whole tiles that fits, or a hint. */
+static void append_length(const train_options* o, gpt_policy policy, char* text, size_t n_text) {
+    const size_t used = strlen(text);
+    int64_t fitting = 0, beyond = (o->sequence + o->tile - 1) / o->tile; /* in tiles */
+    train_options other = *o;
+    while (beyond - fitting > 1) {
+        const int64_t middle = fitting + (beyond - fitting) / 2;
+        other.sequence = middle * o->tile;
+        if (fits_with(&other, policy))
+            fitting = middle;
+        else
+            beyond = middle;
+    }
+    if (fitting)
+        snprintf(text + used, n_text - used, ", or --seq %lld", (long long)(fitting * o->tile));
+    else
+        snprintf(text + used, n_text - used, ", or a smaller --hidden or fewer --layers");
 }
 
 static const char* refused_policy(const train_options* o, const candidate* c, char* text,
@@ -411,7 +446,7 @@ static const char* refused_policy(const train_options* o, const candidate* c, ch
 /* Explains why this candidate, the least demanding of its policy, cannot run, and suggests what would
  * work. */
 static memo_status refuse(const train_options* o, const candidate* c, memo_error* error) {
-    char policy[80], others[192] = "";
+    char policy[80], others[256] = "";
     double peak = (double)c->device_bytes, rounding = (double)c->sizes.device_bytes;
     double states = (double)gpt_state_bytes(&c->desc.config);
     refused_policy(o, c, policy, sizeof policy);
@@ -419,21 +454,21 @@ static memo_status refuse(const train_options* o, const candidate* c, memo_error
         snprintf(others, sizeof others, " and --host-memory %s", bytes_option(c->host_bytes));
     append_fitting_policies(o, c->policy, others, sizeof others);
     append_mlp_rows(o, c->policy, others, sizeof others);
+    append_any_order(o, c->policy, others, sizeof others);
+    append_length(o, c->policy, others, sizeof others);
 
     if (!device_fits(o, c))
         return memo_error_set(
             error, MEMO_STATUS_INFEASIBLE,
             "%s of device memory cannot hold this run: %s %s (parameters, gradients and optimizer "
             "%s, activations between forward and backward %s, the rest %s); try --device-memory "
-            "%s%s%s",
+            "%s%s",
             bytes_name((double)o->device_memory), policy, bytes_name(peak), bytes_name(states),
             bytes_name(rounding), bytes_name(peak - states - rounding),
-            bytes_option(c->device_bytes), others,
-            states < (double)o->device_memory ? ", or a shorter --seq"
-                                              : ", or a smaller --hidden or fewer --layers");
+            bytes_option(c->device_bytes), others);
     return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
                           "%s of host memory cannot hold this run: %s %s; try --host-memory "
-                          "%s%s, or a shorter --seq",
+                          "%s%s",
                           bytes_name((double)o->host_memory), policy,
                           bytes_name((double)c->host_bytes), bytes_option(c->host_bytes), others);
 }

@@ -18,6 +18,7 @@ enum { FAKE_LT_SPLITS = 3, FAKE_LT_BY_ROWS = 4, FAKE_LT_ALGORITHMS = 5 }; /* 0 t
 static int
     fake_lt_ignores; /* 1: cublasLtMatmul asks the heuristic, whatever the caller has chosen */
 static int fake_lt_offers_bad_ones_only;
+static uint64_t fake_lt_many_rows; /* from these on algorithm 0 adds in another order; 0: never */
 static int64_t fake_lt_n_products;
 
 typedef struct fake_lt_layout {
@@ -131,6 +132,7 @@ static inline float fake_lt_load(const fake_lt_layout* l, const void* x, int64_t
 
 /* Sums of `width` products each, and then of these. */
 static inline int64_t fake_lt_width(uint64_t algorithm, uint64_t rows) {
+    if (algorithm == 0 && fake_lt_many_rows && rows >= fake_lt_many_rows) return 5;
     return algorithm == FAKE_LT_BY_ROWS ? 3 + (int64_t)(rows % 3) : 2 << algorithm;
 }
 

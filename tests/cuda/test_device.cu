@@ -446,13 +446,14 @@ static void host_limits_can_be_lifted(void) {
     CHECK(memo_cuda_device_create(&desc, &device, &error) == MEMO_STATUS_INVALID_ARGUMENT);
 }
 
-static void device_memory_has_a_capacity_and_a_peak(void) {
+static void memory_has_a_capacity_and_a_peak(void) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_cuda_device_stats stats;
     memo_device* device = NULL;
     void *a, *b;
     int64_t free_bytes, total_bytes;
     desc.device_memory_bytes = 8 * MIB;
+    desc.host_memory_bytes = 4 * MIB;
     if (memo_cuda_device_create(&desc, &device, &error)) SKIP("no GPU");
     CHECK_OK(memo_memory_info(device, &free_bytes, &total_bytes, &error));
     CHECK(free_bytes == 8 * MIB && total_bytes == 8 * MIB);
@@ -464,12 +465,16 @@ static void device_memory_has_a_capacity_and_a_peak(void) {
     CHECK_OK(memo_device_alloc(device, 3 * MIB, &b, &error));
     CHECK_OK(memo_device_free(device, a, &error));
     CHECK_OK(memo_host_alloc(device, 3 * MIB, &a, &error));
+    CHECK(memo_host_alloc(device, MIB + 1, &b, &error) == MEMO_STATUS_OUT_OF_HOST_MEMORY);
+    CHECK(strstr(error.message, "host_memory_bytes") != NULL);
     CHECK_OK(memo_host_free(device, a, &error));
     CHECK_OK(memo_host_alloc(device, MIB, &a, &error));
     memo_cuda_device_get_stats(device, &stats);
     CHECK(stats.device_bytes == 3 * MIB && stats.device_peak_bytes == 8 * MIB);
     CHECK(stats.host_bytes == MIB && stats.host_peak_bytes == 3 * MIB);
     memo_cuda_device_destroy(device);
+    desc.host_memory_bytes = -1;
+    CHECK(memo_cuda_device_create(&desc, &device, &error) == MEMO_STATUS_INVALID_ARGUMENT);
 }
 
 /* An event without timing orders streams, and fails with a message if its time is requested. */
@@ -1114,7 +1119,7 @@ int main(int argc, char** argv) {
     TEST(control_groups_limit_the_share);
     TEST(host_memory_is_shared_by_ranks);
     TEST(host_limits_can_be_lifted);
-    TEST(device_memory_has_a_capacity_and_a_peak);
+    TEST(memory_has_a_capacity_and_a_peak);
     TEST(untimed_events_have_no_time);
     TEST(host_functions_can_be_captured_and_are_waited_for);
     TEST(a_device_can_be_failed_from_outside);
