@@ -4517,9 +4517,9 @@ MEMOI int memoi_spots_lower(const memoi_problem* problem, int64_t goal, memoi_ef
  * much as a few others together.  Later rounds attempt the goal only every third time, unless only
  * the goal counts, because a capacity that was given up often is rarely met.
  *
- * The first round of a plain problem has no climb.  A large problem also has spots in a round, and
- * its attempts are short: they go on to the goal only in later rounds, and spend more only if they
- * have found a plan. */
+ * The first round of a plain problem has no climb.  A large problem also has spots in a round.  It
+ * attempts the goal in every round if it is plain, else in every third.  Its attempts become longer
+ * only if some of the last round found a plan. */
 MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores* cores,
                               const memoi_problem* problem, int64_t target, memoi_effort* effort,
                               memoi_solution* best, int64_t* bound) {
