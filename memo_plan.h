@@ -1699,8 +1699,8 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
  * Knows: which items wait for a place, and their turns.  Knows nothing of offsets.
  *
  * Which unplaced item comes first of those that live within an interval of sections?  An item is a
- * point: its begin and its end.  Points lie along a curve that visits one quarter of the plane after
- * the other, and so on within each (Morton's order).  So a stretch of the curve is about a square,
+ * point: its begin and its end.  Points lie along a curve that visits one quarter of the plane
+ * after the other, and so on within each (Morton's order).  So a stretch of the curve is about a square,
  * and a tree over stretches has few nodes that an interval cuts. */
 
 enum { MEMOI_UNPLACED_BLOCK = 16 }; /* points of a leaf; a smaller tree stays in the cache */
