@@ -1699,8 +1699,8 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
  * Knows: which items wait for a place, and their turns.  Knows nothing of offsets.
  *
  * Which unplaced item comes first of those that live within an interval of sections?  An item is a
- * point: its begin and its end.  Points lie along a curve that visits one quarter of the plane after
- * the other, and so on within each (Morton's order).  So a stretch of the curve is about a square,
+ * point: its begin and its end.  Points lie along a curve that visits one quarter of the plane
+ * after the other, and so on within each (Morton's order).  So a stretch of the curve is about a square,
  * and a tree over stretches has few nodes that an interval cuts. */
 
 enum { MEMOI_UNPLACED_BLOCK = 16 }; /* points of a leaf; a smaller tree stays in the cache */
@@ -3914,8 +3914,8 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
  * Knows: first fit and an order.  Knows nothing of the exact search.
  *
  * First fit by an order that is changed a little, again and again.  A change is kept unless more
- * lies above the goal than before.  Items are moved that end above the goal, or that conflict with
- * one of these.
+ * lies above the goal than before, and more than a few changes earlier (late acceptance, Burke and
+ * Bykov).  Items are moved that end above the goal, or that conflict with one of these.
  *
  * After a change only a few items are placed again, in their turn: those that moved in the order,
  * those that an item placed again now covers, and those above a place that it has left.  For every
@@ -3925,8 +3925,8 @@ enum {
     MEMOI_CLIMB_MOVES = 3,   /* at most, in one change */
     MEMOI_CLIMB_CLOCK = 64,  /* items placed between two looks at the clock */
     MEMOI_CLIMB_NODES = 8,   /* items placed that count as a node of the search */
-    MEMOI_CLIMB_LATER = 500, /* items of a plain problem whose first round begins with the search */
-    MEMOI_CLIMB_FIRST = 100  /* items placed by a problem's first climb, per item */
+    MEMOI_CLIMB_FIRST = 100, /* items placed by a problem's first climb, per item */
+    MEMOI_CLIMB_LATE = 4     /* changes */
 };
 
 /* An item in the order, and its place. */
@@ -3954,7 +3954,9 @@ typedef struct memoi_climb {
     int64_t n_keys, n_lows;
 
     int64_t goal;
-    double above;      /* bytes times sections above the goal */
+    double above;                  /* bytes times sections above the goal */
+    double late[MEMOI_CLIMB_LATE]; /* the same after each of the last changes */
+    int64_t n_changes;
     int64_t* critical; /* items that end above the goal, in any order */
     int64_t* rank;     /* of an item in that list, or -1 */
     int64_t n_critical;
@@ -4020,6 +4022,7 @@ MEMOI void memoi_climb_set_goal(memoi_climb* climb, int64_t goal) {
         climb->places[i].high = goal;
         memoi_climb_put(climb, i, climb->places[i].low);
     }
+    for (i = 0; i < MEMOI_CLIMB_LATE; i++) climb->late[i] = climb->above;
 }
 
 /* Begins with best, and the order that gives it by first fit; if there is none, with the order of
@@ -4192,7 +4195,7 @@ MEMOI void memoi_climb_move(memoi_climb* climb, int64_t i, int64_t to, int is_be
 
 /* Makes one change, and undoes it if it is not kept. */
 MEMOI void memoi_climb_change(memoi_climb* climb) {
-    double above = climb->above;
+    double above = climb->above, *late = &climb->late[climb->n_changes++ % MEMOI_CLIMB_LATE];
     int64_t n = 1 + (int64_t)(memoi_search_random(&climb->random) % MEMOI_CLIMB_MOVES), moved, to,
             k;
     int is_behind;
@@ -4205,7 +4208,11 @@ MEMOI void memoi_climb_change(memoi_climb* climb) {
     }
     for (k = 0; k < climb->n_keys; k++) memoi_climb_open(climb, climb->keys[k].item, 0, 1);
     climb->n_nodes++; /* a change that places nothing counts too */
-    if (memoi_climb_settle(climb, above)) return;
+    if (memoi_climb_settle(climb, above > *late ? above : *late)) {
+        *late = climb->above;
+        return;
+    }
+    *late = above;
     while (climb->n_lows > 0) {
         const memoi_replaced* replaced = &climb->lows[--climb->n_lows];
         memoi_climb_put(climb, replaced->item, replaced->value);
@@ -4493,34 +4500,58 @@ MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_n
     return 1;
 }
 
+enum {
+    MEMOI_SPOT_ITEMS = 500, /* of a problem that is searched as a whole instead */
+    MEMOI_SPOT_LEAST = 16,  /* items before and behind the highest, at first */
+    MEMOI_SPOT_NODES = 4000 /* for the smallest spot; more for larger ones */
+};
+
+/* In >>spots, which search small problems in turn. */
+MEMOI int memoi_spots_lower(const memoi_problem* problem, int64_t goal, memoi_effort* whole,
+                            memoi_solution* best);
+
 /* Makes rounds of attempts by a team.  A round begins with a climb and an attempt at the goal.  If
  * that fails or is given up, it attempts halfway to the best peak, and so on.
  *
  * Each round spends more on an attempt than the one before.  An attempt at the goal may spend as
  * much as a few others together.  Later rounds attempt the goal only every third time, unless only
- * the goal counts, because a capacity that was given up often is rarely met. */
+ * the goal counts, because a capacity that was given up often is rarely met.
+ *
+ * The first round of a plain problem has no climb.  A large problem also has spots in a round.  It
+ * attempts the goal in every round if it is plain, else in every third.  Its attempts become longer
+ * only if some of the last round found a plan. */
 MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores* cores,
                               const memoi_problem* problem, int64_t target, memoi_effort* effort,
                               memoi_solution* best, int64_t* bound) {
-    enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4 };
+    enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4, LARGE_STEPS = 16, FIRST_NODES = 15000 };
     int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
-    int64_t budget = 5 * memoi_search_shortest_run(&team->searches[0]);
-    int is_over = 0, is_at_goal = 0;
-    int is_small = problem->n_items <= MEMOI_CLIMB_LATER && memoi_problem_is_plain(problem);
+    int is_large = problem->n_items > MEMOI_SPOT_ITEMS;
+    int64_t shortest = memoi_search_shortest_run(&team->searches[0]);
+    int64_t budget = memob_max(shortest, memob_min(10 * shortest, FIRST_NODES));
+    int is_over = 0, is_at_goal = 0, has_helped = 0;
+    int is_plain = memoi_problem_is_plain(problem);
     while (best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
         int64_t goal = memob_max(target, *bound), capacity, limit;
-        int is_keen = effort->has_capacity || round < KEEN_ROUNDS;
+        int is_keen = effort->has_capacity || is_large || round < KEEN_ROUNDS;
+        int64_t near = is_large ? (best->peak - goal) / LARGE_STEPS : 0;
         int64_t before = given_up;
         const memoi_search* answer;
 
         /* No capacity is left between the last one given up and the best: begin another round. */
-        if (round < 0 || (!is_at_goal && given_up >= best->peak - 1)) {
-            is_at_goal = ++round % 3 == 0 || is_keen;
+        if (round < 0 || (!is_at_goal && given_up >= best->peak - 1 - near)) {
+            round++;
+            is_at_goal = is_large
+                             ? round % 3 == 2 || (is_plain && round > 0) || effort->has_capacity
+                             : round % 3 == 0 || is_keen;
             given_up = goal;
-            if (budget < (int64_t)1 << 40) budget *= 2;
+            if (budget < (int64_t)1 << 40 && round > 0 && (!is_large || has_helped)) budget *= 2;
+            has_helped = 0;
             limit = (MEMOI_CLIMB_FIRST * problem->n_items) << memob_min(round, 20);
-            if ((round > 0 || !is_small) &&
+            if ((round > 0 || !is_plain) &&
                 !memoi_search_climb(climb, problem, goal, limit, effort, best))
+                return 0;
+            if (is_large && (round > 0 || !is_plain) && !problem->held && best->peak > goal &&
+                !memoi_spots_lower(problem, goal, effort, best))
                 return 0;
             memoi_search_report(effort, problem, best, *bound, n_nodes);
             is_over = climb->is_out_of_time;
@@ -4542,6 +4573,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores*
         }
 
         /* A plan lowers the best; an exhausted search raises the bound. */
+        has_helped |= answer && answer->verdict == MEMOI_FOUND;
         if (answer && answer->verdict == MEMOI_FOUND)
             memoi_solution_offer(problem, answer->minimum, -1, best);
         else
@@ -4564,6 +4596,31 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores*
     return 1;
 }
 
+/* Climbs and solves spots of best in turn.  If both together lower nothing, the climb takes longer
+ * steps.  0: no memory. */
+MEMOI int memoi_search_locally(memoi_climb* climb, const memoi_problem* problem, int64_t goal,
+                               memoi_effort* effort, memoi_solution* best) {
+    enum { FIRST = 10 }; /* items placed in a step, per item */
+    int64_t step = FIRST * problem->n_items, before, nodes_before;
+    uint64_t seed = effort->seed;
+    int ok = 1;
+
+    /* The climb goes on from its own plan: that of the spots has no order of first fit.  The loop
+     * ends if neither can begin. */
+    do {
+        before = best->peak;
+        nodes_before = effort->nodes_left;
+        ok = memoi_search_climb(climb, problem, goal, step, effort, best);
+        if (ok && best->peak > goal && !problem->held)
+            ok = memoi_spots_lower(problem, goal, effort, best);
+        if (best->peak == before && step < INT64_MAX / 4) step *= 2;
+        effort->seed++;
+    } while (ok && best->peak > goal && effort->nodes_left > 0 &&
+             effort->nodes_left < nodes_before && memob_now_s() < effort->deadline);
+    effort->seed = seed;
+    return ok;
+}
+
 /* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
  * proven.  A problem too large for the search gets a climb alone.  0: no memory. */
 MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, memoi_effort* effort,
@@ -4581,8 +4638,7 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     if (created > 0 && ok)
         ok = memoi_search_rounds(&team, &climb, &cores, problem, target, effort, best, bound);
     if (created < 0) {
-        ok =
-            memoi_search_climb(&climb, problem, memob_max(target, *bound), INT64_MAX, effort, best);
+        ok = memoi_search_locally(&climb, problem, memob_max(target, *bound), effort, best);
         memoi_search_report(effort, problem, best, *bound, 0);
     }
     if (created > 0) memoi_team_free(&team);
@@ -4597,12 +4653,6 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
  * In a large plan only a few spots in time are too high.  A spot is solved again on its own: items
  * that live inside it are free, and items that reach out of it stay where they are.  The spot is
  * around the highest item.  If it does not become lower, a larger one is tried. */
-
-enum {
-    MEMOI_SPOT_ITEMS = 500, /* of a problem that is searched as a whole instead */
-    MEMOI_SPOT_LEAST = 16,  /* items before and behind the highest, at first */
-    MEMOI_SPOT_NODES = 4000 /* for the smallest spot; more for larger ones */
-};
 
 typedef struct memoi_spots {
     const memoi_problem* problem;
@@ -4682,7 +4732,7 @@ MEMOI int memoi_spots_lower(const memoi_problem* problem, int64_t goal, memoi_ef
     static const memo_log silent = {NULL, NULL};
     int64_t n = problem->n_items, reach = MEMOI_SPOT_LEAST;
     memoi_spots spots;
-    memoi_effort share = memoi_effort_take(whole, 0.5), *effort = &share;
+    memoi_effort share = memoi_effort_take(whole, 0.25), *effort = &share;
     int ok = 1, is_lower;
     spots.problem = problem;
     spots.item_of = (int32_t*)memob_calloc(MEMOI_SPOT_ITEMS, sizeof(int32_t));
@@ -4779,35 +4829,6 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     return 1;
 }
 
-/* Climbs and solves spots of best in turn.  If both together lower nothing, the climb takes longer
- * steps.  The search gets the rest of the effort: more if the problem is plain, because it then ends
- * more often.  0: no memory. */
-MEMOI int memoi_spots_climb(const memoi_problem* problem, int64_t goal, memoi_effort* effort,
-                            memoi_solution* best) {
-    enum { FIRST = 10 }; /* items placed in a step, per item */
-    double share = memoi_problem_is_plain(problem) ? 0.25 : 0.5;
-    memoi_effort own = memoi_effort_take(effort, share);
-    int64_t step = FIRST * problem->n_items, before, nodes_before;
-    memoi_climb climb;
-    int ok = 1;
-    memset(&climb, 0, sizeof climb);
-
-    /* The climb goes on from its own plan: that of the spots has no order of first fit.  The loop ends
-     * if neither can begin. */
-    do {
-        before = best->peak;
-        nodes_before = own.nodes_left;
-        ok = memoi_search_climb(&climb, problem, goal, step, &own, best);
-        if (ok && best->peak > goal) ok = memoi_spots_lower(problem, goal, &own, best);
-        if (best->peak == before && step < INT64_MAX / 4) step *= 2;
-        own.seed++;
-    } while (ok && best->peak > goal && own.nodes_left > 0 && own.nodes_left < nodes_before &&
-             memob_now_s() < own.deadline);
-    effort->nodes_left += own.nodes_left;
-    memoi_climb_free(&climb);
-    return ok;
-}
-
 /* Lowers one part to goal if it can; offsets and *peak, a plan of the part, follow.  is_whole: the
  * greedy planner has done what it can. */
 MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_problem* part,
@@ -4825,10 +4846,6 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
         status =
             memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &best, error);
 
-    /* The search needs small parts; local changes lower a large one. */
-    if (!status && part->n_items > MEMOI_SPOT_ITEMS && !part->held && best.peak > goal &&
-        !memoi_spots_climb(part, goal, effort, &best))
-        status = memob_no_memory(error, "the search");
     if (!status && best.peak > goal && !memoi_search_minimize(part, goal, effort, &best, &proven))
         status = memob_no_memory(error, "the search");
     if (!status) {

@@ -39,27 +39,55 @@ static void check_found(int n, const char* what) {
     is_missing = 1;
 }
 
-/* Lines "id,lower,upper,size"; NULL if the file is missing. */
+/* Lines "id,lower,upper,size", and with those columns ",alignment,gaps" (gaps: "3-5 8-9"); other columns are for the
+ * tools.  NULL if the file is missing. */
 static memo_plan* read_csv(const char* path) {
     FILE* file = fopen(path, "r");
-    char line[256];
-    int64_t n = 0;
+    char line[1024];
+    int64_t n = 0, n_gaps = 0;
+    int alignment_column = -1, gaps_column = -1;
     memo_plan* plan;
     memo_error error;
     if (!file) return NULL;
-    while (fgets(line, sizeof line, file)) n++;
+    for (; fgets(line, sizeof line, file); n++) { /* each gap has a '-' */
+        const char* dash = line;
+        while ((dash = strchr(dash, '-')) != NULL) n_gaps++, dash++;
+    }
     rewind(file);
-    if (memo_plan_create(n, 0, 1, &plan, &error)) fail(path, &error);
-    plan->n_buffers = 0;
+    if (memo_plan_create(n, n_gaps, 1, &plan, &error)) fail(path, &error);
+    plan->n_buffers = plan->n_gaps = 0;
+
     while (fgets(line, sizeof line, file)) {
         long long id, begin, end, size;
         memo_buffer* buffer = &plan->buffers[plan->n_buffers];
-        if (sscanf(line, "%lld,%lld,%lld,%lld", &id, &begin, &end, &size) != 4) continue;
-        buffer->id = id;
-        buffer->begin = begin;
-        buffer->end = end;
-        buffer->size_bytes = size;
-        plan->n_buffers++;
+        char* field = line;
+        int column;
+        int is_row =
+            sscanf(line, "%lld,%lld,%lld,%lld", &id, &begin, &end, &size) == 4; /* or the heading */
+        if (is_row) {
+            buffer->id = id;
+            buffer->begin = begin;
+            buffer->end = end;
+            buffer->size_bytes = size;
+        }
+        for (column = 0; field; column++) {
+            char* comma = strchr(field, ',');
+            if (comma) *comma = '\0';
+            if (!is_row && !strncmp(field, "alignment", 9)) alignment_column = column;
+            if (!is_row && !strncmp(field, "gaps", 4)) gaps_column = column;
+            if (is_row && column == alignment_column) buffer->alignment_bytes = atoll(field);
+            while (is_row && column == gaps_column &&
+                   sscanf(field, "%lld-%lld", &begin, &end) == 2) {
+                memo_gap* gap = &plan->gaps[plan->n_gaps++];
+                gap->buffer = plan->n_buffers;
+                gap->begin = begin;
+                gap->end = end;
+                field += strcspn(field, " \n");
+                field += strspn(field, " ");
+            }
+            field = comma ? comma + 1 : NULL;
+        }
+        plan->n_buffers += is_row;
     }
     fclose(file);
     return plan;
