@@ -1325,9 +1325,10 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         problem->n_items++;
     }
 
-    /* Offsets are sums of sizes, rounded up to alignments.  An alignment that divides the unit holds
-     * by itself; any other must be a multiple of the unit.  A smaller unit can break an earlier
-     * item's alignment, so the loop begins again; the unit halves at least, so it rarely does. */
+    /* Offsets are sums of sizes, rounded up to alignments.  An alignment that divides the unit
+     * holds by itself; any other must be a multiple of the unit.  A smaller unit can break an
+     * earlier item's alignment, so the loop begins again; the unit halves at least, so it rarely
+     * does. */
     for (i = 0; i < problem->n_items; i++) {
         int64_t alignment = problem->items[i].alignment;
         if (unit % alignment == 0 || alignment % unit == 0) continue;
@@ -1700,8 +1701,8 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
  *
  * Which unplaced item comes first of those that live within an interval of sections?  An item is a
  * point: its begin and its end.  Points lie along a curve that visits one quarter of the plane
- * after the other, and so on within each (Morton's order).  So a stretch of the curve is about a square,
- * and a tree over stretches has few nodes that an interval cuts. */
+ * after the other, and so on within each (Morton's order).  So a stretch of the curve is about a
+ * square, and a tree over stretches has few nodes that an interval cuts. */
 
 enum { MEMOI_UNPLACED_BLOCK = 16 }; /* points of a leaf; a smaller tree stays in the cache */
 
@@ -3914,19 +3915,18 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
  * Knows: first fit and an order.  Knows nothing of the exact search.
  *
  * First fit by an order that is changed a little, again and again.  A change is kept unless more
- * lies above the goal than before, and more than a few changes earlier (late acceptance, Burke and
- * Bykov).  Items are moved that end above the goal, or that conflict with one of these.
+ * lies above the goal than before.  Items are moved that end above the goal, or that conflict with
+ * one of these.
  *
  * After a change only a few items are placed again, in their turn: those that moved in the order,
  * those that an item placed again now covers, and those above a place that it has left.  For every
  * other item the lowest hole is still the one that it lies in. */
 
 enum {
-    MEMOI_CLIMB_MOVES = 3,   /* at most, in one change */
-    MEMOI_CLIMB_CLOCK = 64,  /* items placed between two looks at the clock */
-    MEMOI_CLIMB_NODES = 8,   /* items placed that count as a node of the search */
-    MEMOI_CLIMB_FIRST = 100, /* items placed by a problem's first climb, per item */
-    MEMOI_CLIMB_LATE = 4     /* changes */
+    MEMOI_CLIMB_MOVES = 3,  /* at most, in one change */
+    MEMOI_CLIMB_CLOCK = 64, /* items placed between two looks at the clock */
+    MEMOI_CLIMB_NODES = 8,  /* items placed that count as a node of the search */
+    MEMOI_CLIMB_FIRST = 100 /* items placed by a problem's first climb, per item */
 };
 
 /* An item in the order, and its place. */
@@ -3954,9 +3954,7 @@ typedef struct memoi_climb {
     int64_t n_keys, n_lows;
 
     int64_t goal;
-    double above;                  /* bytes times sections above the goal */
-    double late[MEMOI_CLIMB_LATE]; /* the same after each of the last changes */
-    int64_t n_changes;
+    double above;      /* bytes times sections above the goal */
     int64_t* critical; /* items that end above the goal, in any order */
     int64_t* rank;     /* of an item in that list, or -1 */
     int64_t n_critical;
@@ -4022,7 +4020,6 @@ MEMOI void memoi_climb_set_goal(memoi_climb* climb, int64_t goal) {
         climb->places[i].high = goal;
         memoi_climb_put(climb, i, climb->places[i].low);
     }
-    for (i = 0; i < MEMOI_CLIMB_LATE; i++) climb->late[i] = climb->above;
 }
 
 /* Begins with best, and the order that gives it by first fit; if there is none, with the order of
@@ -4195,7 +4192,7 @@ MEMOI void memoi_climb_move(memoi_climb* climb, int64_t i, int64_t to, int is_be
 
 /* Makes one change, and undoes it if it is not kept. */
 MEMOI void memoi_climb_change(memoi_climb* climb) {
-    double above = climb->above, *late = &climb->late[climb->n_changes++ % MEMOI_CLIMB_LATE];
+    double above = climb->above;
     int64_t n = 1 + (int64_t)(memoi_search_random(&climb->random) % MEMOI_CLIMB_MOVES), moved, to,
             k;
     int is_behind;
@@ -4208,11 +4205,7 @@ MEMOI void memoi_climb_change(memoi_climb* climb) {
     }
     for (k = 0; k < climb->n_keys; k++) memoi_climb_open(climb, climb->keys[k].item, 0, 1);
     climb->n_nodes++; /* a change that places nothing counts too */
-    if (memoi_climb_settle(climb, above > *late ? above : *late)) {
-        *late = climb->above;
-        return;
-    }
-    *late = above;
+    if (memoi_climb_settle(climb, above)) return;
     while (climb->n_lows > 0) {
         const memoi_replaced* replaced = &climb->lows[--climb->n_lows];
         memoi_climb_put(climb, replaced->item, replaced->value);
@@ -4517,19 +4510,20 @@ MEMOI int memoi_spots_lower(const memoi_problem* problem, int64_t goal, memoi_ef
  * much as a few others together.  Later rounds attempt the goal only every third time, unless only
  * the goal counts, because a capacity that was given up often is rarely met.
  *
- * The first round of a plain problem has no climb.  A large problem also has spots in a round.  It
- * attempts the goal in every round if it is plain, else in every third.  Its attempts become longer
- * only if some of the last round found a plan. */
+ * The first round of a plain problem has no climb.  A large plain problem also has spots in a
+ * round, attempts the goal in every round but the first, and its attempts become longer only if one
+ * of the last round found a plan. */
 MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores* cores,
                               const memoi_problem* problem, int64_t target, memoi_effort* effort,
                               memoi_solution* best, int64_t* bound) {
     enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4, LARGE_STEPS = 16, FIRST_NODES = 15000 };
     int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
-    int is_large = problem->n_items > MEMOI_SPOT_ITEMS;
-    int64_t shortest = memoi_search_shortest_run(&team->searches[0]);
-    int64_t budget = memob_max(shortest, memob_min(10 * shortest, FIRST_NODES));
-    int is_over = 0, is_at_goal = 0, has_helped = 0;
     int is_plain = memoi_problem_is_plain(problem);
+    int is_large = is_plain && problem->n_items > MEMOI_SPOT_ITEMS;
+    int64_t shortest = memoi_search_shortest_run(&team->searches[0]);
+    int64_t budget =
+        is_large ? memob_max(shortest, memob_min(10 * shortest, FIRST_NODES)) : 10 * shortest;
+    int is_over = 0, is_at_goal = 0, has_helped = 0;
     while (best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
         int64_t goal = memob_max(target, *bound), capacity, limit;
         int is_keen = effort->has_capacity || is_large || round < KEEN_ROUNDS;
@@ -4540,9 +4534,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores*
         /* No capacity is left between the last one given up and the best: begin another round. */
         if (round < 0 || (!is_at_goal && given_up >= best->peak - 1 - near)) {
             round++;
-            is_at_goal = is_large
-                             ? round % 3 == 2 || (is_plain && round > 0) || effort->has_capacity
-                             : round % 3 == 0 || is_keen;
+            is_at_goal = is_large ? round > 0 || effort->has_capacity : round % 3 == 0 || is_keen;
             given_up = goal;
             if (budget < (int64_t)1 << 40 && round > 0 && (!is_large || has_helped)) budget *= 2;
             has_helped = 0;
@@ -4550,7 +4542,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores*
             if ((round > 0 || !is_plain) &&
                 !memoi_search_climb(climb, problem, goal, limit, effort, best))
                 return 0;
-            if (is_large && (round > 0 || !is_plain) && !problem->held && best->peak > goal &&
+            if (is_large && round > 0 && best->peak > goal &&
                 !memoi_spots_lower(problem, goal, effort, best))
                 return 0;
             memoi_search_report(effort, problem, best, *bound, n_nodes);
@@ -4596,31 +4588,6 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores*
     return 1;
 }
 
-/* Climbs and solves spots of best in turn.  If both together lower nothing, the climb takes longer
- * steps.  0: no memory. */
-MEMOI int memoi_search_locally(memoi_climb* climb, const memoi_problem* problem, int64_t goal,
-                               memoi_effort* effort, memoi_solution* best) {
-    enum { FIRST = 10 }; /* items placed in a step, per item */
-    int64_t step = FIRST * problem->n_items, before, nodes_before;
-    uint64_t seed = effort->seed;
-    int ok = 1;
-
-    /* The climb goes on from its own plan: that of the spots has no order of first fit.  The loop
-     * ends if neither can begin. */
-    do {
-        before = best->peak;
-        nodes_before = effort->nodes_left;
-        ok = memoi_search_climb(climb, problem, goal, step, effort, best);
-        if (ok && best->peak > goal && !problem->held)
-            ok = memoi_spots_lower(problem, goal, effort, best);
-        if (best->peak == before && step < INT64_MAX / 4) step *= 2;
-        effort->seed++;
-    } while (ok && best->peak > goal && effort->nodes_left > 0 &&
-             effort->nodes_left < nodes_before && memob_now_s() < effort->deadline);
-    effort->seed = seed;
-    return ok;
-}
-
 /* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
  * proven.  A problem too large for the search gets a climb alone.  0: no memory. */
 MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, memoi_effort* effort,
@@ -4638,7 +4605,8 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     if (created > 0 && ok)
         ok = memoi_search_rounds(&team, &climb, &cores, problem, target, effort, best, bound);
     if (created < 0) {
-        ok = memoi_search_locally(&climb, problem, memob_max(target, *bound), effort, best);
+        ok =
+            memoi_search_climb(&climb, problem, memob_max(target, *bound), INT64_MAX, effort, best);
         memoi_search_report(effort, problem, best, *bound, 0);
     }
     if (created > 0) memoi_team_free(&team);
@@ -4732,7 +4700,7 @@ MEMOI int memoi_spots_lower(const memoi_problem* problem, int64_t goal, memoi_ef
     static const memo_log silent = {NULL, NULL};
     int64_t n = problem->n_items, reach = MEMOI_SPOT_LEAST;
     memoi_spots spots;
-    memoi_effort share = memoi_effort_take(whole, 0.25), *effort = &share;
+    memoi_effort share = memoi_effort_take(whole, 0.5), *effort = &share;
     int ok = 1, is_lower;
     spots.problem = problem;
     spots.item_of = (int32_t*)memob_calloc(MEMOI_SPOT_ITEMS, sizeof(int32_t));
@@ -4829,6 +4797,35 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     return 1;
 }
 
+/* Climbs and solves spots of best in turn.  If both together lower nothing, the climb takes longer
+ * steps.  The search gets the rest of the effort: more if the problem is plain, because it then
+ * ends more often.  0: no memory. */
+MEMOI int memoi_spots_climb(const memoi_problem* problem, int64_t goal, memoi_effort* effort,
+                            memoi_solution* best) {
+    enum { FIRST = 10 }; /* items placed in a step, per item */
+    double share = memoi_problem_is_plain(problem) ? 0.25 : 0.5;
+    memoi_effort own = memoi_effort_take(effort, share);
+    int64_t step = FIRST * problem->n_items, before, nodes_before;
+    memoi_climb climb;
+    int ok = 1;
+    memset(&climb, 0, sizeof climb);
+
+    /* The climb goes on from its own plan: that of the spots has no order of first fit.  The loop
+     * ends if neither can begin. */
+    do {
+        before = best->peak;
+        nodes_before = own.nodes_left;
+        ok = memoi_search_climb(&climb, problem, goal, step, &own, best);
+        if (ok && best->peak > goal) ok = memoi_spots_lower(problem, goal, &own, best);
+        if (best->peak == before && step < INT64_MAX / 4) step *= 2;
+        own.seed++;
+    } while (ok && best->peak > goal && own.nodes_left > 0 && own.nodes_left < nodes_before &&
+             memob_now_s() < own.deadline);
+    effort->nodes_left += own.nodes_left;
+    memoi_climb_free(&climb);
+    return ok;
+}
+
 /* Lowers one part to goal if it can; offsets and *peak, a plan of the part, follow.  is_whole: the
  * greedy planner has done what it can. */
 MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_problem* part,
@@ -4846,6 +4843,11 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
         status =
             memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &best, error);
 
+    /* Local changes lower what the rounds of the search do not reach. */
+    if (!status && part->n_items > MEMOI_SPOT_ITEMS && !part->held && best.peak > goal &&
+        !(memoi_problem_is_plain(part) && part->n_items <= MEMOI_SEARCH_ITEMS) &&
+        !memoi_spots_climb(part, goal, effort, &best))
+        status = memob_no_memory(error, "the search");
     if (!status && best.peak > goal && !memoi_search_minimize(part, goal, effort, &best, &proven))
         status = memob_no_memory(error, "the search");
     if (!status) {
@@ -8877,8 +8879,8 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
 
 /* --- >>layout attention memory --- */
 
-/* Heads of group g of ulysses rank u, as memo_sp.h cuts: whole key heads; without a ring, and with more
- * groups than key heads, a share of a key head's query heads. */
+/* Heads of group g of ulysses rank u, as memo_sp.h cuts: whole key heads; without a ring, and with
+ * more groups than key heads, a share of a key head's query heads. */
 MEMOI void memoi_parallel_group_heads(int32_t n_q_heads, int32_t n_kv_heads, int32_t ulysses,
                                       int32_t u, memoi_parallel_way way, int32_t g, int has_ring,
                                       int32_t* n_q, int32_t* n_kv) {

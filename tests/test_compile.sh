@@ -169,6 +169,12 @@ borrowings() {
     return 0
 }
 
+# Comments too: the formatter leaves them as they are.  A message that the compiler prints may be longer.
+columns() {
+    awk 'FNR == 1 { n++ } length > 100 && !/^ *"memo\.h: / { print FILENAME ":" FNR ": " length " columns"; bad = 1 }
+        END { exit bad || n < 4 }' memo.h memo_plan.h memo_sp.h memo_cuda.cuh
+}
+
 # What the headers share is declared in the room >>base of memo.h.
 base() {
     sed -n '/^\/\* ---- >>base/,/^\/\* ---- >>memory/p' memo.h >"$folder/base"
@@ -276,6 +282,7 @@ test_is "only memo_ is exported" exports $first_c c c99
 test_is "only MEMO is defined by the preprocessor" macros $first_c
 test_is "public types begin with memo_" types
 test_is "no header uses another's memoi_" borrowings
+test_is "headers have at most 100 columns" columns
 test_is "what headers share is in the room >>base" base
 for header in memo.h memo_sp.h memo_cuda.cuh; do
     test_is "the table of rooms of $header" rooms $header
