@@ -1957,6 +1957,7 @@ typedef enum memoi_item_order {
     MEMOI_ORDER_LIFETIME = 0, /* longest, then largest area */
     MEMOI_ORDER_AREA,         /* size times lifetime */
     MEMOI_ORDER_SIZE,         /* largest, then longest */
+    MEMOI_ORDER_SIZE_START,   /* largest, then as requested: for many items of few sizes */
     MEMOI_ORDER_START,        /* as requested */
     MEMOI_N_ORDERS
 } memoi_item_order;
@@ -1989,7 +1990,9 @@ MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_ord
             ranked[i].first = size;
             ranked[i].second = lifetime;
         }
-        if (order == MEMOI_ORDER_START) ranked[i].second = -(double)item->begin;
+        if (order == MEMOI_ORDER_SIZE_START) ranked[i].first = size;
+        if (order == MEMOI_ORDER_START || order == MEMOI_ORDER_SIZE_START)
+            ranked[i].second = -(double)item->begin;
     }
     qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_greedy_compare_ranked);
 }
@@ -2740,10 +2743,10 @@ typedef struct memoi_rule {
 MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem* problem,
                                      int64_t target, double last_begin, double deadline,
                                      memoi_solution* best, memo_error* error) {
-    static const memoi_rule rules[] = {{MEMOI_ORDER_SIZE, 1},     {MEMOI_ORDER_LIFETIME, 0},
-                                       {MEMOI_ORDER_AREA, 0},     {MEMOI_ORDER_SIZE, 1},
-                                       {MEMOI_ORDER_SIZE, 0},     {MEMOI_ORDER_START, 0},
-                                       {MEMOI_ORDER_LIFETIME, 1}, {MEMOI_ORDER_AREA, 1}};
+    static const memoi_rule rules[] = {
+        {MEMOI_ORDER_SIZE, 1},  {MEMOI_ORDER_LIFETIME, 0},   {MEMOI_ORDER_AREA, 0},
+        {MEMOI_ORDER_SIZE, 1},  {MEMOI_ORDER_SIZE_START, 1}, {MEMOI_ORDER_SIZE, 0},
+        {MEMOI_ORDER_START, 0}, {MEMOI_ORDER_LIFETIME, 1},   {MEMOI_ORDER_AREA, 1}};
     enum { AGAIN = 3 };
     memoi_greedy greedy;
     memoi_fit fit;
