@@ -828,8 +828,11 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
  *
  *   1 offsets
  *     >>problem                a plan in units of size and sections of time
- *     >>holds                  pairs that streams keep apart; their bound
  *     >>neighbors              lists of what conflicts with an item
+ *     >>sections               the largest sets of items that live together
+ *     >>gaps                   items that may as well live in a section more
+ *     >>items                  buffers as items
+ *     >>holds                  pairs that streams keep apart; their bound
  *     >>unplaced               the first item in order within an interval of sections
  *     >>greedy                 orders of items
  *     >>lowest offset          greedy: the item that can lie lowest comes next
@@ -1093,8 +1096,19 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
 /* --- >>sections ---
  * Knows: when items live.  Knows nothing of their sizes. */
 
-/* Turns the ranges from times into sections.  A section ends if a range ends and another has begun
- * since the section before: only then is the live set a largest one. */
+/* Sets from when to when each item lives, after its ranges. */
+MEMOI void memoi_problem_limits(memoi_problem* problem) {
+    int64_t i;
+    for (i = 0; i < problem->n_items; i++) {
+        memoi_item* item = &problem->items[i];
+        item->begin = problem->ranges[item->first_range].begin;
+        item->end = item->reach = problem->ranges[item->first_range + item->n_ranges - 1].end;
+    }
+}
+
+/* Turns the ranges from times into sections, and sets the limits of items.  A section ends if a
+ * range ends and another has begun since the section before: only then is the live set a largest
+ * one. */
 MEMOI int memoi_problem_sections(memoi_problem* problem) {
     int64_t n = problem->n_ranges, born = 0, died = 0, closed = 0, i;
     int has_birth = 0;
@@ -1127,6 +1141,7 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
         }
     }
     problem->n_sections = closed;
+    memoi_problem_limits(problem);
     MEMO_FREE(begins);
     MEMO_FREE(ends);
     return 1;
@@ -1164,16 +1179,6 @@ MEMOI int memoi_problem_sort(memoi_problem* problem) {
     MEMO_FREE(items);
     MEMO_FREE(ranges);
     return ok;
-}
-
-/* Sets from when to when each item lives, after its ranges. */
-MEMOI void memoi_problem_limits(memoi_problem* problem) {
-    int64_t i;
-    for (i = 0; i < problem->n_items; i++) {
-        memoi_item* item = &problem->items[i];
-        item->begin = problem->ranges[item->first_range].begin;
-        item->end = item->reach = problem->ranges[item->first_range + item->n_ranges - 1].end;
-    }
 }
 
 /* --- >>gaps ---
@@ -1269,7 +1274,6 @@ MEMOI int memoi_problem_close_gaps(memoi_problem* problem) {
     if (!ok || !memoi_problem_sort(problem) || !memoi_problem_sections(problem)) return 0;
     problem->has_gaps = 0;
     for (i = 0; i < problem->n_items; i++) problem->has_gaps |= problem->items[i].n_ranges > 1;
-    memoi_problem_limits(problem);
     return 1;
 }
 
@@ -1364,7 +1368,6 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
     problem->unit_bytes = unit;
     if (plan->n_gaps > 0 && !memoi_problem_sort(problem)) goto no_memory;
     if (!memoi_problem_sections(problem)) goto no_memory;
-    memoi_problem_limits(problem);
     if (problem->has_gaps && problem->n_items <= MEMOI_GAPS_ITEMS && plan->n_holds == 0 &&
         !memoi_problem_close_gaps(problem))
         goto no_memory;
@@ -4407,7 +4410,9 @@ MEMOI int memoi_core_hold(const memoi_cores* cores, memoi_problem* part) {
         }
         item->n_ranges = part->n_ranges - item->first_range;
     }
-    return memoi_problem_sort(part);
+    if (!memoi_problem_sort(part)) return 0;
+    memoi_problem_limits(part);
+    return 1;
 }
 
 /* Makes the core a problem of its own.  Its items' buffers are their indices in the whole.  Returns
@@ -4416,10 +4421,7 @@ MEMOI int memoi_core_extract(const memoi_cores* cores, memoi_problem* part) {
     int made = memoi_problem_pick(cores->problem, cores->item_of, cores->n, part);
     if (made && cores->problem->held) made = memoi_core_hold(cores, part);
     if (made > 0 && !cores->problem->held) made = memoi_problem_sections(part);
-    if (made > 0)
-        memoi_problem_limits(part);
-    else
-        memoi_problem_free(part);
+    if (made <= 0) memoi_problem_free(part);
     return made;
 }
 
@@ -4667,7 +4669,6 @@ MEMOI int memoi_spot_solve(memoi_spots* spots, int64_t begin, int64_t end, int64
         memoi_problem_free(&part);
         return 0;
     }
-    memoi_problem_limits(&part);
 
     /* The present plan of the spot is where the search begins. */
     part.lower_bound = bound = goal;
