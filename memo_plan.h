@@ -918,6 +918,10 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
  * With several streams a few pairs more conflict: the earlier is *held* against the later.  They
  * are listed one by one. */
 
+/* A problem of at most so many items is *small*: it is searched as a whole, and often proven.  Of a
+ * larger one, small spots are searched. */
+enum { MEMOI_SMALL_ITEMS = 500 };
+
 typedef struct memoi_range {
     int64_t begin, end; /* sections [begin, end) */
 } memoi_range;
@@ -1187,8 +1191,6 @@ MEMOI int memoi_problem_sort(memoi_problem* problem) {
  * valid.  The live sets grow, and with them every bound that counts one.  Only gaps make such
  * sections: of items without gaps of which each two overlap, all live together at some time. */
 
-enum { MEMOI_GAPS_ITEMS = 500 }; /* of a larger problem little is proven */
-
 typedef struct memoi_gaps {
     memoi_problem* problem;
     int64_t range_capacity;
@@ -1367,7 +1369,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
     problem->unit_bytes = unit;
     if (plan->n_gaps > 0 && !memoi_problem_sort(problem)) goto no_memory;
     if (!memoi_problem_sections(problem)) goto no_memory;
-    if (problem->has_gaps && problem->n_items <= MEMOI_GAPS_ITEMS && plan->n_holds == 0 &&
+    if (problem->has_gaps && problem->n_items <= MEMOI_SMALL_ITEMS && plan->n_holds == 0 &&
         !memoi_problem_close_gaps(problem))
         goto no_memory;
     problem->section_bounds = (int64_t*)memob_calloc(problem->n_sections, sizeof(int64_t));
@@ -2693,11 +2695,11 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
         {MEMOI_ORDER_SIZE, 1},  {MEMOI_ORDER_LIFETIME, 0},   {MEMOI_ORDER_AREA, 0},
         {MEMOI_ORDER_SIZE, 1},  {MEMOI_ORDER_SIZE_START, 1}, {MEMOI_ORDER_SIZE, 0},
         {MEMOI_ORDER_START, 0}, {MEMOI_ORDER_LIFETIME, 1},   {MEMOI_ORDER_AREA, 1}};
-    enum { AGAIN = 3 };
+    enum { AGAIN = 3 }; /* the first rule */
     memoi_greedy greedy;
     memoi_fit fit;
     int64_t first, second;
-    int is_fit_done = 0, k, ok;
+    int is_easy = memoi_greedy_is_easy(problem), k, ok;
     memset(&fit, 0, sizeof fit);
     ok = memoi_greedy_create(&greedy, problem, deadline);
 
@@ -2718,10 +2720,9 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
 
     /* One attempt for each rule, given up as soon as it would last too long.  With gaps, fixed
      * items or holds, lowest offset is slow. */
-    k = memoi_greedy_is_easy(problem) ? 1 : 0;
-    for (; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
+    for (k = is_easy; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
         int is_done;
-        if (k == AGAIN && is_fit_done) continue;
+        if (k == AGAIN && !is_easy) continue;
         if (memob_now_s() > last_begin) break;
         memoi_greedy_order_items(problem, rules[k].order, greedy.ranked);
         if (rules[k].is_fit && !fit.order) ok = memoi_fit_create(&fit, problem);
@@ -2730,7 +2731,6 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
         is_done = rules[k].is_fit ? memoi_fit_run(&fit, greedy.deadline, greedy.offsets)
                                   : memoi_greedy_run(&greedy);
         if (!is_done) continue;
-        is_fit_done |= k == 0;
         memoi_solution_offer(problem, greedy.offsets,
                              rules[k].is_fit ? (int32_t)rules[k].order : -1, best);
     }
@@ -4218,8 +4218,7 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, const int32_t* item_of,
  * the core is searched again.  If the core has no plan, neither has the whole. */
 
 enum {
-    MEMOI_CORE_ITEMS = 500, /* of a problem that has cores */
-    MEMOI_CORE_HELD = 64,   /* items of a core with holds: a set is a word */
+    MEMOI_CORE_HELD = 64, /* items of a core with holds: a set is a word */
     MEMOI_CORE_CLIQUES = 1024
 };
 
@@ -4411,7 +4410,6 @@ MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_n
 }
 
 enum {
-    MEMOI_SPOT_ITEMS = 500, /* of a problem that is searched as a whole instead */
     MEMOI_SPOT_LEAST = 16,  /* items before and behind the highest, at first */
     MEMOI_SPOT_NODES = 4000 /* for the smallest spot; more for larger ones */
 };
@@ -4428,33 +4426,30 @@ MEMOI int memoi_spots_lower(const memoi_problem* problem, int64_t goal, memoi_ef
  * the goal counts, because a capacity that was given up often is rarely met.
  *
  * The first round of a plain problem has no climb.  A large plain problem also has spots in a
- * round, attempts the goal in every round but the first, and its attempts become longer only if one
- * of the last round found a plan. */
+ * round, and attempts the goal in every round but the first. */
 MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores* cores,
                               const memoi_problem* problem, int64_t target, memoi_effort* effort,
                               memoi_solution* best, int64_t* bound) {
-    enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4, LARGE_STEPS = 16, FIRST_NODES = 15000 };
+    enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4, FIRST_NODES = 15000 };
     int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
     int is_plain = memoi_problem_is_plain(problem);
-    int is_large = is_plain && problem->n_items > MEMOI_SPOT_ITEMS;
+    int is_large = is_plain && problem->n_items > MEMOI_SMALL_ITEMS;
     int64_t shortest = memoi_search_shortest_run(&team->searches[0]);
     int64_t budget =
         is_large ? memob_max(shortest, memob_min(10 * shortest, FIRST_NODES)) : 10 * shortest;
-    int is_over = 0, is_at_goal = 0, has_helped = 0;
+    int is_over = 0, is_at_goal = 0;
     while (best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
         int64_t goal = memob_max(target, *bound), capacity, limit;
         int is_keen = effort->has_capacity || is_large || round < KEEN_ROUNDS;
-        int64_t near = is_large ? (best->peak - goal) / LARGE_STEPS : 0;
         int64_t before = given_up;
         const memoi_search* answer;
 
         /* No capacity is left between the last one given up and the best: begin another round. */
-        if (round < 0 || (!is_at_goal && given_up >= best->peak - 1 - near)) {
+        if (round < 0 || (!is_at_goal && given_up >= best->peak - 1)) {
             round++;
             is_at_goal = is_large ? round > 0 || effort->has_capacity : round % 3 == 0 || is_keen;
             given_up = goal;
-            if (budget < (int64_t)1 << 40 && round > 0 && (!is_large || has_helped)) budget *= 2;
-            has_helped = 0;
+            if (budget < (int64_t)1 << 40 && round > 0) budget *= 2;
             limit = (MEMOI_CLIMB_FIRST * problem->n_items) << memob_min(round, 20);
             if ((round > 0 || !is_plain) &&
                 !memoi_search_climb(climb, problem, goal, limit, effort, best))
@@ -4482,7 +4477,6 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores*
         }
 
         /* A plan lowers the best; an exhausted search raises the bound. */
-        has_helped |= answer && answer->verdict == MEMOI_FOUND;
         if (answer && answer->verdict == MEMOI_FOUND)
             memoi_solution_offer(problem, answer->minimum, -1, best);
         else
@@ -4517,7 +4511,7 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     int ok = created != 0;
     memset(&climb, 0, sizeof climb);
     memset(&cores, 0, sizeof cores);
-    if (created > 0 && problem->n_items <= MEMOI_CORE_ITEMS && !memoi_problem_is_plain(problem))
+    if (created > 0 && problem->n_items <= MEMOI_SMALL_ITEMS && !memoi_problem_is_plain(problem))
         ok = memoi_cores_create(&cores, problem, effort);
     if (created > 0 && ok)
         ok = memoi_search_rounds(&team, &climb, &cores, problem, target, effort, best, bound);
@@ -4553,7 +4547,7 @@ MEMOI int memoi_spot_list(memoi_spots* spots, int64_t begin, int64_t end) {
     spots->n = 0;
     for (i = 0; i < problem->n_items && problem->items[i].begin < end; i++) {
         if (problem->items[i].end <= begin) continue;
-        if (spots->n == MEMOI_SPOT_ITEMS) return 0;
+        if (spots->n == MEMOI_SMALL_ITEMS) return 0;
         spots->item_of[spots->n++] = (int32_t)i;
     }
     return 1;
@@ -4619,8 +4613,8 @@ MEMOI int memoi_spots_lower(const memoi_problem* problem, int64_t goal, memoi_ef
     memoi_effort share = memoi_effort_take(whole, 0.5), *effort = &share;
     int ok = 1, is_lower;
     spots.problem = problem;
-    spots.item_of = (int32_t*)memob_calloc(MEMOI_SPOT_ITEMS, sizeof(int32_t));
-    spots.offsets = (int64_t*)memob_calloc(MEMOI_SPOT_ITEMS, sizeof(int64_t));
+    spots.item_of = (int32_t*)memob_calloc(MEMOI_SMALL_ITEMS, sizeof(int32_t));
+    spots.offsets = (int64_t*)memob_calloc(MEMOI_SMALL_ITEMS, sizeof(int64_t));
     if (!spots.item_of || !spots.offsets) ok = 0;
 
     /* A stretch around the highest item; twice as long while that does not help. */
@@ -4713,14 +4707,12 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     return 1;
 }
 
-/* Climbs and solves spots of best in turn.  If both together lower nothing, the climb takes longer
- * steps.  The search gets the rest of the effort: more if the problem is plain, because it then
- * ends more often.  0: no memory. */
+/* Climbs and solves spots of best in turn, with half of the effort.  If both together lower
+ * nothing, the climb takes longer steps.  0: no memory. */
 MEMOI int memoi_spots_climb(const memoi_problem* problem, int64_t goal, memoi_effort* effort,
                             memoi_solution* best) {
     enum { FIRST = 10 }; /* items placed in a step, per item */
-    double share = memoi_problem_is_plain(problem) ? 0.25 : 0.5;
-    memoi_effort own = memoi_effort_take(effort, share);
+    memoi_effort own = memoi_effort_take(effort, 0.5);
     int64_t step = FIRST * problem->n_items, before, nodes_before;
     memoi_climb climb;
     int ok = 1;
@@ -4760,7 +4752,7 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
             memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &best, error);
 
     /* Local changes lower what the rounds of the search do not reach. */
-    if (!status && part->n_items > MEMOI_SPOT_ITEMS && !part->held && best.peak > goal &&
+    if (!status && part->n_items > MEMOI_SMALL_ITEMS && !part->held && best.peak > goal &&
         !(memoi_problem_is_plain(part) && part->n_items <= MEMOI_SEARCH_ITEMS) &&
         !memoi_spots_climb(part, goal, effort, &best))
         status = memob_no_memory(error, "the search");
@@ -5744,31 +5736,6 @@ MEMOI void memoi_bilevel_compose(const memoi_bilevel* bilevel, const memo_plan* 
     }
 }
 
-/* Lowers items, lowest first, onto the tops of those below: blocks are rectangles only until here.
- */
-MEMOI int memoi_bilevel_justify(const memoi_problem* problem, int64_t* offsets) {
-    memoi_greedy greedy;
-    int64_t i, k;
-    int ok = memoi_greedy_create(&greedy, problem, HUGE_VAL);
-    for (i = 0; ok && i < problem->n_items; i++) {
-        greedy.waiting.list[i].key = offsets[i];
-        greedy.waiting.list[i].index = i;
-    }
-    if (ok) memoi_greedy_clear(&greedy);
-    if (ok)
-        qsort(greedy.waiting.list, (size_t)problem->n_items, sizeof(memob_keyed),
-              memob_keyed_compare);
-    for (k = 0; ok && k < problem->n_items; k++) {
-        i = greedy.waiting.list[k].index;
-        if (problem->items[i].fixed < 0)
-            offsets[i] =
-                memob_align_up(memoi_greedy_item_top(&greedy, i), problem->items[i].alignment);
-        memoi_greedy_item_place(&greedy, i, offsets[i]);
-    }
-    memob_arrays_free(&greedy.arrays);
-    return ok;
-}
-
 MEMOI int memoi_kinds_are_tight(const memoi_bilevel* bilevel) {
     int64_t g;
     for (g = 0; g < bilevel->n_groups; g++)
@@ -5817,17 +5784,10 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
                                            effort && !is_vain ? &own : NULL, error);
     if (!status && effort) effort->nodes_left += own.nodes_left;
 
-    /* Together they are a plan.  If it misses the target, moving items down often closes the
-     * gap. */
+    /* Together they are a plan. */
     if (!status) {
         memoi_bilevel_compose(bilevel, outer, problem, item_of, offsets);
         memoi_solution_offer(problem, offsets, -1, best);
-        if (best->peak > target) {
-            if (memoi_bilevel_justify(problem, offsets))
-                memoi_solution_offer(problem, offsets, -1, best);
-            else
-                status = memob_no_memory(error, "the plan of the layers");
-        }
     }
     memo_plan_destroy(outer);
     return status;
@@ -5976,7 +5936,7 @@ MEMOI memo_status memoi_task_run(memoi_task* task, const memo_plan_desc* setting
     int64_t n_entries = memoi_neighbors_count(pairs);
     int is_for_greedy =
         engine == MEMO_PLAN_ENGINE_GREEDY ||
-        (n_entries > MEMOI_NEIGHBORS && n_entries > 2 * MEMOI_SPOT_ITEMS * pairs->n_items);
+        (n_entries > MEMOI_NEIGHBORS && n_entries > 2 * MEMOI_SMALL_ITEMS * pairs->n_items);
     double share = is_for_greedy ? 1 : 0.5; /* dense plans are too large for climbs and spots */
     double now = memob_now_s();
     double last_greedy = now + share * (effort->deadline - now);
