@@ -217,8 +217,6 @@ typedef enum memo_swap_limit {
     MEMO_SWAP_LIMIT_DISK /* reading and writing the file */
 } memo_swap_limit;
 
-MEMO_API const char* memo_swap_limit_name(memo_swap_limit limit);
-
 typedef struct memo_swap_plan {
     /* What to set in memo_swap_desc: memo_swap_plan_apply does. */
     int64_t* rows;         /* (n_layers, n_tensors); NULL: by alpha */
@@ -6636,17 +6634,6 @@ void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc) {
 /* --- >>row words ---
  * Knows: tables of rows in words, a profile as times of a desc.  Knows nothing of planning. */
 
-const char* memo_swap_limit_name(memo_swap_limit limit) {
-    switch (limit) {
-    case MEMO_SWAP_LIMIT_NONE: return "none";
-    case MEMO_SWAP_LIMIT_BANDWIDTH: return "bandwidth";
-    case MEMO_SWAP_LIMIT_HOST_MEMORY: return "host memory";
-    case MEMO_SWAP_LIMIT_DEVICE_MEMORY: return "device memory";
-    case MEMO_SWAP_LIMIT_DISK: return "the disk";
-    }
-    return "unknown";
-}
-
 MEMOI int64_t memoi_rows_tiles(const memo_swap_desc* desc, int32_t layer, int32_t t) {
     int64_t rows = desc->rows[(int64_t)layer * desc->n_tensors + t];
     int64_t tile_rows = memob_swap_tile_rows(desc);
@@ -7803,6 +7790,21 @@ MEMOI int64_t memoi_rows_random(memoi_rows_planner* p, int64_t n) {
     return (int64_t)((p->random >> 1) % (uint64_t)n);
 }
 
+/* Lets two layers of the trial change places; 0: they are alike. */
+MEMOI int memoi_rows_exchange(memoi_rows_planner* p) {
+    int64_t* a = p->trial.cells + memoi_rows_random(p, p->n_layers) * p->n_bundles;
+    int64_t* other = p->trial.cells + memoi_rows_random(p, p->n_layers) * p->n_bundles;
+    int32_t b;
+    int is_changed = 0;
+    for (b = 0; b < p->n_bundles; b++) {
+        int64_t cell = a[b];
+        is_changed |= cell != other[b];
+        a[b] = other[b];
+        other[b] = cell;
+    }
+    return is_changed;
+}
+
 /* Changes one bundle of the trial in a few layers; 0: nothing is different. */
 MEMOI int memoi_rows_change(memoi_rows_planner* p) {
     int32_t n = p->n_layers, b = (int32_t)memoi_rows_random(p, p->n_bundles);
@@ -7865,6 +7867,7 @@ MEMOI memo_status memoi_rows_pass(memoi_rows_planner* p, int64_t n_trials, memo_
         double left = 1 - (double)i / (double)n_trials;
         int is_changed = 0;
         memcpy(p->trial.cells, p->here.cells, n_bytes);
+        if (memoi_rows_random(p, 16) == 0) is_changed = memoi_rows_exchange(p);
         for (k = memoi_rows_random(p, 3); k >= 0; k--) is_changed |= memoi_rows_change(p);
         if (!is_changed) continue;
         status = memoi_rows_try(p, error);
@@ -8035,6 +8038,8 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
     static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_HOST_MEMORY,
                                              MEMO_SWAP_LIMIT_DEVICE_MEMORY,
                                              MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK};
+    static const char* const names[] = {"none", "bandwidth", "host memory", "device memory",
+                                        "the disk"}; /* of memo_swap_limit */
     memo_swap_limit limit = MEMO_SWAP_LIMIT_NONE;
     memoi_rows_outlook now, then;
     double saved, extra_bytes, most = 5e-5;
@@ -8068,13 +8073,12 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
     plan->limit = limit;
     if (limit == MEMO_SWAP_LIMIT_BANDWIDTH || limit == MEMO_SWAP_LIMIT_DISK)
         snprintf(plan->reason, sizeof plan->reason,
-                 "%s is the limit; %s twice as fast would save %.2g%% of the step",
-                 memo_swap_limit_name(limit), limit == MEMO_SWAP_LIMIT_DISK ? "one" : "a link",
-                 100 * saved);
+                 "%s is the limit; %s twice as fast would save %.2g%% of the step", names[limit],
+                 limit == MEMO_SWAP_LIMIT_DISK ? "one" : "a link", 100 * saved);
     else
         snprintf(plan->reason, sizeof plan->reason,
-                 "%s is the limit; %s more would save %.2g%% of the step",
-                 memo_swap_limit_name(limit), memob_bytes_text(bytes, extra_bytes), 100 * saved);
+                 "%s is the limit; %s more would save %.2g%% of the step", names[limit],
+                 memob_bytes_text(bytes, extra_bytes), 100 * saved);
     return status;
 }
 
