@@ -9312,13 +9312,10 @@ MEMOI int memoi_degrees_is_degree(int64_t degree) {
 
 #define MEMOI_DEGREES_BLOCKS 100000
 
-memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees, int32_t n_degrees,
-                                        memo_degrees_problem** problem, memo_error* error) {
-    memo_degrees_problem* made;
+/* Degrees must ascend because the costs compare them by index. */
+MEMOI memo_status memoi_degrees_check_counts(int32_t n_blocks, const int32_t* degrees,
+                                             int32_t n_degrees, memo_error* error) {
     int32_t k;
-    *problem = NULL;
-
-    /* Degrees must ascend because the costs compare them by index. */
     if (memob_check_integer("degrees", "n_blocks", n_blocks, 1, MEMOI_DEGREES_BLOCKS, error) ||
         memob_check_integer("degrees", "n_degrees", n_degrees, 1, MEMO_DEGREES_MAX, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -9327,6 +9324,16 @@ memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees
             return MEMOB_INVALID(error,
                                  "degree %d: not a power of two, or not above the previous degree",
                                  (int)degrees[k]);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees, int32_t n_degrees,
+                                        memo_degrees_problem** problem, memo_error* error) {
+    memo_degrees_problem* made;
+    memo_status status = memoi_degrees_check_counts(n_blocks, degrees, n_degrees, error);
+    int32_t k;
+    *problem = NULL;
+    if (status) return status;
 
     /* One allocation for all costs, so that a block's degrees lie side by side. */
     made = (memo_degrees_problem*)memob_calloc(1, sizeof *made);
@@ -9354,6 +9361,9 @@ void memo_degrees_problem_destroy(memo_degrees_problem* problem) {
 
 MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_error* error) {
     int32_t i, p, q;
+    memo_status status =
+        memoi_degrees_check_counts(problem->n_blocks, problem->degrees, problem->n_degrees, error);
+    if (status) return status;
 
     /* With these limits sums of times keep their digits, and sums of bytes stay below 2^62. */
     for (i = 0; i < problem->n_blocks; i++)
