@@ -8476,8 +8476,6 @@ memo_status memo_parallel_check(const memo_parallel_desc* desc, const memo_paral
 /* ---- >>layout costs -----------------------------------------------------------------------------
  * Knows: one legal layout.  Knows nothing of the others. */
 
-MEMOI double memoi_parallel_max(double a, double b) { return a > b ? a : b; }
-
 /* One rank's share; bytes of one layer and micro-batch. */
 typedef struct memoi_parallel_share {
     double rows;           /* tokens of a micro-batch over tensor x ulysses x ring */
@@ -8536,13 +8534,13 @@ MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
         others = n_q_heads - n_q;
         own = (double)n_q * (l->ulysses - 1);
         share->backward_bytes =
-            memoi_parallel_max(share->backward_bytes,
-                               d_out_bytes * others + head_bytes * own +
-                                   (head_bytes + v_bytes) * d_kv_scale * n_kv * (l->ulysses - 1));
+            fmax(share->backward_bytes,
+                 d_out_bytes * others + head_bytes * own +
+                     (head_bytes + v_bytes) * d_kv_scale * n_kv * (l->ulysses - 1));
         to_heads = head_bytes * others + (head_bytes + v_bytes) * (n_kv_all - n_kv);
-        share->forward_bytes = memoi_parallel_max(share->forward_bytes, to_heads + v_bytes * own);
-        share->to_heads_bytes = memoi_parallel_max(share->to_heads_bytes, to_heads);
-        share->d_out_bytes = memoi_parallel_max(share->d_out_bytes, d_out_bytes * others);
+        share->forward_bytes = fmax(share->forward_bytes, to_heads + v_bytes * own);
+        share->to_heads_bytes = fmax(share->to_heads_bytes, to_heads);
+        share->d_out_bytes = fmax(share->d_out_bytes, d_out_bytes * others);
     }
 }
 
@@ -8586,7 +8584,7 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
 
 /* Groups are blocks of `extent` ranks in the order of memo_parallel_rank. */
 MEMOI int memoi_parallel_leaves(const memo_parallel_cluster* c, double extent) {
-    int32_t here = (int32_t)memoi_parallel_max(1, extent);
+    int32_t here = (int32_t)fmax(1, extent);
     return c->n_gpus > c->gpus_per_node && (here > c->gpus_per_node || c->gpus_per_node % here);
 }
 
@@ -8614,9 +8612,9 @@ MEMOI double memoi_parallel_exposed(int32_t n_groups, double arrive_s, double co
     double arrived_s = arrive_s, exchange_s = arrive_s, computed_s = 0;
     int32_t g;
     for (g = 0; g < n_groups; g++) {
-        computed_s = memoi_parallel_max(computed_s, arrived_s) + compute_s;
+        computed_s = fmax(computed_s, arrived_s) + compute_s;
         if (g + 1 < n_groups) arrived_s = exchange_s = exchange_s + arrive_s;
-        exchange_s = memoi_parallel_max(exchange_s, computed_s) + leave_s;
+        exchange_s = fmax(exchange_s, computed_s) + leave_s;
     }
     return exchange_s - n_groups * compute_s;
 }
@@ -8659,8 +8657,7 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
                        (is_backward ? 4 : 2) * c->collective_s;
             moved = 2 * l->ring * hop_bytes / n_groups;
         } else {
-            a.hops_s = memoi_parallel_max(0, hop - step) +
-                       (l->ring - 2) * memoi_parallel_max(0, hop - later);
+            a.hops_s = fmax(0, hop - step) + (l->ring - 2) * fmax(0, hop - later);
 
             /* dK and dV need one more hop, back to their owner. */
             if (is_backward) a.hops_s += share->d_kv_bytes / n_groups / link + c->collective_s;
@@ -8732,7 +8729,7 @@ MEMOI double memoi_parallel_pass_buffers(const memo_parallel_desc* desc,
     const int has_ulysses = l->ulysses > 1, is_grouped = way.n_groups > 1;
     const int has_ring = l->ring > 1 && !way.gathers_keys;
     const double d = desc->model.head_size, v_d = desc->model.v_head_size;
-    const double size = memoi_parallel_max(d, v_d), e = desc->element_bytes;
+    const double size = fmax(d, v_d), e = desc->element_bytes;
     const int is_direct = !has_ulysses && e >= 4; /* computed in the trainer's tensors */
     const double carried = l->ring > 1 ? desc->kv_gradient_bytes : 4;
     const double n = (double)desc->sequence * (double)desc->micro_batch / l->ring; /* by heads */
@@ -8744,18 +8741,14 @@ MEMOI double memoi_parallel_pass_buffers(const memo_parallel_desc* desc,
     /* Keys and values of other ring ranks. */
     if (has_ring) bytes += 2 * (k + v) * e;
     if (way.gathers_keys)
-        bytes += l->ring *
-                 ((k + v) * (is_backward ? e + 4 : e) +
-                  memoi_parallel_max(k, v) * (is_backward ? memoi_parallel_max(e, carried) : e));
+        bytes += l->ring * ((k + v) * (is_backward ? e + 4 : e) +
+                            fmax(k, v) * (is_backward ? fmax(e, carried) : e));
 
     /* What Ulysses packs, and results as they are sent. */
     if (has_ulysses) {
-        bytes += n_local * memoi_parallel_max(cut->kv_needed * size * sent,
-                                              cut->q_needed * memoi_parallel_max(size * e, 4));
+        bytes += n_local * fmax(cut->kv_needed * size * sent, cut->q_needed * fmax(size * e, 4));
         if (is_backward || e < 4 || is_grouped)
-            bytes +=
-                (is_grouped ? q * size : memoi_parallel_max(q * size, memoi_parallel_max(k, v))) *
-                e;
+            bytes += (is_grouped ? q * size : fmax(q * size, fmax(k, v))) * e;
         if (is_backward && is_grouped) bytes += 2 * q * size * e + (k + v) * sent;
     }
 
@@ -8792,8 +8785,8 @@ MEMOI double memoi_parallel_buffers(const memo_parallel_desc* desc, const memo_p
             q_sum += n_q;
             kv_sum += n_kv;
         }
-        cut.q_needed = memoi_parallel_max(cut.q_needed, q_sum);
-        cut.kv_needed = memoi_parallel_max(cut.kv_needed, kv_sum);
+        cut.q_needed = fmax(cut.q_needed, q_sum);
+        cut.kv_needed = fmax(cut.kv_needed, kv_sum);
     }
     for (u = 0, kv_sum = 0; u < l->ulysses; u++) {
         memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
@@ -8807,12 +8800,11 @@ MEMOI double memoi_parallel_buffers(const memo_parallel_desc* desc, const memo_p
         for (g = 0; g < way.n_groups; g++) {
             memoi_parallel_group_heads(n_q_heads, n_kv_heads, l->ulysses, u, way, g, l->ring > 1,
                                        &n_q, &n_kv);
-            cut.n_q = memoi_parallel_max(cut.n_q, n_q);
-            cut.n_kv = memoi_parallel_max(cut.n_kv, n_kv);
+            cut.n_q = fmax(cut.n_q, n_q);
+            cut.n_kv = fmax(cut.n_kv, n_kv);
         }
         for (is_backward = 0; is_backward < 2; is_backward++)
-            most = memoi_parallel_max(most,
-                                      memoi_parallel_pass_buffers(desc, l, way, &cut, is_backward));
+            most = fmax(most, memoi_parallel_pass_buffers(desc, l, way, &cut, is_backward));
     }
     return most;
 }
@@ -8841,7 +8833,7 @@ MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
     memory.logits_bytes = desc->logit_bytes * share->rows * (double)desc->model.vocabulary;
     if (desc->loss_tile_bytes > 0) {
         double row_bytes = desc->element_bytes * (double)desc->model.vocabulary / l->tensor;
-        double tile_bytes = memoi_parallel_max(row_bytes, desc->loss_tile_bytes);
+        double tile_bytes = fmax(row_bytes, desc->loss_tile_bytes);
         if (tile_bytes < memory.logits_bytes) memory.logits_bytes = tile_bytes;
     }
     memory.device_bytes = memory.parameters_bytes + memory.gathered_bytes + memory.gradients_bytes +
@@ -8998,8 +8990,7 @@ MEMOI void memoi_parallel_predict_way(const memo_parallel_desc* desc, const memo
                               share.to_heads_bytes / share.forward_bytes;
         sent[MEMO_PARALLEL_HOST] = n_swapped * swapped;
         stall_s = swapped / c->host_bytes_per_s;
-        time->host_s = n_swapped * (memoi_parallel_max(0, stall_s - forward_s) +
-                                    memoi_parallel_max(0, stall_s - backward_s));
+        time->host_s = n_swapped * (fmax(0, stall_s - forward_s) + fmax(0, stall_s - backward_s));
     }
     memory->device_bytes += memory->activations_bytes;
 
@@ -9421,14 +9412,12 @@ MEMOI double memoi_degrees_gather_s(const memo_degrees_problem* problem, int32_t
     return p == q ? 0 : p < q ? problem->gather_s[p][q] : problem->gather_s[q][p];
 }
 
-MEMOI double memoi_degrees_max(double a, double b) { return a > b ? a : b; }
-
 MEMOI double memoi_degrees_node_s(const memo_degrees_problem* problem, int32_t block, int32_t p) {
     const memo_degree_cost* c = memoi_degrees_cost(problem, block, p);
     int32_t boundary =
         problem->boundary_degree ? memoi_degrees_index(problem, problem->boundary_degree) : p;
-    double cost_s = memoi_degrees_max(c->forward_s, c->forward_collective_s) +
-                    memoi_degrees_max(c->backward_s, c->backward_collective_s);
+    double cost_s =
+        fmax(c->forward_s, c->forward_collective_s) + fmax(c->backward_s, c->backward_collective_s);
     if (block == 0)
         cost_s +=
             c->forward_s + c->backward_collective_s + memoi_degrees_gather_s(problem, boundary, p);
@@ -9445,11 +9434,11 @@ MEMOI double memoi_degrees_edge_s(const memo_degrees_problem* problem, int32_t b
     const memo_degree_cost* to = memoi_degrees_cost(problem, block + 1, q);
     double gather_s = memoi_degrees_gather_s(problem, p, q), forward_s, backward_s;
     if (q <= p)
-        forward_s = memoi_degrees_max(to->forward_s, from->forward_collective_s);
+        forward_s = fmax(to->forward_s, from->forward_collective_s);
     else
         forward_s = from->forward_collective_s + gather_s + to->forward_s;
     if (q >= p)
-        backward_s = memoi_degrees_max(from->backward_s, to->backward_collective_s);
+        backward_s = fmax(from->backward_s, to->backward_collective_s);
     else
         backward_s = to->backward_collective_s + gather_s + from->backward_s;
     return forward_s + backward_s;
