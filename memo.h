@@ -4783,7 +4783,7 @@ MEMOI int64_t memoi_clocks_behind(const memoi_clocks* clocks, int64_t s, int64_t
     return low < advances->n ? advances->list[low].at : INT64_MAX;
 }
 
-/* The time just after the last malloc of a lane up to request `at`, which is not before the next. */
+/* The time just after the last malloc of a lane up to request `at`, which is at the next or later. */
 MEMOI int64_t memoi_clocks_lane_until(const memoi_clocks* clocks, const memoi_lane* lane,
                                       int64_t at) {
     const int64_t* mallocs = clocks->mallocs + lane->first;
