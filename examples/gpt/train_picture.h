@@ -126,12 +126,12 @@ static void picture_put_memory(step_picture* p, const step_memory* memory) {
     memo_text_put(&p->text, " H%.1f V%.1f Z' fill='#d9dde3' stroke='#8a93a0'/>\n", right, bottom);
 
     y = picture_y(p, memory, (double)memory->plan_bytes);
-    memo_text_put(&p->text,
-                  "<line x1='%d' y1='%.1f' x2='%.0f' y2='%.1f' stroke='#1f4e9c' "
-                  "stroke-width='2.5'/>\n<text x='%.0f' y='%.1f' text-anchor='middle' fill='#1f4e9c' "
-                  "font-weight='bold'>memo reserves %s</text>\n",
-                  PICTURE_LEFT, y, right, y, peak_x, y - 6,
-                  bytes_name((double)memory->plan_bytes));
+    memo_text_put(
+        &p->text,
+        "<line x1='%d' y1='%.1f' x2='%.0f' y2='%.1f' stroke='#1f4e9c' "
+        "stroke-width='2.5'/>\n<text x='%.0f' y='%.1f' text-anchor='middle' fill='#1f4e9c' "
+        "font-weight='bold'>memo reserves %s</text>\n",
+        PICTURE_LEFT, y, right, y, peak_x, y - 6, bytes_name((double)memory->plan_bytes));
     y = picture_y(p, memory, (double)memory->keep_bytes);
     memo_text_put(&p->text,
                   "<text x='%.0f' y='%.1f' text-anchor='end'>keeping every activation: %s</text>\n"
