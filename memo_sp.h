@@ -818,7 +818,7 @@ typedef struct memo_sp_attention_tensors {
     const float* sinks;
     float* d_sinks;
     const void* d_out;     /* backward only, as are d_q, d_k and d_v */
-    void *d_q, *d_k, *d_v; /* set by backward */
+    void *d_q, *d_k, *d_v; /* set by backward; with several ranks d_k may be k, and d_v may be v */
 } memo_sp_attention_tensors;
 
 typedef struct memo_sp_attention memo_sp_attention;
@@ -6926,6 +6926,8 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
      * to receive. */
     i = ring->last_step ? ring->last_step % 2 : 1;
     is_direct = !has_ulysses && group->type == group->carried_type;
+    /* Without hops the only step reads k while it adds to d_k, which may be k. */
+    if (group->sharding.ring > 1 && !group->gathers_keys) is_direct &= ring->last_step > 0;
     ring->d_k_final = is_direct ? (char*)t->d_k : ring->d_k[i];
     ring->d_v_final = is_direct ? (char*)t->d_v : ring->d_v[i];
 }

@@ -41,7 +41,7 @@ static int64_t gpt_work_bytes(const gpt_model* model) {
     const int64_t tensor = gpt_degree(model->config.tensor), heads = model->config.n_heads / tensor;
     const int64_t q = hidden / tensor;
     const int64_t kv = hidden / model->config.n_heads * model->config.n_kv_heads / tensor;
-    const int64_t attention = 2 * hidden + 2 * q + 2 * kv;
+    const int64_t attention = hidden + 2 * q + (gpt_is_mixed(&model->config) ? hidden + 2 * kv : 0);
     const int64_t chunk = model->config.mlp_rows ? gpt_min(model->chunk_rows, n_rows) : 0;
     /* A smaller degree has fewer and wider rows; a chunk may be all of them, in any degree. */
     const int64_t mlp = chunk
