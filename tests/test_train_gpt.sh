@@ -652,6 +652,42 @@ comparison_of_policies() {
     expect_out 'bitwise the same'
 }
 
+# The report repeats the plan's figures, times the micro-batches of a step, beside the measured ones.
+report='ms for forward and backward of a step, stalled [0-9.]* ms, recomputing [0-9.]* ms; measured [0-9.]* ms, stalled [0-9.]* ms$'
+prediction_beside_measurement() {
+    run $tiny --device-memory 500KiB --output timed
+    expect_code 0
+    for options in '' '--policy alpha' '--compare 1' '--accumulate 40'; do
+        n=1
+        [ "$options" != '--accumulate 40' ] || n=40
+        run $tiny --device-memory 500KiB --profile timed/step.profile --steps 2 $options
+        expect_code 0
+        expect_out "^predicted [0-9.]* $report"
+        awk -v n=$n 'function near(a, b) { d = a - n * b; return d < 0.06 + 0.05 * n && -d < 0.06 + 0.05 * n }
+            / ms a micro-batch, of which / { step = $2 + 0; stall = $8 + 0; recompute = $12 + 0 }
+            /^predicted .* measured / { found++; bad = !near($2, step) || !near($12, stall) || !near($15, recompute) || !($18 > 0) }
+            /^memo  *predicted / { bad_row = !near($3, step) }
+            END { exit found != 1 || bad || bad_row || recompute == 0 }' out || fail "$options: the figures differ: $(grep predicted out)"
+    done
+
+    # A plan that keeps everything has the times of the profile.
+    run $tiny --policy keep --profile timed/step.profile --accumulate 100 --steps 2
+    expect_out "^predicted [0-9.]* $report"
+    awk '/^layer / { expected = 100 * (4 * ($2 + $3) + $4) * 1e-12 }
+        /^predicted / { found = 1; bad = $2 - expected > 0.06 || expected - $2 > 0.06 || $12 != 0 || $15 != 0 }
+        END { exit !found || bad }' timed/step.profile out || fail "not the profile's times: $(grep ^predicted out)"
+
+    # On a slow link a step takes at least as long as its copies, and mostly waits for them.
+    run $tiny --device-memory 500KiB --profile timed/step.profile --policy alpha --link-bandwidth 200KB --steps 2
+    awk '/^plan .* KiB moved in a step/ { copies_ms = $(NF - 5) * 1024 / 200 }
+        /^predicted .* measured / { measured = $18 + 0; stall = $21 + 0 }
+        END { exit !(copies_ms > 500 && measured > 0.95 * copies_ms && stall <= measured && stall > 0.5 * copies_ms) }' out ||
+        fail "not the times of copies: $(grep '^pl\|^pr' out)"
+    run $tiny --policy swap
+    expect_code 0
+    ! grep -q '^predicted' out || fail 'a prediction without a profile'
+}
+
 # The table comes before training; a run that would take longer takes fewer steps.
 runs_are_shortened_to_seconds() {
     run $tiny --steps 1000000 --seconds 4 --compare 2
@@ -885,6 +921,7 @@ for name in help_lists_every_option \
     plans_keep_within_device_memory \
     plans_are_printed \
     comparison_of_policies \
+    prediction_beside_measurement \
     runs_are_shortened_to_seconds \
     files_are_written \
     profile_is_read \
