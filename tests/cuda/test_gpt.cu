@@ -244,6 +244,16 @@ static void states_in_bf16_are_the_host_but_for_rounding(void) {
     memo_cuda_device_destroy(device);
 }
 
+static void sums_stay_float_in_bf16(void) {
+    NEED_DEVICE(device);
+    gpt_cuda_kernels* cuda = NULL;
+    CHECK_OK(gpt_cuda_kernels_create(NULL, &cuda, &error));
+    const gpt_kernels kernels = gpt_cuda_kernels_table(cuda);
+    gpt_test_check_sums(device, &kernels);
+    gpt_cuda_kernels_destroy(cuda);
+    memo_cuda_device_destroy(device);
+}
+
 /* ---- a step as a graph ---- */
 
 /* Steps of a graph's test: whatever changes from one to the next changes. */
@@ -569,6 +579,7 @@ int main(int argc, char** argv) {
     TEST(swiglu_is_the_host_but_for_rounding);
     TEST(states_in_bf16_are_the_host_but_for_rounding);
     TEST(an_mlp_in_chunks_works);
+    TEST(sums_stay_float_in_bf16);
     TEST(a_graph_gives_the_bits_of_calls);
 
 #ifdef HAS_CUDNN
