@@ -539,6 +539,7 @@ static memo_status prepare(memo_device* device) {
     for (int i = 0; i < cuda->n_gemms;
          i++) { /* only what is recomputed must not look at the rows */
         CHECK_IS(cuda->gemms[i].algo.data[0], !=, (uint64_t)FAKE_LT_SPLITS);
+        CHECK_IS(cuda->gemms[i].algo.data[0], !=, (uint64_t)FAKE_LT_MANY_ROWS);
         if (cuda->gemms[i].kind != GPT_GEMM_FORWARD) continue;
         CHECK_IS(cuda->gemms[i].algo.data[0], !=, (uint64_t)FAKE_LT_BY_ROWS);
         if (fake_lt_many_rows) CHECK_IS(cuda->gemms[i].algo.data[0], !=, 0u);
