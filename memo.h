@@ -443,8 +443,6 @@ MEMO_API memo_status memo_plan_check(const memo_plan* plan, const memo_trace* tr
  * errors: as for traces.  An invalid plan is refused. */
 MEMO_API memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error);
 MEMO_API memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error* error);
-MEMO_API memo_status memo_plan_parse(const char* text, int64_t n_bytes, const char* name,
-                                     memo_plan** plan, memo_error* error);
 
 /* Draws address over time as SVG: one rectangle per buffer, colored by class, with hover text; peak
  * and lower bound as lines.  trace may be NULL; if it has marks, phases are named.  Errors: IO,
@@ -1006,8 +1004,6 @@ MEMO_API memo_status memo_schedule_read(const char* path, memo_schedule** schedu
                                         memo_error* error);
 MEMO_API memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
                                          memo_error* error);
-MEMO_API memo_status memo_schedule_parse(const char* text, int64_t n_bytes, const char* name,
-                                         memo_schedule** schedule, memo_error* error);
 
 /* ---- 8 recorder: what was really enqueued -------------------------------------------------------
  *
@@ -3794,12 +3790,9 @@ memo_mark memo_mark_parse(const char* text) {
     memob_reader reader;
     const char* word;
     int64_t length;
-    memo_mark mark, none;
+    const memo_mark none = {MEMO_PHASE_NONE, -1, 0};
+    memo_mark mark = none;
     int i;
-    none.phase = MEMO_PHASE_NONE;
-    none.layer = -1;
-    none.is_end = 0;
-    mark = none;
     if (!text) return none;
 
     /* "iteration", or "layer N PHASE". */
@@ -4244,7 +4237,7 @@ MEMOI memo_status memoi_layers_check(const memoi_layers* layers, memo_error* err
     if (status) return memo_error_set(error, status, "%s", reason.message);
 
     /* The first request that differs, of those that both have. */
-    n_common = trace->n_requests < again->n_requests ? trace->n_requests : again->n_requests;
+    n_common = memob_min(trace->n_requests, again->n_requests);
     for (i = 0; i < n_common; i++) {
         const memo_request* a = &trace->requests[i];
         const memo_request* b = &again->requests[i];
@@ -5653,14 +5646,6 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_
     return status;
 }
 
-memo_status memo_plan_parse(const char* text, int64_t n_bytes, const char* name, memo_plan** plan,
-                            memo_error* error) {
-    memob_reader reader;
-    memo_status status = memob_reader_init(&reader, text, n_bytes, name, error);
-    *plan = NULL;
-    return status ? status : memoi_plan_parse(&reader, plan, error);
-}
-
 memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error) {
     memob_reader reader;
     memo_status status = memob_reader_open(&reader, path, error);
@@ -6948,8 +6933,7 @@ typedef struct memoi_host_copy_args {
 MEMOI void memoi_host_copy_part(const memoi_host_copy_args* copy, int64_t begin, int64_t end) {
     while (begin < end) {
         int64_t row = begin / copy->row_bytes, column = begin % copy->row_bytes;
-        int64_t n = copy->row_bytes - column;
-        if (n > end - begin) n = end - begin;
+        int64_t n = memob_min(copy->row_bytes - column, end - begin);
         memcpy(copy->to + row * copy->to_stride_bytes + column,
                copy->from + row * copy->from_stride_bytes + column, (size_t)n);
         begin += n;
@@ -6968,7 +6952,7 @@ MEMOI void memoi_host_copy_slowly(const memoi_host_copy_args* copy, int way, int
         double rate = host->bytes_per_s[way] / n_copies, elapsed_s;
         int64_t n = MEMOI_HOST_CHUNK_BYTES;
         if (rate * MEMOI_HOST_CHUNK_S < (double)n) n = 1 + (int64_t)(rate * MEMOI_HOST_CHUNK_S);
-        if (n > total_bytes - done_bytes) n = total_bytes - done_bytes;
+        n = memob_min(n, total_bytes - done_bytes);
         memoi_host_copy_part(copy, done_bytes, done_bytes + n);
         done_bytes += n;
         elapsed_s = (double)(memob_now_ns() - start_ns) * 1e-9;
@@ -7094,7 +7078,7 @@ MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t siz
     }
 
     memory->used_bytes += counted_bytes;
-    if (memory->used_bytes > memory->peak_bytes) memory->peak_bytes = memory->used_bytes;
+    memory->peak_bytes = memob_max(memory->peak_bytes, memory->used_bytes);
     return MEMO_STATUS_OK;
 }
 
@@ -8107,17 +8091,11 @@ MEMOI int64_t memoi_checker_last_touch(const memoi_touched* tree, const memoi_ce
     int64_t last = latest + 1;
     if (!tree->begins[1]) return latest;
     for (; left < right; left /= 2, right /= 2) {
-        if (left & 1) {
-            if (tree->begins[left] > last) last = tree->begins[left];
-            left++;
-        }
-        if (right & 1) {
-            right--;
-            if (tree->begins[right] > last) last = tree->begins[right];
-        }
+        if (left & 1) last = memob_max(last, tree->begins[left++]);
+        if (right & 1) last = memob_max(last, tree->begins[--right]);
     }
     for (node = cells->begin + tree->n_leaves; node; node /= 2)
-        if (tree->covers[node] > last) last = tree->covers[node];
+        last = memob_max(last, tree->covers[node]);
     return last - 1;
 }
 
@@ -8149,8 +8127,8 @@ MEMOI int memoi_checker_compare_u64(const void* a, const void* b) {
 
 MEMOI int memoi_checker_compare_races(const void* a, const void* b) {
     const memo_race *x = (const memo_race*)a, *y = (const memo_race*)b;
-    if (x->second != y->second) return x->second < y->second ? -1 : 1;
-    return (x->first > y->first) - (x->first < y->first);
+    return x->second != y->second ? memob_compare(x->second, y->second)
+                                  : memob_compare(x->first, y->first);
 }
 
 MEMOI int64_t* memoi_checker_row(const memoi_checker* c, int64_t op, int64_t without) {
@@ -8167,8 +8145,7 @@ MEMOI void memoi_checker_clock(const memoi_checker* c, int64_t i, int64_t withou
         const int64_t* other;
         if (before < 0 || (k == MEMOI_AFTER_RECORD && i == without)) continue;
         other = memoi_checker_row(c, before, without);
-        for (s = 0; s < c->n_streams; s++)
-            if (other[s] > row[s]) row[s] = other[s];
+        for (s = 0; s < c->n_streams; s++) row[s] = memob_max(row[s], other[s]);
     }
     if (op->kind == MEMO_OP_SYNC) return; /* belongs to the host, not to a stream */
     for (k = 0; k <= op->n_more_streams; k++) row[memoi_schedule_op_stream(c->schedule, op, k)] = i;
@@ -8178,8 +8155,8 @@ MEMOI void memoi_checker_clock(const memoi_checker* c, int64_t i, int64_t withou
 MEMOI int memoi_checker_meet(const memoi_cells* a, int64_t n_a, const memoi_cells* b, int64_t n_b,
                              memoi_cells* shared) {
     while (n_a && n_b) {
-        shared->begin = a->begin > b->begin ? a->begin : b->begin;
-        shared->end = a->end < b->end ? a->end : b->end;
+        shared->begin = memob_max(a->begin, b->begin);
+        shared->end = memob_min(a->end, b->end);
         if (shared->begin < shared->end) return 1;
         if (a->end < b->end) {
             a++;
@@ -8224,8 +8201,7 @@ MEMOI int64_t memoi_checker_cell(const memoi_checker* c, uint64_t end) {
 }
 
 MEMOI int memoi_checker_compare_cells(const void* a, const void* b) {
-    const memoi_cells *x = (const memoi_cells*)a, *y = (const memoi_cells*)b;
-    return (x->begin > y->begin) - (x->begin < y->begin);
+    return memob_compare(((const memoi_cells*)a)->begin, ((const memoi_cells*)b)->begin);
 }
 
 /* The cells of ranges, sorted and merged; returns the length of the list. */
@@ -8241,8 +8217,8 @@ MEMOI int64_t memoi_checker_list_cells(const memoi_checker* c, const memo_range*
     for (i = 0; i < n; i++) {
         if (!n_merged || list[i].begin > list[n_merged - 1].end)
             list[n_merged++] = list[i];
-        else if (list[i].end > list[n_merged - 1].end)
-            list[n_merged - 1].end = list[i].end;
+        else
+            list[n_merged - 1].end = memob_max(list[n_merged - 1].end, list[i].end);
     }
     return n_merged;
 }
@@ -8339,7 +8315,7 @@ MEMOI int memoi_checker_wait_is_redundant(memoi_checker* c, int64_t wait) {
         for (s = 0; s < c->n_streams; s++)
             if (row[s] < needed[s]) return 0;
         c->lowered[i] = wait + 1;
-        if (c->last_use[i] > reach) reach = c->last_use[i];
+        reach = memob_max(reach, c->last_use[i]);
     }
     return 1;
 }
@@ -9046,7 +9022,7 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
     memoi_graph graph_p, graph_r;
     memo_status status;
     char name_p[160], name_r[160];
-    int64_t i, n = promised->n_ops < recorded->n_ops ? promised->n_ops : recorded->n_ops;
+    int64_t i, n = memob_min(promised->n_ops, recorded->n_ops);
     status = memoi_graph_build(promised, &graph_p, error);
     if (status) return status;
     status = memoi_graph_build(recorded, &graph_r, error);
@@ -9828,14 +9804,6 @@ MEMOI memo_status memoi_schedule_parse(const memob_reader* reader, memo_schedule
     return status;
 }
 
-memo_status memo_schedule_parse(const char* text, int64_t n_bytes, const char* name,
-                                memo_schedule** schedule, memo_error* error) {
-    memob_reader reader;
-    memo_status status = memob_reader_init(&reader, text, n_bytes, name, error);
-    *schedule = NULL;
-    return status ? status : memoi_schedule_parse(&reader, schedule, error);
-}
-
 memo_status memo_schedule_read(const char* path, memo_schedule** schedule, memo_error* error) {
     memob_reader reader;
     memo_status status = memob_reader_open(&reader, path, error);
@@ -10288,10 +10256,7 @@ MEMOI const char* memob_copy_kind_name(memo_copy_kind kind) {
 }
 
 MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes) {
-    memo_range range;
-    range.begin = (uint64_t)(uintptr_t)address;
-    range.end = range.begin + (uint64_t)(size_bytes > 0 ? size_bytes : 0);
-    return range;
+    return memo_reads(address, size_bytes).bytes;
 }
 
 MEMOI memo_status memoi_rec_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
@@ -10613,8 +10578,7 @@ MEMOI const char* memob_tensor_name(const memo_tensor* tensor) {
 }
 
 MEMOI int64_t memob_swap_tile_rows(const memo_swap_desc* desc) {
-    int64_t tile_rows = desc->tile_rows ? desc->tile_rows : 1;
-    return tile_rows < desc->n_rows ? tile_rows : desc->n_rows;
+    return memob_min(desc->tile_rows ? desc->tile_rows : 1, desc->n_rows);
 }
 
 MEMOI int64_t memob_swap_n_tiles(const memo_swap_desc* desc) {
@@ -10784,10 +10748,6 @@ typedef struct memoi_swap_region {
     int64_t begin; /* offset in device memory */
 } memoi_swap_region;
 
-MEMOI void memoi_swap_widen(int64_t* part_bytes, int64_t n_bytes) {
-    if (*part_bytes < n_bytes) *part_bytes = n_bytes;
-}
-
 /* Bytes after the second border that the rows of an odd layer need. */
 MEMOI int64_t memoi_swap_odd_bytes(int64_t all_bytes, int64_t recomputed_bytes) {
     int64_t before = recomputed_bytes - recomputed_bytes % MEMOB_DEVICE_ALIGNMENT;
@@ -10804,15 +10764,15 @@ MEMOI memoi_swap_region memoi_swap_region_of(const memo_swap_desc* desc, int32_t
         int64_t swapped = memoi_swap_cell(desc, layer, t);
         int64_t recomputed_bytes = (n - swapped) * row_bytes;
         if (swapped == MEMO_ROWS_KEPT) continue;
-        memoi_swap_widen(&region.scratch_bytes,
-                         memob_align_up(recomputed_bytes, MEMOB_DEVICE_ALIGNMENT));
+        region.scratch_bytes = memob_max(region.scratch_bytes,
+                                         memob_align_up(recomputed_bytes, MEMOB_DEVICE_ALIGNMENT));
         if (swapped == 0) continue;
         if (layer & 1)
-            memoi_swap_widen(&region.odd_bytes,
-                             memoi_swap_odd_bytes(n * row_bytes, recomputed_bytes));
+            region.odd_bytes =
+                memob_max(region.odd_bytes, memoi_swap_odd_bytes(n * row_bytes, recomputed_bytes));
         else
-            memoi_swap_widen(&region.even_bytes,
-                             memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT));
+            region.even_bytes = memob_max(
+                region.even_bytes, memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT));
     }
     return region;
 }
@@ -10923,8 +10883,7 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement
         }
         if (turn->moved_bytes > 0) turn->ordinal = sizes->n_swapped_layers++;
         if (!memoi_swap_add_product(&sizes->swapped_bytes, 1, turn->moved_bytes)) return 0;
-        if (sizes->layer_swapped_bytes < turn->moved_bytes)
-            sizes->layer_swapped_bytes = turn->moved_bytes;
+        sizes->layer_swapped_bytes = memob_max(sizes->layer_swapped_bytes, turn->moved_bytes);
     }
     return 1;
 }
@@ -10967,7 +10926,7 @@ MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_pla
         if (turn->moved_bytes == 0) continue;
         if (n_places < n_moved) {
             turn->host_bytes = memob_align_up(turn->host_bytes, MEMOB_SPILL_ALIGNMENT);
-            if (place_bytes < turn->host_bytes) place_bytes = turn->host_bytes;
+            place_bytes = memob_max(place_bytes, turn->host_bytes);
         } else {
             turn->host_begin = sizes->host_bytes;
             if (!memoi_swap_add_product(&sizes->host_bytes, 1, turn->host_bytes)) return 0;
@@ -11038,10 +10997,9 @@ MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_by
     n_moved = placement->sizes.n_swapped_layers;
     if (status || host_bytes == 0 || placement->sizes.host_bytes <= host_bytes || n_moved < 2)
         return status;
-    for (layer = 0; layer < desc->n_layers; layer++) {
-        int64_t bytes = memob_align_up(placement->turns[layer].host_bytes, MEMOB_SPILL_ALIGNMENT);
-        if (place_bytes < bytes) place_bytes = bytes;
-    }
+    for (layer = 0; layer < desc->n_layers; layer++)
+        place_bytes = memob_max(
+            place_bytes, memob_align_up(placement->turns[layer].host_bytes, MEMOB_SPILL_ALIGNMENT));
     n_places = host_bytes / place_bytes;
     if (n_places >= n_moved) n_places = n_moved - 1; /* all, except sizes in whole pages */
     desc->n_host_layers = n_places < 1 ? 1 : (int32_t)n_places;
@@ -11121,7 +11079,7 @@ MEMOI memo_status memoi_spill_transfer(const memob_spill_file* file, int is_writ
     const int64_t most_bytes = (int64_t)1 << 30; /* of one call */
     int64_t done = 0;
     while (done < n_bytes) {
-        size_t n = (size_t)(n_bytes - done < most_bytes ? n_bytes - done : most_bytes);
+        size_t n = (size_t)memob_min(n_bytes - done, most_bytes);
         ssize_t n_passed = is_write ? pwrite(file->fd, address + done, n, (off_t)(offset + done))
                                     : pread(file->fd, address + done, n, (off_t)(offset + done));
         if (n_passed < 0 && errno == EINTR) continue;
@@ -11672,16 +11630,11 @@ memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* e
 
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
     const memo_device* device = &swap->device;
+    const memo_stream streams[3] = {swap->to_host, swap->to_device, swap->file_stream};
+    const memo_event events[3] = {swap->stored[0], swap->loaded[0],
+                                  swap->passed ? swap->passed[0] : NULL};
     memo_status status = MEMO_STATUS_OK;
-    memo_stream streams[3];
-    memo_event events[3];
     int i;
-    streams[0] = swap->to_host;
-    streams[1] = swap->to_device;
-    streams[2] = swap->file_stream;
-    events[0] = swap->stored[0];
-    events[1] = swap->loaded[0];
-    events[2] = swap->passed ? swap->passed[0] : NULL;
 
     /* Record the events again: a failed call may have left copies after the last record. */
     for (i = 0; i < 3 && !status; i++) {
@@ -11715,10 +11668,7 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
             if (!waits) continue;
             status = memo_event_elapsed(device, marks[0], marks[1], &waited_s, error);
             if (status) return status;
-            if (pass)
-                swap->stats.backward_stall_s += waited_s;
-            else
-                swap->stats.forward_stall_s += waited_s;
+            *(pass ? &swap->stats.backward_stall_s : &swap->stats.forward_stall_s) += waited_s;
         }
     }
     *stats = swap->stats;
@@ -11900,7 +11850,11 @@ MEMOI memo_status memoi_swap_generate_backward(memoi_swap_generator* g, int32_t 
 }
 
 MEMOI memo_status memoi_swap_generate_begin(memoi_swap_generator* g, memo_error* error) {
-    const memo_swap_times* times = g->times;
+    static const char* const names[4] = {"to file", "from file", "to host", "to device"};
+    const double rates[4] = {g->times->to_file_bytes_per_s, g->times->from_file_bytes_per_s,
+                             g->times->to_host_bytes_per_s, g->times->to_device_bytes_per_s};
+    int32_t* const links[4] = {&g->link_to_file, &g->link_from_file, &g->link_to_host,
+                               &g->link_to_device};
     memo_schedule* schedule = g->schedule;
     memo_status status = memo_schedule_add_stream(schedule, "compute", &g->compute, error);
     int i;
@@ -11925,18 +11879,9 @@ MEMOI memo_status memoi_swap_generate_begin(memoi_swap_generator* g, memo_error*
     }
 
     /* Links of which a rate is given. */
-    if (!status && times->to_file_bytes_per_s > 0)
-        status = memo_schedule_add_link(schedule, "to file", times->to_file_bytes_per_s,
-                                        &g->link_to_file, error);
-    if (!status && times->from_file_bytes_per_s > 0)
-        status = memo_schedule_add_link(schedule, "from file", times->from_file_bytes_per_s,
-                                        &g->link_from_file, error);
-    if (!status && times->to_host_bytes_per_s > 0)
-        status = memo_schedule_add_link(schedule, "to host", times->to_host_bytes_per_s,
-                                        &g->link_to_host, error);
-    if (!status && times->to_device_bytes_per_s > 0)
-        status = memo_schedule_add_link(schedule, "to device", times->to_device_bytes_per_s,
-                                        &g->link_to_device, error);
+    for (i = 0; i < 4 && !status; i++)
+        if (rates[i] > 0)
+            status = memo_schedule_add_link(schedule, names[i], rates[i], links[i], error);
     return status;
 }
 
@@ -12016,8 +11961,7 @@ MEMOI memo_status memoi_row_matrix(const char* desc, const char* name, const voi
 
     /* Rows rounded up to whole groups of 16 bytes must not overflow either. */
     if (n_columns > MEMOB_BYTES_MAX / element_bytes - 64 ||
-        (n_rows && (n_columns > *stride ? n_columns : *stride) + 64 >
-                       MEMOB_BYTES_MAX / element_bytes / n_rows))
+        (n_rows && memob_max(n_columns, *stride) + 64 > MEMOB_BYTES_MAX / element_bytes / n_rows))
         return MEMOB_INVALID(
             error, "%s.%s: too large (%lld rows of %lld, stride %lld); 2^62 bytes are the limit",
             desc, name, (long long)n_rows, (long long)n_columns, (long long)*stride);
@@ -12042,8 +11986,7 @@ memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error) {
         (status = memob_check_integer(desc, "n_indexed_rows", rows->n_indexed_rows, 0,
                                       MEMOB_BYTES_MAX, error)))
         return status;
-    n = rows->n_rows > rows->n_indexed_rows ? rows->n_rows : rows->n_indexed_rows;
-    if (!rows->n_rows) n = 0;
+    n = rows->n_rows ? memob_max(rows->n_rows, rows->n_indexed_rows) : 0;
     status = memoi_row_matrix(desc, "to", rows->to, n, rows->row_bytes, 1, &rows->to_stride_bytes,
                               error);
     if (!status)
