@@ -290,9 +290,10 @@ typedef struct memo_comm_threads_desc {
      * plus its bytes / bytes_per_s (0: no limit).  Transfers to one rank take turns, over all
      * communicators.  A collective takes memo_comm_bytes / bytes_per_s. */
     double bytes_per_s, latency_s;
-    /* Ranks of different nodes use the outer link.  0: all ranks are on one node. */
+    /* Ranks of different nodes use the outer link, which has the same latency.  0: all ranks are on
+     * one node. */
     int32_t ranks_per_node;
-    double outer_bytes_per_s, outer_latency_s;
+    double outer_bytes_per_s;
 } memo_comm_threads_desc;
 
 MEMO_API memo_comm_threads_desc memo_comm_threads_desc_default(void);
@@ -705,21 +706,7 @@ typedef struct memo_ulysses_heads {
  *
  * Create one object per rank and shape; it serves all layers.  All ranks of the mesh's sequence
  * group must create it alike, and call forward and backward in the same order.  A degree of 1 costs
- * nothing: no copy, no message, no buffer.
- *
- *     memo_mesh_create(world, &mesh_desc, &mesh, &error);
- *     memo_sharding_make(&sharding_desc, &sharding, &error);       // the same degrees
- *     desc = memo_sp_attention_desc_default();
- *     desc.device = device;      desc.stream = compute;
- *     desc.ring = mesh->ring;    desc.ulysses = mesh->ulysses;
- *     desc.sharding = sharding;  desc.n_batch = 1;
- *     desc.n_q_heads = 32;       desc.n_kv_heads = 8;       desc.head_size = 128;
- *     desc.type = MEMO_TYPE_BF16;
- *     desc.attention = memo_host_attention_functions(&state);
- *     memo_sp_attention_create(&desc, &attention, &error);
- *     mask = memo_mask_default();                            // causal
- *     memo_sp_attention_forward(attention, &tensors, &mask, &error);
- *     memo_sp_attention_backward(attention, &tensors, &mask, &error); */
+ * nothing: no copy, no message, no buffer.  The beginning of this file has an example. */
 
 typedef struct memo_sp_attention_desc {
     const memo_device* device; /* optional for get_sizes and ring_schedule */
@@ -1904,8 +1891,7 @@ MEMOI int64_t memoi_threads_due_ns(memoi_threads_rank* me, int is_outer, int64_t
     memoi_threads_world* world = me->group->world;
     int64_t* free_ns = &world->ports[me->seat->world_rank].free_ns[is_outer];
     double rate = is_outer ? world->desc.outer_bytes_per_s : world->desc.bytes_per_s;
-    double latency_s = is_outer ? world->desc.outer_latency_s : world->desc.latency_s;
-    int64_t latency_ns = (int64_t)(latency_s * 1e9 * n_latencies);
+    int64_t latency_ns = (int64_t)(world->desc.latency_s * 1e9 * n_latencies);
     int64_t before_ns, begin_ns, end_ns;
     if (!(rate > 0)) return latency_ns ? start_ns + latency_ns : 0;
     before_ns = __atomic_load_n(free_ns, __ATOMIC_RELAXED);
@@ -1919,8 +1905,7 @@ MEMOI int64_t memoi_threads_due_ns(memoi_threads_rank* me, int is_outer, int64_t
 
 MEMOI int memoi_threads_has_links(const memoi_threads_world* world) {
     const memo_comm_threads_desc* desc = &world->desc;
-    return desc->bytes_per_s > 0 || desc->outer_bytes_per_s > 0 || desc->latency_s > 0 ||
-           desc->outer_latency_s > 0;
+    return desc->bytes_per_s > 0 || desc->outer_bytes_per_s > 0 || desc->latency_s > 0;
 }
 
 MEMOI int32_t memoi_threads_node(const memoi_threads_group* group, int32_t rank) {
@@ -2677,8 +2662,7 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, m
     if ((status = memob_check_real(name, "timeout_s", desc->timeout_s, 0, 1e9, error)) ||
         (status = memob_check_rate(name, "bytes_per_s", desc->bytes_per_s, error)) ||
         (status = memob_check_rate(name, "outer_bytes_per_s", desc->outer_bytes_per_s, error)) ||
-        (status = memob_check_real(name, "latency_s", desc->latency_s, 0, 1e3, error)) ||
-        (status = memob_check_real(name, "outer_latency_s", desc->outer_latency_s, 0, 1e3, error)))
+        (status = memob_check_real(name, "latency_s", desc->latency_s, 0, 1e3, error)))
         return status;
     return memob_check_integer(name, "ranks_per_node", desc->ranks_per_node, 0, INT32_MAX, error);
 }
@@ -3898,37 +3882,36 @@ MEMOI int64_t memoi_sharding_run_tokens(const memo_run* run, int64_t n_tokens) {
     return n < run->count ? n : run->count;
 }
 
-void memo_sharding_scatter(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
-                           int64_t row_bytes, const void* whole, void* share) {
-    const char* from = (const char*)whole;
-    char* to = (char*)share;
+/* Copies the rank's rows from whole to share, or back. */
+MEMOI void memoi_sharding_move(const memo_sharding* sharding, int32_t sequence_rank,
+                               int64_t n_batch, int64_t row_bytes, char* whole, char* share,
+                               int is_back) {
     memo_run run;
     int64_t b, i, row;
-    for (b = 0; b < n_batch; b++, from += sharding->n_tokens * row_bytes)
+    for (b = 0; b < n_batch; b++, whole += sharding->n_tokens * row_bytes)
         for (row = 0; memoi_sharding_next(sharding, sequence_rank, &row, &run);) {
             int64_t n_rows = memoi_sharding_run_tokens(&run, sharding->n_tokens);
-            for (i = 0; i < n_rows; i++)
-                memcpy(to + i * row_bytes, from + (run.start + i * run.stride) * row_bytes,
-                       (size_t)row_bytes);
-            memset(to + n_rows * row_bytes, 0, (size_t)((run.count - n_rows) * row_bytes));
-            to += run.count * row_bytes;
+            for (i = 0; i < n_rows; i++) {
+                char* there = whole + (run.start + i * run.stride) * row_bytes;
+                char* here = share + i * row_bytes;
+                memcpy(is_back ? there : here, is_back ? here : there, (size_t)row_bytes);
+            }
+            if (!is_back)
+                memset(share + n_rows * row_bytes, 0, (size_t)((run.count - n_rows) * row_bytes));
+            share += run.count * row_bytes;
         }
+}
+
+void memo_sharding_scatter(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
+                           int64_t row_bytes, const void* whole, void* share) {
+    memoi_sharding_move(sharding, sequence_rank, n_batch, row_bytes, (char*)(uintptr_t)whole,
+                        (char*)share, 0);
 }
 
 void memo_sharding_gather(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
                           int64_t row_bytes, const void* share, void* whole) {
-    const char* from = (const char*)share;
-    char* to = (char*)whole;
-    memo_run run;
-    int64_t b, i, row;
-    for (b = 0; b < n_batch; b++, to += sharding->n_tokens * row_bytes)
-        for (row = 0; memoi_sharding_next(sharding, sequence_rank, &row, &run);) {
-            int64_t n_rows = memoi_sharding_run_tokens(&run, sharding->n_tokens);
-            for (i = 0; i < n_rows; i++)
-                memcpy(to + (run.start + i * run.stride) * row_bytes, from + i * row_bytes,
-                       (size_t)row_bytes);
-            from += run.count * row_bytes;
-        }
+    memoi_sharding_move(sharding, sequence_rank, n_batch, row_bytes, (char*)whole,
+                        (char*)(uintptr_t)share, 1);
 }
 
 int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
@@ -7751,40 +7734,6 @@ memo_status memo_blocks_backward_schedule(const memo_blocks_schedule_desc* desc,
 
 #define MEMOI_MEASURE_RUNS 5
 
-MEMOI memo_status memoi_blocks_measure_once(memo_comm* comm, const memo_device* d,
-                                            memo_stream stream, memo_collective kind,
-                                            memo_type type, int64_t count, char* x,
-                                            memo_event* events, double* elapsed_s,
-                                            memo_error* error) {
-    char* share = x + comm->rank * count * memo_type_bytes(type);
-    memo_status status = memo_barrier(comm, stream, error);
-    if (!status) status = memo_event_record(d, events[0], stream, error);
-    if (status) return status;
-    if (kind == MEMO_COLLECTIVE_ALL_REDUCE)
-        status = memo_all_reduce(comm, stream, x, x, count, type, MEMO_REDUCTION_SUM, error);
-    else if (kind == MEMO_COLLECTIVE_ALL_GATHER)
-        status = memo_all_gather(comm, stream, share, x, count, type, error);
-    else
-        status =
-            memo_reduce_scatter(comm, stream, x, share, count, type, MEMO_REDUCTION_SUM, error);
-    if (!status) status = memo_event_record(d, events[1], stream, error);
-    if (!status) status = memo_stream_synchronize(d, stream, error);
-    return status ? status : memo_event_elapsed(d, events[0], events[1], elapsed_s, error);
-}
-
-/* Replaces host[n] by the maxima over all ranks.  host is pinned; on_device holds n doubles too. */
-MEMOI memo_status memoi_blocks_measure_share(memo_comm* comm, const memo_device* d,
-                                             memo_stream stream, double* on_device, double* host,
-                                             int32_t n, memo_error* error) {
-    int64_t n_bytes = n * (int64_t)sizeof(double);
-    memo_status status = memo_copy(d, stream, MEMO_COPY_TO_DEVICE, on_device, host, n_bytes, error);
-    if (!status)
-        status = memo_all_reduce(comm, stream, on_device, on_device, n, MEMO_TYPE_F64,
-                                 MEMO_REDUCTION_MAX, error);
-    if (!status) status = memo_copy(d, stream, MEMO_COPY_TO_HOST, host, on_device, n_bytes, error);
-    return status ? status : memo_stream_synchronize(d, stream, error);
-}
-
 typedef struct memoi_measure {
     memo_comm* comm;
     const memo_device* device;
@@ -7792,8 +7741,39 @@ typedef struct memoi_measure {
     memo_collective kind;
     memo_type type;
     memo_event events[2];
-    void *x, *on_device, *host;
+    void* x;
+    void *on_device, *host; /* the measured times; host is pinned */
 } memoi_measure;
+
+MEMOI memo_status memoi_blocks_measure_once(const memoi_measure* m, int64_t count,
+                                            double* elapsed_s, memo_error* error) {
+    const memo_device* d = m->device;
+    int is_scatter = m->kind == MEMO_COLLECTIVE_REDUCE_SCATTER;
+    char* share = (char*)m->x + m->comm->rank * count * memo_type_bytes(m->type);
+    memo_status status = memo_barrier(m->comm, m->stream, error);
+    if (!status) status = memo_event_record(d, m->events[0], m->stream, error);
+    if (!status)
+        status = memoi_collective(
+            m->comm, m->stream, m->kind, m->kind == MEMO_COLLECTIVE_ALL_GATHER ? share : m->x,
+            is_scatter ? share : m->x, count, m->type, MEMO_REDUCTION_SUM, 0, error);
+    if (!status) status = memo_event_record(d, m->events[1], m->stream, error);
+    if (!status) status = memo_stream_synchronize(d, m->stream, error);
+    return status ? status : memo_event_elapsed(d, m->events[0], m->events[1], elapsed_s, error);
+}
+
+/* Replaces host[n] by the maxima over all ranks. */
+MEMOI memo_status memoi_blocks_measure_share(const memoi_measure* m, int32_t n, memo_error* error) {
+    const memo_device* d = m->device;
+    int64_t n_bytes = n * (int64_t)sizeof(double);
+    memo_status status =
+        memo_copy(d, m->stream, MEMO_COPY_TO_DEVICE, m->on_device, m->host, n_bytes, error);
+    if (!status)
+        status = memo_all_reduce(m->comm, m->stream, m->on_device, m->on_device, n, MEMO_TYPE_F64,
+                                 MEMO_REDUCTION_MAX, error);
+    if (!status)
+        status = memo_copy(d, m->stream, MEMO_COPY_TO_HOST, m->host, m->on_device, n_bytes, error);
+    return status ? status : memo_stream_synchronize(d, m->stream, error);
+}
 
 /* The largest count; 0 if one is below 1. */
 MEMOI int64_t memoi_blocks_measure_largest(const int64_t* counts, int32_t n) {
@@ -7829,14 +7809,12 @@ MEMOI void memoi_blocks_measure_close(memoi_measure* m) {
 }
 
 /* The median of MEMOI_MEASURE_RUNS runs after one warm-up. */
-MEMOI memo_status memoi_blocks_measure_count(memoi_measure* m, int64_t count, double* median_s,
-                                             memo_error* error) {
+MEMOI memo_status memoi_blocks_measure_count(const memoi_measure* m, int64_t count,
+                                             double* median_s, memo_error* error) {
     double runs[MEMOI_MEASURE_RUNS], elapsed_s = 0;
     int32_t run, j;
     for (run = -1; run < MEMOI_MEASURE_RUNS; run++) {
-        memo_status status =
-            memoi_blocks_measure_once(m->comm, m->device, m->stream, m->kind, m->type, count,
-                                      (char*)m->x, m->events, &elapsed_s, error);
+        memo_status status = memoi_blocks_measure_once(m, count, &elapsed_s, error);
         if (status) return status;
         for (j = run; j > 0 && runs[j - 1] > elapsed_s; j--) runs[j] = runs[j - 1];
         if (run >= 0) runs[j] = elapsed_s;
@@ -7873,9 +7851,7 @@ memo_status memo_comm_measure(memo_comm* comm, const memo_device* device, memo_s
         &m, largest * bytes * (kind == MEMO_COLLECTIVE_ALL_REDUCE ? 1 : comm->size), n, error);
     for (k = 0; k < n && !status; k++)
         status = memoi_blocks_measure_count(&m, counts[k], &((double*)m.host)[k], error);
-    if (!status)
-        status = memoi_blocks_measure_share(comm, device, stream, (double*)m.on_device,
-                                            (double*)m.host, n, error);
+    if (!status) status = memoi_blocks_measure_share(&m, n, error);
     if (!status) memcpy(measured_s, m.host, (size_t)n * sizeof(double));
     if (status) (void)memo_stream_synchronize(device, stream, NULL);
     memoi_blocks_measure_close(&m);
@@ -8483,15 +8459,7 @@ MEMOI memo_status memoi_linear_host_forward(void* context, memo_stream stream, c
                                             const float* weights, const float* bias, float* y,
                                             int64_t n_rows, int64_t n_in, int64_t n_out,
                                             memo_error* error) {
-    memoi_linear_args args;
-    memset(&args, 0, sizeof args);
-    args.x = x;
-    args.weights = weights;
-    args.bias = bias;
-    args.y = y;
-    args.n_rows = n_rows;
-    args.n_in = n_in;
-    args.n_out = n_out;
+    const memoi_linear_args args = {x, weights, bias, NULL, y, NULL, n_rows, n_in, n_out};
     return memo_host_device_launch((memo_device*)context, stream, memoi_linear_forward_run, &args,
                                    sizeof args, error);
 }
@@ -8499,14 +8467,7 @@ MEMOI memo_status memoi_linear_host_forward(void* context, memo_stream stream, c
 MEMOI memo_status memoi_linear_host_backward(void* context, memo_stream stream, const float* d_y,
                                              const float* weights, float* d_x, int64_t n_rows,
                                              int64_t n_in, int64_t n_out, memo_error* error) {
-    memoi_linear_args args;
-    memset(&args, 0, sizeof args);
-    args.d_y = d_y;
-    args.weights = weights;
-    args.y = d_x;
-    args.n_rows = n_rows;
-    args.n_in = n_in;
-    args.n_out = n_out;
+    const memoi_linear_args args = {NULL, weights, NULL, d_y, d_x, NULL, n_rows, n_in, n_out};
     return memo_host_device_launch((memo_device*)context, stream, memoi_linear_backward_run, &args,
                                    sizeof args, error);
 }
@@ -8515,15 +8476,7 @@ MEMOI memo_status memoi_linear_host_weights(void* context, memo_stream stream, c
                                             const float* d_y, float* d_weights, float* d_bias,
                                             int64_t n_rows, int64_t n_in, int64_t n_out,
                                             memo_error* error) {
-    memoi_linear_args args;
-    memset(&args, 0, sizeof args);
-    args.x = x;
-    args.d_y = d_y;
-    args.y = d_weights;
-    args.d_bias = d_bias;
-    args.n_rows = n_rows;
-    args.n_in = n_in;
-    args.n_out = n_out;
+    const memoi_linear_args args = {x, NULL, NULL, d_y, d_weights, d_bias, n_rows, n_in, n_out};
     return memo_host_device_launch((memo_device*)context, stream, memoi_linear_weights_run, &args,
                                    sizeof args, error);
 }
