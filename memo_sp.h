@@ -5039,6 +5039,18 @@ typedef struct memoi_ring_ranges {
     int32_t is_cut; /* a part of a run, not all of it */
 } memoi_ring_ranges;
 
+/* Of one rank; those that are not needed are NULL. */
+typedef struct memoi_ring_buffers {
+    char* kv[2][2]; /* keys of step s > 0 lie in number (s - 1) % 2 */
+    float *block_out, *block_lse;
+    /* In carried_type.  Step s adds to, and exchange s + 1 sends, number (s + 1) % 2. */
+    char* d_kv[2][2];
+    float* d_kv_step[2]; /* the contribution of a step */
+    /* Keys gathered from all ranks, by rank and by position. */
+    char *gathered, *kv_all[2];
+    float* d_kv_all[2];
+} memoi_ring_buffers;
+
 /* One forward or backward on one rank. */
 typedef struct memoi_ring {
     const memoi_shape* shape;
@@ -5053,18 +5065,10 @@ typedef struct memoi_ring {
 
     const char *q, *kv[2], *d_out;
     float *out, *lse; /* merged so far; final at the end */
-    float *block_out, *block_lse;
     const float* row_dots;
     float* d_q;
-    char* kv_buffers[2][2]; /* keys of step s > 0 lie in number (s - 1) % 2 */
-    /* In carried_type.  Step s adds to, and exchange s + 1 sends, number (s + 1) % 2. */
-    char* d_kv[2][2];
-    float* d_kv_step[2]; /* the contribution of a step */
-    char* d_kv_final[2]; /* destination of the last hop; may be one of the above */
-
-    /* With gathered keys: of all ranks, by rank and by position. */
-    char *gathered, *kv_all[2];
-    float* d_kv_all[2];
+    char* d_kv_final[2]; /* destination of the last hop; may be one of the buffers */
+    memoi_ring_buffers buffers;
 
     memoi_ring_ranges carried; /* rows of d_k and d_v that travel */
     int32_t cuts_runs;         /* clear the buffers of keys: a part of their rows arrives */
@@ -5288,8 +5292,8 @@ MEMOI int32_t memoi_ring_messages(const memoi_ring* ring, int32_t s,
     /* Keys and values for the next step. */
     for (is_v = 0; is_v < 2 && has_keys; is_v++) {
         memoi_ring_message* m = &messages[n++];
-        m->from = s ? ring->kv_buffers[is_v][(s + 1) % 2] : ring->kv[is_v];
-        m->to = ring->kv_buffers[is_v][s % 2];
+        m->from = s ? ring->buffers.kv[is_v][(s + 1) % 2] : ring->kv[is_v];
+        m->to = ring->buffers.kv[is_v][s % 2];
         m->row_elements = memoi_ring_kv_row(shape, is_v);
         m->type = shape->type;
         m->is_kv = 1;
@@ -5300,8 +5304,8 @@ MEMOI int32_t memoi_ring_messages(const memoi_ring* ring, int32_t s,
     /* Gradients one step behind; after the last step they go home. */
     for (is_v = 0; is_v < 2 && has_gradients; is_v++) {
         memoi_ring_message* m = &messages[n++];
-        m->from = ring->d_kv[is_v][s % 2];
-        m->to = is_last ? ring->d_kv_final[is_v] : ring->d_kv[is_v][(s + 1) % 2];
+        m->from = ring->buffers.d_kv[is_v][s % 2];
+        m->to = is_last ? ring->d_kv_final[is_v] : ring->buffers.d_kv[is_v][(s + 1) % 2];
         m->row_elements = memoi_ring_kv_row(shape, is_v);
         m->type = shape->carried_type;
         m->is_kv = 0;
@@ -5460,8 +5464,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     int64_t q_row = memoi_ring_runs_rows(q_runs, r->q_begin);
     int64_t k_row = memoi_ring_runs_rows(k_runs, r->k_begin);
     int64_t element_bytes = memo_type_bytes(shape->type), q_at, k_at, v_at, out_at, lse_at;
-    const char* k = s ? ring->kv_buffers[0][(s + 1) % 2] : ring->kv[0];
-    const char* v = s ? ring->kv_buffers[1][(s + 1) % 2] : ring->kv[1];
+    const char* k = s ? ring->buffers.kv[0][(s + 1) % 2] : ring->kv[0];
+    const char* v = s ? ring->buffers.kv[1][(s + 1) % 2] : ring->kv[1];
     int is_apart; /* the step's d_k and d_v, from the ones that travel */
     memo_attention_block block;
     memset(&block, 0, sizeof block);
@@ -5500,8 +5504,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.k = k + k_at * element_bytes;
     block.v = v + v_at * element_bytes;
     if (!ring->is_backward) {
-        block.out = (s ? ring->block_out : ring->out) + out_at;
-        block.lse = (s ? ring->block_lse : ring->lse) + lse_at;
+        block.out = (s ? ring->buffers.block_out : ring->out) + out_at;
+        block.lse = (s ? ring->buffers.block_lse : ring->lse) + lse_at;
         return block;
     }
     block.d_out = ring->d_out + out_at * element_bytes;
@@ -5509,8 +5513,10 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.row_dots = ring->row_dots + lse_at;
     block.d_q = ring->d_q + q_at;
     is_apart = s || shape->carried_type != MEMO_TYPE_F32;
-    block.d_k = (is_apart ? ring->d_kv_step[0] : (float*)(void*)ring->d_kv[0][1]) + k_at;
-    block.d_v = (is_apart ? ring->d_kv_step[1] : (float*)(void*)ring->d_kv[1][1]) + v_at;
+    block.d_k =
+        (is_apart ? ring->buffers.d_kv_step[0] : (float*)(void*)ring->buffers.d_kv[0][1]) + k_at;
+    block.d_v =
+        (is_apart ? ring->buffers.d_kv_step[1] : (float*)(void*)ring->buffers.d_kv[1][1]) + v_at;
     return block;
 }
 
@@ -5609,8 +5615,8 @@ MEMOI void memoi_ring_merge(const memoi_ring* ring, const memo_attention_block* 
     merge.part_out = block->out;
     merge.part_lse = block->lse;
     merge.part_type = MEMO_TYPE_F32;
-    merge.out = ring->out + (block->out - ring->block_out);
-    merge.lse = ring->lse + (block->lse - ring->block_lse);
+    merge.out = ring->out + (block->out - ring->buffers.block_out);
+    merge.lse = ring->lse + (block->lse - ring->buffers.block_lse);
     merge.n_batches = block->n_batch;
     merge.n_rows = memoi_ring_runs_rows(block->q_runs, block->n_q_runs) * shape->heads.n_q;
     merge.n_columns = shape->v_head_size;
@@ -5632,7 +5638,7 @@ MEMOI memoi_ring_contribution memoi_ring_contribution_of(const memoi_ring* ring,
     int64_t n_rows = memoi_ring_runs_rows(block->k_runs, block->n_k_runs);
     memoi_ring_contribution c;
     c.from = is_v ? block->d_v : block->d_k;
-    c.at = c.from - ring->d_kv_step[is_v];
+    c.at = c.from - ring->buffers.d_kv_step[is_v];
     c.n = n_rows * (is_v ? block->v_row_stride : block->k_row_stride);
     c.batch_stride = is_v ? block->v_batch_stride : block->k_batch_stride;
     return c;
@@ -5658,7 +5664,7 @@ MEMOI void memoi_ring_carry(memoi_ring* ring, const memo_attention_block* block,
     if (s) memoi_ring_await(ring, s); /* the gradients so far */
     for (is_v = 0; is_v < 2; is_v++) {
         memoi_ring_contribution c = memoi_ring_contribution_of(ring, block, is_v);
-        char* to = ring->d_kv[is_v][(s + 1) % 2] + c.at * memo_type_bytes(type);
+        char* to = ring->buffers.d_kv[is_v][(s + 1) % 2] + c.at * memo_type_bytes(type);
         if (s)
             memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, to, type, c.batch_stride, c.from,
                              c.batch_stride, c.n, block->n_batch);
@@ -5712,16 +5718,16 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
                           memoi_ring_q_elements(shape) * 4);
         for (is_v = 0; is_v < 2; is_v++) {
-            if (!ring->last_step) ring->d_kv[is_v][1] = ring->d_kv_final[is_v];
+            if (!ring->last_step) ring->buffers.d_kv[is_v][1] = ring->d_kv_final[is_v];
             if (is_cleared)
-                memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv[is_v][1],
+                memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.d_kv[is_v][1],
                                   memoi_ring_kv_elements(shape, is_v) * 4);
         }
     }
 
     /* Attention may load rows that nobody sees, and 0 times NaN is NaN. */
     for (i = 0; i < 4 && n_exchanges && ring->cuts_runs; i++)
-        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->kv_buffers[i % 2][i / 2],
+        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.kv[i % 2][i / 2],
                           memoi_ring_kv_elements(shape, i % 2) * memo_type_bytes(shape->type));
 
     /* The first exchange waits for what is enqueued so far. */
@@ -5735,7 +5741,7 @@ MEMOI void memoi_ring_join(const memoi_ring* ring, int is_v) {
     const int64_t n_tokens = ring->shape->key_sharding.ring_tokens;
     const int64_t row_bytes =
         memoi_ring_kv_row(ring->shape, is_v) * memo_type_bytes(ring->shape->carried_type);
-    char *final = ring->d_kv_final[is_v], *first = ring->d_kv[is_v][1];
+    char *final = ring->d_kv_final[is_v], *first = ring->buffers.d_kv[is_v][1];
     int64_t row = 0;
     int32_t k;
     for (k = 0; k <= MEMO_RUNS_MAX && final != first; k++) {
@@ -5828,11 +5834,11 @@ MEMOI void memoi_ring_gather_attend(const memoi_ring* ring) {
         block.n_k_runs = 1;
         block.k_batch_stride = padded * block.k_row_stride;
         block.v_batch_stride = padded * block.v_row_stride;
-        block.k = ring->kv_all[0] + part * block.k_batch_stride * bytes;
-        block.v = ring->kv_all[1] + part * block.v_batch_stride * bytes;
+        block.k = ring->buffers.kv_all[0] + part * block.k_batch_stride * bytes;
+        block.v = ring->buffers.kv_all[1] + part * block.v_batch_stride * bytes;
         if (ring->is_backward) {
-            block.d_k = ring->d_kv_all[0] + part * block.k_batch_stride;
-            block.d_v = ring->d_kv_all[1] + part * block.v_batch_stride;
+            block.d_k = ring->buffers.d_kv_all[0] + part * block.k_batch_stride;
+            block.d_v = ring->buffers.d_kv_all[1] + part * block.v_batch_stride;
         }
         memoi_ring_attend(ring, &block);
     }
@@ -5844,12 +5850,14 @@ MEMOI void memoi_ring_gather_keys(const memoi_ring* rings, int32_t n_rings, int 
     int64_t n = memoi_ring_kv_elements(shape, is_v);
     int64_t row_bytes = memoi_ring_kv_row(shape, is_v) * memo_type_bytes(shape->type);
     int32_t i;
-    memoi_ring_gather_collective(rings, 0, rings->kv[is_v], rings->gathered, n, shape->type);
+    memoi_ring_gather_collective(rings, 0, rings->kv[is_v], rings->buffers.gathered, n,
+                                 shape->type);
     for (i = 0; i < n_rings; i++) {
         const memoi_ring* ring = &rings[i];
-        memoi_ring_gather_order(ring, ring->gathered, ring->kv_all[is_v], row_bytes, 0);
+        memoi_ring_gather_order(ring, ring->buffers.gathered, ring->buffers.kv_all[is_v], row_bytes,
+                                0);
         if (ring->is_backward)
-            memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_all[is_v],
+            memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.d_kv_all[is_v],
                               n * shape->sharding.ring * 4);
     }
 }
@@ -5863,15 +5871,17 @@ MEMOI void memoi_ring_gather_gradients(const memoi_ring* rings, int32_t n_rings,
     int32_t i;
     for (i = 0; i < n_rings; i++) {
         const memoi_ring* ring = &rings[i];
-        char* all = (char*)(void*)ring->d_kv_all[is_v];
+        char* all = (char*)(void*)ring->buffers.d_kv_all[is_v];
         if (type != MEMO_TYPE_F32) { /* the keys are no longer used */
-            all = ring->kv_all[is_v];
-            memoi_target_cast(ring->target, MEMOI_TARGET_COMPUTE, all, type, ring->d_kv_all[is_v],
-                              MEMO_TYPE_F32, n * shape->sharding.ring);
+            all = ring->buffers.kv_all[is_v];
+            memoi_target_cast(ring->target, MEMOI_TARGET_COMPUTE, all, type,
+                              ring->buffers.d_kv_all[is_v], MEMO_TYPE_F32,
+                              n * shape->sharding.ring);
         }
-        memoi_ring_gather_order(ring, ring->gathered, all, row_bytes, 1);
+        memoi_ring_gather_order(ring, ring->buffers.gathered, all, row_bytes, 1);
     }
-    memoi_ring_gather_collective(rings, 1, rings->gathered, rings->d_kv_final[is_v], n, type);
+    memoi_ring_gather_collective(rings, 1, rings->buffers.gathered, rings->d_kv_final[is_v], n,
+                                 type);
 }
 
 MEMOI void memoi_ring_gather_run(memoi_ring* rings, int32_t n_rings) {
@@ -5881,8 +5891,8 @@ MEMOI void memoi_ring_gather_run(memoi_ring* rings, int32_t n_rings) {
     for (is_v = 0; is_v < 2; is_v++) memoi_ring_gather_keys(rings, n_rings, is_v);
     for (i = 0; i < n_rings; i++) {
         for (is_v = 0; is_v < 2 && rings->is_backward; is_v++) {
-            rings[i].d_kv_step[is_v] = rings[i].d_kv_all[is_v];
-            rings[i].d_kv[is_v][1] = rings[i].d_kv_final[is_v];
+            rings[i].buffers.d_kv_step[is_v] = rings[i].buffers.d_kv_all[is_v];
+            rings[i].buffers.d_kv[is_v][1] = rings[i].d_kv_final[is_v];
         }
         if (rings->is_backward)
             memoi_target_fill(rings[i].target, MEMOI_TARGET_COMPUTE, rings[i].d_q,
@@ -5920,20 +5930,15 @@ MEMOI void memoi_ring_run(memoi_ring* rings, int32_t n_rings) {
 /* Of one group of heads.  What the exchange of a group fills while another is computed exists
  * twice, for even and odd groups. */
 typedef struct memoi_hybrid_buffers {
-    char *q[2], *kv[2][2]; /* by heads; kv[number][is_v]; used if backward sends again */
-    char* d_out[2];        /* by heads, in the tensors' type */
-    char* staging;         /* for exchanges between rows and heads */
-    float* out;            /* by heads: fp32 output; d_q */
-    float *block_out, *block_lse;
+    char *q[2], *kv[2][2];      /* by heads; kv[number][is_v]; used if backward sends again */
+    char* d_out[2];             /* by heads, in the tensors' type */
+    char* staging;              /* for exchanges between rows and heads */
+    float* out;                 /* by heads: fp32 output; d_q */
     float *dots_rows, *dots[2]; /* row dots by rows, by heads */
-    char* d_kv[2][2];           /* this and the rest as in memoi_ring */
-    float* d_kv_step[2];
     char* results[3]; /* by heads, as they are sent: output or d_q, d_k, d_v; may be one buffer */
     /* (n_batch, local_tokens, n_kv_heads, larger head) of d_k and d_v of replicas; may be one */
     float* sums[2];
-    char *gathered, *kv_all[2]; /* of all ring ranks, if keys are gathered */
-    float* d_kv_all[2];
-    char* ring_kv[2][2];
+    memoi_ring_buffers ring;
 } memoi_hybrid_buffers;
 
 struct memo_sp_attention {
@@ -6333,8 +6338,8 @@ MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_ca
         int64_t n = memoi_ring_kv_elements(shape, is_v);
         for (i = 0; i < 2; i++)
             if (has_ring || (i == 1 && !memoi_hybrid_is_direct(shape)))
-                buffers->d_kv[is_v][i] = memoi_hybrid_carve(carver, n * carried_bytes);
-        if (has_ring) buffers->d_kv_step[is_v] = (float*)memoi_hybrid_carve(carver, n * 4);
+                buffers->ring.d_kv[is_v][i] = memoi_hybrid_carve(carver, n * carried_bytes);
+        if (has_ring) buffers->ring.d_kv_step[is_v] = (float*)memoi_hybrid_carve(carver, n * 4);
     }
     if (!has_ulysses || !shape->is_replicated) return;
 
@@ -6346,7 +6351,7 @@ MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_ca
     if (shape->n_groups > 1) {
         buffers->sums[1] = (float*)memoi_hybrid_carve(carver, sums_bytes);
     } else {
-        float** unused = has_ring ? buffers->d_kv_step : buffers->d_kv_all;
+        float** unused = has_ring ? buffers->ring.d_kv_step : buffers->ring.d_kv_all;
         for (is_v = 0; is_v < 2; is_v++) buffers->results[1 + is_v] = (char*)(void*)unused[is_v];
     }
 }
@@ -6367,15 +6372,16 @@ MEMOI int64_t memoi_hybrid_carve_all(const memoi_shape* whole, char* base, int i
     /* First, so that forward and backward have the ring's buffers at the same place: then the waits
      * that order their use in one pass order it between passes too. */
     for (i = 0; has_ring && i < 4; i++)
-        buffers->ring_kv[i % 2][i / 2] = memoi_hybrid_carve(&carver, n_kv[i % 2] * bytes);
+        buffers->ring.kv[i % 2][i / 2] = memoi_hybrid_carve(&carver, n_kv[i % 2] * bytes);
     if (shape->gathers_keys) {
         int64_t wide = is_backward ? memo_type_bytes(shape->carried_type) : 0;
-        buffers->gathered =
+        buffers->ring.gathered =
             memoi_hybrid_carve(&carver, rd * memob_max(n_kv[0], n_kv[1]) * memob_max(wide, bytes));
         for (is_v = 0; is_v < 2; is_v++) {
-            buffers->kv_all[is_v] = memoi_hybrid_carve(&carver, rd * n_kv[is_v] * bytes);
+            buffers->ring.kv_all[is_v] = memoi_hybrid_carve(&carver, rd * n_kv[is_v] * bytes);
             if (is_backward)
-                buffers->d_kv_all[is_v] = (float*)memoi_hybrid_carve(&carver, rd * n_kv[is_v] * 4);
+                buffers->ring.d_kv_all[is_v] =
+                    (float*)memoi_hybrid_carve(&carver, rd * n_kv[is_v] * 4);
         }
     }
     if (shape->sharding.ulysses > 1)
@@ -6385,8 +6391,8 @@ MEMOI int64_t memoi_hybrid_carve_all(const memoi_shape* whole, char* base, int i
     if (is_backward) {
         memoi_hybrid_carve_backward(shape, &carver, buffers);
     } else if (has_ring) {
-        buffers->block_out = (float*)memoi_hybrid_carve(&carver, n_lse * size * 4);
-        buffers->block_lse = (float*)memoi_hybrid_carve(&carver, n_lse * 4);
+        buffers->ring.block_out = (float*)memoi_hybrid_carve(&carver, n_lse * size * 4);
+        buffers->ring.block_lse = (float*)memoi_hybrid_carve(&carver, n_lse * 4);
     }
     return carver.n_bytes;
 }
@@ -6714,6 +6720,23 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
     memoi_ulysses_to_heads(&walk->ulysses, &dots, b->dots_rows, b->dots[g % 2]);
 }
 
+/* Leaves out waits that an earlier or a later ring of this pass makes. */
+MEMOI void memoi_hybrid_share_waits(memoi_hybrid_walk* walk, int32_t g) {
+    const memoi_shape* group = &walk->groups[g % 2];
+    memoi_ring* ring = &walk->ring;
+    int32_t i, n_later = 0;
+    /* What was saved is complete since the first group, whose last exchange waited for its
+     * steps. */
+    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run && !ring->cuts_runs;
+    walk->has_run |= group->heads.n_q > 0;
+
+    /* A later ring waits for all exchanges.  It is too late if k's buffer is filled again by then:
+     * there are two. */
+    for (i = g + 1; i < group->n_groups && !ring->is_backward; i++)
+        n_later += memoi_hybrid_group_of(walk->shape, i).heads.n_q > 0;
+    ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1) && !ring->cuts_runs;
+}
+
 /* Gives a group's tensors and buffers to the ring. */
 MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     const memoi_shape* group = &walk->groups[g % 2];
@@ -6721,26 +6744,13 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     const memoi_hybrid_buffers* b = &walk->buffers;
     memoi_ring* ring = &walk->ring;
     int is_direct = memoi_hybrid_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1,
-        i, is_v;
-    int n_later = 0;
+        i;
     char* q = (char*)(uintptr_t)t->q;
     char* kv[2] = {(char*)(uintptr_t)t->k, (char*)(uintptr_t)t->v};
     if (has_ulysses) memoi_hybrid_find_heads(walk, g, &q, kv);
     ring->shape = group;
     ring->last_step = group->heads.n_q && !group->gathers_keys ? walk->last_step : 0;
-    /* What was saved is complete since the first group, whose last exchange waited for its
-     * steps. */
-    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run && !ring->cuts_runs;
-    walk->has_run |= group->heads.n_q > 0;
-    /* A later ring waits for all exchanges.  It is too late if k's buffer is filled again by
-     * then. */
-    ring->is_open = 0;
-    for (i = g + 1; i < group->n_groups && !ring->is_backward; i++) {
-        if (!memoi_hybrid_group_of(walk->shape, i).heads.n_q) continue;
-        ring->is_open |= 1;
-        if (group->sends_again && ++n_later % 2 == 0) ring->is_open |= 2;
-    }
-    ring->is_open = ring->is_open == 1 && !ring->cuts_runs;
+    memoi_hybrid_share_waits(walk, g);
 
     /* The LSEs of a group follow those of earlier groups. */
     ring->lse = t->lse;
@@ -6748,19 +6758,8 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
         ring->lse += (int64_t)group->n_batch * group->sharding.ring_tokens *
                      (group->heads.n_q ? group->heads.first_q - walk->shape->heads.first_q : 0);
     ring->q = q;
-    ring->block_out = b->block_out;
-    ring->block_lse = b->block_lse;
-    ring->gathered = b->gathered;
-    for (is_v = 0; is_v < 2; is_v++) {
-        ring->kv[is_v] = kv[is_v];
-        ring->kv_all[is_v] = b->kv_all[is_v];
-        ring->d_kv_all[is_v] = b->d_kv_all[is_v];
-        ring->d_kv_step[is_v] = b->d_kv_step[is_v];
-        for (i = 0; i < 2; i++) {
-            ring->kv_buffers[is_v][i] = b->ring_kv[is_v][i];
-            ring->d_kv[is_v][i] = b->d_kv[is_v][i];
-        }
-    }
+    for (i = 0; i < 2; i++) ring->kv[i] = kv[i];
+    ring->buffers = b->ring;
     if (!ring->is_backward) {
         ring->out = is_direct ? (float*)t->out : b->out;
         return;
@@ -6775,8 +6774,8 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     is_direct = !has_ulysses && group->type == group->carried_type;
     /* Without hops the only step reads k while it adds to d_k, which may be k. */
     if (group->sharding.ring > 1 && !group->gathers_keys) is_direct &= ring->last_step > 0;
-    ring->d_kv_final[0] = is_direct ? (char*)t->d_k : ring->d_kv[0][i];
-    ring->d_kv_final[1] = is_direct ? (char*)t->d_v : ring->d_kv[1][i];
+    ring->d_kv_final[0] = is_direct ? (char*)t->d_k : ring->buffers.d_kv[0][i];
+    ring->d_kv_final[1] = is_direct ? (char*)t->d_v : ring->buffers.d_kv[1][i];
 }
 
 /* Results of a group: output; or d_q, d_k and d_v. */
