@@ -141,6 +141,7 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
     if (!status)
         status = train_device_open(&r->device, o, rank, is_lifted ? 0 : o->device_memory,
                                    is_lifted ? 0 : o->host_memory, error);
+    if (!status && r->is_graph) train_watch_graphs(r->device.device);
     if (!status && (flags & RUN_RECORDED)) status = run_create_recorder(r, error);
     if (!status && r->is_timed) status = memo_event_create(r->device.device, &r->marks[0], error);
     if (!status && r->is_timed) status = memo_event_create(r->device.device, &r->marks[1], error);
@@ -653,7 +654,9 @@ static memo_status train(run* r, job* j, memo_error* error) {
         step_s /= (double)step;
     if (r->reports) print_rate(o, step_s);
     if (r->reports && step) print_prediction(j, &last, step_s);
-    return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o, step_s, step, error);
+    /* A replay's messages are not counted. */
+    return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o, step_s,
+                              r->is_graph ? gpt_min(step, n_first) : step, error);
 }
 
 static void print_loss(const job* j) {
