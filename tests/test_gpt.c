@@ -987,6 +987,19 @@ static void an_operation_is_rounded_once(void) {
     gpt_test_close(&run);
 }
 
+static void sums_stay_float_in_bf16(void) {
+    const memo_host_device_desc desc = memo_host_device_desc_default();
+    gpt_test_run run;
+    memo_error error;
+    if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64");
+    memset(&run, 0, sizeof run);
+    CHECK_OK(memo_host_device_create(&desc, &run.host, &error));
+    if (!run.host) return;
+    run.kernels = gpt_kernels_host(&run.host_kernels, run.host);
+    gpt_test_check_sums(run.host, &run.kernels);
+    gpt_test_close(&run);
+}
+
 /* As far from float as the rounding of activations and weights explains. */
 static void bf16_is_close_to_float(void) {
     const gpt_config config = gpt_test_config(3, 64, 4, 2, 50, 2, 16, 0.1);
@@ -1535,6 +1548,7 @@ int main(int argc, char** argv) {
     TEST(policies_give_the_same_bits_in_bf16);
     TEST(policies_give_the_same_bits_with_states_in_bf16);
     TEST(an_operation_is_rounded_once);
+    TEST(sums_stay_float_in_bf16);
     TEST(bf16_is_close_to_float);
     TEST(policies_save_memory);
     TEST(recorded_steps_have_no_race);

@@ -514,6 +514,60 @@ bad_degrees_are_refused() {
     refused '--degrees that differ spread whole sequences.*; --data works' $tiny --degrees degrees --policy keep --ulysses 2
 }
 
+# random_options SEED: options of a small model on one rank, "; ", and those of its ranks, parts and policy.  Writes the file
+# degrees if they have it.
+random_options() {
+    awk -v seed="$1" '
+        function number(least, most) { return least + int(rand() * (most - least + 1)) }
+        function pick(words, all) { return all[number(1, split(words, all, " "))] }
+        function maybe(option) { return rand() < 0.3 ? " " option : "" }
+        BEGIN {
+            srand(seed)
+            layers = number(1, 4); heads = pick("2 4 8"); degree = heads / 2; n_ranks = pick("1 ranks tensor degrees")
+            printf "--layers %d --heads %d --kv-heads %d --hidden %d", layers, heads, degree * pick("1 2"), heads * pick("4 6 8")
+            printf " --seq %d --batch %s --tile %d", number(9, 40), pick(n_ranks == "degrees" ? "4 8" : "2 4"), number(1, 12)
+            printf " --accumulate %d --dropout %s", number(1, 3), pick("0 0.1")
+            printf "%s%s%s;", maybe("--mlp swiglu"), maybe("--states bf16"), maybe("--type bf16")
+            printf " --policy %s", pick(n_ranks == "degrees" ? "keep recompute swap" : "keep recompute swap alpha memo")
+            if (n_ranks == "ranks")
+                printf " --data %s --ring %s --ulysses %s --zero %s", pick("1 2"), pick("1 2 3"), pick("1 2"), pick("0 1 2")
+            if (n_ranks == "tensor") printf " --tensor %d --data %s", pick("1 " degree), pick("1 2")
+            if (n_ranks ~ "tensor|degrees") printf " --sub-batches %s --schedule %s", pick("1 2"), pick("default pipelined cross fine")
+            if (n_ranks != "degrees") printf maybe("--mlp-rows " number(5, 20))
+            if (n_ranks == "degrees") {
+                printf " --degrees degrees"
+                for (b = 0; b < 2 * layers; b++) print "block " b " " pick("1 " degree) >"degrees"
+            }
+            print ""
+        }'
+}
+
+# Options that go together give equal bits under every policy, and the losses of one rank.  Others are refused in one line.
+random_options_work_or_are_refused() {
+    n_cases=10 n_run=0
+    tests_all && n_cases=100
+    for case in $(seq "$tap_seed" $((tap_seed + n_cases - 1))); do
+        options=$(random_options "$case")
+        n_failed=$failed
+        # shellcheck disable=SC2086
+        run --text text --steps 2 ${options%;*} ${options#*;} --compare 1 --loss-log ranks.log
+        if [ "$code" = 2 ]; then
+            expect_one_line
+            expect_err '^train_gpt: .'
+        else
+            n_run=$((n_run + 1))
+            expect_code 0
+            expect_out 'bitwise the same'
+            mv ranks.log split.log
+            run --text text --steps 2 ${options%;*} --policy keep --loss-log one.log
+            expect_code 0
+            case $options in *bf16*) ;; *) expect_near one.log split.log ;; esac
+        fi
+        [ $failed = "$n_failed" ] || fail "to repeat: --seed $case; train_gpt --text text --steps 2 ${options%;*} ${options#*;}"
+    done
+    [ $((3 * n_run)) -ge $n_cases ] || fail "only $n_run of $n_cases cases ran"
+}
+
 tensor_ranks_compare_and_draw() {
     run $tiny --tensor 2 --sub-batches 2 --schedule fine --zero 1 --data 2 --batch 4 --compare 2 --sample 30 --output tensor/run
     expect_code 0
@@ -915,6 +969,7 @@ for name in help_lists_every_option \
     random_tokens_have_a_rate \
     tensor_ranks_have_the_losses_of_one \
     bad_degrees_are_refused \
+    random_options_work_or_are_refused \
     tensor_ranks_compare_and_draw \
     alpha_is_rounded_to_tiles_and_said \
     plans_keep_within_host_memory \
