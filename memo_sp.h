@@ -1275,7 +1275,7 @@ MEMO_API memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* ten
  *     >>nccl back end       ranks over NCCL: the meeting, the watchdog, time-outs, order
  *     >>mesh                coordinates and groups of a rank
  *     >>shardings           positions, ranks and rows
- *     >>target              a device or a schedule to enqueue on; the row kernels
+ *     >>target              a device or a schedule to enqueue on; messages and row kernels
  *     >>masks               which keys a query sees
  *     >>host attention      tiles of queries against tiles of keys, on the host
  *     >>attention shape     tokens, heads and masks of a rank
