@@ -6547,10 +6547,21 @@ MEMOI memo_status memoi_arena_record_alloc(memo_arena* arena, int64_t size_bytes
  * planned addresses and never overlap, whatever the trainer does. */
 
 /* Moves the cursor over planned frees that have nothing to wait for. */
-MEMOI void memoi_arena_skip_frees(memo_arena* arena) {
-    while (arena->cursor < arena->n_events && arena->events[arena->cursor] % 2 &&
-           !arena->slots[arena->events[arena->cursor] / 2].is_live)
-        arena->cursor++;
+MEMOI int64_t memoi_arena_skip_frees(const memo_arena* arena, int64_t cursor) {
+    while (cursor < arena->n_events && arena->events[cursor] % 2 &&
+           !arena->slots[arena->events[cursor] / 2].is_live)
+        cursor++;
+    return cursor;
+}
+
+MEMOI void memoi_arena_serve(memo_arena* arena, void** address) {
+    int64_t buffer = arena->events[arena->cursor++] / 2;
+    memoi_slot* slot = &arena->slots[buffer];
+    slot->is_live = 1;
+    *slot->holder = buffer;
+    *address = slot->address;
+    arena->n_body_live += slot->in_body;
+    arena->n_early_live += slot->ends_before_body;
 }
 
 /* The error of a request other than the planned one. */
@@ -6578,21 +6589,20 @@ MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes
                                            memo_error* error) {
     int64_t end = arena->state == MEMOI_ARENA_BEFORE ? arena->body_event : arena->n_events;
     int64_t event;
-    memoi_slot* slot;
-    memoi_arena_skip_frees(arena);
+    arena->cursor = memoi_arena_skip_frees(arena, arena->cursor);
     event = arena->cursor < end ? arena->events[arena->cursor] : 1;
-    slot = &arena->slots[event / 2];
-    if (event % 2 || size_bytes > slot->size_bytes)
+    if (event % 2 || size_bytes > arena->slots[event / 2].size_bytes)
         return memoi_arena_diverge(arena, end, size_bytes, error);
-    slot->is_live = 1;
-    *slot->holder = event / 2;
-    *address = slot->address;
-    arena->cursor++;
-    arena->n_body_live += slot->in_body;
-    arena->n_early_live += slot->ends_before_body;
+    memoi_arena_serve(arena, address);
     arena->n_body_requests++;
     arena->stats.n_requests++;
     return MEMO_STATUS_OK;
+}
+
+MEMOI void memoi_arena_release(memo_arena* arena, memoi_slot* slot) {
+    slot->is_live = 0;
+    arena->n_body_live -= slot->in_body;
+    arena->n_early_live -= slot->ends_before_body;
 }
 
 /* The live slot at an address, or NULL. */
@@ -6618,13 +6628,13 @@ memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stre
 memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error) {
     int64_t i;
     if (arena->plan) {
-        int64_t event;
+        int64_t cursor = memoi_arena_skip_frees(arena, arena->cursor);
+        int64_t event = cursor < arena->n_events ? arena->events[cursor] : 0;
         memoi_slot* slot = NULL;
-        memoi_arena_skip_frees(arena);
-        event = arena->cursor < arena->n_events ? arena->events[arena->cursor] : 0;
+        arena->cursor = cursor;
         if (event % 2 && arena->slots[event / 2].address == address) {
             slot = &arena->slots[event / 2]; /* planned next, and live */
-            arena->cursor++;
+            arena->cursor = cursor + 1;
         } else {
             slot = memoi_arena_find_slot(arena, address); /* early, or late */
         }
