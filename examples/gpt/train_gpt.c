@@ -293,6 +293,7 @@ static memo_status measure_profile(job* j, memo_error* error) {
     memo_status status;
     candidate c;
     if (j->has_profile) return MEMO_STATUS_OK;
+    if ((status = check_measurement(&j->options, error))) return status;
     memset(&c, 0, sizeof c);
     c.desc.config = train_config(&j->options);
     status = run_on_ranks(j, &c, RUN_MEASURED, profile_on_rank, &j->profile, error);
@@ -508,7 +509,12 @@ static void print_run(const train_options* o) {
 }
 
 static memo_status check_spill(const train_options* o, memo_error* error) {
-    if (!o->spill || access(o->spill, W_OK | X_OK) == 0) return MEMO_STATUS_OK;
+    struct stat info;
+    if (!o->spill) return MEMO_STATUS_OK;
+    if (stat(o->spill, &info) == 0 && !S_ISDIR(info.st_mode))
+        errno = ENOTDIR;
+    else if (access(o->spill, W_OK | X_OK) == 0)
+        return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_IO, "--spill %.300s: no file can be made there: %s",
                           o->spill, strerror(errno));
 }
@@ -541,11 +547,16 @@ static memo_status prepare(job* j, memo_error* error) {
 
     /* Rows by measured times, if the budget leaves a choice. */
     if (has_choice(o, &j->plan)) {
-        if ((status = measure_profile(j, error))) return status;
+        status = measure_profile(j, error);
+        if (status == MEMO_STATUS_INFEASIBLE && !candidate_fits(o, &j->plan) &&
+            !check_measurement(o, NULL))
+            return refuse(o, &j->plan, error);
+        if (status) return status;
         print_profile(&j->profile);
         if ((status = candidate_choose_rows(o, &j->profile, &j->plan, error))) return status;
         if (!candidate_fits(o, &j->plan)) return refuse(o, &j->plan, error);
     }
+    if ((status = check_spill_room(o, &j->plan, error))) return status;
     j->memory.plan_bytes = j->plan.device_bytes;
     print_choice(o, &j->plan, j->has_profile);
     print_plan(o, &j->plan);
@@ -1149,6 +1160,7 @@ int main(int argc, char** argv) {
     action.sa_handler = on_interrupt;
     action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
     sigaction(SIGINT, &action, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit fails the write instead */
     train_device_choose(argv);
     j.begin_s = clock_s();
 
