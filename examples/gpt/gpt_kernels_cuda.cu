@@ -28,7 +28,11 @@ enum {
     GPT_CUDA_GEMMS_MAX = 512
 };
 static const int64_t GPT_CUDA_WORKSPACE = (int64_t)32 << 20; /* of cuBLASLt */
-static const int64_t GPT_CUDA_CHECKED = (int64_t)384 << 20;  /* rows that are compared, in bytes */
+/* Most elements of the rows of a matrix: beyond, a library's 32-bit index would be wrong. */
+#ifndef GPT_CUDA_ELEMENTS
+#define GPT_CUDA_ELEMENTS ((int64_t)1 << 31)
+#endif
+static const int64_t GPT_CUDA_CHECKED = (int64_t)384 << 20; /* rows that are compared, in bytes */
 
 #define GPT_EACH(i, n)                                                                             \
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (n);                      \
@@ -610,18 +614,28 @@ static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt
                                     const gpt_linear_args* a, memo_error* error) {
     const int is_forward = kind == GPT_GEMM_FORWARD, is_weights = kind == GPT_GEMM_WEIGHTS;
     const gpt_gemm_choice* choice = gpt_gemm_find(c, kind, a->n_outputs, a->n_inputs);
+    const int64_t widest = a->n_outputs > a->n_inputs ? a->n_outputs : a->n_inputs;
+    const int64_t size = gpt_type_bytes(c->type), n_rows = a->rows.end - a->rows.begin;
+    const int64_t most = GPT_CUDA_ELEMENTS > widest ? GPT_CUDA_ELEMENTS / widest : 1;
     gpt_gemm_call g;
     if (!choice)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "a product with a weight of %lld x %lld was not prepared",
                               (long long)a->n_outputs, (long long)a->n_inputs);
-    if (gpt_gemm_make(c->type, kind, a->rows.end - a->rows.begin, a->n_outputs, a->n_inputs, &g,
-                      error))
-        return error->status;
-    g.a_data = is_weights ? a->x : a->weight;
-    g.b_data = is_forward ? a->x : a->y;
-    g.d_data = is_forward ? a->y : is_weights ? a->dweight : a->dx;
-    return gpt_gemm_run(c, &g, &choice->algo, stream, error);
+    for (int64_t row = 0; row < n_rows; row += most) {
+        const char* x = (const char*)a->x + row * a->n_inputs * size;
+        char* y = (char*)a->y + row * a->n_outputs * size;
+        if (gpt_gemm_make(c->type, kind, gpt_min(most, n_rows - row), a->n_outputs, a->n_inputs, &g,
+                          error))
+            return error->status;
+        g.a_data = is_weights ? (const void*)x : a->weight;
+        g.b_data = is_forward ? x : y;
+        g.d_data = is_forward   ? (void*)y
+                   : is_weights ? a->dweight
+                                : (void*)((char*)a->dx + row * a->n_inputs * size);
+        if (gpt_gemm_run(c, &g, &choice->algo, stream, error)) return error->status;
+    }
+    return MEMO_STATUS_OK;
 }
 
 /* ---- the pinned algorithms ------------------------------------------------------------------------------- */
@@ -732,8 +746,9 @@ static memo_status gpt_gemm_check_rows(gpt_cuda_kernels* c, const gpt_gemm_check
 static int gpt_gemm_takes_a_row(gpt_cuda_kernels* c, const gpt_gemm_choice* choice) {
     cublasLtMatmulHeuristicResult_t needs;
     gpt_gemm_call g;
+    memo_error error;
     return !gpt_gemm_make(c->type, choice->kind, 1, choice->n_outputs, choice->n_inputs, &g,
-                          NULL) &&
+                          &error) &&
            cublasLtMatmulAlgoCheck(c->lt, &g.desc, &g.a, &g.b, &g.d, &g.d, &choice->algo, &needs) ==
                CUBLAS_STATUS_SUCCESS &&
            needs.workspaceSize <= (size_t)GPT_CUDA_WORKSPACE;
