@@ -320,19 +320,24 @@ __global__ static void gpt_embedding_backward_kernel(gpt_tokens_args a, memo_typ
     }
 }
 
-/* losses (rows): of each row.  A warp a row; see gpt_cross_entropy. */
+/* losses (rows): of each row.  A warp a row, W columns a lane at a time; see gpt_cross_entropy. */
+template <int W>
 __global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, memo_type type, double* losses) {
     const double loss_scale = a.values->loss_scale;
     GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
         const int64_t at = row * a.n_columns, target = a.tokens[row];
         const int is_padding = a.token_numbers[row] < 0;
         const float target_logit = gpt_load(a.x, type, at + target);
-        float max = -INFINITY, sum = 0, factor;
-        for (int64_t c = GPT_LANE; c < a.n_columns; c += GPT_CUDA_WARP)
-            max = fmaxf(max, gpt_load(a.x, type, at + c));
+        float x[W], max = -INFINITY, sum = 0, factor;
+        for (int64_t c = GPT_LANE * W; c < a.n_columns; c += GPT_CUDA_WARP * W) {
+            gpt_read<W>(x, a.x, type, at + c);
+            for (int k = 0; k < W; k++) max = fmaxf(max, x[k]);
+        }
         max = gpt_warp_max(max);
-        for (int64_t c = GPT_LANE; c < a.n_columns; c += GPT_CUDA_WARP)
-            sum += gpt_exp(gpt_load(a.x, type, at + c) - max);
+        for (int64_t c = GPT_LANE * W; c < a.n_columns; c += GPT_CUDA_WARP * W) {
+            gpt_read<W>(x, a.x, type, at + c);
+            for (int k = 0; k < W; k++) sum += gpt_exp(x[k] - max);
+        }
         sum = gpt_warp_sum(sum);
         factor = (float)(loss_scale / (double)sum);
         if (GPT_LANE == 0)
@@ -340,10 +345,14 @@ __global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, memo_type typ
                 is_padding ? 0
                            : loss_scale * (log((double)sum) + (double)max - (double)target_logit);
         __syncwarp(); /* all lanes have read the target's logit, which one of them replaces */
-        for (int64_t c = GPT_LANE; c < a.n_columns; c += GPT_CUDA_WARP) {
-            float d = gpt_exp(gpt_load(a.x, type, at + c) - max) * factor;
-            if (c == target) d -= (float)loss_scale;
-            gpt_store(a.x, type, at + c, is_padding ? 0.0f : d);
+        for (int64_t c = GPT_LANE * W; c < a.n_columns; c += GPT_CUDA_WARP * W) {
+            gpt_read<W>(x, a.x, type, at + c);
+            for (int k = 0; k < W; k++) {
+                x[k] = gpt_exp(x[k] - max) * factor;
+                if (c + k == target) x[k] -= (float)loss_scale;
+                if (is_padding) x[k] = 0;
+            }
+            gpt_write<W>(a.x, type, at + c, x);
         }
     }
 }
@@ -901,8 +910,10 @@ static memo_status gpt_cuda_norm_backward(gpt_cuda_kernels* c, memo_stream strea
 static memo_status gpt_cuda_cross_entropy(gpt_cuda_kernels* c, memo_stream stream,
                                           const gpt_tokens_args* a, memo_error* error) {
     double* losses = (double*)(void*)c->rows;
-    if (GPT_LAUNCH(gpt_count(a->rows) * GPT_CUDA_WARP, gpt_cross_entropy_kernel, *a, c->type,
-                   losses) ||
+    const int64_t n_threads = gpt_count(a->rows) * GPT_CUDA_WARP;
+    const int is_wide = gpt_is_wide(a->x, NULL, NULL, a->n_columns);
+    if ((is_wide ? GPT_LAUNCH(n_threads, gpt_cross_entropy_kernel<8>, *a, c->type, losses)
+                 : GPT_LAUNCH(n_threads, gpt_cross_entropy_kernel<1>, *a, c->type, losses)) ||
         GPT_LAUNCH(GPT_CUDA_PARTIALS, gpt_partials_kernel, c->partials, (const double*)losses,
                    gpt_count(a->rows)) ||
         GPT_LAUNCH(GPT_LANES, gpt_lanes_kernel, c->lanes, (const double*)c->partials,
