@@ -120,6 +120,89 @@ static inline memo_status gpt_test_open(const gpt_desc* desc, gpt_test_run* run,
     return status;
 }
 
+/* With activations in bf16 the kernels store rstd and LSE in fp32: they are near the exact ones of the bf16
+ * operands, not a rounding to bf16 away. */
+static inline void gpt_test_check_sums(memo_device* device, const gpt_kernels* kernels) {
+    enum { N = 13, HEADS = 2, SIZE = 32, HIDDEN = HEADS * SIZE, N_ELEMENTS = N * HIDDEN };
+    const int64_t sums = 4 * N_ELEMENTS * (int64_t)sizeof(uint16_t);
+    const int64_t n_bytes = sums + N * (HEADS + 1) * (int64_t)sizeof(float);
+    const uint64_t key = memo_test_random();
+    gpt_config config = gpt_test_config(1, HIDDEN, HEADS, HEADS, N, 1, 4, 0);
+    gpt_shapes shapes;
+    gpt_attention_args attention;
+    gpt_norm_args norm;
+    memo_stream stream = NULL;
+    memo_error error;
+    void *pinned = NULL, *scratch = NULL, *memory = NULL;
+    uint16_t *q, *k;
+    float *lse, *rstd;
+    char* at;
+    int i, j, e, head;
+
+    /* q, k, v, results; LSE, rstd. */
+    config.type = MEMO_TYPE_BF16;
+    shapes = gpt_shapes_make(&config);
+    CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
+    CHECK_OK(memo_device_alloc(device, kernels->scratch_bytes(kernels->context, &shapes), &scratch,
+                               &error));
+    CHECK_OK(memo_device_alloc(device, n_bytes, &memory, &error));
+    CHECK_OK(memo_host_alloc(device, n_bytes, &pinned, &error));
+    if (!memory || !pinned || !scratch) return;
+    CHECK_OK(kernels->prepare(kernels->context, &shapes, stream, scratch, &error));
+    q = (uint16_t*)pinned;
+    k = q + N_ELEMENTS;
+    lse = (float*)(void*)((char*)pinned + sums);
+    rstd = lse + N * HEADS;
+    for (i = 0; i < 4 * N_ELEMENTS; i++)
+        q[i] = memo_bf16_from_f32((float)gpt_normal(key, (uint64_t)i));
+    CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_DEVICE, memory, pinned, n_bytes, &error));
+
+    at = (char*)memory;
+    memset(&attention, 0, sizeof attention);
+    attention.shape.sequence = N;
+    attention.shape.head_size = SIZE;
+    attention.shape.n_heads = attention.shape.n_kv_heads = HEADS;
+    attention.batch = 1;
+    attention.q = at;
+    attention.k = at + sums / 4;
+    attention.v = at + sums / 2;
+    attention.out = at + 3 * sums / 4;
+    attention.lse = at + sums;
+    memset(&norm, 0, sizeof norm);
+    norm.x = at;
+    norm.weight = at + sums / 2;
+    norm.y = at + 3 * sums / 4;
+    norm.rstd = at + sums + N * HEADS * (int64_t)sizeof(float);
+    norm.rows = gpt_rows_make(0, N);
+    norm.hidden = HIDDEN;
+    CHECK_OK(kernels->enqueue(kernels->context, stream, GPT_KIND_ATTENTION, &attention, &error));
+    CHECK_OK(kernels->enqueue(kernels->context, stream, GPT_KIND_NORM, &norm, &error));
+    CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_HOST, lse, at + sums, n_bytes - sums, &error));
+    CHECK_OK(memo_stream_synchronize(device, stream, &error));
+
+    for (i = 0; i < N; i++) {
+        double squares = 0;
+        for (e = 0; e < HIDDEN; e++)
+            squares += pow((double)memo_f32_from_bf16(q[i * HIDDEN + e]), 2);
+        CHECK_IS(fabs((double)rstd[i] * sqrt(squares / HIDDEN + 1e-5) - 1), <, 1e-5);
+        for (head = 0; head < HEADS; head++) {
+            double sum = 0;
+            for (j = 0; j <= i; j++) {
+                double score = 0;
+                for (e = head * SIZE; e < (head + 1) * SIZE; e++)
+                    score += (double)memo_f32_from_bf16(q[i * HIDDEN + e]) *
+                             (double)memo_f32_from_bf16(k[j * HIDDEN + e]);
+                sum += exp(score / sqrt((double)SIZE));
+            }
+            CHECK_IS(fabs((double)lse[i * HEADS + head] - log(sum)), <, 1e-5);
+        }
+    }
+    CHECK_OK(memo_host_free(device, pinned, &error));
+    CHECK_OK(memo_device_free(device, memory, &error));
+    CHECK_OK(memo_device_free(device, scratch, &error));
+    CHECK_OK(memo_stream_destroy(device, stream, &error));
+}
+
 /* Text with some order in it, so that a loss can fall: each byte is near the one before. */
 static inline void gpt_test_text(uint8_t* text, int64_t n) {
     int64_t i;

@@ -38,13 +38,15 @@ builds_trainer() { # PROGRAM FLAGS...
     shift
     ${CC:-cc} -std=c99 -O1 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -DTRAIN_CUDA -DMEMO_SP_NCCL "$@" -I. -Iexamples \
         -pthread -isystem "$cuda" -Wall -Wextra -Werror -c examples/gpt/train_gpt.c -o "$program.o" &&
-        nvcc -cudart none "$folder/gpt_stand_in.o" "$folder/fake_cuda.o" "$program.o" -o "$program" -lpthread -lm
+        nvcc -cudart none -Xlinker --wrap=memo_cuda_device_create "$folder/gpt_stand_in.o" "$folder/fake_cuda.o" \
+            "$folder/capacities.o" "$program.o" -o "$program" -lpthread -lm
 }
 builds() {
     flags="-std=c++17 -O1 -I. -Iexamples -Itests/cuda -Werror all-warnings"
     flags="$flags -Xcompiler -Wall,-Wextra,-Wshadow,-Werror,-fno-strict-aliasing"
     nvcc -x c++ $flags -DMEMO_SP_NCCL -c tests/cuda/gpt_stand_in.cpp -o "$folder/gpt_stand_in.o" &&
         nvcc -x c++ $flags -c tests/cuda/fake_cuda.cpp -o "$folder/fake_cuda.o" &&
+        ${CC:-cc} -std=c99 -I. -isystem "$cuda" -Wall -Wextra -Werror -c tests/cuda/capacities.c -o "$folder/capacities.o" &&
         builds_trainer train_gpt && builds_trainer train_gpt_cudnn -DTRAIN_CUDNN
 }
 
@@ -98,6 +100,22 @@ one_gpu() { # ARGUMENT...
     cat "$folder/one.out"
     grep -q 'bitwise the same' "$folder/one.out" && grep -q ' 0 races' "$folder/one.out" &&
         [ -s "$folder/run/timeline.svg" ] && are_near "$folder/one.log" "$folder/host.log"
+}
+
+# The budgets are capacities of the device and of pinned memory, in every run but the first look at the GPU.
+budgets_are_capacities() {
+    capacities() { # EXPECTED ARGUMENT...
+        expected=$1
+        shift
+        rm -f "$folder/capacities"
+        # shellcheck disable=SC2086
+        CAPACITIES=$folder/capacities "$trainer" $tiny --batch 2 "$@" >"$folder/one.out" 2>&1 || { cat "$folder/one.out"; return 1; }
+        cat "$folder/capacities"
+        [ "$(wc -l <"$folder/capacities")" -gt 1 ] && [ "$(sed 1d "$folder/capacities" | sort -u)" = "$expected" ]
+    }
+    capacities '47185920 65536' --device-memory 45MiB --host-memory 64KiB --compare 1 --output "$folder/run" &&
+        capacities '47185920 65536' --device-memory 45MiB --host-memory 64KiB --policy swap --graph &&
+        capacities '47185920 0' --device-memory 45MiB --policy recompute
 }
 
 # graph_trains ARGUMENT...: a CUDA graph gives the losses of calls, and parameters that generate the same bytes.
@@ -246,6 +264,7 @@ test_is "the trainer builds on stand-ins" builds
 [ -x "$folder/train_gpt" ] || { tap_end; exit 1; }
 test_is "sub-batches on one GPU" one_gpu --sub-batches 2 --schedule fine --policy recompute
 test_is "parts of a sequence on one GPU, with cuDNN's attention" with_cudnn one_gpu --sub-batches 2 --batch 1
+test_is "budgets are capacities" budgets_are_capacities
 test_is "steps by a CUDA graph" graphs_train
 test_is "steps by a CUDA graph, streams as late as possible" late_streams \
     graph_trains --policy swap --layers 6 --host-memory 16KiB --spill "$folder"

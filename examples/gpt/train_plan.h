@@ -359,6 +359,39 @@ static memo_status candidate_planned(const train_options* o, gpt_policy policy,
     return status;
 }
 
+/* ---- prediction ----------------------------------------------------------------------------- */
+
+/* Of forward and backward of a step. */
+typedef struct step_times {
+    double layers_s, stall_s, recompute_s;
+} step_times;
+
+static int keeps_all(const candidate* c) {
+    const int64_t n = (int64_t)c->desc.config.n_layers * gpt_n_tensors(&c->desc.config);
+    int64_t i;
+    for (i = 0; i < n; i++)
+        if (c->desc.rows[i] != MEMO_ROWS_KEPT) return 0;
+    return 1;
+}
+
+/* Predicts the times of planned rows, and of a plan that keeps everything if profile is not NULL.
+ * Returns whether it could. */
+static int candidate_predict(const train_options* o, const candidate* c,
+                             const memo_profile* profile, step_times* times) {
+    const double n = (double)o->accumulate, n_layers = (double)o->layers;
+    memset(times, 0, sizeof *times);
+    if (c->swap_plan) {
+        times->layers_s = n * c->swap_plan->step_s;
+        times->stall_s = n * c->swap_plan->stall_s;
+        times->recompute_s = n * c->swap_plan->recompute_s;
+        return 1;
+    }
+    if (!profile || !keeps_all(c)) return 0;
+    times->layers_s =
+        n * (n_layers * (profile->forward_s + profile->backward_s) + profile->between_s);
+    return 1;
+}
+
 /* ---- refusal -------------------------------------------------------------------------------- */
 
 /* Writes ", --policy recompute" for each other policy that fits, or nothing. */
