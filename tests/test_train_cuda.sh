@@ -199,6 +199,9 @@ mistakes_are_refused() {
         refused '--ranks 2: a rank is a process; start this program with mpirun -n 2' -- --data 2 &&
         refused '--graph: a lost rank of --ranks 2 would not end' RANK=0 WORLD_SIZE=2 MASTER_ADDR=a -- --data 2 --graph &&
         refused '--graph takes at most 64 micro-batches' -- --accumulate 65 --graph &&
+        refused '--device-memory 9.0 GiB: the GPU has 8.0 GiB, of which .* free; --device-memory [0-9]*MiB, or none, would' -- \
+            --device-memory 9GiB &&
+        refused '--deterministic: an option of cuDNN.s attention; make CUDNN=' -- --deterministic 0 &&
         refused '--ring 2, --ulysses 1: the attention of these kernels' RANK=0 WORLD_SIZE=2 MASTER_ADDR=a -- --ring 2
 }
 
