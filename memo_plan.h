@@ -177,8 +177,7 @@ MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char*
  *
  *   1. A mixed-integer program over shares of rows, for each number of places for layers in host
  *      memory.  Its value is a lower bound if all layers are alike.
- *   2. Tables near its solution, rounded to tiles, and the best single alpha (MEMO paper).  Also
- *      every table in which all layers are alike, if there are few.
+ *   2. Its solution, rounded to tiles, and the best single alpha (MEMO paper).
  *   3. Random changes of the best table: of single layers, of ranges of layers, of tiles.
  *
  * The best table of all is the plan.  Ties go to the plan that recomputes least, then to the one
@@ -1510,6 +1509,7 @@ MEMOI int memoi_problem_hold(memoi_problem* problem, const memoi_lanes* lanes,
  * starts; whatever is found is a bound. */
 typedef struct memoi_moments {
     const memoi_problem* problem;
+    memob_arrays arrays;
     int64_t n_lanes;
     int64_t* first;  /* of lane l in the list: [first[l], first[l + 1]) */
     int64_t* lane;   /* of an item */
@@ -1520,35 +1520,24 @@ typedef struct memoi_moments {
     int64_t n_looks; /* lanes of items looked at so far */
 } memoi_moments;
 
-MEMOI void memoi_moments_free(memoi_moments* moments) {
-    MEMO_FREE(moments->first);
-    MEMO_FREE(moments->lane);
-    MEMO_FREE(moments->rank);
-    MEMO_FREE(moments->n_over);
-    MEMO_FREE(moments->moment);
-    MEMO_FREE(moments->change);
-}
-
+/* The caller frees the arrays, whether it succeeds or not. */
 MEMOI int memoi_moments_create(memoi_moments* moments, const memoi_lanes* lanes,
                                const int64_t* item_of) {
     const memo_plan* plan = lanes->plan;
-    int64_t n = lanes->problem->n_items, i, k, l;
-    memob_keyed* by_end = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    int64_t n = lanes->problem->n_items, n_lanes = memoi_lanes_count(lanes), i, k, l;
+    memob_arrays* a = &moments->arrays;
+    memob_keyed* by_end;
     memset(moments, 0, sizeof *moments);
     moments->problem = lanes->problem;
-    moments->n_lanes = memoi_lanes_count(lanes);
-    moments->first = (int64_t*)memob_calloc(moments->n_lanes + 1, sizeof(int64_t));
-    moments->lane = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    moments->rank = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    moments->n_over = (int64_t*)memob_calloc(n * moments->n_lanes, sizeof(int64_t));
-    moments->moment = (int64_t*)memob_calloc(moments->n_lanes, sizeof(int64_t));
-    moments->change = (int64_t*)memob_calloc(n + 2, sizeof(int64_t));
-    if (!moments->first || !moments->lane || !moments->rank || !moments->n_over ||
-        !moments->moment || !moments->change || !by_end) {
-        memoi_moments_free(moments);
-        MEMO_FREE(by_end);
-        return 0;
-    }
+    moments->n_lanes = n_lanes;
+    moments->first = (int64_t*)memob_arrays_add(a, n_lanes + 1, sizeof(int64_t));
+    moments->lane = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    moments->rank = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    moments->n_over = (int64_t*)memob_arrays_add(a, n * n_lanes, sizeof(int64_t));
+    moments->moment = (int64_t*)memob_arrays_add(a, n_lanes, sizeof(int64_t));
+    moments->change = (int64_t*)memob_arrays_add(a, n + 2, sizeof(int64_t));
+    by_end = (memob_keyed*)memob_arrays_add(a, n, sizeof(memob_keyed));
+    if (a->failed) return 0;
 
     /* Each lane's items, and the rank of each item in its lane. */
     for (k = 0, l = -1; k < n; k++) {
@@ -1556,7 +1545,7 @@ MEMOI int memoi_moments_create(memoi_moments* moments, const memoi_lanes* lanes,
         moments->lane[lanes->list[k].index] = l;
         moments->rank[lanes->list[k].index] = k - moments->first[l];
     }
-    moments->first[moments->n_lanes] = n;
+    moments->first[n_lanes] = n;
 
     /* How many items of each lane have begun before an item ends.  Items are in order of begins, so
      * one pass in order of ends counts them, in moment. */
@@ -1568,17 +1557,16 @@ MEMOI int memoi_moments_create(memoi_moments* moments, const memoi_lanes* lanes,
     for (k = i = 0; k < n; k++) {
         while (i < n && plan->buffers[lanes->problem->items[i].buffer].begin < by_end[k].key)
             moments->moment[moments->lane[i++]]++;
-        memcpy(&moments->n_over[by_end[k].index * moments->n_lanes], moments->moment,
-               (size_t)moments->n_lanes * sizeof(int64_t));
+        memcpy(&moments->n_over[by_end[k].index * n_lanes], moments->moment,
+               (size_t)n_lanes * sizeof(int64_t));
     }
-    MEMO_FREE(by_end);
 
     /* Or before its hold ends. */
     for (k = 0; k < plan->n_holds; k++) {
         i = item_of[plan->holds[k].buffer];
-        for (l = 0; i >= 0 && l < moments->n_lanes; l++)
+        for (l = 0; i >= 0 && l < n_lanes; l++)
             if (lanes->list[moments->first[l]].key == plan->holds[k].lane)
-                moments->n_over[i * moments->n_lanes + l] =
+                moments->n_over[i * n_lanes + l] =
                     memoi_lanes_at(lanes, plan->holds[k].lane, plan->holds[k].until) -
                     moments->first[l];
     }
@@ -1656,13 +1644,12 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
         /* The bound takes memory for items times lanes, so large problems do without it. */
         added = memoi_problem_hold(problem, &lanes, item_of);
         if (added && n * memoi_lanes_count(&lanes) <= MEMOI_MOMENTS_TABLE) {
-            if (!memoi_moments_create(&moments, &lanes, item_of)) {
-                added = 0;
-            } else {
+            if (memoi_moments_create(&moments, &lanes, item_of))
                 problem->lower_bound =
                     memob_max(problem->lower_bound, memoi_moments_bound(&moments));
-                memoi_moments_free(&moments);
-            }
+            else
+                added = 0;
+            memob_arrays_free(&moments.arrays);
         }
     }
     MEMO_FREE(lanes.list);
@@ -1722,17 +1709,6 @@ typedef struct memoi_unplaced {
     int32_t* first_place;        /* of a section: items that begin and end before it come earlier */
 } memoi_unplaced;
 
-MEMOI void memoi_unplaced_free(memoi_unplaced* unplaced) {
-    MEMO_FREE(unplaced->begin);
-    MEMO_FREE(unplaced->end);
-    MEMO_FREE(unplaced->turn);
-    MEMO_FREE(unplaced->box);
-    MEMO_FREE(unplaced->least_turn);
-    MEMO_FREE(unplaced->place_of);
-    MEMO_FREE(unplaced->first_place);
-    memset(unplaced, 0, sizeof *unplaced);
-}
-
 /* The place of a point on the curve: the bits of both in turn. */
 MEMOI int64_t memoi_unplaced_key(int64_t begin, int64_t end) {
     uint64_t both[2];
@@ -1771,25 +1747,22 @@ MEMOI void memoi_unplaced_boxes(memoi_unplaced* unplaced, int64_t n) {
         memoi_box_add(&unplaced->box[k / 2], &unplaced->box[k]);
 }
 
-MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* problem) {
+/* Adds its arrays to a.  0: no memory. */
+MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* problem,
+                                memob_arrays* a) {
     int64_t n = problem->n_items, n_leaves = 1, n_places, s, k;
-    memob_keyed* curve = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    memob_keyed* curve = (memob_keyed*)memob_arrays_add(a, n, sizeof(memob_keyed));
     while (n_leaves * MEMOI_UNPLACED_BLOCK < n) n_leaves *= 2;
     n_places = n_leaves * MEMOI_UNPLACED_BLOCK;
     unplaced->n_leaves = n_leaves;
-    unplaced->begin = (int32_t*)memob_calloc(n_places, sizeof(int32_t));
-    unplaced->end = (int32_t*)memob_calloc(n_places, sizeof(int32_t));
-    unplaced->turn = (int32_t*)memob_calloc(n_places, sizeof(int32_t));
-    unplaced->box = (memoi_box*)memob_calloc(2 * n_leaves, sizeof(memoi_box));
-    unplaced->least_turn = (int32_t*)memob_calloc(2 * n_leaves, sizeof(int32_t));
-    unplaced->place_of = (int32_t*)memob_calloc(n, sizeof(int32_t));
-    unplaced->first_place = (int32_t*)memob_calloc(problem->n_sections + 1, sizeof(int32_t));
-    if (!curve || !unplaced->begin || !unplaced->end || !unplaced->turn || !unplaced->box ||
-        !unplaced->least_turn || !unplaced->place_of || !unplaced->first_place) {
-        MEMO_FREE(curve);
-        memoi_unplaced_free(unplaced);
-        return 0;
-    }
+    unplaced->begin = (int32_t*)memob_arrays_add(a, n_places, sizeof(int32_t));
+    unplaced->end = (int32_t*)memob_arrays_add(a, n_places, sizeof(int32_t));
+    unplaced->turn = (int32_t*)memob_arrays_add(a, n_places, sizeof(int32_t));
+    unplaced->box = (memoi_box*)memob_arrays_add(a, 2 * n_leaves, sizeof(memoi_box));
+    unplaced->least_turn = (int32_t*)memob_arrays_add(a, 2 * n_leaves, sizeof(int32_t));
+    unplaced->place_of = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
+    unplaced->first_place = (int32_t*)memob_arrays_add(a, problem->n_sections + 1, sizeof(int32_t));
+    if (a->failed) return 0;
 
     /* Items along the curve. */
     for (k = 0; k < n; k++) {
@@ -1806,7 +1779,6 @@ MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* p
         while (k < n && curve[k].key < memoi_unplaced_key(s, s)) k++;
         unplaced->first_place[s] = (int32_t)k;
     }
-    MEMO_FREE(curve);
     memoi_unplaced_boxes(unplaced, n);
     return 1;
 }
@@ -1904,16 +1876,11 @@ typedef struct memoi_skyline {
     int64_t* mark;
 } memoi_skyline;
 
-MEMOI int memoi_skyline_create(memoi_skyline* skyline, int64_t n_sections) {
+MEMOI void memoi_skyline_create(memoi_skyline* skyline, int64_t n_sections, memob_arrays* a) {
     skyline->n_leaves = 1;
     while (skyline->n_leaves < n_sections) skyline->n_leaves *= 2;
-    skyline->top = (int64_t*)memob_calloc(2 * skyline->n_leaves, sizeof(int64_t));
-    skyline->mark = (int64_t*)memob_calloc(2 * skyline->n_leaves, sizeof(int64_t));
-    return skyline->top && skyline->mark;
-}
-MEMOI void memoi_skyline_free(memoi_skyline* skyline) {
-    MEMO_FREE(skyline->top);
-    MEMO_FREE(skyline->mark);
+    skyline->top = (int64_t*)memob_arrays_add(a, 2 * skyline->n_leaves, sizeof(int64_t));
+    skyline->mark = (int64_t*)memob_arrays_add(a, 2 * skyline->n_leaves, sizeof(int64_t));
 }
 MEMOI void memoi_skyline_clear(memoi_skyline* skyline) {
     memset(skyline->top, 0, (size_t)(2 * skyline->n_leaves) * sizeof(int64_t));
@@ -2025,6 +1992,7 @@ typedef struct memoi_turn {
 /* Scratch of one greedy run. */
 typedef struct memoi_greedy {
     const memoi_problem* problem;
+    memob_arrays arrays;
     double deadline;
     memoi_ranked* ranked;
     int64_t* offsets;
@@ -2038,40 +2006,24 @@ typedef struct memoi_greedy {
     memoi_turn* turns;      /* by rank */
 } memoi_greedy;
 
-MEMOI void memoi_greedy_free(memoi_greedy* greedy) {
-    memoi_skyline_free(&greedy->skyline);
-    MEMO_FREE(greedy->ranked);
-    MEMO_FREE(greedy->plateaus.list);
-    MEMO_FREE(greedy->waiting.list);
-    MEMO_FREE(greedy->fixed);
-    MEMO_FREE(greedy->offsets);
-    MEMO_FREE(greedy->held_top);
-    memoi_unplaced_free(&greedy->unplaced);
-    MEMO_FREE(greedy->plateau);
-    MEMO_FREE(greedy->turns);
-}
-
+/* The caller frees the arrays, whether it succeeds or not. */
 MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem, double deadline) {
     int64_t n = problem->n_items, n_sections = problem->n_sections, i, k = 0;
+    int64_t n_plateaus = 3 * problem->n_ranges + 4; /* entered by one run */
+    memob_arrays* a = &greedy->arrays;
     memset(greedy, 0, sizeof *greedy);
     greedy->problem = problem;
     greedy->deadline = deadline;
-    greedy->ranked = (memoi_ranked*)memob_calloc(n, sizeof(memoi_ranked));
-    greedy->plateaus.list =
-        (memob_keyed*)memob_calloc(3 * problem->n_ranges + 4, sizeof(memob_keyed));
-    greedy->waiting.list = (memob_keyed*)memob_calloc(n + 1, sizeof(memob_keyed));
-    greedy->fixed = (int64_t*)memob_calloc(problem->n_fixed, sizeof(int64_t));
-    greedy->offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    greedy->held_top = (int64_t*)memob_calloc(problem->held ? n : 0, sizeof(int64_t));
-    greedy->plateau = (memoi_plateau*)memob_calloc(n_sections + 1, sizeof(memoi_plateau));
-    greedy->turns = (memoi_turn*)memob_calloc(n, sizeof(memoi_turn));
-    if (!memoi_skyline_create(&greedy->skyline, problem->n_sections) || !greedy->ranked ||
-        !greedy->plateaus.list || !greedy->waiting.list || !greedy->fixed || !greedy->offsets ||
-        !greedy->held_top || !greedy->plateau || !greedy->turns ||
-        !memoi_unplaced_create(&greedy->unplaced, problem)) {
-        memoi_greedy_free(greedy);
-        return 0;
-    }
+    greedy->ranked = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
+    greedy->plateaus.list = (memob_keyed*)memob_arrays_add(a, n_plateaus, sizeof(memob_keyed));
+    greedy->waiting.list = (memob_keyed*)memob_arrays_add(a, n + 1, sizeof(memob_keyed));
+    greedy->fixed = (int64_t*)memob_arrays_add(a, problem->n_fixed, sizeof(int64_t));
+    greedy->offsets = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    greedy->held_top = (int64_t*)memob_arrays_add(a, problem->held ? n : 0, sizeof(int64_t));
+    greedy->plateau = (memoi_plateau*)memob_arrays_add(a, n_sections + 1, sizeof(memoi_plateau));
+    greedy->turns = (memoi_turn*)memob_arrays_add(a, n, sizeof(memoi_turn));
+    memoi_skyline_create(&greedy->skyline, n_sections, a);
+    if (!memoi_unplaced_create(&greedy->unplaced, problem, a)) return 0;
 
     /* Fixed items by offset, because the search for a free place goes upward. */
     for (i = 0; i < n; i++) {
@@ -2554,6 +2506,7 @@ enum { MEMOI_FIT_LEVELS = 16, MEMOI_FIT_STEP = 2, MEMOI_FIT_ROUNDS = 16 };
 
 typedef struct memoi_fit {
     const memoi_problem* problem;
+    memob_arrays arrays;
     memoi_stay* stays;                      /* by level, then bucket */
     int32_t* stay_of;                       /* of a range */
     int64_t* buckets;                       /* where each begins; one more at the end */
@@ -2564,23 +2517,16 @@ typedef struct memoi_fit {
     memoi_range* taken; /* scratch: bytes that an item must keep away from */
 } memoi_fit;
 
-MEMOI void memoi_fit_free(memoi_fit* fit) {
-    MEMO_FREE(fit->stays);
-    MEMO_FREE(fit->stay_of);
-    MEMO_FREE(fit->buckets);
-    MEMO_FREE(fit->order);
-    MEMO_FREE(fit->taken);
-    memset(fit, 0, sizeof *fit);
-}
-
 MEMOI int64_t memoi_fit_bucket(const memoi_fit* fit, const memoi_range* range) {
     int level = 0;
     while ((range->end - range->begin) >> (level + 1) * MEMOI_FIT_STEP) level++;
     return fit->first_bucket[level] + (range->begin >> level * MEMOI_FIT_STEP);
 }
 
+/* The caller frees the arrays, whether it succeeds or not. */
 MEMOI int memoi_fit_create(memoi_fit* fit, const memoi_problem* problem) {
     int64_t n = problem->n_items, n_ranges = problem->n_ranges, n_buckets = 0, longest = 1, i, k;
+    memob_arrays* a = &fit->arrays;
     memset(fit, 0, sizeof *fit);
     fit->problem = problem;
 
@@ -2591,15 +2537,12 @@ MEMOI int memoi_fit_create(memoi_fit* fit, const memoi_problem* problem) {
         fit->first_bucket[fit->n_levels] = n_buckets;
         n_buckets += (problem->n_sections >> fit->n_levels * MEMOI_FIT_STEP) + 1;
     }
-    fit->stays = (memoi_stay*)memob_calloc(n_ranges, sizeof(memoi_stay));
-    fit->stay_of = (int32_t*)memob_calloc(n_ranges, sizeof(int32_t));
-    fit->buckets = (int64_t*)memob_calloc(n_buckets + 1, sizeof(int64_t));
-    fit->order = (int32_t*)memob_calloc(n, sizeof(int32_t));
-    fit->taken = (memoi_range*)memob_calloc(n_ranges + n, sizeof(memoi_range));
-    if (!fit->stays || !fit->stay_of || !fit->buckets || !fit->order || !fit->taken) {
-        memoi_fit_free(fit);
-        return 0;
-    }
+    fit->stays = (memoi_stay*)memob_arrays_add(a, n_ranges, sizeof(memoi_stay));
+    fit->stay_of = (int32_t*)memob_arrays_add(a, n_ranges, sizeof(int32_t));
+    fit->buckets = (int64_t*)memob_arrays_add(a, n_buckets + 1, sizeof(int64_t));
+    fit->order = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
+    fit->taken = (memoi_range*)memob_arrays_add(a, n_ranges + n, sizeof(memoi_range));
+    if (a->failed) return 0;
 
     /* Counting sort of the ranges into buckets. */
     for (k = 0; k < n_ranges; k++) fit->buckets[memoi_fit_bucket(fit, &problem->ranges[k]) + 1]++;
@@ -2754,14 +2697,13 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     memoi_greedy greedy;
     memoi_fit fit;
     int64_t first, second;
-    int is_fit_done = 0, k, ok = 1;
+    int is_fit_done = 0, k, ok;
     memset(&fit, 0, sizeof fit);
-    if (!memoi_greedy_create(&greedy, problem, deadline))
-        return memob_no_memory(error, "the greedy planner");
+    ok = memoi_greedy_create(&greedy, problem, deadline);
 
     /* No order can help fixed items that overlap. */
-    if (problem->n_fixed && memoi_greedy_fixed_clash(&greedy, &first, &second)) {
-        memoi_greedy_free(&greedy);
+    if (ok && problem->n_fixed && memoi_greedy_fixed_clash(&greedy, &first, &second)) {
+        memob_arrays_free(&greedy.arrays);
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "buffers %lld and %lld are fixed to overlapping places",
                               (long long)plan->buffers[problem->items[first].buffer].id,
@@ -2769,7 +2711,7 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     }
 
     /* A plan at once, however little time there is. */
-    if (best->peak == INT64_MAX) {
+    if (ok && best->peak == INT64_MAX) {
         ok = memoi_online_run(problem, greedy.offsets);
         if (ok) memoi_solution_offer(problem, greedy.offsets, -1, best);
     }
@@ -2793,8 +2735,8 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
                              rules[k].is_fit ? (int32_t)rules[k].order : -1, best);
     }
 
-    memoi_fit_free(&fit);
-    memoi_greedy_free(&greedy);
+    memob_arrays_free(&fit.arrays);
+    memob_arrays_free(&greedy.arrays);
     return ok ? MEMO_STATUS_OK : memob_no_memory(error, "the greedy planner");
 }
 
@@ -3064,7 +3006,7 @@ enum { MEMOI_FAILURES = 1 << 16 }; /* remembered; a later one replaces an earlie
 
 typedef struct memoi_search {
     const memoi_problem* problem;
-    void* memory; /* of all arrays but the two logs */
+    memob_arrays arrays; /* all but the two logs */
 
     /* fixed for the problem */
     int64_t* size; /* of item i */
@@ -3131,35 +3073,8 @@ MEMOI double memoi_search_random_real(uint64_t* state) { /* [0, 1) */
     return (double)(memoi_search_random(state) >> 11) * (1.0 / 9007199254740992.0);
 }
 
-MEMOI int64_t memoi_search_layout(memoi_search* search, char* block, int64_t n_members,
-                                  int64_t n_fixed) {
-    int64_t n = search->problem->n_items, n_sections = search->problem->n_sections, used = 0;
-    search->size = (int64_t*)memob_carve(block, &used, n, sizeof(int64_t), 16);
-    search->members = (int32_t*)memob_carve(block, &used, n_members, sizeof(int32_t), 16);
-    search->fixed = (int32_t*)memob_carve(block, &used, n_fixed, sizeof(int32_t), 16);
-    search->first_fixed = (int64_t*)memob_carve(block, &used, n + 1, sizeof(int64_t), 16);
-    search->first_member = (int64_t*)memob_carve(block, &used, n_sections + 1, sizeof(int64_t), 16);
-    search->first_item = (int32_t*)memob_carve(block, &used, n_sections + 1, sizeof(int32_t), 16);
-    search->minimum = (int64_t*)memob_carve(block, &used, n, sizeof(int64_t), 16);
-    search->bound = (int64_t*)memob_carve(block, &used, n, sizeof(int64_t), 16);
-    search->is_placed = (char*)memob_carve(block, &used, n, 1, 16);
-    search->is_blocked = (char*)memob_carve(block, &used, n, 1, 16);
-    search->unplaced_sum = (int64_t*)memob_carve(block, &used, n_sections, sizeof(int64_t), 16);
-    search->n_unplaced = (int32_t*)memob_carve(block, &used, n_sections, sizeof(int32_t), 16);
-    search->crossing = (int32_t*)memob_carve(block, &used, n_sections, sizeof(int32_t), 16);
-    search->looks = (memoi_look*)memob_carve(block, &used, n_sections, sizeof(memoi_look), 16);
-    search->is_stale = (char*)memob_carve(block, &used, n_sections, 1, 16);
-    search->rank = (int32_t*)memob_carve(block, &used, n, sizeof(int32_t), 16);
-    search->weight = (double*)memob_carve(block, &used, n_sections, sizeof(double), 16);
-    search->sorted = (int32_t*)memob_carve(block, &used, n, sizeof(int32_t), 16);
-    search->ranked = (memoi_ranked*)memob_carve(block, &used, n, sizeof(memoi_ranked), 16);
-    search->failures =
-        (memoi_failure*)memob_carve(block, &used, MEMOI_FAILURES, sizeof(memoi_failure), 16);
-    return used;
-}
-
 MEMOI void memoi_search_free(memoi_search* search) {
-    MEMO_FREE(search->memory);
+    memob_arrays_free(&search->arrays);
     MEMO_FREE(search->changes);
     MEMO_FREE(search->old_looks);
     memset(search, 0, sizeof *search);
@@ -3210,9 +3125,11 @@ enum {
     MEMOI_THREAD_STACK_BYTES = 1 << 26
 };
 
-/* Returns 1; 0 without memory; -1 if the problem is too large for a search. */
+/* Returns 1; 0 without memory; -1 if the problem is too large for a search.  The caller frees it. */
 MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem) {
-    int64_t n_members = 0, n_fixed = 0, i, s, used;
+    int64_t n = problem->n_items, n_sections = problem->n_sections, n_members = 0, n_fixed = 0, i,
+            s;
+    memob_arrays* a = &search->arrays;
     memset(search, 0, sizeof *search);
     search->problem = problem;
     search->neighbors = problem->neighbors;
@@ -3222,10 +3139,27 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
     for (i = 0; i < problem->n_ranges; i++)
         n_members += problem->ranges[i].end - problem->ranges[i].begin;
     if (n_members > MEMOI_SEARCH_MEMBERS) return -1;
-    used = memoi_search_layout(search, NULL, n_members, n_fixed);
-    search->memory = memob_calloc(used, 1);
-    if (!search->memory) return 0;
-    memoi_search_layout(search, (char*)search->memory, n_members, n_fixed);
+    search->size = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    search->members = (int32_t*)memob_arrays_add(a, n_members, sizeof(int32_t));
+    search->fixed = (int32_t*)memob_arrays_add(a, n_fixed, sizeof(int32_t));
+    search->first_fixed = (int64_t*)memob_arrays_add(a, n + 1, sizeof(int64_t));
+    search->first_member = (int64_t*)memob_arrays_add(a, n_sections + 1, sizeof(int64_t));
+    search->first_item = (int32_t*)memob_arrays_add(a, n_sections + 1, sizeof(int32_t));
+    search->minimum = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    search->bound = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    search->is_placed = (char*)memob_arrays_add(a, n, 1);
+    search->is_blocked = (char*)memob_arrays_add(a, n, 1);
+    search->unplaced_sum = (int64_t*)memob_arrays_add(a, n_sections, sizeof(int64_t));
+    search->n_unplaced = (int32_t*)memob_arrays_add(a, n_sections, sizeof(int32_t));
+    search->crossing = (int32_t*)memob_arrays_add(a, n_sections, sizeof(int32_t));
+    search->looks = (memoi_look*)memob_arrays_add(a, n_sections, sizeof(memoi_look));
+    search->is_stale = (char*)memob_arrays_add(a, n_sections, 1);
+    search->rank = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
+    search->weight = (double*)memob_arrays_add(a, n_sections, sizeof(double));
+    search->sorted = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
+    search->ranked = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
+    search->failures = (memoi_failure*)memob_arrays_add(a, MEMOI_FAILURES, sizeof(memoi_failure));
+    if (a->failed) return 0;
     for (i = 0; i < problem->n_ranges; i++)
         for (s = problem->ranges[i].begin; s < problem->ranges[i].end; s++)
             search->first_member[s + 1]++;
@@ -3950,7 +3884,8 @@ typedef struct memoi_replaced {
 } memoi_replaced;
 
 typedef struct memoi_climb {
-    const memoi_problem* problem;
+    const memoi_problem* problem; /* NULL: it has not begun */
+    memob_arrays arrays;
     const memoi_neighbors* neighbors;
     memoi_place* places; /* of an item */
     memoi_queue open;    /* by key */
@@ -3970,18 +3905,6 @@ typedef struct memoi_climb {
     int64_t n_nodes; /* items placed */
     int32_t is_out_of_time;
 } memoi_climb;
-
-MEMOI void memoi_climb_free(memoi_climb* climb) {
-    MEMO_FREE(climb->places);
-    MEMO_FREE(climb->open.list);
-    MEMO_FREE(climb->taken);
-    MEMO_FREE(climb->offsets);
-    MEMO_FREE(climb->keys);
-    MEMO_FREE(climb->lows);
-    MEMO_FREE(climb->critical);
-    MEMO_FREE(climb->rank);
-    memset(climb, 0, sizeof *climb);
-}
 
 /* Does item j come before item i? */
 MEMOI int memoi_climb_is_before(const memoi_climb* climb, int64_t j, int64_t i) {
@@ -4029,12 +3952,10 @@ MEMOI void memoi_climb_set_goal(memoi_climb* climb, int64_t goal) {
 }
 
 /* Begins with best, and the order that gives it by first fit; if there is none, with the order of
- * its offsets, which raises nothing.  0: no memory. */
-MEMOI int memoi_climb_begin(memoi_climb* climb, const memoi_solution* best) {
+ * its offsets, which raises nothing.  ranked: scratch, one per item. */
+MEMOI void memoi_climb_begin(memoi_climb* climb, const memoi_solution* best, memoi_ranked* ranked) {
     const memoi_problem* problem = climb->problem;
     int64_t n = problem->n_items, k;
-    memoi_ranked* ranked = (memoi_ranked*)memob_calloc(n, sizeof(memoi_ranked));
-    if (!ranked) return 0;
     if (best->fit_order >= 0) {
         memoi_greedy_order_items(problem, (memoi_item_order)best->fit_order, ranked);
     } else {
@@ -4050,34 +3971,34 @@ MEMOI int memoi_climb_begin(memoi_climb* climb, const memoi_solution* best) {
         place->key = problem->items[ranked[k].index].fixed < 0 ? k << 32 : INT64_MIN;
         place->low = best->offsets[ranked[k].index];
     }
-    MEMO_FREE(ranked);
-    return 1;
 }
 
-/* Returns 1; 0 without memory; -1 if the lists of neighbors would be too long. */
+/* Returns 1; 0 without memory; -1 if the lists of neighbors would be too long.  The caller frees
+ * the arrays. */
 MEMOI int memoi_climb_create(memoi_climb* climb, const memoi_problem* problem,
                              const memoi_effort* effort, const memoi_solution* best) {
     int64_t n = problem->n_items;
     int listed = memoi_neighbors_list(problem);
+    memob_arrays* a = &climb->arrays;
+    memoi_ranked* ranked;
     memset(climb, 0, sizeof *climb);
     if (listed <= 0) return listed;
     climb->problem = problem;
     climb->neighbors = problem->neighbors;
     climb->random = effort->seed;
     climb->deadline = effort->deadline;
-    climb->places = (memoi_place*)memob_calloc(n, sizeof(memoi_place));
-    climb->open.list = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
-    climb->taken = (memoi_range*)memob_calloc(n, sizeof(memoi_range));
-    climb->offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    climb->keys = (memoi_replaced*)memob_calloc(MEMOI_CLIMB_MOVES, sizeof(memoi_replaced));
-    climb->lows = (memoi_replaced*)memob_calloc(n, sizeof(memoi_replaced));
-    climb->critical = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    climb->rank = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    if (climb->places && climb->open.list && climb->taken && climb->offsets && climb->keys &&
-        climb->lows && climb->critical && climb->rank && memoi_climb_begin(climb, best))
-        return 1;
-    memoi_climb_free(climb);
-    return 0;
+    climb->places = (memoi_place*)memob_arrays_add(a, n, sizeof(memoi_place));
+    climb->open.list = (memob_keyed*)memob_arrays_add(a, n, sizeof(memob_keyed));
+    climb->taken = (memoi_range*)memob_arrays_add(a, n, sizeof(memoi_range));
+    climb->offsets = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    climb->keys = (memoi_replaced*)memob_arrays_add(a, MEMOI_CLIMB_MOVES, sizeof(memoi_replaced));
+    climb->lows = (memoi_replaced*)memob_arrays_add(a, n, sizeof(memoi_replaced));
+    climb->critical = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    climb->rank = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    ranked = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
+    if (a->failed) return 0;
+    memoi_climb_begin(climb, best, ranked);
+    return 1;
 }
 
 /* Item i is to be placed again; below `from` there is no hole for it. */
@@ -4303,7 +4224,8 @@ enum {
 };
 
 typedef struct memoi_cores {
-    const memoi_problem* problem;
+    const memoi_problem* problem; /* NULL: it has no cores */
+    memob_arrays arrays;
     int32_t* item_of;     /* of the core's items, ascending */
     char* is_in;          /* the core, of an item */
     int64_t* offsets;     /* of items, -1: not placed */
@@ -4314,31 +4236,21 @@ typedef struct memoi_cores {
     double deadline;
 } memoi_cores;
 
-MEMOI void memoi_cores_free(memoi_cores* cores) {
-    MEMO_FREE(cores->item_of);
-    MEMO_FREE(cores->is_in);
-    MEMO_FREE(cores->offsets);
-    MEMO_FREE(cores->taken);
-    MEMO_FREE(cores->others);
-    memset(cores, 0, sizeof *cores);
-}
-
+/* The caller frees the arrays, whether it succeeds or not. */
 MEMOI int memoi_cores_create(memoi_cores* cores, const memoi_problem* problem,
                              const memoi_effort* effort) {
     int64_t n = problem->n_items;
+    memob_arrays* a = &cores->arrays;
     memset(cores, 0, sizeof *cores);
     cores->problem = problem;
     cores->seed = effort->seed;
     cores->deadline = effort->deadline;
-    cores->item_of = (int32_t*)memob_calloc(n, sizeof(int32_t));
-    cores->is_in = (char*)memob_calloc(n, 1);
-    cores->offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    cores->taken = (memoi_range*)memob_calloc(n, sizeof(memoi_range));
-    cores->others = (memoi_ranked*)memob_calloc(n, sizeof(memoi_ranked));
-    if (!cores->item_of || !cores->is_in || !cores->offsets || !cores->taken || !cores->others) {
-        memoi_cores_free(cores);
-        return 0;
-    }
+    cores->item_of = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
+    cores->is_in = (char*)memob_arrays_add(a, n, 1);
+    cores->offsets = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    cores->taken = (memoi_range*)memob_arrays_add(a, n, sizeof(memoi_range));
+    cores->others = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
+    if (a->failed) return 0;
     memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, cores->others);
     return 1;
 }
@@ -4615,8 +4527,8 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
         memoi_search_report(effort, problem, best, *bound, 0);
     }
     if (created > 0) memoi_team_free(&team);
-    memoi_climb_free(&climb);
-    memoi_cores_free(&cores);
+    memob_arrays_free(&climb.arrays);
+    memob_arrays_free(&cores.arrays);
     return ok;
 }
 
@@ -4826,7 +4738,7 @@ MEMOI int memoi_spots_climb(const memoi_problem* problem, int64_t goal, memoi_ef
     } while (ok && best->peak > goal && own.nodes_left > 0 && own.nodes_left < nodes_before &&
              memob_now_s() < own.deadline);
     effort->nodes_left += own.nodes_left;
-    memoi_climb_free(&climb);
+    memob_arrays_free(&climb.arrays);
     return ok;
 }
 
@@ -4974,15 +4886,15 @@ MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem*
  * is fixed, because a plan upside down is a plan.  Some runs add transitivity of "below". */
 
 enum {
-    MEMOI_MIP_PAIRS = 20000,   /* more pairs are too many for lp_solve to factorize */
-    MEMOI_MIP_TRIPLES = 20000, /* with more, transitivity is left out */
-    MEMOI_MIP_AUTO_PAIRS = 60  /* what AUTO hands to it */
+    MEMOI_MIP_PAIRS = 20000,  /* more pairs are too many for lp_solve to factorize */
+    MEMOI_MIP_TRIPLES = 20000 /* with more, transitivity is left out */
 };
 
 #ifdef MEMO_LP_SOLVE
 
 typedef struct memoi_mip {
     const memoi_problem* problem;
+    memob_arrays arrays;
     int32_t* pair; /* column of z_ij at [i * n + j], i < j; 0: they never meet */
     int64_t n_pairs;
     lprec* lp;
@@ -5216,7 +5128,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
     static const memoi_mip_setting settings[] = {{1, 1, 0.25}, {0, 0, 0.4}, {0, 1, 1.0}};
     memo_status status = MEMO_STATUS_OK;
     int64_t n = problem->n_items, i, j;
-    int64_t* offsets = NULL;
+    int64_t* offsets;
     double* columns = NULL;
     size_t run;
     memoi_mip mip;
@@ -5234,9 +5146,9 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
                               (long long)n);
 
     /* Number the pairs that conflict. */
-    mip.pair = (int32_t*)memob_calloc(n * n, sizeof(int32_t));
-    offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    if (!mip.pair || !offsets) status = memob_no_memory(error, "the MIP");
+    mip.pair = (int32_t*)memob_arrays_add(&mip.arrays, n * n, sizeof(int32_t));
+    offsets = (int64_t*)memob_arrays_add(&mip.arrays, n, sizeof(int64_t));
+    if (mip.arrays.failed) status = memob_no_memory(error, "the MIP");
     for (i = 0; i < n && !status; i++)
         for (j = i + 1; j < n; j++)
             if (memoi_problem_items_conflict(problem, i, j))
@@ -5247,10 +5159,10 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
                                 "the search",
                                 (long long)mip.n_pairs, (int)MEMOI_MIP_PAIRS);
     if (!status) {
-        mip.value = (double*)memob_calloc(n + 3, sizeof(double));
-        mip.column = (int*)memob_calloc(n + 3, sizeof(int));
-        columns = (double*)memob_calloc(n + 1 + mip.n_pairs, sizeof(double));
-        if (!mip.value || !mip.column || !columns) status = memob_no_memory(error, "the MIP");
+        mip.value = (double*)memob_arrays_add(&mip.arrays, n + 3, sizeof(double));
+        mip.column = (int*)memob_arrays_add(&mip.arrays, n + 3, sizeof(int));
+        columns = (double*)memob_arrays_add(&mip.arrays, n + 1 + mip.n_pairs, sizeof(double));
+        if (mip.arrays.failed) status = memob_no_memory(error, "the MIP");
     }
 
     /* lp_solve's tolerances are absolute: scale the peak to at most 100000. */
@@ -5281,11 +5193,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         }
         delete_lp(mip.lp);
     }
-    MEMO_FREE(mip.pair);
-    MEMO_FREE(mip.value);
-    MEMO_FREE(mip.column);
-    MEMO_FREE(offsets);
-    MEMO_FREE(columns);
+    memob_arrays_free(&mip.arrays);
     return status;
 }
 
@@ -5377,6 +5285,7 @@ typedef struct memoi_group {
 
 typedef struct memoi_bilevel {
     const memo_plan* plan;
+    memob_arrays arrays;  /* all but windows and groups */
     int64_t n_events;     /* begins and ends in the order of time, ends first */
     int64_t* events;      /* buffer i begins: i; it ends: -1 - i */
     int64_t* ends;        /* of buffer i: the event */
@@ -5393,29 +5302,25 @@ typedef struct memoi_bilevel {
 } memoi_bilevel;
 
 MEMOI void memoi_bilevel_free(memoi_bilevel* bilevel) {
-    MEMO_FREE(bilevel->events);
-    MEMO_FREE(bilevel->ends);
+    memob_arrays_free(&bilevel->arrays);
     MEMO_FREE(bilevel->windows);
-    MEMO_FREE(bilevel->members);
     MEMO_FREE(bilevel->groups);
-    MEMO_FREE(bilevel->member_of);
 }
 
+/* The caller frees it, whether it succeeds or not. */
 MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, const memo_plan* plan) {
     int64_t n = plan->n_buffers, born = 0, died = 0, i;
-    memob_keyed* ends = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    memob_arrays* a = &bilevel->arrays;
+    memob_keyed* ends;
     memset(bilevel, 0, sizeof *bilevel);
     bilevel->plan = plan;
     bilevel->n_events = 2 * n;
-    bilevel->events = (int64_t*)memob_calloc(2 * n, sizeof(int64_t));
-    bilevel->ends = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    bilevel->members = (memoi_member*)memob_calloc(n, sizeof(memoi_member));
-    bilevel->member_of = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    if (!ends || !bilevel->events || !bilevel->ends || !bilevel->members || !bilevel->member_of) {
-        MEMO_FREE(ends);
-        memoi_bilevel_free(bilevel);
-        return 0;
-    }
+    bilevel->events = (int64_t*)memob_arrays_add(a, 2 * n, sizeof(int64_t));
+    bilevel->ends = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    bilevel->members = (memoi_member*)memob_arrays_add(a, n, sizeof(memoi_member));
+    bilevel->member_of = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    ends = (memob_keyed*)memob_arrays_add(a, n, sizeof(memob_keyed));
+    if (a->failed) return 0;
 
     /* Ends in order of time; buffers already are in order of their begin. */
     for (i = 0; i < n; i++) {
@@ -5435,7 +5340,6 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, const memo_plan* plan) {
             died++;
         }
     }
-    MEMO_FREE(ends);
     return 1;
 }
 
@@ -5546,11 +5450,13 @@ MEMOI int memoi_repeat_windows(memoi_bilevel* bilevel, const uint64_t* symbols, 
 
 MEMOI int memoi_windows_from_repeats(memoi_bilevel* bilevel) {
     int64_t n = bilevel->n_events, e, k, round;
-    uint64_t* symbols = (uint64_t*)memob_calloc(n, sizeof(uint64_t));
-    int64_t* count = (int64_t*)memob_calloc(n + 1, sizeof(int64_t)); /* of a distance */
-    int64_t* scratch = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
-    char* is_taken = (char*)memob_calloc(n, 1);
-    int ok = symbols && count && scratch && is_taken;
+    memob_arrays arrays = {NULL, 0};
+    uint64_t* symbols = (uint64_t*)memob_arrays_add(&arrays, n, sizeof(uint64_t));
+    int64_t* count =
+        (int64_t*)memob_arrays_add(&arrays, n + 1, sizeof(int64_t)); /* of a distance */
+    int64_t* scratch = (int64_t*)memob_arrays_add(&arrays, n + 1, sizeof(int64_t));
+    char* is_taken = (char*)memob_arrays_add(&arrays, n, 1);
+    int ok = !arrays.failed;
     memob_map last;
     memset(&last, 0, sizeof last);
 
@@ -5584,10 +5490,7 @@ MEMOI int memoi_windows_from_repeats(memoi_bilevel* bilevel) {
         bilevel->windows[e] = window;
     }
     memob_map_free(&last);
-    MEMO_FREE(symbols);
-    MEMO_FREE(count);
-    MEMO_FREE(scratch);
-    MEMO_FREE(is_taken);
+    memob_arrays_free(&arrays);
     return ok;
 }
 
@@ -5846,22 +5749,24 @@ MEMOI void memoi_bilevel_compose(const memoi_bilevel* bilevel, const memo_plan* 
 MEMOI int memoi_bilevel_justify(const memoi_problem* problem, int64_t* offsets) {
     memoi_greedy greedy;
     int64_t i, k;
-    if (!memoi_greedy_create(&greedy, problem, HUGE_VAL)) return 0;
-    for (i = 0; i < problem->n_items; i++) {
+    int ok = memoi_greedy_create(&greedy, problem, HUGE_VAL);
+    for (i = 0; ok && i < problem->n_items; i++) {
         greedy.waiting.list[i].key = offsets[i];
         greedy.waiting.list[i].index = i;
     }
-    qsort(greedy.waiting.list, (size_t)problem->n_items, sizeof(memob_keyed), memob_keyed_compare);
-    memoi_greedy_clear(&greedy);
-    for (k = 0; k < problem->n_items; k++) {
+    if (ok) memoi_greedy_clear(&greedy);
+    if (ok)
+        qsort(greedy.waiting.list, (size_t)problem->n_items, sizeof(memob_keyed),
+              memob_keyed_compare);
+    for (k = 0; ok && k < problem->n_items; k++) {
         i = greedy.waiting.list[k].index;
         if (problem->items[i].fixed < 0)
             offsets[i] =
                 memob_align_up(memoi_greedy_item_top(&greedy, i), problem->items[i].alignment);
         memoi_greedy_item_place(&greedy, i, offsets[i]);
     }
-    memoi_greedy_free(&greedy);
-    return 1;
+    memob_arrays_free(&greedy.arrays);
+    return ok;
 }
 
 MEMOI int memoi_kinds_are_tight(const memoi_bilevel* bilevel) {
@@ -5940,18 +5845,17 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
     memo_status status = MEMO_STATUS_OK;
     memoi_bilevel bilevel;
     memoi_effort own = memoi_effort_take(effort, 0.5);
-    int64_t *item_of = NULL, *offsets = NULL, life_limit = INT64_MAX, i;
+    int64_t *item_of, *offsets, life_limit = INT64_MAX, i;
     int ok = memoi_bilevel_create(&bilevel, plan), round = 0;
-    if (!ok) return memob_no_memory(error, "the layers of the plan");
 
     /* Windows from marks first; without marks, from repetition only. */
     own.log = &silent;
     bilevel.deadline = own.deadline;
-    if (trace) ok = memoi_windows_from_marks(&bilevel, trace);
+    if (ok && trace) ok = memoi_windows_from_marks(&bilevel, trace);
     if (bilevel.n_windows == 0) round = MEMOI_BILEVEL_ROUNDS;
-    item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
-    offsets = (int64_t*)memob_calloc(problem->n_items, sizeof(int64_t));
-    if (!ok || !item_of || !offsets) status = memob_no_memory(error, "the layers of the plan");
+    item_of = (int64_t*)memob_arrays_add(&bilevel.arrays, plan->n_buffers, sizeof(int64_t));
+    offsets = (int64_t*)memob_arrays_add(&bilevel.arrays, problem->n_items, sizeof(int64_t));
+    if (!ok || bilevel.arrays.failed) status = memob_no_memory(error, "the layers of the plan");
     for (i = 0; i < plan->n_buffers && !status; i++) item_of[i] = -1;
     for (i = 0; i < problem->n_items && !status; i++) item_of[problem->items[i].buffer] = i;
 
@@ -6001,8 +5905,6 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
     if (status == MEMO_STATUS_INVALID_ARGUMENT) status = MEMO_STATUS_OK;
     effort->nodes_left += own.nodes_left;
     memoi_bilevel_free(&bilevel);
-    MEMO_FREE(item_of);
-    MEMO_FREE(offsets);
     return status;
 }
 
@@ -7390,7 +7292,7 @@ MEMOI void memoi_rows_set_alpha(memoi_rows_planner* p, double alpha, int keeps) 
  * The sizes are bilinear in k and a.  A *box* bounds k, and its four corners span what a bundle may
  * do within it: the linear program mixes corners.  That is a bound, and exact if k is fixed.  So
  * branch and bound splits boxes.  With a file there is a program for each number of places for
- * layers in host memory; those with the least bounds are solved. */
+ * layers in host memory; the one with the least bound is solved. */
 
 #define MEMOI_ROWS_CUTS_MAX   48
 #define MEMOI_ROWS_NODES_MAX  200
@@ -7766,46 +7668,34 @@ MEMOI memoi_rows_shares memoi_rows_shares_of(const memoi_rows_program* g, int32_
     return shares;
 }
 
-/* Tries tables near the shares of a leaf: kept layers are spread out, first, or last.  The number
- * of tiles is rounded down. */
+/* Tries the table nearest to the shares of a leaf: kept layers are spread out, and the number of
+ * tiles is rounded down. */
 MEMOI memo_status memoi_rows_round(memoi_rows_program* g, memo_error* error) {
     memoi_rows_planner* p = g->p;
-    memo_status status = MEMO_STATUS_OK;
     int32_t n = p->n_moved, b, i;
-    int way;
+    for (b = 0; b < p->n_bundles; b++) {
+        memoi_rows_shares shares = memoi_rows_shares_of(g, b);
+        int is_mixed = g->boxes[b].mode == MEMOI_ROWS_MIXED;
+        int64_t kept = (int64_t)(shares.kept + 0.5), others = n - kept, n_others = 0;
+        int64_t tiles = (int64_t)(shares.swapped * (double)p->n_tiles + 1e-6);
+        int64_t n_swapped = (int64_t)(shares.swapped * (double)others + 1e-6);
+        memoi_rows_set(p, b, 0, p->n_layers,
+                       is_mixed                           ? p->n_tiles
+                       : kept == n && tiles == p->n_tiles ? MEMOI_ROWS_KEPT
+                                                          : tiles);
 
-    /* Three ways, because the place of kept layers changes the stall, which the program does not
-     * show. */
-    for (way = 0; way < 3 && !status; way++) {
-        for (b = 0; b < p->n_bundles; b++) {
-            memoi_rows_shares shares = memoi_rows_shares_of(g, b);
-            int is_mixed = g->boxes[b].mode == MEMOI_ROWS_MIXED;
-            int64_t kept = (int64_t)(shares.kept + 0.5), others = n - kept, k, n_kept = 0;
-            int64_t tiles = (int64_t)(shares.swapped * (double)p->n_tiles + 1e-6);
-            int64_t n_swapped = (int64_t)(shares.swapped * (double)others + 1e-6);
-            memoi_rows_set(p, b, 0, p->n_layers,
-                           is_mixed                           ? p->n_tiles
-                           : kept == n && tiles == p->n_tiles ? MEMOI_ROWS_KEPT
-                                                              : tiles);
-
-            /* (i + 1) * kept / n spreads the kept layers evenly. */
-            for (i = 0; i < n; i++) {
-                int is_kept = way == 0   ? (i + 1) * kept / n > i * kept / n
-                              : way == 1 ? i < kept
-                                         : i >= n - kept;
-                if (is_kept) memoi_rows_set(p, b, i, i + 1, MEMOI_ROWS_KEPT);
-                n_kept += is_kept;
-                if (is_kept || !is_mixed) continue;
-                k = i - n_kept; /* of the others */
-                if (way == 0   ? (k + 1) * n_swapped / others == k * n_swapped / others
-                    : way == 1 ? k >= n_swapped
-                               : k < others - n_swapped)
-                    memoi_rows_set(p, b, i, i + 1, 0);
+        /* (i + 1) * kept / n spreads the kept layers evenly, and n_swapped likewise the others. */
+        for (i = 0; i < n; i++) {
+            if ((i + 1) * kept / n > i * kept / n) {
+                memoi_rows_set(p, b, i, i + 1, MEMOI_ROWS_KEPT);
+                continue;
             }
+            n_others++;
+            if (is_mixed && n_others * n_swapped / others == (n_others - 1) * n_swapped / others)
+                memoi_rows_set(p, b, i, i + 1, 0);
         }
-        status = memoi_rows_try(p, error);
     }
-    return status;
+    return memoi_rows_try(p, error);
 }
 
 /* The bundle whose box to split: whose weights hide most bytes, or whose k is no integer. */
@@ -7899,38 +7789,35 @@ MEMOI memo_status memoi_rows_branch(memoi_rows_program* g, memo_error* error) {
     return status;
 }
 
-/* Solves the programs of the n_best most promising numbers of places. */
-MEMOI memo_status memoi_rows_run(memoi_rows_program* g, int n_best, memo_error* error) {
+/* Solves the program of the most promising number of places for layers in host memory. */
+MEMOI memo_status memoi_rows_run(memoi_rows_program* g, memo_error* error) {
     const memoi_rows_planner* p = g->p;
     int is_spilling = p->desc->spill_bytes && p->host_bytes && p->n_moved > 1;
-    int32_t most = p->n_moved, least = is_spilling ? 1 : most, i, k;
-    int32_t step = (most - least) / MEMOI_ROWS_PLACES_MAX + 1, n = (most - least) / step + 1;
-    double* bounds = (double*)memob_calloc(n, sizeof(double)); /* negative: none */
-    memo_status status = bounds ? MEMO_STATUS_OK : memob_no_memory(error, "the program of rows");
+    int32_t most = p->n_moved, least = is_spilling ? 1 : most, best = -1, places;
+    int32_t step = (most - least) / MEMOI_ROWS_PLACES_MAX + 1;
+    double best_s = -1, others_s = -1; /* bounds: the least and the next; negative: none */
+    memo_status status;
 
-    /* Bound the step for each number of places in host memory. */
-    for (i = 0; i < n && !status; i++) {
-        g->places = most - i * step;
+    /* Bound the step for each number of places. */
+    for (places = most; places >= least; places -= step) {
+        g->places = places;
         g->n_cuts = 0;
-        bounds[i] = memoi_rows_solve(g) ? g->step_s : -1;
+        if (!memoi_rows_solve(g)) continue;
+        if (best < 0 || g->step_s < best_s) {
+            others_s = best_s;
+            best_s = g->step_s;
+            best = places;
+        } else if (others_s < 0 || g->step_s < others_s) {
+            others_s = g->step_s;
+        }
     }
+    if (best < 0) return MEMO_STATUS_OK;
 
     /* Branch only where the bound is least, because each search is expensive. */
-    for (k = 0; k < n_best && !status; k++) {
-        int32_t best = -1;
-        for (i = 0; i < n; i++)
-            if (bounds[i] >= 0 && (best < 0 || bounds[i] < bounds[best])) best = i;
-        if (best < 0) break;
-        g->places = most - best * step;
-        g->n_cuts = g->n_nodes = 0;
-        bounds[best] = -1;
-        status = memoi_rows_branch(g, error);
-    }
-
-    /* The bound of all is the least, including the numbers that were not searched. */
-    for (i = 0; i < n && !status; i++)
-        if (bounds[i] >= 0 && (g->bound_s < 0 || bounds[i] < g->bound_s)) g->bound_s = bounds[i];
-    MEMO_FREE(bounds);
+    g->places = best;
+    g->n_cuts = 0;
+    status = memoi_rows_branch(g, error);
+    if (others_s >= 0 && (g->bound_s < 0 || others_s < g->bound_s)) g->bound_s = others_s;
     return status;
 }
 
@@ -7954,21 +7841,6 @@ MEMOI int64_t memoi_rows_random(memoi_rows_planner* p, int64_t n) {
     p->random ^= p->random >> 7;
     p->random ^= p->random << 17;
     return (int64_t)((p->random >> 1) % (uint64_t)n);
-}
-
-/* Lets two layers of the trial change places; 0: they are alike. */
-MEMOI int memoi_rows_exchange(memoi_rows_planner* p) {
-    int64_t* a = p->trial.cells + memoi_rows_random(p, p->n_layers) * p->n_bundles;
-    int64_t* other = p->trial.cells + memoi_rows_random(p, p->n_layers) * p->n_bundles;
-    int32_t b;
-    int is_changed = 0;
-    for (b = 0; b < p->n_bundles; b++) {
-        int64_t cell = a[b];
-        is_changed |= cell != other[b];
-        a[b] = other[b];
-        other[b] = cell;
-    }
-    return is_changed;
 }
 
 /* Changes one bundle of the trial in a few layers; 0: nothing is different. */
@@ -8033,7 +7905,6 @@ MEMOI memo_status memoi_rows_pass(memoi_rows_planner* p, int64_t n_trials, memo_
         double left = 1 - (double)i / (double)n_trials;
         int is_changed = 0;
         memcpy(p->trial.cells, p->here.cells, n_bytes);
-        if (memoi_rows_random(p, 16) == 0) is_changed = memoi_rows_exchange(p);
         for (k = memoi_rows_random(p, 3); k >= 0; k--) is_changed |= memoi_rows_change(p);
         if (!is_changed) continue;
         status = memoi_rows_try(p, error);
@@ -8065,51 +7936,24 @@ MEMOI memo_status memoi_rows_search(memoi_rows_planner* p, memo_error* error) {
     return status;
 }
 
-#define MEMOI_ROWS_ALIKE_MAX 512
-
-/* Every table in which all layers are alike, if these are few: the program knows no tiles. */
-MEMOI memo_status memoi_rows_try_alike(memoi_rows_planner* p, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    double n_tables = 1;
-    int32_t b;
-    for (b = 0; b < p->n_bundles; b++) n_tables *= (double)p->n_tiles + 2;
-    if (n_tables > MEMOI_ROWS_ALIKE_MAX) return status;
-    for (b = 0; b < p->n_bundles; b++) memoi_rows_set(p, b, 0, p->n_layers, MEMOI_ROWS_KEPT);
-    while (!status) {
-        status = memoi_rows_try(p, error);
-        for (b = 0; b < p->n_bundles; b++) { /* counts up */
-            int64_t cell = p->trial.cells[b] + 1;
-            while (cell <= p->n_tiles && !memoi_rows_is_valid(p, b, cell)) cell++;
-            memoi_rows_set(p, b, 0, p->n_layers, cell <= p->n_tiles ? cell : MEMOI_ROWS_KEPT);
-            if (cell <= p->n_tiles) break;
-        }
-        if (b == p->n_bundles) break;
-    }
-    return status;
-}
-
 /* p->best: the best table found; p->program_s: the program's bound. */
 MEMOI memo_status memoi_rows_best_table(memoi_rows_planner* p, double alpha, memo_error* error) {
     memoi_rows_program g;
     memo_status status = MEMO_STATUS_OK;
-    int32_t b;
     int way;
     memset(&p->best.score, 0, sizeof p->best.score);
     p->best.score.excess_bytes = 2 * MEMOI_ROWS_IMPOSSIBLE; /* so that anything is better */
     if (p->n_bundles == 0) return MEMO_STATUS_OK;
 
-    /* The best alpha, and tables that need little of one memory. */
-    for (way = 0; way < 4 && !status; way++) {
-        memoi_rows_set_alpha(p, alpha < 0 || way ? 0 : alpha, way & 1);
-        for (b = 0; b < p->n_bundles && way > 1; b++)
-            if (p->bundles[b].rule == MEMO_TENSOR_WHOLE) memoi_rows_set(p, b, 0, p->n_layers, 0);
+    /* The best alpha, and a table that needs little host memory. */
+    for (way = 0; way < 2 && !status; way++) {
+        memoi_rows_set_alpha(p, alpha < 0 || way ? 0 : alpha, way);
         status = memoi_rows_try(p, error);
     }
 
     if (!status) status = memoi_rows_program_create(p, MEMOI_ROWS_AIM_TABLE, &g, error);
     if (status) return status;
-    status = memoi_rows_run(&g, 4, error);
-    if (!status) status = memoi_rows_try_alike(p, error);
+    status = memoi_rows_run(&g, error);
     p->program_s = g.bound_s > 0 ? g.bound_s : 0;
     memob_arrays_free(&g.arrays);
     return status ? status : memoi_rows_search(p, error);
@@ -8153,7 +7997,7 @@ MEMOI memo_status memoi_rows_foresee(memoi_rows_planner* p, int is_host,
     status = memoi_rows_program_create(p, is_host ? MEMOI_ROWS_AIM_HOST : MEMOI_ROWS_AIM_DEVICE, &g,
                                        error);
     if (status) return status;
-    status = memoi_rows_run(&g, 1, error);
+    status = memoi_rows_run(&g, error);
     outlook->step_s = g.leaf_s;
     outlook->bytes = is_host ? g.leaf_host : g.leaf_device;
     memob_arrays_free(&g.arrays);

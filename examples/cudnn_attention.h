@@ -284,18 +284,22 @@ __device__ static inline int64_t attention_at(const placed_rows& r, int64_t x) {
     return i / r.n * r.batch + i % r.n * r.row + x % in_row;
 }
 
-/* to = or += from (b, n, h, d). */
+/* to = or += from (b, n, h, d).  A thread puts 8 elements, which cuDNN's head sizes are multiples of, because divisions
+ * of 64-bit numbers for each element would take longer than the memory does. */
+enum { ATTENTION_PUT = 8 };
 __global__ static void attention_put_kernel(void* to, memo_type type, const uint16_t* from,
                                             placed_rows r, int64_t total, bool adds) {
-    ATTENTION_EACH(x, total) {
-        const int64_t at = attention_at(r, x);
-        const float value = memo_f32_from_bf16(from[x]);
-        if (type == MEMO_TYPE_F32) {
-            float* y = (float*)to + at;
-            *y = adds ? *y + value : value;
-        } else {
-            uint16_t* y = (uint16_t*)to + at;
-            *y = adds ? memo_bf16_from_f32(memo_f32_from_bf16(*y) + value) : from[x];
+    ATTENTION_EACH(thread, total / ATTENTION_PUT) {
+        const int64_t x = thread * ATTENTION_PUT, at = attention_at(r, x);
+        for (int i = 0; i < ATTENTION_PUT; i++) {
+            const float value = memo_f32_from_bf16(from[x + i]);
+            if (type == MEMO_TYPE_F32) {
+                float* y = (float*)to + at + i;
+                *y = adds ? *y + value : value;
+            } else {
+                uint16_t* y = (uint16_t*)to + at + i;
+                *y = adds ? memo_bf16_from_f32(memo_f32_from_bf16(*y) + value) : from[x + i];
+            }
         }
     }
 }
@@ -350,8 +354,8 @@ static inline memo_status attention_put(cudaStream_t stream, void* to, memo_type
                                         attention_rows rows, bool adds, memo_error* error) {
     const placed_rows r = {is_k ? s.n_k : s.n_q, is_k ? s.h_k : s.h_q, s.d, rows.row, rows.batch};
     const int64_t total = s.b * r.n * r.h * r.d;
-    return attention_launch(stream, total, error, attention_put_kernel, to, type, from, r, total,
-                            adds);
+    return attention_launch(stream, total / ATTENTION_PUT, error, attention_put_kernel, to, type,
+                            from, r, total, adds);
 }
 static inline memo_status attention_turn_lse(cudaStream_t stream, float* lse, float* stats,
                                              const attention_shape& s, attention_rows rows,

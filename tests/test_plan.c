@@ -231,7 +231,7 @@ static void lowest_offset_is_lowest(void) {
                 offsets[best] = lowest[best];
             }
         }
-        memoi_greedy_free(&greedy);
+        memob_arrays_free(&greedy.arrays);
         memoi_problem_free(&problem);
         memo_plan_destroy(plan);
     }
@@ -260,8 +260,8 @@ static void a_deadline_leaves_a_plan(void) {
         CHECK(memoi_fit_create(&fit, &problem));
         memoi_fit_order(&fit, greedy.ranked);
         CHECK(!memoi_fit_run(&fit, 0, greedy.offsets));
-        memoi_fit_free(&fit);
-        memoi_greedy_free(&greedy);
+        memob_arrays_free(&fit.arrays);
+        memob_arrays_free(&greedy.arrays);
         memoi_problem_free(&problem);
         desc.engine = k / 8 ? MEMO_PLAN_ENGINE_BILEVEL : MEMO_PLAN_ENGINE_AUTO;
         desc.time_limit_s = 1e-9;
@@ -550,7 +550,7 @@ static void cores_meet_brute_force(void) {
             }
             n_found += verdict == MEMOI_FOUND;
             n_failed += verdict == MEMOI_FAILED;
-            memoi_cores_free(&cores);
+            memob_arrays_free(&cores.arrays);
         }
         memoi_problem_free(&problem);
         memo_plan_destroy(plan);
@@ -720,8 +720,8 @@ static void a_climb_is_first_fit(void) {
         free(turns);
         free(offsets);
         free(best.offsets);
-        memoi_fit_free(&fit);
-        memoi_climb_free(&climb);
+        memob_arrays_free(&fit.arrays);
+        memob_arrays_free(&climb.arrays);
         memoi_problem_free(&problem);
         memo_plan_destroy(plan);
     }
@@ -762,7 +762,7 @@ static int64_t order_search(const memoi_problem* problem, int n_runs) {
         best = peak;
         memcpy(order, tried, (size_t)n * sizeof *order);
     }
-    memoi_fit_free(&fit);
+    memob_arrays_free(&fit.arrays);
     free(order);
     free(tried);
     free(offsets);

@@ -400,7 +400,7 @@ static memoi_verdict core_verdict(const memo_plan* plan, int64_t capacity) {
     CHECK(memoi_cores_create(&cores, &task.problem, &effort));
     CHECK(
         memoi_cores_attempt(&cores, capacity / task.problem.unit_bytes, &n_nodes, &verdict, &best));
-    memoi_cores_free(&cores);
+    memob_arrays_free(&cores.arrays);
     memoi_task_free(&task);
     return verdict;
 }

@@ -24,6 +24,7 @@ typedef struct gpt_tensor_state {
     memo_blocks* blocks;
     memo_comm* ranks; /* memo_mesh.tensor */
     memo_comm sums;   /* the same, with sums over the rows that are read */
+    memo_comm* norms; /* the same ranks, for gradients of norms; NULL: one rank */
     /* For degrees 2^a < 2^b: the ranks of the first, and the communicator to the second. */
     memo_degree_comms pairs[GPT_MAX_LEVELS][GPT_MAX_LEVELS];
     int32_t n_parts;
@@ -47,7 +48,7 @@ struct gpt_model {
     gpt_layout layout;
     gpt_share share;
     memo_comm* gradient;          /* over gpt_n_ranks ranks; NULL: one rank */
-    memo_stream sums;             /* of gradients over these ranks; NULL: one rank */
+    memo_stream sums;             /* of gradients over these and tensor ranks; NULL: one rank */
     memo_event computed, summed;  /* before and after the latest sum */
     int64_t n_micro_batches;      /* of a step; 0: unknown */
     int32_t zero;                 /* config.zero, 0 on one rank */

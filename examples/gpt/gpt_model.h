@@ -172,7 +172,7 @@ static void gpt_step(void* user, memo_session* session) {
 static memo_status gpt_enqueue_micro_batch(gpt_model* model, int64_t micro_batch,
                                            memo_error* error) {
     memo_status status;
-    model->is_last = model->gradient && micro_batch + 1 == model->n_micro_batches;
+    model->is_last = model->sums && micro_batch + 1 == model->n_micro_batches;
     status = memo_session_run(model->session, 0, error);
     model->is_summed = model->is_last;
     model->is_last = 0;
@@ -457,7 +457,7 @@ static void gpt_create_streams(gpt_model* model) {
     void* pinned;
     if ((model->status = memo_stream_create(device, "compute", 0, &model->compute, &model->error)))
         return;
-    if (model->gradient &&
+    if ((model->gradient || gpt_degree(model->config.tensor) > 1) &&
         ((model->status =
               memo_stream_create(device, "gradients", 1, &model->sums, &model->error)) ||
          (model->status = memo_event_create_untimed(device, &model->computed, &model->error)) ||
@@ -748,6 +748,7 @@ GPT_FUNCTION int64_t gpt_tensor_bytes(const gpt_model* model) {
     const gpt_tensor_state* t = &model->tensor;
     int64_t n_bytes = t->ranks ? t->ranks->sent_bytes : 0;
     int a, b;
+    if (t->norms) n_bytes += t->norms->sent_bytes;
     for (a = 0; a < GPT_MAX_LEVELS; a++)
         for (b = 0; b < GPT_MAX_LEVELS; b++) {
             const memo_degree_comms* pair = &t->pairs[a][b];

@@ -165,8 +165,8 @@ static const option option_table[] = {
     {"--compare", OPTION_COUNT, OPTION_FIELD(compare), 0, 1e6, "N",
      "first runs N steps under every policy.  The exit status is 1 unless all are bitwise equal"},
     {"--graph", OPTION_FLAG, OPTION_FIELD(is_graph), 0, 0, "",
-     "on a GPU, one rank: trains by a CUDA graph.  The first step runs call by call, the second is "
-     "captured, and each later one replays it, with the same bits and one call of the host"},
+     "on a GPU: trains by a CUDA graph.  The first step runs call by call, the second is captured, "
+     "and each later one replays it, with the same bits and one call of the host"},
     {"--sample", OPTION_COUNT, OPTION_FIELD(sample), 0, 1e6, "N",
      "generates N bytes after training"},
 #ifdef TRAIN_CUDNN

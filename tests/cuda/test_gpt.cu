@@ -19,6 +19,8 @@
 
 #ifndef __CUDACC__
 #include "fake_cublaslt.h"
+
+#define GPT_CUDA_ELEMENTS 800 /* so that products are cut, as those of a million tokens */
 #endif
 #include "gpt/gpt_kernels_cuda.cu"
 #if !defined(__CUDACC__) || defined(TEST_CUDNN)
@@ -572,6 +574,7 @@ static memo_status prepare(memo_device* device) {
     for (int i = 0; i < cuda->n_gemms;
          i++) { /* only what is recomputed must not look at the rows */
         CHECK_IS(cuda->gemms[i].algo.data[0], !=, (uint64_t)FAKE_LT_SPLITS);
+        CHECK_IS(cuda->gemms[i].algo.data[0], !=, (uint64_t)FAKE_LT_MANY_ROWS);
         if (cuda->gemms[i].kind != GPT_GEMM_FORWARD) continue;
         CHECK_IS(cuda->gemms[i].algo.data[0], !=, (uint64_t)FAKE_LT_BY_ROWS);
         if (fake_lt_many_rows) CHECK_IS(cuda->gemms[i].algo.data[0], !=, 0u);
