@@ -4275,6 +4275,7 @@ MEMOI void memoi_attention_row_load(float* to, const void* from, int64_t first, 
 typedef struct memoi_host_attention_args {
     memo_attention_block block;
     memo_host_attention* state;
+    int32_t is_backward;
 } memoi_host_attention_args;
 typedef char
     memoi_host_attention_fits[sizeof(memoi_host_attention_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
@@ -4570,35 +4571,28 @@ MEMOI int64_t memoi_attention_tile_backward(const memo_attention_block* block, m
     return n_scores;
 }
 
-MEMOI memo_status memoi_attention_run(const memoi_host_attention_args* run, int is_backward) {
+MEMOI memo_status memoi_attention_run(void* args, memo_error* error) {
+    const memoi_host_attention_args* run = (const memoi_host_attention_args*)args;
     const memo_attention_block* block = &run->block;
     int64_t run_row = 0, first, n_scores = 0;
     memoi_q_tile tile;
     int32_t r, b, h;
+    (void)error;
     for (r = 0; r < block->n_q_runs; run_row += block->q_runs[r++].count)
         for (first = 0; first < block->q_runs[r].count; first += MEMOI_TILE_Q) {
             memoi_attention_q_tile_fill(&tile, block, &block->q_runs[r], run_row, first);
             for (b = 0; b < block->n_batch; b++)
                 for (h = 0; h < block->n_q_heads; h++)
-                    n_scores += is_backward ? memoi_attention_tile_backward(block, &tile, b, h)
-                                            : memoi_attention_tile_forward(block, &tile, b, h);
+                    n_scores += run->is_backward ? memoi_attention_tile_backward(block, &tile, b, h)
+                                                 : memoi_attention_tile_forward(block, &tile, b, h);
         }
     __atomic_fetch_add(&run->state->n_scores, n_scores, __ATOMIC_RELAXED);
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_attention_run_forward(void* args, memo_error* error) {
-    (void)error;
-    return memoi_attention_run((const memoi_host_attention_args*)args, 0);
-}
-MEMOI memo_status memoi_attention_run_backward(void* args, memo_error* error) {
-    (void)error;
-    return memoi_attention_run((const memoi_host_attention_args*)args, 1);
-}
-
 MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
-                                              const memo_attention_block* block,
-                                              memo_host_function function, memo_error* error) {
+                                              const memo_attention_block* block, int is_backward,
+                                              memo_error* error) {
     memoi_host_attention_args args;
     if (block->head_size < 1 || block->head_size > MEMOI_HEAD || block->v_head_size < 1 ||
         block->v_head_size > MEMOI_HEAD)
@@ -4619,19 +4613,20 @@ MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
     memset(&args, 0, sizeof args);
     args.block = *block;
     args.state = (memo_host_attention*)user;
-    return memo_host_device_launch(memoi_target_host_of(args.state->device), stream, function,
-                                   &args, sizeof args, error);
+    args.is_backward = is_backward;
+    return memo_host_device_launch(memoi_target_host_of(args.state->device), stream,
+                                   memoi_attention_run, &args, sizeof args, error);
 }
 
 MEMOI memo_status memoi_host_attention_forward(void* user, memo_stream stream,
                                                const memo_attention_block* block,
                                                memo_error* error) {
-    return memoi_host_attention_launch(user, stream, block, memoi_attention_run_forward, error);
+    return memoi_host_attention_launch(user, stream, block, 0, error);
 }
 MEMOI memo_status memoi_host_attention_backward(void* user, memo_stream stream,
                                                 const memo_attention_block* block,
                                                 memo_error* error) {
-    return memoi_host_attention_launch(user, stream, block, memoi_attention_run_backward, error);
+    return memoi_host_attention_launch(user, stream, block, 1, error);
 }
 
 memo_attention memo_host_attention_functions(memo_host_attention* state) {
@@ -5943,32 +5938,16 @@ MEMOI int memoi_hybrid_is_alike(const memo_sharding* a, const memo_sharding* b) 
            a->n_tokens == b->n_tokens;
 }
 
-MEMOI memo_status memoi_hybrid_ranks_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    const memo_sharding* sharding = &desc->sharding;
-    const memo_comm* comms[2];
-    const char* const names[2] = {"ring", "ulysses"};
-    const char* const rank_names[2] = {"ring_rank", "ulysses_rank"};
-    int32_t degrees[2], ranks[2];
-    int k;
-    comms[0] = desc->ring;
-    comms[1] = desc->ulysses;
-    degrees[0] = sharding->ring;
-    degrees[1] = sharding->ulysses;
-    ranks[0] = desc->ring_rank;
-    ranks[1] = desc->ulysses_rank;
-
-    /* Communicators and shardings come from different calls, so they may disagree. */
-    for (k = 0; k < 2; k++) {
-        if (comms[k] && comms[k]->size != degrees[k])
-            return MEMOB_INVALID(error,
-                                 "memo_sp_attention_desc.%s: its size is not the sharding's degree "
-                                 "(%d, %d); make both from one mesh",
-                                 names[k], (int)comms[k]->size, (int)degrees[k]);
-        if (memob_check_integer("memo_sp_attention_desc", rank_names[k], ranks[k], 0,
-                                degrees[k] - 1, error))
-            return MEMO_STATUS_INVALID_ARGUMENT;
-    }
-    return MEMO_STATUS_OK;
+/* Communicators and shardings come from different calls, so they may disagree. */
+MEMOI memo_status memoi_hybrid_rank_check(const char* name, const char* rank_name,
+                                          const memo_comm* comm, int32_t degree, int32_t rank,
+                                          memo_error* error) {
+    if (comm && comm->size != degree)
+        return MEMOB_INVALID(error,
+                             "memo_sp_attention_desc.%s: its size is not the sharding's degree "
+                             "(%d, %d); make both from one mesh",
+                             name, (int)comm->size, (int)degree);
+    return memob_check_integer("memo_sp_attention_desc", rank_name, rank, 0, degree - 1, error);
 }
 
 MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
@@ -6035,7 +6014,11 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
     if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
         return MEMOB_INVALID(
             error, "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
-    status = memoi_hybrid_ranks_check(desc, error);
+    status = memoi_hybrid_rank_check("ring", "ring_rank", desc->ring, sharding->ring,
+                                     desc->ring_rank, error);
+    if (!status)
+        status = memoi_hybrid_rank_check("ulysses", "ulysses_rank", desc->ulysses,
+                                         sharding->ulysses, desc->ulysses_rank, error);
     if (!status) status = memoi_hybrid_heads_check(desc, error);
     if (!status) status = memoi_hybrid_masks_check(desc, error);
     if (status) return status;
