@@ -6234,17 +6234,16 @@ MEMOI char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
 }
 
 /* q, k and v by heads, in this order; k and v stay where they are if an earlier group has brought
- * them.  Returns the bytes. */
-MEMOI int64_t memoi_hybrid_carve_heads(const memoi_shape* shape, char* base, char** q,
-                                       char* kv[2]) {
+ * them. */
+MEMOI void memoi_hybrid_carve_heads(const memoi_shape* shape, memoi_hybrid_carver* carver, char** q,
+                                    char* kv[2]) {
     int64_t element_bytes = memo_type_bytes(shape->type);
-    memoi_hybrid_carver carver = {base, 0};
     int is_v;
-    *q = memoi_hybrid_carve(&carver, memoi_ring_q_elements(shape) * element_bytes);
-    if (!memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank)) return carver.n_bytes;
+    *q = memoi_hybrid_carve(carver, memoi_ring_q_elements(shape) * element_bytes);
     for (is_v = 0; is_v < 2; is_v++)
-        kv[is_v] = memoi_hybrid_carve(&carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
-    return carver.n_bytes;
+        if (memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank))
+            kv[is_v] =
+                memoi_hybrid_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
 }
 
 /* Buffers of the exchanges between rows and heads. */
@@ -6261,11 +6260,8 @@ MEMOI void memoi_hybrid_carve_ulysses(const memoi_hybrid_largest* largest,
         memoi_hybrid_elements(shape, shape->sharding.local_tokens, largest->q_needed,
                               memob_max(size * element_bytes, 4)); /* row dots: fp32 */
     int32_t n_groups = shape->n_groups, i;
-    for (i = 0; i < 2 && i < n_groups && shape->sends_again; i++) {
-        int64_t n_bytes = memoi_hybrid_carve_heads(shape, NULL, &buffers->q[i], buffers->kv[i]);
-        char* part = memoi_hybrid_carve(carver, n_bytes);
-        if (part) memoi_hybrid_carve_heads(shape, part, &buffers->q[i], buffers->kv[i]);
-    }
+    for (i = 0; i < 2 && i < n_groups && shape->sends_again; i++)
+        memoi_hybrid_carve_heads(shape, carver, &buffers->q[i], buffers->kv[i]);
     buffers->staging = memoi_hybrid_carve(carver, memob_max(kv_bytes, q_bytes));
     if (!is_backward && shape->type == MEMO_TYPE_F32 && n_groups == 1) return;
 
@@ -6373,6 +6369,7 @@ MEMOI void memoi_hybrid_sizes(const memoi_shape* shape, memo_sp_attention_sizes*
         memoi_ulysses_to_heads_bytes(shape, &q) + memoi_ulysses_to_heads_bytes(shape, &kv);
     int64_t forward, backward;
     memoi_hybrid_buffers buffers;
+    memoi_hybrid_carver saved = {NULL, 0};
     char *q_heads, *kv_heads[2];
     int32_t g;
     memset(sizes, 0, sizeof *sizes);
@@ -6383,9 +6380,9 @@ MEMOI void memoi_hybrid_sizes(const memoi_shape* shape, memo_sp_attention_sizes*
     sizes->device_bytes = forward > backward ? forward : backward;
     for (g = 0; g < shape->n_groups && shape->sharding.ulysses > 1 && !shape->sends_again; g++) {
         memoi_shape group = memoi_hybrid_group_of(shape, g);
-        sizes->saved_bytes += memoi_hybrid_carve_heads(&group, NULL, &q_heads, kv_heads);
-        sizes->saved_bytes = memob_align_up(sizes->saved_bytes, MEMOB_DEVICE_ALIGNMENT);
+        memoi_hybrid_carve_heads(&group, &saved, &q_heads, kv_heads);
     }
+    sizes->saved_bytes = memob_align_up(saved.n_bytes, MEMOB_DEVICE_ALIGNMENT);
     sizes->lse_bytes = (int64_t)shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * 4;
     sizes->heads = shape->heads;
 
@@ -6636,7 +6633,7 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
                                    char* kv[2]) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_shape* group = &walk->groups[g % 2];
-    char* saved = walk->shape->sends_again ? NULL : (char*)t->saved;
+    memoi_hybrid_carver saved = {(char*)t->saved, 0};
     int32_t earlier, n_arrived = 0;
     if (!group->heads.n_q) { /* a rank without heads gets no bytes; any address will do */
         *q = kv[0] = kv[1] = (char*)t->out;
@@ -6644,8 +6641,7 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
     }
     for (earlier = 0; earlier <= g; earlier++) {
         memoi_shape part = memoi_hybrid_group_of(walk->shape, earlier);
-        int64_t n_bytes = memoi_hybrid_carve_heads(&part, saved, q, kv);
-        if (saved) saved += memob_align_up(n_bytes, MEMOB_DEVICE_ALIGNMENT);
+        memoi_hybrid_carve_heads(&part, &saved, q, kv);
         n_arrived += memoi_shape_moves(&part, MEMOI_MOVES_KV, part.ulysses_rank);
     }
     if (!walk->shape->sends_again) return;
