@@ -321,7 +321,8 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  *     desc.failed = memo_cuda_device_fail;  desc.failed_user = device;
  *
  * The watchdog does not time operations inside a replayed graph; memo_comm_nccl_synchronize does.
- * Before a program leaves after an error, call memo_comm_abort, then destroy the device.
+ * NCCL ends an abort when all graphs with operations of the world are destroyed: the watchdog waits
+ * for this, and memo_comm_destroy for the watchdog.  Before a program leaves after an error, call memo_comm_abort, then destroy the device.
  *
  * ORDER.  NCCL may deadlock if two communicators of a rank are busy at once, unless all ranks start
  * the operations in one order.  Enqueue them in the same order on all ranks, from one thread.  The
@@ -2820,22 +2821,22 @@ MEMOI ncclDataType_t memoi_nccl_type(memo_type type) {
     return ncclUint8;
 }
 
-/* The mutex is held.  Aborts the world, so that its operations on the device end. */
+/* The mutex is held.  No thread calls NCCL after this, and the watchdog aborts the world. */
 MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* why,
                                   memo_error* error) {
     memoi_nccl_world* world = me->world;
-    memoi_nccl* each;
     if (!world->failure.status) {
         memo_error_set(&world->failure, MEMO_STATUS_COMM, "%s on '%s', rank %d: %.350s", what,
                        me->name, (int)me->table.rank, why);
         /* First, so that a wait which the abort ends already finds it. */
         if (world->failed) world->failed(world->failed_user, &world->failure);
     }
-    for (each = world->comms; each; each = each->next) {
-        if (each->comm) (void)ncclCommAbort(each->comm);
-        each->comm = NULL;
-    }
     return memo_error_set(error, world->failure.status, "%s", world->failure.message);
+}
+
+/* The mutex is held. */
+MEMOI int memoi_nccl_is_usable(const memoi_nccl* me) {
+    return me->comm && !me->world->failure.status;
 }
 
 /* The mutex is held.  OK with *is_done = 0: the call is still in progress. */
@@ -2913,6 +2914,23 @@ MEMOI void memoi_nccl_watch(memoi_nccl* me) {
                               NULL);
 }
 
+/* The mutex is held, but not while NCCL aborts: it waits until the graphs with operations of the communicator
+ * are destroyed, by a thread that may have to see the failure first. */
+MEMOI void memoi_nccl_abort_all(memoi_nccl_world* world) {
+    memoi_nccl* each = world->comms;
+    while (each) {
+        if (!each->comm) {
+            each = each->next;
+            continue;
+        }
+        pthread_mutex_unlock(&world->mutex);
+        (void)ncclCommAbort(each->comm);
+        pthread_mutex_lock(&world->mutex);
+        each->comm = NULL;
+        each = world->comms;
+    }
+}
+
 MEMOI void* memoi_nccl_watchdog(void* argument) {
     memoi_nccl_world* world = (memoi_nccl_world*)argument;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
@@ -2926,6 +2944,7 @@ MEMOI void* memoi_nccl_watchdog(void* argument) {
         is_ending = world->is_ending;
         for (each = world->comms; each && !world->failure.status; each = each->next)
             if (each->comm) memoi_nccl_watch(each);
+        if (world->failure.status) memoi_nccl_abort_all(world);
         pthread_mutex_unlock(&world->mutex);
     }
     return NULL;
@@ -3030,8 +3049,10 @@ MEMOI memo_status memoi_nccl_group_end(memo_comm* comm, memo_stream stream, memo
     if (status || !me->n_messages) return memoi_nccl_drop_group(me, status);
 
     pthread_mutex_lock(&me->world->mutex);
-    if (me->comm) result = memoi_nccl_order(me, (cudaStream_t)(void*)stream);
-    if (me->comm && result == ncclSuccess) result = memoi_nccl_issue(me);
+    if (memoi_nccl_is_usable(me)) {
+        result = memoi_nccl_order(me, (cudaStream_t)(void*)stream);
+        if (result == ncclSuccess) result = memoi_nccl_issue(me);
+    }
     pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_finish(me, "a group", result, error);
     if (!status) memoi_nccl_mark(me, (cudaStream_t)(void*)stream);
@@ -3112,9 +3133,11 @@ MEMOI memo_status memoi_nccl_collective(memo_comm* comm, memo_stream stream,
     if (!status) status = memoi_comm_check_collective(comm, call, me->group_depth, error);
     if (status) return memoi_nccl_drop_group(me, status);
     pthread_mutex_lock(&me->world->mutex);
-    if (me->comm) result = memoi_nccl_order(me, (cudaStream_t)(void*)stream);
-    if (me->comm && result == ncclSuccess)
-        result = memoi_nccl_enqueue(me, (cudaStream_t)(void*)stream, call);
+    if (memoi_nccl_is_usable(me)) {
+        result = memoi_nccl_order(me, (cudaStream_t)(void*)stream);
+        if (result == ncclSuccess)
+            result = memoi_nccl_enqueue(me, (cudaStream_t)(void*)stream, call);
+    }
     pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_finish(me, memoi_comm_collective_name(call->kind), result, error);
     if (!status) memoi_nccl_mark(me, (cudaStream_t)(void*)stream);
@@ -3174,14 +3197,19 @@ MEMOI void memoi_nccl_destroy(memo_comm* comm) {
     me = (memoi_nccl*)comm->context;
     world = me->world;
 
-    /* Finish what is under way with the peers, unless it was aborted. */
+    /* Finish what is under way with the peers. */
     pthread_mutex_lock(&world->mutex);
-    if (me->comm) result = ncclCommFinalize(me->comm);
+    if (memoi_nccl_is_usable(me)) result = ncclCommFinalize(me->comm);
     pthread_mutex_unlock(&world->mutex);
     (void)memoi_nccl_finish(me, "destroy", result, NULL);
 
-    /* Leave the world. */
+    /* Leave the world; after a failure the watchdog aborts it first. */
     pthread_mutex_lock(&world->mutex);
+    while (me->comm && world->failure.status) {
+        pthread_mutex_unlock(&world->mutex);
+        memoi_nccl_nap(1);
+        pthread_mutex_lock(&world->mutex);
+    }
     for (link = &world->comms; *link && *link != me;) link = &(*link)->next;
     if (*link) *link = me->next;
     if (world->latest == me) world->latest = NULL;
@@ -3277,7 +3305,7 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
     if (status) return status;
 
     pthread_mutex_lock(&me->world->mutex);
-    if (me->comm)
+    if (memoi_nccl_is_usable(me))
         result =
             ncclCommSplit(me->comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &made, &config);
     pthread_mutex_unlock(&me->world->mutex);

@@ -196,8 +196,9 @@ GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_desc* des
  * gpt_desc.n_micro_batches (1 to GPT_STAGED_MAX) in order, with the arguments of gpt_micro_batch, then
  * gpt_run_staged, with those of gpt_update.  gpt_stage_micro_batch only writes to pinned memory.  The
  * first update of a model runs call by call, because libraries allocate at their first use.  The next
- * call captures the step.  The bits are those of gpt_micro_batch and gpt_update, with which steps may
- * alternate.  No other function of the model may come between these calls.
+ * call captures the step, with its messages between ranks; all ranks call both alike.  The bits are
+ * those of gpt_micro_batch and gpt_update, with which steps may alternate.  No other function of the
+ * model may come between these calls.
  *
  * Errors: UNSUPPORTED (the kernels have no graphs: the host's), INVALID_ARGUMENT, INVALID_STATE (other
  * micro-batches are staged), as gpt_update.  The session must not be timed, nor the device record. */

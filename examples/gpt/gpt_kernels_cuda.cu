@@ -28,7 +28,11 @@ enum {
     GPT_CUDA_GEMMS_MAX = 512
 };
 static const int64_t GPT_CUDA_WORKSPACE = (int64_t)32 << 20; /* of cuBLASLt */
-static const int64_t GPT_CUDA_CHECKED = (int64_t)384 << 20;  /* rows that are compared, in bytes */
+/* Most elements of the rows of a matrix: beyond, a library's 32-bit index would be wrong. */
+#ifndef GPT_CUDA_ELEMENTS
+#define GPT_CUDA_ELEMENTS ((int64_t)1 << 31)
+#endif
+static const int64_t GPT_CUDA_CHECKED = (int64_t)384 << 20; /* rows that are compared, in bytes */
 
 #define GPT_EACH(i, n)                                                                             \
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (n);                      \
@@ -316,19 +320,24 @@ __global__ static void gpt_embedding_backward_kernel(gpt_tokens_args a, memo_typ
     }
 }
 
-/* losses (rows): of each row.  A warp a row; see gpt_cross_entropy. */
+/* losses (rows): of each row.  A warp a row, W columns a lane at a time; see gpt_cross_entropy. */
+template <int W>
 __global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, memo_type type, double* losses) {
     const double loss_scale = a.values->loss_scale;
     GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
         const int64_t at = row * a.n_columns, target = a.tokens[row];
         const int is_padding = a.token_numbers[row] < 0;
         const float target_logit = gpt_load(a.x, type, at + target);
-        float max = -INFINITY, sum = 0, factor;
-        for (int64_t c = GPT_LANE; c < a.n_columns; c += GPT_CUDA_WARP)
-            max = fmaxf(max, gpt_load(a.x, type, at + c));
+        float x[W], max = -INFINITY, sum = 0, factor;
+        for (int64_t c = GPT_LANE * W; c < a.n_columns; c += GPT_CUDA_WARP * W) {
+            gpt_read<W>(x, a.x, type, at + c);
+            for (int k = 0; k < W; k++) max = fmaxf(max, x[k]);
+        }
         max = gpt_warp_max(max);
-        for (int64_t c = GPT_LANE; c < a.n_columns; c += GPT_CUDA_WARP)
-            sum += gpt_exp(gpt_load(a.x, type, at + c) - max);
+        for (int64_t c = GPT_LANE * W; c < a.n_columns; c += GPT_CUDA_WARP * W) {
+            gpt_read<W>(x, a.x, type, at + c);
+            for (int k = 0; k < W; k++) sum += gpt_exp(x[k] - max);
+        }
         sum = gpt_warp_sum(sum);
         factor = (float)(loss_scale / (double)sum);
         if (GPT_LANE == 0)
@@ -336,10 +345,14 @@ __global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, memo_type typ
                 is_padding ? 0
                            : loss_scale * (log((double)sum) + (double)max - (double)target_logit);
         __syncwarp(); /* all lanes have read the target's logit, which one of them replaces */
-        for (int64_t c = GPT_LANE; c < a.n_columns; c += GPT_CUDA_WARP) {
-            float d = gpt_exp(gpt_load(a.x, type, at + c) - max) * factor;
-            if (c == target) d -= (float)loss_scale;
-            gpt_store(a.x, type, at + c, is_padding ? 0.0f : d);
+        for (int64_t c = GPT_LANE * W; c < a.n_columns; c += GPT_CUDA_WARP * W) {
+            gpt_read<W>(x, a.x, type, at + c);
+            for (int k = 0; k < W; k++) {
+                x[k] = gpt_exp(x[k] - max) * factor;
+                if (c + k == target) x[k] -= (float)loss_scale;
+                if (is_padding) x[k] = 0;
+            }
+            gpt_write<W>(a.x, type, at + c, x);
         }
     }
 }
@@ -610,18 +623,28 @@ static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt
                                     const gpt_linear_args* a, memo_error* error) {
     const int is_forward = kind == GPT_GEMM_FORWARD, is_weights = kind == GPT_GEMM_WEIGHTS;
     const gpt_gemm_choice* choice = gpt_gemm_find(c, kind, a->n_outputs, a->n_inputs);
+    const int64_t widest = a->n_outputs > a->n_inputs ? a->n_outputs : a->n_inputs;
+    const int64_t size = gpt_type_bytes(c->type), n_rows = a->rows.end - a->rows.begin;
+    const int64_t most = GPT_CUDA_ELEMENTS > widest ? GPT_CUDA_ELEMENTS / widest : 1;
     gpt_gemm_call g;
     if (!choice)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "a product with a weight of %lld x %lld was not prepared",
                               (long long)a->n_outputs, (long long)a->n_inputs);
-    if (gpt_gemm_make(c->type, kind, a->rows.end - a->rows.begin, a->n_outputs, a->n_inputs, &g,
-                      error))
-        return error->status;
-    g.a_data = is_weights ? a->x : a->weight;
-    g.b_data = is_forward ? a->x : a->y;
-    g.d_data = is_forward ? a->y : is_weights ? a->dweight : a->dx;
-    return gpt_gemm_run(c, &g, &choice->algo, stream, error);
+    for (int64_t row = 0; row < n_rows; row += most) {
+        const char* x = (const char*)a->x + row * a->n_inputs * size;
+        char* y = (char*)a->y + row * a->n_outputs * size;
+        if (gpt_gemm_make(c->type, kind, gpt_min(most, n_rows - row), a->n_outputs, a->n_inputs, &g,
+                          error))
+            return error->status;
+        g.a_data = is_weights ? (const void*)x : a->weight;
+        g.b_data = is_forward ? x : y;
+        g.d_data = is_forward   ? (void*)y
+                   : is_weights ? a->dweight
+                                : (void*)((char*)a->dx + row * a->n_inputs * size);
+        if (gpt_gemm_run(c, &g, &choice->algo, stream, error)) return error->status;
+    }
+    return MEMO_STATUS_OK;
 }
 
 /* ---- the pinned algorithms ------------------------------------------------------------------------------- */
@@ -732,8 +755,9 @@ static memo_status gpt_gemm_check_rows(gpt_cuda_kernels* c, const gpt_gemm_check
 static int gpt_gemm_takes_a_row(gpt_cuda_kernels* c, const gpt_gemm_choice* choice) {
     cublasLtMatmulHeuristicResult_t needs;
     gpt_gemm_call g;
+    memo_error error;
     return !gpt_gemm_make(c->type, choice->kind, 1, choice->n_outputs, choice->n_inputs, &g,
-                          NULL) &&
+                          &error) &&
            cublasLtMatmulAlgoCheck(c->lt, &g.desc, &g.a, &g.b, &g.d, &g.d, &choice->algo, &needs) ==
                CUBLAS_STATUS_SUCCESS &&
            needs.workspaceSize <= (size_t)GPT_CUDA_WORKSPACE;
@@ -886,8 +910,10 @@ static memo_status gpt_cuda_norm_backward(gpt_cuda_kernels* c, memo_stream strea
 static memo_status gpt_cuda_cross_entropy(gpt_cuda_kernels* c, memo_stream stream,
                                           const gpt_tokens_args* a, memo_error* error) {
     double* losses = (double*)(void*)c->rows;
-    if (GPT_LAUNCH(gpt_count(a->rows) * GPT_CUDA_WARP, gpt_cross_entropy_kernel, *a, c->type,
-                   losses) ||
+    const int64_t n_threads = gpt_count(a->rows) * GPT_CUDA_WARP;
+    const int is_wide = gpt_is_wide(a->x, NULL, NULL, a->n_columns);
+    if ((is_wide ? GPT_LAUNCH(n_threads, gpt_cross_entropy_kernel<8>, *a, c->type, losses)
+                 : GPT_LAUNCH(n_threads, gpt_cross_entropy_kernel<1>, *a, c->type, losses)) ||
         GPT_LAUNCH(GPT_CUDA_PARTIALS, gpt_partials_kernel, c->partials, (const double*)losses,
                    gpt_count(a->rows)) ||
         GPT_LAUNCH(GPT_LANES, gpt_lanes_kernel, c->lanes, (const double*)c->partials,

@@ -63,11 +63,15 @@ typedef struct job {
 /* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
 
 enum {
-    RUN_LIFTED = 1,   /* without capacities: a reference if the budget is too small */
-    RUN_TIMED = 2,    /* measure forward, backward and stalls, without a wait */
-    RUN_RECORDED = 4, /* record a timed schedule */
-    RUN_MEASURED = 8  /* the session measures and chooses the rows */
+    RUN_LIFTED = 1,    /* without capacities: a reference if the budget is too small */
+    RUN_TIMED = 2,     /* measure forward, backward and stalls, without a wait */
+    RUN_RECORDED = 4,  /* record a timed schedule */
+    RUN_MEASURED = 8,  /* the session measures and chooses the rows */
+    RUN_UNSWAPPED = 16 /* measured without swapped rows, if the device has room */
 };
+
+/* Host memory of RUN_UNSWAPPED: copies are measured, but pinning takes no time. */
+static const int64_t RUN_COPY_BYTES = (int64_t)128 << 20;
 
 typedef struct run {
     thread_rank* rank;
@@ -141,6 +145,7 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
     if (!status)
         status = train_device_open(&r->device, o, rank, is_lifted ? 0 : o->device_memory,
                                    is_lifted ? 0 : o->host_memory, error);
+    if (!status && r->is_graph) train_watch_graphs(r->device.device);
     if (!status && (flags & RUN_RECORDED)) status = run_create_recorder(r, error);
     if (!status && r->is_timed) status = memo_event_create(r->device.device, &r->marks[0], error);
     if (!status && r->is_timed) status = memo_event_create(r->device.device, &r->marks[1], error);
@@ -156,6 +161,8 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
         session.largest_copy_bytes = o->link_bandwidth / 50;
         session.share = run_share;
         session.user = rank;
+        if ((flags & RUN_UNSWAPPED) && !(session.host_bytes && session.host_bytes < RUN_COPY_BYTES))
+            session.host_bytes = RUN_COPY_BYTES;
     }
     return status ? status : gpt_create(&desc, &r->model, error);
 }
@@ -288,13 +295,19 @@ static memo_status profile_on_rank(run* r, const job* j, void* result, memo_erro
     return MEMO_STATUS_OK;
 }
 
+/* A layer's times do not depend on which rows are swapped.  The plan to measure on swaps none if it
+ * fits so, because the system takes a quarter of a second or more to pin a GiB. */
 static memo_status measure_profile(job* j, memo_error* error) {
+    int flags = RUN_MEASURED;
     memo_status status;
     candidate c;
     if (j->has_profile) return MEMO_STATUS_OK;
-    memset(&c, 0, sizeof c);
+    if ((status = check_measurement(&j->options, error))) return status;
+    if ((status = candidate_create_least(&j->options, 1, &c, error))) return status;
+    if (device_fits(&j->options, &c)) flags |= RUN_UNSWAPPED;
+    candidate_destroy(&c);
     c.desc.config = train_config(&j->options);
-    status = run_on_ranks(j, &c, RUN_MEASURED, profile_on_rank, &j->profile, error);
+    status = run_on_ranks(j, &c, flags, profile_on_rank, &j->profile, error);
     j->has_profile = !status;
     return status;
 }
@@ -507,7 +520,12 @@ static void print_run(const train_options* o) {
 }
 
 static memo_status check_spill(const train_options* o, memo_error* error) {
-    if (!o->spill || access(o->spill, W_OK | X_OK) == 0) return MEMO_STATUS_OK;
+    struct stat info;
+    if (!o->spill) return MEMO_STATUS_OK;
+    if (stat(o->spill, &info) == 0 && !S_ISDIR(info.st_mode))
+        errno = ENOTDIR;
+    else if (access(o->spill, W_OK | X_OK) == 0)
+        return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_IO, "--spill %.300s: no file can be made there: %s",
                           o->spill, strerror(errno));
 }
@@ -540,11 +558,16 @@ static memo_status prepare(job* j, memo_error* error) {
 
     /* Rows by measured times, if the budget leaves a choice. */
     if (has_choice(o, &j->plan)) {
-        if ((status = measure_profile(j, error))) return status;
+        status = measure_profile(j, error);
+        if (status == MEMO_STATUS_INFEASIBLE && !candidate_fits(o, &j->plan) &&
+            !check_measurement(o, NULL))
+            return refuse(o, &j->plan, error);
+        if (status) return status;
         print_profile(&j->profile);
         if ((status = candidate_choose_rows(o, &j->profile, &j->plan, error))) return status;
         if (!candidate_fits(o, &j->plan)) return refuse(o, &j->plan, error);
     }
+    if ((status = check_spill_room(o, &j->plan, error))) return status;
     j->memory.plan_bytes = j->plan.device_bytes;
     print_choice(o, &j->plan, j->has_profile);
     print_plan(o, &j->plan);
@@ -653,7 +676,9 @@ static memo_status train(run* r, job* j, memo_error* error) {
         step_s /= (double)step;
     if (r->reports) print_rate(o, step_s);
     if (r->reports && step) print_prediction(j, &last, step_s);
-    return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o, step_s, step, error);
+    /* A replay's messages are not counted. */
+    return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o, step_s,
+                              r->is_graph ? gpt_min(step, n_first) : step, error);
 }
 
 static void print_loss(const job* j) {
@@ -1146,6 +1171,7 @@ int main(int argc, char** argv) {
     action.sa_handler = on_interrupt;
     action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
     sigaction(SIGINT, &action, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit fails the write instead */
     train_device_choose(argv);
     j.begin_s = clock_s();
 

@@ -730,6 +730,9 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
     if (event->capture) return refuse(cudaErrorCapturedEvent);
     REFUSE_IF_CAPTURING();
     if (!event->is_recorded || event->is_done) return cudaSuccess;
+    /* A thread that only watches must not run operations: one may wait for a rank that waits for this one. */
+    if (thread_mode == cudaStreamCaptureModeRelaxed)
+        return event->n_before <= event->work->n_done ? cudaSuccess : refuse(cudaErrorNotReady);
     event->work->run_until(event->n_before);
     event->is_done = true;
     return refuse(cudaErrorNotReady);
