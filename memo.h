@@ -2388,8 +2388,9 @@ MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error
     memob_line_error(reader, error, MEMO_STATUS_FORMAT, __VA_ARGS__)
 
 /* Files of memo begin with "memo KIND 1" and end with "end COUNT CHECKSUM", their frame.
- * memob_read_frame checks both, kind and version, and sets *count; the reader then is between them, and
- * *last_line keeps the last one for messages.  An optional frame may be absent: *count is -1.
+ * memob_read_frame checks kind and version of both lines and sets *count.  The reader is then
+ * between them, and *last_line keeps the last one for messages.  An optional frame may be absent:
+ * *count is -1.
  * memob_check_count compares *count with the number of lines found.  memob_put_last_line appends
  * the last line.  Errors: FORMAT, VERSION. */
 MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int is_optional,
@@ -8063,8 +8064,8 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
  *
  * Redundant waits.  needed[b][s] is the latest op of s that conflicts with b and happens before b.
  * Without a wait clocks can only fall.  The wait is necessary if and only if some clock[b][s] falls
- * below needed[b][s]: then that conflict is not ordered.  Other conflicts of b on s are with earlier
- * ops than needed[b][s], so they need no more. */
+ * below needed[b][s]: then that conflict is not ordered.  Other conflicts of b on s are with
+ * earlier ops than needed[b][s], so they need no more. */
 
 /* A cell is the bytes between two neighboring ends of ranges. */
 typedef struct memoi_cells {
