@@ -1459,92 +1459,60 @@ MEMOI const char* memoi_comm_label_text(char text[64], const memo_label* label) 
 
 #define MEMOI_REDUCE_CHUNK 512 /* elements; partial results stay in the first-level cache */
 
-/* Defines NAME(into, n, x): into[i] = into[i] + x[i], or the maximum.  Integers are added unsigned,
- * because signed overflow is undefined. */
-#define MEMOI_REDUCE_STEP(NAME, TYPE, SUM, IS_ABOVE)                                               \
-    MEMOI void NAME(TYPE* into, int64_t n, const TYPE* x, memo_reduction reduction) {              \
-        int64_t i;                                                                                 \
-        if (reduction == MEMO_REDUCTION_SUM) {                                                     \
-            for (i = 0; i < n; i++) into[i] = SUM(into[i], x[i]);                                  \
-        } else {                                                                                   \
-            for (i = 0; i < n; i++) into[i] = IS_ABOVE(x[i], into[i]) ? x[i] : into[i];            \
-        }                                                                                          \
-    }
+#define MEMOI_AS_IS(a)              (a)
 #define MEMOI_ADD(a, b)             ((a) + (b))
 #define MEMOI_ADD_I32(a, b)         ((int32_t)((uint32_t)(a) + (uint32_t)(b)))
 #define MEMOI_ADD_I64(a, b)         ((int64_t)((uint64_t)(a) + (uint64_t)(b)))
 #define MEMOI_ADD_U8(a, b)          ((uint8_t)((unsigned)(a) + (unsigned)(b)))
 #define MEMOI_IS_ABOVE(a, b)        ((a) > (b))
 #define MEMOI_IS_ABOVE_OR_NAN(a, b) ((a) > (b) || (a) != (a))
-MEMOI_REDUCE_STEP(memoi_reduce_f32, float, MEMOI_ADD, MEMOI_IS_ABOVE_OR_NAN)
-MEMOI_REDUCE_STEP(memoi_reduce_f64, double, MEMOI_ADD, MEMOI_IS_ABOVE_OR_NAN)
-MEMOI_REDUCE_STEP(memoi_reduce_i32, int32_t, MEMOI_ADD_I32, MEMOI_IS_ABOVE)
-MEMOI_REDUCE_STEP(memoi_reduce_i64, int64_t, MEMOI_ADD_I64, MEMOI_IS_ABOVE)
-MEMOI_REDUCE_STEP(memoi_reduce_u8, uint8_t, MEMOI_ADD_U8, MEMOI_IS_ABOVE)
 
-MEMOI void memoi_reduce_widen(float* to, const uint16_t* from, int64_t n, memo_type type) {
-    int64_t i;
-    if (type == MEMO_TYPE_BF16) {
-        for (i = 0; i < n; i++) to[i] = memo_f32_from_bf16(from[i]);
-    } else {
-        for (i = 0; i < n; i++) to[i] = memo_f32_from_f16(from[i]);
+/* Defines NAME: to[0 .. n) = the reduction of elements [begin, begin + n) of every from, n at most
+ * MEMOI_REDUCE_CHUNK.  to may be the same elements of one of them: it is written last.  Elements are
+ * added as WIDE; integers unsigned, because signed overflow is undefined. */
+#define MEMOI_REDUCE(NAME, TYPE, WIDE, WIDEN, NARROW, SUM, IS_ABOVE)                               \
+    MEMOI void NAME(void* to, const void* const* from, int32_t n_from, int64_t begin, int64_t n,   \
+                    memo_reduction reduction) {                                                    \
+        WIDE result[MEMOI_REDUCE_CHUNK];                                                           \
+        const TYPE* x = (const TYPE*)from[0] + begin;                                              \
+        int64_t i;                                                                                 \
+        int32_t r;                                                                                 \
+        if (sizeof(TYPE) == sizeof(WIDE)) {                                                        \
+            memcpy(result, x, (size_t)n * sizeof(TYPE));                                           \
+        } else {                                                                                   \
+            for (i = 0; i < n; i++) result[i] = WIDEN(x[i]);                                       \
+        }                                                                                          \
+        for (r = 1; r < n_from; r++) {                                                             \
+            x = (const TYPE*)from[r] + begin;                                                      \
+            if (reduction == MEMO_REDUCTION_SUM) {                                                 \
+                for (i = 0; i < n; i++) result[i] = SUM(result[i], WIDEN(x[i]));                   \
+            } else {                                                                               \
+                for (i = 0; i < n; i++) {                                                          \
+                    const WIDE wide = WIDEN(x[i]);                                                 \
+                    result[i] = IS_ABOVE(wide, result[i]) ? wide : result[i];                      \
+                }                                                                                  \
+            }                                                                                      \
+        }                                                                                          \
+        if (sizeof(TYPE) == sizeof(WIDE)) {                                                        \
+            memcpy(to, result, (size_t)n * sizeof(TYPE));                                          \
+        } else {                                                                                   \
+            for (i = 0; i < n; i++) ((TYPE*)to)[i] = NARROW(result[i]);                            \
+        }                                                                                          \
     }
-}
-MEMOI void memoi_reduce_narrow(uint16_t* to, const float* from, int64_t n, memo_type type) {
-    int64_t i;
-    if (type == MEMO_TYPE_BF16) {
-        for (i = 0; i < n; i++) to[i] = memo_bf16_from_f32(from[i]);
-    } else {
-        for (i = 0; i < n; i++) to[i] = memo_f16_from_f32(from[i]);
-    }
-}
-
-typedef union memoi_reduce_sum {
-    float f32[MEMOI_REDUCE_CHUNK]; /* of the 16-bit types too */
-    double f64[MEMOI_REDUCE_CHUNK];
-    int32_t i32[MEMOI_REDUCE_CHUNK];
-    int64_t i64[MEMOI_REDUCE_CHUNK];
-    uint8_t u8[MEMOI_REDUCE_CHUNK];
-} memoi_reduce_sum;
-
-/* sum = sum + x, n elements. */
-MEMOI void memoi_reduce_add(memoi_reduce_sum* sum, const void* x, int64_t n, memo_type type,
-                            memo_reduction reduction) {
-    float wide[MEMOI_REDUCE_CHUNK];
-    switch (type) {
-    case MEMO_TYPE_F32: memoi_reduce_f32(sum->f32, n, (const float*)x, reduction); break;
-    case MEMO_TYPE_F64: memoi_reduce_f64(sum->f64, n, (const double*)x, reduction); break;
-    case MEMO_TYPE_I32: memoi_reduce_i32(sum->i32, n, (const int32_t*)x, reduction); break;
-    case MEMO_TYPE_I64: memoi_reduce_i64(sum->i64, n, (const int64_t*)x, reduction); break;
-    case MEMO_TYPE_U8: memoi_reduce_u8(sum->u8, n, (const uint8_t*)x, reduction); break;
-    case MEMO_TYPE_BF16:
-    case MEMO_TYPE_F16:
-        memoi_reduce_widen(wide, (const uint16_t*)x, n, type);
-        memoi_reduce_f32(sum->f32, n, wide, reduction);
-        break;
-    }
-}
-
-/* One chunk at the same offset of every from.  to may be one of them: it is written last. */
-MEMOI void memoi_reduce_chunk(void* to, const void* const* from, int32_t n_from,
-                              int64_t offset_bytes, int64_t n, memo_type type,
-                              memo_reduction reduction) {
-    memoi_reduce_sum sum;
-    const char* first = (const char*)from[0] + offset_bytes;
-    size_t n_bytes = (size_t)(n * memo_type_bytes(type));
-    int is_16_bit = type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16;
-    int32_t r;
-    if (is_16_bit)
-        memoi_reduce_widen(sum.f32, (const uint16_t*)(const void*)first, n, type);
-    else
-        memcpy(&sum, first, n_bytes);
-    for (r = 1; r < n_from; r++)
-        memoi_reduce_add(&sum, (const char*)from[r] + offset_bytes, n, type, reduction);
-    if (is_16_bit)
-        memoi_reduce_narrow((uint16_t*)to, sum.f32, n, type);
-    else
-        memcpy(to, &sum, n_bytes);
-}
+MEMOI_REDUCE(memoi_reduce_f32, float, float, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD,
+             MEMOI_IS_ABOVE_OR_NAN)
+MEMOI_REDUCE(memoi_reduce_f64, double, double, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD,
+             MEMOI_IS_ABOVE_OR_NAN)
+MEMOI_REDUCE(memoi_reduce_bf16, uint16_t, float, memo_f32_from_bf16, memo_bf16_from_f32, MEMOI_ADD,
+             MEMOI_IS_ABOVE_OR_NAN)
+MEMOI_REDUCE(memoi_reduce_f16, uint16_t, float, memo_f32_from_f16, memo_f16_from_f32, MEMOI_ADD,
+             MEMOI_IS_ABOVE_OR_NAN)
+MEMOI_REDUCE(memoi_reduce_i32, int32_t, int32_t, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD_I32,
+             MEMOI_IS_ABOVE)
+MEMOI_REDUCE(memoi_reduce_i64, int64_t, int64_t, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD_I64,
+             MEMOI_IS_ABOVE)
+MEMOI_REDUCE(memoi_reduce_u8, uint8_t, uint8_t, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD_U8,
+             MEMOI_IS_ABOVE)
 
 /* Elements [begin, end) of the reduction. */
 MEMOI void memoi_reduce(char* to, const void* const* from, int32_t n_from, int64_t begin,
@@ -1552,7 +1520,15 @@ MEMOI void memoi_reduce(char* to, const void* const* from, int32_t n_from, int64
     int64_t element_bytes = memo_type_bytes(type);
     while (begin < end) {
         int64_t n = end - begin < MEMOI_REDUCE_CHUNK ? end - begin : MEMOI_REDUCE_CHUNK;
-        memoi_reduce_chunk(to, from, n_from, begin * element_bytes, n, type, reduction);
+        switch (type) {
+        case MEMO_TYPE_F32: memoi_reduce_f32(to, from, n_from, begin, n, reduction); break;
+        case MEMO_TYPE_F64: memoi_reduce_f64(to, from, n_from, begin, n, reduction); break;
+        case MEMO_TYPE_BF16: memoi_reduce_bf16(to, from, n_from, begin, n, reduction); break;
+        case MEMO_TYPE_F16: memoi_reduce_f16(to, from, n_from, begin, n, reduction); break;
+        case MEMO_TYPE_I32: memoi_reduce_i32(to, from, n_from, begin, n, reduction); break;
+        case MEMO_TYPE_I64: memoi_reduce_i64(to, from, n_from, begin, n, reduction); break;
+        case MEMO_TYPE_U8: memoi_reduce_u8(to, from, n_from, begin, n, reduction); break;
+        }
         to += n * element_bytes;
         begin += n;
     }
@@ -4309,10 +4285,15 @@ MEMOI int memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t*
 /* Reads n elements as fp32. */
 MEMOI void memoi_attention_row_load(float* to, const void* from, int64_t first, int64_t n,
                                     memo_type type) {
-    if (type == MEMO_TYPE_F32)
+    const uint16_t* bits = (const uint16_t*)from + first;
+    int64_t i;
+    if (type == MEMO_TYPE_F32) {
         memcpy(to, (const float*)from + first, (size_t)n * sizeof(float));
-    else
-        memoi_reduce_widen(to, (const uint16_t*)from + first, n, type);
+    } else if (type == MEMO_TYPE_BF16) {
+        for (i = 0; i < n; i++) to[i] = memo_f32_from_bf16(bits[i]);
+    } else {
+        for (i = 0; i < n; i++) to[i] = memo_f32_from_f16(bits[i]);
+    }
 }
 
 #define MEMOI_TILE_Q 32

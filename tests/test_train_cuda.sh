@@ -216,6 +216,9 @@ mistakes_are_refused() {
         refused '--graph, --ranks 2: NCCL 22700 does not order' NCCL_LAUNCH_ORDER_IMPLICIT=0 RANK=0 WORLD_SIZE=2 \
             MASTER_ADDR=a -- --data 2 --graph &&
         refused '--graph takes at most 64 micro-batches' -- --accumulate 65 --graph &&
+        refused '--device-memory 9.0 GiB: the GPU has 8.0 GiB, of which .* free; --device-memory [0-9]*MiB, or none, would' -- \
+            --device-memory 9GiB &&
+        refused '--deterministic: an option of cuDNN.s attention; make CUDNN=' -- --deterministic 0 &&
         refused '--ring 2, --ulysses 1: the attention of these kernels' RANK=0 WORLD_SIZE=2 MASTER_ADDR=a -- --ring 2
 }
 

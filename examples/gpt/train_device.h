@@ -7,6 +7,7 @@
 
 #include "thread_ranks.h"
 #include "train_options.h"
+#include "train_report.h"
 
 #ifdef TRAIN_CUDA
 #include "gpt_kernels_cuda.h"
@@ -213,11 +214,18 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
     status = train_device_open(&d, o, NULL, 0, 0, error);
     if (status) return status;
     status = train_device_check_ranks(o, &d.kernels, error);
-    if (!status && !o->device_memory) {
-        status = memo_memory_info(d.device, &free_bytes, &total_bytes, error);
-        o->device_memory = free_bytes - beside > 0 ? free_bytes - beside : 1;
-    }
+    if (!status) status = memo_memory_info(d.device, &free_bytes, &total_bytes, error);
     train_device_close(&d);
+    if (status) return status;
+    if (o->device_memory > total_bytes)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "--device-memory %s: the GPU has %s, of which %s are free; --device-memory "
+            "%s, or none, would work",
+            bytes_name((double)o->device_memory), bytes_name((double)total_bytes),
+            bytes_name((double)free_bytes),
+            bytes_option(free_bytes - beside > 0 ? free_bytes - beside : 1));
+    if (!o->device_memory) o->device_memory = free_bytes - beside > 0 ? free_bytes - beside : 1;
     return status;
 }
 

@@ -465,6 +465,14 @@ static memo_status option_unknown(const char* name, memo_error* error) {
     if (name[0] != '-')
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%.80s: not an option; files to learn from follow --text", name);
+#ifndef TRAIN_CUDNN
+    if (!strcmp(name, "--deterministic") || !strcmp(name, "--attention-memory"))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "%s: an option of cuDNN's attention; make CUDNN=folder of cudnn-frontend "
+            "build/examples/train_gpt_cuda builds a program with it",
+            name);
+#endif
     for (i = 0; i < N_OPTIONS; i++) {
         int distance = edit_distance(name, option_table[i].name);
         if (strlen(name) > 3 && !strncmp(name, option_table[i].name, strlen(name))) distance = 0;
