@@ -322,7 +322,8 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  *
  * The watchdog does not time operations inside a replayed graph; memo_comm_nccl_synchronize does.
  * NCCL ends an abort when all graphs with operations of the world are destroyed: the watchdog waits
- * for this, and memo_comm_destroy for the watchdog.  Before a program leaves after an error, call memo_comm_abort, then destroy the device.
+ * for this, and memo_comm_destroy for the watchdog.  Before a program leaves after an error, call
+ * memo_comm_abort, then destroy the device.
  *
  * ORDER.  NCCL may deadlock if two communicators of a rank are busy at once, unless all ranks start
  * the operations in one order.  Enqueue them in the same order on all ranks, from one thread.  The
@@ -1468,8 +1469,8 @@ MEMOI const char* memoi_comm_label_text(char text[64], const memo_label* label) 
 #define MEMOI_IS_ABOVE_OR_NAN(a, b) ((a) > (b) || (a) != (a))
 
 /* Defines NAME: to[0 .. n) = the reduction of elements [begin, begin + n) of every from, n at most
- * MEMOI_REDUCE_CHUNK.  to may be the same elements of one of them: it is written last.  Elements are
- * added as WIDE; integers unsigned, because signed overflow is undefined. */
+ * MEMOI_REDUCE_CHUNK.  to may be the same elements of one of them: it is written last.  Elements
+ * are added as WIDE; integers unsigned, because signed overflow is undefined. */
 #define MEMOI_REDUCE(NAME, TYPE, WIDE, WIDEN, NARROW, SUM, IS_ABOVE)                               \
     MEMOI void NAME(void* to, const void* const* from, int32_t n_from, int64_t begin, int64_t n,   \
                     memo_reduction reduction) {                                                    \
@@ -2914,8 +2915,8 @@ MEMOI void memoi_nccl_watch(memoi_nccl* me) {
                               NULL);
 }
 
-/* The mutex is held, but not while NCCL aborts: it waits until the graphs with operations of the communicator
- * are destroyed, by a thread that may have to see the failure first. */
+/* The mutex is held, but not while NCCL aborts: it waits until the graphs with operations of the
+ * communicator are destroyed, by a thread that may have to see the failure first. */
 MEMOI void memoi_nccl_abort_all(memoi_nccl_world* world) {
     memoi_nccl* each = world->comms;
     while (each) {
