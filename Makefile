@@ -133,7 +133,7 @@ build/examples/cudnn.folder: always
 always:
 build/examples/gpt_cudnn.o: examples/gpt/gpt_cudnn.cu examples/cudnn_attention.h $(wildcard examples/gpt/gpt_*.h) $(HEADERS) build/examples/cudnn.folder Makefile
 	@echo "  NVCC  $@"
-	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O3 -I. -Iexamples -I"$(CUDNN)/include" -c $< -o $@
+	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O1 -I. -Iexamples -I"$(CUDNN)/include" -c $< -o $@
 build/examples/train_gpt_cuda: examples/gpt/train_gpt.c build/examples/gpt_kernels_cuda.o $(if $(CUDNN),build/examples/gpt_cudnn.o) build/examples/memo_cuda.o build/examples/cudnn.folder build/config.mk Makefile
 	$(call build,-O3 -DTRAIN_CUDA $(if $(CUDNN),-DTRAIN_CUDNN) $(NCCL_FLAGS) build/examples/memo_cuda.o build/examples/gpt_kernels_cuda.o $(if $(CUDNN),build/examples/gpt_cudnn.o),$(LP_SOLVE_LIBS) -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib $(if $(CUDNN),-lcudnn -lnvrtc) -lcublasLt -lcudart -lstdc++ $(NCCL_LIBS))
 # The same over MPI, with a process per rank.

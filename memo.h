@@ -443,8 +443,6 @@ MEMO_API memo_status memo_plan_check(const memo_plan* plan, const memo_trace* tr
  * errors: as for traces.  An invalid plan is refused. */
 MEMO_API memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error);
 MEMO_API memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error* error);
-MEMO_API memo_status memo_plan_parse(const char* text, int64_t n_bytes, const char* name,
-                                     memo_plan** plan, memo_error* error);
 
 /* Draws address over time as SVG: one rectangle per buffer, colored by class, with hover text; peak
  * and lower bound as lines.  trace may be NULL; if it has marks, phases are named.  Errors: IO,
@@ -1006,8 +1004,6 @@ MEMO_API memo_status memo_schedule_read(const char* path, memo_schedule** schedu
                                         memo_error* error);
 MEMO_API memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
                                          memo_error* error);
-MEMO_API memo_status memo_schedule_parse(const char* text, int64_t n_bytes, const char* name,
-                                         memo_schedule** schedule, memo_error* error);
 
 /* ---- 8 recorder: what was really enqueued -------------------------------------------------------
  *
@@ -1059,9 +1055,9 @@ static inline memo_access memo_writes(const void* address, int64_t size_bytes) {
 #define MEMO_ANNOTATE(device, stream, name, error, ...)                                            \
     memo_annotate_accesses(                                                                        \
         device, stream, name, error,                                                               \
-        MEMO_COUNT_OF(__VA_ARGS__, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),      \
+        MEMOI_COUNT_OF(__VA_ARGS__, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),     \
         __VA_ARGS__)
-#define MEMO_COUNT_OF(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, count, ...) count
+#define MEMOI_COUNT_OF(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, count, ...) count
 /* Called by the macro; n_accesses values of type memo_access follow. */
 MEMO_API memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream,
                                             const char* name, memo_error* error, int n_accesses,
@@ -1089,7 +1085,7 @@ MEMO_API memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_str
  * memo_recorder_get_schedule returns errors of both. */
 MEMO_API void memo_recorder_pause(memo_recorder* recorder);
 MEMO_API void memo_recorder_resume(memo_recorder* recorder);
-/* Reads measured times, and lends the schedule until destroy.  Synchronize all streams first.
+/* Reads measured times.  The recorder owns the schedule.  Synchronize all streams first.
  * Errors: the device's, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** schedule,
                                                 memo_error* error);
@@ -1411,7 +1407,7 @@ MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
  * sums read two before they add one.  Groups are converted only after all are read, so that no read
  * waits for a conversion. */
 
-#define MEMO_ROW_GROUP 8
+#define MEMOI_ROW_GROUP 8
 
 #if defined(__CUDA_ARCH__)
 #define MEMOI_UNROLL  _Pragma("unroll")
@@ -1421,9 +1417,9 @@ MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
 #endif
 
 /* Up to 8 numbers as in memory: a word is one F32, or two of a 16-bit type; or bytes. */
-typedef struct memo_row_group {
-    uint32_t words[MEMO_ROW_GROUP];
-} memo_row_group;
+typedef struct memoi_row_group {
+    uint32_t words[MEMOI_ROW_GROUP];
+} memoi_row_group;
 
 /* Loads 2 or 4 words; the address is aligned to their size. */
 MEMO_INLINE void memoi_words_load(uint32_t* to, const void* from, int n) {
@@ -1466,12 +1462,12 @@ MEMO_INLINE int memoi_row_words(const void* address, memo_type type, int32_t n) 
     return 0;
 }
 
-/* Loads n elements, 0 to 8, followed by zeros. */
-MEMO_INLINE void memoi_group_load(memo_row_group* group, const void* from, memo_type type,
+/* Loads n elements, at most 8 (0 or below: none), followed by zeros. */
+MEMO_INLINE void memoi_group_load(memoi_row_group* group, const void* from, memo_type type,
                                   int32_t n) {
     int words = memoi_row_words(from, type, n), k;
     MEMOI_UNROLL
-    for (k = 0; k < MEMO_ROW_GROUP; k++) group->words[k] = 0;
+    for (k = 0; k < MEMOI_ROW_GROUP; k++) group->words[k] = 0;
     if (words == 2) {
         memoi_words_load(group->words, from, 2);
     } else if (words) {
@@ -1479,7 +1475,7 @@ MEMO_INLINE void memoi_group_load(memo_row_group* group, const void* from, memo_
         if (words == 8) memoi_words_load(group->words + 4, (const char*)from + 16, 4);
     } else {
         MEMOI_UNROLL
-        for (k = 0; k < MEMO_ROW_GROUP; k++) {
+        for (k = 0; k < MEMOI_ROW_GROUP; k++) {
             if (k >= n) continue;
             if (type == MEMO_TYPE_F32)
                 group->words[k] = memoi_f32_bits(((const float*)from)[k]);
@@ -1505,14 +1501,14 @@ MEMO_INLINE uint32_t memoi_pair_narrow(const float* from, memo_type type) {
     return memo_f16_from_f32(from[0]) | (uint32_t)memo_f16_from_f32(from[1]) << 16;
 }
 
-MEMO_INLINE void memoi_group_widen(float* to, const memo_row_group* group, memo_type type) {
+MEMO_INLINE void memoi_group_widen(float* to, const memoi_row_group* group, memo_type type) {
     int k;
     if (type == MEMO_TYPE_F32) {
         MEMOI_UNROLL
-        for (k = 0; k < MEMO_ROW_GROUP; k++) to[k] = memoi_f32_from_bits(group->words[k]);
+        for (k = 0; k < MEMOI_ROW_GROUP; k++) to[k] = memoi_f32_from_bits(group->words[k]);
     } else {
         MEMOI_UNROLL
-        for (k = 0; k < MEMO_ROW_GROUP / 2; k++)
+        for (k = 0; k < MEMOI_ROW_GROUP / 2; k++)
             memoi_pair_widen(to + 2 * k, group->words[k], type);
     }
 }
@@ -1530,14 +1526,14 @@ MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, 
         else
             memoi_words_store(to, pairs, 2);
     } else if (words) {
-        uint32_t bits[MEMO_ROW_GROUP];
+        uint32_t bits[MEMOI_ROW_GROUP];
         MEMOI_UNROLL
-        for (k = 0; k < MEMO_ROW_GROUP; k++) bits[k] = memoi_f32_bits(from[k]);
+        for (k = 0; k < MEMOI_ROW_GROUP; k++) bits[k] = memoi_f32_bits(from[k]);
         memoi_words_store(to, bits, 4);
         if (words == 8) memoi_words_store((char*)to + 16, bits + 4, 4);
     } else {
         MEMOI_UNROLL
-        for (k = 0; k < MEMO_ROW_GROUP; k++) {
+        for (k = 0; k < MEMOI_ROW_GROUP; k++) {
             if (k >= n) continue;
             if (type == MEMO_TYPE_F32)
                 ((float*)to)[k] = from[k];
@@ -1549,7 +1545,8 @@ MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, 
     }
 }
 
-/* Numbers of a group: a power of two, whose exponent this is. */
+/* Numbers of a group: a power of two, whose exponent this is.  memoi_row_rest is how many of the
+ * group at `first` a row of n has; a group beyond the row has none, 0 or below. */
 MEMO_INLINE int memoi_row_shift(memo_type to_type) { return to_type == MEMO_TYPE_F32 ? 2 : 3; }
 MEMO_INLINE int64_t memoi_n_shifted(int64_t n, int shift) {
     return (n + ((int64_t)1 << shift) - 1) >> shift;
@@ -1559,7 +1556,7 @@ MEMO_INLINE int32_t memoi_row_rest(int64_t n, int64_t first, int shift) {
 }
 
 /* Loads the group of a matrix that begins at row and column. */
-MEMO_INLINE void memoi_group_load_at(memo_row_group* group, const void* matrix, memo_type type,
+MEMO_INLINE void memoi_group_load_at(memoi_row_group* group, const void* matrix, memo_type type,
                                      int64_t stride, int64_t row, int64_t column, int32_t n) {
     memoi_group_load(
         group, (const char*)matrix + (row * stride + column) * memoi_row_type_bytes(type), type, n);
@@ -1597,38 +1594,38 @@ typedef struct memo_rows_desc {
     int64_t to_stride_bytes, from_stride_bytes;
 } memo_rows_desc;
 
-#define MEMO_ROW_BLOCK_BYTES 16
+#define MEMOI_ROW_BLOCK_BYTES 16
 /* Items of a gather or scatter: pairs of blocks of 16 bytes; the last block may be short. */
 MEMO_INLINE int64_t memoi_rows_pairs(const memo_rows_desc* rows) {
-    return memoi_n_pairs(memoi_n_groups(rows->row_bytes, MEMO_ROW_BLOCK_BYTES));
+    return memoi_n_pairs(memoi_n_groups(rows->row_bytes, MEMOI_ROW_BLOCK_BYTES));
 }
 MEMO_INLINE int64_t memo_rows_items(const memo_rows_desc* rows) {
     return rows->n_rows * memoi_rows_pairs(rows);
 }
 
 /* Loads n bytes of a row, 0 to 16; zeros if row is NULL. */
-MEMO_INLINE memo_row_group memoi_block_load(const char* row, int64_t at, int32_t n) {
-    memo_row_group block;
+MEMO_INLINE memoi_row_group memoi_block_load(const char* row, int64_t at, int32_t n) {
+    memoi_row_group block;
     int k;
     MEMOI_UNROLL
-    for (k = 0; k < MEMO_ROW_GROUP; k++) block.words[k] = 0;
+    for (k = 0; k < MEMOI_ROW_GROUP; k++) block.words[k] = 0;
     if (!row) return block;
-    if (n == MEMO_ROW_BLOCK_BYTES && memoi_is_aligned_to(row + at, MEMO_ROW_BLOCK_BYTES)) {
+    if (n == MEMOI_ROW_BLOCK_BYTES && memoi_is_aligned_to(row + at, MEMOI_ROW_BLOCK_BYTES)) {
         memoi_words_load(block.words, row + at, 4);
     } else {
         MEMOI_UNROLL
-        for (k = 0; k < MEMO_ROW_BLOCK_BYTES; k++)
+        for (k = 0; k < MEMOI_ROW_BLOCK_BYTES; k++)
             if (k < n) block.words[k / 4] |= (uint32_t)(unsigned char)row[at + k] << (k % 4 * 8);
     }
     return block;
 }
-MEMO_INLINE void memoi_block_store(char* to, memo_row_group block, int32_t n) {
+MEMO_INLINE void memoi_block_store(char* to, memoi_row_group block, int32_t n) {
     int k;
-    if (n == MEMO_ROW_BLOCK_BYTES && memoi_is_aligned_to(to, MEMO_ROW_BLOCK_BYTES)) {
+    if (n == MEMOI_ROW_BLOCK_BYTES && memoi_is_aligned_to(to, MEMOI_ROW_BLOCK_BYTES)) {
         memoi_words_store(to, block.words, 4);
     } else {
         MEMOI_UNROLL
-        for (k = 0; k < MEMO_ROW_BLOCK_BYTES; k++)
+        for (k = 0; k < MEMOI_ROW_BLOCK_BYTES; k++)
             if (k < n) to[k] = (char)(block.words[k / 4] >> (k % 4 * 8) & 0xff);
     }
 }
@@ -1636,10 +1633,10 @@ MEMO_INLINE void memoi_block_store(char* to, memo_row_group block, int32_t n) {
 /* Copies an item of a row; zeros if from is NULL. */
 MEMO_INLINE void memoi_row_move(char* to, const char* from, int64_t n_bytes, int64_t item,
                                 int64_t n_pairs) {
-    int64_t at = item * MEMO_ROW_BLOCK_BYTES, second_at = at + n_pairs * MEMO_ROW_BLOCK_BYTES;
+    int64_t at = item * MEMOI_ROW_BLOCK_BYTES, second_at = at + n_pairs * MEMOI_ROW_BLOCK_BYTES;
     int32_t n = memoi_row_rest(n_bytes, at, 4), n_second = memoi_row_rest(n_bytes, second_at, 4);
-    memo_row_group block = memoi_block_load(from, at, n);
-    memo_row_group second = memoi_block_load(from, second_at, n_second);
+    memoi_row_group block = memoi_block_load(from, at, n);
+    memoi_row_group second = memoi_block_load(from, second_at, n_second);
     memoi_block_store(to + at, block, n);
     memoi_block_store(to + second_at, second, n_second);
 }
@@ -1703,15 +1700,15 @@ MEMO_INLINE int64_t memob_merge_place(const memo_merge_desc* merge, int64_t row)
 }
 
 MEMO_INLINE void memoi_merge_group(const memo_merge_desc* merge, int64_t place, int64_t column,
-                                   float weight, const memo_row_group* part_group,
-                                   const memo_row_group* out_group, int32_t n) {
-    float out[MEMO_ROW_GROUP], other[MEMO_ROW_GROUP];
+                                   float weight, const memoi_row_group* part_group,
+                                   const memoi_row_group* out_group, int32_t n) {
+    float out[MEMOI_ROW_GROUP], other[MEMOI_ROW_GROUP];
     int k;
     memoi_group_widen(other, part_group, merge->part_type);
     memoi_group_widen(out, out_group, MEMO_TYPE_F32);
     if (weight != 1) {
         MEMOI_UNROLL
-        for (k = 0; k < MEMO_ROW_GROUP; k++) other[k] = fmaf(weight, other[k] - out[k], out[k]);
+        for (k = 0; k < MEMOI_ROW_GROUP; k++) other[k] = fmaf(weight, other[k] - out[k], out[k]);
     }
     memoi_group_store(merge->out + place * merge->n_columns + column, other, MEMO_TYPE_F32, n);
 }
@@ -1727,9 +1724,9 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
     /* Two groups at a time: all four loads are on their way before the first is used. */
     for (column = (int64_t)lane << shift; column < merge->n_columns; column += 2 * step) {
         const int64_t second = column + step;
-        int32_t n = memoi_row_rest(merge->n_columns, column, shift), n_second = 0;
-        memo_row_group part, out, second_part, second_out;
-        if (second < merge->n_columns) n_second = memoi_row_rest(merge->n_columns, second, shift);
+        int32_t n = memoi_row_rest(merge->n_columns, column, shift);
+        int32_t n_second = memoi_row_rest(merge->n_columns, second, shift);
+        memoi_row_group part, out, second_part, second_out;
         memoi_group_load_at(&part, merge->part_out, merge->part_type, merge->n_columns, place,
                             column, n);
         memoi_group_load_at(&out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, column,
@@ -1739,7 +1736,7 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
         memoi_group_load_at(&second_out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, second,
                             weight != 1 ? n_second : 0);
         memoi_merge_group(merge, place, column, weight, &part, &out, n);
-        if (n_second)
+        if (n_second > 0)
             memoi_merge_group(merge, place, second, weight, &second_part, &second_out, n_second);
     }
 }
@@ -1761,14 +1758,14 @@ MEMO_INLINE int64_t memo_add_items(const memo_add_desc* add) {
     return add->n_rows * memoi_add_pairs(add);
 }
 MEMO_INLINE void memoi_add_groups(const memo_add_desc* add, int64_t row, int64_t column,
-                                  const memo_row_group* a_group, const memo_row_group* b_group,
+                                  const memoi_row_group* a_group, const memoi_row_group* b_group,
                                   int32_t n) {
-    float a[MEMO_ROW_GROUP], b[MEMO_ROW_GROUP];
+    float a[MEMOI_ROW_GROUP], b[MEMOI_ROW_GROUP];
     int k;
     memoi_group_widen(a, a_group, add->a_type);
     memoi_group_widen(b, b_group, add->b_type);
     MEMOI_UNROLL
-    for (k = 0; k < MEMO_ROW_GROUP; k++) a[k] += b[k];
+    for (k = 0; k < MEMOI_ROW_GROUP; k++) a[k] += b[k];
     memoi_group_store((char*)add->to +
                           (row * add->to_stride + column) * memoi_row_type_bytes(add->to_type),
                       a, add->to_type, n);
@@ -1777,7 +1774,7 @@ MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
     const int shift = memoi_row_shift(add->to_type);
     int64_t row = 0, column = item, n_pairs = memoi_add_pairs(add), second;
     int32_t n, n_second;
-    memo_row_group a, b, second_a, second_b;
+    memoi_row_group a, b, second_a, second_b;
     if (add->n_rows > 1) row = memoi_row_of(item, n_pairs, &column);
     second = (column + n_pairs) << shift;
     column <<= shift;
@@ -1805,24 +1802,24 @@ typedef struct memo_row_sums_desc {
 
 /* Adds the products of a group, in order. */
 MEMO_INLINE float memoi_sum_group(const memo_row_sums_desc* sums, float sum,
-                                  const memo_row_group* a_group, const memo_row_group* b_group) {
-    float a[MEMO_ROW_GROUP], b[MEMO_ROW_GROUP];
+                                  const memoi_row_group* a_group, const memoi_row_group* b_group) {
+    float a[MEMOI_ROW_GROUP], b[MEMOI_ROW_GROUP];
     int k;
     memoi_group_widen(a, a_group, sums->a_type);
     memoi_group_widen(b, b_group, sums->b_type);
     MEMOI_UNROLL
-    for (k = 0; k < MEMO_ROW_GROUP; k++) sum = fmaf(a[k], b[k], sum);
+    for (k = 0; k < MEMOI_ROW_GROUP; k++) sum = fmaf(a[k], b[k], sum);
     return sum;
 }
 MEMO_INLINE float memo_row_sum_lane(const memo_row_sums_desc* sums, int64_t row, int32_t lane) {
-    const int64_t step = MEMO_ROW_LANES * MEMO_ROW_GROUP;
+    const int64_t step = MEMO_ROW_LANES * MEMOI_ROW_GROUP;
     float sum = 0;
-    int64_t column, second;
-    for (column = (int64_t)lane * MEMO_ROW_GROUP; column < sums->n_columns; column += 2 * step) {
-        memo_row_group a, b, second_a, second_b;
-        int32_t n = memoi_row_rest(sums->n_columns, column, 3), n_second = 0;
-        second = column + step;
-        if (second < sums->n_columns) n_second = memoi_row_rest(sums->n_columns, second, 3);
+    int64_t column;
+    for (column = (int64_t)lane * MEMOI_ROW_GROUP; column < sums->n_columns; column += 2 * step) {
+        const int64_t second = column + step;
+        int32_t n = memoi_row_rest(sums->n_columns, column, 3);
+        int32_t n_second = memoi_row_rest(sums->n_columns, second, 3);
+        memoi_row_group a, b, second_a, second_b;
         memoi_group_load_at(&a, sums->a, sums->a_type, sums->a_stride, row, column, n);
         memoi_group_load_at(&b, sums->b, sums->b_type, sums->b_stride, row, column, n);
         memoi_group_load_at(&second_a, sums->a, sums->a_type, sums->a_stride, row, second,
@@ -1830,7 +1827,7 @@ MEMO_INLINE float memo_row_sum_lane(const memo_row_sums_desc* sums, int64_t row,
         memoi_group_load_at(&second_b, sums->b, sums->b_type, sums->b_stride, row, second,
                             n_second);
         sum = memoi_sum_group(sums, sum, &a, &b);
-        if (n_second) sum = memoi_sum_group(sums, sum, &second_a, &second_b);
+        if (n_second > 0) sum = memoi_sum_group(sums, sum, &second_a, &second_b);
     }
     return sum;
 }
@@ -1847,8 +1844,8 @@ MEMO_INLINE int64_t memo_cast_items(const memo_cast_desc* cast) {
     return memoi_n_pairs(memoi_n_shifted(cast->n, memoi_row_shift(cast->to_type)));
 }
 MEMO_INLINE void memoi_cast_group(const memo_cast_desc* cast, int64_t first,
-                                  const memo_row_group* group, int32_t n) {
-    float values[MEMO_ROW_GROUP];
+                                  const memoi_row_group* group, int32_t n) {
+    float values[MEMOI_ROW_GROUP];
     memoi_group_widen(values, group, cast->from_type);
     memoi_group_store((char*)cast->to + first * memoi_row_type_bytes(cast->to_type), values,
                       cast->to_type, n);
@@ -1858,7 +1855,7 @@ MEMO_INLINE void memo_cast_item(const memo_cast_desc* cast, int64_t item) {
     int64_t first = item << shift, second = (item + memo_cast_items(cast)) << shift;
     int32_t n = memoi_row_rest(cast->n, first, shift);
     int32_t n_second = memoi_row_rest(cast->n, second, shift);
-    memo_row_group group, second_group;
+    memoi_row_group group, second_group;
     memoi_group_load_at(&group, cast->from, cast->from_type, 0, 0, first, n);
     memoi_group_load_at(&second_group, cast->from, cast->from_type, 0, 0, second, n_second);
     memoi_cast_group(cast, first, &group, n);
@@ -1903,7 +1900,7 @@ typedef struct memo_softmax_sum {
     float max, sum;
 } memo_softmax_sum;
 
-MEMO_INLINE memo_softmax_sum memo_softmax_sum_none(void) {
+MEMO_INLINE memo_softmax_sum memoi_softmax_none(void) {
     memo_softmax_sum none;
     none.max = -INFINITY;
     none.sum = 0;
@@ -1919,21 +1916,21 @@ MEMO_INLINE memo_softmax_sum memo_softmax_join(memo_softmax_sum a, memo_softmax_
     both.sum = memoi_softmax_scaled(a, both.max) + memoi_softmax_scaled(b, both.max);
     return both;
 }
-MEMO_INLINE float memo_softmax_lse(memo_softmax_sum x) { return x.max + logf(x.sum); }
+MEMO_INLINE float memoi_softmax_lse(memo_softmax_sum x) { return x.max + logf(x.sum); }
 
 /* Adds the first n numbers of a group, in order.  A logit of -inf adds nothing, even first. */
-MEMO_INLINE memo_softmax_sum memoi_softmax_group(memo_softmax_sum to, const memo_row_group* group,
+MEMO_INLINE memo_softmax_sum memoi_softmax_group(memo_softmax_sum to, const memoi_row_group* group,
                                                  memo_type type, int32_t n) {
-    float x[MEMO_ROW_GROUP], max = to.max;
+    float x[MEMOI_ROW_GROUP], max = to.max;
     int k;
     memoi_group_widen(x, group, type);
     MEMOI_UNROLL
-    for (k = 0; k < MEMO_ROW_GROUP; k++)
+    for (k = 0; k < MEMOI_ROW_GROUP; k++)
         if (k < n && x[k] > max) max = x[k];
     to.sum = memoi_softmax_scaled(to, max);
     to.max = max;
     MEMOI_UNROLL
-    for (k = 0; k < MEMO_ROW_GROUP; k++)
+    for (k = 0; k < MEMOI_ROW_GROUP; k++)
         if (k < n && x[k] != -INFINITY) to.sum += expf(x[k] - max);
     return to;
 }
@@ -1942,20 +1939,19 @@ MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* en
                                                int32_t lane) {
     const int shift = memoi_row_shift(entropy->type);
     const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
-    memo_softmax_sum sum = memo_softmax_sum_none();
+    memo_softmax_sum sum = memoi_softmax_none();
     int64_t column;
     for (column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
         const int64_t second = column + step;
-        int32_t n = memoi_row_rest(entropy->n_columns, column, shift), n_second = 0;
-        memo_row_group group, second_group;
-        if (second < entropy->n_columns)
-            n_second = memoi_row_rest(entropy->n_columns, second, shift);
+        int32_t n = memoi_row_rest(entropy->n_columns, column, shift);
+        int32_t n_second = memoi_row_rest(entropy->n_columns, second, shift);
+        memoi_row_group group, second_group;
         memoi_group_load_at(&group, entropy->logits, entropy->type, entropy->stride, row, column,
                             n);
         memoi_group_load_at(&second_group, entropy->logits, entropy->type, entropy->stride, row,
                             second, n_second);
         sum = memoi_softmax_group(sum, &group, entropy->type, n);
-        if (n_second) sum = memoi_softmax_group(sum, &second_group, entropy->type, n_second);
+        if (n_second > 0) sum = memoi_softmax_group(sum, &second_group, entropy->type, n_second);
     }
     return sum;
 }
@@ -1971,11 +1967,11 @@ MEMO_INLINE void memo_softmax_end(const memo_cross_entropy_desc* entropy, int64_
                                   memo_softmax_sum sum) {
     float* part = entropy->parts + (entropy->part * entropy->n_rows + row) * 2;
     int64_t column = memoi_label_column(entropy, row);
-    part[0] = memo_softmax_lse(sum);
+    part[0] = memoi_softmax_lse(sum);
     part[1] = -INFINITY;
     if (column >= 0) {
-        memo_row_group group;
-        float x[MEMO_ROW_GROUP];
+        memoi_row_group group;
+        float x[MEMOI_ROW_GROUP];
         memoi_group_load_at(&group, entropy->logits, entropy->type, entropy->stride, row, column,
                             1);
         memoi_group_widen(x, &group, entropy->type);
@@ -1984,9 +1980,9 @@ MEMO_INLINE void memo_softmax_end(const memo_cross_entropy_desc* entropy, int64_
 }
 
 /* Joins the parts of a row, in order.  Every lane does. */
-MEMO_INLINE float memo_entropy_lse(const memo_cross_entropy_desc* entropy, int64_t row,
-                                   float* target) {
-    memo_softmax_sum sum = memo_softmax_sum_none();
+MEMO_INLINE float memoi_entropy_lse(const memo_cross_entropy_desc* entropy, int64_t row,
+                                    float* target) {
+    memo_softmax_sum sum = memoi_softmax_none();
     int32_t p;
     *target = -INFINITY;
     for (p = 0; p < entropy->n_parts; p++) {
@@ -1997,20 +1993,20 @@ MEMO_INLINE float memo_entropy_lse(const memo_cross_entropy_desc* entropy, int64
         sum = memo_softmax_join(sum, next);
         if (!(part[1] <= *target)) *target = part[1]; /* a NaN too */
     }
-    return memo_softmax_lse(sum);
+    return memoi_softmax_lse(sum);
 }
 MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int64_t row,
                                      int64_t column, int64_t label, float lse,
-                                     const memo_row_group* group, int32_t n) {
-    float x[MEMO_ROW_GROUP];
+                                     const memoi_row_group* group, int32_t n) {
+    float x[MEMOI_ROW_GROUP];
     int k;
     memoi_group_widen(x, group, entropy->type);
     MEMOI_UNROLL
-    for (k = 0; k < MEMO_ROW_GROUP; k++)
+    for (k = 0; k < MEMOI_ROW_GROUP; k++)
         x[k] = (expf(x[k] - lse) - (column + k == label ? 1.0f : 0.0f)) * entropy->scale;
     if (entropy->labels[row] < 0) {
         MEMOI_UNROLL
-        for (k = 0; k < MEMO_ROW_GROUP; k++) x[k] = 0;
+        for (k = 0; k < MEMOI_ROW_GROUP; k++) x[k] = 0;
     }
     memoi_group_store((char*)entropy->d_logits +
                           (row * entropy->stride + column) * memoi_row_type_bytes(entropy->type),
@@ -2022,22 +2018,21 @@ MEMO_INLINE void memo_entropy_lane(const memo_cross_entropy_desc* entropy, int64
     const int shift = memoi_row_shift(entropy->type);
     const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
     const int64_t label = memoi_label_column(entropy, row);
-    float target, lse = memo_entropy_lse(entropy, row, &target);
+    float target, lse = memoi_entropy_lse(entropy, row, &target);
     int64_t column;
     if (lane == 0) entropy->losses[row] = entropy->labels[row] < 0 ? 0 : lse - target;
     if (!entropy->d_logits) return;
     for (column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
         const int64_t second = column + step;
-        int32_t n = memoi_row_rest(entropy->n_columns, column, shift), n_second = 0;
-        memo_row_group group, second_group;
-        if (second < entropy->n_columns)
-            n_second = memoi_row_rest(entropy->n_columns, second, shift);
+        int32_t n = memoi_row_rest(entropy->n_columns, column, shift);
+        int32_t n_second = memoi_row_rest(entropy->n_columns, second, shift);
+        memoi_row_group group, second_group;
         memoi_group_load_at(&group, entropy->logits, entropy->type, entropy->stride, row, column,
                             n);
         memoi_group_load_at(&second_group, entropy->logits, entropy->type, entropy->stride, row,
                             second, n_second);
         memoi_entropy_group(entropy, row, column, label, lse, &group, n);
-        if (n_second)
+        if (n_second > 0)
             memoi_entropy_group(entropy, row, second, label, lse, &second_group, n_second);
     }
 }
@@ -2304,9 +2299,8 @@ MEMOI int memob_compare_int64s(const void* left, const void* right);
 MEMOI int memob_compare_doubles(const void* left, const void* right);
 /* The next multiple of alignment, which may be any positive number. */
 MEMOI int64_t memob_align_up(int64_t value, int64_t alignment);
-/* Is value neither infinite nor NaN?  Correct under -ffast-math too. */
-MEMOI int memob_is_finite(double value);
-MEMOI int memob_is_in(double value, double least, double most); /* never true for NaN */
+/* Never true for NaN and infinity, under -ffast-math too. */
+MEMOI int memob_is_in(double value, double least, double most);
 
 /* Checks the field of a desc.  Errors: INVALID_ARGUMENT, "DESC.FIELD: out of range (VALUE); LEAST
  * to MOST are valid".  A rate is 0 (no limit), or 1 to 1e18 bytes/s; beyond, times of copies
@@ -2394,12 +2388,11 @@ MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error
     memob_line_error(reader, error, MEMO_STATUS_FORMAT, __VA_ARGS__)
 
 /* Files of memo begin with "memo KIND 1" and end with "end COUNT CHECKSUM", their frame.
- * memob_read_first_line starts after the word `memo` and checks kind and version.
- * memob_read_frame checks both lines and sets *count; the reader then is between them, and
- * *last_line keeps the last one for messages.  An optional frame may be absent: *count is -1.
+ * memob_read_frame checks kind and version of both lines and sets *count.  The reader is then
+ * between them, and *last_line keeps the last one for messages.  An optional frame may be absent:
+ * *count is -1.
  * memob_check_count compares *count with the number of lines found.  memob_put_last_line appends
  * the last line.  Errors: FORMAT, VERSION. */
-MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, memo_error* error);
 MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int is_optional,
                                    int64_t* count, memob_reader* last_line, memo_error* error);
 MEMOI memo_status memob_check_count(const memob_reader* last_line, int64_t count, int64_t n_found,
@@ -2588,8 +2581,7 @@ memo_status memo_error_set(memo_error* error, memo_status status, const char* fo
 }
 
 MEMOI memo_status memob_no_memory(memo_error* error, const char* what) {
-    (void)memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
-    return MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
 }
 
 MEMOI void* memob_calloc(int64_t count, size_t element_bytes) {
@@ -2658,13 +2650,13 @@ MEMOI uint64_t memoi_hash_fnv1a(const char* bytes, int64_t n_bytes) {
 
 /* By its bits: -ffast-math lets a compiler assume that no value is NaN. */
 #define MEMOI_DOUBLE_MAX 1.7976931348623157e308
-MEMOI int memob_is_finite(double value) {
+MEMOI int memoi_is_finite(double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
     return (bits >> 52 & 0x7ff) != 0x7ff;
 }
 MEMOI int memob_is_in(double value, double least, double most) {
-    return memob_is_finite(value) && value >= least && value <= most;
+    return memoi_is_finite(value) && value >= least && value <= most;
 }
 
 MEMOI memo_status memob_check_integer(const char* desc, const char* field, int64_t value,
@@ -2884,11 +2876,7 @@ void memo_text_put(memo_text* text, const char* format, ...) {
 MEMOI void memoi_text_put_number(memo_text* text, double value, int decimals) {
     char digits[352];
     char* p;
-    if (!(value - value == 0)) { /* nan, infinity */
-        memo_text_put(text, "0");
-        return;
-    }
-    snprintf(digits, sizeof digits, "%.*f", decimals, value);
+    snprintf(digits, sizeof digits, "%.*f", decimals, memoi_is_finite(value) ? value : 0);
     for (p = digits; *p; p++)
         if (*p == ',') *p = '.';
     memo_text_put(text, "%s", digits);
@@ -3225,12 +3213,6 @@ MEMOI int memob_word_number(const char* word, int64_t length, int64_t* value) {
     return 1;
 }
 
-MEMOI int memoi_reader_next_number(memob_reader* reader, int64_t* value) {
-    const char* word;
-    int64_t length;
-    return memob_next_word(reader, &word, &length) && memob_word_number(word, length, value);
-}
-
 MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
                                    memo_status status, const char* format, ...) {
     if (error) {
@@ -3249,14 +3231,19 @@ MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error
     return status;
 }
 
+/* The error of a function that got its arguments from this line. */
+MEMOI memo_status memoi_reader_refused(const memob_reader* reader, memo_status status,
+                                       const memo_error* reason, memo_error* error) {
+    if (status == MEMO_STATUS_INVALID_ARGUMENT) status = MEMO_STATUS_FORMAT;
+    return memob_line_error(reader, error, status, "%s", reason->message);
+}
+
 /* --- what a line must hold --- */
 
 MEMOI const char* memob_word_text(char out[40], const char* word, int64_t length) {
     int64_t i;
     for (i = 0; i < length && i < 36; i++) out[i] = word[i] >= 33 && word[i] < 127 ? word[i] : '?';
-    if (i < length) {
-        memcpy(out + i - 3, "...", 3);
-    }
+    if (i < length) memcpy(out + i - 3, "...", 3);
     out[i] = 0;
     return out;
 }
@@ -3292,7 +3279,8 @@ MEMOI int memob_next_entry(memob_reader* reader, const char** word, int64_t* len
 
 /* --- the frame of a file: "memo KIND 1" first, "end COUNT CHECKSUM" last --- */
 
-MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, memo_error* error) {
+MEMOI memo_status memoi_reader_first_line(memob_reader* reader, const char* kind,
+                                          memo_error* error) {
     const char* word;
     int64_t length, version = 0;
     char shown[40];
@@ -3381,7 +3369,7 @@ MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int i
     if (!has_frame)
         return MEMOB_BAD_LINE(reader, error, "%sthe first line must be `memo %s 1`",
                               is_empty ? "the file is empty; " : "", kind);
-    status = memob_read_first_line(reader, kind, error);
+    status = memoi_reader_first_line(reader, kind, error);
     return status ? status : memoi_reader_check_end(reader, count, last_line, error);
 }
 
@@ -3595,10 +3583,9 @@ MEMOI memo_status memoi_trace_expect_stream(memob_reader* reader, int32_t* strea
     memo_error reason;
     memo_status status = memob_expect_number(reader, "stream", &number, error);
     if (status) return status;
-    if (memoi_trace_check_stream(number, &reason))
-        return MEMOB_BAD_LINE(reader, error, "%s", reason.message);
+    status = memoi_trace_check_stream(number, &reason);
     *stream = (int32_t)number;
-    return MEMO_STATUS_OK;
+    return status ? memoi_reader_refused(reader, status, &reason, error) : MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_trace_expect_class(memob_reader* reader, memo_class* memory_class,
@@ -3716,10 +3703,7 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* wo
             memob_word_text(shown, word, length));
     }
 
-    if (status && reason.message[0])
-        status = memob_line_error(
-            reader, error, status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_FORMAT : status,
-            "%s", reason.message);
+    if (status && reason.message[0]) return memoi_reader_refused(reader, status, &reason, error);
     return status;
 }
 
@@ -3801,12 +3785,9 @@ memo_mark memo_mark_parse(const char* text) {
     memob_reader reader;
     const char* word;
     int64_t length;
-    memo_mark mark, none;
+    const memo_mark none = {MEMO_PHASE_NONE, -1, 0};
+    memo_mark mark = none;
     int i;
-    none.phase = MEMO_PHASE_NONE;
-    none.layer = -1;
-    none.is_end = 0;
-    mark = none;
     if (!text) return none;
 
     /* "iteration", or "layer N PHASE". */
@@ -3815,7 +3796,9 @@ memo_mark memo_mark_parse(const char* text) {
     if (memob_word_is(word, length, "iteration")) {
         mark.phase = MEMO_PHASE_ITERATION;
     } else if (memob_word_is(word, length, "layer")) {
-        if (!memoi_reader_next_number(&reader, &mark.layer) || mark.layer < 0) return none;
+        if (!memob_next_word(&reader, &word, &length) ||
+            !memob_word_number(word, length, &mark.layer) || mark.layer < 0)
+            return none;
         if (!memob_next_word(&reader, &word, &length)) return none;
         for (i = MEMO_PHASE_FORWARD; i <= MEMO_PHASE_BACKWARD; i++)
             if (memob_word_is(word, length, memoi_mark_phases[i])) mark.phase = (memo_phase)i;
@@ -3894,6 +3877,11 @@ typedef struct memoi_layers {
     int64_t* incoming;   /* one layer: of each malloc number, the block that the layer before it in
                             time puts in its place; -1: none */
     memob_arrays arrays; /* all of these except first */
+
+    /* What memoi_layers_apply_all makes. */
+    memo_trace* result;
+    int64_t n;            /* its layers */
+    int64_t* result_base; /* as base, of the result */
 } memoi_layers;
 
 /* The layer of segment s among n layers, its own or the one before the gap; -1: pre, middle, post.
@@ -4035,7 +4023,8 @@ MEMOI memo_status memoi_layers_chain(memoi_layers* layers, const char* what, int
 
 /* The recorded segment that segment t of the result repeats; -1: it is empty.  *shift: what is
  * added to its layers. */
-MEMOI int64_t memoi_layers_source_segment(int64_t t, int64_t n, int64_t m, int64_t* shift) {
+MEMOI int64_t memoi_layers_source_segment(const memoi_layers* layers, int64_t t, int64_t* shift) {
+    int64_t n = layers->n, m = layers->n_layers;
     int64_t layer = memoi_layers_segment_layer(t, n), source;
     *shift = 0;
     if (layer < 0) return t == 0 ? 0 : t == 2 * n ? 2 * m : 4 * m;
@@ -4047,8 +4036,9 @@ MEMOI int64_t memoi_layers_source_segment(int64_t t, int64_t n, int64_t m, int64
 /* Maps a recorded layer that pre, middle or post (t) refers to, to a layer of the result: counted
  * from the last layer in the middle, from the first afterwards.  With one recorded layer, middle
  * and post refer to the last forward. */
-MEMOI int64_t memoi_layers_from_outside(int64_t layer, int64_t m, int64_t n, int64_t t,
+MEMOI int64_t memoi_layers_from_outside(const memoi_layers* layers, int64_t layer, int64_t t,
                                         int is_forward) {
+    int64_t m = layers->n_layers, n = layers->n;
     if (m == 1) return is_forward ? n - 1 : 0;
     return layer == m - 1 || (layer > 0 && t == 2 * n) ? n - (m - layer) : layer;
 }
@@ -4056,9 +4046,9 @@ MEMOI int64_t memoi_layers_from_outside(int64_t layer, int64_t m, int64_t n, int
 /* The malloc number in the result of a recorded block that segment t refers to; -1: there is no
  * such block.  inner: the layer, if middle or post refer to every inner layer; else -1. */
 MEMOI int64_t memoi_layers_result_block(const memoi_layers* layers, int64_t number, int64_t t,
-                                        int64_t shift, int64_t inner, int64_t n,
-                                        const int64_t* base) {
-    int64_t m = layers->n_layers, layer = memoi_layers_segment_layer(t, n), s, target;
+                                        int64_t shift, int64_t inner) {
+    int64_t m = layers->n_layers, n = layers->n, layer = memoi_layers_segment_layer(t, n), s;
+    int64_t target;
 
     /* One recorded layer: what came from outside now comes from the previous layer. */
     if (m == 1 && layer >= 0 && layers->incoming[number] >= 0) {
@@ -4081,21 +4071,20 @@ MEMOI int64_t memoi_layers_result_block(const memoi_layers* layers, int64_t numb
         else if (inner >= 0)
             of_layer = inner;
         else
-            of_layer = memoi_layers_from_outside(of_layer, m, n, t, s < 2 * m);
+            of_layer = memoi_layers_from_outside(layers, of_layer, t, s < 2 * m);
         target = memoi_layers_segment_like(s, m, of_layer, n);
         if (target < 0) return -1;
     }
 
-    number = base[target] + (number - layers->base[s]);
-    return number < base[target + 1] ? number : -1;
+    number = layers->result_base[target] + (number - layers->base[s]);
+    return number < layers->result_base[target + 1] ? number : -1;
 }
 
 /* Appends recorded request i to the result as part of its segment t. */
 MEMOI memo_status memoi_layers_apply_request(const memoi_layers* layers, int64_t i, int64_t t,
-                                             int64_t shift, int64_t inner, int64_t n,
-                                             const int64_t* base, memo_trace* result,
-                                             memo_error* error) {
+                                             int64_t shift, int64_t inner, memo_error* error) {
     const memo_trace* trace = layers->trace;
+    memo_trace* result = layers->result;
     const memo_request* request = &trace->requests[i];
     int64_t id = 0, layer;
     memo_mark mark;
@@ -4103,7 +4092,7 @@ MEMOI memo_status memoi_layers_apply_request(const memoi_layers* layers, int64_t
 
     if (request->kind == MEMO_REQUEST_FREE || request->kind == MEMO_REQUEST_USE) {
         id = memoi_layers_result_block(layers, layers->number[memob_request_origin(trace, i)], t,
-                                       shift, inner, n, base);
+                                       shift, inner);
         if (id < 0) return MEMOB_INVALID(error, "it uses a block that the other layers lack");
     }
 
@@ -4122,10 +4111,10 @@ MEMOI memo_status memoi_layers_apply_request(const memoi_layers* layers, int64_t
     mark = memob_request_mark(trace, i);
     if (mark.layer < 0 || mark.layer >= layers->n_layers) /* not a layer's mark: copied */
         return memo_trace_mark(result, trace->text + request->id, error);
-    layer = memoi_layers_segment_layer(t, n) >= 0
+    layer = memoi_layers_segment_layer(t, layers->n) >= 0
                 ? mark.layer + shift
-                : memoi_layers_from_outside(mark.layer, layers->n_layers, n, t, t <= 2 * n);
-    if (layer < 0 || layer >= n) layer = mark.layer;
+                : memoi_layers_from_outside(layers, mark.layer, t, t <= 2 * layers->n);
+    if (layer < 0 || layer >= layers->n) layer = mark.layer;
     snprintf(text, sizeof text, "layer %lld %s %s", (long long)layer, memoi_mark_phases[mark.phase],
              mark.is_end ? "end" : "begin");
     return memo_trace_mark(result, text, error);
@@ -4166,11 +4155,10 @@ MEMOI int memoi_layers_is_descending(const memoi_layers* layers, int64_t i) {
 }
 
 /* Segment t of the result.  In pre, middle and post, a run of requests about layer 1 is repeated
- * for each inner layer; those about other inner layers are what is repeated, and left out. */
-MEMOI memo_status memoi_layers_apply_segment(const memoi_layers* layers, int64_t t, int64_t n,
-                                             const int64_t* base, memo_trace* result, int64_t* at,
+ * for each inner layer; requests about other inner layers are left out, because they repeat it. */
+MEMOI memo_status memoi_layers_apply_segment(const memoi_layers* layers, int64_t t, int64_t* at,
                                              memo_error* error) {
-    int64_t shift, s = memoi_layers_source_segment(t, n, layers->n_layers, &shift), i, end;
+    int64_t n = layers->n, shift, s = memoi_layers_source_segment(layers, t, &shift), i, end;
     memo_status status = MEMO_STATUS_OK;
     if (s < 0) return MEMO_STATUS_OK;
     for (i = layers->first[s]; i < layers->first[s + 1] && !status; i = end) {
@@ -4181,7 +4169,7 @@ MEMOI memo_status memoi_layers_apply_segment(const memoi_layers* layers, int64_t
         *at = i;
         end = i + 1;
         if (inner < 0) {
-            status = memoi_layers_apply_request(layers, i, t, shift, -1, n, base, result, error);
+            status = memoi_layers_apply_request(layers, i, t, shift, -1, error);
         } else if (inner == 1) {
             int descending = memoi_layers_is_descending(layers, i);
             while (end < layers->first[s + 1] && memoi_layers_inner_layer(layers, end, s) == 1)
@@ -4189,69 +4177,67 @@ MEMOI memo_status memoi_layers_apply_segment(const memoi_layers* layers, int64_t
             for (k = 1; k < n - 1 && !status; k++)
                 for (j = i; j < end && !status; j++)
                     status = memoi_layers_apply_request(layers, j, t, 0, descending ? n - 1 - k : k,
-                                                        n, base, result, error);
+                                                        error);
         }
     }
     return status;
 }
 
 /* Makes the trace of n layers, with ids 0, 1, 2, ... in the order of the mallocs. */
-MEMOI memo_status memoi_layers_apply_all(const memoi_layers* layers, int64_t n, memo_trace** result,
+MEMOI memo_status memoi_layers_apply_all(memoi_layers* layers, int64_t n, memo_trace** result,
                                          memo_error* error) {
     int64_t n_segments = 4 * n + 1, t, s, number, shift, at = 0, n_never_freed = 0;
     int64_t* base = (int64_t*)memob_calloc(n_segments + 1, 8);
     memo_error reason;
-    memo_status status = memo_trace_create(result, error);
-    if (!base || status) {
+    memo_status status =
+        base ? memo_trace_create(&layers->result, error) : memob_no_memory(error, "a trace");
+    *result = NULL;
+    if (status) {
         MEMO_FREE(base);
-        memo_trace_destroy(*result);
-        *result = NULL;
-        return memob_no_memory(error, "a trace");
+        return status;
     }
+    layers->n = n;
+    layers->result_base = base;
 
     /* Number the mallocs of every segment first: frees refer to blocks of other segments. */
     for (t = 0; t < n_segments; t++) {
         base[t + 1] = base[t];
-        s = memoi_layers_source_segment(t, n, layers->n_layers, &shift);
+        s = memoi_layers_source_segment(layers, t, &shift);
         if (s < 0) continue;
         base[t + 1] += layers->base[s + 1] - layers->base[s];
         for (number = layers->base[s]; number < layers->base[s + 1]; number++)
             n_never_freed += layers->free_index[number] < 0;
     }
 
-    for (t = 0; t < n_segments && !status; t++) {
-        status = memoi_layers_apply_segment(layers, t, n, base, *result, &at, &reason);
-    }
-    if (status == MEMO_STATUS_INVALID_ARGUMENT) {
+    for (t = 0; t < n_segments && !status; t++)
+        status = memoi_layers_apply_segment(layers, t, &at, &reason);
+    if (status == MEMO_STATUS_INVALID_ARGUMENT)
         memo_error_set(error, status,
                        "request %lld cannot be repeated for other layers: %s; record three layers",
                        (long long)at, reason.message);
-    } else if (status) {
+    else if (status)
         memo_error_set(error, status, "%s", reason.message);
-    } else if ((*result)->n_live != n_never_freed) {
+    else if (layers->result->n_live != n_never_freed)
         status = MEMOB_INVALID(error, "trace: one layer frees blocks at a point where other layers "
                                       "free none; record three layers");
-    }
-
     MEMO_FREE(base);
-    if (status) {
-        memo_trace_destroy(*result);
-        *result = NULL;
-    }
+    if (status)
+        memo_trace_destroy(layers->result);
+    else
+        *result = layers->result;
     return status;
 }
 
 /* If the layers are alike, repeating layer 1 reproduces the recorded trace. */
-MEMOI memo_status memoi_layers_check(const memoi_layers* layers, memo_error* error) {
+MEMOI memo_status memoi_layers_check(memoi_layers* layers, memo_error* error) {
     const memo_trace* trace = layers->trace;
     memo_trace* again;
-    memo_error reason;
     int64_t i, n_common;
-    memo_status status = memoi_layers_apply_all(layers, layers->n_layers, &again, &reason);
-    if (status) return memo_error_set(error, status, "%s", reason.message);
+    memo_status status = memoi_layers_apply_all(layers, layers->n_layers, &again, error);
+    if (status) return status;
 
     /* The first request that differs, of those that both have. */
-    n_common = trace->n_requests < again->n_requests ? trace->n_requests : again->n_requests;
+    n_common = memob_min(trace->n_requests, again->n_requests);
     for (i = 0; i < n_common; i++) {
         const memo_request* a = &trace->requests[i];
         const memo_request* b = &again->requests[i];
@@ -4319,6 +4305,13 @@ MEMOI int memoi_plan_is_alignment(int64_t alignment) {
     return alignment >= 1 && alignment <= MEMOI_ALIGNMENT_MAX && (alignment & (alignment - 1)) == 0;
 }
 
+MEMOI memo_status memoi_plan_check_alignment(int64_t alignment, memo_error* error) {
+    if (memoi_plan_is_alignment(alignment)) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(
+        error, "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
+        (long long)alignment);
+}
+
 memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignment_bytes,
                              memo_plan** plan, memo_error* error) {
     memo_plan* made;
@@ -4328,10 +4321,7 @@ memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignmen
         return MEMOB_INVALID(error,
                              "plan: n_buffers %lld or n_gaps %lld is negative; 0 or more are valid",
                              (long long)n_buffers, (long long)n_gaps);
-    if (!memoi_plan_is_alignment(alignment_bytes))
-        return MEMOB_INVALID(
-            error, "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
-            (long long)alignment_bytes);
+    if (memoi_plan_check_alignment(alignment_bytes, error)) return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* One owner for all arrays, so that a failure destroys what exists. */
     made = (memo_plan*)memob_calloc(1, sizeof(memo_plan));
@@ -4409,10 +4399,8 @@ MEMOI memo_status memoi_plan_buffer_error(const memo_plan* plan, int64_t i, int6
 MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo_error* error) {
     int64_t i, bytes, total = 0;
     *culprit = -1;
-    if (!memoi_plan_is_alignment(plan->alignment_bytes))
-        return MEMOB_INVALID(
-            error, "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
-            (long long)plan->alignment_bytes);
+    if (memoi_plan_check_alignment(plan->alignment_bytes, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Buffers: each alone, and the sum of sizes so far. */
     for (i = 0; i < plan->n_buffers; i++) {
@@ -4783,7 +4771,7 @@ MEMOI int64_t memoi_clocks_behind(const memoi_clocks* clocks, int64_t s, int64_t
     return low < advances->n ? advances->list[low].at : INT64_MAX;
 }
 
-/* The time just after the last malloc of a lane up to request `at`, which is at the next or later. */
+/* The time just after the last malloc of a lane up to request `at`, which is at `next` or later. */
 MEMOI int64_t memoi_clocks_lane_until(const memoi_clocks* clocks, const memoi_lane* lane,
                                       int64_t at) {
     const int64_t* mallocs = clocks->mallocs + lane->first;
@@ -4976,12 +4964,25 @@ MEMOI int64_t memoi_plan_pieces(const memo_plan* plan, memoi_piece* pieces) {
     return n;
 }
 
-/* Finds every overlap in time and address, and computes the bound. */
-MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, int64_t n,
-                                   memob_keyed* order, memob_keyed* events, unsigned char* tree,
-                                   int64_t n_leaves, int check_offsets, int64_t* bound,
+/* Finds overlaps in time and address, unless the plan has no offsets, and raises *bound to the
+ * largest sum of live sizes. */
+MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int64_t* bound,
                                    int64_t* culprit, memo_error* error) {
-    int64_t i, live = 0;
+    int64_t n_most = plan->n_buffers + plan->n_gaps, n, n_leaves = 1, live = 0, i;
+    memo_status status = MEMO_STATUS_OK;
+    memob_arrays arrays = {NULL, 0};
+    memoi_piece* pieces = (memoi_piece*)memob_arrays_add(&arrays, n_most, sizeof(memoi_piece));
+    memob_keyed* order = (memob_keyed*)memob_arrays_add(&arrays, n_most, sizeof(memob_keyed));
+    memob_keyed* events = (memob_keyed*)memob_arrays_add(&arrays, 2 * n_most, sizeof(memob_keyed));
+    unsigned char* tree;
+    while (n_leaves < n_most) n_leaves *= 2;
+    tree = (unsigned char*)memob_arrays_add(&arrays, 2 * n_leaves, 1);
+    if (arrays.failed) {
+        memob_arrays_free(&arrays);
+        return memob_no_memory(error, "validating a plan");
+    }
+
+    n = memoi_plan_pieces(plan, pieces);
     for (i = 0; i < n; i++) {
         order[i].key = plan->buffers[pieces[i].buffer].offset_bytes;
         order[i].index = i;
@@ -4996,7 +4997,7 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, i
     qsort(events, (size_t)(2 * n), sizeof(memob_keyed), memob_keyed_compare);
     for (i = 0; i < n; i++) pieces[order[i].index].rank = i;
 
-    for (i = 0; i < 2 * n; i++) {
+    for (i = 0; i < 2 * n && !status; i++) {
         int begins = events[i].index >= n, direction;
         const memoi_piece* piece = &pieces[events[i].index - (begins ? n : 0)];
         live += begins ? memob_buffer_bytes(plan, piece->buffer)
@@ -5004,12 +5005,12 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, i
         *bound = memob_max(*bound, live);
         if (!check_offsets) continue;
         memoi_plan_ranks_set(tree, n_leaves, piece->rank, begins);
-        for (direction = 0; begins && direction < 2; direction++) {
+        for (direction = 0; begins && direction < 2 && !status; direction++) {
             int64_t rank = memoi_plan_ranks_next(tree, n_leaves, piece->rank, direction);
             const memoi_piece* other = rank < 0 ? NULL : &pieces[order[rank].index];
             if (!other || !memoi_plan_piece_overlap(plan, piece, other)) continue;
             *culprit = piece->buffer;
-            return MEMOB_INVALID(
+            status = MEMOB_INVALID(
                 error,
                 "buffers %lld (id %lld) and %lld (id %lld) both live at time %lld and share bytes: "
                 "offsets %lld and %lld",
@@ -5019,7 +5020,8 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, i
                 (long long)plan->buffers[piece->buffer].offset_bytes);
         }
     }
-    return MEMO_STATUS_OK;
+    memob_arrays_free(&arrays);
+    return status;
 }
 
 MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culprit,
@@ -5104,12 +5106,7 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
 /* Checks a plan; with check_offsets 0, only the problem. */
 MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, int64_t* culprit,
                                     memo_error* error) {
-    int64_t n = plan->n_buffers + plan->n_gaps, n_leaves = 1, i, bound = 0;
-    memob_arrays arrays = {NULL, 0};
-    memoi_piece* pieces;
-    memob_keyed* order;
-    memob_keyed* events;
-    unsigned char* tree;
+    int64_t i, bound = 0;
     memo_status status = memoi_plan_check(plan, culprit, error);
     if (!status) status = memoi_plan_check_order(plan, culprit, error);
     if (status) return status;
@@ -5128,20 +5125,7 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
     status = memob_check_integer("plan", "body_begin", plan->body_begin, 0, plan->n_times, error);
     if (status) return status;
     if (check_offsets) status = memoi_plan_check_offsets(plan, culprit, error);
-    if (status) return status;
-
-    /* Overlaps, by a sweep over the pieces. */
-    while (n_leaves < n) n_leaves *= 2;
-    pieces = (memoi_piece*)memob_arrays_add(&arrays, n, sizeof(memoi_piece));
-    order = (memob_keyed*)memob_arrays_add(&arrays, n, sizeof(memob_keyed));
-    events = (memob_keyed*)memob_arrays_add(&arrays, 2 * n, sizeof(memob_keyed));
-    tree = (unsigned char*)memob_arrays_add(&arrays, 2 * n_leaves, 1);
-    if (arrays.failed)
-        status = memob_no_memory(error, "validating a plan");
-    else
-        status = memoi_plan_sweep(plan, pieces, memoi_plan_pieces(plan, pieces), order, events,
-                                  tree, n_leaves, check_offsets, &bound, culprit, error);
-    memob_arrays_free(&arrays);
+    if (!status) status = memoi_plan_sweep(plan, check_offsets, &bound, culprit, error);
 
     /* The bound last: the sweep has computed it. */
     if (!status && check_offsets && plan->n_holds > 0)
@@ -5611,6 +5595,7 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_
     static const char* const names[] = {"alignment", "times", "body", "peak", "bound"};
     int64_t* lines;
     memob_reader last_line;
+    memo_error reason;
     memo_plan head;
     memo_status status = memob_read_frame(reader, "plan", 0, &count, &last_line, error);
 
@@ -5634,11 +5619,8 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_
             (long long)n_buffers, (long long)n_gaps, (long long)n_holds);
     status = memob_check_count(&last_line, count, 11 + n_buffers + n_gaps + n_holds, error);
     if (status) return status;
-    if (!memoi_plan_is_alignment(numbers[0]))
-        return MEMOB_BAD_LINE(
-            reader, error,
-            "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
-            (long long)numbers[0]);
+    status = memoi_plan_check_alignment(numbers[0], &reason);
+    if (status) return memoi_reader_refused(reader, status, &reason, error);
 
     status = memo_plan_create(n_buffers, n_gaps, numbers[0], plan, error);
     if (status) return status;
@@ -5663,14 +5645,6 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_
         *plan = NULL;
     }
     return status;
-}
-
-memo_status memo_plan_parse(const char* text, int64_t n_bytes, const char* name, memo_plan** plan,
-                            memo_error* error) {
-    memob_reader reader;
-    memo_status status = memob_reader_init(&reader, text, n_bytes, name, error);
-    *plan = NULL;
-    return status ? status : memoi_plan_parse(&reader, plan, error);
 }
 
 memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error) {
@@ -6157,24 +6131,6 @@ MEMOB_ZERO_DEFAULT(memo_arena_desc)
 
 MEMOI int64_t memoi_arena_address_key(const void* address) { return (int64_t)(uintptr_t)address; }
 
-/* Room for one more block, so that adding it cannot fail. */
-MEMOI memo_status memoi_arena_blocks_room(memoi_blocks* blocks, memo_error* error) {
-    if (blocks->first_unused ||
-        memob_reserve(&blocks->list, &blocks->capacity, blocks->n + 1, sizeof(memoi_block)))
-        return MEMO_STATUS_OK;
-    return memob_no_memory(error, "the arena's list of blocks");
-}
-
-MEMOI void memoi_arena_blocks_remove(memoi_blocks* blocks, int64_t i) {
-    memoi_block* block = &blocks->list[i];
-    memoi_map_remove(&blocks->index, memoi_arena_address_key(block->address));
-    blocks->live_bytes -= block->size_bytes;
-    blocks->n_in_body -= block->in_body;
-    block->address = NULL;
-    block->next_unused = blocks->first_unused;
-    blocks->first_unused = i + 1;
-}
-
 /* Addresses of a dry run start here: no program has memory there. */
 #define MEMOI_DRY_ADDRESS ((uint64_t)1 << 48)
 
@@ -6196,15 +6152,16 @@ MEMOI memo_status memoi_arena_block_alloc(memo_arena* arena, int64_t size_bytes,
     memoi_blocks* blocks = &arena->blocks;
     memoi_block* block;
     int64_t i;
-    memo_status status = memoi_arena_blocks_room(blocks, error);
-
-    if (!status && size_bytes > MEMOB_BYTES_MAX - blocks->live_bytes)
-        status = memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
-                                "size: live sizes sum to more than 2^62 bytes; free some first");
-    if (!status)
-        status = arena->device
-                     ? memo_device_alloc(arena->device, size_bytes + !size_bytes, address, error)
-                     : memoi_arena_dry_alloc(arena, size_bytes, address, error);
+    memo_status status;
+    if (!blocks->first_unused &&
+        !memob_reserve(&blocks->list, &blocks->capacity, blocks->n + 1, sizeof(memoi_block)))
+        return memob_no_memory(error, "the arena's list of blocks");
+    if (size_bytes > MEMOB_BYTES_MAX - blocks->live_bytes)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
+                              "size: live sizes sum to more than 2^62 bytes; free some first");
+    status = arena->device
+                 ? memo_device_alloc(arena->device, size_bytes + !size_bytes, address, error)
+                 : memoi_arena_dry_alloc(arena, size_bytes, address, error);
     if (status) return status;
 
     /* An unused entry of the list, or a new one. */
@@ -6230,8 +6187,15 @@ MEMOI memo_status memoi_arena_block_alloc(memo_arena* arena, int64_t size_bytes,
 }
 
 MEMOI memo_status memoi_arena_block_free(memo_arena* arena, int64_t i, memo_error* error) {
-    void* address = arena->blocks.list[i].address;
-    memoi_arena_blocks_remove(&arena->blocks, i);
+    memoi_blocks* blocks = &arena->blocks;
+    memoi_block* block = &blocks->list[i];
+    void* address = block->address;
+    memoi_map_remove(&blocks->index, memoi_arena_address_key(address));
+    blocks->live_bytes -= block->size_bytes;
+    blocks->n_in_body -= block->in_body;
+    block->address = NULL;
+    block->next_unused = blocks->first_unused;
+    blocks->first_unused = i + 1;
     return arena->device ? memo_device_free(arena->device, address, error) : MEMO_STATUS_OK;
 }
 
@@ -6343,7 +6307,8 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
 }
 
 /* A buffer of no bytes needs an address that no other request has.  Others start at multiples of
- * the alignment: the bytes between are free for this, as far as they go. */
+ * the alignment, so the addresses between these multiples are unused.  If there are too few, the
+ * buffer's slot has a unique address. */
 MEMOI char* memoi_arena_empty_address(memo_arena* arena, int64_t buffer, int64_t n_before) {
     int64_t alignment = arena->plan->alignment_bytes, offset;
     if (alignment > 1) {
@@ -6667,17 +6632,19 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
     int64_t i;
     if (arena->plan) {
         int64_t cursor = memoi_arena_skip_frees(arena, arena->cursor);
+        int64_t event = cursor < arena->n_events ? arena->events[cursor] : 0;
         memoi_slot* slot = NULL;
         arena->cursor = cursor;
-        if (cursor < arena->n_events && arena->events[cursor] % 2 &&
-            arena->slots[arena->events[cursor] / 2].address == address) {
-            slot = &arena->slots[arena->events[cursor] / 2]; /* planned next, and live */
-            arena->cursor++;
+        if (event % 2 && arena->slots[event / 2].address == address) {
+            slot = &arena->slots[event / 2]; /* planned next, and live */
+            arena->cursor = cursor + 1;
         } else {
             slot = memoi_arena_find_slot(arena, address); /* early, or late */
         }
         if (slot) {
-            memoi_arena_release(arena, slot);
+            slot->is_live = 0;
+            arena->n_body_live -= slot->in_body;
+            arena->n_early_live -= slot->ends_before_body;
             return MEMO_STATUS_OK;
         }
     }
@@ -6978,8 +6945,7 @@ typedef struct memoi_host_copy_args {
 MEMOI void memoi_host_copy_part(const memoi_host_copy_args* copy, int64_t begin, int64_t end) {
     while (begin < end) {
         int64_t row = begin / copy->row_bytes, column = begin % copy->row_bytes;
-        int64_t n = copy->row_bytes - column;
-        if (n > end - begin) n = end - begin;
+        int64_t n = memob_min(copy->row_bytes - column, end - begin);
         memcpy(copy->to + row * copy->to_stride_bytes + column,
                copy->from + row * copy->from_stride_bytes + column, (size_t)n);
         begin += n;
@@ -6998,7 +6964,7 @@ MEMOI void memoi_host_copy_slowly(const memoi_host_copy_args* copy, int way, int
         double rate = host->bytes_per_s[way] / n_copies, elapsed_s;
         int64_t n = MEMOI_HOST_CHUNK_BYTES;
         if (rate * MEMOI_HOST_CHUNK_S < (double)n) n = 1 + (int64_t)(rate * MEMOI_HOST_CHUNK_S);
-        if (n > total_bytes - done_bytes) n = total_bytes - done_bytes;
+        n = memob_min(n, total_bytes - done_bytes);
         memoi_host_copy_part(copy, done_bytes, done_bytes + n);
         done_bytes += n;
         elapsed_s = (double)(memob_now_ns() - start_ns) * 1e-9;
@@ -7124,7 +7090,7 @@ MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t siz
     }
 
     memory->used_bytes += counted_bytes;
-    if (memory->used_bytes > memory->peak_bytes) memory->peak_bytes = memory->used_bytes;
+    memory->peak_bytes = memob_max(memory->peak_bytes, memory->used_bytes);
     return MEMO_STATUS_OK;
 }
 
@@ -7634,10 +7600,11 @@ void memo_host_device_get_stats(const memo_device* device, memo_host_device_stat
  * Knows: operations on streams, byte ranges, time.  Knows nothing of devices or of what is
  * computed. */
 
-typedef struct memoi_room {
+/* An array that grows. */
+typedef struct memoi_list {
     void* data;
     int64_t n, capacity;
-} memoi_room;
+} memoi_list;
 
 /* Bytes with a name. */
 typedef struct memoi_named {
@@ -7645,55 +7612,50 @@ typedef struct memoi_named {
     memo_range bytes;
 } memoi_named;
 
-/* memo_schedule.reserved: owns the arrays that the public fields point to. */
-typedef struct memoi_schedule_rooms {
-    memoi_room ops, streams, links, more_streams, ranges, text;
-    memoi_room event_names;          /* of the first n events: offsets in text; 0: none */
-    memoi_room named;                /* memoi_named */
+/* memo_schedule.reserved points to it. */
+typedef struct memoi_schedule_book {
+    int64_t ops_capacity, streams_capacity, links_capacity;
+    int64_t more_streams_capacity, ranges_capacity, text_capacity;
+    int64_t n_more_streams, n_ranges, text_bytes; /* in the public arrays */
+    memoi_list event_names;          /* of the first n events: offsets in text; 0: none */
+    memoi_list named;                /* memoi_named */
     int64_t alloc_bytes, free_bytes; /* sums over all ops, so that no sum overflows later */
-} memoi_schedule_rooms;
+} memoi_schedule_book;
 
-MEMOI memoi_schedule_rooms* memoi_schedule_rooms_of(const memo_schedule* schedule) {
-    return (memoi_schedule_rooms*)schedule->reserved;
-}
-
-MEMOI int memoi_schedule_room_reserve(memoi_room* room, int64_t n_more, size_t element_bytes) {
-    return memob_reserve(&room->data, &room->capacity, room->n + n_more, element_bytes);
+MEMOI memoi_schedule_book* memoi_schedule_book_of(const memo_schedule* schedule) {
+    return (memoi_schedule_book*)schedule->reserved;
 }
 
 /* Room for one element everywhere, and for so many elements of variable number; 0: no memory.  All
  * that can fail in adding happens here, before the schedule changes. */
 MEMOI int memoi_schedule_reserve(memo_schedule* schedule, int64_t n_more_streams, int64_t n_ranges,
                                  const char* name) {
-    memoi_schedule_rooms* rooms = memoi_schedule_rooms_of(schedule);
-    int64_t n_text = name ? (int64_t)strlen(name) + 1 : 0;
-    int is_there =
-        memoi_schedule_room_reserve(&rooms->ops, 1, sizeof(memo_op)) &&
-        memoi_schedule_room_reserve(&rooms->streams, 1, sizeof(int64_t)) &&
-        memoi_schedule_room_reserve(&rooms->links, 1, sizeof(memo_link)) &&
-        memoi_schedule_room_reserve(&rooms->more_streams, n_more_streams, sizeof(int32_t)) &&
-        memoi_schedule_room_reserve(&rooms->ranges, n_ranges, sizeof(memo_range)) &&
-        memoi_schedule_room_reserve(&rooms->text, n_text, 1);
-    schedule->ops = (memo_op*)rooms->ops.data;
-    schedule->streams = (int64_t*)rooms->streams.data;
-    schedule->links = (memo_link*)rooms->links.data;
-    schedule->more_streams = (int32_t*)rooms->more_streams.data;
-    schedule->ranges = (memo_range*)rooms->ranges.data;
-    schedule->text = (char*)rooms->text.data;
-    return is_there;
+    memoi_schedule_book* book = memoi_schedule_book_of(schedule);
+    int64_t n_text = book->text_bytes + (name ? (int64_t)strlen(name) + 1 : 0);
+    n_more_streams += book->n_more_streams;
+    n_ranges += book->n_ranges;
+    return memob_reserve(&schedule->ops, &book->ops_capacity, schedule->n_ops + 1,
+                         sizeof(memo_op)) &&
+           memob_reserve(&schedule->streams, &book->streams_capacity,
+                         schedule->n_streams + (int64_t)1, sizeof(int64_t)) &&
+           memob_reserve(&schedule->links, &book->links_capacity, schedule->n_links + (int64_t)1,
+                         sizeof(memo_link)) &&
+           memob_reserve(&schedule->more_streams, &book->more_streams_capacity, n_more_streams,
+                         sizeof(int32_t)) &&
+           memob_reserve(&schedule->ranges, &book->ranges_capacity, n_ranges, sizeof(memo_range)) &&
+           memob_reserve(&schedule->text, &book->text_capacity, n_text, 1);
 }
 
 MEMOI int64_t memoi_schedule_text(memo_schedule* schedule, const char* name) {
-    memoi_room* text = &memoi_schedule_rooms_of(schedule)->text;
-    int64_t offset = text->n, n_bytes = (int64_t)strlen(name) + 1;
-    memcpy(schedule->text + offset, name, (size_t)n_bytes);
-    text->n += n_bytes;
+    int64_t *end = &memoi_schedule_book_of(schedule)->text_bytes, offset = *end;
+    size_t n_bytes = strlen(name) + 1;
+    memcpy(schedule->text + offset, name, n_bytes);
+    *end += (int64_t)n_bytes;
     return offset;
 }
 
 MEMOI memo_op* memoi_schedule_push(memo_schedule* schedule) {
     memo_op* op = &schedule->ops[schedule->n_ops++];
-    memoi_schedule_rooms_of(schedule)->ops.n++;
     memset(op, 0, sizeof *op);
     op->event = -1;
     return op;
@@ -7703,9 +7665,12 @@ memo_status memo_schedule_create(memo_schedule** schedule, memo_error* error) {
     memo_schedule* result = (memo_schedule*)memob_calloc(1, sizeof(memo_schedule));
     *schedule = NULL;
     if (!result) return memob_no_memory(error, "a schedule");
-    result->reserved = memob_calloc(1, sizeof(memoi_schedule_rooms));
-    /* One of each, so that no array is NULL. */
-    if (!result->reserved || !memoi_schedule_reserve(result, 1, 1, "run")) {
+    result->reserved = memob_calloc(1, sizeof(memoi_schedule_book));
+    if (!result->reserved) {
+        MEMO_FREE(result);
+        return memob_no_memory(error, "a schedule");
+    }
+    if (!memoi_schedule_reserve(result, 1, 1, "run")) { /* one of each, so that none is NULL */
         memo_schedule_destroy(result);
         return memob_no_memory(error, "a schedule");
     }
@@ -7715,20 +7680,16 @@ memo_status memo_schedule_create(memo_schedule** schedule, memo_error* error) {
 }
 
 void memo_schedule_destroy(memo_schedule* schedule) {
-    memoi_schedule_rooms* rooms;
     if (!schedule) return;
-    rooms = memoi_schedule_rooms_of(schedule);
-    if (rooms) {
-        MEMO_FREE(rooms->ops.data);
-        MEMO_FREE(rooms->streams.data);
-        MEMO_FREE(rooms->links.data);
-        MEMO_FREE(rooms->more_streams.data);
-        MEMO_FREE(rooms->ranges.data);
-        MEMO_FREE(rooms->text.data);
-        MEMO_FREE(rooms->event_names.data);
-        MEMO_FREE(rooms->named.data);
-        MEMO_FREE(rooms);
-    }
+    MEMO_FREE(memoi_schedule_book_of(schedule)->event_names.data);
+    MEMO_FREE(memoi_schedule_book_of(schedule)->named.data);
+    MEMO_FREE(schedule->reserved);
+    MEMO_FREE(schedule->ops);
+    MEMO_FREE(schedule->streams);
+    MEMO_FREE(schedule->links);
+    MEMO_FREE(schedule->more_streams);
+    MEMO_FREE(schedule->ranges);
+    MEMO_FREE(schedule->text);
     MEMO_FREE(schedule);
 }
 
@@ -7740,10 +7701,6 @@ MEMOI memo_status memoi_schedule_has_event(const memo_schedule* schedule, int32_
                                            memo_error* error) {
     return memob_check_integer("schedule", "event", event, 0, schedule->n_events - 1, error);
 }
-MEMOI memo_status memoi_schedule_has_link(const memo_schedule* schedule, int32_t link,
-                                          memo_error* error) {
-    return memob_check_integer("schedule", "link", link, 1, schedule->n_links, error);
-}
 
 memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, int32_t* stream,
                                      memo_error* error) {
@@ -7752,7 +7709,6 @@ memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, 
         return memob_no_memory(error, "a stream of a schedule");
     *stream = schedule->n_streams++;
     schedule->streams[*stream] = memoi_schedule_text(schedule, name);
-    memoi_schedule_rooms_of(schedule)->streams.n++;
     return MEMO_STATUS_OK;
 }
 
@@ -7760,13 +7716,11 @@ memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name, do
                                    int32_t* link, memo_error* error) {
     memo_link* added;
     if (!name) return MEMOB_INVALID(error, "link: the name is NULL; pass a name");
-    if (!(bytes_per_s > 0) || !memob_is_finite(bytes_per_s))
+    if (!(bytes_per_s > 0) || !memoi_is_finite(bytes_per_s))
         return MEMOB_INVALID(error, "link %s: bytes_per_s must be finite and above 0", name);
     if (schedule->n_links == INT32_MAX || !memoi_schedule_reserve(schedule, 0, 0, name))
         return memob_no_memory(error, "a link of a schedule");
     added = &schedule->links[schedule->n_links++];
-    memoi_schedule_rooms_of(schedule)->links.n++;
-    memset(added, 0, sizeof *added);
     added->name = memoi_schedule_text(schedule, name);
     added->bytes_per_s = bytes_per_s;
     *link = schedule->n_links;
@@ -7797,7 +7751,7 @@ MEMOI memo_status memoi_schedule_check_ranges(const char* name, const char* what
 
 MEMOI memo_status memoi_schedule_check_desc(const memo_schedule* schedule, const memo_op_desc* desc,
                                             const char* name, memo_error* error) {
-    const memoi_schedule_rooms* rooms = memoi_schedule_rooms_of(schedule);
+    const memoi_schedule_book* book = memoi_schedule_book_of(schedule);
     int64_t i, j;
     if (memoi_schedule_has_stream(schedule, desc->stream, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -7818,11 +7772,12 @@ MEMOI memo_status memoi_schedule_check_desc(const memo_schedule* schedule, const
     /* Time, link and sizes. */
     if (!memob_is_in(desc->duration_s, 0, MEMOI_DOUBLE_MAX))
         return MEMOB_INVALID(error, "%s.duration_s: must be finite and 0 or more", name);
-    if (desc->link && memoi_schedule_has_link(schedule, desc->link, error))
+    if (desc->link &&
+        memob_check_integer("schedule", "link", desc->link, 1, schedule->n_links, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->link_bytes < 0 || desc->alloc_bytes < 0 || desc->free_bytes < 0 ||
-        desc->alloc_bytes > MEMOB_BYTES_MAX - rooms->alloc_bytes ||
-        desc->free_bytes > MEMOB_BYTES_MAX - rooms->free_bytes)
+        desc->alloc_bytes > MEMOB_BYTES_MAX - book->alloc_bytes ||
+        desc->free_bytes > MEMOB_BYTES_MAX - book->free_bytes)
         return MEMOB_INVALID(error,
                              "%s: link_bytes, alloc_bytes and free_bytes must be 0 or more, and "
                              "their sums over the schedule at most 2^62",
@@ -7836,7 +7791,7 @@ MEMOI memo_status memoi_schedule_check_desc(const memo_schedule* schedule, const
 
 memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* desc,
                                  memo_error* error) {
-    memoi_schedule_rooms* rooms = memoi_schedule_rooms_of(schedule);
+    memoi_schedule_book* book = memoi_schedule_book_of(schedule);
     const char* name = desc->name ? desc->name : "run";
     memo_op* op;
     if (memoi_schedule_check_desc(schedule, desc, name, error)) return MEMO_STATUS_INVALID_ARGUMENT;
@@ -7856,24 +7811,24 @@ memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* de
     op->name = desc->name ? memoi_schedule_text(schedule, name) : 0;
 
     /* Lists go to the end of the schedule's arrays. */
-    op->first_more_stream = rooms->more_streams.n;
+    op->first_more_stream = book->n_more_streams;
     op->n_more_streams = desc->n_more_streams;
-    op->first_range = rooms->ranges.n;
+    op->first_range = book->n_ranges;
     op->n_reads = desc->n_reads;
     op->n_writes = desc->n_writes;
     if (desc->n_more_streams)
-        memcpy(schedule->more_streams + rooms->more_streams.n, desc->more_streams,
+        memcpy(schedule->more_streams + book->n_more_streams, desc->more_streams,
                (size_t)desc->n_more_streams * sizeof(int32_t));
     if (desc->n_reads)
-        memcpy(schedule->ranges + rooms->ranges.n, desc->reads,
+        memcpy(schedule->ranges + book->n_ranges, desc->reads,
                (size_t)desc->n_reads * sizeof(memo_range));
     if (desc->n_writes)
-        memcpy(schedule->ranges + rooms->ranges.n + desc->n_reads, desc->writes,
+        memcpy(schedule->ranges + book->n_ranges + desc->n_reads, desc->writes,
                (size_t)desc->n_writes * sizeof(memo_range));
-    rooms->more_streams.n += desc->n_more_streams;
-    rooms->ranges.n += desc->n_reads + desc->n_writes;
-    rooms->alloc_bytes += desc->alloc_bytes;
-    rooms->free_bytes += desc->free_bytes;
+    book->n_more_streams += desc->n_more_streams;
+    book->n_ranges += desc->n_reads + desc->n_writes;
+    book->alloc_bytes += desc->alloc_bytes;
+    book->free_bytes += desc->free_bytes;
     return MEMO_STATUS_OK;
 }
 
@@ -7938,12 +7893,12 @@ memo_status memo_schedule_name_op(memo_schedule* schedule, int64_t op, const cha
 
 memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes, const char* name,
                                      memo_error* error) {
-    memoi_room* named = &memoi_schedule_rooms_of(schedule)->named;
+    memoi_list* named = &memoi_schedule_book_of(schedule)->named;
     memoi_named* added;
     if (!name) return MEMOB_INVALID(error, "bytes: the name is NULL; pass a name");
     if (memoi_schedule_check_ranges(name, "named", &bytes, 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!memoi_schedule_room_reserve(named, 1, sizeof *added) ||
+    if (!memob_reserve(&named->data, &named->capacity, named->n + 1, sizeof *added) ||
         !memoi_schedule_reserve(schedule, 0, 0, name))
         return memob_no_memory(error, "a name");
     added = (memoi_named*)named->data + named->n++;
@@ -7954,7 +7909,7 @@ memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes, 
 
 /* 0: no memory. */
 MEMOI int memoi_schedule_name_event(memo_schedule* schedule, int32_t event, const char* name) {
-    memoi_room* names = &memoi_schedule_rooms_of(schedule)->event_names;
+    memoi_list* names = &memoi_schedule_book_of(schedule)->event_names;
     if (!memob_reserve(&names->data, &names->capacity, event + (int64_t)1, sizeof(int64_t)) ||
         !memoi_schedule_reserve(schedule, 0, 0, name))
         return 0;
@@ -7970,7 +7925,7 @@ MEMOI const char* memoi_schedule_stream_name(const memo_schedule* schedule, int3
 /* Its name, or its number in a buffer of 16 bytes. */
 MEMOI const char* memoi_schedule_event_name(const memo_schedule* schedule, int32_t event,
                                             char* number) {
-    const memoi_room* names = &memoi_schedule_rooms_of(schedule)->event_names;
+    const memoi_list* names = &memoi_schedule_book_of(schedule)->event_names;
     int64_t offset = event < names->n ? ((const int64_t*)names->data)[event] : 0;
     snprintf(number, 16, "%d", (int)event);
     return offset ? schedule->text + offset : number;
@@ -8062,7 +8017,7 @@ MEMOI int64_t memoi_graph_after(const memoi_graph* graph, const memo_op* op, int
 /* Free its arrays; after a failure there are none. */
 MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* graph,
                                     memo_error* error) {
-    int64_t n_more = memoi_schedule_rooms_of(schedule)->more_streams.n, i, k, sync = -1;
+    int64_t n_more = memoi_schedule_book_of(schedule)->n_more_streams, i, k, sync = -1;
     memob_arrays* arrays = &graph->arrays;
     int64_t *last, *recorded;
     memset(graph, 0, sizeof *graph);
@@ -8105,7 +8060,7 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
  * Knows: ranges of bytes, and reachability.  Knows nothing of time.
  *
  * Vector clocks.  clock[b][s] is the latest op on stream s that happens before op b or is b, -1:
- * none.  As the ops of a stream are ordered as they are enqueued, a happens before b just where
+ * none.  The ops of a stream run in the order of enqueueing, so a happens before b if and only if
  * clock[b][stream of a] >= a.
  *
  * Races.  For each op b and each stream s that is not its own, only the latest op a of s before b
@@ -8113,9 +8068,9 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
  * a does.
  *
  * Redundant waits.  needed[b][s] is the latest op of s that conflicts with b and happens before b.
- * Without a wait clocks can only fall, and some ordered conflict is lost just where a clock falls
- * below needed: that of (needed[b][s], b) itself, and any other one on s is with an earlier op than
- * needed[b][s]. */
+ * Without a wait clocks can only fall.  The wait is necessary if and only if some clock[b][s] falls
+ * below needed[b][s]: then that conflict is not ordered.  Other conflicts of b on s are with
+ * earlier ops than needed[b][s], so they need no more. */
 
 /* A cell is the bytes between two neighboring ends of ranges. */
 typedef struct memoi_cells {
@@ -8148,17 +8103,11 @@ MEMOI int64_t memoi_checker_last_touch(const memoi_touched* tree, const memoi_ce
     int64_t last = latest + 1;
     if (!tree->begins[1]) return latest;
     for (; left < right; left /= 2, right /= 2) {
-        if (left & 1) {
-            if (tree->begins[left] > last) last = tree->begins[left];
-            left++;
-        }
-        if (right & 1) {
-            right--;
-            if (tree->begins[right] > last) last = tree->begins[right];
-        }
+        if (left & 1) last = memob_max(last, tree->begins[left++]);
+        if (right & 1) last = memob_max(last, tree->begins[--right]);
     }
     for (node = cells->begin + tree->n_leaves; node; node /= 2)
-        if (tree->covers[node] > last) last = tree->covers[node];
+        last = memob_max(last, tree->covers[node]);
     return last - 1;
 }
 
@@ -8172,7 +8121,7 @@ typedef struct memoi_checker {
     int64_t* needed;   /* the same */
     int64_t* lower;    /* the same clocks without one wait; valid if lowered is that wait + 1 */
     int64_t* lowered;  /* an op */
-    int64_t* last_use; /* an op: the last op that comes right after it */
+    int64_t* last_use; /* of each op: the last op that comes directly after it */
     uint64_t* ends;    /* begins and ends of all ranges, sorted, each once */
     int64_t n_ends;
     /* Of each op, from its first_range on: the cells that it touches, and of these the cells that
@@ -8190,8 +8139,8 @@ MEMOI int memoi_checker_compare_u64(const void* a, const void* b) {
 
 MEMOI int memoi_checker_compare_races(const void* a, const void* b) {
     const memo_race *x = (const memo_race*)a, *y = (const memo_race*)b;
-    if (x->second != y->second) return x->second < y->second ? -1 : 1;
-    return (x->first > y->first) - (x->first < y->first);
+    return x->second != y->second ? memob_compare(x->second, y->second)
+                                  : memob_compare(x->first, y->first);
 }
 
 MEMOI int64_t* memoi_checker_row(const memoi_checker* c, int64_t op, int64_t without) {
@@ -8208,8 +8157,7 @@ MEMOI void memoi_checker_clock(const memoi_checker* c, int64_t i, int64_t withou
         const int64_t* other;
         if (before < 0 || (k == MEMOI_AFTER_RECORD && i == without)) continue;
         other = memoi_checker_row(c, before, without);
-        for (s = 0; s < c->n_streams; s++)
-            if (other[s] > row[s]) row[s] = other[s];
+        for (s = 0; s < c->n_streams; s++) row[s] = memob_max(row[s], other[s]);
     }
     if (op->kind == MEMO_OP_SYNC) return; /* belongs to the host, not to a stream */
     for (k = 0; k <= op->n_more_streams; k++) row[memoi_schedule_op_stream(c->schedule, op, k)] = i;
@@ -8219,8 +8167,8 @@ MEMOI void memoi_checker_clock(const memoi_checker* c, int64_t i, int64_t withou
 MEMOI int memoi_checker_meet(const memoi_cells* a, int64_t n_a, const memoi_cells* b, int64_t n_b,
                              memoi_cells* shared) {
     while (n_a && n_b) {
-        shared->begin = a->begin > b->begin ? a->begin : b->begin;
-        shared->end = a->end < b->end ? a->end : b->end;
+        shared->begin = memob_max(a->begin, b->begin);
+        shared->end = memob_min(a->end, b->end);
         if (shared->begin < shared->end) return 1;
         if (a->end < b->end) {
             a++;
@@ -8265,8 +8213,7 @@ MEMOI int64_t memoi_checker_cell(const memoi_checker* c, uint64_t end) {
 }
 
 MEMOI int memoi_checker_compare_cells(const void* a, const void* b) {
-    const memoi_cells *x = (const memoi_cells*)a, *y = (const memoi_cells*)b;
-    return (x->begin > y->begin) - (x->begin < y->begin);
+    return memob_compare(((const memoi_cells*)a)->begin, ((const memoi_cells*)b)->begin);
 }
 
 /* The cells of ranges, sorted and merged; returns the length of the list. */
@@ -8282,8 +8229,8 @@ MEMOI int64_t memoi_checker_list_cells(const memoi_checker* c, const memo_range*
     for (i = 0; i < n; i++) {
         if (!n_merged || list[i].begin > list[n_merged - 1].end)
             list[n_merged++] = list[i];
-        else if (list[i].end > list[n_merged - 1].end)
-            list[n_merged - 1].end = list[i].end;
+        else
+            list[n_merged - 1].end = memob_max(list[n_merged - 1].end, list[i].end);
     }
     return n_merged;
 }
@@ -8360,8 +8307,8 @@ MEMOI int memoi_checker_check_conflicts(memoi_checker* c) {
     return 1;
 }
 
-/* Whether all that is ordered stays so without this wait.  Follows the clocks that fall, as far as
- * they do. */
+/* Does every ordered conflict stay ordered without this wait?  Only ops whose clocks fall are
+ * visited. */
 MEMOI int memoi_checker_wait_is_redundant(memoi_checker* c, int64_t wait) {
     const memo_schedule* schedule = c->schedule;
     int64_t reach = wait, i, k, s;
@@ -8380,16 +8327,16 @@ MEMOI int memoi_checker_wait_is_redundant(memoi_checker* c, int64_t wait) {
         for (s = 0; s < c->n_streams; s++)
             if (row[s] < needed[s]) return 0;
         c->lowered[i] = wait + 1;
-        if (c->last_use[i] > reach) reach = c->last_use[i];
+        reach = memob_max(reach, c->last_use[i]);
     }
     return 1;
 }
 
-MEMOI int memoi_checker_run(memoi_checker* c) {
+/* Arrays, the cells of each op, and empty trees. */
+MEMOI int memoi_checker_prepare(memoi_checker* c) {
     const memo_schedule* schedule = c->schedule;
-    memo_check* check = c->check;
     memob_arrays* arrays = &c->arrays;
-    int64_t n_ranges = memoi_schedule_rooms_of(schedule)->ranges.n, n_leaves = 1, i, k;
+    int64_t n_ranges = memoi_schedule_book_of(schedule)->n_ranges, n_leaves = 1, i;
     if (schedule->n_ops > MEMOB_BYTES_MAX / 64 / (c->n_streams + 1)) return 0;
     c->clock = (int64_t*)memob_arrays_add(arrays, schedule->n_ops * c->n_streams, sizeof(int64_t));
     c->needed = (int64_t*)memob_arrays_add(arrays, schedule->n_ops * c->n_streams, sizeof(int64_t));
@@ -8401,10 +8348,11 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
     c->written = (memoi_cells*)memob_arrays_add(arrays, n_ranges, sizeof(memoi_cells));
     c->n_touched = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
     c->n_written = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
-    check->redundant_waits = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
-    check->unrecorded_waits = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
-    if (arrays->failed || !check->redundant_waits || !check->unrecorded_waits) return 0;
+    c->check->redundant_waits = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
+    c->check->unrecorded_waits = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
+    if (arrays->failed || !c->check->redundant_waits || !c->check->unrecorded_waits) return 0;
 
+    /* All ends, each once; between neighbors lie the cells. */
     for (i = 0; i < n_ranges; i++) {
         c->ends[2 * i] = schedule->ranges[i].begin;
         c->ends[2 * i + 1] = schedule->ranges[i].end;
@@ -8420,14 +8368,23 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
         c->n_written[i] = memoi_checker_list_cells(c, ranges + op->n_reads, op->n_writes,
                                                    c->written + op->first_range);
     }
+
     while (n_leaves < c->n_ends) n_leaves *= 2;
     c->touches.n_leaves = c->writes.n_leaves = n_leaves;
     c->touches.covers = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
     c->touches.begins = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
     c->writes.covers = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
     c->writes.begins = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
-    if (arrays->failed) return 0;
+    return !arrays->failed;
+}
 
+MEMOI int memoi_checker_run(memoi_checker* c) {
+    const memo_schedule* schedule = c->schedule;
+    memo_check* check = c->check;
+    int64_t i, k;
+    if (!memoi_checker_prepare(c)) return 0;
+
+    /* Order, then conflicts. */
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         memoi_checker_clock(c, i, -2, c->clock + i * c->n_streams);
@@ -8437,6 +8394,8 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
         }
     }
     if (!memoi_checker_check_conflicts(c)) return 0;
+
+    /* Waits: for nothing, or without need. */
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         if (op->event >= 0 && op->kind != MEMO_OP_RECORD &&
@@ -8543,10 +8502,10 @@ MEMOI int memoi_race_op_writes(const memo_schedule* schedule, int64_t op, memo_r
 
 /* "bytes 0..512 of act", of the smallest named bytes around them; else addresses. */
 MEMOI void memoi_race_put_bytes(memo_text* text, const memo_schedule* schedule, memo_range bytes) {
-    const memoi_room* room = &memoi_schedule_rooms_of(schedule)->named;
-    const memoi_named *named = (const memoi_named*)room->data, *around = NULL;
+    const memoi_list* list = &memoi_schedule_book_of(schedule)->named;
+    const memoi_named *named = (const memoi_named*)list->data, *around = NULL;
     int64_t i;
-    for (i = 0; i < room->n; i++) {
+    for (i = 0; i < list->n; i++) {
         const memo_range* b = &named[i].bytes;
         if (b->begin <= bytes.begin && b->end >= bytes.end &&
             (!around || b->end - b->begin < around->bytes.end - around->bytes.begin))
@@ -8977,7 +8936,7 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
         memoi_simulator_run(&s);
         status = memoi_simulation_sum(schedule, s.simulation, error);
     }
-    if (!status && !memob_is_finite(s.simulation->makespan_s))
+    if (!status && !memoi_is_finite(s.simulation->makespan_s))
         status = MEMOB_INVALID(error, "duration_s: their sum overflows a double");
 
     memob_arrays_free(&s.graph.arrays);
@@ -9087,7 +9046,7 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
     memoi_graph graph_p, graph_r;
     memo_status status;
     char name_p[160], name_r[160];
-    int64_t i, n = promised->n_ops < recorded->n_ops ? promised->n_ops : recorded->n_ops;
+    int64_t i, n = memob_min(promised->n_ops, recorded->n_ops);
     status = memoi_graph_build(promised, &graph_p, error);
     if (status) return status;
     status = memoi_graph_build(recorded, &graph_r, error);
@@ -9547,7 +9506,7 @@ typedef struct memoi_schedule_reader {
     memob_map names; /* a name's hash, or the next free key, to number * MEMOI_NAME_KINDS + kind */
     uint64_t next_byte; /* after all buffers */
     /* Of the line: words without quotes, each ended by a zero; what a run lists. */
-    memoi_room text, streams, reads, writes;
+    memoi_list text, streams, reads, writes;
     char* word; /* the current one; NULL at the end of the line */
     char* rest; /* what follows the current one's quotes; NULL: it has none */
 } memoi_schedule_reader;
@@ -9560,11 +9519,11 @@ MEMOI memo_status memoi_schedule_bad_word(const memoi_schedule_reader* r, const 
 
 MEMOI const char* memoi_schedule_name_at(const memo_schedule* schedule, int64_t kind,
                                          int64_t number) {
-    const memoi_schedule_rooms* rooms = memoi_schedule_rooms_of(schedule);
+    const memoi_schedule_book* book = memoi_schedule_book_of(schedule);
     return schedule->text + (kind == MEMOI_NAME_STREAM ? schedule->streams[number]
                              : kind == MEMOI_NAME_EVENT
-                                 ? ((const int64_t*)rooms->event_names.data)[number]
-                                 : ((const memoi_named*)rooms->named.data)[number].name);
+                                 ? ((const int64_t*)book->event_names.data)[number]
+                                 : ((const memoi_named*)book->named.data)[number].name);
 }
 
 /* The number of the current word, or -1.  *key: its place, or the place to insert it. */
@@ -9671,8 +9630,7 @@ MEMOI memo_status memoi_schedule_token_range(memoi_schedule_reader* r, memo_rang
         if (part && *part == '+') *part++ = 0; /* ends the name here */
         buffer = memoi_schedule_find_name(r, MEMOI_NAME_BUFFER, &key);
         if (buffer < 0) return memoi_schedule_bad_word(r, "no such buffer is declared above");
-        whole =
-            ((const memoi_named*)memoi_schedule_rooms_of(r->schedule)->named.data)[buffer].bytes;
+        whole = ((const memoi_named*)memoi_schedule_book_of(r->schedule)->named.data)[buffer].bytes;
         *range = whole;
         if (!part || !*part) return MEMO_STATUS_OK;
     }
@@ -9721,21 +9679,21 @@ MEMOI memo_status memoi_schedule_parse_buffer(memoi_schedule_reader* r) {
     status = memo_schedule_name_bytes(r->schedule, bytes, name, r->error);
     return status ? status
                   : memoi_schedule_put_number_of(r, MEMOI_NAME_BUFFER, key,
-                                                 memoi_schedule_rooms_of(r->schedule)->named.n - 1);
+                                                 memoi_schedule_book_of(r->schedule)->named.n - 1);
 }
 
 /* Appends to what a run lists. */
-MEMOI memo_status memoi_schedule_list(memoi_schedule_reader* r, memoi_room* room,
+MEMOI memo_status memoi_schedule_list(memoi_schedule_reader* r, memoi_list* list,
                                       const void* element, size_t element_bytes) {
-    if (!memoi_schedule_room_reserve(room, 1, element_bytes))
+    if (!memob_reserve(&list->data, &list->capacity, list->n + 1, element_bytes))
         return memob_no_memory(r->error, "a line");
-    memcpy((char*)room->data + (size_t)room->n++ * element_bytes, element, element_bytes);
+    memcpy((char*)list->data + (size_t)list->n++ * element_bytes, element, element_bytes);
     return MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_schedule_parse_run(memoi_schedule_reader* r) {
     memo_op_desc desc = memo_op_desc_default();
-    memoi_room* list = &r->streams; /* that the current word belongs to */
+    memoi_list* list = &r->streams; /* that the current word belongs to */
     memo_error reason;
     memo_status status = memoi_schedule_expect_token(r, "an operation has a name");
     desc.name = r->word;
@@ -9766,7 +9724,7 @@ MEMOI memo_status memoi_schedule_parse_run(memoi_schedule_reader* r) {
     if (!status && !r->streams.n) status = memoi_schedule_bad_word(r, "a stream is expected");
     if (status) return status;
 
-    /* The builder checks what is left; its message gets the line. */
+    /* memo_schedule_add_op checks the rest; its message gets the line. */
     desc.stream = ((const int32_t*)r->streams.data)[0];
     desc.more_streams = (const int32_t*)r->streams.data + 1;
     desc.n_more_streams = r->streams.n - 1;
@@ -9775,10 +9733,7 @@ MEMOI memo_status memoi_schedule_parse_run(memoi_schedule_reader* r) {
     desc.writes = (const memo_range*)r->writes.data;
     desc.n_writes = r->writes.n;
     status = memo_schedule_add_op(r->schedule, &desc, &reason);
-    if (!status) return status;
-    return memob_line_error(&r->reader, r->error,
-                            status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_FORMAT : status,
-                            "%s", reason.message);
+    return status ? memoi_reader_refused(&r->reader, status, &reason, r->error) : MEMO_STATUS_OK;
 }
 
 /* record EVENT STREAM, wait EVENT STREAM, sync STREAM, sync event EVENT */
@@ -9811,7 +9766,8 @@ MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r, const char
 
     /* Words are unquoted into one buffer. */
     r->text.n = 0; /* a word of n bytes needs at most n + 2 */
-    if (!memoi_schedule_room_reserve(&r->text, 3 * (r->reader.stop - r->reader.line) + 8, 1))
+    if (!memob_reserve(&r->text.data, &r->text.capacity, 3 * (r->reader.stop - r->reader.line) + 8,
+                       1))
         return memob_no_memory(r->error, "a line");
 
     for (k = 0; k < 6 && !memob_word_is(word, length, words[k]); k++) {
@@ -9834,7 +9790,7 @@ MEMOI memo_status memoi_schedule_parse_lines(memoi_schedule_reader* r) {
     memo_status status;
     if (!memob_next_entry(&r->reader, &word, &length) || !memob_word_is(word, length, "memo"))
         return MEMOB_BAD_LINE(&r->reader, r->error, "a schedule begins with `memo schedule 1`");
-    status = memob_read_first_line(&r->reader, "schedule", r->error);
+    status = memoi_reader_first_line(&r->reader, "schedule", r->error);
     if (!status && memob_next_word(&r->reader, &word, &length) &&
         (!memob_word_number(word, length, &count) || count < 0))
         status = MEMOB_BAD_LINE(
@@ -9870,14 +9826,6 @@ MEMOI memo_status memoi_schedule_parse(const memob_reader* reader, memo_schedule
     else
         *schedule = r.schedule;
     return status;
-}
-
-memo_status memo_schedule_parse(const char* text, int64_t n_bytes, const char* name,
-                                memo_schedule** schedule, memo_error* error) {
-    memob_reader reader;
-    memo_status status = memob_reader_init(&reader, text, n_bytes, name, error);
-    *schedule = NULL;
-    return status ? status : memoi_schedule_parse(&reader, schedule, error);
 }
 
 memo_status memo_schedule_read(const char* path, memo_schedule** schedule, memo_error* error) {
@@ -9938,8 +9886,8 @@ MEMOI void memoi_schedule_put_op_line(memo_text* text, const memo_schedule* sche
 
 memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
                                 memo_error* error) {
-    const memoi_room* room = &memoi_schedule_rooms_of(schedule)->named;
-    const memoi_named* named = (const memoi_named*)room->data;
+    const memoi_list* list = &memoi_schedule_book_of(schedule)->named;
+    const memoi_named* named = (const memoi_named*)list->data;
     memo_text text;
     int64_t i;
     memset(&text, 0, sizeof text);
@@ -9949,7 +9897,7 @@ memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
         memoi_schedule_put_stream_name(&text, schedule, (int32_t)i);
         memo_text_put(&text, "\n");
     }
-    for (i = 0; i < room->n; i++) {
+    for (i = 0; i < list->n; i++) {
         memo_text_put(&text, "buffer");
         memoi_schedule_put_name(&text, schedule->text + named[i].name);
         memo_text_put(&text, " 0x%llx..0x%llx\n", (unsigned long long)named[i].bytes.begin,
@@ -10311,7 +10259,7 @@ MEMOI memo_status memoi_rec_event_query(void* context, memo_event event, int32_t
     memo_recorder* r = (memo_recorder*)context;
     int64_t known = memob_map_get(&r->events, memoi_rec_key(event));
     memo_status status = memo_event_query(&r->inner, event, is_done, error);
-    /* Asking about an event never recorded is no mistake, unlike waiting for it. */
+    /* A query of an event that was never recorded is valid; a wait for it is reported. */
     if (status || r->is_paused || !*is_done || known < 0 || !r->known_events[known].is_recorded)
         return status;
     return memoi_rec_seen(r, event, error);
@@ -10332,10 +10280,7 @@ MEMOI const char* memob_copy_kind_name(memo_copy_kind kind) {
 }
 
 MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes) {
-    memo_range range;
-    range.begin = (uint64_t)(uintptr_t)address;
-    range.end = range.begin + (uint64_t)(size_bytes > 0 ? size_bytes : 0);
-    return range;
+    return memo_reads(address, size_bytes).bytes;
 }
 
 MEMOI memo_status memoi_rec_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
@@ -10458,7 +10403,7 @@ memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream
     return memo_annotate(device, stream, &op, error);
 }
 
-/* Its work was announced, and continues. */
+/* Recorded by its announcement: the annotated operation stays open. */
 MEMOI memo_status memoi_rec_launch_host(void* context, memo_stream stream, memo_host_call* call,
                                         memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
@@ -10657,8 +10602,7 @@ MEMOI const char* memob_tensor_name(const memo_tensor* tensor) {
 }
 
 MEMOI int64_t memob_swap_tile_rows(const memo_swap_desc* desc) {
-    int64_t tile_rows = desc->tile_rows ? desc->tile_rows : 1;
-    return tile_rows < desc->n_rows ? tile_rows : desc->n_rows;
+    return memob_min(desc->tile_rows ? desc->tile_rows : 1, desc->n_rows);
 }
 
 MEMOI int64_t memob_swap_n_tiles(const memo_swap_desc* desc) {
@@ -10828,10 +10772,6 @@ typedef struct memoi_swap_region {
     int64_t begin; /* offset in device memory */
 } memoi_swap_region;
 
-MEMOI void memoi_swap_widen(int64_t* part_bytes, int64_t n_bytes) {
-    if (*part_bytes < n_bytes) *part_bytes = n_bytes;
-}
-
 /* Bytes after the second border that the rows of an odd layer need. */
 MEMOI int64_t memoi_swap_odd_bytes(int64_t all_bytes, int64_t recomputed_bytes) {
     int64_t before = recomputed_bytes - recomputed_bytes % MEMOB_DEVICE_ALIGNMENT;
@@ -10848,15 +10788,15 @@ MEMOI memoi_swap_region memoi_swap_region_of(const memo_swap_desc* desc, int32_t
         int64_t swapped = memoi_swap_cell(desc, layer, t);
         int64_t recomputed_bytes = (n - swapped) * row_bytes;
         if (swapped == MEMO_ROWS_KEPT) continue;
-        memoi_swap_widen(&region.scratch_bytes,
-                         memob_align_up(recomputed_bytes, MEMOB_DEVICE_ALIGNMENT));
+        region.scratch_bytes = memob_max(region.scratch_bytes,
+                                         memob_align_up(recomputed_bytes, MEMOB_DEVICE_ALIGNMENT));
         if (swapped == 0) continue;
         if (layer & 1)
-            memoi_swap_widen(&region.odd_bytes,
-                             memoi_swap_odd_bytes(n * row_bytes, recomputed_bytes));
+            region.odd_bytes =
+                memob_max(region.odd_bytes, memoi_swap_odd_bytes(n * row_bytes, recomputed_bytes));
         else
-            memoi_swap_widen(&region.even_bytes,
-                             memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT));
+            region.even_bytes = memob_max(
+                region.even_bytes, memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT));
     }
     return region;
 }
@@ -10951,7 +10891,7 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement
         last[layer & 1] = layer;
     }
 
-    /* Bytes and place in host memory of what is moved. */
+    /* Bytes and host offsets of the moved rows. */
     for (layer = 0; layer < desc->n_layers; layer++) {
         memob_swap_turn* turn = &placement->turns[layer];
         for (t = 0; t < desc->n_tensors; t++) {
@@ -10967,8 +10907,7 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement
         }
         if (turn->moved_bytes > 0) turn->ordinal = sizes->n_swapped_layers++;
         if (!memoi_swap_add_product(&sizes->swapped_bytes, 1, turn->moved_bytes)) return 0;
-        if (sizes->layer_swapped_bytes < turn->moved_bytes)
-            sizes->layer_swapped_bytes = turn->moved_bytes;
+        sizes->layer_swapped_bytes = memob_max(sizes->layer_swapped_bytes, turn->moved_bytes);
     }
     return 1;
 }
@@ -11011,7 +10950,7 @@ MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_pla
         if (turn->moved_bytes == 0) continue;
         if (n_places < n_moved) {
             turn->host_bytes = memob_align_up(turn->host_bytes, MEMOB_SPILL_ALIGNMENT);
-            if (place_bytes < turn->host_bytes) place_bytes = turn->host_bytes;
+            place_bytes = memob_max(place_bytes, turn->host_bytes);
         } else {
             turn->host_begin = sizes->host_bytes;
             if (!memoi_swap_add_product(&sizes->host_bytes, 1, turn->host_bytes)) return 0;
@@ -11082,10 +11021,9 @@ MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_by
     n_moved = placement->sizes.n_swapped_layers;
     if (status || host_bytes == 0 || placement->sizes.host_bytes <= host_bytes || n_moved < 2)
         return status;
-    for (layer = 0; layer < desc->n_layers; layer++) {
-        int64_t bytes = memob_align_up(placement->turns[layer].host_bytes, MEMOB_SPILL_ALIGNMENT);
-        if (place_bytes < bytes) place_bytes = bytes;
-    }
+    for (layer = 0; layer < desc->n_layers; layer++)
+        place_bytes = memob_max(
+            place_bytes, memob_align_up(placement->turns[layer].host_bytes, MEMOB_SPILL_ALIGNMENT));
     n_places = host_bytes / place_bytes;
     if (n_places >= n_moved) n_places = n_moved - 1; /* all, except sizes in whole pages */
     desc->n_host_layers = n_places < 1 ? 1 : (int32_t)n_places;
@@ -11165,7 +11103,7 @@ MEMOI memo_status memoi_spill_transfer(const memob_spill_file* file, int is_writ
     const int64_t most_bytes = (int64_t)1 << 30; /* of one call */
     int64_t done = 0;
     while (done < n_bytes) {
-        size_t n = (size_t)(n_bytes - done < most_bytes ? n_bytes - done : most_bytes);
+        size_t n = (size_t)memob_min(n_bytes - done, most_bytes);
         ssize_t n_passed = is_write ? pwrite(file->fd, address + done, n, (off_t)(offset + done))
                                     : pread(file->fd, address + done, n, (off_t)(offset + done));
         if (n_passed < 0 && errno == EINTR) continue;
@@ -11716,16 +11654,11 @@ memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* e
 
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
     const memo_device* device = &swap->device;
+    const memo_stream streams[3] = {swap->to_host, swap->to_device, swap->file_stream};
+    const memo_event events[3] = {swap->stored[0], swap->loaded[0],
+                                  swap->passed ? swap->passed[0] : NULL};
     memo_status status = MEMO_STATUS_OK;
-    memo_stream streams[3];
-    memo_event events[3];
     int i;
-    streams[0] = swap->to_host;
-    streams[1] = swap->to_device;
-    streams[2] = swap->file_stream;
-    events[0] = swap->stored[0];
-    events[1] = swap->loaded[0];
-    events[2] = swap->passed ? swap->passed[0] : NULL;
 
     /* Record the events again: a failed call may have left copies after the last record. */
     for (i = 0; i < 3 && !status; i++) {
@@ -11759,10 +11692,7 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
             if (!waits) continue;
             status = memo_event_elapsed(device, marks[0], marks[1], &waited_s, error);
             if (status) return status;
-            if (pass)
-                swap->stats.backward_stall_s += waited_s;
-            else
-                swap->stats.forward_stall_s += waited_s;
+            *(pass ? &swap->stats.backward_stall_s : &swap->stats.forward_stall_s) += waited_s;
         }
     }
     *stats = swap->stats;
@@ -11774,11 +11704,14 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
 
 MEMOB_ZERO_DEFAULT(memo_swap_times)
 
+/* After a failure, whose status it keeps, it adds nothing more. */
 typedef struct memoi_swap_generator {
     const memo_swap_desc* desc;
     const memo_swap_times* times;
     memob_swap_placement placement;
     memo_schedule* schedule;
+    memo_status status;
+    memo_error* error;
     int32_t compute, to_host, to_device, file;
     int32_t link_to_host, link_to_device, link_to_file, link_from_file;
     int32_t computed[2], stored[2], loaded[2], mark;
@@ -11786,6 +11719,33 @@ typedef struct memoi_swap_generator {
     memo_range* ranges;   /* n_tensors */
     int64_t n_ranges;
 } memoi_swap_generator;
+
+MEMOI void memoi_swap_generate_stream(memoi_swap_generator* g, const char* name, int32_t* stream) {
+    if (!g->status) g->status = memo_schedule_add_stream(g->schedule, name, stream, g->error);
+}
+MEMOI void memoi_swap_generate_event(memoi_swap_generator* g, int32_t* event) {
+    if (!g->status) g->status = memo_schedule_add_event(g->schedule, event, g->error);
+}
+/* Without a rate there is no link. */
+MEMOI void memoi_swap_generate_link(memoi_swap_generator* g, const char* name, double bytes_per_s,
+                                    int32_t* link) {
+    if (!g->status && bytes_per_s > 0)
+        g->status = memo_schedule_add_link(g->schedule, name, bytes_per_s, link, g->error);
+}
+MEMOI void memoi_swap_generate_op(memoi_swap_generator* g, const memo_op_desc* op) {
+    if (!g->status) g->status = memo_schedule_add_op(g->schedule, op, g->error);
+}
+MEMOI void memoi_swap_generate_record(memoi_swap_generator* g, int32_t event, int32_t stream) {
+    if (!g->status) g->status = memo_schedule_add_record(g->schedule, event, stream, g->error);
+}
+MEMOI void memoi_swap_generate_wait(memoi_swap_generator* g, int32_t event, int32_t stream) {
+    if (!g->status) g->status = memo_schedule_add_wait(g->schedule, event, stream, g->error);
+}
+
+MEMOI const memob_swap_place* memoi_swap_generate_place(const memoi_swap_generator* g,
+                                                        int32_t layer, int32_t t) {
+    return &g->placement.places[(int64_t)layer * g->desc->n_tensors + t];
+}
 
 /* Appends rows [begin, end) of a place. */
 MEMOI void memoi_swap_generate_range(memoi_swap_generator* g, const memob_swap_place* place,
@@ -11798,16 +11758,9 @@ MEMOI void memoi_swap_generate_range(memoi_swap_generator* g, const memob_swap_p
     g->n_ranges++;
 }
 
-MEMOI void memoi_swap_generate_all(memoi_swap_generator* g, int32_t layer) {
-    int32_t t;
-    g->n_ranges = 0;
-    for (t = 0; t < g->desc->n_tensors; t++)
-        memoi_swap_generate_range(g, &g->placement.places[(int64_t)layer * g->desc->n_tensors + t],
-                                  0, g->desc->n_rows);
-}
-
-MEMOI memo_status memoi_swap_generate_compute(memoi_swap_generator* g, const char* name,
-                                              double duration_s, int reads, memo_error* error) {
+/* An operation of the trainer on the ranges. */
+MEMOI void memoi_swap_generate_compute(memoi_swap_generator* g, const char* name, double duration_s,
+                                       int reads) {
     memo_op_desc op = memo_op_desc_default();
     op.name = name;
     op.stream = g->compute;
@@ -11815,27 +11768,32 @@ MEMOI memo_status memoi_swap_generate_compute(memoi_swap_generator* g, const cha
     op.reads = op.writes = g->ranges;
     op.n_reads = reads ? g->n_ranges : 0;
     op.n_writes = reads ? 0 : g->n_ranges;
-    return memo_schedule_add_op(g->schedule, &op, error);
+    memoi_swap_generate_op(g, &op);
 }
 
-MEMOI memo_status memoi_swap_generate_wait(memoi_swap_generator* g, int32_t event,
-                                           memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    if (g->desc->is_timed)
-        status = memo_schedule_add_record(g->schedule, g->mark, g->compute, error);
-    if (!status) status = memo_schedule_add_wait(g->schedule, event, g->compute, error);
-    if (!status && g->desc->is_timed)
-        status = memo_schedule_add_record(g->schedule, g->mark, g->compute, error);
-    return status;
+/* The forward or backward of a layer, on all its bytes. */
+MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, const char* name, int32_t layer,
+                                     const double* duration_s, int reads) {
+    int32_t t;
+    g->n_ranges = 0;
+    for (t = 0; t < g->desc->n_tensors; t++)
+        memoi_swap_generate_range(g, memoi_swap_generate_place(g, layer, t), 0, g->desc->n_rows);
+    memoi_swap_generate_compute(g, name, duration_s ? duration_s[layer] : 0, reads);
+}
+
+/* Compute waits, with marks around it if the engine measures. */
+MEMOI void memoi_swap_generate_stall(memoi_swap_generator* g, int32_t event) {
+    if (g->desc->is_timed) memoi_swap_generate_record(g, g->mark, g->compute);
+    memoi_swap_generate_wait(g, event, g->compute);
+    if (g->desc->is_timed) memoi_swap_generate_record(g, g->mark, g->compute);
 }
 
 /* The file's operation of the moved layer `ordinal`, after what ends with event. */
-MEMOI memo_status memoi_swap_generate_spill(memoi_swap_generator* g, int32_t ordinal, int is_read,
-                                            int32_t event, memo_error* error) {
+MEMOI void memoi_swap_generate_spill(memoi_swap_generator* g, int32_t ordinal, int is_read,
+                                     int32_t event) {
     const memob_swap_turn* turn = g->placement.turns;
     memo_op_desc op = memo_op_desc_default();
     memo_range on_host, in_file;
-    memo_status status = memo_schedule_add_wait(g->schedule, event, g->file, error);
     while (turn->moved_bytes == 0 || turn->ordinal != ordinal) turn++;
     on_host.begin = MEMOI_SWAP_HOST_BASE + (uint64_t)turn->host_begin;
     on_host.end = on_host.begin + (uint64_t)turn->host_bytes;
@@ -11849,34 +11807,28 @@ MEMOI memo_status memoi_swap_generate_spill(memoi_swap_generator* g, int32_t ord
     op.reads = is_read ? &in_file : &on_host;
     op.writes = is_read ? &on_host : &in_file;
     op.n_reads = op.n_writes = 1;
-    if (!status) status = memo_schedule_add_op(g->schedule, &op, error);
-    if (!status)
-        status = memo_schedule_add_record(
-            g->schedule, g->first_passed + ordinal % g->placement.n_host_layers, g->file, error);
-    return status;
+    memoi_swap_generate_wait(g, event, g->file);
+    memoi_swap_generate_op(g, &op);
+    memoi_swap_generate_record(g, g->first_passed + ordinal % g->placement.n_host_layers, g->file);
 }
 
-MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t layer, int is_to_host,
-                                           memo_error* error) {
+MEMOI void memoi_swap_generate_move(memoi_swap_generator* g, int32_t layer, int is_to_host) {
     const memob_swap_turn* turn = &g->placement.turns[layer];
     int32_t stream = is_to_host ? g->to_host : g->to_device, t;
-    int32_t buffer = layer & 1, computed = g->computed[buffer];
+    int32_t buffer = layer & 1, n_places = g->placement.n_host_layers;
     int32_t done = is_to_host ? g->stored[buffer] : g->loaded[buffer];
-    int32_t n_places = g->placement.n_host_layers;
     int is_spilled = turn->ordinal < g->placement.sizes.n_spilled_layers;
     int is_later = turn->ordinal >= n_places;
-    memo_status status = memo_schedule_add_record(g->schedule, computed, g->compute, error);
-    if (!status) status = memo_schedule_add_wait(g->schedule, computed, stream, error);
+    memoi_swap_generate_record(g, g->computed[buffer], g->compute);
+    memoi_swap_generate_wait(g, g->computed[buffer], stream);
 
     /* A shared place must be empty, or filled from the file. */
-    if (!status && (is_to_host ? is_later : is_spilled))
-        status = memo_schedule_add_wait(g->schedule, g->first_passed + turn->ordinal % n_places,
-                                        stream, error);
+    if (is_to_host ? is_later : is_spilled)
+        memoi_swap_generate_wait(g, g->first_passed + turn->ordinal % n_places, stream);
 
     /* One copy per tensor. */
-    for (t = 0; t < g->desc->n_tensors && !status; t++) {
-        const memob_swap_place* place =
-            &g->placement.places[(int64_t)layer * g->desc->n_tensors + t];
+    for (t = 0; t < g->desc->n_tensors; t++) {
+        const memob_swap_place* place = memoi_swap_generate_place(g, layer, t);
         memo_op_desc op = memo_op_desc_default();
         memo_range on_host;
         g->n_ranges = 0;
@@ -11892,141 +11844,111 @@ MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t laye
         op.reads = is_to_host ? g->ranges : &on_host;
         op.writes = is_to_host ? &on_host : g->ranges;
         op.n_reads = op.n_writes = 1;
-        status = memo_schedule_add_op(g->schedule, &op, error);
+        memoi_swap_generate_op(g, &op);
     }
 
     /* The engine waits for this record; the file follows. */
-    if (!status) status = memo_schedule_add_record(g->schedule, done, stream, error);
-    if (!status && is_to_host && is_spilled)
-        status = memoi_swap_generate_spill(g, turn->ordinal, 0, done, error);
-    if (!status && !is_to_host && is_later)
-        status = memoi_swap_generate_spill(g, turn->ordinal - n_places, 1, done, error);
-    return status;
+    memoi_swap_generate_record(g, done, stream);
+    if (is_to_host && is_spilled) memoi_swap_generate_spill(g, turn->ordinal, 0, done);
+    if (!is_to_host && is_later) memoi_swap_generate_spill(g, turn->ordinal - n_places, 1, done);
 }
 
-MEMOI memo_status memoi_swap_generate_forward(memoi_swap_generator* g, int32_t layer,
-                                              memo_error* error) {
+MEMOI void memoi_swap_generate_forward(memoi_swap_generator* g, int32_t layer) {
     const memob_swap_turn* turn = &g->placement.turns[layer];
-    memo_status status = MEMO_STATUS_OK;
-    if (turn->previous >= 0) status = memoi_swap_generate_wait(g, g->stored[layer & 1], error);
-    memoi_swap_generate_all(g, layer);
-    if (!status)
-        status = memoi_swap_generate_compute(
-            g, "forward", g->times->forward_s ? g->times->forward_s[layer] : 0, 0, error);
-    if (!status && turn->moved_bytes) status = memoi_swap_generate_move(g, layer, 1, error);
-    return status;
+    if (turn->previous >= 0) memoi_swap_generate_stall(g, g->stored[layer & 1]);
+    memoi_swap_generate_layer(g, "forward", layer, g->times->forward_s, 0);
+    if (turn->moved_bytes) memoi_swap_generate_move(g, layer, 1);
 }
 
-MEMOI memo_status memoi_swap_generate_backward(memoi_swap_generator* g, int32_t layer,
-                                               memo_error* error) {
+MEMOI void memoi_swap_generate_backward(memoi_swap_generator* g, int32_t layer) {
     const memob_swap_turn* turn = &g->placement.turns[layer];
     const double* per_row = g->times->recompute_s_per_row;
-    memo_status status = MEMO_STATUS_OK;
     int32_t t;
-    if (turn->moved_bytes) status = memoi_swap_generate_wait(g, g->loaded[layer & 1], error);
-    for (t = 0; t < g->desc->n_tensors && !status; t++) {
-        const memob_swap_place* place =
-            &g->placement.places[(int64_t)layer * g->desc->n_tensors + t];
+    if (turn->moved_bytes) memoi_swap_generate_stall(g, g->loaded[layer & 1]);
+    for (t = 0; t < g->desc->n_tensors; t++) {
+        const memob_swap_place* place = memoi_swap_generate_place(g, layer, t);
         int64_t n = place->recompute_end - place->recompute_begin;
         g->n_ranges = 0;
         memoi_swap_generate_range(g, place, place->recompute_begin, place->recompute_end);
         if (g->n_ranges)
-            status = memoi_swap_generate_compute(g, "recompute",
-                                                 per_row ? (double)n * per_row[t] : 0, 0, error);
+            memoi_swap_generate_compute(g, "recompute", per_row ? (double)n * per_row[t] : 0, 0);
     }
-    memoi_swap_generate_all(g, layer);
-    if (!status)
-        status = memoi_swap_generate_compute(
-            g, "backward", g->times->backward_s ? g->times->backward_s[layer] : 0, 1, error);
-    if (!status && turn->previous >= 0)
-        status = memoi_swap_generate_move(g, turn->previous, 0, error);
-    return status;
+    memoi_swap_generate_layer(g, "backward", layer, g->times->backward_s, 1);
+    if (turn->previous >= 0) memoi_swap_generate_move(g, turn->previous, 0);
 }
 
-MEMOI memo_status memoi_swap_generate_begin(memoi_swap_generator* g, memo_error* error) {
+/* Streams, events and links. */
+MEMOI void memoi_swap_generate_begin(memoi_swap_generator* g) {
     const memo_swap_times* times = g->times;
-    memo_schedule* schedule = g->schedule;
-    memo_status status = memo_schedule_add_stream(schedule, "compute", &g->compute, error);
-    int i;
-    if (!status) status = memo_schedule_add_stream(schedule, "to host", &g->to_host, error);
-    if (!status) status = memo_schedule_add_stream(schedule, "to device", &g->to_device, error);
+    int32_t passed, i;
+    memoi_swap_generate_stream(g, "compute", &g->compute);
+    memoi_swap_generate_stream(g, "to host", &g->to_host);
+    memoi_swap_generate_stream(g, "to device", &g->to_device);
 
     /* Events of both rounding buffers. */
-    for (i = 0; i < 2 && !status; i++) {
-        status = memo_schedule_add_event(schedule, &g->computed[i], error);
-        if (!status) status = memo_schedule_add_event(schedule, &g->stored[i], error);
-        if (!status) status = memo_schedule_add_event(schedule, &g->loaded[i], error);
+    for (i = 0; i < 2; i++) {
+        memoi_swap_generate_event(g, &g->computed[i]);
+        memoi_swap_generate_event(g, &g->stored[i]);
+        memoi_swap_generate_event(g, &g->loaded[i]);
     }
-    if (!status) status = memo_schedule_add_event(schedule, &g->mark, error);
+    memoi_swap_generate_event(g, &g->mark);
     g->first_passed = g->mark + 1;
 
     /* A file stream and an event per place, if layers spill. */
-    for (i = 0; i < g->placement.n_host_layers && g->placement.sizes.n_spilled_layers && !status;
-         i++) {
-        int32_t passed;
-        if (i == 0) status = memo_schedule_add_stream(schedule, "file", &g->file, error);
-        if (!status) status = memo_schedule_add_event(schedule, &passed, error);
+    if (g->placement.sizes.n_spilled_layers) {
+        memoi_swap_generate_stream(g, "file", &g->file);
+        for (i = 0; i < g->placement.n_host_layers; i++) memoi_swap_generate_event(g, &passed);
     }
 
-    /* Links of which a rate is given. */
-    if (!status && times->to_file_bytes_per_s > 0)
-        status = memo_schedule_add_link(schedule, "to file", times->to_file_bytes_per_s,
-                                        &g->link_to_file, error);
-    if (!status && times->from_file_bytes_per_s > 0)
-        status = memo_schedule_add_link(schedule, "from file", times->from_file_bytes_per_s,
-                                        &g->link_from_file, error);
-    if (!status && times->to_host_bytes_per_s > 0)
-        status = memo_schedule_add_link(schedule, "to host", times->to_host_bytes_per_s,
-                                        &g->link_to_host, error);
-    if (!status && times->to_device_bytes_per_s > 0)
-        status = memo_schedule_add_link(schedule, "to device", times->to_device_bytes_per_s,
-                                        &g->link_to_device, error);
-    return status;
+    memoi_swap_generate_link(g, "to file", times->to_file_bytes_per_s, &g->link_to_file);
+    memoi_swap_generate_link(g, "from file", times->from_file_bytes_per_s, &g->link_from_file);
+    memoi_swap_generate_link(g, "to host", times->to_host_bytes_per_s, &g->link_to_host);
+    memoi_swap_generate_link(g, "to device", times->to_device_bytes_per_s, &g->link_to_device);
 }
 
-MEMOI memo_status memoi_swap_generate_step(memoi_swap_generator* g, memo_error* error) {
+MEMOI void memoi_swap_generate_step(memoi_swap_generator* g) {
     int32_t n_micro_batches = g->times->n_micro_batches ? g->times->n_micro_batches : 1;
     int32_t micro_batch, layer;
-    memo_status status = memoi_swap_generate_begin(g, error);
-    for (micro_batch = 0; micro_batch < n_micro_batches && !status; micro_batch++) {
-        for (layer = 0; layer < g->desc->n_layers && !status; layer++)
-            status = memoi_swap_generate_forward(g, layer, error);
+    memoi_swap_generate_begin(g);
+    for (micro_batch = 0; micro_batch < n_micro_batches && !g->status; micro_batch++) {
+        for (layer = 0; layer < g->desc->n_layers; layer++) memoi_swap_generate_forward(g, layer);
         g->n_ranges = 0;
-        if (!status && g->times->between_s > 0)
-            status = memoi_swap_generate_compute(g, "between", g->times->between_s, 0, error);
-        for (layer = g->desc->n_layers - 1; layer >= 0 && !status; layer--)
-            status = memoi_swap_generate_backward(g, layer, error);
+        if (g->times->between_s > 0)
+            memoi_swap_generate_compute(g, "between", g->times->between_s, 0);
+        for (layer = g->desc->n_layers - 1; layer >= 0; layer--)
+            memoi_swap_generate_backward(g, layer);
     }
-    return status;
 }
 
 memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
                                memo_schedule** schedule, memo_error* error) {
     memoi_swap_generator g;
-    memo_status status;
     *schedule = NULL;
     memset(&g, 0, sizeof g);
     g.desc = desc;
     g.times = times;
-    status = memob_swap_placement_make(desc, &g.placement, error);
-    if (!status) status = memo_schedule_create(&g.schedule, error);
-    if (!status) {
+    g.error = error;
+    g.status = memob_swap_placement_make(desc, &g.placement, error);
+    if (!g.status) g.status = memo_schedule_create(&g.schedule, error);
+    if (!g.status) {
         g.ranges = (memo_range*)memob_calloc(desc->n_tensors, sizeof(memo_range));
-        status = g.ranges ? memoi_swap_generate_step(&g, error)
-                          : memob_no_memory(error, "the schedule of a step");
+        if (g.ranges)
+            memoi_swap_generate_step(&g);
+        else
+            g.status = memob_no_memory(error, "the schedule of a step");
     }
     MEMO_FREE(g.ranges);
     memob_swap_placement_free(&g.placement);
-    if (status)
+    if (g.status)
         memo_schedule_destroy(g.schedule);
     else
         *schedule = g.schedule;
-    return status;
+    return g.status;
 }
 
 /* ---- >>row kernels ------------------------------------------------------------------------------
  * Knows: the inline functions of its public part.  Knows nothing of CUDA, attention or its
- * callers.  At the end it lends its loops to the host device and shows them to the recorder. */
+ * callers.  Its last parts are the entries of the host device and of the recorder. */
 
 /* --- descs --- */
 
@@ -12040,7 +11962,7 @@ MEMOI memo_status memoi_row_array(const char* desc, const char* name, const void
     return MEMO_STATUS_OK;
 }
 
-/* A matrix of one desc: its stride made explicit, and its size and address looked at. */
+/* Checks size and address of a matrix, and replaces stride 0 by its default. */
 MEMOI memo_status memoi_row_matrix(const char* desc, const char* name, const void* address,
                                    int64_t n_rows, int64_t n_columns, int64_t element_bytes,
                                    int64_t* stride, memo_error* error) {
@@ -12060,8 +11982,7 @@ MEMOI memo_status memoi_row_matrix(const char* desc, const char* name, const voi
 
     /* Rows rounded up to whole groups of 16 bytes must not overflow either. */
     if (n_columns > MEMOB_BYTES_MAX / element_bytes - 64 ||
-        (n_rows && (n_columns > *stride ? n_columns : *stride) + 64 >
-                       MEMOB_BYTES_MAX / element_bytes / n_rows))
+        (n_rows && memob_max(n_columns, *stride) + 64 > MEMOB_BYTES_MAX / element_bytes / n_rows))
         return MEMOB_INVALID(
             error, "%s.%s: too large (%lld rows of %lld, stride %lld); 2^62 bytes are the limit",
             desc, name, (long long)n_rows, (long long)n_columns, (long long)*stride);
@@ -12081,13 +12002,12 @@ MEMOI memo_status memoi_row_dense(const char* desc, const char* name, const void
 memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error) {
     static const char desc[] = "memo_rows_desc";
     memo_status status;
-    int64_t n; /* whichever side is larger: here it is not known which one has the index */
+    int64_t n; /* rows of the larger side, because gather and scatter index different sides */
     if ((status = memob_check_integer(desc, "n_rows", rows->n_rows, 0, MEMOB_BYTES_MAX, error)) ||
         (status = memob_check_integer(desc, "n_indexed_rows", rows->n_indexed_rows, 0,
                                       MEMOB_BYTES_MAX, error)))
         return status;
-    n = rows->n_rows > rows->n_indexed_rows ? rows->n_rows : rows->n_indexed_rows;
-    if (!rows->n_rows) n = 0;
+    n = rows->n_rows ? memob_max(rows->n_rows, rows->n_indexed_rows) : 0;
     status = memoi_row_matrix(desc, "to", rows->to, n, rows->row_bytes, 1, &rows->to_stride_bytes,
                               error);
     if (!status)
@@ -12226,14 +12146,16 @@ memo_status memo_sinks_desc_resolve(memo_sinks_desc* sinks, memo_error* error) {
 
 /* --- the loops; descs are resolved --- */
 
-MEMOI void memoi_row_loop_gather(const memo_rows_desc* rows) {
-    int64_t item, n = memo_rows_items(rows);
-    for (item = 0; item < n; item++) memo_gather_item(rows, item);
-}
-MEMOI void memoi_row_loop_scatter(const memo_rows_desc* rows) {
-    int64_t item, n = memo_rows_items(rows);
-    for (item = 0; item < n; item++) memo_scatter_item(rows, item);
-}
+#define MEMOI_ROW_LOOP(name, desc_type, n_items_of, item_function)                                 \
+    MEMOI void memoi_row_loop_##name(const desc_type* desc) {                                      \
+        int64_t item, n = n_items_of(desc);                                                        \
+        for (item = 0; item < n; item++) item_function(desc, item);                                \
+    }
+MEMOI_ROW_LOOP(gather, memo_rows_desc, memo_rows_items, memo_gather_item)
+MEMOI_ROW_LOOP(scatter, memo_rows_desc, memo_rows_items, memo_scatter_item)
+MEMOI_ROW_LOOP(add, memo_add_desc, memo_add_items, memo_add_item)
+MEMOI_ROW_LOOP(cast, memo_cast_desc, memo_cast_items, memo_cast_item)
+
 MEMOI void memoi_row_loop_merge(const memo_merge_desc* merge) {
     int64_t row, n = merge->n_batches * merge->n_rows, place;
     for (row = 0; row < n; row++) {
@@ -12247,10 +12169,6 @@ MEMOI void memoi_row_loop_merge(const memo_merge_desc* merge) {
         merge->lse[place] = memo_merge_lse(a, b);
     }
 }
-MEMOI void memoi_row_loop_add(const memo_add_desc* add) {
-    int64_t item, n = memo_add_items(add);
-    for (item = 0; item < n; item++) memo_add_item(add, item);
-}
 MEMOI void memoi_row_loop_sums(const memo_row_sums_desc* sums) {
     int64_t row;
     for (row = 0; row < sums->n_rows; row++) {
@@ -12262,11 +12180,6 @@ MEMOI void memoi_row_loop_sums(const memo_row_sums_desc* sums) {
             for (lane = 0; lane < apart; lane++) parts[lane] += parts[lane + apart];
         sums->sums[row] = parts[0];
     }
-}
-
-MEMOI void memoi_row_loop_cast(const memo_cast_desc* cast) {
-    int64_t item, n = memo_cast_items(cast);
-    for (item = 0; item < n; item++) memo_cast_item(cast, item);
 }
 
 MEMOI void memoi_row_loop_softmax_parts(const memo_cross_entropy_desc* entropy) {
@@ -12288,18 +12201,23 @@ MEMOI void memoi_row_loop_cross_entropy(const memo_cross_entropy_desc* entropy) 
     for (row = 0; row < entropy->n_rows; row++)
         for (lane = 0; lane < MEMO_LOSS_LANES; lane++) memo_entropy_lane(entropy, row, lane);
 }
+/* The sum of a power of two of lanes, in the order of the GPU's shuffles. */
+MEMOI double memoi_row_lanes_sum(double* lanes, int32_t n_lanes) {
+    int32_t lane, apart;
+    for (apart = n_lanes / 2; apart > 0; apart /= 2)
+        for (lane = 0; lane < apart; lane++) lanes[lane] += lanes[lane + apart];
+    return lanes[0];
+}
 MEMOI void memoi_row_loop_loss_sums(const memo_cross_entropy_desc* entropy) {
     double sums[MEMO_LOSS_LANES];
     int64_t n_labels = 0, n;
-    int32_t lane, apart;
+    int32_t lane;
     for (lane = 0; lane < MEMO_LOSS_LANES; lane++) {
         sums[lane] = memo_loss_lane(entropy, lane, &n);
         n_labels += n;
     }
-    for (apart = MEMO_LOSS_LANES / 2; apart > 0; apart /= 2)
-        for (lane = 0; lane < apart; lane++) sums[lane] += sums[lane + apart];
     if (!entropy->sums) return;
-    entropy->sums[0] += sums[0];
+    entropy->sums[0] += memoi_row_lanes_sum(sums, MEMO_LOSS_LANES);
     entropy->sums[1] += (double)n_labels;
 }
 MEMOI void memoi_row_loop_sinks(const memo_sinks_desc* sinks) {
@@ -12313,13 +12231,11 @@ MEMOI void memoi_row_loop_sinks(const memo_sinks_desc* sinks) {
 MEMOI void memoi_row_loop_sink_sums(const memo_sinks_desc* sinks) {
     double sums[MEMO_SINK_LANES];
     int64_t head;
-    int32_t lane, apart;
+    int32_t lane;
     for (head = 0; sinks->d_sinks && head < sinks->n_heads; head++) {
         for (lane = 0; lane < MEMO_SINK_LANES; lane++)
             sums[lane] = memo_sink_sum_lane(sinks, head, lane);
-        for (apart = MEMO_SINK_LANES / 2; apart > 0; apart /= 2)
-            for (lane = 0; lane < apart; lane++) sums[lane] += sums[lane + apart];
-        sinks->d_sinks[head] -= (float)sums[0];
+        sinks->d_sinks[head] -= (float)memoi_row_lanes_sum(sums, MEMO_SINK_LANES);
     }
 }
 

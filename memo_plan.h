@@ -3116,7 +3116,7 @@ enum {
     MEMOI_THREAD_STACK_BYTES = 1 << 26
 };
 
-/* Returns 1; 0 without memory; -1 if the problem is too large.  The caller frees the search. */
+/* Returns 1; 0 without memory; -1 if the problem is too large to search.  The caller frees it. */
 MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem) {
     int64_t n = problem->n_items, n_sections = problem->n_sections, n_members = 0, n_fixed = 0, i,
             s;

@@ -290,9 +290,10 @@ typedef struct memo_comm_threads_desc {
      * plus its bytes / bytes_per_s (0: no limit).  Transfers to one rank take turns, over all
      * communicators.  A collective takes memo_comm_bytes / bytes_per_s. */
     double bytes_per_s, latency_s;
-    /* Ranks of different nodes use the outer link.  0: all ranks are on one node. */
+    /* Ranks of different nodes use the outer link, which has the same latency.  0: all ranks are on
+     * one node. */
     int32_t ranks_per_node;
-    double outer_bytes_per_s, outer_latency_s;
+    double outer_bytes_per_s;
 } memo_comm_threads_desc;
 
 MEMO_API memo_comm_threads_desc memo_comm_threads_desc_default(void);
@@ -320,7 +321,9 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  *     desc.failed = memo_cuda_device_fail;  desc.failed_user = device;
  *
  * The watchdog does not time operations inside a replayed graph; memo_comm_nccl_synchronize does.
- * Before a program leaves after an error, call memo_comm_abort, then destroy the device.
+ * NCCL ends an abort when all graphs with operations of the world are destroyed: the watchdog waits
+ * for this, and memo_comm_destroy for the watchdog.  Before a program leaves after an error, call
+ * memo_comm_abort, then destroy the device.
  *
  * ORDER.  NCCL may deadlock if two communicators of a rank are busy at once, unless all ranks start
  * the operations in one order.  Enqueue them in the same order on all ranks, from one thread.  The
@@ -705,21 +708,7 @@ typedef struct memo_ulysses_heads {
  *
  * Create one object per rank and shape; it serves all layers.  All ranks of the mesh's sequence
  * group must create it alike, and call forward and backward in the same order.  A degree of 1 costs
- * nothing: no copy, no message, no buffer.
- *
- *     memo_mesh_create(world, &mesh_desc, &mesh, &error);
- *     memo_sharding_make(&sharding_desc, &sharding, &error);       // the same degrees
- *     desc = memo_sp_attention_desc_default();
- *     desc.device = device;      desc.stream = compute;
- *     desc.ring = mesh->ring;    desc.ulysses = mesh->ulysses;
- *     desc.sharding = sharding;  desc.n_batch = 1;
- *     desc.n_q_heads = 32;       desc.n_kv_heads = 8;       desc.head_size = 128;
- *     desc.type = MEMO_TYPE_BF16;
- *     desc.attention = memo_host_attention_functions(&state);
- *     memo_sp_attention_create(&desc, &attention, &error);
- *     mask = memo_mask_default();                            // causal
- *     memo_sp_attention_forward(attention, &tensors, &mask, &error);
- *     memo_sp_attention_backward(attention, &tensors, &mask, &error); */
+ * nothing: no copy, no message, no buffer.  The beginning of this file has an example. */
 
 typedef struct memo_sp_attention_desc {
     const memo_device* device; /* optional for get_sizes and ring_schedule */
@@ -818,7 +807,7 @@ typedef struct memo_sp_attention_tensors {
     const float* sinks;
     float* d_sinks;
     const void* d_out;     /* backward only, as are d_q, d_k and d_v */
-    void *d_q, *d_k, *d_v; /* set by backward */
+    void *d_q, *d_k, *d_v; /* set by backward; with several ranks d_k may be k, and d_v may be v */
 } memo_sp_attention_tensors;
 
 typedef struct memo_sp_attention memo_sp_attention;
@@ -1287,7 +1276,7 @@ MEMO_API memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* ten
  *     >>nccl back end       ranks over NCCL: the meeting, the watchdog, time-outs, order
  *     >>mesh                coordinates and groups of a rank
  *     >>shardings           positions, ranks and rows
- *     >>target              a device or a schedule to enqueue on; the row kernels
+ *     >>target              a device or a schedule to enqueue on; messages and row kernels
  *     >>masks               which keys a query sees
  *     >>host attention      tiles of queries against tiles of keys, on the host
  *     >>attention shape     tokens, heads and masks of a rank
@@ -1464,17 +1453,6 @@ MEMOI const char* memoi_comm_label_text(char text[64], const memo_label* label) 
     return text;
 }
 
-/* A send to one rank and a receive from another.  A count of 0 sends nothing. */
-MEMOI memo_status memoi_comm_exchange(memo_comm* comm, memo_stream stream, const char* from,
-                                      int64_t n_send, int32_t to_rank, char* to, int64_t n_receive,
-                                      int32_t from_rank, memo_type type, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    if (n_send) status = memo_send(comm, stream, from, n_send, type, to_rank, error);
-    if (!status && n_receive)
-        status = memo_receive(comm, stream, to, n_receive, type, from_rank, error);
-    return status;
-}
-
 /* ---- >>reductions -------------------------------------------------------------------------------
  * Knows: types and 16-bit conversion.  Knows nothing of ranks.
  *
@@ -1482,92 +1460,60 @@ MEMOI memo_status memoi_comm_exchange(memo_comm* comm, memo_stream stream, const
 
 #define MEMOI_REDUCE_CHUNK 512 /* elements; partial results stay in the first-level cache */
 
-/* Defines NAME(into, n, x): into[i] = into[i] + x[i], or the maximum.  Integers are added unsigned,
- * because signed overflow is undefined. */
-#define MEMOI_REDUCE_STEP(NAME, TYPE, SUM, IS_ABOVE)                                               \
-    MEMOI void NAME(TYPE* into, int64_t n, const TYPE* x, memo_reduction reduction) {              \
-        int64_t i;                                                                                 \
-        if (reduction == MEMO_REDUCTION_SUM) {                                                     \
-            for (i = 0; i < n; i++) into[i] = SUM(into[i], x[i]);                                  \
-        } else {                                                                                   \
-            for (i = 0; i < n; i++) into[i] = IS_ABOVE(x[i], into[i]) ? x[i] : into[i];            \
-        }                                                                                          \
-    }
+#define MEMOI_AS_IS(a)              (a)
 #define MEMOI_ADD(a, b)             ((a) + (b))
 #define MEMOI_ADD_I32(a, b)         ((int32_t)((uint32_t)(a) + (uint32_t)(b)))
 #define MEMOI_ADD_I64(a, b)         ((int64_t)((uint64_t)(a) + (uint64_t)(b)))
 #define MEMOI_ADD_U8(a, b)          ((uint8_t)((unsigned)(a) + (unsigned)(b)))
 #define MEMOI_IS_ABOVE(a, b)        ((a) > (b))
 #define MEMOI_IS_ABOVE_OR_NAN(a, b) ((a) > (b) || (a) != (a))
-MEMOI_REDUCE_STEP(memoi_reduce_f32, float, MEMOI_ADD, MEMOI_IS_ABOVE_OR_NAN)
-MEMOI_REDUCE_STEP(memoi_reduce_f64, double, MEMOI_ADD, MEMOI_IS_ABOVE_OR_NAN)
-MEMOI_REDUCE_STEP(memoi_reduce_i32, int32_t, MEMOI_ADD_I32, MEMOI_IS_ABOVE)
-MEMOI_REDUCE_STEP(memoi_reduce_i64, int64_t, MEMOI_ADD_I64, MEMOI_IS_ABOVE)
-MEMOI_REDUCE_STEP(memoi_reduce_u8, uint8_t, MEMOI_ADD_U8, MEMOI_IS_ABOVE)
 
-MEMOI void memoi_reduce_widen(float* to, const uint16_t* from, int64_t n, memo_type type) {
-    int64_t i;
-    if (type == MEMO_TYPE_BF16) {
-        for (i = 0; i < n; i++) to[i] = memo_f32_from_bf16(from[i]);
-    } else {
-        for (i = 0; i < n; i++) to[i] = memo_f32_from_f16(from[i]);
+/* Defines NAME: to[0 .. n) = the reduction of elements [begin, begin + n) of every from, n at most
+ * MEMOI_REDUCE_CHUNK.  to may be the same elements of one of them: it is written last.  Elements
+ * are added as WIDE; integers unsigned, because signed overflow is undefined. */
+#define MEMOI_REDUCE(NAME, TYPE, WIDE, WIDEN, NARROW, SUM, IS_ABOVE)                               \
+    MEMOI void NAME(void* to, const void* const* from, int32_t n_from, int64_t begin, int64_t n,   \
+                    memo_reduction reduction) {                                                    \
+        WIDE result[MEMOI_REDUCE_CHUNK];                                                           \
+        const TYPE* x = (const TYPE*)from[0] + begin;                                              \
+        int64_t i;                                                                                 \
+        int32_t r;                                                                                 \
+        if (sizeof(TYPE) == sizeof(WIDE)) {                                                        \
+            memcpy(result, x, (size_t)n * sizeof(TYPE));                                           \
+        } else {                                                                                   \
+            for (i = 0; i < n; i++) result[i] = WIDEN(x[i]);                                       \
+        }                                                                                          \
+        for (r = 1; r < n_from; r++) {                                                             \
+            x = (const TYPE*)from[r] + begin;                                                      \
+            if (reduction == MEMO_REDUCTION_SUM) {                                                 \
+                for (i = 0; i < n; i++) result[i] = SUM(result[i], WIDEN(x[i]));                   \
+            } else {                                                                               \
+                for (i = 0; i < n; i++) {                                                          \
+                    const WIDE wide = WIDEN(x[i]);                                                 \
+                    result[i] = IS_ABOVE(wide, result[i]) ? wide : result[i];                      \
+                }                                                                                  \
+            }                                                                                      \
+        }                                                                                          \
+        if (sizeof(TYPE) == sizeof(WIDE)) {                                                        \
+            memcpy(to, result, (size_t)n * sizeof(TYPE));                                          \
+        } else {                                                                                   \
+            for (i = 0; i < n; i++) ((TYPE*)to)[i] = NARROW(result[i]);                            \
+        }                                                                                          \
     }
-}
-MEMOI void memoi_reduce_narrow(uint16_t* to, const float* from, int64_t n, memo_type type) {
-    int64_t i;
-    if (type == MEMO_TYPE_BF16) {
-        for (i = 0; i < n; i++) to[i] = memo_bf16_from_f32(from[i]);
-    } else {
-        for (i = 0; i < n; i++) to[i] = memo_f16_from_f32(from[i]);
-    }
-}
-
-typedef union memoi_reduce_sum {
-    float f32[MEMOI_REDUCE_CHUNK]; /* of the 16-bit types too */
-    double f64[MEMOI_REDUCE_CHUNK];
-    int32_t i32[MEMOI_REDUCE_CHUNK];
-    int64_t i64[MEMOI_REDUCE_CHUNK];
-    uint8_t u8[MEMOI_REDUCE_CHUNK];
-} memoi_reduce_sum;
-
-/* sum = sum + x, n elements. */
-MEMOI void memoi_reduce_add(memoi_reduce_sum* sum, const void* x, int64_t n, memo_type type,
-                            memo_reduction reduction) {
-    float wide[MEMOI_REDUCE_CHUNK];
-    switch (type) {
-    case MEMO_TYPE_F32: memoi_reduce_f32(sum->f32, n, (const float*)x, reduction); break;
-    case MEMO_TYPE_F64: memoi_reduce_f64(sum->f64, n, (const double*)x, reduction); break;
-    case MEMO_TYPE_I32: memoi_reduce_i32(sum->i32, n, (const int32_t*)x, reduction); break;
-    case MEMO_TYPE_I64: memoi_reduce_i64(sum->i64, n, (const int64_t*)x, reduction); break;
-    case MEMO_TYPE_U8: memoi_reduce_u8(sum->u8, n, (const uint8_t*)x, reduction); break;
-    case MEMO_TYPE_BF16:
-    case MEMO_TYPE_F16:
-        memoi_reduce_widen(wide, (const uint16_t*)x, n, type);
-        memoi_reduce_f32(sum->f32, n, wide, reduction);
-        break;
-    }
-}
-
-/* One chunk at the same offset of every from.  to may be one of them: it is written last. */
-MEMOI void memoi_reduce_chunk(void* to, const void* const* from, int32_t n_from,
-                              int64_t offset_bytes, int64_t n, memo_type type,
-                              memo_reduction reduction) {
-    memoi_reduce_sum sum;
-    const char* first = (const char*)from[0] + offset_bytes;
-    size_t n_bytes = (size_t)(n * memo_type_bytes(type));
-    int is_16_bit = type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16;
-    int32_t r;
-    if (is_16_bit)
-        memoi_reduce_widen(sum.f32, (const uint16_t*)(const void*)first, n, type);
-    else
-        memcpy(&sum, first, n_bytes);
-    for (r = 1; r < n_from; r++)
-        memoi_reduce_add(&sum, (const char*)from[r] + offset_bytes, n, type, reduction);
-    if (is_16_bit)
-        memoi_reduce_narrow((uint16_t*)to, sum.f32, n, type);
-    else
-        memcpy(to, &sum, n_bytes);
-}
+MEMOI_REDUCE(memoi_reduce_f32, float, float, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD,
+             MEMOI_IS_ABOVE_OR_NAN)
+MEMOI_REDUCE(memoi_reduce_f64, double, double, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD,
+             MEMOI_IS_ABOVE_OR_NAN)
+MEMOI_REDUCE(memoi_reduce_bf16, uint16_t, float, memo_f32_from_bf16, memo_bf16_from_f32, MEMOI_ADD,
+             MEMOI_IS_ABOVE_OR_NAN)
+MEMOI_REDUCE(memoi_reduce_f16, uint16_t, float, memo_f32_from_f16, memo_f16_from_f32, MEMOI_ADD,
+             MEMOI_IS_ABOVE_OR_NAN)
+MEMOI_REDUCE(memoi_reduce_i32, int32_t, int32_t, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD_I32,
+             MEMOI_IS_ABOVE)
+MEMOI_REDUCE(memoi_reduce_i64, int64_t, int64_t, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD_I64,
+             MEMOI_IS_ABOVE)
+MEMOI_REDUCE(memoi_reduce_u8, uint8_t, uint8_t, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD_U8,
+             MEMOI_IS_ABOVE)
 
 /* Elements [begin, end) of the reduction. */
 MEMOI void memoi_reduce(char* to, const void* const* from, int32_t n_from, int64_t begin,
@@ -1575,7 +1521,15 @@ MEMOI void memoi_reduce(char* to, const void* const* from, int32_t n_from, int64
     int64_t element_bytes = memo_type_bytes(type);
     while (begin < end) {
         int64_t n = end - begin < MEMOI_REDUCE_CHUNK ? end - begin : MEMOI_REDUCE_CHUNK;
-        memoi_reduce_chunk(to, from, n_from, begin * element_bytes, n, type, reduction);
+        switch (type) {
+        case MEMO_TYPE_F32: memoi_reduce_f32(to, from, n_from, begin, n, reduction); break;
+        case MEMO_TYPE_F64: memoi_reduce_f64(to, from, n_from, begin, n, reduction); break;
+        case MEMO_TYPE_BF16: memoi_reduce_bf16(to, from, n_from, begin, n, reduction); break;
+        case MEMO_TYPE_F16: memoi_reduce_f16(to, from, n_from, begin, n, reduction); break;
+        case MEMO_TYPE_I32: memoi_reduce_i32(to, from, n_from, begin, n, reduction); break;
+        case MEMO_TYPE_I64: memoi_reduce_i64(to, from, n_from, begin, n, reduction); break;
+        case MEMO_TYPE_U8: memoi_reduce_u8(to, from, n_from, begin, n, reduction); break;
+        }
         to += n * element_bytes;
         begin += n;
     }
@@ -1915,8 +1869,7 @@ MEMOI int64_t memoi_threads_due_ns(memoi_threads_rank* me, int is_outer, int64_t
     memoi_threads_world* world = me->group->world;
     int64_t* free_ns = &world->ports[me->seat->world_rank].free_ns[is_outer];
     double rate = is_outer ? world->desc.outer_bytes_per_s : world->desc.bytes_per_s;
-    double latency_s = is_outer ? world->desc.outer_latency_s : world->desc.latency_s;
-    int64_t latency_ns = (int64_t)(latency_s * 1e9 * n_latencies);
+    int64_t latency_ns = (int64_t)(world->desc.latency_s * 1e9 * n_latencies);
     int64_t before_ns, begin_ns, end_ns;
     if (!(rate > 0)) return latency_ns ? start_ns + latency_ns : 0;
     before_ns = __atomic_load_n(free_ns, __ATOMIC_RELAXED);
@@ -1930,8 +1883,7 @@ MEMOI int64_t memoi_threads_due_ns(memoi_threads_rank* me, int is_outer, int64_t
 
 MEMOI int memoi_threads_has_links(const memoi_threads_world* world) {
     const memo_comm_threads_desc* desc = &world->desc;
-    return desc->bytes_per_s > 0 || desc->outer_bytes_per_s > 0 || desc->latency_s > 0 ||
-           desc->outer_latency_s > 0;
+    return desc->bytes_per_s > 0 || desc->outer_bytes_per_s > 0 || desc->latency_s > 0;
 }
 
 MEMOI int32_t memoi_threads_node(const memoi_threads_group* group, int32_t rank) {
@@ -2688,8 +2640,7 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, m
     if ((status = memob_check_real(name, "timeout_s", desc->timeout_s, 0, 1e9, error)) ||
         (status = memob_check_rate(name, "bytes_per_s", desc->bytes_per_s, error)) ||
         (status = memob_check_rate(name, "outer_bytes_per_s", desc->outer_bytes_per_s, error)) ||
-        (status = memob_check_real(name, "latency_s", desc->latency_s, 0, 1e3, error)) ||
-        (status = memob_check_real(name, "outer_latency_s", desc->outer_latency_s, 0, 1e3, error)))
+        (status = memob_check_real(name, "latency_s", desc->latency_s, 0, 1e3, error)))
         return status;
     return memob_check_integer(name, "ranks_per_node", desc->ranks_per_node, 0, INT32_MAX, error);
 }
@@ -2871,22 +2822,22 @@ MEMOI ncclDataType_t memoi_nccl_type(memo_type type) {
     return ncclUint8;
 }
 
-/* The mutex is held.  Aborts the world, so that its operations on the device end. */
+/* The mutex is held.  No thread calls NCCL after this, and the watchdog aborts the world. */
 MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* why,
                                   memo_error* error) {
     memoi_nccl_world* world = me->world;
-    memoi_nccl* each;
     if (!world->failure.status) {
         memo_error_set(&world->failure, MEMO_STATUS_COMM, "%s on '%s', rank %d: %.350s", what,
                        me->name, (int)me->table.rank, why);
         /* First, so that a wait which the abort ends already finds it. */
         if (world->failed) world->failed(world->failed_user, &world->failure);
     }
-    for (each = world->comms; each; each = each->next) {
-        if (each->comm) (void)ncclCommAbort(each->comm);
-        each->comm = NULL;
-    }
     return memo_error_set(error, world->failure.status, "%s", world->failure.message);
+}
+
+/* The mutex is held. */
+MEMOI int memoi_nccl_is_usable(const memoi_nccl* me) {
+    return me->comm && !me->world->failure.status;
 }
 
 /* The mutex is held.  OK with *is_done = 0: the call is still in progress. */
@@ -2964,6 +2915,23 @@ MEMOI void memoi_nccl_watch(memoi_nccl* me) {
                               NULL);
 }
 
+/* The mutex is held, but not while NCCL aborts: it waits until the graphs with operations of the
+ * communicator are destroyed, by a thread that may have to see the failure first. */
+MEMOI void memoi_nccl_abort_all(memoi_nccl_world* world) {
+    memoi_nccl* each = world->comms;
+    while (each) {
+        if (!each->comm) {
+            each = each->next;
+            continue;
+        }
+        pthread_mutex_unlock(&world->mutex);
+        (void)ncclCommAbort(each->comm);
+        pthread_mutex_lock(&world->mutex);
+        each->comm = NULL;
+        each = world->comms;
+    }
+}
+
 MEMOI void* memoi_nccl_watchdog(void* argument) {
     memoi_nccl_world* world = (memoi_nccl_world*)argument;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
@@ -2977,6 +2945,7 @@ MEMOI void* memoi_nccl_watchdog(void* argument) {
         is_ending = world->is_ending;
         for (each = world->comms; each && !world->failure.status; each = each->next)
             if (each->comm) memoi_nccl_watch(each);
+        if (world->failure.status) memoi_nccl_abort_all(world);
         pthread_mutex_unlock(&world->mutex);
     }
     return NULL;
@@ -3081,8 +3050,10 @@ MEMOI memo_status memoi_nccl_group_end(memo_comm* comm, memo_stream stream, memo
     if (status || !me->n_messages) return memoi_nccl_drop_group(me, status);
 
     pthread_mutex_lock(&me->world->mutex);
-    if (me->comm) result = memoi_nccl_order(me, (cudaStream_t)(void*)stream);
-    if (me->comm && result == ncclSuccess) result = memoi_nccl_issue(me);
+    if (memoi_nccl_is_usable(me)) {
+        result = memoi_nccl_order(me, (cudaStream_t)(void*)stream);
+        if (result == ncclSuccess) result = memoi_nccl_issue(me);
+    }
     pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_finish(me, "a group", result, error);
     if (!status) memoi_nccl_mark(me, (cudaStream_t)(void*)stream);
@@ -3163,9 +3134,11 @@ MEMOI memo_status memoi_nccl_collective(memo_comm* comm, memo_stream stream,
     if (!status) status = memoi_comm_check_collective(comm, call, me->group_depth, error);
     if (status) return memoi_nccl_drop_group(me, status);
     pthread_mutex_lock(&me->world->mutex);
-    if (me->comm) result = memoi_nccl_order(me, (cudaStream_t)(void*)stream);
-    if (me->comm && result == ncclSuccess)
-        result = memoi_nccl_enqueue(me, (cudaStream_t)(void*)stream, call);
+    if (memoi_nccl_is_usable(me)) {
+        result = memoi_nccl_order(me, (cudaStream_t)(void*)stream);
+        if (result == ncclSuccess)
+            result = memoi_nccl_enqueue(me, (cudaStream_t)(void*)stream, call);
+    }
     pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_finish(me, memoi_comm_collective_name(call->kind), result, error);
     if (!status) memoi_nccl_mark(me, (cudaStream_t)(void*)stream);
@@ -3225,14 +3198,19 @@ MEMOI void memoi_nccl_destroy(memo_comm* comm) {
     me = (memoi_nccl*)comm->context;
     world = me->world;
 
-    /* Finish what is under way with the peers, unless it was aborted. */
+    /* Finish what is under way with the peers. */
     pthread_mutex_lock(&world->mutex);
-    if (me->comm) result = ncclCommFinalize(me->comm);
+    if (memoi_nccl_is_usable(me)) result = ncclCommFinalize(me->comm);
     pthread_mutex_unlock(&world->mutex);
     (void)memoi_nccl_finish(me, "destroy", result, NULL);
 
-    /* Leave the world. */
+    /* Leave the world; after a failure the watchdog aborts it first. */
     pthread_mutex_lock(&world->mutex);
+    while (me->comm && world->failure.status) {
+        pthread_mutex_unlock(&world->mutex);
+        memoi_nccl_nap(1);
+        pthread_mutex_lock(&world->mutex);
+    }
     for (link = &world->comms; *link && *link != me;) link = &(*link)->next;
     if (*link) *link = me->next;
     if (world->latest == me) world->latest = NULL;
@@ -3328,7 +3306,7 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
     if (status) return status;
 
     pthread_mutex_lock(&me->world->mutex);
-    if (me->comm)
+    if (memoi_nccl_is_usable(me))
         result =
             ncclCommSplit(me->comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &made, &config);
     pthread_mutex_unlock(&me->world->mutex);
@@ -3909,37 +3887,36 @@ MEMOI int64_t memoi_sharding_run_tokens(const memo_run* run, int64_t n_tokens) {
     return n < run->count ? n : run->count;
 }
 
-void memo_sharding_scatter(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
-                           int64_t row_bytes, const void* whole, void* share) {
-    const char* from = (const char*)whole;
-    char* to = (char*)share;
+/* Copies the rank's rows from whole to share, or back. */
+MEMOI void memoi_sharding_move(const memo_sharding* sharding, int32_t sequence_rank,
+                               int64_t n_batch, int64_t row_bytes, char* whole, char* share,
+                               int is_back) {
     memo_run run;
     int64_t b, i, row;
-    for (b = 0; b < n_batch; b++, from += sharding->n_tokens * row_bytes)
+    for (b = 0; b < n_batch; b++, whole += sharding->n_tokens * row_bytes)
         for (row = 0; memoi_sharding_next(sharding, sequence_rank, &row, &run);) {
             int64_t n_rows = memoi_sharding_run_tokens(&run, sharding->n_tokens);
-            for (i = 0; i < n_rows; i++)
-                memcpy(to + i * row_bytes, from + (run.start + i * run.stride) * row_bytes,
-                       (size_t)row_bytes);
-            memset(to + n_rows * row_bytes, 0, (size_t)((run.count - n_rows) * row_bytes));
-            to += run.count * row_bytes;
+            for (i = 0; i < n_rows; i++) {
+                char* there = whole + (run.start + i * run.stride) * row_bytes;
+                char* here = share + i * row_bytes;
+                memcpy(is_back ? there : here, is_back ? here : there, (size_t)row_bytes);
+            }
+            if (!is_back)
+                memset(share + n_rows * row_bytes, 0, (size_t)((run.count - n_rows) * row_bytes));
+            share += run.count * row_bytes;
         }
+}
+
+void memo_sharding_scatter(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
+                           int64_t row_bytes, const void* whole, void* share) {
+    memoi_sharding_move(sharding, sequence_rank, n_batch, row_bytes, (char*)(uintptr_t)whole,
+                        (char*)share, 0);
 }
 
 void memo_sharding_gather(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
                           int64_t row_bytes, const void* share, void* whole) {
-    const char* from = (const char*)share;
-    char* to = (char*)whole;
-    memo_run run;
-    int64_t b, i, row;
-    for (b = 0; b < n_batch; b++, to += sharding->n_tokens * row_bytes)
-        for (row = 0; memoi_sharding_next(sharding, sequence_rank, &row, &run);) {
-            int64_t n_rows = memoi_sharding_run_tokens(&run, sharding->n_tokens);
-            for (i = 0; i < n_rows; i++)
-                memcpy(to + (run.start + i * run.stride) * row_bytes, from + i * row_bytes,
-                       (size_t)row_bytes);
-            from += run.count * row_bytes;
-        }
+    memoi_sharding_move(sharding, sequence_rank, n_batch, row_bytes, (char*)whole,
+                        (char*)(uintptr_t)share, 1);
 }
 
 int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
@@ -3993,11 +3970,11 @@ void memo_sharding_put(const memo_sharding* sharding, memo_text* text) {
 }
 
 /* ---- >>target -----------------------------------------------------------------------------------
- * Knows: a device, a recorder around it, a schedule, the row kernels.  Knows nothing of ranks or
- * attention.
+ * Knows: a device, a recorder around it, a schedule, the row kernels, groups of messages.  Knows
+ * nothing of attention.
  *
  * One walk through an engine's code either enqueues on a device, or appends the same operations to
- * a schedule. */
+ * a schedule.  The target keeps the first failure; after it nothing is enqueued. */
 
 enum { MEMOI_TARGET_COMPUTE = 0, MEMOI_TARGET_RING, MEMOI_TARGET_ULYSSES, MEMOI_TARGET_N_STREAMS };
 enum {
@@ -4018,78 +3995,85 @@ typedef struct memoi_target {
     int32_t stream_indices[MEMOI_TARGET_N_STREAMS];
     int32_t event_indices[MEMOI_TARGET_N_EVENTS];
     int32_t has_ranges; /* 0: addresses are not real; leave them out */
+    memo_status status;
+    memo_error* error;
 } memoi_target;
 
 /* Announces an operation that the table has no function for.  With a device, the caller enqueues it
  * afterwards. */
-MEMOI memo_status memoi_target_announce(const memoi_target* target, int stream, memo_op_desc* op,
-                                        memo_error* error) {
-    if (target->device)
-        return MEMO_DEVICE_HAS(target->device, annotate)
-                   ? memo_annotate(target->device, target->streams[stream], op, error)
-                   : MEMO_STATUS_OK;
+MEMOI void memoi_target_announce(memoi_target* target, int stream, memo_op_desc* op) {
+    if (target->status) return;
+    if (target->device) {
+        if (MEMO_DEVICE_HAS(target->device, annotate))
+            target->status =
+                memo_annotate(target->device, target->streams[stream], op, target->error);
+        return;
+    }
     op->stream = target->stream_indices[stream];
     if (!target->has_ranges) op->n_reads = op->n_writes = 0;
-    return memo_schedule_add_op(target->schedule, op, error);
+    target->status = memo_schedule_add_op(target->schedule, op, target->error);
 }
 
-MEMOI memo_status memoi_target_record(const memoi_target* target, int event, int stream,
-                                      memo_error* error) {
-    if (target->device)
-        return memo_event_record(target->device, target->events[event], target->streams[stream],
-                                 error);
-    return memo_schedule_add_record(target->schedule, target->event_indices[event],
-                                    target->stream_indices[stream], error);
+MEMOI void memoi_target_record(memoi_target* target, int event, int stream) {
+    if (target->status) return;
+    target->status = target->device
+                         ? memo_event_record(target->device, target->events[event],
+                                             target->streams[stream], target->error)
+                         : memo_schedule_add_record(target->schedule, target->event_indices[event],
+                                                    target->stream_indices[stream], target->error);
 }
 
-MEMOI memo_status memoi_target_wait(const memoi_target* target, int event, int stream,
-                                    memo_error* error) {
-    if (target->device)
-        return memo_event_wait(target->device, target->events[event], target->streams[stream],
-                               error);
-    return memo_schedule_add_wait(target->schedule, target->event_indices[event],
-                                  target->stream_indices[stream], error);
+MEMOI void memoi_target_wait(memoi_target* target, int event, int stream) {
+    if (target->status) return;
+    target->status = target->device
+                         ? memo_event_wait(target->device, target->events[event],
+                                           target->streams[stream], target->error)
+                         : memo_schedule_add_wait(target->schedule, target->event_indices[event],
+                                                  target->stream_indices[stream], target->error);
 }
 
-MEMOI memo_status memoi_target_fill(const memoi_target* target, void* address, int64_t n_bytes,
-                                    memo_error* error) {
+MEMOI void memoi_target_fill(memoi_target* target, int stream, void* address, int64_t n_bytes) {
     memo_op_desc op = memo_op_desc_default();
     memo_range written;
-    if (!n_bytes) return MEMO_STATUS_OK;
-    if (target->device)
-        return memo_fill(target->device, target->streams[MEMOI_TARGET_COMPUTE], address, 0, n_bytes,
-                         error);
+    if (!n_bytes || target->status) return;
+    if (target->device) {
+        target->status =
+            memo_fill(target->device, target->streams[stream], address, 0, n_bytes, target->error);
+        return;
+    }
     written = memob_range_at(address, n_bytes);
     op.name = "fill";
     op.link_bytes = n_bytes;
     op.writes = &written;
     op.n_writes = 1;
-    return memoi_target_announce(target, MEMOI_TARGET_COMPUTE, &op, error);
+    memoi_target_announce(target, stream, &op);
 }
 
-MEMOI memo_status memoi_target_copy_rows(const memoi_target* target, void* to,
-                                         int64_t to_stride_bytes, const void* from,
-                                         int64_t from_stride_bytes, int64_t row_bytes,
-                                         int64_t n_rows, memo_error* error) {
+MEMOI void memoi_target_copy_rows(memoi_target* target, int stream, void* to,
+                                  int64_t to_stride_bytes, const void* from,
+                                  int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows) {
     memo_op_desc op = memo_op_desc_default();
     memo_range* ranges;
-    memo_status status;
-    if (!n_rows || !row_bytes) return MEMO_STATUS_OK;
-    if (target->device)
-        return memo_copy_rows(target->device, target->streams[MEMOI_TARGET_COMPUTE],
-                              MEMO_COPY_ON_DEVICE, to, to_stride_bytes, from, from_stride_bytes,
-                              row_bytes, n_rows, error);
+    if (!n_rows || !row_bytes || target->status) return;
+    if (target->device) {
+        target->status = memo_copy_rows(target->device, target->streams[stream],
+                                        MEMO_COPY_ON_DEVICE, to, to_stride_bytes, from,
+                                        from_stride_bytes, row_bytes, n_rows, target->error);
+        return;
+    }
     ranges = (memo_range*)memob_calloc(2 * n_rows, sizeof(memo_range));
-    if (!ranges) return memob_no_memory(error, "the rows of a copy in a schedule");
+    if (!ranges) {
+        target->status = memob_no_memory(target->error, "the rows of a copy in a schedule");
+        return;
+    }
     op.name = memob_copy_kind_name(MEMO_COPY_ON_DEVICE);
     op.link_bytes = row_bytes * n_rows;
     op.reads = ranges;
     op.n_reads = memob_row_ranges(ranges, from, from_stride_bytes, row_bytes, n_rows);
     op.writes = ranges + n_rows;
     op.n_writes = memob_row_ranges(ranges + n_rows, to, to_stride_bytes, row_bytes, n_rows);
-    status = memoi_target_announce(target, MEMOI_TARGET_COMPUTE, &op, error);
+    memoi_target_announce(target, stream, &op);
     MEMO_FREE(ranges);
-    return status;
 }
 
 /* The duration of a transfer in a schedule. */
@@ -4116,42 +4100,70 @@ MEMOI memo_device* memoi_target_host_of(const memo_device* device) {
 
 #endif
 
+/* --- messages; with a device only --- */
+
+/* The label holds until the group ends. */
+MEMOI void memoi_target_group_begin(memoi_target* target, memo_comm* comm, const char* label,
+                                    int64_t number) {
+    memoi_comm_label(comm, label, number);
+    if (!target->status) target->status = memo_group_begin(comm, target->error);
+}
+
+MEMOI void memoi_target_send(memoi_target* target, int stream, memo_comm* comm, const void* from,
+                             int64_t count, memo_type type, int32_t to_rank) {
+    if (count && !target->status)
+        target->status =
+            memo_send(comm, target->streams[stream], from, count, type, to_rank, target->error);
+}
+
+MEMOI void memoi_target_receive(memoi_target* target, int stream, memo_comm* comm, void* to,
+                                int64_t count, memo_type type, int32_t from_rank) {
+    if (count && !target->status)
+        target->status =
+            memo_receive(comm, target->streams[stream], to, count, type, from_rank, target->error);
+}
+
+MEMOI void memoi_target_group_end(memoi_target* target, int stream, memo_comm* comm) {
+    if (!target->status)
+        target->status = memo_group_end(comm, target->streams[stream], target->error);
+    memoi_comm_label(comm, NULL, 0);
+}
+
 /* --- row kernels --- */
 
-MEMOI memo_status memoi_target_no_kernel(const memoi_target* target, memo_error* error) {
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                          "device '%s': it has no row kernels; use a device that has them",
-                          target->device->name);
+MEMOI void memoi_target_no_kernel(memoi_target* target) {
+    target->status = memo_error_set(
+        target->error, MEMO_STATUS_UNSUPPORTED,
+        "device '%s': it has no row kernels; use a device that has them", target->device->name);
 }
 
 /* Appends a row kernel to the schedule. */
-MEMOI memo_status memoi_target_add_kernel(const memoi_target* target, const char* name,
-                                          memob_row_touched touched, memo_error* error) {
+MEMOI void memoi_target_add_kernel(memoi_target* target, int stream, const char* name,
+                                   memob_row_touched touched) {
     memo_op_desc op = memob_row_op(name, &touched);
-    return memoi_target_announce(target, MEMOI_TARGET_COMPUTE, &op, error);
+    memoi_target_announce(target, stream, &op);
 }
 
-/* Enqueues a row kernel on the compute stream, or appends it to the schedule.  In desc, strides and
- * n_batches are not 0. */
-#define MEMOI_TARGET_KERNEL(target, entry, name, shown, desc)                                      \
-    (!(target)->device                                                                             \
-         ? memoi_target_add_kernel(target, shown, memob_row_touch_##name(desc), error)             \
-     : MEMO_DEVICE_HAS((target)->device, entry)                                                    \
-         ? (target)->device->entry((target)->device->context,                                      \
-                                   (target)->streams[MEMOI_TARGET_COMPUTE], desc, error)           \
-         : memoi_target_no_kernel(target, error))
-
-MEMOI memo_status memoi_target_merge(const memoi_target* target, const memo_merge_desc* merge,
-                                     memo_error* error) {
-    return MEMOI_TARGET_KERNEL(target, merge, merge, "merge", merge);
-}
+/* Enqueues a row kernel, or appends it to the schedule.  In desc, strides and n_batches are not
+ * 0. */
+#define MEMOI_TARGET_KERNEL(target, stream, entry, name, shown, desc)                              \
+    do {                                                                                           \
+        if ((target)->status) break;                                                               \
+        if (!(target)->device)                                                                     \
+            memoi_target_add_kernel(target, stream, shown, memob_row_touch_##name(desc));          \
+        else if (!MEMO_DEVICE_HAS((target)->device, entry))                                        \
+            memoi_target_no_kernel(target);                                                        \
+        else                                                                                       \
+            (target)->status = (target)->device->entry(                                            \
+                (target)->device->context, (target)->streams[stream], desc, (target)->error);      \
+    } while (0)
 
 /* to (type) += from, in rows of n elements. */
-MEMOI memo_status memoi_target_add(const memoi_target* target, void* to, memo_type type,
-                                   int64_t to_stride, const float* from, int64_t from_stride,
-                                   int64_t n, int64_t n_rows, memo_error* error) {
+MEMOI void memoi_target_add(memoi_target* target, int stream, void* to, memo_type type,
+                            int64_t to_stride, const float* from, int64_t from_stride, int64_t n,
+                            int64_t n_rows) {
     memo_add_desc add;
-    if (!n || !n_rows) return MEMO_STATUS_OK;
+    if (!n || !n_rows) return;
     memset(&add, 0, sizeof add); /* b is F32 */
     add.to = to;
     add.to_type = add.a_type = type;
@@ -4161,20 +4173,12 @@ MEMOI memo_status memoi_target_add(const memoi_target* target, void* to, memo_ty
     add.n_columns = n;
     add.to_stride = add.a_stride = to_stride;
     add.b_stride = from_stride;
-    return MEMOI_TARGET_KERNEL(target, add, add, "add", &add);
-}
-
-/* Merges sinks into out and lse; with d_sinks, their gradient.  The device has the kernels. */
-MEMOI memo_status memoi_target_add_sinks(const memoi_target* target, const memo_sinks_desc* sinks,
-                                         memo_error* error) {
-    return sinks->d_sinks ? MEMOI_TARGET_KERNEL(target, sink_sums, sink_sums, "sink sums", sinks)
-                          : MEMOI_TARGET_KERNEL(target, sinks, sinks, "sinks", sinks);
+    MEMOI_TARGET_KERNEL(target, stream, add, add, "add", &add);
 }
 
 /* to[row] = sum of a * b over the n elements of a row. */
-MEMOI memo_status memoi_target_row_sums(const memoi_target* target, float* to, const void* a,
-                                        const void* b, memo_type type, int64_t n, int64_t n_rows,
-                                        memo_error* error) {
+MEMOI void memoi_target_row_sums(memoi_target* target, float* to, const void* a, const void* b,
+                                 memo_type type, int64_t n, int64_t n_rows) {
     memo_row_sums_desc sums;
     memset(&sums, 0, sizeof sums);
     sums.sums = to;
@@ -4183,22 +4187,21 @@ MEMOI memo_status memoi_target_row_sums(const memoi_target* target, float* to, c
     sums.a_type = sums.b_type = type;
     sums.n_rows = n_rows;
     sums.n_columns = sums.a_stride = sums.b_stride = n;
-    return MEMOI_TARGET_KERNEL(target, row_sums, sums, "row sums", &sums);
+    MEMOI_TARGET_KERNEL(target, MEMOI_TARGET_COMPUTE, row_sums, sums, "row sums", &sums);
 }
 
 /* to (type) = from (from_type), n elements. */
-MEMOI memo_status memoi_target_cast(const memoi_target* target, void* to, memo_type type,
-                                    const void* from, memo_type from_type, int64_t n,
-                                    memo_error* error) {
+MEMOI void memoi_target_cast(memoi_target* target, int stream, void* to, memo_type type,
+                             const void* from, memo_type from_type, int64_t n) {
     memo_cast_desc cast;
-    if (!n) return MEMO_STATUS_OK;
+    if (!n) return;
     memset(&cast, 0, sizeof cast);
     cast.to = to;
     cast.from = from;
     cast.to_type = type;
     cast.from_type = from_type;
     cast.n = n;
-    return MEMOI_TARGET_KERNEL(target, cast, cast, "cast", &cast);
+    MEMOI_TARGET_KERNEL(target, stream, cast, cast, "cast", &cast);
 }
 
 /* ---- >>masks ------------------------------------------------------------------------------------
@@ -4283,10 +4286,15 @@ MEMOI int memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t*
 /* Reads n elements as fp32. */
 MEMOI void memoi_attention_row_load(float* to, const void* from, int64_t first, int64_t n,
                                     memo_type type) {
-    if (type == MEMO_TYPE_F32)
+    const uint16_t* bits = (const uint16_t*)from + first;
+    int64_t i;
+    if (type == MEMO_TYPE_F32) {
         memcpy(to, (const float*)from + first, (size_t)n * sizeof(float));
-    else
-        memoi_reduce_widen(to, (const uint16_t*)from + first, n, type);
+    } else if (type == MEMO_TYPE_BF16) {
+        for (i = 0; i < n; i++) to[i] = memo_f32_from_bf16(bits[i]);
+    } else {
+        for (i = 0; i < n; i++) to[i] = memo_f32_from_f16(bits[i]);
+    }
 }
 
 #define MEMOI_TILE_Q 32
@@ -4296,6 +4304,7 @@ MEMOI void memoi_attention_row_load(float* to, const void* from, int64_t first, 
 typedef struct memoi_host_attention_args {
     memo_attention_block block;
     memo_host_attention* state;
+    int32_t is_backward;
 } memoi_host_attention_args;
 typedef char
     memoi_host_attention_fits[sizeof(memoi_host_attention_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
@@ -4591,35 +4600,28 @@ MEMOI int64_t memoi_attention_tile_backward(const memo_attention_block* block, m
     return n_scores;
 }
 
-MEMOI memo_status memoi_attention_run(const memoi_host_attention_args* run, int is_backward) {
+MEMOI memo_status memoi_attention_run(void* args, memo_error* error) {
+    const memoi_host_attention_args* run = (const memoi_host_attention_args*)args;
     const memo_attention_block* block = &run->block;
     int64_t run_row = 0, first, n_scores = 0;
     memoi_q_tile tile;
     int32_t r, b, h;
+    (void)error;
     for (r = 0; r < block->n_q_runs; run_row += block->q_runs[r++].count)
         for (first = 0; first < block->q_runs[r].count; first += MEMOI_TILE_Q) {
             memoi_attention_q_tile_fill(&tile, block, &block->q_runs[r], run_row, first);
             for (b = 0; b < block->n_batch; b++)
                 for (h = 0; h < block->n_q_heads; h++)
-                    n_scores += is_backward ? memoi_attention_tile_backward(block, &tile, b, h)
-                                            : memoi_attention_tile_forward(block, &tile, b, h);
+                    n_scores += run->is_backward ? memoi_attention_tile_backward(block, &tile, b, h)
+                                                 : memoi_attention_tile_forward(block, &tile, b, h);
         }
     __atomic_fetch_add(&run->state->n_scores, n_scores, __ATOMIC_RELAXED);
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_attention_run_forward(void* args, memo_error* error) {
-    (void)error;
-    return memoi_attention_run((const memoi_host_attention_args*)args, 0);
-}
-MEMOI memo_status memoi_attention_run_backward(void* args, memo_error* error) {
-    (void)error;
-    return memoi_attention_run((const memoi_host_attention_args*)args, 1);
-}
-
 MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
-                                              const memo_attention_block* block,
-                                              memo_host_function function, memo_error* error) {
+                                              const memo_attention_block* block, int is_backward,
+                                              memo_error* error) {
     memoi_host_attention_args args;
     if (block->head_size < 1 || block->head_size > MEMOI_HEAD || block->v_head_size < 1 ||
         block->v_head_size > MEMOI_HEAD)
@@ -4640,19 +4642,20 @@ MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
     memset(&args, 0, sizeof args);
     args.block = *block;
     args.state = (memo_host_attention*)user;
-    return memo_host_device_launch(memoi_target_host_of(args.state->device), stream, function,
-                                   &args, sizeof args, error);
+    args.is_backward = is_backward;
+    return memo_host_device_launch(memoi_target_host_of(args.state->device), stream,
+                                   memoi_attention_run, &args, sizeof args, error);
 }
 
 MEMOI memo_status memoi_host_attention_forward(void* user, memo_stream stream,
                                                const memo_attention_block* block,
                                                memo_error* error) {
-    return memoi_host_attention_launch(user, stream, block, memoi_attention_run_forward, error);
+    return memoi_host_attention_launch(user, stream, block, 0, error);
 }
 MEMOI memo_status memoi_host_attention_backward(void* user, memo_stream stream,
                                                 const memo_attention_block* block,
                                                 memo_error* error) {
-    return memoi_host_attention_launch(user, stream, block, memoi_attention_run_backward, error);
+    return memoi_host_attention_launch(user, stream, block, 1, error);
 }
 
 memo_attention memo_host_attention_functions(memo_host_attention* state) {
@@ -4840,25 +4843,24 @@ MEMOI int64_t memoi_ulysses_to_rows_bytes(const memoi_shape* shape, const memoi_
 typedef struct memoi_ulysses {
     const memoi_shape* shape;
     memoi_target* target;
+    int stream; /* of the target */
     memo_comm* comm;
     char* staging; /* holds all heads needed, of all local rows */
     double bytes_per_s, latency_s;
 } memoi_ulysses;
 
-MEMOI memo_status memoi_ulysses_announce(const memoi_ulysses* u, const char* name,
-                                         const memo_range* reads, int64_t n_reads,
-                                         const memo_range* writes, int64_t n_writes,
-                                         int64_t n_bytes, memo_error* error) {
+MEMOI void memoi_ulysses_announce(const memoi_ulysses* u, const char* name, const memo_range* reads,
+                                  int64_t n_reads, const memo_range* write, int64_t n_bytes) {
     memo_op_desc op = memo_op_desc_default();
     op.name = name;
     op.reads = reads;
     op.n_reads = n_reads;
-    op.writes = writes;
-    op.n_writes = n_writes;
+    op.writes = write;
+    op.n_writes = 1;
     op.link_bytes = n_bytes;
     if (!u->target->device)
         op.duration_s = memoi_target_transfer_s(u->bytes_per_s, u->latency_s, n_bytes);
-    return memoi_target_announce(u->target, MEMOI_TARGET_COMPUTE, &op, error);
+    memoi_target_announce(u->target, u->stream, &op);
 }
 
 /* The measures of one exchange. */
@@ -4900,153 +4902,136 @@ MEMOI int32_t memoi_ulysses_from(const memoi_ulysses_measures* m, int32_t step) 
 }
 
 /* Rows to heads, first part: what the peers need goes to staging, what this rank needs to its
- * place. A peer that needs all heads is sent whole rows, unpacked.  *staged: bytes of staging
+ * place. A peer that needs all heads is sent whole rows, unpacked.  Returns the bytes of staging
  * used. */
-MEMOI memo_status memoi_ulysses_pack(const memoi_ulysses* u, const memoi_exchanged* x,
-                                     const char* from, char* to, int64_t* staged,
-                                     memo_error* error) {
+MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses* u, const memoi_exchanged* x, const char* from,
+                                 char* to) {
     memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
-    memo_status status = MEMO_STATUS_OK;
+    int64_t staged = 0;
     int32_t step, b;
-    *staged = 0;
-    for (step = 1; !status && step < m.degree; step++) {
+    for (step = 1; step < m.degree; step++) {
         memoi_heads peer = memoi_ulysses_heads_for(u->shape, x->is_kv, memoi_ulysses_to(&m, step));
         if (peer.n == m.n_heads) continue;
-        status = memoi_target_copy_rows(u->target, u->staging + *staged, peer.n * m.unit,
-                                        from + peer.first * m.unit, m.row_bytes, peer.n * m.unit,
-                                        m.n_rows, error);
-        *staged += peer.n * m.unit * m.n_rows;
+        memoi_target_copy_rows(u->target, u->stream, u->staging + staged, peer.n * m.unit,
+                               from + peer.first * m.unit, m.row_bytes, peer.n * m.unit, m.n_rows);
+        staged += peer.n * m.unit * m.n_rows;
     }
-    for (b = 0; !status && b < u->shape->n_batch; b++)
-        status = memoi_target_copy_rows(
-            u->target, to + (b * m.ring_tokens + m.me * m.n_local) * m.own_bytes, m.own_bytes,
-            from + b * m.n_local * m.row_bytes + m.first_head * m.unit, m.row_bytes, m.own_bytes,
-            m.n_local, error);
-    return status;
+    for (b = 0; b < u->shape->n_batch; b++)
+        memoi_target_copy_rows(
+            u->target, u->stream, to + (b * m.ring_tokens + m.me * m.n_local) * m.own_bytes,
+            m.own_bytes, from + b * m.n_local * m.row_bytes + m.first_head * m.unit, m.row_bytes,
+            m.own_bytes, m.n_local);
+    return staged;
 }
 
 /* from (n_batch, local_tokens, all heads, n) -> to (n_batch, ring_tokens, own heads, n) */
-MEMOI memo_status memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exchanged* x,
-                                         const void* from_rows, void* to_heads, memo_error* error) {
+MEMOI void memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exchanged* x,
+                                  const void* from_rows, void* to_heads) {
     memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
     const char *from = (const char*)from_rows, *packed = u->staging;
     char* to = (char*)to_heads;
-    memo_stream stream = u->target->streams[MEMOI_TARGET_COMPUTE];
     memo_range reads[2], write;
-    int64_t staged;
     int32_t step, b;
-    memo_status status;
-    if (!memoi_ulysses_heads_needed(u->shape, x->is_kv)) return MEMO_STATUS_OK; /* on no rank */
-    status = memoi_ulysses_pack(u, x, from, to, &staged, error);
+    if (!memoi_ulysses_heads_needed(u->shape, x->is_kv)) return; /* on no rank */
     reads[0] = memob_range_at(from, m.n_rows * m.row_bytes);
-    reads[1] = memob_range_at(u->staging, staged);
+    reads[1] = memob_range_at(u->staging, memoi_ulysses_pack(u, x, from, to));
     write = memob_range_at(to, u->shape->n_batch * m.ring_tokens * m.own_bytes);
-    if (!status)
-        status = memoi_ulysses_announce(u, x->name, reads, 2, &write, 1,
-                                        memoi_ulysses_to_heads_bytes(u->shape, x), error);
-    if (status || !u->target->device) return status;
+    memoi_ulysses_announce(u, x->name, reads, 2, &write, memoi_ulysses_to_heads_bytes(u->shape, x));
+    if (!u->target->device) return;
 
     /* Receive in place. */
-    memoi_comm_label(u->comm, x->name, 0);
-    status = memo_group_begin(u->comm, error);
-    for (step = 1; !status && step < m.degree; step++) {
+    memoi_target_group_begin(u->target, u->comm, x->name, 0);
+    for (step = 1; step < m.degree; step++) {
         int32_t to_rank = memoi_ulysses_to(&m, step), from_rank = memoi_ulysses_from(&m, step);
         memoi_heads peer = memoi_ulysses_heads_for(u->shape, x->is_kv, to_rank);
         const char* rows = peer.n == m.n_heads ? from : packed;
-        for (b = 0; !status && b < u->shape->n_batch; b++)
-            status = memoi_comm_exchange(
-                u->comm, stream, rows + b * m.n_local * peer.n * m.unit, m.n_local * peer.n * x->n,
-                to_rank, to + (b * m.ring_tokens + from_rank * m.n_local) * m.own_bytes,
-                m.n_local * m.own_heads * x->n, from_rank, x->type, error);
+        for (b = 0; b < u->shape->n_batch; b++) {
+            memoi_target_send(u->target, u->stream, u->comm, rows + b * m.n_local * peer.n * m.unit,
+                              m.n_local * peer.n * x->n, x->type, to_rank);
+            memoi_target_receive(u->target, u->stream, u->comm,
+                                 to + (b * m.ring_tokens + from_rank * m.n_local) * m.own_bytes,
+                                 m.n_local * m.own_heads * x->n, x->type, from_rank);
+        }
         if (peer.n != m.n_heads) packed += peer.n * m.unit * m.n_rows;
     }
-    if (!status) status = memo_group_end(u->comm, stream, error);
-    memoi_comm_label(u->comm, NULL, 0);
-    return status;
+    memoi_target_group_end(u->target, u->stream, u->comm);
 }
 
 /* Heads to rows, first part: sends in place, and receives the heads of the peers into staging. */
-MEMOI memo_status memoi_ulysses_collect(const memoi_ulysses* u, const memoi_exchanged* x,
-                                        const char* from, memo_error* error) {
+MEMOI void memoi_ulysses_collect(const memoi_ulysses* u, const memoi_exchanged* x,
+                                 const char* from) {
     memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
-    memo_stream stream = u->target->streams[MEMOI_TARGET_COMPUTE];
     char* packed = u->staging;
     memo_range read = memob_range_at(from, u->shape->n_batch * m.ring_tokens * m.own_bytes);
     memo_range write =
         memob_range_at(u->staging, (memoi_ulysses_heads_needed(u->shape, x->is_kv) - m.own_heads) *
                                        m.unit * m.n_rows);
     int32_t step, b;
-    memo_status status;
-    if (!memoi_ulysses_heads_needed(u->shape, x->is_kv)) return MEMO_STATUS_OK; /* on no rank */
-    status = memoi_ulysses_announce(u, x->name, &read, 1, &write, 1,
-                                    memoi_ulysses_to_rows_bytes(u->shape, x), error);
-    if (status || !u->target->device) return status;
+    if (!memoi_ulysses_heads_needed(u->shape, x->is_kv)) return; /* on no rank */
+    memoi_ulysses_announce(u, x->name, &read, 1, &write, memoi_ulysses_to_rows_bytes(u->shape, x));
+    if (!u->target->device) return;
 
-    memoi_comm_label(u->comm, x->name, 0);
-    status = memo_group_begin(u->comm, error);
-    for (step = 1; !status && step < m.degree; step++) {
+    memoi_target_group_begin(u->target, u->comm, x->name, 0);
+    for (step = 1; step < m.degree; step++) {
         int32_t to_rank = memoi_ulysses_to(&m, step), from_rank = memoi_ulysses_from(&m, step);
         memoi_heads peer = memoi_ulysses_heads_for(u->shape, x->is_kv, from_rank);
-        for (b = 0; !status && b < u->shape->n_batch; b++)
-            status = memoi_comm_exchange(
-                u->comm, stream, from + (b * m.ring_tokens + to_rank * m.n_local) * m.own_bytes,
-                m.n_local * m.own_heads * x->n, to_rank, packed + b * m.n_local * peer.n * m.unit,
-                m.n_local * peer.n * x->n, from_rank, x->type, error);
+        for (b = 0; b < u->shape->n_batch; b++) {
+            memoi_target_send(u->target, u->stream, u->comm,
+                              from + (b * m.ring_tokens + to_rank * m.n_local) * m.own_bytes,
+                              m.n_local * m.own_heads * x->n, x->type, to_rank);
+            memoi_target_receive(u->target, u->stream, u->comm,
+                                 packed + b * m.n_local * peer.n * m.unit,
+                                 m.n_local * peer.n * x->n, x->type, from_rank);
+        }
         packed += peer.n * m.unit * m.n_rows;
     }
-    if (!status) status = memo_group_end(u->comm, stream, error);
-    memoi_comm_label(u->comm, NULL, 0);
-    return status;
+    memoi_target_group_end(u->target, u->stream, u->comm);
 }
 
 /* Puts rows of n_heads heads to their place in to or, if sums, adds them there. */
-MEMOI memo_status memoi_ulysses_place(const memoi_ulysses* u, const memoi_exchanged* x, char* to,
-                                      float* sums, int64_t first_row, int64_t first_head,
-                                      const char* rows, int64_t n_heads, int64_t n_rows,
-                                      memo_error* error) {
+MEMOI void memoi_ulysses_place(const memoi_ulysses* u, const memoi_exchanged* x, char* to,
+                               float* sums, int64_t first_row, int64_t first_head, const char* rows,
+                               int64_t n_heads, int64_t n_rows) {
     memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
     int64_t at = (first_row * m.n_heads + first_head) * x->n;
     if (sums)
-        return memoi_target_add(u->target, sums + at, MEMO_TYPE_F32, m.n_heads * x->n,
-                                (const float*)(const void*)rows, n_heads * x->n, n_heads * x->n,
-                                n_rows, error);
-    return memoi_target_copy_rows(u->target, to + at * memo_type_bytes(x->type), m.row_bytes, rows,
-                                  n_heads * m.unit, n_heads * m.unit, n_rows, error);
+        memoi_target_add(u->target, u->stream, sums + at, MEMO_TYPE_F32, m.n_heads * x->n,
+                         (const float*)(const void*)rows, n_heads * x->n, n_heads * x->n, n_rows);
+    else
+        memoi_target_copy_rows(u->target, u->stream, to + at * memo_type_bytes(x->type),
+                               m.row_bytes, rows, n_heads * m.unit, n_heads * m.unit, n_rows);
 }
 
 /* from (n_batch, ring_tokens, own heads, n) -> to (n_batch, local_tokens, all heads, n).  With sums
  * (fp32, shaped as to), to is not used: replicas of a head are added up in sums, which the first
  * group clears. */
-MEMOI memo_status memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* x,
-                                        const void* from_heads, void* to_rows, float* sums,
-                                        memo_error* error) {
+MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* x,
+                                 const void* from_heads, void* to_rows, float* sums) {
     memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
     const char *from = (const char*)from_heads, *packed = u->staging;
     char* to = (char*)to_rows;
     int32_t step, b;
-    memo_status status = memoi_ulysses_collect(u, x, from, error);
-    if (!status && sums && u->shape->group <= 0)
-        status = memoi_target_fill(u->target, sums, m.n_rows * m.row_bytes, error);
+    memoi_ulysses_collect(u, x, from);
+    if (sums && u->shape->group <= 0)
+        memoi_target_fill(u->target, u->stream, sums, m.n_rows * m.row_bytes);
 
     /* The own heads, then those of each peer. */
-    for (b = 0; !status && b < u->shape->n_batch; b++)
-        status = memoi_ulysses_place(u, x, to, sums, b * m.n_local, m.first_head,
-                                     from + (b * m.ring_tokens + m.me * m.n_local) * m.own_bytes,
-                                     m.own_heads, m.n_local, error);
-    for (step = 1; !status && step < m.degree; step++) {
+    for (b = 0; b < u->shape->n_batch; b++)
+        memoi_ulysses_place(u, x, to, sums, b * m.n_local, m.first_head,
+                            from + (b * m.ring_tokens + m.me * m.n_local) * m.own_bytes,
+                            m.own_heads, m.n_local);
+    for (step = 1; step < m.degree; step++) {
         memoi_heads peer =
             memoi_ulysses_heads_for(u->shape, x->is_kv, memoi_ulysses_from(&m, step));
-        status =
-            memoi_ulysses_place(u, x, to, sums, 0, peer.first, packed, peer.n, m.n_rows, error);
+        memoi_ulysses_place(u, x, to, sums, 0, peer.first, packed, peer.n, m.n_rows);
         packed += peer.n * m.unit * m.n_rows;
     }
-    return status;
 }
 
 /* ---- >>ring attention ---------------------------------------------------------------------------
  * Knows: the runs of each ring rank, the mask, the local attention, two streams.  Knows nothing of
  * Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
- * the rank, head_size or v_head_size). */
+ * the rank, head_size or v_head_size).  Arrays of two hold one for keys, then one for values. */
 
 /* Rows [begin, end) of a sequence. */
 typedef struct memoi_ring_rows {
@@ -5058,6 +5043,18 @@ typedef struct memoi_ring_ranges {
     memoi_ring_rows rows[MEMO_RUNS_MAX];
     int32_t is_cut; /* a part of a run, not all of it */
 } memoi_ring_ranges;
+
+/* Of one rank; those that are not needed are NULL. */
+typedef struct memoi_ring_buffers {
+    char* kv[2][2]; /* keys of step s > 0 lie in number (s - 1) % 2 */
+    float *block_out, *block_lse;
+    /* In carried_type.  Step s adds to, and exchange s + 1 sends, number (s + 1) % 2. */
+    char* d_kv[2][2];
+    float* d_kv_step[2]; /* the contribution of a step */
+    /* Keys gathered from all ranks, by rank and by position. */
+    char *gathered, *kv_all[2];
+    float* d_kv_all[2];
+} memoi_ring_buffers;
 
 /* One forward or backward on one rank. */
 typedef struct memoi_ring {
@@ -5071,20 +5068,12 @@ typedef struct memoi_ring {
     const int32_t* more_streams; /* the other ranks' streams, in a schedule of all ranks */
     int32_t n_more_streams;
 
-    const char *q, *k, *v, *d_out;
+    const char *q, *kv[2], *d_out;
     float *out, *lse; /* merged so far; final at the end */
-    float *block_out, *block_lse;
     const float* row_dots;
     float* d_q;
-    char *k_buffers[2], *v_buffers[2]; /* keys of step s > 0 lie in buffer (s - 1) % 2 */
-    /* In carried_type.  Step s adds to, and exchange s + 1 sends, number (s + 1) % 2. */
-    char *d_k[2], *d_v[2];
-    float *d_k_step, *d_v_step;  /* the contribution of a step */
-    char *d_k_final, *d_v_final; /* destination of the last hop; may be one of the above */
-
-    /* With gathered keys: of all ranks, by rank and by position. */
-    char *gathered, *k_all, *v_all;
-    float *d_k_all, *d_v_all;
+    char* d_kv_final[2]; /* destination of the last hop; may be one of the buffers */
+    memoi_ring_buffers buffers;
 
     memoi_ring_ranges carried; /* rows of d_k and d_v that travel */
     int32_t cuts_runs;         /* clear the buffers of keys: a part of their rows arrives */
@@ -5168,41 +5157,28 @@ MEMOI int32_t memoi_ring_n_exchanges(const memoi_ring* ring) {
     return ring->is_backward ? ring->last_step + 2 : ring->last_step;
 }
 
-/* Elements of q, of k, or of v. */
+/* Elements of q. */
 MEMOI int64_t memoi_ring_q_elements(const memoi_shape* shape) {
     return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * shape->head_size;
 }
-MEMOI int64_t memoi_ring_k_elements(const memoi_shape* shape) {
-    return shape->n_batch * shape->key_sharding.ring_tokens * shape->heads.n_kv * shape->head_size;
+
+/* Elements of a row of k, or of v. */
+MEMOI int64_t memoi_ring_kv_row(const memoi_shape* shape, int is_v) {
+    return (int64_t)shape->heads.n_kv * (is_v ? shape->v_head_size : shape->head_size);
 }
-MEMOI int64_t memoi_ring_v_elements(const memoi_shape* shape) {
-    return shape->n_batch * shape->key_sharding.ring_tokens * shape->heads.n_kv *
-           shape->v_head_size;
+MEMOI int64_t memoi_ring_kv_elements(const memoi_shape* shape, int is_v) {
+    return shape->n_batch * shape->key_sharding.ring_tokens * memoi_ring_kv_row(shape, is_v);
 }
 
 /* What an exchange sends and receives: of keys and values the rows that are needed later. */
-typedef struct memoi_message_list {
-    const void* from[4];
-    void* to[4];
-    int64_t row_elements[4];
-    memo_type types[4];
-    int32_t is_kv[4];
-    int32_t to_ranks[4], from_ranks[4];
-    int32_t n;
-} memoi_message_list;
-
-MEMOI void memoi_ring_message_list_add(memoi_message_list* list, int32_t is_kv, const void* from,
-                                       void* to, int64_t row_elements, memo_type type,
-                                       int32_t to_rank, int32_t from_rank) {
-    list->is_kv[list->n] = is_kv;
-    list->from[list->n] = from;
-    list->to[list->n] = to;
-    list->row_elements[list->n] = row_elements;
-    list->types[list->n] = type;
-    list->to_ranks[list->n] = to_rank;
-    list->from_ranks[list->n] = from_rank;
-    list->n++;
-}
+typedef struct memoi_ring_message {
+    const char* from;
+    char* to;
+    int64_t row_elements;
+    memo_type type;
+    int32_t is_kv;
+    int32_t to_rank, from_rank;
+} memoi_ring_message;
 
 /* Extends one range of rows by another. */
 MEMOI void memoi_ring_extend(memoi_ring_rows* rows, int64_t begin, int64_t end) {
@@ -5309,162 +5285,152 @@ MEMOI int memoi_ring_cuts_runs(const memoi_ring* ring) {
 }
 
 /* Exchange s: keys and values of step s + 1; in backward, gradients of step s - 1, or their last
- * hop home. */
-MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_list* list) {
+ * hop home.  Returns the number of messages. */
+MEMOI int32_t memoi_ring_messages(const memoi_ring* ring, int32_t s,
+                                  memoi_ring_message messages[4]) {
     const memoi_shape* shape = ring->shape;
-    int32_t rd = shape->sharding.ring, me = shape->ring_rank;
-    int32_t next = (me + 1) % rd, previous = (me - 1 + rd) % rd;
-    int64_t n_k = (int64_t)shape->heads.n_kv * shape->head_size;
-    int64_t n_v = (int64_t)shape->heads.n_kv * shape->v_head_size;
-    memo_type type = shape->type, carried = shape->carried_type;
-    list->n = 0;
+    int32_t rd = shape->sharding.ring, me = shape->ring_rank, n = 0, is_v;
+    int has_keys = s < ring->last_step, has_gradients = ring->is_backward && s > 0;
+    int is_last = s > ring->last_step; /* of the gradients */
+    int32_t distance = is_last ? rd - ring->last_step : 1;
 
     /* Keys and values for the next step. */
-    if (s < ring->last_step) {
-        memoi_ring_message_list_add(list, 1, s ? ring->k_buffers[(s + 1) % 2] : ring->k,
-                                    ring->k_buffers[s % 2], n_k, type, next, previous);
-        memoi_ring_message_list_add(list, 1, s ? ring->v_buffers[(s + 1) % 2] : ring->v,
-                                    ring->v_buffers[s % 2], n_v, type, next, previous);
+    for (is_v = 0; is_v < 2 && has_keys; is_v++) {
+        memoi_ring_message* m = &messages[n++];
+        m->from = s ? ring->buffers.kv[is_v][(s + 1) % 2] : ring->kv[is_v];
+        m->to = ring->buffers.kv[is_v][s % 2];
+        m->row_elements = memoi_ring_kv_row(shape, is_v);
+        m->type = shape->type;
+        m->is_kv = 1;
+        m->to_rank = (me + 1) % rd;
+        m->from_rank = (me - 1 + rd) % rd;
     }
-    if (!ring->is_backward || !s) return;
 
     /* Gradients one step behind; after the last step they go home. */
-    if (s <= ring->last_step) {
-        memoi_ring_message_list_add(list, 0, ring->d_k[s % 2], ring->d_k[(s + 1) % 2], n_k, carried,
-                                    next, previous);
-        memoi_ring_message_list_add(list, 0, ring->d_v[s % 2], ring->d_v[(s + 1) % 2], n_v, carried,
-                                    next, previous);
-    } else {
-        int32_t home = (me - ring->last_step + rd) % rd, other = (me + ring->last_step) % rd;
-        memoi_ring_message_list_add(list, 0, ring->d_k[s % 2], ring->d_k_final, n_k, carried, home,
-                                    other);
-        memoi_ring_message_list_add(list, 0, ring->d_v[s % 2], ring->d_v_final, n_v, carried, home,
-                                    other);
+    for (is_v = 0; is_v < 2 && has_gradients; is_v++) {
+        memoi_ring_message* m = &messages[n++];
+        m->from = ring->buffers.d_kv[is_v][s % 2];
+        m->to = is_last ? ring->d_kv_final[is_v] : ring->buffers.d_kv[is_v][(s + 1) % 2];
+        m->row_elements = memoi_ring_kv_row(shape, is_v);
+        m->type = shape->carried_type;
+        m->is_kv = 0;
+        m->to_rank = (me + distance) % rd;
+        m->from_rank = (me - distance + rd) % rd;
     }
+    return n;
 }
 
-/* The rows of sequence b that message i sends or receives in exchange s. */
+/* The rows of sequence b that a message of exchange s sends or receives. */
 MEMOI memoi_ring_ranges memoi_ring_message_rows(const memoi_ring* ring,
-                                                const memoi_message_list* list, int32_t i,
-                                                int32_t s, int32_t is_receive, int32_t b) {
+                                                const memoi_ring_message* message, int32_t s,
+                                                int32_t is_receive, int32_t b) {
     const memoi_shape* shape = ring->shape;
     int32_t rd = shape->sharding.ring, owner = (shape->ring_rank - is_receive - s + 2 * rd) % rd;
-    return list->is_kv[i] ? memoi_ring_needed(ring, shape->n_parts > 1 ? b : 0, owner, s)
+    return message->is_kv ? memoi_ring_needed(ring, shape->n_parts > 1 ? b : 0, owner, s)
                           : ring->carried;
 }
 
-/* Message i of exchange s, one way.  Whole sequences that are alike are one piece; sender and
+/* A message of exchange s, one way.  Whole sequences that are alike are one piece; sender and
  * receiver find the same rows, so they agree. */
-MEMOI memo_status memoi_ring_send(const memoi_ring* ring, const memoi_message_list* list, int32_t i,
-                                  int32_t s, int32_t is_receive, memo_error* error) {
+MEMOI void memoi_ring_send(const memoi_ring* ring, const memoi_ring_message* message, int32_t s,
+                           int32_t is_receive) {
     const memoi_shape* shape = ring->shape;
-    const int64_t n_tokens = shape->key_sharding.ring_tokens, row = list->row_elements[i];
-    const int64_t row_bytes = row * memo_type_bytes(list->types[i]);
-    memo_stream stream = ring->target->streams[MEMOI_TARGET_RING];
-    memo_status status = MEMO_STATUS_OK;
+    const int64_t n_tokens = shape->key_sharding.ring_tokens, row = message->row_elements;
+    const int64_t row_bytes = row * memo_type_bytes(message->type);
     memoi_ring_ranges ranges;
     int32_t b, k, n_alike;
-    for (b = 0; b < shape->n_batch && !status; b += n_alike) {
+    for (b = 0; b < shape->n_batch; b += n_alike) {
         if (b == 0 || shape->n_parts > 1)
-            ranges = memoi_ring_message_rows(ring, list, i, s, is_receive, b);
+            ranges = memoi_ring_message_rows(ring, message, s, is_receive, b);
         n_alike =
-            memoi_ring_ranges_count(&ranges) == n_tokens && (shape->n_parts == 1 || !list->is_kv[i])
+            memoi_ring_ranges_count(&ranges) == n_tokens && (shape->n_parts == 1 || !message->is_kv)
                 ? shape->n_batch
                 : 1;
-        for (k = 0; k < MEMO_RUNS_MAX && !status; k++) {
+        for (k = 0; k < MEMO_RUNS_MAX; k++) {
             int64_t at = (b * n_tokens + ranges.rows[k].begin) * row_bytes;
             int64_t n = (ranges.rows[k].end - ranges.rows[k].begin) * n_alike * row;
-            if (!n) continue;
-            status = is_receive ? memo_receive(ring->comm, stream, (char*)list->to[i] + at, n,
-                                               list->types[i], list->from_ranks[i], error)
-                                : memo_send(ring->comm, stream, (const char*)list->from[i] + at, n,
-                                            list->types[i], list->to_ranks[i], error);
+            if (is_receive)
+                memoi_target_receive(ring->target, MEMOI_TARGET_RING, ring->comm, message->to + at,
+                                     n, message->type, message->from_rank);
+            else
+                memoi_target_send(ring->target, MEMOI_TARGET_RING, ring->comm, message->from + at,
+                                  n, message->type, message->to_rank);
         }
     }
-    return status;
 }
 
 /* Bytes that this rank sends in exchange s. */
-MEMOI int64_t memoi_ring_sent_bytes(const memoi_ring* ring, const memoi_message_list* list,
-                                    int32_t s) {
+MEMOI int64_t memoi_ring_sent_bytes(const memoi_ring* ring, int32_t s) {
+    memoi_ring_message messages[4];
     int64_t n_bytes = 0, n_rows = 0;
-    int32_t i, b;
-    for (i = 0; i < list->n; i++)
+    int32_t n = memoi_ring_messages(ring, s, messages), i, b;
+    for (i = 0; i < n; i++)
         for (b = 0; b < ring->shape->n_batch; b++) {
             if (b == 0 || ring->shape->n_parts > 1) {
-                memoi_ring_ranges ranges = memoi_ring_message_rows(ring, list, i, s, 0, b);
+                memoi_ring_ranges ranges = memoi_ring_message_rows(ring, &messages[i], s, 0, b);
                 n_rows = memoi_ring_ranges_count(&ranges);
             }
-            n_bytes += n_rows * list->row_elements[i] * memo_type_bytes(list->types[i]);
+            n_bytes += n_rows * messages[i].row_elements * memo_type_bytes(messages[i].type);
         }
     return n_bytes;
 }
 
 /* An exchange has three parts, so that one schedule can contain those of all ranks. */
-MEMOI memo_status memoi_ring_exchange_begin(memoi_ring* ring, int32_t s, memo_error* error) {
-    int is_needed = s ? ring->has_worked && (ring->is_backward || s > 1) : !ring->is_ready;
-    return is_needed
-               ? memoi_target_wait(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING, error)
-               : MEMO_STATUS_OK;
+MEMOI void memoi_ring_exchange_begin(const memoi_ring* ring, int32_t s) {
+    if (s ? ring->has_worked && (ring->is_backward || s > 1) : !ring->is_ready)
+        memoi_target_wait(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING);
 }
 
 /* rings: this rank's; or all ranks', for one schedule. */
-MEMOI memo_status memoi_ring_exchange(memoi_ring* rings, int32_t n_rings, int32_t s,
-                                      memo_error* error) {
-    memoi_ring* ring = &rings[0];
+MEMOI void memoi_ring_exchange(const memoi_ring* rings, int32_t n_rings, int32_t s) {
+    const memoi_ring* ring = &rings[0];
+    memoi_target* target = ring->target;
     memo_op_desc op = memo_op_desc_default();
     memo_range reads[4], writes[4];
-    memoi_message_list list;
-    memo_status status;
-    int32_t i;
+    memoi_ring_message messages[4];
+    int32_t n = memoi_ring_messages(ring, s, messages), i;
 
     /* Announce what is read and written: whole buffers, whichever rows travel.  The rank that sends
      * most sets the time. */
     for (i = 0; i < n_rings; i++) {
-        if (ring->target->device && !MEMO_DEVICE_HAS(ring->target->device, annotate)) break;
-        memoi_ring_messages(&rings[i], s, &list);
-        op.link_bytes = memob_max(op.link_bytes, memoi_ring_sent_bytes(&rings[i], &list, s));
+        if (target->device && !MEMO_DEVICE_HAS(target->device, annotate)) break;
+        op.link_bytes = memob_max(op.link_bytes, memoi_ring_sent_bytes(&rings[i], s));
     }
-    memoi_ring_messages(ring, s, &list);
-    for (i = 0; i < list.n; i++) {
+    for (i = 0; i < n; i++) {
         int64_t n_bytes = ring->shape->n_batch * ring->shape->key_sharding.ring_tokens *
-                          list.row_elements[i] * memo_type_bytes(list.types[i]);
-        reads[i] = memob_range_at(list.from[i], n_bytes);
-        writes[i] = memob_range_at(list.to[i], n_bytes);
+                          messages[i].row_elements * memo_type_bytes(messages[i].type);
+        reads[i] = memob_range_at(messages[i].from, n_bytes);
+        writes[i] = memob_range_at(messages[i].to, n_bytes);
     }
     op.name = "ring exchange";
     op.reads = reads;
     op.writes = writes;
-    op.n_reads = op.n_writes = list.n;
+    op.n_reads = op.n_writes = n;
     op.more_streams = ring->more_streams;
     op.n_more_streams = ring->n_more_streams;
-    if (!ring->target->device)
+    if (!target->device)
         op.duration_s = memoi_target_transfer_s(ring->costs->ring_bytes_per_s,
                                                 ring->costs->ring_latency_s, op.link_bytes);
-    status = memoi_target_announce(ring->target, MEMOI_TARGET_RING, &op, error);
-    if (status || !ring->target->device) return status;
+    memoi_target_announce(target, MEMOI_TARGET_RING, &op);
+    if (!target->device) return;
 
-    memoi_comm_label(ring->comm, ring->is_backward ? "ring backward" : "ring forward", s);
-    status = memo_group_begin(ring->comm, error);
-    for (i = 0; i < 2 * list.n && !status; i++)
-        status = memoi_ring_send(ring, &list, i / 2, s, i % 2, error);
-    if (!status)
-        status = memo_group_end(ring->comm, ring->target->streams[MEMOI_TARGET_RING], error);
-    memoi_comm_label(ring->comm, NULL, 0);
-    return status;
+    memoi_target_group_begin(target, ring->comm,
+                             ring->is_backward ? "ring backward" : "ring forward", s);
+    for (i = 0; i < 2 * n; i++) memoi_ring_send(ring, &messages[i / 2], s, i % 2);
+    memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
 }
 
-MEMOI memo_status memoi_ring_exchange_end(memoi_ring* ring, int32_t s, memo_error* error) {
-    return memoi_target_record(ring->target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN,
-                               MEMOI_TARGET_RING, error);
+MEMOI void memoi_ring_exchange_end(const memoi_ring* ring, int32_t s) {
+    memoi_target_record(ring->target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN,
+                        MEMOI_TARGET_RING);
 }
 
 /* The compute stream waits for exchange s, unless it has already. */
-MEMOI memo_status memoi_ring_await(memoi_ring* ring, int32_t s, memo_error* error) {
-    if (s < ring->n_awaited) return MEMO_STATUS_OK;
+MEMOI void memoi_ring_await(memoi_ring* ring, int32_t s) {
+    if (s < ring->n_awaited) return;
     ring->n_awaited = s + 1;
-    return memoi_target_wait(ring->target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN,
-                             MEMOI_TARGET_COMPUTE, error);
+    memoi_target_wait(ring->target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN,
+                      MEMOI_TARGET_COMPUTE);
 }
 
 /* The number of rows of the first n runs. */
@@ -5503,8 +5469,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     int64_t q_row = memoi_ring_runs_rows(q_runs, r->q_begin);
     int64_t k_row = memoi_ring_runs_rows(k_runs, r->k_begin);
     int64_t element_bytes = memo_type_bytes(shape->type), q_at, k_at, v_at, out_at, lse_at;
-    const char* k = s ? ring->k_buffers[(s + 1) % 2] : ring->k;
-    const char* v = s ? ring->v_buffers[(s + 1) % 2] : ring->v;
+    const char* k = s ? ring->buffers.kv[0][(s + 1) % 2] : ring->kv[0];
+    const char* v = s ? ring->buffers.kv[1][(s + 1) % 2] : ring->kv[1];
     int is_apart; /* the step's d_k and d_v, from the ones that travel */
     memo_attention_block block;
     memset(&block, 0, sizeof block);
@@ -5543,8 +5509,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.k = k + k_at * element_bytes;
     block.v = v + v_at * element_bytes;
     if (!ring->is_backward) {
-        block.out = (s ? ring->block_out : ring->out) + out_at;
-        block.lse = (s ? ring->block_lse : ring->lse) + lse_at;
+        block.out = (s ? ring->buffers.block_out : ring->out) + out_at;
+        block.lse = (s ? ring->buffers.block_lse : ring->lse) + lse_at;
         return block;
     }
     block.d_out = ring->d_out + out_at * element_bytes;
@@ -5552,8 +5518,10 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.row_dots = ring->row_dots + lse_at;
     block.d_q = ring->d_q + q_at;
     is_apart = s || shape->carried_type != MEMO_TYPE_F32;
-    block.d_k = (is_apart ? ring->d_k_step : (float*)(void*)ring->d_k[1]) + k_at;
-    block.d_v = (is_apart ? ring->d_v_step : (float*)(void*)ring->d_v[1]) + v_at;
+    block.d_k =
+        (is_apart ? ring->buffers.d_kv_step[0] : (float*)(void*)ring->buffers.d_kv[0][1]) + k_at;
+    block.d_v =
+        (is_apart ? ring->buffers.d_kv_step[1] : (float*)(void*)ring->buffers.d_kv[1][1]) + v_at;
     return block;
 }
 
@@ -5590,50 +5558,32 @@ MEMOI memo_range memoi_ring_range(const memo_attention_block* block, const void*
     return memob_range_at(first,
                           ((block->n_batch - 1) * batch_stride + n * row_stride) * element_bytes);
 }
-MEMOI memo_range memoi_ring_q_range(const memo_attention_block* block, const void* first,
-                                    int64_t element_bytes) {
-    return memoi_ring_range(block, first, memoi_ring_runs_rows(block->q_runs, block->n_q_runs),
-                            block->q_row_stride, block->q_batch_stride, element_bytes);
-}
-MEMOI memo_range memoi_ring_k_range(const memo_attention_block* block, const void* first,
-                                    int64_t element_bytes) {
-    return memoi_ring_range(block, first, memoi_ring_runs_rows(block->k_runs, block->n_k_runs),
-                            block->k_row_stride, block->k_batch_stride, element_bytes);
-}
-MEMOI memo_range memoi_ring_v_range(const memo_attention_block* block, const void* first,
-                                    int64_t element_bytes) {
-    return memoi_ring_range(block, first, memoi_ring_runs_rows(block->k_runs, block->n_k_runs),
-                            block->v_row_stride, block->v_batch_stride, element_bytes);
-}
-MEMOI memo_range memoi_ring_out_range(const memo_attention_block* block, const void* first,
-                                      int64_t element_bytes) {
-    return memoi_ring_range(block, first, memoi_ring_runs_rows(block->q_runs, block->n_q_runs),
-                            block->out_row_stride, block->out_batch_stride, element_bytes);
-}
-MEMOI memo_range memoi_ring_lse_range(const memo_attention_block* block, const void* first) {
-    return memoi_ring_range(block, first, memoi_ring_runs_rows(block->q_runs, block->n_q_runs),
-                            block->lse_row_stride, block->lse_batch_stride, 4);
-}
 
 /* Announces the operation with what it reads and writes. */
-MEMOI memo_status memoi_ring_announce(const memoi_ring* ring, const memo_attention_block* block,
-                                      memo_error* error) {
-    int64_t bytes = memo_type_bytes(block->type);
+MEMOI void memoi_ring_announce(const memoi_ring* ring, const memo_attention_block* b) {
+    int64_t bytes = memo_type_bytes(b->type);
+    int64_t n_q = memoi_ring_runs_rows(b->q_runs, b->n_q_runs);
+    int64_t n_k = memoi_ring_runs_rows(b->k_runs, b->n_k_runs);
+    int64_t q_row = b->q_row_stride, q_batch = b->q_batch_stride;
+    int64_t k_row = b->k_row_stride, k_batch = b->k_batch_stride;
+    int64_t v_row = b->v_row_stride, v_batch = b->v_batch_stride;
+    int64_t out_row = b->out_row_stride, out_batch = b->out_batch_stride;
+    int64_t lse_row = b->lse_row_stride, lse_batch = b->lse_batch_stride;
     memo_op_desc op = memo_op_desc_default();
     memo_range reads[6], writes[3];
-    reads[0] = memoi_ring_q_range(block, block->q, bytes);
-    reads[1] = memoi_ring_k_range(block, block->k, bytes);
-    reads[2] = memoi_ring_v_range(block, block->v, bytes);
+    reads[0] = memoi_ring_range(b, b->q, n_q, q_row, q_batch, bytes);
+    reads[1] = memoi_ring_range(b, b->k, n_k, k_row, k_batch, bytes);
+    reads[2] = memoi_ring_range(b, b->v, n_k, v_row, v_batch, bytes);
     if (ring->is_backward) {
-        reads[3] = memoi_ring_out_range(block, block->d_out, bytes);
-        reads[4] = memoi_ring_lse_range(block, block->lse);
-        reads[5] = memoi_ring_lse_range(block, block->row_dots);
-        writes[0] = memoi_ring_q_range(block, block->d_q, 4);
-        writes[1] = memoi_ring_k_range(block, block->d_k, 4);
-        writes[2] = memoi_ring_v_range(block, block->d_v, 4);
+        reads[3] = memoi_ring_range(b, b->d_out, n_q, out_row, out_batch, bytes);
+        reads[4] = memoi_ring_range(b, b->lse, n_q, lse_row, lse_batch, 4);
+        reads[5] = memoi_ring_range(b, b->row_dots, n_q, lse_row, lse_batch, 4);
+        writes[0] = memoi_ring_range(b, b->d_q, n_q, q_row, q_batch, 4);
+        writes[1] = memoi_ring_range(b, b->d_k, n_k, k_row, k_batch, 4);
+        writes[2] = memoi_ring_range(b, b->d_v, n_k, v_row, v_batch, 4);
     } else {
-        writes[0] = memoi_ring_out_range(block, block->out, 4);
-        writes[1] = memoi_ring_lse_range(block, block->lse);
+        writes[0] = memoi_ring_range(b, b->out, n_q, out_row, out_batch, 4);
+        writes[1] = memoi_ring_range(b, b->lse, n_q, lse_row, lse_batch, 4);
     }
     op.name = ring->is_backward ? "attention backward" : "attention";
     op.reads = reads;
@@ -5645,117 +5595,96 @@ MEMOI memo_status memoi_ring_announce(const memoi_ring* ring, const memo_attenti
     if (!ring->target->device)
         op.duration_s = (ring->is_backward ? ring->costs->backward_s_per_score
                                            : ring->costs->forward_s_per_score) *
-                        (double)block->n_batch * ring->shape->heads.n_q *
-                        memoi_mask_count(&block->mask, block->q_runs, block->n_q_runs,
-                                         block->k_runs, block->n_k_runs);
-    return memoi_target_announce(ring->target, MEMOI_TARGET_COMPUTE, &op, error);
+                        (double)b->n_batch * ring->shape->heads.n_q *
+                        memoi_mask_count(&b->mask, b->q_runs, b->n_q_runs, b->k_runs, b->n_k_runs);
+    memoi_target_announce(ring->target, MEMOI_TARGET_COMPUTE, &op);
 }
 
-MEMOI memo_status memoi_ring_attend(const memoi_ring* ring, const memo_attention_block* block,
-                                    memo_error* error) {
+MEMOI void memoi_ring_attend(const memoi_ring* ring, const memo_attention_block* block) {
     const memo_attention* attention = ring->attention;
-    memo_stream stream = ring->target->streams[MEMOI_TARGET_COMPUTE];
+    memoi_target* target = ring->target;
     memo_ulysses_heads parts[3];
     int32_t n_parts = memoi_ring_head_parts(ring->shape, parts), i;
-    memo_status status = memoi_ring_announce(ring, block, error);
-    if (!ring->target->device) return status;
-    for (i = 0; i < n_parts && !status; i++) {
+    memoi_ring_announce(ring, block);
+    for (i = 0; i < n_parts && target->device && !target->status; i++) {
         memo_attention_block part = memoi_ring_block_of_heads(block, &parts[i]);
-        status = (ring->is_backward ? attention->backward
-                                    : attention->forward)(attention->user, stream, &part, error);
+        target->status = (ring->is_backward ? attention->backward : attention->forward)(
+            attention->user, target->streams[MEMOI_TARGET_COMPUTE], &part, target->error);
     }
-    return status;
 }
 
-MEMOI memo_status memoi_ring_merge(const memoi_ring* ring, const memo_attention_block* block,
-                                   memo_error* error) {
+MEMOI void memoi_ring_merge(const memoi_ring* ring, const memo_attention_block* block) {
     const memoi_shape* shape = ring->shape;
     memo_merge_desc merge;
     memset(&merge, 0, sizeof merge);
     merge.part_out = block->out;
     merge.part_lse = block->lse;
     merge.part_type = MEMO_TYPE_F32;
-    merge.out = ring->out + (block->out - ring->block_out);
-    merge.lse = ring->lse + (block->lse - ring->block_lse);
+    merge.out = ring->out + (block->out - ring->buffers.block_out);
+    merge.lse = ring->lse + (block->lse - ring->buffers.block_lse);
     merge.n_batches = block->n_batch;
     merge.n_rows = memoi_ring_runs_rows(block->q_runs, block->n_q_runs) * shape->heads.n_q;
     merge.n_columns = shape->v_head_size;
     merge.batch_stride_rows = shape->sharding.ring_tokens * shape->heads.n_q;
-    return memoi_target_merge(ring->target, &merge, error);
+    MEMOI_TARGET_KERNEL(ring->target, MEMOI_TARGET_COMPUTE, merge, merge, "merge", &merge);
 }
 
-/* Zeroes the rows of d_k_step and d_v_step that block adds to. */
-MEMOI memo_status memoi_ring_clear_rows(const memoi_ring* ring, const memo_attention_block* block,
-                                        memo_error* error) {
-    int64_t n = memoi_ring_runs_rows(block->k_runs, block->n_k_runs);
-    memo_status status = MEMO_STATUS_OK;
-    int32_t b;
-    for (b = 0; b < block->n_batch && !status; b++) {
-        status = memoi_target_fill(ring->target, block->d_k + b * block->k_batch_stride,
-                                   n * block->k_row_stride * 4, error);
-        if (!status)
-            status = memoi_target_fill(ring->target, block->d_v + b * block->v_batch_stride,
-                                       n * block->v_row_stride * 4, error);
+/* The contribution of a block to d_k or d_v, in d_kv_step: the rows of all key runs, in each
+ * batch. */
+typedef struct memoi_ring_contribution {
+    float* from;
+    int64_t at; /* elements, in d_kv_step and in what it is added to */
+    int64_t n, batch_stride;
+} memoi_ring_contribution;
+
+MEMOI memoi_ring_contribution memoi_ring_contribution_of(const memoi_ring* ring,
+                                                         const memo_attention_block* block,
+                                                         int is_v) {
+    int64_t n_rows = memoi_ring_runs_rows(block->k_runs, block->n_k_runs);
+    memoi_ring_contribution c;
+    c.from = is_v ? block->d_v : block->d_k;
+    c.at = c.from - ring->buffers.d_kv_step[is_v];
+    c.n = n_rows * (is_v ? block->v_row_stride : block->k_row_stride);
+    c.batch_stride = is_v ? block->v_batch_stride : block->k_batch_stride;
+    return c;
+}
+
+/* Zeroes the rows of d_kv_step that block adds to. */
+MEMOI void memoi_ring_clear_rows(const memoi_ring* ring, const memo_attention_block* block) {
+    int32_t is_v, b;
+    for (is_v = 0; is_v < 2; is_v++) {
+        memoi_ring_contribution c = memoi_ring_contribution_of(ring, block, is_v);
+        for (b = 0; b < block->n_batch; b++)
+            memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, c.from + b * c.batch_stride,
+                              c.n * 4);
     }
-    return status;
 }
 
-/* Adds them to the gradients that travel. */
-MEMOI memo_status memoi_ring_add_rows(const memoi_ring* ring, char* d_k, char* d_v,
-                                      const memo_attention_block* block, memo_error* error) {
+/* A backward step into gradients that travel: the first step sets them, later ones add to them. */
+MEMOI void memoi_ring_carry(memoi_ring* ring, const memo_attention_block* block, int32_t s) {
     memo_type type = ring->shape->carried_type;
-    int64_t n = memoi_ring_runs_rows(block->k_runs, block->n_k_runs), bytes = memo_type_bytes(type);
-    memo_status status = memoi_target_add(
-        ring->target, d_k + (block->d_k - ring->d_k_step) * bytes, type, block->k_batch_stride,
-        block->d_k, block->k_batch_stride, n * block->k_row_stride, block->n_batch, error);
-    return status ? status
-                  : memoi_target_add(ring->target, d_v + (block->d_v - ring->d_v_step) * bytes,
-                                     type, block->v_batch_stride, block->d_v, block->v_batch_stride,
-                                     n * block->v_row_stride, block->n_batch, error);
-}
-
-/* The first step: its result is what later ones are merged with, or added to. */
-MEMOI memo_status memoi_ring_first_step(const memoi_ring* ring, const memo_attention_block* block,
-                                        memo_error* error) {
-    memo_type type = ring->shape->carried_type;
-    memo_status status = MEMO_STATUS_OK;
-    if (!ring->is_backward || type == MEMO_TYPE_F32) return memoi_ring_attend(ring, block, error);
-    status = memoi_ring_clear_rows(ring, block, error);
-    if (!status) status = memoi_ring_attend(ring, block, error);
-    if (!status)
-        status = memoi_target_cast(
-            ring->target, ring->d_k[1] + (block->d_k - ring->d_k_step) * memo_type_bytes(type),
-            type, block->d_k, MEMO_TYPE_F32, block->n_batch * block->k_batch_stride, error);
-    return status ? status
-                  : memoi_target_cast(
-                        ring->target,
-                        ring->d_v[1] + (block->d_v - ring->d_v_step) * memo_type_bytes(type), type,
-                        block->d_v, MEMO_TYPE_F32, block->n_batch * block->v_batch_stride, error);
-}
-
-/* A step after the first: its result is merged with, or added to, the earlier ones. */
-MEMOI memo_status memoi_ring_later_step(memoi_ring* ring, const memo_attention_block* block,
-                                        int32_t s, memo_error* error) {
-    memo_status status = memoi_ring_await(ring, s - 1, error); /* the keys */
-    if (!ring->is_backward) {
-        if (!status) status = memoi_ring_attend(ring, block, error);
-        return status ? status : memoi_ring_merge(ring, block, error);
+    int32_t is_v;
+    memoi_ring_clear_rows(ring, block);
+    memoi_ring_attend(ring, block);
+    if (s) memoi_ring_await(ring, s); /* the gradients so far */
+    for (is_v = 0; is_v < 2; is_v++) {
+        memoi_ring_contribution c = memoi_ring_contribution_of(ring, block, is_v);
+        char* to = ring->buffers.d_kv[is_v][(s + 1) % 2] + c.at * memo_type_bytes(type);
+        if (s)
+            memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, to, type, c.batch_stride, c.from,
+                             c.batch_stride, c.n, block->n_batch);
+        else
+            memoi_target_cast(ring->target, MEMOI_TARGET_COMPUTE, to, type, c.from, MEMO_TYPE_F32,
+                              block->n_batch * c.batch_stride);
     }
-    if (!status) status = memoi_ring_clear_rows(ring, block, error);
-    if (!status) status = memoi_ring_attend(ring, block, error);
-    if (!status) status = memoi_ring_await(ring, s, error); /* their gradients so far */
-    if (!status)
-        status =
-            memoi_ring_add_rows(ring, ring->d_k[(s + 1) % 2], ring->d_v[(s + 1) % 2], block, error);
-    return status;
 }
 
-MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error) {
+/* The first step's results are what those of later steps are merged with, or added to. */
+MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     const memoi_shape* shape = ring->shape;
     int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd, part;
-    memo_status status = MEMO_STATUS_OK;
     ring->has_worked = 0;
-    for (part = 0; part < shape->n_parts && !status; part++) {
+    for (part = 0; part < shape->n_parts; part++) {
         memoi_rectangle rectangle;
         memo_attention_block block;
         int is_seen = memoi_ring_rectangle(ring, part, shape->ring_rank, k_rank, &rectangle);
@@ -5767,105 +5696,90 @@ MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error
             continue;
         ring->has_worked = 1;
         block = memoi_ring_block(ring, part, &rectangle, s);
-        status = s ? memoi_ring_later_step(ring, &block, s, error)
-                   : memoi_ring_first_step(ring, &block, error);
+        if (s) memoi_ring_await(ring, s - 1); /* the keys */
+        if (ring->is_backward && (s || shape->carried_type != MEMO_TYPE_F32)) {
+            memoi_ring_carry(ring, &block, s);
+        } else {
+            memoi_ring_attend(ring, &block);
+            if (s) memoi_ring_merge(ring, &block);
+        }
     }
 
     /* The next exchange overwrites what this step used; the first one of forward needs nothing. */
-    if (!status && ring->has_worked && s + 1 < memoi_ring_n_exchanges(ring) &&
-        (s || ring->is_backward))
-        status =
-            memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE, error);
-    return status;
+    if (ring->has_worked && s + 1 < memoi_ring_n_exchanges(ring) && (s || ring->is_backward))
+        memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
 }
 
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
-MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
-    int64_t n_k = memoi_ring_k_elements(ring->shape), n_v = memoi_ring_v_elements(ring->shape);
-    int64_t n_q = memoi_ring_q_elements(ring->shape);
-    memo_status status = MEMO_STATUS_OK;
-    int i;
+MEMOI void memoi_ring_begin(memoi_ring* ring) {
+    const memoi_shape* shape = ring->shape;
+    int32_t n_exchanges = memoi_ring_n_exchanges(ring), is_v, i;
     ring->n_awaited = 0;
     ring->has_worked = 0;
     if (ring->is_backward) {
-        if (!ring->last_step) {
-            ring->d_k[1] = ring->d_k_final;
-            ring->d_v[1] = ring->d_v_final;
+        /* The first step sets rounded gradients; an earlier group may have begun them. */
+        int is_cleared = shape->carried_type == MEMO_TYPE_F32 &&
+                         memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank);
+        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
+                          memoi_ring_q_elements(shape) * 4);
+        for (is_v = 0; is_v < 2; is_v++) {
+            if (!ring->last_step) ring->buffers.d_kv[is_v][1] = ring->d_kv_final[is_v];
+            if (is_cleared)
+                memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.d_kv[is_v][1],
+                                  memoi_ring_kv_elements(shape, is_v) * 4);
         }
-        status = memoi_target_fill(ring->target, ring->d_q, n_q * 4, error);
-        if (ring->shape->carried_type != MEMO_TYPE_F32)
-            n_k = n_v = 0; /* the first step sets them */
-        if (!memoi_shape_moves(ring->shape, MEMOI_MOVES_KV, ring->shape->ulysses_rank))
-            n_k = n_v = 0; /* an earlier group began them */
-        if (!status) status = memoi_target_fill(ring->target, ring->d_k[1], n_k * 4, error);
-        if (!status) status = memoi_target_fill(ring->target, ring->d_v[1], n_v * 4, error);
     }
 
     /* Attention may load rows that nobody sees, and 0 times NaN is NaN. */
-    for (i = 0; i < 2 && memoi_ring_n_exchanges(ring) && ring->cuts_runs && !status; i++) {
-        int64_t bytes = memo_type_bytes(ring->shape->type);
-        status = memoi_target_fill(ring->target, ring->k_buffers[i],
-                                   memoi_ring_k_elements(ring->shape) * bytes, error);
-        if (!status)
-            status = memoi_target_fill(ring->target, ring->v_buffers[i],
-                                       memoi_ring_v_elements(ring->shape) * bytes, error);
-    }
+    for (i = 0; i < 4 && n_exchanges && ring->cuts_runs; i++)
+        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.kv[i % 2][i / 2],
+                          memoi_ring_kv_elements(shape, i % 2) * memo_type_bytes(shape->type));
 
     /* The first exchange waits for what is enqueued so far. */
-    if (!status && memoi_ring_n_exchanges(ring) && !ring->is_ready)
-        status =
-            memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE, error);
-    return status;
+    if (n_exchanges && !ring->is_ready)
+        memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
 }
 
-/* Gradients of the rows that did not travel join the others. */
-MEMOI memo_status memoi_ring_join(const memoi_ring* ring, char* final, const char* first,
-                                  int64_t row_elements, memo_error* error) {
+/* Gradients of the rows that did not travel join the others: those before and between the ranges
+ * that did, and the rest. */
+MEMOI void memoi_ring_join(const memoi_ring* ring, int is_v) {
     const int64_t n_tokens = ring->shape->key_sharding.ring_tokens;
-    const int64_t row_bytes = row_elements * memo_type_bytes(ring->shape->carried_type);
+    const int64_t row_bytes =
+        memoi_ring_kv_row(ring->shape, is_v) * memo_type_bytes(ring->shape->carried_type);
+    char *final = ring->d_kv_final[is_v], *first = ring->buffers.d_kv[is_v][1];
     int64_t row = 0;
-    memo_status status = MEMO_STATUS_OK;
     int32_t k;
-    for (k = 0; k <= MEMO_RUNS_MAX && final != first && !status; k++) {
+    for (k = 0; k <= MEMO_RUNS_MAX && final != first; k++) {
         const memoi_ring_rows* rows = &ring->carried.rows[k];
         int64_t n, at = row * row_bytes;
         if (k < MEMO_RUNS_MAX && rows->begin == rows->end) continue;
         n = (k < MEMO_RUNS_MAX ? rows->begin : n_tokens) - row;
-        status = memoi_target_copy_rows(ring->target, final + at, n_tokens * row_bytes, first + at,
-                                        n_tokens * row_bytes, n * row_bytes,
-                                        n ? ring->shape->n_batch : 0, error);
+        memoi_target_copy_rows(ring->target, MEMOI_TARGET_COMPUTE, final + at, n_tokens * row_bytes,
+                               first + at, n_tokens * row_bytes, n * row_bytes,
+                               n ? ring->shape->n_batch : 0);
         if (k < MEMO_RUNS_MAX) row = rows->end;
     }
-    return status;
 }
 
 /* After the last step the compute stream has passed all exchanges. */
-MEMOI memo_status memoi_ring_end(memoi_ring* ring, memo_error* error) {
-    const memoi_shape* shape = ring->shape;
-    int32_t n_exchanges = memoi_ring_n_exchanges(ring);
-    memo_status status = MEMO_STATUS_OK;
-    if (!n_exchanges) return status;
-    if (!ring->is_open) status = memoi_ring_await(ring, n_exchanges - 1, error);
-    if (!ring->is_backward || status) return status;
-    status = memoi_ring_join(ring, ring->d_k_final, ring->d_k[1],
-                             (int64_t)shape->heads.n_kv * shape->head_size, error);
-    return status ? status
-                  : memoi_ring_join(ring, ring->d_v_final, ring->d_v[1],
-                                    (int64_t)shape->heads.n_kv * shape->v_head_size, error);
+MEMOI void memoi_ring_end(memoi_ring* ring) {
+    int32_t n_exchanges = memoi_ring_n_exchanges(ring), is_v;
+    if (!n_exchanges) return;
+    if (!ring->is_open) memoi_ring_await(ring, n_exchanges - 1);
+    for (is_v = 0; is_v < 2 && ring->is_backward; is_v++) memoi_ring_join(ring, is_v);
 }
 
 /* --- all keys gathered --- */
 
 /* An all-gather or reduce-scatter on the compute stream; n elements of each rank. */
-MEMOI memo_status memoi_ring_gather_collective(const memoi_ring* ring, int is_scatter,
-                                               const void* from, void* to, int64_t n,
-                                               memo_type type, memo_error* error) {
+MEMOI void memoi_ring_gather_collective(const memoi_ring* ring, int is_scatter, const void* from,
+                                        void* to, int64_t n, memo_type type) {
     int64_t n_bytes = n * memo_type_bytes(type), rd = ring->shape->sharding.ring;
-    memo_stream stream = ring->target->streams[MEMOI_TARGET_COMPUTE];
+    memoi_target* target = ring->target;
+    memo_stream stream = target->streams[MEMOI_TARGET_COMPUTE];
     memo_op_desc op = memo_op_desc_default();
     memo_range read = memob_range_at(from, is_scatter ? rd * n_bytes : n_bytes);
     memo_range write = memob_range_at(to, is_scatter ? n_bytes : rd * n_bytes);
-    memo_status status;
     op.name = is_scatter ? "scatter gradients" : "gather keys";
     op.reads = &read;
     op.writes = &write;
@@ -5873,25 +5787,24 @@ MEMOI memo_status memoi_ring_gather_collective(const memoi_ring* ring, int is_sc
     op.link_bytes = (rd - 1) * n_bytes;
     op.more_streams = ring->more_streams;
     op.n_more_streams = ring->n_more_streams;
-    if (!ring->target->device)
+    if (!target->device)
         op.duration_s = memoi_target_transfer_s(ring->costs->ring_bytes_per_s,
                                                 ring->costs->ring_latency_s, op.link_bytes);
-    status = memoi_target_announce(ring->target, MEMOI_TARGET_COMPUTE, &op, error);
-    if (status || !ring->target->device) return status;
+    memoi_target_announce(target, MEMOI_TARGET_COMPUTE, &op);
+    if (target->status || !target->device) return;
 
     memoi_comm_label(ring->comm, op.name, ring->is_backward);
-    status = is_scatter ? memo_reduce_scatter(ring->comm, stream, from, to, n, type,
-                                              MEMO_REDUCTION_SUM, error)
-                        : memo_all_gather(ring->comm, stream, from, to, n, type, error);
+    target->status = is_scatter
+                         ? memo_reduce_scatter(ring->comm, stream, from, to, n, type,
+                                               MEMO_REDUCTION_SUM, target->error)
+                         : memo_all_gather(ring->comm, stream, from, to, n, type, target->error);
     memoi_comm_label(ring->comm, NULL, 0);
-    return status;
 }
 
 /* Copies rows between (ring, n_batch, ring_tokens) and (n_batch, padded_tokens). */
-MEMOI memo_status memoi_ring_gather_order(const memoi_ring* ring, char* by_rank, char* by_position,
-                                          int64_t row_bytes, int to_rank, memo_error* error) {
+MEMOI void memoi_ring_gather_order(const memoi_ring* ring, char* by_rank, char* by_position,
+                                   int64_t row_bytes, int to_rank) {
     const memoi_shape* shape = ring->shape;
-    memo_status status = MEMO_STATUS_OK;
     char* rows = by_rank;
     int32_t r, b, k, n_runs;
     for (r = 0; r < shape->sharding.ring; r++)
@@ -5899,34 +5812,24 @@ MEMOI memo_status memoi_ring_gather_order(const memoi_ring* ring, char* by_rank,
             const memo_run* runs =
                 memoi_shape_runs(shape, 1, shape->n_parts > 1 ? b : 0, r, &n_runs);
             char* sequence = by_position + b * shape->key_sharding.padded_tokens * row_bytes;
-            for (k = 0; k < n_runs && !status; k++) {
+            for (k = 0; k < n_runs; k++) {
                 /* Neighbors are one row. */
                 int64_t n = runs[k].stride == 1 ? 1 : runs[k].count;
                 int64_t bytes = runs[k].count / n * row_bytes, stride = runs[k].stride * bytes;
                 char* at = sequence + runs[k].start * row_bytes;
-                status = to_rank ? memoi_target_copy_rows(ring->target, rows, bytes, at, stride,
-                                                          bytes, n, error)
-                                 : memoi_target_copy_rows(ring->target, at, stride, rows, bytes,
-                                                          bytes, n, error);
+                memoi_target_copy_rows(ring->target, MEMOI_TARGET_COMPUTE, to_rank ? rows : at,
+                                       to_rank ? bytes : stride, to_rank ? at : rows,
+                                       to_rank ? stride : bytes, bytes, n);
                 rows += runs[k].count * row_bytes;
             }
         }
-    return status;
 }
 
-/* Bytes of a row of k (is_v 0) or v of this rank's heads. */
-MEMOI int64_t memoi_ring_gather_row(const memoi_ring* ring, int is_v, memo_type type) {
-    const memoi_shape* shape = ring->shape;
-    return (int64_t)shape->heads.n_kv * (is_v ? shape->v_head_size : shape->head_size) *
-           memo_type_bytes(type);
-}
-
-MEMOI memo_status memoi_ring_gather_attend(const memoi_ring* ring, memo_error* error) {
+MEMOI void memoi_ring_gather_attend(const memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
     int64_t padded = shape->key_sharding.padded_tokens, bytes = memo_type_bytes(shape->type);
-    memo_status status = MEMO_STATUS_OK;
     int32_t part;
-    for (part = 0; part < shape->n_parts && !status; part++) {
+    for (part = 0; part < shape->n_parts; part++) {
         memoi_rectangle all;
         memo_attention_block block;
         memset(&all, 0, sizeof all);
@@ -5936,105 +5839,93 @@ MEMOI memo_status memoi_ring_gather_attend(const memoi_ring* ring, memo_error* e
         block.n_k_runs = 1;
         block.k_batch_stride = padded * block.k_row_stride;
         block.v_batch_stride = padded * block.v_row_stride;
-        block.k = ring->k_all + part * block.k_batch_stride * bytes;
-        block.v = ring->v_all + part * block.v_batch_stride * bytes;
+        block.k = ring->buffers.kv_all[0] + part * block.k_batch_stride * bytes;
+        block.v = ring->buffers.kv_all[1] + part * block.v_batch_stride * bytes;
         if (ring->is_backward) {
-            block.d_k = ring->d_k_all + part * block.k_batch_stride;
-            block.d_v = ring->d_v_all + part * block.v_batch_stride;
+            block.d_k = ring->buffers.d_kv_all[0] + part * block.k_batch_stride;
+            block.d_v = ring->buffers.d_kv_all[1] + part * block.v_batch_stride;
         }
-        status = memoi_ring_attend(ring, &block, error);
+        memoi_ring_attend(ring, &block);
     }
-    return status;
 }
 
-/* Before attention: k (is_v 0) or v of all ranks, and in backward room for its gradient. */
-MEMOI memo_status memoi_ring_gather_keys(const memoi_ring* rings, int32_t n_rings, int is_v,
-                                         memo_error* error) {
+/* Before attention: k or v of all ranks, and in backward room for its gradient. */
+MEMOI void memoi_ring_gather_keys(const memoi_ring* rings, int32_t n_rings, int is_v) {
     const memoi_shape* shape = rings->shape;
-    int64_t n = is_v ? memoi_ring_v_elements(shape) : memoi_ring_k_elements(shape);
+    int64_t n = memoi_ring_kv_elements(shape, is_v);
+    int64_t row_bytes = memoi_ring_kv_row(shape, is_v) * memo_type_bytes(shape->type);
     int32_t i;
-    memo_status status = memoi_ring_gather_collective(rings, 0, is_v ? rings->v : rings->k,
-                                                      rings->gathered, n, shape->type, error);
-    for (i = 0; i < n_rings && !status; i++) {
+    memoi_ring_gather_collective(rings, 0, rings->kv[is_v], rings->buffers.gathered, n,
+                                 shape->type);
+    for (i = 0; i < n_rings; i++) {
         const memoi_ring* ring = &rings[i];
-        status = memoi_ring_gather_order(ring, ring->gathered, is_v ? ring->v_all : ring->k_all,
-                                         memoi_ring_gather_row(ring, is_v, shape->type), 0, error);
-        if (!status && ring->is_backward)
-            status = memoi_target_fill(ring->target, is_v ? ring->d_v_all : ring->d_k_all,
-                                       n * shape->sharding.ring * 4, error);
+        memoi_ring_gather_order(ring, ring->buffers.gathered, ring->buffers.kv_all[is_v], row_bytes,
+                                0);
+        if (ring->is_backward)
+            memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.d_kv_all[is_v],
+                              n * shape->sharding.ring * 4);
     }
-    return status;
 }
 
-/* After backward: the sums of d_k (is_v 0) or d_v go to their ranks. */
-MEMOI memo_status memoi_ring_gather_gradients(const memoi_ring* rings, int32_t n_rings, int is_v,
-                                              memo_error* error) {
+/* After backward: the sums of d_k or d_v go to their ranks. */
+MEMOI void memoi_ring_gather_gradients(const memoi_ring* rings, int32_t n_rings, int is_v) {
     const memoi_shape* shape = rings->shape;
     memo_type type = shape->carried_type;
-    int64_t n = is_v ? memoi_ring_v_elements(shape) : memoi_ring_k_elements(shape);
-    memo_status status = MEMO_STATUS_OK;
+    int64_t n = memoi_ring_kv_elements(shape, is_v);
+    int64_t row_bytes = memoi_ring_kv_row(shape, is_v) * memo_type_bytes(type);
     int32_t i;
-    for (i = 0; i < n_rings && !status; i++) {
+    for (i = 0; i < n_rings; i++) {
         const memoi_ring* ring = &rings[i];
-        char* all = (char*)(void*)(is_v ? ring->d_v_all : ring->d_k_all);
+        char* all = (char*)(void*)ring->buffers.d_kv_all[is_v];
         if (type != MEMO_TYPE_F32) { /* the keys are no longer used */
-            char* rounded = is_v ? ring->v_all : ring->k_all;
-            status = memoi_target_cast(ring->target, rounded, type, all, MEMO_TYPE_F32,
-                                       n * shape->sharding.ring, error);
-            all = rounded;
+            all = ring->buffers.kv_all[is_v];
+            memoi_target_cast(ring->target, MEMOI_TARGET_COMPUTE, all, type,
+                              ring->buffers.d_kv_all[is_v], MEMO_TYPE_F32,
+                              n * shape->sharding.ring);
         }
-        if (!status)
-            status = memoi_ring_gather_order(ring, ring->gathered, all,
-                                             memoi_ring_gather_row(ring, is_v, type), 1, error);
+        memoi_ring_gather_order(ring, ring->buffers.gathered, all, row_bytes, 1);
     }
-    if (status) return status;
-    return memoi_ring_gather_collective(rings, 1, rings->gathered,
-                                        is_v ? rings->d_v_final : rings->d_k_final, n, type, error);
+    memoi_ring_gather_collective(rings, 1, rings->buffers.gathered, rings->d_kv_final[is_v], n,
+                                 type);
 }
 
-MEMOI memo_status memoi_ring_gather_run(memoi_ring* rings, int32_t n_rings, memo_error* error) {
+MEMOI void memoi_ring_gather_run(memoi_ring* rings, int32_t n_rings) {
     const memoi_shape* shape = rings->shape;
-    int64_t n_q = memoi_ring_q_elements(shape);
     int32_t i, is_v;
-    memo_status status = MEMO_STATUS_OK;
-    if (!shape->heads.n_q) return MEMO_STATUS_OK;
-    for (is_v = 0; is_v < 2 && !status; is_v++)
-        status = memoi_ring_gather_keys(rings, n_rings, is_v, error);
-    for (i = 0; i < n_rings && !status; i++) {
-        if (rings->is_backward) {
-            rings[i].d_k_step = rings[i].d_k_all;
-            rings[i].d_v_step = rings[i].d_v_all;
-            rings[i].d_k[1] = rings[i].d_k_final;
-            rings[i].d_v[1] = rings[i].d_v_final;
-            status = memoi_target_fill(rings[i].target, rings[i].d_q, n_q * 4, error);
+    if (!shape->heads.n_q) return;
+    for (is_v = 0; is_v < 2; is_v++) memoi_ring_gather_keys(rings, n_rings, is_v);
+    for (i = 0; i < n_rings; i++) {
+        for (is_v = 0; is_v < 2 && rings->is_backward; is_v++) {
+            rings[i].buffers.d_kv_step[is_v] = rings[i].buffers.d_kv_all[is_v];
+            rings[i].buffers.d_kv[is_v][1] = rings[i].d_kv_final[is_v];
         }
-        if (!status) status = memoi_ring_gather_attend(&rings[i], error);
+        if (rings->is_backward)
+            memoi_target_fill(rings[i].target, MEMOI_TARGET_COMPUTE, rings[i].d_q,
+                              memoi_ring_q_elements(shape) * 4);
+        memoi_ring_gather_attend(&rings[i]);
     }
-    for (is_v = 0; is_v < 2 && rings->is_backward && !status; is_v++)
-        status = memoi_ring_gather_gradients(rings, n_rings, is_v, error);
-    return status;
+    for (is_v = 0; is_v < 2 && rings->is_backward; is_v++)
+        memoi_ring_gather_gradients(rings, n_rings, is_v);
 }
 
 /* n_rings: 1; or all ranks, for one schedule: then the first ring exchanges for all. */
-MEMOI memo_status memoi_ring_run(memoi_ring* rings, int32_t n_rings, memo_error* error) {
+MEMOI void memoi_ring_run(memoi_ring* rings, int32_t n_rings) {
     int32_t n_exchanges = memoi_ring_n_exchanges(rings), s, i;
     int32_t n_steps = rings->shape->heads.n_q ? rings->last_step + 1 : 0;
-    memo_status status = MEMO_STATUS_OK;
-    if (rings->shape->gathers_keys) return memoi_ring_gather_run(rings, n_rings, error);
-    for (i = 0; i < n_rings && !status; i++) status = memoi_ring_begin(&rings[i], error);
-    for (s = 0; !status && (s < n_exchanges || s < n_steps); s++) {
-        if (s < n_exchanges) {
-            for (i = 0; i < n_rings && !status; i++)
-                status = memoi_ring_exchange_begin(&rings[i], s, error);
-            if (!status) status = memoi_ring_exchange(rings, n_rings, s, error);
-            for (i = 0; i < n_rings && !status; i++)
-                status = memoi_ring_exchange_end(&rings[i], s, error);
-        }
-        for (i = 0; s < n_steps && i < n_rings && !status; i++)
-            status = memoi_ring_step(&rings[i], s, error);
+    if (rings->shape->gathers_keys) {
+        memoi_ring_gather_run(rings, n_rings);
+        return;
     }
-    for (i = 0; i < n_rings && !status; i++) status = memoi_ring_end(&rings[i], error);
-    return status;
+    for (i = 0; i < n_rings; i++) memoi_ring_begin(&rings[i]);
+    for (s = 0; s < n_exchanges || s < n_steps; s++) {
+        if (s < n_exchanges) {
+            for (i = 0; i < n_rings; i++) memoi_ring_exchange_begin(&rings[i], s);
+            memoi_ring_exchange(rings, n_rings, s);
+            for (i = 0; i < n_rings; i++) memoi_ring_exchange_end(&rings[i], s);
+        }
+        for (i = 0; i < n_rings && s < n_steps; i++) memoi_ring_step(&rings[i], s);
+    }
+    for (i = 0; i < n_rings; i++) memoi_ring_end(&rings[i]);
 }
 
 /* ---- >>hybrid attention -------------------------------------------------------------------------
@@ -6044,20 +5935,15 @@ MEMOI memo_status memoi_ring_run(memoi_ring* rings, int32_t n_rings, memo_error*
 /* Of one group of heads.  What the exchange of a group fills while another is computed exists
  * twice, for even and odd groups. */
 typedef struct memoi_hybrid_buffers {
-    char *q[2], *k[2], *v[2]; /* by heads; used if backward sends again */
-    char* d_out[2];           /* by heads, in the tensors' type */
-    char* staging;            /* for exchanges between rows and heads */
-    float* out;               /* by heads: fp32 output; d_q */
-    float *block_out, *block_lse;
+    char *q[2], *kv[2][2];      /* by heads; kv[number][is_v]; used if backward sends again */
+    char* d_out[2];             /* by heads, in the tensors' type */
+    char* staging;              /* for exchanges between rows and heads */
+    float* out;                 /* by heads: fp32 output; d_q */
     float *dots_rows, *dots[2]; /* row dots by rows, by heads */
-    char *d_k[2], *d_v[2];
-    float *d_k_step, *d_v_step;
     char* results[3]; /* by heads, as they are sent: output or d_q, d_k, d_v; may be one buffer */
     /* (n_batch, local_tokens, n_kv_heads, larger head) of d_k and d_v of replicas; may be one */
     float* sums[2];
-    char *gathered, *k_all, *v_all; /* of all ring ranks, if keys are gathered */
-    float *d_k_all, *d_v_all;
-    char *ring_k[2], *ring_v[2];
+    memoi_ring_buffers ring;
 } memoi_hybrid_buffers;
 
 struct memo_sp_attention {
@@ -6081,32 +5967,16 @@ MEMOI int memoi_hybrid_is_alike(const memo_sharding* a, const memo_sharding* b) 
            a->n_tokens == b->n_tokens;
 }
 
-MEMOI memo_status memoi_hybrid_ranks_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    const memo_sharding* sharding = &desc->sharding;
-    const memo_comm* comms[2];
-    const char* const names[2] = {"ring", "ulysses"};
-    const char* const rank_names[2] = {"ring_rank", "ulysses_rank"};
-    int32_t degrees[2], ranks[2];
-    int k;
-    comms[0] = desc->ring;
-    comms[1] = desc->ulysses;
-    degrees[0] = sharding->ring;
-    degrees[1] = sharding->ulysses;
-    ranks[0] = desc->ring_rank;
-    ranks[1] = desc->ulysses_rank;
-
-    /* Communicators and shardings come from different calls, so they may disagree. */
-    for (k = 0; k < 2; k++) {
-        if (comms[k] && comms[k]->size != degrees[k])
-            return MEMOB_INVALID(error,
-                                 "memo_sp_attention_desc.%s: its size is not the sharding's degree "
-                                 "(%d, %d); make both from one mesh",
-                                 names[k], (int)comms[k]->size, (int)degrees[k]);
-        if (memob_check_integer("memo_sp_attention_desc", rank_names[k], ranks[k], 0,
-                                degrees[k] - 1, error))
-            return MEMO_STATUS_INVALID_ARGUMENT;
-    }
-    return MEMO_STATUS_OK;
+/* Communicators and shardings come from different calls, so they may disagree. */
+MEMOI memo_status memoi_hybrid_rank_check(const char* name, const char* rank_name,
+                                          const memo_comm* comm, int32_t degree, int32_t rank,
+                                          memo_error* error) {
+    if (comm && comm->size != degree)
+        return MEMOB_INVALID(error,
+                             "memo_sp_attention_desc.%s: its size is not the sharding's degree "
+                             "(%d, %d); make both from one mesh",
+                             name, (int)comm->size, (int)degree);
+    return memob_check_integer("memo_sp_attention_desc", rank_name, rank, 0, degree - 1, error);
 }
 
 MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
@@ -6173,7 +6043,11 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
     if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
         return MEMOB_INVALID(
             error, "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
-    status = memoi_hybrid_ranks_check(desc, error);
+    status = memoi_hybrid_rank_check("ring", "ring_rank", desc->ring, sharding->ring,
+                                     desc->ring_rank, error);
+    if (!status)
+        status = memoi_hybrid_rank_check("ulysses", "ulysses_rank", desc->ulysses,
+                                         sharding->ulysses, desc->ulysses_rank, error);
     if (!status) status = memoi_hybrid_heads_check(desc, error);
     if (!status) status = memoi_hybrid_masks_check(desc, error);
     if (status) return status;
@@ -6319,11 +6193,7 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc,
 /* size: of a head, head_size or v_head_size. */
 MEMOI memoi_exchanged memoi_hybrid_exchanged(const memoi_shape* shape, const char* name,
                                              int32_t is_kv, int32_t size) {
-    memoi_exchanged x;
-    x.name = name;
-    x.is_kv = is_kv;
-    x.n = size;
-    x.type = shape->type;
+    memoi_exchanged x = {name, is_kv, size, shape->type};
     return x;
 }
 MEMOI memoi_exchanged memoi_hybrid_exchanged_dots(const memoi_shape* shape) {
@@ -6393,20 +6263,16 @@ MEMOI char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
 }
 
 /* q, k and v by heads, in this order; k and v stay where they are if an earlier group has brought
- * them.  Returns the bytes. */
-MEMOI int64_t memoi_hybrid_carve_heads(const memoi_shape* shape, char* base, char** q, char** k,
-                                       char** v) {
-    int64_t element_bytes = memo_type_bytes(shape->type), n = shape->sharding.ring_tokens;
-    memoi_hybrid_carver carver;
-    carver.base = base;
-    carver.n_bytes = 0;
-    *q = memoi_hybrid_carve(&carver,
-                            memoi_hybrid_elements(shape, n, shape->heads.n_q, shape->head_size) *
-                                element_bytes);
-    if (!memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank)) return carver.n_bytes;
-    *k = memoi_hybrid_carve(&carver, memoi_ring_k_elements(shape) * element_bytes);
-    *v = memoi_hybrid_carve(&carver, memoi_ring_v_elements(shape) * element_bytes);
-    return carver.n_bytes;
+ * them. */
+MEMOI void memoi_hybrid_carve_heads(const memoi_shape* shape, memoi_hybrid_carver* carver, char** q,
+                                    char* kv[2]) {
+    int64_t element_bytes = memo_type_bytes(shape->type);
+    int is_v;
+    *q = memoi_hybrid_carve(carver, memoi_ring_q_elements(shape) * element_bytes);
+    for (is_v = 0; is_v < 2; is_v++)
+        if (memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank))
+            kv[is_v] =
+                memoi_hybrid_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
 }
 
 /* Buffers of the exchanges between rows and heads. */
@@ -6423,38 +6289,31 @@ MEMOI void memoi_hybrid_carve_ulysses(const memoi_hybrid_largest* largest,
         memoi_hybrid_elements(shape, shape->sharding.local_tokens, largest->q_needed,
                               memob_max(size * element_bytes, 4)); /* row dots: fp32 */
     int32_t n_groups = shape->n_groups, i;
-    for (i = 0; i < 2 && i < n_groups && shape->sends_again; i++) {
-        int64_t n_bytes =
-            memoi_hybrid_carve_heads(shape, NULL, &buffers->q[i], &buffers->k[i], &buffers->v[i]);
-        char* part = memoi_hybrid_carve(carver, n_bytes);
-        if (part)
-            memoi_hybrid_carve_heads(shape, part, &buffers->q[i], &buffers->k[i], &buffers->v[i]);
-    }
+    for (i = 0; i < 2 && i < n_groups && shape->sends_again; i++)
+        memoi_hybrid_carve_heads(shape, carver, &buffers->q[i], buffers->kv[i]);
     buffers->staging = memoi_hybrid_carve(carver, memob_max(kv_bytes, q_bytes));
     if (!is_backward && shape->type == MEMO_TYPE_F32 && n_groups == 1) return;
 
     /* One buffer serves d_out and then all results, unless they leave behind the next group. */
     q_bytes = memoi_hybrid_elements(shape, n, shape->heads.n_q, size) * element_bytes;
-    kv_bytes =
-        memob_max(memoi_ring_k_elements(shape), memoi_ring_v_elements(shape)) * element_bytes;
+    kv_bytes = memob_max(memoi_ring_kv_elements(shape, 0), memoi_ring_kv_elements(shape, 1)) *
+               element_bytes;
     buffers->results[0] =
         memoi_hybrid_carve(carver, n_groups == 1 ? memob_max(q_bytes, kv_bytes) : q_bytes);
     buffers->results[1] = buffers->results[2] = buffers->d_out[0] = buffers->results[0];
     if (n_groups == 1 || !is_backward) return;
     for (i = 0; i < 2; i++) buffers->d_out[i] = memoi_hybrid_carve(carver, q_bytes);
-    for (i = 0; i < 2; i++) {
-        int64_t n_kv = i ? memoi_ring_v_elements(shape) : memoi_ring_k_elements(shape);
-        buffers->results[1 + i] = memoi_hybrid_carve(carver, n_kv * kv_type_bytes);
-    }
+    for (i = 0; i < 2; i++)
+        buffers->results[1 + i] =
+            memoi_hybrid_carve(carver, memoi_ring_kv_elements(shape, i) * kv_type_bytes);
 }
 
 /* Buffers of gradients. */
 MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_carver* carver,
                                        memoi_hybrid_buffers* buffers) {
-    int64_t n_k = memoi_ring_k_elements(shape), n_v = memoi_ring_v_elements(shape);
     int64_t n_local = shape->sharding.local_tokens, sums_bytes;
     int64_t carried_bytes = memo_type_bytes(shape->carried_type);
-    int has_ulysses = shape->sharding.ulysses > 1, i;
+    int has_ulysses = shape->sharding.ulysses > 1, i, is_v;
     int has_ring = shape->sharding.ring > 1 && !shape->gathers_keys;
     for (i = 0; i < 2 && i < shape->n_groups; i++)
         buffers->dots[i] = (float*)memoi_hybrid_carve(
@@ -6464,14 +6323,12 @@ MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_ca
     if (has_ulysses)
         buffers->dots_rows =
             (float*)memoi_hybrid_carve(carver, shape->n_batch * n_local * shape->n_q_heads * 4);
-    for (i = 0; i < 2; i++) {
-        if (!has_ring && (i == 0 || memoi_hybrid_is_direct(shape))) continue;
-        buffers->d_k[i] = memoi_hybrid_carve(carver, n_k * carried_bytes);
-        buffers->d_v[i] = memoi_hybrid_carve(carver, n_v * carried_bytes);
-    }
-    if (has_ring) {
-        buffers->d_k_step = (float*)memoi_hybrid_carve(carver, n_k * 4);
-        buffers->d_v_step = (float*)memoi_hybrid_carve(carver, n_v * 4);
+    for (is_v = 0; is_v < 2; is_v++) {
+        int64_t n = memoi_ring_kv_elements(shape, is_v);
+        for (i = 0; i < 2; i++)
+            if (has_ring || (i == 1 && !memoi_hybrid_is_direct(shape)))
+                buffers->ring.d_kv[is_v][i] = memoi_hybrid_carve(carver, n * carried_bytes);
+        if (has_ring) buffers->ring.d_kv_step[is_v] = (float*)memoi_hybrid_carve(carver, n * 4);
     }
     if (!has_ulysses || !shape->is_replicated) return;
 
@@ -6483,8 +6340,8 @@ MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_ca
     if (shape->n_groups > 1) {
         buffers->sums[1] = (float*)memoi_hybrid_carve(carver, sums_bytes);
     } else {
-        buffers->results[1] = (char*)(void*)(has_ring ? buffers->d_k_step : buffers->d_k_all);
-        buffers->results[2] = (char*)(void*)(has_ring ? buffers->d_v_step : buffers->d_v_all);
+        float** unused = has_ring ? buffers->ring.d_kv_step : buffers->ring.d_kv_all;
+        for (is_v = 0; is_v < 2; is_v++) buffers->results[1 + is_v] = (char*)(void*)unused[is_v];
     }
 }
 
@@ -6494,32 +6351,26 @@ MEMOI int64_t memoi_hybrid_carve_all(const memoi_shape* whole, char* base, int i
     const memoi_hybrid_largest largest = memoi_hybrid_largest_of(whole);
     const memoi_shape* shape = &largest.shape;
     int64_t n_lse = memoi_hybrid_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, 1);
-    int64_t k_bytes = memoi_ring_k_elements(shape) * memo_type_bytes(shape->type);
-    int64_t v_bytes = memoi_ring_v_elements(shape) * memo_type_bytes(shape->type);
+    int64_t n_kv[2], bytes = memo_type_bytes(shape->type), rd = shape->sharding.ring;
     int64_t size = is_backward ? shape->head_size : shape->v_head_size; /* of d_q, or of out */
-    int64_t larger_bytes = k_bytes > v_bytes ? k_bytes : v_bytes, rd = shape->sharding.ring;
-    int has_ring = rd > 1 && !shape->gathers_keys, i;
-    memoi_hybrid_carver carver;
+    int has_ring = rd > 1 && !shape->gathers_keys, is_v, i;
+    memoi_hybrid_carver carver = {base, 0};
     memset(buffers, 0, sizeof *buffers);
-    carver.base = base;
-    carver.n_bytes = 0;
+    for (is_v = 0; is_v < 2; is_v++) n_kv[is_v] = memoi_ring_kv_elements(shape, is_v);
 
     /* First, so that forward and backward have the ring's buffers at the same place: then the waits
      * that order their use in one pass order it between passes too. */
-    for (i = 0; has_ring && i < 2; i++) {
-        buffers->ring_k[i] = memoi_hybrid_carve(&carver, k_bytes);
-        buffers->ring_v[i] = memoi_hybrid_carve(&carver, v_bytes);
-    }
+    for (i = 0; has_ring && i < 4; i++)
+        buffers->ring.kv[i % 2][i / 2] = memoi_hybrid_carve(&carver, n_kv[i % 2] * bytes);
     if (shape->gathers_keys) {
         int64_t wide = is_backward ? memo_type_bytes(shape->carried_type) : 0;
-        int64_t bytes = memo_type_bytes(shape->type);
-        buffers->k_all = memoi_hybrid_carve(&carver, rd * k_bytes);
-        buffers->v_all = memoi_hybrid_carve(&carver, rd * v_bytes);
-        buffers->gathered =
-            memoi_hybrid_carve(&carver, rd * larger_bytes / bytes * memob_max(wide, bytes));
-        if (is_backward) {
-            buffers->d_k_all = (float*)memoi_hybrid_carve(&carver, rd * k_bytes / bytes * 4);
-            buffers->d_v_all = (float*)memoi_hybrid_carve(&carver, rd * v_bytes / bytes * 4);
+        buffers->ring.gathered =
+            memoi_hybrid_carve(&carver, rd * memob_max(n_kv[0], n_kv[1]) * memob_max(wide, bytes));
+        for (is_v = 0; is_v < 2; is_v++) {
+            buffers->ring.kv_all[is_v] = memoi_hybrid_carve(&carver, rd * n_kv[is_v] * bytes);
+            if (is_backward)
+                buffers->ring.d_kv_all[is_v] =
+                    (float*)memoi_hybrid_carve(&carver, rd * n_kv[is_v] * 4);
         }
     }
     if (shape->sharding.ulysses > 1)
@@ -6529,8 +6380,8 @@ MEMOI int64_t memoi_hybrid_carve_all(const memoi_shape* whole, char* base, int i
     if (is_backward) {
         memoi_hybrid_carve_backward(shape, &carver, buffers);
     } else if (has_ring) {
-        buffers->block_out = (float*)memoi_hybrid_carve(&carver, n_lse * size * 4);
-        buffers->block_lse = (float*)memoi_hybrid_carve(&carver, n_lse * 4);
+        buffers->ring.block_out = (float*)memoi_hybrid_carve(&carver, n_lse * size * 4);
+        buffers->ring.block_lse = (float*)memoi_hybrid_carve(&carver, n_lse * 4);
     }
     return carver.n_bytes;
 }
@@ -6542,12 +6393,13 @@ MEMOI void memoi_hybrid_sizes(const memoi_shape* shape, memo_sp_attention_sizes*
     memoi_exchanged out = memoi_hybrid_exchanged(shape, "", 0, v_size);
     memoi_exchanged d_kv = memoi_hybrid_exchanged_d_kv(shape, "", size + v_size);
     memoi_exchanged dots = memoi_hybrid_exchanged_dots(shape);
-    int64_t n_kv = memoi_ring_k_elements(shape) + memoi_ring_v_elements(shape);
+    int64_t n_kv = memoi_ring_kv_elements(shape, 0) + memoi_ring_kv_elements(shape, 1);
     int64_t to_heads =
         memoi_ulysses_to_heads_bytes(shape, &q) + memoi_ulysses_to_heads_bytes(shape, &kv);
     int64_t forward, backward;
     memoi_hybrid_buffers buffers;
-    char* ignored;
+    memoi_hybrid_carver saved = {NULL, 0};
+    char *q_heads, *kv_heads[2];
     int32_t g;
     memset(sizes, 0, sizeof *sizes);
 
@@ -6557,9 +6409,9 @@ MEMOI void memoi_hybrid_sizes(const memoi_shape* shape, memo_sp_attention_sizes*
     sizes->device_bytes = forward > backward ? forward : backward;
     for (g = 0; g < shape->n_groups && shape->sharding.ulysses > 1 && !shape->sends_again; g++) {
         memoi_shape group = memoi_hybrid_group_of(shape, g);
-        sizes->saved_bytes += memoi_hybrid_carve_heads(&group, NULL, &ignored, &ignored, &ignored);
-        sizes->saved_bytes = memob_align_up(sizes->saved_bytes, MEMOB_DEVICE_ALIGNMENT);
+        memoi_hybrid_carve_heads(&group, &saved, &q_heads, kv_heads);
     }
+    sizes->saved_bytes = memob_align_up(saved.n_bytes, MEMOB_DEVICE_ALIGNMENT);
     sizes->lse_bytes = (int64_t)shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * 4;
     sizes->heads = shape->heads;
 
@@ -6763,8 +6615,7 @@ MEMOI memo_status memoi_hybrid_mask_check(const memoi_shape* shape, const memo_m
 typedef struct memoi_hybrid_walk {
     const memoi_shape* shape;
     memoi_shape groups[2]; /* of heads: even and odd ones */
-    /* of the exchanges between rows and heads: a stream of its own if there are several groups */
-    memoi_target target, exchange_target;
+    memoi_target target;
     memoi_hybrid_buffers buffers;
     memo_sp_attention_tensors tensors;
     memoi_ulysses ulysses;
@@ -6777,18 +6628,15 @@ typedef struct memoi_hybrid_walk {
 MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memoi_shape* shape,
                                   const memoi_target* target, const memoi_hybrid_buffers* buffers,
                                   const memo_sp_attention_tensors* tensors, const memo_mask* masks,
-                                  int32_t is_backward) {
+                                  int32_t is_backward, memo_error* error) {
     memset(walk, 0, sizeof *walk);
     walk->shape = shape;
-    walk->target = walk->exchange_target = *target;
-    if (shape->n_groups > 1) {
-        walk->exchange_target.streams[MEMOI_TARGET_COMPUTE] = target->streams[MEMOI_TARGET_ULYSSES];
-        walk->exchange_target.stream_indices[MEMOI_TARGET_COMPUTE] =
-            target->stream_indices[MEMOI_TARGET_ULYSSES];
-    }
+    walk->target = *target;
+    walk->target.error = error;
     walk->buffers = *buffers;
     walk->tensors = *tensors;
-    walk->ulysses.target = &walk->exchange_target;
+    walk->ulysses.target = &walk->target;
+    walk->ulysses.stream = shape->n_groups > 1 ? MEMOI_TARGET_ULYSSES : MEMOI_TARGET_COMPUTE;
     walk->ulysses.staging = buffers->staging;
     walk->ring.shape = shape;
     walk->ring.target = &walk->target;
@@ -6810,59 +6658,72 @@ MEMOI void memoi_hybrid_walk_set_costs(memoi_hybrid_walk* walk,
 /* --- one group of heads --- */
 
 /* Where q, k and v of a group are by heads. */
-MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, char** q, char** k,
-                                   char** v) {
+MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, char** q,
+                                   char* kv[2]) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_shape* group = &walk->groups[g % 2];
-    char* saved = walk->shape->sends_again ? NULL : (char*)t->saved;
+    memoi_hybrid_carver saved = {(char*)t->saved, 0};
     int32_t earlier, n_arrived = 0;
     if (!group->heads.n_q) { /* a rank without heads gets no bytes; any address will do */
-        *q = *k = *v = (char*)t->out;
+        *q = kv[0] = kv[1] = (char*)t->out;
         return;
     }
     for (earlier = 0; earlier <= g; earlier++) {
         memoi_shape part = memoi_hybrid_group_of(walk->shape, earlier);
-        int64_t n_bytes = memoi_hybrid_carve_heads(&part, saved, q, k, v);
-        if (saved) saved += memob_align_up(n_bytes, MEMOB_DEVICE_ALIGNMENT);
+        memoi_hybrid_carve_heads(&part, &saved, q, kv);
         n_arrived += memoi_shape_moves(&part, MEMOI_MOVES_KV, part.ulysses_rank);
     }
     if (!walk->shape->sends_again) return;
 
     /* Sent again: the one of two buffers that the previous keys are not in. */
     *q = walk->buffers.q[g % 2];
-    *k = walk->buffers.k[(n_arrived - 1) % 2];
-    *v = walk->buffers.v[(n_arrived - 1) % 2];
+    kv[0] = walk->buffers.kv[(n_arrived - 1) % 2][0];
+    kv[1] = walk->buffers.kv[(n_arrived - 1) % 2][1];
 }
 
 /* What attention reads of a group arrives by heads.  q, k and v arrive in forward, and in backward
  * if they are sent again; otherwise they were saved. */
-MEMOI memo_status memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g, memo_error* error) {
+MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
     const memo_sp_attention_tensors* t = &walk->tensors;
-    memoi_shape* group = &walk->groups[g % 2];
+    const memoi_shape* shape = walk->shape;
     const memoi_hybrid_buffers* b = &walk->buffers;
-    int32_t size = walk->shape->head_size, v_size = walk->shape->v_head_size;
-    memoi_exchanged q = memoi_hybrid_exchanged(walk->shape, "q to heads", 0, size);
-    memoi_exchanged k = memoi_hybrid_exchanged(walk->shape, "k to heads", 1, size);
-    memoi_exchanged v = memoi_hybrid_exchanged(walk->shape, "v to heads", 1, v_size);
-    memoi_exchanged d_out = memoi_hybrid_exchanged(walk->shape, "d_out to heads", 0, v_size);
-    memoi_exchanged dots = memoi_hybrid_exchanged_dots(walk->shape);
-    char *q_heads, *k_heads, *v_heads;
-    memo_status status = MEMO_STATUS_OK;
-    *group = memoi_hybrid_group_of(walk->shape, g);
-    if (walk->shape->sharding.ulysses == 1) return MEMO_STATUS_OK;
+    int32_t size = shape->head_size, v_size = shape->v_head_size;
+    memoi_exchanged q = memoi_hybrid_exchanged(shape, "q to heads", 0, size);
+    memoi_exchanged k = memoi_hybrid_exchanged(shape, "k to heads", 1, size);
+    memoi_exchanged v = memoi_hybrid_exchanged(shape, "v to heads", 1, v_size);
+    memoi_exchanged d_out = memoi_hybrid_exchanged(shape, "d_out to heads", 0, v_size);
+    memoi_exchanged dots = memoi_hybrid_exchanged_dots(shape);
+    char *q_heads, *kv_heads[2];
+    walk->groups[g % 2] = memoi_hybrid_group_of(shape, g);
+    if (shape->sharding.ulysses == 1) return;
 
-    walk->ulysses.shape = group;
-    if (!walk->ring.is_backward || walk->shape->sends_again) {
-        memoi_hybrid_find_heads(walk, g, &q_heads, &k_heads, &v_heads);
-        status = memoi_ulysses_to_heads(&walk->ulysses, &q, t->q, q_heads, error);
-        if (!status) status = memoi_ulysses_to_heads(&walk->ulysses, &k, t->k, k_heads, error);
-        if (!status) status = memoi_ulysses_to_heads(&walk->ulysses, &v, t->v, v_heads, error);
+    walk->ulysses.shape = &walk->groups[g % 2];
+    if (!walk->ring.is_backward || shape->sends_again) {
+        memoi_hybrid_find_heads(walk, g, &q_heads, kv_heads);
+        memoi_ulysses_to_heads(&walk->ulysses, &q, t->q, q_heads);
+        memoi_ulysses_to_heads(&walk->ulysses, &k, t->k, kv_heads[0]);
+        memoi_ulysses_to_heads(&walk->ulysses, &v, t->v, kv_heads[1]);
     }
-    if (!walk->ring.is_backward || status) return status;
-    status = memoi_ulysses_to_heads(&walk->ulysses, &d_out, t->d_out, b->d_out[g % 2], error);
-    if (!status)
-        status = memoi_ulysses_to_heads(&walk->ulysses, &dots, b->dots_rows, b->dots[g % 2], error);
-    return status;
+    if (!walk->ring.is_backward) return;
+    memoi_ulysses_to_heads(&walk->ulysses, &d_out, t->d_out, b->d_out[g % 2]);
+    memoi_ulysses_to_heads(&walk->ulysses, &dots, b->dots_rows, b->dots[g % 2]);
+}
+
+/* Leaves out waits that an earlier or a later ring of this pass makes. */
+MEMOI void memoi_hybrid_share_waits(memoi_hybrid_walk* walk, int32_t g) {
+    const memoi_shape* group = &walk->groups[g % 2];
+    memoi_ring* ring = &walk->ring;
+    int32_t i, n_later = 0;
+    /* What was saved is complete since the first group, whose last exchange waited for its
+     * steps. */
+    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run && !ring->cuts_runs;
+    walk->has_run |= group->heads.n_q > 0;
+
+    /* A later ring waits for all exchanges.  It is too late if k's buffer is filled again by then:
+     * there are two. */
+    for (i = g + 1; i < group->n_groups && !ring->is_backward; i++)
+        n_later += memoi_hybrid_group_of(walk->shape, i).heads.n_q > 0;
+    ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1) && !ring->cuts_runs;
 }
 
 /* Gives a group's tensors and buffers to the ring. */
@@ -6873,45 +6734,21 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     memoi_ring* ring = &walk->ring;
     int is_direct = memoi_hybrid_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1,
         i;
-    int n_later = 0;
-    char *q = (char*)(uintptr_t)t->q, *k = (char*)(uintptr_t)t->k, *v = (char*)(uintptr_t)t->v;
-    if (has_ulysses) memoi_hybrid_find_heads(walk, g, &q, &k, &v);
+    char* q = (char*)(uintptr_t)t->q;
+    char* kv[2] = {(char*)(uintptr_t)t->k, (char*)(uintptr_t)t->v};
+    if (has_ulysses) memoi_hybrid_find_heads(walk, g, &q, kv);
     ring->shape = group;
     ring->last_step = group->heads.n_q && !group->gathers_keys ? walk->last_step : 0;
-    /* What was saved is complete since the first group, whose last exchange waited for its
-     * steps. */
-    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run && !ring->cuts_runs;
-    walk->has_run |= group->heads.n_q > 0;
-    /* A later ring waits for all exchanges.  It is too late if k's buffer is filled again by
-     * then. */
-    ring->is_open = 0;
-    for (i = g + 1; i < group->n_groups && !ring->is_backward; i++) {
-        if (!memoi_hybrid_group_of(walk->shape, i).heads.n_q) continue;
-        ring->is_open |= 1;
-        if (group->sends_again && ++n_later % 2 == 0) ring->is_open |= 2;
-    }
-    ring->is_open = ring->is_open == 1 && !ring->cuts_runs;
-    ring->q = q;
-    ring->k = k;
-    ring->v = v;
+    memoi_hybrid_share_waits(walk, g);
+
     /* The LSEs of a group follow those of earlier groups. */
     ring->lse = t->lse;
     if (t->lse)
         ring->lse += (int64_t)group->n_batch * group->sharding.ring_tokens *
                      (group->heads.n_q ? group->heads.first_q - walk->shape->heads.first_q : 0);
-    for (i = 0; i < 2; i++) {
-        ring->k_buffers[i] = b->ring_k[i];
-        ring->v_buffers[i] = b->ring_v[i];
-        ring->d_k[i] = b->d_k[i];
-        ring->d_v[i] = b->d_v[i];
-    }
-    ring->block_out = b->block_out;
-    ring->block_lse = b->block_lse;
-    ring->gathered = b->gathered;
-    ring->k_all = b->k_all;
-    ring->v_all = b->v_all;
-    ring->d_k_all = b->d_k_all;
-    ring->d_v_all = b->d_v_all;
+    ring->q = q;
+    for (i = 0; i < 2; i++) ring->kv[i] = kv[i];
+    ring->buffers = b->ring;
     if (!ring->is_backward) {
         ring->out = is_direct ? (float*)t->out : b->out;
         return;
@@ -6919,15 +6756,15 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     ring->d_out = has_ulysses ? b->d_out[g % 2] : (const char*)t->d_out;
     ring->row_dots = b->dots[g % 2];
     ring->d_q = is_direct ? (float*)t->d_q : b->out;
-    ring->d_k_step = b->d_k_step;
-    ring->d_v_step = b->d_v_step;
 
     /* The last exchange, last_step + 1, sends buffer (last_step + 1) % 2, so the other one is free
      * to receive. */
     i = ring->last_step ? ring->last_step % 2 : 1;
     is_direct = !has_ulysses && group->type == group->carried_type;
-    ring->d_k_final = is_direct ? (char*)t->d_k : ring->d_k[i];
-    ring->d_v_final = is_direct ? (char*)t->d_v : ring->d_v[i];
+    /* Without hops the only step reads k while it adds to d_k, which may be k. */
+    if (group->sharding.ring > 1 && !group->gathers_keys) is_direct &= ring->last_step > 0;
+    ring->d_kv_final[0] = is_direct ? (char*)t->d_k : ring->buffers.d_kv[0][i];
+    ring->d_kv_final[1] = is_direct ? (char*)t->d_v : ring->buffers.d_kv[1][i];
 }
 
 /* Results of a group: output; or d_q, d_k and d_v. */
@@ -6956,8 +6793,8 @@ MEMOI void memoi_hybrid_results_of(const memoi_hybrid_walk* walk, memoi_hybrid_r
     results->x[1] = memoi_hybrid_exchanged_d_kv(shape, "d_k to rows", size);
     results->x[2] = memoi_hybrid_exchanged_d_kv(shape, "d_v to rows", v_size);
     results->from[0] = ring->d_q;
-    results->from[1] = ring->d_k_final;
-    results->from[2] = ring->d_v_final;
+    results->from[1] = ring->d_kv_final[0];
+    results->from[2] = ring->d_kv_final[1];
     results->types[1] = results->types[2] = shape->carried_type;
     results->to[0] = walk->tensors.d_q;
     results->to[1] = walk->tensors.d_k;
@@ -6965,70 +6802,60 @@ MEMOI void memoi_hybrid_results_of(const memoi_hybrid_walk* walk, memoi_hybrid_r
 }
 
 /* Converts result i to the type that is sent, or to the user's tensor if nothing is sent. */
-MEMOI memo_status memoi_hybrid_convert(memoi_hybrid_walk* walk, memoi_hybrid_results* results,
-                                       int32_t i, memo_error* error) {
+MEMOI void memoi_hybrid_convert(memoi_hybrid_walk* walk, memoi_hybrid_results* results, int32_t i) {
     const memoi_shape* group = walk->ring.shape;
     int64_t n = memoi_hybrid_elements(group, memoi_shape_sharding(group, i > 0)->ring_tokens,
                                       i ? group->heads.n_kv : group->heads.n_q, results->x[i].n);
     const void* from = results->from[i];
     int has_ulysses = group->sharding.ulysses > 1;
     if (i && !memoi_shape_moves(group, MEMOI_MOVES_D_KV, group->ulysses_rank))
-        return MEMO_STATUS_OK; /* a later group adds to it */
+        return; /* a later group adds to it */
     if (has_ulysses && group->n_groups == 1 && results->types[i] == results->x[i].type)
-        return MEMO_STATUS_OK; /* sent as it is */
+        return; /* sent as it is */
     results->from[i] = has_ulysses ? (void*)walk->buffers.results[i] : results->to[i];
-    if (from == results->from[i]) return MEMO_STATUS_OK; /* computed in place */
-    return memoi_target_cast(&walk->target, (void*)(uintptr_t)results->from[i], results->x[i].type,
-                             from, results->types[i], n, error);
+    if (from == results->from[i]) return; /* computed in place */
+    memoi_target_cast(&walk->target, MEMOI_TARGET_COMPUTE, (void*)(uintptr_t)results->from[i],
+                      results->x[i].type, from, results->types[i], n);
 }
 
 /* Result i goes to the rows it belongs to.  Replicas are summed there; the last group rounds
  * them. */
-MEMOI memo_status memoi_hybrid_return(memoi_hybrid_walk* walk, const memoi_hybrid_results* results,
-                                      int32_t i, int32_t g, memo_error* error) {
+MEMOI void memoi_hybrid_return(memoi_hybrid_walk* walk, const memoi_hybrid_results* results,
+                               int32_t i, int32_t g) {
     const memoi_shape* shape = walk->shape;
     const memoi_exchanged* x = &results->x[i];
     int64_t n =
         memoi_hybrid_elements(shape, shape->key_sharding.local_tokens, shape->n_kv_heads, x->n);
-    float* sums;
-    memo_status status;
-    if (shape->sharding.ulysses == 1) return MEMO_STATUS_OK;
+    float* sums = i && shape->is_replicated ? walk->buffers.sums[i - 1] : NULL;
+    if (shape->sharding.ulysses == 1) return;
     walk->ulysses.shape = &walk->groups[g % 2];
-    if (!i || !shape->is_replicated)
-        return memoi_ulysses_to_rows(&walk->ulysses, x, results->from[i], results->to[i], NULL,
-                                     error);
-    sums = walk->buffers.sums[i - 1];
-    status = memoi_ulysses_to_rows(&walk->ulysses, x, results->from[i], NULL, sums, error);
-    if (status || g < shape->n_groups - 1) return status;
-    return memoi_target_cast(&walk->exchange_target, results->to[i], shape->type, sums,
-                             MEMO_TYPE_F32, n, error);
+    memoi_ulysses_to_rows(&walk->ulysses, x, results->from[i], results->to[i], sums);
+    if (sums && g == shape->n_groups - 1)
+        memoi_target_cast(&walk->target, walk->ulysses.stream, results->to[i], shape->type, sums,
+                          MEMO_TYPE_F32, n);
 }
 
 /* The results of a group leave.  With several groups they do behind the next one's attention. */
-MEMOI memo_status memoi_hybrid_leave(memoi_hybrid_walk* walk, int32_t g, memo_error* error) {
-    const memoi_target* target = &walk->target;
+MEMOI void memoi_hybrid_leave(memoi_hybrid_walk* walk, int32_t g) {
+    memoi_target* target = &walk->target;
     int is_grouped = walk->shape->n_groups > 1, has_heads = walk->ring.shape->heads.n_q > 0;
-    memo_status status = MEMO_STATUS_OK;
     memoi_hybrid_results results;
     int32_t i;
     memoi_hybrid_results_of(walk, &results);
     if (has_heads && walk->is_full)
-        status = memoi_target_wait(target, MEMOI_TARGET_ROWS, MEMOI_TARGET_COMPUTE, error);
+        memoi_target_wait(target, MEMOI_TARGET_ROWS, MEMOI_TARGET_COMPUTE);
     walk->is_full = is_grouped && has_heads; /* earlier ones left before this one arrived */
-    for (i = 0; i < results.n && !status; i++) {
-        status = memoi_hybrid_convert(walk, &results, i, error);
-        if (!status && !is_grouped) status = memoi_hybrid_return(walk, &results, i, g, error);
+    for (i = 0; i < results.n; i++) {
+        memoi_hybrid_convert(walk, &results, i);
+        if (!is_grouped) memoi_hybrid_return(walk, &results, i, g);
     }
-    if (!is_grouped || status) return status;
+    if (!is_grouped) return;
     if (has_heads) {
-        status = memoi_target_record(target, MEMOI_TARGET_DONE, MEMOI_TARGET_COMPUTE, error);
-        if (!status)
-            status = memoi_target_wait(target, MEMOI_TARGET_DONE, MEMOI_TARGET_ULYSSES, error);
+        memoi_target_record(target, MEMOI_TARGET_DONE, MEMOI_TARGET_COMPUTE);
+        memoi_target_wait(target, MEMOI_TARGET_DONE, MEMOI_TARGET_ULYSSES);
     }
-    for (i = 0; i < results.n && !status; i++)
-        status = memoi_hybrid_return(walk, &results, i, g, error);
-    return status ? status
-                  : memoi_target_record(target, MEMOI_TARGET_ROWS, MEMOI_TARGET_ULYSSES, error);
+    for (i = 0; i < results.n; i++) memoi_hybrid_return(walk, &results, i, g);
+    memoi_target_record(target, MEMOI_TARGET_ROWS, MEMOI_TARGET_ULYSSES);
 }
 
 /* --- all groups ---
@@ -7037,55 +6864,43 @@ MEMOI memo_status memoi_hybrid_leave(memoi_hybrid_walk* walk, int32_t g, memo_er
  * group 1 arrives, group 0 leaves, group 2 arrives, group 1 leaves, ...  Attention of group g waits
  * until g has arrived; its results wait until those of g - 1 have left their buffer. */
 
-MEMOI memo_status memoi_hybrid_open(memoi_hybrid_walk* walk, memo_error* error) {
+MEMOI void memoi_hybrid_open(memoi_hybrid_walk* walk) {
     const memoi_shape* shape = walk->shape;
-    memo_status status = MEMO_STATUS_OK;
+    const memo_sp_attention_tensors* t = &walk->tensors;
+    memoi_target* target = &walk->target;
     /* Row dots are computed from rows, where out and d_out are, then exchanged with d_out. */
     if (walk->ring.is_backward)
-        status = memoi_target_row_sums(
-            &walk->target, walk->buffers.dots_rows, walk->tensors.out, walk->tensors.d_out,
-            shape->type, shape->v_head_size,
-            shape->n_batch * shape->sharding.local_tokens * shape->n_q_heads, error);
-    if (walk->ring.is_backward && walk->tensors.sinks && !status)
-        status = memoi_target_fill(&walk->target, walk->tensors.d_sinks,
-                                   (int64_t)shape->n_q_heads * 4, error);
+        memoi_target_row_sums(target, walk->buffers.dots_rows, t->out, t->d_out, shape->type,
+                              shape->v_head_size,
+                              shape->n_batch * shape->sharding.local_tokens * shape->n_q_heads);
+    if (walk->ring.is_backward && t->sinks)
+        memoi_target_fill(target, MEMOI_TARGET_COMPUTE, t->d_sinks, (int64_t)shape->n_q_heads * 4);
     if (shape->n_groups > 1) {
-        if (!status)
-            status =
-                memoi_target_record(&walk->target, MEMOI_TARGET_DONE, MEMOI_TARGET_COMPUTE, error);
-        if (!status)
-            status =
-                memoi_target_wait(&walk->target, MEMOI_TARGET_DONE, MEMOI_TARGET_ULYSSES, error);
+        memoi_target_record(target, MEMOI_TARGET_DONE, MEMOI_TARGET_COMPUTE);
+        memoi_target_wait(target, MEMOI_TARGET_DONE, MEMOI_TARGET_ULYSSES);
     }
-    if (!status) status = memoi_hybrid_arrive(walk, 0, error);
-    if (!status && shape->n_groups > 1)
-        status =
-            memoi_target_record(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_ULYSSES, error);
-    return status;
+    memoi_hybrid_arrive(walk, 0);
+    if (shape->n_groups > 1) memoi_target_record(target, MEMOI_TARGET_HEADS, MEMOI_TARGET_ULYSSES);
 }
 
 /* Before the attention of group g; the next group arrives meanwhile. */
-MEMOI memo_status memoi_hybrid_next(memoi_hybrid_walk* walk, int32_t g, memo_error* error) {
+MEMOI void memoi_hybrid_next(memoi_hybrid_walk* walk, int32_t g) {
     int32_t n_groups = walk->shape->n_groups;
-    memo_status status = MEMO_STATUS_OK;
     if (n_groups > 1 && walk->groups[g % 2].heads.n_q)
-        status = memoi_target_wait(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_COMPUTE, error);
-    if (!status && g + 1 < n_groups) {
-        status = memoi_hybrid_arrive(walk, g + 1, error);
-        if (!status)
-            status =
-                memoi_target_record(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_ULYSSES, error);
+        memoi_target_wait(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_COMPUTE);
+    if (g + 1 < n_groups) {
+        memoi_hybrid_arrive(walk, g + 1);
+        memoi_target_record(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_ULYSSES);
     }
     memoi_hybrid_enter(walk, g);
-    return status;
 }
 
 /* After all steps of a group's ring, so that a sink counts once; before the result leaves. */
-MEMOI memo_status memoi_hybrid_sinks(const memoi_hybrid_walk* walk, memo_error* error) {
+MEMOI void memoi_hybrid_sinks(memoi_hybrid_walk* walk) {
     const memoi_ring* ring = &walk->ring;
     const memo_ulysses_heads* heads = &ring->shape->heads;
     memo_sinks_desc sinks;
-    if (!walk->tensors.sinks || !heads->n_q) return MEMO_STATUS_OK;
+    if (!walk->tensors.sinks || !heads->n_q) return;
     memset(&sinks, 0, sizeof sinks);
     sinks.lse = ring->lse;
     sinks.sinks = walk->tensors.sinks + heads->first_q;
@@ -7094,33 +6909,37 @@ MEMOI memo_status memoi_hybrid_sinks(const memoi_hybrid_walk* walk, memo_error* 
     sinks.n_columns = ring->shape->v_head_size;
     if (!ring->is_backward) {
         sinks.out = ring->out;
+        MEMOI_TARGET_KERNEL(&walk->target, MEMOI_TARGET_COMPUTE, sinks, sinks, "sinks", &sinks);
     } else {
         sinks.row_dots = ring->row_dots;
         sinks.d_sinks = walk->tensors.d_sinks + heads->first_q;
+        MEMOI_TARGET_KERNEL(&walk->target, MEMOI_TARGET_COMPUTE, sink_sums, sink_sums, "sink sums",
+                            &sinks);
     }
-    return memoi_target_add_sinks(&walk->target, &sinks, error);
 }
 
 /* n_walks: 1; or all ring ranks, for one schedule: then the first ring exchanges for all.  rings:
  * room for their rings. */
 MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walks, memoi_ring* rings,
-                                            int32_t n_walks, memo_error* error) {
+                                            int32_t n_walks) {
     int32_t n_groups = walks->shape->n_groups, g, i;
-    memo_status status = MEMO_STATUS_OK;
-    for (i = 0; i < n_walks && !status; i++) status = memoi_hybrid_open(&walks[i], error);
-    for (g = 0; g < n_groups && !status; g++) {
-        for (i = 0; i < n_walks && !status; i++) {
-            status = memoi_hybrid_next(&walks[i], g, error);
+    for (i = 0; i < n_walks; i++) memoi_hybrid_open(&walks[i]);
+    for (g = 0; g < n_groups; g++) {
+        for (i = 0; i < n_walks; i++) {
+            memoi_hybrid_next(&walks[i], g);
             rings[i] = walks[i].ring;
         }
-        if (!status) status = memoi_ring_run(rings, n_walks, error);
-        for (i = 0; i < n_walks && !status; i++) status = memoi_hybrid_sinks(&walks[i], error);
-        for (i = 0; i < n_walks && !status; i++) status = memoi_hybrid_leave(&walks[i], g, error);
+        memoi_ring_run(rings, n_walks);
+        for (i = 0; i < n_walks; i++) {
+            memoi_hybrid_sinks(&walks[i]);
+            memoi_hybrid_leave(&walks[i], g);
+        }
     }
-    for (i = 0; i < n_walks && n_groups > 1 && !status; i++)
-        status =
-            memoi_target_wait(&walks[i].target, MEMOI_TARGET_ROWS, MEMOI_TARGET_COMPUTE, error);
-    return status;
+    for (i = 0; i < n_walks && n_groups > 1; i++)
+        memoi_target_wait(&walks[i].target, MEMOI_TARGET_ROWS, MEMOI_TARGET_COMPUTE);
+    for (i = 0; i < n_walks; i++)
+        if (walks[i].target.status) return walks[i].target.status;
+    return MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a,
@@ -7157,11 +6976,11 @@ MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_sp_attention
     memo_status status = memoi_hybrid_check_call(a, tensors, mask, is_backward, error);
     if (status) return status;
     memoi_hybrid_walk_init(&walk, &a->shape, &a->target, is_backward ? &a->backward : &a->forward,
-                           tensors, mask, is_backward);
+                           tensors, mask, is_backward, error);
     walk.ring.attention = &a->attention;
     walk.ring.comm = a->ring;
     walk.ulysses.comm = a->ulysses;
-    return memoi_hybrid_walk_through(&walk, &ring, 1, error);
+    return memoi_hybrid_walk_through(&walk, &ring, 1);
 }
 
 memo_status memo_sp_attention_forward(memo_sp_attention* attention,
@@ -7218,9 +7037,9 @@ memo_status memo_sp_attention_schedule(const memo_sp_attention* a,
     if (status) return status;
     target.has_ranges = 1;
     memoi_hybrid_walk_init(&walk, &a->shape, &target, is_backward ? &a->backward : &a->forward,
-                           tensors, mask, is_backward);
+                           tensors, mask, is_backward, error);
     memoi_hybrid_walk_set_costs(&walk, costs ? costs : &none);
-    return memoi_hybrid_walk_through(&walk, &ring, 1, error);
+    return memoi_hybrid_walk_through(&walk, &ring, 1);
 }
 
 typedef struct memoi_hybrid_all_ranks {
@@ -7259,7 +7078,7 @@ MEMOI memo_status memoi_hybrid_all_ranks_add(memoi_hybrid_all_ranks* all,
     tensors.lse = (float*)(void*)somewhere;
     memoi_hybrid_carve_all(&all->shapes[r], somewhere + ((int64_t)1 << 40), is_backward, &buffers);
     memoi_hybrid_walk_init(&all->walks[r], &all->shapes[r], &target, &buffers, &tensors, mask,
-                           is_backward);
+                           is_backward, error);
     memoi_hybrid_walk_set_costs(&all->walks[r], costs);
     if (r)
         all->more_streams[r - 1] =
@@ -7294,7 +7113,7 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     if (!status) {
         all.walks[0].ring.more_streams = all.more_streams;
         all.walks[0].ring.n_more_streams = rd - 1;
-        status = memoi_hybrid_walk_through(all.walks, all.rings, rd, error);
+        status = memoi_hybrid_walk_through(all.walks, all.rings, rd);
     }
 
     memob_arrays_free(&all.arrays);
@@ -7903,40 +7722,6 @@ memo_status memo_blocks_backward_schedule(const memo_blocks_schedule_desc* desc,
 
 #define MEMOI_MEASURE_RUNS 5
 
-MEMOI memo_status memoi_blocks_measure_once(memo_comm* comm, const memo_device* d,
-                                            memo_stream stream, memo_collective kind,
-                                            memo_type type, int64_t count, char* x,
-                                            memo_event* events, double* elapsed_s,
-                                            memo_error* error) {
-    char* share = x + comm->rank * count * memo_type_bytes(type);
-    memo_status status = memo_barrier(comm, stream, error);
-    if (!status) status = memo_event_record(d, events[0], stream, error);
-    if (status) return status;
-    if (kind == MEMO_COLLECTIVE_ALL_REDUCE)
-        status = memo_all_reduce(comm, stream, x, x, count, type, MEMO_REDUCTION_SUM, error);
-    else if (kind == MEMO_COLLECTIVE_ALL_GATHER)
-        status = memo_all_gather(comm, stream, share, x, count, type, error);
-    else
-        status =
-            memo_reduce_scatter(comm, stream, x, share, count, type, MEMO_REDUCTION_SUM, error);
-    if (!status) status = memo_event_record(d, events[1], stream, error);
-    if (!status) status = memo_stream_synchronize(d, stream, error);
-    return status ? status : memo_event_elapsed(d, events[0], events[1], elapsed_s, error);
-}
-
-/* Replaces host[n] by the maxima over all ranks.  host is pinned; on_device holds n doubles too. */
-MEMOI memo_status memoi_blocks_measure_share(memo_comm* comm, const memo_device* d,
-                                             memo_stream stream, double* on_device, double* host,
-                                             int32_t n, memo_error* error) {
-    int64_t n_bytes = n * (int64_t)sizeof(double);
-    memo_status status = memo_copy(d, stream, MEMO_COPY_TO_DEVICE, on_device, host, n_bytes, error);
-    if (!status)
-        status = memo_all_reduce(comm, stream, on_device, on_device, n, MEMO_TYPE_F64,
-                                 MEMO_REDUCTION_MAX, error);
-    if (!status) status = memo_copy(d, stream, MEMO_COPY_TO_HOST, host, on_device, n_bytes, error);
-    return status ? status : memo_stream_synchronize(d, stream, error);
-}
-
 typedef struct memoi_measure {
     memo_comm* comm;
     const memo_device* device;
@@ -7944,8 +7729,39 @@ typedef struct memoi_measure {
     memo_collective kind;
     memo_type type;
     memo_event events[2];
-    void *x, *on_device, *host;
+    void* x;
+    void *on_device, *host; /* the measured times; host is pinned */
 } memoi_measure;
+
+MEMOI memo_status memoi_blocks_measure_once(const memoi_measure* m, int64_t count,
+                                            double* elapsed_s, memo_error* error) {
+    const memo_device* d = m->device;
+    int is_scatter = m->kind == MEMO_COLLECTIVE_REDUCE_SCATTER;
+    char* share = (char*)m->x + m->comm->rank * count * memo_type_bytes(m->type);
+    memo_status status = memo_barrier(m->comm, m->stream, error);
+    if (!status) status = memo_event_record(d, m->events[0], m->stream, error);
+    if (!status)
+        status = memoi_collective(
+            m->comm, m->stream, m->kind, m->kind == MEMO_COLLECTIVE_ALL_GATHER ? share : m->x,
+            is_scatter ? share : m->x, count, m->type, MEMO_REDUCTION_SUM, 0, error);
+    if (!status) status = memo_event_record(d, m->events[1], m->stream, error);
+    if (!status) status = memo_stream_synchronize(d, m->stream, error);
+    return status ? status : memo_event_elapsed(d, m->events[0], m->events[1], elapsed_s, error);
+}
+
+/* Replaces host[n] by the maxima over all ranks. */
+MEMOI memo_status memoi_blocks_measure_share(const memoi_measure* m, int32_t n, memo_error* error) {
+    const memo_device* d = m->device;
+    int64_t n_bytes = n * (int64_t)sizeof(double);
+    memo_status status =
+        memo_copy(d, m->stream, MEMO_COPY_TO_DEVICE, m->on_device, m->host, n_bytes, error);
+    if (!status)
+        status = memo_all_reduce(m->comm, m->stream, m->on_device, m->on_device, n, MEMO_TYPE_F64,
+                                 MEMO_REDUCTION_MAX, error);
+    if (!status)
+        status = memo_copy(d, m->stream, MEMO_COPY_TO_HOST, m->host, m->on_device, n_bytes, error);
+    return status ? status : memo_stream_synchronize(d, m->stream, error);
+}
 
 /* The largest count; 0 if one is below 1. */
 MEMOI int64_t memoi_blocks_measure_largest(const int64_t* counts, int32_t n) {
@@ -7981,14 +7797,12 @@ MEMOI void memoi_blocks_measure_close(memoi_measure* m) {
 }
 
 /* The median of MEMOI_MEASURE_RUNS runs after one warm-up. */
-MEMOI memo_status memoi_blocks_measure_count(memoi_measure* m, int64_t count, double* median_s,
-                                             memo_error* error) {
+MEMOI memo_status memoi_blocks_measure_count(const memoi_measure* m, int64_t count,
+                                             double* median_s, memo_error* error) {
     double runs[MEMOI_MEASURE_RUNS], elapsed_s = 0;
     int32_t run, j;
     for (run = -1; run < MEMOI_MEASURE_RUNS; run++) {
-        memo_status status =
-            memoi_blocks_measure_once(m->comm, m->device, m->stream, m->kind, m->type, count,
-                                      (char*)m->x, m->events, &elapsed_s, error);
+        memo_status status = memoi_blocks_measure_once(m, count, &elapsed_s, error);
         if (status) return status;
         for (j = run; j > 0 && runs[j - 1] > elapsed_s; j--) runs[j] = runs[j - 1];
         if (run >= 0) runs[j] = elapsed_s;
@@ -8025,9 +7839,7 @@ memo_status memo_comm_measure(memo_comm* comm, const memo_device* device, memo_s
         &m, largest * bytes * (kind == MEMO_COLLECTIVE_ALL_REDUCE ? 1 : comm->size), n, error);
     for (k = 0; k < n && !status; k++)
         status = memoi_blocks_measure_count(&m, counts[k], &((double*)m.host)[k], error);
-    if (!status)
-        status = memoi_blocks_measure_share(comm, device, stream, (double*)m.on_device,
-                                            (double*)m.host, n, error);
+    if (!status) status = memoi_blocks_measure_share(&m, n, error);
     if (!status) memcpy(measured_s, m.host, (size_t)n * sizeof(double));
     if (status) (void)memo_stream_synchronize(device, stream, NULL);
     memoi_blocks_measure_close(&m);
@@ -8635,15 +8447,7 @@ MEMOI memo_status memoi_linear_host_forward(void* context, memo_stream stream, c
                                             const float* weights, const float* bias, float* y,
                                             int64_t n_rows, int64_t n_in, int64_t n_out,
                                             memo_error* error) {
-    memoi_linear_args args;
-    memset(&args, 0, sizeof args);
-    args.x = x;
-    args.weights = weights;
-    args.bias = bias;
-    args.y = y;
-    args.n_rows = n_rows;
-    args.n_in = n_in;
-    args.n_out = n_out;
+    const memoi_linear_args args = {x, weights, bias, NULL, y, NULL, n_rows, n_in, n_out};
     return memo_host_device_launch((memo_device*)context, stream, memoi_linear_forward_run, &args,
                                    sizeof args, error);
 }
@@ -8651,14 +8455,7 @@ MEMOI memo_status memoi_linear_host_forward(void* context, memo_stream stream, c
 MEMOI memo_status memoi_linear_host_backward(void* context, memo_stream stream, const float* d_y,
                                              const float* weights, float* d_x, int64_t n_rows,
                                              int64_t n_in, int64_t n_out, memo_error* error) {
-    memoi_linear_args args;
-    memset(&args, 0, sizeof args);
-    args.d_y = d_y;
-    args.weights = weights;
-    args.y = d_x;
-    args.n_rows = n_rows;
-    args.n_in = n_in;
-    args.n_out = n_out;
+    const memoi_linear_args args = {NULL, weights, NULL, d_y, d_x, NULL, n_rows, n_in, n_out};
     return memo_host_device_launch((memo_device*)context, stream, memoi_linear_backward_run, &args,
                                    sizeof args, error);
 }
@@ -8667,15 +8464,7 @@ MEMOI memo_status memoi_linear_host_weights(void* context, memo_stream stream, c
                                             const float* d_y, float* d_weights, float* d_bias,
                                             int64_t n_rows, int64_t n_in, int64_t n_out,
                                             memo_error* error) {
-    memoi_linear_args args;
-    memset(&args, 0, sizeof args);
-    args.x = x;
-    args.d_y = d_y;
-    args.y = d_weights;
-    args.d_bias = d_bias;
-    args.n_rows = n_rows;
-    args.n_in = n_in;
-    args.n_out = n_out;
+    const memoi_linear_args args = {x, NULL, NULL, d_y, d_weights, d_bias, n_rows, n_in, n_out};
     return memo_host_device_launch((memo_device*)context, stream, memoi_linear_weights_run, &args,
                                    sizeof args, error);
 }

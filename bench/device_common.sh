@@ -3,7 +3,7 @@
 begin_s=$(date +%s)
 limit_s=${LIMIT_S:-540}
 PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer:/usr/local/cuda/extras/compute-sanitizer
-LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/cuda/lib64
+LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/cuda/lib64:/usr/local/cuda/lib
 export PATH LD_LIBRARY_PATH
 
 left() { echo $((begin_s + limit_s - $(date +%s))); }
@@ -33,6 +33,9 @@ begin() {
         command -v nvcc >/dev/null 2>&1 || stop "needs nvcc (developer.nvidia.com/cuda-downloads)"
         arch=$(nvidia-smi -i 0 --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -cd 0-9)
         arch=${arch:+sm_$arch}
+        # Where make looks for headers.
+        [ -n "${CUDA_HOME:-}" ] || [ -f /usr/local/cuda/include/cuda_runtime.h ] ||
+            export CUDA_HOME="$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")"
     fi
     command -v timeout >/dev/null 2>&1 || stop "needs timeout (coreutils)"
     name=$(echo "$gpu" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')$1
@@ -163,11 +166,21 @@ end() {
 
 # ---- the trainer ----
 
+# What the trainer is built from: a copy of the tree may have the files of an earlier call with newer dates.
+trainer_sources() {
+    echo "$arch ${CUDNN:-}"
+    cat Makefile ./*.h ./*.cuh examples/*.h examples/gpt/*.[ch] examples/gpt/*.cu | cksum
+}
+
 # build_trainer: the program in $trainer, with cuDNN's attention if CUDNN names the folder of cudnn-frontend, and with NCCL
 # if it is found.
 build_trainer() {
     trainer=${TRAINER:-build/examples/train_gpt_cuda}
     [ -z "${TRAINER:-}" ] || return 0
+    if ! is_dry && [ -x "$trainer" ] && [ "$(cat "$trainer.sources" 2>/dev/null)" = "$(trainer_sources)" ]; then
+        echo "| build-trainer | built by an earlier call | 0 s |" >>"$stages"
+        return
+    fi
     find_library cublasLt cublasLt.h
     find_library nccl nccl.h
     nccl_home=$(echo "$flags" | sed -n 's/.*-idirafter,\(.*\)\/include .*/\1/p') # empty: where make finds it, or nowhere
@@ -181,6 +194,7 @@ build_trainer() {
     done
     stage build-trainer 300 env NVCC_APPEND_FLAGS="$includes" MEMO_NO_INSTALL=1 make -j4 CUDA_ARCH="${arch:-native}" \
         LDFLAGS="$directories" CUDNN="${CUDNN:-}" ${nccl_home:+NCCL_HOME="$nccl_home"} "$trainer"
+    is_dry || [ "$status" != 0 ] || trainer_sources >"$trainer.sources"
 }
 
 # train NAME SECONDS POLICY TOKENS LAYERS STEPS FLAGS...: a row in $folder/trainer.md.  A budget that cannot hold the run
@@ -192,7 +206,7 @@ train() {
     stage "$train_name" "$train_seconds" "$trainer" --policy "$train_policy" --random-tokens \
         --vocabulary "${VOCABULARY:-50304}" --hidden "${HIDDEN:-4096}" --heads "${HEADS:-32}" --seq "$train_tokens" \
         --layers "$train_layers" --batch 1 --tile "${TILE:-4096}" --steps "$train_steps" --flops "${FLOPS:-989}" \
-        --host-memory "${host_gib}GiB" --seed 1 ${CUDNN:+--deterministic 0} "$@"
+        --host-memory "${host_gib}GiB" --learning-rate 0.001 --seed 1 ${CUDNN:+--deterministic 0} "$@"
     expected=0
     is_dry && return
     [ $status != 2 ] || grep -q 'cannot hold' "$folder/$train_name.log" || failed=1
@@ -219,7 +233,8 @@ train() {
 torch() {
     torch_name=$1 torch_seconds=$2 torch_tokens=$3 torch_layers=$4 torch_steps=$5
     shift 5
-    if ! is_dry && ! python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+    has_torch=${has_torch-$(is_dry || python3 -c 'import torch; print(torch.cuda.is_available())' 2>/dev/null)}
+    if ! is_dry && [ "$has_torch" != True ]; then
         [ -n "${TRAINER:-}" ] || failed=1
         echo "| PyTorch | $torch_tokens | $torch_layers | not run: python3 has no torch with a GPU | | | |" >>"$folder/trainer.md"
         return

@@ -284,18 +284,22 @@ __device__ static inline int64_t attention_at(const placed_rows& r, int64_t x) {
     return i / r.n * r.batch + i % r.n * r.row + x % in_row;
 }
 
-/* to = or += from (b, n, h, d). */
+/* to = or += from (b, n, h, d).  A thread puts 8 elements, which cuDNN's head sizes are multiples of, because divisions
+ * of 64-bit numbers for each element would take longer than the memory does. */
+enum { ATTENTION_PUT = 8 };
 __global__ static void attention_put_kernel(void* to, memo_type type, const uint16_t* from,
                                             placed_rows r, int64_t total, bool adds) {
-    ATTENTION_EACH(x, total) {
-        const int64_t at = attention_at(r, x);
-        const float value = memo_f32_from_bf16(from[x]);
-        if (type == MEMO_TYPE_F32) {
-            float* y = (float*)to + at;
-            *y = adds ? *y + value : value;
-        } else {
-            uint16_t* y = (uint16_t*)to + at;
-            *y = adds ? memo_bf16_from_f32(memo_f32_from_bf16(*y) + value) : from[x];
+    ATTENTION_EACH(thread, total / ATTENTION_PUT) {
+        const int64_t x = thread * ATTENTION_PUT, at = attention_at(r, x);
+        for (int i = 0; i < ATTENTION_PUT; i++) {
+            const float value = memo_f32_from_bf16(from[x + i]);
+            if (type == MEMO_TYPE_F32) {
+                float* y = (float*)to + at + i;
+                *y = adds ? *y + value : value;
+            } else {
+                uint16_t* y = (uint16_t*)to + at + i;
+                *y = adds ? memo_bf16_from_f32(memo_f32_from_bf16(*y) + value) : from[x + i];
+            }
         }
     }
 }
@@ -350,8 +354,8 @@ static inline memo_status attention_put(cudaStream_t stream, void* to, memo_type
                                         attention_rows rows, bool adds, memo_error* error) {
     const placed_rows r = {is_k ? s.n_k : s.n_q, is_k ? s.h_k : s.h_q, s.d, rows.row, rows.batch};
     const int64_t total = s.b * r.n * r.h * r.d;
-    return attention_launch(stream, total, error, attention_put_kernel, to, type, from, r, total,
-                            adds);
+    return attention_launch(stream, total / ATTENTION_PUT, error, attention_put_kernel, to, type,
+                            from, r, total, adds);
 }
 static inline memo_status attention_turn_lse(cudaStream_t stream, float* lse, float* stats,
                                              const attention_shape& s, attention_rows rows,
@@ -566,6 +570,8 @@ static inline memo_status attention_shapes_over_ranks(const memo_sp_attention_de
                                                       memo_error* error) {
     memo_sp_attention_desc of_rank = desc;
     memo_sp_attention_sizes sizes;
+    const int32_t n_groups =
+        desc.sharding.ulysses > 1 && desc.ulysses_groups > 1 ? desc.ulysses_groups : 1;
     const bool has_ring =
         desc.sharding.ring > 1; /* without one, a rank has all rows of its heads */
     if (desc.type != MEMO_TYPE_BF16 || (has_ring && desc.sharding.kind != MEMO_SHARDING_ZIGZAG) ||
@@ -578,6 +584,15 @@ static inline memo_status attention_shapes_over_ranks(const memo_sp_attention_de
     for (int32_t u = 0; u < desc.sharding.ulysses; u++) {
         of_rank.ulysses_rank = u;
         if (memo_sp_attention_desc_get_sizes(&of_rank, &sizes, error)) return error->status;
+        if (n_groups > 1 &&
+            (sizes.heads.n_kv % n_groups ||
+             sizes.heads.n_q != sizes.heads.n_kv * (desc.n_q_heads / desc.n_kv_heads)))
+            return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                                  "cuDNN's attention over ranks: %d groups of heads are not alike "
+                                  "on a rank with %d key heads",
+                                  n_groups, sizes.heads.n_kv);
+        sizes.heads.n_q /= n_groups;
+        sizes.heads.n_kv /= n_groups;
         attention_shapes_of_heads(desc, sizes.heads, is_deterministic, shapes);
     }
     return MEMO_STATUS_OK;

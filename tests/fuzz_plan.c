@@ -1,4 +1,4 @@
-/* fuzz_plan.c - gives any bytes to memo_plan_parse: they are refused with a message, or are a valid plan.
+/* fuzz_plan.c - gives any bytes to the parser of plans: they are refused with a message, or are a valid plan.
  *
  * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays the inputs that were found. */
 #ifndef FUZZ_REPLAY
@@ -33,7 +33,9 @@ static void same_plan(const memo_plan* a, const memo_plan* b) {
 static void fuzz_plan_text(const char* text, int64_t n_bytes) {
     memo_error error;
     memo_plan *plan = NULL, *other = NULL;
-    memo_status status = memo_plan_parse(text, n_bytes, "input", &plan, &error);
+    memob_reader reader;
+    memo_status status = memob_reader_init(&reader, text, n_bytes, "input", &error);
+    if (!status) status = memoi_plan_parse(&reader, &plan, &error);
     if (status) {
         fuzz_refused(status, &error);
         return;

@@ -1,4 +1,4 @@
-/* fuzz_schedule.c - gives any bytes to memo_schedule_parse: they are refused with a message, or are a schedule that can
+/* fuzz_schedule.c - gives any bytes to the parser of schedules: they are refused with a message, or are a schedule that can
  * be written, read back, checked, explained, simulated and drawn.
  *
  * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays the inputs that were found. */
@@ -45,8 +45,10 @@ static void use_schedule(const memo_schedule* schedule) {
 static void fuzz_schedule(const uint8_t* data, size_t size) {
     memo_error error;
     memo_schedule *schedule = NULL, *other = NULL;
-    memo_status status = memo_schedule_parse(size ? (const char*)data : "", (int64_t)size, "input",
-                                             &schedule, &error);
+    memob_reader reader;
+    memo_status status =
+        memob_reader_init(&reader, size ? (const char*)data : "", (int64_t)size, "input", &error);
+    if (!status) status = memoi_schedule_parse(&reader, &schedule, &error);
     if (status) {
         fuzz_refused(status, &error);
         return;

@@ -56,11 +56,12 @@ static inline memo_status train_step(training* t, const thread_rank* rank, gpt_m
     return status;
 }
 
-static inline int is_sum_over_ranks(const memo_schedule* schedule, int64_t op) {
-    return strstr(memo_schedule_op_name(schedule, op), ": sum over ranks") != NULL;
+static inline int is_sum_of_gradients(const memo_schedule* schedule, int64_t op) {
+    return !strcmp(schedule->text + schedule->streams[schedule->ops[op].stream], "gradients") &&
+           strstr(memo_schedule_op_name(schedule, op), ": sum over ");
 }
 
-/* Counts the sums of buckets, and those that run beside an operation of the backward if a sum takes as long as 8 other
+/* Counts the sums of gradients, and those that run beside an operation of the backward if a sum takes as long as 8 other
  * operations. */
 static inline memo_status count_sums(training* t, memo_schedule* schedule, memo_error* error) {
     memo_simulation* times;
@@ -68,11 +69,11 @@ static inline memo_status count_sums(training* t, memo_schedule* schedule, memo_
     int64_t i, k;
     for (i = 0; i < schedule->n_ops; i++)
         if (schedule->ops[i].kind == MEMO_OP_RUN)
-            schedule->ops[i].duration_s = is_sum_over_ranks(schedule, i) ? 8 : 1;
+            schedule->ops[i].duration_s = is_sum_of_gradients(schedule, i) ? 8 : 1;
     if ((status = memo_schedule_simulate(schedule, &times, error))) return status;
     for (i = 0; i < schedule->n_ops; i++) {
         int is_beside = 0;
-        if (!is_sum_over_ranks(schedule, i)) continue;
+        if (!is_sum_of_gradients(schedule, i)) continue;
         for (k = 0; k < schedule->n_ops; k++)
             is_beside |= schedule->ops[k].kind == MEMO_OP_RUN &&
                          schedule->ops[k].stream != schedule->ops[i].stream &&

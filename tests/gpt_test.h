@@ -8,6 +8,65 @@
 #include "memo_plan.h"
 #include "memo_test.h"
 
+/* --- what a model holds --- */
+
+/* Checks the config, and returns the sizes of the swap engine. */
+static inline memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* sizes,
+                                         memo_error* error) {
+    memo_tensor tensors[GPT_N_TENSORS];
+    memo_swap_desc swap;
+    memo_status status = gpt_check_config(&desc->config, error);
+    if (status) return status;
+    swap = gpt_swap_desc(desc, tensors);
+    return memo_swap_desc_get_sizes(&swap, sizes, error);
+}
+
+/* These copy from and to the caller's memory, gpt_n_parameters elements each, of this tensor rank: gradients of
+ * gpt_sum_type, parameters of config.type.  They wait for all enqueued work.  If config.zero splits the gradients, the
+ * parts of other ranks are 0. */
+static inline memo_status gpt_get_gradients(gpt_model* model, void* gradients, memo_error* error) {
+    int64_t b;
+    if (gpt_reduce(model, error)) return model->status;
+    if (!model->zero)
+        gpt_copy_out(model, gradients, model->gradients, gpt_gradient_bytes(model));
+    else
+        memset(gradients, 0, (size_t)gpt_sum_bytes(model, model->layout.n));
+    for (b = 0; b < gpt_n_buckets(&model->config) && model->zero; b++) {
+        const gpt_part part = gpt_part_at(model, b, model->share.rank);
+        gpt_copy_out(model, (char*)gradients + gpt_sum_bytes(model, part.begin), part.gradients,
+                     gpt_sum_bytes(model, part.end - part.begin));
+    }
+    return gpt_finish(model, error);
+}
+
+static inline memo_status gpt_get_parameters(gpt_model* model, void* parameters,
+                                             memo_error* error) {
+    model->status = MEMO_STATUS_OK;
+    gpt_copy_out(model, parameters, model->parameters, gpt_n_bytes(model, model->layout.n));
+    return gpt_finish(model, error);
+}
+
+static inline memo_status gpt_set_parameters(gpt_model* model, const void* parameters,
+                                             memo_error* error) {
+    const int64_t n_bytes = gpt_n_bytes(model, model->layout.n);
+    const int64_t most = gpt_staging_bytes(&model->config, model->n_micro_batches);
+    void* staging = model->host_totals;
+    int64_t at, n;
+    model->status = MEMO_STATUS_OK;
+    gpt_synchronize(model); /* tokens may be on their way */
+    for (at = 0; at < n_bytes && !model->status; at += n) {
+        n = gpt_min(most, n_bytes - at);
+        memcpy(staging, (const char*)parameters + at, (size_t)n);
+        model->status = memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE,
+                                  model->parameters + at, staging, n, &model->error);
+        gpt_synchronize(model);
+    }
+    gpt_set_masters(model);
+    return gpt_finish(model, error);
+}
+
+/* --- a model in a device --- */
+
 typedef struct gpt_test_run {
     memo_device* host;
     gpt_host_kernels host_kernels;
@@ -118,6 +177,89 @@ static inline memo_status gpt_test_open(const gpt_desc* desc, gpt_test_run* run,
     if (!status) status = gpt_create(&real, &run->model, error);
     if (status) gpt_test_close(run);
     return status;
+}
+
+/* With activations in bf16 the kernels store rstd and LSE in fp32: they are near the exact ones of the bf16
+ * operands, not a rounding to bf16 away. */
+static inline void gpt_test_check_sums(memo_device* device, const gpt_kernels* kernels) {
+    enum { N = 13, HEADS = 2, SIZE = 32, HIDDEN = HEADS * SIZE, N_ELEMENTS = N * HIDDEN };
+    const int64_t sums = 4 * N_ELEMENTS * (int64_t)sizeof(uint16_t);
+    const int64_t n_bytes = sums + N * (HEADS + 1) * (int64_t)sizeof(float);
+    const uint64_t key = memo_test_random();
+    gpt_config config = gpt_test_config(1, HIDDEN, HEADS, HEADS, N, 1, 4, 0);
+    gpt_shapes shapes;
+    gpt_attention_args attention;
+    gpt_norm_args norm;
+    memo_stream stream = NULL;
+    memo_error error;
+    void *pinned = NULL, *scratch = NULL, *memory = NULL;
+    uint16_t *q, *k;
+    float *lse, *rstd;
+    char* at;
+    int i, j, e, head;
+
+    /* q, k, v, results; LSE, rstd. */
+    config.type = MEMO_TYPE_BF16;
+    shapes = gpt_shapes_make(&config);
+    CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
+    CHECK_OK(memo_device_alloc(device, kernels->scratch_bytes(kernels->context, &shapes), &scratch,
+                               &error));
+    CHECK_OK(memo_device_alloc(device, n_bytes, &memory, &error));
+    CHECK_OK(memo_host_alloc(device, n_bytes, &pinned, &error));
+    if (!memory || !pinned || !scratch) return;
+    CHECK_OK(kernels->prepare(kernels->context, &shapes, stream, scratch, &error));
+    q = (uint16_t*)pinned;
+    k = q + N_ELEMENTS;
+    lse = (float*)(void*)((char*)pinned + sums);
+    rstd = lse + N * HEADS;
+    for (i = 0; i < 4 * N_ELEMENTS; i++)
+        q[i] = memo_bf16_from_f32((float)gpt_normal(key, (uint64_t)i));
+    CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_DEVICE, memory, pinned, n_bytes, &error));
+
+    at = (char*)memory;
+    memset(&attention, 0, sizeof attention);
+    attention.shape.sequence = N;
+    attention.shape.head_size = SIZE;
+    attention.shape.n_heads = attention.shape.n_kv_heads = HEADS;
+    attention.batch = 1;
+    attention.q = at;
+    attention.k = at + sums / 4;
+    attention.v = at + sums / 2;
+    attention.out = at + 3 * sums / 4;
+    attention.lse = at + sums;
+    memset(&norm, 0, sizeof norm);
+    norm.x = at;
+    norm.weight = at + sums / 2;
+    norm.y = at + 3 * sums / 4;
+    norm.rstd = at + sums + N * HEADS * (int64_t)sizeof(float);
+    norm.rows = gpt_rows_make(0, N);
+    norm.hidden = HIDDEN;
+    CHECK_OK(kernels->enqueue(kernels->context, stream, GPT_KIND_ATTENTION, &attention, &error));
+    CHECK_OK(kernels->enqueue(kernels->context, stream, GPT_KIND_NORM, &norm, &error));
+    CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_HOST, lse, at + sums, n_bytes - sums, &error));
+    CHECK_OK(memo_stream_synchronize(device, stream, &error));
+
+    for (i = 0; i < N; i++) {
+        double squares = 0;
+        for (e = 0; e < HIDDEN; e++)
+            squares += pow((double)memo_f32_from_bf16(q[i * HIDDEN + e]), 2);
+        CHECK_IS(fabs((double)rstd[i] * sqrt(squares / HIDDEN + 1e-5) - 1), <, 1e-5);
+        for (head = 0; head < HEADS; head++) {
+            double sum = 0;
+            for (j = 0; j <= i; j++) {
+                double score = 0;
+                for (e = head * SIZE; e < (head + 1) * SIZE; e++)
+                    score += (double)memo_f32_from_bf16(q[i * HIDDEN + e]) *
+                             (double)memo_f32_from_bf16(k[j * HIDDEN + e]);
+                sum += exp(score / sqrt((double)SIZE));
+            }
+            CHECK_IS(fabs((double)lse[i * HEADS + head] - log(sum)), <, 1e-5);
+        }
+    }
+    CHECK_OK(memo_host_free(device, pinned, &error));
+    CHECK_OK(memo_device_free(device, memory, &error));
+    CHECK_OK(memo_device_free(device, scratch, &error));
+    CHECK_OK(memo_stream_destroy(device, stream, &error));
 }
 
 /* Text with some order in it, so that a loss can fall: each byte is near the one before. */

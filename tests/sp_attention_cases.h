@@ -42,6 +42,7 @@ typedef struct attention_case {
     int32_t v_head_size; /* 0: head_size */
     memo_type type;
     int32_t sends_again, rounds_gradients, ulysses_groups, gathers_keys;
+    int32_t overwrites; /* d_k is k, and d_v is v; takes several ranks and one repeat */
     int32_t
         is_poisoned; /* scratch memory is full of NaN, and attention refuses any that it is given */
     double spread;   /* of q and k; 0: 1 */
@@ -77,7 +78,7 @@ static const char* case_text(const attention_case* c) {
     snprintf(text, sizeof text,
              "ring %d ulysses %d%s %s %s window %d,%d%s documents %d%s%s, batch %d tokens %d keys "
              "%d heads "
-             "%d/%d of %d/%d in %d groups, %s%s%s%s%s",
+             "%d/%d of %d/%d in %d groups, %s%s%s%s%s%s",
              c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
              memo_sharding_name(c->sharding), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
              (int)c->window, (int)c->window_after, c->has_prefixes ? ", prefixes," : "",
@@ -86,7 +87,7 @@ static const char* case_text(const attention_case* c) {
              c->n_q_heads, c->n_kv_heads, c->head_size, c->v_head_size, c->ulysses_groups,
              memo_type_name(c->type), c->sends_again ? ", sends again" : "",
              c->rounds_gradients ? ", rounds gradients" : "",
-             c->gathers_keys ? ", gathers keys" : "",
+             c->gathers_keys ? ", gathers keys" : "", c->overwrites ? ", overwrites keys" : "",
              c->has_sinks    ? c->has_slopes ? ", sinks, biases" : ", sinks"
              : c->has_slopes ? ", biases"
                              : "");
@@ -916,8 +917,8 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     tensors.saved = saved;
     tensors.d_out = share[D_OUT];
     tensors.d_q = share[D_Q];
-    tensors.d_k = share[D_K];
-    tensors.d_v = share[D_V];
+    tensors.d_k = share[c->overwrites ? K : D_K];
+    tensors.d_v = share[c->overwrites ? V : D_V];
     if (c->has_sinks) {
         sinks = (float*)(void*)CASE_CALLOC(2 * MAX_HEADS, sizeof(float));
         memcpy(sinks, all->w->sinks, sizeof all->w->sinks);
@@ -992,6 +993,10 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
         }
         if (n_wrong)
             status = memo_error_set(error, MEMO_STATUS_DEVICE, "the LSE of padding is not -inf");
+    }
+    if (c->overwrites) {
+        memcpy(share[D_K], share[K], (size_t)buffers.k_bytes);
+        memcpy(share[D_V], share[V], (size_t)buffers.v_bytes);
     }
     for (t = 0; t < N_TENSORS; t++) {
         for (b = 0; b < c->n_batch; b++)

@@ -7,12 +7,13 @@
 #   tests_all                 succeeds under `make test-all`, which runs slow tests too
 #   tap_end                   the last line; its status is the script's
 #
-# Arguments of the script: [NAME] [--seed N]   NAME: only tests whose name contains it.  Run from the project's root.
+# Arguments of the script: [NAME] [--seed N]   NAME: only tests whose name contains it; N: for $tap_seed, by default from
+# the clock.  Run from the project's root.
 
-tap_filter=
+tap_filter= tap_seed=$(date +%s)
 while [ $# -gt 0 ]; do
     case $1 in
-    --seed) [ $# -gt 1 ] && shift ;; # nothing here is random
+    --seed) [ $# -gt 1 ] && shift && tap_seed=$1 ;;
     *) tap_filter=$1 ;;
     esac
     shift

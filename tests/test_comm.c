@@ -936,7 +936,7 @@ static void links_take_their_time_and_no_processor(void) {
         if (i == 3) {
             desc.ranks_per_node = 2;
             desc.outer_bytes_per_s = 5e5; /* 0.04 s a piece */
-            desc.outer_latency_s = 0.02;
+            desc.latency_s = 0.02;
         }
         if (i == 4) {
             desc.bytes_per_s = 1e6; /* 0.02 s a piece: 0.06 beside 0.07 */

@@ -877,16 +877,26 @@ static void an_mlp_in_chunks_takes_the_memory_of_a_chunk(void) {
     CHECK_IS(in_chunks.largest, ==, config.sequence * config.hidden * (int64_t)sizeof(gpt_real));
 }
 
-/* The residual stream or its gradient, one gradient of attention beside it, a sum for each head, and a chunk. */
+/* The residual stream or its gradient, one gradient of attention beside it, a sum for each head, and a chunk.  Tensor
+ * ranks have two, and two of their own heads. */
 static void attention_s_backward_takes_one_tensor(void) {
-    const gpt_config config =
-        mlp_in_chunks(gpt_test_config(2, 64, 4, 4, 4096, 1, 64, 0), 128); /* tokens of 8 bytes */
-    const int64_t n_rows = config.sequence, real = (int64_t)sizeof(gpt_real);
-    const int64_t chunk = 128 * (12 * config.hidden + 1) * real;
-    const int64_t live = arena_bytes_of(config, GPT_POLICY_RECOMPUTE).live;
-    CHECK_IS(live, >=, 2 * n_rows * config.hidden * real);
-    CHECK_IS(live, <=,
-             2 * n_rows * config.hidden * real + n_rows * (config.n_heads * real + 8) + chunk);
+    static const int32_t ranks[][3] = {{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2, 2}};
+    size_t k;
+    for (k = 0; k < sizeof ranks / sizeof ranks[0]; k++) {
+        gpt_config config = mlp_in_chunks(gpt_test_config(2, 64, 4, 4, 4096, 1, 64, 0),
+                                          128); /* tokens of 8 bytes */
+        const int64_t real = (int64_t)sizeof(gpt_real), n = ranks[k][2] > 1 ? 3 : 2;
+        const int64_t chunk = 128 * (12 * config.hidden + 1) * real;
+        int64_t n_rows, live;
+        config.ring = ranks[k][0];
+        config.ulysses = ranks[k][1];
+        config.tensor = ranks[k][2];
+        n_rows = gpt_n_rows(&config);
+        live = arena_bytes_of(config, GPT_POLICY_RECOMPUTE).live;
+        CHECK_IS(live, >=, n * n_rows * config.hidden * real);
+        CHECK_IS(live, <=,
+                 n * n_rows * config.hidden * real + n_rows * (config.n_heads * real + 8) + chunk);
+    }
 }
 
 /* ---- activations and weights in bf16 ------------------------------------------------------------ */
@@ -974,6 +984,19 @@ static void an_operation_is_rounded_once(void) {
         }
     CHECK_OK(memo_stream_destroy(run.host, stream, &error));
     free(scratch);
+    gpt_test_close(&run);
+}
+
+static void sums_stay_float_in_bf16(void) {
+    const memo_host_device_desc desc = memo_host_device_desc_default();
+    gpt_test_run run;
+    memo_error error;
+    if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64");
+    memset(&run, 0, sizeof run);
+    CHECK_OK(memo_host_device_create(&desc, &run.host, &error));
+    if (!run.host) return;
+    run.kernels = gpt_kernels_host(&run.host_kernels, run.host);
+    gpt_test_check_sums(run.host, &run.kernels);
     gpt_test_close(&run);
 }
 
@@ -1525,6 +1548,7 @@ int main(int argc, char** argv) {
     TEST(policies_give_the_same_bits_in_bf16);
     TEST(policies_give_the_same_bits_with_states_in_bf16);
     TEST(an_operation_is_rounded_once);
+    TEST(sums_stay_float_in_bf16);
     TEST(bf16_is_close_to_float);
     TEST(policies_save_memory);
     TEST(recorded_steps_have_no_race);

@@ -352,6 +352,41 @@ static void recorded_gathers_have_no_race(void) {
     check_recorded(GPT_POLICY_SWAP, degrees, 0, 1, 0);
 }
 
+/* Two norms of three layers: the last sum finds nothing of the backward left; if the sums wait for the end of the
+ * step, none does. */
+static void sums_of_norms_run_beside_the_backward(void) {
+    static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
+    int32_t data, zero, is_mixed;
+    for (data = 1; data < 3; data++)
+        for (zero = 0; zero < 3; zero++)
+            for (is_mixed = 0; is_mixed < 2; is_mixed++) {
+                gpt_config config = config_of(2, 3 - data, MEMO_BLOCKS_CROSS);
+                uint8_t* text = text_of(&config, ACCUMULATE);
+                training late, early;
+                memo_error error;
+                config.data = data;
+                config.zero = zero;
+                if (is_mixed) config.degrees = degrees;
+                late = training_of(config, GPT_POLICY_KEEP, ACCUMULATE, text);
+                early = training_of(config, GPT_POLICY_KEEP, ACCUMULATE, text);
+                late.records = early.records = 1;
+                late.n_promised = 0;
+                CHECK_OK(train_all(&late, &error));
+                CHECK_OK(train_all(&early, &error));
+                CHECK_CASE(are_the_same(&late, &early), "data %d, zero %d, mixed %d: other bits",
+                           (int)data, (int)zero, (int)is_mixed);
+                CHECK_CASE(!late.n_races && !early.n_races, "data %d, zero %d: %d, %d races",
+                           (int)data, (int)zero, (int)late.n_races, (int)early.n_races);
+                CHECK_IS(early.n_sums_beside, >, late.n_sums_beside);
+                if (data == 1 && !is_mixed)
+                    CHECK(late.n_sums == 6 && late.n_sums_beside == 0 && early.n_sums == 6 &&
+                          early.n_sums_beside == 5);
+                training_free(&late);
+                training_free(&early);
+                free(text);
+            }
+}
+
 /* The rank fails before its first message, or while the others wait for it inside a block. */
 static void a_rank_that_fails_ends_all(void) {
     static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
@@ -432,6 +467,7 @@ int main(int argc, char** argv) {
     TEST(it_composes);
     TEST(recorded_steps_have_no_race);
     TEST(recorded_gathers_have_no_race);
+    TEST(sums_of_norms_run_beside_the_backward);
     TEST(a_rank_that_fails_ends_all);
     TEST(impossible_degrees_are_refused);
     TEST(impossible_splits_are_refused);

@@ -548,16 +548,21 @@ static void plans_make_the_round_trip(void) {
     unlink(temporary_path());
 }
 
+static memo_status parse(const char* text, int64_t n_bytes, memo_plan** plan) {
+    memob_reader reader;
+    *plan = NULL;
+    CHECK_OK(memob_reader_init(&reader, text, n_bytes, "p", &error));
+    return memoi_plan_parse(&reader, plan, &error);
+}
+
 static void refuses(const char* lines, int64_t count, int64_t line, const char* reason) {
     char text[2048];
     memo_plan* plan = (memo_plan*)&plan;
     int length = snprintf(text, sizeof text, "memo plan 1\n%s", lines);
     snprintf(text + length, sizeof text - (size_t)length, "end %lld %016llx\n", (long long)count,
              (unsigned long long)memoi_hash_fnv1a(text, length));
-    CHECK_CASE(memo_plan_parse(text, (int64_t)strlen(text), "p", &plan, &error) ==
-                       MEMO_STATUS_FORMAT &&
-                   !plan,
-               "%s", reason);
+    CHECK_CASE(parse(text, (int64_t)strlen(text), &plan) == MEMO_STATUS_FORMAT && !plan, "%s",
+               reason);
     CHECK_CASE(strstr(error.message, reason), "%s: \"%s\"", reason, error.message);
     CHECK_CASE(error.line == line, "%s: line %lld", reason, (long long)error.line);
 }
@@ -567,11 +572,11 @@ static void bad_plans_are_named(void) {
     memo_plan* plan;
     const char* newer = "memo plan 2\n";
     const char* trace = "memo trace 1\n";
-    CHECK_IS(memo_plan_parse(newer, 12, "p", &plan, &error), ==, MEMO_STATUS_VERSION);
-    CHECK_IS(memo_plan_parse(trace, 13, "p", &plan, &error), ==, MEMO_STATUS_FORMAT);
+    CHECK_IS(parse(newer, 12, &plan), ==, MEMO_STATUS_VERSION);
+    CHECK_IS(parse(trace, 13, &plan), ==, MEMO_STATUS_FORMAT);
     CHECK(strstr(error.message, "`memo plan` was expected"));
-    CHECK_IS(memo_plan_parse("", 0, "p", &plan, &error), ==, MEMO_STATUS_FORMAT);
-    CHECK_IS(memo_plan_parse("memo plan 1\n", 12, "p", &plan, &error), ==, MEMO_STATUS_FORMAT);
+    CHECK_IS(parse("", 0, &plan), ==, MEMO_STATUS_FORMAT);
+    CHECK_IS(parse("memo plan 1\n", 12, &plan), ==, MEMO_STATUS_FORMAT);
     CHECK(strstr(error.message, "truncated"));
     refuses("alignment x\n", 0, 2, "the alignment `x` is not");
     refuses("times 1\n", 0, 2, "unexpected `times`; `alignment` is expected here");
@@ -646,12 +651,11 @@ static void damaged_plans_are_refused(void) {
     text = memo_test_file(temporary_path(), NULL);
     unlink(temporary_path());
     n = (int64_t)strlen(text);
-    for (i = 0; i < n - 1; i++)
-        CHECK_IS(memo_plan_parse(text, i, "p", &again, &error), !=, MEMO_STATUS_OK);
+    for (i = 0; i < n - 1; i++) CHECK_IS(parse(text, i, &again), !=, MEMO_STATUS_OK);
     for (i = 0; i < (n - 1) * 8; i++) {
         int upper = text[i / 8] >= 'a' && text[i / 8] <= 'f' && i % 8 == 5;
         text[i / 8] = (char)(text[i / 8] ^ (1 << i % 8));
-        if (!upper && memo_plan_parse(text, n, "p", &again, &error) == MEMO_STATUS_OK) {
+        if (!upper && parse(text, n, &again) == MEMO_STATUS_OK) {
             CHECK_CASE(0, "bit %d", (int)i);
             memo_plan_destroy(again);
         }
@@ -679,7 +683,7 @@ static void damage_with_a_right_checksum_is_no_crash(void) {
             copy[memo_test_int(12, n - 1)] = " \n-0123456789abufxgap"[memo_test_int(0, 19)];
         snprintf(copy + n, 80, "end %d %016llx\n", 10 + 8 + (int)memo_test_int(0, 8),
                  (unsigned long long)memoi_hash_fnv1a(copy, n));
-        if (memo_plan_parse(copy, (int64_t)strlen(copy), "p", &again, &error) == MEMO_STATUS_OK) {
+        if (parse(copy, (int64_t)strlen(copy), &again) == MEMO_STATUS_OK) {
             if (again->proof != MEMO_PROOF_NONE) CHECK(slow_is_valid(again));
             memo_plan_destroy(again);
         }

@@ -8,9 +8,23 @@
 
 static memo_error error;
 
+/* Reads text from a file. */
+static memo_status read_text(const char* text, memo_schedule** schedule) {
+    char path[250];
+    FILE* file;
+    memo_status status;
+    memo_test_path(path, "text.schedule");
+    file = fopen(path, "w");
+    CHECK(file && fputs(text, file) >= 0);
+    if (file) fclose(file);
+    status = memo_schedule_read(path, schedule, &error);
+    remove(path);
+    return status;
+}
+
 static memo_schedule* parsed(const char* text) {
     memo_schedule* schedule = NULL;
-    CHECK_OK(memo_schedule_parse(text, (int64_t)strlen(text), "text", &schedule, &error));
+    CHECK_OK(read_text(text, &schedule));
     return schedule;
 }
 
@@ -44,7 +58,7 @@ static int check_faulty(const char* path) {
     int n = 0;
     CHECK_CASE(text, "%s cannot be read", path);
     if (!text) return 0;
-    CHECK_OK(memo_schedule_parse(line, (int64_t)strlen(line), path, &schedule, &error));
+    CHECK_OK(memo_schedule_read(path, &schedule, &error));
     if (!schedule) {
         free(text);
         return 0;
@@ -420,17 +434,13 @@ static void faults_have_a_file_a_line_and_a_reason(void) {
     memo_schedule* schedule;
     size_t i;
     for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        memo_status status = memo_schedule_parse(cases[i].text, (int64_t)strlen(cases[i].text),
-                                                 "file", &schedule, &error);
+        memo_status status = read_text(cases[i].text, &schedule);
         CHECK_CASE(status == MEMO_STATUS_FORMAT && !schedule, "%s", cases[i].text);
-        CHECK_CASE(error.line == cases[i].line && strncmp(error.message, "file:", 5) == 0 &&
+        CHECK_CASE(error.line == cases[i].line && strstr(error.message, "text.schedule:") &&
                        strstr(error.message, cases[i].words),
                    "%s: %s", cases[i].text, error.message);
     }
-    CHECK_IS(memo_schedule_parse("memo schedule 2\n", 16, "file", &schedule, &error), ==,
-             MEMO_STATUS_VERSION);
-    CHECK_IS(memo_schedule_parse(NULL, 0, NULL, &schedule, &error), ==,
-             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(read_text("memo schedule 2\n", &schedule), ==, MEMO_STATUS_VERSION);
     CHECK(memo_schedule_read("/nowhere/at/all", &schedule, &error) == MEMO_STATUS_IO && !schedule);
 }
 

@@ -892,10 +892,8 @@ static void files_are_well_formed(void) {
 
 /* --- without memory: an error, nothing lost, nothing leaked --- */
 
-static memo_status everything(void) {
-    static const char written[] = "memo schedule 1\nstream a\nstream \"b c\"\nbuffer d 100\n"
-                                  "run e a \"b c\" reads d d+5..7 writes 0x5..9\nrecord f a\n"
-                                  "wait f \"b c\"\nsync event g\n";
+/* file: of a schedule. */
+static memo_status everything(const char* file) {
     memo_schedule* schedule = NULL;
     memo_check* check = NULL;
     memo_simulation* times = NULL;
@@ -938,18 +936,26 @@ static memo_status everything(void) {
     if (!status) status = memo_schedule_name_bytes(schedule, range, "bytes of the test", &error);
     if (!status) status = memo_schedule_write(schedule, "/dev/null", &error);
     memo_schedule_destroy(schedule);
-    if (!status)
-        status = memo_schedule_parse(written, (int64_t)strlen(written), "text", &schedule, &error);
+    if (!status) status = memo_schedule_read(file, &schedule, &error);
     if (!status) memo_schedule_destroy(schedule);
     return status;
 }
 
 static void no_memory_is_an_error(void) {
+    char path[250];
+    FILE* file;
     int n;
+    memo_test_path(path, "memory.schedule");
+    file = fopen(path, "w");
+    CHECK(file && fputs("memo schedule 1\nstream a\nstream \"b c\"\nbuffer d 100\n"
+                        "run e a \"b c\" reads d d+5..7 writes 0x5..9\nrecord f a\n"
+                        "wait f \"b c\"\nsync event g\n",
+                        file) >= 0);
+    if (file) fclose(file);
     for (n = 0; n < 1000; n++) {
         memo_status status;
         mallocs_left = n;
-        status = everything();
+        status = everything(path);
         if (mallocs_left >= 0) { /* this time all requests were met */
             CHECK(status == MEMO_STATUS_OK && n > 40);
             break;
@@ -959,6 +965,7 @@ static void no_memory_is_an_error(void) {
         CHECK_CASE(mallocs_live == 0, "request %d leaks", n);
     }
     mallocs_left = -1;
+    remove(path);
     CHECK_IS(mallocs_live, ==, 0);
 }
 

@@ -389,6 +389,7 @@ static void random_cases_are_exact(void) {
         c.has_slopes = memo_test_int(0, 3) == 0;
         c.first_q_head = (int32_t)(memo_test_int(0, 1) * memo_test_int(1, 9));
         c.rounds_gradients = memo_test_int(0, 2) == 0;
+        c.overwrites = ring * ulysses > 1 && memo_test_int(0, 1);
         if (!c.has_slopes && memo_test_int(0, 4) == 0) c.type = MEMO_TYPE_BF16;
         if (memo_test_int(0, 3) == 0) {
             c.n_keys = memo_test_int(1, 120);
@@ -1554,8 +1555,10 @@ static void what_runs_is_what_was_promised(void) {
         c.window = i < 5 ? 0 : 20;
         world_init(&all, &c, NULL);
         all.recorded_rank = (int32_t)i % 5;
-        all.n_repeats = 2;
-        expect_right(&c, 4e-3, 6e-3, &all);
+        for (all.n_repeats = 2; all.n_repeats; all.n_repeats--) {
+            c.overwrites = all.n_repeats == 1; /* a second forward would need the keys */
+            expect_right(&c, 4e-3, 6e-3, &all);
+        }
     }
     for (i = 1; i < 6; i++) {
         static const int64_t begins[] = {0, 8, 9, 9, 30};
@@ -1580,6 +1583,25 @@ static void what_runs_is_what_was_promised(void) {
     }
 }
 
+/* Gradients over the keys, with and without hops: two documents of half the tokens need none. */
+static void keys_may_be_overwritten(void) {
+    int i;
+    for (i = 0; i < 16; i++) {
+        attention_case c = case_of(1 + i % 2, 2 - i % 2, 40, 4, 2, 8);
+        world all;
+        c.n_documents = i / 2 % 2 ? 2 : 0;
+        c.document_begins[1] = 20;
+        c.document_begins[2] = 40;
+        c.type = i / 4 % 2 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+        c.rounds_gradients = i / 8;
+        c.sharding = MEMO_SHARDING_PLAIN;
+        c.overwrites = 1;
+        world_init(&all, &c, NULL);
+        all.recorded_rank = 1;
+        expect_right(&c, 4e-3, 1e-2, &all);
+    }
+}
+
 /* Groups of heads: exact, and the schedule has no race; every wait is needed. */
 static void groups_of_heads_are_exact(void) {
     static const int32_t heads[][2] = {{8, 8},   {8, 4}, {12, 4}, {6, 3},  {9, 3}, {4, 1},
@@ -1598,9 +1620,10 @@ static void groups_of_heads_are_exact(void) {
         c.type = i % 4 == 3 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
         c.sharding = (memo_sharding_kind)memo_test_int(0, 2);
         c.window = i % 6 == 5 ? 7 : 0;
+        c.overwrites = (int32_t)memo_test_int(0, 1);
         world_init(&all, &c, NULL);
         all.recorded_rank = i % (c.ring * c.ulysses);
-        all.n_repeats = 2;
+        all.n_repeats = 2 - c.overwrites;
         if (c.type == MEMO_TYPE_F32)
             expect_right(&c, 2e-6, 5e-6, &all);
         else
@@ -1640,9 +1663,10 @@ static void gathered_keys_are_exact(void) {
             other.window = 3;
             c.others = &other;
         }
+        c.overwrites = (int32_t)memo_test_int(0, 1);
         world_init(&all, &c, NULL);
         all.recorded_rank = i % (c.ring * c.ulysses);
-        all.n_repeats = 2;
+        all.n_repeats = 2 - c.overwrites;
         if (c.type == MEMO_TYPE_F32)
             expect_right(&c, 2e-6, 5e-6, &all);
         else
@@ -2494,6 +2518,7 @@ int main(int argc, char** argv) {
     TEST(what_runs_is_what_was_promised);
     TEST(gathered_keys_are_exact);
     TEST(gathered_keys_are_simulated);
+    TEST(keys_may_be_overwritten);
     TEST(groups_of_heads_are_exact);
     TEST(groups_need_less_memory);
     TEST(too_many_groups_cost_nothing);

@@ -181,6 +181,17 @@ invalid_outputs_are_refused() {
     expect_err 'cannot be made: File name too long'
 }
 
+# A limit of file sizes is an error, not a signal.
+a_full_loss_log_ends_the_run() {
+    (ulimit -f 4 && exec "$program" $tiny --steps 1000 --loss-log full.log >/dev/null 2>err)
+    code=$?
+    expect_code 1
+    expect_one_line
+    expect_err '^train_gpt: --loss-log full.log: cannot be written: File too large'
+    [ ! -c /dev/full ] || run $tiny --loss-log /dev/full
+    expect_code 1
+}
+
 inputs_are_not_overwritten() {
     cp text own
     ln -sf own link
@@ -232,6 +243,12 @@ impossible_budgets_are_refused() {
     expect_code 2
     refused 'or a smaller --hidden or fewer --layers$' $tiny --device-memory 100KiB
     refused 'policy memo needs at alpha 1 .*--policy memo --alpha 0' $tiny --seq 200 --alpha 1 --host-memory 150KiB
+    # The least for a profile is enough.
+    for memory in 1 1KiB; do
+        refused 'host memory cannot hold the tokens of a step and the copies that are measured; try --host-memory 2KiB$' $tiny --host-memory $memory
+    done
+    run $tiny --host-memory 2KiB
+    expect_code 0
 }
 
 # What a refusal suggests works, and a KiB less does not.
@@ -366,6 +383,9 @@ spilled_rows_come_back() {
     expect_code 2
     expect_err '--spill nowhere: no file can be made there'
     [ ! -e left.log ] || fail 'left.log is left behind'
+    refused '--spill text: no file can be made there: Not a directory' $tiny --policy swap --host-memory 128KiB --spill text
+    refused '8.0 KiB of host memory cannot hold this run: policy memo needs, .*; try --host-memory 9KiB' $tiny --layers 8 \
+        --device-memory 680KiB --host-memory 8KiB --spill spilled
 }
 
 losses_equal_with_accumulation_and_few_layers() {
@@ -514,6 +534,60 @@ bad_degrees_are_refused() {
     refused '--degrees that differ spread whole sequences.*; --data works' $tiny --degrees degrees --policy keep --ulysses 2
 }
 
+# random_options SEED: options of a small model on one rank, "; ", and those of its ranks, parts and policy.  Writes the file
+# degrees if they have it.
+random_options() {
+    awk -v seed="$1" '
+        function number(least, most) { return least + int(rand() * (most - least + 1)) }
+        function pick(words, all) { return all[number(1, split(words, all, " "))] }
+        function maybe(option) { return rand() < 0.3 ? " " option : "" }
+        BEGIN {
+            srand(seed)
+            layers = number(1, 4); heads = pick("2 4 8"); degree = heads / 2; n_ranks = pick("1 ranks tensor degrees")
+            printf "--layers %d --heads %d --kv-heads %d --hidden %d", layers, heads, degree * pick("1 2"), heads * pick("4 6 8")
+            printf " --seq %d --batch %s --tile %d", number(9, 40), pick(n_ranks == "degrees" ? "4 8" : "2 4"), number(1, 12)
+            printf " --accumulate %d --dropout %s", number(1, 3), pick("0 0.1")
+            printf "%s%s%s;", maybe("--mlp swiglu"), maybe("--states bf16"), maybe("--type bf16")
+            printf " --policy %s", pick(n_ranks == "degrees" ? "keep recompute swap" : "keep recompute swap alpha memo")
+            if (n_ranks == "ranks")
+                printf " --data %s --ring %s --ulysses %s --zero %s", pick("1 2"), pick("1 2 3"), pick("1 2"), pick("0 1 2")
+            if (n_ranks == "tensor") printf " --tensor %d --data %s", pick("1 " degree), pick("1 2")
+            if (n_ranks ~ "tensor|degrees") printf " --sub-batches %s --schedule %s", pick("1 2"), pick("default pipelined cross fine")
+            if (n_ranks != "degrees") printf maybe("--mlp-rows " number(5, 20))
+            if (n_ranks == "degrees") {
+                printf " --degrees degrees"
+                for (b = 0; b < 2 * layers; b++) print "block " b " " pick("1 " degree) >"degrees"
+            }
+            print ""
+        }'
+}
+
+# Options that go together give equal bits under every policy, and the losses of one rank.  Others are refused in one line.
+random_options_work_or_are_refused() {
+    n_cases=10 n_run=0
+    tests_all && n_cases=100
+    for case in $(seq "$tap_seed" $((tap_seed + n_cases - 1))); do
+        options=$(random_options "$case")
+        n_failed=$failed
+        # shellcheck disable=SC2086
+        run --text text --steps 2 ${options%;*} ${options#*;} --compare 1 --loss-log ranks.log
+        if [ "$code" = 2 ]; then
+            expect_one_line
+            expect_err '^train_gpt: .'
+        else
+            n_run=$((n_run + 1))
+            expect_code 0
+            expect_out 'bitwise the same'
+            mv ranks.log split.log
+            run --text text --steps 2 ${options%;*} --policy keep --loss-log one.log
+            expect_code 0
+            case $options in *bf16*) ;; *) expect_near one.log split.log ;; esac
+        fi
+        [ $failed = "$n_failed" ] || fail "to repeat: --seed $case; train_gpt --text text --steps 2 ${options%;*} ${options#*;}"
+    done
+    [ $((3 * n_run)) -ge $n_cases ] || fail "only $n_run of $n_cases cases ran"
+}
+
 tensor_ranks_compare_and_draw() {
     run $tiny --tensor 2 --sub-batches 2 --schedule fine --zero 1 --data 2 --batch 4 --compare 2 --sample 30 --output tensor/run
     expect_code 0
@@ -650,6 +724,42 @@ comparison_of_policies() {
     for policy in recompute swap alpha memo; do expect_out "^$policy .* equal "; done
     for policy in alpha memo; do expect_out "^$policy  *predicted [0-9.]* ms for forward and backward of a step, measured [0-9.]* ms"; done
     expect_out 'bitwise the same'
+}
+
+# The report repeats the plan's figures, times the micro-batches of a step, beside the measured ones.
+report='ms for forward and backward of a step, stalled [0-9.]* ms, recomputing [0-9.]* ms; measured [0-9.]* ms, stalled [0-9.]* ms$'
+prediction_beside_measurement() {
+    run $tiny --device-memory 500KiB --output timed
+    expect_code 0
+    for options in '' '--policy alpha' '--compare 1' '--accumulate 40'; do
+        n=1
+        [ "$options" != '--accumulate 40' ] || n=40
+        run $tiny --device-memory 500KiB --profile timed/step.profile --steps 2 $options
+        expect_code 0
+        expect_out "^predicted [0-9.]* $report"
+        awk -v n=$n 'function near(a, b) { d = a - n * b; return d < 0.06 + 0.05 * n && -d < 0.06 + 0.05 * n }
+            / ms a micro-batch, of which / { step = $2 + 0; stall = $8 + 0; recompute = $12 + 0 }
+            /^predicted .* measured / { found++; bad = !near($2, step) || !near($12, stall) || !near($15, recompute) || !($18 > 0) }
+            /^memo  *predicted / { bad_row = !near($3, step) }
+            END { exit found != 1 || bad || bad_row || recompute == 0 }' out || fail "$options: the figures differ: $(grep predicted out)"
+    done
+
+    # A plan that keeps everything has the times of the profile.
+    run $tiny --policy keep --profile timed/step.profile --accumulate 100 --steps 2
+    expect_out "^predicted [0-9.]* $report"
+    awk '/^layer / { expected = 100 * (4 * ($2 + $3) + $4) * 1e-12 }
+        /^predicted / { found = 1; bad = $2 - expected > 0.06 || expected - $2 > 0.06 || $12 != 0 || $15 != 0 }
+        END { exit !found || bad }' timed/step.profile out || fail "not the profile's times: $(grep ^predicted out)"
+
+    # On a slow link a step takes at least as long as its copies, and mostly waits for them.
+    run $tiny --device-memory 500KiB --profile timed/step.profile --policy alpha --link-bandwidth 200KB --steps 2
+    awk '/^plan .* KiB moved in a step/ { copies_ms = $(NF - 5) * 1024 / 200 }
+        /^predicted .* measured / { measured = $18 + 0; stall = $21 + 0 }
+        END { exit !(copies_ms > 500 && measured > 0.95 * copies_ms && stall <= measured && stall > 0.5 * copies_ms) }' out ||
+        fail "not the times of copies: $(grep '^pl\|^pr' out)"
+    run $tiny --policy swap
+    expect_code 0
+    ! grep -q '^predicted' out || fail 'a prediction without a profile'
 }
 
 # The table comes before training; a run that would take longer takes fewer steps.
@@ -860,6 +970,7 @@ for name in help_lists_every_option \
     invalid_texts_are_refused \
     shortest_text \
     invalid_outputs_are_refused \
+    a_full_loss_log_ends_the_run \
     inputs_are_not_overwritten \
     impossible_budgets_are_refused \
     suggested_budget_is_exact \
@@ -879,12 +990,14 @@ for name in help_lists_every_option \
     random_tokens_have_a_rate \
     tensor_ranks_have_the_losses_of_one \
     bad_degrees_are_refused \
+    random_options_work_or_are_refused \
     tensor_ranks_compare_and_draw \
     alpha_is_rounded_to_tiles_and_said \
     plans_keep_within_host_memory \
     plans_keep_within_device_memory \
     plans_are_printed \
     comparison_of_policies \
+    prediction_beside_measurement \
     runs_are_shortened_to_seconds \
     files_are_written \
     profile_is_read \

@@ -100,18 +100,18 @@ __global__ static void gpt_cudnn_fill_kernel(uint16_t* to, int64_t n, uint64_t k
     }
 }
 
-/* *n_different += the words of x and y that differ. */
+/* *is_different = 1 if words of x and y differ. */
 __global__ static void gpt_cudnn_differ_kernel(const uint32_t* x, const uint32_t* y, int64_t n,
-                                               unsigned long long* n_different) {
+                                               int32_t* is_different) {
     ATTENTION_EACH(i, n) {
-        if (x[i] != y[i]) atomicAdd(n_different, 1ull);
+        if (x[i] != y[i]) *is_different = 1;
     }
 }
 
-/* Rows of the whole sequence and of its last queries: *n_different, in pinned memory, counts their words that differ. */
+/* Rows of the whole sequence and of its last queries: *is_different, in pinned memory, becomes 1 if any bits differ. */
 static memo_status gpt_cudnn_compare_rows(gpt_cudnn* c, const attention_shape shapes[2],
                                           const attention_plan* const plans[2],
-                                          const gpt_cudnn_rows& m, unsigned long long* n_different,
+                                          const gpt_cudnn_rows& m, int32_t* is_different,
                                           cudaStream_t stream, memo_error* error) {
     const attention_shape &all = shapes[0], &part = shapes[1];
     const int64_t first = all.n_q - part.n_q, row = part.h_q * part.d;
@@ -120,9 +120,9 @@ static memo_status gpt_cudnn_compare_rows(gpt_cudnn* c, const attention_shape sh
     };
     auto compare = [&](const void* x, const void* y, int64_t n_words) {
         return attention_launch(stream, n_words, error, gpt_cudnn_differ_kernel, (const uint32_t*)x,
-                                (const uint32_t*)y, n_words, n_different);
+                                (const uint32_t*)y, n_words, is_different);
     };
-    *n_different = 0;
+    *is_different = 0;
     if (fill(m.q, all.n_q * row, 1) || fill(m.k, all.n_k * all.d, 2) ||
         fill(m.v, all.n_k * all.d, 3))
         return error->status;
@@ -167,15 +167,14 @@ static memo_status gpt_cudnn_check_part(gpt_cudnn* c, const gpt_attention_shape&
     n_bytes += std::max(plans[0]->workspace_bytes, plans[1]->workspace_bytes);
     status = memo_cuda_check(cudaMalloc((void**)&memory, (size_t)n_bytes), "cudaMalloc", error);
     if (!status)
-        status =
-            memo_cuda_check(cudaHostAlloc(&pinned, sizeof(unsigned long long), cudaHostAllocMapped),
-                            "cudaHostAlloc", error);
+        status = memo_cuda_check(cudaHostAlloc(&pinned, sizeof(int32_t), cudaHostAllocMapped),
+                                 "cudaHostAlloc", error);
     if (!status) {
-        unsigned long long* n_different = (unsigned long long*)pinned;
+        int32_t* is_different = (int32_t*)pinned;
         status =
             gpt_cudnn_compare_rows(c, shapes, plans, gpt_cudnn_rows_carve(shapes, memory, &n_bytes),
-                                   n_different, stream, error);
-        is_same = !status && *n_different == 0;
+                                   is_different, stream, error);
+        is_same = !status && !*is_different;
     }
     cudaFree(memory);
     if (pinned) cudaFreeHost(pinned);

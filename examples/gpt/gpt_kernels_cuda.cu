@@ -21,14 +21,18 @@ enum {
     GPT_CUDA_THREADS = 256,
     GPT_CUDA_BLOCKS_MAX = 132 * 32,
     GPT_CUDA_WARP = 32,
-    GPT_CUDA_PARTIALS = 4096, /* parts of a long sum */
+    GPT_CUDA_PARTIALS = 4096, /* parts of a long sum, each of a warp or of a thread */
     GPT_CUDA_CHUNK = 256,     /* rows that one thread sums */
     GPT_CUDA_HEAD_SIZE = 256, /* largest, of the built-in attention */
     GPT_CUDA_OWNERS = 64,     /* threads that share the tokens of a column */
     GPT_CUDA_GEMMS_MAX = 512
 };
 static const int64_t GPT_CUDA_WORKSPACE = (int64_t)32 << 20; /* of cuBLASLt */
-static const int64_t GPT_CUDA_CHECKED = (int64_t)384 << 20;  /* rows that are compared, in bytes */
+/* Most elements of the rows of a matrix: beyond, a library's 32-bit index would be wrong. */
+#ifndef GPT_CUDA_ELEMENTS
+#define GPT_CUDA_ELEMENTS ((int64_t)1 << 31)
+#endif
+static const int64_t GPT_CUDA_CHECKED = (int64_t)384 << 20; /* rows that are compared, in bytes */
 
 #define GPT_EACH(i, n)                                                                             \
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (n);                      \
@@ -87,6 +91,19 @@ __device__ static inline float gpt_warp_sum(float value) {
 __device__ static inline float gpt_warp_max(float value) {
     for (int apart = 16; apart; apart /= 2)
         value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, apart, GPT_CUDA_WARP));
+    return value;
+}
+/* A shuffle moves 32 bits. */
+__device__ static inline double gpt_warp_sum_f64(double value) {
+    for (int apart = 16; apart; apart /= 2) {
+        float halves[2];
+        double other;
+        memcpy(halves, &value, sizeof halves);
+        halves[0] = __shfl_xor_sync(0xffffffffu, halves[0], apart, GPT_CUDA_WARP);
+        halves[1] = __shfl_xor_sync(0xffffffffu, halves[1], apart, GPT_CUDA_WARP);
+        memcpy(&other, halves, sizeof other);
+        value += other;
+    }
     return value;
 }
 
@@ -173,16 +190,22 @@ template <int W> __global__ static void gpt_add_kernel(gpt_add_args a) {
     }
 }
 
+/* A warp a row: a division of 64-bit numbers for each pair would take longer than the memory does. */
 __global__ static void gpt_rope_kernel(gpt_rope_args a, memo_type type) {
-    const int64_t n_pairs = a.head_size / 2, n_heads = (a.rows.end - a.rows.begin) * a.n_heads;
-    GPT_EACH(g, n_heads * n_pairs) {
-        const int64_t head = g / n_pairs, j = g % n_pairs, row = a.rows.begin + head / a.n_heads;
-        const int64_t i = head * a.head_size + j;
-        const float* table = (const float*)a.table + row % a.sequence * a.head_size;
-        float x = gpt_load(a.x, type, i), y = gpt_load(a.x, type, i + n_pairs);
-        gpt_rope_pair(&x, &y, table[j], (float)a.direction * table[n_pairs + j]);
-        gpt_store(a.x, type, i, x);
-        gpt_store(a.x, type, i + n_pairs, y);
+    const int64_t n_pairs = a.head_size / 2;
+    GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
+        const float* table =
+            (const float*)a.table + (a.rows.begin + row) % a.sequence * a.head_size;
+        for (int64_t j = GPT_LANE; j < n_pairs; j += GPT_CUDA_WARP) {
+            const float c = table[j], s = (float)a.direction * table[n_pairs + j];
+            for (int64_t head = row * a.n_heads; head < (row + 1) * a.n_heads; head++) {
+                const int64_t i = head * a.head_size + j;
+                float x = gpt_load(a.x, type, i), y = gpt_load(a.x, type, i + n_pairs);
+                gpt_rope_pair(&x, &y, c, s);
+                gpt_store(a.x, type, i, x);
+                gpt_store(a.x, type, i + n_pairs, y);
+            }
+        }
     }
 }
 
@@ -277,9 +300,10 @@ __global__ static void gpt_add_chunks_kernel(float* to, const float* sums, int64
 /* ---- tokens ------------------------------------------------------------------------------------------ */
 
 __global__ static void gpt_embedding_kernel(gpt_tokens_args a, memo_type type) {
-    GPT_EACH(i, (a.rows.end - a.rows.begin) * a.n_columns) {
-        const int64_t row = i / a.n_columns, c = i % a.n_columns;
-        gpt_store(a.x, type, i, gpt_load(a.table, type, a.tokens[row] * a.n_columns + c));
+    GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
+        const int64_t from = a.tokens[row] * a.n_columns;
+        for (int64_t c = GPT_LANE; c < a.n_columns; c += GPT_CUDA_WARP)
+            gpt_store(a.x, type, row * a.n_columns + c, gpt_load(a.table, type, from + c));
     }
 }
 
@@ -296,44 +320,57 @@ __global__ static void gpt_embedding_backward_kernel(gpt_tokens_args a, memo_typ
     }
 }
 
-/* losses (rows): of each row.  A warp a row; see gpt_cross_entropy. */
+/* losses (rows): of each row.  A warp a row, W columns a lane at a time; see gpt_cross_entropy. */
+template <int W>
 __global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, memo_type type, double* losses) {
     const double loss_scale = a.values->loss_scale;
     GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
         const int64_t at = row * a.n_columns, target = a.tokens[row];
         const int is_padding = a.token_numbers[row] < 0;
         const float target_logit = gpt_load(a.x, type, at + target);
-        float max = -INFINITY, sum = 0, factor;
-        for (int64_t c = GPT_LANE; c < a.n_columns; c += GPT_CUDA_WARP)
-            max = fmaxf(max, gpt_load(a.x, type, at + c));
+        float x[W], max = -INFINITY, sum = 0, factor;
+        for (int64_t c = GPT_LANE * W; c < a.n_columns; c += GPT_CUDA_WARP * W) {
+            gpt_read<W>(x, a.x, type, at + c);
+            for (int k = 0; k < W; k++) max = fmaxf(max, x[k]);
+        }
         max = gpt_warp_max(max);
-        for (int64_t c = GPT_LANE; c < a.n_columns; c += GPT_CUDA_WARP)
-            sum += gpt_exp(gpt_load(a.x, type, at + c) - max);
+        for (int64_t c = GPT_LANE * W; c < a.n_columns; c += GPT_CUDA_WARP * W) {
+            gpt_read<W>(x, a.x, type, at + c);
+            for (int k = 0; k < W; k++) sum += gpt_exp(x[k] - max);
+        }
         sum = gpt_warp_sum(sum);
         factor = (float)(loss_scale / (double)sum);
         if (GPT_LANE == 0)
             losses[row] =
                 is_padding ? 0
                            : loss_scale * (log((double)sum) + (double)max - (double)target_logit);
-        /* No lane may overwrite the target's logit before all have read it: the sums above wait. */
-        for (int64_t c = GPT_LANE; c < a.n_columns; c += GPT_CUDA_WARP) {
-            float d = gpt_exp(gpt_load(a.x, type, at + c) - max) * factor;
-            if (c == target) d -= (float)loss_scale;
-            gpt_store(a.x, type, at + c, is_padding ? 0.0f : d);
+        __syncwarp(); /* all lanes have read the target's logit, which one of them replaces */
+        for (int64_t c = GPT_LANE * W; c < a.n_columns; c += GPT_CUDA_WARP * W) {
+            gpt_read<W>(x, a.x, type, at + c);
+            for (int k = 0; k < W; k++) {
+                x[k] = gpt_exp(x[k] - max) * factor;
+                if (c + k == target) x[k] -= (float)loss_scale;
+                if (is_padding) x[k] = 0;
+            }
+            gpt_write<W>(a.x, type, at + c, x);
         }
     }
 }
 
 /* ---- long sums, digests ------------------------------------------------------------------------------- */
 
-/* partials[t] = the sum of x[t], x[t + GPT_CUDA_PARTIALS], ..., squared or not. */
-__global__ static void gpt_squares_kernel(double* partials, const float* x, int64_t n) {
-    GPT_EACH(t, GPT_CUDA_PARTIALS) {
+/* partials[t] = the sum of the squares that warp t takes. */
+__global__ static void gpt_squares_kernel(double* partials, const float* x, int64_t n,
+                                          int64_t n_partials) {
+    GPT_EACH_OF_WARP(t, n_partials) {
         double sum = 0;
-        for (int64_t i = t; i < n; i += GPT_CUDA_PARTIALS) sum += (double)x[i] * (double)x[i];
-        partials[t] = sum;
+        for (int64_t i = t * GPT_CUDA_WARP + GPT_LANE; i < n; i += n_partials * GPT_CUDA_WARP)
+            sum += (double)x[i] * (double)x[i];
+        sum = gpt_warp_sum_f64(sum);
+        if (GPT_LANE == 0) partials[t] = sum;
     }
 }
+/* partials[t] = the sum of x[t], x[t + GPT_CUDA_PARTIALS], ... */
 __global__ static void gpt_partials_kernel(double* partials, const double* x, int64_t n) {
     GPT_EACH(t, GPT_CUDA_PARTIALS) {
         double sum = 0;
@@ -341,10 +378,10 @@ __global__ static void gpt_partials_kernel(double* partials, const double* x, in
         partials[t] = sum;
     }
 }
-__global__ static void gpt_lanes_kernel(double* lanes, const double* partials) {
+__global__ static void gpt_lanes_kernel(double* lanes, const double* partials, int64_t n_partials) {
     GPT_EACH(j, GPT_LANES) {
         double sum = 0;
-        for (int64_t i = j; i < GPT_CUDA_PARTIALS; i += GPT_LANES) sum += partials[i];
+        for (int64_t i = j; i < n_partials; i += GPT_LANES) sum += partials[i];
         lanes[j] += sum;
     }
 }
@@ -586,28 +623,40 @@ static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt
                                     const gpt_linear_args* a, memo_error* error) {
     const int is_forward = kind == GPT_GEMM_FORWARD, is_weights = kind == GPT_GEMM_WEIGHTS;
     const gpt_gemm_choice* choice = gpt_gemm_find(c, kind, a->n_outputs, a->n_inputs);
+    const int64_t widest = a->n_outputs > a->n_inputs ? a->n_outputs : a->n_inputs;
+    const int64_t size = gpt_type_bytes(c->type), n_rows = a->rows.end - a->rows.begin;
+    const int64_t most = GPT_CUDA_ELEMENTS > widest ? GPT_CUDA_ELEMENTS / widest : 1;
     gpt_gemm_call g;
     if (!choice)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "a product with a weight of %lld x %lld was not prepared",
                               (long long)a->n_outputs, (long long)a->n_inputs);
-    if (gpt_gemm_make(c->type, kind, a->rows.end - a->rows.begin, a->n_outputs, a->n_inputs, &g,
-                      error))
-        return error->status;
-    g.a_data = is_weights ? a->x : a->weight;
-    g.b_data = is_forward ? a->x : a->y;
-    g.d_data = is_forward ? a->y : is_weights ? a->dweight : a->dx;
-    return gpt_gemm_run(c, &g, &choice->algo, stream, error);
+    for (int64_t row = 0; row < n_rows; row += most) {
+        const char* x = (const char*)a->x + row * a->n_inputs * size;
+        char* y = (char*)a->y + row * a->n_outputs * size;
+        if (gpt_gemm_make(c->type, kind, gpt_min(most, n_rows - row), a->n_outputs, a->n_inputs, &g,
+                          error))
+            return error->status;
+        g.a_data = is_weights ? (const void*)x : a->weight;
+        g.b_data = is_forward ? x : y;
+        g.d_data = is_forward   ? (void*)y
+                   : is_weights ? a->dweight
+                                : (void*)((char*)a->dx + row * a->n_inputs * size);
+        if (gpt_gemm_run(c, &g, &choice->algo, stream, error)) return error->status;
+    }
+    return MEMO_STATUS_OK;
 }
 
 /* ---- the pinned algorithms ------------------------------------------------------------------------------- */
 
-/* Memory to compare the rows of a product in. */
+/* Memory to compare the rows of a product in.  The digests are on the device, because atomics on
+ * host memory cross the bus one by one. */
 typedef struct gpt_gemm_check {
-    char* memory; /* x or dy, the weight, all rows, some rows */
-    uint64_t* digests;
+    char* memory;               /* x or dy, the weight, all rows, some rows */
+    uint64_t *digests, *pinned; /* of all rows, of some; their copy in pinned memory */
     memo_stream stream;
 } gpt_gemm_check;
+enum { GPT_DIGESTS_BYTES = 2 * (int)sizeof(uint64_t) };
 
 template <typename... Parameters, typename... Arguments>
 static memo_status gpt_cuda_launch(memo_stream stream, int64_t n_threads, memo_error* error,
@@ -629,7 +678,8 @@ static int64_t gpt_checked_rows(const gpt_shapes* shapes, int64_t n_outputs, int
     return gpt_min(shapes->n_rows, GPT_CUDA_CHECKED / row_bytes + 1);
 }
 
-/* Sets *is_same to whether rows [begin, end) alone have the bits that they have among all rows. */
+/* Sets *is_same to whether rows [begin, end) alone have the bits that they have among all rows.  An
+ * algorithm may refuse a number of rows. */
 static memo_status gpt_gemm_compare(gpt_cuda_kernels* c, const gpt_gemm_check* check,
                                     const gpt_gemm_choice* choice, int64_t n_rows, gpt_rows some,
                                     int* is_same, memo_error* error) {
@@ -641,7 +691,6 @@ static memo_status gpt_gemm_compare(gpt_cuda_kernels* c, const gpt_gemm_check* c
     const memo_stream stream = check->stream;
     const gpt_rows rows[2] = {{0, n_rows}, some};
     gpt_initial_args random;
-    uint64_t digests[2];
 
     /* Any operands. */
     memset(&random, 0, sizeof random);
@@ -652,8 +701,10 @@ static memo_status gpt_gemm_compare(gpt_cuda_kernels* c, const gpt_gemm_check* c
     if (GPT_LAUNCH(random.n, gpt_initial_kernel, random, c->type)) return error->status;
 
     /* All rows, then some, and a digest of the same rows of both. */
-    memset(check->digests, 0, sizeof digests); /* pinned: the GPU writes through */
     if (memo_cuda_check(
+            cudaMemsetAsync(check->digests, 0, GPT_DIGESTS_BYTES, memo_cuda_stream(stream)),
+            "cudaMemsetAsync", error) ||
+        memo_cuda_check(
             cudaMemsetAsync(all, 0, (size_t)(2 * n_rows * n_out * size), memo_cuda_stream(stream)),
             "cudaMemsetAsync", error))
         return error->status;
@@ -671,16 +722,18 @@ static memo_status gpt_gemm_compare(gpt_cuda_kernels* c, const gpt_gemm_check* c
         digest.n_bytes = (some.end - some.begin) * n_out * size / 4 * 4;
         digest.first = 0;
         digest.digest = check->digests + i;
-        if (gpt_gemm_run(c, &g, &choice->algo, stream, error) ||
-            GPT_LAUNCH(digest.n_bytes / 4, gpt_digest_kernel, digest))
-            return error->status;
+        *is_same = !gpt_gemm_run(c, &g, &choice->algo, stream, error);
+        if (!*is_same) return MEMO_STATUS_OK;
+        if (GPT_LAUNCH(digest.n_bytes / 4, gpt_digest_kernel, digest)) return error->status;
     }
 
-    if (memo_cuda_check(cudaStreamSynchronize(memo_cuda_stream(stream)), "cudaStreamSynchronize",
+    if (memo_cuda_check(cudaMemcpyAsync(check->pinned, check->digests, GPT_DIGESTS_BYTES,
+                                        cudaMemcpyDeviceToHost, memo_cuda_stream(stream)),
+                        "cudaMemcpyAsync", error) ||
+        memo_cuda_check(cudaStreamSynchronize(memo_cuda_stream(stream)), "cudaStreamSynchronize",
                         error))
         return error->status;
-    memcpy(digests, check->digests, sizeof digests);
-    *is_same = digests[0] == digests[1];
+    *is_same = check->pinned[0] == check->pinned[1];
     return MEMO_STATUS_OK;
 }
 
@@ -698,8 +751,21 @@ static memo_status gpt_gemm_check_rows(gpt_cuda_kernels* c, const gpt_gemm_check
     return MEMO_STATUS_OK;
 }
 
+/* Whether an algorithm also takes a single row: the last chunk of a micro-batch may be short. */
+static int gpt_gemm_takes_a_row(gpt_cuda_kernels* c, const gpt_gemm_choice* choice) {
+    cublasLtMatmulHeuristicResult_t needs;
+    gpt_gemm_call g;
+    memo_error error;
+    return !gpt_gemm_make(c->type, choice->kind, 1, choice->n_outputs, choice->n_inputs, &g,
+                          &error) &&
+           cublasLtMatmulAlgoCheck(c->lt, &g.desc, &g.a, &g.b, &g.d, &g.d, &choice->algo, &needs) ==
+               CUBLAS_STATUS_SUCCESS &&
+           needs.workspaceSize <= (size_t)GPT_CUDA_WORKSPACE;
+}
+
 /* Pins the fastest algorithm that does not split the sum and whose rows do not depend on their
- * number.  Gradients are never recomputed: any fixed algorithm serves them. */
+ * number.  Gradients are never recomputed: any fixed algorithm that takes all numbers of rows serves
+ * them, or if none is known to, the fastest. */
 static memo_status gpt_gemm_pin(gpt_cuda_kernels* c, const gpt_shapes* shapes,
                                 const gpt_gemm_check* check, gpt_gemm_kind kind, int64_t n_outputs,
                                 int64_t n_inputs, memo_error* error) {
@@ -708,9 +774,9 @@ static memo_status gpt_gemm_pin(gpt_cuda_kernels* c, const gpt_shapes* shapes,
     const size_t workspace_bytes = (size_t)GPT_CUDA_WORKSPACE;
     cublasLtMatmulHeuristicResult_t found[N_ASKED];
     cublasLtMatmulPreferenceOpaque_t preference;
-    gpt_gemm_choice choice;
+    gpt_gemm_choice choice, fastest;
     gpt_gemm_call g;
-    int n_found = 0;
+    int n_found = 0, has_fastest = 0, is_pinned = 0;
     if (gpt_gemm_find(c, kind, n_outputs, n_inputs)) return MEMO_STATUS_OK;
     choice.kind = kind;
     choice.n_outputs = n_outputs;
@@ -727,10 +793,9 @@ static memo_status gpt_gemm_pin(gpt_cuda_kernels* c, const gpt_shapes* shapes,
                (c->lt, &g.desc, &g.a, &g.b, &g.d, &g.d, &preference, N_ASKED, found, &n_found)))
         return error->status;
 
-    for (int i = 0; i < n_found; i++) {
+    for (int i = 0; i < n_found && !is_pinned; i++) {
         int32_t n_splits = 1;
         size_t written;
-        int is_same = 1;
         if (found[i].state != CUBLAS_STATUS_SUCCESS ||
             GPT_LT(cublasLtMatmulAlgoConfigGetAttribute,
                    (&found[i].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &n_splits, sizeof n_splits,
@@ -738,12 +803,20 @@ static memo_status gpt_gemm_pin(gpt_cuda_kernels* c, const gpt_shapes* shapes,
             n_splits > 1)
             continue;
         choice.algo = found[i].algo;
-        if (kind == GPT_GEMM_FORWARD &&
-            gpt_gemm_check_rows(c, check, &choice, gpt_checked_rows(shapes, n_outputs, n_inputs),
-                                &is_same, error))
+        if (!has_fastest++) fastest = choice;
+        if (kind != GPT_GEMM_FORWARD)
+            is_pinned = gpt_gemm_takes_a_row(c, &choice);
+        else if (gpt_gemm_check_rows(c, check, &choice,
+                                     gpt_checked_rows(shapes, n_outputs, n_inputs), &is_pinned,
+                                     error))
             return error->status;
-        if (!is_same) continue;
-        if (c->n_gemms == GPT_CUDA_GEMMS_MAX) break;
+    }
+
+    if (!is_pinned && has_fastest && kind != GPT_GEMM_FORWARD) {
+        choice = fastest;
+        is_pinned = 1;
+    }
+    if (is_pinned && c->n_gemms < GPT_CUDA_GEMMS_MAX) {
         c->gemms[c->n_gemms++] = choice;
         return MEMO_STATUS_OK;
     }
@@ -757,7 +830,6 @@ static memo_status gpt_gemm_prepare(gpt_cuda_kernels* c, const gpt_shapes* shape
                                     memo_stream stream, memo_error* error) {
     int64_t most = 0;
     gpt_gemm_check check;
-    void* pinned = NULL;
     memo_status status = MEMO_STATUS_OK;
     for (int i = 0; i < shapes->n_weights; i++) {
         const int64_t n_outputs = shapes->weights[i][0], n_inputs = shapes->weights[i][1];
@@ -772,17 +844,20 @@ static memo_status gpt_gemm_prepare(gpt_cuda_kernels* c, const gpt_shapes* shape
     c->n_gemms = 0;
     if (memo_cuda_check(cudaMalloc((void**)&check.memory, (size_t)(most * gpt_type_bytes(c->type))),
                         "cudaMalloc", error) ||
-        memo_cuda_check(cudaHostAlloc(&pinned, 2 * sizeof(uint64_t), cudaHostAllocMapped),
-                        "cudaHostAlloc", error))
+        memo_cuda_check(cudaMalloc((void**)&check.digests, GPT_DIGESTS_BYTES), "cudaMalloc",
+                        error) ||
+        memo_cuda_check(
+            cudaHostAlloc((void**)&check.pinned, GPT_DIGESTS_BYTES, cudaHostAllocDefault),
+            "cudaHostAlloc", error))
         status = error->status;
-    check.digests = (uint64_t*)pinned;
 
     for (int i = 0; i < shapes->n_weights; i++)
         for (int kind = 0; kind < GPT_GEMM_N_KINDS && !status; kind++)
             status = gpt_gemm_pin(c, shapes, &check, (gpt_gemm_kind)kind, shapes->weights[i][0],
                                   shapes->weights[i][1], error);
     cudaFree(check.memory);
-    if (pinned) cudaFreeHost(pinned);
+    cudaFree(check.digests);
+    if (check.pinned) cudaFreeHost(check.pinned);
     return status;
 }
 
@@ -835,11 +910,14 @@ static memo_status gpt_cuda_norm_backward(gpt_cuda_kernels* c, memo_stream strea
 static memo_status gpt_cuda_cross_entropy(gpt_cuda_kernels* c, memo_stream stream,
                                           const gpt_tokens_args* a, memo_error* error) {
     double* losses = (double*)(void*)c->rows;
-    if (GPT_LAUNCH(gpt_count(a->rows) * GPT_CUDA_WARP, gpt_cross_entropy_kernel, *a, c->type,
-                   losses) ||
+    const int64_t n_threads = gpt_count(a->rows) * GPT_CUDA_WARP;
+    const int is_wide = gpt_is_wide(a->x, NULL, NULL, a->n_columns);
+    if ((is_wide ? GPT_LAUNCH(n_threads, gpt_cross_entropy_kernel<8>, *a, c->type, losses)
+                 : GPT_LAUNCH(n_threads, gpt_cross_entropy_kernel<1>, *a, c->type, losses)) ||
         GPT_LAUNCH(GPT_CUDA_PARTIALS, gpt_partials_kernel, c->partials, (const double*)losses,
                    gpt_count(a->rows)) ||
-        GPT_LAUNCH(GPT_LANES, gpt_lanes_kernel, c->lanes, (const double*)c->partials))
+        GPT_LAUNCH(GPT_LANES, gpt_lanes_kernel, c->lanes, (const double*)c->partials,
+                   (int64_t)GPT_CUDA_PARTIALS))
         return error->status;
     return GPT_LAUNCH(1, gpt_total_kernel, a->loss, c->lanes, (double*)NULL,
                       (const gpt_update_values*)NULL);
@@ -847,9 +925,13 @@ static memo_status gpt_cuda_cross_entropy(gpt_cuda_kernels* c, memo_stream strea
 
 static memo_status gpt_cuda_squares(gpt_cuda_kernels* c, memo_stream stream,
                                     const gpt_squares_args* a, memo_error* error) {
-    if (GPT_LAUNCH(GPT_CUDA_PARTIALS, gpt_squares_kernel, c->partials, (const float*)a->x, a->n))
+    const int64_t n_warps = (a->n + GPT_CUDA_WARP - 1) / GPT_CUDA_WARP;
+    const int64_t n_partials = gpt_min(n_warps, GPT_CUDA_PARTIALS);
+    if (GPT_LAUNCH(n_partials * GPT_CUDA_WARP, gpt_squares_kernel, c->partials, (const float*)a->x,
+                   a->n, n_partials))
         return error->status;
-    return GPT_LAUNCH(GPT_LANES, gpt_lanes_kernel, a->lanes, (const double*)c->partials);
+    return GPT_LAUNCH(GPT_LANES, gpt_lanes_kernel, a->lanes, (const double*)c->partials,
+                      n_partials);
 }
 
 static memo_status gpt_cuda_attend(gpt_cuda_kernels* c, memo_stream stream, gpt_kind kind,
@@ -894,13 +976,12 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, gpt_kind 
     case GPT_KIND_SWIGLU:
     case GPT_KIND_SWIGLU_BACKWARD: return gpt_cuda_elements(c, stream, kind, elements, error);
     case GPT_KIND_ROPE:
-        return GPT_LAUNCH(gpt_count(rope->rows) * rope->n_heads * rope->head_size / 2,
-                          gpt_rope_kernel, *rope, c->type);
+        return GPT_LAUNCH(gpt_count(rope->rows) * GPT_CUDA_WARP, gpt_rope_kernel, *rope, c->type);
     case GPT_KIND_ATTENTION:
     case GPT_KIND_ATTENTION_BACKWARD: return gpt_cuda_attend(c, stream, kind, attention, error);
     case GPT_KIND_EMBEDDING:
-        return GPT_LAUNCH(gpt_count(tokens->rows) * tokens->n_columns, gpt_embedding_kernel,
-                          *tokens, c->type);
+        return GPT_LAUNCH(gpt_count(tokens->rows) * GPT_CUDA_WARP, gpt_embedding_kernel, *tokens,
+                          c->type);
     case GPT_KIND_EMBEDDING_BACKWARD:
         return GPT_LAUNCH(GPT_CUDA_OWNERS * tokens->n_columns, gpt_embedding_backward_kernel,
                           *tokens, c->type);

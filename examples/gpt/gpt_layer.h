@@ -183,30 +183,23 @@ static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_
     gpt_give(model, d_norm);
 }
 
-/* A gradient takes the memory of a skeletal tensor of its size that nothing reads again in this step.  A
- * block that memo_blocks runs has other memory: tensors of its parts lie side by side. */
-static gpt_array gpt_take_over(gpt_model* model, gpt_array skeletal, gpt_rows rows,
+/* A gradient takes the memory of a skeletal tensor of its size if nothing reads that again in this step. */
+static gpt_array gpt_take_over(gpt_model* model, int is_free, gpt_array skeletal, gpt_rows rows,
                                int64_t n_columns) {
-    return gpt_is_split(&model->config) ? gpt_take(model, rows, n_columns) : skeletal;
+    return is_free ? skeletal : gpt_take(model, rows, n_columns);
 }
-static void gpt_give_over(gpt_model* model, gpt_array x) {
-    if (gpt_is_split(&model->config)) gpt_give(model, x);
+static void gpt_give_over(gpt_model* model, int is_free, gpt_array x) {
+    if (!is_free) gpt_give(model, x);
 }
 
-/* The gradient of k or v.  Kernels may write it over k or v, but memo_sp may not.  Parts of a sequence
- * add to shared rows. */
+/* The gradient of k or v.  Parts of a sequence add to shared rows. */
 static gpt_array gpt_take_keys(gpt_model* model, gpt_array shared, gpt_array skeletal,
                                gpt_rows rows, int64_t n_columns) {
     if (model->tensor.splits_sequence) return shared;
-    return gpt_is_over_ranks(model) ? gpt_take(model, rows, n_columns)
-                                    : gpt_take_over(model, skeletal, rows, n_columns);
+    return gpt_take_over(model, !gpt_is_mixed(&model->config), skeletal, rows, n_columns);
 }
 static void gpt_give_keys(gpt_model* model, gpt_array keys) {
-    if (model->tensor.splits_sequence) return;
-    if (gpt_is_over_ranks(model))
-        gpt_give(model, keys);
-    else
-        gpt_give_over(model, keys);
+    if (!model->tensor.splits_sequence) gpt_give_over(model, !gpt_is_mixed(&model->config), keys);
 }
 
 /* The MLP's backward has read `middle`: it takes masked, and then dq. */
@@ -216,17 +209,19 @@ static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to
     const int64_t weights = at->layers + layer * at->layer_stride;
     const int64_t hidden = model->config.hidden;
     const gpt_widths w = gpt_widths_of(&model->config, layer);
+    /* Blocks of other degrees have other rows; the pass of weights reads masked and attention again. */
+    const int is_free = !gpt_is_mixed(&model->config), is_plain = !gpt_is_split(&model->config);
     gpt_array t[GPT_N_TENSORS], masked, d_norm, d_attention, dq, dk, dv, delta;
     int i;
     for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
 
-    masked = gpt_take_over(model, t[GPT_MIDDLE], rows, hidden);
+    masked = gpt_take_over(model, is_free, t[GPT_MIDDLE], rows, hidden);
     gpt_drop_elements(model, "dropout", masked, dx, NULL, layer, GPT_SITE_PROJECTION, rows);
     d_attention = gpt_take(model, rows, w.q);
     gpt_linear_back(model, "projection", d_attention, masked, t[GPT_ATTENTION], 1,
                     weights + at->projection, rows);
-    gpt_give_over(model, masked);
-    dq = gpt_take_over(model, t[GPT_MIDDLE], rows, w.q);
+    gpt_give_over(model, is_free, masked);
+    dq = gpt_take_over(model, is_plain, t[GPT_MIDDLE], rows, w.q);
     dk = gpt_take_keys(model, model->tensor.d_key, t[GPT_K], rows, w.kv);
     dv = gpt_take_keys(model, model->tensor.d_value, t[GPT_V], rows, w.kv);
     /* unused over ranks of a sequence, but small */
@@ -236,16 +231,16 @@ static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to
     gpt_give(model, d_attention);
     gpt_rope_rows(model, "RoPE of q", dq, -1, rows);
     gpt_rope_rows(model, "RoPE of k", dk, -1, rows);
-    d_norm = gpt_take_over(model, t[GPT_ATTENTION], rows, hidden);
+    d_norm = gpt_take_over(model, is_plain, t[GPT_ATTENTION], rows, hidden);
     gpt_linear_back(model, "query", d_norm, dq, t[GPT_NORM1], 1, weights + at->query, rows);
-    gpt_give_over(model, dq);
+    gpt_give_over(model, is_plain, dq);
     gpt_linear_back(model, "key", d_norm, dk, t[GPT_NORM1], 0, weights + at->key, rows);
     gpt_give_keys(model, dk);
     gpt_linear_back(model, "value", d_norm, dv, t[GPT_NORM1], 0, weights + at->value, rows);
     gpt_give_keys(model, dv);
     gpt_norm_back(model, "norm1", to, d_norm, t[GPT_INPUT], t[GPT_RSTD1], weights + at->norm1,
                   rows);
-    gpt_give_over(model, d_norm);
+    gpt_give_over(model, is_plain, d_norm);
 }
 
 /* --- both blocks, one after the other --- */

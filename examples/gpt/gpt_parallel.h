@@ -97,33 +97,45 @@ static void gpt_join_sums(gpt_model* model) {
     model->is_summing = 0;
 }
 
-/* Sums a bucket's gradients over ranks.  With ZeRO each rank receives its part of the sum. */
-static void gpt_sum_bucket(gpt_model* model, int64_t bucket) {
+/* Over the ranks that train copies.  With ZeRO each rank receives its part of the sum. */
+static void gpt_sum_copies(gpt_model* model, int64_t bucket) {
     const memo_type type = gpt_sum_type(model->config.type);
     const int64_t n_ranks = model->share.n_ranks, begin = gpt_bucket_begin(model, bucket);
     const int64_t n = gpt_bucket_begin(model, bucket + 1) - begin;
     const int64_t n_part = model->zero ? n / n_ranks : n;
-    const memo_stream compute = gpt_begin_sum(model);
     gpt_op op = gpt_op_make("sum over ranks");
     char *gradients, *part;
-
-    if (!gpt_is_idle(model)) {
-        gradients = gpt_gradient(model, begin);
-        part = gradients + (model->zero ? gpt_sum_bytes(model, model->share.rank * n_part) : 0);
-        gpt_reads(&op, gradients, gpt_sum_bytes(model, n));
-        gpt_writes(&op, part, gpt_sum_bytes(model, n_part));
-        gpt_announce(model, &op);
-
-        if (!model->status)
-            model->status =
-                model->zero ? memo_reduce_scatter(model->gradient, model->compute, gradients, part,
+    if (gpt_is_idle(model)) return;
+    gradients = gpt_gradient(model, begin);
+    part = gradients + (model->zero ? gpt_sum_bytes(model, model->share.rank * n_part) : 0);
+    gpt_reads(&op, gradients, gpt_sum_bytes(model, n));
+    gpt_writes(&op, part, gpt_sum_bytes(model, n_part));
+    gpt_announce(model, &op);
+    if (!model->status)
+        model->status = model->zero
+                            ? memo_reduce_scatter(model->gradient, model->compute, gradients, part,
                                                   n_part, type, MEMO_REDUCTION_SUM, &model->error)
                             : memo_all_reduce(model->gradient, model->compute, gradients, part, n,
                                               type, MEMO_REDUCTION_SUM, &model->error);
-        if (model->zero == 2)
-            gpt_add(model, "add to the rank's part", type,
-                    gpt_part_at(model, bucket, model->share.rank).gradients, part, n_part);
-    }
+    if (model->zero == 2)
+        gpt_add(model, "add to the rank's part", type,
+                gpt_part_at(model, bucket, model->share.rank).gradients, part, n_part);
+}
+
+static void gpt_sum_tensor_ranks(gpt_model* model, int64_t bucket);
+
+/* Sums a bucket's gradients: at the end of a step, and with zero 2 of every micro-batch, over copies; at the
+ * end of a step then over tensor ranks. */
+static void gpt_sum_bucket(gpt_model* model, int64_t bucket, int over_copies,
+                           int over_tensor_ranks) {
+    memo_stream compute;
+    over_copies &= model->gradient != NULL;
+    over_tensor_ranks &= gpt_degree(model->config.tensor) > 1 && bucket > 0 &&
+                         bucket < gpt_n_buckets(&model->config) - 1; /* copies are equal */
+    if (!over_copies && !over_tensor_ranks) return;
+    compute = gpt_begin_sum(model);
+    if (over_copies) gpt_sum_copies(model, bucket);
+    if (over_tensor_ranks) gpt_sum_tensor_ranks(model, bucket);
     gpt_end_sum(model, compute);
 }
 
@@ -147,23 +159,20 @@ static void gpt_give_summed_bucket(gpt_model* model) {
 
 static void gpt_end_bucket(gpt_model* model, int64_t bucket) {
     gpt_give_summed_bucket(model);
-    if (model->zero == 2 || model->is_last) gpt_sum_bucket(model, bucket);
+    gpt_sum_bucket(model, bucket, model->zero == 2 || model->is_last, model->is_last);
     if (model->zero < 2) return;
     model->summed_bucket = model->bucket;
     model->has_summed_bucket = 1;
 }
-
-static void gpt_sum_layer_gradients(gpt_model* model);
 
 /* Ends the sums of all micro-batches, once a step; those that no micro-batch has begun run now. */
 static void gpt_reduce_gradients(gpt_model* model) {
     int64_t b;
     if (model->is_reduced) return;
     model->is_reduced = 1;
-    if (model->gradient && model->zero < 2 && !model->is_summed)
-        for (b = gpt_n_buckets(&model->config); b-- > 0;) gpt_sum_bucket(model, b);
+    for (b = gpt_n_buckets(&model->config); b-- > 0 && !model->is_summed;)
+        gpt_sum_bucket(model, b, model->zero < 2, 1);
     gpt_join_sums(model);
-    gpt_sum_layer_gradients(model);
 }
 
 static void gpt_reduce_total(gpt_model* model, memo_comm* ranks, int first, int end) {

@@ -6,7 +6,7 @@
  * classifier are copies: with 256 byte values, splitting saves little and costs a sum of logits.
  * The gradients of embedding, final norm and classifier are whole and equal on every rank.  The
  * gradients of a layer's norms are partial sums, because g passes through the norm before it is
- * summed.  They are summed with the step's gradients.  In the norm of the whole gradient a copy
+ * summed.  They are summed behind the backward, with the step's gradients.  In the norm of the whole gradient a copy
  * counts once.
  *
  * The policy selects the rows to recompute, as in the plain model.  `fine` recomputes without a
@@ -15,8 +15,8 @@
  * reads it.
  *
  * Blocks may have different degrees (config.degrees).  Each group of `degree` adjacent tensor ranks
- * then shares a block and has a slice of every part's rows.  The gradients of its weights are summed
- * over the groups at the end of a step.  If a larger degree or the classifier follows, the slices of
+ * then shares a block and has a slice of every part's rows.  The gradients of its weights are also summed
+ * over the groups.  If a larger degree or the classifier follows, the slices of
  * the residual stream are gathered on the comm stream, right after the sum.  In the backward, slices
  * of the gradient are gathered before a block of a larger degree.  Otherwise a rank continues with
  * the rows that it needs.  In a smaller degree a block's tensors have fewer and wider rows, and the
@@ -41,7 +41,7 @@ static int64_t gpt_work_bytes(const gpt_model* model) {
     const int64_t tensor = gpt_degree(model->config.tensor), heads = model->config.n_heads / tensor;
     const int64_t q = hidden / tensor;
     const int64_t kv = hidden / model->config.n_heads * model->config.n_kv_heads / tensor;
-    const int64_t attention = 2 * hidden + 2 * q + 2 * kv;
+    const int64_t attention = hidden + 2 * q + (gpt_is_mixed(&model->config) ? hidden + 2 * kv : 0);
     const int64_t chunk = model->config.mlp_rows ? gpt_min(model->chunk_rows, n_rows) : 0;
     /* A smaller degree has fewer and wider rows; a chunk may be all of them, in any degree. */
     const int64_t mlp = chunk
@@ -178,31 +178,25 @@ static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream,
                                     : gpt_gather_slices(model, stream, degree, next, error);
 }
 
-/* Ranks that have other rows of a layer's parameter; for a norm, all ranks. */
+/* Ranks that have other rows of a layer's parameter; for a norm, all ranks.  No other stream uses them. */
 static memo_comm* gpt_ranks_to_sum(gpt_model* model, const gpt_parameter* p) {
     const int32_t all = gpt_degree(model->config.tensor);
-    if (p->initial_std <= 0) return model->tensor.ranks;
+    if (p->initial_std <= 0) return model->tensor.norms;
     return p->degree == all ? NULL : gpt_pair(model, p->degree, all)->data;
 }
 
-/* Sums the gradients of layers that are partial sums on tensor ranks, for the parts that this rank
+/* Sums the gradients of a layer's bucket that are partial sums on tensor ranks, of the part that this rank
  * updates. */
-static void gpt_sum_layer_gradients(gpt_model* model) {
-    gpt_op op = gpt_op_make("sum over tensor ranks");
+static void gpt_sum_tensor_ranks(gpt_model* model, int64_t bucket) {
+    const gpt_part part = gpt_updated_part(model, bucket);
     int64_t i;
-    if (gpt_degree(model->config.tensor) == 1) return;
-    for (i = 1; i <= 8 * (int64_t)model->config.n_layers; i++) {
+    for (i = 8 * bucket - 7; i <= 8 * bucket && !gpt_is_idle(model); i++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, i);
+        const gpt_rows rows = gpt_part_rows_of(&part, &p);
         memo_comm* ranks = gpt_ranks_to_sum(model, &p);
-        gpt_part part;
-        gpt_rows rows;
-        char* sum;
-        if (!ranks) continue;
-        part = gpt_updated_part(model, gpt_bucket_of(&model->config, i));
-        rows = gpt_part_rows_of(&part, &p);
-        sum = part.gradients + gpt_sum_bytes(model, rows.begin - part.begin);
-        if (!gpt_count(rows)) continue;
-        op.n_reads = op.n_writes = 0;
+        char* sum = part.gradients + gpt_sum_bytes(model, rows.begin - part.begin);
+        gpt_op op = gpt_op_make("sum over tensor ranks");
+        if (!ranks || !gpt_count(rows)) continue;
         gpt_reads(&op, sum, gpt_sum_bytes(model, gpt_count(rows)));
         gpt_writes(&op, sum, gpt_sum_bytes(model, gpt_count(rows)));
         gpt_announce(model, &op);
@@ -441,10 +435,14 @@ static void gpt_create_pair(gpt_model* model, int32_t degree, int32_t larger) {
             memo_degree_comms_create(model->tensor.ranks, degree, larger, pair, &model->error);
 }
 
-/* All tensor ranks call this and make the same pairs in the same order. */
+/* All tensor ranks call this and make the same communicators in the same order. */
 static void gpt_create_pairs(gpt_model* model) {
+    gpt_tensor_state* t = &model->tensor;
     const int32_t all = gpt_degree(model->config.tensor);
     int32_t block;
+    if (all > 1)
+        model->status =
+            memo_comm_split(t->ranks, 0, t->ranks->rank, "norms", &t->norms, &model->error);
     for (block = 0; block < 2 * model->config.n_layers && gpt_is_mixed(&model->config); block++) {
         const int32_t degree = gpt_degree_at(model, block), next = gpt_degree_at(model, block + 1);
         gpt_create_pair(model, degree, all);
@@ -459,6 +457,8 @@ static void gpt_destroy_blocks(gpt_model* model) {
     for (a = 0; a < GPT_MAX_LEVELS; a++)
         for (b = 0; b < GPT_MAX_LEVELS; b++) memo_degree_comms_destroy(&model->tensor.pairs[a][b]);
     memset(model->tensor.pairs, 0, sizeof model->tensor.pairs);
+    memo_comm_destroy(model->tensor.norms);
+    model->tensor.norms = NULL;
     model->tensor.blocks = NULL;
 }
 

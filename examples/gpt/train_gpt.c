@@ -63,11 +63,15 @@ typedef struct job {
 /* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
 
 enum {
-    RUN_LIFTED = 1,   /* without capacities: a reference if the budget is too small */
-    RUN_TIMED = 2,    /* measure stalls */
-    RUN_RECORDED = 4, /* record a timed schedule */
-    RUN_MEASURED = 8  /* the session measures and chooses the rows */
+    RUN_LIFTED = 1,    /* without capacities: a reference if the budget is too small */
+    RUN_TIMED = 2,     /* measure forward, backward and stalls, without a wait */
+    RUN_RECORDED = 4,  /* record a timed schedule */
+    RUN_MEASURED = 8,  /* the session measures and chooses the rows */
+    RUN_UNSWAPPED = 16 /* measured without swapped rows, if the device has room */
 };
+
+/* Host memory of RUN_UNSWAPPED: copies are measured, but pinning takes no time. */
+static const int64_t RUN_COPY_BYTES = (int64_t)128 << 20;
 
 typedef struct run {
     thread_rank* rank;
@@ -76,7 +80,8 @@ typedef struct run {
     train_device device;
     gpt_model* model;
     int32_t *tokens, *targets; /* (batch, sequence), of all ranks */
-    double stall_s;            /* of the last step; RUN_TIMED */
+    memo_event marks[2];       /* around forward and backward of a step; RUN_TIMED */
+    step_times times;          /* of the last step; RUN_TIMED */
     int is_timed;
     int is_graph; /* steps are staged, and then run as a graph */
     int reports;  /* this rank prints and fills results for its process */
@@ -84,7 +89,10 @@ typedef struct run {
 } run;
 
 static void run_destroy(run* r) {
+    int i;
     gpt_destroy(r->model);
+    for (i = 0; i < 2; i++)
+        if (r->marks[i]) memo_event_destroy(r->device.device, r->marks[i], NULL);
     memo_mesh_destroy(r->mesh);
     memo_recorder_destroy(r->recorder);
     train_device_close(&r->device);
@@ -137,7 +145,10 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
     if (!status)
         status = train_device_open(&r->device, o, rank, is_lifted ? 0 : o->device_memory,
                                    is_lifted ? 0 : o->host_memory, error);
+    if (!status && r->is_graph) train_watch_graphs(r->device.device);
     if (!status && (flags & RUN_RECORDED)) status = run_create_recorder(r, error);
+    if (!status && r->is_timed) status = memo_event_create(r->device.device, &r->marks[0], error);
+    if (!status && r->is_timed) status = memo_event_create(r->device.device, &r->marks[1], error);
 
     desc.kernels = &r->device.kernels;
     desc.device = r->recorder ? memo_recorder_get_device(r->recorder) : r->device.device;
@@ -150,6 +161,8 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
         session.largest_copy_bytes = o->link_bandwidth / 50;
         session.share = run_share;
         session.user = rank;
+        if ((flags & RUN_UNSWAPPED) && !(session.host_bytes && session.host_bytes < RUN_COPY_BYTES))
+            session.host_bytes = RUN_COPY_BYTES;
     }
     return status ? status : gpt_create(&desc, &r->model, error);
 }
@@ -194,16 +207,26 @@ static memo_status run_on_ranks(const job* j, const candidate* plan, int flags,
     return train_ranks_run(&desc, (int32_t)o->ranks, run_on_rank, &call, error);
 }
 
-static memo_status run_add_stall(run* r, memo_error* error) {
+static memo_status run_mark(run* r, int i, memo_error* error) {
+    if (!r->is_timed) return MEMO_STATUS_OK;
+    return memo_event_record(r->device.device, r->marks[i], gpt_compute_stream(r->model), error);
+}
+
+/* Reads the times of a step that has ended.  Stalls are those of its last micro-batch, times their
+ * number. */
+static memo_status run_read_times(run* r, const job* j, memo_error* error) {
     memo_session_info info;
     memo_swap_stats stats;
     memo_status status;
     if (!r->is_timed) return MEMO_STATUS_OK;
-    if ((status = gpt_wait(r->model, error))) return status;
+    status =
+        memo_event_elapsed(r->device.device, r->marks[0], r->marks[1], &r->times.layers_s, error);
     memo_session_get_info(gpt_session(r->model), &info);
-    if ((status = memo_swap_get_stats(info.swap, &stats, error))) return status;
-    r->stall_s += stats.forward_stall_s + stats.backward_stall_s;
-    return MEMO_STATUS_OK;
+    if (!status) status = memo_swap_get_stats(info.swap, &stats, error);
+    if (!status)
+        r->times.stall_s =
+            (double)j->options.accumulate * (stats.forward_stall_s + stats.backward_stall_s);
+    return status;
 }
 
 /* Runs, or stages, forward and backward of all micro-batches of a step. */
@@ -211,16 +234,14 @@ static memo_status run_gradients(run* r, const job* j, int64_t step, memo_error*
     const train_options* o = &j->options;
     double loss_scale = 1.0 / (double)(o->accumulate * o->batch * o->sequence);
     int64_t m;
-    memo_status status = MEMO_STATUS_OK;
-    r->stall_s = 0;
+    memo_status status = run_mark(r, 0, error);
     for (m = 0; m < o->accumulate && !status; m++) {
         train_text_windows(&j->text, o->seed, step, m, o->batch, o->sequence, r->tokens,
                            r->targets);
         status = (r->is_graph ? gpt_stage_micro_batch : gpt_micro_batch)(
             r->model, r->tokens, r->targets, step, m, loss_scale, error);
-        if (!status) status = run_add_stall(r, error);
     }
-    return status;
+    return status ? status : run_mark(r, 1, error);
 }
 
 /* A cosine from the largest rate to a tenth of it, after a short linear start. */
@@ -246,6 +267,7 @@ static memo_status run_update(run* r, const job* j, int64_t step, double* loss, 
     desc.vote = interrupted;
     status =
         (r->is_graph ? gpt_run_staged : gpt_update)(r->model, &desc, loss, &gradient_norm, error);
+    if (!status) status = run_read_times(r, j, error);
     if (!status && gpt_votes(r->model) > 0) r->stops = 1;
     if (!status && *loss - *loss != 0)
         status =
@@ -273,13 +295,19 @@ static memo_status profile_on_rank(run* r, const job* j, void* result, memo_erro
     return MEMO_STATUS_OK;
 }
 
+/* A layer's times do not depend on which rows are swapped.  The plan to measure on swaps none if it
+ * fits so, because the system takes a quarter of a second or more to pin a GiB. */
 static memo_status measure_profile(job* j, memo_error* error) {
+    int flags = RUN_MEASURED;
     memo_status status;
     candidate c;
     if (j->has_profile) return MEMO_STATUS_OK;
-    memset(&c, 0, sizeof c);
+    if ((status = check_measurement(&j->options, error))) return status;
+    if ((status = candidate_create_least(&j->options, 1, &c, error))) return status;
+    if (device_fits(&j->options, &c)) flags |= RUN_UNSWAPPED;
+    candidate_destroy(&c);
     c.desc.config = train_config(&j->options);
-    status = run_on_ranks(j, &c, RUN_MEASURED, profile_on_rank, &j->profile, error);
+    status = run_on_ranks(j, &c, flags, profile_on_rank, &j->profile, error);
     j->has_profile = !status;
     return status;
 }
@@ -492,7 +520,12 @@ static void print_run(const train_options* o) {
 }
 
 static memo_status check_spill(const train_options* o, memo_error* error) {
-    if (!o->spill || access(o->spill, W_OK | X_OK) == 0) return MEMO_STATUS_OK;
+    struct stat info;
+    if (!o->spill) return MEMO_STATUS_OK;
+    if (stat(o->spill, &info) == 0 && !S_ISDIR(info.st_mode))
+        errno = ENOTDIR;
+    else if (access(o->spill, W_OK | X_OK) == 0)
+        return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_IO, "--spill %.300s: no file can be made there: %s",
                           o->spill, strerror(errno));
 }
@@ -525,11 +558,16 @@ static memo_status prepare(job* j, memo_error* error) {
 
     /* Rows by measured times, if the budget leaves a choice. */
     if (has_choice(o, &j->plan)) {
-        if ((status = measure_profile(j, error))) return status;
+        status = measure_profile(j, error);
+        if (status == MEMO_STATUS_INFEASIBLE && !candidate_fits(o, &j->plan) &&
+            !check_measurement(o, NULL))
+            return refuse(o, &j->plan, error);
+        if (status) return status;
         print_profile(&j->profile);
         if ((status = candidate_choose_rows(o, &j->profile, &j->plan, error))) return status;
         if (!candidate_fits(o, &j->plan)) return refuse(o, &j->plan, error);
     }
+    if ((status = check_spill_room(o, &j->plan, error))) return status;
     j->memory.plan_bytes = j->plan.device_bytes;
     print_choice(o, &j->plan, j->has_profile);
     print_plan(o, &j->plan);
@@ -577,18 +615,51 @@ static void print_rate(const train_options* o, double step_s) {
     printf("\n");
 }
 
+/* The times of the last steps, for their medians. */
+enum { N_TIMED = 64 };
+typedef struct last_times {
+    double layers_s[N_TIMED], stall_s[N_TIMED];
+    int64_t n; /* since the first step, or since none */
+} last_times;
+
+static void last_times_add(last_times* last, const step_times* times) {
+    last->layers_s[last->n % N_TIMED] = times->layers_s;
+    last->stall_s[last->n++ % N_TIMED] = times->stall_s;
+}
+
+/* The plan's times of a step beside the measured ones.  A graph has no events inside. */
+static void print_prediction(const job* j, last_times* last, double step_s) {
+    const int64_t n = gpt_min(last->n, N_TIMED);
+    step_times predicted;
+    if (!candidate_predict(&j->options, &j->plan, j->has_profile ? &j->profile : NULL, &predicted))
+        return;
+    printf(
+        "predicted %.1f ms for forward and backward of a step, stalled %.1f ms, recomputing %.1f "
+        "ms; measured ",
+        1e3 * predicted.layers_s, 1e3 * predicted.stall_s, 1e3 * predicted.recompute_s);
+    if (n)
+        printf("%.1f ms, stalled %.1f ms\n", 1e3 * median(last->layers_s, n),
+               1e3 * median(last->stall_s, n));
+    else
+        printf("%.1f ms with the update\n", 1e3 * step_s);
+}
+
 static memo_status train(run* r, job* j, memo_error* error) {
     const train_options* o = &j->options;
     const int64_t n_first = r->is_graph ? 2 : 1;
+    last_times last;
     memo_status status = MEMO_STATUS_OK;
     progress shown;
     int64_t step;
     double loss, first_s = 0, step_s;
+    last.n = 0;
     if (r->reports) printf("\n");
     progress_begin(&shown, o->steps, o->accumulate * o->batch * o->sequence);
     for (step = 0; step < o->steps && !status && !r->stops; step++) {
         status = run_step(r, j, step, &loss, error);
         if (step + 1 == n_first) first_s = clock_s() - shown.begin_s;
+        if (step == 1) last.n = 0; /* the first step counts only if it is alone */
+        if (r->is_timed) last_times_add(&last, &r->times);
         if (status || !r->reports) continue;
         status = log_loss(j, step, loss, error);
         if (!status) progress_show(&shown, step, loss);
@@ -604,7 +675,10 @@ static memo_status train(run* r, job* j, memo_error* error) {
     else if (step)
         step_s /= (double)step;
     if (r->reports) print_rate(o, step_s);
-    return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o, step_s, step, error);
+    if (r->reports && step) print_prediction(j, &last, step_s);
+    /* A replay's messages are not counted. */
+    return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o, step_s,
+                              r->is_graph ? gpt_min(step, n_first) : step, error);
 }
 
 static void print_loss(const job* j) {
@@ -809,20 +883,20 @@ static memo_status compare_steps(run* r, const job* j, comparison_table* table, 
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "no host memory for --compare");
 
-    /* The comparison itself counts neither as layers nor as step. */
+    /* The comparison itself does not count as step. */
     for (step = 0; step < n && !status && !r->stops; step++) {
-        double begin_s = clock_s(), aside_s = 0, loss;
+        double begin_s = clock_s(), aside_s, loss;
         status = run_gradients(r, j, step, error);
         if (!status) status = gpt_reduce(r->model, error);
         if (!status) status = gpt_wait(r->model, error);
         aside_s = clock_s();
-        layers_s[step] = aside_s - begin_s;
         if (!status && r->reports) status = compare_gradients(table, policy, step, r->model, error);
         aside_s = clock_s() - aside_s;
         if (!status) status = run_update(r, j, step, &loss, error);
         if (!status && r->reports) row->losses[step] = loss;
         step_s[step] = clock_s() - begin_s - aside_s;
-        stall_s[step] = r->stall_s;
+        stall_s[step] = r->times.stall_s;
+        layers_s[step] = r->times.layers_s;
     }
 
     if (r->reports) {
@@ -854,9 +928,10 @@ static memo_status compare_policy(const job* j, comparison_table* table, const c
                                   memo_error* error) {
     const train_options* o = &j->options;
     comparison* row = &table->rows[c->policy];
+    step_times predicted;
     shortage(o, c, row->shortage, sizeof row->shortage);
     alpha_name(o, c, row->alpha, sizeof row->alpha);
-    if (c->swap_plan) row->predicted_s = (double)o->accumulate * c->swap_plan->step_s;
+    if (candidate_predict(o, c, NULL, &predicted)) row->predicted_s = predicted.layers_s;
     row->gradients_equal = 1;
     row->losses = (double*)calloc((size_t)o->compare, sizeof *row->losses);
     if (!row->losses)
@@ -1054,7 +1129,8 @@ static memo_status work(job* j, memo_error* error) {
     if (train_n_started()) signal(SIGTERM, on_interrupt); /* launchers send it after Ctrl-C */
     status = choose_steps(j, error);
     if (!status && !interrupted && o->compare) status = compare_policies(j, error);
-    if (!status && !interrupted) status = run_on_ranks(j, &j->plan, 0, train_and_sample, j, error);
+    if (!status && !interrupted)
+        status = run_on_ranks(j, &j->plan, o->is_graph ? 0 : RUN_TIMED, train_and_sample, j, error);
     if (!status) status = check_training(j, error);
     if (!status && !interrupted && o->output)
         status = run_on_ranks(j, &j->plan, RUN_RECORDED, record_step, NULL, error);
@@ -1095,6 +1171,7 @@ int main(int argc, char** argv) {
     action.sa_handler = on_interrupt;
     action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
     sigaction(SIGINT, &action, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit fails the write instead */
     train_device_choose(argv);
     j.begin_s = clock_s();
 

@@ -105,7 +105,7 @@ static void picture_put_memory(step_picture* p, const step_memory* memory) {
     const double layer_bytes = (double)memory->activation_bytes / memory->n_layers;
     const double bottom = p->top + PICTURE_MEMORY, right = PICTURE_LEFT + PICTURE_WIDTH;
     double held = (double)(memory->keep_bytes - memory->activation_bytes), begin_s = 0, end_s = 0;
-    double y;
+    double peak_x, y;
     int32_t i;
     memo_text_put(&p->text, "<path d='M%d %.1f L%d %.1f", PICTURE_LEFT, bottom, PICTURE_LEFT,
                   picture_y(p, memory, held));
@@ -115,8 +115,10 @@ static void picture_put_memory(step_picture* p, const step_memory* memory) {
             memo_text_put(&p->text, " H%.1f V%.1f", picture_x(p, begin_s),
                           picture_y(p, memory, held));
         }
+    peak_x = picture_x(p, begin_s);
     for (i = memory->n_layers - 1; i >= 0; i--)
         if (picture_phase(p, "backward", i, &begin_s, &end_s)) {
+            if (i == memory->n_layers - 1) peak_x = (peak_x + picture_x(p, end_s)) / 2;
             held -= layer_bytes;
             memo_text_put(&p->text, " H%.1f V%.1f", picture_x(p, end_s),
                           picture_y(p, memory, held));
@@ -124,12 +126,12 @@ static void picture_put_memory(step_picture* p, const step_memory* memory) {
     memo_text_put(&p->text, " H%.1f V%.1f Z' fill='#d9dde3' stroke='#8a93a0'/>\n", right, bottom);
 
     y = picture_y(p, memory, (double)memory->plan_bytes);
-    memo_text_put(&p->text,
-                  "<line x1='%d' y1='%.1f' x2='%.0f' y2='%.1f' stroke='#1f4e9c' "
-                  "stroke-width='2.5'/>\n<text x='%.0f' y='%.1f' text-anchor='end' fill='#1f4e9c' "
-                  "font-weight='bold'>memo reserves %s</text>\n",
-                  PICTURE_LEFT, y, right, y, right - 6, y - 6,
-                  bytes_name((double)memory->plan_bytes));
+    memo_text_put(
+        &p->text,
+        "<line x1='%d' y1='%.1f' x2='%.0f' y2='%.1f' stroke='#1f4e9c' "
+        "stroke-width='2.5'/>\n<text x='%.0f' y='%.1f' text-anchor='middle' fill='#1f4e9c' "
+        "font-weight='bold'>memo reserves %s</text>\n",
+        PICTURE_LEFT, y, right, y, peak_x, y - 6, bytes_name((double)memory->plan_bytes));
     y = picture_y(p, memory, (double)memory->keep_bytes);
     memo_text_put(&p->text,
                   "<text x='%.0f' y='%.1f' text-anchor='end'>keeping every activation: %s</text>\n"

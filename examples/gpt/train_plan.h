@@ -359,6 +359,39 @@ static memo_status candidate_planned(const train_options* o, gpt_policy policy,
     return status;
 }
 
+/* ---- prediction ----------------------------------------------------------------------------- */
+
+/* Of forward and backward of a step. */
+typedef struct step_times {
+    double layers_s, stall_s, recompute_s;
+} step_times;
+
+static int keeps_all(const candidate* c) {
+    const int64_t n = (int64_t)c->desc.config.n_layers * gpt_n_tensors(&c->desc.config);
+    int64_t i;
+    for (i = 0; i < n; i++)
+        if (c->desc.rows[i] != MEMO_ROWS_KEPT) return 0;
+    return 1;
+}
+
+/* Predicts the times of planned rows, and of a plan that keeps everything if profile is not NULL.
+ * Returns whether it could. */
+static int candidate_predict(const train_options* o, const candidate* c,
+                             const memo_profile* profile, step_times* times) {
+    const double n = (double)o->accumulate, n_layers = (double)o->layers;
+    memset(times, 0, sizeof *times);
+    if (c->swap_plan) {
+        times->layers_s = n * c->swap_plan->step_s;
+        times->stall_s = n * c->swap_plan->stall_s;
+        times->recompute_s = n * c->swap_plan->recompute_s;
+        return 1;
+    }
+    if (!profile || !keeps_all(c)) return 0;
+    times->layers_s =
+        n * (n_layers * (profile->forward_s + profile->backward_s) + profile->between_s);
+    return 1;
+}
+
 /* ---- refusal -------------------------------------------------------------------------------- */
 
 /* Writes ", --policy recompute" for each other policy that fits, or nothing. */
@@ -471,6 +504,29 @@ static memo_status refuse(const train_options* o, const candidate* c, memo_error
                           "%s%s",
                           bytes_name((double)o->host_memory), policy,
                           bytes_name((double)c->host_bytes), bytes_option(c->host_bytes), others);
+}
+
+/* The file of a plan must fit into --spill. */
+static memo_status check_spill_room(const train_options* o, const candidate* c, memo_error* error) {
+    const int64_t free_bytes = c->sizes.spill_bytes ? spill_bytes_free(o) : 0;
+    if (free_bytes <= 1 || c->sizes.spill_bytes <= free_bytes) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                          "--spill %.300s: a rank's file of %s does not fit into %s of free space; "
+                          "another folder, or more --host-memory, would work",
+                          o->spill, bytes_name((double)c->sizes.spill_bytes),
+                          bytes_name((double)free_bytes));
+}
+
+/* Copies are measured from pinned memory beside the tokens. */
+static memo_status check_measurement(const train_options* o, memo_error* error) {
+    const gpt_config config = train_config(o);
+    const int64_t least = gpt_staging_bytes(&config, o->accumulate) + 512;
+    if (!o->host_memory || o->host_memory / 512 * 512 >= least) return MEMO_STATUS_OK;
+    return memo_error_set(
+        error, MEMO_STATUS_INFEASIBLE,
+        "%s of host memory cannot hold the tokens of a step and the copies that are "
+        "measured; try --host-memory %s",
+        bytes_name((double)o->host_memory), bytes_option(least));
 }
 
 /* ---- output --------------------------------------------------------------------------------- */

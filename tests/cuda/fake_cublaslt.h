@@ -2,8 +2,8 @@
  *
  * An algorithm fixes the order of a sum, so that another one gives other bits.  The order in which the heuristic
  * proposes them depends on the number of rows, so that a product that asks again for other rows gets another one.
- * It also proposes what must not be pinned: an algorithm that splits the sum, and one whose order depends on the
- * number of rows. */
+ * It also proposes what must not be pinned: an algorithm that splits the sum, one whose order depends on the number of
+ * rows, and one that refuses few rows. */
 #ifndef FAKE_CUBLASLT_H
 #define FAKE_CUBLASLT_H
 
@@ -13,7 +13,8 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { FAKE_LT_SPLITS = 3, FAKE_LT_BY_ROWS = 4, FAKE_LT_ALGORITHMS = 5 }; /* 0 to 2 may be pinned */
+/* 0 to 2 may be pinned. */
+enum { FAKE_LT_SPLITS = 3, FAKE_LT_BY_ROWS = 4, FAKE_LT_MANY_ROWS = 5, FAKE_LT_ALGORITHMS = 6 };
 
 static int
     fake_lt_ignores; /* 1: cublasLtMatmul asks the heuristic, whatever the caller has chosen */
@@ -85,11 +86,13 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
     return CUBLAS_STATUS_SUCCESS;
 }
 
+/* The first is the one that refuses few rows. */
 static uint64_t fake_lt_proposed(uint64_t rows, uint64_t i) {
     uint64_t size = 0;
     if (fake_lt_offers_bad_ones_only) return FAKE_LT_SPLITS + i % 2;
+    if (i == 0) return FAKE_LT_MANY_ROWS;
     while (rows >> size > 1) size++;
-    return (rows + size + i) % FAKE_LT_ALGORITHMS;
+    return (rows + size + i - 1) % FAKE_LT_MANY_ROWS;
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t,
@@ -105,6 +108,26 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         results[*n_found].state = CUBLAS_STATUS_SUCCESS;
     }
     return CUBLAS_STATUS_SUCCESS;
+}
+
+/* FAKE_LT_MANY_ROWS takes 8 rows or more. */
+static cublasStatus_t fake_lt_check(uint64_t algorithm, uint64_t rows) {
+    return algorithm == FAKE_LT_MANY_ROWS && rows < 8 ? CUBLAS_STATUS_NOT_SUPPORTED
+                                                      : CUBLAS_STATUS_SUCCESS;
+}
+static uint64_t fake_lt_rows(const fake_lt_desc* desc, const fake_lt_layout* b,
+                             const fake_lt_layout* d) {
+    return desc->on_b == CUBLAS_OP_T ? b->columns : d->columns; /* a weight's gradient sums them */
+}
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algo,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+    memset(result, 0, sizeof *result);
+    return fake_lt_check(algo->data[0],
+                         fake_lt_rows((const fake_lt_desc*)desc, (const fake_lt_layout*)b,
+                                      (const fake_lt_layout*)d));
 }
 
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algo,
@@ -175,11 +198,13 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t 
     const float f = *(const float*)alpha, g = *(const float*)beta;
     const bool on_a = operations.on_a == CUBLAS_OP_T, on_b = operations.on_b == CUBLAS_OP_T;
     const uint64_t algorithm =
-        !algo || fake_lt_ignores ? fake_lt_proposed(ld.columns, 0) : algo->data[0];
+        !algo || fake_lt_ignores ? fake_lt_proposed(ld.columns, 1) : algo->data[0];
     if (c != result || (on_a ? la.columns : la.rows) != ld.rows ||
         (on_b ? lb.rows : lb.columns) != ld.columns ||
         (on_a ? la.rows : la.columns) != (on_b ? lb.columns : lb.rows))
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (fake_lt_check(algorithm, fake_lt_rows(&operations, &lb, &ld)))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     fake_lt_n_products++;
     fake_enqueue(stream,
                  [=] { fake_lt_product(operations, la, x, lb, y, ld, result, f, g, algorithm); });

@@ -19,6 +19,8 @@
 
 #ifndef __CUDACC__
 #include "fake_cublaslt.h"
+
+#define GPT_CUDA_ELEMENTS 800 /* so that products are cut, as those of a million tokens */
 #endif
 #include "gpt/gpt_kernels_cuda.cu"
 #if !defined(__CUDACC__) || defined(TEST_CUDNN)
@@ -109,6 +111,28 @@ static double gradient_difference(const history& a, const history& b) {
     return sqrt(difference / squares);
 }
 
+/* A row's tensors are computed in stages.  All tensors of odd, or of even stages are recomputed, each from stored rows. */
+static const int64_t* rows_of_stages(const gpt_config* config, int is_even) {
+    static const int stages[GPT_N_TENSORS] = {0, 1, 1, 2, 2, 2, 3, 3, 4, 5, 5, 6, 7};
+    const int32_t n_tensors = gpt_n_tensors(config);
+    int64_t* rows = gpt_test_table();
+    for (int64_t i = 0; i < config->n_layers * n_tensors; i++) {
+        const int stage = stages[i % n_tensors];
+        rows[i] = stage == 0 || stage % 2 == is_even ? MEMO_ROWS_KEPT : 0;
+    }
+    return rows;
+}
+
+static void check_rows(memo_device* device, gpt_config config, const char* name,
+                       const int64_t* rows, const uint8_t* text, const history& keep) {
+    const history h = on_the_gpu(device, config, rows, text, NULL);
+    CHECK_CASE(!memcmp(h.loss, keep.loss, sizeof h.loss) &&
+                   !memcmp(h.norm, keep.norm, sizeof h.norm) &&
+                   !memcmp(h.digests, keep.digests, sizeof h.digests),
+               "%s: losses %.17g, %.17g instead of %.17g, %.17g", name, h.loss[0], h.loss[1],
+               keep.loss[0], keep.loss[1]);
+}
+
 /* Against the host, then policies against each other. */
 static void check_model(gpt_config config, double loss_tolerance, double gradient_tolerance) {
     NEED_DEVICE(device);
@@ -123,14 +147,12 @@ static void check_model(gpt_config config, double loss_tolerance, double gradien
     CHECK_IS(fabs(keep.norm[0] / host.norm[0] - 1), <, gradient_tolerance);
     CHECK_IS(fabs(keep.loss[1] / host.loss[1] - 1), <, 100 * loss_tolerance);
     for (int policy = GPT_POLICY_RECOMPUTE; policy <= GPT_POLICY_ALPHA; policy++) {
+        static const char* const names[] = {"keep", "recompute", "swap", "alpha"};
         const gpt_desc desc = gpt_test_desc(config, (gpt_policy)policy, 0.5);
-        history h = on_the_gpu(device, config, desc.rows, text, NULL);
-        CHECK_CASE(!memcmp(h.loss, keep.loss, sizeof h.loss) &&
-                       !memcmp(h.norm, keep.norm, sizeof h.norm) &&
-                       !memcmp(h.digests, keep.digests, sizeof h.digests),
-                   "policy %d: losses %.17g, %.17g instead of %.17g, %.17g", policy, h.loss[0],
-                   h.loss[1], keep.loss[0], keep.loss[1]);
+        check_rows(device, config, names[policy], desc.rows, text, keep);
     }
+    check_rows(device, config, "odd stages", rows_of_stages(&config, 0), text, keep);
+    check_rows(device, config, "even stages", rows_of_stages(&config, 1), text, keep);
     free(text);
     memo_cuda_device_destroy(device);
 }
@@ -220,6 +242,16 @@ static void states_in_bf16_are_the_host_but_for_rounding(void) {
     }
     CHECK_OK(memo_host_free(device, pinned, &error));
     CHECK_OK(memo_stream_destroy(device, stream, &error));
+    gpt_cuda_kernels_destroy(cuda);
+    memo_cuda_device_destroy(device);
+}
+
+static void sums_stay_float_in_bf16(void) {
+    NEED_DEVICE(device);
+    gpt_cuda_kernels* cuda = NULL;
+    CHECK_OK(gpt_cuda_kernels_create(NULL, &cuda, &error));
+    const gpt_kernels kernels = gpt_cuda_kernels_table(cuda);
+    gpt_test_check_sums(device, &kernels);
     gpt_cuda_kernels_destroy(cuda);
     memo_cuda_device_destroy(device);
 }
@@ -342,6 +374,39 @@ static void a_graph_gives_the_bits_of_calls_on_late_streams(void) {
     fake_set_late(1);
     a_graph_gives_the_bits_of_calls();
     fake_set_late(0);
+}
+
+/* Call by call the host waits once a step, at its end: not for loss, clipping or step number.  The second wait would
+ * fail. */
+static void a_step_waits_once(void) {
+    NEED_DEVICE(device);
+    gpt_config config = config_of(MEMO_TYPE_BF16, 16, 5, 1);
+    const gpt_update_desc update = {0.001, 0.9, 0.99, 1e-8, 0.1, 0.5, 0};
+    const uint8_t text[6] = {0};
+    config.n_layers = 3;
+    for (int policy = GPT_POLICY_KEEP; policy <= GPT_POLICY_SWAP; policy++) {
+        gpt_desc desc = gpt_test_desc(config, (gpt_policy)policy, 0);
+        gpt_cuda_kernels* cuda = NULL;
+        gpt_kernels kernels;
+        gpt_model* model = NULL;
+        CHECK_OK(gpt_cuda_kernels_create(NULL, &cuda, &error));
+        kernels = gpt_cuda_kernels_table(cuda);
+        desc.kernels = &kernels;
+        desc.device = device;
+        desc.n_micro_batches = 2;
+        CHECK_OK(gpt_create(&desc, &model, &error));
+        fake_fail("cudaStreamSynchronize", 2, cudaErrorInvalidValue);
+        fake_fail("cudaEventSynchronize", 1, cudaErrorInvalidValue);
+        fake_fail("cudaDeviceSynchronize", 1, cudaErrorInvalidValue);
+        for (int64_t m = 0; m < 2; m++)
+            CHECK_OK(gpt_micro_batch(model, text, text + 1, 0, m, 0.1, &error));
+        CHECK_OK(gpt_update(model, &update, NULL, NULL, &error));
+        CHECK_IS(gpt_wait(model, &error), ==, MEMO_STATUS_DEVICE);
+        fake_forget_failures();
+        gpt_destroy(model);
+        gpt_cuda_kernels_destroy(cuda);
+    }
+    memo_cuda_device_destroy(device);
 }
 
 /* Another number of micro-batches than the graph's is refused, and so are kernels without graphs. */
@@ -509,6 +574,7 @@ static memo_status prepare(memo_device* device) {
     for (int i = 0; i < cuda->n_gemms;
          i++) { /* only what is recomputed must not look at the rows */
         CHECK_IS(cuda->gemms[i].algo.data[0], !=, (uint64_t)FAKE_LT_SPLITS);
+        CHECK_IS(cuda->gemms[i].algo.data[0], !=, (uint64_t)FAKE_LT_MANY_ROWS);
         if (cuda->gemms[i].kind != GPT_GEMM_FORWARD) continue;
         CHECK_IS(cuda->gemms[i].algo.data[0], !=, (uint64_t)FAKE_LT_BY_ROWS);
         if (fake_lt_many_rows) CHECK_IS(cuda->gemms[i].algo.data[0], !=, 0u);
@@ -549,6 +615,7 @@ int main(int argc, char** argv) {
     TEST(swiglu_is_the_host_but_for_rounding);
     TEST(states_in_bf16_are_the_host_but_for_rounding);
     TEST(an_mlp_in_chunks_works);
+    TEST(sums_stay_float_in_bf16);
     TEST(a_graph_gives_the_bits_of_calls);
 
 #ifdef HAS_CUDNN
@@ -561,6 +628,7 @@ int main(int argc, char** argv) {
     TEST(rows_are_compared_before_the_first_step);
     TEST(a_graph_gives_the_bits_of_calls_on_late_streams);
     TEST(a_failed_capture_can_be_repeated);
+    TEST(a_step_waits_once);
     TEST(what_is_no_graph_is_refused);
 #endif
     return memo_test_end();
