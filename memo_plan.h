@@ -177,7 +177,7 @@ MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char*
  *
  *   1. A mixed-integer program over shares of rows, for each number of places for layers in host
  *      memory.  Its value is a lower bound if all layers are alike.
- *   2. Its solution, rounded to tiles, and the best single alpha (MEMO paper).
+ *   2. Tables near its solution, rounded to tiles, and the best single alpha (MEMO paper).
  *   3. Random changes of the best table: of single layers, of ranges of layers, of tiles.
  *
  * The best table of all is the plan.  Ties go to the plan that recomputes least, then to the one
@@ -7218,7 +7218,7 @@ MEMOI void memoi_rows_set_alpha(memoi_rows_planner* p, double alpha, int keeps) 
  * The sizes are bilinear in k and a.  A *box* bounds k, and its four corners span what a bundle may
  * do within it: the linear program mixes corners.  That is a bound, and exact if k is fixed.  So
  * branch and bound splits boxes.  With a file there is a program for each number of places for
- * layers in host memory; the one with the least bound is solved. */
+ * layers in host memory; those with the least bounds are solved. */
 
 #define MEMOI_ROWS_CUTS_MAX   48
 #define MEMOI_ROWS_NODES_MAX  200
@@ -7594,34 +7594,46 @@ MEMOI memoi_rows_shares memoi_rows_shares_of(const memoi_rows_program* g, int32_
     return shares;
 }
 
-/* Tries the table nearest to the shares of a leaf: kept layers are spread out, and the number of
- * tiles is rounded down. */
+/* Tries tables near the shares of a leaf: kept layers are spread out, first, or last.  The number
+ * of tiles is rounded down. */
 MEMOI memo_status memoi_rows_round(memoi_rows_program* g, memo_error* error) {
     memoi_rows_planner* p = g->p;
+    memo_status status = MEMO_STATUS_OK;
     int32_t n = p->n_moved, b, i;
-    for (b = 0; b < p->n_bundles; b++) {
-        memoi_rows_shares shares = memoi_rows_shares_of(g, b);
-        int is_mixed = g->boxes[b].mode == MEMOI_ROWS_MIXED;
-        int64_t kept = (int64_t)(shares.kept + 0.5), others = n - kept, n_others = 0;
-        int64_t tiles = (int64_t)(shares.swapped * (double)p->n_tiles + 1e-6);
-        int64_t n_swapped = (int64_t)(shares.swapped * (double)others + 1e-6);
-        memoi_rows_set(p, b, 0, p->n_layers,
-                       is_mixed                           ? p->n_tiles
-                       : kept == n && tiles == p->n_tiles ? MEMOI_ROWS_KEPT
-                                                          : tiles);
+    int way;
 
-        /* (i + 1) * kept / n spreads the kept layers evenly, and n_swapped likewise the others. */
-        for (i = 0; i < n; i++) {
-            if ((i + 1) * kept / n > i * kept / n) {
-                memoi_rows_set(p, b, i, i + 1, MEMOI_ROWS_KEPT);
-                continue;
+    /* Three ways, because the place of kept layers changes the stall, which the program does not
+     * show. */
+    for (way = 0; way < 3 && !status; way++) {
+        for (b = 0; b < p->n_bundles; b++) {
+            memoi_rows_shares shares = memoi_rows_shares_of(g, b);
+            int is_mixed = g->boxes[b].mode == MEMOI_ROWS_MIXED;
+            int64_t kept = (int64_t)(shares.kept + 0.5), others = n - kept, k, n_kept = 0;
+            int64_t tiles = (int64_t)(shares.swapped * (double)p->n_tiles + 1e-6);
+            int64_t n_swapped = (int64_t)(shares.swapped * (double)others + 1e-6);
+            memoi_rows_set(p, b, 0, p->n_layers,
+                           is_mixed                           ? p->n_tiles
+                           : kept == n && tiles == p->n_tiles ? MEMOI_ROWS_KEPT
+                                                              : tiles);
+
+            /* (i + 1) * kept / n spreads the kept layers evenly. */
+            for (i = 0; i < n; i++) {
+                int is_kept = way == 0   ? (i + 1) * kept / n > i * kept / n
+                              : way == 1 ? i < kept
+                                         : i >= n - kept;
+                if (is_kept) memoi_rows_set(p, b, i, i + 1, MEMOI_ROWS_KEPT);
+                n_kept += is_kept;
+                if (is_kept || !is_mixed) continue;
+                k = i - n_kept; /* of the others */
+                if (way == 0   ? (k + 1) * n_swapped / others == k * n_swapped / others
+                    : way == 1 ? k >= n_swapped
+                               : k < others - n_swapped)
+                    memoi_rows_set(p, b, i, i + 1, 0);
             }
-            n_others++;
-            if (is_mixed && n_others * n_swapped / others == (n_others - 1) * n_swapped / others)
-                memoi_rows_set(p, b, i, i + 1, 0);
         }
+        status = memoi_rows_try(p, error);
     }
-    return memoi_rows_try(p, error);
+    return status;
 }
 
 /* The bundle whose box to split: whose weights hide most bytes, or whose k is no integer. */
@@ -7715,35 +7727,38 @@ MEMOI memo_status memoi_rows_branch(memoi_rows_program* g, memo_error* error) {
     return status;
 }
 
-/* Solves the program of the most promising number of places for layers in host memory. */
-MEMOI memo_status memoi_rows_run(memoi_rows_program* g, memo_error* error) {
+/* Solves the programs of the n_best most promising numbers of places. */
+MEMOI memo_status memoi_rows_run(memoi_rows_program* g, int n_best, memo_error* error) {
     const memoi_rows_planner* p = g->p;
     int is_spilling = p->desc->spill_bytes && p->host_bytes && p->n_moved > 1;
-    int32_t most = p->n_moved, least = is_spilling ? 1 : most, best = -1, places;
-    int32_t step = (most - least) / MEMOI_ROWS_PLACES_MAX + 1;
-    double best_s = -1, others_s = -1; /* bounds: the least and the next; negative: none */
-    memo_status status;
+    int32_t most = p->n_moved, least = is_spilling ? 1 : most, i, k;
+    int32_t step = (most - least) / MEMOI_ROWS_PLACES_MAX + 1, n = (most - least) / step + 1;
+    double* bounds = (double*)memob_calloc(n, sizeof(double)); /* negative: none */
+    memo_status status = bounds ? MEMO_STATUS_OK : memob_no_memory(error, "the program of rows");
 
-    /* Bound the step for each number of places. */
-    for (places = most; places >= least; places -= step) {
-        g->places = places;
+    /* Bound the step for each number of places in host memory. */
+    for (i = 0; i < n && !status; i++) {
+        g->places = most - i * step;
         g->n_cuts = 0;
-        if (!memoi_rows_solve(g)) continue;
-        if (best < 0 || g->step_s < best_s) {
-            others_s = best_s;
-            best_s = g->step_s;
-            best = places;
-        } else if (others_s < 0 || g->step_s < others_s) {
-            others_s = g->step_s;
-        }
+        bounds[i] = memoi_rows_solve(g) ? g->step_s : -1;
     }
-    if (best < 0) return MEMO_STATUS_OK;
 
     /* Branch only where the bound is least, because each search is expensive. */
-    g->places = best;
-    g->n_cuts = 0;
-    status = memoi_rows_branch(g, error);
-    if (others_s >= 0 && (g->bound_s < 0 || others_s < g->bound_s)) g->bound_s = others_s;
+    for (k = 0; k < n_best && !status; k++) {
+        int32_t best = -1;
+        for (i = 0; i < n; i++)
+            if (bounds[i] >= 0 && (best < 0 || bounds[i] < bounds[best])) best = i;
+        if (best < 0) break;
+        g->places = most - best * step;
+        g->n_cuts = g->n_nodes = 0;
+        bounds[best] = -1;
+        status = memoi_rows_branch(g, error);
+    }
+
+    /* The bound of all is the least, including the numbers that were not searched. */
+    for (i = 0; i < n && !status; i++)
+        if (bounds[i] >= 0 && (g->bound_s < 0 || bounds[i] < g->bound_s)) g->bound_s = bounds[i];
+    MEMO_FREE(bounds);
     return status;
 }
 
@@ -7895,7 +7910,7 @@ MEMOI memo_status memoi_rows_best_table(memoi_rows_planner* p, double alpha, mem
 
     if (!status) status = memoi_rows_program_create(p, MEMOI_ROWS_AIM_TABLE, &g, error);
     if (status) return status;
-    status = memoi_rows_run(&g, error);
+    status = memoi_rows_run(&g, 4, error);
     p->program_s = g.bound_s > 0 ? g.bound_s : 0;
     memob_arrays_free(&g.arrays);
     return status ? status : memoi_rows_search(p, error);
@@ -7939,7 +7954,7 @@ MEMOI memo_status memoi_rows_foresee(memoi_rows_planner* p, int is_host,
     status = memoi_rows_program_create(p, is_host ? MEMOI_ROWS_AIM_HOST : MEMOI_ROWS_AIM_DEVICE, &g,
                                        error);
     if (status) return status;
-    status = memoi_rows_run(&g, error);
+    status = memoi_rows_run(&g, 1, error);
     outlook->step_s = g.leaf_s;
     outlook->bytes = is_host ? g.leaf_host : g.leaf_device;
     memob_arrays_free(&g.arrays);
