@@ -1085,7 +1085,7 @@ MEMO_API memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_str
  * memo_recorder_get_schedule returns errors of both. */
 MEMO_API void memo_recorder_pause(memo_recorder* recorder);
 MEMO_API void memo_recorder_resume(memo_recorder* recorder);
-/* Reads measured times, and lends the schedule until destroy.  Synchronize all streams first.
+/* Reads measured times.  The recorder owns the schedule.  Synchronize all streams first.
  * Errors: the device's, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** schedule,
                                                 memo_error* error);
@@ -2388,8 +2388,9 @@ MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error
     memob_line_error(reader, error, MEMO_STATUS_FORMAT, __VA_ARGS__)
 
 /* Files of memo begin with "memo KIND 1" and end with "end COUNT CHECKSUM", their frame.
- * memob_read_frame checks both, kind and version, and sets *count; the reader then is between them, and
- * *last_line keeps the last one for messages.  An optional frame may be absent: *count is -1.
+ * memob_read_frame checks kind and version of both lines and sets *count.  The reader is then
+ * between them, and *last_line keeps the last one for messages.  An optional frame may be absent:
+ * *count is -1.
  * memob_check_count compares *count with the number of lines found.  memob_put_last_line appends
  * the last line.  Errors: FORMAT, VERSION. */
 MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int is_optional,
@@ -3212,12 +3213,6 @@ MEMOI int memob_word_number(const char* word, int64_t length, int64_t* value) {
     return 1;
 }
 
-MEMOI int memoi_reader_next_number(memob_reader* reader, int64_t* value) {
-    const char* word;
-    int64_t length;
-    return memob_next_word(reader, &word, &length) && memob_word_number(word, length, value);
-}
-
 MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
                                    memo_status status, const char* format, ...) {
     if (error) {
@@ -3801,7 +3796,9 @@ memo_mark memo_mark_parse(const char* text) {
     if (memob_word_is(word, length, "iteration")) {
         mark.phase = MEMO_PHASE_ITERATION;
     } else if (memob_word_is(word, length, "layer")) {
-        if (!memoi_reader_next_number(&reader, &mark.layer) || mark.layer < 0) return none;
+        if (!memob_next_word(&reader, &word, &length) ||
+            !memob_word_number(word, length, &mark.layer) || mark.layer < 0)
+            return none;
         if (!memob_next_word(&reader, &word, &length)) return none;
         for (i = MEMO_PHASE_FORWARD; i <= MEMO_PHASE_BACKWARD; i++)
             if (memob_word_is(word, length, memoi_mark_phases[i])) mark.phase = (memo_phase)i;
@@ -4158,7 +4155,7 @@ MEMOI int memoi_layers_is_descending(const memoi_layers* layers, int64_t i) {
 }
 
 /* Segment t of the result.  In pre, middle and post, a run of requests about layer 1 is repeated
- * for each inner layer; those about other inner layers are what is repeated, and left out. */
+ * for each inner layer; requests about other inner layers are left out, because they repeat it. */
 MEMOI memo_status memoi_layers_apply_segment(const memoi_layers* layers, int64_t t, int64_t* at,
                                              memo_error* error) {
     int64_t n = layers->n, shift, s = memoi_layers_source_segment(layers, t, &shift), i, end;
@@ -6305,7 +6302,8 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
 }
 
 /* A buffer of no bytes needs an address that no other request has.  Others start at multiples of
- * the alignment: the bytes between are free for this, as far as they go. */
+ * the alignment, so the addresses between these multiples are unused.  If there are too few, the
+ * buffer's slot has a unique address. */
 MEMOI char* memoi_arena_empty_address(memo_arena* arena, int64_t buffer, int64_t n_before) {
     int64_t alignment = arena->plan->alignment_bytes, offset;
     if (alignment > 1) {
@@ -8057,7 +8055,7 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
  * Knows: ranges of bytes, and reachability.  Knows nothing of time.
  *
  * Vector clocks.  clock[b][s] is the latest op on stream s that happens before op b or is b, -1:
- * none.  As the ops of a stream are ordered as they are enqueued, a happens before b just where
+ * none.  The ops of a stream run in the order of enqueueing, so a happens before b if and only if
  * clock[b][stream of a] >= a.
  *
  * Races.  For each op b and each stream s that is not its own, only the latest op a of s before b
@@ -8065,9 +8063,9 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
  * a does.
  *
  * Redundant waits.  needed[b][s] is the latest op of s that conflicts with b and happens before b.
- * Without a wait clocks can only fall, and some ordered conflict is lost just where a clock falls
- * below needed: that of (needed[b][s], b) itself, and any other one on s is with an earlier op than
- * needed[b][s]. */
+ * Without a wait clocks can only fall.  The wait is necessary if and only if some clock[b][s] falls
+ * below needed[b][s]: then that conflict is not ordered.  Other conflicts of b on s are with
+ * earlier ops than needed[b][s], so they need no more. */
 
 /* A cell is the bytes between two neighboring ends of ranges. */
 typedef struct memoi_cells {
@@ -8118,7 +8116,7 @@ typedef struct memoi_checker {
     int64_t* needed;   /* the same */
     int64_t* lower;    /* the same clocks without one wait; valid if lowered is that wait + 1 */
     int64_t* lowered;  /* an op */
-    int64_t* last_use; /* an op: the last op that comes right after it */
+    int64_t* last_use; /* of each op: the last op that comes directly after it */
     uint64_t* ends;    /* begins and ends of all ranges, sorted, each once */
     int64_t n_ends;
     /* Of each op, from its first_range on: the cells that it touches, and of these the cells that
@@ -8304,8 +8302,8 @@ MEMOI int memoi_checker_check_conflicts(memoi_checker* c) {
     return 1;
 }
 
-/* Whether all that is ordered stays so without this wait.  Follows the clocks that fall, as far as
- * they do. */
+/* Does every ordered conflict stay ordered without this wait?  Only ops whose clocks fall are
+ * visited. */
 MEMOI int memoi_checker_wait_is_redundant(memoi_checker* c, int64_t wait) {
     const memo_schedule* schedule = c->schedule;
     int64_t reach = wait, i, k, s;
@@ -9721,7 +9719,7 @@ MEMOI memo_status memoi_schedule_parse_run(memoi_schedule_reader* r) {
     if (!status && !r->streams.n) status = memoi_schedule_bad_word(r, "a stream is expected");
     if (status) return status;
 
-    /* The builder checks what is left; its message gets the line. */
+    /* memo_schedule_add_op checks the rest; its message gets the line. */
     desc.stream = ((const int32_t*)r->streams.data)[0];
     desc.more_streams = (const int32_t*)r->streams.data + 1;
     desc.n_more_streams = r->streams.n - 1;
@@ -10256,7 +10254,7 @@ MEMOI memo_status memoi_rec_event_query(void* context, memo_event event, int32_t
     memo_recorder* r = (memo_recorder*)context;
     int64_t known = memob_map_get(&r->events, memoi_rec_key(event));
     memo_status status = memo_event_query(&r->inner, event, is_done, error);
-    /* Asking about an event never recorded is no mistake, unlike waiting for it. */
+    /* A query of an event that was never recorded is valid; a wait for it is reported. */
     if (status || r->is_paused || !*is_done || known < 0 || !r->known_events[known].is_recorded)
         return status;
     return memoi_rec_seen(r, event, error);
@@ -10400,7 +10398,7 @@ memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream
     return memo_annotate(device, stream, &op, error);
 }
 
-/* Its work was announced, and continues. */
+/* Recorded by its announcement: the annotated operation stays open. */
 MEMOI memo_status memoi_rec_launch_host(void* context, memo_stream stream, memo_host_call* call,
                                         memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
@@ -10888,7 +10886,7 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement
         last[layer & 1] = layer;
     }
 
-    /* Bytes and place in host memory of what is moved. */
+    /* Bytes and host offsets of the moved rows. */
     for (layer = 0; layer < desc->n_layers; layer++) {
         memob_swap_turn* turn = &placement->turns[layer];
         for (t = 0; t < desc->n_tensors; t++) {
@@ -11945,7 +11943,7 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
 
 /* ---- >>row kernels ------------------------------------------------------------------------------
  * Knows: the inline functions of its public part.  Knows nothing of CUDA, attention or its
- * callers.  At the end it lends its loops to the host device and shows them to the recorder. */
+ * callers.  Its last parts are the entries of the host device and of the recorder. */
 
 /* --- descs --- */
 
@@ -11959,7 +11957,7 @@ MEMOI memo_status memoi_row_array(const char* desc, const char* name, const void
     return MEMO_STATUS_OK;
 }
 
-/* A matrix of one desc: its stride made explicit, and its size and address looked at. */
+/* Checks size and address of a matrix, and replaces stride 0 by its default. */
 MEMOI memo_status memoi_row_matrix(const char* desc, const char* name, const void* address,
                                    int64_t n_rows, int64_t n_columns, int64_t element_bytes,
                                    int64_t* stride, memo_error* error) {
@@ -11999,7 +11997,7 @@ MEMOI memo_status memoi_row_dense(const char* desc, const char* name, const void
 memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error) {
     static const char desc[] = "memo_rows_desc";
     memo_status status;
-    int64_t n; /* whichever side is larger: here it is not known which one has the index */
+    int64_t n; /* rows of the larger side, because gather and scatter index different sides */
     if ((status = memob_check_integer(desc, "n_rows", rows->n_rows, 0, MEMOB_BYTES_MAX, error)) ||
         (status = memob_check_integer(desc, "n_indexed_rows", rows->n_indexed_rows, 0,
                                       MEMOB_BYTES_MAX, error)))
@@ -12143,14 +12141,16 @@ memo_status memo_sinks_desc_resolve(memo_sinks_desc* sinks, memo_error* error) {
 
 /* --- the loops; descs are resolved --- */
 
-MEMOI void memoi_row_loop_gather(const memo_rows_desc* rows) {
-    int64_t item, n = memo_rows_items(rows);
-    for (item = 0; item < n; item++) memo_gather_item(rows, item);
-}
-MEMOI void memoi_row_loop_scatter(const memo_rows_desc* rows) {
-    int64_t item, n = memo_rows_items(rows);
-    for (item = 0; item < n; item++) memo_scatter_item(rows, item);
-}
+#define MEMOI_ROW_LOOP(name, desc_type, n_items_of, item_function)                                 \
+    MEMOI void memoi_row_loop_##name(const desc_type* desc) {                                      \
+        int64_t item, n = n_items_of(desc);                                                        \
+        for (item = 0; item < n; item++) item_function(desc, item);                                \
+    }
+MEMOI_ROW_LOOP(gather, memo_rows_desc, memo_rows_items, memo_gather_item)
+MEMOI_ROW_LOOP(scatter, memo_rows_desc, memo_rows_items, memo_scatter_item)
+MEMOI_ROW_LOOP(add, memo_add_desc, memo_add_items, memo_add_item)
+MEMOI_ROW_LOOP(cast, memo_cast_desc, memo_cast_items, memo_cast_item)
+
 MEMOI void memoi_row_loop_merge(const memo_merge_desc* merge) {
     int64_t row, n = merge->n_batches * merge->n_rows, place;
     for (row = 0; row < n; row++) {
@@ -12164,10 +12164,6 @@ MEMOI void memoi_row_loop_merge(const memo_merge_desc* merge) {
         merge->lse[place] = memo_merge_lse(a, b);
     }
 }
-MEMOI void memoi_row_loop_add(const memo_add_desc* add) {
-    int64_t item, n = memo_add_items(add);
-    for (item = 0; item < n; item++) memo_add_item(add, item);
-}
 MEMOI void memoi_row_loop_sums(const memo_row_sums_desc* sums) {
     int64_t row;
     for (row = 0; row < sums->n_rows; row++) {
@@ -12179,11 +12175,6 @@ MEMOI void memoi_row_loop_sums(const memo_row_sums_desc* sums) {
             for (lane = 0; lane < apart; lane++) parts[lane] += parts[lane + apart];
         sums->sums[row] = parts[0];
     }
-}
-
-MEMOI void memoi_row_loop_cast(const memo_cast_desc* cast) {
-    int64_t item, n = memo_cast_items(cast);
-    for (item = 0; item < n; item++) memo_cast_item(cast, item);
 }
 
 MEMOI void memoi_row_loop_softmax_parts(const memo_cross_entropy_desc* entropy) {
@@ -12205,18 +12196,23 @@ MEMOI void memoi_row_loop_cross_entropy(const memo_cross_entropy_desc* entropy) 
     for (row = 0; row < entropy->n_rows; row++)
         for (lane = 0; lane < MEMO_LOSS_LANES; lane++) memo_entropy_lane(entropy, row, lane);
 }
+/* The sum of a power of two of lanes, in the order of the GPU's shuffles. */
+MEMOI double memoi_row_lanes_sum(double* lanes, int32_t n_lanes) {
+    int32_t lane, apart;
+    for (apart = n_lanes / 2; apart > 0; apart /= 2)
+        for (lane = 0; lane < apart; lane++) lanes[lane] += lanes[lane + apart];
+    return lanes[0];
+}
 MEMOI void memoi_row_loop_loss_sums(const memo_cross_entropy_desc* entropy) {
     double sums[MEMO_LOSS_LANES];
     int64_t n_labels = 0, n;
-    int32_t lane, apart;
+    int32_t lane;
     for (lane = 0; lane < MEMO_LOSS_LANES; lane++) {
         sums[lane] = memo_loss_lane(entropy, lane, &n);
         n_labels += n;
     }
-    for (apart = MEMO_LOSS_LANES / 2; apart > 0; apart /= 2)
-        for (lane = 0; lane < apart; lane++) sums[lane] += sums[lane + apart];
     if (!entropy->sums) return;
-    entropy->sums[0] += sums[0];
+    entropy->sums[0] += memoi_row_lanes_sum(sums, MEMO_LOSS_LANES);
     entropy->sums[1] += (double)n_labels;
 }
 MEMOI void memoi_row_loop_sinks(const memo_sinks_desc* sinks) {
@@ -12230,13 +12226,11 @@ MEMOI void memoi_row_loop_sinks(const memo_sinks_desc* sinks) {
 MEMOI void memoi_row_loop_sink_sums(const memo_sinks_desc* sinks) {
     double sums[MEMO_SINK_LANES];
     int64_t head;
-    int32_t lane, apart;
+    int32_t lane;
     for (head = 0; sinks->d_sinks && head < sinks->n_heads; head++) {
         for (lane = 0; lane < MEMO_SINK_LANES; lane++)
             sums[lane] = memo_sink_sum_lane(sinks, head, lane);
-        for (apart = MEMO_SINK_LANES / 2; apart > 0; apart /= 2)
-            for (lane = 0; lane < apart; lane++) sums[lane] += sums[lane + apart];
-        sinks->d_sinks[head] -= (float)sums[0];
+        sinks->d_sinks[head] -= (float)memoi_row_lanes_sum(sums, MEMO_SINK_LANES);
     }
 }
 
