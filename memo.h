@@ -1085,7 +1085,7 @@ MEMO_API memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_str
  * memo_recorder_get_schedule returns errors of both. */
 MEMO_API void memo_recorder_pause(memo_recorder* recorder);
 MEMO_API void memo_recorder_resume(memo_recorder* recorder);
-/* Reads measured times, and lends the schedule until destroy.  Synchronize all streams first.
+/* Reads measured times.  The recorder owns the schedule.  Synchronize all streams first.
  * Errors: the device's, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** schedule,
                                                 memo_error* error);
@@ -2388,8 +2388,9 @@ MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error
     memob_line_error(reader, error, MEMO_STATUS_FORMAT, __VA_ARGS__)
 
 /* Files of memo begin with "memo KIND 1" and end with "end COUNT CHECKSUM", their frame.
- * memob_read_frame checks both, kind and version, and sets *count; the reader then is between them, and
- * *last_line keeps the last one for messages.  An optional frame may be absent: *count is -1.
+ * memob_read_frame checks kind and version of both lines and sets *count.  The reader is then
+ * between them, and *last_line keeps the last one for messages.  An optional frame may be absent:
+ * *count is -1.
  * memob_check_count compares *count with the number of lines found.  memob_put_last_line appends
  * the last line.  Errors: FORMAT, VERSION. */
 MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int is_optional,
@@ -3212,12 +3213,6 @@ MEMOI int memob_word_number(const char* word, int64_t length, int64_t* value) {
     return 1;
 }
 
-MEMOI int memoi_reader_next_number(memob_reader* reader, int64_t* value) {
-    const char* word;
-    int64_t length;
-    return memob_next_word(reader, &word, &length) && memob_word_number(word, length, value);
-}
-
 MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
                                    memo_status status, const char* format, ...) {
     if (error) {
@@ -3801,7 +3796,9 @@ memo_mark memo_mark_parse(const char* text) {
     if (memob_word_is(word, length, "iteration")) {
         mark.phase = MEMO_PHASE_ITERATION;
     } else if (memob_word_is(word, length, "layer")) {
-        if (!memoi_reader_next_number(&reader, &mark.layer) || mark.layer < 0) return none;
+        if (!memob_next_word(&reader, &word, &length) ||
+            !memob_word_number(word, length, &mark.layer) || mark.layer < 0)
+            return none;
         if (!memob_next_word(&reader, &word, &length)) return none;
         for (i = MEMO_PHASE_FORWARD; i <= MEMO_PHASE_BACKWARD; i++)
             if (memob_word_is(word, length, memoi_mark_phases[i])) mark.phase = (memo_phase)i;
@@ -3880,6 +3877,11 @@ typedef struct memoi_layers {
     int64_t* incoming;   /* one layer: of each malloc number, the block that the layer before it in
                             time puts in its place; -1: none */
     memob_arrays arrays; /* all of these except first */
+
+    /* What memoi_layers_apply_all makes. */
+    memo_trace* result;
+    int64_t n;            /* its layers */
+    int64_t* result_base; /* as base, of the result */
 } memoi_layers;
 
 /* The layer of segment s among n layers, its own or the one before the gap; -1: pre, middle, post.
@@ -4021,7 +4023,8 @@ MEMOI memo_status memoi_layers_chain(memoi_layers* layers, const char* what, int
 
 /* The recorded segment that segment t of the result repeats; -1: it is empty.  *shift: what is
  * added to its layers. */
-MEMOI int64_t memoi_layers_source_segment(int64_t t, int64_t n, int64_t m, int64_t* shift) {
+MEMOI int64_t memoi_layers_source_segment(const memoi_layers* layers, int64_t t, int64_t* shift) {
+    int64_t n = layers->n, m = layers->n_layers;
     int64_t layer = memoi_layers_segment_layer(t, n), source;
     *shift = 0;
     if (layer < 0) return t == 0 ? 0 : t == 2 * n ? 2 * m : 4 * m;
@@ -4033,8 +4036,9 @@ MEMOI int64_t memoi_layers_source_segment(int64_t t, int64_t n, int64_t m, int64
 /* Maps a recorded layer that pre, middle or post (t) refers to, to a layer of the result: counted
  * from the last layer in the middle, from the first afterwards.  With one recorded layer, middle
  * and post refer to the last forward. */
-MEMOI int64_t memoi_layers_from_outside(int64_t layer, int64_t m, int64_t n, int64_t t,
+MEMOI int64_t memoi_layers_from_outside(const memoi_layers* layers, int64_t layer, int64_t t,
                                         int is_forward) {
+    int64_t m = layers->n_layers, n = layers->n;
     if (m == 1) return is_forward ? n - 1 : 0;
     return layer == m - 1 || (layer > 0 && t == 2 * n) ? n - (m - layer) : layer;
 }
@@ -4042,9 +4046,9 @@ MEMOI int64_t memoi_layers_from_outside(int64_t layer, int64_t m, int64_t n, int
 /* The malloc number in the result of a recorded block that segment t refers to; -1: there is no
  * such block.  inner: the layer, if middle or post refer to every inner layer; else -1. */
 MEMOI int64_t memoi_layers_result_block(const memoi_layers* layers, int64_t number, int64_t t,
-                                        int64_t shift, int64_t inner, int64_t n,
-                                        const int64_t* base) {
-    int64_t m = layers->n_layers, layer = memoi_layers_segment_layer(t, n), s, target;
+                                        int64_t shift, int64_t inner) {
+    int64_t m = layers->n_layers, n = layers->n, layer = memoi_layers_segment_layer(t, n), s;
+    int64_t target;
 
     /* One recorded layer: what came from outside now comes from the previous layer. */
     if (m == 1 && layer >= 0 && layers->incoming[number] >= 0) {
@@ -4067,21 +4071,20 @@ MEMOI int64_t memoi_layers_result_block(const memoi_layers* layers, int64_t numb
         else if (inner >= 0)
             of_layer = inner;
         else
-            of_layer = memoi_layers_from_outside(of_layer, m, n, t, s < 2 * m);
+            of_layer = memoi_layers_from_outside(layers, of_layer, t, s < 2 * m);
         target = memoi_layers_segment_like(s, m, of_layer, n);
         if (target < 0) return -1;
     }
 
-    number = base[target] + (number - layers->base[s]);
-    return number < base[target + 1] ? number : -1;
+    number = layers->result_base[target] + (number - layers->base[s]);
+    return number < layers->result_base[target + 1] ? number : -1;
 }
 
 /* Appends recorded request i to the result as part of its segment t. */
 MEMOI memo_status memoi_layers_apply_request(const memoi_layers* layers, int64_t i, int64_t t,
-                                             int64_t shift, int64_t inner, int64_t n,
-                                             const int64_t* base, memo_trace* result,
-                                             memo_error* error) {
+                                             int64_t shift, int64_t inner, memo_error* error) {
     const memo_trace* trace = layers->trace;
+    memo_trace* result = layers->result;
     const memo_request* request = &trace->requests[i];
     int64_t id = 0, layer;
     memo_mark mark;
@@ -4089,7 +4092,7 @@ MEMOI memo_status memoi_layers_apply_request(const memoi_layers* layers, int64_t
 
     if (request->kind == MEMO_REQUEST_FREE || request->kind == MEMO_REQUEST_USE) {
         id = memoi_layers_result_block(layers, layers->number[memob_request_origin(trace, i)], t,
-                                       shift, inner, n, base);
+                                       shift, inner);
         if (id < 0) return MEMOB_INVALID(error, "it uses a block that the other layers lack");
     }
 
@@ -4108,10 +4111,10 @@ MEMOI memo_status memoi_layers_apply_request(const memoi_layers* layers, int64_t
     mark = memob_request_mark(trace, i);
     if (mark.layer < 0 || mark.layer >= layers->n_layers) /* not a layer's mark: copied */
         return memo_trace_mark(result, trace->text + request->id, error);
-    layer = memoi_layers_segment_layer(t, n) >= 0
+    layer = memoi_layers_segment_layer(t, layers->n) >= 0
                 ? mark.layer + shift
-                : memoi_layers_from_outside(mark.layer, layers->n_layers, n, t, t <= 2 * n);
-    if (layer < 0 || layer >= n) layer = mark.layer;
+                : memoi_layers_from_outside(layers, mark.layer, t, t <= 2 * layers->n);
+    if (layer < 0 || layer >= layers->n) layer = mark.layer;
     snprintf(text, sizeof text, "layer %lld %s %s", (long long)layer, memoi_mark_phases[mark.phase],
              mark.is_end ? "end" : "begin");
     return memo_trace_mark(result, text, error);
@@ -4152,11 +4155,10 @@ MEMOI int memoi_layers_is_descending(const memoi_layers* layers, int64_t i) {
 }
 
 /* Segment t of the result.  In pre, middle and post, a run of requests about layer 1 is repeated
- * for each inner layer; those about other inner layers are what is repeated, and left out. */
-MEMOI memo_status memoi_layers_apply_segment(const memoi_layers* layers, int64_t t, int64_t n,
-                                             const int64_t* base, memo_trace* result, int64_t* at,
+ * for each inner layer; requests about other inner layers are left out, because they repeat it. */
+MEMOI memo_status memoi_layers_apply_segment(const memoi_layers* layers, int64_t t, int64_t* at,
                                              memo_error* error) {
-    int64_t shift, s = memoi_layers_source_segment(t, n, layers->n_layers, &shift), i, end;
+    int64_t n = layers->n, shift, s = memoi_layers_source_segment(layers, t, &shift), i, end;
     memo_status status = MEMO_STATUS_OK;
     if (s < 0) return MEMO_STATUS_OK;
     for (i = layers->first[s]; i < layers->first[s + 1] && !status; i = end) {
@@ -4167,7 +4169,7 @@ MEMOI memo_status memoi_layers_apply_segment(const memoi_layers* layers, int64_t
         *at = i;
         end = i + 1;
         if (inner < 0) {
-            status = memoi_layers_apply_request(layers, i, t, shift, -1, n, base, result, error);
+            status = memoi_layers_apply_request(layers, i, t, shift, -1, error);
         } else if (inner == 1) {
             int descending = memoi_layers_is_descending(layers, i);
             while (end < layers->first[s + 1] && memoi_layers_inner_layer(layers, end, s) == 1)
@@ -4175,66 +4177,64 @@ MEMOI memo_status memoi_layers_apply_segment(const memoi_layers* layers, int64_t
             for (k = 1; k < n - 1 && !status; k++)
                 for (j = i; j < end && !status; j++)
                     status = memoi_layers_apply_request(layers, j, t, 0, descending ? n - 1 - k : k,
-                                                        n, base, result, error);
+                                                        error);
         }
     }
     return status;
 }
 
 /* Makes the trace of n layers, with ids 0, 1, 2, ... in the order of the mallocs. */
-MEMOI memo_status memoi_layers_apply_all(const memoi_layers* layers, int64_t n, memo_trace** result,
+MEMOI memo_status memoi_layers_apply_all(memoi_layers* layers, int64_t n, memo_trace** result,
                                          memo_error* error) {
     int64_t n_segments = 4 * n + 1, t, s, number, shift, at = 0, n_never_freed = 0;
     int64_t* base = (int64_t*)memob_calloc(n_segments + 1, 8);
     memo_error reason;
-    memo_status status = memo_trace_create(result, error);
-    if (!base || status) {
+    memo_status status =
+        base ? memo_trace_create(&layers->result, error) : memob_no_memory(error, "a trace");
+    *result = NULL;
+    if (status) {
         MEMO_FREE(base);
-        memo_trace_destroy(*result);
-        *result = NULL;
-        return memob_no_memory(error, "a trace");
+        return status;
     }
+    layers->n = n;
+    layers->result_base = base;
 
     /* Number the mallocs of every segment first: frees refer to blocks of other segments. */
     for (t = 0; t < n_segments; t++) {
         base[t + 1] = base[t];
-        s = memoi_layers_source_segment(t, n, layers->n_layers, &shift);
+        s = memoi_layers_source_segment(layers, t, &shift);
         if (s < 0) continue;
         base[t + 1] += layers->base[s + 1] - layers->base[s];
         for (number = layers->base[s]; number < layers->base[s + 1]; number++)
             n_never_freed += layers->free_index[number] < 0;
     }
 
-    for (t = 0; t < n_segments && !status; t++) {
-        status = memoi_layers_apply_segment(layers, t, n, base, *result, &at, &reason);
-    }
-    if (status == MEMO_STATUS_INVALID_ARGUMENT) {
+    for (t = 0; t < n_segments && !status; t++)
+        status = memoi_layers_apply_segment(layers, t, &at, &reason);
+    if (status == MEMO_STATUS_INVALID_ARGUMENT)
         memo_error_set(error, status,
                        "request %lld cannot be repeated for other layers: %s; record three layers",
                        (long long)at, reason.message);
-    } else if (status) {
+    else if (status)
         memo_error_set(error, status, "%s", reason.message);
-    } else if ((*result)->n_live != n_never_freed) {
+    else if (layers->result->n_live != n_never_freed)
         status = MEMOB_INVALID(error, "trace: one layer frees blocks at a point where other layers "
                                       "free none; record three layers");
-    }
-
     MEMO_FREE(base);
-    if (status) {
-        memo_trace_destroy(*result);
-        *result = NULL;
-    }
+    if (status)
+        memo_trace_destroy(layers->result);
+    else
+        *result = layers->result;
     return status;
 }
 
 /* If the layers are alike, repeating layer 1 reproduces the recorded trace. */
-MEMOI memo_status memoi_layers_check(const memoi_layers* layers, memo_error* error) {
+MEMOI memo_status memoi_layers_check(memoi_layers* layers, memo_error* error) {
     const memo_trace* trace = layers->trace;
     memo_trace* again;
-    memo_error reason;
     int64_t i, n_common;
-    memo_status status = memoi_layers_apply_all(layers, layers->n_layers, &again, &reason);
-    if (status) return memo_error_set(error, status, "%s", reason.message);
+    memo_status status = memoi_layers_apply_all(layers, layers->n_layers, &again, error);
+    if (status) return status;
 
     /* The first request that differs, of those that both have. */
     n_common = memob_min(trace->n_requests, again->n_requests);
@@ -4959,12 +4959,25 @@ MEMOI int64_t memoi_plan_pieces(const memo_plan* plan, memoi_piece* pieces) {
     return n;
 }
 
-/* Finds every overlap in time and address, and computes the bound. */
-MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, int64_t n,
-                                   memob_keyed* order, memob_keyed* events, unsigned char* tree,
-                                   int64_t n_leaves, int check_offsets, int64_t* bound,
+/* Finds overlaps in time and address, unless the plan has no offsets, and raises *bound to the
+ * largest sum of live sizes. */
+MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int64_t* bound,
                                    int64_t* culprit, memo_error* error) {
-    int64_t i, live = 0;
+    int64_t n_most = plan->n_buffers + plan->n_gaps, n, n_leaves = 1, live = 0, i;
+    memo_status status = MEMO_STATUS_OK;
+    memob_arrays arrays = {NULL, 0};
+    memoi_piece* pieces = (memoi_piece*)memob_arrays_add(&arrays, n_most, sizeof(memoi_piece));
+    memob_keyed* order = (memob_keyed*)memob_arrays_add(&arrays, n_most, sizeof(memob_keyed));
+    memob_keyed* events = (memob_keyed*)memob_arrays_add(&arrays, 2 * n_most, sizeof(memob_keyed));
+    unsigned char* tree;
+    while (n_leaves < n_most) n_leaves *= 2;
+    tree = (unsigned char*)memob_arrays_add(&arrays, 2 * n_leaves, 1);
+    if (arrays.failed) {
+        memob_arrays_free(&arrays);
+        return memob_no_memory(error, "validating a plan");
+    }
+
+    n = memoi_plan_pieces(plan, pieces);
     for (i = 0; i < n; i++) {
         order[i].key = plan->buffers[pieces[i].buffer].offset_bytes;
         order[i].index = i;
@@ -4979,7 +4992,7 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, i
     qsort(events, (size_t)(2 * n), sizeof(memob_keyed), memob_keyed_compare);
     for (i = 0; i < n; i++) pieces[order[i].index].rank = i;
 
-    for (i = 0; i < 2 * n; i++) {
+    for (i = 0; i < 2 * n && !status; i++) {
         int begins = events[i].index >= n, direction;
         const memoi_piece* piece = &pieces[events[i].index - (begins ? n : 0)];
         live += begins ? memob_buffer_bytes(plan, piece->buffer)
@@ -4987,12 +5000,12 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, i
         *bound = memob_max(*bound, live);
         if (!check_offsets) continue;
         memoi_plan_ranks_set(tree, n_leaves, piece->rank, begins);
-        for (direction = 0; begins && direction < 2; direction++) {
+        for (direction = 0; begins && direction < 2 && !status; direction++) {
             int64_t rank = memoi_plan_ranks_next(tree, n_leaves, piece->rank, direction);
             const memoi_piece* other = rank < 0 ? NULL : &pieces[order[rank].index];
             if (!other || !memoi_plan_piece_overlap(plan, piece, other)) continue;
             *culprit = piece->buffer;
-            return MEMOB_INVALID(
+            status = MEMOB_INVALID(
                 error,
                 "buffers %lld (id %lld) and %lld (id %lld) both live at time %lld and share bytes: "
                 "offsets %lld and %lld",
@@ -5002,7 +5015,8 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, i
                 (long long)plan->buffers[piece->buffer].offset_bytes);
         }
     }
-    return MEMO_STATUS_OK;
+    memob_arrays_free(&arrays);
+    return status;
 }
 
 MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culprit,
@@ -5087,12 +5101,7 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
 /* Checks a plan; with check_offsets 0, only the problem. */
 MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, int64_t* culprit,
                                     memo_error* error) {
-    int64_t n = plan->n_buffers + plan->n_gaps, n_leaves = 1, i, bound = 0;
-    memob_arrays arrays = {NULL, 0};
-    memoi_piece* pieces;
-    memob_keyed* order;
-    memob_keyed* events;
-    unsigned char* tree;
+    int64_t i, bound = 0;
     memo_status status = memoi_plan_check(plan, culprit, error);
     if (!status) status = memoi_plan_check_order(plan, culprit, error);
     if (status) return status;
@@ -5111,20 +5120,7 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
     status = memob_check_integer("plan", "body_begin", plan->body_begin, 0, plan->n_times, error);
     if (status) return status;
     if (check_offsets) status = memoi_plan_check_offsets(plan, culprit, error);
-    if (status) return status;
-
-    /* Overlaps, by a sweep over the pieces. */
-    while (n_leaves < n) n_leaves *= 2;
-    pieces = (memoi_piece*)memob_arrays_add(&arrays, n, sizeof(memoi_piece));
-    order = (memob_keyed*)memob_arrays_add(&arrays, n, sizeof(memob_keyed));
-    events = (memob_keyed*)memob_arrays_add(&arrays, 2 * n, sizeof(memob_keyed));
-    tree = (unsigned char*)memob_arrays_add(&arrays, 2 * n_leaves, 1);
-    if (arrays.failed)
-        status = memob_no_memory(error, "validating a plan");
-    else
-        status = memoi_plan_sweep(plan, pieces, memoi_plan_pieces(plan, pieces), order, events,
-                                  tree, n_leaves, check_offsets, &bound, culprit, error);
-    memob_arrays_free(&arrays);
+    if (!status) status = memoi_plan_sweep(plan, check_offsets, &bound, culprit, error);
 
     /* The bound last: the sweep has computed it. */
     if (!status && check_offsets && plan->n_holds > 0)
@@ -6306,7 +6302,8 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
 }
 
 /* A buffer of no bytes needs an address that no other request has.  Others start at multiples of
- * the alignment: the bytes between are free for this, as far as they go. */
+ * the alignment, so the addresses between these multiples are unused.  If there are too few, the
+ * buffer's slot has a unique address. */
 MEMOI char* memoi_arena_empty_address(memo_arena* arena, int64_t buffer, int64_t n_before) {
     int64_t alignment = arena->plan->alignment_bytes, offset;
     if (alignment > 1) {
@@ -6548,10 +6545,21 @@ MEMOI memo_status memoi_arena_record_alloc(memo_arena* arena, int64_t size_bytes
  * planned addresses and never overlap, whatever the trainer does. */
 
 /* Moves the cursor over planned frees that have nothing to wait for. */
-MEMOI void memoi_arena_skip_frees(memo_arena* arena) {
-    while (arena->cursor < arena->n_events && arena->events[arena->cursor] % 2 &&
-           !arena->slots[arena->events[arena->cursor] / 2].is_live)
-        arena->cursor++;
+MEMOI int64_t memoi_arena_skip_frees(const memo_arena* arena, int64_t cursor) {
+    while (cursor < arena->n_events && arena->events[cursor] % 2 &&
+           !arena->slots[arena->events[cursor] / 2].is_live)
+        cursor++;
+    return cursor;
+}
+
+MEMOI void memoi_arena_serve(memo_arena* arena, void** address) {
+    int64_t buffer = arena->events[arena->cursor++] / 2;
+    memoi_slot* slot = &arena->slots[buffer];
+    slot->is_live = 1;
+    *slot->holder = buffer;
+    *address = slot->address;
+    arena->n_body_live += slot->in_body;
+    arena->n_early_live += slot->ends_before_body;
 }
 
 /* The error of a request other than the planned one. */
@@ -6579,21 +6587,20 @@ MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes
                                            memo_error* error) {
     int64_t end = arena->state == MEMOI_ARENA_BEFORE ? arena->body_event : arena->n_events;
     int64_t event;
-    memoi_slot* slot;
-    memoi_arena_skip_frees(arena);
+    arena->cursor = memoi_arena_skip_frees(arena, arena->cursor);
     event = arena->cursor < end ? arena->events[arena->cursor] : 1;
-    slot = &arena->slots[event / 2];
-    if (event % 2 || size_bytes > slot->size_bytes)
+    if (event % 2 || size_bytes > arena->slots[event / 2].size_bytes)
         return memoi_arena_diverge(arena, end, size_bytes, error);
-    slot->is_live = 1;
-    *slot->holder = event / 2;
-    *address = slot->address;
-    arena->cursor++;
-    arena->n_body_live += slot->in_body;
-    arena->n_early_live += slot->ends_before_body;
+    memoi_arena_serve(arena, address);
     arena->n_body_requests++;
     arena->stats.n_requests++;
     return MEMO_STATUS_OK;
+}
+
+MEMOI void memoi_arena_release(memo_arena* arena, memoi_slot* slot) {
+    slot->is_live = 0;
+    arena->n_body_live -= slot->in_body;
+    arena->n_early_live -= slot->ends_before_body;
 }
 
 /* The live slot at an address, or NULL. */
@@ -6619,13 +6626,13 @@ memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stre
 memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error) {
     int64_t i;
     if (arena->plan) {
-        int64_t event;
+        int64_t cursor = memoi_arena_skip_frees(arena, arena->cursor);
+        int64_t event = cursor < arena->n_events ? arena->events[cursor] : 0;
         memoi_slot* slot = NULL;
-        memoi_arena_skip_frees(arena);
-        event = arena->cursor < arena->n_events ? arena->events[arena->cursor] : 0;
+        arena->cursor = cursor;
         if (event % 2 && arena->slots[event / 2].address == address) {
             slot = &arena->slots[event / 2]; /* planned next, and live */
-            arena->cursor++;
+            arena->cursor = cursor + 1;
         } else {
             slot = memoi_arena_find_slot(arena, address); /* early, or late */
         }
@@ -8048,7 +8055,7 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
  * Knows: ranges of bytes, and reachability.  Knows nothing of time.
  *
  * Vector clocks.  clock[b][s] is the latest op on stream s that happens before op b or is b, -1:
- * none.  As the ops of a stream are ordered as they are enqueued, a happens before b just where
+ * none.  The ops of a stream run in the order of enqueueing, so a happens before b if and only if
  * clock[b][stream of a] >= a.
  *
  * Races.  For each op b and each stream s that is not its own, only the latest op a of s before b
@@ -8056,9 +8063,9 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
  * a does.
  *
  * Redundant waits.  needed[b][s] is the latest op of s that conflicts with b and happens before b.
- * Without a wait clocks can only fall, and some ordered conflict is lost just where a clock falls
- * below needed: that of (needed[b][s], b) itself, and any other one on s is with an earlier op than
- * needed[b][s]. */
+ * Without a wait clocks can only fall.  The wait is necessary if and only if some clock[b][s] falls
+ * below needed[b][s]: then that conflict is not ordered.  Other conflicts of b on s are with
+ * earlier ops than needed[b][s], so they need no more. */
 
 /* A cell is the bytes between two neighboring ends of ranges. */
 typedef struct memoi_cells {
@@ -8109,7 +8116,7 @@ typedef struct memoi_checker {
     int64_t* needed;   /* the same */
     int64_t* lower;    /* the same clocks without one wait; valid if lowered is that wait + 1 */
     int64_t* lowered;  /* an op */
-    int64_t* last_use; /* an op: the last op that comes right after it */
+    int64_t* last_use; /* of each op: the last op that comes directly after it */
     uint64_t* ends;    /* begins and ends of all ranges, sorted, each once */
     int64_t n_ends;
     /* Of each op, from its first_range on: the cells that it touches, and of these the cells that
@@ -8295,8 +8302,8 @@ MEMOI int memoi_checker_check_conflicts(memoi_checker* c) {
     return 1;
 }
 
-/* Whether all that is ordered stays so without this wait.  Follows the clocks that fall, as far as
- * they do. */
+/* Does every ordered conflict stay ordered without this wait?  Only ops whose clocks fall are
+ * visited. */
 MEMOI int memoi_checker_wait_is_redundant(memoi_checker* c, int64_t wait) {
     const memo_schedule* schedule = c->schedule;
     int64_t reach = wait, i, k, s;
@@ -8320,11 +8327,11 @@ MEMOI int memoi_checker_wait_is_redundant(memoi_checker* c, int64_t wait) {
     return 1;
 }
 
-MEMOI int memoi_checker_run(memoi_checker* c) {
+/* Arrays, the cells of each op, and empty trees. */
+MEMOI int memoi_checker_prepare(memoi_checker* c) {
     const memo_schedule* schedule = c->schedule;
-    memo_check* check = c->check;
     memob_arrays* arrays = &c->arrays;
-    int64_t n_ranges = memoi_schedule_book_of(schedule)->n_ranges, n_leaves = 1, i, k;
+    int64_t n_ranges = memoi_schedule_book_of(schedule)->n_ranges, n_leaves = 1, i;
     if (schedule->n_ops > MEMOB_BYTES_MAX / 64 / (c->n_streams + 1)) return 0;
     c->clock = (int64_t*)memob_arrays_add(arrays, schedule->n_ops * c->n_streams, sizeof(int64_t));
     c->needed = (int64_t*)memob_arrays_add(arrays, schedule->n_ops * c->n_streams, sizeof(int64_t));
@@ -8336,10 +8343,11 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
     c->written = (memoi_cells*)memob_arrays_add(arrays, n_ranges, sizeof(memoi_cells));
     c->n_touched = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
     c->n_written = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
-    check->redundant_waits = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
-    check->unrecorded_waits = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
-    if (arrays->failed || !check->redundant_waits || !check->unrecorded_waits) return 0;
+    c->check->redundant_waits = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
+    c->check->unrecorded_waits = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
+    if (arrays->failed || !c->check->redundant_waits || !c->check->unrecorded_waits) return 0;
 
+    /* All ends, each once; between neighbors lie the cells. */
     for (i = 0; i < n_ranges; i++) {
         c->ends[2 * i] = schedule->ranges[i].begin;
         c->ends[2 * i + 1] = schedule->ranges[i].end;
@@ -8355,14 +8363,23 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
         c->n_written[i] = memoi_checker_list_cells(c, ranges + op->n_reads, op->n_writes,
                                                    c->written + op->first_range);
     }
+
     while (n_leaves < c->n_ends) n_leaves *= 2;
     c->touches.n_leaves = c->writes.n_leaves = n_leaves;
     c->touches.covers = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
     c->touches.begins = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
     c->writes.covers = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
     c->writes.begins = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
-    if (arrays->failed) return 0;
+    return !arrays->failed;
+}
 
+MEMOI int memoi_checker_run(memoi_checker* c) {
+    const memo_schedule* schedule = c->schedule;
+    memo_check* check = c->check;
+    int64_t i, k;
+    if (!memoi_checker_prepare(c)) return 0;
+
+    /* Order, then conflicts. */
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         memoi_checker_clock(c, i, -2, c->clock + i * c->n_streams);
@@ -8372,6 +8389,8 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
         }
     }
     if (!memoi_checker_check_conflicts(c)) return 0;
+
+    /* Waits: for nothing, or without need. */
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         if (op->event >= 0 && op->kind != MEMO_OP_RECORD &&
@@ -9700,7 +9719,7 @@ MEMOI memo_status memoi_schedule_parse_run(memoi_schedule_reader* r) {
     if (!status && !r->streams.n) status = memoi_schedule_bad_word(r, "a stream is expected");
     if (status) return status;
 
-    /* The builder checks what is left; its message gets the line. */
+    /* memo_schedule_add_op checks the rest; its message gets the line. */
     desc.stream = ((const int32_t*)r->streams.data)[0];
     desc.more_streams = (const int32_t*)r->streams.data + 1;
     desc.n_more_streams = r->streams.n - 1;
@@ -10235,7 +10254,7 @@ MEMOI memo_status memoi_rec_event_query(void* context, memo_event event, int32_t
     memo_recorder* r = (memo_recorder*)context;
     int64_t known = memob_map_get(&r->events, memoi_rec_key(event));
     memo_status status = memo_event_query(&r->inner, event, is_done, error);
-    /* Asking about an event never recorded is no mistake, unlike waiting for it. */
+    /* A query of an event that was never recorded is valid; a wait for it is reported. */
     if (status || r->is_paused || !*is_done || known < 0 || !r->known_events[known].is_recorded)
         return status;
     return memoi_rec_seen(r, event, error);
@@ -10379,7 +10398,7 @@ memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream
     return memo_annotate(device, stream, &op, error);
 }
 
-/* Its work was announced, and continues. */
+/* Recorded by its announcement: the annotated operation stays open. */
 MEMOI memo_status memoi_rec_launch_host(void* context, memo_stream stream, memo_host_call* call,
                                         memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
@@ -10867,7 +10886,7 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement
         last[layer & 1] = layer;
     }
 
-    /* Bytes and place in host memory of what is moved. */
+    /* Bytes and host offsets of the moved rows. */
     for (layer = 0; layer < desc->n_layers; layer++) {
         memob_swap_turn* turn = &placement->turns[layer];
         for (t = 0; t < desc->n_tensors; t++) {
@@ -11680,11 +11699,14 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
 
 MEMOB_ZERO_DEFAULT(memo_swap_times)
 
+/* After a failure, whose status it keeps, it adds nothing more. */
 typedef struct memoi_swap_generator {
     const memo_swap_desc* desc;
     const memo_swap_times* times;
     memob_swap_placement placement;
     memo_schedule* schedule;
+    memo_status status;
+    memo_error* error;
     int32_t compute, to_host, to_device, file;
     int32_t link_to_host, link_to_device, link_to_file, link_from_file;
     int32_t computed[2], stored[2], loaded[2], mark;
@@ -11692,6 +11714,33 @@ typedef struct memoi_swap_generator {
     memo_range* ranges;   /* n_tensors */
     int64_t n_ranges;
 } memoi_swap_generator;
+
+MEMOI void memoi_swap_generate_stream(memoi_swap_generator* g, const char* name, int32_t* stream) {
+    if (!g->status) g->status = memo_schedule_add_stream(g->schedule, name, stream, g->error);
+}
+MEMOI void memoi_swap_generate_event(memoi_swap_generator* g, int32_t* event) {
+    if (!g->status) g->status = memo_schedule_add_event(g->schedule, event, g->error);
+}
+/* Without a rate there is no link. */
+MEMOI void memoi_swap_generate_link(memoi_swap_generator* g, const char* name, double bytes_per_s,
+                                    int32_t* link) {
+    if (!g->status && bytes_per_s > 0)
+        g->status = memo_schedule_add_link(g->schedule, name, bytes_per_s, link, g->error);
+}
+MEMOI void memoi_swap_generate_op(memoi_swap_generator* g, const memo_op_desc* op) {
+    if (!g->status) g->status = memo_schedule_add_op(g->schedule, op, g->error);
+}
+MEMOI void memoi_swap_generate_record(memoi_swap_generator* g, int32_t event, int32_t stream) {
+    if (!g->status) g->status = memo_schedule_add_record(g->schedule, event, stream, g->error);
+}
+MEMOI void memoi_swap_generate_wait(memoi_swap_generator* g, int32_t event, int32_t stream) {
+    if (!g->status) g->status = memo_schedule_add_wait(g->schedule, event, stream, g->error);
+}
+
+MEMOI const memob_swap_place* memoi_swap_generate_place(const memoi_swap_generator* g,
+                                                        int32_t layer, int32_t t) {
+    return &g->placement.places[(int64_t)layer * g->desc->n_tensors + t];
+}
 
 /* Appends rows [begin, end) of a place. */
 MEMOI void memoi_swap_generate_range(memoi_swap_generator* g, const memob_swap_place* place,
@@ -11704,16 +11753,9 @@ MEMOI void memoi_swap_generate_range(memoi_swap_generator* g, const memob_swap_p
     g->n_ranges++;
 }
 
-MEMOI void memoi_swap_generate_all(memoi_swap_generator* g, int32_t layer) {
-    int32_t t;
-    g->n_ranges = 0;
-    for (t = 0; t < g->desc->n_tensors; t++)
-        memoi_swap_generate_range(g, &g->placement.places[(int64_t)layer * g->desc->n_tensors + t],
-                                  0, g->desc->n_rows);
-}
-
-MEMOI memo_status memoi_swap_generate_compute(memoi_swap_generator* g, const char* name,
-                                              double duration_s, int reads, memo_error* error) {
+/* An operation of the trainer on the ranges. */
+MEMOI void memoi_swap_generate_compute(memoi_swap_generator* g, const char* name, double duration_s,
+                                       int reads) {
     memo_op_desc op = memo_op_desc_default();
     op.name = name;
     op.stream = g->compute;
@@ -11721,27 +11763,32 @@ MEMOI memo_status memoi_swap_generate_compute(memoi_swap_generator* g, const cha
     op.reads = op.writes = g->ranges;
     op.n_reads = reads ? g->n_ranges : 0;
     op.n_writes = reads ? 0 : g->n_ranges;
-    return memo_schedule_add_op(g->schedule, &op, error);
+    memoi_swap_generate_op(g, &op);
 }
 
-MEMOI memo_status memoi_swap_generate_wait(memoi_swap_generator* g, int32_t event,
-                                           memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    if (g->desc->is_timed)
-        status = memo_schedule_add_record(g->schedule, g->mark, g->compute, error);
-    if (!status) status = memo_schedule_add_wait(g->schedule, event, g->compute, error);
-    if (!status && g->desc->is_timed)
-        status = memo_schedule_add_record(g->schedule, g->mark, g->compute, error);
-    return status;
+/* The forward or backward of a layer, on all its bytes. */
+MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, const char* name, int32_t layer,
+                                     const double* duration_s, int reads) {
+    int32_t t;
+    g->n_ranges = 0;
+    for (t = 0; t < g->desc->n_tensors; t++)
+        memoi_swap_generate_range(g, memoi_swap_generate_place(g, layer, t), 0, g->desc->n_rows);
+    memoi_swap_generate_compute(g, name, duration_s ? duration_s[layer] : 0, reads);
+}
+
+/* Compute waits, with marks around it if the engine measures. */
+MEMOI void memoi_swap_generate_stall(memoi_swap_generator* g, int32_t event) {
+    if (g->desc->is_timed) memoi_swap_generate_record(g, g->mark, g->compute);
+    memoi_swap_generate_wait(g, event, g->compute);
+    if (g->desc->is_timed) memoi_swap_generate_record(g, g->mark, g->compute);
 }
 
 /* The file's operation of the moved layer `ordinal`, after what ends with event. */
-MEMOI memo_status memoi_swap_generate_spill(memoi_swap_generator* g, int32_t ordinal, int is_read,
-                                            int32_t event, memo_error* error) {
+MEMOI void memoi_swap_generate_spill(memoi_swap_generator* g, int32_t ordinal, int is_read,
+                                     int32_t event) {
     const memob_swap_turn* turn = g->placement.turns;
     memo_op_desc op = memo_op_desc_default();
     memo_range on_host, in_file;
-    memo_status status = memo_schedule_add_wait(g->schedule, event, g->file, error);
     while (turn->moved_bytes == 0 || turn->ordinal != ordinal) turn++;
     on_host.begin = MEMOI_SWAP_HOST_BASE + (uint64_t)turn->host_begin;
     on_host.end = on_host.begin + (uint64_t)turn->host_bytes;
@@ -11755,34 +11802,28 @@ MEMOI memo_status memoi_swap_generate_spill(memoi_swap_generator* g, int32_t ord
     op.reads = is_read ? &in_file : &on_host;
     op.writes = is_read ? &on_host : &in_file;
     op.n_reads = op.n_writes = 1;
-    if (!status) status = memo_schedule_add_op(g->schedule, &op, error);
-    if (!status)
-        status = memo_schedule_add_record(
-            g->schedule, g->first_passed + ordinal % g->placement.n_host_layers, g->file, error);
-    return status;
+    memoi_swap_generate_wait(g, event, g->file);
+    memoi_swap_generate_op(g, &op);
+    memoi_swap_generate_record(g, g->first_passed + ordinal % g->placement.n_host_layers, g->file);
 }
 
-MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t layer, int is_to_host,
-                                           memo_error* error) {
+MEMOI void memoi_swap_generate_move(memoi_swap_generator* g, int32_t layer, int is_to_host) {
     const memob_swap_turn* turn = &g->placement.turns[layer];
     int32_t stream = is_to_host ? g->to_host : g->to_device, t;
-    int32_t buffer = layer & 1, computed = g->computed[buffer];
+    int32_t buffer = layer & 1, n_places = g->placement.n_host_layers;
     int32_t done = is_to_host ? g->stored[buffer] : g->loaded[buffer];
-    int32_t n_places = g->placement.n_host_layers;
     int is_spilled = turn->ordinal < g->placement.sizes.n_spilled_layers;
     int is_later = turn->ordinal >= n_places;
-    memo_status status = memo_schedule_add_record(g->schedule, computed, g->compute, error);
-    if (!status) status = memo_schedule_add_wait(g->schedule, computed, stream, error);
+    memoi_swap_generate_record(g, g->computed[buffer], g->compute);
+    memoi_swap_generate_wait(g, g->computed[buffer], stream);
 
     /* A shared place must be empty, or filled from the file. */
-    if (!status && (is_to_host ? is_later : is_spilled))
-        status = memo_schedule_add_wait(g->schedule, g->first_passed + turn->ordinal % n_places,
-                                        stream, error);
+    if (is_to_host ? is_later : is_spilled)
+        memoi_swap_generate_wait(g, g->first_passed + turn->ordinal % n_places, stream);
 
     /* One copy per tensor. */
-    for (t = 0; t < g->desc->n_tensors && !status; t++) {
-        const memob_swap_place* place =
-            &g->placement.places[(int64_t)layer * g->desc->n_tensors + t];
+    for (t = 0; t < g->desc->n_tensors; t++) {
+        const memob_swap_place* place = memoi_swap_generate_place(g, layer, t);
         memo_op_desc op = memo_op_desc_default();
         memo_range on_host;
         g->n_ranges = 0;
@@ -11798,136 +11839,111 @@ MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t laye
         op.reads = is_to_host ? g->ranges : &on_host;
         op.writes = is_to_host ? &on_host : g->ranges;
         op.n_reads = op.n_writes = 1;
-        status = memo_schedule_add_op(g->schedule, &op, error);
+        memoi_swap_generate_op(g, &op);
     }
 
     /* The engine waits for this record; the file follows. */
-    if (!status) status = memo_schedule_add_record(g->schedule, done, stream, error);
-    if (!status && is_to_host && is_spilled)
-        status = memoi_swap_generate_spill(g, turn->ordinal, 0, done, error);
-    if (!status && !is_to_host && is_later)
-        status = memoi_swap_generate_spill(g, turn->ordinal - n_places, 1, done, error);
-    return status;
+    memoi_swap_generate_record(g, done, stream);
+    if (is_to_host && is_spilled) memoi_swap_generate_spill(g, turn->ordinal, 0, done);
+    if (!is_to_host && is_later) memoi_swap_generate_spill(g, turn->ordinal - n_places, 1, done);
 }
 
-MEMOI memo_status memoi_swap_generate_forward(memoi_swap_generator* g, int32_t layer,
-                                              memo_error* error) {
+MEMOI void memoi_swap_generate_forward(memoi_swap_generator* g, int32_t layer) {
     const memob_swap_turn* turn = &g->placement.turns[layer];
-    memo_status status = MEMO_STATUS_OK;
-    if (turn->previous >= 0) status = memoi_swap_generate_wait(g, g->stored[layer & 1], error);
-    memoi_swap_generate_all(g, layer);
-    if (!status)
-        status = memoi_swap_generate_compute(
-            g, "forward", g->times->forward_s ? g->times->forward_s[layer] : 0, 0, error);
-    if (!status && turn->moved_bytes) status = memoi_swap_generate_move(g, layer, 1, error);
-    return status;
+    if (turn->previous >= 0) memoi_swap_generate_stall(g, g->stored[layer & 1]);
+    memoi_swap_generate_layer(g, "forward", layer, g->times->forward_s, 0);
+    if (turn->moved_bytes) memoi_swap_generate_move(g, layer, 1);
 }
 
-MEMOI memo_status memoi_swap_generate_backward(memoi_swap_generator* g, int32_t layer,
-                                               memo_error* error) {
+MEMOI void memoi_swap_generate_backward(memoi_swap_generator* g, int32_t layer) {
     const memob_swap_turn* turn = &g->placement.turns[layer];
     const double* per_row = g->times->recompute_s_per_row;
-    memo_status status = MEMO_STATUS_OK;
     int32_t t;
-    if (turn->moved_bytes) status = memoi_swap_generate_wait(g, g->loaded[layer & 1], error);
-    for (t = 0; t < g->desc->n_tensors && !status; t++) {
-        const memob_swap_place* place =
-            &g->placement.places[(int64_t)layer * g->desc->n_tensors + t];
+    if (turn->moved_bytes) memoi_swap_generate_stall(g, g->loaded[layer & 1]);
+    for (t = 0; t < g->desc->n_tensors; t++) {
+        const memob_swap_place* place = memoi_swap_generate_place(g, layer, t);
         int64_t n = place->recompute_end - place->recompute_begin;
         g->n_ranges = 0;
         memoi_swap_generate_range(g, place, place->recompute_begin, place->recompute_end);
         if (g->n_ranges)
-            status = memoi_swap_generate_compute(g, "recompute",
-                                                 per_row ? (double)n * per_row[t] : 0, 0, error);
+            memoi_swap_generate_compute(g, "recompute", per_row ? (double)n * per_row[t] : 0, 0);
     }
-    memoi_swap_generate_all(g, layer);
-    if (!status)
-        status = memoi_swap_generate_compute(
-            g, "backward", g->times->backward_s ? g->times->backward_s[layer] : 0, 1, error);
-    if (!status && turn->previous >= 0)
-        status = memoi_swap_generate_move(g, turn->previous, 0, error);
-    return status;
+    memoi_swap_generate_layer(g, "backward", layer, g->times->backward_s, 1);
+    if (turn->previous >= 0) memoi_swap_generate_move(g, turn->previous, 0);
 }
 
-MEMOI memo_status memoi_swap_generate_begin(memoi_swap_generator* g, memo_error* error) {
-    static const char* const names[4] = {"to file", "from file", "to host", "to device"};
-    const double rates[4] = {g->times->to_file_bytes_per_s, g->times->from_file_bytes_per_s,
-                             g->times->to_host_bytes_per_s, g->times->to_device_bytes_per_s};
-    int32_t* const links[4] = {&g->link_to_file, &g->link_from_file, &g->link_to_host,
-                               &g->link_to_device};
-    memo_schedule* schedule = g->schedule;
-    memo_status status = memo_schedule_add_stream(schedule, "compute", &g->compute, error);
-    int i;
-    if (!status) status = memo_schedule_add_stream(schedule, "to host", &g->to_host, error);
-    if (!status) status = memo_schedule_add_stream(schedule, "to device", &g->to_device, error);
+/* Streams, events and links. */
+MEMOI void memoi_swap_generate_begin(memoi_swap_generator* g) {
+    const memo_swap_times* times = g->times;
+    int32_t passed, i;
+    memoi_swap_generate_stream(g, "compute", &g->compute);
+    memoi_swap_generate_stream(g, "to host", &g->to_host);
+    memoi_swap_generate_stream(g, "to device", &g->to_device);
 
     /* Events of both rounding buffers. */
-    for (i = 0; i < 2 && !status; i++) {
-        status = memo_schedule_add_event(schedule, &g->computed[i], error);
-        if (!status) status = memo_schedule_add_event(schedule, &g->stored[i], error);
-        if (!status) status = memo_schedule_add_event(schedule, &g->loaded[i], error);
+    for (i = 0; i < 2; i++) {
+        memoi_swap_generate_event(g, &g->computed[i]);
+        memoi_swap_generate_event(g, &g->stored[i]);
+        memoi_swap_generate_event(g, &g->loaded[i]);
     }
-    if (!status) status = memo_schedule_add_event(schedule, &g->mark, error);
+    memoi_swap_generate_event(g, &g->mark);
     g->first_passed = g->mark + 1;
 
     /* A file stream and an event per place, if layers spill. */
-    for (i = 0; i < g->placement.n_host_layers && g->placement.sizes.n_spilled_layers && !status;
-         i++) {
-        int32_t passed;
-        if (i == 0) status = memo_schedule_add_stream(schedule, "file", &g->file, error);
-        if (!status) status = memo_schedule_add_event(schedule, &passed, error);
+    if (g->placement.sizes.n_spilled_layers) {
+        memoi_swap_generate_stream(g, "file", &g->file);
+        for (i = 0; i < g->placement.n_host_layers; i++) memoi_swap_generate_event(g, &passed);
     }
 
-    /* Links of which a rate is given. */
-    for (i = 0; i < 4 && !status; i++)
-        if (rates[i] > 0)
-            status = memo_schedule_add_link(schedule, names[i], rates[i], links[i], error);
-    return status;
+    memoi_swap_generate_link(g, "to file", times->to_file_bytes_per_s, &g->link_to_file);
+    memoi_swap_generate_link(g, "from file", times->from_file_bytes_per_s, &g->link_from_file);
+    memoi_swap_generate_link(g, "to host", times->to_host_bytes_per_s, &g->link_to_host);
+    memoi_swap_generate_link(g, "to device", times->to_device_bytes_per_s, &g->link_to_device);
 }
 
-MEMOI memo_status memoi_swap_generate_step(memoi_swap_generator* g, memo_error* error) {
+MEMOI void memoi_swap_generate_step(memoi_swap_generator* g) {
     int32_t n_micro_batches = g->times->n_micro_batches ? g->times->n_micro_batches : 1;
     int32_t micro_batch, layer;
-    memo_status status = memoi_swap_generate_begin(g, error);
-    for (micro_batch = 0; micro_batch < n_micro_batches && !status; micro_batch++) {
-        for (layer = 0; layer < g->desc->n_layers && !status; layer++)
-            status = memoi_swap_generate_forward(g, layer, error);
+    memoi_swap_generate_begin(g);
+    for (micro_batch = 0; micro_batch < n_micro_batches && !g->status; micro_batch++) {
+        for (layer = 0; layer < g->desc->n_layers; layer++) memoi_swap_generate_forward(g, layer);
         g->n_ranges = 0;
-        if (!status && g->times->between_s > 0)
-            status = memoi_swap_generate_compute(g, "between", g->times->between_s, 0, error);
-        for (layer = g->desc->n_layers - 1; layer >= 0 && !status; layer--)
-            status = memoi_swap_generate_backward(g, layer, error);
+        if (g->times->between_s > 0)
+            memoi_swap_generate_compute(g, "between", g->times->between_s, 0);
+        for (layer = g->desc->n_layers - 1; layer >= 0; layer--)
+            memoi_swap_generate_backward(g, layer);
     }
-    return status;
 }
 
 memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
                                memo_schedule** schedule, memo_error* error) {
     memoi_swap_generator g;
-    memo_status status;
     *schedule = NULL;
     memset(&g, 0, sizeof g);
     g.desc = desc;
     g.times = times;
-    status = memob_swap_placement_make(desc, &g.placement, error);
-    if (!status) status = memo_schedule_create(&g.schedule, error);
-    if (!status) {
+    g.error = error;
+    g.status = memob_swap_placement_make(desc, &g.placement, error);
+    if (!g.status) g.status = memo_schedule_create(&g.schedule, error);
+    if (!g.status) {
         g.ranges = (memo_range*)memob_calloc(desc->n_tensors, sizeof(memo_range));
-        status = g.ranges ? memoi_swap_generate_step(&g, error)
-                          : memob_no_memory(error, "the schedule of a step");
+        if (g.ranges)
+            memoi_swap_generate_step(&g);
+        else
+            g.status = memob_no_memory(error, "the schedule of a step");
     }
     MEMO_FREE(g.ranges);
     memob_swap_placement_free(&g.placement);
-    if (status)
+    if (g.status)
         memo_schedule_destroy(g.schedule);
     else
         *schedule = g.schedule;
-    return status;
+    return g.status;
 }
 
 /* ---- >>row kernels ------------------------------------------------------------------------------
  * Knows: the inline functions of its public part.  Knows nothing of CUDA, attention or its
- * callers.  At the end it lends its loops to the host device and shows them to the recorder. */
+ * callers.  Its last parts are the entries of the host device and of the recorder. */
 
 /* --- descs --- */
 
@@ -11941,7 +11957,7 @@ MEMOI memo_status memoi_row_array(const char* desc, const char* name, const void
     return MEMO_STATUS_OK;
 }
 
-/* A matrix of one desc: its stride made explicit, and its size and address looked at. */
+/* Checks size and address of a matrix, and replaces stride 0 by its default. */
 MEMOI memo_status memoi_row_matrix(const char* desc, const char* name, const void* address,
                                    int64_t n_rows, int64_t n_columns, int64_t element_bytes,
                                    int64_t* stride, memo_error* error) {
@@ -11981,7 +11997,7 @@ MEMOI memo_status memoi_row_dense(const char* desc, const char* name, const void
 memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error) {
     static const char desc[] = "memo_rows_desc";
     memo_status status;
-    int64_t n; /* whichever side is larger: here it is not known which one has the index */
+    int64_t n; /* rows of the larger side, because gather and scatter index different sides */
     if ((status = memob_check_integer(desc, "n_rows", rows->n_rows, 0, MEMOB_BYTES_MAX, error)) ||
         (status = memob_check_integer(desc, "n_indexed_rows", rows->n_indexed_rows, 0,
                                       MEMOB_BYTES_MAX, error)))
@@ -12125,14 +12141,16 @@ memo_status memo_sinks_desc_resolve(memo_sinks_desc* sinks, memo_error* error) {
 
 /* --- the loops; descs are resolved --- */
 
-MEMOI void memoi_row_loop_gather(const memo_rows_desc* rows) {
-    int64_t item, n = memo_rows_items(rows);
-    for (item = 0; item < n; item++) memo_gather_item(rows, item);
-}
-MEMOI void memoi_row_loop_scatter(const memo_rows_desc* rows) {
-    int64_t item, n = memo_rows_items(rows);
-    for (item = 0; item < n; item++) memo_scatter_item(rows, item);
-}
+#define MEMOI_ROW_LOOP(name, desc_type, n_items_of, item_function)                                 \
+    MEMOI void memoi_row_loop_##name(const desc_type* desc) {                                      \
+        int64_t item, n = n_items_of(desc);                                                        \
+        for (item = 0; item < n; item++) item_function(desc, item);                                \
+    }
+MEMOI_ROW_LOOP(gather, memo_rows_desc, memo_rows_items, memo_gather_item)
+MEMOI_ROW_LOOP(scatter, memo_rows_desc, memo_rows_items, memo_scatter_item)
+MEMOI_ROW_LOOP(add, memo_add_desc, memo_add_items, memo_add_item)
+MEMOI_ROW_LOOP(cast, memo_cast_desc, memo_cast_items, memo_cast_item)
+
 MEMOI void memoi_row_loop_merge(const memo_merge_desc* merge) {
     int64_t row, n = merge->n_batches * merge->n_rows, place;
     for (row = 0; row < n; row++) {
@@ -12146,10 +12164,6 @@ MEMOI void memoi_row_loop_merge(const memo_merge_desc* merge) {
         merge->lse[place] = memo_merge_lse(a, b);
     }
 }
-MEMOI void memoi_row_loop_add(const memo_add_desc* add) {
-    int64_t item, n = memo_add_items(add);
-    for (item = 0; item < n; item++) memo_add_item(add, item);
-}
 MEMOI void memoi_row_loop_sums(const memo_row_sums_desc* sums) {
     int64_t row;
     for (row = 0; row < sums->n_rows; row++) {
@@ -12161,11 +12175,6 @@ MEMOI void memoi_row_loop_sums(const memo_row_sums_desc* sums) {
             for (lane = 0; lane < apart; lane++) parts[lane] += parts[lane + apart];
         sums->sums[row] = parts[0];
     }
-}
-
-MEMOI void memoi_row_loop_cast(const memo_cast_desc* cast) {
-    int64_t item, n = memo_cast_items(cast);
-    for (item = 0; item < n; item++) memo_cast_item(cast, item);
 }
 
 MEMOI void memoi_row_loop_softmax_parts(const memo_cross_entropy_desc* entropy) {
@@ -12187,18 +12196,23 @@ MEMOI void memoi_row_loop_cross_entropy(const memo_cross_entropy_desc* entropy) 
     for (row = 0; row < entropy->n_rows; row++)
         for (lane = 0; lane < MEMO_LOSS_LANES; lane++) memo_entropy_lane(entropy, row, lane);
 }
+/* The sum of a power of two of lanes, in the order of the GPU's shuffles. */
+MEMOI double memoi_row_lanes_sum(double* lanes, int32_t n_lanes) {
+    int32_t lane, apart;
+    for (apart = n_lanes / 2; apart > 0; apart /= 2)
+        for (lane = 0; lane < apart; lane++) lanes[lane] += lanes[lane + apart];
+    return lanes[0];
+}
 MEMOI void memoi_row_loop_loss_sums(const memo_cross_entropy_desc* entropy) {
     double sums[MEMO_LOSS_LANES];
     int64_t n_labels = 0, n;
-    int32_t lane, apart;
+    int32_t lane;
     for (lane = 0; lane < MEMO_LOSS_LANES; lane++) {
         sums[lane] = memo_loss_lane(entropy, lane, &n);
         n_labels += n;
     }
-    for (apart = MEMO_LOSS_LANES / 2; apart > 0; apart /= 2)
-        for (lane = 0; lane < apart; lane++) sums[lane] += sums[lane + apart];
     if (!entropy->sums) return;
-    entropy->sums[0] += sums[0];
+    entropy->sums[0] += memoi_row_lanes_sum(sums, MEMO_LOSS_LANES);
     entropy->sums[1] += (double)n_labels;
 }
 MEMOI void memoi_row_loop_sinks(const memo_sinks_desc* sinks) {
@@ -12212,13 +12226,11 @@ MEMOI void memoi_row_loop_sinks(const memo_sinks_desc* sinks) {
 MEMOI void memoi_row_loop_sink_sums(const memo_sinks_desc* sinks) {
     double sums[MEMO_SINK_LANES];
     int64_t head;
-    int32_t lane, apart;
+    int32_t lane;
     for (head = 0; sinks->d_sinks && head < sinks->n_heads; head++) {
         for (lane = 0; lane < MEMO_SINK_LANES; lane++)
             sums[lane] = memo_sink_sum_lane(sinks, head, lane);
-        for (apart = MEMO_SINK_LANES / 2; apart > 0; apart /= 2)
-            for (lane = 0; lane < apart; lane++) sums[lane] += sums[lane + apart];
-        sinks->d_sinks[head] -= (float)sums[0];
+        sinks->d_sinks[head] -= (float)memoi_row_lanes_sum(sums, MEMO_SINK_LANES);
     }
 }
 

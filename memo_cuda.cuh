@@ -143,7 +143,6 @@ MEMO_API const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind); /* neve
 
 static inline cudaStream_t memo_cuda_stream(memo_stream stream) { return (cudaStream_t)stream; }
 static inline cudaEvent_t memo_cuda_event(memo_event event) { return (cudaEvent_t)event; }
-static inline memo_stream memo_cuda_from_stream(cudaStream_t stream) { return (memo_stream)stream; }
 
 /* For your own CUDA calls: the status and message of a cudaError_t.
  *     status = memo_cuda_check(cudaGraphLaunch(exec, stream), "cudaGraphLaunch", &error); */
@@ -342,24 +341,29 @@ void memo_cuda_range_end(void) {}
  * The runtime finds them in the driver, so that programs do not link with libcuda.  The runtime 12
  * requires a driver of CUDA 12.0, which has all of them. */
 
+/* F(member of memoi_cuda_driver, function) */
+#define MEMOI_CUDA_DRIVER_FUNCTIONS(F)                                                             \
+    F(error_name, cuGetErrorName)                                                                  \
+    F(get_attribute, cuDeviceGetAttribute)                                                         \
+    F(retain, cuDevicePrimaryCtxRetain)                                                            \
+    F(release_context, cuDevicePrimaryCtxRelease)                                                  \
+    F(get_current, cuCtxGetCurrent)                                                                \
+    F(set_current, cuCtxSetCurrent)                                                                \
+    F(query_stream, cuStreamQuery)                                                                 \
+    F(query_event, cuEventQuery)                                                                   \
+    F(wait_value, cuStreamWaitValue32)                                                             \
+    F(granularity, cuMemGetAllocationGranularity)                                                  \
+    F(create, cuMemCreate)                                                                         \
+    F(release, cuMemRelease)                                                                       \
+    F(reserve, cuMemAddressReserve)                                                                \
+    F(free_addresses, cuMemAddressFree)                                                            \
+    F(map, cuMemMap)                                                                               \
+    F(unmap, cuMemUnmap)                                                                           \
+    F(set_access, cuMemSetAccess)
+
 typedef struct memoi_cuda_driver {
-    decltype(&cuGetErrorName) error_name;
-    decltype(&cuDeviceGetAttribute) get_attribute;
-    decltype(&cuDevicePrimaryCtxRetain) retain;
-    decltype(&cuDevicePrimaryCtxRelease) release_context;
-    decltype(&cuCtxGetCurrent) get_current;
-    decltype(&cuCtxSetCurrent) set_current;
-    decltype(&cuStreamQuery) query_stream;
-    decltype(&cuEventQuery) query_event;
-    decltype(&cuStreamWaitValue32) wait_value;
-    decltype(&cuMemGetAllocationGranularity) granularity;
-    decltype(&cuMemCreate) create;
-    decltype(&cuMemRelease) release;
-    decltype(&cuMemAddressReserve) reserve;
-    decltype(&cuMemAddressFree) free_addresses;
-    decltype(&cuMemMap) map;
-    decltype(&cuMemUnmap) unmap;
-    decltype(&cuMemSetAccess) set_access;
+#define MEMOI_CUDA_DRIVER_MEMBER(member, function) decltype(&function) member;
+    MEMOI_CUDA_DRIVER_FUNCTIONS(MEMOI_CUDA_DRIVER_MEMBER)
 } memoi_cuda_driver;
 
 MEMOI_CUDA memo_status memoi_cuda_driver_check(const memoi_cuda_driver* driver, CUresult code,
@@ -395,34 +399,10 @@ MEMOI_CUDA memo_status memoi_cuda_find(const char* symbol, void** function, memo
 }
 
 MEMOI_CUDA memo_status memoi_cuda_driver_open(memoi_cuda_driver* driver, memo_error* error) {
-    const struct {
-        const char* symbol;
-        void** function;
-    } wanted[] = {
-        {"cuGetErrorName", (void**)&driver->error_name},
-        {"cuDeviceGetAttribute", (void**)&driver->get_attribute},
-        {"cuDevicePrimaryCtxRetain", (void**)&driver->retain},
-        {"cuDevicePrimaryCtxRelease", (void**)&driver->release_context},
-        {"cuCtxGetCurrent", (void**)&driver->get_current},
-        {"cuCtxSetCurrent", (void**)&driver->set_current},
-        {"cuStreamQuery", (void**)&driver->query_stream},
-        {"cuEventQuery", (void**)&driver->query_event},
-        {"cuStreamWaitValue32", (void**)&driver->wait_value},
-        {"cuMemGetAllocationGranularity", (void**)&driver->granularity},
-        {"cuMemCreate", (void**)&driver->create},
-        {"cuMemRelease", (void**)&driver->release},
-        {"cuMemAddressReserve", (void**)&driver->reserve},
-        {"cuMemAddressFree", (void**)&driver->free_addresses},
-        {"cuMemMap", (void**)&driver->map},
-        {"cuMemUnmap", (void**)&driver->unmap},
-        {"cuMemSetAccess", (void**)&driver->set_access},
-    };
     memo_status status = MEMO_STATUS_OK;
-    size_t k;
-
-    /* Each name once; calls use the pointers. */
-    for (k = 0; k < sizeof wanted / sizeof wanted[0] && !status; k++)
-        status = memoi_cuda_find(wanted[k].symbol, wanted[k].function, error);
+#define MEMOI_CUDA_DRIVER_FIND(member, function)                                                   \
+    if (!status) status = memoi_cuda_find(#function, (void**)&driver->member, error);
+    MEMOI_CUDA_DRIVER_FUNCTIONS(MEMOI_CUDA_DRIVER_FIND)
     return status;
 }
 
@@ -449,8 +429,7 @@ typedef struct memoi_cuda {
     memo_device table;
     memo_cuda_device_desc desc;
     memoi_cuda_driver driver;
-    int ordinal;
-    CUcontext context;      /* the primary one of ordinal, retained */
+    CUcontext context;      /* the primary one of desc.ordinal, retained */
     size_t max_pitch_bytes; /* of copies of rows in one call */
     int can_register;       /* kernels reach registered memory by the host's addresses */
     cudaStream_t probe;     /* never used for work: queried for asynchronous errors */
@@ -544,6 +523,18 @@ MEMOI_CUDA memo_status memoi_cuda_check_size(const char* memory, int64_t size_by
     if (size_bytes >= 0 && size_bytes <= MEMOI_CUDA_BYTES_MAX) return MEMO_STATUS_OK;
     return MEMOI_CUDA_INVALID(error, "%s memory: invalid size (%lld bytes); 0 to 2^62 are valid",
                               memory, (long long)size_bytes);
+}
+
+/* Does a request fit into a capacity of the desc (0: none)? */
+MEMOI_CUDA memo_status memoi_cuda_check_capacity(memo_status status_when_full, const char* memory,
+                                                 int64_t size_bytes, int64_t used_bytes,
+                                                 int64_t capacity_bytes, memo_error* error) {
+    if (!capacity_bytes || size_bytes <= capacity_bytes - used_bytes) return MEMO_STATUS_OK;
+    return memo_error_set(error, status_when_full,
+                          "%s memory: %lld bytes requested, %lld available; raise "
+                          "memo_cuda_device_desc.%s_memory_bytes above %lld",
+                          memory, (long long)size_bytes, (long long)(capacity_bytes - used_bytes),
+                          memory, (long long)capacity_bytes);
 }
 
 /* Counts an allocation (or, negative, its end) in a pair of stats. */
@@ -648,10 +639,10 @@ MEMOI_CUDA int64_t memoi_cuda_read_number(const char* path, const char* key, int
     FILE* file = fopen(path, "r");
     if (!file) return -1;
     while (result < 0 && fgets(line, (int)sizeof line, file)) {
-        size_t n = strlen(key);
-        if (strncmp(line, key, n) == 0 && line[n + strspn(line + n, " ")] >= '0' &&
-            line[n + strspn(line + n, " ")] <= '9')
-            result = (int64_t)strtoll(line + n, NULL, 10);
+        const char* number = line + strlen(key);
+        if (strncmp(line, key, strlen(key))) continue;
+        number += strspn(number, " ");
+        if (*number >= '0' && *number <= '9') result = (int64_t)strtoll(number, NULL, 10);
     }
     fclose(file);
     return result >= 0 && result < MEMOI_CUDA_BYTES_MAX / unit_bytes ? result * unit_bytes : -1;
@@ -877,7 +868,7 @@ MEMOI_CUDA int32_t memoi_cuda_start_touching(const memoi_cuda* cuda, memoi_cuda_
         n_wanted = n_processors > 16 ? 16 : n_processors > 0 ? (int32_t)n_processors : 1;
     if (n_wanted > n_most) n_wanted = n_most;
     if (n_wanted > n_parts) n_wanted = (int32_t)n_parts;
-    touch->has_near_gpu = memoi_cuda_near_processors(cuda->ordinal, &touch->near_gpu);
+    touch->has_near_gpu = memoi_cuda_near_processors(cuda->desc.ordinal, &touch->near_gpu);
     while (n < n_wanted && !pthread_create(&threads[n], NULL, memoi_cuda_touch_thread, touch)) n++;
     return n;
 }
@@ -998,17 +989,13 @@ MEMOI_CUDA memo_status memoi_cuda_host_alloc(void* context, int64_t size_bytes, 
     memo_status status = on.status;
     *address = NULL;
     if (!status) status = memoi_cuda_check_size("host", size_bytes, error);
+    if (!status)
+        status =
+            memoi_cuda_check_capacity(MEMO_STATUS_OUT_OF_HOST_MEMORY, "host", size_bytes,
+                                      cuda->stats.host_bytes, cuda->desc.host_memory_bytes, error);
     if (status) return status;
 
-    /* The capacity, and this process's share of the host. */
-    if (cuda->desc.host_memory_bytes &&
-        size_bytes > cuda->desc.host_memory_bytes - cuda->stats.host_bytes)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                              "pinned memory: %lld bytes requested, %lld available; raise "
-                              "memo_cuda_device_desc.host_memory_bytes above %lld",
-                              (long long)size_bytes,
-                              (long long)(cuda->desc.host_memory_bytes - cuda->stats.host_bytes),
-                              (long long)cuda->desc.host_memory_bytes);
+    /* This process's share of the host. */
     if (cuda->desc.host_limit != MEMO_CUDA_HOST_IGNORE) {
         status = memoi_cuda_check_room(cuda, memoi_cuda_host_room(), size_bytes, &first);
         if (status && cuda->desc.host_limit == MEMO_CUDA_HOST_REFUSE)
@@ -1095,7 +1082,8 @@ struct memoi_cuda_phantom {
 
 MEMOI_CUDA int memoi_cuda_has(const memoi_cuda* cuda, CUdevice_attribute attribute) {
     int value = 0;
-    return cuda->driver.get_attribute(&value, attribute, cuda->ordinal) == CUDA_SUCCESS && value;
+    return cuda->driver.get_attribute(&value, attribute, cuda->desc.ordinal) == CUDA_SUCCESS &&
+           value;
 }
 
 /* What the pages must be able to do.  A GPU that lacks something gets pages without it. */
@@ -1108,10 +1096,10 @@ MEMOI_CUDA memo_status memoi_cuda_phantom_describe(memoi_cuda_phantom* phantom, 
         return memo_error_set(
             error, MEMO_STATUS_UNSUPPORTED,
             "memo_cuda_device_desc.phantom_bytes: GPU %d has no virtual memory management; use 0",
-            cuda->ordinal);
+            cuda->desc.ordinal);
     properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    properties->location.id = cuda->ordinal;
+    properties->location.id = cuda->desc.ordinal;
     if (memoi_cuda_has(cuda, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
         properties->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     if (memoi_cuda_has(cuda, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
@@ -1267,18 +1255,11 @@ MEMOI_CUDA memo_status memoi_cuda_device_alloc(void* context, int64_t size_bytes
     memo_status status = on.status;
     *address = NULL;
     if (!status) status = memoi_cuda_check_size("device", size_bytes, error);
+    if (!status)
+        status = memoi_cuda_check_capacity(MEMO_STATUS_OUT_OF_DEVICE_MEMORY, "device", size_bytes,
+                                           cuda->stats.device_bytes, cuda->desc.device_memory_bytes,
+                                           error);
     if (status) return status;
-
-    /* The capacity. */
-    if (cuda->desc.device_memory_bytes &&
-        size_bytes > cuda->desc.device_memory_bytes - cuda->stats.device_bytes)
-        return memo_error_set(
-            error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
-            "device memory: %lld bytes requested, %lld available; raise "
-            "memo_cuda_device_desc.device_memory_bytes above %lld",
-            (long long)size_bytes,
-            (long long)(cuda->desc.device_memory_bytes - cuda->stats.device_bytes),
-            (long long)cuda->desc.device_memory_bytes);
 
     /* A block of CUDA's, or phantom addresses; the list knows it from now on. */
     block = (memoi_cuda_block*)memoi_cuda_zeroed(sizeof *block);
@@ -1478,14 +1459,9 @@ MEMOI_CUDA memo_status memoi_cuda_event_elapsed(void* context, memo_event begin,
 
 /* --- copies --- */
 
-MEMOI_CUDA memo_status memoi_cuda_copy_once(memo_copy_kind kind, cudaStream_t stream, char* to,
-                                            const char* from, int64_t size_bytes,
-                                            memo_error* error) {
-    static const cudaMemcpyKind kinds[] = {cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice,
-                                           cudaMemcpyDeviceToDevice};
-    return MEMOI_CUDA_CALL(cudaMemcpyAsync, (to, from, (size_t)size_bytes, kinds[kind], stream),
-                           error);
-}
+/* Of each memo_copy_kind. */
+static const cudaMemcpyKind memoi_cuda_copy_kinds[] = {
+    cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToDevice};
 
 /* In parts if the host's side crosses the border of two registered chunks. */
 MEMOI_CUDA memo_status memoi_cuda_copy_bytes(const memoi_cuda* cuda, memo_copy_kind kind,
@@ -1496,7 +1472,8 @@ MEMOI_CUDA memo_status memoi_cuda_copy_bytes(const memoi_cuda* cuda, memo_copy_k
         const char* on_host = kind == MEMO_COPY_TO_HOST ? to : from;
         const char* end = kind == MEMO_COPY_ON_DEVICE ? NULL : memoi_cuda_chunk_end(cuda, on_host);
         int64_t n = end && end - on_host < size_bytes ? end - on_host : size_bytes;
-        status = memoi_cuda_copy_once(kind, stream, to, from, n, error);
+        status = MEMOI_CUDA_CALL(cudaMemcpyAsync,
+                                 (to, from, (size_t)n, memoi_cuda_copy_kinds[kind], stream), error);
         to += n;
         from += n;
         size_bytes -= n;
@@ -1544,8 +1521,6 @@ MEMOI_CUDA memo_status memoi_cuda_copy_strided(const memoi_cuda* cuda, memo_copy
                                                int64_t to_stride_bytes, const char* from,
                                                int64_t from_stride_bytes, int64_t row_bytes,
                                                int64_t n_rows, memo_error* error) {
-    static const cudaMemcpyKind kinds[] = {cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice,
-                                           cudaMemcpyDeviceToDevice};
     const int is_pitch_allowed = (size_t)to_stride_bytes <= cuda->max_pitch_bytes &&
                                  (size_t)from_stride_bytes <= cuda->max_pitch_bytes;
     memo_status status = MEMO_STATUS_OK;
@@ -1558,10 +1533,11 @@ MEMOI_CUDA memo_status memoi_cuda_copy_strided(const memoi_cuda* cuda, memo_copy
 
         /* A row that crosses a border, or is too far from the next, goes alone. */
         if (n > 1) {
-            status = MEMOI_CUDA_CALL(cudaMemcpy2DAsync,
-                                     (to, (size_t)to_stride_bytes, from, (size_t)from_stride_bytes,
-                                      (size_t)row_bytes, (size_t)n, kinds[kind], stream),
-                                     error);
+            status =
+                MEMOI_CUDA_CALL(cudaMemcpy2DAsync,
+                                (to, (size_t)to_stride_bytes, from, (size_t)from_stride_bytes,
+                                 (size_t)row_bytes, (size_t)n, memoi_cuda_copy_kinds[kind], stream),
+                                error);
         } else {
             n = 1;
             status = memoi_cuda_copy_bytes(cuda, kind, stream, to, from, row_bytes, error);
@@ -2069,13 +2045,13 @@ MEMOI_CUDA memo_status memoi_cuda_check_desc(const memo_cuda_device_desc* desc, 
 MEMOI_CUDA memo_status memoi_cuda_read_attributes(memoi_cuda* cuda, memo_error* error) {
     const char* connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     int max_pitch = 0;
-    memo_status status = MEMOI_CUDA_CALL(cudaDeviceGetAttribute,
-                                         (&max_pitch, cudaDevAttrMaxPitch, cuda->ordinal), error);
+    memo_status status = MEMOI_CUDA_CALL(
+        cudaDeviceGetAttribute, (&max_pitch, cudaDevAttrMaxPitch, cuda->desc.ordinal), error);
     cuda->max_pitch_bytes = (size_t)max_pitch;
     if (!status)
         status = MEMOI_CUDA_CALL(
             cudaDeviceGetAttribute,
-            (&cuda->can_register, cudaDevAttrCanUseHostPointerForRegisteredMem, cuda->ordinal),
+            (&cuda->can_register, cudaDevAttrCanUseHostPointerForRegisteredMem, cuda->desc.ordinal),
             error);
     if (connections && atoi(connections) == 1)
         memoi_cuda_log(&cuda->desc.log,
@@ -2089,7 +2065,7 @@ MEMOI_CUDA memo_status memoi_cuda_acquire(memoi_cuda* cuda, memo_error* error) {
     memo_status status = memoi_cuda_driver_open(&cuda->driver, error);
     if (!status)
         status = MEMOI_CUDA_DRIVER(&cuda->driver, retain, cuDevicePrimaryCtxRetain,
-                                   (&cuda->context, cuda->ordinal), error);
+                                   (&cuda->context, cuda->desc.ordinal), error);
     if (status) return status;
     memoi_cuda_on on(cuda, error);
     status = on.status;
@@ -2156,7 +2132,6 @@ memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc, memo_devi
     if (!cuda) return memoi_cuda_no_memory(error, "a CUDA device");
     cuda->magic = MEMOI_CUDA_MAGIC;
     cuda->desc = *desc;
-    cuda->ordinal = (int)desc->ordinal;
     cuda->table.context = cuda;
     pthread_mutex_init(&cuda->mutex, NULL);
     pthread_cond_init(&cuda->has_work, NULL);
@@ -2197,7 +2172,7 @@ void memo_cuda_device_destroy(memo_device* device) {
         if (cuda->probe) (void)MEMOI_CUDA_CALL(cudaStreamDestroy, (cuda->probe), NULL);
     }
 
-    if (cuda->context) (void)cuda->driver.release_context(cuda->ordinal);
+    if (cuda->context) (void)cuda->driver.release_context(cuda->desc.ordinal);
     pthread_mutex_destroy(&cuda->mutex);
     pthread_cond_destroy(&cuda->has_work);
     cuda->magic = 0;

@@ -321,7 +321,9 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  *     desc.failed = memo_cuda_device_fail;  desc.failed_user = device;
  *
  * The watchdog does not time operations inside a replayed graph; memo_comm_nccl_synchronize does.
- * Before a program leaves after an error, call memo_comm_abort, then destroy the device.
+ * NCCL ends an abort when all graphs with operations of the world are destroyed: the watchdog waits
+ * for this, and memo_comm_destroy for the watchdog.  Before a program leaves after an error, call
+ * memo_comm_abort, then destroy the device.
  *
  * ORDER.  NCCL may deadlock if two communicators of a rank are busy at once, unless all ranks start
  * the operations in one order.  Enqueue them in the same order on all ranks, from one thread.  The
@@ -1274,7 +1276,7 @@ MEMO_API memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* ten
  *     >>nccl back end       ranks over NCCL: the meeting, the watchdog, time-outs, order
  *     >>mesh                coordinates and groups of a rank
  *     >>shardings           positions, ranks and rows
- *     >>target              a device or a schedule to enqueue on; the row kernels
+ *     >>target              a device or a schedule to enqueue on; messages and row kernels
  *     >>masks               which keys a query sees
  *     >>host attention      tiles of queries against tiles of keys, on the host
  *     >>attention shape     tokens, heads and masks of a rank
@@ -1458,92 +1460,60 @@ MEMOI const char* memoi_comm_label_text(char text[64], const memo_label* label) 
 
 #define MEMOI_REDUCE_CHUNK 512 /* elements; partial results stay in the first-level cache */
 
-/* Defines NAME(into, n, x): into[i] = into[i] + x[i], or the maximum.  Integers are added unsigned,
- * because signed overflow is undefined. */
-#define MEMOI_REDUCE_STEP(NAME, TYPE, SUM, IS_ABOVE)                                               \
-    MEMOI void NAME(TYPE* into, int64_t n, const TYPE* x, memo_reduction reduction) {              \
-        int64_t i;                                                                                 \
-        if (reduction == MEMO_REDUCTION_SUM) {                                                     \
-            for (i = 0; i < n; i++) into[i] = SUM(into[i], x[i]);                                  \
-        } else {                                                                                   \
-            for (i = 0; i < n; i++) into[i] = IS_ABOVE(x[i], into[i]) ? x[i] : into[i];            \
-        }                                                                                          \
-    }
+#define MEMOI_AS_IS(a)              (a)
 #define MEMOI_ADD(a, b)             ((a) + (b))
 #define MEMOI_ADD_I32(a, b)         ((int32_t)((uint32_t)(a) + (uint32_t)(b)))
 #define MEMOI_ADD_I64(a, b)         ((int64_t)((uint64_t)(a) + (uint64_t)(b)))
 #define MEMOI_ADD_U8(a, b)          ((uint8_t)((unsigned)(a) + (unsigned)(b)))
 #define MEMOI_IS_ABOVE(a, b)        ((a) > (b))
 #define MEMOI_IS_ABOVE_OR_NAN(a, b) ((a) > (b) || (a) != (a))
-MEMOI_REDUCE_STEP(memoi_reduce_f32, float, MEMOI_ADD, MEMOI_IS_ABOVE_OR_NAN)
-MEMOI_REDUCE_STEP(memoi_reduce_f64, double, MEMOI_ADD, MEMOI_IS_ABOVE_OR_NAN)
-MEMOI_REDUCE_STEP(memoi_reduce_i32, int32_t, MEMOI_ADD_I32, MEMOI_IS_ABOVE)
-MEMOI_REDUCE_STEP(memoi_reduce_i64, int64_t, MEMOI_ADD_I64, MEMOI_IS_ABOVE)
-MEMOI_REDUCE_STEP(memoi_reduce_u8, uint8_t, MEMOI_ADD_U8, MEMOI_IS_ABOVE)
 
-MEMOI void memoi_reduce_widen(float* to, const uint16_t* from, int64_t n, memo_type type) {
-    int64_t i;
-    if (type == MEMO_TYPE_BF16) {
-        for (i = 0; i < n; i++) to[i] = memo_f32_from_bf16(from[i]);
-    } else {
-        for (i = 0; i < n; i++) to[i] = memo_f32_from_f16(from[i]);
+/* Defines NAME: to[0 .. n) = the reduction of elements [begin, begin + n) of every from, n at most
+ * MEMOI_REDUCE_CHUNK.  to may be the same elements of one of them: it is written last.  Elements
+ * are added as WIDE; integers unsigned, because signed overflow is undefined. */
+#define MEMOI_REDUCE(NAME, TYPE, WIDE, WIDEN, NARROW, SUM, IS_ABOVE)                               \
+    MEMOI void NAME(void* to, const void* const* from, int32_t n_from, int64_t begin, int64_t n,   \
+                    memo_reduction reduction) {                                                    \
+        WIDE result[MEMOI_REDUCE_CHUNK];                                                           \
+        const TYPE* x = (const TYPE*)from[0] + begin;                                              \
+        int64_t i;                                                                                 \
+        int32_t r;                                                                                 \
+        if (sizeof(TYPE) == sizeof(WIDE)) {                                                        \
+            memcpy(result, x, (size_t)n * sizeof(TYPE));                                           \
+        } else {                                                                                   \
+            for (i = 0; i < n; i++) result[i] = WIDEN(x[i]);                                       \
+        }                                                                                          \
+        for (r = 1; r < n_from; r++) {                                                             \
+            x = (const TYPE*)from[r] + begin;                                                      \
+            if (reduction == MEMO_REDUCTION_SUM) {                                                 \
+                for (i = 0; i < n; i++) result[i] = SUM(result[i], WIDEN(x[i]));                   \
+            } else {                                                                               \
+                for (i = 0; i < n; i++) {                                                          \
+                    const WIDE wide = WIDEN(x[i]);                                                 \
+                    result[i] = IS_ABOVE(wide, result[i]) ? wide : result[i];                      \
+                }                                                                                  \
+            }                                                                                      \
+        }                                                                                          \
+        if (sizeof(TYPE) == sizeof(WIDE)) {                                                        \
+            memcpy(to, result, (size_t)n * sizeof(TYPE));                                          \
+        } else {                                                                                   \
+            for (i = 0; i < n; i++) ((TYPE*)to)[i] = NARROW(result[i]);                            \
+        }                                                                                          \
     }
-}
-MEMOI void memoi_reduce_narrow(uint16_t* to, const float* from, int64_t n, memo_type type) {
-    int64_t i;
-    if (type == MEMO_TYPE_BF16) {
-        for (i = 0; i < n; i++) to[i] = memo_bf16_from_f32(from[i]);
-    } else {
-        for (i = 0; i < n; i++) to[i] = memo_f16_from_f32(from[i]);
-    }
-}
-
-typedef union memoi_reduce_sum {
-    float f32[MEMOI_REDUCE_CHUNK]; /* of the 16-bit types too */
-    double f64[MEMOI_REDUCE_CHUNK];
-    int32_t i32[MEMOI_REDUCE_CHUNK];
-    int64_t i64[MEMOI_REDUCE_CHUNK];
-    uint8_t u8[MEMOI_REDUCE_CHUNK];
-} memoi_reduce_sum;
-
-/* sum = sum + x, n elements. */
-MEMOI void memoi_reduce_add(memoi_reduce_sum* sum, const void* x, int64_t n, memo_type type,
-                            memo_reduction reduction) {
-    float wide[MEMOI_REDUCE_CHUNK];
-    switch (type) {
-    case MEMO_TYPE_F32: memoi_reduce_f32(sum->f32, n, (const float*)x, reduction); break;
-    case MEMO_TYPE_F64: memoi_reduce_f64(sum->f64, n, (const double*)x, reduction); break;
-    case MEMO_TYPE_I32: memoi_reduce_i32(sum->i32, n, (const int32_t*)x, reduction); break;
-    case MEMO_TYPE_I64: memoi_reduce_i64(sum->i64, n, (const int64_t*)x, reduction); break;
-    case MEMO_TYPE_U8: memoi_reduce_u8(sum->u8, n, (const uint8_t*)x, reduction); break;
-    case MEMO_TYPE_BF16:
-    case MEMO_TYPE_F16:
-        memoi_reduce_widen(wide, (const uint16_t*)x, n, type);
-        memoi_reduce_f32(sum->f32, n, wide, reduction);
-        break;
-    }
-}
-
-/* One chunk at the same offset of every from.  to may be one of them: it is written last. */
-MEMOI void memoi_reduce_chunk(void* to, const void* const* from, int32_t n_from,
-                              int64_t offset_bytes, int64_t n, memo_type type,
-                              memo_reduction reduction) {
-    memoi_reduce_sum sum;
-    const char* first = (const char*)from[0] + offset_bytes;
-    size_t n_bytes = (size_t)(n * memo_type_bytes(type));
-    int is_16_bit = type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16;
-    int32_t r;
-    if (is_16_bit)
-        memoi_reduce_widen(sum.f32, (const uint16_t*)(const void*)first, n, type);
-    else
-        memcpy(&sum, first, n_bytes);
-    for (r = 1; r < n_from; r++)
-        memoi_reduce_add(&sum, (const char*)from[r] + offset_bytes, n, type, reduction);
-    if (is_16_bit)
-        memoi_reduce_narrow((uint16_t*)to, sum.f32, n, type);
-    else
-        memcpy(to, &sum, n_bytes);
-}
+MEMOI_REDUCE(memoi_reduce_f32, float, float, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD,
+             MEMOI_IS_ABOVE_OR_NAN)
+MEMOI_REDUCE(memoi_reduce_f64, double, double, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD,
+             MEMOI_IS_ABOVE_OR_NAN)
+MEMOI_REDUCE(memoi_reduce_bf16, uint16_t, float, memo_f32_from_bf16, memo_bf16_from_f32, MEMOI_ADD,
+             MEMOI_IS_ABOVE_OR_NAN)
+MEMOI_REDUCE(memoi_reduce_f16, uint16_t, float, memo_f32_from_f16, memo_f16_from_f32, MEMOI_ADD,
+             MEMOI_IS_ABOVE_OR_NAN)
+MEMOI_REDUCE(memoi_reduce_i32, int32_t, int32_t, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD_I32,
+             MEMOI_IS_ABOVE)
+MEMOI_REDUCE(memoi_reduce_i64, int64_t, int64_t, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD_I64,
+             MEMOI_IS_ABOVE)
+MEMOI_REDUCE(memoi_reduce_u8, uint8_t, uint8_t, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD_U8,
+             MEMOI_IS_ABOVE)
 
 /* Elements [begin, end) of the reduction. */
 MEMOI void memoi_reduce(char* to, const void* const* from, int32_t n_from, int64_t begin,
@@ -1551,7 +1521,15 @@ MEMOI void memoi_reduce(char* to, const void* const* from, int32_t n_from, int64
     int64_t element_bytes = memo_type_bytes(type);
     while (begin < end) {
         int64_t n = end - begin < MEMOI_REDUCE_CHUNK ? end - begin : MEMOI_REDUCE_CHUNK;
-        memoi_reduce_chunk(to, from, n_from, begin * element_bytes, n, type, reduction);
+        switch (type) {
+        case MEMO_TYPE_F32: memoi_reduce_f32(to, from, n_from, begin, n, reduction); break;
+        case MEMO_TYPE_F64: memoi_reduce_f64(to, from, n_from, begin, n, reduction); break;
+        case MEMO_TYPE_BF16: memoi_reduce_bf16(to, from, n_from, begin, n, reduction); break;
+        case MEMO_TYPE_F16: memoi_reduce_f16(to, from, n_from, begin, n, reduction); break;
+        case MEMO_TYPE_I32: memoi_reduce_i32(to, from, n_from, begin, n, reduction); break;
+        case MEMO_TYPE_I64: memoi_reduce_i64(to, from, n_from, begin, n, reduction); break;
+        case MEMO_TYPE_U8: memoi_reduce_u8(to, from, n_from, begin, n, reduction); break;
+        }
         to += n * element_bytes;
         begin += n;
     }
@@ -2844,22 +2822,22 @@ MEMOI ncclDataType_t memoi_nccl_type(memo_type type) {
     return ncclUint8;
 }
 
-/* The mutex is held.  Aborts the world, so that its operations on the device end. */
+/* The mutex is held.  No thread calls NCCL after this, and the watchdog aborts the world. */
 MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* why,
                                   memo_error* error) {
     memoi_nccl_world* world = me->world;
-    memoi_nccl* each;
     if (!world->failure.status) {
         memo_error_set(&world->failure, MEMO_STATUS_COMM, "%s on '%s', rank %d: %.350s", what,
                        me->name, (int)me->table.rank, why);
         /* First, so that a wait which the abort ends already finds it. */
         if (world->failed) world->failed(world->failed_user, &world->failure);
     }
-    for (each = world->comms; each; each = each->next) {
-        if (each->comm) (void)ncclCommAbort(each->comm);
-        each->comm = NULL;
-    }
     return memo_error_set(error, world->failure.status, "%s", world->failure.message);
+}
+
+/* The mutex is held. */
+MEMOI int memoi_nccl_is_usable(const memoi_nccl* me) {
+    return me->comm && !me->world->failure.status;
 }
 
 /* The mutex is held.  OK with *is_done = 0: the call is still in progress. */
@@ -2937,6 +2915,23 @@ MEMOI void memoi_nccl_watch(memoi_nccl* me) {
                               NULL);
 }
 
+/* The mutex is held, but not while NCCL aborts: it waits until the graphs with operations of the
+ * communicator are destroyed, by a thread that may have to see the failure first. */
+MEMOI void memoi_nccl_abort_all(memoi_nccl_world* world) {
+    memoi_nccl* each = world->comms;
+    while (each) {
+        if (!each->comm) {
+            each = each->next;
+            continue;
+        }
+        pthread_mutex_unlock(&world->mutex);
+        (void)ncclCommAbort(each->comm);
+        pthread_mutex_lock(&world->mutex);
+        each->comm = NULL;
+        each = world->comms;
+    }
+}
+
 MEMOI void* memoi_nccl_watchdog(void* argument) {
     memoi_nccl_world* world = (memoi_nccl_world*)argument;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
@@ -2950,6 +2945,7 @@ MEMOI void* memoi_nccl_watchdog(void* argument) {
         is_ending = world->is_ending;
         for (each = world->comms; each && !world->failure.status; each = each->next)
             if (each->comm) memoi_nccl_watch(each);
+        if (world->failure.status) memoi_nccl_abort_all(world);
         pthread_mutex_unlock(&world->mutex);
     }
     return NULL;
@@ -3054,8 +3050,10 @@ MEMOI memo_status memoi_nccl_group_end(memo_comm* comm, memo_stream stream, memo
     if (status || !me->n_messages) return memoi_nccl_drop_group(me, status);
 
     pthread_mutex_lock(&me->world->mutex);
-    if (me->comm) result = memoi_nccl_order(me, (cudaStream_t)(void*)stream);
-    if (me->comm && result == ncclSuccess) result = memoi_nccl_issue(me);
+    if (memoi_nccl_is_usable(me)) {
+        result = memoi_nccl_order(me, (cudaStream_t)(void*)stream);
+        if (result == ncclSuccess) result = memoi_nccl_issue(me);
+    }
     pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_finish(me, "a group", result, error);
     if (!status) memoi_nccl_mark(me, (cudaStream_t)(void*)stream);
@@ -3136,9 +3134,11 @@ MEMOI memo_status memoi_nccl_collective(memo_comm* comm, memo_stream stream,
     if (!status) status = memoi_comm_check_collective(comm, call, me->group_depth, error);
     if (status) return memoi_nccl_drop_group(me, status);
     pthread_mutex_lock(&me->world->mutex);
-    if (me->comm) result = memoi_nccl_order(me, (cudaStream_t)(void*)stream);
-    if (me->comm && result == ncclSuccess)
-        result = memoi_nccl_enqueue(me, (cudaStream_t)(void*)stream, call);
+    if (memoi_nccl_is_usable(me)) {
+        result = memoi_nccl_order(me, (cudaStream_t)(void*)stream);
+        if (result == ncclSuccess)
+            result = memoi_nccl_enqueue(me, (cudaStream_t)(void*)stream, call);
+    }
     pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_finish(me, memoi_comm_collective_name(call->kind), result, error);
     if (!status) memoi_nccl_mark(me, (cudaStream_t)(void*)stream);
@@ -3198,14 +3198,19 @@ MEMOI void memoi_nccl_destroy(memo_comm* comm) {
     me = (memoi_nccl*)comm->context;
     world = me->world;
 
-    /* Finish what is under way with the peers, unless it was aborted. */
+    /* Finish what is under way with the peers. */
     pthread_mutex_lock(&world->mutex);
-    if (me->comm) result = ncclCommFinalize(me->comm);
+    if (memoi_nccl_is_usable(me)) result = ncclCommFinalize(me->comm);
     pthread_mutex_unlock(&world->mutex);
     (void)memoi_nccl_finish(me, "destroy", result, NULL);
 
-    /* Leave the world. */
+    /* Leave the world; after a failure the watchdog aborts it first. */
     pthread_mutex_lock(&world->mutex);
+    while (me->comm && world->failure.status) {
+        pthread_mutex_unlock(&world->mutex);
+        memoi_nccl_nap(1);
+        pthread_mutex_lock(&world->mutex);
+    }
     for (link = &world->comms; *link && *link != me;) link = &(*link)->next;
     if (*link) *link = me->next;
     if (world->latest == me) world->latest = NULL;
@@ -3301,7 +3306,7 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
     if (status) return status;
 
     pthread_mutex_lock(&me->world->mutex);
-    if (me->comm)
+    if (memoi_nccl_is_usable(me))
         result =
             ncclCommSplit(me->comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &made, &config);
     pthread_mutex_unlock(&me->world->mutex);
@@ -4281,10 +4286,15 @@ MEMOI int memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t*
 /* Reads n elements as fp32. */
 MEMOI void memoi_attention_row_load(float* to, const void* from, int64_t first, int64_t n,
                                     memo_type type) {
-    if (type == MEMO_TYPE_F32)
+    const uint16_t* bits = (const uint16_t*)from + first;
+    int64_t i;
+    if (type == MEMO_TYPE_F32) {
         memcpy(to, (const float*)from + first, (size_t)n * sizeof(float));
-    else
-        memoi_reduce_widen(to, (const uint16_t*)from + first, n, type);
+    } else if (type == MEMO_TYPE_BF16) {
+        for (i = 0; i < n; i++) to[i] = memo_f32_from_bf16(bits[i]);
+    } else {
+        for (i = 0; i < n; i++) to[i] = memo_f32_from_f16(bits[i]);
+    }
 }
 
 #define MEMOI_TILE_Q 32
@@ -4294,6 +4304,7 @@ MEMOI void memoi_attention_row_load(float* to, const void* from, int64_t first, 
 typedef struct memoi_host_attention_args {
     memo_attention_block block;
     memo_host_attention* state;
+    int32_t is_backward;
 } memoi_host_attention_args;
 typedef char
     memoi_host_attention_fits[sizeof(memoi_host_attention_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
@@ -4589,35 +4600,28 @@ MEMOI int64_t memoi_attention_tile_backward(const memo_attention_block* block, m
     return n_scores;
 }
 
-MEMOI memo_status memoi_attention_run(const memoi_host_attention_args* run, int is_backward) {
+MEMOI memo_status memoi_attention_run(void* args, memo_error* error) {
+    const memoi_host_attention_args* run = (const memoi_host_attention_args*)args;
     const memo_attention_block* block = &run->block;
     int64_t run_row = 0, first, n_scores = 0;
     memoi_q_tile tile;
     int32_t r, b, h;
+    (void)error;
     for (r = 0; r < block->n_q_runs; run_row += block->q_runs[r++].count)
         for (first = 0; first < block->q_runs[r].count; first += MEMOI_TILE_Q) {
             memoi_attention_q_tile_fill(&tile, block, &block->q_runs[r], run_row, first);
             for (b = 0; b < block->n_batch; b++)
                 for (h = 0; h < block->n_q_heads; h++)
-                    n_scores += is_backward ? memoi_attention_tile_backward(block, &tile, b, h)
-                                            : memoi_attention_tile_forward(block, &tile, b, h);
+                    n_scores += run->is_backward ? memoi_attention_tile_backward(block, &tile, b, h)
+                                                 : memoi_attention_tile_forward(block, &tile, b, h);
         }
     __atomic_fetch_add(&run->state->n_scores, n_scores, __ATOMIC_RELAXED);
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_attention_run_forward(void* args, memo_error* error) {
-    (void)error;
-    return memoi_attention_run((const memoi_host_attention_args*)args, 0);
-}
-MEMOI memo_status memoi_attention_run_backward(void* args, memo_error* error) {
-    (void)error;
-    return memoi_attention_run((const memoi_host_attention_args*)args, 1);
-}
-
 MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
-                                              const memo_attention_block* block,
-                                              memo_host_function function, memo_error* error) {
+                                              const memo_attention_block* block, int is_backward,
+                                              memo_error* error) {
     memoi_host_attention_args args;
     if (block->head_size < 1 || block->head_size > MEMOI_HEAD || block->v_head_size < 1 ||
         block->v_head_size > MEMOI_HEAD)
@@ -4638,19 +4642,20 @@ MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
     memset(&args, 0, sizeof args);
     args.block = *block;
     args.state = (memo_host_attention*)user;
-    return memo_host_device_launch(memoi_target_host_of(args.state->device), stream, function,
-                                   &args, sizeof args, error);
+    args.is_backward = is_backward;
+    return memo_host_device_launch(memoi_target_host_of(args.state->device), stream,
+                                   memoi_attention_run, &args, sizeof args, error);
 }
 
 MEMOI memo_status memoi_host_attention_forward(void* user, memo_stream stream,
                                                const memo_attention_block* block,
                                                memo_error* error) {
-    return memoi_host_attention_launch(user, stream, block, memoi_attention_run_forward, error);
+    return memoi_host_attention_launch(user, stream, block, 0, error);
 }
 MEMOI memo_status memoi_host_attention_backward(void* user, memo_stream stream,
                                                 const memo_attention_block* block,
                                                 memo_error* error) {
-    return memoi_host_attention_launch(user, stream, block, memoi_attention_run_backward, error);
+    return memoi_host_attention_launch(user, stream, block, 1, error);
 }
 
 memo_attention memo_host_attention_functions(memo_host_attention* state) {
@@ -5962,32 +5967,16 @@ MEMOI int memoi_hybrid_is_alike(const memo_sharding* a, const memo_sharding* b) 
            a->n_tokens == b->n_tokens;
 }
 
-MEMOI memo_status memoi_hybrid_ranks_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    const memo_sharding* sharding = &desc->sharding;
-    const memo_comm* comms[2];
-    const char* const names[2] = {"ring", "ulysses"};
-    const char* const rank_names[2] = {"ring_rank", "ulysses_rank"};
-    int32_t degrees[2], ranks[2];
-    int k;
-    comms[0] = desc->ring;
-    comms[1] = desc->ulysses;
-    degrees[0] = sharding->ring;
-    degrees[1] = sharding->ulysses;
-    ranks[0] = desc->ring_rank;
-    ranks[1] = desc->ulysses_rank;
-
-    /* Communicators and shardings come from different calls, so they may disagree. */
-    for (k = 0; k < 2; k++) {
-        if (comms[k] && comms[k]->size != degrees[k])
-            return MEMOB_INVALID(error,
-                                 "memo_sp_attention_desc.%s: its size is not the sharding's degree "
-                                 "(%d, %d); make both from one mesh",
-                                 names[k], (int)comms[k]->size, (int)degrees[k]);
-        if (memob_check_integer("memo_sp_attention_desc", rank_names[k], ranks[k], 0,
-                                degrees[k] - 1, error))
-            return MEMO_STATUS_INVALID_ARGUMENT;
-    }
-    return MEMO_STATUS_OK;
+/* Communicators and shardings come from different calls, so they may disagree. */
+MEMOI memo_status memoi_hybrid_rank_check(const char* name, const char* rank_name,
+                                          const memo_comm* comm, int32_t degree, int32_t rank,
+                                          memo_error* error) {
+    if (comm && comm->size != degree)
+        return MEMOB_INVALID(error,
+                             "memo_sp_attention_desc.%s: its size is not the sharding's degree "
+                             "(%d, %d); make both from one mesh",
+                             name, (int)comm->size, (int)degree);
+    return memob_check_integer("memo_sp_attention_desc", rank_name, rank, 0, degree - 1, error);
 }
 
 MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
@@ -6054,7 +6043,11 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
     if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
         return MEMOB_INVALID(
             error, "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
-    status = memoi_hybrid_ranks_check(desc, error);
+    status = memoi_hybrid_rank_check("ring", "ring_rank", desc->ring, sharding->ring,
+                                     desc->ring_rank, error);
+    if (!status)
+        status = memoi_hybrid_rank_check("ulysses", "ulysses_rank", desc->ulysses,
+                                         sharding->ulysses, desc->ulysses_rank, error);
     if (!status) status = memoi_hybrid_heads_check(desc, error);
     if (!status) status = memoi_hybrid_masks_check(desc, error);
     if (status) return status;
@@ -6270,17 +6263,16 @@ MEMOI char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
 }
 
 /* q, k and v by heads, in this order; k and v stay where they are if an earlier group has brought
- * them.  Returns the bytes. */
-MEMOI int64_t memoi_hybrid_carve_heads(const memoi_shape* shape, char* base, char** q,
-                                       char* kv[2]) {
+ * them. */
+MEMOI void memoi_hybrid_carve_heads(const memoi_shape* shape, memoi_hybrid_carver* carver, char** q,
+                                    char* kv[2]) {
     int64_t element_bytes = memo_type_bytes(shape->type);
-    memoi_hybrid_carver carver = {base, 0};
     int is_v;
-    *q = memoi_hybrid_carve(&carver, memoi_ring_q_elements(shape) * element_bytes);
-    if (!memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank)) return carver.n_bytes;
+    *q = memoi_hybrid_carve(carver, memoi_ring_q_elements(shape) * element_bytes);
     for (is_v = 0; is_v < 2; is_v++)
-        kv[is_v] = memoi_hybrid_carve(&carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
-    return carver.n_bytes;
+        if (memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank))
+            kv[is_v] =
+                memoi_hybrid_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
 }
 
 /* Buffers of the exchanges between rows and heads. */
@@ -6297,11 +6289,8 @@ MEMOI void memoi_hybrid_carve_ulysses(const memoi_hybrid_largest* largest,
         memoi_hybrid_elements(shape, shape->sharding.local_tokens, largest->q_needed,
                               memob_max(size * element_bytes, 4)); /* row dots: fp32 */
     int32_t n_groups = shape->n_groups, i;
-    for (i = 0; i < 2 && i < n_groups && shape->sends_again; i++) {
-        int64_t n_bytes = memoi_hybrid_carve_heads(shape, NULL, &buffers->q[i], buffers->kv[i]);
-        char* part = memoi_hybrid_carve(carver, n_bytes);
-        if (part) memoi_hybrid_carve_heads(shape, part, &buffers->q[i], buffers->kv[i]);
-    }
+    for (i = 0; i < 2 && i < n_groups && shape->sends_again; i++)
+        memoi_hybrid_carve_heads(shape, carver, &buffers->q[i], buffers->kv[i]);
     buffers->staging = memoi_hybrid_carve(carver, memob_max(kv_bytes, q_bytes));
     if (!is_backward && shape->type == MEMO_TYPE_F32 && n_groups == 1) return;
 
@@ -6409,6 +6398,7 @@ MEMOI void memoi_hybrid_sizes(const memoi_shape* shape, memo_sp_attention_sizes*
         memoi_ulysses_to_heads_bytes(shape, &q) + memoi_ulysses_to_heads_bytes(shape, &kv);
     int64_t forward, backward;
     memoi_hybrid_buffers buffers;
+    memoi_hybrid_carver saved = {NULL, 0};
     char *q_heads, *kv_heads[2];
     int32_t g;
     memset(sizes, 0, sizeof *sizes);
@@ -6419,9 +6409,9 @@ MEMOI void memoi_hybrid_sizes(const memoi_shape* shape, memo_sp_attention_sizes*
     sizes->device_bytes = forward > backward ? forward : backward;
     for (g = 0; g < shape->n_groups && shape->sharding.ulysses > 1 && !shape->sends_again; g++) {
         memoi_shape group = memoi_hybrid_group_of(shape, g);
-        sizes->saved_bytes += memoi_hybrid_carve_heads(&group, NULL, &q_heads, kv_heads);
-        sizes->saved_bytes = memob_align_up(sizes->saved_bytes, MEMOB_DEVICE_ALIGNMENT);
+        memoi_hybrid_carve_heads(&group, &saved, &q_heads, kv_heads);
     }
+    sizes->saved_bytes = memob_align_up(saved.n_bytes, MEMOB_DEVICE_ALIGNMENT);
     sizes->lse_bytes = (int64_t)shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * 4;
     sizes->heads = shape->heads;
 
@@ -6672,7 +6662,7 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
                                    char* kv[2]) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_shape* group = &walk->groups[g % 2];
-    char* saved = walk->shape->sends_again ? NULL : (char*)t->saved;
+    memoi_hybrid_carver saved = {(char*)t->saved, 0};
     int32_t earlier, n_arrived = 0;
     if (!group->heads.n_q) { /* a rank without heads gets no bytes; any address will do */
         *q = kv[0] = kv[1] = (char*)t->out;
@@ -6680,8 +6670,7 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
     }
     for (earlier = 0; earlier <= g; earlier++) {
         memoi_shape part = memoi_hybrid_group_of(walk->shape, earlier);
-        int64_t n_bytes = memoi_hybrid_carve_heads(&part, saved, q, kv);
-        if (saved) saved += memob_align_up(n_bytes, MEMOB_DEVICE_ALIGNMENT);
+        memoi_hybrid_carve_heads(&part, &saved, q, kv);
         n_arrived += memoi_shape_moves(&part, MEMOI_MOVES_KV, part.ulysses_rank);
     }
     if (!walk->shape->sends_again) return;

@@ -3,7 +3,9 @@
  * the count.  Several threads of a rank may call; one lock protects everything.
  *
  * Behind fake_cuda.h, operations run on the streams of that runtime, buffers must be device memory, and an operation that
- * waits for a process that has ended fails.  Otherwise this
+ * waits for a process that has ended fails.  Operations may be captured: on all their ranks or on none, between ranks that
+ * have met before, and each after the previous one of the process.  Their graphs must be destroyed before a communicator
+ * is destroyed or aborted, which otherwise hangs.  Without fake_cuda.h this
  * file has as much of a CUDA runtime as test_comm_nccl.c needs: operations wait on streams, and proceed when a stream is
  * synchronized.
  *
@@ -12,11 +14,20 @@
 #define FAKE_NCCL_H
 
 #include <fcntl.h>
+#ifdef FAKE_CUDA_H
+#include <memory>
+#endif
 #include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { FAKE_RANKS = 8, FAKE_RING_BYTES = 1 << 17, FAKE_STREAMS = 32, FAKE_PARTS = 4096 };
+enum {
+    FAKE_RANKS = 8,
+    FAKE_RING_BYTES = 1 << 17,
+    FAKE_STREAMS = 32,
+    FAKE_PARTS = 4096,
+    FAKE_WORLDS = 16
+};
 
 typedef struct fake_ring { /* from one rank of the world to another */
     uint64_t n_written, n_read;
@@ -30,14 +41,17 @@ typedef struct fake_world {
 
 struct ncclComm {
     uint64_t id;
-    int rank, size, n_splits, is_aborted;
+    int rank, size, n_splits;
+    int* is_aborted; /* of the world and its parts, which share resources */
     int world_ranks[FAKE_RANKS];
+    int n_captured; /* operations in graphs that exist */
+    int has_met[FAKE_RANKS];
 };
 
 typedef struct fake_packet { /* on its way out, or in and not yet asked for */
     struct fake_packet* next;
     struct {
-        uint64_t comm, n_bytes;
+        uint64_t comm, n_bytes, is_captured;
     } header;
     uint64_t n_moved; /* header included */
     char* bytes;
@@ -52,7 +66,7 @@ typedef struct fake_part {
 typedef struct fake_op {
     struct fake_op* next;
     ncclComm_t comm;
-    int n_parts, is_started, is_reduction, is_parted, type;
+    int n_parts, is_started, is_reduction, is_parted, type, is_captured;
     fake_part* parts;
     char *temporary, *to; /* data goes to `to` when it is complete; NULL: is complete */
     size_t count;
@@ -84,6 +98,10 @@ static struct {
     ncclComm_t group_comm;
     cudaStream_t group_stream;
     int n_overlaps; /* operations of two communicators under way at once */
+    int is_aborted[FAKE_WORLDS], n_worlds;
+#ifdef FAKE_CUDA_H
+    cudaEvent_t captured; /* after the latest captured operation */
+#endif
 } fake;
 
 static pthread_mutex_t fake_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -141,8 +159,10 @@ static void fake_traffic(void) {
     }
 }
 
-static void fake_send(ncclComm_t comm, int peer, const void* from, uint64_t n_bytes) {
+static void fake_send(ncclComm_t comm, int peer, const void* from, uint64_t n_bytes,
+                      int is_captured) {
     fake_packet* p = (fake_packet*)calloc(1, sizeof *p);
+    p->header.is_captured = (uint64_t)is_captured;
     p->header.comm = comm->id;
     p->header.n_bytes = n_bytes;
     p->bytes = (char*)malloc(n_bytes + 1);
@@ -150,11 +170,15 @@ static void fake_send(ncclComm_t comm, int peer, const void* from, uint64_t n_by
     fake_append(&fake.out[comm->world_ranks[peer]], p);
 }
 
-/* The oldest packet of comm from peer, if it is there; a wrong length ends the test. */
-static int fake_receive(ncclComm_t comm, int peer, void* to, uint64_t n_bytes) {
+/* The oldest packet of comm from peer, if it is there; a wrong one ends the test. */
+static int fake_receive(ncclComm_t comm, int peer, void* to, uint64_t n_bytes, int is_captured) {
     fake_packet** p = &fake.in[comm->world_ranks[peer]];
     while (*p && (*p)->header.comm != comm->id) p = &(*p)->next;
     if (!*p) return 0;
+    if ((*p)->header.is_captured != (uint64_t)is_captured) {
+        fprintf(stderr, "fake NCCL: an operation is captured on some ranks only\n");
+        abort();
+    }
     if ((*p)->header.n_bytes != n_bytes) {
         fprintf(stderr, "fake NCCL: a message of %llu bytes met a receive of %llu\n",
                 (unsigned long long)(*p)->header.n_bytes, (unsigned long long)n_bytes);
@@ -199,19 +223,21 @@ static int fake_step(fake_op* op) {
 #ifndef FAKE_CUDA_H
     if (op->other) return op->other->n_done >= op->n_other;
 #endif
-    if (op->comm->is_aborted) return 1;
+    if (*op->comm->is_aborted) return 1;
     for (i = 0; i < op->n_parts; i++) {
         fake_part* part = &op->parts[i];
         int is_next = 1; /* of the packets from its peer */
         if (part->is_send) {
-            if (!op->is_started) fake_send(op->comm, part->peer, part->address, part->n_bytes);
+            if (!op->is_started)
+                fake_send(op->comm, part->peer, part->address, part->n_bytes, op->is_captured);
             continue;
         }
         for (k = 0; k < i && !part->is_done; k++)
             if (!op->parts[k].is_send && !op->parts[k].is_done && op->parts[k].peer == part->peer)
                 is_next = 0;
         if (!part->is_done && is_next)
-            part->is_done = fake_receive(op->comm, part->peer, part->address, part->n_bytes);
+            part->is_done =
+                fake_receive(op->comm, part->peer, part->address, part->n_bytes, op->is_captured);
         is_done &= part->is_done;
     }
     op->is_started = 1;
@@ -259,7 +285,7 @@ static void fake_run(fake_op* op) {
         is_done = fake_step(op);
         fake_traffic();
         is_lost += was_alone;
-        if (!is_done && is_lost > 3) op->comm->is_aborted = is_done = 1;
+        if (!is_done && is_lost > 3) *op->comm->is_aborted = is_done = 1;
         FAKE_UNLOCK();
         if (is_done) break;
         if (n_tries++ > 2000000) {
@@ -271,9 +297,56 @@ static void fake_run(fake_op* op) {
     fake_op_free(op);
 }
 
-static cudaError_t fake_append_op(cudaStream_t stream, fake_op* op) {
-    fake_enqueue(stream, [op] { fake_run(op); });
-    return cudaSuccess;
+/* As `from` before it runs. */
+static fake_op* fake_copy(const fake_op* from) {
+    fake_op* op = (fake_op*)malloc(sizeof *op);
+    *op = *from;
+    op->parts = (fake_part*)malloc((size_t)op->n_parts * sizeof *op->parts + 1);
+    memcpy(op->parts, from->parts, (size_t)op->n_parts * sizeof *op->parts);
+    if (op->temporary) {
+        const size_t n_bytes = (size_t)op->n_parts / 2 * op->parts[0].n_bytes;
+        op->temporary = (char*)malloc(n_bytes + 1);
+        for (int i = 0; i < op->n_parts; i++)
+            if (!op->parts[i].is_send)
+                op->parts[i].address = op->temporary + (from->parts[i].address - from->temporary);
+    }
+    return op;
+}
+
+static int fake_is_capturing(cudaStream_t stream) {
+    cudaStreamCaptureStatus status;
+    return cudaStreamIsCapturing(stream, &status) == cudaSuccess &&
+           status != cudaStreamCaptureStatusNone;
+}
+
+/* A captured operation runs at each launch of the graph, and waits for the captured one before it.  The event of an
+ * earlier capture is refused. */
+static void fake_capture_op(cudaStream_t stream, fake_op* op) {
+    std::shared_ptr<fake_op> kept(op, [](fake_op* last) {
+        __atomic_fetch_sub(&last->comm->n_captured, 1, __ATOMIC_SEQ_CST);
+        fake_op_free(last);
+    });
+    __atomic_fetch_add(&op->comm->n_captured, 1, __ATOMIC_SEQ_CST);
+    if (fake.captured && cudaStreamWaitEvent(stream, fake.captured, 0) != cudaSuccess)
+        (void)cudaGetLastError();
+    if (!fake.captured) cudaEventCreateWithFlags(&fake.captured, cudaEventDisableTiming);
+    fake_enqueue(stream, [kept] { fake_run(fake_copy(kept.get())); });
+    cudaEventRecord(fake.captured, stream);
+}
+
+/* Connections are made by the first operation of two ranks, which is not captured. */
+static ncclResult_t fake_append_op(cudaStream_t stream, fake_op* op) {
+    op->is_captured = fake_is_capturing(stream);
+    for (int i = 0; i < op->n_parts; i++) {
+        int* has_met = &op->comm->has_met[op->parts[i].peer];
+        if (op->is_captured && !*has_met) return ncclInvalidUsage;
+        *has_met = 1;
+    }
+    if (op->is_captured)
+        fake_capture_op(stream, op);
+    else
+        fake_enqueue(stream, [op] { fake_run(op); });
+    return ncclSuccess;
 }
 
 #else
@@ -299,12 +372,12 @@ static void fake_progress(void) {
     fake_traffic();
 }
 
-static cudaError_t fake_append_op(cudaStream_t stream, fake_op* op) {
+static ncclResult_t fake_append_op(cudaStream_t stream, fake_op* op) {
     fake_op** last = &stream->first;
     while (*last) last = &(*last)->next;
     *last = op;
     stream->n_enqueued++;
-    return cudaSuccess;
+    return ncclSuccess;
 }
 
 /* --- CUDA --- */
@@ -456,9 +529,10 @@ ncclResult_t ncclGetVersion(int* version) {
     return ncclSuccess;
 }
 
-static ncclComm_t fake_comm(uint64_t id) {
+static ncclComm_t fake_comm(uint64_t id, int* is_aborted) {
     ncclComm_t comm = (ncclComm_t)calloc(1, sizeof *comm);
     comm->id = id;
+    comm->is_aborted = is_aborted;
     return comm;
 }
 
@@ -481,7 +555,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int n, ncclUniqueId id, in
 #else
     close(file);
 #endif
-    *comm = fake_comm(1);
+    if (fake.n_worlds == FAKE_WORLDS) abort();
+    *comm = fake_comm(1, &fake.is_aborted[fake.n_worlds++]);
     (*comm)->rank = rank;
     (*comm)->size = n;
     for (r = 0; r < n; r++) (*comm)->world_ranks[r] = r;
@@ -501,11 +576,11 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
     mine[1] = key;
     *part = NULL;
     comm->n_splits++;
-    for (r = 0; r < comm->size; r++) fake_send(comm, r, mine, sizeof mine);
+    for (r = 0; r < comm->size; r++) fake_send(comm, r, mine, sizeof mine, 0);
     while (n_missing) {
         fake_progress();
         for (r = 0; r < comm->size; r++)
-            if (!has[r] && fake_receive(comm, r, all[r], sizeof mine)) {
+            if (!has[r] && fake_receive(comm, r, all[r], sizeof mine, 0)) {
                 has[r] = 1;
                 n_missing--;
             }
@@ -513,7 +588,8 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
     }
     FAKE_UNLOCK();
     if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
-    *part = fake_comm((comm->id * 1009 + (uint64_t)comm->n_splits) * 1009 + (uint64_t)color);
+    *part = fake_comm((comm->id * 1009 + (uint64_t)comm->n_splits) * 1009 + (uint64_t)color,
+                      comm->is_aborted);
     for (r = 0; r < comm->size; r++) {
         int place = 0;
         if (all[r][0] != color) continue;
@@ -536,14 +612,25 @@ ncclResult_t ncclCommCount(const ncclComm_t comm, int* size) {
     return ncclSuccess;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
-    *error = comm->is_aborted ? ncclSystemError : ncclSuccess;
+    *error = *comm->is_aborted ? ncclSystemError : ncclSuccess;
     return ncclSuccess;
+}
+static void fake_wait_for_graphs(const struct ncclComm* comm) {
+    int n_tries = 0;
+    while (__atomic_load_n(&comm->n_captured, __ATOMIC_SEQ_CST)) {
+        if (n_tries++ > 600000) {
+            fprintf(stderr, "fake NCCL: a communicator waits for the end of a graph\n");
+            abort();
+        }
+        usleep(50);
+    }
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     FAKE_LOCK();
-    comm->is_aborted = 1; /* waiting operations end; queued operations may still refer to it */
+    *comm->is_aborted = 1; /* waiting operations end; queued operations may still refer to it */
     fake_progress();
     FAKE_UNLOCK();
+    fake_wait_for_graphs(comm);
     return ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) { /* sent data arrives if a rank receives it */
@@ -559,6 +646,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) { /* sent data arrives if a rank 
     return ncclSuccess;
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+    fake_wait_for_graphs(comm);
     free(comm);
     return ncclSuccess;
 }
@@ -589,13 +677,13 @@ static ncclResult_t fake_submit(ncclComm_t comm, cudaStream_t stream, const fake
     op->parts = (fake_part*)malloc((size_t)n_parts * sizeof *parts + 1);
     memcpy(op->parts, parts, (size_t)n_parts * sizeof *parts);
 #ifdef FAKE_CUDA_H
-    fake_append_op(stream, op);
+    return fake_append_op(stream, op);
 #else
     FAKE_LOCK();
     fake_append_op(stream, op);
     FAKE_UNLOCK();
-#endif
     return ncclSuccess;
+#endif
 }
 
 ncclResult_t ncclGroupStart(void) {

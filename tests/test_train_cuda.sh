@@ -47,7 +47,7 @@ builds() {
     nvcc -x c++ $flags -DMEMO_SP_NCCL -c tests/cuda/gpt_stand_in.cpp -o "$folder/gpt_stand_in.o" &&
         nvcc -x c++ $flags -c tests/cuda/fake_cuda.cpp -o "$folder/fake_cuda.o" &&
         ${CC:-cc} -std=c99 -I. -isystem "$cuda" -Wall -Wextra -Werror -c tests/cuda/capacities.c -o "$folder/capacities.o" &&
-        builds_trainer train_gpt && builds_trainer train_gpt_cudnn -DTRAIN_CUDNN
+        builds_trainer train_gpt && builds_trainer train_gpt_cudnn -DTRAIN_CUDNN -DGPT_GROUP_QUERIES=8
 }
 
 awk 'BEGIN { for (i = 0; i < 400; i++) printf "line %d has the number %d in it\n", i % 17, i * i % 101 }' >"$folder/text"
@@ -118,14 +118,15 @@ budgets_are_capacities() {
         capacities '47185920 0' --device-memory 45MiB --policy recompute
 }
 
-# graph_trains ARGUMENT...: a CUDA graph gives the losses of calls, and parameters that generate the same bytes.
+# graph_trains RANKS ARGUMENT...: a CUDA graph gives the losses of calls, and parameters that generate the same bytes.
 graph_trains() {
+    graph_ranks=$1
+    shift
     for way in calls graph; do
         option=
         [ $way = calls ] || option=--graph
         # shellcheck disable=SC2086
-        "$trainer" $tiny $budget --batch 2 --steps 4 --sample 20 "$@" $option --loss-log "$folder/$way.log" \
-            >"$folder/$way.out" 2>&1 || { cat "$folder/$way.out"; return 1; }
+        over_nccl "$graph_ranks" $way --batch 2 --steps 4 --sample 20 "$@" $option --loss-log "$folder/$way.log" || return 1
         sed -n '/ bytes of the text:$/,$p' "$folder/$way.out" >"$folder/$way.text"
     done
     cat "$folder/graph.out"
@@ -133,11 +134,26 @@ graph_trains() {
         [ -s "$folder/graph.text" ] && cmp "$folder/calls.log" "$folder/graph.log" && cmp "$folder/calls.text" "$folder/graph.text"
 }
 graphs_train() {
-    graph_trains --policy keep && graph_trains --policy recompute --accumulate 2 &&
-        graph_trains --policy swap --layers 6 --accumulate 2 --host-memory 16KiB --spill "$folder" &&
+    graph_trains 1 --policy keep && graph_trains 1 --policy recompute --accumulate 2 &&
+        graph_trains 1 --policy swap --layers 6 --accumulate 2 --host-memory 16KiB --spill "$folder" &&
         grep -q "layers' through a file" "$folder/graph.out" &&
-        graph_trains --policy memo --alpha 0.5 --layers 4 --accumulate 2 &&
-        graph_trains --policy swap --layers 4 --sub-batches 2 --schedule fine
+        graph_trains 1 --policy memo --alpha 0.5 --layers 4 --accumulate 2 &&
+        graph_trains 1 --policy swap --layers 4 --sub-batches 2 --schedule fine
+}
+graphs_train_on_ranks() {
+    graph_trains 2 --data 2 --zero 2 --accumulate 2 --policy recompute &&
+        graph_trains 4 --data 2 --tensor 2 --zero 1 --policy swap
+}
+
+# A graph is the matter of all ranks: the stand-in for NCCL ends a rank that calls what another has captured.
+half_a_graph_fails() {
+    port=$((27100 + $$ % 800))
+    start 2 1 --data 2 --batch 2 --steps 4 >"$folder/half.1" 2>&1 &
+    half=$!
+    start 2 0 --data 2 --batch 2 --steps 4 --graph >"$folder/half.out" 2>&1 &
+    wait $! && return 1
+    wait "$half" && return 1
+    grep -h 'an operation is captured on some ranks only' "$folder/half.1" "$folder/half.out"
 }
 
 # ---- ranks ----
@@ -197,8 +213,12 @@ mistakes_are_refused() {
         refused 'MASTER_ADDR: not set' SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 'SLURM_STEP_TASKS_PER_NODE=1(x2)' -- &&
         refused 'torchrun started 2; torchrun --nproc-per-node 4 would do' RANK=0 WORLD_SIZE=2 MASTER_ADDR=a -- --ranks 4 &&
         refused '--ranks 2: a rank is a process; start this program with mpirun -n 2' -- --data 2 &&
-        refused '--graph: a lost rank of --ranks 2 would not end' RANK=0 WORLD_SIZE=2 MASTER_ADDR=a -- --data 2 --graph &&
+        refused '--graph, --ranks 2: NCCL 22700 does not order' NCCL_LAUNCH_ORDER_IMPLICIT=0 RANK=0 WORLD_SIZE=2 \
+            MASTER_ADDR=a -- --data 2 --graph &&
         refused '--graph takes at most 64 micro-batches' -- --accumulate 65 --graph &&
+        refused '--device-memory 9.0 GiB: the GPU has 8.0 GiB, of which .* free; --device-memory [0-9]*MiB, or none, would' -- \
+            --device-memory 9GiB &&
+        refused '--deterministic: an option of cuDNN.s attention; make CUDNN=' -- --deterministic 0 &&
         refused '--ring 2, --ulysses 1: the attention of these kernels' RANK=0 WORLD_SIZE=2 MASTER_ADDR=a -- --ring 2
 }
 
@@ -227,15 +247,20 @@ ctrl_c_ends_the_meeting() {
     [ $? -eq 130 ] || { cat "$folder/alone.out"; return 1; }
 }
 
-# The second rank is killed in the middle of training.
+# a_lost_rank_ends_the_others ARGUMENT...: the second rank is killed in the middle of training, in the third step or later.
 a_lost_rank_ends_the_others() {
-    port=$((28100 + $$ % 800))
+    port=$((28100 + ($$ + tap_n * 40) % 800))
     rm -f "$folder/lost.log"
-    start 2 1 --data 2 --batch 2 --steps 10000 >"$folder/lost.1" 2>&1 &
+    start 2 1 --data 2 --batch 2 --steps 10000 "$@" >"$folder/lost.1" 2>&1 &
     lost=$!
-    start 2 0 --data 2 --batch 2 --steps 10000 --loss-log "$folder/lost.log" >"$folder/lost.out" 2>&1 &
+    start 2 0 --data 2 --batch 2 --steps 10000 "$@" --loss-log "$folder/lost.log" >"$folder/lost.out" 2>&1 &
     first=$!
     wait_for "$folder/lost.log" 60
+    tries=0
+    while [ $tries -lt 600 ] && [ "$(wc -l <"$folder/lost.log")" -lt 3 ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
     kill -KILL "$lost"
     wait "$first"
     [ $? -eq 1 ] && grep "^train_gpt: rank 0: .* on 'nccl " "$folder/lost.out" && return
@@ -267,13 +292,20 @@ test_is "parts of a sequence on one GPU, with cuDNN's attention" with_cudnn one_
 test_is "budgets are capacities" budgets_are_capacities
 test_is "steps by a CUDA graph" graphs_train
 test_is "steps by a CUDA graph, streams as late as possible" late_streams \
-    graph_trains --policy swap --layers 6 --host-memory 16KiB --spill "$folder"
-test_is "steps by a CUDA graph, with cuDNN's attention" with_cudnn graph_trains --policy memo --alpha 0.5 --accumulate 2
+    graph_trains 1 --policy swap --layers 6 --host-memory 16KiB --spill "$folder"
+test_is "steps by a CUDA graph, with cuDNN's attention" with_cudnn graph_trains 1 --policy memo --alpha 0.5 --accumulate 2
+test_is "steps by a CUDA graph on two and four ranks" graphs_train_on_ranks
+test_is "steps by a CUDA graph on ring x Ulysses ranks, streams as late as possible" \
+    with_cudnn late_streams graph_trains 4 --ring 2 --ulysses 2 --hidden 32 --heads 4 --zero 2 --batch 1 --policy swap
+test_is "steps by a CUDA graph on tensor ranks with sub-batches, streams as late as possible" \
+    late_streams graph_trains 2 --tensor 2 --sub-batches 2 --schedule cross --policy recompute
+test_is "a graph of one rank alone fails" half_a_graph_fails
 test_is "every launcher is known" every_launcher_is_known
 test_is "mistakes of launchers and of ranks are refused" mistakes_are_refused
 test_is "a length without memory for deterministic attention is refused" with_cudnn long_attention_is_refused
 test_is "Ctrl-C ends the meeting of the ranks" ctrl_c_ends_the_meeting
 test_is "a lost rank ends the others" a_lost_rank_ends_the_others
+test_is "a lost rank ends the others in a graph" a_lost_rank_ends_the_others --graph
 test_is "two data ranks" ranks_train 2 --data 2 --batch 2
 test_is "two tensor ranks" ranks_train 2 --tensor 2 --batch 1
 test_is "two data ranks, ZeRO 1" ranks_train 2 --data 2 --zero 1 --batch 2
@@ -282,6 +314,7 @@ test_is "two data ranks, ZeRO 2, streams as late as possible" \
 test_is "two data x two tensor ranks" ranks_train 4 --data 2 --tensor 2 --zero 1 --batch 2
 test_is "two ring ranks, with cuDNN's attention" with_cudnn ranks_train 2 --ring 2 --batch 1
 test_is "two Ulysses ranks, with cuDNN's attention" with_cudnn ranks_train 2 --ulysses 2 --batch 2
+test_is "two Ulysses ranks with two groups of heads" with_cudnn ranks_train 2 --ulysses 2 --hidden 32 --heads 4 --batch 2
 test_is "two ring x two Ulysses ranks, with cuDNN's attention" \
     with_cudnn ranks_train 4 --ring 2 --ulysses 2 --zero 2 --batch 1
 test_is "four data ranks, whose sums have NCCL's order" late_streams ranks_train 4 --data 4 --batch 4

@@ -181,6 +181,17 @@ invalid_outputs_are_refused() {
     expect_err 'cannot be made: File name too long'
 }
 
+# A limit of file sizes is an error, not a signal.
+a_full_loss_log_ends_the_run() {
+    (ulimit -f 4 && exec "$program" $tiny --steps 1000 --loss-log full.log >/dev/null 2>err)
+    code=$?
+    expect_code 1
+    expect_one_line
+    expect_err '^train_gpt: --loss-log full.log: cannot be written: File too large'
+    [ ! -c /dev/full ] || run $tiny --loss-log /dev/full
+    expect_code 1
+}
+
 inputs_are_not_overwritten() {
     cp text own
     ln -sf own link
@@ -232,6 +243,12 @@ impossible_budgets_are_refused() {
     expect_code 2
     refused 'or a smaller --hidden or fewer --layers$' $tiny --device-memory 100KiB
     refused 'policy memo needs at alpha 1 .*--policy memo --alpha 0' $tiny --seq 200 --alpha 1 --host-memory 150KiB
+    # The least for a profile is enough.
+    for memory in 1 1KiB; do
+        refused 'host memory cannot hold the tokens of a step and the copies that are measured; try --host-memory 2KiB$' $tiny --host-memory $memory
+    done
+    run $tiny --host-memory 2KiB
+    expect_code 0
 }
 
 # What a refusal suggests works, and a KiB less does not.
@@ -366,6 +383,9 @@ spilled_rows_come_back() {
     expect_code 2
     expect_err '--spill nowhere: no file can be made there'
     [ ! -e left.log ] || fail 'left.log is left behind'
+    refused '--spill text: no file can be made there: Not a directory' $tiny --policy swap --host-memory 128KiB --spill text
+    refused '8.0 KiB of host memory cannot hold this run: policy memo needs, .*; try --host-memory 9KiB' $tiny --layers 8 \
+        --device-memory 680KiB --host-memory 8KiB --spill spilled
 }
 
 losses_equal_with_accumulation_and_few_layers() {
@@ -950,6 +970,7 @@ for name in help_lists_every_option \
     invalid_texts_are_refused \
     shortest_text \
     invalid_outputs_are_refused \
+    a_full_loss_log_ends_the_run \
     inputs_are_not_overwritten \
     impossible_budgets_are_refused \
     suggested_budget_is_exact \

@@ -125,9 +125,6 @@ typedef struct gpt_model gpt_model;
 /* Writes the table of a policy.  Errors: INVALID_ARGUMENT. */
 GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, gpt_policy policy, double alpha,
                                        int64_t* rows, memo_error* error);
-/* Returns the sizes of the swap engine.  Errors: as gpt_create. */
-GPT_FUNCTION memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* sizes,
-                                        memo_error* error);
 
 /* Plans the rows and requests of one micro-batch in a dry-run session.  Errors: as gpt_create. */
 GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, memo_session** session, memo_error* error);
@@ -196,8 +193,9 @@ GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_desc* des
  * gpt_desc.n_micro_batches (1 to GPT_STAGED_MAX) in order, with the arguments of gpt_micro_batch, then
  * gpt_run_staged, with those of gpt_update.  gpt_stage_micro_batch only writes to pinned memory.  The
  * first update of a model runs call by call, because libraries allocate at their first use.  The next
- * call captures the step.  The bits are those of gpt_micro_batch and gpt_update, with which steps may
- * alternate.  No other function of the model may come between these calls.
+ * call captures the step, with its messages between ranks; all ranks call both alike.  The bits are
+ * those of gpt_micro_batch and gpt_update, with which steps may alternate.  No other function of the
+ * model may come between these calls.
  *
  * Errors: UNSUPPORTED (the kernels have no graphs: the host's), INVALID_ARGUMENT, INVALID_STATE (other
  * micro-batches are staged), as gpt_update.  The session must not be timed, nor the device record. */
@@ -218,14 +216,6 @@ GPT_FUNCTION memo_status gpt_discard(gpt_model* model, double* loss, memo_error*
 
 /* Waits for all enqueued work. */
 GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error);
-/* Copy from and to the caller's memory, gpt_n_parameters elements each, of this tensor rank:
- * gradients of gpt_sum_type, parameters of config.type.  They wait for all enqueued work.
- * gpt_get_gradients calls gpt_reduce first.  If config.zero splits the gradients, the parts of other
- * ranks are 0. */
-GPT_FUNCTION memo_status gpt_get_gradients(gpt_model* model, void* gradients, memo_error* error);
-GPT_FUNCTION memo_status gpt_get_parameters(gpt_model* model, void* parameters, memo_error* error);
-GPT_FUNCTION memo_status gpt_set_parameters(gpt_model* model, const void* parameters,
-                                            memo_error* error);
 /* Returns a digest of this rank's gradients, of the parts that it updates: equal bits give equal
  * digests, and other bits practically never do.  It calls gpt_reduce first, and waits. */
 GPT_FUNCTION memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest,

@@ -26,11 +26,9 @@ static void gpt_linear_rows(const void* pointer, int64_t begin, int64_t end) {
     gpt_linear_forward(gpt_out(a->y, at * a->n_outputs), gpt_in(a->x, at * a->n_inputs),
                        gpt_in(a->weight, 0), end - begin, a->n_outputs, a->n_inputs);
 }
-static memo_status gpt_linear_run(void* pointer, memo_error* error) {
+static void gpt_linear_run(const void* pointer) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    (void)error;
     gpt_over(gpt_linear_rows, a, a->rows.begin, a->rows.end, a->tile_rows);
-    return MEMO_STATUS_OK;
 }
 
 static void gpt_linear_backward_rows(const void* pointer, int64_t begin, int64_t end) {
@@ -45,14 +43,12 @@ static void gpt_linear_weights_outputs(const void* pointer, int64_t begin, int64
     gpt_linear_weights(gpt_out(a->dweight, begin * a->n_inputs), gpt_in(a->y, begin), a->n_outputs,
                        gpt_in(a->x, 0), gpt_count(a->rows), end - begin, a->n_inputs);
 }
-static memo_status gpt_linear_backward_run(void* pointer, memo_error* error) {
+static void gpt_linear_backward_run(const void* pointer) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    (void)error;
     if (a->pass != GPT_PASS_WEIGHTS)
         gpt_over(gpt_linear_backward_rows, a, a->rows.begin, a->rows.end, a->tile_rows);
     if (a->pass != GPT_PASS_INPUTS)
         gpt_over(gpt_linear_weights_outputs, a, 0, a->n_outputs, GPT_PIECE_OUTPUTS);
-    return MEMO_STATUS_OK;
 }
 
 /* ---- norm ---- */
@@ -63,19 +59,15 @@ static void gpt_norm_rows(const void* pointer, int64_t begin, int64_t end) {
     gpt_norm_forward(gpt_out(a->y, at * a->hidden), gpt_out(a->rstd, at),
                      gpt_in(a->x, at * a->hidden), gpt_in(a->weight, 0), end - begin, a->hidden);
 }
-static memo_status gpt_norm_run(void* pointer, memo_error* error) {
+static void gpt_norm_run(const void* pointer) {
     const gpt_norm_args* a = (const gpt_norm_args*)pointer;
-    (void)error;
     gpt_over(gpt_norm_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
-    return MEMO_STATUS_OK;
 }
 
-static memo_status gpt_norm_backward_run(void* pointer, memo_error* error) {
+static void gpt_norm_backward_run(const void* pointer) {
     const gpt_norm_args* a = (const gpt_norm_args*)pointer;
-    (void)error;
     gpt_norm_backward(gpt_out(a->dx, 0), gpt_out(a->dweight, 0), gpt_in(a->y, 0), gpt_in(a->x, 0),
                       gpt_in(a->rstd, 0), gpt_in(a->weight, 0), gpt_count(a->rows), a->hidden);
-    return MEMO_STATUS_OK;
 }
 
 /* ---- element by element: dropout, residual, GELU, SwiGLU, RoPE ---- */
@@ -104,11 +96,9 @@ static void gpt_dropout_rows(const void* pointer, int64_t begin, int64_t end) {
                               a->n_columns);
     }
 }
-static memo_status gpt_dropout_run(void* pointer, memo_error* error) {
+static void gpt_dropout_run(const void* pointer) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    (void)error;
     gpt_over(gpt_dropout_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
-    return MEMO_STATUS_OK;
 }
 
 static void gpt_gelu_rows(const void* pointer, int64_t begin, int64_t end) {
@@ -116,11 +106,9 @@ static void gpt_gelu_rows(const void* pointer, int64_t begin, int64_t end) {
     const int64_t at = (begin - a->rows.begin) * a->n_columns;
     gpt_gelu_forward(gpt_out(a->y, at), gpt_in(a->x, at), end - begin, a->n_columns);
 }
-static memo_status gpt_gelu_run(void* pointer, memo_error* error) {
+static void gpt_gelu_run(const void* pointer) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    (void)error;
     gpt_over(gpt_gelu_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
-    return MEMO_STATUS_OK;
 }
 
 static void gpt_gelu_backward_rows(const void* pointer, int64_t begin, int64_t end) {
@@ -129,11 +117,9 @@ static void gpt_gelu_backward_rows(const void* pointer, int64_t begin, int64_t e
     gpt_gelu_backward(gpt_out(a->y, at), gpt_in(a->x, at), gpt_in(a->z, at), end - begin,
                       a->n_columns);
 }
-static memo_status gpt_gelu_backward_run(void* pointer, memo_error* error) {
+static void gpt_gelu_backward_run(const void* pointer) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    (void)error;
     gpt_over(gpt_gelu_backward_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
-    return MEMO_STATUS_OK;
 }
 
 static void gpt_swiglu_rows(const void* pointer, int64_t begin, int64_t end) {
@@ -141,11 +127,9 @@ static void gpt_swiglu_rows(const void* pointer, int64_t begin, int64_t end) {
     const int64_t at = (begin - a->rows.begin) * a->n_columns;
     gpt_swiglu_forward(gpt_out(a->y, at), gpt_in(a->x, 2 * at), end - begin, a->n_columns);
 }
-static memo_status gpt_swiglu_run(void* pointer, memo_error* error) {
+static void gpt_swiglu_run(const void* pointer) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    (void)error;
     gpt_over(gpt_swiglu_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
-    return MEMO_STATUS_OK;
 }
 
 static void gpt_swiglu_backward_rows(const void* pointer, int64_t begin, int64_t end) {
@@ -154,19 +138,15 @@ static void gpt_swiglu_backward_rows(const void* pointer, int64_t begin, int64_t
     gpt_swiglu_backward(gpt_out(a->y, 2 * at), gpt_in(a->x, at), gpt_in(a->z, 2 * at), end - begin,
                         a->n_columns);
 }
-static memo_status gpt_swiglu_backward_run(void* pointer, memo_error* error) {
+static void gpt_swiglu_backward_run(const void* pointer) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    (void)error;
     gpt_over(gpt_swiglu_backward_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
-    return MEMO_STATUS_OK;
 }
 
-static memo_status gpt_rope_run(void* pointer, memo_error* error) {
+static void gpt_rope_run(const void* pointer) {
     const gpt_rope_args* a = (const gpt_rope_args*)pointer;
-    (void)error;
     gpt_rope(gpt_out(a->x, 0), gpt_in(a->table, 0), a->direction, a->rows.begin, gpt_count(a->rows),
              a->sequence, a->n_heads, a->head_size);
-    return MEMO_STATUS_OK;
 }
 
 /* ---- attention ---- */
@@ -184,11 +164,9 @@ static void gpt_attention_piece(const void* pointer, int64_t piece, int64_t end)
                               piece % a->shape.n_kv_heads);
     }
 }
-static memo_status gpt_attention_run(void* pointer, memo_error* error) {
+static void gpt_attention_run(const void* pointer) {
     const gpt_attention_args* a = (const gpt_attention_args*)pointer;
-    (void)error;
     gpt_over(gpt_attention_piece, a, 0, a->batch * a->shape.n_kv_heads, 1);
-    return MEMO_STATUS_OK;
 }
 
 static void gpt_attention_backward_piece(const void* pointer, int64_t piece, int64_t end) {
@@ -204,35 +182,28 @@ static void gpt_attention_backward_piece(const void* pointer, int64_t piece, int
                                gpt_in(a->v, kv), &a->shape, piece % a->shape.n_kv_heads);
     }
 }
-static memo_status gpt_attention_backward_run(void* pointer, memo_error* error) {
+static void gpt_attention_backward_run(const void* pointer) {
     const gpt_attention_args* a = (const gpt_attention_args*)pointer;
-    (void)error;
     gpt_over(gpt_attention_backward_piece, a, 0, a->batch * a->shape.n_kv_heads, 1);
-    return MEMO_STATUS_OK;
 }
 
 /* ---- tokens: embedding, loss ---- */
 
-static memo_status gpt_embedding_run(void* pointer, memo_error* error) {
+static void gpt_embedding_run(const void* pointer) {
     const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
-    (void)error;
     gpt_embedding_forward(gpt_out(a->x, 0), gpt_in(a->table, 0), a->tokens, gpt_count(a->rows),
                           a->n_columns);
-    return MEMO_STATUS_OK;
 }
 
-static memo_status gpt_embedding_backward_run(void* pointer, memo_error* error) {
+static void gpt_embedding_backward_run(const void* pointer) {
     const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
-    (void)error;
     gpt_embedding_backward(gpt_out(a->dtable, 0), gpt_in(a->x, 0), a->tokens, gpt_count(a->rows),
                            a->n_columns);
-    return MEMO_STATUS_OK;
 }
 
-static memo_status gpt_cross_entropy_run(void* pointer, memo_error* error) {
+static void gpt_cross_entropy_run(const void* pointer) {
     const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
     int64_t row, n;
-    (void)error;
     for (row = 0; row < gpt_count(a->rows); row += n) {
         gpt_real* logits = gpt_out(a->x, row * a->n_columns);
         n = gpt_run_of_rows(a->token_numbers, row, gpt_count(a->rows));
@@ -242,35 +213,28 @@ static memo_status gpt_cross_entropy_run(void* pointer, memo_error* error) {
             *a->loss +=
                 gpt_cross_entropy(logits, a->tokens + row, a->values->loss_scale, n, a->n_columns);
     }
-    return MEMO_STATUS_OK;
 }
 
 /* ---- sums, the optimizer, digests ---- */
 
-static memo_status gpt_add_run(void* pointer, memo_error* error) {
+static void gpt_add_run(const void* pointer) {
     const gpt_add_args* a = (const gpt_add_args*)pointer;
     gpt_real* to = gpt_out(a->to, 0);
     const gpt_real* from = gpt_in(a->from, 0);
     int64_t i;
-    (void)error;
     for (i = 0; i < a->n; i++) to[i] += from[i];
-    return MEMO_STATUS_OK;
 }
 
-static memo_status gpt_squares_run(void* pointer, memo_error* error) {
+static void gpt_squares_run(const void* pointer) {
     const gpt_squares_args* a = (const gpt_squares_args*)pointer;
-    (void)error;
     gpt_add_squares(a->lanes, gpt_in(a->x, 0), a->n);
-    return MEMO_STATUS_OK;
 }
 
-static memo_status gpt_norm_total_run(void* pointer, memo_error* error) {
+static void gpt_norm_total_run(const void* pointer) {
     const gpt_total_args* a = (const gpt_total_args*)pointer;
-    (void)error;
     *a->total += gpt_sum_squares(a->lanes);
     *a->vote = a->values->vote;
     memset(a->lanes, 0, GPT_LANES * sizeof(double));
-    return MEMO_STATUS_OK;
 }
 
 static void gpt_adamw_elements(const void* pointer, int64_t begin, int64_t end) {
@@ -283,22 +247,18 @@ static void gpt_adamw_elements(const void* pointer, int64_t begin, int64_t end) 
         memcpy(gpt_out(a->weights, begin), gpt_in(a->parameters, begin),
                (size_t)(end - begin) * sizeof(gpt_real));
 }
-static memo_status gpt_adamw_run(void* pointer, memo_error* error) {
+static void gpt_adamw_run(const void* pointer) {
     const gpt_adamw_args* a = (const gpt_adamw_args*)pointer;
-    (void)error;
     gpt_over(gpt_adamw_elements, a, 0, a->n, GPT_PIECE_ELEMENTS);
-    return MEMO_STATUS_OK;
 }
 
-static memo_status gpt_digest_run(void* pointer, memo_error* error) {
+static void gpt_digest_run(const void* pointer) {
     const gpt_digest_args* a = (const gpt_digest_args*)pointer;
     const uint32_t* words = (const uint32_t*)a->x;
     uint64_t sum = 0;
     int64_t i;
-    (void)error;
     for (i = 0; i < a->n_bytes / 4; i++) sum += gpt_digest_word(words[i], a->first + i);
     *a->digest += sum;
-    return MEMO_STATUS_OK;
 }
 
 /* ---- initial values ---- */
@@ -310,23 +270,19 @@ static void gpt_initial_elements(const void* pointer, int64_t begin, int64_t end
         *gpt_out(a->to, i) = (gpt_real)gpt_initial_value(
             a->key, a->std, a->offset + i / a->n_columns * a->stride + i % a->n_columns);
 }
-static memo_status gpt_initial_run(void* pointer, memo_error* error) {
+static void gpt_initial_run(const void* pointer) {
     const gpt_initial_args* a = (const gpt_initial_args*)pointer;
-    (void)error;
     gpt_over(gpt_initial_elements, a, 0, a->n, GPT_PIECE_ELEMENTS);
-    return MEMO_STATUS_OK;
 }
 
-static memo_status gpt_rope_table_run(void* pointer, memo_error* error) {
+static void gpt_rope_table_run(const void* pointer) {
     const gpt_rope_table_args* a = (const gpt_rope_table_args*)pointer;
     int64_t i;
-    (void)error;
     for (i = 0; i < a->n_positions; i++) {
         const int64_t token = a->token_numbers[i];
         gpt_rope_row(gpt_out(a->table, i * a->head_size), token < 0 ? 0 : token % a->sequence,
                      a->head_size);
     }
-    return MEMO_STATUS_OK;
 }
 
 /* ---- storage in bf16 ---------------------------------------------------------------------------
@@ -470,7 +426,7 @@ static int64_t gpt_widened_beside(const gpt_shapes* shapes) {
 /* ---- the table ------------------------------------------------------------------------------- */
 
 typedef struct gpt_host_kind {
-    memo_host_function function;
+    void (*run)(const void* args);
     size_t args_bytes;
     void (*widen)(gpt_storage* s, void* args); /* NULL: all operands are sums */
 } gpt_host_kind;
@@ -502,35 +458,36 @@ static const gpt_host_kind gpt_host_kinds[GPT_N_KINDS] = {
 };
 
 enum { GPT_HOST_ARGS_BYTES = 192 };
-/* An operation with its operands in bf16; it is copied at launch, and its size is limited. */
-typedef struct gpt_stored_call {
+/* An operation; it is copied at launch, and its size is limited. */
+typedef struct gpt_host_call {
     double args[GPT_HOST_ARGS_BYTES / sizeof(double)]; /* aligned */
     gpt_kind kind;
+    int32_t is_stored; /* operands are in bf16 */
     float* scratch;
-} gpt_stored_call;
+} gpt_host_call;
 
 typedef char gpt_host_args_fit[sizeof(gpt_attention_args) <= GPT_HOST_ARGS_BYTES &&
                                        sizeof(gpt_elements_args) <= GPT_HOST_ARGS_BYTES &&
                                        sizeof(gpt_adamw_args) <= GPT_HOST_ARGS_BYTES &&
-                                       sizeof(gpt_stored_call) <= MEMO_HOST_ARGS_BYTES
+                                       sizeof(gpt_host_call) <= MEMO_HOST_ARGS_BYTES
                                    ? 1
                                    : -1];
 
-static memo_status gpt_stored_run(void* pointer, memo_error* error) {
-    gpt_stored_call* call = (gpt_stored_call*)pointer;
+static memo_status gpt_host_run(void* pointer, memo_error* error) {
+    gpt_host_call* call = (gpt_host_call*)pointer;
     const gpt_host_kind* kind = &gpt_host_kinds[call->kind];
     gpt_storage s;
-    memo_status status;
     int64_t i;
     int32_t o;
+    (void)error;
     memset(&s, 0, sizeof s);
     s.scratch = call->scratch;
-    kind->widen(&s, call->args);
-    status = kind->function(call->args, error);
+    if (call->is_stored) kind->widen(&s, call->args);
+    kind->run(call->args);
     for (o = 0; o < s.n_operands; o++)
         for (i = 0; i < s.operands[o].n && (s.operands[o].what & GPT_WRITTEN); i++)
             s.operands[o].stored[i] = memo_bf16_from_f32(s.operands[o].wide[i]);
-    return status;
+    return MEMO_STATUS_OK;
 }
 
 /* Lives as long as the models that use it; one model at a time. */
@@ -545,17 +502,14 @@ typedef struct gpt_host_kernels {
 static memo_status gpt_host_enqueue(void* context, memo_stream stream, gpt_kind kind,
                                     const void* args, memo_error* error) {
     const gpt_host_kernels* host = (const gpt_host_kernels*)context;
-    const gpt_host_kind* k = &gpt_host_kinds[kind];
-    gpt_stored_call call;
-    if (host->type != MEMO_TYPE_BF16 || !k->widen)
-        return memo_host_device_launch(host->device, stream, k->function, args,
-                                       (int64_t)k->args_bytes, error);
+    gpt_host_call call;
     memset(&call, 0, sizeof call);
-    memcpy(call.args, args, k->args_bytes);
+    memcpy(call.args, args, gpt_host_kinds[kind].args_bytes);
     call.kind = kind;
+    call.is_stored = host->type == MEMO_TYPE_BF16 && gpt_host_kinds[kind].widen;
     call.scratch = stream == host->compute ? host->scratch : host->scratch_beside;
-    return memo_host_device_launch(host->device, stream, gpt_stored_run, &call,
-                                   (int64_t)sizeof call, error);
+    return memo_host_device_launch(host->device, stream, gpt_host_run, &call, (int64_t)sizeof call,
+                                   error);
 }
 
 static int64_t gpt_host_scratch_bytes(void* context, const gpt_shapes* shapes) {

@@ -7,6 +7,7 @@
 
 #include "thread_ranks.h"
 #include "train_options.h"
+#include "train_report.h"
 
 #ifdef TRAIN_CUDA
 #include "gpt_kernels_cuda.h"
@@ -14,6 +15,9 @@
 #include "train_launch.h"
 #ifdef TRAIN_CUDNN
 #include "gpt_cudnn.h"
+#endif
+#ifdef MEMO_SP_NCCL
+#include <nccl.h>
 #endif
 #else
 #include "gpt_kernels_host.h"
@@ -156,14 +160,21 @@ static memo_status train_device_check_ranks(const train_options* o, const gpt_ke
     return MEMO_STATUS_OK;
 }
 
-/* Refuses what a graph cannot hold.  NCCL can be captured, but its watchdog does not time a replay: a rank
- * would wait for ever for a lost one. */
+/* Refuses what a graph cannot hold.  Before 2.26 NCCL does not order the operations of several communicators
+ * in a graph, which could then wait for each other. */
 static memo_status train_device_check_graph(const train_options* o, memo_error* error) {
-    if (o->is_graph && o->ranks > 1)
+#ifdef MEMO_SP_NCCL
+    const char* order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    int version = 0;
+    if (o->is_graph && o->ranks > 1 &&
+        (ncclGetVersion(&version) != ncclSuccess || version < NCCL_VERSION(2, 26, 0) ||
+         (order && strcmp(order, "1") != 0)))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--graph: a lost rank of --ranks %lld would not end a replayed step; "
-                              "--ranks 1, or no --graph, would work",
-                              (long long)o->ranks);
+                              "--graph, --ranks %lld: NCCL %d does not order a graph's operations; "
+                              "NCCL 2.26 with NCCL_LAUNCH_ORDER_IMPLICIT=1, or no --graph, would "
+                              "work",
+                              (long long)o->ranks, version);
+#endif
     if (o->is_graph && o->accumulate > GPT_STAGED_MAX)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "--accumulate %lld: --graph takes at most %d micro-batches; "
@@ -203,11 +214,18 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
     status = train_device_open(&d, o, NULL, 0, 0, error);
     if (status) return status;
     status = train_device_check_ranks(o, &d.kernels, error);
-    if (!status && !o->device_memory) {
-        status = memo_memory_info(d.device, &free_bytes, &total_bytes, error);
-        o->device_memory = free_bytes - beside > 0 ? free_bytes - beside : 1;
-    }
+    if (!status) status = memo_memory_info(d.device, &free_bytes, &total_bytes, error);
     train_device_close(&d);
+    if (status) return status;
+    if (o->device_memory > total_bytes)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "--device-memory %s: the GPU has %s, of which %s are free; --device-memory "
+            "%s, or none, would work",
+            bytes_name((double)o->device_memory), bytes_name((double)total_bytes),
+            bytes_name((double)free_bytes),
+            bytes_option(free_bytes - beside > 0 ? free_bytes - beside : 1));
+    if (!o->device_memory) o->device_memory = free_bytes - beside > 0 ? free_bytes - beside : 1;
     return status;
 }
 

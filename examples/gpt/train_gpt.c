@@ -145,6 +145,7 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
     if (!status)
         status = train_device_open(&r->device, o, rank, is_lifted ? 0 : o->device_memory,
                                    is_lifted ? 0 : o->host_memory, error);
+    if (!status && r->is_graph) train_watch_graphs(r->device.device);
     if (!status && (flags & RUN_RECORDED)) status = run_create_recorder(r, error);
     if (!status && r->is_timed) status = memo_event_create(r->device.device, &r->marks[0], error);
     if (!status && r->is_timed) status = memo_event_create(r->device.device, &r->marks[1], error);
@@ -301,6 +302,7 @@ static memo_status measure_profile(job* j, memo_error* error) {
     memo_status status;
     candidate c;
     if (j->has_profile) return MEMO_STATUS_OK;
+    if ((status = check_measurement(&j->options, error))) return status;
     if ((status = candidate_create_least(&j->options, 1, &c, error))) return status;
     if (device_fits(&j->options, &c)) flags |= RUN_UNSWAPPED;
     candidate_destroy(&c);
@@ -518,7 +520,12 @@ static void print_run(const train_options* o) {
 }
 
 static memo_status check_spill(const train_options* o, memo_error* error) {
-    if (!o->spill || access(o->spill, W_OK | X_OK) == 0) return MEMO_STATUS_OK;
+    struct stat info;
+    if (!o->spill) return MEMO_STATUS_OK;
+    if (stat(o->spill, &info) == 0 && !S_ISDIR(info.st_mode))
+        errno = ENOTDIR;
+    else if (access(o->spill, W_OK | X_OK) == 0)
+        return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_IO, "--spill %.300s: no file can be made there: %s",
                           o->spill, strerror(errno));
 }
@@ -551,11 +558,16 @@ static memo_status prepare(job* j, memo_error* error) {
 
     /* Rows by measured times, if the budget leaves a choice. */
     if (has_choice(o, &j->plan)) {
-        if ((status = measure_profile(j, error))) return status;
+        status = measure_profile(j, error);
+        if (status == MEMO_STATUS_INFEASIBLE && !candidate_fits(o, &j->plan) &&
+            !check_measurement(o, NULL))
+            return refuse(o, &j->plan, error);
+        if (status) return status;
         print_profile(&j->profile);
         if ((status = candidate_choose_rows(o, &j->profile, &j->plan, error))) return status;
         if (!candidate_fits(o, &j->plan)) return refuse(o, &j->plan, error);
     }
+    if ((status = check_spill_room(o, &j->plan, error))) return status;
     j->memory.plan_bytes = j->plan.device_bytes;
     print_choice(o, &j->plan, j->has_profile);
     print_plan(o, &j->plan);
@@ -664,7 +676,9 @@ static memo_status train(run* r, job* j, memo_error* error) {
         step_s /= (double)step;
     if (r->reports) print_rate(o, step_s);
     if (r->reports && step) print_prediction(j, &last, step_s);
-    return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o, step_s, step, error);
+    /* A replay's messages are not counted. */
+    return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o, step_s,
+                              r->is_graph ? gpt_min(step, n_first) : step, error);
 }
 
 static void print_loss(const job* j) {
@@ -1157,6 +1171,7 @@ int main(int argc, char** argv) {
     action.sa_handler = on_interrupt;
     action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
     sigaction(SIGINT, &action, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit fails the write instead */
     train_device_choose(argv);
     j.begin_s = clock_s();
 

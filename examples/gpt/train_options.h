@@ -165,8 +165,8 @@ static const option option_table[] = {
     {"--compare", OPTION_COUNT, OPTION_FIELD(compare), 0, 1e6, "N",
      "first runs N steps under every policy.  The exit status is 1 unless all are bitwise equal"},
     {"--graph", OPTION_FLAG, OPTION_FIELD(is_graph), 0, 0, "",
-     "on a GPU, one rank: trains by a CUDA graph.  The first step runs call by call, the second is "
-     "captured, and each later one replays it, with the same bits and one call of the host"},
+     "on a GPU: trains by a CUDA graph.  The first step runs call by call, the second is captured, "
+     "and each later one replays it, with the same bits and one call of the host"},
     {"--sample", OPTION_COUNT, OPTION_FIELD(sample), 0, 1e6, "N",
      "generates N bytes after training"},
 #ifdef TRAIN_CUDNN
@@ -465,6 +465,14 @@ static memo_status option_unknown(const char* name, memo_error* error) {
     if (name[0] != '-')
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%.80s: not an option; files to learn from follow --text", name);
+#ifndef TRAIN_CUDNN
+    if (!strcmp(name, "--deterministic") || !strcmp(name, "--attention-memory"))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "%s: an option of cuDNN's attention; make CUDNN=folder of cudnn-frontend "
+            "build/examples/train_gpt_cuda builds a program with it",
+            name);
+#endif
     for (i = 0; i < N_OPTIONS; i++) {
         int distance = edit_distance(name, option_table[i].name);
         if (strlen(name) > 3 && !strncmp(name, option_table[i].name, strlen(name))) distance = 0;

@@ -506,6 +506,29 @@ static memo_status refuse(const train_options* o, const candidate* c, memo_error
                           bytes_name((double)c->host_bytes), bytes_option(c->host_bytes), others);
 }
 
+/* The file of a plan must fit into --spill. */
+static memo_status check_spill_room(const train_options* o, const candidate* c, memo_error* error) {
+    const int64_t free_bytes = c->sizes.spill_bytes ? spill_bytes_free(o) : 0;
+    if (free_bytes <= 1 || c->sizes.spill_bytes <= free_bytes) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                          "--spill %.300s: a rank's file of %s does not fit into %s of free space; "
+                          "another folder, or more --host-memory, would work",
+                          o->spill, bytes_name((double)c->sizes.spill_bytes),
+                          bytes_name((double)free_bytes));
+}
+
+/* Copies are measured from pinned memory beside the tokens. */
+static memo_status check_measurement(const train_options* o, memo_error* error) {
+    const gpt_config config = train_config(o);
+    const int64_t least = gpt_staging_bytes(&config, o->accumulate) + 512;
+    if (!o->host_memory || o->host_memory / 512 * 512 >= least) return MEMO_STATUS_OK;
+    return memo_error_set(
+        error, MEMO_STATUS_INFEASIBLE,
+        "%s of host memory cannot hold the tokens of a step and the copies that are "
+        "measured; try --host-memory %s",
+        bytes_name((double)o->host_memory), bytes_option(least));
+}
+
 /* ---- output --------------------------------------------------------------------------------- */
 
 static void print_alpha(const train_options* o, const candidate* c) {

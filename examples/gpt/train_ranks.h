@@ -161,6 +161,18 @@ static memo_status train_join(memo_error* error) {
     return status;
 }
 
+/* The time-out of operations does not count in a replayed graph: the wait for a step has it. */
+static memo_status (*train_synchronize_alone)(void* context, memo_stream stream, memo_error* error);
+static memo_status train_synchronize(void* context, memo_stream stream, memo_error* error) {
+    const memo_status status = memo_comm_nccl_synchronize(train_world, stream, 0, error);
+    return status ? status : train_synchronize_alone(context, stream, error);
+}
+static void train_watch_graphs(memo_device* device) {
+    if (!train_world) return;
+    train_synchronize_alone = device->stream_synchronize;
+    device->stream_synchronize = train_synchronize;
+}
+
 static memo_status train_run_over_nccl(memo_status (*function)(thread_rank*, memo_error*),
                                        void* user, memo_error* error) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
@@ -227,6 +239,10 @@ static int train_rank_reports(const thread_rank* rank) { return rank->comm->rank
 static int32_t train_n_started(void) { return 0; } /* as many as asked for */
 static const char* train_starter(void) { return ""; }
 static const char* train_start(void) { return ""; }
+#endif
+
+#ifndef TRAIN_NCCL
+static void train_watch_graphs(memo_device* device) { (void)device; }
 #endif
 
 /* ---- number of ranks ------------------------------------------------------------------------ */

@@ -376,6 +376,39 @@ static void a_graph_gives_the_bits_of_calls_on_late_streams(void) {
     fake_set_late(0);
 }
 
+/* Call by call the host waits once a step, at its end: not for loss, clipping or step number.  The second wait would
+ * fail. */
+static void a_step_waits_once(void) {
+    NEED_DEVICE(device);
+    gpt_config config = config_of(MEMO_TYPE_BF16, 16, 5, 1);
+    const gpt_update_desc update = {0.001, 0.9, 0.99, 1e-8, 0.1, 0.5, 0};
+    const uint8_t text[6] = {0};
+    config.n_layers = 3;
+    for (int policy = GPT_POLICY_KEEP; policy <= GPT_POLICY_SWAP; policy++) {
+        gpt_desc desc = gpt_test_desc(config, (gpt_policy)policy, 0);
+        gpt_cuda_kernels* cuda = NULL;
+        gpt_kernels kernels;
+        gpt_model* model = NULL;
+        CHECK_OK(gpt_cuda_kernels_create(NULL, &cuda, &error));
+        kernels = gpt_cuda_kernels_table(cuda);
+        desc.kernels = &kernels;
+        desc.device = device;
+        desc.n_micro_batches = 2;
+        CHECK_OK(gpt_create(&desc, &model, &error));
+        fake_fail("cudaStreamSynchronize", 2, cudaErrorInvalidValue);
+        fake_fail("cudaEventSynchronize", 1, cudaErrorInvalidValue);
+        fake_fail("cudaDeviceSynchronize", 1, cudaErrorInvalidValue);
+        for (int64_t m = 0; m < 2; m++)
+            CHECK_OK(gpt_micro_batch(model, text, text + 1, 0, m, 0.1, &error));
+        CHECK_OK(gpt_update(model, &update, NULL, NULL, &error));
+        CHECK_IS(gpt_wait(model, &error), ==, MEMO_STATUS_DEVICE);
+        fake_forget_failures();
+        gpt_destroy(model);
+        gpt_cuda_kernels_destroy(cuda);
+    }
+    memo_cuda_device_destroy(device);
+}
+
 /* Another number of micro-batches than the graph's is refused, and so are kernels without graphs. */
 static void what_is_no_graph_is_refused(void) {
     const gpt_config config = config_of(MEMO_TYPE_F32, 16, 13, 1);
@@ -595,6 +628,7 @@ int main(int argc, char** argv) {
     TEST(rows_are_compared_before_the_first_step);
     TEST(a_graph_gives_the_bits_of_calls_on_late_streams);
     TEST(a_failed_capture_can_be_repeated);
+    TEST(a_step_waits_once);
     TEST(what_is_no_graph_is_refused);
 #endif
     return memo_test_end();
