@@ -10566,8 +10566,8 @@ struct memo_swap {
     memo_event* passed; /* of each place in host memory: its rows are written, or read back */
     memob_spill_op* spill_ops; /* of each spilled layer: write, read */
     memob_spill_file file;
-    memo_event* marks; /* is_timed: before and after each layer's wait, forward then backward */
-    int32_t n_marks;
+    /* is_timed: 4 n_layers, before and after each layer's wait, forward then backward. */
+    memo_event* marks;
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
     memob_swap_placement placement;
     int32_t n_tensors, n_layers;
@@ -11330,7 +11330,7 @@ void memo_swap_destroy(memo_swap* swap) {
         if (swap->stored[i]) memo_event_destroy(device, swap->stored[i], NULL);
         if (swap->loaded[i]) memo_event_destroy(device, swap->loaded[i], NULL);
     }
-    for (i = 0; i < swap->n_marks; i++)
+    for (i = 0; swap->marks && i < 4 * swap->n_layers; i++)
         if (swap->marks[i]) memo_event_destroy(device, swap->marks[i], NULL);
 
     if (swap->host_memory) memo_host_free(device, swap->host_memory, NULL);
@@ -11416,7 +11416,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
         }
     }
     if (!status) status = memoi_swap_acquire_spill(swap, desc, error);
-    for (i = 0; i < swap->n_marks && !status; i++)
+    for (i = 0; swap->marks && i < 4 * swap->n_layers && !status; i++)
         status = memo_event_create(device, &swap->marks[i], error);
     return status;
 }
@@ -11442,8 +11442,8 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
     memo_swap* swap;
     memo_device device;
     *result = NULL;
-    if ((status = memoi_device_take(&device, desc->device, "memo_swap_desc.device", error)))
-        return status;
+    status = memoi_device_take(&device, desc->device, "memo_swap_desc.device", error);
+    if (status) return status;
     swap = (memo_swap*)memob_calloc(1, sizeof *swap);
     if (!swap) return memob_no_memory(error, "a swap engine");
 
@@ -11461,10 +11461,7 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
     if (!status) status = memoi_swap_check_spill(swap, desc, error);
     if (!status && desc->is_timed && !desc->computes_on_host) {
         swap->marks = (memo_event*)memob_calloc((int64_t)4 * desc->n_layers, sizeof(memo_event));
-        if (swap->marks)
-            swap->n_marks = 4 * desc->n_layers;
-        else
-            status = memob_no_memory(error, "the events that time the waits");
+        if (!swap->marks) status = memob_no_memory(error, "the events that time the waits");
     }
     if (!status) status = memoi_swap_acquire(swap, desc, error);
 
