@@ -217,8 +217,6 @@ typedef enum memo_swap_limit {
     MEMO_SWAP_LIMIT_DISK /* reading and writing the file */
 } memo_swap_limit;
 
-MEMO_API const char* memo_swap_limit_name(memo_swap_limit limit);
-
 typedef struct memo_swap_plan {
     /* What to set in memo_swap_desc: memo_swap_plan_apply does. */
     int64_t* rows;         /* (n_layers, n_tensors); NULL: by alpha */
@@ -918,6 +916,10 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
  * With several streams a few pairs more conflict: the earlier is *held* against the later.  They
  * are listed one by one. */
 
+/* A problem of at most so many items is *small*: it is searched as a whole, and often proven.  Of a
+ * larger one, small spots are searched. */
+enum { MEMOI_SMALL_ITEMS = 500 };
+
 typedef struct memoi_range {
     int64_t begin, end; /* sections [begin, end) */
 } memoi_range;
@@ -1187,8 +1189,6 @@ MEMOI int memoi_problem_sort(memoi_problem* problem) {
  * valid.  The live sets grow, and with them every bound that counts one.  Only gaps make such
  * sections: of items without gaps of which each two overlap, all live together at some time. */
 
-enum { MEMOI_GAPS_ITEMS = 500 }; /* of a larger problem little is proven */
-
 typedef struct memoi_gaps {
     memoi_problem* problem;
     int64_t range_capacity;
@@ -1367,7 +1367,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
     problem->unit_bytes = unit;
     if (plan->n_gaps > 0 && !memoi_problem_sort(problem)) goto no_memory;
     if (!memoi_problem_sections(problem)) goto no_memory;
-    if (problem->has_gaps && problem->n_items <= MEMOI_GAPS_ITEMS && plan->n_holds == 0 &&
+    if (problem->has_gaps && problem->n_items <= MEMOI_SMALL_ITEMS && plan->n_holds == 0 &&
         !memoi_problem_close_gaps(problem))
         goto no_memory;
     problem->section_bounds = (int64_t*)memob_calloc(problem->n_sections, sizeof(int64_t));
@@ -2693,11 +2693,11 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
         {MEMOI_ORDER_SIZE, 1},  {MEMOI_ORDER_LIFETIME, 0},   {MEMOI_ORDER_AREA, 0},
         {MEMOI_ORDER_SIZE, 1},  {MEMOI_ORDER_SIZE_START, 1}, {MEMOI_ORDER_SIZE, 0},
         {MEMOI_ORDER_START, 0}, {MEMOI_ORDER_LIFETIME, 1},   {MEMOI_ORDER_AREA, 1}};
-    enum { AGAIN = 3 };
+    enum { AGAIN = 3 }; /* the first rule */
     memoi_greedy greedy;
     memoi_fit fit;
     int64_t first, second;
-    int is_fit_done = 0, k, ok;
+    int is_easy = memoi_greedy_is_easy(problem), k, ok;
     memset(&fit, 0, sizeof fit);
     ok = memoi_greedy_create(&greedy, problem, deadline);
 
@@ -2718,10 +2718,9 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
 
     /* One attempt for each rule, given up as soon as it would last too long.  With gaps, fixed
      * items or holds, lowest offset is slow. */
-    k = memoi_greedy_is_easy(problem) ? 1 : 0;
-    for (; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
+    for (k = is_easy; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
         int is_done;
-        if (k == AGAIN && is_fit_done) continue;
+        if (k == AGAIN && !is_easy) continue;
         if (memob_now_s() > last_begin) break;
         memoi_greedy_order_items(problem, rules[k].order, greedy.ranked);
         if (rules[k].is_fit && !fit.order) ok = memoi_fit_create(&fit, problem);
@@ -2730,7 +2729,6 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
         is_done = rules[k].is_fit ? memoi_fit_run(&fit, greedy.deadline, greedy.offsets)
                                   : memoi_greedy_run(&greedy);
         if (!is_done) continue;
-        is_fit_done |= k == 0;
         memoi_solution_offer(problem, greedy.offsets,
                              rules[k].is_fit ? (int32_t)rules[k].order : -1, best);
     }
@@ -3125,7 +3123,7 @@ enum {
     MEMOI_THREAD_STACK_BYTES = 1 << 26
 };
 
-/* Returns 1; 0 without memory; -1 if the problem is too large for a search.  The caller frees it. */
+/* Returns 1; 0 without memory; -1 if the problem is too large to search.  The caller frees it. */
 MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem) {
     int64_t n = problem->n_items, n_sections = problem->n_sections, n_members = 0, n_fixed = 0, i,
             s;
@@ -4218,8 +4216,7 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, const int32_t* item_of,
  * the core is searched again.  If the core has no plan, neither has the whole. */
 
 enum {
-    MEMOI_CORE_ITEMS = 500, /* of a problem that has cores */
-    MEMOI_CORE_HELD = 64,   /* items of a core with holds: a set is a word */
+    MEMOI_CORE_HELD = 64, /* items of a core with holds: a set is a word */
     MEMOI_CORE_CLIQUES = 1024
 };
 
@@ -4411,7 +4408,6 @@ MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_n
 }
 
 enum {
-    MEMOI_SPOT_ITEMS = 500, /* of a problem that is searched as a whole instead */
     MEMOI_SPOT_LEAST = 16,  /* items before and behind the highest, at first */
     MEMOI_SPOT_NODES = 4000 /* for the smallest spot; more for larger ones */
 };
@@ -4428,33 +4424,30 @@ MEMOI int memoi_spots_lower(const memoi_problem* problem, int64_t goal, memoi_ef
  * the goal counts, because a capacity that was given up often is rarely met.
  *
  * The first round of a plain problem has no climb.  A large plain problem also has spots in a
- * round, attempts the goal in every round but the first, and its attempts become longer only if one
- * of the last round found a plan. */
+ * round, and attempts the goal in every round but the first. */
 MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores* cores,
                               const memoi_problem* problem, int64_t target, memoi_effort* effort,
                               memoi_solution* best, int64_t* bound) {
-    enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4, LARGE_STEPS = 16, FIRST_NODES = 15000 };
+    enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4, FIRST_NODES = 15000 };
     int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
     int is_plain = memoi_problem_is_plain(problem);
-    int is_large = is_plain && problem->n_items > MEMOI_SPOT_ITEMS;
+    int is_large = is_plain && problem->n_items > MEMOI_SMALL_ITEMS;
     int64_t shortest = memoi_search_shortest_run(&team->searches[0]);
     int64_t budget =
         is_large ? memob_max(shortest, memob_min(10 * shortest, FIRST_NODES)) : 10 * shortest;
-    int is_over = 0, is_at_goal = 0, has_helped = 0;
+    int is_over = 0, is_at_goal = 0;
     while (best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
         int64_t goal = memob_max(target, *bound), capacity, limit;
         int is_keen = effort->has_capacity || is_large || round < KEEN_ROUNDS;
-        int64_t near = is_large ? (best->peak - goal) / LARGE_STEPS : 0;
         int64_t before = given_up;
         const memoi_search* answer;
 
         /* No capacity is left between the last one given up and the best: begin another round. */
-        if (round < 0 || (!is_at_goal && given_up >= best->peak - 1 - near)) {
+        if (round < 0 || (!is_at_goal && given_up >= best->peak - 1)) {
             round++;
             is_at_goal = is_large ? round > 0 || effort->has_capacity : round % 3 == 0 || is_keen;
             given_up = goal;
-            if (budget < (int64_t)1 << 40 && round > 0 && (!is_large || has_helped)) budget *= 2;
-            has_helped = 0;
+            if (budget < (int64_t)1 << 40 && round > 0) budget *= 2;
             limit = (MEMOI_CLIMB_FIRST * problem->n_items) << memob_min(round, 20);
             if ((round > 0 || !is_plain) &&
                 !memoi_search_climb(climb, problem, goal, limit, effort, best))
@@ -4482,7 +4475,6 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores*
         }
 
         /* A plan lowers the best; an exhausted search raises the bound. */
-        has_helped |= answer && answer->verdict == MEMOI_FOUND;
         if (answer && answer->verdict == MEMOI_FOUND)
             memoi_solution_offer(problem, answer->minimum, -1, best);
         else
@@ -4517,7 +4509,7 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     int ok = created != 0;
     memset(&climb, 0, sizeof climb);
     memset(&cores, 0, sizeof cores);
-    if (created > 0 && problem->n_items <= MEMOI_CORE_ITEMS && !memoi_problem_is_plain(problem))
+    if (created > 0 && problem->n_items <= MEMOI_SMALL_ITEMS && !memoi_problem_is_plain(problem))
         ok = memoi_cores_create(&cores, problem, effort);
     if (created > 0 && ok)
         ok = memoi_search_rounds(&team, &climb, &cores, problem, target, effort, best, bound);
@@ -4553,7 +4545,7 @@ MEMOI int memoi_spot_list(memoi_spots* spots, int64_t begin, int64_t end) {
     spots->n = 0;
     for (i = 0; i < problem->n_items && problem->items[i].begin < end; i++) {
         if (problem->items[i].end <= begin) continue;
-        if (spots->n == MEMOI_SPOT_ITEMS) return 0;
+        if (spots->n == MEMOI_SMALL_ITEMS) return 0;
         spots->item_of[spots->n++] = (int32_t)i;
     }
     return 1;
@@ -4619,8 +4611,8 @@ MEMOI int memoi_spots_lower(const memoi_problem* problem, int64_t goal, memoi_ef
     memoi_effort share = memoi_effort_take(whole, 0.5), *effort = &share;
     int ok = 1, is_lower;
     spots.problem = problem;
-    spots.item_of = (int32_t*)memob_calloc(MEMOI_SPOT_ITEMS, sizeof(int32_t));
-    spots.offsets = (int64_t*)memob_calloc(MEMOI_SPOT_ITEMS, sizeof(int64_t));
+    spots.item_of = (int32_t*)memob_calloc(MEMOI_SMALL_ITEMS, sizeof(int32_t));
+    spots.offsets = (int64_t*)memob_calloc(MEMOI_SMALL_ITEMS, sizeof(int64_t));
     if (!spots.item_of || !spots.offsets) ok = 0;
 
     /* A stretch around the highest item; twice as long while that does not help. */
@@ -4713,14 +4705,12 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     return 1;
 }
 
-/* Climbs and solves spots of best in turn.  If both together lower nothing, the climb takes longer
- * steps.  The search gets the rest of the effort: more if the problem is plain, because it then
- * ends more often.  0: no memory. */
+/* Climbs and solves spots of best in turn, with half of the effort.  If both together lower
+ * nothing, the climb takes longer steps.  0: no memory. */
 MEMOI int memoi_spots_climb(const memoi_problem* problem, int64_t goal, memoi_effort* effort,
                             memoi_solution* best) {
     enum { FIRST = 10 }; /* items placed in a step, per item */
-    double share = memoi_problem_is_plain(problem) ? 0.25 : 0.5;
-    memoi_effort own = memoi_effort_take(effort, share);
+    memoi_effort own = memoi_effort_take(effort, 0.5);
     int64_t step = FIRST * problem->n_items, before, nodes_before;
     memoi_climb climb;
     int ok = 1;
@@ -4760,7 +4750,7 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
             memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &best, error);
 
     /* Local changes lower what the rounds of the search do not reach. */
-    if (!status && part->n_items > MEMOI_SPOT_ITEMS && !part->held && best.peak > goal &&
+    if (!status && part->n_items > MEMOI_SMALL_ITEMS && !part->held && best.peak > goal &&
         !(memoi_problem_is_plain(part) && part->n_items <= MEMOI_SEARCH_ITEMS) &&
         !memoi_spots_climb(part, goal, effort, &best))
         status = memob_no_memory(error, "the search");
@@ -5744,31 +5734,6 @@ MEMOI void memoi_bilevel_compose(const memoi_bilevel* bilevel, const memo_plan* 
     }
 }
 
-/* Lowers items, lowest first, onto the tops of those below: blocks are rectangles only until here.
- */
-MEMOI int memoi_bilevel_justify(const memoi_problem* problem, int64_t* offsets) {
-    memoi_greedy greedy;
-    int64_t i, k;
-    int ok = memoi_greedy_create(&greedy, problem, HUGE_VAL);
-    for (i = 0; ok && i < problem->n_items; i++) {
-        greedy.waiting.list[i].key = offsets[i];
-        greedy.waiting.list[i].index = i;
-    }
-    if (ok) memoi_greedy_clear(&greedy);
-    if (ok)
-        qsort(greedy.waiting.list, (size_t)problem->n_items, sizeof(memob_keyed),
-              memob_keyed_compare);
-    for (k = 0; ok && k < problem->n_items; k++) {
-        i = greedy.waiting.list[k].index;
-        if (problem->items[i].fixed < 0)
-            offsets[i] =
-                memob_align_up(memoi_greedy_item_top(&greedy, i), problem->items[i].alignment);
-        memoi_greedy_item_place(&greedy, i, offsets[i]);
-    }
-    memob_arrays_free(&greedy.arrays);
-    return ok;
-}
-
 MEMOI int memoi_kinds_are_tight(const memoi_bilevel* bilevel) {
     int64_t g;
     for (g = 0; g < bilevel->n_groups; g++)
@@ -5817,17 +5782,10 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
                                            effort && !is_vain ? &own : NULL, error);
     if (!status && effort) effort->nodes_left += own.nodes_left;
 
-    /* Together they are a plan.  If it misses the target, moving items down often closes the
-     * gap. */
+    /* Together they are a plan. */
     if (!status) {
         memoi_bilevel_compose(bilevel, outer, problem, item_of, offsets);
         memoi_solution_offer(problem, offsets, -1, best);
-        if (best->peak > target) {
-            if (memoi_bilevel_justify(problem, offsets))
-                memoi_solution_offer(problem, offsets, -1, best);
-            else
-                status = memob_no_memory(error, "the plan of the layers");
-        }
     }
     memo_plan_destroy(outer);
     return status;
@@ -5976,7 +5934,7 @@ MEMOI memo_status memoi_task_run(memoi_task* task, const memo_plan_desc* setting
     int64_t n_entries = memoi_neighbors_count(pairs);
     int is_for_greedy =
         engine == MEMO_PLAN_ENGINE_GREEDY ||
-        (n_entries > MEMOI_NEIGHBORS && n_entries > 2 * MEMOI_SPOT_ITEMS * pairs->n_items);
+        (n_entries > MEMOI_NEIGHBORS && n_entries > 2 * MEMOI_SMALL_ITEMS * pairs->n_items);
     double share = is_for_greedy ? 1 : 0.5; /* dense plans are too large for climbs and spots */
     double now = memob_now_s();
     double last_greedy = now + share * (effort->deadline - now);
@@ -6675,17 +6633,6 @@ void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc) {
 
 /* --- >>row words ---
  * Knows: tables of rows in words, a profile as times of a desc.  Knows nothing of planning. */
-
-const char* memo_swap_limit_name(memo_swap_limit limit) {
-    switch (limit) {
-    case MEMO_SWAP_LIMIT_NONE: return "none";
-    case MEMO_SWAP_LIMIT_BANDWIDTH: return "bandwidth";
-    case MEMO_SWAP_LIMIT_HOST_MEMORY: return "host memory";
-    case MEMO_SWAP_LIMIT_DEVICE_MEMORY: return "device memory";
-    case MEMO_SWAP_LIMIT_DISK: return "the disk";
-    }
-    return "unknown";
-}
 
 MEMOI int64_t memoi_rows_tiles(const memo_swap_desc* desc, int32_t layer, int32_t t) {
     int64_t rows = desc->rows[(int64_t)layer * desc->n_tensors + t];
@@ -7843,6 +7790,21 @@ MEMOI int64_t memoi_rows_random(memoi_rows_planner* p, int64_t n) {
     return (int64_t)((p->random >> 1) % (uint64_t)n);
 }
 
+/* Lets two layers of the trial change places; 0: they are alike. */
+MEMOI int memoi_rows_exchange(memoi_rows_planner* p) {
+    int64_t* a = p->trial.cells + memoi_rows_random(p, p->n_layers) * p->n_bundles;
+    int64_t* other = p->trial.cells + memoi_rows_random(p, p->n_layers) * p->n_bundles;
+    int32_t b;
+    int is_changed = 0;
+    for (b = 0; b < p->n_bundles; b++) {
+        int64_t cell = a[b];
+        is_changed |= cell != other[b];
+        a[b] = other[b];
+        other[b] = cell;
+    }
+    return is_changed;
+}
+
 /* Changes one bundle of the trial in a few layers; 0: nothing is different. */
 MEMOI int memoi_rows_change(memoi_rows_planner* p) {
     int32_t n = p->n_layers, b = (int32_t)memoi_rows_random(p, p->n_bundles);
@@ -7905,6 +7867,7 @@ MEMOI memo_status memoi_rows_pass(memoi_rows_planner* p, int64_t n_trials, memo_
         double left = 1 - (double)i / (double)n_trials;
         int is_changed = 0;
         memcpy(p->trial.cells, p->here.cells, n_bytes);
+        if (memoi_rows_random(p, 16) == 0) is_changed = memoi_rows_exchange(p);
         for (k = memoi_rows_random(p, 3); k >= 0; k--) is_changed |= memoi_rows_change(p);
         if (!is_changed) continue;
         status = memoi_rows_try(p, error);
@@ -8075,6 +8038,8 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
     static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_HOST_MEMORY,
                                              MEMO_SWAP_LIMIT_DEVICE_MEMORY,
                                              MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK};
+    static const char* const names[] = {"none", "bandwidth", "host memory", "device memory",
+                                        "the disk"}; /* of memo_swap_limit */
     memo_swap_limit limit = MEMO_SWAP_LIMIT_NONE;
     memoi_rows_outlook now, then;
     double saved, extra_bytes, most = 5e-5;
@@ -8108,13 +8073,12 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
     plan->limit = limit;
     if (limit == MEMO_SWAP_LIMIT_BANDWIDTH || limit == MEMO_SWAP_LIMIT_DISK)
         snprintf(plan->reason, sizeof plan->reason,
-                 "%s is the limit; %s twice as fast would save %.2g%% of the step",
-                 memo_swap_limit_name(limit), limit == MEMO_SWAP_LIMIT_DISK ? "one" : "a link",
-                 100 * saved);
+                 "%s is the limit; %s twice as fast would save %.2g%% of the step", names[limit],
+                 limit == MEMO_SWAP_LIMIT_DISK ? "one" : "a link", 100 * saved);
     else
         snprintf(plan->reason, sizeof plan->reason,
-                 "%s is the limit; %s more would save %.2g%% of the step",
-                 memo_swap_limit_name(limit), memob_bytes_text(bytes, extra_bytes), 100 * saved);
+                 "%s is the limit; %s more would save %.2g%% of the step", names[limit],
+                 memob_bytes_text(bytes, extra_bytes), 100 * saved);
     return status;
 }
 
@@ -8512,8 +8476,6 @@ memo_status memo_parallel_check(const memo_parallel_desc* desc, const memo_paral
 /* ---- >>layout costs -----------------------------------------------------------------------------
  * Knows: one legal layout.  Knows nothing of the others. */
 
-MEMOI double memoi_parallel_max(double a, double b) { return a > b ? a : b; }
-
 /* One rank's share; bytes of one layer and micro-batch. */
 typedef struct memoi_parallel_share {
     double rows;           /* tokens of a micro-batch over tensor x ulysses x ring */
@@ -8572,13 +8534,13 @@ MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
         others = n_q_heads - n_q;
         own = (double)n_q * (l->ulysses - 1);
         share->backward_bytes =
-            memoi_parallel_max(share->backward_bytes,
-                               d_out_bytes * others + head_bytes * own +
-                                   (head_bytes + v_bytes) * d_kv_scale * n_kv * (l->ulysses - 1));
+            fmax(share->backward_bytes,
+                 d_out_bytes * others + head_bytes * own +
+                     (head_bytes + v_bytes) * d_kv_scale * n_kv * (l->ulysses - 1));
         to_heads = head_bytes * others + (head_bytes + v_bytes) * (n_kv_all - n_kv);
-        share->forward_bytes = memoi_parallel_max(share->forward_bytes, to_heads + v_bytes * own);
-        share->to_heads_bytes = memoi_parallel_max(share->to_heads_bytes, to_heads);
-        share->d_out_bytes = memoi_parallel_max(share->d_out_bytes, d_out_bytes * others);
+        share->forward_bytes = fmax(share->forward_bytes, to_heads + v_bytes * own);
+        share->to_heads_bytes = fmax(share->to_heads_bytes, to_heads);
+        share->d_out_bytes = fmax(share->d_out_bytes, d_out_bytes * others);
     }
 }
 
@@ -8622,7 +8584,7 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
 
 /* Groups are blocks of `extent` ranks in the order of memo_parallel_rank. */
 MEMOI int memoi_parallel_leaves(const memo_parallel_cluster* c, double extent) {
-    int32_t here = (int32_t)memoi_parallel_max(1, extent);
+    int32_t here = (int32_t)fmax(1, extent);
     return c->n_gpus > c->gpus_per_node && (here > c->gpus_per_node || c->gpus_per_node % here);
 }
 
@@ -8650,9 +8612,9 @@ MEMOI double memoi_parallel_exposed(int32_t n_groups, double arrive_s, double co
     double arrived_s = arrive_s, exchange_s = arrive_s, computed_s = 0;
     int32_t g;
     for (g = 0; g < n_groups; g++) {
-        computed_s = memoi_parallel_max(computed_s, arrived_s) + compute_s;
+        computed_s = fmax(computed_s, arrived_s) + compute_s;
         if (g + 1 < n_groups) arrived_s = exchange_s = exchange_s + arrive_s;
-        exchange_s = memoi_parallel_max(exchange_s, computed_s) + leave_s;
+        exchange_s = fmax(exchange_s, computed_s) + leave_s;
     }
     return exchange_s - n_groups * compute_s;
 }
@@ -8695,8 +8657,7 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
                        (is_backward ? 4 : 2) * c->collective_s;
             moved = 2 * l->ring * hop_bytes / n_groups;
         } else {
-            a.hops_s = memoi_parallel_max(0, hop - step) +
-                       (l->ring - 2) * memoi_parallel_max(0, hop - later);
+            a.hops_s = fmax(0, hop - step) + (l->ring - 2) * fmax(0, hop - later);
 
             /* dK and dV need one more hop, back to their owner. */
             if (is_backward) a.hops_s += share->d_kv_bytes / n_groups / link + c->collective_s;
@@ -8768,7 +8729,7 @@ MEMOI double memoi_parallel_pass_buffers(const memo_parallel_desc* desc,
     const int has_ulysses = l->ulysses > 1, is_grouped = way.n_groups > 1;
     const int has_ring = l->ring > 1 && !way.gathers_keys;
     const double d = desc->model.head_size, v_d = desc->model.v_head_size;
-    const double size = memoi_parallel_max(d, v_d), e = desc->element_bytes;
+    const double size = fmax(d, v_d), e = desc->element_bytes;
     const int is_direct = !has_ulysses && e >= 4; /* computed in the trainer's tensors */
     const double carried = l->ring > 1 ? desc->kv_gradient_bytes : 4;
     const double n = (double)desc->sequence * (double)desc->micro_batch / l->ring; /* by heads */
@@ -8780,18 +8741,14 @@ MEMOI double memoi_parallel_pass_buffers(const memo_parallel_desc* desc,
     /* Keys and values of other ring ranks. */
     if (has_ring) bytes += 2 * (k + v) * e;
     if (way.gathers_keys)
-        bytes += l->ring *
-                 ((k + v) * (is_backward ? e + 4 : e) +
-                  memoi_parallel_max(k, v) * (is_backward ? memoi_parallel_max(e, carried) : e));
+        bytes += l->ring * ((k + v) * (is_backward ? e + 4 : e) +
+                            fmax(k, v) * (is_backward ? fmax(e, carried) : e));
 
     /* What Ulysses packs, and results as they are sent. */
     if (has_ulysses) {
-        bytes += n_local * memoi_parallel_max(cut->kv_needed * size * sent,
-                                              cut->q_needed * memoi_parallel_max(size * e, 4));
+        bytes += n_local * fmax(cut->kv_needed * size * sent, cut->q_needed * fmax(size * e, 4));
         if (is_backward || e < 4 || is_grouped)
-            bytes +=
-                (is_grouped ? q * size : memoi_parallel_max(q * size, memoi_parallel_max(k, v))) *
-                e;
+            bytes += (is_grouped ? q * size : fmax(q * size, fmax(k, v))) * e;
         if (is_backward && is_grouped) bytes += 2 * q * size * e + (k + v) * sent;
     }
 
@@ -8828,8 +8785,8 @@ MEMOI double memoi_parallel_buffers(const memo_parallel_desc* desc, const memo_p
             q_sum += n_q;
             kv_sum += n_kv;
         }
-        cut.q_needed = memoi_parallel_max(cut.q_needed, q_sum);
-        cut.kv_needed = memoi_parallel_max(cut.kv_needed, kv_sum);
+        cut.q_needed = fmax(cut.q_needed, q_sum);
+        cut.kv_needed = fmax(cut.kv_needed, kv_sum);
     }
     for (u = 0, kv_sum = 0; u < l->ulysses; u++) {
         memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
@@ -8843,12 +8800,11 @@ MEMOI double memoi_parallel_buffers(const memo_parallel_desc* desc, const memo_p
         for (g = 0; g < way.n_groups; g++) {
             memoi_parallel_group_heads(n_q_heads, n_kv_heads, l->ulysses, u, way, g, l->ring > 1,
                                        &n_q, &n_kv);
-            cut.n_q = memoi_parallel_max(cut.n_q, n_q);
-            cut.n_kv = memoi_parallel_max(cut.n_kv, n_kv);
+            cut.n_q = fmax(cut.n_q, n_q);
+            cut.n_kv = fmax(cut.n_kv, n_kv);
         }
         for (is_backward = 0; is_backward < 2; is_backward++)
-            most = memoi_parallel_max(most,
-                                      memoi_parallel_pass_buffers(desc, l, way, &cut, is_backward));
+            most = fmax(most, memoi_parallel_pass_buffers(desc, l, way, &cut, is_backward));
     }
     return most;
 }
@@ -8877,7 +8833,7 @@ MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
     memory.logits_bytes = desc->logit_bytes * share->rows * (double)desc->model.vocabulary;
     if (desc->loss_tile_bytes > 0) {
         double row_bytes = desc->element_bytes * (double)desc->model.vocabulary / l->tensor;
-        double tile_bytes = memoi_parallel_max(row_bytes, desc->loss_tile_bytes);
+        double tile_bytes = fmax(row_bytes, desc->loss_tile_bytes);
         if (tile_bytes < memory.logits_bytes) memory.logits_bytes = tile_bytes;
     }
     memory.device_bytes = memory.parameters_bytes + memory.gathered_bytes + memory.gradients_bytes +
@@ -9034,8 +8990,7 @@ MEMOI void memoi_parallel_predict_way(const memo_parallel_desc* desc, const memo
                               share.to_heads_bytes / share.forward_bytes;
         sent[MEMO_PARALLEL_HOST] = n_swapped * swapped;
         stall_s = swapped / c->host_bytes_per_s;
-        time->host_s = n_swapped * (memoi_parallel_max(0, stall_s - forward_s) +
-                                    memoi_parallel_max(0, stall_s - backward_s));
+        time->host_s = n_swapped * (fmax(0, stall_s - forward_s) + fmax(0, stall_s - backward_s));
     }
     memory->device_bytes += memory->activations_bytes;
 
@@ -9348,13 +9303,10 @@ MEMOI int memoi_degrees_is_degree(int64_t degree) {
 
 #define MEMOI_DEGREES_BLOCKS 100000
 
-memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees, int32_t n_degrees,
-                                        memo_degrees_problem** problem, memo_error* error) {
-    memo_degrees_problem* made;
+/* Degrees must ascend because the costs compare them by index. */
+MEMOI memo_status memoi_degrees_check_counts(int32_t n_blocks, const int32_t* degrees,
+                                             int32_t n_degrees, memo_error* error) {
     int32_t k;
-    *problem = NULL;
-
-    /* Degrees must ascend because the costs compare them by index. */
     if (memob_check_integer("degrees", "n_blocks", n_blocks, 1, MEMOI_DEGREES_BLOCKS, error) ||
         memob_check_integer("degrees", "n_degrees", n_degrees, 1, MEMO_DEGREES_MAX, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -9363,6 +9315,16 @@ memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees
             return MEMOB_INVALID(error,
                                  "degree %d: not a power of two, or not above the previous degree",
                                  (int)degrees[k]);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees, int32_t n_degrees,
+                                        memo_degrees_problem** problem, memo_error* error) {
+    memo_degrees_problem* made;
+    memo_status status = memoi_degrees_check_counts(n_blocks, degrees, n_degrees, error);
+    int32_t k;
+    *problem = NULL;
+    if (status) return status;
 
     /* One allocation for all costs, so that a block's degrees lie side by side. */
     made = (memo_degrees_problem*)memob_calloc(1, sizeof *made);
@@ -9390,6 +9352,9 @@ void memo_degrees_problem_destroy(memo_degrees_problem* problem) {
 
 MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_error* error) {
     int32_t i, p, q;
+    memo_status status =
+        memoi_degrees_check_counts(problem->n_blocks, problem->degrees, problem->n_degrees, error);
+    if (status) return status;
 
     /* With these limits sums of times keep their digits, and sums of bytes stay below 2^62. */
     for (i = 0; i < problem->n_blocks; i++)
@@ -9447,14 +9412,12 @@ MEMOI double memoi_degrees_gather_s(const memo_degrees_problem* problem, int32_t
     return p == q ? 0 : p < q ? problem->gather_s[p][q] : problem->gather_s[q][p];
 }
 
-MEMOI double memoi_degrees_max(double a, double b) { return a > b ? a : b; }
-
 MEMOI double memoi_degrees_node_s(const memo_degrees_problem* problem, int32_t block, int32_t p) {
     const memo_degree_cost* c = memoi_degrees_cost(problem, block, p);
     int32_t boundary =
         problem->boundary_degree ? memoi_degrees_index(problem, problem->boundary_degree) : p;
-    double cost_s = memoi_degrees_max(c->forward_s, c->forward_collective_s) +
-                    memoi_degrees_max(c->backward_s, c->backward_collective_s);
+    double cost_s =
+        fmax(c->forward_s, c->forward_collective_s) + fmax(c->backward_s, c->backward_collective_s);
     if (block == 0)
         cost_s +=
             c->forward_s + c->backward_collective_s + memoi_degrees_gather_s(problem, boundary, p);
@@ -9471,11 +9434,11 @@ MEMOI double memoi_degrees_edge_s(const memo_degrees_problem* problem, int32_t b
     const memo_degree_cost* to = memoi_degrees_cost(problem, block + 1, q);
     double gather_s = memoi_degrees_gather_s(problem, p, q), forward_s, backward_s;
     if (q <= p)
-        forward_s = memoi_degrees_max(to->forward_s, from->forward_collective_s);
+        forward_s = fmax(to->forward_s, from->forward_collective_s);
     else
         forward_s = from->forward_collective_s + gather_s + to->forward_s;
     if (q >= p)
-        backward_s = memoi_degrees_max(from->backward_s, to->backward_collective_s);
+        backward_s = fmax(from->backward_s, to->backward_collective_s);
     else
         backward_s = to->backward_collective_s + gather_s + from->backward_s;
     return forward_s + backward_s;

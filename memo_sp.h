@@ -322,7 +322,8 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  *
  * The watchdog does not time operations inside a replayed graph; memo_comm_nccl_synchronize does.
  * NCCL ends an abort when all graphs with operations of the world are destroyed: the watchdog waits
- * for this, and memo_comm_destroy for the watchdog.  Before a program leaves after an error, call memo_comm_abort, then destroy the device.
+ * for this, and memo_comm_destroy for the watchdog.  Before a program leaves after an error, call
+ * memo_comm_abort, then destroy the device.
  *
  * ORDER.  NCCL may deadlock if two communicators of a rank are busy at once, unless all ranks start
  * the operations in one order.  Enqueue them in the same order on all ranks, from one thread.  The
@@ -1468,8 +1469,8 @@ MEMOI const char* memoi_comm_label_text(char text[64], const memo_label* label) 
 #define MEMOI_IS_ABOVE_OR_NAN(a, b) ((a) > (b) || (a) != (a))
 
 /* Defines NAME: to[0 .. n) = the reduction of elements [begin, begin + n) of every from, n at most
- * MEMOI_REDUCE_CHUNK.  to may be the same elements of one of them: it is written last.  Elements are
- * added as WIDE; integers unsigned, because signed overflow is undefined. */
+ * MEMOI_REDUCE_CHUNK.  to may be the same elements of one of them: it is written last.  Elements
+ * are added as WIDE; integers unsigned, because signed overflow is undefined. */
 #define MEMOI_REDUCE(NAME, TYPE, WIDE, WIDEN, NARROW, SUM, IS_ABOVE)                               \
     MEMOI void NAME(void* to, const void* const* from, int32_t n_from, int64_t begin, int64_t n,   \
                     memo_reduction reduction) {                                                    \
@@ -2914,8 +2915,8 @@ MEMOI void memoi_nccl_watch(memoi_nccl* me) {
                               NULL);
 }
 
-/* The mutex is held, but not while NCCL aborts: it waits until the graphs with operations of the communicator
- * are destroyed, by a thread that may have to see the failure first. */
+/* The mutex is held, but not while NCCL aborts: it waits until the graphs with operations of the
+ * communicator are destroyed, by a thread that may have to see the failure first. */
 MEMOI void memoi_nccl_abort_all(memoi_nccl_world* world) {
     memoi_nccl* each = world->comms;
     while (each) {
@@ -4303,6 +4304,7 @@ MEMOI void memoi_attention_row_load(float* to, const void* from, int64_t first, 
 typedef struct memoi_host_attention_args {
     memo_attention_block block;
     memo_host_attention* state;
+    int32_t is_backward;
 } memoi_host_attention_args;
 typedef char
     memoi_host_attention_fits[sizeof(memoi_host_attention_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
@@ -4598,35 +4600,28 @@ MEMOI int64_t memoi_attention_tile_backward(const memo_attention_block* block, m
     return n_scores;
 }
 
-MEMOI memo_status memoi_attention_run(const memoi_host_attention_args* run, int is_backward) {
+MEMOI memo_status memoi_attention_run(void* args, memo_error* error) {
+    const memoi_host_attention_args* run = (const memoi_host_attention_args*)args;
     const memo_attention_block* block = &run->block;
     int64_t run_row = 0, first, n_scores = 0;
     memoi_q_tile tile;
     int32_t r, b, h;
+    (void)error;
     for (r = 0; r < block->n_q_runs; run_row += block->q_runs[r++].count)
         for (first = 0; first < block->q_runs[r].count; first += MEMOI_TILE_Q) {
             memoi_attention_q_tile_fill(&tile, block, &block->q_runs[r], run_row, first);
             for (b = 0; b < block->n_batch; b++)
                 for (h = 0; h < block->n_q_heads; h++)
-                    n_scores += is_backward ? memoi_attention_tile_backward(block, &tile, b, h)
-                                            : memoi_attention_tile_forward(block, &tile, b, h);
+                    n_scores += run->is_backward ? memoi_attention_tile_backward(block, &tile, b, h)
+                                                 : memoi_attention_tile_forward(block, &tile, b, h);
         }
     __atomic_fetch_add(&run->state->n_scores, n_scores, __ATOMIC_RELAXED);
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_attention_run_forward(void* args, memo_error* error) {
-    (void)error;
-    return memoi_attention_run((const memoi_host_attention_args*)args, 0);
-}
-MEMOI memo_status memoi_attention_run_backward(void* args, memo_error* error) {
-    (void)error;
-    return memoi_attention_run((const memoi_host_attention_args*)args, 1);
-}
-
 MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
-                                              const memo_attention_block* block,
-                                              memo_host_function function, memo_error* error) {
+                                              const memo_attention_block* block, int is_backward,
+                                              memo_error* error) {
     memoi_host_attention_args args;
     if (block->head_size < 1 || block->head_size > MEMOI_HEAD || block->v_head_size < 1 ||
         block->v_head_size > MEMOI_HEAD)
@@ -4647,19 +4642,20 @@ MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
     memset(&args, 0, sizeof args);
     args.block = *block;
     args.state = (memo_host_attention*)user;
-    return memo_host_device_launch(memoi_target_host_of(args.state->device), stream, function,
-                                   &args, sizeof args, error);
+    args.is_backward = is_backward;
+    return memo_host_device_launch(memoi_target_host_of(args.state->device), stream,
+                                   memoi_attention_run, &args, sizeof args, error);
 }
 
 MEMOI memo_status memoi_host_attention_forward(void* user, memo_stream stream,
                                                const memo_attention_block* block,
                                                memo_error* error) {
-    return memoi_host_attention_launch(user, stream, block, memoi_attention_run_forward, error);
+    return memoi_host_attention_launch(user, stream, block, 0, error);
 }
 MEMOI memo_status memoi_host_attention_backward(void* user, memo_stream stream,
                                                 const memo_attention_block* block,
                                                 memo_error* error) {
-    return memoi_host_attention_launch(user, stream, block, memoi_attention_run_backward, error);
+    return memoi_host_attention_launch(user, stream, block, 1, error);
 }
 
 memo_attention memo_host_attention_functions(memo_host_attention* state) {
@@ -5971,32 +5967,16 @@ MEMOI int memoi_hybrid_is_alike(const memo_sharding* a, const memo_sharding* b) 
            a->n_tokens == b->n_tokens;
 }
 
-MEMOI memo_status memoi_hybrid_ranks_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    const memo_sharding* sharding = &desc->sharding;
-    const memo_comm* comms[2];
-    const char* const names[2] = {"ring", "ulysses"};
-    const char* const rank_names[2] = {"ring_rank", "ulysses_rank"};
-    int32_t degrees[2], ranks[2];
-    int k;
-    comms[0] = desc->ring;
-    comms[1] = desc->ulysses;
-    degrees[0] = sharding->ring;
-    degrees[1] = sharding->ulysses;
-    ranks[0] = desc->ring_rank;
-    ranks[1] = desc->ulysses_rank;
-
-    /* Communicators and shardings come from different calls, so they may disagree. */
-    for (k = 0; k < 2; k++) {
-        if (comms[k] && comms[k]->size != degrees[k])
-            return MEMOB_INVALID(error,
-                                 "memo_sp_attention_desc.%s: its size is not the sharding's degree "
-                                 "(%d, %d); make both from one mesh",
-                                 names[k], (int)comms[k]->size, (int)degrees[k]);
-        if (memob_check_integer("memo_sp_attention_desc", rank_names[k], ranks[k], 0,
-                                degrees[k] - 1, error))
-            return MEMO_STATUS_INVALID_ARGUMENT;
-    }
-    return MEMO_STATUS_OK;
+/* Communicators and shardings come from different calls, so they may disagree. */
+MEMOI memo_status memoi_hybrid_rank_check(const char* name, const char* rank_name,
+                                          const memo_comm* comm, int32_t degree, int32_t rank,
+                                          memo_error* error) {
+    if (comm && comm->size != degree)
+        return MEMOB_INVALID(error,
+                             "memo_sp_attention_desc.%s: its size is not the sharding's degree "
+                             "(%d, %d); make both from one mesh",
+                             name, (int)comm->size, (int)degree);
+    return memob_check_integer("memo_sp_attention_desc", rank_name, rank, 0, degree - 1, error);
 }
 
 MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
@@ -6063,7 +6043,11 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
     if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
         return MEMOB_INVALID(
             error, "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
-    status = memoi_hybrid_ranks_check(desc, error);
+    status = memoi_hybrid_rank_check("ring", "ring_rank", desc->ring, sharding->ring,
+                                     desc->ring_rank, error);
+    if (!status)
+        status = memoi_hybrid_rank_check("ulysses", "ulysses_rank", desc->ulysses,
+                                         sharding->ulysses, desc->ulysses_rank, error);
     if (!status) status = memoi_hybrid_heads_check(desc, error);
     if (!status) status = memoi_hybrid_masks_check(desc, error);
     if (status) return status;
@@ -6279,17 +6263,16 @@ MEMOI char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
 }
 
 /* q, k and v by heads, in this order; k and v stay where they are if an earlier group has brought
- * them.  Returns the bytes. */
-MEMOI int64_t memoi_hybrid_carve_heads(const memoi_shape* shape, char* base, char** q,
-                                       char* kv[2]) {
+ * them. */
+MEMOI void memoi_hybrid_carve_heads(const memoi_shape* shape, memoi_hybrid_carver* carver, char** q,
+                                    char* kv[2]) {
     int64_t element_bytes = memo_type_bytes(shape->type);
-    memoi_hybrid_carver carver = {base, 0};
     int is_v;
-    *q = memoi_hybrid_carve(&carver, memoi_ring_q_elements(shape) * element_bytes);
-    if (!memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank)) return carver.n_bytes;
+    *q = memoi_hybrid_carve(carver, memoi_ring_q_elements(shape) * element_bytes);
     for (is_v = 0; is_v < 2; is_v++)
-        kv[is_v] = memoi_hybrid_carve(&carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
-    return carver.n_bytes;
+        if (memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank))
+            kv[is_v] =
+                memoi_hybrid_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
 }
 
 /* Buffers of the exchanges between rows and heads. */
@@ -6306,11 +6289,8 @@ MEMOI void memoi_hybrid_carve_ulysses(const memoi_hybrid_largest* largest,
         memoi_hybrid_elements(shape, shape->sharding.local_tokens, largest->q_needed,
                               memob_max(size * element_bytes, 4)); /* row dots: fp32 */
     int32_t n_groups = shape->n_groups, i;
-    for (i = 0; i < 2 && i < n_groups && shape->sends_again; i++) {
-        int64_t n_bytes = memoi_hybrid_carve_heads(shape, NULL, &buffers->q[i], buffers->kv[i]);
-        char* part = memoi_hybrid_carve(carver, n_bytes);
-        if (part) memoi_hybrid_carve_heads(shape, part, &buffers->q[i], buffers->kv[i]);
-    }
+    for (i = 0; i < 2 && i < n_groups && shape->sends_again; i++)
+        memoi_hybrid_carve_heads(shape, carver, &buffers->q[i], buffers->kv[i]);
     buffers->staging = memoi_hybrid_carve(carver, memob_max(kv_bytes, q_bytes));
     if (!is_backward && shape->type == MEMO_TYPE_F32 && n_groups == 1) return;
 
@@ -6418,6 +6398,7 @@ MEMOI void memoi_hybrid_sizes(const memoi_shape* shape, memo_sp_attention_sizes*
         memoi_ulysses_to_heads_bytes(shape, &q) + memoi_ulysses_to_heads_bytes(shape, &kv);
     int64_t forward, backward;
     memoi_hybrid_buffers buffers;
+    memoi_hybrid_carver saved = {NULL, 0};
     char *q_heads, *kv_heads[2];
     int32_t g;
     memset(sizes, 0, sizeof *sizes);
@@ -6428,9 +6409,9 @@ MEMOI void memoi_hybrid_sizes(const memoi_shape* shape, memo_sp_attention_sizes*
     sizes->device_bytes = forward > backward ? forward : backward;
     for (g = 0; g < shape->n_groups && shape->sharding.ulysses > 1 && !shape->sends_again; g++) {
         memoi_shape group = memoi_hybrid_group_of(shape, g);
-        sizes->saved_bytes += memoi_hybrid_carve_heads(&group, NULL, &q_heads, kv_heads);
-        sizes->saved_bytes = memob_align_up(sizes->saved_bytes, MEMOB_DEVICE_ALIGNMENT);
+        memoi_hybrid_carve_heads(&group, &saved, &q_heads, kv_heads);
     }
+    sizes->saved_bytes = memob_align_up(saved.n_bytes, MEMOB_DEVICE_ALIGNMENT);
     sizes->lse_bytes = (int64_t)shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * 4;
     sizes->heads = shape->heads;
 
@@ -6681,7 +6662,7 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
                                    char* kv[2]) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_shape* group = &walk->groups[g % 2];
-    char* saved = walk->shape->sends_again ? NULL : (char*)t->saved;
+    memoi_hybrid_carver saved = {(char*)t->saved, 0};
     int32_t earlier, n_arrived = 0;
     if (!group->heads.n_q) { /* a rank without heads gets no bytes; any address will do */
         *q = kv[0] = kv[1] = (char*)t->out;
@@ -6689,8 +6670,7 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
     }
     for (earlier = 0; earlier <= g; earlier++) {
         memoi_shape part = memoi_hybrid_group_of(walk->shape, earlier);
-        int64_t n_bytes = memoi_hybrid_carve_heads(&part, saved, q, kv);
-        if (saved) saved += memob_align_up(n_bytes, MEMOB_DEVICE_ALIGNMENT);
+        memoi_hybrid_carve_heads(&part, &saved, q, kv);
         n_arrived += memoi_shape_moves(&part, MEMOI_MOVES_KV, part.ulysses_rank);
     }
     if (!walk->shape->sends_again) return;

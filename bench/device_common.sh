@@ -33,6 +33,9 @@ begin() {
         command -v nvcc >/dev/null 2>&1 || stop "needs nvcc (developer.nvidia.com/cuda-downloads)"
         arch=$(nvidia-smi -i 0 --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -cd 0-9)
         arch=${arch:+sm_$arch}
+        # Where make looks for headers.
+        [ -n "${CUDA_HOME:-}" ] || [ -f /usr/local/cuda/include/cuda_runtime.h ] ||
+            export CUDA_HOME="$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")"
     fi
     command -v timeout >/dev/null 2>&1 || stop "needs timeout (coreutils)"
     name=$(echo "$gpu" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')$1

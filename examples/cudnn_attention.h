@@ -570,6 +570,8 @@ static inline memo_status attention_shapes_over_ranks(const memo_sp_attention_de
                                                       memo_error* error) {
     memo_sp_attention_desc of_rank = desc;
     memo_sp_attention_sizes sizes;
+    const int32_t n_groups =
+        desc.sharding.ulysses > 1 && desc.ulysses_groups > 1 ? desc.ulysses_groups : 1;
     const bool has_ring =
         desc.sharding.ring > 1; /* without one, a rank has all rows of its heads */
     if (desc.type != MEMO_TYPE_BF16 || (has_ring && desc.sharding.kind != MEMO_SHARDING_ZIGZAG) ||
@@ -582,6 +584,15 @@ static inline memo_status attention_shapes_over_ranks(const memo_sp_attention_de
     for (int32_t u = 0; u < desc.sharding.ulysses; u++) {
         of_rank.ulysses_rank = u;
         if (memo_sp_attention_desc_get_sizes(&of_rank, &sizes, error)) return error->status;
+        if (n_groups > 1 &&
+            (sizes.heads.n_kv % n_groups ||
+             sizes.heads.n_q != sizes.heads.n_kv * (desc.n_q_heads / desc.n_kv_heads)))
+            return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                                  "cuDNN's attention over ranks: %d groups of heads are not alike "
+                                  "on a rank with %d key heads",
+                                  n_groups, sizes.heads.n_kv);
+        sizes.heads.n_q /= n_groups;
+        sizes.heads.n_kv /= n_groups;
         attention_shapes_of_heads(desc, sizes.heads, is_deterministic, shapes);
     }
     return MEMO_STATUS_OK;

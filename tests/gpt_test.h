@@ -8,6 +8,65 @@
 #include "memo_plan.h"
 #include "memo_test.h"
 
+/* --- what a model holds --- */
+
+/* Checks the config, and returns the sizes of the swap engine. */
+static inline memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* sizes,
+                                         memo_error* error) {
+    memo_tensor tensors[GPT_N_TENSORS];
+    memo_swap_desc swap;
+    memo_status status = gpt_check_config(&desc->config, error);
+    if (status) return status;
+    swap = gpt_swap_desc(desc, tensors);
+    return memo_swap_desc_get_sizes(&swap, sizes, error);
+}
+
+/* These copy from and to the caller's memory, gpt_n_parameters elements each, of this tensor rank: gradients of
+ * gpt_sum_type, parameters of config.type.  They wait for all enqueued work.  If config.zero splits the gradients, the
+ * parts of other ranks are 0. */
+static inline memo_status gpt_get_gradients(gpt_model* model, void* gradients, memo_error* error) {
+    int64_t b;
+    if (gpt_reduce(model, error)) return model->status;
+    if (!model->zero)
+        gpt_copy_out(model, gradients, model->gradients, gpt_gradient_bytes(model));
+    else
+        memset(gradients, 0, (size_t)gpt_sum_bytes(model, model->layout.n));
+    for (b = 0; b < gpt_n_buckets(&model->config) && model->zero; b++) {
+        const gpt_part part = gpt_part_at(model, b, model->share.rank);
+        gpt_copy_out(model, (char*)gradients + gpt_sum_bytes(model, part.begin), part.gradients,
+                     gpt_sum_bytes(model, part.end - part.begin));
+    }
+    return gpt_finish(model, error);
+}
+
+static inline memo_status gpt_get_parameters(gpt_model* model, void* parameters,
+                                             memo_error* error) {
+    model->status = MEMO_STATUS_OK;
+    gpt_copy_out(model, parameters, model->parameters, gpt_n_bytes(model, model->layout.n));
+    return gpt_finish(model, error);
+}
+
+static inline memo_status gpt_set_parameters(gpt_model* model, const void* parameters,
+                                             memo_error* error) {
+    const int64_t n_bytes = gpt_n_bytes(model, model->layout.n);
+    const int64_t most = gpt_staging_bytes(&model->config, model->n_micro_batches);
+    void* staging = model->host_totals;
+    int64_t at, n;
+    model->status = MEMO_STATUS_OK;
+    gpt_synchronize(model); /* tokens may be on their way */
+    for (at = 0; at < n_bytes && !model->status; at += n) {
+        n = gpt_min(most, n_bytes - at);
+        memcpy(staging, (const char*)parameters + at, (size_t)n);
+        model->status = memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE,
+                                  model->parameters + at, staging, n, &model->error);
+        gpt_synchronize(model);
+    }
+    gpt_set_masters(model);
+    return gpt_finish(model, error);
+}
+
+/* --- a model in a device --- */
+
 typedef struct gpt_test_run {
     memo_device* host;
     gpt_host_kernels host_kernels;

@@ -120,7 +120,7 @@ is_benchmarked() {
     mkdir -p "$folder/bin"
     cat >"$folder/bin/python3" <<'END'
 #!/bin/sh
-[ "$1" != -c ] || exit 0
+[ "$1" != -c ] || { echo True; exit; }
 echo "| products and attention alone, forward and backward | 64 | 6 | 10 ms | 6400 | 1 GiB |"
 END
     cat >"$folder/bin/trainer" <<END

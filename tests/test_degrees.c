@@ -693,6 +693,9 @@ static void refusals(void) {
     CHECK(strstr(error.message, "block 1 at degree 4") != NULL);
     problem->costs[4].forward_s = 0;
     CHECK_IS(memo_degrees_solve(problem, -1, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    problem->n_blocks = 0; /* by hand */
+    CHECK_IS(memo_degrees_solve(problem, 0, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "n_blocks") != NULL);
     memo_degrees_problem_destroy(problem);
     memo_degrees_problem_destroy(NULL);
     memo_degrees_plan_destroy(NULL);

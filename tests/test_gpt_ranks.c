@@ -4,6 +4,8 @@
 #include "memo_plan.h"
 #include "memo_sp.h"
 
+static int64_t n_group_queries = 65536;
+#define GPT_GROUP_QUERIES n_group_queries
 #include "gpt_ranks_test.h"
 
 static gpt_config config_of(int32_t data, int32_t ring, int32_t ulysses, int32_t zero) {
@@ -189,6 +191,36 @@ static void policies_give_the_same_bits_in_bf16(void) {
     check_policies(cases, sizeof cases / sizeof cases[0], MEMO_TYPE_BF16);
 }
 
+/* Two groups of heads on each rank: every policy, no race, and the bits of one group. */
+static void groups_of_heads_give_the_same_bits(void) {
+    int32_t ring, policy, type;
+    memo_error error;
+    for (ring = 1; ring < 3; ring++)
+        for (type = 0; type < 2; type++) {
+            gpt_config config = config_of(1, ring, 2, ring);
+            uint8_t* text = text_of(&config, 1);
+            training whole;
+            config.n_kv_heads = 4;
+            config.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+            whole = training_of(config, GPT_POLICY_KEEP, 1, text);
+            CHECK_OK(train_all(&whole, &error));
+            n_group_queries = 1;
+            for (policy = GPT_POLICY_KEEP; policy <= GPT_POLICY_MEMO; policy++) {
+                training t = training_of(config, (gpt_policy)policy, 1, text);
+                t.records = 1;
+                t.n_races = -1;
+                CHECK_OK(train_all(&t, &error));
+                CHECK_CASE(are_the_same(&whole, &t) && t.n_races == 0,
+                           "ring %d, policy %d: other bits, or %d races", (int)ring, (int)policy,
+                           (int)t.n_races);
+                training_free(&t);
+            }
+            n_group_queries = 65536;
+            training_free(&whole);
+            free(text);
+        }
+}
+
 /* ---- memory, order, failure ----------------------------------------------------------------- */
 
 static void ranks_divide_the_optimizer(void) {
@@ -211,6 +243,26 @@ static void ranks_divide_the_optimizer(void) {
     /* Two moments, up to the rounding of sizes. */
     CHECK_IS(llabs(peaks[0] - peaks[1] - 2 * (n - n / 4)), <, 2048);
     CHECK_IS(peaks[2], <, peaks[1]);
+}
+
+static void groups_of_heads_take_less_memory(void) {
+    gpt_config config = gpt_test_config(2, 64, 8, 8, 4096, 1, 64, 0);
+    int64_t peaks[2];
+    memo_error error;
+    int i;
+    config.ring = config.ulysses = 2;
+    for (i = 0; i < 2; i++) {
+        const gpt_desc desc = gpt_test_desc(config, GPT_POLICY_RECOMPUTE, 0);
+        gpt_test_run run;
+        memset(&run, 0, sizeof run);
+        n_group_queries = i ? 2048 : 65536; /* of 8192: 4 groups of one head */
+        CHECK_OK(gpt_test_plan(&desc, &run, &error));
+        peaks[i] = run.plan ? run.plan->peak_bytes : 0;
+        gpt_test_close(&run);
+    }
+    n_group_queries = 65536;
+    /* Of 9 tensors of keys, 4 of them fp32 gradients that travel, a quarter remains at most twice. */
+    CHECK_IS(peaks[0] - peaks[1], >, 6 * (int64_t)4096 / 4 * config.hidden * 4);
 }
 
 static void recorded_steps_have_no_race(void) {
@@ -309,7 +361,9 @@ int main(int argc, char** argv) {
     TEST(sums_behind_the_backward_have_the_same_bits);
     TEST(policies_give_the_same_bits);
     TEST(policies_give_the_same_bits_in_bf16);
+    TEST(groups_of_heads_give_the_same_bits);
     TEST(ranks_divide_the_optimizer);
+    TEST(groups_of_heads_take_less_memory);
     TEST(recorded_steps_have_no_race);
     TEST(sums_run_beside_the_backward);
     TEST(a_micro_batch_behind_the_sums_is_refused);

@@ -47,7 +47,7 @@ builds() {
     nvcc -x c++ $flags -DMEMO_SP_NCCL -c tests/cuda/gpt_stand_in.cpp -o "$folder/gpt_stand_in.o" &&
         nvcc -x c++ $flags -c tests/cuda/fake_cuda.cpp -o "$folder/fake_cuda.o" &&
         ${CC:-cc} -std=c99 -I. -isystem "$cuda" -Wall -Wextra -Werror -c tests/cuda/capacities.c -o "$folder/capacities.o" &&
-        builds_trainer train_gpt && builds_trainer train_gpt_cudnn -DTRAIN_CUDNN
+        builds_trainer train_gpt && builds_trainer train_gpt_cudnn -DTRAIN_CUDNN -DGPT_GROUP_QUERIES=8
 }
 
 awk 'BEGIN { for (i = 0; i < 400; i++) printf "line %d has the number %d in it\n", i % 17, i * i % 101 }' >"$folder/text"
@@ -296,7 +296,7 @@ test_is "steps by a CUDA graph, streams as late as possible" late_streams \
 test_is "steps by a CUDA graph, with cuDNN's attention" with_cudnn graph_trains 1 --policy memo --alpha 0.5 --accumulate 2
 test_is "steps by a CUDA graph on two and four ranks" graphs_train_on_ranks
 test_is "steps by a CUDA graph on ring x Ulysses ranks, streams as late as possible" \
-    with_cudnn late_streams graph_trains 4 --ring 2 --ulysses 2 --zero 2 --batch 1 --policy swap
+    with_cudnn late_streams graph_trains 4 --ring 2 --ulysses 2 --hidden 32 --heads 4 --zero 2 --batch 1 --policy swap
 test_is "steps by a CUDA graph on tensor ranks with sub-batches, streams as late as possible" \
     late_streams graph_trains 2 --tensor 2 --sub-batches 2 --schedule cross --policy recompute
 test_is "a graph of one rank alone fails" half_a_graph_fails
@@ -314,6 +314,7 @@ test_is "two data ranks, ZeRO 2, streams as late as possible" \
 test_is "two data x two tensor ranks" ranks_train 4 --data 2 --tensor 2 --zero 1 --batch 2
 test_is "two ring ranks, with cuDNN's attention" with_cudnn ranks_train 2 --ring 2 --batch 1
 test_is "two Ulysses ranks, with cuDNN's attention" with_cudnn ranks_train 2 --ulysses 2 --batch 2
+test_is "two Ulysses ranks with two groups of heads" with_cudnn ranks_train 2 --ulysses 2 --hidden 32 --heads 4 --batch 2
 test_is "two ring x two Ulysses ranks, with cuDNN's attention" \
     with_cudnn ranks_train 4 --ring 2 --ulysses 2 --zero 2 --batch 1
 test_is "four data ranks, whose sums have NCCL's order" late_streams ranks_train 4 --data 4 --batch 4

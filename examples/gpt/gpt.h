@@ -125,9 +125,6 @@ typedef struct gpt_model gpt_model;
 /* Writes the table of a policy.  Errors: INVALID_ARGUMENT. */
 GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, gpt_policy policy, double alpha,
                                        int64_t* rows, memo_error* error);
-/* Returns the sizes of the swap engine.  Errors: as gpt_create. */
-GPT_FUNCTION memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* sizes,
-                                        memo_error* error);
 
 /* Plans the rows and requests of one micro-batch in a dry-run session.  Errors: as gpt_create. */
 GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, memo_session** session, memo_error* error);
@@ -219,14 +216,6 @@ GPT_FUNCTION memo_status gpt_discard(gpt_model* model, double* loss, memo_error*
 
 /* Waits for all enqueued work. */
 GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error);
-/* Copy from and to the caller's memory, gpt_n_parameters elements each, of this tensor rank:
- * gradients of gpt_sum_type, parameters of config.type.  They wait for all enqueued work.
- * gpt_get_gradients calls gpt_reduce first.  If config.zero splits the gradients, the parts of other
- * ranks are 0. */
-GPT_FUNCTION memo_status gpt_get_gradients(gpt_model* model, void* gradients, memo_error* error);
-GPT_FUNCTION memo_status gpt_get_parameters(gpt_model* model, void* parameters, memo_error* error);
-GPT_FUNCTION memo_status gpt_set_parameters(gpt_model* model, const void* parameters,
-                                            memo_error* error);
 /* Returns a digest of this rank's gradients, of the parts that it updates: equal bits give equal
  * digests, and other bits practically never do.  It calls gpt_reduce first, and waits. */
 GPT_FUNCTION memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest,

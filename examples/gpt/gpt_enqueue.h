@@ -483,6 +483,22 @@ static void gpt_rope_rows(gpt_model* model, const char* name, gpt_array x, int32
 
 /* ---- attention over the ranks that hold a sequence -------------------------------------------- */
 
+/* A group of heads has at least so many queries, enough to keep a GPU busy. */
+#ifndef GPT_GROUP_QUERIES
+#define GPT_GROUP_QUERIES 65536
+#endif
+
+/* Groups of heads, whose scratch memory is that of one: the most that divide the key heads of a rank, if all ranks
+ * have as many. */
+static int32_t gpt_ulysses_groups(const memo_sp_attention_desc* desc) {
+    const int32_t ulysses = desc->sharding.ulysses;
+    const int64_t n_queries =
+        desc->n_batch * desc->sharding.ring_tokens * (desc->n_q_heads / ulysses);
+    int32_t n = desc->n_kv_heads % ulysses ? 1 : desc->n_kv_heads / ulysses;
+    while (n > 1 && (desc->n_kv_heads / ulysses % n || n_queries / n < GPT_GROUP_QUERIES)) n--;
+    return n;
+}
+
 static memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_share* share) {
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     desc.sharding = share->layout;
@@ -492,6 +508,7 @@ static memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_sh
     desc.n_kv_heads = config->n_kv_heads / gpt_degree(config->tensor);
     desc.head_size = config->hidden / config->n_heads;
     desc.sends_again = 1; /* used if split by heads: q, k and v by rows are stored anyway */
+    desc.ulysses_groups = gpt_ulysses_groups(&desc);
     return desc;
 }
 

@@ -491,16 +491,6 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
     return MEMO_STATUS_OK;
 }
 
-GPT_FUNCTION memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* sizes,
-                                        memo_error* error) {
-    memo_tensor tensors[GPT_N_TENSORS];
-    memo_swap_desc swap;
-    memo_status status = gpt_check_config(&desc->config, error);
-    if (status) return status;
-    swap = gpt_swap_desc(desc, tensors);
-    return memo_swap_desc_get_sizes(&swap, sizes, error);
-}
-
 GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, gpt_policy policy, double alpha,
                                        int64_t* rows, memo_error* error) {
     memo_tensor tensors[GPT_N_TENSORS];

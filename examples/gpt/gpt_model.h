@@ -295,41 +295,20 @@ GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error) {
                                   : memo_stream_synchronize(&model->device, model->sums, error);
 }
 
-/* Copies between the caller's memory and the device through the staging buffer, since the caller's need
- * not be pinned.  Waits. */
-static void gpt_copy_through(gpt_model* model, memo_copy_kind kind, void* host, char* on_device,
-                             int64_t n_bytes) {
+/* Copies from the device to the caller's memory through the staging buffer, since the caller's need not
+ * be pinned.  Waits. */
+static void gpt_copy_out(gpt_model* model, void* host, const char* on_device, int64_t n_bytes) {
     const int64_t most = gpt_staging_bytes(&model->config, model->n_micro_batches);
     char* staging = (char*)model->host_totals;
     int64_t at, n;
     gpt_synchronize(model); /* tokens may be on their way */
     for (at = 0; at < n_bytes && !model->status; at += n) {
-        const int is_to_device = kind == MEMO_COPY_TO_DEVICE;
         n = gpt_min(most, n_bytes - at);
-        if (is_to_device) memcpy(staging, (char*)host + at, (size_t)n);
-        model->status =
-            memo_copy(&model->device, model->compute, kind, is_to_device ? on_device + at : staging,
-                      is_to_device ? staging : on_device + at, n, &model->error);
+        model->status = memo_copy(&model->device, model->compute, MEMO_COPY_TO_HOST, staging,
+                                  on_device + at, n, &model->error);
         gpt_synchronize(model);
-        if (!is_to_device && !model->status) memcpy((char*)host + at, staging, (size_t)n);
+        if (!model->status) memcpy((char*)host + at, staging, (size_t)n);
     }
-}
-
-GPT_FUNCTION memo_status gpt_get_gradients(gpt_model* model, void* gradients, memo_error* error) {
-    int64_t b;
-    if (gpt_reduce(model, error)) return model->status;
-    if (!model->zero)
-        gpt_copy_through(model, MEMO_COPY_TO_HOST, gradients, model->gradients,
-                         gpt_gradient_bytes(model));
-    else
-        memset(gradients, 0, (size_t)gpt_sum_bytes(model, model->layout.n));
-    for (b = 0; b < gpt_n_buckets(&model->config) && model->zero; b++) {
-        const gpt_part part = gpt_part_at(model, b, model->share.rank);
-        gpt_copy_through(model, MEMO_COPY_TO_HOST,
-                         (char*)gradients + gpt_sum_bytes(model, part.begin), part.gradients,
-                         gpt_sum_bytes(model, part.end - part.begin));
-    }
-    return gpt_finish(model, error);
 }
 
 GPT_FUNCTION memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest,
@@ -340,22 +319,6 @@ GPT_FUNCTION memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest
     gpt_copy_totals(model);
     gpt_synchronize(model);
     if (!model->status) memcpy(digest, &model->host_totals[GPT_TOTAL_DIGEST], sizeof *digest);
-    return gpt_finish(model, error);
-}
-
-GPT_FUNCTION memo_status gpt_get_parameters(gpt_model* model, void* parameters, memo_error* error) {
-    model->status = MEMO_STATUS_OK;
-    gpt_copy_through(model, MEMO_COPY_TO_HOST, parameters, model->parameters,
-                     gpt_n_bytes(model, model->layout.n));
-    return gpt_finish(model, error);
-}
-
-GPT_FUNCTION memo_status gpt_set_parameters(gpt_model* model, const void* parameters,
-                                            memo_error* error) {
-    model->status = MEMO_STATUS_OK;
-    gpt_copy_through(model, MEMO_COPY_TO_DEVICE, (void*)(uintptr_t)parameters, model->parameters,
-                     gpt_n_bytes(model, model->layout.n));
-    gpt_set_masters(model);
     return gpt_finish(model, error);
 }
 

@@ -26,6 +26,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <vector>
 
 enum { MOST = 4096, N_DEVICES = 2 };
@@ -237,6 +238,7 @@ struct queue {
     }
 };
 static bool is_late = getenv("FAKE_CUDA_LATE") != NULL;
+static const std::thread::id main_thread = std::this_thread::get_id();
 
 /* --- capture ---
  *
@@ -730,8 +732,8 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
     if (event->capture) return refuse(cudaErrorCapturedEvent);
     REFUSE_IF_CAPTURING();
     if (!event->is_recorded || event->is_done) return cudaSuccess;
-    /* A thread that only watches must not run operations: one may wait for a rank that waits for this one. */
-    if (thread_mode == cudaStreamCaptureModeRelaxed)
+    /* A watchdog must not run late operations: one may wait for a rank that waits for this one. */
+    if (is_late && std::this_thread::get_id() != main_thread)
         return event->n_before <= event->work->n_done ? cudaSuccess : refuse(cudaErrorNotReady);
     event->work->run_until(event->n_before);
     event->is_done = true;
