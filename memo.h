@@ -4579,6 +4579,7 @@ typedef struct memoi_lane {
     uint64_t streams;
     int32_t name;
     int64_t first, n; /* among memoi_clocks.mallocs */
+    int64_t next;     /* of those: the first after the free whose holds are added */
 } memoi_lane;
 
 typedef struct memoi_clocks {
@@ -4768,11 +4769,11 @@ MEMOI int64_t memoi_clocks_behind(const memoi_clocks* clocks, int64_t s, int64_t
     return low < advances->n ? advances->list[low].at : INT64_MAX;
 }
 
-/* The time just after the last malloc of a lane up to request `at`; 0: there is none. */
+/* The time just after the last malloc of a lane up to request `at`, which is at `next` or later. */
 MEMOI int64_t memoi_clocks_lane_until(const memoi_clocks* clocks, const memoi_lane* lane,
                                       int64_t at) {
     const int64_t* mallocs = clocks->mallocs + lane->first;
-    int64_t low = 0, high = lane->n;
+    int64_t low = lane->next, high = lane->n;
     while (low < high) { /* the first malloc after it */
         int64_t middle = low + (high - low) / 2;
         if (mallocs[middle] > at)
@@ -4780,14 +4781,13 @@ MEMOI int64_t memoi_clocks_lane_until(const memoi_clocks* clocks, const memoi_la
         else
             low = middle + 1;
     }
-    return low > 0 ? clocks->time[mallocs[low - 1]] + 1 : 0;
+    return clocks->time[mallocs[low - 1]] + 1;
 }
 
-/* Adds the holds of the buffer that request i frees. */
-MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
-                                  const memo_trace* trace, int64_t i, int64_t buffer,
-                                  int64_t* capacity, memo_error* error) {
-    int64_t behind[MEMOB_STREAMS], s, lane, use, origin = memob_request_origin(trace, i);
+/* Adds the holds of the buffer that request i frees.  Frees must come in their order. */
+MEMOI memo_status memoi_plan_hold(memo_plan* plan, memoi_clocks* clocks, const memo_trace* trace,
+                                  int64_t i, int64_t buffer, int64_t* capacity, memo_error* error) {
+    int64_t behind[MEMOB_STREAMS], s, k, use, origin = memob_request_origin(trace, i);
 
     /* The request from which on each stream comes after all uses. */
     for (s = 0; s < clocks->n; s++)
@@ -4798,18 +4798,23 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
             behind[s] = memob_max(behind[s], memoi_clocks_behind(clocks, s, used_by, use));
     }
 
-    /* A lane comes after them when its last stream does. */
-    for (lane = 0; lane < clocks->n_lanes; lane++) {
-        int64_t at = 0, until;
-        for (s = 0; s < clocks->n; s++)
-            if (clocks->lanes[lane].streams >> s & 1) at = memob_max(at, behind[s]);
-        until = memoi_clocks_lane_until(clocks, &clocks->lanes[lane], at);
-        if (until <= plan->buffers[buffer].end) continue;
+    /* A lane comes after them when its last stream does.  Mallocs between the free and then are
+     * held; a lane seldom has one. */
+    for (k = 0; k < clocks->n_lanes; k++) {
+        memoi_lane* lane = &clocks->lanes[k];
+        const int64_t* mallocs = clocks->mallocs + lane->first;
+        uint64_t streams = lane->streams;
+        int64_t at = 0;
+        while (lane->next < lane->n && mallocs[lane->next] < i) lane->next++;
+        if (lane->next == lane->n) continue;
+        for (; streams; streams &= streams - 1)
+            at = memob_max(at, behind[__builtin_ctzll(streams)]);
+        if (at < mallocs[lane->next]) continue;
         if (!memob_reserve(&plan->holds, capacity, plan->n_holds + 1, sizeof(memo_hold)))
             return memob_no_memory(error, "the order of streams");
         plan->holds[plan->n_holds].buffer = buffer;
-        plan->holds[plan->n_holds].lane = clocks->lanes[lane].name;
-        plan->holds[plan->n_holds++].until = until;
+        plan->holds[plan->n_holds].lane = lane->name;
+        plan->holds[plan->n_holds++].until = memoi_clocks_lane_until(clocks, lane, at);
     }
     return MEMO_STATUS_OK;
 }

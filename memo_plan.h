@@ -308,7 +308,6 @@ typedef struct memo_parallel_model {
     int32_t n_ffn_matrices; /* 3: gate, up, down (also 0); 2: up, down */
     int32_t is_tied;        /* embedding and classifier share one matrix */
     int64_t vocabulary;     /* 0: no embedding and no classifier */
-    int64_t n_parameters;   /* for states and gradients, not for work; 0: from the shape */
 } memo_parallel_model;
 
 typedef struct memo_parallel_cluster {
@@ -891,8 +890,6 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
 #error                                                                                             \
     "memo_plan.h: define MEMO_IMPLEMENTATION too; both implementations live in one translation unit"
 #endif
-
-#include <time.h>
 
 #ifdef MEMO_LP_SOLVE
 #if defined(__has_include)
@@ -2767,11 +2764,6 @@ typedef struct memoi_stacks {
     int64_t n_grown; /* in all sections */
 } memoi_stacks;
 
-MEMOI void memoi_stacks_free(memoi_stacks* stacks) {
-    memob_map_free(&stacks->holes);
-    MEMO_FREE(stacks->open.list);
-}
-
 /* Fixed items by offset; then the others by alignment and size, so that equal ones are adjacent. */
 MEMOI int memoi_stack_is_before(const memoi_problem* problem, int64_t i, int64_t j) {
     const memoi_item *a = &problem->items[i], *b = &problem->items[j];
@@ -2908,7 +2900,8 @@ MEMOI int memoi_stacks_raise(memoi_problem* problem, int64_t highest, double dea
         problem->lower_bound = memob_max(problem->lower_bound, height);
     }
     MEMO_FREE(order);
-    memoi_stacks_free(&stacks);
+    memob_map_free(&stacks.holes);
+    MEMO_FREE(stacks.open.list);
     return order && height >= 0;
 }
 
@@ -3226,11 +3219,6 @@ MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
     for (s = item->begin + 1; s < item->reach; s++) search->crossing[s] += sign;
 }
 
-MEMOI void memoi_search_unplace(memoi_search* search, int64_t i) {
-    search->is_placed[i] = 0;
-    memoi_search_count(search, i, 1);
-}
-
 MEMOI void memoi_search_undo(memoi_search* search, memoi_search_moment moment) {
     while (search->n_old_looks > moment.n_old_looks) {
         const memoi_old_look* old = &search->old_looks[--search->n_old_looks];
@@ -3243,7 +3231,10 @@ MEMOI void memoi_search_undo(memoi_search* search, memoi_search_moment moment) {
         case MEMOI_CHANGE_BOUND: search->bound[change->index] = change->value; break;
         case MEMOI_CHANGE_BLOCKED: search->is_blocked[change->index] = (char)change->value; break;
         case MEMOI_CHANGE_STALE: search->is_stale[change->index] = 1; break;
-        case MEMOI_CHANGE_PLACED: memoi_search_unplace(search, change->index); break;
+        case MEMOI_CHANGE_PLACED:
+            search->is_placed[change->index] = 0;
+            memoi_search_count(search, change->index, 1);
+            break;
         default: break;
         }
     }
@@ -8214,19 +8205,19 @@ MEMOI double memoi_parallel_v_head_size(const memo_parallel_model* model) {
     return model->v_head_size > 0 ? model->v_head_size : memoi_parallel_head_size(model);
 }
 
-MEMOI double memoi_parallel_ffn_parameters(const memo_parallel_model* model) {
-    return (model->n_ffn_matrices == 2 ? 2.0 : 3.0) * model->hidden * model->ffn;
+/* Columns of the MLP's matrices. */
+MEMOI double memoi_parallel_ffn_columns(const memo_parallel_model* model) {
+    return (model->n_ffn_matrices == 2 ? 2.0 : 3.0) * model->ffn;
 }
 
 double memo_parallel_layer_parameters(const memo_parallel_model* model) {
     double both = memoi_parallel_head_size(model) + memoi_parallel_v_head_size(model);
     return model->hidden * both * model->n_q_heads + model->hidden * both * model->n_kv_heads +
-           memoi_parallel_ffn_parameters(model);
+           model->hidden * memoi_parallel_ffn_columns(model);
 }
 
 double memo_parallel_parameters(const memo_parallel_model* model) {
     double vocabulary = (double)model->vocabulary * model->hidden;
-    if (model->n_parameters > 0) return (double)model->n_parameters;
     return model->n_layers * memo_parallel_layer_parameters(model) +
            (model->is_tied ? vocabulary : 2 * vocabulary);
 }
@@ -8265,7 +8256,6 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         {"model.head_size", (double)m->head_size, 0, 1e6},
         {"model.v_head_size", (double)m->v_head_size, 0, 1e6},
         {"model.vocabulary", (double)m->vocabulary, 0, 1e12},
-        {"model.n_parameters", (double)m->n_parameters, 0, 1e18},
         {"cluster.n_gpus", (double)c->n_gpus, 1, MEMOI_PARALLEL_GPUS},
         {"cluster.gpus_per_node", (double)c->gpus_per_node, 1, MEMOI_PARALLEL_GPUS},
         {"cluster.device_bytes", (double)c->device_bytes, 1, 1e18},
@@ -8575,7 +8565,7 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     share.attention_elements = (double)m->v_head_size * share.n_q * l->ulysses * l->tensor;
     share.layer_elements = 4.0 * m->hidden + both * share.n_q * l->ulysses * l->tensor +
                            both * share.n_kv * l->ulysses * l->tensor +
-                           (m->n_ffn_matrices == 2 ? 2.0 : 3.0) * m->ffn;
+                           memoi_parallel_ffn_columns(m);
     return share;
 }
 
