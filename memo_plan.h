@@ -1200,7 +1200,6 @@ MEMOI int memoi_gaps_close(memoi_gaps* gaps, int64_t i) {
     const int64_t* first = problem->neighbors->first;
     int64_t own = item->first_range, last = own + item->n_ranges, met = 0, n = 0, k, l, s;
     int64_t begin = item->begin, end = item->end; /* no other section has a neighbor */
-    void* ranges = problem->ranges;
 
     /* Count the neighbors in each section. */
     for (k = first[i]; k < first[i + 1]; k++) {
@@ -1212,10 +1211,9 @@ MEMOI int memoi_gaps_close(memoi_gaps* gaps, int64_t i) {
             gaps->n_met[problem->ranges[l].end]--;
         }
     }
-    if (!memob_reserve(&ranges, &gaps->range_capacity, problem->n_ranges + (end - begin),
+    if (!memob_reserve(&problem->ranges, &gaps->range_capacity, problem->n_ranges + (end - begin),
                        sizeof(memoi_range)))
         return 0;
-    problem->ranges = (memoi_range*)ranges;
 
     /* It lives where it did, and where it meets all. */
     for (s = begin; s < end; s++) {
@@ -2785,11 +2783,10 @@ MEMOI void memoi_stack_add(memoi_stacks* stacks, int64_t item) {
 /* Notes that a set of items can be stacked with these holes.  0: no memory. */
 MEMOI int memoi_stack_note(memoi_stacks* stacks, int64_t set, int64_t holes) {
     int64_t before = memob_map_get(&stacks->holes, set), lacks = 0, k;
-    void* list = stacks->open.list;
     if (holes > stacks->most || (before >= 0 && before <= holes)) return 1;
-    if (!memob_reserve(&list, &stacks->open_capacity, stacks->open.n + 1, sizeof(memob_keyed)))
+    if (!memob_reserve(&stacks->open.list, &stacks->open_capacity, stacks->open.n + 1,
+                       sizeof(memob_keyed)))
         return 0;
-    stacks->open.list = (memob_keyed*)list;
     if (!memob_map_put(&stacks->holes, set, holes)) return 0;
     for (k = 0; k < stacks->n; k++) lacks += !(set >> k & 1);
     memoi_queue_push(&stacks->open, holes * MEMOI_STACK_RANKS + lacks, set);
@@ -3179,14 +3176,11 @@ MEMOI memoi_search_moment memoi_search_now(const memoi_search* search) {
 
 MEMOI void memoi_search_log(memoi_search* search, memoi_change_kind kind, int64_t index,
                             int64_t before) {
-    if (search->n_changes == search->change_capacity) {
-        void* changes = search->changes;
-        if (!memob_reserve(&changes, &search->change_capacity, search->n_changes + 1,
-                           sizeof(memoi_change))) {
-            search->is_out_of_memory = 1; /* the run ends, and nothing of its state is used again */
-            return;
-        }
-        search->changes = (memoi_change*)changes;
+    if (search->n_changes == search->change_capacity &&
+        !memob_reserve(&search->changes, &search->change_capacity, search->n_changes + 1,
+                       sizeof(memoi_change))) {
+        search->is_out_of_memory = 1; /* the run ends, and nothing of its state is used again */
+        return;
     }
     search->changes[search->n_changes].kind = (int32_t)kind;
     search->changes[search->n_changes].index = (int32_t)index;
@@ -3194,14 +3188,11 @@ MEMOI void memoi_search_log(memoi_search* search, memoi_change_kind kind, int64_
 }
 
 MEMOI void memoi_search_log_look(memoi_search* search, int64_t s) {
-    if (search->n_old_looks == search->old_look_capacity) {
-        void* old = search->old_looks;
-        if (!memob_reserve(&old, &search->old_look_capacity, search->n_old_looks + 1,
-                           sizeof(memoi_old_look))) {
-            search->is_out_of_memory = 1;
-            return;
-        }
-        search->old_looks = (memoi_old_look*)old;
+    if (search->n_old_looks == search->old_look_capacity &&
+        !memob_reserve(&search->old_looks, &search->old_look_capacity, search->n_old_looks + 1,
+                       sizeof(memoi_old_look))) {
+        search->is_out_of_memory = 1;
+        return;
     }
     search->old_looks[search->n_old_looks].look = search->looks[s];
     search->old_looks[search->n_old_looks++].section = s;
@@ -5330,11 +5321,9 @@ MEMOI int64_t memoi_bilevel_event_time(const memoi_bilevel* bilevel, int64_t e) 
 }
 
 MEMOI int memoi_window_add(memoi_bilevel* bilevel, int64_t begin, int64_t end) {
-    void* windows = bilevel->windows;
-    int fits = memob_reserve(&windows, &bilevel->window_capacity, bilevel->n_windows + 1,
-                             sizeof(memoi_range));
-    bilevel->windows = (memoi_range*)windows;
-    if (!fits) return 0;
+    if (!memob_reserve(&bilevel->windows, &bilevel->window_capacity, bilevel->n_windows + 1,
+                       sizeof(memoi_range)))
+        return 0;
     bilevel->windows[bilevel->n_windows].begin = begin;
     bilevel->windows[bilevel->n_windows++].end = end;
     return 1;
@@ -5491,12 +5480,11 @@ MEMOI void memoi_group_close(memoi_bilevel* bilevel) {
 
 /* The next group, behind the last; NULL: no memory. */
 MEMOI memoi_group* memoi_group_begin(memoi_bilevel* bilevel, int64_t begin) {
-    void* groups = bilevel->groups;
-    int fits = memob_reserve(&groups, &bilevel->group_capacity, bilevel->n_groups + 1,
-                             sizeof(memoi_group));
-    memoi_group* group = bilevel->groups = (memoi_group*)groups;
-    if (!fits) return NULL;
-    group += bilevel->n_groups;
+    memoi_group* group;
+    if (!memob_reserve(&bilevel->groups, &bilevel->group_capacity, bilevel->n_groups + 1,
+                       sizeof(memoi_group)))
+        return NULL;
+    group = &bilevel->groups[bilevel->n_groups];
     memset(group, 0, sizeof *group);
     group->first = bilevel->n_members;
     group->begin = group->end = begin;
