@@ -3231,9 +3231,10 @@ MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error
     return status;
 }
 
-/* The error of a function that got its arguments from this line. */
-MEMOI memo_status memoi_reader_refused(const memob_reader* reader, memo_status status,
-                                       const memo_error* reason, memo_error* error) {
+/* What a function returned that got its arguments from this line; its error gets the line. */
+MEMOI memo_status memoi_reader_result(const memob_reader* reader, memo_status status,
+                                      const memo_error* reason, memo_error* error) {
+    if (!status) return MEMO_STATUS_OK;
     if (status == MEMO_STATUS_INVALID_ARGUMENT) status = MEMO_STATUS_FORMAT;
     return memob_line_error(reader, error, status, "%s", reason->message);
 }
@@ -3585,7 +3586,7 @@ MEMOI memo_status memoi_trace_expect_stream(memob_reader* reader, int32_t* strea
     if (status) return status;
     status = memoi_trace_check_stream(number, &reason);
     *stream = (int32_t)number;
-    return status ? memoi_reader_refused(reader, status, &reason, error) : MEMO_STATUS_OK;
+    return memoi_reader_result(reader, status, &reason, error);
 }
 
 MEMOI memo_status memoi_trace_expect_class(memob_reader* reader, memo_class* memory_class,
@@ -3607,7 +3608,8 @@ MEMOI memo_status memoi_trace_expect_class(memob_reader* reader, memo_class* mem
 }
 
 MEMOI memo_status memoi_trace_parse_malloc(memob_reader* reader, memo_trace* trace, int version,
-                                           memo_error* error, memo_error* reason) {
+                                           memo_error* error) {
+    memo_error reason;
     int64_t id = 0, size_bytes = 0;
     int32_t stream = 0;
     memo_class memory_class = MEMO_CLASS_TRANSIENT;
@@ -3625,18 +3627,20 @@ MEMOI memo_status memoi_trace_parse_malloc(memob_reader* reader, memo_trace* tra
     }
     if (!status) status = memob_expect_line_end(reader, error);
     if (status) return status;
-    return memo_trace_malloc(trace, id, size_bytes, memory_class, stream, reason);
+    status = memo_trace_malloc(trace, id, size_bytes, memory_class, stream, &reason);
+    return memoi_reader_result(reader, status, &reason, error);
 }
 
-MEMOI memo_status memoi_trace_parse_free(memob_reader* reader, memo_trace* trace, memo_error* error,
-                                         memo_error* reason) {
+MEMOI memo_status memoi_trace_parse_free(memob_reader* reader, memo_trace* trace,
+                                         memo_error* error) {
+    memo_error reason;
     int64_t id = 0, size_bytes = 0, requested;
     memo_status status = memob_expect_number(reader, "id", &id, error);
     if (!status) status = memob_expect_number(reader, "size", &size_bytes, error);
     if (!status) status = memob_expect_line_end(reader, error);
     if (status) return status;
-    status = memo_trace_free(trace, id, reason);
-    if (status) return status;
+    status = memo_trace_free(trace, id, &reason);
+    if (status) return memoi_reader_result(reader, status, &reason, error);
     requested = trace->requests[memob_request_origin(trace, trace->n_requests - 1)].size_bytes;
     if (size_bytes != requested)
         return MEMOB_BAD_LINE(reader, error,
@@ -3645,22 +3649,23 @@ MEMOI memo_status memoi_trace_parse_free(memob_reader* reader, memo_trace* trace
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_trace_parse_mark(memob_reader* reader, memo_trace* trace, memo_error* error,
-                                         memo_error* reason) {
+MEMOI memo_status memoi_trace_parse_mark(memob_reader* reader, memo_trace* trace,
+                                         memo_error* error) {
     const char* start = reader->word < reader->stop ? reader->word + 1 : reader->stop;
     size_t length = (size_t)(reader->stop - start);
+    memo_error reason;
     memo_status status;
-    char* text = (char*)MEMO_MALLOC(length + 1);
+    char* text;
+    if (memchr(start, 0, length))
+        return MEMOB_BAD_LINE(reader, error,
+                              "mark: the text has a zero byte; write one line of text");
+    text = (char*)MEMO_MALLOC(length + 1);
     if (!text) return memob_no_memory(error, "a mark");
     memcpy(text, start, length);
     text[length] = 0;
-    if (memchr(text, 0, length))
-        status = memo_error_set(reason, MEMO_STATUS_INVALID_ARGUMENT,
-                                "mark: the text has a zero byte; write one line of text");
-    else
-        status = memo_trace_mark(trace, text, reason);
+    status = memo_trace_mark(trace, text, &reason);
     MEMO_FREE(text);
-    return status;
+    return memoi_reader_result(reader, status, &reason, error);
 }
 
 /* Parses one request; the reader is after its first word. */
@@ -3671,29 +3676,13 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* wo
     int64_t number = 0;
     int32_t stream = 0;
     memo_status status;
-    reason.message[0] = 0; /* stays empty if error already has the whole message */
-
-    /* Each branch fails with error, complete, or with reason, which lacks the line. */
-    if (memob_word_is(word, length, "malloc")) {
-        status = memoi_trace_parse_malloc(reader, trace, version, error, &reason);
-    } else if (memob_word_is(word, length, "free")) {
-        status = memoi_trace_parse_free(reader, trace, error, &reason);
-    } else if (memob_word_is(word, length, "mark")) {
-        status = memoi_trace_parse_mark(reader, trace, error, &reason);
-    } else if (version > 0 &&
-               (memob_word_is(word, length, "use") || memob_word_is(word, length, "record") ||
-                memob_word_is(word, length, "wait"))) {
-        status = memob_expect_number(reader, word[0] == 'u' ? "id" : "event", &number, error);
-        if (!status) status = memoi_trace_expect_stream(reader, &stream, error);
-        if (!status) status = memob_expect_line_end(reader, error);
-        if (status) return status;
-        if (word[0] == 'u')
-            status = memo_trace_use(trace, number, stream, &reason);
-        else if (word[0] == 'r')
-            status = memo_trace_record(trace, number, stream, &reason);
-        else
-            status = memo_trace_wait(trace, number, stream, &reason);
-    } else {
+    if (memob_word_is(word, length, "malloc"))
+        return memoi_trace_parse_malloc(reader, trace, version, error);
+    if (memob_word_is(word, length, "free")) return memoi_trace_parse_free(reader, trace, error);
+    if (memob_word_is(word, length, "mark")) return memoi_trace_parse_mark(reader, trace, error);
+    if (version == 0 ||
+        !(memob_word_is(word, length, "use") || memob_word_is(word, length, "record") ||
+          memob_word_is(word, length, "wait")))
         return MEMOB_BAD_LINE(
             reader, error,
             version > 0
@@ -3701,10 +3690,19 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* wo
                 : "unknown request `%s`; malloc, free and mark are valid, and more if the file "
                   "begins with `memo trace 1`",
             memob_word_text(shown, word, length));
-    }
 
-    if (status && reason.message[0]) return memoi_reader_refused(reader, status, &reason, error);
-    return status;
+    /* use ID STREAM, record EVENT STREAM, wait EVENT STREAM */
+    status = memob_expect_number(reader, word[0] == 'u' ? "id" : "event", &number, error);
+    if (!status) status = memoi_trace_expect_stream(reader, &stream, error);
+    if (!status) status = memob_expect_line_end(reader, error);
+    if (status) return status;
+    if (word[0] == 'u')
+        status = memo_trace_use(trace, number, stream, &reason);
+    else if (word[0] == 'r')
+        status = memo_trace_record(trace, number, stream, &reason);
+    else
+        status = memo_trace_wait(trace, number, stream, &reason);
+    return memoi_reader_result(reader, status, &reason, error);
 }
 
 MEMOI memo_status memoi_trace_parse(memob_reader* reader, memo_trace** trace, memo_error* error) {
@@ -5620,7 +5618,7 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_
     status = memob_check_count(&last_line, count, 11 + n_buffers + n_gaps + n_holds, error);
     if (status) return status;
     status = memoi_plan_check_alignment(numbers[0], &reason);
-    if (status) return memoi_reader_refused(reader, status, &reason, error);
+    if (status) return memoi_reader_result(reader, status, &reason, error);
 
     status = memo_plan_create(n_buffers, n_gaps, numbers[0], plan, error);
     if (status) return status;
@@ -9733,7 +9731,7 @@ MEMOI memo_status memoi_schedule_parse_run(memoi_schedule_reader* r) {
     desc.writes = (const memo_range*)r->writes.data;
     desc.n_writes = r->writes.n;
     status = memo_schedule_add_op(r->schedule, &desc, &reason);
-    return status ? memoi_reader_refused(&r->reader, status, &reason, r->error) : MEMO_STATUS_OK;
+    return memoi_reader_result(&r->reader, status, &reason, r->error);
 }
 
 /* record EVENT STREAM, wait EVENT STREAM, sync STREAM, sync event EVENT */
@@ -10573,8 +10571,8 @@ struct memo_swap {
     memo_event* passed; /* of each place in host memory: its rows are written, or read back */
     memob_spill_op* spill_ops; /* of each spilled layer: write, read */
     memob_spill_file file;
-    memo_event* marks; /* is_timed: before and after each layer's wait, forward then backward */
-    int32_t n_marks;
+    /* is_timed: 4 n_layers, before and after each layer's wait, forward then backward. */
+    memo_event* marks;
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
     memob_swap_placement placement;
     int32_t n_tensors, n_layers;
@@ -11337,7 +11335,7 @@ void memo_swap_destroy(memo_swap* swap) {
         if (swap->stored[i]) memo_event_destroy(device, swap->stored[i], NULL);
         if (swap->loaded[i]) memo_event_destroy(device, swap->loaded[i], NULL);
     }
-    for (i = 0; i < swap->n_marks; i++)
+    for (i = 0; swap->marks && i < 4 * swap->n_layers; i++)
         if (swap->marks[i]) memo_event_destroy(device, swap->marks[i], NULL);
 
     if (swap->host_memory) memo_host_free(device, swap->host_memory, NULL);
@@ -11423,7 +11421,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
         }
     }
     if (!status) status = memoi_swap_acquire_spill(swap, desc, error);
-    for (i = 0; i < swap->n_marks && !status; i++)
+    for (i = 0; swap->marks && i < 4 * swap->n_layers && !status; i++)
         status = memo_event_create(device, &swap->marks[i], error);
     return status;
 }
@@ -11449,8 +11447,8 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
     memo_swap* swap;
     memo_device device;
     *result = NULL;
-    if ((status = memoi_device_take(&device, desc->device, "memo_swap_desc.device", error)))
-        return status;
+    status = memoi_device_take(&device, desc->device, "memo_swap_desc.device", error);
+    if (status) return status;
     swap = (memo_swap*)memob_calloc(1, sizeof *swap);
     if (!swap) return memob_no_memory(error, "a swap engine");
 
@@ -11468,10 +11466,7 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
     if (!status) status = memoi_swap_check_spill(swap, desc, error);
     if (!status && desc->is_timed && !desc->computes_on_host) {
         swap->marks = (memo_event*)memob_calloc((int64_t)4 * desc->n_layers, sizeof(memo_event));
-        if (swap->marks)
-            swap->n_marks = 4 * desc->n_layers;
-        else
-            status = memob_no_memory(error, "the events that time the waits");
+        if (!swap->marks) status = memob_no_memory(error, "the events that time the waits");
     }
     if (!status) status = memoi_swap_acquire(swap, desc, error);
 

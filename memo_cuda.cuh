@@ -1261,7 +1261,7 @@ MEMOI_CUDA memo_status memoi_cuda_device_alloc(void* context, int64_t size_bytes
                                            error);
     if (status) return status;
 
-    /* A block of CUDA's, or phantom addresses; the list knows it from now on. */
+    /* Memory of CUDA, or phantom addresses; either goes into the list. */
     block = (memoi_cuda_block*)memoi_cuda_zeroed(sizeof *block);
     if (!block) return memoi_cuda_no_memory(error, "the list of device memory");
     block->size_bytes = size_bytes;

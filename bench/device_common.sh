@@ -233,8 +233,8 @@ train() {
 torch() {
     torch_name=$1 torch_seconds=$2 torch_tokens=$3 torch_layers=$4 torch_steps=$5
     shift 5
-    has_torch=${has_torch-$(is_dry || python3 -c 'import torch; print(torch.cuda.is_available())' 2>/dev/null)}
-    if ! is_dry && [ "$has_torch" != True ]; then
+    has_torch=${has_torch-$(is_dry || { python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null && echo yes; })}
+    if ! is_dry && [ -z "$has_torch" ]; then
         [ -n "${TRAINER:-}" ] || failed=1
         echo "| PyTorch | $torch_tokens | $torch_layers | not run: python3 has no torch with a GPU | | | |" >>"$folder/trainer.md"
         return

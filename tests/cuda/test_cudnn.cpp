@@ -374,6 +374,26 @@ static void a_sharding_with_padding_is_refused(void) {
     CHECK(strstr(error.message, "that ulysses divides (31 tokens)") != NULL);
 }
 
+/* One key head of a rank cannot be divided. */
+static void groups_that_differ_are_refused(void) {
+    memo_sharding_desc sharding = memo_sharding_desc_default();
+    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    std::vector<attention_shape> shapes;
+    sharding.ulysses = 2;
+    sharding.n_tokens = 32;
+    desc.type = MEMO_TYPE_BF16;
+    desc.n_q_heads = 8;
+    desc.n_kv_heads = 2;
+    desc.head_size = 8;
+    desc.ulysses_groups = 2;
+    CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
+    CHECK_IS(attention_shapes_over_ranks(desc, false, &shapes, &error), ==,
+             MEMO_STATUS_UNSUPPORTED);
+    CHECK(strstr(error.message, "2 groups of heads are not alike") != NULL);
+    desc.n_kv_heads = 4;
+    CHECK_OK(attention_shapes_over_ranks(desc, false, &shapes, &error));
+}
+
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(it_is_the_trainer_s_own_but_for_rounding);
@@ -384,5 +404,6 @@ int main(int argc, char** argv) {
     TEST(scratch_memory_is_bounded);
     TEST(over_ranks_it_is_the_reference_but_for_rounding);
     TEST(a_sharding_with_padding_is_refused);
+    TEST(groups_that_differ_are_refused);
     return memo_test_end();
 }
