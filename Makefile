@@ -131,6 +131,7 @@ build/examples/cudnn.folder: always
 	@mkdir -p $(@D)
 	@echo '$(CUDNN)' | cmp -s - $@ || echo '$(CUDNN)' >$@
 always:
+# -O1, because most of the frontend is host code that runs once.
 build/examples/gpt_cudnn.o: examples/gpt/gpt_cudnn.cu examples/cudnn_attention.h $(wildcard examples/gpt/gpt_*.h) $(HEADERS) build/examples/cudnn.folder Makefile
 	@echo "  NVCC  $@"
 	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O1 -I. -Iexamples -I"$(CUDNN)/include" -c $< -o $@

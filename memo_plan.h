@@ -913,8 +913,8 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
  * With several streams a few pairs more conflict: the earlier is *held* against the later.  They
  * are listed one by one. */
 
-/* A problem of at most so many items is *small*: it is searched as a whole, and often proven.  Of a
- * larger one, small spots are searched. */
+/* A problem of at most this many items is *small*: it is searched as a whole, and often proven.  In
+ * a larger one, small parts are searched (spots). */
 enum { MEMOI_SMALL_ITEMS = 500 };
 
 typedef struct memoi_range {
@@ -2688,7 +2688,7 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
         {MEMOI_ORDER_SIZE, 1},  {MEMOI_ORDER_LIFETIME, 0},   {MEMOI_ORDER_AREA, 0},
         {MEMOI_ORDER_SIZE, 1},  {MEMOI_ORDER_SIZE_START, 1}, {MEMOI_ORDER_SIZE, 0},
         {MEMOI_ORDER_START, 0}, {MEMOI_ORDER_LIFETIME, 1},   {MEMOI_ORDER_AREA, 1}};
-    enum { AGAIN = 3 }; /* the first rule */
+    enum { AGAIN = 3 }; /* repeats the first rule, for easy problems, which skip that */
     memoi_greedy greedy;
     memoi_fit fit;
     int64_t first, second;

@@ -321,9 +321,9 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  *     desc.failed = memo_cuda_device_fail;  desc.failed_user = device;
  *
  * The watchdog does not time operations inside a replayed graph; memo_comm_nccl_synchronize does.
- * NCCL ends an abort when all graphs with operations of the world are destroyed: the watchdog waits
- * for this, and memo_comm_destroy for the watchdog.  Before a program leaves after an error, call
- * memo_comm_abort, then destroy the device.
+ * memo_comm_abort returns at once: the watchdog aborts within 20 ms, and memo_comm_destroy waits
+ * for it.  NCCL ends an abort only after all graphs with operations of the world are destroyed.
+ * After an error, call memo_comm_abort, destroy graphs, communicators and the device, then leave.
  *
  * ORDER.  NCCL may deadlock if two communicators of a rank are busy at once, unless all ranks start
  * the operations in one order.  Enqueue them in the same order on all ranks, from one thread.  The
@@ -807,7 +807,7 @@ typedef struct memo_sp_attention_tensors {
     const float* sinks;
     float* d_sinks;
     const void* d_out;     /* backward only, as are d_q, d_k and d_v */
-    void *d_q, *d_k, *d_v; /* set by backward; with several ranks d_k may be k, and d_v may be v */
+    void *d_q, *d_k, *d_v; /* set by backward; d_k may be k and d_v may be v, but not on one rank */
 } memo_sp_attention_tensors;
 
 typedef struct memo_sp_attention memo_sp_attention;
@@ -2679,8 +2679,7 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
 #endif /* MEMO_NO_HOST_DEVICE */
 
 /* ---- >>nccl back end ----------------------------------------------------------------------------
- * Knows: NCCL, the CUDA runtime, a file for the unique id.  Knows nothing of the threads back end,
- * attention or layouts.
+ * Knows: NCCL, the CUDA runtime.  Knows nothing of the threads back end, attention or layouts.
  *
  * NCCL allows an abort only while no other thread is inside one of its calls, so communicators do
  * not block (NCCL 2.14): a call may still be in progress when it returns, and is polled.  One mutex
@@ -2730,6 +2729,7 @@ struct memoi_nccl {
     memoi_nccl* next; /* of the world */
     memoi_nccl_world* world;
     ncclComm_t comm; /* NULL once aborted */
+    ncclComm_t part; /* of a split: NCCL's thread sets it, until an abort has ended the thread */
     void* barrier_word;
 
     /* For the watchdog and for other communicators. */
@@ -2822,7 +2822,7 @@ MEMOI ncclDataType_t memoi_nccl_type(memo_type type) {
     return ncclUint8;
 }
 
-/* The mutex is held.  No thread calls NCCL after this, and the watchdog aborts the world. */
+/* The mutex is held.  After this nothing calls NCCL but the watchdog, which aborts the world. */
 MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* why,
                                   memo_error* error) {
     memoi_nccl_world* world = me->world;
@@ -2926,8 +2926,9 @@ MEMOI void memoi_nccl_abort_all(memoi_nccl_world* world) {
         }
         pthread_mutex_unlock(&world->mutex);
         (void)ncclCommAbort(each->comm);
+        if (each->part) (void)ncclCommAbort(each->part);
         pthread_mutex_lock(&world->mutex);
-        each->comm = NULL;
+        each->comm = each->part = NULL;
         each = world->comms;
     }
 }
@@ -3271,9 +3272,14 @@ MEMOI memo_status memoi_nccl_make(const char* name, memoi_nccl_world* world, mem
 
 /* Sets rank and size as NCCL has numbered them. */
 MEMOI memo_status memoi_nccl_read_rank(memoi_nccl* me, memo_error* error) {
-    int rank = 0, size = 0;
-    ncclResult_t result = ncclCommUserRank(me->comm, &rank);
-    if (result == ncclSuccess) result = ncclCommCount(me->comm, &size);
+    int rank = 0, size = 0, is_usable;
+    ncclResult_t result = ncclSuccess;
+    pthread_mutex_lock(&me->world->mutex);
+    is_usable = memoi_nccl_is_usable(me);
+    if (is_usable) result = ncclCommUserRank(me->comm, &rank);
+    if (is_usable && result == ncclSuccess) result = ncclCommCount(me->comm, &size);
+    pthread_mutex_unlock(&me->world->mutex);
+    if (!is_usable) return memoi_nccl_status(&me->table, error);
     if (result != ncclSuccess)
         return memo_error_set(error, MEMO_STATUS_COMM, "'%s': %s", me->name,
                               ncclGetErrorString(result));
@@ -3295,7 +3301,6 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
                                    memo_comm** part, memo_error* error) {
     memoi_nccl *me = (memoi_nccl*)comm->context, *child;
     ncclConfig_t config = memoi_nccl_config();
-    ncclComm_t made = NULL;
     ncclResult_t result = ncclSuccess;
     char full_name[64];
     memo_status status = memoi_nccl_status(comm, error);
@@ -3307,15 +3312,17 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
 
     pthread_mutex_lock(&me->world->mutex);
     if (memoi_nccl_is_usable(me))
-        result =
-            ncclCommSplit(me->comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &made, &config);
+        result = ncclCommSplit(me->comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &me->part,
+                               &config);
     pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_finish(me, "split", result, error);
     pthread_mutex_lock(&me->world->mutex);
-    child->comm = made;
-    if (status && made) (void)memoi_nccl_fail(child, "split", "it failed", NULL);
+    if (!status && memoi_nccl_is_usable(me)) { /* otherwise the watchdog aborts the part */
+        child->comm = me->part;
+        me->part = NULL;
+    }
     pthread_mutex_unlock(&me->world->mutex);
-    if (!status && child->comm) status = memoi_nccl_finish(child, "split", ncclSuccess, error);
+    if (!status) status = memoi_nccl_finish(child, "split", ncclSuccess, error);
     if (!status && child->comm) status = memoi_nccl_read_rank(child, error);
 
     if (status || !child->comm) {

@@ -166,7 +166,7 @@ end() {
 
 # ---- the trainer ----
 
-# What the trainer is built from: a copy of the tree may have the files of an earlier call with newer dates.
+# Identifies the trainer's sources by content, because a copied tree may have other dates.
 trainer_sources() {
     echo "$arch ${CUDNN:-}"
     cat Makefile ./*.h ./*.cuh examples/*.h examples/gpt/*.[ch] examples/gpt/*.cu | cksum

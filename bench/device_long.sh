@@ -2,7 +2,7 @@
 # device_long.sh - the trainer on sequences of 512K and 1M tokens on one GPU, one case a call, each under nine minutes:
 #
 #   sh bench/device_long.sh build           builds the trainer only, so that the next calls have all of their time
-#   sh bench/device_long.sh profile-512k    measures a layer at 512K tokens, of 2, for the next case
+#   sh bench/device_long.sh profile-512k    measures a model of 2 layers at 512K tokens, for the next case
 #   sh bench/device_long.sh 512k            8 layers, 3 steps
 #   sh bench/device_long.sh 1m              4 layers, 2 steps; rows without a profile: all but attention recomputed,
 #                                           with layer inputs and attention in host memory
@@ -32,7 +32,7 @@ pytorch*) ;;
 *) build_trainer ;;
 esac
 case $case in
-# 2 layers have the times of 8.  The run takes 5 steps: two measured, one trained, two for the recorded one.
+# A layer takes as long in a model of 2 layers as in one of 8.  The run takes 5 steps: two measured, one trained, two for the recorded one.
 profile-512k) train "$case" 400 memo "$long" 2 1 --mlp-rows 16384 --output "$profile" ;;
 512k)
     # Without a profile the trainer measures one, which takes the time of a step.

@@ -166,9 +166,8 @@ int main() {
     if (status) {
         fprintf(stderr, "12_ring_nccl: %s\n", error.message);
         if (comm) memo_comm_abort(comm); /* so that no other rank waits for this one */
-        return 1;
     }
     memo_comm_destroy(comm);
     memo_cuda_device_destroy(device);
-    return 0;
+    return status != MEMO_STATUS_OK;
 }

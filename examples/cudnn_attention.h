@@ -588,8 +588,8 @@ static inline memo_status attention_shapes_over_ranks(const memo_sp_attention_de
             (sizes.heads.n_kv % n_groups ||
              sizes.heads.n_q != sizes.heads.n_kv * (desc.n_q_heads / desc.n_kv_heads)))
             return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                                  "cuDNN's attention over ranks: %d groups of heads are not alike "
-                                  "on a rank with %d key heads",
+                                  "cuDNN's attention over ranks: %d groups do not divide the %d "
+                                  "key heads of a rank evenly; ulysses_groups = 1 would work",
                                   n_groups, sizes.heads.n_kv);
         sizes.heads.n_q /= n_groups;
         sizes.heads.n_kv /= n_groups;

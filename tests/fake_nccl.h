@@ -566,11 +566,25 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int n, ncclUniqueId id, in
     return ncclSuccess;
 }
 
+/* A split that ends only by an abort: then NCCL's thread stores the part, as at a split's end. */
+static struct {
+    int is_on; /* the next split is one */
+    ncclComm_t comm, *part;
+    int n_aborted; /* of the communicator and its part */
+} fake_endless;
+
 /* Ranks of equal color, by key, then by rank. */
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part,
                            ncclConfig_t* config) {
     int mine[2], all[FAKE_RANKS][2], r, k, n_missing = comm->size, has[FAKE_RANKS] = {0};
     if (config->blocking || !config->splitShare) return ncclInvalidArgument;
+    if (fake_endless.is_on) {
+        *part = NULL;
+        fake_endless.comm = comm;
+        fake_endless.part = part;
+        fake_endless.is_on = 0;
+        return ncclInProgress;
+    }
     FAKE_LOCK();
     mine[0] = color;
     mine[1] = key;
@@ -612,7 +626,9 @@ ncclResult_t ncclCommCount(const ncclComm_t comm, int* size) {
     return ncclSuccess;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
-    *error = *comm->is_aborted ? ncclSystemError : ncclSuccess;
+    *error = *comm->is_aborted           ? ncclSystemError
+             : comm == fake_endless.comm ? ncclInProgress
+                                         : ncclSuccess;
     return ncclSuccess;
 }
 static void fake_wait_for_graphs(const struct ncclComm* comm) {
@@ -631,6 +647,9 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     fake_progress();
     FAKE_UNLOCK();
     fake_wait_for_graphs(comm);
+    if (fake_endless.comm) __atomic_fetch_add(&fake_endless.n_aborted, 1, __ATOMIC_SEQ_CST);
+    if (comm == fake_endless.comm && !*fake_endless.part)
+        *fake_endless.part = fake_comm(comm->id * 1009, comm->is_aborted);
     return ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) { /* sent data arrives if a rank receives it */

@@ -200,6 +200,28 @@ static void an_id_of_the_callers_own_serves(void) {
     memo_comm_destroy(comm);
 }
 
+#ifdef FAKE_NCCL
+/* The part of a split that does not end in time comes later: not into a function that has returned. */
+static void a_part_that_comes_too_late_is_aborted(void) {
+    memo_comm_nccl_desc desc = memo_comm_nccl_desc_default();
+    memo_comm *comm = NULL, *part = NULL;
+    ncclUniqueId id;
+    memo_error error;
+    const char here = 0;
+    CHECK_IS(ncclGetUniqueId(&id), ==, ncclSuccess);
+    desc.unique_id = &id;
+    desc.size = 1;
+    desc.join_timeout_s = 0.05;
+    CHECK_OK(memo_comm_create_nccl(&desc, &comm, &error));
+    fake_endless.is_on = 1;
+    CHECK_IS(memo_comm_split(comm, 0, 0, "late", &part, &error), ==, MEMO_STATUS_COMM);
+    CHECK(part == NULL && strstr(error.message, "time-out") != NULL);
+    CHECK((uintptr_t)&here - (uintptr_t)fake_endless.part > 1 << 16); /* it is not on the stack */
+    memo_comm_destroy(comm);
+    CHECK_IS(fake_endless.n_aborted, ==, 2);
+}
+#endif
+
 static void tests(void) {
     TEST(ranks_join);
     TEST(collectives_give_what_they_should);
@@ -217,6 +239,9 @@ static void tests(void) {
     TEST(a_lost_peer_ends_every_wait);
     if (rank.comm) world_end();
     TEST(an_id_of_the_callers_own_serves);
+#ifdef FAKE_NCCL
+    TEST(a_part_that_comes_too_late_is_aborted);
+#endif
 }
 
 int main(int argc, char** argv) { return nccl_ranks_main(argc, argv, tests); }

@@ -483,13 +483,13 @@ static void gpt_rope_rows(gpt_model* model, const char* name, gpt_array x, int32
 
 /* ---- attention over the ranks that hold a sequence -------------------------------------------- */
 
-/* A group of heads has at least so many queries, enough to keep a GPU busy. */
+/* Least number of queries in a group of heads, so that a GPU stays busy. */
 #ifndef GPT_GROUP_QUERIES
 #define GPT_GROUP_QUERIES 65536
 #endif
 
-/* Groups of heads, whose scratch memory is that of one: the most that divide the key heads of a rank, if all ranks
- * have as many. */
+/* Returns the number of groups of heads.  Attention needs the scratch memory of one group, so it is the largest number
+ * that divides the key heads of a rank, if all ranks have as many. */
 static int32_t gpt_ulysses_groups(const memo_sp_attention_desc* desc) {
     const int32_t ulysses = desc->sharding.ulysses;
     const int64_t n_queries =

@@ -28,7 +28,7 @@ enum {
     GPT_CUDA_GEMMS_MAX = 512
 };
 static const int64_t GPT_CUDA_WORKSPACE = (int64_t)32 << 20; /* of cuBLASLt */
-/* Most elements of the rows of a matrix: beyond, a library's 32-bit index would be wrong. */
+/* Most elements of a matrix in one product: in a larger one, 32-bit indices of a library could overflow. */
 #ifndef GPT_CUDA_ELEMENTS
 #define GPT_CUDA_ELEMENTS ((int64_t)1 << 31)
 #endif

@@ -124,8 +124,8 @@ static void gpt_sum_copies(gpt_model* model, int64_t bucket) {
 
 static void gpt_sum_tensor_ranks(gpt_model* model, int64_t bucket);
 
-/* Sums a bucket's gradients: at the end of a step, and with zero 2 of every micro-batch, over copies; at the
- * end of a step then over tensor ranks. */
+/* Sums a bucket's gradients over copies: at the end of a step, with zero 2 after every micro-batch.  Then, at
+ * the end of a step, over tensor ranks. */
 static void gpt_sum_bucket(gpt_model* model, int64_t bucket, int over_copies,
                            int over_tensor_ranks) {
     memo_stream compute;

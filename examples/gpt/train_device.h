@@ -104,7 +104,7 @@ static memo_status train_device_open(train_device* d, const train_options* o,
     desc.ordinal = train_gpu;
     desc.device_memory_bytes = device_memory;
     desc.host_memory_bytes = host_memory;
-    /* A capacity that the user states is tried: the free memory of some machines grows with use. */
+    /* A capacity that the user states is tried: some machines get more free memory when a program asks for it. */
     if (host_memory) desc.host_limit = MEMO_CUDA_HOST_WARN;
     status = memo_cuda_device_create(&desc, &d->device, error);
     if (!status) status = memo_cuda_check(cudaSetDevice(train_gpu), "cudaSetDevice", error);
@@ -169,11 +169,12 @@ static memo_status train_device_check_graph(const train_options* o, memo_error* 
     if (o->is_graph && o->ranks > 1 &&
         (ncclGetVersion(&version) != ncclSuccess || version < NCCL_VERSION(2, 26, 0) ||
          (order && strcmp(order, "1") != 0)))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--graph, --ranks %lld: NCCL %d does not order a graph's operations; "
-                              "NCCL 2.26 with NCCL_LAUNCH_ORDER_IMPLICIT=1, or no --graph, would "
-                              "work",
-                              (long long)o->ranks, version);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "--graph, --ranks %lld: NCCL %d.%d does not order a graph's "
+            "operations; NCCL 2.26 with NCCL_LAUNCH_ORDER_IMPLICIT=1, or no --graph, would "
+            "work",
+            (long long)o->ranks, version / 10000, version / 100 % 100);
 #endif
     if (o->is_graph && o->accumulate > GPT_STAGED_MAX)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,

@@ -64,7 +64,7 @@ typedef struct job {
 
 enum {
     RUN_LIFTED = 1,    /* without capacities: a reference if the budget is too small */
-    RUN_TIMED = 2,     /* measure forward, backward and stalls, without a wait */
+    RUN_TIMED = 2,     /* measure forward, backward and stalls by events, without synchronizing */
     RUN_RECORDED = 4,  /* record a timed schedule */
     RUN_MEASURED = 8,  /* the session measures and chooses the rows */
     RUN_UNSWAPPED = 16 /* measured without swapped rows, if the device has room */
@@ -295,8 +295,8 @@ static memo_status profile_on_rank(run* r, const job* j, void* result, memo_erro
     return MEMO_STATUS_OK;
 }
 
-/* A layer's times do not depend on which rows are swapped.  The plan to measure on swaps none if it
- * fits so, because the system takes a quarter of a second or more to pin a GiB. */
+/* A layer's times do not depend on which rows are swapped.  The measured run swaps none if the device
+ * has room for that, because the system takes a quarter of a second or more to pin a GiB. */
 static memo_status measure_profile(job* j, memo_error* error) {
     int flags = RUN_MEASURED;
     memo_status status;
@@ -619,7 +619,7 @@ static void print_rate(const train_options* o, double step_s) {
 enum { N_TIMED = 64 };
 typedef struct last_times {
     double layers_s[N_TIMED], stall_s[N_TIMED];
-    int64_t n; /* since the first step, or since none */
+    int64_t n; /* of the steps added; counts again from 0 after the first step */
 } last_times;
 
 static void last_times_add(last_times* last, const step_times* times) {

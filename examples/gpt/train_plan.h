@@ -90,12 +90,12 @@ static int64_t host_bytes_for_rows(const train_options* o) {
     return host > staging ? host - staging : 1;
 }
 
-/* Returns a rank's share of the free space in --spill; 1 if the free space is unknown.  The engine
+/* Returns a rank's share of the free space in --spill, at least 1; 1e18 if it is unknown.  The engine
  * reserves the file before the first step and reports the error. */
 static int64_t spill_bytes_free(const train_options* o) {
     struct statvfs info;
     double n_bytes;
-    if (statvfs(o->spill, &info)) return 1;
+    if (statvfs(o->spill, &info)) return (int64_t)1e18;
     n_bytes = (double)info.f_bavail * (double)info.f_frsize / (double)o->ranks;
     return n_bytes > 1e18 ? (int64_t)1e18 : n_bytes > 1 ? (int64_t)n_bytes : 1;
 }
@@ -509,7 +509,7 @@ static memo_status refuse(const train_options* o, const candidate* c, memo_error
 /* The file of a plan must fit into --spill. */
 static memo_status check_spill_room(const train_options* o, const candidate* c, memo_error* error) {
     const int64_t free_bytes = c->sizes.spill_bytes ? spill_bytes_free(o) : 0;
-    if (free_bytes <= 1 || c->sizes.spill_bytes <= free_bytes) return MEMO_STATUS_OK;
+    if (c->sizes.spill_bytes <= free_bytes) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
                           "--spill %.300s: a rank's file of %s does not fit into %s of free space; "
                           "another folder, or more --host-memory, would work",

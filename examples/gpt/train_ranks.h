@@ -161,7 +161,7 @@ static memo_status train_join(memo_error* error) {
     return status;
 }
 
-/* The time-out of operations does not count in a replayed graph: the wait for a step has it. */
+/* The watchdog does not time a replayed graph, so the wait for the step has the time-out. */
 static memo_status (*train_synchronize_alone)(void* context, memo_stream stream, memo_error* error);
 static memo_status train_synchronize(void* context, memo_stream stream, memo_error* error) {
     const memo_status status = memo_comm_nccl_synchronize(train_world, stream, 0, error);
