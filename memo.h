@@ -3231,7 +3231,7 @@ MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error
     return status;
 }
 
-/* Returns the status of a function whose arguments come from this line; its message gets both. */
+/* Returns the status of a function whose arguments come from this line; the message names it. */
 MEMOI memo_status memoi_reader_result(const memob_reader* reader, memo_status status,
                                       const memo_error* reason, memo_error* error) {
     if (!status) return MEMO_STATUS_OK;

@@ -213,7 +213,7 @@ mistakes_are_refused() {
         refused 'MASTER_ADDR: not set' SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 'SLURM_STEP_TASKS_PER_NODE=1(x2)' -- &&
         refused 'torchrun started 2; torchrun --nproc-per-node 4 would do' RANK=0 WORLD_SIZE=2 MASTER_ADDR=a -- --ranks 4 &&
         refused '--ranks 2: a rank is a process; start this program with mpirun -n 2' -- --data 2 &&
-        refused '--graph, --ranks 2: NCCL 22700 does not order' NCCL_LAUNCH_ORDER_IMPLICIT=0 RANK=0 WORLD_SIZE=2 \
+        refused '--graph, --ranks 2: NCCL 2.27 does not order' NCCL_LAUNCH_ORDER_IMPLICIT=0 RANK=0 WORLD_SIZE=2 \
             MASTER_ADDR=a -- --data 2 --graph &&
         refused '--graph takes at most 64 micro-batches' -- --accumulate 65 --graph &&
         refused '--device-memory 9.0 GiB: the GPU has 8.0 GiB, of which .* free; --device-memory [0-9]*MiB, or none, would' -- \
