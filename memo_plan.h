@@ -10027,6 +10027,7 @@ typedef struct memoi_degrees_search {
 
     double* rest_s; /* (n_blocks, n_degrees): cost of the cheapest path behind, at the last price */
     int32_t* path;  /* the last path, (n_blocks) indices of degrees */
+    int32_t* ends[2]; /* at the present price: a path that fits, one that does not */
 
     memoi_degrees_range* ranges;
     int64_t n_ranges, range_capacity;
@@ -10117,10 +10118,43 @@ MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int6
     memoi_degrees_path_sum(search, time_s, extra);
 }
 
+/* Joins the first blocks of one end to the last blocks of the other: the fastest of these paths that
+ * fits in the room.  Returns its time, or INFINITY.  At the best price both ends cost the same, so
+ * a join costs that and one change of degrees, and leaves a room of less than a block. */
+MEMOI double memoi_degrees_join(memoi_degrees_search* search, int first, int64_t room) {
+    const int32_t *before = search->ends[first], *after = search->ends[!first];
+    int32_t n = search->problem->n_blocks, d = search->problem->n_degrees, best = n, i;
+    double time_s, best_s = INFINITY;
+    int64_t extra;
+    memcpy(search->path, after, (size_t)n * sizeof(int32_t));
+    memoi_degrees_path_sum(search, &time_s, &extra);
+    for (i = 0; i < n; i++) { /* block i changes its end */
+        int64_t at = (int64_t)i * d, own = at + before[i], other = at + after[i];
+        if (extra <= room && time_s < best_s) {
+            best_s = time_s;
+            best = i;
+        }
+        time_s += search->node_s[own] - search->node_s[other];
+        extra += search->extra[own] - search->extra[other];
+        if (i > 0) {
+            const double* edge_s = &search->edge_s[(at - d + before[i - 1]) * d];
+            time_s += edge_s[before[i]] - edge_s[after[i]];
+        }
+        if (i + 1 < n)
+            time_s +=
+                search->edge_s[own * d + after[i + 1]] - search->edge_s[other * d + after[i + 1]];
+    }
+    if (best == n) return INFINITY;
+    memcpy(search->path, before, (size_t)best * sizeof(int32_t));
+    memoi_degrees_take(search);
+    return best_s;
+}
+
 /* Finds price and bound of a range. */
 MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range* range) {
     const memo_degrees_problem* problem = search->problem;
     int64_t limit = search->limits[range->high], fit, over, extra;
+    size_t n_bytes = (size_t)problem->n_blocks * sizeof(int32_t);
     double over_s, time_s;
     int32_t i;
     int k;
@@ -10141,6 +10175,7 @@ MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range
     memoi_degrees_path_sum(search, &range->fit_s, &fit);
     if (fit > range->room) return;
     memoi_degrees_take(search);
+    memcpy(search->ends[0], search->path, n_bytes);
 
     /* The fastest path of all. */
     memoi_degrees_walk(search, 0, limit, &over_s, &over);
@@ -10150,6 +10185,7 @@ MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range
         range->fit_s = over_s;
         return;
     }
+    memcpy(search->ends[1], search->path, n_bytes);
 
     /* At the price where both cost the same, a cheaper path replaces one of them. */
     for (k = 0; k < 100 && !memoi_degrees_is_late(search); k++) {
@@ -10163,6 +10199,7 @@ MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range
             range->price_s = price_s;
         }
         if (cost_s >= (over_s + price_s * (double)over) * (1 - 1e-12)) break;
+        memcpy(search->ends[extra > range->room], search->path, n_bytes);
         if (extra <= range->room) {
             range->fit_s = time_s;
             fit = extra;
@@ -10170,6 +10207,12 @@ MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range
             over_s = time_s;
             over = extra;
         }
+    }
+
+    /* In the room, and in the room that the largest runtime leaves: such a path is a plan. */
+    for (k = 0; k < 2; k++) {
+        range->fit_s = fmin(range->fit_s, memoi_degrees_join(search, k, range->room));
+        (void)memoi_degrees_join(search, k, range->room - limit + search->limits[range->low]);
     }
 }
 
@@ -10390,6 +10433,7 @@ MEMOI int memoi_degrees_search_create(memoi_degrees_search* search) {
     search->rest_s = (double*)memob_arrays_add(a, n * d, sizeof(double));
     search->rest = (int64_t*)memob_arrays_add(a, n + 1, sizeof(int64_t));
     search->path = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
+    for (k = 0; k < 2; k++) search->ends[k] = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
     if (!label || a->failed) return 0;
 
     /* Times, and the bytes beyond the least of each block, because only these depend on the

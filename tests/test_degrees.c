@@ -379,6 +379,45 @@ static void blocks_512_and_more(void) {
 }
 
 /* Without pinned ends the last block takes another degree for nothing. */
+/* Many blocks of few kinds: whole ranges of blocks change their degree at the same price on memory. */
+static void blocks_of_few_kinds(void) {
+    int n_kinds;
+    for (n_kinds = 1; n_kinds <= 3; n_kinds++) {
+        memo_degrees_problem* problem;
+        memo_degrees_plan* plan = NULL;
+        int32_t n = 4096, d = 5, i, p, q;
+        int64_t least = 0, most = 0;
+        CHECK_OK(memo_degrees_problem_create(n, powers, d, &problem, &error));
+        for (p = 0; p < d; p++) {
+            for (q = p + 1; q < d; q++) problem->gather_s[p][q] = memo_test_real();
+            for (i = 0; i < n; i++) {
+                memo_degree_cost* c = &problem->costs[i * d + p];
+                double degree = powers[p];
+                if (i >= n_kinds) {
+                    *c = problem->costs[i % n_kinds * d + p];
+                    continue;
+                }
+                c->forward_s = 1 + memo_test_real() / 10;
+                c->forward_collective_s = c->backward_collective_s = p * (1 + memo_test_real()) / 4;
+                c->backward_s = 2 * c->forward_s;
+                c->state_bytes = (int64_t)(1e8 * (1 + memo_test_real() / 10) / degree);
+                c->runtime_bytes = (int64_t)(1e8 * (1 + 4 / degree));
+            }
+        }
+        for (i = 0; i < n; i++) {
+            least += problem->costs[i * d + d - 1].state_bytes;
+            most += problem->costs[i * d].state_bytes;
+        }
+        problem->memory_bytes = (least + most) / 2;
+        CHECK_OK(memo_degrees_solve(problem, 1, &plan, &error));
+        CHECK_CASE(plan->step_s <= plan->lower_bound_s * 1.0005, "%d kinds: %.12g, bound %.12g",
+                   n_kinds, plan->step_s, plan->lower_bound_s);
+        CHECK_IS(plan->memory_bytes, <=, problem->memory_bytes);
+        memo_degrees_plan_destroy(plan);
+        memo_degrees_problem_destroy(problem);
+    }
+}
+
 static void boundary_is_pinned(void) {
     memo_degrees_model model = model_of(6, 2048, 3);
     memo_degrees_problem* problem;
@@ -708,6 +747,7 @@ int main(int argc, char** argv) {
     TEST(blocks_48_degrees_3);
     TEST(blocks_128_degrees_4);
     TEST(blocks_512_and_more);
+    TEST(blocks_of_few_kinds);
     TEST(boundary_is_pinned);
     TEST(ranks_like_the_simulation);
     TEST(profile_files);
