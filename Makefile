@@ -27,6 +27,7 @@ VARIANT :=
 BUILD   := build$(if $(VARIANT),/$(VARIANT))
 
 HEADERS  := memo.h memo_plan.h memo_cuda.cuh memo_sp.h
+EXTRAS   := $(notdir $(wildcard extras/*.h))
 EXAMPLES := $(patsubst %.c,build/examples/%,$(notdir $(wildcard examples/*.c examples/tools/*.c))) \
 	build/examples/train_gpt build/examples/tmp_plan
 BENCHES  := $(patsubst bench/%.c,build/bench/%,$(wildcard bench/*.c))
@@ -36,7 +37,7 @@ TESTS    := $(sort $(notdir $(basename $(wildcard tests/test_*.c tests/test_*.sh
 TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard $(TESTS:%=tests/%.c)))
 # Test scripts build their own programs, so they run without a variant only.
 TEST_SCRIPTS  := $(if $(VARIANT),,$(wildcard $(TESTS:%=tests/%.sh)))
-FORMATTED := $(wildcard *.h *.cuh examples/*.[ch] examples/*/*.[ch] examples/*.cu examples/gpt/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*/*.[ch] bench/*.cu)
+FORMATTED := $(wildcard *.h *.cuh extras/*.h examples/*.[ch] examples/*/*.[ch] examples/*.cu examples/gpt/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*/*.[ch] bench/*.cu)
 
 # These targets need no compiler, so they skip the set-up.
 NO_SETUP := help clean format format-check install uninstall release setup
@@ -56,7 +57,7 @@ build/config.mk: scripts/setup.sh
 Q := $(if $(V),,@)
 # WERROR=1 applies to the plain build only: under sanitizers gcc's warnings of uninitialized values are wrong.
 WARNINGS = -Wall -Wextra -Wpedantic -Wconversion -Wshadow $(if $(WERROR),$(if $(VARIANT),,-Werror))
-FLAGS    = -std=c99 -g -I. -Iexamples $(WARNINGS) -pthread
+FLAGS    = -std=c99 -g -I. -Iextras -Iexamples $(WARNINGS) -pthread
 
 # Compiling takes most of the time of a test run, so tests are built with -O1.
 OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O1)
@@ -277,7 +278,7 @@ test-mpi: ## the tests of comm over MPI, on 4 ranks, and the trainer's
 build/fuzz/%: tests/%.c Makefile
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
-	$(Q)clang -std=c99 -g -O1 -I. -Iexamples -pthread -MMD -MP -MF $@.d -MT $@ -fsanitize=fuzzer,address,undefined \
+	$(Q)clang -std=c99 -g -O1 -I. -Iextras -Iexamples -pthread -MMD -MP -MF $@.d -MT $@ -fsanitize=fuzzer,address,undefined \
 		-fno-sanitize-recover=all $< -o $@ -lm
 
 fuzz: ## fuzz the readers of traces, plans and schedules, and the planner, FUZZ_SECONDS each (60)
@@ -322,15 +323,15 @@ release: ## write VERSION=1.2.3 into all headers
 	@echo "$(VERSION)" | grep -Eqx '([0-9]+\.){2}[0-9]+' || { echo 'make $@: VERSION: not three numbers ($(VERSION)); 1.2.3 would work' >&2; exit 2; }
 	$(Q)set -- $(subst ., ,$(VERSION)); sed -i -e "s/^\(#define MEMO_VERSION_MAJOR\) .*/\1 $$1/" \
 		-e "s/^\(#define MEMO_VERSION_MINOR\) .*/\1 $$2/" -e "s/^\(#define MEMO_VERSION_PATCH\) .*/\1 $$3/" \
-		-e "s/^\(#if MEMO_VERSION_MAJOR !=\) .*/\1 $$1 || MEMO_VERSION_MINOR != $$2/" $(HEADERS)
+		-e "s/^\(#if MEMO_VERSION_MAJOR !=\) .*/\1 $$1 || MEMO_VERSION_MINOR != $$2/" $(HEADERS) $(EXTRAS:%=extras/%)
 
 install: ## install headers and memo.pc under PREFIX (/usr/local), below DESTDIR
 	mkdir -p "$(DESTDIR)$(PREFIX)/include" "$(DESTDIR)$(PREFIX)/share/pkgconfig"
-	cp $(HEADERS) "$(DESTDIR)$(PREFIX)/include/"
+	cp $(HEADERS) $(EXTRAS:%=extras/%) "$(DESTDIR)$(PREFIX)/include/"
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' memo.pc.in >"$(DESTDIR)$(PREFIX)/share/pkgconfig/memo.pc"
-	cd "$(DESTDIR)$(PREFIX)" && chmod 644 $(HEADERS:%=include/%) share/pkgconfig/memo.pc
+	cd "$(DESTDIR)$(PREFIX)" && chmod 644 $(HEADERS:%=include/%) $(EXTRAS:%=include/%) share/pkgconfig/memo.pc
 uninstall: ## remove the installed files
-	cd "$(DESTDIR)$(PREFIX)" && rm -f $(HEADERS:%=include/%) share/pkgconfig/memo.pc
+	cd "$(DESTDIR)$(PREFIX)" && rm -f $(HEADERS:%=include/%) $(EXTRAS:%=include/%) share/pkgconfig/memo.pc
 
 # ---- the rest ----
 

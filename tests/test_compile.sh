@@ -11,7 +11,11 @@ set -u
 folder=build/tests/compile
 sources=tests/compile
 warnings="-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
+extras=$(cd extras && ls *.h)
 implementations="-DMEMO_IMPLEMENTATION -DMEMO_PLAN_IMPLEMENTATION -DMEMO_SP_IMPLEMENTATION"
+for header in $extras; do # memo_x.h: MEMO_X_IMPLEMENTATION
+    implementations="$implementations -D$(echo "${header%.h}" | tr a-z A-Z)_IMPLEMENTATION"
+done
 lp_cflags=$(sed -n 's/^LP_SOLVE_CFLAGS := //p' build/config.mk 2>/dev/null)
 lp_libs=$(sed -n 's/^LP_SOLVE_LIBS := //p' build/config.mk 2>/dev/null)
 LC_ALL=C
@@ -79,7 +83,7 @@ alone() { # HEADER COMPILER LANGUAGE STANDARDS
 check_alone() { # HEADER COMPILER LANGUAGE STANDARD MACROS...
     header=$1 compiler=$2 language=$3 standard=$4
     shift 4
-    run $compiler -x $language -std=$standard $warnings -I. "$@" "-DHEADER=\"$header\"" -fsyntax-only \
+    run $compiler -x $language -std=$standard $warnings -I. -Iextras "$@" "-DHEADER=\"$header\"" -fsyntax-only \
         $sources/alone.c
 }
 
@@ -91,7 +95,7 @@ optimized() { # COMPILER LANGUAGE STANDARD
 object() { # COMPILER LANGUAGE STANDARD SOURCE OBJECT FLAGS...
     compiler=$1 language=$2 standard=$3 source=$4 object=$5
     shift 5
-    run $compiler -x "$language" -std="$standard" $warnings -I. "$@" -c "$sources/$source" -o "$folder/$object"
+    run $compiler -x "$language" -std="$standard" $warnings -I. -Iextras "$@" -c "$sources/$source" -o "$folder/$object"
 }
 
 # Two translation units, each in its own language, one program; it runs.
@@ -107,7 +111,7 @@ two_units() { # COMPILER LANGUAGE STANDARD (of the implementation) COMPILER LANG
 # -ffast-math lets a compiler assume that no value is NaN.  Bad descs are refused nevertheless.  -Ofast would take
 # three times as long to compile.
 refuses_with_fast_math() { # COMPILER TEST
-    run $1 -std=c99 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -ffast-math -I. -Itests $lp_cflags \
+    run $1 -std=c99 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -ffast-math -I. -Iextras -Itests $lp_cflags \
         "tests/$2.c" tests/lib/scarce.c -o "$folder/$2" $lp_libs -lpthread -lm &&
         run "$folder/$2" refuse
 }
@@ -137,7 +141,7 @@ exports() { # COMPILER LANGUAGE STANDARD
 # Every macro that a line of the headers themselves defines; _POSIX_C_SOURCE and _DEFAULT_SOURCE are asked for
 # by the implementation, as memo.h says.
 macros() { # COMPILER
-    run $1 -std=c99 -I. -dD -E $lp_cflags $sources/implementation.c >"$folder/macros" || return 1
+    run $1 -std=c99 -I. -Iextras -dD -E $lp_cflags $sources/implementation.c >"$folder/macros" || return 1
     awk '
         /^# [0-9]+ "/ { file = $3; gsub(/"/, "", file); ours = file ~ /(^|\/)(memo[a-z_]*\.h|parts\/[^\/]*\.inc)$/ }
         /^#define / && ours { n++; name = $2; sub(/\(.*/, "", name)
@@ -155,14 +159,14 @@ types() {
         /^typedef .*;/ { name = $0; if (name ~ /\(\*/) { sub(/.*\(\*/, "", name); sub(/\).*/, "", name) }
             else { sub(/;.*/, "", name); sub(/.*[ *]/, "", name) } check(name) }
         function check(name) { n++; if (name !~ /^memoi?_/) { print FILENAME ": " name; bad = 1 } }
-        END { if (n < 20) { print "no types found"; bad = 1 } exit bad }' memo.h memo_plan.h memo_sp.h memo_cuda.cuh
+        END { if (n < 20) { print "no types found"; bad = 1 } exit bad }' memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h
 }
 
 names_of() { grep -oE "\\b($1)[A-Za-z0-9_]+" "$2" | sort -u; }
 
 # A name that begins with memoi_ belongs to one header.
 borrowings() {
-    for header in memo.h memo_plan.h memo_sp.h memo_cuda.cuh; do names_of 'memoi_|MEMOI_' $header; done | sort | uniq -d >"$folder/borrowed"
+    for header in memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h; do names_of 'memoi_|MEMOI_' $header; done | sort | uniq -d >"$folder/borrowed"
     [ "$(names_of 'memoi_|MEMOI_' memo.h | wc -l)" -gt 100 ] || { echo "no names found"; return 1; }
     [ ! -s "$folder/borrowed" ] || { cat "$folder/borrowed"; echo "in more than one header"; return 1; }
     names_of 'memoi_|MEMOI_' examples/tools/caching_model.h | grep . && { echo "of a header, in examples/tools/caching_model.h"; return 1; }
@@ -172,14 +176,14 @@ borrowings() {
 # Comments too: the formatter leaves them as they are.  A message that the compiler prints may be longer.
 columns() {
     awk 'FNR == 1 { n++ } length > 100 && !/^ *"memo\.h: / { print FILENAME ":" FNR ": " length " columns"; bad = 1 }
-        END { exit bad || n < 4 }' memo.h memo_plan.h memo_sp.h memo_cuda.cuh
+        END { exit bad || n < 4 }' memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h
 }
 
 # What the headers share is declared in the room >>base of memo.h.
 base() {
     sed -n '/^\/\* ---- >>base/,/^\/\* ---- >>memory/p' memo.h >"$folder/base"
     names_of 'memob_|MEMOB_' "$folder/base" >"$folder/declared"
-    for file in memo_plan.h memo_sp.h memo_cuda.cuh examples/tools/caching_model.h; do
+    for file in memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h examples/tools/caching_model.h; do
         names_of 'memob_|MEMOB_' $file
     done | sort -u >"$folder/used"
     [ "$(wc -l <"$folder/used")" -gt 40 ] || { echo "no names found"; return 1; }
@@ -219,8 +223,8 @@ late_header() { # COMPILER
     fi
     grep -q 'error.*memo\.h: a system header came before' "$folder/late" || { cat "$folder/late"; return 1; }
     # What the message advises.
-    run $1 -std=c99 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE $warnings -I. -fsyntax-only $sources/late.c &&
-        run $1 -std=gnu99 $warnings -I. -fsyntax-only $sources/late.c
+    run $1 -std=c99 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE $warnings -I. -Iextras -fsyntax-only $sources/late.c &&
+        run $1 -std=gnu99 $warnings -I. -Iextras -fsyntax-only $sources/late.c
 }
 
 # The check comes before the first header that a system without 32-bit headers lacks.
@@ -245,7 +249,7 @@ with_nvcc() { # HEADER ARCHITECTURES
 tap_jobs=$tap_processors
 for compiler in $c_compilers; do
     known=$(standards $compiler c $c_standards)
-    for header in memo.h memo_plan.h memo_sp.h; do
+    for header in memo.h memo_plan.h memo_sp.h $extras; do
         test_is "$header alone, $compiler: $known" alone $header $compiler c "$known"
     done
     tests_all && test_is "implementation optimized, $compiler" optimized $compiler c c99
@@ -256,7 +260,7 @@ if [ -z "$cxx_compilers" ]; then
 fi
 for compiler in $cxx_compilers; do
     known=$(standards $compiler c++ $cxx_standards)
-    for header in memo.h memo_plan.h memo_sp.h; do
+    for header in memo.h memo_plan.h memo_sp.h $extras; do
         test_is "$header alone, $compiler: $known" alone $header $compiler c++ "$known"
     done
     tests_all && test_is "implementation optimized, $compiler" optimized $compiler c++ c++11

@@ -20,7 +20,7 @@ example() { # FILE
     name=$(basename "$1" .c)
     place=$folder/$name
     mkdir -p "$place"
-    for entry in "$root"/*.h "$root"/parts "$root"/examples; do
+    for entry in "$root"/*.h "$root"/parts "$root"/extras "$root"/examples; do
         [ -e "$entry" ] && ln -s "$entry" "$place/"
     done
     section "$1" "Build" >"$place/build"

@@ -2,6 +2,7 @@
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
+#include "memo_faults.h"
 
 #define GPT_LOGITS_BYTES 8192 /* 8 rows of f32: so that models of a test have many chunks */
 #include "gpt_test.h"
@@ -1247,46 +1248,6 @@ static void a_model_chooses_its_rows(void) {
 /* ---- failures -----------------------------------------------------------------------------------
  */
 
-/* A host device whose n-th call fails. */
-static struct {
-    memo_device original;
-    int64_t calls, failing_call; /* from 1; 0: none */
-} faulty;
-
-static int faulty_fails(memo_error* error) {
-    if (++faulty.calls != faulty.failing_call) return 0;
-    memo_error_set(error, MEMO_STATUS_DEVICE, "call %lld fails on purpose",
-                   (long long)faulty.calls);
-    return 1;
-}
-static memo_status faulty_device_alloc(void* c, int64_t n, void** a, memo_error* e) {
-    return faulty_fails(e) ? MEMO_STATUS_DEVICE : faulty.original.device_alloc(c, n, a, e);
-}
-static memo_status faulty_host_alloc(void* c, int64_t n, void** a, memo_error* e) {
-    return faulty_fails(e) ? MEMO_STATUS_DEVICE : faulty.original.host_alloc(c, n, a, e);
-}
-static memo_status faulty_stream_create(void* c, const char* name, int32_t priority, memo_stream* s,
-                                        memo_error* e) {
-    return faulty_fails(e) ? MEMO_STATUS_DEVICE
-                           : faulty.original.stream_create(c, name, priority, s, e);
-}
-static memo_status faulty_event_create(void* c, memo_event* event, memo_error* e) {
-    return faulty_fails(e) ? MEMO_STATUS_DEVICE : faulty.original.event_create(c, event, e);
-}
-static memo_status faulty_event_record(void* c, memo_event event, memo_stream s, memo_error* e) {
-    return faulty_fails(e) ? MEMO_STATUS_DEVICE : faulty.original.event_record(c, event, s, e);
-}
-static memo_status faulty_event_wait(void* c, memo_event event, memo_stream s, memo_error* e) {
-    return faulty_fails(e) ? MEMO_STATUS_DEVICE : faulty.original.event_wait(c, event, s, e);
-}
-static memo_status faulty_copy(void* c, memo_stream s, memo_copy_kind kind, void* to,
-                               const void* from, int64_t n, memo_error* e) {
-    return faulty_fails(e) ? MEMO_STATUS_DEVICE : faulty.original.copy(c, s, kind, to, from, n, e);
-}
-static memo_status faulty_fill(void* c, memo_stream s, void* a, int32_t value, int64_t n,
-                               memo_error* e) {
-    return faulty_fails(e) ? MEMO_STATUS_DEVICE : faulty.original.fill(c, s, a, value, n, e);
-}
 /* If any call fails: a status with a message, nothing leaked, and an existing model still works. */
 static void any_failing_call_is_reported(void) {
     const gpt_config config = gpt_test_config(4, 16, 2, 1, 20, 1, 4, 0.1);
@@ -1295,7 +1256,7 @@ static void any_failing_call_is_reported(void) {
     uint8_t text[N_ACCUMULATED * 20 + 1];
     history expected = history_make(&config), result = history_make(&config);
     gpt_real* start = (gpt_real*)allocate(n, sizeof(gpt_real));
-    memo_device table;
+    memo_faults faults;
     const memo_host_device_desc host = memo_host_device_desc_default();
     gpt_test_run run;
     memo_error error;
@@ -1315,27 +1276,19 @@ static void any_failing_call_is_reported(void) {
     gpt_destroy(run.model);
     run.model = NULL;
 
-    table = faulty.original = *run.host;
-    table.device_alloc = faulty_device_alloc;
-    table.host_alloc = faulty_host_alloc;
-    table.stream_create = faulty_stream_create;
-    table.event_create = faulty_event_create;
-    table.event_record = faulty_event_record;
-    table.event_wait = faulty_event_wait;
-    table.copy = faulty_copy;
-    table.fill = faulty_fill;
-    desc.device = &table;
+    desc.device = &faults.device;
     for (failing = 1; !is_done; failing++) {
         gpt_model* model = NULL;
         memo_status status;
-        faulty.calls = 0;
-        faulty.failing_call = failing;
+        memo_faults_init(&faults, run.host);
+        faults.failing_call = failing;
         memset(&error, 0, sizeof error);
         status = gpt_create(&desc, &model, &error);
         if (status) CHECK(!model);
         if (!status) status = train(model, &config, 1, text, &result, &error);
-        is_done = faulty.calls < failing;
-        CHECK_CASE(is_done ? !status : status && error.message[0], "call %lld", (long long)failing);
+        is_done = faults.n_calls < failing;
+        CHECK_CASE(is_done ? !status : status && error.message[0], "call %lld, %s",
+                   (long long)failing, is_done ? "none" : faults.failed);
         if (model && status && failing % 7 == 0) {
             /* The step is lost, the model is not: from the same start it gives the same numbers. */
             double loss = 0;

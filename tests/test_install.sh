@@ -14,7 +14,7 @@ mkdir -p "$folder/empty" || exit 1
 
 installs() {
     $make install PREFIX="$folder/prefix" DESTDIR= || return 1
-    for file in include/memo.h include/memo_plan.h include/memo_cuda.cuh include/memo_sp.h share/pkgconfig/memo.pc; do
+    for file in include/memo.h include/memo_plan.h include/memo_cuda.cuh include/memo_sp.h include/memo_faults.h share/pkgconfig/memo.pc; do
         [ -f "$folder/prefix/$file" ] || { echo "missing: $file"; return 1; }
     done
     ! grep -n '@' "$folder/prefix/share/pkgconfig/memo.pc"
@@ -59,7 +59,7 @@ failed_set_up() {
 
 # The headers of one release match, and refuse memo.h of another.
 releases() {
-    mkdir -p "$folder/next" && cp Makefile memo*.h memo*.cuh "$folder/next/" || return 1
+    mkdir -p "$folder/next" && cp -r Makefile memo*.h memo*.cuh extras "$folder/next/" || return 1
     (cd "$folder/next" && MAKEFLAGS= $make release VERSION=3.14.15) || return 1
     grep -qx '#define MEMO_VERSION_PATCH 15' "$folder/next/memo.h" || return 1
     for header in memo_plan.h memo_sp.h; do

@@ -3,6 +3,7 @@
  * leaks.  The next run gives the right results, on a new communicator, and on new devices because a host device cannot
  * be used after a failed operation. */
 #include "memo_sp.h"
+#include "memo_faults.h"
 #include <pthread.h>
 #include "memo_test.h"
 #include "stats.h"
@@ -23,96 +24,17 @@ typedef struct faults {
     const memo_device* device;
     memo_comm* comm;
     memo_attention attention;
+    memo_faults of_device;
 } faults;
 
 static int is_failing(faults* f, const char* what, memo_error* e) {
     if (++f->n_calls != f->failing) return 0;
-    memo_error_set(e, MEMO_STATUS_DEVICE, "%s, call %lld, was made to fail", what,
+    memo_error_set(e, MEMO_STATUS_DEVICE, "%s: call %lld fails on purpose", what,
                    (long long)f->failing);
     return 1;
 }
 
-/* A function of the device's table, or of the communicator's, that may fail instead. */
-#define DEVICE_CALL(name, parameters, arguments)                                                   \
-    static memo_status faulty_##name parameters {                                                  \
-        faults* f = (faults*)context;                                                              \
-        if (is_failing(f, #name, e)) return MEMO_STATUS_DEVICE;                                    \
-        return f->device->name arguments;                                                          \
-    }
-#define INNER f->device->context
-DEVICE_CALL(device_alloc, (void* context, int64_t n, void** address, memo_error* e),
-            (INNER, n, address, e))
-DEVICE_CALL(stream_create,
-            (void* context, const char* name, int32_t priority, memo_stream* s, memo_error* e),
-            (INNER, name, priority, s, e))
-DEVICE_CALL(event_create, (void* context, memo_event* event, memo_error* e), (INNER, event, e))
-DEVICE_CALL(event_record, (void* context, memo_event event, memo_stream s, memo_error* e),
-            (INNER, event, s, e))
-DEVICE_CALL(event_wait, (void* context, memo_event event, memo_stream s, memo_error* e),
-            (INNER, event, s, e))
-DEVICE_CALL(copy_rows,
-            (void* context, memo_stream s, memo_copy_kind kind, void* to, int64_t to_stride,
-             const void* from, int64_t from_stride, int64_t n_bytes, int64_t n, memo_error* e),
-            (INNER, s, kind, to, to_stride, from, from_stride, n_bytes, n, e))
-DEVICE_CALL(fill,
-            (void* context, memo_stream s, void* address, int32_t value, int64_t n, memo_error* e),
-            (INNER, s, address, value, n, e))
-DEVICE_CALL(merge, (void* context, memo_stream s, const memo_merge_desc* d, memo_error* e),
-            (INNER, s, d, e))
-DEVICE_CALL(add, (void* context, memo_stream s, const memo_add_desc* d, memo_error* e),
-            (INNER, s, d, e))
-DEVICE_CALL(row_sums, (void* context, memo_stream s, const memo_row_sums_desc* d, memo_error* e),
-            (INNER, s, d, e))
-DEVICE_CALL(cast, (void* context, memo_stream s, const memo_cast_desc* d, memo_error* e),
-            (INNER, s, d, e))
-DEVICE_CALL(sinks, (void* context, memo_stream s, const memo_sinks_desc* d, memo_error* e),
-            (INNER, s, d, e))
-DEVICE_CALL(sink_sums, (void* context, memo_stream s, const memo_sinks_desc* d, memo_error* e),
-            (INNER, s, d, e))
-/* Waits, then reports the failure, like a real device. */
-static memo_status faulty_stream_synchronize(void* context, memo_stream s, memo_error* e) {
-    faults* f = (faults*)context;
-    memo_status status = f->device->stream_synchronize(INNER, s, e);
-    if (!status && is_failing(f, "stream_synchronize", e)) return MEMO_STATUS_DEVICE;
-    return status;
-}
-/* What destroys is passed on. */
-static memo_status passed_free(void* context, void* address, memo_error* e) {
-    faults* f = (faults*)context;
-    return f->device->device_free(INNER, address, e);
-}
-static memo_status passed_stream_destroy(void* context, memo_stream s, memo_error* e) {
-    faults* f = (faults*)context;
-    return f->device->stream_destroy(INNER, s, e);
-}
-static memo_status passed_event_destroy(void* context, memo_event event, memo_error* e) {
-    faults* f = (faults*)context;
-    return f->device->event_destroy(INNER, event, e);
-}
-
-static memo_device faulty_device(faults* f) {
-    memo_device table = *f->device;
-    table.context = f;
-    table.device_alloc = faulty_device_alloc;
-    table.stream_create = faulty_stream_create;
-    table.event_create = faulty_event_create;
-    table.event_record = faulty_event_record;
-    table.event_wait = faulty_event_wait;
-    table.copy_rows = faulty_copy_rows;
-    table.fill = faulty_fill;
-    table.merge = faulty_merge;
-    table.add = faulty_add;
-    table.row_sums = faulty_row_sums;
-    table.cast = faulty_cast;
-    table.sinks = faulty_sinks;
-    table.sink_sums = faulty_sink_sums;
-    table.stream_synchronize = faulty_stream_synchronize;
-    table.device_free = passed_free;
-    table.stream_destroy = passed_stream_destroy;
-    table.event_destroy = passed_event_destroy;
-    return table;
-}
-
+/* A function of the communicator's table that may fail instead. */
 #define COMM_CALL(name, parameters, arguments)                                                     \
     static memo_status faulty_##name parameters {                                                  \
         faults* f = (faults*)comm->context;                                                        \
@@ -143,7 +65,7 @@ static memo_comm faulty_comm(faults* f) {
 /* The local attention is refused, or, every other time, fails when the stream gets there. */
 static memo_status failing_operation(void* args, memo_error* e) {
     (void)args;
-    return memo_error_set(e, MEMO_STATUS_DEVICE, "an operation was made to fail");
+    return memo_error_set(e, MEMO_STATUS_DEVICE, "an operation fails on purpose");
 }
 static memo_status faulty_attention(faults* f, memo_attention_function function, memo_stream s,
                                     const memo_attention_block* block, memo_error* e) {
@@ -242,7 +164,7 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     if (!status) status = memo_sp_attention_forward(attention, &t, &mask, e);
     if (!status) status = memo_sp_attention_backward(attention, &t, &mask, e);
     if (!status) status = memo_stream_synchronize(table, stream, e);
-    r->n_calls = f->n_calls; /* destroy has nobody to tell */
+    r->n_calls = f->n_calls + f->of_device.n_calls; /* destroy has nobody to tell */
     if (status && r->failing && r->afterwards == AFTERWARDS_ABORT) memo_comm_abort(r->world);
     (void)memo_stream_synchronize(r->device, stream, NULL);
     memo_sp_attention_destroy(attention);
@@ -254,19 +176,19 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
 static void* rank_main(void* argument) {
     rank_run* r = (rank_run*)argument;
     memo_stream stream = NULL;
-    memo_device table;
     memo_comm comm;
     faults f;
     memset(&f, 0, sizeof f);
     memset(&r->error, 0, sizeof r->error);
     f.device = r->device;
     f.comm = r->world;
-    f.failing = r->failing;
+    f.failing = r->fault == FAULT_DEVICE ? 0 : r->failing;
     r->status = memo_stream_create(r->device, "compute", 0, &stream, &r->error);
-    table = r->fault == FAULT_DEVICE ? faulty_device(&f) : *r->device;
+    memo_faults_init(&f.of_device, r->device);
+    f.of_device.failing_call = r->fault == FAULT_DEVICE ? r->failing : 0;
     comm = r->fault == FAULT_COMM ? faulty_comm(&f) : *r->world;
     if (!r->status)
-        r->status = rank_pass(r, r->fault == FAULT_DEVICE ? &table : r->device,
+        r->status = rank_pass(r, r->fault == FAULT_DEVICE ? &f.of_device.device : r->device,
                               r->fault == FAULT_COMM ? &comm : r->world, &f, stream, &r->error);
     if (stream) (void)memo_stream_destroy(r->device, stream, NULL);
     if (r->afterwards == AFTERWARDS_STAY) pthread_barrier_wait(r->finished);
@@ -361,7 +283,7 @@ static void expect_statuses(int32_t ring, memo_type type, int fault) {
             CHECK_CASE(ranks[r].status && ranks[r].error.message[0],
                        "fault %d, ring %d, rank %d, call %d", fault, (int)ring, r, (int)k);
             if (ranks[r].afterwards != AFTERWARDS_STAY) /* before the other rank's time-out */
-                CHECK_CASE(strstr(ranks[r].error.message, "made to fail") != NULL,
+                CHECK_CASE(strstr(ranks[r].error.message, "on purpose") != NULL,
                            "fault %d, ring %d, rank %d, call %d: %s", fault, (int)ring, r, (int)k,
                            ranks[r].error.message);
             /* The other may have had all that it needs. */

@@ -2,7 +2,9 @@
  * race, and every fault is a status. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
+#define MEMO_FAULTS_IMPLEMENTATION
 #include "memo.h"
+#include "memo_faults.h"
 #include "memo_test.h"
 #include "stats.h"
 #include "swap_chain.h"
@@ -687,92 +689,14 @@ static void tables_of_rows_have_their_sizes(void) {
 
 /* --- faults --- */
 
-/* A table in which the k-th fallible call fails. */
-typedef struct faulty {
-    memo_device table; /* first: its address is the context */
-    memo_device* inner;
-    int64_t n_calls, failing;
-} faulty;
-
-static int fails(faulty* f, memo_error* e) {
-    if (f->n_calls++ != f->failing) return 0;
-    memo_error_set(e, MEMO_STATUS_DEVICE, "injected fault at call %lld", (long long)f->failing);
-    return 1;
-}
-#define FAULTY(name, parameters, arguments)                                                        \
-    static memo_status faulty_##name parameters {                                                  \
-        faulty* f = (faulty*)context;                                                              \
-        if (fails(f, e)) return MEMO_STATUS_DEVICE;                                                \
-        return f->inner->name arguments;                                                           \
-    }
-FAULTY(device_alloc, (void* context, int64_t n, void** a, memo_error* e),
-       (f->inner->context, n, a, e))
-FAULTY(host_alloc, (void* context, int64_t n, void** a, memo_error* e),
-       (f->inner->context, n, a, e))
-FAULTY(stream_create, (void* context, const char* n, int32_t p, memo_stream* s, memo_error* e),
-       (f->inner->context, n, p, s, e))
-FAULTY(stream_synchronize, (void* context, memo_stream s, memo_error* e), (f->inner->context, s, e))
-FAULTY(event_create, (void* context, memo_event* v, memo_error* e), (f->inner->context, v, e))
-FAULTY(event_record, (void* context, memo_event v, memo_stream s, memo_error* e),
-       (f->inner->context, v, s, e))
-FAULTY(event_wait, (void* context, memo_event v, memo_stream s, memo_error* e),
-       (f->inner->context, v, s, e))
-FAULTY(event_elapsed, (void* context, memo_event a, memo_event b, double* x, memo_error* e),
-       (f->inner->context, a, b, x, e))
-FAULTY(copy,
-       (void* context, memo_stream s, memo_copy_kind k, void* to, const void* from, int64_t n,
-        memo_error* e),
-       (f->inner->context, s, k, to, from, n, e))
-FAULTY(launch_host, (void* context, memo_stream s, memo_host_call* c, memo_error* e),
-       (f->inner->context, s, c, e))
-/* Freeing cannot be refused: these only pass on. */
-static memo_status faulty_device_free(void* context, void* a, memo_error* e) {
-    faulty* f = (faulty*)context;
-    return memo_device_free(f->inner, a, e);
-}
-static memo_status faulty_host_free(void* context, void* a, memo_error* e) {
-    faulty* f = (faulty*)context;
-    return memo_host_free(f->inner, a, e);
-}
-static memo_status faulty_stream_destroy(void* context, memo_stream s, memo_error* e) {
-    faulty* f = (faulty*)context;
-    return memo_stream_destroy(f->inner, s, e);
-}
-static memo_status faulty_event_destroy(void* context, memo_event v, memo_error* e) {
-    faulty* f = (faulty*)context;
-    return memo_event_destroy(f->inner, v, e);
-}
-
-static void faulty_init(faulty* f, memo_device* inner, int64_t failing) {
-    memset(f, 0, sizeof *f);
-    f->table = *inner;
-    f->table.context = f;
-    f->table.device_alloc = faulty_device_alloc;
-    f->table.device_free = faulty_device_free;
-    f->table.host_alloc = faulty_host_alloc;
-    f->table.host_free = faulty_host_free;
-    f->table.stream_create = faulty_stream_create;
-    f->table.stream_destroy = faulty_stream_destroy;
-    f->table.stream_synchronize = faulty_stream_synchronize;
-    f->table.event_create = faulty_event_create;
-    f->table.event_destroy = faulty_event_destroy;
-    f->table.event_record = faulty_event_record;
-    f->table.event_wait = faulty_event_wait;
-    f->table.event_elapsed = faulty_event_elapsed;
-    f->table.copy = faulty_copy;
-    f->table.launch_host = faulty_launch_host;
-    f->inner = inner;
-    f->failing = failing;
-}
-
 /* For every k of a short run: a status with a message, nothing leaked, and, started again, right
  * results. */
 static void every_fault_is_a_status(void) {
     int64_t k = 0, n_failed = 0;
     int done = 0;
-    for (k = 0; !done; k++) {
+    for (k = 1; !done; k++) {
         memo_device* host = new_host(0);
-        faulty f;
+        memo_faults f;
         chain c;
         memo_status status;
         memo_swap_stats stats;
@@ -785,9 +709,10 @@ static void every_fault_is_a_status(void) {
         c.desc.is_timed = 1;
         c.desc.n_host_layers = 1;
         c.desc.spill_directory = chain_folder();
-        faulty_init(&f, host, k);
+        memo_faults_init(&f, host);
+        f.failing_call = k;
         c.host = host;
-        c.device = &f.table;
+        c.device = &f.device;
         status = chain_open(&c, &error);
         if (!status) {
             status = chain_micro_batch(&c, 0, 1000, &error);
@@ -804,7 +729,7 @@ static void every_fault_is_a_status(void) {
         }
         if (status) {
             n_failed++;
-            CHECK_CASE(strstr(error.message, "injected") != NULL, "call %lld", (long long)k);
+            CHECK_CASE(strstr(error.message, "on purpose") != NULL, "call %lld", (long long)k);
         }
         CHECK_CASE(host_device_stats(host).device_bytes == 0, "call %lld", (long long)k);
         CHECK_CASE(host_device_stats(host).host_bytes == 0, "call %lld", (long long)k);
@@ -817,48 +742,38 @@ static void every_fault_is_a_status(void) {
 
 /* A copy that fails later, on its stream: the error is kept, later operations are skipped, and no
  * call hangs. */
-static memo_status fail_late(void* arguments, memo_error* e) {
-    (void)arguments;
-    return memo_error_set(e, MEMO_STATUS_DEVICE, "injected on the stream");
-}
-static memo_device* late_host; /* other functions of the table keep its context */
-static int64_t n_late_copies, late_failing;
-
-static memo_status late_copy(void* context, memo_stream s, memo_copy_kind k, void* to,
-                             const void* from, int64_t n, memo_error* e) {
-    if (n_late_copies++ == late_failing)
-        return memo_host_device_launch(late_host, s, fail_late, NULL, 0, e);
-    return late_host->copy(context, s, k, to, from, n, e);
-}
-
 static void a_late_fault_is_a_status(void) {
     memo_status status = MEMO_STATUS_DEVICE;
-    for (late_failing = 0; status && late_failing < 100; late_failing++) {
-        memo_device table;
+    int64_t k, n_late = 0;
+    for (k = 1; status && k < 1000; k++) {
+        memo_faults f;
         chain c;
         memset(&error, 0, sizeof error);
         gpt_table(&c, 24);
         c.desc.n_layers = 4;
         c.desc.n_rows = 10;
         c.desc.alpha = 0.5;
-        late_host = c.host = new_host(0);
-        table = *late_host;
-        table.copy = late_copy;
-        c.device = &table;
-        n_late_copies = 0;
-        CHECK_OK(chain_open(&c, &error));
-        status = chain_micro_batch(&c, 0, 1000, &error);
-        if (!status) status = memo_stream_synchronize(&table, c.compute, &error);
-        if (status)
-            CHECK_CASE(status == MEMO_STATUS_DEVICE && strstr(error.message, "on the stream"),
-                       "copy %lld: %s", (long long)late_failing, error.message);
-        chain_close(&c);
+        c.host = new_host(0);
+        memo_faults_init(&f, c.host);
+        f.failing_call = k;
+        f.is_late = 1;
+        c.device = &f.device;
+        status = chain_open(&c, &error);
+        if (!status) {
+            status = chain_micro_batch(&c, 0, 1000, &error);
+            if (!status) status = memo_stream_synchronize(c.host, c.compute, &error);
+            chain_close(&c);
+            /* The last operations of the copies are waited for here. */
+            if (!status) status = memo_device_status(c.host, &error);
+        }
+        CHECK_CASE(!status == !f.failed && (!status || strstr(error.message, "on purpose")),
+                   "call %lld, %s: %d, %s", (long long)k, f.failed, (int)status, error.message);
+        n_late += strstr(error.message, "late") != NULL;
         CHECK_IS(host_device_stats(c.host).device_bytes, ==, 0);
         CHECK_IS(host_device_stats(c.host).host_bytes, ==, 0);
         memo_host_device_destroy(c.host);
     }
-    CHECK_CASE(late_failing > 20 && late_failing == n_late_copies + 1, "%lld of %lld copies",
-               (long long)late_failing, (long long)n_late_copies);
+    CHECK_CASE(!status && n_late > 20, "%lld calls, %lld late", (long long)k, (long long)n_late);
 }
 
 /* A host memory too small is refused at creation, with the figures, and nothing stays allocated. */

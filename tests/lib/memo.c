@@ -3,6 +3,8 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
+#define MEMO_FAULTS_IMPLEMENTATION
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
+#include "memo_faults.h"

@@ -1,0 +1,135 @@
+/* test_faults.c - memo_faults.h: the whole table is wrapped, the chosen calls fail, and a missing wait is seen. */
+#include "memo_faults.h"
+#include "memo_test.h"
+#include "stats.h"
+
+static memo_error error;
+
+static memo_device* new_host(void) {
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_device* host = NULL;
+    CHECK_OK(memo_host_device_create(&desc, &host, &error));
+    return host;
+}
+
+static memo_status annotate(void* context, memo_stream stream, const struct memo_op_desc* op,
+                            memo_error* e) {
+    (void)context, (void)stream, (void)op, (void)e;
+    return MEMO_STATUS_OK;
+}
+
+/* Word by word, so that a function that is added to the table is not forgotten. */
+static void every_function_is_wrapped(void) {
+    const size_t first = offsetof(memo_device, device_alloc), word = sizeof(void (*)(void));
+    memo_device* host = new_host();
+    memo_device inner = *host;
+    memo_faults f;
+    size_t at, n_wrapped = 0, n_passed = 0;
+    inner.annotate = annotate;
+    memo_faults_init(&f, &inner);
+    for (at = first; at + word <= sizeof inner; at += word) {
+        static const char none[sizeof(void (*)(void))];
+        int is_there = memcmp((char*)&inner + at, none, word) != 0;
+        CHECK_CASE((memcmp((char*)&inner + at, (char*)&f.device + at, word) != 0) == is_there,
+                   "word %d", (int)((at - first) / word));
+        n_wrapped += (size_t)is_there;
+    }
+    CHECK_IS(n_wrapped, >, 30);
+
+    /* What the inner device lacks, or is too old to have, the device lacks. */
+    inner.struct_bytes = (int64_t)offsetof(memo_device, annotate);
+    memo_faults_init(&f, &inner);
+    for (at = (size_t)inner.struct_bytes; at + word <= sizeof inner; at += word) {
+        static const char none[sizeof(void (*)(void))];
+        n_passed += !memcmp(none, (char*)&f.device + at, word);
+    }
+    CHECK_IS(n_passed, ==, (sizeof inner - offsetof(memo_device, annotate)) / word);
+    memo_host_device_destroy(host);
+}
+
+/* Ten fills; returns which calls failed, as bits. */
+static int failed_calls(const memo_faults* f, memo_stream stream, char* bytes) {
+    int i, failed = 0;
+    for (i = 0; i < 10; i++)
+        failed |= (memo_fill(&f->device, stream, bytes, i + 1, 1, &error) != 0) << i;
+    return failed;
+}
+
+static void the_chosen_calls_fail(void) {
+    memo_device* host = new_host();
+    memo_stream stream = NULL;
+    memo_faults f;
+    char byte = 0;
+    memo_faults_init(&f, host);
+    CHECK_OK(memo_stream_create(&f.device, "work", 0, &stream, &error));
+    CHECK(f.n_calls == 1 && !f.failed);
+
+    f.failing_call = 1 + 10;
+    CHECK_IS(failed_calls(&f, stream, &byte), ==, 1 << 9);
+    CHECK_IS(strcmp(error.message, "fill: call 11 fails on purpose"), ==, 0);
+    CHECK(f.n_calls == 11 && strcmp(f.failed, "fill") == 0);
+    CHECK_OK(memo_stream_synchronize(&f.device, stream, &error));
+    CHECK_IS(byte, ==, 9);
+
+    f.n_calls = 0;
+    f.failing_call = 8;
+    f.is_lasting = 1;
+    CHECK_IS(failed_calls(&f, stream, &byte), ==, 7 << 7);
+    CHECK_IS(memo_stream_synchronize(&f.device, stream, &error), ==, MEMO_STATUS_DEVICE);
+    CHECK_IS(byte, ==, 7); /* it waited */
+    CHECK_OK(memo_stream_synchronize(host, stream, &error));
+
+    f.n_calls = 0;
+    f.failing_call = 3;
+    f.is_lasting = 0;
+    f.is_late = 1;
+    byte = 0;
+    CHECK_IS(failed_calls(&f, stream, &byte) & 7, ==, 0); /* a later call may see it */
+    CHECK_IS(memo_stream_synchronize(&f.device, stream, &error), ==, MEMO_STATUS_DEVICE);
+    CHECK_CASE(strstr(error.message, "call 3 fails on purpose, late") != NULL, "%s", error.message);
+    CHECK_IS(byte, ==, 2);
+    CHECK_OK(memo_stream_destroy(&f.device, stream, &error));
+    memo_host_device_destroy(host);
+}
+
+/* Two streams; the second reads what the first writes.  Returns in how many of 40 rounds it was not
+ * there. */
+static int stale_reads(int waits, double delay_s) {
+    memo_device* host = new_host();
+    memo_stream from, to;
+    memo_event written = NULL;
+    memo_faults f;
+    char a[40], b[40];
+    int i, n_stale = 0;
+    memo_faults_init(&f, host);
+    f.delay_s = delay_s;
+    f.seed = memo_test_random();
+    CHECK_OK(memo_stream_create(&f.device, "from", 0, &from, &error));
+    CHECK_OK(memo_stream_create(&f.device, "to", 0, &to, &error));
+    CHECK_OK(memo_event_create(&f.device, &written, &error));
+    for (i = 0; i < 40; i++) {
+        a[i] = 0;
+        CHECK_OK(memo_fill(&f.device, from, a + i, 7, 1, &error));
+        CHECK_OK(memo_event_record(&f.device, written, from, &error));
+        if (waits) CHECK_OK(memo_event_wait(&f.device, written, to, &error));
+        CHECK_OK(memo_copy(&f.device, to, MEMO_COPY_ON_DEVICE, b + i, a + i, 1, &error));
+        CHECK_OK(memo_stream_synchronize(&f.device, from, &error));
+        CHECK_OK(memo_stream_synchronize(&f.device, to, &error));
+        n_stale += b[i] != 7;
+    }
+    memo_host_device_destroy(host);
+    return n_stale;
+}
+
+static void delays_show_a_missing_wait(void) {
+    CHECK_IS(stale_reads(1, 1e-3), ==, 0);
+    CHECK_IS(stale_reads(0, 1e-3), >, 0);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(every_function_is_wrapped);
+    TEST(the_chosen_calls_fail);
+    TEST(delays_show_a_missing_wait);
+    return memo_test_end();
+}
