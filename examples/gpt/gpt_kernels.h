@@ -304,9 +304,10 @@ typedef struct gpt_shapes {
     } attention[GPT_SHAPES_MAX];
     int32_t n_attention;
     memo_sp_attention_desc over_ranks;
-    /* (outputs, inputs) of each different weight of a product. */
-    int64_t weights[GPT_SHAPES_MAX][2];
+    /* (outputs, inputs, most rows of a call) of each different weight of a product. */
+    int64_t weights[GPT_SHAPES_MAX][3];
     int32_t n_weights;
+    int64_t tile_rows, least_rows; /* of a product; the fewest rows that are computed again */
 } gpt_shapes;
 
 typedef struct gpt_kernels {

@@ -12,6 +12,7 @@
 
 #include <cublasLt.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +29,8 @@ enum {
     GPT_CUDA_GEMMS_MAX = 512
 };
 static const int64_t GPT_CUDA_WORKSPACE = (int64_t)32 << 20; /* of cuBLASLt */
-/* Most elements of a matrix in one product: in a larger one, 32-bit indices of a library could overflow. */
+/* A matrix in one product has fewer elements: from exactly 2^31 on cuBLASLt 13.6 offers an algorithm that then
+ * fails. */
 #ifndef GPT_CUDA_ELEMENTS
 #define GPT_CUDA_ELEMENTS ((int64_t)1 << 31)
 #endif
@@ -535,10 +537,13 @@ typedef enum gpt_gemm_kind {
     GPT_GEMM_N_KINDS
 } gpt_gemm_kind;
 
-/* The pinned algorithm of a shape.  The number of rows is not part of it. */
+/* How products with a weight run.  A forward is pinned: one algorithm for any number of rows, or if none keeps a row's
+ * bits, products of whole tiles.  Everything else has an algorithm for each number of rows. */
 typedef struct gpt_gemm_choice {
     gpt_gemm_kind kind;
-    int64_t n_outputs, n_inputs;
+    int64_t n_outputs, n_inputs, n_rows; /* rows 0: any, the pin of a forward */
+    int32_t candidate,
+        n_candidates; /* the number of the algorithm in cuBLASLt's list, from 1; 0: tiles */
     cublasLtMatmulAlgo_t algo;
 } gpt_gemm_choice;
 
@@ -548,6 +553,7 @@ struct gpt_cuda_kernels {
     cublasLtHandle_t lt;
     gpt_gemm_choice gemms[GPT_CUDA_GEMMS_MAX];
     int32_t n_gemms;
+    int64_t tile_rows;
     char* workspace;          /* of cuBLASLt; the next are parts of the same scratch */
     double *lanes, *partials; /* (GPT_LANES), (GPT_CUDA_PARTIALS) */
     char* rows;               /* of an operation on rows */
@@ -570,6 +576,12 @@ typedef struct gpt_gemm_call {
 
 static cudaDataType gpt_cuda_type(memo_type type) {
     return type == MEMO_TYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+/* Rows of one product, so that each matrix of rows has fewer than GPT_CUDA_ELEMENTS elements. */
+static int64_t gpt_most_rows(int64_t n_outputs, int64_t n_inputs) {
+    const int64_t most = (GPT_CUDA_ELEMENTS - 1) / (n_outputs > n_inputs ? n_outputs : n_inputs);
+    return most > 256 ? most / 256 * 256 : most > 1 ? most : 1;
 }
 
 /* What is row-major here is column-major and transposed for cuBLAS, so D^T = op(A) op(B). */
@@ -611,38 +623,106 @@ static memo_status gpt_gemm_run(gpt_cuda_kernels* c, gpt_gemm_call* g,
 }
 
 static const gpt_gemm_choice* gpt_gemm_find(const gpt_cuda_kernels* c, gpt_gemm_kind kind,
-                                            int64_t n_outputs, int64_t n_inputs) {
+                                            int64_t n_outputs, int64_t n_inputs, int64_t n_rows) {
     for (int32_t i = 0; i < c->n_gemms; i++)
         if (c->gemms[i].kind == kind && c->gemms[i].n_outputs == n_outputs &&
-            c->gemms[i].n_inputs == n_inputs)
+            c->gemms[i].n_inputs == n_inputs && c->gemms[i].n_rows == n_rows)
             return &c->gemms[i];
     return NULL;
+}
+
+/* cuBLASLt's algorithms that do not split the sum, the fastest first.  None if it refuses the shape. */
+enum { GPT_GEMM_ASKED = 16 };
+static int gpt_gemm_ask(gpt_cuda_kernels* c, gpt_gemm_call* g,
+                        gpt_gemm_choice choices[GPT_GEMM_ASKED], const gpt_gemm_choice* of) {
+    const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
+    const size_t workspace_bytes = (size_t)GPT_CUDA_WORKSPACE;
+    cublasLtMatmulHeuristicResult_t found[GPT_GEMM_ASKED];
+    cublasLtMatmulPreferenceOpaque_t preference;
+    int n_found = 0, n = 0;
+    if (cublasLtMatmulPreferenceInit(&preference) ||
+        cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                             &workspace_bytes, sizeof workspace_bytes) ||
+        cublasLtMatmulPreferenceSetAttribute(&preference,
+                                             CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                             &no_reduction, sizeof no_reduction) ||
+        cublasLtMatmulAlgoGetHeuristic(c->lt, &g->desc, &g->a, &g->b, &g->d, &g->d, &preference,
+                                       GPT_GEMM_ASKED, found, &n_found))
+        return 0;
+    for (int i = 0; i < n_found; i++) {
+        int32_t n_splits = 1;
+        size_t written;
+        if (found[i].state != CUBLAS_STATUS_SUCCESS ||
+            cublasLtMatmulAlgoConfigGetAttribute(&found[i].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
+                                                 &n_splits, sizeof n_splits, &written) ||
+            n_splits > 1)
+            continue;
+        choices[n] = *of;
+        choices[n].candidate = i + 1;
+        choices[n].n_candidates = n_found;
+        choices[n++].algo = found[i].algo;
+    }
+    return n;
+}
+
+/* Runs a product with the algorithm of its number of rows.  At first that is the fastest one that runs: what the
+ * heuristic offers may fail, and leaves its error. */
+static memo_status gpt_gemm_run_rows(gpt_cuda_kernels* c, gpt_gemm_call* g,
+                                     const gpt_gemm_choice* of, memo_stream stream,
+                                     memo_error* error) {
+    const gpt_gemm_choice* known =
+        gpt_gemm_find(c, of->kind, of->n_outputs, of->n_inputs, of->n_rows);
+    gpt_gemm_choice choices[GPT_GEMM_ASKED];
+    memo_error why;
+    int n;
+    if (known) return gpt_gemm_run(c, g, &known->algo, stream, error);
+    n = gpt_gemm_ask(c, g, choices, of);
+    memset(&why, 0, sizeof why);
+    for (int i = 0; i < n; i++) {
+        if (gpt_gemm_run(c, g, &choices[i].algo, stream, &why)) {
+            (void)cudaGetLastError();
+            continue;
+        }
+        if (c->n_gemms < GPT_CUDA_GEMMS_MAX) c->gemms[c->n_gemms++] = choices[i];
+        return MEMO_STATUS_OK;
+    }
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                          "cuBLASLt: none of %d algorithms multiplies %lld rows with a weight of "
+                          "%lld x %lld; %s",
+                          n, (long long)of->n_rows, (long long)of->n_outputs,
+                          (long long)of->n_inputs, n ? why.message : "another --tile may work");
 }
 
 static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt_gemm_kind kind,
                                     const gpt_linear_args* a, memo_error* error) {
     const int is_forward = kind == GPT_GEMM_FORWARD, is_weights = kind == GPT_GEMM_WEIGHTS;
-    const gpt_gemm_choice* choice = gpt_gemm_find(c, kind, a->n_outputs, a->n_inputs);
-    const int64_t widest = a->n_outputs > a->n_inputs ? a->n_outputs : a->n_inputs;
+    const gpt_gemm_choice* pin =
+        is_forward ? gpt_gemm_find(c, kind, a->n_outputs, a->n_inputs, 0) : NULL;
     const int64_t size = gpt_type_bytes(c->type), n_rows = a->rows.end - a->rows.begin;
-    const int64_t most = GPT_CUDA_ELEMENTS > widest ? GPT_CUDA_ELEMENTS / widest : 1;
+    const int64_t most = gpt_most_rows(a->n_outputs, a->n_inputs);
     gpt_gemm_call g;
-    if (!choice)
+    if (is_forward && !pin)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "a product with a weight of %lld x %lld was not prepared",
                               (long long)a->n_outputs, (long long)a->n_inputs);
-    for (int64_t row = 0; row < n_rows; row += most) {
+    for (int64_t row = 0, n; row < n_rows; row += n) {
         const char* x = (const char*)a->x + row * a->n_inputs * size;
         char* y = (char*)a->y + row * a->n_outputs * size;
-        if (gpt_gemm_make(c->type, kind, gpt_min(most, n_rows - row), a->n_outputs, a->n_inputs, &g,
-                          error))
+        gpt_gemm_choice of = {kind, a->n_outputs, a->n_inputs, 0, 0, 0, {}};
+        n = gpt_min(most, n_rows - row);
+        if (pin && !pin->candidate) /* to the end of the tile */
+            n = gpt_min(n, c->tile_rows - (a->rows.begin + row) % c->tile_rows);
+        of.n_rows = n;
+        if (gpt_gemm_make(c->type, kind, n, a->n_outputs, a->n_inputs, &g, error))
             return error->status;
         g.a_data = is_weights ? (const void*)x : a->weight;
         g.b_data = is_forward ? x : y;
         g.d_data = is_forward   ? (void*)y
                    : is_weights ? a->dweight
                                 : (void*)((char*)a->dx + row * a->n_inputs * size);
-        if (gpt_gemm_run(c, &g, &choice->algo, stream, error)) return error->status;
+        if (pin && pin->candidate ? gpt_gemm_run(c, &g, &pin->algo, stream, error)
+                                  : gpt_gemm_run_rows(c, &g, &of, stream, error))
+            return error->status;
     }
     return MEMO_STATUS_OK;
 }
@@ -673,9 +753,10 @@ static memo_status gpt_cuda_launch(memo_stream stream, int64_t n_threads, memo_e
 #define GPT_LAUNCH(n_threads, ...) gpt_cuda_launch(stream, n_threads, error, __VA_ARGS__)
 
 /* All rows of a forward product, or as many as GPT_CUDA_CHECKED holds, with two results. */
-static int64_t gpt_checked_rows(const gpt_shapes* shapes, int64_t n_outputs, int64_t n_inputs) {
-    const int64_t row_bytes = (n_inputs + 2 * n_outputs) * gpt_type_bytes(shapes->type);
-    return gpt_min(shapes->n_rows, GPT_CUDA_CHECKED / row_bytes + 1);
+static int64_t gpt_checked_rows(const gpt_shapes* shapes, const int64_t weight[3]) {
+    const int64_t row_bytes = (weight[1] + 2 * weight[0]) * gpt_type_bytes(shapes->type);
+    return gpt_min(gpt_min(weight[2], gpt_most_rows(weight[0], weight[1])),
+                   GPT_CUDA_CHECKED / row_bytes + 1);
 }
 
 /* Sets *is_same to whether rows [begin, end) alone have the bits that they have among all rows.  An
@@ -683,10 +764,8 @@ static int64_t gpt_checked_rows(const gpt_shapes* shapes, int64_t n_outputs, int
 static memo_status gpt_gemm_compare(gpt_cuda_kernels* c, const gpt_gemm_check* check,
                                     const gpt_gemm_choice* choice, int64_t n_rows, gpt_rows some,
                                     int* is_same, memo_error* error) {
-    const int is_forward = choice->kind == GPT_GEMM_FORWARD;
     const int64_t size = gpt_type_bytes(c->type), n_weight = choice->n_outputs * choice->n_inputs;
-    const int64_t n_in = is_forward ? choice->n_inputs : choice->n_outputs;
-    const int64_t n_out = is_forward ? choice->n_outputs : choice->n_inputs;
+    const int64_t n_in = choice->n_inputs, n_out = choice->n_outputs;
     char *x = check->memory, *weight = x + n_rows * n_in * size, *all = weight + n_weight * size;
     const memo_stream stream = check->stream;
     const gpt_rows rows[2] = {{0, n_rows}, some};
@@ -723,7 +802,10 @@ static memo_status gpt_gemm_compare(gpt_cuda_kernels* c, const gpt_gemm_check* c
         digest.first = 0;
         digest.digest = check->digests + i;
         *is_same = !gpt_gemm_run(c, &g, &choice->algo, stream, error);
-        if (!*is_same) return MEMO_STATUS_OK;
+        if (!*is_same) {
+            (void)cudaGetLastError(); /* an algorithm may be offered and then fail */
+            return MEMO_STATUS_OK;
+        }
         if (GPT_LAUNCH(digest.n_bytes / 4, gpt_digest_kernel, digest)) return error->status;
     }
 
@@ -737,93 +819,59 @@ static memo_status gpt_gemm_compare(gpt_cuda_kernels* c, const gpt_gemm_check* c
     return MEMO_STATUS_OK;
 }
 
-/* Rows alone at the begin, in the middle and at the end, few and many. */
+/* Rows alone at the begin, in the middle and at the end, few and many: none that no table of rows asks for. */
 static memo_status gpt_gemm_check_rows(gpt_cuda_kernels* c, const gpt_gemm_check* check,
-                                       const gpt_gemm_choice* choice, int64_t n_rows, int* is_same,
-                                       memo_error* error) {
-    const gpt_rows some[4] = {
-        {0, n_rows / 2}, {n_rows / 3, n_rows / 2 + 1}, {n_rows / 2, n_rows}, {n_rows - 1, n_rows}};
+                                       const gpt_gemm_choice* choice, const gpt_shapes* shapes,
+                                       int64_t n_rows, int* is_same, memo_error* error) {
+    const int64_t tile = shapes->tile_rows, least = gpt_min(shapes->least_rows, n_rows);
+    const int64_t middle = n_rows / 2 / tile * tile, third = n_rows / 3 / tile * tile;
+    const gpt_rows some[5] = {{0, middle},
+                              {third, gpt_min(third + tile, n_rows)},
+                              {third, gpt_min(middle + tile, n_rows)},
+                              {middle, n_rows},
+                              {n_rows - least, n_rows}};
     *is_same = 1;
-    for (int i = 0; i < 4 && *is_same; i++)
-        if (some[i].begin < some[i].end &&
+    for (int i = 0; i < 5 && *is_same; i++)
+        if (some[i].begin < some[i].end && some[i].end - some[i].begin >= least &&
             gpt_gemm_compare(c, check, choice, n_rows, some[i], is_same, error))
             return error->status;
     return MEMO_STATUS_OK;
 }
 
-/* Whether an algorithm also takes a single row: the last chunk of a micro-batch may be short. */
-static int gpt_gemm_takes_a_row(gpt_cuda_kernels* c, const gpt_gemm_choice* choice) {
-    cublasLtMatmulHeuristicResult_t needs;
-    gpt_gemm_call g;
-    memo_error error;
-    return !gpt_gemm_make(c->type, choice->kind, 1, choice->n_outputs, choice->n_inputs, &g,
-                          &error) &&
-           cublasLtMatmulAlgoCheck(c->lt, &g.desc, &g.a, &g.b, &g.d, &g.d, &choice->algo, &needs) ==
-               CUBLAS_STATUS_SUCCESS &&
-           needs.workspaceSize <= (size_t)GPT_CUDA_WORKSPACE;
-}
-
-/* Pins the fastest algorithm that does not split the sum and whose rows do not depend on their
- * number.  Gradients are never recomputed: any fixed algorithm that takes all numbers of rows serves
- * them, or if none is known to, the fastest. */
+/* Pins the fastest algorithm that does not split the sum and whose rows do not depend on their number.  Without one,
+ * products run in tiles. */
 static memo_status gpt_gemm_pin(gpt_cuda_kernels* c, const gpt_shapes* shapes,
-                                const gpt_gemm_check* check, gpt_gemm_kind kind, int64_t n_outputs,
-                                int64_t n_inputs, memo_error* error) {
-    enum { N_ASKED = 16 };
-    const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
-    const size_t workspace_bytes = (size_t)GPT_CUDA_WORKSPACE;
-    cublasLtMatmulHeuristicResult_t found[N_ASKED];
-    cublasLtMatmulPreferenceOpaque_t preference;
-    gpt_gemm_choice choice, fastest;
+                                const gpt_gemm_check* check, const int64_t weight[3],
+                                memo_error* error) {
+    gpt_gemm_choice choices[GPT_GEMM_ASKED];
+    gpt_gemm_choice of = {GPT_GEMM_FORWARD, weight[0], weight[1], 0, 0, 0, {}};
     gpt_gemm_call g;
-    int n_found = 0, has_fastest = 0, is_pinned = 0;
-    if (gpt_gemm_find(c, kind, n_outputs, n_inputs)) return MEMO_STATUS_OK;
-    choice.kind = kind;
-    choice.n_outputs = n_outputs;
-    choice.n_inputs = n_inputs;
-    if (gpt_gemm_make(c->type, kind, shapes->n_rows, n_outputs, n_inputs, &g, error) ||
-        GPT_LT(cublasLtMatmulPreferenceInit, (&preference)) ||
-        GPT_LT(cublasLtMatmulPreferenceSetAttribute,
-               (&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
-                sizeof workspace_bytes)) ||
-        GPT_LT(cublasLtMatmulPreferenceSetAttribute,
-               (&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &no_reduction,
-                sizeof no_reduction)) ||
-        GPT_LT(cublasLtMatmulAlgoGetHeuristic,
-               (c->lt, &g.desc, &g.a, &g.b, &g.d, &g.d, &preference, N_ASKED, found, &n_found)))
+    int n, is_pinned = 0;
+    if (c->n_gemms == GPT_CUDA_GEMMS_MAX)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "more than %d different products",
+                              (int)GPT_CUDA_GEMMS_MAX);
+    if (gpt_gemm_make(c->type, of.kind, gpt_min(weight[2], gpt_most_rows(weight[0], weight[1])),
+                      weight[0], weight[1], &g, error))
         return error->status;
-
-    for (int i = 0; i < n_found && !is_pinned; i++) {
-        int32_t n_splits = 1;
-        size_t written;
-        if (found[i].state != CUBLAS_STATUS_SUCCESS ||
-            GPT_LT(cublasLtMatmulAlgoConfigGetAttribute,
-                   (&found[i].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &n_splits, sizeof n_splits,
-                    &written)) ||
-            n_splits > 1)
-            continue;
-        choice.algo = found[i].algo;
-        if (!has_fastest++) fastest = choice;
-        if (kind != GPT_GEMM_FORWARD)
-            is_pinned = gpt_gemm_takes_a_row(c, &choice);
-        else if (gpt_gemm_check_rows(c, check, &choice,
-                                     gpt_checked_rows(shapes, n_outputs, n_inputs), &is_pinned,
-                                     error))
+    n = gpt_gemm_ask(c, &g, choices, &of);
+    for (int i = 0; i < n && !is_pinned; i++) {
+        if (gpt_gemm_check_rows(c, check, &choices[i], shapes, gpt_checked_rows(shapes, weight),
+                                &is_pinned, error))
             return error->status;
+        if (is_pinned) of = choices[i];
     }
+    if (!is_pinned) of.n_candidates = n;
+    c->gemms[c->n_gemms++] = of;
+    if (is_pinned) return MEMO_STATUS_OK;
 
-    if (!is_pinned && has_fastest && kind != GPT_GEMM_FORWARD) {
-        choice = fastest;
-        is_pinned = 1;
-    }
-    if (is_pinned && c->n_gemms < GPT_CUDA_GEMMS_MAX) {
-        c->gemms[c->n_gemms++] = choice;
-        return MEMO_STATUS_OK;
-    }
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                          "cuBLASLt: none of %d algorithms for a weight of %lld x %lld gives a row "
-                          "the same bits beside other rows",
-                          n_found, (long long)n_outputs, (long long)n_inputs);
+    /* A tile runs at all, with any operands. */
+    of.n_rows = gpt_min(shapes->tile_rows, gpt_checked_rows(shapes, weight));
+    if (gpt_gemm_make(c->type, of.kind, of.n_rows, weight[0], weight[1], &g, error))
+        return error->status;
+    g.b_data = check->memory;
+    g.a_data = check->memory + of.n_rows * weight[1] * gpt_type_bytes(c->type);
+    g.d_data = (char*)(uintptr_t)g.a_data + weight[0] * weight[1] * gpt_type_bytes(c->type);
+    return gpt_gemm_run_rows(c, &g, &of, check->stream, error);
 }
 
 static memo_status gpt_gemm_prepare(gpt_cuda_kernels* c, const gpt_shapes* shapes,
@@ -832,9 +880,9 @@ static memo_status gpt_gemm_prepare(gpt_cuda_kernels* c, const gpt_shapes* shape
     gpt_gemm_check check;
     memo_status status = MEMO_STATUS_OK;
     for (int i = 0; i < shapes->n_weights; i++) {
-        const int64_t n_outputs = shapes->weights[i][0], n_inputs = shapes->weights[i][1];
-        const int64_t n = n_outputs * n_inputs + gpt_checked_rows(shapes, n_outputs, n_inputs) *
-                                                     (n_inputs + 2 * n_outputs);
+        const int64_t* weight = shapes->weights[i];
+        const int64_t n =
+            weight[0] * weight[1] + gpt_checked_rows(shapes, weight) * (weight[1] + 2 * weight[0]);
         if (n > most) most = n;
     }
 
@@ -842,6 +890,7 @@ static memo_status gpt_gemm_prepare(gpt_cuda_kernels* c, const gpt_shapes* shape
     memset(&check, 0, sizeof check);
     check.stream = stream;
     c->n_gemms = 0;
+    c->tile_rows = shapes->tile_rows;
     if (memo_cuda_check(cudaMalloc((void**)&check.memory, (size_t)(most * gpt_type_bytes(c->type))),
                         "cudaMalloc", error) ||
         memo_cuda_check(cudaMalloc((void**)&check.digests, GPT_DIGESTS_BYTES), "cudaMalloc",
@@ -851,10 +900,8 @@ static memo_status gpt_gemm_prepare(gpt_cuda_kernels* c, const gpt_shapes* shape
             "cudaHostAlloc", error))
         status = error->status;
 
-    for (int i = 0; i < shapes->n_weights; i++)
-        for (int kind = 0; kind < GPT_GEMM_N_KINDS && !status; kind++)
-            status = gpt_gemm_pin(c, shapes, &check, (gpt_gemm_kind)kind, shapes->weights[i][0],
-                                  shapes->weights[i][1], error);
+    for (int i = 0; i < shapes->n_weights && !status; i++)
+        status = gpt_gemm_pin(c, shapes, &check, shapes->weights[i], error);
     cudaFree(check.memory);
     cudaFree(check.digests);
     if (check.pinned) cudaFreeHost(check.pinned);
@@ -1106,6 +1153,22 @@ void gpt_cuda_kernels_destroy(gpt_cuda_kernels* kernels) {
     if (!kernels) return;
     if (kernels->lt) cublasLtDestroy(kernels->lt);
     free(kernels);
+}
+
+void gpt_cuda_kernels_put_products(const gpt_cuda_kernels* kernels, FILE* file) {
+    const char* before = "products  cuBLASLt's algorithm for the forward of";
+    for (int32_t i = 0; i < kernels->n_gemms; i++) {
+        const gpt_gemm_choice* g = &kernels->gemms[i];
+        if (g->n_rows || g->kind != GPT_GEMM_FORWARD) continue;
+        fprintf(file, "%s %lld x %lld: ", before, (long long)g->n_outputs, (long long)g->n_inputs);
+        if (g->candidate)
+            fprintf(file, "%d of %d", (int)g->candidate, (int)g->n_candidates);
+        else
+            fprintf(file, "tiles of %lld rows, because none of %d keeps the bits of a row",
+                    (long long)kernels->tile_rows, (int)g->n_candidates);
+        before = ",";
+    }
+    if (*before == ',') fprintf(file, "\n");
 }
 
 gpt_kernels gpt_cuda_kernels_table(gpt_cuda_kernels* kernels) {

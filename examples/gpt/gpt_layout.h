@@ -370,22 +370,28 @@ static gpt_shapes gpt_shapes_make(const gpt_config* config) {
     shapes.vocabulary = gpt_vocabulary(config);
     shapes.wide = 4 * hidden;
     shapes.up = gpt_n_products(config) * shapes.wide;
+    shapes.tile_rows = gpt_min(config->tile_rows, shapes.n_rows);
+    shapes.least_rows = gpt_is_split(config)                ? 1 /* a part may begin anywhere */
+                        : shapes.n_rows % config->tile_rows ? shapes.n_rows % config->tile_rows
+                                                            : shapes.tile_rows;
 
     /* Weights of the same shape are listed once: at most 5 for each of 8 degrees, and the classifier. */
     for (layer = 0; layer < config->n_layers; layer++) {
         const gpt_widths w = gpt_widths_of(config, layer);
-        const int64_t weights[6][2] = {{w.q, hidden},    {w.kv, hidden},
-                                       {hidden, w.q},    {w.up, hidden},
-                                       {hidden, w.wide}, {gpt_vocabulary(config), hidden}};
+        const int64_t n = shapes.n_rows, mlp = shapes.mlp_rows;
+        const int64_t loss = gpt_min(shapes.loss_rows, n);
+        const int64_t weights[6][3] = {
+            {w.q, hidden, n},    {w.kv, hidden, n},     {hidden, w.q, n},
+            {w.up, hidden, mlp}, {hidden, w.wide, mlp}, {gpt_vocabulary(config), hidden, loss}};
         for (i = 0; i < 6; i++) {
             for (k = 0; k < shapes.n_weights && (shapes.weights[k][0] != weights[i][0] ||
                                                  shapes.weights[k][1] != weights[i][1]);
                  k++) {
             }
-            if (k < shapes.n_weights) continue;
-            shapes.weights[k][0] = weights[i][0];
-            shapes.weights[k][1] = weights[i][1];
-            shapes.n_weights++;
+            if (k == shapes.n_weights)
+                memcpy(shapes.weights[shapes.n_weights++], weights[i], sizeof weights[i]);
+            else if (shapes.weights[k][2] < weights[i][2])
+                shapes.weights[k][2] = weights[i][2];
         }
     }
     return shapes;

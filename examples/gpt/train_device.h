@@ -245,6 +245,10 @@ static void train_device_print(const train_options* o, int64_t n_here) {
     printf("compute   a GPU: products by cuBLASLt, one algorithm for each weight; %s\n",
            train_attention_name(o));
 }
+/* How the model's products run. */
+static void train_device_print_products(const train_device* d) {
+    gpt_cuda_kernels_put_products(d->cuda, stdout);
+}
 
 #else
 
@@ -293,6 +297,7 @@ static void train_device_end(void) { gpt_helpers_end(); }
 static void train_device_print(const train_options* o, int64_t n_here) {
     print_compute(n_here, o->ranks);
 }
+static void train_device_print_products(const train_device* d) { (void)d; }
 
 #endif
 

@@ -653,6 +653,7 @@ static memo_status train(run* r, job* j, memo_error* error) {
     int64_t step;
     double loss, first_s = 0, step_s;
     last.n = 0;
+    if (r->reports) train_device_print_products(&r->device);
     if (r->reports) printf("\n");
     progress_begin(&shown, o->steps, o->accumulate * o->batch * o->sequence);
     for (step = 0; step < o->steps && !status && !r->stops; step++) {

@@ -3,22 +3,36 @@
  * An algorithm fixes the order of a sum, so that another one gives other bits.  The order in which the heuristic
  * proposes them depends on the number of rows, so that a product that asks again for other rows gets another one.
  * It also proposes what must not be pinned: an algorithm that splits the sum, one whose order depends on the number of
- * rows, and one that refuses few rows. */
+ * rows, and one that refuses few rows.  As the real one it fails at matrices that are too long, and may offer an
+ * algorithm that then fails. */
 #ifndef FAKE_CUBLASLT_H
 #define FAKE_CUBLASLT_H
 
 #include "fake_cuda.h"
 
+#include <algorithm>
 #include <cublasLt.h>
 #include <stdint.h>
 #include <string.h>
 
 /* 0 to 2 may be pinned. */
-enum { FAKE_LT_SPLITS = 3, FAKE_LT_BY_ROWS = 4, FAKE_LT_MANY_ROWS = 5, FAKE_LT_ALGORITHMS = 6 };
+enum {
+    FAKE_LT_SPLITS = 3,
+    FAKE_LT_BY_ROWS = 4,
+    FAKE_LT_MANY_ROWS = 5,
+    FAKE_LT_FAILS = 6,
+    FAKE_LT_ALGORITHMS = 6
+};
 
 static int
     fake_lt_ignores; /* 1: cublasLtMatmul asks the heuristic, whatever the caller has chosen */
-static int fake_lt_offers_bad_ones_only;
+static int fake_lt_offers_bad_ones_only; /* 2: only what splits the sum */
+static int fake_lt_offers_failing;    /* 1: the first algorithm of every list fails when it runs */
+static uint64_t fake_lt_refused_rows; /* the heuristic refuses from these on; 0: never */
+static uint64_t fake_lt_asked_rows;   /* the most that the heuristic was asked for */
+/* A matrix of rows with as many elements, or more, fails when it runs. */
+static uint64_t fake_lt_elements = (uint64_t)1 << 31;
+static int fake_lt_n_too_long;
 static uint64_t fake_lt_many_rows; /* from these on algorithm 0 adds in another order; 0: never */
 static int64_t fake_lt_n_products;
 
@@ -34,7 +48,12 @@ typedef struct fake_lt_desc {
 extern "C" {
 
 const char* cublasLtGetStatusName(cublasStatus_t status) {
-    return status == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE" : "a status";
+    switch (status) {
+    case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
+    case CUBLAS_STATUS_EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
+    default: return "a status";
+    }
 }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
     *handle = (cublasLtHandle_t)&fake_lt_ignores;
@@ -89,20 +108,31 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
 /* The first is the one that refuses few rows. */
 static uint64_t fake_lt_proposed(uint64_t rows, uint64_t i) {
     uint64_t size = 0;
-    if (fake_lt_offers_bad_ones_only) return FAKE_LT_SPLITS + i % 2;
-    if (i == 0) return FAKE_LT_MANY_ROWS;
+    if (fake_lt_offers_bad_ones_only)
+        return FAKE_LT_SPLITS + (fake_lt_offers_bad_ones_only == 1 ? i % 2 : 0);
+    if (i == 0) return fake_lt_offers_failing ? FAKE_LT_FAILS : FAKE_LT_MANY_ROWS;
     while (rows >> size > 1) size++;
     return (rows + size + i - 1) % FAKE_LT_MANY_ROWS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t,
-                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+static uint64_t fake_lt_rows(const fake_lt_desc* desc, const fake_lt_layout* b,
+                             const fake_lt_layout* d) {
+    return desc->on_b == CUBLAS_OP_T ? b->columns : d->columns; /* a weight's gradient sums them */
+}
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t, int n_asked,
                                               cublasLtMatmulHeuristicResult_t results[],
                                               int* n_found) {
     const uint64_t rows = ((const fake_lt_layout*)d)->columns;
-    for (*n_found = 0; *n_found < n_asked && *n_found < FAKE_LT_ALGORITHMS; ++*n_found) {
+    const uint64_t of_tokens =
+        fake_lt_rows((const fake_lt_desc*)desc, (const fake_lt_layout*)b, (const fake_lt_layout*)d);
+    *n_found = 0;
+    fake_lt_asked_rows = std::max(fake_lt_asked_rows, of_tokens);
+    if (fake_lt_refused_rows && of_tokens >= fake_lt_refused_rows)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    for (; *n_found < n_asked && *n_found < FAKE_LT_ALGORITHMS; ++*n_found) {
         memset(&results[*n_found], 0, sizeof *results);
         results[*n_found].algo.data[0] = fake_lt_proposed(rows, (uint64_t)*n_found);
         results[*n_found].state = CUBLAS_STATUS_SUCCESS;
@@ -115,9 +145,12 @@ static cublasStatus_t fake_lt_check(uint64_t algorithm, uint64_t rows) {
     return algorithm == FAKE_LT_MANY_ROWS && rows < 8 ? CUBLAS_STATUS_NOT_SUPPORTED
                                                       : CUBLAS_STATUS_SUCCESS;
 }
-static uint64_t fake_lt_rows(const fake_lt_desc* desc, const fake_lt_layout* b,
-                             const fake_lt_layout* d) {
-    return desc->on_b == CUBLAS_OP_T ? b->columns : d->columns; /* a weight's gradient sums them */
+/* Of the two matrices with a row for each token. */
+static bool fake_lt_is_too_long(const fake_lt_desc* desc, const fake_lt_layout* a,
+                                const fake_lt_layout* b, const fake_lt_layout* d) {
+    const fake_lt_layout* other = desc->on_b == CUBLAS_OP_T ? a : d;
+    return b->rows * b->columns >= fake_lt_elements ||
+           other->rows * other->columns >= fake_lt_elements;
 }
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
                                        cublasLtMatrixLayout_t, cublasLtMatrixLayout_t b,
@@ -205,6 +238,14 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t 
         return CUBLAS_STATUS_INVALID_VALUE;
     if (fake_lt_check(algorithm, fake_lt_rows(&operations, &lb, &ld)))
         return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (fake_lt_is_too_long(&operations, &la, &lb, &ld)) {
+        fake_lt_n_too_long++;
+        return CUBLAS_STATUS_EXECUTION_FAILED;
+    }
+    if (algorithm == FAKE_LT_FAILS) {
+        fake_set_last_error(cudaErrorLaunchOutOfResources);
+        return CUBLAS_STATUS_EXECUTION_FAILED;
+    }
     fake_lt_n_products++;
     fake_enqueue(stream,
                  [=] { fake_lt_product(operations, la, x, lb, y, ld, result, f, g, algorithm); });

@@ -113,6 +113,7 @@ static bool is_driver_due(const char* function) {
     DRIVER_CALL_FAIL_IF_DUE(function)
 
 static cudaError_t refuse(cudaError_t code) { return last_error = code; }
+void fake_set_last_error(cudaError_t code) { last_error = code; }
 
 /* --- memory --- */
 

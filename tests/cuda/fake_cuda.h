@@ -12,6 +12,7 @@ void fake_fail(const char* function, int k, cudaError_t code);
 void fake_forget_failures(void);
 /* 1: streams and graphs run operations as late as possible; 0 at first, unless FAKE_CUDA_LATE is in the environment */
 void fake_set_late(int late);
+void fake_set_last_error(cudaError_t code); /* of cudaGetLastError and cudaPeekAtLastError */
 void fake_break(cudaError_t code); /* from now on every call returns it; cudaSuccess: no more */
 void fake_abandon(void); /* memory and pages that were not given back, as at the end of a process */
 int fake_n_registered(void);
